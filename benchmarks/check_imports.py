@@ -309,9 +309,14 @@ def ask(parser: str | None, checkout: Path, questions: Sequence[Any], scratch: P
     asked.write_text(json.dumps(questions))
     command = [sys.executable, "-m", "benchmarks.real_parsers", str(parser), str(checkout), str(asked), str(answered)]
     # In a folder of its own: GPT-NeoX writes logs where it runs.
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        command, cwd=scratch, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=scratch,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     if done.returncode:
         raise SystemExit(f"{checkout.name}: its parser failed\n{done.stdout[-2000:]}")

@@ -79,7 +79,7 @@ def _gated(values: Values) -> bool:
     return str(values.get("activation")) in ("geglu", "reglu", "swiglu", "bilinear", "glu")
 
 
-def _neox_ffn(values: Values) -> int:
+def neox_ffn(values: Values) -> int:
     """Width of the MLP as megatron/model/transformer.py makes it: of a gated one both halves are in one matrix."""
     width = values.get("intermediate_size") or int((values.get("expansion_factor") or 4) * values["hidden_size"])
     multiple = values.get("mlp_multiple_of") or 1
@@ -97,7 +97,7 @@ _GPT_NEOX: tuple[tuple[str, Callable[[Values], Any], tuple[str, ...]], ...] = (
     ("model.hidden_size", lambda v: v["hidden_size"], ("hidden_size",)),
     ("model.num_attention_heads", lambda v: v["num_attention_heads"], ("num_attention_heads",)),
     ("model.num_key_value_heads", lambda v: v["num_kv_heads"] or v["num_attention_heads"], ("num_kv_heads",)),
-    ("model.ffn_hidden_size", _neox_ffn, ("intermediate_size", "expansion_factor", "activation")),
+    ("model.ffn_hidden_size", neox_ffn, ("intermediate_size", "expansion_factor", "activation")),
     ("model.gated_mlp", _gated, ("activation",)),
     ("model.seq_length", lambda v: v["seq_length"], ("seq_length",)),
     ("model.tied_embeddings", lambda v: not v["no_weight_tying"], ("no_weight_tying",)),

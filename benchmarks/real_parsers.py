@@ -2,10 +2,15 @@
 
     python -m benchmarks.real_parsers PARSER CHECKOUT QUESTIONS.json ANSWERS.json
 
-PARSER is one of megatron-lm, megatron-deepspeed and gpt-neox. A question has `words`, the arguments of pretrain_gpt.py
-or paths of YAML files, and `world`, the number of ranks, null where it is unknown. An answer has `values` by the
-parser's names, `defaults`, the words that the parser does not know in `unknown`, and in `error` why there are no
-values. `checked` says whether the values also passed the trainer's own checks, which fill in derived ones.
+PARSER is one of megatron-lm, megatron-deepspeed, gpt-neox, nanotron and deepspeed. A question has `words`, the
+arguments of pretrain_gpt.py or paths of YAML files, and `world`, the number of ranks, null where it is unknown. An
+answer has `values` by the parser's names, `defaults`, the words that the parser does not know in `unknown`, and in
+`error` why there are no values. `checked` says whether the values also passed the trainer's own checks, which fill in
+derived ones.
+
+A question about an export also has `tokens`, those of the tokenizer: its answer has the `configs` that the trainer
+makes of the values (real_configs.py) and the padded `vocabulary`. It may have `environment`, variables of the ranks,
+`deepspeed`, the content of DeepSpeed's configuration, and `data_parallel`, the number of its ranks.
 
 It is a program of its own: two of the trainers have a package called megatron.
 """
@@ -23,27 +28,31 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import typing_extensions
 
+from benchmarks import real_configs
+
 Answer = dict[str, Any]
-_OWN_PACKAGES = ("megatron", "tools")
+Question = Mapping[str, Any]
+_OWN_PACKAGES = ("megatron", "tools", "nanotron")
+_ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
 def main() -> None:
     name, checkout, questions, answers = sys.argv[1:]
     with warnings.catch_warnings(action="ignore"):
         given = [_answered(question, checkout, name) for question in json.loads(Path(questions).read_text())]
-    Path(answers).write_text(json.dumps(given, default=str))
+    Path(answers).write_text(json.dumps(given, default=real_configs.plain))
 
 
-def _answered(question: Mapping[str, Any], checkout: str, name: str) -> Answer:
-    prepare(Path(checkout), _STAND_INS[name])
+def _answered(question: Question, checkout: str, name: str) -> Answer:
+    prepare(Path(checkout) / _SOURCES.get(name, "."), _STAND_INS[name])
     try:
-        return _PARSERS[name](question["words"], question["world"])
+        return _PARSERS[name](question)
     except (Exception, SystemExit) as error:
         return {"error": f"{type(error).__name__}: {error}", "values": {}}
 
@@ -73,8 +82,15 @@ def prepare(checkout: Path, missing: Sequence[str]) -> None:
     builtins.__import__ = import_or_mock
 
 
-_STAND_INS = {"megatron-lm": ("triton",), "megatron-deepspeed": ("*",), "gpt-neox": ("*",)}
-"""Megatron-LM asks itself what is installed, triton apart."""
+_STAND_INS = {
+    "megatron-lm": ("triton", "regex"),
+    "megatron-deepspeed": ("*",),
+    "gpt-neox": ("*",),
+    "nanotron": ("*",),
+    "deepspeed": (),
+}
+"""Megatron-LM asks itself what is installed, triton apart, and a tokenizer's regex."""
+_SOURCES = {"nanotron": "src"}
 
 
 def _mock() -> MagicMock:
@@ -83,14 +99,19 @@ def _mock() -> MagicMock:
     return mock
 
 
-def _megatron_lm(words: Sequence[str], world: int | None) -> Answer:
+def _megatron_lm(question: Question) -> Answer:
     import torch
     from megatron.training import arguments  # type: ignore[import-not-found]
 
     torch.cuda.get_device_capability = lambda *_: (9, 0)
     torch.cuda.get_device_properties = lambda *_: SimpleNamespace(major=9, minor=0)
     parser = _lm_parser(arguments.add_megatron_arguments)
-    return _by_argparse(parser, words, world, arguments.parse_args, arguments.validate_args)
+    return _by_argparse(parser, question, arguments, _of_megatron_lm)
+
+
+def _of_megatron_lm(question: Question, args: argparse.Namespace) -> Answer:
+    vocabulary = real_configs.megatron_lm_vocabulary(args, question["tokens"])
+    return {"configs": real_configs.of_megatron_lm(args, args.data_parallel_size), "vocabulary": vocabulary}
 
 
 @cache
@@ -98,7 +119,7 @@ def _lm_parser(add_arguments: Callable[..., argparse.ArgumentParser]) -> argpars
     return add_arguments(argparse.ArgumentParser(allow_abbrev=False))
 
 
-def _megatron_deepspeed(words: Sequence[str], world: int | None) -> Answer:
+def _megatron_deepspeed(question: Question) -> Answer:
     import deepspeed
     from megatron import arguments  # type: ignore[import-not-found]
 
@@ -107,23 +128,30 @@ def _megatron_deepspeed(words: Sequence[str], world: int | None) -> Answer:
         if name.startswith("_add_") and name.endswith("_args"):
             getattr(arguments, name)(parser)
     deepspeed.add_config_arguments(parser)
-    return _by_argparse(parser, words, world, arguments.parse_args, arguments.validate_args)
+    return _by_argparse(parser, question, arguments, _of_megatron_deepspeed)
+
+
+def _of_megatron_deepspeed(question: Question, args: argparse.Namespace) -> Answer:
+    from megatron.tokenizer.tokenizer import _vocab_size_with_padding  # type: ignore[import-not-found]
+
+    has_pipeline = not args.no_pipeline_parallel
+    made = real_configs.of_deepspeed(question["deepspeed"], args.data_parallel_size, has_pipeline)
+    return {"configs": {"deepspeed": made}, "vocabulary": _vocab_size_with_padding(question["tokens"], args)}
 
 
 def _by_argparse(
     parser: argparse.ArgumentParser,
-    words: Sequence[str],
-    world: int | None,
-    parse: Callable[..., argparse.Namespace],
-    validate: Callable[[argparse.Namespace], None],
+    question: Question,
+    arguments: ModuleType,
+    made: Callable[[Question, argparse.Namespace], Answer],
 ) -> Answer:
     parser.exit_on_error = False
     defaults = vars(parser.parse_args([]))
-    read, empty = without_empty(parser, words)
+    read, empty = without_empty(parser, question["words"])
     values, unknown = parser.parse_known_args(read)
     names = {option: action.dest for option, action in parser._option_string_actions.items()}
     answer = {"values": vars(values), "defaults": defaults, "unknown": unknown, "empty": empty, "names": names}
-    return answer | {"error": None} | _checked(read, values, world, parse, validate)
+    return answer | {"error": None} | _checked(question, read, values, arguments, made)
 
 
 def without_empty(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -141,40 +169,68 @@ def without_empty(parser: argparse.ArgumentParser, words: Sequence[str]) -> tupl
 
 
 def _checked(
+    question: Question,
     words: Sequence[str],
     values: argparse.Namespace,
-    world: int | None,
-    parse: Callable[..., argparse.Namespace],
-    validate: Callable[[argparse.Namespace], None],
+    arguments: ModuleType,
+    made: Callable[[Question, argparse.Namespace], Answer],
 ) -> Answer:
-    """The values after the trainer's own checks, if they pass."""
+    """The values after the trainer's own checks, if they pass, and what it makes of them for an export."""
     degrees = [
         getattr(values, f"{axis}_parallel_size", 1) or 1 for axis in ("tensor_model", "pipeline_model", "context")
     ]
     ranks = degrees[0] * degrees[1] * degrees[2]
-    os.environ |= {"WORLD_SIZE": str(world or ranks), "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    os.environ |= {"WORLD_SIZE": str(question["world"] or ranks), **question.get("environment", _ENVIRONMENT)}
     sys.argv = ["pretrain_gpt.py", *words]
     try:
-        checked = parse(ignore_unknown_args=True)
-        validate(checked)
+        checked = arguments.parse_args(ignore_unknown_args=True)
+        arguments.validate_args(checked)
+        more = made(question, checked) if "tokens" in question else {}
     except (Exception, SystemExit) as error:
         return {"checked": False, "failed_check": f"{type(error).__name__}: {error}"}
-    return {"checked": True, "values": vars(checked)}
+    return {"checked": True, "values": vars(checked), **more}
 
 
-def _gpt_neox(words: Sequence[str], world: int | None) -> Answer:
+def _gpt_neox(question: Question) -> Answer:
     import torch
-    from megatron.neox_arguments import NeoXArgs  # type: ignore[import-not-found]
+    from megatron.neox_arguments import NeoXArgs, arguments  # type: ignore[import-not-found]
 
-    torch.cuda.device_count = lambda: world or 8
-    values = NeoXArgs.from_ymls(list(words))
-    return {"error": None, "values": vars(values), "unknown": [], "checked": True}
+    world = question["world"] or 8
+    torch.cuda.device_count = lambda: world
+    if "tokens" in question:
+        arguments.version = lambda _: "2.8.0"  # flash-attn's, which is not installed
+    args = NeoXArgs.from_ymls(list(question["words"]))
+    answer = {"error": None, "values": vars(args), "unknown": [], "checked": True}
+    return answer | (_of_gpt_neox(question, args) if "tokens" in question else {})
 
 
-_PARSERS: Mapping[str, Callable[[Sequence[str], int | None], Answer]] = {
+def _of_gpt_neox(question: Question, args: Any) -> Answer:
+    from megatron.tokenizer.tokenizer import _vocab_size_with_padding
+
+    has_pipeline = args.pipe_parallel_size > 0
+    made = real_configs.of_deepspeed(args.deepspeed_config, question["data_parallel"], has_pipeline)
+    return {"configs": {"deepspeed": made}, "vocabulary": _vocab_size_with_padding(question["tokens"], args)}
+
+
+def _nanotron(question: Question) -> Answer:
+    from nanotron.config import get_config_from_file  # type: ignore[import-not-found]
+
+    config = get_config_from_file(question["words"][0])
+    return {"error": None, "values": real_configs.fields_of(config), "unknown": [], "checked": True}
+
+
+def _deepspeed(question: Question) -> Answer:
+    made = real_configs.of_deepspeed(question["deepspeed"], question["data_parallel"], question["has_pipeline"])
+    return {"error": None, "values": made, "unknown": [], "checked": True}
+
+
+_PARSERS: Mapping[str, Callable[[Question], Answer]] = {
     "megatron-lm": _megatron_lm,
     "megatron-deepspeed": _megatron_deepspeed,
     "gpt-neox": _gpt_neox,
+    "nanotron": _nanotron,
+    "deepspeed": _deepspeed,
 }
 
 if __name__ == "__main__":

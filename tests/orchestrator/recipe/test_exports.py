@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import shlex
 from dataclasses import replace
 
@@ -36,6 +38,7 @@ def test_megatron_lm_is_told_layout_model_and_batch_and_nothing_else():
         "--num-attention-heads 4",
         "--seq-length 32",
         "--max-position-embeddings 32",
+        "--make-vocab-size-divisible-by 256",
         "--swiglu",
         "--untie-embeddings-and-output-weights",
         "--disable-bias-linear",
@@ -194,6 +197,24 @@ def test_deepspeed_sums_bf16_gradients_in_fp32_where_it_can_as_the_memory_model_
     assert config.get("data_types") == ({"grad_accum_dtype": "fp32"} if is_fp32 else None)
 
 
+@pytest.mark.parametrize(
+    ("trainer", "multiple"),
+    [
+        ("megatron-lm", r"--make-vocab-size-divisible-by (\d+)"),
+        ("megatron-deepspeed", r"--make-vocab-size-divisible-by (\d+)"),
+        ("gpt-neox", r'"make_vocab_size_divisible_by": (\d+)'),
+    ],
+)
+@pytest.mark.parametrize("tensor_parallel", [1, 2, 4])
+def test_a_smaller_tokenizer_is_padded_to_the_models_vocabulary_at_every_tensor_degree(
+    trainer, multiple, tensor_parallel
+):
+    """By default they pad to 128 x the tensor degree: 50,257 tokens become 50,304 on one rank and 50,688 on four."""
+    made = exported(our_spec(half(tensor_parallel=tensor_parallel), replace(GPT2, vocab_size=50_304)))[trainer]
+    (number,) = re.findall(multiple, "".join(made.files.values()))
+    assert math.ceil(50_257 / (int(number) * tensor_parallel)) * int(number) * tensor_parallel == 50_304
+
+
 @pytest.mark.parametrize(("trainer", "file"), [("megatron-lm", ""), ("megatron-deepspeed", "_deepspeed")])
 def test_megatrons_own_dropout_is_switched_off_as_in_trials(trainer, file):
     words = lines_of(trainer, f"megatron{file}_args.txt")
@@ -218,6 +239,7 @@ def test_a_gpt_neox_file_without_a_template_has_the_layouts_keys_alone():
         "pipe_parallel_size": 2,
         "model_parallel_size": 2,
         "sequence_parallel": False,
+        "make_vocab_size_divisible_by": 256,
         "train_batch_size": 8,
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 4,

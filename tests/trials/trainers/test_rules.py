@@ -83,6 +83,15 @@ def test_what_deepspeed_itself_cannot_run_is_refused_in_the_same_words_whoever_d
     assert len(problems(trainer)) == (0 if len(fields) > 1 else 1)
 
 
+@pytest.mark.parametrize("trainer", ["megatron-deepspeed", "gpt-neox"])
+@pytest.mark.parametrize(("field", "value"), [("overlap_comm", True), ("bucket_mib", 25)])
+def test_a_reduction_setting_that_deepspeeds_bf16_optimizer_ignores_is_refused(trainer, field, value):
+    zero1 = {"pipeline_parallel": 1, "zero_stage": 1, "precision": "bf16"}
+    assert broken(trainer, **zero1, **{field: value}) == [f"{trainer}.{field}"]
+    for other in ({"zero_stage": 2}, {"precision": "fp16"}, {"offload": "optimizer"}):
+        assert broken(trainer, **{**zero1, **other}, **{field: value}) == []
+
+
 def test_a_trainer_refuses_a_model_it_has_not():
     assert broken("nanotron", GPT2) == ["nanotron.gated_mlp", "nanotron.norm", "nanotron.position_embedding"]
 

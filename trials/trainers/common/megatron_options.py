@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.trainers.common.options import option_names
+from trials.trainers.common.options import option_name, option_names
 from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
 
@@ -82,9 +82,9 @@ def environment_of(layout: Layout) -> dict[str, str]:
 
 
 def _flatten(options: Sequence[Option], given: frozenset[str]) -> list[str]:
-    """The options' words, with our defaults for options that are not given."""
-    defaults = [["--" + name, value] for name, value in _DEFAULTS.items() if name not in given]
-    return [word for option in [*options, *defaults] for word in option]
+    """The words of the options and of our defaults, without those that are given."""
+    defaults = [["--" + name, value] for name, value in _DEFAULTS.items()]
+    return [word for option in [*options, *defaults] if option_name(option[0]) not in given for word in option]
 
 
 def _if(applies: bool, *options: Option) -> list[Option]:
@@ -110,6 +110,8 @@ def _shared(spec: TrialSpec) -> list[Option]:
         ["--num-attention-heads", str(model.num_attention_heads)],
         ["--seq-length", str(model.seq_length)],
         ["--max-position-embeddings", str(model.seq_length)],
+        # Both pad the tokenizer's vocabulary to a multiple of this and the tensor degree: here to the model's own.
+        ["--make-vocab-size-divisible-by", str(model.vocab_size // layout.tensor_parallel)],
         *_if(model.gated_mlp, ["--swiglu"]),
         *_if(not model.tied_embeddings, ["--untie-embeddings-and-output-weights"]),
         *_if(not model.has_biases, ["--disable-bias-linear"]),
@@ -188,14 +190,12 @@ def _lm_data(spec: TrialSpec, given: frozenset[str]) -> list[Option]:
 
     The tokenizer had an end-of-document token more than --vocab-size until April 2026. Padded, both are the model's.
     """
-    size = spec.model.vocab_size
     return [
         *_if(given.isdisjoint(_DATA), ["--mock-data"]),
         *_if(
             given.isdisjoint(_TOKENIZER),
             ["--tokenizer-type", "NullTokenizer"],
-            ["--vocab-size", str(size - 1)],
-            ["--make-vocab-size-divisible-by", str(size // spec.layout.tensor_parallel)],
+            ["--vocab-size", str(spec.model.vocab_size - 1)],
         ),
     ]
 

@@ -83,6 +83,8 @@ def _layout(spec: TrialSpec, base: Mapping[str, Any]) -> dict[str, Any]:
         "pipe_parallel_size": 0 if layout.zero_stage > 1 else layout.pipeline_parallel,
         "model_parallel_size": layout.tensor_parallel,
         "sequence_parallel": layout.sequence_parallel,
+        # The tokenizer's vocabulary is padded to a multiple of this and the tensor degree: here to the model's own.
+        "make_vocab_size_divisible_by": spec.model.vocab_size // layout.tensor_parallel,
         "train_batch_size": spec.global_batch_size,
         "train_micro_batch_size_per_gpu": layout.micro_batch_size,
         "gradient_accumulation_steps": layout.grad_accum_steps,

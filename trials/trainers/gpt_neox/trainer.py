@@ -5,7 +5,7 @@ Rules: GPT-NeoX megatron/neox_arguments, and DeepSpeed's own.
 
 from __future__ import annotations
 
-from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, engine_limits, half_precision_flash
+from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, bf16_reductions, engine_limits, half_precision_flash
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.plain_yaml import plain_yaml
@@ -38,6 +38,7 @@ def _start(spec: TrialSpec) -> str:
 RULES: tuple[Rule, ...] = (
     *DEEPSPEED_RULES,
     half_precision_flash,
+    bf16_reductions,
     engine_limits(NAME, {"activation_checkpointing": ("none", "full")}),
 )
 

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, engine_limits, even_stages, half_precision_flash
+from search_spaces.rules.engine_rules import (
+    DEEPSPEED_RULES,
+    Rule,
+    bf16_reductions,
+    engine_limits,
+    even_stages,
+    half_precision_flash,
+)
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
 from trials.trainers.common.deepspeed_config import ds_config, fp32_sums, zero_section
 from trials.trainers.common.megatron_log import MEGATRON_LOG
@@ -69,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     even_stages,
     *DEEPSPEED_RULES,
     half_precision_flash,
+    bf16_reductions,
     engine_limits(NAME),
 )
 

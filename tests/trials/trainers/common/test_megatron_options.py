@@ -85,6 +85,7 @@ def test_no_option_is_given_twice_and_the_users_own_take_the_place_of_defaults()
     alone = megatron_lm_options(spec, ())
     assert {"--mock-data", "--tokenizer-type", "--lr"} <= set(alone)
     users = ["--data-path", "/data/c4", "--tokenizer-type=HuggingFaceTokenizer", "--lr", "3e-4"]
+    users += ["--make-vocab-size-divisible-by", "128"]
     words = megatron_lm_options(spec, users)
     assert words[-len(users) :] == users
     assert "--mock-data" not in words

@@ -1,0 +1,137 @@
+"""Layouts whose exports are given to the trainers' own parsers: a covering array over the axes, for each trainer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import Any
+
+from search_spaces.engines import PARLAY
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.layouts.covering_array import cover, value_combinations
+from search_spaces.layouts.layout import AXES, DEGREES, Layout
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.layouts.workload import Workload
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.layout_rules import INTERLEAVE, LAYERS, PRECISION, SPLIT_RULES, first_violation
+from trials.trainers.registry import TRAINERS
+from trials.trial import MeasureRules, TrialKind, TrialSpec
+
+GLOBAL_BATCH_SIZE = 32
+MOST_RANKS = 8
+NUM_CASES = 18
+NUM_DRAWS = 12_000
+TOKENS = 50_257
+"""Tokens of GPT-2's tokenizer, of which each shape has the padded vocabulary."""
+
+_GPT2 = ModelShape(
+    num_layers=8,
+    hidden_size=512,
+    num_attention_heads=8,
+    num_key_value_heads=8,
+    ffn_hidden_size=1920,
+    gated_mlp=False,
+    vocab_size=50_304,
+    seq_length=1024,
+    tied_embeddings=True,
+    position_embedding="learned",
+    norm="layernorm",
+)
+_LLAMA = replace(
+    _GPT2,
+    num_key_value_heads=4,
+    ffn_hidden_size=1376,
+    gated_mlp=True,
+    tied_embeddings=False,
+    position_embedding="rotary",
+    norm="rmsnorm",
+)
+SHAPES = {
+    "gpt2": _GPT2,
+    "gpt2-untied": replace(_GPT2, tied_embeddings=False),
+    "llama": _LLAMA,
+    "llama-tied": replace(_LLAMA, num_key_value_heads=8, tied_embeddings=True),
+}
+
+_SIZES = (1, 2, 4)
+_RANKS = tuple(sizes for sizes in product(_SIZES, repeat=len(DEGREES)) if prod(sizes) <= MOST_RANKS)
+VALUES: Mapping[str, tuple[Any, ...]] = {
+    "micro_batch_size": (1, 2),
+    "zero_stage": (0, 1, 2, 3),
+    "virtual_pipeline_stages": (1, 2),
+    "bucket_mib": (None, 3, 40),
+    **{name: axis.words or (False, True) for name, axis in AXES.items() if not axis.is_number and name != "engine"},
+}
+"""Values of the axes besides the degrees."""
+COVERED = ("shape", *DEGREES.values(), *VALUES)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A trial whose layout a trainer's export has in `files` (name to text)."""
+
+    spec: TrialSpec
+    files: Mapping[str, str]
+
+
+def export_cases(trainer: str, section: Mapping[str, Any] | None = None) -> list[Case]:
+    """NUM_CASES layouts that together cover the pairs of axis values that the trainer can have, or most of them.
+
+    `section` is the search file's section on the trainer, for those that start from a configuration of the user's.
+    """
+    form = next(made for one in TRAINERS.values() if (made := one.export) is not None and made.name == trainer)
+    specs = _specs(form.engine, section or {"kind": PARLAY})
+    valid = [spec for spec in specs if form.problem(spec.layout, spec.model) is None]
+    pairs = [value_combinations(_axis_values(spec), COVERED, 2) for spec in valid]
+    chosen = dict.fromkeys([*cover(pairs, [1.0] * len(valid)), *range(NUM_CASES)])
+    return [Case(valid[index], form.files(valid[index])) for index in [*chosen][:NUM_CASES]]
+
+
+def _axis_values(spec: TrialSpec) -> dict[str, Any]:
+    shape = next(name for name, model in SHAPES.items() if model == spec.model)
+    return {"shape": shape, **spec.layout.to_json()}
+
+
+def _specs(engine: str, section: Mapping[str, Any]) -> Iterator[TrialSpec]:
+    """Trials with seeded draws of every axis, without those that the rules of every engine refuse."""
+    draw = random.Random(0)
+    for shape, model in SHAPES.items():
+        drawn = {_layout(draw, engine): None for _ in range(NUM_DRAWS // len(SHAPES))}
+        table = LayoutTable.of(drawn)
+        workload = Workload(model, Cluster(ACCELERATORS["h100-80gb"], MOST_RANKS, 1), GLOBAL_BATCH_SIZE)
+        broken = first_violation(table, workload, _RULES)
+        for layout, first in zip(drawn, broken, strict=True):
+            if first == len(_RULES):
+                yield _spec(layout, shape, section)
+
+
+def _layout(draw: random.Random, engine: str) -> Layout:
+    degrees = dict(zip(DEGREES.values(), draw.choice(_RANKS), strict=True))
+    fields = {name: draw.choice(values) for name, values in VALUES.items()}
+    steps = GLOBAL_BATCH_SIZE // (fields["micro_batch_size"] * degrees["data_parallel"])
+    return Layout(**degrees, **fields, grad_accum_steps=steps, engine=engine).canonical()
+
+
+def _spec(layout: Layout, shape: str, section: Mapping[str, Any]) -> TrialSpec:
+    return TrialSpec(
+        search_id="exports-aaaaaa",
+        trial="t0001",
+        attempt="a1",
+        nonce="0" * 32,
+        kind=TrialKind.SEARCH,
+        layout=layout,
+        model=SHAPES[shape],
+        global_batch_size=GLOBAL_BATCH_SIZE,
+        num_gpus=layout.num_gpus,
+        gpus_per_node=MOST_RANKS,
+        accelerator="h100-80gb",
+        measure=MeasureRules(),
+        trainer=section,
+    )
+
+
+_RULES = (*SPLIT_RULES.values(), LAYERS, INTERLEAVE, PRECISION)
+"""Rules of every engine that the draws do not keep by themselves."""

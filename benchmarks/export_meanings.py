@@ -1,0 +1,306 @@
+"""Meaning of an export to its trainer, and of the layout, by the same names.
+
+A bucket is in MiB: what the trainer counts, parameters or elements, times the bytes of one in the dtype that it sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.config_expectations import neox_ffn
+from search_spaces.engines import ENGINE_PROFILES
+from trials.trial import TrialSpec
+
+Values = Mapping[str, Any]
+Meaning = dict[str, Any]
+
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_MEBI = 2**20
+_SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_POSITIONS = {"rope": "rotary", "learned_absolute": "learned", "rotary": "rotary", "learned": "learned"}
+
+
+def meaning_of_layout(spec: TrialSpec) -> Meaning:
+    """Every field of the layout and the model, and what follows from them."""
+    layout, model = spec.layout, spec.model
+    recomputes = layout.activation_checkpointing == "full"
+    return {
+        **layout.to_json(),
+        **model.to_json(),
+        "global_batch_size": spec.global_batch_size,
+        "gradient_dtype": gradient_dtype(spec),
+        "has_biases": model.has_biases,
+        "max_positions": model.seq_length,
+        "dropout": (0.0, 0.0),
+        "recomputed_layers_at_once": 1 if recomputes else None,
+        "recomputed_modules": ["core_attn"] if layout.activation_checkpointing == "selective" else None,
+        "is_pipelined": layout.pipeline_parallel > 1,
+        "deepspeed_zero_stage": _deepspeed_zero_stage(spec),
+        "deepspeed_batch": (spec.global_batch_size, layout.micro_batch_size, layout.grad_accum_steps),
+        "deepspeed_precision": layout.precision,
+    }
+
+
+def gradient_dtype(spec: TrialSpec) -> str:
+    """The dtype in which gradients are summed, as the memory model counts their bytes."""
+    layout = spec.layout
+    profile = ENGINE_PROFILES[layout.engine]
+    is_summed = profile.sums_bf16_in_fp32 and layout.precision == "bf16" and layout.zero_stage > 0
+    return "fp32" if is_summed or profile.half.gradients >= 4 else layout.precision
+
+
+def _deepspeed_zero_stage(spec: TrialSpec) -> int:
+    """DeepSpeed alone has ZeRO 1 at least in half precision (trials/trainers/common/deepspeed_config.py)."""
+    layout = spec.layout
+    is_raised = layout.engine == "deepspeed" and layout.precision != "fp32"
+    return max(layout.zero_stage, int(is_raised))
+
+
+def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
+    """Megatron-LM by its three configurations; `values` has what is in none of them."""
+    model, ddp, optimizer = configs["transformer"], configs["ddp"], configs["optimizer"]
+    return {
+        **_degrees_of_megatron(model, values),
+        "sequence_parallel": model["sequence_parallel"],
+        "virtual_pipeline_stages": model["virtual_pipeline_model_parallel_size"] or 1,
+        "rank_order": "tp-pp-dp" if values["use_tp_pp_dp_mapping"] else "tp-dp-pp",
+        "zero_stage": _zero_of_megatron_lm(ddp, optimizer),
+        "offload": "optimizer" if _offloads(optimizer) else "none",
+        "overlap_comm": ddp["overlap_grad_reduce"],
+        "bucket_mib": _bucket_of_megatron_lm(values, model, ddp),
+        "gradient_dtype": _PRECISIONS[_gradients_of_megatron_lm(model, ddp)],
+        "precision": _same(_PRECISIONS[config["params_dtype"]] for config in (model, optimizer)),
+        **_recomputation_of_megatron_lm(model),
+        "attention_kernel": {"flash": "flash", "unfused": "math"}.get(model["attention_backend"]),
+        "dropout": (model["attention_dropout"], model["hidden_dropout"]),
+        **_sizes_of_megatron(model),
+        "num_key_value_heads": model["num_query_groups"],
+        "gated_mlp": model["gated_linear_unit"] and model["activation_func"] == "silu",
+        "norm": model["normalization"].lower(),
+        "has_biases": model["add_bias_linear"] and model["add_qkv_bias"],
+        "tied_embeddings": not values["untie_embeddings_and_output_weights"],
+        "position_embedding": _POSITIONS[values["position_embedding_type"]],
+        "seq_length": values["seq_length"],
+        "max_positions": values["max_position_embeddings"],
+    }
+
+
+def _degrees_of_megatron(sizes: Values, values: Values) -> Meaning:
+    tensor, pipeline = sizes["tensor_model_parallel_size"], sizes["pipeline_model_parallel_size"]
+    data, batch, micro = values["data_parallel_size"], values["global_batch_size"], values["micro_batch_size"]
+    return {
+        "tensor_parallel": tensor,
+        "pipeline_parallel": pipeline,
+        "data_parallel": data,
+        "micro_batch_size": micro,
+        "grad_accum_steps": batch / (micro * data),
+        "global_batch_size": batch,
+    }
+
+
+def _sizes_of_megatron(sizes: Values) -> Meaning:
+    return {name: sizes[name] for name in ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads")}
+
+
+def _zero_of_megatron_lm(ddp: Values, optimizer: Values) -> int:
+    """-1 where DDP and the optimizer disagree."""
+    if ddp["use_distributed_optimizer"] != optimizer["use_distributed_optimizer"]:
+        return -1
+    if ddp["use_megatron_fsdp"]:
+        return _SHARDED[ddp["data_parallel_sharding_strategy"]]
+    return int(ddp["use_distributed_optimizer"])
+
+
+def _offloads(optimizer: Values) -> bool:
+    return bool(optimizer["optimizer_cpu_offload"] and optimizer["optimizer_offload_fraction"] == 1.0)
+
+
+def _gradients_of_megatron_lm(model: Values, ddp: Values) -> str:
+    """core/distributed/distributed_data_parallel.py: fp32, or the parameters' dtype."""
+    return "float32" if ddp["grad_reduce_in_fp32"] else str(model["params_dtype"])
+
+
+def _bucket_of_megatron_lm(values: Values, model: Values, ddp: Values) -> float | None:
+    """DistributedDataParallel counts parameters, and has no buckets without overlap."""
+    if values["ddp_bucket_size"] is None or not ddp["overlap_grad_reduce"]:
+        return None
+    return float(ddp["bucket_size"] * _BYTES[_gradients_of_megatron_lm(model, ddp)] / _MEBI)
+
+
+def _recomputation_of_megatron_lm(model: Values) -> Meaning:
+    kind = model["recompute_granularity"] or "none"
+    is_uniform = kind != "full" or model["recompute_method"] == "uniform"
+    return {
+        "activation_checkpointing": kind if is_uniform else model["recompute_method"],
+        "recomputed_layers_at_once": model["recompute_num_layers"],
+        "recomputed_modules": model["recompute_modules"] if kind == "selective" else None,
+    }
+
+
+def of_megatron_deepspeed(values: Values, configs: Mapping[str, Values]) -> Meaning:
+    """Megatron-DeepSpeed by its options and DeepSpeed's configuration."""
+    is_deepspeeds = values["deepspeed_activation_checkpointing"] and not values["checkpoint_activations"]
+    recomputation = values["recompute_granularity"] or "none"
+    return {
+        **_degrees_of_megatron(values, values),
+        "sequence_parallel": values["sequence_parallel"],
+        "virtual_pipeline_stages": values["virtual_pipeline_model_parallel_size"] or 1,
+        "zero_stage": values["zero_stage"],
+        "is_pipelined": not values["no_pipeline_parallel"],
+        "precision": _PRECISIONS[values["params_dtype"]],
+        "activation_checkpointing": recomputation if is_deepspeeds or recomputation != "full" else "none",
+        "recomputed_layers_at_once": values["recompute_num_layers"] if recomputation == "full" else None,
+        "attention_kernel": "flash" if values["use_flash_attn_v2"] else "math",
+        "dropout": (values["attention_dropout"], values["hidden_dropout"]),
+        **_sizes_of_megatron(values),
+        "num_key_value_heads": values["num_key_value_heads"],
+        "gated_mlp": values["swiglu"],
+        "norm": values["normalization"],
+        "has_biases": values["add_bias_linear"],
+        "tied_embeddings": not values["untie_embeddings_and_output_weights"],
+        "position_embedding": "rotary" if values["use_rotary_position_embeddings"] else "learned",
+        "seq_length": values["seq_length"],
+        "max_positions": values["max_position_embeddings"],
+        **_reductions_of_deepspeed(configs["deepspeed"]),
+        "offload": _offload_of_megatron_deepspeed(values, configs["deepspeed"]),
+    }
+
+
+def _offload_of_megatron_deepspeed(values: Values, config: Values) -> str:
+    is_told = "optimizer" if values["cpu_optimizer"] else "none"
+    return is_told if is_told == _offload_of_deepspeed(config) else "differs"
+
+
+def _reductions_of_deepspeed(config: Values) -> Meaning:
+    """The part of a trainer that DeepSpeed decides; its bf16 optimizer has neither buckets nor overlap."""
+    zero, has_buckets = config["zero_config"], config["optimizer"] != "bf16"
+    return {
+        **_of_deepspeed_alone(config),
+        "bucket_mib": _bucket_of_deepspeed(config) if has_buckets else None,
+        "overlap_comm": zero["overlap_comm"] and has_buckets,
+    }
+
+
+def _of_deepspeed_alone(config: Values) -> Meaning:
+    batch = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    return {
+        "deepspeed_batch": tuple(config[name] for name in batch),
+        "deepspeed_zero_stage": config["zero_config"]["stage"],
+        "deepspeed_precision": _PRECISIONS[config["model_dtype"]],
+        "gradient_dtype": _PRECISIONS[config["gradient_dtype"]],
+        "offload": _offload_of_deepspeed(config),
+    }
+
+
+def _offload_of_deepspeed(config: Values) -> str:
+    device = (config["zero_config"]["offload_optimizer"] or {}).get("device", "none")
+    return {"cpu": "optimizer", "none": "none"}.get(device, device)
+
+
+def _bucket_of_deepspeed(config: Values) -> float | None:
+    """Elements of the dtype that is sent; None for DeepSpeed's own number, at most that of the model, which is set for
+    reductions alone."""
+    if "allgather_bucket_size" not in config["_param_dict"]["zero_optimization"]:
+        return None
+    elements = config["zero_config"]["reduce_bucket_size"]
+    return float(elements * _BYTES[config["sent_dtype"]] / _MEBI)
+
+
+def of_deepspeed(values: Values, configs: Mapping[str, Values]) -> Meaning:
+    """DeepSpeed's own configuration; degrees, model and recomputation are the user's program's."""
+    overlap = {"overlap_comm": values["zero_config"]["overlap_comm"]}
+    return {**_of_deepspeed_alone(values), **overlap, "bucket_mib": _bucket_of_deepspeed(values)}
+
+
+def of_gpt_neox(values: Values, configs: Mapping[str, Values]) -> Meaning:
+    """GPT-NeoX by its arguments and the DeepSpeed configuration that it makes of them."""
+    stages, recomputes = values["pipe_parallel_size"], values["checkpoint_activations"]
+    batch, micro = values["train_batch_size"], values["train_micro_batch_size_per_gpu"]
+    return {
+        "tensor_parallel": values["model_parallel_size"],
+        "pipeline_parallel": max(1, stages),
+        "data_parallel": batch / (micro * values["gradient_accumulation_steps"]),
+        "micro_batch_size": micro,
+        "grad_accum_steps": values["gradient_accumulation_steps"],
+        "global_batch_size": batch,
+        "sequence_parallel": values["sequence_parallel"],
+        "zero_stage": values["zero_stage"],
+        "precision": {"fp16": "fp16", "bfloat16": "bf16", "fp32": "fp32"}[values["precision"]],
+        "activation_checkpointing": "full" if recomputes else "none",
+        "recomputed_layers_at_once": values["checkpoint_num_layers"] if recomputes else None,
+        "attention_kernel": _same({"flash": "flash", "global": "math"}[one] for one in values["attention_config"]),
+        "dropout": (values["attention_dropout"], values["hidden_dropout"]),
+        "num_layers": values["num_layers"],
+        "hidden_size": values["hidden_size"],
+        "num_attention_heads": values["num_attention_heads"],
+        "num_key_value_heads": values["num_kv_heads"] or values["num_attention_heads"],
+        "ffn_hidden_size": neox_ffn(values),
+        "gated_mlp": values["activation"] == "swiglu",
+        "norm": values["norm"],
+        "has_biases": _same(values[f"use_bias_in_{part}"] for part in ("attn_linear", "mlp")),
+        "tied_embeddings": not values["no_weight_tying"],
+        "position_embedding": _POSITIONS[values["pos_emb"]],
+        "seq_length": values["seq_length"],
+        "max_positions": values["max_position_embeddings"],
+        **_reductions_of_deepspeed(configs["deepspeed"]),
+    }
+
+
+def of_nanotron(values: Values, configs: Mapping[str, Values]) -> Meaning:
+    """nanotron by the file that it read; sums of gradients are the user's choice there."""
+    parallel, tokens, model = values["parallelism"], values["tokens"], values["model"]["model_config"]
+    factors = (tokens["micro_batch_size"], tokens["batch_accumulation_per_replica"], parallel["dp"])
+    return {
+        "tensor_parallel": parallel["tp"],
+        "pipeline_parallel": parallel["pp"],
+        "data_parallel": parallel["dp"],
+        "micro_batch_size": factors[0],
+        "grad_accum_steps": factors[1],
+        "global_batch_size": factors[0] * factors[1] * factors[2],
+        "sequence_parallel": parallel["tp"] > 1 and parallel["tp_mode"] == "REDUCE_SCATTER",
+        "pipeline_schedule": _schedule_of_nanotron(parallel),
+        "zero_stage": values["optimizer"]["zero_stage"],
+        "precision": _PRECISIONS[values["model"]["dtype"]],
+        "activation_checkpointing": "full" if parallel["recompute_layer"] else "none",
+        "num_layers": model["num_hidden_layers"],
+        "hidden_size": model["hidden_size"],
+        "num_attention_heads": model["num_attention_heads"],
+        "num_key_value_heads": model["num_key_value_heads"],
+        "ffn_hidden_size": model["intermediate_size"],
+        "vocab_size": model["vocab_size"],
+        "tied_embeddings": model["tie_word_embeddings"],
+        "seq_length": tokens["sequence_length"],
+        "max_positions": model["max_position_embeddings"],
+    }
+
+
+def _schedule_of_nanotron(parallel: Values) -> str:
+    engines = {"AllForwardAllBackwardPipelineEngine": "gpipe", "OneForwardOneBackwardPipelineEngine": "1f1b"}
+    return engines[parallel["pp_engine"]] if parallel["pp"] > 1 else "none"
+
+
+def _same(values: Any) -> Any:
+    """The value that all of them have; the sorted values where they differ."""
+    found = sorted(set(values))
+    return found[0] if len(found) == 1 else found
+
+
+MEANINGS: Mapping[str, Callable[[Values, Mapping[str, Values]], Meaning]] = {
+    "megatron-lm": of_megatron_lm,
+    "megatron-deepspeed": of_megatron_deepspeed,
+    "gpt-neox": of_gpt_neox,
+    "nanotron": of_nanotron,
+    "deepspeed": of_deepspeed,
+}
+
+
+def differences(spec: TrialSpec, understood: Meaning) -> list[str]:
+    """Sentences on what the trainer understood otherwise."""
+    meant = meaning_of_layout(spec)
+    return [
+        f"{name} is {value!r}, the layout has {meant[name]!r}"
+        for name, value in understood.items()
+        if meant[name] != value
+    ]

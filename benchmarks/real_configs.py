@@ -1,0 +1,125 @@
+"""Configurations that trainers make of the values that they parsed. Imported where a trainer's packages are: in
+real_parsers.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock, patch
+
+Values = dict[str, Any]
+
+
+def of_megatron_lm(args: Namespace, data_parallel: int) -> dict[str, Values]:
+    """Megatron-LM's three configurations, by its own functions: `transformer`, `ddp` and `optimizer`."""
+    from megatron.training import arguments, training  # type: ignore[import-not-found]
+
+    with transformer_engine_stubbed():
+        transformer = arguments.core_transformer_config_from_args(args)
+        if hasattr(training, "get_megatron_ddp_config"):
+            ddp = training.get_megatron_ddp_config(args)
+        else:
+            ddp = _ddp_config_of_get_model(training, args, transformer, data_parallel)
+        optimizer, _ = training.get_megatron_optimizer_config(args)
+    return {"transformer": fields_of(transformer), "ddp": fields_of(ddp), "optimizer": fields_of(optimizer)}
+
+
+@contextmanager
+def transformer_engine_stubbed() -> Iterator[None]:
+    """Megatron-core's checks of Transformer Engine, which is not installed, pass: its version and its rotary kernel."""
+    import megatron.core.utils  # type: ignore[import-untyped]
+    from megatron.core.models.common.embeddings import rope_utils  # type: ignore[import-untyped]
+    from packaging.version import Version
+
+    with (
+        patch.object(megatron.core.utils, "_te_version", Version("2.9.0")),
+        patch.object(rope_utils, "fused_apply_rotary_pos_emb", MagicMock()),
+    ):
+        yield
+
+
+def _ddp_config_of_get_model(training: ModuleType, args: Namespace, config: Any, data_parallel: int) -> Any:
+    """The configuration that get_model hands to data parallelism; core_v0.16.1 has no function that makes it."""
+    import torch
+
+    wrapper, group = MagicMock(), SimpleNamespace(size=lambda: 1, rank=lambda: 0)
+    groups = SimpleNamespace(tp=group, pp=group, dp=group, cp=group)
+    module = torch.nn.Linear(1, 1)
+    module.cuda = lambda *_: module  # type: ignore[method-assign]
+    stubs = {
+        **dict.fromkeys(("DDP", "megatron_FSDP"), wrapper),
+        "get_args": lambda: args,
+        "get_model_config": lambda _: config,
+        "Float16Module": lambda _, inner: inner,
+        "mpu": SimpleNamespace(get_data_parallel_world_size=lambda **_: data_parallel),
+        "torch": MagicMock(),
+        "correct_amax_history_if_needed": lambda _: None,
+    }
+    with patch.multiple(training, **stubs):
+        training.get_model(lambda **_: module, pg_collection=groups)
+    return wrapper.call_args.kwargs["ddp_config"]
+
+
+def megatron_lm_vocabulary(args: Namespace, tokens: int) -> int:
+    """The vocabulary of a tokenizer with so many tokens, as Megatron-LM pads it."""
+    try:
+        from megatron.core.tokenizers.utils.build_tokenizer import (  # type: ignore[import-not-found]
+            vocab_size_with_padding as padded,
+        )
+    except ImportError:
+        from megatron.training.tokenizer.tokenizer import (  # type: ignore[import-not-found]
+            _vocab_size_with_padding as padded,
+        )
+    size: int = padded(tokens, args)
+    return size
+
+
+def of_deepspeed(config: Mapping[str, Any], data_parallel: int, has_pipeline: bool) -> Values:
+    """DeepSpeed's configuration, the dtypes of its engine, and `optimizer`, the kind of its wrapper: ValueError or
+    AssertionError where it refuses them."""
+    import torch
+    from deepspeed.runtime import config as runtime
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    mesh = SimpleNamespace(get_data_parallel_world_size=lambda: data_parallel)
+    engine = DeepSpeedEngine.__new__(DeepSpeedEngine)
+    with patch.object(runtime.dist, "get_rank", lambda *_: 0):
+        made = runtime.DeepSpeedConfig(dict(config), mpu=mesh)
+        vars(engine).update(_config=made, global_rank=0, pipeline_parallelism=has_pipeline)
+        wrapper = engine._do_optimizer_sanity_check(torch.optim.AdamW([torch.zeros(1)]))
+    model_dtype, gradient_dtype = engine.get_data_types()
+    dtypes = {
+        "model_dtype": model_dtype,
+        "gradient_dtype": gradient_dtype,
+        "sent_dtype": engine.communication_data_type,
+    }
+    return {name: plain(value) for name, value in {**vars(made), **dtypes, "optimizer": wrapper}.items()}
+
+
+def fields_of(config: Any) -> Values:
+    """A dataclass' fields, as plain data."""
+    return {field.name: plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON has it: a dtype, function or member of an enum by its name."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return fields_of(value)
+    if hasattr(value, "model_dump"):
+        return plain(value.model_dump())
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [plain(inner) for inner in value]
+    if isinstance(value, enum.Enum):
+        return value.name if type(value.value) is int else plain(value.value)
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value).__name__ in ("dtype", "PosixPath"):
+        return str(value).removeprefix("torch.")
+    return getattr(value, "__name__", type(value).__name__)

@@ -1,0 +1,102 @@
+"""Megatron-core's configurations of the words in a recipe's megatron_args.txt, as pretrain_gpt.py of core_v0.16.1 makes
+them: megatron/training/arguments.py and training.py, field by field of the same name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tests.trials.trainers.verified_options import MEGATRON_LM, parsed_options
+
+Fields = dict[str, Any]
+
+
+def core_configs(words: Sequence[str], world_size: int) -> tuple[Fields, dict[str, Any]]:
+    """(the options by name, with what follows from them; the configurations)."""
+    import torch
+    from megatron.core.distributed import DistributedDataParallelConfig
+    from megatron.core.optimizer import AdamOptimizerConfig
+    from megatron.core.transformer import TransformerConfig
+
+    given = vars(parsed_options(words, MEGATRON_LM))
+    dtype = torch.bfloat16 if given["bf16"] else torch.float16 if given["fp16"] else torch.float32
+    model_ranks = given["tensor_model_parallel_size"] * given["pipeline_model_parallel_size"]
+    values = given | {
+        "params_dtype": dtype,
+        "data_parallel_size": world_size // model_ranks,
+        "sequence_parallel": given["sequence_parallel"] and given["tensor_model_parallel_size"] > 1,
+        "accumulate_allreduce_grads_in_fp32": given["accumulate_allreduce_grads_in_fp32"] or given["bf16"],
+    }
+    made = ((TransformerConfig, _transformer), (DistributedDataParallelConfig, _ddp), (AdamOptimizerConfig, _optimizer))
+    configs = [kind(**_of_same_name(kind, values), **of(values)) for kind, of in made]
+    return values, dict(zip(("transformer", "ddp", "optimizer"), configs, strict=True))
+
+
+def _of_same_name(config: type, values: Fields) -> Fields:
+    """Options that were given and that the configuration has under their own name."""
+    names = {field.name for field in dataclasses.fields(config)} - _NAMED_OTHERWISE
+    return {name: value for name, value in values.items() if name in names and value is not None}
+
+
+_NAMED_OTHERWISE = {"attention_backend", "num_query_groups"}
+
+
+def _transformer(values: Fields) -> Fields:
+    """core_transformer_config_from_args."""
+    import torch
+    from megatron.core.transformer.enums import AttnBackend
+
+    chunks, is_gated = values["num_virtual_stages_per_pipeline_rank"], values["swiglu"]
+    return {
+        "virtual_pipeline_model_parallel_size": chunks,
+        "overlap_p2p_comm": chunks is not None,
+        "batch_p2p_comm": chunks is None,
+        "pipeline_dtype": values["params_dtype"],
+        "attention_backend": AttnBackend[values["attention_backend"]],
+        "num_query_groups": values["num_query_groups"] if values["group_query_attention"] else None,
+        "gated_linear_unit": is_gated,
+        "activation_func": torch.nn.functional.silu if is_gated else torch.nn.functional.gelu,
+        "bias_activation_fusion": is_gated or not values["disable_bias_linear"],
+        "add_bias_linear": not values["disable_bias_linear"],
+        "add_qkv_bias": not values["disable_bias_linear"],
+        "apply_rope_fusion": values["position_embedding_type"] == "rope",
+        "gradient_accumulation_fusion": not values["no_gradient_accumulation_fusion"],
+        **_TRANSFORMER_DEFAULTS,
+    }
+
+
+_TRANSFORMER_DEFAULTS = {
+    "use_cpu_initialization": None,
+    "deallocate_pipeline_outputs": True,
+    "attention_softmax_in_fp32": False,
+    "masked_softmax_fusion": True,
+    "persist_layer_norm": True,
+    "bias_dropout_fusion": True,
+    "cp_comm_type": "p2p",
+    "inference_sampling_seed": 1234,
+}
+"""pretrain_gpt.py's own defaults that are not the configuration's."""
+
+
+def _ddp(values: Fields) -> Fields:
+    """get_model, which gives data parallelism no bucket size without overlap, and else one of its own."""
+    default_size = max(40_000_000, 1_000_000 * values["data_parallel_size"])
+    return {
+        "grad_reduce_in_fp32": values["accumulate_allreduce_grads_in_fp32"],
+        "bucket_size": (values["ddp_bucket_size"] or default_size) if values["overlap_grad_reduce"] else None,
+        "check_for_nan_in_grad": not values["fp16"],
+        "align_param_gather": values["num_virtual_stages_per_pipeline_rank"] is not None,
+        "use_custom_fsdp": values["use_megatron_fsdp"],
+    }
+
+
+def _optimizer(values: Fields) -> Fields:
+    """get_megatron_optimizer_config, with pretrain_gpt.py's own defaults that are not the configuration's."""
+    return {
+        "min_lr": 0.0,
+        "fp8_recipe": "delayed",
+        "muon_momentum": 0.9,
+        "optimizer_offload_fraction": 1.0,
+        "barrier_with_L1_time": True,
+    }
