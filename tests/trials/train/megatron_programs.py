@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.distributed import distributed_c10d
+from torch.nn.modules.module import register_module_forward_hook
 
 from tests.trials.train import rank_programs
 from trials.train.cpu_device import megatron_core
@@ -34,6 +35,15 @@ def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str,
         return {"trained": rank_programs.train_layout(arguments, folder)}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+def count_forward_passes(arguments: Mapping[str, Any], folder: Path) -> Counter[str]:
+    """One step of a case: forward passes of this rank's modules by their class, those in the backward pass included."""
+    passes: Counter[str] = Counter()
+    hook = register_module_forward_hook(lambda module, *_: passes.update([type(module).__name__]))
+    rank_programs.train_layout({**arguments, "steps": 1}, folder)
+    hook.remove()
+    return passes
 
 
 class _Reductions:
