@@ -97,7 +97,7 @@ def even_stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
 
 
 def some_layers_recomputed(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """As many recomputed layers as a model chunk has, or more: they would be another name of full recomputation."""
+    """Recomputed layers as many as a model chunk has, or more: another name of full recomputation."""
     chunks = layout.pipeline_parallel * layout.virtual_pipeline_stages
     if layout.recompute_layers is not None and layout.recompute_layers * chunks >= model.num_layers:
         yield RuleViolation(
@@ -214,6 +214,17 @@ def _megatron_rounds(layout: Layout, model: ModelShape) -> Iterator[RuleViolatio
         )
 
 
+def _megatron_modules(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """megatron/core/tensor_parallel/random.py CheckpointFunction: the bias that an MLP returns becomes its output."""
+    if "mlp" in layout.modules_recomputed and model.has_biases:
+        yield RuleViolation(
+            "recompute_modules",
+            f"recompute_modules is {layout.recompute_modules} with norm {model.norm}, so that the MLP has biases",
+            "megatron-core's backward pass of a recomputed MLP with biases calls itself without end",
+            "set recompute_modules to core_attn",
+        )
+
+
 def _megatron_buckets(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if layout.bucket_mib is not None and not layout.overlap_comm:
         yield RuleViolation(
@@ -228,6 +239,7 @@ MEGATRON_RULES: tuple[Rule, ...] = (
     even_stages,
     _megatron_rounds,
     _megatron_buckets,
+    _megatron_modules,
     some_layers_recomputed,
     half_precision_flash,
 )

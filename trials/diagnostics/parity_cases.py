@@ -357,8 +357,8 @@ def _keeping_layout_rules(cases: Sequence[Case], accelerator: str) -> list[Case]
 def _is_ever_offered(axes: Mapping[str, tuple[Any, ...]], axis: str, value: Any) -> bool:
     """True if one of the engines supports this value at all; draws of other values would all be rejected."""
     fixed = {"ranks": ((2,) * len(DEGREES),), "precision": ("fp32",)}
-    neutral = {loose: values[0] for loose, values in INDEPENDENT_AXES.items()} | {axis: value}
-    cases = (case_of(**dependent, **neutral) for dependent in _combinations({**axes, **fixed}))
+    neutral = {loose: values[:1] for loose, values in INDEPENDENT_AXES.items()} | {"shape": tuple(SHAPES)}
+    cases = (case_of(**values) for values in _combinations({**axes, **fixed, **neutral, axis: (value,)}))
     return any(not any(engine_violations(case.layout, case.model)) for case in cases)
 
 
@@ -383,7 +383,7 @@ def _cost(case: Case) -> float:
 
 
 _Shown = Callable[[Case, Sequence[str]], list[Hashable]]
-"""What a case covers of these axes."""
+"""Lists all that a case covers of some axes."""
 
 
 def _shown(case: Case, axes: Sequence[str]) -> list[Hashable]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -44,6 +45,26 @@ def count_forward_passes(arguments: Mapping[str, Any], folder: Path) -> Counter[
     rank_programs.train_layout({**arguments, "steps": 1}, folder)
     hook.remove()
     return passes
+
+
+def depth_of_recomputation(arguments: Mapping[str, Any], folder: Path) -> int:
+    """Depth to which the backward pass of something recomputed calls itself in a step; 3 ends it."""
+    from megatron.core.tensor_parallel.random import CheckpointFunction
+
+    backward, depths = CheckpointFunction.backward, [0]
+
+    def counted(*given: Any) -> Any:
+        depths.append(depths[-1] + 1)
+        if depths[-1] == 3:
+            raise RecursionError
+        gradients = backward(*given)
+        depths.append(depths[-1] - 1)
+        return gradients
+
+    CheckpointFunction.backward = staticmethod(counted)
+    with suppress(RecursionError):
+        rank_programs.train_layout({**arguments, "steps": 1}, folder)
+    return max(depths)
 
 
 class _Reductions:

@@ -9,6 +9,7 @@ import pytest
 
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.covering_array import cover
+from search_spaces.rules.check import engine_violations
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import RanksFailed, WarmRanks
 from trials.diagnostics.parity_cases import RECOMPUTATION_AXES, axis_values, covering_cases, named_case
@@ -89,6 +90,14 @@ def test_what_is_recomputed_has_a_second_forward_pass(ranks, recomputation, laye
     count = given.layout.grad_accum_steps
     expected = {"TransformerLayer": layers, "DotProductAttention": attentions, "MLP": mlps}
     assert [{name: rank[name] / count for name in expected} for rank in passes] == [expected, expected]
+
+
+@pytest.mark.parametrize(("shape", "depth"), [("llama", 1), ("gpt2", 3)])
+def test_an_mlp_with_biases_cannot_be_recomputed(ranks, shape, depth):
+    """Fails once upstream can; then the rule in engine_rules.py goes."""
+    given = megatron_case("mlp", shape, **SELECTIVE, recompute_modules="mlp")
+    assert any(engine_violations(given.layout, given.model)) is (depth > 1)
+    assert ranks.run(f"{PROGRAMS}:depth_of_recomputation", 1, {"case": given.to_json()}) == [depth]
 
 
 SEQUENCE = megatron_case("tp2-sequence", **TP2, **SP)
