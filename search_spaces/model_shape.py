@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from search_spaces.errors import InputError, format_value
+from search_spaces.layouts.layout import Layout
 
 POSITION_EMBEDDINGS = ("learned", "rotary")
 NORMS = ("layernorm", "rmsnorm")
@@ -63,10 +64,14 @@ class ModelShape:
     def layer_parameters(self) -> int:
         """Parameters of one transformer layer."""
         h, kv = self.hidden_size, self.num_key_value_heads * self.head_size
-        widths_in = 2 if self.gated_mlp else 1
-        weights = h * (h + 2 * kv) + h * h + (widths_in + 1) * h * self.ffn_hidden_size
-        biases = (h + 2 * kv) + h + widths_in * self.ffn_hidden_size + h if self.has_biases else 0
-        return weights + biases + 2 * self.norm_parameters
+        attention = h * (h + 2 * kv) + h * h + ((h + 2 * kv) + h if self.has_biases else 0)
+        return attention + self.mlp_parameters + 2 * self.norm_parameters
+
+    @property
+    def mlp_parameters(self) -> int:
+        """Parameters of one layer's MLP."""
+        h, f, widths_in = self.hidden_size, self.ffn_hidden_size, 2 if self.gated_mlp else 1
+        return (widths_in + 1) * h * f + (widths_in * f + h if self.has_biases else 0)
 
     @property
     def norm_parameters(self) -> int:
@@ -103,19 +108,14 @@ class ModelShape:
         """Model FLOPs with only the causal half of the attention scores, which a flash kernel really computes."""
         return self.model_flops_per_token - 6 * self.num_layers * self.hidden_size * self.seq_length
 
-    def hardware_flops_per_token(self, activation_checkpointing: str) -> int:
-        """Model FLOPs plus recomputation (Korthikanti, arXiv 2205.05198, section 6).
-
-        `full` repeats every layer's forward pass, `selective` the attention scores and their product with values.
-        """
-        forward_scores = 4 * self.hidden_size * self.seq_length
-        if activation_checkpointing == "full":
-            again = self.num_layers * (2 * self.layer_parameters + forward_scores)
-        elif activation_checkpointing == "selective":
-            again = self.num_layers * forward_scores
-        else:
-            again = 0
-        return self.model_flops_per_token + again
+    def hardware_flops_per_token(self, layout: Layout) -> int:
+        """Model FLOPs plus recomputation (Korthikanti, arXiv 2205.05198, section 6): the forward passes of whole
+        layers, of MLPs, and of core attentions, which are the scores and their product with values."""
+        core_attention = 4 * self.hidden_size * self.seq_length
+        forward = {"core_attn": core_attention, "mlp": 2 * self.mlp_parameters}
+        layers = layout.layers_recomputed(self.num_layers) * (2 * self.layer_parameters + core_attention)
+        modules = self.num_layers * sum(forward[module] for module in layout.modules_recomputed)
+        return self.model_flops_per_token + layers + modules
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -125,6 +125,7 @@ class ReportData:
     at: float
     objective: Objective
     is_simulated: bool
+    num_layers: int
     gpus_per_node: int
     accelerator: str | None
     best: BestLayout | None
@@ -159,6 +160,7 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
         at=at,
         objective=objective,
         is_simulated=_section(spec, "launcher").get("kind") == "simulated",
+        num_layers=_section(spec, "model").get("num_layers", 1),
         gpus_per_node=_gpus_per_node(cluster, search.trials),
         accelerator=_accelerator(cluster),
         best=_best_layout(ranking),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from search_spaces.layouts.layout import CHOICES
+
 # without effect
 LOGGING = "it only changes what is logged"
 CHECKPOINTS = "it only changes checkpoints, and a trial writes none"
@@ -43,8 +45,8 @@ POSITION_EMBEDDING = "a model's position_embedding is learned or rotary"
 MEGATRON_POSITIONS = f"{POSITION_EMBEDDING}, which are learned_absolute and rope in Megatron"
 ATTENTION_KERNEL = "attention_kernel is math or flash"
 CHECKPOINTING = "activation_checkpointing is none, selective or full"
-SELECTIVE = "activation_checkpointing selective recomputes the core attention; other modules are no value of it"
-WHOLE_STAGES = "partial recomputation is no value of activation_checkpointing: full recomputes every layer"
+MODULES = f"recompute_modules is {', '.join(CHOICES['recompute_modules'][:-1])} or {CHOICES['recompute_modules'][-1]}"
+WHOLE_STAGES = "Megatron-DeepSpeed's partial recomputation is no layout: activation_checkpointing full is every layer"
 ZERO_STAGE = "zero_stage is 0 to 3"
 WHOLE_OPTIMIZER = "offload moves the whole optimizer"
 NO_NVME = "offload moves the optimizer to host memory; NVMe is no value of it"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.engines import ENGINE_PROFILES, ENGINES, EngineProfile
 from search_spaces.layouts.table import LayoutTable
@@ -87,10 +88,12 @@ def _state(layouts: LayoutTable, parameters: np.ndarray) -> dict[str, np.ndarray
 
 @dataclass(frozen=True)
 class LayerActivations:
-    """Bytes of one layer and micro-batch on each rank: `whole`, all that its backward pass needs; `kept`, the part
-    stored until then; `working`, needed in addition while a layer is computed."""
+    """Bytes of one layer and micro-batch on each rank: `whole`, all that its backward pass needs; `mlp`, the part of
+    the MLP's inside; `kept`, the part stored until then, a mean over the layers; `working`, needed in addition while a
+    layer is computed."""
 
     whole: np.ndarray
+    mlp: np.ndarray
     kept: np.ndarray
     working: np.ndarray
 
@@ -115,12 +118,14 @@ class LayerActivations:
         scores = _score_bytes(model, layouts, width, masks)
         whole = around + gathered + attention + mlp + scores
         inputs = tokens * hidden * width / split
-        full = layouts.equals("activation_checkpointing", "full")
-        selective = layouts.equals("activation_checkpointing", "selective")
+        again = RecomputedShares.of(model, layouts)
+        of_modules = np.maximum(scores * again.core_attention, mlp * again.mlp)
         return cls(
             whole=whole,
-            kept=np.where(full, inputs, np.where(selective, whole - scores, whole)),
-            working=np.where(full, whole, np.where(selective, scores, 0)),
+            mlp=mlp,
+            kept=whole - (whole - inputs) * again.layers - scores * again.core_attention - mlp * again.mlp,
+            # Recomputed layers are a chunk's first: at work when the backward pass has freed the others.
+            working=np.where(again.layers == 1, whole, of_modules),
         )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from search_spaces.cost_model.memory import LayerActivations, element_bytes, engine_column
+from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.hardware.cluster import Accelerator, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
@@ -197,24 +198,29 @@ def _host_links(ranks: int) -> Links:
 
 
 def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
-    """Forward and backward of a micro-batch through one layer: matmul, memory traffic, tensor, latency, launches."""
+    """Forward and backward of a micro-batch through one layer: matmul, memory traffic, tensor, latency, launches.
+
+    A mean over the layers where some are recomputed. The MLP has one of a layer's two collectives, and half of its
+    launches.
+    """
     tensor, tokens = layouts["tensor_parallel"], layouts["micro_batch_size"] * model.seq_length
-    is_full = layouts.equals("activation_checkpointing", "full")
-    passes = np.where(is_full, 4, 3)
-    linear = 2 * tokens * model.layer_parameters * passes
-    scores = 4 * tokens * model.seq_length * model.hidden_size * _score_passes(layouts, passes)
+    again = RecomputedShares.of(model, layouts)
+    passes, collectives = 3 + again.layers, 4 + 2 * again.layers + again.mlp
+    linear = 2 * tokens * (model.layer_parameters * passes + model.mlp_parameters * again.mlp)
+    scores = 4 * tokens * model.seq_length * model.hidden_size * _score_passes(layouts, again)
     activations = LayerActivations.of(model, layouts)
-    exchanged = np.where(is_full, 6, 4) * tokens * model.hidden_size * element_bytes(layouts)
+    accessed = activations.whole * (_ACCESSES_PER_BYTE + again.layers) + activations.mlp * again.mlp
+    exchanged = collectives * tokens * model.hidden_size * element_bytes(layouts)
     stride = layouts.per_mesh(RankMesh.stride, "tp")
     rate = machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0)
     loss = _matmul_slowdown(model, machine, layouts)
     return np.stack(
         [
             (linear + scores) / tensor / machine.flops(layouts) * loss,
-            activations.whole * (_ACCESSES_PER_BYTE + is_full) / machine.memory_bytes_per_s,
+            accessed / machine.memory_bytes_per_s,
             2 * (tensor - 1) / tensor * exchanged / rate,
-            np.where(is_full, 6, 4) * machine.latency_s(tensor, stride),
-            passes * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
+            collectives * machine.latency_s(tensor, stride),
+            (passes + again.mlp / 2) * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
         ],
         axis=1,
     )
@@ -254,14 +260,14 @@ COLLECTIVE_LAUNCH_S = 0.05e-3
 """Host time to launch one collective: its tensors, its process group, its stream. An estimate."""
 
 
-def _score_passes(layouts: LayoutTable, passes: np.ndarray) -> np.ndarray:
+def _score_passes(layouts: LayoutTable, again: RecomputedShares) -> np.ndarray:
     """Number of times that attention's two products are computed, as forward passes.
 
     A flash kernel skips the half that a causal mask hides, and recomputes the first product in its backward pass (Dao,
     arXiv 2307.08691).
     """
-    again = layouts.equals("activation_checkpointing", "selective")
-    return np.where(layouts.equals("attention_kernel", "flash"), (passes + 0.5) / 2, passes + again)
+    passes = 3 + again.layers
+    return np.where(layouts.equals("attention_kernel", "flash"), (passes + 0.5) / 2, passes + again.core_attention)
 
 
 def _head_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:

@@ -12,13 +12,16 @@ from functools import cache, cached_property, lru_cache
 from operator import attrgetter
 from typing import Any
 
-from search_spaces.engines import ENGINES, OWN_ENGINES
+from search_spaces.engines import ENGINES, MEGATRON_CORE, OWN_ENGINES
 from search_spaces.errors import InputError, did_you_mean, format_value
 from search_spaces.layouts.axis import Axis, Kind, Values, axis_field
 from search_spaces.layouts.mesh import RankMesh
 
 # DeepSpeed offloads with ZeRO only; the torch engine with one data-parallel rank does the same at every stage.
 _NOTHING_TO_SHARD = ({"data_parallel": 1, "offload": "none"}, {"data_parallel": 1, "engine": "torch"})
+_NO_FULL_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "selective"})
+_NO_SELECTIVE_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "full"})
+_PARTIAL_RECOMPUTATION = (MEGATRON_CORE, "megatron-lm", "command")
 _SCHEDULES: tuple[tuple[str, Values], ...] = (
     ("gpipe", {"virtual_pipeline_stages": 1, "pipeline_schedule": "gpipe"}),
     ("1f1b", {"virtual_pipeline_stages": 1}),
@@ -176,6 +179,25 @@ class Layout:
         description="Size of a gradient bucket in MiB; null is the engine's default.",
         no_effect=_NOTHING_TO_SHARD,
     )
+    recompute_layers: int | None = axis_field(
+        Kind.COUNT,
+        None,
+        key="rl",
+        label="recomputed layers",
+        description="Layers of each model chunk that full recomputation recomputes; null is all of them.",
+        no_effect=_NO_FULL_RECOMPUTATION,
+        engines=_PARTIAL_RECOMPUTATION,
+    )
+    recompute_modules: str = axis_field(
+        Kind.WORD,
+        "core_attn",
+        key="rm-",
+        label="recomputed modules",
+        description="Modules of every layer that selective recomputation recomputes.",
+        words=("core_attn", "mlp", "core_attn+mlp"),
+        no_effect=_NO_SELECTIVE_RECOMPUTATION,
+        engines=_PARTIAL_RECOMPUTATION,
+    )
 
     def __post_init__(self) -> None:
         for name, least, most in _BOUNDS:
@@ -209,6 +231,18 @@ class Layout:
         """Sequences per optimizer step over all data-parallel ranks."""
         return self.micro_batch_size * self.grad_accum_steps * self.data_parallel
 
+    def layers_recomputed(self, num_layers: int) -> int:
+        """Layers of a model of `num_layers` that the backward pass computes again as a whole."""
+        if self.activation_checkpointing != "full":
+            return 0
+        chunks = self.pipeline_parallel * self.virtual_pipeline_stages
+        return num_layers if self.recompute_layers is None else min(num_layers, self.recompute_layers * chunks)
+
+    @property
+    def modules_recomputed(self) -> tuple[str, ...]:
+        """Modules of every layer that the backward pass computes again, by Megatron's names."""
+        return modules_of(self.recompute_modules) if self.activation_checkpointing == "selective" else ()
+
     @cached_property
     def key(self) -> str:
         """`layout_key` of the canonical form: layouts with equal keys are one candidate."""
@@ -230,7 +264,7 @@ class Layout:
         return replace(self, **changed) if changed else self
 
     def to_json(self) -> dict[str, Any]:
-        """All fields in the contract's order; the engine's default bucket is null."""
+        """All fields in the contract's order."""
         return dict(zip(LAYOUT_FIELDS, _all_values(self), strict=True))
 
     @classmethod
@@ -262,7 +296,7 @@ MODEL_DEGREES = tuple(name for name in DEGREES.values() if name not in DERIVED)
 SEARCHED = tuple(name for name in LAYOUT_FIELDS if name != DEGREES["dp"])
 """Fields that a search file may give."""
 NULLABLE = tuple(name for name, axis in AXES.items() if axis.default is None)
-"""Numbers that may be null: the engine's default."""
+"""Numbers that may be null."""
 SWITCHES = tuple(name for name, axis in AXES.items() if axis.kind is Kind.SWITCH)
 CHOICES: Mapping[str, tuple[str, ...]] = {name: axis.words for name, axis in AXES.items() if axis.kind is Kind.WORD}
 """Words of the enumerated fields."""
@@ -299,6 +333,11 @@ def _later_in_key(canonical: Layout) -> list[str]:
 
 def _bad(name: str, value: Any, rule: str) -> InputError:
     return InputError.of("layout_field", f"{name} is {format_value(value)}", key=name, value=value, rule=rule)
+
+
+def modules_of(recompute_modules: str) -> tuple[str, ...]:
+    """Megatron's names of the modules that a word of `recompute_modules` joins."""
+    return tuple(recompute_modules.split("+"))
 
 
 def layout_mesh(fields: Mapping[str, Any], order: str = AXES["rank_order"].default) -> RankMesh:

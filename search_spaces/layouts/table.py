@@ -20,7 +20,7 @@ from search_spaces.layouts.layout import (
 )
 
 _NO_VALUE = 0
-"""In a column of counts: not a whole number (data_parallel, grad_accum_steps), or the engine's default (bucket_mib)."""
+"""In a column of counts: not a whole number (data_parallel, grad_accum_steps), or null (`NULLABLE`)."""
 
 
 @dataclass(frozen=True)

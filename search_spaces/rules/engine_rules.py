@@ -96,6 +96,18 @@ def even_stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
+def some_layers_recomputed(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Recomputed layers as many as a model chunk has, or more: another name of full recomputation."""
+    chunks = layout.pipeline_parallel * layout.virtual_pipeline_stages
+    if layout.recompute_layers is not None and layout.recompute_layers * chunks >= model.num_layers:
+        yield RuleViolation(
+            "recompute_layers",
+            f"recompute_layers is {layout.recompute_layers} with {model.num_layers / chunks:g} layers a model chunk",
+            "recompute_layers is less than num_layers / (pipeline_parallel x virtual_pipeline_stages)",
+            "leave recompute_layers out to recompute all layers, or use a smaller number",
+        )
+
+
 def half_precision_flash(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """Flash attention in fp32, for engines whose kernels have only 16 bits."""
     if layout.attention_kernel == "flash" and layout.precision == "fp32":
@@ -219,6 +231,17 @@ def _megatron_rounds(layout: Layout, model: ModelShape) -> Iterator[RuleViolatio
         )
 
 
+def _megatron_modules(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """megatron/core/tensor_parallel/random.py CheckpointFunction: the bias that an MLP returns becomes its output."""
+    if "mlp" in layout.modules_recomputed and model.has_biases:
+        yield RuleViolation(
+            "recompute_modules",
+            f"recompute_modules is {layout.recompute_modules} with norm {model.norm}, so that the MLP has biases",
+            "megatron-core's backward pass of a recomputed MLP with biases calls itself without end",
+            "set recompute_modules to core_attn",
+        )
+
+
 def _megatron_buckets(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if layout.bucket_mib is not None and not layout.overlap_comm:
         yield RuleViolation(
@@ -229,6 +252,13 @@ def _megatron_buckets(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
         )
 
 
-MEGATRON_RULES: tuple[Rule, ...] = (even_stages, _megatron_rounds, _megatron_buckets, half_precision_flash)
+MEGATRON_RULES: tuple[Rule, ...] = (
+    even_stages,
+    _megatron_rounds,
+    _megatron_buckets,
+    _megatron_modules,
+    some_layers_recomputed,
+    half_precision_flash,
+)
 """Rules of every trainer on megatron-core."""
 MEGATRON_SCHEDULES = ("none", "1f1b", "interleaved_1f1b")

@@ -95,8 +95,21 @@ DEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
 }
 """Axes that the engines' rules relate to each other: every combination is tried."""
 
-_OTHERS = {"pipeline_schedule", "torch_compile", "rank_order", *DEPENDENT_AXES}
+RECOMPUTATION_AXES: Mapping[str, tuple[Any, ...]] = {
+    "activation_checkpointing": CHOICES["activation_checkpointing"],
+    "recompute_layers": (None, 1),
+    "recompute_modules": CHOICES["recompute_modules"],
+}
+_RECOMPUTATION = (
+    *((granularity, None, "core_attn") for granularity in CHOICES["activation_checkpointing"]),
+    *(("selective", None, modules) for modules in CHOICES["recompute_modules"][1:]),
+    ("full", 1, "core_attn"),
+)
+"""Values of `RECOMPUTATION_AXES` that have an effect together."""
+
+_OTHERS = {"pipeline_schedule", "torch_compile", "rank_order", *RECOMPUTATION_AXES, *DEPENDENT_AXES}
 INDEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
+    "recomputation": _RECOMPUTATION,
     **{name: axis.words or (False, True) for name, axis in AXES.items() if not axis.is_number and name not in _OTHERS},
     "bucket_mib": (None, 1),
     "rank_order": CHOICES["rank_order"],
@@ -114,7 +127,8 @@ VALUES: Mapping[str, tuple[Hashable, ...]] = {
     "pipeline_schedule": CHOICES["pipeline_schedule"],
     "engine": DEPENDENT_AXES["engine"],
     "precision": DEPENDENT_AXES["precision"],
-    **INDEPENDENT_AXES,
+    **RECOMPUTATION_AXES,
+    **{name: values for name, values in INDEPENDENT_AXES.items() if name != "recomputation"},
 }
 """Every axis as in a canonical layout; all pairs are covered. Accumulation follows from micro-batch and data-parallel
 ranks."""
@@ -174,9 +188,7 @@ def full_cases(
     return _covering(_shown_by_shape, accelerator, most_ranks, engines)
 
 
-def _covering(
-    shown: Callable[[Case], list[Hashable]], accelerator: str, most_ranks: int, engines: tuple[str, ...]
-) -> list[Case]:
+def _covering(shown: _Shown, accelerator: str, most_ranks: int, engines: tuple[str, ...]) -> list[Case]:
     named = [case for case in _valid_named(SILENT_ERRORS, accelerator) if case.layout.engine in engines]
     chosen = _chosen(_within(most_ranks, valid_cases(accelerator, engines)), shown)
     return chosen + _within(most_ranks, named)
@@ -223,11 +235,18 @@ def named_case(name: str, shape: str = "gpt2", **fields: Any) -> Case:
     return Case(name, shape, model_of(shape, layout.precision), layout)
 
 
-def case_of(shape: str, ranks: Sequence[int], schedule: tuple[str, int], **fields: Any) -> Case:
+def case_of(
+    shape: str,
+    ranks: Sequence[int],
+    schedule: tuple[str, int],
+    recomputation: Sequence[Any] = _RECOMPUTATION[0],
+    **fields: Any,
+) -> Case:
     """The case of these axis values, with a canonical layout."""
     degrees: dict[str, Any] = dict(zip(DEGREES.values(), ranks, strict=True))
     layout = Layout(
         **degrees,
+        **dict(zip(RECOMPUTATION_AXES, recomputation, strict=True)),
         grad_accum_steps=GLOBAL_BATCH_SIZE // (fields["micro_batch_size"] * degrees["data_parallel"]),
         pipeline_schedule=schedule[0],
         virtual_pipeline_stages=schedule[1],
@@ -345,14 +364,21 @@ def _keeping_layout_rules(cases: Sequence[Case], accelerator: str) -> list[Case]
 def _is_ever_offered(axes: Mapping[str, tuple[Any, ...]], axis: str, value: Any) -> bool:
     """True if one of the engines supports this value at all; draws of other values would all be rejected."""
     fixed = {"ranks": ((2,) * len(DEGREES),), "precision": ("fp32",)}
-    neutral = {loose: values[0] for loose, values in INDEPENDENT_AXES.items()} | {axis: value}
-    cases = (case_of(**dependent, **neutral) for dependent in _combinations({**axes, **fixed}))
+    neutral = {loose: values[:1] for loose, values in INDEPENDENT_AXES.items()} | {"shape": tuple(SHAPES)}
+    cases = (case_of(**values) for values in _combinations({**axes, **fixed, **neutral, axis: (value,)}))
     return any(not any(engine_violations(case.layout, case.model)) for case in cases)
 
 
-def _chosen(valid: Sequence[Case], shown: Callable[[Case], list[Hashable]]) -> list[Case]:
-    indices = cover([shown(case) for case in valid], [_cost(case) for case in valid])
+def _chosen(valid: Sequence[Case], shown: _Shown) -> list[Case]:
+    axes = _varying_axes(valid)
+    indices = cover([shown(case, axes) for case in valid], [_cost(case) for case in valid])
     return sorted((valid[index] for index in indices), key=_cost)
+
+
+def _varying_axes(cases: Sequence[Case]) -> tuple[str, ...]:
+    """Covered axes of which the cases have more than one value; any case covers the value of the others."""
+    values = [axis_values(case) for case in cases]
+    return tuple(axis for axis in COVERED_AXES if len({each[axis] for each in values}) > 1)
 
 
 def _cost(case: Case) -> float:
@@ -363,22 +389,26 @@ def _cost(case: Case) -> float:
     return 1.0 + 0.4 * layout.num_gpus + 0.002 * layout.grad_accum_steps * meetings * layout.tensor_parallel
 
 
-def _shown(case: Case) -> list[Hashable]:
+_Shown = Callable[[Case, Sequence[str]], list[Hashable]]
+"""Lists all that a case covers of some axes."""
+
+
+def _shown(case: Case, axes: Sequence[str]) -> list[Hashable]:
     """The values, pairs and triples that a case covers. Half precision says little of a layout, so it only covers
     values."""
     values = axis_values(case)
     precision = case.layout.precision
-    of_precision: list[Hashable] = [(("precision", precision), (axis, values[axis])) for axis in COVERED_AXES]
+    of_precision: list[Hashable] = [(("precision", precision), (axis, values[axis])) for axis in axes]
     if precision != "fp32":
         return of_precision
-    return [*of_precision, *value_combinations(values, COVERED_AXES, 2), *value_combinations(values, TRIPLE_AXES, 3)]
+    return [*of_precision, *value_combinations(values, axes, 2), *value_combinations(values, TRIPLE_AXES, 3)]
 
 
-def _shown_by_shape(case: Case) -> list[Hashable]:
+def _shown_by_shape(case: Case, axes: Sequence[str]) -> list[Hashable]:
     """The coverage of `_shown`, with the triples of each engine and shape separate."""
     values = axis_values(case)
     triples = [] if case.layout.precision != "fp32" else value_combinations(values, TRIPLE_AXES, 3)
-    return _shown(case) + [(case.layout.engine, case.shape, triple) for triple in triples]
+    return _shown(case, axes) + [(case.layout.engine, case.shape, triple) for triple in triples]
 
 
 def _valid_named(named: Mapping[str, tuple[str, Mapping[str, Any]]], accelerator: str) -> list[Case]:

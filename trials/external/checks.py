@@ -100,7 +100,7 @@ OTHER_BATCH_RATIO = 1.5
 
 def _repeated(spec: TrialSpec) -> float:
     """Ratio of computed FLOPs, recomputation included, to the model's."""
-    return spec.model.hardware_flops_per_token(spec.layout.activation_checkpointing) / spec.model.model_flops_per_token
+    return spec.model.hardware_flops_per_token(spec.layout) / spec.model.model_flops_per_token
 
 
 def _check(name: str, printed: Sequence[float | None], candidates: Sequence[float]) -> dict[str, Any] | None:

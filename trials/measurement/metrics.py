@@ -110,7 +110,7 @@ def _utilisation(spec: TrialSpec, tokens_per_sec_per_gpu: float) -> dict[str, fl
     peak = accelerator.peak_flops_for(spec.layout.precision) if accelerator else None
     if peak is None:
         return {}
-    hardware = spec.model.hardware_flops_per_token(spec.layout.activation_checkpointing)
+    hardware = spec.model.hardware_flops_per_token(spec.layout)
     return {
         "mfu": spec.model.model_flops_per_token * tokens_per_sec_per_gpu / peak,
         "mfu_causal": spec.model.causal_flops_per_token * tokens_per_sec_per_gpu / peak,

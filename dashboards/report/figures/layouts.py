@@ -10,7 +10,7 @@ import numpy as np
 from dashboards.report.data import ReportData, TrialView
 from dashboards.report.figures.figure import SEQUENTIAL, Figure, axis, line, plot
 from dashboards.report.figures.importance import FEWEST_LAYOUTS, LEAST_EXPLAINED
-from dashboards.report.figures.pipeline_schedule import Box, Timeline, pipeline_timeline
+from dashboards.report.figures.pipeline_schedule import Box, Timeline, backward_passes, pipeline_timeline
 from dashboards.report.figures.time_breakdown import TimeBreakdown
 from dashboards.report.sentences import (
     TIMES,
@@ -330,11 +330,11 @@ def _timeline(data: ReportData) -> Figure:
     if data.best is None:
         return Figure("timeline", title, describe_empty(data))
     layout = data.best.layout.canonical()
-    found = pipeline_timeline(layout)
+    found = pipeline_timeline(layout, data.num_layers)
     if found is None:
         return Figure("timeline", title, "The best layout has no pipeline stages.")
     stages = layout.pipeline_parallel
-    passes = "3" if layout.activation_checkpointing == "full" else "2"
+    passes = f"{backward_passes(layout, data.num_layers):.3g}"
     drawn = f"the first {found.num_drawn} of " if found.num_drawn < found.num_micro_batches else ""
     return Figure(
         "timeline",

@@ -13,7 +13,6 @@ from search_spaces.layouts.layout import Layout
 
 _FORWARD = 1.0
 _BACKWARD = 2.0
-_RECOMPUTED = 3.0
 _MOST_BOXES = 2400
 _ROUNDS = 3
 _FEW = 16
@@ -45,17 +44,21 @@ class Timeline:
     bubble: float
 
 
-def pipeline_timeline(layout: Layout) -> Timeline | None:
-    """Timeline of one step of a layout; None without pipeline stages."""
+def backward_passes(layout: Layout, num_layers: int) -> float:
+    """Duration of a backward pass in forward passes: two, and one more where all layers are recomputed as a whole."""
+    return _BACKWARD + layout.layers_recomputed(num_layers) / num_layers
+
+
+def pipeline_timeline(layout: Layout, num_layers: int) -> Timeline | None:
+    """Timeline of one step of a layout and a model of so many layers; None without pipeline stages."""
     layout = layout.canonical()
     stages, chunks, total = layout.pipeline_parallel, layout.virtual_pipeline_stages, layout.grad_accum_steps
     if stages == 1:
         return None
     drawn = _num_drawn(stages, chunks, total)
-    backward = _RECOMPUTED if layout.activation_checkpointing == "full" else _BACKWARD
     orders = [list(_order(layout.pipeline_schedule, stage, stages, chunks, drawn)) for stage in range(stages)]
     bubble = (stages - 1) / chunks / (total + (stages - 1) / chunks)
-    return Timeline(tuple(_simulate(orders, chunks, backward)), drawn, total, bubble)
+    return Timeline(tuple(_simulate(orders, chunks, backward_passes(layout, num_layers))), drawn, total, bubble)
 
 
 def _num_drawn(stages: int, chunks: int, total: int) -> int:

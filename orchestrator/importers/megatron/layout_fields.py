@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from orchestrator.importers.megatron.model_fields import degree, is_megatron_deepspeed, num_layers
 from orchestrator.importers.settings import FieldReaders, Settings
+from search_spaces.layouts.layout import CHOICES, modules_of
 from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
 
 _FLASH_OPTIONS = (
@@ -48,6 +51,35 @@ def _checkpointing(options: Settings) -> str | None:
     return granularity if granularity in ("full", "selective") else None
 
 
+def recomputes_blocks(options: Settings) -> bool:
+    """True where the method block recomputes some layers of each model chunk, or all of them."""
+    return options.text("recompute-granularity") == "full" and options.text("recompute-method") == "block"
+
+
+def _recompute_layers(options: Settings) -> int | None:
+    """None where the method block recomputes all layers of a chunk, or more than it has."""
+    if is_megatron_deepspeed(options) or not recomputes_blocks(options):
+        return None
+    parts = (pipeline_parallel(options) or 1) * (chunks(options) or 1)
+    return some_layers(options.count("recompute-num-layers"), parts, num_layers(options))
+
+
+def some_layers(count: int | None, parts: int, layers: int | None) -> int | None:
+    """`count` layers of each of a model's `parts`; None where these are all of its `layers`."""
+    return None if count and layers and count * parts >= layers else count
+
+
+def recompute_modules(names: Collection[str]) -> str | None:
+    """The word of these modules of Megatron; None where there is none."""
+    return next((word for word in CHOICES["recompute_modules"] if {*modules_of(word)} == {*names}), None)
+
+
+def _recompute_modules(options: Settings) -> str | None:
+    if _checkpointing(options) != "selective" or (given := options.text("recompute-modules")) is None:
+        return None
+    return recompute_modules(given.split())
+
+
 def _has_deepspeeds_pipeline(options: Settings) -> bool:
     return is_megatron_deepspeed(options) and options.has("deepspeed") and not options.has("no-pipeline-parallel")
 
@@ -90,4 +122,6 @@ LAYOUT_FIELDS: FieldReaders = {
     "rank_order": lambda options: "tp-pp-dp" if options.has("use-tp-pp-dp-mapping") else None,
     "overlap_comm": lambda options: True if options.has("overlap-grad-reduce") else None,
     "bucket_mib": lambda options: bucket_mib(options.count("ddp-bucket-size")),
+    "recompute_layers": _recompute_layers,
+    "recompute_modules": _recompute_modules,
 }

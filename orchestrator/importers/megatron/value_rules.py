@@ -6,8 +6,14 @@ import re
 
 from orchestrator.importers import reasons
 from orchestrator.importers.deepspeed_config import ZERO_STAGES
-from orchestrator.importers.megatron.layout_fields import FSDP_STAGES, chunks, pipeline_parallel
-from orchestrator.importers.megatron.model_fields import num_layers
+from orchestrator.importers.megatron.layout_fields import (
+    FSDP_STAGES,
+    chunks,
+    pipeline_parallel,
+    recompute_modules,
+    recomputes_blocks,
+)
+from orchestrator.importers.megatron.model_fields import is_megatron_deepspeed, num_layers
 from orchestrator.importers.settings import Settings, ValueRule, ValueRules, one_of, usual_head_size
 
 
@@ -18,11 +24,21 @@ def last_of_schedule(options: Settings) -> int | None:
 
 
 def _recomputes_whole_stages(options: Settings) -> bool:
-    """True unless only the first layers of a stage are recomputed."""
-    count, layers, stages = options.count("recompute-num-layers"), num_layers(options), pipeline_parallel(options)
-    if options.text("recompute-method") != "block" or options.text("recompute-granularity") != "full":
+    """True unless Megatron-DeepSpeed recomputes only the first layers of a stage."""
+    if not is_megatron_deepspeed(options) or not recomputes_blocks(options):
         return True
+    count, layers, stages = options.count("recompute-num-layers"), num_layers(options), pipeline_parallel(options)
     return bool(count and layers and stages and count * stages * (chunks(options) or 1) >= layers)
+
+
+def _says_how_many_layers(options: Settings) -> bool:
+    counts = options.has("recompute-num-layers") or options.is_in_doubt("recompute-num-layers")
+    return is_megatron_deepspeed(options) or not recomputes_blocks(options) or counts
+
+
+def _recomputes_known_modules(options: Settings) -> bool:
+    names = (options.text("recompute-modules") or "").split()
+    return options.text("recompute-granularity") == "full" or recompute_modules(names) is not None
 
 
 def _ends_in_the_global_batch(options: Settings) -> bool:
@@ -34,15 +50,13 @@ MEGATRON_VALUE_RULES: ValueRules = (
     one_of("position-embedding-type", ("learned_absolute", "rope"), reasons.MEGATRON_POSITIONS),
     one_of("normalization", ("layernorm", "rmsnorm"), reasons.NORM),
     usual_head_size("kv-channels", "hidden-size", "num-attention-heads"),
-    one_of(
-        "recompute-modules",
-        ("core_attn",),
-        reasons.SELECTIVE,
-    ),
+    ValueRule("recompute-modules", _recomputes_known_modules, reasons.MODULES),
+    ValueRule("recompute-method", _recomputes_whole_stages, reasons.WHOLE_STAGES),
     ValueRule(
         "recompute-method",
-        _recomputes_whole_stages,
-        reasons.WHOLE_STAGES,
+        _says_how_many_layers,
+        "Megatron-LM's method block needs --recompute-num-layers",
+        "add it to the file",
     ),
     one_of("recompute-granularity", ("full", "selective"), reasons.CHECKPOINTING),
     one_of(

@@ -121,9 +121,16 @@ def _recipe_problems(recipe: str | None) -> Iterator[Problem]:
 
 
 def _left_open(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
-    """Layout fields that no key decides. A bucket size of null is the engine's default."""
-    has_bucket = any(keys.is_null(name) for name in ("ddp.bucket_size", "comm_overlap.bucket_size"))
-    return (name for name in LAYOUT_FIELDS if name not in layout and not (name == "bucket_mib" and has_bucket))
+    """Layout fields that no key decides. A bucket size of null is the engine's default; a field of recomputation
+    without effect needs no key."""
+    decided = {*layout}
+    if any(keys.is_null(name) for name in ("ddp.bucket_size", "comm_overlap.bucket_size")):
+        decided.add("bucket_mib")
+    if keys.text("model.recompute_method") == "uniform" or layout.get("activation_checkpointing") != "full":
+        decided.add("recompute_layers")
+    if layout.get("activation_checkpointing") != "selective":
+        decided.add("recompute_modules")
+    return (name for name in LAYOUT_FIELDS if name not in decided)
 
 
 def _of_the_recipe(recipe: str | None, left_open: tuple[str, ...]) -> Iterator[str]:

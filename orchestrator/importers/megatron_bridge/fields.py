@@ -6,7 +6,13 @@ import re
 from collections.abc import Mapping
 
 from orchestrator.importers import reasons
-from orchestrator.importers.megatron.layout_fields import FSDP_STAGES, KERNELS, bucket_mib
+from orchestrator.importers.megatron.layout_fields import (
+    FSDP_STAGES,
+    KERNELS,
+    bucket_mib,
+    recompute_modules,
+    some_layers,
+)
 from orchestrator.importers.settings import (
     SWITCH,
     FieldReaders,
@@ -67,6 +73,25 @@ def _checkpointing(keys: Settings) -> str | None:
     return "none" if keys.is_null(name) else keys.chosen(name, {"full": "full", "selective": "selective"}, None)
 
 
+def _recompute_layers(keys: Settings) -> int | None:
+    """None where the method is not block, which recomputes all layers."""
+    if keys.text("model.recompute_method") != "block" or keys.text("model.recompute_granularity") != "full":
+        return None
+    parts = (_pipeline_parallel(keys) or 1) * (_chunks(keys) or 1)
+    return some_layers(keys.count("model.recompute_num_layers"), parts, keys.count("model.num_layers"))
+
+
+def _recompute_modules(keys: Settings) -> str | None:
+    """Null is the core's own choice, the core attention."""
+    name = "model.recompute_modules"
+    return "core_attn" if keys.is_null(name) else recompute_modules(_listed_modules(keys))
+
+
+def _listed_modules(keys: Settings) -> list[str]:
+    given = keys.value("model.recompute_modules")
+    return given if isinstance(given, list) else re.findall(r"\w+", str(given or ""))
+
+
 def _attention_kernel(keys: Settings) -> str | None:
     """Without a key the core's own choice, flash in half precision."""
     if keys.text("model.transformer_impl") == "local":
@@ -100,6 +125,8 @@ LAYOUT_FIELDS: FieldReaders = {
     "rank_order": lambda keys: keys.chosen("dist.use_tp_pp_dp_mapping", _RANK_ORDERS, None),
     "overlap_comm": _overlap,
     "bucket_mib": _bucket_mib,
+    "recompute_layers": _recompute_layers,
+    "recompute_modules": _recompute_modules,
 }
 
 
@@ -149,18 +176,9 @@ def _has_a_known_precision(keys: Settings) -> bool:
     return given in _PRECISIONS
 
 
-def _recomputes_whole_stages(keys: Settings) -> bool:
-    if keys.text("model.recompute_method") != "block" or keys.text("model.recompute_granularity") != "full":
-        return True
-    count, layers = keys.count("model.recompute_num_layers"), keys.count("model.num_layers")
-    parts = (_pipeline_parallel(keys) or 1) * (_chunks(keys) or 1)
-    return bool(count and layers and count * parts >= layers)
-
-
-def _recomputes_attention_only(keys: Settings) -> bool:
-    given = keys.value("model.recompute_modules")
-    modules = given if isinstance(given, list) else re.findall(r"\w+", str(given))
-    return modules == ["core_attn"] or keys.text("model.recompute_granularity") == "full"
+def _recomputes_known_modules(keys: Settings) -> bool:
+    is_full = keys.text("model.recompute_granularity") == "full"
+    return is_full or recompute_modules(_listed_modules(keys)) is not None
 
 
 VALUE_RULES: ValueRules = (
@@ -173,13 +191,8 @@ VALUE_RULES: ValueRules = (
     usual_head_size("model.kv_channels", "model.hidden_size", "model.num_attention_heads"),
     ValueRule(
         "model.recompute_modules",
-        _recomputes_attention_only,
-        reasons.SELECTIVE,
-    ),
-    ValueRule(
-        "model.recompute_method",
-        _recomputes_whole_stages,
-        reasons.WHOLE_STAGES,
+        _recomputes_known_modules,
+        reasons.MODULES,
     ),
     one_of("ddp.data_parallel_sharding_strategy", FSDP_STAGES, reasons.ZERO_STAGE),
     one_of("optimizer.optimizer_offload_fraction", ("1", "1.0"), reasons.WHOLE_OPTIMIZER),

@@ -71,12 +71,17 @@ def test_an_interval_that_is_not_symmetric_shows_both_of_its_ends():
     assert "-15/+117" in shown(results_table(search.record, ranking_of(search.record), None))[1]
 
 
+RECOMPUTATION = {"recompute_layers": "full", "recompute_modules": "selective"}
+"""Recomputation with which a field has an effect."""
+
+
 @pytest.mark.parametrize("field", [name for name in AXES if name not in ("data_parallel", "bucket_mib")])
 def test_no_two_layouts_look_alike(field):
     """Layouts that differ in any field have different rows."""
     search, known = SearchUnderTest(), Layout(tensor_parallel=2, pipeline_parallel=2, data_parallel=2, zero_stage=1)
+    known = replace(known, activation_checkpointing=RECOMPUTATION.get(field, "none"))
     axis, value = AXES[field], getattr(known, field)
-    other = 2 * value if axis.is_number else next(word for word in axis.words or (False, True) if word != value)
+    other = 2 * (value or 1) if axis.is_number else next(word for word in axis.words or (False, True) if word != value)
     for layout in (known, replace(known, **{field: other}), replace(known, bucket_mib=25)):
         search.measure(search.start(layout), 1000.0)
     _, *rows = shown(results_table(search.record, ranking_of(search.record), None))

@@ -99,7 +99,9 @@ def _megatron_bridge(files: Mapping[str, str], spec: TrialSpec) -> Read:
 
 
 def _value(text: str) -> Any:
-    """Parse a value as Hydra does: JSON's words and numbers, else the text itself."""
+    """Parse a value as Hydra does: JSON's words and numbers, a list of words, else the text itself."""
+    if text.startswith("["):
+        return text.strip("[]").split(",")
     try:
         return json.loads(text)
     except ValueError:

@@ -170,6 +170,20 @@ class TestSharing:
         # Two column-parallel layers' inputs: 2048 tokens of 1024 in 16 bits.
         assert theirs - own == pytest.approx(2 * 2048 * 1024 * 2 * share)
 
+    def test_recomputed_layers_and_modules_are_not_kept(self):
+        none = replace(DATA4, engine="megatron-core", pipeline_parallel=2, micro_batch_size=2)
+        full, selective = (replace(none, activation_checkpointing=word) for word in ("full", "selective"))
+        modules = [replace(selective, recompute_modules=word) for word in ("mlp", "core_attn+mlp")]
+        table = LayoutTable.of([none, full, replace(full, recompute_layers=1), selective, *modules])
+        layer = LayerActivations.of(SMALL, table)
+        whole, inputs, one_of_four, without_scores, without_mlp, without_both = layer.kept
+        # Of an MLP its two products' 4096 wide inside, of 4096 tokens in 16 bits; its input is kept.
+        assert whole - without_mlp == pytest.approx(2 * 4096 * 4096 * 2)
+        assert without_scores - without_both == pytest.approx(whole - without_mlp)
+        assert one_of_four == pytest.approx((3 * whole + inputs) / 4)
+        scores, mlp = whole - without_scores, whole - without_mlp
+        assert layer.working == pytest.approx([0, whole, 0, scores, mlp, max(scores, mlp)])
+
     def test_only_the_stage_of_the_head_has_logits(self):
         found = memory(replace(SMALL, vocab_size=65536), Layout(pipeline_parallel=4, precision="bf16"))
         assert found.logits[0].tolist() == [0, 0, 0, 2048 * 65536 * 10 / GIB]

@@ -87,11 +87,18 @@ SMALL = gpt(24, 2048, 16)
 EIGHT = Layout(tensor_parallel=2, pipeline_parallel=2, data_parallel=2, grad_accum_steps=16, precision="bf16")
 
 
+MODULES_OF_BOTH = {"activation_checkpointing": "selective", "recompute_modules": "core_attn+mlp"}
+
+
 @pytest.mark.parametrize(
     ("faster", "slower"),
     [
         ({}, {"activation_checkpointing": "selective"}),
         ({"activation_checkpointing": "selective"}, {"activation_checkpointing": "full"}),
+        ({}, {"activation_checkpointing": "full", "recompute_layers": 1}),
+        ({"activation_checkpointing": "full", "recompute_layers": 1}, {"activation_checkpointing": "full"}),
+        ({"activation_checkpointing": "selective"}, MODULES_OF_BOTH),
+        (MODULES_OF_BOTH, {"activation_checkpointing": "full"}),
         ({"attention_kernel": "flash"}, {}),
         ({"precision": "bf16"}, {"precision": "fp32"}),
         ({"virtual_pipeline_stages": 2}, {}),

@@ -53,6 +53,11 @@ def test_other_trainers_are_not_ours(engine):
         ),
         ("deepspeed", {"bucket_mib": 25}, "bucket_mib"),
         ("deepspeed", {"torch_compile": True, "zero_stage": 3, "pipeline_parallel": 1}, "torch_compile"),
+        ("torch", {"activation_checkpointing": "full", "recompute_layers": 1}, "recompute_layers"),
+        ("deepspeed", {"activation_checkpointing": "selective", "recompute_modules": "mlp"}, "recompute_modules"),
+        # Two stages of four layers.
+        ("megatron-core", {"activation_checkpointing": "full", "recompute_layers": 2}, "recompute_layers"),
+        ("megatron-core", {"activation_checkpointing": "selective", "recompute_modules": "mlp"}, "recompute_modules"),
     ],
 )
 def test_what_an_engine_does_not_run_is_refused_by_name(engine, fields, rule):
@@ -119,7 +124,17 @@ def test_deepspeed_and_gpipe_run_fewer_micro_batches_than_stages():
     assert broken(pipeline_schedule="gpipe", grad_accum_steps=1) == []
 
 
+def test_megatron_core_recomputes_some_layers_or_modules():
+    full, selective = {"activation_checkpointing": "full"}, {"activation_checkpointing": "selective"}
+    assert broken(engine="megatron-core", recompute_layers=1, **full) == []
+    assert broken(replace(MODEL, **LLAMA), engine="megatron-core", recompute_modules="core_attn+mlp", **selective) == []
+    chunks = {"virtual_pipeline_stages": 2, "pipeline_schedule": "interleaved_1f1b"}
+    assert broken(engine="megatron-core", recompute_layers=1, **full, **chunks) == ["megatron-core.recompute_layers"]
+
+
 def test_a_field_without_effect_breaks_no_rule():
+    assert broken(activation_checkpointing="selective", recompute_layers=1) == []
+    assert broken(activation_checkpointing="full", recompute_modules="mlp") == []
     assert broken(tensor_parallel=1, sequence_parallel=True) == []
     assert broken(data_parallel=1, zero_stage=3) == []
     assert broken(pipeline_parallel=1, pipeline_schedule="interleaved_1f1b", grad_accum_steps=1) == []

@@ -115,7 +115,7 @@ def test_what_rounding_takes_is_no_disagreement():
 
 def test_flops_may_be_counted_with_and_without_what_is_repeated():
     spec = replace(SPEC, layout=replace(SPEC.layout, activation_checkpointing="full"), model=LARGE)
-    repeated = spec.model.hardware_flops_per_token("full") / spec.model.model_flops_per_token
+    repeated = spec.model.hardware_flops_per_token(spec.layout) / spec.model.model_flops_per_token
     assert repeated > 1.2
     ours = metrics_of(spec).model_tflops_per_gpu
     assert checked(spec, tflops=ours) == {"tflops": True}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 from torch.distributed import distributed_c10d
+from torch.nn.modules.module import register_module_forward_hook
 
 from tests.trials.train import rank_programs
 from trials.train.cpu_device import megatron_core
@@ -34,6 +36,35 @@ def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str,
         return {"trained": rank_programs.train_layout(arguments, folder)}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+def count_forward_passes(arguments: Mapping[str, Any], folder: Path) -> Counter[str]:
+    """One step of a case: forward passes of this rank's modules by their class, those in the backward pass included."""
+    passes: Counter[str] = Counter()
+    hook = register_module_forward_hook(lambda module, *_: passes.update([type(module).__name__]))
+    rank_programs.train_layout({**arguments, "steps": 1}, folder)
+    hook.remove()
+    return passes
+
+
+def depth_of_recomputation(arguments: Mapping[str, Any], folder: Path) -> int:
+    """Depth to which the backward pass of something recomputed calls itself in a step; 3 ends it."""
+    from megatron.core.tensor_parallel.random import CheckpointFunction
+
+    backward, depths = CheckpointFunction.backward, [0]
+
+    def counted(*given: Any) -> Any:
+        depths.append(depths[-1] + 1)
+        if depths[-1] == 3:
+            raise RecursionError
+        gradients = backward(*given)
+        depths.append(depths[-1] - 1)
+        return gradients
+
+    CheckpointFunction.backward = staticmethod(counted)
+    with suppress(RecursionError):
+        rank_programs.train_layout({**arguments, "steps": 1}, folder)
+    return max(depths)
 
 
 class _Reductions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import closing
 
 import pytest
@@ -10,6 +10,7 @@ from _pytest.mark import ParameterSet
 
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.covering_array import cover
+from search_spaces.rules.check import engine_violations
 from tests.trials.train.megatron_cases import (
     DP2,
     MUTATION_BOUND,
@@ -26,7 +27,7 @@ from tests.trials.train.megatron_cases import (
 )
 from tests.trials.train.parity import Parity, needs_megatron
 from tests.trials.train.ranks import RanksFailed, WarmRanks
-from trials.diagnostics.parity_cases import axis_values, covering_cases
+from trials.diagnostics.parity_cases import RECOMPUTATION_AXES, axis_values, covering_cases
 from trials.diagnostics.selftest import Case, counting_fault, tolerance_of
 from trials.train.selftest.training import STEPS
 
@@ -47,10 +48,17 @@ def parity(ranks: WarmRanks) -> Parity:
 
 
 def few_cases() -> list[Case]:
-    """Few cases that cover every value of every axis; `make parity-full` trains all."""
-    given = [case for case in covering_cases(engines=(MEGATRON_CORE,)) if case.layout.num_gpus <= 4]
-    shown = [list(axis_values(case).items()) for case in given]
-    return [given[number] for number in cover(shown, [case.layout.num_gpus**2 for case in given])]
+    """Few cases that cover every precision, and in fp32 every value of every other axis and every recomputation; `make
+    parity-full` trains all."""
+    given = covering_cases(most_ranks=4, engines=(MEGATRON_CORE,))
+    return [given[number] for number in cover(list(map(shown, given)), [case.layout.num_gpus**2 for case in given])]
+
+
+def shown(case: Case) -> list[Hashable]:
+    values = axis_values(case)
+    if case.layout.precision != "fp32":
+        return [case.layout.precision]
+    return [*values.items(), tuple(values[axis] for axis in RECOMPUTATION_AXES)]
 
 
 def test_few_cases_are_at_most_twelve():
@@ -70,6 +78,38 @@ def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_pr
     record_property("difference", difference.value)
     assert difference.value <= tolerance, f"{given.name} differs by {difference}, {tolerance:.0e} are tolerated"
     assert counting_fault(given, trained, STEPS) is None
+
+
+FULL, SELECTIVE = {"activation_checkpointing": "full"}, {"activation_checkpointing": "selective"}
+INTERLEAVED = {"virtual_pipeline_stages": 2, "pipeline_schedule": "interleaved_1f1b", **PP2}
+
+
+@pytest.mark.parametrize(
+    ("recomputation", "layers", "attentions", "mlps"),
+    [
+        ({}, 4, 4, 4),
+        (FULL, 8, 8, 8),
+        # Two chunks of two layers on each stage, one of each recomputed.
+        ({**FULL, "recompute_layers": 1}, 6, 6, 6),
+        (SELECTIVE, 4, 8, 4),
+        ({**SELECTIVE, "recompute_modules": "mlp"}, 4, 4, 8),
+        ({**SELECTIVE, "recompute_modules": "core_attn+mlp"}, 4, 8, 8),
+    ],
+)
+def test_what_is_recomputed_has_a_second_forward_pass(ranks, recomputation, layers, attentions, mlps):
+    given = megatron_case("recomputed", "llama", **INTERLEAVED, **recomputation)
+    passes = ranks.run(f"{PROGRAMS}:count_forward_passes", given.layout.num_gpus, {"case": given.to_json()})
+    count = given.layout.grad_accum_steps
+    expected = {"TransformerLayer": layers, "DotProductAttention": attentions, "MLP": mlps}
+    assert [{name: rank[name] / count for name in expected} for rank in passes] == [expected, expected]
+
+
+@pytest.mark.parametrize(("shape", "depth"), [("llama", 1), ("gpt2", 3)])
+def test_an_mlp_with_biases_cannot_be_recomputed(ranks, shape, depth):
+    """Fails once upstream can; then the rule in engine_rules.py goes."""
+    given = megatron_case("mlp", shape, **SELECTIVE, recompute_modules="mlp")
+    assert any(engine_violations(given.layout, given.model)) is (depth > 1)
+    assert ranks.run(f"{PROGRAMS}:depth_of_recomputation", 1, {"case": given.to_json()}) == [depth]
 
 
 BEFORE_TRAINING = {"language_module.setup_embeddings_and_output_layer"}

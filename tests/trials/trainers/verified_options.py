@@ -42,6 +42,7 @@ _BOTH: Mapping[str, Any] = {
 MEGATRON_LM: Mapping[str, Any] = {
     **_BOTH,
     "num-virtual-stages-per-pipeline-rank": int,
+    "recompute-modules": list,
     "use-distributed-optimizer": FLAG,
     "use-megatron-fsdp": FLAG,
     "data-parallel-sharding-strategy": ("no_shard", "optim", "optim_grads", "optim_grads_params"),
@@ -207,6 +208,8 @@ def parsed_options(words: Sequence[str], declared: Mapping[str, Any]) -> argpars
             parser.add_argument(f"--{name}", action="store_true")
         elif isinstance(kind, tuple):
             parser.add_argument(f"--{name}", choices=kind)
+        elif kind is list:
+            parser.add_argument(f"--{name}", nargs="*")
         else:
             parser.add_argument(f"--{name}", type=kind)
     try:

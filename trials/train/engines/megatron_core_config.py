@@ -122,8 +122,13 @@ def _recomputation(layout: Layout) -> dict[str, Any]:
     if layout.activation_checkpointing == "none":
         return {}
     if layout.activation_checkpointing == "selective":
-        return {"recompute_granularity": "selective"}
-    return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+        return {"recompute_granularity": "selective", "recompute_modules": list(layout.modules_recomputed)}
+    method = "uniform" if layout.recompute_layers is None else "block"
+    return {
+        "recompute_granularity": "full",
+        "recompute_method": method,
+        "recompute_num_layers": layout.recompute_layers or 1,
+    }
 
 
 def _fusions(device: torch.device, has_transformer_engine: bool) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from search_spaces.rules.engine_rules import engine_limits
+from search_spaces.rules.engine_rules import engine_limits, some_layers_recomputed
 from trials.trainers.base import Invocation, TemplateKind, Trainer
 from trials.trainers.command.template import command_arguments
 from trials.trial import TrialSpec
@@ -13,7 +13,7 @@ def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
 
 
 TRAINER = Trainer(
-    rules={"command": (engine_limits("command"),)},
+    rules={"command": (some_layers_recomputed, engine_limits("command"))},
     required_keys=("template", "patterns"),
     optional_keys=("python", "log_rank"),
     template_kind=TemplateKind.COMMAND_LINE,

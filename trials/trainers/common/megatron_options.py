@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.model_shape import ModelShape
 from trials.trainers.common.options import option_name, option_names
 from trials.trainers.common.steps import NEVER, train_iterations
@@ -94,15 +94,13 @@ def _if(applies: bool, *options: Option) -> list[Option]:
 def _shared(spec: TrialSpec) -> list[Option]:
     """Options that both forks have."""
     layout, model = spec.layout, spec.model
-    recompute = layout.activation_checkpointing
     return [
         ["--tensor-model-parallel-size", str(layout.tensor_parallel)],
         ["--pipeline-model-parallel-size", str(layout.pipeline_parallel)],
         ["--micro-batch-size", str(layout.micro_batch_size)],
         ["--global-batch-size", str(spec.global_batch_size)],
         *_if(layout.sequence_parallel, ["--sequence-parallel"]),
-        *_if(recompute != "none", ["--recompute-granularity", recompute]),
-        *_if(recompute == "full", ["--recompute-method", "uniform"], ["--recompute-num-layers", "1"]),
+        *_recomputation(layout),
         *_if(layout.precision != "fp32", [f"--{layout.precision}"]),
         ["--num-layers", str(model.num_layers)],
         ["--hidden-size", str(model.hidden_size)],
@@ -115,6 +113,21 @@ def _shared(spec: TrialSpec) -> list[Option]:
         *_if(model.gated_mlp, ["--swiglu"]),
         *_if(not model.tied_embeddings, ["--untie-embeddings-and-output-weights"]),
         *_if(not model.has_biases, ["--disable-bias-linear"]),
+    ]
+
+
+def _recomputation(layout: Layout) -> list[Option]:
+    """The method uniform recomputes every layer by itself; block the first layers of each model chunk."""
+    granularity, layers = layout.activation_checkpointing, layout.recompute_layers
+    is_default = layout.recompute_modules == AXES["recompute_modules"].default
+    return [
+        *_if(granularity != "none", ["--recompute-granularity", granularity]),
+        *_if(granularity == "selective" and not is_default, ["--recompute-modules", *layout.modules_recomputed]),
+        *_if(
+            granularity == "full",
+            ["--recompute-method", "uniform" if layers is None else "block"],
+            ["--recompute-num-layers", str(layers or 1)],
+        ),
     ]
 
 
@@ -205,6 +218,7 @@ _OURS = frozenset(
         *("tensor-model-parallel-size", "pipeline-model-parallel-size", "micro-batch-size", "global-batch-size"),
         *("sequence-parallel", "bf16", "fp16", "zero-stage", "deepspeed", "deepspeed-config", "no-pipeline-parallel"),
         *("recompute-granularity", "recompute-method", "recompute-num-layers", "recompute-activations"),
+        *("recompute-modules",),
         *("checkpoint-activations", "deepspeed-activation-checkpointing", "cpu-optimizer", "optimizer-cpu-offload"),
         *("use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2", "data-parallel-sharding-strategy"),
         *("num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage", "use-tp-pp-dp-mapping"),

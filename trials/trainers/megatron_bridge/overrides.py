@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.model_shape import ModelShape
 from trials.trainers.common.megatron_options import SHARDING_STRATEGIES, bucket_parameters
 from trials.trial import TrialSpec
@@ -44,7 +44,7 @@ def format_overrides(overrides: dict[str, Any]) -> Iterator[str]:
 
 
 def _stages(layout: Layout) -> dict[str, Any]:
-    chunks, recompute = layout.virtual_pipeline_stages, layout.activation_checkpointing
+    chunks = layout.virtual_pipeline_stages
     return {
         "tensor_model_parallel_size": layout.tensor_parallel,
         "pipeline_model_parallel_size": layout.pipeline_parallel,
@@ -55,10 +55,19 @@ def _stages(layout: Layout) -> dict[str, Any]:
         "overlap_p2p_comm": chunks > 1,
         "batch_p2p_comm": chunks == 1,
         "tp_comm_overlap": False,
-        "recompute_granularity": None if recompute == "none" else recompute,
-        "recompute_method": "uniform" if recompute == "full" else None,
-        "recompute_num_layers": 1 if recompute == "full" else None,
-        "recompute_modules": None,  # with `selective` the core's own default: the attention scores
+        **_recomputation(layout),
+    }
+
+
+def _recomputation(layout: Layout) -> dict[str, Any]:
+    granularity, layers = layout.activation_checkpointing, layout.recompute_layers
+    is_full, is_default = granularity == "full", layout.recompute_modules == AXES["recompute_modules"].default
+    return {
+        "recompute_granularity": None if granularity == "none" else granularity,
+        "recompute_method": None if not is_full else "uniform" if layers is None else "block",
+        "recompute_num_layers": (layers or 1) if is_full else None,
+        # Null is the core's own default: the attention scores.
+        "recompute_modules": None if is_default else list(layout.modules_recomputed) or None,
     }
 
 
@@ -115,4 +124,6 @@ def _of_full_sharding(layout: Layout) -> dict[str, Any]:
 def _text(value: Any) -> str:
     if value is None:
         return "null"
+    if isinstance(value, list):
+        return f"[{','.join(value)}]"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -12,6 +12,7 @@ from dashboards.report.figures.pipeline_schedule import pipeline_timeline
 from search_spaces.layouts.layout import Layout
 
 FOUR = Layout(pipeline_parallel=4, grad_accum_steps=8)
+LAYERS = 64
 SCHEDULES = {
     "gpipe": replace(FOUR, pipeline_schedule="gpipe"),
     "1f1b": replace(FOUR, pipeline_schedule="1f1b"),
@@ -21,7 +22,7 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("layout", SCHEDULES.values(), ids=SCHEDULES)
 def test_every_micro_batch_passes_every_chunk_forward_and_back_in_order(layout):
-    timeline = pipeline_timeline(layout)
+    timeline = pipeline_timeline(layout, LAYERS)
     chunks = layout.virtual_pipeline_stages
     ends = {(b.chunk * 4 + b.stage, b.micro_batch, b.is_forward): b.end for b in timeline.boxes}
     assert len(timeline.boxes) == len(ends) == 2 * 4 * 8 * chunks
@@ -36,7 +37,7 @@ def test_every_micro_batch_passes_every_chunk_forward_and_back_in_order(layout):
 
 @pytest.mark.parametrize("layout", SCHEDULES.values(), ids=SCHEDULES)
 def test_a_stage_does_one_thing_at_a_time_and_idles_as_long_as_the_formula_says(layout):
-    timeline = pipeline_timeline(layout)
+    timeline = pipeline_timeline(layout, LAYERS)
     end = max(box.end for box in timeline.boxes)
     for stage in range(4):
         boxes = sorted((b for b in timeline.boxes if b.stage == stage), key=lambda box: box.start)
@@ -47,24 +48,27 @@ def test_a_stage_does_one_thing_at_a_time_and_idles_as_long_as_the_formula_says(
 @pytest.mark.parametrize(("schedule", "most"), [("gpipe", 8), ("1f1b", 4)])
 def test_1f1b_holds_no_more_micro_batches_than_stages(schedule, most):
     held, peak = Counter(), 0
-    for box in sorted(pipeline_timeline(SCHEDULES[schedule]).boxes, key=lambda box: box.start):
+    for box in sorted(pipeline_timeline(SCHEDULES[schedule], LAYERS).boxes, key=lambda box: box.start):
         held[box.stage] += 1 if box.is_forward else -1
         peak = max(peak, held[0])
     assert peak == most
 
 
 def test_of_a_long_step_the_beginning_is_drawn_and_the_bubble_is_of_all():
-    timeline = pipeline_timeline(replace(FOUR, pipeline_parallel=64, pipeline_schedule="1f1b", grad_accum_steps=4096))
+    long = replace(FOUR, pipeline_parallel=64, pipeline_schedule="1f1b", grad_accum_steps=4096)
+    timeline = pipeline_timeline(long, LAYERS)
     assert (timeline.num_drawn, timeline.num_micro_batches) == (64, 4096)
     assert timeline.bubble == pytest.approx(63 / (4096 + 63))
 
 
 def test_recomputing_makes_the_way_back_longer():
     def longest(layout):
-        return max(box.end - box.start for box in pipeline_timeline(layout).boxes)
+        return max(box.end - box.start for box in pipeline_timeline(layout, LAYERS).boxes)
 
-    assert longest(replace(FOUR, activation_checkpointing="full")) == longest(FOUR) + 1
+    full = replace(FOUR, activation_checkpointing="full")
+    assert longest(full) == longest(FOUR) + 1
+    assert longest(replace(full, recompute_layers=4)) == longest(FOUR) + 4 / 16
 
 
 def test_without_stages_there_is_nothing_to_draw():
-    assert pipeline_timeline(Layout(data_parallel=8)) is None
+    assert pipeline_timeline(Layout(data_parallel=8), LAYERS) is None

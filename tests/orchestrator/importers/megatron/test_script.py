@@ -7,6 +7,8 @@ from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
 from tests.trials.trainers.samples import MEGATRON_DEEPSPEED, MEGATRON_LM
 
+BLOCK = "--recompute-granularity full --recompute-method block --recompute-num-layers"
+
 
 def launch(options: str) -> str:
     return f"torchrun --nproc_per_node 4 pretrain_gpt.py --num-layers 4 --hidden-size 256 {options}"
@@ -107,6 +109,9 @@ def test_an_option_sets_its_model_field(options, field, value):
     ("options", "field", "value"),
     [
         ("--recompute-activations", "activation_checkpointing", "selective"),
+        (f"{BLOCK} 2", "recompute_layers", 2),
+        ("--recompute-activations --recompute-modules mlp", "recompute_modules", "mlp"),
+        ("--recompute-granularity selective --recompute-modules mlp core_attn", "recompute_modules", "core_attn+mlp"),
         ("--deepspeed --checkpoint-activations", "activation_checkpointing", "full"),
         ("--deepspeed --use_flash_attn", "attention_kernel", "flash"),
         ("--bf16 --use-flash-attn --transformer-impl local", "attention_kernel", "math"),
@@ -144,6 +149,21 @@ PIPELINE, PLAIN = "--deepspeed", "--deepspeed --no-pipeline-parallel"
 )
 def test_recomputation_is_what_the_trainer_makes_of_its_options(options, value):
     assert read_launch_script(launch(options)).layout.get("activation_checkpointing") == value
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        (f"{BLOCK} 4", None),
+        (f"{BLOCK} 1 --pipeline-model-parallel-size 2", 1),
+        (f"{BLOCK} 2 --pipeline-model-parallel-size 2", None),
+        (f"{BLOCK} 1 --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2", None),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 2", None),
+    ],
+)
+def test_as_many_layers_as_a_chunk_has_are_all_layers(options, value):
+    found = read_launch_script(launch(options)).layout
+    assert (found["activation_checkpointing"], found.get("recompute_layers")) == ("full", value)
 
 
 def test_an_unknown_variable_is_reported_and_not_guessed():
@@ -213,13 +233,13 @@ def test_a_config_file_beside_the_script_is_said_not_to_be_read():
         ("--window-size 4096,0", "no field of the model section"),
         ("--kv-channels 128", "head size is hidden_size / num_attention_heads"),
         ("--position-embedding-type none", "position_embedding is learned or rotary"),
-        ("--recompute-granularity full --recompute-method block --recompute-num-layers 2", "partial recomputation"),
+        ("--recompute-granularity full --recompute-method block", "block needs --recompute-num-layers"),
         (
             "--deepspeed --no-pipeline-parallel --pipeline-model-parallel-size 2"
             " --recompute-granularity full --recompute-method block --recompute-num-layers 2",
             "partial recomputation",
         ),
-        ("--recompute-granularity selective --recompute-modules moe_act mlp", "other modules"),
+        ("--recompute-granularity selective --recompute-modules moe_act mlp", "recompute_modules is core_attn, mlp or"),
         ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "offload moves the whole optimizer"),
         ("--use-torch-fsdp2", "no value of zero_stage"),
         ("--deepspeed --ds-sequence-parallel-size 2", "are no axis of a layout"),

@@ -26,6 +26,10 @@ from tests.orchestrator.importers.yaml_samples import BRIDGE
 BASE = {"model": {"tensor_model_parallel_size": 2, "normalization": "RMSNorm"}, "train": {"global_batch_size": 64}}
 
 
+BLOCK = {"model__recompute_granularity": "full", "model__recompute_method": "block"}
+SELECTIVE = {"model__recompute_granularity": "selective"}
+
+
 def read(**keys: Any):
     config: dict[str, Any] = dict(BASE)
     for name, value in keys.items():
@@ -56,11 +60,11 @@ def test_overrides_give_what_they_set_and_leave_the_rest_to_the_recipe():
         "attention_kernel": "flash",
         "overlap_comm": True,
     }
-    assert found.left_open == ("offload", "rank_order", "bucket_mib")
+    assert found.left_open == ("offload", "rank_order", "bucket_mib", "recompute_modules")
     assert found.origins["baseline.zero_stage"] == "ddp.use_distributed_optimizer (line 24)"
     assert found.notes == (
-        "The recipe of these overrides was not read; it decides offload, rank_order, bucket_mib and all else that no"
-        " override sets.",
+        "The recipe of these overrides was not read; it decides offload, rank_order, bucket_mib, recompute_modules"
+        " and all else that no override sets.",
         "comm_overlap.tp_comm_overlap was left out: it changes which kernels run.",
     )
 
@@ -86,6 +90,10 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
         ({"mixed_precision": {"bf16": True, "fp8": None}}, "precision", "bf16"),
         ({"model__virtual_pipeline_model_parallel_size": None}, "virtual_pipeline_stages", 1),
         ({"model__recompute_granularity": None}, "activation_checkpointing", "none"),
+        ({**BLOCK, "model__recompute_num_layers": 3}, "recompute_layers", 3),
+        ({**SELECTIVE, "model__recompute_modules": None}, "recompute_modules", "core_attn"),
+        ({**SELECTIVE, "model__recompute_modules": ["mlp", "core_attn"]}, "recompute_modules", "core_attn+mlp"),
+        ({**SELECTIVE, "model__recompute_modules": "[mlp]"}, "recompute_modules", "mlp"),
         ({"model__attention_backend": "unfused"}, "attention_kernel", "math"),
         ({"model__transformer_impl": "local"}, "attention_kernel", "math"),
         ({"ddp__use_distributed_optimizer": False}, "zero_stage", 0),
@@ -137,8 +145,7 @@ def test_a_vocabulary_that_the_recipe_may_pad_is_not_known():
         ({"mixed_precision": "bf16_with_mxfp8_mixed"}, "8-bit and 4-bit arithmetic"),
         ({"mixed_precision": {"bf16": True, "fp8": "hybrid"}}, "8-bit and 4-bit arithmetic"),
         ({"model__position_embedding_type": "yarn"}, "position_embedding is learned or rotary"),
-        ({"model__recompute_granularity": "selective", "model__recompute_modules": ["mlp"]}, "other modules"),
-        ({"model__recompute_granularity": "full", "model__recompute_method": "block"}, "partial recomputation"),
+        ({**SELECTIVE, "model__recompute_modules": ["moe_act"]}, "recompute_modules is core_attn, mlp or"),
         ({"optimizer__optimizer_offload_fraction": 0.5}, "offload moves the whole optimizer"),
         ({"peft": {"dim": 8}}, "a search trains all parameters"),
         ({"train__rampup_batch_size": [16, 16, 1000]}, "the global batch of a search is fixed"),
@@ -195,6 +202,12 @@ def test_a_whole_configuration_is_read_without_the_names_of_its_classes():
         (
             {"model__recompute_granularity": "full", "model__recompute_num_layers": 2},
             "Layers are recomputed 2 at a time",
+        ),
+        (
+            BLOCK,
+            "The recipe of these overrides was not read; it decides pipeline_parallel, micro_batch_size, zero_stage,"
+            " offload, sequence_parallel, virtual_pipeline_stages, precision, attention_kernel, rank_order,"
+            " overlap_comm, bucket_mib, recompute_layers and",
         ),
         (
             {"model__tensor_model_parallel_size": "${TP}"},
