@@ -67,6 +67,30 @@ def depth_of_recomputation(arguments: Mapping[str, Any], folder: Path) -> int:
     return max(depths)
 
 
+def sends_freed_before_they_are_waited_for(arguments: Mapping[str, Any], folder: Path) -> int:
+    """Number of tensors that megatron-core frees between a send and the wait for it."""
+    megatron_core.emulate_device()
+    original, freed = distributed_c10d.isend, []
+
+    class Sent:
+        """A send's work, which looks at its tensor when it is waited for."""
+
+        def __init__(self, tensor: torch.Tensor, work: Any):
+            self._tensor, self._elements, self._work = tensor, tensor.numel(), work
+
+        def wait(self) -> None:
+            if self._tensor.numel() != self._elements:
+                freed.append(self._elements)
+            self._work.wait()
+
+    def isend(tensor: torch.Tensor, *values: Any, **options: Any) -> Sent:
+        return Sent(tensor, original(tensor, *values, **options))
+
+    torch.distributed.isend = distributed_c10d.isend = isend
+    rank_programs.train_layout({**arguments, "steps": 1}, folder)
+    return len(freed)
+
+
 class _Reductions:
     """Every sum or maximum over ranks that megatron-core calls, by `file.function`, numbered where a function has
     several."""
