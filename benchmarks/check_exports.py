@@ -3,8 +3,9 @@
     PARLAY_DOWNLOADS=FOLDER python -m benchmarks.check_exports [--project NAME]
 
 FOLDER has checkouts named Megatron-LM, Megatron-DeepSpeed, gpt-neox, nanotron and DeepSpeed; those that are not there
-are left out. Megatron-LM is asked twice: as of the tag core_v0.16.1, and as it is checked out. nanotron's parser is the
-package dacite: `pip install --target SITE dacite`, and PYTHONPATH=SITE.
+are left out. Megatron-LM is asked twice: as of the tag core_v0.16.1, and as it is checked out, with the options that a
+recipe advises for newer versions. nanotron's parser is the package dacite: `pip install --target SITE dacite`, and
+PYTHONPATH=SITE.
 
 Layouts that cover the axes are exported by the recipe's own functions (export_cases.py). Each trainer's parser reads
 its files in a process of its own, makes its configurations of them, and checks them (real_parsers.py). Every field that
@@ -29,7 +30,8 @@ import yaml
 from benchmarks.check_imports import DOWNLOADS, ask
 from benchmarks.export_cases import TOKENS, Case, export_cases
 from benchmarks.export_meanings import MEANINGS, differences
-from trials.trainers.common.megatron_options import environment_of
+from search_spaces.layouts.layout import Layout
+from trials.trainers.common.megatron_options import environment_of, newer_megatron_lm
 
 CORE_TAG = "core_v0.16.1"
 Question = dict[str, Any]
@@ -37,16 +39,20 @@ Question = dict[str, Any]
 
 @dataclass(frozen=True)
 class Project:
-    """A trainer's checkout, `version` of it, or as it is checked out where that is empty."""
+    """A trainer's checkout, `version` of it, or as it is checked out where that is empty.
+
+    `advised` are the options that the recipe advises for this version in a comment.
+    """
 
     trainer: str
     checkout: str
     version: str = ""
+    advised: Callable[[Layout], Sequence[Sequence[str]]] = lambda layout: ()
 
 
 PROJECTS = (
     Project("megatron-lm", "Megatron-LM", CORE_TAG),
-    Project("megatron-lm", "Megatron-LM"),
+    Project("megatron-lm", "Megatron-LM", advised=newer_megatron_lm),
     Project("megatron-deepspeed", "Megatron-DeepSpeed"),
     Project("gpt-neox", "gpt-neox"),
     Project("nanotron", "nanotron"),
@@ -93,6 +99,8 @@ def check(project: Project, checkout: Path) -> list[Checked]:
         source = at_version(checkout, project.version, scratch / "source") if project.version else checkout
         cases = export_cases(project.trainer, _section(project.trainer, source))
         questions = [question(project.trainer, case, scratch / f"{n}") for n, case in enumerate(cases)]
+        for asked, case in zip(questions, cases, strict=True):
+            asked["words"] += [word for option in project.advised(case.spec.layout) for word in option]
         answers = ask(project.trainer, source.resolve(), questions, scratch)
     return [checked(project.trainer, case, answer) for case, answer in zip(cases, answers, strict=True)]
 

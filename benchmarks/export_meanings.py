@@ -118,7 +118,10 @@ def _offloads(optimizer: Values) -> bool:
 
 
 def _gradients_of_megatron_lm(model: Values, ddp: Values) -> str:
-    """core/distributed/distributed_data_parallel.py: fp32, or the parameters' dtype."""
+    """core/distributed/distributed_data_parallel.py: fp32, or the parameters' dtype. From core_v0.17.0 on Megatron-FSDP
+    has its own setting, which is the parameters' dtype where it is None (param_and_grad_buffer.py)."""
+    if ddp["use_megatron_fsdp"] and "megatron_fsdp_main_grads_dtype" in ddp:
+        return str(ddp["megatron_fsdp_main_grads_dtype"] or model["params_dtype"])
     return "float32" if ddp["grad_reduce_in_fp32"] else str(model["params_dtype"])
 
 

@@ -12,6 +12,7 @@ from benchmarks.export_cases import NUM_CASES, SHAPES, Case, export_cases
 from benchmarks.export_meanings import differences, gradient_dtype, of_deepspeed
 from benchmarks.real_configs import of_deepspeed as deepspeed_config
 from search_spaces.layouts.layout import Layout
+from tests.orchestrator.recipe.export_readers import words_of
 from trials.trainers.common.deepspeed_config import ds_config
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,7 @@ def test_the_layouts_of_a_trainer_are_different_and_have_every_degree_precision_
 def test_a_question_has_the_words_of_the_files_and_the_size_of_the_training(cases, tmp_path):
     case = cases["megatron-lm"][0]
     asked = question("megatron-lm", case, tmp_path / "0")
-    words = case.files["megatron_args.txt"].split()
+    words = words_of(case.files["megatron_args.txt"])
     assert asked["words"][: len(words)] == words
     assert asked["world"] == case.spec.num_gpus
     asked = question("megatron-deepspeed", cases["megatron-deepspeed"][0], tmp_path / "1")

@@ -108,6 +108,23 @@ def test_what_one_field_changes_for_megatron_lm(base, change, gone, come):
 
 
 @pytest.mark.parametrize(
+    ("fields", "is_told"),
+    [
+        ({"zero_stage": 2}, True),
+        ({"zero_stage": 3, "precision": "fp16"}, True),
+        ({"zero_stage": 3, "precision": "fp32", "attention_kernel": "math"}, False),
+        ({"zero_stage": 1}, False),
+    ],
+)
+def test_a_newer_megatron_fsdp_needs_an_option_that_older_parsers_refuse(fields, is_told):
+    """It sums half-precision gradients in the weights' dtype by default; core_v0.16.1 takes none but fp32."""
+    text = exported(our_spec(half(**fields), LLAMA))["megatron-lm"].files["megatron_args.txt"]
+    advice = [line for line in text.splitlines() if "--megatron-fsdp-main-grads-dtype fp32" in line]
+    assert len(advice) == is_told
+    assert all(line.startswith("# Megatron-LM from core_v0.17.0 on also needs ") for line in advice)
+
+
+@pytest.mark.parametrize(
     ("base", "change", "come"),
     [
         (BASE, {"sequence_parallel": True}, ["model.sequence_parallel=true"]),

@@ -33,7 +33,7 @@ def cases() -> list[Case]:
 
 
 def options_of(case: Case) -> list[list[str]]:
-    return [line.split() for line in case.files["megatron_args.txt"].splitlines()]
+    return [line.split() for line in case.files["megatron_args.txt"].splitlines() if not line.startswith("#")]
 
 
 def differing(case: Case, options: Sequence[Sequence[str]]) -> list[str]:

@@ -171,6 +171,13 @@ def _fully_sharded(layout: Layout) -> list[Option]:
     ]
 
 
+def newer_megatron_lm(layout: Layout) -> list[Option]:
+    """Options that Megatron-LM needs besides those of the layout from core_v0.17.0 on, and refuses before: its
+    Megatron-FSDP sums gradients in the weights' dtype by default."""
+    is_half = layout.precision != "fp32"
+    return _if(layout.zero_stage > 1 and is_half, ["--megatron-fsdp-main-grads-dtype", "fp32"])
+
+
 def _bucket(bucket_mib: int | None) -> list[Option]:
     return [] if bucket_mib is None else [["--ddp-bucket-size", str(bucket_parameters(bucket_mib))]]
 

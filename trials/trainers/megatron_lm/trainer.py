@@ -24,6 +24,7 @@ from trials.trainers.common.megatron_options import (
     environment_of,
     megatron_lm_layout,
     megatron_lm_options,
+    newer_megatron_lm,
     unsupported_option_reason,
 )
 from trials.trainers.common.recipe import (
@@ -48,7 +49,9 @@ _ARGUMENTS_FILE = "megatron_args.txt"
 
 
 def _files(spec: TrialSpec) -> dict[str, str]:
-    return {_ARGUMENTS_FILE: option_lines([*megatron_lm_layout(spec), *NO_DROPOUT_OPTIONS])}
+    newer = option_lines(newer_megatron_lm(spec.layout))
+    advice = f"# Megatron-LM from core_v0.17.0 on also needs {newer}" if newer else ""
+    return {_ARGUMENTS_FILE: advice + option_lines([*megatron_lm_layout(spec), *NO_DROPOUT_OPTIONS])}
 
 
 def _start(spec: TrialSpec) -> str:
