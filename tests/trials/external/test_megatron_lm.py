@@ -127,13 +127,12 @@ def test_a_search_measures_every_layout_and_ends_in_a_recipe_that_is_replayed(tm
         assert 0.1 < outcome.metrics.peak_memory_gib < 8
     words = (searched / "recipe/README.md").read_text()
     assert "**Megatron-LM**, measured with this trainer on an emulated device (`megatron_args.txt`)" in words
-    replayed = parlay_here(
-        "replay", answer.json["search_id"], *("--repeats", "1", "--sessions", "1", "--json"), cwd=tmp_path
-    )
-    assert replayed.code in (0, 13), replayed.err  # reproduced, or slower than a run on two busy cores
-    assert replayed.json["measured"] > 0
+    replayed = parlay_here("replay", answer.json["search_id"], *ONCE, "--json", cwd=tmp_path).json
+    assert replayed["trainer"] == "megatron-lm"
+    assert replayed["measured"] > 0  # as fast again or not, on two busy cores
 
 
+ONCE = ("--repeats", "1", "--sessions", "1")
 SEARCH = """\
 schema: parlay.search/1
 name: megatron
@@ -201,7 +200,6 @@ def faster_than_any(spec: TrialSpec) -> dict[str, Any]:
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00",
         ),
         ("cpu_oom", MAIN, FailureReason.GPU_OOM, 0, "DefaultCPUAllocator: can't allocate memory"),
-        ("killed", TAG, FailureReason.NODE_FAILURE, 0, "was killed by signal 9"),
         ("killed", MAIN, FailureReason.NODE_FAILURE, 0, "was killed by signal 9"),
     ],
 )
@@ -212,9 +210,8 @@ def test_a_rank_that_fails_ends_the_trial_with_its_reason(run, script_of, fault,
     assert words in (outcome.excerpt or "")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_rank_that_stops_is_a_hang(run, script_of, version):
-    outcome, _ = run(spec_of(script_of(version), layout_of(4, **TP2)), {FAULT: "hang"}, IMPATIENT)
+def test_a_rank_that_stops_is_a_hang(run, script_of):
+    outcome, _ = run(spec_of(script_of(TAG), layout_of(4, **TP2)), {FAULT: "hang"}, IMPATIENT)
     assert (outcome.reason, outcome.rank) == (FailureReason.HANG, 1)
     assert "iteration        2/" in (outcome.excerpt or "")
 
@@ -238,8 +235,6 @@ AS_PLAIN = (
     ("version", "fields"),
     [
         (TAG, {**TP2, "sequence_parallel": True}),
-        (MAIN, TP2),
-        (TAG, PP2),
         (MAIN, {**PP2, "virtual_pipeline_stages": 3}),
         (MAIN, {**DP2, "zero_stage": 3}),
     ],

@@ -62,7 +62,7 @@ def _give_tokens(spec: TrialSpec) -> None:
 
 
 def _decay_all_weights() -> None:
-    """As the plain GPT: Megatron-LM leaves out biases and norms."""
+    """Decay biases and norms too, as the plain GPT does."""
     from megatron.training import training
 
     training.get_standard_config_overrides = lambda config: {}

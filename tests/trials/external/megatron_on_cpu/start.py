@@ -11,7 +11,7 @@ FAULT, GIVEN = "PRETRAIN_FAULT", "PRETRAIN_GIVEN"
 
 
 def prepare(script: str) -> None:
-    """What runs in front of the script, whose folder holds the package megatron."""
+    """Apply patches, fault and given weights before the script, whose folder holds the package megatron."""
     sys.path.insert(0, os.path.dirname(script))
     from tests.trials.external.megatron_on_cpu import faults, given, training
 

@@ -16,7 +16,6 @@ from unittest.mock import MagicMock
 
 import torch
 import typing_extensions
-from torch.distributed import distributed_c10d
 
 from trials.train.cpu_device import megatron_core
 from trials.train.cpu_device.patch import Patch, apply_all
@@ -129,38 +128,10 @@ def _resident_bytes(name: str) -> int:
         return 1024 * next(int(line.split()[1]) for line in stream if line.startswith(name))
 
 
-def _keep_pageable() -> None:
-    torch.Tensor.pin_memory = lambda tensor, *_: tensor  # type: ignore[assignment]
-
-
-def _move_modules_nowhere() -> None:
-    torch.nn.Module.cuda = lambda module, *_: module  # type: ignore[assignment]
-
-
-def _form_gloo_groups() -> None:
-    init, new = distributed_c10d.init_process_group, distributed_c10d.new_group
-
-    def init_gloo(backend: str | None = None, **options: Any) -> None:
-        init("gloo", **{name: value for name, value in options.items() if name != "device_id"})
-
-    def new_gloo(
-        ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, **given: Any
-    ) -> Any:
-        return new(ranks, timeout, "gloo", **given)
-
-    torch.distributed.init_process_group = distributed_c10d.init_process_group = init_gloo
-    torch.distributed.new_group = distributed_c10d.new_group = new_gloo
-    barrier = distributed_c10d.barrier
-    torch.distributed.barrier = lambda group=None, async_op=False, device_ids=None: barrier(group, async_op)
-
-
 DEVICE = (
     Patch("device", "assert torch.cuda.is_available(), of megatron/training/initialize.py", _report_a_device),
     Patch("streams", "torch.cuda.Stream() and Event(), of Megatron-FSDP", _stand_for_streams),
     Patch("memory", "torch.cuda.max_memory_reserved(), of megatron/training: report_memory()", _report_resident_memory),
-    Patch("pin_memory", "Tensor.pin_memory()", _keep_pageable),
-    Patch("module_cuda", "Module.cuda(), of megatron/training: get_model()", _move_modules_nowhere),
-    Patch("gloo", "init_process_group(device_id=...), of megatron/training/initialize.py", _form_gloo_groups),
 )
 
 
