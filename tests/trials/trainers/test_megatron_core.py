@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,10 @@ from benchmarks.export_cases import Case, export_cases
 from benchmarks.export_meanings import differences, of_megatron_lm
 from benchmarks.real_configs import fields_of, transformer_engine_stubbed
 from tests.orchestrator.recipe.export_readers import words_of
+from tests.trials.train.parity import needs_megatron
 from tests.trials.trainers.core_configs import core_configs
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [needs_megatron, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 NOT_IN_CONFIGS = {"--make-vocab-size-divisible-by", "--ckpt-format", "--use-precision-aware-optimizer"}
 """Options of the tokenizer and of checkpoints, and one without which Megatron-LM refuses to offload."""
@@ -27,8 +27,6 @@ WITHOUT_MEANING = {"--no-gradient-accumulation-fusion"}
 
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
-    if find_spec("megatron") is None:
-        pytest.skip("no megatron-core installed: the test extra has it")
     return export_cases("megatron-lm")
 
 
