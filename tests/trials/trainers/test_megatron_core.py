@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +15,12 @@ from benchmarks.check_imports import DOWNLOADS, ask
 from benchmarks.export_cases import Case, export_cases
 from benchmarks.export_meanings import differences, of_megatron_lm
 from benchmarks.real_configs import fields_of, transformer_engine_stubbed
+from search_spaces.engines import MEGATRON_CORE
+from search_spaces.rules.check import engine_violations
 from tests.orchestrator.recipe.export_readers import words_of
 from tests.trials.train.parity import needs_megatron
 from tests.trials.trainers.core_configs import core_configs
+from trials.trial import TrialSpec
 
 pytestmark = [needs_megatron, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -62,6 +67,58 @@ def is_needed(case: Case, name: str) -> bool:
         return bool(differing(case, rest))
     except (ArithmeticError, AssertionError, KeyError, RuntimeError, TypeError, ValueError):
         return True
+
+
+OF_A_CPU = {
+    *("bias_dropout_fusion", "masked_softmax_fusion", "persist_layer_norm", "gradient_accumulation_fusion"),
+    "apply_rope_fusion",
+}
+"""Fused kernels, which the engine takes where they are installed."""
+WITHOUT_EFFECT = {
+    *("add_qkv_bias", "cp_comm_type", "inference_sampling_seed", "use_cpu_initialization", "grad_reduce_in_fp32"),
+    *("barrier_with_L1_time", "fp8_recipe", "muon_momentum", "optimizer_offload_fraction", "min_lr"),
+}
+"""Biases that add_bias_linear has as well; dtype of gradients where weights have fp32; parts that no layout has."""
+PARLAYS_OWN = {
+    *("init_method", "embedding_init_method", "output_layer_init_method", "adam_beta2", "lr", "initial_loss_scale"),
+}
+"""Initial weights and optimizer settings of all of Parlay's engines."""
+
+
+def test_the_engine_configures_megatron_core_as_the_options_do(cases):
+    compared = 0
+    for case in cases:
+        layout = replace(case.spec.layout, engine=MEGATRON_CORE).canonical()
+        if any(engine_violations(layout, case.spec.model)):
+            continue
+        compared += 1
+        ours = engine_configs(replace(case.spec, layout=layout))
+        with transformer_engine_stubbed():
+            _, theirs = core_configs(words_of(case.files["megatron_args.txt"]), case.spec.num_gpus)
+        for name, config in ours.items():
+            mine, other = fields_of(config), fields_of(theirs[name])
+            differing = {field for field in {*mine, *other} if mine.get(field) != other.get(field)}
+            assert differing <= OF_A_CPU | WITHOUT_EFFECT | PARLAYS_OWN, layout.key
+            assert "grad_reduce_in_fp32" not in differing or layout.precision == "fp32"
+    assert compared >= 8
+
+
+def engine_configs(spec: TrialSpec) -> dict[str, Any]:
+    """Configurations that the engine megatron-core makes of the layout."""
+    import torch
+
+    from trials.train.engines.engine import TrainingConfig
+    from trials.train.engines.megatron_core_config import ddp_config, optimizer_config, transformer_config
+    from trials.train.engines.optimizer import OptimizerConfig
+    from trials.train.model.initial_weights import WeightSource
+
+    weights = WeightSource(spec.seed, torch.device("cpu"))
+    training = TrainingConfig(spec.model, spec.layout, weights, OptimizerConfig())
+    return {
+        "transformer": transformer_config(training, has_transformer_engine=False),
+        "ddp": ddp_config(spec.layout),
+        "optimizer": optimizer_config(training),
+    }
 
 
 @pytest.mark.processes

@@ -43,6 +43,7 @@ def transformer_config(training: TrainingConfig, has_transformer_engine: bool) -
         add_bias_linear=model.has_biases,
         hidden_dropout=0.0,
         attention_dropout=0.0,
+        attention_softmax_in_fp32=False,
         attention_backend=AttnBackend.flash if layout.attention_kernel == "flash" else AttnBackend.unfused,
         tensor_model_parallel_size=layout.tensor_parallel,
         pipeline_model_parallel_size=layout.pipeline_parallel,
@@ -71,6 +72,7 @@ def ddp_config(layout: Layout) -> DistributedDataParallelConfig:
         overlap_grad_reduce=layout.overlap_comm,
         use_distributed_optimizer=layout.zero_stage == 1,
         check_for_nan_in_grad=layout.precision != "fp16",
+        align_param_gather=layout.virtual_pipeline_stages > 1,
         bucket_size=_bucket_parameters(layout) if layout.overlap_comm else None,
     )
 
