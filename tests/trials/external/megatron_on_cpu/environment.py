@@ -48,6 +48,6 @@ def interpreter_in(folder: Path) -> Path:
     site.mkdir(parents=True)
     base = Path(sys._base_executable)
     python.symlink_to(base)
-    (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
+    (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
     (site / "megatron_on_cpu.pth").write_text(_PATHS.format(packages=sysconfig.get_path("purelib"), root=ROOT))
     return python
