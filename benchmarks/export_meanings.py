@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.config_expectations import neox_ffn
 from search_spaces.engines import ENGINE_PROFILES
+from search_spaces.layouts.layout import AXES
 from trials.trial import TrialSpec
 
 Values = Mapping[str, Any]
@@ -18,6 +19,7 @@ Meaning = dict[str, Any]
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _MEBI = 2**20
+_MODULES = AXES["recompute_modules"]
 _SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _POSITIONS = {"rope": "rotary", "learned_absolute": "learned", "rotary": "rotary", "learned": "learned"}
 
@@ -34,8 +36,7 @@ def meaning_of_layout(spec: TrialSpec) -> Meaning:
         "has_biases": model.has_biases,
         "max_positions": model.seq_length,
         "dropout": (0.0, 0.0),
-        "recomputed_layers_at_once": 1 if recomputes else None,
-        "recomputed_modules": ["core_attn"] if layout.activation_checkpointing == "selective" else None,
+        "recomputed_layers_at_once": 1 if recomputes and layout.recompute_layers is None else None,
         "is_pipelined": layout.pipeline_parallel > 1,
         "deepspeed_zero_stage": _deepspeed_zero_stage(spec),
         "deepspeed_batch": (spec.global_batch_size, layout.micro_batch_size, layout.grad_accum_steps),
@@ -133,12 +134,13 @@ def _bucket_of_megatron_lm(values: Values, model: Values, ddp: Values) -> float 
 
 
 def _recomputation_of_megatron_lm(model: Values) -> Meaning:
-    kind = model["recompute_granularity"] or "none"
-    is_uniform = kind != "full" or model["recompute_method"] == "uniform"
+    kind, layers = model["recompute_granularity"] or "none", model["recompute_num_layers"]
+    is_by_number = model["recompute_method"] == "block"
     return {
-        "activation_checkpointing": kind if is_uniform else model["recompute_method"],
-        "recomputed_layers_at_once": model["recompute_num_layers"],
-        "recomputed_modules": model["recompute_modules"] if kind == "selective" else None,
+        "activation_checkpointing": kind,
+        "recomputed_layers_at_once": None if is_by_number else layers,
+        "recompute_layers": layers if is_by_number else None,
+        "recompute_modules": "+".join(model["recompute_modules"]) if kind == "selective" else _MODULES.default,
     }
 
 
