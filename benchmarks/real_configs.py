@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -83,8 +84,10 @@ def of_deepspeed(config: Mapping[str, Any], data_parallel: int, has_pipeline: bo
     """DeepSpeed's configuration, the dtypes of its engine, and `optimizer`, the kind of its wrapper: ValueError or
     AssertionError where it refuses them."""
     import torch
-    from deepspeed.runtime import config as runtime
-    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    with patch.dict(sys.modules, mlflow=None):  # else DeepSpeed imports it, and mlflow then prints
+        from deepspeed.runtime import config as runtime
+        from deepspeed.runtime.engine import DeepSpeedEngine
 
     mesh = SimpleNamespace(get_data_parallel_world_size=lambda: data_parallel)
     engine = DeepSpeedEngine.__new__(DeepSpeedEngine)

@@ -247,7 +247,10 @@ def test_a_layout_that_the_file_has_in_part_is_a_baseline_to_fill_in(tmp_path, n
 
 def test_what_another_file_decides_has_a_default_that_a_note_names(tmp_path):
     (tmp_path / "llama.yaml").write_text(BRIDGE)
-    note = "The file leaves open, and the baseline has by default: offload none, rank_order tp-dp-pp, bucket_mib null."
+    note = (
+        "The file leaves open, and the baseline has by default: offload none, rank_order tp-dp-pp, bucket_mib null,"
+        " recompute_modules core_attn."
+    )
     assert note in render_from(tmp_path / "llama.yaml")[1]
 
 
