@@ -80,14 +80,26 @@ def megatron_lm_vocabulary(args: Namespace, tokens: int) -> int:
     return size
 
 
+@contextmanager
+def _without_mlflow() -> Iterator[None]:
+    """Context in which DeepSpeed does not import mlflow, whose logging would be set up by that."""
+    known = sys.modules.pop("mlflow", None)
+    sys.modules["mlflow"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["mlflow"]
+        if known is not None:
+            sys.modules["mlflow"] = known
+
+
+@_without_mlflow()
 def of_deepspeed(config: Mapping[str, Any], data_parallel: int, has_pipeline: bool) -> Values:
     """DeepSpeed's configuration, the dtypes of its engine, and `optimizer`, the kind of its wrapper: ValueError or
     AssertionError where it refuses them."""
     import torch
-
-    with patch.dict(sys.modules, mlflow=None):  # else DeepSpeed imports it, and mlflow then prints
-        from deepspeed.runtime import config as runtime
-        from deepspeed.runtime.engine import DeepSpeedEngine
+    from deepspeed.runtime import config as runtime
+    from deepspeed.runtime.engine import DeepSpeedEngine
 
     mesh = SimpleNamespace(get_data_parallel_world_size=lambda: data_parallel)
     engine = DeepSpeedEngine.__new__(DeepSpeedEngine)
