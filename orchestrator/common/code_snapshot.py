@@ -56,7 +56,7 @@ COMPUTE_SIDE = (
     "trials/train/**/*.py",
     "trials/trainers/**/*.py",
 )
-"""Files that run on compute nodes. They need the standard library only; trials/train also torch or DeepSpeed."""
+"""Files that run on compute nodes. They need the standard library only; trials/train also torch and its engine."""
 
 _SOURCE_ROOT = Path(trials.__file__).parents[1]
 _CACHE = "__pycache__"

@@ -247,7 +247,7 @@ def _megatron_buckets(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
         yield RuleViolation(
             "bucket_mib",
             f"bucket_mib is {layout.bucket_mib} without overlap_comm",
-            "Megatron reduces gradients in buckets only with --overlap-grad-reduce",
+            "Megatron reduces gradients in buckets only while it overlaps them (--overlap-grad-reduce)",
             "set overlap_comm to true, or leave bucket_mib out",
         )
 

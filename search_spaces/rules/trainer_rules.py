@@ -1,7 +1,7 @@
 """Rules of Parlay's own trainer: which layouts its engines cannot run. Standard library only.
 
-Rules of DeepSpeed and torch themselves are in `engine_rules.py`, those of other trainers in their packages
-(trials/trainers).
+Rules of DeepSpeed, torch and megatron-core themselves are in `engine_rules.py`, those of other trainers in their
+packages (trials/trainers).
 """
 
 from __future__ import annotations
@@ -104,7 +104,6 @@ def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[RuleViolat
 
 OWN_RULES: EngineRules = {
     MEGATRON_CORE: (
-        _stages,
         *MEGATRON_RULES,
         _sequence,
         _rotary,

@@ -21,7 +21,7 @@ Installed = Mapping[str, str | None]
 TRANSFORMER_ENGINE = "transformer-engine"
 PACKAGES = (MEGATRON_CORE, TRANSFORMER_ENGINE)
 
-_VERSION = re.compile(r"(\d+(?:\.\d+)*)(\.?(?:a|b|rc|dev)\d*)?")
+_VERSION = re.compile(r"(\d+(?:\.\d+)*)(?:\.post\d+)?(\.?(?:a|b|rc|dev)\d*)?")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class VersionRange:
 
     def __contains__(self, version: str) -> bool:
         """False for a pre-release, and for what is no version."""
-        found = _VERSION.match(version)
+        found = _VERSION.fullmatch(version.partition("+")[0])
         if found is None or found[2]:
             return False
         return _numbers(self.at_least) <= _numbers(found[1]) < _numbers(self.below)
@@ -79,11 +79,12 @@ def package_faults(layout: Layout, installed: Installed) -> Iterator[PackageFaul
             f"engine {MEGATRON_CORE} was verified with {MEGATRON_CORE}{verified}",
             f"pip install '{MEGATRON_CORE}{verified}'",
         )
-    if layout.attention_kernel == "flash" and installed[TRANSFORMER_ENGINE] is None:
+    found, declared = installed[TRANSFORMER_ENGINE], VERIFIED[TRANSFORMER_ENGINE]
+    if layout.attention_kernel == "flash" and (found is None or found not in declared):
         yield PackageFault(
             TRANSFORMER_ENGINE,
-            f"{TRANSFORMER_ENGINE} is not installed",
-            f"attention_kernel flash of engine {MEGATRON_CORE} is that of Transformer Engine",
+            f"{TRANSFORMER_ENGINE} is not installed" if found is None else f"{TRANSFORMER_ENGINE} {found} is installed",
+            f"attention_kernel flash of engine {MEGATRON_CORE} is that of Transformer Engine{declared}",
             f"pip install '{TRANSFORMER_ENGINE}[pytorch]{VERIFIED[TRANSFORMER_ENGINE]}', or set attention_kernel to"
             " math",
         )

@@ -73,7 +73,7 @@ def _number(environ: Mapping[str, str], name: str, slurm_name: str) -> int:
 
 
 def prepare_process(spec: TrialSpec, environ: MutableMapping[str, str]) -> None:
-    """Apply settings of this trial that only count before torch and DeepSpeed are used."""
+    """Apply settings of this trial that only count before torch and an engine are used."""
     prepare_imports(spec.layout.engine, on_cpu=spec.accelerator == "cpu", environ=environ)
     if spec.num_nodes == 1:
         environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -82,7 +82,7 @@ def prepare_process(spec: TrialSpec, environ: MutableMapping[str, str]) -> None:
 
 
 def prepare_imports(engine: str, on_cpu: bool, environ: MutableMapping[str, str]) -> None:
-    """Apply settings that only count before torch and DeepSpeed are imported."""
+    """Apply settings that only count before torch and an engine are imported."""
     if on_cpu:
         # Ranks share the cores, so each gets one thread.
         environ.setdefault("OMP_NUM_THREADS", "1")
@@ -94,6 +94,10 @@ def prepare_imports(engine: str, on_cpu: bool, environ: MutableMapping[str, str]
     elif engine == MEGATRON_CORE:
         # As Megatron-LM asks for (trials/trainers/common/megatron_options.py): kernels then start in their order.
         environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    if engine == MEGATRON_CORE:
+        # megatron-core sets them itself, by the layout's attention kernel, and refuses other values.
+        for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"):
+            environ.pop(name, None)
     if engine == "deepspeed":
         # DeepSpeed's autotuner imports mlflow where installed: a second and 110 MB a rank without use, and with it
         # pyarrow, whose allocator starts a thread that keeps a process from being forked.

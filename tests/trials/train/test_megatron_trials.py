@@ -80,4 +80,4 @@ def test_a_killed_rank_ends_the_others(begin):
     os.kill(trial.ranks[1].pid, signal.SIGKILL)
     outcome = trial.wait_for_outcome()
     assert trial.wait() == [1, -signal.SIGKILL]
-    assert outcome.rank == 0
+    assert (outcome.reason, outcome.rank) == (FailureReason.NODE_FAILURE, 0)

@@ -48,8 +48,8 @@ def build_deepspeed_engine(training: TrainingConfig, world: World) -> Engine:
 
 
 class _DeepSpeedEngine(Engine):
-    """Common part of both engines: the wrapped engine, the sums over tensor-parallel ranks and stages that DeepSpeed
-    leaves to the model, and the gradient norm, which ZeRO 0 does not report."""
+    """Common part of plain and pipeline engine: the wrapped engine, the sums over tensor-parallel ranks and stages that
+    DeepSpeed leaves to the model, and the gradient norm, which ZeRO 0 does not report."""
 
     def __init__(self, training: TrainingConfig, world: World, module: nn.Module, mpu: Any):
         self._training = training

@@ -1,7 +1,8 @@
 """Configurations of megatron-core for a layout, with the values that Megatron-LM's options give them.
 
 Written for megatron-core 0.16.1; option names and defaults: Megatron-LM megatron/training/arguments.py at
-core_v0.16.1. `tests/trials/train/engines` compares them with a recipe's megatron_args.txt.
+core_v0.16.1. `tests/trials/trainers/test_megatron_core.py` compares them with a
+recipe's megatron_args.txt.
 """
 
 from __future__ import annotations
@@ -139,8 +140,8 @@ def _fusions(device: torch.device, has_transformer_engine: bool) -> dict[str, An
     return {
         "bias_dropout_fusion": on_gpu,
         "masked_softmax_fusion": on_gpu and find_spec("scaled_upper_triang_masked_softmax_cuda") is not None,
-        "gradient_accumulation_fusion": on_gpu
-        and (has_transformer_engine or find_spec("fused_weight_gradient_mlp_cuda") is not None),
+        # By Apex also where the layers are Transformer Engine's: the head is always megatron-core's own.
+        "gradient_accumulation_fusion": on_gpu and find_spec("fused_weight_gradient_mlp_cuda") is not None,
         "apply_rope_fusion": has_transformer_engine,
         "persist_layer_norm": has_transformer_engine,
     }

@@ -81,8 +81,10 @@ class MegatronCoreEngine(Engine):
         self._config.grad_scale_func = self._optimizer.scale_loss
         self._config.finalize_model_grads_func = finalize_model_grads
         if layout.overlap_comm:
-            no_sync = [model.no_sync for model in self._models]
-            self._config.no_sync_func = no_sync if len(no_sync) > 1 else no_sync[0]
+            no_sync, start = zip(*((model.no_sync, model.start_grad_sync) for model in self._models), strict=True)
+            is_one = len(self._models) == 1
+            self._config.no_sync_func = no_sync[0] if is_one else list(no_sync)
+            self._config.grad_sync_func = start[0] if is_one else list(start)
         self._run = get_forward_backward_func()
 
     def train_step(self, batch: Batch) -> StepResult:

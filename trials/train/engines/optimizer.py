@@ -1,4 +1,4 @@
-"""AdamW and its settings, the same in both engines, so that engines differ only in speed."""
+"""AdamW of the engines torch and DeepSpeed, and its settings, the same in all engines, which differ only in speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ModelChunk: consecutive blocks of a GPT, with optional embedding and head. Both engines run it.
+"""ModelChunk: consecutive blocks of a GPT, with optional embedding and head. The engines torch and DeepSpeed run it.
 
 GPT-2's architecture (Radford et al., 2019): learned positions, layernorm, GELU (tanh), biases. Llama's (Touvron et al.,
 arXiv 2302.13971, and 2307.09288 for grouped heads): rotary positions, RMS norm, gated SiLU, no biases. Any mix of them,
