@@ -158,18 +158,25 @@ def ineffective_overlap(condition: str) -> RuleViolation:
     )
 
 
+BF16_OPTIMIZER = "with zero_stage 1 in bf16, which DeepSpeed runs with its BF16_Optimizer"
+
+
+def takes_bf16_optimizer(layout: Layout) -> bool:
+    """True for ZeRO 1 in bf16 with gradients summed in fp32 on the device (runtime/engine.py,
+    _do_optimizer_sanity_check)."""
+    return (layout.zero_stage, layout.precision, layout.offload) == (1, "bf16", "none")
+
+
 def bf16_reductions(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Settings of reductions that DeepSpeed's BF16_Optimizer ignores. It takes that one for ZeRO 1 in bf16 where
-    gradients are summed in fp32 on the device (runtime/engine.py, _do_optimizer_sanity_check)."""
-    if (layout.zero_stage, layout.precision, layout.offload) != (1, "bf16", "none"):
+    """Settings of reductions that DeepSpeed's BF16_Optimizer ignores."""
+    if not takes_bf16_optimizer(layout):
         return
-    condition = "with zero_stage 1 in bf16, which DeepSpeed runs with its BF16_Optimizer"
     if layout.overlap_comm:
-        yield ineffective_overlap(condition)
+        yield ineffective_overlap(BF16_OPTIMIZER)
     if layout.bucket_mib is not None:
         yield RuleViolation(
             "bucket_mib",
-            f"bucket_mib is {layout.bucket_mib} {condition}",
+            f"bucket_mib is {layout.bucket_mib} {BF16_OPTIMIZER}",
             "DeepSpeed's BF16_Optimizer reduces all gradients at once",
             "leave bucket_mib out, or set zero_stage to 2",
         )

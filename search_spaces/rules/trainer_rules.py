@@ -12,6 +12,7 @@ from search_spaces.engines import MEGATRON_CORE, OWN_ENGINES
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import (
+    BF16_OPTIMIZER,
     DEEPSPEED_RULES,
     MEGATRON_RULES,
     MEGATRON_SCHEDULES,
@@ -20,6 +21,7 @@ from search_spaces.rules.engine_rules import (
     RuleViolation,
     engine_limits,
     ineffective_overlap,
+    takes_bf16_optimizer,
 )
 
 
@@ -88,8 +90,8 @@ def _deepspeed_overlap(layout: Layout, model: ModelShape) -> Iterator[RuleViolat
         return
     if layout.pipeline_parallel > 1:
         yield ineffective_overlap(f"with pipeline_parallel {layout.pipeline_parallel}")
-    elif (layout.zero_stage, layout.precision, layout.offload) == (1, "bf16", "none"):
-        yield ineffective_overlap("with zero_stage 1 in bf16, which DeepSpeed runs with its BF16_Optimizer")
+    elif takes_bf16_optimizer(layout):
+        yield ineffective_overlap(BF16_OPTIMIZER)
 
 
 def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:

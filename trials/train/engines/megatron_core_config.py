@@ -24,7 +24,6 @@ from trials.train.engines.engine import TrainingConfig
 from trials.train.model.chunk import NORM_EPSILON
 from trials.trainers.common.megatron_options import bucket_parameters
 
-ROTARY_BASE = 10000
 _DEFAULT_BUCKET_PARAMETERS = 40_000_000
 _DEFAULT_BUCKET_PARAMETERS_PER_RANK = 1_000_000
 

@@ -31,8 +31,9 @@ from torch import nn
 from search_spaces.layouts.layout import Layout
 from trials.train.data import Batch
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
-from trials.train.engines.megatron_core_config import ROTARY_BASE, ddp_config, optimizer_config, transformer_config
+from trials.train.engines.megatron_core_config import ddp_config, optimizer_config, transformer_config
 from trials.train.engines.megatron_core_weights import set_initial_weights
+from trials.train.model.chunk import ROTARY_BASE
 from trials.train.parallel.process_groups import COLLECTIVE_LIMIT, World
 
 ORDERS = {"tp-dp-pp": "tp-cp-ep-dp-pp", "tp-pp-dp": "tp-cp-ep-pp-dp"}
@@ -68,8 +69,9 @@ class MegatronCoreEngine(Engine):
         layout = training.layout
         _initialize_groups(layout, training.weights.seed)
         self._config = transformer_config(training, has_transformer_engine(training.device))
-        self.chunks = tuple(_build_chunk(self._config, training, world, index) for index in _chunk_indices(layout))
-        wrapped = [self._half(chunk) for chunk in self.chunks]
+        chunks = range(layout.virtual_pipeline_stages)
+        self.chunks = tuple(_build_chunk(self._config, training, world, index) for index in chunks)
+        wrapped = [self._in_its_precision(chunk) for chunk in self.chunks]
         # Later chunks have one bucket each, since the backward pass of the others overlaps with their reduction.
         self._models = [
             DistributedDataParallel(self._config, ddp_config(layout), model, disable_bucketing=index > 0)
@@ -125,7 +127,7 @@ class MegatronCoreEngine(Engine):
             parallel_state.get_data_parallel_group().size(),
         )
 
-    def _half(self, chunk: Chunk) -> nn.Module:
+    def _in_its_precision(self, chunk: Chunk) -> nn.Module:
         return chunk if self._training.layout.precision == "fp32" else Float16Module(self._config, chunk)
 
     def _updated_elements(self, parameter: nn.Parameter) -> int:
@@ -155,10 +157,6 @@ def _virtual_stages(layout: Layout) -> int | None:
     return layout.virtual_pipeline_stages if layout.virtual_pipeline_stages > 1 else None
 
 
-def _chunk_indices(layout: Layout) -> range:
-    return range(layout.virtual_pipeline_stages)
-
-
 def _build_chunk(config: Any, training: TrainingConfig, world: World, index: int) -> Chunk:
     """The rank's chunk of this index, with its initial weights, on the device."""
     model, layout = training.model, training.layout
@@ -172,7 +170,7 @@ def _build_chunk(config: Any, training: TrainingConfig, world: World, index: int
         post_process=in_pipeline == training.num_chunks - 1,
         share_embeddings_and_output_weights=model.tied_embeddings,
         position_embedding_type="rope" if model.position_embedding == "rotary" else "learned_absolute",
-        rotary_base=ROTARY_BASE,
+        rotary_base=int(ROTARY_BASE),
         vp_stage=None if _virtual_stages(layout) is None else index,
     )
     for parameter in chunk.parameters():
