@@ -163,6 +163,13 @@ def test_a_tensor_is_freed_before_its_send_is_waited_for(ranks):
     assert min(ranks.run(f"{PROGRAMS}:sends_freed_before_they_are_waited_for", 2, {"case": given.to_json()})) > 0
 
 
+@pytest.mark.parametrize("given", [SHARDED], ids=lambda case: case.name)
+def test_a_rank_keeps_no_tensors_from_step_to_step(ranks, given):
+    arguments = {"case": given.to_json(), "steps": 5}
+    held = ranks.run(f"{PROGRAMS}:tensors_after_each_step", given.layout.num_gpus, arguments)
+    assert [later for _, *later in held] == [[second] * 4 for _, second, *_ in held]
+
+
 def test_every_stand_in_has_a_test_that_leaves_it_out():
     from trials.train.cpu_device.megatron_core import PATCHES as ALL
 

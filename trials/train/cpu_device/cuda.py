@@ -56,13 +56,18 @@ def _name_types_as_on_a_gpu() -> None:
     torch.Tensor.type = named  # type: ignore[assignment,method-assign]
 
 
+def _call_now(function: Callable[[], None], **_: Any) -> None:
+    function()
+
+
 def _use_cpu_random_numbers() -> None:
     # manual_seed is left out: the generator is the process's own, which the caller would not expect to be seeded.
     torch.cuda.manual_seed = torch.cuda.manual_seed_all = lambda seed: None
     torch.cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()
     torch.cuda.random.get_rng_state = torch.cuda.get_rng_state
     torch.cuda.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
-    torch.cuda._lazy_call = lambda function, **_: function()
+    # In place: a library that was imported earlier holds torch's function, whose queue would keep every call.
+    torch.cuda._lazy_call.__code__ = _call_now.__code__
     torch.cuda.default_generators = {CPU: torch.default_generator}  # type: ignore[assignment]
 
 
