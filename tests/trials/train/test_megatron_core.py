@@ -163,7 +163,9 @@ def test_a_tensor_is_freed_before_its_send_is_waited_for(ranks):
     assert min(ranks.run(f"{PROGRAMS}:sends_freed_before_they_are_waited_for", 2, {"case": given.to_json()})) > 0
 
 
-@pytest.mark.parametrize("given", [SHARDED], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "given", [SHARDED, megatron_case("interleaved", "llama", **INTERLEAVED)], ids=lambda case: case.name
+)
 def test_a_rank_keeps_no_tensors_from_step_to_step(ranks, given):
     arguments = {"case": given.to_json(), "steps": 5}
     held = ranks.run(f"{PROGRAMS}:tensors_after_each_step", given.layout.num_gpus, arguments)

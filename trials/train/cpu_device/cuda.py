@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -77,15 +77,18 @@ def _do_not_wait() -> None:
 
 def _send_copies() -> None:
     isend = distributed_c10d.isend
-    pending: deque[tuple[Any, torch.Tensor]] = deque()
+    pending: defaultdict[Any, deque[tuple[Any, torch.Tensor]]] = defaultdict(deque)
 
     def send_copy(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
         copy = tensor.detach().clone()
         with torch._C.DisableTorchFunction():  # else torch calls the function of this name again: this one
             work = isend(copy, *arguments, **options)
-        while pending and pending[0][0].is_completed():
-            pending.popleft()
-        pending.append((work, copy))
+        # gloo calls a send complete only once it was waited for, and megatron-core never waits for one a step of its
+        # interleaved schedule. Sends to one rank in one group complete in order.
+        earlier = pending[arguments, tuple(options.items())]
+        while any(sent.is_completed() for sent, _ in earlier):
+            earlier.popleft()
+        earlier.append((work, copy))
         return work
 
     torch.distributed.isend = distributed_c10d.isend = send_copy
