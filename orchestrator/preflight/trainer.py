@@ -54,7 +54,7 @@ def require_engine_packages(spec: SearchSpec, layouts: Iterable[Layout]) -> None
     if not needing or not ranks_run_here(spec):
         return
     python = python_of(spec)
-    installed = _packages_of(python)
+    installed = packages_of(python)
     if installed is None:
         return
     faults = dict.fromkeys(fault for layout in needing for fault in package_faults(layout, installed))
@@ -161,13 +161,13 @@ def _has_torch(python: str) -> bool:
         return True
 
 
-def _packages_of(python: str) -> Installed | None:
-    """Versions installed for this Python; None if it does not answer."""
+def packages_of(python: str) -> Installed | None:
+    """Versions of DeepSpeed and of `PACKAGES` installed for this Python; None if it does not answer."""
     try:
         answer = json.loads(run_python(python, PACKAGES_PROGRAM, _ANSWERS_WITHIN_S).stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
-    return {name: answer.get(name) for name in PACKAGES}
+    return {name: answer.get(name) for name in _ASKED}
 
 
 def run_python(python: str, program: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
@@ -188,10 +188,11 @@ def run_python(python: str, program: str, timeout_s: float) -> subprocess.Comple
 
 _NO_TORCH = 71
 _QUESTION = f"import importlib.util, sys; sys.exit({_NO_TORCH} if importlib.util.find_spec('torch') is None else 0)"
+_ASKED = ("deepspeed", *PACKAGES)
 PACKAGES_PROGRAM = f"""
 import importlib.metadata, json
 found = {{}}
-for name in {PACKAGES}:
+for name in {_ASKED}:
     try:
         found[name] = importlib.metadata.version(name)
     except Exception:

@@ -6,7 +6,7 @@ Standard library only: the compute side reads this.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ class RankProbe:
 
     `node` is Slurm's name of it, else the host's. `gpus` are the devices that torch shows the rank, `gpu` identifies
     its own. `cores` are those it may run on. `clock_s` is its clock (UTC seconds) after a barrier of all ranks.
-    `unseen` are the ranks whose markers in the attempt's folder it did not find. `megatron_core` and
-    `transformer_engine` are the installed versions.
+    `unseen` are the ranks whose markers in the attempt's folder it did not find. `packages` are the installed versions
+    of what engine megatron-core uses.
     """
 
     rank: int
@@ -41,8 +41,7 @@ class RankProbe:
     cores: tuple[int, ...]
     clock_s: float
     unseen: tuple[int, ...] = ()
-    megatron_core: str | None = None
-    transformer_engine: str | None = None
+    packages: Mapping[str, str | None] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RankProbe:

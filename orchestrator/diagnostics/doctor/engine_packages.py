@@ -37,17 +37,17 @@ def node_package_findings(ranks: Sequence[RankProbe], spec: SearchSpec) -> Itera
     """Findings on the packages of the nodes, which have to be the same on all of them."""
     if not _needs_packages(spec):
         return
-    found = {(rank.megatron_core, rank.transformer_engine): rank for rank in reversed(ranks)}
+    found = {tuple(rank.packages.items()): rank for rank in reversed(ranks)}
     if len(found) == 1:
-        ((core, engine), rank) = next(iter(found.items()))
-        yield from package_findings({MEGATRON_CORE: core, TRANSFORMER_ENGINE: engine}, rank.executable, spec)
+        yield from package_findings(ranks[0].packages, ranks[0].executable, spec)
         return
-    words = "; ".join(
-        f"{rank.node} has {MEGATRON_CORE} {core or 'not'}, {TRANSFORMER_ENGINE} {engine or 'not'}"
-        for (core, engine), rank in found.items()
-    )
+    words = "; ".join(f"{rank.node} has {_format(rank.packages)}" for rank in found.values())
     fix = "have trainer.python name one that all nodes share"
     yield error(_NAMES[MEGATRON_CORE], f"the nodes' packages differ: {words}", fix)
+
+
+def _format(installed: Installed) -> str:
+    return ", ".join(f"{name} {version}" for name, version in installed.items() if version) or "none of them"
 
 
 def _needs_packages(spec: SearchSpec) -> bool:

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.engine_packages import engines_of_search, package_findings
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 from orchestrator.diagnostics.doctor.warm_start import check_warm_start
-from orchestrator.preflight.trainer import python_of, ranks_run_here, run_python
-from search_spaces.engines import MEGATRON_CORE, PARLAY
+from orchestrator.preflight.trainer import packages_of, python_of, ranks_run_here, run_python
+from search_spaces.engines import PARLAY
 from trials.files.folders import read_json
-from trials.ranks.engine_packages import TRANSFORMER_ENGINE
+from trials.ranks.engine_packages import Installed
 
 MIN_PYTHON, MIN_TORCH = "3.10", "2.6"
 _INTERPRETER_LIMIT_S = 120.0  # torch on a busy file system
@@ -33,27 +33,22 @@ try:
     found["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 except Exception as error:
     found["torch_error"] = f"{type(error).__name__}: {error}"
-for name in ("deepspeed", "megatron_core", "transformer_engine"):
-    try:
-        from importlib.metadata import version
-        found[name] = version(name)
-    except Exception:
-        found[name] = None
 print(json.dumps(found))
 """
 
 
 @dataclass(frozen=True)
 class InterpreterInfo:
-    """Versions reported by an interpreter; None if absent. `torch_error` is the reason why torch cannot be imported."""
+    """Versions reported by an interpreter; None if absent. `torch_error` is the reason why torch cannot be imported.
+    `packages` are those of engine megatron-core.
+    """
 
     python: str
     torch: str | None = None
     deepspeed: str | None = None
     gpus: tuple[str, ...] = ()
     torch_error: str | None = None
-    megatron_core: str | None = None
-    transformer_engine: str | None = None
+    packages: Installed = field(default_factory=dict)
 
 
 def check_ranks(spec: SearchSpec, home: Path, submits: bool) -> Iterator[Finding]:
@@ -102,7 +97,10 @@ def probe_interpreter(python: str) -> InterpreterInfo | Finding:
         return error("ranks_python", words, "check that its file system responds")
     except (OSError, ValueError, IndexError) as failed:
         return error("ranks_python", f"{python} does not run a Python program: {failed}", fix)
-    return InterpreterInfo(**answer | {"gpus": tuple(answer["gpus"])})
+    installed = dict(packages_of(python) or {})
+    return InterpreterInfo(
+        **answer | {"gpus": tuple(answer["gpus"])}, deepspeed=installed.pop("deepspeed", None), packages=installed
+    )
 
 
 def interpreter_findings(found: InterpreterInfo, spec: SearchSpec) -> Iterator[Finding]:
@@ -116,8 +114,7 @@ def interpreter_findings(found: InterpreterInfo, spec: SearchSpec) -> Iterator[F
         yield ok("ranks_python", f"{python}: Python {found.python}, which supervises {spec.trainer.kind}")
         return
     yield from _torch_findings(found, python, spec)
-    installed = {MEGATRON_CORE: found.megatron_core, TRANSFORMER_ENGINE: found.transformer_engine}
-    yield from package_findings(installed, python, spec)
+    yield from package_findings(found.packages, python, spec)
     yield from _gpu_findings(found, spec)
 
 

@@ -12,15 +12,13 @@ from pathlib import Path
 
 import torch
 
-from search_spaces.engines import MEGATRON_CORE
 from search_spaces.plain_file import read_plain
 from trials.diagnostics.calibration import CPU_BUDGET, GPU_BUDGET
 from trials.diagnostics.node_probe import MARKS_SEEN_WITHIN_S, NodeProbeReport, RankProbe, marker_path
 from trials.files.folders import AttemptFolder, write_text
-from trials.ranks.engine_packages import TRANSFORMER_ENGINE
+from trials.ranks.engine_packages import installed_packages
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
-from trials.ranks.software import package_version
 from trials.train.calibrate.benchmarks import BenchmarkRunner
 from trials.train.calibrate.stopwatch import Stopwatch
 from trials.train.parallel.device import Device, open_device
@@ -60,8 +58,7 @@ def rank_probe(rank: int, device: Device, clock_s: float, unseen: tuple[int, ...
         cores=tuple(sorted(os.sched_getaffinity(0))),
         clock_s=clock_s,
         unseen=unseen,
-        megatron_core=package_version(MEGATRON_CORE),
-        transformer_engine=package_version(TRANSFORMER_ENGINE),
+        packages=installed_packages(),
     )
 
 

@@ -14,6 +14,7 @@ from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 from tests.orchestrator.diagnostics.doctor.test_node_findings import one_changed, probe
 
 CORE, ENGINE = "megatron_core", "transformer_engine"
+WELL = {"megatron-core": "0.16.1", "transformer-engine": "2.9.0"}
 GPU, FLASH = "cluster.accelerator=a100-80gb", "space={attention_kernel: [math, flash], engine: megatron-core}"
 
 
@@ -52,14 +53,16 @@ def test_a_search_without_the_engine_has_no_finding(tmp_path):
 
 @pytest.mark.bad_input(54)
 def test_the_packages_of_the_nodes_are_compared_too(tmp_path):
-    spec, well = spec_of(tmp_path, GPU), probe(megatron_core="0.16.1", transformer_engine="2.9.0")
+    spec, well = spec_of(tmp_path, GPU), probe(packages=WELL)
     assert [finding.level for finding in node_package_findings(well.ranks, spec)] == [Level.OK, Level.OK]
-    [old, _] = node_package_findings(probe(megatron_core="0.15.3", transformer_engine="2.9.0").ranks, spec)
+    [old, _] = node_package_findings(probe(packages={**WELL, "megatron-core": "0.15.3"}).ranks, spec)
     assert (old.level, "0.15.3 is installed, but engine megatron-core was verified with" in old.message) == (
         Level.ERROR,
         True,
     )
-    [differs] = node_package_findings(one_changed(well, 5, megatron_core="0.16.2").ranks, spec)
+    [differs] = node_package_findings(one_changed(well, 5, packages={**WELL, "megatron-core": "0.16.2"}).ranks, spec)
     assert (differs.name, differs.level) == (CORE, Level.ERROR)
     assert "n1 has megatron-core 0.16.1" in differs.message
     assert "n2 has megatron-core 0.16.2" in differs.message
+    [lacks] = node_package_findings(one_changed(well, 5, packages=dict.fromkeys(WELL)).ranks, spec)
+    assert lacks.message.endswith("n2 has none of them")
