@@ -115,7 +115,8 @@ BAD_INPUTS = {
         "refused; trials on an emulated device have the flag `emulated_device`",
     ),
     54: Line(
-        "a megatron-core that is missing or not of the verified versions, no Transformer Engine for flash attention, a"
+        "a megatron-core that is missing or not of the verified versions, no Transformer Engine for flash attention or"
+        " sequence parallelism, a"
         " shape that megatron-core cannot build",
         "refused before the launch where ranks run on this machine, and by each rank; `parlay doctor` looks on the"
         " nodes",

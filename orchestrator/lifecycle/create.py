@@ -120,7 +120,7 @@ def validate_space(spec: SearchSpec) -> SearchSpace:
             local_slots(spec.cluster, spec.search.parallel_trials, os.environ)
         require_trainer(spec)
         require_torch(spec)
-        require_engine_packages(spec, space.layouts)
+        require_engine_packages(spec, ((layout, spec.model) for layout in space.layouts))
     except InputError as error:
         raise with_locations(error, spec) from error
     return space

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec, with_locations
@@ -16,6 +17,7 @@ from orchestrator.schema.launcher import LauncherSection
 from search_spaces.engines import MEGATRON_CORE, PARLAY
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
 from search_spaces.plain_file import open_named
 from trials.ranks.engine_packages import PACKAGES, Installed, PackageFault, package_faults
 from trials.trainers.command.template import program_of
@@ -47,19 +49,24 @@ def require_torch(spec: SearchSpec) -> None:
         raise with_locations(InputError(problem), spec)
 
 
-def require_engine_packages(spec: SearchSpec, layouts: Iterable[Layout]) -> None:
-    """InputError if ranks on this machine would lack a package that the engine of one of these layouts needs, or have
+def require_engine_packages(spec: SearchSpec, trainings: Iterable[tuple[Layout, ModelShape]]) -> None:
+    """InputError if ranks on this machine would lack a package that an engine needs for one of these trainings, or have
     it in an unverified version."""
-    needing = [layout for layout in layouts if layout.engine == MEGATRON_CORE]
-    if not needing or not ranks_run_here(spec):
+    if not ranks_run_here(spec):
         return
-    python = python_of(spec)
-    installed = packages_of(python)
+    problems = package_problems(python_of(spec), spec.cluster.accelerator.name, trainings)
+    if problems:
+        raise with_locations(InputError(*problems), spec)
+
+
+def package_problems(python: str, accelerator: str, trainings: Iterable[tuple[Layout, ModelShape]]) -> list[Problem]:
+    """What this interpreter lacks for these trainings; nothing where it does not answer."""
+    needing = [training for training in trainings if training[0].engine == MEGATRON_CORE]
+    installed = packages_of(python) if needing else None
     if installed is None:
-        return
-    faults = dict.fromkeys(fault for layout in needing for fault in package_faults(layout, installed))
-    if faults:
-        raise with_locations(InputError(*(_package_problem(fault, python) for fault in faults)), spec)
+        return []
+    faults = (package_faults(layout, model, accelerator, installed) for layout, model in needing)
+    return [_package_problem(fault, python) for fault in dict.fromkeys(chain.from_iterable(faults))]
 
 
 def _package_problem(fault: PackageFault, python: str) -> Problem:

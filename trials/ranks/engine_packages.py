@@ -11,15 +11,17 @@ from dataclasses import dataclass
 
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
 from trials.ranks.failures import TrialFailure
 from trials.ranks.software import package_version
-from trials.trial import FailureReason
+from trials.trial import FailureReason, TrialSpec
 
 Installed = Mapping[str, str | None]
 """Version of each package of `PACKAGES`; None where it is not installed."""
 
 TRANSFORMER_ENGINE = "transformer-engine"
-PACKAGES = (MEGATRON_CORE, TRANSFORMER_ENGINE)
+APEX = "apex"
+PACKAGES = (MEGATRON_CORE, TRANSFORMER_ENGINE, APEX)
 
 _VERSION = re.compile(r"(\d+(?:\.\d+)*)(?:\.post\d+)?(\.?(?:a|b|rc|dev)\d*)?")
 
@@ -67,33 +69,76 @@ def installed_packages() -> dict[str, str | None]:
     return {name: package_version(name) for name in PACKAGES}
 
 
-def package_faults(layout: Layout, installed: Installed) -> Iterator[PackageFault]:
-    """Faults of these packages for the layout's engine: missing, or of an unverified version."""
+def package_faults(layout: Layout, model: ModelShape, accelerator: str, installed: Installed) -> Iterator[PackageFault]:
+    """Faults of these packages for the layout's engine on this accelerator: missing, or of an unverified version."""
     if layout.engine != MEGATRON_CORE:
         return
-    found, verified = installed[MEGATRON_CORE], VERIFIED[MEGATRON_CORE]
-    if found is None or found not in verified:
-        yield PackageFault(
-            MEGATRON_CORE,
-            f"{MEGATRON_CORE} is not installed" if found is None else f"{MEGATRON_CORE} {found} is installed",
-            f"engine {MEGATRON_CORE} was verified with {MEGATRON_CORE}{verified}",
-            f"pip install '{MEGATRON_CORE}{verified}'",
-        )
-    found, declared = installed[TRANSFORMER_ENGINE], VERIFIED[TRANSFORMER_ENGINE]
-    if layout.attention_kernel == "flash" and (found is None or found not in declared):
-        yield PackageFault(
-            TRANSFORMER_ENGINE,
-            f"{TRANSFORMER_ENGINE} is not installed" if found is None else f"{TRANSFORMER_ENGINE} {found} is installed",
-            f"attention_kernel flash of engine {MEGATRON_CORE} is that of Transformer Engine{declared}",
-            f"pip install '{TRANSFORMER_ENGINE}[pytorch]{VERIFIED[TRANSFORMER_ENGINE]}', or set attention_kernel to"
-            " math",
-        )
+    if fault := _core_fault(installed[MEGATRON_CORE]):
+        yield fault
+    if accelerator == "cpu":
+        return
+    if layout.attention_kernel == "flash" and (fault := _flash_fault(installed[TRANSFORMER_ENGINE])):
+        yield fault
+    if layout.sequence_parallel and (fault := _norm_fault(layout, model, installed)):
+        yield fault
 
 
-def require_packages(layout: Layout) -> None:
+def takes_transformer_engine(is_installed: bool) -> bool:
+    """True where the layers on a GPU are Transformer Engine's, else they are megatron-core's local ones."""
+    return is_installed
+
+
+def require_packages(spec: TrialSpec) -> None:
     """TrialFailure where this rank's interpreter lacks what the layout's engine needs."""
-    if fault := next(package_faults(layout, installed_packages()), None):
+    faults = package_faults(spec.layout, spec.model, spec.accelerator, installed_packages())
+    if fault := next(faults, None):
         raise TrialFailure(FailureReason.SCRIPT_ERROR, str(fault))
+
+
+def _core_fault(found: str | None) -> PackageFault | None:
+    verified = VERIFIED[MEGATRON_CORE]
+    if found is not None and found in verified:
+        return None
+    return PackageFault(
+        MEGATRON_CORE,
+        _format(MEGATRON_CORE, found),
+        f"engine {MEGATRON_CORE} was verified with {MEGATRON_CORE}{verified}",
+        f"pip install '{MEGATRON_CORE}{verified}'",
+    )
+
+
+def _flash_fault(found: str | None) -> PackageFault | None:
+    declared = VERIFIED[TRANSFORMER_ENGINE]
+    if found is not None and found in declared:
+        return None
+    return PackageFault(
+        TRANSFORMER_ENGINE,
+        _format(TRANSFORMER_ENGINE, found),
+        f"attention_kernel flash of engine {MEGATRON_CORE} is that of Transformer Engine{declared}",
+        f"{_INSTALL_TRANSFORMER_ENGINE}, or set attention_kernel to math",
+    )
+
+
+def _norm_fault(layout: Layout, model: ModelShape, installed: Installed) -> PackageFault | None:
+    """Fault of the local layers' norm: torch's, which refuses sequence parallelism (megatron-core 0.16.1,
+    megatron/core/transformer/torch_norm.py), unless Apex is installed, which has no RMS norm there
+    (megatron/core/models/backends.py)."""
+    has_apex_norm = installed[APEX] is not None and model.norm == "layernorm"
+    if takes_transformer_engine(installed[TRANSFORMER_ENGINE] is not None) or has_apex_norm:
+        return None
+    return PackageFault(
+        TRANSFORMER_ENGINE,
+        f"sequence_parallel is true with norm {model.norm}, and {_format(TRANSFORMER_ENGINE, None)}",
+        f"engine {MEGATRON_CORE} needs Transformer Engine's layers for sequence_parallel, or Apex's norm for layernorm",
+        f"{_INSTALL_TRANSFORMER_ENGINE}, or set sequence_parallel to false",
+    )
+
+
+_INSTALL_TRANSFORMER_ENGINE = f"pip install '{TRANSFORMER_ENGINE}[pytorch]{VERIFIED[TRANSFORMER_ENGINE]}'"
+
+
+def _format(package: str, version: str | None) -> str:
+    return f"{package} is not installed" if version is None else f"{package} {version} is installed"
 
 
 def _numbers(version: str) -> tuple[int, ...]:

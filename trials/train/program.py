@@ -16,6 +16,7 @@ from search_spaces.errors import InputError, Problem
 from search_spaces.rules.check import engine_violations
 from trials.data.token_file import require_tokens
 from trials.files.folders import AttemptFolder
+from trials.ranks.engine_packages import require_packages
 from trials.ranks.environment import RankEnvironment, prepare_process, process_age_s
 from trials.ranks.failures import bound_of, data_failures, excerpt_of, reason_of
 from trials.ranks.node_sampler import sample_node
@@ -65,7 +66,7 @@ def _run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, rep
 
 def require_runnable(spec: TrialSpec, env: RankEnvironment) -> None:
     """Check before anything is waited for: InputError for a layout that cannot run, TrialFailure for a different world
-    size."""
+    size, or where a package of its engine is missing or of an unverified version."""
     layout = spec.layout.canonical()
     problems = [*engine_violations(layout, spec.model), *_uneven_shards(spec)]
     if layout.num_gpus != spec.num_gpus:
@@ -76,6 +77,7 @@ def require_runnable(spec: TrialSpec, env: RankEnvironment) -> None:
     if problems:
         raise InputError(*problems)
     require_world(spec, env)
+    require_packages(spec)
 
 
 def require_data(spec: TrialSpec) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
+from orchestrator.planning.candidates import candidates_of
 from search_spaces.engines import MEGATRON_CORE, PARLAY
+from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from trials.diagnostics.node_probe import RankProbe
 from trials.ranks.engine_packages import TRANSFORMER_ENGINE, VERIFIED, Installed, package_faults
@@ -23,13 +26,15 @@ def package_findings(installed: Installed, python: str, spec: SearchSpec) -> Ite
     """Findings on one interpreter's packages; none for a search without engine megatron-core."""
     if not _needs_packages(spec):
         return
-    faults = dict.fromkeys(fault for layout in _kinds_of_layouts(spec) for fault in package_faults(layout, installed))
+    accelerator = spec.cluster.accelerator.name
+    found = (package_faults(layout, spec.model, accelerator, installed) for layout in _candidates(spec))
+    faults = dict.fromkeys(chain.from_iterable(found))
     for fault in faults:
         yield error(_NAMES[fault.package], f"{python}: {fault.message}, but {fault.rule}", fault.fix)
     if MEGATRON_CORE not in {fault.package for fault in faults}:
         words = f"{MEGATRON_CORE} {installed[MEGATRON_CORE]}, verified with {VERIFIED[MEGATRON_CORE]}"
         yield ok(_NAMES[MEGATRON_CORE], f"{python}: {words}")
-    if spec.cluster.accelerator.name != "cpu" and TRANSFORMER_ENGINE not in {fault.package for fault in faults}:
+    if accelerator != "cpu" and TRANSFORMER_ENGINE not in {fault.package for fault in faults}:
         yield _transformer_engine_finding(installed[TRANSFORMER_ENGINE], python)
 
 
@@ -54,16 +59,12 @@ def _needs_packages(spec: SearchSpec) -> bool:
     return spec.trainer.kind == PARLAY and MEGATRON_CORE in engines_of_search(spec)
 
 
-def _kinds_of_layouts(spec: SearchSpec) -> Iterator[Layout]:
-    """A layout for each attention kernel that the search tries with engine megatron-core; on a CPU flash is none."""
-    kernels = {
-        *spec.space.given_axes().get("attention_kernel", ()),
-        *(layout.attention_kernel for layout in spec.candidates or () if layout.engine == MEGATRON_CORE),
-    }
-    if spec.cluster.accelerator.name == "cpu":
-        kernels = {"math"}
-    for kernel in sorted(kernels):
-        yield Layout(engine=MEGATRON_CORE, attention_kernel=kernel)
+def _candidates(spec: SearchSpec) -> tuple[Layout, ...]:
+    """The search's candidates; none where its space is invalid, which another check reports."""
+    try:
+        return candidates_of(spec).layouts
+    except InputError:
+        return ()
 
 
 def _transformer_engine_finding(found: str | None, python: str) -> Finding:

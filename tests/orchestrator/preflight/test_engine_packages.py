@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,14 @@ from orchestrator.preflight.trainer import PACKAGES_PROGRAM, require_engine_pack
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
 from tests.orchestrator.past_searches import spec_in
+from trials.diagnostics.parity_cases import SHAPES
 from trials.ranks.engine_packages import PACKAGES
 
 MATH, FLASH = (Layout(engine=MEGATRON_CORE, precision="bf16", attention_kernel=kernel) for kernel in ("math", "flash"))
+SEQUENCE = replace(MATH, tensor_parallel=2, sequence_parallel=True)
+MODEL = SHAPES["gpt2"]
 GPU = "cluster.accelerator=a100-80gb"
 
 
@@ -26,6 +31,10 @@ def python_with(folder: Path, **installed: str) -> str:
     path.write_text(f"#!/bin/sh\necho '{answer}'\n")
     path.chmod(0o755)
     return str(path)
+
+
+def trained(*layouts: Layout) -> list[tuple[Layout, ModelShape]]:
+    return [(layout, MODEL) for layout in layouts]
 
 
 def search(folder: Path, python: str, *overrides: str) -> SearchSpec:
@@ -39,12 +48,17 @@ def search(folder: Path, python: str, *overrides: str) -> SearchSpec:
         ({}, MATH, "megatron-core is not installed"),
         ({"megatron_core": "0.15.3"}, MATH, "megatron-core 0.15.3 is installed"),
         ({"megatron_core": "0.16.1"}, FLASH, "transformer-engine is not installed"),
+        (
+            {"megatron_core": "0.16.1"},
+            SEQUENCE,
+            "sequence_parallel is true with norm layernorm, and transformer-engine is not installed",
+        ),
     ],
 )
 def test_what_ranks_here_would_lack_is_refused(tmp_path, installed, layout, words):
     python = python_with(tmp_path, **installed)
     with pytest.raises(InputError) as refused:
-        require_engine_packages(search(tmp_path, python, GPU), [Layout(), layout, layout])
+        require_engine_packages(search(tmp_path, python, GPU), trained(Layout(), layout, layout))
     [problem] = refused.value.problems
     assert (problem.code, problem.key, problem.value) == ("package", "trainer.python", python)
     assert problem.message == f"{python}: {words}"
@@ -56,20 +70,21 @@ def test_what_ranks_here_would_lack_is_refused(tmp_path, installed, layout, word
     ("installed", "layout", "override"),
     [
         ({"megatron_core": "0.16.1"}, MATH, GPU),
+        ({"megatron_core": "0.16.1", "apex": "0.1"}, SEQUENCE, GPU),
         ({"megatron_core": "0.16.4", "transformer_engine": "2.10.0"}, FLASH, GPU),
         ({}, Layout(), GPU),
         ({}, MATH, "launcher={kind: slurm}"),  # only a job can tell what its nodes have
     ],
 )
 def test_what_is_there_not_needed_or_elsewhere_is_not_refused(tmp_path, installed, layout, override):
-    require_engine_packages(search(tmp_path, python_with(tmp_path, **installed), override), [layout])
+    require_engine_packages(search(tmp_path, python_with(tmp_path, **installed), override), trained(layout))
 
 
 def test_a_python_that_does_not_answer_is_left_to_the_ranks(tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexit 1\n")
     python.chmod(0o755)
-    require_engine_packages(search(tmp_path, str(python)), [MATH])
+    require_engine_packages(search(tmp_path, str(python)), trained(MATH))
 
 
 @pytest.mark.slow

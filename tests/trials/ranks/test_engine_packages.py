@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import configparser
+from dataclasses import replace
 
 import pytest
 
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.layout import Layout
 from tests.sources import ROOT
+from tests.trials.train.trial_processes import make_spec
+from trials.diagnostics.parity_cases import SHAPES
 from trials.ranks.engine_packages import (
+    APEX,
     PACKAGES,
     TRANSFORMER_ENGINE,
     VERIFIED,
@@ -18,12 +22,16 @@ from trials.ranks.engine_packages import (
     package_faults,
     require_packages,
 )
+from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure, reason_of
-from trials.train.engines.imports import import_training
+from trials.train.program import require_runnable
 from trials.trial import FailureReason
 
 MATH, FLASH = (Layout(engine=MEGATRON_CORE, precision="bf16", attention_kernel=kernel) for kernel in ("math", "flash"))
-WELL = {MEGATRON_CORE: "0.16.1", TRANSFORMER_ENGINE: "2.9.0"}
+GPT2, LLAMA = SHAPES["gpt2"], SHAPES["llama"]
+GPU = "a100-80gb"
+WELL = {MEGATRON_CORE: "0.16.1", TRANSFORMER_ENGINE: "2.9.0", APEX: None}
+NOTHING = dict.fromkeys(PACKAGES)
 
 
 @pytest.mark.parametrize(
@@ -49,26 +57,49 @@ def test_a_release_of_the_range_is_verified_and_nothing_else(version, is_in):
 
 
 @pytest.mark.parametrize(
-    ("layout", "installed", "expected"),
+    ("layout", "accelerator", "installed", "expected"),
     [
-        (MATH, WELL, []),
-        (FLASH, WELL, []),
-        (MATH, {**WELL, TRANSFORMER_ENGINE: None}, []),
-        (MATH, {**WELL, MEGATRON_CORE: None}, ["megatron-core is not installed"]),
-        (MATH, {**WELL, MEGATRON_CORE: "0.15.3"}, ["megatron-core 0.15.3 is installed"]),
-        (MATH, {**WELL, MEGATRON_CORE: "0.17.0"}, ["megatron-core 0.17.0 is installed"]),
-        (FLASH, {**WELL, TRANSFORMER_ENGINE: None}, ["transformer-engine is not installed"]),
-        (
-            FLASH,
-            dict.fromkeys(PACKAGES),
-            ["megatron-core is not installed", "transformer-engine is not installed"],
-        ),
-        (Layout(), dict.fromkeys(PACKAGES), []),
-        (Layout(engine="deepspeed", attention_kernel="flash"), dict.fromkeys(PACKAGES), []),
+        (MATH, GPU, WELL, []),
+        (FLASH, GPU, WELL, []),
+        (MATH, GPU, {**WELL, TRANSFORMER_ENGINE: None}, []),
+        (MATH, "cpu", {**WELL, MEGATRON_CORE: None}, ["megatron-core is not installed"]),
+        (MATH, GPU, {**WELL, MEGATRON_CORE: "0.15.3"}, ["megatron-core 0.15.3 is installed"]),
+        (MATH, GPU, {**WELL, MEGATRON_CORE: "0.17.0"}, ["megatron-core 0.17.0 is installed"]),
+        (FLASH, GPU, {**WELL, TRANSFORMER_ENGINE: None}, ["transformer-engine is not installed"]),
+        (FLASH, GPU, NOTHING, ["megatron-core is not installed", "transformer-engine is not installed"]),
+        (Layout(), GPU, NOTHING, []),
+        (Layout(engine="deepspeed", attention_kernel="flash"), GPU, NOTHING, []),
     ],
 )
-def test_what_a_layout_lacks_is_named(layout, installed, expected):
-    assert [fault.message for fault in package_faults(layout, installed)] == expected
+def test_what_a_layout_lacks_is_named(layout, accelerator, installed, expected):
+    assert [fault.message for fault in package_faults(layout, GPT2, accelerator, installed)] == expected
+
+
+@pytest.mark.bad_input(54)
+@pytest.mark.parametrize(
+    ("model", "accelerator", "transformer_engine", "apex", "is_refused"),
+    [
+        (GPT2, GPU, None, None, True),
+        (LLAMA, GPU, None, None, True),
+        (GPT2, GPU, None, "0.1", False),
+        (LLAMA, GPU, None, "0.1", True),
+        (LLAMA, GPU, "2.9.0", None, False),
+        (LLAMA, "cpu", None, None, False),  # cpu_device stands in for the norm
+    ],
+)
+def test_sequence_parallelism_needs_layers_whose_norm_supports_it(
+    model, accelerator, transformer_engine, apex, is_refused
+):
+    installed = {**WELL, TRANSFORMER_ENGINE: transformer_engine, APEX: apex}
+    layout = replace(MATH, tensor_parallel=2, sequence_parallel=True)
+    found = [str(fault) for fault in package_faults(layout, model, accelerator, installed)]
+    words = (
+        f"sequence_parallel is true with norm {model.norm}, and transformer-engine is not installed: engine"
+        " megatron-core needs Transformer Engine's layers for sequence_parallel, or Apex's norm for layernorm; pip"
+        " install 'transformer-engine[pytorch]>=2.9,<2.12', or set sequence_parallel to false"
+    )
+    assert found == ([words] if is_refused else [])
+    assert list(package_faults(MATH, model, accelerator, installed)) == []
 
 
 def test_what_is_installed_with_parlay_is_what_was_verified():
@@ -81,10 +112,10 @@ def test_what_is_installed_with_parlay_is_what_was_verified():
 
 
 @pytest.mark.bad_input(54)
-def test_a_rank_ends_with_what_it_lacks_before_it_imports_the_engine(tmp_path, monkeypatch):
+def test_a_rank_ends_with_what_it_lacks_before_it_imports_anything(tmp_path, monkeypatch):
     monkeypatch.setattr("trials.ranks.engine_packages.package_version", {**WELL, MEGATRON_CORE: "0.15.3"}.get)
     with pytest.raises(TrialFailure) as ended:
-        import_training(MATH)
+        require_runnable(make_spec(MATH), RankEnvironment(rank=0, world_size=1, local_rank=0))
     assert reason_of(ended.value, tmp_path) is FailureReason.SCRIPT_ERROR
     assert str(ended.value) == (
         "megatron-core 0.15.3 is installed: engine megatron-core was verified with megatron-core>=0.16.1,<0.17; pip"
@@ -94,5 +125,5 @@ def test_a_rank_ends_with_what_it_lacks_before_it_imports_the_engine(tmp_path, m
 
 def test_a_rank_with_all_that_its_layout_needs_goes_on(monkeypatch):
     monkeypatch.setattr("trials.ranks.engine_packages.package_version", WELL.get)
-    require_packages(FLASH)
+    require_packages(replace(make_spec(FLASH), accelerator=GPU))
     assert installed_packages() == WELL

@@ -13,13 +13,10 @@ from importlib import import_module
 
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.layout import Layout
-from trials.ranks.engine_packages import require_packages
 
 
 def import_training(layout: Layout) -> None:
-    """Import what a training of this layout needs, and nothing else; TrialFailure where a package of its engine is
-    missing or of an unverified version."""
-    require_packages(layout)
+    """Import what a training of this layout needs, and nothing else."""
     _import_engine(layout)
     for name in torch_modules(layout):
         _import_if_there(name)

@@ -14,8 +14,11 @@ from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 from tests.orchestrator.diagnostics.doctor.test_node_findings import one_changed, probe
 
 CORE, ENGINE = "megatron_core", "transformer_engine"
-WELL = {"megatron-core": "0.16.1", "transformer-engine": "2.9.0"}
-GPU, FLASH = "cluster.accelerator=a100-80gb", "space={attention_kernel: [math, flash], engine: megatron-core}"
+WELL = {"megatron-core": "0.16.1", "transformer-engine": "2.9.0", "apex": None}
+GPU, FLASH = (
+    "cluster.accelerator=a100-80gb",
+    "space={attention_kernel: [math, flash], engine: megatron-core, precision: bf16}",
+)
 
 
 def spec_of(folder: Path, *changes: str, engine: str = "megatron-core") -> SearchSpec:
@@ -39,14 +42,14 @@ def spec_of(folder: Path, *changes: str, engine: str = "megatron-core") -> Searc
     ],
 )
 def test_what_is_installed_is_compared_with_what_was_verified(tmp_path, core, engine, changes, expected):
-    installed = {"megatron-core": core, "transformer-engine": engine}
+    installed = {**WELL, "megatron-core": core, "transformer-engine": engine}
     found = list(package_findings(installed, "/opt/python", spec_of(tmp_path, *changes)))
     assert [(finding.name, finding.level) for finding in found] == expected
     assert all("megatron-core" in finding.message for finding in found)
 
 
 def test_a_search_without_the_engine_has_no_finding(tmp_path):
-    installed = dict.fromkeys(("megatron-core", "transformer-engine"))
+    installed = dict.fromkeys(WELL)
     assert list(package_findings(installed, "/opt/python", spec_of(tmp_path, engine="torch"))) == []
     assert list(node_package_findings(probe().ranks, spec_of(tmp_path, engine="torch"))) == []
 
