@@ -83,9 +83,12 @@ def package_faults(layout: Layout, model: ModelShape, accelerator: str, installe
         yield fault
 
 
-def takes_transformer_engine(is_installed: bool) -> bool:
-    """True where the layers on a GPU are Transformer Engine's, else they are megatron-core's local ones."""
-    return is_installed
+def takes_transformer_engine(layout: Layout, is_installed: bool) -> bool:
+    """True where the layers on a GPU are Transformer Engine's, else they are megatron-core's local ones.
+
+    Transformer Engine multiplies fp32 matrices as TF32 (transformer_engine/common/gemm/cublaslt_gemm.cu, 2.9 to 2.11).
+    """
+    return is_installed and layout.precision != "fp32"
 
 
 def require_packages(spec: TrialSpec) -> None:
@@ -123,14 +126,18 @@ def _norm_fault(layout: Layout, model: ModelShape, installed: Installed) -> Pack
     """Fault of the local layers' norm: torch's, which refuses sequence parallelism (megatron-core 0.16.1,
     megatron/core/transformer/torch_norm.py), unless Apex is installed, which has no RMS norm there
     (megatron/core/models/backends.py)."""
+    found = installed[TRANSFORMER_ENGINE]
     has_apex_norm = installed[APEX] is not None and model.norm == "layernorm"
-    if takes_transformer_engine(installed[TRANSFORMER_ENGINE] is not None) or has_apex_norm:
+    if takes_transformer_engine(layout, found is not None) or has_apex_norm:
         return None
+    is_fp32 = layout.precision == "fp32"
     return PackageFault(
         TRANSFORMER_ENGINE,
-        f"sequence_parallel is true with norm {model.norm}, and {_format(TRANSFORMER_ENGINE, None)}",
-        f"engine {MEGATRON_CORE} needs Transformer Engine's layers for sequence_parallel, or Apex's norm for layernorm",
-        f"{_INSTALL_TRANSFORMER_ENGINE}, or set sequence_parallel to false",
+        f"sequence_parallel is true with norm {model.norm} and precision {layout.precision}, and"
+        f" {_format(TRANSFORMER_ENGINE, found)}",
+        f"engine {MEGATRON_CORE} needs Transformer Engine's layers for sequence_parallel, or Apex's norm for layernorm,"
+        " and takes Transformer Engine's layers for bf16 and fp16 only",
+        f"{'set precision to bf16' if is_fp32 else _INSTALL_TRANSFORMER_ENGINE}, or set sequence_parallel to false",
     )
 
 

@@ -115,7 +115,7 @@ def engine_configs(spec: TrialSpec) -> dict[str, Any]:
     weights = WeightSource(spec.seed, torch.device("cpu"))
     training = TrainingConfig(spec.model, spec.layout, weights, OptimizerConfig())
     return {
-        "transformer": transformer_config(training, has_transformer_engine=False),
+        "transformer": transformer_config(training, has_te_layers=False),
         "ddp": ddp_config(spec.layout),
         "optimizer": optimizer_config(training),
     }

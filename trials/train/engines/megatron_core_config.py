@@ -28,7 +28,7 @@ _DEFAULT_BUCKET_PARAMETERS = 40_000_000
 _DEFAULT_BUCKET_PARAMETERS_PER_RANK = 1_000_000
 
 
-def transformer_config(training: TrainingConfig, has_transformer_engine: bool) -> TransformerConfig:
+def transformer_config(training: TrainingConfig, has_te_layers: bool) -> TransformerConfig:
     """Configuration of the model and its schedule; fused kernels only where there is one for the device."""
     layout, model, dtype = training.layout, training.model, training.dtype
     is_interleaved = layout.virtual_pipeline_stages > 1
@@ -61,7 +61,7 @@ def transformer_config(training: TrainingConfig, has_transformer_engine: bool) -
         deallocate_pipeline_outputs=True,
         **_activation(model),
         **_recomputation(layout),
-        **_fusions(training.device, has_transformer_engine),
+        **_fusions(training.device, has_te_layers),
     )
 
 
@@ -133,7 +133,7 @@ def _recomputation(layout: Layout) -> dict[str, Any]:
     }
 
 
-def _fusions(device: torch.device, has_transformer_engine: bool) -> dict[str, Any]:
+def _fusions(device: torch.device, has_te_layers: bool) -> dict[str, Any]:
     """Megatron-LM's fused kernels, on a GPU; those of its own CUDA code only where that is installed."""
     on_gpu = device.type == "cuda"
     return {
@@ -141,6 +141,6 @@ def _fusions(device: torch.device, has_transformer_engine: bool) -> dict[str, An
         "masked_softmax_fusion": on_gpu and find_spec("scaled_upper_triang_masked_softmax_cuda") is not None,
         # By Apex also where the layers are Transformer Engine's: the head is always megatron-core's own.
         "gradient_accumulation_fusion": on_gpu and find_spec("fused_weight_gradient_mlp_cuda") is not None,
-        "apply_rope_fusion": has_transformer_engine,
-        "persist_layer_norm": has_transformer_engine,
+        "apply_rope_fusion": has_te_layers,
+        "persist_layer_norm": has_te_layers,
     }

@@ -6,13 +6,13 @@ Written for megatron-core 0.16.1. The steps are those of Megatron-LM megatron/tr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
 from megatron.core.models.gpt.gpt_layer_specs import (
+    HAVE_TE,
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
@@ -26,9 +26,11 @@ from megatron.core.tensor_parallel import (
     set_defaults_if_not_set_tensor_model_parallel_attributes,
 )
 from megatron.core.transformer.module import Float16Module, param_is_not_shared
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch import nn
 
 from search_spaces.layouts.layout import Layout
+from trials.ranks.engine_packages import takes_transformer_engine
 from trials.train.data import Batch
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.megatron_core_config import ddp_config, optimizer_config, transformer_config
@@ -41,11 +43,6 @@ ORDERS = {"tp-dp-pp": "tp-cp-ep-dp-pp", "tp-pp-dp": "tp-cp-ep-pp-dp"}
 
 MicroBatch = tuple[torch.Tensor, torch.Tensor]
 """Token ids, and the ids that follow them."""
-
-
-def has_transformer_engine(device: torch.device) -> bool:
-    """True where the layers are Transformer Engine's; else they are megatron-core's local ones, as on every CPU."""
-    return device.type == "cuda" and find_spec("transformer_engine") is not None
 
 
 class Chunk(GPTModel):
@@ -68,9 +65,12 @@ class MegatronCoreEngine(Engine):
         self._training = training
         layout = training.layout
         _initialize_groups(layout, training.weights.seed)
-        self._config = transformer_config(training, has_transformer_engine(training.device))
+        on_gpu = training.device.type == "cuda"
+        has_te_layers = on_gpu and takes_transformer_engine(layout, HAVE_TE)
+        self._config = transformer_config(training, has_te_layers)
+        layers = _layers(self._config, has_te_layers, training.model.num_layers // training.num_chunks)
         chunks = range(layout.virtual_pipeline_stages)
-        self.chunks = tuple(_build_chunk(self._config, training, world, index) for index in chunks)
+        self.chunks = tuple(_build_chunk(self._config, layers, training, world, index) for index in chunks)
         wrapped = [self._in_its_precision(chunk) for chunk in self.chunks]
         # Later chunks have one bucket each, since the backward pass of the others overlaps with their reduction.
         self._models = [
@@ -157,13 +157,13 @@ def _virtual_stages(layout: Layout) -> int | None:
     return layout.virtual_pipeline_stages if layout.virtual_pipeline_stages > 1 else None
 
 
-def _build_chunk(config: Any, training: TrainingConfig, world: World, index: int) -> Chunk:
+def _build_chunk(config: Any, layers: Any, training: TrainingConfig, world: World, index: int) -> Chunk:
     """The rank's chunk of this index, with its initial weights, on the device."""
     model, layout = training.model, training.layout
     in_pipeline = index * layout.pipeline_parallel + world.coordinates["pp"]
     chunk = Chunk(
         config,
-        _layer_spec(config, training.device),
+        layers,
         vocab_size=model.vocab_size,
         max_sequence_length=model.seq_length,
         pre_process=in_pipeline == 0,
@@ -180,10 +180,13 @@ def _build_chunk(config: Any, training: TrainingConfig, world: World, index: int
     return chunk.to(training.device)
 
 
-def _layer_spec(config: Any, device: torch.device) -> Any:
-    if has_transformer_engine(device):
+def _layers(config: Any, has_te_layers: bool, num_layers: int) -> Any:
+    """Specification of a chunk's layers and of the final norm."""
+    if has_te_layers:
         return get_gpt_layer_with_transformer_engine_spec()
-    return get_gpt_layer_local_spec(normalization=config.normalization)
+    layer = get_gpt_layer_local_spec(normalization=config.normalization)
+    # The final norm would be Transformer Engine's or Apex's where installed, and Apex's is no RMS norm.
+    return TransformerBlockSubmodules([layer] * num_layers, layer.submodules.input_layernorm)
 
 
 def _forward_step(batches: Iterator[MicroBatch], model: nn.Module) -> tuple[torch.Tensor, Any]:
