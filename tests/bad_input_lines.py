@@ -116,7 +116,7 @@ BAD_INPUTS = {
     ),
     54: Line(
         "a megatron-core that is missing or not of the verified versions, no Transformer Engine for flash attention or"
-        " sequence parallelism, a"
+        " sequence parallelism, no flash-attn that it takes, a"
         " shape that megatron-core cannot build",
         "refused before the launch where ranks run on this machine, and by each rank; `parlay doctor` looks on the"
         " nodes",

@@ -20,8 +20,9 @@ Installed = Mapping[str, str | None]
 """Version of each package of `PACKAGES`; None where it is not installed."""
 
 TRANSFORMER_ENGINE = "transformer-engine"
+FLASH_ATTENTION = "flash-attn"
 APEX = "apex"
-PACKAGES = (MEGATRON_CORE, TRANSFORMER_ENGINE, APEX)
+PACKAGES = (MEGATRON_CORE, TRANSFORMER_ENGINE, FLASH_ATTENTION, APEX)
 
 _VERSION = re.compile(r"(\d+(?:\.\d+)*)(?:\.post\d+)?(\.?(?:a|b|rc|dev)\d*)?")
 
@@ -77,7 +78,7 @@ def package_faults(layout: Layout, model: ModelShape, accelerator: str, installe
         yield fault
     if accelerator == "cpu":
         return
-    if layout.attention_kernel == "flash" and (fault := _flash_fault(installed[TRANSFORMER_ENGINE])):
+    if layout.attention_kernel == "flash" and (fault := _flash_fault(installed)):
         yield fault
     if layout.sequence_parallel and (fault := _norm_fault(layout, model, installed)):
         yield fault
@@ -110,16 +111,37 @@ def _core_fault(found: str | None) -> PackageFault | None:
     )
 
 
-def _flash_fault(found: str | None) -> PackageFault | None:
-    declared = VERIFIED[TRANSFORMER_ENGINE]
-    if found is not None and found in declared:
+def _flash_fault(installed: Installed) -> PackageFault | None:
+    """Fault of flash attention: with AttnBackend.flash megatron-core switches cuDNN's attention off in Transformer
+    Engine (megatron/core/models/common/language_module/language_module.py), so that it needs the package flash-attn."""
+    found, declared = installed[TRANSFORMER_ENGINE], VERIFIED[TRANSFORMER_ENGINE]
+    if found is None or found not in declared:
+        return PackageFault(
+            TRANSFORMER_ENGINE,
+            _format(TRANSFORMER_ENGINE, found),
+            f"attention_kernel flash of engine {MEGATRON_CORE} is that of Transformer Engine{declared}",
+            f"{_INSTALL_TRANSFORMER_ENGINE}, or set attention_kernel to math",
+        )
+    kernels, supported = installed[FLASH_ATTENTION], flash_attention_range(found)
+    if kernels is not None and kernels in supported:
         return None
     return PackageFault(
-        TRANSFORMER_ENGINE,
-        _format(TRANSFORMER_ENGINE, found),
-        f"attention_kernel flash of engine {MEGATRON_CORE} is that of Transformer Engine{declared}",
-        f"{_INSTALL_TRANSFORMER_ENGINE}, or set attention_kernel to math",
+        FLASH_ATTENTION,
+        _format(FLASH_ATTENTION, kernels),
+        f"attention_kernel flash of engine {MEGATRON_CORE} with Transformer Engine {found} is that of"
+        f" {FLASH_ATTENTION}{supported}",
+        f"pip install --no-build-isolation '{FLASH_ATTENTION}{supported}', or set attention_kernel to math",
     )
+
+
+def flash_attention_range(transformer_engine: str) -> VersionRange:
+    """Releases of flash-attn that this release of Transformer Engine takes on every GPU.
+
+    transformer_engine/pytorch/attention/dot_product_attention/utils.py, FlashAttentionUtils, of 2.9 to 2.11. It takes
+    2.1.1 to 2.7.2 too, on GPUs before Blackwell.
+    """
+    is_oldest = transformer_engine in VersionRange("2.9", "2.10")
+    return VersionRange("2.7.3", "2.8.2" if is_oldest else "2.8.4")
 
 
 def _norm_fault(layout: Layout, model: ModelShape, installed: Installed) -> PackageFault | None:

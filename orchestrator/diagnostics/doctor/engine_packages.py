@@ -12,9 +12,9 @@ from search_spaces.engines import MEGATRON_CORE, PARLAY
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from trials.diagnostics.node_probe import RankProbe
-from trials.ranks.engine_packages import TRANSFORMER_ENGINE, VERIFIED, Installed, package_faults
+from trials.ranks.engine_packages import FLASH_ATTENTION, TRANSFORMER_ENGINE, VERIFIED, Installed, package_faults
 
-_NAMES = {MEGATRON_CORE: "megatron_core", TRANSFORMER_ENGINE: "transformer_engine"}
+_NAMES = {MEGATRON_CORE: "megatron_core", TRANSFORMER_ENGINE: "transformer_engine", FLASH_ATTENTION: "flash_attn"}
 
 
 def engines_of_search(spec: SearchSpec) -> set[str]:

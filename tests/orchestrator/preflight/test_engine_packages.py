@@ -71,7 +71,7 @@ def test_what_ranks_here_would_lack_is_refused(tmp_path, installed, layout, word
     [
         ({"megatron_core": "0.16.1"}, MATH, GPU),
         ({"megatron_core": "0.16.1", "apex": "0.1"}, SEQUENCE, GPU),
-        ({"megatron_core": "0.16.4", "transformer_engine": "2.10.0"}, FLASH, GPU),
+        ({"megatron_core": "0.16.4", "transformer_engine": "2.10.0", "flash_attn": "2.8.3"}, FLASH, GPU),
         ({}, Layout(), GPU),
         ({}, MATH, "launcher={kind: slurm}"),  # only a job can tell what its nodes have
     ],

@@ -64,6 +64,24 @@ def test_what_an_engine_does_not_run_is_refused_by_name(engine, fields, rule):
     assert broken(engine=engine, **fields) == [f"{engine}.{rule}"]
 
 
+@pytest.mark.bad_input(54)
+@pytest.mark.parametrize(
+    ("engine", "head_size", "is_refused"),
+    [
+        ("megatron-core", 256, False),
+        ("megatron-core", 80, False),
+        ("megatron-core", 84, True),
+        ("megatron-core", 264, True),
+        ("torch", 84, False),
+    ],
+)
+def test_heads_for_which_megatron_core_has_no_flash_kernel_are_refused(engine, head_size, is_refused):
+    model = replace(MODEL, hidden_size=4 * head_size)
+    found = broken(model, engine=engine, precision="bf16", attention_kernel="flash")
+    assert found == (["megatron-core.flash_head_size"] if is_refused else [])
+    assert broken(model, engine=engine, precision="bf16") == []
+
+
 @pytest.mark.parametrize("engine", ["torch", "deepspeed"])
 def test_llama_like_models_are_run_and_rotary_positions_turn_pairs(engine):
     assert broken(replace(MODEL, **LLAMA), engine=engine) == []

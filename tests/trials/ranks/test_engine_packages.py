@@ -14,6 +14,7 @@ from tests.trials.train.trial_processes import make_spec
 from trials.diagnostics.parity_cases import SHAPES
 from trials.ranks.engine_packages import (
     APEX,
+    FLASH_ATTENTION,
     PACKAGES,
     TRANSFORMER_ENGINE,
     VERIFIED,
@@ -31,7 +32,7 @@ from trials.trial import FailureReason
 MATH, FLASH = (Layout(engine=MEGATRON_CORE, precision="bf16", attention_kernel=kernel) for kernel in ("math", "flash"))
 GPT2, LLAMA = SHAPES["gpt2"], SHAPES["llama"]
 GPU = "a100-80gb"
-WELL = {MEGATRON_CORE: "0.16.1", TRANSFORMER_ENGINE: "2.9.0", APEX: None}
+WELL = {MEGATRON_CORE: "0.16.1", TRANSFORMER_ENGINE: "2.9.0", FLASH_ATTENTION: "2.8.1", APEX: None}
 NOTHING = dict.fromkeys(PACKAGES)
 
 
@@ -67,6 +68,11 @@ def test_a_release_of_the_range_is_verified_and_nothing_else(version, is_in):
         (MATH, GPU, {**WELL, MEGATRON_CORE: "0.15.3"}, ["megatron-core 0.15.3 is installed"]),
         (MATH, GPU, {**WELL, MEGATRON_CORE: "0.17.0"}, ["megatron-core 0.17.0 is installed"]),
         (FLASH, GPU, {**WELL, TRANSFORMER_ENGINE: None}, ["transformer-engine is not installed"]),
+        (FLASH, GPU, {**WELL, FLASH_ATTENTION: None}, ["flash-attn is not installed"]),
+        (FLASH, GPU, {**WELL, FLASH_ATTENTION: "2.6.3"}, ["flash-attn 2.6.3 is installed"]),
+        (FLASH, GPU, {**WELL, FLASH_ATTENTION: "2.7.4.post1"}, []),
+        (FLASH, GPU, {**WELL, FLASH_ATTENTION: "2.8.3"}, ["flash-attn 2.8.3 is installed"]),
+        (FLASH, GPU, {**WELL, TRANSFORMER_ENGINE: "2.11.0", FLASH_ATTENTION: "2.8.3"}, []),
         (FLASH, GPU, NOTHING, ["megatron-core is not installed", "transformer-engine is not installed"]),
         (Layout(), GPU, NOTHING, []),
         (Layout(engine="deepspeed", attention_kernel="flash"), GPU, NOTHING, []),

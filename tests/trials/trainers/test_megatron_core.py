@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ from benchmarks.export_cases import Case, export_cases
 from benchmarks.export_meanings import differences, of_megatron_lm
 from benchmarks.real_configs import fields_of, transformer_engine_stubbed
 from search_spaces.engines import MEGATRON_CORE
+from search_spaces.layouts.layout import Layout
 from search_spaces.rules.check import engine_violations
 from tests.orchestrator.recipe.export_readers import words_of
 from tests.trials.train.parity import needs_megatron
+from tests.trials.train.trial_processes import make_spec
 from tests.trials.trainers.core_configs import core_configs
 from trials.trial import TrialSpec
 
@@ -119,6 +122,20 @@ def engine_configs(spec: TrialSpec) -> dict[str, Any]:
         "ddp": ddp_config(spec.layout),
         "optimizer": optimizer_config(training),
     }
+
+
+@pytest.mark.parametrize(("kernel", "flash", "unfused"), [("flash", "1", "0"), ("math", "0", "1")])
+def test_megatron_core_leaves_transformer_engine_one_kernel_of_attention(monkeypatch, kernel, flash, unfused):
+    from megatron.core.models.common.language_module.language_module import LanguageModule
+
+    layout = Layout(engine=MEGATRON_CORE, precision="bf16", attention_kernel=kernel)
+    config = engine_configs(make_spec(layout))["transformer"]
+    for name in ("FLASH", "FUSED", "UNFUSED"):
+        monkeypatch.setenv(f"NVTE_{name}_ATTN", "to be restored")
+        monkeypatch.delenv(f"NVTE_{name}_ATTN")
+    LanguageModule._set_attention_backend(SimpleNamespace(config=config))
+    found = {name: os.environ[f"NVTE_{name}_ATTN"] for name in ("FLASH", "FUSED", "UNFUSED")}
+    assert found == {"FLASH": flash, "FUSED": "0", "UNFUSED": unfused}
 
 
 @pytest.mark.processes

@@ -14,7 +14,7 @@ from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 from tests.orchestrator.diagnostics.doctor.test_node_findings import one_changed, probe
 
 CORE, ENGINE = "megatron_core", "transformer_engine"
-WELL = {"megatron-core": "0.16.1", "transformer-engine": "2.9.0", "apex": None}
+WELL = {"megatron-core": "0.16.1", "transformer-engine": "2.9.0", "flash-attn": None, "apex": None}
 GPU, FLASH = (
     "cluster.accelerator=a100-80gb",
     "space={attention_kernel: [math, flash], engine: megatron-core, precision: bf16}",
@@ -38,6 +38,7 @@ def spec_of(folder: Path, *changes: str, engine: str = "megatron-core") -> Searc
         ("0.16.1", "2.12.0", (GPU,), [(CORE, Level.OK), (ENGINE, Level.WARNING)]),
         ("0.16.1", None, (GPU,), [(CORE, Level.OK), (ENGINE, Level.NOTE)]),
         ("0.16.1", None, (GPU, FLASH), [(ENGINE, Level.ERROR), (CORE, Level.OK)]),
+        ("0.16.1", "2.10.0", (GPU, FLASH), [("flash_attn", Level.ERROR), (CORE, Level.OK), (ENGINE, Level.OK)]),
         ("0.16.1", None, (FLASH,), [(CORE, Level.OK)]),  # the rules reject flash attention on a CPU
     ],
 )
