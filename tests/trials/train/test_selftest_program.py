@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trials.train.selftest.program import require_untouched_devices
+from trials.train.selftest.program import importable_before_forks, require_untouched_devices
 
 pytestmark = pytest.mark.processes
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "imported"), [("cpu", {"deepspeed", "megatron-core"}), ("h100", {"deepspeed"})]
+)
+def test_what_asks_for_a_device_while_it_is_imported_is_left_to_the_children(accelerator, imported):
+    assert importable_before_forks({"deepspeed", "megatron-core"}, accelerator) == imported
 
 
 def test_devices_that_nobody_touched_may_be_used_by_children():

@@ -1,6 +1,6 @@
 """`python -m trials.train.selftest SPEC_PATH`: all cases in one world of ranks, each in processes of its own.
 
-Every rank is a supervisor that imports torch and the engines once and then forks for each case it takes part in, so
+Every rank is a supervisor that imports torch and most engines once and then forks for each case it takes part in, so
 that a case that hangs, dies or leaks affects only itself. It never touches a device, so that its children may. Ranks
 synchronise by files in the shared folder: `cases/000/ended-00003.json` has the exit of a rank's part, and
 `cases/000/result.json`, by rank 0, lets all continue.
@@ -61,13 +61,22 @@ def main(arguments: Sequence[str]) -> NoReturn:
         engines = {"deepspeed", *(case.layout.engine for case in cases)}
         for engine in engines:
             prepare_process(replace(spec, layout=replace(spec.layout, engine=engine)), os.environ)
-        _import_engines(engines)
+        _import_engines(importable_before_forks(engines, spec.accelerator))
         if spec.accelerator != "cpu":
             require_untouched_devices()
         exit_at_once(0 if Supervisor(spec, path.parent, env).run(cases) else 1)
     except BaseException:
         traceback.print_exc()
         exit_at_once(1)
+
+
+def importable_before_forks(engines: Set[str], accelerator: str) -> Set[str]:
+    """Engines that the supervisor imports; the children import the others.
+
+    With megatron-core on a GPU comes Transformer Engine, which asks CUDA for the device while it is imported where
+    flash-attn is installed (transformer_engine/pytorch/attention/dot_product_attention/backends.py).
+    """
+    return engines if accelerator == "cpu" else engines - {MEGATRON_CORE}
 
 
 def _import_engines(engines: Set[str]) -> None:
