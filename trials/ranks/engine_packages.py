@@ -99,6 +99,17 @@ def require_packages(spec: TrialSpec) -> None:
         raise TrialFailure(FailureReason.SCRIPT_ERROR, str(fault))
 
 
+def require_imported(transformer_engine: str | None, is_imported: bool) -> None:
+    """TrialFailure where this version of Transformer Engine is installed and megatron-core could not import it: the
+    layers would be other ones than those that were promised."""
+    if transformer_engine is not None and not is_imported:
+        raise TrialFailure(
+            FailureReason.SCRIPT_ERROR,
+            f"{_format(TRANSFORMER_ENGINE, transformer_engine)}, but {MEGATRON_CORE} could not import it: python -c"
+            " 'import transformer_engine.pytorch' says why; install it anew, or uninstall it",
+        )
+
+
 def _core_fault(found: str | None) -> PackageFault | None:
     verified = VERIFIED[MEGATRON_CORE]
     if found is not None and found in verified:

@@ -21,6 +21,7 @@ from trials.ranks.engine_packages import (
     VersionRange,
     installed_packages,
     package_faults,
+    require_imported,
     require_packages,
     takes_transformer_engine,
 )
@@ -140,3 +141,14 @@ def test_a_rank_with_all_that_its_layout_needs_goes_on(monkeypatch):
     monkeypatch.setattr("trials.ranks.engine_packages.package_version", WELL.get)
     require_packages(replace(make_spec(FLASH), accelerator=GPU))
     assert installed_packages() == WELL
+
+
+@pytest.mark.bad_input(54)
+def test_a_transformer_engine_that_is_broken_ends_the_rank(tmp_path):
+    for installed, is_imported in ((None, False), ("2.9.0", True)):
+        require_imported(installed, is_imported)
+    with pytest.raises(
+        TrialFailure, match=r"transformer-engine 2.9.0 is installed, but megatron-core could not"
+    ) as ended:
+        require_imported("2.9.0", False)
+    assert reason_of(ended.value, tmp_path) is FailureReason.SCRIPT_ERROR

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
+from megatron.core.extensions.transformer_engine import HAVE_TE
 from megatron.core.models.gpt.gpt_layer_specs import (
-    HAVE_TE,
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
@@ -30,7 +30,8 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from torch import nn
 
 from search_spaces.layouts.layout import Layout
-from trials.ranks.engine_packages import takes_transformer_engine
+from trials.ranks.engine_packages import TRANSFORMER_ENGINE, require_imported, takes_transformer_engine
+from trials.ranks.software import package_version
 from trials.train.data import Batch
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.megatron_core_config import ddp_config, optimizer_config, transformer_config
@@ -66,6 +67,8 @@ class MegatronCoreEngine(Engine):
         layout = training.layout
         _initialize_groups(layout, training.weights.seed)
         on_gpu = training.device.type == "cuda"
+        if on_gpu:
+            require_imported(package_version(TRANSFORMER_ENGINE), HAVE_TE)
         has_te_layers = on_gpu and takes_transformer_engine(layout, HAVE_TE)
         self._config = transformer_config(training, has_te_layers)
         layers = _layers(self._config, has_te_layers, training.model.num_layers // training.num_chunks)
