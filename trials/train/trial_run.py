@@ -27,7 +27,7 @@ from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.device import Device, open_device, select_attention_kernel
 from trials.train.parallel.gather import RankCount, RankHost, barrier, gather_counts
 from trials.train.parallel.process_groups import join_world
-from trials.train.proof.fingerprint import fingerprint, probe_ms_by_rank
+from trials.train.proof.fingerprint import common_software, fingerprint, probe_ms_by_rank
 from trials.train.proof.host_memory import available_gib
 from trials.train.proof.layout_check import layout_proof, locate_ranks, samples_error
 from trials.trial import FailureReason, Flag, Outcome, TrialSpec
@@ -53,7 +53,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
         device.limit_memory(spec.measure.memory_limit_gib)
     engine = build_engine(_training_config(spec, device), world)
     device.reset_peak()
-    found = fingerprint(spec, device, rank_hosts, engine.chunks)
+    found = fingerprint(spec, device, rank_hosts, common_software(spec, device, engine.chunks))
     watcher = _incumbent_watcher(spec, folder, found) if env.rank == 0 else None
     data = training_data(spec, world.coordinates["dp"], device.torch_device)
     loop = TrainingLoop(spec, engine, data, device, report, startup, watcher)

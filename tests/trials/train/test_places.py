@@ -1,7 +1,8 @@
-"""Hosts of the ranks, and flags for a device that is slower than the others."""
+"""Hosts and software of the ranks, and flags for a device that is slower than the others."""
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -11,10 +12,12 @@ from search_spaces.layouts.layout import Layout
 from tests.trials.examples import OUTCOME
 from tests.trials.train.trial_processes import make_spec
 from trials.attempt_result import COMPARABLE
+from trials.ranks.failures import TrialFailure
 from trials.train.parallel.device import Device
 from trials.train.parallel.gather import RankHost
-from trials.train.proof.fingerprint import fingerprint
+from trials.train.proof.fingerprint import common_software, fingerprint, megatron_software, software_mix
 from trials.train.trial_run import flags_of
+from trials.trial import FailureReason
 
 CPU = Device(torch.device("cpu"))
 SPEC = make_spec(Layout(tensor_parallel=4))
@@ -78,8 +81,40 @@ def layers_of(module: str) -> torch.nn.Module:
 )
 def test_the_layers_that_megatron_core_took_are_asked_of_the_chunks(monkeypatch, module, layers):
     monkeypatch.setattr("trials.train.proof.fingerprint.package_version", {"transformer-engine": "2.9.0"}.get)
-    spec = make_spec(Layout(tensor_parallel=4, engine="megatron-core"))
-    found = fingerprint(spec, CPU, WELL, [layers_of(module)])
+    monkeypatch.setitem(sys.modules, "megatron.core", SimpleNamespace(__version__="0.16.2"))
+    found = megatron_software([layers_of(module)])
     assert found["megatron_layers"] == layers
-    assert found.get("transformer_engine") == ("2.9.0" if layers == "transformer_engine" else None)
-    assert "megatron_layers" not in fingerprint(SPEC, CPU, WELL, [layers_of(module)])
+    assert found["transformer_engine"] == ("2.9.0" if layers == "transformer_engine" else None)
+    assert found["megatron_core"] == "0.16.2"
+    assert fingerprint(SPEC, CPU, WELL, found).items() >= {"megatron_layers": layers, "megatron_core": "0.16.2"}.items()
+    assert "megatron_layers" not in fingerprint(SPEC, CPU, WELL)
+
+
+LOCAL = {"megatron_core": "0.16.1", "transformer_engine": None, "megatron_layers": "local"}
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (LOCAL, None),
+        ({**LOCAL, "megatron_core": "0.16.2"}, "megatron_core is 0.16.1 on rank 0, 2, 0.16.2 on rank 1"),
+        (
+            {**LOCAL, "transformer_engine": "2.9.0", "megatron_layers": "transformer_engine"},
+            "transformer_engine is unknown on rank 0, 2, 2.9.0 on rank 1; megatron_layers is local on rank 0, 2,"
+            " transformer_engine on rank 1",
+        ),
+    ],
+)
+def test_software_that_differs_between_ranks_is_named_with_its_ranks(second, words):
+    assert software_mix([LOCAL, second, LOCAL]) == words
+
+
+def test_ranks_with_different_layers_measure_nothing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "megatron.core", SimpleNamespace(__version__="0.16.1"))
+    other = {**LOCAL, "megatron_layers": "transformer_engine"}
+    monkeypatch.setattr("trials.train.proof.fingerprint.gather_json", lambda mine, device: [mine, other])
+    spec = make_spec(Layout(engine="megatron-core"))
+    with pytest.raises(TrialFailure, match="the ranks' software differs: megatron_layers is local on rank 0,") as ended:
+        common_software(spec, CPU, [layers_of("megatron.core.tensor_parallel")])
+    assert ended.value.reason is FailureReason.SCRIPT_ERROR
+    assert common_software(SPEC, CPU, []) == {}

@@ -6,7 +6,7 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,24 +14,25 @@ import torch
 from search_spaces.engines import MEGATRON_CORE
 from trials.measurement.protocol import slow_ranks
 from trials.ranks.engine_packages import TRANSFORMER_ENGINE
+from trials.ranks.failures import TrialFailure
 from trials.ranks.software import cpu_name, gpu_driver, package_version, speed_environment
 from trials.train.parallel.device import Device
-from trials.train.parallel.gather import RankHost
-from trials.trial import TrialSpec
+from trials.train.parallel.gather import RankHost, gather_json
+from trials.trial import FailureReason, TrialSpec
 
 
 def fingerprint(
-    spec: TrialSpec, device: Device, rank_hosts: Sequence[RankHost], chunks: Iterable[Any] = ()
+    spec: TrialSpec, device: Device, rank_hosts: Sequence[RankHost], software: Mapping[str, str | None] | None = None
 ) -> dict[str, Any]:
     """The fingerprint of rank 0's node, and all ranks' hosts (`rank_hosts`, in rank order); absent where unknown.
 
-    `chunks` are the model chunks that the engine has built.
+    `software` is that of `common_software`.
     """
     found = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "deepspeed": package_version("deepspeed") if spec.layout.engine == "deepspeed" else None,
-        **(megatron_software(chunks) if spec.layout.engine == MEGATRON_CORE else {}),
+        **(software or {}),
         "cuda": torch.version.cuda,
         "nccl": None if device.is_cpu else ".".join(map(str, torch.cuda.nccl.version())),
         "gpu_driver": None if device.is_cpu else gpu_driver(),
@@ -49,12 +50,35 @@ def fingerprint(
     return {name: value for name, value in found.items() if value is not None}
 
 
+def common_software(spec: TrialSpec, device: Device, chunks: Iterable[Any]) -> dict[str, str | None]:
+    """Versions and layers of engine megatron-core, from the model chunks that it has built; nothing for other engines.
+    Collective over the world. TrialFailure where they are not the same on all ranks."""
+    if spec.layout.engine != MEGATRON_CORE:
+        return {}
+    by_rank = gather_json(megatron_software(chunks), device.torch_device)
+    if found := software_mix(by_rank):
+        raise TrialFailure(FailureReason.SCRIPT_ERROR, f"the ranks' software differs: {found}")
+    return by_rank[0]
+
+
+def software_mix(by_rank: Sequence[Mapping[str, str | None]]) -> str | None:
+    """The fields in which ranks differ, each value with its ranks; None without one."""
+    fields = [name for name in by_rank[0] if len({software[name] for software in by_rank}) > 1]
+    return "; ".join(f"{name} is {_values_with_ranks([of[name] for of in by_rank])}" for name in fields) or None
+
+
+def _values_with_ranks(values: Sequence[str | None]) -> str:
+    ranks = {value: [str(rank) for rank, other in enumerate(values) if other == value] for value in values}
+    return ", ".join(f"{value or 'unknown'} on rank {', '.join(those)}" for value, those in ranks.items())
+
+
 def megatron_software(chunks: Iterable[Any]) -> dict[str, str | None]:
     """Versions that engine megatron-core runs on, and the layers that it took, as the chunks' modules show."""
     modules = [type(module) for chunk in chunks for module in chunk.modules()]
     is_taken = any(base.__module__.partition(".")[0] == _TRANSFORMER_ENGINE for m in modules for base in m.__mro__)
     return {
-        "megatron_core": package_version(MEGATRON_CORE),
+        # What is imported, which another folder on the path may hide from the installed packages.
+        "megatron_core": sys.modules["megatron.core"].__version__,
         "transformer_engine": package_version(TRANSFORMER_ENGINE) if is_taken else None,
         "megatron_layers": (_TRANSFORMER_ENGINE if is_taken else "local") if modules else None,
     }
