@@ -77,8 +77,14 @@ def prepare_process(spec: TrialSpec, environ: MutableMapping[str, str]) -> None:
     prepare_imports(spec.layout.engine, on_cpu=spec.accelerator == "cpu", environ=environ)
     if spec.num_nodes == 1:
         environ["GLOO_SOCKET_IFNAME"] = "lo"
-    if spec.layout.torch_compile and "TORCHINDUCTOR_CACHE_DIR" not in environ:
+    if compiles(spec) and "TORCHINDUCTOR_CACHE_DIR" not in environ:
         environ["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache_folder(Path(tempfile.gettempdir())))
+
+
+def compiles(spec: TrialSpec) -> bool:
+    """True where torch's compiler runs: with `torch_compile`, and for megatron-core's fused functions on a GPU
+    (megatron/core/jit.py)."""
+    return spec.layout.torch_compile or (spec.layout.engine == MEGATRON_CORE and spec.accelerator != "cpu")
 
 
 def prepare_imports(engine: str, on_cpu: bool, environ: MutableMapping[str, str]) -> None:

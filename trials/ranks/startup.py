@@ -19,8 +19,8 @@ class StartupPart(LowerStrEnum):
     BUILD = "build"
     """Model, optimizer and data. Of another trainer all that it does before its first step, imports included."""
     COMPILE = "compile"
-    """torch's compiler, by its own counters, up to the first measured step. Absent without `torch_compile`, and for
-    other trainers."""
+    """torch's compiler, by its own counters, up to the first measured step. Absent without `torch_compile`, but for
+    engine megatron-core on GPUs, and for other trainers."""
     FIRST_STEP = "first_step"
     """The first step, without `compile`."""
     WARMUP = "warmup"

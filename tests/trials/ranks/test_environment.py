@@ -4,13 +4,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
-from trials.ranks.environment import RankEnvironment, prepare_process, process_age_s
+from trials.ranks.environment import RankEnvironment, compiles, prepare_process, process_age_s
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
 SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_LOCALID": "2"}
@@ -89,3 +90,19 @@ def test_torch_compile_reads_its_cache_from_a_folder_that_nobody_else_could_make
     assert folder.stat().st_mode & 0o777 == 0o700
     prepare_process(make_spec(Layout()), plain := {})
     assert "TORCHINDUCTOR_CACHE_DIR" not in plain
+
+
+@pytest.mark.parametrize(
+    ("layout", "accelerator", "is_so"),
+    [
+        (Layout(torch_compile=True), "cpu", True),
+        (Layout(engine="megatron-core"), "h100", True),
+        (Layout(engine="megatron-core"), "cpu", False),
+        (Layout(), "h100", False),
+    ],
+)
+def test_the_compiler_runs_where_it_is_asked_for_and_for_megatron_core_on_a_gpu(layout, accelerator, is_so):
+    spec = replace(make_spec(layout), accelerator=accelerator)
+    assert compiles(spec) == is_so
+    prepare_process(spec, environ := {})
+    assert ("TORCHINDUCTOR_CACHE_DIR" in environ) == is_so

@@ -12,7 +12,7 @@ from trials.measurement.metrics import throughput_bound
 from trials.measurement.protocol import Measurement, StepPlan, StopReason, TwoPointExtrapolation, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 from trials.ranks.allocator import STEPS_PER_TRIM, trim_heap
-from trials.ranks.environment import process_age_s
+from trials.ranks.environment import compiles, process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
 from trials.ranks.startup import Startup, StartupPart
@@ -162,7 +162,7 @@ class TrainingLoop:
             self._report.enter(StepPhase.MEASURED)
 
     def _compile_s(self) -> float | None:
-        return compile_s() if self._spec.layout.torch_compile else None
+        return compile_s() if compiles(self._spec) else None
 
     def _too_few_steps(self) -> str:
         rules, done = self._spec.measure, len(self.measurement.measured_times_s)
