@@ -46,7 +46,7 @@ class RecipeSource:
     @cached_property
     def exports(self) -> list[Export]:
         """The layout for every trainer."""
-        return exports(self.spec, self.python)
+        return exports(self.spec, self.python, self.fingerprint)
 
     @property
     def python(self) -> str:

@@ -73,9 +73,11 @@ class Export:
         }
 
 
-def exports(spec: TrialSpec, python: str) -> list[Export]:
-    """The layout for every trainer, first the one that measured it with the interpreter `python`."""
-    made = [_export(trainer.export, spec) for trainer in TRAINERS.values() if trainer.export is not None]
+def exports(spec: TrialSpec, python: str, fingerprint: Mapping[str, Any] | None = None) -> list[Export]:
+    """The layout for every trainer, first the one that measured it with the interpreter `python`, on the software of
+    `fingerprint`."""
+    forms = [trainer.export for trainer in TRAINERS.values() if trainer.export is not None]
+    made = [_export(form, spec, fingerprint or {}) for form in forms]
     return sorted(
         [*made, *_command_exports(spec, python)], key=lambda export: export.status is not ExportStatus.MEASURED
     )
@@ -90,7 +92,7 @@ def measured_trainer(spec: TrialSpec) -> str:
     return spec.layout.engine if kind == PARLAY and spec.layout.engine in OWN_ENGINES else kind
 
 
-def _export(form: LayoutExport, measured: TrialSpec) -> Export:
+def _export(form: LayoutExport, measured: TrialSpec, fingerprint: Mapping[str, Any]) -> Export:
     layout = replace(measured.layout, engine=form.engine).canonical()
     problem = form.problem(layout, measured.model)
     if problem is not None:
@@ -100,7 +102,8 @@ def _export(form: LayoutExport, measured: TrialSpec) -> Export:
     status = ExportStatus.MEASURED if ran else ExportStatus.NOT_MEASURED
     start = _printable(form.start(spec))
     heading = _heading(form.name, status, start, measured)
-    files = {file: _with_heading(file, text, heading) for file, text in form.files(spec).items()}
+    more = form.of_software(fingerprint)
+    files = {file: _with_heading(file, text + more, heading) for file, text in form.files(spec).items()}
     return Export(form.name, status, files, start)
 
 

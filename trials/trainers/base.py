@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Any
 
 from search_spaces.engines import OWN_ENGINES
 from search_spaces.errors import Problem
@@ -46,7 +47,7 @@ class LayoutExport:
 
     `name` and `title` are those of the recipe's entry. The layout is exported with this engine unless it has a
     `problem`; `files` (name to text) hold it, and `start` is the command line that trains with them in the parent
-    folder of recipe/.
+    folder of recipe/. `of_software` are lines to add to them for the measurement's fingerprint.
     """
 
     name: str
@@ -55,6 +56,7 @@ class LayoutExport:
     problem: Callable[[Layout, ModelShape], Problem | None]
     files: Callable[[TrialSpec], dict[str, str]]
     start: Callable[[TrialSpec], str]
+    of_software: Callable[[Mapping[str, Any]], str] = lambda fingerprint: ""
 
 
 def first_rank(spec: TrialSpec) -> int:

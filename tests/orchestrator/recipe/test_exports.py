@@ -284,6 +284,16 @@ def test_nanotrons_file_says_no_length_and_no_checkpoints():
     }
 
 
+@pytest.mark.parametrize(("layers", "is_local"), [("local", True), ("transformer_engine", False), (None, False)])
+def test_megatron_lm_is_told_of_local_layers_that_were_measured(layers, is_local):
+    spec = our_spec(half(engine="megatron-core", attention_kernel="math"), LLAMA)
+    made = exports(spec, "python", {"megatron_layers": layers})
+    [text] = [export.files["megatron_args.txt"] for export in made if export.trainer == "megatron-lm"]
+    advice = "# Where Apex is not installed, add --no-gradient-accumulation-fusion"
+    told = ["--transformer-impl local", "--no-rope-fusion", "--no-persist-layer-norm", advice]
+    assert [line for line in text.splitlines() if line in told] == (told if is_local else [])
+
+
 # -- who measured it
 
 

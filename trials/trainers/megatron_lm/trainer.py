@@ -5,7 +5,8 @@ Rules: Megatron-LM megatron/training/arguments.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -54,6 +55,16 @@ def _files(spec: TrialSpec) -> dict[str, str]:
     return {_ARGUMENTS_FILE: advice + option_lines([*megatron_lm_layout(spec), *NO_DROPOUT_OPTIONS])}
 
 
+def _of_software(fingerprint: Mapping[str, Any]) -> str:
+    """Options for the layers that engine megatron-core took, where they are not Megatron-LM's default."""
+    if fingerprint.get("megatron_layers") != "local":
+        return ""
+    return f"--transformer-impl local\n--no-rope-fusion\n--no-persist-layer-norm\n{_WITHOUT_APEX}\n"
+
+
+_WITHOUT_APEX = "# Where Apex is not installed, add --no-gradient-accumulation-fusion"
+
+
 def _start(spec: TrialSpec) -> str:
     start, script = torchrun(spec, environment_of(spec.layout)), script_or(spec, NAME, "pretrain_gpt.py")
     return f"{start} {script} {arguments_from(_ARGUMENTS_FILE)} {user_arguments(spec, NAME)}"
@@ -82,5 +93,5 @@ TRAINER = Trainer(
     log_rank=last_rank,
     argument_error=unsupported_option_reason,
     shows_layout=True,
-    export=LayoutExport(NAME, "Megatron-LM", NAME, first_violation(NAME, RULES), _files, _start),
+    export=LayoutExport(NAME, "Megatron-LM", NAME, first_violation(NAME, RULES), _files, _start, _of_software),
 )
