@@ -72,9 +72,15 @@ MEGATRON_CORE = "megatron-core"
 
 TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     PARLAY: {
-        # Megatron-LM's bytes below. Parlay trains without dropout, so no masks are kept.
+        # Megatron-LM's bytes below. Parlay trains without dropout, so no masks are kept. Without Transformer Engine and
+        # Apex megatron-core takes torch's AdamW (megatron/core/optimizer/__init__.py), whose update holds the roots of
+        # all second moments (torch/optim/adam.py, _multi_tensor_adam); with one of them these 4 bytes are too many.
         MEGATRON_CORE: EngineProfile(
-            ParameterBytes(2, 4, 12), splits_p2p=True, layer_split=LayerSplit.EVEN, emulated_on_cpu=True
+            ParameterBytes(2, 4, 12, 4),
+            ParameterBytes(4, 4, 8, 4),
+            splits_p2p=True,
+            layer_split=LayerSplit.EVEN,
+            emulated_on_cpu=True,
         ),
         # DeepSpeed has 16-bit gradients in addition to the fp32 sum that grad_accum_dtype requests. Rotated queries
         # and keys are stored in addition to the fused query-key-value output.

@@ -71,6 +71,13 @@ class TestPublished:
         assert state / model.parameters == pytest.approx(20, rel=1e-3)
         assert state > 10e12
 
+    @pytest.mark.parametrize("precision", ["bf16", "fp32"])
+    @pytest.mark.parametrize(("zero_stage", "ranks"), [(0, 1), (1, 4)])
+    def test_megatron_core_holds_the_roots_of_its_second_moments_in_an_update(self, precision, zero_stage, ranks):
+        model = gpt(24, 2048, 16)
+        layout = Layout(data_parallel=4, precision=precision, zero_stage=zero_stage, engine="megatron-core")
+        assert memory(model, layout).update[0].sum() * GIB == pytest.approx(4 * model.parameters / ranks, rel=1e-6)
+
     @pytest.mark.parametrize("engine", ["megatron-deepspeed", "gpt-neox"])
     @pytest.mark.parametrize(("precision", "zero_stage", "held"), [("fp16", 1, 2), ("bf16", 0, 2), ("bf16", 1, 6)])
     def test_a_deepspeed_that_sums_gradients_in_fp32_holds_them_beside_the_16_bit_ones(
