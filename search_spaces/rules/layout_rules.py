@@ -112,6 +112,12 @@ def _supports_attention_kernel(table: LayoutTable, workload: Workload) -> np.nda
     return ~is_flash | (workload.cluster.accelerator.name != "cpu")
 
 
+def _supports_sequence_parallel(table: LayoutTable, workload: Workload) -> np.ndarray:
+    """In fp32 on a GPU megatron-core's layers are its local ones (trials/ranks/engine_packages.py): torch's norm."""
+    is_sequence = (table["sequence_parallel"] > 0) & table.equals("engine", MEGATRON_CORE)
+    return ~(is_sequence & table.equals("precision", "fp32")) | (workload.cluster.accelerator.name == "cpu")
+
+
 def _chunks(f: Fields) -> int:
     return f["pipeline_parallel"] * f["virtual_pipeline_stages"]
 
@@ -184,6 +190,14 @@ ATTENTION_KERNEL = LayoutRule(
     lambda f, w: "megatron-core's flash attention is Transformer Engine's, which needs a GPU",
 )
 
+SEQUENCE_PARALLEL = LayoutRule(
+    "sequence_parallel",
+    "the engine supports sequence parallelism in this precision on this accelerator",
+    "set precision to bf16, or sequence_parallel to false",
+    _supports_sequence_parallel,
+    lambda f, w: "megatron-core supports sequence_parallel on a GPU in bf16 and fp16 only; precision is fp32",
+)
+
 SPLIT_RULES = {
     rule.code: rule
     for rule in (
@@ -214,5 +228,6 @@ LAYOUT_RULES = (
     BATCH,
     PRECISION,
     ATTENTION_KERNEL,
+    SEQUENCE_PARALLEL,
 )
 """All rules, in order; a layout is rejected by the first that it violates."""

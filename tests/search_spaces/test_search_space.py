@@ -291,6 +291,23 @@ def test_megatron_core_has_no_flash_attention_on_a_cpu_and_the_torch_engine_has(
     assert layout_violations(replace(layout, engine="torch"), workload()) == []
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "changes", "is_refused"),
+    [
+        ("a100-80gb", {}, True),
+        ("a100-80gb", {"precision": "bf16"}, False),
+        ("a100-80gb", {"engine": "torch"}, False),
+        ("cpu", {}, False),
+    ],
+)
+def test_megatron_core_has_no_sequence_parallelism_in_fp32_on_a_gpu(accelerator, changes, is_refused):
+    sequence = Layout(
+        tensor_parallel=2, data_parallel=2, grad_accum_steps=8, sequence_parallel=True, engine="megatron-core"
+    )
+    found = layout_violations(replace(sequence, **changes), workload(accelerator))
+    assert [problem.code for problem in found] == (["sequence_parallel"] if is_refused else [])
+
+
 def test_the_baseline_joins_the_candidates_wherever_it_lies():
     inside = Layout(data_parallel=4, micro_batch_size=1, grad_accum_steps=4)
     outside = Layout(tensor_parallel=2, data_parallel=2, micro_batch_size=4, grad_accum_steps=2)

@@ -80,7 +80,7 @@ def package_faults(layout: Layout, model: ModelShape, accelerator: str, installe
         return
     if layout.attention_kernel == "flash" and (fault := _flash_fault(installed)):
         yield fault
-    if layout.sequence_parallel and (fault := _norm_fault(layout, model, installed)):
+    if layout.sequence_parallel and (fault := _norm_fault(model, installed)):
         yield fault
 
 
@@ -155,22 +155,19 @@ def flash_attention_range(transformer_engine: str) -> VersionRange:
     return VersionRange("2.7.3", "2.8.2" if is_oldest else "2.8.4")
 
 
-def _norm_fault(layout: Layout, model: ModelShape, installed: Installed) -> PackageFault | None:
-    """Fault of the local layers' norm: torch's, which refuses sequence parallelism (megatron-core 0.16.1,
+def _norm_fault(model: ModelShape, installed: Installed) -> PackageFault | None:
+    """Fault of the local layers' norm in 16 bits: torch's, which refuses sequence parallelism (megatron-core 0.16.1,
     megatron/core/transformer/torch_norm.py), unless Apex is installed, which has no RMS norm there
     (megatron/core/models/backends.py)."""
     found = installed[TRANSFORMER_ENGINE]
     has_apex_norm = installed[APEX] is not None and model.norm == "layernorm"
-    if takes_transformer_engine(layout, found is not None) or has_apex_norm:
+    if found is not None or has_apex_norm:
         return None
-    is_fp32 = layout.precision == "fp32"
     return PackageFault(
         TRANSFORMER_ENGINE,
-        f"sequence_parallel is true with norm {model.norm} and precision {layout.precision}, and"
-        f" {_format(TRANSFORMER_ENGINE, found)}",
-        f"engine {MEGATRON_CORE} needs Transformer Engine's layers for sequence_parallel, or Apex's norm for layernorm,"
-        " and takes Transformer Engine's layers for bf16 and fp16 only",
-        f"{'set precision to bf16' if is_fp32 else _INSTALL_TRANSFORMER_ENGINE}, or set sequence_parallel to false",
+        f"sequence_parallel is true with norm {model.norm}, and {_format(TRANSFORMER_ENGINE, found)}",
+        f"engine {MEGATRON_CORE} needs Transformer Engine's layers for sequence_parallel, or Apex's norm for layernorm",
+        f"{_INSTALL_TRANSFORMER_ENGINE}, or set sequence_parallel to false",
     )
 
 

@@ -51,7 +51,7 @@ def search(folder: Path, python: str, *overrides: str) -> SearchSpec:
         (
             {"megatron_core": "0.16.1"},
             SEQUENCE,
-            "sequence_parallel is true with norm layernorm and precision bf16, and transformer-engine is not installed",
+            "sequence_parallel is true with norm layernorm, and transformer-engine is not installed",
         ),
     ],
 )
