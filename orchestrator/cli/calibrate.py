@@ -56,13 +56,15 @@ def calibrate(
         cluster_fields,
         cluster_file,
     )
-    from orchestrator.preflight.trainer import require_torch
+    from orchestrator.planning.candidates import valid_candidates
+    from orchestrator.preflight.trainer import require_engine_packages, require_torch
 
     spec = load_for_job(search_file, sets, launcher, work_dir)
     require_launching(spec, "calibrate")
     cluster, path = calibration_cluster(spec, nodes), out or Path(f"{spec.name}-cluster.yaml")
     _require_place(path)
     require_torch(spec)
+    require_engine_packages(spec, ((layout, spec.model) for layout in valid_candidates(spec)))
     folder = SearchFolder(spec.work_dir / f"calibrate-{secrets.token_hex(3)}")
     runs_here = spec.launcher.kind in ("local", "ray") and spec.launcher.address is None
     if busy := busy_warning() if runs_here else None:

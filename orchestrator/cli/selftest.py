@@ -43,7 +43,7 @@ def selftest(
 ) -> None:
     """Train every kind of layout on this search's cluster and compare each with a plain GPT on one device."""
     from orchestrator.diagnostics.selftest import cases_for, record_result, selftest_cluster
-    from orchestrator.preflight.trainer import require_torch
+    from orchestrator.preflight.trainer import require_engine_packages, require_torch
     from trials.ledger.location import home_folder
 
     spec = load_for_job(search_file, sets, launcher, work_dir)
@@ -57,6 +57,7 @@ def selftest(
         print_result(data, as_json, "\n".join(f"{c['ranks']} ranks  {c['name']}" for c in listed))
         return
     require_torch(spec)
+    require_engine_packages(spec, ((case.layout, case.model) for case in cases))
     folder = SearchFolder(spec.work_dir / f"selftest-{secrets.token_hex(3)}")
     report = _run(spec, cluster, cases, folder, as_json)
     write_json(folder.path / "selftest.json", report.to_json())

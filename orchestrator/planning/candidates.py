@@ -11,6 +11,7 @@ from trials.trainers.command.template import require_values
 from trials.trainers.registry import TRAINERS
 
 if TYPE_CHECKING:
+    from search_spaces.layouts.layout import Layout
     from search_spaces.search_space import SearchSpace
 
 
@@ -48,6 +49,14 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
         return space
     except InputError as error:
         raise with_locations(error, spec) from None
+
+
+def valid_candidates(spec: SearchSpec) -> tuple[Layout, ...]:
+    """The candidates of a search; none where its space is invalid, which `candidates_of` tells."""
+    try:
+        return candidates_of(spec).layouts
+    except InputError:
+        return ()
 
 
 def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:

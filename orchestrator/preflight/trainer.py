@@ -59,21 +59,21 @@ def require_engine_packages(spec: SearchSpec, trainings: Iterable[tuple[Layout, 
         raise with_locations(InputError(*problems), spec)
 
 
-def package_problems(python: str, accelerator: str, trainings: Iterable[tuple[Layout, ModelShape]]) -> list[Problem]:
-    """What this interpreter lacks for these trainings; nothing where it does not answer."""
+def package_problems(
+    python: str, accelerator: str, trainings: Iterable[tuple[Layout, ModelShape]], key: str = "trainer.python"
+) -> list[Problem]:
+    """What this interpreter, which `key` names, lacks for these trainings; nothing where it does not answer."""
     needing = [training for training in trainings if training[0].engine == MEGATRON_CORE]
     installed = packages_of(python) if needing else None
     if installed is None:
         return []
     faults = (package_faults(layout, model, accelerator, installed) for layout, model in needing)
-    return [_package_problem(fault, python) for fault in dict.fromkeys(chain.from_iterable(faults))]
+    return [_package_problem(fault, python, key) for fault in dict.fromkeys(chain.from_iterable(faults))]
 
 
-def _package_problem(fault: PackageFault, python: str) -> Problem:
-    fix = f"{fault.fix}, for {python} or for another Python named as trainer.python"
-    return Problem(
-        "package", f"{python}: {fault.message}", rule=fault.rule, fix=fix, key="trainer.python", value=python
-    )
+def _package_problem(fault: PackageFault, python: str, key: str) -> Problem:
+    fix = f"{fault.fix}, for {python} or for another Python named as {key}"
+    return Problem("package", f"{python}: {fault.message}", rule=fault.rule, fix=fix, key=key, value=python)
 
 
 def python_of(spec: SearchSpec) -> str:

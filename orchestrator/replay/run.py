@@ -17,7 +17,7 @@ from orchestrator.launchers import factory
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
 from orchestrator.lifecycle.signals import CancelOnSignal
-from orchestrator.preflight.trainer import PYTHON_OF_IMAGES, is_in_image
+from orchestrator.preflight.trainer import PYTHON_OF_IMAGES, is_in_image, package_problems
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
 from orchestrator.replay.machine_lock import MachineLock, NullLock, home_error
@@ -86,7 +86,8 @@ def run_replay(
 
     `ray` falls back to plain processes as in a search. Raises KeyboardInterrupt when `stop` is requested, and
     ReplayStopped once a run has begun, after writing the result so far. InputError when Parlay's home cannot be
-    written, or when other users could replace the folder; OSError when the folder cannot be written.
+    written, when other users could replace the folder, or when ranks on this machine would lack a package of the
+    layout's engine; OSError when the folder cannot be written.
     """
     can_fork = TRAINERS[loaded.recipe.trainer["kind"]].preload is not None
     section = with_server_memory(launcher_section(loaded.recipe, launcher_kind), int(can_fork))
@@ -94,6 +95,8 @@ def run_replay(
     here = this_machine(loaded.recipe.cluster, os.environ) if is_here else None
     if (answer := impossible_result(loaded, here)) is not None:
         return answer
+    if is_here:
+        _require_packages(loaded, python)
     require_trusted_path(work_dir, "work_dir", "work_dir")
     folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
     callbacks = ReplayCallbacks(stop.is_requested, MachineLock(home_folder()) if is_here else NullLock())
@@ -112,6 +115,13 @@ def run_replay(
             raise
         _write_result(folder, result)
         return result
+
+
+def _require_packages(loaded: LoadedRecipe, python: str) -> None:
+    """InputError where ranks on this machine would lack a package that the layout's engine needs."""
+    spec = loaded.spec()
+    if problems := package_problems(python, spec.accelerator, [(spec.layout, spec.model)], "PARLAY_PYTHON"):
+        raise InputError(*problems)
 
 
 def _launcher(section: LauncherSection, cluster: Cluster, session: RemainingWork) -> tuple[Launcher, str | None]:

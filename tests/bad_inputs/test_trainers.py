@@ -86,6 +86,9 @@ def test_a_megatron_core_of_another_version_is_refused(cli: Cli):
     python = cli.folder / "python"
     python.write_text('#!/bin/sh\necho \'{"megatron-core": "0.15.3"}\'\n')
     python.chmod(0o755)
-    problem = cli.refused_run("space.engine=megatron-core", f"trainer.python={python}").about("trainer.python")
-    assert "megatron-core 0.15.3 is installed" in problem["message"]
-    assert "verified with megatron-core>=0.16.1,<0.17" in problem["rule"]
+    sets = ("--set", "space.engine=megatron-core", "--set", f"trainer.python={python}")
+    cli.write()
+    for verb in ("run", "selftest", "calibrate"):
+        problem = cli.refused(verb, "search.yaml", *sets).about("trainer.python")
+        assert "megatron-core 0.15.3 is installed" in problem["message"]
+        assert "verified with megatron-core>=0.16.1,<0.17" in problem["rule"]

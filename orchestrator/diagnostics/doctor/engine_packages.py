@@ -7,10 +7,8 @@ from itertools import chain
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
-from orchestrator.planning.candidates import candidates_of
+from orchestrator.planning.candidates import valid_candidates
 from search_spaces.engines import MEGATRON_CORE, PARLAY
-from search_spaces.errors import InputError
-from search_spaces.layouts.layout import Layout
 from trials.diagnostics.node_probe import RankProbe
 from trials.ranks.engine_packages import FLASH_ATTENTION, TRANSFORMER_ENGINE, VERIFIED, Installed, package_faults
 
@@ -27,7 +25,7 @@ def package_findings(installed: Installed, python: str, spec: SearchSpec) -> Ite
     if not _needs_packages(spec):
         return
     accelerator = spec.cluster.accelerator.name
-    found = (package_faults(layout, spec.model, accelerator, installed) for layout in _candidates(spec))
+    found = (package_faults(layout, spec.model, accelerator, installed) for layout in valid_candidates(spec))
     faults = dict.fromkeys(chain.from_iterable(found))
     for fault in faults:
         yield error(_NAMES[fault.package], f"{python}: {fault.message}, but {fault.rule}", fault.fix)
@@ -57,14 +55,6 @@ def _format(installed: Installed) -> str:
 
 def _needs_packages(spec: SearchSpec) -> bool:
     return spec.trainer.kind == PARLAY and MEGATRON_CORE in engines_of_search(spec)
-
-
-def _candidates(spec: SearchSpec) -> tuple[Layout, ...]:
-    """The search's candidates; none where its space is invalid, which another check reports."""
-    try:
-        return candidates_of(spec).layouts
-    except InputError:
-        return ()
 
 
 def _transformer_engine_finding(found: str | None, python: str) -> Finding:

@@ -1,4 +1,4 @@
-"""Interpreter of a replay's ranks."""
+"""Interpreter of a replay's ranks, and its packages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from orchestrator.launchers import factory
+from orchestrator.lifecycle.signals import CancelOnSignal
 from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.write import write_recipe
-from orchestrator.replay.run import with_trainer
+from orchestrator.replay.replay import ReplayRules
+from orchestrator.replay.run import run_replay, with_trainer
+from search_spaces.errors import InputError
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 
 IMAGE = {"kind": "slurm", "slurm": {"container": {"runtime": "apptainer", "image": "/images/torch.sif"}}}
@@ -47,3 +51,18 @@ def test_that_of_an_image_is_looked_for_nowhere_else(loaded, measured, kind, tak
 def test_parlay_python_names_another_as_it_does_for_the_recipes_scripts(loaded, monkeypatch):
     monkeypatch.setenv("PARLAY_PYTHON", "/opt/py/bin/python")
     assert python_of(loaded, THERE) == "/opt/py/bin/python"
+
+
+@pytest.mark.bad_input(54)
+def test_a_python_without_the_packages_of_the_layouts_engine_is_refused_and_nothing_launched(tmp_path, monkeypatch):
+    monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: pytest.fail("a launcher is made"))
+    monkeypatch.setattr("orchestrator.replay.run.impossible_result", lambda *_: None)
+    (tmp_path / "code").mkdir()
+    source = source_of(measured_trial("t0001", replace(LAYOUT, engine="megatron-core"), 0.1))
+    recipe = read_recipe(write_recipe(tmp_path / "recipe", source, tmp_path / "code"))
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho \'{"megatron-core": "0.15.3"}\'\n')
+    python.chmod(0o755)
+    with pytest.raises(InputError, match=r"megatron-core 0\.15\.3 is installed"):
+        run_replay(recipe, str(python), "local", ReplayRules(), tmp_path / "runs", CancelOnSignal())
+    assert not (tmp_path / "runs").exists()
