@@ -62,7 +62,7 @@ def require_engine_packages(spec: SearchSpec, trainings: Iterable[tuple[Layout, 
 def package_problems(
     python: str, accelerator: str, trainings: Iterable[tuple[Layout, ModelShape]], key: str = "trainer.python"
 ) -> list[Problem]:
-    """What this interpreter, which `key` names, lacks for these trainings; nothing where it does not answer."""
+    """Faults of this interpreter, which `key` names, for these trainings; none where it does not answer."""
     needing = [training for training in trainings if training[0].engine == MEGATRON_CORE]
     installed = packages_of(python) if needing else None
     if installed is None:

@@ -27,6 +27,7 @@ from search_spaces.rules.layout_rules import (
     INTERLEAVE,
     LAYERS,
     PRECISION,
+    SEQUENCE_PARALLEL,
     SPLIT_RULES,
     first_violation,
 )
@@ -420,5 +421,5 @@ def _workload(model: ModelShape, accelerator: str) -> Workload:
     return Workload(model, Cluster(ACCELERATORS[accelerator], MOST_RANKS, 1), GLOBAL_BATCH_SIZE)
 
 
-_RULES = (*SPLIT_RULES.values(), LAYERS, INTERLEAVE, PRECISION, ATTENTION_KERNEL)
+_RULES = (*SPLIT_RULES.values(), LAYERS, INTERLEAVE, PRECISION, ATTENTION_KERNEL, SEQUENCE_PARALLEL)
 """Layout rules that a case's construction does not guarantee."""

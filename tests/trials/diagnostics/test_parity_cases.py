@@ -113,6 +113,13 @@ def test_in_full_every_shape_and_engine_has_every_triple_it_may_have(valid):
     assert by_shape(full_cases("cpu")) >= by_shape(valid)
 
 
+@pytest.mark.slow
+def test_sequence_parallelism_by_megatron_core_is_in_half_precision_on_gpus():
+    cases = covering_cases("h100-80gb", engines=("megatron-core",))
+    assert {case.layout.precision for case in cases if case.layout.sequence_parallel} <= {"bf16", "fp16"}
+    assert any(case.layout.sequence_parallel for case in cases)
+
+
 def test_accelerators_without_bf16_have_no_bf16_cases():
     assert {case.layout.precision for case in covering_cases("v100-16gb", 2)} == {"fp32", "fp16"}
 
