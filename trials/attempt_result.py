@@ -241,7 +241,8 @@ def _peak_fault(spec: TrialSpec, metrics: MeasuredMetrics, probes_ms: Sequence[f
 def _proof_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     proof, expected = outcome.proof, expected_proof(spec)
     if spec.trainer["kind"] != PARLAY:
-        return _log_proof_fault(proof, expected | {"global_batch_size": spec.global_batch_size})
+        expected["global_batch_size"] = spec.global_batch_size
+        return _log_proof_fault(proof, expected) or _vocabulary_fault(proof, spec.model.vocab_size)
     if Flag.EXTRAPOLATED in outcome.flags and (extrapolation := extrapolation_of(spec)) is not None:
         expected["micro_batches_per_step"] = [extrapolation.short, extrapolation.long]
     for name, value in expected.items():
@@ -273,6 +274,16 @@ def _log_proof_fault(proof: Mapping[str, Any], expected: Mapping[str, Any]) -> s
         if name in proof and proof[name] != value:
             return _mismatch(name, proof[name], value)
     return None
+
+
+def _vocabulary_fault(proof: Mapping[str, Any], expected: int) -> str | None:
+    found = proof.get("vocab_size", expected)
+    if found == expected:
+        return None
+    return (
+        f"the trainer's model has a vocabulary of {found} tokens, padding included; model.vocab_size is {expected}:"
+        f" name a tokenizer of at most {expected} tokens, or set model.vocab_size to at least the tokenizer's size"
+    )
 
 
 def _mismatch(name: str, found: Any, expected: Any) -> str:

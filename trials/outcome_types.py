@@ -195,6 +195,8 @@ class LayoutProof(TypedDict, total=False):
     samples_per_data_rank: list[int]
     global_batch_size: int
     """Third-party trainers only."""
+    vocab_size: int
+    """Size of the model's vocabulary, padding included. Third-party trainers only."""
     unproven: list[str]
     """Fields that the log does not show. Third-party trainers only."""
     cross_checks: list[CrossCheck]

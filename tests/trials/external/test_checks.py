@@ -144,6 +144,13 @@ def test_what_a_log_says_against_the_spec_is_a_fault(name, value):
     assert f"{name} is {value}, the spec says" in fault
 
 
+def test_a_vocabulary_other_than_the_models_is_a_fault():
+    size = SPEC.model.vocab_size
+    assert outcome_fault(SPEC, outcome(layout_proof(SPEC, {"vocab_size": size}))) is None
+    fault = outcome_fault(SPEC, outcome(layout_proof(SPEC, {"vocab_size": 2 * size})))
+    assert f"a vocabulary of {2 * size} tokens, padding included; model.vocab_size is {size}:" in str(fault)
+
+
 def test_our_own_trainer_still_has_to_prove_everything():
     spec = replace(SPEC, trainer={"kind": "parlay"})
     assert "the layout did not take effect" in str(outcome_fault(spec, outcome(layout_proof(SPEC, {}))))

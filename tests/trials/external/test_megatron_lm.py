@@ -108,6 +108,7 @@ def assert_proven(outcome: Outcome, spec: TrialSpec) -> None:
         name: value for name, value in expected_proof(spec).items() if name not in UNPROVEN
     }
     assert proof["global_batch_size"] == spec.global_batch_size
+    assert proof["vocab_size"] == spec.model.vocab_size
     assert all(check["agrees"] for check in proof["cross_checks"])
 
 
@@ -222,6 +223,14 @@ def test_an_option_that_it_does_not_know_ends_the_trial_with_its_words(run, scri
     outcome, _ = run(spec)
     assert outcome.reason is FailureReason.SCRIPT_ERROR
     assert "unrecognized arguments: --no-such-option" in (outcome.excerpt or "")
+
+
+def test_a_tokenizer_larger_than_the_models_vocabulary_makes_the_result_invalid(run, script_of):
+    spec = spec_of(script_of(TAG), layout_of(4, **TP2))
+    larger = ["--tokenizer-type", "NullTokenizer", "--vocab-size", str(TINY.vocab_size + 1)]
+    outcome, _ = run(replace(spec, trainer=spec.trainer | {"arguments": [*ARGUMENTS, *larger]}))
+    assert outcome.reason is FailureReason.RESULT_INVALID
+    assert f"has a vocabulary of {2 * TINY.vocab_size} tokens" in (outcome.excerpt or "")
 
 
 AS_PLAIN = (

@@ -33,9 +33,11 @@ NAMES = (
     "micro_batches_per_step",
     "parameters",
     "local_parameters_sum",
+    "vocab_size",
 )
 """Metrics that a pattern may extract. `tflops` are TFLOP/s of one GPU, `memory_gib` the peak that one rank's allocator
-reserved; `skipped` and `nan` count iterations. The last seven prove the layout."""
+reserved; `skipped` and `nan` count iterations. `vocab_size` includes
+padding. The last eight prove the layout."""
 
 STEP_NAMES = ("step_time_s", "step_time_ms", "samples_per_sec", "tokens_per_sec")
 """Metrics that give the step time, the most direct first: one is needed."""

@@ -33,6 +33,7 @@ _ELSEWHERE = {
     "tensor_parallel": (Finding(re.compile(r"using world size: .* tensor-model-parallel size: (\d+),")),),
     "pipeline_parallel": (Finding(re.compile(r"using world size: .* pipeline-model-parallel size: (\d+)\b")),),
     "micro_batches_per_step": (Finding(re.compile(r"setting number of micro-?batches to constant (\d+)\b")),),
+    "vocab_size": (Finding(re.compile(r"> padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")),),
 }
 MEGATRON_LOG = LogFormat(_STEP, _FINDINGS, _ELSEWHERE)
 # Since core_v0.16 the second line has the means of the first two iterations: should_reset in training_log().

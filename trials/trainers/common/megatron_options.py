@@ -236,6 +236,7 @@ _OURS = frozenset(
         *("normalization", "position-embedding-type", "use-rotary-position-embeddings", "disable-bias-linear"),
         *("untie-embeddings-and-output-weights", "train-iters", "log-interval", "eval-iters", "eval-interval", "seed"),
         *("log-throughput", "log-memory-interval"),
+        *("padded-vocab-size", "no-pad-vocab-size", "disable-pad-vocab-size"),
     }
 )
 """Options that the search file sets elsewhere: those of layout, model and rules."""
