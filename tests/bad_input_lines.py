@@ -73,7 +73,10 @@ BAD_INPUTS = {
     ),
     36: Line("an MLflow experiment that is deleted or read-only", "reported before the first trial"),
     37: Line("metric or parameter names that MLflow refuses", "written under another name, with a message"),
-    38: Line("a training script that is missing or cannot be started", "refused before a trial"),
+    38: Line(
+        "a training script that is missing or cannot be started, or whose version a layout depends on and is unknown",
+        "refused before a trial",
+    ),
     39: Line(
         "a template with an unknown placeholder, one without a value in some layout, or without a searched axis",
         "refused",

@@ -21,7 +21,13 @@ from orchestrator.planning.candidates import candidates_of, require_affordable, 
 from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials, collect_prior_trials, save_prior_trials
 from orchestrator.preflight.integrity import YAML_SHA256, yaml_sha256
 from orchestrator.preflight.slurm_site import require_site
-from orchestrator.preflight.trainer import ranks_run_here, require_engine_packages, require_torch, require_trainer
+from orchestrator.preflight.trainer import (
+    ranks_run_here,
+    require_checkout,
+    require_engine_packages,
+    require_torch,
+    require_trainer,
+)
 from orchestrator.preflight.work_dir import WORK_DIR_FIX, require_directories, work_dir_error
 from orchestrator.records.lookup import LocatedSearch
 from search_spaces.errors import InputError
@@ -121,6 +127,7 @@ def validate_space(spec: SearchSpec) -> SearchSpace:
         require_trainer(spec)
         require_torch(spec)
         require_engine_packages(spec, ((layout, spec.model) for layout in space.layouts))
+        require_checkout(spec, space.layouts)
     except InputError as error:
         raise with_locations(error, spec) from error
     return space

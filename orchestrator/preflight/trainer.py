@@ -21,6 +21,9 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.plain_file import open_named
 from trials.ranks.engine_packages import PACKAGES, Installed, PackageFault, package_faults
 from trials.trainers.command.template import program_of
+from trials.trainers.common.megatron_options import newer_megatron_lm
+from trials.trainers.megatron_lm.checkout import gradient_options
+from trials.trainers.megatron_lm.trainer import NAME as MEGATRON_LM
 
 
 def require_trainer(spec: SearchSpec) -> None:
@@ -71,6 +74,24 @@ def package_problems(
     return [_package_problem(fault, python, key) for fault in dict.fromkeys(chain.from_iterable(faults))]
 
 
+def require_checkout(spec: SearchSpec, layouts: Iterable[Layout]) -> None:
+    """InputError if one of these layouts depends on Megatron-LM's version, which the script's folder does not show."""
+    script, depending = spec.trainer.script, next(filter(newer_megatron_lm, layouts), None)
+    if script is None or depending is None or spec.trainer.kind != MEGATRON_LM or _has_own_files(spec):
+        return
+    try:
+        gradient_options(depending, script, spec.trainer.arguments)
+    except InputError as error:
+        raise with_locations(error, spec) from error
+    except OSError:  # the ranks may be able to read it
+        return
+
+
+def _has_own_files(spec: SearchSpec) -> bool:
+    """True if ranks see other files than this machine: a container's, or none."""
+    return spec.launcher.kind == "simulated" or bool(spec.launcher.slurm.container)
+
+
 def _package_problem(fault: PackageFault, python: str, key: str) -> Problem:
     fix = f"{fault.fix}, for {python} or for another Python named as {key}"
     return Problem("package", f"{python}: {fault.message}", rule=fault.rule, fix=fix, key=key, value=python)
@@ -110,8 +131,7 @@ def _missing_interpreter(spec: SearchSpec) -> Iterator[Problem]:
 
 def _missing_script(spec: SearchSpec) -> Iterator[Problem]:
     script = spec.trainer.script
-    has_its_own = spec.launcher.kind == "simulated" or bool(spec.launcher.slurm.container)
-    if script is not None and not has_its_own and not Path(script).is_file():
+    if script is not None and not _has_own_files(spec) and not Path(script).is_file():
         yield Problem(
             "script",
             f"{script} is not a file on this machine",

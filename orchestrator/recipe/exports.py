@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from search_spaces.engines import OWN_ENGINES, PARLAY
-from search_spaces.errors import Problem
+from search_spaces.errors import InputError, Problem
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.unsafe_text import is_printable
 from trials.trainers.base import LayoutExport
@@ -139,7 +139,10 @@ def _command_exports(spec: TrialSpec, python: str) -> list[Export]:
     trainer = TRAINERS[spec.trainer["kind"]]
     if not trainer.shows_layout or any(engine_violations(spec.layout, spec.model, trainer.rules)):
         return []
-    arguments = invocation(replace(spec, layout=spec.layout.canonical()), python, ".").command
+    try:
+        arguments = invocation(replace(spec, layout=spec.layout.canonical()), python, ".").command
+    except (InputError, OSError):  # it depends on the script's version, and only the ranks can read the script
+        return []
     # The others have an export with the same arguments.
     start = f"{torchrun(spec)} --no-python sh recipe/{_COMMAND_FILE}" if trainer.export is None else None
     return [Export(_COMMAND, ExportStatus.MEASURED, {_COMMAND_FILE: _format_command(arguments)}, start)]

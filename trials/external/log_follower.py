@@ -80,7 +80,7 @@ def trainer_hang_limit_s(rules: MeasureRules) -> float:
 def trainer_environment(spec: TrialSpec, env: RankEnvironment, made: Invocation, address: Address) -> dict[str, str]:
     """The trainer's variables: the node's without ours, those for torch's `env://`, and the trainer's defaults."""
     ours = {name for name in os.environ if name in _NOT_THE_TRAINERS or name.startswith(_OF_TORCHRUN)}
-    kept = {name: value for name, value in os.environ.items() if name not in ours}
+    kept = {name: value for name, value in os.environ.items() if name not in ours and made.refused.get(name) != value}
     ranks = {
         "RANK": str(env.rank),
         "WORLD_SIZE": str(env.world_size),

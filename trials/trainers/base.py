@@ -34,11 +34,13 @@ class TemplateKind(Enum):
 @dataclass(frozen=True)
 class Invocation:
     """Start of one rank: its `command`; `files` (name to text) that must be in the attempt's folder before;
-    `environment`, applied to variables that are not set."""
+    `environment`, applied to variables that are not set; `refused`, variables that are unset where they have this
+    value."""
 
     command: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

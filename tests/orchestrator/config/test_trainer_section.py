@@ -258,6 +258,15 @@ def test_a_script_that_is_not_there_is_refused_before_anything_runs(folder):
 
 
 @pytest.mark.bad_input(38)
+def test_a_script_whose_version_a_layout_depends_on_is_refused_without_one(folder):
+    options = "space.precision=bf16", "space.zero_stage=[0, 2]"
+    with pytest.raises(InputError, match=r"has no megatron/training/arguments\.py") as caught:
+        validate_space(loaded(folder, BASE + MEGATRON, *options))
+    assert (caught.value.problems[0].key, caught.value.problems[0].line) == ("trainer.script", 10)
+    assert validate_space(loaded(folder, BASE + MEGATRON, options[0], "space.zero_stage=[0, 1]")).layouts
+
+
+@pytest.mark.bad_input(38)
 @pytest.mark.parametrize("program", ["no-such-program", "MODE=1", "./train.sh"])
 def test_a_program_that_a_command_cannot_start_is_refused_before_anything_runs(folder, program):
     (folder / "train.sh").write_text("#!/bin/sh\n")

@@ -219,12 +219,16 @@ def test_a_trainer_gets_its_own_environment_and_not_ours(monkeypatch):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
     monkeypatch.setenv("MASTER_PORT", "1")
+    monkeypatch.setenv("REFUSED", "1")
+    monkeypatch.setenv("ACCEPTED", "32")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    made = Invocation((), environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1", "OTHER": "2"})
+    refused = {"REFUSED": "1", "ACCEPTED": "1"}
+    made = Invocation((), environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1", "OTHER": "2"}, refused=refused)
     found = trainer_environment(SPEC, RankEnvironment(3, 4, 1), made, Address("node7", 20001))
     assert {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "node7"}.items() <= found.items()
     assert (found["MASTER_PORT"], found["LOCAL_WORLD_SIZE"]) == ("20001", "4")
     assert (found["CUDA_DEVICE_MAX_CONNECTIONS"], found["OTHER"]) == ("8", "2")
+    assert (found.get("REFUSED"), found["ACCEPTED"]) == (None, "32")
     assert not {"PYTHONPATH", "PYTHONSAFEPATH", "TORCHELASTIC_USE_AGENT_STORE", "PARLAY_PARENT_PID"} & set(found)
 
 

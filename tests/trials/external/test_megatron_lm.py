@@ -26,6 +26,7 @@ from trials.diagnostics.parity_cases import named_case
 from trials.diagnostics.selftest import CPU_TOLERANCES, SEED
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.measurement.step_log import StepPhase, read_metrics
+from trials.trainers.common.megatron_options import ONE_CONNECTION
 from trials.trial import FailureReason, MeasureRules, Outcome, OutcomeStatus, TrialSpec
 
 pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(600)]
@@ -258,7 +259,7 @@ def test_its_losses_are_those_of_a_plain_gpt(run, script_of, version, fields, re
     reference = train_reference(case, Device(torch.device("cpu")))
     spec = spec_of(script_of(version), replace(case.layout, engine="megatron-lm"), seed=SEED)
     spec = replace(spec, model=case.model, trainer=spec.trainer | {"arguments": [*ARGUMENTS, *AS_PLAIN]})
-    outcome, ranks = run(spec, {GIVEN: "yes"})
+    outcome, ranks = run(spec, {GIVEN: "yes", **ONE_CONNECTION})  # as Megatron's own launch scripts set
     assert outcome.status is OutcomeStatus.MEASURED, ranks.logs()
     records = read_metrics(ranks.folder.metrics())
     assert len(records) >= 7

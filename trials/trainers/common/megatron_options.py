@@ -31,14 +31,15 @@ _TOKENIZER = ("tokenizer-type", "vocab-file", "tokenizer-model", "vocab-size")
 Option = Sequence[str]
 
 
-def megatron_lm_options(spec: TrialSpec, arguments: Sequence[str]) -> list[str]:
+def megatron_lm_options(spec: TrialSpec, arguments: Sequence[str], newer: Sequence[Option] = ()) -> list[str]:
     """All options of Megatron-LM's script: those of the layout and the rules, then the user's `arguments`.
 
-    Without data of the user's it uses --mock-data.
+    `newer` are those of `newer_megatron_lm` that the checkout has. Without data of the user's it uses --mock-data.
     """
     given = option_names(arguments)
     options = [
         *megatron_lm_layout(spec),
+        *newer,
         *_trial(spec),
         ["--log-throughput"],
         ["--log-memory-interval", "5"],
@@ -75,10 +76,19 @@ def megatron_deepspeed_layout(spec: TrialSpec) -> list[Option]:
     ]
 
 
+ONE_CONNECTION = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+"""Megatron's setting of CUDA connections: a single one orders tensor-parallel ranks' sends."""
+
+
 def environment_of(layout: Layout) -> dict[str, str]:
-    """Megatron-LM's setting of CUDA connections: a single one orders tensor-parallel ranks' sends, and Megatron-FSDP
-    forbids it."""
-    return {} if layout.zero_stage > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    """Megatron-LM's default variables. Up to Hopper it requires one connection with tensor parallelism, without
+    Megatron-FSDP: validate_args() in core_v0.16.1 and main."""
+    return {} if layout.zero_stage > 1 else ONE_CONNECTION
+
+
+def refused_environment_of(layout: Layout) -> dict[str, str]:
+    """Variables with values that Megatron-LM refuses: one connection with Megatron-FSDP, on every device."""
+    return ONE_CONNECTION if layout.zero_stage > 1 else {}
 
 
 def _flatten(options: Sequence[Option], given: frozenset[str]) -> list[str]:
@@ -171,11 +181,14 @@ def _fully_sharded(layout: Layout) -> list[Option]:
     ]
 
 
+GRADIENT_DTYPE = ("--megatron-fsdp-main-grads-dtype", "fp32")
+
+
 def newer_megatron_lm(layout: Layout) -> list[Option]:
     """Options that Megatron-LM needs besides those of the layout from core_v0.17.0 on, and refuses before: its
     Megatron-FSDP sums gradients in the weights' dtype by default."""
     is_half = layout.precision != "fp32"
-    return _if(layout.zero_stage > 1 and is_half, ["--megatron-fsdp-main-grads-dtype", "fp32"])
+    return _if(layout.zero_stage > 1 and is_half, GRADIENT_DTYPE)
 
 
 def _bucket(bucket_mib: int | None) -> list[Option]:

@@ -19,9 +19,11 @@ def first_violation(name: str, rules: Sequence[Rule]) -> Callable[[Layout, Model
     return lambda layout, model: next(rule_violations(name, rules, layout, model), None)
 
 
-def torchrun(spec: TrialSpec, environment: Mapping[str, str] | None = None) -> str:
-    """torchrun's command line on every node, after variables. It numbers ranks node by node, as trials do."""
+def torchrun(spec: TrialSpec, environment: Mapping[str, str] | None = None, unset: Iterable[str] = ()) -> str:
+    """torchrun's command line on every node, after variables that it sets or unsets. It numbers ranks node by node, as
+    trials do."""
     variables = "".join(f"{name}={value} " for name, value in (environment or {}).items())
+    variables += "".join(f"env -u {name} " for name in unset)
     nodes = "--standalone"
     if spec.num_nodes > 1:
         nodes = f'--nnodes {spec.num_nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port 29500'

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from search_spaces.rules.engine_rules import Rule, allows_only
 from trials.trainers.base import LayoutExport, Trainer
-from trials.trainers.common.megatron_options import environment_of
-from trials.trainers.common.recipe import arguments_from, first_violation, torchrun
+from trials.trainers.common.recipe import arguments_from, first_violation
 from trials.trainers.megatron_bridge.overrides import bridge_overrides, format_overrides
 from trials.trainers.megatron_lm.trainer import NAME as ENGINE
 from trials.trainers.megatron_lm.trainer import RULES as MEGATRON_LM_RULES
+from trials.trainers.megatron_lm.trainer import megatron_torchrun
 from trials.trial import TrialSpec
 
 NAME = "megatron-bridge"
@@ -26,7 +26,7 @@ def _files(spec: TrialSpec) -> dict[str, str]:
 
 def _start(spec: TrialSpec) -> str:
     return (
-        f"{torchrun(spec, environment_of(spec.layout))} scripts/training/run_recipe.py --recipe YOUR_PRETRAIN_RECIPE"
+        f"{megatron_torchrun(spec)} scripts/training/run_recipe.py --recipe YOUR_PRETRAIN_RECIPE"
         f" {arguments_from(_OVERRIDES_FILE)} YOUR_OVERRIDES"
     )
 

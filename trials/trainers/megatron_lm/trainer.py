@@ -26,6 +26,7 @@ from trials.trainers.common.megatron_options import (
     megatron_lm_layout,
     megatron_lm_options,
     newer_megatron_lm,
+    refused_environment_of,
     unsupported_option_reason,
 )
 from trials.trainers.common.recipe import (
@@ -36,14 +37,20 @@ from trials.trainers.common.recipe import (
     torchrun,
     user_arguments,
 )
+from trials.trainers.megatron_lm.checkout import gradient_options
 from trials.trial import TrialSpec
 
 NAME = "megatron-lm"
 
 
 def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
-    words = megatron_lm_options(spec, tuple(spec.trainer.get("arguments", ())))
-    return Invocation((python, spec.trainer["script"], *words), environment=environment_of(spec.layout))
+    script, given = spec.trainer["script"], tuple(spec.trainer.get("arguments", ()))
+    words = megatron_lm_options(spec, given, gradient_options(spec.layout, script, given))
+    return Invocation(
+        (python, script, *words),
+        environment=environment_of(spec.layout),
+        refused=refused_environment_of(spec.layout),
+    )
 
 
 _ARGUMENTS_FILE = "megatron_args.txt"
@@ -65,8 +72,13 @@ def _of_software(fingerprint: Mapping[str, Any]) -> str:
 _WITHOUT_APEX = "# Where Apex is not installed, add --no-gradient-accumulation-fusion"
 
 
+def megatron_torchrun(spec: TrialSpec) -> str:
+    """torchrun's command line with Megatron-LM's variables."""
+    return torchrun(spec, environment_of(spec.layout), refused_environment_of(spec.layout))
+
+
 def _start(spec: TrialSpec) -> str:
-    start, script = torchrun(spec, environment_of(spec.layout)), script_or(spec, NAME, "pretrain_gpt.py")
+    start, script = megatron_torchrun(spec), script_or(spec, NAME, "pretrain_gpt.py")
     return f"{start} {script} {arguments_from(_ARGUMENTS_FILE)} {user_arguments(spec, NAME)}"
 
 

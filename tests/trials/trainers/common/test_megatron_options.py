@@ -9,9 +9,11 @@ from orchestrator.importers.launch_script import read_launch_script
 from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.specs import GPT2, ITERATIONS, LLAMA, spec_of
 from trials.trainers.common.megatron_options import (
+    ONE_CONNECTION,
     environment_of,
     megatron_deepspeed_options,
     megatron_lm_options,
+    refused_environment_of,
     unsupported_option_reason,
 )
 from trials.trainers.common.options import option_names
@@ -114,6 +116,7 @@ def test_whatever_the_search_file_says_cannot_be_an_argument_too():
     assert unsupported_option_reason("weight-decay") is None
 
 
-def test_one_connection_orders_what_tensor_ranks_send_except_under_fsdp():
-    assert environment_of(Layout()) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    assert environment_of(Layout(data_parallel=2, zero_stage=3)) == {}
+def test_one_connection_is_the_default_and_refused_by_megatron_fsdp():
+    sharded, others = Layout(data_parallel=2, zero_stage=2), Layout(data_parallel=2, zero_stage=1)
+    assert (environment_of(others), refused_environment_of(others)) == (ONE_CONNECTION, {})
+    assert (environment_of(sharded), refused_environment_of(sharded)) == ({}, ONE_CONNECTION)

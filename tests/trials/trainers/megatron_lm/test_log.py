@@ -56,5 +56,6 @@ def test_what_it_prints_is_read(version, name):
         "pipeline_parallel": layout.pipeline_parallel,
         "micro_batches_per_step": layout.grad_accum_steps,
         "global_batch_size": 4,
+        "vocab_size": 512,
     }
     assert reader.peak_memory_gib == reader.peak_memory_allocated_gib == PEAK_MIB[version, name] / 1024
