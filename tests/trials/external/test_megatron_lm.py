@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import starmap
 from pathlib import Path
+from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 
+from search_spaces.engines import MEGATRON_CORE
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.measured_table import Observation, render_table
@@ -20,10 +24,12 @@ from tests.trials.external.megatron_on_cpu.environment import ARGUMENTS, VERSION
 from tests.trials.external.megatron_on_cpu.start import FAULT, GIVEN, SCRIPT
 from tests.trials.external.ranks import Ranks, start
 from tests.trials.external.test_program import IMPATIENT, await_no_process_in
+from tests.trials.train.parity import Parity
+from tests.trials.train.ranks import WarmRanks
 from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
 from trials.attempt_result import expected_proof
 from trials.diagnostics.parity_cases import named_case
-from trials.diagnostics.selftest import CPU_TOLERANCES, SEED
+from trials.diagnostics.selftest import CPU_TOLERANCES, SEED, Case
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.measurement.step_log import StepPhase, read_metrics
 from trials.trainers.common.megatron_options import ONE_CONNECTION
@@ -234,6 +240,23 @@ def test_a_tokenizer_larger_than_the_models_vocabulary_makes_the_result_invalid(
     assert f"has a vocabulary of {2 * TINY.vocab_size} tokens" in (outcome.excerpt or "")
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_fully_sharded_gradients_in_bf16_are_summed_in_fp32(run, script_of, version):
+    spec = spec_of(script_of(version), layout_of(4, **DP2, zero_stage=2, precision="bf16"))
+    unfused = [*ARGUMENTS, "--no-masked-softmax-fusion"]  # the fused one needs a kernel
+    outcome, ranks = run(replace(spec, trainer=spec.trainer | {"arguments": unfused}))
+    assert outcome.status is OutcomeStatus.MEASURED, ranks.logs()
+    said = next(line for line in ranks.folder.rank_log(0).read_text().splitlines() if POLICY[version][0] in line)
+    assert POLICY[version][1] in said
+
+
+POLICY = {
+    TAG: ("Setting up DistributedDataParallel with config", "grad_reduce_in_fp32=True"),
+    MAIN: ("Setting up Megatron-FSDP MixedPrecisionPolicy with config", "main_grads_dtype=torch.float32"),
+}
+"""Line about Megatron-FSDP's gradients, and what it has to say."""
+
+
 AS_PLAIN = (
     *("--lr", "1.0e-3", "--lr-decay-style", "constant", "--adam-beta2", "0.95", "--adam-eps", "1.0e-4"),
     *("--clip-grad", "0.5"),
@@ -241,30 +264,51 @@ AS_PLAIN = (
 """Settings of the plain GPT's optimizer."""
 
 
+@pytest.fixture(scope="module")
+def megatron_core_losses(python) -> Iterator[Callable[[Case], list[float]]]:
+    """Losses of a case's layout by Parlay's own engine megatron-core, on real ranks."""
+    with closing(WarmRanks(MEGATRON_CORE)) as ranks:
+
+        def losses(case: Case) -> list[float]:
+            trained = Parity(ranks).train(replace(case, layout=replace(case.layout, engine=MEGATRON_CORE)))
+            return list(starmap(mean_loss, zip(*(rank.losses for rank in trained), strict=True)))
+
+        yield losses
+
+
+def mean_loss(*of_ranks: float | None) -> float:
+    return fmean(loss for loss in of_ranks if loss is not None)
+
+
 @pytest.mark.parametrize(
     ("version", "fields"),
     [
         (TAG, {**TP2, "sequence_parallel": True}),
         (MAIN, {**PP2, "virtual_pipeline_stages": 3}),
+        (MAIN, {**DP2, "zero_stage": 1}),
         (MAIN, {**DP2, "zero_stage": 3}),
     ],
 )
-def test_its_losses_are_those_of_a_plain_gpt(run, script_of, version, fields, record_property):
+def test_its_losses_are_those_of_a_plain_gpt_and_of_engine_megatron_core(
+    run, script_of, megatron_core_losses, version, fields, record_property
+):
     import torch
 
     from trials.train.parallel.device import Device
     from trials.train.selftest.training import train_reference
 
     case = named_case("reference", "gpt2", **fields)
-    reference = train_reference(case, Device(torch.device("cpu")))
+    expected = {"plain": train_reference(case, Device(torch.device("cpu"))).losses}
+    if case.layout.zero_stage < 2:  # the engine has no Megatron-FSDP
+        expected["megatron-core"] = megatron_core_losses(case)
     spec = spec_of(script_of(version), replace(case.layout, engine="megatron-lm"), seed=SEED)
     spec = replace(spec, model=case.model, trainer=spec.trainer | {"arguments": [*ARGUMENTS, *AS_PLAIN]})
     outcome, ranks = run(spec, {GIVEN: "yes", **ONE_CONNECTION})  # as Megatron's own launch scripts set
     assert outcome.status is OutcomeStatus.MEASURED, ranks.logs()
     records = read_metrics(ranks.folder.metrics())
     assert len(records) >= 7
-    losses = list(reference.losses)
-    losses[1] = sum(losses[:2]) / 2  # as it logs the second iteration
-    difference = max(abs(record.loss - loss) for record, loss in zip(records, losses, strict=False))
-    record_property("difference", difference)
-    assert difference <= CPU_TOLERANCES["fp32"]
+    for name, losses in expected.items():
+        logged = [losses[0], fmean(losses[:2]), *losses[2:]]  # as it logs the second iteration
+        difference = max(abs(record.loss - loss) for record, loss in zip(records, logged, strict=False))
+        record_property(f"difference from {name}", difference)
+        assert difference <= CPU_TOLERANCES["fp32"], name
