@@ -41,8 +41,7 @@ class EngineProfile:
     `reduced_gradient_bytes` are those of a gradient in a reduction: 4 where it is summed in fp32. With
     `has_blocking_p2p` a stage sends and receives one after the other, otherwise in both directions at once.
     `splits_p2p` sends each tensor-parallel rank's share, also without sequence parallelism. An engine that is
-    `emulated_on_cpu` is written for GPUs: on a CPU it runs with parts of it replaced, and its speed there is that of
-    the replacements.
+    `emulated_on_cpu` is written for GPUs: on a CPU it runs with patches, and its speed there is that of the patches.
     """
 
     half: ParameterBytes

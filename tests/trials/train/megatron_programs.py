@@ -29,7 +29,7 @@ def train_recording(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any
 
 
 def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Train a case without the stand-in of this name; the error where that fails."""
+    """Train a case without the patch of this name; the error where that fails."""
     left = tuple(patch for patch in megatron_core.PATCHES if patch.name != arguments["patch"])
     assert len(left) == len(megatron_core.PATCHES) - 1
     megatron_core.PATCHES = left

@@ -1,4 +1,4 @@
-"""Steps by megatron-core compared with a plain GPT, its reductions left out, and its stand-ins on a CPU left out."""
+"""Steps by megatron-core compared with a plain GPT, its reductions left out, and its patches on a CPU left out."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ PATCHES = {
 
 @pytest.mark.walks
 @pytest.mark.parametrize("patch", PATCHES)
-def test_without_a_stand_in_a_cpu_cannot_train(ranks, patch):
+def test_without_a_patch_a_cpu_cannot_train(ranks, patch):
     """Fails once upstream no longer needs it."""
     given, words = PATCHES[patch]
     arguments = {"case": given.to_json(), "steps": 1, "patch": patch}
@@ -158,7 +158,7 @@ def test_without_a_stand_in_a_cpu_cannot_train(ranks, patch):
 
 
 def test_a_tensor_is_freed_before_its_send_is_waited_for(ranks):
-    """Fails once upstream waits, as gloo needs; then the stand-in `isend` goes."""
+    """Fails once upstream waits, as gloo needs; then the patch `isend` goes."""
     given = megatron_case("interleaved", "llama", **INTERLEAVED)
     assert min(ranks.run(f"{PROGRAMS}:sends_freed_before_they_are_waited_for", 2, {"case": given.to_json()})) > 0
 
@@ -172,7 +172,7 @@ def test_a_rank_keeps_no_tensors_from_step_to_step(ranks, given):
     assert [later for _, *later in held] == [[second] * 4 for _, second, *_ in held]
 
 
-def test_every_stand_in_has_a_test_that_leaves_it_out():
+def test_every_patch_has_a_test_that_leaves_it_out():
     from trials.train.cpu_device.megatron_core import PATCHES as ALL
 
     assert {patch.name for patch in ALL} == {*PATCHES, "isend"}

@@ -1,4 +1,8 @@
-"""torch.cuda's calls, answered by a CPU: for libraries that name the device `cuda` instead of asking for it."""
+"""Patches of torch.cuda's calls, which a CPU then answers: for libraries that name the device `cuda` instead of asking
+for it.
+
+Each patch names the function of megatron-core 0.16.1 that fails first without it.
+"""
 
 from __future__ import annotations
 
@@ -95,13 +99,42 @@ def _send_copies() -> None:
 
 
 PATCHES = (
-    Patch("device_word", "device='cuda' in a call of torch", _use_cpu_for_cuda),
-    Patch("current_device", "torch.cuda.current_device()", _answer_current_device),
-    Patch("tensor_cuda", "Tensor.cuda()", _keep_tensors_in_place),
-    Patch("tensor_type", "Tensor.type() compared with 'torch.cuda.FloatTensor'", _name_types_as_on_a_gpu),
-    Patch("random_numbers", "torch.cuda.get_rng_state() and its neighbours", _use_cpu_random_numbers),
-    Patch("synchronize", "torch.cuda.synchronize()", _do_not_wait),
     Patch(
-        "isend", "torch.distributed.isend(), whose tensor a CUDA stream keeps as it is until it is sent", _send_copies
+        "device_word",
+        "torch.tensor(device='cuda'), of megatron/core/optimizer/optimizer.py: MixedPrecisionOptimizer.__init__()",
+        _use_cpu_for_cuda,
+    ),
+    Patch(
+        "current_device",
+        "torch.cuda.current_device(), of megatron/core/tensor_parallel/layers.py: VocabParallelEmbedding.__init__()",
+        _answer_current_device,
+    ),
+    Patch(
+        "tensor_cuda",
+        "Tensor.cuda(), of megatron/core/models/common/language_module/language_module.py:"
+        " setup_embeddings_and_output_layer()",
+        _keep_tensors_in_place,
+    ),
+    Patch(
+        "tensor_type",
+        "Tensor.type() compared with 'torch.cuda.FloatTensor', of megatron/core/optimizer/distrib_optimizer.py:"
+        " _build_model_and_main_param_groups()",
+        _name_types_as_on_a_gpu,
+    ),
+    Patch(
+        "random_numbers",
+        "torch.cuda.get_rng_state(), of megatron/core/tensor_parallel/random.py: CudaRNGStatesTracker.add()",
+        _use_cpu_random_numbers,
+    ),
+    Patch(
+        "synchronize",
+        "torch.cuda.synchronize(), of megatron/core/pipeline_parallel/p2p_communication.py: _communicate()",
+        _do_not_wait,
+    ),
+    Patch(
+        "isend",
+        "torch.distributed.isend(), of megatron/core/pipeline_parallel/p2p_communication.py: _p2p_ops(); a CUDA stream"
+        " keeps the tensor as it is until it is sent",
+        _send_copies,
     ),
 )

@@ -34,7 +34,7 @@ PATCHES = (
     *cuda.PATCHES,
     Patch(
         "sequence_parallel_norm",
-        "megatron/core/transformer/torch_norm.py: assert not config.sequence_parallel",
+        "assert not config.sequence_parallel, of megatron/core/transformer/torch_norm.py: WrappedTorchNorm.__new__()",
         _mark_norms,
     ),
 )

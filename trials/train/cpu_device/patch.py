@@ -1,4 +1,4 @@
-"""Patch: one stand-in on a CPU for something that a library expects of a GPU."""
+"""Patch: a change that lets a CPU do what a library expects of a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @dataclass(frozen=True)
 class Patch:
-    """A stand-in by `name`; `replaces` names what upstream does, with its file."""
+    """A change by `name`; `replaces` names what upstream does, with its file and function."""
 
     name: str
     replaces: str

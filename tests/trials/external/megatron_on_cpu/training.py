@@ -23,9 +23,10 @@ from trials.train.cpu_device.patch import Patch, apply_all
 MEMORY_BYTES = 16 * 2**30
 
 
-def emulate_device() -> None:
-    """Apply all patches; the checkout must be first on the path."""
-    apply_all((*IMPORTS, *megatron_core.PATCHES, *DEVICE, *MEGATRON))
+def emulate_device(without: str | None = None) -> None:
+    """Apply all patches but the one of this name; the checkout must be first on the path."""
+    patches = (*IMPORTS, *megatron_core.PATCHES, *DEVICE, *MEGATRON)
+    apply_all([patch for patch in patches if patch.name != without])
 
 
 class _TritonFinder(MetaPathFinder, Loader):
@@ -69,10 +70,16 @@ IMPORTS = (
     Patch(
         "triton", "import triton, of megatron/core/transformer/custom_layers/batch_invariant_kernels.py", _find_triton
     ),
-    Patch("regex", "import regex, of the GPT-2 tokenizer in core_v0.16.1", _use_re_for_regex),
-    Patch("override", "from typing import override, of Python 3.12, on main", _add_override),
-    Patch("compiler", "jit_fuser = torch.compile, of megatron/core/jit.py", _do_not_compile),
-    Patch("helpers", "make, in megatron/core/datasets/utils.py: compile_helpers()", _find_dataset_helpers),
+    Patch(
+        "regex", "import regex, of megatron/training/tokenizer/gpt2_tokenization.py in core_v0.16.1", _use_re_for_regex
+    ),
+    Patch(
+        "override",
+        "from typing import override (Python 3.12), of megatron/training/models/gpt.py on main",
+        _add_override,
+    ),
+    Patch("compiler", "jit_fuser = torch.compile, of megatron/core/jit.py: enable_jit_fuser()", _do_not_compile),
+    Patch("helpers", "make, of megatron/core/datasets/utils.py: compile_helpers()", _find_dataset_helpers),
 )
 
 
@@ -129,9 +136,22 @@ def _resident_bytes(name: str) -> int:
 
 
 DEVICE = (
-    Patch("device", "assert torch.cuda.is_available(), of megatron/training/initialize.py", _report_a_device),
-    Patch("streams", "torch.cuda.Stream() and Event(), of Megatron-FSDP", _stand_for_streams),
-    Patch("memory", "torch.cuda.max_memory_reserved(), of megatron/training: report_memory()", _report_resident_memory),
+    Patch(
+        "device",
+        "assert torch.cuda.is_available(), of megatron/training/initialize.py: initialize_megatron()",
+        _report_a_device,
+    ),
+    Patch(
+        "streams",
+        "torch.cuda.Stream(), of megatron/core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py:"
+        " _init_fsdp_param_and_grad_buffer()",
+        _stand_for_streams,
+    ),
+    Patch(
+        "memory",
+        "torch.cuda.max_memory_reserved(), of megatron/training/utils: report_memory()",
+        _report_resident_memory,
+    ),
 )
 
 
@@ -143,4 +163,4 @@ def _load_no_kernels() -> None:
     fused_kernels.load = lambda args: None
 
 
-MEGATRON = (Patch("kernels", "nvcc, in megatron/legacy/fused_kernels/__init__.py: load()", _load_no_kernels),)
+MEGATRON = (Patch("kernels", "nvcc, of megatron/legacy/fused_kernels/__init__.py: load()", _load_no_kernels),)
