@@ -10,30 +10,24 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from importlib import import_module
 from io import StringIO
 from multiprocessing import get_context
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import DEFAULT, MagicMock, patch
 
-import torch
-
 from tests.trials.external.megatron_on_cpu import training
 
 NOWHERE = "/nowhere"
-"""In place of compilers and CUDA, which some machines have."""
+"""In place of programs that some machines have."""
 
 
-def import_of(module: str) -> Callable[[], Any]:
-    return lambda: __import__(module).__name__
+def import_of(module: str) -> Callable[[], None]:
+    def do() -> None:
+        import_module(module)
 
-
-def run_fused_function() -> None:
-    """bias_gelu() of megatron/core/fusions/fused_bias_gelu.py, under jit_fuser."""
-    os.environ["CXX"] = NOWHERE
-    from megatron.core.fusions.fused_bias_gelu import bias_gelu
-
-    bias_gelu(torch.zeros(2), torch.zeros(2, 2))
+    return do
 
 
 def compile_helpers() -> None:
@@ -85,7 +79,7 @@ LINES: dict[str, Callable[[], Any]] = {
     "triton": import_of("megatron.core.transformer.custom_layers.batch_invariant_kernels"),
     "regex": import_of("megatron.training.tokenizer.gpt2_tokenization"),
     "override": import_of("megatron.training.models.gpt"),
-    "compiler": run_fused_function,
+    "compiler": import_of("megatron.core.fusions.fused_bias_gelu"),
     "helpers": compile_helpers,
     "device": initialize,
     "streams": create_streams,
@@ -97,13 +91,13 @@ LINES: dict[str, Callable[[], Any]] = {
 
 def outcomes_of(names: Sequence[str], without: str | None) -> list[str]:
     """The errors of these patches' lines, or what they return, without one patch or with all."""
-    training.emulate_device(without)
-    return [_outcome(LINES[name]) for name in names]
+    failed = _outcome(lambda: training.emulate_device(without))
+    return [failed or _outcome(LINES[name]) for name in names]
 
 
 def _outcome(line: Callable[[], Any]) -> str:
     try:
-        return str(line())
+        return line() or ""
     except (Exception, SystemExit) as error:
         return f"{type(error).__name__}: {error}"
 
