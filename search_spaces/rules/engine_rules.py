@@ -168,7 +168,7 @@ def takes_bf16_optimizer(layout: Layout) -> bool:
 
 
 def bf16_reductions(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Settings of reductions that DeepSpeed's BF16_Optimizer ignores."""
+    """Settings of reductions that DeepSpeed's BF16_Optimizer ignores (runtime/engine.py, _bf16_reduce_grads)."""
     if not takes_bf16_optimizer(layout):
         return
     if layout.overlap_comm:
@@ -177,7 +177,7 @@ def bf16_reductions(layout: Layout, model: ModelShape) -> Iterator[RuleViolation
         yield RuleViolation(
             "bucket_mib",
             f"bucket_mib is {layout.bucket_mib} {BF16_OPTIMIZER}",
-            "DeepSpeed's BF16_Optimizer reduces all gradients at once",
+            "DeepSpeed's BF16_Optimizer reduces gradients after the backward pass in buffers of a fixed size",
             "leave bucket_mib out, or set zero_stage to 2",
         )
 

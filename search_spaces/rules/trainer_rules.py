@@ -12,13 +12,13 @@ from search_spaces.engines import MEGATRON_CORE, OWN_ENGINES
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import (
-    BF16_OPTIMIZER,
     DEEPSPEED_RULES,
     MEGATRON_RULES,
     MEGATRON_SCHEDULES,
     TORCH_RULES,
     EngineRules,
     RuleViolation,
+    bf16_reductions,
     engine_limits,
     ineffective_overlap,
     takes_bf16_optimizer,
@@ -84,14 +84,11 @@ def _deepspeed_precision(layout: Layout, model: ModelShape) -> Iterator[RuleViol
         )
 
 
-def _deepspeed_overlap(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Layouts with ZeRO in which DeepSpeed, as our trainer drives it, overlaps nothing."""
-    if not layout.overlap_comm or layout.zero_stage == 0:
-        return
-    if layout.pipeline_parallel > 1:
+def _deepspeed_pipeline_overlap(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Overlap in a pipeline with ZeRO, where `bf16_reductions` does not refuse it already."""
+    in_pipeline = layout.pipeline_parallel > 1 and layout.zero_stage > 0 and not takes_bf16_optimizer(layout)
+    if layout.overlap_comm and in_pipeline:
         yield ineffective_overlap(f"with pipeline_parallel {layout.pipeline_parallel}")
-    elif takes_bf16_optimizer(layout):
-        yield ineffective_overlap(BF16_OPTIMIZER)
 
 
 def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -123,7 +120,8 @@ OWN_RULES: EngineRules = {
         _stages,
         *DEEPSPEED_RULES,
         _deepspeed_precision,
-        _deepspeed_overlap,
+        _deepspeed_pipeline_overlap,
+        bf16_reductions,
         _deepspeed_compile,
         _sequence,
         _rotary,

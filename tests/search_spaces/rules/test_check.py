@@ -52,6 +52,8 @@ def test_other_trainers_are_not_ours(engine):
             "overlap_comm",
         ),
         ("deepspeed", {"bucket_mib": 25}, "bucket_mib"),
+        ("deepspeed", {"bucket_mib": 25, "zero_stage": 1, "precision": "bf16"}, "bucket_mib"),
+        ("deepspeed", {"overlap_comm": True, "zero_stage": 1, "precision": "bf16"}, "overlap_comm"),
         ("deepspeed", {"torch_compile": True, "zero_stage": 3, "pipeline_parallel": 1}, "torch_compile"),
         ("torch", {"activation_checkpointing": "full", "recompute_layers": 1}, "recompute_layers"),
         ("deepspeed", {"activation_checkpointing": "selective", "recompute_modules": "mlp"}, "recompute_modules"),
