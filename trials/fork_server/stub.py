@@ -59,6 +59,8 @@ def main(socket_path: str | None, argv: list[str]) -> NoReturn:
         _become(argv, signals, before)
     for descriptor in descriptors[3:]:
         os.close(descriptor)
+    for number in FORWARDED:  # also ignored ones, for which the rank may have set a handler
+        signal.signal(number, _note)
     _end_as(_follow(connection, signals))
 
 

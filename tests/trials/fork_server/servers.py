@@ -34,10 +34,20 @@ def light_code(folder: Path, preload: str = IMPORT_NOTHING, program: str | None 
     return folder
 
 
+IGNORED_BY_SHELLS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+"""Signals that nohup, or a shell's `&`, has a program ignore."""
+
+
 def handle_no_signals() -> None:
-    """Set every signal to its default."""
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    """Set to their default the signals that whoever starts the tests may ignore."""
+    for number in IGNORED_BY_SHELLS:
         signal.signal(number, signal.SIG_DFL)
+
+
+def ignore_signals() -> None:
+    """Ignore signals as under nohup and in the background of a shell, and SIGUSR1."""
+    for number in (*IGNORED_BY_SHELLS, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class Node:
@@ -109,7 +119,7 @@ class Node:
             *(sys.executable, "-m", "trials.train", str(spec)),
         ]
         fixed: dict[str, Any] = {"env": self.environment | dict(environment or {}), "cwd": self.root}
-        fixed |= {"start_new_session": True, "preexec_fn": handle_no_signals}  # who starts the tests may ignore some
+        fixed |= {"start_new_session": True, "preexec_fn": handle_no_signals}
         return subprocess.Popen(argv, **{**fixed, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
 
     def run(self, program: str, environment: Mapping[str, str] | None = None, **options: Any) -> tuple[int, str, str]:
@@ -145,7 +155,3 @@ def with_fewer_files() -> None:
     """Lower a limit, for a process to be started."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
-
-
-def with_sigusr1_ignored() -> None:
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)

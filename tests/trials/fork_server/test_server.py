@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,11 @@ import pytest
 from tests.trials.fork_server.servers import (
     IMPORT_NOTHING,
     Node,
+    handle_no_signals,
+    ignore_signals,
     until,
     wait_for_end,
     with_fewer_files,
-    with_sigusr1_ignored,
 )
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
@@ -55,8 +56,8 @@ def plain(node: Node, **options: object) -> dict:
     """The answer of a rank that was started without a server."""
     (node.root / "plain").write_text(TELL)
     argv = [sys.executable, "-m", "trials.train", str(node.root / "plain")]
-    settings = {"cwd": node.root, "env": node.environment, "start_new_session": True, **options}
-    return json.loads(subprocess.run(argv, check=True, capture_output=True, **settings).stdout)
+    settings = {"cwd": node.root, "env": node.environment, "start_new_session": True, "preexec_fn": handle_no_signals}
+    return json.loads(subprocess.run(argv, check=True, capture_output=True, **{**settings, **options}).stdout)
 
 
 def test_a_forked_rank_has_all_that_a_plain_start_gives(node: Node) -> None:
@@ -79,7 +80,7 @@ def test_folder_umask_cores_signals_and_input_are_those_of_the_stub(node: Node) 
             "cwd": node.root / "elsewhere",
             "umask": 0o027,
             "stdin": zero,
-            "preexec_fn": lambda: (os.sched_setaffinity(0, cores), with_sigusr1_ignored()),
+            "preexec_fn": lambda: (os.sched_setaffinity(0, cores), ignore_signals()),
         }
         warm, cold = told(node, **changes), plain(node, **changes)
     assert (warm["cwd"], warm["umask"], warm["affinity"]) == (str(node.root / "elsewhere"), 0o027, cores)
@@ -130,10 +131,17 @@ def test_a_stub_ends_as_its_rank_does(node: Node, program: str, code: int, words
     assert not list(Path(node.root).glob("core*"))
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"])
-def test_signals_are_forwarded(node: Node, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        *((name, handle_no_signals) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT")),
+        ("SIGHUP", ignore_signals),
+    ],
+)
+def test_signals_are_forwarded_to_the_handlers_of_a_rank(node: Node, name: str, before: Callable[[], None]) -> None:
     stub = node.stub(
-        f"signal.signal(signal.{name}, lambda *_: sys.exit(9))\nprint('ready', flush=True)\ntime.sleep(60)"
+        f"signal.signal(signal.{name}, lambda *_: sys.exit(9))\nprint('ready', flush=True)\ntime.sleep(60)",
+        preexec_fn=before,
     )
     assert stub.stdout is not None
     assert stub.stdout.readline() == b"ready\n"
