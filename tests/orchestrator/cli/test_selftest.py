@@ -17,6 +17,7 @@ from tests.orchestrator.cli.parlay import (
     write_search,
 )
 from tests.orchestrator.slurm_searches import ids_of_jobs
+from tests.trials.train.parity import needs_megatron
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
@@ -27,10 +28,15 @@ def results_of(answer: Answer) -> dict[str, bool]:
     return {result["name"]: result["passed"] for result in answer.json["results"]}
 
 
-def test_a_machine_that_trains_a_layout_as_one_process_does_passes(tmp_path):
-    answer = parlay("selftest", write_search(tmp_path, TINY_SEARCH), *PLAIN[:2], "--json", cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("engine", "case"),
+    [("torch", PLAIN[1]), pytest.param("megatron-core", "megatron-core-gpt2-tied-dp2-mb1-zero1", marks=needs_megatron)],
+)
+def test_a_machine_that_trains_a_layout_as_one_process_does_passes(tmp_path, engine, case):
+    path = write_search(tmp_path, TINY_SEARCH.replace("space:\n", f"space:\n  engine: {engine}\n"))
+    answer = parlay("selftest", path, "--case", case, "--json", cwd=tmp_path)
     assert answer.code == 0, answer.err
-    assert results_of(answer) == {PLAIN[1]: True}
+    assert results_of(answer) == {case: True}
     assert answer.json["results"][0]["difference"] <= 1e-5
 
 
