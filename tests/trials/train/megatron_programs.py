@@ -28,6 +28,31 @@ def train_recording(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any
     return {"trained": trained, "places": reductions.places}
 
 
+def sees_an_overflow_of_the_last_rank(arguments: Mapping[str, Any], folder: Path) -> bool:
+    """True if this rank's optimizer skips a step in which a gradient of the last rank is infinite. `without` names a
+    place whose reductions are left out."""
+    from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params as Optimizer
+
+    _Reductions(arguments.get("without")).watch()
+    gradients_of, seen = Optimizer._collect_main_grad_data_for_unscaling, []
+    check = Optimizer._unscale_main_grads_and_check_for_nan
+
+    def overflowed(optimizer: Any) -> list[torch.Tensor]:
+        gradients = gradients_of(optimizer)
+        if torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
+            gradients[0].fill_(torch.inf)
+        return gradients
+
+    def noted(optimizer: Any) -> bool:
+        seen.append(check(optimizer))
+        return True  # a rank that goes on would wait for the others in the norm's sum
+
+    Optimizer._collect_main_grad_data_for_unscaling = overflowed
+    Optimizer._unscale_main_grads_and_check_for_nan = noted
+    rank_programs.train_layout({**arguments, "without": None, "steps": 1}, folder)
+    return seen == [True]
+
+
 def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Train a case without the patch of this name; the error where that fails."""
     left = tuple(patch for patch in megatron_core.PATCHES if patch.name != arguments["patch"])

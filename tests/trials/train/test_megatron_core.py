@@ -20,6 +20,7 @@ from tests.trials.train.megatron_cases import (
     SEQUENCE,
     SHARDED,
     TIED,
+    TP2,
     difference_without,
     megatron_case,
     train_recording,
@@ -133,6 +134,15 @@ def test_without_any_one_reduction_the_training_is_another(ranks, parity, withou
     difference = difference_without(ranks, parity, without, given)
     record_property("difference", difference.value)
     assert difference.value > MUTATION_BOUND, f"without {without}: {difference}"
+
+
+@pytest.mark.parametrize(
+    ("without", "seen"), [(None, [True, True]), ("optimizer._unscale_main_grads_and_check_for_nan", [False, True])]
+)
+def test_all_ranks_skip_a_step_in_which_the_gradients_of_one_overflow(ranks, without, seen):
+    given = megatron_case("tp2-fp16", precision="fp16", **TP2)
+    arguments = {"case": given.to_json(), "without": without}
+    assert ranks.run(f"{PROGRAMS}:sees_an_overflow_of_the_last_rank", 2, arguments) == seen
 
 
 NO_CUDA = "Torch not compiled with CUDA enabled"
