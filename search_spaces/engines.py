@@ -6,7 +6,7 @@ What else belongs to a trainer is in its package (trials/trainers). Standard lib
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 
@@ -45,6 +45,7 @@ class EngineProfile:
     """
 
     half: ParameterBytes
+    emulated_on_cpu: bool = field(kw_only=True)
     full: ParameterBytes = ParameterBytes(4, 4, 8)
     sums_bf16_in_fp32: bool = False
     has_dropout: bool = False
@@ -56,7 +57,6 @@ class EngineProfile:
     splits_p2p: bool = False
     always_overlaps_reductions: bool = False
     layer_split: LayerSplit = LayerSplit.BALANCED
-    emulated_on_cpu: bool = False
 
 
 MT_NLG_SLOWDOWN = 1.1
@@ -83,9 +83,11 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         ),
         # DeepSpeed has 16-bit gradients in addition to the fp32 sum that grad_accum_dtype requests. Rotated queries
         # and keys are stored in addition to the fused query-key-value output.
-        "deepspeed": EngineProfile(ParameterBytes(2, 6, 12, 4), keeps_unrotated=True, has_blocking_p2p=True),
+        "deepspeed": EngineProfile(
+            ParameterBytes(2, 6, 12, 4), keeps_unrotated=True, has_blocking_p2p=True, emulated_on_cpu=False
+        ),
         # 16-bit weights, fp32 gradients, fp32 master and two moments.
-        "torch": EngineProfile(ParameterBytes(2, 4, 12), keeps_unrotated=True),
+        "torch": EngineProfile(ParameterBytes(2, 4, 12), keeps_unrotated=True, emulated_on_cpu=False),
     },
     # docs/user-guide/features/dist_optimizer.md: 18 bytes, or 6 + 12/d with the distributed optimizer.
     "megatron-lm": {
@@ -134,7 +136,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         )
     },
     # An unknown trainer; Megatron's memory is the most common. What its command does on a CPU is not known either.
-    "command": {"command": EngineProfile(ParameterBytes(2, 4, 12), has_dropout=True)},
+    "command": {"command": EngineProfile(ParameterBytes(2, 4, 12), has_dropout=True, emulated_on_cpu=False)},
 }
 """Profiles of each trainer's engines. An engine of a third-party trainer has the trainer's name."""
 

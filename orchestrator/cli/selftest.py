@@ -101,7 +101,8 @@ def _verdict(report: SelftestReport, cluster: Cluster) -> str:
     found = report.found
     lines = [row(result) for result in report.failed]
     known = found.fingerprint
-    versions = ", ".join(f"{name} {known[name]}" for name in ("torch", "deepspeed", "cuda") if name in known)
+    packages = ("torch", "deepspeed", "megatron_core", "cuda")
+    versions = ", ".join(f"{name} {known[name]}" for name in packages if name in known)
     lines.append(
         f"on {format_cluster(cluster)} ({known.get('device', 'unknown device')}; {versions or 'versions unknown'})"
     )

@@ -10,7 +10,7 @@ from dashboards.trial_text import describe_step_time, format_throughput_interval
 from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.exports import TITLES, ExportStatus, status_text
 from orchestrator.recipe.recipe import Recipe
-from search_spaces.engines import PARLAY, is_emulated
+from search_spaces.engines import MEGATRON_CORE, PARLAY, is_emulated
 from search_spaces.layouts.layout import Layout
 from trials.files.text import plural
 from trials.trial import TrialSpec
@@ -31,6 +31,7 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
     return _LAUNCH.format(
         python=shlex.quote(python),
         title=shlex.quote(f"{spec.search_id} {spec.trial}"),
+        packages=_PACKAGES.get(spec.layout.engine, "PyTorch"),
         usage=_USAGE_SEVERAL if several_nodes else _USAGE_ONE,
         run_folder=_RUN_FOLDER_SEVERAL if several_nodes else _RUN_FOLDER_ONE,
         attempt="/".join(shlex.quote(part) for part in ("trials", spec.trial, spec.attempt)),
@@ -41,9 +42,11 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
     )
 
 
+_PACKAGES = {"deepspeed": "PyTorch and DeepSpeed", MEGATRON_CORE: "PyTorch and megatron-core"}
+"""Packages that an engine of Parlay's trainer needs, where it is not torch's."""
 _LAUNCH = """\
 #!/usr/bin/env bash
-# Trains with the layout in recipe.yaml for as many steps as a measurement takes, from code/. Needs PyTorch{usage}
+# Trains with the layout in recipe.yaml for as many steps as a measurement takes, from code/. Needs {packages}{usage}
 # PARLAY_PYTHON names the interpreter (default: {python}).
 set -euo pipefail
 

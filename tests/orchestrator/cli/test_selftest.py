@@ -29,14 +29,18 @@ def results_of(answer: Answer) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize(
-    ("engine", "case"),
-    [("torch", PLAIN[1]), pytest.param("megatron-core", "megatron-core-gpt2-tied-dp2-mb1-zero1", marks=needs_megatron)],
+    ("engine", "case", "package"),
+    [
+        ("torch", PLAIN[1], "deepspeed"),
+        pytest.param("megatron-core", "megatron-core-gpt2-tied-dp2-mb1-zero1", "megatron_core", marks=needs_megatron),
+    ],
 )
-def test_a_machine_that_trains_a_layout_as_one_process_does_passes(tmp_path, engine, case):
+def test_a_machine_that_trains_a_layout_as_one_process_does_passes(tmp_path, engine, case, package):
     path = write_search(tmp_path, TINY_SEARCH.replace("space:\n", f"space:\n  engine: {engine}\n"))
     answer = parlay("selftest", path, "--case", case, "--json", cwd=tmp_path)
     assert answer.code == 0, answer.err
     assert results_of(answer) == {case: True}
+    assert answer.json["fingerprint"][package]
     assert answer.json["results"][0]["difference"] <= 1e-5
 
 

@@ -38,6 +38,18 @@ def test_launch_sh_starts_as_many_ranks_a_node_as_the_layout_has_there(num_nodes
     assert started in launch_sh(spec, {}, "python3")
 
 
+@pytest.mark.parametrize(
+    ("engine", "needs"),
+    [
+        ("torch", "Needs PyTorch."),
+        ("deepspeed", "Needs PyTorch and DeepSpeed."),
+        ("megatron-core", "Needs PyTorch and megatron-core."),
+    ],
+)
+def test_launch_sh_names_the_packages_that_its_engine_needs(engine, needs):
+    assert needs in launch_sh(spec_of(Layout(engine=engine)), {}, "python3")
+
+
 @pytest.mark.processes
 @pytest.mark.timeout(180)
 def test_launch_sh_trains_with_the_layout_and_the_recipes_own_code(tmp_path):

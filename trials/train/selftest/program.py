@@ -130,7 +130,9 @@ class Supervisor:
     def run(self, cases: Sequence[Case]) -> bool:
         """Run all cases; False where a rank was lost. Rank 0 keeps results.json up to date."""
         if self._env.rank == 0:
-            self._results = Results(fingerprint=self._ask_child(_fingerprint, "fingerprint.json"))
+            engines = {case.layout.engine for case in cases}
+            found = self._ask_child(lambda spec: _fingerprint(spec, engines), "fingerprint.json")
+            self._results = Results(fingerprint=found)
             self._results.write(self._folder)
         return all(self._run_case(number, case) for number, case in enumerate(cases))
 
@@ -239,13 +241,15 @@ def _work_and_exit(work: Callable[[], bool]) -> NoReturn:
         exit_at_once(1)
 
 
-def _fingerprint(spec: TrialSpec) -> dict[str, Any]:
+def _fingerprint(spec: TrialSpec, engines: Set[str]) -> dict[str, Any]:
+    """Fingerprint of rank 0's node, with the versions of these engines."""
     from trials.train.parallel.device import open_device
     from trials.train.parallel.gather import RankHost
-    from trials.train.proof.fingerprint import fingerprint
+    from trials.train.proof.fingerprint import fingerprint, megatron_software
 
-    wanting = replace(spec, layout=replace(spec.layout, engine="deepspeed"))
-    return fingerprint(wanting, open_device(spec, 0), [RankHost(socket.gethostname(), None)])
+    wanting = replace(spec, layout=replace(spec.layout, engine="deepspeed" if "deepspeed" in engines else "torch"))
+    software = megatron_software(()) if MEGATRON_CORE in engines else {}
+    return fingerprint(wanting, open_device(spec, 0), [RankHost(socket.gethostname(), None)], software)
 
 
 def _reference(case: Case, spec: TrialSpec) -> dict[str, Any]:
