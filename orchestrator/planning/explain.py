@@ -79,5 +79,5 @@ def _hfu(plan: Plan, row: int) -> float | None:
     model, mfu = plan.task.model, plan.mfu(row)
     if mfu is None or not plan.speed_is_known:
         return None
-    again = model.hardware_flops_per_token(plan.layouts[row])
-    return mfu * again / model.model_flops_per_token
+    hardware_flops = model.hardware_flops_per_token(plan.layouts[row])
+    return mfu * hardware_flops / model.model_flops_per_token

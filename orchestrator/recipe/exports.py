@@ -114,9 +114,9 @@ def _problem_text(problem: Problem) -> str:
 
 
 def _heading(name: str, status: ExportStatus, start: str, spec: TrialSpec) -> str:
-    who = status_text(status, spec.is_emulated)
+    status_line = status_text(status, spec.is_emulated)
     return (
-        f"# {TITLES[name]}: layout, model and batch of {spec.search_id} {spec.trial}, {who}.\n"
+        f"# {TITLES[name]}: layout, model and batch of {spec.search_id} {spec.trial}, {status_line}.\n"
         "# You add the rest: data, tokenizer, optimizer, training length, checkpoint paths.\n"
         f"# {start}\n"
     )

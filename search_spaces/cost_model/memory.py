@@ -118,14 +118,14 @@ class LayerActivations:
         scores = _score_bytes(model, layouts, width, masks)
         whole = around + gathered + attention + mlp + scores
         inputs = tokens * hidden * width / split
-        again = RecomputedShares.of(model, layouts)
-        of_modules = np.maximum(scores * again.core_attention, mlp * again.mlp)
+        shares = RecomputedShares.of(model, layouts)
+        of_modules = np.maximum(scores * shares.core_attention, mlp * shares.mlp)
         return cls(
             whole=whole,
             mlp=mlp,
-            kept=whole - (whole - inputs) * again.layers - scores * again.core_attention - mlp * again.mlp,
+            kept=whole - (whole - inputs) * shares.layers - scores * shares.core_attention - mlp * shares.mlp,
             # Recomputed layers are a chunk's first: at work when the backward pass has freed the others.
-            working=np.where(again.layers == 1, whole, of_modules),
+            working=np.where(shares.layers == 1, whole, of_modules),
         )
 
 

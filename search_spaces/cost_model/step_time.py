@@ -204,12 +204,12 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     launches.
     """
     tensor, tokens = layouts["tensor_parallel"], layouts["micro_batch_size"] * model.seq_length
-    again = RecomputedShares.of(model, layouts)
-    passes, collectives = 3 + again.layers, 4 + 2 * again.layers + again.mlp
-    linear = 2 * tokens * (model.layer_parameters * passes + model.mlp_parameters * again.mlp)
-    scores = 4 * tokens * model.seq_length * model.hidden_size * _score_passes(layouts, again)
+    shares = RecomputedShares.of(model, layouts)
+    passes, collectives = 3 + shares.layers, 4 + 2 * shares.layers + shares.mlp
+    linear = 2 * tokens * (model.layer_parameters * passes + model.mlp_parameters * shares.mlp)
+    scores = 4 * tokens * model.seq_length * model.hidden_size * _score_passes(layouts, shares)
     activations = LayerActivations.of(model, layouts)
-    accessed = activations.whole * (_ACCESSES_PER_BYTE + again.layers) + activations.mlp * again.mlp
+    accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers) + activations.mlp * shares.mlp
     exchanged = collectives * tokens * model.hidden_size * element_bytes(layouts)
     stride = layouts.per_mesh(RankMesh.stride, "tp")
     rate = machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0)
@@ -220,7 +220,7 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
             accessed / machine.memory_bytes_per_s,
             2 * (tensor - 1) / tensor * exchanged / rate,
             collectives * machine.latency_s(tensor, stride),
-            (passes + again.mlp / 2) * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
+            (passes + shares.mlp / 2) * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
         ],
         axis=1,
     )
@@ -260,14 +260,14 @@ COLLECTIVE_LAUNCH_S = 0.05e-3
 """Host time to launch one collective: its tensors, its process group, its stream. An estimate."""
 
 
-def _score_passes(layouts: LayoutTable, again: RecomputedShares) -> np.ndarray:
+def _score_passes(layouts: LayoutTable, shares: RecomputedShares) -> np.ndarray:
     """Number of times that attention's two products are computed, as forward passes.
 
     A flash kernel skips the half that a causal mask hides, and recomputes the first product in its backward pass (Dao,
     arXiv 2307.08691).
     """
-    passes = 3 + again.layers
-    return np.where(layouts.equals("attention_kernel", "flash"), (passes + 0.5) / 2, passes + again.core_attention)
+    passes = 3 + shares.layers
+    return np.where(layouts.equals("attention_kernel", "flash"), (passes + 0.5) / 2, passes + shares.core_attention)
 
 
 def _head_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
