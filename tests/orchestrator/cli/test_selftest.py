@@ -32,7 +32,12 @@ def results_of(answer: Answer) -> dict[str, bool]:
     ("engine", "case", "package"),
     [
         ("torch", PLAIN[1], "deepspeed"),
-        pytest.param("megatron-core", "megatron-core-gpt2-tied-dp2-mb1-zero1", "megatron_core", marks=needs_megatron),
+        pytest.param(
+            "megatron-core",
+            "megatron-core-gpt2-tied-dp2-mb1-zero1",
+            "megatron_core",
+            marks=[needs_megatron, pytest.mark.walks],
+        ),
     ],
 )
 def test_a_machine_that_trains_a_layout_as_one_process_does_passes(tmp_path, engine, case, package):
