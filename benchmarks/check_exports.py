@@ -27,9 +27,9 @@ from typing import Any
 
 import yaml
 
-from benchmarks.check_imports import DOWNLOADS, ask
 from benchmarks.export_cases import TOKENS, Case, export_cases
 from benchmarks.export_meanings import MEANINGS, differences
+from benchmarks.parser_process import DOWNLOADS, ask
 from search_spaces.layouts.layout import Layout
 from trials.trainers.common.megatron_options import environment_of, newer_megatron_lm
 

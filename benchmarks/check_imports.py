@@ -20,7 +20,6 @@ import json
 import os
 import pkgutil
 import re
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -34,13 +33,13 @@ from typing import Any
 from benchmarks.config_expectations import expected_of_config, flat, load_config
 from benchmarks.import_cases import PROJECTS, Case, Form, cases
 from benchmarks.import_expectations import MISSING, Expected, SearchFile, launcher_sizes, megatron
+from benchmarks.parser_process import DOWNLOADS, ask
 from benchmarks.stubbed_runs import StubbedBash
 from orchestrator import importers
 from orchestrator.config.init import render_from
 from orchestrator.importers.option_table import Handling, OptionTable
 from search_spaces.errors import InputError
 
-DOWNLOADS = "PARLAY_DOWNLOADS"
 OUTCOMES = ("read", "no effect", "noted", "refused", "silent")
 
 
@@ -301,27 +300,6 @@ def world_size(launcher: Sequence[str]) -> int | None:
     """Ranks that a launcher starts, if it is told."""
     sizes = launcher_sizes(launcher)
     return sizes["gpus_per_node"] * sizes.get("num_nodes", 1) if "gpus_per_node" in sizes else None
-
-
-def ask(parser: str | None, checkout: Path, questions: Sequence[Any], scratch: Path) -> list[dict[str, Any]]:
-    """The parser's answers, from a process of its own."""
-    asked, answered = scratch / "questions.json", scratch / "answers.json"
-    asked.write_text(json.dumps(questions))
-    command = [sys.executable, "-m", "benchmarks.real_parsers", str(parser), str(checkout), str(asked), str(answered)]
-    # In a folder of its own: GPT-NeoX writes logs where it runs.
-    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        command,
-        cwd=scratch,
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    if done.returncode:
-        raise SystemExit(f"{checkout.name}: its parser failed\n{done.stdout[-2000:]}")
-    answers: list[dict[str, Any]] = json.loads(answered.read_text())
-    return answers
 
 
 def option_tables() -> list[OptionTable]:

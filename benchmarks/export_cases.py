@@ -17,8 +17,9 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.layout_rules import INTERLEAVE, LAYERS, PRECISION, SPLIT_RULES, first_violation
+from trials.measure_rules import MeasureRules
 from trials.trainers.registry import TRAINERS
-from trials.trial import MeasureRules, TrialKind, TrialSpec
+from trials.trial import TrialKind, TrialSpec
 
 GLOBAL_BATCH_SIZE = 32
 MOST_RANKS = 8

@@ -24,7 +24,8 @@ from typing import Any
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.files.folders import AttemptFolder, SearchFolder, write_json
-from trials.trial import MeasureRules, TrialKind, TrialSpec
+from trials.measure_rules import MeasureRules
+from trials.trial import TrialKind, TrialSpec
 
 STEPS_MODEL = ModelShape(6, 512, 8, 8, 2048, False, 8192, 256, False, "learned", "layernorm")
 STEPS_LAYOUT = Layout(micro_batch_size=2, grad_accum_steps=2)

@@ -25,6 +25,7 @@ from trials.json_types import (
     or_null,
     require_types,
 )
+from trials.measure_rules import MeasureRules
 from trials.outcome_types import MeasuredMetrics, ThroughputBound, measured_of
 
 SPEC_SCHEMA = "parlay.spec/1"
@@ -108,29 +109,6 @@ class TrialKind(LowerStrEnum):
     """A layout measured again: a finalist, the baseline, or after a run on a suspect node."""
     REPLAY = "replay"
     """A run of a recipe's layout."""
-
-
-@dataclass(frozen=True)
-class MeasureRules:
-    """Rules of a measurement; docs/measuring.md. Times in seconds, memory in GiB of one rank.
-
-    `ci_relative_width` is the full width of the 95 % interval of the median step time over the median; measuring stops
-    at `min_steps` or later once it is reached. `memory_limit_gib` None sets no limit. `early_stopping`: a trial that
-    cannot be the best ends itself. `finalist_time_s`: least time of a finalist's measured steps together. `profile`: a
-    few more steps after the measurement show where the time goes. `warm_start`: ranks are forked after their imports;
-    None where launcher and trainer can.
-    """
-
-    min_steps: int = 8
-    max_steps: int = 40
-    max_warmup_steps: int = 20
-    ci_relative_width: float = 0.05
-    time_limit_s: float = 600.0
-    memory_limit_gib: float | None = None
-    early_stopping: bool = True
-    finalist_time_s: float = 60.0
-    profile: bool = False
-    warm_start: bool | None = None
 
 
 @dataclass(frozen=True)

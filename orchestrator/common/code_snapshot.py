@@ -31,6 +31,7 @@ COMPUTE_SIDE = (
     "trials/attempt_result.py",
     "trials/failure_policy.py",
     "trials/json_types.py",
+    "trials/measure_rules.py",
     "trials/outcome_types.py",
     "trials/trial.py",
     "trials/analysis/__init__.py",

@@ -12,6 +12,7 @@ from orchestrator.config.consistency import consistency_problems
 from orchestrator.config.notify_target import notify_problems
 from orchestrator.config.spec import SearchSpec, with_location
 from orchestrator.launchers.slurm.site import cpu_problems, with_site
+from orchestrator.schema.launcher import LauncherSection
 from orchestrator.schema.search_file import SearchFile
 from search_spaces.engines import engines_of
 from search_spaces.errors import InputError, Problem
@@ -24,6 +25,7 @@ from search_spaces.schema.presets import preset_search_path
 from search_spaces.schema.sections import SpaceSection, resolved_path
 from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import Document, format_key_path, parse_document, read_document, with_overrides
+from trials.schema.trainer_section import TrainerSection
 
 
 def load_search_file(path: Path, overrides: Iterable[str] = ()) -> SearchSpec:
@@ -56,11 +58,8 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path) -> SearchSpe
     candidates = _candidates_in(file, document, problems)
     problems += [with_location(problem, locations) for problem in _mixed_engines(file, space, baseline, candidates)]
     _check_tables(file, document, cluster, problems)
-    trainer, launcher = file.trainer, file.launcher
-    with _collect_problems(problems, document, "trainer", "data", "path"):
-        trainer = trainer.model_copy(update={"data": trainer.data.pinned(file.model.shape())})
-    with _collect_problems(problems, document, "launcher", "slurm", "site"):
-        launcher = launcher.model_copy(update={"slurm": with_site(launcher.slurm)})
+    trainer = _trainer_with_data(file, document, problems)
+    launcher = _launcher_with_site(file, document, problems)
     problems += [with_location(problem, locations) for problem in notify_problems(file.notify)]
     if launcher.uses_slurm:
         problems += [with_location(problem, locations) for problem in cpu_problems(launcher.slurm, cluster)]
@@ -102,21 +101,28 @@ def _complete_space(file: SearchFile) -> SpaceSection:
 def _mixed_engines(
     file: SearchFile, space: SpaceSection, baseline: Layout | None, candidates: tuple[Layout, ...] | None
 ) -> Iterator[Problem]:
-    """Problem with engines that the search would compare on a device that one of them is not written for.
-
-    An engine that the trainer does not have is refused by itself, and the layouts of a table name any.
-    """
-    tried, key, fix = {layout.engine for layout in candidates or ()}, "space.candidates", "keep the rows of one engine"
-    compared = set() if baseline is None else {baseline.engine}
-    if candidates is None:
-        own = engines_of(file.trainer.kind)
-        tried, key, fix = {*space.given_axes().get("engine", ())}.intersection(own), "space.engine", "give it one value"
-        compared &= {*own}
-    if len(tried) == 1 and not compared <= tried:
+    """Problem with engines that the search would compare on a device that one of them is not written for."""
+    tried = _tried_engines(file, space, candidates)
+    compared = tried if baseline is None else tried | _known_engines({baseline.engine}, file, candidates)
+    key, fix = "space.engine", "give it one value"
+    if len(tried) == 1:
         key, fix = "baseline.engine", f"use {' '.join(tried)}, as the layouts that it is compared with"
-    problem = mixed_engines_problem(tried | compared, file.cluster.cluster().accelerator.name, fix, key)
+    elif candidates is not None:
+        key, fix = "space.candidates", "keep the rows of one engine"
+    problem = mixed_engines_problem(compared, file.cluster.cluster().accelerator.name, fix, key)
     if problem is not None:
         yield problem
+
+
+def _tried_engines(file: SearchFile, space: SpaceSection, candidates: tuple[Layout, ...] | None) -> set[str]:
+    named = space.given_axes().get("engine", ()) if candidates is None else (layout.engine for layout in candidates)
+    return _known_engines({*named}, file, candidates)
+
+
+def _known_engines(engines: set[str], file: SearchFile, candidates: tuple[Layout, ...] | None) -> set[str]:
+    """The engines without those that the trainer does not have, which are refused by themselves. Layouts of a table
+    may name any."""
+    return engines if candidates is not None else engines.intersection(engines_of(file.trainer.kind))
 
 
 def _baseline_in(file: SearchFile, document: Document, space: SpaceSection, problems: list[Problem]) -> Layout | None:
@@ -132,6 +138,20 @@ def _candidates_in(file: SearchFile, document: Document, problems: list[Problem]
         with _collect_problems(problems, document, "space", "candidates"):
             return _layouts_in(resolved_path(document.folder, file.space.candidates), file)
     return None
+
+
+def _trainer_with_data(file: SearchFile, document: Document, problems: list[Problem]) -> TrainerSection:
+    """The trainer, with number and checksum of its tokens."""
+    with _collect_problems(problems, document, "trainer", "data", "path"):
+        return file.trainer.model_copy(update={"data": file.trainer.data.pinned(file.model.shape())})
+    return file.trainer
+
+
+def _launcher_with_site(file: SearchFile, document: Document, problems: list[Problem]) -> LauncherSection:
+    """The launcher, with the values of its site's profile."""
+    with _collect_problems(problems, document, "launcher", "slurm", "site"):
+        return file.launcher.model_copy(update={"slurm": with_site(file.launcher.slurm)})
+    return file.launcher
 
 
 def _check_tables(file: SearchFile, document: Document, cluster: Cluster, problems: list[Problem]) -> None:

@@ -20,9 +20,10 @@ from search_spaces.schema.sections import ConstraintsSection, SpaceSection
 from search_spaces.schema.validation import Section, restore
 from search_spaces.schema.yaml_document import SourceLocation
 from trials.analysis.ranking import Objective, Ranking, objective_json, objectives_of, rank
+from trials.measure_rules import MeasureRules
 from trials.schema.ledger_section import LedgerSection
 from trials.schema.trainer_section import TrainerSection
-from trials.trial import MeasureRules, Trial, require_schema
+from trials.trial import Trial, require_schema
 
 SEARCH_SCHEMA = "parlay.search/1"
 
@@ -33,7 +34,7 @@ class SearchSpec:
 
     `global_batch_size` counts sequences; only layouts of this global batch compete, by the first of the `objectives`.
     `space` has every axis, defaults included; `candidates` are the layouts of `space.candidates`, None where the axes
-    define the space. `baseline` is canonical, `work_dir` absolute. `yaml_text` is the file as read, and `places` the
+    define the space. `baseline` is canonical, `work_dir` absolute. `yaml_text` is the file as read, and `locations` the
     position of each key in it, for later errors; a spec loaded from JSON has neither.
     """
 

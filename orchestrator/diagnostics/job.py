@@ -13,7 +13,8 @@ from search_spaces.model_shape import ModelShape
 from trials.attempt_result import LaunchStatus
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.files.path_owners import FolderIdentity
-from trials.trial import MeasureRules, Rendezvous, TrialKind, TrialSpec
+from trials.measure_rules import MeasureRules
+from trials.trial import Rendezvous, TrialKind, TrialSpec
 
 RESULTS_GRACE_S = 90.0
 """NFS may show another machine's files a minute late, as for outcomes."""

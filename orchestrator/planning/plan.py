@@ -27,8 +27,9 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.search_space import SearchSpace
 from search_spaces.tables.measured_table import Observation, render_table
 from trials.analysis.ranking import throughput_divisor
+from trials.measure_rules import MeasureRules
 from trials.measurement.protocol import LONGEST_STEP_S, STABILITY_WINDOW, TwoPointExtrapolation
-from trials.trial import LowerStrEnum, MeasureRules
+from trials.trial import LowerStrEnum
 
 LIKELY, UNLIKELY = 0.9, 0.1
 """Probabilities from which, and up to which, a layout counts as fitting or not."""

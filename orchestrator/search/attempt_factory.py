@@ -22,17 +22,8 @@ from trials.attempt_result import AttemptResult, LaunchStatus, classify
 from trials.failure_policy import policy_of
 from trials.files.folders import SearchFolder, links_outside, read_json, write_json
 from trials.files.path_owners import FolderIdentity
-from trials.trial import (
-    Attempt,
-    FailureReason,
-    MeasureRules,
-    Outcome,
-    Rendezvous,
-    Trial,
-    TrialKind,
-    TrialSpec,
-    TrialState,
-)
+from trials.measure_rules import MeasureRules
+from trials.trial import Attempt, FailureReason, Outcome, Rendezvous, Trial, TrialKind, TrialSpec, TrialState
 
 LAUNCHER_GRACE_S = 30.0
 """A trial ends itself at its own time limit; the launcher ends it this much later in any case."""

@@ -6,7 +6,8 @@ from orchestrator.launchers.base import ENDING_ALLOWANCE_S
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from trials.attempt_result import LaunchStatus
-from trials.trial import Attempt, MeasureRules
+from trials.measure_rules import MeasureRules
+from trials.trial import Attempt
 
 
 def longest_attempt_s(

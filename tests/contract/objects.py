@@ -43,6 +43,7 @@ from trials.files.folders import AttemptFolder, SearchFolder
 from trials.ledger.commands import CommandKind
 from trials.ledger.events import EVENT_SCHEMA, EndReason, Event, EventKind, SearchState
 from trials.ledger.tables import AttemptRow, CommandRow, SearchRow, TrialRow
+from trials.measure_rules import MeasureRules
 from trials.measurement.node_metrics import NodeSample
 from trials.measurement.step_log import StepPhase, StepRecord
 from trials.pilot.files import (
@@ -61,7 +62,6 @@ from trials.trial import (
     SPEC_SCHEMA,
     FailureReason,
     Flag,
-    MeasureRules,
     Outcome,
     OutcomeStatus,
     Rendezvous,

@@ -7,8 +7,9 @@ from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
+from trials.measure_rules import MeasureRules
 from trials.outcome_types import MeasuredMetrics
-from trials.trial import MeasureRules, Outcome, OutcomeStatus, Trial, TrialKind, TrialSpec
+from trials.trial import Outcome, OutcomeStatus, Trial, TrialKind, TrialSpec
 
 TINY = ModelShape(
     num_layers=4,

@@ -17,7 +17,8 @@ from typing import Any
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.files.folders import read_json, write_json
-from trials.trial import LowerStrEnum, MeasureRules, Rendezvous, TrialKind, TrialSpec, require_schema
+from trials.measure_rules import MeasureRules
+from trials.trial import LowerStrEnum, Rendezvous, TrialKind, TrialSpec, require_schema
 
 CASES_SCHEMA = "parlay.selftest_cases/1"
 RESULTS_SCHEMA = "parlay.selftest_results/1"

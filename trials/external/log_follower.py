@@ -12,6 +12,7 @@ from trials.external.fingerprint import fingerprint
 from trials.external.measurement import LogMeasurement
 from trials.external.rendezvous import Address, exchange_address
 from trials.files.folders import AttemptFolder
+from trials.measure_rules import MeasureRules
 from trials.measurement.step_log import MetricsWriter
 from trials.ranks.environment import RankEnvironment, device_number, process_age_s
 from trials.ranks.failures import TrialFailure
@@ -23,7 +24,7 @@ from trials.ranks.watchdog import Watchdog, hang_limit_s, silence_reason
 from trials.trainers.base import Invocation
 from trials.trainers.common.trainer_log import LineSplitter, OutputTail
 from trials.trainers.registry import invocation, log_rank_of
-from trials.trial import FailureReason, MeasureRules, TrialSpec
+from trials.trial import FailureReason, TrialSpec
 
 TICK_S = 0.25
 PEER_GRACE_S = 1.5

@@ -26,9 +26,10 @@ from functools import lru_cache
 from statistics import median, median_low
 
 from search_spaces.layouts.layout import Layout
+from trials.measure_rules import MeasureRules
 from trials.measurement.run_variance import RunMeasurement, log_half_width
 from trials.measurement.step_log import StepPhase
-from trials.trial import LowerStrEnum, MeasureRules, TrialKind, TrialSpec
+from trials.trial import LowerStrEnum, TrialKind, TrialSpec
 
 STABILITY_WINDOW = 3
 STABILITY_TOLERANCE = 0.10

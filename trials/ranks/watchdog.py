@@ -9,11 +9,12 @@ import time
 import traceback
 from contextlib import suppress
 
+from trials.measure_rules import MeasureRules
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import EXCERPT_CHARACTERS
 from trials.ranks.program import exit_at_once
 from trials.ranks.report import Report
-from trials.trial import FailureReason, MeasureRules
+from trials.trial import FailureReason
 
 INTERVAL_S = 0.5
 MAX_HANG_S = 300.0

@@ -22,7 +22,7 @@ from search_spaces.schema.durations import Duration, format_duration
 from search_spaces.schema.sections import resolved_path
 from search_spaces.schema.validation import Section, folder_from_context
 from trials.data.token_file import require_tokens
-from trials.trial import MeasureRules
+from trials.measure_rules import MeasureRules
 
 _DEFAULTS = MeasureRules()
 _LEAST_STEPS = 5

@@ -13,7 +13,8 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
-from trials.trial import MeasureRules, Outcome, TrialKind, TrialSpec
+from trials.measure_rules import MeasureRules
+from trials.trial import Outcome, TrialKind, TrialSpec
 
 MODEL = ModelShape(
     num_layers=2,

@@ -26,7 +26,7 @@ from orchestrator.planning.plan import (
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
-from trials.trial import MeasureRules
+from trials.measure_rules import MeasureRules
 
 SEARCH = """\
 name: planned

@@ -12,17 +12,9 @@ from search_spaces.model_shape import ModelShape
 from tests.trials.examples import TINY, with_metrics
 from trials.analysis.ranking import Objective, rank
 from trials.ledger.events import SearchRecord
+from trials.measure_rules import MeasureRules
 from trials.outcome_types import MeasuredMetrics
-from trials.trial import (
-    Attempt,
-    MeasureRules,
-    Outcome,
-    OutcomeStatus,
-    Trial,
-    TrialKind,
-    TrialSpec,
-    TrialState,
-)
+from trials.trial import Attempt, Outcome, OutcomeStatus, Trial, TrialKind, TrialSpec, TrialState
 
 MODEL = TINY
 LAYOUT = Layout(

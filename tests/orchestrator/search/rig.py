@@ -22,7 +22,8 @@ from trials.files.folders import SearchFolder
 from trials.ledger.events import Event, EventKind
 from trials.ledger.journal import Journal
 from trials.ledger.writer import LedgerWriter
-from trials.trial import MeasureRules, TrialSpec
+from trials.measure_rules import MeasureRules
+from trials.trial import TrialSpec
 
 MODEL = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
 RULES = MeasureRules(min_steps=5, time_limit_s=570.0)

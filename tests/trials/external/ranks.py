@@ -16,7 +16,8 @@ from search_spaces.layouts.layout import Layout
 from tests.contract.outcomes import assert_outcome_as_declared
 from tests.trials.examples import SPEC, TINY
 from trials.files.folders import AttemptFolder, read_json, write_json
-from trials.trial import MeasureRules, Outcome, TrialSpec
+from trials.measure_rules import MeasureRules
+from trials.trial import Outcome, TrialSpec
 
 FAKE = str(Path(__file__).with_name("fake_trainer.py"))
 RULES = MeasureRules(min_steps=5, max_steps=30, max_warmup_steps=20, ci_relative_width=0.5, time_limit_s=60.0)

@@ -13,6 +13,7 @@ from trials.external.checks import batch_fault, clock_fault, cross_checks, layou
 from trials.external.endings import failure_of
 from trials.external.log_follower import trainer_environment, trainer_hang_limit_s
 from trials.external.rendezvous import Address
+from trials.measure_rules import MeasureRules
 from trials.measurement.metrics import throughput_fields
 from trials.outcome_types import MeasuredMetrics
 from trials.ranks.environment import RankEnvironment
@@ -20,7 +21,7 @@ from trials.trainers.base import Invocation
 from trials.trainers.common.log_lines import PROOF_NAMES, command_format
 from trials.trainers.common.trainer_log import OutputTail, StepReader, TrainerStep
 from trials.trainers.registry import log_rank_of
-from trials.trial import FailureReason, MeasureRules, Outcome, OutcomeStatus, TrialSpec
+from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec
 
 SPEC = spec_of("megatron-lm", tensor_parallel=2)
 LARGE = replace(SPEC.model, num_layers=48, hidden_size=4096, num_attention_heads=64, ffn_hidden_size=16384)

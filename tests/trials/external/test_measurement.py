@@ -18,12 +18,13 @@ from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
 from trials.attempt_result import LaunchStatus, Liveness, classify
 from trials.external.measurement import LogMeasurement
 from trials.files.folders import AttemptFolder, write_json
+from trials.measure_rules import MeasureRules
 from trials.measurement.protocol import StopReason
 from trials.measurement.step_log import MetricsWriter, read_metrics
 from trials.outcome_types import ThroughputBound
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
-from trials.trial import FailureReason, Flag, MeasureRules, TrialSpec, TrialState
+from trials.trial import FailureReason, Flag, TrialSpec, TrialState
 
 GPT3_175B = ModelShape(96, 12288, 96, 96, 49152, False, 51200, 2048, True, "learned", "layernorm")
 STEP_TIMES_MS = (344656.1, 347319.2, 345333.7, 346430.5, 347071.6, 344835.7)

@@ -34,9 +34,10 @@ from trials.attempt_result import expected_proof
 from trials.diagnostics.parity_cases import named_case
 from trials.diagnostics.selftest import CPU_TOLERANCES, SEED, Case
 from trials.files.folders import AttemptFolder, read_json, write_json
+from trials.measure_rules import MeasureRules
 from trials.measurement.step_log import StepPhase, read_metrics
 from trials.trainers.common.megatron_options import ONE_CONNECTION
-from trials.trial import FailureReason, MeasureRules, Outcome, OutcomeStatus, TrialSpec
+from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec
 
 pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(600)]
 

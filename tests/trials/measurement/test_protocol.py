@@ -7,6 +7,7 @@ import pytest
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
+from trials.measure_rules import MeasureRules
 from trials.measurement.protocol import (
     LONGEST_STEP_S,
     Measurement,
@@ -19,7 +20,7 @@ from trials.measurement.protocol import (
     warmup_length,
 )
 from trials.measurement.step_log import StepPhase
-from trials.trial import MeasureRules, TrialKind, TrialSpec
+from trials.trial import TrialKind, TrialSpec
 
 RULES = MeasureRules(min_steps=8, max_steps=20, max_warmup_steps=12, ci_relative_width=0.05, time_limit_s=600)
 MODEL = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")

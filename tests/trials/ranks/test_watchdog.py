@@ -7,10 +7,11 @@ import pytest
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
 from trials.files.folders import AttemptFolder
+from trials.measure_rules import MeasureRules
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
 from trials.ranks.watchdog import MAX_HANG_S, MIN_HANG_S, Watchdog, hang_limit_s, silence_reason
-from trials.trial import FailureReason, MeasureRules
+from trials.trial import FailureReason
 
 SPEC = make_spec(Layout())
 

@@ -18,7 +18,8 @@ from tests.contract.outcomes import assert_outcome_as_declared
 from tests.trials.train.ranks import WarmProcess, WarmRanks
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
-from trials.trial import MeasureRules, Outcome, TrialKind, TrialSpec
+from trials.measure_rules import MeasureRules
+from trials.trial import Outcome, TrialKind, TrialSpec
 
 MODEL = ModelShape(2, 32, 2, 2, 64, False, 64, 16, False, "learned", "layernorm")
 RULES = MeasureRules(min_steps=8, max_steps=8, max_warmup_steps=6)

@@ -8,7 +8,8 @@ from typing import Any
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.trials.examples import SPEC, TINY
-from trials.trial import MeasureRules, TrialSpec
+from trials.measure_rules import MeasureRules
+from trials.trial import TrialSpec
 
 GPT2 = replace(TINY, num_layers=8)
 LLAMA = replace(

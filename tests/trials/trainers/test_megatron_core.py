@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from benchmarks.check_exports import CORE_TAG, at_version, question
-from benchmarks.check_imports import DOWNLOADS, ask
 from benchmarks.export_cases import Case, export_cases
 from benchmarks.export_meanings import differences, of_megatron_lm
+from benchmarks.parser_process import DOWNLOADS, ask
 from benchmarks.real_configs import fields_of, transformer_engine_stubbed
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.layout import Layout

@@ -7,12 +7,13 @@ from dataclasses import asdict
 
 from trials.diagnostics.selftest import Case, ExpectedResult, case_spec, trained_path
 from trials.files.folders import AttemptFolder, write_json
+from trials.measure_rules import MeasureRules
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
 from trials.train.parallel.device import open_device
 from trials.train.program import run_rank
 from trials.train.selftest.training import STEPS, train_layout
-from trials.trial import MeasureRules, TrialSpec
+from trials.trial import TrialSpec
 
 MEMORY_LIMIT_GIB = 1.0
 """Far less than the model of the case `gpu_oom` needs (`trials.diagnostics.parity_cases.failing_cases`)."""

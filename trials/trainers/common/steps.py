@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trials.trial import MeasureRules
+from trials.measure_rules import MeasureRules
 
 SPARE_STEPS = 10
 """Extra steps for those that a trainer may not log (the first, skipped ones)."""

@@ -28,7 +28,8 @@ from tests.orchestrator.launchers.attempts import (
 )
 from tests.trials.fork_server.servers import light_code, until
 from trials.attempt_result import Liveness
-from trials.trial import FailureReason, MeasureRules, TrialState
+from trials.measure_rules import MeasureRules
+from trials.trial import FailureReason, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 REFUSES = "import no_such_module"

@@ -37,7 +37,8 @@ from tests.orchestrator.launchers.attempts import (
 )
 from tests.trials.fork_server.servers import light_code
 from trials.attempt_result import Liveness
-from trials.trial import FailureReason, MeasureRules, Rendezvous, TrialState
+from trials.measure_rules import MeasureRules
+from trials.trial import FailureReason, Rendezvous, TrialState
 
 GRACE_PERIODS = GracePeriods(after_failure_s=0.3, after_term_s=0.3)
 OBJECT_STORE_BYTES = 80 * 2**20
