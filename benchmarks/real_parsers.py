@@ -214,6 +214,7 @@ def _of_gpt_neox(question: Question, args: Any) -> Answer:
 
 
 def _nanotron(question: Question) -> Answer:
+    import dacite  # type: ignore[import-not-found]  # noqa: F401  # the parser itself, so never a mock
     from nanotron.config import get_config_from_file  # type: ignore[import-not-found]
 
     config = get_config_from_file(question["words"][0])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
 
+from benchmarks import real_parsers
 from benchmarks.check_exports import checked, question
 from benchmarks.export_cases import NUM_CASES, SHAPES, Case, export_cases
 from benchmarks.export_meanings import differences, gradient_dtype, of_deepspeed
@@ -45,6 +47,12 @@ def test_a_question_has_the_words_of_the_files_and_the_size_of_the_training(case
     asked = question("megatron-deepspeed", cases["megatron-deepspeed"][0], tmp_path / "1")
     assert asked["deepspeed"]["train_batch_size"] == case.spec.global_batch_size
     assert json.loads((tmp_path / "1" / "megatron_deepspeed_config.json").read_text()) == asked["deepspeed"]
+
+
+def test_nanotrons_parser_is_never_a_mock(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dacite", None)
+    with pytest.raises(ImportError, match="dacite"):
+        real_parsers._nanotron({"words": ["nanotron.yaml"]})
 
 
 @pytest.mark.parametrize(
