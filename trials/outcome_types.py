@@ -211,7 +211,7 @@ class Fingerprint(TypedDict, total=False):
     torch: str
     deepspeed: str | None
     megatron_core: str | None
-    """With engine megatron-core only."""
+    """With engine megatron-core; with trainer megatron-lm that of the script's folder, else the installed one."""
     transformer_engine: str | None
     """Version whose layers engine megatron-core took; with another trainer the installed one."""
     megatron_layers: str | None

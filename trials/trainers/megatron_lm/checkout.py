@@ -30,8 +30,7 @@ def gradient_options(layout: Layout, script: str, arguments: Sequence[str]) -> l
 
 def _sums_in_dtype_of_weights(script: str) -> bool:
     """True from core_v0.17.0 on, and if the parser has the option: main had it before its version said 0.17."""
-    folder = Path(script).resolve().parent
-    parser, package = (_text(folder / name) for name in (_PARSER, _VERSION))
+    parser, package = _beside(script, _PARSER), _beside(script, _VERSION)
     version = tuple(int(number) for number in re.findall(r"^(?:MAJOR|MINOR) *= *(\d+)", package, re.MULTILINE))
     if parser and len(version) == 2:
         return version >= (0, 17) or GRADIENT_DTYPE[0] in parser
@@ -47,9 +46,20 @@ def _sums_in_dtype_of_weights(script: str) -> bool:
     )
 
 
-def _text(path: Path) -> str:
-    """The file's text; "" without the file."""
+def core_version(script: str) -> str | None:
+    """Version of the megatron-core beside this script, which Python imports before an installed one; None without it.
+
+    OSError where it cannot be read.
+    """
+    text = _beside(script, _VERSION)
+    found = dict(re.findall(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE) *= *['\"]?(\w*)", text, re.MULTILINE))
+    numbers = [found.get(name, "") for name in ("MAJOR", "MINOR", "PATCH")]
+    return ".".join(numbers) + found.get("PRE_RELEASE", "") if all(numbers) else None
+
+
+def _beside(script: str, name: str) -> str:
+    """Text of a file of the script's folder; "" without the file."""
     try:
-        return read_referenced(path, _MOST_BYTES).decode("utf-8", errors="replace")
+        return read_referenced(Path(script).resolve().parent / name, _MOST_BYTES).decode("utf-8", errors="replace")
     except (FileNotFoundError, NotADirectoryError):
         return ""

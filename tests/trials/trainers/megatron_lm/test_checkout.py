@@ -9,7 +9,9 @@ import pytest
 
 from search_spaces.errors import InputError
 from tests.trials.trainers.specs import spec_of
-from trials.trainers.megatron_lm.checkout import gradient_options
+from trials.external.fingerprint import fingerprint
+from trials.ranks.environment import RankEnvironment
+from trials.trainers.megatron_lm.checkout import core_version, gradient_options
 from trials.trainers.registry import invocation
 
 OPTION = ("--megatron-fsdp-main-grads-dtype", "fp32")
@@ -44,6 +46,23 @@ def test_the_option_is_given_to_versions_that_have_it(tmp_path, parser, minor, e
     link.symlink_to(script)
     for path in (script, str(link)):  # Python takes the folder of the file behind a link
         assert gradient_options(spec_of("megatron-lm", **FSDP).layout, path, ()) == expected
+
+
+@pytest.mark.parametrize(
+    ("package", "version"), [(PACKAGE.format(16), "0.16.1rc0"), ("MAJOR = 0\nMINOR = 20\n", None), (None, None)]
+)
+def test_the_version_of_megatron_core_is_that_beside_the_script(tmp_path, package, version):
+    assert core_version(script_in(tmp_path, WITHOUT, package)) == version
+
+
+def test_a_trials_fingerprint_has_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("trials.external.fingerprint.package_version", lambda name: f"installed {name}")
+    env = RankEnvironment(rank=0, world_size=1, local_rank=0)
+    for package, version in ((PACKAGE.format(20), "0.20.1rc0"), (None, "installed megatron-core")):
+        script = script_in(tmp_path / version, WITHOUT, package)
+        spec = spec_of("megatron-lm", trainer={"script": script})
+        assert fingerprint(spec, env)["megatron_core"] == version
+    assert "megatron_core" not in fingerprint(spec_of("gpt-neox"), env)
 
 
 def test_a_trial_is_started_with_it_and_without_one_connection(tmp_path):
