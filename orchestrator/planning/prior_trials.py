@@ -132,9 +132,12 @@ def _of_table(spec: SearchSpec, table: Path) -> PriorTrials:
 
     rows = measured_on(read_table(table).require_valid().observations, spec.cluster)
     chosen, useless = _select(_spread_evenly(rows))
-    return PriorTrials(
-        chosen, (f"warm start without {plural(useless, 'invalid row')} of {table.name}",) if useless else ()
-    )
+    emulated = sum(map(_is_emulated, rows))
+    left_out = {
+        f"{plural(useless, 'invalid row')} of {table.name}": useless,
+        f"{plural(emulated, 'row')} of {table.name} that a CPU's emulation of a GPU measured": emulated,
+    }
+    return PriorTrials(chosen, tuple(f"warm start without {words}" for words, count in left_out.items() if count))
 
 
 def _spread_evenly(rows: Sequence[Observation]) -> list[Observation]:
@@ -226,7 +229,7 @@ def _select(rows: Iterable[Observation]) -> tuple[tuple[Observation, ...], int]:
     """
     problems: dict[Any, dict[str, Observation]] = {}
     for row in rows:
-        if row.outcome in ("ok", "oom") and not is_emulated(row.layout.engine, row.cluster.accelerator.name):
+        if row.outcome in ("ok", "oom") and not _is_emulated(row):
             problem = problems.setdefault((row.model, row.cluster, row.global_batch_size), {})
             problem.setdefault(row.layout.key, row)
     rounds = zip_longest(*(problem.values() for problem in problems.values()))
@@ -240,6 +243,10 @@ def _select(rows: Iterable[Observation]) -> tuple[tuple[Observation, ...], int]:
         else:
             chosen.append(known)
     return tuple(chosen), useless
+
+
+def _is_emulated(row: Observation) -> bool:
+    return is_emulated(row.layout.engine, row.cluster.accelerator.name)
 
 
 def _as_saved(row: Observation) -> Observation | None:
