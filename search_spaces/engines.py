@@ -40,6 +40,7 @@ class EngineProfile:
     With `sums_bf16_in_fp32` and ZeRO it holds an fp32 sum of gradients in addition to those of `half`.
     `reduced_gradient_bytes` are those of a gradient in a reduction: 4 where it is summed in fp32. With
     `has_blocking_p2p` a stage sends and receives one after the other, otherwise in both directions at once.
+    With `reduces_every_micro_batch` gradients are reduced once a micro-batch without ZeRO, too, except in a pipeline.
     `splits_p2p` sends each tensor-parallel rank's share, also without sequence parallelism. An engine that is
     `emulated_on_cpu` is written for GPUs: on a CPU it runs with patches, and its speed there is that of the patches.
     """
@@ -56,6 +57,7 @@ class EngineProfile:
     has_blocking_p2p: bool = False
     splits_p2p: bool = False
     always_overlaps_reductions: bool = False
+    reduces_every_micro_batch: bool = False
     layer_split: LayerSplit = LayerSplit.BALANCED
 
 
@@ -69,6 +71,9 @@ PARLAY = "parlay"
 MEGATRON_CORE = "megatron-core"
 """Engine of Parlay's own trainer that builds megatron.core's model, optimizer and schedules."""
 
+TORCHTITAN = "torchtitan"
+"""Engine of Parlay's own trainer that runs torchtitan's trainer."""
+
 TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     PARLAY: {
         # Megatron-LM's bytes below. Parlay trains without dropout, so no masks are kept. Without Transformer Engine and
@@ -79,6 +84,14 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             ParameterBytes(4, 4, 8, 4),
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
+            emulated_on_cpu=True,
+        ),
+        # FSDP2 at every stage, with fp32 weights and a 16-bit copy of those in use; without ZeRO it shards over one rank.
+        TORCHTITAN: EngineProfile(
+            ParameterBytes(2, 4, 12),
+            keeps_unrotated=True,
+            always_overlaps_reductions=True,
+            reduces_every_micro_batch=True,
             emulated_on_cpu=True,
         ),
         # DeepSpeed has 16-bit gradients in addition to the fp32 sum that grad_accum_dtype requests. Rotated queries

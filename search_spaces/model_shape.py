@@ -94,6 +94,12 @@ class ModelShape:
         return self.embedding_parameters + self.num_layers * self.layer_parameters + self.head_parameters
 
     @property
+    def parameters_of_cheap_products(self) -> int:
+        """Parameters of a layer's products that torchtitan counts among the cheap operations: attention's output and
+        the MLP's value."""
+        return self.hidden_size * (self.hidden_size + self.ffn_hidden_size)
+
+    @property
     def model_flops_per_token(self) -> int:
         """Forward and backward FLOPs per token without recomputation, attention counted in full.
 
@@ -110,9 +116,14 @@ class ModelShape:
 
     def hardware_flops_per_token(self, layout: Layout) -> int:
         """Model FLOPs plus recomputation (Korthikanti, arXiv 2205.05198, section 6): the forward passes of whole
-        layers, of MLPs, and of core attentions, which are the scores and their product with values."""
+        layers, of MLPs, of core attentions, which are the scores and their product with values, and of the products
+        among torchtitan's cheap operations (search_spaces/cost_model/recomputation.py)."""
         core_attention = 4 * self.hidden_size * self.seq_length
-        forward = {"core_attn": core_attention, "mlp": 2 * self.mlp_parameters}
+        forward = {
+            "core_attn": core_attention,
+            "mlp": 2 * self.mlp_parameters,
+            "ops": 2 * self.parameters_of_cheap_products,
+        }
         layers = layout.layers_recomputed(self.num_layers) * (2 * self.layer_parameters + core_attention)
         modules = self.num_layers * sum(forward[module] for module in layout.modules_recomputed)
         return self.model_flops_per_token + layers + modules

@@ -75,14 +75,14 @@ def stage_memory(model: ModelShape, layouts: LayoutTable, stages: StageTable | N
 
 def _state(layouts: LayoutTable, parameters: np.ndarray) -> dict[str, np.ndarray]:
     """Bytes of weights, gradients and optimizer on the device; with offload the optimizer is on the host."""
-    zero, data = layouts["zero_stage"], layouts["data_parallel"]
+    zero, shards = layouts["zero_stage"], layouts.shards
     is_here = ~layouts.equals("offload", "optimizer")
     sharded_from_zero_stage = {"weights": 3, "gradients": 2, "optimizer": 1, "update": 1}
     state = {}
     for name, stage in sharded_from_zero_stage.items():
         held = _by_engine(layouts, name) + (_fp32_sums(layouts) if name == "gradients" else 0)
         per_parameter = held * (is_here if stage == 1 else 1)
-        state[name] = parameters * _column(per_parameter / np.where(zero >= stage, data, 1))
+        state[name] = parameters * _column(per_parameter / np.where(zero >= stage, shards, 1))
     return state
 
 
@@ -119,22 +119,28 @@ class LayerActivations:
         whole = around + gathered + attention + mlp + scores
         inputs = tokens * hidden * width / split
         shares = RecomputedShares.of(model, layouts)
+        # The layer's input, and the outputs of attention, of its first product, of the MLP's first and of its last.
+        products = 2 * hidden / split + (2 * hidden + 2 * key_value + model.ffn_hidden_size) / tensor
         of_modules = np.maximum(scores * shares.core_attention, mlp * shares.mlp)
         return cls(
             whole=whole,
             mlp=mlp,
-            kept=whole - (whole - inputs) * shares.layers - scores * shares.core_attention - mlp * shares.mlp,
+            kept=whole
+            - (whole - inputs) * shares.layers
+            - scores * shares.core_attention
+            - mlp * shares.mlp
+            - (whole - scores - tokens * width * products) * shares.ops,
             # Recomputed layers are a chunk's first: at work when the backward pass has freed the others.
-            working=np.where(shares.layers == 1, whole, of_modules),
+            working=np.where((shares.layers == 1) | (shares.ops == 1), whole, of_modules),
         )
 
 
 def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Bytes of softmax's output, and with dropout its mask and output; a flash kernel keeps one fp32 per row and
+    """Bytes of softmax's output, and with dropout its mask and output; a fused kernel keeps one fp32 per row and
     head."""
     heads = layouts["micro_batch_size"] * model.seq_length * model.num_attention_heads / layouts["tensor_parallel"]
     plain = heads * model.seq_length * (width + masks * (width + 1))
-    return np.where(layouts.equals("attention_kernel", "flash"), 4 * heads, plain)
+    return np.where(layouts.equals("attention_kernel", "math"), plain, 4 * heads)
 
 
 def _logit_bytes(model: ModelShape, layouts: LayoutTable) -> np.ndarray:

@@ -13,12 +13,17 @@ from search_spaces.model_shape import ModelShape
 
 @dataclass(frozen=True)
 class RecomputedShares:
-    """Share of a stage's layers, from 0 to 1, that are recomputed as a whole, and of those whose core attention or MLP
-    is; each of shape (layouts,)."""
+    """Share of a stage's layers, from 0 to 1, that are recomputed as a whole, and of those whose core attention, MLP or
+    cheap operations are; each of shape (layouts,).
+
+    torchtitan's cheap operations (`ops`) are all but attention and matrix multiplications, and every second of these:
+    attention's output and the MLP's value (torchtitan/distributed/activation_checkpoint.py, SelectiveAC).
+    """
 
     layers: np.ndarray
     core_attention: np.ndarray
     mlp: np.ndarray
+    ops: np.ndarray
 
     @classmethod
     def of(cls, model: ModelShape, layouts: LayoutTable) -> RecomputedShares:
@@ -26,7 +31,7 @@ class RecomputedShares:
         chunks = layouts["pipeline_parallel"] * layouts["virtual_pipeline_stages"]
         of_chunk = layouts["recompute_layers"] * chunks / model.num_layers
         share = np.where(layouts.equals("recompute_layers", None), 1, np.minimum(1, of_chunk))
-        return cls(is_full * share, *(_has_module(layouts, module) for module in ("core_attn", "mlp")))
+        return cls(is_full * share, *(_has_module(layouts, module) for module in ("core_attn", "mlp", "ops")))
 
 
 def _has_module(layouts: LayoutTable, module: str) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from search_spaces.engines import ENGINE_PROFILES, ENGINES, LayerSplit
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import V_SCHEDULES, Layout
 from search_spaces.layouts.pipeline_split import greedy_stage_layers, stage_layers
 from search_spaces.layouts.table import LayoutTable, decode
 from search_spaces.model_shape import ModelShape
@@ -55,12 +55,15 @@ class StageTable:
 def _layers_and_head(model: ModelShape, layouts: LayoutTable, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Layers of each stage, and the stage of the head as a column, as the layout's trainer splits them."""
     stages, chunks, engine = (layouts[name] for name in ("pipeline_parallel", "virtual_pipeline_stages", "engine"))
+    is_v = has_v_schedule(layouts)
     most_chunks = int(chunks.max(initial=0)) + 1
-    groups, group = np.unique((stages * most_chunks + chunks) * len(ENGINES) + engine, return_inverse=True)
+    kinds = ((stages * most_chunks + chunks) * len(ENGINES) + engine) * 2 + is_v
+    groups, group = np.unique(kinds, return_inverse=True)
     first = np.zeros(len(groups), dtype=int)
     first[group] = np.arange(len(layouts))
     dealt = [
-        _split_layers(model, int(stages[row]), int(chunks[row]), decode("engine", int(engine[row]))) for row in first
+        _split_layers(model, int(stages[row]), int(chunks[row]), decode("engine", int(engine[row])), is_v[row])
+        for row in first
     ]
     counts = np.concatenate([counts for counts, _ in dealt]) if dealt else np.empty(0)
     offsets = np.cumsum([0, *(len(counts) for counts, _ in dealt)])[:-1]
@@ -68,7 +71,12 @@ def _layers_and_head(model: ModelShape, layouts: LayoutTable, index: np.ndarray)
     return counts[offsets[group][:, None] + index], heads[group][:, None]
 
 
-def _split_layers(model: ModelShape, stages: int, chunks: int, engine: str) -> tuple[np.ndarray, int]:
+def has_v_schedule(layouts: LayoutTable) -> np.ndarray:
+    """True where a rank's second model chunks run in reverse order, so that its first has the head, too."""
+    return np.logical_or.reduce([layouts.equals("pipeline_schedule", schedule) for schedule in V_SCHEDULES])
+
+
+def _split_layers(model: ModelShape, stages: int, chunks: int, engine: str, is_v: bool) -> tuple[np.ndarray, int]:
     """Layers of each stage, its chunks summed, and the stage of the head."""
     split = ENGINE_PROFILES[engine].layer_split
     if split is LayerSplit.GREEDY:
@@ -76,16 +84,25 @@ def _split_layers(model: ModelShape, stages: int, chunks: int, engine: str) -> t
         return np.array(counts), head
     if split is LayerSplit.EVEN and model.num_layers % (stages * chunks) == 0:
         return np.full(stages, model.num_layers / stages), stages - 1
-    return np.array(stage_layers(model, stages * chunks)).reshape(chunks, stages).sum(axis=0), stages - 1
+    of_chunks = np.array(stage_layers(model, stages * chunks)).reshape(chunks, stages)
+    if is_v:
+        of_chunks[1::2] = of_chunks[1::2, ::-1]
+    return of_chunks.sum(axis=0), 0 if is_v else stages - 1
 
 
 def _in_flight(layouts: LayoutTable, index: np.ndarray) -> np.ndarray:
     """Micro-batches in flight: all of a step's with GPipe, the stages from here to the end with 1F1B, and with
-    interleaved chunks those of its longer warm-up, 2 (p - i - 1) + (v - 1) p + 1, over v."""
+    interleaved chunks those of its longer warm-up, 2 (p - i - 1) + (v - 1) p + 1, over v.
+
+    On every rank p with ZBV (Qi et al., arXiv 2401.10241, section 6) and p + 1/2 with DualPipeV (deepseek-ai/DualPipe,
+    README: a chunk more).
+    """
     stages, chunks, steps = (
         layouts[name][:, None] for name in ("pipeline_parallel", "virtual_pipeline_stages", "grad_accum_steps")
     )
     interleaved = (2 * (stages - index - 1) + (chunks - 1) * stages + 1) / chunks
     one_f_one_b = np.where(chunks > 1, interleaved, stages - index)
+    of_v = stages + 0.5 * layouts.equals("pipeline_schedule", "dualpipev")[:, None]
+    one_f_one_b = np.where(has_v_schedule(layouts)[:, None], of_v, one_f_one_b)
     held = np.where(layouts.equals("pipeline_schedule", "gpipe")[:, None], steps, one_f_one_b)
     return np.where(stages > 1, np.minimum(held, steps), 1)

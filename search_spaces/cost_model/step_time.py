@@ -17,7 +17,7 @@ import numpy as np
 
 from search_spaces.cost_model.memory import LayerActivations, element_bytes, engine_column
 from search_spaces.cost_model.recomputation import RecomputedShares
-from search_spaces.cost_model.stage_table import StageTable
+from search_spaces.cost_model.stage_table import StageTable, has_v_schedule
 from search_spaces.hardware.cluster import Accelerator, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.mesh import RankMesh
@@ -58,7 +58,7 @@ class StepTerms:
         return cls(
             np.concatenate([micro_batch, sharded[:, None]], axis=1),
             micro_batches=layouts["grad_accum_steps"].astype(float),
-            fill=_device(others) / _device(micro_batch) / layouts["virtual_pipeline_stages"],
+            fill=_device(others) / _device(micro_batch) / layouts["virtual_pipeline_stages"] * _share_of_fill(layouts),
             per_step=_per_step_seconds(model, machine, layouts, stages),
         )
 
@@ -101,6 +101,17 @@ class StepTerms:
         on_device = constants[..., :_LAUNCHES] @ self.micro_batch[:, :_LAUNCHES].T
         launches = constants[..., _LAUNCHES, None] * self.micro_batch[:, _LAUNCHES]
         return on_device, launches, constants[..., _SHARDED, None] * self.micro_batch[:, _SHARDED]
+
+
+def _share_of_fill(layouts: LayoutTable) -> np.ndarray:
+    """Share of an interleaved schedule's fill and drain that is left where backward passes of weights fill it.
+
+    Of (p - 1) (F + B), where passes forward, backward to inputs and to weights take as long: two thirds with DualPipeV,
+    (p - 1) (F&B + B - 3 W) (deepseek-ai/DualPipe, README); a third with ZBV, the first forward passes, since the update
+    waits for all ranks (Qi et al., arXiv 2401.10241, section 6).
+    """
+    shares = {"dualpipev": 2 / 3, "zbv": 1 / 3}
+    return np.select([layouts.equals("pipeline_schedule", name) for name in shares], [*shares.values()], 1.0)
 
 
 def _smooth_max(*seconds: np.ndarray) -> np.ndarray:
@@ -206,10 +217,11 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     tensor, tokens = layouts["tensor_parallel"], layouts["micro_batch_size"] * model.seq_length
     shares = RecomputedShares.of(model, layouts)
     passes, collectives = 3 + shares.layers, 4 + 2 * shares.layers + shares.mlp
-    linear = 2 * tokens * (model.layer_parameters * passes + model.mlp_parameters * shares.mlp)
+    products = model.mlp_parameters * shares.mlp + model.parameters_of_cheap_products * shares.ops
+    linear = 2 * tokens * (model.layer_parameters * passes + products)
     scores = 4 * tokens * model.seq_length * model.hidden_size * _score_passes(layouts, shares)
     activations = LayerActivations.of(model, layouts)
-    accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers) + activations.mlp * shares.mlp
+    accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers + shares.ops) + activations.mlp * shares.mlp
     exchanged = collectives * tokens * model.hidden_size * element_bytes(layouts)
     stride = layouts.per_mesh(RankMesh.stride, "tp")
     rate = machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0)
@@ -220,7 +232,7 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
             accessed / machine.memory_bytes_per_s,
             2 * (tensor - 1) / tensor * exchanged / rate,
             collectives * machine.latency_s(tensor, stride),
-            (passes + shares.mlp / 2) * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
+            (passes + shares.mlp / 2 + shares.ops) * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
         ],
         axis=1,
     )
@@ -263,11 +275,11 @@ COLLECTIVE_LAUNCH_S = 0.05e-3
 def _score_passes(layouts: LayoutTable, shares: RecomputedShares) -> np.ndarray:
     """Number of times that attention's two products are computed, as forward passes.
 
-    A flash kernel skips the half that a causal mask hides, and recomputes the first product in its backward pass (Dao,
+    A fused kernel skips the half that a causal mask hides, and recomputes the first product in its backward pass (Dao,
     arXiv 2307.08691).
     """
     passes = 3 + shares.layers
-    return np.where(layouts.equals("attention_kernel", "flash"), (passes + 0.5) / 2, passes + shares.core_attention)
+    return np.where(layouts.equals("attention_kernel", "math"), passes + shares.core_attention, (passes + 0.5) / 2)
 
 
 def _head_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
@@ -294,7 +306,7 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     Each parameter is a collective of its own. Between nodes these reach the bandwidth of one adapter, not that of all
     of a node's: nothing else explains the steps of 175B and 530B on 384 to 2240 GPUs (arXiv 2104.04473, table 2).
     """
-    count, stride = layouts["data_parallel"], layouts.per_mesh(RankMesh.stride, "dp")
+    count, stride = layouts.shards, layouts.per_mesh(RankMesh.stride, "dp")
     width = 2 * element_bytes(layouts) + engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
     pair = 1e9 * machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
@@ -309,7 +321,7 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
 def _per_step_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable, stages: StageTable) -> np.ndarray:
     """Seconds once per step rather than per micro-batch, in the order of `PER_STEP`."""
     parameters = (stages.parameters / layouts["tensor_parallel"][:, None]).max(axis=1)
-    share = np.where(layouts["zero_stage"] >= 1, layouts["data_parallel"], 1)
+    share = np.where(layouts["zero_stage"] >= 1, layouts.shards, 1)
     is_offloaded = layouts.equals("offload", "optimizer")
     updated = parameters / share
     on_host = updated * (_OFFLOADED_BYTES / machine.host_bytes_per_s + _UPDATE_BYTES / (HOST_GB_PER_S * 1e9))
@@ -361,11 +373,13 @@ def _between_data_ranks(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Volume and latency of the gradient reductions and weight gathers over the data-parallel ranks.
 
-    ZeRO 2 reduces after each micro-batch, except in a pipeline. ZeRO 3's traffic is in `_sharded_seconds`.
+    ZeRO 2 reduces after each micro-batch, except in a pipeline. ZeRO 3's traffic within a replica is in
+    `_sharded_seconds`. Replicas then add up their shards of the gradients.
     """
-    count, zero, steps = layouts["data_parallel"], layouts["zero_stage"], layouts["grad_accum_steps"]
+    count, zero, steps = layouts.shards, layouts["zero_stage"], layouts["grad_accum_steps"]
     stride = layouts.per_mesh(RankMesh.stride, "dp")
-    reductions = np.where((zero == 2) & (layouts["pipeline_parallel"] == 1), steps, 1)
+    repeats = (zero >= 2) | engine_column(layouts, lambda engine: engine.reduces_every_micro_batch)
+    reductions = np.where(repeats & (layouts["pipeline_parallel"] == 1), steps, 1)
     gradients = reductions * parameters * engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
     sent = (1 + (zero == 0)) * gradients + (zero >= 1) * parameters * element_bytes(layouts)
     overlaps = (
@@ -376,7 +390,11 @@ def _between_data_ranks(
     exposed = np.where(overlaps, OVERLAPPED, 1)
     volume = (zero < 3) * exposed * sent * (count - 1) / count / machine.bus_bytes_per_s(count, stride, zero >= 1)
     collectives = np.where(zero == 3, 3 * steps * model.num_layers, 1 + (zero > 0))
-    return volume, np.where(count > 1, collectives * machine.latency_s(count, stride), 0)
+    latency = np.where(count > 1, collectives * machine.latency_s(count, stride), 0)
+    replicas, apart = layouts["data_parallel_replicas"], stride * count
+    between = 2 * exposed * gradients / count * (replicas - 1) / replicas
+    volume = volume + between / machine.bus_bytes_per_s(replicas, apart, np.zeros_like(zero, dtype=bool))
+    return volume, latency + np.where(replicas > 1, reductions * machine.latency_s(replicas, apart), 0)
 
 
 OVERLAPPED = 0.5

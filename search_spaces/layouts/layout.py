@@ -12,7 +12,7 @@ from functools import cache, cached_property, lru_cache
 from operator import attrgetter
 from typing import Any
 
-from search_spaces.engines import ENGINES, MEGATRON_CORE, OWN_ENGINES
+from search_spaces.engines import ENGINES, MEGATRON_CORE, OWN_ENGINES, TORCHTITAN
 from search_spaces.errors import InputError, did_you_mean, format_value
 from search_spaces.layouts.axis import Axis, Kind, Values, axis_field
 from search_spaces.layouts.mesh import RankMesh
@@ -20,11 +20,14 @@ from search_spaces.layouts.mesh import RankMesh
 # DeepSpeed offloads with ZeRO only; the torch engine with one data-parallel rank does the same at every stage.
 _NOTHING_TO_SHARD = ({"data_parallel": 1, "offload": "none"}, {"data_parallel": 1, "engine": "torch"})
 _NO_FULL_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "selective"})
+V_SCHEDULES = ("zbv", "dualpipev")
+"""Schedules whose ranks have two model chunks each: the first ones in the order of the ranks, then back."""
 _NO_SELECTIVE_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "full"})
 _PARTIAL_RECOMPUTATION = (MEGATRON_CORE, "megatron-lm", "command")
 _SCHEDULES: tuple[tuple[str, Values], ...] = (
     ("gpipe", {"virtual_pipeline_stages": 1, "pipeline_schedule": "gpipe"}),
     ("1f1b", {"virtual_pipeline_stages": 1}),
+    *((schedule, {"pipeline_schedule": schedule}) for schedule in V_SCHEDULES),
     ("interleaved_1f1b", {}),
 )
 
@@ -114,7 +117,7 @@ class Layout:
         key="",
         label="schedule",
         description="Order of forward and backward passes.",
-        words=("none", "gpipe", "1f1b", "interleaved_1f1b"),
+        words=("none", "gpipe", "1f1b", "interleaved_1f1b", *V_SCHEDULES),
         default_text="1f1b, none with one stage",
         no_effect=({"pipeline_parallel": 1},),
         implied=_SCHEDULES,
@@ -133,7 +136,7 @@ class Layout:
         key="",
         label="attention",
         description="Attention implementation.",
-        words=("math", "flash"),
+        words=("math", "flash", "flex"),
     )
     engine: str = axis_field(
         Kind.WORD,
@@ -186,7 +189,7 @@ class Layout:
         label="recomputed layers",
         description="Layers of each model chunk that full recomputation recomputes; null is all of them.",
         no_effect=_NO_FULL_RECOMPUTATION,
-        engines=_PARTIAL_RECOMPUTATION,
+        engines=(*_PARTIAL_RECOMPUTATION, TORCHTITAN),
     )
     recompute_modules: str = axis_field(
         Kind.WORD,
@@ -194,9 +197,18 @@ class Layout:
         key="rm-",
         label="recomputed modules",
         description="Modules of every layer that selective recomputation recomputes.",
-        words=("core_attn", "mlp", "core_attn+mlp"),
+        words=("core_attn", "mlp", "core_attn+mlp", "ops"),
         no_effect=_NO_SELECTIVE_RECOMPUTATION,
-        engines=_PARTIAL_RECOMPUTATION,
+        engines=(*_PARTIAL_RECOMPUTATION, TORCHTITAN),
+    )
+    data_parallel_replicas: int = axis_field(
+        Kind.COUNT,
+        1,
+        key="dr",
+        label="replicas",
+        description="Groups of data-parallel ranks that each hold the whole model; ZeRO shards within a group.",
+        no_effect=({"zero_stage": 0}, {"data_parallel": 1}),
+        engines=(TORCHTITAN,),
     )
 
     def __post_init__(self) -> None:
@@ -237,6 +249,11 @@ class Layout:
             return 0
         chunks = self.pipeline_parallel * self.virtual_pipeline_stages
         return num_layers if self.recompute_layers is None else min(num_layers, self.recompute_layers * chunks)
+
+    @property
+    def shards(self) -> int:
+        """Ranks over which ZeRO shards: the data-parallel ranks of one replica."""
+        return self.data_parallel // self.data_parallel_replicas
 
     @property
     def modules_recomputed(self) -> tuple[str, ...]:

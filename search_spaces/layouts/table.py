@@ -59,6 +59,11 @@ class LayoutTable:
     def global_batch_size(self) -> np.ndarray:
         return self["micro_batch_size"] * self["grad_accum_steps"] * self["data_parallel"]
 
+    @property
+    def shards(self) -> np.ndarray:
+        """Ranks over which ZeRO shards, as `Layout.shards`."""
+        return self["data_parallel"] // self["data_parallel_replicas"]
+
     def per_mesh(self, method: Callable[..., Any], *arguments: Any) -> np.ndarray:
         """A column of what a method of RankMesh returns for each layout."""
         values = [method(layout_mesh(self.columns, order), *arguments) for order in CHOICES["rank_order"]]

@@ -221,8 +221,14 @@ def _torch_fsdp(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
-TORCH_RULES: tuple[Rule, ...] = (_torch_schedule, _torch_fsdp)
-"""Rules of torch's pipelining and FSDP2."""
+TORCH_SCHEDULE_RULES: tuple[Rule, ...] = (_torch_schedule,)
+"""Rules of torch's pipelining."""
+TORCH_RULES: tuple[Rule, ...] = (
+    *TORCH_SCHEDULE_RULES,
+    _torch_fsdp,
+    allows_only({"pipeline_schedule": ("none", "gpipe", "1f1b", "interleaved_1f1b")}),
+)
+"""Rules of torch's pipelining and FSDP2 as Parlay's own engine uses them."""
 
 
 # -- megatron-core

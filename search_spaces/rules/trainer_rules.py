@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from search_spaces.engines import MEGATRON_CORE, OWN_ENGINES
+from search_spaces.engines import MEGATRON_CORE, OWN_ENGINES, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import (
@@ -23,6 +23,7 @@ from search_spaces.rules.engine_rules import (
     ineffective_overlap,
     takes_bf16_optimizer,
 )
+from search_spaces.rules.torchtitan_rules import TORCHTITAN_RULES
 
 
 def engine_mismatch(layout: Layout, engines: tuple[str, ...]) -> Iterator[RuleViolation]:
@@ -127,6 +128,7 @@ OWN_RULES: EngineRules = {
         _rotary,
         engine_limits("deepspeed"),
     ),
+    TORCHTITAN: (*TORCHTITAN_RULES, _sequence, _rotary),
     "torch": (_stages, *TORCH_RULES, _sequence, _rotary, engine_limits("torch")),
 }
 """Rules of the engines of Parlay's trainer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from search_spaces.engines import MEGATRON_CORE
+from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
 from trials.train.engines.engine import Engine, TrainingConfig
 from trials.train.parallel.process_groups import World
 
@@ -21,6 +21,14 @@ def build_engine(training: TrainingConfig, world: World) -> Engine:
         from trials.train.engines.megatron_core_engine import MegatronCoreEngine
 
         return MegatronCoreEngine(training, world)
+    if training.layout.engine == TORCHTITAN:
+        if training.device.type == "cpu":
+            from trials.train.cpu_device.torchtitan import emulate_device as emulate
+
+            emulate()
+        from trials.train.engines.torchtitan_engine import TorchTitanEngine
+
+        return TorchTitanEngine(training, world)
     from trials.train.engines.torch_engine import TorchEngine
 
     return TorchEngine(training, world)

@@ -1,0 +1,107 @@
+"""Rules of torchtitan, whichever trainer drives it. Standard library only.
+
+torchtitan 0.3: torchtitan/config/configs.py, torchtitan/distributed and torchtitan/models/common/decoder.py;
+torch.distributed.pipelining.schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from search_spaces.engines import TORCHTITAN
+from search_spaces.layouts.layout import V_SCHEDULES, Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.engine_rules import TORCH_SCHEDULE_RULES, Rule, RuleViolation, engine_limits
+
+
+def _replicas(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    replicas, data = layout.data_parallel_replicas, layout.data_parallel
+    if replicas > 1 and (data % replicas or replicas == data):
+        yield RuleViolation(
+            "data_parallel_replicas",
+            f"data_parallel_replicas is {replicas} with data_parallel {data}",
+            "each replica shards the model over data_parallel / data_parallel_replicas ranks, a whole number above 1",
+            "use a smaller divisor of data_parallel, or set zero_stage to 0",
+        )
+
+
+def _v_schedules(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    schedule, chunks = layout.pipeline_schedule, layout.virtual_pipeline_stages
+    if schedule not in V_SCHEDULES:
+        return
+    if chunks != 2:
+        yield RuleViolation(
+            "virtual_pipeline_stages",
+            f"virtual_pipeline_stages is {chunks} with pipeline_schedule {schedule}",
+            f"{schedule} has exactly two model chunks a rank, the second ones in reverse order",
+            "set virtual_pipeline_stages to 2",
+        )
+    if layout.torch_compile:
+        yield RuleViolation(
+            "torch_compile",
+            f"torch_compile is true with pipeline_schedule {schedule}",
+            f"{schedule} splits the backward pass, which torch supports only for modules that are not compiled",
+            "set torch_compile to false, or pipeline_schedule to 1f1b or interleaved_1f1b",
+        )
+    least = 2 * layout.pipeline_parallel
+    if schedule == "dualpipev" and layout.grad_accum_steps < least:
+        yield RuleViolation(
+            "micro_batches",
+            f"{layout.grad_accum_steps} micro-batches for {least} model chunks",
+            "dualpipev needs at least 2 x pipeline_parallel micro-batches a step",
+            "use a smaller micro_batch_size or fewer stages",
+        )
+
+
+def _tied_pipeline(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if model.tied_embeddings and layout.pipeline_parallel > 1:
+        yield RuleViolation(
+            "tied_embeddings",
+            f"pipeline_parallel is {layout.pipeline_parallel} with tied_embeddings true",
+            "torchtitan has no tied embeddings in a pipeline",
+            "set pipeline_parallel to 1, or model.tied_embeddings to false",
+        )
+
+
+def _chunks(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    chunks = layout.pipeline_parallel * layout.virtual_pipeline_stages
+    if chunks > model.num_layers:
+        yield RuleViolation(
+            "layers",
+            f"{chunks} model chunks for {model.num_layers} layers",
+            "every model chunk has at least one layer",
+            "use fewer stages, or virtual_pipeline_stages 1",
+        )
+
+
+def _selective(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if layout.activation_checkpointing == "selective" and layout.recompute_modules != "ops":
+        yield RuleViolation(
+            "recompute_modules",
+            f"recompute_modules is {layout.recompute_modules}",
+            "torchtitan recomputes selected operations (ops), not modules",
+            "set recompute_modules to ops, or activation_checkpointing to full or none",
+        )
+
+
+TORCHTITAN_RULES: tuple[Rule, ...] = (
+    _chunks,
+    *TORCH_SCHEDULE_RULES,
+    _replicas,
+    _v_schedules,
+    _tied_pipeline,
+    _selective,
+    engine_limits(
+        TORCHTITAN,
+        {
+            "zero_stage": (0, 2, 3),
+            "offload": ("none",),
+            "precision": ("fp32", "bf16"),
+            "attention_kernel": ("flex", "flash"),
+            "overlap_comm": (False,),
+            "bucket_mib": (None,),
+        },
+        {"norm": ("rmsnorm",), "position_embedding": ("rotary",), "gated_mlp": (True,)},
+    ),
+)
+"""Rules of torchtitan's llama3. FSDP always overlaps and has no buckets."""

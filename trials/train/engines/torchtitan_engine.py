@@ -1,0 +1,193 @@
+"""Engine torchtitan: torchtitan's own trainer with a configuration for the layout.
+
+Written for torchtitan 0.3.0. The steps are those of torchtitan/trainer.py `Trainer.train`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torchtitan.components.checkpointer import CheckpointManager
+from torchtitan.components.dataloader import BaseDataLoader
+from torchtitan.components.metrics import MetricsProcessor
+from torchtitan.components.tokenizer import BaseTokenizer
+from torchtitan.components.validate import Validator
+from torchtitan.config import DebugConfig
+from torchtitan.distributed.pipeline_parallel import _build_pipeline_schedule, pipeline_llm
+from torchtitan.models.llama3.model import Llama3Model
+from torchtitan.models.llama3.parallelize import parallelize_llama
+from torchtitan.protocols.model_spec import ModelSpec
+from torchtitan.trainer import Trainer
+
+from trials.train.data import Batch
+from trials.train.engines import torchtitan_config as configs
+from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
+from trials.train.parallel.process_groups import World
+
+MicroBatch = tuple[dict[str, torch.Tensor], torch.Tensor]
+"""Token ids and positions, and the ids that follow."""
+
+
+class Chunk(Llama3Model):
+    """Model part of a pipeline chunk, which counts the micro-batches and samples that pass through."""
+
+    micro_batches = 0
+    samples = 0
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Llama3Model.Config):
+        pass
+
+    def forward(self, tokens: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        if not tokens.is_meta:  # a stage infers its shapes with tensors that hold nothing
+            self.micro_batches += 1
+            self.samples += tokens.shape[0]
+        return super().forward(tokens, *arguments, **options)
+
+
+class NoTokenizer(BaseTokenizer):
+    """Tokenizer of a trainer that is given ids."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseTokenizer.Config):
+        pass
+
+    def __init__(self, config: Config, **_: Any):
+        super().__init__()
+
+    def encode(self, *arguments: Any, **options: Any) -> list[int]:
+        raise NotImplementedError
+
+    def decode(self, *arguments: Any, **options: Any) -> str:
+        raise NotImplementedError
+
+    def get_vocab_size(self) -> int:
+        raise NotImplementedError
+
+
+class NoDataLoader(BaseDataLoader):
+    """Data loader of a trainer whose steps are given their batches."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseDataLoader.Config):
+        pass
+
+    def __init__(self, config: Config, **_: Any):
+        pass
+
+    def __iter__(self) -> Iterator[MicroBatch]:
+        return iter(())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        pass
+
+
+class LastStep(MetricsProcessor):
+    """Metrics of the last step, in place of torchtitan's log."""
+
+    loss = grad_norm = float("nan")
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(MetricsProcessor.Config):
+        pass
+
+    def should_log(self, step: int) -> bool:
+        return True
+
+    def log(self, step: int, global_avg_loss: float, global_max_loss: float, grad_norm: float, **_: Any) -> None:
+        self.loss, self.grad_norm = global_avg_loss, grad_norm
+
+
+class TorchTitanEngine(Engine):
+    def __init__(self, training: TrainingConfig, world: World):
+        self._training = training
+        # As torchtitan/distributed/utils.py init_distributed does before the ranks meet.
+        torch.autograd.set_multithreading_enabled(False)
+        self._trainer = Trainer(trainer_config(training))
+        self.chunks = tuple(self._trainer.model_parts)
+        self._planned = training.layout.grad_accum_steps
+
+    def train_step(self, batch: Batch) -> StepResult:
+        trainer, size = self._trainer, self._training.layout.micro_batch_size
+        pairs = zip(batch.ids.split(size), batch.targets.split(size), strict=True)
+        micro_batches = [self._micro_batch(ids, targets) for ids, targets in pairs]
+        self._plan(len(micro_batches))
+        trainer.step += 1
+        trainer.gc_handler.run(trainer.step)
+        trainer.train_step(iter(micro_batches))
+        metrics = trainer.metrics_processor
+        has_loss = not trainer.parallel_dims.pp_enabled or trainer.pp_has_last_stage
+        return StepResult(torch.tensor(metrics.loss) if has_loss else None, torch.tensor(metrics.grad_norm))
+
+    def counts(self) -> EngineCounts:
+        parameters = [p for chunk in self.chunks for p in chunk.parameters()]
+        shard = sum(map(self._held, parameters))
+        return EngineCounts(
+            parameters=shard,
+            optimizer_parameters=shard,
+            micro_batches=sum(chunk.micro_batches for chunk in self.chunks) / len(self.chunks),
+            samples=self.chunks[0].samples,
+        )
+
+    def group_sizes(self) -> GroupSizes:
+        dims = self._trainer.parallel_dims
+        return GroupSizes(*(1 if mesh is None else mesh.size() for mesh in map(dims.get_optional_mesh, ("tp", "pp", "batch"))))
+
+    def _held(self, parameter: torch.nn.Parameter) -> int:
+        return parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()
+
+    def _micro_batch(self, ids: torch.Tensor, targets: torch.Tensor) -> MicroBatch:
+        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        return {"input": ids, "positions": positions}, targets
+
+    def _plan(self, micro_batches: int) -> None:
+        """Set the number of micro-batches of the next step."""
+        if micro_batches == self._planned:
+            return
+        trainer = self._trainer
+        self._planned = micro_batches
+        if not trainer.parallel_dims.pp_enabled:
+            trainer.gradient_accumulation_steps = micro_batches
+            return
+        trainer.num_pipeline_parallel_microbatches = micro_batches
+        trainer.pp_schedule = _build_pipeline_schedule(
+            parallelism=trainer.config.parallelism,
+            local_batch_size=micro_batches * self._training.layout.micro_batch_size,
+            stages=getattr(trainer.pp_schedule, "_stages", None) or [trainer.pp_schedule._stage],
+            loss_fn=trainer.loss_fn,
+        )
+
+
+def trainer_config(training: TrainingConfig) -> Trainer.Config:
+    layout = training.layout
+    return Trainer.Config(
+        model_spec=ModelSpec(
+            name="llama3",
+            flavor="parlay",
+            model=configs.model_config(training, Chunk),
+            parallelize_fn=parallelize_llama,
+            pipelining_fn=pipeline_llm,
+            post_optimizer_build_fn=None,
+            state_dict_adapter=None,
+        ),
+        metrics=LastStep.Config(),
+        tokenizer=NoTokenizer.Config(),
+        dataloader=NoDataLoader.Config(),
+        optimizer=configs.optimizer_config(training.optimizer),
+        lr_scheduler=configs.constant_rate(),
+        training=configs.training_config(training, layout.grad_accum_steps),
+        parallelism=configs.parallelism_config(training.model, layout),
+        checkpoint=CheckpointManager.Config(enable=False),
+        activation_checkpoint=configs.recomputation(layout),
+        compile=configs.CompileConfig(enable=layout.torch_compile),
+        validator=Validator.Config(enable=False),
+        debug=DebugConfig(seed=0),
+        loss=configs.loss_config(training.model),
+    )
