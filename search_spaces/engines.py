@@ -86,7 +86,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             layer_split=LayerSplit.EVEN,
             emulated_on_cpu=True,
         ),
-        # FSDP2 at every stage, with fp32 weights and a 16-bit copy of those in use; without ZeRO it shards over one rank.
+        # FSDP2 at every stage, over one rank without ZeRO: fp32 weights, and a 16-bit copy of those in use.
         TORCHTITAN: EngineProfile(
             ParameterBytes(2, 4, 12),
             keeps_unrotated=True,

@@ -17,7 +17,7 @@ import numpy as np
 
 from search_spaces.cost_model.memory import LayerActivations, element_bytes, engine_column
 from search_spaces.cost_model.recomputation import RecomputedShares
-from search_spaces.cost_model.stage_table import StageTable, has_v_schedule
+from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.hardware.cluster import Accelerator, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.mesh import RankMesh
@@ -230,9 +230,10 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
         [
             (linear + scores) / tensor / machine.flops(layouts) * loss,
             accessed / machine.memory_bytes_per_s,
-            2 * (tensor - 1) / tensor * exchanged / rate,
+            2 * (tensor - 1) / tensor * exchanged / rate * np.where(layouts["tensor_parallel_overlap"], OVERLAPPED, 1),
             collectives * machine.latency_s(tensor, stride),
-            (passes + shares.mlp / 2 + shares.ops) * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
+            (passes + shares.mlp / 2 + shares.ops)
+            * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
         ],
         axis=1,
     )

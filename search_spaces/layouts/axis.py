@@ -31,7 +31,7 @@ class Axis:
     WORD, `least` and `most` bound a number; a number whose default is None may be null. `default_text` describes a
     default that depends on the search. Where one of `no_effect` holds, the field's canonical value is the default; of
     `implied`, pairs of a value and its condition, the first that holds gives it. Engines other than `engines` run the
-    default only.
+    default only, and a word of `engines_of_word` by its engines only.
     """
 
     kind: Kind
@@ -48,6 +48,14 @@ class Axis:
     no_effect: tuple[Values, ...] = ()
     implied: tuple[tuple[Any, Values], ...] = ()
     engines: tuple[str, ...] = ENGINES
+    engines_of_word: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def values_of(self, engine: str) -> tuple[Any, ...] | None:
+        """Values that an engine may have, None where that is any."""
+        if engine not in self.engines:
+            return (self.default,)
+        words = tuple(word for word in self.words if engine in self.engines_of_word.get(word, ENGINES))
+        return None if words == self.words else words
 
     @property
     def is_number(self) -> bool:

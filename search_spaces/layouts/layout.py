@@ -23,11 +23,12 @@ _NO_FULL_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_che
 V_SCHEDULES = ("zbv", "dualpipev")
 """Schedules whose ranks have two model chunks each: the first ones in the order of the ranks, then back."""
 _NO_SELECTIVE_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "full"})
+_OF_TORCHTITAN = (TORCHTITAN, "command")
 _PARTIAL_RECOMPUTATION = (MEGATRON_CORE, "megatron-lm", "command")
 _SCHEDULES: tuple[tuple[str, Values], ...] = (
+    *((schedule, {"pipeline_schedule": schedule}) for schedule in V_SCHEDULES),
     ("gpipe", {"virtual_pipeline_stages": 1, "pipeline_schedule": "gpipe"}),
     ("1f1b", {"virtual_pipeline_stages": 1}),
-    *((schedule, {"pipeline_schedule": schedule}) for schedule in V_SCHEDULES),
     ("interleaved_1f1b", {}),
 )
 
@@ -118,6 +119,7 @@ class Layout:
         label="schedule",
         description="Order of forward and backward passes.",
         words=("none", "gpipe", "1f1b", "interleaved_1f1b", *V_SCHEDULES),
+        engines_of_word=dict.fromkeys(V_SCHEDULES, _OF_TORCHTITAN),
         default_text="1f1b, none with one stage",
         no_effect=({"pipeline_parallel": 1},),
         implied=_SCHEDULES,
@@ -137,6 +139,7 @@ class Layout:
         label="attention",
         description="Attention implementation.",
         words=("math", "flash", "flex"),
+        engines_of_word={"flex": _OF_TORCHTITAN},
     )
     engine: str = axis_field(
         Kind.WORD,
@@ -198,6 +201,7 @@ class Layout:
         label="recomputed modules",
         description="Modules of every layer that selective recomputation recomputes.",
         words=("core_attn", "mlp", "core_attn+mlp", "ops"),
+        engines_of_word={"ops": _OF_TORCHTITAN},
         no_effect=_NO_SELECTIVE_RECOMPUTATION,
         engines=(*_PARTIAL_RECOMPUTATION, TORCHTITAN),
     )
@@ -208,7 +212,16 @@ class Layout:
         label="replicas",
         description="Groups of data-parallel ranks that each hold the whole model; ZeRO shards within a group.",
         no_effect=({"zero_stage": 0}, {"data_parallel": 1}),
-        engines=(TORCHTITAN,),
+        engines=_OF_TORCHTITAN,
+    )
+    tensor_parallel_overlap: bool = axis_field(
+        Kind.SWITCH,
+        False,
+        key="to",
+        label="tensor overlap",
+        description="Overlap tensor-parallel collectives with the matrix multiplications that need them.",
+        no_effect=({"tensor_parallel": 1},),
+        engines=_OF_TORCHTITAN,
     )
 
     def __post_init__(self) -> None:

@@ -52,8 +52,9 @@ def allows_only(
 def engine_limits(
     engine: str, fields: Mapping[str, tuple] | None = None, of_model: Mapping[str, tuple] | None = None
 ) -> Rule:
-    """Rule that allows only these values, and the default of each axis that does not name the engine."""
-    limits = {name: (axis.default,) for name, axis in AXES.items() if engine not in axis.engines} | {**(fields or {})}
+    """Rule that allows only these values, and of each other axis those that it declares for the engine."""
+    declared = {name: axis.values_of(engine) for name, axis in AXES.items()}
+    limits = {name: values for name, values in declared.items() if values is not None} | {**(fields or {})}
     return allows_only({name: limits[name] for name in AXES if name in limits}, of_model)
 
 
@@ -223,11 +224,7 @@ def _torch_fsdp(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
 
 TORCH_SCHEDULE_RULES: tuple[Rule, ...] = (_torch_schedule,)
 """Rules of torch's pipelining."""
-TORCH_RULES: tuple[Rule, ...] = (
-    *TORCH_SCHEDULE_RULES,
-    _torch_fsdp,
-    allows_only({"pipeline_schedule": ("none", "gpipe", "1f1b", "interleaved_1f1b")}),
-)
+TORCH_RULES: tuple[Rule, ...] = (*TORCH_SCHEDULE_RULES, _torch_fsdp)
 """Rules of torch's pipelining and FSDP2 as Parlay's own engine uses them."""
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from search_spaces.engines import MEGATRON_CORE
-from search_spaces.errors import Problem
+from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
+from search_spaces.errors import Problem, format_value
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout, layout_mesh
 from search_spaces.layouts.mesh import RankMesh
 from search_spaces.layouts.table import LayoutTable
@@ -107,9 +107,24 @@ def _supports_precision(table: LayoutTable, workload: Workload) -> np.ndarray:
     return ~(lacks_bf16 | (is_deepspeed_fp16 & (accelerator.name == "cpu")))
 
 
-def _supports_attention_kernel(table: LayoutTable, workload: Workload) -> np.ndarray:
-    is_flash = table.equals("attention_kernel", "flash") & table.equals("engine", MEGATRON_CORE)
-    return ~is_flash | (workload.cluster.accelerator.name != "cpu")
+_ON_GPUS_ALONE = (
+    (MEGATRON_CORE, "attention_kernel", "flash"),
+    (TORCHTITAN, "attention_kernel", "flash"),
+    (TORCHTITAN, "torch_compile", True),
+)
+"""Values of axes that an engine has on GPUs only."""
+
+
+def _supports_device(table: LayoutTable, workload: Workload) -> np.ndarray:
+    if workload.cluster.accelerator.name != "cpu":
+        return np.full(len(table), True)
+    return ~np.logical_or.reduce([table.equals("engine", e) & table.equals(*value) for e, *value in _ON_GPUS_ALONE])
+
+
+def _describe_device(f: Fields, w: Workload) -> str:
+    of_engine = ((name, value) for engine, name, value in _ON_GPUS_ALONE if engine == f["engine"])
+    found = next(f"{name} is {format_value(value)}" for name, value in of_engine if f[name] == value)
+    return f"{found} with engine {f['engine']} on {w.cluster.accelerator.name}"
 
 
 def _supports_sequence_parallel(table: LayoutTable, workload: Workload) -> np.ndarray:
@@ -182,12 +197,12 @@ PRECISION = LayoutRule(
     ),
 )
 
-ATTENTION_KERNEL = LayoutRule(
-    "attention_kernel",
-    "the engine has the attention kernel on this accelerator",
-    "set attention_kernel to math, or engine to torch",
-    _supports_attention_kernel,
-    lambda f, w: "megatron-core's flash attention is Transformer Engine's, which needs a GPU",
+GPU_ONLY = LayoutRule(
+    "gpu_only",
+    "what an engine has on GPUs alone, such as megatron-core's flash attention and torchtitan's compiler, needs one",
+    "use another value, or engine torch",
+    _supports_device,
+    _describe_device,
 )
 
 SEQUENCE_PARALLEL = LayoutRule(
@@ -227,7 +242,7 @@ LAYOUT_RULES = (
     INTERLEAVE,
     BATCH,
     PRECISION,
-    ATTENTION_KERNEL,
+    GPU_ONLY,
     SEQUENCE_PARALLEL,
 )
 """All rules, in order; a layout is rejected by the first that it violates."""

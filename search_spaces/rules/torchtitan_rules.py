@@ -11,7 +11,13 @@ from collections.abc import Iterator
 from search_spaces.engines import TORCHTITAN
 from search_spaces.layouts.layout import V_SCHEDULES, Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import TORCH_SCHEDULE_RULES, Rule, RuleViolation, engine_limits
+from search_spaces.rules.engine_rules import (
+    TORCH_SCHEDULE_RULES,
+    Rule,
+    RuleViolation,
+    engine_limits,
+    some_layers_recomputed,
+)
 
 
 def _replicas(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -53,6 +59,17 @@ def _v_schedules(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
+def _tensor_overlap(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    lacking = [name for name in ("torch_compile", "sequence_parallel") if not getattr(layout, name)]
+    if layout.tensor_parallel_overlap and lacking:
+        yield RuleViolation(
+            "tensor_parallel_overlap",
+            f"tensor_parallel_overlap is true with {' and '.join(f'{name} false' for name in lacking)}",
+            "the compiler overlaps the all-gathers and reduce-scatters of sequence parallelism (async tensor parallel)",
+            f"set {' and '.join(lacking)} to true, or tensor_parallel_overlap to false",
+        )
+
+
 def _tied_pipeline(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if model.tied_embeddings and layout.pipeline_parallel > 1:
         yield RuleViolation(
@@ -75,6 +92,7 @@ def _chunks(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
 
 
 def _selective(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Modules, which are recomputed only where `recompute_modules` has an effect."""
     if layout.activation_checkpointing == "selective" and layout.recompute_modules != "ops":
         yield RuleViolation(
             "recompute_modules",
@@ -89,8 +107,10 @@ TORCHTITAN_RULES: tuple[Rule, ...] = (
     *TORCH_SCHEDULE_RULES,
     _replicas,
     _v_schedules,
+    _tensor_overlap,
     _tied_pipeline,
     _selective,
+    some_layers_recomputed,
     engine_limits(
         TORCHTITAN,
         {
@@ -98,6 +118,7 @@ TORCHTITAN_RULES: tuple[Rule, ...] = (
             "offload": ("none",),
             "precision": ("fp32", "bf16"),
             "attention_kernel": ("flex", "flash"),
+            "rank_order": ("tp-dp-pp",),
             "overlap_comm": (False,),
             "bucket_mib": (None,),
         },

@@ -279,15 +279,22 @@ def test_deepspeed_has_no_fp16_on_a_cpu_and_the_torch_engine_has():
     assert layout_violations(replace(layout, engine="torch"), workload()) == []
 
 
-def test_megatron_core_has_no_flash_attention_on_a_cpu_and_the_torch_engine_has():
-    layout = Layout(
-        data_parallel=4, grad_accum_steps=4, precision="bf16", attention_kernel="flash", engine="megatron-core"
-    )
+@pytest.mark.parametrize(
+    ("engine", "fields", "message"),
+    [
+        (
+            "megatron-core",
+            {"attention_kernel": "flash"},
+            "attention_kernel is 'flash' with engine megatron-core on cpu",
+        ),
+        ("torchtitan", {"attention_kernel": "flash"}, "attention_kernel is 'flash' with engine torchtitan on cpu"),
+        ("torchtitan", {"torch_compile": True}, "torch_compile is true with engine torchtitan on cpu"),
+    ],
+)
+def test_what_an_engine_has_on_gpus_alone_is_rejected_on_a_cpu(engine, fields, message):
+    layout = Layout(data_parallel=4, grad_accum_steps=4, precision="bf16", engine=engine, **fields)
     [problem] = layout_violations(layout, workload())
-    assert (problem.code, problem.message) == (
-        "attention_kernel",
-        "megatron-core's flash attention is Transformer Engine's, which needs a GPU",
-    )
+    assert (problem.code, problem.message) == ("gpu_only", message)
     assert layout_violations(replace(layout, engine="torch"), workload()) == []
 
 

@@ -23,7 +23,7 @@ from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.rules.layout_rules import (
-    ATTENTION_KERNEL,
+    GPU_ONLY,
     INTERLEAVE,
     LAYERS,
     PRECISION,
@@ -421,5 +421,5 @@ def _workload(model: ModelShape, accelerator: str) -> Workload:
     return Workload(model, Cluster(ACCELERATORS[accelerator], MOST_RANKS, 1), GLOBAL_BATCH_SIZE)
 
 
-_RULES = (*SPLIT_RULES.values(), LAYERS, INTERLEAVE, PRECISION, ATTENTION_KERNEL, SEQUENCE_PARALLEL)
+_RULES = (*SPLIT_RULES.values(), LAYERS, INTERLEAVE, PRECISION, GPU_ONLY, SEQUENCE_PARALLEL)
 """Layout rules that a case's construction does not guarantee."""

@@ -169,3 +169,68 @@ def test_a_refusal_names_the_numbers_the_rule_and_the_fix():
     assert problem.message == "zero_stage is 2 with pipeline_parallel 2"
     assert problem.rule == "DeepSpeed's pipeline engine supports ZeRO stages 0 and 1"
     assert problem.fix == "set zero_stage to 0 or 1, or pipeline_parallel to 1"
+
+
+def broken_in_torchtitan(model: ModelShape | None = None, **fields) -> list[str]:
+    base = {"engine": "torchtitan", "attention_kernel": "flex"}
+    return broken(model or replace(MODEL, **LLAMA), **base | fields)
+
+
+V_SCHEDULE = {"virtual_pipeline_stages": 2, "grad_accum_steps": 4}
+FSDP = {"pipeline_parallel": 1, "data_parallel": 4, "zero_stage": 3}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"zero_stage": 2},
+        {"zero_stage": 3, "precision": "bf16", "attention_kernel": "flash"},
+        {**FSDP, "data_parallel_replicas": 2},
+        {"tensor_parallel": 2, "sequence_parallel": True, "torch_compile": True, "tensor_parallel_overlap": True},
+        {"pipeline_schedule": "interleaved_1f1b", "virtual_pipeline_stages": 2},
+        {"pipeline_schedule": "zbv", **V_SCHEDULE},
+        {"pipeline_schedule": "dualpipev", **V_SCHEDULE},
+        {"activation_checkpointing": "selective", "recompute_modules": "ops"},
+        {"activation_checkpointing": "full", "recompute_layers": 1},
+    ],
+)
+def test_torchtitan_runs_what_its_trainer_does(fields):
+    assert broken_in_torchtitan(**fields) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        ({"zero_stage": 1}, "zero_stage"),
+        ({"precision": "fp16"}, "precision"),
+        ({"attention_kernel": "math"}, "attention_kernel"),
+        ({"overlap_comm": True}, "overlap_comm"),
+        ({"rank_order": "tp-pp-dp"}, "rank_order"),
+        ({"grad_accum_steps": 1}, "micro_batches"),
+        ({**FSDP, "data_parallel_replicas": 3}, "data_parallel_replicas"),
+        ({**FSDP, "data_parallel_replicas": 4}, "data_parallel_replicas"),
+        ({"pipeline_schedule": "zbv"}, "virtual_pipeline_stages"),
+        ({"pipeline_schedule": "zbv", "torch_compile": True, **V_SCHEDULE}, "torch_compile"),
+        ({"pipeline_schedule": "dualpipev", **V_SCHEDULE, "grad_accum_steps": 3}, "micro_batches"),
+        ({"tensor_parallel": 2, "tensor_parallel_overlap": True}, "tensor_parallel_overlap"),
+        ({"activation_checkpointing": "selective"}, "recompute_modules"),
+        ({"activation_checkpointing": "full", "recompute_layers": 2}, "recompute_layers"),
+        ({"pipeline_schedule": "interleaved_1f1b", "virtual_pipeline_stages": 4}, "layers"),
+    ],
+)
+def test_what_torchtitan_does_not_run_is_refused_by_name(fields, rule):
+    assert broken_in_torchtitan(**fields) == [f"torchtitan.{rule}"]
+
+
+def test_torchtitan_builds_llama_like_models_alone_and_ties_no_tables_in_a_pipeline():
+    assert broken_in_torchtitan(MODEL) == [f"torchtitan.{name}" for name in ("norm", "position_embedding", "gated_mlp")]
+    tied = replace(MODEL, **LLAMA, tied_embeddings=True)
+    assert broken_in_torchtitan(tied) == ["torchtitan.tied_embeddings"]
+    assert broken_in_torchtitan(tied, pipeline_parallel=1) == []
+
+
+@pytest.mark.parametrize("field", [{"pipeline_schedule": "zbv", **V_SCHEDULE}, {**FSDP, "data_parallel_replicas": 2}])
+def test_v_schedules_and_replicas_are_torchtitan_s_own(field):
+    [code] = broken(**field)
+    assert code in ("torch.pipeline_schedule", "torch.data_parallel_replicas")

@@ -40,7 +40,9 @@ def _answer_memory() -> None:
 class _NoKernels(ModuleType):
     """triton, whose kernels are declared and never called."""
 
-    __path__: list[str] = []
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -135,6 +137,10 @@ PATCHES = (
     Patch("device_memory", "torchtitan/components/metrics.py DeviceMemoryMonitor", _answer_memory),
     Patch("triton", "torchtitan/distributed/minimal_async_ep/kernels.py import triton", _import_without_triton),
     Patch("flex_attention", "torchtitan/models/common/attention.py FlexAttention._compiled_flex_attn", _attend_by_mask),
-    Patch("micro_batches", "torch/distributed/pipelining of 2.14: step(arg_mbs, kwarg_mbs, target_mbs)", _take_micro_batches),
+    Patch(
+        "micro_batches",
+        "torch/distributed/pipelining of 2.14: step(arg_mbs, kwarg_mbs, target_mbs)",
+        _take_micro_batches,
+    ),
     Patch("sum", "torch/distributed/fsdp: ReduceOp.PREMUL_SUM, which gloo has not", _divide_before_sums),
 )

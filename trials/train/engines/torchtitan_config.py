@@ -5,22 +5,30 @@ Written for torchtitan 0.3.0: torchtitan/config/configs.py and torchtitan/models
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from torch import nn
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
-from torchtitan.config import CompileConfig, DebugConfig, ParallelismConfig, TrainingConfig as TitanTraining
-from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+from torchtitan.config import CompileConfig, ParallelismConfig
+from torchtitan.config import TrainingConfig as TitanTraining
+from torchtitan.distributed.activation_checkpoint import (
+    ActivationCheckpointing,
+    FullAC,
+    SelectiveAC,
+    _disable_dynamo_lru_cache,
+)
 from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
 from torchtitan.models.common.config_utils import get_attention_config, make_ffn_config, make_gqa_config
 from torchtitan.models.llama3.model import Llama3Model, Llama3TransformerBlock
-from torch import nn
 
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import ModelShape
 from trials.train.engines.engine import TrainingConfig
 from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.engines.torchtitan_weights import LayerWeights, table
 from trials.train.model.chunk import NORM_EPSILON, ROTARY_BASE
-from search_spaces.layouts.pipeline_split import stage_layers
 
 SCHEDULES = {
     "gpipe": "GPipe",
@@ -95,17 +103,43 @@ def optimizer_config(settings: OptimizerConfig) -> OptimizersContainer.Config:
         "eps": settings.epsilon,
         "weight_decay": settings.weight_decay,
     }
-    return OptimizersContainer.Config(param_groups=[ParamGroupConfig(pattern=".*", optimizer_name="AdamW", optimizer_kwargs=options)])
+    return OptimizersContainer.Config(
+        param_groups=[ParamGroupConfig(pattern=".*", optimizer_name="AdamW", optimizer_kwargs=options)]
+    )
 
 
 def constant_rate() -> LRSchedulersContainer.Config:
     return LRSchedulersContainer.Config(warmup_steps=0, decay_ratio=0.0)
 
 
-def recomputation(layout: Layout) -> SelectiveAC.Config | FullAC.Config | None:
+class FirstLayersAC(FullAC):
+    """Recomputation of each chunk's first layers."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(FullAC.Config):
+        layers: int
+
+    def apply(self, model: nn.Module) -> None:
+        _disable_dynamo_lru_cache()
+        layers = model.get_submodule("layers")
+        for name, layer in list(layers.named_children())[: self.config.layers]:
+            layers.register_module(name, self._wrap_block(layer))
+
+
+def recomputation(layout: Layout) -> ActivationCheckpointing.Config | None:
+    """Recomputation of whole layers, or of all but attention and every other matrix multiplication. The forward pass
+    has no randomness, so no generator's state is kept."""
     if layout.activation_checkpointing == "none":
         return None
-    return FullAC.Config(preserve_rng_state=False) if layout.activation_checkpointing == "full" else SelectiveAC.Config(preserve_rng_state=False)
+    if layout.activation_checkpointing == "selective":
+        return SelectiveAC.Config(preserve_rng_state=False)
+    if layout.recompute_layers is not None:
+        return FirstLayersAC.Config(layers=layout.recompute_layers, preserve_rng_state=False)
+    return FullAC.Config(preserve_rng_state=False)
+
+
+def compile_config(layout: Layout) -> CompileConfig:
+    return CompileConfig(enable=layout.torch_compile, enable_async_tensor_parallel=layout.tensor_parallel_overlap)
 
 
 def loss_config(model: ModelShape) -> CrossEntropyLoss.Config:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses import FakeTensor
 from torch.distributed.tensor import DTensor
 from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.components.dataloader import BaseDataLoader
@@ -43,7 +44,7 @@ class Chunk(Llama3Model):
         pass
 
     def forward(self, tokens: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
-        if not tokens.is_meta:  # a stage infers its shapes with tensors that hold nothing
+        if not isinstance(tokens, FakeTensor):  # a stage's first step infers the shapes
             self.micro_batches += 1
             self.samples += tokens.shape[0]
         return super().forward(tokens, *arguments, **options)
@@ -138,7 +139,9 @@ class TorchTitanEngine(Engine):
 
     def group_sizes(self) -> GroupSizes:
         dims = self._trainer.parallel_dims
-        return GroupSizes(*(1 if mesh is None else mesh.size() for mesh in map(dims.get_optional_mesh, ("tp", "pp", "batch"))))
+        return GroupSizes(
+            *(1 if mesh is None else mesh.size() for mesh in map(dims.get_optional_mesh, ("tp", "pp", "batch")))
+        )
 
     def _held(self, parameter: torch.nn.Parameter) -> int:
         return parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()
@@ -186,7 +189,7 @@ def trainer_config(training: TrainingConfig) -> Trainer.Config:
         parallelism=configs.parallelism_config(training.model, layout),
         checkpoint=CheckpointManager.Config(enable=False),
         activation_checkpoint=configs.recomputation(layout),
-        compile=configs.CompileConfig(enable=layout.torch_compile),
+        compile=configs.compile_config(layout),
         validator=Validator.Config(enable=False),
         debug=DebugConfig(seed=0),
         loss=configs.loss_config(training.model),
