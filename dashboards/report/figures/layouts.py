@@ -332,7 +332,7 @@ def _timeline(data: ReportData) -> Figure:
     layout = data.best.layout.canonical()
     found = pipeline_timeline(layout, data.num_layers)
     if found is None:
-        return Figure("timeline", title, "The best layout has no pipeline stages.")
+        return Figure("timeline", title, "The best layout has no pipeline stages, or a schedule that is not drawn.")
     stages = layout.pipeline_parallel
     passes = f"{backward_passes(layout, data.num_layers):.3g}"
     drawn = f"the first {found.num_drawn} of " if found.num_drawn < found.num_micro_batches else ""

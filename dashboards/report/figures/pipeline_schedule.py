@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import V_SCHEDULES, Layout
 
 _FORWARD = 1.0
 _BACKWARD = 2.0
@@ -50,10 +50,11 @@ def backward_passes(layout: Layout, num_layers: int) -> float:
 
 
 def pipeline_timeline(layout: Layout, num_layers: int) -> Timeline | None:
-    """Timeline of one step of a layout and a model of so many layers; None without pipeline stages."""
+    """Timeline of one step of a layout and a model of so many layers; None without pipeline stages, and for schedules
+    that split the backward pass, which are not simulated."""
     layout = layout.canonical()
     stages, chunks, total = layout.pipeline_parallel, layout.virtual_pipeline_stages, layout.grad_accum_steps
-    if stages == 1:
+    if stages == 1 or layout.pipeline_schedule in V_SCHEDULES:
         return None
     drawn = _num_drawn(stages, chunks, total)
     orders = [list(_order(layout.pipeline_schedule, stage, stages, chunks, drawn)) for stage in range(stages)]
