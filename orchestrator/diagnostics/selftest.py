@@ -10,13 +10,13 @@ from typing import Any
 
 from orchestrator.diagnostics.job import RESULTS_GRACE_S, launcher_reason, new_job
 from orchestrator.launchers.attempt_runner import AttemptRunner
-from search_spaces.engines import MEGATRON_CORE
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from trials.attempt_result import LaunchStatus
 from trials.diagnostics.parity_cases import MOST_RANKS, SHAPES, compiled_cases, covering_cases, failing_cases
 from trials.diagnostics.selftest import Case, CaseResult, Results, write_cases
 from trials.files.folders import SearchFolder, read_json, write_json
+from trials.ranks.engine_packages import PACKAGED_ENGINES
 from trials.trial import utc_text
 
 _log = logging.getLogger(__name__)
@@ -65,13 +65,15 @@ def selftest_cluster(cluster: Cluster) -> Cluster:
 
 
 def cases_for(cluster: Cluster, names: Sequence[str] = (), engines: Sequence[str] = ()) -> list[Case]:
-    """Return the cases that fit, or those with the given names: of torch and DeepSpeed, and of megatron-core where the
-    search's `engines` name it. Raises InputError for an unknown name."""
+    """Return the cases that fit, or those with the given names: of torch and DeepSpeed, and of megatron-core and
+    torchtitan where the search's `engines` name them. Raises InputError for an unknown name."""
     name, ranks = cluster.accelerator.name, cluster.num_gpus
     # On a CPU each compiled case takes minutes and needs a C++ compiler.
     compiled = [] if name == "cpu" else [c for c in compiled_cases(name) if c.layout.num_gpus <= ranks]
-    megatron = covering_cases(name, ranks, (MEGATRON_CORE,)) if MEGATRON_CORE in engines else []
-    every = [*covering_cases(name, ranks), *megatron, *compiled, *failing_cases(ranks)]
+    packaged = [
+        case for engine in PACKAGED_ENGINES if engine in engines for case in covering_cases(name, ranks, (engine,))
+    ]
+    every = [*covering_cases(name, ranks), *packaged, *compiled, *failing_cases(ranks)]
     unknown = set(names) - {case.name for case in every}
     if unknown:
         raise InputError.of(

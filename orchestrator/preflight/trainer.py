@@ -14,12 +14,12 @@ from pathlib import Path
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.launchers.local.processes import PYTHON_VARIABLES
 from orchestrator.schema.launcher import LauncherSection
-from search_spaces.engines import MEGATRON_CORE, PARLAY
+from search_spaces.engines import PARLAY
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.plain_file import open_named
-from trials.ranks.engine_packages import PACKAGES, Installed, PackageFault, package_faults
+from trials.ranks.engine_packages import PACKAGED_ENGINES, PACKAGES, Installed, PackageFault, package_faults
 from trials.trainers.command.template import program_of
 from trials.trainers.common.megatron_options import newer_megatron_lm
 from trials.trainers.megatron_lm.checkout import gradient_options
@@ -66,7 +66,7 @@ def package_problems(
     python: str, accelerator: str, trainings: Iterable[tuple[Layout, ModelShape]], key: str = "trainer.python"
 ) -> list[Problem]:
     """Faults of this interpreter, which `key` names, for these trainings; none where it does not answer."""
-    needing = [training for training in trainings if training[0].engine == MEGATRON_CORE]
+    needing = [training for training in trainings if training[0].engine in PACKAGED_ENGINES]
     installed = packages_of(python) if needing else None
     if installed is None:
         return []

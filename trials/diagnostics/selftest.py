@@ -148,7 +148,7 @@ def _differences(what: str, ours: Sequence[float], plain: Sequence[float]) -> li
 def counting_fault(case: Case, ranks: Sequence[RankTraining], steps: int) -> str | None:
     """Evidence that another layout than the case's was trained; None when the counts are the case's."""
     layout, parameters = case.layout, sum(rank.parameters for rank in ranks)
-    replicas = 1 if layout.zero_stage == 3 else layout.data_parallel
+    replicas = layout.data_parallel // (layout.shards if layout.zero_stage == 3 else 1)
     if parameters != replicas * case.model.parameters:
         return f"all ranks hold {parameters} parameters, not {replicas} x {case.model.parameters}"
     for rank, training in enumerate(ranks):

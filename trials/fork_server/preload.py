@@ -23,11 +23,12 @@ def import_all(preload: str) -> None:
     if preload not in PRELOADS:
         raise CannotFork(f"there is no preload {preload!r:.80}, only {', '.join(PRELOADS)}")
     engine, _, device = preload.partition("/")
-    prepare_imports(engine, on_cpu=device == "cpu", environ=os.environ)
+    on_cpu = device == "cpu"
+    prepare_imports(engine, on_cpu, os.environ)
     try:
         from trials.train.preload import import_engine
 
-        import_engine(engine)
+        import_engine(engine, on_cpu)
     except Exception as error:
         raise CannotFork(f"the import failed: {type(error).__name__}: {error}") from error
 

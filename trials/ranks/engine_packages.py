@@ -1,4 +1,4 @@
-"""Packages of engine megatron-core: which versions were verified, and what is wrong with those installed.
+"""Packages of the engines that others wrote: which versions were verified, and what is wrong with those installed.
 
 Standard library only.
 """
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from search_spaces.engines import MEGATRON_CORE
+from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.ranks.failures import TrialFailure
@@ -22,7 +22,10 @@ Installed = Mapping[str, str | None]
 TRANSFORMER_ENGINE = "transformer-engine"
 FLASH_ATTENTION = "flash-attn"
 APEX = "apex"
-PACKAGES = (MEGATRON_CORE, TRANSFORMER_ENGINE, FLASH_ATTENTION, APEX)
+TORCH = "torch"
+PACKAGES = (MEGATRON_CORE, TRANSFORMER_ENGINE, FLASH_ATTENTION, APEX, TORCHTITAN, TORCH)
+PACKAGED_ENGINES = (MEGATRON_CORE, TORCHTITAN)
+"""Engines that are a package of the same name."""
 
 _VERSION = re.compile(r"(\d+(?:\.\d+)*)(?:\.post\d+)?(\.?(?:a|b|rc|dev)\d*)?")
 
@@ -47,6 +50,7 @@ class VersionRange:
 
 VERIFIED = {
     MEGATRON_CORE: VersionRange("0.16.1", "0.17"),
+    TORCHTITAN: VersionRange("0.3.0", "0.4"),
     # The range that megatron-core 0.16.1 names in its extra `dev`.
     TRANSFORMER_ENGINE: VersionRange("2.9", "2.12"),
 }
@@ -72,11 +76,15 @@ def installed_packages() -> dict[str, str | None]:
 
 def package_faults(layout: Layout, model: ModelShape, accelerator: str, installed: Installed) -> Iterator[PackageFault]:
     """Faults of these packages for the layout's engine on this accelerator: missing, or of an unverified version."""
-    if layout.engine != MEGATRON_CORE:
+    if layout.engine not in PACKAGED_ENGINES:
         return
-    if fault := _core_fault(installed[MEGATRON_CORE]):
+    if fault := _engine_fault(layout.engine, installed[layout.engine]):
         yield fault
     if accelerator == "cpu":
+        return
+    if layout.engine == TORCHTITAN:
+        if layout.pipeline_parallel > 1 and (fault := _pipeline_fault(installed[TORCH])):
+            yield fault
         return
     if layout.attention_kernel == "flash" and (fault := _flash_fault(installed)):
         yield fault
@@ -110,15 +118,28 @@ def require_imported(transformer_engine: str | None, is_imported: bool) -> None:
         )
 
 
-def _core_fault(found: str | None) -> PackageFault | None:
-    verified = VERIFIED[MEGATRON_CORE]
+def _engine_fault(engine: str, found: str | None) -> PackageFault | None:
+    verified = VERIFIED[engine]
     if found is not None and found in verified:
         return None
     return PackageFault(
-        MEGATRON_CORE,
-        _format(MEGATRON_CORE, found),
-        f"engine {MEGATRON_CORE} was verified with {MEGATRON_CORE}{verified}",
-        f"pip install '{MEGATRON_CORE}{verified}'",
+        engine,
+        _format(engine, found),
+        f"engine {engine} was verified with {engine}{verified}",
+        f"pip install '{engine}{verified}'",
+    )
+
+
+def _pipeline_fault(torch: str | None) -> PackageFault | None:
+    """Fault of a torch whose pipelines do not take micro-batches as torchtitan 0.3 hands them over (torchtitan/
+    trainer.py, pp_forward_backward_step)."""
+    if torch is None or torch in VersionRange("2.14", "3"):
+        return None
+    return PackageFault(
+        TORCH,
+        f"pipeline_parallel is more than 1, and {_format(TORCH, torch)}",
+        f"pipelines of engine {TORCHTITAN} need torch>=2.14",
+        "pip install 'torch>=2.14', or set pipeline_parallel to 1",
     )
 
 

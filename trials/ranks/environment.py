@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from search_spaces.engines import MEGATRON_CORE
+from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
 from trials.ranks.allocator import map_large_buffers
 from trials.trial import TrialSpec
 
@@ -82,9 +82,10 @@ def prepare_process(spec: TrialSpec, environ: MutableMapping[str, str]) -> None:
 
 
 def compiles(spec: TrialSpec) -> bool:
-    """True where torch's compiler runs: with `torch_compile`, and for megatron-core's fused functions on a GPU
-    (megatron/core/jit.py)."""
-    return spec.layout.torch_compile or (spec.layout.engine == MEGATRON_CORE and spec.accelerator != "cpu")
+    """True where torch's compiler runs: with `torch_compile`, and on a GPU for megatron-core's fused functions
+    (megatron/core/jit.py) and torchtitan's attention (torchtitan/models/common/attention.py)."""
+    compiles_parts = spec.layout.engine in (MEGATRON_CORE, TORCHTITAN) and spec.accelerator != "cpu"
+    return spec.layout.torch_compile or compiles_parts
 
 
 def prepare_imports(engine: str, on_cpu: bool, environ: MutableMapping[str, str]) -> None:
@@ -94,8 +95,8 @@ def prepare_imports(engine: str, on_cpu: bool, environ: MutableMapping[str, str]
         environ.setdefault("OMP_NUM_THREADS", "1")
         environ["DS_ACCELERATOR"] = "cpu"
         map_large_buffers()
-        if engine == MEGATRON_CORE:
-            # It has torch compile its fused functions, which takes a C++ compiler and minutes, and is no faster here.
+        if engine in (MEGATRON_CORE, TORCHTITAN):
+            # They have torch compile functions of theirs, for minutes and with a C++ compiler, which is no faster here.
             environ["TORCHDYNAMO_DISABLE"] = "1"
     elif engine == MEGATRON_CORE:
         # As Megatron-LM asks for (trials/trainers/common/megatron_options.py): kernels then start in their order.

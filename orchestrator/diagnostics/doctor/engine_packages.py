@@ -1,4 +1,4 @@
-"""Checks of the packages that engine megatron-core needs: those installed against those verified. Pure."""
+"""Checks of the packages that engines of others need: those installed against those verified. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,25 @@ from itertools import chain
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 from orchestrator.planning.candidates import valid_candidates
-from search_spaces.engines import MEGATRON_CORE, PARLAY
+from search_spaces.engines import MEGATRON_CORE, PARLAY, TORCHTITAN
 from trials.diagnostics.node_probe import RankProbe
-from trials.ranks.engine_packages import FLASH_ATTENTION, TRANSFORMER_ENGINE, VERIFIED, Installed, package_faults
+from trials.ranks.engine_packages import (
+    FLASH_ATTENTION,
+    PACKAGED_ENGINES,
+    TORCH,
+    TRANSFORMER_ENGINE,
+    VERIFIED,
+    Installed,
+    package_faults,
+)
 
-_NAMES = {MEGATRON_CORE: "megatron_core", TRANSFORMER_ENGINE: "transformer_engine", FLASH_ATTENTION: "flash_attn"}
+_NAMES = {
+    MEGATRON_CORE: "megatron_core",
+    TRANSFORMER_ENGINE: "transformer_engine",
+    FLASH_ATTENTION: "flash_attn",
+    TORCHTITAN: "torchtitan",
+    TORCH: "torch_of_torchtitan",
+}
 
 
 def engines_of_search(spec: SearchSpec) -> set[str]:
@@ -21,24 +35,26 @@ def engines_of_search(spec: SearchSpec) -> set[str]:
 
 
 def package_findings(installed: Installed, python: str, spec: SearchSpec) -> Iterator[Finding]:
-    """Findings on one interpreter's packages; none for a search without engine megatron-core."""
-    if not _needs_packages(spec):
+    """Findings on one interpreter's packages; none for a search without an engine that is a package."""
+    if not (engines := _packaged_engines(spec)):
         return
     accelerator = spec.cluster.accelerator.name
     found = (package_faults(layout, spec.model, accelerator, installed) for layout in valid_candidates(spec))
     faults = dict.fromkeys(chain.from_iterable(found))
     for fault in faults:
         yield error(_NAMES[fault.package], f"{python}: {fault.message}, but {fault.rule}", fault.fix)
-    if MEGATRON_CORE not in {fault.package for fault in faults}:
-        words = f"{MEGATRON_CORE} {installed[MEGATRON_CORE]}, verified with {VERIFIED[MEGATRON_CORE]}"
-        yield ok(_NAMES[MEGATRON_CORE], f"{python}: {words}")
-    if accelerator != "cpu" and TRANSFORMER_ENGINE not in {fault.package for fault in faults}:
+    faulty = {fault.package for fault in faults}
+    for engine in engines:
+        if engine not in faulty:
+            words = f"{engine} {installed[engine]}, verified with {VERIFIED[engine]}"
+            yield ok(_NAMES[engine], f"{python}: {words}")
+    if MEGATRON_CORE in engines and accelerator != "cpu" and TRANSFORMER_ENGINE not in faulty:
         yield _transformer_engine_finding(installed[TRANSFORMER_ENGINE], python)
 
 
 def node_package_findings(ranks: Sequence[RankProbe], spec: SearchSpec) -> Iterator[Finding]:
     """Findings on the packages of the nodes, which have to be the same on all of them."""
-    if not _needs_packages(spec):
+    if not (engines := _packaged_engines(spec)):
         return
     found = {tuple(rank.packages.items()): rank for rank in reversed(ranks)}
     if len(found) == 1:
@@ -46,15 +62,16 @@ def node_package_findings(ranks: Sequence[RankProbe], spec: SearchSpec) -> Itera
         return
     words = "; ".join(f"{rank.node} has {_format(rank.packages)}" for rank in found.values())
     fix = "have trainer.python name one that all nodes share"
-    yield error(_NAMES[MEGATRON_CORE], f"the nodes' packages differ: {words}", fix)
+    yield error(_NAMES[engines[0]], f"the nodes' packages differ: {words}", fix)
 
 
 def _format(installed: Installed) -> str:
     return ", ".join(f"{name} {version}" for name, version in installed.items() if version) or "none of them"
 
 
-def _needs_packages(spec: SearchSpec) -> bool:
-    return spec.trainer.kind == PARLAY and MEGATRON_CORE in engines_of_search(spec)
+def _packaged_engines(spec: SearchSpec) -> list[str]:
+    searched = engines_of_search(spec) if spec.trainer.kind == PARLAY else ()
+    return [engine for engine in PACKAGED_ENGINES if engine in searched]
 
 
 def _transformer_engine_finding(found: str | None, python: str) -> Finding:

@@ -31,8 +31,8 @@ def watch(folder: Path) -> None:
 
     import_training = trial_run.import_training
 
-    def import_and_note(layout) -> None:
-        import_training(layout)
+    def import_and_note(layout, on_cpu) -> None:
+        import_training(layout, on_cpu)
         imported.update(sys.modules)
 
     trial_run.import_training = import_and_note

@@ -22,10 +22,9 @@ def build_engine(training: TrainingConfig, world: World) -> Engine:
 
         return MegatronCoreEngine(training, world)
     if training.layout.engine == TORCHTITAN:
-        if training.device.type == "cpu":
-            from trials.train.cpu_device.torchtitan import emulate_device as emulate
+        from trials.train.engines.imports import import_torchtitan
 
-            emulate()
+        import_torchtitan(training.device.type == "cpu")
         from trials.train.engines.torchtitan_engine import TorchTitanEngine
 
         return TorchTitanEngine(training, world)

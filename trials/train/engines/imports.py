@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from importlib import import_module
 
-from search_spaces.engines import MEGATRON_CORE
+from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 
 
-def import_training(layout: Layout) -> None:
+def import_training(layout: Layout, on_cpu: bool) -> None:
     """Import what a training of this layout needs, and nothing else."""
-    _import_engine(layout)
+    _import_engine(layout, on_cpu)
     for name in torch_modules(layout):
         _import_if_there(name)
     if layout.engine == "deepspeed":
@@ -28,7 +28,7 @@ def import_training(layout: Layout) -> None:
                 _import_if_there(name)
 
 
-def _import_engine(layout: Layout) -> None:
+def _import_engine(layout: Layout, on_cpu: bool) -> None:
     """Import our own modules of the layout's engine."""
     if layout.engine == "deepspeed":
         import trials.train.engines.deepspeed_engine
@@ -38,6 +38,9 @@ def _import_engine(layout: Layout) -> None:
         import trials.train.engines.megatron_core_engine
 
         return
+    if layout.engine == TORCHTITAN:
+        import_torchtitan(on_cpu)
+        return
     import trials.train.engines.torch_engine
 
     if _is_fsdp(layout):
@@ -46,6 +49,15 @@ def _import_engine(layout: Layout) -> None:
         import trials.train.engines.flat_buffers
     if layout.pipeline_parallel > 1:
         import trials.train.engines.torch_pipeline  # noqa: F401
+
+
+def import_torchtitan(on_cpu: bool) -> None:
+    """Import the engine torchtitan, on a CPU after torchtitan's stand-ins."""
+    if on_cpu:
+        from trials.train.cpu_device.torchtitan import emulate_device
+
+        emulate_device()
+    import trials.train.engines.torchtitan_engine  # noqa: F401
 
 
 def torch_modules(layout: Layout) -> Iterator[str]:

@@ -106,6 +106,48 @@ class LastStep(MetricsProcessor):
         self.loss, self.grad_norm = global_avg_loss, grad_norm
 
 
+class _Shards:
+    """Elements of a chunk's parameters on this rank, each counted by one tensor-parallel rank: `at_rest`, and `held`
+    between a forward and its backward pass, 0 before the first.
+
+    torchtitan keeps the last group of weights gathered for the backward pass, which begins with it, with ZeRO 3, too
+    (torchtitan/distributed/fsdp.py); it counts as whole only where the blocks are.
+    """
+
+    def __init__(self, chunk: Chunk, tensor_rank: int):
+        parameters = dict(chunk.named_parameters())
+        self._names = {name for name, p in parameters.items() if tensor_rank == 0 or _is_tensor_parallel(p)}
+        self._rest = {name: _elements(parameters[name]) for name in self._names}
+        self.at_rest = sum(self._rest.values())
+        self.held = 0
+        self._hook = chunk.register_forward_hook(self._count)
+
+    def _count(self, chunk: Chunk, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        if isinstance(output, FakeTensor):
+            return
+        self._hook.remove()
+        found = {name: _elements(p) for name, p in chunk.named_parameters() if name in self._names}
+        in_blocks = [name for name in found if name.startswith("layers.")]
+        if all(found[name] == self._rest[name] for name in in_blocks):
+            found |= {name: self._rest[name] for name in found if name.startswith(_LAST_GROUP)}
+        self.held = sum(found.values())
+
+
+_LAST_GROUP = ("norm.", "lm_head.", "tok_embeddings.")
+"""Weights that are gathered together, those of the embedding where it is tied."""
+
+
+def _is_tensor_parallel(parameter: torch.nn.Parameter) -> bool:
+    """True for a shard of a parameter, at rest, that tensor-parallel ranks split."""
+    if not isinstance(parameter, DTensor) or "tp" not in (names := parameter.device_mesh.mesh_dim_names or ()):
+        return False
+    return parameter.placements[names.index("tp")].is_shard()
+
+
+def _elements(parameter: torch.nn.Parameter) -> int:
+    return parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()
+
+
 class TorchTitanEngine(Engine):
     def __init__(self, training: TrainingConfig, world: World):
         self._training = training
@@ -113,6 +155,7 @@ class TorchTitanEngine(Engine):
         torch.autograd.set_multithreading_enabled(False)
         self._trainer = Trainer(trainer_config(training))
         self.chunks = tuple(self._trainer.model_parts)
+        self._shards = [_Shards(chunk, world.tensor_ranks.rank) for chunk in self.chunks]
         self._planned = training.layout.grad_accum_steps
 
     def train_step(self, batch: Batch) -> StepResult:
@@ -128,23 +171,17 @@ class TorchTitanEngine(Engine):
         return StepResult(torch.tensor(metrics.loss) if has_loss else None, torch.tensor(metrics.grad_norm))
 
     def counts(self) -> EngineCounts:
-        parameters = [p for chunk in self.chunks for p in chunk.parameters()]
-        shard = sum(map(self._held, parameters))
         return EngineCounts(
-            parameters=shard,
-            optimizer_parameters=shard,
+            parameters=sum(shards.held for shards in self._shards),
+            optimizer_parameters=sum(shards.at_rest for shards in self._shards),
             micro_batches=sum(chunk.micro_batches for chunk in self.chunks) / len(self.chunks),
             samples=self.chunks[0].samples,
         )
 
     def group_sizes(self) -> GroupSizes:
         dims = self._trainer.parallel_dims
-        return GroupSizes(
-            *(1 if mesh is None else mesh.size() for mesh in map(dims.get_optional_mesh, ("tp", "pp", "batch")))
-        )
-
-    def _held(self, parameter: torch.nn.Parameter) -> int:
-        return parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()
+        meshes = (dims.get_optional_mesh(name) for name in ("tp", "pp", "batch"))
+        return GroupSizes(*(1 if mesh is None else mesh.size() for mesh in meshes))
 
     def _micro_batch(self, ids: torch.Tensor, targets: torch.Tensor) -> MicroBatch:
         positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)

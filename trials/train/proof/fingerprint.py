@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from search_spaces.engines import MEGATRON_CORE
+from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
 from trials.measurement.protocol import slow_ranks
-from trials.ranks.engine_packages import TRANSFORMER_ENGINE
+from trials.ranks.engine_packages import PACKAGED_ENGINES, TRANSFORMER_ENGINE
 from trials.ranks.failures import TrialFailure
 from trials.ranks.software import cpu_name, gpu_driver, package_version, speed_environment
 from trials.train.parallel.device import Device
@@ -51,13 +51,15 @@ def fingerprint(
 
 
 def common_software(spec: TrialSpec, device: Device, chunks: Iterable[Any]) -> dict[str, str | None]:
-    """Versions and layers of engine megatron-core, from the model chunks that it has built; nothing for other engines.
-    Collective over the world. TrialFailure where they are not the same on all ranks."""
-    if spec.layout.engine != MEGATRON_CORE:
+    """Versions, and for megatron-core layers, of an engine that others wrote, from the model chunks that it has built;
+    nothing for other engines. Collective over the world. TrialFailure where they are not the same on all ranks."""
+    if spec.layout.engine not in PACKAGED_ENGINES:
         return {}
-    by_rank = gather_json(megatron_software(chunks), device.torch_device)
-    if found := software_mix(by_rank):
-        raise TrialFailure(FailureReason.SCRIPT_ERROR, f"the ranks' software differs: {found}")
+    is_megatron = spec.layout.engine == MEGATRON_CORE
+    found = megatron_software(chunks) if is_megatron else {TORCHTITAN: package_version(TORCHTITAN)}
+    by_rank = gather_json(found, device.torch_device)
+    if mix := software_mix(by_rank):
+        raise TrialFailure(FailureReason.SCRIPT_ERROR, f"the ranks' software differs: {mix}")
     return by_rank[0]
 
 

@@ -85,12 +85,12 @@ def _micro_batches_per_step(
 
 
 def _parameter_sum(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:
-    """Sum of the counts that should hold every parameter once: over all ranks where data-parallel ranks share, else per
-    data-parallel rank."""
-    model = spec.model.parameters
-    if is_shared:
-        return _first_mismatch([sum(held)], model)
-    return _first_mismatch([sum(members) for members in _by_data_rank(spec, held)], model)
+    """Sum of the counts that should hold every parameter once: over the data-parallel ranks of a replica where they
+    share, else per data-parallel rank."""
+    by_data_rank = [sum(members) for members in _by_data_rank(spec, held)]
+    sharing = spec.layout.shards if is_shared else 1
+    sums = [sum(by_data_rank[first : first + sharing]) for first in range(0, len(by_data_rank), sharing)]
+    return _first_mismatch(sums, spec.model.parameters)
 
 
 def _samples_per_data_rank(spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int]) -> list[float]:

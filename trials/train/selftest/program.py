@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from search_spaces.engines import MEGATRON_CORE
+from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
 from trials.diagnostics.selftest import (
     CASE_LIMIT_S,
     Case,
@@ -74,9 +74,10 @@ def importable_before_forks(engines: Set[str], accelerator: str) -> Set[str]:
     """Engines that the supervisor imports; the children import the others.
 
     With megatron-core on a GPU comes Transformer Engine, which asks CUDA for the device while it is imported where
-    flash-attn is installed (transformer_engine/pytorch/attention/dot_product_attention/backends.py).
+    flash-attn is installed (transformer_engine/pytorch/attention/dot_product_attention/backends.py). torchtitan is
+    imported after its stand-ins on a CPU, which change torch for the other engines.
     """
-    return engines if accelerator == "cpu" else engines - {MEGATRON_CORE}
+    return engines - {TORCHTITAN} if accelerator == "cpu" else engines - {MEGATRON_CORE, TORCHTITAN}
 
 
 def _import_engines(engines: Set[str]) -> None:
@@ -85,13 +86,9 @@ def _import_engines(engines: Set[str]) -> None:
     # is not enough: where it fails, the count falls back on CUDA, which the named accelerator avoids.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     os.environ.setdefault("DS_ACCELERATOR", "cuda")
-    import trials.train.engines.fsdp
-    import trials.train.engines.torch_engine
-    import trials.train.engines.torch_pipeline
-    import trials.train.selftest.training
 
     with suppress(ImportError):
-        import trials.train.engines.deepspeed_engine
+        pass
     if MEGATRON_CORE in engines:
         with suppress(ImportError):
             import trials.train.engines.megatron_core_engine  # noqa: F401
