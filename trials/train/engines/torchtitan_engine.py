@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses import FakeTensor
 from torch.distributed.tensor import DTensor
 from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.components.dataloader import BaseDataLoader
@@ -38,13 +37,14 @@ class Chunk(Llama3Model):
 
     micro_batches = 0
     samples = 0
+    is_counting = True
 
     @dataclass(kw_only=True, slots=True)
     class Config(Llama3Model.Config):
         pass
 
     def forward(self, tokens: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
-        if not isinstance(tokens, FakeTensor):  # a stage's first step infers the shapes
+        if self.is_counting:
             self.micro_batches += 1
             self.samples += tokens.shape[0]
         return super().forward(tokens, *arguments, **options)
@@ -123,7 +123,7 @@ class _Shards:
         self._hook = chunk.register_forward_hook(self._count)
 
     def _count(self, chunk: Chunk, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        if isinstance(output, FakeTensor):
+        if not chunk.is_counting:
             return
         self._hook.remove()
         found = {name: _elements(p) for name, p in chunk.named_parameters() if name in self._names}
@@ -156,7 +156,11 @@ class TorchTitanEngine(Engine):
         self._trainer = Trainer(trainer_config(training))
         self.chunks = tuple(self._trainer.model_parts)
         self._shards = [_Shards(chunk, world.tensor_ranks.rank) for chunk in self.chunks]
-        self._planned = training.layout.grad_accum_steps
+        self._schedules: dict[int, Any] = {}
+        if self._trainer.parallel_dims.pp_enabled:
+            self._schedules[training.layout.grad_accum_steps] = self._trainer.pp_schedule
+            for stage, chunk in zip(self._stages, self.chunks, strict=True):
+                _count_micro_batches_only(stage, chunk)
 
     def train_step(self, batch: Batch) -> StepResult:
         trainer, size = self._trainer, self._training.layout.micro_batch_size
@@ -187,22 +191,42 @@ class TorchTitanEngine(Engine):
         positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         return {"input": ids, "positions": positions}, targets
 
+    @property
+    def _stages(self) -> list[Any]:
+        """torch's stages of this rank's chunks."""
+        schedule = self._trainer.pp_schedule
+        return schedule._stages if hasattr(schedule, "_stages") else [schedule._stage]
+
     def _plan(self, micro_batches: int) -> None:
         """Set the number of micro-batches of the next step."""
-        if micro_batches == self._planned:
-            return
         trainer = self._trainer
-        self._planned = micro_batches
         if not trainer.parallel_dims.pp_enabled:
             trainer.gradient_accumulation_steps = micro_batches
             return
+        if micro_batches not in self._schedules:
+            self._schedules[micro_batches] = _build_pipeline_schedule(
+                parallelism=trainer.config.parallelism,
+                local_batch_size=micro_batches * self._training.layout.micro_batch_size,
+                stages=self._stages,
+                loss_fn=trainer.loss_fn,
+            )
         trainer.num_pipeline_parallel_microbatches = micro_batches
-        trainer.pp_schedule = _build_pipeline_schedule(
-            parallelism=trainer.config.parallelism,
-            local_batch_size=micro_batches * self._training.layout.micro_batch_size,
-            stages=getattr(trainer.pp_schedule, "_stages", None) or [trainer.pp_schedule._stage],
-            loss_fn=trainer.loss_fn,
-        )
+        trainer.pp_schedule = self._schedules[micro_batches]
+
+
+def _count_micro_batches_only(stage: Any, chunk: Chunk) -> None:
+    """Have the chunk leave out the pass by which a new schedule infers the shapes of a stage."""
+    forward = stage.forward_one_chunk
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        chunk.is_counting = True
+        try:
+            return forward(*arguments, **options)
+        finally:
+            chunk.is_counting = False
+
+    chunk.is_counting = False
+    stage.forward_one_chunk = counted
 
 
 def trainer_config(training: TrainingConfig) -> Trainer.Config:
