@@ -44,6 +44,11 @@ ONE_DOOR = {
         "trials/train/engines/megatron_core_config.py",
         "trials/train/cpu_device/megatron_core.py",
     },
+    "torchtitan": {
+        "trials/train/engines/torchtitan_engine.py",
+        "trials/train/engines/torchtitan_config.py",
+        "trials/train/cpu_device/torchtitan.py",
+    },
 }
 ORCHESTRATOR = (
     ("common",),
@@ -58,7 +63,7 @@ ORCHESTRATOR = (
 )
 """Lowest first; a module imports its own level and those below. A package stands for all that is in it."""
 
-TRAINER_ONLY = {"torch", "deepspeed", "megatron"}
+TRAINER_ONLY = {"torch", "deepspeed", "megatron", "torchtitan"}
 LIGHT = tuple(
     str(path.relative_to(ROOT)) for path in compute_side_files(ROOT) if "trials/train/" not in path.as_posix()
 )

@@ -31,7 +31,7 @@ def closure(names):
     return found
 
 # more-itertools is in setuptools as well, which megatron-core has torch import.
-torch_side = closure(["torch", "deepspeed", "megatron-core", "more-itertools"])
+torch_side = closure(["torch", "deepspeed", "megatron-core", "torchtitan", "more-itertools"])
 refused = {
     module
     for module, distributions in packages_distributions().items()

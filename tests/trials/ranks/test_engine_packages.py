@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces.engines import MEGATRON_CORE
+from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from tests.sources import ROOT
 from tests.trials.train.trial_processes import make_spec
@@ -15,7 +15,9 @@ from trials.diagnostics.parity_cases import SHAPES
 from trials.ranks.engine_packages import (
     APEX,
     FLASH_ATTENTION,
+    PACKAGED_ENGINES,
     PACKAGES,
+    TORCH,
     TRANSFORMER_ENGINE,
     VERIFIED,
     VersionRange,
@@ -33,8 +35,8 @@ from trials.trial import FailureReason
 MATH, FLASH = (Layout(engine=MEGATRON_CORE, precision="bf16", attention_kernel=kernel) for kernel in ("math", "flash"))
 GPT2, LLAMA = SHAPES["gpt2"], SHAPES["llama"]
 GPU = "a100-80gb"
-WELL = {MEGATRON_CORE: "0.16.1", TRANSFORMER_ENGINE: "2.9.0", FLASH_ATTENTION: "2.8.1", APEX: None}
 NOTHING = dict.fromkeys(PACKAGES)
+WELL = {**NOTHING, MEGATRON_CORE: "0.16.1", TRANSFORMER_ENGINE: "2.9.0", FLASH_ATTENTION: "2.8.1"}
 
 
 @pytest.mark.parametrize(
@@ -117,13 +119,48 @@ def test_sequence_parallelism_needs_layers_whose_norm_supports_it(
     assert list(package_faults(MATH, model, accelerator, installed)) == []
 
 
+@pytest.mark.parametrize(
+    ("installed", "accelerator", "fields", "words"),
+    [
+        ({TORCHTITAN: "0.3.0", TORCH: "2.13.0"}, GPU, {}, []),
+        ({TORCHTITAN: "0.3.0", TORCH: "2.13.0+cpu"}, "cpu", {"pipeline_parallel": 2}, []),
+        ({TORCHTITAN: "0.3.0", TORCH: "2.14.0"}, GPU, {"pipeline_parallel": 2}, []),
+        (
+            {TORCHTITAN: "0.3.0", TORCH: "2.13.0"},
+            GPU,
+            {"pipeline_parallel": 2},
+            [
+                "pipeline_parallel is more than 1, and torch 2.13.0 is installed: pipelines of engine torchtitan need"
+                " torch>=2.14; pip install 'torch>=2.14', or set pipeline_parallel to 1"
+            ],
+        ),
+        (
+            {TORCHTITAN: "0.2.2"},
+            "cpu",
+            {},
+            [
+                "torchtitan 0.2.2 is installed: engine torchtitan was verified with torchtitan>=0.3.0,<0.4; pip install"
+                " 'torchtitan>=0.3.0,<0.4'"
+            ],
+        ),
+    ],
+)
+def test_torchtitan_needs_its_release_and_for_pipelines_on_gpus_torch_s(installed, accelerator, fields, words):
+    layout = Layout(engine=TORCHTITAN, attention_kernel="flex", **fields)
+    found = package_faults(layout, LLAMA, accelerator, {**NOTHING, **installed})
+    assert [str(fault) for fault in found] == words
+
+
 def test_what_is_installed_with_parlay_is_what_was_verified():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     extras = setup["options.extras_require"]
-    assert extras["megatron"].split() == extras["trainers"].split() == [f"{MEGATRON_CORE}{VERIFIED[MEGATRON_CORE]}"]
+    verified = {engine: f"{engine}{VERIFIED[engine]}" for engine in PACKAGED_ENGINES}
+    assert extras["megatron"].split() == [verified[MEGATRON_CORE]]
+    assert extras["torchtitan"].split() == [verified[TORCHTITAN]]
+    assert set(extras["trainers"].split()) == set(verified.values())
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split())
-    assert pinned[MEGATRON_CORE] in VERIFIED[MEGATRON_CORE]
+    assert all(pinned[engine] in VERIFIED[engine] for engine in PACKAGED_ENGINES)
 
 
 @pytest.mark.bad_input(54)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -25,7 +24,7 @@ def emulate_device() -> None:
 def _name_device() -> None:
     import torch._utils
 
-    torch._utils._get_available_device_type = lambda: "cpu"  # type: ignore[attr-defined]
+    torch._utils._get_available_device_type = lambda: "cpu"
 
 
 def _answer_memory() -> None:
@@ -58,11 +57,11 @@ def _import_without_triton() -> None:
 
     if has_triton_package():
         return
-    import_module("torch._inductor.compile_fx")  # asks for triton, too, and does without
+
     names = ("triton", "triton.language")
     sys.modules.update({name: _NoKernels(name) for name in names})
     try:
-        import_module("torchtitan.trainer")
+        import torchtitan.trainer  # noqa: F401
     finally:
         for name in names:
             del sys.modules[name]
@@ -90,7 +89,7 @@ def _divide_before_sums() -> None:
     def forced(group: Any, all_reduce_group: Any, dtype: Any, device: str = "", factor: Any = None, *_: Any) -> Any:
         return factors(group, all_reduce_group, dtype, device, factor, True)
 
-    collectives._get_gradient_divide_factors = forced
+    collectives._get_gradient_divide_factors = forced  # type: ignore[assignment]
 
 
 def _take_micro_batches() -> None:
@@ -129,7 +128,7 @@ def _take_micro_batches() -> None:
 
     for kind in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
         if "arg_mbs" not in inspect.signature(kind.step).parameters:
-            kind.step = taking(kind.step)
+            kind.step = taking(kind.step)  # type: ignore[method-assign]
 
 
 PATCHES = (

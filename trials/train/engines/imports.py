@@ -52,7 +52,7 @@ def _import_engine(layout: Layout, on_cpu: bool) -> None:
 
 
 def import_torchtitan(on_cpu: bool) -> None:
-    """Import the engine torchtitan, on a CPU after torchtitan's stand-ins."""
+    """Import the engine torchtitan, on a CPU after torchtitan's patches."""
     if on_cpu:
         from trials.train.cpu_device.torchtitan import emulate_device
 

@@ -149,6 +149,8 @@ def _elements(parameter: torch.nn.Parameter) -> int:
 
 
 class TorchTitanEngine(Engine):
+    chunks: tuple[Chunk, ...]
+
     def __init__(self, training: TrainingConfig, world: World):
         self._training = training
         # As torchtitan/distributed/utils.py init_distributed does before the ranks meet.

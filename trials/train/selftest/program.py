@@ -75,7 +75,7 @@ def importable_before_forks(engines: Set[str], accelerator: str) -> Set[str]:
 
     With megatron-core on a GPU comes Transformer Engine, which asks CUDA for the device while it is imported where
     flash-attn is installed (transformer_engine/pytorch/attention/dot_product_attention/backends.py). torchtitan is
-    imported after its stand-ins on a CPU, which change torch for the other engines.
+    imported after its patches on a CPU, which change torch for the other engines.
     """
     return engines - {TORCHTITAN} if accelerator == "cpu" else engines - {MEGATRON_CORE, TORCHTITAN}
 
