@@ -17,7 +17,7 @@ from typing import Any
 
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.covering_array import cover, value_combinations
-from search_spaces.layouts.layout import AXES, CHOICES, DEGREES, Layout
+from search_spaces.layouts.layout import AXES, CHOICES, DEGREES, V_SCHEDULES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
@@ -89,7 +89,7 @@ DEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
     "ranks": tuple(sizes for sizes in product(_SIZES, repeat=len(DEGREES)) if prod(sizes) <= MOST_RANKS),
     "zero_stage": (0, 1, 2, 3),
     "offload": CHOICES["offload"],
-    "schedule": (("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2)),
+    "schedule": (("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2), *((schedule, 2) for schedule in V_SCHEDULES)),
     "engine": NATIVE_ENGINES,
     "precision": CHOICES["precision"],
     "micro_batch_size": (1, 2),
@@ -113,6 +113,7 @@ INDEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
     "recomputation": _RECOMPUTATION,
     **{name: axis.words or (False, True) for name, axis in AXES.items() if not axis.is_number and name not in _OTHERS},
     "bucket_mib": (None, 1),
+    "data_parallel_replicas": (1, 2),
     "rank_order": CHOICES["rank_order"],
     "shape": tuple(SHAPES),
 }
@@ -365,7 +366,8 @@ def _keeping_layout_rules(cases: Sequence[Case], accelerator: str) -> list[Case]
 def _is_ever_offered(axes: Mapping[str, tuple[Any, ...]], axis: str, value: Any) -> bool:
     """True if one of the engines supports this value at all; draws of other values would all be rejected."""
     fixed = {"ranks": ((2,) * len(DEGREES),), "precision": ("fp32",)}
-    neutral = {loose: values[:1] for loose, values in INDEPENDENT_AXES.items()} | {"shape": tuple(SHAPES)}
+    neutral = {loose: values[:1] for loose, values in INDEPENDENT_AXES.items()}
+    neutral |= {"shape": tuple(SHAPES), "attention_kernel": CHOICES["attention_kernel"]}
     cases = (case_of(**values) for values in _combinations({**axes, **fixed, **neutral, axis: (value,)}))
     return any(not any(engine_violations(case.layout, case.model)) for case in cases)
 
