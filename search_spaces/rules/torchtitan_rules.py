@@ -49,6 +49,13 @@ def _v_schedules(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
             f"{schedule} splits the backward pass, which torch supports only for modules that are not compiled",
             "set torch_compile to false, or pipeline_schedule to 1f1b or interleaved_1f1b",
         )
+    if layout.zero_stage == 3 and layout.data_parallel > 1:
+        yield RuleViolation(
+            "zero_stage",
+            f"zero_stage is 3 with pipeline_schedule {schedule}",
+            f"{schedule} splits the backward pass, which loses gradients of weights that FSDP reshards (torch 2.13)",
+            "set zero_stage to 0 or 2, or pipeline_schedule to 1f1b or interleaved_1f1b",
+        )
     least = 2 * layout.pipeline_parallel
     if schedule == "dualpipev" and layout.grad_accum_steps < least:
         yield RuleViolation(

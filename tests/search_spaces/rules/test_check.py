@@ -211,6 +211,7 @@ def test_torchtitan_runs_what_its_trainer_does(fields):
         ({**FSDP, "data_parallel_replicas": 3}, "data_parallel_replicas"),
         ({**FSDP, "data_parallel_replicas": 4}, "data_parallel_replicas"),
         ({"pipeline_schedule": "zbv"}, "virtual_pipeline_stages"),
+        ({"pipeline_schedule": "zbv", **V_SCHEDULE, "zero_stage": 3}, "zero_stage"),
         ({"pipeline_schedule": "zbv", "torch_compile": True, **V_SCHEDULE}, "torch_compile"),
         ({"pipeline_schedule": "dualpipev", **V_SCHEDULE, "grad_accum_steps": 3}, "micro_batches"),
         ({"tensor_parallel": 2, "tensor_parallel_overlap": True}, "tensor_parallel_overlap"),

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.modules.module import register_module_forward_hook
 
 from tests.trials.train import rank_programs
+from tests.trials.train.numbered_places import NumberedPlaces
 from trials.train.cpu_device import megatron_core
 
 
@@ -141,7 +141,7 @@ class _Reductions:
     def __init__(self, left_out: str | None):
         self.places: Counter[str] = Counter()
         self._left_out = left_out
-        self._lines: dict[str, list[int]] = {}
+        self._numbered = NumberedPlaces()
 
     def watch(self) -> None:
         """Stand between megatron-core and torch's functions, wherever it has taken a name for one."""
@@ -158,19 +158,11 @@ class _Reductions:
             frame = sys._getframe(1)
             if "megatron" not in frame.f_code.co_filename:
                 return original(*arguments, **options)
-            place = self._place(frame)
+            place = self._numbered.place(frame)
             self.places[place] += 1
             return (skipped if place == self._left_out else original)(*arguments, **options)
 
         return call
-
-    def _place(self, frame: FrameType) -> str:
-        name = f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}"
-        lines = self._lines.setdefault(name, [])
-        if frame.f_lineno not in lines:
-            lines.append(frame.f_lineno)
-        number = lines.index(frame.f_lineno)
-        return name if number == 0 else f"{name}#{number + 1}"
 
 
 class _Done:

@@ -16,6 +16,9 @@ NO_COMPILER = "no C++ compiler for torch.compile"
 needs_megatron = pytest.mark.skipif(
     find_spec("megatron") is None, reason="megatron-core is not installed: the extra `trainers`"
 )
+needs_torchtitan = pytest.mark.skipif(
+    find_spec("torchtitan") is None, reason="torchtitan is not installed: the extra `trainers`"
+)
 
 
 class Parity:

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from search_spaces.engines import MEGATRON_CORE
+from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
 from trials.ranks.environment import PARENT_VARIABLE
 
 IMPORTED_ONCE = (
@@ -41,8 +41,11 @@ IMPORTED_ONCE = (
     "trials.train.selftest.training",
 )
 """Modules that some case may need."""
-MEGATRON_ONCE = ("trials.train.engines.megatron_core_engine", "trials.train.selftest.training")
-"""Those of cases by megatron-core."""
+OF_ENGINE = {
+    MEGATRON_CORE: ("trials.train.engines.megatron_core_engine", "trials.train.selftest.training"),
+    TORCHTITAN: ("tests.trials.train.torchtitan_imports", "trials.train.selftest.training"),
+}
+"""Those of cases by one engine."""
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PARLAY_PARENT_PID": "",
@@ -58,8 +61,8 @@ class WarmRanks:
     """Runs `module:function` of the tests on forked ranks. `function(arguments, folder)` returns JSON."""
 
     def __init__(self, engine: str = "") -> None:
-        """Ranks of torch and DeepSpeed, or of the engine megatron-core."""
-        on_cpu = {"TORCHDYNAMO_DISABLE": "1"} if engine == MEGATRON_CORE else {}
+        """Ranks of torch and DeepSpeed, or of one engine of `OF_ENGINE`."""
+        on_cpu = {"TORCHDYNAMO_DISABLE": "1"} if engine in OF_ENGINE else {}
         self._server = subprocess.Popen(
             [sys.executable, "-m", "tests.trials.train.ranks", engine],
             stdin=subprocess.PIPE,
@@ -127,10 +130,11 @@ def serve() -> None:
     os.environ["DS_ACCELERATOR"] = "cpu"
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     sys.modules["mlflow"] = None  # type: ignore[assignment]
-    is_megatron = sys.argv[1] == MEGATRON_CORE
-    for module in MEGATRON_ONCE if is_megatron else IMPORTED_ONCE:
+    engine = sys.argv[1]
+    for module in OF_ENGINE.get(engine, IMPORTED_ONCE):
         importlib.import_module(module)
-    if not is_megatron:  # megatron-core gathers its parameter groups as pickles
+    # megatron-core gathers its parameter groups as pickles, and stages of torchtitan send their shapes so.
+    if engine not in OF_ENGINE:
         _refuse_pickles()
     if shutil.which("g++") is not None:
         _ask_what_the_cpu_has()

@@ -53,6 +53,7 @@ class _NoKernels(ModuleType):
 
 
 def _import_without_triton() -> None:
+    from torch._inductor import compile_fx  # noqa: F401  # it asks for triton, too, and does without
     from torch.utils._triton import has_triton_package
 
     if has_triton_package():

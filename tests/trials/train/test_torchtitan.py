@@ -1,0 +1,128 @@
+"""Steps by torchtitan compared with a plain GPT, its reductions left out, and its patches on a CPU left out."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from contextlib import closing
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from search_spaces.engines import TORCHTITAN
+from search_spaces.layouts.covering_array import cover
+from search_spaces.rules.check import engine_violations
+from tests.trials.train.parity import Parity, needs_torchtitan
+from tests.trials.train.ranks import WarmRanks
+from tests.trials.train.torchtitan_cases import (
+    MUTATIONS,
+    PROGRAMS,
+    REPLICAS,
+    SEQUENCE,
+    SHARDED,
+    STAGES,
+    TENSOR,
+    torchtitan_case,
+)
+from trials.diagnostics.parity_cases import RECOMPUTATION_AXES, axis_values, covering_cases
+from trials.diagnostics.selftest import CPU_TOLERANCES, Case, RankTraining, counting_fault, tolerance_of
+from trials.train.selftest.training import STEPS
+
+pytestmark = [needs_torchtitan, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
+
+MOST_CASES = 12
+MUTATION_BOUND = 10 * CPU_TOLERANCES["fp32"]
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[WarmRanks]:
+    with closing(WarmRanks(TORCHTITAN)) as warm:
+        yield warm
+
+
+@pytest.fixture(scope="module")
+def parity(ranks: WarmRanks) -> Parity:
+    return Parity(ranks)
+
+
+def few_cases() -> list[Case]:
+    """Few cases that cover every precision, and in fp32 every value of every other axis and every recomputation; `make
+    parity-full` trains all."""
+    given = covering_cases(most_ranks=4, engines=(TORCHTITAN,))
+    return [given[number] for number in cover(list(map(shown, given)), [case.layout.num_gpus**2 for case in given])]
+
+
+def shown(case: Case) -> list[Hashable]:
+    values = axis_values(case)
+    if case.layout.precision != "fp32":
+        return [case.layout.precision]
+    return [*values.items(), tuple(values[axis] for axis in RECOMPUTATION_AXES)]
+
+
+def test_few_cases_are_at_most_twelve():
+    assert len(few_cases()) <= MOST_CASES
+
+
+def quick_or_walk(given: Case) -> ParameterSet:
+    """Only two ranks in fp32 are not a walk."""
+    is_quick = given.layout.num_gpus <= 2 and given.layout.precision == "fp32"
+    return pytest.param(given, id=given.name, marks=() if is_quick else pytest.mark.walks)
+
+
+@pytest.mark.parametrize("given", [quick_or_walk(case) for case in few_cases()])
+def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_property):
+    trained = parity.train(given)
+    difference, tolerance = parity.difference(given, trained), tolerance_of(given, "cpu")
+    record_property("difference", difference.value)
+    assert difference.value <= tolerance, f"{given.name} differs by {difference}, {tolerance:.0e} are tolerated"
+    assert counting_fault(given, trained, STEPS) is None
+
+
+@pytest.mark.parametrize(
+    ("recomputation", "blocks", "attentions"),
+    [
+        ({}, 4, 4),
+        ({"activation_checkpointing": "full"}, 8, 8),
+        # Two chunks of two layers on each stage, one of each recomputed.
+        ({"activation_checkpointing": "full", "recompute_layers": 1}, 6, 6),
+        # A block whose operations are selected runs twice; attention's output is kept by its operation.
+        ({"activation_checkpointing": "selective", "recompute_modules": "ops"}, 8, 8),
+    ],
+)
+def test_what_is_recomputed_has_a_second_forward_pass(ranks, recomputation, blocks, attentions):
+    stages = {"pipeline_parallel": 2, "virtual_pipeline_stages": 2, "pipeline_schedule": "interleaved_1f1b"}
+    given = torchtitan_case("recomputed", **stages, **recomputation)
+    passes = ranks.run(f"{PROGRAMS}:count_forward_passes", given.layout.num_gpus, {"case": given.to_json()})
+    inference = 4  # a new schedule runs each block once for the shapes
+    expected = {"Llama3TransformerBlock": blocks, "GQAttention": attentions}
+    count = given.layout.grad_accum_steps
+    found = [{name: (rank[name] - inference) / count for name in expected} for rank in passes]
+    assert found == [expected, expected]
+
+
+@pytest.mark.parametrize(("stage", "is_wrong"), [(2, False), (3, True)])
+def test_a_split_backward_pass_loses_gradients_of_resharded_weights(parity, stage, is_wrong):
+    """Fails once torch mends it; then the rule in torchtitan_rules.py goes."""
+    fields = {"pipeline_parallel": 2, "virtual_pipeline_stages": 2, "pipeline_schedule": "zbv", "data_parallel": 2}
+    given = torchtitan_case("zbv", zero_stage=stage, **fields)
+    assert any(engine_violations(given.layout, given.model)) is is_wrong
+    assert (parity.difference(given, parity.train(given, 1)).value > MUTATION_BOUND) is is_wrong
+
+
+def train_without(ranks: WarmRanks, given: Case, steps: int, without: str | None) -> list[dict]:
+    arguments = {"case": given.to_json(), "steps": steps, "without": without}
+    return ranks.run(f"{PROGRAMS}:train_recording", given.layout.num_gpus, arguments)
+
+
+def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
+    cases = (TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED)
+    called = {place for given in cases for rank in train_without(ranks, given, 1, None) for place in rank["places"]}
+    assert called == {place for place, _ in MUTATIONS}
+
+
+@pytest.mark.walks
+@pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{place}-{given.name}" for place, given in MUTATIONS])
+def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given, record_property):
+    trained = [RankTraining.from_json(rank["trained"]) for rank in train_without(ranks, given, 3, without)]
+    difference = parity.difference(given, trained)
+    record_property("difference", difference.value)
+    assert difference.value > MUTATION_BOUND, f"without {without}: {difference}"

@@ -1,0 +1,115 @@
+"""Programs of the forked ranks that train by torchtitan. Arguments and answers are JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.distributed import _functional_collectives, distributed_c10d
+from torch.nn.modules.module import register_module_forward_hook
+
+from tests.trials.train import rank_programs
+from tests.trials.train.numbered_places import NumberedPlaces
+from trials.train.cpu_device import torchtitan
+
+_BETWEEN = ("distributed_c10d.py", "_functional_collectives.py", "c10d_logger.py", "_contextlib.py")
+"""Files of torch through which a call goes."""
+
+
+def train_recording(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Train a case, and count the reductions by the function that calls them. `without` names one whose reductions are
+    left out."""
+    reductions = _Reductions(arguments.get("without"))
+    reductions.watch()
+    trained = rank_programs.train_layout({**arguments, "without": None}, folder)
+    return {"trained": trained, "places": reductions.places}
+
+
+def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Train a case without the patch of this name, in a process that has not imported torchtitan; the error where that
+    fails."""
+    left = tuple(patch for patch in torchtitan.PATCHES if patch.name != arguments["patch"])
+    assert len(left) == len(torchtitan.PATCHES) - 1
+    torchtitan.PATCHES = left
+    try:
+        return {"trained": rank_programs.train_layout(arguments, folder)}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def count_forward_passes(arguments: Mapping[str, Any], folder: Path) -> dict[str, int]:
+    """One step of a case: forward passes of this rank's modules by their class, those in the backward pass included."""
+    passes: Counter[str] = Counter()
+    hook = register_module_forward_hook(lambda module, *_: passes.update([type(module).__name__.removeprefix("FSDP")]))
+    rank_programs.train_layout({**arguments, "steps": 1}, folder)
+    hook.remove()
+    return passes
+
+
+class _Reductions:
+    """Every sum or maximum over ranks, by `file.function` of the first caller outside torch's wrappers, numbered where
+    a function has several."""
+
+    def __init__(self, left_out: str | None):
+        self.places: Counter[str] = Counter()
+        self._left_out = left_out
+        self._numbered = NumberedPlaces()
+
+    def watch(self) -> None:
+        """Stand between callers and torch's functions."""
+        for module, names in (
+            (torch.distributed, {"all_reduce": _keep, "reduce_scatter_single": _keep_share}),
+            (_functional_collectives, {"all_reduce": _same, "reduce_scatter_single": _share}),
+        ):
+            for name, skipped in names.items():
+                watched = self._watched(getattr(module, name), skipped)
+                setattr(module, name, watched)
+                if module is torch.distributed:
+                    setattr(distributed_c10d, name, watched)
+
+    def _watched(self, original: Callable, skipped: Callable) -> Callable:
+        def call(*arguments: Any, **options: Any) -> Any:
+            place = self._numbered.place(_caller(sys._getframe(1)))
+            self.places[place] += 1
+            return (skipped if place == self._left_out else original)(*arguments, **options)
+
+        return call
+
+
+def _caller(frame: FrameType) -> FrameType:
+    while Path(frame.f_code.co_filename).name in _BETWEEN and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+class _Done:
+    """A finished `dist.Work`."""
+
+    def wait(self) -> None:
+        pass
+
+
+def _keep(tensor: torch.Tensor, *_: Any, **__: Any) -> _Done:
+    return _Done()
+
+
+def _keep_share(output: torch.Tensor, input: torch.Tensor, *_: Any, group: Any, **__: Any) -> _Done:
+    """This rank's share of its own part of the sum."""
+    output.copy_(input.chunk(torch.distributed.get_world_size(group))[torch.distributed.get_rank(group)])
+    return _Done()
+
+
+def _same(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return tensor
+
+
+def _share(tensor: torch.Tensor, reduceOp: str, scatter_dim: int, group: Any, *_: Any, **__: Any) -> torch.Tensor:
+    """This rank's share of its own part of the sum."""
+    mesh, dim = group if isinstance(group, tuple) else (group, 0)
+    found = mesh.get_group(dim) if hasattr(mesh, "get_group") else mesh
+    return tensor.chunk(torch.distributed.get_world_size(found), scatter_dim)[torch.distributed.get_rank(found)]
