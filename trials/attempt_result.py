@@ -74,7 +74,7 @@ class AttemptResult:
 
 
 COMPARABLE = (
-    *("python", "torch", "deepspeed", "megatron_core", "transformer_engine", "megatron_layers"),
+    *("python", "torch", "deepspeed", "megatron_core", "transformer_engine", "megatron_layers", "torchtitan"),
     *("cuda", "device"),
 )
 """Fingerprint fields that must be equal for two measurements to be compared."""

@@ -205,7 +205,7 @@ class LayoutProof(TypedDict, total=False):
 
 class Fingerprint(TypedDict, total=False):
     """`fingerprint` of an outcome: software and hardware. Measurements are compared only where python, torch,
-    deepspeed, megatron_core, transformer_engine, megatron_layers, cuda and device agree."""
+    deepspeed, megatron_core, transformer_engine, megatron_layers, torchtitan, cuda and device agree."""
 
     python: str
     torch: str
@@ -215,6 +215,7 @@ class Fingerprint(TypedDict, total=False):
     transformer_engine: str | None
     """Version whose layers engine megatron-core took; with another trainer the installed one."""
     megatron_layers: str | None
+    torchtitan: str | None
     """Layers that engine megatron-core took: `local` or `transformer_engine`."""
     cuda: str | None
     device: str

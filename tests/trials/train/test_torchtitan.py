@@ -11,6 +11,7 @@ from _pytest.mark import ParameterSet
 from search_spaces.engines import TORCHTITAN
 from search_spaces.layouts.covering_array import cover
 from search_spaces.rules.check import engine_violations
+from tests.trials.train.megatron_cases import trainings
 from tests.trials.train.parity import Parity, needs_torchtitan
 from tests.trials.train.ranks import WarmRanks
 from tests.trials.train.torchtitan_cases import (
@@ -24,7 +25,7 @@ from tests.trials.train.torchtitan_cases import (
     torchtitan_case,
 )
 from trials.diagnostics.parity_cases import RECOMPUTATION_AXES, axis_values, covering_cases
-from trials.diagnostics.selftest import CPU_TOLERANCES, Case, RankTraining, counting_fault, tolerance_of
+from trials.diagnostics.selftest import CPU_TOLERANCES, Case, counting_fault, tolerance_of
 from trials.train.selftest.training import STEPS
 
 pytestmark = [needs_torchtitan, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
@@ -80,23 +81,18 @@ def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_pr
 @pytest.mark.parametrize(
     ("recomputation", "blocks", "attentions"),
     [
-        ({}, 4, 4),
-        ({"activation_checkpointing": "full"}, 8, 8),
-        # Two chunks of two layers on each stage, one of each recomputed.
-        ({"activation_checkpointing": "full", "recompute_layers": 1}, 6, 6),
-        # A block whose operations are selected runs twice; attention's output is kept by its operation.
-        ({"activation_checkpointing": "selective", "recompute_modules": "ops"}, 8, 8),
+        ({}, 8, 8),
+        ({"activation_checkpointing": "full"}, 16, 16),
+        ({"activation_checkpointing": "full", "recompute_layers": 3}, 11, 11),
+        # All modules run again, but for the operations that are kept.
+        ({"activation_checkpointing": "selective", "recompute_modules": "ops"}, 16, 16),
     ],
 )
 def test_what_is_recomputed_has_a_second_forward_pass(ranks, recomputation, blocks, attentions):
-    stages = {"pipeline_parallel": 2, "virtual_pipeline_stages": 2, "pipeline_schedule": "interleaved_1f1b"}
-    given = torchtitan_case("recomputed", **stages, **recomputation)
-    passes = ranks.run(f"{PROGRAMS}:count_forward_passes", given.layout.num_gpus, {"case": given.to_json()})
-    inference = 4  # a new schedule runs each block once for the shapes
+    given = torchtitan_case("recomputed", **recomputation)
+    [passes] = ranks.run(f"{PROGRAMS}:count_forward_passes", 1, {"case": given.to_json()})
     expected = {"Llama3TransformerBlock": blocks, "GQAttention": attentions}
-    count = given.layout.grad_accum_steps
-    found = [{name: (rank[name] - inference) / count for name in expected} for rank in passes]
-    assert found == [expected, expected]
+    assert {name: passes[name] / given.layout.grad_accum_steps for name in expected} == expected
 
 
 @pytest.mark.parametrize(("stage", "is_wrong"), [(2, False), (3, True)])
@@ -122,7 +118,6 @@ def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
 @pytest.mark.walks
 @pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{place}-{given.name}" for place, given in MUTATIONS])
 def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given, record_property):
-    trained = [RankTraining.from_json(rank["trained"]) for rank in train_without(ranks, given, 3, without)]
-    difference = parity.difference(given, trained)
+    difference = parity.difference(given, trainings(train_without(ranks, given, 3, without)))
     record_property("difference", difference.value)
     assert difference.value > MUTATION_BOUND, f"without {without}: {difference}"

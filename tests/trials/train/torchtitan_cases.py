@@ -27,6 +27,6 @@ MUTATIONS = [
     ("utils.clip_grad_norm_", STAGES),
     ("utils._dist_reduce_tensor", SHARDED),
     ("placement_types._reduce_value", SHARDED),
-    ("_fsdp_collectives.foreach_reduce", SHARDED),
-    ("_fsdp_collectives.foreach_reduce#2", REPLICAS),
+    ("_fsdp_collectives.__call__", SHARDED),
+    ("_fsdp_collectives.foreach_reduce", REPLICAS),
 ]

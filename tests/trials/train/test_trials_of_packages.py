@@ -1,0 +1,114 @@
+"""Trials by engines that are packages, in real ranks: measured, profiled, out of memory, hanging, with a dead rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pytest
+
+from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from tests.trials.train.parity import needs_megatron, needs_torchtitan
+from tests.trials.train.ranks import WarmRanks
+from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, RunningTrial, faulty, make_spec
+from trials.ranks.software import package_version
+from trials.trial import FailureReason, Flag, TrialState
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+LLAMA = replace(MODEL, position_embedding="rotary", norm="rmsnorm", gated_mlp=True)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine's warm ranks, and a model and layouts that it trains."""
+
+    ranks: WarmRanks
+    model: ModelShape
+    tensor: Layout
+    stages: Layout
+
+    @property
+    def name(self) -> str:
+        return self.tensor.engine
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(MEGATRON_CORE, marks=needs_megatron), pytest.param(TORCHTITAN, marks=needs_torchtitan)],
+)
+def engine(request) -> Iterator[Engine]:
+    kernel, model, stage = ("flex", LLAMA, 2) if request.param == TORCHTITAN else ("math", MODEL, 1)
+    tensor = Layout(
+        engine=request.param, attention_kernel=kernel, tensor_parallel=2, micro_batch_size=2, grad_accum_steps=2
+    )
+    stages = replace(tensor, tensor_parallel=1, pipeline_parallel=2, data_parallel=2, zero_stage=stage)
+    with closing(WarmRanks(request.param)) as warm:
+        yield Engine(warm, model, tensor, stages)
+
+
+@pytest.fixture
+def begin(start, engine) -> Callable[..., RunningTrial]:
+    return partial(start, warm=engine.ranks)
+
+
+def test_a_trial_is_measured_profiled_and_proven(begin, engine):
+    trial = begin(make_spec(engine.stages, model=engine.model, measure=replace(RULES, profile=True)))
+    assert trial.wait() == [0, 0, 0, 0], trial.logs()
+    outcome, result = trial.outcome(), trial.result()
+    assert result.state is TrialState.MEASURED
+    parameters = engine.model.parameters
+    assert outcome.proof["local_parameters_sum"] == outcome.proof["optimizer_parameters_sum"] == parameters
+    assert (outcome.proof["pipeline_parallel"], outcome.proof["data_parallel"]) == (2, 2)
+    assert outcome.proof["micro_batches_per_step"] == 2
+    assert Flag.EMULATED_DEVICE in outcome.flags
+    of_engine = {MEGATRON_CORE: ("megatron_layers", "local"), TORCHTITAN: ("torchtitan", package_version(TORCHTITAN))}
+    name, value = of_engine[engine.name]
+    assert outcome.fingerprint[name] == value
+    parts = outcome.metrics.time_s
+    assert sum(parts.values()) == pytest.approx(outcome.metrics.step_time_s, rel=1e-6)
+    assert min(parts["compute"], parts["data_parallel"], parts["pipeline"], parts["optimizer"]) > 0
+
+
+def test_beyond_the_memory_limit_a_rank_is_out_of_memory(begin, engine):
+    large = replace(engine.model, hidden_size=1024, ffn_hidden_size=4096, vocab_size=32768)
+    trial = begin(make_spec(engine.tensor, model=large, measure=replace(RULES, memory_limit_gib=0.8)))
+    trial.wait_for_outcome()
+    assert set(trial.wait()) == {1}
+    assert trial.result().reason is FailureReason.GPU_OOM
+
+
+def test_an_error_in_one_rank_is_a_script_error(begin, engine):
+    trial = begin(
+        make_spec(engine.tensor, model=engine.model, measure=ENDLESS),
+        program=faulty("fail_in_the_third_step_of_rank_1"),
+    )
+    outcome = trial.wait_for_outcome()
+    assert trial.wait() == [1, 1]
+    assert (outcome.reason, outcome.rank) == (FailureReason.SCRIPT_ERROR, 1)
+
+
+def test_a_rank_that_sleeps_is_a_hang(begin, engine):
+    rules = replace(ENDLESS, time_limit_s=80.0)
+    trial = begin(
+        make_spec(engine.tensor, model=engine.model, measure=rules), program=faulty("sleep_in_the_third_step_of_rank_1")
+    )
+    outcome = trial.wait_for_outcome()
+    assert trial.wait() == [1, 1]
+    assert trial.result().reason is FailureReason.HANG
+    assert "all_reduce" in outcome.excerpt + trial.logs()
+
+
+def test_a_killed_rank_ends_the_others(begin, engine):
+    trial = begin(make_spec(engine.tensor, model=engine.model, measure=ENDLESS))
+    trial.wait_for_steps(2)
+    os.kill(trial.ranks[1].pid, signal.SIGKILL)
+    outcome = trial.wait_for_outcome()
+    assert trial.wait() == [1, -signal.SIGKILL]
+    assert (outcome.reason, outcome.rank) == (FailureReason.NODE_FAILURE, 0)
