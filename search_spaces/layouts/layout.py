@@ -269,6 +269,11 @@ class Layout:
         return self.data_parallel // self.data_parallel_replicas
 
     @property
+    def head_stage(self) -> int:
+        """Pipeline rank of the model's last chunk, which computes the loss."""
+        return 0 if self.pipeline_schedule in V_SCHEDULES else self.pipeline_parallel - 1
+
+    @property
     def modules_recomputed(self) -> tuple[str, ...]:
         """Modules of every layer that the backward pass computes again, by Megatron's names."""
         return modules_of(self.recompute_modules) if self.activation_checkpointing == "selective" else ()

@@ -41,6 +41,9 @@ SCHEDULES = {
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 ATTENTION = {"flex": "flex", "flash": "varlen"}
 _UNENDING = 10**9
+_STEPS_BETWEEN_COLLECTIONS = 10
+"""torchtitan collects garbage itself, by default every 50 steps: longer than many a trial, whose host memory would
+seem to grow."""
 ONES = {"weight": nn.init.ones_}
 
 
@@ -91,6 +94,7 @@ def training_config(training: TrainingConfig, micro_batches: int) -> TitanTraini
         max_norm=training.optimizer.max_grad_norm,
         steps=_UNENDING,
         disable_cuda_graphs=True,
+        gc_freq=_STEPS_BETWEEN_COLLECTIONS,
         dtype="float32",
         mixed_precision_param=DTYPES[layout.precision],
     )

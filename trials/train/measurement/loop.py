@@ -197,7 +197,7 @@ class TrainingLoop:
 def step_record(spec: TrialSpec, number: int, phase: StepPhase, views: Sequence[RankStep]) -> StepRecord:
     """The whole world's step from each rank's view."""
     layout = spec.layout
-    with_loss = [views[r] for r in _replica_ranks(spec, stage=layout.pipeline_parallel - 1)]
+    with_loss = [views[r] for r in _replica_ranks(spec, stage=layout.head_stage)]
     with_samples = [views[r] for r in _replica_ranks(spec, stage=0)]
     return StepRecord(
         step=number,
