@@ -76,6 +76,14 @@ TORCHTITAN = "torchtitan"
 
 TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     PARLAY: {
+        # FSDP2 at every stage, over one rank without ZeRO: fp32 weights, and a 16-bit copy of those in use.
+        TORCHTITAN: EngineProfile(
+            ParameterBytes(2, 4, 12),
+            keeps_unrotated=True,
+            always_overlaps_reductions=True,
+            reduces_every_micro_batch=True,
+            emulated_on_cpu=True,
+        ),
         # Megatron-LM's bytes below. Parlay trains without dropout, so no masks are kept. Without Transformer Engine and
         # Apex megatron-core takes torch's AdamW (megatron/core/optimizer/__init__.py), whose update holds the roots of
         # all second moments (torch/optim/adam.py, _multi_tensor_adam); with one of them these 4 bytes are too many.
@@ -84,14 +92,6 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             ParameterBytes(4, 4, 8, 4),
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
-            emulated_on_cpu=True,
-        ),
-        # FSDP2 at every stage, over one rank without ZeRO: fp32 weights, and a 16-bit copy of those in use.
-        TORCHTITAN: EngineProfile(
-            ParameterBytes(2, 4, 12),
-            keeps_unrotated=True,
-            always_overlaps_reductions=True,
-            reduces_every_micro_batch=True,
             emulated_on_cpu=True,
         ),
         # DeepSpeed has 16-bit gradients in addition to the fp32 sum that grad_accum_dtype requests. Rotated queries

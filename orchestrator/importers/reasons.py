@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from search_spaces.layouts.layout import CHOICES
+from search_spaces.layouts.layout import AXES
 
 # without effect
 LOGGING = "it only changes what is logged"
@@ -45,7 +45,8 @@ POSITION_EMBEDDING = "a model's position_embedding is learned or rotary"
 MEGATRON_POSITIONS = f"{POSITION_EMBEDDING}, which are learned_absolute and rope in Megatron"
 ATTENTION_KERNEL = "attention_kernel is math or flash"
 CHECKPOINTING = "activation_checkpointing is none, selective or full"
-MODULES = f"recompute_modules is {', '.join(CHOICES['recompute_modules'][:-1])} or {CHOICES['recompute_modules'][-1]}"
+_MODULES = AXES["recompute_modules"].values_of("megatron-lm") or AXES["recompute_modules"].words
+MODULES = f"recompute_modules is {', '.join(_MODULES[:-1])} or {_MODULES[-1]}"
 WHOLE_STAGES = "Megatron-DeepSpeed's partial recomputation is no layout: activation_checkpointing full is every layer"
 ZERO_STAGE = "zero_stage is 0 to 3"
 WHOLE_OPTIMIZER = "offload moves the whole optimizer"

@@ -103,6 +103,7 @@ def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[RuleViolat
 
 
 OWN_RULES: EngineRules = {
+    TORCHTITAN: (*TORCHTITAN_RULES, _sequence, _rotary),
     MEGATRON_CORE: (
         *MEGATRON_RULES,
         _sequence,
@@ -128,7 +129,6 @@ OWN_RULES: EngineRules = {
         _rotary,
         engine_limits("deepspeed"),
     ),
-    TORCHTITAN: (*TORCHTITAN_RULES, _sequence, _rotary),
     "torch": (_stages, *TORCH_RULES, _sequence, _rotary, engine_limits("torch")),
 }
 """Rules of the engines of Parlay's trainer."""

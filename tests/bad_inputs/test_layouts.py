@@ -41,7 +41,7 @@ NOT_BUILT_BY_MEGATRON_CORE = [
     ),
     (["space.tensor_parallel=2", "space.pipeline_parallel=1", "model.vocab_size=63"], "vocab"),
     (["space.tensor_parallel=2", "space.pipeline_parallel=1", "model.num_key_value_heads=1"], "kv_heads"),
-    (["space.attention_kernel=flash", "space.precision=bf16"], "attention_kernel"),
+    (["space.attention_kernel=flash", "space.precision=bf16"], "gpu_only"),
     (["space.zero_stage=2", "space.tensor_parallel=1", "space.pipeline_parallel=1"], "megatron-core.zero_stage"),
 ]
 
