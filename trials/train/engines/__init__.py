@@ -1,2 +1,2 @@
-"""Engines: one optimizer step of a layout by torch, DeepSpeed or megatron-core, with sharding, gradients, optimizer and
-pipeline schedules."""
+"""Engines: one step of a layout by torch, DeepSpeed, megatron-core or torchtitan, with sharding,
+gradients, optimizer and pipeline schedules."""
