@@ -105,6 +105,9 @@ def prepare_imports(engine: str, on_cpu: bool, environ: MutableMapping[str, str]
         # megatron-core sets them itself, by the layout's attention kernel, and refuses other values.
         for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"):
             environ.pop(name, None)
+    if engine == TORCHTITAN:
+        # Its data sets bring pyarrow, whose allocator else starts a thread, which keeps a process from being forked.
+        environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     if engine == "deepspeed":
         # DeepSpeed's autotuner imports mlflow where installed: a second and 110 MB a rank without use, and with it
         # pyarrow, whose allocator starts a thread that keeps a process from being forked.

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from orchestrator.launchers.local.rank_groups import program_environment
-from search_spaces.engines import MEGATRON_CORE
+from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
 from tests.sources import ROOT
-from tests.trials.train.parity import needs_megatron
+from tests.trials.train.parity import needs_megatron, needs_torchtitan
 from trials.fork_server.equality import SAFE_PREFIXES, SAFE_VARIABLES, is_safe
 from trials.trainers.base import PRELOADS
 
@@ -44,15 +44,14 @@ def test_a_variable_is_safe_for_a_reason() -> None:
     )
 
 
+NEEDS = {MEGATRON_CORE: needs_megatron, TORCHTITAN: needs_torchtitan}
+
+
 @pytest.mark.processes
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "preload",
-    [
-        pytest.param(name, marks=[needs_megatron] * name.startswith(MEGATRON_CORE))
-        for name in PRELOADS
-        if name.endswith("/cpu")
-    ],
+    [pytest.param(name, marks=NEEDS.get(name.partition("/")[0], ())) for name in PRELOADS if name.endswith("/cpu")],
 )
 def test_no_module_of_a_rank_reads_a_safe_variable_while_it_is_imported(preload: str) -> None:
     environment = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", **program_environment(str(ROOT))}

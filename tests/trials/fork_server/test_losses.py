@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from operator import attrgetter
 
 import pytest
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.fork_server.losses import Trials, few_cases
-from tests.trials.train.parity import needs_megatron
+from tests.trials.train.parity import needs_megatron, needs_torchtitan
 from tests.trials.train.trial_processes import MODEL
 from trials.diagnostics.selftest import Case
 
@@ -17,6 +18,13 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 OF_TORCH = Case("tp2-pp2", "gpt2", MODEL, Layout(tensor_parallel=2, pipeline_parallel=2, grad_accum_steps=2))
 OF_MEGATRON = Case("zero1-megatron-core", "gpt2", MODEL, Layout(data_parallel=2, zero_stage=1, engine="megatron-core"))
+LLAMA = replace(MODEL, position_embedding="rotary", norm="rmsnorm", gated_mlp=True)
+OF_TORCHTITAN = Case(
+    "zero3-torchtitan",
+    "llama",
+    LLAMA,
+    Layout(data_parallel=2, zero_stage=3, engine="torchtitan", attention_kernel="flex"),
+)
 OF_DEEPSPEED = Case("zero1-deepspeed", "gpt2", MODEL, Layout(data_parallel=2, zero_stage=1, engine="deepspeed"))
 
 
@@ -28,7 +36,14 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
 
 
 @pytest.mark.parametrize(
-    "case", [OF_TORCH, OF_DEEPSPEED, pytest.param(OF_MEGATRON, marks=needs_megatron)], ids=lambda case: case.name
+    "case",
+    [
+        OF_TORCH,
+        OF_DEEPSPEED,
+        pytest.param(OF_MEGATRON, marks=needs_megatron),
+        pytest.param(OF_TORCHTITAN, marks=needs_torchtitan),
+    ],
+    ids=lambda case: case.name,
 )
 def test_losses_are_equal_to_the_bit(trials: Trials, case: Case) -> None:
     _expect_equal(trials, case)
