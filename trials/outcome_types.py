@@ -215,8 +215,9 @@ class Fingerprint(TypedDict, total=False):
     transformer_engine: str | None
     """Version whose layers engine megatron-core took; with another trainer the installed one."""
     megatron_layers: str | None
-    torchtitan: str | None
     """Layers that engine megatron-core took: `local` or `transformer_engine`."""
+    torchtitan: str | None
+    """With engine torchtitan only."""
     cuda: str | None
     device: str
     cpus: int

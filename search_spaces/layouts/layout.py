@@ -23,7 +23,7 @@ _NO_FULL_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_che
 V_SCHEDULES = ("zbv", "dualpipev")
 """Schedules whose ranks have two model chunks each: the first ones in the order of the ranks, then back."""
 _NO_SELECTIVE_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "full"})
-_OF_TORCHTITAN = (TORCHTITAN, "command")
+_OF_TORCHTITAN = (TORCHTITAN,)
 _PARTIAL_RECOMPUTATION = (MEGATRON_CORE, "megatron-lm", "command")
 _SCHEDULES: tuple[tuple[str, Values], ...] = (
     *((schedule, {"pipeline_schedule": schedule}) for schedule in V_SCHEDULES),
@@ -146,7 +146,7 @@ class Layout:
         "torch",
         key="",
         label="engine",
-        description="Engine: torch, deepspeed or megatron-core with Parlay's trainer, else trainer.kind.",
+        description="Engine: torch, deepspeed, megatron-core or torchtitan with Parlay's trainer, else trainer.kind.",
         words=ENGINES,
         default_text="torch, or trainer.kind",
     )

@@ -200,7 +200,7 @@ PRECISION = LayoutRule(
 GPU_ONLY = LayoutRule(
     "gpu_only",
     "what an engine has on GPUs alone, such as megatron-core's flash attention and torchtitan's compiler, needs one",
-    "use another value, or engine torch",
+    "use another value, or another engine",
     _supports_device,
     _describe_device,
 )

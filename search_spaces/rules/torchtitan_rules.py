@@ -46,7 +46,7 @@ def _v_schedules(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         yield RuleViolation(
             "torch_compile",
             f"torch_compile is true with pipeline_schedule {schedule}",
-            f"{schedule} splits the backward pass, which torch supports only for modules that are not compiled",
+            f"{schedule} splits the backward pass, which was not tried with compiled blocks",
             "set torch_compile to false, or pipeline_schedule to 1f1b or interleaved_1f1b",
         )
     if layout.zero_stage == 3 and layout.data_parallel > 1:
@@ -98,6 +98,16 @@ def _chunks(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
+def _flash(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if layout.attention_kernel == "flash" and layout.precision == "fp32":
+        yield RuleViolation(
+            "attention_kernel",
+            "attention_kernel is flash with precision fp32",
+            "torchtitan's variable-length attention computes in bf16 whatever the precision",
+            "set precision to bf16, or attention_kernel to flex",
+        )
+
+
 def _selective(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """Modules, which are recomputed only where `recompute_modules` has an effect."""
     if layout.activation_checkpointing == "selective" and layout.recompute_modules != "ops":
@@ -116,6 +126,7 @@ TORCHTITAN_RULES: tuple[Rule, ...] = (
     _v_schedules,
     _tensor_overlap,
     _tied_pipeline,
+    _flash,
     _selective,
     some_layers_recomputed,
     engine_limits(

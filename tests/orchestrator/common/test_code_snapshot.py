@@ -31,7 +31,7 @@ def closure(names):
     return found
 
 # more-itertools is in setuptools as well, which megatron-core has torch import.
-torch_side = closure(["torch", "deepspeed", "megatron-core", "torchtitan", "more-itertools"])
+torch_side = closure(["torch", "deepspeed", "megatron-core", "more-itertools"])
 refused = {
     module
     for module, distributions in packages_distributions().items()
@@ -100,7 +100,9 @@ def test_all_but_the_trainer_runs_with_the_standard_library_alone(snapshot: Path
 @pytest.mark.processes
 @pytest.mark.timeout(90)
 def test_the_trainer_runs_with_torch_and_its_engines_alone(snapshot: Path) -> None:
-    imports = "".join(f"import {name}\n" for name in module_names(snapshot))
+    # torchtitan needs much of what the driver does, yaml among it.
+    names = [name for name in module_names(snapshot) if "engines.torchtitan" not in name]
+    imports = "".join(f"import {name}\n" for name in names)
     done = run_from(snapshot, "-c", REFUSE_ALL_BUT_TORCH + imports + "print(trials.__file__)")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith(str(snapshot))

@@ -205,6 +205,7 @@ def test_torchtitan_runs_what_its_trainer_does(fields):
         ({"zero_stage": 1}, "zero_stage"),
         ({"precision": "fp16"}, "precision"),
         ({"attention_kernel": "math"}, "attention_kernel"),
+        ({"attention_kernel": "flash"}, "attention_kernel"),
         ({"overlap_comm": True}, "overlap_comm"),
         ({"rank_order": "tp-pp-dp"}, "rank_order"),
         ({"grad_accum_steps": 1}, "micro_batches"),

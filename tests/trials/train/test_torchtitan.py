@@ -27,6 +27,7 @@ from tests.trials.train.torchtitan_cases import (
 from trials.diagnostics.parity_cases import RECOMPUTATION_AXES, axis_values, covering_cases
 from trials.diagnostics.selftest import CPU_TOLERANCES, Case, counting_fault, tolerance_of
 from trials.train.selftest.training import STEPS
+from trials.trial import FailureReason
 
 pytestmark = [needs_torchtitan, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
 
@@ -102,6 +103,12 @@ def test_a_split_backward_pass_loses_gradients_of_resharded_weights(parity, stag
     given = torchtitan_case("zbv", zero_stage=stage, **fields)
     assert any(engine_violations(given.layout, given.model)) is is_wrong
     assert (parity.difference(given, parity.train(given, 1)).value > MUTATION_BOUND) is is_wrong
+
+
+def test_a_loss_that_is_no_number_is_no_result(ranks):
+    given = torchtitan_case("diverged")
+    program = f"{PROGRAMS}:reason_of_a_loss_that_is_no_number"
+    assert ranks.run(program, 1, {"case": given.to_json()}) == [FailureReason.RESULT_INVALID]
 
 
 def train_without(ranks: WarmRanks, given: Case, steps: int, without: str | None) -> list[dict]:

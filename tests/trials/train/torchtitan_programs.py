@@ -15,6 +15,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from tests.trials.train import rank_programs
 from tests.trials.train.numbered_places import NumberedPlaces
+from trials.ranks.failures import TrialFailure
 from trials.train.cpu_device import torchtitan
 
 _BETWEEN = ("distributed_c10d.py", "_functional_collectives.py", "c10d_logger.py", "_contextlib.py")
@@ -49,6 +50,18 @@ def count_forward_passes(arguments: Mapping[str, Any], folder: Path) -> dict[str
     rank_programs.train_layout({**arguments, "steps": 1}, folder)
     hook.remove()
     return passes
+
+
+def reason_of_a_loss_that_is_no_number(arguments: Mapping[str, Any], folder: Path) -> str:
+    """Reason for which a step ends whose loss is no number."""
+    from torchtitan.trainer import Trainer
+
+    Trainer.forward_backward_step = lambda *_, **__: torch.tensor(torch.nan)
+    try:
+        rank_programs.train_layout({**arguments, "steps": 1}, folder)
+    except TrialFailure as failure:
+        return failure.reason
+    return "none"
 
 
 class _Reductions:

@@ -23,10 +23,12 @@ from torchtitan.models.llama3.parallelize import parallelize_llama
 from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.trainer import Trainer
 
+from trials.ranks.failures import TrialFailure
 from trials.train.data import Batch
 from trials.train.engines import torchtitan_config as configs
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.parallel.process_groups import World
+from trials.trial import FailureReason
 
 MicroBatch = tuple[dict[str, torch.Tensor], torch.Tensor]
 """Token ids and positions, and the ids that follow."""
@@ -166,12 +168,18 @@ class TorchTitanEngine(Engine):
 
     def train_step(self, batch: Batch) -> StepResult:
         trainer, size = self._trainer, self._training.layout.micro_batch_size
-        pairs = zip(batch.ids.split(size), batch.targets.split(size), strict=True)
+        # torchtitan takes its loader's tensors, which lie on the host, and copies them to the device itself.
+        pairs = zip(batch.ids.cpu().split(size), batch.targets.cpu().split(size), strict=True)
         micro_batches = [self._micro_batch(ids, targets) for ids, targets in pairs]
         self._plan(len(micro_batches))
         trainer.step += 1
         trainer.gc_handler.run(trainer.step)
-        trainer.train_step(iter(micro_batches))
+        try:
+            trainer.train_step(iter(micro_batches))
+        except RuntimeError as error:
+            if not str(error).startswith("Loss is not finite"):
+                raise
+            raise TrialFailure(FailureReason.RESULT_INVALID, f"{error} The training diverged.") from error
         metrics = trainer.metrics_processor
         has_loss = not trainer.parallel_dims.pp_enabled or trainer.pp_has_last_stage
         return StepResult(torch.tensor(metrics.loss) if has_loss else None, torch.tensor(metrics.grad_norm))

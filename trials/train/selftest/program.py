@@ -86,9 +86,13 @@ def _import_engines(engines: Set[str]) -> None:
     # is not enough: where it fails, the count falls back on CUDA, which the named accelerator avoids.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     os.environ.setdefault("DS_ACCELERATOR", "cuda")
+    import trials.train.engines.fsdp
+    import trials.train.engines.torch_engine
+    import trials.train.engines.torch_pipeline
+    import trials.train.selftest.training
 
     with suppress(ImportError):
-        pass
+        import trials.train.engines.deepspeed_engine
     if MEGATRON_CORE in engines:
         with suppress(ImportError):
             import trials.train.engines.megatron_core_engine  # noqa: F401
