@@ -89,7 +89,7 @@ DEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
     "ranks": tuple(sizes for sizes in product(_SIZES, repeat=len(DEGREES)) if prod(sizes) <= MOST_RANKS),
     "zero_stage": (0, 1, 2, 3),
     "offload": CHOICES["offload"],
-    "schedule": (("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2), *((schedule, 2) for schedule in V_SCHEDULES)),
+    "schedule": (("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2)),
     "engine": NATIVE_ENGINES,
     "precision": CHOICES["precision"],
     "micro_batch_size": (1, 2),
@@ -217,9 +217,11 @@ def failing_cases(most_ranks: int = MOST_RANKS) -> list[Case]:
 def valid_cases(accelerator: str, engines: tuple[str, ...] = NATIVE_ENGINES) -> list[Case]:
     """Every valid combination of the dependent axes by these engines, each with a few draws of the independent ones,
     without duplicates."""
-    draw, axes = random.Random(0), {**DEPENDENT_AXES, "engine": engines}
+    draw, axes = random.Random(0), {**DEPENDENT_AXES, "engine": engines, "schedule": _schedules(engines)}
     offered = {
-        name: [v for v in values if _is_ever_offered(axes, name, v)] for name, values in INDEPENDENT_AXES.items()
+        name: [v for v in values if _is_ever_offered(axes, name, v)]
+        for name, values in INDEPENDENT_AXES.items()
+        if name not in AXES or any(AXES[name].values_of(engine) != (AXES[name].default,) for engine in engines)
     }
     drawn = [
         case_of(**dependent, **{axis: draw.choice(values) for axis, values in offered.items()})
@@ -228,6 +230,17 @@ def valid_cases(accelerator: str, engines: tuple[str, ...] = NATIVE_ENGINES) -> 
     ]
     distinct = {case.name: case for case in drawn}
     return _valid(list(distinct.values()), accelerator)
+
+
+def _schedules(engines: Iterable[str]) -> list[tuple[str, int]]:
+    """Schedules that some of these engines have, each with a number of chunks."""
+    words = {
+        word
+        for engine in engines
+        for word in AXES["pipeline_schedule"].values_of(engine) or CHOICES["pipeline_schedule"]
+    }
+    every = (*DEPENDENT_AXES["schedule"], *((schedule, 2) for schedule in V_SCHEDULES))
+    return [(schedule, chunks) for schedule, chunks in every if schedule in words]
 
 
 def named_case(name: str, shape: str = "gpt2", **fields: Any) -> Case:
