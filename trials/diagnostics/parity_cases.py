@@ -232,7 +232,7 @@ def valid_cases(accelerator: str, engines: tuple[str, ...] = NATIVE_ENGINES) -> 
     return _valid(list(distinct.values()), accelerator)
 
 
-def _schedules(engines: Iterable[str]) -> list[tuple[str, int]]:
+def _schedules(engines: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """Schedules that some of these engines have, each with a number of chunks."""
     words = {
         word
@@ -240,7 +240,7 @@ def _schedules(engines: Iterable[str]) -> list[tuple[str, int]]:
         for word in AXES["pipeline_schedule"].values_of(engine) or CHOICES["pipeline_schedule"]
     }
     every = (*DEPENDENT_AXES["schedule"], *((schedule, 2) for schedule in V_SCHEDULES))
-    return [(schedule, chunks) for schedule, chunks in every if schedule in words]
+    return tuple((schedule, chunks) for schedule, chunks in every if schedule in words)
 
 
 def named_case(name: str, shape: str = "gpt2", **fields: Any) -> Case:
