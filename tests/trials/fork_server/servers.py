@@ -20,7 +20,7 @@ from tests.orchestrator.launchers.attempts import is_running
 
 LIMIT_S = 60.0
 PRELOAD = "torch/cpu"
-IMPORT_NOTHING = "def import_engine(engine):\n    pass\n"
+IMPORT_NOTHING = "def import_engine(engine, on_cpu):\n    pass\n"
 RUN_SPEC = "import os, signal, sys, time\nexec(open(sys.argv[1]).read())\n"
 """A program in the place of trials.train whose spec is Python."""
 

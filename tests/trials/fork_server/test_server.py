@@ -242,7 +242,7 @@ def test_a_stub_that_is_killed_before_the_server_is_ready_starts_nothing(tmp_pat
 
 WAIT_FOR_GO = """
 import os, time
-def import_engine(engine):
+def import_engine(engine, on_cpu):
     open(os.environ["ROOT"] + "/importing", "w").close()
     while not os.path.exists(os.environ["ROOT"] + "/go"):
         time.sleep(0.01)
@@ -302,7 +302,8 @@ class TestPlainStarts:
     @pytest.mark.fault(50)
     def test_a_server_that_is_killed_while_it_imports_leaves_plain_starts(self, tmp_path: Path) -> None:
         node = Node(
-            tmp_path, preload="import os, signal\ndef import_engine(engine): os.kill(os.getpid(), signal.SIGKILL)"
+            tmp_path,
+            preload="import os, signal\ndef import_engine(engine, on_cpu): os.kill(os.getpid(), signal.SIGKILL)",
         )
         node.serve()
         assert "fork server" in self.refusal(node)
@@ -314,21 +315,21 @@ class TestPlainStarts:
         [
             (
                 "import threading, time\n"
-                "def import_engine(engine): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+                "def import_engine(engine, on_cpu): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
                 "an import has started 1 threads",
             ),
             (
                 "import trials.fork_server.preload as checks\n"
-                "def import_engine(engine): checks.DEVICE_FILES, checks.held = ('/dev/zero',), open('/dev/zero')",
+                "def import_engine(engine, on_cpu): checks.DEVICE_FILES, checks.held = ('/dev/zero',), open('/dev/zero')",
                 "an import has opened /dev/zero",
             ),
             (
                 "import sys\n"
                 "class torch:\n    class cuda:\n        is_initialized = lambda: True\n"
-                "def import_engine(engine): sys.modules['torch'] = torch",
+                "def import_engine(engine, on_cpu): sys.modules['torch'] = torch",
                 "an import has initialized CUDA",
             ),
-            ("def import_engine(engine): import no_such_module", "ModuleNotFoundError: No module named"),
+            ("def import_engine(engine, on_cpu): import no_such_module", "ModuleNotFoundError: No module named"),
         ],
     )
     def test_a_server_that_cannot_be_forked_says_why(self, tmp_path: Path, preload: str, reason: str) -> None:
@@ -402,7 +403,7 @@ class TestNodesOfSlurm:
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_for_all_steps_of_the_job_leaves_a_server_that_still_imports(tmp_path: Path, number: int) -> None:
-    node = Node(tmp_path, f"import os\n\ndef import_engine(engine):\n    os.kill(os.getpid(), {int(number)})\n")
+    node = Node(tmp_path, f"import os\n\ndef import_engine(engine, on_cpu):\n    os.kill(os.getpid(), {int(number)})\n")
     server = node.serve_in_folder("n7")
     server.send_signal(signal.SIGTERM)
     assert server.wait(60) in (0, -signal.SIGTERM)
