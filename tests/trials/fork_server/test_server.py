@@ -315,21 +315,21 @@ class TestPlainStarts:
         [
             (
                 "import threading, time\n"
-                "def import_engine(engine, on_cpu): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+                "def import_engine(*_): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
                 "an import has started 1 threads",
             ),
             (
                 "import trials.fork_server.preload as checks\n"
-                "def import_engine(engine, on_cpu): checks.DEVICE_FILES, checks.held = ('/dev/zero',), open('/dev/zero')",
+                "def import_engine(*_): checks.DEVICE_FILES, checks.held = ('/dev/zero',), open('/dev/zero')",
                 "an import has opened /dev/zero",
             ),
             (
                 "import sys\n"
                 "class torch:\n    class cuda:\n        is_initialized = lambda: True\n"
-                "def import_engine(engine, on_cpu): sys.modules['torch'] = torch",
+                "def import_engine(*_): sys.modules['torch'] = torch",
                 "an import has initialized CUDA",
             ),
-            ("def import_engine(engine, on_cpu): import no_such_module", "ModuleNotFoundError: No module named"),
+            ("def import_engine(*_): import no_such_module", "ModuleNotFoundError: No module named"),
         ],
     )
     def test_a_server_that_cannot_be_forked_says_why(self, tmp_path: Path, preload: str, reason: str) -> None:
