@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.modules.module import register_module_forward_hook
 
 from tests.trials.train import rank_programs
-from tests.trials.train.numbered_places import NumberedPlaces
+from tests.trials.train.reductions import NumberedPlaces, keep, keep_share
 from trials.train.cpu_device import megatron_core
 
 
@@ -145,7 +145,7 @@ class _Reductions:
 
     def watch(self) -> None:
         """Stand between megatron-core and torch's functions, wherever it has taken a name for one."""
-        for name, skipped in (("all_reduce", _keep), ("reduce_scatter_tensor", _keep_share)):
+        for name, skipped in (("all_reduce", keep), ("reduce_scatter_tensor", keep_share)):
             original = getattr(distributed_c10d, name)
             watched = self._watched(original, skipped)
             for module in _megatron_modules():
@@ -163,23 +163,6 @@ class _Reductions:
             return (skipped if place == self._left_out else original)(*arguments, **options)
 
         return call
-
-
-class _Done:
-    """A finished `dist.Work`."""
-
-    def wait(self) -> None:
-        pass
-
-
-def _keep(tensor: torch.Tensor, *_: Any, **__: Any) -> _Done:
-    return _Done()
-
-
-def _keep_share(mine: torch.Tensor, all_parts: torch.Tensor, *_: Any, group: Any, **__: Any) -> _Done:
-    """This rank's share of its own part of the sum."""
-    mine.copy_(all_parts.chunk(torch.distributed.get_world_size(group))[torch.distributed.get_rank(group)])
-    return _Done()
 
 
 def _megatron_modules() -> Iterator[Any]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from search_spaces.engines import MEGATRON_CORE
-from search_spaces.layouts.covering_array import cover
 from search_spaces.rules.check import engine_violations
+from tests.trials.train.few_cases import few_cases, quick_or_walk
 from tests.trials.train.megatron_cases import (
     DP2,
     MUTATION_BOUND,
@@ -27,8 +26,7 @@ from tests.trials.train.megatron_cases import (
 )
 from tests.trials.train.parity import Parity, needs_megatron
 from tests.trials.train.ranks import WarmRanks
-from trials.diagnostics.parity_cases import RECOMPUTATION_AXES, axis_values, covering_cases
-from trials.diagnostics.selftest import CPU_TOLERANCES, Case, counting_fault, tolerance_of
+from trials.diagnostics.selftest import CPU_TOLERANCES, counting_fault, tolerance_of
 from trials.train.selftest.training import STEPS
 
 pytestmark = [needs_megatron, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
@@ -47,31 +45,11 @@ def parity(ranks: WarmRanks) -> Parity:
     return Parity(ranks)
 
 
-def few_cases() -> list[Case]:
-    """Few cases that cover every precision, and in fp32 every value of every other axis and every recomputation; `make
-    parity-full` trains all."""
-    given = covering_cases(most_ranks=4, engines=(MEGATRON_CORE,))
-    return [given[number] for number in cover(list(map(shown, given)), [case.layout.num_gpus**2 for case in given])]
-
-
-def shown(case: Case) -> list[Hashable]:
-    values = axis_values(case)
-    if case.layout.precision != "fp32":
-        return [case.layout.precision]
-    return [*values.items(), tuple(values[axis] for axis in RECOMPUTATION_AXES)]
-
-
 def test_few_cases_are_at_most_twelve():
-    assert len(few_cases()) <= MOST_CASES
+    assert len(few_cases(MEGATRON_CORE)) <= MOST_CASES
 
 
-def quick_or_walk(given: Case) -> ParameterSet:
-    """Only two ranks in fp32 are not a walk."""
-    is_quick = given.layout.num_gpus <= 2 and given.layout.precision == "fp32"
-    return pytest.param(given, id=given.name, marks=() if is_quick else pytest.mark.walks)
-
-
-@pytest.mark.parametrize("given", [quick_or_walk(case) for case in few_cases()])
+@pytest.mark.parametrize("given", [quick_or_walk(case) for case in few_cases(MEGATRON_CORE)])
 def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_property):
     trained = parity.train(given)
     difference, tolerance = parity.difference(given, trained), tolerance_of(given, "cpu")

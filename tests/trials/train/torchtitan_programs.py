@@ -14,9 +14,8 @@ from torch.distributed import _functional_collectives, distributed_c10d
 from torch.nn.modules.module import register_module_forward_hook
 
 from tests.trials.train import rank_programs
-from tests.trials.train.numbered_places import NumberedPlaces
+from tests.trials.train.reductions import NumberedPlaces, keep, keep_share
 from trials.ranks.failures import TrialFailure
-from trials.train.cpu_device import torchtitan
 
 _BETWEEN = ("distributed_c10d.py", "_functional_collectives.py", "c10d_logger.py", "_contextlib.py")
 """Files of torch through which a call goes."""
@@ -29,18 +28,6 @@ def train_recording(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any
     reductions.watch()
     trained = rank_programs.train_layout({**arguments, "without": None}, folder)
     return {"trained": trained, "places": reductions.places}
-
-
-def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Train a case without the patch of this name, in a process that has not imported torchtitan; the error where that
-    fails."""
-    left = tuple(patch for patch in torchtitan.PATCHES if patch.name != arguments["patch"])
-    assert len(left) == len(torchtitan.PATCHES) - 1
-    torchtitan.PATCHES = left
-    try:
-        return {"trained": rank_programs.train_layout(arguments, folder)}
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def count_forward_passes(arguments: Mapping[str, Any], folder: Path) -> dict[str, int]:
@@ -76,7 +63,7 @@ class _Reductions:
     def watch(self) -> None:
         """Stand between callers and torch's functions."""
         for module, names in (
-            (torch.distributed, {"all_reduce": _keep, "reduce_scatter_single": _keep_share}),
+            (torch.distributed, {"all_reduce": keep, "reduce_scatter_single": keep_share}),
             (_functional_collectives, {"all_reduce": _same, "reduce_scatter_single": _share}),
         ):
             for name, skipped in names.items():
@@ -98,23 +85,6 @@ def _caller(frame: FrameType) -> FrameType:
     while Path(frame.f_code.co_filename).name in _BETWEEN and frame.f_back is not None:
         frame = frame.f_back
     return frame
-
-
-class _Done:
-    """A finished `dist.Work`."""
-
-    def wait(self) -> None:
-        pass
-
-
-def _keep(tensor: torch.Tensor, *_: Any, **__: Any) -> _Done:
-    return _Done()
-
-
-def _keep_share(output: torch.Tensor, input: torch.Tensor, *_: Any, group: Any, **__: Any) -> _Done:
-    """This rank's share of its own part of the sum."""
-    output.copy_(input.chunk(torch.distributed.get_world_size(group))[torch.distributed.get_rank(group)])
-    return _Done()
 
 
 def _same(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:

@@ -1,0 +1,32 @@
+"""The cases of an engine that the gate trains."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from search_spaces.layouts.covering_array import cover
+from trials.diagnostics.parity_cases import RECOMPUTATION_AXES, axis_values, covering_cases
+from trials.diagnostics.selftest import Case
+
+
+def few_cases(engine: str) -> list[Case]:
+    """Few cases of an engine that cover every precision, and in fp32 every value of every other axis and every
+    recomputation."""
+    given = covering_cases(most_ranks=4, engines=(engine,))
+    return [given[number] for number in cover(list(map(shown, given)), [case.layout.num_gpus**2 for case in given])]
+
+
+def shown(case: Case) -> list[Hashable]:
+    values = axis_values(case)
+    if case.layout.precision != "fp32":
+        return [case.layout.precision]
+    return [*values.items(), tuple(values[axis] for axis in RECOMPUTATION_AXES)]
+
+
+def quick_or_walk(given: Case) -> ParameterSet:
+    """Only two ranks in fp32 are not a walk."""
+    is_quick = given.layout.num_gpus <= 2 and given.layout.precision == "fp32"
+    return pytest.param(given, id=given.name, marks=() if is_quick else pytest.mark.walks)
