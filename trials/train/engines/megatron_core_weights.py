@@ -10,7 +10,7 @@ from torch import nn
 
 from search_spaces.model_shape import ModelShape
 from trials.train.model.chunk import WEIGHT_STD
-from trials.train.model.initial_weights import WeightSource
+from trials.train.model.initial_weights import WeightSource, rows_by_group
 from trials.train.parallel.tensor_parallel import TensorParallelRanks
 
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.")
@@ -42,7 +42,7 @@ def _values(
     residual_std = WEIGHT_STD / math.sqrt(2 * model.num_layers)
     if name == "self_attention.linear_qkv.weight":
         full = weights.normal(f"{layer}.qkv", (h + 2 * kv, h), WEIGHT_STD)
-        return ranks.slice_of(_by_group(full, model), 0)
+        return ranks.slice_of(rows_by_group(full, model), 0)
     if name == "mlp.linear_fc1.weight":
         parts = 2 if model.gated_mlp else 1
         full = weights.normal(f"{layer}.mlp_in", (parts * ffn, h), WEIGHT_STD)
@@ -56,11 +56,3 @@ def _values(
     table = {"embedding.word_embeddings.weight": "tokens", "output_layer.weight": "head"}[name]
     full = weights.normal("tokens" if model.tied_embeddings else table, (model.vocab_size, h), WEIGHT_STD)
     return ranks.slice_of(full, 0)
-
-
-def _by_group(qkv: torch.Tensor, model: ModelShape) -> torch.Tensor:
-    """Rows (H + 2 KV, H) of all queries, keys, values -> the same by key-value head: its queries, key and value."""
-    kv = model.num_key_value_heads * model.head_size
-    parts = qkv.split([model.hidden_size, kv, kv])
-    groups = [part.unflatten(0, (model.num_key_value_heads, -1)) for part in parts]
-    return torch.cat(groups, 1).flatten(0, 1)

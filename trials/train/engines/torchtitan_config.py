@@ -48,6 +48,7 @@ ONES = {"weight": nn.init.ones_}
 
 
 def parallelism_config(model: ModelShape, layout: Layout) -> ParallelismConfig:
+    """Degrees, schedule and split of the layers; without ZeRO every data-parallel rank is a replica."""
     replicas = layout.data_parallel if layout.zero_stage == 0 else layout.data_parallel_replicas
     return ParallelismConfig(
         data_parallel_replicate_degree=replicas,
@@ -71,6 +72,7 @@ def reshard_policy(layout: Layout) -> str:
 
 
 def modules_by_chunk(model: ModelShape, layout: Layout) -> list[list[str]] | None:
+    """Names of the modules of each chunk, in the model's order; None without a pipeline."""
     if layout.pipeline_parallel == 1:
         return None
     names, first = [], 0
@@ -83,13 +85,13 @@ def modules_by_chunk(model: ModelShape, layout: Layout) -> list[list[str]] | Non
     return names
 
 
-def training_config(training: TrainingConfig, micro_batches: int) -> TitanTraining:
-    """`local_batch_size` is one micro-batch, or in a pipeline a step's."""
+def training_config(training: TrainingConfig) -> TitanTraining:
+    """Batch, precision and clipping. `local_batch_size` is one micro-batch, or in a pipeline a step's, in sequences."""
     layout = training.layout
     is_pipeline = layout.pipeline_parallel > 1
     return TitanTraining(
-        local_batch_size=layout.micro_batch_size * (micro_batches if is_pipeline else 1),
-        global_batch_size=layout.micro_batch_size * micro_batches * layout.data_parallel,
+        local_batch_size=layout.micro_batch_size * (layout.grad_accum_steps if is_pipeline else 1),
+        global_batch_size=layout.global_batch_size,
         seq_len=training.model.seq_length,
         max_norm=training.optimizer.max_grad_norm,
         steps=_UNENDING,
@@ -101,6 +103,7 @@ def training_config(training: TrainingConfig, micro_batches: int) -> TitanTraini
 
 
 def optimizer_config(settings: OptimizerConfig) -> OptimizersContainer.Config:
+    """AdamW with Parlay's settings for all weights."""
     options = {
         "lr": settings.learning_rate,
         "betas": (settings.beta1, settings.beta2),
@@ -113,6 +116,7 @@ def optimizer_config(settings: OptimizerConfig) -> OptimizersContainer.Config:
 
 
 def constant_rate() -> LRSchedulersContainer.Config:
+    """Learning rate without warm-up and decay."""
     return LRSchedulersContainer.Config(warmup_steps=0, decay_ratio=0.0)
 
 
@@ -143,14 +147,17 @@ def recomputation(layout: Layout) -> ActivationCheckpointing.Config | None:
 
 
 def compile_config(layout: Layout) -> CompileConfig:
+    """Compilation of blocks and loss, and whether it overlaps tensor-parallel collectives."""
     return CompileConfig(enable=layout.torch_compile, enable_async_tensor_parallel=layout.tensor_parallel_overlap)
 
 
 def loss_config(model: ModelShape) -> CrossEntropyLoss.Config:
+    """Cross entropy over the whole logits."""
     return CrossEntropyLoss.Config(global_vocab_size=model.vocab_size)
 
 
-def model_config(training: TrainingConfig, kind: type[Llama3Model] = Llama3Model) -> Llama3Model.Config:
+def model_config(training: TrainingConfig, kind: type[Llama3Model]) -> Llama3Model.Config:
+    """llama3 of the model's shape with Parlay's initial weights, as a class of `kind`."""
     model, source = training.model, training.weights
     size = (model.vocab_size, model.hidden_size)
     head = "tokens" if model.tied_embeddings else "head"

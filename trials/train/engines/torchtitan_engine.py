@@ -240,6 +240,7 @@ def _count_micro_batches_only(stage: Any, chunk: Chunk) -> None:
 
 
 def trainer_config(training: TrainingConfig) -> Trainer.Config:
+    """Configuration of the whole trainer, without tokenizer, data loader, checkpoints and validation."""
     layout = training.layout
     return Trainer.Config(
         model_spec=ModelSpec(
@@ -256,7 +257,7 @@ def trainer_config(training: TrainingConfig) -> Trainer.Config:
         dataloader=NoDataLoader.Config(),
         optimizer=configs.optimizer_config(training.optimizer),
         lr_scheduler=configs.constant_rate(),
-        training=configs.training_config(training, layout.grad_accum_steps),
+        training=configs.training_config(training),
         parallelism=configs.parallelism_config(training.model, layout),
         checkpoint=CheckpointManager.Config(enable=False),
         activation_checkpoint=configs.recomputation(layout),

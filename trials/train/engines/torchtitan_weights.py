@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from search_spaces.model_shape import ModelShape
 from trials.train.model.chunk import WEIGHT_STD
-from trials.train.model.initial_weights import WeightSource
+from trials.train.model.initial_weights import WeightSource, rows_by_group
 
 ParameterInit = Mapping[str, Callable[[torch.Tensor], object]]
 """Function that sets a parameter, whole or a shard of it, by the parameter's name."""
@@ -26,9 +26,10 @@ class LayerWeights:
 
     def qkv(self) -> ParameterInit:
         """Queries, key and value of each key-value head, (H + 2 KV, H)."""
-        return self._set("qkv", (self._heads + 2 * self._kv, self._hidden), WEIGHT_STD, self._by_group)
+        return self._set("qkv", (self._hidden + 2 * self._kv, self._hidden), WEIGHT_STD, self._by_group)
 
     def attention_out(self) -> ParameterInit:
+        """Output matrix of attention, (H, H)."""
         return self._set("attention_out", (self._hidden, self._hidden), self._residual_std)
 
     def mlp_in(self, part: int) -> ParameterInit:
@@ -37,14 +38,11 @@ class LayerWeights:
         return self._set("mlp_in", (2 * ffn, self._hidden), WEIGHT_STD, lambda full: full.chunk(2)[part])
 
     def mlp_out(self) -> ParameterInit:
+        """Output matrix of the MLP, (H, F)."""
         return self._set("mlp_out", (self._hidden, self._model.ffn_hidden_size), self._residual_std)
 
     @property
     def _hidden(self) -> int:
-        return self._model.hidden_size
-
-    @property
-    def _heads(self) -> int:
         return self._model.hidden_size
 
     @property
@@ -65,10 +63,10 @@ class LayerWeights:
         return drawn(lambda: ordered(self._source.normal(f"{self._layer}.{name}", shape, std)))
 
     def _by_group(self, full: torch.Tensor) -> torch.Tensor:
-        query, key, value = full.split([self._heads, self._kv, self._kv])
-        size, groups = self._model.head_size, self._model.num_key_value_heads
-        parts = (_interleaved(query, size), _interleaved(key, size), value)
-        return torch.cat([part.unflatten(0, (groups, -1)) for part in parts], 1).flatten(0, 1)
+        query, key, value = full.split([self._hidden, self._kv, self._kv])
+        size = self._model.head_size
+        turned = torch.cat([_interleaved(query, size), _interleaved(key, size), value])
+        return rows_by_group(turned, self._model)
 
 
 def table(source: WeightSource, name: str, model: ModelShape) -> ParameterInit:
@@ -77,6 +75,8 @@ def table(source: WeightSource, name: str, model: ModelShape) -> ParameterInit:
 
 
 def drawn(draw: Callable[[], torch.Tensor]) -> ParameterInit:
+    """Values that each rank draws whole; it keeps its shard, and nothing is sent."""
+
     def fill(parameter: torch.Tensor) -> None:
         full = draw().to(parameter.dtype)
         if isinstance(parameter, DTensor):
