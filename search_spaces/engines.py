@@ -74,8 +74,20 @@ MEGATRON_CORE = "megatron-core"
 TORCHTITAN = "torchtitan"
 """Engine of Parlay's own trainer that runs torchtitan's trainer."""
 
+ACCELERATE = "accelerate"
+"""Engine of Parlay's own trainer that runs transformers' models under Hugging Face accelerate."""
+
 TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     PARLAY: {
+        # FSDP2 with 16-bit gradients beside fp32 weights, or DDP under autocast, with fp32 gradients: the larger one.
+        # A step's gradients are summed whole on each rank (accelerate/accelerator.py, no_sync).
+        ACCELERATE: EngineProfile(
+            ParameterBytes(2, 4, 12),
+            keeps_unrotated=True,
+            always_overlaps_reductions=True,
+            reduced_gradient_bytes=2,
+            emulated_on_cpu=True,
+        ),
         # FSDP2 at every stage, over one rank without ZeRO: fp32 weights, and a 16-bit copy of those in use.
         TORCHTITAN: EngineProfile(
             ParameterBytes(2, 4, 12),

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from search_spaces.engines import MEGATRON_CORE, OWN_ENGINES, TORCHTITAN
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE, OWN_ENGINES, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
+from search_spaces.rules.accelerate_rules import ACCELERATE_RULES
 from search_spaces.rules.engine_rules import (
     DEEPSPEED_RULES,
     MEGATRON_RULES,
@@ -103,6 +104,7 @@ def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[RuleViolat
 
 
 OWN_RULES: EngineRules = {
+    ACCELERATE: (*ACCELERATE_RULES, _rotary),
     TORCHTITAN: (*TORCHTITAN_RULES, _sequence, _rotary),
     MEGATRON_CORE: (
         *MEGATRON_RULES,

@@ -377,11 +377,22 @@ def _keeping_layout_rules(cases: Sequence[Case], accelerator: str) -> list[Case]
 
 
 def _is_ever_offered(axes: Mapping[str, tuple[Any, ...]], axis: str, value: Any) -> bool:
-    """True if one of the engines supports this value at all; draws of other values would all be rejected."""
-    fixed = {"ranks": ((2,) * len(DEGREES),), "precision": ("fp32",)}
+    """True if one of the engines supports this value at all; draws of other values would all be rejected. Of two ranks
+    along every dimension, or of data-parallel ranks where no engine has others."""
+    every = (2,) * len(DEGREES)
+    return _is_offered(axes, every, {axis: (value,)}) or (
+        not _is_offered(axes, every, {}) and _is_offered(axes, (*(1 for _ in every[1:]), 2), {axis: (value,)})
+    )
+
+
+def _is_offered(axes: Mapping[str, tuple[Any, ...]], ranks: Sequence[int], chosen: Mapping[str, tuple]) -> bool:
+    """True if one of the engines supports some combination of these values on these ranks in fp32."""
     neutral = {loose: values[:1] for loose, values in INDEPENDENT_AXES.items()}
     neutral |= {"shape": tuple(SHAPES), "attention_kernel": CHOICES["attention_kernel"]}
-    cases = (case_of(**values) for values in _combinations({**axes, **fixed, **neutral, axis: (value,)}))
+    cases = (
+        case_of(**values)
+        for values in _combinations({**axes, "ranks": (ranks,), "precision": ("fp32",), **neutral, **chosen})
+    )
     return any(not any(engine_violations(case.layout, case.model)) for case in cases)
 
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from trials.ranks.environment import PARENT_VARIABLE
 
 IMPORTED_ONCE = (
@@ -42,6 +42,7 @@ IMPORTED_ONCE = (
 )
 """Modules that some case may need."""
 OF_ENGINE = {
+    ACCELERATE: ("trials.train.engines.accelerate_engine", "trials.train.selftest.training"),
     MEGATRON_CORE: ("trials.train.engines.megatron_core_engine", "trials.train.selftest.training"),
     TORCHTITAN: ("tests.trials.train.torchtitan_imports", "trials.train.selftest.training"),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from trials.train.engines.engine import Engine, TrainingConfig
 from trials.train.parallel.process_groups import World
 
@@ -28,6 +28,14 @@ def build_engine(training: TrainingConfig, world: World) -> Engine:
         from trials.train.engines.torchtitan_engine import TorchTitanEngine
 
         return TorchTitanEngine(training, world)
+    if training.layout.engine == ACCELERATE:
+        if training.device.type == "cpu":
+            from trials.train.cpu_device.accelerate import emulate_device as emulate_accelerator
+
+            emulate_accelerator()
+        from trials.train.engines.accelerate_engine import AccelerateEngine
+
+        return AccelerateEngine(training, world)
     from trials.train.engines.torch_engine import TorchEngine
 
     return TorchEngine(training, world)

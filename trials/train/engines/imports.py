@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from importlib import import_module
 
-from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 
 
@@ -40,6 +40,10 @@ def _import_engine(layout: Layout, on_cpu: bool) -> None:
         return
     if layout.engine == TORCHTITAN:
         import_torchtitan(on_cpu)
+        return
+    if layout.engine == ACCELERATE:
+        import trials.train.engines.accelerate_engine
+
         return
     import trials.train.engines.torch_engine
 

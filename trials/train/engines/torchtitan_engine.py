@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.components.metrics import MetricsProcessor
@@ -27,6 +26,7 @@ from trials.ranks.failures import TrialFailure
 from trials.train.data import Batch
 from trials.train.engines import torchtitan_config as configs
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
+from trials.train.engines.sharded_weights import ShardCounts
 from trials.train.parallel.process_groups import World
 from trials.trial import FailureReason
 
@@ -108,48 +108,6 @@ class LastStep(MetricsProcessor):
         self.loss, self.grad_norm = global_avg_loss, grad_norm
 
 
-class _Shards:
-    """Elements of a chunk's parameters on this rank, each counted by one tensor-parallel rank: `at_rest`, and `held`
-    between a forward and its backward pass, 0 before the first.
-
-    torchtitan keeps the last group of weights gathered for the backward pass, which begins with it, with ZeRO 3, too
-    (torchtitan/distributed/fsdp.py); it counts as whole only where the blocks are.
-    """
-
-    def __init__(self, chunk: Chunk, tensor_rank: int):
-        parameters = dict(chunk.named_parameters())
-        self._names = {name for name, p in parameters.items() if tensor_rank == 0 or _is_tensor_parallel(p)}
-        self._rest = {name: _elements(parameters[name]) for name in self._names}
-        self.at_rest = sum(self._rest.values())
-        self.held = 0
-        self._hook = chunk.register_forward_hook(self._count)
-
-    def _count(self, chunk: Chunk, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        if not chunk.is_counting:
-            return
-        self._hook.remove()
-        found = {name: _elements(p) for name, p in chunk.named_parameters() if name in self._names}
-        in_blocks = [name for name in found if name.startswith("layers.")]
-        if all(found[name] == self._rest[name] for name in in_blocks):
-            found |= {name: self._rest[name] for name in found if name.startswith(_LAST_GROUP)}
-        self.held = sum(found.values())
-
-
-_LAST_GROUP = ("norm.", "lm_head.", "tok_embeddings.")
-"""Weights that are gathered together, those of the embedding where it is tied."""
-
-
-def _is_tensor_parallel(parameter: torch.nn.Parameter) -> bool:
-    """True for a shard of a parameter, at rest, that tensor-parallel ranks split."""
-    if not isinstance(parameter, DTensor) or "tp" not in (names := parameter.device_mesh.mesh_dim_names or ()):
-        return False
-    return parameter.placements[names.index("tp")].is_shard()
-
-
-def _elements(parameter: torch.nn.Parameter) -> int:
-    return parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()
-
-
 class TorchTitanEngine(Engine):
     chunks: tuple[Chunk, ...]
 
@@ -159,7 +117,7 @@ class TorchTitanEngine(Engine):
         torch.autograd.set_multithreading_enabled(False)
         self._trainer = Trainer(trainer_config(training))
         self.chunks = tuple(self._trainer.model_parts)
-        self._shards = [_Shards(chunk, world.tensor_ranks.rank) for chunk in self.chunks]
+        self._shards = [ShardCounts(chunk, "layers.", world.tensor_ranks.rank) for chunk in self.chunks]
         self._schedules: dict[int, Any] = {}
         if self._trainer.parallel_dims.pp_enabled:
             self._schedules[training.layout.grad_accum_steps] = self._trainer.pp_schedule

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 
 import torch
-from torch.distributed.tensor import DTensor, Replicate
 
 from search_spaces.model_shape import ModelShape
+from trials.train.engines.sharded_weights import fill
 from trials.train.model.chunk import WEIGHT_STD
 from trials.train.model.initial_weights import WeightSource, rows_by_group
 
@@ -75,17 +75,8 @@ def table(source: WeightSource, name: str, model: ModelShape) -> ParameterInit:
 
 
 def drawn(draw: Callable[[], torch.Tensor]) -> ParameterInit:
-    """Values that each rank draws whole; it keeps its shard, and nothing is sent."""
-
-    def fill(parameter: torch.Tensor) -> None:
-        full = draw().to(parameter.dtype)
-        if isinstance(parameter, DTensor):
-            mesh = parameter.device_mesh
-            full = DTensor.from_local(full, mesh, [Replicate()] * mesh.ndim, run_check=False)
-        with torch.no_grad():
-            parameter.copy_(full)
-
-    return {"weight": fill}
+    """Values that each rank draws whole; it keeps its shard."""
+    return {"weight": lambda parameter: fill(parameter, draw())}
 
 
 def _interleaved(rows: torch.Tensor, head_size: int) -> torch.Tensor:

@@ -1,0 +1,162 @@
+"""Engine accelerate: transformers' model, sharded and stepped by Hugging Face accelerate.
+
+Written for accelerate 1.15 and transformers 5.23. The step is that of accelerate's guide to gradient accumulation
+(`Accelerator.accumulate`): gradients of a step's micro-batches are summed on each rank and reduced after the last.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from accelerate import Accelerator, ParallelismConfig
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.utils import FullyShardedDataParallelPlugin, GradientAccumulationPlugin, TorchDynamoPlugin
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from search_spaces.layouts.layout import Layout
+from trials.train.data import Batch
+from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
+from trials.train.engines.optimizer import build_adamw
+from trials.train.engines.sharded_weights import ShardCounts
+from trials.train.engines.transformers_model import build_model, set_weights
+from trials.train.parallel.process_groups import World
+
+LAYERS = {"rotary": "model.layers.", "learned": "transformer.h."}
+"""Beginning of the names of the layers' parameters."""
+
+
+class AccelerateEngine(Engine):
+    chunks: tuple[Any]
+
+    def __init__(self, training: TrainingConfig, world: World):
+        self._training = training
+        layout = training.layout
+        self._accelerator = _accelerator(layout, training.device.type == "cpu")
+        model = build_model(training.model, layout.attention_kernel)
+        if layout.activation_checkpointing == "full" and not _is_sharded(layout):
+            # FSDP's own recomputation is in its plugin; DDP has none.
+            model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+        optimizer = build_adamw(model.parameters(), training.optimizer)
+        self._model, self._optimizer = self._accelerator.prepare(model, optimizer)
+        inner = self._accelerator.unwrap_model(self._model, keep_fp32_wrapper=False)
+        set_weights(inner, training.model, training.weights)
+        self._shards = ShardCounts(inner, LAYERS[training.model.position_embedding])
+        _count_passes(inner)
+        self.chunks = (inner,)
+
+    def train_step(self, batch: Batch) -> StepResult:
+        accelerator, size = self._accelerator, self._training.layout.micro_batch_size
+        pairs = list(zip(batch.ids.split(size), batch.targets.split(size), strict=True))
+        accelerator.step, accelerator.gradient_accumulation_steps = 0, len(pairs)
+        total, norm = torch.zeros((), device=batch.ids.device), None
+        for ids, targets in pairs:
+            with accelerator.accumulate(self._model):
+                loss = self._loss(ids, targets)
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    norm = self._clip()
+                self._optimizer.step()
+                self._optimizer.zero_grad()
+            total += loss.detach()
+        assert norm is not None
+        return StepResult(total / len(pairs), norm)
+
+    def counts(self) -> EngineCounts:
+        (chunk,) = self.chunks
+        return EngineCounts(self._shards.held, self._shards.at_rest, chunk.micro_batches, chunk.samples)
+
+    def group_sizes(self) -> GroupSizes:
+        return GroupSizes(1, 1, _data_ranks(self._model))
+
+    def _loss(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean cross entropy (a scalar, fp32). Taken outside of the model, whose outputs FSDP casts to `precision`."""
+        logits = self._model(input_ids=ids).logits
+        return nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+    def _clip(self) -> torch.Tensor:
+        """Clip the gradients; returns their norm before."""
+        norm = self._accelerator.clip_grad_norm_(self._model.parameters(), self._training.optimizer.max_grad_norm)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def _accelerator(layout: Layout, on_cpu: bool) -> Accelerator:
+    """A new Accelerator for this layout, the only one of the process from now on."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    with _started_as_accelerate_does(layout):
+        return Accelerator(
+            # Without FSDP accelerate has a CPU of its own.
+            cpu=on_cpu and not _is_sharded(layout),
+            mixed_precision="no" if layout.precision == "fp32" else layout.precision,
+            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1, sync_with_dataloader=False),
+            dynamo_plugin=TorchDynamoPlugin(
+                backend="inductor" if layout.torch_compile else "no", use_regional_compilation=True
+            ),
+            fsdp_plugin=fsdp_plugin(layout) if _is_sharded(layout) else None,
+            parallelism_config=parallelism(layout) if _is_sharded(layout) else None,
+        )
+
+
+def fsdp_plugin(layout: Layout) -> FullyShardedDataParallelPlugin:
+    """FSDP2 over layers; ZeRO 3 reshards the weights after the forward pass."""
+    return FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        reshard_after_forward=layout.zero_stage == 3,
+        auto_wrap_policy="transformer_based_wrap",
+        activation_checkpointing=layout.activation_checkpointing == "full",
+        cpu_ram_efficient_loading=False,
+    )
+
+
+def parallelism(layout: Layout) -> ParallelismConfig:
+    replicas = layout.data_parallel_replicas
+    return ParallelismConfig(dp_replicate_size=replicas, dp_shard_size=layout.data_parallel // replicas)
+
+
+@contextmanager
+def _started_as_accelerate_does(layout: Layout) -> Iterator[None]:
+    """Environment in which accelerate finds the ranks as after `accelerate launch`: a single process has no local rank,
+    which would make it a group, and several have the address at which they met."""
+    changed = {"LOCAL_RANK": None} if layout.num_gpus == 1 else {"MASTER_ADDR": os.environ.get("MASTER_ADDR", "met")}
+    before = {name: os.environ.get(name) for name in changed}
+    _set(changed)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+
+
+def _is_sharded(layout: Layout) -> bool:
+    return layout.zero_stage >= 2 and layout.data_parallel > 1
+
+
+def _data_ranks(model: nn.Module) -> int:
+    """Ranks over which gradients are reduced, by the groups of the prepared model."""
+    if isinstance(model, DistributedDataParallel):
+        return model.process_group.size()
+    first = next(model.parameters())
+    return first.device_mesh.size() if isinstance(first, DTensor) else 1
+
+
+def _count_passes(model: Any) -> None:
+    """Have a model count its micro-batches and samples."""
+    model.micro_batches = model.samples = 0
+
+    def count(module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        module.micro_batches += 1
+        module.samples += len(options["input_ids"])
+
+    model.register_forward_pre_hook(count, with_kwargs=True)

@@ -1,0 +1,57 @@
+"""Weights that FSDP2 shards as DTensors, for engines that others wrote: initial values, and counts for the proof."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate
+
+
+def fill(parameter: torch.Tensor, full: torch.Tensor) -> None:
+    """Set a parameter, or this rank's shard of it, from the whole tensor, which every rank has; nothing is sent."""
+    full = full.to(parameter.dtype)
+    if isinstance(parameter, DTensor):
+        mesh = parameter.device_mesh
+        full = DTensor.from_local(full, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    with torch.no_grad():
+        parameter.copy_(full)
+
+
+class ShardCounts:
+    """Elements of a chunk's parameters on this rank, each counted by one tensor-parallel rank: `at_rest`, and `held`
+    between a forward and its backward pass, 0 before the first. `layers` begins the names of the layers' parameters.
+
+    FSDP2 keeps the weights outside of the layers gathered for the backward pass, which begins with them, with ZeRO 3,
+    too (torchtitan/distributed/fsdp.py; accelerate/utils/fsdp_utils.py); they count as whole only where the layers do.
+    """
+
+    def __init__(self, chunk: nn.Module, layers: str, tensor_rank: int = 0):
+        parameters = dict(chunk.named_parameters())
+        self._layers = layers
+        self._names = {name for name, p in parameters.items() if tensor_rank == 0 or _is_tensor_parallel(p)}
+        self._rest = {name: _elements(parameters[name]) for name in self._names}
+        self.at_rest = sum(self._rest.values())
+        self.held = 0
+        self._hook = chunk.register_forward_hook(self._count)
+
+    def _count(self, chunk: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if not getattr(chunk, "is_counting", True):
+            return
+        self._hook.remove()
+        found = {name: _elements(p) for name, p in chunk.named_parameters() if name in self._names}
+        in_layers = [name for name in found if name.startswith(self._layers)]
+        is_resharded = all(found[name] == self._rest[name] for name in in_layers)
+        self.held = self.at_rest if is_resharded else sum(found.values())
+
+
+def _is_tensor_parallel(parameter: nn.Parameter) -> bool:
+    """True for a shard of a parameter, at rest, that tensor-parallel ranks split."""
+    if not isinstance(parameter, DTensor) or "tp" not in (names := parameter.device_mesh.mesh_dim_names or ()):
+        return False
+    return parameter.placements[names.index("tp")].is_shard()
+
+
+def _elements(parameter: nn.Parameter) -> int:
+    return parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()

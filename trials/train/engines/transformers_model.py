@@ -1,0 +1,167 @@
+"""transformers' causal language model of a search's shape: GPT-2's or Llama's, without dropout.
+
+Written for transformers 5.23: models/gpt2/modeling_gpt2.py and models/llama/modeling_llama.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers.modeling_utils import PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from search_spaces.model_shape import ModelShape
+from trials.train.engines.sharded_weights import fill
+from trials.train.model.chunk import NORM_EPSILON, ROTARY_BASE, WEIGHT_STD
+from trials.train.model.initial_weights import WeightSource
+
+ATTENTION = {"math": "eager", "flash": "sdpa"}
+"""Names of transformers' attention implementations; `sdpa` is torch's scaled_dot_product_attention."""
+
+
+def build_model(model: ModelShape, attention_kernel: str) -> PreTrainedModel:
+    """The model in host memory, its weights allocated and not written: what is then sharded takes no memory whole."""
+    is_llama = model.position_embedding == "rotary"
+    with torch.device("meta"):
+        built = (
+            LlamaForCausalLM(_llama_config(model, attention_kernel))
+            if is_llama
+            else GPT2LMHeadModel(_gpt2_config(model, attention_kernel))
+        )
+    built.to_empty(device="cpu")
+    built.tie_weights()
+    if is_llama:  # its buffers were not written either
+        built.model.rotary_emb = LlamaRotaryEmbedding(built.config)
+    return built.train()
+
+
+def _common(model: ModelShape, attention_kernel: str) -> dict[str, Any]:
+    return {
+        "vocab_size": model.vocab_size,
+        "tie_word_embeddings": model.tied_embeddings,
+        "use_cache": False,
+        "attn_implementation": ATTENTION[attention_kernel],
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def _llama_config(model: ModelShape, attention_kernel: str) -> LlamaConfig:
+    return LlamaConfig(
+        hidden_size=model.hidden_size,
+        intermediate_size=model.ffn_hidden_size,
+        num_hidden_layers=model.num_layers,
+        num_attention_heads=model.num_attention_heads,
+        num_key_value_heads=model.num_key_value_heads,
+        max_position_embeddings=model.seq_length,
+        rms_norm_eps=NORM_EPSILON,
+        rope_parameters={"rope_type": "default", "rope_theta": ROTARY_BASE},
+        **_common(model, attention_kernel),
+    )
+
+
+def _gpt2_config(model: ModelShape, attention_kernel: str) -> GPT2Config:
+    return GPT2Config(
+        n_embd=model.hidden_size,
+        n_inner=model.ffn_hidden_size,
+        n_layer=model.num_layers,
+        n_head=model.num_attention_heads,
+        n_positions=model.seq_length,
+        layer_norm_epsilon=NORM_EPSILON,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        **_common(model, attention_kernel),
+    )
+
+
+Draw = Callable[[], torch.Tensor]
+
+
+@torch.no_grad()
+def set_weights(module: nn.Module, model: ModelShape, source: WeightSource) -> None:
+    """Set the initial weights of every other engine, whole or a shard of them: biases 0, gains of norms 1, matrices
+    drawn. KeyError for an unknown matrix."""
+    draws = dict(_draws(model, source))
+    for name, parameter in module.named_parameters():
+        if parameter.ndim == 1:
+            parameter.fill_(0.0 if name.endswith(".bias") else 1.0)
+        else:
+            fill(parameter, draws[_plain(name)]())
+
+
+def _plain(name: str) -> str:
+    """A parameter's name without those of the wrappers around checkpointed and compiled layers."""
+    return name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", "")
+
+
+def _draws(model: ModelShape, source: WeightSource) -> Iterator[tuple[str, Draw]]:
+    """Values of each matrix by the parameter's name."""
+    table = (model.vocab_size, model.hidden_size)
+    positions = (model.seq_length, model.hidden_size)
+    is_llama = model.position_embedding == "rotary"
+    tokens = "model.embed_tokens" if is_llama else "transformer.wte"
+    yield f"{tokens}.weight", lambda: source.normal("tokens", table, WEIGHT_STD)
+    yield "transformer.wpe.weight", lambda: source.normal("positions", positions, WEIGHT_STD)
+    yield "lm_head.weight", lambda: source.normal("head", table, WEIGHT_STD)
+    of_layer = _llama_layer if is_llama else _gpt2_layer
+    for layer in range(model.num_layers):
+        yield from of_layer(layer, _LayerMatrices(model, source, layer))
+
+
+def _llama_layer(layer: int, matrices: _LayerMatrices) -> Iterator[tuple[str, Draw]]:
+    prefix = f"model.layers.{layer}"
+    for index, name in enumerate(("q_proj", "k_proj", "v_proj")):
+        yield f"{prefix}.self_attn.{name}.weight", lambda part=index: matrices.query_key_value()[part]
+    for index, name in enumerate(("gate_proj", "up_proj")):
+        yield f"{prefix}.mlp.{name}.weight", lambda part=index: matrices.mlp_in().chunk(2)[part]
+    yield f"{prefix}.self_attn.o_proj.weight", matrices.attention_out
+    yield f"{prefix}.mlp.down_proj.weight", matrices.mlp_out
+
+
+def _gpt2_layer(layer: int, matrices: _LayerMatrices) -> Iterator[tuple[str, Draw]]:
+    """GPT-2's matrices are (in, out), the transpose of a linear layer's."""
+    prefix = f"transformer.h.{layer}"
+    yield f"{prefix}.attn.c_attn.weight", lambda: torch.cat(matrices.query_key_value()).T
+    yield f"{prefix}.attn.c_proj.weight", lambda: matrices.attention_out().T
+    yield f"{prefix}.mlp.c_fc.weight", lambda: matrices.mlp_in().T
+    yield f"{prefix}.mlp.c_proj.weight", lambda: matrices.mlp_out().T
+
+
+class _LayerMatrices:
+    """Matrices of a layer, each (out, in)."""
+
+    def __init__(self, model: ModelShape, source: WeightSource, layer: int):
+        self._model = model
+        self._source = source
+        self._layer = layer
+
+    def query_key_value(self) -> tuple[torch.Tensor, ...]:
+        """(H, H), and twice (KV, H)."""
+        hidden, kv = self._model.hidden_size, self._model.num_key_value_heads * self._model.head_size
+        return self._draw("qkv", hidden + 2 * kv, hidden, WEIGHT_STD).split([hidden, kv, kv])
+
+    def attention_out(self) -> torch.Tensor:
+        """(H, H)."""
+        return self._draw("attention_out", self._model.hidden_size, self._model.hidden_size, self._residual_std)
+
+    def mlp_in(self) -> torch.Tensor:
+        """(F, H), with a gate (2 F, H)."""
+        parts = 2 if self._model.gated_mlp else 1
+        return self._draw("mlp_in", parts * self._model.ffn_hidden_size, self._model.hidden_size, WEIGHT_STD)
+
+    def mlp_out(self) -> torch.Tensor:
+        """(H, F)."""
+        return self._draw("mlp_out", self._model.hidden_size, self._model.ffn_hidden_size, self._residual_std)
+
+    @property
+    def _residual_std(self) -> float:
+        return WEIGHT_STD / math.sqrt(2 * self._model.num_layers)
+
+    def _draw(self, name: str, rows: int, columns: int, std: float) -> torch.Tensor:
+        return self._source.normal(f"{self._layer}.{name}", (rows, columns), std)
