@@ -19,6 +19,17 @@ class LayerSplit(Enum):
     GREEDY = auto()
 
 
+class GradientSums(Enum):
+    """Gradients of a step's micro-batches with ZeRO 2 and 3, as each rank adds them up."""
+
+    SHARDED = auto()
+    """Its own share, reduced after every micro-batch."""
+    WHOLE_IN_PIPELINES = auto()
+    """All of them in a pipeline, reduced once a step (torch.distributed.pipelining with FSDP2); else its share."""
+    WHOLE = auto()
+    """All of them, reduced once a step."""
+
+
 @dataclass(frozen=True)
 class ParameterBytes:
     """Bytes per parameter of a rank. ZeRO 1 shards the optimizer, 2 the gradients too, 3 everything.
@@ -58,6 +69,7 @@ class EngineProfile:
     splits_p2p: bool = False
     always_overlaps_reductions: bool = False
     reduces_every_micro_batch: bool = False
+    gradient_sums: GradientSums = GradientSums.SHARDED
     layer_split: LayerSplit = LayerSplit.BALANCED
 
 
@@ -80,12 +92,12 @@ ACCELERATE = "accelerate"
 TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     PARLAY: {
         # FSDP2 with 16-bit gradients beside fp32 weights, or DDP under autocast, with fp32 gradients: the larger one.
-        # A step's gradients are summed whole on each rank (accelerate/accelerator.py, no_sync).
         ACCELERATE: EngineProfile(
             ParameterBytes(2, 4, 12),
             keeps_unrotated=True,
             always_overlaps_reductions=True,
             reduced_gradient_bytes=2,
+            gradient_sums=GradientSums.WHOLE,  # accelerate/accelerator.py, no_sync
             emulated_on_cpu=True,
         ),
         # FSDP2 at every stage, over one rank without ZeRO: fp32 weights, and a 16-bit copy of those in use.
@@ -94,6 +106,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             keeps_unrotated=True,
             always_overlaps_reductions=True,
             reduces_every_micro_batch=True,
+            gradient_sums=GradientSums.WHOLE_IN_PIPELINES,
             emulated_on_cpu=True,
         ),
         # Megatron-LM's bytes below. Parlay trains without dropout, so no masks are kept. Without Transformer Engine and
@@ -112,7 +125,12 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             ParameterBytes(2, 6, 12, 4), keeps_unrotated=True, has_blocking_p2p=True, emulated_on_cpu=False
         ),
         # 16-bit weights, fp32 gradients, fp32 master and two moments.
-        "torch": EngineProfile(ParameterBytes(2, 4, 12), keeps_unrotated=True, emulated_on_cpu=False),
+        "torch": EngineProfile(
+            ParameterBytes(2, 4, 12),
+            keeps_unrotated=True,
+            gradient_sums=GradientSums.WHOLE_IN_PIPELINES,
+            emulated_on_cpu=False,
+        ),
     },
     # docs/user-guide/features/dist_optimizer.md: 18 bytes, or 6 + 12/d with the distributed optimizer.
     "megatron-lm": {

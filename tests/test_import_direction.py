@@ -49,6 +49,8 @@ ONE_DOOR = {
         "trials/train/engines/torchtitan_config.py",
         "trials/train/cpu_device/torchtitan.py",
     },
+    "accelerate": {"trials/train/engines/accelerate_engine.py", "trials/train/cpu_device/accelerate.py"},
+    "transformers": {"trials/train/engines/transformers_model.py"},
 }
 ORCHESTRATOR = (
     ("common",),
@@ -63,7 +65,7 @@ ORCHESTRATOR = (
 )
 """Lowest first; a module imports its own level and those below. A package stands for all that is in it."""
 
-TRAINER_ONLY = {"torch", "deepspeed", "megatron", "torchtitan"}
+TRAINER_ONLY = {"torch", "deepspeed", "megatron", "torchtitan", "accelerate", "transformers"}
 LIGHT = tuple(
     str(path.relative_to(ROOT)) for path in compute_side_files(ROOT) if "trials/train/" not in path.as_posix()
 )

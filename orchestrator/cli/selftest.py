@@ -101,7 +101,7 @@ def _verdict(report: SelftestReport, cluster: Cluster) -> str:
     found = report.found
     lines = [row(result) for result in report.failed]
     known = found.fingerprint
-    packages = ("torch", "deepspeed", "megatron_core", "torchtitan", "cuda")
+    packages = ("torch", "deepspeed", "megatron_core", "torchtitan", "accelerate", "transformers", "cuda")
     versions = ", ".join(f"{name} {known[name]}" for name in packages if name in known)
     lines.append(
         f"on {format_cluster(cluster)} ({known.get('device', 'unknown device')}; {versions or 'versions unknown'})"

@@ -65,8 +65,8 @@ def selftest_cluster(cluster: Cluster) -> Cluster:
 
 
 def cases_for(cluster: Cluster, names: Sequence[str] = (), engines: Sequence[str] = ()) -> list[Case]:
-    """Return the cases that fit, or those with the given names: of torch and DeepSpeed, and of megatron-core and
-    torchtitan where the search's `engines` name them. Raises InputError for an unknown name."""
+    """Return the cases that fit, or those with the given names: of torch and DeepSpeed, and of other engines
+    where the search's `engines` name them. Raises InputError for an unknown name."""
     name, ranks = cluster.accelerator.name, cluster.num_gpus
     # On a CPU each compiled case takes minutes and needs a C++ compiler.
     compiled = [] if name == "cpu" else [c for c in compiled_cases(name) if c.layout.num_gpus <= ranks]

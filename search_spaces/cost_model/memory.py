@@ -15,7 +15,7 @@ import numpy as np
 
 from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.cost_model.stage_table import StageTable
-from search_spaces.engines import ENGINE_PROFILES, ENGINES, EngineProfile
+from search_spaces.engines import ENGINE_PROFILES, ENGINES, EngineProfile, GradientSums
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 
@@ -82,7 +82,9 @@ def _state(layouts: LayoutTable, parameters: np.ndarray) -> dict[str, np.ndarray
     for name, stage in sharded_from_zero_stage.items():
         held = _by_engine(layouts, name) + (_fp32_sums(layouts) if name == "gradients" else 0)
         per_parameter = held * (is_here if stage == 1 else 1)
-        state[name] = parameters * _column(per_parameter / np.where(zero >= stage, shards, 1))
+        share = per_parameter / np.where(zero >= stage, shards, 1)
+        whole = _whole_sums(layouts) if name == "gradients" else 0
+        state[name] = parameters * _column(share + whole)
     return state
 
 
@@ -175,6 +177,20 @@ def _fp32_sums(layouts: LayoutTable) -> np.ndarray:
     """Bytes per parameter of fp32 sums in addition to 16-bit gradients."""
     sums = engine_column(layouts, lambda engine: engine.sums_bf16_in_fp32)
     return 4 * (layouts.equals("precision", "bf16") & (layouts["zero_stage"] > 0) & sums.astype(bool))
+
+
+def _whole_sums(layouts: LayoutTable) -> np.ndarray:
+    """Bytes per parameter of the unsharded gradients that a rank adds up in addition to its share."""
+    reduced = engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
+    return sums_whole_gradients(layouts) * np.where(layouts.equals("precision", "fp32"), 4, reduced)
+
+
+def sums_whole_gradients(layouts: LayoutTable) -> np.ndarray:
+    """True where ranks that shard gradients (ZeRO 2, 3) add up those of a step unsharded and reduce them once."""
+    always = engine_column(layouts, lambda engine: engine.gradient_sums is GradientSums.WHOLE)
+    in_pipelines = engine_column(layouts, lambda engine: engine.gradient_sums is GradientSums.WHOLE_IN_PIPELINES)
+    several = (layouts["grad_accum_steps"] > 1) & (layouts["zero_stage"] >= 2) & (layouts["data_parallel"] > 1)
+    return several & (always | (in_pipelines & (layouts["pipeline_parallel"] > 1)))
 
 
 def engine_column(layouts: LayoutTable, value_of: Callable[[EngineProfile], float]) -> np.ndarray:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from search_spaces.cost_model.memory import LayerActivations, element_bytes, engine_column
+from search_spaces.cost_model.memory import LayerActivations, element_bytes, engine_column, sums_whole_gradients
 from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.hardware.cluster import Accelerator, Cluster, MeasuredSpeed
@@ -308,7 +308,8 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     of a node's: nothing else explains the steps of 175B and 530B on 384 to 2240 GPUs (arXiv 2104.04473, table 2).
     """
     count, stride = layouts.shards, layouts.per_mesh(RankMesh.stride, "dp")
-    width = 2 * element_bytes(layouts) + engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
+    gradients = engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
+    width = 2 * element_bytes(layouts) + np.where(sums_whole_gradients(layouts), 0, gradients)
     pair = 1e9 * machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
     )
@@ -374,22 +375,26 @@ def _between_data_ranks(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Volume and latency of the gradient reductions and weight gathers over the data-parallel ranks.
 
-    ZeRO 2 reduces after each micro-batch, except in a pipeline. ZeRO 3's traffic within a replica is in
-    `_sharded_seconds`. Replicas then add up their shards of the gradients.
+    ZeRO 2 reduces after each micro-batch, except in a pipeline and where ranks add up whole gradients. ZeRO 3's traffic
+    of a micro-batch is in `_sharded_seconds`. Replicas then add up their shards of the gradients.
     """
     count, zero, steps = layouts.shards, layouts["zero_stage"], layouts["grad_accum_steps"]
     stride = layouts.per_mesh(RankMesh.stride, "dp")
     repeats = (zero >= 2) | engine_column(layouts, lambda engine: engine.reduces_every_micro_batch)
-    reductions = np.where(repeats & (layouts["pipeline_parallel"] == 1), steps, 1)
+    whole = sums_whole_gradients(layouts)
+    reductions = np.where(repeats & (layouts["pipeline_parallel"] == 1) & ~whole, steps, 1)
     gradients = reductions * parameters * engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
-    sent = (1 + (zero == 0)) * gradients + (zero >= 1) * parameters * element_bytes(layouts)
+    gathered = (zero >= 1) & (zero < 3)
+    sent = (1 + (zero == 0)) * gradients + gathered * parameters * element_bytes(layouts)
     overlaps = (
         (layouts["overlap_comm"] > 0)
         | (zero >= 2)
         | engine_column(layouts, lambda engine: engine.always_overlaps_reductions)
     )
     exposed = np.where(overlaps, OVERLAPPED, 1)
-    volume = (zero < 3) * exposed * sent * (count - 1) / count / machine.bus_bytes_per_s(count, stride, zero >= 1)
+    volume = (
+        ((zero < 3) | whole) * exposed * sent * (count - 1) / count / machine.bus_bytes_per_s(count, stride, zero >= 1)
+    )
     collectives = np.where(zero == 3, 3 * steps * model.num_layers, 1 + (zero > 0))
     latency = np.where(count > 1, collectives * machine.latency_s(count, stride), 0)
     replicas, apart = layouts["data_parallel_replicas"], stride * count

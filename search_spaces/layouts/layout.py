@@ -146,7 +146,7 @@ class Layout:
         "torch",
         key="",
         label="engine",
-        description="Engine: torch, deepspeed, megatron-core, torchtitan or accelerate with Parlay's trainer, else trainer.kind.",
+        description=f"Engine: {', '.join(reversed(OWN_ENGINES))} with Parlay's trainer, else trainer.kind.",
         words=ENGINES,
         default_text="torch, or trainer.kind",
     )

@@ -232,6 +232,50 @@ def test_torchtitan_builds_llama_like_models_alone_and_ties_no_tables_in_a_pipel
     assert broken_in_torchtitan(tied, pipeline_parallel=1) == []
 
 
+ACCELERATED = {"engine": "accelerate", "pipeline_parallel": 1, "data_parallel": 4, "zero_stage": 3}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"zero_stage": 0},
+        {"zero_stage": 2, "precision": "bf16", "attention_kernel": "flash"},
+        {"data_parallel_replicas": 2},
+        {"activation_checkpointing": "full", "torch_compile": True},
+    ],
+)
+@pytest.mark.parametrize("shape", [{}, LLAMA])
+def test_accelerate_runs_gpt2_and_llama_over_data_parallel_ranks(fields, shape):
+    assert broken(replace(MODEL, **shape), **ACCELERATED | fields) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        ({"tensor_parallel": 2}, "tensor_parallel"),
+        ({"pipeline_parallel": 2}, "pipeline_parallel"),
+        ({"zero_stage": 1}, "zero_stage"),
+        ({"offload": "optimizer"}, "offload"),
+        ({"activation_checkpointing": "selective"}, "activation_checkpointing"),
+        ({"activation_checkpointing": "full", "recompute_layers": 1}, "recompute_layers"),
+        ({"precision": "fp16"}, "precision"),
+        ({"attention_kernel": "flex"}, "attention_kernel"),
+        ({"data_parallel_replicas": 4}, "data_parallel_replicas"),
+        ({"overlap_comm": True}, "overlap_comm"),
+        ({"bucket_mib": 25}, "bucket_mib"),
+    ],
+)
+def test_what_accelerate_does_not_run_is_refused_by_name(fields, rule):
+    assert broken(**ACCELERATED | fields) == [f"accelerate.{rule}"]
+
+
+def test_accelerate_builds_models_that_transformers_has():
+    mixed = replace(MODEL, position_embedding="rotary")
+    assert broken(mixed, **ACCELERATED) == ["accelerate.model"]
+    assert broken(replace(MODEL, num_key_value_heads=2), **ACCELERATED) == ["accelerate.kv_heads"]
+
+
 @pytest.mark.parametrize("field", [{"pipeline_schedule": "zbv", **V_SCHEDULE}, {**FSDP, "data_parallel_replicas": 2}])
 def test_v_schedules_and_replicas_are_torchtitan_s_own(field):
     [code] = broken(**field)

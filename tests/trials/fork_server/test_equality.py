@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from orchestrator.launchers.local.rank_groups import program_environment
-from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from tests.sources import ROOT
-from tests.trials.train.parity import needs_megatron, needs_torchtitan
+from tests.trials.train.parity import needs_accelerate, needs_megatron, needs_torchtitan
 from trials.fork_server.equality import SAFE_PREFIXES, SAFE_VARIABLES, is_safe
 from trials.trainers.base import PRELOADS
 
@@ -44,7 +44,7 @@ def test_a_variable_is_safe_for_a_reason() -> None:
     )
 
 
-NEEDS = {MEGATRON_CORE: needs_megatron, TORCHTITAN: needs_torchtitan}
+NEEDS = {ACCELERATE: needs_accelerate, MEGATRON_CORE: needs_megatron, TORCHTITAN: needs_torchtitan}
 
 
 @pytest.mark.processes

@@ -10,7 +10,7 @@ import pytest
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.fork_server.losses import Trials, few_cases
-from tests.trials.train.parity import needs_megatron, needs_torchtitan
+from tests.trials.train.parity import needs_accelerate, needs_megatron, needs_torchtitan
 from tests.trials.train.trial_processes import MODEL
 from trials.diagnostics.selftest import Case
 
@@ -25,6 +25,7 @@ OF_TORCHTITAN = Case(
     LLAMA,
     Layout(data_parallel=2, zero_stage=3, engine="torchtitan", attention_kernel="flex"),
 )
+OF_ACCELERATE = Case("zero3-accelerate", "gpt2", MODEL, Layout(data_parallel=2, zero_stage=3, engine="accelerate"))
 OF_DEEPSPEED = Case("zero1-deepspeed", "gpt2", MODEL, Layout(data_parallel=2, zero_stage=1, engine="deepspeed"))
 
 
@@ -42,6 +43,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
         OF_DEEPSPEED,
         pytest.param(OF_MEGATRON, marks=needs_megatron),
         pytest.param(OF_TORCHTITAN, marks=needs_torchtitan),
+        pytest.param(OF_ACCELERATE, marks=needs_accelerate),
     ],
     ids=lambda case: case.name,
 )

@@ -19,6 +19,9 @@ needs_megatron = pytest.mark.skipif(
 needs_torchtitan = pytest.mark.skipif(
     find_spec("torchtitan") is None, reason="torchtitan is not installed: the extra `trainers`"
 )
+needs_accelerate = pytest.mark.skipif(
+    find_spec("accelerate") is None, reason="accelerate is not installed: the extra `trainers`"
+)
 
 
 class Parity:

@@ -63,7 +63,7 @@ class WarmRanks:
 
     def __init__(self, engine: str = "") -> None:
         """Ranks of torch and DeepSpeed, or of one engine of `OF_ENGINE`."""
-        on_cpu = {"TORCHDYNAMO_DISABLE": "1"} if engine in OF_ENGINE else {}
+        on_cpu = {"TORCHDYNAMO_DISABLE": "1"} if engine in (MEGATRON_CORE, TORCHTITAN) else {}
         self._server = subprocess.Popen(
             [sys.executable, "-m", "tests.trials.train.ranks", engine],
             stdin=subprocess.PIPE,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, ParallelismConfig
-from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import FullyShardedDataParallelPlugin, GradientAccumulationPlugin, TorchDynamoPlugin
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -41,7 +41,7 @@ class AccelerateEngine(Engine):
         model = build_model(training.model, layout.attention_kernel)
         if layout.activation_checkpointing == "full" and not _is_sharded(layout):
             # FSDP's own recomputation is in its plugin; DDP has none.
-            model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+            model.activation_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
         optimizer = build_adamw(model.parameters(), training.optimizer)
         self._model, self._optimizer = self._accelerator.prepare(model, optimizer)
         inner = self._accelerator.unwrap_model(self._model, keep_fp32_wrapper=False)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -26,18 +27,22 @@ ATTENTION = {"math": "eager", "flash": "sdpa"}
 
 def build_model(model: ModelShape, attention_kernel: str) -> PreTrainedModel:
     """The model in host memory, its weights allocated and not written: what is then sharded takes no memory whole."""
-    is_llama = model.position_embedding == "rotary"
+    built: PreTrainedModel
+    if model.position_embedding == "learned":
+        built = _unwritten(GPT2LMHeadModel, _gpt2_config(model, attention_kernel))
+    else:
+        config = _llama_config(model, attention_kernel)
+        built = _unwritten(LlamaForCausalLM, config)
+        built.model.rotary_emb = LlamaRotaryEmbedding(config)  # its buffers were not written either
+    return built.train()
+
+
+def _unwritten(kind: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
     with torch.device("meta"):
-        built = (
-            LlamaForCausalLM(_llama_config(model, attention_kernel))
-            if is_llama
-            else GPT2LMHeadModel(_gpt2_config(model, attention_kernel))
-        )
+        built = kind(config)
     built.to_empty(device="cpu")
     built.tie_weights()
-    if is_llama:  # its buffers were not written either
-        built.model.rotary_emb = LlamaRotaryEmbedding(built.config)
-    return built.train()
+    return built
 
 
 def _common(model: ModelShape, attention_kernel: str) -> dict[str, Any]:
@@ -117,9 +122,9 @@ def _draws(model: ModelShape, source: WeightSource) -> Iterator[tuple[str, Draw]
 def _llama_layer(layer: int, matrices: _LayerMatrices) -> Iterator[tuple[str, Draw]]:
     prefix = f"model.layers.{layer}"
     for index, name in enumerate(("q_proj", "k_proj", "v_proj")):
-        yield f"{prefix}.self_attn.{name}.weight", lambda part=index: matrices.query_key_value()[part]
+        yield f"{prefix}.self_attn.{name}.weight", partial(matrices.query_key_value, index)
     for index, name in enumerate(("gate_proj", "up_proj")):
-        yield f"{prefix}.mlp.{name}.weight", lambda part=index: matrices.mlp_in().chunk(2)[part]
+        yield f"{prefix}.mlp.{name}.weight", partial(matrices.mlp_in_part, index)
     yield f"{prefix}.self_attn.o_proj.weight", matrices.attention_out
     yield f"{prefix}.mlp.down_proj.weight", matrices.mlp_out
 
@@ -127,7 +132,7 @@ def _llama_layer(layer: int, matrices: _LayerMatrices) -> Iterator[tuple[str, Dr
 def _gpt2_layer(layer: int, matrices: _LayerMatrices) -> Iterator[tuple[str, Draw]]:
     """GPT-2's matrices are (in, out), the transpose of a linear layer's."""
     prefix = f"transformer.h.{layer}"
-    yield f"{prefix}.attn.c_attn.weight", lambda: torch.cat(matrices.query_key_value()).T
+    yield f"{prefix}.attn.c_attn.weight", lambda: matrices.whole_qkv().T
     yield f"{prefix}.attn.c_proj.weight", lambda: matrices.attention_out().T
     yield f"{prefix}.mlp.c_fc.weight", lambda: matrices.mlp_in().T
     yield f"{prefix}.mlp.c_proj.weight", lambda: matrices.mlp_out().T
@@ -141,10 +146,13 @@ class _LayerMatrices:
         self._source = source
         self._layer = layer
 
-    def query_key_value(self) -> tuple[torch.Tensor, ...]:
-        """(H, H), and twice (KV, H)."""
-        hidden, kv = self._model.hidden_size, self._model.num_key_value_heads * self._model.head_size
-        return self._draw("qkv", hidden + 2 * kv, hidden, WEIGHT_STD).split([hidden, kv, kv])
+    def whole_qkv(self) -> torch.Tensor:
+        """(H + 2 KV, H)."""
+        return self._draw("qkv", self._model.hidden_size + 2 * self._kv, self._model.hidden_size, WEIGHT_STD)
+
+    def query_key_value(self, part: int) -> torch.Tensor:
+        """Queries (H, H), keys or values (KV, H)."""
+        return self.whole_qkv().split([self._model.hidden_size, self._kv, self._kv])[part]
 
     def attention_out(self) -> torch.Tensor:
         """(H, H)."""
@@ -155,9 +163,17 @@ class _LayerMatrices:
         parts = 2 if self._model.gated_mlp else 1
         return self._draw("mlp_in", parts * self._model.ffn_hidden_size, self._model.hidden_size, WEIGHT_STD)
 
+    def mlp_in_part(self, part: int) -> torch.Tensor:
+        """Gate or value of a gated MLP, (F, H)."""
+        return self.mlp_in().chunk(2)[part]
+
     def mlp_out(self) -> torch.Tensor:
         """(H, F)."""
         return self._draw("mlp_out", self._model.hidden_size, self._model.ffn_hidden_size, self._residual_std)
+
+    @property
+    def _kv(self) -> int:
+        return self._model.num_key_value_heads * self._model.head_size
 
     @property
     def _residual_std(self) -> float:

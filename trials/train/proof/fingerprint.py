@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
+from search_spaces.engines import MEGATRON_CORE
 from trials.measurement.protocol import slow_ranks
-from trials.ranks.engine_packages import PACKAGED_ENGINES, TRANSFORMER_ENGINE
+from trials.ranks.engine_packages import PACKAGED_ENGINES, TRANSFORMER_ENGINE, packages_of
 from trials.ranks.failures import TrialFailure
 from trials.ranks.software import cpu_name, gpu_driver, package_version, speed_environment
 from trials.train.parallel.device import Device
@@ -55,8 +55,9 @@ def common_software(spec: TrialSpec, device: Device, chunks: Iterable[Any]) -> d
     nothing for other engines. Collective over the world. TrialFailure where they are not the same on all ranks."""
     if spec.layout.engine not in PACKAGED_ENGINES:
         return {}
-    is_megatron = spec.layout.engine == MEGATRON_CORE
-    found = megatron_software(chunks) if is_megatron else {TORCHTITAN: package_version(TORCHTITAN)}
+    engine = spec.layout.engine
+    versions = {package: package_version(package) for package in packages_of(engine)}
+    found = megatron_software(chunks) if engine == MEGATRON_CORE else versions
     by_rank = gather_json(found, device.torch_device)
     if mix := software_mix(by_rank):
         raise TrialFailure(FailureReason.SCRIPT_ERROR, f"the ranks' software differs: {mix}")

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from trials.diagnostics.selftest import (
     CASE_LIMIT_S,
     Case,
@@ -95,7 +95,10 @@ def _import_engines(engines: Set[str]) -> None:
         import trials.train.engines.deepspeed_engine
     if MEGATRON_CORE in engines:
         with suppress(ImportError):
-            import trials.train.engines.megatron_core_engine  # noqa: F401
+            import trials.train.engines.megatron_core_engine
+    if ACCELERATE in engines:
+        with suppress(ImportError):
+            import trials.train.engines.accelerate_engine  # noqa: F401
 
 
 def require_untouched_devices() -> None:

@@ -1,0 +1,37 @@
+"""Programs of the forked ranks that train by accelerate. Arguments and answers are JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.trials.train import rank_programs, torchtitan_programs
+from trials.train.cpu_device import accelerate
+
+
+def train_recording(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Train a case, and count the reductions by the function that calls them. `without` names one whose reductions are
+    left out."""
+    without, places = arguments.get("without"), []
+    forward = DistributedDataParallel.forward
+
+    def counted(self: DistributedDataParallel, *given: Any, **options: Any) -> Any:
+        places.append("reducer")
+        self.require_backward_grad_sync &= without != "reducer"
+        return forward(self, *given, **options)
+
+    DistributedDataParallel.forward = counted  # type: ignore[method-assign]
+    found = torchtitan_programs.train_recording(arguments, folder)
+    return {"trained": found["trained"], "places": [*found["places"], *places]}
+
+
+def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Train a case without the patch of this name; the error where that fails."""
+    accelerate.PATCHES = tuple(patch for patch in accelerate.PATCHES if patch.name != arguments["patch"])
+    try:
+        return {"trained": rank_programs.train_layout(arguments, folder)}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}

@@ -1,0 +1,116 @@
+"""Steps by accelerate compared with a plain GPT, its reductions left out, and its patches on a CPU left out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from search_spaces.engines import ACCELERATE
+from tests.trials.train.accelerate_cases import (
+    COPIES,
+    MUTATIONS,
+    PROGRAMS,
+    REPLICAS,
+    SHARDED,
+    accelerate_case,
+)
+from tests.trials.train.few_cases import few_cases, quick_or_walk
+from tests.trials.train.megatron_cases import trainings
+from tests.trials.train.parity import NO_COMPILER, Parity, needs_accelerate
+from tests.trials.train.ranks import WarmRanks
+from trials.diagnostics.selftest import CPU_TOLERANCES, Case, counting_fault, tolerance_of
+from trials.train.selftest.training import STEPS
+
+pytestmark = [needs_accelerate, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
+
+MOST_CASES = 12
+MUTATION_BOUND = 10 * CPU_TOLERANCES["fp32"]
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[WarmRanks]:
+    with closing(WarmRanks(ACCELERATE)) as warm:
+        yield warm
+
+
+@pytest.fixture(scope="module")
+def parity(ranks: WarmRanks) -> Parity:
+    return Parity(ranks)
+
+
+def test_few_cases_are_at_most_twelve():
+    assert len(few_cases(ACCELERATE)) <= MOST_CASES
+
+
+@pytest.mark.parametrize("given", [quick_or_walk(case) for case in few_cases(ACCELERATE)])
+def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_property):
+    expect_parity(parity, given, record_property)
+
+
+@pytest.mark.walks
+@pytest.mark.skipif(shutil.which("g++") is None, reason=NO_COMPILER)
+def test_ten_compiled_steps_are_those_of_a_plain_gpt(parity, record_property):
+    expect_parity(
+        parity,
+        accelerate_case("compiled-zero3", "llama-tied", torch_compile=True, zero_stage=3, data_parallel=2),
+        record_property,
+    )
+
+
+def expect_parity(parity: Parity, given: Case, record_property) -> None:
+    trained = parity.train(given)
+    difference, tolerance = parity.difference(given, trained), tolerance_of(given, "cpu")
+    record_property("difference", difference.value)
+    assert difference.value <= tolerance, f"{given.name} differs by {difference}, {tolerance:.0e} are tolerated"
+    assert counting_fault(given, trained, STEPS) is None
+
+
+@pytest.mark.parametrize("sharding", [{}, {"zero_stage": 3, "data_parallel": 2}])
+@pytest.mark.parametrize(("recomputation", "passes"), [("none", 8), ("full", 16)])
+def test_recomputed_layers_have_a_second_forward_pass(ranks, sharding, recomputation, passes):
+    """Of attention, since the recomputation stops before the end of the layer, where nothing more is needed."""
+    given = accelerate_case("recomputed", activation_checkpointing=recomputation, **sharding)
+    program = "tests.trials.train.torchtitan_programs:count_forward_passes"
+    found = ranks.run(program, given.layout.num_gpus, {"case": given.to_json()})
+    expected = passes * given.layout.grad_accum_steps
+    assert [rank["LlamaAttention"] for rank in found] == [expected] * given.layout.num_gpus
+
+
+def train_without(ranks: WarmRanks, given: Case, steps: int, without: str | None) -> list[dict]:
+    arguments = {"case": given.to_json(), "steps": steps, "without": without}
+    return ranks.run(f"{PROGRAMS}:train_recording", given.layout.num_gpus, arguments)
+
+
+def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
+    cases = (COPIES, REPLICAS, SHARDED)
+    called = {place for given in cases for rank in train_without(ranks, given, 1, None) for place in rank["places"]}
+    assert called == {place for place, _ in MUTATIONS}
+
+
+@pytest.mark.walks
+@pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{place}-{given.name}" for place, given in MUTATIONS])
+def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given, record_property):
+    difference = parity.difference(given, trainings(train_without(ranks, given, 3, without)))
+    record_property("difference", difference.value)
+    assert difference.value > MUTATION_BOUND, f"without {without}: {difference}"
+
+
+PATCHES = {"device": "integer modulo by zero", "backend": "total_size (2) does not match num_processes (1)"}
+"""The error without each: there are no devices to divide the ranks among, and no ranks."""
+
+
+@pytest.mark.parametrize("patch", PATCHES)
+def test_without_a_patch_a_cpu_cannot_train(ranks, patch):
+    """Fails once accelerate no longer needs it."""
+    arguments = {"case": SHARDED.to_json(), "steps": 1, "patch": patch}
+    answers = ranks.run(f"{PROGRAMS}:train_without_patch", SHARDED.layout.num_gpus, arguments)
+    assert all(PATCHES[patch] in answer.get("error", "trained") for answer in answers), answers
+
+
+def test_every_patch_has_a_test_that_leaves_it_out():
+    from trials.train.cpu_device.accelerate import PATCHES as ALL
+
+    assert {patch.name for patch in ALL} == {*PATCHES}
