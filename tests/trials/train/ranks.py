@@ -135,7 +135,7 @@ def serve() -> None:
     for module in OF_ENGINE.get(engine, IMPORTED_ONCE):
         importlib.import_module(module)
     # megatron-core gathers its parameter groups as pickles, and stages of torchtitan send their shapes so.
-    if engine not in OF_ENGINE:
+    if engine not in (MEGATRON_CORE, TORCHTITAN):
         _refuse_pickles()
     if shutil.which("g++") is not None:
         _ask_what_the_cpu_has()

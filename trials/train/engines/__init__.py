@@ -1,2 +1,2 @@
-"""Engines: one step of a layout by torch, DeepSpeed, megatron-core or torchtitan, with sharding,
-gradients, optimizer and pipeline schedules."""
+"""Engines: one step of a layout by torch, DeepSpeed, megatron-core, torchtitan or accelerate, with
+sharding, gradients, optimizer and pipeline schedules."""
