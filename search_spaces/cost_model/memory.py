@@ -181,8 +181,13 @@ def _fp32_sums(layouts: LayoutTable) -> np.ndarray:
 
 def _whole_sums(layouts: LayoutTable) -> np.ndarray:
     """Bytes per parameter of the unsharded gradients that a rank adds up in addition to its share."""
-    reduced = engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
-    return sums_whole_gradients(layouts) * np.where(layouts.equals("precision", "fp32"), 4, reduced)
+    return sums_whole_gradients(layouts) * reduced_gradient_bytes(layouts)
+
+
+def reduced_gradient_bytes(layouts: LayoutTable) -> np.ndarray:
+    """Bytes of a gradient in a reduction."""
+    half = engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
+    return np.where(layouts.equals("precision", "fp32"), 4, half)
 
 
 def sums_whole_gradients(layouts: LayoutTable) -> np.ndarray:

@@ -15,7 +15,13 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from search_spaces.cost_model.memory import LayerActivations, element_bytes, engine_column, sums_whole_gradients
+from search_spaces.cost_model.memory import (
+    LayerActivations,
+    element_bytes,
+    engine_column,
+    reduced_gradient_bytes,
+    sums_whole_gradients,
+)
 from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.hardware.cluster import Accelerator, Cluster, MeasuredSpeed
@@ -308,8 +314,8 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     of a node's: nothing else explains the steps of 175B and 530B on 384 to 2240 GPUs (arXiv 2104.04473, table 2).
     """
     count, stride = layouts.shards, layouts.per_mesh(RankMesh.stride, "dp")
-    gradients = engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
-    width = 2 * element_bytes(layouts) + np.where(sums_whole_gradients(layouts), 0, gradients)
+    reduced = np.where(sums_whole_gradients(layouts), 0, reduced_gradient_bytes(layouts))
+    width = 2 * element_bytes(layouts) + reduced
     pair = 1e9 * machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
     )
@@ -383,7 +389,7 @@ def _between_data_ranks(
     repeats = (zero >= 2) | engine_column(layouts, lambda engine: engine.reduces_every_micro_batch)
     whole = sums_whole_gradients(layouts)
     reductions = np.where(repeats & (layouts["pipeline_parallel"] == 1) & ~whole, steps, 1)
-    gradients = reductions * parameters * engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
+    gradients = reductions * parameters * reduced_gradient_bytes(layouts)
     gathered = (zero >= 1) & (zero < 3)
     sent = (1 + (zero == 0)) * gradients + gathered * parameters * element_bytes(layouts)
     overlaps = (

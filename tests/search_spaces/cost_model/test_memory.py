@@ -129,6 +129,25 @@ class TestSharing:
         state = (found.weights + found.gradients + found.optimizer) * GIB
         assert state[0, 0] == pytest.approx(SMALL.parameters * bytes_each)
 
+    @pytest.mark.parametrize(
+        ("fields", "bytes_each"),
+        [
+            ({}, 1),
+            ({"pipeline_parallel": 2}, 1 + 4),
+            ({"pipeline_parallel": 2, "grad_accum_steps": 1}, 1),
+            ({"pipeline_parallel": 2, "zero_stage": 1}, 4),
+            ({"engine": "accelerate"}, 1 + 2),
+            ({"engine": "accelerate", "precision": "fp32"}, 1 + 4),
+            ({"engine": "accelerate", "data_parallel": 1}, 4),
+            ({"engine": "megatron-lm"}, 1),
+        ],
+    )
+    def test_gradients_that_a_rank_adds_up_whole_are_beside_its_share(self, fields, bytes_each):
+        layout = replace(DATA4, **{"zero_stage": 3} | fields)
+        found = memory(SMALL, layout.canonical())
+        parameters = StageTable.of_layout(SMALL, layout).parameters
+        assert found.gradients[0, 0] * GIB == pytest.approx(parameters[0, 0] * bytes_each)
+
     def test_what_is_offloaded_is_not_on_the_device(self):
         found = memory(SMALL, replace(DATA4, zero_stage=2, offload="optimizer"))
         assert (found.optimizer == 0).all()

@@ -120,6 +120,18 @@ def test_tensor_ranks_in_a_node_are_faster_than_across_nodes():
     assert seconds(SMALL, inside, a100(2)) < seconds(SMALL, replace(across, grad_accum_steps=32), a100(2))
 
 
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_gradients_added_up_whole_are_reduced_once_a_step(zero_stage):
+    def step_s(engine: str, accumulation: int) -> float:
+        layout = Layout(
+            num_nodes=2, data_parallel=16, zero_stage=zero_stage, engine=engine, grad_accum_steps=accumulation
+        )
+        return seconds(SMALL, layout, a100(2))
+
+    assert step_s("accelerate", 1) == pytest.approx(step_s("torch", 1))
+    assert step_s("accelerate", 8) < step_s("torch", 8)
+
+
 @pytest.mark.parametrize(
     ("ranks", "micro_batch_size", "published_s"),
     [(384, 4, 81.6), (768, 2, 66.7), (1536, 1, 66.7)],
