@@ -49,8 +49,8 @@ class EngineProfile:
     """Memory and time characteristics of an engine. `half` and `full` are for 16 and 32 bits.
 
     With `sums_bf16_in_fp32` and ZeRO it holds an fp32 sum of gradients in addition to those of `half`.
-    `reduced_gradient_bytes` are those of a gradient in a 16-bit training's reductions: 4 where it is summed in fp32. With
-    `has_blocking_p2p` a stage sends and receives one after the other, otherwise in both directions at once.
+    `reduced_gradient_bytes` are those of a gradient in a 16-bit training's reductions: 4 where it is summed in fp32.
+    With `has_blocking_p2p` a stage sends and receives one after the other, otherwise in both directions at once.
     With `reduces_every_micro_batch` gradients are reduced once a micro-batch without ZeRO, too, except in a pipeline.
     `splits_p2p` sends each tensor-parallel rank's share, also without sequence parallelism. An engine that is
     `emulated_on_cpu` is written for GPUs: on a CPU it runs with patches, and its speed there is that of the patches.
