@@ -13,7 +13,14 @@ from orchestrator.launchers.attempt_runner import AttemptRunner
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from trials.attempt_result import LaunchStatus
-from trials.diagnostics.parity_cases import MOST_RANKS, SHAPES, compiled_cases, covering_cases, failing_cases
+from trials.diagnostics.parity_cases import (
+    MOST_RANKS,
+    NATIVE_ENGINES,
+    SHAPES,
+    compiled_cases,
+    covering_cases,
+    failing_cases,
+)
 from trials.diagnostics.selftest import Case, CaseResult, Results, write_cases
 from trials.files.folders import SearchFolder, read_json, write_json
 from trials.ranks.engine_packages import PACKAGED_ENGINES
@@ -69,10 +76,10 @@ def cases_for(cluster: Cluster, names: Sequence[str] = (), engines: Sequence[str
     where the search's `engines` name them. Raises InputError for an unknown name."""
     name, ranks = cluster.accelerator.name, cluster.num_gpus
     # On a CPU each compiled case takes minutes and needs a C++ compiler.
-    compiled = [] if name == "cpu" else [c for c in compiled_cases(name) if c.layout.num_gpus <= ranks]
-    packaged = [
-        case for engine in PACKAGED_ENGINES if engine in engines for case in covering_cases(name, ranks, (engine,))
-    ]
+    packaged_engines = tuple(engine for engine in PACKAGED_ENGINES if engine in engines)
+    packaged = [case for engine in packaged_engines for case in covering_cases(name, ranks, (engine,))]
+    in_question = [] if name == "cpu" else compiled_cases(name, (*NATIVE_ENGINES, *packaged_engines))
+    compiled = [case for case in in_question if case.layout.num_gpus <= ranks]
     every = [*covering_cases(name, ranks), *packaged, *compiled, *failing_cases(ranks)]
     unknown = set(names) - {case.name for case in every}
     if unknown:

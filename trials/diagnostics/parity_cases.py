@@ -169,6 +169,7 @@ COMPILED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "compiled-data-deepspeed": ("gpt2-tied", {"torch_compile": True, "engine": "deepspeed", "zero_stage": 1, **DP2}),
     "compiled-sequence": ("gpt2-tied", {"torch_compile": True, "sequence_parallel": True, **TP2}),
     "compiled-zero3": ("llama-tied", {"torch_compile": True, "zero_stage": 3, **DP2}),
+    "compiled-zero3-accelerate": ("llama-tied", {"torch_compile": True, "engine": "accelerate", "zero_stage": 3, **DP2}),
     "compiled-overlap": (
         "gpt2",
         {"torch_compile": True, "zero_stage": 1, "overlap_comm": True, "bucket_mib": 1, **DP2},
@@ -200,9 +201,9 @@ def _within(most_ranks: int, cases: Iterable[Case]) -> list[Case]:
     return [case for case in cases if case.layout.num_gpus <= most_ranks]
 
 
-def compiled_cases(accelerator: str = "cpu") -> list[Case]:
-    """Cases with torch.compile; on a CPU they need a C++ compiler."""
-    return _valid_named(COMPILED, accelerator)
+def compiled_cases(accelerator: str = "cpu", engines: tuple[str, ...] = NATIVE_ENGINES) -> list[Case]:
+    """Cases of these engines with torch.compile; on a CPU they need a C++ compiler."""
+    return [case for case in _valid_named(COMPILED, accelerator) if case.layout.engine in engines]
 
 
 def failing_cases(most_ranks: int = MOST_RANKS) -> list[Case]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
+from operator import attrgetter
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.trials.train.few_cases import few_cases, quick_or_walk
 from tests.trials.train.megatron_cases import trainings
 from tests.trials.train.parity import NO_COMPILER, Parity, needs_accelerate
 from tests.trials.train.ranks import WarmRanks
+from trials.diagnostics.parity_cases import compiled_cases
 from trials.diagnostics.selftest import CPU_TOLERANCES, Case, counting_fault, tolerance_of
 from trials.train.selftest.training import STEPS
 
@@ -52,12 +54,9 @@ def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_pr
 
 @pytest.mark.walks
 @pytest.mark.skipif(shutil.which("g++") is None, reason=NO_COMPILER)
-def test_ten_compiled_steps_are_those_of_a_plain_gpt(parity, record_property):
-    expect_parity(
-        parity,
-        accelerate_case("compiled-zero3", "llama-tied", torch_compile=True, zero_stage=3, data_parallel=2),
-        record_property,
-    )
+@pytest.mark.parametrize("given", compiled_cases(engines=(ACCELERATE,)), ids=attrgetter("name"))
+def test_so_are_compiled_ones(parity, given, record_property):
+    expect_parity(parity, given, record_property)
 
 
 def expect_parity(parity: Parity, given: Case, record_property) -> None:

@@ -1,0 +1,182 @@
+"""Axes by engine of Parlay's trainer: what was trained, what the rules accept, and what they refuse.
+
+Printed by `python -m tests.engine_table`; with --write README.md and docs/trainers.md are brought up to date.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from enum import IntEnum
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from search_spaces.engines import OWN_ENGINES
+from search_spaces.layouts.axis import Kind
+from search_spaces.layouts.layout import AXES, CHOICES, V_SCHEDULES, Layout
+from search_spaces.rules.check import engine_violations
+from tests.sources import ROOT
+from trials.diagnostics.parity_cases import (
+    NATIVE_ENGINES,
+    SHAPES,
+    VALUES,
+    Case,
+    compiled_cases,
+    covering_cases,
+    full_cases,
+    violated_rules,
+)
+
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "trainers.md"
+ENGINES = tuple(reversed(OWN_ENGINES))
+"""The default first."""
+
+_BEGIN, _END = "<!-- engines -->\n", "<!-- / -->"
+_GPU = "h100-80gb"
+_NO_ROWS = ("num_nodes", "engine", "micro_batch_size", "grad_accum_steps", "data_parallel")
+"""Axes of every engine."""
+
+
+class Status(IntEnum):
+    """What is known of a value with an engine; the more the higher."""
+
+    REFUSED = 0
+    OPTION = 1
+    RUN = 2
+
+    @property
+    def text(self) -> str:
+        return ("", "option", "run")[self]
+
+
+def rows() -> Iterator[tuple[str, Any]]:
+    """Axes with their values: every word, else one that is not the default."""
+    for name, axis in AXES.items():
+        if name in _NO_ROWS:
+            continue
+        values = VALUES.get(name, (False, True))
+        chosen = values if _has_words(name) else [value for value in values if value != axis.default][:1]
+        yield from ((name, value) for value in chosen if value != "none")
+
+
+def _has_words(name: str) -> bool:
+    return AXES[name].kind is Kind.WORD or name == "zero_stage"
+
+
+def status(engine: str, name: str, value: Any) -> Status:
+    """RUN where a parity case on a CPU has the value, OPTION where the engine accepts it in some layout on a GPU."""
+    if any(_has(case, name, value) for case in _trained(engine)):
+        return Status.RUN
+    is_accepted = any(_is_accepted(case) for case in _possible(engine, name, value))
+    return Status.OPTION if is_accepted else Status.REFUSED
+
+
+@cache
+def _trained(engine: str) -> list[Case]:
+    """Cases of docs/parity.md: the full array of the native engines, the covering array of each other."""
+    if engine not in NATIVE_ENGINES:
+        return [*covering_cases(engines=(engine,)), *compiled_cases(engines=(engine,))]
+    return [case for case in [*full_cases(), *compiled_cases()] if case.layout.engine == engine]
+
+
+def _has(case: Case, name: str, value: Any) -> bool:
+    """True if the value is in the layout and has an effect."""
+    layout = case.layout
+    has_effect = {
+        "zero_stage": layout.data_parallel > 1,
+        "recompute_modules": layout.activation_checkpointing == "selective",
+    }
+    return getattr(layout, name) == value and has_effect.get(name, True)
+
+
+def _is_accepted(case: Case) -> bool:
+    return not any(engine_violations(case.layout, case.model)) and not violated_rules(case, _GPU)
+
+
+def _possible(engine: str, name: str, value: Any) -> Iterator[Case]:
+    """Layouts of this engine that have the value."""
+    declared = AXES[name].values_of(engine)
+    if declared is not None and value not in declared:
+        return
+    for model, ranks, precision, kernel, others in product(
+        (SHAPES["gpt2"], SHAPES["llama"]), _ranks(), CHOICES["precision"], CHOICES["attention_kernel"], _COMPANIONS
+    ):
+        fields = ranks | {"precision": precision, "attention_kernel": kernel} | others | {name: value}
+        layout = Layout(engine=engine, micro_batch_size=2, grad_accum_steps=4, **fields).canonical()
+        case = Case("", "", model, layout)
+        if _has(case, name, value):
+            yield case
+
+
+_COMPANIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"sequence_parallel": True, "torch_compile": True},
+    {"overlap_comm": True},
+    {"activation_checkpointing": "full"},
+    {"activation_checkpointing": "selective"},
+)
+"""Values that others need."""
+
+
+def _ranks() -> list[dict[str, Any]]:
+    """Degrees, with ZeRO stages of data-parallel ranks and schedules of a pipeline."""
+    data = [{"data_parallel": ranks, "zero_stage": stage} for ranks in (2, 4) for stage in VALUES["zero_stage"]]
+    schedules = [("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2), *((schedule, 2) for schedule in V_SCHEDULES)]
+    stages = [
+        {"pipeline_parallel": 2, "pipeline_schedule": schedule, "virtual_pipeline_stages": chunks}
+        for schedule, chunks in schedules
+    ]
+    tensor = {"tensor_parallel": 2}
+    return [
+        *data,
+        *stages,
+        tensor,
+        *(one | other for one in data[:4] for other in stages),
+        *(tensor | one for one in data),
+    ]
+
+
+def full_table() -> str:
+    """Status by axis and value, for docs/trainers.md."""
+    lines = [[f"{name}: {value}" if _has_words(name) else name, *_cells(name, [value])] for name, value in rows()]
+    return _table([["axis", *ENGINES], *lines])
+
+
+def short_table() -> str:
+    """Status by axis, the best of its values but the default, for README.md."""
+    values: dict[str, list[Any]] = {}
+    for name, value in rows():
+        if value != AXES[name].default:
+            values.setdefault(name, []).append(value)
+    return _table([["axis", *ENGINES], *([AXES[name].label, *_cells(name, those)] for name, those in values.items())])
+
+
+def _cells(name: str, values: list[Any]) -> list[str]:
+    return [max(status(engine, name, value) for value in values).text for engine in ENGINES]
+
+
+def _table(lines: list[list[str]]) -> str:
+    head, *body = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([head, "|---" * len(lines[0]) + "|", *body]) + "\n"
+
+
+def page_with(page: str, table: str) -> str:
+    """The page with this table between its marks."""
+    return re.sub(f"{_BEGIN}.*?{_END}", lambda _: f"{_BEGIN}{table}{_END}", page, count=1, flags=re.DOTALL)
+
+
+def pages() -> dict[Path, str]:
+    """The text of each page with its table."""
+    made = {README: short_table(), PAGE: full_table()}
+    return {path: page_with(path.read_text(encoding="utf-8"), table) for path, table in made.items()}
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv[1:]:
+        for path, text in pages().items():
+            path.write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(full_table())

@@ -1,0 +1,36 @@
+"""The tables of engines by axis in README.md and docs/trainers.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine_table import Status, page_with, pages, status
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "value", "expected"),
+    [
+        ("torch", "pipeline_schedule", "gpipe", Status.RUN),
+        ("torch", "pipeline_schedule", "zbv", Status.REFUSED),
+        ("torchtitan", "pipeline_schedule", "zbv", Status.RUN),
+        ("torchtitan", "attention_kernel", "flash", Status.OPTION),
+        ("torchtitan", "tensor_parallel_overlap", True, Status.OPTION),
+        ("megatron-core", "zero_stage", 3, Status.REFUSED),
+        ("accelerate", "data_parallel_replicas", 2, Status.RUN),
+        ("accelerate", "tensor_parallel", 2, Status.REFUSED),
+    ],
+)
+def test_a_value_was_run_or_is_by_option_only_or_is_refused(engine, name, value, expected):
+    assert status(engine, name, value) is expected
+
+
+@pytest.mark.slow
+def test_the_pages_say_what_rules_and_cases_say():
+    for path, text in pages().items():
+        assert path.read_text(encoding="utf-8") == text, "python -m tests.engine_table --write"
+
+
+def test_the_table_is_replaced_between_its_marks():
+    assert page_with("a\n\n<!-- engines -->\nold\n<!-- / -->\n\nb\n", "new\n") == (
+        "a\n\n<!-- engines -->\nnew\n<!-- / -->\n\nb\n"
+    )
