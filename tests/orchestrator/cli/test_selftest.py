@@ -17,7 +17,7 @@ from tests.orchestrator.cli.parlay import (
     write_search,
 )
 from tests.orchestrator.slurm_searches import ids_of_jobs
-from tests.trials.train.parity import needs_megatron
+from tests.trials.train.parity import needs_megatron, needs_torchtitan
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
@@ -37,6 +37,12 @@ def results_of(answer: Answer) -> dict[str, bool]:
             "megatron-core-gpt2-tied-dp2-mb1-zero1",
             "megatron_core",
             marks=[needs_megatron, pytest.mark.walks],
+        ),
+        pytest.param(
+            "torchtitan",
+            "torchtitan-llama-dp2-mb2-zero2-flex",
+            "torchtitan",
+            marks=[needs_torchtitan, pytest.mark.walks],
         ),
     ],
 )

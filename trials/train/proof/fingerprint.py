@@ -7,11 +7,12 @@ import platform
 import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
 
-from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
+from search_spaces.engines import MEGATRON_CORE
 from trials.measurement.protocol import slow_ranks
 from trials.ranks.engine_packages import PACKAGED_ENGINES, TRANSFORMER_ENGINE
 from trials.ranks.failures import TrialFailure
@@ -55,9 +56,7 @@ def common_software(spec: TrialSpec, device: Device, chunks: Iterable[Any]) -> d
     nothing for other engines. Collective over the world. TrialFailure where they are not the same on all ranks."""
     if spec.layout.engine not in PACKAGED_ENGINES:
         return {}
-    is_megatron = spec.layout.engine == MEGATRON_CORE
-    found = megatron_software(chunks) if is_megatron else {TORCHTITAN: package_version(TORCHTITAN)}
-    by_rank = gather_json(found, device.torch_device)
+    by_rank = gather_json(engine_software(spec.layout.engine, chunks), device.torch_device)
     if mix := software_mix(by_rank):
         raise TrialFailure(FailureReason.SCRIPT_ERROR, f"the ranks' software differs: {mix}")
     return by_rank[0]
@@ -74,13 +73,18 @@ def _values_with_ranks(values: Sequence[str | None]) -> str:
     return ", ".join(f"{value or 'unknown'} on rank {', '.join(those)}" for value, those in ranks.items())
 
 
+def engine_software(engine: str, chunks: Iterable[Any]) -> dict[str, str | None]:
+    """Versions that an engine of `PACKAGED_ENGINES` runs on. ImportError where it is missing."""
+    return megatron_software(chunks) if engine == MEGATRON_CORE else {engine: package_version(engine)}
+
+
 def megatron_software(chunks: Iterable[Any]) -> dict[str, str | None]:
     """Versions that engine megatron-core runs on, and the layers that it took, as the chunks' modules show."""
     modules = [type(module) for chunk in chunks for module in chunk.modules()]
     is_taken = any(base.__module__.partition(".")[0] == _TRANSFORMER_ENGINE for m in modules for base in m.__mro__)
     return {
         # What is imported, which another folder on the path may hide from the installed packages.
-        "megatron_core": sys.modules["megatron.core"].__version__,
+        "megatron_core": import_module("megatron.core").__version__,
         "transformer_engine": package_version(TRANSFORMER_ENGINE) if is_taken else None,
         "megatron_layers": (_TRANSFORMER_ENGINE if is_taken else "local") if modules else None,
     }
