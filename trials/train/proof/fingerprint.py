@@ -7,7 +7,6 @@ import platform
 import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -80,11 +79,13 @@ def engine_software(engine: str, chunks: Iterable[Any]) -> dict[str, str | None]
 
 def megatron_software(chunks: Iterable[Any]) -> dict[str, str | None]:
     """Versions that engine megatron-core runs on, and the layers that it took, as the chunks' modules show."""
+    # The version of what is imported, since a folder on the path may hide the installed package.
+    from megatron.core import __version__ as megatron_core
+
     modules = [type(module) for chunk in chunks for module in chunk.modules()]
     is_taken = any(base.__module__.partition(".")[0] == _TRANSFORMER_ENGINE for m in modules for base in m.__mro__)
     return {
-        # What is imported, which another folder on the path may hide from the installed packages.
-        "megatron_core": import_module("megatron.core").__version__,
+        "megatron_core": megatron_core,
         "transformer_engine": package_version(TRANSFORMER_ENGINE) if is_taken else None,
         "megatron_layers": (_TRANSFORMER_ENGINE if is_taken else "local") if modules else None,
     }
