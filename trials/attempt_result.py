@@ -74,9 +74,8 @@ class AttemptResult:
 
 
 COMPARABLE = (
-    *("python", "torch", "deepspeed", "megatron_core", "transformer_engine", "megatron_layers", "torchtitan"),
-    *("accelerate", "transformers"),
-    *("cuda", "device"),
+    *("python", "torch", "deepspeed", "megatron_core", "transformer_engine", "megatron_layers", "megatron_lm_commit"),
+    *("torchtitan", "accelerate", "transformers", "cuda", "device"),
 )
 """Fingerprint fields that must be equal for two measurements to be compared."""
 

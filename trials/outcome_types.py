@@ -205,8 +205,8 @@ class LayoutProof(TypedDict, total=False):
 
 class Fingerprint(TypedDict, total=False):
     """`fingerprint` of an outcome: software and hardware. Measurements are compared only where python, torch,
-    deepspeed, megatron_core, transformer_engine, megatron_layers, torchtitan, accelerate, transformers, cuda and device
-    agree."""
+    deepspeed, megatron_core, transformer_engine, megatron_layers, megatron_lm_commit, torchtitan, accelerate,
+    transformers, cuda and device agree."""
 
     python: str
     torch: str
@@ -217,6 +217,9 @@ class Fingerprint(TypedDict, total=False):
     """Version whose layers engine megatron-core took; with another trainer the installed one."""
     megatron_layers: str | None
     """Layers that engine megatron-core took: `local` or `transformer_engine`."""
+    megatron_lm_commit: str | None
+    """With trainer megatron-lm, where the script's folder is a git checkout. Changes that are not committed do not
+    show."""
     torchtitan: str | None
     """With engine torchtitan only."""
     accelerate: str | None

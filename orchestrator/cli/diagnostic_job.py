@@ -24,14 +24,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def load_for_job(search_file: Path, sets: list[str] | None, launcher: str | None, work_dir: Path | None) -> SearchSpec:
+def load_for_job(
+    search_file: Path,
+    sets: list[str] | None,
+    launcher: str | None,
+    work_dir: Path | None,
+    compares_speeds: bool = True,
+) -> SearchSpec:
+    """The search of this file, for a job of its own; `compares_speeds` as for `load_search_file`."""
     from orchestrator.config.loader import load_search_file
     from orchestrator.config.spec import with_locations
     from orchestrator.preflight.work_dir import require_directories
 
     changes = to_overrides(sets, launcher, None, None if work_dir is None else str(work_dir), None)
     with naming_options(changes):
-        spec = load_search_file(search_file, [change.text for change in changes])
+        spec = load_search_file(search_file, [change.text for change in changes], compares_speeds)
         try:
             require_directories(spec)
         except InputError as error:

@@ -46,7 +46,7 @@ def selftest(
     from orchestrator.preflight.trainer import require_engine_packages, require_torch
     from trials.ledger.location import home_folder
 
-    spec = load_for_job(search_file, sets, launcher, work_dir)
+    spec = load_for_job(search_file, sets, launcher, work_dir, compares_speeds=False)
     _require_own_trainer(spec)
     require_launching(spec, "selftest")
     cluster = selftest_cluster(spec.cluster)

@@ -28,15 +28,16 @@ from search_spaces.schema.yaml_document import Document, format_key_path, parse_
 from trials.schema.trainer_section import TrainerSection
 
 
-def load_search_file(path: Path, overrides: Iterable[str] = ()) -> SearchSpec:
+def load_search_file(path: Path, overrides: Iterable[str] = (), compares_speeds: bool = True) -> SearchSpec:
     """Load the search in this file, with each `key.key=value` of `overrides` applied.
 
     If there is no such file, `path` may be the name of a search that comes with Parlay. InputError carries every
-    problem, with file, line, key, value, rule and fix.
+    problem, with file, line, key, value, rule and fix. Where no speeds are compared, engines may be mixed on a device
+    that is emulated for one of them.
     """
     found = path if os.path.lexists(path) else preset_search_path(str(path)) or path
     document = with_overrides(read_document(found), overrides)
-    return _resolve_spec(validate(SearchFile, document), document, Path.cwd())
+    return _resolve_spec(validate(SearchFile, document), document, Path.cwd(), compares_speeds)
 
 
 def load_search_text(text: str, folder: Path, overrides: Iterable[str] = ()) -> SearchSpec:
@@ -50,13 +51,14 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | SearchFile.model_json_schema()
 
 
-def _resolve_spec(file: SearchFile, document: Document, here: Path) -> SearchSpec:
+def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_speeds: bool = True) -> SearchSpec:
     cluster, space = file.cluster.cluster(), _complete_space(file)
     locations = {format_key_path(path): location for path, location in document.locations.items()}
     problems = [with_location(problem, locations) for problem in consistency_problems(file)]
     baseline = _baseline_in(file, document, space, problems)
     candidates = _candidates_in(file, document, problems)
-    problems += [with_location(problem, locations) for problem in _mixed_engines(file, space, baseline, candidates)]
+    if compares_speeds:
+        problems += [with_location(problem, locations) for problem in _mixed_engines(file, space, baseline, candidates)]
     _check_tables(file, document, cluster, problems)
     trainer = _trainer_with_data(file, document, problems)
     launcher = _launcher_with_site(file, document, problems)

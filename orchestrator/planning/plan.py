@@ -24,6 +24,7 @@ from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
+from search_spaces.rules.mixed_engines import emulation_remark
 from search_spaces.search_space import SearchSpace
 from search_spaces.tables.measured_table import Observation, render_table
 from trials.analysis.ranking import throughput_divisor
@@ -146,6 +147,9 @@ class Plan:
         notes += self.prior_trials.remarks
         if cluster.links_are_assumed and cluster.num_gpus > 1:
             notes.append(assumed_links_note(cluster))
+        engines = {layout.engine for layout in self.layouts}
+        if (remark := emulation_remark(engines, cluster.accelerator.name)) is not None:
+            notes.append(remark)
         if not self.speed_is_known:
             notes.append(
                 f"the speed of a {cluster.accelerator.name} is unknown until `parlay calibrate` measures it:"

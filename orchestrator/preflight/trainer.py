@@ -194,7 +194,7 @@ def packages_of(python: str) -> Installed | None:
         answer = json.loads(run_python(python, PACKAGES_PROGRAM, _ANSWERS_WITHIN_S).stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
-    return {name: answer.get(name) for name in _ASKED}
+    return {name: answer.get(name) for name in _ASKED} if isinstance(answer, dict) else None
 
 
 def run_python(python: str, program: str, timeout_s: float) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Rule against comparing engines where a CPU only emulates the device of one of them (docs/measuring.md)."""
+"""Engines whose device a CPU only emulates (docs/measuring.md): the rule against comparing them, and a remark."""
 
 from __future__ import annotations
 
@@ -16,8 +16,19 @@ RULE = (
 def mixed_engines_problem(engines: Iterable[str], accelerator: str, fix: str, key: str) -> Problem | None:
     """Problem of several engines of which one is emulated on this accelerator; None where they may be compared."""
     names = sorted(set(engines))
-    emulated = [name for name in names if is_emulated(name, accelerator)]
+    emulated = _emulated(names, accelerator)
     if len(names) < 2 or not emulated:
         return None
     words = f"compares {' and '.join(names)} on {accelerator}, which emulates the GPU of {' and '.join(emulated)}"
     return Problem("emulated_engine", words, rule=RULE, fix=fix, key=key, value=names)
+
+
+def emulation_remark(engines: Iterable[str], accelerator: str) -> str | None:
+    """Sentence on those of these engines whose device is emulated; None without one."""
+    if not (emulated := _emulated(sorted(set(engines)), accelerator)):
+        return None
+    return f"a CPU emulates the GPU of {' and '.join(emulated)}: measured speeds will be those of the emulation"
+
+
+def _emulated(engines: Iterable[str], accelerator: str) -> list[str]:
+    return [engine for engine in engines if is_emulated(engine, accelerator)]

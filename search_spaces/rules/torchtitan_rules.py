@@ -46,6 +46,13 @@ def _v_schedules(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
             f"{schedule} splits the backward pass, which loses gradients of weights that FSDP reshards (torch 2.13)",
             "set zero_stage to 0 or 2, or pipeline_schedule to 1f1b or interleaved_1f1b",
         )
+    if layout.activation_checkpointing == "selective":
+        yield RuleViolation(
+            "activation_checkpointing",
+            f"activation_checkpointing is selective with pipeline_schedule {schedule}",
+            f"{schedule} splits the backward pass, and torch gives out a kept result for one backward pass only (2.13)",
+            "set activation_checkpointing to full or none, or pipeline_schedule to 1f1b or interleaved_1f1b",
+        )
     least = 2 * layout.pipeline_parallel
     if schedule == "dualpipev" and layout.grad_accum_steps < least:
         yield RuleViolation(

@@ -248,8 +248,10 @@ def test_what_was_measured_is_not_tried_again():
     ]
 
 
-@pytest.mark.parametrize("field", ["megatron_core", "transformer_engine", "megatron_layers"])
-def test_measurements_with_other_megatron_software_are_not_compared(field):
+@pytest.mark.parametrize(
+    "field", ["megatron_core", "transformer_engine", "megatron_layers", "megatron_lm_commit", "torchtitan"]
+)
+def test_measurements_with_other_software_of_an_engine_are_not_compared(field):
     assert are_comparable({field: "a"}, {field: "a"})
     assert are_comparable({field: "a"}, {})
     assert not are_comparable({field: "a"}, {field: "b"})

@@ -6,13 +6,14 @@ import os
 import platform
 import socket
 import sys
+from contextlib import suppress
 from typing import Any
 
 from search_spaces.engines import MEGATRON_CORE
 from trials.ranks.engine_packages import TRANSFORMER_ENGINE
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.software import cpu_name, gpu_driver, gpu_name, package_version, speed_environment
-from trials.trainers.megatron_lm.checkout import core_version
+from trials.trainers.megatron_lm.checkout import commit, core_version
 from trials.trainers.megatron_lm.trainer import NAME as MEGATRON_LM
 from trials.trial import TrialSpec
 
@@ -23,7 +24,7 @@ def fingerprint(spec: TrialSpec, env: RankEnvironment) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": package_version("torch"),
         "deepspeed": package_version("deepspeed"),
-        "megatron_core": _megatron_core(spec) if spec.trainer["kind"] == MEGATRON_LM else None,
+        **(_megatron_lm(spec.trainer["script"]) if spec.trainer["kind"] == MEGATRON_LM else {}),
         "transformer_engine": package_version(TRANSFORMER_ENGINE),
         "device": cpu_name() if spec.accelerator == "cpu" else gpu_name(env.local_rank),
         "gpu_driver": None if spec.accelerator == "cpu" else gpu_driver(),
@@ -37,9 +38,12 @@ def fingerprint(spec: TrialSpec, env: RankEnvironment) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _megatron_core(spec: TrialSpec) -> str | None:
-    """Version that the script imports: that of its folder, else the installed one; None where it is not known."""
-    try:
-        return core_version(spec.trainer["script"]) or package_version(MEGATRON_CORE)
-    except OSError:
-        return None
+def _megatron_lm(script: str) -> dict[str, str | None]:
+    """Version that the script imports, that of its folder or else the installed one, and the commit of its folder;
+    None where they are not known."""
+    found: dict[str, str | None] = {"megatron_core": None, "megatron_lm_commit": None}
+    with suppress(OSError):
+        found["megatron_core"] = core_version(script) or package_version(MEGATRON_CORE)
+    with suppress(OSError):
+        found["megatron_lm_commit"] = commit(script)
+    return found

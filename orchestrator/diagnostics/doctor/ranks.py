@@ -91,7 +91,7 @@ def probe_interpreter(python: str) -> InterpreterInfo | Finding:
         return error("ranks_python", f"{python} is not an executable on this machine", fix)
     try:
         done = run_python(python, _PROBE_PROGRAM, _INTERPRETER_LIMIT_S)
-        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        answer = _answer_in(done.stdout)
     except subprocess.TimeoutExpired:
         words = f"{python} did not import torch within {_INTERPRETER_LIMIT_S:.0f} s"
         return error("ranks_python", words, "check that its file system responds")
@@ -101,6 +101,15 @@ def probe_interpreter(python: str) -> InterpreterInfo | Finding:
     return InterpreterInfo(
         **answer | {"gpus": tuple(answer["gpus"])}, deepspeed=installed.pop("deepspeed", None), packages=installed
     )
+
+
+def _answer_in(printed: str) -> dict[str, Any]:
+    """Answer of the probe's program; ValueError or IndexError without one."""
+    answer = json.loads(printed.strip().splitlines()[-1])
+    missing = [name for name in ("python", "torch", "gpus") if not isinstance(answer, dict) or name not in answer]
+    if missing:
+        raise ValueError(f"it answers without {', '.join(missing)}")
+    return answer
 
 
 def interpreter_findings(found: InterpreterInfo, spec: SearchSpec) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from functools import cached_property
 from dashboards.schema import TrackingSection
 from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.config.spec import SearchSpec, with_locations
+from orchestrator.diagnostics.doctor.engine_packages import engines_of_search
 from orchestrator.diagnostics.doctor.finding import Area, DoctorReport, Finding, error, note, ok, problem_findings
 from orchestrator.diagnostics.doctor.folders import check_folder
 from orchestrator.diagnostics.doctor.job_limits import check_jobs
@@ -24,6 +25,7 @@ from orchestrator.planning.candidates import candidates_of, require_affordable
 from orchestrator.preflight.trainer import ranks_run_here, require_trainer
 from orchestrator.preflight.work_dir import require_directories
 from search_spaces.errors import ExternalError, InputError
+from search_spaces.rules.mixed_engines import emulation_remark
 from search_spaces.search_space import SearchSpace
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 from slurm.sandbox.config_files import SANDBOX_CLUSTER_NAME
@@ -102,6 +104,8 @@ def check_search(spec: SearchSpec) -> Iterator[Finding]:
     require_trainer(spec)
     if ranks_run_here(spec):
         local_slots(cluster, spec.search.parallel_trials, os.environ)
+    if (remark := emulation_remark(engines_of_search(spec), cluster.accelerator.name)) is not None:
+        yield note("emulated_device", remark, "search on the accelerator that the layout is for")
     if not cluster.speed_is_known:
         words = f"the compute speed of a rank on {cluster.accelerator.name} is unknown"
         yield note("speed", words, "parlay calibrate SEARCH.YAML measures it, for parlay plan and the sampler")

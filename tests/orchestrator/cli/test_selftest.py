@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from search_spaces.engines import ENGINES
 from tests.orchestrator.cli.parlay import (
     TINY_SEARCH,
     Answer,
@@ -17,7 +18,7 @@ from tests.orchestrator.cli.parlay import (
     write_search,
 )
 from tests.orchestrator.slurm_searches import ids_of_jobs
-from tests.trials.train.parity import needs_megatron
+from tests.trials.train.parity import needs_megatron, needs_torchtitan
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
@@ -29,24 +30,26 @@ def results_of(answer: Answer) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize(
-    ("engine", "case", "package"),
+    ("engines", "cases", "packages"),
     [
-        ("torch", PLAIN[1], "deepspeed"),
+        ("torch", (PLAIN[1],), ("deepspeed",)),
         pytest.param(
-            "megatron-core",
-            "megatron-core-gpt2-tied-dp2-mb1-zero1",
-            "megatron_core",
-            marks=[needs_megatron, pytest.mark.walks],
+            "[torch, megatron-core, torchtitan]",
+            (PLAIN[1], "megatron-core-gpt2-tied-dp2-mb1-zero1", "torchtitan-llama-dp2-mb2-zero2-flex"),
+            ("megatron_core", "torchtitan"),
+            marks=[needs_megatron, needs_torchtitan, pytest.mark.walks],
         ),
     ],
+    ids=["torch", "several"],
 )
-def test_a_machine_that_trains_a_layout_as_one_process_does_passes(tmp_path, engine, case, package):
-    path = write_search(tmp_path, TINY_SEARCH.replace("space:\n", f"space:\n  engine: {engine}\n"))
-    answer = parlay("selftest", path, "--case", case, "--json", cwd=tmp_path)
+def test_a_machine_that_trains_a_layout_as_one_process_does_passes(tmp_path, engines, cases, packages):
+    path = write_search(tmp_path, TINY_SEARCH.replace("space:\n", f"space:\n  engine: {engines}\n"))
+    words = [word for case in cases for word in ("--case", case)]
+    answer = parlay("selftest", path, *words, "--json", cwd=tmp_path)
     assert answer.code == 0, answer.err
-    assert results_of(answer) == {case: True}
-    assert answer.json["fingerprint"][package]
-    assert answer.json["results"][0]["difference"] <= 1e-5
+    assert results_of(answer) == dict.fromkeys(cases, True)
+    assert all(answer.json["fingerprint"][package] for package in packages)
+    assert max(result["difference"] for result in answer.json["results"]) <= 1e-5
 
 
 @pytest.mark.walks
@@ -103,6 +106,15 @@ def test_its_cases_are_listed(tmp_path):
     assert {"name": "hang", "ranks": 2} in listed
     assert {case["ranks"] for case in listed} == {1, 2}
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_each_engine_of_a_search_is_tested_on_a_cpu_too_where_their_speeds_are_not_compared(tmp_path):
+    path = write_search(tmp_path, TINY_SEARCH.replace("space:\n", "space:\n  engine: [torch, megatron-core]\n"))
+    listed = parlay_here("selftest", path, "--list", "--json", cwd=tmp_path)
+    names = [case["name"] for case in listed.json["cases"]]
+    assert {"torch", "megatron-core"} <= {engine for engine in ENGINES for name in names if name.startswith(engine)}
+    assert parlay_here("plan", path, "--json", cwd=tmp_path).json["error"]["key"] == "space.engine"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from orchestrator.diagnostics.selftest import (
 )
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import Launcher, LaunchRequest
-from search_spaces.engines import MEGATRON_CORE
+from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.scripted import ScriptedLauncher, one_job
@@ -71,10 +71,11 @@ def test_compiled_layouts_are_among_them_on_gpus_where_the_ranks_suffice():
 
 
 @pytest.mark.slow
-def test_layouts_of_megatron_core_are_among_them_where_the_search_names_the_engine():
-    native, mixed = cases_for(PAIR, engines=("torch", "deepspeed")), cases_for(PAIR, engines=("torch", MEGATRON_CORE))
-    added = [case for case in mixed if case.layout.engine == MEGATRON_CORE]
-    assert {case.layout.num_gpus for case in added} == {1, 2}
+@pytest.mark.parametrize("engine", [MEGATRON_CORE, TORCHTITAN])
+def test_layouts_of_a_packages_engine_are_among_them_where_the_search_names_it(engine):
+    native, mixed = cases_for(PAIR, engines=("torch", "deepspeed")), cases_for(PAIR, engines=("torch", engine))
+    added = [case for case in mixed if case.layout.engine == engine]
+    assert max(case.layout.num_gpus for case in added) == PAIR.num_gpus
     assert [case for case in mixed if case not in added] == native
 
 

@@ -138,6 +138,15 @@ def test_assumed_links_are_said_and_described_ones_are_not(spec):
     assert not any("links" in note for note in planned(replace(spec, cluster=described)).notes())
 
 
+@pytest.mark.parametrize(("engine", "is_said"), [("megatron-core", True), ("torch", False)])
+def test_that_a_cpu_emulates_the_gpu_of_an_engine_is_said(tmp_path, engine, is_said):
+    text = SEARCH.replace("a100-40gb", "cpu").replace("bf16", f"fp32\n  engine: {engine}")
+    notes = planned(searched(tmp_path, text=text)).notes()
+    remark = f"a CPU emulates the GPU of {engine}: measured speeds will be those of the emulation"
+    assert (remark in notes) is is_said
+    assert not any("emulates" in note for note in planned(searched(tmp_path, "space.engine=megatron-core")).notes())
+
+
 def test_of_an_unknown_accelerator_only_order_and_ratios_are_reported(tmp_path):
     spec = on_cpu(tmp_path)
     plan = planned(spec)

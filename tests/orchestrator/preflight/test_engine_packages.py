@@ -80,9 +80,10 @@ def test_what_is_there_not_needed_or_elsewhere_is_not_refused(tmp_path, installe
     require_engine_packages(search(tmp_path, python_with(tmp_path, **installed), override), trained(layout))
 
 
-def test_a_python_that_does_not_answer_is_left_to_the_ranks(tmp_path):
+@pytest.mark.parametrize("answer", ["exit 1", "echo []"])
+def test_a_python_that_does_not_answer_is_left_to_the_ranks(tmp_path, answer):
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nexit 1\n")
+    python.write_text(f"#!/bin/sh\n{answer}\n")
     python.chmod(0o755)
     require_engine_packages(search(tmp_path, str(python)), trained(MATH))
 

@@ -178,6 +178,7 @@ def broken_in_torchtitan(model: ModelShape | None = None, **fields) -> list[str]
 
 V_SCHEDULE = {"virtual_pipeline_stages": 2, "grad_accum_steps": 4}
 FSDP = {"pipeline_parallel": 1, "data_parallel": 4, "zero_stage": 3}
+OPS = {"activation_checkpointing": "selective", "recompute_modules": "ops"}
 
 
 @pytest.mark.parametrize(
@@ -191,8 +192,9 @@ FSDP = {"pipeline_parallel": 1, "data_parallel": 4, "zero_stage": 3}
         {"pipeline_schedule": "interleaved_1f1b", "virtual_pipeline_stages": 2},
         {"pipeline_schedule": "zbv", **V_SCHEDULE},
         {"pipeline_schedule": "dualpipev", **V_SCHEDULE},
-        {"activation_checkpointing": "selective", "recompute_modules": "ops"},
+        OPS,
         {"activation_checkpointing": "full", "recompute_layers": 1},
+        {"pipeline_schedule": "zbv", "activation_checkpointing": "full", **V_SCHEDULE},
     ],
 )
 def test_torchtitan_runs_what_its_trainer_does(fields):
@@ -214,6 +216,7 @@ def test_torchtitan_runs_what_its_trainer_does(fields):
         ({"pipeline_schedule": "zbv"}, "virtual_pipeline_stages"),
         ({"pipeline_schedule": "zbv", **V_SCHEDULE, "zero_stage": 3}, "zero_stage"),
         ({"pipeline_schedule": "zbv", "torch_compile": True, **V_SCHEDULE}, "torch_compile"),
+        ({"pipeline_schedule": "zbv", **OPS, **V_SCHEDULE}, "activation_checkpointing"),
         ({"pipeline_schedule": "dualpipev", **V_SCHEDULE, "grad_accum_steps": 3}, "micro_batches"),
         ({"tensor_parallel": 2, "tensor_parallel_overlap": True}, "tensor_parallel_overlap"),
         ({"activation_checkpointing": "selective"}, "recompute_modules"),

@@ -98,10 +98,12 @@ def test_torch_compile_reads_its_cache_from_a_folder_that_nobody_else_could_make
         (Layout(torch_compile=True), "cpu", True),
         (Layout(engine="megatron-core"), "h100", True),
         (Layout(engine="megatron-core"), "cpu", False),
+        (Layout(engine="torchtitan"), "h100", True),
+        (Layout(engine="torchtitan"), "cpu", False),
         (Layout(), "h100", False),
     ],
 )
-def test_the_compiler_runs_where_it_is_asked_for_and_for_megatron_core_on_a_gpu(layout, accelerator, is_so):
+def test_the_compiler_runs_where_it_is_asked_for_and_for_some_engines_on_a_gpu(layout, accelerator, is_so):
     spec = replace(make_spec(layout), accelerator=accelerator)
     assert compiles(spec) == is_so
     prepare_process(spec, environ := {})

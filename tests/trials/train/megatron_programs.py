@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -115,23 +114,6 @@ def sends_freed_before_they_are_waited_for(arguments: Mapping[str, Any], folder:
     torch.distributed.isend = distributed_c10d.isend = isend
     rank_programs.train_layout({**arguments, "steps": 1}, folder)
     return len(freed)
-
-
-def tensors_after_each_step(arguments: Mapping[str, Any], folder: Path) -> list[int]:
-    """Number of tensors, without scalars, that this rank holds after each step."""
-    from trials.train.engines.megatron_core_engine import MegatronCoreEngine
-
-    train_step, held = MegatronCoreEngine.train_step, []
-
-    def counted(engine: MegatronCoreEngine, batch: Any) -> Any:
-        result = train_step(engine, batch)
-        gc.collect()
-        held.append(sum(isinstance(found, torch.Tensor) and found.dim() > 0 for found in gc.get_objects()))
-        return result
-
-    MegatronCoreEngine.train_step = counted
-    rank_programs.train_layout(arguments, folder)
-    return held
 
 
 class _Reductions:

@@ -1,9 +1,9 @@
 """Tables of all parity cases: `python -m tests.trials.train.parity_table [--covering] [--only megatron-core]`.
 
 Trains all valid triples of tensor, pipeline, ZeRO stage and schedule on every model with every engine (with --covering
-only the covering array), leaves out each reduction of megatron-core, prints a row as each is done, and writes the
-tables into docs/parity.md. Exits with 1 when a case differs by more than its tolerance, or a case without a reduction
-by no more than ten times that.
+only the covering array), leaves out each reduction of megatron-core and torchtitan, prints a row as each is done, and
+writes the tables into docs/parity.md. Exits with 1 when a case differs by more than its tolerance, or a case without a
+reduction by no more than ten times that.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from pathlib import Path
 
 import torch
 
-from search_spaces.engines import MEGATRON_CORE
-from tests.trials.train.megatron_cases import MUTATION_BOUND, MUTATIONS, difference_without
+from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
+from tests.trials.train import megatron_cases, torchtitan_cases
+from tests.trials.train.megatron_cases import MUTATION_BOUND
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import RanksFailed, WarmRanks
 from trials.diagnostics.parity_cases import (
@@ -35,7 +36,9 @@ from trials.diagnostics.selftest import Case, Difference, tolerance_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "parity.md"
 NATIVE = "native"
-TABLES = (NATIVE, MEGATRON_CORE)
+OF_ENGINE = {MEGATRON_CORE: megatron_cases, TORCHTITAN: torchtitan_cases}
+"""Cases of an engine that has a table of its own."""
+TABLES = (NATIVE, *OF_ENGINE)
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,11 @@ def main() -> None:
             rows = list(_printed(trained(parity, cases(name, options.covering))))
             wrong += sum(not row.agrees for row in rows)
             lines = [*table(rows, command_of(options)), *(left_out_table() if name == NATIVE else [])]
-            if name == MEGATRON_CORE:
-                differences = {m: difference_without(ranks, parity, *m) for m in MUTATIONS}
+            if name in OF_ENGINE:
+                of_engine = OF_ENGINE[name]
+                differences = {m: of_engine.difference_without(ranks, parity, *m) for m in of_engine.MUTATIONS}
                 wrong += sum(found.value <= MUTATION_BOUND for found in differences.values())
-                lines += mutation_table(differences)
+                lines += mutation_table(name, differences)
         PAGE.write_text(with_table(PAGE.read_text(), name, lines))
     print(f"{wrong} rows are not as they should be; the tables are in {PAGE.name}")
     sys.exit(1 if wrong else 0)
@@ -97,8 +101,8 @@ def _printed(rows: Iterator[Row]) -> Iterator[Row]:
 def cases(name: str, only_covering: bool) -> list[Case]:
     """All cases of a table; those of torch.compile only where a compiler is installed."""
     chosen = covering_cases if only_covering else full_cases
-    if name == MEGATRON_CORE:
-        return chosen(engines=(MEGATRON_CORE,))
+    if name in OF_ENGINE:
+        return chosen(engines=(name,))
     return chosen() + (compiled_cases() if shutil.which("g++") else [])
 
 
@@ -147,12 +151,12 @@ def left_out_table() -> list[str]:
     ]
 
 
-def mutation_table(differences: Mapping[tuple[str, Case], Difference]) -> list[str]:
+def mutation_table(engine: str, differences: Mapping[tuple[str, Case], Difference]) -> list[str]:
     return [
-        f"Each reduction that megatron-core calls in these cases, left out for three steps; more than {MUTATION_BOUND}"
-        " is asked:",
+        f"Each reduction that {engine} calls in these cases, left out for three steps; more than {MUTATION_BOUND} is"
+        " asked:",
         "",
-        "| left out in megatron.core | combination | difference |",
+        "| left out | combination | difference |",
         "|---|---|---|",
         *(f"| {place} | {case.name} | {found.value:.1e} |" for (place, case), found in differences.items()),
         "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import sys
@@ -16,7 +17,9 @@ import torch
 from trials.diagnostics.selftest import Case, case_spec
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
+from trials.train.data import Batch
 from trials.train.engines import deepspeed_engine, fsdp
+from trials.train.engines.engine import Engine, StepResult, TrainingConfig
 from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel import collectives, gather
@@ -62,6 +65,28 @@ def held_parameters(arguments: Mapping[str, Any], folder: Path) -> int:
         forced = {"reshard_after_forward": arguments["gives_back"]}
         fsdp.fully_shard = lambda module, **options: fully_shard(module, **options | forced)
     return train_layout({**arguments, "steps": 2}, folder)["parameters"]
+
+
+def tensors_after_each_step(arguments: Mapping[str, Any], folder: Path) -> list[int]:
+    """Number of tensors, without scalars, that this rank holds after each step."""
+    build, held = training.build_engine, []
+
+    def counting(config: TrainingConfig, world: World) -> Engine:
+        engine = build(config, world)
+        train_step = engine.train_step
+
+        def counted(batch: Batch) -> StepResult:
+            result = train_step(batch)
+            gc.collect()
+            held.append(sum(isinstance(found, torch.Tensor) and found.dim() > 0 for found in gc.get_objects()))
+            return result
+
+        engine.train_step = counted
+        return engine
+
+    training.build_engine = counting
+    train_layout(arguments, folder)
+    return held
 
 
 def outputs_of_a_pipeline(arguments: Mapping[str, Any], folder: Path) -> dict[str, int]:

@@ -10,11 +10,10 @@ from statistics import median
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.train.trial_processes import ENDLESS, RULES, faulty, make_spec
-from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
+from tests.trials.train.trial_processes import ENDLESS, RULES, best_of, faulty, make_spec
 from trials.files.folders import SearchFolder, write_json
 from trials.measurement.step_log import StepPhase, read_metrics
-from trials.trial import FailureReason, TrialKind, TrialSpec, TrialState
+from trials.trial import FailureReason, TrialKind, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(300)]
 
@@ -32,16 +31,6 @@ def search_folder(tmp_path: Path) -> SearchFolder:
     folder = SearchFolder(tmp_path / make_spec(ONE).search_id)
     folder.path.mkdir()
     return folder
-
-
-def best_of(spec: TrialSpec, tokens_per_sec: float) -> dict[str, object]:
-    return {
-        "schema": INCUMBENTS_SCHEMA,
-        "search_id": spec.search_id,
-        "objectives": ["tokens_per_sec"],
-        "global_batch_size": spec.global_batch_size,
-        "incumbents": [{"trial": "t0009", "num_nodes": 1, "threshold": tokens_per_sec, "fingerprint": {}}],
-    }
 
 
 def test_a_trial_that_cannot_be_the_best_ends_itself_with_what_it_saw(start, search_folder):

@@ -24,6 +24,7 @@ from tests.trials.train.megatron_cases import (
     megatron_case,
     train_recording,
 )
+from tests.trials.train.parity import PROGRAMS as OF_ANY_ENGINE
 from tests.trials.train.parity import Parity, needs_megatron
 from tests.trials.train.ranks import WarmRanks
 from trials.diagnostics.selftest import CPU_TOLERANCES, counting_fault, tolerance_of
@@ -156,7 +157,7 @@ def test_a_tensor_is_freed_before_its_send_is_waited_for(ranks):
 )
 def test_a_rank_keeps_no_tensors_from_step_to_step(ranks, given):
     arguments = {"case": given.to_json(), "steps": 5}
-    held = ranks.run(f"{PROGRAMS}:tensors_after_each_step", given.layout.num_gpus, arguments)
+    held = ranks.run(f"{OF_ANY_ENGINE}:tensors_after_each_step", given.layout.num_gpus, arguments)
     assert [later for _, *later in held] == [[second] * 4 for _, second, *_ in held]
 
 

@@ -1,4 +1,4 @@
-"""Steps by torchtitan compared with a plain GPT, and its reductions left out."""
+"""Steps by torchtitan compared with a plain GPT, its reductions left out, and its patches on a CPU left out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 from search_spaces.engines import TORCHTITAN
 from search_spaces.rules.check import engine_violations
 from tests.trials.train.few_cases import few_cases, quick_or_walk
-from tests.trials.train.megatron_cases import trainings
+from tests.trials.train.megatron_cases import MUTATION_BOUND
+from tests.trials.train.parity import PROGRAMS as OF_ANY_ENGINE
 from tests.trials.train.parity import Parity, needs_torchtitan
-from tests.trials.train.ranks import WarmRanks
+from tests.trials.train.ranks import NO_ENGINE, RanksFailed, WarmRanks
 from tests.trials.train.torchtitan_cases import (
     MUTATIONS,
     PROGRAMS,
@@ -21,16 +22,17 @@ from tests.trials.train.torchtitan_cases import (
     SHARDED,
     STAGES,
     TENSOR,
+    difference_without,
     torchtitan_case,
+    train_recording,
 )
-from trials.diagnostics.selftest import CPU_TOLERANCES, Case, counting_fault, tolerance_of
+from trials.diagnostics.selftest import CPU_TOLERANCES, counting_fault, tolerance_of
 from trials.train.selftest.training import STEPS
 from trials.trial import FailureReason
 
 pytestmark = [needs_torchtitan, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
 
 MOST_CASES = 12
-MUTATION_BOUND = 10 * CPU_TOLERANCES["fp32"]
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +76,32 @@ def test_what_is_recomputed_has_a_second_forward_pass(ranks, recomputation, bloc
     assert {name: passes[name] / given.layout.grad_accum_steps for name in expected} == expected
 
 
+V_SCHEDULE = {"pipeline_parallel": 2, "virtual_pipeline_stages": 2, "pipeline_schedule": "zbv"}
+
+
 @pytest.mark.parametrize(("stage", "is_wrong"), [(2, False), (3, True)])
 def test_a_split_backward_pass_loses_gradients_of_resharded_weights(parity, stage, is_wrong):
     """Fails once torch mends it; then the rule in torchtitan_rules.py goes."""
-    fields = {"pipeline_parallel": 2, "virtual_pipeline_stages": 2, "pipeline_schedule": "zbv", "data_parallel": 2}
-    given = torchtitan_case("zbv", zero_stage=stage, **fields)
+    given = torchtitan_case("zbv", zero_stage=stage, data_parallel=2, **V_SCHEDULE)
     assert any(engine_violations(given.layout, given.model)) is is_wrong
     assert (parity.difference(given, parity.train(given, 1)).value > MUTATION_BOUND) is is_wrong
+
+
+def test_a_split_backward_pass_cannot_use_what_selective_recomputation_kept(ranks, parity):
+    """Fails once torch can; then the rule in torchtitan_rules.py goes."""
+    fields = {"activation_checkpointing": "selective", "recompute_modules": "ops", **V_SCHEDULE}
+    given = torchtitan_case("zbv-selective", **fields)
+    assert any(engine_violations(given.layout, given.model))
+    with pytest.raises(RanksFailed, match="Trying to backward an extra time"):
+        parity.train(given, 1)
+
+
+def test_a_split_backward_pass_recomputes_a_layer_again_for_its_weights(ranks):
+    """As docs/trainer.md says; fails once torch keeps what it has recomputed."""
+    given = torchtitan_case("zbv-full", activation_checkpointing="full", **V_SCHEDULE)
+    passes = ranks.run(f"{PROGRAMS}:count_forward_passes", 2, {"case": given.to_json()})
+    layers = given.model.num_layers // 2 * (given.layout.grad_accum_steps + 1)  # one pass infers the shapes
+    assert min(rank["Llama3TransformerBlock"] for rank in passes) > 4 * layers
 
 
 def test_a_loss_that_is_no_number_is_no_result(ranks):
@@ -89,20 +110,65 @@ def test_a_loss_that_is_no_number_is_no_result(ranks):
     assert ranks.run(program, 1, {"case": given.to_json()}) == [FailureReason.RESULT_INVALID]
 
 
-def train_without(ranks: WarmRanks, given: Case, steps: int, without: str | None) -> list[dict]:
-    arguments = {"case": given.to_json(), "steps": steps, "without": without}
-    return ranks.run(f"{PROGRAMS}:train_recording", given.layout.num_gpus, arguments)
-
-
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
     cases = (TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED)
-    called = {place for given in cases for rank in train_without(ranks, given, 1, None) for place in rank["places"]}
+    called = {place for given in cases for rank in train_recording(ranks, given, 1) for place in rank["places"]}
     assert called == {place for place, _ in MUTATIONS}
+
+
+@pytest.mark.walks
+@pytest.mark.parametrize("given", [TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED], ids=lambda case: case.name)
+def test_with_all_reductions_it_is_not(ranks, parity, given):
+    assert difference_without(ranks, parity, "none", given).value <= CPU_TOLERANCES["fp32"]
 
 
 @pytest.mark.walks
 @pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{place}-{given.name}" for place, given in MUTATIONS])
 def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given, record_property):
-    difference = parity.difference(given, trainings(train_without(ranks, given, 3, without)))
+    difference = difference_without(ranks, parity, without, given)
     record_property("difference", difference.value)
     assert difference.value > MUTATION_BOUND, f"without {without}: {difference}"
+
+
+ONE_RANK = torchtitan_case("one-rank")
+PATCHES = {
+    "device_type": (ONE_RANK, "module 'torch._C' has no attribute '_cuda_setDevice'"),
+    "device_memory": (ONE_RANK, "module 'torch.cpu' has no attribute 'get_device_name'"),
+    "triton": (ONE_RANK, "No module named 'triton'"),
+    "flex_attention": (ONE_RANK, "FlexAttention does not support backward on CPU"),
+    "micro_batches": (STAGES, "Expecting 4 arg_mbs but got 2"),
+    "sum": (SHARDED, "Cannot use ReduceOp.PREMUL_SUM with Gloo"),
+}
+
+
+@pytest.fixture(scope="module")
+def ranks_without_engine() -> Iterator[WarmRanks]:
+    """Ranks that have not imported torchtitan: two of its patches change its imports."""
+    with closing(WarmRanks(NO_ENGINE)) as warm:
+        yield warm
+
+
+@pytest.mark.parametrize(
+    "patch", [pytest.param(patch, marks=() if patch == "triton" else pytest.mark.walks) for patch in PATCHES]
+)
+def test_without_a_patch_a_cpu_cannot_train(ranks_without_engine, patch):
+    """Fails once upstream no longer needs it."""
+    given, words = PATCHES[patch]
+    arguments = {"case": given.to_json(), "steps": 1, "patch": patch}
+    answers = ranks_without_engine.run(f"{PROGRAMS}:train_without_patch", given.layout.num_gpus, arguments)
+    assert all(words in answer.get("error", "trained") for answer in answers)
+
+
+@pytest.mark.parametrize(
+    "given", [SHARDED, pytest.param(torchtitan_case("zbv", **V_SCHEDULE), marks=pytest.mark.walks)], ids=["dp2", "zbv"]
+)
+def test_a_rank_keeps_no_tensors_from_step_to_step(ranks, given):
+    arguments = {"case": given.to_json(), "steps": 5}
+    held = ranks.run(f"{OF_ANY_ENGINE}:tensors_after_each_step", given.layout.num_gpus, arguments)
+    assert [later for _, *later in held] == [[second] * 4 for _, second, *_ in held]
+
+
+def test_every_patch_has_a_test_that_leaves_it_out():
+    from trials.train.cpu_device.torchtitan import PATCHES as ALL
+
+    assert {patch.name for patch in ALL} == set(PATCHES)

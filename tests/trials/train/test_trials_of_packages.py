@@ -1,4 +1,5 @@
-"""Trials by engines that are packages, in real ranks: measured, profiled, out of memory, hanging, with a dead rank."""
+"""Trials by engines that are packages, in real ranks: measured, profiled, stopped early, out of memory, hanging, with a
+dead rank."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.trials.train.parity import needs_accelerate, needs_megatron, needs_torchtitan
 from tests.trials.train.ranks import WarmRanks
-from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, RunningTrial, faulty, make_spec
+from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, RunningTrial, best_of, faulty, make_spec
+from trials.files.folders import SearchFolder, write_json
 from trials.ranks.engine_packages import packages_of
 from trials.ranks.software import package_version
 from trials.trial import FailureReason, Flag, TrialState
@@ -85,6 +87,18 @@ def test_a_trial_is_measured_profiled_and_proven(begin, engine):
     assert sum(parts.values()) == pytest.approx(outcome.metrics.step_time_s, rel=1e-6)
     is_pipeline = engine.large.pipeline_parallel > 1
     assert min(parts["compute"], parts["data_parallel"], parts["optimizer"], *[parts["pipeline"]] * is_pipeline) > 0
+
+
+@pytest.mark.walks
+def test_a_trial_that_cannot_be_the_best_ends_itself(begin, engine, tmp_path):
+    spec = make_spec(engine.small, model=engine.model, measure=ENDLESS)
+    search = SearchFolder(tmp_path / spec.search_id)
+    search.path.mkdir()
+    write_json(search.best, best_of(spec, 1e12))
+    trial = begin(spec)
+    assert trial.wait() == [0, 0], trial.logs()
+    assert trial.outcome().measured.measured_steps >= 6
+    assert trial.result().reason is FailureReason.PRUNED
 
 
 def test_beyond_the_memory_limit_a_rank_is_out_of_memory(begin, engine):

@@ -16,6 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from tests.trials.train import rank_programs
 from tests.trials.train.reductions import NumberedPlaces, keep, keep_share
 from trials.ranks.failures import TrialFailure
+from trials.train.cpu_device import torchtitan
 
 _BETWEEN = ("distributed_c10d.py", "_functional_collectives.py", "c10d_logger.py", "_contextlib.py")
 """Files of torch through which a call goes."""
@@ -28,6 +29,18 @@ def train_recording(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any
     reductions.watch()
     trained = rank_programs.train_layout({**arguments, "without": None}, folder)
     return {"trained": trained, "places": reductions.places}
+
+
+def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Train a case without the patch of this name, in a process that has not imported torchtitan; the error where that
+    fails."""
+    left = tuple(patch for patch in torchtitan.PATCHES if patch.name != arguments["patch"])
+    assert len(left) == len(torchtitan.PATCHES) - 1
+    torchtitan.PATCHES = left
+    try:
+        return {"trained": rank_programs.train_layout(arguments, folder)}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def count_forward_passes(arguments: Mapping[str, Any], folder: Path) -> dict[str, int]:

@@ -16,6 +16,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.contract.outcomes import assert_outcome_as_declared
 from tests.trials.train.ranks import WarmProcess, WarmRanks
+from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.measure_rules import MeasureRules
@@ -44,6 +45,17 @@ def make_spec(layout: Layout, **fields: Any) -> TrialSpec:
         measure=RULES,
     )
     return replace(spec, **fields)
+
+
+def best_of(spec: TrialSpec, tokens_per_sec: float) -> dict[str, object]:
+    """An incumbent of this throughput, against which a trial of the search compares itself."""
+    return {
+        "schema": INCUMBENTS_SCHEMA,
+        "search_id": spec.search_id,
+        "objectives": ["tokens_per_sec"],
+        "global_batch_size": spec.global_batch_size,
+        "incumbents": [{"trial": "t0009", "num_nodes": 1, "threshold": tokens_per_sec, "fingerprint": {}}],
+    }
 
 
 @dataclass(frozen=True)

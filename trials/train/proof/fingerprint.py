@@ -55,10 +55,7 @@ def common_software(spec: TrialSpec, device: Device, chunks: Iterable[Any]) -> d
     nothing for other engines. Collective over the world. TrialFailure where they are not the same on all ranks."""
     if spec.layout.engine not in PACKAGED_ENGINES:
         return {}
-    engine = spec.layout.engine
-    versions = {package: package_version(package) for package in packages_of(engine)}
-    found = megatron_software(chunks) if engine == MEGATRON_CORE else versions
-    by_rank = gather_json(found, device.torch_device)
+    by_rank = gather_json(engine_software(spec.layout.engine, chunks), device.torch_device)
     if mix := software_mix(by_rank):
         raise TrialFailure(FailureReason.SCRIPT_ERROR, f"the ranks' software differs: {mix}")
     return by_rank[0]
@@ -75,13 +72,22 @@ def _values_with_ranks(values: Sequence[str | None]) -> str:
     return ", ".join(f"{value or 'unknown'} on rank {', '.join(those)}" for value, those in ranks.items())
 
 
+def engine_software(engine: str, chunks: Iterable[Any]) -> dict[str, str | None]:
+    """Versions that an engine of `PACKAGED_ENGINES` runs on. ImportError where it is missing."""
+    if engine == MEGATRON_CORE:
+        return megatron_software(chunks)
+    return {package: package_version(package) for package in packages_of(engine)}
+
+
 def megatron_software(chunks: Iterable[Any]) -> dict[str, str | None]:
     """Versions that engine megatron-core runs on, and the layers that it took, as the chunks' modules show."""
+    # The version of what is imported, since a folder on the path may hide the installed package.
+    from megatron.core import __version__ as megatron_core
+
     modules = [type(module) for chunk in chunks for module in chunk.modules()]
     is_taken = any(base.__module__.partition(".")[0] == _TRANSFORMER_ENGINE for m in modules for base in m.__mro__)
     return {
-        # What is imported, which another folder on the path may hide from the installed packages.
-        "megatron_core": sys.modules["megatron.core"].__version__,
+        "megatron_core": megatron_core,
         "transformer_engine": package_version(TRANSFORMER_ENGINE) if is_taken else None,
         "megatron_layers": (_TRANSFORMER_ENGINE if is_taken else "local") if modules else None,
     }

@@ -35,6 +35,7 @@ from trials.diagnostics.selftest import (
     trained_path,
 )
 from trials.files.folders import AttemptFolder, read_json, write_json
+from trials.ranks.engine_packages import PACKAGED_ENGINES
 from trials.ranks.environment import RankEnvironment, prepare_process
 from trials.ranks.program import exit_at_once
 from trials.train.selftest.judge import judge_agreement, judge_failure
@@ -249,11 +250,22 @@ def _fingerprint(spec: TrialSpec, engines: Set[str]) -> dict[str, Any]:
     """Fingerprint of rank 0's node, with the versions of these engines."""
     from trials.train.parallel.device import open_device
     from trials.train.parallel.gather import RankHost
-    from trials.train.proof.fingerprint import fingerprint, megatron_software
+    from trials.train.proof.fingerprint import fingerprint
 
     wanting = replace(spec, layout=replace(spec.layout, engine="deepspeed" if "deepspeed" in engines else "torch"))
-    software = megatron_software(()) if MEGATRON_CORE in engines else {}
-    return fingerprint(wanting, open_device(spec, 0), [RankHost(socket.gethostname(), None)], software)
+    hosts = [RankHost(socket.gethostname(), None)]
+    return fingerprint(wanting, open_device(spec, 0), hosts, packaged_software(engines))
+
+
+def packaged_software(engines: Set[str]) -> dict[str, str | None]:
+    """Versions of those of these engines that are packages, without one that is missing."""
+    from trials.train.proof.fingerprint import engine_software
+
+    found: dict[str, str | None] = {}
+    for engine in engines & set(PACKAGED_ENGINES):
+        with suppress(ImportError):
+            found |= engine_software(engine, ())
+    return found
 
 
 def _reference(case: Case, spec: TrialSpec) -> dict[str, Any]:

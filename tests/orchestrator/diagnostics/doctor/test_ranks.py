@@ -71,9 +71,19 @@ def test_what_ranks_do_not_see_is_not_counted_as_theirs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("python", "words"), [("/no/such/python", "not an executable"), ("/bin/true", "Python program")]
+    ("python", "words"),
+    [
+        ("/no/such/python", "not an executable"),
+        ("/bin/true", "Python program"),
+        ("""echo '{"python": "3.11.7", "torch": "2.6.0"}'""", "it answers without gpus"),
+        ("echo []", "it answers without python, torch, gpus"),
+    ],
 )
-def test_what_is_no_interpreter_is_an_error(python, words):
+def test_what_is_no_interpreter_is_an_error(tmp_path, python, words):
+    if python.startswith("echo"):
+        (tmp_path / "python").write_text(f"#!/bin/sh\n{python}\n")
+        (tmp_path / "python").chmod(0o755)
+        python = str(tmp_path / "python")
     fault = probe_interpreter(python)
     assert isinstance(fault, Finding)
     assert (fault.level, fault.name) == (Level.ERROR, "ranks_python")

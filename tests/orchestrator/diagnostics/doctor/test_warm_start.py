@@ -12,7 +12,7 @@ from orchestrator.diagnostics.doctor import warm_start
 from orchestrator.diagnostics.doctor.finding import Level
 from orchestrator.diagnostics.doctor.warm_start import check_warm_start, probe_preload, warm_start_findings
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
-from tests.trials.train.parity import needs_megatron
+from tests.trials.train.parity import needs_megatron, needs_torchtitan
 
 
 def test_each_engine_has_a_finding_and_a_failed_check_its_reason(tmp_path: Path) -> None:
@@ -44,7 +44,14 @@ def test_an_interpreter_that_answers_nothing_is_a_reason() -> None:
 @pytest.mark.processes
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
-    "preload", ["torch/cpu", "deepspeed/cpu", "torch/gpu", pytest.param("megatron-core/gpu", marks=needs_megatron)]
+    "preload",
+    [
+        "torch/cpu",
+        "deepspeed/cpu",
+        "torch/gpu",
+        pytest.param("megatron-core/gpu", marks=needs_megatron),
+        pytest.param("torchtitan/cpu", marks=[needs_torchtitan, pytest.mark.walks]),
+    ],
 )
 def test_engines_can_be_forked_here(monkeypatch: pytest.MonkeyPatch, preload: str) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # for a GPU: OpenBLAS starts a thread for each core

@@ -23,6 +23,7 @@ class NoChunks:
     [
         ("megatron-core", "cpu", (Flag.EMULATED_DEVICE,)),
         ("megatron-core", "a100-80gb", ()),
+        ("torchtitan", "cpu", (Flag.EMULATED_DEVICE,)),
         ("torch", "cpu", ()),
         ("deepspeed", "cpu", ()),
     ],
