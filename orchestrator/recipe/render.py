@@ -10,7 +10,7 @@ from dashboards.trial_text import describe_step_time, format_throughput_interval
 from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.exports import TITLES, ExportStatus, status_text
 from orchestrator.recipe.recipe import Recipe
-from search_spaces.engines import MEGATRON_CORE, PARLAY, is_emulated
+from search_spaces.engines import MEGATRON_CORE, PARLAY, TORCHTITAN, is_emulated
 from search_spaces.layouts.layout import Layout
 from trials.files.text import plural
 from trials.trial import TrialSpec
@@ -42,7 +42,11 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
     )
 
 
-_PACKAGES = {"deepspeed": "PyTorch and DeepSpeed", MEGATRON_CORE: "PyTorch and megatron-core"}
+_PACKAGES = {
+    "deepspeed": "PyTorch and DeepSpeed",
+    MEGATRON_CORE: "PyTorch and megatron-core",
+    TORCHTITAN: "PyTorch and torchtitan",
+}
 """Packages that an engine of Parlay's trainer needs, where it is not torch's."""
 _LAUNCH = """\
 #!/usr/bin/env bash

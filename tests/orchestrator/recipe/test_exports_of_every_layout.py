@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.importers.deepspeed_config import read_ds_config
 from orchestrator.recipe.exports import ExportStatus
-from search_spaces.engines import OWN_ENGINES
+from search_spaces.engines import OWN_ENGINES, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.recipe.export_readers import read_export
 from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, our_spec
@@ -50,7 +50,7 @@ layouts = st.one_of(*(st.builds(Layout, **fields) for fields in (_ANY, _USUAL | 
 @given(layout=layouts, model=st.sampled_from([GPT2, LLAMA]))
 def test_every_layout_is_exported_and_read_back_or_refused_with_a_rule(layout, model):
     made = exported(our_spec(layout, model))
-    assert set(made) == {"deepspeed", *NOT_OURS}
+    assert set(made) == {"deepspeed", TORCHTITAN, *NOT_OURS}
     for trainer in NOT_OURS:
         export = made[trainer]
         if export.status is ExportStatus.REFUSED:

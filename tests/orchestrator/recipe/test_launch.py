@@ -44,6 +44,7 @@ def test_launch_sh_starts_as_many_ranks_a_node_as_the_layout_has_there(num_nodes
         ("torch", "Needs PyTorch."),
         ("deepspeed", "Needs PyTorch and DeepSpeed."),
         ("megatron-core", "Needs PyTorch and megatron-core."),
+        ("torchtitan", "Needs PyTorch and torchtitan."),
     ],
 )
 def test_launch_sh_names_the_packages_that_its_engine_needs(engine, needs):
