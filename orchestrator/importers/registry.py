@@ -67,7 +67,7 @@ _YAML_FORMATS = (
 )
 _MODULE = "a module with torchtitan's configuration"
 _NAMES = dict.fromkeys(each.name for each in (*_JSON_FORMATS, *_YAML_FORMATS))
-_SOURCES = ", ".join(["a launch script", _MODULE, *_NAMES])
+_SOURCES = ", ".join(["a launch script", *_NAMES, _MODULE])
 """Formats that can be read, in words."""
 _FIX = "give the script that starts the training, or the configuration that it starts with"
 

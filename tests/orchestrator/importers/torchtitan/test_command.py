@@ -15,10 +15,12 @@ SCRIPT = """\
 #SBATCH --gpus-per-node=8
 TP=2
 ARGS="--parallelism.tensor_parallel_degree $TP --training.global_batch_size=64"
-srun torchrun --nnodes 2 --nproc_per_node 8 --rdzv_backend c10d -m torchtitan.train --module llama3 --config llama3_8b \\
-    $ARGS --parallelism.data-parallel-replicate-degree 2 --compile.enable --compile.enable_async_tensor_parallel \\
-    --parallelism.fsdp_reshard_after_forward never activation-checkpoint:full --metrics.log_freq 10 --training.steps 100
+srun torchrun --nnodes 2 --nproc_per_node 8 --rdzv_backend c10d -m torchtitan.train --module llama3 \\
+    --config llama3_8b $ARGS --parallelism.data-parallel-replicate-degree 2 --compile.enable \\
+    --compile.enable_async_tensor_parallel --parallelism.fsdp_reshard_after_forward never activation-checkpoint:full \\
+    --metrics.log_freq 10 --training.steps 100
 """
+TP2 = "--parallelism.tensor_parallel_degree 2"
 
 
 def started(words: str, read_file=None):
@@ -62,16 +64,9 @@ def test_a_launch_script_gives_its_configuration_its_options_and_its_ranks():
 @pytest.mark.parametrize(
     ("words", "field", "value"),
     [
-        (
-            "--parallelism.tensor_parallel_degree 2 --parallelism.no-enable-sequence-parallel",
-            "sequence_parallel",
-            False,
-        ),
-        (
-            "--parallelism.tensor_parallel_degree 2 --parallelism.no_enable_sequence_parallel",
-            "sequence_parallel",
-            False,
-        ),
+        (f"{TP2} --parallelism.no-enable-sequence-parallel", "sequence_parallel", False),
+        (f"{TP2} --parallelism.no_enable_sequence_parallel", "sequence_parallel", False),
+        (TP2, "sequence_parallel", True),
         ("activation_checkpoint:none", "activation_checkpointing", "none"),
         ("--parallelism.data_parallel_shard_degree=4 --parallelism.data_parallel_replicate_degree=2", "zero_stage", 3),
         ("--parallelism.data_parallel_replicate_degree 8", "zero_stage", 0),
@@ -112,7 +107,7 @@ def _missing(name: str) -> str:
 def test_what_an_unknown_configuration_decides_is_left_open():
     found = started("--module my.own --config big --parallelism.pipeline_parallel_degree 2 --training.seq_len 4096")
     assert found.model == {"seq_length": 4096}
-    assert found.layout == {"num_nodes": 1, "pipeline_parallel": 2}
+    assert found.layout == {"pipeline_parallel": 2}
     assert found.global_batch_size is None
     assert {"tensor_parallel", "zero_stage", "precision", "activation_checkpointing"} <= {*found.left_open}
     assert found.notes[0].startswith("The configuration big of my.own was not read; it decides tensor_parallel, ")

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,10 @@ import pytest
 from benchmarks.check_exports import Checked, checked, question
 from benchmarks.export_cases import Case, export_cases
 from benchmarks.parser_process import ask
+from orchestrator.importers.torchtitan.saved import read_saved_config
 from search_spaces.engines import TORCHTITAN
 from search_spaces.layouts.layout import Layout
+from tests.orchestrator.recipe.export_readers import read_export
 from tests.orchestrator.recipe.exported import exported, our_spec
 from tests.sources import ROOT
 from tests.trials.train.parity import needs_torchtitan
@@ -49,6 +51,12 @@ PARLAYS_OWN = {
 """Parts of a trial in place of the user's, and a shorter interval of garbage collections."""
 WEIGHTS = re.compile(r"model_spec\.model\..*param_init\.weight|model_spec\.model\..*param_init")
 """Initial weights, which are torchtitan's own in the export."""
+
+
+def test_every_module_is_read_back_as_its_layout(cases):
+    for case in cases:
+        layout, model = read_export(TORCHTITAN, case.files, case.spec)
+        assert (layout, model) == (case.spec.layout, asdict(case.spec.model))
 
 
 def test_the_engine_configures_torchtitan_as_the_module_does(cases, tmp_path):
@@ -145,7 +153,8 @@ def test_torchtitans_own_program_trains_the_module_by_the_recipes_command_line(t
         attention_kernel="flex",
         engine=TORCHTITAN,
     )
-    export = exported(our_spec(layout, replace(LLAMA, num_layers=2)))[TORCHTITAN]
+    model = replace(LLAMA, num_layers=2)
+    export = exported(our_spec(layout, model))[TORCHTITAN]
     (tmp_path / "recipe").mkdir()
     for name, text in export.files.items():
         (tmp_path / "recipe" / name).write_text(text)
@@ -157,6 +166,8 @@ def test_torchtitans_own_program_trains_the_module_by_the_recipes_command_line(t
         text=True,
     )
     assert trained.returncode == 0, trained.stderr[-2000:]
+    saved = read_saved_config((tmp_path / "outputs" / "config.json").read_text())
+    assert (Layout(**saved.layout, engine=TORCHTITAN).canonical(), saved.model) == (layout.canonical(), asdict(model))
     losses = re.findall(r"step:\D+(\d+)\D+loss:\D+([\d.]+)", re.sub(r"\x1b\[[\d;]*m", "", trained.stdout))
     assert {int(step) for step, _ in losses} == {1, 2}
     assert all(0 < float(loss) < 10 for _, loss in losses)
@@ -177,6 +188,7 @@ def command_on_cpu(start: str, data: Path) -> list[str]:
     options = [
         *("--training.steps", "2", "--metrics.log_freq", "1", "--hf_assets_path", str(data / "tokenizer")),
         *("--dataloader.dataset", "c4_test", "--dataloader.dataset_path", str(data / "texts")),
+        *("--debug.save_config_file", "config.json"),
     ]
     launcher, *words = on_cpu.removesuffix("YOUR_OPTIONS").split()
     assert launcher == "torchrun"
