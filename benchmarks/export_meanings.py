@@ -5,11 +5,11 @@ A bucket is in MiB: what the trainer counts, parameters or elements, times the b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.config_expectations import neox_ffn
-from search_spaces.engines import ENGINE_PROFILES
+from search_spaces.engines import ENGINE_PROFILES, TORCHTITAN
 from search_spaces.layouts.layout import AXES
 from trials.trial import TrialSpec
 
@@ -286,6 +286,103 @@ def _schedule_of_nanotron(parallel: Values) -> str:
     return engines[parallel["pp_engine"]] if parallel["pp"] > 1 else "none"
 
 
+def of_torchtitan(values: Values, configs: Mapping[str, Values]) -> Meaning:
+    """torchtitan by its configuration, as torchtitan/trainer.py and torchtitan/distributed understand it."""
+    parallel, training, classes = values["parallelism"], values["training"], values["classes"]
+    replicas, shards = parallel["data_parallel_replicate_degree"], parallel["data_parallel_shard_degree"]
+    tensor, stages = parallel["tensor_parallel_degree"], parallel["pipeline_parallel_degree"]
+    local, batch = training["local_batch_size"], training["global_batch_size"]
+    micro = parallel["pipeline_parallel_microbatch_size"] if stages > 1 else local
+    recomputation = _RECOMPUTATION_OF_TORCHTITAN[classes["recomputation"]]
+    return {
+        "tensor_parallel": tensor,
+        "pipeline_parallel": stages,
+        "data_parallel": replicas * shards,
+        "data_parallel_replicas": replicas if shards > 1 else 1,
+        "micro_batch_size": micro,
+        # In a pipeline those of one pass through it.
+        "grad_accum_steps": local / micro if stages > 1 else batch / (local * replicas * shards),
+        "global_batch_size": batch,
+        "is_pipelined": stages > 1,
+        "sequence_parallel": parallel["enable_sequence_parallel"] and tensor > 1,
+        "virtual_pipeline_stages": len(parallel["module_fqns_per_model_part"] or [0]) // stages,
+        "pipeline_schedule": _SCHEDULES_OF_TORCH[parallel["pipeline_parallel_schedule"]] if stages > 1 else "none",
+        "zero_stage": _zero_of_torchtitan(parallel),
+        "offload": "all" if training["enable_cpu_offload"] else "none",
+        "precision": _PRECISIONS[training["mixed_precision_param"]] if training["dtype"] == "float32" else "differs",
+        "gradient_dtype": _PRECISIONS[training["mixed_precision_reduce"]],
+        "activation_checkpointing": recomputation,
+        "recompute_layers": (values["activation_checkpoint"] or {}).get("layers"),
+        "recompute_modules": "ops" if recomputation == "selective" else _MODULES.default,
+        "torch_compile": values["compile"]["enable"],
+        "tensor_parallel_overlap": values["compile"]["enable_async_tensor_parallel"],
+        **_model_of_torchtitan(values["model_spec"]["model"], classes),
+        "seq_length": training["seq_len"],
+    }
+
+
+_RECOMPUTATION_OF_TORCHTITAN = {
+    "NoneType": "none",
+    "SelectiveAC": "selective",
+    "FullAC": "full",
+    "FirstLayersAC": "full",
+}
+_SCHEDULES_OF_TORCH = {
+    "GPipe": "gpipe",
+    "1F1B": "1f1b",
+    "Interleaved1F1B": "interleaved_1f1b",
+    "ZBVZeroBubble": "zbv",
+    "DualPipeV": "dualpipev",
+}
+
+
+def _zero_of_torchtitan(parallel: Values) -> int:
+    """torchtitan/distributed/fsdp.py: by default weights are resharded after the forward pass unless there is a
+    pipeline."""
+    if parallel["data_parallel_shard_degree"] == 1:
+        return 0
+    policy, is_pipeline = parallel["fsdp_reshard_after_forward"], parallel["pipeline_parallel_degree"] > 1
+    return 3 if policy == "always" or (policy == "default" and not is_pipeline) else 2
+
+
+def _model_of_torchtitan(model: Values, classes: Values) -> Meaning:
+    """llama3 by its first layer, where all are alike."""
+    layer = _same_config(model["layers"])
+    attention, mlp = layer["attention"], layer["feed_forward"]
+    return {
+        "num_layers": len(model["layers"]),
+        "hidden_size": _same([model["dim"], attention["dim"], model["norm"]["normalized_shape"]]),
+        "num_attention_heads": attention["n_heads"],
+        "num_key_value_heads": attention["n_kv_heads"],
+        "ffn_hidden_size": _same([mlp["w1"]["out_features"], mlp["w2"]["in_features"]]),
+        "gated_mlp": mlp["w3"]["out_features"] == mlp["w1"]["out_features"],
+        "vocab_size": _same([model["vocab_size"], model["lm_head"]["out_features"]]),
+        "tied_embeddings": model["enable_weight_tying"],
+        "has_biases": _same([attention["wo"]["bias"], mlp["w1"]["bias"], mlp["w2"]["bias"], mlp["w3"]["bias"]]),
+        "norm": classes["norm"].lower(),
+        "attention_kernel": _same(
+            {"FlexAttention": "flex", "VarlenAttention": "flash"}[n] for n in classes["attention"]
+        ),
+        "position_embedding": _same({"ComplexRoPE": "rotary"}[name] for name in classes["positions"]),
+        "max_positions": attention["rope"]["max_seq_len"],
+    }
+
+
+def _same_config(layers: Sequence[Values]) -> Values:
+    """The first layer, without the functions that draw weights; KeyError where another is unlike it."""
+    first, *others = (_without_weights(layer) for layer in layers)
+    if any(other != first for other in others):
+        raise KeyError("layers differ")
+    found: Values = first
+    return found
+
+
+def _without_weights(config: Any) -> Any:
+    if isinstance(config, Mapping):
+        return {name: _without_weights(inner) for name, inner in config.items() if name != "param_init"}
+    return config
+
+
 def _same(values: Any) -> Any:
     """The value that all of them have; the sorted values where they differ."""
     found = sorted(set(values))
@@ -298,6 +395,7 @@ MEANINGS: Mapping[str, Callable[[Values, Mapping[str, Values]], Meaning]] = {
     "gpt-neox": of_gpt_neox,
     "nanotron": of_nanotron,
     "deepspeed": of_deepspeed,
+    TORCHTITAN: of_torchtitan,
 }
 
 

@@ -2,15 +2,16 @@
 
     python -m benchmarks.real_parsers PARSER CHECKOUT QUESTIONS.json ANSWERS.json
 
-PARSER is one of megatron-lm, megatron-deepspeed, gpt-neox, nanotron and deepspeed. A question has `words`, the
-arguments of pretrain_gpt.py or paths of YAML files, and `world`, the number of ranks, null where it is unknown. An
-answer has `values` by the parser's names, `defaults`, the words that the parser does not know in `unknown`, and in
-`error` why there are no values. `checked` says whether the values also passed the trainer's own checks, which fill in
-derived ones.
+PARSER is one of megatron-lm, megatron-deepspeed, gpt-neox, nanotron, deepspeed and torchtitan. A question has `words`,
+the arguments of pretrain_gpt.py or torchtitan.train, or paths of YAML files, and `world`, the number of ranks, null
+where it is unknown. An answer has `values` by the parser's names, `defaults`, the words that the parser does not know
+in `unknown`, and in `error` why there are no values. `checked` says whether the values also passed the trainer's own
+checks, which fill in derived ones.
 
 A question about an export also has `tokens`, those of the tokenizer: its answer has the `configs` that the trainer
 makes of the values (real_configs.py) and the padded `vocabulary`. It may have `environment`, variables of the ranks,
-`deepspeed`, the content of DeepSpeed's configuration, and `data_parallel`, the number of its ranks.
+`deepspeed`, the content of DeepSpeed's configuration, `data_parallel`, the number of its ranks, and `folder`, from
+which modules are imported.
 
 It is a program of its own: two of the trainers have a package called megatron.
 """
@@ -88,9 +89,10 @@ _STAND_INS = {
     "gpt-neox": ("*",),
     "nanotron": ("*",),
     "deepspeed": (),
+    "torchtitan": (),
 }
 """Megatron-LM asks itself what is installed, triton apart, and a tokenizer's regex."""
-_SOURCES = {"nanotron": "src"}
+_SOURCES = {"nanotron": "src", "torchtitan": ".."}
 
 
 def _mock() -> MagicMock:
@@ -226,12 +228,18 @@ def _deepspeed(question: Question) -> Answer:
     return {"error": None, "values": made, "unknown": [], "checked": True}
 
 
+def _torchtitan(question: Question) -> Answer:
+    made = real_configs.of_torchtitan(question["words"], question["folder"], question["world"])
+    return {"error": None, "values": made, "unknown": [], "checked": True}
+
+
 _PARSERS: Mapping[str, Callable[[Question], Answer]] = {
     "megatron-lm": _megatron_lm,
     "megatron-deepspeed": _megatron_deepspeed,
     "gpt-neox": _gpt_neox,
     "nanotron": _nanotron,
     "deepspeed": _deepspeed,
+    "torchtitan": _torchtitan,
 }
 
 if __name__ == "__main__":

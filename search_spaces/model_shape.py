@@ -11,6 +11,9 @@ from search_spaces.layouts.layout import Layout
 
 POSITION_EMBEDDINGS = ("learned", "rotary")
 NORMS = ("layernorm", "rmsnorm")
+NORM_EPSILON = 1e-5
+ROTARY_BASE = 10000.0
+"""Constants of every shape."""
 
 
 @dataclass(frozen=True)

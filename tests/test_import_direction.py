@@ -47,6 +47,7 @@ ONE_DOOR = {
     "torchtitan": {
         "trials/train/engines/torchtitan_engine.py",
         "trials/train/engines/torchtitan_config.py",
+        "trials/train/engines/torchtitan_first_layers.py",
         "trials/train/cpu_device/torchtitan.py",
     },
     "accelerate": {"trials/train/engines/accelerate_engine.py", "trials/train/cpu_device/accelerate.py"},

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
-from orchestrator.importers.bash.script import Word, read_script
+from orchestrator.importers.bash.script import Script, Word, read_script
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.megatron.script import num_characteristic_options, read_megatron_command
 from orchestrator.importers.megatron_bridge.command import is_bridge_command, read_bridge_command
 from orchestrator.importers.settings import CODE
 from orchestrator.importers.slurm_directives import read_directives, read_submission
-from orchestrator.importers.slurm_header import job_variables, read_slurm_header
+from orchestrator.importers.slurm_header import SlurmHeader, job_variables, read_slurm_header
 from orchestrator.importers.source_file import ReadFile
+from orchestrator.importers.torchtitan.command import is_torchtitan_command, read_torchtitan_command
 from search_spaces.errors import InputError
+
+Words = tuple[Word, ...]
+ReadCommand = Callable[[Sequence[Word], Script, SlurmHeader, ReadFile | None], ImportedConfig]
 
 
 def read_launch_script(text: str, read_file: ReadFile | None = None) -> ImportedConfig:
@@ -22,16 +27,8 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
     InputError when no command trains with a known trainer, and as its reader says.
     """
     script = read_script(text, read_file, job_variables(text))
-    bridge = next(filter(is_bridge_command, script.commands), None)
     commands = [command for command in script.commands if command and command[0].text not in ("echo", "printf")]
-    words = bridge or max(commands, key=num_characteristic_options, default=())
-    if bridge is None and num_characteristic_options(words) < 2:
-        raise InputError.of(
-            CODE,
-            "no command with Megatron's options was found",
-            rule="the launch script's training command carries options like --num-layers and --micro-batch-size",
-            fix="give the script that starts pretrain_gpt.py or run_recipe.py, with its options in it",
-        )
+    words, read_command = _training_command(script, commands)
     chain = script.chain(words)
     texts = [
         (command[0].line, [word.text for word in command])
@@ -41,7 +38,6 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
     job = next((index for index in chain if index in script.jobs), None)
     given = read_directives(text) if job is None else read_submission(script.commands[job], script.jobs[job])
     header = read_slurm_header(given, texts, script.exported)
-    read_command = read_megatron_command if bridge is None else read_bridge_command
     imported = read_command(words, script, header, read_file)
     return replace(
         imported,
@@ -50,6 +46,26 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
         origins={**header.origins, **imported.origins},
         notes=(*_other_trainings(words, commands), *imported.notes, *header.notes),
     )
+
+
+def _training_command(script: Script, commands: Sequence[Words]) -> tuple[Words, ReadCommand]:
+    """The command that trains, and its trainer's reader; InputError without one."""
+    readers: tuple[tuple[Callable[[Words], bool], ReadCommand, Sequence[Words]], ...] = (
+        (is_bridge_command, read_bridge_command, script.commands),
+        (partial(is_torchtitan_command, exported=script.exported), read_torchtitan_command, commands),
+    )
+    for is_theirs, read_command, among in readers:
+        if (found := next(filter(is_theirs, among), None)) is not None:
+            return found, read_command
+    words = max(commands, key=num_characteristic_options, default=())
+    if num_characteristic_options(words) < 2:
+        raise InputError.of(
+            CODE,
+            "no command with Megatron's options was found",
+            rule="the launch script's training command carries options like --num-layers and --micro-batch-size",
+            fix="give the script that starts pretrain_gpt.py, run_recipe.py or torchtitan.train, with its options",
+        )
+    return words, read_megatron_command
 
 
 def _starts_step(command: Sequence[Word]) -> bool:

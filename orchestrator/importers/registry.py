@@ -17,6 +17,8 @@ from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.megatron_bridge.config import looks_like_megatron_bridge, read_bridge_config
 from orchestrator.importers.nanotron import looks_like_nanotron, read_nanotron
 from orchestrator.importers.source_file import ReadFile, read_beside, read_utf8
+from orchestrator.importers.torchtitan.module import read_module
+from orchestrator.importers.torchtitan.saved import looks_like_torchtitan, read_saved_config
 from orchestrator.importers.yaml_config import yaml_document
 from search_spaces.errors import InputError
 
@@ -50,6 +52,12 @@ _JSON_FORMATS = (
         "a DeepSpeed config", f"one of {', '.join(CHARACTERISTIC_KEYS)}", looks_like_deepspeed, _alone(read_ds_config)
     ),
     _ACCELERATE,
+    Format(
+        "a configuration that torchtitan saved",
+        "model_spec, parallelism and training",
+        looks_like_torchtitan,
+        _alone(read_saved_config),
+    ),
 )
 _YAML_FORMATS = (
     Format("nanotron's configuration", "parallelism and tokens", looks_like_nanotron, _alone(read_nanotron)),
@@ -57,7 +65,9 @@ _YAML_FORMATS = (
     Format("overrides of Megatron-Bridge", "model and train", looks_like_megatron_bridge, _alone(read_bridge_config)),
     _ACCELERATE,
 )
-_SOURCES = ", ".join(["a launch script", *dict.fromkeys(each.name for each in (*_JSON_FORMATS, *_YAML_FORMATS))])
+_MODULE = "a module with torchtitan's configuration"
+_NAMES = dict.fromkeys(each.name for each in (*_JSON_FORMATS, *_YAML_FORMATS))
+_SOURCES = ", ".join(["a launch script", *_NAMES, _MODULE])
 """Formats that can be read, in words."""
 _FIX = "give the script that starts the training, or the configuration that it starts with"
 
@@ -73,6 +83,8 @@ def read_source(path: Path) -> ImportedConfig | None:
     if path.suffix in _YAML_SUFFIXES:
         found = _format_of(yaml_document(text).data, _YAML_FORMATS)
         return None if found is None else found.read(text, read_beside(path))
+    if path.suffix == ".py":
+        return read_module(text)
     if path.suffix != ".json" and not text.lstrip().startswith("{"):
         return read_launch_script(text, read_beside(path))
     found = _format_of(json_object(text, "file", "a configuration"), _JSON_FORMATS)

@@ -40,13 +40,14 @@ class Setting:
     """A value as the file has it: an option's text, True for a flag, or a value of YAML or JSON.
 
     `line` is where it is written, `variable` the variable that holds it there. `doubt` is the reason why the value is
-    not known, for example that the script does not set it.
+    not known, for example that the script does not set it. `origin` says where it is from if not from the file itself.
     """
 
     value: Any
     line: int | None = None
     variable: str | None = None
     doubt: str | None = None
+    origin: str | None = None
 
 
 class Settings:
@@ -198,11 +199,13 @@ class Settings:
 
     def origin(self, names: list[str]) -> str:
         """Origin of a value that these settings decide: the given ones, else the trainer's default."""
-        given = [self._written(name) for name in dict.fromkeys(names) if self._setting(name)]
+        given = dict.fromkeys(self._written(name) for name in dict.fromkeys(names) if self._setting(name))
         return ", ".join(given) or f"{self.table.trainer}'s default"
 
     def _written(self, name: str) -> str:
         setting = self.given[name]
+        if setting.origin is not None:
+            return setting.origin
         variable = f" ${setting.variable}" if setting.variable else ""
         return f"{self.key(name)}{variable}" + (f" (line {setting.line})" if setting.line else "")
 

@@ -13,7 +13,7 @@ from orchestrator.recipe.recipe import Recipe
 from search_spaces.engines import PARLAY, is_emulated
 from search_spaces.layouts.layout import Layout
 from trials.files.text import plural
-from trials.ranks.engine_packages import PACKAGED_ENGINES
+from trials.ranks.engine_packages import PACKAGED_ENGINES, packages_of
 from trials.trial import TrialSpec
 
 
@@ -43,7 +43,9 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
     )
 
 
-_PACKAGES = {"deepspeed": "PyTorch and DeepSpeed"} | {engine: f"PyTorch and {engine}" for engine in PACKAGED_ENGINES}
+_PACKAGES = {"deepspeed": "PyTorch and DeepSpeed"} | {
+    engine: " and ".join(["PyTorch", *packages_of(engine)]) for engine in PACKAGED_ENGINES
+}
 """Packages that an engine of Parlay's trainer needs, where it is not torch's."""
 _LAUNCH = """\
 #!/usr/bin/env bash

@@ -32,6 +32,16 @@ RUN = (
     " --num-attention-heads 8 --seq-length 1024 --micro-batch-size 4 --global-batch-size 64 --bf16 --vocab-size 50000"
 )
 BRIDGE = "torchrun --nproc_per_node 8 run_recipe.py --recipe llama3_8b model.tensor_model_parallel_size=2"
+LAYER = (
+    '{"attention": {"n_heads": 4, "n_kv_heads": 4, "wo": {}}, "feed_forward": {"w1": {"out_features": 64}, "w2": {},'
+    ' "w3": {}}}'
+)
+TORCHTITAN = (
+    '"training": {}, "parallelism": {}, "model_spec": {"name": "llama3", "model": {"dim": 64, "vocab_size": 128,'
+    f' "enable_weight_tying": false, "layers": [{LAYER}]}}}}}}'
+)
+TITAN = "torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --config llama3_8b"
+MODULE = "def f():\n    return Trainer.Config(model_spec=model_registry('8B'), training=TrainingConfig(steps=%s))\n"
 
 
 def started_from(folder: Path, name: str, text: str) -> tuple[str, list[str]]:
@@ -50,6 +60,10 @@ def ending(text: str) -> str:
     [
         ("a.json", '{"model_type": "llama", "architectures": %s}'),
         ("a.json", '{"train_batch_size": 8, "compile": {"passes": %s}}'),
+        ("a.json", '{"optimizer": {"param_groups": %s}, ' + TORCHTITAN),
+        ("a.json", '{"activation_checkpoint": %s, ' + TORCHTITAN),
+        ("a.json", '{"compile": {"enable": true, "components": %s}, ' + TORCHTITAN),
+        ("a.json", '{"dataloader": %s, ' + TORCHTITAN),
         ("a.yaml", NANOTRON + "data_stages: %s\n"),
         ("a.yaml", NANOTRON + "data_stages: [{sequence_length: %s}]\n"),
     ],
@@ -73,6 +87,10 @@ def test_a_value_of_another_kind_breaks_no_reader(tmp_path, name, text, value):
         ("a.yaml", "train_settings: {tensor_parallel_sizes: [1], num_layers: -5}\n", "whole number of at least 1"),
         ("a.yaml", "train_settings: {tensor_parallel_sizes: [1], hidden_size: true}\n", "whole number of at least 1"),
         ("a.yaml", "train_settings: {tensor_parallel_sizes: [1], gated_mlp: 1}\n", "true or false"),
+        ("a.py", MODULE % ("(" * 5_000 + ")" * 5_000), "is no Python"),
+        ("a.py", MODULE % ("9" * 5_000), "is no Python"),
+        ("a.py", MODULE % ("-" * 90_000 + "1"), "is no Python"),
+        ("a.py", "def f():\n    return f()\n", "no function"),
         ("a.sh", HEAD + RUN + " \0 --num-layers 24\n", "NUL"),
         ("a.sh", HEAD + RUN.replace("12", "1\N{FULLWIDTH DIGIT TWO}") + "\n", "whole number"),
         ("a.json", "{" + ",".join(f'"k{i}":1' for i in range(80_000)) + ',"k79999":1}', "'k79999' appears twice"),
@@ -121,6 +139,8 @@ def test_only_a_line_break_begins_a_directive(tmp_path):
         'export NCCL_X="://' + ":" * 200_000 + '"\n' + RUN,
         'export NCCL_X="' + "eyJ" * 70_000 + '"\n' + RUN,
         BRIDGE.replace("llama3_8b", "_bf16" * 45_000),
+        TITAN.replace("--module llama3", "--module " + "a." * 90_000),
+        TITAN + " " + " ".join(f"--training.opt{i} 1" for i in range(8_000)),
         RUN + " " + " ".join(f"--tensor-model-opt-{i}" for i in range(8_000)),
         "module load " + " ".join(f"m{i}" for i in range(20_000)) + "\nmodule unload "
         + " ".join(f"m{i}" for i in range(10_000)) + "\n" + RUN,
@@ -155,6 +175,11 @@ HIDDEN = "WORDWORDWORD"
         ("a.sh", f"{HEAD}{RUN} --micro-batch-size $(vault read -token={TOKEN} size)"),
         ("a.sh", f"{HEAD}PASSWORD={HIDDEN}\n{RUN} --num-layers $PASSWORD"),
         ("a.sh", f"{HEAD}A=12 # change this: {'x' * 30} {TOKEN}\n{RUN} --num-layers $A"),
+        ("a.sh", f"{HEAD}{TITAN} --training.seq_len {TOKEN}"),
+        ("a.sh", f"{HEAD}PASSWORD={HIDDEN}\n{TITAN} --training.local_batch_size $PASSWORD"),
+        ("a.sh", f"{HEAD}{TITAN} --parallelism.spmd_backend {TOKEN}"),
+        ("a.py", (MODULE % f"'{TOKEN}'").replace("steps", "seq_len")),
+        ("a.py", (MODULE % f"load('{TOKEN}')").replace("steps", "seq_len")),
         ("a.json", f'{{"train_batch_size": 8, "optimizer": {{"type": "{TOKEN}"}}}}'),
         ("a.json", f'{{"train_batch_size": "{TOKEN}"}}'),
         ("a.json", f'{{"model_type": "{TOKEN}"}}'),

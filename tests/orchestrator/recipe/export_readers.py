@@ -11,6 +11,8 @@ import yaml
 from orchestrator.importers.gpt_neox import read_gpt_neox
 from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.nanotron import read_nanotron
+from orchestrator.importers.torchtitan.module import read_module
+from search_spaces.engines import TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.verified_options import (
     BRIDGE_MAY_BE_NULL,
@@ -22,6 +24,7 @@ from tests.trials.trainers.verified_options import (
     parsed_options,
     require_declared,
 )
+from trials.trainers.torchtitan.module import CONFIG_FILE
 from trials.trial import TrialSpec
 
 Read = tuple[Layout, dict[str, Any]]
@@ -98,6 +101,13 @@ def _megatron_bridge(files: Mapping[str, str], spec: TrialSpec) -> Read:
     return Layout(**found.layout, engine="megatron-lm"), dict(found.model)
 
 
+def _torchtitan(files: Mapping[str, str], spec: TrialSpec) -> Read:
+    found = read_module(files[CONFIG_FILE])
+    assert found.global_batch_size == spec.global_batch_size
+    assert (found.notes, found.left_open, found.in_doubt) == ((), (), ())
+    return Layout(**found.layout, num_nodes=spec.num_nodes, engine=TORCHTITAN), dict(found.model)
+
+
 def _value(text: str) -> Any:
     """Parse a value as Hydra does: JSON's words and numbers, a list of words, else the text itself."""
     if text.startswith("["):
@@ -114,4 +124,5 @@ _READERS = {
     "megatron-bridge": _megatron_bridge,
     "gpt-neox": _gpt_neox,
     "nanotron": _nanotron,
+    TORCHTITAN: _torchtitan,
 }

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.recipe.exports import Export, exports
+from search_spaces.engines import TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
 from trials.trial import TrialSpec
 
-NOT_OURS = ("megatron-lm", "megatron-deepspeed", "megatron-bridge", "gpt-neox", "nanotron")
+NOT_OURS = ("megatron-lm", "megatron-deepspeed", "megatron-bridge", "gpt-neox", "nanotron", TORCHTITAN)
 """The trainers that only a layout's settings are exported to."""
 
 

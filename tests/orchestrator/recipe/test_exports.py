@@ -337,6 +337,13 @@ def test_what_megatron_core_measured_was_not_measured_with_megatron_lm():
     assert ", not measured with this trainer.\n" in made["megatron-lm"].files["megatron_args.txt"]
 
 
+def test_what_engine_torchtitan_measured_is_said_of_torchtitan():
+    made = exports(our_spec(half(engine="torchtitan"), LLAMA), "python")
+    assert (made[0].trainer, made[0].status) == ("torchtitan", ExportStatus.MEASURED)
+    assert all(export.status is not ExportStatus.MEASURED for export in made[1:])
+    assert exported(our_spec(half(), LLAMA))["torchtitan"].status is ExportStatus.NOT_MEASURED
+
+
 def test_a_trainer_that_ran_on_an_emulated_device_is_said_to_have_run_there():
     spec = replace(spec_of("megatron-lm", LLAMA), accelerator="cpu")
     heading = ", measured with this trainer on an emulated device.\n"

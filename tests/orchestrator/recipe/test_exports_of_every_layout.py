@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.importers.deepspeed_config import read_ds_config
 from orchestrator.recipe.exports import ExportStatus
-from search_spaces.engines import OWN_ENGINES
+from search_spaces.engines import OWN_ENGINES, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.recipe.export_readers import read_export
 from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, our_spec
@@ -41,9 +41,17 @@ _USUAL = _ANY | {
 }
 _OVERLAPPED = {"overlap_comm": st.just(True)}
 _PLAIN = {"overlap_comm": st.just(False), "bucket_mib": st.none(), "rank_order": st.just("tp-dp-pp")}
-layouts = st.one_of(*(st.builds(Layout, **fields) for fields in (_ANY, _USUAL | _OVERLAPPED, _USUAL | _PLAIN))).map(
-    Layout.canonical
-)
+_OF_TORCHTITAN = {
+    "precision": st.sampled_from(["fp32", "bf16"]),
+    "attention_kernel": st.sampled_from(["flex", "flash"]),
+    "zero_stage": st.sampled_from([0, 2, 3]),
+    "recompute_modules": st.just("ops"),
+    "data_parallel_replicas": st.just(1),
+    "tensor_parallel_overlap": st.just(False),
+    "engine": st.just(TORCHTITAN),
+}
+_MIXTURE = (_ANY, _USUAL | _OVERLAPPED, _USUAL | _PLAIN, _USUAL | _PLAIN | _OF_TORCHTITAN)
+layouts = st.one_of(*(st.builds(Layout, **fields) for fields in _MIXTURE)).map(Layout.canonical)
 """Anything, most of which some rule refuses, and what most trainers run."""
 
 
@@ -103,6 +111,10 @@ def test_a_deepspeed_configuration_says_the_batch_zero_and_the_precision(layout)
             {"pipeline_parallel": 2, "virtual_pipeline_stages": 2},
             "megatron-deepspeed.pipeline_schedule",
         ),
+        ("torchtitan", GPT2, {}, "torchtitan.norm"),
+        ("torchtitan", LLAMA, {"zero_stage": 1}, "torchtitan.zero_stage"),
+        ("torchtitan", LLAMA, {"attention_kernel": "math"}, "torchtitan.attention_kernel"),
+        ("torchtitan", LLAMA, {"activation_checkpointing": "selective"}, "torchtitan.recompute_modules"),
         ("nanotron", GPT2, {}, "nanotron.gated_mlp"),
         ("nanotron", LLAMA, {"zero_stage": 2}, "nanotron.zero_stage"),
     ],

@@ -19,9 +19,8 @@ from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
+from search_spaces.model_shape import NORM_EPSILON, ModelShape
 from trials.train.engines.engine import TrainingConfig
-from trials.train.model.chunk import NORM_EPSILON
 from trials.trainers.common.megatron_options import bucket_parameters
 
 _DEFAULT_BUCKET_PARAMETERS = 40_000_000

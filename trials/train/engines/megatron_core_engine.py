@@ -30,13 +30,13 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from torch import nn
 
 from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ROTARY_BASE
 from trials.ranks.engine_packages import TRANSFORMER_ENGINE, require_imported, takes_transformer_engine
 from trials.ranks.software import package_version
 from trials.train.data import Batch
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.megatron_core_config import ddp_config, optimizer_config, transformer_config
 from trials.train.engines.megatron_core_weights import set_initial_weights
-from trials.train.model.chunk import ROTARY_BASE
 from trials.train.parallel.process_groups import COLLECTIVE_LIMIT, World
 
 ORDERS = {"tp-dp-pp": "tp-cp-ep-dp-pp", "tp-pp-dp": "tp-cp-ep-pp-dp"}

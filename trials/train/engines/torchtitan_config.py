@@ -5,41 +5,32 @@ Written for torchtitan 0.3.0: torchtitan/config/configs.py and torchtitan/models
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import nn
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
 from torchtitan.config import CompileConfig, ParallelismConfig
 from torchtitan.config import TrainingConfig as TitanTraining
-from torchtitan.distributed.activation_checkpoint import (
-    ActivationCheckpointing,
-    FullAC,
-    SelectiveAC,
-    _disable_dynamo_lru_cache,
-)
+from torchtitan.distributed.activation_checkpoint import ActivationCheckpointing, FullAC, SelectiveAC
 from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
 from torchtitan.models.common.config_utils import get_attention_config, make_ffn_config, make_gqa_config
 from torchtitan.models.llama3.model import Llama3Model, Llama3TransformerBlock
 
 from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import ModelShape
 from trials.train.engines.engine import TrainingConfig
 from trials.train.engines.optimizer import OptimizerConfig
+from trials.train.engines.torchtitan_first_layers import FirstLayersAC
 from trials.train.engines.torchtitan_weights import LayerWeights, table
-from trials.train.model.chunk import NORM_EPSILON, ROTARY_BASE
+from trials.trainers.torchtitan.config import (
+    ATTENTION,
+    compile_arguments,
+    norm_arguments,
+    parallelism_arguments,
+    recomputation_policy,
+    rope_arguments,
+    training_arguments,
+)
 
-SCHEDULES = {
-    "gpipe": "GPipe",
-    "1f1b": "1F1B",
-    "interleaved_1f1b": "Interleaved1F1B",
-    "zbv": "ZBVZeroBubble",
-    "dualpipev": "DualPipeV",
-}
-"""Names of torch's schedules."""
-DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-ATTENTION = {"flex": "flex", "flash": "varlen"}
 _UNENDING = 10**9
 _STEPS_BETWEEN_COLLECTIONS = 10
 """torchtitan collects garbage itself, by default every 50 steps: longer than many a trial, whose host memory would
@@ -48,57 +39,17 @@ ONES = {"weight": nn.init.ones_}
 
 
 def parallelism_config(model: ModelShape, layout: Layout) -> ParallelismConfig:
-    """Degrees, schedule and split of the layers; without ZeRO every data-parallel rank is a replica."""
-    replicas = layout.data_parallel if layout.zero_stage == 0 else layout.data_parallel_replicas
-    return ParallelismConfig(
-        data_parallel_replicate_degree=replicas,
-        data_parallel_shard_degree=layout.data_parallel // replicas,
-        fsdp_reshard_after_forward=reshard_policy(layout),
-        tensor_parallel_degree=layout.tensor_parallel,
-        enable_sequence_parallel=layout.sequence_parallel,
-        pipeline_parallel_degree=layout.pipeline_parallel,
-        pipeline_parallel_schedule=SCHEDULES.get(layout.pipeline_schedule, "1F1B"),
-        pipeline_parallel_microbatch_size=layout.micro_batch_size,
-        module_fqns_per_model_part=modules_by_chunk(model, layout),
-        spmd_backend="partial_dtensor",
-    )
-
-
-def reshard_policy(layout: Layout) -> str:
-    """ZeRO 3 reshards after the forward pass, which torchtitan does by default without a pipeline."""
-    if layout.zero_stage < 3:
-        return "never"
-    return "default" if layout.pipeline_parallel == 1 else "always"
-
-
-def modules_by_chunk(model: ModelShape, layout: Layout) -> list[list[str]] | None:
-    """Names of the modules of each chunk, in the model's order; None without a pipeline."""
-    if layout.pipeline_parallel == 1:
-        return None
-    names, first = [], 0
-    counts = stage_layers(model, layout.pipeline_parallel * layout.virtual_pipeline_stages)
-    for count in counts:
-        names.append([f"layers.{layer}" for layer in range(first, first + count)])
-        first += count
-    names[0].insert(0, "tok_embeddings")
-    names[-1] += ["norm", "lm_head"]
-    return names
+    """Degrees, schedule and split of the layers."""
+    return ParallelismConfig(**parallelism_arguments(model, layout))
 
 
 def training_config(training: TrainingConfig) -> TitanTraining:
-    """Batch, precision and clipping. `local_batch_size` is one micro-batch, or in a pipeline a step's, in sequences."""
-    layout = training.layout
-    is_pipeline = layout.pipeline_parallel > 1
+    """Batch, precision and clipping."""
     return TitanTraining(
-        local_batch_size=layout.micro_batch_size * (layout.grad_accum_steps if is_pipeline else 1),
-        global_batch_size=layout.global_batch_size,
-        seq_len=training.model.seq_length,
         max_norm=training.optimizer.max_grad_norm,
         steps=_UNENDING,
-        disable_cuda_graphs=True,
         gc_freq=_STEPS_BETWEEN_COLLECTIONS,
-        dtype="float32",
-        mixed_precision_param=DTYPES[layout.precision],
+        **training_arguments(training.model, training.layout),
     )
 
 
@@ -120,35 +71,18 @@ def constant_rate() -> LRSchedulersContainer.Config:
     return LRSchedulersContainer.Config(warmup_steps=0, decay_ratio=0.0)
 
 
-class FirstLayersAC(FullAC):
-    """Recomputation of each chunk's first layers."""
-
-    @dataclass(kw_only=True, slots=True)
-    class Config(FullAC.Config):
-        layers: int
-
-    def apply(self, model: nn.Module) -> None:
-        _disable_dynamo_lru_cache()
-        layers = model.get_submodule("layers")
-        for name, layer in list(layers.named_children())[: self.config.layers]:
-            layers.register_module(name, self._wrap_block(layer))
-
-
 def recomputation(layout: Layout) -> ActivationCheckpointing.Config | None:
-    """Recomputation of whole layers, or of all but attention and every other matrix multiplication. The forward pass
-    has no randomness, so no generator's state is kept."""
-    if layout.activation_checkpointing == "none":
-        return None
-    if layout.activation_checkpointing == "selective":
-        return SelectiveAC.Config(preserve_rng_state=False)
-    if layout.recompute_layers is not None:
-        return FirstLayersAC.Config(layers=layout.recompute_layers, preserve_rng_state=False)
-    return FullAC.Config(preserve_rng_state=False)
+    """Recomputation of whole layers, of each chunk's first ones, or of selected operations."""
+    found = recomputation_policy(layout)
+    return None if found is None else _POLICIES[found[0]].Config(**found[1])
+
+
+_POLICIES = {policy.__name__: policy for policy in (FirstLayersAC, FullAC, SelectiveAC)}
 
 
 def compile_config(layout: Layout) -> CompileConfig:
-    """Compilation of blocks and loss, and whether it overlaps tensor-parallel collectives."""
-    return CompileConfig(enable=layout.torch_compile, enable_async_tensor_parallel=layout.tensor_parallel_overlap)
+    """Compilation of blocks and loss."""
+    return CompileConfig(**compile_arguments(layout))
 
 
 def loss_config(model: ModelShape) -> CrossEntropyLoss.Config:
@@ -185,7 +119,7 @@ def _layer(training: TrainingConfig, layer: int) -> Llama3TransformerBlock.Confi
         wo_param_init=weights.attention_out(),
         inner_attention=get_attention_config(ATTENTION[training.layout.attention_kernel]),
         fuse_qkv=True,
-        rope=ComplexRoPE.Config(dim=model.head_size, max_seq_len=model.seq_length, theta=ROTARY_BASE, scaling="none"),
+        rope=ComplexRoPE.Config(**rope_arguments(model)),
     )
     attention.qkv_linear.wqkv.param_init = weights.qkv()
     mlp = make_ffn_config(
@@ -202,4 +136,4 @@ def _layer(training: TrainingConfig, layer: int) -> Llama3TransformerBlock.Confi
 
 
 def _norm(model: ModelShape) -> RMSNorm.Config:
-    return RMSNorm.Config(normalized_shape=model.hidden_size, eps=NORM_EPSILON, param_init=ONES)
+    return RMSNorm.Config(param_init=ONES, **norm_arguments(model))

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from search_spaces.layouts.pipeline_split import stage_layers
-from search_spaces.model_shape import ModelShape
+from search_spaces.model_shape import NORM_EPSILON, ROTARY_BASE, ModelShape
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.collectives import Reduction
 from trials.train.parallel.tensor_parallel import (
@@ -34,8 +34,6 @@ from trials.train.parallel.tensor_parallel import (
 )
 
 WEIGHT_STD = 0.02
-NORM_EPSILON = 1e-5
-ROTARY_BASE = 10000.0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,153 @@
+"""Import of torchtitan's settings as model, layout and batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.importers.batch import complete_batch
+from orchestrator.importers.imported_config import ImportedConfig
+from orchestrator.importers.ranks import Ranks
+from orchestrator.importers.settings import Setting, Settings, read_fields
+from orchestrator.importers.torchtitan.fields import (
+    BATCH_FIELDS,
+    LAYOUT_FIELDS,
+    MODEL_FIELDS,
+    VALUE_RULES,
+    micro_batches_of_a_pass,
+    stages,
+)
+from orchestrator.importers.torchtitan.options import TORCHTITAN_OPTIONS
+from orchestrator.importers.torchtitan.registry import DEFAULTS, Values
+from search_spaces.engines import TORCHTITAN
+from search_spaces.errors import InputError
+from search_spaces.layouts.pipeline_split import stage_layers
+from search_spaces.model_shape import ModelShape
+
+_DEFAULT = "torchtitan's default"
+_LOCAL_BATCHES = "training.local_batch_size of every data-parallel rank"
+
+
+def settings_of(values: Values, origin: str | None = None) -> dict[str, Setting]:
+    """Values as settings that are from somewhere else than the file."""
+    return {name: Setting(value, origin=origin) for name, value in values.items()}
+
+
+def imported_settings(
+    given: Mapping[str, Setting],
+    unread: str | None = None,
+    ranks: Ranks | None = None,
+    prefix: str = "",
+) -> ImportedConfig:
+    """The values of a configuration on these ranks. `unread` names the configuration that decides the rest where it was
+    not read; without one, torchtitan's own defaults do.
+
+    InputError for options and values that no search file expresses, and for numbers that contradict each other.
+    """
+    ranks = ranks or Ranks(None, None)
+    whole = {} if unread else settings_of(DEFAULTS, _DEFAULT)
+    keys = Settings({**whole, **given}, replace(TORCHTITAN_OPTIONS, prefix=prefix))
+    if problems := [*keys.problems(VALUE_RULES)]:
+        raise InputError(*problems)
+    model, model_origins = read_fields(keys, "model", MODEL_FIELDS)
+    layout, layout_origins = read_fields(keys, "baseline", LAYOUT_FIELDS)
+    top, top_origins = read_fields(keys, "", BATCH_FIELDS)
+    left_open = tuple(_left_open(layout)) if unread else ()
+    batch = _batch(keys, layout, top, ranks, unread)
+    _settle_shards(layout)
+    notes = [*_of_the_unread(unread, left_open), *keys.notes, *keys.left_out(), *_differences(keys, model, layout)]
+    origins = {"global_batch_size": _LOCAL_BATCHES} if batch else {}
+    return ImportedConfig(
+        TORCHTITAN,
+        model,
+        layout,
+        batch,
+        ranks.num_nodes,
+        ranks.gpus_per_node,
+        origins={**origins, **model_origins, **layout_origins, **top_origins, **ranks.origins},
+        notes=tuple(dict.fromkeys(notes)),
+        nearest_engine=TORCHTITAN,
+        left_open=left_open,
+        in_doubt=tuple(keys.in_doubt),
+    )
+
+
+def _batch(
+    keys: Settings, layout: dict[str, Any], top: Mapping[str, Any], ranks: Ranks, unread: str | None
+) -> int | None:
+    """The global batch; None where a configuration that was not read may say it."""
+    stated = top.get("global_batch_size")
+    is_open = unread is not None and not keys.has("training.global_batch_size")
+    if is_open:
+        layout.pop("grad_accum_steps", None)
+    doubts = (*keys.in_doubt, "global_batch_size") if is_open else keys.in_doubt
+    return complete_batch(layout, stated, ranks.num_nodes, ranks.gpus_per_node, doubts)
+
+
+def _settle_shards(layout: dict[str, Any]) -> None:
+    """Where all data-parallel ranks are replicas, nothing is sharded."""
+    if layout.get("data_parallel") and layout.get("data_parallel") == layout.get("data_parallel_replicas"):
+        layout["zero_stage"], layout["data_parallel_replicas"] = 0, 1
+
+
+def _left_open(layout: Mapping[str, Any]) -> Iterator[str]:
+    """Layout fields that no option decides, without those that have no effect then."""
+    without_effect = {"recompute_layers"}
+    if layout.get("pipeline_parallel") == 1:
+        without_effect |= {"pipeline_schedule", "virtual_pipeline_stages"}
+    if layout.get("activation_checkpointing") in ("none", "full"):
+        without_effect.add("recompute_modules")
+    return (name for name in LAYOUT_FIELDS if name not in layout and name not in without_effect)
+
+
+def _of_the_unread(unread: str | None, left_open: tuple[str, ...]) -> Iterator[str]:
+    if unread:
+        which = f"; it decides {', '.join(left_open)} and all else that no option sets" if left_open else ""
+        yield f"The configuration {unread} was not read{which}."
+
+
+def _differences(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]:
+    """Notes on what the training has and a trial has not."""
+    is_pipeline = (stages(keys) or 1) > 1
+    if keys.text("training.dtype") == "bfloat16":
+        yield "Weights, gradients and optimizer states are bf16 in the training; trials have them in fp32."
+    if keys.value("training.disable_cuda_graphs") is False and not is_pipeline:
+        yield "torchtitan captures CUDA graphs unless told not to; trials run without."
+    if keys.has("loss.num_chunks"):
+        yield "The training computes the loss in chunks of the sequence; trials compute it at once."
+    if keys.text("model_spec.attn_backend") == "flex_flash":
+        yield "FlexAttention has another backend (flex_flash) in the training; trials take its own."
+    if keys.has("compile.enable") and layout.get("torch_compile") is False:
+        yield "Trials compile the blocks of the model or nothing; the training compiles other parts alone."
+    if others := _other_optimizers(keys):
+        yield f"Trials train by AdamW; the training has {' and '.join(others)}."
+    if is_pipeline:
+        yield from _of_a_pipeline(keys, model, layout)
+
+
+def _other_optimizers(keys: Settings) -> list[str]:
+    groups = (group for group in keys.listed("optimizer.param_groups") if isinstance(group, Mapping))
+    names = dict.fromkeys(str(group.get("optimizer_name", "AdamW")) for group in groups)
+    return [f"{name:.40}" for name in names if name != "AdamW"]
+
+
+def _of_a_pipeline(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]:
+    at_once, steps = micro_batches_of_a_pass(keys), layout.get("grad_accum_steps")
+    if at_once and steps and steps > at_once:
+        yield (
+            f"The training sends {at_once} of a step's {steps} micro-batches through the pipeline at a time; trials"
+            " send all of them."
+        )
+    parts = keys.listed("parallelism.module_fqns_per_model_part")
+    if not parts and keys.value("parallelism.pipeline_parallel_first_stage_less_layers") is not None:
+        yield "torchtitan gives the first and the last stage fewer layers; trials split layers by each stage's work."
+    elif parts and len(model) == len(MODEL_FIELDS):
+        counts = tuple(sum(str(name).startswith("layers.") for name in part) for part in parts)
+        split = stage_layers(ModelShape.from_json(model), len(parts))
+        if counts != split:
+            yield f"The training's stages have {_numbers(counts)} layers, those of trials {_numbers(split)}."
+
+
+def _numbers(counts: tuple[int, ...]) -> str:
+    return ", ".join(map(str, counts))

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.importers.launch_script import read_launch_script
+from search_spaces.errors import InputError
+from search_spaces.layouts.layout import Layout
+from tests.orchestrator.recipe.exported import exported, our_spec
+from tests.trials.trainers.specs import LLAMA
+from trials.trainers.torchtitan.module import CONFIG_FILE, config_module
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --gpus-per-node=8
+TP=2
+ARGS="--parallelism.tensor_parallel_degree $TP --training.global_batch_size=64"
+srun torchrun --nnodes 2 --nproc_per_node 8 --rdzv_backend c10d -m torchtitan.train --module llama3 \\
+    --config llama3_8b $ARGS --parallelism.data-parallel-replicate-degree 2 --compile.enable \\
+    --compile.enable_async_tensor_parallel --parallelism.fsdp_reshard_after_forward never activation-checkpoint:full \\
+    --metrics.log_freq 10 --training.steps 100
+"""
+TP2 = "--parallelism.tensor_parallel_degree 2"
+
+
+def started(words: str, read_file=None):
+    return read_launch_script(f"torchrun --nproc-per-node 8 -m torchtitan.train {words}", read_file)
+
+
+def llama3(words: str = ""):
+    return started(f"--module llama3 --config llama3_8b {words}")
+
+
+def test_a_launch_script_gives_its_configuration_its_options_and_its_ranks():
+    found = read_launch_script(SCRIPT)
+    assert (found.source, found.nearest_engine, found.global_batch_size) == ("torchtitan", "torchtitan", 64)
+    assert (found.num_nodes, found.gpus_per_node) == (2, 8)
+    assert (found.model["num_layers"], found.model["ffn_hidden_size"], found.model["seq_length"]) == (32, 14336, 8192)
+    assert found.layout == {
+        "num_nodes": 2,
+        "tensor_parallel": 2,
+        "pipeline_parallel": 1,
+        "data_parallel": 8,
+        "data_parallel_replicas": 2,
+        "micro_batch_size": 1,
+        "grad_accum_steps": 8,
+        "zero_stage": 2,
+        "activation_checkpointing": "full",
+        "sequence_parallel": True,
+        "precision": "bf16",
+        "attention_kernel": "flex",
+        "torch_compile": True,
+        "tensor_parallel_overlap": True,
+    }
+    assert found.origins["baseline.tensor_parallel"] == "--parallelism.tensor_parallel_degree $TP (line 5)"
+    assert found.origins["model.num_layers"] == "torchtitan's llama3_8b"
+    assert found.origins["baseline.precision"] == "torchtitan's default"
+    assert found.notes == (
+        "torchtitan captures CUDA graphs unless told not to; trials run without.",
+        "The training computes the loss in chunks of the sequence; trials compute it at once.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        (f"{TP2} --parallelism.no-enable-sequence-parallel", "sequence_parallel", False),
+        (f"{TP2} --parallelism.no_enable_sequence_parallel", "sequence_parallel", False),
+        (TP2, "sequence_parallel", True),
+        ("activation_checkpoint:none", "activation_checkpointing", "none"),
+        ("--parallelism.data_parallel_shard_degree=4 --parallelism.data_parallel_replicate_degree=2", "zero_stage", 3),
+        ("--parallelism.data_parallel_replicate_degree 8", "zero_stage", 0),
+        ("--compile.enable --compile.components loss", "torch_compile", False),
+    ],
+)
+def test_words_are_read_as_torchtitans_parser_reads_them(words, field, value):
+    assert llama3(words).layout[field] == value
+
+
+@pytest.mark.parametrize("start", ["./run_train.sh", "bash run_train.sh"])
+def test_run_train_takes_module_configuration_and_ranks_from_variables(start):
+    found = read_launch_script(f"NGPU=4 CONFIG=llama3_8b {start} --parallelism.tensor_parallel_degree 2")
+    assert (found.gpus_per_node, found.layout["data_parallel"], found.model["num_layers"]) == (4, 2, 32)
+    assert "run_train.sh is taken for torchtitan's own, with its MODULE llama3." in found.notes
+
+
+def test_another_run_train_is_not_taken_for_torchtitans():
+    with pytest.raises(InputError, match="no command"):
+        read_launch_script("./run_train.sh --epochs 3")
+
+
+def test_a_module_beside_the_script_is_read():
+    spec = our_spec(Layout(data_parallel=8, zero_stage=3, attention_kernel="flex", engine="torchtitan"), LLAMA)
+    files = {f"recipe/{CONFIG_FILE}": config_module(LLAMA, spec.layout)}
+    start = str(exported(spec)["torchtitan"].start).replace("YOUR_OPTIONS", "--training.global_batch_size 32")
+    found = read_launch_script(start, lambda name: files[name] if name in files else _missing(name))
+    assert found.model["num_layers"] == LLAMA.num_layers
+    assert (found.layout["zero_stage"], found.layout["grad_accum_steps"], found.left_open) == (3, 4, ())
+    assert found.origins["model.num_layers"] == f"recipe/{CONFIG_FILE}"
+    assert found.origins["global_batch_size"] == "--training.global_batch_size (line 1)"
+
+
+def _missing(name: str) -> str:
+    raise FileNotFoundError(name)
+
+
+def test_what_an_unknown_configuration_decides_is_left_open():
+    found = started("--module my.own --config big --parallelism.pipeline_parallel_degree 2 --training.seq_len 4096")
+    assert found.model == {"seq_length": 4096}
+    assert found.layout == {"pipeline_parallel": 2}
+    assert found.global_batch_size is None
+    assert {"tensor_parallel", "zero_stage", "precision", "activation_checkpointing"} <= {*found.left_open}
+    assert found.notes[0].startswith("The configuration big of my.own was not read; it decides tensor_parallel, ")
+
+
+def test_a_configuration_that_a_variable_names_is_left_open():
+    found = started("--module llama3 --config $CONFIG")
+    assert "tensor_parallel" in found.left_open
+    assert "The configuration behind --config was not read; it decides" in " ".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        ("--model.flavor 8B", "--model.flavor was left out: it is no option of torchtitan 0.3.0"),
+        ("--training.global_batch_size $GBS", "--training.global_batch_size is '$GBS', which was not used"),
+        ("--dataloader.num_workers 4", "--dataloader.num_workers was left out: it changes the work of the host"),
+        ("$MORE", "$MORE is in the training command, but the script does not set it."),
+    ],
+)
+def test_what_is_not_known_or_left_out_is_noted(words, note):
+    assert any(each.startswith(note) for each in llama3(words).notes)
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "rule"),
+    [
+        ("--module deepseek_v3 --config deepseek_v3_16b", "--module", "torchtitan's llama3"),
+        ("--module llama3 --config llama3_405b", "--config", "8-bit and 4-bit arithmetic"),
+        ("--module llama3 --config sft_debugmodel", "--config", "every layer of a GPT"),
+        (
+            "--module llama3 --config llama3_8b --parallelism.context_parallel_degree 2",
+            "--parallelism.context_parallel_degree",
+            "context parallelism",
+        ),
+    ],
+)
+def test_what_no_search_file_expresses_is_refused_by_name(words, key, rule):
+    with pytest.raises(InputError, match=rule) as refused:
+        started(words)
+    (problem,) = refused.value.problems
+    assert (problem.key, problem.line) == (key, 1)
+
+
+def test_a_command_of_an_older_torchtitan_is_refused():
+    with pytest.raises(InputError, match="--module and --config name"):
+        started("--job.config_file llama3_8b.toml")

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.importers.registry import read_source
+from orchestrator.importers.torchtitan.module import read_module
+from search_spaces.errors import InputError
+
+OWN = """\
+from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.models.llama3 import model_registry
+from torchtitan.trainer import Trainer
+
+
+def helper():
+    return 3
+
+
+def mine() -> Trainer.Config:
+    model_spec = model_registry("8B", attn_backend="varlen")
+    return Trainer.Config(
+        model_spec=model_spec,
+        optimizer=default_adamw(lr=3e-4),
+        training=TrainingConfig(local_batch_size=2, seq_len=8192, steps=1000),
+        parallelism=ParallelismConfig(tensor_parallel_degree=8, data_parallel_shard_degree=4),
+        activation_checkpoint=None,
+    )
+"""
+CHANGED = """\
+def larger():
+    \"\"\"The 8B model on longer sequences.\"\"\"
+    config = llama3_8b()
+    assert config.model_spec is not None
+    config.training.seq_len = 16384
+    config.parallelism = ParallelismConfig(data_parallel_shard_degree=4)
+    config.parallelism.tensor_parallel_degree = 2
+    config.activation_checkpoint = FullAC.Config()
+    return config
+"""
+
+
+def test_a_module_like_torchtitans_registry_is_read():
+    found = read_module(OWN)
+    assert (found.source, found.nearest_engine, found.global_batch_size) == ("torchtitan", "torchtitan", 8)
+    assert (found.model["num_layers"], found.model["seq_length"]) == (32, 8192)
+    assert found.layout["attention_kernel"] == "flash"
+    assert (found.layout["tensor_parallel"], found.layout["data_parallel"]) == (8, 4)
+    assert (found.layout["activation_checkpointing"], found.layout["sequence_parallel"]) == ("none", True)
+    assert found.origins["model.num_layers"] == "torchtitan's 8B"
+    assert found.origins["baseline.tensor_parallel"] == "parallelism.tensor_parallel_degree (line 16)"
+
+
+def test_options_that_a_function_changes_are_read():
+    found = read_module(CHANGED)
+    assert (found.model["num_layers"], found.model["seq_length"]) == (32, 16384)
+    assert (found.layout["tensor_parallel"], found.layout["data_parallel"]) == (2, 4)
+    assert found.layout["activation_checkpointing"] == "full"
+
+
+def test_a_function_starts_from_another_of_the_module():
+    longer = "def longer():\n    config = mine()\n    config.training.seq_len = 32\n    return config\n"
+    found = read_module(OWN + longer, "longer")
+    assert (found.model["seq_length"], found.layout["tensor_parallel"]) == (32, 8)
+
+
+def test_a_python_file_is_read_as_a_module(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    found = read_source(tmp_path / "mine.py")
+    assert found is not None
+    assert found.model["num_layers"] == 32
+
+
+def test_what_the_module_computes_is_asked_for():
+    found = read_module(OWN.replace("tensor_parallel_degree=8", "tensor_parallel_degree=degree()"))
+    assert {"tensor_parallel", "sequence_parallel"} <= {*found.in_doubt}
+    assert "tensor_parallel" not in found.layout
+    parallelism = "ParallelismConfig(tensor_parallel_degree=8, data_parallel_shard_degree=4)"
+    found = read_module(OWN.replace(parallelism, "all_of_it()"))
+    assert {"tensor_parallel", "pipeline_parallel", "zero_stage"} <= {*found.in_doubt}
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("def f(:", "a module is Python"),
+        ("x = 1", "a module's function returns torchtitan's Trainer.Config"),
+        (OWN + OWN.replace("mine", "other"), "a module's function returns torchtitan's Trainer.Config"),
+        (OWN.replace('"8B"', "SIZE"), "a model is one of torchtitan's llama3: debugmodel, 1B"),
+        (OWN.replace('model_registry("8B", attn_backend="varlen")', "build(layers=3)"), "as an exported"),
+        (
+            OWN.replace("activation_checkpoint=None", "activation_checkpoint=policy()"),
+            "recomputation is None, or one of",
+        ),
+        (OWN.replace("activation_checkpoint=None", "**more"), "every argument has its name"),
+        (OWN.replace('attn_backend="varlen"', "converters=[Float8Linear.Config()]"), "8-bit and 4-bit arithmetic"),
+        (CHANGED.replace("llama3_8b", "llama3_405b"), "8-bit and 4-bit arithmetic"),
+        (CHANGED.replace("llama3_8b", "their_8b"), "starts from Trainer.Config"),
+        (
+            CHANGED.replace("    assert config.model_spec is not None\n", "    if x:\n        config = 1\n"),
+            "calls and assignments",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused(text, rule):
+    with pytest.raises(InputError, match=rule) as refused:
+        read_module(text)
+    assert refused.value.problems[0].fix
+
+
+def test_a_function_that_calls_itself_is_refused():
+    with pytest.raises(InputError):
+        read_module("def f():\n    config = f()\n    return config\n")

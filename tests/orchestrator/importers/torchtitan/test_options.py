@@ -1,0 +1,199 @@
+"""Each option is read, has no effect, is noted or refused, as its table says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.importers.imported_config import ImportedConfig
+from orchestrator.importers.settings import Setting
+from orchestrator.importers.torchtitan.config import imported_settings
+from orchestrator.importers.torchtitan.options import TORCHTITAN_OPTIONS
+from orchestrator.importers.torchtitan.registry import flavor
+from search_spaces.errors import InputError
+from tests.orchestrator.importers.config_tables import (
+    require_all_read,
+    require_no_effect,
+    require_notes,
+    require_one_handling_of_each_key,
+    require_refusals,
+)
+
+BASE = {**flavor("debugmodel"), "parallelism.data_parallel_shard_degree": 2}
+PIPELINE = {
+    **BASE,
+    "parallelism.pipeline_parallel_degree": 2,
+    "parallelism.pipeline_parallel_layers_per_stage": 4,
+    "activation_checkpoint": "full",
+    "compile.enable": True,
+}
+
+
+def read(text: str) -> ImportedConfig:
+    """The import of options by dotted name, as YAML."""
+    return imported_settings({name: Setting(value) for name, value in flattened(yaml.safe_load(text)).items()})
+
+
+def flattened(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        found |= flattened(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return found
+
+
+def imported(**options: Any) -> ImportedConfig:
+    return imported_settings({**{name: Setting(value) for name, value in BASE.items()}, **given(options)})
+
+
+def given(options: dict[str, Any]) -> dict[str, Setting]:
+    return {name.replace("__", "."): Setting(value) for name, value in options.items()}
+
+
+def test_the_reader_keeps_to_its_table(monkeypatch):
+    require_one_handling_of_each_key(TORCHTITAN_OPTIONS)
+    require_refusals(read, TORCHTITAN_OPTIONS, BASE)
+    require_notes(read, TORCHTITAN_OPTIONS, BASE)
+    require_no_effect(read, TORCHTITAN_OPTIONS, BASE)
+    bases = [{**BASE, "optimizer.param_groups": []}, PIPELINE]
+    require_all_read(read, TORCHTITAN_OPTIONS, bases, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ({}, {"zero_stage": 3, "data_parallel": 2, "data_parallel_replicas": 1}),
+        ({"fsdp_reshard_after_forward": "never"}, {"zero_stage": 2}),
+        ({"fsdp_reshard_after_forward": "always"}, {"zero_stage": 3}),
+        ({"pipeline_parallel_degree": 2}, {"zero_stage": 2, "micro_batch_size": 1, "grad_accum_steps": 8}),
+        (
+            {"pipeline_parallel_degree": 2, "pipeline_parallel_microbatch_size": 4},
+            {"micro_batch_size": 4, "grad_accum_steps": 2, "pipeline_schedule": "1f1b", "virtual_pipeline_stages": 1},
+        ),
+        (
+            {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "interleaved1f1b"},
+            {"pipeline_schedule": "interleaved_1f1b", "virtual_pipeline_stages": 2},
+        ),
+        (
+            {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "ZBVZeroBubble"},
+            {"pipeline_schedule": "zbv", "virtual_pipeline_stages": 2},
+        ),
+        (
+            {
+                "pipeline_parallel_degree": 2,
+                "pipeline_parallel_schedule": "Interleaved1F1B",
+                "pipeline_parallel_layers_per_stage": 1,
+            },
+            {"virtual_pipeline_stages": 4},
+        ),
+        ({"data_parallel_replicate_degree": 2}, {"data_parallel": 4, "data_parallel_replicas": 2, "zero_stage": 3}),
+        (
+            {"data_parallel_replicate_degree": 4, "data_parallel_shard_degree": 1},
+            {"data_parallel": 4, "data_parallel_replicas": 1, "zero_stage": 0},
+        ),
+        ({"tensor_parallel_degree": 2}, {"sequence_parallel": True}),
+        ({"tensor_parallel_degree": 2, "enable_sequence_parallel": False}, {"sequence_parallel": False}),
+    ],
+)
+def test_parallelism_gives_degrees_stage_and_schedule(options, fields):
+    layout = imported(**{f"parallelism__{name}": value for name, value in options.items()}).layout
+    assert {name: layout.get(name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ({}, {"precision": "bf16", "torch_compile": False, "activation_checkpointing": "selective"}),
+        ({}, {"recompute_modules": "ops", "attention_kernel": "flex"}),
+        ({"training__mixed_precision_param": "float32"}, {"precision": "fp32"}),
+        ({"training__mixed_precision_param": "float32", "training__dtype": "bfloat16"}, {"precision": "bf16"}),
+        ({"compile__enable": True}, {"torch_compile": True}),
+        ({"compile__enable": True, "compile__components": "loss"}, {"torch_compile": False}),
+        ({"activation_checkpoint": "full"}, {"activation_checkpointing": "full", "recompute_modules": None}),
+        ({"activation_checkpoint": "full", "activation_checkpoint__layers": 2}, {"recompute_layers": 2}),
+        ({"model_spec__attn_backend": "varlen"}, {"attention_kernel": "flash"}),
+        (
+            {"parallelism__tensor_parallel_degree": 2, "compile__enable_async_tensor_parallel": True},
+            {"tensor_parallel_overlap": True},
+        ),
+    ],
+)
+def test_other_options_give_their_fields(options, fields):
+    layout = imported(**options).layout
+    assert {name: layout.get(name) for name in fields} == fields
+
+
+def test_the_batch_is_a_local_batch_of_every_rank_unless_it_is_said():
+    assert imported().global_batch_size == 16
+    found = imported(training__global_batch_size=64)
+    assert (found.global_batch_size, found.layout["grad_accum_steps"]) == (64, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        ({"training__dtype": "bfloat16"}, "Weights, gradients and optimizer states are bf16"),
+        ({}, "torchtitan captures CUDA graphs"),
+        ({"loss__num_chunks": 8}, "The training computes the loss in chunks"),
+        ({"model_spec__attn_backend": "flex_flash"}, "FlexAttention has another backend"),
+        ({"compile__enable": True, "compile__components": ["loss"]}, "Trials compile the blocks"),
+        ({"optimizer__param_groups": [{"optimizer_name": "Muon"}]}, "Trials train by AdamW; the training has Muon."),
+        ({"parallelism__pipeline_parallel_degree": 2}, "torchtitan gives the first and the last stage fewer layers"),
+        (
+            {"parallelism__pipeline_parallel_degree": 2, "training__global_batch_size": 32},
+            "The training sends 8 of a step's 16 micro-batches",
+        ),
+        (
+            {
+                "parallelism__pipeline_parallel_degree": 2,
+                "parallelism__module_fqns_per_model_part": [["layers.0"], [f"layers.{n}" for n in range(1, 6)]],
+            },
+            "The training's stages have 1, 5 layers, those of trials 3, 3.",
+        ),
+        ({"parallelism__spmd_backend": "full_dtensor"}, "parallelism.spmd_backend was left out"),
+    ],
+)
+def test_differences_are_noted(options, note):
+    assert [each for each in imported(**options).notes if each.startswith(note)]
+
+
+def test_without_cuda_graphs_nothing_is_noted():
+    assert imported(training__disable_cuda_graphs=True).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "rule"),
+    [
+        ("parallelism__context_parallel_degree", 2, "context parallelism is no axis"),
+        ("parallelism__expert_parallel_degree", 8, "expert parallelism is no axis"),
+        ("parallelism__pipeline_parallel_schedule_csv", "order.csv", "the order of a pipeline's work"),
+        ("parallelism__fsdp_reshard_after_forward", "sometimes", "default, always and never"),
+        ("parallelism__tensor_parallel_degree", 0, "at least 1"),
+        ("training__enable_cpu_offload", True, "parameters in host memory"),
+        ("training__dtype", "float64", "precision is fp32, bf16 or fp16"),
+        ("activation_checkpoint", "memory-budget", "not a memory budget"),
+        ("model_spec__name", "qwen3", "torchtitan's llama3"),
+        ("model_spec__attn_backend", "sdpa", "flex or flash"),
+        ("comm__mode", "fake_backend", "torch's own backends"),
+    ],
+)
+def test_what_no_search_file_expresses_is_refused_by_name(option, value, rule):
+    with pytest.raises(InputError, match=rule) as refused:
+        imported(**{option: value})
+    assert [problem.key for problem in refused.value.problems] == [option.replace("__", ".")]
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"pipeline_parallel_schedule": "LoopedBFS"}, "pipeline_schedule is one of gpipe"),
+        ({"pipeline_parallel_microbatch_size": 3}, "local_batch_size is a multiple of it"),
+        ({"module_fqns_per_model_part": [["layers.0"], ["layers.1"], ["norm"]]}, "as many lists of modules"),
+    ],
+)
+def test_what_no_pipeline_of_a_search_is_is_refused(options, rule):
+    stages = {"parallelism__pipeline_parallel_degree": 2}
+    with pytest.raises(InputError, match=rule):
+        imported(**stages, **{f"parallelism__{name}": value for name, value in options.items()})

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from orchestrator.importers.registry import read_source
+from orchestrator.importers.torchtitan.saved import looks_like_torchtitan, read_saved_config
+from search_spaces.errors import InputError
+
+_PRODUCT = {"param_init": {"weight": "<function at 0x7f>"}, "in_features": 64, "out_features": 64, "bias": False}
+LAYER: dict[str, Any] = {
+    "attention": {
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "head_dim": None,
+        "qk_norm": None,
+        "inner_attention": {"block_size": 128, "kernel_options": {}},
+        "wo": _PRODUCT,
+    },
+    "feed_forward": {"w1": {**_PRODUCT, "out_features": 192}, "w2": _PRODUCT, "w3": _PRODUCT},
+    "moe": None,
+}
+SAVED: dict[str, Any] = {
+    "model_spec": {
+        "name": "llama3",
+        "flavor": "parlay",
+        "model": {"dim": 64, "vocab_size": 512, "enable_weight_tying": False, "layers": [LAYER, LAYER]},
+    },
+    "tokenizer": {},
+    "training": {"local_batch_size": 2, "global_batch_size": -1, "seq_len": 32, "disable_cuda_graphs": True},
+    "parallelism": {"data_parallel_shard_degree": 2, "tensor_parallel_degree": 1},
+    "activation_checkpoint": {"preserve_rng_state": False, "determinism_check": "default", "debug": False},
+    "compile": {"enable": False, "components": ["model", "loss"]},
+}
+
+
+def with_layer(**changes: Any) -> dict[str, Any]:
+    """The configuration with changes to every layer, by `attention__qk_norm`."""
+    layer = json.loads(json.dumps(LAYER))
+    for path, value in changes.items():
+        *sections, last = path.split("__")
+        inner = layer
+        for section in sections:
+            inner = inner[section]
+        inner[last] = value
+    model = {**SAVED["model_spec"]["model"], "layers": [layer, layer]}
+    return {**SAVED, "model_spec": {**SAVED["model_spec"], "model": model}}
+
+
+def read(config: Any):
+    return read_saved_config(json.dumps(config))
+
+
+def test_a_saved_configuration_gives_model_layout_and_batch(tmp_path):
+    assert looks_like_torchtitan(SAVED)
+    (tmp_path / "config.json").write_text(json.dumps(SAVED))
+    found = read_source(tmp_path / "config.json")
+    assert found is not None
+    assert found.model == {
+        "num_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "ffn_hidden_size": 192,
+        "gated_mlp": True,
+        "vocab_size": 512,
+        "seq_length": 32,
+        "tied_embeddings": False,
+        "position_embedding": "rotary",
+        "norm": "rmsnorm",
+    }
+    expected = {"data_parallel": 2, "zero_stage": 3, "activation_checkpointing": "full", "attention_kernel": "flex"}
+    assert {name: found.layout[name] for name in expected} == expected
+    assert found.global_batch_size == 4
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("saved", "policy"),
+    [
+        (None, "none"),
+        ({"preserve_rng_state": True, "force_recompute_mm_shapes_by_fqns": ["moe.router.gate"]}, "selective"),
+        ({"preserve_rng_state": True}, "full"),
+        ({"preserve_rng_state": True, "layers": 1}, "full"),
+    ],
+)
+def test_the_policy_is_known_by_its_arguments(saved, policy):
+    found = read({**SAVED, "activation_checkpoint": saved})
+    assert found.layout["activation_checkpointing"] == policy
+    assert found.layout.get("recompute_layers") == (saved or {}).get("layers")
+
+
+@pytest.mark.parametrize(
+    ("inner", "kernel"),
+    [
+        ({"window_size": [-1, 0]}, "flash"),
+        ({"block_size": 128, "kernel_options": {}}, "flex"),
+        ({"block_size": [256, 128], "kernel_options": {"BACKEND": "FLASH"}}, "flex"),
+    ],
+)
+def test_the_kernel_is_known_by_its_arguments(inner, kernel):
+    assert read(with_layer(attention__inner_attention=inner)).layout["attention_kernel"] == kernel
+
+
+def test_heads_without_a_number_of_key_value_heads_have_their_own():
+    assert read(with_layer(attention__n_kv_heads=None)).model["num_key_value_heads"] == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "rule"),
+    [
+        ({**SAVED, "activation_checkpoint": {"memory_budget": 0.5}}, "not a memory budget"),
+        ({**SAVED, "model_spec": {"name": "qwen3", "model": {}}}, "a search's model is torchtitan's llama3"),
+        ({**SAVED, "model_spec": None}, "a search's model is torchtitan's llama3"),
+        ({**SAVED, "model_spec": {"name": "llama3", "model": None}}, "has no model"),
+        ({**SAVED, "model_spec": {"name": "llama3", "model": {"layers": []}}}, "has no list of layers"),
+        ({**SAVED, "model_spec": {"name": "llama3", "model": {"layers": [1]}}}, "has no list of layers"),
+        ({**SAVED, "model_spec": {"name": "llama3", "model": {"layers": [LAYER, {}]}}}, "has layers that differ"),
+        ({**SAVED, "model_spec": {"name": "llama3", "model": {"layers": [{}]}}}, "without attention or MLP"),
+        (with_layer(moe={"num_experts": 8}), "experts are no part of a model"),
+        (with_layer(attention__qk_norm={"eps": 1e-5}), "no field of the model section"),
+        (with_layer(attention__head_dim=32), "head size is hidden_size"),
+        (with_layer(attention__inner_attention={"window_size": [64, 0]}), "no field of the model section"),
+        (with_layer(attention__n_heads="four"), "at least 1"),
+        (with_layer(feed_forward__w1={**_PRODUCT, "recipe": "rowwise"}), "8-bit and 4-bit arithmetic"),
+        ({**SAVED, "parallelism": {"context_parallel_degree": 2}}, "context parallelism is no axis"),
+        ([], "JSON object"),
+    ],
+)
+def test_what_no_search_file_expresses_is_refused(config, rule):
+    with pytest.raises(InputError) as refused:
+        read(config)
+    text = " ".join(f"{problem.message} {problem.rule}" for problem in refused.value.problems)
+    assert rule in text

@@ -1,0 +1,63 @@
+"""torchtitan's words for a layout."""
+
+from __future__ import annotations
+
+import pytest
+
+from search_spaces.layouts.layout import Layout
+from tests.trials.trainers.specs import LLAMA
+from trials.trainers.torchtitan.config import (
+    modules_by_chunk,
+    parallelism_arguments,
+    recomputation_policy,
+    reshard_policy,
+    training_arguments,
+)
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "replicas", "degrees"), [(0, 1, (4, 1)), (2, 1, (1, 4)), (3, 1, (1, 4)), (3, 2, (2, 2))]
+)
+def test_ranks_shard_the_model_or_hold_replicas(zero_stage, replicas, degrees):
+    layout = Layout(data_parallel=4, zero_stage=zero_stage, data_parallel_replicas=replicas, engine="torchtitan")
+    made = parallelism_arguments(LLAMA, layout)
+    assert (made["data_parallel_replicate_degree"], made["data_parallel_shard_degree"]) == degrees
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "stages", "policy"), [(0, 1, "never"), (2, 2, "never"), (3, 1, "default"), (3, 2, "always")]
+)
+def test_zero_3_reshards_after_the_forward_pass(zero_stage, stages, policy):
+    layout = Layout(data_parallel=2, zero_stage=zero_stage, pipeline_parallel=stages)
+    assert reshard_policy(layout) == policy
+
+
+def test_a_pipeline_takes_a_steps_sequences_at_once():
+    fields = {"micro_batch_size": 2, "grad_accum_steps": 4, "data_parallel": 2}
+    assert training_arguments(LLAMA, Layout(**fields))["local_batch_size"] == 2
+    assert training_arguments(LLAMA, Layout(**fields, pipeline_parallel=2))["local_batch_size"] == 8
+    assert training_arguments(LLAMA, Layout(**fields))["global_batch_size"] == 16
+
+
+def test_the_first_chunk_has_the_embedding_and_the_last_the_head():
+    chunks = modules_by_chunk(LLAMA, Layout(pipeline_parallel=2, virtual_pipeline_stages=2))
+    assert chunks is not None
+    assert [module for chunk in chunks for module in chunk] == [
+        *("tok_embeddings", *(f"layers.{layer}" for layer in range(LLAMA.num_layers)), "norm", "lm_head")
+    ]
+    assert len(chunks) == 4
+    assert modules_by_chunk(LLAMA, Layout()) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "policy"),
+    [
+        ({}, None),
+        ({"activation_checkpointing": "selective"}, "SelectiveAC"),
+        ({"activation_checkpointing": "full"}, "FullAC"),
+        ({"activation_checkpointing": "full", "recompute_layers": 2}, "FirstLayersAC"),
+    ],
+)
+def test_each_recomputation_is_a_policy(fields, policy):
+    found = recomputation_policy(Layout(**fields))
+    assert (None if found is None else found[0]) == policy

@@ -1,0 +1,194 @@
+"""A layout as a Python module that torchtitan loads by `--module` and `--config`. Standard library only.
+
+Its configuration is written as calls with literal arguments, which `parlay init --from` reads without running it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.trainers.torchtitan.config import (
+    ATTENTION,
+    FIRST_LAYERS,
+    compile_arguments,
+    norm_arguments,
+    parallelism_arguments,
+    recomputation_policy,
+    rope_arguments,
+    training_arguments,
+)
+from trials.trial import TrialSpec
+
+CONFIG_FILE = "torchtitan_config.py"
+FUNCTION = "parlay"
+_FIRST_LAYERS_FILE = "torchtitan_first_layers.py"
+
+
+def config_files(spec: TrialSpec) -> dict[str, str]:
+    """The module, and beside it the policy that torchtitan does not have, where the layout needs it."""
+    policy = recomputation_policy(spec.layout)
+    more = {_FIRST_LAYERS_FILE: _first_layers()} if policy is not None and policy[0] == FIRST_LAYERS else {}
+    return {CONFIG_FILE: config_module(spec.model, spec.layout), **more}
+
+
+def config_module(model: ModelShape, layout: Layout) -> str:
+    """Text of the module. The layout is canonical and violates no rule."""
+    policy = recomputation_policy(layout)
+    return _MODULE.format(
+        imports=_imports(None if policy is None else policy[0]),
+        function=FUNCTION,
+        model=_call("llama3", _sizes(model, layout), 2),
+        training=_call("TrainingConfig", training_arguments(model, layout), 2),
+        parallelism=_call("ParallelismConfig", parallelism_arguments(model, layout), 2),
+        recomputation="None" if policy is None else _call(f"{policy[0]}.Config", policy[1], 2),
+        compilation=_call("CompileConfig", compile_arguments(layout), 2),
+        vocab_size=model.vocab_size,
+        rope=_call("ComplexRoPE.Config", rope_arguments(model), 1),
+        norm=_arguments(norm_arguments(model)),
+    )
+
+
+def _sizes(model: ModelShape, layout: Layout) -> dict[str, Any]:
+    return {
+        "n_layers": model.num_layers,
+        "dim": model.hidden_size,
+        "n_heads": model.num_attention_heads,
+        "n_kv_heads": model.num_key_value_heads,
+        "hidden_dim": model.ffn_hidden_size,
+        "vocab_size": model.vocab_size,
+        "enable_weight_tying": model.tied_embeddings,
+        "attn_backend": ATTENTION[layout.attention_kernel],
+    }
+
+
+def _call(name: str, arguments: Mapping[str, Any], depth: int) -> str:
+    """A call with one argument a line, at a depth of so many indents."""
+    indent = "    " * depth
+    lines = (f"{indent}    {key}={_literal(value, depth + 1)}," for key, value in arguments.items())
+    return "\n".join([f"{name}(", *lines, f"{indent})"])
+
+
+def _arguments(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={_literal(value)}" for key, value in values.items())
+
+
+def _literal(value: Any, depth: int = 0) -> str:
+    """A value as Python has it; a list of lists with one of them a line."""
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        indent = "    " * depth
+        return "\n".join(["[", *(f"{indent}    {_literal(each)}," for each in value), f"{indent}]"])
+    return json.dumps(value) if isinstance(value, (str, list)) else repr(value)
+
+
+def _imports(policy: str | None) -> str:
+    """Import statements, sorted; of the policy, too."""
+    if policy == FIRST_LAYERS:
+        return "\n".join([*_IMPORTS, "", f"from .{_FIRST_LAYERS_FILE.removesuffix('.py')} import {policy}"])
+    more = () if policy is None else (f"from torchtitan.distributed.activation_checkpoint import {policy}",)
+    return "\n".join(sorted([*_IMPORTS, *more]))
+
+
+def _first_layers() -> str:
+    """Source of the policy, as the engine runs it."""
+    return (Path(__file__).parents[2] / "train" / "engines" / _FIRST_LAYERS_FILE).read_text(encoding="utf-8")
+
+
+_IMPORTS = (
+    "from torch import nn",
+    "from torchtitan.components.loss import CrossEntropyLoss",
+    "from torchtitan.components.optimizer import default_adamw",
+    "from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig",
+    "from torchtitan.distributed.pipeline_parallel import pipeline_llm",
+    "from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader",
+    "from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm",
+    "from torchtitan.models.common.config_utils import get_attention_config, make_ffn_config, make_gqa_config",
+    "from torchtitan.models.common.param_init import depth_scaled_std, skip_param_init",
+    "from torchtitan.models.llama3 import Llama3Model, Llama3StateDictAdapter, Llama3TransformerBlock",
+    "from torchtitan.models.llama3.parallelize import parallelize_llama",
+    "from torchtitan.protocols.model_spec import ModelSpec",
+    "from torchtitan.trainer import Trainer",
+)
+_MODULE = '''\
+"""Written for torchtitan 0.3.0."""
+
+from functools import partial
+
+{imports}
+
+
+def {function}() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec={model},
+        training={training},
+        parallelism={parallelism},
+        activation_checkpoint={recomputation},
+        compile={compilation},
+        loss=CrossEntropyLoss.Config(global_vocab_size={vocab_size}),
+        # Yours, like everything that is not here.
+        optimizer=default_adamw(lr=3e-4),
+        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),
+    )
+
+
+def llama3(*, n_layers, dim, n_heads, n_kv_heads, hidden_dim, vocab_size, enable_weight_tying, attn_backend):
+    """torchtitan's llama3 of this shape, with torchtitan's own initial weights."""
+
+    def layer(number):
+        depth = _normal(depth_scaled_std(0.02, number))
+        return Llama3TransformerBlock.Config(
+            attention_norm=_norm(),
+            ffn_norm=_norm(),
+            attention=make_gqa_config(
+                dim=dim,
+                n_heads=n_heads,
+                n_kv_heads=n_kv_heads,
+                wqkv_param_init=_normal(0.02),
+                wo_param_init=depth,
+                inner_attention=get_attention_config(attn_backend),
+                fuse_qkv=True,
+                rope=_rope(),
+            ),
+            feed_forward=make_ffn_config(
+                dim=dim, hidden_dim=hidden_dim, w1_param_init=_normal(0.02), w2w3_param_init=depth
+            ),
+        )
+
+    table = skip_param_init if enable_weight_tying else partial(nn.init.normal_, std=1.0)
+    std = dim**-0.5
+    head = partial(nn.init.trunc_normal_, std=std, a=-3 * std, b=3 * std)
+    model = Llama3Model.Config(
+        dim=dim,
+        vocab_size=vocab_size,
+        enable_weight_tying=enable_weight_tying,
+        tok_embeddings=Embedding.Config(num_embeddings=vocab_size, embedding_dim=dim, param_init={{"weight": table}}),
+        norm=_norm(),
+        lm_head=Linear.Config(in_features=dim, out_features=vocab_size, param_init={{"weight": head}}),
+        layers=[layer(number) for number in range(n_layers)],
+    )
+    return ModelSpec(
+        name="llama3",
+        flavor="{function}",
+        model=model,
+        parallelize_fn=parallelize_llama,
+        pipelining_fn=pipeline_llm,
+        post_optimizer_build_fn=None,
+        state_dict_adapter=Llama3StateDictAdapter,
+    )
+
+
+def _rope():
+    return {rope}
+
+
+def _norm():
+    return RMSNorm.Config({norm}, param_init={{"weight": nn.init.ones_}})
+
+
+def _normal(std):
+    return {{"weight": partial(nn.init.trunc_normal_, std=std)}}
+'''
