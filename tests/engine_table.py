@@ -41,7 +41,7 @@ _NO_ROWS = ("num_nodes", "engine", "micro_batch_size", "grad_accum_steps", "data
 
 
 class Status(IntEnum):
-    """What is known of a value with an engine; the more the higher."""
+    """Knowledge of a value with an engine; the more the higher."""
 
     REFUSED = 0
     OPTION = 1

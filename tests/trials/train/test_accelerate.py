@@ -70,7 +70,7 @@ def expect_parity(parity: Parity, given: Case, record_property) -> None:
 @pytest.mark.parametrize("sharding", [{}, {"zero_stage": 3, "data_parallel": 2}])
 @pytest.mark.parametrize(("recomputation", "passes"), [("none", 8), ("full", 16)])
 def test_recomputed_layers_have_a_second_forward_pass(ranks, sharding, recomputation, passes):
-    """Of attention, since the recomputation stops before the end of the layer, where nothing more is needed."""
+    """Counted is attention, since the recomputation stops before the end of the layer, where nothing more is needed."""
     given = accelerate_case("recomputed", activation_checkpointing=recomputation, **sharding)
     program = "tests.trials.train.torchtitan_programs:count_forward_passes"
     found = ranks.run(program, given.layout.num_gpus, {"case": given.to_json()})
