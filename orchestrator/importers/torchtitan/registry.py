@@ -31,7 +31,7 @@ DEFAULTS: Values = {
     "training.mixed_precision_param": "bfloat16",
     "training.seq_len": 2048,
 }
-"""What counts where a whole configuration does not say it."""
+"""Values that count where a whole configuration does not say it."""
 
 _NAMES = ("n_layers", "dim", "n_heads", "n_kv_heads", "hidden_dim", "vocab_size", "enable_weight_tying")
 _SIZES = {
