@@ -27,6 +27,7 @@ from orchestrator.config.draft import (
 from orchestrator.config.init_grids import grid_draft
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.registry import read_source
+from search_spaces.engines import TORCHTITAN
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.axis import Axis
 from search_spaces.layouts.layout import AXES, DEGREES, DERIVED, LAYOUT_FIELDS, MODEL_DEGREES, Layout, layout_mesh
@@ -154,7 +155,10 @@ def _runnable_layout(imported: ImportedConfig, notes: list[str], origins: dict[s
                 why = f"{scalar(today)} is not supported by Parlay's engine {engine}"
                 notes.append(f"{name} {why} in this layout; the baseline has {scalar(runnable[name])}.")
                 origins[f"baseline.{name}"] = why
-    notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer of this file.")
+    if imported.source == TORCHTITAN:
+        notes.append("Trials run torchtitan's trainer inside Parlay's own program, with engine torchtitan.")
+    else:
+        notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer of this file.")
     if imported.source in TRAINERS and TRAINERS[imported.source].rules:
         notes.append(
             f"To measure with that trainer, set trainer: {{kind: {imported.source}, script: ...}}; docs/trainers.md."

@@ -1,1 +1,1 @@
-"""Reader of torchtitan's configurations: commands, saved ones, and Python modules, which are not run."""
+"""Reader of torchtitan's commands, saved configurations and modules, which it does not run."""

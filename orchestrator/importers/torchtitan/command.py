@@ -138,8 +138,7 @@ def _config(options: Settings, read_file: ReadFile | None) -> tuple[Mapping[str,
             fix="give a command of torchtitan 0.3, or the configuration that it saves (debug.save_config_file)",
         )
     if module in OTHER_MODULES:
-        rule = "a search's model is torchtitan's llama3"
-        raise InputError(options.problem("module", rule, "give a training of llama3"))
+        raise InputError(options.problem("module", OTHER_MODULES[module], "give a training of llama3"))
     if module in _LLAMA3:
         if name in REFUSED_CONFIGS:
             raise InputError(options.problem("config", REFUSED_CONFIGS[name], "give a training in bf16 or fp32"))

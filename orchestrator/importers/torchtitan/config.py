@@ -86,7 +86,7 @@ def _batch(
 
 
 def _settle_shards(layout: dict[str, Any]) -> None:
-    """Set ZeRO 0 for a layout in which all data-parallel ranks are replicas."""
+    """Set ZeRO 0 where all data-parallel ranks are replicas, so that nothing is sharded."""
     if layout.get("data_parallel") and layout.get("data_parallel") == layout.get("data_parallel_replicas"):
         layout["zero_stage"], layout["data_parallel_replicas"] = 0, 1
 

@@ -63,7 +63,7 @@ def _functions(text: str) -> Iterator[ast.FunctionDef]:
 
 
 def _returned(function: ast.FunctionDef) -> ast.expr | None:
-    """The value of the function's last statement, if it may be a configuration."""
+    """Value that the function's last statement returns, if it may be a configuration."""
     last = function.body[-1]
     if not isinstance(last, ast.Return) or last.value is None:
         return None

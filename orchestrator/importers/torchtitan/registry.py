@@ -31,7 +31,7 @@ DEFAULTS: Values = {
     "training.mixed_precision_param": "bfloat16",
     "training.seq_len": 2048,
 }
-"""Values of the settings that a whole configuration does not give."""
+"""Values that count where a whole configuration does not say it."""
 
 _NAMES = ("n_layers", "dim", "n_heads", "n_kv_heads", "hidden_dim", "vocab_size", "enable_weight_tying")
 _SIZES = {
@@ -101,11 +101,17 @@ _EXPERIMENTS = {
     "autoparallel": ("llama3", "local_map_deepseek_v3"),
     "torchft": ("llama3",),
 }
-OTHER_MODULES = frozenset(
-    (
-        *("deepseek_v3", "flux", "gpt_oss", "kimi_k2_7", "muse_glimmer", "qwen3", "qwen3_5"),
-        *("transformers_modeling_backend", "rl", "alphabet_sort", "dapo_math", "search_r1"),
-        *(f"{package}.{name}" for package, names in _EXPERIMENTS.items() for name in names),
-    )
-)
-"""Other modules that torchtitan has a short name for."""
+OTHER_MODULES: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("deepseek_v3", "flux", "gpt_oss", "kimi_k2_7", "muse_glimmer", "qwen3", "qwen3_5"),
+        "a search's model is torchtitan's llama3",
+    ),
+    **dict.fromkeys(
+        (
+            *("transformers_modeling_backend", "rl", "alphabet_sort", "dapo_math", "search_r1"),
+            *(f"{package}.{name}" for package, names in _EXPERIMENTS.items() for name in names),
+        ),
+        "trials run torchtitan's own trainer, not one of its experiments",
+    ),
+}
+"""Other modules that torchtitan has a short name for, with the reason why they are refused."""

@@ -90,7 +90,7 @@ def _layer(layer: Mapping[str, Any], dim: Any) -> dict[str, Any]:
 
 
 def _refused_parts(layer: Mapping[str, Any], dim: Any) -> Iterator[InputError]:
-    """Problems of parts that a llama3 of a search does not have."""
+    """Errors for the parts that a llama3 of a search has not."""
     attention, mlp = _section(layer, "attention"), _section(layer, "feed_forward")
     products = [attention.get("wo"), *(mlp.get(name) for name in ("w1", "w2", "w3"))]
     if layer.get("moe") is not None:

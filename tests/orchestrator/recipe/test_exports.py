@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
@@ -282,6 +283,26 @@ def test_nanotrons_file_says_no_length_and_no_checkpoints():
         "tp_mode": "REDUCE_SCATTER",
         "recompute_layer": False,
     }
+
+
+def test_torchtitans_module_is_python_and_has_a_policy_beside_it_where_the_layout_needs_it():
+    base = {"zero_stage": 2, "attention_kernel": "flex", "activation_checkpointing": "full"}
+    for fields, policy in (({}, "FullAC"), ({"recompute_layers": 2}, "FirstLayersAC")):
+        layout = half(**base, **fields, engine="torchtitan")
+        made = exported(our_spec(layout, LLAMA))["torchtitan"]
+        text = made.files["torchtitan_config.py"]
+        names = {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+        assert names >= {"parlay", "llama3"}
+        assert f"activation_checkpoint={policy}.Config(" in text
+        assert ("torchtitan_first_layers.py" in made.files) == (policy == "FirstLayersAC")
+        assert ("from .torchtitan_first_layers import FirstLayersAC" in text) == (policy == "FirstLayersAC")
+        assert {'mixed_precision_param="bfloat16",', "data_parallel_shard_degree=2,"} <= {
+            *map(str.strip, text.split("\n"))
+        }
+    assert made.start == (
+        "torchrun --standalone --nproc-per-node 2 -m torchtitan.train --module recipe.torchtitan_config --config parlay"
+        " YOUR_OPTIONS"
+    )
 
 
 @pytest.mark.parametrize(("layers", "is_local"), [("local", True), ("transformer_engine", False), (None, False)])
