@@ -74,6 +74,12 @@ MEGATRON_CORE = "megatron-core"
 TORCHTITAN = "torchtitan"
 """Engine of Parlay's own trainer that runs torchtitan's trainer."""
 
+ACCELERATE = "accelerate"
+"""Trainer that starts a user's own script as `accelerate launch` does."""
+
+ACCELERATE_LAUNCH = "accelerate-launch"
+"""Engine of the trainer `accelerate`: accelerate around a model of the script."""
+
 TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     PARLAY: {
         # FSDP2 at every stage, over one rank without ZeRO: fp32 weights, and a 16-bit copy of those in use.
@@ -148,10 +154,22 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             emulated_on_cpu=True,
         )
     },
+    # FSDP2 of fp32 weights, with a 16-bit copy of those in use; in half precision its policy has the same type for
+    # parameters and reductions (accelerate/utils/dataclasses.py, FullyShardedDataParallelPlugin.set_mixed_precision).
+    # Without ZeRO it is DDP, which reduces fp32 gradients: twice these bytes. Kernels are the script's.
+    ACCELERATE: {
+        ACCELERATE_LAUNCH: EngineProfile(
+            ParameterBytes(2, 4, 12),
+            has_dropout=True,
+            reduced_gradient_bytes=2,
+            always_overlaps_reductions=True,
+            emulated_on_cpu=True,
+        )
+    },
     # An unknown trainer; Megatron's memory is the most common. What its command does on a CPU is not known either.
     "command": {"command": EngineProfile(ParameterBytes(2, 4, 12), has_dropout=True, emulated_on_cpu=False)},
 }
-"""Profiles of each trainer's engines. An engine of a third-party trainer has the trainer's name."""
+"""Profiles of each trainer's engines. A third-party trainer has one, with the trainer's name or one of its own."""
 
 ENGINE_PROFILES: Mapping[str, EngineProfile] = {
     name: profile for engines in TRAINER_ENGINES.values() for name, profile in engines.items()

@@ -12,7 +12,7 @@ from functools import cache, cached_property, lru_cache
 from operator import attrgetter
 from typing import Any
 
-from search_spaces.engines import ENGINES, MEGATRON_CORE, OWN_ENGINES, TORCHTITAN
+from search_spaces.engines import ACCELERATE_LAUNCH, ENGINES, MEGATRON_CORE, OWN_ENGINES, TORCHTITAN
 from search_spaces.errors import InputError, did_you_mean, format_value
 from search_spaces.layouts.axis import Axis, Kind, Values, axis_field
 from search_spaces.layouts.mesh import RankMesh
@@ -156,7 +156,7 @@ class Layout:
         key="c",
         label="compiled",
         description="Compile the layers with torch.compile.",
-        engines=(*OWN_ENGINES, "command"),
+        engines=(*OWN_ENGINES, ACCELERATE_LAUNCH, "command"),
     )
     rank_order: str = axis_field(
         Kind.WORD,
@@ -212,7 +212,7 @@ class Layout:
         label="replicas",
         description="Groups of data-parallel ranks that each hold the whole model; ZeRO shards within a group.",
         no_effect=({"zero_stage": 0}, {"data_parallel": 1}),
-        engines=_OF_TORCHTITAN,
+        engines=(TORCHTITAN, ACCELERATE_LAUNCH),
     )
     tensor_parallel_overlap: bool = axis_field(
         Kind.SWITCH,
