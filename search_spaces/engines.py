@@ -68,6 +68,9 @@ those of the same model with Megatron-LM (arXiv 2104.04473, table 1), and none, 
 PARLAY = "parlay"
 """Name of Parlay's own trainer."""
 
+ACCELERATE_LAUNCH = "accelerate-launch"
+"""Engine of the trainer that starts a user's own script as `accelerate launch` does; "accelerate" is its kind."""
+
 MEGATRON_CORE = "megatron-core"
 """Engine of Parlay's own trainer that builds megatron.core's model, optimizer and schedules."""
 
@@ -75,10 +78,7 @@ TORCHTITAN = "torchtitan"
 """Engine of Parlay's own trainer that runs torchtitan's trainer."""
 
 ACCELERATE = "accelerate"
-"""Trainer that starts a user's own script as `accelerate launch` does."""
-
-ACCELERATE_LAUNCH = "accelerate-launch"
-"""Engine of the trainer `accelerate`: accelerate around a model of the script."""
+"""Engine of Parlay's own trainer that runs transformers' models under Hugging Face accelerate."""
 
 TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     PARLAY: {

@@ -12,7 +12,7 @@ from functools import cache, cached_property, lru_cache
 from operator import attrgetter
 from typing import Any
 
-from search_spaces.engines import ACCELERATE_LAUNCH, ENGINES, MEGATRON_CORE, OWN_ENGINES, TORCHTITAN
+from search_spaces.engines import ACCELERATE, ACCELERATE_LAUNCH, ENGINES, MEGATRON_CORE, OWN_ENGINES, TORCHTITAN
 from search_spaces.errors import InputError, did_you_mean, format_value
 from search_spaces.layouts.axis import Axis, Kind, Values, axis_field
 from search_spaces.layouts.mesh import RankMesh
@@ -146,9 +146,9 @@ class Layout:
         "torch",
         key="",
         label="engine",
-        description="Engine: torch, deepspeed, megatron-core or torchtitan with Parlay's trainer, else trainer.kind.",
+        description=f"Engine: {', '.join(reversed(OWN_ENGINES))} with Parlay's trainer, else that of trainer.kind.",
         words=ENGINES,
-        default_text="torch, or trainer.kind",
+        default_text="torch, or that of trainer.kind",
     )
     torch_compile: bool = axis_field(
         Kind.SWITCH,
@@ -212,7 +212,7 @@ class Layout:
         label="replicas",
         description="Groups of data-parallel ranks that each hold the whole model; ZeRO shards within a group.",
         no_effect=({"zero_stage": 0}, {"data_parallel": 1}),
-        engines=(TORCHTITAN, ACCELERATE_LAUNCH),
+        engines=(ACCELERATE, ACCELERATE_LAUNCH, TORCHTITAN),
     )
     tensor_parallel_overlap: bool = axis_field(
         Kind.SWITCH,

@@ -109,6 +109,18 @@ def some_layers_recomputed(layout: Layout, model: ModelShape) -> Iterator[RuleVi
         )
 
 
+def sharded_replicas(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Replicas that do not divide the data-parallel ranks, or that shard nothing."""
+    replicas, data = layout.data_parallel_replicas, layout.data_parallel
+    if replicas > 1 and (data % replicas or replicas == data):
+        yield RuleViolation(
+            "data_parallel_replicas",
+            f"data_parallel_replicas is {replicas} with data_parallel {data}",
+            "each replica shards the model over data_parallel / data_parallel_replicas ranks, a whole number above 1",
+            "use a smaller divisor of data_parallel, or set zero_stage to 0",
+        )
+
+
 def half_precision_flash(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """Flash attention in fp32, for engines whose kernels have only 16 bits."""
     if layout.attention_kernel == "flash" and layout.precision == "fp32":

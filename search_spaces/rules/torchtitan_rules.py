@@ -16,19 +16,9 @@ from search_spaces.rules.engine_rules import (
     Rule,
     RuleViolation,
     engine_limits,
+    sharded_replicas,
     some_layers_recomputed,
 )
-
-
-def _replicas(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    replicas, data = layout.data_parallel_replicas, layout.data_parallel
-    if replicas > 1 and (data % replicas or replicas == data):
-        yield RuleViolation(
-            "data_parallel_replicas",
-            f"data_parallel_replicas is {replicas} with data_parallel {data}",
-            "each replica shards the model over data_parallel / data_parallel_replicas ranks, a whole number above 1",
-            "use a smaller divisor of data_parallel, or set zero_stage to 0",
-        )
 
 
 def _v_schedules(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -122,7 +112,7 @@ def _selective(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
 TORCHTITAN_RULES: tuple[Rule, ...] = (
     _chunks,
     *TORCH_SCHEDULE_RULES,
-    _replicas,
+    sharded_replicas,
     _v_schedules,
     _tensor_overlap,
     _tied_pipeline,

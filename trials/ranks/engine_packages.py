@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.ranks.failures import TrialFailure
@@ -23,8 +23,13 @@ TRANSFORMER_ENGINE = "transformer-engine"
 FLASH_ATTENTION = "flash-attn"
 APEX = "apex"
 TORCH = "torch"
-PACKAGES = (MEGATRON_CORE, TRANSFORMER_ENGINE, FLASH_ATTENTION, APEX, TORCHTITAN, TORCH)
-PACKAGED_ENGINES = (MEGATRON_CORE, TORCHTITAN)
+TRANSFORMERS = "transformers"
+PACKAGES = (
+    *(MEGATRON_CORE, TRANSFORMER_ENGINE, FLASH_ATTENTION, APEX),
+    *(TORCHTITAN, TORCH),
+    *(ACCELERATE, TRANSFORMERS),
+)
+PACKAGED_ENGINES = (MEGATRON_CORE, TORCHTITAN, ACCELERATE)
 """Engines that are a package of the same name."""
 
 _VERSION = re.compile(r"(\d+(?:\.\d+)*)(?:\.post\d+)?(\.?(?:a|b|rc|dev)\d*)?")
@@ -51,6 +56,8 @@ class VersionRange:
 VERIFIED = {
     MEGATRON_CORE: VersionRange("0.16.1", "0.17"),
     TORCHTITAN: VersionRange("0.3.0", "0.4"),
+    ACCELERATE: VersionRange("1.15.0", "1.16"),
+    TRANSFORMERS: VersionRange("5.23.0", "5.24"),
     # The range that megatron-core 0.16.1 names in its extra `dev`.
     TRANSFORMER_ENGINE: VersionRange("2.9", "2.12"),
 }
@@ -78,14 +85,38 @@ def package_faults(layout: Layout, model: ModelShape, accelerator: str, installe
     """Faults of these packages for the layout's engine on this accelerator: missing, or of an unverified version."""
     if layout.engine not in PACKAGED_ENGINES:
         return
-    if fault := _engine_fault(layout.engine, installed[layout.engine]):
-        yield fault
+    for package in packages_of(layout.engine):
+        if fault := _engine_fault(layout.engine, package, installed[package]):
+            yield fault
     if accelerator == "cpu":
         return
     if layout.engine == TORCHTITAN:
         if layout.pipeline_parallel > 1 and (fault := _pipeline_fault(installed[TORCH])):
             yield fault
-        return
+    elif layout.engine == MEGATRON_CORE:
+        yield from _megatron_faults(layout, model, installed)
+
+
+def packages_of(engine: str) -> tuple[str, ...]:
+    """Packages that an engine of `PACKAGED_ENGINES` is, of verified versions."""
+    return (ACCELERATE, TRANSFORMERS) if engine == ACCELERATE else (engine,)
+
+
+def accelerate_fault(found: str | None) -> PackageFault | None:
+    """Fault of this version for the trainer `accelerate`, which calls parts of it that no interface promises."""
+    verified = VERIFIED[ACCELERATE]
+    if found is not None and found in verified:
+        return None
+    return PackageFault(
+        ACCELERATE,
+        _format(ACCELERATE, found),
+        f"trainer {ACCELERATE} was verified with {ACCELERATE}{verified}",
+        f"pip install '{ACCELERATE}{verified}'",
+    )
+
+
+def _megatron_faults(layout: Layout, model: ModelShape, installed: Installed) -> Iterator[PackageFault]:
+    """Faults of what its layers and kernels on a GPU need."""
     if layout.attention_kernel == "flash" and (fault := _flash_fault(installed)):
         yield fault
     if layout.sequence_parallel and (fault := _norm_fault(model, installed)):
@@ -118,15 +149,15 @@ def require_imported(transformer_engine: str | None, is_imported: bool) -> None:
         )
 
 
-def _engine_fault(engine: str, found: str | None) -> PackageFault | None:
-    verified = VERIFIED[engine]
+def _engine_fault(engine: str, package: str, found: str | None) -> PackageFault | None:
+    verified = VERIFIED[package]
     if found is not None and found in verified:
         return None
     return PackageFault(
-        engine,
-        _format(engine, found),
-        f"engine {engine} was verified with {engine}{verified}",
-        f"pip install '{engine}{verified}'",
+        package,
+        _format(package, found),
+        f"engine {engine} was verified with {package}{verified}",
+        f"pip install '{package}{verified}'",
     )
 
 

@@ -8,16 +8,18 @@ from itertools import chain
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 from orchestrator.planning.candidates import valid_candidates
-from search_spaces.engines import MEGATRON_CORE, PARLAY, TORCHTITAN
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE, PARLAY, TORCHTITAN
 from trials.diagnostics.node_probe import RankProbe
 from trials.ranks.engine_packages import (
     FLASH_ATTENTION,
     PACKAGED_ENGINES,
     TORCH,
     TRANSFORMER_ENGINE,
+    TRANSFORMERS,
     VERIFIED,
     Installed,
     package_faults,
+    packages_of,
 )
 
 _NAMES = {
@@ -26,6 +28,8 @@ _NAMES = {
     FLASH_ATTENTION: "flash_attn",
     TORCHTITAN: "torchtitan",
     TORCH: "torch_of_torchtitan",
+    ACCELERATE: "accelerate",
+    TRANSFORMERS: "transformers",
 }
 
 
@@ -44,10 +48,10 @@ def package_findings(installed: Installed, python: str, spec: SearchSpec) -> Ite
     for fault in faults:
         yield error(_NAMES[fault.package], f"{python}: {fault.message}, but {fault.rule}", fault.fix)
     faulty = {fault.package for fault in faults}
-    for engine in engines:
-        if engine not in faulty:
-            words = f"{engine} {installed[engine]}, verified with {VERIFIED[engine]}"
-            yield ok(_NAMES[engine], f"{python}: {words}")
+    for package in (package for engine in engines for package in packages_of(engine)):
+        if package not in faulty:
+            words = f"{package} {installed[package]}, verified with {VERIFIED[package]}"
+            yield ok(_NAMES[package], f"{python}: {words}")
     if MEGATRON_CORE in engines and accelerator != "cpu" and TRANSFORMER_ENGINE not in faulty:
         yield _transformer_engine_finding(installed[TRANSFORMER_ENGINE], python)
 
