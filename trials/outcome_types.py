@@ -205,7 +205,8 @@ class LayoutProof(TypedDict, total=False):
 
 class Fingerprint(TypedDict, total=False):
     """`fingerprint` of an outcome: software and hardware. Measurements are compared only where python, torch,
-    deepspeed, megatron_core, transformer_engine, megatron_layers, torchtitan, cuda and device agree."""
+    deepspeed, megatron_core, transformer_engine, megatron_layers, torchtitan, accelerate, transformers, cuda and device
+    agree."""
 
     python: str
     torch: str
@@ -218,6 +219,10 @@ class Fingerprint(TypedDict, total=False):
     """Layers that engine megatron-core took: `local` or `transformer_engine`."""
     torchtitan: str | None
     """With engine torchtitan only."""
+    accelerate: str | None
+    """With engine or trainer accelerate only."""
+    transformers: str | None
+    """With engine or trainer accelerate only."""
     cuda: str | None
     device: str
     cpus: int

@@ -8,8 +8,8 @@ import socket
 import sys
 from typing import Any
 
-from search_spaces.engines import MEGATRON_CORE
-from trials.ranks.engine_packages import TRANSFORMER_ENGINE
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE
+from trials.ranks.engine_packages import TRANSFORMER_ENGINE, TRANSFORMERS
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.software import cpu_name, gpu_driver, gpu_name, package_version, speed_environment
 from trials.trainers.megatron_lm.checkout import core_version
@@ -25,6 +25,7 @@ def fingerprint(spec: TrialSpec, env: RankEnvironment) -> dict[str, Any]:
         "deepspeed": package_version("deepspeed"),
         "megatron_core": _megatron_core(spec) if spec.trainer["kind"] == MEGATRON_LM else None,
         "transformer_engine": package_version(TRANSFORMER_ENGINE),
+        **_accelerate(spec),
         "device": cpu_name() if spec.accelerator == "cpu" else gpu_name(env.local_rank),
         "gpu_driver": None if spec.accelerator == "cpu" else gpu_driver(),
         "cpus": len(os.sched_getaffinity(0)),
@@ -35,6 +36,12 @@ def fingerprint(spec: TrialSpec, env: RankEnvironment) -> dict[str, Any]:
         "job_id": os.environ.get("SLURM_JOB_ID"),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _accelerate(spec: TrialSpec) -> dict[str, str | None]:
+    """Versions that the script imports, or may import."""
+    packages = (ACCELERATE, TRANSFORMERS) if spec.trainer["kind"] == ACCELERATE else ()
+    return {name: package_version(name) for name in packages}
 
 
 def _megatron_core(spec: TrialSpec) -> str | None:

@@ -80,8 +80,9 @@ class Trainer:
     layout; InputError for an invalid section. None if the trainer needs no supervisor. `log_rank` is the rank that logs
     the steps; without a `log_format` the user gives patterns. `argument_error` is the reason why the user's arguments
     may not have an option of this name. `placeholder_axes` are the axes that only placeholders express, in the template
-    of a command line, else in the arguments; without any, neither has placeholders. A command line `shows_layout` if a reader of the recipe can use it. `preload`
-    is what may be imported before a rank of a trial is forked, one of PRELOADS; without it ranks are started plain.
+    of a command line, else in the arguments; without any, neither has placeholders. A command line `shows_layout` if a
+    reader of the recipe can use it. `preload` is what may be imported before a rank of a trial is forked, one of
+    PRELOADS; without it ranks are started plain.
     """
 
     rules: EngineRules

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,16 +16,12 @@ import pytest
 
 from search_spaces.engines import ACCELERATE_LAUNCH
 from search_spaces.layouts.layout import Layout
-from tests.orchestrator.cli.parlay import parlay, write_search
 from tests.trials.examples import SPEC, TINY
 from tests.trials.external.patched_interpreter import interpreter_in
 from tests.trials.external.ranks import Ranks, start
 from tests.trials.external.test_program import await_no_process_in
-from trials.files.folders import read_json
 from trials.measure_rules import MeasureRules
-from trials.trainers.accelerate.config import accelerate_config
 from trials.trainers.accelerate.launch import PLACE
-from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.registry import invocation
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec
 

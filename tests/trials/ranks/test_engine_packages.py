@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
+from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from tests.sources import ROOT
 from tests.trials.train.trial_processes import make_spec
@@ -19,12 +19,10 @@ from trials.ranks.engine_packages import (
     PACKAGES,
     TORCH,
     TRANSFORMER_ENGINE,
-    TRANSFORMERS,
     VERIFIED,
     VersionRange,
     installed_packages,
     package_faults,
-    packages_of,
     require_imported,
     require_packages,
     takes_transformer_engine,
@@ -153,43 +151,16 @@ def test_torchtitan_needs_its_release_and_for_pipelines_on_gpus_torch_s(installe
     assert [str(fault) for fault in found] == words
 
 
-@pytest.mark.parametrize(
-    ("installed", "words"),
-    [
-        ({ACCELERATE: "1.15.0", TRANSFORMERS: "5.23.1"}, []),
-        (
-            {ACCELERATE: "1.14.0", TRANSFORMERS: "5.23.0"},
-            [
-                "accelerate 1.14.0 is installed: engine accelerate was verified with accelerate>=1.15.0,<1.16; pip"
-                " install 'accelerate>=1.15.0,<1.16'"
-            ],
-        ),
-        (
-            {ACCELERATE: "1.15.0"},
-            [
-                "transformers is not installed: engine accelerate was verified with transformers>=5.23.0,<5.24; pip"
-                " install 'transformers>=5.23.0,<5.24'"
-            ],
-        ),
-    ],
-)
-def test_accelerate_needs_its_release_and_that_of_transformers(installed, words):
-    found = package_faults(Layout(engine=ACCELERATE), GPT2, GPU, {**NOTHING, **installed})
-    assert [str(fault) for fault in found] == words
-
-
 def test_what_is_installed_with_parlay_is_what_was_verified():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     extras = setup["options.extras_require"]
-    packages = [package for engine in PACKAGED_ENGINES for package in packages_of(engine)]
-    verified = {package: f"{package}{VERIFIED[package]}" for package in packages}
+    verified = {engine: f"{engine}{VERIFIED[engine]}" for engine in PACKAGED_ENGINES}
     assert extras["megatron"].split() == [verified[MEGATRON_CORE]]
     assert extras["torchtitan"].split() == [verified[TORCHTITAN]]
-    assert extras["accelerate"].split() == [verified[ACCELERATE], verified[TRANSFORMERS]]
     assert set(extras["trainers"].split()) == set(verified.values())
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split())
-    assert all(pinned[package] in VERIFIED[package] for package in verified)
+    assert all(pinned[engine] in VERIFIED[engine] for engine in PACKAGED_ENGINES)
 
 
 @pytest.mark.bad_input(54)

@@ -16,8 +16,8 @@ from typing import NoReturn
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[3])
 
-from search_spaces.engines import ACCELERATE
-from trials.ranks.engine_packages import accelerate_fault
+from search_spaces.engines import ACCELERATE, ACCELERATE_LAUNCH
+from trials.ranks.engine_packages import engine_fault
 from trials.ranks.software import package_version
 
 ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
@@ -37,7 +37,7 @@ def main(words: Sequence[str]) -> NoReturn:
 
 def _require_version() -> None:
     """Exit for another version than those whose launcher is known: what is called here has no promised interface."""
-    if fault := accelerate_fault(package_version(ACCELERATE)):
+    if fault := engine_fault(ACCELERATE_LAUNCH, ACCELERATE, package_version(ACCELERATE)):
         sys.exit(str(fault))
 
 

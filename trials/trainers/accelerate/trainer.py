@@ -68,9 +68,10 @@ def argument_error(name: str) -> str | None:
     return "accelerate's configuration has it, which Parlay writes" if is_of_the_launcher else None
 
 
-_LAUNCHER_OPTIONS = frozenset(
-    "cpu multi-gpu num-processes num-machines machine-rank main-process-ip main-process-port mixed-precision use-fsdp"
-    " use-deepspeed use-megatron-lm use-parallelism-config".split()
+_LAUNCHER_OPTIONS = (
+    *("cpu", "multi-gpu", "mixed-precision", "use-fsdp", "use-deepspeed", "use-megatron-lm"),
+    *("num-processes", "num-machines", "machine-rank", "main-process-ip", "main-process-port"),
+    "use-parallelism-config",
 )
 
 

@@ -146,6 +146,7 @@ def _word_faults(template: str) -> Iterator[tuple[str, str, str]]:
 def _quote_faults(template: str) -> Iterator[tuple[str, str, str]]:
     try:
         shlex.split(_PART.sub("x", template))
+        shlex.split(_PART.sub(lambda part: part["text"] or "x", template))
     except ValueError as error:
         yield (
             f"cannot be split into words: {error}",
