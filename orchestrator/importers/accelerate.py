@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
 from orchestrator.importers import reasons
@@ -112,6 +113,12 @@ def _tensor_parallel(keys: Settings) -> int | None:
     return keys.counted(prefix, 1)
 
 
+def _data_parallel(keys: Settings) -> int | None:
+    """Ranks of all replicas, where the file has any of the two sizes."""
+    sizes = [keys.count(f"{_PARALLELISM}dp_{name}_size") for name in ("replicate", "shard")]
+    return prod(size or 1 for size in sizes) if any(sizes) else None
+
+
 def _zero_stage(keys: Settings) -> int | None:
     kind = _kind(keys)
     if kind == "deepspeed":
@@ -159,7 +166,7 @@ def _torch_compile(keys: Settings) -> bool | None:
 _LAYOUT_FIELDS: FieldReaders = {
     "tensor_parallel": _tensor_parallel,
     "pipeline_parallel": lambda keys: keys.counted(f"{_MEGATRON}pp_degree", 1),
-    "data_parallel": lambda keys: keys.count(f"{_PARALLELISM}dp_shard_size"),
+    "data_parallel": _data_parallel,
     "grad_accum_steps": lambda keys: (
         keys.count(f"{_MEGATRON}num_micro_batches") or keys.count(f"{_DEEPSPEED}gradient_accumulation_steps")
     ),
@@ -170,6 +177,7 @@ _LAYOUT_FIELDS: FieldReaders = {
     "precision": _precision,
     "attention_kernel": _attention_kernel,
     "torch_compile": _torch_compile,
+    "data_parallel_replicas": lambda keys: keys.count(f"{_PARALLELISM}dp_replicate_size"),
 }
 
 
@@ -209,6 +217,12 @@ _VALUE_RULES: ValueRules = (
         f"{_FSDP}reshard_after_forward",
         ("true", "false", *_STRATEGIES),
         "replicas beside shards (hybrid sharding) are no value of zero_stage",
+    ),
+    (
+        f"{_PARALLELISM}dp_replicate_size",
+        lambda keys: _kind(keys) == "fsdp" or keys.count(f"{_PARALLELISM}dp_replicate_size") == 1,
+        "replicas of shards are FSDP's",
+        "correct it in the file",
     ),
     one_of(
         f"{_DEEPSPEED}offload_optimizer_device",

@@ -8,9 +8,11 @@ from typing import Any
 
 import yaml
 
+from orchestrator.importers.accelerate import read_accelerate
 from orchestrator.importers.gpt_neox import read_gpt_neox
 from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.nanotron import read_nanotron
+from search_spaces.engines import ACCELERATE_LAUNCH
 from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.verified_options import (
     BRIDGE_MAY_BE_NULL,
@@ -98,6 +100,15 @@ def _megatron_bridge(files: Mapping[str, str], spec: TrialSpec) -> Read:
     return Layout(**found.layout, engine="megatron-lm"), dict(found.model)
 
 
+def _accelerate(files: Mapping[str, str], spec: TrialSpec) -> Read:
+    """The batch and the kernel are in the user's script."""
+    found = read_accelerate(files["accelerate.yaml"])
+    assert (found.num_nodes, found.gpus_per_node) == (spec.num_nodes, spec.gpus_per_node)
+    of_the_script = ("micro_batch_size", "grad_accum_steps", "attention_kernel")
+    said = {**{name: getattr(spec.layout, name) for name in of_the_script}, **found.layout}
+    return Layout(**said, engine=ACCELERATE_LAUNCH), {}
+
+
 def _value(text: str) -> Any:
     """Parse a value as Hydra does: JSON's words and numbers, a list of words, else the text itself."""
     if text.startswith("["):
@@ -114,4 +125,5 @@ _READERS = {
     "megatron-bridge": _megatron_bridge,
     "gpt-neox": _gpt_neox,
     "nanotron": _nanotron,
+    "accelerate": _accelerate,
 }

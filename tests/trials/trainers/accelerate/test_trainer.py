@@ -51,7 +51,7 @@ def test_the_export_says_how_to_start_on_several_nodes_with_the_users_arguments(
     several = replace(spec(data_parallel=16, num_nodes=2), num_gpus=16)
     assert TRAINER.export.start(several) == (
         'accelerate launch --config_file recipe/accelerate.yaml --machine_rank "$NODE_RANK" --main_process_ip'
-        ' "$MASTER_ADDR" --main_process_port 29500 /my/train.py --batch=1 --steps YOUR_ITERATIONS \'a b\''
+        " \"$MASTER_ADDR\" --main_process_port 29500 /my/train.py --batch=1 --steps YOUR_ITERATIONS 'a b'"
     )
     [text] = TRAINER.export.files(several).values()
     assert yaml.safe_load(text)["num_machines"] == 2
