@@ -80,6 +80,9 @@ those of the same model with Megatron-LM (arXiv 2104.04473, table 1), and none, 
 PARLAY = "parlay"
 """Name of Parlay's own trainer."""
 
+ACCELERATE_LAUNCH = "accelerate-launch"
+"""Engine of the trainer that starts a user's own script as `accelerate launch` does; "accelerate" is its kind."""
+
 MEGATRON_CORE = "megatron-core"
 """Engine of Parlay's own trainer that builds megatron.core's model, optimizer and schedules."""
 
@@ -179,10 +182,22 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             emulated_on_cpu=True,
         )
     },
+    # FSDP2 of fp32 weights, with a 16-bit copy of those in use; in half precision its policy has the same type for
+    # parameters and reductions (accelerate/utils/dataclasses.py, FullyShardedDataParallelPlugin.set_mixed_precision).
+    # Without ZeRO it is DDP, which reduces fp32 gradients: twice these bytes. Kernels are the script's.
+    ACCELERATE: {
+        ACCELERATE_LAUNCH: EngineProfile(
+            ParameterBytes(2, 4, 12),
+            has_dropout=True,
+            reduced_gradient_bytes=2,
+            always_overlaps_reductions=True,
+            emulated_on_cpu=True,
+        )
+    },
     # An unknown trainer; Megatron's memory is the most common. What its command does on a CPU is not known either.
     "command": {"command": EngineProfile(ParameterBytes(2, 4, 12), has_dropout=True, emulated_on_cpu=False)},
 }
-"""Profiles of each trainer's engines. An engine of a third-party trainer has the trainer's name."""
+"""Profiles of each trainer's engines. A third-party trainer has one, with the trainer's name or one of its own."""
 
 ENGINE_PROFILES: Mapping[str, EngineProfile] = {
     name: profile for engines in TRAINER_ENGINES.values() for name, profile in engines.items()

@@ -50,7 +50,11 @@ ONE_DOOR = {
         "trials/train/engines/torchtitan_first_layers.py",
         "trials/train/cpu_device/torchtitan.py",
     },
-    "accelerate": {"trials/train/engines/accelerate_engine.py", "trials/train/cpu_device/accelerate.py"},
+    "accelerate": {
+        "trials/train/engines/accelerate_engine.py",
+        "trials/train/cpu_device/accelerate.py",
+        "trials/trainers/accelerate/launch.py",
+    },
     "transformers": {"trials/train/engines/transformers_model.py"},
 }
 ORCHESTRATOR = (
@@ -71,6 +75,7 @@ LIGHT = tuple(
     str(path.relative_to(ROOT)) for path in compute_side_files(ROOT) if "trials/train/" not in path.as_posix()
 )
 PRELOAD = "trials/fork_server/preload.py"
+LAUNCHER = "trials/trainers/accelerate/launch.py"
 WRITER = "trials.ledger.writer"
 
 
@@ -105,8 +110,14 @@ def test_only_the_orchestrator_writes_the_ledger():
 
 def test_the_light_compute_side_imports_the_standard_library_and_itself():
     assert wrong(lambda module: outside(module, dotted(LIGHT)), LIGHT) == {
-        PRELOAD: ["trials.train.preload", "trials.train.preload.import_engine"]
+        PRELOAD: ["trials.train.preload", "trials.train.preload.import_engine"],
+        LAUNCHER: ["accelerate"],
     }
+
+
+def test_nothing_imports_the_launcher_which_becomes_the_users_script():
+    name = dotted([LAUNCHER]).pop()
+    assert wrong(lambda module: {one for one in imported(module) if is_in(one, name)}, modules()) == {}
 
 
 def test_a_fork_server_imports_the_trainer_in_the_function_of_its_preload_only():

@@ -223,9 +223,9 @@ class Fingerprint(TypedDict, total=False):
     torchtitan: str | None
     """With engine torchtitan only."""
     accelerate: str | None
-    """With engine accelerate only."""
+    """With engine or trainer accelerate only."""
     transformers: str | None
-    """With engine accelerate only."""
+    """With engine or trainer accelerate only."""
     cuda: str | None
     device: str
     cpus: int

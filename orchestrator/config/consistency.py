@@ -21,7 +21,7 @@ def consistency_problems(file: SearchFile) -> Iterator[Problem]:
     """Problems where sections ask for what the trainer or the memory does not have."""
     of_its_log = chain(_unreported_memory(file), _missing_log_rank(file))
     of_the_trainer = chain(
-        _engine_problems(file), _axes_not_in_template(file), _parlay_trainer_problems(file), of_its_log
+        _engine_problems(file), _axes_without_placeholder(file), _parlay_trainer_problems(file), of_its_log
     )
     return chain(of_the_trainer, _memory_problems(file, file.cluster.cluster()), _warm_start_problems(file))
 
@@ -84,19 +84,21 @@ def _engine_problems(file: SearchFile) -> Iterator[Problem]:
         )
 
 
-def _axes_not_in_template(file: SearchFile) -> Iterator[Problem]:
-    """Problems with axes that vary without changing the command line."""
-    if not file.trainer.is_command_line:
-        return
-    said = placeholders_in(file.trainer.command_template)
+def _axes_without_placeholder(file: SearchFile) -> Iterator[Problem]:
+    """Problems with axes that vary without changing what the trainer is given."""
+    said = {name for text in file.trainer.texts_with_placeholders.values() for name in placeholders_in(text)}
+    is_command = file.trainer.is_command_line
+    rule = "a command gets the value of every axis"
+    if not is_command:
+        rule = "arguments give the script the value of every axis that the configuration does not have"
     for name, values in file.space.given_axes().items():
-        if len(values) > 1 and name not in said and name != "num_nodes":
+        if len(values) > 1 and name in TRAINERS[file.trainer.kind].placeholder_axes and name not in said:
             yield Problem(
                 "template",
                 f"has no {{{name}}}, but space.{name} has {len(values)} values",
-                rule="a command gets the value of every axis",
+                rule=rule,
                 fix=f"write {{{name}}} or {{{name}=value:TEXT}} into it, or give the axis a single value",
-                key="trainer.template",
+                key="trainer.template" if is_command else "trainer.arguments",
             )
 
 

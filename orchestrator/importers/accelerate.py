@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
 from orchestrator.importers import reasons
@@ -15,6 +16,7 @@ from orchestrator.importers.megatron.layout_fields import KERNELS
 from orchestrator.importers.settings import (
     FieldReaders,
     Settings,
+    ValueRule,
     ValueRules,
     one_of,
     read_fields,
@@ -73,10 +75,13 @@ def read_accelerate(text: str, read_file: ReadFile | None = None) -> ImportedCon
         accelerator=cluster.get("accelerator"),
         origins={**origins, **cluster_origins},
         notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *unused, *_differences(keys, layout)])),
-        nearest_engine="deepspeed" if _kind(keys) == "deepspeed" else "torch",
+        nearest_engine=_NEAREST_ENGINES.get(_kind(keys), "torch"),
         left_open=tuple(_left_open(keys, layout, is_named=bool(name))),
         in_doubt=tuple(keys.in_doubt),
     )
+
+
+_NEAREST_ENGINES = {"deepspeed": "deepspeed", "fsdp": ACCELERATE}
 
 
 def _left_open(keys: Settings, layout: Mapping[str, Any], is_named: bool) -> Iterator[str]:
@@ -110,6 +115,12 @@ def _precision(keys: Settings) -> str | None:
 def _tensor_parallel(keys: Settings) -> int | None:
     prefix = f"{_MEGATRON}tp_degree" if _kind(keys) == "megatron_lm" else f"{_PARALLELISM}tp_size"
     return keys.counted(prefix, 1)
+
+
+def _data_parallel(keys: Settings) -> int | None:
+    """Ranks of all replicas, where the file has any of the two sizes."""
+    sizes = [keys.count(f"{_PARALLELISM}dp_{name}_size") for name in ("replicate", "shard")]
+    return prod(size or 1 for size in sizes) if any(sizes) else None
 
 
 def _zero_stage(keys: Settings) -> int | None:
@@ -159,7 +170,7 @@ def _torch_compile(keys: Settings) -> bool | None:
 _LAYOUT_FIELDS: FieldReaders = {
     "tensor_parallel": _tensor_parallel,
     "pipeline_parallel": lambda keys: keys.counted(f"{_MEGATRON}pp_degree", 1),
-    "data_parallel": lambda keys: keys.count(f"{_PARALLELISM}dp_shard_size"),
+    "data_parallel": _data_parallel,
     "grad_accum_steps": lambda keys: (
         keys.count(f"{_MEGATRON}num_micro_batches") or keys.count(f"{_DEEPSPEED}gradient_accumulation_steps")
     ),
@@ -170,6 +181,7 @@ _LAYOUT_FIELDS: FieldReaders = {
     "precision": _precision,
     "attention_kernel": _attention_kernel,
     "torch_compile": _torch_compile,
+    "data_parallel_replicas": lambda keys: keys.count(f"{_PARALLELISM}dp_replicate_size"),
 }
 
 
@@ -209,6 +221,12 @@ _VALUE_RULES: ValueRules = (
         f"{_FSDP}reshard_after_forward",
         ("true", "false", *_STRATEGIES),
         "replicas beside shards (hybrid sharding) are no value of zero_stage",
+    ),
+    ValueRule(
+        f"{_PARALLELISM}dp_replicate_size",
+        lambda keys: _kind(keys) == "fsdp" or keys.count(f"{_PARALLELISM}dp_replicate_size") == 1,
+        "replicas of shards are FSDP's",
+        "correct it in the file",
     ),
     one_of(
         f"{_DEEPSPEED}offload_optimizer_device",

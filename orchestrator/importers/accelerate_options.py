@@ -14,7 +14,6 @@ _NEUTRAL = {
     "megatron_lm_config.megatron_lm_expert_model_parallel_size": "1",
     "megatron_lm_config.megatron_lm_expert_tensor_parallel_size": "1",
     "parallelism_config.parallelism_config_cp_size": "1",
-    "parallelism_config.parallelism_config_dp_replicate_size": "1",
     "parallelism_config.parallelism_config_sp_size": "1",
 }
 
@@ -32,7 +31,9 @@ ACCELERATE_OPTIONS = OptionTable(
             megatron_lm_config.megatron_lm_recompute_activations= megatron_lm_config.megatron_lm_recompute_granularity=
             megatron_lm_config.megatron_lm_sequence_parallelism= megatron_lm_config.megatron_lm_tp_degree=
             megatron_lm_config.megatron_lm_use_distributed_optimizer= mixed_precision= num_machines= num_processes=
-            parallelism_config.parallelism_config_dp_shard_size= parallelism_config.parallelism_config_tp_size= use_cpu=
+            parallelism_config.parallelism_config_dp_replicate_size=
+            parallelism_config.parallelism_config_dp_shard_size=
+            parallelism_config.parallelism_config_tp_size= use_cpu=
             """,
         no_effect={
             reasons.START: """
@@ -100,9 +101,7 @@ ACCELERATE_OPTIONS = OptionTable(
                 megatron_lm_config.megatron_lm_expert_model_parallel_size=
                 megatron_lm_config.megatron_lm_expert_tensor_parallel_size=
                 """,
-            reasons.SHARDING: """
-                megatron_lm_config.megatron_lm_use_custom_fsdp= parallelism_config.parallelism_config_dp_replicate_size=
-                """,
+            reasons.SHARDING: "megatron_lm_config.megatron_lm_use_custom_fsdp=",
             reasons.OFFLOADED_PARAMETERS: "deepspeed_config.offload_param_device= fsdp_config.fsdp_offload_params=",
             reasons.UNEVEN_STAGES: "megatron_lm_config.megatron_lm_decoder_last_pipeline_num_layers=",
             reasons.PARTIAL_RECOMPUTATION: """

@@ -43,9 +43,10 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
             space = closed_space(workload, spec.candidates, spec.baseline)
         else:
             space = runnable_space(workload, spec.candidates, spec.baseline, engines=engines)
-        if spec.trainer.is_command_line and spec.launcher.kind != "simulated":
+        if spec.launcher.kind != "simulated":
             launched = [*space.layouts, *([] if space.baseline is None else [space.baseline])]
-            require_values(spec.trainer.command_template, launched)
+            for key, text in spec.trainer.texts_with_placeholders.items():
+                require_values(text, launched, key)
         return space
     except InputError as error:
         raise with_locations(error, spec) from None

@@ -12,7 +12,7 @@ from functools import cache, cached_property, lru_cache
 from operator import attrgetter
 from typing import Any
 
-from search_spaces.engines import ACCELERATE, ENGINES, MEGATRON_CORE, OWN_ENGINES, TORCHTITAN
+from search_spaces.engines import ACCELERATE, ACCELERATE_LAUNCH, ENGINES, MEGATRON_CORE, OWN_ENGINES, TORCHTITAN
 from search_spaces.errors import InputError, did_you_mean, format_value
 from search_spaces.layouts.axis import Axis, Kind, Values, axis_field
 from search_spaces.layouts.mesh import RankMesh
@@ -146,9 +146,9 @@ class Layout:
         "torch",
         key="",
         label="engine",
-        description=f"Engine: {', '.join(reversed(OWN_ENGINES))} with Parlay's trainer, else trainer.kind.",
+        description=f"Engine: {', '.join(reversed(OWN_ENGINES))} with Parlay's trainer, else that of trainer.kind.",
         words=ENGINES,
-        default_text="torch, or trainer.kind",
+        default_text="torch, or that of trainer.kind",
     )
     torch_compile: bool = axis_field(
         Kind.SWITCH,
@@ -156,7 +156,7 @@ class Layout:
         key="c",
         label="compiled",
         description="Compile the layers with torch.compile.",
-        engines=(*OWN_ENGINES, "command"),
+        engines=(*OWN_ENGINES, ACCELERATE_LAUNCH, "command"),
     )
     rank_order: str = axis_field(
         Kind.WORD,
@@ -212,7 +212,7 @@ class Layout:
         label="replicas",
         description="Groups of data-parallel ranks that each hold the whole model; ZeRO shards within a group.",
         no_effect=({"zero_stage": 0}, {"data_parallel": 1}),
-        engines=(ACCELERATE, TORCHTITAN),
+        engines=(ACCELERATE, ACCELERATE_LAUNCH, TORCHTITAN),
     )
     tensor_parallel_overlap: bool = axis_field(
         Kind.SWITCH,

@@ -9,8 +9,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from search_spaces.engines import MEGATRON_CORE
-from trials.ranks.engine_packages import TRANSFORMER_ENGINE
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE
+from trials.ranks.engine_packages import TRANSFORMER_ENGINE, TRANSFORMERS
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.software import cpu_name, gpu_driver, gpu_name, package_version, speed_environment
 from trials.trainers.megatron_lm.checkout import commit, core_version
@@ -26,6 +26,7 @@ def fingerprint(spec: TrialSpec, env: RankEnvironment) -> dict[str, Any]:
         "deepspeed": package_version("deepspeed"),
         **(_megatron_lm(spec.trainer["script"]) if spec.trainer["kind"] == MEGATRON_LM else {}),
         "transformer_engine": package_version(TRANSFORMER_ENGINE),
+        **_accelerate(spec),
         "device": cpu_name() if spec.accelerator == "cpu" else gpu_name(env.local_rank),
         "gpu_driver": None if spec.accelerator == "cpu" else gpu_driver(),
         "cpus": len(os.sched_getaffinity(0)),
@@ -47,3 +48,9 @@ def _megatron_lm(script: str) -> dict[str, str | None]:
     with suppress(OSError):
         found["megatron_lm_commit"] = commit(script)
     return found
+
+
+def _accelerate(spec: TrialSpec) -> dict[str, str | None]:
+    """Versions that the script imports, or may import."""
+    packages = (ACCELERATE, TRANSFORMERS) if spec.trainer["kind"] == ACCELERATE else ()
+    return {name: package_version(name) for name in packages}

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
+from search_spaces.engines import ACCELERATE, ACCELERATE_LAUNCH, MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.ranks.failures import TrialFailure
@@ -29,8 +29,8 @@ PACKAGES = (
     *(TORCHTITAN, TORCH),
     *(ACCELERATE, TRANSFORMERS),
 )
-PACKAGED_ENGINES = (MEGATRON_CORE, TORCHTITAN, ACCELERATE)
-"""Engines that are a package of the same name."""
+PACKAGED_ENGINES = (MEGATRON_CORE, TORCHTITAN, ACCELERATE, ACCELERATE_LAUNCH)
+"""Engines that are packages of others, of which some versions were verified."""
 
 _VERSION = re.compile(r"(\d+(?:\.\d+)*)(?:\.post\d+)?(\.?(?:a|b|rc|dev)\d*)?")
 
@@ -86,7 +86,7 @@ def package_faults(layout: Layout, model: ModelShape, accelerator: str, installe
     if layout.engine not in PACKAGED_ENGINES:
         return
     for package in packages_of(layout.engine):
-        if fault := _engine_fault(layout.engine, package, installed[package]):
+        if fault := engine_fault(layout.engine, package, installed[package]):
             yield fault
     if accelerator == "cpu":
         return
@@ -99,7 +99,7 @@ def package_faults(layout: Layout, model: ModelShape, accelerator: str, installe
 
 def packages_of(engine: str) -> tuple[str, ...]:
     """Packages that an engine of `PACKAGED_ENGINES` is, of verified versions."""
-    return (ACCELERATE, TRANSFORMERS) if engine == ACCELERATE else (engine,)
+    return {ACCELERATE: (ACCELERATE, TRANSFORMERS), ACCELERATE_LAUNCH: (ACCELERATE,)}.get(engine, (engine,))
 
 
 def _megatron_faults(layout: Layout, model: ModelShape, installed: Installed) -> Iterator[PackageFault]:
@@ -136,7 +136,8 @@ def require_imported(transformer_engine: str | None, is_imported: bool) -> None:
         )
 
 
-def _engine_fault(engine: str, package: str, found: str | None) -> PackageFault | None:
+def engine_fault(engine: str, package: str, found: str | None) -> PackageFault | None:
+    """Fault of the installed version of a package that this engine is."""
     verified = VERIFIED[package]
     if found is not None and found in verified:
         return None

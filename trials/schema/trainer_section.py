@@ -15,7 +15,7 @@ from search_spaces.schema.validation import Section, folder_from_context
 from search_spaces.schema.yaml_document import read_document
 from trials.schema.sections import DataSection
 from trials.trainers.base import TemplateKind
-from trials.trainers.command.template import require_template
+from trials.trainers.command.template import argument_faults, require_template
 from trials.trainers.common.log_lines import pattern_faults
 from trials.trainers.common.options import option_name
 from trials.trainers.registry import LOG_FORMATS, TRAINERS
@@ -105,7 +105,10 @@ class TrainerSection(Section):
         " command: the command line, in which {tensor_parallel} and the like stand for each layout's values.",
     )
     arguments: tuple[Annotated[str, Field(min_length=1, max_length=_LONGEST_TEXT)], ...] = Field(
-        default=(), strict=False, description="Arguments added to the script's: data, tokenizer, optimizer."
+        default=(),
+        strict=False,
+        description="Arguments added to the script's: data, tokenizer, optimizer."
+        " accelerate: all of them, in which {micro_batch_size} and the like stand for each layout's values.",
     )
     patterns: _TextOrKeys = Field(
         default=None,
@@ -141,7 +144,11 @@ class TrainerSection(Section):
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> Self:
-        problems = [*self._missing(), *self._without_effect()] or [*self._bad_arguments(), *self._bad_patterns()]
+        problems = [*self._missing(), *self._without_effect()] or [
+            *self._bad_arguments(),
+            *self._bad_placeholders(),
+            *self._bad_patterns(),
+        ]
         if problems:
             raise InputError(*problems)
         if self.is_command_line:
@@ -162,6 +169,15 @@ class TrainerSection(Section):
                 "type", "is not a command line", rule="text", fix=fix, key="template", value=self.template
             )
         return self.template
+
+    @property
+    def texts_with_placeholders(self) -> dict[str, str]:
+        """The texts in which placeholders stand for a layout's values, by their key in the search file."""
+        if self.is_command_line:
+            return {"trainer.template": self.command_template}
+        if not TRAINERS[self.kind].placeholder_axes:
+            return {}
+        return {f"trainer.arguments[{index}]": word for index, word in enumerate(self.arguments)}
 
     def for_trials(self) -> dict[str, Any]:
         """The section as spec.json has it."""
@@ -201,6 +217,13 @@ class TrainerSection(Section):
                     key=f"arguments[{index}]",
                     value=word,
                 )
+
+    def _bad_placeholders(self) -> Iterator[Problem]:
+        arguments = {} if self.is_command_line else self.texts_with_placeholders
+        for key, word in arguments.items():
+            for message, rule, fix in argument_faults(word):
+                own_key = key.removeprefix("trainer.")
+                yield Problem("template", message, rule=rule, fix=fix, key=own_key, value=word)
 
     def _bad_patterns(self) -> Iterator[Problem]:
         if isinstance(self.patterns, str) and self.patterns not in LOG_FORMATS:

@@ -8,7 +8,7 @@ from itertools import chain
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 from orchestrator.planning.candidates import valid_candidates
-from search_spaces.engines import ACCELERATE, MEGATRON_CORE, PARLAY, TORCHTITAN
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN, engines_of
 from trials.diagnostics.node_probe import RankProbe
 from trials.ranks.engine_packages import (
     FLASH_ATTENTION,
@@ -74,7 +74,7 @@ def _format(installed: Installed) -> str:
 
 
 def _packaged_engines(spec: SearchSpec) -> list[str]:
-    searched = engines_of_search(spec) if spec.trainer.kind == PARLAY else ()
+    searched = engines_of_search(spec).intersection(engines_of(spec.trainer.kind))
     return [engine for engine in PACKAGED_ENGINES if engine in searched]
 
 

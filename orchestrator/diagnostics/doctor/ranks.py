@@ -40,7 +40,7 @@ print(json.dumps(found))
 @dataclass(frozen=True)
 class InterpreterInfo:
     """Versions reported by an interpreter; None if absent. `torch_error` is the reason why torch cannot be imported.
-    `packages` are those of engine megatron-core.
+    `packages` are those of the engines of others.
     """
 
     python: str
@@ -121,10 +121,11 @@ def interpreter_findings(found: InterpreterInfo, spec: SearchSpec) -> Iterator[F
         return
     if spec.trainer.kind != PARLAY:
         yield ok("ranks_python", f"{python}: Python {found.python}, which supervises {spec.trainer.kind}")
-        return
-    yield from _torch_findings(found, python, spec)
+    else:
+        yield from _torch_findings(found, python, spec)
     yield from package_findings(found.packages, python, spec)
-    yield from _gpu_findings(found, spec)
+    if spec.trainer.kind == PARLAY:
+        yield from _gpu_findings(found, spec)
 
 
 def selftest_finding(accelerator: str, tests: Mapping[str, Any], torch: str | None) -> Finding:

@@ -152,6 +152,12 @@ def test_a_configuration_gives_layout_and_cluster(config, engine, cluster, layou
     assert found.origins["baseline.precision"].startswith("mixed_precision (line ")
 
 
+def test_replicas_of_shards_are_data_parallel_ranks_too():
+    sizes = {"parallelism_config_dp_replicate_size": 2, "parallelism_config_dp_shard_size": 8}
+    layout = read({**FSDP, "parallelism_config": sizes}).layout
+    assert (layout["data_parallel"], layout["data_parallel_replicas"]) == (16, 2)
+
+
 def test_a_named_deepspeed_configuration_is_read_and_accelerate_fills_in_its_precision():
     zero = {"stage": 3, "overlap_comm": False}
     stated = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "zero_optimization": zero}
@@ -239,10 +245,10 @@ def test_each_key_keeps_to_its_table(monkeypatch):
         (FSDP, "fsdp_config.fsdp_sharding_strategy", "HYBRID_SHARD", "replicas beside shards"),
         (FSDP, "fsdp_config.fsdp_offload_params", True, "parameters in host memory"),
         (FSDP, "parallelism_config", {"parallelism_config_cp_size": 8}, "context parallelism"),
-        (FSDP, "parallelism_config", {"parallelism_config_dp_replicate_size": 2}, "no value of zero_stage"),
         (DEEPSPEED, "deepspeed_config.offload_optimizer_device", "nvme", "NVMe is no value"),
         (DEEPSPEED, "deepspeed_config.zero_stage", 4, "one of 0, 1, 2, 3"),
         (DEEPSPEED, "parallelism_config", {"parallelism_config_sp_size": 2}, "Ulysses"),
+        (DEEPSPEED, "parallelism_config", {"parallelism_config_dp_replicate_size": 2}, "replicas of shards are FSDP's"),
         (MEGATRON, "megatron_lm_config.megatron_lm_decoder_last_pipeline_num_layers", 3, "uneven pipeline stages"),
         (MEGATRON, "megatron_lm_config.megatron_lm_attention_backend", "ring", "attention_kernel is math or flash"),
         (FSDP, "num_processes", 15, "a multiple of num_machines 2: a search has equal nodes"),

@@ -8,11 +8,12 @@ from typing import Any
 
 import yaml
 
+from orchestrator.importers.accelerate import read_accelerate
 from orchestrator.importers.gpt_neox import read_gpt_neox
 from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.nanotron import read_nanotron
 from orchestrator.importers.torchtitan.module import read_module
-from search_spaces.engines import TORCHTITAN
+from search_spaces.engines import ACCELERATE_LAUNCH, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.verified_options import (
     BRIDGE_MAY_BE_NULL,
@@ -108,6 +109,15 @@ def _torchtitan(files: Mapping[str, str], spec: TrialSpec) -> Read:
     return Layout(**found.layout, num_nodes=spec.num_nodes, engine=TORCHTITAN), dict(found.model)
 
 
+def _accelerate(files: Mapping[str, str], spec: TrialSpec) -> Read:
+    """The batch and the kernel are in the user's script."""
+    found = read_accelerate(files["accelerate.yaml"])
+    assert (found.num_nodes, found.gpus_per_node) == (spec.num_nodes, spec.gpus_per_node)
+    of_the_script = ("micro_batch_size", "grad_accum_steps", "attention_kernel")
+    said = {**{name: getattr(spec.layout, name) for name in of_the_script}, **found.layout}
+    return Layout(**said, engine=ACCELERATE_LAUNCH), {}
+
+
 def _value(text: str) -> Any:
     """Parse a value as Hydra does: JSON's words and numbers, a list of words, else the text itself."""
     if text.startswith("["):
@@ -125,4 +135,5 @@ _READERS = {
     "gpt-neox": _gpt_neox,
     "nanotron": _nanotron,
     TORCHTITAN: _torchtitan,
+    "accelerate": _accelerate,
 }

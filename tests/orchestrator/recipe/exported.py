@@ -11,7 +11,7 @@ from search_spaces.model_shape import ModelShape
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
 from trials.trial import TrialSpec
 
-NOT_OURS = ("megatron-lm", "megatron-deepspeed", "megatron-bridge", "gpt-neox", "nanotron", TORCHTITAN)
+NOT_OURS = ("megatron-lm", "megatron-deepspeed", "megatron-bridge", "gpt-neox", "nanotron", "accelerate", TORCHTITAN)
 """The trainers that only a layout's settings are exported to."""
 
 

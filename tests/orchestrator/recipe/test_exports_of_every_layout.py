@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.importers.deepspeed_config import read_ds_config
 from orchestrator.recipe.exports import ExportStatus
-from search_spaces.engines import OWN_ENGINES, TORCHTITAN
+from search_spaces.engines import ACCELERATE_LAUNCH, OWN_ENGINES, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.recipe.export_readers import read_export
 from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, our_spec
@@ -50,7 +50,16 @@ _OF_TORCHTITAN = {
     "tensor_parallel_overlap": st.just(False),
     "engine": st.just(TORCHTITAN),
 }
-_MIXTURE = (_ANY, _USUAL | _OVERLAPPED, _USUAL | _PLAIN, _USUAL | _PLAIN | _OF_TORCHTITAN)
+_ENGINES = {"megatron-bridge": "megatron-lm", "accelerate": ACCELERATE_LAUNCH}
+"""Engines with another name than their trainer."""
+_DATA_PARALLEL = _PLAIN | {
+    "tensor_parallel": st.just(1),
+    "pipeline_parallel": st.just(1),
+    "data_parallel": st.sampled_from([1, 2, 4]),
+    "zero_stage": st.sampled_from([0, 2, 3]),
+    "data_parallel_replicas": st.sampled_from([1, 2]),
+}
+_MIXTURE = (_ANY, _USUAL | _OVERLAPPED, _USUAL | _PLAIN, _USUAL | _PLAIN | _OF_TORCHTITAN, _ANY | _DATA_PARALLEL)
 layouts = st.one_of(*(st.builds(Layout, **fields) for fields in _MIXTURE)).map(Layout.canonical)
 """Anything, most of which some rule refuses, and what most trainers run."""
 
@@ -68,8 +77,7 @@ def test_every_layout_is_exported_and_read_back_or_refused_with_a_rule(layout, m
             assert export.message
             continue
         read, said = read_export(trainer, export.files, our_spec(layout, model))
-        engine = "megatron-lm" if trainer == "megatron-bridge" else trainer
-        assert read == replace(layout, engine=engine).canonical()
+        assert read == replace(layout, engine=_ENGINES.get(trainer, trainer)).canonical()
         assert said.items() <= asdict(model).items()
 
 
@@ -115,6 +123,8 @@ def test_a_deepspeed_configuration_says_the_batch_zero_and_the_precision(layout)
         ("torchtitan", LLAMA, {"zero_stage": 1}, "torchtitan.zero_stage"),
         ("torchtitan", LLAMA, {"attention_kernel": "math"}, "torchtitan.attention_kernel"),
         ("torchtitan", LLAMA, {"activation_checkpointing": "selective"}, "torchtitan.recompute_modules"),
+        ("accelerate", GPT2, {"zero_stage": 1}, "accelerate.zero_stage"),
+        ("accelerate", LLAMA, {"activation_checkpointing": "full"}, "accelerate.activation_checkpointing"),
         ("nanotron", GPT2, {}, "nanotron.gated_mlp"),
         ("nanotron", LLAMA, {"zero_stage": 2}, "nanotron.zero_stage"),
     ],

@@ -21,9 +21,10 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.tables.measured_table import Observation, render_table
 from tests.orchestrator.cli.parlay import parlay, parlay_here, write_search
 from tests.trials.examples import SPEC, TINY
-from tests.trials.external.megatron_on_cpu.environment import ARGUMENTS, VERSIONS, checkout_of, interpreter_in
+from tests.trials.external.megatron_on_cpu.environment import ARGUMENTS, START, VERSIONS, checkout_of
 from tests.trials.external.megatron_on_cpu.forward_passes import file_of
 from tests.trials.external.megatron_on_cpu.start import COUNTED, FAULT, GIVEN, SCRIPT
+from tests.trials.external.patched_interpreter import interpreter_in
 from tests.trials.external.ranks import Ranks, start
 from tests.trials.external.test_program import IMPATIENT, await_no_process_in
 from tests.trials.train.parity import Parity
@@ -61,7 +62,7 @@ UNPROVEN = {"local_parameters_sum", "parameters"}
 def python(tmp_path_factory) -> Path:
     if find_spec("megatron") is None:
         pytest.skip("megatron-core is not installed: the extra `trainers`")
-    return interpreter_in(tmp_path_factory.mktemp("python"))
+    return interpreter_in(tmp_path_factory.mktemp("python"), START)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from search_spaces.engines import engines_of
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.trials.examples import SPEC, TINY
@@ -28,7 +29,7 @@ ITERATIONS = "40"
 def spec_of(kind: str, model: ModelShape = GPT2, trainer: dict[str, Any] | None = None, **fields: Any) -> TrialSpec:
     """A spec on 8 ranks, unless the layout's fields say otherwise."""
     defaults = {"data_parallel": 2, "grad_accum_steps": 4, "precision": "bf16", "attention_kernel": "flash"}
-    layout = Layout(**{**defaults, "engine": kind, **fields}).canonical()
+    layout = Layout(**{**defaults, "engine": engines_of(kind)[-1], **fields}).canonical()
     return replace(
         SPEC,
         layout=layout,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces.engines import PARLAY, TRAINER_KINDS
+from search_spaces.engines import ACCELERATE, PARLAY, TRAINER_KINDS, engines_of
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
@@ -25,14 +25,14 @@ LAYOUT = Layout(
 OTHERS = [kind for kind in TRAINER_KINDS if kind != PARLAY]
 
 
-def broken(engine: str, model: ModelShape = LLAMA, **fields) -> list[str]:
-    layout = replace(LAYOUT, engine=engine, **fields)
-    return [problem.code for problem in engine_violations(layout, model, TRAINERS[engine].rules)]
+def broken(kind: str, model: ModelShape = LLAMA, **fields) -> list[str]:
+    layout = replace(LAYOUT, engine=engines_of(kind)[-1], **fields)
+    return [problem.code for problem in engine_violations(layout, model, TRAINERS[kind].rules)]
 
 
-@pytest.mark.parametrize("engine", OTHERS)
-def test_every_trainer_runs_a_plain_pipeline(engine):
-    assert broken(engine, LLAMA) == []
+@pytest.mark.parametrize("kind", [kind for kind in OTHERS if kind != ACCELERATE])
+def test_every_trainer_but_accelerate_runs_a_plain_pipeline(kind):
+    assert broken(kind, LLAMA) == []
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,36 @@ def test_a_command_runs_whatever_its_template_says():
     assert broken("command", **wild) == []
 
 
-@pytest.mark.parametrize("engine", OTHERS)
-def test_another_trainers_engine_is_refused_with_the_ones_there_are(engine):
-    layout = replace(LAYOUT, engine=engine)
-    [problem] = engine_violations(layout, LLAMA)
+@pytest.mark.parametrize(
+    ("fields", "rules"),
+    [
+        ({"tensor_parallel": 2}, ["tensor_parallel"]),
+        ({"pipeline_parallel": 2, "pipeline_schedule": "1f1b"}, ["pipeline_parallel"]),
+        ({"zero_stage": 1}, ["zero_stage"]),
+        ({"offload": "optimizer"}, ["offload"]),
+        ({"overlap_comm": True}, ["overlap_comm"]),
+        ({"bucket_mib": 25}, ["bucket_mib"]),
+        ({"activation_checkpointing": "full"}, ["activation_checkpointing"]),
+        ({"activation_checkpointing": "selective", "zero_stage": 3}, ["activation_checkpointing"]),
+        ({"zero_stage": 3, "data_parallel_replicas": 2}, ["data_parallel_replicas"]),
+        ({"zero_stage": 3, "data_parallel": 6, "data_parallel_replicas": 4}, ["data_parallel_replicas"]),
+        ({}, []),
+        ({"zero_stage": 2, "precision": "fp16", "torch_compile": True, "attention_kernel": "math"}, []),
+        ({"zero_stage": 3, "activation_checkpointing": "full", "precision": "fp32"}, []),
+        ({"zero_stage": 3, "data_parallel": 4, "data_parallel_replicas": 2}, []),
+    ],
+)
+def test_accelerate_runs_data_parallel_ranks_and_checkpoints_with_fsdp_only(fields, rules):
+    found = broken(ACCELERATE, GPT2, **{"pipeline_parallel": 1, "pipeline_schedule": "none", **fields})
+    assert found == [f"accelerate-launch.{rule}" for rule in rules]
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_another_trainers_engine_is_refused_with_the_ones_there_are(kind):
+    engine = engines_of(kind)[-1]
+    [problem] = engine_violations(replace(LAYOUT, engine=engine), LLAMA)
     assert problem.code == f"{engine}.engine_mismatch"
     assert "torch, deepspeed, megatron-core" in str(problem)
-    [problem] = engine_violations(replace(LAYOUT, engine="torch"), GPT2, TRAINERS[engine].rules)
+    [problem] = engine_violations(replace(LAYOUT, engine="torch"), GPT2, TRAINERS[kind].rules)
     assert problem.code == "torch.engine_mismatch"
     assert engine in str(problem)

@@ -26,6 +26,13 @@ from trials.train.engines.optimizer import build_adamw
 from trials.train.engines.sharded_weights import ShardCounts
 from trials.train.engines.transformers_model import build_model, set_weights
 from trials.train.parallel.process_groups import World
+from trials.trainers.accelerate.config import (
+    MIXED_PRECISIONS,
+    dynamo_settings,
+    fsdp_settings,
+    is_sharded,
+    parallelism_settings,
+)
 
 LAYERS = {"rotary": "model.layers.", "learned": "transformer.h."}
 """Beginning of the names of the layers' parameters."""
@@ -39,7 +46,7 @@ class AccelerateEngine(Engine):
         layout = training.layout
         self._accelerator = _accelerator(layout, training.device.type == "cpu")
         model = build_model(training.model, layout.attention_kernel)
-        if layout.activation_checkpointing == "full" and not _is_sharded(layout):
+        if layout.activation_checkpointing == "full" and not is_sharded(layout):
             # FSDP's own recomputation is in its plugin; DDP has none.
             model.activation_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
         optimizer = build_adamw(model.parameters(), training.optimizer)
@@ -92,31 +99,25 @@ def _accelerator(layout: Layout, on_cpu: bool) -> Accelerator:
     with _started_as_accelerate_does(layout):
         return Accelerator(
             # Without FSDP accelerate has a CPU of its own.
-            cpu=on_cpu and not _is_sharded(layout),
-            mixed_precision="no" if layout.precision == "fp32" else layout.precision,
+            cpu=on_cpu and not is_sharded(layout),
+            mixed_precision=MIXED_PRECISIONS[layout.precision],
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1, sync_with_dataloader=False),
-            dynamo_plugin=TorchDynamoPlugin(
-                backend="inductor" if layout.torch_compile else "no", use_regional_compilation=True
-            ),
-            fsdp_plugin=fsdp_plugin(layout) if _is_sharded(layout) else None,
-            parallelism_config=parallelism(layout) if _is_sharded(layout) else None,
+            dynamo_plugin=TorchDynamoPlugin(**dynamo_settings(layout)),
+            fsdp_plugin=_fsdp_plugin(layout) if is_sharded(layout) else None,
+            parallelism_config=_parallelism(layout),
         )
 
 
-def fsdp_plugin(layout: Layout) -> FullyShardedDataParallelPlugin:
-    """FSDP2 over layers; ZeRO 3 reshards the weights after the forward pass."""
+def _fsdp_plugin(layout: Layout) -> FullyShardedDataParallelPlugin:
+    """FSDP2 of the configuration that a recipe exports."""
     return FullyShardedDataParallelPlugin(
-        fsdp_version=2,
-        reshard_after_forward=layout.zero_stage == 3,
-        auto_wrap_policy="transformer_based_wrap",
-        activation_checkpointing=layout.activation_checkpointing == "full",
-        cpu_ram_efficient_loading=False,
+        **fsdp_settings(layout), auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False
     )
 
 
-def parallelism(layout: Layout) -> ParallelismConfig:
-    replicas = layout.data_parallel_replicas
-    return ParallelismConfig(dp_replicate_size=replicas, dp_shard_size=layout.data_parallel // replicas)
+def _parallelism(layout: Layout) -> ParallelismConfig | None:
+    """Replicas beside shards; without them FSDP shards over all ranks."""
+    return ParallelismConfig(**parallelism_settings(layout)) if layout.data_parallel_replicas > 1 else None
 
 
 @contextmanager
@@ -137,10 +138,6 @@ def _set(variables: Mapping[str, str | None]) -> None:
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
-
-
-def _is_sharded(layout: Layout) -> bool:
-    return layout.zero_stage >= 2 and layout.data_parallel > 1
 
 
 def _data_ranks(model: nn.Module) -> int:

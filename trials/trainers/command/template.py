@@ -1,8 +1,9 @@
-"""Command lines with placeholders, for any trainer whose options can express a layout. Standard library only.
+"""Command lines and arguments with placeholders, for any trainer whose options can express a layout. Standard library
+only.
 
 `{name}` is replaced by a value, `{name=value:TEXT}` by TEXT where the value is this one and by nothing elsewhere; `{{`
 and `}}` are braces. The first form is rejected for a layout in which the field has no value; the second may match
-`none`. Words are split as by a shell, and no shell is run.
+`none`. Words are split as by a shell, and no shell is run; so is an argument with a placeholder, and no other one.
 """
 
 from __future__ import annotations
@@ -43,17 +44,29 @@ def command_arguments(template: str, spec: TrialSpec, python: str, attempt_folde
     return shlex.split(_PART.sub(lambda part: _filled(part, values), template))
 
 
-def require_values(template: str, layouts: Sequence[Layout]) -> None:
+def filled_arguments(arguments: Sequence[str], values: Mapping[str, str]) -> list[str]:
+    """Arguments of a script with these values of the placeholders; without the ones of which nothing is left."""
+    return [word for argument in arguments for word in _argument_words(argument, values)]
+
+
+def _argument_words(argument: str, values: Mapping[str, str]) -> list[str]:
+    filled = _PART.sub(lambda part: _filled(part, values), argument)
+    return shlex.split(filled) if placeholders_in(argument) else [filled]
+
+
+def require_values(template: str, layouts: Sequence[Layout], key: str = "trainer.template") -> None:
     """InputError where a placeholder has no value in one of these layouts: a bucket of the trainer's own, or of a
-    single data-parallel rank, which reduces no gradients."""
+    single data-parallel rank, which reduces no gradients. `key` is that of the text in the search file."""
     bare = {part["name"] for part in _PART.finditer(template) if part["value"] is None}
     for name in LAYOUT_FIELDS:
         without = [layout for layout in layouts if name in bare and getattr(layout, name) is None]
         if without:
-            raise _without_value(template, name, without, layouts)
+            raise _without_value(template, name, without, layouts, key)
 
 
-def _without_value(template: str, name: str, without: Sequence[Layout], layouts: Sequence[Layout]) -> InputError:
+def _without_value(
+    template: str, name: str, without: Sequence[Layout], layouts: Sequence[Layout], key: str
+) -> InputError:
     values = sorted({value for layout in layouts if (value := getattr(layout, name)) is not None})
     others = f" and {len(without) - 1} more of {len(layouts)} layouts" if len(without) > 1 else ""
     by_value = "".join(f"{{{name}={value}:TEXT}}" for value in values[:_MOST_LISTED])
@@ -62,7 +75,7 @@ def _without_value(template: str, name: str, without: Sequence[Layout], layouts:
         f"has {{{name}}}, which has no value in {without[0].key}{others}",
         rule="{name} stands for a value in every layout; {name=value:TEXT} is left out where there is none",
         fix=f"write {by_value} in its place" if by_value else f"remove it, or give values in space.{name}",
-        key="trainer.template",
+        key=key,
         value=template,
     )
 
@@ -97,11 +110,18 @@ def program_of(template: str) -> str | None:
 def require_template(template: str) -> None:
     """InputError for an unknown placeholder, a value that its field never has, a stray brace, unbalanced quotes, an
     empty command."""
-    for message, rule, fix in _faults(template):
+    for message, rule, fix in (*_part_faults(template), *_word_faults(template)):
         raise InputError.of("template", message, rule=rule, fix=fix, key="template", value=template)
 
 
-def _faults(template: str) -> Iterator[tuple[str, str, str]]:
+def argument_faults(argument: str) -> Iterator[tuple[str, str, str]]:
+    """(message, rule, fix) of each fault of an argument's placeholders."""
+    yield from _part_faults(argument)
+    if placeholders_in(argument):
+        yield from _quote_faults(argument)
+
+
+def _part_faults(template: str) -> Iterator[tuple[str, str, str]]:
     for part in _PART.finditer(template):
         if part["stray"]:
             around = template[max(0, part.start() - 10) : part.end() + 10]
@@ -114,17 +134,25 @@ def _faults(template: str) -> Iterator[tuple[str, str, str]]:
             yield _unknown_placeholder(part["name"])
         elif part["value"] is not None:
             yield from _impossible_value(part["name"], part["value"])
+
+
+def _word_faults(template: str) -> Iterator[tuple[str, str, str]]:
+    faults = [*_quote_faults(template)]
+    yield from faults
+    if not faults and not shlex.split(_PART.sub("x", template)):
+        yield "is empty", "a command begins with its program", "for example {python} train.py --tp {tensor_parallel}"
+
+
+def _quote_faults(template: str) -> Iterator[tuple[str, str, str]]:
     try:
-        words = shlex.split(_PART.sub("x", template))
+        shlex.split(_PART.sub("x", template))
+        shlex.split(_PART.sub(lambda part: part["text"] or "x", template))
     except ValueError as error:
         yield (
             f"cannot be split into words: {error}",
             "quotes come in pairs",
             "close them, or write \\' for one of the text's",
         )
-        return
-    if not words:
-        yield "is empty", "a command begins with its program", "for example {python} train.py --tp {tensor_parallel}"
 
 
 def _unknown_placeholder(name: str) -> tuple[str, str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from search_spaces.layouts.layout import SEARCHED
 from search_spaces.rules.engine_rules import engine_limits, some_layers_recomputed
 from trials.trainers.base import Invocation, TemplateKind, Trainer
 from trials.trainers.command.template import command_arguments
@@ -17,6 +18,7 @@ TRAINER = Trainer(
     required_keys=("template", "patterns"),
     optional_keys=("python", "log_rank"),
     template_kind=TemplateKind.COMMAND_LINE,
+    placeholder_axes=tuple(name for name in SEARCHED if name != "num_nodes"),
     invocation=_invocation,
     shows_layout=True,
 )

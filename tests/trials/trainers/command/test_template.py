@@ -4,7 +4,14 @@ import pytest
 
 from search_spaces.errors import InputError
 from tests.trials.trainers.specs import spec_of
-from trials.trainers.command.template import command_arguments, placeholders_in, require_template
+from trials.trainers.command.template import (
+    argument_faults,
+    command_arguments,
+    filled_arguments,
+    placeholder_values,
+    placeholders_in,
+    require_template,
+)
 
 SPEC = spec_of("command", tensor_parallel=2, activation_checkpointing="full", sequence_parallel=True)
 
@@ -57,6 +64,7 @@ def test_the_names_a_template_asks_for_are_known():
         ("train {activation_checkpointing=ful:--recompute}", "asks for activation_checkpointing 'ful'"),
         ("train {sequence_parallel=1:--sp}", "asks for sequence_parallel '1'"),
         ("train 'unended", "cannot be split into words: No closing quotation"),
+        ("train {precision=bf16:--name 'unended}", "cannot be split into words: No closing quotation"),
         ("   ", "is empty"),
     ],
 )
@@ -79,3 +87,40 @@ def test_an_unknown_placeholder_is_answered_with_the_one_that_was_meant(name, me
     with pytest.raises(InputError) as caught:
         require_template("train {xyzzy}")
     assert caught.value.problems[0].fix == "write one of these names"
+
+
+# -- arguments of a script
+
+
+def arguments(*given: str) -> list[str]:
+    return filled_arguments(given, placeholder_values(SPEC, "/my env/python", "/run/it's/a1"))
+
+
+def test_an_argument_with_a_placeholder_is_split_and_any_other_is_passed_as_it_is():
+    assert arguments("--tp={tensor_parallel}", "it's one", "--json={{}}") == ["--tp=2", "it's one", "--json={}"]
+    assert arguments("--out {attempt_folder}/x", "{sequence_parallel=true:--sp 'a b'}") == [
+        *("--out", "/run/it's/a1/x", "--sp", "a b"),
+    ]
+
+
+def test_an_argument_of_which_nothing_is_left_is_none():
+    assert arguments("{zero_stage=3:--fsdp}", "--last") == ["--last"]
+
+
+@pytest.mark.bad_input(39)
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("--tp={tensor_paralel}", "has the placeholder {tensor_paralel}"),
+        ("--json={}", "has a { outside of a placeholder"),
+        ("{precision=bf61:--bf16}", "asks for precision 'bf61'"),
+        ("{precision=bf16:--name 'mine}", "cannot be split into words"),
+    ],
+)
+def test_an_argument_whose_placeholders_are_none_is_refused(argument, words):
+    message, _, _ = next(argument_faults(argument))
+    assert words in message
+
+
+def test_an_argument_without_a_placeholder_may_have_any_quotes():
+    assert [*argument_faults("it's")] == []

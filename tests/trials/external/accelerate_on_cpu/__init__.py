@@ -1,0 +1,1 @@
+"""accelerate with FSDP on a CPU, and a script of a user."""

@@ -1,0 +1,81 @@
+"""A script as users of accelerate write it: it prints what accelerate made of its configuration, and every step."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Model(nn.Module):
+    _no_split_modules = ("Block",)
+
+    def __init__(self, vocabulary: int, width: int, depth: int):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(vocabulary, width), nn.Linear(width, vocabulary)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("batch-size", "accumulation", "steps", "vocabulary", "width", "depth", "length", "seed"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--fault", default="")
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    accelerator = Accelerator(gradient_accumulation_steps=args.accumulation)
+    model = Model(args.vocabulary, args.width, args.depth)
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    describe(accelerator, model)
+    for step in range(1, args.steps + 1):
+        started, total = time.perf_counter(), 0.0
+        if args.fault and step == 3 and accelerator.process_index == 1:
+            raise ValueError(args.fault)
+        for _ in range(args.accumulation):
+            batch = torch.randint(args.vocabulary, (args.batch_size, args.length + 1), device=accelerator.device)
+            with accelerator.accumulate(model):
+                logits = model(batch[:, :-1])
+                loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten())
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            total += float(loss.detach())
+        accelerator.print(
+            f"step {step} took {time.perf_counter() - started:.6f} s loss {total / args.accumulation:.4f}"
+        )
+    accelerator.end_training()
+
+
+def describe(accelerator: Accelerator, model: nn.Module) -> None:
+    plugin = accelerator.state.fsdp_plugin if accelerator.is_fsdp2 else None
+    first = next(model.parameters())
+    accelerator.print(
+        f"ranks {accelerator.num_processes}, {accelerator.distributed_type.value}, {accelerator.mixed_precision},"
+        f" reshards {None if plugin is None else plugin.reshard_after_forward},"
+        f" mesh {getattr(getattr(first, 'device_mesh', None), 'shape', None)},"
+        f" recomputes {any('_checkpoint_wrapped_module' in name for name, _ in model.named_modules())},"
+        f" threads {os.environ.get('OMP_NUM_THREADS')}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""A layout as accelerate's configuration and command lines; tests/trials/external/test_accelerate.py runs them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from tests.trials.trainers.specs import spec_of
+from trials.trainers.accelerate.config import accelerate_config
+from trials.trainers.accelerate.trainer import TRAINER, argument_error
+from trials.trainers.registry import invocation
+from trials.trial import TrialSpec
+
+GIVEN = ["--batch={micro_batch_size}", "--steps", "{train_iterations}", "{torch_compile=true:--compiled}", "a b"]
+
+
+def spec(**fields) -> TrialSpec:
+    patterns = {"step_time_s": r"took (\S+) s"}
+    made = spec_of("accelerate", trainer={"script": "/my/train.py", "arguments": GIVEN, "patterns": patterns}, **fields)
+    return replace(made, accelerator="h100-80gb")
+
+
+def test_a_rank_starts_by_the_launcher_with_the_arguments_of_its_layout():
+    made = invocation(spec(zero_stage=3), "/env/python", "/run/a1")
+    python, launcher, *words = made.command
+    assert (python, launcher.endswith("trials/trainers/accelerate/launch.py")) == ("/env/python", True)
+    assert words == ["/run/a1/accelerate.yaml", "/my/train.py", "--batch=1", "--steps", "40", "a b"]
+    assert yaml.safe_load(made.files["accelerate.yaml"])["distributed_type"] == "FSDP"
+
+
+@pytest.mark.parametrize(
+    ("fields", "on_cpu", "kind"),
+    [
+        ({"data_parallel": 1, "zero_stage": 3}, False, "NO"),
+        ({}, False, "MULTI_GPU"),
+        ({}, True, "MULTI_CPU"),
+        ({"zero_stage": 2}, False, "FSDP"),
+        ({"zero_stage": 3}, True, "FSDP"),
+    ],
+)
+def test_zero_2_and_3_over_several_ranks_are_fsdp(fields, on_cpu, kind):
+    config = accelerate_config(spec(**fields).layout, is_on_cpu=on_cpu)
+    assert config["distributed_type"] == kind
+    assert ("fsdp_config" in config) == (kind == "FSDP")
+    assert config["use_cpu"] is on_cpu
+
+
+def test_the_export_says_how_to_start_on_several_nodes_with_the_users_arguments():
+    several = replace(spec(data_parallel=16, num_nodes=2), num_gpus=16)
+    assert TRAINER.export.start(several) == (
+        'accelerate launch --config_file recipe/accelerate.yaml --machine_rank "$NODE_RANK" --main_process_ip'
+        " \"$MASTER_ADDR\" --main_process_port 29500 /my/train.py --batch=1 --steps YOUR_ITERATIONS 'a b'"
+    )
+    [text] = TRAINER.export.files(several).values()
+    assert yaml.safe_load(text)["num_machines"] == 2
+    assert "micro-batches of 1 sequences, 4 a step and rank, attention flash" in text
+
+
+def test_the_export_of_another_trainers_layout_names_no_script():
+    other = replace(spec(), trainer={"kind": "parlay"})
+    assert TRAINER.export.start(other).endswith("recipe/accelerate.yaml YOUR_SCRIPT.py YOUR_OPTIONS")
+
+
+@pytest.mark.parametrize("name", ["mixed-precision", "num-processes", "fsdp-version", "fsdp", "dynamo-backend", "cpu"])
+def test_what_the_configuration_says_may_not_be_given_again(name):
+    assert argument_error(name) == "accelerate's configuration has it, which Parlay writes"
+
+
+@pytest.mark.parametrize("name", ["", "batch-size", "lr", "config-file"])
+def test_an_option_of_the_script_may_be_given(name):
+    assert argument_error(name) is None

@@ -1,0 +1,1 @@
+"""A user's own script, started as `accelerate launch` starts it with a configuration of the layout."""

@@ -1,0 +1,116 @@
+"""A user's own script around accelerate, started as `accelerate launch` starts it. Standard library only.
+
+Rules: accelerate 1.15 accelerate/accelerator.py (`_prepare_fsdp2`, `prepare_model`), utils/launch.py.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from search_spaces.engines import ACCELERATE_LAUNCH
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.engine_rules import Rule, RuleViolation, engine_limits, sharded_replicas
+from trials.trainers.accelerate.config import accelerate_config, is_sharded
+from trials.trainers.base import Invocation, LayoutExport, Trainer
+from trials.trainers.command.template import filled_arguments, placeholder_values
+from trials.trainers.common.plain_yaml import plain_yaml
+from trials.trainers.common.recipe import first_violation, script_or
+from trials.trial import TrialSpec
+
+NAME = "accelerate"
+
+_CONFIG_FILE = "accelerate.yaml"
+_LAUNCHER = Path(__file__).with_name("launch.py")
+_OF_THE_RUN = {"train_iterations": "YOUR_ITERATIONS", "attempt_folder": "YOUR_FOLDER", "python": "python"}
+"""What stands in a recipe for values of a trial."""
+
+
+def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
+    arguments = filled_arguments(spec.trainer.get("arguments", ()), placeholder_values(spec, python, folder))
+    words = (python, str(_LAUNCHER), f"{folder}/{_CONFIG_FILE}", spec.trainer["script"], *arguments)
+    return Invocation(words, {_CONFIG_FILE: _config_text(spec)})
+
+
+def _config_text(spec: TrialSpec) -> str:
+    return plain_yaml(accelerate_config(spec.layout, spec.num_nodes, is_on_cpu=spec.accelerator == "cpu"))
+
+
+def _files(spec: TrialSpec) -> dict[str, str]:
+    layout = spec.layout
+    batch = (
+        f"# The script decides: micro-batches of {layout.micro_batch_size} sequences,"
+        f" {layout.grad_accum_steps} a step and rank, attention {layout.attention_kernel}.\n"
+    )
+    return {_CONFIG_FILE: batch + _config_text(spec)}
+
+
+def _start(spec: TrialSpec) -> str:
+    script, arguments = script_or(spec, NAME, "YOUR_SCRIPT.py"), "YOUR_OPTIONS"
+    if spec.trainer["kind"] == NAME:
+        values = placeholder_values(spec, "", "") | _OF_THE_RUN
+        arguments = shlex.join(filled_arguments(spec.trainer.get("arguments", ()), values))
+    return f"accelerate launch --config_file recipe/{_CONFIG_FILE}{_of_the_node(spec)} {script} {arguments}".rstrip()
+
+
+def _of_the_node(spec: TrialSpec) -> str:
+    if spec.num_nodes == 1:
+        return ""
+    return ' --machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port 29500'
+
+
+def argument_error(name: str) -> str | None:
+    """The reason why an option of this name may not be given: it is one of `accelerate launch`, or replaces what the
+    configuration says."""
+    is_of_the_launcher = name in _LAUNCHER_OPTIONS or name.startswith(("fsdp", "dynamo-", "parallelism-config-"))
+    return "accelerate's configuration has it, which Parlay writes" if is_of_the_launcher else None
+
+
+_LAUNCHER_OPTIONS = (
+    *("cpu", "multi-gpu", "mixed-precision", "use-fsdp", "use-deepspeed", "use-megatron-lm"),
+    *("num-processes", "num-machines", "machine-rank", "main-process-ip", "main-process-port"),
+    "use-parallelism-config",
+)
+
+
+def _checkpointing(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if layout.activation_checkpointing == "full" and not is_sharded(layout):
+        yield RuleViolation(
+            "activation_checkpointing",
+            f"activation_checkpointing is full with zero_stage {layout.zero_stage}"
+            f" and data_parallel {layout.data_parallel}",
+            "accelerate checkpoints activations only with FSDP: zero_stage 2 or 3 on several ranks",
+            "set zero_stage to 2 or 3, or activation_checkpointing to none",
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    _checkpointing,
+    sharded_replicas,
+    engine_limits(
+        ACCELERATE_LAUNCH,
+        {
+            "tensor_parallel": (1,),
+            "pipeline_parallel": (1,),
+            "zero_stage": (0, 2, 3),
+            "offload": ("none",),
+            "activation_checkpointing": ("none", "full"),
+            "overlap_comm": (False,),
+            "bucket_mib": (None,),
+        },
+    ),
+)
+"""DDP and FSDP overlap by themselves. Tensor parallelism, buckets and offload are up to the script or another trainer.
+"""
+
+TRAINER = Trainer(
+    rules={ACCELERATE_LAUNCH: RULES},
+    required_keys=("script", "patterns"),
+    optional_keys=("python", "arguments", "log_rank"),
+    invocation=_invocation,
+    argument_error=argument_error,
+    placeholder_axes=("micro_batch_size", "grad_accum_steps", "attention_kernel"),
+    export=LayoutExport(NAME, "accelerate", ACCELERATE_LAUNCH, first_violation(NAME, RULES), _files, _start),
+)
