@@ -24,6 +24,7 @@ from orchestrator.importers.settings import (
 )
 from orchestrator.importers.source_file import ReadFile
 from orchestrator.importers.yaml_config import document_settings, yaml_document
+from search_spaces.engines import ACCELERATE
 from search_spaces.errors import InputError
 
 _DEEPSPEED, _FSDP = "deepspeed_config.", "fsdp_config.fsdp_"
