@@ -4,8 +4,8 @@
 
 FOLDER has checkouts named Megatron-LM, Megatron-DeepSpeed, gpt-neox, nanotron and DeepSpeed; those that are not there
 are left out. Megatron-LM is asked twice: as of the tag core_v0.16.1, and as it is checked out, with the options that a
-recipe advises for newer versions. nanotron's parser is the package dacite: `pip install --target SITE dacite`, and
-PYTHONPATH=SITE.
+recipe advises for newer versions. accelerate is the installed package, and needs no FOLDER. nanotron's parser is the
+package dacite: `pip install --target SITE dacite`, and PYTHONPATH=SITE.
 
 Layouts that cover the axes are exported by the recipe's own functions (export_cases.py). Each trainer's parser reads
 its files in a process of its own, makes its configurations of them, and checks them (real_parsers.py). Every field that
@@ -22,6 +22,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ import yaml
 from benchmarks.export_cases import TOKENS, Case, export_cases
 from benchmarks.export_meanings import MEANINGS, differences
 from benchmarks.parser_process import DOWNLOADS, ask
+from search_spaces.engines import ACCELERATE
 from search_spaces.layouts.layout import Layout
 from trials.trainers.common.megatron_options import environment_of, newer_megatron_lm
 
@@ -39,7 +42,7 @@ Question = dict[str, Any]
 
 @dataclass(frozen=True)
 class Project:
-    """A trainer's checkout, `version` of it, or as it is checked out where that is empty.
+    """A trainer's checkout, `version` of it, or as it is checked out where that is empty; or an installed package.
 
     `advised` are the options that the recipe advises for this version in a comment.
     """
@@ -48,6 +51,15 @@ class Project:
     checkout: str
     version: str = ""
     advised: Callable[[Layout], Sequence[Sequence[str]]] = lambda layout: ()
+    is_installed: bool = False
+
+    def source(self, downloads: str | None) -> Path | None:
+        """Folder of the checkout or package; None if it is not there."""
+        if self.is_installed:
+            found = find_spec(self.checkout)
+            return Path(found.submodule_search_locations[0]) if found and found.submodule_search_locations else None
+        folder = None if downloads is None else Path(downloads) / self.checkout
+        return folder if folder is not None and folder.is_dir() else None
 
 
 PROJECTS = (
@@ -57,6 +69,7 @@ PROJECTS = (
     Project("gpt-neox", "gpt-neox"),
     Project("nanotron", "nanotron"),
     Project("deepspeed", "DeepSpeed"),
+    Project(ACCELERATE, "accelerate", is_installed=True),
 )
 
 
@@ -74,13 +87,12 @@ def main() -> None:
     arguments = _arguments()
     downloads = os.environ.get(DOWNLOADS)
     if downloads is None:
-        print(f"{DOWNLOADS} names no folder with checkouts: nothing was checked.")
-        return
+        print(f"{DOWNLOADS} names no folder with checkouts: none of them was checked.")
     is_good, lines = True, ["| trainer | version | layouts | loaded | fields compared | differences |"]
     lines.append("|---|---|---|---|---|---|")
     for project in PROJECTS:
-        checkout = Path(downloads) / project.checkout
-        if not checkout.is_dir() or arguments.project not in ("", project.checkout):
+        checkout = project.source(downloads)
+        if checkout is None or arguments.project not in ("", project.checkout):
             continue
         found = check(project, checkout)
         for one in found:
@@ -161,12 +173,17 @@ def _of_deepspeed(folder: Path) -> Question:
     return {"words": [], "deepspeed": json.loads((folder / "ds_config.json").read_text())}
 
 
+def _of_accelerate(folder: Path) -> Question:
+    return {"words": [str(folder / "accelerate.yaml")]}
+
+
 _QUESTIONS: Mapping[str, Callable[[Path], Question]] = {
     "megatron-lm": _of_megatron_lm,
     "megatron-deepspeed": _of_megatron_deepspeed,
     "gpt-neox": _of_gpt_neox,
     "nanotron": _of_nanotron,
     "deepspeed": _of_deepspeed,
+    ACCELERATE: _of_accelerate,
 }
 _OWN_OPTIONS = ["--train-iters", "100", "--lr", "1e-4"]
 """Options that a recipe leaves to the user, besides the data."""
@@ -192,11 +209,18 @@ def checked(trainer: str, case: Case, answer: Mapping[str, Any]) -> Checked:
 
 
 def _line(project: Project, checkout: Path, found: Sequence[Checked]) -> str:
-    commit = _git(checkout, "rev-parse", "--short=8", f"{project.version or 'HEAD'}^{{commit}}")
-    version = f"{project.version} ({commit})" if project.version else commit
     loaded, compared = sum(one.is_loaded for one in found), sum(one.compared for one in found)
     differing = sum(len(one.differing) for one in found)
-    return f"| {project.checkout} | {version} | {len(found)} | {loaded} | {compared:,} | {differing} |"
+    return (
+        f"| {project.checkout} | {_version(project, checkout)} | {len(found)} | {loaded} | {compared:,} | {differing} |"
+    )
+
+
+def _version(project: Project, checkout: Path) -> str:
+    if project.is_installed:
+        return version(project.checkout)
+    commit = _git(checkout, "rev-parse", "--short=8", f"{project.version or 'HEAD'}^{{commit}}")
+    return f"{project.version} ({commit})" if project.version else commit
 
 
 def _git(checkout: Path, *words: str) -> str:

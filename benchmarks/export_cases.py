@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from search_spaces.engines import PARLAY
+from search_spaces.engines import ACCELERATE_LAUNCH, PARLAY
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.covering_array import cover, value_combinations
 from search_spaces.layouts.layout import AXES, DEGREES, Layout
@@ -67,6 +67,8 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     **{name: axis.words or (False, True) for name, axis in AXES.items() if not axis.is_number and name != "engine"},
 }
 """Values of the axes besides the degrees."""
+VALUES_OF_ENGINE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {ACCELERATE_LAUNCH: {"data_parallel_replicas": (1, 2)}}
+"""Values of more axes, by engine."""
 COVERED = ("shape", *DEGREES.values(), *VALUES)
 
 
@@ -86,7 +88,8 @@ def export_cases(trainer: str, section: Mapping[str, Any] | None = None) -> list
     form = next(made for one in TRAINERS.values() if (made := one.export) is not None and made.name == trainer)
     specs = _specs(form.engine, section or {"kind": PARLAY})
     valid = [spec for spec in specs if form.problem(spec.layout, spec.model) is None]
-    pairs = [value_combinations(_axis_values(spec), COVERED, 2) for spec in valid]
+    covered = (*COVERED, *VALUES_OF_ENGINE.get(form.engine, {}))
+    pairs = [value_combinations(_axis_values(spec), covered, 2) for spec in valid]
     chosen = dict.fromkeys([*cover(pairs, [1.0] * len(valid)), *range(NUM_CASES)])
     return [Case(valid[index], form.files(valid[index])) for index in [*chosen][:NUM_CASES]]
 
@@ -111,7 +114,8 @@ def _specs(engine: str, section: Mapping[str, Any]) -> Iterator[TrialSpec]:
 
 def _layout(draw: random.Random, engine: str) -> Layout:
     degrees = dict(zip(DEGREES.values(), draw.choice(_RANKS), strict=True))
-    fields = {name: draw.choice(values) for name, values in VALUES.items()}
+    values_of = {**VALUES, **VALUES_OF_ENGINE.get(engine, {})}
+    fields = {name: draw.choice(values) for name, values in values_of.items()}
     steps = GLOBAL_BATCH_SIZE // (fields["micro_batch_size"] * degrees["data_parallel"])
     return Layout(**degrees, **fields, grad_accum_steps=steps, engine=engine).canonical()
 

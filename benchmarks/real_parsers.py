@@ -2,8 +2,8 @@
 
     python -m benchmarks.real_parsers PARSER CHECKOUT QUESTIONS.json ANSWERS.json
 
-PARSER is one of megatron-lm, megatron-deepspeed, gpt-neox, nanotron and deepspeed. A question has `words`, the
-arguments of pretrain_gpt.py or paths of YAML files, and `world`, the number of ranks, null where it is unknown. An
+PARSER is one of megatron-lm, megatron-deepspeed, gpt-neox, nanotron, deepspeed and accelerate. A question has `words`,
+the arguments of pretrain_gpt.py or paths of YAML files, and `world`, the number of ranks, null where it is unknown. An
 answer has `values` by the parser's names, `defaults`, the words that the parser does not know in `unknown`, and in
 `error` why there are no values. `checked` says whether the values also passed the trainer's own checks, which fill in
 derived ones.
@@ -88,9 +88,10 @@ _STAND_INS = {
     "gpt-neox": ("*",),
     "nanotron": ("*",),
     "deepspeed": (),
+    "accelerate": (),
 }
 """Megatron-LM asks itself what is installed, triton apart, and a tokenizer's regex."""
-_SOURCES = {"nanotron": "src"}
+_SOURCES = {"nanotron": "src", "accelerate": ".."}
 
 
 def _mock() -> MagicMock:
@@ -226,12 +227,18 @@ def _deepspeed(question: Question) -> Answer:
     return {"error": None, "values": made, "unknown": [], "checked": True}
 
 
+def _accelerate(question: Question) -> Answer:
+    made = real_configs.of_accelerate(question["words"][0])
+    return {"error": None, "values": made, "unknown": [], "checked": True}
+
+
 _PARSERS: Mapping[str, Callable[[Question], Answer]] = {
     "megatron-lm": _megatron_lm,
     "megatron-deepspeed": _megatron_deepspeed,
     "gpt-neox": _gpt_neox,
     "nanotron": _nanotron,
     "deepspeed": _deepspeed,
+    "accelerate": _accelerate,
 }
 
 if __name__ == "__main__":
