@@ -199,6 +199,18 @@ def test_fp16_is_refused_on_a_cpu_where_accelerate_would_train_in_fp32(tmp_path)
     assert "accelerate trains in fp32 on a CPU where fp16 is asked for" in (outcome.excerpt or "")
 
 
+def test_a_python_without_accelerate_is_refused_by_the_launcher():
+    launcher = invocation(spec_of(layout_of(**DDP)), "python", ".").command[1]
+    done = subprocess.run(
+        [sys.executable, "-S", launcher, "accelerate.yaml", str(SCRIPT)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "accelerate is not installed: engine accelerate-launch was verified with accelerate>=1.15.0,<1.16;"
+        " pip install 'accelerate>=1.15.0,<1.16'\n"
+    )
+
+
 # -- a search
 
 SEARCH = """\
