@@ -118,7 +118,7 @@ def of_deepspeed(config: Mapping[str, Any], data_parallel: int, has_pipeline: bo
 
 
 def of_accelerate(path: str) -> Values:
-    """What accelerate's launcher makes of the file, and what a script then makes of the environment."""
+    """Values that accelerate's launcher makes of the file, and a script of the environment."""
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils import TorchDynamoPlugin
     from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env

@@ -16,6 +16,7 @@ from orchestrator.importers.megatron.layout_fields import KERNELS
 from orchestrator.importers.settings import (
     FieldReaders,
     Settings,
+    ValueRule,
     ValueRules,
     one_of,
     read_fields,
@@ -218,7 +219,7 @@ _VALUE_RULES: ValueRules = (
         ("true", "false", *_STRATEGIES),
         "replicas beside shards (hybrid sharding) are no value of zero_stage",
     ),
-    (
+    ValueRule(
         f"{_PARALLELISM}dp_replicate_size",
         lambda keys: _kind(keys) == "fsdp" or keys.count(f"{_PARALLELISM}dp_replicate_size") == 1,
         "replicas of shards are FSDP's",
