@@ -4,8 +4,8 @@
 
 FOLDER has checkouts named Megatron-LM, Megatron-DeepSpeed, gpt-neox, nanotron and DeepSpeed; those that are not there
 are left out. Megatron-LM is asked twice: as of the tag core_v0.16.1, and as it is checked out, with the options that a
-recipe advises for newer versions. torchtitan is the installed package, and needs no FOLDER. nanotron's parser is the
-package dacite: `pip install --target SITE dacite`, and PYTHONPATH=SITE.
+recipe advises for newer versions. torchtitan and accelerate are the installed packages, and need no FOLDER. nanotron's
+parser is the package dacite: `pip install --target SITE dacite`, and PYTHONPATH=SITE.
 
 Layouts that cover the axes are exported by the recipe's own functions (export_cases.py). Each trainer's parser reads
 its files in a process of its own, makes its configurations of them, and checks them (real_parsers.py). Every field that
@@ -32,7 +32,7 @@ import yaml
 from benchmarks.export_cases import TOKENS, Case, export_cases
 from benchmarks.export_meanings import MEANINGS, differences
 from benchmarks.parser_process import DOWNLOADS, ask
-from search_spaces.engines import TORCHTITAN
+from search_spaces.engines import ACCELERATE, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from trials.trainers.common.megatron_options import environment_of, newer_megatron_lm
 
@@ -70,6 +70,7 @@ PROJECTS = (
     Project("nanotron", "nanotron"),
     Project("deepspeed", "DeepSpeed"),
     Project(TORCHTITAN, "torchtitan", is_installed=True),
+    Project(ACCELERATE, "accelerate", is_installed=True),
 )
 
 
@@ -181,6 +182,10 @@ def _of_torchtitan(folder: Path) -> Question:
     }
 
 
+def _of_accelerate(folder: Path) -> Question:
+    return {"words": [str(folder / "accelerate.yaml")]}
+
+
 _QUESTIONS: Mapping[str, Callable[[Path], Question]] = {
     "megatron-lm": _of_megatron_lm,
     "megatron-deepspeed": _of_megatron_deepspeed,
@@ -188,6 +193,7 @@ _QUESTIONS: Mapping[str, Callable[[Path], Question]] = {
     "nanotron": _of_nanotron,
     "deepspeed": _of_deepspeed,
     TORCHTITAN: _of_torchtitan,
+    ACCELERATE: _of_accelerate,
 }
 _OWN_OPTIONS = ["--train-iters", "100", "--lr", "1e-4"]
 """Options that a recipe leaves to the user, besides the data."""

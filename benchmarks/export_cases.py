@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from search_spaces.engines import PARLAY, TORCHTITAN
+from search_spaces.engines import ACCELERATE_LAUNCH, PARLAY, TORCHTITAN
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.covering_array import cover, value_combinations
 from search_spaces.layouts.layout import AXES, DEGREES, Layout
@@ -68,7 +68,8 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
 }
 """Values of the axes besides the degrees."""
 VALUES_OF_ENGINE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    TORCHTITAN: {"data_parallel_replicas": (1, 2), "recompute_layers": (None, 1)}
+    TORCHTITAN: {"data_parallel_replicas": (1, 2), "recompute_layers": (None, 1)},
+    ACCELERATE_LAUNCH: {"data_parallel_replicas": (1, 2)},
 }
 """Values of more axes, by engine."""
 COVERED = ("shape", *DEGREES.values(), *VALUES)

@@ -383,6 +383,36 @@ def _without_weights(config: Any) -> Any:
     return config
 
 
+def of_accelerate(values: Values, configs: Mapping[str, Values]) -> Meaning:
+    """accelerate by what a script finds in its environment; batch and kernel are the script's."""
+    fsdp, sizes = values["fsdp"], values["sizes"]
+    degrees = {name: sizes[f"{name}_size"] if sizes else 1 for name in ("dp_replicate", "tp", "cp", "sp")}
+    shards = sizes["dp_shard_size"] if sizes else values["num_processes"]
+    precision = _PRECISION_OF_ACCELERATE[values["mixed_precision"]]
+    policy = fsdp["policy"] if fsdp else None
+    return {
+        "num_nodes": values["num_machines"],
+        "tensor_parallel": degrees["tp"] * degrees["cp"] * degrees["sp"],
+        "data_parallel": degrees["dp_replicate"] * shards,
+        "data_parallel_replicas": degrees["dp_replicate"],
+        "zero_stage": _zero_of_accelerate(fsdp),
+        "offload": "none" if fsdp is None or fsdp["offload"] == "OffloadPolicy" else fsdp["offload"],
+        "activation_checkpointing": "full" if fsdp and fsdp["recomputes"] else "none",
+        "precision": _same([precision, *(_PRECISIONS[dtype] for dtype in policy or ())]),
+        "torch_compile": values["dynamo"]["backend"] == "INDUCTOR" and values["dynamo"]["use_regional_compilation"],
+    }
+
+
+def _zero_of_accelerate(fsdp: Values | None) -> int:
+    """-1 for FSDP 1, which has other strategies."""
+    if fsdp is None:
+        return 0
+    return (3 if fsdp["reshards"] else 2) if fsdp["version"] == 2 else -1
+
+
+_PRECISION_OF_ACCELERATE = {"no": "fp32", "bf16": "bf16", "fp16": "fp16"}
+
+
 def _same(values: Any) -> Any:
     """The value that all of them have; the sorted values where they differ."""
     found = sorted(set(values))
@@ -396,6 +426,7 @@ MEANINGS: Mapping[str, Callable[[Values, Mapping[str, Values]], Meaning]] = {
     "nanotron": of_nanotron,
     "deepspeed": of_deepspeed,
     TORCHTITAN: of_torchtitan,
+    "accelerate": of_accelerate,
 }
 
 

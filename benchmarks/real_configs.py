@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -150,6 +151,50 @@ def loaded_by_torchtitan(words: Sequence[str], folder: str) -> Any:
 def _owner(config: Any) -> str:
     """Name of the class that a configuration of torchtitan builds."""
     return type(config).__qualname__.removesuffix(".Config")
+
+
+def of_accelerate(path: str) -> Values:
+    """Values that accelerate's launcher makes of the file, and a script of the environment."""
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils import TorchDynamoPlugin
+    from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
+
+    words = ["--config_file", path, "--main_process_port", "0", "train.py"]
+    args, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
+    by_torchrun = args.use_fsdp or args.multi_gpu
+    environment = prepare_multi_gpu_env(args) if by_torchrun else prepare_simple_launcher_cmd_env(args)[1]
+    with patch.dict(os.environ, environment, clear=True):
+        return {
+            "num_processes": args.num_processes,
+            "num_machines": args.num_machines,
+            "mixed_precision": os.environ["ACCELERATE_MIXED_PRECISION"],
+            "dynamo": fields_of(TorchDynamoPlugin()),
+            **_sharding_of_accelerate(args.mixed_precision),
+        }
+
+
+def _sharding_of_accelerate(mixed_precision: str) -> Values:
+    """FSDP's plugin and the sizes of the mesh, as accelerate/accelerator.py makes them; null without."""
+    from accelerate import ParallelismConfig
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    sizes = ParallelismConfig() if os.environ.get("ACCELERATE_USE_PARALLELISM_CONFIG") == "true" else None
+    if os.environ.get("ACCELERATE_USE_FSDP") != "true":
+        return {"fsdp": None, "sizes": sizes and fields_of(sizes)}
+    plugin = FullyShardedDataParallelPlugin()
+    if mixed_precision != "no":
+        plugin.set_mixed_precision(mixed_precision)
+    policy = plugin.mixed_precision_policy
+    return {
+        "fsdp": {
+            "version": plugin.fsdp_version,
+            "reshards": plugin.reshard_after_forward,
+            "recomputes": plugin.activation_checkpointing,
+            "offload": type(plugin.cpu_offload).__name__,
+            "policy": policy and [plain(policy.param_dtype), plain(policy.reduce_dtype)],
+        },
+        "sizes": sizes and fields_of(sizes),
+    }
 
 
 def fields_of(config: Any) -> Values:

@@ -2,11 +2,11 @@
 
     python -m benchmarks.real_parsers PARSER CHECKOUT QUESTIONS.json ANSWERS.json
 
-PARSER is one of megatron-lm, megatron-deepspeed, gpt-neox, nanotron, deepspeed and torchtitan. A question has `words`,
-the arguments of pretrain_gpt.py or torchtitan.train, or paths of YAML files, and `world`, the number of ranks, null
-where it is unknown. An answer has `values` by the parser's names, `defaults`, the words that the parser does not know
-in `unknown`, and in `error` why there are no values. `checked` says whether the values also passed the trainer's own
-checks, which fill in derived ones.
+PARSER is one of megatron-lm, megatron-deepspeed, gpt-neox, nanotron, deepspeed, torchtitan and accelerate.
+A question has `words`, the arguments of pretrain_gpt.py or torchtitan.train, or paths of YAML files, and `world`, the number of ranks,
+null where it is unknown. An answer has `values` by the parser's names, `defaults`, the words that the parser does not
+know in `unknown`, and in `error` why there are no values. `checked` says whether the values also passed the trainer's
+own checks, which fill in derived ones.
 
 A question about an export also has `tokens`, those of the tokenizer: its answer has the `configs` that the trainer
 makes of the values (real_configs.py) and the padded `vocabulary`. It may have `environment`, variables of the ranks,
@@ -90,9 +90,10 @@ _STAND_INS = {
     "nanotron": ("*",),
     "deepspeed": (),
     "torchtitan": (),
+    "accelerate": (),
 }
 """Megatron-LM asks itself what is installed, triton apart, and a tokenizer's regex."""
-_SOURCES = {"nanotron": "src", "torchtitan": ".."}
+_SOURCES = {"nanotron": "src", "torchtitan": "..", "accelerate": ".."}
 
 
 def _mock() -> MagicMock:
@@ -233,6 +234,11 @@ def _torchtitan(question: Question) -> Answer:
     return {"error": None, "values": made, "unknown": [], "checked": True}
 
 
+def _accelerate(question: Question) -> Answer:
+    made = real_configs.of_accelerate(question["words"][0])
+    return {"error": None, "values": made, "unknown": [], "checked": True}
+
+
 _PARSERS: Mapping[str, Callable[[Question], Answer]] = {
     "megatron-lm": _megatron_lm,
     "megatron-deepspeed": _megatron_deepspeed,
@@ -240,6 +246,7 @@ _PARSERS: Mapping[str, Callable[[Question], Answer]] = {
     "nanotron": _nanotron,
     "deepspeed": _deepspeed,
     "torchtitan": _torchtitan,
+    "accelerate": _accelerate,
 }
 
 if __name__ == "__main__":

@@ -188,7 +188,6 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     ACCELERATE: {
         ACCELERATE_LAUNCH: EngineProfile(
             ParameterBytes(2, 4, 12),
-            has_dropout=True,
             reduced_gradient_bytes=2,
             always_overlaps_reductions=True,
             emulated_on_cpu=True,

@@ -78,7 +78,8 @@ BAD_INPUTS = {
         "refused before a trial",
     ),
     39: Line(
-        "a template with an unknown placeholder, one without a value in some layout, or without a searched axis",
+        "a template or argument with an unknown placeholder, one without a value in some layout, or without a searched"
+        " axis",
         "refused",
     ),
     40: Line("arguments that contradict a searched axis", "refused"),

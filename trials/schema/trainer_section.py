@@ -83,7 +83,8 @@ class TrainerSection(Section):
     kind: Kind = Field(
         default=PARLAY,
         description="parlay: the GPT trainer that comes with Parlay. Others: that trainer, with each layout in its own"
-        " options. command: any trainer, started by a command line with placeholders.",
+        " options. accelerate: a script of yours, as `accelerate launch` starts it. command: any trainer, started by a"
+        " command line with placeholders.",
     )
     python: str | None = Field(
         default=None,

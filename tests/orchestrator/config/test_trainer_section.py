@@ -33,6 +33,13 @@ trainer:
   template: "train --tp {tensor_parallel} --mb {micro_batch_size}"
   patterns: {step_time_s: 'took (\\S+) s'}
 """
+ACCELERATE = """\
+trainer:
+  kind: accelerate
+  script: pretrain_gpt.py
+  arguments: ["--mb={micro_batch_size}", --data, mine]
+  patterns: {step_time_s: 'took (\\S+) s'}
+"""
 
 
 @pytest.fixture
@@ -240,6 +247,34 @@ def test_a_placeholder_without_a_value_in_some_layout_is_refused_before_anything
     assert validate_space(loaded(folder, BASE + command, buckets)).layouts
     by_value = command.replace("--bucket-mb {bucket_mib}", "{bucket_mib=1:--mb 1}{bucket_mib=25:--mb 25}")
     assert validate_space(loaded(folder, BASE + by_value, buckets, "space.tensor_parallel=[2, 4]")).layouts
+
+
+@pytest.mark.bad_input(39)
+def test_an_axis_that_neither_accelerates_configuration_nor_the_script_is_told_of_is_refused(folder):
+    spec = loaded(folder, BASE + ACCELERATE, "space.zero_stage=[0, 3]", "space.torch_compile=[false, true]")
+    assert {layout.engine for layout in candidates_of(spec).layouts} == {"accelerate-launch"}
+    [problem] = problems(folder, BASE + ACCELERATE, "space.attention_kernel=[math, flash]")
+    assert (problem.key, problem.line) == ("trainer.arguments", 13)
+    assert "has no {attention_kernel}, but space.attention_kernel has 2 values" in problem.message
+    told = ACCELERATE.replace("mine", '"{attention_kernel=flash:--flash}"')
+    assert loaded(folder, BASE + told, "space.attention_kernel=[math, flash]").trainer.kind == "accelerate"
+
+
+@pytest.mark.bad_input(39)
+def test_an_argument_whose_placeholder_is_none_or_has_no_value_is_refused_by_its_number(folder):
+    [problem] = problems(folder, BASE + ACCELERATE.replace("mine", "'{micro_batch}'"))
+    assert (problem.key, problem.fix) == ("trainer.arguments[2]", "did you mean {micro_batch_size}?")
+    with pytest.raises(InputError) as caught:
+        candidates_of(loaded(folder, BASE + ACCELERATE.replace("mine", "'{bucket_mib}'")))
+    [problem] = caught.value.problems
+    assert (problem.key, problem.line) == ("trainer.arguments[2]", 13)
+    assert "has {bucket_mib}, which has no value in n1.tp1.pp1.dp4" in problem.message
+
+
+@pytest.mark.bad_input(40)
+def test_an_option_that_accelerates_configuration_has_is_refused(folder):
+    [problem] = problems(folder, BASE + ACCELERATE.replace("--data", "--mixed_precision"))
+    assert (problem.key, problem.message) == ("trainer.arguments[1]", "gives --mixed_precision")
 
 
 def test_a_memory_limit_is_our_own_trainers(folder):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ import pytest
 
 from search_spaces.engines import ACCELERATE_LAUNCH
 from search_spaces.layouts.layout import Layout
+from tests.orchestrator.cli.parlay import parlay, write_search
 from tests.trials.examples import SPEC, TINY
 from tests.trials.external.patched_interpreter import interpreter_in
 from tests.trials.external.ranks import Ranks, start
 from tests.trials.external.test_program import await_no_process_in
+from trials.files.folders import read_json
 from trials.measure_rules import MeasureRules
 from trials.trainers.accelerate.launch import PLACE
 from trials.trainers.registry import invocation
@@ -194,3 +197,55 @@ def test_fp16_is_refused_on_a_cpu_where_accelerate_would_train_in_fp32(tmp_path)
     outcome, _ = run(tmp_path, spec_of(layout_of(**DDP, precision="fp16")))
     assert outcome.reason is FailureReason.SCRIPT_ERROR
     assert "accelerate trains in fp32 on a CPU where fp16 is asked for" in (outcome.excerpt or "")
+
+
+def test_a_python_without_accelerate_is_refused_by_the_launcher():
+    launcher = invocation(spec_of(layout_of(**DDP)), "python", ".").command[1]
+    done = subprocess.run(
+        [sys.executable, "-S", launcher, "accelerate.yaml", str(SCRIPT)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "accelerate is not installed: engine accelerate-launch was verified with accelerate>=1.15.0,<1.16;"
+        " pip install 'accelerate>=1.15.0,<1.16'\n"
+    )
+
+
+# -- a search
+
+SEARCH = """\
+schema: parlay.search/1
+name: mine
+model: {{num_layers: 2, hidden_size: 64, num_attention_heads: 2, vocab_size: 256, seq_length: 32}}
+cluster: {{accelerator: cpu, gpus_per_node: 2, num_nodes: 1}}
+global_batch_size: 8
+space: {{zero_stage: [0, 2, 3], micro_batch_size: 2}}
+search: {{sampler: grid, finalists: 0}}
+measure: {{min_steps: 5, max_steps: 8, max_warmup_steps: 4, ci_relative_width: 1.0, early_stopping: false}}
+launcher: {{kind: local}}
+tracking: {{enabled: false}}
+trainer:
+  kind: accelerate
+  python: {python}
+  script: {script}
+  arguments: {arguments}
+  patterns: {patterns}
+"""
+
+
+@pytest.mark.minutes
+def test_a_search_measures_ddp_and_fsdp_and_ends_in_a_recipe_that_is_replayed(tmp_path, on_cpu):
+    given = {"script": SCRIPT, "arguments": json.dumps(ARGUMENTS), "patterns": json.dumps(PATTERNS)}
+    path = write_search(tmp_path, SEARCH.format(python=on_cpu, **given))
+    answer = parlay("run", path, "--json", cwd=tmp_path, timeout_s=500)
+    assert answer.code == 0, answer.err
+    assert answer.json["trials"]["measured"] == 3, answer.err
+    assert answer.json["best"]["layout"]["engine"] == ACCELERATE_LAUNCH
+    recipe = Path(answer.json["recipe"])
+    text = (recipe / "accelerate.yaml").read_text()
+    assert "measured with this trainer on an emulated device" in text
+    assert f"# accelerate launch --config_file recipe/accelerate.yaml {SCRIPT} --batch-size=2 --accumulation=2" in text
+    outcomes = [Outcome.from_json(read_json(found)) for found in recipe.parent.glob("trials/*/a1/outcome.r0.json")]
+    assert {outcome.fingerprint["accelerate"] for outcome in outcomes} == {version("accelerate")}
+    replayed = parlay("replay", answer.json["search_id"], "--repeats", "1", "--sessions", "1", "--json", cwd=tmp_path)
+    assert replayed.code in (0, 13), replayed.err  # reproduced or not: neighbours share this machine's cores

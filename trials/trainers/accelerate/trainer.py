@@ -25,7 +25,7 @@ NAME = "accelerate"
 _CONFIG_FILE = "accelerate.yaml"
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _OF_THE_RUN = {"train_iterations": "YOUR_ITERATIONS", "attempt_folder": "YOUR_FOLDER", "python": "python"}
-"""Words of a recipe in place of values of a trial."""
+"""Stand-ins of a recipe for values of a trial."""
 
 
 def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
