@@ -2,11 +2,11 @@
 
     python -m benchmarks.real_parsers PARSER CHECKOUT QUESTIONS.json ANSWERS.json
 
-PARSER is one of megatron-lm, megatron-deepspeed, gpt-neox, nanotron, deepspeed, torchtitan and accelerate.
-A question has `words`, the arguments of pretrain_gpt.py or torchtitan.train, or paths of YAML files, and `world`, the number of ranks,
-null where it is unknown. An answer has `values` by the parser's names, `defaults`, the words that the parser does not
-know in `unknown`, and in `error` why there are no values. `checked` says whether the values also passed the trainer's
-own checks, which fill in derived ones.
+PARSER is one of megatron-lm, megatron-deepspeed, gpt-neox, nanotron, deepspeed, torchtitan and accelerate. A question
+has `words`, the arguments of pretrain_gpt.py or torchtitan.train, or paths of YAML files, and `world`, the number of
+ranks, null where it is unknown. An answer has `values` by the parser's names, `defaults`, the words that the parser
+does not know in `unknown`, and in `error` why there are no values. `checked` says whether the values also passed the
+trainer's own checks, which fill in derived ones.
 
 A question about an export also has `tokens`, those of the tokenizer: its answer has the `configs` that the trainer
 makes of the values (real_configs.py) and the padded `vocabulary`. It may have `environment`, variables of the ranks,

@@ -97,7 +97,7 @@ def test_a_split_backward_pass_cannot_use_what_selective_recomputation_kept(rank
 
 
 def test_a_split_backward_pass_recomputes_a_layer_again_for_its_weights(ranks):
-    """Fails once torch keeps what it has recomputed."""
+    """Fails once torch keeps what it has recomputed; then docs/trainer.md says so."""
     given = torchtitan_case("zbv-full", activation_checkpointing="full", **V_SCHEDULE)
     passes = ranks.run(f"{PROGRAMS}:count_forward_passes", 2, {"case": given.to_json()})
     layers = given.model.num_layers // 2 * (given.layout.grad_accum_steps + 1)  # one pass infers the shapes
