@@ -190,6 +190,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             ParameterBytes(2, 4, 12),
             reduced_gradient_bytes=2,
             always_overlaps_reductions=True,
+            gradient_sums=GradientSums.WHOLE,
             emulated_on_cpu=True,
         )
     },

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from tests.orchestrator.cli.parlay import parlay, write_search
-from tests.trials.train.parity import needs_megatron, needs_torchtitan
+from tests.trials.train.parity import needs_accelerate, needs_megatron, needs_torchtitan
 from trials.trial import Flag
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -21,13 +21,9 @@ name: packaged
 model: {{num_layers: 2, hidden_size: 32, num_attention_heads: 2, vocab_size: 64, seq_length: 16{model}}}
 cluster: {{accelerator: cpu, gpus_per_node: 2, num_nodes: 1}}
 global_batch_size: 8
-baseline: {{tensor_parallel: 2, micro_batch_size: 4}}
+baseline: {{{baseline}}}
 space:
   engine: {name}
-  tensor_parallel: [1, 2]
-  pipeline_parallel: [1, 2]
-  sequence_parallel: true
-  micro_batch_size: 2
   {space}
 search: {{sampler: grid, max_trials: 4, finalists: 0}}
 measure: {{min_steps: 5, max_steps: 6, max_warmup_steps: 3, ci_relative_width: 1.0, early_stopping: false}}
@@ -39,22 +35,30 @@ MEASURED = {"stopped_early": 0, "failed": 0, "cancelled": 0, "in_flight": 0}
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine, and what its search has beside the others': ends of the sections `model` and `space`."""
+    """An engine, and its search: the end of the section `model`, the sections `baseline` and `space`."""
 
     name: str
     model: str
     space: str
+    baseline: str = "tensor_parallel: 2, micro_batch_size: 4"
 
     @property
     def search(self) -> str:
-        return SEARCH.format(name=self.name, model=self.model, space=self.space)
+        return SEARCH.format(name=self.name, model=self.model, space=self.space, baseline=self.baseline)
 
 
-OF_MEGATRON = Engine(MEGATRON_CORE, "", "zero_stage: 1")
+_DEGREES = "tensor_parallel: [1, 2]\n  pipeline_parallel: [1, 2]\n  sequence_parallel: true\n  micro_batch_size: 2"
+OF_MEGATRON = Engine(MEGATRON_CORE, "", f"{_DEGREES}\n  zero_stage: 1")
 OF_TORCHTITAN = Engine(
     TORCHTITAN,
     ", ffn_hidden_size: 64, norm: rmsnorm, position_embedding: rotary, gated_mlp: true, tied_embeddings: false",
-    "zero_stage: 2\n  attention_kernel: flex",
+    f"{_DEGREES}\n  zero_stage: 2\n  attention_kernel: flex",
+)
+OF_ACCELERATE = Engine(
+    ACCELERATE,
+    "",
+    "tensor_parallel: 1\n  pipeline_parallel: 1\n  micro_batch_size: [1, 2]\n  zero_stage: [2, 3]",
+    "micro_batch_size: 4",
 )
 
 
@@ -62,6 +66,7 @@ OF_TORCHTITAN = Engine(
     params=[
         pytest.param(OF_MEGATRON, id=MEGATRON_CORE, marks=needs_megatron),
         pytest.param(OF_TORCHTITAN, id=TORCHTITAN, marks=[needs_torchtitan, pytest.mark.walks]),
+        pytest.param(OF_ACCELERATE, id=ACCELERATE, marks=[needs_accelerate, pytest.mark.walks]),
     ]
 )
 def engine(request) -> Engine:

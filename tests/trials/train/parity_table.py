@@ -1,7 +1,7 @@
 """Tables of all parity cases: `python -m tests.trials.train.parity_table [--covering] [--only megatron-core]`.
 
 Trains all valid triples of tensor, pipeline, ZeRO stage and schedule on every model with every engine (with --covering
-only the covering array), leaves out each reduction of megatron-core and torchtitan, prints a row as each is done, and
+only the covering array), leaves out each reduction of engines that others wrote, prints a row as each is done, and
 writes the tables into docs/parity.md. Exits with 1 when a case differs by more than its tolerance, or a case without a
 reduction by no more than ten times that.
 """
@@ -20,12 +20,13 @@ from pathlib import Path
 
 import torch
 
-from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
-from tests.trials.train import megatron_cases, torchtitan_cases
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
+from tests.trials.train import accelerate_cases, megatron_cases, torchtitan_cases
 from tests.trials.train.megatron_cases import MUTATION_BOUND
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import RanksFailed, WarmRanks
 from trials.diagnostics.parity_cases import (
+    NATIVE_ENGINES,
     compiled_cases,
     covering_cases,
     exclusion_reasons,
@@ -36,7 +37,7 @@ from trials.diagnostics.selftest import Case, Difference, tolerance_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "parity.md"
 NATIVE = "native"
-OF_ENGINE = {MEGATRON_CORE: megatron_cases, TORCHTITAN: torchtitan_cases}
+OF_ENGINE = {MEGATRON_CORE: megatron_cases, TORCHTITAN: torchtitan_cases, ACCELERATE: accelerate_cases}
 """Cases of an engine that has a table of its own."""
 TABLES = (NATIVE, *OF_ENGINE)
 
@@ -101,9 +102,8 @@ def _printed(rows: Iterator[Row]) -> Iterator[Row]:
 def cases(name: str, only_covering: bool) -> list[Case]:
     """All cases of a table; those of torch.compile only where a compiler is installed."""
     chosen = covering_cases if only_covering else full_cases
-    if name in OF_ENGINE:
-        return chosen(engines=(name,))
-    return chosen() + (compiled_cases() if shutil.which("g++") else [])
+    engines = (name,) if name in OF_ENGINE else NATIVE_ENGINES
+    return chosen(engines=engines) + (compiled_cases(engines=engines) if shutil.which("g++") else [])
 
 
 def trained(parity: Parity, given: Sequence[Case]) -> Iterator[Row]:

@@ -17,9 +17,10 @@ from tests.trials.train.accelerate_cases import (
     REPLICAS,
     SHARDED,
     accelerate_case,
+    difference_without,
+    train_recording,
 )
 from tests.trials.train.few_cases import few_cases, quick_or_walk
-from tests.trials.train.megatron_cases import trainings
 from tests.trials.train.parity import NO_COMPILER, Parity, needs_accelerate
 from tests.trials.train.ranks import WarmRanks
 from trials.diagnostics.parity_cases import compiled_cases
@@ -78,21 +79,16 @@ def test_recomputed_layers_have_a_second_forward_pass(ranks, sharding, recomputa
     assert [rank["LlamaAttention"] for rank in found] == [expected] * given.layout.num_gpus
 
 
-def train_without(ranks: WarmRanks, given: Case, steps: int, without: str | None) -> list[dict]:
-    arguments = {"case": given.to_json(), "steps": steps, "without": without}
-    return ranks.run(f"{PROGRAMS}:train_recording", given.layout.num_gpus, arguments)
-
-
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
     cases = (COPIES, REPLICAS, SHARDED)
-    called = {place for given in cases for rank in train_without(ranks, given, 1, None) for place in rank["places"]}
+    called = {place for given in cases for rank in train_recording(ranks, given, 1) for place in rank["places"]}
     assert called == {place for place, _ in MUTATIONS}
 
 
 @pytest.mark.walks
 @pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{place}-{given.name}" for place, given in MUTATIONS])
 def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given, record_property):
-    difference = parity.difference(given, trainings(train_without(ranks, given, 3, without)))
+    difference = difference_without(ranks, parity, without, given)
     record_property("difference", difference.value)
     assert difference.value > MUTATION_BOUND, f"without {without}: {difference}"
 
