@@ -10,6 +10,7 @@ from search_spaces.engines import PARLAY, engines_of
 from search_spaces.errors import Problem
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib
+from search_spaces.layouts.layout import AXES
 from trials.trainers.command.template import placeholders_in
 from trials.trainers.registry import TRAINERS, log_format_of
 
@@ -23,7 +24,10 @@ def consistency_problems(file: SearchFile) -> Iterator[Problem]:
     of_the_trainer = chain(
         _engine_problems(file), _axes_without_placeholder(file), _parlay_trainer_problems(file), of_its_log
     )
-    return chain(of_the_trainer, _memory_problems(file, file.cluster.cluster()), _warm_start_problems(file))
+    of_the_space = _ineffective_recomputation(file)
+    return chain(
+        of_the_trainer, of_the_space, _memory_problems(file, file.cluster.cluster()), _warm_start_problems(file)
+    )
 
 
 def _memory_problems(file: SearchFile, cluster: Cluster) -> Iterator[Problem]:
@@ -100,6 +104,28 @@ def _axes_without_placeholder(file: SearchFile) -> Iterator[Problem]:
                 fix=f"write {{{name}}} or {{{name}=value:TEXT}} into it, or give the axis a single value",
                 key="trainer.template" if is_command else "trainer.arguments",
             )
+
+
+def _ineffective_recomputation(file: SearchFile) -> Iterator[Problem]:
+    """Problems with what is recomputed, where no layout of the search recomputes in that way."""
+    space, baseline = file.space.given_axes(), {} if file.baseline is None else file.baseline.model_dump()
+    kinds = space.get("activation_checkpointing", (AXES["activation_checkpointing"].default,))
+    kinds = (*kinds, baseline.get("activation_checkpointing"))
+    for name, kind in _OF_RECOMPUTATION.items():
+        values = [value for value in space.get(name, ()) if value != AXES[name].default]
+        if values and kind not in kinds:
+            yield Problem(
+                "contradiction",
+                f"has no effect: space.activation_checkpointing has no {kind}",
+                rule=f"{name} is of activation_checkpointing {kind}",
+                fix=f"remove it, or add {kind} to space.activation_checkpointing",
+                key=f"space.{name}",
+                value=values[0],
+            )
+
+
+_OF_RECOMPUTATION = {"recompute_layers": "full", "recompute_modules": "selective"}
+"""Fields that have an effect with one kind of recomputation."""
 
 
 def _parlay_trainer_problems(file: SearchFile) -> Iterator[Problem]:

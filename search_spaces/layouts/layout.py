@@ -199,10 +199,12 @@ class Layout:
         "core_attn",
         key="rm-",
         label="recomputed modules",
-        description="Modules of every layer that selective recomputation recomputes.",
+        description="Modules of every layer that selective recomputation recomputes; torchtitan has ops only.",
         words=("core_attn", "mlp", "core_attn+mlp", "ops"),
         engines_of_word={"ops": _OF_TORCHTITAN},
+        default_text="core_attn, ops with engine torchtitan",
         no_effect=_NO_SELECTIVE_RECOMPUTATION,
+        implied=(("ops", {"engine": TORCHTITAN, "recompute_modules": "core_attn"}),),
         engines=(*_PARTIAL_RECOMPUTATION, TORCHTITAN),
     )
     data_parallel_replicas: int = axis_field(

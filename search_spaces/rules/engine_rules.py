@@ -132,6 +132,25 @@ def half_precision_flash(layout: Layout, model: ModelShape) -> Iterator[RuleViol
         )
 
 
+LARGEST_FLASH_HEAD = 256
+"""Elements of a head; transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend, and
+torch's aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_varlen_fwd and mha_varlen_bwd."""
+
+
+def flash_heads(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Heads for which flash attention has no kernel, for engines that do not pad them."""
+    size = model.head_size
+    if layout.attention_kernel == "flash" and (size % 8 or size > LARGEST_FLASH_HEAD):
+        yield RuleViolation(
+            "flash_head_size",
+            f"attention_kernel is flash with a head size of {size}"
+            f" (hidden_size {model.hidden_size} / num_attention_heads {model.num_attention_heads})",
+            f"{layout.engine}'s flash attention supports head sizes that are multiples of 8, at most"
+            f" {LARGEST_FLASH_HEAD}",
+            "set attention_kernel to math, or use another number of heads",
+        )
+
+
 # -- DeepSpeed
 
 
@@ -274,24 +293,6 @@ def _megatron_buckets(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
         )
 
 
-LARGEST_FLASH_HEAD = 256
-"""Elements of a head; transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend."""
-
-
-def _megatron_flash_heads(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Heads for which flash-attn has no kernel."""
-    size = model.head_size
-    if layout.attention_kernel == "flash" and (size % 8 or size > LARGEST_FLASH_HEAD):
-        yield RuleViolation(
-            "flash_head_size",
-            f"attention_kernel is flash with a head size of {size}"
-            f" (hidden_size {model.hidden_size} / num_attention_heads {model.num_attention_heads})",
-            f"{layout.engine}'s flash attention supports head sizes that are multiples of 8, at most"
-            f" {LARGEST_FLASH_HEAD}",
-            "set attention_kernel to math, or use another number of heads",
-        )
-
-
 MEGATRON_RULES: tuple[Rule, ...] = (
     even_stages,
     _megatron_rounds,
@@ -299,7 +300,7 @@ MEGATRON_RULES: tuple[Rule, ...] = (
     _megatron_modules,
     some_layers_recomputed,
     half_precision_flash,
-    _megatron_flash_heads,
+    flash_heads,
 )
 """Rules of every trainer on megatron-core."""
 MEGATRON_SCHEDULES = ("none", "1f1b", "interleaved_1f1b")

@@ -133,6 +133,21 @@ def _supports_sequence_parallel(table: LayoutTable, workload: Workload) -> np.nd
     return ~(is_sequence & table.equals("precision", "fp32")) | (workload.cluster.accelerator.name == "cpu")
 
 
+def _keeps_overlapped_groups_in_nodes(table: LayoutTable, workload: Workload) -> np.ndarray:
+    crosses = table.per_mesh(RankMesh.crosses_nodes, "tp", workload.cluster.gpus_per_node)
+    return ~(crosses & (table["num_nodes"] > 1) & (table["tensor_parallel_overlap"] > 0))
+
+
+LEAST_FLEX_HEAD = 16
+"""Elements of a head; torch 2.13, torch/_inductor/kernel/flex/flex_attention.py, flex_attention: tl.dot takes no
+fewer."""
+
+
+def _supports_flex_heads(table: LayoutTable, workload: Workload) -> np.ndarray:
+    has_kernel = workload.cluster.accelerator.name == "cpu" or workload.model.head_size >= LEAST_FLEX_HEAD
+    return ~table.equals("attention_kernel", "flex") | has_kernel
+
+
 def _chunks(f: Fields) -> int:
     return f["pipeline_parallel"] * f["virtual_pipeline_stages"]
 
@@ -159,6 +174,17 @@ TP_ACROSS_NODES = LayoutRule(
     lambda f, w: (
         f"tensor_parallel {f['tensor_parallel']} does not divide gpus_per_node {w.cluster.gpus_per_node}, so a"
         f" tensor-parallel group would span some of the {f['num_nodes']} nodes"
+    ),
+)
+TP_OVERLAP_ACROSS_NODES = LayoutRule(
+    "tp_overlap_across_nodes",
+    "tensor-parallel collectives are overlapped within a node: they go through memory that every GPU of the group can"
+    " address (torch.distributed._symmetric_memory)",
+    "use a tensor_parallel that divides gpus_per_node, or set tensor_parallel_overlap to false",
+    _keeps_overlapped_groups_in_nodes,
+    lambda f, w: (
+        f"tensor_parallel_overlap is true with tensor_parallel {f['tensor_parallel']}, which does not divide"
+        f" gpus_per_node {w.cluster.gpus_per_node}"
     ),
 )
 BATCH = LayoutRule(
@@ -213,6 +239,17 @@ SEQUENCE_PARALLEL = LayoutRule(
     lambda f, w: "megatron-core supports sequence_parallel on a GPU in bf16 and fp16 only; precision is fp32",
 )
 
+FLEX_HEAD_SIZE = LayoutRule(
+    "flex_head_size",
+    f"FlexAttention on a GPU takes heads of {LEAST_FLEX_HEAD} elements or more",
+    "set attention_kernel to flash in bf16, or use fewer heads",
+    _supports_flex_heads,
+    lambda f, w: (
+        f"attention_kernel is flex with a head size of {w.model.head_size} (hidden_size {w.model.hidden_size} /"
+        f" num_attention_heads {w.model.num_attention_heads}) on {w.cluster.accelerator.name}"
+    ),
+)
+
 SPLIT_RULES = {
     rule.code: rule
     for rule in (
@@ -237,6 +274,7 @@ LAYOUT_RULES = (
     WORLD,
     MAX_NODES,
     TP_ACROSS_NODES,
+    TP_OVERLAP_ACROSS_NODES,
     *SPLIT_RULES.values(),
     LAYERS,
     INTERLEAVE,
@@ -244,5 +282,6 @@ LAYOUT_RULES = (
     PRECISION,
     GPU_ONLY,
     SEQUENCE_PARALLEL,
+    FLEX_HEAD_SIZE,
 )
 """All rules, in order; a layout is rejected by the first that it violates."""

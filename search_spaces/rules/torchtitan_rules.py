@@ -16,6 +16,7 @@ from search_spaces.rules.engine_rules import (
     Rule,
     RuleViolation,
     engine_limits,
+    flash_heads,
     sharded_replicas,
     some_layers_recomputed,
 )
@@ -112,7 +113,7 @@ def _selective(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
             "recompute_modules",
             f"recompute_modules is {layout.recompute_modules}",
             "torchtitan recomputes selected operations (ops), not modules",
-            "set recompute_modules to ops, or activation_checkpointing to full or none",
+            "leave recompute_modules out, or set activation_checkpointing to full or none",
         )
 
 
@@ -124,6 +125,7 @@ TORCHTITAN_RULES: tuple[Rule, ...] = (
     _tensor_overlap,
     _tied_pipeline,
     _flash,
+    flash_heads,
     _selective,
     some_layers_recomputed,
     engine_limits(

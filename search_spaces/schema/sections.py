@@ -12,7 +12,16 @@ from pydantic.json_schema import JsonSchemaValue
 from search_spaces.errors import InputError, format_value
 from search_spaces.layouts.axes import axis_type, value_type
 from search_spaces.layouts.axis import Axis, Kind
-from search_spaces.layouts.layout import AXES, BATCH_RULE, MODEL_DEGREES, SEARCHED, WORLD_RULE, Layout, layout_mesh
+from search_spaces.layouts.layout import (
+    AXES,
+    BATCH_RULE,
+    MODEL_DEGREES,
+    SEARCHED,
+    V_SCHEDULES,
+    WORLD_RULE,
+    Layout,
+    layout_mesh,
+)
 from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Workload, describe_batch_size, describe_world_size
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema import presets
@@ -213,7 +222,7 @@ def resolved_path(folder: Path, path: str) -> Path:
 
 
 def _require_chunks(schedules: Sequence[str], chunks: Sequence[int], key: str) -> None:
-    """InputError for an interleaved schedule with one model chunk per rank, which would be plain 1F1B."""
+    """InputError for an interleaved or V schedule without a number of model chunks per rank that it has."""
     if "interleaved_1f1b" in schedules and max(chunks, default=1) == 1:
         raise InputError.of(
             "contradiction",
@@ -222,4 +231,14 @@ def _require_chunks(schedules: Sequence[str], chunks: Sequence[int], key: str) -
             fix="give virtual_pipeline_stages, or use 1f1b",
             key=key,
             value="interleaved_1f1b",
+        )
+    for schedule in (name for name in V_SCHEDULES if name in schedules and 2 not in chunks):
+        listed = " or ".join(map(str, chunks)) or "1"
+        raise InputError.of(
+            "contradiction",
+            f"is {schedule} with virtual_pipeline_stages {listed}",
+            rule=f"{schedule} has virtual_pipeline_stages of 2",
+            fix="set virtual_pipeline_stages to 2, or use 1f1b",
+            key=key,
+            value=schedule,
         )

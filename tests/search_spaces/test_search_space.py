@@ -315,6 +315,54 @@ def test_megatron_core_has_no_sequence_parallelism_in_fp32_on_a_gpu(accelerator,
     assert [problem.code for problem in found] == (["sequence_parallel"] if is_refused else [])
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "heads", "changes", "message"),
+    [
+        ("h100-80gb", 6, {}, None),
+        (
+            "h100-80gb",
+            12,
+            {},
+            "attention_kernel is flex with a head size of 8 (hidden_size 96 / num_attention_heads 12) on h100-80gb",
+        ),
+        ("h100-80gb", 12, {"attention_kernel": "flash", "precision": "bf16"}, None),
+        ("cpu", 12, {}, None),
+    ],
+)
+def test_flex_attention_on_a_gpu_has_heads_of_sixteen_elements_or_more(accelerator, heads, changes, message):
+    flex = Layout(data_parallel=4, grad_accum_steps=4, engine="torchtitan", attention_kernel="flex")
+    work = workload(accelerator, num_attention_heads=heads, num_key_value_heads=heads)
+    found = layout_violations(replace(flex, **changes), work)
+    assert [(each.code, each.message) for each in found] == ([("flex_head_size", message)] if message else [])
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "overlap", "expected"),
+    [
+        (2, True, ["tensor_parallel_overlap is true with tensor_parallel 8, which does not divide gpus_per_node 4"]),
+        (2, False, []),
+        (1, True, []),
+    ],
+)
+def test_overlapped_tensor_parallelism_stays_within_a_node_also_where_groups_may_span_them(
+    num_nodes, overlap, expected
+):
+    tensor = 4 * num_nodes
+    layout = Layout(
+        num_nodes=num_nodes,
+        tensor_parallel=tensor,
+        grad_accum_steps=16,
+        engine="torchtitan",
+        attention_kernel="flex",
+        tensor_parallel_overlap=overlap,
+    )
+    heads = {"num_attention_heads": 4 * num_nodes, "num_key_value_heads": 4 * num_nodes, "hidden_size": 256}
+    work = workload("h100-80gb", 4, num_nodes, allow_tensor_parallel_across_nodes=True, **heads)
+    found = layout_violations(layout, work)
+    assert [each.message for each in found] == expected
+    assert {each.code for each in found} <= {"tp_overlap_across_nodes"}
+
+
 def test_the_baseline_joins_the_candidates_wherever_it_lies():
     inside = Layout(data_parallel=4, micro_batch_size=1, grad_accum_steps=4)
     outside = Layout(tensor_parallel=2, data_parallel=2, micro_batch_size=4, grad_accum_steps=2)

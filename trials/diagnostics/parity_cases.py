@@ -23,9 +23,11 @@ from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.rules.layout_rules import (
+    FLEX_HEAD_SIZE,
     GPU_ONLY,
     INTERLEAVE,
     LAYERS,
+    LEAST_FLEX_HEAD,
     PRECISION,
     SEQUENCE_PARALLEL,
     SPLIT_RULES,
@@ -232,8 +234,16 @@ def valid_cases(accelerator: str, engines: tuple[str, ...] = NATIVE_ENGINES) -> 
         for dependent in _combinations(axes)
         for _ in range(DRAWS_PER_COMBINATION)
     ]
-    distinct = {case.name: case for case in drawn}
+    distinct = {case.name: case if accelerator == "cpu" else _for_gpus(case) for case in drawn}
     return _valid(list(distinct.values()), accelerator)
+
+
+def _for_gpus(case: Case) -> Case:
+    """The case with heads that FlexAttention takes on a GPU."""
+    if case.layout.attention_kernel != "flex" or case.model.head_size >= LEAST_FLEX_HEAD:
+        return case
+    wide = LEAST_FLEX_HEAD * case.model.num_attention_heads
+    return replace(case, model=replace(case.model, hidden_size=wide))
 
 
 def _schedules(engines: Iterable[str]) -> tuple[tuple[str, int], ...]:
@@ -451,5 +461,5 @@ def _workload(model: ModelShape, accelerator: str) -> Workload:
     return Workload(model, Cluster(ACCELERATORS[accelerator], MOST_RANKS, 1), GLOBAL_BATCH_SIZE)
 
 
-_RULES = (*SPLIT_RULES.values(), LAYERS, INTERLEAVE, PRECISION, GPU_ONLY, SEQUENCE_PARALLEL)
+_RULES = (*SPLIT_RULES.values(), LAYERS, INTERLEAVE, PRECISION, GPU_ONLY, SEQUENCE_PARALLEL, FLEX_HEAD_SIZE)
 """Layout rules that a case's construction does not guarantee."""

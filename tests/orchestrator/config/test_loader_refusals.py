@@ -335,6 +335,37 @@ def test_an_interleaved_schedule_of_one_chunk_is_refused_and_not_taken_for_1f1b(
     assert loaded(tmp_path, MINIMAL + axis + "  virtual_pipeline_stages: [1, 2]\n").space.virtual_pipeline_stages
 
 
+@pytest.mark.parametrize(("chunks", "listed"), [("", "1"), ("1", "1"), ("[1, 4]", "1 or 4")])
+def test_a_v_schedule_without_two_chunks_is_refused_with_the_fix(tmp_path: Path, chunks: str, listed: str):
+    axes = "  pipeline_schedule: [1f1b, zbv]\n" + (f"  virtual_pipeline_stages: {chunks}\n" if chunks else "")
+    problem = the_problem(tmp_path, MINIMAL + axes)
+    assert (problem.key, problem.value) == ("space.pipeline_schedule", "zbv")
+    assert problem.message == f"is zbv with virtual_pipeline_stages {listed}"
+    assert problem.fix == "set virtual_pipeline_stages to 2, or use 1f1b"
+    two = "  pipeline_schedule: [1f1b, zbv]\n  virtual_pipeline_stages: [1, 2]\n"
+    assert loaded(tmp_path, MINIMAL + two).space.pipeline_schedule == ("1f1b", "zbv")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"), [("recompute_modules", "ops", "selective"), ("recompute_layers", 2, "full")]
+)
+def test_what_is_recomputed_is_refused_where_nothing_is_recomputed_so(
+    tmp_path: Path, name: str, value: object, kind: str
+):
+    axis = f"  {name}: {value}\n"
+    problem = the_problem(tmp_path, MINIMAL + axis)
+    assert (problem.code, problem.key, problem.value) == ("contradiction", f"space.{name}", value)
+    assert problem.message == f"has no effect: space.activation_checkpointing has no {kind}"
+    assert problem.fix == f"remove it, or add {kind} to space.activation_checkpointing"
+    listed = f"  activation_checkpointing: [none, {kind}]\n"
+    assert getattr(loaded(tmp_path, MINIMAL + axis + listed).space, name) == (value,)
+
+
+def test_what_the_baseline_alone_recomputes_may_be_given_for_all(tmp_path: Path):
+    text = MINIMAL + "  recompute_modules: mlp\nbaseline: {activation_checkpointing: selective}\n"
+    assert loaded(tmp_path, text).space.recompute_modules == ("mlp",)
+
+
 def test_a_baseline_with_an_interleaved_schedule_of_one_chunk_is_refused(tmp_path: Path):
     text = MINIMAL + "baseline: {pipeline_parallel: 2, pipeline_schedule: interleaved_1f1b}\n"
     problem = the_problem(tmp_path, text)

@@ -122,7 +122,12 @@ def test_a_deepspeed_configuration_says_the_batch_zero_and_the_precision(layout)
         ("torchtitan", GPT2, {}, "torchtitan.norm"),
         ("torchtitan", LLAMA, {"zero_stage": 1}, "torchtitan.zero_stage"),
         ("torchtitan", LLAMA, {"attention_kernel": "math"}, "torchtitan.attention_kernel"),
-        ("torchtitan", LLAMA, {"activation_checkpointing": "selective"}, "torchtitan.recompute_modules"),
+        (
+            "torchtitan",
+            LLAMA,
+            {"activation_checkpointing": "selective", "recompute_modules": "mlp"},
+            "torchtitan.recompute_modules",
+        ),
         ("accelerate", GPT2, {"zero_stage": 1}, "accelerate.zero_stage"),
         ("accelerate", LLAMA, {"activation_checkpointing": "full"}, "accelerate.activation_checkpointing"),
         ("nanotron", GPT2, {}, "nanotron.gated_mlp"),

@@ -53,11 +53,21 @@ UNSHARDED = {"zero_stage": 0, "overlap_comm": False, "bucket_mib": None}
         ({"data_parallel": 1, "offload": "none", **SHARDED}, UNSHARDED),
         ({"data_parallel": 1, "engine": "torch", **SHARDED}, UNSHARDED),
         ({"data_parallel": 2, "offload": "none", **SHARDED}, {}),
+        ({"engine": "torchtitan"}, {}),
+        ({"engine": "torchtitan", "activation_checkpointing": "selective"}, {"recompute_modules": "ops"}),
+        ({"engine": "torchtitan", "activation_checkpointing": "selective", "recompute_modules": "mlp"}, {}),
     ],
 )
 def test_the_canonical_form_has_no_setting_without_effect(given, canonical):
     layout = replace(FULL, **given)
     assert layout.canonical() == replace(layout, **canonical)
+
+
+def test_a_field_has_an_effect_unless_it_has_its_default_whatever_is_asked_for():
+    assert FULL.has_effect("zero_stage")
+    assert not replace(FULL, data_parallel=1, offload="none").has_effect("zero_stage")
+    assert not FULL.has_effect("recompute_modules")
+    assert replace(FULL, activation_checkpointing="selective").has_effect("recompute_modules")
 
 
 @pytest.mark.parametrize(

@@ -70,18 +70,17 @@ def test_what_an_engine_does_not_run_is_refused_by_name(engine, fields, rule):
 @pytest.mark.parametrize(
     ("engine", "head_size", "is_refused"),
     [
-        ("megatron-core", 256, False),
-        ("megatron-core", 80, False),
-        ("megatron-core", 84, True),
-        ("megatron-core", 264, True),
+        *((engine, size, False) for engine in ("megatron-core", "torchtitan") for size in (8, 80, 256)),
+        *((engine, size, True) for engine in ("megatron-core", "torchtitan") for size in (84, 264)),
         ("torch", 84, False),
     ],
 )
-def test_heads_for_which_megatron_core_has_no_flash_kernel_are_refused(engine, head_size, is_refused):
-    model = replace(MODEL, hidden_size=4 * head_size)
+def test_heads_for_which_an_engine_has_no_flash_kernel_are_refused(engine, head_size, is_refused):
+    model = replace(MODEL, hidden_size=4 * head_size, **LLAMA)
     found = broken(model, engine=engine, precision="bf16", attention_kernel="flash")
-    assert found == (["megatron-core.flash_head_size"] if is_refused else [])
-    assert broken(model, engine=engine, precision="bf16") == []
+    assert found == ([f"{engine}.flash_head_size"] if is_refused else [])
+    other = "flex" if engine == "torchtitan" else "math"
+    assert broken(model, engine=engine, precision="bf16", attention_kernel=other) == []
 
 
 @pytest.mark.parametrize("engine", ["torch", "deepspeed"])
@@ -192,6 +191,7 @@ OPS = {"activation_checkpointing": "selective", "recompute_modules": "ops"}
         {"pipeline_schedule": "interleaved_1f1b", "virtual_pipeline_stages": 2},
         {"pipeline_schedule": "zbv", **V_SCHEDULE},
         {"pipeline_schedule": "dualpipev", **V_SCHEDULE},
+        {"activation_checkpointing": "selective"},
         OPS,
         {"activation_checkpointing": "full", "recompute_layers": 1},
         {"pipeline_schedule": "zbv", "activation_checkpointing": "full", **V_SCHEDULE},
@@ -219,7 +219,7 @@ def test_torchtitan_runs_what_its_trainer_does(fields):
         ({"pipeline_schedule": "zbv", **OPS, **V_SCHEDULE}, "activation_checkpointing"),
         ({"pipeline_schedule": "dualpipev", **V_SCHEDULE, "grad_accum_steps": 3}, "micro_batches"),
         ({"tensor_parallel": 2, "tensor_parallel_overlap": True}, "tensor_parallel_overlap"),
-        ({"activation_checkpointing": "selective"}, "recompute_modules"),
+        ({"activation_checkpointing": "selective", "recompute_modules": "mlp"}, "recompute_modules"),
         ({"activation_checkpointing": "full", "recompute_layers": 2}, "recompute_layers"),
         ({"pipeline_schedule": "interleaved_1f1b", "virtual_pipeline_stages": 4}, "layers"),
     ],

@@ -120,6 +120,13 @@ def test_sequence_parallelism_by_megatron_core_is_in_half_precision_on_gpus():
     assert any(case.layout.sequence_parallel for case in cases)
 
 
+@pytest.mark.slow
+def test_cases_of_flex_attention_on_a_gpu_have_heads_that_it_takes():
+    cases = covering_cases("h100-80gb", engines=("torchtitan",))
+    assert {case.layout.precision for case in cases} == {"fp32", "bf16"}
+    assert {case.model.head_size for case in cases} == {16}
+
+
 def test_accelerators_without_bf16_have_no_bf16_cases():
     assert {case.layout.precision for case in covering_cases("v100-16gb", 2)} == {"fp32", "fp16"}
 

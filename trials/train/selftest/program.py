@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
+from search_spaces.model_shape import ModelShape
 from trials.diagnostics.selftest import (
     CASE_LIMIT_S,
     Case,
@@ -130,7 +131,7 @@ class Supervisor:
         self._folder = folder
         self._env = env
         self._results = Results()
-        self._references: dict[tuple[str, str], ReferenceTraining] = {}
+        self._references: dict[tuple[ModelShape, str], ReferenceTraining] = {}
 
     def run(self, cases: Sequence[Case]) -> bool:
         """Run all cases; False where a rank was lost. Rank 0 keeps results.json up to date."""
@@ -178,9 +179,10 @@ class Supervisor:
         return judge_agreement(case, self._spec.accelerator, found, reference, outcome, seconds)
 
     def _reference(self, case: Case) -> ReferenceTraining:
-        key = case.shape, case.layout.precision
+        key = case.model, case.layout.precision
         if key not in self._references:
-            answer = self._ask_child(lambda spec: _reference(case, spec), f"reference-{'-'.join(key)}.json")
+            name = f"reference-{len(self._references):03d}.json"
+            answer = self._ask_child(lambda spec: _reference(case, spec), name)
             self._references[key] = ReferenceTraining.from_json(answer)
         return self._references[key]
 
