@@ -84,12 +84,7 @@ def _trained(engine: str) -> list[Case]:
 
 def _has(case: Case, name: str, value: Any) -> bool:
     """True if the value is in the layout and has an effect."""
-    layout = case.layout
-    has_effect = {
-        "zero_stage": layout.data_parallel > 1,
-        "recompute_modules": layout.activation_checkpointing == "selective",
-    }
-    return getattr(layout, name) == value and has_effect.get(name, True)
+    return getattr(case.layout, name) == value and case.layout.has_effect(name)
 
 
 def _is_accepted(case: Case) -> bool:

@@ -238,6 +238,10 @@ class Layout:
             if getattr(self, name) not in known:
                 raise _bad(name, getattr(self, name), "one of " + ", ".join(known))
 
+    def has_effect(self, name: str) -> bool:
+        """False for a field that has its default whatever is asked for, as ZeRO with nothing to shard."""
+        return not any(all(getattr(self, n) == v for n, v in when.items()) for when in AXES[name].no_effect)
+
     @property
     def mesh(self) -> RankMesh:
         """Numbering of the ranks."""
