@@ -94,7 +94,7 @@ def kind_of(name: str) -> dict[str, Any]:
     [
         (
             FSDP,
-            "torch",
+            "accelerate",
             (2, 8),
             {
                 "num_nodes": 2,

@@ -12,6 +12,7 @@ from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
+from search_spaces.plain_file import read_named
 from trials.trainers.torchtitan.config import (
     ATTENTION,
     FIRST_LAYERS,
@@ -95,7 +96,7 @@ def _imports(policy: str | None) -> str:
 
 def _first_layers() -> str:
     """Source of the policy, as the engine runs it."""
-    return (Path(__file__).parents[2] / "train" / "engines" / _FIRST_LAYERS_FILE).read_text(encoding="utf-8")
+    return read_named(Path(__file__).parents[2] / "train" / "engines" / _FIRST_LAYERS_FILE).decode()
 
 
 _IMPORTS = (
