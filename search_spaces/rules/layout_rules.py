@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.errors import Problem, format_value
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout, layout_mesh
 from search_spaces.layouts.mesh import RankMesh
@@ -138,6 +138,15 @@ def _keeps_overlapped_groups_in_nodes(table: LayoutTable, workload: Workload) ->
     return ~(crosses & (table["num_nodes"] > 1) & (table["tensor_parallel_overlap"] > 0))
 
 
+def _supports_grouped_flash(table: LayoutTable, workload: Workload) -> np.ndarray:
+    """transformers leaves groups to the kernel, and torch's memory-efficient one, the only one in fp32, takes none."""
+    is_grouped = workload.model.num_key_value_heads < workload.model.num_attention_heads
+    if not is_grouped or workload.cluster.accelerator.name == "cpu":
+        return np.full(len(table), True)
+    in_fp32 = table.equals("precision", "fp32") & table.equals("attention_kernel", "flash")
+    return ~(in_fp32 & table.equals("engine", ACCELERATE))
+
+
 LEAST_FLEX_HEAD = 16
 """Elements of a head; torch 2.13, torch/_inductor/kernel/flex/flex_attention.py, flex_attention: tl.dot takes no
 fewer."""
@@ -239,6 +248,16 @@ SEQUENCE_PARALLEL = LayoutRule(
     lambda f, w: "megatron-core supports sequence_parallel on a GPU in bf16 and fp16 only; precision is fp32",
 )
 
+GROUPED_FLASH = LayoutRule(
+    "grouped_flash",
+    "on a GPU transformers' sdpa needs a flash kernel where heads share key-value heads, which has 16 bits only",
+    "set precision to bf16, or attention_kernel to math",
+    _supports_grouped_flash,
+    lambda f, w: (
+        f"attention_kernel is flash in fp32 with {w.model.num_key_value_heads} key-value heads for"
+        f" {w.model.num_attention_heads} heads, engine {ACCELERATE}"
+    ),
+)
 FLEX_HEAD_SIZE = LayoutRule(
     "flex_head_size",
     f"FlexAttention on a GPU takes heads of {LEAST_FLEX_HEAD} elements or more",
@@ -283,5 +302,6 @@ LAYOUT_RULES = (
     GPU_ONLY,
     SEQUENCE_PARALLEL,
     FLEX_HEAD_SIZE,
+    GROUPED_FLASH,
 )
 """All rules, in order; a layout is rejected by the first that it violates."""

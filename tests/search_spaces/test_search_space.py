@@ -337,6 +337,23 @@ def test_flex_attention_on_a_gpu_has_heads_of_sixteen_elements_or_more(accelerat
 
 
 @pytest.mark.parametrize(
+    ("accelerator", "changes", "is_refused"),
+    [
+        ("h100-80gb", {}, True),
+        ("h100-80gb", {"precision": "bf16"}, False),
+        ("h100-80gb", {"attention_kernel": "math"}, False),
+        ("h100-80gb", {"engine": "torch"}, False),
+        ("cpu", {}, False),
+    ],
+)
+def test_shared_key_value_heads_have_no_flash_kernel_in_fp32_under_accelerate(accelerator, changes, is_refused):
+    flash = Layout(data_parallel=4, grad_accum_steps=4, engine="accelerate", attention_kernel="flash")
+    work = workload(accelerator, num_attention_heads=4, num_key_value_heads=2)
+    found = [each.code for each in layout_violations(replace(flash, **changes), work)]
+    assert found == ["grouped_flash"] * is_refused
+
+
+@pytest.mark.parametrize(
     ("num_nodes", "overlap", "expected"),
     [
         (2, True, ["tensor_parallel_overlap is true with tensor_parallel 8, which does not divide gpus_per_node 4"]),

@@ -171,6 +171,7 @@ COMPILED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "compiled-data-deepspeed": ("gpt2-tied", {"torch_compile": True, "engine": "deepspeed", "zero_stage": 1, **DP2}),
     "compiled-sequence": ("gpt2-tied", {"torch_compile": True, "sequence_parallel": True, **TP2}),
     "compiled-zero3": ("llama-tied", {"torch_compile": True, "zero_stage": 3, **DP2}),
+    "compiled-data-accelerate": ("gpt2-tied", {"torch_compile": True, "engine": "accelerate", **DP2}),
     "compiled-zero3-accelerate": (
         "llama-tied",
         {"torch_compile": True, "engine": "accelerate", "zero_stage": 3, **DP2},

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from trials.ranks.allocator import map_large_buffers
 from trials.trial import TrialSpec
 
@@ -108,10 +108,17 @@ def prepare_imports(engine: str, on_cpu: bool, environ: MutableMapping[str, str]
     if engine == TORCHTITAN:
         # Its data sets bring pyarrow, whose allocator else starts a thread, which keeps a process from being forked.
         environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+    if engine == ACCELERATE:
+        # Settings for `accelerate launch`, which would be taken where the layout's configuration says nothing.
+        for name in [name for name in environ if name.startswith(_OF_ACCELERATE)]:
+            del environ[name]
     if engine == "deepspeed":
         # DeepSpeed's autotuner imports mlflow where installed: a second and 110 MB a rank without use, and with it
         # pyarrow, whose allocator starts a thread that keeps a process from being forked.
         sys.modules["mlflow"] = None  # type: ignore[assignment]
+
+
+_OF_ACCELERATE = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
 
 
 def compile_cache_folder(temporary: Path) -> Path:

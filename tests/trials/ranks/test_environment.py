@@ -59,6 +59,15 @@ def test_ranks_of_one_node_talk_over_loopback_only():
     assert environ["GLOO_SOCKET_IFNAME"] == "lo"
 
 
+def test_settings_of_accelerate_launch_do_not_reach_its_engine():
+    given = {"ACCELERATE_USE_FSDP": "true", "FSDP_OFFLOAD_PARAMS": "true", "PARALLELISM_CONFIG_TP_SIZE": "2"}
+    environ = dict(given)
+    prepare_process(make_spec(Layout()), environ)
+    assert given.items() <= environ.items()
+    prepare_process(make_spec(Layout(engine="accelerate")), environ)
+    assert not given.keys() & environ.keys()
+
+
 @pytest.mark.slow
 def test_a_process_is_as_old_as_the_time_since_its_start():
     assert process_age_s() > 0

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.trials.train import rank_programs, torchtitan_programs
@@ -35,3 +37,17 @@ def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str,
         return {"trained": rank_programs.train_layout(arguments, folder)}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+def dtypes_inside(arguments: Mapping[str, Any], folder: Path) -> list[str]:
+    """Types of the products' outputs in a step of a case."""
+    found: set[str] = set()
+
+    def note(module: Any, inputs: Any, output: Any) -> None:
+        if isinstance(module, torch.nn.Linear):
+            found.add(str(output.dtype))
+
+    hook = register_module_forward_hook(note)
+    rank_programs.train_layout({**arguments, "steps": 1}, folder)
+    hook.remove()
+    return sorted(found)

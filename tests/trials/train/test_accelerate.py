@@ -68,6 +68,14 @@ def expect_parity(parity: Parity, given: Case, record_property) -> None:
     assert counting_fault(given, trained, STEPS) is None
 
 
+@pytest.mark.parametrize("sharding", [{}, {"data_parallel": 2}, {"zero_stage": 3, "data_parallel": 2}])
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", "torch.float32"), ("bf16", "torch.bfloat16")])
+def test_matrices_are_multiplied_in_the_layout_s_precision(ranks, sharding, precision, dtype):
+    given = accelerate_case("precision", precision=precision, **sharding)
+    found = ranks.run(f"{PROGRAMS}:dtypes_inside", given.layout.num_gpus, {"case": given.to_json()})
+    assert found == [[dtype]] * given.layout.num_gpus
+
+
 @pytest.mark.parametrize("sharding", [{}, {"zero_stage": 3, "data_parallel": 2}])
 @pytest.mark.parametrize(("recomputation", "passes"), [("none", 8), ("full", 16)])
 def test_recomputed_layers_have_a_second_forward_pass(ranks, sharding, recomputation, passes):
@@ -93,7 +101,7 @@ def test_without_any_one_reduction_the_training_is_another(ranks, parity, withou
     assert difference.value > MUTATION_BOUND, f"without {without}: {difference}"
 
 
-PATCHES = {"device": "integer modulo by zero", "backend": "total_size (2) does not match num_processes (1)"}
+PATCHES = {"device": "integer modulo by zero", "backend": "accelerate found 1 ranks of 2"}
 """The error without each: there are no devices to divide the ranks among, and no ranks."""
 
 

@@ -23,7 +23,7 @@ from search_spaces.layouts.layout import Layout
 from trials.train.data import Batch
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.optimizer import build_adamw
-from trials.train.engines.sharded_weights import ShardCounts
+from trials.train.engines.sharded_weights import ShardCounts, elements
 from trials.train.engines.transformers_model import build_model, set_weights
 from trials.train.parallel.process_groups import World
 from trials.trainers.accelerate.config import (
@@ -44,14 +44,15 @@ class AccelerateEngine(Engine):
     def __init__(self, training: TrainingConfig, world: World):
         self._training = training
         layout = training.layout
-        self._accelerator = _accelerator(layout, training.device.type == "cpu")
+        self._accelerator = _accelerator(layout, training.device)
         model = build_model(training.model, layout.attention_kernel)
         if layout.activation_checkpointing == "full" and not is_sharded(layout):
             # FSDP's own recomputation is in its plugin; DDP has none.
             model.activation_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
         optimizer = build_adamw(model.parameters(), training.optimizer)
         self._model, self._optimizer = self._accelerator.prepare(model, optimizer)
-        inner = self._accelerator.unwrap_model(self._model, keep_fp32_wrapper=False)
+        # Not by unwrap_model, which takes autocast from the model.
+        inner = self._model.module if isinstance(self._model, DistributedDataParallel) else self._model
         set_weights(inner, training.model, training.weights)
         self._shards = ShardCounts(inner, LAYERS[training.model.position_embedding])
         _count_passes(inner)
@@ -76,7 +77,8 @@ class AccelerateEngine(Engine):
 
     def counts(self) -> EngineCounts:
         (chunk,) = self.chunks
-        return EngineCounts(self._shards.held, self._shards.at_rest, chunk.micro_batches, chunk.samples)
+        updated = (parameter for group in self._optimizer.param_groups for parameter in group["params"])
+        return EngineCounts(self._shards.held, sum(map(elements, updated)), chunk.micro_batches, chunk.samples)
 
     def group_sizes(self) -> GroupSizes:
         return GroupSizes(1, 1, _data_ranks(self._model))
@@ -92,20 +94,26 @@ class AccelerateEngine(Engine):
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
-def _accelerator(layout: Layout, on_cpu: bool) -> Accelerator:
+def _accelerator(layout: Layout, device: torch.device) -> Accelerator:
     """A new Accelerator for this layout, the only one of the process from now on."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
-    with _started_as_accelerate_does(layout):
-        return Accelerator(
+    allows_tf32 = torch.backends.cuda.matmul.allow_tf32
+    with _started_as_accelerate_does(layout, device):
+        made = Accelerator(
             # Without FSDP accelerate has a CPU of its own.
-            cpu=on_cpu and not is_sharded(layout),
+            cpu=device.type == "cpu" and not is_sharded(layout),
             mixed_precision=MIXED_PRECISIONS[layout.precision],
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1, sync_with_dataloader=False),
             dynamo_plugin=TorchDynamoPlugin(**dynamo_settings(layout)),
             fsdp_plugin=_fsdp_plugin(layout) if is_sharded(layout) else None,
             parallelism_config=_parallelism(layout),
         )
+    # accelerate allows it for compiled fp32, in which no other engine has it.
+    torch.backends.cuda.matmul.allow_tf32 = allows_tf32
+    if made.num_processes != layout.num_gpus:  # each of them would train alone
+        raise RuntimeError(f"accelerate found {made.num_processes} ranks of {layout.num_gpus}")
+    return made
 
 
 def _fsdp_plugin(layout: Layout) -> FullyShardedDataParallelPlugin:
@@ -121,10 +129,17 @@ def _parallelism(layout: Layout) -> ParallelismConfig | None:
 
 
 @contextmanager
-def _started_as_accelerate_does(layout: Layout) -> Iterator[None]:
-    """Environment in which accelerate finds the ranks as after `accelerate launch`: a single process has no local rank,
-    which would make it a group, and several have the address at which they met."""
-    changed = {"LOCAL_RANK": None} if layout.num_gpus == 1 else {"MASTER_ADDR": os.environ.get("MASTER_ADDR", "met")}
+def _started_as_accelerate_does(layout: Layout, device: torch.device) -> Iterator[None]:
+    """Environment in which accelerate finds the ranks as after `accelerate launch`.
+
+    A single process has no local rank, which would make it a group. Several have the address at which they met, of
+    which accelerate asks only whether there is one, and on a GPU their device's number as local rank, which DDP takes
+    for it.
+    """
+    changed: dict[str, str | None] = {"LOCAL_RANK": None}
+    if layout.num_gpus > 1:
+        on_gpu = {} if device.index is None else {"LOCAL_RANK": str(device.index)}
+        changed = {"MASTER_ADDR": os.environ.get("MASTER_ADDR", "met"), **on_gpu}
     before = {name: os.environ.get(name) for name in changed}
     _set(changed)
     try:

@@ -29,7 +29,7 @@ def build_engine(training: TrainingConfig, world: World) -> Engine:
 
         return TorchTitanEngine(training, world)
     if training.layout.engine == ACCELERATE:
-        if training.device.type == "cpu":
+        if training.device.type == "cpu" and training.layout.zero_stage > 0:
             from trials.train.cpu_device.accelerate import emulate_device as emulate_accelerator
 
             emulate_accelerator()

@@ -31,7 +31,7 @@ class ShardCounts:
         parameters = dict(chunk.named_parameters())
         self._layers = layers
         self._names = {name for name, p in parameters.items() if tensor_rank == 0 or _is_tensor_parallel(p)}
-        self._rest = {name: _elements(parameters[name]) for name in self._names}
+        self._rest = {name: elements(parameters[name]) for name in self._names}
         self.at_rest = sum(self._rest.values())
         self.held = 0
         self._hook = chunk.register_forward_hook(self._count)
@@ -40,7 +40,7 @@ class ShardCounts:
         if not getattr(chunk, "is_counting", True):
             return
         self._hook.remove()
-        found = {name: _elements(p) for name, p in chunk.named_parameters() if name in self._names}
+        found = {name: elements(p) for name, p in chunk.named_parameters() if name in self._names}
         in_layers = [name for name in found if name.startswith(self._layers)]
         is_resharded = all(found[name] == self._rest[name] for name in in_layers)
         self.held = self.at_rest if is_resharded else sum(found.values())
@@ -53,5 +53,6 @@ def _is_tensor_parallel(parameter: nn.Parameter) -> bool:
     return parameter.placements[names.index("tp")].is_shard()
 
 
-def _elements(parameter: nn.Parameter) -> int:
+def elements(parameter: nn.Parameter) -> int:
+    """Elements of a parameter, or of its shard, on this rank now."""
     return parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()

@@ -69,7 +69,9 @@ def parallelism_settings(layout: Layout) -> dict[str, int]:
 
 def dynamo_settings(layout: Layout) -> dict[str, Any]:
     """Arguments of TorchDynamoPlugin: the layers are compiled one by one, the same kind of layer once."""
-    return {"backend": "INDUCTOR", "mode": "default", "use_regional_compilation": True} if layout.torch_compile else {}
+    if not layout.torch_compile:
+        return {"backend": "NO"}
+    return {"backend": "INDUCTOR", "mode": "default", "use_regional_compilation": True}
 
 
 def _sections(layout: Layout) -> dict[str, dict[str, Any]]:
