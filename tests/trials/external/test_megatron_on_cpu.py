@@ -11,7 +11,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.trials.external.megatron_on_cpu.environment import ROOT, VERSIONS, checkout_of
+from tests.trials.external.megatron_on_cpu.environment import VERSIONS, checkout_of
+from tests.trials.external.patched_interpreter import ROOT
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 

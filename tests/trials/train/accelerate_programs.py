@@ -11,7 +11,6 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.trials.train import rank_programs, torchtitan_programs
-from trials.train.cpu_device import accelerate
 
 
 def train_recording(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -28,15 +27,6 @@ def train_recording(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any
     DistributedDataParallel.forward = counted  # type: ignore[method-assign]
     found = torchtitan_programs.train_recording(arguments, folder)
     return {"trained": found["trained"], "places": [*found["places"], *places]}
-
-
-def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Train a case without the patch of this name; the error where that fails."""
-    accelerate.PATCHES = tuple(patch for patch in accelerate.PATCHES if patch.name != arguments["patch"])
-    try:
-        return {"trained": rank_programs.train_layout(arguments, folder)}
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def dtypes_inside(arguments: Mapping[str, Any], folder: Path) -> list[str]:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from search_spaces.engines import MEGATRON_CORE
-from tests.trials.train.parity import Parity
-from tests.trials.train.ranks import WarmRanks
 from trials.diagnostics.parity_cases import named_case
-from trials.diagnostics.selftest import CPU_TOLERANCES, Case, Difference, RankTraining
+from trials.diagnostics.selftest import Case
 
 PROGRAMS = "tests.trials.train.megatron_programs"
 TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
@@ -23,8 +18,6 @@ def megatron_case(name: str, shape: str = "gpt2", **fields: object) -> Case:
 SEQUENCE = megatron_case("tp2-sequence", **TP2, **SP)
 TIED = megatron_case("tied-pp2", "gpt2-tied", **PP2)
 SHARDED = megatron_case("dp2-zero1", zero_stage=1, **DP2)
-MUTATION_BOUND = 10 * CPU_TOLERANCES["fp32"]
-"""A training without one of its reductions differs by more."""
 MUTATIONS = [
     ("mappings._reduce", megatron_case("tp2", **TP2)),
     ("mappings._reduce", SEQUENCE),
@@ -43,19 +36,3 @@ MUTATIONS = [
     ("clip_grads.get_grad_norm_fp32", TIED),
     ("clip_grads.get_grad_norm_fp32", SHARDED),
 ]
-
-
-def difference_without(ranks: WarmRanks, parity: Parity, place: str, given: Case) -> Difference:
-    """Difference of three steps without the reductions of this place."""
-    return parity.difference(given, trainings(train_recording(ranks, given, 3, place)))
-
-
-def train_recording(ranks: WarmRanks, given: Case, steps: int, without: str | None = None) -> list[dict[str, Any]]:
-    """Each rank's training, and its reductions by place."""
-    arguments = {"case": given.to_json(), "steps": steps, "without": without}
-    return ranks.run(f"{PROGRAMS}:train_recording", given.layout.num_gpus, arguments)
-
-
-def trainings(answers: Sequence[dict[str, Any]]) -> list[RankTraining]:
-    """Trainings of all ranks."""
-    return [RankTraining.from_json({k: v for k, v in a["trained"].items() if k != "switched_off"}) for a in answers]

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch.distributed import distributed_c10d
-from torch.nn.modules.module import register_module_forward_hook
 
 from tests.trials.train import rank_programs
 from tests.trials.train.reductions import NumberedPlaces, keep, keep_share
@@ -50,26 +49,6 @@ def sees_an_overflow_of_the_last_rank(arguments: Mapping[str, Any], folder: Path
     Optimizer._unscale_main_grads_and_check_for_nan = noted
     rank_programs.train_layout({**arguments, "without": None, "steps": 1}, folder)
     return seen == [True]
-
-
-def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Train a case without the patch of this name; the error where that fails."""
-    left = tuple(patch for patch in megatron_core.PATCHES if patch.name != arguments["patch"])
-    assert len(left) == len(megatron_core.PATCHES) - 1
-    megatron_core.PATCHES = left
-    try:
-        return {"trained": rank_programs.train_layout(arguments, folder)}
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-
-
-def count_forward_passes(arguments: Mapping[str, Any], folder: Path) -> Counter[str]:
-    """One step of a case: forward passes of this rank's modules by their class, those in the backward pass included."""
-    passes: Counter[str] = Counter()
-    hook = register_module_forward_hook(lambda module, *_: passes.update([type(module).__name__]))
-    rank_programs.train_layout({**arguments, "steps": 1}, folder)
-    hook.remove()
-    return passes
 
 
 def depth_of_recomputation(arguments: Mapping[str, Any], folder: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -9,7 +10,15 @@ import pytest
 
 from tests.trials.train.ranks import WarmRanks
 from trials.diagnostics.parity_cases import named_case
-from trials.diagnostics.selftest import Case, Difference, RankTraining, ReferenceTraining, largest_difference
+from trials.diagnostics.selftest import (
+    Case,
+    Difference,
+    RankTraining,
+    ReferenceTraining,
+    counting_fault,
+    largest_difference,
+    tolerance_of,
+)
 
 PROGRAMS = "tests.trials.train.rank_programs"
 NO_COMPILER = "no C++ compiler for torch.compile"
@@ -49,6 +58,16 @@ class Parity:
 
     def difference(self, given: Case, trained: list[RankTraining]) -> Difference:
         return largest_difference(trained, self.reference(given.shape, given.layout.precision))
+
+    def expect(self, given: Case, record_property: Callable[[str, object], None]) -> None:
+        """Train a case of a CPU for ten steps, and assert that they are those of the plain GPT."""
+        from trials.train.selftest.training import STEPS  # with torch, which most who import this module do without
+
+        trained = self.train(given, STEPS)
+        difference, tolerance = self.difference(given, trained), tolerance_of(given, "cpu")
+        record_property("difference", difference.value)
+        assert difference.value <= tolerance, f"{given.name} differs by {difference}, {tolerance:.0e} are tolerated"
+        assert counting_fault(given, trained, STEPS) is None
 
     def _answers(self, given: Case, steps: int, without: str | None = None) -> list[dict[str, Any]]:
         arguments = {"case": given.to_json(), "steps": steps, "without": without}

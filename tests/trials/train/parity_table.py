@@ -22,7 +22,7 @@ import torch
 
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from tests.trials.train import accelerate_cases, megatron_cases, torchtitan_cases
-from tests.trials.train.megatron_cases import MUTATION_BOUND
+from tests.trials.train.left_out import MUTATION_BOUND, difference_without
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import RanksFailed, WarmRanks
 from trials.diagnostics.parity_cases import (
@@ -76,7 +76,9 @@ def main() -> None:
             lines = [*table(rows, command_of(options)), *(left_out_table() if name == NATIVE else [])]
             if name in OF_ENGINE:
                 of_engine = OF_ENGINE[name]
-                differences = {m: of_engine.difference_without(ranks, parity, *m) for m in of_engine.MUTATIONS}
+                differences = {
+                    m: difference_without(ranks, parity, of_engine.PROGRAMS, *m) for m in of_engine.MUTATIONS
+                }
                 wrong += sum(found.value <= MUTATION_BOUND for found in differences.values())
                 lines += mutation_table(name, differences)
         PAGE.write_text(with_table(PAGE.read_text(), name, lines))

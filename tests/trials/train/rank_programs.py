@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_hook
 
 from trials.diagnostics.selftest import Case, case_spec
 from trials.files.folders import AttemptFolder
@@ -43,6 +46,28 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     spec = case_spec(case, "cpu", gpus_per_node=case.layout.num_gpus)
     trained = training.train_layout(spec, AttemptFolder(folder), env, CPU, arguments["steps"])
     return asdict(trained) | {"switched_off": len(used)}
+
+
+def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Train a case without the patch of this name, of the module `library` of trials.train.cpu_device; the error where
+    that fails."""
+    module = importlib.import_module(f"trials.train.cpu_device.{arguments['library']}")
+    left = tuple(patch for patch in module.PATCHES if patch.name != arguments["patch"])
+    assert len(left) == len(module.PATCHES) - 1
+    module.PATCHES = left
+    try:
+        return {"trained": train_layout(arguments, folder)}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def count_forward_passes(arguments: Mapping[str, Any], folder: Path) -> Counter[str]:
+    """One step of a case: forward passes of this rank's modules by their class, those in the backward pass included."""
+    passes: Counter[str] = Counter()
+    hook = register_module_forward_hook(lambda module, *_: passes.update([type(module).__name__.removeprefix("FSDP")]))
+    train_layout({**arguments, "steps": 1}, folder)
+    hook.remove()
+    return passes
 
 
 def told_each_other(arguments: Mapping[str, Any], folder: Path) -> Any:

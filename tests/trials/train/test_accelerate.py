@@ -17,20 +17,15 @@ from tests.trials.train.accelerate_cases import (
     REPLICAS,
     SHARDED,
     accelerate_case,
-    difference_without,
-    train_recording,
 )
 from tests.trials.train.few_cases import few_cases, quick_or_walk
+from tests.trials.train.left_out import MUTATION_BOUND, difference_without, places_called
 from tests.trials.train.parity import NO_COMPILER, Parity, needs_accelerate
+from tests.trials.train.parity import PROGRAMS as OF_ANY_ENGINE
 from tests.trials.train.ranks import WarmRanks
 from trials.diagnostics.parity_cases import compiled_cases
-from trials.diagnostics.selftest import CPU_TOLERANCES, Case, counting_fault, tolerance_of
-from trials.train.selftest.training import STEPS
 
 pytestmark = [needs_accelerate, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
-
-MOST_CASES = 12
-MUTATION_BOUND = 10 * CPU_TOLERANCES["fp32"]
 
 
 @pytest.fixture(scope="module")
@@ -44,28 +39,16 @@ def parity(ranks: WarmRanks) -> Parity:
     return Parity(ranks)
 
 
-def test_few_cases_are_at_most_twelve():
-    assert len(few_cases(ACCELERATE)) <= MOST_CASES
-
-
 @pytest.mark.parametrize("given", [quick_or_walk(case) for case in few_cases(ACCELERATE)])
 def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_property):
-    expect_parity(parity, given, record_property)
+    parity.expect(given, record_property)
 
 
 @pytest.mark.walks
 @pytest.mark.skipif(shutil.which("g++") is None, reason=NO_COMPILER)
 @pytest.mark.parametrize("given", compiled_cases(engines=(ACCELERATE,)), ids=attrgetter("name"))
 def test_so_are_compiled_ones(parity, given, record_property):
-    expect_parity(parity, given, record_property)
-
-
-def expect_parity(parity: Parity, given: Case, record_property) -> None:
-    trained = parity.train(given)
-    difference, tolerance = parity.difference(given, trained), tolerance_of(given, "cpu")
-    record_property("difference", difference.value)
-    assert difference.value <= tolerance, f"{given.name} differs by {difference}, {tolerance:.0e} are tolerated"
-    assert counting_fault(given, trained, STEPS) is None
+    parity.expect(given, record_property)
 
 
 @pytest.mark.parametrize("sharding", [{}, {"data_parallel": 2}, {"zero_stage": 3, "data_parallel": 2}])
@@ -81,7 +64,7 @@ def test_matrices_are_multiplied_in_the_layout_s_precision(ranks, sharding, prec
 def test_recomputed_layers_have_a_second_forward_pass(ranks, sharding, recomputation, passes):
     """Counted is attention, since the recomputation stops before the end of the layer, where nothing more is needed."""
     given = accelerate_case("recomputed", activation_checkpointing=recomputation, **sharding)
-    program = "tests.trials.train.torchtitan_programs:count_forward_passes"
+    program = f"{OF_ANY_ENGINE}:count_forward_passes"
     found = ranks.run(program, given.layout.num_gpus, {"case": given.to_json()})
     expected = passes * given.layout.grad_accum_steps
     assert [rank["LlamaAttention"] for rank in found] == [expected] * given.layout.num_gpus
@@ -89,14 +72,13 @@ def test_recomputed_layers_have_a_second_forward_pass(ranks, sharding, recomputa
 
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
     cases = (COPIES, REPLICAS, SHARDED)
-    called = {place for given in cases for rank in train_recording(ranks, given, 1) for place in rank["places"]}
-    assert called == {place for place, _ in MUTATIONS}
+    assert places_called(ranks, PROGRAMS, cases) == {place for place, _ in MUTATIONS}
 
 
 @pytest.mark.walks
 @pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{place}-{given.name}" for place, given in MUTATIONS])
 def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given, record_property):
-    difference = difference_without(ranks, parity, without, given)
+    difference = difference_without(ranks, parity, PROGRAMS, without, given)
     record_property("difference", difference.value)
     assert difference.value > MUTATION_BOUND, f"without {without}: {difference}"
 
@@ -108,8 +90,8 @@ PATCHES = {"device": "integer modulo by zero", "backend": "accelerate found 1 ra
 @pytest.mark.parametrize("patch", PATCHES)
 def test_without_a_patch_a_cpu_cannot_train(ranks, patch):
     """Fails once accelerate no longer needs it."""
-    arguments = {"case": SHARDED.to_json(), "steps": 1, "patch": patch}
-    answers = ranks.run(f"{PROGRAMS}:train_without_patch", SHARDED.layout.num_gpus, arguments)
+    arguments = {"case": SHARDED.to_json(), "steps": 1, "library": "accelerate", "patch": patch}
+    answers = ranks.run(f"{OF_ANY_ENGINE}:train_without_patch", SHARDED.layout.num_gpus, arguments)
     assert all(PATCHES[patch] in answer.get("error", "trained") for answer in answers), answers
 
 

@@ -10,9 +10,9 @@ import pytest
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.rules.check import engine_violations
 from tests.trials.train.few_cases import few_cases, quick_or_walk
+from tests.trials.train.left_out import MUTATION_BOUND, difference_without, places_called
 from tests.trials.train.megatron_cases import (
     DP2,
-    MUTATION_BOUND,
     MUTATIONS,
     PP2,
     PROGRAMS,
@@ -20,19 +20,14 @@ from tests.trials.train.megatron_cases import (
     SHARDED,
     TIED,
     TP2,
-    difference_without,
     megatron_case,
-    train_recording,
 )
 from tests.trials.train.parity import PROGRAMS as OF_ANY_ENGINE
 from tests.trials.train.parity import Parity, needs_megatron
 from tests.trials.train.ranks import WarmRanks
-from trials.diagnostics.selftest import CPU_TOLERANCES, counting_fault, tolerance_of
-from trials.train.selftest.training import STEPS
+from trials.diagnostics.selftest import CPU_TOLERANCES
 
 pytestmark = [needs_megatron, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
-
-MOST_CASES = 12
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +41,9 @@ def parity(ranks: WarmRanks) -> Parity:
     return Parity(ranks)
 
 
-def test_few_cases_are_at_most_twelve():
-    assert len(few_cases(MEGATRON_CORE)) <= MOST_CASES
-
-
 @pytest.mark.parametrize("given", [quick_or_walk(case) for case in few_cases(MEGATRON_CORE)])
 def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_property):
-    trained = parity.train(given)
-    difference, tolerance = parity.difference(given, trained), tolerance_of(given, "cpu")
-    record_property("difference", difference.value)
-    assert difference.value <= tolerance, f"{given.name} differs by {difference}, {tolerance:.0e} are tolerated"
-    assert counting_fault(given, trained, STEPS) is None
+    parity.expect(given, record_property)
 
 
 FULL, SELECTIVE = {"activation_checkpointing": "full"}, {"activation_checkpointing": "selective"}
@@ -77,7 +64,7 @@ INTERLEAVED = {"virtual_pipeline_stages": 2, "pipeline_schedule": "interleaved_1
 )
 def test_what_is_recomputed_has_a_second_forward_pass(ranks, recomputation, layers, attentions, mlps):
     given = megatron_case("recomputed", "llama", **INTERLEAVED, **recomputation)
-    passes = ranks.run(f"{PROGRAMS}:count_forward_passes", given.layout.num_gpus, {"case": given.to_json()})
+    passes = ranks.run(f"{OF_ANY_ENGINE}:count_forward_passes", given.layout.num_gpus, {"case": given.to_json()})
     count = given.layout.grad_accum_steps
     expected = {"TransformerLayer": layers, "DotProductAttention": attentions, "MLP": mlps}
     assert [{name: rank[name] / count for name in expected} for rank in passes] == [expected, expected]
@@ -97,20 +84,19 @@ BEFORE_TRAINING = {"language_module.setup_embeddings_and_output_layer"}
 
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
     cases = (SEQUENCE, TIED, SHARDED)
-    called = {place for given in cases for rank in train_recording(ranks, given, 1) for place in rank["places"]}
-    assert called - BEFORE_TRAINING == {place for place, _ in MUTATIONS}
+    assert places_called(ranks, PROGRAMS, cases) - BEFORE_TRAINING == {place for place, _ in MUTATIONS}
 
 
 @pytest.mark.walks
 @pytest.mark.parametrize("given", [SEQUENCE, TIED, SHARDED], ids=lambda case: case.name)
 def test_with_all_reductions_it_is_not(ranks, parity, given):
-    assert difference_without(ranks, parity, "none", given).value <= CPU_TOLERANCES["fp32"]
+    assert difference_without(ranks, parity, PROGRAMS, "none", given).value <= CPU_TOLERANCES["fp32"]
 
 
 @pytest.mark.walks
 @pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{place}-{given.name}" for place, given in MUTATIONS])
 def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given, record_property):
-    difference = difference_without(ranks, parity, without, given)
+    difference = difference_without(ranks, parity, PROGRAMS, without, given)
     record_property("difference", difference.value)
     assert difference.value > MUTATION_BOUND, f"without {without}: {difference}"
 
@@ -141,8 +127,8 @@ PATCHES = {
 def test_without_a_patch_a_cpu_cannot_train(ranks, patch):
     """Fails once upstream no longer needs it."""
     given, words = PATCHES[patch]
-    arguments = {"case": given.to_json(), "steps": 1, "patch": patch}
-    answers = ranks.run(f"{PROGRAMS}:train_without_patch", given.layout.num_gpus, arguments)
+    arguments = {"case": given.to_json(), "steps": 1, "library": "megatron_core", "patch": patch}
+    answers = ranks.run(f"{OF_ANY_ENGINE}:train_without_patch", given.layout.num_gpus, arguments)
     assert all(words in answer.get("error", "trained") for answer in answers)
 
 

@@ -10,7 +10,7 @@ import pytest
 from search_spaces.engines import TORCHTITAN
 from search_spaces.rules.check import engine_violations
 from tests.trials.train.few_cases import few_cases, quick_or_walk
-from tests.trials.train.megatron_cases import MUTATION_BOUND
+from tests.trials.train.left_out import MUTATION_BOUND, difference_without, places_called
 from tests.trials.train.parity import PROGRAMS as OF_ANY_ENGINE
 from tests.trials.train.parity import Parity, needs_torchtitan
 from tests.trials.train.ranks import NO_ENGINE, RanksFailed, WarmRanks
@@ -22,17 +22,12 @@ from tests.trials.train.torchtitan_cases import (
     SHARDED,
     STAGES,
     TENSOR,
-    difference_without,
     torchtitan_case,
-    train_recording,
 )
-from trials.diagnostics.selftest import CPU_TOLERANCES, counting_fault, tolerance_of
-from trials.train.selftest.training import STEPS
+from trials.diagnostics.selftest import CPU_TOLERANCES
 from trials.trial import FailureReason
 
 pytestmark = [needs_torchtitan, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
-
-MOST_CASES = 12
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +41,9 @@ def parity(ranks: WarmRanks) -> Parity:
     return Parity(ranks)
 
 
-def test_few_cases_are_at_most_twelve():
-    assert len(few_cases(TORCHTITAN)) <= MOST_CASES
-
-
 @pytest.mark.parametrize("given", [quick_or_walk(case) for case in few_cases(TORCHTITAN)])
 def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_property):
-    trained = parity.train(given)
-    difference, tolerance = parity.difference(given, trained), tolerance_of(given, "cpu")
-    record_property("difference", difference.value)
-    assert difference.value <= tolerance, f"{given.name} differs by {difference}, {tolerance:.0e} are tolerated"
-    assert counting_fault(given, trained, STEPS) is None
+    parity.expect(given, record_property)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +58,7 @@ def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_pr
 )
 def test_what_is_recomputed_has_a_second_forward_pass(ranks, recomputation, blocks, attentions):
     given = torchtitan_case("recomputed", **recomputation)
-    [passes] = ranks.run(f"{PROGRAMS}:count_forward_passes", 1, {"case": given.to_json()})
+    [passes] = ranks.run(f"{OF_ANY_ENGINE}:count_forward_passes", 1, {"case": given.to_json()})
     expected = {"Llama3TransformerBlock": blocks, "GQAttention": attentions}
     assert {name: passes[name] / given.layout.grad_accum_steps for name in expected} == expected
 
@@ -99,7 +86,7 @@ def test_a_split_backward_pass_cannot_use_what_selective_recomputation_kept(rank
 def test_a_split_backward_pass_recomputes_a_layer_again_for_its_weights(ranks):
     """Fails once torch keeps what it has recomputed; then docs/trainer.md says so."""
     given = torchtitan_case("zbv-full", activation_checkpointing="full", **V_SCHEDULE)
-    passes = ranks.run(f"{PROGRAMS}:count_forward_passes", 2, {"case": given.to_json()})
+    passes = ranks.run(f"{OF_ANY_ENGINE}:count_forward_passes", 2, {"case": given.to_json()})
     layers = given.model.num_layers // 2 * (given.layout.grad_accum_steps + 1)  # one pass infers the shapes
     assert min(rank["Llama3TransformerBlock"] for rank in passes) > 4 * layers
 
@@ -112,20 +99,19 @@ def test_a_loss_that_is_no_number_is_no_result(ranks):
 
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
     cases = (TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED)
-    called = {place for given in cases for rank in train_recording(ranks, given, 1) for place in rank["places"]}
-    assert called == {place for place, _ in MUTATIONS}
+    assert places_called(ranks, PROGRAMS, cases) == {place for place, _ in MUTATIONS}
 
 
 @pytest.mark.walks
 @pytest.mark.parametrize("given", [TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED], ids=lambda case: case.name)
 def test_with_all_reductions_it_is_not(ranks, parity, given):
-    assert difference_without(ranks, parity, "none", given).value <= CPU_TOLERANCES["fp32"]
+    assert difference_without(ranks, parity, PROGRAMS, "none", given).value <= CPU_TOLERANCES["fp32"]
 
 
 @pytest.mark.walks
 @pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{place}-{given.name}" for place, given in MUTATIONS])
 def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given, record_property):
-    difference = difference_without(ranks, parity, without, given)
+    difference = difference_without(ranks, parity, PROGRAMS, without, given)
     record_property("difference", difference.value)
     assert difference.value > MUTATION_BOUND, f"without {without}: {difference}"
 
@@ -154,8 +140,8 @@ def ranks_without_engine() -> Iterator[WarmRanks]:
 def test_without_a_patch_a_cpu_cannot_train(ranks_without_engine, patch):
     """Fails once upstream no longer needs it."""
     given, words = PATCHES[patch]
-    arguments = {"case": given.to_json(), "steps": 1, "patch": patch}
-    answers = ranks_without_engine.run(f"{PROGRAMS}:train_without_patch", given.layout.num_gpus, arguments)
+    arguments = {"case": given.to_json(), "steps": 1, "library": "torchtitan", "patch": patch}
+    answers = ranks_without_engine.run(f"{OF_ANY_ENGINE}:train_without_patch", given.layout.num_gpus, arguments)
     assert all(words in answer.get("error", "trained") for answer in answers)
 
 

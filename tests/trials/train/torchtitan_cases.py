@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from search_spaces.engines import TORCHTITAN
-from tests.trials.train.megatron_cases import trainings
-from tests.trials.train.parity import Parity
-from tests.trials.train.ranks import WarmRanks
 from trials.diagnostics.parity_cases import named_case
-from trials.diagnostics.selftest import Case, Difference
+from trials.diagnostics.selftest import Case
 
 PROGRAMS = "tests.trials.train.torchtitan_programs"
 
@@ -35,14 +30,3 @@ MUTATIONS = [
     ("_fsdp_collectives.__call__", SHARDED),
     ("_fsdp_collectives.foreach_reduce", REPLICAS),
 ]
-
-
-def difference_without(ranks: WarmRanks, parity: Parity, place: str, given: Case) -> Difference:
-    """Difference of three steps without the reductions of this place."""
-    return parity.difference(given, trainings(train_recording(ranks, given, 3, place)))
-
-
-def train_recording(ranks: WarmRanks, given: Case, steps: int, without: str | None = None) -> list[dict[str, Any]]:
-    """Each rank's training, and its reductions by place."""
-    arguments = {"case": given.to_json(), "steps": steps, "without": without}
-    return ranks.run(f"{PROGRAMS}:train_recording", given.layout.num_gpus, arguments)

@@ -11,12 +11,10 @@ from typing import Any
 
 import torch
 from torch.distributed import _functional_collectives, distributed_c10d
-from torch.nn.modules.module import register_module_forward_hook
 
 from tests.trials.train import rank_programs
 from tests.trials.train.reductions import NumberedPlaces, keep, keep_share
 from trials.ranks.failures import TrialFailure
-from trials.train.cpu_device import torchtitan
 
 _BETWEEN = ("distributed_c10d.py", "_functional_collectives.py", "c10d_logger.py", "_contextlib.py")
 """Files of torch through which a call goes."""
@@ -29,27 +27,6 @@ def train_recording(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any
     reductions.watch()
     trained = rank_programs.train_layout({**arguments, "without": None}, folder)
     return {"trained": trained, "places": reductions.places}
-
-
-def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Train a case without the patch of this name, in a process that has not imported torchtitan; the error where that
-    fails."""
-    left = tuple(patch for patch in torchtitan.PATCHES if patch.name != arguments["patch"])
-    assert len(left) == len(torchtitan.PATCHES) - 1
-    torchtitan.PATCHES = left
-    try:
-        return {"trained": rank_programs.train_layout(arguments, folder)}
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-
-
-def count_forward_passes(arguments: Mapping[str, Any], folder: Path) -> dict[str, int]:
-    """One step of a case: forward passes of this rank's modules by their class, those in the backward pass included."""
-    passes: Counter[str] = Counter()
-    hook = register_module_forward_hook(lambda module, *_: passes.update([type(module).__name__.removeprefix("FSDP")]))
-    rank_programs.train_layout({**arguments, "steps": 1}, folder)
-    hook.remove()
-    return passes
 
 
 def reason_of_a_loss_that_is_no_number(arguments: Mapping[str, Any], folder: Path) -> str:
