@@ -165,6 +165,13 @@ SILENT_ERRORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """Known cases in which an engine silently trained something else."""
 
+_TITAN = {"engine": "torchtitan", "attention_kernel": "flex"}
+TIED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "torchtitan-tied-zero3": ("llama-tied", {"zero_stage": 3, **_TITAN, **DP2}),
+    "torchtitan-tied-sequence": ("llama-tied", {"sequence_parallel": True, **_TITAN, **TP2}),
+}
+"""Tied weights of an engine that has none in a pipeline, for which its models are therefore not drawn."""
+
 COMPILED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "compiled-one-rank": ("llama-tied", {"torch_compile": True}),
     "compiled-tensor-pipeline": ("gpt2-tied", {"torch_compile": True, **TP2, **PP2}),
@@ -186,7 +193,8 @@ COMPILED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 def covering_cases(
     accelerator: str = "cpu", most_ranks: int = MOST_RANKS, engines: tuple[str, ...] = NATIVE_ENGINES
 ) -> list[Case]:
-    """Few cases of these engines, cheapest first, that cover all pairs and triples, and the known silent errors."""
+    """Few cases of these engines, cheapest first, that cover all pairs and triples, the known silent errors and tied
+    weights."""
     return _covering(_shown, accelerator, most_ranks, engines)
 
 
@@ -198,7 +206,7 @@ def full_cases(
 
 
 def _covering(shown: _Shown, accelerator: str, most_ranks: int, engines: tuple[str, ...]) -> list[Case]:
-    named = [case for case in _valid_named(SILENT_ERRORS, accelerator) if case.layout.engine in engines]
+    named = [case for case in _valid_named({**SILENT_ERRORS, **TIED}, accelerator) if case.layout.engine in engines]
     chosen = _chosen(_within(most_ranks, valid_cases(accelerator, engines)), shown)
     return chosen + _within(most_ranks, named)
 
