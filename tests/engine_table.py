@@ -21,7 +21,6 @@ from search_spaces.rules.check import engine_violations
 from tests.sources import ROOT
 from trials.diagnostics.parity_cases import (
     NATIVE_ENGINES,
-    SHAPES,
     VALUES,
     Case,
     compiled_cases,
@@ -29,6 +28,7 @@ from trials.diagnostics.parity_cases import (
     full_cases,
     violated_rules,
 )
+from trials.diagnostics.parity_models import SHAPES
 
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "trainers.md"
 ENGINES = tuple(reversed(OWN_ENGINES))

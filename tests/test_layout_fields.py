@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from search_spaces.layouts.layout import LAYOUT_FIELDS
-from trials.diagnostics.parity_cases import COMPILED, VALUES
+from trials.diagnostics.named_parity_cases import COMPILED
+from trials.diagnostics.parity_cases import VALUES
 
 
 def test_every_field_that_changes_what_runs_is_compared_with_a_plain_gpt():

@@ -13,14 +13,8 @@ from orchestrator.launchers.attempt_runner import AttemptRunner
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from trials.attempt_result import LaunchStatus
-from trials.diagnostics.parity_cases import (
-    MOST_RANKS,
-    NATIVE_ENGINES,
-    SHAPES,
-    compiled_cases,
-    covering_cases,
-    failing_cases,
-)
+from trials.diagnostics.parity_cases import MOST_RANKS, NATIVE_ENGINES, compiled_cases, covering_cases, failing_cases
+from trials.diagnostics.parity_models import SHAPES
 from trials.diagnostics.selftest import Case, CaseResult, Results, write_cases
 from trials.files.folders import SearchFolder, read_json, write_json
 from trials.ranks.engine_packages import PACKAGED_ENGINES

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import combinations, product
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -33,9 +33,9 @@ from search_spaces.rules.layout_rules import (
     SPLIT_RULES,
     first_violation,
 )
+from trials.diagnostics.named_parity_cases import COMPILED, SILENT_ERRORS, TIED
+from trials.diagnostics.parity_models import SHAPES, model_of
 from trials.diagnostics.selftest import Case, ExpectedResult
-
-Pair = tuple[tuple[str, Hashable], tuple[str, Hashable]]
 
 NATIVE_ENGINES = ("deepspeed", "torch")
 """Engines that run on a CPU as they are, with Parlay's own layers inside. Those of megatron-core have cases of their
@@ -45,46 +45,6 @@ GLOBAL_BATCH_SIZE = 8
 MOST_RANKS = 8
 DRAWS_PER_COMBINATION = 4
 """Draws of the independent axes for each combination of the dependent ones."""
-
-_GPT2 = ModelShape(
-    num_layers=6,
-    hidden_size=64,
-    num_attention_heads=4,
-    num_key_value_heads=4,
-    ffn_hidden_size=256,
-    gated_mlp=False,
-    vocab_size=32,
-    seq_length=32,
-    tied_embeddings=False,
-    position_embedding="learned",
-    norm="layernorm",
-)
-_LLAMA = replace(
-    _GPT2,
-    num_layers=8,
-    num_attention_heads=8,
-    ffn_hidden_size=192,
-    gated_mlp=True,
-    position_embedding="rotary",
-    norm="rmsnorm",
-)
-SHAPES = {
-    "gpt2": _GPT2,
-    "gpt2-tied": replace(_GPT2, num_layers=4, tied_embeddings=True),
-    "llama": _LLAMA,
-    "llama-tied": replace(_LLAMA, num_layers=4, num_key_value_heads=8, tied_embeddings=True),
-}
-"""Smallest models that show everything: six layers are not a multiple of four stages, eight are two chunks on each of
-four; an untied one has more than one bucket of 1 MiB; `llama` shares each key-value head between two heads."""
-
-SHAPE_CHANGES_BY_PRECISION: Mapping[str, Mapping[str, Any]] = {
-    "fp32": {},
-    "bf16": {"num_layers": 4, "hidden_size": 32, "ffn_hidden_size": 128, "vocab_size": 128, "seq_length": 256},
-    "fp16": {"num_layers": 4},
-}
-"""Changes to the shapes in each precision. A gradient norm of 2 is not reproducible to 1e-3 where each of eight layers
-rounds to 8 bits: bf16 weights and autocast differ by that much. With four narrow layers, a large vocabulary and many
-tokens the norm is 0.5, and they differ by half of 1e-3. fp16 is slow on a CPU."""
 
 _SIZES = (1, 2, 4)
 DEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
@@ -141,54 +101,6 @@ COVERED_AXES = tuple(axis for axis in VALUES if axis != "precision")
 
 TRIPLE_AXES = ("tensor_parallel", "pipeline_parallel", "zero_stage", "pipeline_schedule")
 
-TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
-SILENT_ERRORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    # DeepSpeed's norm leaves out later stages without ZeRO, and counts a tied table twice.
-    "clipping-zero0-pipeline": ("gpt2", {"engine": "deepspeed", **PP2}),
-    "clipping-zero0-tensor-pipeline": ("gpt2", {"engine": "deepspeed", **TP2, **PP2}),
-    "clipping-zero0-pipeline-data": ("llama", {"engine": "deepspeed", **PP2, **DP2}),
-    "clipping-zero0-tied": ("gpt2-tied", {"engine": "deepspeed", **PP2}),
-    # DeepSpeed's bf16 optimizer without ZeRO begins at Adam's second step; a rule refuses it.
-    "bf16-zero0-deepspeed": ("gpt2", {"engine": "deepspeed", "precision": "bf16", **DP2}),
-    "bf16-zero0-torch": ("gpt2", {"precision": "bf16", **DP2}),
-    "bf16-zero0-pipeline": ("gpt2", {"engine": "deepspeed", "precision": "bf16", **PP2}),
-    "tied-zero1-pipeline": ("gpt2-tied", {"engine": "deepspeed", "zero_stage": 1, **PP2, **DP2}),
-    "tied-tensor-pipeline": ("llama-tied", {**TP2, **PP2}),
-    "tied-zero1-tensor": ("llama-tied", {"engine": "deepspeed", "zero_stage": 1, **TP2, **DP2}),
-    "tied-zero3": ("llama-tied", {"zero_stage": 3, **DP2}),
-    # Sharding replaces the parameters' objects and loses their attributes: reductions are then skipped.
-    "attributes-zero3-sequence": ("gpt2", {"zero_stage": 3, "sequence_parallel": True, **TP2, **DP2}),
-    "attributes-zero3-deepspeed": (
-        "gpt2",
-        {"engine": "deepspeed", "zero_stage": 3, "sequence_parallel": True, **TP2, **DP2},
-    ),
-}
-"""Known cases in which an engine silently trained something else."""
-
-_TITAN = {"engine": "torchtitan", "attention_kernel": "flex"}
-TIED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "torchtitan-tied-zero3": ("llama-tied", {"zero_stage": 3, **_TITAN, **DP2}),
-    "torchtitan-tied-sequence": ("llama-tied", {"sequence_parallel": True, **_TITAN, **TP2}),
-}
-"""Tied weights of an engine that has none in a pipeline, for which its models are therefore not drawn."""
-
-COMPILED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "compiled-one-rank": ("llama-tied", {"torch_compile": True}),
-    "compiled-tensor-pipeline": ("gpt2-tied", {"torch_compile": True, **TP2, **PP2}),
-    "compiled-data-deepspeed": ("gpt2-tied", {"torch_compile": True, "engine": "deepspeed", "zero_stage": 1, **DP2}),
-    "compiled-sequence": ("gpt2-tied", {"torch_compile": True, "sequence_parallel": True, **TP2}),
-    "compiled-zero3": ("llama-tied", {"torch_compile": True, "zero_stage": 3, **DP2}),
-    "compiled-data-accelerate": ("gpt2-tied", {"torch_compile": True, "engine": "accelerate", **DP2}),
-    "compiled-zero3-accelerate": (
-        "llama-tied",
-        {"torch_compile": True, "engine": "accelerate", "zero_stage": 3, **DP2},
-    ),
-    "compiled-overlap": (
-        "gpt2",
-        {"torch_compile": True, "zero_stage": 1, "overlap_comm": True, "bucket_mib": 1, **DP2},
-    ),
-}
-
 
 def covering_cases(
     accelerator: str = "cpu", most_ranks: int = MOST_RANKS, engines: tuple[str, ...] = NATIVE_ENGINES
@@ -223,7 +135,7 @@ def compiled_cases(accelerator: str = "cpu", engines: tuple[str, ...] = NATIVE_E
 def failing_cases(most_ranks: int = MOST_RANKS) -> list[Case]:
     """Cases that must fail: a model larger than a rank's memory, and a rank that hangs in the middle of a step."""
     data = min(2, most_ranks)
-    large = replace(_GPT2, hidden_size=1024, ffn_hidden_size=4096, vocab_size=32768)
+    large = replace(SHAPES["gpt2"], hidden_size=1024, ffn_hidden_size=4096, vocab_size=32768)
     oom = replace(named_case("gpu_oom", data_parallel=data), model=large, expected=ExpectedResult.GPU_OOM)
     return [oom, replace(named_case("hang", data_parallel=data), expected=ExpectedResult.HANG)]
 
@@ -243,13 +155,13 @@ def valid_cases(accelerator: str, engines: tuple[str, ...] = NATIVE_ENGINES) -> 
         for dependent in _combinations(axes)
         for _ in range(DRAWS_PER_COMBINATION)
     ]
-    distinct = {case.name: case if accelerator == "cpu" else _for_gpus(case) for case in drawn}
+    distinct = {case.name: _for_accelerator(case, accelerator) for case in drawn}
     return _valid(list(distinct.values()), accelerator)
 
 
-def _for_gpus(case: Case) -> Case:
+def _for_accelerator(case: Case, accelerator: str) -> Case:
     """The case with heads that FlexAttention takes on a GPU."""
-    if case.layout.attention_kernel != "flex" or case.model.head_size >= LEAST_FLEX_HEAD:
+    if accelerator == "cpu" or case.layout.attention_kernel != "flex" or case.model.head_size >= LEAST_FLEX_HEAD:
         return case
     wide = LEAST_FLEX_HEAD * case.model.num_attention_heads
     return replace(case, model=replace(case.model, hidden_size=wide))
@@ -290,16 +202,13 @@ def case_of(
         virtual_pipeline_stages=schedule[1],
         **fields,
     )
-    return _case(shape, layout)
+    return case_from_layout(shape, layout)
 
 
-def _case(shape: str, layout: Layout) -> Case:
+def case_from_layout(shape: str, layout: Layout) -> Case:
+    """The case that trains this layout, made canonical, on the model of this name."""
     canonical = layout.canonical()
     return Case(case_name(shape, canonical), shape, model_of(shape, canonical.precision), canonical)
-
-
-def model_of(shape: str, precision: str) -> ModelShape:
-    return replace(SHAPES[shape], **SHAPE_CHANGES_BY_PRECISION[precision])
 
 
 def case_name(shape: str, layout: Layout) -> str:
@@ -347,39 +256,6 @@ def violated_rules(case: Case, accelerator: str) -> list[str]:
     return layout_rules + [problem.code for problem in engine_violations(case.layout, case.model)]
 
 
-def pairs_left_out(cases: Iterable[Case]) -> list[Pair]:
-    """Pairs of axis values that none of these cases covers."""
-    had = {pair for case in cases for pair in value_combinations(axis_values(case), tuple(VALUES), 2)}
-    every = (
-        ((a, value_of_a), (b, value_of_b))
-        for a, b in combinations(VALUES, 2)
-        for value_of_a, value_of_b in product(VALUES[a], VALUES[b])
-    )
-    return [pair for pair in every if pair not in had]
-
-
-def exclusion_reasons(pair: Pair, cases: Iterable[Case], accelerator: str) -> frozenset[str]:
-    """The fewest rules that refuse this pair in any of these layouts; `canonical` where it cannot even be written,
-    `world` where it takes more ranks than there are. Empty where some layout may have it."""
-    refusing = (_refusing(pair, case, accelerator) for case in cases)
-    return min(refusing, key=lambda rules: (len(rules), "canonical" in rules, sorted(rules)))
-
-
-def _refusing(pair: Pair, base: Case, accelerator: str) -> frozenset[str]:
-    changed = _changed(base, dict(pair))
-    if any(axis_values(changed)[axis] != value for axis, value in pair):
-        return frozenset({"canonical"})
-    world = ["world"] * (changed.layout.num_gpus > MOST_RANKS)
-    return frozenset([*world, *violated_rules(changed, accelerator)])
-
-
-def _changed(base: Case, values: Mapping[str, Any]) -> Case:
-    """The case with these axis values replaced."""
-    fields = base.layout.to_json() | {axis: value for axis, value in values.items() if axis != "shape"}
-    fields["grad_accum_steps"] = GLOBAL_BATCH_SIZE // (fields["micro_batch_size"] * fields["data_parallel"])
-    return _case(values.get("shape", base.shape), Layout.from_json(fields))
-
-
 def _combinations(axes: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
     return (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
 
@@ -400,12 +276,13 @@ def _keeping_layout_rules(cases: Sequence[Case], accelerator: str) -> list[Case]
 
 
 def _is_ever_offered(axes: Mapping[str, tuple[Any, ...]], axis: str, value: Any) -> bool:
-    """True if one of the engines supports this value at all; draws of other values would all be rejected. Of two ranks
-    along every dimension, or of data-parallel ranks where no engine has others."""
-    every = (2,) * len(DEGREES)
-    return _is_offered(axes, every, {axis: (value,)}) or (
-        not _is_offered(axes, every, {}) and _is_offered(axes, (*(1 for _ in every[1:]), 2), {axis: (value,)})
-    )
+    """True if one of the engines supports this value at all; draws of other values would all be rejected.
+
+    Tried on two ranks along every dimension, or on data-parallel ranks alone where no engine has others.
+    """
+    every, only_data = (2,) * len(DEGREES), (*(1,) * (len(DEGREES) - 1), 2)
+    ranks = every if _is_offered(axes, every, {}) else only_data
+    return _is_offered(axes, ranks, {axis: (value,)})
 
 
 def _is_offered(axes: Mapping[str, tuple[Any, ...]], ranks: Sequence[int], chosen: Mapping[str, tuple]) -> bool:
@@ -462,7 +339,8 @@ def _shown_by_shape(case: Case, axes: Sequence[str]) -> list[Hashable]:
 
 
 def _valid_named(named: Mapping[str, tuple[str, Mapping[str, Any]]], accelerator: str) -> list[Case]:
-    cases = (named_case(name, shape, **fields) for name, (shape, fields) in named.items())
+    every = (named_case(name, shape, **fields) for name, (shape, fields) in named.items())
+    cases = (_for_accelerator(case, accelerator) for case in every)
     return [case for case in cases if not violated_rules(case, accelerator)]
 
 

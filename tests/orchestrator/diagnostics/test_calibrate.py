@@ -17,7 +17,7 @@ from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.scripted import ScriptedLauncher, leave_words_of_a_rank, one_job
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.diagnostics.calibration import Measurements
-from trials.diagnostics.parity_cases import SHAPES
+from trials.diagnostics.parity_models import SHAPES
 from trials.files.folders import SearchFolder
 
 SEARCH = """\

@@ -8,7 +8,7 @@ from orchestrator.launchers.base import LaunchPostponed, LaunchRequest
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from trials.attempt_result import LaunchStatus, Liveness
-from trials.diagnostics.parity_cases import SHAPES
+from trials.diagnostics.parity_models import SHAPES
 from trials.files.folders import SearchFolder
 
 ALIVE = LaunchStatus(Liveness.ALIVE, detail="Resources")

@@ -15,7 +15,7 @@ from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.orchestrator.past_searches import spec_in
-from trials.diagnostics.parity_cases import SHAPES
+from trials.diagnostics.parity_models import SHAPES
 from trials.ranks.engine_packages import PACKAGES
 
 MATH, FLASH = (Layout(engine=MEGATRON_CORE, precision="bf16", attention_kernel=kernel) for kernel in ("math", "flash"))

@@ -5,18 +5,16 @@ from __future__ import annotations
 import pytest
 
 from search_spaces.layouts.covering_array import value_combinations
+from tests.trials.diagnostics.pairs_left_out import exclusion_reasons, pairs_left_out
+from trials.diagnostics.named_parity_cases import COMPILED, SILENT_ERRORS, TIED
 from trials.diagnostics.parity_cases import (
-    COMPILED,
     COVERED_AXES,
-    SILENT_ERRORS,
     TRIPLE_AXES,
     axis_values,
     covering_cases,
-    exclusion_reasons,
     failing_cases,
     full_cases,
     named_case,
-    pairs_left_out,
     valid_cases,
     violated_rules,
 )
@@ -125,6 +123,7 @@ def test_cases_of_flex_attention_on_a_gpu_have_heads_that_it_takes():
     cases = covering_cases("h100-80gb", engines=("torchtitan",))
     assert {case.layout.precision for case in cases} == {"fp32", "bf16"}
     assert {case.model.head_size for case in cases} == {16}
+    assert {case.name for case in cases} >= set(TIED)
 
 
 def test_accelerators_without_bf16_have_no_bf16_cases():

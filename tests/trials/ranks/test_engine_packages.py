@@ -11,7 +11,7 @@ from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from tests.sources import ROOT
 from tests.trials.train.trial_processes import make_spec
-from trials.diagnostics.parity_cases import SHAPES
+from trials.diagnostics.parity_models import SHAPES
 from trials.ranks.engine_packages import (
     APEX,
     FLASH_ATTENTION,

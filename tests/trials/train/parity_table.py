@@ -21,18 +21,12 @@ from pathlib import Path
 import torch
 
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
+from tests.trials.diagnostics.pairs_left_out import exclusion_reasons, pairs_left_out
 from tests.trials.train import accelerate_cases, megatron_cases, torchtitan_cases
 from tests.trials.train.left_out import MUTATION_BOUND, difference_without
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import RanksFailed, WarmRanks
-from trials.diagnostics.parity_cases import (
-    NATIVE_ENGINES,
-    compiled_cases,
-    covering_cases,
-    exclusion_reasons,
-    full_cases,
-    pairs_left_out,
-)
+from trials.diagnostics.parity_cases import NATIVE_ENGINES, compiled_cases, covering_cases, full_cases
 from trials.diagnostics.selftest import Case, Difference, tolerance_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "parity.md"

@@ -12,7 +12,8 @@ from _pytest.mark import ParameterSet
 from search_spaces.layouts.covering_array import cover
 from tests.trials.train.parity import NO_COMPILER, Parity
 from tests.trials.train.ranks import WarmRanks
-from trials.diagnostics.parity_cases import SHAPES, axis_values, case_of, compiled_cases, covering_cases, named_case
+from trials.diagnostics.parity_cases import axis_values, case_of, compiled_cases, covering_cases, named_case
+from trials.diagnostics.parity_models import SHAPES
 from trials.diagnostics.selftest import CPU_TOLERANCES, counting_fault, tolerance_of
 from trials.train.parallel.collectives import Reduction
 from trials.train.selftest.training import STEPS, optimizer_config

@@ -1,0 +1,54 @@
+"""Parity cases with names of their own, as a model and layout fields: those that a covering array need not contain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
+SILENT_ERRORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    # DeepSpeed's norm leaves out later stages without ZeRO, and counts a tied table twice.
+    "clipping-zero0-pipeline": ("gpt2", {"engine": "deepspeed", **PP2}),
+    "clipping-zero0-tensor-pipeline": ("gpt2", {"engine": "deepspeed", **TP2, **PP2}),
+    "clipping-zero0-pipeline-data": ("llama", {"engine": "deepspeed", **PP2, **DP2}),
+    "clipping-zero0-tied": ("gpt2-tied", {"engine": "deepspeed", **PP2}),
+    # DeepSpeed's bf16 optimizer without ZeRO begins at Adam's second step; a rule refuses it.
+    "bf16-zero0-deepspeed": ("gpt2", {"engine": "deepspeed", "precision": "bf16", **DP2}),
+    "bf16-zero0-torch": ("gpt2", {"precision": "bf16", **DP2}),
+    "bf16-zero0-pipeline": ("gpt2", {"engine": "deepspeed", "precision": "bf16", **PP2}),
+    "tied-zero1-pipeline": ("gpt2-tied", {"engine": "deepspeed", "zero_stage": 1, **PP2, **DP2}),
+    "tied-tensor-pipeline": ("llama-tied", {**TP2, **PP2}),
+    "tied-zero1-tensor": ("llama-tied", {"engine": "deepspeed", "zero_stage": 1, **TP2, **DP2}),
+    "tied-zero3": ("llama-tied", {"zero_stage": 3, **DP2}),
+    # Sharding replaces the parameters' objects and loses their attributes: reductions are then skipped.
+    "attributes-zero3-sequence": ("gpt2", {"zero_stage": 3, "sequence_parallel": True, **TP2, **DP2}),
+    "attributes-zero3-deepspeed": (
+        "gpt2",
+        {"engine": "deepspeed", "zero_stage": 3, "sequence_parallel": True, **TP2, **DP2},
+    ),
+}
+"""Known cases in which an engine silently trained something else."""
+
+_TITAN = {"engine": "torchtitan", "attention_kernel": "flex"}
+TIED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "torchtitan-tied-zero3": ("llama-tied", {"zero_stage": 3, **_TITAN, **DP2}),
+    "torchtitan-tied-sequence": ("llama-tied", {"sequence_parallel": True, **_TITAN, **TP2}),
+}
+"""Tied weights of an engine that has none in a pipeline, for which its models are therefore not drawn."""
+
+COMPILED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "compiled-one-rank": ("llama-tied", {"torch_compile": True}),
+    "compiled-tensor-pipeline": ("gpt2-tied", {"torch_compile": True, **TP2, **PP2}),
+    "compiled-data-deepspeed": ("gpt2-tied", {"torch_compile": True, "engine": "deepspeed", "zero_stage": 1, **DP2}),
+    "compiled-sequence": ("gpt2-tied", {"torch_compile": True, "sequence_parallel": True, **TP2}),
+    "compiled-zero3": ("llama-tied", {"torch_compile": True, "zero_stage": 3, **DP2}),
+    "compiled-data-accelerate": ("gpt2-tied", {"torch_compile": True, "engine": "accelerate", **DP2}),
+    "compiled-zero3-accelerate": (
+        "llama-tied",
+        {"torch_compile": True, "engine": "accelerate", "zero_stage": 3, **DP2},
+    ),
+    "compiled-overlap": (
+        "gpt2",
+        {"torch_compile": True, "zero_stage": 1, "overlap_comm": True, "bucket_mib": 1, **DP2},
+    ),
+}

@@ -1,0 +1,54 @@
+"""Models that are trained to show parity with a plain GPT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from search_spaces.model_shape import ModelShape
+
+_GPT2 = ModelShape(
+    num_layers=6,
+    hidden_size=64,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    ffn_hidden_size=256,
+    gated_mlp=False,
+    vocab_size=32,
+    seq_length=32,
+    tied_embeddings=False,
+    position_embedding="learned",
+    norm="layernorm",
+)
+_LLAMA = replace(
+    _GPT2,
+    num_layers=8,
+    num_attention_heads=8,
+    ffn_hidden_size=192,
+    gated_mlp=True,
+    position_embedding="rotary",
+    norm="rmsnorm",
+)
+SHAPES = {
+    "gpt2": _GPT2,
+    "gpt2-tied": replace(_GPT2, num_layers=4, tied_embeddings=True),
+    "llama": _LLAMA,
+    "llama-tied": replace(_LLAMA, num_layers=4, num_key_value_heads=8, tied_embeddings=True),
+}
+"""Smallest models that show everything: six layers are not a multiple of four stages, eight are two chunks on each of
+four; an untied one has more than one bucket of 1 MiB; `llama` shares each key-value head between two heads."""
+
+SHAPE_CHANGES_BY_PRECISION: Mapping[str, Mapping[str, Any]] = {
+    "fp32": {},
+    "bf16": {"num_layers": 4, "hidden_size": 32, "ffn_hidden_size": 128, "vocab_size": 128, "seq_length": 256},
+    "fp16": {"num_layers": 4},
+}
+"""Changes to the shapes in each precision. A gradient norm of 2 is not reproducible to 1e-3 where each of eight layers
+rounds to 8 bits: bf16 weights and autocast differ by that much. With four narrow layers, a large vocabulary and many
+tokens the norm is 0.5, and they differ by half of 1e-3. fp16 is slow on a CPU."""
+
+
+def model_of(shape: str, precision: str) -> ModelShape:
+    """The model of this name, as it is trained in this precision."""
+    return replace(SHAPES[shape], **SHAPE_CHANGES_BY_PRECISION[precision])
