@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 import torch
 from torch import nn
 
 from search_spaces.model_shape import ModelShape
-from trials.train.model.chunk import WEIGHT_STD
-from trials.train.model.initial_weights import WeightSource, rows_by_group
+from trials.train.model.initial_weights import (
+    LayerMatrices,
+    WeightSource,
+    output_matrix,
+    position_table,
+    rows_by_group,
+    token_table,
+)
 from trials.train.parallel.tensor_parallel import TensorParallelRanks
 
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.")
@@ -37,22 +42,16 @@ def _values(
         return torch.zeros_like(parameter)
     if "norm" in name:
         return torch.ones_like(parameter)
-    h, kv, ffn = model.hidden_size, model.num_key_value_heads * model.head_size, model.ffn_hidden_size
-    # As in trials/train/model/chunk.py: outputs added to the residual stream are smaller by sqrt(2 L).
-    residual_std = WEIGHT_STD / math.sqrt(2 * model.num_layers)
+    matrices = LayerMatrices(model, weights, layer)
     if name == "self_attention.linear_qkv.weight":
-        full = weights.normal(f"{layer}.qkv", (h + 2 * kv, h), WEIGHT_STD)
-        return ranks.slice_of(rows_by_group(full, model), 0)
+        return ranks.slice_of(rows_by_group(matrices.qkv(), model), 0)
     if name == "mlp.linear_fc1.weight":
-        parts = 2 if model.gated_mlp else 1
-        full = weights.normal(f"{layer}.mlp_in", (parts * ffn, h), WEIGHT_STD)
-        return torch.cat([ranks.slice_of(part, 0) for part in full.chunk(parts)])
+        return torch.cat([ranks.slice_of(part, 0) for part in matrices.mlp_in().split(matrices.mlp_parts)])
     if name == "self_attention.linear_proj.weight":
-        return ranks.slice_of(weights.normal(f"{layer}.attention_out", (h, h), residual_std), 1)
+        return ranks.slice_of(matrices.attention_out(), 1)
     if name == "mlp.linear_fc2.weight":
-        return ranks.slice_of(weights.normal(f"{layer}.mlp_out", (h, ffn), residual_std), 1)
+        return ranks.slice_of(matrices.mlp_out(), 1)
     if name == "embedding.position_embeddings.weight":
-        return weights.normal("positions", (model.seq_length, h), WEIGHT_STD)
-    table = {"embedding.word_embeddings.weight": "tokens", "output_layer.weight": "head"}[name]
-    full = weights.normal("tokens" if model.tied_embeddings else table, (model.vocab_size, h), WEIGHT_STD)
-    return ranks.slice_of(full, 0)
+        return position_table(model, weights)
+    table = {"embedding.word_embeddings.weight": token_table, "output_layer.weight": output_matrix}[name]
+    return ranks.slice_of(table(model, weights), 0)

@@ -5,6 +5,8 @@ Written for torchtitan 0.3.0: torchtitan/config/configs.py and torchtitan/models
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import nn
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
@@ -20,7 +22,8 @@ from search_spaces.model_shape import ModelShape
 from trials.train.engines.engine import TrainingConfig
 from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.engines.torchtitan_first_layers import FirstLayersAC
-from trials.train.engines.torchtitan_weights import LayerWeights, table
+from trials.train.engines.torchtitan_weights import LayerWeights, drawn
+from trials.train.model.initial_weights import output_matrix, token_table
 from trials.trainers.torchtitan.config import (
     ATTENTION,
     compile_arguments,
@@ -94,16 +97,17 @@ def model_config(training: TrainingConfig, kind: type[Llama3Model]) -> Llama3Mod
     """llama3 of the model's shape with Parlay's initial weights, as a class of `kind`."""
     model, source = training.model, training.weights
     size = (model.vocab_size, model.hidden_size)
-    head = "tokens" if model.tied_embeddings else "head"
     return kind.Config(
         dim=model.hidden_size,
         vocab_size=model.vocab_size,
         enable_weight_tying=model.tied_embeddings,
         tok_embeddings=Embedding.Config(
-            num_embeddings=size[0], embedding_dim=size[1], param_init=table(source, "tokens", model)
+            num_embeddings=size[0], embedding_dim=size[1], param_init=drawn(partial(token_table, model, source))
         ),
         norm=_norm(model),
-        lm_head=Linear.Config(in_features=size[1], out_features=size[0], param_init=table(source, head, model)),
+        lm_head=Linear.Config(
+            in_features=size[1], out_features=size[0], param_init=drawn(partial(output_matrix, model, source))
+        ),
         layers=[_layer(training, layer) for layer in range(model.num_layers)],
     )
 

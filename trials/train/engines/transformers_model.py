@@ -5,8 +5,7 @@ Written for transformers 5.23: models/gpt2/modeling_gpt2.py and models/llama/mod
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,10 +15,15 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from transformers.modeling_utils import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from search_spaces.model_shape import ModelShape
+from search_spaces.model_shape import NORM_EPSILON, ROTARY_BASE, ModelShape
 from trials.train.engines.sharded_weights import fill
-from trials.train.model.chunk import NORM_EPSILON, ROTARY_BASE, WEIGHT_STD
-from trials.train.model.initial_weights import WeightSource
+from trials.train.model.initial_weights import (
+    LayerMatrices,
+    WeightSource,
+    output_matrix,
+    position_table,
+    token_table,
+)
 
 ATTENTION = {"math": "eager", "flash": "sdpa"}
 """Names of transformers' attention implementations; `sdpa` is torch's scaled_dot_product_attention."""
@@ -107,77 +111,35 @@ def _plain(name: str) -> str:
 
 def _draws(model: ModelShape, source: WeightSource) -> Iterator[tuple[str, Draw]]:
     """Values of each matrix by the parameter's name."""
-    table = (model.vocab_size, model.hidden_size)
-    positions = (model.seq_length, model.hidden_size)
     is_llama = model.position_embedding == "rotary"
     tokens = "model.embed_tokens" if is_llama else "transformer.wte"
-    yield f"{tokens}.weight", lambda: source.normal("tokens", table, WEIGHT_STD)
-    yield "transformer.wpe.weight", lambda: source.normal("positions", positions, WEIGHT_STD)
-    yield "lm_head.weight", lambda: source.normal("head", table, WEIGHT_STD)
+    yield f"{tokens}.weight", partial(token_table, model, source)
+    yield "transformer.wpe.weight", partial(position_table, model, source)
+    yield "lm_head.weight", partial(output_matrix, model, source)
     of_layer = _llama_layer if is_llama else _gpt2_layer
     for layer in range(model.num_layers):
-        yield from of_layer(layer, _LayerMatrices(model, source, layer))
+        yield from of_layer(layer, LayerMatrices(model, source, layer))
 
 
-def _llama_layer(layer: int, matrices: _LayerMatrices) -> Iterator[tuple[str, Draw]]:
+def _llama_layer(layer: int, matrices: LayerMatrices) -> Iterator[tuple[str, Draw]]:
     prefix = f"model.layers.{layer}"
     for index, name in enumerate(("q_proj", "k_proj", "v_proj")):
-        yield f"{prefix}.self_attn.{name}.weight", partial(matrices.query_key_value, index)
+        yield f"{prefix}.self_attn.{name}.weight", partial(_part, matrices.qkv, matrices.qkv_parts, index)
     for index, name in enumerate(("gate_proj", "up_proj")):
-        yield f"{prefix}.mlp.{name}.weight", partial(matrices.mlp_in_part, index)
+        yield f"{prefix}.mlp.{name}.weight", partial(_part, matrices.mlp_in, matrices.mlp_parts, index)
     yield f"{prefix}.self_attn.o_proj.weight", matrices.attention_out
     yield f"{prefix}.mlp.down_proj.weight", matrices.mlp_out
 
 
-def _gpt2_layer(layer: int, matrices: _LayerMatrices) -> Iterator[tuple[str, Draw]]:
+def _part(whole: Draw, parts: Sequence[int], index: int) -> torch.Tensor:
+    """Rows of a matrix that belong to one of its parts."""
+    return whole().split(list(parts))[index]
+
+
+def _gpt2_layer(layer: int, matrices: LayerMatrices) -> Iterator[tuple[str, Draw]]:
     """GPT-2's matrices are (in, out), the transpose of a linear layer's."""
     prefix = f"transformer.h.{layer}"
-    yield f"{prefix}.attn.c_attn.weight", lambda: matrices.whole_qkv().T
+    yield f"{prefix}.attn.c_attn.weight", lambda: matrices.qkv().T
     yield f"{prefix}.attn.c_proj.weight", lambda: matrices.attention_out().T
     yield f"{prefix}.mlp.c_fc.weight", lambda: matrices.mlp_in().T
     yield f"{prefix}.mlp.c_proj.weight", lambda: matrices.mlp_out().T
-
-
-class _LayerMatrices:
-    """Matrices of a layer, each (out, in)."""
-
-    def __init__(self, model: ModelShape, source: WeightSource, layer: int):
-        self._model = model
-        self._source = source
-        self._layer = layer
-
-    def whole_qkv(self) -> torch.Tensor:
-        """(H + 2 KV, H)."""
-        return self._draw("qkv", self._model.hidden_size + 2 * self._kv, self._model.hidden_size, WEIGHT_STD)
-
-    def query_key_value(self, part: int) -> torch.Tensor:
-        """Queries (H, H), keys or values (KV, H)."""
-        return self.whole_qkv().split([self._model.hidden_size, self._kv, self._kv])[part]
-
-    def attention_out(self) -> torch.Tensor:
-        """(H, H)."""
-        return self._draw("attention_out", self._model.hidden_size, self._model.hidden_size, self._residual_std)
-
-    def mlp_in(self) -> torch.Tensor:
-        """(F, H), with a gate (2 F, H)."""
-        parts = 2 if self._model.gated_mlp else 1
-        return self._draw("mlp_in", parts * self._model.ffn_hidden_size, self._model.hidden_size, WEIGHT_STD)
-
-    def mlp_in_part(self, part: int) -> torch.Tensor:
-        """Gate or value of a gated MLP, (F, H)."""
-        return self.mlp_in().chunk(2)[part]
-
-    def mlp_out(self) -> torch.Tensor:
-        """(H, F)."""
-        return self._draw("mlp_out", self._model.hidden_size, self._model.ffn_hidden_size, self._residual_std)
-
-    @property
-    def _kv(self) -> int:
-        return self._model.num_key_value_heads * self._model.head_size
-
-    @property
-    def _residual_std(self) -> float:
-        return WEIGHT_STD / math.sqrt(2 * self._model.num_layers)
-
-    def _draw(self, name: str, rows: int, columns: int, std: float) -> torch.Tensor:
-        return self._source.normal(f"{self._layer}.{name}", (rows, columns), std)

@@ -7,7 +7,6 @@ tied or untied. A chunk computes in the type of its weights; norms and the loss 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import NORM_EPSILON, ROTARY_BASE, ModelShape
-from trials.train.model.initial_weights import WeightSource
+from trials.train.model.initial_weights import LayerMatrices, WeightSource, output_matrix, position_table, token_table
 from trials.train.parallel.collectives import Reduction
 from trials.train.parallel.tensor_parallel import (
     ColumnParallelLinear,
@@ -32,8 +31,6 @@ from trials.train.parallel.tensor_parallel import (
     sharded,
     vocab_parallel_cross_entropy,
 )
-
-WEIGHT_STD = 0.02
 
 
 @dataclass(frozen=True)
@@ -142,11 +139,10 @@ class Embedding(nn.Module):
     def __init__(self, model: ModelShape, ranks: TensorParallelRanks, weights: WeightSource):
         super().__init__()
         self.ranks = ranks
-        self.tokens = VocabParallelEmbedding(ranks, _token_table(model, weights))
+        self.tokens = VocabParallelEmbedding(ranks, token_table(model, weights))
         self.positions = None
         if model.position_embedding == "learned":
-            shape = (model.seq_length, model.hidden_size)
-            self.positions = replicated(weights.normal("positions", shape, WEIGHT_STD), ranks)
+            self.positions = replicated(position_table(model, weights), ranks)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         tokens = self.tokens(ids)
@@ -168,32 +164,27 @@ class Block(nn.Module):
         recompute_scores: bool,
     ):
         super().__init__()
-        h, kv, ffn = model.hidden_size, model.num_key_value_heads * model.head_size, model.ffn_hidden_size
-        mlp_parts = (ffn, ffn) if model.gated_mlp else (ffn,)
-        # The 2 L outputs added to the residual stream are initialised smaller by sqrt(2 L), as in GPT-2.
-        residual_std = WEIGHT_STD / math.sqrt(2 * model.num_layers)
+        matrices = LayerMatrices(model, weights, layer)
 
-        def column(name: str, parts: tuple[int, ...]) -> ColumnParallelLinear:
-            full = weights.normal(f"{layer}.{name}", (sum(parts), h), WEIGHT_STD)
+        def column(full: torch.Tensor, parts: tuple[int, ...]) -> ColumnParallelLinear:
             return ColumnParallelLinear(ranks, full, parts, model.has_biases)
 
-        def row(name: str, features_in: int) -> RowParallelLinear:
-            full = weights.normal(f"{layer}.{name}", (h, features_in), residual_std)
+        def row(full: torch.Tensor) -> RowParallelLinear:
             return RowParallelLinear(ranks, full, model.has_biases)
 
         self.head_size = model.head_size
-        self.qkv_parts = [part // ranks.size for part in (h, kv, kv)]
+        self.qkv_parts = [part // ranks.size for part in matrices.qkv_parts]
         self.is_gated = model.gated_mlp
         self.rotary = rotary
         self.recompute_scores = recompute_scores
         # NVIDIA GPUs since Ampere have it; AMD's report 9.0.
         self.has_flash = weights.device.type != "cuda" or torch.cuda.get_device_capability(weights.device) >= (8, 0)
         self.attention_norm = Norm(model, ranks, weights.device)
-        self.qkv = column("qkv", (h, kv, kv))
-        self.attention_out = row("attention_out", h)
+        self.qkv = column(matrices.qkv(), matrices.qkv_parts)
+        self.attention_out = row(matrices.attention_out())
         self.mlp_norm = Norm(model, ranks, weights.device)
-        self.mlp_in = column("mlp_in", mlp_parts)
-        self.mlp_out = row("mlp_out", ffn)
+        self.mlp_in = column(matrices.mlp_in(), matrices.mlp_parts)
+        self.mlp_out = row(matrices.mlp_out())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention_out(self._attend(self.qkv(self.attention_norm(x))))
@@ -227,8 +218,7 @@ class Head(nn.Module):
         super().__init__()
         self.ranks = ranks
         self.norm = Norm(model, ranks, weights.device)
-        full_weight = _token_table(model, weights) if model.tied_embeddings else _output_matrix(model, weights)
-        self.weight = sharded(ranks.slice_of(full_weight, 0), ranks)
+        self.weight = sharded(ranks.slice_of(output_matrix(model, weights), 0), ranks)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return column_parallel(self.norm(x), self.weight, None, self.ranks, Reduction.HEAD_INPUT_GRADIENT)
@@ -286,11 +276,3 @@ def _supports_gqa(query: torch.Tensor, has_flash: bool) -> bool:
     """True if the attention kernel accepts grouped heads. The memory-efficient one, the only one on a GPU for fp32 or
     without flash, needs a key-value head for each head. The plain products repeat them anyway."""
     return not query.is_cuda or (has_flash and query.dtype != torch.float32)
-
-
-def _token_table(model: ModelShape, weights: WeightSource) -> torch.Tensor:
-    return weights.normal("tokens", (model.vocab_size, model.hidden_size), WEIGHT_STD)
-
-
-def _output_matrix(model: ModelShape, weights: WeightSource) -> torch.Tensor:
-    return weights.normal("head", (model.vocab_size, model.hidden_size), WEIGHT_STD)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import dataclass
 
 import torch
 
 from search_spaces.model_shape import ModelShape
+
+WEIGHT_STD = 0.02
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,67 @@ class WeightSource:
         # 32 bits on purpose: the CPU generator ignores the upper half of a longer seed.
         generator.manual_seed(zlib.crc32(f"{self.seed}.{name}".encode()))
         return torch.empty(shape, device=self.device).normal_(0.0, std, generator=generator)
+
+
+@dataclass(frozen=True)
+class LayerMatrices:
+    """Matrices of a layer, each (out, in). H is the hidden size, KV the width of all keys, F the width of the MLP."""
+
+    model: ModelShape
+    source: WeightSource
+    layer: int
+
+    @property
+    def qkv_parts(self) -> tuple[int, int, int]:
+        """Rows of `qkv` that are queries, keys and values."""
+        kv = self.model.num_key_value_heads * self.model.head_size
+        return (self.model.hidden_size, kv, kv)
+
+    @property
+    def mlp_parts(self) -> tuple[int, ...]:
+        """Rows of `mlp_in` that are the gate and the value, or the value alone."""
+        return (self.model.ffn_hidden_size,) * (2 if self.model.gated_mlp else 1)
+
+    def qkv(self) -> torch.Tensor:
+        """(H + 2 KV, H)."""
+        return self._draw("qkv", sum(self.qkv_parts), self.model.hidden_size, WEIGHT_STD)
+
+    def attention_out(self) -> torch.Tensor:
+        """(H, H)."""
+        return self._draw("attention_out", self.model.hidden_size, self.model.hidden_size, self._residual_std)
+
+    def mlp_in(self) -> torch.Tensor:
+        """(F, H), with a gate (2 F, H)."""
+        return self._draw("mlp_in", sum(self.mlp_parts), self.model.hidden_size, WEIGHT_STD)
+
+    def mlp_out(self) -> torch.Tensor:
+        """(H, F)."""
+        return self._draw("mlp_out", self.model.hidden_size, self.model.ffn_hidden_size, self._residual_std)
+
+    @property
+    def _residual_std(self) -> float:
+        """The 2 L outputs added to the residual stream are smaller by sqrt(2 L), as in GPT-2."""
+        return WEIGHT_STD / math.sqrt(2 * self.model.num_layers)
+
+    def _draw(self, name: str, rows: int, columns: int, std: float) -> torch.Tensor:
+        return self.source.normal(f"{self.layer}.{name}", (rows, columns), std)
+
+
+def token_table(model: ModelShape, source: WeightSource) -> torch.Tensor:
+    """(V, H)."""
+    return source.normal("tokens", (model.vocab_size, model.hidden_size), WEIGHT_STD)
+
+
+def position_table(model: ModelShape, source: WeightSource) -> torch.Tensor:
+    """(S, H)."""
+    return source.normal("positions", (model.seq_length, model.hidden_size), WEIGHT_STD)
+
+
+def output_matrix(model: ModelShape, source: WeightSource) -> torch.Tensor:
+    """(V, H): the token table where weights are tied."""
+    if model.tied_embeddings:
+        return token_table(model, source)
+    return source.normal("head", (model.vocab_size, model.hidden_size), WEIGHT_STD)
 
 
 def rows_by_group(qkv: torch.Tensor, model: ModelShape) -> torch.Tensor:
