@@ -52,6 +52,7 @@ class EngineProfile:
     `reduced_gradient_bytes` are those of a gradient in a 16-bit training's reductions: 4 where it is summed in fp32.
     With `has_blocking_p2p` a stage sends and receives one after the other, otherwise in both directions at once.
     With `reduces_every_micro_batch` gradients are reduced once a micro-batch without ZeRO, too, except in a pipeline.
+    `model_features` are those of `ModelShape.features` that it builds.
     `splits_p2p` sends each tensor-parallel rank's share, also without sequence parallelism. An engine that is
     `emulated_on_cpu` is written for GPUs: on a CPU it runs with patches, and its speed there is that of the patches.
     """
@@ -71,7 +72,11 @@ class EngineProfile:
     reduces_every_micro_batch: bool = False
     gradient_sums: GradientSums = GradientSums.SHARDED
     layer_split: LayerSplit = LayerSplit.BALANCED
+    model_features: tuple[str, ...] = ()
 
+
+_ATTENTION = ("attention_head_size", "qkv_bias", "qk_norm", "rotary_base")
+_EVERY_FEATURE = (*_ATTENTION, "activation")
 
 MT_NLG_SLOWDOWN = 1.1
 """Between the 1.2 by which MT-NLG's steps with Megatron-DeepSpeed (Smith et al., arXiv 2201.11990, section 2.4) exceed
@@ -125,13 +130,18 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         # DeepSpeed has 16-bit gradients in addition to the fp32 sum that grad_accum_dtype requests. Rotated queries
         # and keys are stored in addition to the fused query-key-value output.
         "deepspeed": EngineProfile(
-            ParameterBytes(2, 6, 12, 4), keeps_unrotated=True, has_blocking_p2p=True, emulated_on_cpu=False
+            ParameterBytes(2, 6, 12, 4),
+            keeps_unrotated=True,
+            has_blocking_p2p=True,
+            model_features=_EVERY_FEATURE,
+            emulated_on_cpu=False,
         ),
         # 16-bit weights, fp32 gradients, fp32 master and two moments.
         "torch": EngineProfile(
             ParameterBytes(2, 4, 12),
             keeps_unrotated=True,
             gradient_sums=GradientSums.WHOLE_IN_PIPELINES,
+            model_features=_EVERY_FEATURE,
             emulated_on_cpu=False,
         ),
     },
@@ -195,7 +205,11 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         )
     },
     # An unknown trainer; Megatron's memory is the most common. What its command does on a CPU is not known either.
-    "command": {"command": EngineProfile(ParameterBytes(2, 4, 12), has_dropout=True, emulated_on_cpu=False)},
+    "command": {
+        "command": EngineProfile(
+            ParameterBytes(2, 4, 12), has_dropout=True, model_features=_EVERY_FEATURE, emulated_on_cpu=False
+        )
+    },
 }
 """Profiles of each trainer's engines. A third-party trainer has one, with the trainer's name or one of its own."""
 

@@ -11,16 +11,23 @@ from search_spaces.layouts.layout import Layout
 
 POSITION_EMBEDDINGS = ("learned", "rotary")
 NORMS = ("layernorm", "rmsnorm")
+ACTIVATIONS = ("gelu", "silu", "relu", "squared_relu")
+"""Activations of an MLP; `gelu` is the tanh approximation."""
+DEFAULT_ROTARY_BASE = 10_000
 NORM_EPSILON = 1e-5
-ROTARY_BASE = 10000.0
-"""Constants of every shape."""
+"""Constant of every shape."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
     """A decoder-only transformer. `vocab_size` is the padded one; `ffn_hidden_size` is the width of the MLP.
 
-    Linear layers have biases when `norm` is layernorm (GPT-2) and none when it is rmsnorm (Llama); the head never has.
+    Linear layers have biases when `norm` is layernorm (GPT-2). When it is rmsnorm (Llama) they have none, or with
+    `qkv_bias` the projection to queries, keys and values alone (Qwen2). The head never has. `attention_head_size` None
+    is hidden_size / num_attention_heads. With `qk_norm` queries and keys are normalised by head, before they are
+    rotated (Qwen3). `activation` None is silu for a gated MLP, gelu for another. `rotary_base` is the base of rotary
+    positions' periods.
+
     The trainer builds exactly this many parameters, which every outcome proves.
     """
 
@@ -35,19 +42,31 @@ class ModelShape:
     tied_embeddings: bool
     position_embedding: str
     norm: str
+    attention_head_size: int | None = None
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    activation: str | None = None
+    rotary_base: int = DEFAULT_ROTARY_BASE
 
     def __post_init__(self) -> None:
         for name in _SIZES:
-            value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= 10**9:
-                raise _bad(name, value, "a whole number from 1 to 1000000000")
-        for name in ("gated_mlp", "tied_embeddings"):
+            _require_size(name, getattr(self, name))
+        if self.attention_head_size is not None:
+            _require_size("attention_head_size", self.attention_head_size)
+        for name in ("gated_mlp", "tied_embeddings", "qkv_bias", "qk_norm"):
             if type(getattr(self, name)) is not bool:
                 raise _bad(name, getattr(self, name), "true or false")
         for name, known in (("position_embedding", POSITION_EMBEDDINGS), ("norm", NORMS)):
             if getattr(self, name) not in known:
                 raise _bad(name, getattr(self, name), "one of " + ", ".join(known))
-        self._require_divisible("hidden_size", "num_attention_heads")
+        if self.activation not in (None, *ACTIVATIONS):
+            raise _bad("activation", self.activation, "one of " + ", ".join(ACTIVATIONS))
+        if self.qkv_bias and self.has_biases:
+            raise _bad("qkv_bias", True, "true only with norm rmsnorm: with layernorm all linear layers have biases")
+        if self.rotary_base != DEFAULT_ROTARY_BASE and self.position_embedding != "rotary":
+            raise _bad("rotary_base", self.rotary_base, f"{DEFAULT_ROTARY_BASE} where position_embedding is learned")
+        if self.attention_head_size is None:
+            self._require_divisible("hidden_size", "num_attention_heads")
         self._require_divisible("num_attention_heads", "num_key_value_heads")
 
     def _require_divisible(self, whole: str, part: str) -> None:
@@ -57,7 +76,36 @@ class ModelShape:
 
     @property
     def head_size(self) -> int:
-        return self.hidden_size // self.num_attention_heads
+        """Elements of a head's query, key or value."""
+        return self.attention_head_size or self.hidden_size // self.num_attention_heads
+
+    @property
+    def query_size(self) -> int:
+        """Elements of all heads' queries, also of attention's output before its projection."""
+        return self.num_attention_heads * self.head_size
+
+    @property
+    def key_value_size(self) -> int:
+        """Elements of all heads' keys, or values."""
+        return self.num_key_value_heads * self.head_size
+
+    @property
+    def mlp_activation(self) -> str:
+        """Activation of the MLP, given or usual."""
+        return self.activation or ("silu" if self.gated_mlp else "gelu")
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Fields beyond GPT-2's and Llama's architecture, which an engine may lack."""
+        usual = "silu" if self.gated_mlp else "gelu"
+        present = {
+            "attention_head_size": self.query_size != self.hidden_size,
+            "qkv_bias": self.qkv_bias,
+            "qk_norm": self.qk_norm,
+            "activation": self.mlp_activation != usual,
+            "rotary_base": self.rotary_base != DEFAULT_ROTARY_BASE,
+        }
+        return tuple(name for name, is_present in present.items() if is_present)
 
     @property
     def has_biases(self) -> bool:
@@ -66,9 +114,15 @@ class ModelShape:
     @property
     def layer_parameters(self) -> int:
         """Parameters of one transformer layer."""
-        h, kv = self.hidden_size, self.num_key_value_heads * self.head_size
-        attention = h * (h + 2 * kv) + h * h + ((h + 2 * kv) + h if self.has_biases else 0)
-        return attention + self.mlp_parameters + 2 * self.norm_parameters
+        return self.attention_parameters + self.mlp_parameters + 2 * self.norm_parameters
+
+    @property
+    def attention_parameters(self) -> int:
+        """Parameters of one layer's attention."""
+        h, qkv = self.hidden_size, self.query_size + 2 * self.key_value_size
+        biases = qkv * (self.has_biases or self.qkv_bias) + h * self.has_biases
+        norms = 2 * self._norm_parameters_of(self.head_size) * self.qk_norm
+        return h * qkv + self.query_size * h + biases + norms
 
     @property
     def mlp_parameters(self) -> int:
@@ -79,7 +133,10 @@ class ModelShape:
     @property
     def norm_parameters(self) -> int:
         """Parameters of one normalisation: gain, and shift where there are biases."""
-        return self.hidden_size * (2 if self.has_biases else 1)
+        return self._norm_parameters_of(self.hidden_size)
+
+    def _norm_parameters_of(self, width: int) -> int:
+        return width * (2 if self.has_biases else 1)
 
     @property
     def embedding_parameters(self) -> int:
@@ -100,28 +157,28 @@ class ModelShape:
     def parameters_of_cheap_products(self) -> int:
         """Parameters of a layer's products that torchtitan counts among the cheap operations: attention's output and
         the MLP's value."""
-        return self.hidden_size * (self.hidden_size + self.ffn_hidden_size)
+        return self.hidden_size * (self.query_size + self.ffn_hidden_size)
 
     @property
     def model_flops_per_token(self) -> int:
         """Forward and backward FLOPs per token without recomputation, attention counted in full.
 
-        6 N + 12 L h s (PaLM, arXiv 2204.02311, appendix B), N without an untied input embedding, whose lookup
-        multiplies nothing.
+        6 N + 12 L q s (PaLM, arXiv 2204.02311, appendix B) with q elements of all queries, N without an untied input
+        embedding, whose lookup multiplies nothing.
         """
         counted = self.parameters - (0 if self.tied_embeddings else self.embedding_parameters)
-        return 6 * counted + 12 * self.num_layers * self.hidden_size * self.seq_length
+        return 6 * counted + 12 * self.num_layers * self.query_size * self.seq_length
 
     @property
     def causal_flops_per_token(self) -> int:
         """Model FLOPs with only the causal half of the attention scores, which a flash kernel really computes."""
-        return self.model_flops_per_token - 6 * self.num_layers * self.hidden_size * self.seq_length
+        return self.model_flops_per_token - 6 * self.num_layers * self.query_size * self.seq_length
 
     def hardware_flops_per_token(self, layout: Layout) -> int:
         """Model FLOPs plus recomputation (Korthikanti, arXiv 2205.05198, section 6): the forward passes of whole
         layers, of MLPs, of core attentions, which are the scores and their product with values, and of the products
         among torchtitan's cheap operations (search_spaces/cost_model/recomputation.py)."""
-        core_attention = 4 * self.hidden_size * self.seq_length
+        core_attention = 4 * self.query_size * self.seq_length
         forward = {
             "core_attn": core_attention,
             "mlp": 2 * self.mlp_parameters,
@@ -148,7 +205,13 @@ _SIZES = (
     "ffn_hidden_size",
     "vocab_size",
     "seq_length",
+    "rotary_base",
 )
+
+
+def _require_size(name: str, value: Any) -> None:
+    if type(value) is not int or not 1 <= value <= 10**9:
+        raise _bad(name, value, "a whole number from 1 to 1000000000")
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:

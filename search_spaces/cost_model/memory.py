@@ -107,22 +107,23 @@ class LayerActivations:
         width = element_bytes(layouts)
         masks = engine_column(layouts, lambda engine: engine.has_dropout)
         gathers = engine_column(layouts, lambda engine: engine.keeps_gathered_inputs)
-        hidden, key_value = model.hidden_size, model.num_key_value_heads * model.head_size
+        hidden, query, key_value = model.hidden_size, model.query_size, model.key_value_size
         # Inputs of both norms and of the layers after them; a byte each for the masks of the two dropouts.
         around = tokens * hidden * (4 * width + 2 * masks) / split
         # Measured peaks of nanotron's pipelines include only a part of them.
         left = np.where(layouts["pipeline_parallel"] > 1, 2 / tensor, 1)
         gathered = np.where((split > 1) & gathers, tokens * hidden * 2 * width * left, 0)
         rotates = engine_column(layouts, lambda engine: engine.keeps_unrotated)
-        unrotated = (hidden + key_value) * rotates * (model.position_embedding == "rotary")
-        attention = tokens * (2 * hidden + 2 * key_value + unrotated) * width / tensor
+        unrotated = (query + key_value) * rotates * (model.position_embedding == "rotary")
+        unnormalised = (query + key_value) * model.qk_norm
+        attention = tokens * (2 * query + 2 * key_value + unrotated + unnormalised) * width / tensor
         mlp = tokens * model.ffn_hidden_size * (4 if model.gated_mlp else 2) * width / tensor
         scores = _score_bytes(model, layouts, width, masks)
         whole = around + gathered + attention + mlp + scores
         inputs = tokens * hidden * width / split
         shares = RecomputedShares.of(model, layouts)
         # The layer's input, and the outputs of attention, of its first product, of the MLP's first and of its last.
-        products = 2 * hidden / split + (2 * hidden + 2 * key_value + model.ffn_hidden_size) / tensor
+        products = 2 * hidden / split + (2 * query + 2 * key_value + model.ffn_hidden_size) / tensor
         of_modules = np.maximum(scores * shares.core_attention, mlp * shares.mlp)
         return cls(
             whole=whole,

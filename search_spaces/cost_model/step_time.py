@@ -225,7 +225,7 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     passes, collectives = 3 + shares.layers, 4 + 2 * shares.layers + shares.mlp
     products = model.mlp_parameters * shares.mlp + model.parameters_of_cheap_products * shares.ops
     linear = 2 * tokens * (model.layer_parameters * passes + products)
-    scores = 4 * tokens * model.seq_length * model.hidden_size * _score_passes(layouts, shares)
+    scores = 4 * tokens * model.seq_length * model.query_size * _score_passes(layouts, shares)
     activations = LayerActivations.of(model, layouts)
     accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers + shares.ops) + activations.mlp * shares.mlp
     exchanged = collectives * tokens * model.hidden_size * element_bytes(layouts)

@@ -8,7 +8,7 @@ from itertools import chain
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import EngineRules, Rule, RuleViolation
+from search_spaces.rules.engine_rules import EngineRules, Rule, RuleViolation, lacking_features
 from search_spaces.rules.trainer_rules import OWN_RULES, engine_mismatch
 
 
@@ -18,6 +18,7 @@ def engine_violations(layout: Layout, model: ModelShape, engines: EngineRules = 
     `engines` are those of the search's trainer; a layout for another engine violates only that rule.
     """
     yield from _problems(layout.engine, engine_mismatch(layout, tuple(engines)))
+    yield from _problems(layout.engine, lacking_features(layout, model))
     yield from rule_violations(layout.engine, engines.get(layout.engine, ()), layout, model)
 
 

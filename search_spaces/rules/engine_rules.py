@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.model_shape import ModelShape
 
@@ -60,6 +61,20 @@ def engine_limits(
 
 def _format(value: object) -> str:
     return "null" if value is None else str(value).lower()
+
+
+def lacking_features(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Features of the model that the layout's engine does not build."""
+    known = ENGINE_PROFILES[layout.engine].model_features
+    for name in model.features:
+        if name not in known:
+            yield RuleViolation(
+                name,
+                f"model.{name} is {_format(getattr(model, name))}",
+                f"engine {layout.engine} builds models without it"
+                + (f"; it builds {', '.join(known)}" if known else ""),
+                f"leave model.{name} out, or use another engine",
+            )
 
 
 def zero_in_pipeline(layout: Layout, rule: str) -> Iterator[RuleViolation]:
@@ -143,8 +158,7 @@ def flash_heads(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if layout.attention_kernel == "flash" and (size % 8 or size > LARGEST_FLASH_HEAD):
         yield RuleViolation(
             "flash_head_size",
-            f"attention_kernel is flash with a head size of {size}"
-            f" (hidden_size {model.hidden_size} / num_attention_heads {model.num_attention_heads})",
+            f"attention_kernel is flash with a head size of {size}",
             f"{layout.engine}'s flash attention supports head sizes that are multiples of 8, at most"
             f" {LARGEST_FLASH_HEAD}",
             "set attention_kernel to math, or use another number of heads",

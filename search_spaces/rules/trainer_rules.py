@@ -70,7 +70,7 @@ def _rotary(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
             "rotary",
             f"the head size is {model.head_size}",
             "rotary embeddings rotate pairs of a head's elements, so the head size is even",
-            "use a hidden_size that makes hidden_size / num_attention_heads even, or learned positions",
+            "use an even head size (attention_head_size, or hidden_size / num_attention_heads), or learned positions",
         )
 
 

@@ -54,7 +54,7 @@ class ModelSection(PresetSection):
 
     num_layers: int = Field(ge=1, le=_MAX_LAYERS, description="Transformer layers.")
     hidden_size: int = Field(ge=1, le=_MAX_SIZE, description="Width of the residual stream.")
-    num_attention_heads: int = Field(ge=1, le=_MAX_SIZE, description="Attention heads; divides hidden_size.")
+    num_attention_heads: int = Field(ge=1, le=_MAX_SIZE, description="Attention heads.")
     num_key_value_heads: int | None = Field(
         default=None, ge=1, le=_MAX_SIZE, description="Key-value heads; as many as attention heads when not given."
     )
@@ -74,6 +74,20 @@ class ModelSection(PresetSection):
     norm: Literal["layernorm", "rmsnorm"] = Field(
         default="layernorm", description="layernorm with biases (GPT-2), or rmsnorm without (Llama)."
     )
+    attention_head_size: int | None = Field(
+        default=None,
+        ge=1,
+        le=_MAX_SIZE,
+        description="Size of an attention head; hidden_size / num_attention_heads when not given.",
+    )
+    qkv_bias: bool = Field(
+        default=False, description="Biases of queries, keys and values alone, with norm rmsnorm (Qwen2)."
+    )
+    qk_norm: bool = Field(default=False, description="Normalise each head's queries and keys (Qwen3).")
+    activation: Literal["gelu", "silu", "relu", "squared_relu"] | None = Field(
+        default=None, description="Activation of the MLP; silu with gated_mlp, else gelu, when not given."
+    )
+    rotary_base: int = Field(default=10_000, ge=2, le=_MAX_SIZE, description="Base of rotary positions' periods.")
 
     @model_validator(mode="before")
     @classmethod

@@ -85,10 +85,9 @@ def square_products(budget: BenchmarkBudget) -> list[Product]:
 def model_products(model: ModelShape) -> list[Product]:
     """Matrix products of a sequence's forward pass through a layer and the head, on one tensor-parallel rank."""
     tokens, hidden, ffn = model.seq_length, model.hidden_size, model.ffn_hidden_size
-    keys_and_values = 2 * model.num_key_value_heads * model.head_size
     return [
-        Product("attention-in", tokens, hidden, hidden + keys_and_values),
-        Product("attention-out", tokens, hidden, hidden),
+        Product("attention-in", tokens, hidden, model.query_size + 2 * model.key_value_size),
+        Product("attention-out", tokens, model.query_size, hidden),
         Product("mlp-in", tokens, hidden, ffn * (2 if model.gated_mlp else 1)),
         Product("mlp-out", tokens, ffn, hidden),
         Product("head", tokens, hidden, model.vocab_size),

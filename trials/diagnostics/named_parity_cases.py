@@ -36,6 +36,19 @@ TIED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """Tied weights of an engine that has none in a pipeline, for which its models are therefore not drawn."""
 
+FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "qkv-bias-sequence": ("qwen2", {"sequence_parallel": True, **TP2}),
+    "qkv-bias-zero3": ("qwen2", {"zero_stage": 3, **DP2}),
+    "qkv-bias-deepspeed": ("qwen2", {"engine": "deepspeed", **TP2, **PP2}),
+    "qk-norm-tensor": ("qwen3", {"zero_stage": 1, **TP2, **DP2}),
+    "qk-norm-sequence": ("qwen3", {"zero_stage": 3, "sequence_parallel": True, **TP2, **DP2}),
+    "qk-norm-pipeline": ("qwen3", {**TP2, **PP2}),
+    "qk-norm-deepspeed": ("qwen3", {"engine": "deepspeed", "zero_stage": 3, **TP2, **DP2}),
+    "activation-deepspeed": ("nemotron", {"engine": "deepspeed", **TP2}),
+    "activation-zero2": ("nemotron", {"zero_stage": 2, **DP2}),
+}
+"""Models whose features are not drawn. Gains of `qk_norm` have their own reduction over the tensor-parallel ranks."""
+
 COMPILED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "compiled-one-rank": ("llama-tied", {"torch_compile": True}),
     "compiled-tensor-pipeline": ("gpt2-tied", {"torch_compile": True, **TP2, **PP2}),

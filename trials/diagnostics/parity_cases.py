@@ -33,8 +33,8 @@ from search_spaces.rules.layout_rules import (
     SPLIT_RULES,
     first_violation,
 )
-from trials.diagnostics.named_parity_cases import COMPILED, SILENT_ERRORS, TIED
-from trials.diagnostics.parity_models import SHAPES, model_of
+from trials.diagnostics.named_parity_cases import COMPILED, FEATURES, SILENT_ERRORS, TIED
+from trials.diagnostics.parity_models import DRAWN_SHAPES, model_of
 from trials.diagnostics.selftest import Case, ExpectedResult
 
 NATIVE_ENGINES = ("deepspeed", "torch")
@@ -77,7 +77,7 @@ INDEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
     "bucket_mib": (None, 1),
     "data_parallel_replicas": (1, 2),
     "rank_order": CHOICES["rank_order"],
-    "shape": tuple(SHAPES),
+    "shape": tuple(DRAWN_SHAPES),
 }
 """Independent axes, the neutral value first: drawn in this order. torch.compile takes minutes on a CPU and has cases of
 its own."""
@@ -118,7 +118,11 @@ def full_cases(
 
 
 def _covering(shown: _Shown, accelerator: str, most_ranks: int, engines: tuple[str, ...]) -> list[Case]:
-    named = [case for case in _valid_named({**SILENT_ERRORS, **TIED}, accelerator) if case.layout.engine in engines]
+    named = [
+        case
+        for case in _valid_named({**SILENT_ERRORS, **TIED, **FEATURES}, accelerator)
+        if case.layout.engine in engines
+    ]
     chosen = _chosen(_within(most_ranks, valid_cases(accelerator, engines)), shown)
     return chosen + _within(most_ranks, named)
 
@@ -135,7 +139,7 @@ def compiled_cases(accelerator: str = "cpu", engines: tuple[str, ...] = NATIVE_E
 def failing_cases(most_ranks: int = MOST_RANKS) -> list[Case]:
     """Cases that must fail: a model larger than a rank's memory, and a rank that hangs in the middle of a step."""
     data = min(2, most_ranks)
-    large = replace(SHAPES["gpt2"], hidden_size=1024, ffn_hidden_size=4096, vocab_size=32768)
+    large = replace(DRAWN_SHAPES["gpt2"], hidden_size=1024, ffn_hidden_size=4096, vocab_size=32768)
     oom = replace(named_case("gpu_oom", data_parallel=data), model=large, expected=ExpectedResult.GPU_OOM)
     return [oom, replace(named_case("hang", data_parallel=data), expected=ExpectedResult.HANG)]
 
@@ -288,7 +292,7 @@ def _is_ever_offered(axes: Mapping[str, tuple[Any, ...]], axis: str, value: Any)
 def _is_offered(axes: Mapping[str, tuple[Any, ...]], ranks: Sequence[int], chosen: Mapping[str, tuple]) -> bool:
     """True if one of the engines supports some combination of these values on these ranks in fp32."""
     neutral = {loose: values[:1] for loose, values in INDEPENDENT_AXES.items()}
-    neutral |= {"shape": tuple(SHAPES), "attention_kernel": CHOICES["attention_kernel"]}
+    neutral |= {"shape": tuple(DRAWN_SHAPES), "attention_kernel": CHOICES["attention_kernel"]}
     cases = (
         case_of(**values)
         for values in _combinations({**axes, "ranks": (ranks,), "precision": ("fp32",), **neutral, **chosen})

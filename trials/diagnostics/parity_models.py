@@ -30,7 +30,7 @@ _LLAMA = replace(
     position_embedding="rotary",
     norm="rmsnorm",
 )
-SHAPES = {
+DRAWN_SHAPES = {
     "gpt2": _GPT2,
     "gpt2-tied": replace(_GPT2, num_layers=4, tied_embeddings=True),
     "llama": _LLAMA,
@@ -38,6 +38,14 @@ SHAPES = {
 }
 """Smallest models that show everything: six layers are not a multiple of four stages, eight are two chunks on each of
 four; an untied one has more than one bucket of 1 MiB; `llama` shares each key-value head between two heads."""
+
+SHAPES = {
+    **DRAWN_SHAPES,
+    "qwen2": replace(_LLAMA, num_layers=4, qkv_bias=True),
+    "qwen3": replace(_LLAMA, num_layers=4, attention_head_size=16, qk_norm=True, rotary_base=1_000_000),
+    "nemotron": replace(_LLAMA, num_layers=4, ffn_hidden_size=256, gated_mlp=False, activation="squared_relu"),
+}
+"""Those, and models with features that not every engine builds."""
 
 SHAPE_CHANGES_BY_PRECISION: Mapping[str, Mapping[str, Any]] = {
     "fp32": {},

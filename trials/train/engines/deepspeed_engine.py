@@ -29,7 +29,7 @@ from trials.train.parallel.collectives import Reduction, reduce_in_place
 from trials.train.parallel.process_groups import World, group_size
 from trials.train.parallel.tensor_parallel import (
     TensorParallelRanks,
-    sees_part_of_sequence,
+    has_partial_gradient,
     vocab_parallel_cross_entropy,
 )
 from trials.trainers.common.deepspeed_config import ds_config
@@ -112,7 +112,7 @@ class _DeepSpeedEngine(Engine):
     def _sum_before_data_ranks(self) -> None:
         """Sum over tensor-parallel ranks and tied stages before DeepSpeed averages over the data-parallel ranks."""
         layout = self._training.layout
-        split = [parameter for parameter in self._chunk.parameters() if sees_part_of_sequence(parameter)]
+        split = [parameter for parameter in self._chunk.parameters() if has_partial_gradient(parameter)]
         if layout.zero_stage >= 2 or layout.overlap_comm:
             # Each gradient is reduced over the data-parallel ranks during the backward pass.
             for parameter in split:
@@ -292,14 +292,14 @@ def _gradient(parameter: nn.Parameter) -> torch.Tensor:
 
 def _summed_over_tensor_ranks(gradient: torch.Tensor, ranks: TensorParallelRanks) -> torch.Tensor:
     total = gradient.clone(memory_format=torch.contiguous_format)
-    reduce_in_place(Reduction.SEQUENCE_GRADIENT, total, ranks.group)
+    reduce_in_place(Reduction.PARTIAL_GRADIENT, total, ranks.group)
     return total
 
 
 def _sum_coalesced(gradients: Sequence[torch.Tensor], ranks: TensorParallelRanks) -> None:
     """Sum many small tensors in place in a single collective."""
     flat = torch.cat([gradient.flatten() for gradient in gradients])
-    reduce_in_place(Reduction.SEQUENCE_GRADIENT, flat, ranks.group)
+    reduce_in_place(Reduction.PARTIAL_GRADIENT, flat, ranks.group)
     for gradient, total in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
         gradient.copy_(total.view_as(gradient))
 

@@ -22,7 +22,7 @@ from trials.train.engines.sharding import ParamTraits, Sharding, ShardSlice, nam
 from trials.train.model.chunk import ModelChunk
 from trials.train.parallel.collectives import Reduction, reduce_in_place
 from trials.train.parallel.process_groups import World
-from trials.train.parallel.tensor_parallel import is_sharded, sees_part_of_sequence
+from trials.train.parallel.tensor_parallel import has_partial_gradient, is_sharded
 
 
 class FsdpSharding(Sharding):
@@ -106,7 +106,7 @@ class FsdpSharding(Sharding):
 def _traits_in_block(block: nn.Module, world: World) -> Iterator[ParamTraits]:
     for parameter in block.parameters():
         yield ParamTraits(
-            world.coordinates["tp"] == 0 or is_sharded(parameter), sees_part_of_sequence(parameter), is_tied=False
+            world.coordinates["tp"] == 0 or is_sharded(parameter), has_partial_gradient(parameter), is_tied=False
         )
 
 

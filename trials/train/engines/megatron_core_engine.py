@@ -30,7 +30,6 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from torch import nn
 
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ROTARY_BASE
 from trials.ranks.engine_packages import TRANSFORMER_ENGINE, require_imported, takes_transformer_engine
 from trials.ranks.software import package_version
 from trials.train.data import Batch
@@ -173,7 +172,7 @@ def _build_chunk(config: Any, layers: Any, training: TrainingConfig, world: Worl
         post_process=in_pipeline == training.num_chunks - 1,
         share_embeddings_and_output_weights=model.tied_embeddings,
         position_embedding_type="rope" if model.position_embedding == "rotary" else "learned_absolute",
-        rotary_base=int(ROTARY_BASE),
+        rotary_base=model.rotary_base,
         vp_stage=None if _virtual_stages(layout) is None else index,
     )
     for parameter in chunk.parameters():

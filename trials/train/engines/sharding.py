@@ -13,19 +13,19 @@ from dataclasses import dataclass
 import torch
 
 from trials.train.model.chunk import ModelChunk
-from trials.train.parallel.tensor_parallel import sees_part_of_sequence
+from trials.train.parallel.tensor_parallel import has_partial_gradient
 
 
 @dataclass(frozen=True)
 class ParamTraits:
     """Properties of a parameter that training needs, recorded before an engine replaces the parameter.
 
-    `is_counted`: this rank counts it; `sees_part_of_sequence`: each tensor-parallel rank has the gradient of its own
-    positions only; `is_tied`: first and last stage both hold it.
+    `is_counted`: this rank counts it; `has_partial_gradient`: each tensor-parallel rank has the gradient of its own
+    positions or heads only; `is_tied`: first and last stage both hold it.
     """
 
     is_counted: bool
-    sees_part_of_sequence: bool
+    has_partial_gradient: bool
     is_tied: bool
 
 
@@ -90,5 +90,5 @@ def named_param_traits(
         if is_wanted(name):
             yield (
                 name,
-                ParamTraits(chunk.counts_parameter(name, parameter), sees_part_of_sequence(parameter), name == tied),
+                ParamTraits(chunk.counts_parameter(name, parameter), has_partial_gradient(parameter), name == tied),
             )

@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from transformers.modeling_utils import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from search_spaces.model_shape import NORM_EPSILON, ROTARY_BASE, ModelShape
+from search_spaces.model_shape import NORM_EPSILON, ModelShape
 from trials.train.engines.sharded_weights import fill
 from trials.train.model.initial_weights import (
     LayerMatrices,
@@ -69,7 +69,7 @@ def _llama_config(model: ModelShape, attention_kernel: str) -> LlamaConfig:
         num_key_value_heads=model.num_key_value_heads,
         max_position_embeddings=model.seq_length,
         rms_norm_eps=NORM_EPSILON,
-        rope_parameters={"rope_type": "default", "rope_theta": ROTARY_BASE},
+        rope_parameters={"rope_type": "default", "rope_theta": float(model.rotary_base)},
         **_common(model, attention_kernel),
     )
 

@@ -67,20 +67,20 @@ class Update:
 
         The norm is infinite when fp16 overflowed: then nothing was updated, and the scale is smaller from now on.
         """
-        self._sum_over_positions()
+        self._sum_over_tensor_ranks()
         norm = self._norm()
         if not self.loss_scale.overflowed(norm):
             factor = clip_factor(norm, self._max_grad_norm) / self.loss_scale.value
             self._apply(factor)
         return norm
 
-    def _sum_over_positions(self) -> None:
-        """Sum the gradients of sequence-parallel ranks, which cover their own positions, in one collective."""
-        parts = [piece.gradient for piece in self._sharding.slices() if piece.traits.sees_part_of_sequence]
+    def _sum_over_tensor_ranks(self) -> None:
+        """Sum the gradients of which each tensor-parallel rank has a part, in one collective."""
+        parts = [piece.gradient for piece in self._sharding.slices() if piece.traits.has_partial_gradient]
         if self._world.tensor is None or not parts:
             return
         together = torch.cat([part.flatten() for part in parts])
-        reduce_in_place(Reduction.SEQUENCE_GRADIENT, together, self._world.tensor)
+        reduce_in_place(Reduction.PARTIAL_GRADIENT, together, self._world.tensor)
         for part, total in zip(parts, together.split([part.numel() for part in parts]), strict=True):
             part.copy_(total.view_as(part))
 

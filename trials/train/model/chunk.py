@@ -1,14 +1,16 @@
 """ModelChunk: consecutive blocks of a GPT, with optional embedding and head. The engines torch and DeepSpeed run it.
 
 GPT-2's architecture (Radford et al., 2019): learned positions, layernorm, GELU (tanh), biases. Llama's (Touvron et al.,
-arXiv 2302.13971, and 2307.09288 for grouped heads): rotary positions, RMS norm, gated SiLU, no biases. Any mix of them,
-tied or untied. A chunk computes in the type of its weights; norms and the loss are computed in fp32 inside.
+arXiv 2302.13971, and 2307.09288 for grouped heads): rotary positions, RMS norm, gated SiLU, no biases. Qwen's (arXiv
+2407.10671, 2505.09388): biases of queries, keys and values; normalised queries and keys. Any mix of them, tied or
+untied. A chunk computes in the type of its weights; norms and the loss are computed in fp32 inside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from search_spaces.layouts.pipeline_split import stage_layers
-from search_spaces.model_shape import NORM_EPSILON, ROTARY_BASE, ModelShape
+from search_spaces.model_shape import NORM_EPSILON, ModelShape
 from trials.train.model.initial_weights import LayerMatrices, WeightSource, output_matrix, position_table, token_table
 from trials.train.parallel.collectives import Reduction
 from trials.train.parallel.tensor_parallel import (
@@ -29,6 +31,7 @@ from trials.train.parallel.tensor_parallel import (
     is_sharded,
     replicated,
     sharded,
+    shared_by_heads,
     vocab_parallel_cross_entropy,
 )
 
@@ -166,8 +169,8 @@ class Block(nn.Module):
         super().__init__()
         matrices = LayerMatrices(model, weights, layer)
 
-        def column(full: torch.Tensor, parts: tuple[int, ...]) -> ColumnParallelLinear:
-            return ColumnParallelLinear(ranks, full, parts, model.has_biases)
+        def column(full: torch.Tensor, parts: tuple[int, ...], has_bias: bool) -> ColumnParallelLinear:
+            return ColumnParallelLinear(ranks, full, parts, has_bias)
 
         def row(full: torch.Tensor) -> RowParallelLinear:
             return RowParallelLinear(ranks, full, model.has_biases)
@@ -175,15 +178,18 @@ class Block(nn.Module):
         self.head_size = model.head_size
         self.qkv_parts = [part // ranks.size for part in matrices.qkv_parts]
         self.is_gated = model.gated_mlp
+        self.activation = _ACTIVATIONS[model.mlp_activation]
         self.rotary = rotary
         self.recompute_scores = recompute_scores
         # NVIDIA GPUs since Ampere have it; AMD's report 9.0.
         self.has_flash = weights.device.type != "cuda" or torch.cuda.get_device_capability(weights.device) >= (8, 0)
         self.attention_norm = Norm(model, ranks, weights.device)
-        self.qkv = column(matrices.qkv(), matrices.qkv_parts)
+        self.query_norm = HeadNorm(model, ranks, weights.device) if model.qk_norm else None
+        self.key_norm = HeadNorm(model, ranks, weights.device) if model.qk_norm else None
+        self.qkv = column(matrices.qkv(), matrices.qkv_parts, model.has_biases or model.qkv_bias)
         self.attention_out = row(matrices.attention_out())
         self.mlp_norm = Norm(model, ranks, weights.device)
-        self.mlp_in = column(matrices.mlp_in(), matrices.mlp_parts)
+        self.mlp_in = column(matrices.mlp_in(), matrices.mlp_parts, model.has_biases)
         self.mlp_out = row(matrices.mlp_out())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -191,8 +197,10 @@ class Block(nn.Module):
         return x + self.mlp_out(self._activate(self.mlp_in(self.mlp_norm(x))))
 
     def _attend(self, qkv: torch.Tensor) -> torch.Tensor:
-        """(B, S, (heads + 2 key-value heads) x head size / T) -> (B, S, H / T), over this rank's own heads."""
+        """(B, S, (heads + 2 key-value heads) x D / T) -> (B, S, heads x D / T), over this rank's own heads."""
         query, key, value = (self._split_heads(part) for part in qkv.split(self.qkv_parts, -1))
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
         if self.rotary is not None:
             query, key = self.rotary(query), self.rotary(key)
         inputs = query, key, value, _supports_gqa(query, self.has_flash)
@@ -206,9 +214,21 @@ class Block(nn.Module):
     def _activate(self, x: torch.Tensor) -> torch.Tensor:
         """(B, S, 2 F / T) -> (B, S, F / T) for a gated MLP, else elementwise."""
         if not self.is_gated:
-            return F.gelu(x, approximate="tanh")
+            return self.activation(x)
         gate, value = x.chunk(2, -1)
-        return F.silu(gate) * value
+        return self.activation(gate) * value
+
+
+def _squared_relu(x: torch.Tensor) -> torch.Tensor:
+    return F.relu(x).square()
+
+
+_ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "relu": F.relu,
+    "squared_relu": _squared_relu,
+}
 
 
 class Head(nn.Module):
@@ -230,9 +250,15 @@ class Norm(nn.Module):
 
     def __init__(self, model: ModelShape, ranks: TensorParallelRanks, device: torch.device):
         super().__init__()
-        ones = torch.ones(model.hidden_size, device=device)
-        self.weight = replicated(ones, ranks)
-        self.bias = replicated(torch.zeros_like(ones), ranks) if model.norm == "layernorm" else None
+        ones = torch.ones(self._width(model), device=device)
+        self.weight = self._parameter(ones, ranks)
+        self.bias = self._parameter(torch.zeros_like(ones), ranks) if model.norm == "layernorm" else None
+
+    def _width(self, model: ModelShape) -> int:
+        return model.hidden_size
+
+    def _parameter(self, values: torch.Tensor, ranks: TensorParallelRanks) -> nn.Parameter:
+        return replicated(values, ranks)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.bias is None:
@@ -240,12 +266,22 @@ class Norm(nn.Module):
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, NORM_EPSILON)
 
 
+class HeadNorm(Norm):
+    """Normalisation of each head of queries or keys, with the same gain for all heads of the model."""
+
+    def _width(self, model: ModelShape) -> int:
+        return model.head_size
+
+    def _parameter(self, values: torch.Tensor, ranks: TensorParallelRanks) -> nn.Parameter:
+        return shared_by_heads(values, ranks)
+
+
 class Rotary:
     """Rotary positions (Su et al., arXiv 2104.09864), the first half of a head paired with the second as in Llama."""
 
     def __init__(self, model: ModelShape, device: torch.device):
         half = torch.arange(0, model.head_size, 2, device=device, dtype=torch.float32)
-        frequencies = ROTARY_BASE ** (-half / model.head_size)
+        frequencies = model.rotary_base ** (-half / model.head_size)
         angles = torch.arange(model.seq_length, device=device).unsqueeze(1) * frequencies
         self._cos, self._sin = angles.cos(), angles.sin()
 

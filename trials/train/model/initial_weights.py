@@ -32,7 +32,8 @@ class WeightSource:
 
 @dataclass(frozen=True)
 class LayerMatrices:
-    """Matrices of a layer, each (out, in). H is the hidden size, KV the width of all keys, F the width of the MLP."""
+    """Matrices of a layer, each (out, in). H is the hidden size, Q the size of all queries, KV that of all keys, F the
+    width of the MLP."""
 
     model: ModelShape
     source: WeightSource
@@ -41,8 +42,7 @@ class LayerMatrices:
     @property
     def qkv_parts(self) -> tuple[int, int, int]:
         """Rows of `qkv` that are queries, keys and values."""
-        kv = self.model.num_key_value_heads * self.model.head_size
-        return (self.model.hidden_size, kv, kv)
+        return (self.model.query_size, self.model.key_value_size, self.model.key_value_size)
 
     @property
     def mlp_parts(self) -> tuple[int, ...]:
@@ -50,12 +50,12 @@ class LayerMatrices:
         return (self.model.ffn_hidden_size,) * (2 if self.model.gated_mlp else 1)
 
     def qkv(self) -> torch.Tensor:
-        """(H + 2 KV, H)."""
+        """(Q + 2 KV, H)."""
         return self._draw("qkv", sum(self.qkv_parts), self.model.hidden_size, WEIGHT_STD)
 
     def attention_out(self) -> torch.Tensor:
-        """(H, H)."""
-        return self._draw("attention_out", self.model.hidden_size, self.model.hidden_size, self._residual_std)
+        """(H, Q)."""
+        return self._draw("attention_out", self.model.hidden_size, self.model.query_size, self._residual_std)
 
     def mlp_in(self) -> torch.Tensor:
         """(F, H), with a gate (2 F, H)."""
@@ -92,8 +92,7 @@ def output_matrix(model: ModelShape, source: WeightSource) -> torch.Tensor:
 
 
 def rows_by_group(qkv: torch.Tensor, model: ModelShape) -> torch.Tensor:
-    """Rows (H + 2 KV, H) of all queries, keys, values -> the same by key-value head: its queries, key and value."""
-    kv = model.num_key_value_heads * model.head_size
-    parts = qkv.split([model.hidden_size, kv, kv])
+    """Rows (Q + 2 KV, ...) of all queries, keys, values -> the same by key-value head: its queries, key and value."""
+    parts = qkv.split([model.query_size, model.key_value_size, model.key_value_size])
     groups = [part.unflatten(0, (model.num_key_value_heads, -1)) for part in parts]
     return torch.cat(groups, 1).flatten(0, 1)

@@ -26,7 +26,7 @@ class Reduction(LowerStrEnum):
     LARGEST_LOGIT = "largest_logit"  # loss, tensor-parallel ranks, a maximum
     EXPONENTIALS = "exponentials"  # loss, tensor-parallel ranks: the softmax's denominator
     TARGET_LOGIT = "target_logit"  # loss, tensor-parallel ranks: the target's column is on one of them
-    SEQUENCE_GRADIENT = "sequence_gradient"  # after backward, tensor-parallel ranks: each saw its own positions only
+    PARTIAL_GRADIENT = "partial_gradient"  # after backward, tensor-parallel ranks: each saw its own positions or heads
     TIED_GRADIENT = "tied_gradient"  # after backward, first and last stage: both hold the token table
     DATA_PARALLEL_GRADIENT = "data_parallel_gradient"  # during or after backward, data-parallel ranks
     NORM_OVER_TENSOR_RANKS = "norm_over_tensor_ranks"  # before clipping

@@ -41,26 +41,31 @@ def is_sharded(parameter: nn.Parameter) -> bool:
     return parameter.is_sharded  # type: ignore[attr-defined]
 
 
-def sees_part_of_sequence(parameter: nn.Parameter) -> bool:
-    """True if each tensor-parallel rank has the gradient of its own positions only, so that the gradients have to be
-    summed."""
-    return parameter.sees_part_of_sequence  # type: ignore[attr-defined]
+def has_partial_gradient(parameter: nn.Parameter) -> bool:
+    """True if each tensor-parallel rank has the gradient of its own positions or heads only, so that the gradients have
+    to be summed."""
+    return parameter.has_partial_gradient  # type: ignore[attr-defined]
 
 
 def sharded(values: torch.Tensor, ranks: TensorParallelRanks) -> nn.Parameter:
     """A parameter of which every tensor-parallel rank holds a different part."""
-    return _parameter(values, is_sharded=ranks.size > 1, sees_part_of_sequence=False)
+    return _parameter(values, is_sharded=ranks.size > 1, has_partial_gradient=False)
 
 
 def replicated(values: torch.Tensor, ranks: TensorParallelRanks) -> nn.Parameter:
     """A parameter that every tensor-parallel rank holds whole and applies to its own positions."""
-    return _parameter(values, is_sharded=False, sees_part_of_sequence=ranks.splits_sequence)
+    return _parameter(values, is_sharded=False, has_partial_gradient=ranks.splits_sequence)
 
 
-def _parameter(values: torch.Tensor, is_sharded: bool, sees_part_of_sequence: bool) -> nn.Parameter:
+def shared_by_heads(values: torch.Tensor, ranks: TensorParallelRanks) -> nn.Parameter:
+    """A parameter that every tensor-parallel rank holds whole and applies to its own heads."""
+    return _parameter(values, is_sharded=False, has_partial_gradient=ranks.size > 1)
+
+
+def _parameter(values: torch.Tensor, is_sharded: bool, has_partial_gradient: bool) -> nn.Parameter:
     parameter = nn.Parameter(values.clone(memory_format=torch.contiguous_format))
     parameter.is_sharded = is_sharded  # type: ignore[attr-defined]
-    parameter.sees_part_of_sequence = sees_part_of_sequence  # type: ignore[attr-defined]
+    parameter.has_partial_gradient = has_partial_gradient  # type: ignore[attr-defined]
     return parameter
 
 

@@ -19,9 +19,9 @@ MicroBatch = tuple[torch.Tensor, torch.Tensor]
 class RmsNorm(nn.Module):
     """Root mean square normalisation with gain (Zhang & Sennrich, arXiv 1910.07467)."""
 
-    def __init__(self, hidden_size: int):
+    def __init__(self, width: int):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(hidden_size))
+        self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.weight * x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-5)
@@ -30,32 +30,36 @@ class RmsNorm(nn.Module):
 class PlainAttention(nn.Module):
     def __init__(self, model: ModelShape):
         super().__init__()
-        width, key_value_width = model.hidden_size, model.num_key_value_heads * model.head_size
+        heads, groups, width = model.num_attention_heads, model.num_key_value_heads, model.hidden_size
+        has_bias = model.norm == "layernorm" or model.qkv_bias
         self.model = model
-        self.query = nn.Linear(width, width, bias=model.has_biases)
-        self.key = nn.Linear(width, key_value_width, bias=model.has_biases)
-        self.value = nn.Linear(width, key_value_width, bias=model.has_biases)
-        self.out = nn.Linear(width, width, bias=model.has_biases)
+        self.query = nn.Linear(width, heads * model.head_size, bias=has_bias)
+        self.key = nn.Linear(width, groups * model.head_size, bias=has_bias)
+        self.value = nn.Linear(width, groups * model.head_size, bias=has_bias)
+        self.out = nn.Linear(heads * model.head_size, width, bias=model.norm == "layernorm")
+        self.query_norm = _norm(model, model.head_size) if model.qk_norm else nn.Identity()
+        self.key_norm = _norm(model, model.head_size) if model.qk_norm else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        model, (batch, length, width) = self.model, x.shape
+        model, (batch, length, _) = self.model, x.shape
         query = self.query(x).view(batch, length, model.num_attention_heads, model.head_size)
         key = self.key(x).view(batch, length, model.num_key_value_heads, model.head_size)
         value = self.value(x).view(batch, length, model.num_key_value_heads, model.head_size)
+        query, key = self.query_norm(query), self.key_norm(key)
         if model.position_embedding == "rotary":
-            query, key = rotate(query), rotate(key)
+            query, key = rotate(query, model.rotary_base), rotate(key, model.rotary_base)
         sharing = model.num_attention_heads // model.num_key_value_heads
         key, value = key.repeat_interleave(sharing, 2), value.repeat_interleave(sharing, 2)
         scores = torch.einsum("bqhd,bkhd->bhqk", query, key) / math.sqrt(model.head_size)
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         weights = scores.masked_fill(future, -math.inf).softmax(-1)
-        return self.out(torch.einsum("bhqk,bkhd->bqhd", weights, value).reshape(batch, length, width))
+        return self.out(torch.einsum("bhqk,bkhd->bqhd", weights, value).reshape(batch, length, -1))
 
 
-def rotate(x: torch.Tensor) -> torch.Tensor:
-    """(B, S, heads, D): dimensions i and i + D / 2 as one complex number, rotated by position x 10000^(-2 i / D)."""
+def rotate(x: torch.Tensor, base: float) -> torch.Tensor:
+    """(B, S, heads, D): dimensions i and i + D / 2 as one complex number, rotated by position x base^(-2 i / D)."""
     length, size = x.shape[1], x.shape[3]
-    frequencies = 10000.0 ** (-torch.arange(0, size, 2, device=x.device) / size)
+    frequencies = base ** (-torch.arange(0, size, 2, device=x.device) / size)
     angles = torch.outer(torch.arange(length, device=x.device), frequencies)
     real, imaginary = x.float().chunk(2, -1)
     turned = torch.complex(real, imaginary) * torch.polar(torch.ones_like(angles), angles).view(1, length, 1, size // 2)
@@ -65,6 +69,7 @@ def rotate(x: torch.Tensor) -> torch.Tensor:
 class PlainMlp(nn.Module):
     def __init__(self, model: ModelShape):
         super().__init__()
+        self.activation = model.activation or ("silu" if model.gated_mlp else "gelu")
         self.up = nn.Linear(model.hidden_size, model.ffn_hidden_size, bias=model.has_biases)
         self.gate = None
         if model.gated_mlp:
@@ -73,14 +78,24 @@ class PlainMlp(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.gate is None:
-            return self.down(nn.GELU(approximate="tanh")(self.up(x)))
-        return self.down(nn.SiLU()(self.gate(x)) * self.up(x))
+            return self.down(activate(self.up(x), self.activation))
+        return self.down(activate(self.gate(x), self.activation) * self.up(x))
+
+
+def activate(x: torch.Tensor, name: str) -> torch.Tensor:
+    """Activation of this name, elementwise."""
+    if name == "gelu":
+        return nn.GELU(approximate="tanh")(x)
+    if name == "silu":
+        return x * torch.sigmoid(x)
+    clamped = x.clamp(min=0)
+    return clamped * clamped if name == "squared_relu" else clamped
 
 
 class PlainBlock(nn.Module):
     def __init__(self, model: ModelShape):
         super().__init__()
-        self.attention_norm, self.mlp_norm = _norm(model), _norm(model)
+        self.attention_norm, self.mlp_norm = _norm(model, model.hidden_size), _norm(model, model.hidden_size)
         self.attention, self.mlp = PlainAttention(model), PlainMlp(model)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -95,7 +110,7 @@ class PlainGpt(nn.Module):
         is_learned = model.position_embedding == "learned"
         self.positions = nn.Embedding(model.seq_length, model.hidden_size) if is_learned else None
         self.blocks = nn.ModuleList(PlainBlock(model) for _ in range(model.num_layers))
-        self.norm = _norm(model)
+        self.norm = _norm(model, model.hidden_size)
         self.head = nn.Linear(model.hidden_size, model.vocab_size, bias=False)
         if model.tied_embeddings:
             self.head.weight = self.tokens.weight
@@ -109,8 +124,8 @@ class PlainGpt(nn.Module):
         return self.head(self.norm(x))
 
 
-def _norm(model: ModelShape) -> nn.Module:
-    return nn.LayerNorm(model.hidden_size) if model.norm == "layernorm" else RmsNorm(model.hidden_size)
+def _norm(model: ModelShape, width: int) -> nn.Module:
+    return nn.LayerNorm(width) if model.norm == "layernorm" else RmsNorm(width)
 
 
 def plain_weights(theirs: Mapping[str, torch.Tensor], model: ModelShape) -> dict[str, torch.Tensor]:
@@ -118,13 +133,13 @@ def plain_weights(theirs: Mapping[str, torch.Tensor], model: ModelShape) -> dict
 
     There query, key and value are one matrix, and so are gate and up.
     """
-    key_value_width = model.num_key_value_heads * model.head_size
+    qkv_widths = [heads * model.head_size for heads in (model.num_attention_heads, *(model.num_key_value_heads,) * 2)]
     plain: dict[str, torch.Tensor] = {}
     for name, tensor in theirs.items():
         part = name.rsplit(".", 1)[-1]
         if ".qkv." in name:
             stem = name.removesuffix(f"qkv.{part}") + "attention"
-            parts = tensor.split([model.hidden_size, key_value_width, key_value_width])
+            parts = tensor.split(qkv_widths)
             plain |= {f"{stem}.{which}.{part}": p for which, p in zip(("query", "key", "value"), parts, strict=True)}
         elif ".mlp_in." in name:
             stem = name.removesuffix(f"mlp_in.{part}") + "mlp"
@@ -141,6 +156,8 @@ def _plain_name(name: str) -> str:
         ("embedding.positions", "positions.weight"),
         ("head.norm.", "norm."),
         (".attention_out.", ".attention.out."),
+        (".query_norm.", ".attention.query_norm."),
+        (".key_norm.", ".attention.key_norm."),
         (".mlp_out.", ".mlp.down."),
     ):
         if theirs in name:

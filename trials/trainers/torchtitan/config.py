@@ -11,7 +11,7 @@ from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.pipeline_split import stage_layers
-from search_spaces.model_shape import NORM_EPSILON, ROTARY_BASE, ModelShape
+from search_spaces.model_shape import NORM_EPSILON, ModelShape
 
 SCHEDULES = {
     "gpipe": "GPipe",
@@ -102,7 +102,12 @@ FIRST_LAYERS = "FirstLayersAC"
 
 def rope_arguments(model: ModelShape) -> dict[str, Any]:
     """ComplexRoPE's configuration: positions of a trial's model, without scaling."""
-    return {"dim": model.head_size, "max_seq_len": model.seq_length, "theta": ROTARY_BASE, "scaling": "none"}
+    return {
+        "dim": model.head_size,
+        "max_seq_len": model.seq_length,
+        "theta": float(model.rotary_base),
+        "scaling": "none",
+    }
 
 
 def norm_arguments(model: ModelShape) -> dict[str, Any]:
