@@ -75,8 +75,17 @@ class EngineProfile:
     model_features: tuple[str, ...] = ()
 
 
-_ATTENTION = ("attention_head_size", "qkv_bias", "qk_norm", "rotary_base")
-_EVERY_FEATURE = (*_ATTENTION, "activation")
+_EVERY_FEATURE = (
+    "attention_head_size",
+    "qkv_bias",
+    "qk_norm",
+    "activation",
+    "rotary_base",
+    "linear_biases",
+    "sliding_window",
+    "attention_sinks",
+    "post_norms",
+)
 
 MT_NLG_SLOWDOWN = 1.1
 """Between the 1.2 by which MT-NLG's steps with Megatron-DeepSpeed (Smith et al., arXiv 2201.11990, section 2.4) exceed

@@ -22,11 +22,16 @@ NORM_EPSILON = 1e-5
 class ModelShape:
     """A decoder-only transformer. `vocab_size` is the padded one; `ffn_hidden_size` is the width of the MLP.
 
-    Linear layers have biases when `norm` is layernorm (GPT-2). When it is rmsnorm (Llama) they have none, or with
-    `qkv_bias` the projection to queries, keys and values alone (Qwen2). The head never has. `attention_head_size` None
-    is hidden_size / num_attention_heads. With `qk_norm` queries and keys are normalised by head, before they are
+    `attention_head_size` None is hidden_size / num_attention_heads. `linear_biases` None is true with layernorm (GPT-2)
+    and false with rmsnorm (Llama); without them `qkv_bias` gives the projection to queries, keys and values alone
+    biases (Qwen2). The head never has any. With `qk_norm` queries and keys are normalised by head, before they are
     rotated (Qwen3). `activation` None is silu for a gated MLP, gelu for another. `rotary_base` is the base of rotary
     positions' periods.
+
+    With `sliding_window` a position attends to itself and the window's positions before it, `sliding_window` in all,
+    except in each `full_attention_every`-th layer (Gemma 3, gpt-oss). With `attention_sinks` each head has a learned
+    logit that takes part in its softmax (gpt-oss). With `post_norms` the outputs of attention and MLP are normalised
+    before they are added, too (Gemma 3).
 
     The trainer builds exactly this many parameters, which every outcome proves.
     """
@@ -47,14 +52,20 @@ class ModelShape:
     qk_norm: bool = False
     activation: str | None = None
     rotary_base: int = DEFAULT_ROTARY_BASE
+    linear_biases: bool | None = None
+    sliding_window: int | None = None
+    full_attention_every: int | None = None
+    attention_sinks: bool = False
+    post_norms: bool = False
 
     def __post_init__(self) -> None:
         for name in _SIZES:
             _require_size(name, getattr(self, name))
-        if self.attention_head_size is not None:
-            _require_size("attention_head_size", self.attention_head_size)
-        for name in ("gated_mlp", "tied_embeddings", "qkv_bias", "qk_norm"):
-            if type(getattr(self, name)) is not bool:
+        for name in _OPTIONAL_SIZES:
+            if getattr(self, name) is not None:
+                _require_size(name, getattr(self, name))
+        for name in _SWITCHES:
+            if type(getattr(self, name)) is not bool and not (name == "linear_biases" and self.linear_biases is None):
                 raise _bad(name, getattr(self, name), "true or false")
         for name, known in (("position_embedding", POSITION_EMBEDDINGS), ("norm", NORMS)):
             if getattr(self, name) not in known:
@@ -62,7 +73,9 @@ class ModelShape:
         if self.activation not in (None, *ACTIVATIONS):
             raise _bad("activation", self.activation, "one of " + ", ".join(ACTIVATIONS))
         if self.qkv_bias and self.has_biases:
-            raise _bad("qkv_bias", True, "true only with norm rmsnorm: with layernorm all linear layers have biases")
+            raise _bad("qkv_bias", True, "true only where linear_biases is false; all linear layers have biases")
+        if self.full_attention_every is not None and self.sliding_window is None:
+            raise _bad("full_attention_every", self.full_attention_every, "given only with sliding_window")
         if self.rotary_base != DEFAULT_ROTARY_BASE and self.position_embedding != "rotary":
             raise _bad("rotary_base", self.rotary_base, f"{DEFAULT_ROTARY_BASE} where position_embedding is learned")
         if self.attention_head_size is None:
@@ -104,17 +117,28 @@ class ModelShape:
             "qk_norm": self.qk_norm,
             "activation": self.mlp_activation != usual,
             "rotary_base": self.rotary_base != DEFAULT_ROTARY_BASE,
+            "linear_biases": self.has_biases != (self.norm == "layernorm"),
+            "sliding_window": self.sliding_window is not None,
+            "attention_sinks": self.attention_sinks,
+            "post_norms": self.post_norms,
         }
         return tuple(name for name, is_present in present.items() if is_present)
 
     @property
     def has_biases(self) -> bool:
-        return self.norm == "layernorm"
+        """True if all linear layers but the head have biases."""
+        return self.norm == "layernorm" if self.linear_biases is None else self.linear_biases
+
+    def window_of(self, layer: int) -> int | None:
+        """Positions to which one attends in this layer, counted from 0; None for all before it."""
+        is_full = self.full_attention_every is not None and (layer + 1) % self.full_attention_every == 0
+        return None if is_full else self.sliding_window
 
     @property
     def layer_parameters(self) -> int:
         """Parameters of one transformer layer."""
-        return self.attention_parameters + self.mlp_parameters + 2 * self.norm_parameters
+        norms = (4 if self.post_norms else 2) * self.norm_parameters
+        return self.attention_parameters + self.mlp_parameters + norms
 
     @property
     def attention_parameters(self) -> int:
@@ -122,7 +146,7 @@ class ModelShape:
         h, qkv = self.hidden_size, self.query_size + 2 * self.key_value_size
         biases = qkv * (self.has_biases or self.qkv_bias) + h * self.has_biases
         norms = 2 * self._norm_parameters_of(self.head_size) * self.qk_norm
-        return h * qkv + self.query_size * h + biases + norms
+        return h * qkv + self.query_size * h + biases + norms + self.num_attention_heads * self.attention_sinks
 
     @property
     def mlp_parameters(self) -> int:
@@ -132,11 +156,11 @@ class ModelShape:
 
     @property
     def norm_parameters(self) -> int:
-        """Parameters of one normalisation: gain, and shift where there are biases."""
+        """Parameters of one normalisation: gain, and shift of layernorm."""
         return self._norm_parameters_of(self.hidden_size)
 
     def _norm_parameters_of(self, width: int) -> int:
-        return width * (2 if self.has_biases else 1)
+        return width * (2 if self.norm == "layernorm" else 1)
 
     @property
     def embedding_parameters(self) -> int:
@@ -164,21 +188,46 @@ class ModelShape:
         """Forward and backward FLOPs per token without recomputation, attention counted in full.
 
         6 N + 12 L q s (PaLM, arXiv 2204.02311, appendix B) with q elements of all queries, N without an untied input
-        embedding, whose lookup multiplies nothing.
+        embedding, whose lookup multiplies nothing. Layers with a sliding window of w positions have w in place of s.
         """
-        counted = self.parameters - (0 if self.tied_embeddings else self.embedding_parameters)
-        return 6 * counted + 12 * self.num_layers * self.query_size * self.seq_length
+        return 6 * self._multiplied_parameters + 12 * self.query_size * self.attended_positions
 
     @property
-    def causal_flops_per_token(self) -> int:
-        """Model FLOPs with only the causal half of the attention scores, which a flash kernel really computes."""
-        return self.model_flops_per_token - 6 * self.num_layers * self.query_size * self.seq_length
+    def causal_flops_per_token(self) -> float:
+        """Model FLOPs with only those attention scores that the causal mask and windows leave, which a flash kernel
+        really computes."""
+        return 6 * self._multiplied_parameters + 12 * self.query_size * self.causal_positions
 
-    def hardware_flops_per_token(self, layout: Layout) -> int:
+    @property
+    def attended_positions(self) -> int:
+        """Positions to which one attends, summed over the layers, those after it counted in layers without a window."""
+        return self._full_layers * self.seq_length + (self.num_layers - self._full_layers) * self._window
+
+    @property
+    def causal_positions(self) -> float:
+        """Positions to which one attends, a mean over the sequence summed over the layers: w - w^2 / 2s for a window of
+        w, s / 2 for the whole sequence."""
+        of_window = self._window - self._window**2 / (2 * self.seq_length)
+        return self._full_layers * self.seq_length / 2 + (self.num_layers - self._full_layers) * of_window
+
+    @property
+    def _window(self) -> int:
+        return min(self.seq_length, self.sliding_window or self.seq_length)
+
+    @property
+    def _full_layers(self) -> int:
+        """Layers that attend to the whole sequence where others have a window."""
+        return self.num_layers // self.full_attention_every if self.full_attention_every else 0
+
+    @property
+    def _multiplied_parameters(self) -> int:
+        return self.parameters - (0 if self.tied_embeddings else self.embedding_parameters)
+
+    def hardware_flops_per_token(self, layout: Layout) -> float:
         """Model FLOPs plus recomputation (Korthikanti, arXiv 2205.05198, section 6): the forward passes of whole
         layers, of MLPs, of core attentions, which are the scores and their product with values, and of the products
         among torchtitan's cheap operations (search_spaces/cost_model/recomputation.py)."""
-        core_attention = 4 * self.query_size * self.seq_length
+        core_attention = 4 * self.query_size * self.attended_positions / self.num_layers
         forward = {
             "core_attn": core_attention,
             "mlp": 2 * self.mlp_parameters,
@@ -197,6 +246,16 @@ class ModelShape:
         return cls(**data)
 
 
+_OPTIONAL_SIZES = ("attention_head_size", "sliding_window", "full_attention_every")
+_SWITCHES = (
+    "gated_mlp",
+    "tied_embeddings",
+    "qkv_bias",
+    "qk_norm",
+    "linear_biases",
+    "attention_sinks",
+    "post_norms",
+)
 _SIZES = (
     "num_layers",
     "hidden_size",

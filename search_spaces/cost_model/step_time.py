@@ -225,7 +225,7 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     passes, collectives = 3 + shares.layers, 4 + 2 * shares.layers + shares.mlp
     products = model.mlp_parameters * shares.mlp + model.parameters_of_cheap_products * shares.ops
     linear = 2 * tokens * (model.layer_parameters * passes + products)
-    scores = 4 * tokens * model.seq_length * model.query_size * _score_passes(layouts, shares)
+    scores = 4 * tokens * model.query_size * _positions_scored(model, layouts, shares)
     activations = LayerActivations.of(model, layouts)
     accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers + shares.ops) + activations.mlp * shares.mlp
     exchanged = collectives * tokens * model.hidden_size * element_bytes(layouts)
@@ -279,14 +279,16 @@ COLLECTIVE_LAUNCH_S = 0.05e-3
 """Host time to launch one collective: its tensors, its process group, its stream. An estimate."""
 
 
-def _score_passes(layouts: LayoutTable, shares: RecomputedShares) -> np.ndarray:
-    """Number of times that attention's two products are computed, as forward passes.
+def _positions_scored(model: ModelShape, layouts: LayoutTable, shares: RecomputedShares) -> np.ndarray:
+    """Positions for which a token's two products of attention are computed in a step, a mean over the layers.
 
-    A fused kernel skips the half that a causal mask hides, and recomputes the first product in its backward pass (Dao,
-    arXiv 2307.08691).
+    The plain products are those of all positions. A fused kernel skips what a causal mask or a window hides, and
+    recomputes the first product in its backward pass (Dao, arXiv 2307.08691).
     """
     passes = 3 + shares.layers
-    return np.where(layouts.equals("attention_kernel", "math"), passes + shares.core_attention, (passes + 0.5) / 2)
+    plain = (passes + shares.core_attention) * model.seq_length
+    fused = (passes + 0.5) * model.causal_positions / model.num_layers
+    return np.where(layouts.equals("attention_kernel", "math"), plain, fused)
 
 
 def _head_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:

@@ -65,8 +65,9 @@ def greedy_stage_layers(model: ModelShape, pipeline_parallel: int) -> tuple[tupl
 
 
 def layer_flops_per_token(model: ModelShape) -> int:
-    """Forward FLOPs of one layer per token: two a weight, and attention over the whole sequence (4 q s)."""
-    return 2 * model.layer_parameters + 4 * model.query_size * model.seq_length
+    """Forward FLOPs of one layer per token, a mean over the layers: two a weight, and attention's two products (4 q s
+    without windows)."""
+    return 2 * model.layer_parameters + 4 * model.query_size * model.attended_positions // model.num_layers
 
 
 def head_flops_per_token(model: ModelShape) -> int:

@@ -74,6 +74,17 @@ def _rotary(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
+def _masked_flash(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    given = [name for name in ("sliding_window", "attention_sinks") if name in model.features]
+    if layout.attention_kernel == "flash" and given:
+        yield RuleViolation(
+            "flash_mask",
+            f"attention_kernel is flash with model.{given[0]}",
+            "torch's flash attention has a causal mask over the whole sequence, and no sinks",
+            "set attention_kernel to math, or use another engine",
+        )
+
+
 def _deepspeed_precision(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """With one data-parallel rank ZeRO 1 does what ZeRO 0 would."""
     if layout.precision != "fp32" and layout.zero_stage == 0 and layout.data_parallel > 1:
@@ -129,8 +140,9 @@ OWN_RULES: EngineRules = {
         _deepspeed_compile,
         _sequence,
         _rotary,
+        _masked_flash,
         engine_limits("deepspeed"),
     ),
-    "torch": (_stages, *TORCH_RULES, _sequence, _rotary, engine_limits("torch")),
+    "torch": (_stages, *TORCH_RULES, _sequence, _rotary, _masked_flash, engine_limits("torch")),
 }
 """Rules of the engines of Parlay's trainer."""

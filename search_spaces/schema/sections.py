@@ -72,7 +72,7 @@ class ModelSection(PresetSection):
     tied_embeddings: bool = Field(default=True, description="Use the token table as the output matrix, as in GPT-2.")
     position_embedding: Literal["learned", "rotary"] = Field(default="learned", description="Position embedding.")
     norm: Literal["layernorm", "rmsnorm"] = Field(
-        default="layernorm", description="layernorm with biases (GPT-2), or rmsnorm without (Llama)."
+        default="layernorm", description="layernorm (GPT-2) or rmsnorm (Llama); see linear_biases."
     )
     attention_head_size: int | None = Field(
         default=None,
@@ -88,6 +88,21 @@ class ModelSection(PresetSection):
         default=None, description="Activation of the MLP; silu with gated_mlp, else gelu, when not given."
     )
     rotary_base: int = Field(default=10_000, ge=2, le=_MAX_SIZE, description="Base of rotary positions' periods.")
+    linear_biases: bool | None = Field(
+        default=None,
+        description="Biases of all linear layers but the head; true with layernorm, false with rmsnorm when not given.",
+    )
+    sliding_window: int | None = Field(
+        default=None, ge=1, le=_MAX_SIZE, description="Positions to which one attends; all before it when not given."
+    )
+    full_attention_every: int | None = Field(
+        default=None,
+        ge=1,
+        le=_MAX_LAYERS,
+        description="With sliding_window, each layer of so many attends to all positions (Gemma 3: 6, gpt-oss: 2).",
+    )
+    attention_sinks: bool = Field(default=False, description="A learned logit in each head's softmax (gpt-oss).")
+    post_norms: bool = Field(default=False, description="Normalise the outputs of attention and MLP, too (Gemma 3).")
 
     @model_validator(mode="before")
     @classmethod

@@ -1,9 +1,12 @@
-"""FLOPs of recomputation."""
+"""Parameters and FLOPs of a model, and what contradicts itself."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 
@@ -30,3 +33,62 @@ FULL, SELECTIVE = {"activation_checkpointing": "full"}, {"activation_checkpointi
 )
 def test_hardware_flops_are_those_of_the_model_and_of_what_is_computed_again(fields, again):
     assert MODEL.hardware_flops_per_token(Layout(**fields)) - MODEL.model_flops_per_token == again
+
+
+LLAMA = ModelShape(4, 64, 8, 4, 192, True, 256, 32, False, "rotary", "rmsnorm")
+
+
+@pytest.mark.parametrize(
+    ("fields", "more"),
+    [
+        ({"attention_head_size": 16}, 4 * 64 * (8 + 2 * 4 + 8) * 8),
+        ({"qkv_bias": True}, 4 * (8 + 2 * 4) * 8),
+        ({"linear_biases": True}, 4 * ((8 + 2 * 4) * 8 + 64 + 2 * 192 + 64)),
+        ({"qk_norm": True}, 4 * 2 * 8),
+        ({"post_norms": True}, 4 * 2 * 64),
+        ({"attention_sinks": True}, 4 * 8),
+        ({"activation": "relu", "rotary_base": 500_000, "sliding_window": 8}, 0),
+    ],
+)
+def test_parameters_of_a_feature(fields, more):
+    changed = replace(LLAMA, **fields)
+    assert changed.parameters - LLAMA.parameters == more
+    assert changed.features == tuple(sorted(fields, key=changed.features.index))
+
+
+def test_values_that_are_the_usual_ones_are_no_features():
+    usual = {"attention_head_size": 8, "activation": "silu", "rotary_base": 10_000, "linear_biases": False}
+    assert replace(LLAMA, **usual).features == ()
+
+
+def test_a_window_leaves_fewer_attention_scores():
+    windows = replace(LLAMA, sliding_window=8, full_attention_every=4)
+    assert [windows.window_of(layer) for layer in range(4)] == [8, 8, 8, None]
+    more = 3 * 8 + 32 - 4 * 32
+    assert windows.model_flops_per_token - LLAMA.model_flops_per_token == 12 * 64 * more
+    # A position counts half of itself, as in s / 2.
+    attended = [min(position + 0.5, 8) for position in range(32)]
+    assert windows.causal_positions == 3 * sum(attended) / 32 + 32 / 2
+
+
+def test_a_window_of_the_whole_sequence_is_none():
+    windows = replace(LLAMA, sliding_window=32)
+    assert windows.model_flops_per_token == LLAMA.model_flops_per_token
+    assert windows.causal_flops_per_token == LLAMA.causal_flops_per_token
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"attention_head_size": 0}, "attention_head_size"),
+        ({"qkv_bias": True, "linear_biases": True}, "qkv_bias"),
+        ({"full_attention_every": 2}, "full_attention_every"),
+        ({"position_embedding": "learned", "rotary_base": 500_000}, "rotary_base"),
+        ({"activation": "tanh"}, "activation"),
+        ({"sliding_window": 0}, "sliding_window"),
+        ({"post_norms": None}, "post_norms"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(fields, field):
+    with pytest.raises(InputError, match=field):
+        replace(LLAMA, **fields)

@@ -44,6 +44,12 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qk-norm-sequence": ("qwen3", {"zero_stage": 3, "sequence_parallel": True, **TP2, **DP2}),
     "qk-norm-pipeline": ("qwen3", {**TP2, **PP2}),
     "qk-norm-deepspeed": ("qwen3", {"engine": "deepspeed", "zero_stage": 3, **TP2, **DP2}),
+    "windows-sequence": ("gemma", {"sequence_parallel": True, **TP2}),
+    "windows-pipeline": ("gemma", {"zero_stage": 2, **PP2, **DP2}),
+    "windows-deepspeed": ("gemma", {"engine": "deepspeed", "zero_stage": 1, **PP2, **DP2}),
+    "sinks-tensor": ("gpt-oss", {"activation_checkpointing": "selective", **TP2, **PP2}),
+    "sinks-zero3": ("gpt-oss", {"zero_stage": 3, **DP2}),
+    "sinks-deepspeed": ("gpt-oss", {"engine": "deepspeed", "zero_stage": 3, **TP2, **DP2}),
     "activation-deepspeed": ("nemotron", {"engine": "deepspeed", **TP2}),
     "activation-zero2": ("nemotron", {"zero_stage": 2, **DP2}),
 }

@@ -2,8 +2,9 @@
 
 GPT-2's architecture (Radford et al., 2019): learned positions, layernorm, GELU (tanh), biases. Llama's (Touvron et al.,
 arXiv 2302.13971, and 2307.09288 for grouped heads): rotary positions, RMS norm, gated SiLU, no biases. Qwen's (arXiv
-2407.10671, 2505.09388): biases of queries, keys and values; normalised queries and keys. Any mix of them, tied or
-untied. A chunk computes in the type of its weights; norms and the loss are computed in fp32 inside.
+2407.10671, 2505.09388): biases of queries, keys and values; normalised queries and keys. Gemma 3's (arXiv 2503.19786):
+sliding windows, normalised outputs. gpt-oss's (arXiv 2508.10925): attention sinks. Any mix of them, tied or untied.
+A chunk computes in the type of its weights; norms and the loss are computed in fp32 inside.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import NORM_EPSILON, ModelShape
+from trials.train.model.attention import Rotary, attention, supports_gqa
 from trials.train.model.initial_weights import LayerMatrices, WeightSource, output_matrix, position_table, token_table
 from trials.train.parallel.collectives import Reduction
 from trials.train.parallel.tensor_parallel import (
@@ -181,6 +183,8 @@ class Block(nn.Module):
         self.activation = _ACTIVATIONS[model.mlp_activation]
         self.rotary = rotary
         self.recompute_scores = recompute_scores
+        self.window = model.window_of(layer)
+        self.sinks = _sinks(model, ranks, weights.device) if model.attention_sinks else None
         # NVIDIA GPUs since Ampere have it; AMD's report 9.0.
         self.has_flash = weights.device.type != "cuda" or torch.cuda.get_device_capability(weights.device) >= (8, 0)
         self.attention_norm = Norm(model, ranks, weights.device)
@@ -191,10 +195,13 @@ class Block(nn.Module):
         self.mlp_norm = Norm(model, ranks, weights.device)
         self.mlp_in = column(matrices.mlp_in(), matrices.mlp_parts, model.has_biases)
         self.mlp_out = row(matrices.mlp_out())
+        self.attention_post_norm = Norm(model, ranks, weights.device) if model.post_norms else nn.Identity()
+        self.mlp_post_norm = Norm(model, ranks, weights.device) if model.post_norms else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention_out(self._attend(self.qkv(self.attention_norm(x))))
-        return x + self.mlp_out(self._activate(self.mlp_in(self.mlp_norm(x))))
+        attended = self.attention_out(self._attend(self.qkv(self.attention_norm(x))))
+        x = x + self.attention_post_norm(attended)
+        return x + self.mlp_post_norm(self.mlp_out(self._activate(self.mlp_in(self.mlp_norm(x)))))
 
     def _attend(self, qkv: torch.Tensor) -> torch.Tensor:
         """(B, S, (heads + 2 key-value heads) x D / T) -> (B, S, heads x D / T), over this rank's own heads."""
@@ -203,8 +210,8 @@ class Block(nn.Module):
             query, key = self.query_norm(query), self.key_norm(key)
         if self.rotary is not None:
             query, key = self.rotary(query), self.rotary(key)
-        inputs = query, key, value, _supports_gqa(query, self.has_flash)
-        mixed = checkpointed(_attention, *inputs) if self.recompute_scores else _attention(*inputs)
+        inputs = query, key, value, supports_gqa(query, self.has_flash), self.window, self.sinks
+        mixed = checkpointed(attention, *inputs) if self.recompute_scores else attention(*inputs)
         return mixed.transpose(1, 2).flatten(2)
 
     def _split_heads(self, part: torch.Tensor) -> torch.Tensor:
@@ -276,39 +283,12 @@ class HeadNorm(Norm):
         return shared_by_heads(values, ranks)
 
 
-class Rotary:
-    """Rotary positions (Su et al., arXiv 2104.09864), the first half of a head paired with the second as in Llama."""
-
-    def __init__(self, model: ModelShape, device: torch.device):
-        half = torch.arange(0, model.head_size, 2, device=device, dtype=torch.float32)
-        frequencies = model.rotary_base ** (-half / model.head_size)
-        angles = torch.arange(model.seq_length, device=device).unsqueeze(1) * frequencies
-        self._cos, self._sin = angles.cos(), angles.sin()
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, heads, S, head size) -> the same, each pair rotated by an angle proportional to its position."""
-        cos, sin = self._cos[: x.shape[2]], self._sin[: x.shape[2]]
-        first, second = x.float().chunk(2, -1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
+def _sinks(model: ModelShape, ranks: TensorParallelRanks, device: torch.device) -> nn.Parameter:
+    """A logit for each of this rank's heads."""
+    return sharded(ranks.slice_of(torch.zeros(model.num_attention_heads, device=device), 0), ranks)
 
 
 def checkpointed(function: Callable[..., torch.Tensor], *inputs: Any) -> torch.Tensor:
     """Run `function` and store only its inputs; the backward pass runs it again."""
     # The forward pass has no randomness, so no RNG state needs to be saved for the recomputation.
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
-
-
-def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, knows_groups: bool) -> torch.Tensor:
-    """(B, heads, S, D), and (B, key-value heads, S, D) twice -> (B, heads, S, D): causal attention, each key-value head
-    shared by equally many neighbouring heads."""
-    heads_served = query.shape[1] // key.shape[1]
-    if heads_served > 1 and not knows_groups:
-        key, value = (part.repeat_interleave(heads_served, 1) for part in (key, value))
-    is_grouped = key.shape[1] != query.shape[1]
-    return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=is_grouped)
-
-
-def _supports_gqa(query: torch.Tensor, has_flash: bool) -> bool:
-    """True if the attention kernel accepts grouped heads. The memory-efficient one, the only one on a GPU for fp32 or
-    without flash, needs a key-value head for each head. The plain products repeat them anyway."""
-    return not query.is_cuda or (has_flash and query.dtype != torch.float32)

@@ -28,15 +28,17 @@ class RmsNorm(nn.Module):
 
 
 class PlainAttention(nn.Module):
-    def __init__(self, model: ModelShape):
+    def __init__(self, model: ModelShape, layer: int):
         super().__init__()
         heads, groups, width = model.num_attention_heads, model.num_key_value_heads, model.hidden_size
-        has_bias = model.norm == "layernorm" or model.qkv_bias
+        has_bias = model.has_biases or model.qkv_bias
         self.model = model
         self.query = nn.Linear(width, heads * model.head_size, bias=has_bias)
         self.key = nn.Linear(width, groups * model.head_size, bias=has_bias)
         self.value = nn.Linear(width, groups * model.head_size, bias=has_bias)
-        self.out = nn.Linear(heads * model.head_size, width, bias=model.norm == "layernorm")
+        self.out = nn.Linear(heads * model.head_size, width, bias=model.has_biases)
+        self.sinks = nn.Parameter(torch.zeros(heads)) if model.attention_sinks else None
+        self.layer = layer
         self.query_norm = _norm(model, model.head_size) if model.qk_norm else nn.Identity()
         self.key_norm = _norm(model, model.head_size) if model.qk_norm else nn.Identity()
 
@@ -51,8 +53,14 @@ class PlainAttention(nn.Module):
         sharing = model.num_attention_heads // model.num_key_value_heads
         key, value = key.repeat_interleave(sharing, 2), value.repeat_interleave(sharing, 2)
         scores = torch.einsum("bqhd,bkhd->bhqk", query, key) / math.sqrt(model.head_size)
-        future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
-        weights = scores.masked_fill(future, -math.inf).softmax(-1)
+        hidden = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+        if model.sliding_window and (self.layer + 1) % (model.full_attention_every or model.num_layers + 1):
+            hidden |= torch.ones_like(hidden).tril(-model.sliding_window)
+        scores = scores.masked_fill(hidden, -math.inf)
+        if self.sinks is not None:
+            sinks = self.sinks.view(1, -1, 1, 1).expand(batch, -1, length, 1)
+            scores = torch.cat([sinks.to(scores.dtype), scores], -1)
+        weights = scores.softmax(-1)[..., -length:]
         return self.out(torch.einsum("bhqk,bkhd->bqhd", weights, value).reshape(batch, length, -1))
 
 
@@ -93,14 +101,16 @@ def activate(x: torch.Tensor, name: str) -> torch.Tensor:
 
 
 class PlainBlock(nn.Module):
-    def __init__(self, model: ModelShape):
+    def __init__(self, model: ModelShape, layer: int):
         super().__init__()
         self.attention_norm, self.mlp_norm = _norm(model, model.hidden_size), _norm(model, model.hidden_size)
-        self.attention, self.mlp = PlainAttention(model), PlainMlp(model)
+        self.attention, self.mlp = PlainAttention(model, layer), PlainMlp(model)
+        self.attention_post_norm = _norm(model, model.hidden_size) if model.post_norms else nn.Identity()
+        self.mlp_post_norm = _norm(model, model.hidden_size) if model.post_norms else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.attention_norm(x))
-        return x + self.mlp(self.mlp_norm(x))
+        x = x + self.attention_post_norm(self.attention(self.attention_norm(x)))
+        return x + self.mlp_post_norm(self.mlp(self.mlp_norm(x)))
 
 
 class PlainGpt(nn.Module):
@@ -109,7 +119,7 @@ class PlainGpt(nn.Module):
         self.tokens = nn.Embedding(model.vocab_size, model.hidden_size)
         is_learned = model.position_embedding == "learned"
         self.positions = nn.Embedding(model.seq_length, model.hidden_size) if is_learned else None
-        self.blocks = nn.ModuleList(PlainBlock(model) for _ in range(model.num_layers))
+        self.blocks = nn.ModuleList(PlainBlock(model, layer) for layer in range(model.num_layers))
         self.norm = _norm(model, model.hidden_size)
         self.head = nn.Linear(model.hidden_size, model.vocab_size, bias=False)
         if model.tied_embeddings:
@@ -156,6 +166,7 @@ def _plain_name(name: str) -> str:
         ("embedding.positions", "positions.weight"),
         ("head.norm.", "norm."),
         (".attention_out.", ".attention.out."),
+        (".sinks", ".attention.sinks"),
         (".query_norm.", ".attention.query_norm."),
         (".key_norm.", ".attention.key_norm."),
         (".mlp_out.", ".mlp.down."),

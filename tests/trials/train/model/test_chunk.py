@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from tests.trials.train.trial_processes import MODEL
-from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk, _attention, _supports_gqa
+from trials.train.model.attention import attention, supports_gqa
+from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.tensor_parallel import TensorParallelRanks
 
@@ -63,7 +64,7 @@ def test_what_passes_through_is_counted():
 
 def test_key_value_heads_that_are_repeated_serve_the_same_heads_as_grouped_ones():
     query, key, value = (torch.randn((2, heads, 8, 4)) for heads in (6, 2, 2))
-    assert torch.allclose(_attention(query, key, value, False), _attention(query, key, value, True), atol=1e-6)
+    assert torch.allclose(attention(query, key, value, False), attention(query, key, value, True), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -77,4 +78,4 @@ def test_key_value_heads_that_are_repeated_serve_the_same_heads_as_grouped_ones(
 )
 def test_heads_are_grouped_only_where_the_kernel_takes_groups(is_cuda, dtype, has_flash, knows_groups):
     query = SimpleNamespace(is_cuda=is_cuda, dtype=dtype)
-    assert _supports_gqa(query, has_flash) is knows_groups
+    assert supports_gqa(query, has_flash) is knows_groups
