@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces.engines import ENGINES, OWN_ENGINES
+from search_spaces.engines import ENGINE_PROFILES, ENGINES, OWN_ENGINES
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
@@ -88,6 +88,44 @@ def test_llama_like_models_are_run_and_rotary_positions_turn_pairs(engine):
     assert broken(replace(MODEL, **LLAMA), engine=engine) == []
     odd = replace(MODEL, hidden_size=60, position_embedding="rotary")
     assert broken(odd, engine=engine) == [f"{engine}.rotary"]
+
+
+FEATURES = {
+    "attention_head_size": 32,
+    "qkv_bias": True,
+    "qk_norm": True,
+    "activation": "relu",
+    "rotary_base": 500_000,
+    "linear_biases": True,
+    "sliding_window": 8,
+    "attention_sinks": True,
+    "post_norms": True,
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_builds_a_feature_of_a_model_or_refuses_it_by_name(engine, name):
+    model = replace(MODEL, **LLAMA, **{name: FEATURES[name]})
+    assert model.features == (name,)
+    known = ENGINE_PROFILES[engine].model_features
+    found = [problem.code for problem in engine_violations(Layout(engine=engine), model, {engine: ()})]
+    assert found == ([] if name in known else [f"{engine}.{name}"])
+
+
+def test_there_is_no_feature_of_a_model_without_a_test():
+    assert {name for profile in ENGINE_PROFILES.values() for name in profile.model_features} == set(FEATURES)
+
+
+@pytest.mark.parametrize("name", ["sliding_window", "attention_sinks"])
+@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+def test_torchs_flash_attention_has_neither_windows_nor_sinks(engine, name):
+    model, layout = (
+        replace(MODEL, **LLAMA, **{name: FEATURES[name]}),
+        {"engine": engine, "precision": "bf16", "zero_stage": 1},
+    )
+    assert broken(model, attention_kernel="flash", **layout) == [f"{engine}.flash_mask"]
+    assert broken(model, **layout) == []
 
 
 @pytest.mark.parametrize(
