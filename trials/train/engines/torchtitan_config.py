@@ -8,6 +8,7 @@ from __future__ import annotations
 from torch import nn
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
+from torchtitan.components.quantization import Float8LinearConverter
 from torchtitan.config import CompileConfig, ParallelismConfig
 from torchtitan.config import TrainingConfig as TitanTraining
 from torchtitan.distributed.activation_checkpoint import ActivationCheckpointing, FullAC, SelectiveAC
@@ -24,6 +25,7 @@ from trials.train.engines.torchtitan_weights import LayerWeights, table
 from trials.trainers.torchtitan.config import (
     ATTENTION,
     compile_arguments,
+    fp8_arguments,
     norm_arguments,
     parallelism_arguments,
     recomputation_policy,
@@ -95,7 +97,7 @@ def model_config(training: TrainingConfig, kind: type[Llama3Model]) -> Llama3Mod
     model, source = training.model, training.weights
     size = (model.vocab_size, model.hidden_size)
     head = "tokens" if model.tied_embeddings else "head"
-    return kind.Config(
+    config = kind.Config(
         dim=model.hidden_size,
         vocab_size=model.vocab_size,
         enable_weight_tying=model.tied_embeddings,
@@ -106,6 +108,14 @@ def model_config(training: TrainingConfig, kind: type[Llama3Model]) -> Llama3Mod
         lm_head=Linear.Config(in_features=size[1], out_features=size[0], param_init=table(source, head, model)),
         layers=[_layer(training, layer) for layer in range(model.num_layers)],
     )
+    converter = fp8_converter(training.layout)
+    return config if converter is None else converter.build().convert(config)
+
+
+def fp8_converter(layout: Layout) -> Float8LinearConverter.Config | None:
+    """Conversion of linear layers to 8-bit floats."""
+    arguments = fp8_arguments(layout)
+    return None if arguments is None else Float8LinearConverter.Config(**arguments)
 
 
 def _layer(training: TrainingConfig, layer: int) -> Llama3TransformerBlock.Config:
