@@ -38,6 +38,8 @@ _BEGIN, _END = "<!-- engines -->\n", "<!-- / -->"
 _GPU = "h100-80gb"
 _NO_ROWS = ("num_nodes", "engine", "micro_batch_size", "grad_accum_steps", "data_parallel")
 """Axes of every engine."""
+_NEUTRAL = ("none", "same")
+"""Words for what every engine does without the axis."""
 
 
 class Status(IntEnum):
@@ -57,9 +59,9 @@ def rows() -> Iterator[tuple[str, Any]]:
     for name, axis in AXES.items():
         if name in _NO_ROWS:
             continue
-        values = VALUES.get(name, (False, True))
+        values = VALUES.get(name, axis.words or (False, True))
         chosen = values if _has_words(name) else [value for value in values if value != axis.default][:1]
-        yield from ((name, value) for value in chosen if value != "none")
+        yield from ((name, value) for value in chosen if value not in _NEUTRAL)
 
 
 def _has_words(name: str) -> bool:

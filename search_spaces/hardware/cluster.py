@@ -17,9 +17,9 @@ class Accelerator:
     """One device as a rank sees it. Unknown is None, never a guess: without a peak there is no utilisation.
 
     `memory_gib` is GiB of device memory as sold, `usable_memory_gib` the total that the driver reports, without ECC and
-    its own share; `peak_flops` maps a precision to dense FLOP/s, no sparsity. `memory_gb_per_s` is the data sheet's
-    memory bandwidth, `matmul_fraction` the largest share of the 16-bit peak that a large matrix product reaches,
-    `host_gb_per_s` the link to host memory, one direction, in GB/s (1e9 bytes).
+    its own share; `peak_flops` maps a precision, `fp8` among them, to dense FLOP/s, no sparsity. `memory_gb_per_s` is
+    the data sheet's memory bandwidth, `matmul_fraction` the largest share of the 16-bit peak that a large matrix
+    product reaches, `host_gb_per_s` the link to host memory, one direction, in GB/s (1e9 bytes).
     """
 
     name: str
@@ -60,7 +60,7 @@ _A100 = Accelerator(
 _H100 = Accelerator(
     "h100-80gb",
     memory_gib=80,
-    peak_flops=(("fp16", 989e12), ("bf16", 989e12), ("fp32", 67e12)),
+    peak_flops=(("fp8", 1979e12), ("fp16", 989e12), ("bf16", 989e12), ("fp32", 67e12)),
     usable_memory_gib=79.15,
     memory_gb_per_s=3350,
     matmul_fraction=0.803,

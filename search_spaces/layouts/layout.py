@@ -22,6 +22,9 @@ _NOTHING_TO_SHARD = ({"data_parallel": 1, "offload": "none"}, {"data_parallel": 
 _NO_FULL_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "selective"})
 V_SCHEDULES = ("zbv", "dualpipev")
 """Schedules whose ranks have two model chunks each: the first ones in the order of the ranks, then back."""
+FP8_RECIPES = ("fp8_rowwise", "fp8_rowwise_with_gw_hp")
+"""Words of `matmul_precision` for 8 bits: torchao's recipes with a scale for each row. The second has the products for
+the weights' gradients in 16 bits."""
 _NO_SELECTIVE_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "full"})
 _OF_TORCHTITAN = (TORCHTITAN,)
 _PARTIAL_RECOMPUTATION = (MEGATRON_CORE, "megatron-lm", "command")
@@ -223,6 +226,15 @@ class Layout:
         label="tensor overlap",
         description="Overlap tensor-parallel collectives with the matrix multiplications that need them.",
         no_effect=({"tensor_parallel": 1},),
+        engines=_OF_TORCHTITAN,
+    )
+    matmul_precision: str = axis_field(
+        Kind.WORD,
+        "same",
+        key="mm-",
+        label="matmul precision",
+        description="Arithmetic of the linear layers: that of precision, or 8-bit floats by a recipe of torchao.",
+        words=("same", *FP8_RECIPES),
         engines=_OF_TORCHTITAN,
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.errors import Problem, format_value
-from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout, layout_mesh
+from search_spaces.layouts.layout import AXES, BATCH_RULE, WORLD_RULE, Layout, layout_mesh
 from search_spaces.layouts.mesh import RankMesh
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import (
@@ -157,6 +157,11 @@ def _supports_flex_heads(table: LayoutTable, workload: Workload) -> np.ndarray:
     return ~table.equals("attention_kernel", "flex") | has_kernel
 
 
+def _multiplies_8_bits(table: LayoutTable, workload: Workload) -> np.ndarray:
+    has_products = workload.cluster.accelerator.peak_flops_for("fp8") is not None
+    return table.equals("matmul_precision", AXES["matmul_precision"].default) | has_products
+
+
 def _chunks(f: Fields) -> int:
     return f["pipeline_parallel"] * f["virtual_pipeline_stages"]
 
@@ -269,6 +274,14 @@ FLEX_HEAD_SIZE = LayoutRule(
     ),
 )
 
+FP8 = LayoutRule(
+    "fp8",
+    "the accelerator multiplies 8-bit floats: NVIDIA's do from compute capability 8.9 on, such as h100-80gb",
+    "set matmul_precision to same",
+    _multiplies_8_bits,
+    lambda f, w: f"matmul_precision is {f['matmul_precision']} on {w.cluster.accelerator.name}",
+)
+
 SPLIT_RULES = {
     rule.code: rule
     for rule in (
@@ -303,5 +316,6 @@ LAYOUT_RULES = (
     SEQUENCE_PARALLEL,
     FLEX_HEAD_SIZE,
     GROUPED_FLASH,
+    FP8,
 )
 """All rules, in order; a layout is rejected by the first that it violates."""

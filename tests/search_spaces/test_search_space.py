@@ -354,6 +354,19 @@ def test_shared_key_value_heads_have_no_flash_kernel_in_fp32_under_accelerate(ac
 
 
 @pytest.mark.parametrize(
+    ("accelerator", "has_them"), [("cpu", False), ("a100-80gb", False), ("h100-80gb", True), ("h200-141gb", True)]
+)
+def test_8_bit_products_are_on_accelerators_that_have_them(accelerator, has_them):
+    layout = Layout(
+        data_parallel=4, grad_accum_steps=4, precision="bf16", engine="torch", matmul_precision="fp8_rowwise"
+    )
+    found = layout_violations(layout, workload(accelerator))
+    message = f"matmul_precision is fp8_rowwise on {accelerator}"
+    assert [(each.code, each.message) for each in found] == ([] if has_them else [("fp8", message)])
+    assert layout_violations(replace(layout, matmul_precision="same"), workload(accelerator)) == []
+
+
+@pytest.mark.parametrize(
     ("num_nodes", "overlap", "expected"),
     [
         (2, True, ["tensor_parallel_overlap is true with tensor_parallel 8, which does not divide gpus_per_node 4"]),

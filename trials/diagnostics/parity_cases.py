@@ -70,7 +70,7 @@ _RECOMPUTATION = (
 )
 """Values of `RECOMPUTATION_AXES` that have an effect together."""
 
-_OTHERS = {"pipeline_schedule", "torch_compile", "rank_order", *RECOMPUTATION_AXES, *DEPENDENT_AXES}
+_OTHERS = {"pipeline_schedule", "torch_compile", "matmul_precision", "rank_order", *RECOMPUTATION_AXES, *DEPENDENT_AXES}
 INDEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
     "recomputation": _RECOMPUTATION,
     **{name: axis.words or (False, True) for name, axis in AXES.items() if not axis.is_number and name not in _OTHERS},
@@ -80,7 +80,7 @@ INDEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
     "shape": tuple(DRAWN_SHAPES),
 }
 """Independent axes, the neutral value first: drawn in this order. torch.compile takes minutes on a CPU and has cases of
-its own."""
+its own; 8 bits round more than any tolerance of a layout."""
 
 VALUES: Mapping[str, tuple[Hashable, ...]] = {
     **dict.fromkeys(DEGREES.values(), _SIZES),

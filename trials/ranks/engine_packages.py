@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from search_spaces.engines import ACCELERATE, ACCELERATE_LAUNCH, MEGATRON_CORE, TORCHTITAN
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import FP8_RECIPES, Layout
 from search_spaces.model_shape import ModelShape
 from trials.ranks.failures import TrialFailure
 from trials.ranks.software import package_version
@@ -23,10 +23,11 @@ TRANSFORMER_ENGINE = "transformer-engine"
 FLASH_ATTENTION = "flash-attn"
 APEX = "apex"
 TORCH = "torch"
+TORCHAO = "torchao"
 TRANSFORMERS = "transformers"
 PACKAGES = (
     *(MEGATRON_CORE, TRANSFORMER_ENGINE, FLASH_ATTENTION, APEX),
-    *(TORCHTITAN, TORCH),
+    *(TORCHTITAN, TORCH, TORCHAO),
     *(ACCELERATE, TRANSFORMERS),
 )
 PACKAGED_ENGINES = (MEGATRON_CORE, TORCHTITAN, ACCELERATE, ACCELERATE_LAUNCH)
@@ -60,6 +61,8 @@ VERIFIED = {
     TRANSFORMERS: VersionRange("5.23.0", "5.24"),
     # The range that megatron-core 0.16.1 names in its extra `dev`.
     TRANSFORMER_ENGINE: VersionRange("2.9", "2.12"),
+    # The release with which torchtitan validates its own 0.3 (.github/workflows/validate_rc.yaml).
+    TORCHAO: VersionRange("0.18", "0.19"),
 }
 
 
@@ -92,6 +95,8 @@ def package_faults(layout: Layout, model: ModelShape, accelerator: str, installe
         return
     if layout.engine == TORCHTITAN:
         if layout.pipeline_parallel > 1 and (fault := _pipeline_fault(installed[TORCH])):
+            yield fault
+        if layout.matmul_precision in FP8_RECIPES and (fault := _fp8_fault(installed[TORCHAO])):
             yield fault
     elif layout.engine == MEGATRON_CORE:
         yield from _megatron_faults(layout, model, installed)
@@ -159,6 +164,19 @@ def _pipeline_fault(torch: str | None) -> PackageFault | None:
         f"pipeline_parallel is more than 1, and {_format(TORCH, torch)}",
         f"pipelines of engine {TORCHTITAN} need torch>=2.14",
         "pip install 'torch>=2.14', or set pipeline_parallel to 1",
+    )
+
+
+def _fp8_fault(found: str | None) -> PackageFault | None:
+    """Fault of the package whose linear layers torchtitan takes for 8 bits (components/quantization/float8.py)."""
+    verified = VERIFIED[TORCHAO]
+    if found is not None and found in verified:
+        return None
+    return PackageFault(
+        TORCHAO,
+        _format(TORCHAO, found),
+        f"8-bit products of engine {TORCHTITAN} are those of {TORCHAO}{verified}",
+        f"pip install '{TORCHAO}{verified}', or set matmul_precision to same",
     )
 
 

@@ -14,6 +14,7 @@ from trials.ranks.engine_packages import (
     FLASH_ATTENTION,
     PACKAGED_ENGINES,
     TORCH,
+    TORCHAO,
     TRANSFORMER_ENGINE,
     TRANSFORMERS,
     VERIFIED,
@@ -30,6 +31,7 @@ _NAMES = {
     TORCH: "torch_of_torchtitan",
     ACCELERATE: "accelerate",
     TRANSFORMERS: "transformers",
+    TORCHAO: "torchao",
 }
 
 

@@ -113,6 +113,27 @@ def test_what_costs_time_is_slower(faster, slower):
     assert seconds(SMALL, replace(EIGHT, **faster)) < seconds(SMALL, replace(EIGHT, **slower))
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "recipe", "share"),
+    [
+        ("h100-80gb", "fp8_rowwise", 989 / 1979),
+        # Of three products one is left in bf16.
+        ("h100-80gb", "fp8_rowwise_with_gw_hp", (2 * 989 / 1979 + 1) / 3),
+        ("a100-80gb", "fp8_rowwise", 1),
+    ],
+)
+def test_linear_layers_in_8_bits_take_the_share_of_time_that_the_data_sheet_says(accelerator, recipe, share):
+    """Without attention's products and the head, which stay in bf16: with a model as wide as long."""
+    model = replace(gpt(48, 8192, 64), seq_length=1, vocab_size=1)
+    layout = Layout(engine="torchtitan", precision="bf16", attention_kernel="flex")
+    table = LayoutTable.of([layout, replace(layout, matmul_precision=recipe)])
+    terms = StepTerms.of(model, Cluster(ACCELERATORS[accelerator], 1, 1), table)
+    matmul = terms.micro_batch[:, TERMS.index("matmul")]
+    assert matmul[1] / matmul[0] == pytest.approx(share, rel=1e-3)
+    others = np.delete(terms.micro_batch, TERMS.index("matmul"), axis=1)
+    assert (others[0] == others[1]).all()
+
+
 def test_tensor_ranks_in_a_node_are_faster_than_across_nodes():
     sixteen = replace(EIGHT, data_parallel=1, pipeline_parallel=1)
     inside = replace(sixteen, tensor_parallel=8, data_parallel=2)

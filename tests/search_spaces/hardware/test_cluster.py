@@ -30,6 +30,7 @@ def test_what_is_known_of_an_accelerator_is_in_the_range_of_such_devices(name: s
     assert 12 <= a.host_gb_per_s <= 64
     assert 0.3 <= a.matmul_fraction <= 0.95
     assert a.lacks_bf16 == (a.peak_flops_for("bf16") is None)
+    assert a.peak_flops_for("fp8") in (None, pytest.approx(2 * a.peak_flops_for("fp16"), rel=0.01))
 
 
 def test_a_cluster_without_links_has_those_of_its_accelerators_usual_node_and_says_so():

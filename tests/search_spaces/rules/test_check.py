@@ -233,6 +233,8 @@ OPS = {"activation_checkpointing": "selective", "recompute_modules": "ops"}
         OPS,
         {"activation_checkpointing": "full", "recompute_layers": 1},
         {"pipeline_schedule": "zbv", "activation_checkpointing": "full", **V_SCHEDULE},
+        {"precision": "bf16", "matmul_precision": "fp8_rowwise"},
+        {"precision": "bf16", "matmul_precision": "fp8_rowwise_with_gw_hp", "torch_compile": True},
     ],
 )
 def test_torchtitan_runs_what_its_trainer_does(fields):
@@ -259,6 +261,7 @@ def test_torchtitan_runs_what_its_trainer_does(fields):
         ({"tensor_parallel": 2, "tensor_parallel_overlap": True}, "tensor_parallel_overlap"),
         ({"activation_checkpointing": "selective", "recompute_modules": "mlp"}, "recompute_modules"),
         ({"activation_checkpointing": "full", "recompute_layers": 2}, "recompute_layers"),
+        ({"matmul_precision": "fp8_rowwise"}, "matmul_precision"),
         ({"pipeline_schedule": "interleaved_1f1b", "virtual_pipeline_stages": 4}, "layers"),
     ],
 )
@@ -315,6 +318,39 @@ def test_accelerate_builds_models_that_transformers_has():
     mixed = replace(MODEL, position_embedding="rotary")
     assert broken(mixed, **ACCELERATED) == ["accelerate.model"]
     assert broken(replace(MODEL, num_key_value_heads=2), **ACCELERATED) == ["accelerate.kv_heads"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields", "named"),
+    [
+        ({}, {}, None),
+        ({"hidden_size": 72, "num_attention_heads": 4}, {}, "hidden_size 72, hidden_size / tensor_parallel 72"),
+        ({"ffn_hidden_size": 200}, {}, "ffn_hidden_size / tensor_parallel 200"),
+        # Queries, keys and values of 8 heads of 16 elements, over two ranks.
+        ({}, {"tensor_parallel": 2}, None),
+        ({"ffn_hidden_size": 208}, {"tensor_parallel": 2}, "ffn_hidden_size / tensor_parallel 104"),
+        ({"seq_length": 24}, {}, "micro_batch_size x seq_length 24"),
+        ({"seq_length": 24}, {"micro_batch_size": 2}, None),
+        ({"seq_length": 24}, {"matmul_precision": "fp8_rowwise_with_gw_hp"}, None),
+    ],
+)
+def test_products_with_dimensions_that_8_bits_do_not_take_are_refused_with_them(changes, fields, named):
+    model = replace(MODEL, **LLAMA | changes)
+    wanted = {
+        "engine": "torchtitan",
+        "attention_kernel": "flex",
+        "precision": "bf16",
+        "matmul_precision": "fp8_rowwise",
+    }
+    found = list(engine_violations(replace(LAYOUT, **wanted | fields), model))
+    assert [problem.code for problem in found] == (["torchtitan.fp8_dimensions"] if named else [])
+    if named:
+        assert found[0].message == f"matmul_precision is fp8_rowwise with {named}"
+
+
+@pytest.mark.parametrize("engine", ["torch", "deepspeed", "megatron-core", "accelerate"])
+def test_8_bit_products_are_torchtitan_s_own(engine):
+    assert f"{engine}.matmul_precision" in broken(engine=engine, matmul_precision="fp8_rowwise")
 
 
 @pytest.mark.parametrize("field", [{"pipeline_schedule": "zbv", **V_SCHEDULE}, {**FSDP, "data_parallel_replicas": 2}])

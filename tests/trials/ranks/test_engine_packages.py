@@ -18,6 +18,7 @@ from trials.ranks.engine_packages import (
     PACKAGED_ENGINES,
     PACKAGES,
     TORCH,
+    TORCHAO,
     TRANSFORMER_ENGINE,
     TRANSFORMERS,
     VERIFIED,
@@ -136,6 +137,16 @@ def test_sequence_parallelism_needs_layers_whose_norm_supports_it(
                 " torch>=2.14; pip install 'torch>=2.14', or set pipeline_parallel to 1"
             ],
         ),
+        ({TORCHTITAN: "0.3.0", TORCHAO: "0.18.0"}, GPU, {"matmul_precision": "fp8_rowwise"}, []),
+        (
+            {TORCHTITAN: "0.3.0"},
+            GPU,
+            {"matmul_precision": "fp8_rowwise"},
+            [
+                "torchao is not installed: 8-bit products of engine torchtitan are those of torchao>=0.18,<0.19; pip"
+                " install 'torchao>=0.18,<0.19', or set matmul_precision to same"
+            ],
+        ),
         (
             {TORCHTITAN: "0.2.2"},
             "cpu",
@@ -147,7 +158,7 @@ def test_sequence_parallelism_needs_layers_whose_norm_supports_it(
         ),
     ],
 )
-def test_torchtitan_needs_its_release_and_for_pipelines_on_gpus_torch_s(installed, accelerator, fields, words):
+def test_torchtitan_needs_its_release_and_on_gpus_others_for_some_layouts(installed, accelerator, fields, words):
     layout = Layout(engine=TORCHTITAN, attention_kernel="flex", **fields)
     found = package_faults(layout, LLAMA, accelerator, {**NOTHING, **installed})
     assert [str(fault) for fault in found] == words

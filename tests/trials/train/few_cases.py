@@ -8,13 +8,14 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from search_spaces.layouts.covering_array import cover
+from search_spaces.layouts.layout import AXES
 from trials.diagnostics.parity_cases import RECOMPUTATION_AXES, axis_values, covering_cases
 from trials.diagnostics.selftest import Case
 
 
 def few_cases(engine: str) -> list[Case]:
-    """Few cases of an engine that cover every precision, and in fp32 every value of every other axis and every
-    recomputation."""
+    """Few cases of an engine that cover every precision, and in fp32 every recomputation and every value of every other
+    axis, where it has an effect."""
     given = covering_cases(most_ranks=4, engines=(engine,))
     return [given[number] for number in cover(list(map(shown, given)), [case.layout.num_gpus**2 for case in given])]
 
@@ -23,7 +24,8 @@ def shown(case: Case) -> list[Hashable]:
     values = axis_values(case)
     if case.layout.precision != "fp32":
         return [case.layout.precision]
-    return [*values.items(), tuple(values[axis] for axis in RECOMPUTATION_AXES)]
+    effective = [(axis, value) for axis, value in values.items() if axis not in AXES or case.layout.has_effect(axis)]
+    return [*effective, tuple(values[axis] for axis in RECOMPUTATION_AXES)]
 
 
 def quick_or_walk(given: Case) -> ParameterSet:

@@ -10,6 +10,7 @@ from functools import partial
 from torch import nn
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
+from torchtitan.components.quantization import Float8LinearConverter
 from torchtitan.config import CompileConfig, ParallelismConfig
 from torchtitan.config import TrainingConfig as TitanTraining
 from torchtitan.distributed.activation_checkpoint import ActivationCheckpointing, FullAC, SelectiveAC
@@ -27,6 +28,7 @@ from trials.train.model.initial_weights import output_matrix, token_table
 from trials.trainers.torchtitan.config import (
     ATTENTION,
     compile_arguments,
+    fp8_arguments,
     norm_arguments,
     parallelism_arguments,
     recomputation_policy,
@@ -97,7 +99,7 @@ def model_config(training: TrainingConfig, kind: type[Llama3Model]) -> Llama3Mod
     """llama3 of the model's shape with Parlay's initial weights, as a class of `kind`."""
     model, source = training.model, training.weights
     size = (model.vocab_size, model.hidden_size)
-    return kind.Config(
+    config = kind.Config(
         dim=model.hidden_size,
         vocab_size=model.vocab_size,
         enable_weight_tying=model.tied_embeddings,
@@ -110,6 +112,14 @@ def model_config(training: TrainingConfig, kind: type[Llama3Model]) -> Llama3Mod
         ),
         layers=[_layer(training, layer) for layer in range(model.num_layers)],
     )
+    converter = fp8_converter(training.layout)
+    return config if converter is None else converter.build().convert(config)
+
+
+def fp8_converter(layout: Layout) -> Float8LinearConverter.Config | None:
+    """Conversion of linear layers to 8-bit floats."""
+    arguments = fp8_arguments(layout)
+    return None if arguments is None else Float8LinearConverter.Config(**arguments)
 
 
 def _layer(training: TrainingConfig, layer: int) -> Llama3TransformerBlock.Config:

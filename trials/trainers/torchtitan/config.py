@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import FP8_RECIPES, Layout
 from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import NORM_EPSILON, ModelShape
 
@@ -98,6 +98,18 @@ def recomputation_policy(layout: Layout) -> tuple[str, dict[str, Any]] | None:
 
 FIRST_LAYERS = "FirstLayersAC"
 """Policy of trials/train/engines/torchtitan_first_layers.py; the others are torchtitan's own."""
+
+
+def fp8_arguments(layout: Layout) -> dict[str, Any] | None:
+    """Float8LinearConverter's configuration: all linear layers but the head, as in torchtitan's llama3_405b; None
+    without 8-bit floats."""
+    if layout.matmul_precision not in FP8_RECIPES:
+        return None
+    return {
+        "recipe_name": layout.matmul_precision.removeprefix("fp8_"),
+        "filter_fqns": ["lm_head"],
+        "model_compile_enabled": layout.torch_compile,
+    }
 
 
 def rope_arguments(model: ModelShape) -> dict[str, Any]:
