@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -117,10 +118,17 @@ def _specs(engine: str, section: Mapping[str, Any]) -> Iterator[TrialSpec]:
 
 def _layout(draw: random.Random, engine: str) -> Layout:
     degrees = dict(zip(DEGREES.values(), draw.choice(_RANKS), strict=True))
-    values_of = {**VALUES, **VALUES_OF_ENGINE.get(engine, {})}
-    fields = {name: draw.choice(values) for name, values in values_of.items()}
+    fields = {name: draw.choice(values) for name, values in _values_of(engine).items()}
     steps = GLOBAL_BATCH_SIZE // (fields["micro_batch_size"] * degrees["data_parallel"])
     return Layout(**degrees, **fields, grad_accum_steps=steps, engine=engine).canonical()
+
+
+@cache
+def _values_of(engine: str) -> dict[str, tuple[Any, ...]]:
+    """Values of the axes of which the engine may have several."""
+    known = {**VALUES, **VALUES_OF_ENGINE.get(engine, {})}
+    offered = {name: AXES[name].values_of(engine) or values for name, values in known.items()}
+    return {name: values for name, values in offered.items() if len(values) > 1}
 
 
 def _spec(layout: Layout, shape: str, section: Mapping[str, Any]) -> TrialSpec:
