@@ -134,11 +134,10 @@ def _fp8(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
 
 def _fp8_dimensions(layout: Layout, model: ModelShape) -> Iterator[tuple[str, int]]:
     """Dimensions of a rank's products. Tokens are summed over in those for the weights' gradients."""
-    heads = model.num_attention_heads + 2 * model.num_key_value_heads
     yield "hidden_size", model.hidden_size
     for name, size in (
-        ("hidden_size", model.hidden_size),
-        ("width of queries, keys and values", heads * model.head_size),
+        ("size of all queries", model.query_size),
+        ("size of all queries, keys and values", model.query_size + 2 * model.key_value_size),
         ("ffn_hidden_size", model.ffn_hidden_size),
     ):
         yield f"{name} / tensor_parallel", size // layout.tensor_parallel

@@ -324,7 +324,7 @@ def test_accelerate_builds_models_that_transformers_has():
     ("changes", "fields", "named"),
     [
         ({}, {}, None),
-        ({"hidden_size": 72, "num_attention_heads": 4}, {}, "hidden_size 72, hidden_size / tensor_parallel 72"),
+        ({"hidden_size": 72, "num_attention_heads": 4}, {}, "hidden_size 72, size of all queries / tensor_parallel 72"),
         ({"ffn_hidden_size": 200}, {}, "ffn_hidden_size / tensor_parallel 200"),
         # Queries, keys and values of 8 heads of 16 elements, over two ranks.
         ({}, {"tensor_parallel": 2}, None),
