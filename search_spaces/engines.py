@@ -125,6 +125,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             ParameterBytes(4, 4, 8, 4),
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
+            model_features=_EVERY_FEATURE,
             emulated_on_cpu=True,
         ),
         # DeepSpeed has 16-bit gradients in addition to the fp32 sum that grad_accum_dtype requests. Rotated queries

@@ -29,6 +29,7 @@ SILENT_ERRORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """Known cases in which an engine silently trained something else."""
 
+_MEGATRON = {"engine": "megatron-core"}
 _TITAN = {"engine": "torchtitan", "attention_kernel": "flex"}
 TIED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "torchtitan-tied-zero3": ("llama-tied", {"zero_stage": 3, **_TITAN, **DP2}),
@@ -46,6 +47,11 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qk-norm-deepspeed": ("qwen3", {"engine": "deepspeed", "zero_stage": 3, **TP2, **DP2}),
     "activation-deepspeed": ("nemotron", {"engine": "deepspeed", **TP2}),
     "activation-zero2": ("nemotron", {"zero_stage": 2, **DP2}),
+    "qkv-bias-megatron-core": ("qwen2", {"sequence_parallel": True, **_MEGATRON, **TP2}),
+    "qk-norm-megatron-core": ("qwen3", {**_MEGATRON, **TP2}),
+    "qk-norm-sequence-megatron-core": ("qwen3", {"sequence_parallel": True, **_MEGATRON, **TP2, **PP2}),
+    "activation-megatron-core": ("nemotron", {"zero_stage": 1, **_MEGATRON, **DP2}),
+    "gated-gelu-megatron-core": ("geglu", {**_MEGATRON, **PP2}),
 }
 """Models whose features are not drawn. Gains of `qk_norm` have their own reduction over the tensor-parallel ranks."""
 
