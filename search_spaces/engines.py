@@ -106,6 +106,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             always_overlaps_reductions=True,
             reduced_gradient_bytes=2,
             gradient_sums=GradientSums.WHOLE,  # accelerate/accelerator.py, no_sync
+            model_features=_EVERY_FEATURE,
             emulated_on_cpu=True,
         ),
         # FSDP2 at every stage, over one rank without ZeRO: fp32 weights, and a 16-bit copy of those in use.

@@ -29,6 +29,7 @@ SILENT_ERRORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """Known cases in which an engine silently trained something else."""
 
+_ACCELERATE = {"engine": "accelerate"}
 _MEGATRON = {"engine": "megatron-core"}
 _TITAN = {"engine": "torchtitan", "attention_kernel": "flex"}
 TIED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -52,6 +53,9 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qk-norm-sequence-megatron-core": ("qwen3", {"sequence_parallel": True, **_MEGATRON, **TP2, **PP2}),
     "activation-megatron-core": ("nemotron", {"zero_stage": 1, **_MEGATRON, **DP2}),
     "gated-gelu-megatron-core": ("geglu", {**_MEGATRON, **PP2}),
+    "qkv-bias-accelerate": ("qwen2", {"zero_stage": 2, **_ACCELERATE, **DP2}),
+    "qk-norm-accelerate": ("qwen3", {"zero_stage": 3, **_ACCELERATE, **DP2}),
+    "gated-gelu-accelerate": ("geglu", {**_ACCELERATE, **DP2}),
 }
 """Models whose features are not drawn. Gains of `qk_norm` have their own reduction over the tensor-parallel ranks."""
 
