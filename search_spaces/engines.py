@@ -116,6 +116,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             always_overlaps_reductions=True,
             reduces_every_micro_batch=True,
             gradient_sums=GradientSums.WHOLE_IN_PIPELINES,
+            model_features=("attention_head_size", "qk_norm", "rotary_base"),
             emulated_on_cpu=True,
         ),
         # Megatron-LM's bytes below. Parlay trains without dropout, so no masks are kept. Without Transformer Engine and

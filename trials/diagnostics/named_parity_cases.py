@@ -56,6 +56,13 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qkv-bias-accelerate": ("qwen2", {"zero_stage": 2, **_ACCELERATE, **DP2}),
     "qk-norm-accelerate": ("qwen3", {"zero_stage": 3, **_ACCELERATE, **DP2}),
     "gated-gelu-accelerate": ("geglu", {**_ACCELERATE, **DP2}),
+    "qk-norm-torchtitan": ("qwen3", {**_TITAN, **TP2}),
+    "qk-norm-sequence-torchtitan": ("qwen3", {"zero_stage": 3, "sequence_parallel": True, **_TITAN, **TP2, **DP2}),
+    "qk-norm-pipeline-torchtitan": (
+        "qwen3",
+        {"pipeline_schedule": "zbv", "virtual_pipeline_stages": 2, **_TITAN, **TP2, **PP2},
+    ),
+    "head-size-torchtitan": ("mistral", {"zero_stage": 2, **_TITAN, **DP2}),
 }
 """Models whose features are not drawn. Gains of `qk_norm` have their own reduction over the tensor-parallel ranks."""
 
