@@ -1,6 +1,7 @@
 """Rules of engine accelerate: transformers' models under accelerate. Standard library only.
 
-transformers 5.23: models/gpt2, models/llama, models/qwen2 and models/qwen3; accelerate 1.15: accelerator.py and utils/fsdp_utils.py.
+transformers 5.23: models/gpt2, models/llama, models/qwen2 and models/qwen3; accelerate 1.15: accelerator.py and
+utils/fsdp_utils.py.
 """
 
 from __future__ import annotations

@@ -41,10 +41,10 @@ four; an untied one has more than one bucket of 1 MiB; `llama` shares each key-v
 
 SHAPES = {
     **DRAWN_SHAPES,
-    "qwen2": replace(_LLAMA, num_layers=4, qkv_bias=True),
-    "qwen3": replace(_LLAMA, num_layers=4, attention_head_size=16, qk_norm=True, rotary_base=1_000_000),
     "mistral": replace(_LLAMA, num_layers=4, attention_head_size=16, rotary_base=1_000_000),
     "geglu": replace(_LLAMA, num_layers=4, attention_head_size=16, activation="gelu", rotary_base=500_000),
+    "qwen2": replace(_LLAMA, num_layers=4, qkv_bias=True),
+    "qwen3": replace(_LLAMA, num_layers=4, attention_head_size=16, qk_norm=True, rotary_base=1_000_000),
     "nemotron": replace(_LLAMA, num_layers=4, ffn_hidden_size=256, gated_mlp=False, activation="squared_relu"),
 }
 """Those, and models with features that not every engine builds."""

@@ -118,7 +118,7 @@ def _activation(model: ModelShape) -> dict[str, Any]:
     Megatron's fused GELU is the tanh approximation; F.gelu by itself is exact.
     """
     name, is_gated = model.mlp_activation, model.gated_mlp
-    is_fused = is_gated and name in ("silu", "gelu") or name == "gelu" and model.has_biases
+    is_fused = name in ("silu", "gelu") if is_gated else name == "gelu" and model.has_biases
     return {
         "gated_linear_unit": is_gated,
         "activation_func": F.gelu if is_fused and name == "gelu" else _ACTIVATIONS[name],
