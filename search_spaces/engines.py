@@ -106,6 +106,9 @@ TORCHTITAN = "torchtitan"
 ACCELERATE = "accelerate"
 """Engine of Parlay's own trainer that runs transformers' models under Hugging Face accelerate."""
 
+_QWEN_FEATURES = ("attention_head_size", "qkv_bias", "qk_norm", "rotary_base", "activation")
+"""Features of Llama's descendants up to Qwen3, one by one."""
+
 TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     PARLAY: {
         # FSDP2 with 16-bit gradients beside fp32 weights, or DDP under autocast, with fp32 gradients: the larger one.
@@ -115,6 +118,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             always_overlaps_reductions=True,
             reduced_gradient_bytes=2,
             gradient_sums=GradientSums.WHOLE,  # accelerate/accelerator.py, no_sync
+            model_features=_QWEN_FEATURES,
             emulated_on_cpu=True,
         ),
         # FSDP2 at every stage, over one rank without ZeRO: fp32 weights, and a 16-bit copy of those in use.
@@ -124,6 +128,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             always_overlaps_reductions=True,
             reduces_every_micro_batch=True,
             gradient_sums=GradientSums.WHOLE_IN_PIPELINES,
+            model_features=("attention_head_size", "qk_norm", "rotary_base"),  # llama3 and qwen3
             emulated_on_cpu=True,
         ),
         # Megatron-LM's bytes below. Parlay trains without dropout, so no masks are kept. Without Transformer Engine and
@@ -134,6 +139,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             ParameterBytes(4, 4, 8, 4),
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
+            model_features=_QWEN_FEATURES,
             emulated_on_cpu=True,
         ),
         # DeepSpeed has 16-bit gradients in addition to the fp32 sum that grad_accum_dtype requests. Rotated queries

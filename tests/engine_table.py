@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from search_spaces.engines import OWN_ENGINES
+from search_spaces.engines import ENGINE_PROFILES, OWN_ENGINES
 from search_spaces.layouts.axis import Kind
 from search_spaces.layouts.layout import AXES, CHOICES, V_SCHEDULES, Layout
 from search_spaces.rules.check import engine_violations
@@ -139,7 +139,20 @@ def _ranks() -> list[dict[str, Any]]:
 def full_table() -> str:
     """Status by axis and value, for docs/trainers.md."""
     lines = [[f"{name}: {value}" if _has_words(name) else name, *_cells(name, [value])] for name, value in rows()]
-    return _table([["axis", *ENGINES], *lines])
+    return _table([["axis", *ENGINES], *lines, *_features()])
+
+
+def _features() -> Iterator[list[str]]:
+    """Fields of the model beyond GPT-2's and Llama's architecture."""
+    for name in ENGINE_PROFILES[ENGINES[0]].model_features:
+        yield [f"model.{name}", *(feature_status(engine, name).text for engine in ENGINES)]
+
+
+def feature_status(engine: str, name: str) -> Status:
+    """Status of a field of the model, as that of an axis."""
+    if any(name in case.model.features for case in _trained(engine)):
+        return Status.RUN
+    return Status.OPTION if name in ENGINE_PROFILES[engine].model_features else Status.REFUSED
 
 
 def short_table() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine_table import Status, page_with, pages, status
+from tests.engine_table import Status, feature_status, page_with, pages, status
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,11 @@ from tests.engine_table import Status, page_with, pages, status
 )
 def test_a_value_was_run_or_is_by_option_only_or_is_refused(engine, name, value, expected):
     assert status(engine, name, value) is expected
+
+
+def test_a_feature_of_a_model_was_run_or_is_refused():
+    assert feature_status("accelerate", "qkv_bias") is Status.RUN
+    assert feature_status("torchtitan", "qkv_bias") is Status.REFUSED
 
 
 @pytest.mark.slow

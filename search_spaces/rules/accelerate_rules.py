@@ -1,6 +1,7 @@
 """Rules of engine accelerate: transformers' models under accelerate. Standard library only.
 
-transformers 5.23: models/gpt2 and models/llama; accelerate 1.15: accelerator.py and utils/fsdp_utils.py.
+transformers 5.23: models/gpt2, models/llama, models/qwen2 and models/qwen3; accelerate 1.15: accelerator.py and
+utils/fsdp_utils.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import Rule, RuleViolation, engine_limits, sharded_replicas
 
 _SHAPES = (("rotary", "rmsnorm", True), ("learned", "layernorm", False))
-"""Positions, norm and gated MLP of transformers' Llama and GPT-2."""
+"""Positions, norm and gated MLP of transformers' Llama and Qwen, and of its GPT-2."""
 
 
 def _shape(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -22,16 +23,57 @@ def _shape(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         yield RuleViolation(
             "model",
             f"the model has {found[0]} positions, {found[1]} and gated_mlp {str(found[2]).lower()}",
-            "engine accelerate builds transformers' Llama (rotary, rmsnorm, gated_mlp true) or GPT-2 (learned,"
-            " layernorm, gated_mlp false)",
+            "engine accelerate builds transformers' Llama, Qwen2 and Qwen3 (rotary, rmsnorm, gated_mlp true) or GPT-2"
+            " (learned, layernorm, gated_mlp false)",
             "use one of these shapes, or another engine",
         )
-    elif model.position_embedding == "learned" and model.num_key_value_heads != model.num_attention_heads:
+    elif model.position_embedding == "learned":
+        yield from _gpt2(model)
+    else:
+        yield from _llama(model)
+
+
+def _gpt2(model: ModelShape) -> Iterator[RuleViolation]:
+    if model.num_key_value_heads != model.num_attention_heads:
         yield RuleViolation(
             "kv_heads",
             f"num_key_value_heads is {model.num_key_value_heads} with {model.num_attention_heads} attention heads",
             "transformers' GPT-2 has a key-value head for each attention head",
             f"set num_key_value_heads to {model.num_attention_heads}, or use a Llama's shape",
+        )
+    if model.query_size != model.hidden_size:
+        yield RuleViolation(
+            "attention_head_size",
+            f"attention_head_size is {model.head_size} with hidden_size {model.hidden_size} and"
+            f" {model.num_attention_heads} attention heads",
+            "transformers' GPT-2 has heads of hidden_size / num_attention_heads",
+            "leave attention_head_size out, or use a Llama's shape",
+        )
+    if model.qk_norm:
+        yield RuleViolation(
+            "qk_norm",
+            "qk_norm is true with learned positions",
+            "transformers' GPT-2 does not normalise queries and keys",
+            "set qk_norm to false, or use a Llama's shape",
+        )
+
+
+def _llama(model: ModelShape) -> Iterator[RuleViolation]:
+    if model.qk_norm and model.qkv_bias:
+        yield RuleViolation(
+            "qk_norm",
+            "qk_norm and qkv_bias are true",
+            "transformers' Qwen3 normalises queries and keys and has no biases of these alone; its Qwen2 has the biases"
+            " and normalises nothing",
+            "set one of them to false, or use another engine",
+        )
+    is_llama = not (model.qk_norm or model.qkv_bias)
+    if is_llama and model.hidden_size % model.num_attention_heads:
+        yield RuleViolation(
+            "attention_head_size",
+            f"hidden_size {model.hidden_size} is not a multiple of num_attention_heads {model.num_attention_heads}",
+            "transformers' Llama takes only a hidden_size that is one, whatever the size of its heads",
+            "use another num_attention_heads, or another engine",
         )
 
 

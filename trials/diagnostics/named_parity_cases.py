@@ -29,6 +29,8 @@ SILENT_ERRORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """Known cases in which an engine silently trained something else."""
 
+_ACCELERATE = {"engine": "accelerate"}
+_MEGATRON = {"engine": "megatron-core"}
 _TITAN = {"engine": "torchtitan", "attention_kernel": "flex"}
 TIED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "torchtitan-tied-zero3": ("llama-tied", {"zero_stage": 3, **_TITAN, **DP2}),
@@ -52,6 +54,21 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "sinks-deepspeed": ("gpt-oss", {"engine": "deepspeed", "zero_stage": 3, **TP2, **DP2}),
     "activation-deepspeed": ("nemotron", {"engine": "deepspeed", **TP2}),
     "activation-zero2": ("nemotron", {"zero_stage": 2, **DP2}),
+    "qkv-bias-megatron-core": ("qwen2", {"sequence_parallel": True, **_MEGATRON, **TP2}),
+    "qk-norm-megatron-core": ("qwen3", {**_MEGATRON, **TP2}),
+    "qk-norm-sequence-megatron-core": ("qwen3", {"sequence_parallel": True, **_MEGATRON, **TP2, **PP2}),
+    "activation-megatron-core": ("nemotron", {"zero_stage": 1, **_MEGATRON, **DP2}),
+    "gated-gelu-megatron-core": ("geglu", {**_MEGATRON, **PP2}),
+    "qkv-bias-accelerate": ("qwen2", {"zero_stage": 2, **_ACCELERATE, **DP2}),
+    "qk-norm-accelerate": ("qwen3", {"zero_stage": 3, **_ACCELERATE, **DP2}),
+    "gated-gelu-accelerate": ("geglu", {**_ACCELERATE, **DP2}),
+    "qk-norm-torchtitan": ("qwen3", {**_TITAN, **TP2}),
+    "qk-norm-sequence-torchtitan": ("qwen3", {"zero_stage": 3, "sequence_parallel": True, **_TITAN, **TP2, **DP2}),
+    "qk-norm-pipeline-torchtitan": (
+        "qwen3",
+        {"pipeline_schedule": "zbv", "virtual_pipeline_stages": 2, **_TITAN, **TP2, **PP2},
+    ),
+    "head-size-torchtitan": ("mistral", {"zero_stage": 2, **_TITAN, **DP2}),
 }
 """Models whose features are not drawn. Gains of `qk_norm` have their own reduction over the tensor-parallel ranks."""
 

@@ -41,6 +41,8 @@ four; an untied one has more than one bucket of 1 MiB; `llama` shares each key-v
 
 SHAPES = {
     **DRAWN_SHAPES,
+    "mistral": replace(_LLAMA, num_layers=4, attention_head_size=16, rotary_base=1_000_000),
+    "geglu": replace(_LLAMA, num_layers=4, attention_head_size=16, activation="gelu", rotary_base=500_000),
     "qwen2": replace(_LLAMA, num_layers=4, qkv_bias=True),
     "qwen3": replace(_LLAMA, num_layers=4, attention_head_size=16, qk_norm=True, rotary_base=1_000_000),
     "gemma": replace(

@@ -353,6 +353,46 @@ def test_8_bit_products_are_torchtitan_s_own(engine):
     assert f"{engine}.matmul_precision" in broken(engine=engine, matmul_precision="fp8_rowwise")
 
 
+QWEN3 = {**LLAMA, "qk_norm": True, "attention_head_size": 32, "rotary_base": 1_000_000}
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"activation": "squared_relu"},
+        {**LLAMA, "activation": "gelu", "attention_head_size": 8},
+        {**LLAMA, "qkv_bias": True, "num_attention_heads": 6, "attention_head_size": 32},
+        {**QWEN3, "num_attention_heads": 6},
+    ],
+)
+def test_accelerate_builds_features_of_transformers_models(shape):
+    assert broken(replace(MODEL, **shape), **ACCELERATED) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "rule"),
+    [
+        ({"attention_head_size": 32}, "attention_head_size"),
+        ({"qk_norm": True}, "qk_norm"),
+        ({**LLAMA, "qk_norm": True, "qkv_bias": True}, "qk_norm"),
+        ({**LLAMA, "num_attention_heads": 6, "attention_head_size": 32}, "attention_head_size"),
+    ],
+)
+def test_features_that_transformers_models_lack_are_refused_by_name(shape, rule):
+    assert broken(replace(MODEL, **shape), **ACCELERATED) == [f"accelerate.{rule}"]
+
+
+def test_torchtitan_builds_qwen3_and_lacks_biases_and_activations():
+    assert broken_in_torchtitan(replace(MODEL, **QWEN3)) == []
+    lacking = replace(MODEL, **LLAMA, qkv_bias=True, activation="gelu")
+    assert broken_in_torchtitan(lacking) == ["torchtitan.qkv_bias", "torchtitan.activation"]
+
+
+def test_megatron_core_builds_features_of_several_models_together():
+    mixed = replace(MODEL, **QWEN3, qkv_bias=True, activation="squared_relu")
+    assert broken(mixed, engine="megatron-core") == []
+
+
 @pytest.mark.parametrize("field", [{"pipeline_schedule": "zbv", **V_SCHEDULE}, {**FSDP, "data_parallel_replicas": 2}])
 def test_v_schedules_and_replicas_are_torchtitan_s_own(field):
     [code] = broken(**field)

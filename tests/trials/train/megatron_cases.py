@@ -28,6 +28,7 @@ MUTATIONS = [
     ("cross_entropy.forward#2", SEQUENCE),
     ("cross_entropy.forward#3", SEQUENCE),
     ("finalize_model_grads._allreduce_non_tensor_model_parallel_grads", SEQUENCE),
+    ("finalize_model_grads._allreduce_non_tensor_model_parallel_grads", megatron_case("tp2-qk-norm", "qwen3", **TP2)),
     ("finalize_model_grads._allreduce_embedding_grad", TIED),
     ("param_and_grad_buffer.start_grad_sync", megatron_case("dp2", **DP2)),
     ("param_and_grad_buffer.start_grad_sync", SHARDED),

@@ -7,12 +7,14 @@ recipe's megatron_args.txt.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from megatron.core.activations import squared_relu
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
 from megatron.core.transformer.enums import AttnBackend
@@ -37,9 +39,12 @@ def transformer_config(training: TrainingConfig, has_te_layers: bool) -> Transfo
         ffn_hidden_size=model.ffn_hidden_size,
         num_attention_heads=model.num_attention_heads,
         num_query_groups=model.num_key_value_heads,
+        kv_channels=model.head_size,
+        qk_layernorm=model.qk_norm,
         normalization="RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
         layernorm_epsilon=NORM_EPSILON,
         add_bias_linear=model.has_biases,
+        add_qkv_bias=model.qkv_bias,
         hidden_dropout=0.0,
         attention_dropout=0.0,
         attention_softmax_in_fp32=False,
@@ -108,15 +113,26 @@ def _bucket_parameters(layout: Layout) -> int:
 
 
 def _activation(model: ModelShape) -> dict[str, Any]:
-    """Activation of the MLP: gated SiLU, or GELU by its tanh approximation.
+    """Activation of the MLP, fused where megatron-core has a kernel: gated SiLU and GELU, and GELU with biases.
 
-    Megatron's fused GELU is that approximation and needs a bias; F.gelu by itself is exact.
+    Megatron's fused GELU is the tanh approximation; F.gelu by itself is exact.
     """
-    if model.gated_mlp:
-        return {"gated_linear_unit": True, "activation_func": F.silu, "bias_activation_fusion": True}
-    if model.has_biases:
-        return {"activation_func": F.gelu, "bias_activation_fusion": True}
-    return {"activation_func": partial(F.gelu, approximate="tanh"), "bias_activation_fusion": False}
+    name, is_gated = model.mlp_activation, model.gated_mlp
+    is_fused = name in ("silu", "gelu") if is_gated else name == "gelu" and model.has_biases
+    return {
+        "gated_linear_unit": is_gated,
+        "activation_func": F.gelu if is_fused and name == "gelu" else _ACTIVATIONS[name],
+        "bias_activation_fusion": is_fused,
+    }
+
+
+_ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "relu": F.relu,
+    "squared_relu": squared_relu,
+}
+"""Activations without a fused kernel."""
 
 
 def _recomputation(layout: Layout) -> dict[str, Any]:

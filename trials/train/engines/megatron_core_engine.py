@@ -185,8 +185,8 @@ def _build_chunk(config: Any, layers: Any, training: TrainingConfig, world: Worl
 def _layers(config: Any, has_te_layers: bool, num_layers: int) -> Any:
     """Specification of a chunk's layers and of the final norm."""
     if has_te_layers:
-        return get_gpt_layer_with_transformer_engine_spec()
-    layer = get_gpt_layer_local_spec(normalization=config.normalization)
+        return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm)
+    layer = get_gpt_layer_local_spec(normalization=config.normalization, qk_layernorm=config.qk_layernorm)
     # The final norm would be Transformer Engine's or Apex's where installed, and Apex's is no RMS norm.
     return TransformerBlockSubmodules([layer] * num_layers, layer.submodules.input_layernorm)
 

@@ -1,10 +1,11 @@
 """Configuration of torchtitan's trainer for a layout.
 
-Written for torchtitan 0.3.0: torchtitan/config/configs.py and torchtitan/models/llama3.
+Written for torchtitan 0.3.0: torchtitan/config/configs.py, torchtitan/models/llama3 and torchtitan/models/qwen3.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from torch import nn
@@ -14,9 +15,12 @@ from torchtitan.components.quantization import Float8LinearConverter
 from torchtitan.config import CompileConfig, ParallelismConfig
 from torchtitan.config import TrainingConfig as TitanTraining
 from torchtitan.distributed.activation_checkpoint import ActivationCheckpointing, FullAC, SelectiveAC
-from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
+from torchtitan.models.common import ComplexRoPE, CosSinRoPE, Embedding, Linear, RMSNorm
+from torchtitan.models.common.attention import GQAttention
 from torchtitan.models.common.config_utils import get_attention_config, make_ffn_config, make_gqa_config
-from torchtitan.models.llama3.model import Llama3Model, Llama3TransformerBlock
+from torchtitan.models.common.decoder import Decoder, TransformerBlock
+from torchtitan.models.llama3.model import Llama3TransformerBlock
+from torchtitan.models.qwen3.model import Qwen3TransformerBlock
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -95,8 +99,8 @@ def loss_config(model: ModelShape) -> CrossEntropyLoss.Config:
     return CrossEntropyLoss.Config(global_vocab_size=model.vocab_size)
 
 
-def model_config(training: TrainingConfig, kind: type[Llama3Model]) -> Llama3Model.Config:
-    """llama3 of the model's shape with Parlay's initial weights, as a class of `kind`."""
+def model_config(training: TrainingConfig, kind: type[Decoder]) -> Decoder.Config:
+    """llama3 or qwen3 of the model's shape with Parlay's initial weights, as a class of `kind`."""
     model, source = training.model, training.weights
     size = (model.vocab_size, model.hidden_size)
     config = kind.Config(
@@ -122,20 +126,9 @@ def fp8_converter(layout: Layout) -> Float8LinearConverter.Config | None:
     return None if arguments is None else Float8LinearConverter.Config(**arguments)
 
 
-def _layer(training: TrainingConfig, layer: int) -> Llama3TransformerBlock.Config:
+def _layer(training: TrainingConfig, layer: int) -> TransformerBlock.Config:
     model = training.model
     weights = LayerWeights(model, training.weights, layer)
-    attention = make_gqa_config(
-        dim=model.hidden_size,
-        n_heads=model.num_attention_heads,
-        n_kv_heads=model.num_key_value_heads,
-        wqkv_param_init={},
-        wo_param_init=weights.attention_out(),
-        inner_attention=get_attention_config(ATTENTION[training.layout.attention_kernel]),
-        fuse_qkv=True,
-        rope=ComplexRoPE.Config(**rope_arguments(model)),
-    )
-    attention.qkv_linear.wqkv.param_init = weights.qkv()
     mlp = make_ffn_config(
         dim=model.hidden_size,
         hidden_dim=model.ffn_hidden_size,
@@ -144,9 +137,34 @@ def _layer(training: TrainingConfig, layer: int) -> Llama3TransformerBlock.Confi
     )
     mlp.w3.param_init = weights.mlp_in(1)
     mlp.w2.param_init = weights.mlp_out()
-    return Llama3TransformerBlock.Config(
-        attention_norm=_norm(model), ffn_norm=_norm(model), attention=attention, feed_forward=mlp
+    kind = Qwen3TransformerBlock if model.qk_norm else Llama3TransformerBlock
+    return kind.Config(
+        attention_norm=_norm(model),
+        ffn_norm=_norm(model),
+        attention=_attention(training, weights),
+        feed_forward=mlp,
     )
+
+
+def _attention(training: TrainingConfig, weights: LayerWeights) -> GQAttention.Config:
+    """Attention, in qwen3 with normalised queries and keys, whose rotary embedding turns halves of a head as Parlay's
+    does."""
+    model = training.model
+    rope = CosSinRoPE if model.qk_norm else ComplexRoPE
+    attention = make_gqa_config(
+        dim=model.hidden_size,
+        n_heads=model.num_attention_heads,
+        n_kv_heads=model.num_key_value_heads,
+        head_dim=model.head_size,
+        wqkv_param_init={},
+        wo_param_init=weights.attention_out(),
+        inner_attention=get_attention_config(ATTENTION[training.layout.attention_kernel]),
+        fuse_qkv=True,
+        rope=rope.Config(**rope_arguments(model)),
+        qk_norm=replace(_norm(model), normalized_shape=model.head_size) if model.qk_norm else None,
+    )
+    attention.qkv_linear.wqkv.param_init = weights.qkv()
+    return attention
 
 
 def _norm(model: ModelShape) -> RMSNorm.Config:

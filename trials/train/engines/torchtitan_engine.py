@@ -17,8 +17,11 @@ from torchtitan.components.tokenizer import BaseTokenizer
 from torchtitan.components.validate import Validator
 from torchtitan.config import DebugConfig
 from torchtitan.distributed.pipeline_parallel import _build_pipeline_schedule, pipeline_llm
+from torchtitan.models.common.decoder import Decoder
 from torchtitan.models.llama3.model import Llama3Model
 from torchtitan.models.llama3.parallelize import parallelize_llama
+from torchtitan.models.qwen3.model import Qwen3Model
+from torchtitan.models.qwen3.parallelize import parallelize_qwen3
 from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.trainer import Trainer
 
@@ -34,22 +37,34 @@ MicroBatch = tuple[dict[str, torch.Tensor], torch.Tensor]
 """Token ids and positions, and the ids that follow."""
 
 
-class Chunk(Llama3Model):
+class Chunk(Decoder):
     """Model part of a pipeline chunk, which counts the micro-batches and samples that pass through."""
 
     micro_batches = 0
     samples = 0
     is_counting = True
 
-    @dataclass(kw_only=True, slots=True)
-    class Config(Llama3Model.Config):
-        pass
-
     def forward(self, tokens: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
         if self.is_counting:
             self.micro_batches += 1
             self.samples += tokens.shape[0]
         return super().forward(tokens, *arguments, **options)
+
+
+class LlamaChunk(Chunk, Llama3Model):
+    """Chunk of torchtitan's llama3."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Llama3Model.Config):
+        pass
+
+
+class QwenChunk(Chunk, Qwen3Model):
+    """Chunk of torchtitan's qwen3."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Qwen3Model.Config):
+        pass
 
 
 class NoTokenizer(BaseTokenizer):
@@ -201,15 +216,7 @@ def trainer_config(training: TrainingConfig) -> Trainer.Config:
     """Configuration of the whole trainer, without tokenizer, data loader, checkpoints and validation."""
     layout = training.layout
     return Trainer.Config(
-        model_spec=ModelSpec(
-            name="llama3",
-            flavor="parlay",
-            model=configs.model_config(training, Chunk),
-            parallelize_fn=parallelize_llama,
-            pipelining_fn=pipeline_llm,
-            post_optimizer_build_fn=None,
-            state_dict_adapter=None,
-        ),
+        model_spec=_model_spec(training),
         metrics=LastStep.Config(),
         tokenizer=NoTokenizer.Config(),
         dataloader=NoDataLoader.Config(),
@@ -223,4 +230,18 @@ def trainer_config(training: TrainingConfig) -> Trainer.Config:
         validator=Validator.Config(enable=False),
         debug=DebugConfig(seed=0),
         loss=configs.loss_config(training.model),
+    )
+
+
+def _model_spec(training: TrainingConfig) -> ModelSpec:
+    """llama3, or with normalised queries and keys qwen3."""
+    is_qwen = training.model.qk_norm
+    return ModelSpec(
+        name="qwen3" if is_qwen else "llama3",
+        flavor="parlay",
+        model=configs.model_config(training, QwenChunk if is_qwen else LlamaChunk),
+        parallelize_fn=parallelize_qwen3 if is_qwen else parallelize_llama,
+        pipelining_fn=pipeline_llm,
+        post_optimizer_build_fn=None,
+        state_dict_adapter=None,
     )

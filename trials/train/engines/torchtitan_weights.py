@@ -1,4 +1,4 @@
-"""Initial weights of torchtitan's llama3: those of every other engine, in torchtitan's order."""
+"""Initial weights of torchtitan's llama3 and qwen3: those of every other engine, in torchtitan's order."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class LayerWeights:
         self._matrices = LayerMatrices(model, source, layer)
 
     def qkv(self) -> ParameterInit:
-        """Queries, key and value of each key-value head, (H + 2 KV, H)."""
+        """Queries, key and value of each key-value head, (Q + 2 KV, H)."""
         return drawn(self._qkv_by_group)
 
     def attention_out(self) -> ParameterInit:
-        """Output matrix of attention, (H, H)."""
+        """Output matrix of attention, (H, Q)."""
         return drawn(self._matrices.attention_out)
 
     def mlp_in(self, part: int) -> ParameterInit:
@@ -38,8 +38,10 @@ class LayerWeights:
         return drawn(self._matrices.mlp_out)
 
     def _qkv_by_group(self) -> torch.Tensor:
-        query, key, value = self._matrices.qkv().split(self._matrices.qkv_parts)
-        size = self._model.head_size
+        whole, size = self._matrices.qkv(), self._model.head_size
+        if self._model.qk_norm:  # qwen3 rotates the halves of a head, as these rows have it
+            return rows_by_group(whole, self._model)
+        query, key, value = whole.split(self._matrices.qkv_parts)
         turned = torch.cat([_interleaved(query, size), _interleaved(key, size), value])
         return rows_by_group(turned, self._model)
 

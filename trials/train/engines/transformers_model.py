@@ -1,19 +1,28 @@
-"""transformers' causal language model of a search's shape: GPT-2's or Llama's, without dropout.
+"""transformers' causal language model of a search's shape, without dropout: GPT-2's, or Llama's, Qwen2's and Qwen3's.
 
-Written for transformers 5.23: models/gpt2/modeling_gpt2.py and models/llama/modeling_llama.py.
+Written for transformers 5.23: modeling_*.py of models/gpt2, models/llama, models/qwen2 and models/qwen3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedConfig
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 from transformers.modeling_utils import PreTrainedModel
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from search_spaces.model_shape import NORM_EPSILON, ModelShape
 from trials.train.engines.sharded_weights import fill
@@ -29,16 +38,31 @@ ATTENTION = {"math": "eager", "flash": "sdpa"}
 """Names of transformers' attention implementations; `sdpa` is torch's scaled_dot_product_attention."""
 
 
+ACTIVATIONS: Mapping[str, str] = {
+    "gelu": "gelu_pytorch_tanh",
+    "silu": "silu",
+    "relu": "relu",
+    "squared_relu": "relu2",
+}
+"""Names of transformers' activations."""
+
+
 def build_model(model: ModelShape, attention_kernel: str) -> PreTrainedModel:
     """The model in host memory, its weights allocated and not written: what is then sharded takes no memory whole."""
-    built: PreTrainedModel
     if model.position_embedding == "learned":
-        built = _unwritten(GPT2LMHeadModel, _gpt2_config(model, attention_kernel))
-    else:
-        config = _llama_config(model, attention_kernel)
-        built = _unwritten(LlamaForCausalLM, config)
-        built.model.rotary_emb = LlamaRotaryEmbedding(config)  # its buffers were not written either
+        return _unwritten(GPT2LMHeadModel, _gpt2_config(model, attention_kernel)).train()
+    kind, config_of = _rotary_model(model)
+    config = config_of(**_rotary_settings(model, attention_kernel))
+    built: Any = _unwritten(kind, config)
+    built.model.rotary_emb = type(built.model.rotary_emb)(config)  # its buffers were not written either
     return built.train()
+
+
+def _rotary_model(model: ModelShape) -> tuple[type[PreTrainedModel], type[PreTrainedConfig]]:
+    """Class of a model with rotary positions, and of its configuration."""
+    if model.qk_norm:
+        return Qwen3ForCausalLM, Qwen3Config
+    return (Qwen2ForCausalLM, Qwen2Config) if model.qkv_bias else (LlamaForCausalLM, LlamaConfig)
 
 
 def _unwritten(kind: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
@@ -60,18 +84,21 @@ def _common(model: ModelShape, attention_kernel: str) -> dict[str, Any]:
     }
 
 
-def _llama_config(model: ModelShape, attention_kernel: str) -> LlamaConfig:
-    return LlamaConfig(
-        hidden_size=model.hidden_size,
-        intermediate_size=model.ffn_hidden_size,
-        num_hidden_layers=model.num_layers,
-        num_attention_heads=model.num_attention_heads,
-        num_key_value_heads=model.num_key_value_heads,
-        max_position_embeddings=model.seq_length,
-        rms_norm_eps=NORM_EPSILON,
-        rope_parameters={"rope_type": "default", "rope_theta": float(model.rotary_base)},
+def _rotary_settings(model: ModelShape, attention_kernel: str) -> dict[str, Any]:
+    """Settings of Llama and Qwen. Qwen2's attention reads `head_dim`, which its configuration does not declare."""
+    return {
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.ffn_hidden_size,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.num_key_value_heads,
+        "head_dim": model.head_size,
+        "hidden_act": ACTIVATIONS[model.mlp_activation],
+        "max_position_embeddings": model.seq_length,
+        "rms_norm_eps": NORM_EPSILON,
+        "rope_parameters": {"rope_type": "default", "rope_theta": float(model.rotary_base)},
         **_common(model, attention_kernel),
-    )
+    }
 
 
 def _gpt2_config(model: ModelShape, attention_kernel: str) -> GPT2Config:
@@ -82,6 +109,7 @@ def _gpt2_config(model: ModelShape, attention_kernel: str) -> GPT2Config:
         n_head=model.num_attention_heads,
         n_positions=model.seq_length,
         layer_norm_epsilon=NORM_EPSILON,
+        activation_function=ACTIVATIONS[model.mlp_activation],
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
@@ -111,17 +139,17 @@ def _plain(name: str) -> str:
 
 def _draws(model: ModelShape, source: WeightSource) -> Iterator[tuple[str, Draw]]:
     """Values of each matrix by the parameter's name."""
-    is_llama = model.position_embedding == "rotary"
-    tokens = "model.embed_tokens" if is_llama else "transformer.wte"
+    is_rotary = model.position_embedding == "rotary"
+    tokens = "model.embed_tokens" if is_rotary else "transformer.wte"
     yield f"{tokens}.weight", partial(token_table, model, source)
     yield "transformer.wpe.weight", partial(position_table, model, source)
     yield "lm_head.weight", partial(output_matrix, model, source)
-    of_layer = _llama_layer if is_llama else _gpt2_layer
+    of_layer = _rotary_layer if is_rotary else _gpt2_layer
     for layer in range(model.num_layers):
         yield from of_layer(layer, LayerMatrices(model, source, layer))
 
 
-def _llama_layer(layer: int, matrices: LayerMatrices) -> Iterator[tuple[str, Draw]]:
+def _rotary_layer(layer: int, matrices: LayerMatrices) -> Iterator[tuple[str, Draw]]:
     prefix = f"model.layers.{layer}"
     for index, name in enumerate(("q_proj", "k_proj", "v_proj")):
         yield f"{prefix}.self_attn.{name}.weight", partial(_part, matrices.qkv, matrices.qkv_parts, index)
