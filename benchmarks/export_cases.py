@@ -60,16 +60,21 @@ SHAPES = {
 
 _SIZES = (1, 2, 4)
 _RANKS = tuple(sizes for sizes in product(_SIZES, repeat=len(DEGREES)) if prod(sizes) <= MOST_RANKS)
+_OTHERS = ("engine", "matmul_precision")
 VALUES: Mapping[str, tuple[Any, ...]] = {
     "micro_batch_size": (1, 2),
     "zero_stage": (0, 1, 2, 3),
     "virtual_pipeline_stages": (1, 2),
     "bucket_mib": (None, 3, 40),
-    **{name: axis.words or (False, True) for name, axis in AXES.items() if not axis.is_number and name != "engine"},
+    **{name: axis.words or (False, True) for name, axis in AXES.items() if not axis.is_number and name not in _OTHERS},
 }
 """Values of the axes besides the degrees."""
 VALUES_OF_ENGINE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    TORCHTITAN: {"data_parallel_replicas": (1, 2), "recompute_layers": (None, 1)},
+    TORCHTITAN: {
+        "data_parallel_replicas": (1, 2),
+        "recompute_layers": (None, 1),
+        "matmul_precision": AXES["matmul_precision"].words,
+    },
     ACCELERATE_LAUNCH: {"data_parallel_replicas": (1, 2)},
 }
 """Values of more axes, by engine."""

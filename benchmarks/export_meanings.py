@@ -316,6 +316,7 @@ def of_torchtitan(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "recompute_modules": "ops" if recomputation == "selective" else _MODULES.default,
         "torch_compile": values["compile"]["enable"],
         "tensor_parallel_overlap": values["compile"]["enable_async_tensor_parallel"],
+        "matmul_precision": _products_of_torchtitan(classes["products"]),
         **_model_of_torchtitan(values["model_spec"]["model"], classes),
         "seq_length": training["seq_len"],
     }
@@ -343,6 +344,12 @@ def _zero_of_torchtitan(parallel: Values) -> int:
         return 0
     policy, is_pipeline = parallel["fsdp_reshard_after_forward"], parallel["pipeline_parallel_degree"] > 1
     return 3 if policy == "always" or (policy == "default" and not is_pipeline) else 2
+
+
+def _products_of_torchtitan(recipes: Values) -> str:
+    """Recipe of all linear layers but the head, which has none."""
+    of_layers = _same(recipe for name, recipe in recipes.items() if name != "lm_head")
+    return "same" if of_layers is None else f"fp8_{of_layers}" if recipes["lm_head"] is None else "differs"
 
 
 def _model_of_torchtitan(model: Values, classes: Values) -> Meaning:

@@ -122,12 +122,16 @@ def of_torchtitan(words: Sequence[str], folder: str, world: int) -> Values:
     AssertionError where it is refused for so many ranks."""
     import torch
 
+    from benchmarks.torchao_stub import convert_on_any_device, products_of, stub_torchao
+
+    stub_torchao()
     if not torch.cuda.is_available():
         from trials.train.cpu_device.torchtitan import emulate_device
 
         emulate_device()
     from torchtitan.distributed import ParallelDims
 
+    convert_on_any_device()
     config = loaded_by_torchtitan(words, folder)
     ParallelDims.from_config(config.parallelism, world)
     model = config.model_spec.model
@@ -136,6 +140,7 @@ def of_torchtitan(words: Sequence[str], folder: str, world: int) -> Values:
         "attention": sorted({_owner(layer.attention.inner_attention) for layer in model.layers}),
         "positions": sorted({_owner(layer.attention.rope) for layer in model.layers}),
         "norm": _owner(model.norm),
+        "products": products_of(model),
     }
     return {**fields_of(config), "classes": classes}
 

@@ -75,7 +75,7 @@ class AttemptResult:
 
 COMPARABLE = (
     *("python", "torch", "deepspeed", "megatron_core", "transformer_engine", "megatron_layers", "megatron_lm_commit"),
-    *("torchtitan", "accelerate", "transformers", "cuda", "device"),
+    *("torchtitan", "torchao", "accelerate", "transformers", "cuda", "device"),
 )
 """Fingerprint fields that must be equal for two measurements to be compared."""
 

@@ -205,7 +205,7 @@ class LayoutProof(TypedDict, total=False):
 
 class Fingerprint(TypedDict, total=False):
     """`fingerprint` of an outcome: software and hardware. Measurements are compared only where python, torch,
-    deepspeed, megatron_core, transformer_engine, megatron_layers, megatron_lm_commit, torchtitan, accelerate,
+    deepspeed, megatron_core, transformer_engine, megatron_layers, megatron_lm_commit, torchtitan, torchao, accelerate,
     transformers, cuda and device agree."""
 
     python: str
@@ -222,6 +222,8 @@ class Fingerprint(TypedDict, total=False):
     show."""
     torchtitan: str | None
     """With engine torchtitan only."""
+    torchao: str | None
+    """With 8-bit matmul_precision only."""
     accelerate: str | None
     """With engine or trainer accelerate only."""
     transformers: str | None

@@ -96,7 +96,7 @@ def package_faults(layout: Layout, model: ModelShape, accelerator: str, installe
     if layout.engine == TORCHTITAN:
         if layout.pipeline_parallel > 1 and (fault := _pipeline_fault(installed[TORCH])):
             yield fault
-        if layout.matmul_precision in FP8_RECIPES and (fault := _fp8_fault(installed[TORCHAO])):
+        if TORCHAO in more_packages_of(layout) and (fault := _fp8_fault(installed[TORCHAO])):
             yield fault
     elif layout.engine == MEGATRON_CORE:
         yield from _megatron_faults(layout, model, installed)
@@ -105,6 +105,11 @@ def package_faults(layout: Layout, model: ModelShape, accelerator: str, installe
 def packages_of(engine: str) -> tuple[str, ...]:
     """Packages that an engine of `PACKAGED_ENGINES` is, of verified versions."""
     return {ACCELERATE: (ACCELERATE, TRANSFORMERS), ACCELERATE_LAUNCH: (ACCELERATE,)}.get(engine, (engine,))
+
+
+def more_packages_of(layout: Layout) -> tuple[str, ...]:
+    """Other packages that the layout's steps run on."""
+    return (TORCHAO,) if layout.matmul_precision in FP8_RECIPES else ()
 
 
 def _megatron_faults(layout: Layout, model: ModelShape, installed: Installed) -> Iterator[PackageFault]:

@@ -12,6 +12,7 @@ from orchestrator.importers.ranks import Ranks
 from orchestrator.importers.settings import Setting, Settings, read_fields
 from orchestrator.importers.torchtitan.fields import (
     BATCH_FIELDS,
+    FLOAT8,
     LAYOUT_FIELDS,
     MODEL_FIELDS,
     VALUE_RULES,
@@ -26,6 +27,7 @@ from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import ModelShape
 
 _DEFAULT = "torchtitan's default"
+_HEAD = "lm_head"
 _LOCAL_BATCHES = "training.local_batch_size of every data-parallel rank"
 
 
@@ -114,6 +116,8 @@ def _differences(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, 
         yield "Weights, gradients and optimizer states are bf16 in the training; trials have them in fp32."
     if keys.value("training.disable_cuda_graphs") is False and not is_pipeline:
         yield "torchtitan captures CUDA graphs unless told not to; trials run without."
+    if keys.has(f"{FLOAT8}recipe_name"):
+        yield from _of_8_bits(keys)
     if keys.has("loss.num_chunks"):
         yield "The training computes the loss in chunks of the sequence; trials compute it at once."
     if keys.text("model_spec.attn_backend") == "flex_flash":
@@ -124,6 +128,16 @@ def _differences(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, 
         yield f"Trials train by AdamW; the training has {' and '.join(others)}."
     if is_pipeline:
         yield from _of_a_pipeline(keys, model, layout)
+
+
+def _of_8_bits(keys: Settings) -> Iterator[str]:
+    """Notes on linear layers that the training converts and a trial does not, and the other way round. torchtitan
+    leaves layers whose name has one of the words."""
+    words = [str(word) for word in keys.listed(f"{FLOAT8}filter_fqns")]
+    if not any(word in _HEAD for word in words):
+        yield "The training multiplies its head in 8 bits, too; trials multiply it in bf16."
+    if others := [f"{word:.40}" for word in words if word not in _HEAD]:
+        yield f"The training leaves layers named {', '.join(others)} in bf16; trials leave the head alone."
 
 
 def _other_optimizers(keys: Settings) -> list[str]:

@@ -8,14 +8,17 @@ from typing import Any
 
 from orchestrator.importers import reasons
 from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRule, ValueRules, one_of
-from search_spaces.layouts.layout import V_SCHEDULES
+from search_spaces.layouts.layout import FP8_RECIPES, V_SCHEDULES
 from trials.trainers.torchtitan.config import ATTENTION, DTYPES, SCHEDULES
 
 _P, _T, _M = "parallelism.", "training.", "model_spec."
+FLOAT8 = f"{_M}float8."
+"""Section of the arguments of a Float8LinearConverter."""
 POLICIES = {"none": "none", "selective": "selective", "full": "full"}
 _SCHEDULES = {theirs.lower(): ours for ours, theirs in SCHEDULES.items()}
 _PRECISIONS = {theirs: ours for ours, theirs in DTYPES.items()}
 _KERNELS = {**{theirs: ours for ours, theirs in ATTENTION.items()}, "flex_flash": "flex"}
+_RECIPES = {word.removeprefix("fp8_"): word for word in FP8_RECIPES}
 _RESHARD = {"default": None, "always": 3, "never": 2}
 
 
@@ -167,6 +170,7 @@ LAYOUT_FIELDS: FieldReaders = {
     "attention_kernel": lambda keys: keys.chosen(f"{_M}attn_backend", _KERNELS, None),
     "torch_compile": _compile,
     "tensor_parallel_overlap": _tensor_overlap,
+    "matmul_precision": lambda keys: keys.chosen(f"{FLOAT8}recipe_name", _RECIPES, None),
 }
 
 
@@ -219,6 +223,8 @@ VALUE_RULES: ValueRules = (
     one_of(f"{_P}fsdp_reshard_after_forward", _RESHARD, "torchtitan's policies are default, always and never"),
     one_of(f"{_T}dtype", _PRECISIONS, reasons.PRECISION),
     one_of(f"{_T}mixed_precision_param", _PRECISIONS, reasons.PRECISION),
+    one_of(f"{FLOAT8}recipe_name", _RECIPES, f"torchtitan's recipes are {' and '.join(_RECIPES)}"),
+    one_of(f"{FLOAT8}emulate", ("false",), "trials multiply 8-bit floats on GPUs that do, without emulation"),
     ValueRule(
         f"{_P}pipeline_parallel_schedule",
         _has_known_schedule,

@@ -15,6 +15,7 @@ from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.option_table import Handling
 from orchestrator.importers.settings import CODE, Setting
 from orchestrator.importers.torchtitan.config import imported_settings, settings_of
+from orchestrator.importers.torchtitan.fields import FLOAT8
 from orchestrator.importers.torchtitan.options import TORCHTITAN_OPTIONS
 from orchestrator.importers.torchtitan.registry import CONFIGS, FLAVORS, REFUSED_CONFIGS, flavor
 from search_spaces.errors import InputError
@@ -23,6 +24,7 @@ Given = dict[str, Setting]
 
 _FIX = "give a module with a function that returns Trainer.Config(...), or the configuration that torchtitan saves"
 _COMPUTED = "the module computes it"
+_FLOAT8_CONVERTER, _DEFAULT_RECIPE = "Float8LinearConverter.Config", "rowwise"
 _POLICIES = {"SelectiveAC": "selective", "FullAC": "full", "FirstLayersAC": "full", "MemoryBudgetAC": "memory-budget"}
 _DECIDING = [
     name for name, group in TORCHTITAN_OPTIONS.group_of.items() if group.handling in (Handling.READ, Handling.REFUSED)
@@ -185,9 +187,21 @@ class _Function:
         else:
             yield "model_spec.name", Setting("llama3", value.lineno)
         for name, argument in arguments.items():
-            found = _literal(argument)
-            # Converters are objects, of any of which the model is another.
-            yield f"model_spec.{name}", replace(found, doubt=None) if name == "converters" else found
+            if name == "converters":
+                yield from self._converters(argument)
+            else:
+                yield f"model_spec.{name}", _literal(argument)
+
+    def _converters(self, value: ast.expr) -> Iterator[tuple[str, Setting]]:
+        """The arguments of one Float8LinearConverter. Of any others the model is another."""
+        made = [self._resolved(each) for each in value.elts] if isinstance(value, (ast.List, ast.Tuple)) else [value]
+        called = made[0] if len(made) == 1 else None
+        if isinstance(called, ast.Call) and not called.args and _name(called.func).endswith(_FLOAT8_CONVERTER):
+            yield f"{FLOAT8}recipe_name", Setting(_DEFAULT_RECIPE, called.lineno)
+            for keyword in called.keywords:
+                yield f"{FLOAT8}{keyword.arg}", _literal(self._resolved(keyword.value))
+        elif made:
+            yield "model_spec.converters", replace(_literal(value), doubt=None)
 
     def _resolved(self, value: ast.expr) -> ast.expr:
         """The value behind a name that the function has assigned."""

@@ -67,6 +67,7 @@ CONFIGS: Mapping[str, Values] = {
     },
     "llama3_debugmodel_dist_gemm": {**_DEBUG, "model_spec.tp_gemm_backend": "dist_gemm"},
     "llama3_debugmodel_ce_loss": {name: value for name, value in _DEBUG.items() if name != "loss.num_chunks"},
+    "llama3_debugmodel_float8": {**_DEBUG, "model_spec.float8.recipe_name": "rowwise"},
     "llama3_8b": {
         **flavor("8B"),
         "loss.num_chunks": 8,
@@ -80,15 +81,26 @@ CONFIGS: Mapping[str, Values] = {
         "parallelism.tensor_parallel_degree": 8,
         "training.seq_len": 8192,
     },
+    "llama3_405b": {
+        **flavor("405B"),
+        "model_spec.float8.recipe_name": "rowwise",
+        "model_spec.float8.filter_fqns": ["lm_head"],
+        "loss.num_chunks": 8,
+        "activation_checkpoint": "full",
+        "compile.enable": True,
+        "compile.enable_async_tensor_parallel": True,
+        "parallelism.tensor_parallel_degree": 8,
+        "training.local_batch_size": 2,
+        "training.seq_len": 8192,
+    },
 }
 """Functions of llama3's registry: what they set beside the defaults."""
 
 REFUSED_CONFIGS: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            *("llama3_405b", "llama3_8b_mxfp8", "llama3_8b_first_85_pct_layers_nvfp4", "llama3_debugmodel_nvfp4"),
-            *("llama3_debugmodel_float8", "llama3_debugmodel_first_85_pct_layers_nvfp4"),
-            "llama3_debugmodel_float8_emulate_lora",
+            *("llama3_8b_mxfp8", "llama3_8b_first_85_pct_layers_nvfp4", "llama3_debugmodel_nvfp4"),
+            *("llama3_debugmodel_first_85_pct_layers_nvfp4", "llama3_debugmodel_float8_emulate_lora"),
         ),
         reasons.LOW_PRECISION,
     ),

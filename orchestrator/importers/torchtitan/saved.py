@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.importers import reasons
@@ -36,7 +37,11 @@ def read_saved_config(text: str) -> ImportedConfig:
     spec = data.pop("model_spec", None)
     given = flat({**data, **arguments}, TORCHTITAN_OPTIONS, lambda name: None)
     named = {f"model_spec.{name}": Setting(value) for name, value in _model_spec(spec).items()}
-    return imported_settings({**given, **named, "activation_checkpoint": Setting(policy)})
+    found = imported_settings({**given, **named, "activation_checkpoint": Setting(policy)})
+    return found if found.layout.get("precision") == "fp32" else replace(found, notes=(*found.notes, _NOT_SAVED))
+
+
+_NOT_SAVED = "torchtitan does not save whether linear layers multiply 8-bit floats: matmul_precision same is assumed."
 
 
 def _policy(saved: Any) -> tuple[str, dict[str, Any]]:

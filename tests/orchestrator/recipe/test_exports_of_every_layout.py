@@ -35,6 +35,7 @@ _USUAL = _ANY | {
     "precision": st.sampled_from(["bf16", "fp16"]),
     "attention_kernel": st.just("flash"),
     "torch_compile": st.just(False),
+    "matmul_precision": st.just("same"),
     "grad_accum_steps": st.just(8),
     "zero_stage": st.integers(0, 1),
     "offload": st.just("none"),
@@ -48,6 +49,7 @@ _OF_TORCHTITAN = {
     "recompute_modules": st.just("ops"),
     "data_parallel_replicas": st.just(1),
     "tensor_parallel_overlap": st.just(False),
+    "matmul_precision": FIELD_VALUES["matmul_precision"],
     "engine": st.just(TORCHTITAN),
 }
 _ENGINES = {"megatron-bridge": "megatron-lm", "accelerate": ACCELERATE_LAUNCH}
@@ -128,6 +130,18 @@ def test_a_deepspeed_configuration_says_the_batch_zero_and_the_precision(layout)
             {"activation_checkpointing": "selective", "recompute_modules": "mlp"},
             "torchtitan.recompute_modules",
         ),
+        *(
+            (trainer, LLAMA, {"matmul_precision": "fp8_rowwise"}, f"{trainer}.matmul_precision")
+            for trainer in NOT_OURS
+            if trainer != "torchtitan"
+        ),
+        (
+            "torchtitan",
+            LLAMA,
+            {"attention_kernel": "flex", "precision": "fp32", "matmul_precision": "fp8_rowwise"},
+            "torchtitan.matmul_precision",
+        ),
+        ("deepspeed", LLAMA, {"zero_stage": 1, "matmul_precision": "fp8_rowwise"}, "deepspeed.matmul_precision"),
         ("accelerate", GPT2, {"zero_stage": 1}, "accelerate.zero_stage"),
         ("accelerate", LLAMA, {"activation_checkpointing": "full"}, "accelerate.activation_checkpointing"),
         ("nanotron", GPT2, {}, "nanotron.gated_mlp"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -118,3 +119,14 @@ def test_ranks_with_different_layers_measure_nothing(monkeypatch):
         common_software(spec, CPU, [layers_of("megatron.core.tensor_parallel")])
     assert ended.value.reason is FailureReason.SCRIPT_ERROR
     assert common_software(SPEC, CPU, []) == {}
+
+
+def test_layouts_with_8_bit_products_name_torchao(monkeypatch):
+    monkeypatch.setattr(
+        "trials.train.proof.fingerprint.package_version", {"torchtitan": "0.3.0", "torchao": "0.18.0"}.get
+    )
+    monkeypatch.setattr("trials.train.proof.fingerprint.gather_json", lambda mine, device: [mine, mine])
+    plain = Layout(engine="torchtitan")
+    assert common_software(make_spec(plain), CPU, []) == {"torchtitan": "0.3.0"}
+    fp8 = replace(plain, matmul_precision="fp8_rowwise")
+    assert common_software(make_spec(fp8), CPU, []) == {"torchtitan": "0.3.0", "torchao": "0.18.0"}

@@ -63,17 +63,6 @@ def test_what_is_recomputed_has_a_second_forward_pass(ranks, recomputation, bloc
     assert {name: passes[name] / given.layout.grad_accum_steps for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("word", "recipe"), [("fp8_rowwise", "rowwise"), ("fp8_rowwise_with_gw_hp", "rowwise_with_gw_hp"), ("same", None)]
-)
-def test_linear_layers_but_the_head_are_converted_by_the_recipe(ranks, word, recipe):
-    """Conversion itself needs a GPU and torchao."""
-    given = torchtitan_case("fp8", precision="bf16", matmul_precision=word, torch_compile=True)
-    [found] = ranks.run(f"{PROGRAMS}:fp8_conversion", 1, {"case": given.to_json()})
-    shown = {"recipe_name": recipe, "filter_fqns": ["lm_head"], "emulate": False, "model_compile_enabled": True}
-    assert found == ({} if recipe is None else shown)
-
-
 V_SCHEDULE = {"pipeline_parallel": 2, "virtual_pipeline_stages": 2, "pipeline_schedule": "zbv"}
 
 

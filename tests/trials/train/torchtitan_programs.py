@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,7 +14,6 @@ from torch.distributed import _functional_collectives, distributed_c10d
 
 from tests.trials.train import rank_programs
 from tests.trials.train.reductions import NumberedPlaces, keep, keep_share
-from trials.diagnostics.selftest import Case
 from trials.ranks.failures import TrialFailure
 
 _BETWEEN = ("distributed_c10d.py", "_functional_collectives.py", "c10d_logger.py", "_contextlib.py")
@@ -29,17 +27,6 @@ def train_recording(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any
     reductions.watch()
     trained = rank_programs.train_layout({**arguments, "without": None}, folder)
     return {"trained": trained, "places": reductions.places}
-
-
-def fp8_conversion(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The configuration with which torchtitan converts a case's linear layers; empty where it converts none."""
-    from trials.train.engines.imports import import_torchtitan
-
-    import_torchtitan(on_cpu=True)
-    from trials.train.engines.torchtitan_config import fp8_converter
-
-    config = fp8_converter(Case.from_json(arguments["case"]).layout)
-    return {} if config is None else asdict(config)
 
 
 def reason_of_a_loss_that_is_no_number(arguments: Mapping[str, Any], folder: Path) -> str:

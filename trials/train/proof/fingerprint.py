@@ -13,7 +13,7 @@ import torch
 
 from search_spaces.engines import MEGATRON_CORE
 from trials.measurement.protocol import slow_ranks
-from trials.ranks.engine_packages import PACKAGED_ENGINES, TRANSFORMER_ENGINE, packages_of
+from trials.ranks.engine_packages import PACKAGED_ENGINES, TRANSFORMER_ENGINE, more_packages_of, packages_of
 from trials.ranks.failures import TrialFailure
 from trials.ranks.software import cpu_name, gpu_driver, package_version, speed_environment
 from trials.train.parallel.device import Device
@@ -55,7 +55,8 @@ def common_software(spec: TrialSpec, device: Device, chunks: Iterable[Any]) -> d
     nothing for other engines. Collective over the world. TrialFailure where they are not the same on all ranks."""
     if spec.layout.engine not in PACKAGED_ENGINES:
         return {}
-    by_rank = gather_json(engine_software(spec.layout.engine, chunks), device.torch_device)
+    software = engine_software(spec.layout.engine, chunks) | _versions(more_packages_of(spec.layout))
+    by_rank = gather_json(software, device.torch_device)
     if mix := software_mix(by_rank):
         raise TrialFailure(FailureReason.SCRIPT_ERROR, f"the ranks' software differs: {mix}")
     return by_rank[0]
@@ -76,7 +77,11 @@ def engine_software(engine: str, chunks: Iterable[Any]) -> dict[str, str | None]
     """Versions that an engine of `PACKAGED_ENGINES` runs on. ImportError where it is missing."""
     if engine == MEGATRON_CORE:
         return megatron_software(chunks)
-    return {package: package_version(package) for package in packages_of(engine)}
+    return _versions(packages_of(engine))
+
+
+def _versions(packages: Iterable[str]) -> dict[str, str | None]:
+    return {package: package_version(package) for package in packages}
 
 
 def megatron_software(chunks: Iterable[Any]) -> dict[str, str | None]:

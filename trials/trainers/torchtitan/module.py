@@ -17,6 +17,7 @@ from trials.trainers.torchtitan.config import (
     ATTENTION,
     FIRST_LAYERS,
     compile_arguments,
+    fp8_arguments,
     norm_arguments,
     parallelism_arguments,
     recomputation_policy,
@@ -39,11 +40,11 @@ def config_files(spec: TrialSpec) -> dict[str, str]:
 
 def config_module(model: ModelShape, layout: Layout) -> str:
     """Text of the module. The layout is canonical and violates no rule."""
-    policy = recomputation_policy(layout)
+    policy, fp8 = recomputation_policy(layout), fp8_arguments(layout)
     return _MODULE.format(
-        imports=_imports(None if policy is None else policy[0]),
+        imports=_imports(None if policy is None else policy[0], fp8 is not None),
         function=FUNCTION,
-        model=_call("llama3", _sizes(model, layout), 2),
+        model=_call("llama3", {**_sizes(model, layout), **_converters(fp8)}, 2),
         training=_call("TrainingConfig", training_arguments(model, layout), 2),
         parallelism=_call("ParallelismConfig", parallelism_arguments(model, layout), 2),
         recomputation="None" if policy is None else _call(f"{policy[0]}.Config", policy[1], 2),
@@ -67,6 +68,17 @@ def _sizes(model: ModelShape, layout: Layout) -> dict[str, Any]:
     }
 
 
+def _converters(fp8: Mapping[str, Any] | None) -> dict[str, _Code]:
+    if fp8 is None:
+        return {}
+    indent = "    " * 4
+    return {"converters": _Code(f"[\n{indent}{_call('Float8LinearConverter.Config', fp8, 4)}\n{indent[4:]}]")}
+
+
+class _Code(str):
+    """Text that is Python already."""
+
+
 def _call(name: str, arguments: Mapping[str, Any], depth: int) -> str:
     """A call with one argument a line, at a depth of so many indents."""
     indent = "    " * depth
@@ -83,15 +95,20 @@ def _literal(value: Any, depth: int = 0) -> str:
     if isinstance(value, list) and value and isinstance(value[0], list):
         indent = "    " * depth
         return "\n".join(["[", *(f"{indent}    {_literal(each)}," for each in value), f"{indent}]"])
+    if isinstance(value, _Code):
+        return value
     return json.dumps(value) if isinstance(value, (str, list)) else repr(value)
 
 
-def _imports(policy: str | None) -> str:
-    """Import statements, sorted; of the policy, too."""
+def _imports(policy: str | None, converts: bool) -> str:
+    """Import statements, sorted; of the policy and the converter, too."""
+    converter = ("from torchtitan.components.quantization import Float8LinearConverter",) if converts else ()
     if policy == FIRST_LAYERS:
-        return "\n".join([*_IMPORTS, "", f"from .{_FIRST_LAYERS_FILE.removesuffix('.py')} import {policy}"])
+        return "\n".join(
+            [*sorted([*_IMPORTS, *converter]), "", f"from .{_FIRST_LAYERS_FILE.removesuffix('.py')} import {policy}"]
+        )
     more = () if policy is None else (f"from torchtitan.distributed.activation_checkpoint import {policy}",)
-    return "\n".join(sorted([*_IMPORTS, *more]))
+    return "\n".join(sorted([*_IMPORTS, *converter, *more]))
 
 
 def _first_layers() -> str:
@@ -136,7 +153,9 @@ def {function}() -> Trainer.Config:
     )
 
 
-def llama3(*, n_layers, dim, n_heads, n_kv_heads, hidden_dim, vocab_size, enable_weight_tying, attn_backend):
+def llama3(
+    *, n_layers, dim, n_heads, n_kv_heads, hidden_dim, vocab_size, enable_weight_tying, attn_backend, converters=()
+):
     """torchtitan's llama3 of this shape, with torchtitan's own initial weights."""
 
     def layer(number):
@@ -171,6 +190,8 @@ def llama3(*, n_layers, dim, n_heads, n_kv_heads, hidden_dim, vocab_size, enable
         lm_head=Linear.Config(in_features=dim, out_features=vocab_size, param_init={{"weight": head}}),
         layers=[layer(number) for number in range(n_layers)],
     )
+    for converter in converters:
+        model = converter.build().convert(model)
     return ModelSpec(
         name="llama3",
         flavor="{function}",

@@ -14,11 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.torchao_stub import convert_on_any_device, products_of, stub_torchao
 from trials.train.cpu_device.torchtitan import emulate_device
 
 
 def main() -> None:
+    stub_torchao()
     emulate_device()
+    convert_on_any_device()
     from torchtitan.distributed import activation_checkpoint
     from torchtitan.experiments import _supported_experiments
     from torchtitan.hf_datasets.text_datasets import ChatDataLoader
@@ -82,6 +85,7 @@ def _config(config: Any) -> dict[str, Any]:
         "model": _sizes(model),
         "attention": attention,
         "projection": projection,
+        "products": products_of(model),
     }
 
 

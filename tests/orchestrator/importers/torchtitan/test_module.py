@@ -26,6 +26,7 @@ def mine() -> Trainer.Config:
         activation_checkpoint=None,
     )
 """
+FLOAT8 = "Float8LinearConverter.Config(model_compile_enabled=is_compiled())"
 CHANGED = """\
 def larger():
     \"\"\"The 8B model on longer sequences.\"\"\"
@@ -80,6 +81,29 @@ def test_what_the_module_computes_is_asked_for():
 
 
 @pytest.mark.parametrize(
+    ("converters", "fields"),
+    [
+        ("[]", {}),
+        (f"[{FLOAT8}]", {"matmul_precision": "fp8_rowwise"}),
+        (
+            '(Float8LinearConverter.Config(recipe_name="rowwise_with_gw_hp"),)',
+            {"matmul_precision": "fp8_rowwise_with_gw_hp"},
+        ),
+    ],
+)
+def test_a_float8_converter_is_the_precision_of_linear_layers(converters, fields):
+    plain = read_module(OWN).layout
+    found = read_module(OWN.replace('attn_backend="varlen"', f'attn_backend="varlen", converters={converters}'))
+    assert (found.layout, found.in_doubt) == ({**plain, **fields}, ())
+
+
+def test_a_recipe_that_the_module_computes_is_asked_for():
+    converters = "[Float8LinearConverter.Config(recipe_name=recipe())]"
+    found = read_module(OWN.replace('attn_backend="varlen"', f"converters={converters}"))
+    assert found.in_doubt == ("matmul_precision",)
+
+
+@pytest.mark.parametrize(
     ("text", "rule"),
     [
         ("def f(:", "a module is Python"),
@@ -92,8 +116,11 @@ def test_what_the_module_computes_is_asked_for():
             "recomputation is None, or one of",
         ),
         (OWN.replace("activation_checkpoint=None", "**more"), "every argument has its name"),
-        (OWN.replace('attn_backend="varlen"', "converters=[Float8Linear.Config()]"), "8-bit and 4-bit arithmetic"),
-        (CHANGED.replace("llama3_8b", "llama3_405b"), "8-bit and 4-bit arithmetic"),
+        (OWN.replace('attn_backend="varlen"', "converters=[LoRAConverter.Config()]"), "one Float8LinearConverter"),
+        (OWN.replace('attn_backend="varlen"', "converters=made()"), "one Float8LinearConverter"),
+        (OWN.replace('attn_backend="varlen"', f"converters=[{FLOAT8}, {FLOAT8}]"), "one Float8LinearConverter"),
+        (OWN.replace('attn_backend="varlen"', f"converters=[{FLOAT8[:-1]}, emulate=True)]"), "without emulation"),
+        (CHANGED.replace("llama3_8b", "llama3_8b_mxfp8"), "8-bit and 4-bit arithmetic"),
         (CHANGED.replace("llama3_8b", "their_8b"), "starts from Trainer.Config"),
         (
             CHANGED.replace("    assert config.model_spec is not None\n", "    if x:\n        config = 1\n"),

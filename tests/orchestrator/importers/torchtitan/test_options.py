@@ -31,6 +31,9 @@ PIPELINE = {
 }
 
 
+FLOAT8 = {"model_spec__float8__recipe_name": "rowwise"}
+
+
 def read(text: str) -> ImportedConfig:
     """The import of options by dotted name, as YAML."""
     return imported_settings({name: Setting(value) for name, value in flattened(yaml.safe_load(text)).items()})
@@ -57,7 +60,8 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
     require_refusals(read, TORCHTITAN_OPTIONS, BASE)
     require_notes(read, TORCHTITAN_OPTIONS, BASE)
     require_no_effect(read, TORCHTITAN_OPTIONS, BASE)
-    bases = [{**BASE, "optimizer.param_groups": []}, PIPELINE]
+    fp8 = {"model_spec.float8.recipe_name": "rowwise", "model_spec.float8.emulate": False}
+    bases = [{**BASE, "optimizer.param_groups": [], **fp8}, PIPELINE]
     require_all_read(read, TORCHTITAN_OPTIONS, bases, monkeypatch)
 
 
@@ -110,6 +114,7 @@ def test_parallelism_gives_degrees_stage_and_schedule(options, fields):
         ({"training__mixed_precision_param": "float32"}, {"precision": "fp32"}),
         ({"training__mixed_precision_param": "float32", "training__dtype": "bfloat16"}, {"precision": "bf16"}),
         ({"compile__enable": True}, {"torch_compile": True}),
+        (FLOAT8, {"matmul_precision": "fp8_rowwise"}),
         ({"compile__enable": True, "compile__components": "loss"}, {"torch_compile": False}),
         ({"activation_checkpoint": "full"}, {"activation_checkpointing": "full", "recompute_modules": None}),
         ({"activation_checkpoint": "full", "activation_checkpoint__layers": 2}, {"recompute_layers": 2}),
@@ -136,6 +141,11 @@ def test_the_batch_is_a_local_batch_of_every_rank_unless_it_is_said():
     [
         ({"training__dtype": "bfloat16"}, "Weights, gradients and optimizer states are bf16"),
         ({}, "torchtitan captures CUDA graphs"),
+        (FLOAT8, "The training multiplies its head in 8 bits, too"),
+        (
+            {**FLOAT8, "model_spec__float8__filter_fqns": ["lm_head", "attention.wo", "auto_filter_small_kn"]},
+            "The training leaves layers named attention.wo, auto_filter_small_kn in bf16",
+        ),
         ({"loss__num_chunks": 8}, "The training computes the loss in chunks"),
         ({"model_spec__attn_backend": "flex_flash"}, "FlexAttention has another backend"),
         ({"compile__enable": True, "compile__components": ["loss"]}, "Trials compile the blocks"),

@@ -74,7 +74,11 @@ def test_a_saved_configuration_gives_model_layout_and_batch(tmp_path):
     expected = {"data_parallel": 2, "zero_stage": 3, "activation_checkpointing": "full", "attention_kernel": "flex"}
     assert {name: found.layout[name] for name in expected} == expected
     assert found.global_batch_size == 4
-    assert found.notes == ()
+    assert found.notes == (
+        "torchtitan does not save whether linear layers multiply 8-bit floats: matmul_precision same is assumed.",
+    )
+    training = {**SAVED["training"], "mixed_precision_param": "float32"}
+    assert read({**SAVED, "training": training}).notes == ()
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,15 @@ from typing import Any
 import torch
 
 from benchmarks.real_configs import fields_of, loaded_by_torchtitan
+from benchmarks.torchao_stub import convert_on_any_device, stub_torchao
 from trials.train.cpu_device.torchtitan import emulate_device
 from trials.trial import TrialSpec
 
 
 def main() -> None:
+    stub_torchao()
     emulate_device()
+    convert_on_any_device()
     folders = sorted(path for path in Path(sys.argv[1]).iterdir() if path.is_dir())
     Path(sys.argv[2]).write_text(json.dumps({folder.name: differing(folder) for folder in folders}))
 

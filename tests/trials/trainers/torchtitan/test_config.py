@@ -7,6 +7,7 @@ import pytest
 from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.specs import LLAMA
 from trials.trainers.torchtitan.config import (
+    fp8_arguments,
     modules_by_chunk,
     parallelism_arguments,
     recomputation_policy,
@@ -61,3 +62,12 @@ def test_the_first_chunk_has_the_embedding_and_the_last_the_head():
 def test_each_recomputation_is_a_policy(fields, policy):
     found = recomputation_policy(Layout(**fields))
     assert (None if found is None else found[0]) == policy
+
+
+@pytest.mark.parametrize(
+    ("word", "recipe"), [("fp8_rowwise", "rowwise"), ("fp8_rowwise_with_gw_hp", "rowwise_with_gw_hp")]
+)
+def test_all_linear_layers_but_the_head_are_converted_by_the_recipe(word, recipe):
+    made = fp8_arguments(Layout(precision="bf16", matmul_precision=word, torch_compile=True))
+    assert made == {"recipe_name": recipe, "filter_fqns": ["lm_head"], "model_compile_enabled": True}
+    assert fp8_arguments(Layout(precision="bf16")) is None

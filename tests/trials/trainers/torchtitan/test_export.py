@@ -96,6 +96,7 @@ EVERYTHING = Layout(
     sequence_parallel=True,
     torch_compile=True,
     tensor_parallel_overlap=True,
+    matmul_precision="fp8_rowwise",
     engine=TORCHTITAN,
 ).canonical()
 CHANGES = (
@@ -122,6 +123,9 @@ CHANGES = (
     ("            layers=1,", "            layers=2,", "recompute_layers"),
     ("enable=True", "enable=False", "not loaded"),
     ("enable_async_tensor_parallel=True", "enable_async_tensor_parallel=False", "tensor_parallel_overlap"),
+    ('recipe_name="rowwise"', 'recipe_name="rowwise_with_gw_hp"', "matmul_precision"),
+    ('filter_fqns=["lm_head"]', "filter_fqns=[]", "matmul_precision"),
+    ("model = converter.build().convert(model)", "pass", "matmul_precision"),
     ("disable_cuda_graphs=True", "disable_cuda_graphs=False", "not loaded"),
 )
 """Changes to the module of EVERYTHING, each with the first field that then differs."""
