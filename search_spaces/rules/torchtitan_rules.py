@@ -182,4 +182,4 @@ TORCHTITAN_RULES: tuple[Rule, ...] = (
         {"norm": ("rmsnorm",), "position_embedding": ("rotary",), "gated_mlp": (True,)},
     ),
 )
-"""Rules of torchtitan's llama3. FSDP always overlaps and has no buckets."""
+"""Rules of torchtitan's llama3 and qwen3. FSDP always overlaps and has no buckets."""

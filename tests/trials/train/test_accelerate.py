@@ -10,6 +10,7 @@ from operator import attrgetter
 import pytest
 
 from search_spaces.engines import ACCELERATE
+from search_spaces.model_shape import ACTIVATIONS
 from tests.trials.train.accelerate_cases import (
     COPIES,
     MUTATIONS,
@@ -68,6 +69,18 @@ def test_recomputed_layers_have_a_second_forward_pass(ranks, sharding, recomputa
     found = ranks.run(program, given.layout.num_gpus, {"case": given.to_json()})
     expected = passes * given.layout.grad_accum_steps
     assert [rank["LlamaAttention"] for rank in found] == [expected] * given.layout.num_gpus
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_of_transformers_is_that_of_the_plain_gpt(name):
+    import torch
+    from transformers.activations import ACT2FN
+
+    from trials.train.engines.transformers_model import ACTIVATIONS as NAMES
+    from trials.train.selftest.reference import activate
+
+    values = torch.linspace(-4, 4, 101, dtype=torch.float64)
+    assert torch.allclose(ACT2FN[NAMES[name]](values), activate(values, name), rtol=0, atol=1e-12)
 
 
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
