@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from search_spaces.engines import PARLAY
-from search_spaces.layouts.layout import DEGREES
+from search_spaces.hardware.cluster import ACCELERATORS
+from search_spaces.layouts.layout import DEGREES, FP8_RECIPES
 from trials.failure_policy import Ending, policy_of
 from trials.files.tracebacks import is_device_failure
 from trials.json_types import is_finite_number
@@ -225,17 +226,25 @@ def _order_fault(metrics: MeasuredMetrics) -> str | None:
 
 
 def _peak_fault(spec: TrialSpec, metrics: MeasuredMetrics, probes_ms: Sequence[float] | None) -> str | None:
-    """Check utilisation and throughput against the hardware's peak and the device's own probe."""
+    """Check utilisation and throughput against the hardware's peak and the device's own probe, both of `precision`."""
+    most = _speedup_of_products(spec)
     for name, utilisation in (("MFU", metrics.mfu), ("HFU", metrics.hfu)):
-        if (utilisation or 0) > 1:
+        if (utilisation or 0) > most:
             return f"{name} {utilisation:.2f} is above the hardware's peak"
     if not probes_ms:
         return None
     reached = 2 * PROBE_SIZE**3 / (min(probes_ms) / 1e3)
     computed = spec.model.causal_flops_per_token * metrics.tokens_per_sec_per_gpu
-    if computed <= MAX_PROBE_RATIO * reached:
+    if computed <= most * MAX_PROBE_RATIO * reached:
         return None
     return f"{computed / 1e12:.0f} TFLOP/s per GPU, but a plain matrix product there reaches {reached / 1e12:.0f}"
+
+
+def _speedup_of_products(spec: TrialSpec) -> float:
+    """Largest gain by products of 8-bit floats."""
+    accelerator = ACCELERATORS.get(spec.accelerator)
+    has_8_bits = spec.layout.matmul_precision in FP8_RECIPES
+    return accelerator.fp8_speedup if accelerator is not None and has_8_bits else 1.0
 
 
 def _proof_fault(spec: TrialSpec, outcome: Outcome) -> str | None:

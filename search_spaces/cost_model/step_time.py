@@ -181,11 +181,6 @@ class _Machine:
             lambda count, apart: self.links.latency_us(count, apart, self.gpus_per_node), ranks, stride
         )
 
-    def fp8_share_of_time(self) -> float:
-        """Time of a product of 8-bit floats relative to bf16, by the data sheet; 1 where it has none."""
-        halves, eighths = (self.accelerator.peak_flops_for(name) for name in ("bf16", "fp8"))
-        return 1.0 if halves is None or eighths is None else halves / eighths
-
     def flops(self, layouts: LayoutTable) -> np.ndarray:
         precisions, rates = zip(*self.matmul_flops, strict=True)
         return np.select([layouts.equals("precision", precision) for precision in precisions], rates)
@@ -232,7 +227,7 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     linear = 2 * tokens * (model.layer_parameters * passes + products)
     in_16_bits = 2 * tokens * model.layer_parameters * layouts.equals("matmul_precision", "fp8_rowwise_with_gw_hp")
     in_8_bits = np.where(layouts.equals("matmul_precision", "same"), 0, linear - in_16_bits)
-    saved = in_8_bits * (1 - machine.fp8_share_of_time())
+    saved = in_8_bits * (1 - 1 / machine.accelerator.fp8_speedup)
     scores = 4 * tokens * model.query_size * _positions_scored(model, layouts, shares)
     activations = LayerActivations.of(model, layouts)
     accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers + shares.ops) + activations.mlp * shares.mlp

@@ -34,6 +34,12 @@ class Accelerator:
     def peak_flops_for(self, precision: str) -> float | None:
         return dict(self.peak_flops).get(precision)
 
+    @property
+    def fp8_speedup(self) -> float:
+        """Peak of 8-bit floats relative to bf16; 1 where one of them is unknown."""
+        halves, eighths = self.peak_flops_for("bf16"), self.peak_flops_for("fp8")
+        return 1.0 if halves is None or eighths is None else eighths / halves
+
 
 _PCIE_3, _PCIE_4, _PCIE_5 = 15.75, 31.5, 63.0
 """GB/s of sixteen lanes, one direction, after encoding."""

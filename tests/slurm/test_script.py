@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm.environment import RANK_NAMES
 from slurm.request import Container, JobOptions, JobRequest
-from slurm.script import last_run, render_script
+from slurm.script import last_run, render_script, restarts_in
 from tests.slurm.test_option_checks import FULL
 
 STORED = Path(__file__).with_name("data")
@@ -201,4 +201,5 @@ def test_a_run_after_a_requeue_begins_with_its_number_in_every_log(tmp_path):
 
 
 def test_without_a_requeue_the_whole_log_is_of_the_last_run():
-    assert last_run("srun: error\n--- restart\nx --- restart 1\n") == "srun: error\n--- restart\nx --- restart 1\n"
+    text = "srun: error\n--- restart\nx --- restart 1\n"
+    assert (last_run(text), restarts_in(text)) == (text, 0)
