@@ -218,6 +218,16 @@ class TestWhatIsNotBelieved:
         assert "a plain matrix product there reaches" in self.fault(fingerprint=slow)
         assert outcome_fault(SPEC, replace(OUTCOME, fingerprint=fast)) is None
 
+    def test_a_product_of_8_bit_floats_may_be_as_much_faster_than_the_device_in_fp16_as_its_peak(
+        self, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr("trials.attempt_result.arithmetic_of", lambda _: "fp8")
+        flops = SPEC.model.causal_flops_per_token * MEASURED["tokens_per_sec_per_gpu"]
+        as_fast_ms = 2 * 4096**3 / flops * 1e3
+        slow, fast = ({"probe_ms_by_rank": [factor * as_fast_ms] * 4} for factor in (2.6, 2.4))
+        assert "a plain matrix product there reaches" in self.fault(fingerprint=slow)
+        assert outcome_fault(SPEC, replace(OUTCOME, fingerprint=fast)) is None
+
 
 class TestWhatIsBelieved:
     @pytest.mark.parametrize("name", ["tokens_per_sec_low", "step_time_high_s", "peak_memory_gib", "mfu"])
