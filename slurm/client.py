@@ -40,6 +40,7 @@ from slurm.partitions import (
 )
 from slurm.request import JobRequest
 from slurm.script import render_script
+from slurm.topology import parse_blocks
 
 _log = logging.getLogger(__name__)
 
@@ -98,6 +99,10 @@ class SlurmClient(Slurm):
 
     def nodes(self) -> tuple[NodeSnapshot, ...]:
         return parse_sinfo(self._query("sinfo", "--noheader", "--all", "--Node", f"--format={SINFO_FORMAT}"))
+
+    def blocks(self) -> tuple[int, ...]:
+        result = self._run_query("scontrol", "show", "topology")
+        return parse_blocks(self._answer(result)) if result.rc in (None, 0) else ()
 
     def association_limits(self) -> AssociationLimits | None:
         if not self.settings().has_accounting:

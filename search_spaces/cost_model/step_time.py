@@ -52,7 +52,7 @@ class StepTerms:
 
     @classmethod
     def of(cls, model: ModelShape, cluster: Cluster, layouts: LayoutTable) -> StepTerms:
-        if not cluster.has_wide_domains or not len(layouts):
+        if cluster.domain_nodes == 1 or not len(layouts):
             return cls._on(model, _Machine.of(cluster, cluster.num_nodes), layouts)
         sizes, size_of_row = np.unique(layouts["num_nodes"], return_inverse=True)
         rows = [np.flatnonzero(size_of_row == index) for index in range(len(sizes))]

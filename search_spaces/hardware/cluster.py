@@ -272,9 +272,9 @@ class Cluster:
         return None if self.links is None else self.links.for_job(num_nodes, self.gpus_per_node)
 
     @property
-    def has_wide_domains(self) -> bool:
-        """True if the outermost link domain has several nodes, whichever of them a job gets."""
-        return self.links is not None and self.links.ranks_per_domain(self.gpus_per_node) > self.gpus_per_node
+    def domain_nodes(self) -> int:
+        """Nodes of the outermost link domain: 1 where it ends at the node."""
+        return 1 if self.links is None else self.links.ranks_per_domain(self.gpus_per_node) // self.gpus_per_node
 
     def nodes_per_domain(self, num_nodes: int) -> int:
         """Nodes of a job on `num_nodes` that share its outermost link domain: 1 where domains end at the node."""

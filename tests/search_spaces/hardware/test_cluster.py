@@ -169,7 +169,7 @@ def test_links_that_cannot_be_are_refused_by_key_line_and_rule(yaml: str, key: s
 
 def test_a_cluster_file_describes_domains_of_several_nodes_which_need_no_fabric_inside():
     cluster = _cluster_in(HEAD + RACK)
-    assert (cluster.has_wide_domains, cluster.nodes_per_domain(2)) == (True, 2)
+    assert (cluster.domain_nodes, cluster.nodes_per_domain(2)) == (3, 2)
     with pytest.raises(InputError, match="has no fabric, but num_nodes is 4"):
         replace(cluster, num_nodes=4)
 
