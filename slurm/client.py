@@ -50,6 +50,7 @@ CANCEL_TIMEOUT_S = 15.0
 
 _REAP_TIMEOUT_S = 2.0  # a process in an uninterruptible wait (a dead file system) cannot be killed
 _FIRST_PAUSE_S = 0.5  # doubled each time: five queries for a job that ends slowly
+_NO_TOPOLOGY = "No topology information"
 _NAMES_A_CALL = 200
 _IDS_A_CALL = 500
 _CLOCK_SLACK_S = 3600.0
@@ -102,7 +103,7 @@ class SlurmClient(Slurm):
 
     def blocks(self) -> tuple[int, ...]:
         result = self._run_query("scontrol", "show", "topology")
-        return parse_blocks(self._answer(result)) if result.rc in (None, 0) else ()
+        return () if _NO_TOPOLOGY in result.stderr else parse_blocks(self._answer(result))
 
     def association_limits(self) -> AssociationLimits | None:
         if not self.settings().has_accounting:

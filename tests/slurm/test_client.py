@@ -327,7 +327,7 @@ def test_the_configuration_is_asked_for_once_and_that_of_the_partitions_with_it(
     ("script", "blocks"),
     [
         ("echo 'BlockName=b1 BlockIndex=0 Nodes=n[1-18]'", (18,)),
-        ("echo 'No topology information available' >&2; exit 1", ()),
+        ("echo 'scontrol: error: No topology information available' >&2", ()),
     ],
 )
 def test_a_cluster_without_blocks_has_none(commands, script, blocks):
