@@ -126,7 +126,18 @@ def _optional(request: JobRequest) -> list[str]:
         "comment": options.comment,
         "signal": options.signal,
     }
-    return [*_exclusive(options.exclusive), *(f"--{key}={value}" for key, value in values.items() if value is not None)]
+    return [
+        *_exclusive(options.exclusive),
+        *_segment(request),
+        *(f"--{key}={value}" for key, value in values.items() if value is not None),
+    ]
+
+
+def _segment(request: JobRequest) -> list[str]:
+    """Return the directive for the largest equal parts of the job that fit: Slurm takes divisors of its nodes alone."""
+    most = min(request.options.segment or 1, request.num_nodes)
+    size = max(part for part in range(1, most + 1) if request.num_nodes % part == 0)
+    return [f"--segment={size}"] if size > 1 else []
 
 
 def _exclusive(wanted: bool | str) -> list[str]:

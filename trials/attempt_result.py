@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from search_spaces.engines import PARLAY
+from search_spaces.hardware.arithmetic import arithmetic_of, speedup_over_fp16
 from search_spaces.hardware.cluster import ACCELERATORS
-from search_spaces.layouts.layout import DEGREES, FP8_RECIPES
+from search_spaces.layouts.layout import DEGREES
 from trials.failure_policy import Ending, policy_of
 from trials.files.tracebacks import is_device_failure
 from trials.json_types import is_finite_number
@@ -81,7 +82,8 @@ COMPARABLE = (
 """Fingerprint fields that must be equal for two measurements to be compared."""
 
 MAX_PROBE_RATIO = 1.25
-"""Largest plausible ratio of a training's FLOP/s to the probe's; larger products are faster by a tenth or two."""
+"""Largest plausible ratio of a training's FLOP/s to those of the probe, which is in fp16, scaled to the training's
+arithmetic; larger products are faster by a tenth or two."""
 
 _NO_THREAD = "terminate called without an active exception"
 """C++'s message where a thread cannot be started: under our memory limit there is no room for its stack, and Python
@@ -226,25 +228,18 @@ def _order_fault(metrics: MeasuredMetrics) -> str | None:
 
 
 def _peak_fault(spec: TrialSpec, metrics: MeasuredMetrics, probes_ms: Sequence[float] | None) -> str | None:
-    """Check utilisation and throughput against the hardware's peak and the device's own probe, both of `precision`."""
-    most = _speedup_of_products(spec)
+    """Check utilisation and throughput against the hardware's peak and the device's own probe."""
     for name, utilisation in (("MFU", metrics.mfu), ("HFU", metrics.hfu)):
-        if (utilisation or 0) > most:
+        if (utilisation or 0) > 1:
             return f"{name} {utilisation:.2f} is above the hardware's peak"
     if not probes_ms:
         return None
-    reached = 2 * PROBE_SIZE**3 / (min(probes_ms) / 1e3)
+    speedup = speedup_over_fp16(ACCELERATORS.get(spec.accelerator), arithmetic_of(spec.layout))
+    reached = speedup * 2 * PROBE_SIZE**3 / (min(probes_ms) / 1e3)
     computed = spec.model.causal_flops_per_token * metrics.tokens_per_sec_per_gpu
-    if computed <= most * MAX_PROBE_RATIO * reached:
+    if computed <= MAX_PROBE_RATIO * reached:
         return None
     return f"{computed / 1e12:.0f} TFLOP/s per GPU, but a plain matrix product there reaches {reached / 1e12:.0f}"
-
-
-def _speedup_of_products(spec: TrialSpec) -> float:
-    """Largest gain by products of 8-bit floats."""
-    accelerator = ACCELERATORS.get(spec.accelerator)
-    has_8_bits = spec.layout.matmul_precision in FP8_RECIPES
-    return accelerator.fp8_speedup if accelerator is not None and has_8_bits else 1.0
 
 
 def _proof_fault(spec: TrialSpec, outcome: Outcome) -> str | None:

@@ -84,6 +84,29 @@ def test_gpus_are_asked_for_as_the_site_wants_it_and_not_on_cpu(options, expecte
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("segment", "num_nodes", "expected"),
+    [
+        (None, 16, []),
+        (0, 16, []),
+        (16, 16, ["--segment=16"]),
+        (16, 32, ["--segment=16"]),
+        (18, 32, ["--segment=16"]),
+        (16, 24, ["--segment=12"]),
+        (16, 4, ["--segment=4"]),
+        (16, 19, []),
+        (16, 1, []),
+    ],
+)
+def test_a_job_asks_for_the_largest_equal_parts_that_are_segments(segment, num_nodes, expected):
+    request = replace(PLAIN, num_nodes=num_nodes, options=JobOptions(segment=segment))
+    assert [line for line in directives(request) if line.startswith("--segment")] == expected
+
+
+def test_whole_blocks_are_asked_for_by_sbatchs_word():
+    assert "--exclusive=topo" in directives(replace(PLAIN, options=JobOptions(exclusive="topo")))
+
+
 def test_nodes_to_avoid_are_the_users_and_the_requests_in_one_list():
     request = replace(PLAIN, options=JobOptions(exclude=("n[1-3]", "x")), exclude=("n4", "n2"))
     assert "--exclude=x,n[1-4]" in directives(request)
