@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from search_spaces.hardware.cluster import ACCELERATORS
 from tests.trials.examples import MEASURED, OUTCOME, PROOF, SPEC
 from tests.trials.ledger.stories import measured_story
 from trials.attempt_result import (
@@ -222,6 +223,7 @@ class TestWhatIsNotBelieved:
         self, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr("trials.attempt_result.arithmetic_of", lambda _: "fp8")
+        monkeypatch.setattr("trials.attempt_result.ACCELERATORS", {SPEC.accelerator: ACCELERATORS["h100-80gb"]})
         flops = SPEC.model.causal_flops_per_token * MEASURED["tokens_per_sec_per_gpu"]
         as_fast_ms = 2 * 4096**3 / flops * 1e3
         slow, fast = ({"probe_ms_by_rank": [factor * as_fast_ms] * 4} for factor in (2.6, 2.4))
