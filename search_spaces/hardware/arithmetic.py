@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from search_spaces.hardware.cluster import Accelerator
 from search_spaces.layouts.layout import FP8_RECIPES, Layout
-
-_NOMINAL = {"fp8": 2.0, "fp4": 4.0}
-"""Speed relative to 16 bits where the accelerator's peaks are not known."""
 
 
 def arithmetic_of(layout: Layout) -> str:
@@ -20,8 +19,7 @@ def peak_flops_of(accelerator: Accelerator, layout: Layout) -> float | None:
 
 
 def speedup_over_fp16(accelerator: Accelerator | None, arithmetic: str) -> float:
-    """Ratio of an arithmetic's peak to that of fp16, at least 1: a measured product of fp16 bounds others by it."""
+    """Ratio of an arithmetic's peak to that of fp16, at least 1, and 1 where one of them is unknown: a measured product
+    of fp16 bounds others by it."""
     peaks = dict(accelerator.peak_flops) if accelerator is not None else {}
-    if arithmetic in peaks and "fp16" in peaks:
-        return max(1.0, peaks[arithmetic] / peaks["fp16"])
-    return _NOMINAL.get(arithmetic, 1.0)
+    return max(1.0, peaks.get(arithmetic, 0.0) / peaks.get("fp16", math.inf))

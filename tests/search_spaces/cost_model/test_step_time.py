@@ -119,7 +119,6 @@ def test_what_costs_time_is_slower(faster, slower):
         ("h100-80gb", "fp8_rowwise", 989 / 1979),
         # Of three products one is left in bf16.
         ("h100-80gb", "fp8_rowwise_with_gw_hp", (2 * 989 / 1979 + 1) / 3),
-        ("a100-80gb", "fp8_rowwise", 1),
     ],
 )
 def test_linear_layers_in_8_bits_take_the_share_of_time_that_the_data_sheet_says(accelerator, recipe, share):

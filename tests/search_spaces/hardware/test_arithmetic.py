@@ -28,8 +28,9 @@ def test_the_peak_of_a_layout_is_that_of_its_arithmetic(precision: str, peak: fl
         ("gb300-288gb", "fp4", 6),
         ("h100-80gb", "bf16", 1),
         ("h100-80gb", "fp32", 1),
-        ("a100-80gb", "fp8", 2),
-        (None, "fp4", 4),
+        ("a100-80gb", "fp8", 1),
+        ("cpu", "bf16", 1),
+        (None, "fp4", 1),
         (None, "bf16", 1),
     ],
 )
@@ -37,7 +38,7 @@ def test_a_product_of_fp16_bounds_others_by_the_ratio_of_the_peaks(name: str | N
     assert speedup_over_fp16(ACCELERATORS.get(name or ""), arithmetic) == pytest.approx(speedup)
 
 
-@pytest.mark.skipif(not PUBLISHED.exists(), reason="the published trainings are not here: shared/data/published")
+@pytest.mark.skipif(not PUBLISHED.exists(), reason="no measured tables beside the checkout")
 def test_published_trainings_are_below_the_peak_of_their_arithmetic_and_some_are_above_that_of_bf16():
     with PUBLISHED.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["tflops_per_gpu"]]
