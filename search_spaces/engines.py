@@ -171,6 +171,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             has_dropout=True,
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
+            model_features=(*_QWEN_FEATURES, "linear_biases"),
             emulated_on_cpu=True,
         )
     },
@@ -185,6 +186,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             reduced_gradient_bytes=2,
             has_blocking_p2p=True,
             layer_split=LayerSplit.EVEN,
+            model_features=("attention_head_size", "rotary_base", "linear_biases"),
             emulated_on_cpu=True,
         )
     },
@@ -197,6 +199,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             matmul_slowdown=MT_NLG_SLOWDOWN,
             reduced_gradient_bytes=2,
             has_blocking_p2p=True,
+            model_features=("rotary_base", "linear_biases"),
             emulated_on_cpu=True,
         )
     },
@@ -208,6 +211,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             keeps_gathered_inputs=True,
             always_overlaps_reductions=True,
             layer_split=LayerSplit.GREEDY,
+            model_features=("rotary_base",),
             emulated_on_cpu=True,
         )
     },
@@ -221,6 +225,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             is_ddp_without_zero=True,
             always_overlaps_reductions=True,
             gradient_sums=GradientSums.WHOLE,
+            model_features=_EVERY_FEATURE,
             emulated_on_cpu=True,
         )
     },

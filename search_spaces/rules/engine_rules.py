@@ -63,16 +63,15 @@ def _format(value: object) -> str:
     return "null" if value is None else str(value).lower()
 
 
-def lacking_features(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Features of the model that the layout's engine does not build."""
-    known = ENGINE_PROFILES[layout.engine].model_features
+def lacking_features(engine: str, model: ModelShape) -> Iterator[RuleViolation]:
+    """Features of the model that an engine does not build."""
+    known = ENGINE_PROFILES[engine].model_features
     for name in model.features:
         if name not in known:
             yield RuleViolation(
                 name,
                 f"model.{name} is {_format(getattr(model, name))}",
-                f"engine {layout.engine} builds models without it"
-                + (f"; it builds {', '.join(known)}" if known else ""),
+                f"engine {engine} builds models without it" + (f"; it builds {', '.join(known)}" if known else ""),
                 f"leave model.{name} out, or use another engine",
             )
 

@@ -90,8 +90,15 @@ def _layer(layer: Mapping[str, Any], dim: Any) -> dict[str, Any]:
         "n_heads": attention.get("n_heads"),
         "n_kv_heads": attention.get("n_kv_heads"),
         "hidden_dim": mlp["w1"].get("out_features"),
+        "head_dim": attention.get("head_dim"),
+        "rope_theta": _whole(_section(attention, "rope").get("theta")),
         "attn_backend": _attention(_section(attention, "inner_attention")),
     }
+
+
+def _whole(value: Any) -> Any:
+    """A whole number where a float is one."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _refused_parts(layer: Mapping[str, Any], dim: Any) -> Iterator[InputError]:
@@ -106,9 +113,6 @@ def _refused_parts(layer: Mapping[str, Any], dim: Any) -> Iterator[InputError]:
         yield _unlike_llama3("has other products than torch's", reasons.LOW_PRECISION)
     if attention.get("qk_norm") is not None:
         yield _unlike_llama3("has norms of queries and keys", reasons.NO_MODEL_FIELD)
-    size, heads = attention.get("head_dim"), attention.get("n_heads")
-    if size is not None and (type(size), type(heads)) == (int, int) and size * heads != dim:
-        yield _unlike_llama3(f"has heads of {size}", reasons.HEAD_SIZE)
     if _section(attention, "inner_attention").get("window_size", _WHOLE) != _WHOLE:
         yield _unlike_llama3("has a window of attention", reasons.NO_MODEL_FIELD)
 

@@ -116,6 +116,7 @@ def _shared(spec: TrialSpec) -> list[Option]:
         ["--hidden-size", str(model.hidden_size)],
         ["--ffn-hidden-size", str(model.ffn_hidden_size)],
         ["--num-attention-heads", str(model.num_attention_heads)],
+        *_if(model.query_size != model.hidden_size, ["--kv-channels", str(model.head_size)]),
         ["--seq-length", str(model.seq_length)],
         ["--max-position-embeddings", str(model.seq_length)],
         # Both pad the tokenizer's vocabulary to a multiple of this and the tensor degree: here to the model's own.
@@ -204,6 +205,10 @@ def _lm_model(model: ModelShape) -> list[Option]:
     groups = model.num_key_value_heads
     return [
         *_if(groups != model.num_attention_heads, ["--group-query-attention"], ["--num-query-groups", str(groups)]),
+        *_if(model.qkv_bias, ["--add-qkv-bias"]),
+        *_if(model.qk_norm, ["--qk-layernorm"]),
+        *_if(model.mlp_activation == "squared_relu", ["--squared-relu"]),
+        *_if("rotary_base" in model.features, ["--rotary-base", str(model.rotary_base)]),
         ["--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"],
         ["--position-embedding-type", "rope" if model.position_embedding == "rotary" else "learned_absolute"],
     ]
@@ -215,6 +220,7 @@ def _deepspeed_model(model: ModelShape) -> list[Option]:
         *_if(heads != model.num_attention_heads, ["--num-key-value-heads", str(heads)]),
         *_if(model.norm == "rmsnorm", ["--normalization", "rmsnorm"]),
         *_if(model.position_embedding == "rotary", ["--use-rotary-position-embeddings"]),
+        *_if("rotary_base" in model.features, ["--rotary-position-embeddings-theta", str(model.rotary_base)]),
     ]
 
 
@@ -247,6 +253,8 @@ _OURS = frozenset(
         *("num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "seq-length", "swiglu"),
         *("max-position-embeddings", "group-query-attention", "num-query-groups", "num-key-value-heads"),
         *("normalization", "position-embedding-type", "use-rotary-position-embeddings", "disable-bias-linear"),
+        *("kv-channels", "add-qkv-bias", "qk-layernorm", "squared-relu", "rotary-base"),
+        "rotary-position-embeddings-theta",
         *("untie-embeddings-and-output-weights", "train-iters", "log-interval", "eval-iters", "eval-interval", "seed"),
         *("log-throughput", "log-memory-interval"),
         *("padded-vocab-size", "no-pad-vocab-size", "disable-pad-vocab-size"),

@@ -63,6 +63,7 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "max_position_embeddings": model.seq_length,
         "norm": model.norm,
         "pos_emb": model.position_embedding,
+        **({"rotary_emb_base": model.rotary_base} if "rotary_base" in model.features else {}),
         "no_weight_tying": not model.tied_embeddings,
         **({} if model.has_biases else {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False}),
     }

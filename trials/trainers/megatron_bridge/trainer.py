@@ -33,10 +33,12 @@ def _start(spec: TrialSpec) -> str:
 
 RULES: tuple[Rule, ...] = (
     *MEGATRON_LM_RULES,
-    allows_only({"attention_kernel": ("flash",), "precision": ("bf16",)}, owner="Megatron-Bridge"),
+    allows_only(
+        {"attention_kernel": ("flash",), "precision": ("bf16",)}, {"activation": (None,)}, owner="Megatron-Bridge"
+    ),
 )
 
 TRAINER = Trainer(
     rules={},
-    export=LayoutExport(NAME, "NeMo Megatron-Bridge", ENGINE, first_violation(NAME, RULES), _files, _start),
+    export=LayoutExport(NAME, "NeMo Megatron-Bridge", ENGINE, first_violation(NAME, RULES, ENGINE), _files, _start),
 )

@@ -94,7 +94,24 @@ def _sharding(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
-RULES: tuple[Rule, ...] = (*MEGATRON_RULES, _sharding, engine_limits(NAME, {"pipeline_schedule": MEGATRON_SCHEDULES}))
+def _activation(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """megatron/training/arguments.py: gelu, --squared-relu, and --swiglu for a gated MLP."""
+    known = ("silu",) if model.gated_mlp else ("gelu", "squared_relu")
+    if model.mlp_activation not in known:
+        yield RuleViolation(
+            "activation",
+            f"model.activation is {model.mlp_activation} with gated_mlp {str(model.gated_mlp).lower()}",
+            f"Megatron-LM has the activation {' or '.join(known)} for such an MLP",
+            f"set model.activation to {known[0]}, or use another trainer",
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    *MEGATRON_RULES,
+    _sharding,
+    _activation,
+    engine_limits(NAME, {"pipeline_schedule": MEGATRON_SCHEDULES}),
+)
 
 TRAINER = Trainer(
     rules={NAME: RULES},

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
+from search_spaces.model_shape import NORM_EPSILON, ModelShape
 from search_spaces.plain_file import read_named
 from trials.trainers.torchtitan.config import (
     ATTENTION,
     FIRST_LAYERS,
     compile_arguments,
     fp8_arguments,
-    norm_arguments,
+    head_dim,
     parallelism_arguments,
     recomputation_policy,
     rope_arguments,
@@ -40,19 +41,68 @@ def config_files(spec: TrialSpec) -> dict[str, str]:
 
 def config_module(model: ModelShape, layout: Layout) -> str:
     """Text of the module. The layout is canonical and violates no rule."""
-    policy, fp8 = recomputation_policy(layout), fp8_arguments(layout)
+    policy, fp8, kind = recomputation_policy(layout), fp8_arguments(layout), _QWEN3 if model.qk_norm else _LLAMA3
     return _MODULE.format(
-        imports=_imports(None if policy is None else policy[0], fp8 is not None),
+        imports=_imports(kind, None if policy is None else policy[0], fp8 is not None),
         function=FUNCTION,
-        model=_call("llama3", {**_sizes(model, layout), **_converters(fp8)}, 2),
+        name=kind.name,
+        block=kind.block,
+        model_class=kind.model,
+        parallelize=kind.parallelize,
+        adapter=kind.adapter,
+        qk_norm=kind.qk_norm,
+        model=_call(kind.name, {**_sizes(model, layout), **_converters(fp8)}, 2),
         training=_call("TrainingConfig", training_arguments(model, layout), 2),
         parallelism=_call("ParallelismConfig", parallelism_arguments(model, layout), 2),
         recomputation="None" if policy is None else _call(f"{policy[0]}.Config", policy[1], 2),
         compilation=_call("CompileConfig", compile_arguments(layout), 2),
         vocab_size=model.vocab_size,
-        rope=_call("ComplexRoPE.Config", rope_arguments(model), 1),
-        norm=_arguments(norm_arguments(model)),
+        rope=_call(f"{kind.rope}.Config", {**rope_arguments(model), "theta": _Code("float(theta)")}, 1),
+        norm=_arguments({"eps": NORM_EPSILON}),
     )
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A model of torchtitan's by the names of its parts, in torchtitan/models/NAME."""
+
+    name: str
+    block: str
+    model: str
+    adapter: str
+    parallelize: str
+    rope: str
+    qk_norm: str
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        folder = f"torchtitan.models.{self.name}"
+        return (
+            f"from torchtitan.models.common import {self.rope}, Embedding, Linear, RMSNorm",
+            f"from {folder}.model import {self.model}, {self.block}",
+            f"from {folder}.parallelize import {self.parallelize}",
+            f"from {folder}.state_dict_adapter import {self.adapter}",
+        )
+
+
+_LLAMA3 = _Kind(
+    "llama3",
+    "Llama3TransformerBlock",
+    "Llama3Model",
+    "Llama3StateDictAdapter",
+    "parallelize_llama",
+    "ComplexRoPE",
+    "None",
+)
+_QWEN3 = _Kind(
+    "qwen3",
+    "Qwen3TransformerBlock",
+    "Qwen3Model",
+    "Qwen3StateDictAdapter",
+    "parallelize_qwen3",
+    "CosSinRoPE",
+    "_norm(head_dim)",
+)
 
 
 def _sizes(model: ModelShape, layout: Layout) -> dict[str, Any]:
@@ -61,6 +111,8 @@ def _sizes(model: ModelShape, layout: Layout) -> dict[str, Any]:
         "dim": model.hidden_size,
         "n_heads": model.num_attention_heads,
         "n_kv_heads": model.num_key_value_heads,
+        "head_dim": head_dim(model),
+        "rope_theta": model.rotary_base,
         "hidden_dim": model.ffn_hidden_size,
         "vocab_size": model.vocab_size,
         "enable_weight_tying": model.tied_embeddings,
@@ -100,15 +152,19 @@ def _literal(value: Any, depth: int = 0) -> str:
     return json.dumps(value) if isinstance(value, (str, list)) else repr(value)
 
 
-def _imports(policy: str | None, converts: bool) -> str:
-    """Import statements, sorted; of the policy and the converter, too."""
+def _imports(kind: _Kind, policy: str | None, converts: bool) -> str:
+    """Import statements, sorted; of the model, the policy and the converter, too."""
     converter = ("from torchtitan.components.quantization import Float8LinearConverter",) if converts else ()
     if policy == FIRST_LAYERS:
         return "\n".join(
-            [*sorted([*_IMPORTS, *converter]), "", f"from .{_FIRST_LAYERS_FILE.removesuffix('.py')} import {policy}"]
+            [
+                *sorted([*_IMPORTS, *kind.imports, *converter]),
+                "",
+                f"from .{_FIRST_LAYERS_FILE.removesuffix('.py')} import {policy}",
+            ]
         )
     more = () if policy is None else (f"from torchtitan.distributed.activation_checkpoint import {policy}",)
-    return "\n".join(sorted([*_IMPORTS, *converter, *more]))
+    return "\n".join(sorted([*_IMPORTS, *kind.imports, *converter, *more]))
 
 
 def _first_layers() -> str:
@@ -123,11 +179,8 @@ _IMPORTS = (
     "from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig",
     "from torchtitan.distributed.pipeline_parallel import pipeline_llm",
     "from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader",
-    "from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm",
     "from torchtitan.models.common.config_utils import get_attention_config, make_ffn_config, make_gqa_config",
     "from torchtitan.models.common.param_init import depth_scaled_std, skip_param_init",
-    "from torchtitan.models.llama3 import Llama3Model, Llama3StateDictAdapter, Llama3TransformerBlock",
-    "from torchtitan.models.llama3.parallelize import parallelize_llama",
     "from torchtitan.protocols.model_spec import ModelSpec",
     "from torchtitan.trainer import Trainer",
 )
@@ -153,25 +206,38 @@ def {function}() -> Trainer.Config:
     )
 
 
-def llama3(
-    *, n_layers, dim, n_heads, n_kv_heads, hidden_dim, vocab_size, enable_weight_tying, attn_backend, converters=()
+def {name}(
+    *,
+    n_layers,
+    dim,
+    n_heads,
+    n_kv_heads,
+    head_dim,
+    rope_theta,
+    hidden_dim,
+    vocab_size,
+    enable_weight_tying,
+    attn_backend,
+    converters=(),
 ):
-    """torchtitan's llama3 of this shape, with torchtitan's own initial weights."""
+    """torchtitan's {name} of this shape, with torchtitan's own initial weights."""
 
     def layer(number):
         depth = _normal(depth_scaled_std(0.02, number))
-        return Llama3TransformerBlock.Config(
-            attention_norm=_norm(),
-            ffn_norm=_norm(),
+        return {block}.Config(
+            attention_norm=_norm(dim),
+            ffn_norm=_norm(dim),
             attention=make_gqa_config(
                 dim=dim,
                 n_heads=n_heads,
                 n_kv_heads=n_kv_heads,
+                head_dim=head_dim,
                 wqkv_param_init=_normal(0.02),
                 wo_param_init=depth,
                 inner_attention=get_attention_config(attn_backend),
                 fuse_qkv=True,
-                rope=_rope(),
+                rope=_rope(rope_theta),
+                qk_norm={qk_norm},
             ),
             feed_forward=make_ffn_config(
                 dim=dim, hidden_dim=hidden_dim, w1_param_init=_normal(0.02), w2w3_param_init=depth
@@ -181,34 +247,34 @@ def llama3(
     table = skip_param_init if enable_weight_tying else partial(nn.init.normal_, std=1.0)
     std = dim**-0.5
     head = partial(nn.init.trunc_normal_, std=std, a=-3 * std, b=3 * std)
-    model = Llama3Model.Config(
+    model = {model_class}.Config(
         dim=dim,
         vocab_size=vocab_size,
         enable_weight_tying=enable_weight_tying,
         tok_embeddings=Embedding.Config(num_embeddings=vocab_size, embedding_dim=dim, param_init={{"weight": table}}),
-        norm=_norm(),
+        norm=_norm(dim),
         lm_head=Linear.Config(in_features=dim, out_features=vocab_size, param_init={{"weight": head}}),
         layers=[layer(number) for number in range(n_layers)],
     )
     for converter in converters:
         model = converter.build().convert(model)
     return ModelSpec(
-        name="llama3",
+        name="{name}",
         flavor="{function}",
         model=model,
-        parallelize_fn=parallelize_llama,
+        parallelize_fn={parallelize},
         pipelining_fn=pipeline_llm,
         post_optimizer_build_fn=None,
-        state_dict_adapter=Llama3StateDictAdapter,
+        state_dict_adapter={adapter},
     )
 
 
-def _rope():
+def _rope(theta):
     return {rope}
 
 
-def _norm():
-    return RMSNorm.Config({norm}, param_init={{"weight": nn.init.ones_}})
+def _norm(width):
+    return RMSNorm.Config(normalized_shape=width, {norm}, param_init={{"weight": nn.init.ones_}})
 
 
 def _normal(std):
