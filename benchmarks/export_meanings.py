@@ -353,7 +353,7 @@ def _products_of_torchtitan(recipes: Values) -> str:
 
 
 def _model_of_torchtitan(model: Values, classes: Values) -> Meaning:
-    """llama3 by its first layer, where all are alike."""
+    """llama3 or qwen3 by its first layer, where all are alike."""
     layer = _same_config(model["layers"])
     attention, mlp = layer["attention"], layer["feed_forward"]
     return {
@@ -370,7 +370,12 @@ def _model_of_torchtitan(model: Values, classes: Values) -> Meaning:
         "attention_kernel": _same(
             {"FlexAttention": "flex", "VarlenAttention": "flash"}[n] for n in classes["attention"]
         ),
-        "position_embedding": _same({"ComplexRoPE": "rotary"}[name] for name in classes["positions"]),
+        "position_embedding": _same(
+            {"ComplexRoPE": "rotary", "CosSinRoPE": "rotary"}[name] for name in classes["positions"]
+        ),
+        "attention_head_size": attention.get("head_dim"),
+        "qk_norm": attention.get("qk_norm") is not None,
+        "rotary_base": attention["rope"]["theta"],
         "max_positions": attention["rope"]["max_seq_len"],
     }
 

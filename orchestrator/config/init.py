@@ -31,7 +31,7 @@ from search_spaces.engines import TORCHTITAN
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.axis import Axis
 from search_spaces.layouts.layout import AXES, DEGREES, DERIVED, LAYOUT_FIELDS, MODEL_DEGREES, Layout, layout_mesh
-from search_spaces.model_shape import MODEL_DEFAULTS, ModelShape
+from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.unsafe_text import hidden, hide_secrets
 from search_spaces.schema.validation import FILL_IN
@@ -96,8 +96,7 @@ def _derived(path: Path) -> Draft:
 
 def _draft(imported: ImportedConfig, path: Path) -> Draft:
     notes = [*imported.notes]
-    needed = [name for name in MODEL_FIELDS if name in imported.model or name not in MODEL_DEFAULTS]
-    model = {name: imported.model.get(name, FILL_IN) for name in needed}
+    model = {**dict.fromkeys(MODEL_FIELDS, FILL_IN), **imported.model}
     if not imported.model:
         notes.append("The file does not describe the model: fill in the model section.")
     elif FILL_IN in model.values():

@@ -186,9 +186,11 @@ def _key_value_heads(keys: Settings) -> int | None:
 
 
 def _head_size(keys: Settings) -> int | None:
-    """Null is dim / n_heads."""
+    """None where it is dim / n_heads, as null is."""
     name = f"{_M}head_dim"
-    return None if keys.is_null(name) or not keys.has(name) else keys.count(name)
+    size = None if keys.is_null(name) or not keys.has(name) else keys.count(name)
+    heads, dim = keys.count(f"{_M}n_heads"), keys.count(f"{_M}dim")
+    return None if size and heads and size * heads == dim else size
 
 
 MODEL_FIELDS: FieldReaders = {

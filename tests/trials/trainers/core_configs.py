@@ -39,7 +39,7 @@ def _of_same_name(config: type, values: Fields) -> Fields:
     return {name: value for name, value in values.items() if name in names and value is not None}
 
 
-_NAMED_OTHERWISE = {"attention_backend", "num_query_groups"}
+_NAMED_OTHERWISE = {"attention_backend", "num_query_groups", "add_qkv_bias"}
 
 
 def _transformer(values: Fields) -> Fields:
@@ -59,7 +59,7 @@ def _transformer(values: Fields) -> Fields:
         "activation_func": torch.nn.functional.silu if is_gated else torch.nn.functional.gelu,
         "bias_activation_fusion": is_gated or not values["disable_bias_linear"],
         "add_bias_linear": not values["disable_bias_linear"],
-        "add_qkv_bias": not values["disable_bias_linear"],
+        "add_qkv_bias": values["add_qkv_bias"] or not values["disable_bias_linear"],
         "apply_rope_fusion": values["position_embedding_type"] == "rope",
         "gradient_accumulation_fusion": not values["no_gradient_accumulation_fusion"],
         **_TRANSFORMER_DEFAULTS,

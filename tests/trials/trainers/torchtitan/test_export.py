@@ -18,6 +18,7 @@ from benchmarks.parser_process import ask
 from orchestrator.importers.torchtitan.saved import read_saved_config
 from search_spaces.engines import TORCHTITAN
 from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
 from tests.orchestrator.recipe.export_readers import read_export
 from tests.orchestrator.recipe.exported import exported, our_spec
 from tests.sources import ROOT
@@ -30,7 +31,9 @@ pytestmark = [needs_torchtitan, pytest.mark.slow, pytest.mark.processes, pytest.
 
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
-    return export_cases(TORCHTITAN)
+    """Layouts of llama3, and models with features."""
+    specs = [our_spec(EVERYTHING, replace(LLAMA, **features)) for features in FEATURES]
+    return export_cases(TORCHTITAN) + [Case(spec, exported(spec)[TORCHTITAN].files) for spec in specs]
 
 
 def read_by_torchtitan(cases: list[Case], folder: Path) -> list[Checked]:
@@ -81,6 +84,10 @@ def is_parlays_own(name: str) -> bool:
     return any(name == own or name.startswith(f"{own}.") for own in PARLAYS_OWN)
 
 
+FEATURES = (
+    {"attention_head_size": 32, "rotary_base": 500_000},
+    {"qk_norm": True, "attention_head_size": 32, "rotary_base": 1_000_000, "tied_embeddings": False},
+)
 EVERYTHING = Layout(
     tensor_parallel=2,
     pipeline_parallel=2,
@@ -103,6 +110,8 @@ CHANGES = (
     ("n_layers=8", "n_layers=12", "num_layers"),
     ("hidden_dim=192", "hidden_dim=256", "ffn_hidden_size"),
     ("n_kv_heads=2", "n_kv_heads=4", "num_key_value_heads"),
+    ("head_dim=None", "head_dim=32", "attention_head_size"),
+    ("rope_theta=10000", "rope_theta=500000", "rotary_base"),
     ("enable_weight_tying=False", "enable_weight_tying=True", "tied_embeddings"),
     ('"varlen"', '"flex"', "attention_kernel"),
     ("local_batch_size=4", "local_batch_size=2", "grad_accum_steps"),
@@ -157,7 +166,7 @@ def test_torchtitans_own_program_trains_the_module_by_the_recipes_command_line(t
         attention_kernel="flex",
         engine=TORCHTITAN,
     )
-    model = replace(LLAMA, num_layers=2)
+    model = replace(LLAMA, num_layers=2, **FEATURES[1])
     export = exported(our_spec(layout, model))[TORCHTITAN]
     (tmp_path / "recipe").mkdir()
     for name, text in export.files.items():
@@ -171,7 +180,8 @@ def test_torchtitans_own_program_trains_the_module_by_the_recipes_command_line(t
     )
     assert trained.returncode == 0, trained.stderr[-2000:]
     saved = read_saved_config((tmp_path / "outputs" / "config.json").read_text())
-    assert (Layout(**saved.layout, engine=TORCHTITAN).canonical(), saved.model) == (layout.canonical(), asdict(model))
+    assert Layout(**saved.layout, engine=TORCHTITAN).canonical() == layout.canonical()
+    assert ModelShape.from_json(saved.model) == model
     losses = re.findall(r"step:\D+(\d+)\D+loss:\D+([\d.]+)", re.sub(r"\x1b\[[\d;]*m", "", trained.stdout))
     assert {int(step) for step, _ in losses} == {1, 2}
     assert all(0 < float(loss) < 10 for _, loss in losses)
