@@ -45,7 +45,7 @@ SAID = {
     ("torchtitan", "qk_norm"): "qk_norm=_norm(head_dim)",
     ("torchtitan", "rotary_base"): "rope_theta=500000",
 }
-"""What an export says of a feature; None: it leaves out what it says of a model without."""
+"""Words of an export for a feature; None: it leaves out the words for a model without."""
 LEFT_OUT = {
     "megatron-lm": "--disable-bias-linear",
     "megatron-deepspeed": "--disable-bias-linear",
