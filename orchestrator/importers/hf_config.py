@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
-from orchestrator.importers import reasons
 from orchestrator.importers.differences import biases_of
 from orchestrator.importers.hf_families import FAMILIES, OTHER_MODELS, Family
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
-from orchestrator.importers.option_table import DO_WITHOUT, Handling
+from orchestrator.importers.option_table import Handling
 from orchestrator.importers.settings import CODE, FieldReaders, Settings, ValueRule, ValueRules, flat, read_fields
-from search_spaces.errors import InputError, Problem, format_value
-from search_spaces.model_shape import MODEL_DEFAULTS, ModelShape
+from search_spaces.errors import InputError, format_value
+from search_spaces.model_shape import DEFAULT_ROTARY_BASE, MODEL_DEFAULTS, ModelShape
 
 _VOCAB_MULTIPLE = 128
 """Megatron's --make-vocab-size-divisible-by: with it, tensor-parallel ranks up to 128 share the vocabulary evenly."""
@@ -40,7 +40,7 @@ def read_hf_config(text: str) -> ImportedConfig:
     config = json_object(text, CODE, "a config.json")
     family = _family(config)
     keys = Settings(flat(config, family.table, lambda name: None), family.table)
-    if problems := [*keys.problems(_VALUE_RULES), *_head_size_problems(keys, family)]:
+    if problems := [*keys.problems(_VALUE_RULES)]:
         raise InputError(*problems)
     model, origins = read_fields(keys, "model", _model_fields(family))
     _require_consistent_sizes(model)
@@ -142,6 +142,13 @@ def _model_fields(family: Family) -> FieldReaders:
         "tied_embeddings": lambda keys: keys.flag("tie_word_embeddings", family.tied),
         "position_embedding": lambda keys: _of_type(keys, family.position_embedding),
         "norm": lambda keys: _of_type(keys, family.norm),
+        "attention_head_size": lambda keys: _head_size(keys, family),
+        "activation": lambda keys: _activation(keys, family),
+        "rotary_base": lambda keys: _rotary_base(keys),
+        "linear_biases": lambda keys: _linear_biases(keys, family),
+        "sliding_window": lambda keys: _sliding_window(keys, family),
+        "full_attention_every": lambda keys: family.full_attention_every if _sliding_window(keys, family) else None,
+        **{name: partial(_of_type, value=value) for name, value in family.features.items()},
     }
 
 
@@ -167,19 +174,47 @@ def _precision(keys: Settings) -> str | None:
     return precision
 
 
-def _head_size_problems(keys: Settings, family: Family) -> Iterator[Problem]:
-    """A problem for a head size that is not the usual one, given or by default."""
-    hidden, heads = _hidden_size(keys, family), _heads(keys, family)
-    given = keys.count("head_dim") if _reads(keys, "head_dim") else None
-    size = given or family.head_size
-    if size is None or size * heads == hidden:
-        return
-    if given:
-        yield keys.problem("head_dim", reasons.HEAD_SIZE, DO_WITHOUT)
-    else:
-        default = f"is {family.head_size}, the default of {family.kind}"
-        fix = f"set it to {hidden // heads} in a copy of the file if a search with it helps you"
-        yield Problem(CODE, default, reasons.HEAD_SIZE, fix, key="head_dim", value=family.head_size)
+def _head_size(keys: Settings, family: Family) -> int | None:
+    """None where it is hidden_size / num_attention_heads."""
+    size = (keys.count("head_dim") if _reads(keys, "head_dim") else None) or family.head_size
+    return None if size is None or size * _heads(keys, family) == _hidden_size(keys, family) else size
+
+
+def _activation(keys: Settings, family: Family) -> str | None:
+    """None where it is the usual one, and for one that no model section has."""
+    found = _ACTIVATIONS.get(_hidden_activation(keys, family)[1])
+    return None if found == ("silu" if family.is_gated else "gelu") else found
+
+
+def _hidden_activation(keys: Settings, family: Family) -> tuple[str, str]:
+    """(its key, its name)"""
+    name = next(n for n in ("hidden_activation", "activation_function", "hidden_act") if _reads(keys, n))
+    return name, keys.text(name) or family.activation
+
+
+_ACTIVATIONS = {
+    **dict.fromkeys(("silu", "swish"), "silu"),
+    **dict.fromkeys(("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "gelu_python"), "gelu"),
+    "relu": "relu",
+    "relu2": "squared_relu",
+}
+"""Activations of transformers. `gelu` is exact there; trials have the tanh approximation of all of them."""
+
+
+def _rotary_base(keys: Settings) -> int | None:
+    """The file has it at the top or among the parameters of the rotation; None where it is the usual one."""
+    nested = [keys.value(name) for name in ("rope_parameters", "rope_scaling") if _reads(keys, name)]
+    given = [each.get("rope_theta") for each in nested if isinstance(each, Mapping)]
+    stated = [keys.value(name) for name in ("rope_theta", "rotary_emb_base") if _reads(keys, name)]
+    base = next((each for each in (*given, *stated) if isinstance(each, (int, float))), DEFAULT_ROTARY_BASE)
+    return None if base == DEFAULT_ROTARY_BASE or base != int(base) else int(base)
+
+
+def _linear_biases(keys: Settings, family: Family) -> bool | None:
+    """True where attention and MLP have biases beside rmsnorm; None where the norm says it."""
+    both = ("attention_bias", "mlp_bias")
+    has_both = all(_reads(keys, name) and keys.flag(name, False) for name in both)
+    return True if has_both and family.norm == "rmsnorm" else None
 
 
 def _is_language_model(keys: Settings) -> bool:
@@ -197,11 +232,11 @@ _VALUE_RULES: ValueRules = (
 def _differences(keys: Settings, family: Family) -> Iterator[str]:
     """Notes on what the training has and a trial has not."""
     yield _length(keys, family)
-    yield from family.differences
     if dropout := [f"{name} {keys.text(name) or default}" for name, default in _dropouts(keys, family)]:
         yield f"Trials train without dropout; the model has {', '.join(dropout)}."
     for name, default in (("attention_bias", family.norm == "layernorm"), ("mlp_bias", False)):
-        if _reads(keys, name) and keys.flag(name, default) != (family.norm == "layernorm"):
+        has_biases = family.norm == "layernorm" or bool(_linear_biases(keys, family))
+        if _reads(keys, name) and keys.flag(name, default) != has_biases:
             yield f"{name} was left out: {biases_of(family.norm)}."
     if _reads(keys, "use_parallel_residual") and keys.flag("use_parallel_residual", True):
         yield "The model adds attention and MLP in parallel; here they follow each other (equal parameters)."
@@ -223,16 +258,13 @@ def _dropouts(keys: Settings, family: Family) -> Iterator[tuple[str, float]]:
 
 
 def _layer_differences(keys: Settings, family: Family) -> Iterator[str]:
-    name = next(n for n in ("hidden_activation", "activation_function", "hidden_act") if _reads(keys, n))
-    activation = keys.text(name) or family.activation
-    usual, label = (("silu", "swish"), "SiLU") if family.is_gated else (("gelu",), "GELU")
-    if not activation.startswith(usual):
-        yield f"{name} is {activation}; the MLP of trials has {label}."
-    window, longest = _sliding_window(keys, family), _size(keys, "positions", family.positions)
-    if window and longest and window < longest:
+    name, activation = _hidden_activation(keys, family)
+    if activation not in _ACTIVATIONS:
+        yield f"{name} is {activation}; the MLP of trials has {'SiLU' if family.is_gated else 'GELU'}."
+    if (window := _unsaid_window(keys, family)) is not None:
         yield (
-            f"sliding_window was left out: tokens attend to the last {window} only, in some or all layers; trials"
-            " attend to all, which is more work where seq_length is longer."
+            f"sliding_window was left out: tokens attend to the last {window} only, in some layers; trials attend to"
+            " all, which is more work where seq_length is longer."
         )
     if family.position_embedding == "rotary" and (share := _rotated(keys, family)) != 1:
         yield f"The model rotates {share} of each head; trials rotate the whole head."
@@ -242,12 +274,36 @@ def _layer_differences(keys: Settings, family: Family) -> Iterator[str]:
 
 
 def _sliding_window(keys: Settings, family: Family) -> int | None:
-    """The window of the layers that have one; Qwen's is off unless use_sliding_window is true."""
+    """The window of all layers, or of those that the type says; None where it is longer than any sequence."""
+    window, longest = _window(keys, family), _size(keys, "positions", family.positions)
+    is_shorter = window is not None and longest is not None and window < longest
+    return window if is_shorter and not _has_other_layers(keys, family) else None
+
+
+def _unsaid_window(keys: Settings, family: Family) -> int | None:
+    """The window of layers that no model section can name."""
+    window, longest = _window(keys, family), _size(keys, "positions", family.positions)
+    return window if window and longest and window < longest and _has_other_layers(keys, family) else None
+
+
+def _window(keys: Settings, family: Family) -> int | None:
+    """Qwen's is off unless use_sliding_window is true."""
     if not _reads(keys, "sliding_window"):
         return None
     if _reads(keys, "use_sliding_window") and not keys.flag("use_sliding_window"):
         return None
     return keys.count("sliding_window") if "sliding_window" in keys.given else family.sliding_window
+
+
+def _has_other_layers(keys: Settings, family: Family) -> bool:
+    """True where the layers with a window are not those that the type says."""
+    if not _reads(keys, "layer_types"):
+        return False
+    every, layers = family.full_attention_every, _size(keys, "num_layers", family.layers) or 0
+    if kinds := keys.listed("layer_types"):
+        usual = [bool(every) and (layer + 1) % (every or 1) == 0 for layer in range(layers)]
+        return [kind == "full_attention" for kind in kinds] != usual
+    return _reads(keys, "max_window_layers") and keys.value("max_window_layers") != 0
 
 
 def _rotated(keys: Settings, family: Family) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.importers.hf_options import HF_OPTIONS
 from orchestrator.importers.option_table import OptionTable
@@ -14,7 +15,8 @@ class Family:
     """A model type: transformers' values of absent keys, and what the type itself decides.
 
     `key_value_heads` None is one for each head, `ffn_hidden_size` None 4 x hidden size, `head_size` None the usual one.
-    `dropouts` are its keys of dropout, `differences` what its layers have that no model section can say.
+    `features` are fields of a model that the type itself has, `full_attention_every` counts where some layers have a
+    window. `dropouts` are its keys of dropout.
     """
 
     kind: str
@@ -34,14 +36,13 @@ class Family:
     position_embedding: str = "rotary"
     is_gated: bool = True
     dropouts: Mapping[str, float] = field(default_factory=lambda: {"attention_dropout": 0.0})
-    differences: tuple[str, ...] = ()
+    features: Mapping[str, Any] = field(default_factory=dict)
+    full_attention_every: int | None = None
 
     @property
     def table(self) -> OptionTable:
         return HF_OPTIONS[self.kind]
 
-
-_GEMMA_NORMS = "Gemma 2 normalizes before and after attention and MLP; trials normalize before them only."
 
 FAMILIES: Mapping[str, Family] = {
     family.kind: family
@@ -85,10 +86,7 @@ FAMILIES: Mapping[str, Family] = {
             key_value_heads=32,
             ffn_hidden_size=22016,
             sliding_window=4096,
-            differences=(
-                "Qwen2 has biases of queries, keys and values; a model with norm rmsnorm has none, and trials train"
-                " without these few parameters.",
-            ),
+            features={"qkv_bias": True},
         ),
         Family(
             "qwen3",
@@ -101,7 +99,7 @@ FAMILIES: Mapping[str, Family] = {
             ffn_hidden_size=22016,
             head_size=128,
             sliding_window=4096,
-            differences=("Qwen3 normalizes the queries and keys of each head; trials do not.",),
+            features={"qk_norm": True},
         ),
         Family("mistral", 32, 4096, 32, 32000, 131072, key_value_heads=8, ffn_hidden_size=14336, sliding_window=4096),
         Family(
@@ -117,7 +115,8 @@ FAMILIES: Mapping[str, Family] = {
             sliding_window=4096,
             activation="gelu_pytorch_tanh",
             tied=True,
-            differences=(_GEMMA_NORMS,),
+            features={"post_norms": True},
+            full_attention_every=2,
         ),
         Family(
             "phi3",

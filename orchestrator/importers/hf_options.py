@@ -54,18 +54,14 @@ _COMMON = option_groups(
 _ROTARY = option_groups(
     read="""
         attention_dropout= hidden_act= hidden_size= intermediate_size= max_position_embeddings= num_attention_heads=
-        num_hidden_layers= partial_rotary_factor= rope_parameters= rope_scaling=
+        num_hidden_layers= partial_rotary_factor= rope_parameters= rope_scaling= rope_theta=
         """,
-    no_effect={reasons.LEARNING: "rope_theta="},
 )
 _LLAMA = option_groups(
     read="head_dim= num_key_value_heads=",
     no_effect={reasons.LEARNING: "rms_norm_eps="},
 )
-_WINDOWED_LAYERS = {
-    "it only says which layers have the sliding window, about which there is a note": "layer_types= max_window_layers=",
-}
-_QWEN = option_groups(read="sliding_window= use_sliding_window=", no_effect=_WINDOWED_LAYERS)
+_QWEN = option_groups(read="layer_types= max_window_layers= sliding_window= use_sliding_window=")
 
 _GROUPS: Mapping[str, tuple[OptionGroup, ...]] = {
     "llama": (
@@ -93,9 +89,9 @@ _GROUPS: Mapping[str, tuple[OptionGroup, ...]] = {
     "gpt_neox": (
         *_ROTARY,
         *option_groups(
-            read="attention_bias= hidden_dropout= rotary_pct= use_parallel_residual=",
+            read="attention_bias= hidden_dropout= rotary_emb_base= rotary_pct= use_parallel_residual=",
             no_effect={
-                reasons.LEARNING: "layer_norm_eps= rotary_emb_base=",
+                reasons.LEARNING: "layer_norm_eps=",
                 _OTHER_TASKS: "classifier_dropout=",
             },
         ),
@@ -107,9 +103,11 @@ _GROUPS: Mapping[str, tuple[OptionGroup, ...]] = {
         *_ROTARY,
         *_LLAMA,
         *option_groups(
-            read="attention_bias= attn_logit_softcapping= final_logit_softcapping= hidden_activation= sliding_window=",
+            read="""
+                attention_bias= attn_logit_softcapping= final_logit_softcapping= hidden_activation= layer_types=
+                sliding_window=
+                """,
             no_effect={
-                **_WINDOWED_LAYERS,
                 reasons.LEARNING: "query_pre_attn_scalar=",
                 "hidden_activation says it, and transformers reads that": "hidden_act=",
             },

@@ -56,6 +56,13 @@ _OF_THEIR_OWN = {"a40-pair", "playbook-h100"}
         ("gpt-530b", 530),
         ("gpt-1t", 1007),
         ("llama-7b", 6.74),
+        ("llama-3.1-8b", 8.030),
+        ("llama-3.1-70b", 70.554),
+        ("llama-3.1-405b", 405.85),
+        ("qwen3-8b", 8.191),
+        ("qwen3-32b", 32.762),
+        ("mistral-7b", 7.248),
+        ("gemma-3-27b", 27.009),
     ],
 )
 def test_a_models_name_tells_its_size(name: str, billions: float):
