@@ -104,7 +104,7 @@ def test_an_accelerator_that_is_unknown_or_could_be_two_is_refused_with_the_know
 
 @pytest.mark.parametrize("name", ["gpt2-124", "../clusters/frontier", "", "gpt2-124m.yaml"])
 def test_a_preset_that_is_not_there_is_refused_with_those_that_are(name: str):
-    with pytest.raises(InputError, match="the models that come with Parlay: gpt-175b") as caught:
+    with pytest.raises(InputError, match="the models that come with Parlay: gemma-3-27b, gpt-175b") as caught:
         presets.preset_text(presets.MODELS, name)
     if name == "gpt2-124":
         assert caught.value.problems[0].fix == "did you mean gpt2-124m?"
