@@ -64,7 +64,7 @@ class ModelShape:
         for name in _OPTIONAL_SIZES:
             if getattr(self, name) is not None:
                 _require_size(name, getattr(self, name))
-        for name in _SWITCHES:
+        for name in MODEL_SWITCHES:
             if type(getattr(self, name)) is not bool and not (name == "linear_biases" and self.linear_biases is None):
                 raise _bad(name, getattr(self, name), "true or false")
         for name, known in (("position_embedding", POSITION_EMBEDDINGS), ("norm", NORMS)):
@@ -81,6 +81,21 @@ class ModelShape:
         if self.attention_head_size is None:
             self._require_divisible("hidden_size", "num_attention_heads")
         self._require_divisible("num_attention_heads", "num_key_value_heads")
+        if self.query_size > 10**9:
+            sizes = f"num_attention_heads {self.num_attention_heads} x attention_head_size {self.head_size}"
+            raise _bad("attention_head_size", self.attention_head_size, f"{sizes} is at most 1000000000")
+        self._leave_out_usual_values()
+
+    def _leave_out_usual_values(self) -> None:
+        """Set fields with the value that counts without them to None, so that equal models are equal."""
+        usual = {
+            "attention_head_size": self.query_size == self.hidden_size,
+            "activation": self.activation == self._usual_activation,
+            "linear_biases": self.linear_biases == (self.norm == "layernorm"),
+        }
+        for name, is_usual in usual.items():
+            if is_usual:
+                object.__setattr__(self, name, None)
 
     def _require_divisible(self, whole: str, part: str) -> None:
         a, b = getattr(self, whole), getattr(self, part)
@@ -105,19 +120,22 @@ class ModelShape:
     @property
     def mlp_activation(self) -> str:
         """Activation of the MLP, given or usual."""
-        return self.activation or ("silu" if self.gated_mlp else "gelu")
+        return self.activation or self._usual_activation
+
+    @property
+    def _usual_activation(self) -> str:
+        return "silu" if self.gated_mlp else "gelu"
 
     @property
     def features(self) -> tuple[str, ...]:
         """Fields beyond GPT-2's and Llama's architecture, which an engine may lack."""
-        usual = "silu" if self.gated_mlp else "gelu"
         present = {
-            "attention_head_size": self.query_size != self.hidden_size,
+            "attention_head_size": self.attention_head_size is not None,
             "qkv_bias": self.qkv_bias,
             "qk_norm": self.qk_norm,
-            "activation": self.mlp_activation != usual,
+            "activation": self.activation is not None,
             "rotary_base": self.rotary_base != DEFAULT_ROTARY_BASE,
-            "linear_biases": self.has_biases != (self.norm == "layernorm"),
+            "linear_biases": self.linear_biases is not None,
             "sliding_window": self.sliding_window is not None,
             "attention_sinks": self.attention_sinks,
             "post_norms": self.post_norms,
@@ -260,7 +278,7 @@ MODEL_DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(ModelShap
 """Fields that a model may leave out, with the value that then counts."""
 
 _OPTIONAL_SIZES = ("attention_head_size", "sliding_window", "full_attention_every")
-_SWITCHES = (
+MODEL_SWITCHES = (
     "gated_mlp",
     "tied_embeddings",
     "qkv_bias",

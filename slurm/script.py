@@ -19,7 +19,7 @@ from slurm.srun_command import container_options, gpu_options, launch_environmen
 NEXT_RUN = "--- restart "
 """First line of a run in the job's and the ranks' logs after a requeue, followed by its number."""
 
-_NEXT_RUN_LINE = re.compile(rf"^{re.escape(NEXT_RUN)}(\d+)$", re.MULTILINE)
+_NEXT_RUN_LINE = re.compile(rf"^{re.escape(NEXT_RUN)}(\d{{1,6}})$", re.MULTILINE)
 
 RANK_LOG = "rank-%5t.log"
 """Slurm's file name pattern of the ranks' logs: the rank with at least five digits."""

@@ -38,7 +38,7 @@ def input_from_search(
     if cluster is not None:
         spec = replace(spec, cluster=_matching_cluster(cluster, spec.cluster))
     model = spec.model
-    if spec.launcher.kind == "simulated":
+    if spec.launcher.kind == "simulated" and not model.features:  # as in a table that says neither
         position_embedding, norm = positions_and_norm(model.gated_mlp)
         model = replace(model, position_embedding=position_embedding, norm=norm)
 

@@ -108,8 +108,8 @@ class LayerActivations:
         masks = engine_column(layouts, lambda engine: engine.has_dropout)
         gathers = engine_column(layouts, lambda engine: engine.keeps_gathered_inputs)
         hidden, query, key_value = model.hidden_size, model.query_size, model.key_value_size
-        # Inputs of both norms and of the layers after them; a byte each for the masks of the two dropouts.
-        around = tokens * hidden * (4 * width + 2 * masks) / split
+        # Inputs of the norms and of the layers after them; a byte each for the masks of the two dropouts.
+        around = tokens * hidden * ((6 if model.post_norms else 4) * width + 2 * masks) / split
         # Measured peaks of nanotron's pipelines include only a part of them.
         left = np.where(layouts["pipeline_parallel"] > 1, 2 / tensor, 1)
         gathered = np.where((split > 1) & gathers, tokens * hidden * 2 * width * left, 0)
@@ -142,7 +142,9 @@ def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray, mas
     """Bytes of softmax's output, and with dropout its mask and output; a fused kernel keeps one fp32 per row and
     head."""
     heads = layouts["micro_batch_size"] * model.seq_length * model.num_attention_heads / layouts["tensor_parallel"]
-    plain = heads * model.seq_length * (width + masks * (width + 1))
+    # With sinks the softmax is in fp32 beside its copy in 16 bits.
+    softmax = width + 4 * (width < 4) * model.attention_sinks
+    plain = heads * model.seq_length * (softmax + masks * (width + 1))
     return np.where(layouts.equals("attention_kernel", "math"), plain, 4 * heads)
 
 

@@ -104,7 +104,8 @@ _MI355X = Accelerator(
 )
 
 # Dense peaks without sparsity, FLOP/s, and memory bandwidths from the vendors' data sheets: NVIDIA V100 (SXM2), T4,
-# A40, A100 SXM, H100 SXM, H200 SXM; AMD MI250X, of which a rank has one die of two. fp32 is the vector rate: torch uses
+# A40, A100 SXM, H100 SXM, H200 SXM; AMD MI250X, of which a rank has one die of two; those of newer ones by way of
+# stas00/ml-engineering. fp32 is the vector rate: torch uses
 # TF32 only when asked. fp8 is that of mxfp8, too, and fp4 that of nvfp4 and mxfp4. docs/clusters.md has the sources of
 # the other numbers.
 ACCELERATORS: dict[str, Accelerator] = {

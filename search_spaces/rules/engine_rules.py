@@ -290,7 +290,7 @@ def _megatron_modules(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
     if "mlp" in layout.modules_recomputed and model.has_biases:
         yield RuleViolation(
             "recompute_modules",
-            f"recompute_modules is {layout.recompute_modules} with norm {model.norm}, so that the MLP has biases",
+            f"recompute_modules is {layout.recompute_modules} with norm {model.norm} and biases in the MLP",
             "megatron-core's backward pass of a recomputed MLP with biases calls itself without end",
             "set recompute_modules to core_attn",
         )

@@ -279,10 +279,7 @@ FLEX_HEAD_SIZE = LayoutRule(
     f"FlexAttention on a GPU takes heads of {LEAST_FLEX_HEAD} elements or more",
     "set attention_kernel to flash in bf16, or use fewer heads",
     _supports_flex_heads,
-    lambda f, w: (
-        f"attention_kernel is flex with a head size of {w.model.head_size} (hidden_size {w.model.hidden_size} /"
-        f" num_attention_heads {w.model.num_attention_heads}) on {w.cluster.accelerator.name}"
-    ),
+    lambda f, w: f"attention_kernel is flex with a head size of {w.model.head_size} on {w.cluster.accelerator.name}",
 )
 
 FP8 = LayoutRule(

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,7 @@ def problem_for(
 ) -> BenchmarkProblem:
     """All rows of this workload, under whatever problem name; InputError where there are none.
 
-    A table does not record position embedding and norm, so these need not match.
+    Not every table records position embedding and norm, so these need not match.
     """
     wanted = (_sizes(model), cluster, global_batch_size)
     names: dict[str, None] = {}
@@ -114,12 +115,13 @@ def _is_part_of(measured: Cluster, cluster: Cluster) -> bool:
     return measured.accelerator.name == cluster.accelerator.name and (is_node or is_less)
 
 
-def _workload(observation: Observation) -> tuple[ModelShape, Cluster, int]:
+def _workload(observation: Observation) -> tuple[tuple[Any, ...], Cluster, int]:
     return _sizes(observation.model), observation.cluster, observation.global_batch_size
 
 
-def _sizes(model: ModelShape) -> ModelShape:
-    return replace(model, position_embedding="learned", norm="layernorm")
+def _sizes(model: ModelShape) -> tuple[Any, ...]:
+    """All fields but position embedding and norm."""
+    return tuple(value for name, value in model.to_json().items() if name not in ("position_embedding", "norm"))
 
 
 def _problem_of(rows: list[Observation]) -> BenchmarkProblem:

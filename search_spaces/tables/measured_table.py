@@ -14,7 +14,7 @@ from typing import Any
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import AXES, CHOICES, DEGREES, LAYOUT_FIELDS, SWITCHES, Layout
-from search_spaces.model_shape import ModelShape
+from search_spaces.model_shape import MODEL_DEFAULTS, MODEL_SWITCHES, ModelShape
 from search_spaces.plain_file import read_named
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.tables.csv_rows import csv_rows, escape_cell, row_length_error, unescape_cell
@@ -151,6 +151,9 @@ REQUIRED_COLUMNS = (
 OPTIONAL_COLUMNS = (
     *(name for name in LAYOUT_FIELDS if name not in REQUIRED_COLUMNS),
     "num_key_value_heads",
+    "position_embedding",
+    "norm",
+    *MODEL_DEFAULTS,
     "cluster",
     "failure_reason",
     "step_time_p95_s",
@@ -164,9 +167,9 @@ COLUMNS = REQUIRED_COLUMNS + OPTIONAL_COLUMNS
 
 _TEXTS = {
     *("problem", "source", "model_name", "accelerator", "outcome", "cluster", "failure_reason", "search_id", "trial"),
-    *("kind", *CHOICES),
+    *("kind", "position_embedding", "norm", "activation", *CHOICES),
 }
-_SWITCHES = {"gated_mlp", "tied_embeddings", *SWITCHES}
+_SWITCHES = {*MODEL_SWITCHES, *SWITCHES}
 _NUMBERS = {"step_time_s", "peak_memory_gib", "step_time_p95_s", "duration_s", "queue_wait_s"}
 _MODEL_COLUMNS = (
     *("num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "ffn_hidden_size", "gated_mlp"),
@@ -328,11 +331,17 @@ _PRODUCTS = {
 
 
 def _model(cells: Cells) -> ModelShape:
-    """The row's model; positions and norm are assumed, since the table has no columns for them."""
+    """The row's model; positions and norm are assumed where the table does not say them."""
     sizes = {name: cells[name] for name in _MODEL_COLUMNS}
     sizes["num_key_value_heads"] = sizes["num_key_value_heads"] or sizes["num_attention_heads"]
     position_embedding, norm = positions_and_norm(sizes["gated_mlp"])
-    return ModelShape(**sizes, position_embedding=position_embedding, norm=norm)
+    features = {name: cells[name] for name in MODEL_DEFAULTS if cells[name] is not None}
+    return ModelShape(
+        **sizes,
+        position_embedding=cells["position_embedding"] or position_embedding,
+        norm=cells["norm"] or norm,
+        **features,
+    )
 
 
 def positions_and_norm(gated_mlp: bool) -> tuple[str, str]:

@@ -226,3 +226,4 @@ def test_a_run_after_a_requeue_begins_with_its_number_in_every_log(tmp_path):
 def test_without_a_requeue_the_whole_log_is_of_the_last_run():
     text = "srun: error\n--- restart\nx --- restart 1\n"
     assert (last_run(text), restarts_in(text)) == (text, 0)
+    assert restarts_in(f"--- restart {'9' * 5000}\n") == 0

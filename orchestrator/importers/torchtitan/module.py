@@ -61,7 +61,19 @@ def _functions(text: str) -> Iterator[ast.FunctionDef]:
         line = error.lineno if isinstance(error, SyntaxError) else None
         where = f" (line {line})" if line else ""
         raise InputError.of(CODE, f"is no Python{where}", rule="a module is Python", fix=_FIX) from None
+    for statement in body:
+        _require_registry_of_llama3(statement)
     return (each for each in body if isinstance(each, ast.FunctionDef))
+
+
+def _require_registry_of_llama3(statement: ast.stmt) -> None:
+    """InputError for another model's registry, whose flavors have the same names."""
+    if not isinstance(statement, ast.ImportFrom) or all(each.name != "model_registry" for each in statement.names):
+        return
+    if statement.level == 0 and statement.module != "torchtitan.models.llama3":
+        message = f"takes model_registry from {statement.module}"
+        rule = "the flavors that can be read are those of torchtitan.models.llama3"
+        raise InputError.of(CODE, message, rule=rule, fix=_FIX, line=statement.lineno)
 
 
 def _returned(function: ast.FunctionDef) -> ast.expr | None:

@@ -12,6 +12,8 @@ from trials.files.text import tail
 from trials.files.tracebacks import first_cause
 
 LOG_LINES = 40
+_ALL_LINES = 2**16
+"""More than the end of a log that is read has."""
 
 
 def may_exist(path: Path) -> bool:
@@ -25,7 +27,7 @@ def may_exist(path: Path) -> bool:
 def last_restart(folder: AttemptFolder, log: Path) -> int:
     """Return how often the job was requeued, by its ranks' files and its log: accounting does not record it."""
     counts = [0]
-    for count in (folder.last_restart, lambda: restarts_in(tail(log, LOG_LINES))):
+    for count in (folder.last_restart, lambda: restarts_in(tail(log, _ALL_LINES))):
         with suppress(OSError):
             counts.append(count())
     return max(counts)

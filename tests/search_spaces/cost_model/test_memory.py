@@ -120,6 +120,13 @@ SMALL = gpt(8, 1024, 16, vocab=1024)
 DATA4 = Layout(data_parallel=4, grad_accum_steps=8, precision="bf16")
 
 
+def test_the_softmax_of_attention_sinks_is_in_fp32_beside_its_copy():
+    sinks, layout = replace(SMALL, attention_sinks=True), Layout(precision="bf16", attention_kernel="math")
+    scores = SMALL.num_attention_heads * SMALL.seq_length**2
+    a_layer = (_stored_bytes(sinks, layout) - _stored_bytes(SMALL, layout)) / SMALL.num_layers
+    assert a_layer == pytest.approx(4 * scores)
+
+
 class TestSharing:
     @pytest.mark.parametrize(
         ("zero_stage", "bytes_each"), [(0, 2 + 4 + 12), (1, 2 + 4 + 3), (2, 2 + 1 + 3), (3, 0.5 + 1 + 3)]

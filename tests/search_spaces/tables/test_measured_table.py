@@ -312,3 +312,20 @@ def test_the_published_tables_are_read_whole_and_written_back_the_same(name, pro
     assert sum(len(problem.layouts) for problem in found.values()) == layouts
     assert sum(problem.rule_rows for problem in found.values()) == rule_rows
     assert parse_table(render_table(read.observations), name) == read
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"qk_norm": True, "attention_head_size": 32, "rotary_base": 1_000_000},
+        {"qkv_bias": True, "sliding_window": 8, "full_attention_every": 2},
+        {"linear_biases": True, "attention_sinks": True, "post_norms": True, "activation": "gelu"},
+        {"gated_mlp": False, "activation": "squared_relu"},
+    ],
+)
+def test_a_table_keeps_the_features_of_a_model(features):
+    (observation,) = only({})
+    given = replace(observation, model=replace(observation.model, **features))
+    assert parse_table(render_table([given]), "t.csv").require_valid().observations == (given,)
+    found = problem_for([given, observation], given.model, given.cluster, given.global_batch_size)
+    assert found.model == given.model

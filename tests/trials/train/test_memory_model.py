@@ -52,6 +52,8 @@ def kept_bytes(model: ModelShape, layout: Layout) -> int:
     ("model", "recompute"),
     [
         *((GPT, recompute) for recompute in ("none", "selective", "full")),
+        *((replace(GPT, post_norms=True), recompute) for recompute in ("none", "full")),
+        (replace(GPT, qk_norm=True), "selective"),
         # A CPU's attention keeps copies where positions are rotated or heads grouped, and a GPU's does not.
         *((model, recompute) for model in (GATED, GROUPED) for recompute in ("selective", "full")),
     ],

@@ -39,7 +39,7 @@ SAID = {
     ("megatron-deepspeed", "rotary_base"): "--rotary-position-embeddings-theta 500000",
     ("megatron-deepspeed", "linear_biases"): None,
     ("gpt-neox", "rotary_base"): '"rotary_emb_base": 500000',
-    ("gpt-neox", "linear_biases"): None,
+    ("gpt-neox", "linear_biases"): '"use_bias_in_mlp": true',
     ("nanotron", "rotary_base"): '"rope_theta": 500000.0',
     ("torchtitan", "attention_head_size"): "head_dim=32",
     ("torchtitan", "qk_norm"): "qk_norm=_norm(head_dim)",
@@ -94,6 +94,6 @@ def test_megatron_lm_has_two_activations_and_a_gate_with_silu(model, activation,
     problem = form.problem(layout, given)
     assert (problem is None) == is_said
     if is_said:
-        assert "--squared-relu" in exported(form, layout, given)
+        assert "--squared-relu --no-bias-gelu-fusion" in exported(form, layout, given)
     else:
         assert problem.code == "megatron-lm.activation"

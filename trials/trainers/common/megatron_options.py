@@ -208,6 +208,8 @@ def _lm_model(model: ModelShape) -> list[Option]:
         *_if(model.qkv_bias, ["--add-qkv-bias"]),
         *_if(model.qk_norm, ["--qk-layernorm"]),
         *_if(model.mlp_activation == "squared_relu", ["--squared-relu"]),
+        # Fused with biases there is GELU alone.
+        *_if(model.mlp_activation == "squared_relu" and model.has_biases, ["--no-bias-gelu-fusion"]),
         *_if("rotary_base" in model.features, ["--rotary-base", str(model.rotary_base)]),
         ["--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"],
         ["--position-embedding-type", "rope" if model.position_embedding == "rotary" else "learned_absolute"],
@@ -271,6 +273,12 @@ _REFUSED: Mapping[str, str] = {
     "expert-model-parallel-size": "no layout field expresses it",
     "num-experts": "no model here has experts",
     "ds-sequence-parallel-size": "no layout field expresses it",
+    **dict.fromkeys(("fp8-format", "fp8-recipe", "fp4-format"), "no layout field expresses it for this trainer"),
+    **dict.fromkeys(
+        ("window-size", "window-attn-skip-freq", "softmax-type", "qk-l2-norm", "quick-geglu", "multi-latent-attention"),
+        "the model section has no such model for this trainer",
+    ),
+    **dict.fromkeys(("spec", "yaml-cfg"), "the model is that of the model section"),
 }
 
 

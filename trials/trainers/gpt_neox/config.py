@@ -51,11 +51,7 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "num_layers": model.num_layers,
         "hidden_size": model.hidden_size,
         "num_attention_heads": model.num_attention_heads,
-        **(
-            {"num_kv_heads": model.num_key_value_heads}
-            if model.num_key_value_heads != model.num_attention_heads
-            else {}
-        ),
+        "num_kv_heads": model.num_key_value_heads,
         # A gated MLP gets two thirds, half of it for the gate, rounded up (megatron/model/transformer.py).
         "intermediate_size": model.ffn_hidden_size * (3 if model.gated_mlp else 1),
         "mlp_multiple_of": 1,
@@ -63,9 +59,11 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "max_position_embeddings": model.seq_length,
         "norm": model.norm,
         "pos_emb": model.position_embedding,
-        **({"rotary_emb_base": model.rotary_base} if "rotary_base" in model.features else {}),
+        "rotary_emb_base": model.rotary_base,
         "no_weight_tying": not model.tied_embeddings,
-        **({} if model.has_biases else {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False}),
+        "use_bias_in_attn_linear": model.has_biases,
+        "use_bias_in_mlp": model.has_biases,
+        "use_qk_layernorm": False,
     }
 
 

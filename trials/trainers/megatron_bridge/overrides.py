@@ -93,6 +93,8 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "share_embeddings_and_output_weights": model.tied_embeddings,
         "attention_dropout": 0.0,
         "hidden_dropout": 0.0,
+        "window_size": None,
+        "softmax_type": "vanilla",
     }
 
 

@@ -68,7 +68,7 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "vocab_size": model.vocab_size,
         "max_position_embeddings": model.seq_length,
         "tie_word_embeddings": model.tied_embeddings,
-        **({"rope_theta": float(model.rotary_base)} if "rotary_base" in model.features else {}),
+        "rope_theta": float(model.rotary_base),
     }
 
 

@@ -58,7 +58,9 @@ def test_a_neox_config_leaves_the_pipeline_for_zero_2_and_keeps_the_users_loss_s
 def test_a_neox_model_without_biases_is_told_so():
     said = {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False, "norm": "rmsnorm", "num_kv_heads": 2}
     assert said.items() <= neox_config(spec_of("gpt-neox", LLAMA), {}).items()
-    assert "use_bias_in_mlp" not in neox_config(spec_of("gpt-neox"), {})
+    theirs = {"use_bias_in_mlp": False, "num_kv_heads": 2, "rotary_emb_base": 500_000, "use_qk_layernorm": True}
+    ours = {"use_bias_in_mlp": True, "num_kv_heads": 4, "rotary_emb_base": 10_000, "use_qk_layernorm": False}
+    assert ours.items() <= neox_config(spec_of("gpt-neox"), theirs).items()
 
 
 @pytest.mark.parametrize(
