@@ -19,6 +19,7 @@ from slurm.topology import parse_blocks
         ("SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[1-4]\n", ()),
         ("No topology information available\n", ()),
         ("BlockName=b1 BlockIndex=0\n", (0,)),
+        ("BlockName=b1 BlockIndex=0 Nodes=(null)\n", (0,)),
         ("", ()),
     ],
 )
