@@ -166,6 +166,7 @@ def test_ddp_trains_on_a_cpu_by_accelerates_own_path(tmp_path):
     assert 5 <= outcome.measured.measured_steps <= 8
 
 
+@pytest.mark.walks
 @pytest.mark.minutes
 @pytest.mark.parametrize(
     ("name", "words"),
@@ -233,6 +234,7 @@ trainer:
 """
 
 
+@pytest.mark.walks
 @pytest.mark.minutes
 def test_a_search_measures_ddp_and_fsdp_and_ends_in_a_recipe_that_is_replayed(tmp_path, on_cpu):
     given = {"script": SCRIPT, "arguments": json.dumps(ARGUMENTS), "patterns": json.dumps(PATTERNS)}

@@ -28,7 +28,13 @@ def shown(case: Case) -> list[Hashable]:
     return [*effective, tuple(values[axis] for axis in RECOMPUTATION_AXES)]
 
 
-def quick_or_walk(given: Case) -> ParameterSet:
-    """Only two ranks in fp32 are not a walk."""
-    is_quick = given.layout.num_gpus <= 2 and given.layout.precision == "fp32"
-    return pytest.param(given, id=given.name, marks=() if is_quick else pytest.mark.walks)
+QUICK_CASES = 3
+"""Cases of an engine that `make test` trains."""
+
+
+def gate_cases(engine: str) -> list[ParameterSet]:
+    """The few cases as parameters. All but the first ones on two ranks in fp32 are walks."""
+    given = few_cases(engine)
+    small = [case.name for case in given if case.layout.num_gpus <= 2 and case.layout.precision == "fp32"]
+    quick = small[:QUICK_CASES]
+    return [pytest.param(case, id=case.name, marks=() if case.name in quick else pytest.mark.walks) for case in given]

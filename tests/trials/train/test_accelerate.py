@@ -19,7 +19,7 @@ from tests.trials.train.accelerate_cases import (
     SHARDED,
     accelerate_case,
 )
-from tests.trials.train.few_cases import few_cases, quick_or_walk
+from tests.trials.train.few_cases import gate_cases
 from tests.trials.train.left_out import MUTATION_BOUND, difference_without, places_called
 from tests.trials.train.parity import NO_COMPILER, Parity, needs_accelerate
 from tests.trials.train.parity import PROGRAMS as OF_ANY_ENGINE
@@ -40,7 +40,7 @@ def parity(ranks: WarmRanks) -> Parity:
     return Parity(ranks)
 
 
-@pytest.mark.parametrize("given", [quick_or_walk(case) for case in few_cases(ACCELERATE)])
+@pytest.mark.parametrize("given", gate_cases(ACCELERATE))
 def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_property):
     parity.expect(given, record_property)
 

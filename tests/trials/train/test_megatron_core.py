@@ -9,7 +9,7 @@ import pytest
 
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.rules.check import engine_violations
-from tests.trials.train.few_cases import few_cases, quick_or_walk
+from tests.trials.train.few_cases import gate_cases
 from tests.trials.train.left_out import MUTATION_BOUND, difference_without, places_called
 from tests.trials.train.megatron_cases import (
     DP2,
@@ -41,7 +41,7 @@ def parity(ranks: WarmRanks) -> Parity:
     return Parity(ranks)
 
 
-@pytest.mark.parametrize("given", [quick_or_walk(case) for case in few_cases(MEGATRON_CORE)])
+@pytest.mark.parametrize("given", gate_cases(MEGATRON_CORE))
 def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_property):
     parity.expect(given, record_property)
 

@@ -46,8 +46,8 @@ class Engine:
     scope="module",
     params=[
         pytest.param(MEGATRON_CORE, marks=needs_megatron),
-        pytest.param(TORCHTITAN, marks=needs_torchtitan),
-        pytest.param(ACCELERATE, marks=needs_accelerate),
+        pytest.param(TORCHTITAN, marks=[needs_torchtitan, pytest.mark.walks]),
+        pytest.param(ACCELERATE, marks=[needs_accelerate, pytest.mark.walks]),
     ],
 )
 def engine(request) -> Iterator[Engine]:
