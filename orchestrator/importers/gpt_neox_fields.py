@@ -7,7 +7,16 @@ from typing import Any
 from orchestrator.importers import reasons
 from orchestrator.importers.deepspeed_config import DEEPSPEED_RULES
 from orchestrator.importers.deepspeed_config import LAYOUT_FIELDS as OF_DEEPSPEED
-from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRule, ValueRules, one_of, positive
+from orchestrator.importers.settings import (
+    SWITCH,
+    FieldReaders,
+    Settings,
+    ValueRule,
+    ValueRules,
+    one_of,
+    positive,
+    rotary_base,
+)
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, layout_mesh
 from trials.trainers.common.deepspeed_config import DEFAULT_BUCKET_ELEMENTS, GRADIENT_BYTES
@@ -77,6 +86,11 @@ def _vocab_size(keys: Settings) -> int | None:
     return -(-size // (multiple * tensor)) * multiple * tensor
 
 
+def _rotary_base(keys: Settings) -> int | None:
+    is_rotary = keys.chosen("pos_emb", _POSITIONS, "learned") == "rotary"
+    return rotary_base(keys, "rotary_emb_base") if is_rotary else None
+
+
 MODEL_FIELDS: FieldReaders = {
     "num_layers": lambda keys: keys.count("num_layers"),
     "hidden_size": lambda keys: keys.count("hidden_size"),
@@ -89,6 +103,7 @@ MODEL_FIELDS: FieldReaders = {
     "tied_embeddings": lambda keys: keys.chosen("no_weight_tying", {"true": False, "false": True}, True),
     "position_embedding": lambda keys: keys.chosen("pos_emb", _POSITIONS, "learned"),
     "norm": lambda keys: keys.chosen("norm", _NORMS, "layernorm"),
+    "rotary_base": _rotary_base,
 }
 
 # -- the layout

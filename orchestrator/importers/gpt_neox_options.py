@@ -23,9 +23,9 @@ _GROUPS = option_groups(
         expansion_factor= global_num_gpus= gradient_accumulation_steps= hidden_dropout= hidden_size= hostfile=
         intermediate_size= make_vocab_size_divisible_by= max_position_embeddings= mlp_multiple_of= model_parallel_size=
         no_weight_tying= norm= num_attention_heads= num_gpus= num_kv_heads= num_layers= num_nodes= pipe_parallel_size=
-        pipe_partition_method= pos_emb= precision= seq_length= sequence_parallel= te_layernorm_mlp= te_mha=
-        tokenizer_type= train_batch_size= train_micro_batch_size_per_gpu= use_bias_in_attn_linear= use_bias_in_mlp=
-        use_bias_in_norms=
+        pipe_partition_method= pos_emb= precision= rotary_emb_base= seq_length= sequence_parallel= te_layernorm_mlp=
+        te_mha= tokenizer_type= train_batch_size= train_micro_batch_size_per_gpu= use_bias_in_attn_linear=
+        use_bias_in_mlp= use_bias_in_norms=
         """,
     no_effect={
         reasons.LOGGING: """
@@ -55,7 +55,7 @@ _GROUPS = option_groups(
         reasons.LEARNING: """
             apply_query_key_layer_scaling= attention_softmax_in_fp32= clip_grad= dynamic_loss_scale= hysteresis=
             layernorm_epsilon= loss_scale= loss_scale_window= lr= lr_decay_fraction= lr_decay_iters= lr_decay_style=
-            min_lr= min_scale= onnx_safe= opt_pos_emb_offset= rms_norm_epsilon= rotary_emb_base= scalenorm_epsilon=
+            min_lr= min_scale= onnx_safe= opt_pos_emb_offset= rms_norm_epsilon= scalenorm_epsilon=
             warmup= weight_decay=
             """,
         reasons.START: """

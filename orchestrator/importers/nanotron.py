@@ -17,6 +17,7 @@ from orchestrator.importers.settings import (
     ValueRules,
     one_of,
     read_fields,
+    rotary_base,
     turn_off_sequence_parallel,
 )
 from orchestrator.importers.yaml_config import document_settings, yaml_document
@@ -90,6 +91,7 @@ _MODEL_FIELDS: FieldReaders = {
     "tied_embeddings": lambda keys: keys.chosen(f"{_MODEL}tie_word_embeddings", SWITCH, False),
     "position_embedding": lambda keys: "rotary",
     "norm": lambda keys: "rmsnorm",
+    "rotary_base": lambda keys: rotary_base(keys, f"{_MODEL}rope_theta"),
 }
 
 

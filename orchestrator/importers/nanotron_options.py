@@ -27,7 +27,8 @@ NANOTRON_OPTIONS = OptionTable(
             data_stages= model.dtype= model.make_vocab_size_divisible_by= model.model_config._attn_implementation=
             model.model_config.attention_bias= model.model_config.hidden_size= model.model_config.intermediate_size=
             model.model_config.num_attention_heads= model.model_config.num_hidden_layers=
-            model.model_config.num_key_value_heads= model.model_config.tie_word_embeddings=
+            model.model_config.num_key_value_heads= model.model_config.rope_theta=
+            model.model_config.tie_word_embeddings=
             model.model_config.vocab_size= optimizer.zero_stage= parallelism.dp= parallelism.pp= parallelism.pp_engine=
             parallelism.recompute_layer= parallelism.tp= parallelism.tp_mode= tokens.batch_accumulation_per_replica=
             tokens.micro_batch_size= tokens.sequence_length=
@@ -53,7 +54,7 @@ NANOTRON_OPTIONS = OptionTable(
                 """,
             reasons.LEARNING: """
                 model.model_config.rms_norm_eps= model.model_config.rope_interleaved= model.model_config.rope_scaling=
-                model.model_config.rope_seq_len_interpolation_factor= model.model_config.rope_theta=
+                model.model_config.rope_seq_len_interpolation_factor=
                 model.model_config.z_loss_coefficient= optimizer.clip_grad=
                 optimizer.learning_rate_scheduler.learning_rate=
                 optimizer.learning_rate_scheduler.lr_decay_starting_step=

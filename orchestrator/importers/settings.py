@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from orchestrator.importers import reasons
 from orchestrator.importers.option_table import DO_WITHOUT, OptionTable
 from search_spaces.errors import InputError, Problem, choice_fix, format_value
+from search_spaces.model_shape import DEFAULT_ROTARY_BASE
 from search_spaces.schema.unsafe_text import hidden
 
 CODE = "import"
@@ -227,6 +228,22 @@ def positive(name: str, rule: str) -> ValueRule:
 
 
 _LARGEST = 10**12
+
+
+def rotary_base(settings: Settings, name: str) -> int | None:
+    """The base of rotary positions; None where it is absent or the usual one, and with a note where it is no whole
+    number."""
+    value = settings.value(name)
+    if value is None:
+        return None
+    try:
+        base = float(value)
+    except (TypeError, ValueError):
+        raise InputError(settings.problem(name, rule="a number")) from None
+    if not base.is_integer() or not 2 <= base <= 10**9:
+        settings.notes.append(f"{settings.key(name)} was left out: rotary_base is a whole number from 2 to 1000000000.")
+        return None
+    return None if base == DEFAULT_ROTARY_BASE else int(base)
 
 
 def usual_head_size(size: str, hidden_size: str, heads: str) -> ValueRule:

@@ -63,7 +63,7 @@ MEGATRON_DEEPSPEED_OPTIONS = OptionTable(
             read="""
                 checkpoint-activations checkpoint-num-layers= cpu-optimizer deepspeed deepspeed-activation-checkpointing
                 deepspeed-config= no-pipeline-parallel num-key-value-heads= use-flash-attn use-flash-attn-builder
-                use-flash-attn-triton use-flash-attn-v1 use-flash-attn-v2 zero-stage=
+                rotary-position-embeddings-theta= use-flash-attn-triton use-flash-attn-v1 use-flash-attn-v2 zero-stage=
                 """,
             no_effect={
                 reasons.LOGGING: """
@@ -80,7 +80,6 @@ MEGATRON_DEEPSPEED_OPTIONS = OptionTable(
                     """,
                 reasons.LEARNING: """
                     layernorm-epsilon= lr-decay-tokens= lr-warmup-tokens= no-query-key-layer-scaling
-                    rotary-position-embeddings-theta=
                     """,
                 reasons.START: "lazy-mpu-init=",
                 reasons.DURATION: "train-tokens=",

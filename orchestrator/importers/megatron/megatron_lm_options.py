@@ -38,9 +38,9 @@ MEGATRON_LM_OPTIONS = OptionTable(
             num-virtual-stages-per-pipeline-rank= optimizer-cpu-offload optimizer-offload-fraction= overlap-grad-reduce
             padded-vocab-size= pipeline-model-parallel-size= position-embedding-type= quick-geglu rampup-batch-size=
             recompute-activations recompute-granularity= recompute-method= recompute-modules= recompute-num-layers=
-            seq-length= sequence-parallel step-batch-size-schedule= swiglu tensor-model-parallel-size= tokenizer-type=
-            transformer-impl= untie-embeddings-and-output-weights use-distributed-optimizer use-megatron-fsdp
-            use-rotary-position-embeddings use-tp-pp-dp-mapping vocab-size=
+            rotary-base= seq-length= sequence-parallel step-batch-size-schedule= swiglu tensor-model-parallel-size=
+            tokenizer-type= transformer-impl= untie-embeddings-and-output-weights use-distributed-optimizer
+            use-megatron-fsdp use-rotary-position-embeddings use-tp-pp-dp-mapping vocab-size=
             """,
         no_effect={
             reasons.LOGGING: """
@@ -116,7 +116,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 muon-scale-mode= muon-tp-mode= muon-use-syrk mup-attn-scale-power= mup-base-head-dim=
                 mup-base-hidden-size= mup-embedding-mult= mup-output-mult= mup-width-mult=
                 no-check-for-nan-in-loss-and-grad no-rope-freq= no-weight-decay-cond-type= norm-epsilon= onnx-safe=
-                rope-scaling-factor= rope-type= rotary-base= rotary-interleaved rotary-percent=
+                rope-scaling-factor= rope-type= rotary-interleaved rotary-percent=
                 rotary-seq-len-interpolation-factor= sgd-momentum= softmax-type= start-weight-decay= use-rope-scaling
                 weight-decay= weight-decay-incr-style=
                 """,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
-from orchestrator.importers.settings import FieldReaders, Settings
+from orchestrator.importers.settings import FieldReaders, Settings, rotary_base
 
 _GPT2_VOCAB_SIZE = 50257
 _GPT2_TOKENIZER = "GPT2BPETokenizer"
@@ -32,6 +32,12 @@ def _norm(options: Settings) -> str:
 def _position_embedding(options: Settings) -> str:
     is_rotary = options.text("position-embedding-type") == "rope" or options.has("use-rotary-position-embeddings")
     return "rotary" if is_rotary else "learned"
+
+
+def _rotary_base(options: Settings) -> int | None:
+    if _position_embedding(options) == "learned":
+        return None
+    return rotary_base(options, "rotary-position-embeddings-theta" if is_megatron_deepspeed(options) else "rotary-base")
 
 
 def _key_value_heads(options: Settings) -> int | None:
@@ -94,4 +100,5 @@ MODEL_FIELDS: FieldReaders = {
     "tied_embeddings": lambda options: not options.has("untie-embeddings-and-output-weights"),
     "position_embedding": _position_embedding,
     "norm": _norm,
+    "rotary_base": _rotary_base,
 }

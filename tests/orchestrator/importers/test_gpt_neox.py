@@ -84,7 +84,10 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
     require_refusals(read_gpt_neox, GPT_NEOX_OPTIONS, BASE)
     require_notes(read_gpt_neox, GPT_NEOX_OPTIONS, BASE)
     require_no_effect(read_gpt_neox, GPT_NEOX_OPTIONS, BASE)
-    bases = [BASE, {**BASE, "activation": "swiglu", "pipe_partition_method": "type:x", "expansion_factor": 4}]
+    bases = [
+        BASE,
+        {**BASE, "activation": "swiglu", "pipe_partition_method": "type:x", "expansion_factor": 4, "pos_emb": "rotary"},
+    ]
     require_all_read(read_gpt_neox, GPT_NEOX_OPTIONS, bases, monkeypatch)
 
 

@@ -45,6 +45,7 @@ def test_a_configuration_gives_model_layout_and_batch():
         "tied_embeddings": True,
         "position_embedding": "rotary",
         "norm": "rmsnorm",
+        "rotary_base": 500_000,
     }
     assert found.layout == {
         "tensor_parallel": 2,

@@ -54,6 +54,8 @@ BESIDE = {
     ),
     "num-query-groups": ("2", "--group-query-attention --num-attention-heads 4"),
     "quick-geglu": ("", ""),
+    "rotary-base": ("500000", "--position-embedding-type rope"),
+    "rotary-position-embeddings-theta": ("500000", "--use-rotary-position-embeddings"),
     "recompute-granularity": ("full", ""),
     "recompute-method": ("block", "--num-layers 4 --recompute-granularity full --recompute-num-layers 1"),
     "recompute-modules": ("mlp", "--recompute-activations"),
