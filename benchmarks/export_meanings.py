@@ -5,21 +5,16 @@ A bucket is in MiB: what the trainer counts, parameters or elements, times the b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from benchmarks.config_expectations import neox_ffn
+from benchmarks.meaning import PRECISIONS, RECOMPUTED_MODULES, Meaning, Values, same
+from benchmarks.pytorch_meanings import of_accelerate, of_torchtitan
 from search_spaces.engines import ENGINE_PROFILES, TORCHTITAN
-from search_spaces.layouts.layout import AXES
 from trials.trial import TrialSpec
 
-Values = Mapping[str, Any]
-Meaning = dict[str, Any]
-
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _MEBI = 2**20
-_MODULES = AXES["recompute_modules"]
 _SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _POSITIONS = {"rope": "rotary", "learned_absolute": "learned", "rotary": "rotary", "learned": "learned"}
 
@@ -71,8 +66,8 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "offload": "optimizer" if _offloads(optimizer) else "none",
         "overlap_comm": ddp["overlap_grad_reduce"],
         "bucket_mib": _bucket_of_megatron_lm(values, model, ddp),
-        "gradient_dtype": _PRECISIONS[_gradients_of_megatron_lm(model, ddp)],
-        "precision": _same(_PRECISIONS[config["params_dtype"]] for config in (model, optimizer)),
+        "gradient_dtype": PRECISIONS[_gradients_of_megatron_lm(model, ddp)],
+        "precision": same(PRECISIONS[config["params_dtype"]] for config in (model, optimizer)),
         **_recomputation_of_megatron_lm(model),
         "attention_kernel": {"flash": "flash", "unfused": "math"}.get(model["attention_backend"]),
         "dropout": (model["attention_dropout"], model["hidden_dropout"]),
@@ -140,7 +135,9 @@ def _recomputation_of_megatron_lm(model: Values) -> Meaning:
         "activation_checkpointing": kind,
         "recomputed_layers_at_once": None if is_by_number else layers,
         "recompute_layers": layers if is_by_number else None,
-        "recompute_modules": "+".join(model["recompute_modules"]) if kind == "selective" else _MODULES.default,
+        "recompute_modules": "+".join(model["recompute_modules"])
+        if kind == "selective"
+        else RECOMPUTED_MODULES.default,
     }
 
 
@@ -154,7 +151,7 @@ def of_megatron_deepspeed(values: Values, configs: Mapping[str, Values]) -> Mean
         "virtual_pipeline_stages": values["virtual_pipeline_model_parallel_size"] or 1,
         "zero_stage": values["zero_stage"],
         "is_pipelined": not values["no_pipeline_parallel"],
-        "precision": _PRECISIONS[values["params_dtype"]],
+        "precision": PRECISIONS[values["params_dtype"]],
         "activation_checkpointing": recomputation if is_deepspeeds or recomputation != "full" else "none",
         "recomputed_layers_at_once": values["recompute_num_layers"] if recomputation == "full" else None,
         "attention_kernel": "flash" if values["use_flash_attn_v2"] else "math",
@@ -193,8 +190,8 @@ def _of_deepspeed_alone(config: Values) -> Meaning:
     return {
         "deepspeed_batch": tuple(config[name] for name in batch),
         "deepspeed_zero_stage": config["zero_config"]["stage"],
-        "deepspeed_precision": _PRECISIONS[config["model_dtype"]],
-        "gradient_dtype": _PRECISIONS[config["gradient_dtype"]],
+        "deepspeed_precision": PRECISIONS[config["model_dtype"]],
+        "gradient_dtype": PRECISIONS[config["gradient_dtype"]],
         "offload": _offload_of_deepspeed(config),
     }
 
@@ -235,7 +232,7 @@ def of_gpt_neox(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "precision": {"fp16": "fp16", "bfloat16": "bf16", "fp32": "fp32"}[values["precision"]],
         "activation_checkpointing": "full" if recomputes else "none",
         "recomputed_layers_at_once": values["checkpoint_num_layers"] if recomputes else None,
-        "attention_kernel": _same({"flash": "flash", "global": "math"}[one] for one in values["attention_config"]),
+        "attention_kernel": same({"flash": "flash", "global": "math"}[one] for one in values["attention_config"]),
         "dropout": (values["attention_dropout"], values["hidden_dropout"]),
         "num_layers": values["num_layers"],
         "hidden_size": values["hidden_size"],
@@ -244,7 +241,7 @@ def of_gpt_neox(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "ffn_hidden_size": neox_ffn(values),
         "gated_mlp": values["activation"] == "swiglu",
         "norm": values["norm"],
-        "has_biases": _same(values[f"use_bias_in_{part}"] for part in ("attn_linear", "mlp")),
+        "has_biases": same(values[f"use_bias_in_{part}"] for part in ("attn_linear", "mlp")),
         "tied_embeddings": not values["no_weight_tying"],
         "position_embedding": _POSITIONS[values["pos_emb"]],
         "seq_length": values["seq_length"],
@@ -267,7 +264,7 @@ def of_nanotron(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "sequence_parallel": parallel["tp"] > 1 and parallel["tp_mode"] == "REDUCE_SCATTER",
         "pipeline_schedule": _schedule_of_nanotron(parallel),
         "zero_stage": values["optimizer"]["zero_stage"],
-        "precision": _PRECISIONS[values["model"]["dtype"]],
+        "precision": PRECISIONS[values["model"]["dtype"]],
         "activation_checkpointing": "full" if parallel["recompute_layer"] else "none",
         "num_layers": model["num_hidden_layers"],
         "hidden_size": model["hidden_size"],
@@ -284,151 +281,6 @@ def of_nanotron(values: Values, configs: Mapping[str, Values]) -> Meaning:
 def _schedule_of_nanotron(parallel: Values) -> str:
     engines = {"AllForwardAllBackwardPipelineEngine": "gpipe", "OneForwardOneBackwardPipelineEngine": "1f1b"}
     return engines[parallel["pp_engine"]] if parallel["pp"] > 1 else "none"
-
-
-def of_torchtitan(values: Values, configs: Mapping[str, Values]) -> Meaning:
-    """torchtitan by its configuration, as torchtitan/trainer.py and torchtitan/distributed understand it."""
-    parallel, training, classes = values["parallelism"], values["training"], values["classes"]
-    replicas, shards = parallel["data_parallel_replicate_degree"], parallel["data_parallel_shard_degree"]
-    tensor, stages = parallel["tensor_parallel_degree"], parallel["pipeline_parallel_degree"]
-    local, batch = training["local_batch_size"], training["global_batch_size"]
-    micro = parallel["pipeline_parallel_microbatch_size"] if stages > 1 else local
-    recomputation = _RECOMPUTATION_OF_TORCHTITAN[classes["recomputation"]]
-    return {
-        "tensor_parallel": tensor,
-        "pipeline_parallel": stages,
-        "data_parallel": replicas * shards,
-        "data_parallel_replicas": replicas if shards > 1 else 1,
-        "micro_batch_size": micro,
-        # In a pipeline those of one pass through it.
-        "grad_accum_steps": local / micro if stages > 1 else batch / (local * replicas * shards),
-        "global_batch_size": batch,
-        "is_pipelined": stages > 1,
-        "sequence_parallel": parallel["enable_sequence_parallel"] and tensor > 1,
-        "virtual_pipeline_stages": len(parallel["module_fqns_per_model_part"] or [0]) // stages,
-        "pipeline_schedule": _SCHEDULES_OF_TORCH[parallel["pipeline_parallel_schedule"]] if stages > 1 else "none",
-        "zero_stage": _zero_of_torchtitan(parallel),
-        "offload": "all" if training["enable_cpu_offload"] else "none",
-        "precision": _PRECISIONS[training["mixed_precision_param"]] if training["dtype"] == "float32" else "differs",
-        "gradient_dtype": _PRECISIONS[training["mixed_precision_reduce"]],
-        "activation_checkpointing": recomputation,
-        "recompute_layers": (values["activation_checkpoint"] or {}).get("layers"),
-        "recompute_modules": "ops" if recomputation == "selective" else _MODULES.default,
-        "torch_compile": values["compile"]["enable"],
-        "tensor_parallel_overlap": values["compile"]["enable_async_tensor_parallel"],
-        "matmul_precision": _products_of_torchtitan(classes["products"]),
-        **_model_of_torchtitan(values["model_spec"]["model"], classes),
-        "seq_length": training["seq_len"],
-    }
-
-
-_RECOMPUTATION_OF_TORCHTITAN = {
-    "NoneType": "none",
-    "SelectiveAC": "selective",
-    "FullAC": "full",
-    "FirstLayersAC": "full",
-}
-_SCHEDULES_OF_TORCH = {
-    "GPipe": "gpipe",
-    "1F1B": "1f1b",
-    "Interleaved1F1B": "interleaved_1f1b",
-    "ZBVZeroBubble": "zbv",
-    "DualPipeV": "dualpipev",
-}
-
-
-def _zero_of_torchtitan(parallel: Values) -> int:
-    """torchtitan/distributed/fsdp.py: by default weights are resharded after the forward pass unless there is a
-    pipeline."""
-    if parallel["data_parallel_shard_degree"] == 1:
-        return 0
-    policy, is_pipeline = parallel["fsdp_reshard_after_forward"], parallel["pipeline_parallel_degree"] > 1
-    return 3 if policy == "always" or (policy == "default" and not is_pipeline) else 2
-
-
-def _products_of_torchtitan(recipes: Values) -> str:
-    """Recipe of all linear layers but the head, which has none."""
-    of_layers = _same(recipe for name, recipe in recipes.items() if name != "lm_head")
-    return "same" if of_layers is None else f"fp8_{of_layers}" if recipes["lm_head"] is None else "differs"
-
-
-def _model_of_torchtitan(model: Values, classes: Values) -> Meaning:
-    """llama3 or qwen3 by its first layer, where all are alike."""
-    layer = _same_config(model["layers"])
-    attention, mlp = layer["attention"], layer["feed_forward"]
-    return {
-        "num_layers": len(model["layers"]),
-        "hidden_size": _same([model["dim"], attention["dim"], model["norm"]["normalized_shape"]]),
-        "num_attention_heads": attention["n_heads"],
-        "num_key_value_heads": attention["n_kv_heads"],
-        "ffn_hidden_size": _same([mlp["w1"]["out_features"], mlp["w2"]["in_features"]]),
-        "gated_mlp": mlp["w3"]["out_features"] == mlp["w1"]["out_features"],
-        "vocab_size": _same([model["vocab_size"], model["lm_head"]["out_features"]]),
-        "tied_embeddings": model["enable_weight_tying"],
-        "has_biases": _same([attention["wo"]["bias"], mlp["w1"]["bias"], mlp["w2"]["bias"], mlp["w3"]["bias"]]),
-        "norm": classes["norm"].lower(),
-        "attention_kernel": _same(
-            {"FlexAttention": "flex", "VarlenAttention": "flash"}[n] for n in classes["attention"]
-        ),
-        "position_embedding": _same(
-            {"ComplexRoPE": "rotary", "CosSinRoPE": "rotary"}[name] for name in classes["positions"]
-        ),
-        "attention_head_size": attention.get("head_dim"),
-        "qk_norm": attention.get("qk_norm") is not None,
-        "rotary_base": attention["rope"]["theta"],
-        "max_positions": attention["rope"]["max_seq_len"],
-    }
-
-
-def _same_config(layers: Sequence[Values]) -> Values:
-    """The first layer, without the functions that draw weights; KeyError where another is unlike it."""
-    first, *others = (_without_weights(layer) for layer in layers)
-    if any(other != first for other in others):
-        raise KeyError("layers differ")
-    found: Values = first
-    return found
-
-
-def _without_weights(config: Any) -> Any:
-    if isinstance(config, Mapping):
-        return {name: _without_weights(inner) for name, inner in config.items() if name != "param_init"}
-    return config
-
-
-def of_accelerate(values: Values, configs: Mapping[str, Values]) -> Meaning:
-    """accelerate by what a script finds in its environment; batch and kernel are the script's."""
-    fsdp, sizes = values["fsdp"], values["sizes"]
-    degrees = {name: sizes[f"{name}_size"] if sizes else 1 for name in ("dp_replicate", "tp", "cp", "sp")}
-    shards = sizes["dp_shard_size"] if sizes else values["num_processes"]
-    precision = _PRECISION_OF_ACCELERATE[values["mixed_precision"]]
-    policy = fsdp["policy"] if fsdp else None
-    return {
-        "num_nodes": values["num_machines"],
-        "tensor_parallel": degrees["tp"] * degrees["cp"] * degrees["sp"],
-        "data_parallel": degrees["dp_replicate"] * shards,
-        "data_parallel_replicas": degrees["dp_replicate"],
-        "zero_stage": _zero_of_accelerate(fsdp),
-        "offload": "none" if fsdp is None or fsdp["offload"] == "OffloadPolicy" else fsdp["offload"],
-        "activation_checkpointing": "full" if fsdp and fsdp["recomputes"] else "none",
-        "precision": _same([precision, *(_PRECISIONS[dtype] for dtype in policy or ())]),
-        "torch_compile": values["dynamo"]["backend"] == "INDUCTOR" and values["dynamo"]["use_regional_compilation"],
-    }
-
-
-def _zero_of_accelerate(fsdp: Values | None) -> int:
-    """-1 for FSDP 1, which has other strategies."""
-    if fsdp is None:
-        return 0
-    return (3 if fsdp["reshards"] else 2) if fsdp["version"] == 2 else -1
-
-
-_PRECISION_OF_ACCELERATE = {"no": "fp32", "bf16": "bf16", "fp16": "fp16"}
-
-
-def _same(values: Any) -> Any:
-    """The value that all of them have; the sorted values where they differ."""
-    found = sorted(set(values))
-    return found[0] if len(found) == 1 else found
 
 
 MEANINGS: Mapping[str, Callable[[Values, Mapping[str, Values]], Meaning]] = {
