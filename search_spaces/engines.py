@@ -89,6 +89,7 @@ _EVERY_FEATURE = (
     "attention_sinks",
     "post_norms",
 )
+_QWEN_FEATURES = ("attention_head_size", "qkv_bias", "qk_norm", "rotary_base", "activation")
 
 MT_NLG_SLOWDOWN = 1.1
 """Between the 1.2 by which MT-NLG's steps with Megatron-DeepSpeed (Smith et al., arXiv 2201.11990, section 2.4) exceed
@@ -108,9 +109,6 @@ TORCHTITAN = "torchtitan"
 
 ACCELERATE = "accelerate"
 """Engine of Parlay's own trainer that runs transformers' models under Hugging Face accelerate."""
-
-_QWEN_FEATURES = ("attention_head_size", "qkv_bias", "qk_norm", "rotary_base", "activation")
-"""Features of Llama's descendants up to Qwen3, one by one."""
 
 TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     PARLAY: {

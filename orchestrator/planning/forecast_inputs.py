@@ -38,7 +38,8 @@ def input_from_search(
     if cluster is not None:
         spec = replace(spec, cluster=_matching_cluster(cluster, spec.cluster))
     model = spec.model
-    if spec.launcher.kind == "simulated" and not model.features:  # as in a table that says neither
+    # A table without columns for positions and norm has none for features either, and assumes both.
+    if spec.launcher.kind == "simulated" and not model.features:
         position_embedding, norm = positions_and_norm(model.gated_mlp)
         model = replace(model, position_embedding=position_embedding, norm=norm)
 

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,9 +17,9 @@ import pytest
 from search_spaces.engines import ACCELERATE_LAUNCH
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.cli.parlay import parlay, write_search
-from tests.trials.examples import SPEC, TINY
 from tests.trials.external.patched_interpreter import interpreter_in
 from tests.trials.external.ranks import Ranks, start
+from tests.trials.external.specs import local_spec
 from tests.trials.external.test_program import await_no_process_in
 from trials.files.folders import read_json
 from trials.measure_rules import MeasureRules
@@ -80,17 +79,7 @@ def spec_of(layout: Layout, *more: str, script: Path = SCRIPT, **changed: Any) -
         "arguments": [*ARGUMENTS, *more],
         "patterns": PATTERNS,
     }
-    return replace(
-        SPEC,
-        layout=layout,
-        model=TINY,
-        global_batch_size=layout.global_batch_size,
-        num_gpus=layout.num_gpus,
-        gpus_per_node=layout.num_gpus,
-        measure=RULES,
-        trainer=trainer,
-        **changed,
-    )
+    return local_spec(layout, trainer, RULES, **changed)
 
 
 def run(folder: Path, spec: TrialSpec, python: str = sys.executable) -> tuple[Outcome, Ranks]:

@@ -20,12 +20,13 @@ from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.measured_table import Observation, render_table
 from tests.orchestrator.cli.parlay import parlay, parlay_here, write_search
-from tests.trials.examples import SPEC, TINY
+from tests.trials.examples import TINY
 from tests.trials.external.megatron_on_cpu.environment import ARGUMENTS, START, VERSIONS, checkout_of
 from tests.trials.external.megatron_on_cpu.forward_passes import file_of
 from tests.trials.external.megatron_on_cpu.start import COUNTED, FAULT, GIVEN, SCRIPT
 from tests.trials.external.patched_interpreter import interpreter_in
 from tests.trials.external.ranks import Ranks, start
+from tests.trials.external.specs import local_spec
 from tests.trials.external.test_program import IMPATIENT, await_no_process_in
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import WarmRanks
@@ -86,17 +87,7 @@ def layout_of(batch: int, **fields: Any) -> Layout:
 
 def spec_of(script: Path, layout: Layout, **fields: Any) -> TrialSpec:
     trainer = {"kind": "megatron-lm", "script": str(script), "arguments": list(ARGUMENTS)}
-    return replace(
-        SPEC,
-        layout=layout,
-        model=TINY,
-        global_batch_size=layout.global_batch_size,
-        num_gpus=layout.num_gpus,
-        gpus_per_node=layout.num_gpus,
-        measure=RULES,
-        trainer=trainer,
-        **fields,
-    )
+    return local_spec(layout, trainer, RULES, **fields)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from trials.diagnostics.parity_cases import axis_values, covering_cases
 from trials.ranks.engine_packages import PACKAGED_ENGINES
 
 MOST_CASES = 14
+"""Twelve for the values of the axes, and two for models with features."""
 of_each_engine = pytest.mark.parametrize("engine", [name for name in PACKAGED_ENGINES if name != "accelerate-launch"])
 
 

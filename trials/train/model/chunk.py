@@ -171,12 +171,6 @@ class Block(nn.Module):
         super().__init__()
         matrices = LayerMatrices(model, weights, layer)
 
-        def column(full: torch.Tensor, parts: tuple[int, ...], has_bias: bool) -> ColumnParallelLinear:
-            return ColumnParallelLinear(ranks, full, parts, has_bias)
-
-        def row(full: torch.Tensor) -> RowParallelLinear:
-            return RowParallelLinear(ranks, full, model.has_biases)
-
         self.head_size = model.head_size
         self.qkv_parts = [part // ranks.size for part in matrices.qkv_parts]
         self.is_gated = model.gated_mlp
@@ -190,11 +184,11 @@ class Block(nn.Module):
         self.attention_norm = Norm(model, ranks, weights.device)
         self.query_norm = HeadNorm(model, ranks, weights.device) if model.qk_norm else None
         self.key_norm = HeadNorm(model, ranks, weights.device) if model.qk_norm else None
-        self.qkv = column(matrices.qkv(), matrices.qkv_parts, model.has_biases or model.qkv_bias)
-        self.attention_out = row(matrices.attention_out())
+        self.qkv = ColumnParallelLinear(ranks, matrices.qkv(), matrices.qkv_parts, model.has_biases or model.qkv_bias)
+        self.attention_out = RowParallelLinear(ranks, matrices.attention_out(), model.has_biases)
         self.mlp_norm = Norm(model, ranks, weights.device)
-        self.mlp_in = column(matrices.mlp_in(), matrices.mlp_parts, model.has_biases)
-        self.mlp_out = row(matrices.mlp_out())
+        self.mlp_in = ColumnParallelLinear(ranks, matrices.mlp_in(), matrices.mlp_parts, model.has_biases)
+        self.mlp_out = RowParallelLinear(ranks, matrices.mlp_out(), model.has_biases)
         self.attention_post_norm = Norm(model, ranks, weights.device) if model.post_norms else nn.Identity()
         self.mlp_post_norm = Norm(model, ranks, weights.device) if model.post_norms else nn.Identity()
 
