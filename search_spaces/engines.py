@@ -89,6 +89,7 @@ _EVERY_FEATURE = (
     "attention_sinks",
     "post_norms",
 )
+_ANY_FEATURE = (*_EVERY_FEATURE, "clamped_swiglu", "num_experts", "key_value_latent_size", "num_mtp_layers")
 _QWEN_FEATURES = ("attention_head_size", "qkv_bias", "qk_norm", "rotary_base", "activation")
 
 MT_NLG_SLOWDOWN = 1.1
@@ -223,14 +224,14 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             is_ddp_without_zero=True,
             always_overlaps_reductions=True,
             gradient_sums=GradientSums.WHOLE,
-            model_features=_EVERY_FEATURE,
+            model_features=_ANY_FEATURE,
             emulated_on_cpu=True,
         )
     },
     # An unknown trainer; Megatron's memory is the most common. What its command does on a CPU is not known either.
     "command": {
         "command": EngineProfile(
-            ParameterBytes(2, 4, 12), has_dropout=True, model_features=_EVERY_FEATURE, emulated_on_cpu=False
+            ParameterBytes(2, 4, 12), has_dropout=True, model_features=_ANY_FEATURE, emulated_on_cpu=False
         )
     },
 }

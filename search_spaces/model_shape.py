@@ -11,8 +11,9 @@ from search_spaces.layouts.layout import Layout
 
 POSITION_EMBEDDINGS = ("learned", "rotary")
 NORMS = ("layernorm", "rmsnorm")
-ACTIVATIONS = ("gelu", "silu", "relu", "squared_relu")
-"""Activations of an MLP; `gelu` is the tanh approximation."""
+ACTIVATIONS = ("gelu", "silu", "relu", "squared_relu", "clamped_swiglu")
+"""Activations of an MLP; `gelu` is the tanh approximation, `clamped_swiglu` that of gpt-oss: gate x sigmoid(1.702 gate)
+x (value + 1), both clamped at 7."""
 DEFAULT_ROTARY_BASE = 10_000
 NORM_EPSILON = 1e-5
 """Constant of every shape."""
@@ -32,6 +33,17 @@ class ModelShape:
     except in each `full_attention_every`-th layer (Gemma 3, gpt-oss). With `attention_sinks` each head has a learned
     logit that takes part in its softmax (gpt-oss). With `post_norms` the outputs of attention and MLP are normalised
     before they are added, too (Gemma 3).
+
+    With `num_experts` a layer has a router and so many MLPs of width `expert_ffn_hidden_size` (None is
+    ffn_hidden_size) in place of its MLP; a token passes `experts_per_token` of them, weighted by the softmax of their
+    logits (Mixtral), and one MLP of width `shared_expert_ffn_hidden_size` if given (DeepSeek). The first
+    `num_dense_layers` layers have an MLP, and of those after them each `expert_layer_every`-th has experts.
+
+    With `key_value_latent_size` attention is multi-head latent attention (DeepSeek-AI, arXiv 2405.04434, section 2.1):
+    keys and values are projected from a vector of this size, queries from one of `query_latent_size` if given;
+    `rotary_head_size` elements of a head's `attention_head_size` are rotated, with one key for all heads; a value has
+    `value_head_size` elements. With `num_mtp_layers` so many further layers predict the tokens after the next one
+    (DeepSeek-AI, arXiv 2412.19437, section 2.2).
 
     The trainer builds exactly this many parameters, which every outcome proves.
     """
@@ -57,6 +69,17 @@ class ModelShape:
     full_attention_every: int | None = None
     attention_sinks: bool = False
     post_norms: bool = False
+    num_experts: int | None = None
+    experts_per_token: int | None = None
+    expert_ffn_hidden_size: int | None = None
+    shared_expert_ffn_hidden_size: int | None = None
+    num_dense_layers: int = 0
+    expert_layer_every: int = 1
+    key_value_latent_size: int | None = None
+    query_latent_size: int | None = None
+    rotary_head_size: int | None = None
+    value_head_size: int | None = None
+    num_mtp_layers: int = 0
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -64,6 +87,8 @@ class ModelShape:
         for name in _OPTIONAL_SIZES:
             if getattr(self, name) is not None:
                 _require_size(name, getattr(self, name))
+        for name in _COUNTS_FROM_ZERO:
+            _require_size(name, getattr(self, name), least=0)
         for name in MODEL_SWITCHES:
             if type(getattr(self, name)) is not bool and not (name == "linear_biases" and self.linear_biases is None):
                 raise _bad(name, getattr(self, name), "true or false")
@@ -81,17 +106,51 @@ class ModelShape:
         if self.attention_head_size is None:
             self._require_divisible("hidden_size", "num_attention_heads")
         self._require_divisible("num_attention_heads", "num_key_value_heads")
+        self._require_experts()
+        self._require_latent_attention()
         if self.query_size > 10**9:
             sizes = f"num_attention_heads {self.num_attention_heads} x attention_head_size {self.head_size}"
             raise _bad("attention_head_size", self.attention_head_size, f"{sizes} is at most 1000000000")
         self._leave_out_usual_values()
 
+    def _require_experts(self) -> None:
+        if self.num_experts is None:
+            self._require_defaults(_OF_EXPERTS, "num_experts")
+        elif self.experts_per_token is None or self.experts_per_token > self.num_experts:
+            rule = f"given with num_experts, at most {self.num_experts}"
+            raise _bad("experts_per_token", self.experts_per_token, rule)
+        elif not self.num_expert_layers:
+            rule = f"less than num_layers {self.num_layers}, so that a layer has experts"
+            raise _bad("num_dense_layers", self.num_dense_layers, rule)
+
+    def _require_latent_attention(self) -> None:
+        if self.key_value_latent_size is None:
+            self._require_defaults(_OF_LATENT_ATTENTION, "key_value_latent_size")
+            return
+        for name in ("attention_head_size", "rotary_head_size", "value_head_size"):
+            if getattr(self, name) is None:
+                raise _bad(name, None, "given with key_value_latent_size")
+        if (self.rotary_head_size or 0) >= self.head_size:
+            raise _bad("rotary_head_size", self.rotary_head_size, f"less than attention_head_size {self.head_size}")
+        if self.num_key_value_heads != self.num_attention_heads:
+            rule = f"num_attention_heads {self.num_attention_heads} with key_value_latent_size"
+            raise _bad("num_key_value_heads", self.num_key_value_heads, rule)
+        for name in ("linear_biases", "qkv_bias", "qk_norm"):
+            if getattr(self, name):
+                raise _bad(name, True, "false with key_value_latent_size: latent attention has norms of its own")
+
+    def _require_defaults(self, names: tuple[str, ...], needed: str) -> None:
+        for name in names:
+            if getattr(self, name) != MODEL_DEFAULTS[name]:
+                raise _bad(name, getattr(self, name), f"given only with {needed}")
+
     def _leave_out_usual_values(self) -> None:
         """Set fields with the value that counts without them to None, so that equal models are equal."""
         usual = {
-            "attention_head_size": self.query_size == self.hidden_size,
+            "attention_head_size": self.query_size == self.hidden_size and self.key_value_latent_size is None,
             "activation": self.activation == self._usual_activation,
             "linear_biases": self.linear_biases == (self.norm == "layernorm"),
+            "expert_ffn_hidden_size": self.expert_ffn_hidden_size == self.ffn_hidden_size,
         }
         for name, is_usual in usual.items():
             if is_usual:
@@ -109,13 +168,23 @@ class ModelShape:
 
     @property
     def query_size(self) -> int:
-        """Elements of all heads' queries, also of attention's output before its projection."""
+        """Elements of all heads' queries."""
         return self.num_attention_heads * self.head_size
+
+    @property
+    def latent_size(self) -> int:
+        """Elements of the vectors from which latent attention projects queries, keys and values."""
+        return (self.key_value_latent_size or 0) + (self.query_latent_size or 0)
 
     @property
     def key_value_size(self) -> int:
         """Elements of all heads' keys, or values."""
         return self.num_key_value_heads * self.head_size
+
+    @property
+    def attention_output_size(self) -> int:
+        """Elements of attention's output before its projection: a value for each head."""
+        return self.num_attention_heads * (self.value_head_size or self.head_size)
 
     @property
     def mlp_activation(self) -> str:
@@ -128,17 +197,22 @@ class ModelShape:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Fields beyond GPT-2's and Llama's architecture, which an engine may lack."""
+        """Features beyond GPT-2's and Llama's architecture, which an engine may lack: fields, and the word of
+        `activation` that is no function of one value."""
         present = {
-            "attention_head_size": self.attention_head_size is not None,
+            "attention_head_size": self.attention_head_size is not None and self.key_value_latent_size is None,
             "qkv_bias": self.qkv_bias,
             "qk_norm": self.qk_norm,
-            "activation": self.activation is not None,
+            "activation": self.activation not in (None, "clamped_swiglu"),
+            "clamped_swiglu": self.activation == "clamped_swiglu",
             "rotary_base": self.rotary_base != DEFAULT_ROTARY_BASE,
             "linear_biases": self.linear_biases is not None,
             "sliding_window": self.sliding_window is not None,
             "attention_sinks": self.attention_sinks,
             "post_norms": self.post_norms,
+            "num_experts": self.num_experts is not None,
+            "key_value_latent_size": self.key_value_latent_size is not None,
+            "num_mtp_layers": self.num_mtp_layers > 0,
         }
         return tuple(name for name, is_present in present.items() if is_present)
 
@@ -152,11 +226,59 @@ class ModelShape:
         is_full = self.full_attention_every is not None and (layer + 1) % self.full_attention_every == 0
         return None if is_full else self.sliding_window
 
+    def has_experts(self, layer: int) -> bool:
+        """True if this layer, counted from 0, has experts in place of its MLP."""
+        past_dense = layer - self.num_dense_layers
+        return self.num_experts is not None and past_dense >= 0 and (past_dense + 1) % self.expert_layer_every == 0
+
     @property
-    def layer_parameters(self) -> int:
-        """Parameters of one transformer layer."""
-        norms = (4 if self.post_norms else 2) * self.norm_parameters
-        return self.attention_parameters + self.mlp_parameters + norms
+    def num_expert_layers(self) -> int:
+        """Layers with experts, without those that predict further tokens."""
+        return 0 if self.num_experts is None else (self.num_layers - self.num_dense_layers) // self.expert_layer_every
+
+    @property
+    def layer_parameters(self) -> float:
+        """Parameters of one transformer layer, all experts counted; a mean where only some have experts."""
+        return _mean(self._layers_parameters, self.num_layers)
+
+    @property
+    def _layers_parameters(self) -> int:
+        mlps = (self.num_layers - self.num_expert_layers) * self.mlp_parameters
+        experts = self.num_expert_layers * (self.routed_parameters_per_layer + self._parameters_beside_routed)
+        return self.num_layers * self._parameters_beside_mlp + mlps + experts
+
+    @property
+    def _parameters_beside_mlp(self) -> int:
+        return self.attention_parameters + (4 if self.post_norms else 2) * self.norm_parameters
+
+    @property
+    def _parameters_beside_routed(self) -> int:
+        """Parameters of an expert layer's router and shared expert."""
+        experts = self.num_experts or 0
+        shared = (
+            self._mlp_parameters_of(self.shared_expert_ffn_hidden_size) if self.shared_expert_ffn_hidden_size else 0
+        )
+        return experts * (self.hidden_size + self.has_biases) + shared
+
+    @property
+    def expert_width(self) -> int:
+        """Width of one routed expert."""
+        return self.expert_ffn_hidden_size or self.ffn_hidden_size
+
+    @property
+    def parameters_per_expert(self) -> int:
+        """Parameters of one routed expert."""
+        return self._mlp_parameters_of(self.expert_width)
+
+    @property
+    def routed_parameters_per_layer(self) -> int:
+        """Parameters of all routed experts of a layer that has them, 0 for a model without experts."""
+        return (self.num_experts or 0) * self.parameters_per_expert
+
+    @property
+    def routed_parameters(self) -> int:
+        """Parameters of all routed experts of the model."""
+        return (self.num_expert_layers + self._expert_mtp_layers) * self.routed_parameters_per_layer
 
     @property
     def unsplit_layer_parameters(self) -> int:
@@ -171,16 +293,35 @@ class ModelShape:
     @property
     def attention_parameters(self) -> int:
         """Parameters of one layer's attention."""
+        if self.key_value_latent_size is not None:
+            return self._latent_attention_parameters(self.key_value_latent_size)
         h, qkv = self.hidden_size, self.query_size + 2 * self.key_value_size
         biases = qkv * (self.has_biases or self.qkv_bias) + h * self.has_biases
         sinks = self.num_attention_heads * self.attention_sinks
         return h * qkv + self.query_size * h + biases + self._head_norm_parameters + sinks
 
+    def _latent_attention_parameters(self, latent: int) -> int:
+        h, heads, rotated = self.hidden_size, self.num_attention_heads, self.rotary_head_size or 0
+        queries = h * self.query_size
+        if self.query_latent_size is not None:
+            queries = self.query_latent_size * (h + self.query_size) + self._norm_parameters_of(self.query_latent_size)
+        keys_values = latent * (heads * (self.head_size - rotated) + self.attention_output_size)
+        return (
+            queries
+            + h * (latent + rotated)
+            + self._norm_parameters_of(latent)
+            + keys_values
+            + (self.attention_output_size * h + heads * self.attention_sinks)
+        )
+
     @property
     def mlp_parameters(self) -> int:
         """Parameters of one layer's MLP."""
-        h, f, widths_in = self.hidden_size, self.ffn_hidden_size, 2 if self.gated_mlp else 1
-        return (widths_in + 1) * h * f + (widths_in * f + h if self.has_biases else 0)
+        return self._mlp_parameters_of(self.ffn_hidden_size)
+
+    def _mlp_parameters_of(self, width: int) -> int:
+        h, widths_in = self.hidden_size, 2 if self.gated_mlp else 1
+        return (widths_in + 1) * h * width + (widths_in * width + h if self.has_biases else 0)
 
     @property
     def norm_parameters(self) -> int:
@@ -203,40 +344,90 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        return self.embedding_parameters + self.num_layers * self.layer_parameters + self.head_parameters
+        return self.embedding_parameters + self._layers_parameters + self.mtp_parameters + self.head_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token passes: of the routed experts those that it is sent to."""
+        if self.num_experts is None or self.experts_per_token is None:
+            return self.parameters
+        return self.parameters - self.routed_parameters // self.num_experts * (
+            self.num_experts - self.experts_per_token
+        )
+
+    @property
+    def mtp_parameters(self) -> int:
+        """Parameters of the layers that predict further tokens: each has two norms, a projection of the previous hidden
+        state and the token's embedding, a layer as the last, and a final norm."""
+        layer = self._parameters_beside_mlp + (
+            self.routed_parameters_per_layer + self._parameters_beside_routed
+            if self._expert_mtp_layers
+            else self.mlp_parameters
+        )
+        return self.num_mtp_layers * (2 * self.hidden_size**2 + 3 * self.norm_parameters + layer)
+
+    @property
+    def _expert_mtp_layers(self) -> int:
+        return self.num_mtp_layers if self.has_experts(self.num_layers - 1) else 0
+
+    @property
+    def active_layer_parameters(self) -> float:
+        """Parameters of one transformer layer that one token passes; a mean where only some layers have experts."""
+        return self._parameters_beside_mlp + self.active_mlp_parameters
+
+    @property
+    def active_mlp_parameters(self) -> float:
+        """Parameters of one layer's MLP, or router and experts, that one token passes; a mean over the layers."""
+        mlps = (self.num_layers - self.num_expert_layers) * self.mlp_parameters
+        passed = (self.experts_per_token or 0) * self.parameters_per_expert + self._parameters_beside_routed
+        return _mean(mlps + self.num_expert_layers * passed, self.num_layers)
+
+    @property
+    def active_mlp_width(self) -> float:
+        """Elements inside the MLPs that one token passes in a layer; a mean over the layers."""
+        mlps = (self.num_layers - self.num_expert_layers) * self.ffn_hidden_size
+        passed = (self.experts_per_token or 0) * self.expert_width + (self.shared_expert_ffn_hidden_size or 0)
+        return _mean(mlps + self.num_expert_layers * passed, self.num_layers)
 
     @property
     def parameters_of_cheap_products(self) -> int:
         """Parameters of a layer's products that torchtitan counts among the cheap operations: attention's output and
         the MLP's value."""
-        return self.hidden_size * (self.query_size + self.ffn_hidden_size)
+        return self.hidden_size * int(self.attention_output_size + self.active_mlp_width)
 
     @property
     def model_flops_per_token(self) -> int:
         """Forward and backward FLOPs per token without recomputation, attention counted in full.
 
-        6 N + 12 L q s (PaLM, arXiv 2204.02311, appendix B) with q elements of all queries, N without an untied input
-        embedding, whose lookup multiplies nothing. Layers with a sliding window of w positions have w in place of s.
+        6 N + 6 L (q + v) s (PaLM, arXiv 2204.02311, appendix B) with q elements of all queries, v of attention's
+        output, N the active parameters without an untied input embedding, whose lookup multiplies nothing. Layers with
+        a sliding window of w positions have w in place of s. A layer that predicts further tokens counts as a layer
+        with a head of its own.
         """
-        return 6 * self._multiplied_parameters + 12 * self.query_size * self.attended_positions
+        return 6 * (self._multiplied_parameters + self.scored_size * self.attended_positions)
 
     @property
     def causal_flops_per_token(self) -> float:
         """Model FLOPs with only those attention scores that the causal mask and windows leave, which a flash kernel
         really computes."""
-        return 6 * self._multiplied_parameters + 12 * self.query_size * self.causal_positions
+        return 6 * (self._multiplied_parameters + self.scored_size * self.causal_positions)
+
+    @property
+    def scored_size(self) -> int:
+        """Elements of all heads that one score's two products multiply: a key's and a value's."""
+        return self.query_size + self.attention_output_size
 
     @property
     def attended_positions(self) -> int:
         """Positions to which one attends, summed over the layers, those after it counted in layers without a window."""
-        return self._full_layers * self.seq_length + (self.num_layers - self._full_layers) * self._window
+        return self._full_layers * self.seq_length + self._windowed_layers * self._window
 
     @property
     def causal_positions(self) -> float:
         """Positions to which one attends, a mean over the sequence summed over the layers: w - w^2 / 2s for a window of
         w, s / 2 for the whole sequence."""
         of_window = self._window - self._window**2 / (2 * self.seq_length)
-        return self._full_layers * self.seq_length / 2 + (self.num_layers - self._full_layers) * of_window
+        return self._full_layers * self.seq_length / 2 + self._windowed_layers * of_window
 
     @property
     def _window(self) -> int:
@@ -248,20 +439,26 @@ class ModelShape:
         return self.num_layers // self.full_attention_every if self.full_attention_every else 0
 
     @property
+    def _windowed_layers(self) -> int:
+        """Layers that attend to a window, the whole sequence where there is none; those for further tokens, too."""
+        return self.num_layers + self.num_mtp_layers - self._full_layers
+
+    @property
     def _multiplied_parameters(self) -> int:
-        return self.parameters - (0 if self.tied_embeddings else self.embedding_parameters)
+        looked_up = 0 if self.tied_embeddings else self.embedding_parameters
+        return self.active_parameters - looked_up + self.num_mtp_layers * self.vocab_size * self.hidden_size
 
     def hardware_flops_per_token(self, layout: Layout) -> float:
         """Model FLOPs plus recomputation (Korthikanti, arXiv 2205.05198, section 6): the forward passes of whole
         layers, of MLPs, of core attentions, which are the scores and their product with values, and of the products
         among torchtitan's cheap operations (search_spaces/cost_model/recomputation.py)."""
-        core_attention = 4 * self.query_size * self.attended_positions / self.num_layers
+        core_attention = 2 * self.scored_size * self.attended_positions / self.num_layers
         forward = {
             "core_attn": core_attention,
-            "mlp": 2 * self.mlp_parameters,
+            "mlp": 2 * self.active_mlp_parameters,
             "ops": 2 * self.parameters_of_cheap_products,
         }
-        layers = layout.layers_recomputed(self.num_layers) * (2 * self.layer_parameters + core_attention)
+        layers = layout.layers_recomputed(self.num_layers) * (2 * self.active_layer_parameters + core_attention)
         modules = self.num_layers * sum(forward[module] for module in layout.modules_recomputed)
         return self.model_flops_per_token + layers + modules
 
@@ -277,7 +474,32 @@ class ModelShape:
 MODEL_DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(ModelShape) if f.default is not MISSING}
 """Fields that a model may leave out, with the value that then counts."""
 
-_OPTIONAL_SIZES = ("attention_head_size", "sliding_window", "full_attention_every")
+
+def field_of_feature(name: str) -> str:
+    """Field that gives a model a feature."""
+    return "activation" if name == "clamped_swiglu" else name
+
+
+_OF_EXPERTS = (
+    "experts_per_token",
+    "expert_ffn_hidden_size",
+    "shared_expert_ffn_hidden_size",
+    "num_dense_layers",
+    "expert_layer_every",
+)
+_OF_LATENT_ATTENTION = ("query_latent_size", "rotary_head_size", "value_head_size")
+_OPTIONAL_SIZES = (
+    "attention_head_size",
+    "sliding_window",
+    "full_attention_every",
+    "num_experts",
+    "experts_per_token",
+    "expert_ffn_hidden_size",
+    "shared_expert_ffn_hidden_size",
+    "key_value_latent_size",
+    *_OF_LATENT_ATTENTION,
+)
+_COUNTS_FROM_ZERO = ("num_dense_layers", "num_mtp_layers")
 MODEL_SWITCHES = (
     "gated_mlp",
     "tied_embeddings",
@@ -296,12 +518,18 @@ _SIZES = (
     "vocab_size",
     "seq_length",
     "rotary_base",
+    "expert_layer_every",
 )
 
 
-def _require_size(name: str, value: Any) -> None:
-    if type(value) is not int or not 1 <= value <= 10**9:
-        raise _bad(name, value, "a whole number from 1 to 1000000000")
+def _mean(total: int, count: int) -> float:
+    """The total over the count, a whole number where it divides."""
+    return total // count if total % count == 0 else total / count
+
+
+def _require_size(name: str, value: Any, least: int = 1) -> None:
+    if type(value) is not int or not least <= value <= 10**9:
+        raise _bad(name, value, f"a whole number from {least} to 1000000000")
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:

@@ -61,21 +61,22 @@ def stage_memory(model: ModelShape, layouts: LayoutTable, stages: StageTable | N
     decreases evenly from stage to stage in between.
     """
     stages = StageTable.ends(model, layouts) if stages is None else stages
-    parameters = stages.parameters / _column(layouts["tensor_parallel"])
-    state = _state(layouts, parameters)
+    dense, routed = stages.of_rank(layouts), stages.routed_of_rank(layouts)
+    of_dense, of_routed = _state(layouts, dense, layouts.shards), _state(layouts, routed, layouts.expert_shards)
     layer = LayerActivations.of(model, layouts)
     held = stages.layers * stages.in_flight * _column(layer.kept) + _column(layer.working)
     return StageMemory(
-        **{name: value / GIB for name, value in state.items()},
+        **{name: (of_dense[name] + of_routed[name]) / GIB for name in of_dense},
         activations=held / GIB,
         logits=stages.has_head * _column(_logit_bytes(model, layouts)) / GIB,
-        buffers=_buffers(model, layouts, parameters) / GIB,
+        buffers=_buffers(model, layouts, dense + routed) / GIB,
     )
 
 
-def _state(layouts: LayoutTable, parameters: np.ndarray) -> dict[str, np.ndarray]:
-    """Bytes of weights, gradients and optimizer on the device; with offload the optimizer is on the host."""
-    zero, shards = layouts["zero_stage"], layouts.shards
+def _state(layouts: LayoutTable, parameters: np.ndarray, shards: np.ndarray) -> dict[str, np.ndarray]:
+    """Bytes of weights, gradients and optimizer of a rank's parameters on the device; with offload the optimizer is on
+    the host."""
+    zero = layouts["zero_stage"]
     is_here = ~layouts.equals("offload", "optimizer")
     sharded_from_zero_stage = {"weights": 3, "gradients": 2, "optimizer": 1, "update": 1}
     state = {}
@@ -116,14 +117,16 @@ class LayerActivations:
         rotates = engine_column(layouts, lambda engine: engine.keeps_unrotated)
         unrotated = (query + key_value) * rotates * (model.position_embedding == "rotary")
         unnormalised = (query + key_value) * model.qk_norm
-        attention = tokens * (2 * query + 2 * key_value + unrotated + unnormalised) * width / tensor
-        mlp = tokens * model.ffn_hidden_size * (4 if model.gated_mlp else 2) * width / tensor
+        inputs_of_scores = query + 2 * key_value + model.attention_output_size + model.latent_size
+        attention = tokens * (inputs_of_scores + unrotated + unnormalised) * width / tensor
+        mlp = tokens * (model.active_mlp_width * (4 if model.gated_mlp else 2)) * width / tensor
+        mlp += tokens * _dispatched_elements(model) * width / tensor
         scores = _score_bytes(model, layouts, width, masks)
         whole = around + gathered + attention + mlp + scores
         inputs = tokens * hidden * width / split
         shares = RecomputedShares.of(model, layouts)
         # The layer's input, and the outputs of attention, of its first product, of the MLP's first and of its last.
-        products = 2 * hidden / split + (2 * query + 2 * key_value + model.ffn_hidden_size) / tensor
+        products = 2 * hidden / split + (2 * query + 2 * key_value + model.active_mlp_width) / tensor
         of_modules = np.maximum(scores * shares.core_attention, mlp * shares.mlp)
         return cls(
             whole=whole,
@@ -136,6 +139,13 @@ class LayerActivations:
             # Recomputed layers are a chunk's first: at work when the backward pass has freed the others.
             working=np.where((shares.layers == 1) | (shares.ops == 1), whole, of_modules),
         )
+
+
+def _dispatched_elements(model: ModelShape) -> float:
+    """Elements of a token at its experts, a mean over the layers: their inputs, sorted by expert, their outputs before
+    they are added, and the router's fp32 weights."""
+    of_layer = 2 * (model.experts_per_token or 0) * model.hidden_size + 2 * (model.num_experts or 0)
+    return of_layer * model.num_expert_layers / model.num_layers
 
 
 def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray, masks: np.ndarray) -> np.ndarray:
@@ -159,7 +169,8 @@ def _buffers(model: ModelShape, layouts: LayoutTable, parameters: np.ndarray) ->
     width = element_bytes(layouts)
     sent = layouts["micro_batch_size"] * model.seq_length * model.hidden_size * width
     between_stages = np.where(layouts["pipeline_parallel"] > 1, 2 * sent, 0)
-    layer = model.layer_parameters / layouts["tensor_parallel"]
+    routed = model.routed_parameters / model.num_layers
+    layer = (model.layer_parameters - routed) / layouts["tensor_parallel"] + routed / layouts.ranks_of_expert_layer
     whole_layers = np.where(layouts["zero_stage"] == 3, 2 * layer * width, 0)
     return np.broadcast_to(_column(between_stages + whole_layers), parameters.shape)
 

@@ -15,13 +15,15 @@ from search_spaces.model_shape import ModelShape
 
 @dataclass(frozen=True)
 class StageTable:
-    """`index` counts stages from 0; `layers` and `parameters` are a stage's own, summed over its tensor-parallel ranks;
+    """`index` counts stages from 0; `layers` and `parameters` are a stage's own, summed over its tensor-parallel ranks,
+    `routed` the parameters of experts among them, where some layers have none a mean over the stages;
     `in_flight` is the largest number of micro-batches whose activations it holds, a fraction for interleaved chunks.
     The head is on the last stage, or where the trainer puts it."""
 
     index: np.ndarray
     layers: np.ndarray
     parameters: np.ndarray
+    routed: np.ndarray
     in_flight: np.ndarray
     is_first: np.ndarray
     has_head: np.ndarray
@@ -47,9 +49,24 @@ class StageTable:
         ends = is_first * model.embedding_parameters + has_head * (table + model.norm_parameters)
         if model.tied_embeddings:  # one table if both ends are on one stage
             ends = ends - (is_first & has_head) * table
+        further = model.mtp_parameters * has_head
         return cls(
-            index, layers, layers * model.layer_parameters + ends, _in_flight(layouts, index), is_first, has_head
+            index,
+            layers,
+            layers * model.layer_parameters + ends + further,
+            layers * model.routed_parameters / model.num_layers,
+            _in_flight(layouts, index),
+            is_first,
+            has_head,
         )
+
+    def of_rank(self, layouts: LayoutTable) -> np.ndarray:
+        """Parameters of each stage's ranks outside routed experts."""
+        return (self.parameters - self.routed) / layouts["tensor_parallel"][:, None]
+
+    def routed_of_rank(self, layouts: LayoutTable) -> np.ndarray:
+        """Parameters of the experts that a rank of each stage holds."""
+        return self.routed / layouts.ranks_of_expert_layer[:, None]
 
 
 def _layers_and_head(model: ModelShape, layouts: LayoutTable, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 
@@ -234,12 +235,13 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     tensor, tokens = layouts["tensor_parallel"], layouts["micro_batch_size"] * model.seq_length
     shares = RecomputedShares.of(model, layouts)
     passes, collectives = 3 + shares.layers, 4 + 2 * shares.layers + shares.mlp
-    products = model.mlp_parameters * shares.mlp + model.parameters_of_cheap_products * shares.ops
-    linear = 2 * tokens * (model.layer_parameters * passes + products)
-    in_16_bits = 2 * tokens * model.layer_parameters * layouts.equals("matmul_precision", "fp8_rowwise_with_gw_hp")
+    products = model.active_mlp_parameters * shares.mlp + model.parameters_of_cheap_products * shares.ops
+    layer = model.active_layer_parameters
+    linear = 2 * tokens * (layer * passes + products)
+    in_16_bits = 2 * tokens * layer * layouts.equals("matmul_precision", "fp8_rowwise_with_gw_hp")
     in_8_bits = np.where(layouts.equals("matmul_precision", "same"), 0, linear - in_16_bits)
     saved = in_8_bits * (1 - 1 / speedup_over_fp16(machine.accelerator, "fp8"))
-    scores = 4 * tokens * model.query_size * _positions_scored(model, layouts, shares)
+    scores = 2 * tokens * model.scored_size * _positions_scored(model, layouts, shares)
     activations = LayerActivations.of(model, layouts)
     accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers + shares.ops) + activations.mlp * shares.mlp
     exchanged = collectives * tokens * model.hidden_size * element_bytes(layouts)
@@ -250,13 +252,34 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
         [
             (linear - saved + scores) / tensor / machine.flops(layouts) * loss,
             accessed / machine.memory_bytes_per_s,
-            2 * (tensor - 1) / tensor * exchanged / rate * np.where(layouts["tensor_parallel_overlap"], OVERLAPPED, 1),
+            2 * (tensor - 1) / tensor * exchanged / rate * np.where(layouts["tensor_parallel_overlap"], OVERLAPPED, 1)
+            + _dispatch_seconds(model, machine, layouts, shares),
             collectives * machine.latency_s(tensor, stride),
             (passes + shares.mlp / 2 + shares.ops)
             * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
         ],
         axis=1,
     )
+
+
+def _dispatch_seconds(
+    model: ModelShape, machine: _Machine, layouts: LayoutTable, shares: RecomputedShares
+) -> np.ndarray:
+    """All-to-alls that send tokens to their experts' ranks and back, for one layer, a mean over the layers.
+
+    Two for each pass, of the hidden states of a token's experts (Lepikhin et al., arXiv 2006.16668, section 3.2). Each
+    rank sends what leaves its link domain through its own adapter.
+    """
+    count, stride = layouts["expert_parallel"], layouts["expert_tensor_parallel"]
+    tokens = layouts["micro_batch_size"] * model.seq_length / layouts["tensor_parallel"]
+    of_layer = tokens * (model.experts_per_token or 0) * model.hidden_size * element_bytes(layouts)
+    sent = 2 * (2 + shares.layers) * of_layer * model.num_expert_layers / model.num_layers
+    inside = np.maximum(1, np.minimum(count, machine.links.ranks_per_domain(machine.gpus_per_node) // stride))
+    far = 1e9 * machine.per_group(
+        lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
+    )
+    near = machine.bus_bytes_per_s(inside, stride, np.ones_like(count, dtype=bool))
+    return sent * ((inside - 1) / near + (count - inside) / far) / count
 
 
 def _kernel_launch_s(layouts: LayoutTable) -> np.ndarray:
@@ -338,21 +361,27 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     ranks_inside = machine.links.ranks_per_domain(machine.gpus_per_node)
     adapter = np.where(layouts.per_mesh(RankMesh.crosses_nodes, "dp", ranks_inside), pair, np.inf)
     rate = np.minimum(machine.bus_bytes_per_s(count, stride, np.ones_like(count, dtype=bool)), adapter)
-    moved = model.parameters / layouts["tensor_parallel"] * width * (count - 1) / count
-    return np.where(layouts["zero_stage"] == 3, moved / rate, 0)
+    dense = (model.parameters - model.routed_parameters) / layouts["tensor_parallel"] * (count - 1) / count
+    copies = layouts.expert_shards
+    routed = model.routed_parameters / layouts.ranks_of_expert_layer * (copies - 1) / copies
+    return np.where(layouts["zero_stage"] == 3, (dense + routed) * width / rate, 0)
 
 
 def _per_step_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable, stages: StageTable) -> np.ndarray:
     """Seconds once per step rather than per micro-batch, in the order of `PER_STEP`."""
-    parameters = (stages.parameters / layouts["tensor_parallel"][:, None]).max(axis=1)
-    share = np.where(layouts["zero_stage"] >= 1, layouts.shards, 1)
-    is_offloaded = layouts.equals("offload", "optimizer")
-    updated = parameters / share
+    dense, routed = stages.of_rank(layouts).max(axis=1), stages.routed_of_rank(layouts).max(axis=1)
+    is_sharded, is_offloaded = layouts["zero_stage"] >= 1, layouts.equals("offload", "optimizer")
+    updated = dense / np.where(is_sharded, layouts.shards, 1) + routed / np.where(is_sharded, layouts.expert_shards, 1)
+    of_dense = _Reduced(dense, layouts.shards, layouts.per_mesh(RankMesh.stride, "dp"))
+    of_routed = _Reduced(routed, layouts.expert_shards, layouts.ranks_of_expert_layer)
     on_host = updated * (_OFFLOADED_BYTES / machine.host_bytes_per_s + _UPDATE_BYTES / (HOST_GB_PER_S * 1e9))
+    of_both = [_between_data_ranks(model, machine, layouts, part) for part in (of_dense, of_routed)]
+    data_volume, data_latency = np.sum(of_both[: 1 + (model.num_experts is not None)], axis=0)
     return np.stack(
         [
             *_between_stages(model, machine, layouts),
-            *_between_data_ranks(model, machine, layouts, parameters),
+            data_volume,
+            data_latency,
             np.where(is_offloaded, 0, updated * _UPDATE_BYTES / machine.memory_bytes_per_s),
             np.where(is_offloaded, on_host, 0),
             np.full(len(layouts), STEP_S),
@@ -392,16 +421,24 @@ MESSAGE_S = 100e-6
 """Time between a stage's kernel and the next stage's: a send, a receive, and waiting for each other."""
 
 
+class _Reduced(NamedTuple):
+    """Parameters of a rank whose gradients are reduced over `ranks` ranks, `stride` apart."""
+
+    parameters: np.ndarray
+    ranks: np.ndarray
+    stride: np.ndarray
+
+
 def _between_data_ranks(
-    model: ModelShape, machine: _Machine, layouts: LayoutTable, parameters: np.ndarray
+    model: ModelShape, machine: _Machine, layouts: LayoutTable, reduced: _Reduced
 ) -> tuple[np.ndarray, np.ndarray]:
     """Volume and latency of the gradient reductions and weight gathers over the data-parallel ranks.
 
     ZeRO 2 reduces after each micro-batch, except in a pipeline and where ranks add up whole gradients. ZeRO 3's traffic
     of a micro-batch is in `_sharded_seconds`. Replicas then add up their shards of the gradients.
     """
-    count, zero, steps = layouts.shards, layouts["zero_stage"], layouts["grad_accum_steps"]
-    stride = layouts.per_mesh(RankMesh.stride, "dp")
+    parameters, count, stride = reduced
+    zero, steps = layouts["zero_stage"], layouts["grad_accum_steps"]
     repeats = (zero >= 2) | engine_column(layouts, lambda engine: engine.reduces_every_micro_batch)
     whole = sums_whole_gradients(layouts)
     reductions = np.where(repeats & (layouts["pipeline_parallel"] == 1) & ~whole, steps, 1)

@@ -237,6 +237,22 @@ class Layout:
         words=("same", *FP8_RECIPES),
         engines=_OF_TORCHTITAN,
     )
+    expert_parallel: int = axis_field(
+        Kind.COUNT,
+        1,
+        key="ep",
+        label="expert",
+        description="Ranks that share the experts of a layer; they are tensor- and data-parallel ranks elsewhere.",
+        engines=(MEGATRON_CORE, TORCHTITAN, "megatron-lm", "command"),
+    )
+    expert_tensor_parallel: int = axis_field(
+        Kind.COUNT,
+        1,
+        key="etp",
+        label="expert tensor",
+        description="Ranks that split every expert, as tensor_parallel does other layers.",
+        engines=(MEGATRON_CORE, "megatron-lm", "command"),
+    )
 
     def __post_init__(self) -> None:
         for name, least, most in _BOUNDS:
@@ -285,6 +301,12 @@ class Layout:
     def shards(self) -> int:
         """Ranks over which ZeRO shards: the data-parallel ranks of one replica."""
         return self.data_parallel // self.data_parallel_replicas
+
+    @property
+    def expert_shards(self) -> int:
+        """Ranks over which ZeRO shards an expert: those of one replica that hold the same experts."""
+        of_stage = self.mesh.without("pp").world_size // self.data_parallel_replicas
+        return of_stage // (self.expert_parallel * self.expert_tensor_parallel)
 
     @property
     def head_stage(self) -> int:

@@ -65,9 +65,10 @@ def greedy_stage_layers(model: ModelShape, pipeline_parallel: int) -> tuple[tupl
 
 
 def layer_flops_per_token(model: ModelShape) -> int:
-    """Forward FLOPs of one layer per token, a mean over the layers: two a weight, and attention's two products (4 q s
-    without windows)."""
-    return 2 * model.layer_parameters + 4 * model.query_size * model.attended_positions // model.num_layers
+    """Forward FLOPs of one layer per token, a mean over the layers: two a weight that it passes, and attention's two
+    products (4 q s without windows)."""
+    scores = 2 * model.scored_size * model.attended_positions // model.num_layers
+    return int(2 * model.active_layer_parameters) + scores
 
 
 def head_flops_per_token(model: ModelShape) -> int:

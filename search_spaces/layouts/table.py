@@ -64,6 +64,17 @@ class LayoutTable:
         """Ranks over which ZeRO shards, as `Layout.shards`."""
         return self["data_parallel"] // self["data_parallel_replicas"]
 
+    @property
+    def expert_shards(self) -> np.ndarray:
+        """Ranks over which ZeRO shards an expert, as `Layout.expert_shards`."""
+        of_stage = layout_mesh(self.columns).without("pp").world_size // self["data_parallel_replicas"]
+        return of_stage // self.ranks_of_expert_layer
+
+    @property
+    def ranks_of_expert_layer(self) -> np.ndarray:
+        """Ranks that together hold the experts of a layer."""
+        return self["expert_parallel"] * self["expert_tensor_parallel"]
+
     def per_mesh(self, method: Callable[..., Any], *arguments: Any) -> np.ndarray:
         """A column of what a method of RankMesh returns for each layout."""
         values = [method(layout_mesh(self.columns, order), *arguments) for order in CHOICES["rank_order"]]

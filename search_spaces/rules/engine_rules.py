@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.layouts.layout import AXES, Layout
-from search_spaces.model_shape import ModelShape
+from search_spaces.model_shape import ModelShape, field_of_feature
 
 
 class RuleViolation(NamedTuple):
@@ -68,11 +68,12 @@ def lacking_features(engine: str, model: ModelShape) -> Iterator[RuleViolation]:
     known = ENGINE_PROFILES[engine].model_features
     for name in model.features:
         if name not in known:
+            field = field_of_feature(name)
             yield RuleViolation(
                 name,
-                f"model.{name} is {_format(getattr(model, name))}",
+                f"model.{field} is {_format(getattr(model, field))}",
                 f"engine {engine} builds models without it" + (f"; it builds {', '.join(known)}" if known else ""),
-                f"leave model.{name} out, or use another engine",
+                f"leave model.{field} out, or use another engine",
             )
 
 

@@ -176,6 +176,17 @@ def _multiplies_8_bits(table: LayoutTable, workload: Workload) -> np.ndarray:
     return table.equals("matmul_precision", AXES["matmul_precision"].default) | has_products
 
 
+def _distributes_experts(table: LayoutTable, workload: Workload) -> np.ndarray:
+    if workload.model.num_experts is None:
+        return table.ranks_of_expert_layer == 1
+    return workload.model.num_experts % table["expert_parallel"] == 0
+
+
+def _has_ranks_for_experts(table: LayoutTable, workload: Workload) -> np.ndarray:
+    of_stage = layout_mesh(table.columns).without("pp").world_size // table["data_parallel_replicas"]
+    return of_stage % table.ranks_of_expert_layer == 0
+
+
 def _chunks(f: Fields) -> int:
     return f["pipeline_parallel"] * f["virtual_pipeline_stages"]
 
@@ -290,6 +301,38 @@ FP8 = LayoutRule(
     lambda f, w: f"matmul_precision is {f['matmul_precision']} on {w.cluster.accelerator.name}",
 )
 
+EXPERTS = LayoutRule(
+    "experts",
+    "expert_parallel divides the number of the model's experts; without experts it and expert_tensor_parallel are 1",
+    "use an expert_parallel that divides num_experts",
+    _distributes_experts,
+    lambda f, w: (
+        f"expert_parallel {f['expert_parallel']} does not divide num_experts {w.model.num_experts}"
+        if w.model.num_experts
+        else f"expert_parallel {f['expert_parallel']} x expert_tensor_parallel {f['expert_tensor_parallel']}, but the"
+        " model has no experts"
+    ),
+)
+EXPERT_WIDTH = LayoutRule(
+    "expert_width",
+    "expert_tensor_parallel divides the width of an expert",
+    "use an expert_tensor_parallel that divides expert_ffn_hidden_size",
+    lambda table, w: w.model.expert_width % table["expert_tensor_parallel"] == 0,
+    lambda f, w: (
+        f"expert_tensor_parallel {f['expert_tensor_parallel']} does not divide the expert width {w.model.expert_width}"
+    ),
+)
+EXPERT_RANKS = LayoutRule(
+    "expert_ranks",
+    "expert_parallel x expert_tensor_parallel divides the ranks of a stage, with replicas those of one replica",
+    "use a smaller expert_parallel, or a smaller pipeline_parallel",
+    _has_ranks_for_experts,
+    lambda f, w: (
+        f"expert_parallel {f['expert_parallel']} x expert_tensor_parallel {f['expert_tensor_parallel']} does not divide"
+        f" the {layout_mesh(f).without('pp').world_size // f['data_parallel_replicas']} ranks of a stage and replica"
+    ),
+)
+
 SPLIT_RULES = {
     rule.code: rule
     for rule in (
@@ -325,5 +368,8 @@ LAYOUT_RULES = (
     FLEX_HEAD_SIZE,
     GROUPED_FLASH,
     FP8,
+    EXPERTS,
+    EXPERT_WIDTH,
+    EXPERT_RANKS,
 )
 """All rules, in order; a layout is rejected by the first that it violates."""

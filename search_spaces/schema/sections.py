@@ -49,6 +49,10 @@ class PresetSection(Section):
         raise NotImplementedError
 
 
+def _optional_size(description: str) -> Any:
+    return Field(default=None, ge=1, le=_MAX_SIZE, description=description)
+
+
 class ModelSection(PresetSection):
     """The model to train: the name of a ready-made one, or these fields."""
 
@@ -84,7 +88,7 @@ class ModelSection(PresetSection):
         default=False, description="Biases of queries, keys and values alone, with norm rmsnorm (Qwen2)."
     )
     qk_norm: bool = Field(default=False, description="Normalise each head's queries and keys (Qwen3).")
-    activation: Literal["gelu", "silu", "relu", "squared_relu"] | None = Field(
+    activation: Literal["gelu", "silu", "relu", "squared_relu", "clamped_swiglu"] | None = Field(
         default=None, description="Activation of the MLP; silu with gated_mlp, else gelu, when not given."
     )
     rotary_base: int = Field(default=10_000, ge=2, le=_MAX_SIZE, description="Base of rotary positions' periods.")
@@ -103,6 +107,31 @@ class ModelSection(PresetSection):
     )
     attention_sinks: bool = Field(default=False, description="A learned logit in each head's softmax (gpt-oss).")
     post_norms: bool = Field(default=False, description="Normalise the outputs of attention and MLP, too (Gemma 3).")
+    num_experts: int | None = _optional_size("Experts of a layer, in place of its MLP; none when not given.")
+    experts_per_token: int | None = _optional_size("Experts that one token passes (top k). Required with num_experts.")
+    expert_ffn_hidden_size: int | None = _optional_size("Width of an expert; ffn_hidden_size when not given.")
+    shared_expert_ffn_hidden_size: int | None = _optional_size(
+        "Width of the shared expert, which every token passes; none when not given. Several count as one of their sum."
+    )
+    num_dense_layers: int = Field(
+        default=0, ge=0, le=_MAX_LAYERS, description="First layers that have an MLP, not experts (DeepSeek-V3: 3)."
+    )
+    expert_layer_every: int = Field(
+        default=1, ge=1, le=_MAX_LAYERS, description="After those, each layer of so many has experts (Llama 4: 2)."
+    )
+    key_value_latent_size: int | None = _optional_size(
+        "Multi-head latent attention: the vector from which keys and values are projected (DeepSeek-V3: 512)."
+    )
+    query_latent_size: int | None = _optional_size(
+        "The vector from which latent attention projects queries; the hidden state when not given."
+    )
+    rotary_head_size: int | None = _optional_size(
+        "Elements of attention_head_size that latent attention rotates (DeepSeek-V3: 64 of 192)."
+    )
+    value_head_size: int | None = _optional_size("Size of a head's value in latent attention.")
+    num_mtp_layers: int = Field(
+        default=0, ge=0, le=_MAX_LAYERS, description="Further layers that predict the tokens after the next (MTP)."
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -91,22 +91,32 @@ def test_llama_like_models_are_run_and_rotary_positions_turn_pairs(engine):
 
 
 FEATURES = {
-    "attention_head_size": 32,
-    "qkv_bias": True,
-    "qk_norm": True,
-    "activation": "relu",
-    "rotary_base": 500_000,
-    "linear_biases": True,
-    "sliding_window": 8,
-    "attention_sinks": True,
-    "post_norms": True,
+    "attention_head_size": {"attention_head_size": 32},
+    "qkv_bias": {"qkv_bias": True},
+    "qk_norm": {"qk_norm": True},
+    "activation": {"activation": "relu"},
+    "clamped_swiglu": {"activation": "clamped_swiglu"},
+    "rotary_base": {"rotary_base": 500_000},
+    "linear_biases": {"linear_biases": True},
+    "sliding_window": {"sliding_window": 8},
+    "attention_sinks": {"attention_sinks": True},
+    "post_norms": {"post_norms": True},
+    "num_experts": {"num_experts": 8, "experts_per_token": 2},
+    "key_value_latent_size": {
+        "num_key_value_heads": 4,
+        "key_value_latent_size": 32,
+        "attention_head_size": 24,
+        "rotary_head_size": 8,
+        "value_head_size": 16,
+    },
+    "num_mtp_layers": {"num_mtp_layers": 1},
 }
 
 
 @pytest.mark.parametrize("name", FEATURES)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_engine_builds_a_feature_of_a_model_or_refuses_it_by_name(engine, name):
-    model = replace(MODEL, **LLAMA, **{name: FEATURES[name]})
+    model = replace(MODEL, **(LLAMA | FEATURES[name]))
     assert model.features == (name,)
     known = ENGINE_PROFILES[engine].model_features
     found = [problem.code for problem in engine_violations(Layout(engine=engine), model, {engine: ()})]
@@ -121,7 +131,7 @@ def test_there_is_no_feature_of_a_model_without_a_test():
 @pytest.mark.parametrize("engine", ["torch", "deepspeed"])
 def test_torchs_flash_attention_has_neither_windows_nor_sinks(engine, name):
     model, layout = (
-        replace(MODEL, **LLAMA, **{name: FEATURES[name]}),
+        replace(MODEL, **LLAMA, **FEATURES[name]),
         {"engine": engine, "precision": "bf16", "zero_stage": 1},
     )
     assert broken(model, attention_kernel="flash", **layout) == [f"{engine}.flash_mask"]

@@ -63,6 +63,11 @@ _OF_THEIR_OWN = {"a40-pair", "playbook-h100"}
         ("qwen3-32b", 32.762),
         ("mistral-7b", 7.248),
         ("gemma-3-27b", 27.009),
+        ("mixtral-8x7b", 46.70),
+        ("qwen3-30b-a3b", 30.53),
+        ("gpt-oss-20b", 20.91),
+        ("gpt-oss-120b", 116.83),
+        ("deepseek-v3", 671.03 + 11.51),
     ],
 )
 def test_a_models_name_tells_its_size(name: str, billions: float):
@@ -104,7 +109,7 @@ def test_an_accelerator_that_is_unknown_or_could_be_two_is_refused_with_the_know
 
 @pytest.mark.parametrize("name", ["gpt2-124", "../clusters/frontier", "", "gpt2-124m.yaml"])
 def test_a_preset_that_is_not_there_is_refused_with_those_that_are(name: str):
-    with pytest.raises(InputError, match="the models that come with Parlay: gemma-3-27b, gpt-175b") as caught:
+    with pytest.raises(InputError, match="the models that come with Parlay: deepseek-v3, gemma-3-27b") as caught:
         presets.preset_text(presets.MODELS, name)
     if name == "gpt2-124":
         assert caught.value.problems[0].fix == "did you mean gpt2-124m?"

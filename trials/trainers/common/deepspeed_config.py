@@ -114,7 +114,7 @@ def _part(model: ModelShape, layout: Layout, layers: int, is_first: bool, is_las
     whole_layer = model.unsplit_layer_parameters
     table = model.vocab_size * model.hidden_size
     tables = is_first + (is_last and not (is_first and model.tied_embeddings))
-    split = layers * (model.layer_parameters - whole_layer) + tables * table
+    split = layers * (int(model.layer_parameters) - whole_layer) + tables * table
     positions = is_first * (model.embedding_parameters - table)
     return split // layout.tensor_parallel + layers * whole_layer + positions + is_last * model.norm_parameters
 

@@ -1,0 +1,118 @@
+"""Experts, latent attention and further tokens: parameters, FLOPs and rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from search_spaces.errors import InputError
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.workload import Workload
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.layout_rules import layout_violations
+
+DENSE = ModelShape(6, 64, 4, 2, 96, True, 256, 32, False, "rotary", "rmsnorm")
+EXPERTS = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 48}
+LATENT = {
+    "num_key_value_heads": 4,
+    "attention_head_size": 24,
+    "key_value_latent_size": 32,
+    "query_latent_size": 40,
+    "rotary_head_size": 8,
+    "value_head_size": 20,
+}
+
+
+def test_each_expert_is_an_mlp_and_a_token_passes_some():
+    model, expert = replace(DENSE, **EXPERTS), 3 * 64 * 48
+    router = 8 * 64
+    assert model.parameters - DENSE.parameters == 6 * (8 * expert + router - 3 * 64 * 96)
+    assert model.active_parameters == model.parameters - 6 * 6 * expert
+    dense_as_active = replace(DENSE, ffn_hidden_size=96)
+    assert model.model_flops_per_token - dense_as_active.model_flops_per_token == 6 * 6 * router
+
+
+def test_some_layers_keep_their_mlp():
+    model = replace(DENSE, **EXPERTS, num_dense_layers=1, expert_layer_every=2, shared_expert_ffn_hidden_size=16)
+    assert [model.has_experts(layer) for layer in range(6)] == [False, False, True, False, True, False]
+    assert model.num_expert_layers == 2
+    of_layer = 8 * 3 * 64 * 48 + 8 * 64 + 3 * 64 * 16
+    assert model.parameters - DENSE.parameters == 2 * (of_layer - 3 * 64 * 96)
+    assert model.routed_parameters == 2 * 8 * 3 * 64 * 48
+
+
+def test_latent_attention_projects_from_small_vectors():
+    model = replace(DENSE, **LATENT)
+    queries = 64 * 40 + 40 + 40 * 4 * 24
+    keys_and_values = 64 * (32 + 8) + 32 + 32 * 4 * (16 + 20)
+    assert model.attention_parameters == queries + keys_and_values + 4 * 20 * 64
+    scores = 6 * 6 * 4 * (24 + 20) * 32
+    assert model.model_flops_per_token == 6 * (model.parameters - 256 * 64) + scores
+
+
+def test_a_layer_for_further_tokens_has_a_head_of_its_own_to_compute():
+    model = replace(DENSE, num_mtp_layers=1)
+    layer = DENSE.layer_parameters + 2 * 64 * 64 + 3 * 64
+    assert model.parameters - DENSE.parameters == layer
+    scores = 12 * 64 * 32
+    assert model.model_flops_per_token - DENSE.model_flops_per_token == 6 * (layer + 256 * 64) + scores
+
+
+def test_a_width_of_experts_that_is_the_mlps_is_left_out():
+    assert replace(DENSE, **EXPERTS | {"expert_ffn_hidden_size": 96}).expert_ffn_hidden_size is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"),
+    [
+        ({"num_experts": 8}, "experts_per_token"),
+        ({"num_experts": 4, "experts_per_token": 5}, "experts_per_token"),
+        ({"experts_per_token": 2}, "experts_per_token"),
+        ({"num_dense_layers": 1}, "num_dense_layers"),
+        (EXPERTS | {"num_dense_layers": 6}, "num_dense_layers"),
+        ({"rotary_head_size": 8}, "rotary_head_size"),
+        (LATENT | {"value_head_size": None}, "value_head_size"),
+        (LATENT | {"rotary_head_size": 24}, "rotary_head_size"),
+        (LATENT | {"num_key_value_heads": 2}, "num_key_value_heads"),
+        (LATENT | {"qk_norm": True}, "qk_norm"),
+        ({"num_mtp_layers": -1}, "num_mtp_layers"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused_by_name(fields, key):
+    with pytest.raises(InputError) as caught:
+        replace(DENSE, **fields)
+    assert caught.value.problems[0].key == f"model.{key}"
+
+
+WORKLOAD = Workload(replace(DENSE, **EXPERTS), Cluster(ACCELERATORS["h100-80gb"], 8, 1), 16)
+LAYOUT = {"tensor_parallel": 2, "data_parallel": 4, "grad_accum_steps": 4, "engine": "megatron-lm"}
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "rule"),
+    [
+        ({}, {"expert_parallel": 8}, None),
+        ({}, {"expert_parallel": 4, "expert_tensor_parallel": 2}, None),
+        ({}, {"expert_parallel": 8, "expert_tensor_parallel": 2}, "expert_ranks"),
+        ({}, {"expert_parallel": 3}, "experts"),
+        ({"expert_ffn_hidden_size": 50}, {"expert_tensor_parallel": 4}, "expert_width"),
+        ({"num_experts": None, "experts_per_token": None, "expert_ffn_hidden_size": None}, {}, None),
+        (
+            {"num_experts": None, "experts_per_token": None, "expert_ffn_hidden_size": None},
+            {"expert_parallel": 2},
+            "experts",
+        ),
+    ],
+)
+def test_experts_are_distributed_over_the_ranks_of_a_stage(model, fields, rule):
+    workload = replace(WORKLOAD, model=replace(WORKLOAD.model, **model))
+    broken = [problem.code for problem in layout_violations(Layout(**LAYOUT | fields), workload)]
+    assert rule in broken if rule else not broken
+
+
+def test_an_expert_is_sharded_over_the_ranks_that_hold_it():
+    assert Layout(**LAYOUT, expert_parallel=4).expert_shards == 2
+    assert Layout(**LAYOUT, expert_parallel=2, expert_tensor_parallel=2).expert_shards == 2
+    assert Layout(**LAYOUT).expert_shards == 8
