@@ -88,8 +88,10 @@ _EVERY_FEATURE = (
     "sliding_window",
     "attention_sinks",
     "post_norms",
+    "clamped_swiglu",
+    "num_experts",
 )
-_ANY_FEATURE = (*_EVERY_FEATURE, "clamped_swiglu", "num_experts", "key_value_latent_size", "num_mtp_layers")
+_ANY_FEATURE = (*_EVERY_FEATURE, "key_value_latent_size", "num_mtp_layers")
 _QWEN_FEATURES = ("attention_head_size", "qkv_bias", "qk_norm", "rotary_base", "activation")
 
 MT_NLG_SLOWDOWN = 1.1
@@ -131,7 +133,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             always_overlaps_reductions=True,
             reduces_every_micro_batch=True,
             gradient_sums=GradientSums.WHOLE_IN_PIPELINES,
-            model_features=("attention_head_size", "qk_norm", "rotary_base"),  # llama3 and qwen3
+            model_features=("attention_head_size", "qk_norm", "rotary_base", "num_experts"),  # llama3 and qwen3
             emulated_on_cpu=True,
         ),
         # Megatron-LM's bytes below. Parlay trains without dropout, so no masks are kept. Without Transformer Engine and
@@ -142,7 +144,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             ParameterBytes(4, 4, 8, 4),
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
-            model_features=_QWEN_FEATURES,
+            model_features=(*_QWEN_FEATURES, "num_experts"),
             emulated_on_cpu=True,
         ),
         # DeepSpeed has 16-bit gradients in addition to the fp32 sum that grad_accum_dtype requests. Rotated queries

@@ -183,6 +183,10 @@ class LayoutProof(TypedDict, total=False):
     """Size of the pipeline group."""
     data_parallel: int
     """Size of the data-parallel group."""
+    expert_parallel: int
+    """Size of the group that distributes experts, of a model that has some."""
+    expert_tensor_parallel: int
+    """Size of the group that splits every expert, of a model that has some."""
     parameters: int
     """Parameters of the model."""
     local_parameters_sum: int

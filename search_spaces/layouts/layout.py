@@ -251,7 +251,7 @@ class Layout:
         key="etp",
         label="expert tensor",
         description="Ranks that split every expert, as tensor_parallel does other layers.",
-        engines=(MEGATRON_CORE, "megatron-lm", "command"),
+        engines=(*OWN_ENGINES, "megatron-lm", "command"),
     )
 
     def __post_init__(self) -> None:
@@ -307,6 +307,17 @@ class Layout:
         """Ranks over which ZeRO shards an expert: those of one replica that hold the same experts."""
         of_stage = self.mesh.without("pp").world_size // self.data_parallel_replicas
         return of_stage // (self.expert_parallel * self.expert_tensor_parallel)
+
+    def copies(self, is_sharded: bool) -> tuple[int, int]:
+        """Copies that all ranks together hold of parameters outside experts, and of experts; `is_sharded` where ZeRO
+        shards them."""
+        whole, of_experts = self.data_parallel, self.expert_shards * self.data_parallel_replicas
+        return (self.data_parallel_replicas,) * 2 if is_sharded else (whole, of_experts)
+
+    @property
+    def splits_experts_as_layers(self) -> bool:
+        """True if tensor-parallel ranks hold slices of every expert, so that each data-parallel rank has the model."""
+        return self.expert_parallel == 1 and self.expert_tensor_parallel == self.tensor_parallel
 
     @property
     def head_stage(self) -> int:
@@ -366,6 +377,8 @@ DEGREES = {axis.key: name for name, axis in AXES.items() if axis.kind is Kind.DE
 """Dimensions of a layout's mesh, each with the layout field that is its size."""
 DERIVED = tuple(name for name, axis in AXES.items() if axis.is_derived)
 """Fields that follow from the world size or the global batch, unless accumulation is an axis."""
+EXPERT_GROUPS = ("expert_parallel", "expert_tensor_parallel")
+"""Sizes of the groups that hold the experts of a layer together."""
 MODEL_DEGREES = tuple(name for name in DEGREES.values() if name not in DERIVED)
 """Degrees that a search gives; data parallelism takes the other ranks."""
 SEARCHED = tuple(name for name in LAYOUT_FIELDS if name != DEGREES["dp"])

@@ -307,6 +307,35 @@ def _megatron_buckets(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
         )
 
 
+def _megatron_experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if model.num_experts is None:
+        return
+    if layout.tensor_parallel > 1 and not layout.sequence_parallel:
+        yield RuleViolation(
+            "expert_sequence",
+            f"sequence_parallel is false with tensor_parallel {layout.tensor_parallel} and experts",
+            "megatron-core trains experts on several tensor-parallel ranks with sequence parallelism alone"
+            " (transformer/moe/moe_layer.py)",
+            "set sequence_parallel to true, or tensor_parallel to 1",
+        )
+    if model.has_biases:
+        yield RuleViolation(
+            "expert_biases",
+            "model.linear_biases is true with experts",
+            "Megatron's grouped experts have no biases",
+            "set model.linear_biases to false, or use another engine",
+        )
+    if layout.rank_order != "tp-dp-pp" and layout.expert_tensor_parallel != layout.tensor_parallel:
+        yield RuleViolation(
+            "expert_rank_order",
+            f"rank_order is {layout.rank_order} with expert_tensor_parallel {layout.expert_tensor_parallel} and"
+            f" tensor_parallel {layout.tensor_parallel}",
+            "in an order that does not end in pp, experts have as many data-parallel ranks as other layers"
+            " (parallel_state.py, initialize_model_parallel)",
+            "set rank_order to tp-dp-pp",
+        )
+
+
 MEGATRON_RULES: tuple[Rule, ...] = (
     even_stages,
     _megatron_rounds,
@@ -315,6 +344,7 @@ MEGATRON_RULES: tuple[Rule, ...] = (
     some_layers_recomputed,
     half_precision_flash,
     flash_heads,
+    _megatron_experts,
 )
 """Rules of every trainer on megatron-core."""
 MEGATRON_SCHEDULES = ("none", "1f1b", "interleaved_1f1b")

@@ -145,6 +145,36 @@ def _fp8_dimensions(layout: Layout, model: ModelShape) -> Iterator[tuple[str, in
         yield "micro_batch_size x seq_length", layout.micro_batch_size * model.seq_length
 
 
+def _experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if model.num_experts is None:
+        return
+    split = layout.tensor_parallel if layout.expert_parallel == 1 else 1
+    if layout.expert_tensor_parallel != split:
+        yield RuleViolation(
+            "expert_tensor_parallel",
+            f"expert_tensor_parallel is {layout.expert_tensor_parallel} with expert_parallel {layout.expert_parallel}"
+            f" and tensor_parallel {layout.tensor_parallel}",
+            "torchtitan splits experts over the tensor-parallel ranks where expert_parallel is 1, and never otherwise",
+            f"set expert_tensor_parallel to {split}",
+        )
+    if layout.expert_parallel > 1 and layout.tensor_parallel > 1 and not layout.sequence_parallel:
+        yield RuleViolation(
+            "expert_sequence",
+            f"expert_parallel is {layout.expert_parallel} and tensor_parallel {layout.tensor_parallel} with"
+            " sequence_parallel false",
+            "tensor-parallel ranks route positions of their own to experts (models/common/moe_sharding.py)",
+            "set sequence_parallel to true",
+        )
+    if layout.zero_stage == 0 and layout.tensor_parallel % layout.expert_parallel:
+        yield RuleViolation(
+            "expert_parallel",
+            f"expert_parallel {layout.expert_parallel} does not divide tensor_parallel {layout.tensor_parallel} with"
+            " zero_stage 0",
+            "torchtitan distributes experts over ranks that shard, not over replicas",
+            "set zero_stage to 2 or 3, or a smaller expert_parallel",
+        )
+
+
 def _selective(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """Modules, which are recomputed only where `recompute_modules` has an effect."""
     if layout.activation_checkpointing == "selective" and layout.recompute_modules != "ops":
@@ -166,6 +196,7 @@ TORCHTITAN_RULES: tuple[Rule, ...] = (
     _flash,
     flash_heads,
     _fp8,
+    _experts,
     _selective,
     some_layers_recomputed,
     engine_limits(

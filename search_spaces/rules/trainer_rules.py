@@ -85,6 +85,16 @@ def _masked_flash(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
+def _experts_as_layers(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if model.num_experts is not None and layout.expert_tensor_parallel != layout.tensor_parallel:
+        yield RuleViolation(
+            "expert_tensor_parallel",
+            f"expert_tensor_parallel is {layout.expert_tensor_parallel} with tensor_parallel {layout.tensor_parallel}",
+            f"engine {layout.engine} splits every expert over the tensor-parallel ranks, as all other layers",
+            f"set expert_tensor_parallel to {layout.tensor_parallel}, or use another engine",
+        )
+
+
 def _deepspeed_precision(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """With one data-parallel rank ZeRO 1 does what ZeRO 0 would."""
     if layout.precision != "fp32" and layout.zero_stage == 0 and layout.data_parallel > 1:
@@ -141,8 +151,9 @@ OWN_RULES: EngineRules = {
         _sequence,
         _rotary,
         _masked_flash,
+        _experts_as_layers,
         engine_limits("deepspeed"),
     ),
-    "torch": (_stages, *TORCH_RULES, _sequence, _rotary, _masked_flash, engine_limits("torch")),
+    "torch": (_stages, *TORCH_RULES, _sequence, _rotary, _masked_flash, _experts_as_layers, engine_limits("torch")),
 }
 """Rules of the engines of Parlay's trainer."""

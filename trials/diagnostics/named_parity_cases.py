@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
+EP2 = {"expert_parallel": 2}
+ETP2 = {"expert_tensor_parallel": 2}
 SILENT_ERRORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     # DeepSpeed's norm leaves out later stages without ZeRO, and counts a tied table twice.
     "clipping-zero0-pipeline": ("gpt2", {"engine": "deepspeed", **PP2}),
@@ -54,6 +56,13 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "sinks-deepspeed": ("gpt-oss", {"engine": "deepspeed", "zero_stage": 3, **TP2, **DP2}),
     "activation-deepspeed": ("nemotron", {"engine": "deepspeed", **TP2}),
     "activation-zero2": ("nemotron", {"zero_stage": 2, **DP2}),
+    "experts-zero3": ("mixtral", {"zero_stage": 3, **DP2}),
+    "experts-tensor": ("mixtral", {"zero_stage": 1, **TP2, **ETP2, **DP2}),
+    "experts-pipeline": ("mixtral", {"activation_checkpointing": "full", "zero_stage": 2, **PP2, **DP2}),
+    "experts-sequence": ("deepseek-moe", {"sequence_parallel": True, **TP2, **ETP2, **PP2}),
+    "experts-biases-sequence": ("gpt-oss-moe", {"sequence_parallel": True, **TP2, **ETP2}),
+    "experts-deepspeed": ("gpt-oss-moe", {"engine": "deepspeed", "zero_stage": 3, **TP2, **ETP2, **DP2}),
+    "experts-pipeline-deepspeed": ("deepseek-moe", {"engine": "deepspeed", "zero_stage": 1, **PP2, **DP2}),
     "qkv-bias-megatron-core": ("qwen2", {"sequence_parallel": True, **_MEGATRON, **TP2}),
     "qk-norm-megatron-core": ("qwen3", {**_MEGATRON, **TP2}),
     "qk-norm-sequence-megatron-core": ("qwen3", {"sequence_parallel": True, **_MEGATRON, **TP2, **PP2}),
@@ -67,6 +76,32 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qk-norm-pipeline-torchtitan": (
         "qwen3",
         {"pipeline_schedule": "zbv", "virtual_pipeline_stages": 2, **_TITAN, **TP2, **PP2},
+    ),
+    "experts-megatron-core": ("mixtral", {"zero_stage": 1, **_MEGATRON, **DP2}),
+    "expert-parallel-megatron-core": ("mixtral", {"zero_stage": 1, **_MEGATRON, **EP2, **DP2}),
+    "expert-parallel-tensor-megatron-core": (
+        "deepseek-moe",
+        {"sequence_parallel": True, **_MEGATRON, **EP2, **TP2, **DP2},
+    ),
+    "expert-parallel-split-megatron-core": (
+        "deepseek-moe",
+        {"zero_stage": 1, "sequence_parallel": True, **_MEGATRON, **EP2, **ETP2, **TP2, **DP2},
+    ),
+    "expert-parallel-pipeline-megatron-core": ("mixtral", {**_MEGATRON, **EP2, **PP2, **DP2}),
+    "experts-torchtitan": ("mixtral", {"zero_stage": 3, **_TITAN, **TP2, **ETP2, **DP2}),
+    "expert-parallel-torchtitan": ("mixtral", {"zero_stage": 3, **_TITAN, **EP2, **DP2}),
+    "expert-parallel-tensor-torchtitan": (
+        "deepseek-moe",
+        {"zero_stage": 2, "sequence_parallel": True, **_TITAN, **EP2, **TP2, **DP2},
+    ),
+    "expert-parallel-four-torchtitan": (
+        "deepseek-moe",
+        {"zero_stage": 3, "sequence_parallel": True, "expert_parallel": 4, **_TITAN, **TP2, **DP2},
+    ),
+    "expert-parallel-pipeline-torchtitan": ("mixtral", {"zero_stage": 2, **_TITAN, **EP2, **PP2, **DP2}),
+    "expert-parallel-replicas-torchtitan": (
+        "mixtral",
+        {"zero_stage": 3, "data_parallel": 4, "data_parallel_replicas": 2, **_TITAN, **EP2},
     ),
     "head-size-torchtitan": ("mistral", {"zero_stage": 2, **_TITAN, **DP2}),
 }

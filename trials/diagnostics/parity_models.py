@@ -58,6 +58,28 @@ SHAPES = {
     "gpt-oss": replace(
         _LLAMA, num_layers=4, linear_biases=True, sliding_window=8, full_attention_every=2, attention_sinks=True
     ),
+    "mixtral": replace(
+        _LLAMA, num_layers=4, num_experts=4, experts_per_token=2, expert_ffn_hidden_size=96, num_dense_layers=2
+    ),
+    "deepseek-moe": replace(
+        _LLAMA,
+        num_layers=4,
+        num_experts=8,
+        experts_per_token=2,
+        expert_ffn_hidden_size=64,
+        shared_expert_ffn_hidden_size=64,
+        num_dense_layers=1,
+        expert_layer_every=3,
+    ),
+    "gpt-oss-moe": replace(
+        _LLAMA,
+        num_layers=2,
+        linear_biases=True,
+        activation="clamped_swiglu",
+        num_experts=4,
+        experts_per_token=2,
+        expert_ffn_hidden_size=64,
+    ),
     "nemotron": replace(_LLAMA, num_layers=4, ffn_hidden_size=256, gated_mlp=False, activation="squared_relu"),
 }
 """Those, and models with features that not every engine builds. Two layers of `gemma`: with four, ten steps of one rank

@@ -148,9 +148,11 @@ def _differences(what: str, ours: Sequence[float], plain: Sequence[float]) -> li
 def counting_fault(case: Case, ranks: Sequence[RankTraining], steps: int) -> str | None:
     """Evidence that another layout than the case's was trained; None when the counts are the case's."""
     layout, parameters = case.layout, sum(rank.parameters for rank in ranks)
-    replicas = layout.data_parallel // (layout.shards if layout.zero_stage == 3 else 1)
-    if parameters != replicas * case.model.parameters:
-        return f"all ranks hold {parameters} parameters, not {replicas} x {case.model.parameters}"
+    copies, of_experts = layout.copies(layout.zero_stage == 3)
+    routed = case.model.routed_parameters
+    if parameters != copies * (case.model.parameters - routed) + of_experts * routed:
+        others = f"{copies} x {case.model.parameters - routed} and of experts {of_experts} x {routed}"
+        return f"all ranks hold {parameters} parameters, not {others}"
     for rank, training in enumerate(ranks):
         if training.micro_batches != steps * layout.grad_accum_steps:
             expected = f"{steps} steps of {layout.grad_accum_steps}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -79,6 +80,25 @@ def _do_not_wait() -> None:
     torch.cuda.synchronize = lambda *_: None
 
 
+class _OnlyStream:
+    """The order of a CPU's operations, as a stream and as an event in it."""
+
+    def record_event(self, event: Any = None) -> _OnlyStream:
+        return self
+
+    def _wait(self, *_: Any) -> None:
+        pass
+
+    wait_stream = wait_event = synchronize = wait = record = _wait
+
+
+def _run_in_one_stream() -> None:
+    only = _OnlyStream()
+    torch.cuda.Stream = lambda *_, **__: only  # type: ignore[assignment,misc]
+    torch.cuda.current_stream = lambda *_: only  # type: ignore[assignment]
+    torch.cuda.stream = lambda stream: nullcontext()  # type: ignore[assignment,return-value]
+
+
 def _send_copies() -> None:
     isend = distributed_c10d.isend
     pending: defaultdict[Any, deque[tuple[Any, torch.Tensor]]] = defaultdict(deque)
@@ -130,6 +150,11 @@ PATCHES = (
         "synchronize",
         "torch.cuda.synchronize(), of megatron/core/pipeline_parallel/p2p_communication.py: _communicate()",
         _do_not_wait,
+    ),
+    Patch(
+        "stream",
+        "torch.cuda.Stream(), of megatron/core/transformer/moe/token_dispatcher.py: MoEAlltoAllTokenDispatcher",
+        _run_in_one_stream,
     ),
     Patch(
         "isend",

@@ -82,6 +82,20 @@ def _attend_by_mask() -> None:
     FlexAttention._compiled_flex_attn = staticmethod(attention)
 
 
+def _multiply_expert_by_expert() -> None:
+    from torch.distributed.tensor import DTensor
+    from torch.nn import functional
+    from torchtitan.models.common.moe import GroupedExperts
+
+    def forward(self: Any, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        weights = [w.to_local() if isinstance(w, DTensor) else w for w in (self.w1_EFD, self.w2_EDF, self.w3_EFD)]
+        parts = zip(tokens.split(counts.tolist()), *weights, strict=True)
+        linear, silu = functional.linear, functional.silu
+        return torch.cat([linear(silu(linear(x, gate)) * linear(x, value), out) for x, gate, out, value in parts])
+
+    GroupedExperts.forward = forward
+
+
 def _divide_before_sums() -> None:
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
 
@@ -141,6 +155,11 @@ PATCHES = (
         "micro_batches",
         "torch/distributed/pipelining of 2.14: step(arg_mbs, kwarg_mbs, target_mbs)",
         _take_micro_batches,
+    ),
+    Patch(
+        "grouped_mm",
+        "torchtitan/models/common/moe.py GroupedExperts.forward: bf16 whatever the precision",
+        _multiply_expert_by_expert,
     ),
     Patch("sum", "torch/distributed/fsdp: ReduceOp.PREMUL_SUM, which gloo has not", _divide_before_sums),
 )

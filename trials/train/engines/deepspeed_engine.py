@@ -82,7 +82,8 @@ class _DeepSpeedEngine(Engine):
     def group_sizes(self) -> GroupSizes:
         pipeline = None if self._world.stages is None else self._engine.mpu.get_pipe_parallel_group()
         data = self._engine.seq_data_parallel_group
-        return GroupSizes(group_size(self._world.tensor), group_size(pipeline), group_size(data))
+        tensor = group_size(self._world.tensor)
+        return GroupSizes(tensor, group_size(pipeline), group_size(data), expert_tensor_parallel=tensor)
 
     def _set_micro_batches(self, micro_batches: int) -> None:
         """Set the number of micro-batches, by which DeepSpeed divides the gradients."""

@@ -67,6 +67,8 @@ class GroupSizes:
     tensor_parallel: int
     pipeline_parallel: int
     data_parallel: int
+    expert_parallel: int = 1
+    expert_tensor_parallel: int = 1
 
 
 @dataclass(frozen=True)

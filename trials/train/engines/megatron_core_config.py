@@ -64,6 +64,7 @@ def transformer_config(training: TrainingConfig, has_te_layers: bool) -> Transfo
         batch_p2p_comm=not is_interleaved,
         deallocate_pipeline_outputs=True,
         **_activation(model),
+        **_experts(model, layout, has_te_layers),
         **_recomputation(layout),
         **_fusions(training.device, has_te_layers),
     )
@@ -123,6 +124,26 @@ def _activation(model: ModelShape) -> dict[str, Any]:
         "gated_linear_unit": is_gated,
         "activation_func": F.gelu if is_fused and name == "gelu" else _ACTIVATIONS[name],
         "bias_activation_fusion": is_fused,
+    }
+
+
+def _experts(model: ModelShape, layout: Layout, has_te_layers: bool) -> dict[str, Any]:
+    """Experts, chosen by the softmax of their logits in fp32, without a loss that balances them. Their products are
+    grouped where Transformer Engine has a kernel."""
+    if model.num_experts is None:
+        return {}
+    return {
+        "num_moe_experts": model.num_experts,
+        "moe_router_topk": model.experts_per_token,
+        "moe_ffn_hidden_size": model.expert_width,
+        "moe_shared_expert_intermediate_size": model.shared_expert_ffn_hidden_size,
+        "moe_layer_freq": [int(model.has_experts(layer)) for layer in range(model.num_layers)],
+        "moe_router_load_balancing_type": "none",
+        "moe_router_dtype": "fp32",
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_grouped_gemm": has_te_layers,
+        "expert_model_parallel_size": layout.expert_parallel,
+        "expert_tensor_parallel_size": layout.expert_tensor_parallel,
     }
 
 

@@ -5,13 +5,13 @@ Written for megatron-core 0.16.1. The steps are those of Megatron-LM megatron/tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
-from megatron.core.extensions.transformer_engine import HAVE_TE
+from megatron.core.extensions.transformer_engine import HAVE_TE, TENorm
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
@@ -26,6 +26,7 @@ from megatron.core.tensor_parallel import (
     set_defaults_if_not_set_tensor_model_parallel_attributes,
 )
 from megatron.core.transformer.module import Float16Module, param_is_not_shared
+from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch import nn
 
@@ -35,8 +36,9 @@ from trials.ranks.software import package_version
 from trials.train.data import Batch
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.megatron_core_config import ddp_config, optimizer_config, transformer_config
-from trials.train.engines.megatron_core_weights import set_initial_weights
+from trials.train.engines.megatron_core_weights import ExpertPart, ModelWeights, set_initial_weights
 from trials.train.parallel.process_groups import COLLECTIVE_LIMIT, World
+from trials.train.parallel.tensor_parallel import TensorParallelRanks
 
 ORDERS = {"tp-dp-pp": "tp-cp-ep-dp-pp", "tp-pp-dp": "tp-cp-ep-pp-dp"}
 """Megatron's names of the rank orders."""
@@ -70,9 +72,8 @@ class MegatronCoreEngine(Engine):
             require_imported(package_version(TRANSFORMER_ENGINE), HAVE_TE)
         has_te_layers = on_gpu and takes_transformer_engine(layout, HAVE_TE)
         self._config = transformer_config(training, has_te_layers)
-        layers = _layers(self._config, has_te_layers, training.model.num_layers // training.num_chunks)
         chunks = range(layout.virtual_pipeline_stages)
-        self.chunks = tuple(_build_chunk(self._config, layers, training, world, index) for index in chunks)
+        self.chunks = tuple(_build_chunk(self._config, has_te_layers, training, world, index) for index in chunks)
         wrapped = [self._in_its_precision(chunk) for chunk in self.chunks]
         # Later chunks have one bucket each, since the backward pass of the others overlaps with their reduction.
         self._models = [
@@ -127,6 +128,8 @@ class MegatronCoreEngine(Engine):
             parallel_state.get_tensor_model_parallel_group().size(),
             parallel_state.get_pipeline_model_parallel_group().size(),
             parallel_state.get_data_parallel_group().size(),
+            parallel_state.get_expert_model_parallel_group().size(),
+            parallel_state.get_expert_tensor_parallel_group().size(),
         )
 
     def _in_its_precision(self, chunk: Chunk) -> nn.Module:
@@ -134,12 +137,11 @@ class MegatronCoreEngine(Engine):
 
     def _updated_elements(self, parameter: nn.Parameter) -> int:
         """Number of the parameter's elements that this rank's optimizer updates."""
-        (optimizer,) = self._optimizer.chained_optimizers
-        if not isinstance(optimizer, DistributedOptimizer):
+        optimizers = self._optimizer.chained_optimizers  # one for experts, which are reduced over other ranks
+        if not isinstance(optimizers[0], DistributedOptimizer):
             return parameter.numel()
-        if parameter not in optimizer.model_param_gbuf_map:
-            return 0
-        return optimizer._get_model_param_range_map(parameter)["param"].size
+        holding = (optimizer for optimizer in optimizers if parameter in optimizer.model_param_gbuf_map)
+        return sum(optimizer._get_model_param_range_map(parameter)["param"].size for optimizer in holding)
 
 
 def _initialize_groups(layout: Layout, seed: int) -> None:
@@ -148,6 +150,8 @@ def _initialize_groups(layout: Layout, seed: int) -> None:
         tensor_model_parallel_size=layout.tensor_parallel,
         pipeline_model_parallel_size=layout.pipeline_parallel,
         virtual_pipeline_model_parallel_size=_virtual_stages(layout),
+        expert_model_parallel_size=layout.expert_parallel,
+        expert_tensor_parallel_size=layout.expert_tensor_parallel,
         order=ORDERS[layout.rank_order],
         distributed_timeout_minutes=int(COLLECTIVE_LIMIT.total_seconds() // 60),
         create_gloo_process_groups=False,
@@ -159,10 +163,13 @@ def _virtual_stages(layout: Layout) -> int | None:
     return layout.virtual_pipeline_stages if layout.virtual_pipeline_stages > 1 else None
 
 
-def _build_chunk(config: Any, layers: Any, training: TrainingConfig, world: World, index: int) -> Chunk:
+def _build_chunk(config: Any, has_te_layers: bool, training: TrainingConfig, world: World, index: int) -> Chunk:
     """The rank's chunk of this index, with its initial weights, on the device."""
     model, layout = training.model, training.layout
     in_pipeline = index * layout.pipeline_parallel + world.coordinates["pp"]
+    num_layers = model.num_layers // training.num_chunks
+    first_layer = in_pipeline * num_layers
+    layers = _layers(config, has_te_layers, [model.has_experts(first_layer + layer) for layer in range(num_layers)])
     chunk = Chunk(
         config,
         layers,
@@ -177,18 +184,32 @@ def _build_chunk(config: Any, layers: Any, training: TrainingConfig, world: Worl
     )
     for parameter in chunk.parameters():
         set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
-    first_layer = in_pipeline * (model.num_layers // training.num_chunks)
-    set_initial_weights(chunk, first_layer, model, training.weights, world.tensor_ranks)
+    set_initial_weights(chunk, first_layer, ModelWeights(model, training.weights, world.tensor_ranks, _expert_part()))
     return chunk.to(training.device)
 
 
-def _layers(config: Any, has_te_layers: bool, num_layers: int) -> Any:
-    """Specification of a chunk's layers and of the final norm."""
+def _expert_part() -> ExpertPart:
+    return ExpertPart(
+        parallel_state.get_expert_model_parallel_rank(),
+        TensorParallelRanks(
+            parallel_state.get_expert_tensor_parallel_rank(), parallel_state.get_expert_tensor_parallel_group().size()
+        ),
+    )
+
+
+def _layers(config: Any, has_te_layers: bool, has_experts: Sequence[bool]) -> TransformerBlockSubmodules:
+    """Specification of a chunk's layers, which have experts or an MLP, and of the final norm."""
+    layers = {kind: _layer(config, has_te_layers, config.num_moe_experts if kind else None) for kind in {*has_experts}}
+    # The final norm of local layers would be Transformer Engine's or Apex's where installed, and Apex's is no RMS norm.
+    norm = TENorm if has_te_layers else next(iter(layers.values())).submodules.input_layernorm
+    return TransformerBlockSubmodules([layers[kind] for kind in has_experts], norm)
+
+
+def _layer(config: Any, has_te_layers: bool, num_experts: int | None) -> ModuleSpec:
+    shared = {"num_experts": num_experts, "moe_grouped_gemm": has_te_layers, "qk_layernorm": config.qk_layernorm}
     if has_te_layers:
-        return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm)
-    layer = get_gpt_layer_local_spec(normalization=config.normalization, qk_layernorm=config.qk_layernorm)
-    # The final norm would be Transformer Engine's or Apex's where installed, and Apex's is no RMS norm.
-    return TransformerBlockSubmodules([layer] * num_layers, layer.submodules.input_layernorm)
+        return get_gpt_layer_with_transformer_engine_spec(**shared)
+    return get_gpt_layer_local_spec(normalization=config.normalization, **shared)
 
 
 def _forward_step(batches: Iterator[MicroBatch], model: nn.Module) -> tuple[torch.Tensor, Any]:
@@ -206,5 +227,6 @@ def _mean_loss(losses: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tens
 
 
 def _is_counted(parameter: nn.Parameter) -> bool:
-    """True for a parameter that this rank counts in Megatron's gradient norm."""
-    return param_is_not_shared(parameter) and param_is_not_tensor_parallel_duplicate(parameter)
+    """True for a parameter that this rank counts in Megatron's gradient norm, and for all of its experts."""
+    is_expert = not getattr(parameter, "allreduce", True)
+    return is_expert or (param_is_not_shared(parameter) and param_is_not_tensor_parallel_duplicate(parameter))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -21,23 +23,49 @@ from trials.train.parallel.tensor_parallel import TensorParallelRanks
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.")
 
 
+_EXPERT = re.compile(r"mlp\.experts\.(?:local_experts\.(\d+)\.(linear_fc[12])\.weight|(linear_fc[12])\.weight(\d+))")
+"""An expert's index on this rank and its product, in a sequence of MLPs or in Transformer Engine's grouped one."""
+
+
+@dataclass(frozen=True)
+class ExpertPart:
+    """Part of the experts that a rank holds: its index among those that distribute them, and among those that split
+    each."""
+
+    rank: int
+    ranks: TensorParallelRanks
+
+
+@dataclass(frozen=True)
+class ModelWeights:
+    """The model's initial weights, and this rank's part of them."""
+
+    model: ModelShape
+    source: WeightSource
+    ranks: TensorParallelRanks
+    experts: ExpertPart
+
+
 @torch.no_grad()
-def set_initial_weights(
-    chunk: nn.Module, first_layer: int, model: ModelShape, weights: WeightSource, ranks: TensorParallelRanks
-) -> None:
+def set_initial_weights(chunk: nn.Module, first_layer: int, weights: ModelWeights) -> None:
     """Set every parameter of a chunk whose layers begin at `first_layer`; rounded to the parameter's type.
 
     KeyError for a parameter that this model has not.
     """
+    names = [_LAYER.sub("", name) for name, _ in chunk.named_parameters()]
     for name, parameter in chunk.named_parameters():
         found = _LAYER.match(name)
         layer = first_layer + int(found[1]) if found else 0
-        parameter.copy_(_values(_LAYER.sub("", name), layer, parameter, model, weights, ranks))
+        parameter.copy_(_values(_LAYER.sub("", name), layer, parameter, weights, _experts_of_rank(names)))
 
 
-def _values(
-    name: str, layer: int, parameter: nn.Parameter, model: ModelShape, weights: WeightSource, ranks: TensorParallelRanks
-) -> torch.Tensor:
+def _experts_of_rank(names: Sequence[str]) -> int:
+    """Experts of each layer that a rank holds."""
+    return len({found[1] or found[4] for name in names if (found := _EXPERT.fullmatch(name))})
+
+
+def _values(name: str, layer: int, parameter: nn.Parameter, given: ModelWeights, experts_of_rank: int) -> torch.Tensor:
+    model, weights, ranks = given.model, given.source, given.ranks
     if name.endswith("bias"):
         return torch.zeros_like(parameter)
     if "norm" in name:
@@ -47,6 +75,15 @@ def _values(
         return ranks.slice_of(rows_by_group(matrices.qkv(), model), 0)
     if name == "mlp.linear_fc1.weight":
         return torch.cat([ranks.slice_of(part, 0) for part in matrices.mlp_in().split(matrices.mlp_parts)])
+    if found := _EXPERT.fullmatch(name):
+        index = given.experts.rank * experts_of_rank + int(found[1] or found[4])
+        return _expert(matrices, index, found[2] or found[3], given.experts.ranks)
+    if name == "mlp.router.weight":
+        return matrices.router()
+    if name == "mlp.shared_experts.linear_fc1.weight":
+        return torch.cat([ranks.slice_of(part, 0) for part in matrices.shared_in().split(matrices.shared_parts)])
+    if name == "mlp.shared_experts.linear_fc2.weight":
+        return ranks.slice_of(matrices.shared_out(), 1)
     if name == "self_attention.linear_proj.weight":
         return ranks.slice_of(matrices.attention_out(), 1)
     if name == "mlp.linear_fc2.weight":
@@ -55,3 +92,10 @@ def _values(
         return position_table(model, weights)
     table = {"embedding.word_embeddings.weight": token_table, "output_layer.weight": output_matrix}[name]
     return ranks.slice_of(table(model, weights), 0)
+
+
+def _expert(matrices: LayerMatrices, index: int, product: str, ranks: TensorParallelRanks) -> torch.Tensor:
+    """Weight of an expert's first or second product, as this rank holds it."""
+    if product == "linear_fc2":
+        return ranks.slice_of(matrices.experts_out()[index], 1)
+    return torch.cat([ranks.slice_of(part, 0) for part in matrices.experts_in()[index].split(matrices.expert_parts)])

@@ -47,10 +47,11 @@ class ShardCounts:
 
 
 def _is_tensor_parallel(parameter: nn.Parameter) -> bool:
-    """True for a shard of a parameter, at rest, that tensor-parallel ranks split."""
-    if not isinstance(parameter, DTensor) or "tp" not in (names := parameter.device_mesh.mesh_dim_names or ()):
+    """True for a shard of a parameter, at rest, that tensor-parallel ranks split, also as expert-parallel ones."""
+    if not isinstance(parameter, DTensor):
         return False
-    return parameter.placements[names.index("tp")].is_shard()
+    dims = dict(zip(parameter.device_mesh.mesh_dim_names or (), parameter.placements, strict=True))
+    return any(dims[name].is_shard() for name in ("tp", "ep") if name in dims)
 
 
 def elements(parameter: nn.Parameter) -> int:

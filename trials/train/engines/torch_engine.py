@@ -51,7 +51,8 @@ class TorchEngine(Engine):
 
     def group_sizes(self) -> GroupSizes:
         world = self._world
-        return GroupSizes(group_size(world.tensor), group_size(world.stages), group_size(world.data))
+        tensor = group_size(world.tensor)
+        return GroupSizes(tensor, group_size(world.stages), group_size(world.data), expert_tensor_parallel=tensor)
 
     def _accumulate(self, batch: Batch, micro_batches: int, factor: float) -> torch.Tensor:
         """Run the micro-batches one after another through the only chunk; returns their mean loss."""

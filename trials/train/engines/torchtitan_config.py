@@ -17,8 +17,17 @@ from torchtitan.config import TrainingConfig as TitanTraining
 from torchtitan.distributed.activation_checkpoint import ActivationCheckpointing, FullAC, SelectiveAC
 from torchtitan.models.common import ComplexRoPE, CosSinRoPE, Embedding, Linear, RMSNorm
 from torchtitan.models.common.attention import GQAttention
-from torchtitan.models.common.config_utils import get_attention_config, make_ffn_config, make_gqa_config
+from torchtitan.models.common.config_utils import (
+    get_attention_config,
+    make_ffn_config,
+    make_gqa_config,
+    make_moe_config,
+    make_routed_experts_config,
+    make_router_config,
+)
 from torchtitan.models.common.decoder import Decoder, TransformerBlock
+from torchtitan.models.common.feed_forward import FeedForward
+from torchtitan.models.common.moe import MoE
 from torchtitan.models.llama3.model import Llama3TransformerBlock
 from torchtitan.models.qwen3.model import Qwen3TransformerBlock
 
@@ -34,10 +43,12 @@ from trials.trainers.torchtitan.config import (
     compile_arguments,
     fp8_arguments,
     head_dim,
+    is_qwen3,
     norm_arguments,
     parallelism_arguments,
     recomputation_policy,
     rope_arguments,
+    router_arguments,
     training_arguments,
 )
 
@@ -130,6 +141,18 @@ def fp8_converter(layout: Layout) -> Float8LinearConverter.Config | None:
 def _layer(training: TrainingConfig, layer: int) -> TransformerBlock.Config:
     model = training.model
     weights = LayerWeights(model, training.weights, layer)
+    has_experts = model.has_experts(layer)
+    kind = Qwen3TransformerBlock if is_qwen3(model) else Llama3TransformerBlock
+    return kind.Config(
+        attention_norm=_norm(model),
+        ffn_norm=_norm(model),
+        attention=_attention(training, weights),
+        feed_forward=None if has_experts else _mlp(model, weights),
+        moe=_experts(model, weights) if has_experts else None,
+    )
+
+
+def _mlp(model: ModelShape, weights: LayerWeights) -> FeedForward.Config:
     mlp = make_ffn_config(
         dim=model.hidden_size,
         hidden_dim=model.ffn_hidden_size,
@@ -138,20 +161,46 @@ def _layer(training: TrainingConfig, layer: int) -> TransformerBlock.Config:
     )
     mlp.w3.param_init = weights.mlp_in(1)
     mlp.w2.param_init = weights.mlp_out()
-    kind = Qwen3TransformerBlock if model.qk_norm else Llama3TransformerBlock
-    return kind.Config(
-        attention_norm=_norm(model),
-        ffn_norm=_norm(model),
-        attention=_attention(training, weights),
-        feed_forward=mlp,
+    return mlp
+
+
+def _experts(model: ModelShape, weights: LayerWeights) -> MoE.Config:
+    """Experts, among which the router chooses without the bias by which torchtitan balances their loads."""
+    routing = router_arguments(model)
+    return make_moe_config(
+        num_experts=routing["num_experts"],
+        router=make_router_config(dim=model.hidden_size, gate_param_init=weights.router(), **routing),
+        routed_experts=make_routed_experts_config(
+            dim=model.hidden_size,
+            hidden_dim=model.expert_width,
+            num_experts=routing["num_experts"],
+            top_k=routing["top_k"],
+            param_init=weights.experts(),
+            comm_backend="standard",
+        ),
+        shared_experts=_shared_expert(model, weights),
+        load_balance_coeff=None,
     )
 
 
+def _shared_expert(model: ModelShape, weights: LayerWeights) -> FeedForward.Config | None:
+    if model.shared_expert_ffn_hidden_size is None:
+        return None
+    shared = make_ffn_config(
+        dim=model.hidden_size,
+        hidden_dim=model.shared_expert_ffn_hidden_size,
+        w1_param_init=weights.shared_in(0),
+        w2w3_param_init={},
+    )
+    shared.w3.param_init = weights.shared_in(1)
+    shared.w2.param_init = weights.shared_out()
+    return shared
+
+
 def _attention(training: TrainingConfig, weights: LayerWeights) -> GQAttention.Config:
-    """Attention, in qwen3 with normalised queries and keys, whose rotary embedding turns halves of a head as Parlay's
-    does."""
+    """Attention. qwen3's rotary embedding turns halves of a head, as Parlay's does."""
     model = training.model
-    rope = CosSinRoPE if model.qk_norm else ComplexRoPE
+    rope = CosSinRoPE if is_qwen3(model) else ComplexRoPE
     attention = make_gqa_config(
         dim=model.hidden_size,
         n_heads=model.num_attention_heads,

@@ -31,6 +31,7 @@ from trials.train.engines import torchtitan_config as configs
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.sharded_weights import ShardCounts
 from trials.train.parallel.process_groups import World
+from trials.trainers.torchtitan.config import is_qwen3
 from trials.trial import FailureReason
 
 MicroBatch = tuple[dict[str, torch.Tensor], torch.Tensor]
@@ -167,8 +168,10 @@ class TorchTitanEngine(Engine):
 
     def group_sizes(self) -> GroupSizes:
         dims = self._trainer.parallel_dims
-        meshes = (dims.get_optional_mesh(name) for name in ("tp", "pp", "batch"))
-        return GroupSizes(*(1 if mesh is None else mesh.size() for mesh in meshes))
+        meshes = (dims.get_optional_mesh(name) for name in ("tp", "pp", "batch", "ep"))
+        tensor, stages, data, experts = (1 if mesh is None else mesh.size() for mesh in meshes)
+        # Without expert-parallel ranks the tensor-parallel ones split every expert (models/common/moe_sharding.py).
+        return GroupSizes(tensor, stages, data, experts, expert_tensor_parallel=tensor if experts == 1 else 1)
 
     def _micro_batch(self, ids: torch.Tensor, targets: torch.Tensor) -> MicroBatch:
         positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
@@ -234,8 +237,7 @@ def trainer_config(training: TrainingConfig) -> Trainer.Config:
 
 
 def _model_spec(training: TrainingConfig) -> ModelSpec:
-    """llama3, or with normalised queries and keys qwen3."""
-    is_qwen = training.model.qk_norm
+    is_qwen = is_qwen3(training.model)
     return ModelSpec(
         name="qwen3" if is_qwen else "llama3",
         flavor="parlay",

@@ -3,15 +3,15 @@
 GPT-2's architecture (Radford et al., 2019): learned positions, layernorm, GELU (tanh), biases. Llama's (Touvron et al.,
 arXiv 2302.13971, and 2307.09288 for grouped heads): rotary positions, RMS norm, gated SiLU, no biases. Qwen's (arXiv
 2407.10671, 2505.09388): biases of queries, keys and values; normalised queries and keys. Gemma 3's (arXiv 2503.19786):
-sliding windows, normalised outputs. gpt-oss's (arXiv 2508.10925): attention sinks. Any mix of them, tied or untied.
+sliding windows, normalised outputs. gpt-oss's (arXiv 2508.10925): attention sinks. Mixtral's (arXiv 2401.04088) and
+DeepSeek's (arXiv 2401.06066): experts, and one that is shared. Any mix of them, tied or untied.
 A chunk computes in the type of its weights; norms and the loss are computed in fp32 inside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +21,9 @@ from torch.utils.checkpoint import checkpoint
 
 from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import NORM_EPSILON, ModelShape
+from trials.train.model.activations import activation_of
 from trials.train.model.attention import Rotary, attention, supports_gqa
+from trials.train.model.experts import Experts
 from trials.train.model.initial_weights import LayerMatrices, WeightSource, output_matrix, position_table, token_table
 from trials.train.parallel.collectives import Reduction
 from trials.train.parallel.tensor_parallel import (
@@ -173,8 +175,6 @@ class Block(nn.Module):
 
         self.head_size = model.head_size
         self.qkv_parts = [part // ranks.size for part in matrices.qkv_parts]
-        self.is_gated = model.gated_mlp
-        self.activation = _ACTIVATIONS[model.mlp_activation]
         self.rotary = rotary
         self.recompute_scores = recompute_scores
         self.window = model.window_of(layer)
@@ -187,15 +187,14 @@ class Block(nn.Module):
         self.qkv = ColumnParallelLinear(ranks, matrices.qkv(), matrices.qkv_parts, model.has_biases or model.qkv_bias)
         self.attention_out = RowParallelLinear(ranks, matrices.attention_out(), model.has_biases)
         self.mlp_norm = Norm(model, ranks, weights.device)
-        self.mlp_in = ColumnParallelLinear(ranks, matrices.mlp_in(), matrices.mlp_parts, model.has_biases)
-        self.mlp_out = RowParallelLinear(ranks, matrices.mlp_out(), model.has_biases)
+        self.mlp = (Experts if model.has_experts(layer) else Mlp)(model, ranks, matrices)
         self.attention_post_norm = Norm(model, ranks, weights.device) if model.post_norms else nn.Identity()
         self.mlp_post_norm = Norm(model, ranks, weights.device) if model.post_norms else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         attended = self.attention_out(self._attend(self.qkv(self.attention_norm(x))))
         x = x + self.attention_post_norm(attended)
-        return x + self.mlp_post_norm(self.mlp_out(self._activate(self.mlp_in(self.mlp_norm(x)))))
+        return x + self.mlp_post_norm(self.mlp(self.mlp_norm(x)))
 
     def _attend(self, qkv: torch.Tensor) -> torch.Tensor:
         """(B, S, (heads + 2 key-value heads) x D / T) -> (B, S, heads x D / T), over this rank's own heads."""
@@ -212,24 +211,18 @@ class Block(nn.Module):
         """(B, S, heads x head size) -> (B, heads, S, head size)."""
         return part.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
-    def _activate(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, S, 2 F / T) -> (B, S, F / T) for a gated MLP, else elementwise."""
-        if not self.is_gated:
-            return self.activation(x)
-        gate, value = x.chunk(2, -1)
-        return self.activation(gate) * value
 
+class Mlp(nn.Module):
+    """Hidden states (B, S', H) -> the same: two matrices with the activation between them."""
 
-def _squared_relu(x: torch.Tensor) -> torch.Tensor:
-    return F.relu(x).square()
+    def __init__(self, model: ModelShape, ranks: TensorParallelRanks, matrices: LayerMatrices):
+        super().__init__()
+        self.activation = activation_of(model)
+        self.linear_in = ColumnParallelLinear(ranks, matrices.mlp_in(), matrices.mlp_parts, model.has_biases)
+        self.linear_out = RowParallelLinear(ranks, matrices.mlp_out(), model.has_biases)
 
-
-_ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "gelu": partial(F.gelu, approximate="tanh"),
-    "silu": F.silu,
-    "relu": F.relu,
-    "squared_relu": _squared_relu,
-}
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear_out(self.activation(self.linear_in(x)))
 
 
 class Head(nn.Module):

@@ -33,7 +33,7 @@ class WeightSource:
 @dataclass(frozen=True)
 class LayerMatrices:
     """Matrices of a layer, each (out, in). H is the hidden size, Q the size of all queries, KV that of all keys, F the
-    width of the MLP."""
+    width of the MLP, E the number of experts, X the width of one, Y that of the shared one."""
 
     model: ModelShape
     source: WeightSource
@@ -64,6 +64,44 @@ class LayerMatrices:
     def mlp_out(self) -> torch.Tensor:
         """(H, F)."""
         return self._draw("mlp_out", self.model.hidden_size, self.model.ffn_hidden_size, self._residual_std)
+
+    @property
+    def expert_parts(self) -> tuple[int, ...]:
+        """Rows of an expert's input matrix that are the gate and the value, or the value alone."""
+        return (self.model.expert_width,) * (2 if self.model.gated_mlp else 1)
+
+    @property
+    def shared_parts(self) -> tuple[int, ...]:
+        """Rows of `shared_in` that are the gate and the value, or the value alone."""
+        return (self.model.shared_expert_ffn_hidden_size or 0,) * (2 if self.model.gated_mlp else 1)
+
+    def router(self) -> torch.Tensor:
+        """(E, H)."""
+        return self._draw("router", self._num_experts, self.model.hidden_size, WEIGHT_STD)
+
+    def experts_in(self) -> torch.Tensor:
+        """(E, X, H), with a gate (E, 2 X, H)."""
+        rows = sum(self.expert_parts)
+        drawn = self._draw("experts_in", self._num_experts * rows, self.model.hidden_size, WEIGHT_STD)
+        return drawn.unflatten(0, (self._num_experts, rows))
+
+    def experts_out(self) -> torch.Tensor:
+        """(E, H, X)."""
+        rows, width = self._num_experts * self.model.hidden_size, self.model.expert_width
+        return self._draw("experts_out", rows, width, self._residual_std).unflatten(0, (self._num_experts, -1))
+
+    def shared_in(self) -> torch.Tensor:
+        """(Y, H), with a gate (2 Y, H)."""
+        return self._draw("shared_in", sum(self.shared_parts), self.model.hidden_size, WEIGHT_STD)
+
+    def shared_out(self) -> torch.Tensor:
+        """(H, Y)."""
+        width = self.model.shared_expert_ffn_hidden_size or 0
+        return self._draw("shared_out", self.model.hidden_size, width, self._residual_std)
+
+    @property
+    def _num_experts(self) -> int:
+        return self.model.num_experts or 0
 
     @property
     def _residual_std(self) -> float:

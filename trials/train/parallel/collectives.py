@@ -21,6 +21,8 @@ class Reduction(LowerStrEnum):
 
     ROW_PARALLEL_OUTPUT = "row_parallel_output"  # forward, tensor-parallel ranks: each held an inner slice
     COLUMN_PARALLEL_INPUT_GRADIENT = "column_parallel_input_gradient"  # backward, tensor-parallel ranks
+    EXPERT_INPUT_GRADIENT = "expert_input_gradient"  # backward, tensor-parallel ranks: each held a slice of each expert
+    EXPERT_OUTPUT = "expert_output"  # forward, tensor-parallel ranks
     EMBEDDING_OUTPUT = "embedding_output"  # forward, tensor-parallel ranks: a token's row is on one of them
     HEAD_INPUT_GRADIENT = "head_input_gradient"  # backward, tensor-parallel ranks
     LARGEST_LOGIT = "largest_logit"  # loss, tensor-parallel ranks, a maximum

@@ -54,6 +54,8 @@ class RankCount:
     peak_gib: float
     peak_allocated_gib: float
     host_available_gib: float
+    expert_parallel: float = 1
+    expert_tensor_parallel: float = 1
 
 
 @dataclass(frozen=True)

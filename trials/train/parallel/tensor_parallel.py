@@ -132,6 +132,14 @@ def column_parallel(
     return F.linear(_CopyToTensorRegion.apply(x, ranks, reduction), weight, bias)
 
 
+def enter_tensor_region(x: torch.Tensor, ranks: TensorParallelRanks, reduction: Reduction) -> torch.Tensor:
+    """x (B, S', H) -> all positions (B, S, H) on each rank; `reduction` is the sum of the gradient over the ranks."""
+    if ranks.group is None:
+        return x
+    enter = _GatherToTensorRegion if ranks.splits_sequence else _CopyToTensorRegion
+    return enter.apply(x, ranks, reduction)
+
+
 def reduce_partial(partial: torch.Tensor, ranks: TensorParallelRanks, reduction: Reduction) -> torch.Tensor:
     """Each rank's part (B, S, H) of a sum over the tensor-parallel ranks -> the sum (B, S', H)."""
     if ranks.group is None:
@@ -163,6 +171,19 @@ class _CopyToTensorRegion(torch.autograd.Function):
         gradient = gradient.contiguous()
         reduce_in_place(ctx.reduction, gradient, ctx.ranks.group)
         return gradient, None, None
+
+
+class _GatherToTensorRegion(torch.autograd.Function):
+    """All ranks' positions; the backward pass scatters the sum of the gradients."""
+
+    @staticmethod
+    def forward(ctx, x, ranks, reduction):
+        ctx.ranks, ctx.reduction = ranks, reduction
+        return gather_sequence(x, ranks.group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return scatter_sequence(ctx.reduction, gradient, ctx.ranks.group), None, None
 
 
 class _ReduceFromTensorRegion(torch.autograd.Function):

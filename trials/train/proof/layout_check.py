@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from search_spaces.layouts.layout import DEGREES
+from search_spaces.layouts.layout import DEGREES, EXPERT_GROUPS
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.ranks.failures import TrialFailure
 from trials.train.parallel.device import Device
@@ -30,7 +30,7 @@ def layout_proof(
         "world_size": len(counts),
         **{
             name: _first_mismatch((getattr(count, name) for count in counts), getattr(layout, name))
-            for name in DEGREES.values()
+            for name in _groups(spec)
         },
         "parameters": spec.model.parameters,
         "local_parameters_sum": _parameter_sum(spec, [c.parameters for c in counts], layout.zero_stage == 3),
@@ -87,10 +87,25 @@ def _micro_batches_per_step(
 def _parameter_sum(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:
     """Sum of the counts that should hold every parameter once: over the data-parallel ranks of a replica where they
     share, else per data-parallel rank."""
+    if not spec.layout.splits_experts_as_layers and spec.model.num_experts is not None:
+        return _sum_with_experts(spec, held, is_shared)
     by_data_rank = [sum(members) for members in _by_data_rank(spec, held)]
     sharing = spec.layout.shards if is_shared else 1
     sums = [sum(by_data_rank[first : first + sharing]) for first in range(0, len(by_data_rank), sharing)]
     return _first_mismatch(sums, spec.model.parameters)
+
+
+def _sum_with_experts(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:
+    """The model's parameters where all ranks together hold as many copies as they should, of experts other ones than of
+    the rest; else the sum over the copies of the rest."""
+    model, (copies, of_experts) = spec.model, spec.layout.copies(is_shared)
+    expected = copies * (model.parameters - model.routed_parameters) + of_experts * model.routed_parameters
+    return model.parameters if sum(held) == expected else sum(held) / copies
+
+
+def _groups(spec: TrialSpec) -> tuple[str, ...]:
+    """Sizes of groups that a proof has; those of experts where the model has some."""
+    return (*DEGREES.values(), *(EXPERT_GROUPS if spec.model.num_experts is not None else ()))
 
 
 def _samples_per_data_rank(spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int]) -> list[float]:

@@ -75,16 +75,17 @@ def rotate(x: torch.Tensor, base: float) -> torch.Tensor:
 
 
 class PlainMlp(nn.Module):
-    def __init__(self, model: ModelShape):
+    def __init__(self, model: ModelShape, width: int):
         super().__init__()
         self.activation = model.activation or ("silu" if model.gated_mlp else "gelu")
-        self.up = nn.Linear(model.hidden_size, model.ffn_hidden_size, bias=model.has_biases)
-        self.gate = None
-        if model.gated_mlp:
-            self.gate = nn.Linear(model.hidden_size, model.ffn_hidden_size, bias=model.has_biases)
-        self.down = nn.Linear(model.ffn_hidden_size, model.hidden_size, bias=model.has_biases)
+        self.up = nn.Linear(model.hidden_size, width, bias=model.has_biases)
+        self.gate = nn.Linear(model.hidden_size, width, bias=model.has_biases) if model.gated_mlp else None
+        self.down = nn.Linear(width, model.hidden_size, bias=model.has_biases)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.gate is not None and self.activation == "clamped_swiglu":
+            gate, up = self.gate(x).clamp(max=7), self.up(x).clamp(-7, 7)
+            return self.down(gate / (1 + torch.exp(-1.702 * gate)) * (1 + up))
         if self.gate is None:
             return self.down(activate(self.up(x), self.activation))
         return self.down(activate(self.gate(x), self.activation) * self.up(x))
@@ -100,11 +101,44 @@ def activate(x: torch.Tensor, name: str) -> torch.Tensor:
     return clamped * clamped if name == "squared_relu" else clamped
 
 
+class PlainExperts(nn.Module):
+    """Every expert for every token, weighted by 0 where the router did not choose it.
+
+    `smallest_margin` is the least distance so far between the logits of the last expert that was chosen and the first
+    that was not: where rounding could have changed the choice.
+    """
+
+    def __init__(self, model: ModelShape):
+        super().__init__()
+        assert model.num_experts is not None
+        assert model.experts_per_token is not None
+        self.top_k, self.smallest_margin = model.experts_per_token, math.inf
+        self.router = nn.Linear(model.hidden_size, model.num_experts, bias=model.has_biases)
+        width = model.expert_ffn_hidden_size or model.ffn_hidden_size
+        self.experts = nn.ModuleList(PlainMlp(model, width) for _ in range(model.num_experts))
+        shared = model.shared_expert_ffn_hidden_size
+        self.shared = PlainMlp(model, shared) if shared else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = F.linear(x.float(), self.router.weight.float(), self.router.bias)
+        ranked = logits.sort(-1, descending=True).values
+        last_chosen = ranked[..., self.top_k - 1 : self.top_k]
+        if self.top_k < len(self.experts):
+            margin = (last_chosen - ranked[..., self.top_k : self.top_k + 1]).min().item()
+            self.smallest_margin = min(self.smallest_margin, margin)
+        weights = logits.masked_fill(logits < last_chosen, -math.inf).softmax(-1)
+        mixed = torch.stack([weights[..., i, None] * expert(x) for i, expert in enumerate(self.experts)]).sum(0)
+        return mixed if self.shared is None else mixed + self.shared(x)
+
+
 class PlainBlock(nn.Module):
     def __init__(self, model: ModelShape, layer: int):
         super().__init__()
         self.attention_norm, self.mlp_norm = _norm(model, model.hidden_size), _norm(model, model.hidden_size)
-        self.attention, self.mlp = PlainAttention(model, layer), PlainMlp(model)
+        self.attention = PlainAttention(model, layer)
+        dense, every = model.num_dense_layers, model.expert_layer_every
+        has_experts = model.num_experts and layer >= dense and (layer - dense) % every == every - 1
+        self.mlp = PlainExperts(model) if has_experts else PlainMlp(model, model.ffn_hidden_size)
         self.attention_post_norm = _norm(model, model.hidden_size) if model.post_norms else nn.Identity()
         self.mlp_post_norm = _norm(model, model.hidden_size) if model.post_norms else nn.Identity()
 
@@ -151,13 +185,31 @@ def plain_weights(theirs: Mapping[str, torch.Tensor], model: ModelShape) -> dict
             stem = name.removesuffix(f"qkv.{part}") + "attention"
             parts = tensor.split(qkv_widths)
             plain |= {f"{stem}.{which}.{part}": p for which, p in zip(("query", "key", "value"), parts, strict=True)}
-        elif ".mlp_in." in name:
-            stem = name.removesuffix(f"mlp_in.{part}") + "mlp"
+        elif ".linear_in." in name:
+            stem = name.removesuffix(f".linear_in.{part}")
             names = ("gate", "up") if model.gated_mlp else ("up",)
             plain |= {f"{stem}.{n}.{part}": p for n, p in zip(names, tensor.chunk(len(names)), strict=True)}
+        elif ".mlp." in name and ".linear_" not in name:
+            plain |= _plain_experts(name, tensor, model)
         else:
             plain[_plain_name(name)] = tensor
     return plain
+
+
+def _plain_experts(name: str, tensor: torch.Tensor, model: ModelShape) -> dict[str, torch.Tensor]:
+    """State of `PlainExperts` from one tensor of the trial program's experts, (experts, out, in) or a bias."""
+    stem, tensor_name = name.rsplit(".", 1)
+    kind = "bias" if tensor_name.endswith("_bias") else "weight"
+    which = tensor_name.removesuffix("_bias")
+    if which == "router":
+        return {f"{stem}.router.{kind}": tensor}
+    owners = [("shared", tensor)] if which.startswith("shared") else [(f"experts.{i}", t) for i, t in enumerate(tensor)]
+    names = ("down",) if which.endswith("_out") else ("gate", "up") if model.gated_mlp else ("up",)
+    return {
+        f"{stem}.{owner}.{n}.{kind}": part
+        for owner, values in owners
+        for n, part in zip(names, values.chunk(len(names)), strict=True)
+    }
 
 
 def _plain_name(name: str) -> str:
@@ -169,7 +221,7 @@ def _plain_name(name: str) -> str:
         (".sinks", ".attention.sinks"),
         (".query_norm.", ".attention.query_norm."),
         (".key_norm.", ".attention.key_norm."),
-        (".mlp_out.", ".mlp.down."),
+        (".linear_out.", ".down."),
     ):
         if theirs in name:
             return name.replace(theirs, ours)

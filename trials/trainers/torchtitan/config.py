@@ -34,6 +34,7 @@ def parallelism_arguments(model: ModelShape, layout: Layout) -> dict[str, Any]:
         "data_parallel_shard_degree": layout.data_parallel // replicas,
         "fsdp_reshard_after_forward": reshard_policy(layout),
         "tensor_parallel_degree": layout.tensor_parallel,
+        "expert_parallel_degree": layout.expert_parallel,
         "enable_sequence_parallel": layout.sequence_parallel,
         "pipeline_parallel_degree": layout.pipeline_parallel,
         "pipeline_parallel_schedule": SCHEDULES.get(layout.pipeline_schedule, "1F1B"),
@@ -112,9 +113,24 @@ def fp8_arguments(layout: Layout) -> dict[str, Any] | None:
     }
 
 
+def is_qwen3(model: ModelShape) -> bool:
+    """True for a model that torchtitan's qwen3 builds, false for one of its llama3."""
+    return model.qk_norm or model.num_experts is not None
+
+
+def router_arguments(model: ModelShape) -> dict[str, Any]:
+    """TokenChoiceTopKRouter's configuration, but for its gate: softmax over the experts that were chosen."""
+    return {
+        "num_experts": model.num_experts,
+        "top_k": model.experts_per_token,
+        "score_func": "softmax",
+        "route_norm": True,
+    }
+
+
 def head_dim(model: ModelShape) -> int | None:
     """Size of a head where torchtitan is to be told: qwen3 has no default."""
-    return model.head_size if model.qk_norm else model.attention_head_size
+    return model.head_size if is_qwen3(model) else model.attention_head_size
 
 
 def rope_arguments(model: ModelShape) -> dict[str, Any]:

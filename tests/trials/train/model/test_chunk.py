@@ -33,7 +33,11 @@ def test_all_ranks_together_answer_for_each_parameter_of_the_model_once(tied, st
 def test_a_slice_of_a_weight_is_that_part_of_the_whole():
     whole = chunk(MODEL, 0, 1).state_dict()
     halves = [chunk(MODEL, 0, 1, TensorParallelRanks(rank, 2)).state_dict() for rank in range(2)]
-    for name, dim in [("embedding.tokens.weight", 0), ("blocks.1.mlp_in.weight", 0), ("blocks.0.mlp_out.weight", 1)]:
+    for name, dim in [
+        ("embedding.tokens.weight", 0),
+        ("blocks.1.mlp.linear_in.weight", 0),
+        ("blocks.0.mlp.linear_out.weight", 1),
+    ]:
         assert torch.equal(torch.cat([half[name] for half in halves], dim), whole[name])
     queries = [half["blocks.0.qkv.weight"].chunk(3)[0] for half in halves]
     assert torch.equal(torch.cat(queries), whole["blocks.0.qkv.weight"].chunk(3)[0])

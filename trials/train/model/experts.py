@@ -1,0 +1,88 @@
+"""Experts: the MLPs of a layer among which each token's router chooses. The engines torch and DeepSpeed run them.
+
+Every tensor-parallel rank has a slice of each expert, as of an MLP, and routes all tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from search_spaces.model_shape import ModelShape
+from trials.train.model.activations import activation_of
+from trials.train.model.initial_weights import LayerMatrices
+from trials.train.parallel.collectives import Reduction
+from trials.train.parallel.tensor_parallel import (
+    TensorParallelRanks,
+    enter_tensor_region,
+    reduce_partial,
+    sharded,
+    shared_by_heads,
+)
+
+
+class Experts(nn.Module):
+    """Hidden states (B, S', H) -> the same: the sum of a token's `experts_per_token` best experts, weighted by the
+    softmax of their logits, and of the shared expert."""
+
+    def __init__(self, model: ModelShape, ranks: TensorParallelRanks, matrices: LayerMatrices):
+        super().__init__()
+        assert model.experts_per_token is not None
+        self.ranks = ranks
+        self.top_k = model.experts_per_token
+        self.activation = activation_of(model)
+        router, inner = matrices.router(), _slice_of_parts(matrices.experts_in(), matrices.expert_parts, ranks, dim=1)
+        self.router = shared_by_heads(router, ranks)
+        self.experts_in = sharded(inner, ranks)
+        self.experts_out = sharded(ranks.slice_of(matrices.experts_out(), 2), ranks)
+        self.router_bias = self.experts_in_bias = self.experts_out_bias = None
+        if model.has_biases:
+            self.router_bias = shared_by_heads(router.new_zeros(len(router)), ranks)
+            self.experts_in_bias = sharded(inner.new_zeros(inner.shape[:2]), ranks)
+            self.experts_out_bias = shared_by_heads(router.new_zeros(router.shape), ranks)
+        self.shared_in = self.shared_out = None
+        if model.shared_expert_ffn_hidden_size is not None:
+            self.shared_in = sharded(_slice_of_parts(matrices.shared_in(), matrices.shared_parts, ranks, dim=0), ranks)
+            self.shared_out = sharded(ranks.slice_of(matrices.shared_out(), 1), ranks)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = enter_tensor_region(x, self.ranks, Reduction.EXPERT_INPUT_GRADIENT)
+        tokens = x.flatten(0, 1)
+        mixed = self._route(tokens)
+        if self.shared_in is not None and self.shared_out is not None:
+            mixed = mixed + F.linear(self.activation(F.linear(tokens, self.shared_in)), self.shared_out)
+        return reduce_partial(mixed.view_as(x), self.ranks, Reduction.EXPERT_OUTPUT)
+
+    def _route(self, tokens: torch.Tensor) -> torch.Tensor:
+        """(N, H) -> this rank's part (N, H) of the experts' weighted sum. Logits and weights are in fp32."""
+        bias = None if self.router_bias is None else self.router_bias.float()
+        best, chosen = F.linear(tokens.float(), self.router.float(), bias).topk(self.top_k, -1)
+        order = chosen.flatten().argsort(stable=True)
+        rows = order // self.top_k
+        counts = chosen.flatten().bincount(minlength=len(self.router)).tolist()
+        passed = self._pass(tokens[rows], counts)
+        weighted = passed * best.softmax(-1).flatten()[order, None]
+        return torch.zeros_like(tokens).index_add(0, rows, weighted.to(tokens.dtype))
+
+    def _pass(self, sorted_tokens: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """Tokens (N k, H), sorted by expert, through their experts; `counts` of each."""
+        inside = self.activation(grouped_linear(sorted_tokens, self.experts_in, self.experts_in_bias, counts))
+        # One rank adds the bias to the sum over the ranks; the others use it, too, so that all have its gradient.
+        out_bias = None if self.experts_out_bias is None else self.experts_out_bias * (self.ranks.rank == 0)
+        return grouped_linear(inside, self.experts_out, out_bias, counts)
+
+
+def grouped_linear(
+    x: torch.Tensor, weights: torch.Tensor, biases: torch.Tensor | None, counts: Sequence[int]
+) -> torch.Tensor:
+    """Rows (N, in), `counts` of them for each expert, times that expert's weight of (E, out, in) -> (N, out)."""
+    parts = zip(x.split(list(counts)), weights, biases if biases is not None else [None] * len(weights), strict=True)
+    return torch.cat([F.linear(rows, weight, bias) for rows, weight, bias in parts])
+
+
+def _slice_of_parts(full: torch.Tensor, parts: Sequence[int], ranks: TensorParallelRanks, dim: int) -> torch.Tensor:
+    """This rank's share of each of the parts that are concatenated along `dim`."""
+    return torch.cat([ranks.slice_of(part, dim) for part in full.split(list(parts), dim)], dim)
