@@ -59,7 +59,7 @@ def rows() -> Iterator[tuple[str, Any]]:
     for name, axis in AXES.items():
         if name in _NO_ROWS:
             continue
-        values = VALUES.get(name, axis.words or (False, True))
+        values = VALUES.get(name, axis.words or ((1, 2) if axis.is_number else (False, True)))
         chosen = values if _has_words(name) else [value for value in values if value != axis.default][:1]
         yield from ((name, value) for value in chosen if value not in _NEUTRAL)
 
@@ -98,8 +98,9 @@ def _possible(engine: str, name: str, value: Any) -> Iterator[Case]:
     declared = AXES[name].values_of(engine)
     if declared is not None and value not in declared:
         return
+    models = [SHAPES[name] for name in ("gpt2", "llama", "mixtral")]
     for model, ranks, precision, kernel, others in product(
-        (SHAPES["gpt2"], SHAPES["llama"]), _ranks(), CHOICES["precision"], CHOICES["attention_kernel"], _COMPANIONS
+        models, _ranks(), CHOICES["precision"], CHOICES["attention_kernel"], _COMPANIONS
     ):
         fields = ranks | {"precision": precision, "attention_kernel": kernel} | others | {name: value}
         layout = Layout(engine=engine, micro_batch_size=2, grad_accum_steps=4, **fields).canonical()

@@ -23,6 +23,9 @@ from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.rules.layout_rules import (
+    EXPERT_RANKS,
+    EXPERT_WIDTH,
+    EXPERTS,
     FLEX_HEAD_SIZE,
     GPU_ONLY,
     INTERLEAVE,
@@ -352,5 +355,16 @@ def _workload(model: ModelShape, accelerator: str) -> Workload:
     return Workload(model, Cluster(ACCELERATORS[accelerator], MOST_RANKS, 1), GLOBAL_BATCH_SIZE)
 
 
-_RULES = (*SPLIT_RULES.values(), LAYERS, INTERLEAVE, PRECISION, GPU_ONLY, SEQUENCE_PARALLEL, FLEX_HEAD_SIZE)
+_RULES = (
+    *SPLIT_RULES.values(),
+    LAYERS,
+    INTERLEAVE,
+    PRECISION,
+    GPU_ONLY,
+    SEQUENCE_PARALLEL,
+    FLEX_HEAD_SIZE,
+    EXPERTS,
+    EXPERT_WIDTH,
+    EXPERT_RANKS,
+)
 """Layout rules that a case's construction does not guarantee."""

@@ -76,9 +76,13 @@ def test_half_precision_is_what_it_says(parity):
 
 TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
 DEEPSPEED = {"engine": "deepspeed"}
+EXPERTS = named_case("experts-tp2", "deepseek-moe", expert_tensor_parallel=2, **TP2)
 MUTATIONS = [
     (Reduction.ROW_PARALLEL_OUTPUT, named_case("tp2", **TP2)),
     (Reduction.COLUMN_PARALLEL_INPUT_GRADIENT, named_case("tp2", **TP2)),
+    (Reduction.EXPERT_INPUT_GRADIENT, EXPERTS),
+    (Reduction.EXPERT_OUTPUT, EXPERTS),
+    (Reduction.PARTIAL_GRADIENT, EXPERTS),
     (Reduction.EMBEDDING_OUTPUT, named_case("tp2", **TP2)),
     (Reduction.HEAD_INPUT_GRADIENT, named_case("tp2", **TP2)),
     (Reduction.LARGEST_LOGIT, named_case("tp2", **TP2)),
