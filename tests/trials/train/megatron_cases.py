@@ -18,6 +18,7 @@ def megatron_case(name: str, shape: str = "gpt2", **fields: object) -> Case:
 SEQUENCE = megatron_case("tp2-sequence", **TP2, **SP)
 TIED = megatron_case("tied-pp2", "gpt2-tied", **PP2)
 SHARDED = megatron_case("dp2-zero1", zero_stage=1, **DP2)
+EXPERTS = megatron_case("ep2-dp2", "mixtral", expert_parallel=2, **DP2)
 MUTATIONS = [
     ("mappings._reduce", megatron_case("tp2", **TP2)),
     ("mappings._reduce", SEQUENCE),
@@ -33,6 +34,8 @@ MUTATIONS = [
     ("param_and_grad_buffer.start_grad_sync", megatron_case("dp2", **DP2)),
     ("param_and_grad_buffer.start_grad_sync", SHARDED),
     ("param_and_grad_buffer.start_grad_sync", megatron_case("dp2-overlap", overlap_comm=True, **DP2)),
+    ("mappings.forward", EXPERTS),
+    ("clip_grads.get_grad_norm_fp32", EXPERTS),
     ("clip_grads.get_grad_norm_fp32", SEQUENCE),
     ("clip_grads.get_grad_norm_fp32", TIED),
     ("clip_grads.get_grad_norm_fp32", SHARDED),

@@ -13,7 +13,7 @@ import torch
 from torch.distributed import distributed_c10d
 
 from tests.trials.train import rank_programs
-from tests.trials.train.reductions import NumberedPlaces, keep, keep_share
+from tests.trials.train.reductions import NumberedPlaces, deliver_zeros, keep, keep_share
 from trials.train.cpu_device import megatron_core
 
 
@@ -95,9 +95,13 @@ def sends_freed_before_they_are_waited_for(arguments: Mapping[str, Any], folder:
     return len(freed)
 
 
+_LEFT_OUT = {"all_reduce": keep, "reduce_scatter_tensor": keep_share, "all_to_all_single": deliver_zeros}
+"""torch's functions, each with what takes its place."""
+
+
 class _Reductions:
-    """Every sum or maximum over ranks that megatron-core calls, by `file.function`, numbered where a function has
-    several."""
+    """Every sum or maximum over ranks, and every all-to-all, that megatron-core calls, by `file.function`, numbered
+    where a function has several."""
 
     def __init__(self, left_out: str | None):
         self.places: Counter[str] = Counter()
@@ -106,7 +110,7 @@ class _Reductions:
 
     def watch(self) -> None:
         """Stand between megatron-core and torch's functions, wherever it has taken a name for one."""
-        for name, skipped in (("all_reduce", keep), ("reduce_scatter_tensor", keep_share)):
+        for name, skipped in _LEFT_OUT.items():
             original = getattr(distributed_c10d, name)
             watched = self._watched(original, skipped)
             for module in _megatron_modules():

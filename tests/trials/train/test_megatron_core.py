@@ -13,11 +13,13 @@ from tests.trials.train.few_cases import gate_cases
 from tests.trials.train.left_out import MUTATION_BOUND, difference_without, places_called
 from tests.trials.train.megatron_cases import (
     DP2,
+    EXPERTS,
     MUTATIONS,
     PP2,
     PROGRAMS,
     SEQUENCE,
     SHARDED,
+    SP,
     TIED,
     TP2,
     megatron_case,
@@ -83,7 +85,7 @@ BEFORE_TRAINING = {"language_module.setup_embeddings_and_output_layer"}
 
 
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
-    cases = (SEQUENCE, TIED, SHARDED)
+    cases = (SEQUENCE, TIED, SHARDED, EXPERTS)
     assert places_called(ranks, PROGRAMS, cases) - BEFORE_TRAINING == {place for place, _ in MUTATIONS}
 
 
@@ -118,6 +120,13 @@ PATCHES = {
     "tensor_type": (megatron_case("dp2-zero1-bf16", zero_stage=1, precision="bf16", **DP2), "torch.BFloat16Tensor"),
     "random_numbers": (SHARDED, NO_CUDA),
     "synchronize": (TIED, NO_CUDA),
+    "stream": (EXPERTS, "torch.cuda.Stream requires CUDA support"),
+    "router_kernel": (EXPERTS, "te_general_gemm"),
+    "split_sizes": (EXPERTS, "incompatible function arguments"),
+    "unequal_parts": (
+        megatron_case("ep2-etp2", "deepseek-moe", expert_parallel=2, expert_tensor_parallel=2, **TP2, **SP, **DP2),
+        "invalid tensor size",
+    ),
     "sequence_parallel_norm": (SEQUENCE, "sequence parallel not supported by torch LayerNorm"),
 }
 

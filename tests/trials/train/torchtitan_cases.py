@@ -18,7 +18,10 @@ SEQUENCE = torchtitan_case("tp2-sequence", tensor_parallel=2, sequence_parallel=
 STAGES = torchtitan_case("pp2", pipeline_parallel=2)
 REPLICAS = torchtitan_case("dp4-zero3-replicas", data_parallel=4, zero_stage=3, data_parallel_replicas=2)
 SHARDED = torchtitan_case("dp2-zero3", data_parallel=2, zero_stage=3)
+EXPERTS = torchtitan_case("ep2-dp2", "mixtral", expert_parallel=2, data_parallel=2, zero_stage=3)
 MUTATIONS = [
+    ("token_dispatcher._dispatch_token_exchange", EXPERTS),
+    ("token_dispatcher._combine_token_exchange", EXPERTS),
     ("placement_types._reduce_value", TENSOR),
     ("placement_types._reduce_shard_tensor", SEQUENCE),
     ("loss.forward", TENSOR),

@@ -42,8 +42,8 @@ def reason_of_a_loss_that_is_no_number(arguments: Mapping[str, Any], folder: Pat
 
 
 class _Reductions:
-    """Every sum or maximum over ranks, by `file.function` of the first caller outside torch's wrappers, numbered where
-    a function has several."""
+    """Every sum or maximum over ranks, and every all-to-all, by `file.function` of the first caller outside torch's
+    wrappers, numbered where a function has several."""
 
     def __init__(self, left_out: str | None):
         self.places: Counter[str] = Counter()
@@ -52,9 +52,12 @@ class _Reductions:
 
     def watch(self) -> None:
         """Stand between callers and torch's functions."""
+        from torchtitan.models.common import token_dispatcher
+
         for module, names in (
             (torch.distributed, {"all_reduce": keep, "reduce_scatter_single": keep_share}),
             (_functional_collectives, {"all_reduce": _same, "reduce_scatter_single": _share}),
+            (token_dispatcher, {"all_to_all_single": _zeros}),
         ):
             for name, skipped in names.items():
                 watched = self._watched(getattr(module, name), skipped)
@@ -79,6 +82,11 @@ def _caller(frame: FrameType) -> FrameType:
 
 def _same(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     return tensor
+
+
+def _zeros(tensor: torch.Tensor, output_splits: list[int] | None, *_: Any, **__: Any) -> torch.Tensor:
+    """An all-to-all that loses what the others send, and this rank's own part."""
+    return tensor.new_zeros((len(tensor) if output_splits is None else sum(output_splits), *tensor.shape[1:]))
 
 
 def _share(tensor: torch.Tensor, reduceOp: str, scatter_dim: int, group: Any, *_: Any, **__: Any) -> torch.Tensor:
