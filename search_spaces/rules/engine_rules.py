@@ -65,16 +65,43 @@ def _format(value: object) -> str:
 
 def lacking_features(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """Features of the model that the layout's engine does not build."""
-    known = ENGINE_PROFILES[layout.engine].model_features
-    for name in model.features:
-        if name not in known:
+    yield from builds_only(ENGINE_PROFILES[layout.engine].model_features, f"engine {layout.engine}")(layout, model)
+
+
+def builds_only(features: tuple[str, ...], owner: str) -> Rule:
+    """Rule that allows only these of the model's features; `owner` is the name in the message."""
+
+    def rule(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+        for name in model.features:
+            if name not in features:
+                yield RuleViolation(
+                    name,
+                    f"model.{name} is {_format(getattr(model, name))}",
+                    f"{owner} builds models without it" + (f"; it builds {', '.join(features)}" if features else ""),
+                    f"leave model.{name} out, or use another engine",
+                )
+
+    return rule
+
+
+def activations(gated: tuple[str, ...], plain: tuple[str, ...], *, owner: str | None = None) -> Rule:
+    """Rule that allows only these activations of an MLP with a gate, and of one without.
+
+    `owner` is the name in the message, by default the layout's engine.
+    """
+
+    def rule(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+        allowed, kind = (gated, "a gate") if model.gated_mlp else (plain, "no gate")
+        if model.mlp_activation not in allowed:
+            names = " or ".join(allowed)
             yield RuleViolation(
-                name,
-                f"model.{name} is {_format(getattr(model, name))}",
-                f"engine {layout.engine} builds models without it"
-                + (f"; it builds {', '.join(known)}" if known else ""),
-                f"leave model.{name} out, or use another engine",
+                "activation",
+                f"model.activation is {model.mlp_activation}",
+                f"{owner or layout.engine} has {names} in an MLP with {kind}",
+                f"set model.activation to {names}, or use another engine",
             )
+
+    return rule
 
 
 def zero_in_pipeline(layout: Layout, rule: str) -> Iterator[RuleViolation]:

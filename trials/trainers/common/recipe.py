@@ -10,13 +10,14 @@ from search_spaces.errors import Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import rule_violations
-from search_spaces.rules.engine_rules import Rule
+from search_spaces.rules.engine_rules import Rule, lacking_features
 from trials.trial import TrialSpec
 
 
 def first_violation(name: str, rules: Sequence[Rule]) -> Callable[[Layout, ModelShape], Problem | None]:
-    """The first of a trainer's rules that a layout violates, if any."""
-    return lambda layout, model: next(rule_violations(name, rules, layout, model), None)
+    """The first rule that a layout violates, if any: the model has features that its engine lacks, or one of the
+    trainer's."""
+    return lambda layout, model: next(rule_violations(name, (lacking_features, *rules), layout, model), None)
 
 
 def torchrun(spec: TrialSpec, environment: Mapping[str, str] | None = None, unset: Iterable[str] = ()) -> str:

@@ -17,6 +17,7 @@ from trials.trial import TrialSpec
 
 _WRITES_CHECKPOINTS = ("save", "extra_save_iters", "checkpoint_factor", "checkpoint_scale")
 _GATED = ("bilinear", "geglu", "glu", "reglu", "swiglu")
+_GATES = {"silu": "swiglu", "relu": "reglu"}
 _PRECISIONS = {"fp32": "fp32", "bf16": "bfloat16", "fp16": "fp16"}
 
 
@@ -63,15 +64,17 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "max_position_embeddings": model.seq_length,
         "norm": model.norm,
         "pos_emb": model.position_embedding,
+        **({"rotary_emb_base": model.rotary_base} if model.position_embedding == "rotary" else {}),
         "no_weight_tying": not model.tied_embeddings,
         **({} if model.has_biases else {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False}),
     }
 
 
 def _activation(model: ModelShape, base: Mapping[str, Any]) -> dict[str, str]:
-    """SwiGLU for a gated MLP; for any other the template's, unless that has a gate."""
+    """The model's; for an MLP without a gate and of no given activation the template's, unless that has a gate."""
     theirs = base.get("activation", "gelu")
-    return {"activation": "swiglu" if model.gated_mlp else "gelu" if theirs in _GATED else theirs}
+    usual = "gelu" if theirs in _GATED else theirs
+    return {"activation": _GATES[model.mlp_activation] if model.gated_mlp else model.activation or usual}
 
 
 def _layout(spec: TrialSpec, base: Mapping[str, Any]) -> dict[str, Any]:

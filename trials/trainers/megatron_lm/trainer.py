@@ -15,6 +15,7 @@ from search_spaces.rules.engine_rules import (
     MEGATRON_SCHEDULES,
     Rule,
     RuleViolation,
+    activations,
     engine_limits,
     zero_in_pipeline,
 )
@@ -94,7 +95,25 @@ def _sharding(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
-RULES: tuple[Rule, ...] = (*MEGATRON_RULES, _sharding, engine_limits(NAME, {"pipeline_schedule": MEGATRON_SCHEDULES}))
+def _sinks(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend: no flash-attn with a
+    learnable softmax."""
+    if model.attention_sinks and layout.attention_kernel == "flash":
+        yield RuleViolation(
+            "attention_sinks",
+            "model.attention_sinks is true with attention_kernel flash",
+            "Megatron-LM's flash attention has no sinks (--softmax-type learnable)",
+            "set attention_kernel to math",
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    *MEGATRON_RULES,
+    _sharding,
+    _sinks,
+    activations(("silu",), ("gelu", "squared_relu")),
+    engine_limits(NAME, {"pipeline_schedule": MEGATRON_SCHEDULES}),
+)
 
 TRAINER = Trainer(
     rules={NAME: RULES},

@@ -8,7 +8,7 @@ from trials.trainers.registry import invocation
 
 NANOTRON = {
     "general": {"project": "mine", "seed": 1},
-    "model": {"ddp_bucket_cap_mb": 25, "dtype": "float32", "model_config": {"vocab_size": 7, "rope_theta": 1e-5}},
+    "model": {"ddp_bucket_cap_mb": 25, "dtype": "float32", "model_config": {"vocab_size": 7, "rope_theta": 5e5, "rms_norm_eps": 1e-5}},
     "optimizer": {"zero_stage": 0, "clip_grad": 1.0},
     "parallelism": {"dp": 9, "tp_linear_async_communication": True, "expert_parallel_size": 1},
     "tokens": {"limit_val_batches": 0, "train_steps": 1},
@@ -49,7 +49,8 @@ def test_a_nanotron_config_says_the_layout_and_keeps_the_rest():
     assert config["optimizer"] == {"zero_stage": 1, "clip_grad": 1.0}
     assert config["model"]["dtype"] == "bfloat16"
     assert config["model"]["model_config"]["num_key_value_heads"] == 2
-    assert config["model"]["model_config"]["rope_theta"] == 1e-5
+    assert config["model"]["model_config"]["rms_norm_eps"] == 1e-5
+    assert config["model"]["model_config"]["rope_theta"] == 10_000.0
     assert config["general"] == {"project": "mine", "seed": spec.seed}
 
 
