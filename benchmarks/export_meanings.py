@@ -34,6 +34,8 @@ def meaning_of_layout(spec: TrialSpec) -> Meaning:
         "global_batch_size": spec.global_batch_size,
         "gradient_dtype": gradient_dtype(spec),
         "has_biases": model.has_biases,
+        "head_size": model.head_size,
+        "mlp_activation": model.mlp_activation,
         "max_positions": model.seq_length,
         "dropout": (0.0, 0.0),
         "recomputed_layers_at_once": 1 if recomputes and layout.recompute_layers is None else None,
@@ -78,13 +80,30 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "dropout": (model["attention_dropout"], model["hidden_dropout"]),
         **_sizes_of_megatron(model),
         "num_key_value_heads": model["num_query_groups"],
-        "gated_mlp": model["gated_linear_unit"] and model["activation_func"] == "silu",
         "norm": model["normalization"].lower(),
-        "has_biases": model["add_bias_linear"] and model["add_qkv_bias"],
+        **_features_of_megatron_lm(model, values),
         "tied_embeddings": not values["untie_embeddings_and_output_weights"],
         "position_embedding": _POSITIONS[values["position_embedding_type"]],
         "seq_length": values["seq_length"],
         "max_positions": values["max_position_embeddings"],
+    }
+
+
+def _features_of_megatron_lm(model: Values, values: Values) -> Meaning:
+    """Parts of the architecture; GELU is the tanh approximation in the fused kernel alone."""
+    is_exact = model["activation_func"] == "gelu" and not model["bias_activation_fusion"]
+    before, after = model["window_size"] or (None, 0)
+    return {
+        "gated_mlp": model["gated_linear_unit"],
+        "mlp_activation": "exact gelu" if is_exact else model["activation_func"],
+        "has_biases": model["add_bias_linear"],
+        "qkv_bias": model["add_qkv_bias"] and not model["add_bias_linear"],
+        "qk_norm": model["qk_layernorm"],
+        "head_size": model["kv_channels"],
+        "rotary_base": values["rotary_base"],
+        "sliding_window": None if before is None else before + 1 if after == 0 else -1,
+        "full_attention_every": model["window_attn_skip_freq"],
+        "attention_sinks": {"vanilla": False, "learnable": True}.get(model["softmax_type"]),
     }
 
 
@@ -162,6 +181,9 @@ def of_megatron_deepspeed(values: Values, configs: Mapping[str, Values]) -> Mean
         **_sizes_of_megatron(values),
         "num_key_value_heads": values["num_key_value_heads"],
         "gated_mlp": values["swiglu"],
+        "mlp_activation": "silu" if values["swiglu"] else "squared_relu" if values["squared_relu"] else "gelu",
+        "head_size": values["kv_channels"],
+        "rotary_base": values["rope_theta"],
         "norm": values["normalization"],
         "has_biases": values["add_bias_linear"],
         "tied_embeddings": not values["untie_embeddings_and_output_weights"],
@@ -242,7 +264,11 @@ def of_gpt_neox(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "num_attention_heads": values["num_attention_heads"],
         "num_key_value_heads": values["num_kv_heads"] or values["num_attention_heads"],
         "ffn_hidden_size": neox_ffn(values),
-        "gated_mlp": values["activation"] == "swiglu",
+        "gated_mlp": values["activation"] in _GATES_OF_NEOX,
+        "mlp_activation": _GATES_OF_NEOX.get(values["activation"], values["activation"]),
+        "rotary_base": values["rotary_emb_base"],
+        "qk_norm": values["use_qk_layernorm"],
+        "sliding_window": values["sliding_window_width"],
         "norm": values["norm"],
         "has_biases": _same(values[f"use_bias_in_{part}"] for part in ("attn_linear", "mlp")),
         "tied_embeddings": not values["no_weight_tying"],
@@ -251,6 +277,9 @@ def of_gpt_neox(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "max_positions": values["max_position_embeddings"],
         **_reductions_of_deepspeed(configs["deepspeed"]),
     }
+
+
+_GATES_OF_NEOX = {"swiglu": "silu", "reglu": "relu"}
 
 
 def of_nanotron(values: Values, configs: Mapping[str, Values]) -> Meaning:
@@ -276,6 +305,10 @@ def of_nanotron(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "ffn_hidden_size": model["intermediate_size"],
         "vocab_size": model["vocab_size"],
         "tied_embeddings": model["tie_word_embeddings"],
+        "rotary_base": model["rope_theta"],
+        "mlp_activation": {"gelu_pytorch_tanh": "gelu", "relu2": "squared_relu"}.get(*[model["hidden_act"]] * 2),
+        "qkv_bias": model["attention_bias"] if "is_qwen2_config" in model else False,
+        "sliding_window": model.get("sliding_window_size"),
         "seq_length": tokens["sequence_length"],
         "max_positions": model["max_position_embeddings"],
     }
@@ -353,7 +386,7 @@ def _products_of_torchtitan(recipes: Values) -> str:
 
 
 def _model_of_torchtitan(model: Values, classes: Values) -> Meaning:
-    """llama3 by its first layer, where all are alike."""
+    """llama3 or qwen3 by its first layer, where all are alike."""
     layer = _same_config(model["layers"])
     attention, mlp = layer["attention"], layer["feed_forward"]
     return {
@@ -366,11 +399,18 @@ def _model_of_torchtitan(model: Values, classes: Values) -> Meaning:
         "vocab_size": _same([model["vocab_size"], model["lm_head"]["out_features"]]),
         "tied_embeddings": model["enable_weight_tying"],
         "has_biases": _same([attention["wo"]["bias"], mlp["w1"]["bias"], mlp["w2"]["bias"], mlp["w3"]["bias"]]),
+        "mlp_activation": "silu",
+        "qkv_bias": attention["qkv_linear"]["wqkv"]["bias"],
+        "qk_norm": (attention["qk_norm"] or {}).get("normalized_shape") == attention["rope"]["dim"],
+        "head_size": _same([attention["qkv_linear"]["head_dim"], attention["rope"]["dim"]]),
+        "rotary_base": attention["rope"]["theta"],
         "norm": classes["norm"].lower(),
         "attention_kernel": _same(
             {"FlexAttention": "flex", "VarlenAttention": "flash"}[n] for n in classes["attention"]
         ),
-        "position_embedding": _same({"ComplexRoPE": "rotary"}[name] for name in classes["positions"]),
+        "position_embedding": _same(
+            {"ComplexRoPE": "rotary", "CosSinRoPE": "rotary"}[name] for name in classes["positions"]
+        ),
         "max_positions": attention["rope"]["max_seq_len"],
     }
 

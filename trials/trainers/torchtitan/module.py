@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
+from search_spaces.model_shape import DEFAULT_ROTARY_BASE, ModelShape
 from search_spaces.plain_file import read_named
 from trials.trainers.torchtitan.config import (
     ATTENTION,
@@ -41,18 +42,47 @@ def config_files(spec: TrialSpec) -> dict[str, str]:
 def config_module(model: ModelShape, layout: Layout) -> str:
     """Text of the module. The layout is canonical and violates no rule."""
     policy, fp8 = recomputation_policy(layout), fp8_arguments(layout)
+    family = _QWEN3 if model.qk_norm else _LLAMA3
     return _MODULE.format(
-        imports=_imports(None if policy is None else policy[0], fp8 is not None),
+        imports=_imports(family, None if policy is None else policy[0], fp8 is not None),
         function=FUNCTION,
-        model=_call("llama3", {**_sizes(model, layout), **_converters(fp8)}, 2),
+        **asdict(family),
+        qk_norm="\n                qk_norm=_norm(head_dim)," if model.qk_norm else "",
+        model=_call(family.name, {**_sizes(model, layout), **_converters(fp8)}, 2),
         training=_call("TrainingConfig", training_arguments(model, layout), 2),
         parallelism=_call("ParallelismConfig", parallelism_arguments(model, layout), 2),
         recomputation="None" if policy is None else _call(f"{policy[0]}.Config", policy[1], 2),
         compilation=_call("CompileConfig", compile_arguments(layout), 2),
         vocab_size=model.vocab_size,
-        rope=_call("ComplexRoPE.Config", rope_arguments(model), 1),
-        norm=_arguments(norm_arguments(model)),
+        usual_base=float(DEFAULT_ROTARY_BASE),
+        make_rope=_call(f"{family.rope}.Config", rope_arguments(model) | {"theta": _Code("theta")}, 1),
+        norm=_arguments(norm_arguments(model) | {"normalized_shape": _Code("size")}),
     )
+
+
+@dataclass(frozen=True)
+class _Family:
+    """A model of torchtitan: the prefix of its classes, the function that parallelizes it, its rotary embedding."""
+
+    name: str
+    classes: str
+    parallelize: str
+    rope: str
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Import statements of the family."""
+        names = ("Model", "StateDictAdapter", "TransformerBlock")
+        return (
+            f"from torchtitan.models.common import {', '.join(sorted([self.rope, 'Embedding', 'Linear', 'RMSNorm']))}",
+            f"from torchtitan.models.{self.name} import {', '.join(f'{self.classes}{name}' for name in names)}",
+            f"from torchtitan.models.{self.name}.parallelize import {self.parallelize}",
+        )
+
+
+_LLAMA3 = _Family("llama3", "Llama3", "parallelize_llama", "ComplexRoPE")
+_QWEN3 = _Family("qwen3", "Qwen3", "parallelize_qwen3", "CosSinRoPE")
+"""Llama with normalised queries and keys."""
 
 
 def _sizes(model: ModelShape, layout: Layout) -> dict[str, Any]:
@@ -61,6 +91,9 @@ def _sizes(model: ModelShape, layout: Layout) -> dict[str, Any]:
         "dim": model.hidden_size,
         "n_heads": model.num_attention_heads,
         "n_kv_heads": model.num_key_value_heads,
+        # qwen3 has no default.
+        **({"head_dim": model.head_size} if model.qk_norm or model.query_size != model.hidden_size else {}),
+        **({"rope_theta": float(model.rotary_base)} if model.rotary_base != DEFAULT_ROTARY_BASE else {}),
         "hidden_dim": model.ffn_hidden_size,
         "vocab_size": model.vocab_size,
         "enable_weight_tying": model.tied_embeddings,
@@ -100,15 +133,16 @@ def _literal(value: Any, depth: int = 0) -> str:
     return json.dumps(value) if isinstance(value, (str, list)) else repr(value)
 
 
-def _imports(policy: str | None, converts: bool) -> str:
-    """Import statements, sorted; of the policy and the converter, too."""
+def _imports(family: _Family, policy: str | None, converts: bool) -> str:
+    """Import statements, sorted; of the model, the policy and the converter, too."""
+    statements = (*_IMPORTS, *family.imports)
     converter = ("from torchtitan.components.quantization import Float8LinearConverter",) if converts else ()
     if policy == FIRST_LAYERS:
         return "\n".join(
-            [*sorted([*_IMPORTS, *converter]), "", f"from .{_FIRST_LAYERS_FILE.removesuffix('.py')} import {policy}"]
+            [*sorted([*statements, *converter]), "", f"from .{_FIRST_LAYERS_FILE.removesuffix('.py')} import {policy}"]
         )
     more = () if policy is None else (f"from torchtitan.distributed.activation_checkpoint import {policy}",)
-    return "\n".join(sorted([*_IMPORTS, *converter, *more]))
+    return "\n".join(sorted([*statements, *converter, *more]))
 
 
 def _first_layers() -> str:
@@ -123,11 +157,8 @@ _IMPORTS = (
     "from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig",
     "from torchtitan.distributed.pipeline_parallel import pipeline_llm",
     "from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader",
-    "from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm",
     "from torchtitan.models.common.config_utils import get_attention_config, make_ffn_config, make_gqa_config",
     "from torchtitan.models.common.param_init import depth_scaled_std, skip_param_init",
-    "from torchtitan.models.llama3 import Llama3Model, Llama3StateDictAdapter, Llama3TransformerBlock",
-    "from torchtitan.models.llama3.parallelize import parallelize_llama",
     "from torchtitan.protocols.model_spec import ModelSpec",
     "from torchtitan.trainer import Trainer",
 )
@@ -153,25 +184,37 @@ def {function}() -> Trainer.Config:
     )
 
 
-def llama3(
-    *, n_layers, dim, n_heads, n_kv_heads, hidden_dim, vocab_size, enable_weight_tying, attn_backend, converters=()
+def {name}(
+    *,
+    n_layers,
+    dim,
+    n_heads,
+    n_kv_heads,
+    hidden_dim,
+    vocab_size,
+    enable_weight_tying,
+    attn_backend,
+    head_dim=None,
+    rope_theta={usual_base},
+    converters=(),
 ):
-    """torchtitan's llama3 of this shape, with torchtitan's own initial weights."""
+    """torchtitan's {name} of this shape, with torchtitan's initial weights of llama3."""
 
     def layer(number):
         depth = _normal(depth_scaled_std(0.02, number))
-        return Llama3TransformerBlock.Config(
-            attention_norm=_norm(),
-            ffn_norm=_norm(),
+        return {classes}TransformerBlock.Config(
+            attention_norm=_norm(dim),
+            ffn_norm=_norm(dim),
             attention=make_gqa_config(
                 dim=dim,
                 n_heads=n_heads,
                 n_kv_heads=n_kv_heads,
+                head_dim=head_dim,
                 wqkv_param_init=_normal(0.02),
                 wo_param_init=depth,
                 inner_attention=get_attention_config(attn_backend),
                 fuse_qkv=True,
-                rope=_rope(),
+                rope=_rope(rope_theta),{qk_norm}
             ),
             feed_forward=make_ffn_config(
                 dim=dim, hidden_dim=hidden_dim, w1_param_init=_normal(0.02), w2w3_param_init=depth
@@ -181,33 +224,33 @@ def llama3(
     table = skip_param_init if enable_weight_tying else partial(nn.init.normal_, std=1.0)
     std = dim**-0.5
     head = partial(nn.init.trunc_normal_, std=std, a=-3 * std, b=3 * std)
-    model = Llama3Model.Config(
+    model = {classes}Model.Config(
         dim=dim,
         vocab_size=vocab_size,
         enable_weight_tying=enable_weight_tying,
         tok_embeddings=Embedding.Config(num_embeddings=vocab_size, embedding_dim=dim, param_init={{"weight": table}}),
-        norm=_norm(),
+        norm=_norm(dim),
         lm_head=Linear.Config(in_features=dim, out_features=vocab_size, param_init={{"weight": head}}),
         layers=[layer(number) for number in range(n_layers)],
     )
     for converter in converters:
         model = converter.build().convert(model)
     return ModelSpec(
-        name="llama3",
+        name="{name}",
         flavor="{function}",
         model=model,
-        parallelize_fn=parallelize_llama,
+        parallelize_fn={parallelize},
         pipelining_fn=pipeline_llm,
         post_optimizer_build_fn=None,
-        state_dict_adapter=Llama3StateDictAdapter,
+        state_dict_adapter={classes}StateDictAdapter,
     )
 
 
-def _rope():
-    return {rope}
+def _rope(theta):
+    return {make_rope}
 
 
-def _norm():
+def _norm(size):
     return RMSNorm.Config({norm}, param_init={{"weight": nn.init.ones_}})
 
 

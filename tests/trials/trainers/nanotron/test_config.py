@@ -8,7 +8,11 @@ from trials.trainers.registry import invocation
 
 NANOTRON = {
     "general": {"project": "mine", "seed": 1},
-    "model": {"ddp_bucket_cap_mb": 25, "dtype": "float32", "model_config": {"vocab_size": 7, "rope_theta": 5e5, "rms_norm_eps": 1e-5}},
+    "model": {
+        "ddp_bucket_cap_mb": 25,
+        "dtype": "float32",
+        "model_config": {"vocab_size": 7, "rope_theta": 5e5, "rms_norm_eps": 1e-5},
+    },
     "optimizer": {"zero_stage": 0, "clip_grad": 1.0},
     "parallelism": {"dp": 9, "tp_linear_async_communication": True, "expert_parallel_size": 1},
     "tokens": {"limit_val_batches": 0, "train_steps": 1},
