@@ -34,10 +34,10 @@ def _start(spec: TrialSpec) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    *MEGATRON_LM_RULES,
     allows_only({"attention_kernel": ("flash",), "precision": ("bf16",)}, owner=_TITLE),
     builds_only(("attention_head_size", "qkv_bias", "qk_norm", "activation", "rotary_base", "linear_biases"), _TITLE),
     activations(("silu",), ("gelu",), owner=_TITLE),
+    *MEGATRON_LM_RULES,
 )
 
 TRAINER = Trainer(
