@@ -50,6 +50,8 @@ class EngineProfile:
 
     With `sums_bf16_in_fp32` and ZeRO it holds an fp32 sum of gradients in addition to those of `half`.
     `reduced_gradient_bytes` are those of a gradient in a 16-bit training's reductions: 4 where it is summed in fp32.
+    With `is_ddp_without_zero` it is torch's DistributedDataParallel of fp32 weights there, which reduces fp32 gradients
+    and holds a copy of them in buckets (torch/nn/parallel/distributed.py, gradient_as_bucket_view).
     With `has_blocking_p2p` a stage sends and receives one after the other, otherwise in both directions at once.
     With `reduces_every_micro_batch` gradients are reduced once a micro-batch without ZeRO, too, except in a pipeline.
     `model_features` are those of `ModelShape.features` that it builds.
@@ -66,6 +68,7 @@ class EngineProfile:
     keeps_unrotated: bool = False
     matmul_slowdown: float = 1
     reduced_gradient_bytes: int = 4
+    is_ddp_without_zero: bool = False
     has_blocking_p2p: bool = False
     splits_p2p: bool = False
     always_overlaps_reductions: bool = False
@@ -117,6 +120,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             keeps_unrotated=True,
             always_overlaps_reductions=True,
             reduced_gradient_bytes=2,
+            is_ddp_without_zero=True,
             gradient_sums=GradientSums.WHOLE,  # accelerate/accelerator.py, no_sync
             model_features=_QWEN_FEATURES,
             emulated_on_cpu=True,
@@ -213,11 +217,12 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     },
     # FSDP2 of fp32 weights, with a 16-bit copy of those in use; in half precision its policy has the same type for
     # parameters and reductions (accelerate/utils/dataclasses.py, FullyShardedDataParallelPlugin.set_mixed_precision).
-    # Without ZeRO it is DDP, which reduces fp32 gradients: twice these bytes. Kernels are the script's.
+    # Kernels are the script's.
     ACCELERATE: {
         ACCELERATE_LAUNCH: EngineProfile(
             ParameterBytes(2, 4, 12),
             reduced_gradient_bytes=2,
+            is_ddp_without_zero=True,
             always_overlaps_reductions=True,
             gradient_sums=GradientSums.WHOLE,
             model_features=_EVERY_FEATURE,  # the script's model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 from search_spaces.errors import InputError, format_value
@@ -141,12 +141,22 @@ class ModelShape:
         return self.attention_parameters + self.mlp_parameters + norms
 
     @property
+    def unsplit_layer_parameters(self) -> int:
+        """Parameters of one layer that every tensor-parallel rank holds whole: norms, and biases of both outputs."""
+        norms = (4 if self.post_norms else 2) * self.norm_parameters
+        return norms + self._head_norm_parameters + 2 * self.hidden_size * self.has_biases
+
+    @property
+    def _head_norm_parameters(self) -> int:
+        return 2 * self._norm_parameters_of(self.head_size) * self.qk_norm
+
+    @property
     def attention_parameters(self) -> int:
         """Parameters of one layer's attention."""
         h, qkv = self.hidden_size, self.query_size + 2 * self.key_value_size
         biases = qkv * (self.has_biases or self.qkv_bias) + h * self.has_biases
-        norms = 2 * self._norm_parameters_of(self.head_size) * self.qk_norm
-        return h * qkv + self.query_size * h + biases + norms + self.num_attention_heads * self.attention_sinks
+        sinks = self.num_attention_heads * self.attention_sinks
+        return h * qkv + self.query_size * h + biases + self._head_norm_parameters + sinks
 
     @property
     def mlp_parameters(self) -> int:
@@ -245,6 +255,9 @@ class ModelShape:
         """The inverse of `to_json`; raises InputError for a wrong value, TypeError for a wrong set of fields."""
         return cls(**data)
 
+
+MODEL_DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(ModelShape) if f.default is not MISSING}
+"""Fields that a model may leave out, with the value that then counts."""
 
 _OPTIONAL_SIZES = ("attention_head_size", "sliding_window", "full_attention_every")
 _SWITCHES = (

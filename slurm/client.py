@@ -40,6 +40,7 @@ from slurm.partitions import (
 )
 from slurm.request import JobRequest
 from slurm.script import render_script
+from slurm.topology import parse_blocks
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ CANCEL_TIMEOUT_S = 15.0
 
 _REAP_TIMEOUT_S = 2.0  # a process in an uninterruptible wait (a dead file system) cannot be killed
 _FIRST_PAUSE_S = 0.5  # doubled each time: five queries for a job that ends slowly
+_NO_TOPOLOGY = "No topology information"
 _NAMES_A_CALL = 200
 _IDS_A_CALL = 500
 _CLOCK_SLACK_S = 3600.0
@@ -98,6 +100,10 @@ class SlurmClient(Slurm):
 
     def nodes(self) -> tuple[NodeSnapshot, ...]:
         return parse_sinfo(self._query("sinfo", "--noheader", "--all", "--Node", f"--format={SINFO_FORMAT}"))
+
+    def blocks(self) -> tuple[int, ...]:
+        result = self._run_query("scontrol", "show", "topology")
+        return () if _NO_TOPOLOGY in result.stderr else parse_blocks(self._answer(result))
 
     def association_limits(self) -> AssociationLimits | None:
         if not self.settings().has_accounting:

@@ -97,6 +97,10 @@ class Slurm(ABC):
         """Return the current state of all nodes, once for each partition of a node (sinfo)."""
 
     @abstractmethod
+    def blocks(self) -> tuple[int, ...]:
+        """Return the number of nodes of each block of topology/block; empty for another topology (scontrol)."""
+
+    @abstractmethod
     def association_limits(self) -> AssociationLimits | None:
         """Return the user's accounts, QOS and their limits (sacctmgr); None without accounting."""
 

@@ -79,13 +79,14 @@ _PATTERNS = {
         r"([BR]{1,2}:)?([A-Z][A-Z0-9]{1,9}|[0-9]{1,2})(@[0-9]{1,5})?",
         "a signal, B: or R: before it, @seconds after it",
     ),
-    "exclusive": (r"user|mcs", "true, false, user or mcs"),
+    "exclusive": (r"user|mcs|topo", "true, false, user, mcs or topo"),
 }
 """Option -> its pattern and the pattern's description."""
 
 _MOST_TASK_CPUS = 4096
 _MOST_CORE_THREADS = 8
 _MOST_NODE_GPUS = 64
+_MOST_SEGMENT_NODES = 100_000
 _MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_.+-]+)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -133,15 +134,19 @@ def _text_problems(options: JobOptions) -> Iterator[OptionProblem]:
 def _count_problems(options: JobOptions) -> Iterator[OptionProblem]:
     for key, most in _MOST.items():
         value = getattr(options, key)
-        if value is not None and not 1 <= value <= most:
-            yield OptionProblem(key, value, f"{key} is a whole number from 1 to {most}", "leave it out for the default")
+        least = _LEAST.get(key, 1)
+        if value is not None and not least <= value <= most:
+            rule = f"{key} is a whole number from {least} to {most}"
+            yield OptionProblem(key, value, rule, "leave it out for the default")
 
 
 _MOST = {
     "gpus_per_node": _MOST_NODE_GPUS,
     "cpus_per_task": _MOST_TASK_CPUS,
     "threads_per_core": _MOST_CORE_THREADS,
+    "segment": _MOST_SEGMENT_NODES,
 }
+_LEAST = {"segment": 0}
 
 
 def _gpu_problems(options: JobOptions) -> Iterator[OptionProblem]:

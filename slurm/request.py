@@ -56,7 +56,8 @@ class JobOptions:
 
     None and () leave a directive out. In the job, `modules` are loaded, then `setup_file` is sourced (a copy called
     SETUP_NAME in the script's folder), then `env` is exported. `directives` are raw `--key=value` lines. `exclusive` is
-    True for whole nodes, or sbatch's word for sharing them (`user`, `mcs`).
+    True for whole nodes, or sbatch's word for sharing them (`user`, `mcs`) or whole blocks (`topo`). `segment` is the
+    most nodes of a job that lie in one block of topology/block; 0 and None leave the directive out.
     """
 
     account: str | None = None
@@ -70,6 +71,7 @@ class JobOptions:
     threads_per_core: int | None = None
     mem: str | None = None
     exclusive: bool | str = False
+    segment: int | None = None
     exclude: tuple[str, ...] = ()
     nodelist: tuple[str, ...] = ()
     network: str | None = None

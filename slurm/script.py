@@ -19,6 +19,8 @@ from slurm.srun_command import container_options, gpu_options, launch_environmen
 NEXT_RUN = "--- restart "
 """First line of a run in the job's and the ranks' logs after a requeue, followed by its number."""
 
+_NEXT_RUN_LINE = re.compile(rf"^{re.escape(NEXT_RUN)}(\d+)$", re.MULTILINE)
+
 RANK_LOG = "rank-%5t.log"
 """Slurm's file name pattern of the ranks' logs: the rank with at least five digits."""
 
@@ -80,8 +82,12 @@ def _rendered(request: JobRequest, launch_line: str, before_ranks: Sequence[str]
 
 def last_run(log: str) -> str:
     """Return the part of a log that the job's last run wrote, without the runs before a requeue."""
-    *_, last = re.split(rf"^{re.escape(NEXT_RUN)}\d+$", log, flags=re.MULTILINE)
-    return last.lstrip("\n")
+    return _NEXT_RUN_LINE.split(log)[-1].lstrip("\n")
+
+
+def restarts_in(log: str) -> int:
+    """Return how often the job was requeued, by the lines of its log that begin a run."""
+    return max(map(int, _NEXT_RUN_LINE.findall(log)), default=0)
 
 
 def _directives(request: JobRequest) -> list[str]:
@@ -120,7 +126,18 @@ def _optional(request: JobRequest) -> list[str]:
         "comment": options.comment,
         "signal": options.signal,
     }
-    return [*_exclusive(options.exclusive), *(f"--{key}={value}" for key, value in values.items() if value is not None)]
+    return [
+        *_exclusive(options.exclusive),
+        *_segment(request),
+        *(f"--{key}={value}" for key, value in values.items() if value is not None),
+    ]
+
+
+def _segment(request: JobRequest) -> list[str]:
+    """Return the directive for the largest equal parts of the job that fit: Slurm takes divisors of its nodes alone."""
+    most = min(request.options.segment or 1, request.num_nodes)
+    size = max(part for part in range(1, most + 1) if request.num_nodes % part == 0)
+    return [f"--segment={size}"] if size > 1 else []
 
 
 def _exclusive(wanted: bool | str) -> list[str]:

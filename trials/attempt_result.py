@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from search_spaces.engines import PARLAY
+from search_spaces.hardware.arithmetic import arithmetic_of, speedup_over_fp16
+from search_spaces.hardware.cluster import ACCELERATORS
 from search_spaces.layouts.layout import DEGREES
 from trials.failure_policy import Ending, policy_of
 from trials.files.tracebacks import is_device_failure
@@ -80,7 +82,8 @@ COMPARABLE = (
 """Fingerprint fields that must be equal for two measurements to be compared."""
 
 MAX_PROBE_RATIO = 1.25
-"""Largest plausible ratio of a training's FLOP/s to the probe's; larger products are faster by a tenth or two."""
+"""Largest plausible ratio of a training's FLOP/s to those of the probe, which is in fp16, scaled to the training's
+arithmetic; larger products are faster by a tenth or two."""
 
 _NO_THREAD = "terminate called without an active exception"
 """C++'s message where a thread cannot be started: under our memory limit there is no room for its stack, and Python
@@ -231,7 +234,8 @@ def _peak_fault(spec: TrialSpec, metrics: MeasuredMetrics, probes_ms: Sequence[f
             return f"{name} {utilisation:.2f} is above the hardware's peak"
     if not probes_ms:
         return None
-    reached = 2 * PROBE_SIZE**3 / (min(probes_ms) / 1e3)
+    speedup = speedup_over_fp16(ACCELERATORS.get(spec.accelerator), arithmetic_of(spec.layout))
+    reached = speedup * 2 * PROBE_SIZE**3 / (min(probes_ms) / 1e3)
     computed = spec.model.causal_flops_per_token * metrics.tokens_per_sec_per_gpu
     if computed <= MAX_PROBE_RATIO * reached:
         return None

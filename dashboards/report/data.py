@@ -11,6 +11,8 @@ from dashboards.report.figures.importance import Importance, axis_importance
 from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdowns
 from dashboards.report.log_excerpts import Excerpts
 from dashboards.trial_text import describe_failure
+from search_spaces.errors import InputError
+from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import DERIVED, Layout
 from trials.analysis.final_rounds import finals_end_of
 from trials.analysis.finals import FinalsEnd
@@ -127,6 +129,7 @@ class ReportData:
     is_simulated: bool
     num_layers: int
     gpus_per_node: int
+    nodes_per_domain: int
     accelerator: str | None
     best: BestLayout | None
     baseline_speed: float | None
@@ -150,7 +153,7 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
     objective = ranking.objective
     verdict = verdict_of(search, ranking, baseline_key_of(search))
     baseline = verdict.baseline if verdict.baseline is not None and verdict.baseline.measured else None
-    cluster = _section(spec, "cluster")
+    cluster, best = _section(spec, "cluster"), _best_layout(ranking)
     return ReportData(
         search_id=search.search_id,
         name=str(spec.get("name", search.search_id)),
@@ -162,8 +165,9 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
         is_simulated=_section(spec, "launcher").get("kind") == "simulated",
         num_layers=_section(spec, "model").get("num_layers", 1),
         gpus_per_node=_gpus_per_node(cluster, search.trials),
+        nodes_per_domain=_nodes_per_domain(cluster, best),
         accelerator=_accelerator(cluster),
-        best=_best_layout(ranking),
+        best=best,
         baseline_speed=value_of(baseline, objective) if baseline else None,
         progress=_progress(search, at),
         trials=_views(search, ranking),
@@ -182,6 +186,14 @@ def _section(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _gpus_per_node(cluster: Mapping[str, Any], trials: Sequence[Trial]) -> int:
     layout = trials[0].layout if trials else Layout()
     return cluster.get("gpus_per_node") or -(-layout.num_gpus // layout.num_nodes)
+
+
+def _nodes_per_domain(cluster: Mapping[str, Any], best: BestLayout | None) -> int:
+    """Nodes of the best layout's job in one link domain; 1 where the record lacks the cluster's fields."""
+    try:
+        return 1 if best is None else Cluster.from_json(cluster).nodes_per_domain(best.layout.num_nodes)
+    except (InputError, KeyError, TypeError, AttributeError):
+        return 1
 
 
 def _accelerator(cluster: Mapping[str, Any]) -> str | None:

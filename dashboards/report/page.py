@@ -104,7 +104,7 @@ def _first_screen(data: ReportData) -> dict[str, Any]:
         "cost": sentences.describe_cost(data),
         "spent_on": sentences.describe_spending(data),
         "as_of": datetime.fromtimestamp(data.at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "placement": rank_placement(best.layout, data.gpus_per_node) if best else None,
+        "placement": rank_placement(best.layout, data.gpus_per_node, data.nodes_per_domain) if best else None,
         "caption": f"{plural(len(data.trials), 'trial')} in launch order, a row a run; click a heading to sort",
         "footer": f"Parlay {version('parlay')}. Rules of measurement: docs/measuring.md."
         f" Written for {printable(data.name)}, search {data.search_id}.",

@@ -41,11 +41,12 @@ class RankPlacement:
     omitted: str | None
 
 
-def rank_placement(layout: Layout, gpus_per_node: int) -> RankPlacement:
+def rank_placement(layout: Layout, gpus_per_node: int, nodes_per_domain: int = 1) -> RankPlacement:
     """Place ranks node by node, in the order in which launchers number them."""
     count = -(-layout.num_gpus // gpus_per_node)
     nodes = tuple(_node(layout, gpus_per_node, node) for node in range(min(count, _MAX_NODES)))
-    return RankPlacement(_summary(layout, gpus_per_node, count), nodes, _describe_omitted(count - len(nodes)))
+    summary = _summary(layout, gpus_per_node, count, nodes_per_domain)
+    return RankPlacement(summary, nodes, _describe_omitted(count - len(nodes)))
 
 
 def _describe_omitted(count: int) -> str | None:
@@ -67,9 +68,11 @@ def _cell(layout: Layout, ranks: Sequence[int]) -> RankCell:
     return RankCell(words, data if stages > 1 else None, span, round(8 + 47 * stage / max(1, stages - 1)))
 
 
-def _summary(layout: Layout, gpus_per_node: int, count: int) -> str:
+def _summary(layout: Layout, gpus_per_node: int, count: int, nodes_per_domain: int) -> str:
     crosses_nodes = count > 1 and layout.mesh.crosses_nodes("tp", gpus_per_node)
-    inside = "across nodes" if crosses_nodes else "inside a node"
+    leaves_domain = layout.mesh.crosses_nodes("tp", gpus_per_node * nodes_per_domain)
+    across = "across nodes" if leaves_domain else "across nodes of one link domain"
+    inside = across if crosses_nodes else "inside a node"
     tensor = f"tensor groups of {layout.tensor_parallel} {inside}" if layout.tensor_parallel > 1 else "no tensor groups"
     stages = plural(layout.pipeline_parallel, "stage") if layout.pipeline_parallel > 1 else "no stages"
     copies = plural(layout.data_parallel, "copy") if layout.data_parallel == 1 else f"{layout.data_parallel} copies"

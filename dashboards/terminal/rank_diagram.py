@@ -20,9 +20,9 @@ _MAX_LINES = 8
 _WIDTH = 100
 
 
-def rank_diagram(layout: Layout, gpus_per_node: int) -> list[str]:
+def rank_diagram(layout: Layout, gpus_per_node: int, nodes_per_domain: int = 1) -> list[str]:
     """Lines for a terminal: the groups along each axis, and the nodes as boxes; long lists are shortened."""
-    return [*_group_lines(layout, gpus_per_node), *_node_lines(layout, gpus_per_node)]
+    return [*_group_lines(layout, gpus_per_node, nodes_per_domain), *_node_lines(layout, gpus_per_node)]
 
 
 def tensor_groups_of(node: int, layout: Layout, gpus_per_node: int) -> list[list[int]]:
@@ -32,7 +32,7 @@ def tensor_groups_of(node: int, layout: Layout, gpus_per_node: int) -> list[list
     return [list(group) for _, group in groupby(ranks, key=lambda rank: layout.mesh.group(rank, "tp"))]
 
 
-def _group_lines(layout: Layout, gpus_per_node: int) -> Iterator[str]:
+def _group_lines(layout: Layout, gpus_per_node: int, nodes_per_domain: int) -> Iterator[str]:
     for name, dim in (("tensor", "tp"), ("data", "dp"), ("pipeline", "pp")):
         groups = layout.mesh.groups(dim)
         if len(groups[0]) == 1:
@@ -40,6 +40,8 @@ def _group_lines(layout: Layout, gpus_per_node: int) -> Iterator[str]:
             continue
         nodes = max(len({rank // gpus_per_node for rank in group}) for group in groups)
         where = "inside a node" if nodes == 1 else f"each over {nodes} nodes"
+        if nodes > 1 and not layout.mesh.crosses_nodes(dim, gpus_per_node * nodes_per_domain):
+            where += " of one link domain"
         count = plural(len(groups), "group")
         members = " | ".join(_shorten(groups, _MAX_GROUPS, _ranks))
         yield f"{name:<9} {count} of {len(groups[0])}, {where}: {members}"

@@ -32,12 +32,16 @@ _MIN_SHARE = 0.005
 
 def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None, list_rejected: bool) -> str:
     """Full text of `parlay plan`, with `top` layouts."""
+    cluster, first = spec.cluster, plan.layouts[0]
     lines = [
         *_layout_lines(plan, DEFAULT_LISTED if top is None else top, space.baseline),
         *(f"note: {note}" for note in plan.notes()),
         "",
-        f"the first of them, {plan.layouts[0].key}:",
-        *(f"  {line}" for line in rank_diagram(plan.layouts[0], spec.cluster.gpus_per_node)),
+        f"the first of them, {first.key}:",
+        *(
+            f"  {line}"
+            for line in rank_diagram(first, cluster.gpus_per_node, cluster.nodes_per_domain(first.num_nodes))
+        ),
         *(f"  {line}" for line in _stage_lines(plan)),
         "",
         *explanation_lines(plan, space.baseline),

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.origin_table import origin_lines
-from search_spaces.model_shape import ModelShape
+from search_spaces.model_shape import MODEL_DEFAULTS, ModelShape
 from search_spaces.schema.unsafe_text import safe_text
 from search_spaces.schema.validation import FILL_IN
 
-MODEL_FIELDS = tuple(f.name for f in fields(ModelShape))
+MODEL_FIELDS = tuple(f.name for f in fields(ModelShape) if f.name not in MODEL_DEFAULTS)
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def _derived(path: Path) -> Draft:
 
 def _draft(imported: ImportedConfig, path: Path) -> Draft:
     notes = [*imported.notes]
-    model = {name: imported.model.get(name, FILL_IN) for name in MODEL_FIELDS}
+    model = {**dict.fromkeys(MODEL_FIELDS, FILL_IN), **imported.model}
     if not imported.model:
         notes.append("The file does not describe the model: fill in the model section.")
     elif FILL_IN in model.values():

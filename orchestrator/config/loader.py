@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.config.consistency import consistency_problems
 from orchestrator.config.notify_target import notify_problems
 from orchestrator.config.spec import SearchSpec, with_location
-from orchestrator.launchers.slurm.site import cpu_problems, with_site
+from orchestrator.launchers.slurm.site import cpu_problems, in_segments, with_site
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.schema.search_file import SearchFile
 from search_spaces.engines import engines_of
@@ -65,6 +65,8 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_spe
     problems += [with_location(problem, locations) for problem in notify_problems(file.notify)]
     if launcher.uses_slurm:
         problems += [with_location(problem, locations) for problem in cpu_problems(launcher.slurm, cluster)]
+        with _collect_problems(problems, document, "launcher", "slurm", "segment"):
+            cluster = in_segments(launcher.slurm, cluster)
     with _collect_problems(problems, document, "work_dir"):
         work_dir = resolved_path(here, file.work_dir)
     if problems:

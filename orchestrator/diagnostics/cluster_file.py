@@ -107,23 +107,60 @@ def _domains(cluster: Cluster, found: Measurements) -> Iterator[LinkDomain]:
             gather_gb_per_s=_rounded(_bus_gb_per_s(found, size, Collective.ALL_GATHER)),
         )
 
+    if (wide := _wide_domain(cluster, found)) is not None:
+        yield wide
+
+
+def _wide_domain(cluster: Cluster, found: Measurements) -> LinkDomain | None:
+    """The cluster's link domain of several nodes, as fast as most of its nodes that were measured together."""
+    ranks, inside = cluster.gpus_per_node, _ranks_in_domain(cluster, found)
+    if inside <= ranks or cluster.links is None:
+        return None
+    size = max(size for size in _sizes(found) if inside % size == 0)
+    return replace(
+        cluster.links.domains[-1],
+        bus_gb_per_s=_rounded(_bus_gb_per_s(found, size)),
+        latency_us=_rounded(_latency_us(found, size)),
+        p2p_gb_per_s=_rounded(_pair(found, ranks, alone=True).gb_per_s),
+        gather_gb_per_s=_rounded(_bus_gb_per_s(found, size, Collective.ALL_GATHER)),
+    )
+
+
+def _ranks_in_domain(cluster: Cluster, found: Measurements) -> int:
+    """Measured ranks in one link domain."""
+    return cluster.nodes_per_domain(_sizes(found)[-1] // cluster.gpus_per_node) * cluster.gpus_per_node
+
 
 def _fabric(cluster: Cluster, found: Measurements) -> Fabric | None:
-    """Fabric between the nodes; None for a single node."""
+    """Fabric between the nodes; None for a single node.
+
+    Nodes that share a link domain do not use it: there only groups that leave the domain are measurements of it.
+    """
     if cluster.num_nodes == 1:
         return None
     ranks = cluster.gpus_per_node
+    if (inside := _ranks_in_domain(cluster, found)) > ranks:
+        known = cluster.links.fabric if cluster.links is not None else None
+        reduces, gathers = _curves(found, ranks, inside)
+        return None if known is None else replace(known, by_nodes=reduces, gather_by_nodes=gathers)
     together = ranks * _pair(found, ranks, alone=False).gb_per_s
-    across = [size for size in _sizes(found) if size > ranks]
+    reduces, gathers = _curves(found, ranks, ranks)
     return Fabric(
         nic_gb_per_s=_rounded(together / NIC_EFFICIENCY),
         latency_us=_rounded(_hop_us(found, ranks)),
-        by_nodes=tuple((size // ranks, _rounded(_bus_gb_per_s(found, size))) for size in across),
+        by_nodes=reduces,
         p2p_gb_per_s=_rounded(_pair(found, ranks, alone=True).gb_per_s),
-        gather_by_nodes=tuple(
-            (size // ranks, _rounded(_bus_gb_per_s(found, size, Collective.ALL_GATHER))) for size in across
-        ),
+        gather_by_nodes=gathers,
     )
+
+
+def _curves(found: Measurements, ranks_per_node: int, inside: int) -> list[tuple[tuple[int, float], ...]]:
+    """Bandwidths of all-reduces and of all-gathers by number of nodes, of groups with more ranks than `inside`."""
+    across = [size for size in _sizes(found) if size > inside]
+    return [
+        tuple((size // ranks_per_node, _rounded(_bus_gb_per_s(found, size, kind))) for size in across)
+        for kind in (Collective.ALL_REDUCE, Collective.ALL_GATHER)
+    ]
 
 
 def _hop_us(found: Measurements, gpus_per_node: int) -> float:
@@ -217,24 +254,30 @@ def _body(cluster: Cluster, found: Measurements) -> Iterator[str]:
         yield f"{name}: {fields[name]}"
     if "links" in fields:
         yield "links:"
-        yield from _link_lines(fields["links"], found)
+        yield from _link_lines(fields["links"], fields["gpus_per_node"], found)
     yield "measured:  # of each rank by itself"
     for name, value in fields.get("measured", {}).items():
         yield f"  {name}: {_flow(value)}"
 
 
-def _link_lines(links: Mapping[str, Any], found: Measurements) -> Iterator[str]:
+def _link_lines(links: Mapping[str, Any], gpus_per_node: int, found: Measurements) -> Iterator[str]:
     large = max((time.num_bytes for time in found.groups), default=0) / 2**20
     if "domains" in links:
         yield f"  domains:  # exchanges of up to {large:.4g} MiB, all groups at once; p2p: one pair of ranks a node"
         yield from (f"    - {_flow(domain)}" for domain in links["domains"])
     if (fabric := links.get("fabric")) is not None:
-        yield "  fabric:"
-        yield f"    nic_gb_per_s: {_flow(fabric['nic_gb_per_s'])}  # all ranks of a node at once, over {NIC_EFFICIENCY}"
-        yield f"    latency_us: {_flow(fabric['latency_us'])}"
-        yield f"    p2p_gb_per_s: {_flow(fabric['p2p_gb_per_s'])}  # one pair of ranks alone"
-        yield "    by_nodes:"
-        yield from (f"      - {_flow(point)}" for point in fabric["by_nodes"])
+        is_wide = links["domains"][-1]["num_ranks"] > gpus_per_node if "domains" in links else False
+        yield "  fabric:" + "  # not measured, but for by_nodes" * is_wide
+        measured = {
+            "nic_gb_per_s": f"all ranks of a node at once, over {NIC_EFFICIENCY}",
+            "p2p_gb_per_s": "one pair alone",
+        }
+        for name in (name for name in ("nic_gb_per_s", "latency_us", "p2p_gb_per_s") if name in fabric):
+            remark = f"  # {measured[name]}" if name in measured and not is_wide else ""
+            yield f"    {name}: {_flow(fabric[name])}{remark}"
+        if "by_nodes" in fabric:
+            yield "    by_nodes:"
+            yield from (f"      - {_flow(point)}" for point in fabric["by_nodes"])
 
 
 def _flow(value: Any) -> str:

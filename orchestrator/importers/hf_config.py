@@ -15,7 +15,7 @@ from orchestrator.importers.json_text import json_object
 from orchestrator.importers.option_table import DO_WITHOUT, Handling
 from orchestrator.importers.settings import CODE, FieldReaders, Settings, ValueRule, ValueRules, flat, read_fields
 from search_spaces.errors import InputError, Problem, format_value
-from search_spaces.model_shape import ModelShape
+from search_spaces.model_shape import MODEL_DEFAULTS, ModelShape
 
 _VOCAB_MULTIPLE = 128
 """Megatron's --make-vocab-size-divisible-by: with it, tensor-parallel ranks up to 128 share the vocabulary evenly."""
@@ -153,7 +153,7 @@ def _of_type(keys: Settings, value: Any) -> Any:
 def _require_consistent_sizes(model: Mapping[str, Any]) -> None:
     """InputError for sizes that contradict each other, where all are known but the length."""
     whole = {**model, "seq_length": 1}
-    if whole.keys() == {field.name for field in fields(ModelShape)}:
+    if whole.keys() >= {field.name for field in fields(ModelShape)} - MODEL_DEFAULTS.keys():
         ModelShape.from_json(whole)
 
 

@@ -257,6 +257,8 @@ class _HeaderReader:
             self._set("exclusive", self.values["exclusive"] or True, "exclusive")
         if threads := self._count("threads-per-core"):
             self._set("threads_per_core", threads, "threads-per-core")
+        if segment := self._count("segment"):
+            self._set("segment", segment, "segment")
         found = [name for name in _DIRECTIVES if name in self.values]
         if found:
             self._set("directives", [f"--{name}={self.values[name]}" for name in found], *found)
@@ -332,7 +334,7 @@ class _HeaderReader:
 
 _TEXTS = ("account", "partition", "qos", "reservation", "constraint", "network", "licenses", "comment")
 _DIRECTIVES = (
-    *("core-spec", "cpu-freq", "gpu-freq", "gres-flags", "hint", "mem-per-cpu", "mem-per-gpu", "mincpus", "segment"),
+    *("core-spec", "cpu-freq", "gpu-freq", "gres-flags", "hint", "mem-per-cpu", "mem-per-gpu", "mincpus"),
     *("switches", "thread-spec", "wckey"),
 )
 _PLACEHOLDER_KEYS = frozenset((*_TEXTS, "nodelist", "exclude", "wckey", "container-image"))

@@ -161,8 +161,11 @@ def poll_interval_s(wanted: float | None, settings: SlurmSettings) -> tuple[floa
 
 
 def job_options(section: LauncherSection, cluster: Cluster) -> JobOptions:
-    """Return the user's options, completed by the GPUs of a node and by the driver that Apptainer binds."""
+    """Return the user's options, completed by the nodes of a link domain, the GPUs of a node and the driver that
+    Apptainer binds."""
     options = section.slurm.job_options()
+    if options.segment is None and cluster.domain_nodes > 1:
+        options = replace(options, segment=cluster.domain_nodes)
     if cluster.accelerator.name == "cpu":
         return options
     if (container := options.container) is not None and container.runtime is Runtime.APPTAINER:

@@ -269,7 +269,8 @@ def _base_layout(inputs: ForecastInput) -> LayoutSpeed:
 
 
 def _with_nodes(cluster: Cluster, num_nodes: int) -> Cluster:
-    if num_nodes > 1 and cluster.given_links is not None and cluster.given_links.fabric is None:
+    has_no_fabric = cluster.given_links is not None and cluster.given_links.fabric is None
+    if has_no_fabric and num_nodes > cluster.domain_nodes:
         raise InputError.of(
             "links",
             f"the described links have no fabric for {num_nodes} nodes",

@@ -21,6 +21,7 @@ from orchestrator.samplers.guided import MANY_TRIALS
 from search_spaces.cost_model import memory
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.cost_model.step_time import StepTerms
+from search_spaces.hardware.arithmetic import peak_flops_of
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
@@ -129,7 +130,7 @@ class Plan:
     def mfu(self, row: int) -> float | None:
         """Model FLOPs utilization, a fraction; None if the peak is unknown."""
         layout = self.layouts[row]
-        peak = self.task.cluster.accelerator.peak_flops_for(layout.precision)
+        peak = peak_flops_of(self.task.cluster.accelerator, layout)
         if peak is None:
             return None
         return self.task.model.model_flops_per_token * float(self.tokens_per_sec[row]) / layout.num_gpus / peak

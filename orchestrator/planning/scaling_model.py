@@ -23,7 +23,7 @@ from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import MODEL_ERROR, StepTimePosterior, TimePrior
 from search_spaces.cost_model.step_time import TERMS, StepTerms
 from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.mesh import RankMesh
+from search_spaces.layouts.placement import leaves_domain
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.tables.measured_table import Observation
 
@@ -153,8 +153,8 @@ class ScalingPosterior:
         """Mask of the terms whose traffic crosses the fabric, 0 or 1, of shape (layouts, len(TERMS))."""
         between = np.zeros((len(layouts), len(TERMS)))
         for dim, terms in _GROUP_TERMS.items():
-            crosses = layouts.per_mesh(RankMesh.crosses_nodes, dim, self._task.cluster.gpus_per_node)
-            between[:, [TERMS.index(term) for term in terms]] = crosses[:, None]
+            leaves = leaves_domain(layouts, dim, self._task.cluster)
+            between[:, [TERMS.index(term) for term in terms]] = leaves[:, None]
         return between
 
 

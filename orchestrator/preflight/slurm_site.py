@@ -43,6 +43,7 @@ _KEYS = (
     (r"generic resource|\bgres\b", "launcher.slurm.gres", "write it as the site does: sinfo --format=%G"),
     (r"license", "launcher.slurm.licenses", "name licenses that scontrol show licenses shows"),
     (r"memory", "launcher.slurm.mem", "ask for less, or for 0 to get all that a node has"),
+    (r"segment", "launcher.slurm.segment", "set it to 0 where the site has no topology/block: jobs then lie anywhere"),
     (r"node name", "launcher.slurm", "look at nodelist and exclude: sinfo --Node shows the nodes' names"),
 )
 """Pattern of Slurm's message -> key of the search file it is about, and the fix; the first match counts."""

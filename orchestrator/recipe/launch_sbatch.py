@@ -17,6 +17,7 @@ from orchestrator.launchers.local.rank_groups import device_environment
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from search_spaces.hardware.cluster import Cluster
+from search_spaces.hardware.links import Links
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.validation import restore
 from slurm.request import JobOptions, JobRequest
@@ -35,11 +36,13 @@ class RecipeJob(JobRequest):
         return Filled("$attempt")
 
 
-def slurm_options(launcher: Mapping[str, Any], spec: TrialSpec) -> JobOptions | None:
-    """Slurm options of the search's jobs; None if its trials were not jobs. `launcher` is its section."""
+def slurm_options(search: Mapping[str, Any], spec: TrialSpec) -> JobOptions | None:
+    """Slurm options of the search's jobs; None if its trials were not jobs. `search` is its record, search.json."""
+    launcher, links = search.get("launcher") or {}, (search.get("cluster") or {}).get("links")
     if not str(launcher.get("kind")).startswith("slurm"):
         return None
-    cluster = Cluster(accelerator_named(spec.accelerator), spec.gpus_per_node, spec.num_nodes)
+    given = None if links is None else Links.from_json(links)
+    cluster = Cluster(accelerator_named(spec.accelerator), spec.gpus_per_node, spec.num_nodes, given)
     return job_options(restore(LauncherSection, launcher), cluster)
 
 

@@ -66,7 +66,7 @@ def recipe_files(source: RecipeSource, created_at: str, code_sha256: str, setup:
 
     `code_sha256` is the hash of the recipe's code/, `setup` the setup script that the measured job sourced.
     """
-    options = slurm_options(source.search.spec.get("launcher") or {}, source.spec)
+    options = slurm_options(source.search.spec, source.spec)
     environment = rank_environment(options) | device_environment(source.spec)
     files = {
         "spec.json": _json(source.spec.to_json()),

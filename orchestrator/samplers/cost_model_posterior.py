@@ -92,7 +92,8 @@ def _terms_of(row: Observation, like: Cluster) -> StepTerms:
     The links then are those known now. A single node's description may lack a fabric.
     """
     is_alike = (row.cluster.accelerator.name, row.cluster.gpus_per_node) == (like.accelerator.name, like.gpus_per_node)
-    is_joined = like.given_links is None or like.given_links.fabric is not None or row.cluster.num_nodes == 1
+    has_fabric = like.given_links is None or like.given_links.fabric is not None
+    is_joined = has_fabric or row.cluster.num_nodes <= like.domain_nodes
     cluster = replace(like, num_nodes=row.cluster.num_nodes) if is_alike and is_joined else row.cluster
     return StepTerms.of(row.model, cluster, LayoutTable.of([row.layout]))
 

@@ -30,16 +30,20 @@ def _require_sharing(value: Any) -> Any:
     if isinstance(value, (bool, str)):
         return value
     raise InputError.of(
-        "type", f"is {format_value(value)}", rule="true, false, user or mcs", fix="true for whole nodes", value=value
+        "type",
+        f"is {format_value(value)}",
+        rule="true, false, user, mcs or topo",
+        fix="true for whole nodes",
+        value=value,
     )
 
 
 Sharing = Annotated[
     bool | str,
     BeforeValidator(_require_sharing),
-    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"enum": ["user", "mcs"]}]}),
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"enum": ["user", "mcs", "topo"]}]}),
 ]
-"""Exclusive nodes, or the users they may be shared with."""
+"""Exclusive nodes, or the users they may be shared with, or exclusive blocks."""
 
 
 class SlurmSection(Section):
@@ -81,7 +85,15 @@ class SlurmSection(Section):
     )
     exclusive: Sharing = Field(
         default=False,
-        description="Whole nodes, for steadier measurements; user: shared with your own jobs only.",
+        description="Whole nodes, for steadier measurements; user: shared with your own jobs only; topo: whole blocks"
+        " of topology/block.",
+    )
+    segment: int | None = Field(
+        default=None,
+        ge=0,
+        le=100_000,
+        description="Nodes of a job that lie in one block of topology/block, or less where that does not divide the"
+        " job's nodes; 0: anywhere. The cluster's last link domain is then as large. Default: that domain's nodes.",
     )
     exclude: list[NonEmptyText] = Field(default=[], description="Nodes to avoid.")
     nodelist: list[NonEmptyText] = Field(default=[], description="Nodes to run on.")

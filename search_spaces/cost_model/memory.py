@@ -80,7 +80,7 @@ def _state(layouts: LayoutTable, parameters: np.ndarray) -> dict[str, np.ndarray
     sharded_from_zero_stage = {"weights": 3, "gradients": 2, "optimizer": 1, "update": 1}
     state = {}
     for name, stage in sharded_from_zero_stage.items():
-        held = _by_engine(layouts, name) + (_fp32_sums(layouts) if name == "gradients" else 0)
+        held = _by_engine(layouts, name) + (_gradient_copies(layouts) if name == "gradients" else 0)
         per_parameter = held * (is_here if stage == 1 else 1)
         share = per_parameter / np.where(zero >= stage, shards, 1)
         whole = _whole_sums(layouts) if name == "gradients" else 0
@@ -174,6 +174,11 @@ def _by_engine(layouts: LayoutTable, name: str) -> np.ndarray:
     return np.where(layouts.equals("precision", "fp32"), full, half)
 
 
+def _gradient_copies(layouts: LayoutTable) -> np.ndarray:
+    """Bytes per parameter of the gradients' other copies: fp32 sums, or the buckets of DDP."""
+    return _fp32_sums(layouts) + 4 * (is_ddp(layouts) & (layouts["data_parallel"] > 1))
+
+
 def _fp32_sums(layouts: LayoutTable) -> np.ndarray:
     """Bytes per parameter of fp32 sums in addition to 16-bit gradients."""
     sums = engine_column(layouts, lambda engine: engine.sums_bf16_in_fp32)
@@ -188,7 +193,12 @@ def _whole_sums(layouts: LayoutTable) -> np.ndarray:
 def reduced_gradient_bytes(layouts: LayoutTable) -> np.ndarray:
     """Bytes of a gradient in a reduction."""
     half = engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
-    return np.where(layouts.equals("precision", "fp32"), 4, half)
+    return np.where(layouts.equals("precision", "fp32") | is_ddp(layouts), 4, half)
+
+
+def is_ddp(layouts: LayoutTable) -> np.ndarray:
+    """True where torch's DistributedDataParallel reduces the gradients."""
+    return engine_column(layouts, lambda engine: engine.is_ddp_without_zero) & (layouts["zero_stage"] == 0)
 
 
 def sums_whole_gradients(layouts: LayoutTable) -> np.ndarray:

@@ -24,6 +24,7 @@ from search_spaces.cost_model.memory import (
 )
 from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.cost_model.stage_table import StageTable
+from search_spaces.hardware.arithmetic import speedup_over_fp16
 from search_spaces.hardware.cluster import Accelerator, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.mesh import RankMesh
@@ -52,7 +53,16 @@ class StepTerms:
 
     @classmethod
     def of(cls, model: ModelShape, cluster: Cluster, layouts: LayoutTable) -> StepTerms:
-        machine = _Machine.of(cluster)
+        if cluster.domain_nodes == 1 or not len(layouts):
+            return cls._on(model, _Machine.of(cluster, cluster.num_nodes), layouts)
+        sizes, size_of_row = np.unique(layouts["num_nodes"], return_inverse=True)
+        rows = [np.flatnonzero(size_of_row == index) for index in range(len(sizes))]
+        machines = [_Machine.of(cluster, int(size)) for size in sizes]
+        parts = [cls._on(model, machine, layouts.take(which)) for machine, which in zip(machines, rows, strict=True)]
+        return cls.concatenate(parts).take(np.argsort(np.concatenate(rows)))
+
+    @classmethod
+    def _on(cls, model: ModelShape, machine: _Machine, layouts: LayoutTable) -> StepTerms:
         layer, head = _layer_seconds(model, machine, layouts), _head_seconds(model, machine, layouts)
         stages = StageTable.ends(model, layouts)
         slowest = _slowest_stage(stages, layer, head)
@@ -147,11 +157,12 @@ class _Machine:
     host_bytes_per_s: float
 
     @classmethod
-    def of(cls, cluster: Cluster) -> _Machine:
+    def of(cls, cluster: Cluster, num_nodes: int) -> _Machine:
+        """The machine as a job on so many of its nodes sees it."""
         a, measured = cluster.accelerator, cluster.measured or MeasuredSpeed()
         return cls(
             a,
-            cluster.links or _host_links(cluster.gpus_per_node),
+            cluster.links_of_job(num_nodes) or _host_links(cluster.gpus_per_node),
             cluster.gpus_per_node,
             _matmul_flops(a, measured),
             (measured.memory_gb_per_s or a.memory_gb_per_s or HOST_GB_PER_S) * 1e9,
@@ -180,11 +191,6 @@ class _Machine:
         return 1e-6 * self.per_group(
             lambda count, apart: self.links.latency_us(count, apart, self.gpus_per_node), ranks, stride
         )
-
-    def fp8_share_of_time(self) -> float:
-        """Time of a product of 8-bit floats relative to bf16, by the data sheet; 1 where it has none."""
-        halves, eighths = (self.accelerator.peak_flops_for(name) for name in ("bf16", "fp8"))
-        return 1.0 if halves is None or eighths is None else halves / eighths
 
     def flops(self, layouts: LayoutTable) -> np.ndarray:
         precisions, rates = zip(*self.matmul_flops, strict=True)
@@ -232,7 +238,7 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     linear = 2 * tokens * (model.layer_parameters * passes + products)
     in_16_bits = 2 * tokens * model.layer_parameters * layouts.equals("matmul_precision", "fp8_rowwise_with_gw_hp")
     in_8_bits = np.where(layouts.equals("matmul_precision", "same"), 0, linear - in_16_bits)
-    saved = in_8_bits * (1 - machine.fp8_share_of_time())
+    saved = in_8_bits * (1 - 1 / speedup_over_fp16(machine.accelerator, "fp8"))
     scores = 4 * tokens * model.query_size * _positions_scored(model, layouts, shares)
     activations = LayerActivations.of(model, layouts)
     accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers + shares.ops) + activations.mlp * shares.mlp
@@ -329,8 +335,8 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     pair = 1e9 * machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
     )
-    crosses_nodes = layouts.per_mesh(RankMesh.crosses_nodes, "dp", machine.gpus_per_node)
-    adapter = np.where(crosses_nodes, pair, np.inf)
+    ranks_inside = machine.links.ranks_per_domain(machine.gpus_per_node)
+    adapter = np.where(layouts.per_mesh(RankMesh.crosses_nodes, "dp", ranks_inside), pair, np.inf)
     rate = np.minimum(machine.bus_bytes_per_s(count, stride, np.ones_like(count, dtype=bool)), adapter)
     moved = model.parameters / layouts["tensor_parallel"] * width * (count - 1) / count
     return np.where(layouts["zero_stage"] == 3, moved / rate, 0)

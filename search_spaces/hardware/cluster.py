@@ -66,10 +66,47 @@ _H100 = Accelerator(
     matmul_fraction=0.803,
     host_gb_per_s=_PCIE_5,
 )
+_B200 = Accelerator(
+    "b200-180gb",
+    memory_gib=180,
+    peak_flops=(("fp4", 9000e12), ("fp8", 4500e12), ("fp16", 2250e12), ("bf16", 2250e12), ("fp32", 80e12)),
+    usable_memory_gib=178.35,
+    memory_gb_per_s=8000,
+    matmul_fraction=0.776,
+    host_gb_per_s=_PCIE_5,
+)
+_GB200 = Accelerator(
+    "gb200-186gb",
+    memory_gib=186,
+    peak_flops=(("fp4", 10_000e12), ("fp8", 5000e12), ("fp16", 2500e12), ("bf16", 2500e12), ("fp32", 80e12)),
+    usable_memory_gib=184.31,
+    memory_gb_per_s=8000,
+    matmul_fraction=0.729,
+    host_gb_per_s=225,
+)
+_MI300X = Accelerator(
+    "mi300x-192gb",
+    memory_gib=192,
+    peak_flops=(("fp8", 2614.9e12), ("fp16", 1307.4e12), ("bf16", 1307.4e12), ("fp32", 163.4e12)),
+    usable_memory_gib=191.98,
+    memory_gb_per_s=5300,
+    matmul_fraction=0.511,
+    host_gb_per_s=_PCIE_5,
+)
+_MI355X = Accelerator(
+    "mi355x-288gb",
+    memory_gib=288,
+    peak_flops=(("fp4", 10_066e12), ("fp8", 5033e12), ("fp16", 2516.6e12), ("bf16", 2516.6e12), ("fp32", 157.3e12)),
+    usable_memory_gib=287.98,
+    memory_gb_per_s=8000,
+    matmul_fraction=0.622,
+    host_gb_per_s=_PCIE_5,
+)
 
 # Dense peaks without sparsity, FLOP/s, and memory bandwidths from the vendors' data sheets: NVIDIA V100 (SXM2), T4,
 # A40, A100 SXM, H100 SXM, H200 SXM; AMD MI250X, of which a rank has one die of two. fp32 is the vector rate: torch uses
-# TF32 only when asked. docs/clusters.md has the sources of the other numbers.
+# TF32 only when asked. fp8 is that of mxfp8, too, and fp4 that of nvfp4 and mxfp4. docs/clusters.md has the sources of
+# the other numbers.
 ACCELERATORS: dict[str, Accelerator] = {
     a.name: a
     for a in (
@@ -98,6 +135,33 @@ ACCELERATORS: dict[str, Accelerator] = {
         _A100,
         _H100,
         replace(_H100, name="h200-141gb", memory_gib=141, usable_memory_gib=139.8, memory_gb_per_s=4800),
+        replace(
+            _H100,
+            name="gh200-96gb",
+            memory_gib=96,
+            usable_memory_gib=None,
+            memory_gb_per_s=4000,
+            matmul_fraction=0.838,
+            host_gb_per_s=450,
+        ),
+        _B200,
+        replace(
+            _B200,
+            name="b300-288gb",
+            memory_gib=288,
+            peak_flops=(("fp4", 13_500e12), *_B200.peak_flops[1:]),
+            usable_memory_gib=267.69,
+            matmul_fraction=0.786,
+        ),
+        _GB200,
+        replace(
+            _GB200,
+            name="gb300-288gb",
+            memory_gib=288,
+            peak_flops=(("fp4", 15_000e12), *_GB200.peak_flops[1:]),
+            usable_memory_gib=276.50,
+            matmul_fraction=None,
+        ),
         Accelerator(
             "mi250x-gcd-64gb",
             memory_gib=64,
@@ -107,6 +171,25 @@ ACCELERATORS: dict[str, Accelerator] = {
             matmul_fraction=0.767,
             host_gb_per_s=36,
         ),
+        _MI300X,
+        replace(
+            _MI300X,
+            name="mi325x-256gb",
+            memory_gib=256,
+            usable_memory_gib=255.98,
+            memory_gb_per_s=6000,
+            matmul_fraction=0.600,
+        ),
+        replace(
+            _MI355X,
+            name="mi350x-288gb",
+            peak_flops=(
+                *(("fp4", 9228e12), ("fp8", 4614e12), ("fp16", 2306.9e12), ("bf16", 2306.9e12)),
+                ("fp32", 144.2e12),
+            ),
+            matmul_fraction=None,
+        ),
+        _MI355X,
         Accelerator("cpu", memory_gib=None, peak_flops=()),
     )
 }
@@ -184,6 +267,20 @@ class Cluster:
         """The described links, else those of the accelerator's usual node; None where neither is known."""
         return self.given_links or default_links(self.accelerator.name, self.gpus_per_node)
 
+    def links_of_job(self, num_nodes: int) -> Links | None:
+        """The links of a job on so many of the nodes."""
+        return None if self.links is None else self.links.for_job(num_nodes, self.gpus_per_node)
+
+    @property
+    def domain_nodes(self) -> int:
+        """Nodes of the outermost link domain: 1 where it ends at the node."""
+        return 1 if self.links is None else self.links.ranks_per_domain(self.gpus_per_node) // self.gpus_per_node
+
+    def nodes_per_domain(self, num_nodes: int) -> int:
+        """Nodes of a job on `num_nodes` that share its outermost link domain: 1 where domains end at the node."""
+        links = self.links_of_job(num_nodes)
+        return 1 if links is None else links.ranks_per_domain(self.gpus_per_node) // self.gpus_per_node
+
     @property
     def links_are_assumed(self) -> bool:
         """True if `links` are those of the accelerator's usual node, not described."""
@@ -221,22 +318,32 @@ def _require_positive(key: str, value: float, unit: str) -> None:
 
 
 def _require_fit(links: Links, gpus_per_node: int, num_nodes: int) -> None:
-    """InputError for links that leave ranks of the cluster unconnected, or connect more than there are."""
+    """InputError for links that leave ranks of a node unconnected, cut nodes, or lack the fabric that they need."""
     described = links.domains[-1].num_ranks if links.domains else 1
-    if described != gpus_per_node:
+    if described % gpus_per_node:
         raise InputError.of(
             "links",
             f"the outermost domain has {described} ranks, but gpus_per_node is {gpus_per_node}",
             key="links.domains",
             value=described,
-            rule="the last domain is a whole node; a node of one GPU has no domain",
-            fix="add a last domain of gpus_per_node ranks",
+            rule="the last domain is a whole node, or several; a node of one GPU needs none",
+            fix="add a last domain of gpus_per_node ranks, or of gpus_per_node x the nodes that it connects",
         )
-    if num_nodes > 1 and links.fabric is None:
+    for index, domain in enumerate(links.domains):
+        if domain.num_ranks % gpus_per_node and gpus_per_node % domain.num_ranks:
+            raise InputError.of(
+                "links",
+                f"{domain.name} has {domain.num_ranks} ranks, but gpus_per_node is {gpus_per_node}",
+                key=f"links.domains[{index}].num_ranks",
+                value=domain.num_ranks,
+                rule="a domain divides a node, or consists of whole nodes",
+                fix="count the ranks of whole nodes",
+            )
+    if num_nodes * gpus_per_node > described and links.fabric is None:
         raise InputError.of(
             "links",
             f"has no fabric, but num_nodes is {num_nodes}",
             key="links.fabric",
-            rule="links of more than one node include a fabric",
+            rule="links of more nodes than the last domain has include a fabric",
             fix="add fabric with nic_gb_per_s and latency_us",
         )

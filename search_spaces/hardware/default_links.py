@@ -12,17 +12,21 @@ from search_spaces.hardware.links import Fabric, LinkDomain, Links
 
 @dataclass(frozen=True)
 class _ReferenceNode:
-    """A node as sold: its domains from inner to outer, and its NICs with their GB/s, one direction."""
+    """A node as sold: its domains from inner to outer, its NICs with their GB/s, one direction, and the rack that its
+    links reach, if any."""
 
     domains: tuple[LinkDomain, ...]
     nics: int
     gb_per_s: float
+    rack: LinkDomain | None = None
 
     def resized(self, gpus_per_node: int) -> Links:
         """The node with another number of ranks: NICs in proportion, and the inner domains that divide the node."""
         together = self.nics * self.gb_per_s * gpus_per_node / self.domains[-1].num_ranks
         fabric = Fabric(together, NETWORK_HOP_US, p2p_gb_per_s=min(self.gb_per_s, together))
-        return Links(self._domains_for(gpus_per_node), fabric)
+        is_in_rack = self.rack is not None and self.rack.num_ranks % gpus_per_node == 0
+        rack = (self.rack,) if self.rack is not None and is_in_rack else ()
+        return Links((*self._domains_for(gpus_per_node), *rack), fabric)
 
     def _domains_for(self, gpus_per_node: int) -> tuple[LinkDomain, ...]:
         if gpus_per_node == 1:
@@ -43,6 +47,7 @@ def default_links(accelerator: str, gpus_per_node: int) -> Links | None:
 NETWORK_HOP_US = 5.0
 _NVLINK_US = {2: 4.5, 4: 6.4, 8: 10.2}
 _PCIE_8_US = 17.6
+_NVL72_US = 25.0
 
 # NVLink as NCCL counts it (src/graph/topo.h): 20 GB/s for each of the links of V100 and A100, 20.6 for those of H100.
 # A V100 has one link to its nearest neighbour, four in its quad, six in all; NCCL caps the A100's twelve at 235.
@@ -57,6 +62,43 @@ _DGX_1V = _ReferenceNode(
 )
 _DGX_A100 = _ReferenceNode((LinkDomain("node", 8, 235, _NVLINK_US[8]),), nics=8, gb_per_s=25)
 _DGX_H100 = _ReferenceNode((LinkDomain("node", 8, 370, _NVLINK_US[8]),), nics=8, gb_per_s=50)
+
+# 18 x 40.1 of NVLink 5, of which a ring reaches 680 in a node of eight and in a rack of 72.
+_DGX_B200 = _ReferenceNode((LinkDomain("node", 8, 680, _NVLINK_US[8]),), nics=8, gb_per_s=50)
+_DGX_B300 = replace(_DGX_B200, gb_per_s=100)
+_GB200_NVL72 = _ReferenceNode(
+    (LinkDomain("node", 4, 680, _NVLINK_US[4]),),
+    nics=4,
+    gb_per_s=50,
+    rack=LinkDomain("nvl72", 72, 680, _NVL72_US),
+)
+_GB300_NVL72 = replace(_GB200_NVL72, gb_per_s=100)
+
+# Four GH200 with six of their 18 links to each other, as in JUPITER and Alps.
+_GH200_QUAD = _ReferenceNode(
+    (LinkDomain("node", 4, 370, _NVLINK_US[4], p2p_gb_per_s=123),),
+    nics=4,
+    gb_per_s=25,
+)
+
+# Seven links of 64 GB/s to the seven others, of which 312.9 and 47.7 were measured; four ranks have three links each.
+# Those of MI350X and MI355X have 76.5.
+_MI300X_NODE = _ReferenceNode(
+    (
+        LinkDomain("quad", 4, 134, _NVLINK_US[4], p2p_gb_per_s=47),
+        LinkDomain("node", 8, 312, _NVLINK_US[8], p2p_gb_per_s=47),
+    ),
+    nics=8,
+    gb_per_s=50,
+)
+_MI350X_NODE = _ReferenceNode(
+    (
+        LinkDomain("quad", 4, 160, _NVLINK_US[4], p2p_gb_per_s=56),
+        LinkDomain("node", 8, 373, _NVLINK_US[8], p2p_gb_per_s=56),
+    ),
+    nics=8,
+    gb_per_s=50,
+)
 
 # Cards on PCIe: NCCL counts 10 GB/s between the sockets of a Skylake host (src/graph/topo.h), 20 was measured between
 # A100s on PCIe 4 (NVIDIA/nccl-tests issue 178). One NIC of 100 or 200 Gb/s to eight cards is a guess.
@@ -83,5 +125,14 @@ _REFERENCE_NODES = {
     "a100-80gb": _DGX_A100,
     "h100-80gb": _DGX_H100,
     "h200-141gb": _DGX_H100,
+    "gh200-96gb": _GH200_QUAD,
+    "b200-180gb": _DGX_B200,
+    "b300-288gb": _DGX_B300,
+    "gb200-186gb": _GB200_NVL72,
+    "gb300-288gb": _GB300_NVL72,
     "mi250x-gcd-64gb": _MI250X_NODE,
+    "mi300x-192gb": _MI300X_NODE,
+    "mi325x-256gb": _MI300X_NODE,
+    "mi350x-288gb": _MI350X_NODE,
+    "mi355x-288gb": _MI350X_NODE,
 }

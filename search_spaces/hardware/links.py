@@ -1,5 +1,4 @@
-"""Bandwidths and latencies between ranks: nested domains in a node, and the fabric between nodes. Standard library
-only.
+"""Bandwidths and latencies between ranks: nested domains, and the fabric between nodes. Standard library only.
 
 Bandwidths are bus bandwidths as nccl-tests print them: a ring of n ranks moves 2 (n - 1) / n times the bytes of an
 all-reduce, and (n - 1) / n times those of an all-gather or a reduce-scatter, at this speed, in GB/s (1e9 bytes).
@@ -9,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +23,7 @@ The Playbook's H100 nodes reach 362 of 400 GB/s between two of them, and Calculo
 
 @dataclass(frozen=True)
 class LinkDomain:
-    """`num_ranks` consecutive ranks connected by one kind of link: the dies of a module, a node.
+    """`num_ranks` consecutive ranks connected by one kind of link: the dies of a module, a node, the nodes of a rack.
 
     `bus_gb_per_s` is the bus bandwidth of an all-reduce over all of them, `latency_us` the time of a tiny one.
     `p2p_gb_per_s` is the most that two of its ranks reach with each other; None where that is the same, as behind a
@@ -91,7 +90,7 @@ class Fabric:
 
 @dataclass(frozen=True)
 class Links:
-    """All links of a cluster: domains from inner to outer, the last of them a node, and the fabric between nodes.
+    """All links of a cluster: domains from inner to outer, the last of them a node or several, and the fabric beyond.
 
     Ranks are numbered node by node. A group is given by its number of ranks and the `stride` between them; the world is
     full of such groups, and all of them communicate at the same time.
@@ -111,6 +110,26 @@ class Links:
                     rule="domains go from inner to outer, each a multiple of the one before",
                 )
 
+    def ranks_per_domain(self, gpus_per_node: int) -> int:
+        """Ranks of the outermost domain; of a node where it is not described."""
+        return self.domains[-1].num_ranks if self.domains else gpus_per_node
+
+    def for_job(self, num_nodes: int, gpus_per_node: int) -> Links:
+        """The links of a job on so many nodes, of which the outermost domain may have several.
+
+        A job fills equal parts of domains, as large as possible: 24 nodes are two parts of 12 where a domain has 16.
+        """
+        nodes = self.ranks_per_domain(gpus_per_node) // gpus_per_node
+        if nodes <= 1:
+            return self
+        together = max(part for part in range(1, min(nodes, num_nodes) + 1) if num_nodes % part == 0)
+        ranks = together * gpus_per_node
+        if ranks == 1:
+            return replace(self, domains=())
+        inner = [domain for domain in self.domains if domain.num_ranks < ranks and ranks % domain.num_ranks == 0]
+        around = next(domain for domain in self.domains if domain.num_ranks >= ranks)
+        return replace(self, domains=(*inner, replace(around, num_ranks=ranks)))
+
     def collective_gb_per_s(self, num_ranks: int, stride: int, gpus_per_node: int, gathers: bool = False) -> float:
         """Bus bandwidth per rank of a ring over `num_ranks` ranks with this `stride`; inf for one rank.
 
@@ -120,12 +139,17 @@ class Links:
             return math.inf
         domain = self._domain_around(num_ranks * stride)
         if domain is not None:
-            together = _bus_gb_per_s(domain, gathers) / self._groups_per_link(domain, stride)
+            together = _bus_gb_per_s(domain, gathers) / self._groups_per_link(domain, stride, gpus_per_node)
             return together if num_ranks > 2 else min(together, domain.p2p_gb_per_s or math.inf)
         # Large groups are slowed by the length of their rings, so the curve is looked up by the number of ranks.
         as_many_nodes = max(2, -(-num_ranks // gpus_per_node))
-        bandwidth = self._fabric_for(num_ranks, stride).bus_gb_per_s(as_many_nodes, gathers)
-        return min(bandwidth, self._node_gb_per_s(gathers)) / min(stride, gpus_per_node)
+        fabric, block = self._fabric_for(num_ranks, stride), self.ranks_per_domain(gpus_per_node)
+        rings, inside = min(stride, block), self._inside_gb_per_s(gathers)
+        if block == gpus_per_node:
+            return min(fabric.bus_gb_per_s(as_many_nodes, gathers), inside) / rings
+        # Rings of whole domains are as fast as the links inside, so what they reach is not shared; the NICs are.
+        reached = fabric.bus_gb_per_s(as_many_nodes, gathers) if fabric.by_nodes else math.inf
+        return min(fabric.nic_gb_per_s * NIC_EFFICIENCY * (block // gpus_per_node) / rings, reached, inside)
 
     def p2p_gb_per_s(self, num_ranks: int, stride: int, gpus_per_node: int) -> float:
         """Bandwidth of each rank that sends to the next of its group, over the group's slowest crossing."""
@@ -133,24 +157,24 @@ class Links:
             return math.inf
         domain = self._domain_around(num_ranks * stride)
         if domain is not None:
-            return self._pair_gb_per_s(domain, stride)
+            return self._pair_gb_per_s(domain, stride, gpus_per_node)
         fabric = self._fabric_for(num_ranks, stride)
         share = fabric.nic_gb_per_s * NIC_EFFICIENCY / min(stride, gpus_per_node)
-        return min(share, self._node_gb_per_s(), fabric.p2p_gb_per_s or math.inf)
+        return min(share, self._inside_gb_per_s(), fabric.p2p_gb_per_s or math.inf)
 
     def latency_us(self, num_ranks: int, stride: int, gpus_per_node: int) -> float:
         """Latency of a collective with a tiny message; 0 for one rank.
 
-        Across nodes it is a node's latency plus that of a tree up and down over the nodes, as in NCCL.
+        Beyond a domain it is the domain's latency plus that of a tree up and down over the domains, as in NCCL.
         """
         if num_ranks == 1:
             return 0.0
         domain = self._domain_around(num_ranks * stride)
         if domain is not None:
             return domain.latency_us
-        fabric = self._fabric_for(num_ranks, stride)
-        hops = 2 * math.ceil(math.log2(_nodes_of(num_ranks, stride, gpus_per_node)))
-        inside = self.domains[-1].latency_us if self.domains and stride < gpus_per_node else 0.0
+        fabric, block = self._fabric_for(num_ranks, stride), self.ranks_per_domain(gpus_per_node)
+        hops = 2 * math.ceil(math.log2(_blocks_of(num_ranks, stride, block)))
+        inside = self.domains[-1].latency_us if self.domains and stride < block else 0.0
         return inside + hops * fabric.latency_us
 
     def to_json(self) -> dict[str, Any]:
@@ -166,24 +190,25 @@ class Links:
         return cls(tuple(LinkDomain(**domain) for domain in data["domains"]), fabric)
 
     def _domain_around(self, span: int) -> LinkDomain | None:
-        """The innermost domain that contains every block of `span` ranks; None where blocks span nodes."""
+        """The innermost domain that contains every block of `span` ranks; None where blocks leave the outermost."""
         return next((domain for domain in self.domains if domain.num_ranks % span == 0), None)
 
-    def _groups_per_link(self, domain: LinkDomain, stride: int) -> int:
-        """Groups that share the links out of the next inner domain."""
-        inside = self.domains.index(domain) - 1
-        return min(stride, self.domains[inside].num_ranks if inside >= 0 else 1)
+    def _groups_per_link(self, domain: LinkDomain, stride: int, gpus_per_node: int) -> int:
+        """Groups that share the links out of the next inner domain. Out of a whole node each rank has its own."""
+        inside = (d.num_ranks for d in self.domains if d.num_ranks < min(domain.num_ranks, gpus_per_node))
+        return min(stride, max(inside, default=1))
 
-    def _pair_gb_per_s(self, domain: LinkDomain, stride: int) -> float:
+    def _pair_gb_per_s(self, domain: LinkDomain, stride: int, gpus_per_node: int) -> float:
         """Bandwidth of a single pair of ranks."""
-        return min(domain.bus_gb_per_s / self._groups_per_link(domain, stride), domain.p2p_gb_per_s or math.inf)
+        together = domain.bus_gb_per_s / self._groups_per_link(domain, stride, gpus_per_node)
+        return min(together, domain.p2p_gb_per_s or math.inf)
 
-    def _node_gb_per_s(self, gathers: bool = False) -> float:
+    def _inside_gb_per_s(self, gathers: bool = False) -> float:
         return _bus_gb_per_s(self.domains[-1], gathers) if self.domains else math.inf
 
     def _fabric_for(self, num_ranks: int, stride: int) -> Fabric:
         if self.fabric is None:
-            raise ValueError(f"{num_ranks} ranks {stride} apart span nodes, but no fabric is described")
+            raise ValueError(f"{num_ranks} ranks {stride} apart leave the last domain, but no fabric is described")
         return self.fabric
 
 
@@ -195,9 +220,9 @@ def _curve(points: Iterable[Sequence[Any]]) -> tuple[tuple[int, float], ...]:
     return tuple((nodes, bandwidth) for nodes, bandwidth in points)
 
 
-def _nodes_of(num_ranks: int, stride: int, gpus_per_node: int) -> int:
-    """Nodes of a group that spans nodes; at least two for a block that does not fit into one."""
-    return num_ranks if stride >= gpus_per_node else max(2, -(-num_ranks * stride // gpus_per_node))
+def _blocks_of(num_ranks: int, stride: int, block: int) -> int:
+    """Blocks of so many ranks that a group spans; at least two for one that does not fit into one."""
+    return num_ranks if stride >= block else max(2, -(-num_ranks * stride // block))
 
 
 def _require_rising(name: str, curve: Sequence[tuple[int, float]]) -> None:

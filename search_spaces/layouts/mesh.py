@@ -49,7 +49,7 @@ class RankMesh:
         return self.stride(dim) * self.sizes[dim]
 
     def crosses_nodes(self, dim: str, ranks_per_node: int) -> Any:
-        """True if groups along a dimension span nodes. The ranks fill all nodes."""
+        """True if groups along a dimension span nodes, or blocks of so many ranks. The ranks fill all of them."""
         return (self.sizes[dim] > 1) & (ranks_per_node % self.block(dim) != 0)
 
     def coordinates(self, rank: int) -> dict[str, int]:

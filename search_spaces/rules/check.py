@@ -18,8 +18,13 @@ def engine_violations(layout: Layout, model: ModelShape, engines: EngineRules = 
     `engines` are those of the search's trainer; a layout for another engine violates only that rule.
     """
     yield from _problems(layout.engine, engine_mismatch(layout, tuple(engines)))
-    yield from _problems(layout.engine, lacking_features(layout, model))
+    yield from feature_violations(layout.engine, layout.engine, model)
     yield from rule_violations(layout.engine, engines.get(layout.engine, ()), layout, model)
+
+
+def feature_violations(name: str, engine: str, model: ModelShape) -> Iterator[Problem]:
+    """Every feature of the model that the engine does not build, under this name."""
+    yield from _problems(name, lacking_features(engine, model))
 
 
 def rule_violations(name: str, rules: Sequence[Rule], layout: Layout, model: ModelShape) -> Iterator[Problem]:

@@ -63,25 +63,25 @@ def _format(value: object) -> str:
     return "null" if value is None else str(value).lower()
 
 
-def lacking_features(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Features of the model that the layout's engine does not build."""
-    yield from builds_only(ENGINE_PROFILES[layout.engine].model_features, f"engine {layout.engine}")(layout, model)
+def lacking_features(engine: str, model: ModelShape) -> Iterator[RuleViolation]:
+    """Features of the model that an engine does not build."""
+    yield from _other_features(model, ENGINE_PROFILES[engine].model_features, f"engine {engine}")
 
 
-def builds_only(features: tuple[str, ...], owner: str) -> Rule:
+def builds_only(features: tuple[str, ...], *, owner: str) -> Rule:
     """Rule that allows only these of the model's features; `owner` is the name in the message."""
+    return lambda layout, model: _other_features(model, features, owner)
 
-    def rule(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-        for name in model.features:
-            if name not in features:
-                yield RuleViolation(
-                    name,
-                    f"model.{name} is {_format(getattr(model, name))}",
-                    f"{owner} builds models without it" + (f"; it builds {', '.join(features)}" if features else ""),
-                    f"leave model.{name} out, or use another engine",
-                )
 
-    return rule
+def _other_features(model: ModelShape, known: tuple[str, ...], owner: str) -> Iterator[RuleViolation]:
+    for name in model.features:
+        if name not in known:
+            yield RuleViolation(
+                name,
+                f"model.{name} is {_format(getattr(model, name))}",
+                f"{owner} builds models without it" + (f"; it builds {', '.join(known)}" if known else ""),
+                f"leave model.{name} out, or use another engine",
+            )
 
 
 def activations(gated: tuple[str, ...], plain: tuple[str, ...], *, owner: str | None = None) -> Rule:

@@ -11,6 +11,7 @@ from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.errors import Problem, format_value
 from search_spaces.layouts.layout import AXES, BATCH_RULE, WORLD_RULE, Layout, layout_mesh
 from search_spaces.layouts.mesh import RankMesh
+from search_spaces.layouts.placement import leaves_domain
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import (
     BATCH_FIX,
@@ -90,8 +91,21 @@ def _matches_world_size(table: LayoutTable, workload: Workload) -> np.ndarray:
 
 
 def _keeps_tensor_groups_in_nodes(table: LayoutTable, workload: Workload) -> np.ndarray:
-    crosses = table.per_mesh(RankMesh.crosses_nodes, "tp", workload.cluster.gpus_per_node)
-    return ~crosses | (table["num_nodes"] == 1) | workload.allow_tensor_parallel_across_nodes
+    leaves = leaves_domain(table, "tp", workload.cluster)
+    return ~leaves | (table["num_nodes"] == 1) | workload.allow_tensor_parallel_across_nodes
+
+
+def _describe_tensor_group(f: Fields, w: Workload) -> str:
+    nodes = w.cluster.nodes_per_domain(f["num_nodes"])
+    if nodes == 1:
+        return (
+            f"tensor_parallel {f['tensor_parallel']} does not divide gpus_per_node {w.cluster.gpus_per_node}, so a"
+            f" tensor-parallel group would span some of the {f['num_nodes']} nodes"
+        )
+    return (
+        f"tensor_parallel {f['tensor_parallel']} does not divide the {nodes * w.cluster.gpus_per_node} ranks of a link"
+        f" domain ({nodes} of the {f['num_nodes']} nodes x gpus_per_node {w.cluster.gpus_per_node})"
+    )
 
 
 def _matches_batch(table: LayoutTable, workload: Workload) -> np.ndarray:
@@ -182,13 +196,10 @@ MAX_NODES = LayoutRule(
 )
 TP_ACROSS_NODES = LayoutRule(
     "tp_across_nodes",
-    "a tensor-parallel group does not span nodes",
+    "a tensor-parallel group does not span nodes, but for those of one link domain",
     "use a tensor_parallel that divides gpus_per_node, or set space.allow_tensor_parallel_across_nodes",
     _keeps_tensor_groups_in_nodes,
-    lambda f, w: (
-        f"tensor_parallel {f['tensor_parallel']} does not divide gpus_per_node {w.cluster.gpus_per_node}, so a"
-        f" tensor-parallel group would span some of the {f['num_nodes']} nodes"
-    ),
+    _describe_tensor_group,
 )
 TP_OVERLAP_ACROSS_NODES = LayoutRule(
     "tp_overlap_across_nodes",

@@ -18,7 +18,7 @@ from search_spaces.schema.yaml_document import read_document
 class LinkDomainSection(Section):
     """Ranks connected by one kind of link."""
 
-    name: str = Field(min_length=1, max_length=40, description="Name of the domain, for example die-pair, quad, node.")
+    name: str = Field(min_length=1, max_length=40, description="Name of the domain, for example die-pair, node, nvl72.")
     num_ranks: int = Field(ge=2, le=100_000, description="Number of consecutive ranks in the domain.")
     bus_gb_per_s: float = Field(
         gt=0, description="Bus bandwidth of an all-reduce over all of them, per rank, as nccl-tests prints it."
@@ -75,10 +75,11 @@ class LinksSection(Section):
     """Bandwidths and latencies between ranks; docs/clusters.md says how to measure them."""
 
     domains: list[LinkDomainSection] = Field(
-        default=[], description="From inner to outer, each a multiple of the one before, the last one a whole node."
+        default=[],
+        description="From inner to outer, each a multiple of the one before, the last one a node or several.",
     )
     fabric: FabricSection | None = Field(
-        default=None, description="Network between the nodes; required with more than one node."
+        default=None, description="Network between the nodes; required with more nodes than the last domain has."
     )
 
     @model_validator(mode="after")

@@ -50,7 +50,7 @@ def preset_search_path(name: str) -> Path | None:
 def accelerator_named(name: str) -> Accelerator:
     """The accelerator of this name or alias; InputError where it is unknown or ambiguous."""
     word = re.sub(r"[ _]+", "-", name.strip().lower())
-    word = re.sub(r"^(nvidia|amd)-", "", word)
+    word = re.sub(r"^(nvidia|amd)-(instinct-)?", "", word)
     word = _ALIASES.get(word, word)
     if word not in ACCELERATORS:
         raise InputError.of(
@@ -64,7 +64,7 @@ def accelerator_named(name: str) -> Accelerator:
 
 
 # Data sheets, tables and nvidia-smi name the same device differently. Names that do not say the memory (V100,
-# A100) are left out: half the memory is a different search.
+# A100, GH200) are left out: half the memory is a different search. nvidia-smi counts the host's memory of a GH200.
 _ALIASES = {
     "v100-sxm2-16gb": "v100-16gb",
     "tesla-v100-sxm2-16gb": "v100-16gb",
@@ -82,6 +82,19 @@ _ALIASES = {
     "h100-sxm": "h100-80gb",
     "h100-80gb-hbm3": "h100-80gb",
     "h200": "h200-141gb",
+    "gh200-480gb": "gh200-96gb",
+    "gh200-120gb": "gh200-96gb",
+    "b200": "b200-180gb",
+    "b200-sxm": "b200-180gb",
+    "b300": "b300-288gb",
+    "b300-sxm": "b300-288gb",
+    "b300-sxm6-ac": "b300-288gb",
+    "gb200": "gb200-186gb",
+    "gb300": "gb300-288gb",
+    "mi300x": "mi300x-192gb",
+    "mi325x": "mi325x-256gb",
+    "mi350x": "mi350x-288gb",
+    "mi355x": "mi355x-288gb",
     "mi250x": "mi250x-gcd-64gb",
     "mi250x-gcd": "mi250x-gcd-64gb",
 }

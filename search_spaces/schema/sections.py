@@ -162,7 +162,7 @@ class SpaceSection(SpaceAxes):
     refused = _DERIVED_DATA_PARALLEL
 
     allow_tensor_parallel_across_nodes: bool = Field(
-        default=False, description="Allow tensor-parallel groups to span nodes."
+        default=False, description="Allow tensor-parallel groups to span nodes that share no link domain."
     )
     candidates: str | None = Field(
         default=None,

@@ -44,6 +44,7 @@ class FakeSlurm(Slurm):
     - `state_words`: unknown states to report, by job id.
     - `partition_limits`: partitions with limits, by name.
     - `limits`: the user's association limits.
+    - `block_sizes`: nodes of the blocks of its topology.
     - `failing_cancels`: number of further scancels without effect; with `cancels_hang` they also take their timeout.
 
     A command without an answer takes the cluster's MessageTimeout.
@@ -57,6 +58,7 @@ class FakeSlurm(Slurm):
         self.state_words: dict[str, str] = {}
         self.partition_limits: dict[str, PartitionSnapshot] = {}
         self.limits = AssociationLimits()
+        self.block_sizes: tuple[int, ...] = ()
         self.failing_cancels = 0.0
         self.cancels_hang = False
         self._faults: list[_SubmitFault] = []
@@ -83,6 +85,10 @@ class FakeSlurm(Slurm):
     def nodes(self) -> tuple[NodeSnapshot, ...]:
         self._ask_controller()
         return tuple(self._nodes())
+
+    def blocks(self) -> tuple[int, ...]:
+        self._ask_controller()
+        return self.block_sizes
 
     def association_limits(self) -> AssociationLimits | None:
         if not self.cluster.settings.has_accounting:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
@@ -197,6 +198,19 @@ def test_a_global_batch_that_does_not_come_out_is_rejected_with_all_numbers():
     assert rejected.problem.code == "batch"
     assert "micro_batch_size 3 x data_parallel 4 = 12 does not divide global_batch_size 16" in rejected.problem.message
     assert rejected.fields["grad_accum_steps"] is None
+
+
+@pytest.mark.parametrize(("num_nodes", "refused"), [(2, []), (4, []), (6, [8]), (8, [])])
+def test_a_tensor_group_may_span_the_nodes_of_one_link_domain(num_nodes: int, refused: list[int]):
+    # Domains of four nodes with four ranks; six nodes fill two parts of three.
+    links = Links((LinkDomain("node", 4, 680, 6), LinkDomain("rack", 16, 680, 25)), Fabric(200, 5))
+    plain = workload("gb200-186gb", 4, num_nodes, 96, num_attention_heads=48, num_key_value_heads=48)
+    given = replace(plain, cluster=replace(plain.cluster, given_links=links))
+    degrees = [4, 8, *([16] if num_nodes > 2 else [])]
+    rejected = rejections(search_space(given, {"tensor_parallel": degrees})).get("tp_across_nodes", [])
+    assert [each.fields["tensor_parallel"] for each in rejected] == refused
+    ranks = "does not divide the 12 ranks of a link domain (3 of the 6 nodes x gpus_per_node 4)"
+    assert all(ranks in each.problem.message for each in rejected)
 
 
 @pytest.mark.bad_input(11)

@@ -99,7 +99,7 @@ def test_a_value_of_another_form_is_refused():
 
 def test_counts_have_bounds():
     counts = [("gpus_per_node", 0), ("gpus_per_node", 65), ("cpus_per_task", -1), ("cpus_per_task", 10**12)]
-    counts += [("threads_per_core", 0), ("threads_per_core", 9)]
+    counts += [("threads_per_core", 0), ("threads_per_core", 9), ("segment", -1), ("segment", 100_001)]
     assert not_refused(*(({key: value}, key, value) for key, value in counts)) == []
 
 
@@ -107,6 +107,7 @@ def test_gpus_are_asked_for_once():
     both = {"gpus_per_node": 4, "gres": "nvme:1,gpu:a100:4"}
     assert not_refused((both, "gres", both["gres"])) == []
     assert option_problems(JobOptions(gres="gpu:4")) == ()
+    assert option_problems(JobOptions(segment=0, exclusive="topo")) == ()
 
 
 @pytest.mark.bad_input(29)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm.environment import RANK_NAMES
 from slurm.request import Container, JobOptions, JobRequest
-from slurm.script import last_run, render_script
+from slurm.script import last_run, render_script, restarts_in
 from tests.slurm.test_option_checks import FULL
 
 STORED = Path(__file__).with_name("data")
@@ -82,6 +82,29 @@ def test_gpus_are_asked_for_as_the_site_wants_it_and_not_on_cpu(options, expecte
         line for line in directives(replace(PLAIN, options=options)) if "gpu" in line.removeprefix("--job-name=gpt")
     ]
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("segment", "num_nodes", "expected"),
+    [
+        (None, 16, []),
+        (0, 16, []),
+        (16, 16, ["--segment=16"]),
+        (16, 32, ["--segment=16"]),
+        (18, 32, ["--segment=16"]),
+        (16, 24, ["--segment=12"]),
+        (16, 4, ["--segment=4"]),
+        (16, 19, []),
+        (16, 1, []),
+    ],
+)
+def test_a_job_asks_for_the_largest_equal_parts_that_are_segments(segment, num_nodes, expected):
+    request = replace(PLAIN, num_nodes=num_nodes, options=JobOptions(segment=segment))
+    assert [line for line in directives(request) if line.startswith("--segment")] == expected
+
+
+def test_whole_blocks_are_asked_for_by_sbatchs_word():
+    assert "--exclusive=topo" in directives(replace(PLAIN, options=JobOptions(exclusive="topo")))
 
 
 def test_nodes_to_avoid_are_the_users_and_the_requests_in_one_list():
@@ -201,4 +224,5 @@ def test_a_run_after_a_requeue_begins_with_its_number_in_every_log(tmp_path):
 
 
 def test_without_a_requeue_the_whole_log_is_of_the_last_run():
-    assert last_run("srun: error\n--- restart\nx --- restart 1\n") == "srun: error\n--- restart\nx --- restart 1\n"
+    text = "srun: error\n--- restart\nx --- restart 1\n"
+    assert (last_run(text), restarts_in(text)) == (text, 0)

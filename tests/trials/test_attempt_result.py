@@ -218,6 +218,18 @@ class TestWhatIsNotBelieved:
         assert "a plain matrix product there reaches" in self.fault(fingerprint=slow)
         assert outcome_fault(SPEC, replace(OUTCOME, fingerprint=fast)) is None
 
+    @pytest.mark.parametrize(
+        ("word", "accelerator", "factor"),
+        [("same", "h100-80gb", 1), ("fp8_rowwise", "h100-80gb", 2), ("fp8_rowwise_with_gw_hp", "b200-180gb", 2)],
+    )
+    def test_products_of_8_bits_reach_their_own_peak(self, word, accelerator, factor):
+        spec = replace(SPEC, layout=replace(SPEC.layout, matmul_precision=word), accelerator=accelerator)
+        flops = spec.model.causal_flops_per_token * MEASURED["tokens_per_sec_per_gpu"]
+        probes = [{"probe_ms_by_rank": [2 * 4096**3 / flops * 1e3 * factor * ratio] * 4} for ratio in (1.2, 1.3)]
+        found = [outcome_fault(spec, replace(OUTCOME, fingerprint=probe)) for probe in probes]
+        found += [outcome_fault(spec, replace(OUTCOME, measured=seen(hfu=1 + more))) for more in (-0.01, 0.01)]
+        assert [fault is None for fault in found] == [True, False] * 2
+
 
 class TestWhatIsBelieved:
     @pytest.mark.parametrize("name", ["tokens_per_sec_low", "step_time_high_s", "peak_memory_gib", "mfu"])

@@ -80,7 +80,7 @@ INDEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
     "shape": tuple(DRAWN_SHAPES),
 }
 """Independent axes, the neutral value first: drawn in this order. torch.compile takes minutes on a CPU and has cases of
-its own; 8 bits round more than any tolerance of a layout."""
+its own; products of 8-bit floats need a GPU and torchao."""
 
 VALUES: Mapping[str, tuple[Hashable, ...]] = {
     **dict.fromkeys(DEGREES.values(), _SIZES),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from search_spaces.hardware.arithmetic import peak_flops_of
 from search_spaces.hardware.cluster import ACCELERATORS
 from trials.measurement.protocol import Measurement, TwoPointExtrapolation, time_interval
 from trials.measurement.step_log import StepPhase, StepRecord
@@ -105,9 +106,9 @@ def throughput_fields(
 
 
 def _utilisation(spec: TrialSpec, tokens_per_sec_per_gpu: float) -> dict[str, float]:
-    """Model and hardware FLOP/s over the device's peak, absent where the peak is unknown."""
+    """Model and hardware FLOP/s over the device's peak in the step's arithmetic, absent where the peak is unknown."""
     accelerator = ACCELERATORS.get(spec.accelerator)
-    peak = accelerator.peak_flops_for(spec.layout.precision) if accelerator else None
+    peak = peak_flops_of(accelerator, spec.layout) if accelerator else None
     if peak is None:
         return {}
     hardware = spec.model.hardware_flops_per_token(spec.layout)

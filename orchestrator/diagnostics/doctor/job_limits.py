@@ -34,7 +34,10 @@ _FIXES = {
     Resource.MEMORY: "lower launcher.slurm.mem; 0 is all that a node has",
     Resource.GPUS: "see what sinfo --format=%G shows: cluster.gpus_per_node, launcher.slurm.gres, another partition",
 }
-_FAMILIES = ("v100", "t4", "a40", "a100", "h100", "h200", "mi250")
+_FAMILIES = (
+    *("v100", "t4", "a40", "a100", "h100", "h200", "gh200", "b200", "b300", "gb200", "gb300"),
+    *("mi250", "mi300x", "mi325x", "mi350x", "mi355x"),
+)
 """Accelerator families, which also occur in sites' GPU names."""
 
 

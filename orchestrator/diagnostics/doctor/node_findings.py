@@ -177,9 +177,10 @@ def _reached_gb_per_s(probe: NodeProbeReport, num_ranks: int) -> float | None:
 
 
 def _wanted_gb_per_s(cluster: Cluster, num_ranks: int) -> float | None:
-    if cluster.links is None or num_ranks == 1:
+    links = cluster.links_of_job(cluster.num_nodes)
+    if links is None or num_ranks == 1:
         return None
-    return cluster.links.collective_gb_per_s(num_ranks, 1, cluster.gpus_per_node)
+    return links.collective_gb_per_s(num_ranks, 1, cluster.gpus_per_node)
 
 
 def _assumed(cluster: Cluster) -> str:

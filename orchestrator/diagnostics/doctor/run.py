@@ -20,6 +20,7 @@ from orchestrator.diagnostics.doctor.machine import check_machine
 from orchestrator.diagnostics.doctor.ranks import check_ranks
 from orchestrator.diagnostics.doctor.slurm import COMMANDS, check_slurm, no_commands
 from orchestrator.diagnostics.doctor.storage import check_home, check_ledger, check_mlflow
+from orchestrator.diagnostics.doctor.topology import check_blocks
 from orchestrator.launchers.local.launcher import local_slots
 from orchestrator.planning.candidates import candidates_of, require_affordable
 from orchestrator.preflight.trainer import ranks_run_here, require_trainer
@@ -152,6 +153,7 @@ def _no_slurm_here() -> Finding:
 
 def _check_jobs(target: DoctorTarget, spec: SearchSpec, space: SearchSpace) -> Iterator[Finding]:
     if target.settings is not None:
+        yield from check_blocks(target.slurm, spec.cluster, spec.launcher.slurm.segment)
         yield from check_jobs(target.slurm, spec, space)
     else:
         yield note("jobs", "not checked: Slurm does not answer", "see the findings about Slurm, and try again")

@@ -24,7 +24,7 @@ from orchestrator.importers.torchtitan.registry import DEFAULTS, Values
 from search_spaces.engines import TORCHTITAN
 from search_spaces.errors import InputError
 from search_spaces.layouts.pipeline_split import stage_layers
-from search_spaces.model_shape import ModelShape
+from search_spaces.model_shape import MODEL_DEFAULTS, ModelShape
 
 _DEFAULT = "torchtitan's default"
 _HEAD = "lm_head"
@@ -156,7 +156,7 @@ def _of_a_pipeline(keys: Settings, model: Mapping[str, Any], layout: Mapping[str
     parts = keys.listed("parallelism.module_fqns_per_model_part")
     if not parts and keys.value("parallelism.pipeline_parallel_first_stage_less_layers") is not None:
         yield "torchtitan gives the first and the last stage fewer layers; trials split layers by each stage's work."
-    elif parts and len(model) == len(MODEL_FIELDS):
+    elif parts and model.keys() >= MODEL_FIELDS.keys() - MODEL_DEFAULTS.keys():
         counts = tuple(sum(str(name).startswith("layers.") for name in part) for part in parts)
         split = stage_layers(ModelShape.from_json(model), len(parts))
         if counts != split:

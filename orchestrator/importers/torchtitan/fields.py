@@ -185,6 +185,14 @@ def _key_value_heads(keys: Settings) -> int | None:
     return keys.count(f"{_M}n_heads") if keys.is_null(name) else keys.count(name, f"{_M}n_heads")
 
 
+def _head_size(keys: Settings) -> int | None:
+    """None where it is dim / n_heads, as null is."""
+    name = f"{_M}head_dim"
+    size = None if keys.is_null(name) or not keys.has(name) else keys.count(name)
+    heads, dim = keys.count(f"{_M}n_heads"), keys.count(f"{_M}dim")
+    return None if size and heads and size * heads == dim else size
+
+
 MODEL_FIELDS: FieldReaders = {
     "num_layers": lambda keys: keys.count(f"{_M}n_layers"),
     "hidden_size": lambda keys: keys.count(f"{_M}dim"),
@@ -197,6 +205,9 @@ MODEL_FIELDS: FieldReaders = {
     "tied_embeddings": lambda keys: keys.chosen(f"{_M}enable_weight_tying", SWITCH, None),
     "position_embedding": _of_llama3("rotary"),
     "norm": _of_llama3("rmsnorm"),
+    "attention_head_size": _head_size,
+    "qk_norm": lambda keys: True if keys.value(f"{_M}name") == "qwen3" else None,
+    "rotary_base": lambda keys: keys.count(f"{_M}rope_theta") if keys.has(f"{_M}rope_theta") else None,
 }
 BATCH_FIELDS: FieldReaders = {"global_batch_size": lambda keys: count_or_default(keys, f"{_T}global_batch_size")}
 
@@ -217,7 +228,7 @@ def _has_chunks_for_each_stage(keys: Settings) -> bool:
 
 
 VALUE_RULES: ValueRules = (
-    one_of(f"{_M}name", ("llama3",), "a search's model is torchtitan's llama3"),
+    one_of(f"{_M}name", ("llama3", "qwen3"), "a search's model is torchtitan's llama3 or qwen3"),
     one_of(f"{_M}attn_backend", _KERNELS, "attention_kernel is flex or flash, which is torchtitan's varlen"),
     one_of("activation_checkpoint", POLICIES, f"{reasons.CHECKPOINTING}, not a memory budget"),
     one_of(f"{_P}fsdp_reshard_after_forward", _RESHARD, "torchtitan's policies are default, always and never"),

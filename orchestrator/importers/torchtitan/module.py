@@ -171,7 +171,7 @@ class _Function:
             yield f"{name}.{keyword.arg}", _literal(self._resolved(keyword.value))
 
     def _model_spec(self, value: ast.expr) -> Iterator[tuple[str, Setting]]:
-        """A flavor of torchtitan's llama3, or the sizes that an exported module has."""
+        """A flavor of torchtitan's llama3, or the sizes that an exported module has for llama3 or qwen3."""
         if not isinstance(value, ast.Call):
             raise _unreadable(value, "a model is built by model_registry(...) or llama3(...)")
         arguments = {str(keyword.arg): self._resolved(keyword.value) for keyword in value.keywords}
@@ -185,7 +185,7 @@ class _Function:
         elif value.args or not {f"model_spec.{name}" for name in arguments} <= _SIZES:
             raise _unreadable(value, "a model is built by model_registry(...), or as an exported module does")
         else:
-            yield "model_spec.name", Setting("llama3", value.lineno)
+            yield "model_spec.name", Setting(_name(value.func), value.lineno)
         for name, argument in arguments.items():
             if name == "converters":
                 yield from self._converters(argument)

@@ -33,8 +33,9 @@ TORCHTITAN_OPTIONS = OptionTable(
             activation_checkpoint= activation_checkpoint.layers= compile.components= compile.enable
             compile.enable_async_tensor_parallel loss.num_chunks= model_spec.attn_backend= model_spec.dim=
             model_spec.enable_weight_tying= model_spec.float8.emulate model_spec.float8.filter_fqns=
-            model_spec.float8.recipe_name= model_spec.hidden_dim= model_spec.n_heads=
-            model_spec.n_kv_heads= model_spec.n_layers= model_spec.name= model_spec.vocab_size= optimizer.param_groups=
+            model_spec.float8.recipe_name= model_spec.head_dim= model_spec.hidden_dim= model_spec.n_heads=
+            model_spec.n_kv_heads= model_spec.n_layers= model_spec.name= model_spec.rope_theta= model_spec.vocab_size=
+            optimizer.param_groups=
             parallelism.data_parallel_replicate_degree= parallelism.data_parallel_shard_degree=
             parallelism.enable_sequence_parallel parallelism.fsdp_reshard_after_forward=
             parallelism.module_fqns_per_model_part= parallelism.pipeline_parallel_degree=

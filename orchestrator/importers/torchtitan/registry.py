@@ -47,9 +47,8 @@ _SIZES = {
 def flavor(name: str, attn_backend: str = "flex") -> Values:
     """The model of this flavor; KeyError for an unknown one."""
     sizes = dict(zip(_NAMES, _SIZES[name], strict=True))
-    return {
-        f"model_spec.{key}": value for key, value in {"name": "llama3", **sizes, "attn_backend": attn_backend}.items()
-    }
+    llama3 = {"name": "llama3", **sizes, "rope_theta": 500_000, "attn_backend": attn_backend}
+    return {f"model_spec.{key}": value for key, value in llama3.items()}
 
 
 FLAVORS = tuple(_SIZES)

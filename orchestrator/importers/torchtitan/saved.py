@@ -53,9 +53,9 @@ def _policy(saved: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _model_spec(spec: Any) -> dict[str, Any]:
-    """Name, and sizes of a llama3, by the names of the function that an exported module builds it with."""
+    """Name, and sizes of a llama3 or qwen3, by the names of the function that an exported module builds it with."""
     name, model = (spec.get("name"), spec.get("model")) if isinstance(spec, Mapping) else (None, None)
-    if name != "llama3":
+    if name not in ("llama3", "qwen3"):
         return {"name": str(name)}
     if not isinstance(model, Mapping):
         raise _unlike_llama3("has no model")
@@ -65,13 +65,17 @@ def _model_spec(spec: Any) -> dict[str, Any]:
     first, *others = map(_without_weights, layers)
     if any(other != first for other in others):
         raise _unlike_llama3("has layers that differ")
+    if (_section(first, "attention").get("qk_norm") is None) == (name == "qwen3"):
+        raise _unlike_llama3(
+            "has norms of queries and keys" if name == "llama3" else "has no norms of queries and keys"
+        )
     return {
         "name": name,
         "n_layers": len(layers),
         "dim": model.get("dim"),
         "vocab_size": model.get("vocab_size"),
         "enable_weight_tying": model.get("enable_weight_tying"),
-        **_layer(first, model.get("dim")),
+        **_layer(first),
     }
 
 
@@ -82,19 +86,26 @@ def _without_weights(config: Any) -> Any:
     return config
 
 
-def _layer(layer: Mapping[str, Any], dim: Any) -> dict[str, Any]:
-    for problem in _refused_parts(layer, dim):
+def _layer(layer: Mapping[str, Any]) -> dict[str, Any]:
+    for problem in _refused_parts(layer):
         raise problem
     attention, mlp = layer["attention"], layer["feed_forward"]
     return {
         "n_heads": attention.get("n_heads"),
         "n_kv_heads": attention.get("n_kv_heads"),
         "hidden_dim": mlp["w1"].get("out_features"),
+        "head_dim": attention.get("head_dim"),
+        "rope_theta": _whole(_section(attention, "rope").get("theta")),
         "attn_backend": _attention(_section(attention, "inner_attention")),
     }
 
 
-def _refused_parts(layer: Mapping[str, Any], dim: Any) -> Iterator[InputError]:
+def _whole(value: Any) -> Any:
+    """A whole number where a float is one."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _refused_parts(layer: Mapping[str, Any]) -> Iterator[InputError]:
     """Errors for the parts that a llama3 of a search has not."""
     attention, mlp = _section(layer, "attention"), _section(layer, "feed_forward")
     products = [attention.get("wo"), *(mlp.get(name) for name in ("w1", "w2", "w3"))]
@@ -104,11 +115,6 @@ def _refused_parts(layer: Mapping[str, Any], dim: Any) -> Iterator[InputError]:
         yield _unlike_llama3("has layers without attention or MLP")
     if any(product.keys() - _OF_A_PRODUCT for product in products if isinstance(product, Mapping)):
         yield _unlike_llama3("has other products than torch's", reasons.LOW_PRECISION)
-    if attention.get("qk_norm") is not None:
-        yield _unlike_llama3("has norms of queries and keys", reasons.NO_MODEL_FIELD)
-    size, heads = attention.get("head_dim"), attention.get("n_heads")
-    if size is not None and (type(size), type(heads)) == (int, int) and size * heads != dim:
-        yield _unlike_llama3(f"has heads of {size}", reasons.HEAD_SIZE)
     if _section(attention, "inner_attention").get("window_size", _WHOLE) != _WHOLE:
         yield _unlike_llama3("has a window of attention", reasons.NO_MODEL_FIELD)
 
@@ -129,5 +135,5 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _unlike_llama3(message: str, rule: str = "the model of a search is torchtitan's llama3") -> InputError:
+def _unlike_llama3(message: str, rule: str = "the model of a search is torchtitan's llama3 or qwen3") -> InputError:
     return InputError.of(CODE, message, rule=rule, fix=DO_WITHOUT, key="model_spec.model")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
-from slurm.script import last_run
+from slurm.script import last_run, restarts_in
 from trials.files.folders import AttemptFolder, read_json
 from trials.files.text import tail
 from trials.files.tracebacks import first_cause
@@ -21,12 +22,13 @@ def may_exist(path: Path) -> bool:
         return True
 
 
-def last_restart(folder: AttemptFolder) -> int:
-    """Return how often the job was requeued, by its own files: accounting does not record it."""
-    try:
-        return folder.last_restart()
-    except OSError:
-        return 0
+def last_restart(folder: AttemptFolder, log: Path) -> int:
+    """Return how often the job was requeued, by its ranks' files and its log: accounting does not record it."""
+    counts = [0]
+    for count in (folder.last_restart, lambda: restarts_in(tail(log, LOG_LINES))):
+        with suppress(OSError):
+            counts.append(count())
+    return max(counts)
 
 
 def has_outcome(folder: AttemptFolder, restart: int) -> bool:

@@ -128,7 +128,7 @@ class JobMonitor:
         """Return the status of an ended job, with an excerpt of its logs where only the trial can know the reason."""
         log = log_tail(tracked.job.log)
         status = ended_status(job, log, tracked.cancelled)
-        restart = last_restart(tracked.request.folder) if job.restarts is None else job.restarts
+        restart = last_restart(tracked.request.folder, tracked.job.log) if job.restarts is None else job.restarts
         is_metered = status.is_metered and self._is_plausible_duration(tracked, job)
         status = replace(status, restart=max(tracked.restart, restart), is_metered=is_metered)
         if status.failed and (status.reason is None or policy_of(status.reason).stops_search):
@@ -177,7 +177,7 @@ class JobMonitor:
         It has ended if there is an outcome, or after the grace period without any activity.
         """
         folder = tracked.request.folder
-        restart = max(tracked.restart, last_restart(folder))
+        restart = max(tracked.restart, last_restart(folder, tracked.job.log))
         if tracked.absent_since is None:
             tracked.absent_since = self._slurm.monotonic()
         if has_outcome(folder, restart):

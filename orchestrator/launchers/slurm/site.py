@@ -103,6 +103,23 @@ def cpu_problems(section: SlurmSection, cluster: Cluster) -> Iterator[Problem]:
         )
 
 
+def in_segments(section: SlurmSection, cluster: Cluster) -> Cluster:
+    """Return the cluster as jobs in such segments see it; InputError for segments larger than a link domain."""
+    segment, links = section.segment, cluster.links
+    if not segment or links is None or cluster.domain_nodes == 1 or segment == cluster.domain_nodes:
+        return cluster
+    if segment > cluster.domain_nodes:
+        raise InputError.of(
+            "segment",
+            f"is {segment}, but a link domain of the cluster has {cluster.domain_nodes} nodes",
+            rule="the nodes of a segment are in one link domain",
+            fix=f"{cluster.domain_nodes} at most, or correct num_ranks of the last of cluster.links.domains",
+            key=f"{_SECTION}.segment",
+            value=segment,
+        )
+    return replace(cluster, given_links=links.for_job(segment, cluster.gpus_per_node))
+
+
 def site_remarks(section: SlurmSection, num_nodes: int, time_limit_s: float, jobs: int) -> list[str]:
     """Return remarks on the site's profile to show before jobs are submitted, `jobs` of them at a time."""
     if section.site is None:

@@ -20,6 +20,12 @@ def test_the_summary_says_whether_tensor_groups_cross_nodes(layout: Layout, gpus
     assert f" {tensor}," in rank_placement(layout, gpus_per_node).summary
 
 
+def test_the_summary_names_the_link_domain_that_a_tensor_group_stays_in():
+    layout = Layout(num_nodes=4, tensor_parallel=8, data_parallel=2)
+    assert " tensor groups of 8 across nodes of one link domain," in rank_placement(layout, 4, 2).summary
+    assert " tensor groups of 8 across nodes," in rank_placement(layout, 4, 1).summary
+
+
 def test_a_tensor_group_on_two_nodes_has_a_cell_on_each():
     first, second = rank_placement(Layout(num_nodes=2, tensor_parallel=4, data_parallel=3), 6).nodes
     assert [cell.ranks for cell in first.cells] == ["ranks 0-3", "ranks 4-5"]

@@ -27,6 +27,12 @@ def test_a_tensor_group_that_reaches_across_nodes_says_which_part_is_where():
     assert any("ranks 6-7: data 1, tensor 2-3 of 4" in line for line in picture)
 
 
+def test_groups_over_the_nodes_of_one_link_domain_say_so():
+    picture = rank_diagram(Layout(num_nodes=4, tensor_parallel=8, data_parallel=2), 4, nodes_per_domain=2)
+    assert "tensor    2 groups of 8, each over 2 nodes of one link domain: 0-7 | 8-15" in picture
+    assert any(line.startswith("data      8 groups of 2, each over 2 nodes: 0 8") for line in picture)
+
+
 def test_hundreds_of_nodes_are_reported_in_a_few_lines():
     picture = rank_diagram(MT_NLG, 8)
     assert len(picture) < 15

@@ -14,7 +14,7 @@ from orchestrator.diagnostics.cluster_file import (
     is_written_by_calibrate,
 )
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster, MeasuredSpeed
-from search_spaces.hardware.links import Fabric
+from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import parse_document
@@ -180,3 +180,20 @@ def test_a_cluster_of_which_a_part_was_measured_keeps_its_size():
     again = read(text_of(NODES, found))
     assert again.num_nodes == 4
     assert again.links.fabric.by_nodes == ((2, 90.0),)
+
+
+RACKS = Links((LinkDomain("node", 4, 999, 9), LinkDomain("rack", 16, 999, 9)), Fabric(50, 5, p2p_gb_per_s=12))
+
+
+@pytest.mark.parametrize(("num_nodes", "fastest"), [(2, 8), (4, 16), (8, 16)])
+def test_link_domains_of_several_nodes_are_measured_as_such_and_the_fabric_beyond_them(num_nodes: int, fastest: int):
+    cluster = Cluster(A100, 4, num_nodes, RACKS)
+    bus = {2: 231.0, 4: 230.0, 8: 228.0, 16: 220.0, 32: 80.0}
+    found = measured(cluster, bus, dict.fromkeys(bus, 20.0))
+    links = calibrated_cluster(cluster, found).links
+    node, rack = links.domains
+    assert (node.num_ranks, rack.name, rack.num_ranks, rack.bus_gb_per_s) == (4, "rack", 16, bus[fastest])
+    assert (rack.latency_us, rack.p2p_gb_per_s) == (20, 80)
+    assert (links.fabric.nic_gb_per_s, links.fabric.p2p_gb_per_s) == (50, 12)
+    assert links.fabric.by_nodes == (((8, 80.0),) if num_nodes == 8 else ())
+    assert read(text_of(cluster, found)).links == links

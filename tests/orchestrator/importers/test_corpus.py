@@ -20,7 +20,7 @@ from orchestrator.importers.registry import read_source
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
+from search_spaces.model_shape import MODEL_DEFAULTS, ModelShape
 from search_spaces.schema.validation import FILL_IN
 from trials.trainers.common.options import option_name
 
@@ -154,7 +154,8 @@ def test_the_first_lines_say_what_was_read_from_where(name):
     assert table[1].split()[1:] == ["key", "value", "read", "from"]
     rows = dict(line.split()[1:3] for line in table if line.startswith("#   model."))
     model = EXPECTED[name].get("model", {})
-    assert rows == {f"model.{key}": shown(model.get(key)) for key in ModelShape.__dataclass_fields__}
+    named = [key for key in ModelShape.__dataclass_fields__ if key in model or key not in MODEL_DEFAULTS]
+    assert rows == {f"model.{key}": shown(model.get(key)) for key in named}
 
 
 def shown(value: Any) -> str:

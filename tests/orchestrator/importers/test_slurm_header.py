@@ -73,6 +73,10 @@ def test_an_accelerator_is_read_where_its_name_says_the_memory(directive, accele
     assert read(directive).accelerator == accelerator
 
 
+def test_the_nodes_of_a_segment_are_read():
+    assert read("--segment=16", "--nodes=32").slurm == {"segment": 16}
+
+
 def test_an_accelerator_of_two_sizes_is_asked_about():
     assert any("a100-40gb or a100-80gb" in note for note in read("--gres=gpu:a100:8").notes)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launchers.base import LaunchRefused
-from orchestrator.launchers.factory import longest_s, make_launcher
+from orchestrator.launchers.factory import job_options, longest_s, make_launcher
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm_pilot.shared_jobs import SharedJobsLauncher
@@ -30,6 +30,21 @@ def test_local_is_plain_processes() -> None:
 
 @pytest.mark.processes
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("accelerator", "slurm", "segment"),
+    [
+        ("gb200-186gb", {}, 18),
+        ("gb200-186gb", {"segment": 8}, 8),
+        ("gb200-186gb", {"segment": 0}, 0),
+        ("h100-80gb", {}, None),
+        ("h100-80gb", {"segment": 4}, 4),
+    ],
+)
+def test_jobs_ask_for_segments_as_large_as_a_link_domain_of_several_nodes(accelerator, slurm, segment):
+    cluster = Cluster(ACCELERATORS[accelerator], 4, 36)
+    assert job_options(section(kind="slurm", slurm=slurm), cluster).segment == segment
+
+
 def test_under_slurm_the_lease_is_kept_before_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hanging command takes its timeout, and one iteration may run several."""
     for command in ("scontrol", "squeue"):

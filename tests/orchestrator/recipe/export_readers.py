@@ -15,6 +15,7 @@ from orchestrator.importers.nanotron import read_nanotron
 from orchestrator.importers.torchtitan.module import read_module
 from search_spaces.engines import ACCELERATE_LAUNCH, TORCHTITAN
 from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import MODEL_DEFAULTS
 from tests.trials.trainers.verified_options import (
     BRIDGE_MAY_BE_NULL,
     GPT_NEOX,
@@ -40,7 +41,7 @@ def words_of(text: str) -> list[str]:
 def read_export(trainer: str, files: Mapping[str, str], spec: TrialSpec) -> Read:
     """`spec` gives only the number of nodes and of ranks per node, which are in the command line."""
     layout, model = _READERS[trainer](files, spec)
-    return layout.canonical(), model
+    return layout.canonical(), {**MODEL_DEFAULTS, **model}
 
 
 def _megatron_lm(files: Mapping[str, str], spec: TrialSpec) -> Read:

@@ -11,9 +11,11 @@ import pytest
 from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.launchers.slurm.site import with_site
 from orchestrator.recipe.build import RecipeSource
+from orchestrator.recipe.launch_sbatch import slurm_options
 from orchestrator.recipe.write import recipe_files, write_recipe
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.schema.slurm import SlurmSection
+from search_spaces.hardware.links import LinkDomain, Links
 from search_spaces.layouts.layout import Layout
 from search_spaces.schema.validation import restore
 from slurm.sandbox.sandbox import SlurmSandbox
@@ -72,6 +74,15 @@ def test_what_was_asked_and_how_the_ranks_were_started_is_kept(tmp_path):
     assert "export NCCL_SOCKET_IFNAME=lo\n" in files["launch.sh"]
     assert "`launch.sbatch`" in files["README.md"]
     assert source.search.spec["launcher"]["slurm"]["launch"]["srun"] == ["--cpu-bind=cores"]
+
+
+def test_the_nodes_of_a_link_domain_that_the_search_described_stay_together():
+    source = source_with()
+    spec = replace(source.spec, gpus_per_node=2)
+    links = Links((LinkDomain("node", 2, 90, 6), LinkDomain("rack", 8, 90, 25)))
+    search = replace(source.search, spec={**source.search.spec, "cluster": {"links": links.to_json()}})
+    assert slurm_options(search.spec, spec).segment == 4
+    assert slurm_options(source.search.spec, spec).segment is None
 
 
 def test_in_a_container_the_recipes_own_folder_is_mounted_wherever_it_lies():

@@ -139,6 +139,8 @@ class TestSharing:
             ({"engine": "accelerate"}, 1 + 2),
             ({"engine": "accelerate", "precision": "fp32"}, 1 + 4),
             ({"engine": "accelerate", "data_parallel": 1}, 4),
+            ({"engine": "accelerate", "zero_stage": 0}, 4 + 4),  # DDP's buckets
+            ({"engine": "accelerate-launch", "zero_stage": 0, "precision": "fp32"}, 4 + 4),
             ({"engine": "megatron-lm"}, 1),
         ],
     )

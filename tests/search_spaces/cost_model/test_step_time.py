@@ -119,7 +119,6 @@ def test_what_costs_time_is_slower(faster, slower):
         ("h100-80gb", "fp8_rowwise", 989 / 1979),
         # Of three products one is left in bf16.
         ("h100-80gb", "fp8_rowwise_with_gw_hp", (2 * 989 / 1979 + 1) / 3),
-        ("a100-80gb", "fp8_rowwise", 1),
     ],
 )
 def test_linear_layers_in_8_bits_take_the_share_of_time_that_the_data_sheet_says(accelerator, recipe, share):
@@ -291,3 +290,53 @@ def test_a_precision_that_was_not_measured_keeps_its_data_sheet_and_on_a_cpu_goe
     host = Cluster(ACCELERATORS["cpu"], 4, 1, measured=fp32_alone)
     slower = Cluster(ACCELERATORS["cpu"], 4, 1, measured=MeasuredSpeed((("fp32", 0.01),)))
     assert matmul(host, "bf16") == matmul(host, "fp32") == pytest.approx(matmul(slower, "fp32") / 2)
+
+
+# Nodes of four with two of them in a rack, and the same nodes on an ordinary network.
+RACK = LinkDomain("rack", 8, 680, 25)
+GB200_NODE = LinkDomain("node", 4, 680, 6.4)
+NETWORK = Fabric(200, 5, p2p_gb_per_s=50)
+
+
+def gb200(*domains: LinkDomain, num_nodes: int = 4) -> Cluster:
+    return Cluster(ACCELERATORS["gb200-186gb"], 4, num_nodes, Links((GB200_NODE, *domains), NETWORK))
+
+
+@pytest.mark.parametrize(
+    ("change", "part", "faster"),
+    [
+        ({"tensor_parallel": 8, "data_parallel": 2}, "tensor", True),
+        ({"tensor_parallel": 4, "pipeline_parallel": 2, "data_parallel": 2}, "data_parallel", True),
+        ({"tensor_parallel": 16}, "tensor", False),
+        ({"tensor_parallel": 4, "data_parallel": 4}, "data_parallel", False),
+    ],
+)
+def test_groups_over_the_nodes_of_a_link_domain_have_its_speed(change: dict, part: str, faster: bool):
+    layout = replace(MEGATRON, num_nodes=4, **({"tensor_parallel": 8} | change)).canonical()
+    inside, across = (_parts(cluster, layout)[part] for cluster in (gb200(RACK), gb200()))
+    assert (inside < 0.5 * across) == faster
+
+
+def test_zero_3_inside_a_link_domain_is_not_held_to_one_adapter():
+    layout = replace(
+        MEGATRON, tensor_parallel=1, num_nodes=2, data_parallel=8, zero_stage=3, engine="torch"
+    ).canonical()
+    inside, across = (_parts(gb200(*domains, num_nodes=2), layout)["data_parallel"] for domains in ((RACK,), ()))
+    assert inside < 0.2 * across
+
+
+def test_jobs_of_several_sizes_have_the_parts_of_domains_that_each_fills():
+    layouts = [
+        replace(MEGATRON, num_nodes=nodes, tensor_parallel=4, data_parallel=nodes).canonical()
+        for nodes in (4, 1, 3, 2, 4)
+    ]
+    cluster = gb200(RACK)
+    together = StepTerms.of(GPT_22B[0], cluster, LayoutTable.of(layouts)).seconds(typical_constants())
+    alone = [seconds(GPT_22B[0], layout, cluster) for layout in layouts]
+    assert together == pytest.approx(alone)
+    assert len(StepTerms.of(GPT_22B[0], cluster, LayoutTable.of(layouts).take(np.zeros(5, dtype=bool)))) == 0
+
+
+def _parts(cluster: Cluster, layout: Layout) -> dict[str, float]:
+    parts = StepTerms.of(GPT_22B[0], cluster, LayoutTable.of([layout])).parts(typical_constants())
+    return {name: float(seconds[0]) for name, seconds in parts.items()}

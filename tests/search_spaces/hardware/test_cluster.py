@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,12 +26,14 @@ def test_what_is_known_of_an_accelerator_is_in_the_range_of_such_devices(name: s
         # The host's own matter: nothing is known of it before it is measured.
         assert a == replace(a, memory_gib=None, peak_flops=(), memory_gb_per_s=None, host_gb_per_s=None)
         return
-    assert 300 <= a.memory_gb_per_s <= 5000
-    assert 0.9 * a.memory_gib < a.usable_memory_gib < a.memory_gib
-    assert 12 <= a.host_gb_per_s <= 64
-    assert 0.3 <= a.matmul_fraction <= 0.95
+    assert 300 <= a.memory_gb_per_s <= 8000
+    assert a.usable_memory_gib is None or 0.9 * a.memory_gib < a.usable_memory_gib < a.memory_gib
+    assert 12 <= a.host_gb_per_s <= 450
+    assert a.matmul_fraction is None or 0.3 <= a.matmul_fraction <= 0.95
     assert a.lacks_bf16 == (a.peak_flops_for("bf16") is None)
     assert a.peak_flops_for("fp8") in (None, pytest.approx(2 * a.peak_flops_for("fp16"), rel=0.01))
+    assert (a.peak_flops_for("fp4") or math.inf) >= 2 * (a.peak_flops_for("fp8") or 0)
+    assert a.peak_flops_for("fp32") < a.peak_flops_for("fp16")
 
 
 def test_a_cluster_without_links_has_those_of_its_accelerators_usual_node_and_says_so():
@@ -46,7 +49,8 @@ def test_a_cluster_without_links_has_those_of_its_accelerators_usual_node_and_sa
 @pytest.mark.parametrize("gpus_per_node", [1, 2, 3, 4, 6, 8, 16])
 def test_a_usual_node_is_assumed_in_every_size(name: str, gpus_per_node: int):
     links = Cluster(ACCELERATORS[name], gpus_per_node, 2).links
-    assert (links.domains[-1].num_ranks if links.domains else 1) == gpus_per_node
+    node = links.for_job(1, gpus_per_node)
+    assert (node.domains[-1].num_ranks if node.domains else 1) == gpus_per_node
     assert Cluster(ACCELERATORS[name], gpus_per_node, 2, links).links == links
     whole = Cluster(ACCELERATORS[name], 8, 2).links
     assert links.fabric.nic_gb_per_s == pytest.approx(whole.fabric.nic_gb_per_s * gpus_per_node / 8)
@@ -96,6 +100,8 @@ def test_a_measured_speed_is_more_than_nothing(wrong: dict):
 HEAD = "accelerator: a100-80gb\ngpus_per_node: 8\nnum_nodes: 2\nlinks:\n"
 NODE = "  domains: [{name: node, num_ranks: 8, bus_gb_per_s: 100, latency_us: 9}]\n"
 FABRIC = "  fabric: {nic_gb_per_s: 50, latency_us: 4, by_nodes: [{num_nodes: 2, bus_gb_per_s: 40}]}\n"
+RACK = NODE.replace("}]", "}, {name: rack, num_ranks: 24, bus_gb_per_s: 90, latency_us: 12}]")
+WHOLE_NODES = "the last domain is a whole node, or several; a node of one GPU needs none"
 MEASURED = "measured: {matmul_tflops: {bf16: 260}, memory_gb_per_s: 1700}\n"
 
 
@@ -117,13 +123,20 @@ def test_a_cluster_file_says_what_ranks_reached():
         (HEAD + NODE + FABRIC + MEASURED.replace("1700", ".nan"), "measured.memory_gb_per_s", 7, "a finite number"),
         (HEAD + NODE + FABRIC + MEASURED.replace("bf16", "fp8"), "measured.matmul_tflops.fp8", 7, "known keys: fp32"),
         ("schema: parlay.cluster/2\n" + HEAD + NODE + FABRIC, "schema", 1, "one of parlay.cluster/1"),
-        (HEAD + NODE, "links.fabric", 4, "links of more than one node include a fabric"),
-        (HEAD + FABRIC, "links.domains", 4, "the last domain is a whole node; a node of one GPU has no domain"),
+        (HEAD + NODE, "links.fabric", 4, "links of more nodes than the last domain has include a fabric"),
+        (HEAD + FABRIC, "links.domains", 4, WHOLE_NODES),
         (
             HEAD + NODE.replace("num_ranks: 8", "num_ranks: 4") + FABRIC,
             "links.domains",
             5,
-            "the last domain is a whole node; a node of one GPU has no domain",
+            WHOLE_NODES,
+        ),
+        (HEAD + NODE.replace("num_ranks: 8", "num_ranks: 20") + FABRIC, "links.domains", 5, WHOLE_NODES),
+        (
+            HEAD + RACK.replace("num_ranks: 8", "num_ranks: 12") + FABRIC,
+            "links.domains[0].num_ranks",
+            5,
+            "a domain divides a node, or consists of whole nodes",
         ),
         (HEAD + NODE.replace("100", "0") + FABRIC, "links.domains[0].bus_gb_per_s", 5, "more than 0"),
         (HEAD + NODE.replace("9", "-9") + FABRIC, "links.domains[0].latency_us", 5, "at least 0"),
@@ -152,6 +165,23 @@ def test_links_that_cannot_be_are_refused_by_key_line_and_rule(yaml: str, key: s
     assert (problem.key, problem.line) == (key, line)
     assert problem.rule == rule or (rule is not None and rule in (problem.rule or ""))
     assert problem.fix is not None or problem.rule is not None
+
+
+def test_a_cluster_file_describes_domains_of_several_nodes_which_need_no_fabric_inside():
+    cluster = _cluster_in(HEAD + RACK)
+    assert (cluster.domain_nodes, cluster.nodes_per_domain(2)) == (3, 2)
+    with pytest.raises(InputError, match="has no fabric, but num_nodes is 4"):
+        replace(cluster, num_nodes=4)
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "together"), [(1, 1), (2, 2), (12, 12), (16, 16), (18, 18), (19, 1), (20, 10), (24, 12), (36, 18)]
+)
+def test_a_job_fills_equal_parts_of_link_domains(num_nodes: int, together: int):
+    gb200 = Cluster(ACCELERATORS["gb200-186gb"], 4, 36)
+    assert gb200.nodes_per_domain(num_nodes) == together
+    assert gb200.links_of_job(num_nodes).domains[-1].num_ranks == 4 * together
+    assert Cluster(ACCELERATORS["h100-80gb"], 8, 36).nodes_per_domain(num_nodes) == 1
 
 
 def test_a_misspelt_key_of_a_domain_is_offered_the_right_one():

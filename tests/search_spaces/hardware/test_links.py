@@ -158,3 +158,46 @@ def test_a_bandwidth_is_positive_and_finite(bandwidth: float):
 def test_links_written_down_are_read_back_the_same():
     assert Links.from_json(LINKS.to_json()) == LINKS
     assert Links.from_json(Links(()).to_json()) == Links(())
+
+
+# Nodes of four, four of them in a rack whose links reach every rank; 20 GB/s of NICs a node.
+RACKS = Links((LinkDomain("node", 4, 100, 6), LinkDomain("rack", 16, 90, 9)), Fabric(20, 5, p2p_gb_per_s=5))
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "stride", "bandwidth"),
+    [
+        (4, 1, 100),
+        (8, 1, 90),  # two nodes of a rack
+        (4, 4, 90),  # one rank of each node: each has links of its own
+        (16, 1, 90),
+        (32, 1, 4 * 20 * NIC_EFFICIENCY),  # two racks: the NICs of all nodes of a rack
+        (8, 4, 20 * NIC_EFFICIENCY),  # four rings share them
+        (2, 16, 20 * NIC_EFFICIENCY / 4),  # sixteen do
+    ],
+)
+def test_a_domain_of_several_nodes_is_left_by_all_their_nics(num_ranks: int, stride: int, bandwidth: float):
+    assert RACKS.collective_gb_per_s(num_ranks, stride, gpus_per_node=4) == pytest.approx(bandwidth)
+
+
+def test_messages_and_latencies_know_the_domain_of_several_nodes():
+    assert RACKS.p2p_gb_per_s(4, 4, gpus_per_node=4) == 90
+    assert RACKS.p2p_gb_per_s(2, 16, gpus_per_node=4) == pytest.approx(20 * NIC_EFFICIENCY / 4)
+    assert RACKS.latency_us(16, 1, gpus_per_node=4) == 9
+    assert RACKS.latency_us(32, 1, gpus_per_node=4) == 9 + 2 * 5
+    assert RACKS.latency_us(4, 16, gpus_per_node=4) == 4 * 5
+
+
+def test_a_curve_over_racks_is_a_limit_of_whole_racks_that_rings_do_not_share():
+    measured = Links(RACKS.domains, Fabric(20, 5, by_nodes=((2, 88.0), (8, 50.0))))
+    assert measured.collective_gb_per_s(32, 1, gpus_per_node=4) == pytest.approx(50)
+    assert measured.collective_gb_per_s(8, 4, gpus_per_node=4) == pytest.approx(20 * NIC_EFFICIENCY)
+
+
+def test_a_job_has_the_domains_that_divide_its_part_of_the_outermost():
+    three = Links((LinkDomain("pair", 2, 120, 4), LinkDomain("shelf", 6, 110, 5), LinkDomain("rack", 24, 90, 9)))
+    assert [d.num_ranks for d in three.for_job(12, gpus_per_node=2).domains] == [2, 6, 24]
+    assert [d.num_ranks for d in three.for_job(4, gpus_per_node=2).domains] == [2, 8]
+    assert [d.num_ranks for d in three.for_job(1, gpus_per_node=2).domains] == [2]
+    assert three.for_job(1, gpus_per_node=1).domains == ()
+    assert LINKS.for_job(3, gpus_per_node=8) == LINKS

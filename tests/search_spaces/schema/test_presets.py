@@ -73,6 +73,15 @@ def test_a_models_name_tells_its_size(name: str, billions: float):
         ("A100 40GB", "a100-40gb"),
         ("MI250X GCD 64GB", "mi250x-gcd-64gb"),
         ("A40 48GB", "a40-48gb"),
+        ("NVIDIA GH200 480GB", "gh200-96gb"),
+        ("NVIDIA B200", "b200-180gb"),
+        ("NVIDIA B300 SXM6 AC", "b300-288gb"),
+        ("NVIDIA GB200", "gb200-186gb"),
+        ("NVIDIA GB300", "gb300-288gb"),
+        ("AMD Instinct MI300X", "mi300x-192gb"),
+        ("MI325X", "mi325x-256gb"),
+        ("AMD Instinct MI350X", "mi350x-288gb"),
+        ("AMD Instinct MI355X", "mi355x-288gb"),
         ("cpu", "cpu"),
     ],
 )
@@ -80,7 +89,7 @@ def test_an_accelerator_goes_by_the_names_of_data_sheets_and_tables(spelling: st
     assert presets.accelerator_named(spelling).name == name
 
 
-@pytest.mark.parametrize("name", ["a100", "v100", "", "b300"])
+@pytest.mark.parametrize("name", ["a100", "v100", "gh200", "", "b400"])
 def test_an_accelerator_that_is_unknown_or_could_be_two_is_refused_with_the_known_ones(name: str):
     with pytest.raises(InputError, match="one of v100-16gb, v100-32gb"):
         presets.accelerator_named(name)

@@ -78,10 +78,10 @@ OF_A_CPU = {
 }
 """Fused kernels, which the engine takes where they are installed."""
 WITHOUT_EFFECT = {
-    *("add_qkv_bias", "cp_comm_type", "inference_sampling_seed", "use_cpu_initialization", "grad_reduce_in_fp32"),
+    *("cp_comm_type", "inference_sampling_seed", "use_cpu_initialization", "grad_reduce_in_fp32"),
     *("barrier_with_L1_time", "fp8_recipe", "muon_momentum", "optimizer_offload_fraction", "min_lr"),
 }
-"""Biases that add_bias_linear has as well; dtype of gradients where weights have fp32; parts that no layout has."""
+"""Dtype of gradients where weights have fp32; parts that no layout has."""
 PARLAYS_OWN = {
     *("init_method", "embedding_init_method", "output_layer_init_method", "adam_beta2", "lr", "initial_loss_scale"),
 }

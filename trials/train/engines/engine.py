@@ -1,4 +1,4 @@
-"""Engine: runs one optimizer step of a layout. One interface over torch, DeepSpeed and megatron-core."""
+"""Engine: runs one optimizer step of a layout. One interface over all engines of Parlay's trainer."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def transformer_config(training: TrainingConfig, has_te_layers: bool) -> Transfo
         normalization="RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
         layernorm_epsilon=NORM_EPSILON,
         add_bias_linear=model.has_biases,
-        add_qkv_bias=model.qkv_bias,
+        add_qkv_bias=model.has_biases or model.qkv_bias,
         hidden_dropout=0.0,
         attention_dropout=0.0,
         attention_softmax_in_fp32=False,

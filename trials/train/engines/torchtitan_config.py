@@ -33,6 +33,7 @@ from trials.trainers.torchtitan.config import (
     ATTENTION,
     compile_arguments,
     fp8_arguments,
+    head_dim,
     norm_arguments,
     parallelism_arguments,
     recomputation_policy,
@@ -155,7 +156,7 @@ def _attention(training: TrainingConfig, weights: LayerWeights) -> GQAttention.C
         dim=model.hidden_size,
         n_heads=model.num_attention_heads,
         n_kv_heads=model.num_key_value_heads,
-        head_dim=model.head_size if model.qk_norm else model.attention_head_size,  # qwen3 has no default
+        head_dim=head_dim(model),
         wqkv_param_init={},
         wo_param_init=weights.attention_out(),
         inner_attention=get_attention_config(ATTENTION[training.layout.attention_kernel]),

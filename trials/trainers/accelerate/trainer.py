@@ -112,5 +112,7 @@ TRAINER = Trainer(
     invocation=_invocation,
     argument_error=argument_error,
     placeholder_axes=("micro_batch_size", "grad_accum_steps", "attention_kernel"),
-    export=LayoutExport(NAME, "accelerate", ACCELERATE_LAUNCH, first_violation(NAME, RULES), _files, _start),
+    export=LayoutExport(
+        NAME, "accelerate", ACCELERATE_LAUNCH, first_violation(NAME, RULES, ACCELERATE_LAUNCH), _files, _start
+    ),
 )

@@ -111,7 +111,7 @@ def largest_part(model: ModelShape, layout: Layout) -> int:
 def _part(model: ModelShape, layout: Layout, layers: int, is_first: bool, is_last: bool) -> int:
     """Parameters of a stage per tensor-parallel rank. Tensor-parallel ranks split everything but norms, learned
     positions and the biases of reduced outputs."""
-    whole_layer = 2 * model.norm_parameters + (2 * model.hidden_size if model.has_biases else 0)
+    whole_layer = model.unsplit_layer_parameters
     table = model.vocab_size * model.hidden_size
     tables = is_first + (is_last and not (is_first and model.tied_embeddings))
     split = layers * (model.layer_parameters - whole_layer) + tables * table

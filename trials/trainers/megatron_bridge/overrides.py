@@ -85,7 +85,7 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "should_pad_vocab": False,
         "gated_linear_unit": model.gated_mlp,
         "add_bias_linear": model.has_biases,
-        "add_qkv_bias": model.qkv_bias,
+        "add_qkv_bias": model.has_biases or model.qkv_bias,
         "qk_layernorm": model.qk_norm,
         "normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
         "position_embedding_type": "rope" if model.position_embedding == "rotary" else "learned_absolute",

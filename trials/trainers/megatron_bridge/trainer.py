@@ -35,12 +35,14 @@ def _start(spec: TrialSpec) -> str:
 
 RULES: tuple[Rule, ...] = (
     allows_only({"attention_kernel": ("flash",), "precision": ("bf16",)}, owner=_TITLE),
-    builds_only(("attention_head_size", "qkv_bias", "qk_norm", "activation", "rotary_base", "linear_biases"), _TITLE),
+    builds_only(
+        ("attention_head_size", "qkv_bias", "qk_norm", "activation", "rotary_base", "linear_biases"), owner=_TITLE
+    ),
     activations(("silu",), ("gelu",), owner=_TITLE),
     *MEGATRON_LM_RULES,
 )
 
 TRAINER = Trainer(
     rules={},
-    export=LayoutExport(NAME, "NeMo Megatron-Bridge", ENGINE, first_violation(NAME, RULES), _files, _start),
+    export=LayoutExport(NAME, "NeMo Megatron-Bridge", ENGINE, first_violation(NAME, RULES, ENGINE), _files, _start),
 )

@@ -112,6 +112,11 @@ def fp8_arguments(layout: Layout) -> dict[str, Any] | None:
     }
 
 
+def head_dim(model: ModelShape) -> int | None:
+    """Size of a head where torchtitan is to be told: qwen3 has no default."""
+    return model.head_size if model.qk_norm else model.attention_head_size
+
+
 def rope_arguments(model: ModelShape) -> dict[str, Any]:
     """ComplexRoPE's configuration: positions of a trial's model, without scaling."""
     return {

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import DEFAULT_ROTARY_BASE, ModelShape
+from search_spaces.model_shape import NORM_EPSILON, ModelShape
 from search_spaces.plain_file import read_named
 from trials.trainers.torchtitan.config import (
     ATTENTION,
     FIRST_LAYERS,
     compile_arguments,
     fp8_arguments,
-    norm_arguments,
+    head_dim,
     parallelism_arguments,
     recomputation_policy,
     rope_arguments,
@@ -41,48 +41,68 @@ def config_files(spec: TrialSpec) -> dict[str, str]:
 
 def config_module(model: ModelShape, layout: Layout) -> str:
     """Text of the module. The layout is canonical and violates no rule."""
-    policy, fp8 = recomputation_policy(layout), fp8_arguments(layout)
-    family = _QWEN3 if model.qk_norm else _LLAMA3
+    policy, fp8, kind = recomputation_policy(layout), fp8_arguments(layout), _QWEN3 if model.qk_norm else _LLAMA3
     return _MODULE.format(
-        imports=_imports(family, None if policy is None else policy[0], fp8 is not None),
+        imports=_imports(kind, None if policy is None else policy[0], fp8 is not None),
         function=FUNCTION,
-        **asdict(family),
-        qk_norm="\n                qk_norm=_norm(head_dim)," if model.qk_norm else "",
-        model=_call(family.name, {**_sizes(model, layout), **_converters(fp8)}, 2),
+        name=kind.name,
+        block=kind.block,
+        model_class=kind.model,
+        parallelize=kind.parallelize,
+        adapter=kind.adapter,
+        qk_norm=kind.qk_norm,
+        model=_call(kind.name, {**_sizes(model, layout), **_converters(fp8)}, 2),
         training=_call("TrainingConfig", training_arguments(model, layout), 2),
         parallelism=_call("ParallelismConfig", parallelism_arguments(model, layout), 2),
         recomputation="None" if policy is None else _call(f"{policy[0]}.Config", policy[1], 2),
         compilation=_call("CompileConfig", compile_arguments(layout), 2),
         vocab_size=model.vocab_size,
-        usual_base=float(DEFAULT_ROTARY_BASE),
-        make_rope=_call(f"{family.rope}.Config", rope_arguments(model) | {"theta": _Code("theta")}, 1),
-        norm=_arguments(norm_arguments(model) | {"normalized_shape": _Code("size")}),
+        rope=_call(f"{kind.rope}.Config", {**rope_arguments(model), "theta": _Code("float(theta)")}, 1),
+        norm=_arguments({"eps": NORM_EPSILON}),
     )
 
 
 @dataclass(frozen=True)
-class _Family:
-    """A model of torchtitan: the prefix of its classes, the function that parallelizes it, its rotary embedding."""
+class _Kind:
+    """A model of torchtitan's by the names of its parts, in torchtitan/models/NAME."""
 
     name: str
-    classes: str
+    block: str
+    model: str
+    adapter: str
     parallelize: str
     rope: str
+    qk_norm: str
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """Import statements of the family."""
-        names = ("Model", "StateDictAdapter", "TransformerBlock")
+        folder = f"torchtitan.models.{self.name}"
         return (
-            f"from torchtitan.models.common import {', '.join(sorted([self.rope, 'Embedding', 'Linear', 'RMSNorm']))}",
-            f"from torchtitan.models.{self.name} import {', '.join(f'{self.classes}{name}' for name in names)}",
-            f"from torchtitan.models.{self.name}.parallelize import {self.parallelize}",
+            f"from torchtitan.models.common import {self.rope}, Embedding, Linear, RMSNorm",
+            f"from {folder}.model import {self.model}, {self.block}",
+            f"from {folder}.parallelize import {self.parallelize}",
+            f"from {folder}.state_dict_adapter import {self.adapter}",
         )
 
 
-_LLAMA3 = _Family("llama3", "Llama3", "parallelize_llama", "ComplexRoPE")
-_QWEN3 = _Family("qwen3", "Qwen3", "parallelize_qwen3", "CosSinRoPE")
-"""Llama with normalised queries and keys."""
+_LLAMA3 = _Kind(
+    "llama3",
+    "Llama3TransformerBlock",
+    "Llama3Model",
+    "Llama3StateDictAdapter",
+    "parallelize_llama",
+    "ComplexRoPE",
+    "None",
+)
+_QWEN3 = _Kind(
+    "qwen3",
+    "Qwen3TransformerBlock",
+    "Qwen3Model",
+    "Qwen3StateDictAdapter",
+    "parallelize_qwen3",
+    "CosSinRoPE",
+    "_norm(head_dim)",
+)
 
 
 def _sizes(model: ModelShape, layout: Layout) -> dict[str, Any]:
@@ -91,9 +111,8 @@ def _sizes(model: ModelShape, layout: Layout) -> dict[str, Any]:
         "dim": model.hidden_size,
         "n_heads": model.num_attention_heads,
         "n_kv_heads": model.num_key_value_heads,
-        # qwen3 has no default.
-        **({"head_dim": model.head_size} if model.qk_norm or model.query_size != model.hidden_size else {}),
-        **({"rope_theta": float(model.rotary_base)} if model.rotary_base != DEFAULT_ROTARY_BASE else {}),
+        "head_dim": head_dim(model),
+        "rope_theta": model.rotary_base,
         "hidden_dim": model.ffn_hidden_size,
         "vocab_size": model.vocab_size,
         "enable_weight_tying": model.tied_embeddings,
@@ -133,16 +152,19 @@ def _literal(value: Any, depth: int = 0) -> str:
     return json.dumps(value) if isinstance(value, (str, list)) else repr(value)
 
 
-def _imports(family: _Family, policy: str | None, converts: bool) -> str:
+def _imports(kind: _Kind, policy: str | None, converts: bool) -> str:
     """Import statements, sorted; of the model, the policy and the converter, too."""
-    statements = (*_IMPORTS, *family.imports)
     converter = ("from torchtitan.components.quantization import Float8LinearConverter",) if converts else ()
     if policy == FIRST_LAYERS:
         return "\n".join(
-            [*sorted([*statements, *converter]), "", f"from .{_FIRST_LAYERS_FILE.removesuffix('.py')} import {policy}"]
+            [
+                *sorted([*_IMPORTS, *kind.imports, *converter]),
+                "",
+                f"from .{_FIRST_LAYERS_FILE.removesuffix('.py')} import {policy}",
+            ]
         )
     more = () if policy is None else (f"from torchtitan.distributed.activation_checkpoint import {policy}",)
-    return "\n".join(sorted([*statements, *converter, *more]))
+    return "\n".join(sorted([*_IMPORTS, *kind.imports, *converter, *more]))
 
 
 def _first_layers() -> str:
@@ -190,19 +212,19 @@ def {name}(
     dim,
     n_heads,
     n_kv_heads,
+    head_dim,
+    rope_theta,
     hidden_dim,
     vocab_size,
     enable_weight_tying,
     attn_backend,
-    head_dim=None,
-    rope_theta={usual_base},
     converters=(),
 ):
-    """torchtitan's {name} of this shape, with torchtitan's initial weights of llama3."""
+    """torchtitan's {name} of this shape, with torchtitan's own initial weights."""
 
     def layer(number):
         depth = _normal(depth_scaled_std(0.02, number))
-        return {classes}TransformerBlock.Config(
+        return {block}.Config(
             attention_norm=_norm(dim),
             ffn_norm=_norm(dim),
             attention=make_gqa_config(
@@ -214,7 +236,8 @@ def {name}(
                 wo_param_init=depth,
                 inner_attention=get_attention_config(attn_backend),
                 fuse_qkv=True,
-                rope=_rope(rope_theta),{qk_norm}
+                rope=_rope(rope_theta),
+                qk_norm={qk_norm},
             ),
             feed_forward=make_ffn_config(
                 dim=dim, hidden_dim=hidden_dim, w1_param_init=_normal(0.02), w2w3_param_init=depth
@@ -224,7 +247,7 @@ def {name}(
     table = skip_param_init if enable_weight_tying else partial(nn.init.normal_, std=1.0)
     std = dim**-0.5
     head = partial(nn.init.trunc_normal_, std=std, a=-3 * std, b=3 * std)
-    model = {classes}Model.Config(
+    model = {model_class}.Config(
         dim=dim,
         vocab_size=vocab_size,
         enable_weight_tying=enable_weight_tying,
@@ -242,16 +265,16 @@ def {name}(
         parallelize_fn={parallelize},
         pipelining_fn=pipeline_llm,
         post_optimizer_build_fn=None,
-        state_dict_adapter={classes}StateDictAdapter,
+        state_dict_adapter={adapter},
     )
 
 
 def _rope(theta):
-    return {make_rope}
+    return {rope}
 
 
-def _norm(size):
-    return RMSNorm.Config({norm}, param_init={{"weight": nn.init.ones_}})
+def _norm(width):
+    return RMSNorm.Config(normalized_shape=width, {norm}, param_init={{"weight": nn.init.ones_}})
 
 
 def _normal(std):

@@ -89,6 +89,8 @@ def test_more_nodes_than_a_partition_gives_are_an_error_of_the_largest_job_alone
         ("launcher.slurm.gpus_per_node=8", "gpus", "8 GPUs per node requested, the nodes have 4"),
         ("launcher.slurm.exclude=[n4]", "nodes", "4 nodes requested, there are 3"),
         ("cluster.accelerator=h100-80gb", "accelerator", "is h100-80gb, the nodes' GPUs are a100"),
+        ("cluster.accelerator=gb200", "accelerator", "is gb200-186gb, the nodes' GPUs are a100"),
+        ("cluster.accelerator=mi355x", "accelerator", "is mi355x-288gb, the nodes' GPUs are a100"),
     ],
 )
 def test_what_the_nodes_have_not_is_reported_with_both_numbers(tmp_path, slurm, change, name, words):

@@ -184,7 +184,7 @@ def test_without_cuda_graphs_nothing_is_noted():
         ("training__enable_cpu_offload", True, "parameters in host memory"),
         ("training__dtype", "float64", "precision is fp32, bf16 or fp16"),
         ("activation_checkpoint", "memory-budget", "not a memory budget"),
-        ("model_spec__name", "qwen3", "torchtitan's llama3"),
+        ("model_spec__name", "llama4", "torchtitan's llama3 or qwen3"),
         ("model_spec__attn_backend", "sdpa", "flex or flash"),
         ("comm__mode", "fake_backend", "torch's own backends"),
     ],

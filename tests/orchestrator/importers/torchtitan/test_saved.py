@@ -108,6 +108,12 @@ def test_the_kernel_is_known_by_its_arguments(inner, kernel):
     assert read(with_layer(attention__inner_attention=inner)).layout["attention_kernel"] == kernel
 
 
+def test_a_qwen3_has_norms_of_queries_and_keys_and_heads_of_its_own():
+    saved = with_layer(attention__qk_norm={"eps": 1e-5}, attention__head_dim=32)
+    model = read({**saved, "model_spec": {**saved["model_spec"], "name": "qwen3"}}).model
+    assert (model["qk_norm"], model["attention_head_size"]) == (True, 32)
+
+
 def test_heads_without_a_number_of_key_value_heads_have_their_own():
     assert read(with_layer(attention__n_kv_heads=None)).model["num_key_value_heads"] == 4
 
@@ -116,16 +122,15 @@ def test_heads_without_a_number_of_key_value_heads_have_their_own():
     ("config", "rule"),
     [
         ({**SAVED, "activation_checkpoint": {"memory_budget": 0.5}}, "not a memory budget"),
-        ({**SAVED, "model_spec": {"name": "qwen3", "model": {}}}, "a search's model is torchtitan's llama3"),
-        ({**SAVED, "model_spec": None}, "a search's model is torchtitan's llama3"),
+        ({**SAVED, "model_spec": {"name": "llama4", "model": {}}}, "a search's model is torchtitan's llama3 or qwen3"),
+        ({**SAVED, "model_spec": None}, "a search's model is torchtitan's llama3 or qwen3"),
         ({**SAVED, "model_spec": {"name": "llama3", "model": None}}, "has no model"),
         ({**SAVED, "model_spec": {"name": "llama3", "model": {"layers": []}}}, "has no list of layers"),
         ({**SAVED, "model_spec": {"name": "llama3", "model": {"layers": [1]}}}, "has no list of layers"),
         ({**SAVED, "model_spec": {"name": "llama3", "model": {"layers": [LAYER, {}]}}}, "has layers that differ"),
         ({**SAVED, "model_spec": {"name": "llama3", "model": {"layers": [{}]}}}, "without attention or MLP"),
         (with_layer(moe={"num_experts": 8}), "experts are no part of a model"),
-        (with_layer(attention__qk_norm={"eps": 1e-5}), "no field of the model section"),
-        (with_layer(attention__head_dim=32), "head size is hidden_size"),
+        (with_layer(attention__qk_norm={"eps": 1e-5}), "has norms of queries and keys"),
         (with_layer(attention__inner_attention={"window_size": [64, 0]}), "no field of the model section"),
         (with_layer(attention__n_heads="four"), "at least 1"),
         (with_layer(feed_forward__w1={**_PRODUCT, "recipe": "rowwise"}), "8-bit and 4-bit arithmetic"),

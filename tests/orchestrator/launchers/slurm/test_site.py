@@ -58,9 +58,9 @@ def loaded(folder: Path, *lines: str, accelerator: str = "cpu", gpus: int = 2) -
     return load_search_file(path)
 
 
-def problem_of(folder: Path, *lines: str, gpus: int = 2) -> Problem:
+def problem_of(folder: Path, *lines: str, accelerator: str = "cpu", gpus: int = 2) -> Problem:
     with pytest.raises(InputError) as caught:
-        loaded(folder, *lines, gpus=gpus)
+        loaded(folder, *lines, accelerator=accelerator, gpus=gpus)
     [problem] = caught.value.problems
     return problem
 
@@ -200,6 +200,21 @@ def test_what_does_not_go_together_is_reported_with_the_site(tmp_path):
     problem = problem_of(tmp_path, "site: lumi", "launch: {srun: [--gpus-per-task=1]}")
     assert (problem.key, problem.line) == ("launcher.slurm.launch.visible_devices", FIRST_LINE)
     assert "site lumi" in problem.message
+
+
+def test_segments_are_what_jobs_have_of_a_link_domain(tmp_path):
+    whole = loaded(tmp_path, "comment: x", accelerator="gb200-186gb", gpus=4).cluster
+    parts = loaded(tmp_path, "segment: 16", accelerator="gb200-186gb", gpus=4).cluster
+    anywhere = loaded(tmp_path, "segment: 0", accelerator="gb200-186gb", gpus=4).cluster
+    assert [each.domain_nodes for each in (whole, parts, anywhere)] == [18, 16, 18]
+    assert loaded(tmp_path, "segment: 16", accelerator="h100-80gb", gpus=8).cluster.domain_nodes == 1
+
+
+def test_segments_larger_than_a_link_domain_are_refused(tmp_path):
+    problem = problem_of(tmp_path, "segment: 19", accelerator="gb200-186gb", gpus=4)
+    assert (problem.key, problem.value, problem.line) == ("launcher.slurm.segment", 19, FIRST_LINE)
+    assert problem.message == "is 19, but a link domain of the cluster has 18 nodes"
+    assert (problem.rule, bool(problem.fix)) == ("the nodes of a segment are in one link domain", True)
 
 
 @pytest.mark.bad_input(22)

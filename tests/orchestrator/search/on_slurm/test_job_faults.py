@@ -68,6 +68,22 @@ def test_a_requeue_that_only_accounting_remembers_is_counted_by_the_jobs_own_fil
 
 
 @pytest.mark.fault(18)
+def test_a_requeue_that_nobody_saw_is_counted_by_the_jobs_log_where_its_ranks_left_nothing(rig):
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    rig.script = lambda spec, restart: Script(duration_s=None)
+    driver = rig.open_driver()
+    driver.recover()
+    turns_of_a_second(rig, driver, 300.0)
+    assert one_attempt(driver.search).state is TrialState.RUNNING
+    rig.cluster.requeue("1")
+    rig.cluster.advance(3600.0)
+    assert rig.cluster.jobs() == [], "the controller has forgotten the job"
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert one_attempt(search).restart == 1
+
+
+@pytest.mark.fault(18)
 def test_a_requeued_job_is_queued_until_it_starts_again(rig):
     """Also if seen during the cleanup of its first run, when Slurm already reports it as restarted."""
     rig.limits = Limits(max_trials=1, parallel_trials=1)

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,9 @@ pytestmark = [needs_torchtitan, pytest.mark.slow, pytest.mark.processes, pytest.
 
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
-    return export_cases(TORCHTITAN)
+    """Layouts of llama3, and models with features."""
+    specs = [our_spec(EVERYTHING, replace(LLAMA, **features)) for features in FEATURES]
+    return export_cases(TORCHTITAN) + [Case(spec, exported(spec)[TORCHTITAN].files) for spec in specs]
 
 
 def read_by_torchtitan(cases: list[Case], folder: Path) -> list[Checked]:
@@ -55,9 +57,9 @@ WEIGHTS = re.compile(r"model_spec\.model\..*param_init\.weight|model_spec\.model
 
 
 def test_every_module_is_read_back_as_its_layout(cases):
-    for case in (case for case in cases if not case.spec.model.features):
+    for case in cases:
         layout, model = read_export(TORCHTITAN, case.files, case.spec)
-        assert (layout, ModelShape(**model)) == (case.spec.layout, case.spec.model)
+        assert (layout, model) == (case.spec.layout, asdict(case.spec.model))
 
 
 def test_the_engine_configures_torchtitan_as_the_module_does(cases, tmp_path):
@@ -82,6 +84,10 @@ def is_parlays_own(name: str) -> bool:
     return any(name == own or name.startswith(f"{own}.") for own in PARLAYS_OWN)
 
 
+FEATURES = (
+    {"attention_head_size": 32, "rotary_base": 500_000},
+    {"qk_norm": True, "attention_head_size": 32, "rotary_base": 1_000_000, "tied_embeddings": False},
+)
 EVERYTHING = Layout(
     tensor_parallel=2,
     pipeline_parallel=2,
@@ -104,9 +110,8 @@ CHANGES = (
     ("n_layers=8", "n_layers=12", "num_layers"),
     ("hidden_dim=192", "hidden_dim=256", "ffn_hidden_size"),
     ("n_kv_heads=2", "n_kv_heads=4", "num_key_value_heads"),
-    ("n_kv_heads=2,", "n_kv_heads=2, head_dim=32,", "head_size"),
-    ("n_kv_heads=2,", "n_kv_heads=2, rope_theta=5e5,", "rotary_base"),
-    ("rope=_rope(rope_theta),", "rope=_rope(rope_theta), qk_norm=_norm(16),", "qk_norm"),
+    ("head_dim=None", "head_dim=32", "head_size"),
+    ("rope_theta=10000", "rope_theta=500000", "rotary_base"),
     ("enable_weight_tying=False", "enable_weight_tying=True", "tied_embeddings"),
     ('"varlen"', '"flex"', "attention_kernel"),
     ("local_batch_size=4", "local_batch_size=2", "grad_accum_steps"),
@@ -151,50 +156,35 @@ def change(text: str, old: str, new: str) -> str:
     return text.replace(old, new, 1)
 
 
-TRAINED = Layout(
-    data_parallel=2,
-    zero_stage=3,
-    grad_accum_steps=2,
-    activation_checkpointing="full",
-    recompute_layers=1,
-    attention_kernel="flex",
-    engine=TORCHTITAN,
-).canonical()
-
-
 def test_torchtitans_own_program_trains_the_module_by_the_recipes_command_line(tmp_path):
-    model = replace(LLAMA, num_layers=2)
-    saved = read_saved_config(trained_by_torchtitan(model, tmp_path))
-    assert Layout(**saved.layout, engine=TORCHTITAN).canonical() == TRAINED
-    assert ModelShape(**saved.model) == model
-
-
-def test_torchtitans_own_program_trains_qwen3_too(tmp_path):
-    model = replace(LLAMA, num_layers=2, attention_head_size=32, qk_norm=True, rotary_base=1_000_000)
-    saved = json.loads(trained_by_torchtitan(model, tmp_path))["model_spec"]
-    attention = saved["model"]["layers"][0]["attention"]
-    assert (saved["name"], attention["head_dim"], attention["qk_norm"]["normalized_shape"]) == ("qwen3", 32, 32)
-    assert attention["rope"]["theta"] == 1_000_000
-
-
-def trained_by_torchtitan(model: ModelShape, folder: Path) -> str:
-    """The configuration that torchtitan saves of two steps of training."""
-    export = exported(our_spec(TRAINED, model))[TORCHTITAN]
-    (folder / "recipe").mkdir()
+    layout = Layout(
+        data_parallel=2,
+        zero_stage=3,
+        grad_accum_steps=2,
+        activation_checkpointing="full",
+        recompute_layers=1,
+        attention_kernel="flex",
+        engine=TORCHTITAN,
+    )
+    model = replace(LLAMA, num_layers=2, **FEATURES[1])
+    export = exported(our_spec(layout, model))[TORCHTITAN]
+    (tmp_path / "recipe").mkdir()
     for name, text in export.files.items():
-        (folder / "recipe" / name).write_text(text)
+        (tmp_path / "recipe" / name).write_text(text)
     trained = subprocess.run(
-        [sys.executable, "-m", *command_on_cpu(str(export.start), write_data(folder))],
-        cwd=folder,
-        env=os.environ | ENVIRONMENT | {"HF_HOME": str(folder / "hf")},
+        [sys.executable, "-m", *command_on_cpu(str(export.start), write_data(tmp_path))],
+        cwd=tmp_path,
+        env=os.environ | ENVIRONMENT | {"HF_HOME": str(tmp_path / "hf")},
         capture_output=True,
         text=True,
     )
     assert trained.returncode == 0, trained.stderr[-2000:]
+    saved = read_saved_config((tmp_path / "outputs" / "config.json").read_text())
+    assert Layout(**saved.layout, engine=TORCHTITAN).canonical() == layout.canonical()
+    assert ModelShape.from_json(saved.model) == model
     losses = re.findall(r"step:\D+(\d+)\D+loss:\D+([\d.]+)", re.sub(r"\x1b\[[\d;]*m", "", trained.stdout))
     assert {int(step) for step, _ in losses} == {1, 2}
     assert all(0 < float(loss) < 10 for _, loss in losses)
-    return (folder / "outputs" / "config.json").read_text()
 
 
 ENVIRONMENT = {
