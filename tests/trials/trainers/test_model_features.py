@@ -49,7 +49,7 @@ SAID = {
     ("torchtitan", "qk_norm"): "qk_norm=_norm(head_dim)",
     ("torchtitan", "rotary_base"): "rope_theta=500000",
 }
-"""What an export says of a feature; None: it leaves out what it says of a model without."""
+"""Words of an export on a feature; None: it leaves out words on a model without."""
 LEFT_OUT = {
     "megatron-lm": "--disable-bias-linear",
     "megatron-deepspeed": "--disable-bias-linear",
