@@ -172,7 +172,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             has_dropout=True,
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
-            model_features=(*_QWEN_FEATURES, "linear_biases"),
+            model_features=(*_QWEN_FEATURES, "linear_biases", "sliding_window", "attention_sinks"),
             emulated_on_cpu=True,
         )
     },
@@ -187,7 +187,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             reduced_gradient_bytes=2,
             has_blocking_p2p=True,
             layer_split=LayerSplit.EVEN,
-            model_features=("attention_head_size", "rotary_base", "linear_biases"),
+            model_features=("attention_head_size", "rotary_base", "activation", "linear_biases"),
             emulated_on_cpu=True,
         )
     },
@@ -200,7 +200,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             matmul_slowdown=MT_NLG_SLOWDOWN,
             reduced_gradient_bytes=2,
             has_blocking_p2p=True,
-            model_features=("rotary_base", "linear_biases"),
+            model_features=("rotary_base", "activation", "linear_biases"),
             emulated_on_cpu=True,
         )
     },
@@ -212,7 +212,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             keeps_gathered_inputs=True,
             always_overlaps_reductions=True,
             layer_split=LayerSplit.GREEDY,
-            model_features=("rotary_base",),
+            model_features=("qkv_bias", "rotary_base", "activation"),
             emulated_on_cpu=True,
         )
     },
@@ -226,7 +226,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             is_ddp_without_zero=True,
             always_overlaps_reductions=True,
             gradient_sums=GradientSums.WHOLE,
-            model_features=_ANY_FEATURE,
+            model_features=_ANY_FEATURE,  # the script's model
             emulated_on_cpu=True,
         )
     },

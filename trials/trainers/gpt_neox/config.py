@@ -16,7 +16,7 @@ from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
 
 _WRITES_CHECKPOINTS = ("save", "extra_save_iters", "checkpoint_factor", "checkpoint_scale")
-_GATED = ("bilinear", "geglu", "glu", "reglu", "swiglu")
+_GATES = {"silu": "swiglu", "relu": "reglu"}
 _PRECISIONS = {"fp32": "fp32", "bf16": "bfloat16", "fp16": "fp16"}
 
 
@@ -38,7 +38,7 @@ def neox_layout(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
     """The template with the values of layout, model and batch, and its own length and checkpoints."""
     base = {key.replace("-", "_"): value for key, value in template.items()}
     kept = {key: value for key, value in base.items() if key not in ("bf16", "precision")}
-    return {**kept, **_model(spec.model), **_activation(spec.model, base), **_layout(spec, base)}
+    return {**kept, **_model(spec.model), **_layout(spec, base)}
 
 
 def neox_arguments(config: Mapping[str, Any]) -> list[str]:
@@ -55,6 +55,7 @@ def _model(model: ModelShape) -> dict[str, Any]:
         # A gated MLP gets two thirds, half of it for the gate, rounded up (megatron/model/transformer.py).
         "intermediate_size": model.ffn_hidden_size * (3 if model.gated_mlp else 1),
         "mlp_multiple_of": 1,
+        "activation": _GATES[model.mlp_activation] if model.gated_mlp else model.mlp_activation,
         "seq_length": model.seq_length,
         "max_position_embeddings": model.seq_length,
         "norm": model.norm,
@@ -65,12 +66,6 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "use_bias_in_mlp": model.has_biases,
         "use_qk_layernorm": False,
     }
-
-
-def _activation(model: ModelShape, base: Mapping[str, Any]) -> dict[str, str]:
-    """SwiGLU for a gated MLP; for any other the template's, unless that has a gate."""
-    theirs = base.get("activation", "gelu")
-    return {"activation": "swiglu" if model.gated_mlp else "gelu" if theirs in _GATED else theirs}
 
 
 def _layout(spec: TrialSpec, base: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_ACTIVATIONS = {"silu": "silu", "gelu": "gelu_pytorch_tanh", "relu": "relu", "squared_relu": "relu2"}
 _SCHEDULES = {"none": "1f1b", "1f1b": "1f1b", "gpipe": "afab"}
 
 
@@ -42,6 +43,7 @@ def nanotron_layout(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, A
         },
     }
     merged = _merged(template, ours)
+    merged["model"]["model_config"] = _with_kind(merged["model"]["model_config"], spec.model)
     if not layout.sequence_parallel:
         merged["parallelism"]["tp_linear_async_communication"] = False  # it requires reduce_scatter
     return merged
@@ -69,7 +71,17 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "max_position_embeddings": model.seq_length,
         "tie_word_embeddings": model.tied_embeddings,
         "rope_theta": float(model.rotary_base),
+        "hidden_act": _ACTIVATIONS[model.mlp_activation],
     }
+
+
+def _with_kind(config: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
+    """The model's configuration, as Qwen2Config where queries, keys and values have biases: a Llama ignores them
+    (models/llama.py)."""
+    if model.qkv_bias:
+        kept = {key: value for key, value in config.items() if key != "is_llama_config"}
+        return {**kept, "is_qwen2_config": True, "attention_bias": True}
+    return {**config, **({"attention_bias": False} if config.get("attention_bias") else {})}
 
 
 def _merged(base: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
