@@ -121,7 +121,7 @@ def test_a_neox_config_has_the_models_features_in_place_of_the_templates(model, 
         ({"activation": "gelu"}, {}, {"hidden_act": "gelu_pytorch_tanh"}),
         ({"activation": "squared_relu"}, {"hidden_act": "silu"}, {"hidden_act": "relu2"}),
         ({"qkv_bias": True}, {"is_llama_config": True}, {"is_qwen2_config": True, "attention_bias": True}),
-        ({}, {"is_qwen2_config": True, "attention_bias": True}, {"is_qwen2_config": True, "attention_bias": False}),
+        ({}, {"is_qwen2_config": True, "hidden_act": "relu2"}, {"is_qwen2_config": True, "hidden_act": "silu"}),
     ],
 )
 def test_a_nanotron_config_has_the_models_features_in_place_of_the_templates(change, theirs, said):

@@ -46,6 +46,11 @@ def neox_arguments(config: Mapping[str, Any]) -> list[str]:
     return ["--megatron_config", base64.urlsafe_b64encode(json.dumps(config).encode()).decode()]
 
 
+def neox_model_keys(model: ModelShape) -> dict[str, Any]:
+    """Keys of a template by which GPT-NeoX would train another model, with the values for this one."""
+    return {"activation": _activation(model), "sliding_window_width": None, "moe_num_experts": 1}
+
+
 def _model(model: ModelShape) -> dict[str, Any]:
     return {
         "num_layers": model.num_layers,
@@ -55,7 +60,7 @@ def _model(model: ModelShape) -> dict[str, Any]:
         # A gated MLP gets two thirds, half of it for the gate, rounded up (megatron/model/transformer.py).
         "intermediate_size": model.ffn_hidden_size * (3 if model.gated_mlp else 1),
         "mlp_multiple_of": 1,
-        "activation": _GATES[model.mlp_activation] if model.gated_mlp else model.mlp_activation,
+        "activation": _activation(model),
         "seq_length": model.seq_length,
         "max_position_embeddings": model.seq_length,
         "norm": model.norm,
@@ -66,6 +71,10 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "use_bias_in_mlp": model.has_biases,
         "use_qk_layernorm": False,
     }
+
+
+def _activation(model: ModelShape) -> str:
+    return _GATES.get(model.mlp_activation, model.mlp_activation) if model.gated_mlp else model.mlp_activation
 
 
 def _layout(spec: TrialSpec, base: Mapping[str, Any]) -> dict[str, Any]:

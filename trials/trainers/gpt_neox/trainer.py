@@ -22,7 +22,7 @@ from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Template
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import first_violation, script_or, user_template
-from trials.trainers.gpt_neox.config import neox_arguments, neox_config, neox_layout
+from trials.trainers.gpt_neox.config import neox_arguments, neox_config, neox_layout, neox_model_keys
 from trials.trial import TrialSpec
 
 NAME = "gpt-neox"
@@ -73,6 +73,7 @@ TRAINER = Trainer(
     required_keys=("script", "template"),
     optional_keys=SCRIPT_KEYS,
     template_kind=TemplateKind.CONFIGURATION,
+    model_keys=neox_model_keys,
     invocation=_invocation,
     log_format=MEGATRON_LOG,
     export=LayoutExport(NAME, "GPT-NeoX", NAME, first_violation(NAME, RULES), _files, _start),
