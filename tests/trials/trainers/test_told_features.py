@@ -162,6 +162,7 @@ def test_torchtitans_module_has_qwen3_for_normalised_queries_and_keys():
         ("torchtitan", "qwen2", "engine torchtitan builds models without it"),
         ("torchtitan", "geglu", "engine torchtitan builds models without it"),
         ("torchtitan", "gpt-oss", "engine torchtitan builds models without it"),
+        ("torchtitan", "mixtral", "torchtitan's module in a recipe builds models without it"),
     ],
 )
 def test_what_a_trainer_cannot_be_told_is_refused_in_words(trainer, shape, message):
