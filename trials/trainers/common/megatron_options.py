@@ -283,12 +283,13 @@ _REFUSED: Mapping[str, str] = {
     "exit-interval": "a trial ends when its measurement is precise enough",
     "rampup-batch-size": "the global batch is fixed",
     "context-parallel-size": "no layout field expresses it",
-    "expert-model-parallel-size": "no layout field expresses it",
-    "num-experts": "no model here has experts",
     "ds-sequence-parallel-size": "no layout field expresses it",
-    **dict.fromkeys(("fp8-format", "fp8-recipe", "fp4-format"), "no layout field expresses it for this trainer"),
     **dict.fromkeys(
-        ("qk-l2-norm", "quick-geglu", "openai-gelu", "multi-latent-attention"),
+        ("expert-model-parallel-size", "fp8-format", "fp8-recipe", "fp4-format"),
+        "no layout field expresses it for this trainer",
+    ),
+    **dict.fromkeys(
+        ("num-experts", "qk-l2-norm", "quick-geglu", "openai-gelu", "multi-latent-attention"),
         "the model section has no such model for this trainer",
     ),
     **dict.fromkeys(("spec", "yaml-cfg"), "the model is that of the model section"),
