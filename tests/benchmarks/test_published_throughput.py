@@ -133,12 +133,19 @@ def test_recipes_and_code_tell_what_the_row_leaves_open(changed: dict[str, str],
     assert layout_values(row(**changed)).items() >= told.items()
 
 
-def test_errors_are_told_by_family_and_trainer():
+def test_a_row_whose_authors_name_a_fault_counts_for_no_error():
+    rowwise = TITAN | {"precision": "fp8", "tokens_per_s_per_gpu": "624.8"}
+    assert reading(**rowwise).training is not None
+    assert [*family_lines([reading(**rowwise)])] == []
+
+
+def test_errors_are_told_by_family_and_by_the_release_that_was_measured():
     readings = [reading(), reading(tokens_per_s_per_gpu="1"), reading(**TITAN), reading(note="SFT")]
-    assert [(line["family"], line["trainer"], line["count"]) for line in family_lines(readings)] == [
+    assert [(line["family"], line["stack"], line["count"]) for line in family_lines(readings)] == [
         ("dense FSDP", "composer-fsdp", 2),
         ("dense FSDP", "torchtitan", 1),
     ]
+    assert reading(**BRIDGE, section="26.04 NeMo Container").stack == "megatron-bridge 26.04"
     said = said_line(readings)
     assert (said["rows"], said["from_start"], said["said"], said["reasons"]) == (4, 3, 3, {"fine-tuning (SFT)": 1})
     assert all(readable(line) for line in [said, *readings_lines(readings), *family_lines(readings)])
