@@ -251,6 +251,7 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     scores = 2 * tokens * model.scored_size * _positions_scored(model, layouts, shares)
     activations = LayerActivations.of(model, layouts)
     accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers + shares.ops) + activations.mlp * shares.mlp
+    accessed = accessed + tokens * _scaled_bytes(model, layouts, shares)
     exchanged = collectives * tokens * model.hidden_size * element_bytes(layouts)
     stride = layouts.per_mesh(RankMesh.stride, "tp")
     rate = machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0)
@@ -268,6 +269,22 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
         ],
         axis=1,
     )
+
+
+def _scaled_bytes(model: ModelShape, layouts: LayoutTable, shares: RecomputedShares) -> np.ndarray:
+    """Bytes by which 8-bit products scale a token's operands in one layer: inputs in each forward pass, gradients of
+    outputs in the backward pass."""
+    tensor, experts = layouts["tensor_parallel"], model.num_expert_layers / model.num_layers
+    whole = model.hidden_size * (2 + experts * ((model.experts_per_token or 1) - 1))
+    widths_in = 2 if model.gated_mlp else 1
+    inputs = whole + (model.attention_output_size + model.active_mlp_width) / tensor
+    outputs = whole + (model.query_size + 2 * model.key_value_size + widths_in * model.active_mlp_width) / tensor
+    elements = inputs * (1 + shares.layers) + outputs
+    return np.where(layouts.equals("matmul_precision", "same"), 0, _BYTES_PER_SCALED_ELEMENT * elements)
+
+
+_BYTES_PER_SCALED_ELEMENT = 6
+"""An element in 16 bits is read for the largest one, read again, and written in 8 bits, as it is and transposed."""
 
 
 def _dispatch_seconds(

@@ -129,7 +129,10 @@ def test_linear_layers_in_8_bits_take_the_share_of_time_that_the_data_sheet_says
     terms = StepTerms.of(model, Cluster(ACCELERATORS[accelerator], 1, 1), table)
     matmul = terms.micro_batch[:, TERMS.index("matmul")]
     assert matmul[1] / matmul[0] == pytest.approx(share, rel=1e-3)
-    others = np.delete(terms.micro_batch, TERMS.index("matmul"), axis=1)
+    traffic = terms.micro_batch[:, TERMS.index("memory_traffic")]
+    # Inputs of four products, (1 + 1 + 1 + 4) h, and gradients of their outputs, (3 + 1 + 4 + 1) h.
+    assert (traffic[1] - traffic[0]) * 3350e9 == pytest.approx(6 * 16 * model.hidden_size * model.num_layers)
+    others = np.delete(terms.micro_batch, [TERMS.index(term) for term in ("matmul", "memory_traffic")], axis=1)
     assert (others[0] == others[1]).all()
 
 
