@@ -251,6 +251,7 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     scores = 2 * tokens * model.scored_size * _positions_scored(model, layouts, shares)
     activations = LayerActivations.of(model, layouts)
     accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers + shares.ops) + activations.mlp * shares.mlp
+    accessed = accessed * _eager_traffic(layouts)
     accessed = accessed + tokens * _scaled_bytes(model, layouts, shares)
     exchanged = collectives * tokens * model.hidden_size * element_bytes(layouts)
     stride = layouts.per_mesh(RankMesh.stride, "tp")
@@ -269,6 +270,10 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
         ],
         axis=1,
     )
+
+
+def _eager_traffic(layouts: LayoutTable) -> np.ndarray:
+    return np.where(layouts["torch_compile"] > 0, 1, engine_column(layouts, lambda engine: engine.eager_traffic))
 
 
 def _scaled_bytes(model: ModelShape, layouts: LayoutTable, shares: RecomputedShares) -> np.ndarray:

@@ -225,6 +225,25 @@ def test_sequence_parallelism_talks_at_the_rate_of_gathers():
     assert same.micro_batch[0, tensor] == as_before.micro_batch[0, tensor]
 
 
+@pytest.mark.parametrize(("compiled", "tokens_per_s"), [(False, 5762), (True, 6667)])
+def test_torchtitan_is_as_much_faster_compiled_as_published(compiled, tokens_per_s):
+    # pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, table 1: H100s with 500 W and 2.4 TB/s.
+    model = ModelShape(32, 4096, 32, 8, 14336, True, 128256, 8192, False, "rotary", "rmsnorm")
+    layout = Layout(
+        data_parallel=8,
+        micro_batch_size=2,
+        zero_stage=3,
+        activation_checkpointing="selective",
+        precision="bf16",
+        attention_kernel="flash",
+        engine="torchtitan",
+        torch_compile=compiled,
+    )
+    accelerator = replace(ACCELERATORS["h100-80gb"], memory_gb_per_s=2400, peak_flops=(("fp16", 912e12),))
+    found = 2 * 8192 / seconds(model, layout, Cluster(accelerator, 8, 1))
+    assert found == pytest.approx(tokens_per_s, rel=0.15)
+
+
 def test_a_host_starts_collectives_too():
     layouts = [
         Layout(tensor_parallel=2, data_parallel=4, precision="bf16"),
