@@ -7,9 +7,9 @@ accelerate; those that are not there are left out. Every launch script runs unde
 programs (stubbed_runs.py), so name only checkouts that you trust. What the training command is really given is
 parsed by the trainer's own parser (real_parsers.py), and compared with the search file that Parlay writes.
 
-An option is read if it decides a field that agrees; of no effect if Parlay's table says so or it has the parser's
-default; noted if a note names it; refused if the file is. Every other one, and every field that differs without a
-note, is silent. The exit code is 1 if anything is silent or an import ended in a traceback.
+An option is read if it decides a field that agrees; of no effect if Parlay's table says so of it or of its value, or it
+has the parser's default; noted if a note names it; refused if the file is. Every other one, and every field that
+differs without a note, is silent. The exit code is 1 if anything is silent or an import ended in a traceback.
 """
 
 from __future__ import annotations
@@ -162,8 +162,12 @@ def neox_key(name: str) -> str:
 
 def is_neutral(name: str, value: Any, tables: Sequence[OptionTable]) -> bool:
     """True for a key without a value, and for a value that a table says is as good as none."""
-    neutral = {word for table in tables for word in table.neutral.get(name, "").lower().split("|")}
-    return value in (None, False, "", [], {}) or str(value).lower() in neutral
+    return value in (None, False, "", [], {}) or str(value).lower() in neutral_words(name, tables)
+
+
+def neutral_words(name: str, tables: Sequence[OptionTable]) -> set[str]:
+    """Values of a key or option that a table says are as good as none, in lower case."""
+    return {word for table in tables for word in table.neutral.get(name, "").lower().split("|")}
 
 
 def sections(name: str) -> list[str]:
@@ -262,7 +266,8 @@ class Oracle:
         names = {option_name(word): False for word in (*command.launcher, *command.arguments) if option_name(word)}
         for option, key in (answer or {}).get("names", {}).items():
             if (name := option_name(option)) in names and key in values:
-                names[name] = values[key] == defaults.get(key)
+                is_default = values[key] == defaults.get(key)
+                names[name] = is_default or str(values[key]).lower() in neutral_words(name, self._tables)
         result.outcome_of = dict(classified(names, imported, self._tables))
         result.silent = [f"--{name}" for name, outcome in result.outcome_of.items() if outcome == "silent"]
         if answer is None or answer["error"]:

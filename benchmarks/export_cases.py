@@ -24,8 +24,8 @@ from trials.trial import TrialKind, TrialSpec
 
 GLOBAL_BATCH_SIZE = 32
 MOST_RANKS = 8
-NUM_CASES = 18
-NUM_DRAWS = 12_000
+NUM_CASES = 24
+NUM_DRAWS = 28_000
 TOKENS = 50_257
 """Tokens of GPT-2's tokenizer, of which each shape has the padded vocabulary."""
 
@@ -56,7 +56,18 @@ SHAPES = {
     "gpt2-untied": replace(_GPT2, tied_embeddings=False),
     "llama": _LLAMA,
     "llama-tied": replace(_LLAMA, num_key_value_heads=8, tied_embeddings=True),
+    "llama3": replace(_LLAMA, rotary_base=500_000),
+    "mistral": replace(_LLAMA, attention_head_size=80, rotary_base=1_000_000),
+    "qwen2": replace(_LLAMA, qkv_bias=True, rotary_base=1_000_000),
+    "qwen3": replace(_LLAMA, attention_head_size=128, qk_norm=True, rotary_base=1_000_000),
+    "geglu": replace(_LLAMA, activation="gelu"),
+    "reglu": replace(_LLAMA, activation="relu"),
+    "biased": replace(_LLAMA, linear_biases=True),
+    "nemotron": replace(_LLAMA, ffn_hidden_size=1920, gated_mlp=False, activation="squared_relu"),
+    "gpt2-squared-relu": replace(_GPT2, activation="squared_relu"),
+    "gpt-oss": replace(_LLAMA, linear_biases=True, sliding_window=128, full_attention_every=2, attention_sinks=True),
 }
+"""Models with the features that trainers have; each trainer gets those that it can be told."""
 
 _SIZES = (1, 2, 4)
 _RANKS = tuple(sizes for sizes in product(_SIZES, repeat=len(DEGREES)) if prod(sizes) <= MOST_RANKS)

@@ -29,6 +29,8 @@ def meaning_of_layout(spec: TrialSpec) -> Meaning:
         "global_batch_size": spec.global_batch_size,
         "gradient_dtype": gradient_dtype(spec),
         "has_biases": model.has_biases,
+        "head_size": model.head_size,
+        "mlp_activation": model.mlp_activation,
         "max_positions": model.seq_length,
         "dropout": (0.0, 0.0),
         "recomputed_layers_at_once": 1 if recomputes and layout.recompute_layers is None else None,
@@ -73,13 +75,30 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "dropout": (model["attention_dropout"], model["hidden_dropout"]),
         **_sizes_of_megatron(model),
         "num_key_value_heads": model["num_query_groups"],
-        "gated_mlp": model["gated_linear_unit"] and model["activation_func"] == "silu",
         "norm": model["normalization"].lower(),
-        "has_biases": model["add_bias_linear"] and model["add_qkv_bias"],
+        **_features_of_megatron_lm(model, values),
         "tied_embeddings": not values["untie_embeddings_and_output_weights"],
         "position_embedding": _POSITIONS[values["position_embedding_type"]],
         "seq_length": values["seq_length"],
         "max_positions": values["max_position_embeddings"],
+    }
+
+
+def _features_of_megatron_lm(model: Values, values: Values) -> Meaning:
+    """Parts of the architecture; GELU is the tanh approximation in the fused kernel alone."""
+    is_exact = model["activation_func"] == "gelu" and not model["bias_activation_fusion"]
+    before, after = model["window_size"] or (None, 0)
+    return {
+        "gated_mlp": model["gated_linear_unit"],
+        "mlp_activation": "exact gelu" if is_exact else model["activation_func"],
+        "has_biases": model["add_bias_linear"],
+        "qkv_bias": model["add_qkv_bias"] and not model["add_bias_linear"],
+        "qk_norm": model["qk_layernorm"],
+        "head_size": model["kv_channels"],
+        "rotary_base": values["rotary_base"],
+        "sliding_window": None if before is None else before + 1 if after == 0 else -1,
+        "full_attention_every": model["window_attn_skip_freq"],
+        "attention_sinks": {"vanilla": False, "learnable": True}.get(model["softmax_type"]),
     }
 
 
@@ -159,6 +178,9 @@ def of_megatron_deepspeed(values: Values, configs: Mapping[str, Values]) -> Mean
         **_sizes_of_megatron(values),
         "num_key_value_heads": values["num_key_value_heads"],
         "gated_mlp": values["swiglu"],
+        "mlp_activation": "silu" if values["swiglu"] else "squared_relu" if values["squared_relu"] else "gelu",
+        "head_size": values["kv_channels"],
+        "rotary_base": values["rope_theta"],
         "norm": values["normalization"],
         "has_biases": values["add_bias_linear"],
         "tied_embeddings": not values["untie_embeddings_and_output_weights"],
@@ -239,7 +261,11 @@ def of_gpt_neox(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "num_attention_heads": values["num_attention_heads"],
         "num_key_value_heads": values["num_kv_heads"] or values["num_attention_heads"],
         "ffn_hidden_size": neox_ffn(values),
-        "gated_mlp": values["activation"] == "swiglu",
+        "gated_mlp": values["activation"] in _GATES_OF_NEOX,
+        "mlp_activation": _GATES_OF_NEOX.get(values["activation"], values["activation"]),
+        "rotary_base": values["rotary_emb_base"],
+        "qk_norm": values["use_qk_layernorm"],
+        "sliding_window": values["sliding_window_width"],
         "norm": values["norm"],
         "has_biases": same(values[f"use_bias_in_{part}"] for part in ("attn_linear", "mlp")),
         "tied_embeddings": not values["no_weight_tying"],
@@ -248,6 +274,9 @@ def of_gpt_neox(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "max_positions": values["max_position_embeddings"],
         **_reductions_of_deepspeed(configs["deepspeed"]),
     }
+
+
+_GATES_OF_NEOX = {"swiglu": "silu", "reglu": "relu"}
 
 
 def of_nanotron(values: Values, configs: Mapping[str, Values]) -> Meaning:
@@ -273,6 +302,10 @@ def of_nanotron(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "ffn_hidden_size": model["intermediate_size"],
         "vocab_size": model["vocab_size"],
         "tied_embeddings": model["tie_word_embeddings"],
+        "rotary_base": model["rope_theta"],
+        "mlp_activation": {"gelu_pytorch_tanh": "gelu", "relu2": "squared_relu"}.get(*[model["hidden_act"]] * 2),
+        "qkv_bias": model["attention_bias"] if "is_qwen2_config" in model else False,
+        "sliding_window": model.get("sliding_window_size"),
         "seq_length": tokens["sequence_length"],
         "max_positions": model["max_position_embeddings"],
     }

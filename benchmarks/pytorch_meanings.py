@@ -88,6 +88,11 @@ def _model_of_torchtitan(model: Values, classes: Values) -> Meaning:
         "vocab_size": same([model["vocab_size"], model["lm_head"]["out_features"]]),
         "tied_embeddings": model["enable_weight_tying"],
         "has_biases": same([attention["wo"]["bias"], mlp["w1"]["bias"], mlp["w2"]["bias"], mlp["w3"]["bias"]]),
+        "mlp_activation": "silu",
+        "qkv_bias": attention["qkv_linear"]["wqkv"]["bias"],
+        "qk_norm": (attention["qk_norm"] or {}).get("normalized_shape") == attention["rope"]["dim"],
+        "head_size": same([attention["qkv_linear"]["head_dim"], attention["rope"]["dim"]]),
+        "rotary_base": attention["rope"]["theta"],
         "norm": classes["norm"].lower(),
         "attention_kernel": same(
             {"FlexAttention": "flex", "VarlenAttention": "flash"}[n] for n in classes["attention"]
@@ -95,9 +100,6 @@ def _model_of_torchtitan(model: Values, classes: Values) -> Meaning:
         "position_embedding": same(
             {"ComplexRoPE": "rotary", "CosSinRoPE": "rotary"}[name] for name in classes["positions"]
         ),
-        "attention_head_size": attention.get("head_dim"),
-        "qk_norm": attention.get("qk_norm") is not None,
-        "rotary_base": attention["rope"]["theta"],
         "max_positions": attention["rope"]["max_seq_len"],
     }
 

@@ -55,6 +55,9 @@ class EngineProfile:
     With `has_blocking_p2p` a stage sends and receives one after the other, otherwise in both directions at once.
     With `reduces_every_micro_batch` gradients are reduced once a micro-batch without ZeRO, too, except in a pipeline.
     `model_features` are those of `ModelShape.features` that it builds.
+    With `has_newest_attention` its flash kernels are cuDNN's or FlashAttention 3, which use what Hopper added.
+    `eager_traffic` is the memory traffic of a layer over that of its compiled, or fused, kernels.
+    With `gathers_each_parameter` ZeRO 3 has a collective for each parameter, else for each layer.
     `splits_p2p` sends each tensor-parallel rank's share, also without sequence parallelism. An engine that is
     `emulated_on_cpu` is written for GPUs: on a CPU it runs with patches, and its speed there is that of the patches.
     """
@@ -70,6 +73,9 @@ class EngineProfile:
     reduced_gradient_bytes: int = 4
     is_ddp_without_zero: bool = False
     has_blocking_p2p: bool = False
+    has_newest_attention: bool = False
+    eager_traffic: float = 1
+    gathers_each_parameter: bool = False
     splits_p2p: bool = False
     always_overlaps_reductions: bool = False
     reduces_every_micro_batch: bool = False
@@ -97,6 +103,10 @@ _QWEN_FEATURES = ("attention_head_size", "qkv_bias", "qk_norm", "rotary_base", "
 MT_NLG_SLOWDOWN = 1.1
 """Between the 1.2 by which MT-NLG's steps with Megatron-DeepSpeed (Smith et al., arXiv 2201.11990, section 2.4) exceed
 those of the same model with Megatron-LM (arXiv 2104.04473, table 1), and none, as for smaller models."""
+
+TITAN_EAGER_TRAFFIC = 2.8
+"""The ratio with which Llama 3.1 8B takes 24 us a token more on 8 and on 128 H100s if it is not compiled
+(pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md)."""
 
 PARLAY = "parlay"
 """Name of Parlay's own trainer."""
@@ -129,6 +139,8 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         # FSDP2 at every stage, over one rank without ZeRO: fp32 weights, and a 16-bit copy of those in use.
         TORCHTITAN: EngineProfile(
             ParameterBytes(2, 4, 12),
+            eager_traffic=TITAN_EAGER_TRAFFIC,
+            has_newest_attention=True,  # torchtitan/models/common/attention.py, ScaledDotProductAttention
             keeps_unrotated=True,
             always_overlaps_reductions=True,
             reduces_every_micro_batch=True,
@@ -151,6 +163,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         # and keys are stored in addition to the fused query-key-value output.
         "deepspeed": EngineProfile(
             ParameterBytes(2, 6, 12, 4),
+            gathers_each_parameter=True,
             keeps_unrotated=True,
             has_blocking_p2p=True,
             model_features=_EVERY_FEATURE,
@@ -169,10 +182,11 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     "megatron-lm": {
         "megatron-lm": EngineProfile(
             ParameterBytes(2, 4, 12),
+            has_newest_attention=True,  # Transformer Engine's
             has_dropout=True,
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
-            model_features=(*_QWEN_FEATURES, "linear_biases"),
+            model_features=(*_QWEN_FEATURES, "linear_biases", "sliding_window", "attention_sinks"),
             emulated_on_cpu=True,
         )
     },
@@ -181,13 +195,14 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     "megatron-deepspeed": {
         "megatron-deepspeed": EngineProfile(
             ParameterBytes(2, 2, 12, 4),
+            gathers_each_parameter=True,
             sums_bf16_in_fp32=True,
             has_dropout=True,
             matmul_slowdown=MT_NLG_SLOWDOWN,
             reduced_gradient_bytes=2,
             has_blocking_p2p=True,
             layer_split=LayerSplit.EVEN,
-            model_features=("attention_head_size", "rotary_base", "linear_biases"),
+            model_features=("attention_head_size", "rotary_base", "activation", "linear_biases"),
             emulated_on_cpu=True,
         )
     },
@@ -196,11 +211,12 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     "gpt-neox": {
         "gpt-neox": EngineProfile(
             ParameterBytes(2, 2, 12, 4),
+            gathers_each_parameter=True,
             sums_bf16_in_fp32=True,
             matmul_slowdown=MT_NLG_SLOWDOWN,
             reduced_gradient_bytes=2,
             has_blocking_p2p=True,
-            model_features=("rotary_base", "linear_biases"),
+            model_features=("rotary_base", "activation", "linear_biases"),
             emulated_on_cpu=True,
         )
     },
@@ -212,7 +228,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             keeps_gathered_inputs=True,
             always_overlaps_reductions=True,
             layer_split=LayerSplit.GREEDY,
-            model_features=("rotary_base",),
+            model_features=("qkv_bias", "rotary_base", "activation"),
             emulated_on_cpu=True,
         )
     },
@@ -226,7 +242,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             is_ddp_without_zero=True,
             always_overlaps_reductions=True,
             gradient_sums=GradientSums.WHOLE,
-            model_features=_ANY_FEATURE,
+            model_features=_ANY_FEATURE,  # the script's model
             emulated_on_cpu=True,
         )
     },

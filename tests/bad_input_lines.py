@@ -82,7 +82,7 @@ BAD_INPUTS = {
         " axis",
         "refused",
     ),
-    40: Line("arguments that contradict a searched axis", "refused"),
+    40: Line("arguments that contradict a searched axis, or a template that contradicts the model", "refused"),
     41: Line(
         "an outcome file of another schema or attempt, with NaN, text for numbers, too few steps, above the peak, a"
         " clock that went back",

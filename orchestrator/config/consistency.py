@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
+from typing import Any
 
 from orchestrator.schema.search_file import SearchFile
 from search_spaces.engines import PARLAY, engines_of
-from search_spaces.errors import Problem
+from search_spaces.errors import Problem, format_value
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib
 from search_spaces.layouts.layout import AXES
@@ -21,9 +22,8 @@ FORKING_LAUNCHERS = ("local", "ray", "slurm_pilot")
 def consistency_problems(file: SearchFile) -> Iterator[Problem]:
     """Problems where sections ask for what the trainer or the memory does not have."""
     of_its_log = chain(_unreported_memory(file), _missing_log_rank(file))
-    of_the_trainer = chain(
-        _engine_problems(file), _axes_without_placeholder(file), _parlay_trainer_problems(file), of_its_log
-    )
+    of_its_template = chain(_axes_without_placeholder(file), _template_of_another_model(file))
+    of_the_trainer = chain(_engine_problems(file), of_its_template, _parlay_trainer_problems(file), of_its_log)
     of_the_space = _ineffective_recomputation(file)
     return chain(
         of_the_trainer, of_the_space, _memory_problems(file, file.cluster.cluster()), _warm_start_problems(file)
@@ -104,6 +104,29 @@ def _axes_without_placeholder(file: SearchFile) -> Iterator[Problem]:
                 fix=f"write {{{name}}} or {{{name}=value:TEXT}} into it, or give the axis a single value",
                 key="trainer.template" if is_command else "trainer.arguments",
             )
+
+
+def _template_of_another_model(file: SearchFile) -> Iterator[Problem]:
+    """Problems with a configuration by which the trainer would train another model than the file's."""
+    for key, said in TRAINERS[file.trainer.kind].model_keys(file.model.shape()).items():
+        given = _value_in(file.trainer.template, key)
+        if given not in (None, said):
+            yield Problem(
+                "contradiction",
+                f"{key} is {format_value(given)}; the model has {format_value(said)}",
+                rule="a template must not train another model than the model section's",
+                fix=f"remove {key} from the template, or change the model section",
+                key="trainer.template",
+                value=given,
+            )
+
+
+def _value_in(template: Any, key: str) -> Any:
+    """The value of a dotted key, also where it is written with hyphens; None without one."""
+    for name in key.split("."):
+        keys = template.items() if isinstance(template, Mapping) else ()
+        template = next((value for given, value in keys if str(given).replace("-", "_") == name), None)
+    return template
 
 
 def _ineffective_recomputation(file: SearchFile) -> Iterator[Problem]:

@@ -8,12 +8,20 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from orchestrator.importers.differences import biases_of
 from orchestrator.importers.hf_families import FAMILIES, OTHER_MODELS, Family
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.option_table import Handling
-from orchestrator.importers.settings import CODE, FieldReaders, Settings, ValueRule, ValueRules, flat, read_fields
+from orchestrator.importers.settings import (
+    CODE,
+    FieldReaders,
+    Settings,
+    ValueRule,
+    ValueRules,
+    flat,
+    other_biases,
+    read_fields,
+)
 from search_spaces.errors import InputError, format_value
 from search_spaces.model_shape import DEFAULT_ROTARY_BASE, MODEL_DEFAULTS, ModelShape
 
@@ -211,10 +219,16 @@ def _rotary_base(keys: Settings) -> int | None:
 
 
 def _linear_biases(keys: Settings, family: Family) -> bool | None:
-    """True where attention and MLP have biases beside rmsnorm; None where the norm says it."""
+    """True where attention and MLP have biases; None where it goes with the norm, and without keys for both."""
     both = ("attention_bias", "mlp_bias")
-    has_both = all(_reads(keys, name) and keys.flag(name, False) for name in both)
-    return True if has_both and family.norm == "rmsnorm" else None
+    if not all(_reads(keys, name) for name in both):
+        return None
+    return other_biases(all(keys.flag(name) for name in both), family.norm)
+
+
+def _has_biases(keys: Settings, family: Family) -> bool:
+    stated = _linear_biases(keys, family)
+    return family.norm == "layernorm" if stated is None else stated
 
 
 def _is_language_model(keys: Settings) -> bool:
@@ -234,13 +248,19 @@ def _differences(keys: Settings, family: Family) -> Iterator[str]:
     yield _length(keys, family)
     if dropout := [f"{name} {keys.text(name) or default}" for name, default in _dropouts(keys, family)]:
         yield f"Trials train without dropout; the model has {', '.join(dropout)}."
-    for name, default in (("attention_bias", family.norm == "layernorm"), ("mlp_bias", False)):
-        has_biases = family.norm == "layernorm" or bool(_linear_biases(keys, family))
-        if _reads(keys, name) and keys.flag(name, default) != has_biases:
-            yield f"{name} was left out: {biases_of(family.norm)}."
+    yield from _biases(keys, family)
     if _reads(keys, "use_parallel_residual") and keys.flag("use_parallel_residual", True):
         yield "The model adds attention and MLP in parallel; here they follow each other (equal parameters)."
     yield from _layer_differences(keys, family)
+
+
+def _biases(keys: Settings, family: Family) -> Iterator[str]:
+    """A note on biases of some linear layers only."""
+    has_biases = _has_biases(keys, family)
+    for name in ("attention_bias", "mlp_bias"):
+        default = family.norm == "layernorm" and not _reads(keys, "mlp_bias")  # GPT-NeoX has them without a key
+        if _reads(keys, name) and keys.flag(name, default) != has_biases:
+            yield f"{name} was left out: all linear layers of a model have biases, or none has."
 
 
 def _length(keys: Settings, family: Family) -> str:

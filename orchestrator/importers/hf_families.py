@@ -128,6 +128,19 @@ FAMILIES: Mapping[str, Family] = {
             ffn_hidden_size=8192,
             dropouts={"attention_dropout": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0},
         ),
+        Family(
+            "nemotron",
+            32,
+            6144,
+            48,
+            256000,
+            4096,
+            ffn_hidden_size=24576,
+            rotated=0.5,
+            activation="relu2",
+            norm="layernorm",
+            is_gated=False,
+        ),
     )
 }
 

@@ -125,6 +125,13 @@ _GROUPS: Mapping[str, tuple[OptionGroup, ...]] = {
             },
         ),
     ),
+    "nemotron": (
+        *_ROTARY,
+        *option_groups(
+            read="attention_bias= head_dim= mlp_bias= num_key_value_heads=",
+            no_effect={reasons.LEARNING: "norm_eps="},
+        ),
+    ),
 }
 
 

@@ -39,7 +39,6 @@ FIXED_BATCH = "the global batch of a search is fixed"
 WHOLE_GPT = "a search trains every layer of a GPT on tokens in sequences of one length"
 
 # values that are refused
-HEAD_SIZE = "a model's head size is hidden_size / num_attention_heads"
 NORM = "a model's norm is layernorm or rmsnorm"
 POSITION_EMBEDDING = "a model's position_embedding is learned or rotary"
 MEGATRON_POSITIONS = f"{POSITION_EMBEDDING}, which are learned_absolute and rope in Megatron"

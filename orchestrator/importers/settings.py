@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from orchestrator.importers import reasons
 from orchestrator.importers.option_table import DO_WITHOUT, OptionTable
 from search_spaces.errors import InputError, Problem, choice_fix, format_value
 from search_spaces.model_shape import DEFAULT_ROTARY_BASE
@@ -246,14 +245,15 @@ def rotary_base(settings: Settings, name: str) -> int | None:
     return None if base == DEFAULT_ROTARY_BASE else int(base)
 
 
-def usual_head_size(size: str, hidden_size: str, heads: str) -> ValueRule:
-    """The rule that the setting `size` agrees with the other two."""
+def head_size(settings: Settings, name: str, hidden_size: str, heads: str) -> int | None:
+    """The size of a head; None where it is absent, null or what the other two settings say."""
+    size, hidden, count = settings.count(name), settings.count(hidden_size), settings.count(heads)
+    return None if size and count and size * count == hidden else size
 
-    def is_usual(settings: Settings) -> bool:
-        given, hidden, count = settings.count(size), settings.count(hidden_size), settings.count(heads)
-        return not (given and hidden and count) or given * count == hidden
 
-    return ValueRule(size, is_usual, reasons.HEAD_SIZE)
+def other_biases(has_biases: bool | None, norm: str | None) -> bool | None:
+    """linear_biases of a model; None where it is unknown or goes with the norm."""
+    return None if has_biases is None or has_biases == (norm == "layernorm") else has_biases
 
 
 def read_fields(settings: Settings, section: str, readers: FieldReaders) -> tuple[dict[str, Any], dict[str, str]]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from search_spaces.cost_model.attention import TYPICAL_MATMUL
 from search_spaces.cost_model.step_time import TERMS, StepTerms
 
 
@@ -28,9 +29,7 @@ class Prior:
 
 
 PRIORS = {
-    # A transformer's products reach less than the square ones that the accelerator is rated by: fitted to Megatron-LM's
-    # published steps on A100 (arXiv 2205.05198, table 5; 2104.04473, table 1).
-    "matmul": Prior(1.22, 0.2),
+    "matmul": Prior(TYPICAL_MATMUL, 0.2),
     "memory_traffic": Prior(1.0, 0.4),
     "tensor": Prior(1.3, 0.4),
     "tensor_latency": Prior(1.0, 0.7),

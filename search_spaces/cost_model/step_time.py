@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from search_spaces.cost_model.attention import fused_slowdown
 from search_spaces.cost_model.memory import (
     LayerActivations,
     element_bytes,
@@ -200,7 +201,7 @@ class _Machine:
 
 def _matmul_flops(accelerator: Accelerator, measured: MeasuredSpeed) -> tuple[tuple[str, float], ...]:
     """FLOP/s of large products by precision: measured, else from the data sheet, else those of fp32."""
-    fraction = (accelerator.matmul_fraction or TYPICAL_MATMUL_FRACTION) / _TRAINING_SLOWDOWN.get(accelerator.name, 1)
+    fraction = _products_share(accelerator)
     full_peak = accelerator.peak_flops_for("fp32")
     half_peak = accelerator.peak_flops_for("fp16")
     full = measured.matmul_flops("fp32") or (full_peak or HOST_FLOPS) * fraction
@@ -209,11 +210,17 @@ def _matmul_flops(accelerator: Accelerator, measured: MeasuredSpeed) -> tuple[tu
     return ("fp32", full), *halves
 
 
+def _products_share(accelerator: Accelerator) -> float:
+    """Share of the peak that large products reach in a training."""
+    return (accelerator.matmul_fraction or TYPICAL_MATMUL_FRACTION) / _TRAINING_SLOWDOWN.get(accelerator.name, 1)
+
+
 TYPICAL_MATMUL_FRACTION = 0.8
 """Share of the peak where the accelerator was not measured: measured ones reach 0.77 to 0.87."""
-_TRAINING_SLOWDOWN = {"h100-80gb": 1.3, "h200-141gb": 1.3}
-"""Accelerators whose training is slower than matmul benchmarks suggest: whole steps are published at 40 to 47 % of the
-peak on H100 (NVIDIA/Megatron-LM, README), 50 to 56 % on A100 (arXiv 2205.05198, table 5)."""
+_TRAINING_SLOWDOWN = {"h100-80gb": 1.15, "h200-141gb": 1.15}
+"""Accelerators whose products are slower in training than matmul benchmarks suggest: whole steps are published at 40 to
+47 % of the peak on H100 (NVIDIA/Megatron-LM, README), 50 to 56 % on A100 (arXiv 2205.05198, table 5). 1.15 is fitted to
+the Playbook's steps on one node."""
 HOST_FLOPS = 50e9
 HOST_GB_PER_S = 10.0
 HOST_LINK_GB_PER_S, HOST_LINK_US = 2.0, 100.0
@@ -244,13 +251,16 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     scores = 2 * tokens * model.scored_size * _positions_scored(model, layouts, shares)
     activations = LayerActivations.of(model, layouts)
     accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers + shares.ops) + activations.mlp * shares.mlp
+    accessed = accessed * _eager_traffic(layouts)
+    accessed = accessed + tokens * _scaled_bytes(model, layouts, shares)
     exchanged = collectives * tokens * model.hidden_size * element_bytes(layouts)
     stride = layouts.per_mesh(RankMesh.stride, "tp")
     rate = machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0)
     loss = _matmul_slowdown(model, machine, layouts)
+    scored = scores * _attention_slowdown(model, machine, layouts, loss)
     return np.stack(
         [
-            (linear - saved + scores) / tensor / machine.flops(layouts) * loss,
+            ((linear - saved) * loss + scored) / tensor / machine.flops(layouts),
             accessed / machine.memory_bytes_per_s,
             2 * (tensor - 1) / tensor * exchanged / rate * np.where(layouts["tensor_parallel_overlap"], OVERLAPPED, 1)
             + _dispatch_seconds(model, machine, layouts, shares),
@@ -260,6 +270,26 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
         ],
         axis=1,
     )
+
+
+def _eager_traffic(layouts: LayoutTable) -> np.ndarray:
+    return np.where(layouts["torch_compile"] > 0, 1, engine_column(layouts, lambda engine: engine.eager_traffic))
+
+
+def _scaled_bytes(model: ModelShape, layouts: LayoutTable, shares: RecomputedShares) -> np.ndarray:
+    """Bytes by which 8-bit products scale a token's operands in one layer: inputs in each forward pass, gradients of
+    outputs in the backward pass."""
+    tensor, experts = layouts["tensor_parallel"], model.num_expert_layers / model.num_layers
+    whole = model.hidden_size * (2 + experts * ((model.experts_per_token or 1) - 1))
+    widths_in = 2 if model.gated_mlp else 1
+    inputs = whole + (model.attention_output_size + model.active_mlp_width) / tensor
+    outputs = whole + (model.query_size + 2 * model.key_value_size + widths_in * model.active_mlp_width) / tensor
+    elements = inputs * (1 + shares.layers) + outputs
+    return np.where(layouts.equals("matmul_precision", "same"), 0, _BYTES_PER_SCALED_ELEMENT * elements)
+
+
+_BYTES_PER_SCALED_ELEMENT = 6
+"""An element in 16 bits is read for the largest one, read again, and written in 8 bits, as it is and transposed."""
 
 
 def _dispatch_seconds(
@@ -288,9 +318,10 @@ def _kernel_launch_s(layouts: LayoutTable) -> np.ndarray:
 
 def _collectives(layouts: LayoutTable) -> np.ndarray:
     """Collectives per layer and pass: two all-reduces, with sequence parallelism an all-gather and a reduce-scatter for
-    each; with ZeRO 3 one more for each of its parts' weights."""
+    each; with ZeRO 3 one more for its weights, or for each of its parts'."""
+    gathers = engine_column(layouts, lambda engine: _GATHERS_PER_LAYER if engine.gathers_each_parameter else 1)
     of_tensor = np.where(layouts["tensor_parallel"] > 1, np.where(layouts["sequence_parallel"] > 0, 4, 2), 0)
-    return of_tensor + np.where(layouts["zero_stage"] == 3, _GATHERS_PER_LAYER, 0)
+    return of_tensor + np.where(layouts["zero_stage"] == 3, gathers, 0)
 
 
 def _matmul_slowdown(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
@@ -311,9 +342,19 @@ pass with gradients of its size."""
 LAYER_LAUNCH_S = 0.4e-3
 """Host time to launch one layer's kernels, 30 or so at 10 to 15 us each in eager PyTorch."""
 _GATHERS_PER_LAYER = 8
-"""Modules of a layer that ZeRO 3 gathers: two norms, attention's two products, the MLP's two, and their containers."""
+"""Modules of a layer that DeepSpeed's ZeRO 3 gathers: two norms, attention's two products, the MLP's two, and their
+containers."""
 COLLECTIVE_LAUNCH_S = 0.05e-3
 """Host time to launch one collective: its tensors, its process group, its stream. An estimate."""
+
+
+def _attention_slowdown(
+    model: ModelShape, machine: _Machine, layouts: LayoutTable, of_products: np.ndarray
+) -> np.ndarray:
+    """Slowdown of attention's scores relative to large products: without a known kernel that of a layer's products."""
+    fused = fused_slowdown(model, machine.accelerator, _products_share(machine.accelerator), layouts)
+    is_plain = layouts.equals("attention_kernel", "math")
+    return of_products if fused is None else np.where(is_plain, of_products, fused)
 
 
 def _positions_scored(model: ModelShape, layouts: LayoutTable, shares: RecomputedShares) -> np.ndarray:
@@ -349,8 +390,9 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     """ZeRO 3's traffic of a micro-batch: weights gathered for each pass, gradients reduced (Rajbhandari et al., arXiv
     1910.02054, section 7).
 
-    Each parameter is a collective of its own. Between nodes these reach the bandwidth of one adapter, not that of all
-    of a node's: nothing else explains the steps of 175B and 530B on 384 to 2240 GPUs (arXiv 2104.04473, table 2).
+    The ranks of a node gather a layer with all its adapters. Where each parameter is a collective of its own, these
+    reach between nodes the bandwidth of one adapter: nothing else explains DeepSpeed's steps of 175B and 530B on 384 to
+    2240 GPUs (arXiv 2104.04473, table 2).
     """
     count, stride = layouts.shards, layouts.per_mesh(RankMesh.stride, "dp")
     reduced = np.where(sums_whole_gradients(layouts), 0, reduced_gradient_bytes(layouts))
@@ -359,7 +401,8 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
     )
     ranks_inside = machine.links.ranks_per_domain(machine.gpus_per_node)
-    adapter = np.where(layouts.per_mesh(RankMesh.crosses_nodes, "dp", ranks_inside), pair, np.inf)
+    is_slow = engine_column(layouts, lambda engine: engine.gathers_each_parameter).astype(bool)
+    adapter = np.where(layouts.per_mesh(RankMesh.crosses_nodes, "dp", ranks_inside) & is_slow, pair, np.inf)
     rate = np.minimum(machine.bus_bytes_per_s(count, stride, np.ones_like(count, dtype=bool)), adapter)
     dense = (model.parameters - model.routed_parameters) / layouts["tensor_parallel"] * (count - 1) / count
     copies = layouts.expert_shards

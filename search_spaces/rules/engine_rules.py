@@ -65,16 +65,44 @@ def _format(value: object) -> str:
 
 def lacking_features(engine: str, model: ModelShape) -> Iterator[RuleViolation]:
     """Features of the model that an engine does not build."""
-    known = ENGINE_PROFILES[engine].model_features
+    yield from _other_features(model, ENGINE_PROFILES[engine].model_features, f"engine {engine}")
+
+
+def builds_only(features: tuple[str, ...], *, owner: str) -> Rule:
+    """Rule that allows only these of the model's features; `owner` is the name in the message."""
+    return lambda layout, model: _other_features(model, features, owner)
+
+
+def _other_features(model: ModelShape, known: tuple[str, ...], owner: str) -> Iterator[RuleViolation]:
     for name in model.features:
         if name not in known:
             field = field_of_feature(name)
             yield RuleViolation(
                 name,
                 f"model.{field} is {_format(getattr(model, field))}",
-                f"engine {engine} builds models without it" + (f"; it builds {', '.join(known)}" if known else ""),
+                f"{owner} builds models without it" + (f"; it builds {', '.join(known)}" if known else ""),
                 f"leave model.{field} out, or use another engine",
             )
+
+
+def activations(gated: tuple[str, ...], plain: tuple[str, ...], *, owner: str | None = None) -> Rule:
+    """Rule that allows only these activations of an MLP with a gate, and of one without.
+
+    `owner` is the name in the message, by default the layout's engine.
+    """
+
+    def rule(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+        allowed, kind = (gated, "a gate") if model.gated_mlp else (plain, "no gate")
+        if model.mlp_activation not in allowed:
+            names = " or ".join(allowed)
+            yield RuleViolation(
+                "activation",
+                f"model.activation is {model.mlp_activation}",
+                f"{owner or layout.engine} has {names} in an MLP with {kind}",
+                f"set model.activation to {names}, or use another engine",
+            )
+
+    return rule
 
 
 def zero_in_pipeline(layout: Layout, rule: str) -> Iterator[RuleViolation]:

@@ -19,7 +19,13 @@ from trials.trainers.common.deepspeed_config import ds_config
 
 pytestmark = pytest.mark.slow
 
-TRAINERS = ("megatron-lm", "megatron-deepspeed", "gpt-neox", "deepspeed")
+REFUSED_SHAPES = {
+    "megatron-lm": {"geglu", "reglu"},
+    "megatron-deepspeed": {"geglu", "reglu", "qwen2", "qwen3", "gpt-oss"},
+    "gpt-neox": {"geglu", "mistral", "qwen2", "qwen3", "nemotron", "gpt2-squared-relu", "gpt-oss"},
+    "deepspeed": set(),
+}
+TRAINERS = tuple(REFUSED_SHAPES)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +41,8 @@ def test_the_layouts_of_a_trainer_are_different_and_have_every_degree_precision_
         assert {getattr(layout, name) for layout in layouts} == {1, 2, 4}
     assert {layout.precision for layout in layouts} == {"fp32", "bf16", "fp16"}
     assert {layout.zero_stage for layout in layouts} == {0, 1, 2, 3}
-    assert {case.spec.model for case in cases[trainer]} == set(SHAPES.values())
+    shapes = {name for name, model in SHAPES.items() if any(case.spec.model == model for case in cases[trainer])}
+    assert shapes == set(SHAPES) - REFUSED_SHAPES[trainer]
 
 
 def test_a_question_has_the_words_of_the_files_and_the_size_of_the_training(cases, tmp_path):

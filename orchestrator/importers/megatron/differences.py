@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.importers.differences import biases_of, layers_recomputed_together, other_number_of_positions
+from orchestrator.importers.differences import layers_recomputed_together, other_number_of_positions
 from orchestrator.importers.megatron.model_fields import is_megatron_deepspeed
 from orchestrator.importers.settings import Settings
 
@@ -25,9 +25,6 @@ def _of_a_layer(options: Settings, model: Mapping[str, Any]) -> Iterator[str]:
         f"--{name} {options.text(name) or '0.1'}" for name in _DROPOUTS if not _is_zero(options, name, "0.1")
     ]:
         yield f"Trials train without dropout; the script has {' and '.join(dropout)} (Megatron's default is 0.1)."
-    norm = model.get("norm")
-    if norm and (norm == "layernorm") == options.has("disable-bias-linear"):
-        yield f"--disable-bias-linear was left out: {biases_of(norm)}."
     positions = options.text("max-position-embeddings")
     if model.get("position_embedding") == "learned" and positions not in (None, str(model.get("seq_length"))):
         yield other_number_of_positions("--max-position-embeddings", positions)

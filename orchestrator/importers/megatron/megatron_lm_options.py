@@ -30,17 +30,17 @@ MEGATRON_LM_OPTIONS = OptionTable(
     "Megatron-LM of 2026-08-22 (d98e8a64), megatron/training/arguments.py",
     option_groups(
         read="""
-            attention-backend= attention-dropout= bf16 clip-grad= data-parallel-sharding-strategy= ddp-bucket-size=
-            disable-bias-linear disable-pad-vocab-size encoder-num-layers= encoder-seq-length= ffn-hidden-size= fp16
-            global-batch-size= group-query-attention hidden-dropout= hidden-size= kv-channels=
+            add-qkv-bias attention-backend= attention-dropout= bf16 clip-grad= data-parallel-sharding-strategy=
+            ddp-bucket-size= disable-bias-linear disable-pad-vocab-size encoder-num-layers= encoder-seq-length=
+            ffn-hidden-size= fp16 global-batch-size= group-query-attention hidden-dropout= hidden-size= kv-channels=
             make-vocab-size-divisible-by= max-position-embeddings= micro-batch-size= no-pad-vocab-size normalization=
             num-attention-heads= num-layers= num-layers-per-virtual-pipeline-stage= num-query-groups=
             num-virtual-stages-per-pipeline-rank= optimizer-cpu-offload optimizer-offload-fraction= overlap-grad-reduce
-            padded-vocab-size= pipeline-model-parallel-size= position-embedding-type= quick-geglu rampup-batch-size=
-            recompute-activations recompute-granularity= recompute-method= recompute-modules= recompute-num-layers=
-            rotary-base= seq-length= sequence-parallel step-batch-size-schedule= swiglu tensor-model-parallel-size=
-            tokenizer-type= transformer-impl= untie-embeddings-and-output-weights use-distributed-optimizer
-            use-megatron-fsdp use-rotary-position-embeddings use-tp-pp-dp-mapping vocab-size=
+            padded-vocab-size= pipeline-model-parallel-size= position-embedding-type= qk-layernorm quick-geglu
+            rampup-batch-size= recompute-activations recompute-granularity= recompute-method= recompute-modules=
+            recompute-num-layers= rotary-base= seq-length= sequence-parallel squared-relu step-batch-size-schedule=
+            swiglu tensor-model-parallel-size= tokenizer-type= transformer-impl= untie-embeddings-and-output-weights
+            use-distributed-optimizer use-megatron-fsdp use-rotary-position-embeddings use-tp-pp-dp-mapping vocab-size=
             """,
         no_effect={
             reasons.LOGGING: """
@@ -242,12 +242,11 @@ MEGATRON_LM_OPTIONS = OptionTable(
         noted={
             "Megatron-LM of this version reads it nowhere; --attention-backend chooses the kernel": "use-flash-attn",
             reasons.ARITHMETIC: """
-                activation-func-clamp-value= add-qkv-bias apply-residual-connection-post-layernorm
-                attention-softmax-in-fp32 batch-invariant-backend= batch-invariant-mode deterministic-mode
-                disable-bf16-reduced-precision-matmul disable-clone-scatter-output-in-embedding fp16-lm-cross-entropy
-                fp32-residual-connection glu-linear-offset= no-clone-scatter-output-in-embedding openai-gelu
-                output-logit-dtype= qk-clip qk-clip-alpha= qk-clip-threshold= qk-l2-norm qk-layernorm squared-relu
-                use-fused-weighted-squared-relu use-te-activation-func
+                activation-func-clamp-value= apply-residual-connection-post-layernorm attention-softmax-in-fp32
+                batch-invariant-backend= batch-invariant-mode deterministic-mode disable-bf16-reduced-precision-matmul
+                disable-clone-scatter-output-in-embedding fp16-lm-cross-entropy fp32-residual-connection
+                glu-linear-offset= no-clone-scatter-output-in-embedding openai-gelu output-logit-dtype= qk-clip
+                qk-clip-alpha= qk-clip-threshold= qk-l2-norm use-fused-weighted-squared-relu use-te-activation-func
                 """,
             "it adds work to the steps that it watches": """
                 log-num-zeros-in-grad log-params-norm memory-snapshot-path= profile record-memory-history rerun-mode=

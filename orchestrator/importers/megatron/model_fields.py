@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
-from orchestrator.importers.settings import FieldReaders, Settings, rotary_base
+from orchestrator.importers.settings import FieldReaders, Settings, head_size, other_biases, rotary_base
 
 _GPT2_VOCAB_SIZE = 50257
 _GPT2_TOKENIZER = "GPT2BPETokenizer"
@@ -38,6 +38,15 @@ def _rotary_base(options: Settings) -> int | None:
     if _position_embedding(options) == "learned":
         return None
     return rotary_base(options, "rotary-position-embeddings-theta" if is_megatron_deepspeed(options) else "rotary-base")
+
+
+def _linear_biases(options: Settings) -> bool | None:
+    return other_biases(not options.has("disable-bias-linear"), _norm(options))
+
+
+def _qkv_bias(options: Settings) -> bool | None:
+    """None where all linear layers have biases, those of queries, keys and values among them."""
+    return True if options.has("add-qkv-bias") and options.has("disable-bias-linear") else None
 
 
 def _key_value_heads(options: Settings) -> int | None:
@@ -100,5 +109,10 @@ MODEL_FIELDS: FieldReaders = {
     "tied_embeddings": lambda options: not options.has("untie-embeddings-and-output-weights"),
     "position_embedding": _position_embedding,
     "norm": _norm,
+    "attention_head_size": lambda options: head_size(options, "kv-channels", "hidden-size", "num-attention-heads"),
+    "qkv_bias": _qkv_bias,
+    "qk_norm": lambda options: True if options.has("qk-layernorm") else None,
+    "activation": lambda options: "squared_relu" if options.has("squared-relu") else None,
     "rotary_base": _rotary_base,
+    "linear_biases": _linear_biases,
 }

@@ -14,7 +14,7 @@ from orchestrator.importers.megatron.layout_fields import (
     recomputes_blocks,
 )
 from orchestrator.importers.megatron.model_fields import is_megatron_deepspeed, num_layers
-from orchestrator.importers.settings import Settings, ValueRule, ValueRules, one_of, usual_head_size
+from orchestrator.importers.settings import Settings, ValueRule, ValueRules, one_of
 
 
 def last_of_schedule(options: Settings) -> int | None:
@@ -49,7 +49,6 @@ def _ends_in_the_global_batch(options: Settings) -> bool:
 MEGATRON_VALUE_RULES: ValueRules = (
     one_of("position-embedding-type", ("learned_absolute", "rope"), reasons.MEGATRON_POSITIONS),
     one_of("normalization", ("layernorm", "rmsnorm"), reasons.NORM),
-    usual_head_size("kv-channels", "hidden-size", "num-attention-heads"),
     ValueRule("recompute-modules", _recomputes_known_modules, reasons.MODULES),
     ValueRule("recompute-method", _recomputes_whole_stages, reasons.WHOLE_STAGES),
     ValueRule(

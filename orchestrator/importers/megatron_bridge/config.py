@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.importers.batch import complete_batch
-from orchestrator.importers.differences import biases_of, layers_recomputed_together
+from orchestrator.importers.differences import layers_recomputed_together
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.megatron_bridge.fields import (
+    ACTIVATIONS,
     BATCH_FIELDS,
     LAYOUT_FIELDS,
     MODEL_FIELDS,
     VALUE_RULES,
+    activation_name,
 )
 from orchestrator.importers.megatron_bridge.options import MEGATRON_BRIDGE_OPTIONS
 from orchestrator.importers.settings import CODE, Settings, flat, read_fields, turn_off_sequence_parallel
@@ -69,7 +71,7 @@ def imported_overrides(
         layout["precision"], origins["baseline.precision"] = "bf16", f"the name of the recipe {recipe}"
     left_open = tuple(_left_open(keys, layout))
     batch = complete_batch(layout, top.get("global_batch_size"), num_nodes, gpus_per_node, BATCH_FIELDS)
-    notes = [*_of_the_recipe(recipe, left_open), *keys.notes, *keys.left_out(), *_differences(keys, model)]
+    notes = [*_of_the_recipe(recipe, left_open), *keys.notes, *keys.left_out(), *_differences(keys)]
     return ImportedConfig(
         "megatron-bridge",
         model,
@@ -139,13 +141,12 @@ def _of_the_recipe(recipe: str | None, left_open: tuple[str, ...]) -> Iterator[s
         yield f"{which} was not read; it decides {', '.join(left_open)} and all else that no override sets."
 
 
-def _differences(keys: Settings, model: Mapping[str, Any]) -> Iterator[str]:
+def _differences(keys: Settings) -> Iterator[str]:
     """Notes on what the training has and a trial has not."""
     if dropout := [name for name in ("attention_dropout", "hidden_dropout") if keys.value(f"model.{name}")]:
         yield f"Trials train without dropout; the overrides set {' and '.join(dropout)}."
-    is_known = "norm" in model and keys.value("model.add_bias_linear") is not None
-    if is_known and keys.flag("model.add_bias_linear") == (model["norm"] == "rmsnorm"):
-        yield f"model.add_bias_linear was left out: {biases_of(model['norm'])}."
+    if (name := activation_name(keys)) and name not in ACTIVATIONS:
+        yield f"model.activation_func is {name}; the MLP of trials has SiLU with a gate, else GELU."
     block = keys.value("model.recompute_num_layers")
     if keys.text("model.recompute_method") != "block" and block not in (None, 1):
         yield layers_recomputed_together(block)

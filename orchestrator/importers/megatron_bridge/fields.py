@@ -19,13 +19,22 @@ from orchestrator.importers.settings import (
     Settings,
     ValueRule,
     ValueRules,
+    head_size,
     one_of,
-    usual_head_size,
+    other_biases,
+    rotary_base,
 )
 
 _PRECISIONS = {"bf16_mixed": "bf16", "fp16_mixed": "fp16"}
 _POSITIONS = {"rope": "rotary", "learned_absolute": "learned"}
 _NORMS = {"rmsnorm": "rmsnorm", "layernorm": "layernorm"}
+ACTIVATIONS = {
+    **dict.fromkeys(("silu", "swish"), "silu"),
+    "gelu": "gelu",
+    "relu": "relu",
+    "squared_relu": "squared_relu",
+}
+"""Activations by the name of their function."""
 _RANK_ORDERS = {"true": "tp-pp-dp", "false": "tp-dp-pp"}
 _VOCABULARY_MULTIPLE = 128
 
@@ -153,6 +162,46 @@ def _vocab_size(keys: Settings) -> int | None:
     return padded if pads or padded == size else None
 
 
+def _head_size(keys: Settings) -> int | None:
+    return head_size(keys, "model.kv_channels", "model.hidden_size", "model.num_attention_heads")
+
+
+def _qkv_bias(keys: Settings) -> bool | None:
+    """None where all linear layers have biases, those of queries, keys and values among them."""
+    has_all = keys.chosen("model.add_bias_linear", SWITCH, _norm(keys) == "layernorm")
+    return True if keys.has("model.add_qkv_bias") and not has_all else None
+
+
+def activation_name(keys: Settings) -> str | None:
+    """The name of the activation's function, without its module."""
+    return (keys.text("model.activation_func") or "").rpartition(".")[2] or None
+
+
+def _activation(keys: Settings) -> str | None:
+    """None where it is the usual one, and for one that no model section has."""
+    found = ACTIVATIONS.get(activation_name(keys) or "")
+    is_gated = keys.chosen("model.gated_linear_unit", SWITCH, None)
+    return None if is_gated is not None and found == ("silu" if is_gated else "gelu") else found
+
+
+def _position_embedding(keys: Settings) -> str | None:
+    return keys.chosen("model.position_embedding_type", _POSITIONS, None)
+
+
+def _rotary_base(keys: Settings) -> int | None:
+    """None where positions are learned. Where the recipe decides them, an override of the base says that they are
+    rotary."""
+    return None if _position_embedding(keys) == "learned" else rotary_base(keys, "model.rotary_base")
+
+
+def _norm(keys: Settings) -> str | None:
+    return keys.chosen("model.normalization", _NORMS, None)
+
+
+def _linear_biases(keys: Settings) -> bool | None:
+    return other_biases(keys.chosen("model.add_bias_linear", SWITCH, None), _norm(keys))
+
+
 MODEL_FIELDS: FieldReaders = {
     "num_layers": lambda keys: keys.count("model.num_layers"),
     "hidden_size": lambda keys: keys.count("model.hidden_size"),
@@ -163,8 +212,14 @@ MODEL_FIELDS: FieldReaders = {
     "vocab_size": _vocab_size,
     "seq_length": lambda keys: keys.count("dataset.seq_length", "dataset.sequence_length", "model.seq_length"),
     "tied_embeddings": lambda keys: keys.chosen("model.share_embeddings_and_output_weights", SWITCH, None),
-    "position_embedding": lambda keys: keys.chosen("model.position_embedding_type", _POSITIONS, None),
-    "norm": lambda keys: keys.chosen("model.normalization", _NORMS, None),
+    "position_embedding": _position_embedding,
+    "norm": _norm,
+    "attention_head_size": _head_size,
+    "qkv_bias": _qkv_bias,
+    "qk_norm": lambda keys: True if keys.has("model.qk_layernorm") else None,
+    "activation": _activation,
+    "rotary_base": _rotary_base,
+    "linear_biases": _linear_biases,
 }
 BATCH_FIELDS: FieldReaders = {"global_batch_size": lambda keys: keys.count("train.global_batch_size")}
 
@@ -188,7 +243,6 @@ VALUE_RULES: ValueRules = (
     one_of("model.position_embedding_type", _POSITIONS, reasons.MEGATRON_POSITIONS),
     one_of("model.normalization", _NORMS, reasons.NORM),
     one_of("model.attention_backend", KERNELS, reasons.ATTENTION_KERNEL),
-    usual_head_size("model.kv_channels", "model.hidden_size", "model.num_attention_heads"),
     ValueRule(
         "model.recompute_modules",
         _recomputes_known_modules,

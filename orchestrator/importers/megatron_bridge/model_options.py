@@ -7,12 +7,13 @@ from orchestrator.importers.option_table import option_groups
 
 MODEL_GROUPS = option_groups(
     read="""
-        model.add_bias_linear= model.attention_backend= model.attention_dropout= model.ffn_hidden_size=
-        model.gated_linear_unit= model.hidden_dropout= model.hidden_size= model.kv_channels=
-        model.make_vocab_size_divisible_by= model.normalization= model.num_attention_heads= model.num_layers=
-        model.num_query_groups= model.pipeline_model_parallel_size= model.position_embedding_type=
-        model.recompute_granularity= model.recompute_method= model.recompute_modules= model.recompute_num_layers=
-        model.seq_length= model.sequence_parallel= model.share_embeddings_and_output_weights= model.should_pad_vocab=
+        model.activation_func= model.add_bias_linear= model.add_qkv_bias= model.attention_backend=
+        model.attention_dropout= model.ffn_hidden_size= model.gated_linear_unit= model.hidden_dropout=
+        model.hidden_size= model.kv_channels= model.make_vocab_size_divisible_by= model.normalization=
+        model.num_attention_heads= model.num_layers= model.num_query_groups= model.pipeline_model_parallel_size=
+        model.position_embedding_type= model.qk_layernorm= model.rotary_base= model.recompute_granularity=
+        model.recompute_method= model.recompute_modules= model.recompute_num_layers= model.seq_length=
+        model.sequence_parallel= model.share_embeddings_and_output_weights= model.should_pad_vocab=
         model.tensor_model_parallel_size= model.transformer_impl= model.virtual_pipeline_model_parallel_size=
         model.vocab_size=
         """,
@@ -76,7 +77,7 @@ MODEL_GROUPS = option_groups(
             model.layernorm_epsilon= model.layernorm_zero_centered_gamma= model.mtp_loss_scaling_factor=
             model.mup_attn_scale_power= model.mup_base_head_dim= model.mup_base_hidden_size= model.mup_embedding_mult=
             model.mup_output_mult= model.mup_width_mult= model.no_rope_freq= model.rope_scaling=
-            model.rope_scaling_factor= model.rotary_base= model.rotary_interleaved= model.rotary_percent=
+            model.rope_scaling_factor= model.rotary_interleaved= model.rotary_percent=
             model.seq_len_interpolation_factor= model.softmax_scale= model.softmax_type=
             """,
         "mixed_precision decides it": """
@@ -104,13 +105,12 @@ MODEL_GROUPS = option_groups(
     },
     noted={
         reasons.ARITHMETIC: """
-            model.activation_func= model.activation_func_clamp_value= model.add_qkv_bias=
-            model.apply_residual_connection_post_layernorm= model.batch_invariant_backend= model.batch_invariant_mode=
-            model.clone_scatter_output_in_embedding= model.deterministic_mode=
-            model.disable_bf16_reduced_precision_matmul= model.fp16_lm_cross_entropy= model.fp32_residual_connection=
-            model.glu_linear_offset= model.qk_clip= model.qk_clip_alpha= model.qk_clip_threshold= model.qk_l2_norm=
-            model.qk_layernorm= model.use_fused_weighted_squared_relu= model.use_te_activation_func=
-            model.variable_seq_lengths=
+            model.activation_func_clamp_value= model.apply_residual_connection_post_layernorm=
+            model.batch_invariant_backend= model.batch_invariant_mode= model.clone_scatter_output_in_embedding=
+            model.deterministic_mode= model.disable_bf16_reduced_precision_matmul= model.fp16_lm_cross_entropy=
+            model.fp32_residual_connection= model.glu_linear_offset= model.qk_clip= model.qk_clip_alpha=
+            model.qk_clip_threshold= model.qk_l2_norm= model.use_fused_weighted_squared_relu=
+            model.use_te_activation_func= model.variable_seq_lengths=
             """,
         reasons.OPTIMIZER_STATES: """
             model.activation_offload_fraction= model.cpu_offloading_retain_pinned_cpu_buffers=

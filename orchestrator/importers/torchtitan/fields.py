@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any
 
 from orchestrator.importers import reasons
-from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRule, ValueRules, one_of
+from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRule, ValueRules, head_size, one_of
 from search_spaces.layouts.layout import FP8_RECIPES, V_SCHEDULES
 from trials.trainers.torchtitan.config import ATTENTION, DTYPES, SCHEDULES
 
@@ -186,11 +186,7 @@ def _key_value_heads(keys: Settings) -> int | None:
 
 
 def _head_size(keys: Settings) -> int | None:
-    """None where it is dim / n_heads, as null is."""
-    name = f"{_M}head_dim"
-    size = None if keys.is_null(name) or not keys.has(name) else keys.count(name)
-    heads, dim = keys.count(f"{_M}n_heads"), keys.count(f"{_M}dim")
-    return None if size and heads and size * heads == dim else size
+    return head_size(keys, f"{_M}head_dim", f"{_M}dim", f"{_M}n_heads")
 
 
 MODEL_FIELDS: FieldReaders = {

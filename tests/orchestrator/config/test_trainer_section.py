@@ -204,6 +204,56 @@ def test_a_wrong_combination_is_refused_with_its_key_and_rule(folder, trainer, c
         assert problem.line == 10
 
 
+def configured(folder: Path, kind: str, keys: str) -> str:
+    """A search with a template that has these keys of a model, in a file."""
+    nanotron = f"model: {{dtype: bfloat16, model_config: {{vocab_size: 7, {keys}}}}}\n"
+    (folder / "base.yaml").write_text(nanotron if kind == "nanotron" else f"{{num_layers: 7, {keys}}}\n")
+    return BASE + f"trainer: {{kind: {kind}, script: pretrain_gpt.py, template: base.yaml}}\n"
+
+
+@pytest.mark.bad_input(40)
+@pytest.mark.parametrize(
+    ("kind", "keys", "message"),
+    [
+        ("nanotron", "sliding_window_size: 128", "model.model_config.sliding_window_size is 128; the model has null"),
+        ("nanotron", "attention_bias: true", "model.model_config.attention_bias is true; the model has false"),
+        ("nanotron", "hidden_act: silu", "model.model_config.hidden_act is 'silu'; the model has 'gelu_pytorch_tanh'"),
+        (
+            "nanotron",
+            "rope_scaling: {factor: 8.0}",
+            "model.model_config.rope_scaling is {'factor': 8.0}; the model has null",
+        ),
+        (
+            "nanotron",
+            "moe_config: {num_experts: 8}",
+            "model.model_config.moe_config is {'num_experts': 8}; the model has null",
+        ),
+        ("nanotron", "no_rope_layer: 4", "model.model_config.no_rope_layer is 4; the model has null"),
+        ("gpt-neox", "activation: relu", "activation is 'relu'; the model has 'gelu'"),
+        ("gpt-neox", "activation: swiglu", "activation is 'swiglu'; the model has 'gelu'"),
+        ("gpt-neox", "sliding-window-width: 128", "sliding_window_width is 128; the model has null"),
+        ("gpt-neox", "moe_num_experts: 8", "moe_num_experts is 8; the model has 1"),
+    ],
+)
+def test_a_template_of_another_model_than_the_search_files_is_refused(folder, kind, keys, message):
+    [problem] = problems(folder, configured(folder, kind, keys))
+    assert (problem.code, problem.key, problem.line) == ("contradiction", "trainer.template", 10)
+    assert problem.message == message
+    assert problem.rule == "a template must not train another model than the model section's"
+    assert problem.fix == f"remove {message.split()[0]} from the template, or change the model section"
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("nanotron", "hidden_act: gelu_pytorch_tanh, attention_bias: false, rope_scaling: null, moe_config: null"),
+        ("gpt-neox", "activation: gelu, sliding_window_width: null, moe-num-experts: 1"),
+    ],
+)
+def test_a_template_of_the_search_files_model_is_not_refused(folder, kind, keys):
+    assert loaded(folder, configured(folder, kind, keys)).trainer.kind == kind
+
+
 def test_a_search_for_another_engine_than_its_trainers_is_refused(folder):
     [problem] = problems(folder, BASE + MEGATRON, "space.engine=[megatron-lm, torch]")
     assert (problem.code, problem.key) == ("engine", "space.engine")

@@ -75,6 +75,17 @@ PHI3 = {
     "torch_dtype": "bfloat16",
     "vocab_size": 32064,
 }
+NEMOTRON = {
+    "model_type": "nemotron",
+    "head_dim": 128,
+    "hidden_size": 3072,
+    "intermediate_size": 9216,
+    "num_attention_heads": 24,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 256000,
+}
 GEMMA2 = {"model_type": "gemma2", "hidden_size": 2048, "torch_dtype": "bfloat16"}
 OTHER_NAMES = {"hidden_size": 2048, "num_hidden_layers": 2, "num_attention_heads": 8, "max_position_embeddings": 512}
 """GPT-2 takes these keys, which the other types have, as well."""
@@ -156,6 +167,7 @@ DEFAULTS = {
     "mistral": (32, 4096, 32, 8, 14336, 32000, False),
     "gemma2": (26, 2048, 8, 4, 9216, 256000, True),
     "phi3": (32, 3072, 32, 32, 8192, 32128, False),
+    "nemotron": (32, 6144, 48, 48, 24576, 256000, False),
 }
 
 
@@ -200,8 +212,8 @@ def test_the_precision_is_that_of_the_configs_weights_where_it_is_one_of_ours(fi
 @pytest.mark.parametrize(
     ("base", "fields", "note"),
     [
-        (HF_LLAMA, {"attention_bias": True}, "attention_bias was left out: a model with norm rmsnorm has no biases."),
-        (HF_LLAMA, {"mlp_bias": True}, "mlp_bias was left out: a model with norm rmsnorm has no biases."),
+        (HF_LLAMA, {"attention_bias": True}, "attention_bias was left out: all linear layers of a model"),
+        (HF_LLAMA, {"mlp_bias": True}, "mlp_bias was left out: all linear layers of a model"),
         (HF_LLAMA, {"hidden_act": "quick_gelu"}, "hidden_act is quick_gelu; the MLP of trials has SiLU."),
         (HF_LLAMA, {"attention_dropout": 0.1}, "Trials train without dropout; the model has attention_dropout 0.1."),
         (HF_LLAMA, {"pretraining_tp": 2}, "pretraining_tp was left out: it changes the arithmetic"),
@@ -209,7 +221,9 @@ def test_the_precision_is_that_of_the_configs_weights_where_it_is_one_of_ours(fi
         (HF_LLAMA, {"intermediate_sise": 1}, "intermediate_sise was left out: it is no option of transformers"),
         (HF_GPT2, {"activation_function": "tanh"}, "activation_function is tanh; the MLP of trials has GELU."),
         (HF_GPT2, {"scale_attn_weights": False}, "scale_attn_weights was left out: it changes the arithmetic"),
-        (HF_GPT_NEOX, {"attention_bias": False}, "attention_bias was left out: a model with norm layernorm has biases"),
+        (HF_GPT_NEOX, {"attention_bias": False}, "attention_bias was left out: all linear layers of a model"),
+        (json.dumps(NEMOTRON), {"mlp_bias": True}, "mlp_bias was left out: all linear layers of a model"),
+        (json.dumps(NEMOTRON), {}, "The model rotates 0.5 of each head; trials rotate the whole head."),
         (json.dumps(QWEN2), {"use_sliding_window": True, "sliding_window": 4096}, "sliding_window was left out"),
         (json.dumps(PHI3), {}, "auto_map was left out: with trust_remote_code its program is the model"),
         (json.dumps(PHI3), {"partial_rotary_factor": 0.75}, "The model rotates 0.75 of each head"),
@@ -231,6 +245,8 @@ def test_a_difference_from_a_trial_is_noted(base, fields, note):
         (PHI3, "rope_scaling"),
         (json.loads(HF_GPT_NEOX) | {"rotary_pct": 1.0}, "rotates"),
         (json.loads(HF_GPT_NEOX) | {"use_parallel_residual": False}, "in parallel"),
+        (json.loads(HF_GPT_NEOX), "bias"),
+        (NEMOTRON, "bias"),
     ],
 )
 def test_what_is_off_or_changes_nothing_is_not_noted(config, word):
@@ -259,6 +275,9 @@ def test_what_is_off_or_changes_nothing_is_not_noted(config, word):
         (QWEN3, {"qk_norm": True}),
         ({"model_type": "qwen3", "hidden_size": 1024}, {"qk_norm": True, "attention_head_size": 128}),
         (MISTRAL, {"sliding_window": 4096}),
+        (NEMOTRON, {"activation": "squared_relu", "linear_biases": False}),
+        (NEMOTRON | {"attention_bias": True}, {"activation": "squared_relu", "linear_biases": False}),
+        (NEMOTRON | {"attention_bias": True, "mlp_bias": True}, {"activation": "squared_relu"}),
         (
             GEMMA2,
             {"activation": "gelu", "post_norms": True, "sliding_window": 4096, "full_attention_every": 2},

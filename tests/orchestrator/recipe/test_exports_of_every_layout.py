@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.importers.deepspeed_config import read_ds_config
 from orchestrator.recipe.exports import ExportStatus
 from search_spaces.engines import ACCELERATE_LAUNCH, OWN_ENGINES, TORCHTITAN
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import EXPERT_GROUPS, Layout
 from tests.orchestrator.recipe.export_readers import read_export
 from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, our_spec
 from tests.search_spaces.layouts.strategies import FIELD_VALUES, values_of
@@ -30,6 +30,7 @@ _ANY = FIELD_VALUES | {
     "virtual_pipeline_stages": st.sampled_from([1, 2]),
     "engine": st.sampled_from(OWN_ENGINES),
     "bucket_mib": values_of("bucket_mib", most=500),
+    **dict.fromkeys(EXPERT_GROUPS, st.just(1)),
 }
 _USUAL = _ANY | {
     "precision": st.sampled_from(["bf16", "fp16"]),

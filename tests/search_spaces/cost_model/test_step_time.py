@@ -124,12 +124,15 @@ def test_what_costs_time_is_slower(faster, slower):
 def test_linear_layers_in_8_bits_take_the_share_of_time_that_the_data_sheet_says(accelerator, recipe, share):
     """Without attention's products and the head, which stay in bf16: with a model as wide as long."""
     model = replace(gpt(48, 8192, 64), seq_length=1, vocab_size=1)
-    layout = Layout(engine="torchtitan", precision="bf16", attention_kernel="flex")
+    layout = Layout(engine="torchtitan", precision="bf16")
     table = LayoutTable.of([layout, replace(layout, matmul_precision=recipe)])
     terms = StepTerms.of(model, Cluster(ACCELERATORS[accelerator], 1, 1), table)
     matmul = terms.micro_batch[:, TERMS.index("matmul")]
     assert matmul[1] / matmul[0] == pytest.approx(share, rel=1e-3)
-    others = np.delete(terms.micro_batch, TERMS.index("matmul"), axis=1)
+    traffic = terms.micro_batch[:, TERMS.index("memory_traffic")]
+    # Inputs of four products, (1 + 1 + 1 + 4) h, and gradients of their outputs, (3 + 1 + 4 + 1) h.
+    assert (traffic[1] - traffic[0]) * 3350e9 == pytest.approx(6 * 16 * model.hidden_size * model.num_layers)
+    others = np.delete(terms.micro_batch, [TERMS.index(term) for term in ("matmul", "memory_traffic")], axis=1)
     assert (others[0] == others[1]).all()
 
 
@@ -146,7 +149,7 @@ def test_gradients_added_up_whole_are_reduced_once_a_step(zero_stage):
         layout = Layout(
             num_nodes=2, data_parallel=16, zero_stage=zero_stage, engine=engine, grad_accum_steps=accumulation
         )
-        return seconds(SMALL, layout, a100(2))
+        return seconds(SMALL, layout, replace(a100(2), given_links=Links(SELENE.domains, Fabric(20, 5))))
 
     assert step_s("accelerate", 1) == pytest.approx(step_s("torch", 1))
     assert step_s("accelerate", 8) < step_s("torch", 8)
@@ -170,13 +173,34 @@ def test_published_steps_of_zero_3_on_many_nodes_are_met_within_15_percent(ranks
     assert seconds(GPT_175B[0], layout) == pytest.approx(published_s, rel=0.15)
 
 
-def test_what_zero_3_moves_runs_beside_the_device_and_is_waited_for_where_it_takes_longer():
-    model, layout = gpt(24, 4096, 32), Layout(num_nodes=2, data_parallel=16, zero_stage=3, precision="bf16")
-    far = Links(SELENE.domains, Fabric(200, 5, p2p_gb_per_s=2.5))
+@pytest.mark.parametrize(
+    ("engine", "bandwidth"), [("deepspeed", {"p2p_gb_per_s": 2.5}), ("torch", {"nic_gb_per_s": 2.8})]
+)
+def test_what_zero_3_moves_runs_beside_the_device_and_is_waited_for_where_it_takes_longer(engine, bandwidth):
+    model = gpt(24, 4096, 32)
+    layout = Layout(num_nodes=2, data_parallel=16, zero_stage=3, precision="bf16", engine=engine)
+    far = Links(SELENE.domains, replace(SELENE.fabric, **bandwidth))
     near_s, far_s = (seconds(model, layout, replace(a100(2), given_links=links)) for links in (SELENE, far))
     moved_s = 1.45 * model.parameters * 8 * 15 / 16 / 25e9
     assert near_s < moved_s + seconds(model, replace(layout, zero_stage=1), a100(2))
     assert far_s == pytest.approx(10 * moved_s, rel=0.2)
+
+
+@pytest.mark.parametrize(("num_nodes", "tokens_per_s"), [(1, 4792), (2, 4767), (4, 4811), (8, 4800)])
+def test_fsdp_gathers_with_all_adapters_of_a_node_while_it_computes(num_nodes, tokens_per_s):
+    # mosaicml/llm-foundry, scripts/train/benchmarking/README.md: MPT-13B, micro-batches of two sequences.
+    model = replace(gpt(40, 5120, 40), vocab_size=50368, tied_embeddings=True)
+    layout = Layout(
+        num_nodes=num_nodes,
+        data_parallel=8 * num_nodes,
+        micro_batch_size=2,
+        zero_stage=3,
+        precision="bf16",
+        attention_kernel="flash",
+        engine="accelerate-launch",
+    )
+    h100 = Cluster(ACCELERATORS["h100-80gb"], 8, num_nodes)
+    assert 2 * 2048 / seconds(model, layout, h100) == pytest.approx(tokens_per_s, rel=0.25)
 
 
 def test_what_zero_3_moves_inside_a_node_is_held_up_by_no_single_link_of_it():
@@ -199,6 +223,25 @@ def test_sequence_parallelism_talks_at_the_rate_of_gathers():
     whole = LayoutTable.of([replace(layout, sequence_parallel=False)])
     same, as_before = (StepTerms.of(SMALL, machine, whole) for machine in (a100(1), slow))
     assert same.micro_batch[0, tensor] == as_before.micro_batch[0, tensor]
+
+
+@pytest.mark.parametrize(("compiled", "tokens_per_s"), [(False, 5762), (True, 6667)])
+def test_torchtitan_is_as_much_faster_compiled_as_published(compiled, tokens_per_s):
+    # pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, table 1: H100s with 500 W and 2.4 TB/s.
+    model = ModelShape(32, 4096, 32, 8, 14336, True, 128256, 8192, False, "rotary", "rmsnorm")
+    layout = Layout(
+        data_parallel=8,
+        micro_batch_size=2,
+        zero_stage=3,
+        activation_checkpointing="selective",
+        precision="bf16",
+        attention_kernel="flash",
+        engine="torchtitan",
+        torch_compile=compiled,
+    )
+    accelerator = replace(ACCELERATORS["h100-80gb"], memory_gb_per_s=2400, peak_flops=(("fp16", 912e12),))
+    found = 2 * 8192 / seconds(model, layout, Cluster(accelerator, 8, 1))
+    assert found == pytest.approx(tokens_per_s, rel=0.15)
 
 
 def test_a_host_starts_collectives_too():

@@ -76,6 +76,22 @@ def test_a_models_name_tells_its_size(name: str, billions: float):
 
 
 @pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("llama-3.1-8b", 8.03),
+        ("llama-3.1-70b", 70.55),
+        ("llama-3.1-405b", 405.85),
+        ("qwen3-8b", 8.19),
+        ("qwen3-32b", 32.76),
+        ("mistral-7b", 7.25),
+    ],
+)
+def test_a_model_with_its_published_vocabulary_has_the_published_parameters(name: str, billions: float):
+    shape = validate(ModelSection, presets.preset(presets.MODELS, name)).shape()
+    assert round(shape.parameters / 1e9, 2) == billions
+
+
+@pytest.mark.parametrize(
     ("spelling", "name"),
     [
         ("H100", "h100-80gb"),

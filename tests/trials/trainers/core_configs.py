@@ -26,6 +26,7 @@ def core_configs(words: Sequence[str], world_size: int) -> tuple[Fields, dict[st
         "params_dtype": dtype,
         "data_parallel_size": world_size // model_ranks,
         "sequence_parallel": given["sequence_parallel"] and given["tensor_model_parallel_size"] > 1,
+        "rotary_base": given["rotary_base"] or 10_000,
         "accumulate_allreduce_grads_in_fp32": given["accumulate_allreduce_grads_in_fp32"] or given["bf16"],
     }
     made = ((TransformerConfig, _transformer), (DistributedDataParallelConfig, _ddp), (AdamOptimizerConfig, _optimizer))
@@ -39,15 +40,17 @@ def _of_same_name(config: type, values: Fields) -> Fields:
     return {name: value for name, value in values.items() if name in names and value is not None}
 
 
-_NAMED_OTHERWISE = {"attention_backend", "num_query_groups", "add_qkv_bias"}
+_NAMED_OTHERWISE = {
+    *("attention_backend", "num_query_groups", "add_qkv_bias", "window_size", "window_attn_skip_freq"),
+}
 
 
 def _transformer(values: Fields) -> Fields:
     """core_transformer_config_from_args."""
-    import torch
     from megatron.core.transformer.enums import AttnBackend
 
-    chunks, is_gated = values["num_virtual_stages_per_pipeline_rank"], values["swiglu"]
+    chunks, has_biases = values["num_virtual_stages_per_pipeline_rank"], not values["disable_bias_linear"]
+    window, every = values["window_size"], values["window_attn_skip_freq"]
     return {
         "virtual_pipeline_model_parallel_size": chunks,
         "overlap_p2p_comm": chunks is not None,
@@ -55,15 +58,26 @@ def _transformer(values: Fields) -> Fields:
         "pipeline_dtype": values["params_dtype"],
         "attention_backend": AttnBackend[values["attention_backend"]],
         "num_query_groups": values["num_query_groups"] if values["group_query_attention"] else None,
-        "gated_linear_unit": is_gated,
-        "activation_func": torch.nn.functional.silu if is_gated else torch.nn.functional.gelu,
-        "bias_activation_fusion": is_gated or not values["disable_bias_linear"],
-        "add_bias_linear": not values["disable_bias_linear"],
-        "add_qkv_bias": values["add_qkv_bias"] or not values["disable_bias_linear"],
+        "gated_linear_unit": values["swiglu"],
+        "activation_func": _activation(values),
+        "bias_activation_fusion": values["swiglu"] or (has_biases and not values["no_bias_gelu_fusion"]),
+        "add_bias_linear": has_biases,
+        "add_qkv_bias": has_biases or values["add_qkv_bias"],
+        "window_size": window and tuple(int(size) for size in window.split(",")),
+        "window_attn_skip_freq": every,
         "apply_rope_fusion": values["position_embedding_type"] == "rope",
         "gradient_accumulation_fusion": not values["no_gradient_accumulation_fusion"],
         **_TRANSFORMER_DEFAULTS,
     }
+
+
+def _activation(values: Fields) -> Any:
+    import torch
+    from megatron.core.activations import squared_relu
+
+    if values["swiglu"]:
+        return torch.nn.functional.silu
+    return squared_relu if values["squared_relu"] else torch.nn.functional.gelu
 
 
 _TRANSFORMER_DEFAULTS = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from search_spaces.layouts.layout import AXES, Layout
-from search_spaces.model_shape import ModelShape
+from search_spaces.model_shape import DEFAULT_ROTARY_BASE, ModelShape
 from trials.trainers.common.options import option_name, option_names
 from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
@@ -116,12 +116,13 @@ def _shared(spec: TrialSpec) -> list[Option]:
         ["--hidden-size", str(model.hidden_size)],
         ["--ffn-hidden-size", str(model.ffn_hidden_size)],
         ["--num-attention-heads", str(model.num_attention_heads)],
-        *_if(model.query_size != model.hidden_size, ["--kv-channels", str(model.head_size)]),
         ["--seq-length", str(model.seq_length)],
         ["--max-position-embeddings", str(model.seq_length)],
         # Both pad the tokenizer's vocabulary to a multiple of this and the tensor degree: here to the model's own.
         ["--make-vocab-size-divisible-by", str(model.vocab_size // layout.tensor_parallel)],
+        *_if(model.query_size != model.hidden_size, ["--kv-channels", str(model.head_size)]),
         *_if(model.gated_mlp, ["--swiglu"]),
+        *_if(model.mlp_activation == "squared_relu", ["--squared-relu"]),
         *_if(not model.tied_embeddings, ["--untie-embeddings-and-output-weights"]),
         *_if(not model.has_biases, ["--disable-bias-linear"]),
     ]
@@ -205,14 +206,26 @@ def _lm_model(model: ModelShape) -> list[Option]:
     groups = model.num_key_value_heads
     return [
         *_if(groups != model.num_attention_heads, ["--group-query-attention"], ["--num-query-groups", str(groups)]),
-        *_if(model.qkv_bias, ["--add-qkv-bias"]),
-        *_if(model.qk_norm, ["--qk-layernorm"]),
-        *_if(model.mlp_activation == "squared_relu", ["--squared-relu"]),
-        # Fused with biases there is GELU alone.
-        *_if(model.mlp_activation == "squared_relu" and model.has_biases, ["--no-bias-gelu-fusion"]),
-        *_if("rotary_base" in model.features, ["--rotary-base", str(model.rotary_base)]),
         ["--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"],
         ["--position-embedding-type", "rope" if model.position_embedding == "rotary" else "learned_absolute"],
+        *_if(model.rotary_base != DEFAULT_ROTARY_BASE, ["--rotary-base", str(model.rotary_base)]),
+        *_if(model.qkv_bias, ["--add-qkv-bias"]),
+        *_if(model.qk_norm, ["--qk-layernorm"]),
+        # The fused kernel of an MLP with biases is GELU's.
+        *_if(model.mlp_activation == "squared_relu" and model.has_biases, ["--no-bias-gelu-fusion"]),
+        *_window(model),
+        *_if(model.attention_sinks, ["--softmax-type", "learnable"]),
+    ]
+
+
+def _window(model: ModelShape) -> list[Option]:
+    """Megatron counts the positions before one's own and those after it."""
+    if model.sliding_window is None:
+        return []
+    every = model.full_attention_every
+    return [
+        ["--window-size", f"{model.sliding_window - 1},0"],
+        *_if(every is not None, ["--window-attn-skip-freq", str(every)]),
     ]
 
 
@@ -222,7 +235,7 @@ def _deepspeed_model(model: ModelShape) -> list[Option]:
         *_if(heads != model.num_attention_heads, ["--num-key-value-heads", str(heads)]),
         *_if(model.norm == "rmsnorm", ["--normalization", "rmsnorm"]),
         *_if(model.position_embedding == "rotary", ["--use-rotary-position-embeddings"]),
-        *_if("rotary_base" in model.features, ["--rotary-position-embeddings-theta", str(model.rotary_base)]),
+        *_if(model.rotary_base != DEFAULT_ROTARY_BASE, ["--rotary-position-embeddings-theta", str(model.rotary_base)]),
     ]
 
 
@@ -255,8 +268,8 @@ _OURS = frozenset(
         *("num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "seq-length", "swiglu"),
         *("max-position-embeddings", "group-query-attention", "num-query-groups", "num-key-value-heads"),
         *("normalization", "position-embedding-type", "use-rotary-position-embeddings", "disable-bias-linear"),
-        *("kv-channels", "add-qkv-bias", "qk-layernorm", "squared-relu", "rotary-base"),
-        "rotary-position-embeddings-theta",
+        *("kv-channels", "squared-relu", "rotary-base", "rotary-position-embeddings-theta", "add-qkv-bias"),
+        *("qk-layernorm", "window-size", "window-attn-skip-freq", "softmax-type", "no-bias-gelu-fusion"),
         *("untie-embeddings-and-output-weights", "train-iters", "log-interval", "eval-iters", "eval-interval", "seed"),
         *("log-throughput", "log-memory-interval"),
         *("padded-vocab-size", "no-pad-vocab-size", "disable-pad-vocab-size"),
@@ -270,12 +283,13 @@ _REFUSED: Mapping[str, str] = {
     "exit-interval": "a trial ends when its measurement is precise enough",
     "rampup-batch-size": "the global batch is fixed",
     "context-parallel-size": "no layout field expresses it",
-    "expert-model-parallel-size": "no layout field expresses it",
-    "num-experts": "no model here has experts",
     "ds-sequence-parallel-size": "no layout field expresses it",
-    **dict.fromkeys(("fp8-format", "fp8-recipe", "fp4-format"), "no layout field expresses it for this trainer"),
     **dict.fromkeys(
-        ("window-size", "window-attn-skip-freq", "softmax-type", "qk-l2-norm", "quick-geglu", "multi-latent-attention"),
+        ("expert-model-parallel-size", "fp8-format", "fp8-recipe", "fp4-format"),
+        "no layout field expresses it for this trainer",
+    ),
+    **dict.fromkeys(
+        ("num-experts", "qk-l2-norm", "quick-geglu", "openai-gelu", "multi-latent-attention"),
         "the model section has no such model for this trainer",
     ),
     **dict.fromkeys(("spec", "yaml-cfg"), "the model is that of the model section"),

@@ -16,7 +16,7 @@ from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
 
 _WRITES_CHECKPOINTS = ("save", "extra_save_iters", "checkpoint_factor", "checkpoint_scale")
-_GATED = ("bilinear", "geglu", "glu", "reglu", "swiglu")
+_GATES = {"silu": "swiglu", "relu": "reglu"}
 _PRECISIONS = {"fp32": "fp32", "bf16": "bfloat16", "fp16": "fp16"}
 
 
@@ -38,12 +38,17 @@ def neox_layout(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
     """The template with the values of layout, model and batch, and its own length and checkpoints."""
     base = {key.replace("-", "_"): value for key, value in template.items()}
     kept = {key: value for key, value in base.items() if key not in ("bf16", "precision")}
-    return {**kept, **_model(spec.model), **_activation(spec.model, base), **_layout(spec, base)}
+    return {**kept, **_model(spec.model), **_layout(spec, base)}
 
 
 def neox_arguments(config: Mapping[str, Any]) -> list[str]:
     """The arguments of train.py, as deepy.py passes them: the whole configuration in base64."""
     return ["--megatron_config", base64.urlsafe_b64encode(json.dumps(config).encode()).decode()]
+
+
+def neox_model_keys(model: ModelShape) -> dict[str, Any]:
+    """Keys of a template by which GPT-NeoX would train another model, with the values for this one."""
+    return {"activation": _activation(model), "sliding_window_width": None, "moe_num_experts": 1}
 
 
 def _model(model: ModelShape) -> dict[str, Any]:
@@ -55,6 +60,7 @@ def _model(model: ModelShape) -> dict[str, Any]:
         # A gated MLP gets two thirds, half of it for the gate, rounded up (megatron/model/transformer.py).
         "intermediate_size": model.ffn_hidden_size * (3 if model.gated_mlp else 1),
         "mlp_multiple_of": 1,
+        "activation": _activation(model),
         "seq_length": model.seq_length,
         "max_position_embeddings": model.seq_length,
         "norm": model.norm,
@@ -67,10 +73,8 @@ def _model(model: ModelShape) -> dict[str, Any]:
     }
 
 
-def _activation(model: ModelShape, base: Mapping[str, Any]) -> dict[str, str]:
-    """SwiGLU for a gated MLP; for any other the template's, unless that has a gate."""
-    theirs = base.get("activation", "gelu")
-    return {"activation": "swiglu" if model.gated_mlp else "gelu" if theirs in _GATED else theirs}
+def _activation(model: ModelShape) -> str:
+    return _GATES.get(model.mlp_activation, model.mlp_activation) if model.gated_mlp else model.mlp_activation
 
 
 def _layout(spec: TrialSpec, base: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,24 @@ Rules: GPT-NeoX megatron/neox_arguments, and DeepSpeed's own.
 
 from __future__ import annotations
 
-from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, bf16_reductions, engine_limits, half_precision_flash
+from collections.abc import Iterator
+
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.engine_rules import (
+    DEEPSPEED_RULES,
+    Rule,
+    RuleViolation,
+    activations,
+    bf16_reductions,
+    engine_limits,
+    half_precision_flash,
+)
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import first_violation, script_or, user_template
-from trials.trainers.gpt_neox.config import neox_arguments, neox_config, neox_layout
+from trials.trainers.gpt_neox.config import neox_arguments, neox_config, neox_layout, neox_model_keys
 from trials.trial import TrialSpec
 
 NAME = "gpt-neox"
@@ -35,10 +47,24 @@ def _start(spec: TrialSpec) -> str:
     return f"python deepy.py {script_or(spec, NAME, 'train.py')} recipe/{_CONFIG_FILE}{rest}"
 
 
+def _mlp_biases(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """megatron/model/transformer.py, ParallelMLP.forward."""
+    if not (model.gated_mlp or model.has_biases):
+        yield RuleViolation(
+            "linear_biases",
+            "model.gated_mlp is false without linear biases",
+            "GPT-NeoX adds biases in an MLP without a gate, and fails where there are none",
+            "set model.gated_mlp to true, model.linear_biases to true, or use another engine",
+        )
+
+
 RULES: tuple[Rule, ...] = (
     *DEEPSPEED_RULES,
     half_precision_flash,
     bf16_reductions,
+    _mlp_biases,
+    # "geglu" has the exact GELU.
+    activations(("silu", "relu"), ("gelu", "relu", "silu")),
     engine_limits(NAME, {"activation_checkpointing": ("none", "full")}),
 )
 
@@ -47,6 +73,7 @@ TRAINER = Trainer(
     required_keys=("script", "template"),
     optional_keys=SCRIPT_KEYS,
     template_kind=TemplateKind.CONFIGURATION,
+    model_keys=neox_model_keys,
     invocation=_invocation,
     log_format=MEGATRON_LOG,
     export=LayoutExport(NAME, "GPT-NeoX", NAME, first_violation(NAME, RULES), _files, _start),

@@ -1,12 +1,13 @@
 """NeMo's Megatron-Bridge, which drives Megatron-LM's core. Recipes have its overrides; it runs no trials.
 
-Its attention backend is an enum and fp32 a dtype, neither of which a text override can set: it takes a flash kernel
-where it can, and a precision by name, whose fp16 keeps gradients in fp16. Standard library only.
+Its attention backend is an enum, fp32 a dtype, an activation a function and a window a tuple, none of which a text
+override can set: it takes a flash kernel where it can, and a precision by name, whose fp16 keeps gradients in fp16.
+Standard library only.
 """
 
 from __future__ import annotations
 
-from search_spaces.rules.engine_rules import Rule, allows_only
+from search_spaces.rules.engine_rules import Rule, activations, allows_only, builds_only
 from trials.trainers.base import LayoutExport, Trainer
 from trials.trainers.common.recipe import arguments_from, first_violation
 from trials.trainers.megatron_bridge.overrides import bridge_overrides, format_overrides
@@ -17,6 +18,7 @@ from trials.trial import TrialSpec
 
 NAME = "megatron-bridge"
 
+_TITLE = "Megatron-Bridge"
 _OVERRIDES_FILE = "nemo_overrides.txt"
 
 
@@ -32,10 +34,12 @@ def _start(spec: TrialSpec) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    *MEGATRON_LM_RULES,
-    allows_only(
-        {"attention_kernel": ("flash",), "precision": ("bf16",)}, {"activation": (None,)}, owner="Megatron-Bridge"
+    allows_only({"attention_kernel": ("flash",), "precision": ("bf16",)}, owner=_TITLE),
+    builds_only(
+        ("attention_head_size", "qkv_bias", "qk_norm", "activation", "rotary_base", "linear_biases"), owner=_TITLE
     ),
+    activations(("silu",), ("gelu",), owner=_TITLE),
+    *MEGATRON_LM_RULES,
 )
 
 TRAINER = Trainer(

@@ -10,6 +10,7 @@ from typing import Any
 from search_spaces.rules.engine_rules import (
     DEEPSPEED_RULES,
     Rule,
+    activations,
     bf16_reductions,
     engine_limits,
     even_stages,
@@ -77,6 +78,7 @@ RULES: tuple[Rule, ...] = (
     *DEEPSPEED_RULES,
     half_precision_flash,
     bf16_reductions,
+    activations(("silu",), ("gelu", "squared_relu")),
     engine_limits(NAME),
 )
 

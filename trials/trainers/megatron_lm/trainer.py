@@ -15,6 +15,7 @@ from search_spaces.rules.engine_rules import (
     MEGATRON_SCHEDULES,
     Rule,
     RuleViolation,
+    activations,
     engine_limits,
     zero_in_pipeline,
 )
@@ -94,22 +95,23 @@ def _sharding(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
-def _activation(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """megatron/training/arguments.py: gelu, --squared-relu, and --swiglu for a gated MLP."""
-    known = ("silu",) if model.gated_mlp else ("gelu", "squared_relu")
-    if model.mlp_activation not in known:
+def _sinks(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend: no flash-attn with a
+    learnable softmax."""
+    if model.attention_sinks and layout.attention_kernel == "flash":
         yield RuleViolation(
-            "activation",
-            f"model.activation is {model.mlp_activation} with gated_mlp {str(model.gated_mlp).lower()}",
-            f"Megatron-LM has the activation {' or '.join(known)} for such an MLP",
-            f"set model.activation to {known[0]}, or use another trainer",
+            "attention_sinks",
+            "model.attention_sinks is true with attention_kernel flash",
+            "Megatron-LM's flash attention has no sinks (--softmax-type learnable)",
+            "set attention_kernel to math",
         )
 
 
 RULES: tuple[Rule, ...] = (
     *MEGATRON_RULES,
     _sharding,
-    _activation,
+    _sinks,
+    activations(("silu",), ("gelu", "squared_relu")),
     engine_limits(NAME, {"pipeline_schedule": MEGATRON_SCHEDULES}),
 )
 

@@ -14,6 +14,9 @@ from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_ACTIVATIONS = {"gelu": "gelu_pytorch_tanh", "squared_relu": "relu2"}
+"""nanotron's names of activations that have another one here."""
+_OF_OTHER_MODELS = ("sliding_window_size", "rope_scaling", "moe_config", "no_rope_layer")
 _SCHEDULES = {"none": "1f1b", "1f1b": "1f1b", "gpipe": "afab"}
 
 
@@ -42,9 +45,21 @@ def nanotron_layout(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, A
         },
     }
     merged = _merged(template, ours)
+    if spec.model.qkv_bias:
+        merged["model"]["model_config"] = _as_qwen2(merged["model"]["model_config"])
     if not layout.sequence_parallel:
         merged["parallelism"]["tp_linear_async_communication"] = False  # it requires reduce_scatter
     return merged
+
+
+def nanotron_model_keys(model: ModelShape) -> dict[str, Any]:
+    """Keys of a template by which nanotron would train another model, with the values for this one."""
+    said = {
+        "hidden_act": _activation(model),
+        "attention_bias": model.qkv_bias,
+        **dict.fromkeys(_OF_OTHER_MODELS),
+    }
+    return {f"model.model_config.{name}": value for name, value in said.items()}
 
 
 def _parallelism(layout: Layout) -> dict[str, Any]:
@@ -69,7 +84,19 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "max_position_embeddings": model.seq_length,
         "tie_word_embeddings": model.tied_embeddings,
         "rope_theta": float(model.rotary_base),
+        "hidden_act": _activation(model),
     }
+
+
+def _activation(model: ModelShape) -> str:
+    return _ACTIVATIONS.get(model.mlp_activation, model.mlp_activation)
+
+
+def _as_qwen2(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration as Qwen2Config, with biases of queries, keys and values: a Llama ignores them
+    (models/llama.py)."""
+    kept = {key: value for key, value in config.items() if key != "is_llama_config"}
+    return {**kept, "is_qwen2_config": True, "attention_bias": True}
 
 
 def _merged(base: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from search_spaces.rules.engine_rules import Rule, RuleViolation, allows_only, e
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import first_violation, script_or, torchrun, user_template
-from trials.trainers.nanotron.config import nanotron_config, nanotron_layout
+from trials.trainers.nanotron.config import nanotron_config, nanotron_layout, nanotron_model_keys
 from trials.trainers.nanotron.log import NANOTRON_LOG
 from trials.trial import TrialSpec
 
@@ -72,6 +72,7 @@ TRAINER = Trainer(
     required_keys=("script", "template"),
     optional_keys=SCRIPT_KEYS,
     template_kind=TemplateKind.CONFIGURATION,
+    model_keys=nanotron_model_keys,
     invocation=_invocation,
     log_format=NANOTRON_LOG,
     log_rank=_log_rank,

@@ -43,6 +43,7 @@ def test_every_option_is_in_one_group_and_every_neutral_value_is_that_of_an_opti
 
 
 BESIDE = {
+    "add-qkv-bias": ("", "--disable-bias-linear"),
     "data-parallel-sharding-strategy": ("optim_grads", "--use-megatron-fsdp"),
     "disable-pad-vocab-size": ("", "--vocab-size 1000"),
     "group-query-attention": ("", "--num-query-groups 2 --num-attention-heads 4"),

@@ -28,6 +28,8 @@ BASE = {"model": {"tensor_model_parallel_size": 2, "normalization": "RMSNorm"}, 
 
 BLOCK = {"model__recompute_granularity": "full", "model__recompute_method": "block"}
 SELECTIVE = {"model__recompute_granularity": "selective"}
+HEADS = {"model__hidden_size": 512, "model__num_attention_heads": 8}
+SQUARED_RELU = {"_target_": "megatron.core.activations.squared_relu", "_call_": False}
 
 
 def read(**keys: Any):
@@ -126,10 +128,36 @@ def test_an_override_sets_its_layout_field(keys, field, expected):
         ({"model__vocab_size": 1000, "model__should_pad_vocab": True}, "vocab_size", 1024),
         ({"model__vocab_size": 1024}, "vocab_size", 1024),
         ({"dataset__sequence_length": 8192}, "seq_length", 8192),
+        ({**HEADS, "model__kv_channels": 128}, "attention_head_size", 128),
+        ({"model__add_qkv_bias": True}, "qkv_bias", True),
+        ({"model__qk_layernorm": True}, "qk_norm", True),
+        ({"model__activation_func": SQUARED_RELU}, "activation", "squared_relu"),
+        ({"model__gated_linear_unit": True, "model__activation_func": "gelu"}, "activation", "gelu"),
+        ({"model__rotary_base": 500000}, "rotary_base", 500_000),
+        ({"model__add_bias_linear": True}, "linear_biases", True),
+        ({"model__add_bias_linear": False, "model__normalization": "LayerNorm"}, "linear_biases", False),
     ],
 )
 def test_an_override_sets_its_model_field(keys, field, expected):
     assert read(**keys).model[field] == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "field"),
+    [
+        ({**HEADS, "model__kv_channels": 64}, "attention_head_size"),
+        ({**HEADS, "model__kv_channels": None}, "attention_head_size"),
+        ({"model__add_qkv_bias": True, "model__add_bias_linear": True}, "qkv_bias"),
+        ({"model__add_qkv_bias": True, "model__normalization": "LayerNorm"}, "qkv_bias"),
+        ({"model__qk_layernorm": False}, "qk_norm"),
+        ({"model__gated_linear_unit": True, "model__activation_func": "torch.nn.functional.silu"}, "activation"),
+        ({"model__rotary_base": 10000}, "rotary_base"),
+        ({"model__rotary_base": 500000, "model__position_embedding_type": "learned_absolute"}, "rotary_base"),
+        ({"model__add_bias_linear": False}, "linear_biases"),
+    ],
+)
+def test_an_override_with_the_usual_value_sets_no_field(keys, field):
+    assert field not in read(**keys).model
 
 
 def test_a_vocabulary_that_the_recipe_may_pad_is_not_known():
@@ -198,7 +226,10 @@ def test_a_whole_configuration_is_read_without_the_names_of_its_classes():
     ("keys", "note"),
     [
         ({"model__hidden_dropout": 0.1}, "Trials train without dropout; the overrides set hidden_dropout."),
-        ({"model__add_bias_linear": True}, "model.add_bias_linear was left out: a model with norm rmsnorm has no"),
+        (
+            {"model__activation_func": "megatron.core.fusions.fused_bias_geglu.quick_gelu"},
+            "model.activation_func is quick_gelu; the MLP of trials has",
+        ),
         (
             {"model__recompute_granularity": "full", "model__recompute_num_layers": 2},
             "Layers are recomputed 2 at a time",

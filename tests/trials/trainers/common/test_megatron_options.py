@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
 
 import pytest
 
 from orchestrator.importers.launch_script import read_launch_script
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import MODEL_DEFAULTS
+from search_spaces.model_shape import ModelShape
 from tests.trials.trainers.specs import GPT2, ITERATIONS, LLAMA, spec_of
 from trials.trainers.common.megatron_options import (
     ONE_CONNECTION,
@@ -53,7 +52,7 @@ def test_what_megatron_lm_is_told_is_the_layout(fields, model):
     spec = spec_of("megatron-lm", model, **fields)
     layout, read_model, batch = read_back(spec, megatron_lm_options(spec, ()))
     assert layout == spec.layout
-    assert MODEL_DEFAULTS | read_model == asdict(model)
+    assert ModelShape(**read_model) == model
     assert batch == spec.global_batch_size
 
 
@@ -65,7 +64,7 @@ def test_what_megatron_deepspeed_is_told_is_the_layout(fields, model):
     words = megatron_deepspeed_options(spec, "/run/ds_config.json", tokenizer)
     layout, read_model, batch = read_back(spec, [*words, "--make-vocab-size-divisible-by", "1"])
     assert layout == spec.layout
-    assert MODEL_DEFAULTS | read_model == asdict(model)
+    assert ModelShape(**read_model) == model
     assert batch == spec.global_batch_size
     assert words[words.index("--deepspeed_config") + 1] == "/run/ds_config.json"
     assert ("--no-pipeline-parallel" in words) == (spec.layout.pipeline_parallel == 1)

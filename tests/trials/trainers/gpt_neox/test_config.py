@@ -65,7 +65,7 @@ def test_a_neox_model_without_biases_is_told_so():
 
 @pytest.mark.parametrize(
     ("model", "theirs", "activation"),
-    [(LLAMA, "gelu", "swiglu"), (GPT2, "swiglu", "gelu"), (GPT2, "geglu", "gelu"), (GPT2, "relu", "relu")],
+    [(LLAMA, "gelu", "swiglu"), (GPT2, "swiglu", "gelu"), (GPT2, "geglu", "gelu"), (GPT2, "relu", "gelu")],
 )
 def test_a_neox_model_has_a_gate_where_ours_has_one(model, theirs, activation):
     config = neox_config(spec_of("gpt-neox", model), {"activation": theirs, "mlp_multiple_of": 256})

@@ -110,7 +110,7 @@ CHANGES = (
     ("n_layers=8", "n_layers=12", "num_layers"),
     ("hidden_dim=192", "hidden_dim=256", "ffn_hidden_size"),
     ("n_kv_heads=2", "n_kv_heads=4", "num_key_value_heads"),
-    ("head_dim=None", "head_dim=32", "attention_head_size"),
+    ("head_dim=None", "head_dim=32", "head_size"),
     ("rope_theta=10000", "rope_theta=500000", "rotary_base"),
     ("enable_weight_tying=False", "enable_weight_tying=True", "tied_embeddings"),
     ('"varlen"', '"flex"', "attention_kernel"),

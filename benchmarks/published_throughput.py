@@ -1,0 +1,362 @@
+"""Published throughputs of 2023 to 2026: how many of their layouts can be said, and the rates predicted for them.
+
+    python -m benchmarks.published_throughput throughput_2023_2026.csv [--rows] [--json]
+
+A row can be said if its model, its machine and its layout are values of Parlay that the engine's rules allow. What a
+row leaves open is taken from the public recipes it was run with. Errors are those of tokens/s and GPU with the shipped
+constants, by family and by the release that was measured, never together. A row whose authors name a fault counts for
+none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from search_spaces.cost_model.attention import FLASH_2_SHARE, NEWEST_SHARE, overhead
+from search_spaces.cost_model.posterior import typical_constants
+from search_spaces.cost_model.step_time import StepTerms
+from search_spaces.hardware.cluster import ACCELERATORS, Accelerator, Cluster
+from search_spaces.layouts.layout import AXES, CHOICES, Layout
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.check import engine_violations
+from search_spaces.schema.presets import MODELS, accelerator_named, preset
+from search_spaces.schema.sections import ModelSection
+from search_spaces.schema.validation import validate
+from trials.trainers.registry import ENGINE_RULES
+
+Row = Mapping[str, str]
+
+
+def main() -> None:
+    arguments = _arguments()
+    readings = [Reading.of(row) for row in read_rows(arguments.table)]
+    lines = [*(readings_lines(readings) if arguments.rows else ()), said_line(readings), *family_lines(readings)]
+    for line in lines:
+        print(json.dumps(line) if arguments.json else readable(line))
+
+
+def read_rows(path: Path) -> list[Row]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A published row as Parlay says it, `training`, or the `reasons` why it cannot."""
+
+    row: Row
+    training: Training | None
+    reasons: tuple[str, ...]
+
+    @classmethod
+    def of(cls, row: Row) -> Reading:
+        task = task_of(row)
+        if task is not None:
+            return cls(row, None, (task,))
+        model, values = model_of(row), layout_values(row)
+        reasons = [*unknown_values(values), *(["no published shape of a GPT"] if model is None else [])]
+        if model is None or reasons:
+            return cls(row, None, tuple(reasons))
+        layout = Layout(**values).canonical()
+        broken = tuple(problem.code for problem in engine_violations(layout, model, ENGINE_RULES))
+        return cls(row, None if broken else Training(model, cluster_of(row), layout), broken)
+
+    @property
+    def family(self) -> str:
+        """Kind of layout, whose errors are told apart."""
+        if int(self.row["num_experts"] or 0):
+            return "experts"
+        if int(self.row["cp"]) > 1:
+            return "context"
+        if self.row["precision"] != "bf16":
+            return "8 and 4 bits"
+        is_sharded = self.row["zero_stage"] == "3" and int(self.row["tp"]) * int(self.row["pp"]) == 1
+        return "dense FSDP" if is_sharded else "dense 3D"
+
+    @property
+    def stack(self) -> str:
+        """Trainer, and of Megatron-Bridge the release: the same layout differs by 1.8 between two."""
+        is_bridge = self.row["trainer"] == "megatron-bridge"
+        return f"{self.row['trainer']} {self.row['section'][:5]}" if is_bridge else self.row["trainer"]
+
+    @property
+    def measured(self) -> float:
+        """Published tokens/s and GPU."""
+        return float(self.row["tokens_per_s_per_gpu"])
+
+
+@dataclass(frozen=True)
+class Training:
+    """Layout of a model on a machine."""
+
+    model: ModelShape
+    cluster: Cluster
+    layout: Layout
+
+    @property
+    def predicted(self) -> float:
+        """Tokens/s and GPU with the shipped constants."""
+        terms = StepTerms.of(self.model, self.cluster, LayoutTable.of([self.layout]))
+        tokens = self.layout.global_batch_size * self.model.seq_length / self.layout.num_gpus
+        return tokens / (float(terms.seconds(typical_constants())[0]) + self.older_kernel_s)
+
+    @property
+    def older_kernel_s(self) -> float:
+        """Seconds of a step by which the row's attention kernel is slower than today's."""
+        kind = self.cluster.accelerator.name.partition("-")[0]
+        older, today = _SHARES.get(self.layout.engine, (NEWEST_SHARE, NEWEST_SHARE))
+        passes = 3.5 + (self.layout.activation_checkpointing == "full")
+        tokens = self.layout.global_batch_size * self.model.seq_length / self.layout.num_gpus
+        flops = 2 * tokens * self.model.scored_size * passes * self.model.causal_positions
+        peak = self.cluster.accelerator.peak_flops_for("bf16") or math.inf
+        return flops * overhead(self.model) * (1 / older[kind] - 1 / today[kind]) / peak
+
+
+_TRITON_SHARE = {"a100": 0.35, "h100": 0.2}
+"""Shares of the peak that the first FlashAttention reaches in Triton, fitted to MPT's rows."""
+_SHARES = {"accelerate-launch": (_TRITON_SHARE, FLASH_2_SHARE), "torchtitan": (FLASH_2_SHARE, NEWEST_SHARE)}
+"""Shares of the published kernel and of today's. MPT has the first FlashAttention (mosaicml/llm-foundry,
+scripts/train/benchmarking/submit_benchmarks.py), torchtitan had the second until 2025."""
+
+
+# -- rows
+
+
+def has_named_fault(row: Row) -> bool:
+    """True if the source says that a fault made the row slow: NVIDIA/cudnn-frontend, issue 256, and
+    pytorch/torchtitan, issue 1207."""
+    return _is_rowwise(row) or (row["model"] == "GPT OSS 120B" and row["section"].startswith("26.06.01"))
+
+
+def task_of(row: Row) -> str | None:
+    """Kind of training other than that of a whole model from its start."""
+    return next((f"fine-tuning ({word})" for word in ("LoRA", "SFT") if word in row["note"]), None)
+
+
+def model_of(row: Row) -> ModelShape | None:
+    """The model's ready-made shape, else that of the row's columns; None where neither is known."""
+    name = _READY_MADE.get(row["model"].removesuffix(" (tokendrop)").lower())
+    if name is not None:
+        ready_made = validate(ModelSection, preset(MODELS, name)).shape()
+        return replace(ready_made, seq_length=int(row["seq_length"]))
+    if not int(row["hidden_size"]):
+        return None
+    sizes = {field: int(row[field]) for field in _SIZES}
+    switches = {field: row[field] == "1" for field in ("gated_mlp", "tied_embeddings")}
+    words = {field: row[field] for field in ("position_embedding", "norm")}
+    return ModelShape.from_json(sizes | switches | words)
+
+
+_READY_MADE = {
+    "llama3-8b": "llama-3.1-8b",
+    "llama3_8b": "llama-3.1-8b",
+    "llama3-70b": "llama-3.1-70b",
+    "llama3_70b": "llama-3.1-70b",
+    "llama3-405b": "llama-3.1-405b",
+    "qwen3_30b_a3b": "qwen3-30b-a3b",
+    "gpt oss 120b": "gpt-oss-120b",
+}
+_SIZES = (
+    *("num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "ffn_hidden_size", "vocab_size"),
+    "seq_length",
+)
+
+
+def cluster_of(row: Row) -> Cluster:
+    gpus, per_node = int(row["num_gpus"]), int(row["gpus_per_node"])
+    return Cluster(_accelerator(row["accelerator"]), min(gpus, per_node), -(-gpus // per_node))
+
+
+def _accelerator(name: str) -> Accelerator:
+    return _LESSER_H100 if name == "h100-96gb-500w" else accelerator_named(name.removeprefix("dgx-"))
+
+
+_LESSER_H100 = replace(
+    ACCELERATORS["h100-80gb"],
+    memory_gib=96,
+    usable_memory_gib=None,
+    memory_gb_per_s=2400,
+    peak_flops=(("fp8", 1825e12), ("fp16", 912e12), ("bf16", 912e12), ("fp32", 67e12)),
+)
+"""The H100 of torchtitan's tables, with 500 of 700 W and HBM2e: its peak "is between SXM and NVL" (torchtitan,
+benchmarks/llama3_h100_202412_torchtitan.md), here half-way between 989 and 835 TFLOP/s."""
+
+
+def layout_values(row: Row) -> dict[str, Any]:
+    """Fields of the row's layout, also those that no layout has yet; one with its usual value may be left out."""
+    parallel = {field: int(row[column]) for column, field in _PARALLEL.items()}
+    more = {"context_parallel": int(row["cp"]), "expert_parallel": int(row["ep"])}
+    return {
+        **parallel,
+        **{field: ranks for field, ranks in more.items() if ranks > 1},
+        **_BY_TRAINER[row["trainer"]],
+        **_recomputation(row),
+        **_of_titan_pipelines(row),
+        "num_nodes": cluster_of(row).num_nodes,
+        "sequence_parallel": row["sequence_parallel"] == "1",
+        "torch_compile": row["compile"] == "1",
+        "tensor_parallel_overlap": "async tp" in row["note"],
+        "precision": "bf16",
+        "attention_kernel": "flash",
+        "matmul_precision": _matmul_precision(row),
+    }
+
+
+_PARALLEL = {
+    "tp": "tensor_parallel",
+    "pp": "pipeline_parallel",
+    "dp": "data_parallel",
+    "vp": "virtual_pipeline_stages",
+    "micro_batch_size": "micro_batch_size",
+    "grad_accum": "grad_accum_steps",
+    "zero_stage": "zero_stage",
+}
+_BY_TRAINER: Mapping[str, Mapping[str, Any]] = {
+    "composer-fsdp": {"engine": "accelerate-launch"},
+    "torchtitan": {"engine": "torchtitan"},
+    "megatron-bridge": {"engine": "megatron-lm", "overlap_comm": True},
+}
+"""Engine whose memory and time are the trainer's. Composer's is FSDP in a script, with reductions in 16 bits;
+Megatron-Bridge's recipes overlap reductions (src/megatron/bridge/training/comm_overlap.py)."""
+
+
+def _recomputation(row: Row) -> dict[str, Any]:
+    told = {"none": "none", "full": "full", "selective-op": "selective"}.get(row["recompute"])
+    return _of_bridge_recipes(row) if told is None else {"activation_checkpointing": told}
+
+
+def _of_bridge_recipes(row: Row) -> dict[str, Any]:
+    """Values that Megatron-Bridge's recipes give and its tables do not (scripts/performance/configs, v0.1.0rc4 to
+    v0.6.0)."""
+    model, machine, is_sharded = row["model"], row["accelerator"], row["zero_stage"] == "3"
+    if model == "GPT OSS 120B" and row["precision"] == "bf16" and machine in ("dgx-gb200", "dgx-b200", "h100-80gb"):
+        return {"activation_checkpointing": "selective", "recompute_modules": "layernorm+moe_act"}
+    if model == "LLAMA3_70B" and is_sharded:
+        return {"activation_checkpointing": "none", "offload": "activations"}
+    if model == "LLAMA3_8B" and is_sharded and "25.11" in row["section"]:
+        return {"activation_checkpointing": "full", "recompute_layers": 5}
+    return {"activation_checkpointing": "none"}
+
+
+def _of_titan_pipelines(row: Row) -> dict[str, Any]:
+    """ZeRO 2 in a pipeline, where torchtitan did not shard again after the forward pass (commit 9dec370,
+    torchtitan/parallelisms/parallelize_llama.py, apply_fsdp)."""
+    is_one = row["trainer"] == "torchtitan" and int(row["pp"]) > 1
+    return {"zero_stage": 2} if is_one else {}
+
+
+def _matmul_precision(row: Row) -> str:
+    if row["trainer"] == "composer-fsdp" and row["precision"] == "fp8":
+        return "fp8_delayed"  # Transformer Engine's usual recipe (composer/core/precision.py)
+    if _is_rowwise(row):
+        return "fp8_rowwise"
+    return _MATMUL_PRECISIONS[row["precision"]]
+
+
+_MATMUL_PRECISIONS = {
+    "bf16": "same",
+    # One scale for a tensor, from its present values. The tables of 25.09 do not say so; its recipes do.
+    **dict.fromkeys(("fp8", "fp8-cs", "fp8-cs (fp8-mx)", "?"), "fp8_tensorwise"),
+    **dict.fromkeys(("fp8-mx", "mxfp8"), "mxfp8"),
+    "nvfp4": "nvfp4",
+}
+
+
+def _is_rowwise(row: Row) -> bool:
+    return row["trainer"] == "torchtitan" and row["tokens_per_s_per_gpu"] in _ROWWISE
+
+
+_ROWWISE = ("599.6", "624.8", "3708.5", "3914.9")
+"""Tokens/s and GPU of the rows with a scale for each row: the table calls them fp8 as those with one for a tensor
+(torchtitan, benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md)."""
+
+
+def unknown_values(values: Mapping[str, Any]) -> Iterator[str]:
+    """Fields and words that no layout has."""
+    for name, value in values.items():
+        if name not in AXES:
+            yield name
+        elif name in CHOICES and value not in CHOICES[name]:
+            yield f"{name} {value}"
+
+
+# -- lines
+
+
+def readings_lines(readings: Iterable[Reading]) -> Iterator[dict[str, Any]]:
+    for reading in readings:
+        row, training = reading.row, reading.training
+        head = {"model": row["model"], "accelerator": row["accelerator"], "num_gpus": int(row["num_gpus"])}
+        if training is None:
+            yield head | {"reasons": list(reading.reasons)}
+        else:
+            rates = {"published": reading.measured, "predicted": round(training.predicted, 1)}
+            error = round(rates["predicted"] / rates["published"] - 1, 4)
+            layout = {"layout": training.layout.key, "seq_length": training.model.seq_length}
+            yield head | layout | {"family": reading.family} | rates | {"error": error}
+
+
+def said_line(readings: Sequence[Reading]) -> dict[str, Any]:
+    """Rows that can be said, and why others cannot, the first reason of each."""
+    from_start = [reading for reading in readings if task_of(reading.row) is None]
+    said = [reading for reading in from_start if reading.training is not None]
+    reasons = Counter(reading.reasons[0] for reading in readings if reading.reasons)
+    return {"rows": len(readings), "from_start": len(from_start), "said": len(said), "reasons": dict(reasons)}
+
+
+def family_lines(readings: Iterable[Reading]) -> Iterator[dict[str, Any]]:
+    errors: dict[tuple[str, str], list[float]] = {}
+    for reading in readings:
+        if reading.training is not None and not has_named_fault(reading.row):
+            error = reading.training.predicted / reading.measured - 1
+            errors.setdefault((reading.family, reading.stack), []).append(error)
+    for (family, stack), found in sorted(errors.items()):
+        off = np.abs(found)
+        yield {
+            "family": family,
+            "stack": stack,
+            "count": len(found),
+            "error_median": round(float(np.median(off)), 4),
+            "error_p90": round(float(np.quantile(off, 0.9)), 4),
+            "bias_median": round(float(np.median(found)), 4),
+        }
+
+
+def readable(line: Mapping[str, Any]) -> str:
+    if "said" in line:
+        share = line["said"] / line["from_start"]
+        reasons = "".join(f"\n  {count:4} {reason}" for reason, count in line["reasons"].items())
+        return f"{line['said']} of {line['from_start']} rows from the start can be said, {share:.1%}; not:{reasons}"
+    if "count" in line:
+        shares = (line[name] for name in ("error_median", "error_p90", "bias_median"))
+        median, worst, bias = (f"{share:+.1%}" if index == 2 else f"{share:.1%}" for index, share in enumerate(shares))
+        name = f"{line['family']}, {line['stack']}"
+        return f"{name:32} {line['count']:4} rows: off {median} in the median, 90 % within {worst}, bias {bias}"
+    head = f"{line['model']:24} {line['accelerator']:15} {line['num_gpus']:4}"
+    if "reasons" in line:
+        return f"{head} cannot be said: {', '.join(line['reasons'])}"
+    rates = f"{line['published']:9.1f} predicted {line['predicted']:9.1f} {line['error']:+7.1%}"
+    return f"{head} {line['seq_length']:6} {rates}  {line['family']}  {line['layout']}"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("table", type=Path, metavar="TABLE", help="throughput_2023_2026.csv")
+    parser.add_argument("--rows", action="store_true", help="a line for each row, too")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Published throughputs read as layouts: what can be said, why the rest cannot, and errors by family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.published_throughput import (
+    Reading,
+    Row,
+    family_lines,
+    layout_values,
+    model_of,
+    read_rows,
+    readable,
+    readings_lines,
+    said_line,
+    unknown_values,
+)
+
+PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "published" / "throughput_2023_2026.csv"
+
+MPT = {
+    "model": "mpt-7b",
+    "num_layers": "32",
+    "hidden_size": "4096",
+    "num_attention_heads": "32",
+    "num_key_value_heads": "32",
+    "ffn_hidden_size": "16384",
+    "gated_mlp": "0",
+    "vocab_size": "50368",
+    "seq_length": "2048",
+    "tied_embeddings": "1",
+    "position_embedding": "learned",
+    "norm": "layernorm",
+    "num_experts": "",
+    "accelerator": "a100-80gb",
+    "num_gpus": "8",
+    "gpus_per_node": "8",
+    "trainer": "composer-fsdp",
+    "section": "",
+    "tp": "1",
+    "pp": "1",
+    "vp": "1",
+    "dp": "8",
+    "cp": "1",
+    "ep": "1",
+    "zero_stage": "3",
+    "micro_batch_size": "6",
+    "grad_accum": "2",
+    "recompute": "none",
+    "sequence_parallel": "0",
+    "compile": "0",
+    "precision": "bf16",
+    "tokens_per_s_per_gpu": "4641.25",
+    "note": "",
+}
+TITAN = {"trainer": "torchtitan", "model": "llama3-8b", "recompute": "selective-op"}
+BRIDGE = {"trainer": "megatron-bridge", "recompute": "?", "zero_stage": "1"}
+QWEN = {"model": "Qwen3_30B_a3B (tokendrop)", "num_experts": "128", "ep": "8", "accelerator": "dgx-b200"}
+
+
+def reading(**changed: str) -> Reading:
+    return Reading.of(row(**changed))
+
+
+def row(**changed: str) -> Row:
+    return MPT | changed
+
+
+def test_a_row_that_says_all_is_a_training_with_a_predicted_rate():
+    training = reading().training
+    assert training is not None
+    assert training.model.parameters == 6_658_859_008  # llm-foundry, scripts/train/benchmarking/README.md
+    assert (training.layout.zero_stage, training.layout.grad_accum_steps) == (3, 2)
+    assert training.predicted == pytest.approx(4641, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"note": "LoRA"}, "fine-tuning (LoRA)"),
+        ({"model": "Nemotron_3_Nano", "hidden_size": "0"}, "no published shape of a GPT"),
+        (TITAN | {"pp": "3", "num_gpus": "24"}, "torchtitan."),
+    ],
+)
+def test_a_row_that_cannot_be_said_has_a_reason(changed: dict[str, str], reason: str):
+    found = reading(**changed)
+    assert found.training is None
+    assert any(each.startswith(reason) for each in found.reasons)
+
+
+def test_fields_and_words_that_no_layout_has_are_named():
+    known = layout_values(row())
+    assert not [*unknown_values(known)]
+    assert [*unknown_values(known | {"offload": "moon", "warp_parallel": 2})] == ["offload moon", "warp_parallel"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "family"),
+    [
+        ({}, "dense FSDP"),
+        ({"tp": "2", "dp": "4"}, "dense 3D"),
+        ({"precision": "fp8"}, "8 and 4 bits"),
+        ({"cp": "2", "dp": "4", "precision": "fp8"}, "context"),
+        (BRIDGE | QWEN, "experts"),
+    ],
+)
+def test_each_row_has_one_family(changed: dict[str, str], family: str):
+    assert reading(**changed).family == family
+
+
+def test_a_ready_made_model_counts_and_has_the_length_of_the_row():
+    model = model_of(row(**QWEN))
+    assert model is not None
+    assert (model.experts_per_token, model.seq_length) == (8, 2048)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (BRIDGE, {"activation_checkpointing": "none"}),
+        (BRIDGE | {"model": "LLAMA3_70B", "zero_stage": "3"}, {"offload": "activations"}),
+        (BRIDGE | {"model": "LLAMA3_8B", "zero_stage": "3", "section": "25.11"}, {"recompute_layers": 5}),
+        (BRIDGE | {"model": "GPT OSS 120B", "accelerator": "dgx-b200"}, {"recompute_modules": "layernorm+moe_act"}),
+        (TITAN | {"pp": "2"}, {"zero_stage": 2, "activation_checkpointing": "selective"}),
+        (TITAN | {"precision": "fp8", "tokens_per_s_per_gpu": "624.8"}, {"matmul_precision": "fp8_rowwise"}),
+        ({"precision": "fp8"}, {"matmul_precision": "fp8_delayed"}),
+    ],
+)
+def test_recipes_and_code_tell_what_the_row_leaves_open(changed: dict[str, str], told: dict[str, object]):
+    assert layout_values(row(**changed)).items() >= told.items()
+
+
+def test_a_row_whose_authors_name_a_fault_counts_for_no_error():
+    rowwise = TITAN | {"precision": "fp8", "tokens_per_s_per_gpu": "624.8"}
+    assert reading(**rowwise).training is not None
+    assert [*family_lines([reading(**rowwise)])] == []
+
+
+def test_errors_are_told_by_family_and_by_the_release_that_was_measured():
+    readings = [reading(), reading(tokens_per_s_per_gpu="1"), reading(**TITAN), reading(note="SFT")]
+    assert [(line["family"], line["stack"], line["count"]) for line in family_lines(readings)] == [
+        ("dense FSDP", "composer-fsdp", 2),
+        ("dense FSDP", "torchtitan", 1),
+    ]
+    assert reading(**BRIDGE, section="26.04 NeMo Container").stack == "megatron-bridge 26.04"
+    said = said_line(readings)
+    assert (said["rows"], said["from_start"], said["said"], said["reasons"]) == (4, 3, 3, {"fine-tuning (SFT)": 1})
+    assert all(readable(line) for line in [said, *readings_lines(readings), *family_lines(readings)])
+
+
+@pytest.mark.skipif(not PUBLISHED.exists(), reason="no measured tables beside the checkout")
+def test_all_published_rows_are_read_and_those_that_cannot_be_said_have_reasons():
+    readings = [Reading.of(row) for row in read_rows(PUBLISHED)]
+    assert len(readings) == 384
+    assert all((found.training is None) == bool(found.reasons) for found in readings)
+    assert said_line(readings)["from_start"] == 374
+    assert said_line(readings)["said"] >= 221

@@ -1,0 +1,189 @@
+"""Features of a model in the trainers' exports: what each is told, and what it refuses."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from search_spaces.engines import ACCELERATE_LAUNCH
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.check import engine_violations
+from tests.orchestrator.recipe.exported import exported, half, our_spec
+from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
+from trials.diagnostics.parity_models import SHAPES
+from trials.trainers.gpt_neox.config import neox_config
+from trials.trainers.nanotron.config import nanotron_config
+from trials.trainers.registry import ENGINE_RULES
+
+ROTARY = {"rotary_base": 1_000_000}
+BIASES = {"linear_biases": True}
+SQUARED = {"gated_mlp": False, "activation": "squared_relu"}
+NO_BIASES = {"linear_biases": False}
+ALL_BIASES = ("add_bias_linear", "add_qkv_bias")
+FILES = {
+    "megatron-lm": "megatron_args.txt",
+    "megatron-deepspeed": "megatron_deepspeed_args.txt",
+    "megatron-bridge": "nemo_overrides.txt",
+}
+
+
+def lines_of(trainer: str, model: ModelShape, **fields) -> list[str]:
+    text = exported(our_spec(half(**fields), model))[trainer].files[FILES[trainer]]
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "model", "change", "gone", "come"),
+    [
+        ("megatron-lm", LLAMA, {"attention_head_size": 32}, [], ["--kv-channels 32"]),
+        ("megatron-lm", LLAMA, {"attention_head_size": 16}, [], []),
+        ("megatron-lm", LLAMA, ROTARY, [], ["--rotary-base 1000000"]),
+        ("megatron-lm", LLAMA, {"qkv_bias": True}, [], ["--add-qkv-bias"]),
+        ("megatron-lm", LLAMA, {"qk_norm": True}, [], ["--qk-layernorm"]),
+        ("megatron-lm", LLAMA, BIASES, ["--disable-bias-linear"], []),
+        ("megatron-lm", GPT2, NO_BIASES, [], ["--disable-bias-linear"]),
+        ("megatron-lm", LLAMA, SQUARED, ["--swiglu"], ["--squared-relu"]),
+        ("megatron-lm", GPT2, {"activation": "squared_relu"}, [], ["--squared-relu", "--no-bias-gelu-fusion"]),
+        ("megatron-lm", LLAMA, {"sliding_window": 8}, [], ["--window-size 7,0"]),
+        (
+            "megatron-lm",
+            LLAMA,
+            {"sliding_window": 8, "full_attention_every": 2},
+            [],
+            ["--window-size 7,0", "--window-attn-skip-freq 2"],
+        ),
+        ("megatron-deepspeed", LLAMA, {"attention_head_size": 32}, [], ["--kv-channels 32"]),
+        ("megatron-deepspeed", LLAMA, ROTARY, [], ["--rotary-position-embeddings-theta 1000000"]),
+        ("megatron-deepspeed", LLAMA, BIASES, ["--disable-bias-linear"], []),
+        ("megatron-deepspeed", LLAMA, SQUARED, ["--swiglu"], ["--squared-relu"]),
+        (
+            "megatron-bridge",
+            LLAMA,
+            {"attention_head_size": 32, **ROTARY},
+            ["model.kv_channels=16", "model.rotary_base=10000"],
+            ["model.kv_channels=32", "model.rotary_base=1000000"],
+        ),
+        (
+            "megatron-bridge",
+            LLAMA,
+            {"qkv_bias": True, "qk_norm": True},
+            ["model.add_qkv_bias=false", "model.qk_layernorm=false"],
+            ["model.add_qkv_bias=true", "model.qk_layernorm=true"],
+        ),
+        (
+            "megatron-bridge",
+            LLAMA,
+            BIASES,
+            [f"model.{name}=false" for name in ALL_BIASES],
+            [f"model.{name}=true" for name in ALL_BIASES],
+        ),
+    ],
+)
+def test_what_one_feature_changes(trainer, model, change, gone, come):
+    before, after = lines_of(trainer, model), lines_of(trainer, replace(model, **change))
+    assert [line for line in before if line not in after] == gone
+    assert [line for line in after if line not in before] == come
+
+
+def test_megatron_lm_has_sinks_without_flash_attention_alone():
+    model = replace(LLAMA, attention_sinks=True)
+    assert "--softmax-type learnable" in lines_of("megatron-lm", model, attention_kernel="math")
+    assert exported(our_spec(half(), model))["megatron-lm"].rule == "megatron-lm.attention_sinks"
+
+
+def test_a_recipe_of_megatron_bridge_has_no_window_and_no_sinks_of_its_own():
+    assert {"model.window_size=null", "model.softmax_type=vanilla"} <= set(lines_of("megatron-bridge", LLAMA))
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "said"),
+    [
+        (LLAMA, ROTARY, {"rotary_emb_base": 1_000_000}),
+        (LLAMA, {"activation": "relu"}, {"activation": "reglu"}),
+        (GPT2, {"activation": "silu"}, {"activation": "silu"}),
+        (GPT2, {"activation": "gelu"}, {"activation": "gelu"}),
+        (replace(LLAMA, linear_biases=False), {}, {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False}),
+    ],
+)
+def test_a_neox_config_has_the_models_features_in_place_of_the_templates(model, change, said):
+    template = {"activation": "mish", "rotary_emb_base": 500_000}
+    config = neox_config(spec_of("gpt-neox", replace(model, **change)), template)
+    assert said.items() <= config.items()
+
+
+@pytest.mark.parametrize(
+    ("change", "theirs", "said"),
+    [
+        (ROTARY, {"rope_theta": 5e5}, {"rope_theta": 1e6}),
+        ({"activation": "gelu"}, {}, {"hidden_act": "gelu_pytorch_tanh"}),
+        ({"activation": "squared_relu"}, {"hidden_act": "silu"}, {"hidden_act": "relu2"}),
+        ({"qkv_bias": True}, {"is_llama_config": True}, {"is_qwen2_config": True, "attention_bias": True}),
+        ({}, {"is_qwen2_config": True, "hidden_act": "relu2"}, {"is_qwen2_config": True, "hidden_act": "silu"}),
+    ],
+)
+def test_a_nanotron_config_has_the_models_features_in_place_of_the_templates(change, theirs, said):
+    spec = spec_of("nanotron", replace(LLAMA, **change))
+    config = nanotron_config(spec, {"model": {"model_config": theirs}})["model"]["model_config"]
+    assert said.items() <= config.items()
+    assert ("is_llama_config" in config) == (theirs.get("is_llama_config", False) and "is_qwen2_config" not in said)
+
+
+def test_nanotron_without_a_template_is_given_qwen2_for_biases_of_queries_keys_and_values():
+    made = exported(our_spec(half(), SHAPES["qwen2"]))["nanotron"]
+    config = yaml.safe_load(made.files["nanotron.yaml"])["model"]["model_config"]
+    assert (config["is_qwen2_config"], config["attention_bias"]) == (True, True)
+
+
+def test_torchtitans_module_has_qwen3_for_normalised_queries_and_keys():
+    layout = half(zero_stage=2, attention_kernel="flex", engine="torchtitan")
+    for name, family in (("mistral", "llama3"), ("qwen3", "qwen3")):
+        text = exported(our_spec(layout, SHAPES[name]))["torchtitan"].files["torchtitan_config.py"]
+        functions = {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+        assert functions & {"llama3", "qwen3"} == {family}
+        assert {"head_dim=16,", "rope_theta=1000000,"} <= {line.strip() for line in text.splitlines()}
+        assert ("qk_norm=_norm(head_dim)," in text) == (family == "qwen3")
+
+
+@pytest.mark.parametrize(
+    ("trainer", "shape", "message"),
+    [
+        ("megatron-lm", "geglu", "megatron-lm has silu in an MLP with a gate"),
+        ("megatron-deepspeed", "qwen2", "engine megatron-deepspeed builds models without it"),
+        ("megatron-deepspeed", "geglu", "megatron-deepspeed has silu in an MLP with a gate"),
+        ("megatron-bridge", "nemotron", "Megatron-Bridge has gelu in an MLP with no gate"),
+        ("megatron-bridge", "geglu", "Megatron-Bridge has silu in an MLP with a gate"),
+        ("megatron-bridge", "gpt-oss", "Megatron-Bridge builds models without it"),
+        ("gpt-neox", "mistral", "engine gpt-neox builds models without it"),
+        ("gpt-neox", "nemotron", "GPT-NeoX adds biases in an MLP without a gate, and fails where there are none"),
+        ("nanotron", "qwen3", "engine nanotron builds models without it"),
+        ("torchtitan", "qwen2", "engine torchtitan builds models without it"),
+        ("torchtitan", "geglu", "engine torchtitan builds models without it"),
+        ("torchtitan", "gpt-oss", "engine torchtitan builds models without it"),
+        ("torchtitan", "mixtral", "torchtitan's module in a recipe builds models without it"),
+    ],
+)
+def test_what_a_trainer_cannot_be_told_is_refused_in_words(trainer, shape, message):
+    export = exported(our_spec(half(zero_stage=2, attention_kernel=_kernel(trainer)), SHAPES[shape]))[trainer]
+    assert export.files == {}
+    assert str(export.rule).startswith(f"{trainer}.")
+    assert message in str(export.message)
+
+
+def _kernel(trainer: str) -> str:
+    return "flex" if trainer == "torchtitan" else "flash"
+
+
+@pytest.mark.parametrize("trainer", [*FILES, "gpt-neox", "nanotron", "torchtitan"])
+def test_no_trainer_builds_norms_after_attention_and_mlp(trainer):
+    layout = half(attention_kernel=_kernel(trainer))
+    export = exported(our_spec(layout, replace(LLAMA, post_norms=True)))[trainer]
+    assert export.rule == f"{trainer}.post_norms"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_script_of_accelerate_decides_its_model(shape):
+    layout = half(engine=ACCELERATE_LAUNCH)
+    assert not list(engine_violations(layout, SHAPES[shape], ENGINE_RULES))
