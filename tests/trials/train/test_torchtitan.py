@@ -155,7 +155,8 @@ def test_experts_multiply_in_16_bits_whatever_the_precision(ranks_without_engine
     """Fails once upstream takes the weights' type; then the patch `grouped_mm` goes."""
     arguments = {"case": EXPERTS.to_json(), "steps": 3, "library": "torchtitan", "patch": "grouped_mm"}
     answers = ranks_without_engine.run(f"{OF_ANY_ENGINE}:train_without_patch", EXPERTS.layout.num_gpus, arguments)
-    trained = [RankTraining.from_json(answer["trained"]) for answer in answers]
+    shown = [{k: v for k, v in answer["trained"].items() if k != "switched_off"} for answer in answers]
+    trained = [RankTraining.from_json(each) for each in shown]
     assert parity.difference(EXPERTS, trained).value > CPU_TOLERANCES["fp32"]
 
 
