@@ -71,7 +71,7 @@ def test_recomputed_layers_have_a_second_forward_pass(ranks, sharding, recomputa
     assert [rank["LlamaAttention"] for rank in found] == [expected] * given.layout.num_gpus
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name != "clamped_swiglu"])
 def test_an_activation_of_transformers_is_that_of_the_plain_gpt(name):
     import torch
     from transformers.activations import ACT2FN

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -52,12 +52,10 @@ class _Reductions:
 
     def watch(self) -> None:
         """Stand between callers and torch's functions."""
-        from torchtitan.models.common import token_dispatcher
-
         for module, names in (
             (torch.distributed, {"all_reduce": keep, "reduce_scatter_single": keep_share}),
             (_functional_collectives, {"all_reduce": _same, "reduce_scatter_single": _share}),
-            (token_dispatcher, {"all_to_all_single": _zeros}),
+            *((module, {"all_to_all_single": _zeros}) for module in _token_dispatchers()),
         ):
             for name, skipped in names.items():
                 watched = self._watched(getattr(module, name), skipped)
@@ -72,6 +70,12 @@ class _Reductions:
             return (skipped if place == self._left_out else original)(*arguments, **options)
 
         return call
+
+
+def _token_dispatchers() -> list[ModuleType]:
+    """torchtitan's module that sends tokens to experts, where it is imported: not by accelerate's ranks."""
+    found = sys.modules.get("torchtitan.models.common.token_dispatcher")
+    return [] if found is None else [found]
 
 
 def _caller(frame: FrameType) -> FrameType:
