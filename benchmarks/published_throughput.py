@@ -25,7 +25,7 @@ import numpy as np
 from search_spaces.cost_model.attention import FLASH_2_SHARE, NEWEST_SHARE, overhead
 from search_spaces.cost_model.posterior import typical_constants
 from search_spaces.cost_model.step_time import StepTerms
-from search_spaces.hardware.cluster import ACCELERATORS, Accelerator, Cluster
+from search_spaces.hardware.cluster import ACCELERATORS, Accelerator, Cluster, chip_of
 from search_spaces.layouts.layout import AXES, CHOICES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
@@ -114,13 +114,13 @@ class Training:
     @property
     def older_kernel_s(self) -> float:
         """Seconds of a step by which the row's attention kernel is slower than today's."""
-        kind = self.cluster.accelerator.name.partition("-")[0]
+        chip = chip_of(self.cluster.accelerator.name)
         older, today = _SHARES.get(self.layout.engine, (NEWEST_SHARE, NEWEST_SHARE))
         passes = 3.5 + (self.layout.activation_checkpointing == "full")
         tokens = self.layout.global_batch_size * self.model.seq_length / self.layout.num_gpus
         flops = 2 * tokens * self.model.scored_size * passes * self.model.causal_positions
         peak = self.cluster.accelerator.peak_flops_for("bf16") or math.inf
-        return flops * overhead(self.model) * (1 / older[kind] - 1 / today[kind]) / peak
+        return flops * overhead(self.model) * (1 / older[chip] - 1 / today[chip]) / peak
 
 
 _TRITON_SHARE = {"a100": 0.35, "h100": 0.2}

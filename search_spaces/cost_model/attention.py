@@ -5,20 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from search_spaces.cost_model.memory import engine_column
-from search_spaces.hardware.cluster import Accelerator
+from search_spaces.hardware.cluster import BLACKWELL, HOPPER, Accelerator, chip_of
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 
-_HOPPER = ("h100", "h200", "gh200")
-_BLACKWELL = ("b200", "b300", "gb200", "gb300")
 TYPICAL_MATMUL = 1.22
 """Time of a transformer's products over that of the large square ones by which accelerators are rated: fitted to
 Megatron-LM's published steps on A100 (arXiv 2205.05198, table 5; 2104.04473, table 1)."""
-FLASH_2_SHARE = {"a100": 0.62, **dict.fromkeys(_HOPPER, 0.35), **dict.fromkeys(_BLACKWELL, 0.5)}
+FLASH_2_SHARE = {"a100": 0.62, **dict.fromkeys(HOPPER, 0.35), **dict.fromkeys(BLACKWELL, 0.5)}
 """Shares of the 16-bit peak that FlashAttention 2 reaches with long sequences and large heads: "50-73%" on A100 (Dao,
 arXiv 2307.08691, abstract), "35%" on H100 (Shah et al., arXiv 2407.08608, abstract). FlexAttention is taken to be as
 fast. On Blackwell torch calls another kernel, taken to be the newest."""
-NEWEST_SHARE = {"a100": 0.62, **dict.fromkeys(_HOPPER, 0.6), **dict.fromkeys(_BLACKWELL, 0.5)}
+NEWEST_SHARE = {"a100": 0.62, **dict.fromkeys(HOPPER, 0.6), **dict.fromkeys(BLACKWELL, 0.5)}
 """Those of kernels for Hopper and Blackwell. In a step of Llama 3.1 8B with 8192 tokens FlashAttention 3 reaches 447
 TFLOP/s on H200 and 4 reaches 834 on B200, of three passes (stas00/ml-engineering,
 insights/when-to-upgrade-gpus/README.md), where they compute 3.5; `overhead` comes on top."""
@@ -38,11 +36,11 @@ def fused_slowdown(
 
     `products_share` is the share of the peak that large products reach.
     """
-    kind = accelerator.name.partition("-")[0]
-    if kind not in FLASH_2_SHARE:
+    chip = chip_of(accelerator.name)
+    if chip not in FLASH_2_SHARE:
         return None
     is_newest = engine_column(layouts, lambda engine: engine.has_newest_attention).astype(bool)
-    share = np.where(is_newest & layouts.equals("attention_kernel", "flash"), NEWEST_SHARE[kind], FLASH_2_SHARE[kind])
+    share = np.where(is_newest & layouts.equals("attention_kernel", "flash"), NEWEST_SHARE[chip], FLASH_2_SHARE[chip])
     return products_share / TYPICAL_MATMUL / share * overhead(model)
 
 

@@ -35,6 +35,16 @@ class Accelerator:
         return dict(self.peak_flops).get(precision)
 
 
+HOPPER = ("h100", "h200", "gh200")
+BLACKWELL = ("b200", "b300", "gb200", "gb300")
+"""Chips of a generation."""
+
+
+def chip_of(accelerator: str) -> str:
+    """The accelerator's name without the memory's size: `h100`."""
+    return accelerator.partition("-")[0]
+
+
 _PCIE_3, _PCIE_4, _PCIE_5 = 15.75, 31.5, 63.0
 """GB/s of sixteen lanes, one direction, after encoding."""
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from search_spaces.engines import ACCELERATE, ACCELERATE_LAUNCH, MEGATRON_CORE, TORCHTITAN
+from search_spaces.hardware.cluster import BLACKWELL, HOPPER, chip_of
 from search_spaces.layouts.layout import FP8_RECIPES, Layout
 from search_spaces.model_shape import ModelShape
 from trials.ranks.failures import TrialFailure
@@ -21,13 +22,15 @@ Installed = Mapping[str, str | None]
 
 TRANSFORMER_ENGINE = "transformer-engine"
 FLASH_ATTENTION = "flash-attn"
+FLASH_ATTENTION_3 = "flash-attn-3"
+FLASH_ATTENTION_4 = "flash-attn-4"
 APEX = "apex"
 TORCH = "torch"
 TORCHAO = "torchao"
 TRANSFORMERS = "transformers"
 PACKAGES = (
     *(MEGATRON_CORE, TRANSFORMER_ENGINE, FLASH_ATTENTION, APEX),
-    *(TORCHTITAN, TORCH, TORCHAO),
+    *(TORCHTITAN, TORCH, TORCHAO, FLASH_ATTENTION_3, FLASH_ATTENTION_4),
     *(ACCELERATE, TRANSFORMERS),
 )
 PACKAGED_ENGINES = (MEGATRON_CORE, TORCHTITAN, ACCELERATE, ACCELERATE_LAUNCH)
@@ -94,10 +97,7 @@ def package_faults(layout: Layout, model: ModelShape, accelerator: str, installe
     if accelerator == "cpu":
         return
     if layout.engine == TORCHTITAN:
-        if layout.pipeline_parallel > 1 and (fault := _pipeline_fault(installed[TORCH])):
-            yield fault
-        if TORCHAO in more_packages_of(layout) and (fault := _fp8_fault(installed[TORCHAO])):
-            yield fault
+        yield from _torchtitan_faults(layout, accelerator, installed)
     elif layout.engine == MEGATRON_CORE:
         yield from _megatron_faults(layout, model, installed)
 
@@ -110,6 +110,15 @@ def packages_of(engine: str) -> tuple[str, ...]:
 def more_packages_of(layout: Layout) -> tuple[str, ...]:
     """Other packages that the layout's steps run on."""
     return (TORCHAO,) if layout.matmul_precision in FP8_RECIPES else ()
+
+
+def _torchtitan_faults(layout: Layout, accelerator: str, installed: Installed) -> Iterator[PackageFault]:
+    if layout.pipeline_parallel > 1 and (fault := _pipeline_fault(installed[TORCH])):
+        yield fault
+    if TORCHAO in more_packages_of(layout) and (fault := _fp8_fault(installed[TORCHAO])):
+        yield fault
+    if layout.attention_kernel == "flash" and (fault := _varlen_fault(accelerator, installed)):
+        yield fault
 
 
 def _megatron_faults(layout: Layout, model: ModelShape, installed: Installed) -> Iterator[PackageFault]:
@@ -183,6 +192,23 @@ def _fp8_fault(found: str | None) -> PackageFault | None:
         f"8-bit products of engine {TORCHTITAN} are those of {TORCHAO}{verified}",
         f"pip install '{TORCHAO}{verified}', or set matmul_precision to same",
     )
+
+
+def _varlen_fault(accelerator: str, installed: Installed) -> PackageFault | None:
+    """Fault of torchtitan's variable-length attention: FlashAttention 3 on Hopper, 4 on Blackwell, else torch's own
+    (torchtitan/tools/utils.py, get_cuda_flash_attention_impl; torch/nn/attention/_fa3.py and _fa4.py)."""
+    package = _VARLEN_PACKAGES.get(chip_of(accelerator))
+    if package is None or installed[package] is not None:
+        return None
+    return PackageFault(
+        package,
+        _format(package, None),
+        f"attention_kernel flash of engine {TORCHTITAN} is that of {package} on {accelerator}",
+        f"install {package} (Dao-AILab/flash-attention), or set attention_kernel to flex",
+    )
+
+
+_VARLEN_PACKAGES = {**dict.fromkeys(HOPPER, FLASH_ATTENTION_3), **dict.fromkeys(BLACKWELL, FLASH_ATTENTION_4)}
 
 
 def _flash_fault(installed: Installed) -> PackageFault | None:

@@ -15,6 +15,8 @@ from trials.diagnostics.parity_models import SHAPES
 from trials.ranks.engine_packages import (
     APEX,
     FLASH_ATTENTION,
+    FLASH_ATTENTION_3,
+    FLASH_ATTENTION_4,
     PACKAGED_ENGINES,
     PACKAGES,
     TORCH,
@@ -162,6 +164,28 @@ def test_torchtitan_needs_its_release_and_on_gpus_others_for_some_layouts(instal
     layout = Layout(engine=TORCHTITAN, attention_kernel="flex", **fields)
     found = package_faults(layout, LLAMA, accelerator, {**NOTHING, **installed})
     assert [str(fault) for fault in found] == words
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "lacks"),
+    [
+        ("a100-80gb", None),
+        ("mi300x-192gb", None),
+        ("cpu", None),
+        ("h200-141gb", FLASH_ATTENTION_3),
+        ("gb200-186gb", FLASH_ATTENTION_4),
+    ],
+)
+def test_torchtitans_flash_attention_is_a_package_of_the_accelerators_generation(accelerator, lacks):
+    layout = Layout(engine=TORCHTITAN, attention_kernel="flash")
+    found = package_faults(layout, LLAMA, accelerator, {**NOTHING, TORCHTITAN: "0.3.0"})
+    words = (
+        f"{lacks} is not installed: attention_kernel flash of engine torchtitan is that of {lacks} on {accelerator};"
+        f" install {lacks} (Dao-AILab/flash-attention), or set attention_kernel to flex"
+    )
+    assert [str(fault) for fault in found] == ([] if lacks is None else [words])
+    if lacks is not None:
+        assert not list(package_faults(layout, LLAMA, accelerator, {**NOTHING, TORCHTITAN: "0.3.0", lacks: "1"}))
 
 
 @pytest.mark.parametrize(

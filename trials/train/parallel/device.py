@@ -179,9 +179,11 @@ def _round_ms(work: Callable[[], object], synchronize: Callable[[], None], calls
 
 
 def select_attention_kernel(kernel: str) -> None:
-    """`flash`: kernels that do not store the scores (flash, memory-efficient); `math`: the plain products. `flex` is a
-    function of its own, on a CPU patched by the plain products."""
+    """`flash`: kernels that do not store the scores (flash, memory-efficient); `math`: the plain products, also
+    in 16 bits. `flex` is a function of its own, on a CPU patched by the plain products."""
     torch.backends.cuda.enable_math_sdp(kernel != "flash")
+    # Otherwise torch computes 16-bit products in fp32 (aten/src/ATen/native/transformers/attention.cpp).
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
     torch.backends.cuda.enable_flash_sdp(kernel == "flash")
     torch.backends.cuda.enable_mem_efficient_sdp(kernel == "flash")
     torch.backends.cuda.enable_cudnn_sdp(False)
