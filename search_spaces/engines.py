@@ -186,7 +186,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             has_dropout=True,
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
-            model_features=(*_QWEN_FEATURES, "linear_biases", "sliding_window", "attention_sinks"),
+            model_features=tuple(name for name in _ANY_FEATURE if name != "post_norms"),
             emulated_on_cpu=True,
         )
     },

@@ -29,8 +29,11 @@ pytestmark = [needs_megatron, pytest.mark.slow, pytest.mark.filterwarnings("igno
 
 NOT_IN_CONFIGS = {"--make-vocab-size-divisible-by", "--ckpt-format", "--use-precision-aware-optimizer"}
 """Options of the tokenizer and of checkpoints, and one without which Megatron-LM refuses to offload."""
-WITHOUT_MEANING = {"--no-gradient-accumulation-fusion"}
-"""An option that changes a kernel alone."""
+WITHOUT_MEANING = {
+    *("--no-gradient-accumulation-fusion", "--no-bias-dropout-fusion", "--moe-grouped-gemm"),
+    "--moe-token-dispatcher-type",
+}
+"""Options that change a kernel or a collective alone."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +77,7 @@ def is_needed(case: Case, name: str) -> bool:
 
 OF_A_CPU = {
     *("bias_dropout_fusion", "masked_softmax_fusion", "persist_layer_norm", "gradient_accumulation_fusion"),
-    "apply_rope_fusion",
+    *("apply_rope_fusion", "moe_grouped_gemm"),
 }
 """Fused kernels, which the engine takes where they are installed."""
 WITHOUT_EFFECT = {
