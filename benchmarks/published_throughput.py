@@ -378,8 +378,8 @@ def readable(line: Mapping[str, Any]) -> str:
     if "ran" in line:
         not_fitting, unlikely = (line[name] / line["ran"] for name in ("said_not_to_fit", "below_one_half"))
         return (
-            f"memory of {line['ran']} rows, which all ran: {line['said_not_to_fit']} ({not_fitting:.1%}) are said not to"
-            f" fit, {line['below_one_half']} ({unlikely:.1%}) have a fit probability below one half"
+            f"memory of {line['ran']} rows, which all ran: {line['said_not_to_fit']} ({not_fitting:.1%}) are said not"
+            f" to fit, {line['below_one_half']} ({unlikely:.1%}) have a fit probability below one half"
         )
     if "count" in line:
         shares = (line[name] for name in ("error_median", "error_p90", "bias_median"))
