@@ -22,10 +22,13 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.planning.plan import UNLIKELY
 from search_spaces.cost_model.attention import FLASH_2_SHARE, NEWEST_SHARE, overhead
-from search_spaces.cost_model.posterior import typical_constants
+from search_spaces.cost_model.memory import StageMemory, stage_memory
+from search_spaces.cost_model.posterior import MemoryPosterior, typical_constants
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Accelerator, Cluster, chip_of
+from search_spaces.hardware.memory_headroom import rank_memory_gib
 from search_spaces.layouts.layout import AXES, CHOICES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
@@ -41,7 +44,12 @@ Row = Mapping[str, str]
 def main() -> None:
     arguments = _arguments()
     readings = [Reading.of(row) for row in read_rows(arguments.table)]
-    lines = [*(readings_lines(readings) if arguments.rows else ()), said_line(readings), *family_lines(readings)]
+    lines = [
+        *(readings_lines(readings) if arguments.rows else ()),
+        said_line(readings),
+        *family_lines(readings),
+        memory_line(readings),
+    ]
     for line in lines:
         print(json.dumps(line) if arguments.json else readable(line))
 
@@ -112,6 +120,21 @@ class Training:
         return tokens / (float(terms.seconds(typical_constants())[0]) + self.older_kernel_s)
 
     @property
+    def fit_probability(self) -> float:
+        """Probability that it fits in the accelerator's memory, as a plan gives it before any trial."""
+        is_composer = self.layout.engine == _COMPOSER
+        memory = self._of_composer() if is_composer else stage_memory(self.model, LayoutTable.of([self.layout]))
+        return float(MemoryPosterior(rank_memory_gib(self.cluster.accelerator, None)).fits(memory.peak)[0])
+
+    def _of_composer(self) -> StageMemory:
+        """Memory where FSDP shards gradients after every micro-batch (mosaicml/composer, composer/distributed/
+        dist_strategy.py, ddp_sync_context: only DDP adds them up), and the loss is one kernel that keeps the logits in
+        16 bits (mosaicml/llm-foundry, llmfoundry/models/mpt/modeling_mpt.py, loss_fn)."""
+        one_micro_batch = replace(self.layout, grad_accum_steps=1)
+        memory = stage_memory(self.model, LayoutTable.of([one_micro_batch]))
+        return replace(memory, logits=memory.logits * _FUSED_LOSS)
+
+    @property
     def older_kernel_s(self) -> float:
         """Seconds of a step by which the row's attention kernel is slower than today's."""
         chip = chip_of(self.cluster.accelerator.name)
@@ -123,9 +146,13 @@ class Training:
         return flops * overhead(self.model) * (1 / older[chip] - 1 / today[chip]) / peak
 
 
+_COMPOSER = "accelerate-launch"
+"""Engine as which Composer's rows are read."""
+_FUSED_LOSS = 4 / 10
+"""Logits and their gradient in 16 bits, relative to those with fp32 copies of both."""
 _TRITON_SHARE = {"a100": 0.35, "h100": 0.2}
 """Shares of the peak that the first FlashAttention reaches in Triton, fitted to MPT's rows."""
-_SHARES = {"accelerate-launch": (_TRITON_SHARE, FLASH_2_SHARE), "torchtitan": (FLASH_2_SHARE, NEWEST_SHARE)}
+_SHARES = {_COMPOSER: (_TRITON_SHARE, FLASH_2_SHARE), "torchtitan": (FLASH_2_SHARE, NEWEST_SHARE)}
 """Shares of the published kernel and of today's. MPT has the first FlashAttention (mosaicml/llm-foundry,
 scripts/train/benchmarking/submit_benchmarks.py), torchtitan had the second until 2025."""
 
@@ -223,7 +250,7 @@ _PARALLEL = {
     "zero_stage": "zero_stage",
 }
 _BY_TRAINER: Mapping[str, Mapping[str, Any]] = {
-    "composer-fsdp": {"engine": "accelerate-launch"},
+    "composer-fsdp": {"engine": _COMPOSER},
     "torchtitan": {"engine": "torchtitan"},
     "megatron-bridge": {"engine": "megatron-lm", "overlap_comm": True},
 }
@@ -333,11 +360,27 @@ def family_lines(readings: Iterable[Reading]) -> Iterator[dict[str, Any]]:
         }
 
 
+def memory_line(readings: Iterable[Reading]) -> dict[str, Any]:
+    """Fit probabilities of rows, all of which ran: how many the plan says do not fit, and are below one half."""
+    fits = np.array([reading.training.fit_probability for reading in readings if reading.training is not None])
+    return {
+        "ran": len(fits),
+        "said_not_to_fit": int(np.sum(fits <= UNLIKELY)),
+        "below_one_half": int(np.sum(fits < 0.5)),
+    }
+
+
 def readable(line: Mapping[str, Any]) -> str:
     if "said" in line:
         share = line["said"] / line["from_start"]
         reasons = "".join(f"\n  {count:4} {reason}" for reason, count in line["reasons"].items())
         return f"{line['said']} of {line['from_start']} rows from the start can be said, {share:.1%}; not:{reasons}"
+    if "ran" in line:
+        not_fitting, unlikely = (line[name] / line["ran"] for name in ("said_not_to_fit", "below_one_half"))
+        return (
+            f"memory of {line['ran']} rows, which all ran: {line['said_not_to_fit']} ({not_fitting:.1%}) are said not"
+            f" to fit, {line['below_one_half']} ({unlikely:.1%}) have a fit probability below one half"
+        )
     if "count" in line:
         shares = (line[name] for name in ("error_median", "error_p90", "bias_median"))
         median, worst, bias = (f"{share:+.1%}" if index == 2 else f"{share:.1%}" for index, share in enumerate(shares))

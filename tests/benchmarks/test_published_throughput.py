@@ -11,6 +11,7 @@ from benchmarks.published_throughput import (
     Row,
     family_lines,
     layout_values,
+    memory_line,
     model_of,
     read_rows,
     readable,
@@ -148,7 +149,22 @@ def test_errors_are_told_by_family_and_by_the_release_that_was_measured():
     assert reading(**BRIDGE, section="26.04 NeMo Container").stack == "megatron-bridge 26.04"
     said = said_line(readings)
     assert (said["rows"], said["from_start"], said["said"], said["reasons"]) == (4, 3, 3, {"fine-tuning (SFT)": 1})
-    assert all(readable(line) for line in [said, *readings_lines(readings), *family_lines(readings)])
+    lines = [said, *readings_lines(readings), *family_lines(readings), memory_line(readings)]
+    assert all(readable(line) for line in lines)
+
+
+def test_rows_that_ran_are_counted_by_their_probability_to_fit():
+    larger = reading(micro_batch_size="64", grad_accum="1")
+    assert memory_line([reading(), larger, reading(note="SFT")]) == {
+        "ran": 2,
+        "said_not_to_fit": 1,
+        "below_one_half": 1,
+    }
+
+
+def test_composer_reduces_every_micro_batch_and_keeps_no_fp32_logits():
+    one, two = (reading(grad_accum=accumulation).training for accumulation in ("1", "2"))
+    assert one.fit_probability == two.fit_probability
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="no measured tables beside the checkout")
@@ -158,3 +174,6 @@ def test_all_published_rows_are_read_and_those_that_cannot_be_said_have_reasons(
     assert all((found.training is None) == bool(found.reasons) for found in readings)
     assert said_line(readings)["from_start"] == 374
     assert said_line(readings)["said"] >= 221
+    memory = memory_line(readings)
+    assert memory["said_not_to_fit"] <= 0.02 * memory["ran"]
+    assert memory["below_one_half"] <= 0.15 * memory["ran"]

@@ -207,6 +207,16 @@ def test_the_text_tells_the_first_layouts_their_picture_and_the_cost(spec):
     assert max(map(len, lines)) < 200
 
 
+def test_an_uncalibrated_plan_names_the_stacks_that_its_constants_were_fitted_to(spec):
+    plan = planned(spec)
+    engine = "megatron-deepspeed"
+    other = replace(plan, layouts=(replace(plan.layouts[0], engine=engine),))
+    assert (
+        f"step times of engine {engine} were fitted to Megatron-LM of 2021 and 2022 on A100 and Megatron-DeepSpeed of"
+        " 2021 (MT-NLG) on A100; another release may be faster or slower"
+    ) in other.notes()
+
+
 def test_the_stages_of_a_long_pipeline_are_shortened(tmp_path):
     spec = searched(tmp_path, "space.pipeline_parallel=16", "space.tensor_parallel=1", "space.micro_batch_size=1")
     text = plan_text(planned(spec), spec, candidates_of(spec), None, False)
