@@ -15,8 +15,8 @@ SWIGLU_OFFSET, SWIGLU_LIMIT = 1.0, 7.0
 """Constants of `clamped_swiglu`; openai/gpt-oss, gpt_oss/torch/model.py, swiglu."""
 
 ROUTER_OPTIONS = (("--moe-router-load-balancing-type", "none"), ("--moe-router-dtype", "fp32"))
-"""Routing as Parlay's engines have it: no auxiliary loss, logits in fp32. The softmax of the chosen logits is Megatron's
-default."""
+"""Routing as Parlay's engines have it: no auxiliary loss, logits in fp32. The softmax of the chosen logits is
+Megatron's default."""
 DISPATCHER = ("--moe-token-dispatcher-type", "alltoall")
 GROUPED_PRODUCTS = "--moe-grouped-gemm"
 """Products of all experts at once, by Transformer Engine; without it, or without Transformer Engine, one by one."""
