@@ -26,7 +26,9 @@ HOST = "it changes the work of the host beside the GPUs"
 
 # refused
 NO_MODEL_FIELD = "no field of the model section expresses it"
-EXPERTS = "experts are no part of a model, and expert parallelism is no axis of a layout"
+EXPERTS = "experts are not read from this trainer"
+EXPERT_LAYERS = "experts are in each expert_layer_every-th layer after the first num_dense_layers"
+ROUTING = "a token's experts are weighted by the softmax of their logits"
 CONTEXT_PARALLELISM = "context parallelism is no axis of a layout"
 ULYSSES = "sequences split over ranks (Ulysses) are no axis of a layout"
 UNEVEN_STAGES = "uneven pipeline stages are no axis of a layout"
