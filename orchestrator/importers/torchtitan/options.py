@@ -37,8 +37,9 @@ TORCHTITAN_OPTIONS = OptionTable(
             model_spec.expert_hidden_dim= model_spec.expert_layer_every= model_spec.experts_per_token=
             model_spec.num_dense_layers= model_spec.num_experts= model_spec.qk_norm
             model_spec.shared_expert_hidden_dim= optimizer.param_groups=
-            parallelism.data_parallel_replicate_degree= parallelism.expert_parallel_degree= parallelism.data_parallel_shard_degree=
-            parallelism.enable_sequence_parallel parallelism.fsdp_reshard_after_forward=
+            parallelism.data_parallel_replicate_degree= parallelism.data_parallel_shard_degree=
+            parallelism.enable_sequence_parallel parallelism.expert_parallel_degree=
+            parallelism.fsdp_reshard_after_forward=
             parallelism.module_fqns_per_model_part= parallelism.pipeline_parallel_degree=
             parallelism.pipeline_parallel_first_stage_less_layers= parallelism.pipeline_parallel_last_stage_less_layers=
             parallelism.pipeline_parallel_layers_per_stage= parallelism.pipeline_parallel_microbatch_size=
