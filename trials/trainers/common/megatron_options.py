@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.model_shape import DEFAULT_ROTARY_BASE, ModelShape
+from search_spaces.routing import BALANCED, Routing
 from trials.trainers.common.options import option_name, option_names
 from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
@@ -58,7 +59,7 @@ def megatron_deepspeed_options(spec: TrialSpec, config_file: str, arguments: Seq
 
 def megatron_lm_layout(spec: TrialSpec) -> list[Option]:
     """Megatron-LM's options for layout, model and batch, without data and length."""
-    return [*_shared(spec), *_lm_parallel(spec.layout), *_lm_model(spec.model)]
+    return [*_shared(spec), *_lm_parallel(spec.layout), *_lm_model(spec.model), *_routing(spec)]
 
 
 def megatron_deepspeed_layout(spec: TrialSpec) -> list[Option]:
@@ -218,6 +219,10 @@ def _lm_model(model: ModelShape) -> list[Option]:
     ]
 
 
+def _routing(spec: TrialSpec) -> list[Option]:
+    return _if(Routing.of(spec.measure.routing).kind == BALANCED, ["--moe-router-force-load-balancing"])
+
+
 def _window(model: ModelShape) -> list[Option]:
     """Megatron counts the positions before one's own and those after it."""
     if model.sliding_window is None:
@@ -272,6 +277,7 @@ _OURS = frozenset(
         *("qk-layernorm", "window-size", "window-attn-skip-freq", "softmax-type", "no-bias-gelu-fusion"),
         *("untie-embeddings-and-output-weights", "train-iters", "log-interval", "eval-iters", "eval-interval", "seed"),
         *("log-throughput", "log-memory-interval"),
+        "moe-router-force-load-balancing",
         *("padded-vocab-size", "no-pad-vocab-size", "disable-pad-vocab-size"),
     }
 )
