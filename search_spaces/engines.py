@@ -44,6 +44,10 @@ class ParameterBytes:
     update: float = 0
 
 
+_MEGATRON_STACK = "Megatron-LM of 2021 and 2022 on A100"
+_DEEPSPEED_STACK = "Megatron-DeepSpeed of 2021 (MT-NLG) on A100"
+
+
 @dataclass(frozen=True)
 class EngineProfile:
     """Memory and time characteristics of an engine. `half` and `full` are for 16 and 32 bits.
@@ -59,6 +63,7 @@ class EngineProfile:
     With `has_newest_attention` its flash kernels are cuDNN's or FlashAttention 3, which use what Hopper added.
     `eager_traffic` is the memory traffic of a layer over that of its compiled, or fused, kernels.
     With `gathers_each_parameter` ZeRO 3 has a collective for each parameter, else for each layer.
+    `fitted_to` are the stacks to whose published steps the constants of its time model were fitted.
     `splits_p2p` sends each tensor-parallel rank's share, also without sequence parallelism. An engine that is
     `emulated_on_cpu` is written for GPUs: on a CPU it runs with patches, and its speed there is that of the patches.
     """
@@ -85,6 +90,7 @@ class EngineProfile:
     model_features: tuple[str, ...] = ()
     routings: tuple[str, ...] = ("learned",)
     draws_balanced_routing: bool = False
+    fitted_to: tuple[str, ...] = (_MEGATRON_STACK,)
 
 
 _EVERY_FEATURE = (
@@ -144,6 +150,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         TORCHTITAN: EngineProfile(
             ParameterBytes(2, 4, 12),
             eager_traffic=TITAN_EAGER_TRAFFIC,
+            fitted_to=(_MEGATRON_STACK, "torchtitan of December 2024 on H100"),
             has_newest_attention=True,  # torchtitan/models/common/attention.py, ScaledDotProductAttention
             keeps_unrotated=True,
             always_overlaps_reductions=True,
@@ -171,6 +178,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         "deepspeed": EngineProfile(
             ParameterBytes(2, 6, 12, 4),
             gathers_each_parameter=True,
+            fitted_to=(_MEGATRON_STACK, "DeepSpeed's ZeRO 3 of 2021 on A100"),
             keeps_unrotated=True,
             has_blocking_p2p=True,
             model_features=_EVERY_FEATURE,
@@ -195,7 +203,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             has_dropout=True,
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
-            model_features=(*_QWEN_FEATURES, "linear_biases", "sliding_window", "attention_sinks"),
+            model_features=tuple(name for name in _ANY_FEATURE if name != "post_norms"),
             routings=("balanced", "learned"),
             draws_balanced_routing=True,
             emulated_on_cpu=True,
@@ -209,6 +217,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             gathers_each_parameter=True,
             sums_bf16_in_fp32=True,
             has_dropout=True,
+            fitted_to=(_MEGATRON_STACK, _DEEPSPEED_STACK),
             matmul_slowdown=MT_NLG_SLOWDOWN,
             reduced_gradient_bytes=2,
             has_blocking_p2p=True,
@@ -224,6 +233,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             ParameterBytes(2, 2, 12, 4),
             gathers_each_parameter=True,
             sums_bf16_in_fp32=True,
+            fitted_to=(_MEGATRON_STACK, _DEEPSPEED_STACK),
             matmul_slowdown=MT_NLG_SLOWDOWN,
             reduced_gradient_bytes=2,
             has_blocking_p2p=True,
@@ -253,6 +263,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             is_ddp_without_zero=True,
             always_overlaps_reductions=True,
             gradient_sums=GradientSums.WHOLE,
+            fitted_to=(_MEGATRON_STACK, "Composer's FSDP of 2023 on A100 and H100"),
             model_features=_ANY_FEATURE,  # the script's model
             emulated_on_cpu=True,
         )

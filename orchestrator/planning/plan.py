@@ -6,7 +6,7 @@ No torch, no processes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from orchestrator.samplers.guided import MANY_TRIALS
 from search_spaces.cost_model import memory
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.cost_model.step_time import StepTerms
+from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.hardware.arithmetic import peak_flops_of
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
@@ -145,13 +146,14 @@ class Plan:
     def notes(self) -> list[str]:
         """Assumptions behind the numbers."""
         cluster = self.task.cluster
+        engines = {layout.engine for layout in self.layouts}
         notes = ["uncalibrated: no trial has corrected the cost model yet"]
+        notes += _stack_notes(engines) if self.speed_is_known else []
         if (summary := self.prior_trials.summary) is not None:
             notes = [f"the cost model is calibrated on {summary}"]
         notes += self.prior_trials.remarks
         if cluster.links_are_assumed and cluster.num_gpus > 1:
             notes.append(assumed_links_note(cluster))
-        engines = {layout.engine for layout in self.layouts}
         if (remark := emulation_remark(engines, cluster.accelerator.name)) is not None:
             notes.append(remark)
         if self.task.model.num_experts is not None:
@@ -315,6 +317,13 @@ def _order(task: TuningTask, space: SearchSpace, table: LayoutTable, estimates: 
     speed = np.log(_tokens(task, table) / sharers / estimates.step_time_s)
     scores = prior_score(speed, estimates.fit_probability)
     return np.lexsort((-scores, estimates.fit_probability <= UNLIKELY, batch != space.workload.global_batch_size))
+
+
+def _stack_notes(engines: Iterable[str]) -> Iterator[str]:
+    """Sentences on the stacks to whose published steps an engine's time model was fitted."""
+    for engine in sorted(engines):
+        stacks = " and ".join(ENGINE_PROFILES[engine].fitted_to)
+        yield f"step times of engine {engine} were fitted to {stacks}; another release may be faster or slower"
 
 
 def _tokens(task: TuningTask, table: LayoutTable) -> np.ndarray:

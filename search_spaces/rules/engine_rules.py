@@ -346,12 +346,13 @@ def _megatron_experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
             " (transformer/moe/moe_layer.py)",
             "set sequence_parallel to true, or tensor_parallel to 1",
         )
-    if model.has_biases:
+    if model.experts_per_token == 1:
         yield RuleViolation(
-            "expert_biases",
-            "model.linear_biases is true with experts",
-            "Megatron's grouped experts have no biases",
-            "set model.linear_biases to false, or use another engine",
+            "experts_per_token",
+            "model.experts_per_token is 1",
+            "the softmax over one chosen expert has no gradient, so megatron-core refuses it"
+            " (transformer/transformer_config.py)",
+            "use an experts_per_token of 2 or more, or another engine",
         )
     if layout.rank_order != "tp-dp-pp" and layout.expert_tensor_parallel != layout.tensor_parallel:
         yield RuleViolation(

@@ -138,6 +138,21 @@ def test_assumed_links_are_said_and_described_ones_are_not(spec):
     assert not any("links" in note for note in planned(replace(spec, cluster=described)).notes())
 
 
+@pytest.mark.parametrize(
+    ("routing", "words"),
+    [
+        ("balanced", "equally many tokens"),
+        ("skewed(3)", "3 times the mean"),
+        ("learned", "their router"),
+    ],
+)
+def test_the_routing_of_experts_by_which_memory_is_judged_is_said(spec, routing, words):
+    experts = replace(spec.model, num_experts=8, experts_per_token=2)
+    routed = replace(spec, model=experts, measure=replace(spec.measure, routing=routing))
+    assert [words in note for note in planned(routed).notes() if "measure.routing" in note] == [True]
+    assert not any("measure.routing" in note for note in planned(spec).notes())
+
+
 @pytest.mark.parametrize(("engine", "is_said"), [("megatron-core", True), ("torch", False)])
 def test_that_a_cpu_emulates_the_gpu_of_an_engine_is_said(tmp_path, engine, is_said):
     text = SEARCH.replace("a100-40gb", "cpu").replace("bf16", f"fp32\n  engine: {engine}")
@@ -205,6 +220,16 @@ def test_the_text_tells_the_first_layouts_their_picture_and_the_cost(spec):
     assert "assuming that a guided search takes 12 trials and its finals all 2 rounds (upper limit);" in text
     assert "note: uncalibrated" in text
     assert max(map(len, lines)) < 200
+
+
+def test_an_uncalibrated_plan_names_the_stacks_that_its_constants_were_fitted_to(spec):
+    plan = planned(spec)
+    engine = "megatron-deepspeed"
+    other = replace(plan, layouts=(replace(plan.layouts[0], engine=engine),))
+    assert (
+        f"step times of engine {engine} were fitted to Megatron-LM of 2021 and 2022 on A100 and Megatron-DeepSpeed of"
+        " 2021 (MT-NLG) on A100; another release may be faster or slower"
+    ) in other.notes()
 
 
 def test_the_stages_of_a_long_pipeline_are_shortened(tmp_path):

@@ -18,6 +18,7 @@ from benchmarks.parser_process import DOWNLOADS, ask
 from benchmarks.real_configs import fields_of, transformer_engine_stubbed
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.layout import Layout
+from search_spaces.routing import Routing
 from search_spaces.rules.check import engine_violations
 from tests.orchestrator.recipe.export_readers import words_of
 from tests.trials.train.parity import needs_megatron
@@ -29,8 +30,11 @@ pytestmark = [needs_megatron, pytest.mark.slow, pytest.mark.filterwarnings("igno
 
 NOT_IN_CONFIGS = {"--make-vocab-size-divisible-by", "--ckpt-format", "--use-precision-aware-optimizer"}
 """Options of the tokenizer and of checkpoints, and one without which Megatron-LM refuses to offload."""
-WITHOUT_MEANING = {"--no-gradient-accumulation-fusion"}
-"""An option that changes a kernel alone."""
+WITHOUT_MEANING = {
+    *("--no-gradient-accumulation-fusion", "--no-bias-dropout-fusion", "--moe-grouped-gemm"),
+    "--moe-token-dispatcher-type",
+}
+"""Options that change a kernel or a collective alone."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +78,7 @@ def is_needed(case: Case, name: str) -> bool:
 
 OF_A_CPU = {
     *("bias_dropout_fusion", "masked_softmax_fusion", "persist_layer_norm", "gradient_accumulation_fusion"),
-    "apply_rope_fusion",
+    *("apply_rope_fusion", "moe_grouped_gemm"),
 }
 """Fused kernels, which the engine takes where they are installed."""
 WITHOUT_EFFECT = {
@@ -116,7 +120,7 @@ def engine_configs(spec: TrialSpec) -> dict[str, Any]:
     from trials.train.model.initial_weights import WeightSource
 
     weights = WeightSource(spec.seed, torch.device("cpu"))
-    training = TrainingConfig(spec.model, spec.layout, weights, OptimizerConfig())
+    training = TrainingConfig(spec.model, spec.layout, weights, OptimizerConfig(), Routing.of(spec.measure.routing))
     return {
         "transformer": transformer_config(training, has_te_layers=False),
         "ddp": ddp_config(spec.layout),
