@@ -225,6 +225,22 @@ def test_torchtitans_module_has_qwen3_for_experts_too():
 
 
 @pytest.mark.parametrize(
+    ("routing", "option", "said"),
+    [
+        ("balanced", ["--moe-router-force-load-balancing"], True),
+        ("skewed(1.5)", [], True),
+        ("learned", [], False),
+    ],
+)
+def test_a_forced_routing_of_experts_is_told_where_megatron_lm_has_it_and_said_anyway(routing, option, said):
+    spec = our_spec(half(), replace(LLAMA, **EXPERTS))
+    spec = replace(spec, measure=replace(spec.measure, routing=routing))
+    text = exported(spec)["megatron-lm"].files["megatron_args.txt"]
+    assert [line for line in text.splitlines() if "force" in line] == option
+    assert (f"# Measured with measure.routing {routing}" in text) is said
+
+
+@pytest.mark.parametrize(
     ("trainer", "shape", "message"),
     [
         ("megatron-lm", "geglu", "megatron-lm has silu or clamped_swiglu in an MLP with a gate"),
