@@ -130,6 +130,9 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 yarn-beta-fast= yarn-beta-slow= yarn-correction-range-round-to-int
                 yarn-original-max-position-embeddings=
                 """,
+            reasons.FORCED_ROUTING: """
+                moe-enable-routing-replay moe-router-force-biased= moe-router-force-load-balancing
+                """,
             reasons.START: """
                 bert-no-binary-head disable-gloo-process-groups distributed-timeout-minutes=
                 distributed-timeout-seconds-after-init= embedding-init-method-std= enable-experimental
@@ -235,9 +238,6 @@ MEGATRON_LM_OPTIONS = OptionTable(
             reasons.ROUTING: """
                 moe-apply-probs-on-input moe-input-jitter-eps= moe-router-group-topk= moe-router-num-groups=
                 moe-router-pre-softmax moe-router-score-function= moe-router-topk-scaling-factor=
-                """,
-            reasons.FREE_ROUTING: """
-                moe-enable-routing-replay moe-router-force-biased= moe-router-force-load-balancing
                 """,
             reasons.NO_CAPACITY: """
                 moe-expert-capacity-factor= moe-expert-rank-capacity-factor= moe-pad-expert-input-to-capacity

@@ -80,6 +80,7 @@ TORCHTITAN_OPTIONS = OptionTable(
                 lr_scheduler.decay_ratio= lr_scheduler.decay_type= lr_scheduler.min_lr_factor=
                 lr_scheduler.total_steps= lr_scheduler.warmup_steps= training.max_norm=
                 """,
+            reasons.FORCED_ROUTING: "debug.moe_force_load_balance",
             reasons.START: "debug.seed=",
             reasons.DURATION: "training.steps=",
             reasons.FAILURES: "comm.init_timeout_seconds= comm.train_timeout_seconds=",
@@ -93,7 +94,6 @@ TORCHTITAN_OPTIONS = OptionTable(
             "the model's vocabulary decides it": "loss.global_vocab_size= loss.loss_fn.global_vocab_size=",
         },
         noted={
-            "trials route each token to the experts that its router chooses": "debug.moe_force_load_balance",
             reasons.KERNELS: """
                 compile.backend= debug.batch_invariant debug.deterministic debug.deterministic_warn_only
                 """,
