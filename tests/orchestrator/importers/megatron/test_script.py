@@ -94,6 +94,11 @@ def test_llama_options_are_understood():
         (f"{BLOCK} 2", "recompute_layers", 2),
         ("--recompute-activations --recompute-modules mlp", "recompute_modules", "mlp"),
         ("--recompute-granularity selective --recompute-modules mlp core_attn", "recompute_modules", "core_attn+mlp"),
+        (
+            "--recompute-granularity selective --recompute-modules moe_act layernorm",
+            "recompute_modules",
+            "layernorm+moe_act",
+        ),
         ("--deepspeed --checkpoint-activations", "activation_checkpointing", "full"),
         ("--deepspeed --use_flash_attn", "attention_kernel", "flash"),
         ("--bf16 --use-flash-attn --transformer-impl local", "attention_kernel", "math"),
@@ -220,7 +225,10 @@ def test_a_config_file_beside_the_script_is_said_not_to_be_read():
             " --recompute-granularity full --recompute-method block --recompute-num-layers 2",
             "partial recomputation",
         ),
-        ("--recompute-granularity selective --recompute-modules moe_act mlp", "recompute_modules is core_attn, mlp or"),
+        (
+            "--recompute-granularity selective --recompute-modules mhc mlp",
+            "recompute_modules is layernorm, mla_up_proj,",
+        ),
         ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "offload moves the whole optimizer"),
         ("--use-torch-fsdp2", "no value of zero_stage"),
         ("--deepspeed --ds-sequence-parallel-size 2", "are no axis of a layout"),
