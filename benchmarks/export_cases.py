@@ -16,6 +16,7 @@ from search_spaces.layouts.layout import AXES, DEGREES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
+from search_spaces.routing import BALANCED
 from search_spaces.rules.layout_rules import (
     EXPERT_RANKS,
     EXPERT_WIDTH,
@@ -216,7 +217,7 @@ def _spec(layout: Layout, shape: str, section: Mapping[str, Any]) -> TrialSpec:
         num_gpus=layout.num_gpus,
         gpus_per_node=MOST_RANKS,
         accelerator="h100-80gb",
-        measure=MeasureRules(),
+        measure=MeasureRules(routing=None if SHAPES[shape].num_experts is None else BALANCED),
         trainer=section,
     )
 

@@ -11,6 +11,7 @@ from benchmarks.config_expectations import neox_ffn
 from benchmarks.meaning import PRECISIONS, RECOMPUTED_MODULES, Meaning, Values, same
 from benchmarks.pytorch_meanings import of_accelerate, of_torchtitan
 from search_spaces.engines import ENGINE_PROFILES, TORCHTITAN
+from search_spaces.routing import BALANCED, LEARNED, Routing
 from trials.trial import TrialSpec
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -34,7 +35,7 @@ def meaning_of_layout(spec: TrialSpec) -> Meaning:
         "max_positions": model.seq_length,
         "expert_width": model.expert_width if model.num_experts else None,
         "expert_layers": [layer for layer in range(model.num_layers) if model.has_experts(layer)],
-        "routing": ROUTING if model.num_experts else None,
+        "routing": (*ROUTING, Routing.of(spec.measure.routing).kind) if model.num_experts else None,
         "dropout": (0.0, 0.0),
         "recomputed_layers_at_once": 1 if recomputes and layout.recompute_layers is None else None,
         "is_pipelined": layout.pipeline_parallel > 1,
@@ -127,6 +128,7 @@ def _experts_of_megatron_lm(model: Values) -> Meaning:
     pattern = (
         frequency if isinstance(frequency, list) else [int(n % frequency == 0) for n in range(model["num_layers"])]
     )
+    is_forced = model["moe_router_force_load_balancing"]
     score, balancing = model["moe_router_score_function"], model["moe_router_load_balancing_type"]
     modes = [score if model["moe_router_pre_softmax"] else f"{score} of the chosen"]
     modes.append("no auxiliary loss" if balancing == "none" and not model["moe_z_loss_coeff"] else str(balancing))
@@ -138,7 +140,7 @@ def _experts_of_megatron_lm(model: Values) -> Meaning:
         "expert_width": model["moe_ffn_hidden_size"],
         "shared_expert_ffn_hidden_size": model["moe_shared_expert_intermediate_size"],
         "expert_layers": [layer for layer, has_experts in enumerate(pattern) if has_experts],
-        "routing": (*modes, model["moe_router_dtype"]),
+        "routing": (*modes, model["moe_router_dtype"], BALANCED if is_forced else LEARNED),
     }
 
 

@@ -18,6 +18,7 @@ from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.engines import ENGINE_PROFILES, ENGINES, EngineProfile, GradientSums
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
+from search_spaces.routing import load_of_fullest_rank
 
 GIB = 2**30
 
@@ -54,16 +55,18 @@ class StageMemory:
         return self.total.max(axis=1)
 
 
-def stage_memory(model: ModelShape, layouts: LayoutTable, stages: StageTable | None = None) -> StageMemory:
+def stage_memory(
+    model: ModelShape, layouts: LayoutTable, stages: StageTable | None = None, expert_skew: float = 1.0
+) -> StageMemory:
     """Peak memory of each layout's ranks, without that of the driver and the communication libraries.
 
     `stages` selects stages: by default the first two and the last two, which include the fullest one, since memory
-    decreases evenly from stage to stage in between.
+    decreases evenly from stage to stage in between. `expert_skew` is that of `Routing`.
     """
     stages = StageTable.ends(model, layouts) if stages is None else stages
     dense, routed = stages.of_rank(layouts), stages.routed_of_rank(layouts)
     of_dense, of_routed = _state(layouts, dense, layouts.shards), _state(layouts, routed, layouts.expert_shards)
-    layer = LayerActivations.of(model, layouts)
+    layer = LayerActivations.of(model, layouts, expert_skew)
     held = stages.layers * stages.in_flight * _column(layer.kept) + _column(layer.working)
     return StageMemory(
         **{name: (of_dense[name] + of_routed[name]) / GIB for name in of_dense},
@@ -101,7 +104,7 @@ class LayerActivations:
     working: np.ndarray
 
     @classmethod
-    def of(cls, model: ModelShape, layouts: LayoutTable) -> LayerActivations:
+    def of(cls, model: ModelShape, layouts: LayoutTable, expert_skew: float = 1.0) -> LayerActivations:
         tokens = layouts["micro_batch_size"] * model.seq_length
         tensor = layouts["tensor_parallel"]
         split = np.where(layouts["sequence_parallel"] > 0, tensor, 1)
@@ -124,7 +127,8 @@ class LayerActivations:
             tokens * size * per_width * width / tensor
             for size in (model.dense_mlp_width, model.routed_mlp_width, model.shared_mlp_width)
         )
-        experts = routed + shared + tokens * _dispatched_elements(model) * width / tensor
+        dispatched = _dispatched_elements(model) + _elements_in_excess(model, layouts, expert_skew)
+        experts = routed + shared + tokens * dispatched * width / tensor
         scores = _score_bytes(model, layouts, width, masks)
         whole = around + gathered + attention + dense + experts + scores
         inputs = tokens * hidden * width / split
@@ -171,6 +175,17 @@ def _dispatched_elements(model: ModelShape) -> float:
     they are added, and the router's fp32 weights."""
     of_layer = 2 * (model.experts_per_token or 0) * model.hidden_size + 2 * (model.num_experts or 0)
     return of_layer * model.num_expert_layers / model.num_layers
+
+
+def _elements_in_excess(model: ModelShape, layouts: LayoutTable, expert_skew: float) -> np.ndarray:
+    """Elements at the experts of the fullest rank beyond those of balanced experts, for each token of its own, a mean
+    over the layers: inputs and outputs of the experts, and their inside."""
+    if model.num_experts is None or model.experts_per_token is None:
+        return np.zeros(len(layouts))
+    load = load_of_fullest_rank(expert_skew, model.num_experts, layouts["expert_parallel"])
+    inside = (4 if model.gated_mlp else 2) * model.expert_width
+    of_layer = model.experts_per_token * (2 * model.hidden_size + inside)
+    return (load - 1) * of_layer * model.num_expert_layers / model.num_layers
 
 
 def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray, masks: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from orchestrator.importers.megatron.model_fields import degree, is_megatron_deepspeed, num_layers
+from orchestrator.importers.megatron.model_fields import CORE, degree, is_megatron_deepspeed, num_layers
 from orchestrator.importers.settings import FieldReaders, Settings
 from search_spaces.layouts.layout import AXES
 from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
@@ -124,4 +124,6 @@ LAYOUT_FIELDS: FieldReaders = {
     "bucket_mib": lambda options: bucket_mib(options.count("ddp-bucket-size")),
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
+    "expert_parallel": CORE.expert_parallel,
+    "expert_tensor_parallel": CORE.expert_tensor_parallel,
 }

@@ -18,6 +18,7 @@ from benchmarks.parser_process import DOWNLOADS, ask
 from benchmarks.real_configs import fields_of, transformer_engine_stubbed
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.layout import Layout
+from search_spaces.routing import Routing
 from search_spaces.rules.check import engine_violations
 from tests.orchestrator.recipe.export_readers import words_of
 from tests.trials.train.parity import needs_megatron
@@ -119,7 +120,7 @@ def engine_configs(spec: TrialSpec) -> dict[str, Any]:
     from trials.train.model.initial_weights import WeightSource
 
     weights = WeightSource(spec.seed, torch.device("cpu"))
-    training = TrainingConfig(spec.model, spec.layout, weights, OptimizerConfig())
+    training = TrainingConfig(spec.model, spec.layout, weights, OptimizerConfig(), Routing.of(spec.measure.routing))
     has_grouped_products = "moe_act" in spec.layout.modules_recomputed
     return {
         "transformer": transformer_config(training, has_te_layers=has_grouped_products),

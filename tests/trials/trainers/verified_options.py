@@ -84,6 +84,7 @@ MEGATRON_LM: Mapping[str, Any] = {
     "moe-router-dtype": ("fp32", "fp64"),
     "moe-token-dispatcher-type": ("allgather", "alltoall", "flex"),
     "moe-grouped-gemm": FLAG,
+    "moe-router-force-load-balancing": FLAG,
     "multi-latent-attention": FLAG,
     "q-lora-rank": int,
     "kv-lora-rank": int,

@@ -22,6 +22,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import NORM_EPSILON, ModelShape
+from search_spaces.routing import BALANCED
 from trials.train.engines.engine import TrainingConfig
 from trials.trainers.common.megatron_experts import moe_layer_freq
 from trials.trainers.common.megatron_options import bucket_parameters
@@ -66,6 +67,7 @@ def transformer_config(training: TrainingConfig, has_te_layers: bool) -> Transfo
         deallocate_pipeline_outputs=True,
         **_activation(model),
         **_experts(model, layout, has_te_layers),
+        moe_router_force_load_balancing=training.routing.kind == BALANCED,
         **_recomputation(layout),
         **_fusions(training.device, has_te_layers),
     )

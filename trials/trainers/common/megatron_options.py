@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.model_shape import DEFAULT_ROTARY_BASE, ModelShape
+from search_spaces.routing import BALANCED, Routing
 from trials.trainers.common.megatron_experts import (
     clamped_swiglu_options,
     expert_options,
@@ -69,6 +70,7 @@ def megatron_lm_layout(spec: TrialSpec) -> list[Option]:
         *_lm_parallel(spec.layout),
         *_lm_model(spec.model),
         *expert_options(spec.model, spec.layout),
+        *_routing(spec),
     ]
 
 
@@ -235,6 +237,10 @@ def _lm_model(model: ModelShape) -> list[Option]:
     ]
 
 
+def _routing(spec: TrialSpec) -> list[Option]:
+    return _if(Routing.of(spec.measure.routing).kind == BALANCED, ["--moe-router-force-load-balancing"])
+
+
 def _window(model: ModelShape) -> list[Option]:
     """Megatron counts the positions before one's own and those after it."""
     if model.sliding_window is None:
@@ -294,6 +300,7 @@ _OURS = frozenset(
         *("rope-type", "mtp-num-layers"),
         *("untie-embeddings-and-output-weights", "train-iters", "log-interval", "eval-iters", "eval-interval", "seed"),
         *("log-throughput", "log-memory-interval"),
+        "moe-router-force-load-balancing",
         *("padded-vocab-size", "no-pad-vocab-size", "disable-pad-vocab-size"),
     }
 )
