@@ -78,16 +78,6 @@ class CoreFields:
         pattern = self._pattern(settings)
         return pattern is None or expert_pattern(pattern) is not None
 
-    def modules(self, settings: Settings, names: list[str]) -> list[str]:
-        """Modules that are recomputed by a search file's words: with experts `mlp` is both Megatron's `mlp`, of dense
-        layers, and its `moe`."""
-        if "moe" not in names and ("mlp" not in names or self.num_experts(settings) is None):
-            return names
-        rest = [name for name in names if name not in ("mlp", "moe")]
-        pattern = self._pattern(settings)
-        is_whole = "moe" in names and ("mlp" in names or (pattern is not None and all(pattern)))
-        return [*rest, "mlp"] if is_whole else [*names, "of some layers"]
-
     def is_dense(self, settings: Settings) -> bool:
         """True without experts; where their number may be another file's, only if it is said to be none."""
         stated = settings.value(self._key("num_experts"))

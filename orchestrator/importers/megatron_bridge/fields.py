@@ -102,7 +102,7 @@ def _recompute_modules(keys: Settings) -> str | None:
 
 def _listed_modules(keys: Settings) -> list[str]:
     given = keys.value("model.recompute_modules")
-    return CORE.modules(keys, given if isinstance(given, list) else re.findall(r"\w+", str(given or "")))
+    return given if isinstance(given, list) else re.findall(r"\w+", str(given or ""))
 
 
 def _attention_kernel(keys: Settings) -> str | None:

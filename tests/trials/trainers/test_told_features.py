@@ -163,10 +163,9 @@ def test_megatron_bridge_is_told_of_experts_and_latent_attention():
     assert {f"model.{each}" for each in said} <= {*latent}
 
 
-def test_megatron_lm_recomputes_experts_where_the_layout_recomputes_mlps():
-    fields = {"activation_checkpointing": "selective", "recompute_modules": "core_attn+mlp"}
-    assert "--recompute-modules core_attn mlp" in lines_of("megatron-lm", LLAMA, **fields)
-    assert "--recompute-modules core_attn mlp moe" in lines_of("megatron-lm", replace(LLAMA, **EXPERTS), **fields)
+def test_megatron_lm_recomputes_the_modules_of_the_layout():
+    fields = {"activation_checkpointing": "selective", "recompute_modules": "layernorm+moe_act"}
+    assert "--recompute-modules layernorm moe_act" in lines_of("megatron-lm", replace(LLAMA, **EXPERTS), **fields)
 
 
 def test_experts_multiply_one_by_one_in_fp32_and_biases_need_another_kernel():

@@ -13,7 +13,7 @@ from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.routing import BALANCED, Routing
 from trials.trainers.common.megatron_experts import DISPATCHER, ROUTER_OPTIONS, moe_layer_freq
-from trials.trainers.common.megatron_options import SHARDING_STRATEGIES, bucket_parameters, recomputed_modules
+from trials.trainers.common.megatron_options import SHARDING_STRATEGIES, bucket_parameters
 from trials.trial import TrialSpec
 
 
@@ -54,7 +54,7 @@ def _routing(spec: TrialSpec) -> dict[str, Any]:
 
 def _parts_of_model(spec: TrialSpec) -> tuple[dict[str, Any], ...]:
     model, layout = spec.model, spec.layout
-    return _stages(layout), _recomputation(layout, model), _model(model), _experts(model, layout), _latent(model)
+    return _stages(layout), _recomputation(layout), _model(model), _experts(model, layout), _latent(model)
 
 
 def _stages(layout: Layout) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _stages(layout: Layout) -> dict[str, Any]:
     }
 
 
-def _recomputation(layout: Layout, model: ModelShape) -> dict[str, Any]:
+def _recomputation(layout: Layout) -> dict[str, Any]:
     granularity, layers = layout.activation_checkpointing, layout.recompute_layers
     is_full, is_default = granularity == "full", layout.recompute_modules == AXES["recompute_modules"].default
     return {
@@ -80,7 +80,7 @@ def _recomputation(layout: Layout, model: ModelShape) -> dict[str, Any]:
         "recompute_method": None if not is_full else "uniform" if layers is None else "block",
         "recompute_num_layers": (layers or 1) if is_full else None,
         # Null is the core's own default: the attention scores.
-        "recompute_modules": None if is_default else list(recomputed_modules(layout, model)) or None,
+        "recompute_modules": None if is_default else list(layout.modules_recomputed) or None,
     }
 
 
