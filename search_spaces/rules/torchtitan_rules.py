@@ -139,6 +139,7 @@ def _fp8_dimensions(layout: Layout, model: ModelShape) -> Iterator[tuple[str, in
         ("size of all queries", model.query_size),
         ("size of all queries, keys and values", model.query_size + 2 * model.key_value_size),
         ("ffn_hidden_size", model.ffn_hidden_size),
+        ("shared_expert_ffn_hidden_size", model.shared_expert_ffn_hidden_size or 0),
     ):
         yield f"{name} / tensor_parallel", size // layout.tensor_parallel
     if layout.matmul_precision == "fp8_rowwise":

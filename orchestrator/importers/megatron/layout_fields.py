@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from orchestrator.importers.megatron.model_fields import degree, is_megatron_deepspeed, num_layers
+from orchestrator.importers.megatron.model_fields import CORE, degree, is_megatron_deepspeed, num_layers
 from orchestrator.importers.settings import FieldReaders, Settings
 from search_spaces.layouts.layout import AXES, modules_of
 from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
@@ -78,7 +78,7 @@ def recompute_modules(names: Collection[str]) -> str | None:
 def _recompute_modules(options: Settings) -> str | None:
     if _checkpointing(options) != "selective" or (given := options.text("recompute-modules")) is None:
         return None
-    return recompute_modules(given.split())
+    return recompute_modules(CORE.modules(options, given.split()))
 
 
 def _has_deepspeeds_pipeline(options: Settings) -> bool:
@@ -125,4 +125,6 @@ LAYOUT_FIELDS: FieldReaders = {
     "bucket_mib": lambda options: bucket_mib(options.count("ddp-bucket-size")),
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
+    "expert_parallel": CORE.expert_parallel,
+    "expert_tensor_parallel": CORE.expert_tensor_parallel,
 }

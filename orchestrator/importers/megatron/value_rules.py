@@ -13,7 +13,7 @@ from orchestrator.importers.megatron.layout_fields import (
     recompute_modules,
     recomputes_blocks,
 )
-from orchestrator.importers.megatron.model_fields import is_megatron_deepspeed, num_layers
+from orchestrator.importers.megatron.model_fields import CORE, is_megatron_deepspeed, num_layers, window
 from orchestrator.importers.settings import Settings, ValueRule, ValueRules, one_of
 
 
@@ -37,7 +37,7 @@ def _says_how_many_layers(options: Settings) -> bool:
 
 
 def _recomputes_known_modules(options: Settings) -> bool:
-    names = (options.text("recompute-modules") or "").split()
+    names = CORE.modules(options, (options.text("recompute-modules") or "").split())
     return options.text("recompute-granularity") == "full" or recompute_modules(names) is not None
 
 
@@ -46,7 +46,15 @@ def _ends_in_the_global_batch(options: Settings) -> bool:
     return last is not None and last == (options.count("global-batch-size") or last)
 
 
+def _skips_regularly(options: Settings) -> bool:
+    return re.fullmatch(r"[1-9][0-9]*", options.text("window-attn-skip-freq") or "1") is not None
+
+
 MEGATRON_VALUE_RULES: ValueRules = (
+    ValueRule("moe-layer-freq", CORE.has_known_layers, reasons.EXPERT_LAYERS),
+    ValueRule("window-size", lambda options: window(options) is not None, reasons.WINDOW),
+    ValueRule("window-attn-skip-freq", _skips_regularly, "full_attention_every is a whole number"),
+    one_of("softmax-type", ("vanilla", "learnable"), "attention_sinks are learned, or none"),
     one_of("position-embedding-type", ("learned_absolute", "rope"), reasons.MEGATRON_POSITIONS),
     one_of("normalization", ("layernorm", "rmsnorm"), reasons.NORM),
     ValueRule("recompute-modules", _recomputes_known_modules, reasons.MODULES),

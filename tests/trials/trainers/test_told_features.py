@@ -213,7 +213,15 @@ def test_torchtitans_module_has_qwen3_for_normalised_queries_and_keys():
         functions = {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
         assert functions & {"llama3", "qwen3"} == {family}
         assert {"head_dim=16,", "rope_theta=1000000,"} <= {line.strip() for line in text.splitlines()}
-        assert ("qk_norm=_norm(head_dim)," in text) == (family == "qwen3")
+        assert ("qk_norm=True," in text) == (family == "qwen3")
+
+
+def test_torchtitans_module_has_qwen3_for_experts_too():
+    layout = half(zero_stage=2, attention_kernel="flex", engine="torchtitan", expert_parallel=2)
+    text = exported(our_spec(layout, SHAPES["deepseek-moe"]))["torchtitan"].files["torchtitan_config.py"]
+    said = {line.strip() for line in text.splitlines()}
+    assert {"num_experts=8,", "shared_expert_hidden_dim=64,", "expert_layer_every=3,", "qk_norm=False,"} <= said
+    assert {"expert_parallel_degree=2,", "load_balance_coeff=None,"} <= said
 
 
 @pytest.mark.parametrize(
@@ -247,7 +255,6 @@ def test_a_forced_routing_of_experts_is_told_where_megatron_lm_has_it_and_said_a
         ("torchtitan", "qwen2", "engine torchtitan builds models without it"),
         ("torchtitan", "geglu", "engine torchtitan builds models without it"),
         ("torchtitan", "gpt-oss", "engine torchtitan builds models without it"),
-        ("torchtitan", "mixtral", "torchtitan's module in a recipe builds models without it"),
     ],
 )
 def test_what_a_trainer_cannot_be_told_is_refused_in_words(trainer, shape, message):

@@ -168,7 +168,7 @@ def test_a_vocabulary_that_the_recipe_may_pad_is_not_known():
     ("keys", "rule"),
     [
         ({"model__context_parallel_size": 2}, "context parallelism is no axis"),
-        ({"model__num_moe_experts": 8}, "experts are no part of a model"),
+        ({"model__num_moe_experts": 8}, "experts are not read from this trainer"),
         ({"model__num_layers_in_first_pipeline_stage": 3}, "uneven pipeline stages"),
         ({"mixed_precision": "bf16_with_mxfp8_mixed"}, "8-bit and 4-bit arithmetic"),
         ({"mixed_precision": {"bf16": True, "fp8": "hybrid"}}, "8-bit and 4-bit arithmetic"),
