@@ -25,6 +25,8 @@ V_SCHEDULES = ("zbv", "dualpipev")
 FP8_RECIPES = ("fp8_rowwise", "fp8_rowwise_with_gw_hp")
 """Words of `matmul_precision` for 8 bits: torchao's recipes with a scale for each row. The second has the products for
 the weights' gradients in 16 bits."""
+RECOMPUTED_MODULES = ("layernorm", "mla_up_proj", "core_attn", "mlp", "moe", "moe_act", "shared_experts")
+"""Megatron's names of what selective recomputation recomputes, in the order of a layer's forward pass."""
 _NO_SELECTIVE_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "full"})
 _OF_TORCHTITAN = (TORCHTITAN,)
 _PARTIAL_RECOMPUTATION = (MEGATRON_CORE, "megatron-lm", "command")
@@ -202,8 +204,9 @@ class Layout:
         "core_attn",
         key="rm-",
         label="recomputed modules",
-        description="Modules of every layer that selective recomputation recomputes; torchtitan has ops only.",
-        words=("core_attn", "mlp", "core_attn+mlp", "ops"),
+        description="Modules of every layer that selective recomputation recomputes, several joined by +.",
+        words=("ops",),
+        parts=RECOMPUTED_MODULES,
         engines_of_word={"ops": _OF_TORCHTITAN},
         default_text="core_attn, ops with engine torchtitan",
         no_effect=_NO_SELECTIVE_RECOMPUTATION,
@@ -264,7 +267,7 @@ class Layout:
                 raise _bad(name, getattr(self, name), "true or false")
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
-                raise _bad(name, getattr(self, name), "one of " + ", ".join(known))
+                raise _bad(name, getattr(self, name), "one of " + AXES[name].choice_of(known, last=", "))
 
     def has_effect(self, name: str) -> bool:
         """False for a field that has its default whatever is asked for, as ZeRO with nothing to shard."""

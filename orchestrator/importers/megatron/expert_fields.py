@@ -68,16 +68,6 @@ class CoreFields:
         pattern = self._pattern(settings)
         return pattern is None or expert_pattern(pattern) is not None
 
-    def modules(self, settings: Settings, names: list[str]) -> list[str]:
-        """Modules that are recomputed by a search file's words: with experts `mlp` is both Megatron's `mlp`, of dense
-        layers, and its `moe`."""
-        if self.num_experts(settings) is None or not {"mlp", "moe"} & {*names}:
-            return names
-        rest = [name for name in names if name not in ("mlp", "moe")]
-        pattern = self._pattern(settings)
-        is_whole = "moe" in names and ("mlp" in names or (pattern is not None and all(pattern)))
-        return [*rest, "mlp"] if is_whole else [*names, "of some layers"]
-
     def _of_experts(self, settings: Settings, name: str, default: int | None = None) -> int | None:
         if self.num_experts(settings) is None:
             return None

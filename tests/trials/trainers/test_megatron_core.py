@@ -31,7 +31,7 @@ pytestmark = [needs_megatron, pytest.mark.slow, pytest.mark.filterwarnings("igno
 NOT_IN_CONFIGS = {"--make-vocab-size-divisible-by", "--ckpt-format", "--use-precision-aware-optimizer"}
 """Options of the tokenizer and of checkpoints, and one without which Megatron-LM refuses to offload."""
 WITHOUT_MEANING = {
-    *("--no-gradient-accumulation-fusion", "--no-bias-dropout-fusion", "--moe-grouped-gemm"),
+    *("--no-gradient-accumulation-fusion", "--no-bias-dropout-fusion"),
     "--moe-token-dispatcher-type",
 }
 """Options that change a kernel or a collective alone."""
@@ -99,8 +99,8 @@ def test_the_engine_configures_megatron_core_as_the_options_do(cases):
         if any(engine_violations(layout, case.spec.model)):
             continue
         compared += 1
-        ours = engine_configs(replace(case.spec, layout=layout))
         with transformer_engine_stubbed():
+            ours = engine_configs(replace(case.spec, layout=layout))
             _, theirs = core_configs(words_of(case.files["megatron_args.txt"]), case.spec.num_gpus)
         for name, config in ours.items():
             mine, other = fields_of(config), fields_of(theirs[name])
@@ -121,8 +121,9 @@ def engine_configs(spec: TrialSpec) -> dict[str, Any]:
 
     weights = WeightSource(spec.seed, torch.device("cpu"))
     training = TrainingConfig(spec.model, spec.layout, weights, OptimizerConfig(), Routing.of(spec.measure.routing))
+    has_grouped_products = "moe_act" in spec.layout.modules_recomputed
     return {
-        "transformer": transformer_config(training, has_te_layers=False),
+        "transformer": transformer_config(training, has_te_layers=has_grouped_products),
         "ddp": ddp_config(spec.layout),
         "optimizer": optimizer_config(training),
     }

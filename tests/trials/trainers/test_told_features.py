@@ -144,10 +144,9 @@ def test_what_one_feature_changes(trainer, model, change, gone, come):
     assert sorted(line for line in after if line not in before) == sorted(come)
 
 
-def test_megatron_lm_recomputes_experts_where_the_layout_recomputes_mlps():
-    fields = {"activation_checkpointing": "selective", "recompute_modules": "core_attn+mlp"}
-    assert "--recompute-modules core_attn mlp" in lines_of("megatron-lm", LLAMA, **fields)
-    assert "--recompute-modules core_attn mlp moe" in lines_of("megatron-lm", replace(LLAMA, **EXPERTS), **fields)
+def test_megatron_lm_recomputes_the_modules_of_the_layout():
+    fields = {"activation_checkpointing": "selective", "recompute_modules": "layernorm+moe_act"}
+    assert "--recompute-modules layernorm moe_act" in lines_of("megatron-lm", replace(LLAMA, **EXPERTS), **fields)
 
 
 def test_experts_multiply_one_by_one_in_fp32_and_biases_need_another_kernel():
