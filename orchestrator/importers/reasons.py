@@ -35,6 +35,9 @@ PARTIAL_RECOMPUTATION = "partial recomputation is no value of activation_checkpo
 OFFLOADED_ACTIVATIONS = "activations in host memory are no value of offload"
 OFFLOADED_PARAMETERS = "parameters in host memory or on NVMe are no value of offload"
 LOW_PRECISION = "8-bit and 4-bit arithmetic are no values of precision"
+RECIPE = "matmul_precision has the recipes delayed, tensorwise, blockwise, mxfp8 and nvfp4"
+LAYERS_IN_BF16 = "layers_in_16_bits is the same number at both ends of the model"
+MOMENTS = "moment_dtype is the type of both moments: fp32, bf16 or fp8"
 FIXED_BATCH = "the global batch of a search is fixed"
 WHOLE_GPT = "a search trains every layer of a GPT on tokens in sequences of one length"
 

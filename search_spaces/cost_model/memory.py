@@ -16,6 +16,7 @@ import numpy as np
 from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.engines import ENGINE_PROFILES, ENGINES, EngineProfile, GradientSums
+from search_spaces.layouts.layout import CHOICES
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 
@@ -65,8 +66,10 @@ def stage_memory(model: ModelShape, layouts: LayoutTable, stages: StageTable | N
     of_dense, of_routed = _state(layouts, dense, layouts.shards), _state(layouts, routed, layouts.expert_shards)
     layer = LayerActivations.of(model, layouts)
     held = stages.layers * stages.in_flight * _column(layer.kept) + _column(layer.working)
+    state = {name: (of_dense[name] + of_routed[name]) / GIB for name in of_dense}
+    state["weights"] = state["weights"] + stages.layers * _column(_quantized_copies(model, layouts)) / GIB
     return StageMemory(
-        **{name: (of_dense[name] + of_routed[name]) / GIB for name in of_dense},
+        **state,
         activations=held / GIB,
         logits=stages.has_head * _column(_logit_bytes(model, layouts)) / GIB,
         buffers=_buffers(model, layouts, dense + routed) / GIB,
@@ -81,12 +84,32 @@ def _state(layouts: LayoutTable, parameters: np.ndarray, shards: np.ndarray) -> 
     sharded_from_zero_stage = {"weights": 3, "gradients": 2, "optimizer": 1, "update": 1}
     state = {}
     for name, stage in sharded_from_zero_stage.items():
-        held = _by_engine(layouts, name) + (_gradient_copies(layouts) if name == "gradients" else 0)
+        held = _by_engine(layouts, name)
+        if name == "gradients":
+            held = held + _gradient_copies(layouts) - np.where(layouts["gradients_in_bf16"] > 0, 2, 0)
+        if name == "optimizer":
+            held = held - 2 * (4 - _moment_bytes(layouts))
         per_parameter = held * (is_here if stage == 1 else 1)
         share = per_parameter / np.where(zero >= stage, shards, 1)
         whole = _whole_sums(layouts) if name == "gradients" else 0
         state[name] = parameters * _column(share + whole)
     return state
+
+
+def _quantized_copies(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Bytes of a layer's weights in 8 or 4 bits, as they are and transposed, which Transformer Engine keeps for all
+    micro-batches of a step (transformer_engine/pytorch/module/base.py, get_weight_workspace); less those in 16 bits
+    where they replace these. With ZeRO 3 only gathered layers have any."""
+    copies = 2 * layouts.of_recipe(lambda recipe: recipe.kept_bytes)
+    replaced = np.where(layouts["quantized_weights"] > 0, element_bytes(layouts), 0)
+    weights = _layer_weights(model, layouts) * layouts.quantized_share(model.num_layers)
+    return np.where(layouts["zero_stage"] < 3, weights * (copies - replaced), 0)
+
+
+def _layer_weights(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Parameters of a rank's part of one layer, a mean over the layers."""
+    routed = model.routed_parameters / model.num_layers
+    return (model.layer_parameters - routed) / layouts["tensor_parallel"] + routed / layouts.ranks_of_expert_layer
 
 
 @dataclass(frozen=True)
@@ -121,6 +144,13 @@ class LayerActivations:
         attention = tokens * (inputs_of_scores + unrotated + unnormalised) * width / tensor
         mlp = tokens * (model.active_mlp_width * (4 if model.gated_mlp else 2)) * width / tensor
         mlp += tokens * _dispatched_elements(model) * width / tensor
+        # Inputs of linear layers in 8 or 4 bits: those after a norm, and the MLP's last one. Attention's output is kept
+        # in 16 bits beside its copy.
+        kept = layouts.of_recipe(lambda recipe: recipe.kept_bytes)
+        saved = np.where(kept > 0, width - kept, 0) * layouts.quantized_share(model.num_layers)
+        around -= tokens * 2 * hidden * saved / split
+        attention += tokens * model.attention_output_size * kept * layouts.quantized_share(model.num_layers) / tensor
+        mlp -= tokens * model.active_mlp_width * saved / tensor
         scores = _score_bytes(model, layouts, width, masks)
         whole = around + gathered + attention + mlp + scores
         inputs = tokens * hidden * width / split
@@ -169,15 +199,19 @@ def _buffers(model: ModelShape, layouts: LayoutTable, parameters: np.ndarray) ->
     width = element_bytes(layouts)
     sent = layouts["micro_batch_size"] * model.seq_length * model.hidden_size * width
     between_stages = np.where(layouts["pipeline_parallel"] > 1, 2 * sent, 0)
-    routed = model.routed_parameters / model.num_layers
-    layer = (model.layer_parameters - routed) / layouts["tensor_parallel"] + routed / layouts.ranks_of_expert_layer
-    whole_layers = np.where(layouts["zero_stage"] == 3, 2 * layer * width, 0)
+    whole_layers = np.where(layouts["zero_stage"] == 3, 2 * _layer_weights(model, layouts) * width, 0)
     return np.broadcast_to(_column(between_stages + whole_layers), parameters.shape)
 
 
 def element_bytes(layouts: LayoutTable) -> np.ndarray:
     """Bytes of an activation or a weight in each layout's precision."""
     return np.where(layouts.equals("precision", "fp32"), 4, 2)
+
+
+def gathered_weight_bytes(layouts: LayoutTable) -> np.ndarray:
+    """Bytes of a weight that ranks gather: one as it is multiplied where weights are kept so."""
+    is_quantized = layouts["quantized_weights"] > 0
+    return np.where(is_quantized, layouts.of_recipe(lambda recipe: recipe.kept_bytes), element_bytes(layouts))
 
 
 def _by_engine(layouts: LayoutTable, name: str) -> np.ndarray:
@@ -198,6 +232,14 @@ def _fp32_sums(layouts: LayoutTable) -> np.ndarray:
     return 4 * (layouts.equals("precision", "bf16") & (layouts["zero_stage"] > 0) & sums.astype(bool))
 
 
+def _moment_bytes(layouts: LayoutTable) -> np.ndarray:
+    """Bytes of one of Adam's moments of a parameter."""
+    return np.array([_BYTES_OF_MOMENT[word] for word in CHOICES["moment_dtype"]])[layouts["moment_dtype"]]
+
+
+_BYTES_OF_MOMENT = {"fp32": 4, "bf16": 2, "fp8": 1}
+
+
 def _whole_sums(layouts: LayoutTable) -> np.ndarray:
     """Bytes per parameter of the unsharded gradients that a rank adds up in addition to its share."""
     return sums_whole_gradients(layouts) * reduced_gradient_bytes(layouts)
@@ -206,6 +248,7 @@ def _whole_sums(layouts: LayoutTable) -> np.ndarray:
 def reduced_gradient_bytes(layouts: LayoutTable) -> np.ndarray:
     """Bytes of a gradient in a reduction."""
     half = engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
+    half = np.where(layouts["gradients_in_bf16"] > 0, 2, half)
     return np.where(layouts.equals("precision", "fp32") | is_ddp(layouts), 4, half)
 
 

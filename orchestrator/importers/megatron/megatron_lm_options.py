@@ -12,8 +12,6 @@ _NEUTRAL = {
     "dataloader-type": "single|cyclic",
     "distributed-backend": "nccl",
     "empty-unused-memory-level": "0",
-    "exp-avg-dtype": "fp32",
-    "exp-avg-sq-dtype": "fp32",
     "expert-model-parallel-size": "1",
     "main-grads-dtype": "fp32",
     "main-params-dtype": "fp32",
@@ -32,15 +30,18 @@ MEGATRON_LM_OPTIONS = OptionTable(
         read="""
             add-qkv-bias attention-backend= attention-dropout= bf16 clip-grad= data-parallel-sharding-strategy=
             ddp-bucket-size= disable-bias-linear disable-pad-vocab-size encoder-num-layers= encoder-seq-length=
-            ffn-hidden-size= fp16 global-batch-size= group-query-attention hidden-dropout= hidden-size= kv-channels=
-            make-vocab-size-divisible-by= max-position-embeddings= micro-batch-size= no-pad-vocab-size normalization=
-            num-attention-heads= num-layers= num-layers-per-virtual-pipeline-stage= num-query-groups=
-            num-virtual-stages-per-pipeline-rank= optimizer-cpu-offload optimizer-offload-fraction= overlap-grad-reduce
-            padded-vocab-size= pipeline-model-parallel-size= position-embedding-type= qk-layernorm quick-geglu
-            rampup-batch-size= recompute-activations recompute-granularity= recompute-method= recompute-modules=
-            recompute-num-layers= rotary-base= seq-length= sequence-parallel squared-relu step-batch-size-schedule=
-            swiglu tensor-model-parallel-size= tokenizer-type= transformer-impl= untie-embeddings-and-output-weights
-            use-distributed-optimizer use-megatron-fsdp use-rotary-position-embeddings use-tp-pp-dp-mapping vocab-size=
+            exp-avg-dtype= exp-avg-sq-dtype= ffn-hidden-size= first-last-layers-bf16 fp16 fp4-format= fp4-param-gather
+            fp4-recipe= fp8-format= fp8-param-gather fp8-recipe= global-batch-size= grad-reduce-in-bf16
+            group-query-attention hidden-dropout= hidden-size= kv-channels= make-vocab-size-divisible-by=
+            max-position-embeddings= micro-batch-size= no-pad-vocab-size normalization= num-attention-heads= num-layers=
+            num-layers-at-end-in-bf16= num-layers-at-start-in-bf16= num-layers-per-virtual-pipeline-stage=
+            num-query-groups= num-virtual-stages-per-pipeline-rank= optimizer-cpu-offload optimizer-offload-fraction=
+            overlap-grad-reduce padded-vocab-size= pipeline-model-parallel-size= position-embedding-type= qk-layernorm
+            quick-geglu rampup-batch-size= recompute-activations recompute-granularity= recompute-method=
+            recompute-modules= recompute-num-layers= rotary-base= seq-length= sequence-parallel squared-relu
+            step-batch-size-schedule= swiglu tensor-model-parallel-size= tokenizer-type= transformer-impl=
+            untie-embeddings-and-output-weights use-distributed-optimizer use-megatron-fsdp
+            use-rotary-position-embeddings use-tp-pp-dp-mapping vocab-size=
             """,
         no_effect={
             reasons.LOGGING: """
@@ -198,15 +199,13 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 """,
             reasons.BESIDE_A_REFUSED_OPTION: """
                 cache-mla-latents cp-comm-type= disable-dsa-indexer-rotate-activation disable-dsa-indexer-scoring-relu
-                disable-fp8-wgrad disable-mamba-mem-eff-path dsa-indexer-head-dim= dsa-indexer-k-norm-epsilon=
-                dsa-indexer-k-norm-fp32 dsa-indexer-loss-coeff= dsa-indexer-n-heads= dsa-indexer-rope-interleaved
-                dsa-indexer-skip-topk-offset= dsa-indexer-topk= dsa-indexer-topk-freq= dsa-indexer-use-sparse-loss
-                dsa-kernel-backend= enable-full-sharding-in-hsdp ep-overlap-early-attn-memory-release
-                expert-tensor-parallel-num-weight-shards= expert-tensor-parallel-size= first-last-layers-bf16
-                fp4-param-gather fp4-quantizer-factory= fp4-recipe= fp8-amax-compute-algo= fp8-amax-history-len=
-                fp8-interval= fp8-margin= fp8-output-proj fp8-param-gather fp8-quantizer-factory= fp8-recipe=
-                gdp-cutedsl-kernel gdp-num-chunk-states-to-recompute= gdp-num-householder=
-                hierarchical-context-parallel-sizes= high-priority-a2a-comm-stream keep-fp8-transpose-cache
+                disable-mamba-mem-eff-path dsa-indexer-head-dim= dsa-indexer-k-norm-epsilon= dsa-indexer-k-norm-fp32
+                dsa-indexer-loss-coeff= dsa-indexer-n-heads= dsa-indexer-rope-interleaved dsa-indexer-skip-topk-offset=
+                dsa-indexer-topk= dsa-indexer-topk-freq= dsa-indexer-use-sparse-loss dsa-kernel-backend=
+                enable-full-sharding-in-hsdp ep-overlap-early-attn-memory-release
+                expert-tensor-parallel-num-weight-shards= expert-tensor-parallel-size= fp4-quantizer-factory=
+                fp8-output-proj fp8-quantizer-factory= gdp-cutedsl-kernel gdp-num-chunk-states-to-recompute=
+                gdp-num-householder= hierarchical-context-parallel-sizes= high-priority-a2a-comm-stream
                 kitchen-attention-backend= kv-lora-rank= linear-conv-kernel-dim= linear-key-head-dim=
                 linear-num-key-heads= linear-num-value-heads= linear-value-head-dim= mamba-head-dim= mamba-num-groups=
                 mamba-num-heads= mamba-state-dim= mamba-training-ssm-states-dtype= max-seqlen-per-dp-cp-rank=
@@ -229,14 +228,12 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 moe-shared-expert-overlap moe-single-grouped-bias moe-single-grouped-weight moe-token-dispatcher-type=
                 moe-token-drop-policy= moe-use-grouped-tensor moe-z-loss-coeff= mrope-section= mscale= mscale-all-dim=
                 mtp-detach-heads mtp-hsm mtp-hybrid-override-pattern= mtp-standalone mtp-use-repeated-layer
-                no-dsa-indexer-rotate-activation no-dsa-indexer-scoring-relu no-fp8-wgrad
-                no-yarn-correction-range-round-to-int num-layers-at-end-in-bf16= num-layers-at-start-in-bf16=
+                no-dsa-indexer-rotate-activation no-dsa-indexer-scoring-relu no-yarn-correction-range-round-to-int
                 outer-dp-sharding-strategy= overlap-dispatch-backward-with-experts-wgrad
                 overlap-moe-expert-parallel-comm q-lora-rank= qk-head-dim= qk-pos-emb-head-dim=
-                relative-attention-max-distance= relative-attention-num-buckets= reuse-grad-buf-for-mxfp8-param-ag
-                rotary-scaling-factor= torch-fsdp2-no-reshard-after-forward v-head-dim= window-attn-skip-freq=
-                yarn-beta-fast= yarn-beta-slow= yarn-correction-range-round-to-int
-                yarn-original-max-position-embeddings=
+                relative-attention-max-distance= relative-attention-num-buckets= rotary-scaling-factor=
+                torch-fsdp2-no-reshard-after-forward v-head-dim= window-attn-skip-freq= yarn-beta-fast= yarn-beta-slow=
+                yarn-correction-range-round-to-int yarn-original-max-position-embeddings=
                 """,
         },
         noted={
@@ -244,9 +241,11 @@ MEGATRON_LM_OPTIONS = OptionTable(
             reasons.ARITHMETIC: """
                 activation-func-clamp-value= apply-residual-connection-post-layernorm attention-softmax-in-fp32
                 batch-invariant-backend= batch-invariant-mode deterministic-mode disable-bf16-reduced-precision-matmul
-                disable-clone-scatter-output-in-embedding fp16-lm-cross-entropy fp32-residual-connection
-                glu-linear-offset= no-clone-scatter-output-in-embedding openai-gelu output-logit-dtype= qk-clip
-                qk-clip-alpha= qk-clip-threshold= qk-l2-norm use-fused-weighted-squared-relu use-te-activation-func
+                disable-clone-scatter-output-in-embedding disable-fp8-wgrad fp16-lm-cross-entropy
+                fp32-residual-connection fp8-amax-compute-algo= fp8-amax-history-len= fp8-interval= fp8-margin=
+                glu-linear-offset= no-clone-scatter-output-in-embedding no-fp8-wgrad openai-gelu output-logit-dtype=
+                qk-clip qk-clip-alpha= qk-clip-threshold= qk-l2-norm use-fused-weighted-squared-relu
+                use-te-activation-func
                 """,
             "it adds work to the steps that it watches": """
                 log-num-zeros-in-grad log-params-norm memory-snapshot-path= profile record-memory-history rerun-mode=
@@ -282,12 +281,12 @@ MEGATRON_LM_OPTIONS = OptionTable(
             reasons.OPTIMIZER_STATES: """
                 accumulate-allreduce-grads-in-fp32 activation-offload-fraction= cpu-offloading-retain-pinned-cpu-buffers
                 ddp-param-name-patterns-for-fp32-local-accumulation= ddp-reduce-scatter-with-fp32-accumulation
-                delta-offload-bytes-across-pp-ranks= empty-unused-memory-level= exp-avg-dtype= exp-avg-sq-dtype=
-                fine-grained-offloading-max-inflight-offloads= grad-reduce-in-bf16
-                gtp-remat-reduce-scatter-with-fp32-accumulation main-grads-dtype= main-params-dtype=
-                megatron-fsdp-grad-comm-dtype= megatron-fsdp-main-grads-dtype= megatron-fsdp-main-params-dtype=
-                min-offloaded-tensor-size= no-pin-cpu-grads no-pin-cpu-params optimizer= overlap-cpu-optimizer-d2h-h2d
-                use-precision-aware-optimizer use-torch-optimizer-for-cpu-offload
+                delta-offload-bytes-across-pp-ranks= empty-unused-memory-level=
+                fine-grained-offloading-max-inflight-offloads= gtp-remat-reduce-scatter-with-fp32-accumulation
+                keep-fp8-transpose-cache main-grads-dtype= main-params-dtype= megatron-fsdp-grad-comm-dtype=
+                megatron-fsdp-main-grads-dtype= megatron-fsdp-main-params-dtype= min-offloaded-tensor-size=
+                no-pin-cpu-grads no-pin-cpu-params optimizer= overlap-cpu-optimizer-d2h-h2d
+                reuse-grad-buf-for-mxfp8-param-ag use-precision-aware-optimizer use-torch-optimizer-for-cpu-offload
                 """,
             reasons.HOST: """
                 dataloader-inter-document-masking dataloader-type= manual-gc manual-gc-interval=
@@ -299,7 +298,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
             reasons.EXPERTS: """
                 expert-model-parallel-size= moe-layer-recompute moe-shared-expert-intermediate-size= num-experts=
                 """,
-            reasons.LOW_PRECISION: "fp4-format= fp8-format= te-precision-config-file=",
+            reasons.LOW_PRECISION: "te-precision-config-file=",
             reasons.UNEVEN_STAGES: """
                 account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split
                 decoder-first-pipeline-num-layers= decoder-last-pipeline-num-layers= pipeline-model-parallel-layout=
