@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.layouts.layout import AXES, Layout
-from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES
+from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, TRANSFORMER_ENGINE_RECIPES
 from search_spaces.model_shape import ModelShape, field_of_feature
 
 
@@ -162,9 +162,11 @@ def _product_dimensions(layout: Layout, model: ModelShape) -> Iterator[tuple[str
         ("size of all queries", model.query_size),
         ("size of all queries, keys and values", model.query_size + 2 * model.key_value_size),
         ("ffn_hidden_size", model.ffn_hidden_size),
+        ("shared_expert_ffn_hidden_size", model.shared_expert_ffn_hidden_size or 0),
     ):
         yield f"{name} / tensor_parallel", size // layout.tensor_parallel
-    if model.num_experts is not None:
+    # Routed experts are no linear layers of torchao's.
+    if model.num_experts is not None and layout.matmul_precision in TRANSFORMER_ENGINE_RECIPES:
         yield "expert width / expert_tensor_parallel", model.expert_width // layout.expert_tensor_parallel
     if not MATMUL_RECIPES[layout.matmul_precision].products_in_16_bits:
         yield "micro_batch_size x seq_length", layout.micro_batch_size * model.seq_length
@@ -389,12 +391,13 @@ def _megatron_experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
             " (transformer/moe/moe_layer.py)",
             "set sequence_parallel to true, or tensor_parallel to 1",
         )
-    if model.has_biases:
+    if model.experts_per_token == 1:
         yield RuleViolation(
-            "expert_biases",
-            "model.linear_biases is true with experts",
-            "Megatron's grouped experts have no biases",
-            "set model.linear_biases to false, or use another engine",
+            "experts_per_token",
+            "model.experts_per_token is 1",
+            "the softmax over one chosen expert has no gradient, so megatron-core refuses it"
+            " (transformer/transformer_config.py)",
+            "use an experts_per_token of 2 or more, or another engine",
         )
     if layout.rank_order != "tp-dp-pp" and layout.expert_tensor_parallel != layout.tensor_parallel:
         yield RuleViolation(

@@ -128,13 +128,13 @@ def model_config(training: TrainingConfig, kind: type[Decoder]) -> Decoder.Confi
         ),
         layers=[_layer(training, layer) for layer in range(model.num_layers)],
     )
-    converter = fp8_converter(training.layout)
+    converter = fp8_converter(model, training.layout)
     return config if converter is None else converter.build().convert(config)
 
 
-def fp8_converter(layout: Layout) -> Float8LinearConverter.Config | None:
+def fp8_converter(model: ModelShape, layout: Layout) -> Float8LinearConverter.Config | None:
     """Conversion of linear layers to 8-bit floats."""
-    arguments = fp8_arguments(layout)
+    arguments = fp8_arguments(model, layout)
     return None if arguments is None else Float8LinearConverter.Config(**arguments)
 
 

@@ -102,14 +102,14 @@ FIRST_LAYERS = "FirstLayersAC"
 """Policy of trials/train/engines/torchtitan_first_layers.py; the others are torchtitan's own."""
 
 
-def fp8_arguments(layout: Layout) -> dict[str, Any] | None:
-    """Float8LinearConverter's configuration: all linear layers but the head, as in torchtitan's llama3_405b; None
-    without 8-bit floats."""
+def fp8_arguments(model: ModelShape, layout: Layout) -> dict[str, Any] | None:
+    """Float8LinearConverter's configuration: all linear layers but the head, as in torchtitan's llama3_405b, and but
+    routers, as in its deepseek_v3; None without 8-bit floats. Routed experts are no linear layers."""
     if layout.matmul_precision not in TORCHAO_RECIPES:
         return None
     return {
         "recipe_name": layout.matmul_precision.removeprefix("fp8_"),
-        "filter_fqns": ["lm_head"],
+        "filter_fqns": ["lm_head", *(["router.gate"] if model.num_experts is not None else [])],
         "model_compile_enabled": layout.torch_compile,
     }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from search_spaces.layouts.layout import Layout
@@ -67,7 +69,10 @@ def test_each_recomputation_is_a_policy(fields, policy):
 @pytest.mark.parametrize(
     ("word", "recipe"), [("fp8_rowwise", "rowwise"), ("fp8_rowwise_with_gw_hp", "rowwise_with_gw_hp")]
 )
-def test_all_linear_layers_but_the_head_are_converted_by_the_recipe(word, recipe):
-    made = fp8_arguments(Layout(precision="bf16", matmul_precision=word, torch_compile=True))
-    assert made == {"recipe_name": recipe, "filter_fqns": ["lm_head"], "model_compile_enabled": True}
-    assert fp8_arguments(Layout(precision="bf16")) is None
+def test_all_linear_layers_but_head_and_routers_are_converted_by_the_recipe(word, recipe):
+    layout = Layout(precision="bf16", matmul_precision=word, torch_compile=True)
+    made = {"recipe_name": recipe, "filter_fqns": ["lm_head"], "model_compile_enabled": True}
+    assert fp8_arguments(LLAMA, layout) == made
+    with_experts = replace(LLAMA, num_experts=4, experts_per_token=2)
+    assert fp8_arguments(with_experts, layout) == made | {"filter_fqns": ["lm_head", "router.gate"]}
+    assert fp8_arguments(LLAMA, Layout(precision="bf16")) is None
