@@ -33,7 +33,7 @@ from trials.trial import TrialKind, TrialSpec
 
 GLOBAL_BATCH_SIZE = 32
 MOST_RANKS = 8
-NUM_CASES = 30
+NUM_CASES = 40
 NUM_DRAWS = 28_000
 TOKENS = 50_257
 """Tokens of GPT-2's tokenizer, of which each shape has the padded vocabulary."""
@@ -143,6 +143,7 @@ VALUES_OF_ENGINE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "recompute_layers": (None, 1),
         "matmul_precision": AXES["matmul_precision"].words,
     },
+    "megatron-lm": {"matmul_precision": AXES["matmul_precision"].words, "layers_in_16_bits": (0, 2)},
     ACCELERATE_LAUNCH: {"data_parallel_replicas": (1, 2)},
 }
 """Values of more axes, by engine."""
