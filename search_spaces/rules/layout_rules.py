@@ -318,8 +318,8 @@ LAYERS_IN_16_BITS = LayoutRule(
 
 CONTEXT = LayoutRule(
     "context",
-    "2 x context_parallel divides the sequence: each rank has a chunk of its first half and one of its second, so that a"
-    " causal mask leaves all of them as much work",
+    "2 x context_parallel divides the sequence: each rank has a chunk of its first half and one of its second, which"
+    " leaves all of them as much work under a causal mask",
     "use a smaller context_parallel, or another seq_length",
     lambda table, w: (table["context_parallel"] == 1) | (w.model.seq_length % (2 * table["context_parallel"]) == 0),
     lambda f, w: f"2 x context_parallel {f['context_parallel']} does not divide seq_length {w.model.seq_length}",

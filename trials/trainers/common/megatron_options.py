@@ -206,7 +206,7 @@ def _context(layout: Layout) -> list[Option]:
     ]
 
 
-CONTEXT_TRANSPORTS = {"p2p": "p2p", "all_gather": "allgather", "a2a": "a2a", "a2a_p2p": "a2a+p2p"}
+CONTEXT_TRANSPORTS = {"p2p": "p2p", "all_gather": "all_gather", "a2a": "a2a", "a2a_p2p": "a2a+p2p"}
 """Megatron's names of the transports."""
 
 
