@@ -71,7 +71,9 @@ def _zero_of_torchtitan(parallel: Values) -> int:
 def _products_of_torchtitan(recipes: Values) -> str:
     """Recipe of all linear layers but the head, which has none."""
     of_layers = same(recipe for name, recipe in recipes.items() if name != "lm_head")
-    return "same" if of_layers is None else f"fp8_{of_layers}" if recipes["lm_head"] is None else "differs"
+    if of_layers is None or recipes["lm_head"] is not None:
+        return "same" if of_layers is None else "differs"
+    return of_layers if of_layers == "mxfp8" else f"fp8_{of_layers}"
 
 
 def _model_of_torchtitan(model: Values, classes: Values) -> Meaning:

@@ -137,6 +137,17 @@ def _experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
+def _expert_products(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if model.num_experts is not None and layout.matmul_precision != "same":
+        yield RuleViolation(
+            "expert_products",
+            f"matmul_precision is {layout.matmul_precision} with experts",
+            "torchtitan's conversion of linear layers takes the router's and leaves the experts' in 16 bits"
+            " (components/quantization)",
+            "set matmul_precision to same",
+        )
+
+
 def _selective(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """Modules, which are recomputed only where `recompute_modules` has an effect."""
     if layout.activation_checkpointing == "selective" and layout.recompute_modules != "ops":
@@ -159,6 +170,7 @@ TORCHTITAN_RULES: tuple[Rule, ...] = (
     flash_heads,
     quantized_products,
     _experts,
+    _expert_products,
     _selective,
     some_layers_recomputed,
     engine_limits(

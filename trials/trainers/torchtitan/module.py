@@ -18,7 +18,7 @@ from trials.trainers.torchtitan.config import (
     ATTENTION,
     FIRST_LAYERS,
     compile_arguments,
-    fp8_arguments,
+    converter,
     head_dim,
     parallelism_arguments,
     recomputation_policy,
@@ -41,9 +41,9 @@ def config_files(spec: TrialSpec) -> dict[str, str]:
 
 def config_module(model: ModelShape, layout: Layout) -> str:
     """Text of the module. The layout is canonical and violates no rule."""
-    policy, fp8, kind = recomputation_policy(layout), fp8_arguments(layout), _QWEN3 if model.qk_norm else _LLAMA3
+    policy, converted, kind = recomputation_policy(layout), converter(layout), _QWEN3 if model.qk_norm else _LLAMA3
     return _MODULE.format(
-        imports=_imports(kind, None if policy is None else policy[0], fp8 is not None),
+        imports=_imports(kind, None if policy is None else policy[0], None if converted is None else converted[0]),
         function=FUNCTION,
         name=kind.name,
         block=kind.block,
@@ -51,7 +51,7 @@ def config_module(model: ModelShape, layout: Layout) -> str:
         parallelize=kind.parallelize,
         adapter=kind.adapter,
         qk_norm=kind.qk_norm,
-        model=_call(kind.name, {**_sizes(model, layout), **_converters(fp8)}, 2),
+        model=_call(kind.name, {**_sizes(model, layout), **_converters(converted)}, 2),
         training=_call("TrainingConfig", training_arguments(model, layout), 2),
         parallelism=_call("ParallelismConfig", parallelism_arguments(model, layout), 2),
         recomputation="None" if policy is None else _call(f"{policy[0]}.Config", policy[1], 2),
@@ -120,11 +120,11 @@ def _sizes(model: ModelShape, layout: Layout) -> dict[str, Any]:
     }
 
 
-def _converters(fp8: Mapping[str, Any] | None) -> dict[str, _Code]:
-    if fp8 is None:
+def _converters(converted: tuple[str, dict[str, Any]] | None) -> dict[str, _Code]:
+    if converted is None:
         return {}
-    indent = "    " * 4
-    return {"converters": _Code(f"[\n{indent}{_call('Float8LinearConverter.Config', fp8, 4)}\n{indent[4:]}]")}
+    (name, arguments), indent = converted, "    " * 4
+    return {"converters": _Code(f"[\n{indent}{_call(f'{name}.Config', arguments, 4)}\n{indent[4:]}]")}
 
 
 class _Code(str):
@@ -152,9 +152,9 @@ def _literal(value: Any, depth: int = 0) -> str:
     return json.dumps(value) if isinstance(value, (str, list)) else repr(value)
 
 
-def _imports(kind: _Kind, policy: str | None, converts: bool) -> str:
+def _imports(kind: _Kind, policy: str | None, converts: str | None) -> str:
     """Import statements, sorted; of the model, the policy and the converter, too."""
-    converter = ("from torchtitan.components.quantization import Float8LinearConverter",) if converts else ()
+    converter = () if converts is None else (f"from torchtitan.components.quantization import {converts}",)
     if policy == FIRST_LAYERS:
         return "\n".join(
             [

@@ -7,7 +7,7 @@ import pytest
 from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.specs import LLAMA
 from trials.trainers.torchtitan.config import (
-    fp8_arguments,
+    converter,
     modules_by_chunk,
     parallelism_arguments,
     recomputation_policy,
@@ -65,9 +65,15 @@ def test_each_recomputation_is_a_policy(fields, policy):
 
 
 @pytest.mark.parametrize(
-    ("word", "recipe"), [("fp8_rowwise", "rowwise"), ("fp8_rowwise_with_gw_hp", "rowwise_with_gw_hp")]
+    ("word", "name", "arguments"),
+    [
+        ("fp8_rowwise", "Float8LinearConverter", {"recipe_name": "rowwise", "filter_fqns": ["lm_head"]}),
+        ("fp8_rowwise_with_gw_hp", "Float8LinearConverter", {"recipe_name": "rowwise_with_gw_hp"}),
+        ("fp8_tensorwise", "Float8LinearConverter", {"recipe_name": "tensorwise"}),
+        ("mxfp8", "MXFP8LinearConverter", {"fqns": ["layers."]}),
+    ],
 )
-def test_all_linear_layers_but_the_head_are_converted_by_the_recipe(word, recipe):
-    made = fp8_arguments(Layout(precision="bf16", matmul_precision=word, torch_compile=True))
-    assert made == {"recipe_name": recipe, "filter_fqns": ["lm_head"], "model_compile_enabled": True}
-    assert fp8_arguments(Layout(precision="bf16")) is None
+def test_all_linear_layers_but_the_head_are_converted_by_the_recipe(word, name, arguments):
+    made = converter(Layout(precision="bf16", matmul_precision=word, torch_compile=True))
+    assert made == (name, made[1] | arguments | {"model_compile_enabled": True})
+    assert converter(Layout(precision="bf16")) is None
