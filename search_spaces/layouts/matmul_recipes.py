@@ -35,8 +35,8 @@ TORCHAO_RECIPES: Mapping[str, MatmulRecipe] = {
     "fp8_tensorwise": MatmulRecipe("fp8", 16, _TWO_READS),
     "mxfp8": MatmulRecipe("fp8", 32, _ONE_READ),
 }
-"""Recipes of torchao for engine torchtitan: torchao/float8/config.py, prototype/moe_training/mxfp8_linear.py. Inputs are
-stored in 16 bits, weights converted for each product. torchtitan has nvfp4 with its backend spmd_types alone
+"""Recipes of torchao for engine torchtitan: torchao/float8/config.py, prototype/moe_training/mxfp8_linear.py. Inputs
+are stored in 16 bits, weights converted for each product. torchtitan has nvfp4 with its backend spmd_types alone
 (models/llama3/config_registry.py), for which torch 2.13 has no FSDP2."""
 
 TRANSFORMER_ENGINE_RECIPES: Mapping[str, MatmulRecipe] = {
