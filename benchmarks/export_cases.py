@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -17,14 +16,24 @@ from search_spaces.layouts.layout import AXES, DEGREES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.layout_rules import INTERLEAVE, LAYERS, PRECISION, SPLIT_RULES, first_violation
+from search_spaces.routing import BALANCED
+from search_spaces.rules.layout_rules import (
+    EXPERT_RANKS,
+    EXPERT_WIDTH,
+    EXPERTS,
+    INTERLEAVE,
+    LAYERS,
+    PRECISION,
+    SPLIT_RULES,
+    first_violation,
+)
 from trials.measure_rules import MeasureRules
 from trials.trainers.registry import TRAINERS
 from trials.trial import TrialKind, TrialSpec
 
 GLOBAL_BATCH_SIZE = 32
 MOST_RANKS = 8
-NUM_CASES = 24
+NUM_CASES = 30
 NUM_DRAWS = 28_000
 TOKENS = 50_257
 """Tokens of GPT-2's tokenizer, of which each shape has the padded vocabulary."""
@@ -66,6 +75,48 @@ SHAPES = {
     "nemotron": replace(_LLAMA, ffn_hidden_size=1920, gated_mlp=False, activation="squared_relu"),
     "gpt2-squared-relu": replace(_GPT2, activation="squared_relu"),
     "gpt-oss": replace(_LLAMA, linear_biases=True, sliding_window=128, full_attention_every=2, attention_sinks=True),
+    "gpt-oss-moe": replace(
+        _LLAMA,
+        linear_biases=True,
+        attention_sinks=True,
+        activation="clamped_swiglu",
+        num_experts=8,
+        experts_per_token=4,
+    ),
+    "mixtral": replace(_LLAMA, num_experts=8, experts_per_token=2),
+    "qwen3-moe": replace(
+        _LLAMA,
+        attention_head_size=128,
+        qk_norm=True,
+        num_experts=16,
+        experts_per_token=4,
+        expert_ffn_hidden_size=384,
+        num_dense_layers=1,
+        expert_layer_every=2,
+    ),
+    "deepseek": replace(
+        _LLAMA,
+        num_key_value_heads=8,
+        attention_head_size=96,
+        key_value_latent_size=128,
+        query_latent_size=192,
+        rotary_head_size=32,
+        value_head_size=64,
+        num_experts=8,
+        experts_per_token=3,
+        expert_ffn_hidden_size=256,
+        shared_expert_ffn_hidden_size=256,
+        num_dense_layers=2,
+        num_mtp_layers=1,
+    ),
+    "latent": replace(
+        _LLAMA,
+        num_key_value_heads=8,
+        attention_head_size=96,
+        key_value_latent_size=128,
+        rotary_head_size=32,
+        value_head_size=64,
+    ),
 }
 """Models with the features that trainers have; each trainer gets those that it can be told."""
 
@@ -80,6 +131,8 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     **{name: axis.words or (False, True) for name, axis in AXES.items() if not axis.is_number and name not in _OTHERS},
 }
 """Values of the axes besides the degrees."""
+EXPERT_VALUES: Mapping[str, tuple[Any, ...]] = {"expert_parallel": (1, 2, 4), "expert_tensor_parallel": _SIZES}
+"""Values of axes that only models with experts have."""
 VALUES_OF_ENGINE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     TORCHTITAN: {
         "data_parallel_replicas": (1, 2),
@@ -109,7 +162,7 @@ def export_cases(trainer: str, section: Mapping[str, Any] | None = None) -> list
     form = next(made for one in TRAINERS.values() if (made := one.export) is not None and made.name == trainer)
     specs = _specs(form.engine, section or {"kind": PARLAY})
     valid = [spec for spec in specs if form.problem(spec.layout, spec.model) is None]
-    covered = (*COVERED, *VALUES_OF_ENGINE.get(form.engine, {}))
+    covered = (*COVERED, *VALUES_OF_ENGINE.get(form.engine, {}), *EXPERT_VALUES)
     pairs = [value_combinations(_axis_values(spec), covered, 2) for spec in valid]
     chosen = dict.fromkeys([*cover(pairs, [1.0] * len(valid)), *range(NUM_CASES)])
     return [Case(valid[index], form.files(valid[index])) for index in [*chosen][:NUM_CASES]]
@@ -124,7 +177,8 @@ def _specs(engine: str, section: Mapping[str, Any]) -> Iterator[TrialSpec]:
     """Trials with seeded draws of every axis, without those that the rules of every engine refuse."""
     draw = random.Random(0)
     for shape, model in SHAPES.items():
-        drawn = {_layout(draw, engine): None for _ in range(NUM_DRAWS // len(SHAPES))}
+        values = _values_of(engine, model.num_experts is not None)
+        drawn = {_layout(draw, engine, values): None for _ in range(NUM_DRAWS // len(SHAPES))}
         table = LayoutTable.of(drawn)
         workload = Workload(model, Cluster(ACCELERATORS["h100-80gb"], MOST_RANKS, 1), GLOBAL_BATCH_SIZE)
         broken = first_violation(table, workload, _RULES)
@@ -133,17 +187,16 @@ def _specs(engine: str, section: Mapping[str, Any]) -> Iterator[TrialSpec]:
                 yield _spec(layout, shape, section)
 
 
-def _layout(draw: random.Random, engine: str) -> Layout:
+def _layout(draw: random.Random, engine: str, values: Mapping[str, tuple[Any, ...]]) -> Layout:
     degrees = dict(zip(DEGREES.values(), draw.choice(_RANKS), strict=True))
-    fields = {name: draw.choice(values) for name, values in _values_of(engine).items()}
+    fields = {name: draw.choice(each) for name, each in values.items()}
     steps = GLOBAL_BATCH_SIZE // (fields["micro_batch_size"] * degrees["data_parallel"])
     return Layout(**degrees, **fields, grad_accum_steps=steps, engine=engine).canonical()
 
 
-@cache
-def _values_of(engine: str) -> dict[str, tuple[Any, ...]]:
+def _values_of(engine: str, has_experts: bool) -> dict[str, tuple[Any, ...]]:
     """Values of the axes of which the engine may have several."""
-    known = {**VALUES, **VALUES_OF_ENGINE.get(engine, {})}
+    known = {**VALUES, **VALUES_OF_ENGINE.get(engine, {}), **(EXPERT_VALUES if has_experts else {})}
     offered = {name: AXES[name].values_of(engine) or values for name, values in known.items()}
     return {name: values for name, values in offered.items() if len(values) > 1}
 
@@ -161,10 +214,10 @@ def _spec(layout: Layout, shape: str, section: Mapping[str, Any]) -> TrialSpec:
         num_gpus=layout.num_gpus,
         gpus_per_node=MOST_RANKS,
         accelerator="h100-80gb",
-        measure=MeasureRules(),
+        measure=MeasureRules(routing=None if SHAPES[shape].num_experts is None else BALANCED),
         trainer=section,
     )
 
 
-_RULES = (*SPLIT_RULES.values(), LAYERS, INTERLEAVE, PRECISION)
+_RULES = (*SPLIT_RULES.values(), LAYERS, INTERLEAVE, PRECISION, EXPERTS, EXPERT_WIDTH, EXPERT_RANKS)
 """Rules of every engine that the draws do not keep by themselves."""

@@ -11,6 +11,7 @@ from benchmarks.config_expectations import neox_ffn
 from benchmarks.meaning import PRECISIONS, RECOMPUTED_MODULES, Meaning, Values, same
 from benchmarks.pytorch_meanings import of_accelerate, of_torchtitan
 from search_spaces.engines import ENGINE_PROFILES, TORCHTITAN
+from search_spaces.routing import BALANCED, LEARNED, Routing
 from trials.trial import TrialSpec
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -33,6 +34,9 @@ def meaning_of_layout(spec: TrialSpec) -> Meaning:
         "head_size": model.head_size,
         "mlp_activation": model.mlp_activation,
         "max_positions": model.seq_length,
+        "expert_width": model.expert_width if model.num_experts else None,
+        "expert_layers": [layer for layer in range(model.num_layers) if model.has_experts(layer)],
+        "routing": (*ROUTING, Routing.of(spec.measure.routing).kind) if model.num_experts else None,
         "dropout": (0.0, 0.0),
         "recomputed_layers_at_once": 1 if recomputes and layout.recompute_layers is None else None,
         "is_pipelined": layout.pipeline_parallel > 1,
@@ -40,6 +44,10 @@ def meaning_of_layout(spec: TrialSpec) -> Meaning:
         "deepspeed_batch": (spec.global_batch_size, layout.micro_batch_size, layout.grad_accum_steps),
         "deepspeed_precision": layout.precision,
     }
+
+
+ROUTING = ("softmax of the chosen", "no auxiliary loss", "fp32")
+"""Weights of a token's experts, what balances them, and the arithmetic of their logits."""
 
 
 def gradient_dtype(spec: TrialSpec) -> str:
@@ -82,6 +90,9 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "num_key_value_heads": model["num_query_groups"],
         "norm": model["normalization"].lower(),
         **_features_of_megatron_lm(model, values),
+        **_experts_of_megatron_lm(model),
+        **_latent_attention_of_megatron_lm(model),
+        "num_mtp_layers": model["mtp_num_layers"] or 0,
         "tied_embeddings": not values["untie_embeddings_and_output_weights"],
         "position_embedding": _POSITIONS[values["position_embedding_type"]],
         "seq_length": values["seq_length"],
@@ -105,15 +116,60 @@ def _features_of_megatron_lm(model: Values, values: Values) -> Meaning:
     before, after = model["window_size"] or (None, 0)
     return {
         "gated_mlp": model["gated_linear_unit"],
-        "mlp_activation": "exact gelu" if is_exact else model["activation_func"],
+        "mlp_activation": "exact gelu" if is_exact else _activation_of_megatron_lm(model),
         "has_biases": model["add_bias_linear"],
         "qkv_bias": model["add_qkv_bias"] and not model["add_bias_linear"],
-        "qk_norm": model["qk_layernorm"],
-        "head_size": model["kv_channels"],
+        "qk_norm": model["qk_layernorm"] and not model["multi_latent_attention"],
         "rotary_base": values["rotary_base"],
         "sliding_window": None if before is None else before + 1 if after == 0 else -1,
         "full_attention_every": model["window_attn_skip_freq"],
         "attention_sinks": {"vanilla": False, "learnable": True}.get(model["softmax_type"]),
+    }
+
+
+def _activation_of_megatron_lm(model: Values) -> str:
+    """gpt-oss' by its parts: the fused kernel has them in another order where there are biases."""
+    name, parts = str(model["activation_func"]), (model["glu_linear_offset"], model["activation_func_clamp_value"])
+    if name == "quick_gelu" and parts == (1.0, 7.0) and not model["bias_activation_fusion"]:
+        return "clamped_swiglu"
+    return name if parts == (0.0, None) else f"{name} with {parts}"
+
+
+def _experts_of_megatron_lm(model: Values) -> Meaning:
+    """Experts; their degrees are of no effect without."""
+    if model["num_moe_experts"] is None:
+        return {"num_experts": None}
+    frequency = model["moe_layer_freq"]
+    pattern = (
+        frequency if isinstance(frequency, list) else [int(n % frequency == 0) for n in range(model["num_layers"])]
+    )
+    is_forced = model["moe_router_force_load_balancing"]
+    score, balancing = model["moe_router_score_function"], model["moe_router_load_balancing_type"]
+    modes = [score if model["moe_router_pre_softmax"] else f"{score} of the chosen"]
+    modes.append("no auxiliary loss" if balancing == "none" and not model["moe_z_loss_coeff"] else str(balancing))
+    return {
+        "expert_parallel": model["expert_model_parallel_size"],
+        "expert_tensor_parallel": model["expert_tensor_parallel_size"],
+        "num_experts": model["num_moe_experts"],
+        "experts_per_token": model["moe_router_topk"],
+        "expert_width": model["moe_ffn_hidden_size"],
+        "shared_expert_ffn_hidden_size": model["moe_shared_expert_intermediate_size"],
+        "expert_layers": [layer for layer, has_experts in enumerate(pattern) if has_experts],
+        "routing": (*modes, model["moe_router_dtype"], BALANCED if is_forced else LEARNED),
+    }
+
+
+def _latent_attention_of_megatron_lm(model: Values) -> Meaning:
+    """Sizes of latent attention, whose latent vectors have norms; a head's without it."""
+    if not model["multi_latent_attention"]:
+        return {"key_value_latent_size": None, "head_size": model["kv_channels"]}
+    has_norms = model["qk_layernorm"] and model["rope_type"] == "rope"
+    return {
+        "key_value_latent_size": model["kv_lora_rank"] if has_norms else -1,
+        "query_latent_size": model["q_lora_rank"],
+        "rotary_head_size": model["qk_pos_emb_head_dim"],
+        "value_head_size": model["v_head_dim"],
+        "head_size": model["qk_head_dim"] + model["qk_pos_emb_head_dim"],
     }
 
 
@@ -169,10 +225,15 @@ def _recomputation_of_megatron_lm(model: Values) -> Meaning:
         "activation_checkpointing": kind,
         "recomputed_layers_at_once": None if is_by_number else layers,
         "recompute_layers": layers if is_by_number else None,
-        "recompute_modules": "+".join(model["recompute_modules"])
-        if kind == "selective"
-        else RECOMPUTED_MODULES.default,
+        "recompute_modules": _modules_of_megatron_lm(model) if kind == "selective" else RECOMPUTED_MODULES.default,
     }
+
+
+def _modules_of_megatron_lm(model: Values) -> str:
+    """`moe` is the MLP of a layer with experts."""
+    names, of_mlp = model["recompute_modules"], {"mlp", "moe"} if model["num_moe_experts"] else {"mlp"}
+    others = [name for name in names if name not in of_mlp]
+    return "+".join([*others, *(["mlp"] if of_mlp <= {*names} else sorted(of_mlp & {*names}))])
 
 
 def of_megatron_deepspeed(values: Values, configs: Mapping[str, Values]) -> Meaning:

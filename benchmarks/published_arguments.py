@@ -23,6 +23,7 @@ from benchmarks.parser_process import DOWNLOADS, ask
 from benchmarks.published_throughput import Reading, Training, read_rows
 from search_spaces.engines import PARLAY, TORCHTITAN
 from search_spaces.errors import Problem
+from search_spaces.routing import BALANCED
 from trials.measure_rules import MeasureRules
 from trials.trainers.base import LayoutExport
 from trials.trainers.registry import TRAINERS
@@ -119,7 +120,7 @@ def spec_of(training: Training) -> TrialSpec:
         num_gpus=layout.num_gpus,
         gpus_per_node=cluster.gpus_per_node,
         accelerator=cluster.accelerator.name,
-        measure=MeasureRules(),
+        measure=MeasureRules(routing=None if training.model.num_experts is None else BALANCED),
         trainer={"kind": PARLAY},
     )
 

@@ -40,6 +40,7 @@ def of_torchtitan(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "tensor_parallel_overlap": values["compile"]["enable_async_tensor_parallel"],
         "matmul_precision": _products_of_torchtitan(classes["products"]),
         **_model_of_torchtitan(values["model_spec"]["model"], classes),
+        **_experts_of_torchtitan(values["model_spec"]["model"], parallel),
         "seq_length": training["seq_len"],
     }
 
@@ -69,27 +70,26 @@ def _zero_of_torchtitan(parallel: Values) -> int:
 
 
 def _products_of_torchtitan(recipes: Values) -> str:
-    """Recipe of all linear layers but the head, which has none."""
-    of_layers = same(recipe for name, recipe in recipes.items() if name != "lm_head")
-    if of_layers is None or recipes["lm_head"] is not None:
-        return "same" if of_layers is None else "differs"
+    """Recipe of all linear layers but the head and routers, which have none."""
+    kept = {name: recipe for name, recipe in recipes.items() if name == "lm_head" or name.endswith(".router.gate")}
+    of_layers = same(str(recipe) for name, recipe in recipes.items() if name not in kept)
+    if of_layers == "None" or {*kept.values()} != {None}:
+        return "same" if of_layers == "None" else "differs"
     return of_layers if of_layers == "mxfp8" else f"fp8_{of_layers}"
 
 
 def _model_of_torchtitan(model: Values, classes: Values) -> Meaning:
-    """llama3 or qwen3 by its first layer, where all are alike."""
-    layer = _same_config(model["layers"])
-    attention, mlp = layer["attention"], layer["feed_forward"]
+    """llama3 or qwen3 by the attention and the MLP of a layer, where all are alike."""
+    attention = _same_config([layer["attention"] for layer in model["layers"]])
     return {
         "num_layers": len(model["layers"]),
         "hidden_size": same([model["dim"], attention["dim"], model["norm"]["normalized_shape"]]),
         "num_attention_heads": attention["n_heads"],
         "num_key_value_heads": attention["n_kv_heads"],
-        "ffn_hidden_size": same([mlp["w1"]["out_features"], mlp["w2"]["in_features"]]),
-        "gated_mlp": mlp["w3"]["out_features"] == mlp["w1"]["out_features"],
+        **_mlp_of_torchtitan([layer["feed_forward"] for layer in model["layers"] if layer["feed_forward"]]),
         "vocab_size": same([model["vocab_size"], model["lm_head"]["out_features"]]),
         "tied_embeddings": model["enable_weight_tying"],
-        "has_biases": same([attention["wo"]["bias"], mlp["w1"]["bias"], mlp["w2"]["bias"], mlp["w3"]["bias"]]),
+        "has_biases": attention["wo"]["bias"],
         "mlp_activation": "silu",
         "qkv_bias": attention["qkv_linear"]["wqkv"]["bias"],
         "qk_norm": (attention["qk_norm"] or {}).get("normalized_shape") == attention["rope"]["dim"],
@@ -103,6 +103,40 @@ def _model_of_torchtitan(model: Values, classes: Values) -> Meaning:
             {"ComplexRoPE": "rotary", "CosSinRoPE": "rotary"}[name] for name in classes["positions"]
         ),
         "max_positions": attention["rope"]["max_seq_len"],
+    }
+
+
+def _mlp_of_torchtitan(mlps: Sequence[Values]) -> Meaning:
+    """The MLP of layers without experts; nothing where all have some."""
+    if not mlps:
+        return {}
+    mlp = _same_config(mlps)
+    return {
+        "ffn_hidden_size": same([mlp["w1"]["out_features"], mlp["w2"]["in_features"]]),
+        "gated_mlp": mlp["w3"]["out_features"] == mlp["w1"]["out_features"],
+        "linear_biases": None if not any(mlp[name]["bias"] for name in ("w1", "w2", "w3")) else True,
+    }
+
+
+def _experts_of_torchtitan(model: Values, parallel: Values) -> Meaning:
+    """Experts and their ranks: tensor-parallel ranks split them where none distributes them."""
+    expert_layers = [number for number, layer in enumerate(model["layers"]) if layer["moe"]]
+    if not expert_layers:
+        return {"num_experts": None, "expert_parallel": parallel["expert_parallel_degree"]}
+    moe = _same_config([model["layers"][number]["moe"] for number in expert_layers])
+    router, experts, shared = moe["router"], moe["routed_experts"]["inner_experts"], moe["shared_experts"]
+    is_distributed = parallel["expert_parallel_degree"] > 1
+    score = f"{router['score_func']} of the chosen" if router["route_norm"] else router["score_func"]
+    is_plain = moe["load_balance_coeff"] is None and router["route_scale"] == 1 and not router["gate"]["bias"]
+    return {
+        "expert_parallel": parallel["expert_parallel_degree"],
+        "expert_tensor_parallel": 1 if is_distributed else parallel["tensor_parallel_degree"],
+        "num_experts": same([moe["num_experts"], router["num_experts"], experts["num_experts"]]),
+        "experts_per_token": same([router["top_k"], moe["routed_experts"]["token_dispatcher"]["top_k"]]),
+        "expert_width": experts["hidden_dim"],
+        "shared_expert_ffn_hidden_size": shared and same([shared["w1"]["out_features"], shared["w2"]["in_features"]]),
+        "expert_layers": expert_layers,
+        "routing": (score, "no auxiliary loss" if is_plain else "differs", "fp32"),
     }
 
 

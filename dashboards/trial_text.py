@@ -109,6 +109,14 @@ def describe_step_time(time_s: Mapping[str, float] | None) -> str | None:
     return "step time: " + ", ".join(f"{part} {100 * shares[part]:.0f} %" for part in shown)
 
 
+def describe_expert_tokens(metrics: MeasuredMetrics) -> str | None:
+    """Loads of the experts in the measured steps; None where they were not counted."""
+    most, mean = metrics.expert_tokens_most, metrics.expert_tokens_mean
+    if most is None or mean is None:
+        return None
+    return f"tokens of an expert in a step: at most {most:,.0f}, mean {mean:,.0f}"
+
+
 def time_lines(layouts: Sequence[RankedLayout]) -> list[str]:
     """Line with the time breakdown of each profiled layout."""
     texts = {layout.trial: describe_step_time(layout.measured.time_s) for layout in layouts}

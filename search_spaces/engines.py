@@ -58,7 +58,8 @@ class EngineProfile:
     and holds a copy of them in buckets (torch/nn/parallel/distributed.py, gradient_as_bucket_view).
     With `has_blocking_p2p` a stage sends and receives one after the other, otherwise in both directions at once.
     With `reduces_every_micro_batch` gradients are reduced once a micro-batch without ZeRO, too, except in a pipeline.
-    `model_features` are those of `ModelShape.features` that it builds.
+    `model_features` are those of `ModelShape.features` that it builds; `routings` the kinds of routing of experts that
+    it runs, drawn at random for every token with `draws_balanced_routing`.
     With `has_newest_attention` its flash kernels are cuDNN's or FlashAttention 3, which use what Hopper added.
     `eager_traffic` is the memory traffic of a layer over that of its compiled, or fused, kernels.
     With `gathers_each_parameter` ZeRO 3 has a collective for each parameter, else for each layer.
@@ -87,6 +88,8 @@ class EngineProfile:
     gradient_sums: GradientSums = GradientSums.SHARDED
     layer_split: LayerSplit = LayerSplit.BALANCED
     model_features: tuple[str, ...] = ()
+    routings: tuple[str, ...] = ("learned",)
+    draws_balanced_routing: bool = False
     fitted_to: tuple[str, ...] = (_MEGATRON_STACK,)
 
 
@@ -104,6 +107,7 @@ _EVERY_FEATURE = (
     "num_experts",
 )
 _ANY_FEATURE = (*_EVERY_FEATURE, "key_value_latent_size", "num_mtp_layers")
+_EVERY_ROUTING = ("balanced", "skewed", "learned")
 _QWEN_FEATURES = ("attention_head_size", "qkv_bias", "qk_norm", "rotary_base", "activation")
 
 MT_NLG_SLOWDOWN = 1.1
@@ -153,6 +157,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             reduces_every_micro_batch=True,
             gradient_sums=GradientSums.WHOLE_IN_PIPELINES,
             model_features=("attention_head_size", "qk_norm", "rotary_base", "num_experts"),  # llama3 and qwen3
+            routings=_EVERY_ROUTING,
             emulated_on_cpu=True,
         ),
         # Megatron-LM's bytes below. Parlay trains without dropout, so no masks are kept. Without Transformer Engine and
@@ -164,6 +169,8 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
             model_features=(*_QWEN_FEATURES, "num_experts"),
+            routings=_EVERY_ROUTING,
+            draws_balanced_routing=True,  # megatron/core/transformer/moe/moe_utils.py, RandomSTE
             emulated_on_cpu=True,
         ),
         # DeepSpeed has 16-bit gradients in addition to the fp32 sum that grad_accum_dtype requests. Rotated queries
@@ -175,6 +182,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             keeps_unrotated=True,
             has_blocking_p2p=True,
             model_features=_EVERY_FEATURE,
+            routings=_EVERY_ROUTING,
             emulated_on_cpu=False,
         ),
         # 16-bit weights, fp32 gradients, fp32 master and two moments.
@@ -183,6 +191,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             keeps_unrotated=True,
             gradient_sums=GradientSums.WHOLE_IN_PIPELINES,
             model_features=_EVERY_FEATURE,
+            routings=_EVERY_ROUTING,
             emulated_on_cpu=False,
         ),
     },
@@ -194,7 +203,9 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             has_dropout=True,
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
-            model_features=(*_QWEN_FEATURES, "linear_biases", "sliding_window", "attention_sinks"),
+            model_features=tuple(name for name in _ANY_FEATURE if name != "post_norms"),
+            routings=("balanced", "learned"),
+            draws_balanced_routing=True,
             emulated_on_cpu=True,
         )
     },

@@ -13,7 +13,7 @@ class MeasureRules:
     at `min_steps` or later once it is reached. `memory_limit_gib` None sets no limit. `early_stopping`: a trial that
     cannot be the best ends itself. `finalist_time_s`: least time of a finalist's measured steps together. `profile`: a
     few more steps after the measurement show where the time goes. `warm_start`: ranks are forked after their imports;
-    None where launcher and trainer can.
+    None where launcher and trainer can. `routing` is that of experts, as `Routing.of` parses it; None without experts.
     """
 
     min_steps: int = 8
@@ -26,3 +26,4 @@ class MeasureRules:
     finalist_time_s: float = 60.0
     profile: bool = False
     warm_start: bool | None = None
+    routing: str | None = None

@@ -78,6 +78,10 @@ class MeasuredMetrics:
     """Step at which host memory would be full; absent unless it grows."""
     data_wait_s: float | None = None
     """Median time of a step spent waiting for the batch."""
+    expert_tokens_mean: float | None = None
+    """Tokens of an expert in a step over all ranks, the mean over a layer's experts. Absent without experts."""
+    expert_tokens_most: float | None = None
+    """The same of the most loaded expert of any layer, counted in the measured steps."""
     loss_first: float | None = None
     loss_last: float | None = None
     epoch_s: float | None = None

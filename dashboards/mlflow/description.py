@@ -9,7 +9,7 @@ from dashboards.report import sentences
 from dashboards.report.data import ReportData, TrialView
 from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
-from dashboards.trial_text import UNKNOWN, format_number, format_throughput_interval
+from dashboards.trial_text import UNKNOWN, describe_expert_tokens, format_number, format_throughput_interval
 from search_spaces.layouts.layout import Layout
 from trials.files.text import plural
 
@@ -47,6 +47,8 @@ def _winner(data: ReportData, link: Link) -> Iterator[str]:
     lines.append(f"step: {sentences.duration(metrics.step_time_s)} for {sequences}")
     if metrics.peak_memory_gib is not None:
         lines.append(f"peak memory: {format_number(metrics.peak_memory_gib, 3)} GiB of the fullest rank")
+    if (loads := describe_expert_tokens(metrics)) is not None:
+        lines.append(loads)
     yield "\n".join(f"- {line}" for line in lines)
 
 

@@ -124,6 +124,9 @@ def _tiles(data: ReportData) -> list[Tile]:
         tiles.append(Tile("Peak memory", f"{format_number(metrics.peak_memory_gib, 3)} GiB", "of the fullest rank"))
     if metrics.mfu is not None:
         tiles.append(Tile("MFU", sentences.percent(metrics.mfu), "of the peak FLOP/s"))
+    if metrics.expert_tokens_most is not None and metrics.expert_tokens_mean is not None:
+        mean = f"at most, mean {format_number(metrics.expert_tokens_mean)} a step"
+        tiles.append(Tile("Tokens an expert", format_number(metrics.expert_tokens_most), mean))
     ranks = plural(best.layout.num_gpus, "rank")
     on = f"{printable(data.accelerator or 'devices')} on {plural(best.layout.num_nodes, 'node')}"
     return [*tiles, Tile("Machine", ranks, on)]

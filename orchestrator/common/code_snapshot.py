@@ -17,6 +17,7 @@ COMPUTE_SIDE = (
     "search_spaces/errors.py",
     "search_spaces/model_shape.py",
     "search_spaces/plain_file.py",
+    "search_spaces/routing.py",
     "search_spaces/hardware/*.py",
     "search_spaces/layouts/__init__.py",
     "search_spaces/layouts/axis.py",

@@ -37,6 +37,7 @@ _HARDWARE_FIELD = "device"
 """The hardware in a fingerprint; its other fields are software, or differ from node to node."""
 _EMULATED_ENGINE = "emulated_engine"
 """The engines, as an obstacle: one of them ran on a CPU that emulates its device."""
+_ROUTING = "measure.routing"
 
 
 class CompareVerdict(LowerStrEnum):
@@ -166,7 +167,7 @@ def side_of_recipe(loaded: LoadedRecipe) -> ComparisonSide:
     best = ComparedLayout(recipe.trial, recipe.layout, TrialState.MEASURED, runs=runs, fingerprint=recipe.fingerprint)
     question = _question(recipe.model, recipe.cluster, recipe.layout.global_batch_size, recipe.trainer)
     objectives = recipe.pareto[0]["values"] if recipe.pareto else [recipe.objective]  # those of the best layout
-    question |= {"objective": ", ".join(objectives)}
+    question |= {"objective": ", ".join(objectives), _ROUTING: recipe.routing}
     name = f"{recipe.search_id}.{recipe.trial}"
     return ComparisonSide("recipe", name, str(loaded.folder), question, best, recipe.batch["tokens_per_step"])
 
@@ -180,6 +181,7 @@ def side_of_search(search: SearchRecord, spec: SearchSpec, folder: str) -> Compa
     best = None if ranking.best is None else layouts[ranking.best.layout.key]
     question = _question(spec.model, spec.cluster, spec.global_batch_size, {"kind": spec.trainer.kind})
     question |= {"objective": ", ".join(objective.value for objective in spec.objectives)}
+    question |= {_ROUTING: spec.measure.routing}
     tokens = spec.global_batch_size * spec.model.seq_length
     summary = {
         "state": search.state,
@@ -238,9 +240,10 @@ def _question(
 
 
 def _is_obstacle(name: str) -> bool:
-    """True if speeds are not comparable where this differs: model, batch, hardware, or the engine on emulated
-    hardware."""
-    return name.startswith(("model.", "cluster.")) or name in ("global_batch_size", _HARDWARE_FIELD, _EMULATED_ENGINE)
+    """True if speeds are not comparable where this differs: model, batch, routing of experts, hardware, or the engine
+    on emulated hardware."""
+    others = ("global_batch_size", _ROUTING, _HARDWARE_FIELD, _EMULATED_ENGINE)
+    return name.startswith(("model.", "cluster.")) or name in others
 
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -7,11 +7,12 @@ from itertools import chain
 from typing import Any
 
 from orchestrator.schema.search_file import SearchFile
-from search_spaces.engines import PARLAY, engines_of
+from search_spaces.engines import ENGINE_PROFILES, PARLAY, engines_of
 from search_spaces.errors import Problem, format_value
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib
 from search_spaces.layouts.layout import AXES
+from search_spaces.routing import BALANCED, LEARNED, Routing, largest_skew
 from trials.trainers.command.template import placeholders_in
 from trials.trainers.registry import TRAINERS, log_format_of
 
@@ -25,9 +26,42 @@ def consistency_problems(file: SearchFile) -> Iterator[Problem]:
     of_its_template = chain(_axes_without_placeholder(file), _template_of_another_model(file))
     of_the_trainer = chain(_engine_problems(file), of_its_template, _parlay_trainer_problems(file), of_its_log)
     of_the_space = _ineffective_recomputation(file)
-    return chain(
-        of_the_trainer, of_the_space, _memory_problems(file, file.cluster.cluster()), _warm_start_problems(file)
-    )
+    of_the_measurement = chain(_warm_start_problems(file), _routing_problems(file))
+    return chain(of_the_trainer, of_the_space, _memory_problems(file, file.cluster.cluster()), of_the_measurement)
+
+
+def routing_of(file: SearchFile) -> str | None:
+    """Routing of experts in the trials, given or the default; None for a model without experts."""
+    if file.model.shape().num_experts is None:
+        return None
+    return file.measure.routing or (BALANCED if BALANCED in _routings(file.trainer.kind) else LEARNED)
+
+
+def _routings(trainer_kind: str) -> set[str]:
+    """Kinds of routing that every engine of the trainer that builds experts can run."""
+    profiles = (ENGINE_PROFILES[engine] for engine in engines_of(trainer_kind))
+    known = [set(profile.routings) for profile in profiles if "num_experts" in profile.model_features]
+    return set.intersection(*known) if known else {LEARNED}
+
+
+def _routing_problems(file: SearchFile) -> Iterator[Problem]:
+    """Problems with a routing of experts that the model or the trainer does not have."""
+    given, model = file.measure.routing, file.model.shape()
+    if given is None:
+        return
+    routing, kinds = Routing.of(given), sorted(_routings(file.trainer.kind))
+    if model.num_experts is None:
+        message, rule, fix = "has no effect: the model has no experts", "routing is that of experts", "remove it"
+    elif routing.kind not in kinds:
+        message = f"is {given} with trainer.kind {file.trainer.kind}, which cannot force it"
+        rule, fix = f"trainer.kind {file.trainer.kind} measures with routing {' or '.join(kinds)}", "remove it"
+    elif (routing.skew or 1) > (largest := largest_skew(model)):
+        message = f"is {given}, but a token passes {model.experts_per_token} of {model.num_experts} experts"
+        rule = f"an expert has at most every token: {largest:g} times the mean"
+        fix = f"skewed({largest:g}) or less"
+    else:
+        return
+    yield Problem("contradiction", message, rule=rule, fix=fix, key="measure.routing", value=given)
 
 
 def _memory_problems(file: SearchFile, cluster: Cluster) -> Iterator[Problem]:

@@ -260,6 +260,8 @@ def _space(
     }
     if engine == "deepspeed" and "zero_stage" not in asked:
         axes["zero_stage"] = _with_current([0, 1], layout.get("zero_stage"))
+    if "expert_parallel" in layout:
+        axes["expert_parallel"] = _axis_around(layout["expert_parallel"], min(gpus * nodes, model["num_experts"]))
     fixed = {n: v for n, v in {**layout, **asked}.items() if n not in axes and n not in ("num_nodes", *DERIVED)}
     return axes | fixed
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.consistency import consistency_problems
+from orchestrator.config.consistency import consistency_problems, routing_of
 from orchestrator.config.notify_target import notify_problems
 from orchestrator.config.spec import SearchSpec, with_location
 from orchestrator.launchers.slurm.site import cpu_problems, in_segments, with_site
@@ -82,7 +83,7 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_spe
         objectives=file.objective,
         constraints=file.constraints,
         search=file.search,
-        measure=file.measure.rules(),
+        measure=replace(file.measure.rules(), routing=routing_of(file)),
         trainer=trainer,
         launcher=launcher,
         tracking=file.tracking,

@@ -27,7 +27,7 @@ MEASURED_COLUMNS = (
     *("fastest_rank_step_time_s", "tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
     *("tokens_per_sec_per_gpu", "samples_per_sec", "model_tflops_per_gpu", "mfu", "mfu_causal", "hfu"),
     *("peak_memory_gib", "peak_memory_allocated_gib", "peak_host_memory_gib", "host_memory_slope_mib_per_step"),
-    *("host_memory_full_at_step", "data_wait_s", "loss_first", "loss_last"),
+    *("host_memory_full_at_step", "data_wait_s", "expert_tokens_mean", "expert_tokens_most", "loss_first", "loss_last"),
     *("epoch_s", "loss_after_epoch", "startup_s"),
 )
 """Scalar fields of outcome.measured."""

@@ -38,7 +38,8 @@ class LayoutExplanation:
     @classmethod
     def of(cls, plan: Plan, what: str, row: int) -> LayoutExplanation:
         model, layout = plan.task.model, plan.layouts[row]
-        parts = stage_memory(model, plan.table.take(np.array([row])), StageTable.of_layout(model, layout))
+        stages = StageTable.of_layout(model, layout)
+        parts = stage_memory(model, plan.table.take(np.array([row])), stages, plan.task.expert_skew)
         stage = int(parts.total[0].argmax())
         gib = {name: float(getattr(parts, name)[0, stage]) for name in MEMORY_PARTS}
         return cls(what, row, _hfu(plan, row), stage, gib)

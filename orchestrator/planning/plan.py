@@ -26,6 +26,7 @@ from search_spaces.hardware.arithmetic import peak_flops_of
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
+from search_spaces.routing import BALANCED, SKEWED, Routing
 from search_spaces.rules.mixed_engines import emulation_remark
 from search_spaces.search_space import SearchSpace
 from search_spaces.tables.measured_table import Observation, render_table
@@ -64,6 +65,7 @@ def task_of(spec: SearchSpec, prior_trials: Sequence[Observation] = ()) -> Tunin
         spec.measure.memory_limit_gib,
         tuple(prior_trials),
         spec.constraints.min_free_memory_gib or 0.0,
+        Routing.of(spec.measure.routing),
     )
 
 
@@ -83,7 +85,8 @@ class Estimates:
     @classmethod
     def of(cls, task: TuningTask, layouts: LayoutTable) -> Estimates:
         terms, constants = StepTerms.of(task.model, task.cluster, layouts), task.priors.time.constants
-        posterior, gib = memory_posterior(task), memory.stage_memory(task.model, layouts).peak
+        posterior = memory_posterior(task)
+        gib = memory.stage_memory(task.model, layouts, expert_skew=task.expert_skew).peak
         return cls(terms.seconds(constants), terms.parts(constants), gib * posterior.factor, posterior.fits(gib))
 
     def take(self, rows: np.ndarray) -> Estimates:
@@ -153,6 +156,8 @@ class Plan:
             notes.append(assumed_links_note(cluster))
         if (remark := emulation_remark(engines, cluster.accelerator.name)) is not None:
             notes.append(remark)
+        if self.task.model.num_experts is not None:
+            notes.append(routing_note(self.task.routing))
         if not self.speed_is_known:
             notes.append(
                 f"the speed of a {cluster.accelerator.name} is unknown until `parlay calibrate` measures it:"
@@ -202,6 +207,23 @@ def plan_of(spec: SearchSpec, space: SearchSpace, prior_trials: PriorTrials = NO
     return Plan(task, layouts, table, estimates, _expected_hours(spec, task, layouts, estimates), prior_trials)
 
 
+def routing_note(routing: Routing) -> str:
+    """Note on the loads of experts that trials have, and by which memory is judged."""
+    if routing.kind == SKEWED:
+        return (
+            f"measure.routing is {routing}: trials force {routing.skew:g} times the mean tokens on each layer's first"
+            " expert; memory is judged by the rank that has it, times assume balanced experts"
+        )
+    if routing.kind == BALANCED:
+        return (
+            "measure.routing is balanced: trials force equally many tokens on all experts, as memory and times assume"
+        )
+    return (
+        "measure.routing is learned: experts have the tokens that their router sends them; memory and times assume"
+        " equally many"
+    )
+
+
 def assumed_links_note(cluster: Cluster) -> str:
     """Note for a cluster whose links are assumed."""
     return (
@@ -236,7 +258,7 @@ def stage_memory_gib(task: TuningTask, layouts: LayoutTable) -> list[list[float]
         rows = np.flatnonzero(layouts["pipeline_parallel"] == stages)
         part = layouts.take(rows)
         every_stage = StageTable.at(task.model, part, np.tile(np.arange(stages), (len(rows), 1)))
-        totals = factor * memory.stage_memory(task.model, part, every_stage).total
+        totals = factor * memory.stage_memory(task.model, part, every_stage, task.expert_skew).total
         for row, gib in zip(rows.tolist(), totals.tolist(), strict=True):
             found[row] = gib
     return found

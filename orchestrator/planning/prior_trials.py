@@ -179,13 +179,15 @@ def _trials_by_search(spec: SearchSpec, reader: LedgerReader) -> Iterator[_Searc
 
 
 def _is_comparable(data: Mapping[str, Any], spec: SearchSpec) -> bool:
-    """True if the trials of this spec.json apply to our machine: same accelerator, node size, trainer and memory limit
-    of a rank; and really run, not simulated from a table."""
+    """True if the trials of this spec.json apply to our machine: same accelerator, node size, trainer, memory limit of
+    a rank and routing of experts, if any; and really run, not simulated from a table."""
     cluster, measure = data["cluster"], data["measure"]
     theirs = (cluster["accelerator"]["name"], cluster["gpus_per_node"], data["trainer"]["kind"])
     ours = (spec.cluster.accelerator.name, spec.cluster.gpus_per_node, spec.trainer.kind)
     is_limited_alike = measure["memory_limit_gib"] == spec.measure.memory_limit_gib
-    return theirs == ours and is_limited_alike and data["launcher"]["kind"] != "simulated"
+    is_routed_alike = measure.get("routing") in (None, spec.measure.routing)
+    is_run = data["launcher"]["kind"] != "simulated"
+    return theirs == ours and is_limited_alike and is_routed_alike and is_run
 
 
 def _trials_of(search: SearchRecord, spec: SearchSpec) -> _SearchTrials:

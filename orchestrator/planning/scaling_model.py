@@ -73,7 +73,8 @@ class ScalingPosterior:
         seconds = [row.step_time_s or math.nan for row in ran]
         self._time = StepTimePosterior(terms, seconds, seed, task.priors.time)
         self._error = _scale(np.log(seconds) - self._time.predict(terms)[0])
-        self._memory = memory_posterior(task, [memory_evidence(row) for row in rows if row.outcome in ("ok", "oom")])
+        evidence = [memory_evidence(row, task.expert_skew) for row in rows if row.outcome in ("ok", "oom")]
+        self._memory = memory_posterior(task, evidence)
         self._widest = max(row.layout.num_nodes for row in ran)
         self._prior_log_sd = TimePrior.default(task.cluster.speed_is_known).deviations[:-1]
         self._measured_inside, self._measured_between = self._measured_terms(table, terms)
@@ -90,7 +91,8 @@ class ScalingPosterior:
 
     def fits(self, layouts: LayoutTable) -> np.ndarray:
         """Probability that each layout fits; 1 if the memory size is unknown."""
-        return self._memory.fits(stage_memory(self._task.model, layouts).peak)
+        memory = stage_memory(self._task.model, layouts, expert_skew=self._task.expert_skew)
+        return self._memory.fits(memory.peak)
 
     def log_seconds(self, layouts: LayoutTable) -> np.ndarray:
         """Draws of log step times, of shape (draws, layouts), over the constants that all layouts share."""

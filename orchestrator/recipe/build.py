@@ -103,6 +103,7 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         **_selection_fields(source),
         compared_with=tuple(_comparisons(source))[:MAX_COMPARED],
         constraints=_printable(source.search.spec.get("constraints") or {}),
+        routing=spec.measure.routing,
         trainer=_printable(spec.trainer),
         launcher=_printable(source.search.spec.get("launcher") or {}),
         exports=tuple(export.to_json() for export in source.exports),

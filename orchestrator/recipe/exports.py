@@ -12,6 +12,7 @@ from typing import Any
 
 from search_spaces.engines import OWN_ENGINES, PARLAY
 from search_spaces.errors import InputError, Problem
+from search_spaces.routing import Routing
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.unsafe_text import is_printable
 from trials.trainers.base import LayoutExport
@@ -119,7 +120,15 @@ def _heading(name: str, status: ExportStatus, start: str, spec: TrialSpec) -> st
         f"# {TITLES[name]}: layout, model and batch of {spec.search_id} {spec.trial}, {status_line}.\n"
         "# You add the rest: data, tokenizer, optimizer, training length, checkpoint paths.\n"
         f"# {start}\n"
+        f"{_routing_line(spec)}"
     )
+
+
+def _routing_line(spec: TrialSpec) -> str:
+    routing = Routing.of(spec.measure.routing)
+    if routing.skew is None:
+        return ""
+    return f"# Measured with measure.routing {routing}: leave the choice of experts to the router in a training.\n"
 
 
 def _with_heading(file: str, text: str, heading: str) -> str:

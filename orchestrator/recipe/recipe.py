@@ -27,8 +27,9 @@ class Recipe:
 
     `measured` is the measurement over all runs of the layout, `repeats` is their number, and `evidence.runs` lists
     them. `compared_with` lists the other measured layouts with this one's speedup over them, the `baseline` first.
-    `launcher` is the search file's section. `evidence.files` has the SHA-256 of the files behind the numbers. `exports`
-    lists the files of each trainer, and whether it measured the layout or cannot run it.
+    `launcher` is the search file's section, `routing` that of experts in the runs (None without experts).
+    `evidence.files` has the SHA-256 of the files behind the numbers. `exports` lists the files of each trainer, and
+    whether it measured the layout or cannot run it.
     `selection_reason`, `rationale`, `fastest` and `pareto` are those of the `best` object, `verdict` is the search's;
     all are None or empty for a layout that is not the best.
     """
@@ -57,6 +58,7 @@ class Recipe:
     rationale: str | None = None
     fastest: Mapping[str, Any] | None = None
     pareto: tuple[Mapping[str, Any], ...] = ()
+    routing: str | None = None
 
     @property
     def batch(self) -> dict[str, int]:
@@ -138,6 +140,7 @@ _FIELDS = (
     "pareto",
     "compared_with",
     "constraints",
+    "routing",
     "trainer",
     "launcher",
     "exports",

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dashboards.trial_text import describe_step_time, format_throughput_interval
+from dashboards.trial_text import describe_expert_tokens, describe_step_time, format_throughput_interval
 from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.exports import TITLES, ExportStatus, status_text
 from orchestrator.recipe.recipe import Recipe
@@ -137,6 +137,9 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     if (words := describe_step_time(recipe.measured.time_s)) is not None:
         yield f"- {words}"
     yield f"- trained on {_data(recipe)}"
+    if recipe.routing is not None:
+        loads = describe_expert_tokens(recipe.measured) or "loads of experts were not counted"
+        yield f"- routing of experts {recipe.routing}; {loads}"
 
 
 def _memory(recipe: Recipe) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
-from search_spaces.engines import engines_of
+from search_spaces.engines import ENGINE_PROFILES, engines_of
 from search_spaces.errors import InputError, Problem
+from search_spaces.routing import Routing
 from search_spaces.rules.check import engine_violations
 from search_spaces.rules.mixed_engines import mixed_engines_problem
 from search_spaces.schema.validation import Section, validate
@@ -58,8 +59,11 @@ def other_trainer_error(loaded: LoadedRecipe) -> str | None:
     """Rule of the other trainer that the layout violates; None if there is none, or no other trainer."""
     if loaded.trainer is None:
         return None
-    rules = TRAINERS[loaded.trainer["kind"]].rules
-    broken = next(engine_violations(loaded.recipe.layout, loaded.recipe.model, rules), None)
+    rules, layout = TRAINERS[loaded.trainer["kind"]].rules, loaded.recipe.layout
+    routing, kinds = Routing.of(loaded.recipe.routing), ENGINE_PROFILES[layout.engine].routings
+    if loaded.recipe.routing is not None and routing.kind not in kinds:
+        return f"it measured with routing {routing} of experts; engine {layout.engine} has {' or '.join(kinds)}"
+    broken = next(engine_violations(layout, loaded.recipe.model, rules), None)
     return None if broken is None else f"{broken.message} ({broken.code})"
 
 

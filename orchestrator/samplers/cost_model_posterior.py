@@ -25,6 +25,7 @@ from search_spaces.hardware.memory_headroom import rank_memory_gib
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
+from search_spaces.routing import ROUTERS_CHOICE, Routing
 from search_spaces.tables.measured_table import Observation
 from trials.analysis.ranking import Objective, throughput_divisor
 from trials.failure_policy import policy_of
@@ -35,7 +36,8 @@ class TuningTask:
     """Tuning task: the training, the machine and the objective.
 
     `memory_limit_gib` is the limit of a rank, None for the device's own; `min_free_memory_gib` of it have to stay free.
-    `prior_trials` are trials of other searches on the same kind of machine; what they teach is widened.
+    `prior_trials` are trials of other searches on the same kind of machine; what they teach is widened. `routing` is
+    that of the model's experts.
     """
 
     model: ModelShape
@@ -44,6 +46,12 @@ class TuningTask:
     memory_limit_gib: float | None = None
     prior_trials: tuple[Observation, ...] = ()
     min_free_memory_gib: float = 0.0
+    routing: Routing = ROUTERS_CHOICE
+
+    @property
+    def expert_skew(self) -> float:
+        """Skew by which memory is judged; a router's own is not known."""
+        return self.routing.skew or 1.0
 
     @property
     def capacity_gib(self) -> float | None:
@@ -98,9 +106,9 @@ def _terms_of(row: Observation, like: Cluster) -> StepTerms:
     return StepTerms.of(row.model, cluster, LayoutTable.of([row.layout]))
 
 
-def memory_evidence(row: Observation) -> MemoryEvidence:
+def memory_evidence(row: Observation, expert_skew: float = 1.0) -> MemoryEvidence:
     """Memory evidence of a row that ran, or that ran out of memory."""
-    estimated_gib = float(stage_memory(row.model, LayoutTable.of([row.layout])).peak[0])
+    estimated_gib = float(stage_memory(row.model, LayoutTable.of([row.layout]), expert_skew=expert_skew).peak[0])
     peak_gib = row.peak_memory_gib if _measures_tensors(row.cluster) else None
     return MemoryEvidence(estimated_gib, row.outcome == "ok", peak_gib)
 
@@ -142,7 +150,7 @@ class CostModelPredictor:
         self.table = LayoutTable.of(candidates)
         self._rows = {layout.key: row for row, layout in enumerate(candidates)}
         self._terms = StepTerms.of(task.model, task.cluster, self.table)
-        self._memory_gib = stage_memory(task.model, self.table).peak
+        self._memory_gib = stage_memory(task.model, self.table, expert_skew=task.expert_skew).peak
         tokens = [layout.global_batch_size * task.model.seq_length for layout in candidates]
         sharers = [throughput_divisor(layout, task.objective) for layout in candidates]
         self._log_work = np.log(tokens) - np.log(sharers)

@@ -19,6 +19,7 @@ from search_spaces.engines import ENGINE_PROFILES, ENGINES, EngineProfile, Gradi
 from search_spaces.layouts.layout import CHOICES
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
+from search_spaces.routing import load_of_fullest_rank
 
 GIB = 2**30
 
@@ -55,16 +56,18 @@ class StageMemory:
         return self.total.max(axis=1)
 
 
-def stage_memory(model: ModelShape, layouts: LayoutTable, stages: StageTable | None = None) -> StageMemory:
+def stage_memory(
+    model: ModelShape, layouts: LayoutTable, stages: StageTable | None = None, expert_skew: float = 1.0
+) -> StageMemory:
     """Peak memory of each layout's ranks, without that of the driver and the communication libraries.
 
     `stages` selects stages: by default the first two and the last two, which include the fullest one, since memory
-    decreases evenly from stage to stage in between.
+    decreases evenly from stage to stage in between. `expert_skew` is that of `Routing`.
     """
     stages = StageTable.ends(model, layouts) if stages is None else stages
     dense, routed = stages.of_rank(layouts), stages.routed_of_rank(layouts)
     of_dense, of_routed = _state(layouts, dense, layouts.shards), _state(layouts, routed, layouts.expert_shards)
-    layer = LayerActivations.of(model, layouts)
+    layer = LayerActivations.of(model, layouts, expert_skew)
     held = stages.layers * stages.in_flight * _column(layer.kept) + _column(layer.working)
     state = {name: (of_dense[name] + of_routed[name]) / GIB for name in of_dense}
     state["weights"] = state["weights"] + stages.layers * _column(_quantized_copies(model, layouts)) / GIB
@@ -124,7 +127,7 @@ class LayerActivations:
     working: np.ndarray
 
     @classmethod
-    def of(cls, model: ModelShape, layouts: LayoutTable) -> LayerActivations:
+    def of(cls, model: ModelShape, layouts: LayoutTable, expert_skew: float = 1.0) -> LayerActivations:
         tokens = layouts["micro_batch_size"] * model.seq_length
         tensor = layouts["tensor_parallel"]
         split = np.where(layouts["sequence_parallel"] > 0, tensor, 1)
@@ -144,6 +147,7 @@ class LayerActivations:
         attention = tokens * (inputs_of_scores + unrotated + unnormalised) * width / tensor
         mlp = tokens * (model.active_mlp_width * (4 if model.gated_mlp else 2)) * width / tensor
         mlp += tokens * _dispatched_elements(model) * width / tensor
+        mlp += tokens * _elements_in_excess(model, layouts, expert_skew) * width / tensor
         # Inputs of linear layers in 8 or 4 bits: those after a norm, and the MLP's last one. Attention's output is kept
         # in 16 bits beside its copy.
         kept = layouts.of_recipe(lambda recipe: recipe.kept_bytes)
@@ -176,6 +180,17 @@ def _dispatched_elements(model: ModelShape) -> float:
     they are added, and the router's fp32 weights."""
     of_layer = 2 * (model.experts_per_token or 0) * model.hidden_size + 2 * (model.num_experts or 0)
     return of_layer * model.num_expert_layers / model.num_layers
+
+
+def _elements_in_excess(model: ModelShape, layouts: LayoutTable, expert_skew: float) -> np.ndarray:
+    """Elements at the experts of the fullest rank beyond those of balanced experts, for each token of its own, a mean
+    over the layers: inputs and outputs of the experts, and their inside."""
+    if model.num_experts is None or model.experts_per_token is None:
+        return np.zeros(len(layouts))
+    load = load_of_fullest_rank(expert_skew, model.num_experts, layouts["expert_parallel"])
+    inside = (4 if model.gated_mlp else 2) * model.expert_width
+    of_layer = model.experts_per_token * (2 * model.hidden_size + inside)
+    return (load - 1) * of_layer * model.num_expert_layers / model.num_layers
 
 
 def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray, masks: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ class MatmulRecipe:
     `arithmetic` is the products', as `Accelerator.peak_flops` names it; `products_in_16_bits` of a layer's three stay.
     `multiple` divides the dimensions of a rank's products. Scaling an element moves `moved_bytes`. `kept_bytes` are
     those of an element that is stored for the backward pass, its scale included; None where it is stored in 16 bits.
+    Unless it `has_experts`, those that tokens are routed to stay in 16 bits.
     """
 
     arithmetic: str
@@ -22,6 +23,7 @@ class MatmulRecipe:
     moved_bytes: float
     kept_bytes: float | None = None
     products_in_16_bits: int = 0
+    has_experts: bool = True
 
 
 _TWO_READS, _ONE_READ = 6, 4
@@ -30,10 +32,10 @@ and transposed."""
 
 TORCHAO_RECIPES: Mapping[str, MatmulRecipe] = {
     # A scale for each row. The second has the products for the weights' gradients in 16 bits.
-    "fp8_rowwise": MatmulRecipe("fp8", 16, _TWO_READS),
-    "fp8_rowwise_with_gw_hp": MatmulRecipe("fp8", 16, _TWO_READS, products_in_16_bits=1),
-    "fp8_tensorwise": MatmulRecipe("fp8", 16, _TWO_READS),
-    "mxfp8": MatmulRecipe("fp8", 32, _ONE_READ),
+    "fp8_rowwise": MatmulRecipe("fp8", 16, _TWO_READS, has_experts=False),
+    "fp8_rowwise_with_gw_hp": MatmulRecipe("fp8", 16, _TWO_READS, products_in_16_bits=1, has_experts=False),
+    "fp8_tensorwise": MatmulRecipe("fp8", 16, _TWO_READS, has_experts=False),
+    "mxfp8": MatmulRecipe("fp8", 32, _ONE_READ, has_experts=False),
 }
 """Recipes of torchao for engine torchtitan: torchao/float8/config.py, prototype/moe_training/mxfp8_linear.py. Inputs
 are stored in 16 bits, weights converted for each product. torchtitan has nvfp4 with its backend spmd_types alone

@@ -163,9 +163,10 @@ def _product_dimensions(layout: Layout, model: ModelShape, recipe: MatmulRecipe)
         ("size of all queries", model.query_size),
         ("size of all queries, keys and values", model.query_size + 2 * model.key_value_size),
         ("ffn_hidden_size", model.ffn_hidden_size),
+        ("shared_expert_ffn_hidden_size", model.shared_expert_ffn_hidden_size or 0),
     ):
         yield f"{name} / tensor_parallel", size // layout.tensor_parallel
-    if model.num_experts is not None:
+    if model.num_experts is not None and recipe.has_experts:
         yield "expert width / expert_tensor_parallel", model.expert_width // layout.expert_tensor_parallel
     if not recipe.products_in_16_bits:
         yield "micro_batch_size x seq_length", layout.micro_batch_size * model.seq_length
@@ -390,12 +391,13 @@ def _megatron_experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
             " (transformer/moe/moe_layer.py)",
             "set sequence_parallel to true, or tensor_parallel to 1",
         )
-    if model.has_biases:
+    if model.experts_per_token == 1:
         yield RuleViolation(
-            "expert_biases",
-            "model.linear_biases is true with experts",
-            "Megatron's grouped experts have no biases",
-            "set model.linear_biases to false, or use another engine",
+            "experts_per_token",
+            "model.experts_per_token is 1",
+            "the softmax over one chosen expert has no gradient, so megatron-core refuses it"
+            " (transformer/transformer_config.py)",
+            "use an experts_per_token of 2 or more, or another engine",
         )
     if layout.rank_order != "tp-dp-pp" and layout.expert_tensor_parallel != layout.tensor_parallel:
         yield RuleViolation(

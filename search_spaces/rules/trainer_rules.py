@@ -95,6 +95,16 @@ def _experts_as_layers(layout: Layout, model: ModelShape) -> Iterator[RuleViolat
         )
 
 
+def _experts_without_biases(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if model.num_experts is not None and model.has_biases:
+        yield RuleViolation(
+            "expert_biases",
+            "model.linear_biases is true with experts",
+            "engine megatron-core has experts without biases",
+            "set model.linear_biases to false, or use another engine",
+        )
+
+
 def _deepspeed_precision(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """With one data-parallel rank ZeRO 1 does what ZeRO 0 would."""
     if layout.precision != "fp32" and layout.zero_stage == 0 and layout.data_parallel > 1:
@@ -129,6 +139,7 @@ OWN_RULES: EngineRules = {
     TORCHTITAN: (*TORCHTITAN_RULES, _sequence, _rotary),
     MEGATRON_CORE: (
         *MEGATRON_RULES,
+        _experts_without_biases,
         _sequence,
         _rotary,
         engine_limits(

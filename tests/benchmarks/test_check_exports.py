@@ -19,11 +19,23 @@ from trials.trainers.common.deepspeed_config import ds_config
 
 pytestmark = pytest.mark.slow
 
+LATENT = {"deepseek", "latent"}
+WITH_EXPERTS = {"mixtral", "qwen3-moe", "gpt-oss-moe"}
 REFUSED_SHAPES = {
     "megatron-lm": {"geglu", "reglu"},
-    "megatron-deepspeed": {"geglu", "reglu", "qwen2", "qwen3", "gpt-oss"},
-    "gpt-neox": {"geglu", "mistral", "qwen2", "qwen3", "nemotron", "gpt2-squared-relu", "gpt-oss"},
-    "deepspeed": set(),
+    "megatron-deepspeed": {"geglu", "reglu", "qwen2", "qwen3", "gpt-oss", *WITH_EXPERTS, *LATENT},
+    "gpt-neox": {
+        "geglu",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "nemotron",
+        "gpt2-squared-relu",
+        "gpt-oss",
+        *WITH_EXPERTS,
+        *LATENT,
+    },
+    "deepspeed": LATENT,
 }
 TRAINERS = tuple(REFUSED_SHAPES)
 
@@ -43,6 +55,12 @@ def test_the_layouts_of_a_trainer_are_different_and_have_every_degree_precision_
     assert {layout.zero_stage for layout in layouts} == {0, 1, 2, 3}
     shapes = {name for name, model in SHAPES.items() if any(case.spec.model == model for case in cases[trainer])}
     assert shapes == set(SHAPES) - REFUSED_SHAPES[trainer]
+
+
+def test_megatron_lms_layouts_of_models_with_experts_distribute_and_split_them(cases):
+    layouts = [case.spec.layout for case in cases["megatron-lm"] if case.spec.model.num_experts is not None]
+    assert {layout.expert_parallel for layout in layouts} == {1, 2, 4}
+    assert {layout.expert_tensor_parallel for layout in layouts} == {1, 2, 4}
 
 
 def test_a_question_has_the_words_of_the_files_and_the_size_of_the_training(cases, tmp_path):

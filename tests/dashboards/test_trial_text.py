@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dashboards.trial_text import FLAG_DESCRIPTIONS, describe_step_time, flag_lines
+from dashboards.trial_text import FLAG_DESCRIPTIONS, describe_expert_tokens, describe_step_time, flag_lines
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import Flag
 
 
@@ -28,3 +29,12 @@ def test_where_a_steps_time_goes_is_reported_in_shares_the_largest_first():
     time_s = {"compute": 0.06, "tensor": 0.0, "pipeline": 0.0001, "data_parallel": 0.015, "bubble": 0.025}
     assert describe_step_time(time_s) == "step time: compute 60 %, bubble 25 %, data_parallel 15 %"
     assert describe_step_time(None) is None
+
+
+def test_loads_of_experts_are_said_where_they_were_counted():
+    rates = {"tokens_per_sec": 1.0, "tokens_per_sec_per_gpu": 1.0, "samples_per_sec": 1.0}
+    counted = MeasuredMetrics(
+        measured_steps=8, step_time_s=1.0, expert_tokens_mean=4096.0, expert_tokens_most=8192.5, **rates
+    )
+    assert describe_expert_tokens(counted) == "tokens of an expert in a step: at most 8,192, mean 4,096"
+    assert describe_expert_tokens(MeasuredMetrics(measured_steps=8, step_time_s=1.0, **rates)) is None

@@ -22,7 +22,7 @@ _MEDIANS = (
     *("tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec", "model_tflops_per_gpu"),
     *("mfu", "mfu_causal", "hfu", "step_time_s", "step_time_p95_s", "fastest_rank_step_time_s", "startup_s"),
 )
-_PEAKS = ("peak_memory_gib", "peak_memory_allocated_gib", "peak_host_memory_gib")
+_PEAKS = ("peak_memory_gib", "peak_memory_allocated_gib", "peak_host_memory_gib", "expert_tokens_most")
 _EARLIEST = ("host_memory_full_at_step",)
 
 

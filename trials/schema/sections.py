@@ -18,6 +18,7 @@ from pydantic import (
 
 from search_spaces.errors import InputError, did_you_mean, format_value
 from search_spaces.model_shape import ModelShape
+from search_spaces.routing import Routing
 from search_spaces.schema.durations import Duration, format_duration
 from search_spaces.schema.sections import resolved_path
 from search_spaces.schema.validation import Section, folder_from_context
@@ -44,6 +45,11 @@ def _warm_start(given: Any) -> bool | None:
         fix=did_you_mean(given, ("auto",)) or "auto: ranks are forked where launcher and trainer can",
         value=given,
     )
+
+
+def _routing(given: Any) -> str | None:
+    """The routing as `Routing` writes it; InputError for anything else."""
+    return None if given is None else str(Routing.of(given if isinstance(given, str) else format_value(given)))
 
 
 class MeasureSection(Section):
@@ -111,6 +117,17 @@ class MeasureSection(Section):
         description="Fork the ranks from a process of their node that has already imported torch. auto: with launcher"
         " local, ray or slurm_pilot, or a shared job of slurm, and Parlay's own trainer. false: start each rank by"
         " itself.",
+    )
+
+    routing: Annotated[
+        str | None,
+        PlainValidator(_routing),
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "null"}]}),
+    ] = Field(
+        default=_DEFAULTS.routing,
+        description="Experts of each token, forced while a trial runs. balanced: equally many tokens for all, as in"
+        " published measurements. skewed(s): the most loaded expert of each layer has s times the mean. learned: the"
+        " router chooses. Default: balanced where the trainer can force it, else learned.",
     )
 
     @model_validator(mode="before")

@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from search_spaces.routing import Routing
 from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pruned_detail
 from trials.attempt_result import outcome_fault
 from trials.files.folders import AttemptFolder
 from trials.measurement.epochs import epoch_fields
+from trials.measurement.expert_load import ExpertLoad, load_error
 from trials.measurement.metrics import measured_metrics
 from trials.measurement.protocol import StopReason, slow_ranks
+from trials.measurement.step_log import StepPhase
 from trials.outcome_types import MeasuredMetrics
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure
@@ -25,7 +28,7 @@ from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.measurement.loop import TrainingLoop, open_metrics
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.device import Device, open_device, select_attention_kernel
-from trials.train.parallel.gather import RankCount, RankHost, barrier, gather_counts
+from trials.train.parallel.gather import RankCount, RankHost, barrier, gather_counts, sum_expert_tokens
 from trials.train.parallel.process_groups import join_world
 from trials.train.proof.fingerprint import common_software, fingerprint, probe_ms_by_rank
 from trials.train.proof.host_memory import available_gib
@@ -59,9 +62,10 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     loop = TrainingLoop(spec, engine, data, device, report, startup, watcher)
     loop.run(open_metrics(folder, env.rank, env.restart))
     counts = gather_counts(_rank_count(engine, device), device.torch_device)
+    load = _expert_load(spec, loop, device)
     outcome = None
     if env.rank == 0:
-        metrics = _metrics(spec, loop, counts, device, startup)
+        metrics = replace(_metrics(spec, loop, counts, device, startup), **load)
         proof = layout_proof(spec, counts, loop.micro_batches, loop.extrapolation)
         traits = {"flags": flags_of(loop, rank_hosts, metrics), "proof": proof, "fingerprint": found}
         outcome = _outcome(report, loop, watcher, metrics, **traits)
@@ -101,7 +105,7 @@ def _incumbent_watcher(
 
 def _training_config(spec: TrialSpec, device: Device) -> TrainingConfig:
     weights = WeightSource(spec.seed, device.torch_device)
-    return TrainingConfig(spec.model, spec.layout, weights, OptimizerConfig())
+    return TrainingConfig(spec.model, spec.layout, weights, OptimizerConfig(), Routing.of(spec.measure.routing))
 
 
 def _rank_count(engine: Engine, device: Device) -> RankCount:
@@ -116,6 +120,19 @@ def _rank_count(engine: Engine, device: Device) -> RankCount:
         peak_allocated_gib=device.peak_allocated_gib() or 0.0,
         host_available_gib=available_gib(),
     )
+
+
+def _expert_load(spec: TrialSpec, loop: TrainingLoop, device: Device) -> dict[str, Any]:
+    """Tokens of the experts in a step; empty without experts. TrialFailure where their loads are not those asked for.
+    Collective over the world."""
+    if spec.model.num_experts is None:
+        return {}
+    counted = sum_expert_tokens(loop.measured_expert_tokens(), spec.model, device.torch_device)
+    measured = (record.samples for record in loop.records if record.phase is StepPhase.MEASURED)
+    if (found := load_error(spec, counted, sum(measured))) is not None:
+        raise TrialFailure(FailureReason.RESULT_INVALID, found)
+    load = ExpertLoad.of(spec, counted)
+    return {"expert_tokens_mean": load.mean, "expert_tokens_most": load.most}
 
 
 def _metrics(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.importers.differences import layers_recomputed_together, other_number_of_positions
-from orchestrator.importers.megatron.model_fields import is_megatron_deepspeed
+from orchestrator.importers.megatron.model_fields import CORE, has_clamped_swiglu, is_megatron_deepspeed
 from orchestrator.importers.settings import Settings
 
 _DROPOUTS = ("attention-dropout", "hidden-dropout")
@@ -28,8 +28,10 @@ def _of_a_layer(options: Settings, model: Mapping[str, Any]) -> Iterator[str]:
     positions = options.text("max-position-embeddings")
     if model.get("position_embedding") == "learned" and positions not in (None, str(model.get("seq_length"))):
         yield other_number_of_positions("--max-position-embeddings", positions)
-    if options.has("quick-geglu"):
+    if options.has("quick-geglu") and not has_clamped_swiglu(options):
         yield "--quick-geglu: the MLP is gated, with SiLU in place of GELU."
+    if CORE.is_latent(options) and not options.has("qk-layernorm"):
+        yield "The latent vectors of trials are normalised; without --qk-layernorm those of the training are not."
 
 
 def _of_the_layout(options: Settings, layout: Mapping[str, Any]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from orchestrator.importers.megatron.model_fields import degree, is_megatron_deepspeed, num_layers
+from orchestrator.importers.megatron.model_fields import CORE, degree, is_megatron_deepspeed, num_layers
 from orchestrator.importers.settings import FieldReaders, Settings
 from search_spaces.layouts.layout import AXES, modules_of
 from trials.trainers.common.megatron_options import RECIPE_NAMES, main_gradient_bytes
@@ -78,7 +78,7 @@ def recompute_modules(names: Collection[str]) -> str | None:
 def _recompute_modules(options: Settings) -> str | None:
     if _checkpointing(options) != "selective" or (given := options.text("recompute-modules")) is None:
         return None
-    return recompute_modules(given.split())
+    return recompute_modules(CORE.modules(options, given.split()))
 
 
 def _has_deepspeeds_pipeline(options: Settings) -> bool:
@@ -148,6 +148,8 @@ LAYOUT_FIELDS: FieldReaders = {
     "bucket_mib": lambda options: bucket_mib(options.count("ddp-bucket-size"), options.has("grad-reduce-in-bf16")),
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
+    "expert_parallel": CORE.expert_parallel,
+    "expert_tensor_parallel": CORE.expert_tensor_parallel,
     "matmul_precision": _matmul_precision,
     "layers_in_16_bits": _layers_in_16_bits,
     "quantized_weights": lambda options: True if options.has("fp8-param-gather", "fp4-param-gather") else None,

@@ -113,7 +113,7 @@ MEGATRON_DEEPSPEED_OPTIONS = OptionTable(
             },
             refused={
                 reasons.ULYSSES: "ds-sequence-parallel-fpdt ds-sequence-parallel-size= force-ds-sequence-parallel",
-                reasons.EXPERTS: "moe-expert-parallel-size=",
+                reasons.EXPERTS: "moe-expert-parallel-size= num-experts=",
                 reasons.LOW_PRECISION: "fp8-e4m3 fp8-hybrid",
                 reasons.PARTIAL_RECOMPUTATION: """
                     checkpoint-in-cpu distribute-checkpointed-activations partition-activations

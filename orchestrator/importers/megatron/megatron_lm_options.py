@@ -12,10 +12,13 @@ _NEUTRAL = {
     "dataloader-type": "single|cyclic",
     "distributed-backend": "nccl",
     "empty-unused-memory-level": "0",
-    "expert-model-parallel-size": "1",
     "main-grads-dtype": "fp32",
     "main-params-dtype": "fp32",
-    "mtp-num-layers": "0",
+    "moe-aux-loss-coeff": "0|0.0",
+    "moe-router-dtype": "fp32",
+    "moe-router-load-balancing-type": "none",
+    "moe-router-score-function": "softmax",
+    "moe-token-dispatcher-type": "alltoall",
     "num-distributed-optimizer-instances": "1",
     "optimizer": "adam",
     "rerun-mode": "disabled|validate_results",
@@ -28,20 +31,24 @@ MEGATRON_LM_OPTIONS = OptionTable(
     "Megatron-LM of 2026-08-22 (d98e8a64), megatron/training/arguments.py",
     option_groups(
         read="""
-            add-qkv-bias attention-backend= attention-dropout= bf16 clip-grad= data-parallel-sharding-strategy=
-            ddp-bucket-size= disable-bias-linear disable-pad-vocab-size encoder-num-layers= encoder-seq-length=
-            exp-avg-dtype= exp-avg-sq-dtype= ffn-hidden-size= first-last-layers-bf16 fp16 fp4-format= fp4-param-gather
-            fp4-recipe= fp8-format= fp8-param-gather fp8-recipe= global-batch-size= grad-reduce-in-bf16
-            group-query-attention hidden-dropout= hidden-size= kv-channels= make-vocab-size-divisible-by=
-            max-position-embeddings= micro-batch-size= no-pad-vocab-size normalization= num-attention-heads= num-layers=
-            num-layers-at-end-in-bf16= num-layers-at-start-in-bf16= num-layers-per-virtual-pipeline-stage=
-            num-query-groups= num-virtual-stages-per-pipeline-rank= optimizer-cpu-offload optimizer-offload-fraction=
-            overlap-grad-reduce padded-vocab-size= pipeline-model-parallel-size= position-embedding-type= qk-layernorm
-            quick-geglu rampup-batch-size= recompute-activations recompute-granularity= recompute-method=
-            recompute-modules= recompute-num-layers= rotary-base= seq-length= sequence-parallel squared-relu
-            step-batch-size-schedule= swiglu tensor-model-parallel-size= tokenizer-type= transformer-impl=
-            untie-embeddings-and-output-weights use-distributed-optimizer use-megatron-fsdp
-            use-rotary-position-embeddings use-tp-pp-dp-mapping vocab-size=
+            activation-func-clamp-value= add-qkv-bias attention-backend= attention-dropout= bf16 clip-grad=
+            data-parallel-sharding-strategy= ddp-bucket-size= disable-bias-linear disable-pad-vocab-size
+            encoder-num-layers= encoder-seq-length= exp-avg-dtype= exp-avg-sq-dtype= expert-model-parallel-size=
+            expert-tensor-parallel-size= ffn-hidden-size= first-last-layers-bf16 fp16 fp4-format= fp4-param-gather
+            fp4-recipe= fp8-format= fp8-param-gather fp8-recipe= global-batch-size= glu-linear-offset=
+            grad-reduce-in-bf16 group-query-attention hidden-dropout= hidden-size= kv-channels= kv-lora-rank=
+            make-vocab-size-divisible-by= max-position-embeddings= micro-batch-size= moe-ffn-hidden-size=
+            moe-layer-freq= moe-router-topk= moe-shared-expert-intermediate-size= mtp-num-layers= multi-latent-attention
+            no-pad-vocab-size normalization= num-attention-heads= num-experts= num-layers= num-layers-at-end-in-bf16=
+            num-layers-at-start-in-bf16= num-layers-per-virtual-pipeline-stage= num-query-groups=
+            num-virtual-stages-per-pipeline-rank= optimizer-cpu-offload optimizer-offload-fraction= overlap-grad-reduce
+            padded-vocab-size= pipeline-model-parallel-size= position-embedding-type= q-lora-rank= qk-head-dim=
+            qk-layernorm qk-pos-emb-head-dim= quick-geglu rampup-batch-size= recompute-activations
+            recompute-granularity= recompute-method= recompute-modules= recompute-num-layers= rotary-base= seq-length=
+            sequence-parallel softmax-type= squared-relu step-batch-size-schedule= swiglu tensor-model-parallel-size=
+            tokenizer-type= transformer-impl= untie-embeddings-and-output-weights use-distributed-optimizer
+            use-megatron-fsdp use-rotary-position-embeddings use-tp-pp-dp-mapping v-head-dim= vocab-size=
+            window-attn-skip-freq= window-size=
             """,
         no_effect={
             reasons.LOGGING: """
@@ -74,16 +81,16 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 disable-ckpt-load-validate-sharding-integrity disable-save-tokenizer-assets
                 disable-strict-fsdp-dtensor-load disable-use-tokenizer-model-from-checkpoint-args dist-ckpt-format=
                 dist-ckpt-optim-fully-reshardable dist-ckpt-save-pre-mcore-014 dist-ckpt-strictness= dist-ckpt-workers=
-                distrib-optim-fully-reshardable-mem-efficient exit-on-missing-checkpoint finetune load=
-                load-main-params-from-ckpt moe-upcycling-granularity= moe-use-upcycling no-ckpt-fully-parallel-save
-                no-ckpt-load-validate-sharding-integrity no-load-optim no-load-rng no-save-optim no-save-rng
-                no-save-tokenizer-assets no-strict-fsdp-dtensor-load no-use-tokenizer-model-from-checkpoint-args
-                non-persistent-ckpt-type= non-persistent-global-ckpt-dir= non-persistent-local-ckpt-algo=
-                non-persistent-local-ckpt-dir= non-persistent-save-interval= override-ckpt-iteration=
-                override-opt-param-scheduler persistent-save-interval= pretrained-checkpoint= replication
-                replication-factor= replication-jump= save= save-activations-interval= save-dgrads-interval=
+                distrib-optim-fully-reshardable-mem-efficient exit-on-missing-checkpoint finetune
+                load-main-params-from-ckpt load= moe-upcycling-granularity= moe-use-upcycling
+                no-ckpt-fully-parallel-save no-ckpt-load-validate-sharding-integrity no-load-optim no-load-rng
+                no-save-optim no-save-rng no-save-tokenizer-assets no-strict-fsdp-dtensor-load
+                no-use-tokenizer-model-from-checkpoint-args non-persistent-ckpt-type= non-persistent-global-ckpt-dir=
+                non-persistent-local-ckpt-algo= non-persistent-local-ckpt-dir= non-persistent-save-interval=
+                override-ckpt-iteration= override-opt-param-scheduler persistent-save-interval= pretrained-checkpoint=
+                replication replication-factor= replication-jump= save-activations-interval= save-dgrads-interval=
                 save-interval= save-params-interval= save-retain-interval= save-tokens-per-expert-interval=
-                save-wgrads-interval= use-checkpoint-opt-param-scheduler use-dist-ckpt use-persistent-ckpt-worker
+                save-wgrads-interval= save= use-checkpoint-opt-param-scheduler use-dist-ckpt use-persistent-ckpt-worker
                 verify-integrity
                 """,
             reasons.EVALUATION: """
@@ -109,17 +116,22 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 adam-beta1= adam-beta2= adam-eps= apply-layernorm-1p apply-query-key-layer-scaling
                 apply-wd-to-qk-layernorm calculate-per-token-loss check-for-large-grads check-for-spiky-loss
                 data-parallel-random-init decoupled-lr= decoupled-min-lr= end-weight-decay= hysteresis=
-                initial-loss-scale= lion-beta1= lion-beta2= loss-scale= loss-scale-window= lr= lr-decay-iters=
+                initial-loss-scale= lion-beta1= lion-beta2= loss-scale-window= loss-scale= lr-decay-iters=
                 lr-decay-samples= lr-decay-style= lr-warmup-fraction= lr-warmup-init= lr-warmup-iters=
-                lr-warmup-samples= lr-wsd-decay-iters= lr-wsd-decay-samples= lr-wsd-decay-style= min-loss-scale= min-lr=
-                mtp-loss-scaling-factor= muon-coefficient-type= muon-extra-scale-factor= muon-fp32-matmul-prec=
-                muon-momentum= muon-nesterov muon-no-split-qkv muon-num-ns-steps= muon-scalar-optimizer=
-                muon-scale-mode= muon-tp-mode= muon-use-syrk mup-attn-scale-power= mup-base-head-dim=
-                mup-base-hidden-size= mup-embedding-mult= mup-output-mult= mup-width-mult=
-                no-check-for-nan-in-loss-and-grad no-rope-freq= no-weight-decay-cond-type= norm-epsilon= onnx-safe=
-                rope-scaling-factor= rope-type= rotary-interleaved rotary-percent=
-                rotary-seq-len-interpolation-factor= sgd-momentum= softmax-type= start-weight-decay= use-rope-scaling
-                weight-decay= weight-decay-incr-style=
+                lr-warmup-samples= lr-wsd-decay-iters= lr-wsd-decay-samples= lr-wsd-decay-style= lr= min-loss-scale=
+                min-lr= mscale-all-dim= mscale= mtp-loss-scaling-factor= muon-coefficient-type= muon-extra-scale-factor=
+                muon-fp32-matmul-prec= muon-momentum= muon-nesterov muon-no-split-qkv muon-num-ns-steps=
+                muon-scalar-optimizer= muon-scale-mode= muon-tp-mode= muon-use-syrk mup-attn-scale-power=
+                mup-base-head-dim= mup-base-hidden-size= mup-embedding-mult= mup-output-mult= mup-width-mult=
+                no-check-for-nan-in-loss-and-grad no-rope-freq= no-weight-decay-cond-type=
+                no-yarn-correction-range-round-to-int norm-epsilon= onnx-safe= rope-scaling-factor= rope-type=
+                rotary-interleaved rotary-percent= rotary-scaling-factor= rotary-seq-len-interpolation-factor=
+                sgd-momentum= start-weight-decay= use-rope-scaling weight-decay-incr-style= weight-decay=
+                yarn-beta-fast= yarn-beta-slow= yarn-correction-range-round-to-int
+                yarn-original-max-position-embeddings=
+                """,
+            reasons.FORCED_ROUTING: """
+                moe-enable-routing-replay moe-router-force-biased= moe-router-force-load-balancing
                 """,
             reasons.START: """
                 bert-no-binary-head disable-gloo-process-groups distributed-timeout-minutes=
@@ -129,16 +141,16 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 use-mup
                 """,
             reasons.DURATION: """
-                exit-duration-in-mins= exit-interval= exit-signal= exit-signal-handler
-                exit-signal-handler-for-dataloader exit-signal-handler-for-training train-iters= train-samples=
+                exit-duration-in-mins= exit-interval= exit-signal-handler exit-signal-handler-for-dataloader
+                exit-signal-handler-for-training exit-signal= train-iters= train-samples=
                 """,
             reasons.OTHER_PROGRAMS: """
                 bert-embedder-type= bert-load= biencoder-projection-dim= biencoder-shared-query-context-model
-                block-data-path= classes-fraction= data-per-class-fraction= decode-only-cuda-graphs decoder-seq-length=
-                dino-bottleneck-size= dino-freeze-last-layer= dino-head-hidden-size= dino-local-crops-number=
-                dino-local-img-size= dino-norm-last-layer dino-teacher-temp= dino-warmup-teacher-temp=
-                dino-warmup-teacher-temp-epochs= embedding-path= enable-chunked-prefill evidence-data-path= flash-decode
-                grpo-clamp-eps-lower= grpo-clamp-eps-upper= grpo-entropy-term-weight=
+                block-data-path= cache-mla-latents classes-fraction= data-per-class-fraction= decode-only-cuda-graphs
+                decoder-seq-length= dino-bottleneck-size= dino-freeze-last-layer= dino-head-hidden-size=
+                dino-local-crops-number= dino-local-img-size= dino-norm-last-layer dino-teacher-temp=
+                dino-warmup-teacher-temp-epochs= dino-warmup-teacher-temp= embedding-path= enable-chunked-prefill
+                evidence-data-path= flash-decode grpo-clamp-eps-lower= grpo-clamp-eps-upper= grpo-entropy-term-weight=
                 grpo-filter-groups-with-same-reward grpo-group-size= grpo-iterations= grpo-kl-beta=
                 grpo-prompts-per-step= head-lr-mult= ict-head-size= ict-load= img-h= img-w= indexer-batch-size=
                 indexer-log-interval= inference-batch-times-seqlen-threshold= inference-coordinator-port=
@@ -162,16 +174,17 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 inference-use-synchronous-zmq-collectives inference-wandb-logging iter-per-epoch= langrl-env-config=
                 logits-load-decode-threads= logits-load-dir= logits-load-ignore-errors logits-load-kd-loss-alpha=
                 logits-load-msc-prefetch-depth= logits-load-prefetch-factor= logits-save-dir= logits-save-dtype=
-                logits-save-top-k= logits-save-top-p= logits-save-top-p-min-k= mamba-inference-conv-states-dtype=
+                logits-save-top-k= logits-save-top-p-min-k= logits-save-top-p= mamba-inference-conv-states-dtype=
                 mamba-inference-ssm-states-dtype= mask-factor= mask-prob= mask-type= max-tokens-to-oom=
-                mlp-chunks-for-prefill= nccl-all-reduce-for-prefill no-data-sharding no-inference-disable-ep-consensus
-                no-inference-dynamic-batching-prefix-caching no-inference-text-gen-server-logging
-                no-inference-use-synchronous-zmq-collectives no-inference-wandb-logging
-                no-rl-inference-logprobs-is-correction no-rl-offload-inference-model-weights-when-idle
-                no-rl-partial-rollouts no-rl-persist-cuda-graphs no-rl-skip-bos-token no-rl-training-cuda-graphs
-                no-rl-use-sequence-packing no-rl-verify-model-weights-swap num-channels= num-classes=
-                num-speculative-tokens= output-bert-embeddings patch-dim= perform-rl-step query-in-block-prob=
-                refit-method= retriever-report-topk-accuracies= retriever-score-scaling rl-consumption-granularity=
+                mlp-chunks-for-prefill= moe-pad-experts-for-cuda-graph-inference nccl-all-reduce-for-prefill
+                no-data-sharding no-inference-disable-ep-consensus no-inference-dynamic-batching-prefix-caching
+                no-inference-text-gen-server-logging no-inference-use-synchronous-zmq-collectives
+                no-inference-wandb-logging no-rl-inference-logprobs-is-correction
+                no-rl-offload-inference-model-weights-when-idle no-rl-partial-rollouts no-rl-persist-cuda-graphs
+                no-rl-skip-bos-token no-rl-training-cuda-graphs no-rl-use-sequence-packing
+                no-rl-verify-model-weights-swap num-channels= num-classes= num-speculative-tokens=
+                output-bert-embeddings patch-dim= perform-rl-step query-in-block-prob= refit-method=
+                retriever-report-topk-accuracies= retriever-score-scaling rl-consumption-granularity=
                 rl-default-temperature= rl-default-top-k= rl-default-top-p= rl-durable-rollout-bank rl-generation-lag=
                 rl-importance-sampling-truncation-coef= rl-inference-expert-model-parallel-size=
                 rl-inference-expert-tensor-model-parallel-size= rl-inference-logprobs-is-correction
@@ -198,52 +211,42 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 inprocess-termination-grace-time=
                 """,
             reasons.BESIDE_A_REFUSED_OPTION: """
-                cache-mla-latents cp-comm-type= disable-dsa-indexer-rotate-activation disable-dsa-indexer-scoring-relu
+                cp-comm-type= disable-dsa-indexer-rotate-activation disable-dsa-indexer-scoring-relu
                 disable-mamba-mem-eff-path dsa-indexer-head-dim= dsa-indexer-k-norm-epsilon= dsa-indexer-k-norm-fp32
                 dsa-indexer-loss-coeff= dsa-indexer-n-heads= dsa-indexer-rope-interleaved dsa-indexer-skip-topk-offset=
                 dsa-indexer-topk= dsa-indexer-topk-freq= dsa-indexer-use-sparse-loss dsa-kernel-backend=
-                enable-full-sharding-in-hsdp ep-overlap-early-attn-memory-release
-                expert-tensor-parallel-num-weight-shards= expert-tensor-parallel-size= fp4-quantizer-factory=
+                enable-full-sharding-in-hsdp expert-tensor-parallel-num-weight-shards= fp4-quantizer-factory=
                 fp8-output-proj fp8-quantizer-factory= gdp-cutedsl-kernel gdp-num-chunk-states-to-recompute=
-                gdp-num-householder= hierarchical-context-parallel-sizes= high-priority-a2a-comm-stream
-                kitchen-attention-backend= kv-lora-rank= linear-conv-kernel-dim= linear-key-head-dim=
-                linear-num-key-heads= linear-num-value-heads= linear-value-head-dim= mamba-head-dim= mamba-num-groups=
-                mamba-num-heads= mamba-state-dim= mamba-training-ssm-states-dtype= max-seqlen-per-dp-cp-rank=
-                mhc-init-gating-factor= mhc-num-residual-streams= mhc-recompute-layer-num= mhc-sinkhorn-iterations=
-                mla-down-proj-fusion moe-apply-probs-on-input moe-aux-loss-coeff= moe-combine-bwd-dtype=
-                moe-deepep-num-sms= moe-dispatch-fwd-dtype= moe-enable-deepep moe-enable-routing-replay
-                moe-expert-capacity-factor= moe-expert-rank-capacity-factor= moe-ffn-hidden-size=
-                moe-flex-dispatcher-backend= moe-flex-dispatcher-num-sms= moe-grouped-gemm
-                moe-hybridep-num-blocks-permute= moe-hybridep-num-blocks-unpermute= moe-hybridep-num-sms=
-                moe-hybridep-num-sms-preprocessing= moe-hybridep-pad-uneven-dispatch-inputs moe-input-jitter-eps=
-                moe-latent-size= moe-layer-freq= moe-mlp-glu-interleave-size= moe-ncclep-zero-copy
-                moe-pad-expert-input-to-capacity moe-pad-experts-for-cuda-graph-inference moe-paged-stash
-                moe-paged-stash-buffer-size-factor-cpu= moe-paged-stash-buffer-size-factor-cuda=
-                moe-paged-stash-page-size= moe-permute-fusion moe-permute-fusion-into-hybridep
-                moe-router-bias-update-rate= moe-router-dtype= moe-router-enable-expert-bias moe-router-force-biased=
-                moe-router-force-load-balancing moe-router-fusion moe-router-group-topk= moe-router-load-balancing-type=
-                moe-router-num-groups= moe-router-padding-for-fp8 moe-router-padding-for-quantization
-                moe-router-pre-softmax moe-router-quantile-balancing-ema= moe-router-score-function= moe-router-topk=
-                moe-router-topk-scaling-factor= moe-shared-expert-gate moe-shared-expert-glu-interleave-size=
-                moe-shared-expert-overlap moe-single-grouped-bias moe-single-grouped-weight moe-token-dispatcher-type=
-                moe-token-drop-policy= moe-use-grouped-tensor moe-z-loss-coeff= mrope-section= mscale= mscale-all-dim=
-                mtp-detach-heads mtp-hsm mtp-hybrid-override-pattern= mtp-standalone mtp-use-repeated-layer
-                no-dsa-indexer-rotate-activation no-dsa-indexer-scoring-relu no-yarn-correction-range-round-to-int
-                outer-dp-sharding-strategy= overlap-dispatch-backward-with-experts-wgrad
-                overlap-moe-expert-parallel-comm q-lora-rank= qk-head-dim= qk-pos-emb-head-dim=
-                relative-attention-max-distance= relative-attention-num-buckets= rotary-scaling-factor=
-                torch-fsdp2-no-reshard-after-forward v-head-dim= window-attn-skip-freq= yarn-beta-fast= yarn-beta-slow=
-                yarn-correction-range-round-to-int yarn-original-max-position-embeddings=
+                gdp-num-householder= hierarchical-context-parallel-sizes= kitchen-attention-backend=
+                linear-conv-kernel-dim= linear-key-head-dim= linear-num-key-heads= linear-num-value-heads=
+                linear-value-head-dim= mamba-head-dim= mamba-num-groups= mamba-num-heads= mamba-state-dim=
+                mamba-training-ssm-states-dtype= max-seqlen-per-dp-cp-rank= mhc-init-gating-factor=
+                mhc-num-residual-streams= mhc-recompute-layer-num= mhc-sinkhorn-iterations= moe-router-padding-for-fp8
+                moe-router-padding-for-quantization mrope-section= mtp-standalone no-dsa-indexer-rotate-activation
+                no-dsa-indexer-scoring-relu outer-dp-sharding-strategy= relative-attention-max-distance=
+                relative-attention-num-buckets= torch-fsdp2-no-reshard-after-forward
                 """,
         },
         noted={
+            reasons.NO_AUXILIARY_LOSS: """
+                moe-aux-loss-coeff= moe-router-bias-update-rate= moe-router-enable-expert-bias
+                moe-router-load-balancing-type= moe-router-quantile-balancing-ema= moe-z-loss-coeff=
+                """,
+            reasons.ROUTING: """
+                moe-apply-probs-on-input moe-input-jitter-eps= moe-router-group-topk= moe-router-num-groups=
+                moe-router-pre-softmax moe-router-score-function= moe-router-topk-scaling-factor=
+                """,
+            reasons.NO_CAPACITY: """
+                moe-expert-capacity-factor= moe-expert-rank-capacity-factor= moe-pad-expert-input-to-capacity
+                moe-token-drop-policy=
+                """,
             "Megatron-LM of this version reads it nowhere; --attention-backend chooses the kernel": "use-flash-attn",
             reasons.ARITHMETIC: """
-                activation-func-clamp-value= apply-residual-connection-post-layernorm attention-softmax-in-fp32
-                batch-invariant-backend= batch-invariant-mode deterministic-mode disable-bf16-reduced-precision-matmul
+                apply-residual-connection-post-layernorm attention-softmax-in-fp32 batch-invariant-backend=
+                batch-invariant-mode deterministic-mode disable-bf16-reduced-precision-matmul
                 disable-clone-scatter-output-in-embedding disable-fp8-wgrad fp16-lm-cross-entropy
                 fp32-residual-connection fp8-amax-compute-algo= fp8-amax-history-len= fp8-interval= fp8-margin=
-                glu-linear-offset= no-clone-scatter-output-in-embedding no-fp8-wgrad openai-gelu output-logit-dtype=
+                moe-router-dtype= no-clone-scatter-output-in-embedding no-fp8-wgrad openai-gelu output-logit-dtype=
                 qk-clip qk-clip-alpha= qk-clip-threshold= qk-l2-norm use-fused-weighted-squared-relu
                 use-te-activation-func
                 """,
@@ -256,27 +259,34 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 cuda-graph-scope= cuda-graph-warmup-steps= delay-offload-until-cuda-graph disable-jit-fuser
                 disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad disable-tp-comm-overlap-ag
                 disable-tp-comm-overlap-rs disable-tp-comm-split-ag disable-tp-comm-split-rs enable-cuda-graph
-                external-cuda-graph flash-attention-version= fused-residual-rmsnorm mlp-chunks-for-training=
-                no-bias-dropout-fusion no-bias-gelu-fusion no-bias-swiglu-fusion no-gradient-accumulation-fusion
-                no-masked-softmax-fusion no-persist-layer-norm no-rope-fusion no-tp-comm-bulk-dgrad
-                no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag no-tp-comm-overlap-rs no-tp-comm-split-ag
-                no-tp-comm-split-rs optimizer-cuda-graph symmetric-ar-type= tp-comm-bootstrap-backend= tp-comm-overlap
-                tp-comm-overlap-cfg= tp-comm-overlap-rs-dgrad use-grouped-gemm-for-dense-mlp
-                use-grouped-gemm-for-shared-expert use-transformer-engine-op-fuser
+                external-cuda-graph flash-attention-version= fused-residual-rmsnorm mla-down-proj-fusion
+                mlp-chunks-for-training= moe-grouped-gemm moe-mlp-glu-interleave-size= moe-permute-fusion
+                moe-router-fusion moe-shared-expert-glu-interleave-size= moe-single-grouped-bias
+                moe-single-grouped-weight moe-use-grouped-tensor no-bias-dropout-fusion no-bias-gelu-fusion
+                no-bias-swiglu-fusion no-gradient-accumulation-fusion no-masked-softmax-fusion no-persist-layer-norm
+                no-rope-fusion no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag no-tp-comm-overlap-rs
+                no-tp-comm-split-ag no-tp-comm-split-rs optimizer-cuda-graph symmetric-ar-type=
+                tp-comm-bootstrap-backend= tp-comm-overlap tp-comm-overlap-cfg= tp-comm-overlap-rs-dgrad
+                use-grouped-gemm-for-dense-mlp use-grouped-gemm-for-shared-expert use-transformer-engine-op-fuser
                 """,
             reasons.COMMUNICATION: """
                 create-all-gather-group ddp-average-in-collective ddp-num-buckets= ddp-pad-buckets-for-high-nccl-busbw
                 defer-embedding-wgrad-compute delay-wgrad-compute disable-align-grad-reduce
-                disable-symmetric-registration distributed-backend= fake-process-group
-                fsdp-db-use-persist-buf-on-alloc-fail fsdp-double-buffer fsdp-manual-registration
-                gtp-expert-remat-nccl-ub gtp-remat-nccl-ub high-priority-stream-groups=
+                disable-symmetric-registration distributed-backend= ep-overlap-early-attn-memory-release
+                fake-process-group fsdp-db-use-persist-buf-on-alloc-fail fsdp-double-buffer fsdp-manual-registration
+                gtp-expert-remat-nccl-ub gtp-remat-nccl-ub high-priority-a2a-comm-stream high-priority-stream-groups=
                 megatron-fsdp-enable-fine-grained-param-gather megatron-fsdp-max-pool-double-buffer
-                megatron-fsdp-version= microbatch-group-size-per-virtual-pipeline-stage= nccl-communicator-config-path=
-                no-align-grad-reduce no-align-param-gather no-gradient-reduce-div-fusion no-overlap-p2p-communication
-                no-use-layer-wise-param-layout overlap-p2p-communication-warmup-flush overlap-param-gather
-                overlap-param-gather-with-optimizer-step pipeline-model-parallel-comm-backend= sharp-enabled-group=
-                suggested-communication-unit-size= train-sync-interval= use-nccl-ub use-ring-exchange-p2p use-sharp
-                wgrad-deferral-limit=
+                megatron-fsdp-version= microbatch-group-size-per-virtual-pipeline-stage= moe-combine-bwd-dtype=
+                moe-deepep-num-sms= moe-dispatch-fwd-dtype= moe-enable-deepep moe-flex-dispatcher-backend=
+                moe-flex-dispatcher-num-sms= moe-hybridep-num-blocks-permute= moe-hybridep-num-blocks-unpermute=
+                moe-hybridep-num-sms-preprocessing= moe-hybridep-num-sms= moe-hybridep-pad-uneven-dispatch-inputs
+                moe-ncclep-zero-copy moe-permute-fusion-into-hybridep moe-shared-expert-overlap
+                moe-token-dispatcher-type= nccl-communicator-config-path= no-align-grad-reduce no-align-param-gather
+                no-gradient-reduce-div-fusion no-overlap-p2p-communication no-use-layer-wise-param-layout
+                overlap-dispatch-backward-with-experts-wgrad overlap-moe-expert-parallel-comm
+                overlap-p2p-communication-warmup-flush overlap-param-gather overlap-param-gather-with-optimizer-step
+                pipeline-model-parallel-comm-backend= sharp-enabled-group= suggested-communication-unit-size=
+                train-sync-interval= use-nccl-ub use-ring-exchange-p2p use-sharp wgrad-deferral-limit=
                 """,
             reasons.OPTIMIZER_STATES: """
                 accumulate-allreduce-grads-in-fp32 activation-offload-fraction= cpu-offloading-retain-pinned-cpu-buffers
@@ -285,7 +295,8 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 fine-grained-offloading-max-inflight-offloads= gtp-remat-reduce-scatter-with-fp32-accumulation
                 keep-fp8-transpose-cache main-grads-dtype= main-params-dtype= megatron-fsdp-grad-comm-dtype=
                 megatron-fsdp-main-grads-dtype= megatron-fsdp-main-params-dtype= min-offloaded-tensor-size=
-                no-pin-cpu-grads no-pin-cpu-params optimizer= overlap-cpu-optimizer-d2h-h2d
+                moe-paged-stash moe-paged-stash-buffer-size-factor-cpu= moe-paged-stash-buffer-size-factor-cuda=
+                moe-paged-stash-page-size= no-pin-cpu-grads no-pin-cpu-params optimizer= overlap-cpu-optimizer-d2h-h2d
                 reuse-grad-buf-for-mxfp8-param-ag use-precision-aware-optimizer use-torch-optimizer-for-cpu-offload
                 """,
             reasons.HOST: """
@@ -295,9 +306,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
         },
         refused={
             reasons.CONTEXT_PARALLELISM: "context-parallel-size= hybrid-context-parallel",
-            reasons.EXPERTS: """
-                expert-model-parallel-size= moe-layer-recompute moe-shared-expert-intermediate-size= num-experts=
-                """,
+            reasons.MODULES: "moe-layer-recompute",
             reasons.LOW_PRECISION: "te-precision-config-file=",
             reasons.UNEVEN_STAGES: """
                 account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split
@@ -318,8 +327,8 @@ MEGATRON_LM_OPTIONS = OptionTable(
             reasons.NO_MODEL_FIELD: """
                 attention-output-gate decoder-num-layers= enable-mhc-connections experimental-attention-variant=
                 heterogeneous-layers-config-encoded-json= hybrid-layer-pattern= hybrid-override-pattern= is-hybrid-model
-                linear-attention-freq= mtp-num-layers= multi-latent-attention no-position-embedding
-                use-kitchen-attention window-size=
+                linear-attention-freq= moe-latent-size= moe-shared-expert-gate mtp-detach-heads mtp-hsm
+                mtp-hybrid-override-pattern= mtp-use-repeated-layer no-position-embedding use-kitchen-attention
                 """,
             reasons.FIXED_BATCH: "decrease-batch-size-if-needed",
             "the values are in a checkpoint, which is not read": """

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
+from orchestrator.importers.megatron.expert_fields import CoreFields
 from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
 from orchestrator.importers.settings import FieldReaders, Settings, head_size, other_biases, rotary_base
+from search_spaces.errors import InputError
 
 _GPT2_VOCAB_SIZE = 50257
 _GPT2_TOKENIZER = "GPT2BPETokenizer"
 """The default of pretrain_gpt.py of both Megatrons."""
 _SIZED_TOKENIZERS = ("NullTokenizer", "NullMultimodalTokenizer", "TikTokenizer")
 """Tokenizers whose size is --vocab-size; others have that of their files."""
+
+
+CORE = CoreFields(lambda name: name.replace("_", "-"), has_defaults=True)
+CLAMPED = {"glu-linear-offset": 1.0, "activation-func-clamp-value": 7.0}
+"""Options with which --quick-geglu is gpt-oss' activation."""
 
 
 def is_megatron_deepspeed(options: Settings) -> bool:
@@ -97,6 +106,41 @@ def _num_tokens(options: Settings) -> int | None:
     return stated
 
 
+def _head_size(options: Settings) -> int | None:
+    if CORE.is_latent(options):
+        return CORE.latent_head_size(options)
+    return head_size(options, "kv-channels", "hidden-size", "num-attention-heads")
+
+
+def _activation(options: Settings) -> str | None:
+    if options.has("squared-relu"):
+        return "squared_relu"
+    return "clamped_swiglu" if has_clamped_swiglu(options) else None
+
+
+def has_clamped_swiglu(options: Settings) -> bool:
+    """True for gpt-oss' activation."""
+    return options.has("quick-geglu") and all(_number(options, name) == value for name, value in CLAMPED.items())
+
+
+def _number(options: Settings, name: str) -> float | None:
+    text = options.text(name)
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        raise InputError(options.problem(name, rule="a number")) from None
+
+
+def window(options: Settings) -> int | None:
+    """Positions to which one attends, its own among them; None without a window, and for one that goes on after it."""
+    found = re.fullmatch(r"\(?\s*([0-9]{1,9})\s*,\s*0\s*\)?", options.text("window-size") or "")
+    return int(found[1]) + 1 if found else None
+
+
+def _full_attention_every(options: Settings) -> int | None:
+    return options.count("window-attn-skip-freq") if window(options) else None
+
+
 MODEL_FIELDS: FieldReaders = {
     "num_layers": num_layers,
     "hidden_size": lambda options: options.count("hidden-size"),
@@ -109,10 +153,14 @@ MODEL_FIELDS: FieldReaders = {
     "tied_embeddings": lambda options: not options.has("untie-embeddings-and-output-weights"),
     "position_embedding": _position_embedding,
     "norm": _norm,
-    "attention_head_size": lambda options: head_size(options, "kv-channels", "hidden-size", "num-attention-heads"),
+    "attention_head_size": _head_size,
     "qkv_bias": _qkv_bias,
-    "qk_norm": lambda options: True if options.has("qk-layernorm") else None,
-    "activation": lambda options: "squared_relu" if options.has("squared-relu") else None,
+    "qk_norm": lambda options: True if options.has("qk-layernorm") and not CORE.is_latent(options) else None,
+    "activation": _activation,
     "rotary_base": _rotary_base,
     "linear_biases": _linear_biases,
+    "sliding_window": window,
+    "full_attention_every": _full_attention_every,
+    "attention_sinks": lambda options: True if options.text("softmax-type") == "learnable" else None,
+    **CORE.model_fields,
 }

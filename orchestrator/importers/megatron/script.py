@@ -22,6 +22,7 @@ from orchestrator.importers.ranks import ranks_of
 from orchestrator.importers.settings import FieldReaders, Settings, read_fields, turn_off_sequence_parallel
 from orchestrator.importers.slurm_header import SlurmHeader
 from orchestrator.importers.source_file import ReadFile
+from search_spaces.engines import MEGATRON_CORE
 from search_spaces.errors import InputError
 from trials.trainers.common.options import option_names
 
@@ -82,9 +83,14 @@ def read_megatron_command(
         ranks.gpus_per_node,
         origins={"global_batch_size": _ONE_MICRO_BATCH, **origins, **ranks.origins},
         notes=tuple(dict.fromkeys(notes)),
-        nearest_engine="deepspeed" if is_deepspeed else "torch",
+        nearest_engine="deepspeed" if is_deepspeed else nearest_engine(model),
         in_doubt=tuple(options.in_doubt),
     )
+
+
+def nearest_engine(model: Mapping[str, Any]) -> str:
+    """Engine of Parlay's trainer for a model of Megatron's: the one that distributes experts, if there are any."""
+    return MEGATRON_CORE if "num_experts" in model else "torch"
 
 
 _ONE_MICRO_BATCH = "Megatron's default: one micro-batch a data-parallel rank"

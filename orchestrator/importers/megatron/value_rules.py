@@ -14,7 +14,7 @@ from orchestrator.importers.megatron.layout_fields import (
     recompute_modules,
     recomputes_blocks,
 )
-from orchestrator.importers.megatron.model_fields import is_megatron_deepspeed, num_layers
+from orchestrator.importers.megatron.model_fields import CORE, is_megatron_deepspeed, num_layers, window
 from orchestrator.importers.settings import Settings, ValueRule, ValueRules, one_of
 from search_spaces.layouts.layout import CHOICES
 from trials.trainers.common.megatron_options import RECIPE_NAMES
@@ -40,7 +40,7 @@ def _says_how_many_layers(options: Settings) -> bool:
 
 
 def _recomputes_known_modules(options: Settings) -> bool:
-    names = (options.text("recompute-modules") or "").split()
+    names = CORE.modules(options, (options.text("recompute-modules") or "").split())
     return options.text("recompute-granularity") == "full" or recompute_modules(names) is not None
 
 
@@ -61,6 +61,10 @@ def _has_equal_moments(options: Settings) -> bool:
     return first == second and first in CHOICES["moment_dtype"]
 
 
+def _skips_regularly(options: Settings) -> bool:
+    return re.fullmatch(r"[1-9][0-9]*", options.text("window-attn-skip-freq") or "1") is not None
+
+
 MEGATRON_VALUE_RULES: ValueRules = (
     one_of("fp8-recipe", RECIPE_NAMES.values(), reasons.RECIPE),
     one_of("fp4-recipe", ("nvfp4",), reasons.RECIPE),
@@ -68,6 +72,10 @@ MEGATRON_VALUE_RULES: ValueRules = (
     ValueRule("num-layers-at-end-in-bf16", _keeps_as_many_layers_at_both_ends, reasons.LAYERS_IN_BF16),
     ValueRule("exp-avg-dtype", _has_equal_moments, reasons.MOMENTS),
     ValueRule("exp-avg-sq-dtype", _has_equal_moments, reasons.MOMENTS),
+    ValueRule("moe-layer-freq", CORE.has_known_layers, reasons.EXPERT_LAYERS),
+    ValueRule("window-size", lambda options: window(options) is not None, reasons.WINDOW),
+    ValueRule("window-attn-skip-freq", _skips_regularly, "full_attention_every is a whole number"),
+    one_of("softmax-type", ("vanilla", "learnable"), "attention_sinks are learned, or none"),
     one_of("position-embedding-type", ("learned_absolute", "rope"), reasons.MEGATRON_POSITIONS),
     one_of("normalization", ("layernorm", "rmsnorm"), reasons.NORM),
     ValueRule("recompute-modules", _recomputes_known_modules, reasons.MODULES),

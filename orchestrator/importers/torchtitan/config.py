@@ -24,11 +24,12 @@ from orchestrator.importers.torchtitan.options import TORCHTITAN_OPTIONS
 from orchestrator.importers.torchtitan.registry import DEFAULTS, Values
 from search_spaces.engines import TORCHTITAN
 from search_spaces.errors import InputError
+from search_spaces.layouts.layout import EXPERT_GROUPS
 from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import MODEL_DEFAULTS, ModelShape
 
 _DEFAULT = "torchtitan's default"
-_HEAD = "lm_head"
+_HEAD, _ROUTER = "lm_head", "router.gate"
 _LOCAL_BATCHES = "training.local_batch_size of every data-parallel rank"
 
 
@@ -96,7 +97,7 @@ def _settle_shards(layout: dict[str, Any]) -> None:
 
 def _left_open(layout: Mapping[str, Any]) -> Iterator[str]:
     """Layout fields that no option decides, without those that have no effect then."""
-    without_effect = {"recompute_layers"}
+    without_effect = {"recompute_layers", *EXPERT_GROUPS}
     if layout.get("pipeline_parallel") == 1:
         without_effect |= {"pipeline_schedule", "virtual_pipeline_stages"}
     if layout.get("activation_checkpointing") in ("none", "full"):
@@ -142,8 +143,8 @@ def _of_8_bits(keys: Settings) -> Iterator[str]:
     words = [str(word) for word in keys.listed(f"{FLOAT8}filter_fqns")]
     if not any(word in _HEAD for word in words):
         yield _CONVERTED_HEAD
-    if others := [f"{word:.40}" for word in words if word not in _HEAD]:
-        yield f"The training leaves layers named {', '.join(others)} in bf16; trials leave the head alone."
+    if others := [f"{word:.40}" for word in words if word not in _HEAD and word not in _ROUTER]:
+        yield f"The training leaves layers named {', '.join(others)} in bf16; trials leave head and routers alone."
 
 
 def _other_optimizers(keys: Settings) -> list[str]:

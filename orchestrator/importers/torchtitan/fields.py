@@ -3,6 +3,7 @@ is not known."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import ceil
 from typing import Any
@@ -161,6 +162,16 @@ def _matmul_precision(keys: Settings) -> str | None:
     return next(found, None) or keys.chosen(f"{FLOAT8}recipe_name", _RECIPES, None)
 
 
+def _expert_parallel(keys: Settings) -> int | None:
+    degree = keys.count(f"{_P}expert_parallel_degree")
+    return None if degree == 1 else degree
+
+
+def _expert_tensor(keys: Settings) -> int | None:
+    """Tensor-parallel ranks split every expert where none distributes them."""
+    return _tensor(keys) if keys.has(f"{_M}num_experts") and _expert_parallel(keys) is None else None
+
+
 LAYOUT_FIELDS: FieldReaders = {
     "tensor_parallel": _tensor,
     "pipeline_parallel": stages,
@@ -180,6 +191,8 @@ LAYOUT_FIELDS: FieldReaders = {
     "torch_compile": _compile,
     "tensor_parallel_overlap": _tensor_overlap,
     "matmul_precision": _matmul_precision,
+    "expert_parallel": _expert_parallel,
+    "expert_tensor_parallel": _expert_tensor,
 }
 
 
@@ -192,6 +205,16 @@ def _key_value_heads(keys: Settings) -> int | None:
     """Null is one of each head's own."""
     name = f"{_M}n_kv_heads"
     return keys.count(f"{_M}n_heads") if keys.is_null(name) else keys.count(name, f"{_M}n_heads")
+
+
+def _whole_from_0(name: str) -> Callable[[Settings], int | None]:
+    """Reader of a whole number that may be 0."""
+    return lambda keys: 0 if str(keys.value(f"{_M}{name}")) == "0" else keys.count(f"{_M}{name}")
+
+
+def _qk_norm(keys: Settings) -> bool | None:
+    is_qwen3 = keys.value(f"{_M}name") == "qwen3"
+    return True if is_qwen3 and keys.chosen(f"{_M}qk_norm", SWITCH, True) else None
 
 
 def _head_size(keys: Settings) -> int | None:
@@ -211,8 +234,14 @@ MODEL_FIELDS: FieldReaders = {
     "position_embedding": _of_llama3("rotary"),
     "norm": _of_llama3("rmsnorm"),
     "attention_head_size": _head_size,
-    "qk_norm": lambda keys: True if keys.value(f"{_M}name") == "qwen3" else None,
+    "qk_norm": _qk_norm,
     "rotary_base": lambda keys: keys.count(f"{_M}rope_theta") if keys.has(f"{_M}rope_theta") else None,
+    "num_experts": lambda keys: keys.count(f"{_M}num_experts"),
+    "experts_per_token": lambda keys: keys.count(f"{_M}experts_per_token"),
+    "expert_ffn_hidden_size": lambda keys: keys.count(f"{_M}expert_hidden_dim"),
+    "shared_expert_ffn_hidden_size": lambda keys: keys.count(f"{_M}shared_expert_hidden_dim"),
+    "num_dense_layers": _whole_from_0("num_dense_layers"),
+    "expert_layer_every": lambda keys: keys.count(f"{_M}expert_layer_every"),
 }
 BATCH_FIELDS: FieldReaders = {"global_batch_size": lambda keys: count_or_default(keys, f"{_T}global_batch_size")}
 

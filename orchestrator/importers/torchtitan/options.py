@@ -19,7 +19,6 @@ _NEUTRAL = {
     "model_spec.tp_gemm_backend": "default",
     "optimizer.implementation": "fused",
     "parallelism.context_parallel_degree": "1",
-    "parallelism.expert_parallel_degree": "1",
     "parallelism.spmd_backend": "partial_dtensor|spmd_types",
     "training.gc_freq": "50|10",
     "training.mixed_precision_reduce": "float32",
@@ -33,12 +32,14 @@ TORCHTITAN_OPTIONS = OptionTable(
             activation_checkpoint= activation_checkpoint.layers= compile.components= compile.enable
             compile.enable_async_tensor_parallel loss.num_chunks= model_spec.attn_backend= model_spec.dim=
             model_spec.enable_weight_tying= model_spec.float8.emulate model_spec.float8.filter_fqns=
-            model_spec.float8.recipe_name= model_spec.head_dim= model_spec.hidden_dim= model_spec.mxfp8.fqns=
-            model_spec.n_heads= model_spec.n_kv_heads= model_spec.n_layers= model_spec.name= model_spec.rope_theta=
-            model_spec.vocab_size=
-            optimizer.param_groups=
+            model_spec.float8.recipe_name= model_spec.head_dim= model_spec.hidden_dim= model_spec.n_heads=
+            model_spec.n_kv_heads= model_spec.n_layers= model_spec.name= model_spec.rope_theta= model_spec.vocab_size=
+            model_spec.expert_hidden_dim= model_spec.expert_layer_every= model_spec.experts_per_token=
+            model_spec.mxfp8.fqns= model_spec.num_dense_layers= model_spec.num_experts= model_spec.qk_norm
+            model_spec.shared_expert_hidden_dim= optimizer.param_groups=
             parallelism.data_parallel_replicate_degree= parallelism.data_parallel_shard_degree=
-            parallelism.enable_sequence_parallel parallelism.fsdp_reshard_after_forward=
+            parallelism.enable_sequence_parallel parallelism.expert_parallel_degree=
+            parallelism.fsdp_reshard_after_forward=
             parallelism.module_fqns_per_model_part= parallelism.pipeline_parallel_degree=
             parallelism.pipeline_parallel_first_stage_less_layers= parallelism.pipeline_parallel_last_stage_less_layers=
             parallelism.pipeline_parallel_layers_per_stage= parallelism.pipeline_parallel_microbatch_size=
@@ -79,12 +80,13 @@ TORCHTITAN_OPTIONS = OptionTable(
                 lr_scheduler.decay_ratio= lr_scheduler.decay_type= lr_scheduler.min_lr_factor=
                 lr_scheduler.total_steps= lr_scheduler.warmup_steps= training.max_norm=
                 """,
+            reasons.FORCED_ROUTING: "debug.moe_force_load_balance",
             reasons.START: "debug.seed=",
             reasons.DURATION: "training.steps=",
             reasons.FAILURES: "comm.init_timeout_seconds= comm.train_timeout_seconds=",
             reasons.BESIDE_A_REFUSED_OPTION: """
                 activation_checkpoint.memory_budget= activation_checkpoint.visualize_memory_budget_pareto
-                debug.moe_force_load_balance parallelism.context_parallel_load_balancer=
+                parallelism.context_parallel_load_balancer=
                 parallelism.context_parallel_ptrr_mask_key=
                 """,
             "a trial's forward pass has no randomness": "activation_checkpoint.preserve_rng_state",
@@ -113,7 +115,6 @@ TORCHTITAN_OPTIONS = OptionTable(
         },
         refused={
             reasons.CONTEXT_PARALLELISM: "parallelism.context_parallel_degree=",
-            reasons.EXPERTS: "parallelism.expert_parallel_degree=",
             reasons.OFFLOADED_PARAMETERS: "training.enable_cpu_offload",
             "of torchtitan's converters a search has one of linear layers, for 8 bits": "model_spec.converters=",
             "the order of a pipeline's work is one of pipeline_schedule": "parallelism.pipeline_parallel_schedule_csv=",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from orchestrator.importers import reasons
+from orchestrator.importers.expert_layers import expert_pattern
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.option_table import DO_WITHOUT
@@ -62,20 +63,52 @@ def _model_spec(spec: Any) -> dict[str, Any]:
     layers = model.get("layers")
     if not isinstance(layers, list) or not layers or not all(isinstance(layer, Mapping) for layer in layers):
         raise _unlike_llama3("has no list of layers")
-    first, *others = map(_without_weights, layers)
-    if any(other != first for other in others):
-        raise _unlike_llama3("has layers that differ")
-    if (_section(first, "attention").get("qk_norm") is None) == (name == "qwen3"):
-        raise _unlike_llama3(
-            "has norms of queries and keys" if name == "llama3" else "has no norms of queries and keys"
-        )
+    plain = [_without_weights(layer) for layer in layers]
+    pattern = [layer.get("moe") is not None for layer in plain]
+    mlps = _same(layer.get("feed_forward") for layer in plain if layer.get("moe") is None)
+    experts = _same(layer.get("moe") for layer in plain if layer.get("moe") is not None)
+    first = {**_same({**layer, "feed_forward": None, "moe": None} for layer in plain), "feed_forward": mlps}
+    if mlps is None and not all(pattern):
+        raise _unlike_llama3("has layers without attention or MLP")
+    has_norms = _section(first, "attention").get("qk_norm") is not None
+    if has_norms and name == "llama3":
+        raise _unlike_llama3("has norms of queries and keys")
     return {
         "name": name,
         "n_layers": len(layers),
         "dim": model.get("dim"),
         "vocab_size": model.get("vocab_size"),
         "enable_weight_tying": model.get("enable_weight_tying"),
+        **({} if experts is None else _experts(experts, pattern)),
         **_layer(first),
+        **({} if name == "llama3" else {"qk_norm": has_norms}),
+    }
+
+
+def _same(parts: Iterable[Any]) -> Any:
+    """The part that all layers have alike; None without any."""
+    first, *others = [*parts] or [None]
+    if any(other != first for other in others):
+        raise _unlike_llama3("has layers that differ")
+    return first
+
+
+def _experts(moe: Any, pattern: Sequence[bool]) -> dict[str, Any]:
+    """Sizes of the experts and the layers that have them."""
+    router, routed = _section(moe, "router"), _section(_section(moe, "routed_experts"), "inner_experts")
+    shared, layers = _section(_section(moe, "shared_experts"), "w1"), expert_pattern(pattern)
+    if layers is None:
+        raise _unlike_llama3("has experts in other layers", reasons.EXPERT_LAYERS)
+    if (router.get("score_func"), router.get("route_norm")) != ("softmax", True):
+        raise _unlike_llama3("weights experts by other scores", reasons.ROUTING)
+    return {
+        "hidden_dim": routed.get("hidden_dim"),  # unless another layer has an MLP
+        "num_experts": moe.get("num_experts"),
+        "experts_per_token": router.get("top_k"),
+        "expert_hidden_dim": routed.get("hidden_dim"),
+        "shared_expert_hidden_dim": shared.get("out_features"),
+        "num_dense_layers": layers[0],
+        "expert_layer_every": layers[1],
     }
 
 
@@ -93,7 +126,7 @@ def _layer(layer: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "n_heads": attention.get("n_heads"),
         "n_kv_heads": attention.get("n_kv_heads"),
-        "hidden_dim": mlp["w1"].get("out_features"),
+        **({} if mlp is None else {"hidden_dim": mlp["w1"].get("out_features")}),
         "head_dim": attention.get("head_dim"),
         "rope_theta": _whole(_section(attention, "rope").get("theta")),
         "attn_backend": _attention(_section(attention, "inner_attention")),
@@ -108,9 +141,8 @@ def _whole(value: Any) -> Any:
 def _refused_parts(layer: Mapping[str, Any]) -> Iterator[InputError]:
     """Errors for the parts that a llama3 of a search has not."""
     attention, mlp = _section(layer, "attention"), _section(layer, "feed_forward")
-    products = [attention.get("wo"), *(mlp.get(name) for name in ("w1", "w2", "w3"))]
-    if layer.get("moe") is not None:
-        yield _unlike_llama3("has experts", reasons.EXPERTS)
+    names = () if layer.get("feed_forward") is None else ("w1", "w2", "w3")
+    products = [attention.get("wo"), *map(mlp.get, names)]
     if not all(isinstance(product, Mapping) for product in products):
         yield _unlike_llama3("has layers without attention or MLP")
     if any(product.keys() - _OF_A_PRODUCT for product in products if isinstance(product, Mapping)):

@@ -35,6 +35,7 @@ QUESTION = {
     "cluster.num_nodes": 1,
     "global_batch_size": 64,
     "trainer.kind": "parlay",
+    "measure.routing": "balanced",
 }
 FAST = Layout(tensor_parallel=2, grad_accum_steps=64)
 SLOW = Layout(data_parallel=2, grad_accum_steps=32)
@@ -95,9 +96,10 @@ class TestVerdict:
             {"cluster__accelerator": "a100-80gb"},
             {"cluster__num_nodes": 2},
             {"global_batch_size": 8},
+            {"measure__routing": "learned"},
         ],
     )
-    def test_another_model_batch_or_cluster_is_not_comparable_and_named(self, other):
+    def test_another_model_batch_routing_or_cluster_is_not_comparable_and_named(self, other):
         a, b = side("a", found(FAST, 1.0)), side("b", found(FAST, 0.5), **other)
         result = compare_sides(a, b, 0.05)
         (name,) = (key.replace("__", ".") for key in other)

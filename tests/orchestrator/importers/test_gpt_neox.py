@@ -174,7 +174,7 @@ def test_the_mlp_is_as_wide_as_gpt_neox_makes_it(keys, width):
 @pytest.mark.parametrize(
     ("keys", "rule"),
     [
-        ({"moe_num_experts": 8}, "experts are no part of a model"),
+        ({"moe_num_experts": 8}, "experts are not read from this trainer"),
         ({"attention_config": [[["mamba"], 12]]}, "attention_kernel is math"),
         ({"attention_config": [[["flash"], 6], [["global"], 6]]}, "attention_kernel is math"),
         ({"pos_emb": "alibi"}, "position_embedding is learned or rotary"),

@@ -113,8 +113,8 @@ def test_defaults_are_those_of_nanotron(field, expected):
     ("name", "value", "rule"),
     [
         ("parallelism.context_parallel_size", 2, "context parallelism is no axis"),
-        ("parallelism.expert_parallel_size", 2, "expert parallelism is no axis"),
-        ("model.model_config.moe_config", {"num_experts": 8}, "experts are no part of a model"),
+        ("parallelism.expert_parallel_size", 2, "experts are not read from this trainer"),
+        ("model.model_config.moe_config", {"num_experts": 8}, "experts are not read from this trainer"),
         ("model.model_config.is_starcoder2_config", True, "StarCoder2"),
         ("model.model_config._attn_implementation", "ring_flash_triton", "context parallelism"),
         ("model.model_config._attn_implementation", "flex_attention", "attention_kernel is math or flash"),

@@ -138,6 +138,21 @@ def test_assumed_links_are_said_and_described_ones_are_not(spec):
     assert not any("links" in note for note in planned(replace(spec, cluster=described)).notes())
 
 
+@pytest.mark.parametrize(
+    ("routing", "words"),
+    [
+        ("balanced", "equally many tokens"),
+        ("skewed(3)", "3 times the mean"),
+        ("learned", "their router"),
+    ],
+)
+def test_the_routing_of_experts_by_which_memory_is_judged_is_said(spec, routing, words):
+    experts = replace(spec.model, num_experts=8, experts_per_token=2)
+    routed = replace(spec, model=experts, measure=replace(spec.measure, routing=routing))
+    assert [words in note for note in planned(routed).notes() if "measure.routing" in note] == [True]
+    assert not any("measure.routing" in note for note in planned(spec).notes())
+
+
 @pytest.mark.parametrize(("engine", "is_said"), [("megatron-core", True), ("torch", False)])
 def test_that_a_cpu_emulates_the_gpu_of_an_engine_is_said(tmp_path, engine, is_said):
     text = SEARCH.replace("a100-40gb", "cpu").replace("bf16", f"fp32\n  engine: {engine}")

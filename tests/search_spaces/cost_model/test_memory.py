@@ -234,6 +234,22 @@ class TestSharing:
         assert peaks == pytest.approx(np.array([memory(SMALL, layout).peak[0] for layout in layouts]))
 
 
+def test_the_rank_of_the_most_loaded_expert_holds_more_activations():
+    experts = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 48}
+    model = replace(gpt(4, 64, 4), **experts, num_dense_layers=1)
+    layout = Layout(data_parallel=8, expert_parallel=4, precision="bf16", engine="megatron-core").canonical()
+
+    def kept(expert_parallel: int, skew: float) -> float:
+        table = LayoutTable.of([replace(layout, expert_parallel=expert_parallel)])
+        return float(LayerActivations.of(model, table, skew).whole[0])
+
+    # Of 2 x 2048 tokens a rank, in bf16: experts' inputs and outputs, and two tensors inside, in three of four layers.
+    balanced = 2 * 2048 * (2 * 64 + 2 * 48) * 2 * 3 / 4
+    # The first expert has three times the mean, the other seven 5 / 7 of it; the fullest rank holds two.
+    assert kept(4, 3.0) - kept(4, 1.0) == pytest.approx(balanced * ((3 + 5 / 7) / 2 - 1))
+    assert kept(1, 3.0) == pytest.approx(kept(1, 1.0))
+
+
 QUANTIZED = gpt(4, 1024, 8)
 
 

@@ -368,15 +368,11 @@ def test_8_bit_products_are_torchtitan_s_own(engine):
     assert f"{engine}.matmul_precision" in broken(engine=engine, matmul_precision="fp8_rowwise")
 
 
-def test_torchtitan_converts_no_experts_to_8_bits():
-    fields = {
-        "engine": "torchtitan",
-        "attention_kernel": "flex",
-        "precision": "bf16",
-        "matmul_precision": "fp8_rowwise",
-    }
+def test_torchtitan_converts_no_routers_to_8_bits():
+    fields = {"engine": "torchtitan", "attention_kernel": "flex", "precision": "bf16"}
     experts = replace(MODEL, **LLAMA, num_experts=4, experts_per_token=2)
-    assert broken(experts, **fields) == ["torchtitan.expert_products"]
+    assert broken(experts, **fields, matmul_precision="mxfp8") == ["torchtitan.expert_products"]
+    assert broken(experts, **fields, matmul_precision="fp8_tensorwise") == []
 
 
 QWEN3 = {**LLAMA, "qk_norm": True, "attention_head_size": 32, "rotary_base": 1_000_000}

@@ -119,6 +119,19 @@ def find_its_folder_stale_for_a_moment() -> None:
     MetricsWriter.write = write  # type: ignore[method-assign]
 
 
+def leave_the_choice_of_experts_to_the_router() -> None:
+    from search_spaces.routing import ROUTERS_CHOICE
+    from trials.train.engines.engine import TrainingConfig
+    from trials.train.model.chunk import ChunkExecution
+
+    def chunk_arguments(self, index, world):
+        *others, execution = original(self, index, world)
+        return *others, ChunkExecution(execution.recompute, execution.compile_blocks, ROUTERS_CHOICE)
+
+    original = TrainingConfig.chunk_arguments
+    TrainingConfig.chunk_arguments = chunk_arguments  # type: ignore[method-assign]
+
+
 def use_a_gpu_that_somebody_else_uses() -> None:
     import torch
 

@@ -30,7 +30,7 @@ def core_configs(words: Sequence[str], world_size: int) -> tuple[Fields, dict[st
     import torch
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.optimizer import AdamOptimizerConfig
-    from megatron.core.transformer import TransformerConfig
+    from megatron.core.transformer import MLATransformerConfig, TransformerConfig
 
     given = vars(parsed_options(words, MEGATRON_LM))
     dtype = torch.bfloat16 if given["bf16"] else torch.float16 if given["fp16"] else torch.float32
@@ -44,7 +44,8 @@ def core_configs(words: Sequence[str], world_size: int) -> tuple[Fields, dict[st
         or (given["bf16"] and not given["grad_reduce_in_bf16"]),
         **{name: _DTYPES[given[name] or "fp32"]() for name in ("exp_avg_dtype", "exp_avg_sq_dtype")},
     }
-    made = ((TransformerConfig, _transformer), (DistributedDataParallelConfig, _ddp), (AdamOptimizerConfig, _optimizer))
+    transformer = MLATransformerConfig if values["multi_latent_attention"] else TransformerConfig
+    made = ((transformer, _transformer), (DistributedDataParallelConfig, _ddp), (AdamOptimizerConfig, _optimizer))
     configs = [kind(**_of_same_name(kind, values), **of(values)) for kind, of in made]
     return values, dict(zip(("transformer", "ddp", "optimizer"), configs, strict=True))
 
@@ -57,6 +58,7 @@ def _of_same_name(config: type, values: Fields) -> Fields:
 
 _NAMED_OTHERWISE = {
     *("attention_backend", "num_query_groups", "add_qkv_bias", "window_size", "window_attn_skip_freq"),
+    *("moe_layer_freq", "q_lora_rank"),
 }
 
 
@@ -66,6 +68,7 @@ def _transformer(values: Fields) -> Fields:
 
     chunks, has_biases = values["num_virtual_stages_per_pipeline_rank"], not values["disable_bias_linear"]
     window, every = values["window_size"], values["window_attn_skip_freq"]
+    is_latent, layers = values["multi_latent_attention"], values["moe_layer_freq"]
     return {
         "virtual_pipeline_model_parallel_size": chunks,
         "overlap_p2p_comm": chunks is not None,
@@ -73,7 +76,7 @@ def _transformer(values: Fields) -> Fields:
         "pipeline_dtype": values["params_dtype"],
         "attention_backend": AttnBackend[values["attention_backend"]],
         "num_query_groups": values["num_query_groups"] if values["group_query_attention"] else None,
-        "gated_linear_unit": values["swiglu"],
+        "gated_linear_unit": values["swiglu"] or values["quick_geglu"],
         "activation_func": _activation(values),
         "bias_activation_fusion": values["swiglu"] or (has_biases and not values["no_bias_gelu_fusion"]),
         "add_bias_linear": has_biases,
@@ -84,18 +87,31 @@ def _transformer(values: Fields) -> Fields:
         "fp8_param": values["fp8_param_gather"],
         "fp4": values["fp4_format"],
         "fp4_param": values["fp4_param_gather"],
-        "apply_rope_fusion": values["position_embedding_type"] == "rope",
+        "apply_rope_fusion": values["position_embedding_type"] == "rope" and not values["no_rope_fusion"],
+        "bias_dropout_fusion": not values["no_bias_dropout_fusion"],
+        "num_moe_experts": values["num_experts"],
+        "moe_layer_freq": 1 if layers is None else _pattern(layers),
+        **({"q_lora_rank": values["q_lora_rank"], "rotary_scaling_factor": 1.0} if is_latent else {}),
         "gradient_accumulation_fusion": not values["no_gradient_accumulation_fusion"],
         **_TRANSFORMER_DEFAULTS,
     }
 
 
+def _pattern(layers: str) -> list[int]:
+    """moe_freq_type."""
+    runs = [run.split("*") for run in layers.strip("()").split("+")]
+    return [int(value.strip("[]")) for value, count in runs for _ in range(int(count))]
+
+
 def _activation(values: Fields) -> Any:
     import torch
     from megatron.core.activations import squared_relu
+    from megatron.core.fusions.fused_bias_geglu import quick_gelu
 
     if values["swiglu"]:
         return torch.nn.functional.silu
+    if values["quick_geglu"]:
+        return quick_gelu
     return squared_relu if values["squared_relu"] else torch.nn.functional.gelu
 
 
@@ -105,7 +121,6 @@ _TRANSFORMER_DEFAULTS = {
     "attention_softmax_in_fp32": False,
     "masked_softmax_fusion": True,
     "persist_layer_norm": True,
-    "bias_dropout_fusion": True,
     "cp_comm_type": "p2p",
     "inference_sampling_seed": 1234,
 }

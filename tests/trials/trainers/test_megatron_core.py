@@ -18,6 +18,7 @@ from benchmarks.parser_process import DOWNLOADS, ask
 from benchmarks.real_configs import fields_of, transformer_engine_stubbed
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.layout import AXES, Layout
+from search_spaces.routing import Routing
 from search_spaces.rules.check import engine_violations
 from tests.orchestrator.recipe.export_readers import words_of
 from tests.trials.train.parity import needs_megatron
@@ -32,8 +33,11 @@ EXPORT = TRAINER.export
 
 NOT_IN_CONFIGS = {"--make-vocab-size-divisible-by", "--ckpt-format"}
 """Options of the tokenizer and of checkpoints."""
-WITHOUT_MEANING = {"--no-gradient-accumulation-fusion", "--reuse-grad-buf-for-mxfp8-param-ag"}
-"""Options that change a kernel alone, and where gathered weights are."""
+WITHOUT_MEANING = {
+    *("--no-gradient-accumulation-fusion", "--no-bias-dropout-fusion", "--moe-grouped-gemm"),
+    *("--moe-token-dispatcher-type", "--reuse-grad-buf-for-mxfp8-param-ag"),
+}
+"""Options that change a kernel or a collective alone, and where gathered weights are."""
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +81,7 @@ def is_needed(case: Case, name: str) -> bool:
 
 OF_A_CPU = {
     *("bias_dropout_fusion", "masked_softmax_fusion", "persist_layer_norm", "gradient_accumulation_fusion"),
-    "apply_rope_fusion",
+    *("apply_rope_fusion", "moe_grouped_gemm"),
 }
 """Fused kernels, which the engine takes where they are installed."""
 WITHOUT_EFFECT = {
@@ -121,7 +125,7 @@ def engine_configs(spec: TrialSpec) -> dict[str, Any]:
     from trials.train.model.initial_weights import WeightSource
 
     weights = WeightSource(spec.seed, torch.device("cpu"))
-    training = TrainingConfig(spec.model, spec.layout, weights, OptimizerConfig())
+    training = TrainingConfig(spec.model, spec.layout, weights, OptimizerConfig(), Routing.of(spec.measure.routing))
     return {
         "transformer": transformer_config(training, has_te_layers=False),
         "ddp": ddp_config(spec.layout),

@@ -46,7 +46,7 @@ SAID = {
     ("nanotron", "activation"): '"hidden_act": "relu"',
     ("nanotron", "qkv_bias"): '"is_qwen2_config": true',
     ("torchtitan", "attention_head_size"): "head_dim=32",
-    ("torchtitan", "qk_norm"): "qk_norm=_norm(head_dim)",
+    ("torchtitan", "qk_norm"): "qk_norm=True",
     ("torchtitan", "rotary_base"): "rope_theta=500000",
 }
 """Words of an export for a feature; None: it leaves out the words for a model without."""

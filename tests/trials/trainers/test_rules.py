@@ -60,6 +60,30 @@ def test_what_a_trainer_cannot_express_is_refused_by_name(engine, fields, rule):
     assert broken(engine, **fields) == [f"{engine}.{rule}"]
 
 
+EXPERTS = replace(LLAMA, num_experts=4, experts_per_token=2)
+BIASED = replace(EXPERTS, linear_biases=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "rules"),
+    [
+        (EXPERTS, {"tensor_parallel": 2}, ["expert_sequence"]),
+        (EXPERTS, {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}, []),
+        (replace(EXPERTS, experts_per_token=1), {}, ["experts_per_token"]),
+        (EXPERTS, {"rank_order": "tp-pp-dp", "expert_tensor_parallel": 2}, ["expert_rank_order"]),
+        (BIASED, {}, []),
+        (BIASED, {"expert_tensor_parallel": 2}, ["expert_biases"]),
+        (replace(BIASED, shared_expert_ffn_hidden_size=64), {}, ["expert_biases"]),
+        (replace(BIASED, gated_mlp=False, activation="gelu"), {}, ["expert_activation"]),
+        (replace(BIASED, activation="clamped_swiglu"), {}, []),
+        (replace(LLAMA, num_mtp_layers=1), {}, []),
+        (replace(LLAMA, num_mtp_layers=1, position_embedding="learned"), {}, ["position_embedding"]),
+    ],
+)
+def test_megatron_lm_refuses_what_it_cannot_train_of_experts_and_further_tokens(model, fields, rules):
+    assert broken("megatron-lm", model, **fields) == [f"megatron-lm.{rule}" for rule in rules]
+
+
 @pytest.mark.parametrize("trainer", ["megatron-deepspeed", "gpt-neox"])
 @pytest.mark.parametrize(
     "fields",

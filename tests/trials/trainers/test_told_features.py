@@ -22,6 +22,18 @@ ROTARY = {"rotary_base": 1_000_000}
 BIASES = {"linear_biases": True}
 SQUARED = {"gated_mlp": False, "activation": "squared_relu"}
 NO_BIASES = {"linear_biases": False}
+EXPERTS = {"num_experts": 4, "experts_per_token": 2}
+EXPERT_OPTIONS = (
+    *("--expert-model-parallel-size 1", "--expert-tensor-parallel-size 1", "--num-experts 4", "--moe-router-topk 2"),
+    *("--moe-router-load-balancing-type none", "--moe-router-dtype fp32", "--moe-token-dispatcher-type alltoall"),
+    "--moe-grouped-gemm",
+)
+LATENT = {
+    "attention_head_size": 24,
+    "key_value_latent_size": 32,
+    "rotary_head_size": 8,
+    "value_head_size": 12,
+}
 ALL_BIASES = ("add_bias_linear", "add_qkv_bias")
 FILES = {
     "megatron-lm": "megatron_args.txt",
@@ -55,6 +67,50 @@ def lines_of(trainer: str, model: ModelShape, **fields) -> list[str]:
             [],
             ["--window-size 7,0", "--window-attn-skip-freq 2"],
         ),
+        ("megatron-lm", LLAMA, EXPERTS, [], [*EXPERT_OPTIONS, "--moe-ffn-hidden-size 192"]),
+        (
+            "megatron-lm",
+            replace(LLAMA, num_layers=6),
+            {
+                **EXPERTS,
+                "expert_ffn_hidden_size": 32,
+                "shared_expert_ffn_hidden_size": 16,
+                "num_dense_layers": 1,
+                "expert_layer_every": 2,
+            },
+            [],
+            [
+                *EXPERT_OPTIONS,
+                "--moe-ffn-hidden-size 32",
+                "--moe-shared-expert-intermediate-size 16",
+                "--moe-layer-freq ([0]*2+[1]*1+[0]*1+[1]*1+[0]*1)",
+            ],
+        ),
+        (
+            "megatron-lm",
+            LLAMA,
+            {"activation": "clamped_swiglu", "linear_biases": True},
+            ["--swiglu", "--disable-bias-linear"],
+            ["--quick-geglu", "--glu-linear-offset 1.0", "--activation-func-clamp-value 7.0", "--no-bias-gelu-fusion"],
+        ),
+        (
+            "megatron-lm",
+            replace(LLAMA, num_key_value_heads=4),
+            LATENT,
+            [],
+            [
+                "--kv-channels 24",
+                "--qk-layernorm",
+                "--multi-latent-attention",
+                "--kv-lora-rank 32",
+                "--qk-head-dim 16",
+                "--qk-pos-emb-head-dim 8",
+                "--v-head-dim 12",
+                "--rope-type rope",
+                "--no-rope-fusion",
+            ],
+        ),
+        ("megatron-lm", LLAMA, {"num_mtp_layers": 2}, [], ["--mtp-num-layers 2"]),
         ("megatron-deepspeed", LLAMA, {"attention_head_size": 32}, [], ["--kv-channels 32"]),
         ("megatron-deepspeed", LLAMA, ROTARY, [], ["--rotary-position-embeddings-theta 1000000"]),
         ("megatron-deepspeed", LLAMA, BIASES, ["--disable-bias-linear"], []),
@@ -85,7 +141,20 @@ def lines_of(trainer: str, model: ModelShape, **fields) -> list[str]:
 def test_what_one_feature_changes(trainer, model, change, gone, come):
     before, after = lines_of(trainer, model), lines_of(trainer, replace(model, **change))
     assert [line for line in before if line not in after] == gone
-    assert [line for line in after if line not in before] == come
+    assert sorted(line for line in after if line not in before) == sorted(come)
+
+
+def test_megatron_lm_recomputes_experts_where_the_layout_recomputes_mlps():
+    fields = {"activation_checkpointing": "selective", "recompute_modules": "core_attn+mlp"}
+    assert "--recompute-modules core_attn mlp" in lines_of("megatron-lm", LLAMA, **fields)
+    assert "--recompute-modules core_attn mlp moe" in lines_of("megatron-lm", replace(LLAMA, **EXPERTS), **fields)
+
+
+def test_experts_multiply_one_by_one_in_fp32_and_biases_need_another_kernel():
+    in_fp32 = lines_of("megatron-lm", replace(LLAMA, **EXPERTS), precision="fp32", attention_kernel="math")
+    assert "--moe-grouped-gemm" not in in_fp32
+    biased = replace(LLAMA, **EXPERTS, linear_biases=True)
+    assert "--no-bias-dropout-fusion" in lines_of("megatron-lm", biased)
 
 
 def test_megatron_lm_has_sinks_without_flash_attention_alone():
@@ -144,13 +213,37 @@ def test_torchtitans_module_has_qwen3_for_normalised_queries_and_keys():
         functions = {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
         assert functions & {"llama3", "qwen3"} == {family}
         assert {"head_dim=16,", "rope_theta=1000000,"} <= {line.strip() for line in text.splitlines()}
-        assert ("qk_norm=_norm(head_dim)," in text) == (family == "qwen3")
+        assert ("qk_norm=True," in text) == (family == "qwen3")
+
+
+def test_torchtitans_module_has_qwen3_for_experts_too():
+    layout = half(zero_stage=2, attention_kernel="flex", engine="torchtitan", expert_parallel=2)
+    text = exported(our_spec(layout, SHAPES["deepseek-moe"]))["torchtitan"].files["torchtitan_config.py"]
+    said = {line.strip() for line in text.splitlines()}
+    assert {"num_experts=8,", "shared_expert_hidden_dim=64,", "expert_layer_every=3,", "qk_norm=False,"} <= said
+    assert {"expert_parallel_degree=2,", "load_balance_coeff=None,"} <= said
+
+
+@pytest.mark.parametrize(
+    ("routing", "option", "said"),
+    [
+        ("balanced", ["--moe-router-force-load-balancing"], True),
+        ("skewed(1.5)", [], True),
+        ("learned", [], False),
+    ],
+)
+def test_a_forced_routing_of_experts_is_told_where_megatron_lm_has_it_and_said_anyway(routing, option, said):
+    spec = our_spec(half(), replace(LLAMA, **EXPERTS))
+    spec = replace(spec, measure=replace(spec.measure, routing=routing))
+    text = exported(spec)["megatron-lm"].files["megatron_args.txt"]
+    assert [line for line in text.splitlines() if "force" in line] == option
+    assert (f"# Measured with measure.routing {routing}" in text) is said
 
 
 @pytest.mark.parametrize(
     ("trainer", "shape", "message"),
     [
-        ("megatron-lm", "geglu", "megatron-lm has silu in an MLP with a gate"),
+        ("megatron-lm", "geglu", "megatron-lm has silu or clamped_swiglu in an MLP with a gate"),
         ("megatron-deepspeed", "qwen2", "engine megatron-deepspeed builds models without it"),
         ("megatron-deepspeed", "geglu", "megatron-deepspeed has silu in an MLP with a gate"),
         ("megatron-bridge", "nemotron", "Megatron-Bridge has gelu in an MLP with no gate"),
@@ -162,7 +255,6 @@ def test_torchtitans_module_has_qwen3_for_normalised_queries_and_keys():
         ("torchtitan", "qwen2", "engine torchtitan builds models without it"),
         ("torchtitan", "geglu", "engine torchtitan builds models without it"),
         ("torchtitan", "gpt-oss", "engine torchtitan builds models without it"),
-        ("torchtitan", "mixtral", "torchtitan's module in a recipe builds models without it"),
     ],
 )
 def test_what_a_trainer_cannot_be_told_is_refused_in_words(trainer, shape, message):

@@ -79,6 +79,9 @@ class _DeepSpeedEngine(Engine):
             samples=self._chunk.samples,
         )
 
+    def expert_tokens(self) -> dict[int, torch.Tensor]:
+        return self._chunk.expert_tokens()
+
     def group_sizes(self) -> GroupSizes:
         pipeline = None if self._world.stages is None else self._engine.mpu.get_pipe_parallel_group()
         data = self._engine.seq_data_parallel_group

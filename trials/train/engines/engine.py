@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import torch
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
+from search_spaces.routing import ROUTERS_CHOICE, Routing
 from trials.train.data import Batch
 from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.model.chunk import ChunkExecution, ChunkPlan
@@ -23,12 +24,13 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Configuration of a training: model, layout, initial weights and optimizer settings."""
+    """Configuration of a training: model, layout, initial weights, optimizer settings and the routing of experts."""
 
     model: ModelShape
     layout: Layout
     weights: WeightSource
     optimizer: OptimizerConfig
+    routing: Routing = ROUTERS_CHOICE
 
     @property
     def device(self) -> torch.device:
@@ -47,7 +49,8 @@ class TrainingConfig:
     def chunk_arguments(self, index: int, world: World) -> tuple:
         """Arguments of `ModelChunk` for the chunk of this index in the whole pipeline."""
         plan = ChunkPlan.of(self.model, index, self.num_chunks)
-        execution = ChunkExecution(self.layout.activation_checkpointing, self.layout.torch_compile)
+        layout = self.layout
+        execution = ChunkExecution(layout.activation_checkpointing, layout.torch_compile, self.routing)
         return self.model, plan, world.tensor_ranks, self.weights, execution
 
 
@@ -117,6 +120,11 @@ class Engine(ABC):
     @abstractmethod
     def counts(self) -> EngineCounts:
         """Counts from what was built and what ran, not from the layout."""
+
+    def expert_tokens(self) -> Mapping[int, torch.Tensor]:
+        """Tokens that this rank has given to each expert since it was built, by layer: of every forward pass, also a
+        recomputed one, and also where other ranks give the same tokens to theirs. Empty without experts."""
+        return {}
 
     @abstractmethod
     def group_sizes(self) -> GroupSizes:

@@ -22,8 +22,10 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import NORM_EPSILON, ModelShape
+from search_spaces.routing import BALANCED
 from trials.train.engines.engine import TrainingConfig
-from trials.trainers.common.megatron_options import bucket_parameters
+from trials.trainers.common.megatron_experts import moe_layer_freq
+from trials.trainers.common.megatron_options import bucket_parameters, recomputed_modules
 
 _DEFAULT_BUCKET_PARAMETERS = 40_000_000
 _DEFAULT_BUCKET_PARAMETERS_PER_RANK = 1_000_000
@@ -65,7 +67,8 @@ def transformer_config(training: TrainingConfig, has_te_layers: bool) -> Transfo
         deallocate_pipeline_outputs=True,
         **_activation(model),
         **_experts(model, layout, has_te_layers),
-        **_recomputation(layout),
+        moe_router_force_load_balancing=training.routing.kind == BALANCED,
+        **_recomputation(layout, model),
         **_fusions(training.device, has_te_layers),
     )
 
@@ -114,12 +117,14 @@ def _bucket_parameters(layout: Layout) -> int:
 
 
 def _activation(model: ModelShape) -> dict[str, Any]:
-    """Activation of the MLP, fused where megatron-core has a kernel: gated SiLU and GELU, and GELU with biases.
+    """Activation of the MLP, fused where megatron-core has a kernel: gated SiLU and GELU, and GELU with biases; of
+    experts gated SiLU alone.
 
     Megatron's fused GELU is the tanh approximation; F.gelu by itself is exact.
     """
     name, is_gated = model.mlp_activation, model.gated_mlp
-    is_fused = name in ("silu", "gelu") if is_gated else name == "gelu" and model.has_biases
+    has_gelu = model.num_experts is None and (is_gated or model.has_biases)
+    is_fused = (name == "silu" and is_gated) or (name == "gelu" and has_gelu)
     return {
         "gated_linear_unit": is_gated,
         "activation_func": F.gelu if is_fused and name == "gelu" else _ACTIVATIONS[name],
@@ -137,7 +142,7 @@ def _experts(model: ModelShape, layout: Layout, has_te_layers: bool) -> dict[str
         "moe_router_topk": model.experts_per_token,
         "moe_ffn_hidden_size": model.expert_width,
         "moe_shared_expert_intermediate_size": model.shared_expert_ffn_hidden_size,
-        "moe_layer_freq": [int(model.has_experts(layer)) for layer in range(model.num_layers)],
+        "moe_layer_freq": moe_layer_freq(model),
         "moe_router_load_balancing_type": "none",
         "moe_router_dtype": "fp32",
         "moe_token_dispatcher_type": "alltoall",
@@ -156,11 +161,11 @@ _ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 """Activations without a fused kernel."""
 
 
-def _recomputation(layout: Layout) -> dict[str, Any]:
+def _recomputation(layout: Layout, model: ModelShape) -> dict[str, Any]:
     if layout.activation_checkpointing == "none":
         return {}
     if layout.activation_checkpointing == "selective":
-        return {"recompute_granularity": "selective", "recompute_modules": list(layout.modules_recomputed)}
+        return {"recompute_granularity": "selective", "recompute_modules": list(recomputed_modules(layout, model))}
     method = "uniform" if layout.recompute_layers is None else "block"
     return {
         "recompute_granularity": "full",

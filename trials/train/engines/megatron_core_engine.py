@@ -5,7 +5,8 @@ Written for megatron-core 0.16.1. The steps are those of Megatron-LM megatron/tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,17 +27,20 @@ from megatron.core.tensor_parallel import (
     set_defaults_if_not_set_tensor_model_parallel_attributes,
 )
 from megatron.core.transformer.module import Float16Module, param_is_not_shared
+from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch import nn
 
 from search_spaces.layouts.layout import Layout
+from search_spaces.routing import SKEWED, Routing
 from trials.ranks.engine_packages import TRANSFORMER_ENGINE, require_imported, takes_transformer_engine
 from trials.ranks.software import package_version
 from trials.train.data import Batch
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.megatron_core_config import ddp_config, optimizer_config, transformer_config
 from trials.train.engines.megatron_core_weights import ExpertPart, ModelWeights, set_initial_weights
+from trials.train.model.forced_routing import forced_choice
 from trials.train.parallel.process_groups import COLLECTIVE_LIMIT, World
 from trials.train.parallel.tensor_parallel import TensorParallelRanks
 
@@ -74,6 +78,8 @@ class MegatronCoreEngine(Engine):
         self._config = transformer_config(training, has_te_layers)
         chunks = range(layout.virtual_pipeline_stages)
         self.chunks = tuple(_build_chunk(self._config, has_te_layers, training, world, index) for index in chunks)
+        self._expert_tokens = _watch_experts(self.chunks)
+        _force_routing(self.chunks, training.routing)
         wrapped = [self._in_its_precision(chunk) for chunk in self.chunks]
         # Later chunks have one bucket each, since the backward pass of the others overlaps with their reduction.
         self._models = [
@@ -122,6 +128,9 @@ class MegatronCoreEngine(Engine):
             micro_batches=sum(chunk.micro_batches for chunk in self.chunks) / len(self.chunks),
             samples=self.chunks[0].samples,
         )
+
+    def expert_tokens(self) -> dict[int, torch.Tensor]:
+        return {layer: tokens.clone() for layer, tokens in self._expert_tokens.items()}
 
     def group_sizes(self) -> GroupSizes:
         return GroupSizes(
@@ -195,6 +204,42 @@ def _expert_part() -> ExpertPart:
             parallel_state.get_expert_tensor_parallel_rank(), parallel_state.get_expert_tensor_parallel_group().size()
         ),
     )
+
+
+def _moe_layers(chunks: Iterable[Chunk]) -> Iterator[MoELayer]:
+    return (module for chunk in chunks for module in chunk.modules() if isinstance(module, MoELayer))
+
+
+def _watch_experts(chunks: Iterable[Chunk]) -> dict[int, torch.Tensor]:
+    """Counts of the tokens that this rank's experts are given, by layer, which grow with every forward pass."""
+    counts = {}
+    for layer in _moe_layers(chunks):
+        device = next(layer.parameters()).device
+        total = torch.zeros(layer.config.num_moe_experts, dtype=torch.int64, device=device)
+        layer.experts.register_forward_pre_hook(partial(_count_tokens, total, layer.local_expert_indices))
+        counts[layer.layer_number - 1] = total
+    return counts
+
+
+def _count_tokens(total: torch.Tensor, experts: Sequence[int], _: nn.Module, inputs: tuple[Any, ...]) -> None:
+    tokens_of_experts = inputs[1]
+    total[experts[0] : experts[-1] + 1] += tokens_of_experts.to(total.device)
+
+
+def _force_routing(chunks: Iterable[Chunk], routing: Routing) -> None:
+    """Skew the choice of experts; megatron-core's own option balances it."""
+    if routing.kind == SKEWED:
+        for layer in _moe_layers(chunks):
+            layer.router.routing = partial(_forced_map, routing, layer.config.moe_router_topk)
+
+
+def _forced_map(routing: Routing, top_k: int, logits: torch.Tensor, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights and choice of experts for each token, (N, E) both, as of topk_routing_with_score_function
+    (megatron/core/transformer/moe/moe_utils.py)."""
+    logits = logits.flatten(0, -2)
+    chosen = forced_choice(routing, len(logits), logits.shape[1], top_k, logits.device)
+    weights = torch.zeros_like(logits).scatter(1, chosen, logits.gather(1, chosen).softmax(-1))
+    return weights, torch.zeros_like(logits, dtype=torch.bool).scatter(1, chosen, True)
 
 
 def _layers(config: Any, has_te_layers: bool, has_experts: Sequence[bool]) -> TransformerBlockSubmodules:

@@ -49,6 +49,9 @@ class TorchEngine(Engine):
             self.chunks[0].samples,
         )
 
+    def expert_tokens(self) -> dict[int, torch.Tensor]:
+        return {layer: tokens for chunk in self.chunks for layer, tokens in chunk.expert_tokens().items()}
+
     def group_sizes(self) -> GroupSizes:
         world = self._world
         tensor = group_size(world.tensor)

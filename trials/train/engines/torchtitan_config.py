@@ -128,7 +128,7 @@ def model_config(training: TrainingConfig, kind: type[Decoder]) -> Decoder.Confi
         ),
         layers=[_layer(training, layer) for layer in range(model.num_layers)],
     )
-    found = converter(training.layout)
+    found = converter(model, training.layout)
     return config if found is None else _CONVERTERS[found[0]].Config(**found[1]).build().convert(config)
 
 

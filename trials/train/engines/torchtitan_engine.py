@@ -5,11 +5,13 @@ Written for torchtitan 0.3.0. The steps are those of torchtitan/trainer.py `Trai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.components.metrics import MetricsProcessor
@@ -18,6 +20,7 @@ from torchtitan.components.validate import Validator
 from torchtitan.config import DebugConfig
 from torchtitan.distributed.pipeline_parallel import _build_pipeline_schedule, pipeline_llm
 from torchtitan.models.common.decoder import Decoder
+from torchtitan.models.common.moe import MoE, TokenChoiceTopKRouter
 from torchtitan.models.llama3.model import Llama3Model
 from torchtitan.models.llama3.parallelize import parallelize_llama
 from torchtitan.models.qwen3.model import Qwen3Model
@@ -25,11 +28,13 @@ from torchtitan.models.qwen3.parallelize import parallelize_qwen3
 from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.trainer import Trainer
 
+from search_spaces.routing import Routing
 from trials.ranks.failures import TrialFailure
 from trials.train.data import Batch
 from trials.train.engines import torchtitan_config as configs
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.sharded_weights import ShardCounts
+from trials.train.model.forced_routing import forced_choice
 from trials.train.parallel.process_groups import World
 from trials.trainers.torchtitan.config import is_qwen3
 from trials.trial import FailureReason
@@ -133,6 +138,7 @@ class TorchTitanEngine(Engine):
         torch.autograd.set_multithreading_enabled(False)
         self._trainer = Trainer(trainer_config(training))
         self.chunks = tuple(self._trainer.model_parts)
+        _force_routing(self.chunks, training.routing)
         self._shards = [ShardCounts(chunk, "layers.", world.tensor_ranks.rank) for chunk in self.chunks]
         self._schedules: dict[int, Any] = {}
         if self._trainer.parallel_dims.pp_enabled:
@@ -165,6 +171,9 @@ class TorchTitanEngine(Engine):
             micro_batches=sum(chunk.micro_batches for chunk in self.chunks) / len(self.chunks),
             samples=self.chunks[0].samples,
         )
+
+    def expert_tokens(self) -> dict[int, torch.Tensor]:
+        return {int(layer): _whole(moe.tokens_per_expert_E) for layer, moe in _expert_layers(self.chunks)}
 
     def group_sizes(self) -> GroupSizes:
         dims = self._trainer.parallel_dims
@@ -200,6 +209,34 @@ class TorchTitanEngine(Engine):
         trainer.pp_schedule = self._schedules[micro_batches]
 
 
+def _expert_layers(chunks: Iterable[Chunk]) -> Iterator[tuple[str, MoE]]:
+    """Layers with experts, by their numbers."""
+    layers = (layer for chunk in chunks for layer in chunk.layers.items())
+    return ((name, layer.moe) for name, layer in layers if layer.moe_enabled)
+
+
+def _whole(tokens: torch.Tensor) -> torch.Tensor:
+    return (tokens.full_tensor() if isinstance(tokens, DTensor) else tokens).clone()
+
+
+def _force_routing(chunks: Iterable[Chunk], routing: Routing) -> None:
+    """Choose experts where torchtitan's `moe_force_load_balance` does (models/common/moe.py
+    TokenChoiceTopKRouter.forward). Its own choice is the balanced one, but fails with tensor-parallel ranks."""
+    if routing.skew is not None:
+        for _, moe in _expert_layers(chunks):
+            moe.router._debug_force_load_balance_routing = partial(_forced, moe.router, routing)
+
+
+def _forced(router: TokenChoiceTopKRouter, routing: Routing, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Experts of each token (B, L, K), and their scores."""
+    batch, length, num_experts = scores.shape
+    chosen = forced_choice(routing, batch * length, num_experts, router.top_k, scores.device)
+    chosen = chosen.view(batch, length, router.top_k)
+    if isinstance(scores, DTensor):  # of the positions of all tensor-parallel ranks
+        chosen = distribute_tensor(chosen, scores.device_mesh, scores.placements, src_data_rank=None)
+    return chosen, scores.gather(-1, chosen)
+
+
 def _count_micro_batches_only(stage: Any, chunk: Chunk) -> None:
     """Have the chunk leave out the pass by which a new schedule infers the shapes of a stage."""
     forward = stage.forward_one_chunk
@@ -231,7 +268,7 @@ def trainer_config(training: TrainingConfig) -> Trainer.Config:
         activation_checkpoint=configs.recomputation(layout),
         compile=configs.compile_config(layout),
         validator=Validator.Config(enable=False),
-        debug=DebugConfig(seed=0),
+        debug=DebugConfig(seed=0, moe_force_load_balance=training.routing.skew is not None),
         loss=configs.loss_config(training.model),
     )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import torch
 
 from trials.analysis.early_stopping import IncumbentWatcher
 from trials.files.folders import AttemptFolder
@@ -51,6 +53,7 @@ class TrainingLoop:
         self.micro_batches: list[int] = []
         self.records: list[StepRecord] = []
         self.elapsed_s = 0.0
+        self._expert_tokens_before: Mapping[int, torch.Tensor] = {}
         self._spec = spec
         self._engine = engine
         self._data = data
@@ -158,6 +161,7 @@ class TrainingLoop:
             self._startup.end_of(StartupPart.FIRST_STEP, compile_s=self._compile_s())
         if not self._is_warm and self.measurement.warmup_steps is not None:
             self._is_warm = True
+            self._expert_tokens_before = self._engine.expert_tokens()
             self._startup.end_of(StartupPart.WARMUP, compile_s=self._compile_s())
             self._report.enter(StepPhase.MEASURED)
 
@@ -170,6 +174,11 @@ class TrainingLoop:
             f"{done} measured steps after {len(self.records)} steps when the time limit of {rules.time_limit_s:.0f} s "
             f"came near; at least {rules.min_steps} are required"
         )
+
+    def measured_expert_tokens(self) -> dict[int, torch.Tensor]:
+        """Tokens that this rank has given to each expert in the measured steps, by layer."""
+        before = self._expert_tokens_before
+        return {layer: tokens - before[layer] for layer, tokens in self._engine.expert_tokens().items()}
 
     @property
     def longest_step_s(self) -> float:

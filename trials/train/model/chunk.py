@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import NORM_EPSILON, ModelShape
+from search_spaces.routing import ROUTERS_CHOICE, Routing
 from trials.train.model.activations import activation_of
 from trials.train.model.attention import Rotary, attention, supports_gqa
 from trials.train.model.experts import Experts
@@ -59,10 +60,11 @@ class ChunkPlan:
 @dataclass(frozen=True)
 class ChunkExecution:
     """Execution options of a chunk. `recompute`: the part recomputed in the backward pass: `none`, the attention scores
-    and their product with the values (`selective`), or whole blocks (`full`)."""
+    and their product with the values (`selective`), or whole blocks (`full`). `routing` is that of experts."""
 
     recompute: str = "none"
     compile_blocks: bool = False
+    routing: Routing = ROUTERS_CHOICE
 
 
 class ModelChunk(nn.Module):
@@ -90,7 +92,7 @@ class ModelChunk(nn.Module):
         self.blocks = nn.ModuleList()
         rotary = Rotary(model, weights.device) if model.position_embedding == "rotary" else None
         for layer in range(plan.first_layer, plan.end_layer):
-            block = Block(model, layer, ranks, weights, rotary, recompute_scores=execution.recompute == "selective")
+            block = Block(model, layer, ranks, weights, rotary, execution)
             on_part(block)
             self.blocks.append(block)
         self.head = Head(model, ranks, weights) if plan.has_head else None
@@ -116,6 +118,11 @@ class ModelChunk(nn.Module):
     def loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean cross entropy of this chunk's logits (B, S, V / T) against token ids (B, S)."""
         return vocab_parallel_cross_entropy(logits, targets, self.ranks)
+
+    def expert_tokens(self) -> dict[int, torch.Tensor]:
+        """Tokens that each expert was given, by layer."""
+        layers = enumerate((block.mlp for block in self.blocks), start=self.plan.first_layer)
+        return {layer: mlp.tokens_of_experts.clone() for layer, mlp in layers if isinstance(mlp, Experts)}
 
     @property
     def tied_weight_name(self) -> str | None:
@@ -168,7 +175,7 @@ class Block(nn.Module):
         ranks: TensorParallelRanks,
         weights: WeightSource,
         rotary: Rotary | None,
-        recompute_scores: bool,
+        execution: ChunkExecution,
     ):
         super().__init__()
         matrices = LayerMatrices(model, weights, layer)
@@ -176,7 +183,7 @@ class Block(nn.Module):
         self.head_size = model.head_size
         self.qkv_parts = [part // ranks.size for part in matrices.qkv_parts]
         self.rotary = rotary
-        self.recompute_scores = recompute_scores
+        self.recompute_scores = execution.recompute == "selective"
         self.window = model.window_of(layer)
         self.sinks = _sinks(model, ranks, weights.device) if model.attention_sinks else None
         # NVIDIA GPUs since Ampere have it; AMD's report 9.0.
@@ -187,7 +194,11 @@ class Block(nn.Module):
         self.qkv = ColumnParallelLinear(ranks, matrices.qkv(), matrices.qkv_parts, model.has_biases or model.qkv_bias)
         self.attention_out = RowParallelLinear(ranks, matrices.attention_out(), model.has_biases)
         self.mlp_norm = Norm(model, ranks, weights.device)
-        self.mlp = (Experts if model.has_experts(layer) else Mlp)(model, ranks, matrices)
+        self.mlp = (
+            Experts(model, ranks, matrices, execution.routing)
+            if model.has_experts(layer)
+            else Mlp(model, ranks, matrices)
+        )
         self.attention_post_norm = Norm(model, ranks, weights.device) if model.post_norms else nn.Identity()
         self.mlp_post_norm = Norm(model, ranks, weights.device) if model.post_norms else nn.Identity()
 

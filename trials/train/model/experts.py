@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from search_spaces.model_shape import ModelShape
+from search_spaces.routing import Routing
 from trials.train.model.activations import activation_of
+from trials.train.model.forced_routing import forced_choice
 from trials.train.model.initial_weights import LayerMatrices
 from trials.train.parallel.collectives import Reduction
 from trials.train.parallel.tensor_parallel import (
@@ -26,16 +28,20 @@ from trials.train.parallel.tensor_parallel import (
 
 class Experts(nn.Module):
     """Hidden states (B, S', H) -> the same: the sum of a token's `experts_per_token` best experts, weighted by the
-    softmax of their logits, and of the shared expert."""
+    softmax of their logits, and of the shared expert. With forced routing the experts are not the best ones.
 
-    def __init__(self, model: ModelShape, ranks: TensorParallelRanks, matrices: LayerMatrices):
+    `tokens_of_experts` counts the tokens that each expert was given, in every forward pass."""
+
+    def __init__(self, model: ModelShape, ranks: TensorParallelRanks, matrices: LayerMatrices, routing: Routing):
         super().__init__()
         assert model.experts_per_token is not None
         self.ranks = ranks
         self.top_k = model.experts_per_token
+        self.routing = routing
         self.activation = activation_of(model)
         router, inner = matrices.router(), _slice_of_parts(matrices.experts_in(), matrices.expert_parts, ranks, dim=1)
         self.router = shared_by_heads(router, ranks)
+        self.tokens_of_experts = torch.zeros(len(router), dtype=torch.int64, device=router.device)
         self.experts_in = sharded(inner, ranks)
         self.experts_out = sharded(ranks.slice_of(matrices.experts_out(), 2), ranks)
         self.router_bias = self.experts_in_bias = self.experts_out_bias = None
@@ -59,13 +65,21 @@ class Experts(nn.Module):
     def _route(self, tokens: torch.Tensor) -> torch.Tensor:
         """(N, H) -> this rank's part (N, H) of the experts' weighted sum. Logits and weights are in fp32."""
         bias = None if self.router_bias is None else self.router_bias.float()
-        best, chosen = F.linear(tokens.float(), self.router.float(), bias).topk(self.top_k, -1)
+        logits, chosen = self._choose(F.linear(tokens.float(), self.router.float(), bias))
         order = chosen.flatten().argsort(stable=True)
         rows = order // self.top_k
-        counts = chosen.flatten().bincount(minlength=len(self.router)).tolist()
-        passed = self._pass(tokens[rows], counts)
-        weighted = passed * best.softmax(-1).flatten()[order, None]
+        counts = chosen.flatten().bincount(minlength=len(self.router))
+        self.tokens_of_experts.add_(counts)
+        passed = self._pass(tokens[rows], counts.tolist())
+        weighted = passed * logits.softmax(-1).flatten()[order, None]
         return torch.zeros_like(tokens).index_add(0, rows, weighted.to(tokens.dtype))
+
+    def _choose(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(N, E) -> the logits of each token's experts, (N, k), and the experts."""
+        if self.routing.skew is None:
+            return logits.topk(self.top_k, -1)
+        chosen = forced_choice(self.routing, len(logits), logits.shape[1], self.top_k, logits.device)
+        return logits.gather(1, chosen), chosen
 
     def _pass(self, sorted_tokens: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """Tokens (N k, H), sorted by expert, through their experts; `counts` of each."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from search_spaces.model_shape import ModelShape
 
 MAX_JSON_BYTES = 16 * 2**20
 """Limit of one rank's JSON. A profile of ten thousand transfers takes a megabyte."""
@@ -84,6 +87,15 @@ def gather_steps(mine: RankStep, device: torch.device) -> list[RankStep]:
 def gather_counts(mine: RankCount, device: torch.device) -> list[RankCount]:
     """Every rank's counts, in rank order. Collective over the world."""
     return [RankCount(*row) for row in _gather(astuple(mine), device)]
+
+
+def sum_expert_tokens(mine: Mapping[int, torch.Tensor], model: ModelShape, device: torch.device) -> list[list[float]]:
+    """Tokens of each expert over all ranks, a row for each layer that has experts. Collective over the world."""
+    table = torch.zeros((model.num_layers, model.num_experts or 0), dtype=torch.float64, device=device)
+    for layer, tokens in mine.items():
+        table[layer] = tokens
+    dist.all_reduce(table)
+    return [table[layer].tolist() for layer in range(model.num_layers) if model.has_experts(layer)]
 
 
 def gather_json(mine: Any, device: torch.device, longest_bytes: int = MAX_JSON_BYTES) -> list[Any]:

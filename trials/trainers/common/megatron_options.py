@@ -11,6 +11,13 @@ from collections.abc import Mapping, Sequence
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, TRANSFORMER_ENGINE_RECIPES
 from search_spaces.model_shape import DEFAULT_ROTARY_BASE, ModelShape
+from search_spaces.routing import BALANCED, Routing
+from trials.trainers.common.megatron_experts import (
+    clamped_swiglu_options,
+    expert_options,
+    further_token_options,
+    latent_options,
+)
 from trials.trainers.common.options import option_name, option_names
 from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
@@ -63,7 +70,13 @@ def megatron_deepspeed_options(spec: TrialSpec, config_file: str, arguments: Seq
 
 def megatron_lm_layout(spec: TrialSpec) -> list[Option]:
     """Megatron-LM's options for layout, model and batch, without data and length."""
-    return [*_shared(spec), *_lm_parallel(spec.layout), *_lm_model(spec.model)]
+    return [
+        *_shared(spec),
+        *_lm_parallel(spec.layout),
+        *_lm_model(spec.model),
+        *expert_options(spec.model, spec.layout),
+        *_routing(spec),
+    ]
 
 
 def megatron_deepspeed_layout(spec: TrialSpec) -> list[Option]:
@@ -115,7 +128,7 @@ def _shared(spec: TrialSpec) -> list[Option]:
         ["--micro-batch-size", str(layout.micro_batch_size)],
         ["--global-batch-size", str(spec.global_batch_size)],
         *_if(layout.sequence_parallel, ["--sequence-parallel"]),
-        *_recomputation(layout),
+        *_recomputation(layout, model),
         *_if(layout.precision != "fp32", [f"--{layout.precision}"]),
         ["--num-layers", str(model.num_layers)],
         ["--hidden-size", str(model.hidden_size)],
@@ -126,26 +139,34 @@ def _shared(spec: TrialSpec) -> list[Option]:
         # Both pad the tokenizer's vocabulary to a multiple of this and the tensor degree: here to the model's own.
         ["--make-vocab-size-divisible-by", str(model.vocab_size // layout.tensor_parallel)],
         *_if(model.query_size != model.hidden_size, ["--kv-channels", str(model.head_size)]),
-        *_if(model.gated_mlp, ["--swiglu"]),
+        *_if(model.gated_mlp and model.mlp_activation == "silu", ["--swiglu"]),
         *_if(model.mlp_activation == "squared_relu", ["--squared-relu"]),
         *_if(not model.tied_embeddings, ["--untie-embeddings-and-output-weights"]),
         *_if(not model.has_biases, ["--disable-bias-linear"]),
     ]
 
 
-def _recomputation(layout: Layout) -> list[Option]:
+def _recomputation(layout: Layout, model: ModelShape) -> list[Option]:
     """The method uniform recomputes every layer by itself; block the first layers of each model chunk."""
     granularity, layers = layout.activation_checkpointing, layout.recompute_layers
     is_default = layout.recompute_modules == AXES["recompute_modules"].default
+    modules = recomputed_modules(layout, model)
     return [
         *_if(granularity != "none", ["--recompute-granularity", granularity]),
-        *_if(granularity == "selective" and not is_default, ["--recompute-modules", *layout.modules_recomputed]),
+        *_if(granularity == "selective" and not is_default, ["--recompute-modules", *modules]),
         *_if(
             granularity == "full",
             ["--recompute-method", "uniform" if layers is None else "block"],
             ["--recompute-num-layers", str(layers or 1)],
         ),
     ]
+
+
+def recomputed_modules(layout: Layout, model: ModelShape) -> tuple[str, ...]:
+    """Megatron's names of the modules that selective recomputation recomputes: `mlp` is a dense layer's MLP, `moe` that
+    of a layer with experts."""
+    of_experts = ("moe",) if "mlp" in layout.modules_recomputed and model.num_experts is not None else ()
+    return (*layout.modules_recomputed, *of_experts)
 
 
 def _trial(spec: TrialSpec) -> list[Option]:
@@ -261,12 +282,22 @@ def _lm_model(model: ModelShape) -> list[Option]:
         ["--position-embedding-type", "rope" if model.position_embedding == "rotary" else "learned_absolute"],
         *_if(model.rotary_base != DEFAULT_ROTARY_BASE, ["--rotary-base", str(model.rotary_base)]),
         *_if(model.qkv_bias, ["--add-qkv-bias"]),
-        *_if(model.qk_norm, ["--qk-layernorm"]),
-        # The fused kernel of an MLP with biases is GELU's.
-        *_if(model.mlp_activation == "squared_relu" and model.has_biases, ["--no-bias-gelu-fusion"]),
+        *_if(model.qk_norm or model.key_value_latent_size is not None, ["--qk-layernorm"]),
+        # The fused kernel of an MLP with biases is GELU's. That of experts clamps before it adds biases
+        # (megatron/core/fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl).
+        *_if(
+            model.mlp_activation in ("squared_relu", "clamped_swiglu") and model.has_biases, ["--no-bias-gelu-fusion"]
+        ),
+        *clamped_swiglu_options(model),
+        *latent_options(model),
+        *further_token_options(model),
         *_window(model),
         *_if(model.attention_sinks, ["--softmax-type", "learnable"]),
     ]
+
+
+def _routing(spec: TrialSpec) -> list[Option]:
+    return _if(Routing.of(spec.measure.routing).kind == BALANCED, ["--moe-router-force-load-balancing"])
 
 
 def _window(model: ModelShape) -> list[Option]:
@@ -321,11 +352,17 @@ _OURS = frozenset(
         *("normalization", "position-embedding-type", "use-rotary-position-embeddings", "disable-bias-linear"),
         *("kv-channels", "squared-relu", "rotary-base", "rotary-position-embeddings-theta", "add-qkv-bias"),
         *("qk-layernorm", "window-size", "window-attn-skip-freq", "softmax-type", "no-bias-gelu-fusion"),
+        *("quick-geglu", "glu-linear-offset", "activation-func-clamp-value"),
+        *("expert-model-parallel-size", "expert-tensor-parallel-size", "num-experts", "moe-router-topk"),
+        *("moe-ffn-hidden-size", "moe-shared-expert-intermediate-size", "moe-layer-freq"),
+        *("multi-latent-attention", "q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim"),
+        *("rope-type", "mtp-num-layers"),
         *("untie-embeddings-and-output-weights", "train-iters", "log-interval", "eval-iters", "eval-interval", "seed"),
         *("log-throughput", "log-memory-interval"),
         *("fp8-format", "fp8-recipe", "fp4-format", "fp8-param-gather", "fp4-param-gather"),
         *("first-last-layers-bf16", "num-layers-at-start-in-bf16", "num-layers-at-end-in-bf16"),
         *("reuse-grad-buf-for-mxfp8-param-ag", "grad-reduce-in-bf16", "exp-avg-dtype", "exp-avg-sq-dtype"),
+        "moe-router-force-load-balancing",
         *("padded-vocab-size", "no-pad-vocab-size", "disable-pad-vocab-size"),
     }
 )
@@ -340,11 +377,7 @@ _REFUSED: Mapping[str, str] = {
     "context-parallel-size": "no layout field expresses it",
     "ds-sequence-parallel-size": "no layout field expresses it",
     **dict.fromkeys(
-        ("expert-model-parallel-size",),
-        "no layout field expresses it for this trainer",
-    ),
-    **dict.fromkeys(
-        ("num-experts", "qk-l2-norm", "quick-geglu", "openai-gelu", "multi-latent-attention"),
+        ("qk-l2-norm", "openai-gelu", "moe-shared-expert-gate", "moe-latent-size"),
         "the model section has no such model for this trainer",
     ),
     **dict.fromkeys(("spec", "yaml-cfg"), "the model is that of the model section"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.model_shape import ModelShape
+from search_spaces.routing import BALANCED, Routing
 from trials.trainers.common.megatron_options import SHARDING_STRATEGIES, bucket_parameters
 from trials.trial import TrialSpec
 
@@ -34,6 +35,7 @@ def bridge_overrides(spec: TrialSpec) -> dict[str, Any]:
         "dist.use_tp_pp_dp_mapping": layout.rank_order == "tp-pp-dp",
         "dist.use_megatron_fsdp": layout.zero_stage > 1,
         **_of_full_sharding(layout),
+        **_routing(spec),
     }
 
 
@@ -60,6 +62,12 @@ def format_overrides(overrides: dict[str, Any]) -> Iterator[str]:
     """`key=value` as Hydra reads them."""
     for key, value in overrides.items():
         yield f"{key}={_text(value)}"
+
+
+def _routing(spec: TrialSpec) -> dict[str, Any]:
+    """The routing of a model with experts; the recipes force none."""
+    routing = Routing.of(spec.measure.routing)
+    return {"model.moe_router_force_load_balancing": True} if routing.kind == BALANCED else {}
 
 
 def _stages(layout: Layout) -> dict[str, Any]:

@@ -49,7 +49,9 @@ def _quantization(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if quantization_of(layout) in MIXED_PRECISIONS:
         return
     given = " and ".join(f"{n} {value}" for n, value in zip(QUANTIZATION, quantization_of(layout), strict=True))
-    known = next(each for each in MIXED_PRECISIONS if each[0] == layout.matmul_precision)
+    known = next((each for each in MIXED_PRECISIONS if each[0] == layout.matmul_precision), None)
+    if known is None:
+        return
     yield RuleViolation(
         "quantization",
         f"no precision of {_TITLE} has {given}",

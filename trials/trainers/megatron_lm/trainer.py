@@ -161,13 +161,54 @@ def _of_optimizer(layout: Layout) -> Iterator[RuleViolation]:
         )
 
 
+def _biased_experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if model.num_experts is None or not model.has_biases:
+        return
+    if layout.expert_tensor_parallel > 1:
+        yield RuleViolation(
+            "expert_biases",
+            f"expert_tensor_parallel is {layout.expert_tensor_parallel} with biases in the experts",
+            "Megatron-LM has experts with biases at expert_tensor_parallel 1 alone (transformer_config.py)",
+            "set expert_tensor_parallel to 1, or model.linear_biases to false",
+        )
+    if model.shared_expert_ffn_hidden_size is not None:
+        yield RuleViolation(
+            "expert_biases",
+            "model.shared_expert_ffn_hidden_size is given with biases",
+            "Megatron-LM has shared experts without biases (transformer/moe/shared_experts.py)",
+            "set model.linear_biases to false",
+        )
+    if model.mlp_activation == "gelu":
+        yield RuleViolation(
+            "expert_activation",
+            "model.activation is gelu with biases in the experts",
+            "Megatron-LM's fused GELU adds a bias, and its experts have none of these (transformer/mlp.py)",
+            "set model.linear_biases to false",
+        )
+
+
+def _rotated(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """megatron/training/arguments.py, validate_args() of core_v0.16.1; main has further tokens with learned positions,
+    too."""
+    given = [name for name in ("key_value_latent_size", "num_mtp_layers") if name in model.features]
+    if given and model.position_embedding != "rotary":
+        yield RuleViolation(
+            "position_embedding",
+            f"model.{given[0]} is given with position_embedding {model.position_embedding}",
+            "Megatron-LM has latent attention and layers for further tokens with rotary positions alone",
+            "set model.position_embedding to rotary",
+        )
+
+
 RULES: tuple[Rule, ...] = (
     *MEGATRON_RULES,
     quantized_products,
     _quantized,
     _sharding,
     _sinks,
-    activations(("silu",), ("gelu", "squared_relu")),
+    _biased_experts,
+    _rotated,
+    activations(("silu", "clamped_swiglu"), ("gelu", "squared_relu")),
     engine_limits(NAME, {"pipeline_schedule": MEGATRON_SCHEDULES}),
 )
 

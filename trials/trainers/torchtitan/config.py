@@ -101,18 +101,20 @@ FIRST_LAYERS = "FirstLayersAC"
 """Policy of trials/train/engines/torchtitan_first_layers.py; the others are torchtitan's own."""
 
 
-def converter(layout: Layout) -> tuple[str, dict[str, Any]] | None:
-    """(class, its arguments) of the conversion of linear layers to products in 8 or 4 bits; None without.
+def converter(model: ModelShape, layout: Layout) -> tuple[str, dict[str, Any]] | None:
+    """(class, its arguments) of the conversion of linear layers to products in 8 bits; None without.
 
-    All but the head, as in torchtitan's llama3_405b. The recipe's name is torchao's, which has tensorwise, too
-    (torchtitan/components/quantization/float8.py hands it on).
+    All but the head, as in torchtitan's llama3_405b, and but routers, as in its deepseek_v3. Routed experts are no
+    linear layers. The recipe's name is torchao's, which has tensorwise, too: components/quantization/float8.py hands it
+    on.
     """
     word, compiled = layout.matmul_precision, {"model_compile_enabled": layout.torch_compile}
     if word == "same":
         return None
     if word in CONVERTERS:
         return CONVERTERS[word], {"fqns": ["layers."], **compiled}
-    return FLOAT8, {"recipe_name": word.removeprefix("fp8_"), "filter_fqns": ["lm_head"], **compiled}
+    kept = ["lm_head", *(["router.gate"] if model.num_experts is not None else [])]
+    return FLOAT8, {"recipe_name": word.removeprefix("fp8_"), "filter_fqns": kept, **compiled}
 
 
 FLOAT8 = "Float8LinearConverter"

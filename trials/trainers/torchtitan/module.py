@@ -20,9 +20,11 @@ from trials.trainers.torchtitan.config import (
     compile_arguments,
     converter,
     head_dim,
+    is_qwen3,
     parallelism_arguments,
     recomputation_policy,
     rope_arguments,
+    router_arguments,
     training_arguments,
 )
 from trials.trial import TrialSpec
@@ -41,17 +43,23 @@ def config_files(spec: TrialSpec) -> dict[str, str]:
 
 def config_module(model: ModelShape, layout: Layout) -> str:
     """Text of the module. The layout is canonical and violates no rule."""
-    policy, converted, kind = recomputation_policy(layout), converter(layout), _QWEN3 if model.qk_norm else _LLAMA3
+    policy, converted = recomputation_policy(layout), converter(model, layout)
+    kind, has_experts = _QWEN3 if is_qwen3(model) else _LLAMA3, model.num_experts is not None
+    more = {**(_experts(model) if has_experts else {}), **_converters(converted)}
+    names = tuple(None if made is None else made[0] for made in (policy, converted))
     return _MODULE.format(
-        imports=_imports(kind, None if policy is None else policy[0], None if converted is None else converted[0]),
+        imports=_imports(kind, *names, has_experts),
         function=FUNCTION,
         name=kind.name,
         block=kind.block,
         model_class=kind.model,
         parallelize=kind.parallelize,
         adapter=kind.adapter,
+        parameters="".join(f"    {name},\n" for name in _sizes(model, layout) | more if name != "converters"),
         qk_norm=kind.qk_norm,
-        model=_call(kind.name, {**_sizes(model, layout), **_converters(converted)}, 2),
+        mlp=_EXPERTS_OR_MLP if has_experts else _MLP,
+        experts=_EXPERTS.format(routing=_arguments(_routing(model))) if has_experts else "",
+        model=_call(kind.name, _sizes(model, layout) | more, 2),
         training=_call("TrainingConfig", training_arguments(model, layout), 2),
         parallelism=_call("ParallelismConfig", parallelism_arguments(model, layout), 2),
         recomputation="None" if policy is None else _call(f"{policy[0]}.Config", policy[1], 2),
@@ -101,7 +109,7 @@ _QWEN3 = _Kind(
     "Qwen3StateDictAdapter",
     "parallelize_qwen3",
     "CosSinRoPE",
-    "_norm(head_dim)",
+    "_norm(head_dim) if qk_norm else None",
 )
 
 
@@ -117,7 +125,25 @@ def _sizes(model: ModelShape, layout: Layout) -> dict[str, Any]:
         "vocab_size": model.vocab_size,
         "enable_weight_tying": model.tied_embeddings,
         "attn_backend": ATTENTION[layout.attention_kernel],
+        **({"qk_norm": model.qk_norm} if is_qwen3(model) else {}),
     }
+
+
+def _experts(model: ModelShape) -> dict[str, Any]:
+    return {
+        "num_experts": model.num_experts,
+        "experts_per_token": model.experts_per_token,
+        "expert_hidden_dim": model.expert_width,
+        "shared_expert_hidden_dim": model.shared_expert_ffn_hidden_size,
+        "num_dense_layers": model.num_dense_layers,
+        "expert_layer_every": model.expert_layer_every,
+    }
+
+
+def _routing(model: ModelShape) -> dict[str, Any]:
+    """Choice and weights of experts, but for their numbers."""
+    routing = router_arguments(model)
+    return {name: routing[name] for name in ("score_func", "route_norm")}
 
 
 def _converters(converted: tuple[str, dict[str, Any]] | None) -> dict[str, _Code]:
@@ -152,19 +178,15 @@ def _literal(value: Any, depth: int = 0) -> str:
     return json.dumps(value) if isinstance(value, (str, list)) else repr(value)
 
 
-def _imports(kind: _Kind, policy: str | None, converts: str | None) -> str:
-    """Import statements, sorted; of the model, the policy and the converter, too."""
-    converter = () if converts is None else (f"from torchtitan.components.quantization import {converts}",)
-    if policy == FIRST_LAYERS:
-        return "\n".join(
-            [
-                *sorted([*_IMPORTS, *kind.imports, *converter]),
-                "",
-                f"from .{_FIRST_LAYERS_FILE.removesuffix('.py')} import {policy}",
-            ]
-        )
-    more = () if policy is None else (f"from torchtitan.distributed.activation_checkpoint import {policy}",)
-    return "\n".join(sorted([*_IMPORTS, *kind.imports, *converter, *more]))
+def _imports(kind: _Kind, policy: str | None, converts: str | None, has_experts: bool) -> str:
+    """Import statements, sorted; of the model, its experts, the policy and the converter, too."""
+    lines = [*_IMPORTS, *kind.imports, *([_EXPERT_IMPORT] if has_experts else [])]
+    if converts is not None:
+        lines.append(f"from torchtitan.components.quantization import {converts}")
+    if policy not in (None, FIRST_LAYERS):
+        lines.append(f"from torchtitan.distributed.activation_checkpoint import {policy}")
+    own = ["", f"from .{_FIRST_LAYERS_FILE.removesuffix('.py')} import {policy}"] if policy == FIRST_LAYERS else []
+    return "\n".join([*sorted(lines), *own])
 
 
 def _first_layers() -> str:
@@ -183,6 +205,9 @@ _IMPORTS = (
     "from torchtitan.models.common.param_init import depth_scaled_std, skip_param_init",
     "from torchtitan.protocols.model_spec import ModelSpec",
     "from torchtitan.trainer import Trainer",
+)
+_EXPERT_IMPORT = (
+    "from torchtitan.models.common.config_utils import make_moe_config, make_routed_experts_config, make_router_config"
 )
 _MODULE = '''\
 """Written for torchtitan 0.3.0."""
@@ -208,20 +233,10 @@ def {function}() -> Trainer.Config:
 
 def {name}(
     *,
-    n_layers,
-    dim,
-    n_heads,
-    n_kv_heads,
-    head_dim,
-    rope_theta,
-    hidden_dim,
-    vocab_size,
-    enable_weight_tying,
-    attn_backend,
-    converters=(),
+{parameters}    converters=(),
 ):
     """torchtitan's {name} of this shape, with torchtitan's own initial weights."""
-
+{experts}
     def layer(number):
         depth = _normal(depth_scaled_std(0.02, number))
         return {block}.Config(
@@ -239,9 +254,7 @@ def {name}(
                 rope=_rope(rope_theta),
                 qk_norm={qk_norm},
             ),
-            feed_forward=make_ffn_config(
-                dim=dim, hidden_dim=hidden_dim, w1_param_init=_normal(0.02), w2w3_param_init=depth
-            ),
+{mlp}
         )
 
     table = skip_param_init if enable_weight_tying else partial(nn.init.normal_, std=1.0)
@@ -269,6 +282,10 @@ def {name}(
     )
 
 
+def _mlp(dim, width, depth):
+    return make_ffn_config(dim=dim, hidden_dim=width, w1_param_init=_normal(0.02), w2w3_param_init=depth)
+
+
 def _rope(theta):
     return {rope}
 
@@ -280,3 +297,32 @@ def _norm(width):
 def _normal(std):
     return {{"weight": partial(nn.init.trunc_normal_, std=std)}}
 '''
+_MLP = "            feed_forward=_mlp(dim, hidden_dim, depth),"
+_EXPERTS_OR_MLP = """\
+            feed_forward=None if has_experts(number) else _mlp(dim, hidden_dim, depth),
+            moe=experts(depth) if has_experts(number) else None,"""
+_EXPERTS = """
+    def has_experts(number):
+        past_dense = number - num_dense_layers
+        return past_dense >= 0 and (past_dense + 1) % expert_layer_every == 0
+
+    def experts(depth):
+        shared = shared_expert_hidden_dim
+        weights = _normal(0.02)["weight"]
+        return make_moe_config(
+            num_experts=num_experts,
+            router=make_router_config(
+                dim=dim, num_experts=num_experts, top_k=experts_per_token, gate_param_init=depth, {routing}
+            ),
+            routed_experts=make_routed_experts_config(
+                dim=dim,
+                hidden_dim=expert_hidden_dim,
+                num_experts=num_experts,
+                top_k=experts_per_token,
+                param_init={{"w1_EFD": weights, "w2_EDF": depth["weight"], "w3_EFD": depth["weight"]}},
+                comm_backend="standard",
+            ),
+            shared_experts=None if shared is None else _mlp(dim, shared, depth),
+            load_balance_coeff=None,
+        )
+"""

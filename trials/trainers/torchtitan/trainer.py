@@ -6,7 +6,6 @@ Standard library only.
 from __future__ import annotations
 
 from search_spaces.engines import TORCHTITAN
-from search_spaces.rules.engine_rules import builds_only
 from search_spaces.rules.trainer_rules import OWN_RULES
 from trials.trainers.base import LayoutExport, Trainer
 from trials.trainers.common.recipe import first_violation, torchrun
@@ -14,9 +13,6 @@ from trials.trainers.torchtitan.module import CONFIG_FILE, FUNCTION, config_file
 from trials.trial import TrialSpec
 
 _MODULE = f"recipe.{CONFIG_FILE.removesuffix('.py')}"
-
-
-_BUILT = builds_only(("attention_head_size", "qk_norm", "rotary_base"), owner="torchtitan's module in a recipe")
 
 
 def _start(spec: TrialSpec) -> str:
@@ -30,7 +26,7 @@ TRAINER = Trainer(
         TORCHTITAN,
         "torchtitan",
         TORCHTITAN,
-        first_violation(TORCHTITAN, (_BUILT, *OWN_RULES[TORCHTITAN])),
+        first_violation(TORCHTITAN, OWN_RULES[TORCHTITAN]),
         config_files,
         _start,
     ),

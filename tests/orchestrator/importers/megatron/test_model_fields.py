@@ -30,6 +30,20 @@ def model_of(options: str):
         ("--deepspeed --squared-relu", "activation", "squared_relu"),
         ("--disable-bias-linear", "linear_biases", False),
         ("--normalization RMSNorm", "linear_biases", True),
+        ("--softmax-type learnable", "attention_sinks", True),
+        ("--window-size '(127, 0)'", "sliding_window", 128),
+        ("--window-size 127,0 --window-attn-skip-freq 2", "full_attention_every", 2),
+        ("--quick-geglu --glu-linear-offset 1 --activation-func-clamp-value 7", "activation", "clamped_swiglu"),
+        ("--num-experts 8", "experts_per_token", 2),
+        ("--num-experts 8 --moe-router-topk 4", "experts_per_token", 4),
+        ("--num-experts 8 --moe-ffn-hidden-size 96", "expert_ffn_hidden_size", 96),
+        ("--num-experts 8 --moe-shared-expert-intermediate-size 32", "shared_expert_ffn_hidden_size", 32),
+        ("--num-experts 8 --moe-layer-freq '([0]*1+[1]*3)'", "num_dense_layers", 1),
+        ("--num-experts 8 --moe-layer-freq [0,1]*2", "expert_layer_every", 2),
+        ("--mtp-num-layers 2", "num_mtp_layers", 2),
+        ("--multi-latent-attention", "key_value_latent_size", 32),
+        ("--multi-latent-attention --qk-head-dim 96", "attention_head_size", 160),
+        ("--multi-latent-attention --v-head-dim 48", "value_head_size", 48),
     ],
 )
 def test_an_option_sets_its_model_field(options, field, value):
@@ -45,6 +59,9 @@ def test_an_option_sets_its_model_field(options, field, value):
         ("--deepspeed --disable-bias-linear --add-qkv-bias", "qkv_bias"),
         ("--deepspeed --qk-layernorm", "qk_norm"),
         ("--normalization RMSNorm --disable-bias-linear", "linear_biases"),
+        ("--num-experts 0 --moe-router-topk 4", "experts_per_token"),
+        ("--multi-latent-attention --qk-layernorm", "qk_norm"),
+        ("--mtp-num-layers 0", "num_mtp_layers"),
     ],
 )
 def test_a_field_is_left_out_where_it_has_the_usual_value_or_the_trainer_has_no_such_option(options, field):

@@ -55,6 +55,23 @@ BESIDE = {
     ),
     "num-query-groups": ("2", "--group-query-attention --num-attention-heads 4"),
     "quick-geglu": ("", ""),
+    "glu-linear-offset": ("1.0", "--quick-geglu --activation-func-clamp-value 7.0"),
+    "activation-func-clamp-value": ("7.0", "--quick-geglu --glu-linear-offset 1.0"),
+    **dict.fromkeys(
+        (
+            *("moe-router-topk", "moe-ffn-hidden-size", "moe-shared-expert-intermediate-size"),
+            *("expert-model-parallel-size", "expert-tensor-parallel-size"),
+        ),
+        ("3", "--num-experts 4 --num-layers 4"),
+    ),
+    "moe-layer-freq": ("[0,0,1,1]", "--num-experts 4 --num-layers 4"),
+    **dict.fromkeys(
+        ("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim"),
+        ("3", "--multi-latent-attention"),
+    ),
+    "softmax-type": ("learnable", ""),
+    "window-size": ("7,0", ""),
+    "window-attn-skip-freq": ("2", "--window-size 7,0"),
     "rotary-base": ("500000", "--position-embedding-type rope"),
     "rotary-position-embeddings-theta": ("500000", "--use-rotary-position-embeddings"),
     "recompute-granularity": ("full", ""),

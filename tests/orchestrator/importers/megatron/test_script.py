@@ -212,16 +212,20 @@ def test_a_config_file_beside_the_script_is_said_not_to_be_read():
     ("options", "rule"),
     [
         ("--context-parallel-size 2", "context parallelism is no axis"),
-        ("--num-experts 8", "experts are no part of a model"),
+        ("--num-experts 8 --num-layers 4 --moe-layer-freq [1,0,0,1]", "expert_layer_every"),
+        ("--num-experts 8 --num-layers 4 --moe-layer-freq [1]*3", "expert_layer_every"),
+        ("--num-experts 8 --moe-latent-size 64", "no field of the model section"),
+        ("--deepspeed --num-experts 8", "experts are not read from this trainer"),
         ("--te-precision-config-file layers.yaml", "8-bit and 4-bit arithmetic"),
         ("--fp8-format hybrid --fp8-recipe custom", "matmul_precision has the recipes delayed, tensorwise"),
         ("--first-last-layers-bf16 --num-layers-at-end-in-bf16 2", "the same number at both ends"),
         ("--exp-avg-dtype bf16", "the type of both moments"),
         ("--decoder-first-pipeline-num-layers 1", "uneven pipeline stages"),
         ("--pipeline-model-parallel-layout Et*3|L", "uneven pipeline stages"),
-        ("--mtp-num-layers 1", "no field of the model section"),
-        ("--multi-latent-attention", "no field of the model section"),
-        ("--window-size 4096,0", "no field of the model section"),
+        ("--mtp-use-repeated-layer", "no field of the model section"),
+        ("--window-size 4096,1", "sliding_window is a number of positions"),
+        ("--window-size 4096,0 --window-attn-skip-freq [1,0]", "full_attention_every is a whole number"),
+        ("--softmax-type off-by-one", "attention_sinks"),
         ("--position-embedding-type none", "position_embedding is learned or rotary"),
         ("--recompute-granularity full --recompute-method block", "block needs --recompute-num-layers"),
         (
@@ -230,6 +234,10 @@ def test_a_config_file_beside_the_script_is_said_not_to_be_read():
             "partial recomputation",
         ),
         ("--recompute-granularity selective --recompute-modules moe_act mlp", "recompute_modules is core_attn, mlp or"),
+        (
+            "--num-experts 8 --num-layers 4 --recompute-granularity selective --recompute-modules mlp",
+            "recompute_modules is core_attn, mlp or",
+        ),
         ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "offload moves the whole optimizer"),
         ("--use-torch-fsdp2", "no value of zero_stage"),
         ("--deepspeed --ds-sequence-parallel-size 2", "are no axis of a layout"),
@@ -253,8 +261,8 @@ def test_a_value_under_another_name_is_refused_with_the_names_that_the_trainer_h
 
 def test_all_that_is_refused_is_reported_at_once():
     with pytest.raises(InputError) as refused:
-        read_launch_script(launch("--num-experts 8 --fp8-recipe custom --window-size 4096,0 --num-attention-heads 8"))
-    assert {problem.key for problem in refused.value.problems} == {"--num-experts", "--fp8-recipe", "--window-size"}
+        read_launch_script(launch("--moe-latent-size 8 --fp8-recipe custom --window-size 4,1 --num-attention-heads 8"))
+    assert {problem.key for problem in refused.value.problems} == {"--moe-latent-size", "--fp8-recipe", "--window-size"}
 
 
 @pytest.mark.parametrize(

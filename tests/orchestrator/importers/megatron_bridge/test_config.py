@@ -177,7 +177,7 @@ def test_a_vocabulary_that_the_recipe_may_pad_is_not_known():
     ("keys", "rule"),
     [
         ({"model__context_parallel_size": 2}, "context parallelism is no axis"),
-        ({"model__num_moe_experts": 8}, "experts are no part of a model"),
+        ({"model__num_moe_experts": 8}, "experts are not read from this trainer"),
         ({"model__num_layers_in_first_pipeline_stage": 3}, "uneven pipeline stages"),
         ({"mixed_precision": "fp32"}, "precision is bf16 or fp16"),
         ({"mixed_precision": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "custom"}}, "a recipe of matmul_precision"),

@@ -61,7 +61,8 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
     require_notes(read, TORCHTITAN_OPTIONS, BASE)
     require_no_effect(read, TORCHTITAN_OPTIONS, BASE)
     fp8 = {"model_spec.float8.recipe_name": "rowwise", "model_spec.float8.emulate": False}
-    bases = [{**BASE, "optimizer.param_groups": [], **fp8}, PIPELINE]
+    qwen3 = {"model_spec.name": "qwen3", "model_spec.num_experts": 8}
+    bases = [{**BASE, "optimizer.param_groups": [], **fp8}, PIPELINE, {**BASE, **qwen3}]
     require_all_read(read, TORCHTITAN_OPTIONS, bases, monkeypatch)
 
 
@@ -69,6 +70,7 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
     ("options", "fields"),
     [
         ({}, {"zero_stage": 3, "data_parallel": 2, "data_parallel_replicas": 1}),
+        ({"expert_parallel_degree": 2, "tensor_parallel_degree": 2}, {"expert_parallel": 2}),
         ({"fsdp_reshard_after_forward": "never"}, {"zero_stage": 2}),
         ({"fsdp_reshard_after_forward": "always"}, {"zero_stage": 3}),
         ({"pipeline_parallel_degree": 2}, {"zero_stage": 2, "micro_batch_size": 1, "grad_accum_steps": 8}),
@@ -177,7 +179,6 @@ def test_without_cuda_graphs_nothing_is_noted():
     ("option", "value", "rule"),
     [
         ("parallelism__context_parallel_degree", 2, "context parallelism is no axis"),
-        ("parallelism__expert_parallel_degree", 8, "expert parallelism is no axis"),
         ("parallelism__pipeline_parallel_schedule_csv", "order.csv", "the order of a pipeline's work"),
         ("parallelism__fsdp_reshard_after_forward", "sometimes", "default, always and never"),
         ("parallelism__tensor_parallel_degree", 0, "at least 1"),

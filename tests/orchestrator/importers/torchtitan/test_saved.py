@@ -114,6 +114,37 @@ def test_a_qwen3_has_norms_of_queries_and_keys_and_heads_of_its_own():
     assert (model["qk_norm"], model["attention_head_size"]) == (True, 32)
 
 
+ROUTER = {"score_func": "softmax", "route_norm": True, "top_k": 2, "gate": _PRODUCT}
+MOE: dict[str, Any] = {
+    "num_experts": 8,
+    "router": ROUTER,
+    "routed_experts": {"inner_experts": {"hidden_dim": 96}},
+    "shared_experts": {"w1": {**_PRODUCT, "out_features": 48}},
+}
+
+
+def with_pattern(*has_experts: bool, mlp: Any = LAYER["feed_forward"]) -> dict[str, Any]:
+    """A qwen3 whose layers have experts or an MLP."""
+    layers = [LAYER | ({"feed_forward": None, "moe": MOE} if has else {"feed_forward": mlp}) for has in has_experts]
+    model = {**SAVED["model_spec"]["model"], "layers": layers}
+    return {**SAVED, "model_spec": {**SAVED["model_spec"], "name": "qwen3", "model": model}}
+
+
+@pytest.mark.parametrize(
+    ("has_experts", "fields"),
+    [
+        ((True, True), {"num_dense_layers": 0, "expert_layer_every": 1, "ffn_hidden_size": 96}),
+        ((False, True, True), {"num_dense_layers": 1, "expert_layer_every": 1, "ffn_hidden_size": 192}),
+        ((False, True, False, True), {"num_dense_layers": 0, "expert_layer_every": 2}),
+    ],
+)
+def test_experts_are_read_with_the_layers_that_have_them(has_experts, fields):
+    model = read(with_pattern(*has_experts)).model
+    sizes = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 96}
+    assert (fields | sizes | {"shared_expert_ffn_hidden_size": 48}).items() <= model.items()
+    assert "qk_norm" not in model
+
+
 def test_heads_without_a_number_of_key_value_heads_have_their_own():
     assert read(with_layer(attention__n_kv_heads=None)).model["num_key_value_heads"] == 4
 
@@ -129,7 +160,9 @@ def test_heads_without_a_number_of_key_value_heads_have_their_own():
         ({**SAVED, "model_spec": {"name": "llama3", "model": {"layers": [1]}}}, "has no list of layers"),
         ({**SAVED, "model_spec": {"name": "llama3", "model": {"layers": [LAYER, {}]}}}, "has layers that differ"),
         ({**SAVED, "model_spec": {"name": "llama3", "model": {"layers": [{}]}}}, "without attention or MLP"),
-        (with_layer(moe={"num_experts": 8}), "experts are no part of a model"),
+        (with_layer(moe={**MOE, "router": {**ROUTER, "score_func": "sigmoid"}}), "the softmax of their logits"),
+        (with_pattern(True, False), "expert_layer_every"),
+        (with_pattern(False, True, mlp=None), "without attention or MLP"),
         (with_layer(attention__qk_norm={"eps": 1e-5}), "has norms of queries and keys"),
         (with_layer(attention__inner_attention={"window_size": [64, 0]}), "no field of the model section"),
         (with_layer(attention__n_heads="four"), "at least 1"),

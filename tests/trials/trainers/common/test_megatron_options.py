@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 import pytest
 
+from benchmarks.export_cases import SHAPES
 from orchestrator.importers.launch_script import read_launch_script
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import EXPERT_GROUPS, Layout
 from search_spaces.model_shape import ModelShape
 from tests.trials.trainers.specs import GPT2, ITERATIONS, LLAMA, spec_of
 from trials.trainers.common.megatron_options import (
@@ -54,6 +56,25 @@ def read_back(spec: TrialSpec, words: list[str]) -> tuple[Layout, dict, int | No
 @pytest.mark.parametrize("model", [GPT2, LLAMA])
 @pytest.mark.parametrize("fields", LM_LAYOUTS)
 def test_what_megatron_lm_is_told_is_the_layout(fields, model):
+    spec = spec_of("megatron-lm", model, **fields)
+    layout, read_model, batch = read_back(spec, megatron_lm_options(spec, ()))
+    assert layout == spec.layout
+    assert ModelShape(**read_model) == model
+    assert batch == spec.global_batch_size
+
+
+EXPERT_LAYOUTS = [
+    {"expert_parallel": 4, **PIPELINE, "sequence_parallel": True},
+    {"expert_tensor_parallel": 2, "expert_parallel": 2, "tensor_parallel": 2, "sequence_parallel": True},
+    {"activation_checkpointing": "selective", "recompute_modules": "core_attn+mlp"},
+]
+
+
+@pytest.mark.parametrize("shape", ["gpt-oss-moe", "mixtral", "qwen3-moe", "deepseek", "latent"])
+@pytest.mark.parametrize("fields", EXPERT_LAYOUTS)
+def test_experts_and_latent_attention_are_read_back(fields, shape):
+    model = replace(SHAPES[shape], vocab_size=GPT2.vocab_size)
+    fields = {name: value for name, value in fields.items() if model.num_experts or name not in EXPERT_GROUPS}
     spec = spec_of("megatron-lm", model, **fields)
     layout, read_model, batch = read_back(spec, megatron_lm_options(spec, ()))
     assert layout == spec.layout

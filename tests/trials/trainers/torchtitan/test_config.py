@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from search_spaces.layouts.layout import Layout
@@ -73,7 +75,14 @@ def test_each_recomputation_is_a_policy(fields, policy):
         ("mxfp8", "MXFP8LinearConverter", {"fqns": ["layers."]}),
     ],
 )
-def test_all_linear_layers_but_the_head_are_converted_by_the_recipe(word, name, arguments):
-    made = converter(Layout(precision="bf16", matmul_precision=word, torch_compile=True))
+def test_all_linear_layers_but_head_and_routers_are_converted_by_the_recipe(word, name, arguments):
+    layout = Layout(precision="bf16", matmul_precision=word, torch_compile=True)
+    made = converter(LLAMA, layout)
     assert made == (name, made[1] | arguments | {"model_compile_enabled": True})
-    assert converter(Layout(precision="bf16")) is None
+    assert converter(LLAMA, Layout(precision="bf16")) is None
+
+
+def test_float8_leaves_routers_alone():
+    with_experts = replace(LLAMA, num_experts=4, experts_per_token=2)
+    made = converter(with_experts, Layout(precision="bf16", matmul_precision="fp8_rowwise"))
+    assert made[1]["filter_fqns"] == ["lm_head", "router.gate"]

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,14 +52,14 @@ PARLAYS_OWN = {
     *("optimizer", "lr_scheduler", "model_spec.flavor", "model_spec.state_dict_adapter"),
 }
 """Parts of a trial in place of the user's, and a shorter interval of garbage collections."""
-WEIGHTS = re.compile(r"model_spec\.model\..*param_init\.weight|model_spec\.model\..*param_init")
+WEIGHTS = re.compile(r"model_spec\.model\..*param_init(\.\w+)?")
 """Initial weights, which are torchtitan's own in the export."""
 
 
 def test_every_module_is_read_back_as_its_layout(cases):
     for case in cases:
         layout, model = read_export(TORCHTITAN, case.files, case.spec)
-        assert (layout, model) == (case.spec.layout, asdict(case.spec.model))
+        assert (layout, ModelShape(**model)) == (case.spec.layout, case.spec.model)
 
 
 def test_the_engine_configures_torchtitan_as_the_module_does(cases, tmp_path):
@@ -87,6 +87,21 @@ def is_parlays_own(name: str) -> bool:
 FEATURES = (
     {"attention_head_size": 32, "rotary_base": 500_000},
     {"qk_norm": True, "attention_head_size": 32, "rotary_base": 1_000_000, "tied_embeddings": False},
+)
+EXPERTS = {
+    "num_experts": 4,
+    "experts_per_token": 2,
+    "expert_ffn_hidden_size": 96,
+    "shared_expert_ffn_hidden_size": 48,
+    "num_dense_layers": 1,
+}
+DISTRIBUTED = Layout(
+    data_parallel=2,
+    zero_stage=3,
+    grad_accum_steps=2,
+    expert_parallel=2,
+    attention_kernel="flex",
+    engine=TORCHTITAN,
 )
 EVERYTHING = Layout(
     tensor_parallel=2,
@@ -138,16 +153,34 @@ CHANGES = (
     ("disable_cuda_graphs=True", "disable_cuda_graphs=False", "not loaded"),
 )
 """Changes to the module of EVERYTHING, each with the first field that then differs."""
+EXPERT_CHANGES = (
+    ("expert_parallel_degree=2", "expert_parallel_degree=1", "expert_parallel"),
+    ("num_experts=4", "num_experts=8", "num_experts"),
+    ("experts_per_token=2", "experts_per_token=1", "experts_per_token"),
+    ("            expert_hidden_dim=96", "            expert_hidden_dim=64", "expert_width"),
+    ("shared_expert_hidden_dim=48", "shared_expert_hidden_dim=None", "shared_expert_ffn_hidden_size"),
+    ("num_dense_layers=1", "num_dense_layers=2", "expert_layers"),
+    ("expert_layer_every=1", "expert_layer_every=2", "expert_layers"),
+    ("route_norm=True", "route_norm=False", "routing"),
+    ('score_func="softmax"', 'score_func="sigmoid"', "routing"),
+    ("load_balance_coeff=None", "load_balance_coeff=1e-3", "routing"),
+)
+"""Changes to the module of DISTRIBUTED experts."""
 
 
-def test_every_change_to_the_module_is_seen(tmp_path):
-    spec = our_spec(EVERYTHING, LLAMA)
+@pytest.mark.parametrize(
+    ("layout", "features", "changes"),
+    [(EVERYTHING, {}, CHANGES), (DISTRIBUTED.canonical(), EXPERTS, EXPERT_CHANGES)],
+    ids=["everything", "experts"],
+)
+def test_every_change_to_the_module_is_seen(layout, features, changes, tmp_path):
+    spec = our_spec(layout, replace(LLAMA, **features))
     files = exported(spec)[TORCHTITAN].files
-    changed = [Case(spec, {**files, CONFIG_FILE: change(files[CONFIG_FILE], old, new)}) for old, new, _ in CHANGES]
+    changed = [Case(spec, {**files, CONFIG_FILE: change(files[CONFIG_FILE], old, new)}) for old, new, _ in changes]
     unchanged, *found = read_by_torchtitan([Case(spec, files), *changed], tmp_path)
     assert unchanged.is_loaded
     assert not unchanged.differing
-    for one, (old, new, field) in zip(found, CHANGES, strict=True):
+    for one, (old, new, field) in zip(found, changes, strict=True):
         assert any(sentence.startswith(field) for sentence in one.differing), (old, new, one.differing)
 
 
@@ -156,17 +189,22 @@ def change(text: str, old: str, new: str) -> str:
     return text.replace(old, new, 1)
 
 
-def test_torchtitans_own_program_trains_the_module_by_the_recipes_command_line(tmp_path):
-    layout = Layout(
-        data_parallel=2,
-        zero_stage=3,
-        grad_accum_steps=2,
-        activation_checkpointing="full",
-        recompute_layers=1,
-        attention_kernel="flex",
-        engine=TORCHTITAN,
-    )
-    model = replace(LLAMA, num_layers=2, **FEATURES[1])
+FIRST_LAYERS = Layout(
+    data_parallel=2,
+    zero_stage=3,
+    grad_accum_steps=2,
+    activation_checkpointing="full",
+    recompute_layers=1,
+    attention_kernel="flex",
+    engine=TORCHTITAN,
+)
+
+
+@pytest.mark.parametrize(
+    ("layout", "features"), [(FIRST_LAYERS, FEATURES[1]), (DISTRIBUTED, EXPERTS)], ids=["first-layers", "experts"]
+)
+def test_torchtitans_own_program_trains_the_module_by_the_recipes_command_line(layout, features, tmp_path):
+    model = replace(LLAMA, num_layers=2, **features)
     export = exported(our_spec(layout, model))[TORCHTITAN]
     (tmp_path / "recipe").mkdir()
     for name, text in export.files.items():
