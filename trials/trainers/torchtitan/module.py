@@ -46,9 +46,13 @@ def config_module(model: ModelShape, layout: Layout) -> str:
     policy, converted = recomputation_policy(layout), converter(model, layout)
     kind, has_experts = _QWEN3 if is_qwen3(model) else _LLAMA3, model.num_experts is not None
     more = {**(_experts(model) if has_experts else {}), **_converters(converted)}
-    names = tuple(None if made is None else made[0] for made in (policy, converted))
     return _MODULE.format(
-        imports=_imports(kind, *names, has_experts),
+        imports=_imports(
+            kind,
+            None if policy is None else policy[0],
+            None if converted is None else converted[0],
+            has_experts,
+        ),
         function=FUNCTION,
         name=kind.name,
         block=kind.block,
