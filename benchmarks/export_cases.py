@@ -128,7 +128,11 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "zero_stage": (0, 1, 2, 3),
     "virtual_pipeline_stages": (1, 2),
     "bucket_mib": (None, 3, 40),
-    **{name: axis.words or (False, True) for name, axis in AXES.items() if not axis.is_number and name not in _OTHERS},
+    **{
+        name: axis.single_words or (False, True)
+        for name, axis in AXES.items()
+        if not axis.is_number and name not in _OTHERS
+    },
 }
 """Values of the axes besides the degrees."""
 EXPERT_VALUES: Mapping[str, tuple[Any, ...]] = {"expert_parallel": (1, 2, 4), "expert_tensor_parallel": _SIZES}

@@ -225,15 +225,10 @@ def _recomputation_of_megatron_lm(model: Values) -> Meaning:
         "activation_checkpointing": kind,
         "recomputed_layers_at_once": None if is_by_number else layers,
         "recompute_layers": layers if is_by_number else None,
-        "recompute_modules": _modules_of_megatron_lm(model) if kind == "selective" else RECOMPUTED_MODULES.default,
+        "recompute_modules": RECOMPUTED_MODULES.joined(model["recompute_modules"])
+        if kind == "selective"
+        else RECOMPUTED_MODULES.default,
     }
-
-
-def _modules_of_megatron_lm(model: Values) -> str:
-    """`moe` is the MLP of a layer with experts."""
-    names, of_mlp = model["recompute_modules"], {"mlp", "moe"} if model["num_moe_experts"] else {"mlp"}
-    others = [name for name in names if name not in of_mlp]
-    return "+".join([*others, *(["mlp"] if of_mlp <= {*names} else sorted(of_mlp & {*names}))])
 
 
 def of_megatron_deepspeed(values: Values, configs: Mapping[str, Values]) -> Meaning:

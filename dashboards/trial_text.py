@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
+from search_spaces.verification import Level
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.verdict import TrialCounts
 from trials.failure_policy import policy_of
@@ -115,6 +117,14 @@ def describe_expert_tokens(metrics: MeasuredMetrics) -> str | None:
     if most is None or mean is None:
         return None
     return f"tokens of an expert in a step: at most {most:,.0f}, mean {mean:,.0f}"
+
+
+def describe_verification(verified: Mapping[str, Any] | None) -> str:
+    """What Parlay's tests know of a layout's axis values with its engine; docs/trainers.md."""
+    if not verified or not verified["values"]:
+        return "verified: tests of Parlay trained all axis values of the layout with its engine"
+    known = "its trainer's parser takes" if verified["level"] == Level.PARSED.text else "only rules describe"
+    return f"verified: {verified['level']}, no test of Parlay trained, and {known}, {', '.join(verified['values'])}"
 
 
 def time_lines(layouts: Sequence[RankedLayout]) -> list[str]:

@@ -254,11 +254,12 @@ class ModelShape:
     @property
     def _parameters_beside_routed(self) -> int:
         """Parameters of an expert layer's router and shared expert."""
-        experts = self.num_experts or 0
-        shared = (
-            self._mlp_parameters_of(self.shared_expert_ffn_hidden_size) if self.shared_expert_ffn_hidden_size else 0
-        )
-        return experts * (self.hidden_size + self.has_biases) + shared
+        return (self.num_experts or 0) * (self.hidden_size + self.has_biases) + self._shared_expert_parameters
+
+    @property
+    def _shared_expert_parameters(self) -> int:
+        width = self.shared_expert_ffn_hidden_size
+        return self._mlp_parameters_of(width) if width else 0
 
     @property
     def expert_width(self) -> int:
@@ -378,16 +379,58 @@ class ModelShape:
     @property
     def active_mlp_parameters(self) -> float:
         """Parameters of one layer's MLP, or router and experts, that one token passes; a mean over the layers."""
-        mlps = (self.num_layers - self.num_expert_layers) * self.mlp_parameters
+        return _mean(self._dense_mlp_parameters + self._passed_expert_parameters, self.num_layers)
+
+    @property
+    def _dense_mlp_parameters(self) -> int:
+        return (self.num_layers - self.num_expert_layers) * self.mlp_parameters
+
+    @property
+    def _passed_expert_parameters(self) -> int:
+        """Parameters of routers and experts of all layers that one token passes."""
         passed = (self.experts_per_token or 0) * self.parameters_per_expert + self._parameters_beside_routed
-        return _mean(mlps + self.num_expert_layers * passed, self.num_layers)
+        return self.num_expert_layers * passed
 
     @property
     def active_mlp_width(self) -> float:
         """Elements inside the MLPs that one token passes in a layer; a mean over the layers."""
-        mlps = (self.num_layers - self.num_expert_layers) * self.ffn_hidden_size
-        passed = (self.experts_per_token or 0) * self.expert_width + (self.shared_expert_ffn_hidden_size or 0)
-        return _mean(mlps + self.num_expert_layers * passed, self.num_layers)
+        return self.dense_mlp_width + self.routed_mlp_width + self.shared_mlp_width
+
+    @property
+    def dense_mlp_width(self) -> float:
+        """The part of `active_mlp_width` that is in MLPs of layers without experts."""
+        return _mean((self.num_layers - self.num_expert_layers) * self.ffn_hidden_size, self.num_layers)
+
+    @property
+    def routed_mlp_width(self) -> float:
+        """The part of `active_mlp_width` that is in routed experts."""
+        return _mean(self.num_expert_layers * (self.experts_per_token or 0) * self.expert_width, self.num_layers)
+
+    @property
+    def shared_mlp_width(self) -> float:
+        """The part of `active_mlp_width` that is in shared experts."""
+        return _mean(self.num_expert_layers * (self.shared_expert_ffn_hidden_size or 0), self.num_layers)
+
+    def recomputed_parameters(self, module: str) -> float:
+        """Parameters of the products that a token passes again in a layer where this module is recomputed, a mean over
+        the layers."""
+        of_all_layers = {
+            "mla_up_proj": self.num_layers * self._up_projection_parameters,
+            "mlp": self._dense_mlp_parameters,
+            "moe": self._passed_expert_parameters,
+            "shared_experts": self.num_expert_layers * self._shared_expert_parameters,
+            "ops": self.num_layers * self.parameters_of_cheap_products,
+        }
+        return _mean(of_all_layers.get(module, 0), self.num_layers)
+
+    @property
+    def _up_projection_parameters(self) -> int:
+        """Parameters of latent attention's products that give the heads' queries, keys and values."""
+        if self.key_value_latent_size is None:
+            return 0
+        keys = self.num_attention_heads * (self.head_size - (self.rotary_head_size or 0))
+        queries = (self.query_latent_size or self.hidden_size) * self.query_size
+        return queries + self.key_value_latent_size * (keys + self.attention_output_size)
 
     @property
     def parameters_of_cheap_products(self) -> int:
@@ -450,17 +493,13 @@ class ModelShape:
 
     def hardware_flops_per_token(self, layout: Layout) -> float:
         """Model FLOPs plus recomputation (Korthikanti, arXiv 2205.05198, section 6): the forward passes of whole
-        layers, of MLPs, of core attentions, which are the scores and their product with values, and of the products
+        layers, of modules, of core attentions, which are the scores and their product with values, and of the products
         among torchtitan's cheap operations (search_spaces/cost_model/recomputation.py)."""
         core_attention = 2 * self.scored_size * self.attended_positions / self.num_layers
-        forward = {
-            "core_attn": core_attention,
-            "mlp": 2 * self.active_mlp_parameters,
-            "ops": 2 * self.parameters_of_cheap_products,
-        }
         layers = layout.layers_recomputed(self.num_layers) * (2 * self.active_layer_parameters + core_attention)
-        modules = self.num_layers * sum(forward[module] for module in layout.modules_recomputed)
-        return self.model_flops_per_token + layers + modules
+        modules = sum(2 * self.recomputed_parameters(module) for module in layout.modules_recomputed)
+        scores = core_attention * ("core_attn" in layout.modules_recomputed)
+        return self.model_flops_per_token + layers + self.num_layers * (modules + scores)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

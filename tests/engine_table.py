@@ -59,7 +59,11 @@ def rows() -> Iterator[tuple[str, Any]]:
     for name, axis in AXES.items():
         if name in _NO_ROWS:
             continue
-        values = VALUES.get(name, axis.words or ((1, 2) if axis.is_number else (False, True)))
+        values = (
+            axis.single_words
+            if axis.parts
+            else VALUES.get(name, axis.words or ((1, 2) if axis.is_number else (False, True)))
+        )
         chosen = values if _has_words(name) else [value for value in values if value != axis.default][:1]
         yield from ((name, value) for value in chosen if value not in _NEUTRAL)
 
@@ -85,8 +89,10 @@ def _trained(engine: str) -> list[Case]:
 
 
 def _has(case: Case, name: str, value: Any) -> bool:
-    """True if the value is in the layout and has an effect."""
-    return getattr(case.layout, name) == value and case.layout.has_effect(name)
+    """True if the value, or a part of a joined word, is in the layout and has an effect."""
+    given = getattr(case.layout, name)
+    parts = given.split("+") if AXES[name].parts else [given]
+    return value in parts and case.layout.has_effect(name)
 
 
 def _is_accepted(case: Case) -> bool:
@@ -98,7 +104,7 @@ def _possible(engine: str, name: str, value: Any) -> Iterator[Case]:
     declared = AXES[name].values_of(engine)
     if declared is not None and value not in declared:
         return
-    models = [SHAPES[name] for name in ("gpt2", "llama", "mixtral")]
+    models = [SHAPES[name] for name in ("gpt2", "llama", "mixtral", "deepseek-moe")]
     for model, ranks, precision, kernel, others in product(
         models, _ranks(), CHOICES["precision"], CHOICES["attention_kernel"], _COMPANIONS
     ):

@@ -7,8 +7,15 @@ from collections.abc import Iterator, Sequence
 from dashboards.report.data import BestLayout, ReportData, TrialView
 from dashboards.terminal.headline import describe_ending
 from dashboards.terminal.progress import describe_driver_jobs, describe_node_time
-from dashboards.trial_text import UNKNOWN, describe_flag, format_counts, format_throughput_interval
+from dashboards.trial_text import (
+    UNKNOWN,
+    describe_flag,
+    describe_verification,
+    format_counts,
+    format_throughput_interval,
+)
 from search_spaces.layouts.layout import AXES, DEGREES, Layout
+from search_spaces.verification import Verification
 from trials.analysis.final_rounds import describe_finals_end
 from trials.analysis.verdict import DisplayState
 from trials.failure_policy import policy_of
@@ -145,4 +152,5 @@ def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
         yield _with_full_stop(_capitalized(describe_finals_end(data.progress.finals)))
     if not data.state.is_ended:
         yield "It may be measured again before the search ends."
+    yield _with_full_stop(_capitalized(describe_verification(Verification.of(best.layout.canonical()).to_json())))
     yield from (f"Flag {describe_flag(flag)}." for flag in best.flags)

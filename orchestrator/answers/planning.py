@@ -26,12 +26,23 @@ class SetupFileAnswer(TypedDict):
     text: str
 
 
+class VerifiedValues(TypedDict):
+    """What is known of the axis values of a layout with its engine: that of the least verified ones."""
+
+    level: Literal["run", "parsed", "by rule"]
+    """`run`: a test of Parlay trained the value on a CPU. `parsed`: the trainer's own parser takes it in exports.
+    `by rule`: only the engine's rules describe it."""
+    values: list[str]
+    """Those values, as `axis value`; empty where all were run."""
+
+
 class PlannedLayout(TypedDict):
     """A layout of a plan with its predictions."""
 
     layout: dict[str, Any]
     """A `Layout`."""
     layout_key: str
+    verified: VerifiedValues
     fits: Fits | None
     """Null where the memory is unknown."""
     relative_step_time: float

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from orchestrator.planning.explain import LayoutExplanation, count_fits, explain_layouts, time_saved_s
 from orchestrator.planning.plan import Plan
 from search_spaces.layouts.layout import Layout
+from search_spaces.verification import Verification
 
 _NAME_WIDTH = 26
 
@@ -17,6 +18,7 @@ def explanation_lines(plan: Plan, baseline: Layout | None) -> Iterator[str]:
     yield _heading(plan, baseline)
     yield from _time_lines(plan, rows, time_saved_s(plan, baseline) if len(rows) > 1 else None)
     yield from _memory_lines(plan, rows)
+    yield from (f"  {_name(each)} is verified: {Verification.of(plan.layouts[each.row])}" for each in rows)
 
 
 def _heading(plan: Plan, baseline: Layout | None) -> str:

@@ -16,6 +16,7 @@ from orchestrator.planning.plan import ExpectedHours, Plan, stage_memory_gib
 from search_spaces.cost_model.memory import StageMemory, stage_memory
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.layouts.layout import IN_EVERY_KEY, Layout
+from search_spaces.verification import Level, Verification
 from trials.analysis.finals import Finals
 from trials.files.text import plural
 
@@ -67,6 +68,7 @@ def _layout_lines(plan: Plan, top: int, baseline: Layout | None) -> Iterator[str
     yield f"     #     time{speeds}    fits  peak GiB{room}  layout; time by component"
     for row, name in zip(rows, names, strict=True):
         mark = " (the baseline)" if plan.layouts[row] == baseline else ""
+        mark += _unverified(plan.layouts[row])
         yield f"{_numbers(plan, row, len(room))}  {name}{mark}; {_shares(plan, row)}"
     if len(rows) < count:
         yield f"  and {count - len(rows)} more (--top N lists N, --json all)"
@@ -98,6 +100,12 @@ def split_common_parts(layouts: Sequence[Layout]) -> tuple[str, list[str]]:
         return "", [layout.key for layout in layouts]
     own = [" ".join(part for name, part in key.items() if name not in common) for key in keys]
     return " ".join(keys[0][name] for name in common), own
+
+
+def _unverified(layout: Layout) -> str:
+    """The layout's level of verification where no test trained some of its values."""
+    level = Verification.of(layout).level
+    return "" if level is Level.RUN else f" ({level.text})"
 
 
 def _shares(plan: Plan, row: int) -> str:

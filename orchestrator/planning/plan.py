@@ -30,6 +30,7 @@ from search_spaces.routing import BALANCED, SKEWED, Routing
 from search_spaces.rules.mixed_engines import emulation_remark
 from search_spaces.search_space import SearchSpace
 from search_spaces.tables.measured_table import Observation, render_table
+from search_spaces.verification import Verification
 from trials.analysis.ranking import throughput_divisor
 from trials.measure_rules import MeasureRules
 from trials.measurement.protocol import LONGEST_STEP_S, STABILITY_WINDOW, TwoPointExtrapolation
@@ -187,6 +188,7 @@ class Plan:
         return {
             "layout": self.layouts[row].to_json(),
             "layout_key": self.layouts[row].key,
+            "verified": Verification.of(self.layouts[row]).to_json(),
             "fits": self.fits(row),
             "relative_step_time": float(self.relative_step_time[row]),
             "step_time_s": float(estimates.step_time_s[row]) if known else None,

@@ -15,6 +15,7 @@ from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.unsafe_text import is_printable
+from search_spaces.verification import Verification
 from trials.analysis.best_layout import choice_of, fastest_json, rationale
 from trials.analysis.pareto import pareto_json
 from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
@@ -104,6 +105,7 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         compared_with=tuple(_comparisons(source))[:MAX_COMPARED],
         constraints=_printable(source.search.spec.get("constraints") or {}),
         routing=spec.measure.routing,
+        verified=Verification.of(best.layout.canonical()).to_json(),
         trainer=_printable(spec.trainer),
         launcher=_printable(source.search.spec.get("launcher") or {}),
         exports=tuple(export.to_json() for export in source.exports),

@@ -27,9 +27,10 @@ class Recipe:
 
     `measured` is the measurement over all runs of the layout, `repeats` is their number, and `evidence.runs` lists
     them. `compared_with` lists the other measured layouts with this one's speedup over them, the `baseline` first.
-    `launcher` is the search file's section, `routing` that of experts in the runs (None without experts).
-    `evidence.files` has the SHA-256 of the files behind the numbers. `exports` lists the files of each trainer, and
-    whether it measured the layout or cannot run it.
+    `launcher` is the search file's section, `routing` that of experts in the runs (None without experts), `verified`
+    what is known of the layout's axis values (search_spaces/verification.py). `evidence.files` has the SHA-256 of the
+    files behind the numbers. `exports` lists the files of each trainer, and whether it measured the layout or cannot
+    run it.
     `selection_reason`, `rationale`, `fastest` and `pareto` are those of the `best` object, `verdict` is the search's;
     all are None or empty for a layout that is not the best.
     """
@@ -59,6 +60,7 @@ class Recipe:
     fastest: Mapping[str, Any] | None = None
     pareto: tuple[Mapping[str, Any], ...] = ()
     routing: str | None = None
+    verified: Mapping[str, Any] | None = None
 
     @property
     def batch(self) -> dict[str, int]:
@@ -126,6 +128,7 @@ _FIELDS = (
     "search_id",
     "trial",
     "layout",
+    "verified",
     "model",
     "cluster",
     "batch",

@@ -6,7 +6,12 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dashboards.trial_text import describe_expert_tokens, describe_step_time, format_throughput_interval
+from dashboards.trial_text import (
+    describe_expert_tokens,
+    describe_step_time,
+    describe_verification,
+    format_throughput_interval,
+)
 from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.exports import TITLES, ExportStatus, status_text
 from orchestrator.recipe.recipe import Recipe
@@ -136,6 +141,7 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     yield f"- {recipe.model.parameters:,} parameters, {recipe.measured.step_time_s:.4g} s a step{_memory(recipe)}"
     if (words := describe_step_time(recipe.measured.time_s)) is not None:
         yield f"- {words}"
+    yield f"- {describe_verification(recipe.verified)}"
     yield f"- trained on {_data(recipe)}"
     if recipe.routing is not None:
         loads = describe_expert_tokens(recipe.measured) or "loads of experts were not counted"

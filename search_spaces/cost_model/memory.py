@@ -117,12 +117,12 @@ def _layer_weights(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LayerActivations:
-    """Bytes of one layer and micro-batch on each rank: `whole`, all that its backward pass needs; `mlp`, the part of
-    the MLP's inside; `kept`, the part stored until then, a mean over the layers; `working`, needed in addition while a
-    layer is computed."""
+    """Bytes of one layer and micro-batch on each rank, means over the layers: `whole`, all that its backward pass
+    needs; `kept`, the part stored until then; `rewritten`, those of recomputed modules but the core attention;
+    `working`, needed in addition while a layer is computed."""
 
     whole: np.ndarray
-    mlp: np.ndarray
+    rewritten: np.ndarray
     kept: np.ndarray
     working: np.ndarray
 
@@ -145,34 +145,58 @@ class LayerActivations:
         unnormalised = (query + key_value) * model.qk_norm
         inputs_of_scores = query + 2 * key_value + model.attention_output_size + model.latent_size
         attention = tokens * (inputs_of_scores + unrotated + unnormalised) * width / tensor
-        mlp = tokens * (model.active_mlp_width * (4 if model.gated_mlp else 2)) * width / tensor
-        mlp += tokens * _dispatched_elements(model) * width / tensor
-        mlp += tokens * _elements_in_excess(model, layouts, expert_skew) * width / tensor
         # Inputs of linear layers in 8 or 4 bits: those after a norm, and the MLP's last one. Attention's output is kept
         # in 16 bits beside its copy.
         kept = layouts.of_recipe(lambda recipe: recipe.kept_bytes)
         saved = np.where(kept > 0, width - kept, 0) * layouts.quantized_share(model.num_layers)
-        around -= tokens * 2 * hidden * saved / split
+        around = around - tokens * 2 * hidden * saved / split
         attention += tokens * model.attention_output_size * kept * layouts.quantized_share(model.num_layers) / tensor
-        mlp -= tokens * model.active_mlp_width * saved / tensor
+        per_width = (4 if model.gated_mlp else 2) * width - saved
+        dense, routed, shared = (
+            tokens * size * per_width / tensor
+            for size in (model.dense_mlp_width, model.routed_mlp_width, model.shared_mlp_width)
+        )
+        dispatched = _dispatched_elements(model) + _elements_in_excess(model, layouts, expert_skew)
+        experts = routed + shared + tokens * dispatched * width / tensor
         scores = _score_bytes(model, layouts, width, masks)
-        whole = around + gathered + attention + mlp + scores
+        whole = around + gathered + attention + dense + experts + scores
         inputs = tokens * hidden * width / split
         shares = RecomputedShares.of(model, layouts)
         # The layer's input, and the outputs of attention, of its first product, of the MLP's first and of its last.
         products = 2 * hidden / split + (2 * query + 2 * key_value + model.active_mlp_width) / tensor
-        of_modules = np.maximum(scores * shares.core_attention, mlp * shares.mlp)
+        beside_moe = 1 - shares.modules["moe"]
+        of_modules = {
+            "mla_up_proj": attention - tokens * (model.attention_output_size + model.latent_size) * width / tensor,
+            "core_attn": scores,
+            "mlp": dense,
+            "moe": experts,
+            # The second half of an MLP's inside: what its activation, and the product with the gate, return.
+            "moe_act": routed / 2 * beside_moe,
+            "shared_experts": shared * beside_moe,
+        }
+        again = {module: size * shares.modules[module] for module, size in of_modules.items()}
+        norms = inputs * _recomputed_norms(model) * shares.modules["layernorm"]
+        saved = np.sum([*again.values()], axis=0) + norms
         return cls(
             whole=whole,
-            mlp=mlp,
+            rewritten=saved - again["core_attn"],
             kept=whole
             - (whole - inputs) * shares.layers
-            - scores * shares.core_attention
-            - mlp * shares.mlp
+            - saved
             - (whole - scores - tokens * width * products) * shares.ops,
-            # Recomputed layers are a chunk's first: at work when the backward pass has freed the others.
-            working=np.where((shares.layers == 1) | (shares.ops == 1), whole, of_modules),
+            # Recomputed layers are a chunk's first: at work when the backward pass has freed the others. A norm's
+            # output is needed until the backward pass has left the module after it.
+            working=np.where(
+                (shares.layers == 1) | (shares.ops == 1), whole, np.maximum.reduce([*again.values()]) + norms
+            ),
         )
+
+
+def _recomputed_norms(model: ModelShape) -> float:
+    """Norms of a layer that are modules of their own, a mean over the layers: those before latent attention and before
+    experts. Others are one kernel with the product after them (megatron/core/models/gpt/gpt_layer_specs.py)."""
+    before_attention = model.key_value_latent_size is not None
+    return before_attention + model.num_expert_layers / model.num_layers
 
 
 def _dispatched_elements(model: ModelShape) -> float:

@@ -242,16 +242,16 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     """
     tensor, tokens = layouts["tensor_parallel"], layouts["micro_batch_size"] * model.seq_length
     shares = RecomputedShares.of(model, layouts)
-    passes, collectives = 3 + shares.layers, 4 + 2 * shares.layers + shares.mlp
-    products = model.active_mlp_parameters * shares.mlp + model.parameters_of_cheap_products * shares.ops
+    mlps = shares.mlps(model)
+    passes, collectives = 3 + shares.layers, 4 + 2 * shares.layers + mlps
     layer = model.active_layer_parameters
-    linear = 2 * tokens * (layer * passes + products)
+    linear = 2 * tokens * (layer * passes + shares.parameters(model))
     in_16_bits = 2 * tokens * layer * layouts.of_recipe(lambda recipe: recipe.products_in_16_bits)
     quantized = _quantized_share(model, layouts) * (linear - in_16_bits)
     saved = quantized * layouts.of_recipe(lambda r: 1 - 1 / speedup_over_fp16(machine.accelerator, r.arithmetic))
     scores = 2 * tokens * model.scored_size * _positions_scored(model, layouts, shares)
     activations = LayerActivations.of(model, layouts)
-    accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers + shares.ops) + activations.mlp * shares.mlp
+    accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers + shares.ops) + activations.rewritten
     accessed = accessed * _eager_traffic(layouts)
     accessed = accessed + tokens * _scaled_bytes(model, layouts, shares)
     exchanged = collectives * tokens * model.hidden_size * element_bytes(layouts)
@@ -266,7 +266,7 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
             2 * (tensor - 1) / tensor * exchanged / rate * np.where(layouts["tensor_parallel_overlap"], OVERLAPPED, 1)
             + _dispatch_seconds(model, machine, layouts, shares),
             collectives * machine.latency_s(tensor, stride),
-            (passes + shares.mlp / 2 + shares.ops)
+            (passes + mlps / 2 + shares.ops)
             * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
         ],
         axis=1,
@@ -301,13 +301,14 @@ def _dispatch_seconds(
 ) -> np.ndarray:
     """All-to-alls that send tokens to their experts' ranks and back, for one layer, a mean over the layers.
 
-    Two for each pass, of the hidden states of a token's experts (Lepikhin et al., arXiv 2006.16668, section 3.2). Each
+    Two for each pass, of the hidden states of a token's experts (Lepikhin et al., arXiv 2006.16668, section 3.2), again
+    where experts or whole layers are recomputed. Each
     rank sends what leaves its link domain through its own adapter.
     """
     count, stride = layouts["expert_parallel"], layouts["expert_tensor_parallel"]
     tokens = layouts["micro_batch_size"] * model.seq_length / layouts["tensor_parallel"]
     of_layer = tokens * (model.experts_per_token or 0) * model.hidden_size * element_bytes(layouts)
-    sent = 2 * (2 + shares.layers) * of_layer * model.num_expert_layers / model.num_layers
+    sent = 2 * (2 + shares.layers + shares.modules["moe"]) * of_layer * model.num_expert_layers / model.num_layers
     inside = np.maximum(1, np.minimum(count, machine.links.ranks_per_domain(machine.gpus_per_node) // stride))
     far = 1e9 * machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride

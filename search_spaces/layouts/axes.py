@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from search_spaces.errors import InputError, format_value
 from search_spaces.layouts.axis import Axis, Kind
@@ -92,11 +93,21 @@ def _bad(code: str, message: str, rule: str, **details: Any) -> InputError:
 def value_type(axis: Axis) -> Any:
     """Pydantic type of one value of an axis."""
     if axis.kind is Kind.WORD:
-        return Literal[axis.words]
+        return _joined_words(axis) if axis.parts else Literal[axis.words]
     if axis.kind is Kind.SWITCH:
         return bool
     number: Any = Annotated[int, Field(ge=axis.least, le=_most(axis))]
     return number | None if axis.default is None else number
+
+
+def _joined_words(axis: Axis) -> Any:
+    def known(word: str) -> str:
+        if word not in axis.words:
+            expected = {"expected": axis.choice_of(axis.words, last=", ")}
+            raise PydanticCustomError("literal_error", "one of {expected}", expected)
+        return word
+
+    return Annotated[str, AfterValidator(known), WithJsonSchema(_value_schema(axis))]
 
 
 def axis_type(axis: Axis) -> Any:
@@ -119,11 +130,17 @@ def _axis_schema(axis: Axis) -> dict[str, Any]:
 
 def _value_schema(axis: Axis) -> dict[str, Any]:
     if axis.kind is Kind.WORD:
-        return {"enum": list(axis.words)}
+        alone = {"enum": list(axis.single_words)}
+        return {"anyOf": [alone, _joined_schema(axis)]} if axis.parts else alone
     if axis.kind is Kind.SWITCH:
         return {"type": "boolean"}
     number = {"type": "integer", "minimum": axis.least, "maximum": _most(axis)}
     return {"anyOf": [number, {"type": "null"}]} if axis.default is None else number
+
+
+def _joined_schema(axis: Axis) -> dict[str, Any]:
+    part = "|".join(axis.parts)
+    return {"type": "string", "pattern": rf"^({part})(\+({part}))+$"}
 
 
 def _range_schema(by: str, least: int) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import combinations
 from typing import Any, TypeVar
 
 from search_spaces.engines import ENGINES
@@ -27,11 +28,11 @@ class Axis:
     """Declaration of a field of Layout.
 
     `key` precedes the value in the layout's key, `label` is short enough for a figure, `unit` is that of a number with
-    one. `words` are the values of a
-    WORD, `least` and `most` bound a number; a number whose default is None may be null. `default_text` describes a
-    default that depends on the search. Where one of `no_effect` holds, the field's canonical value is the default; of
-    `implied`, pairs of a value and its condition, the first that holds gives it. Engines other than `engines` run the
-    default only, and a word of `engines_of_word` by its engines only.
+    one. `words` are the values of a WORD; with `parts` it has a word for each set of these, too: its parts joined by +
+    in their order. `least` and `most` bound a number; a number whose default is None may be null. `default_text`
+    describes a default that depends on the search. Where one of `no_effect` holds, the field's canonical value is the
+    default; of `implied`, pairs of a value and its condition, the first that holds gives it. Engines other than
+    `engines` run the default only, and a word of `engines_of_word` by its engines only.
     """
 
     kind: Kind
@@ -41,6 +42,7 @@ class Axis:
     description: str
     unit: str = ""
     words: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
     least: int = 1
     most: int = 10**9
     default_text: str | None = None
@@ -49,6 +51,26 @@ class Axis:
     implied: tuple[tuple[Any, Values], ...] = ()
     engines: tuple[str, ...] = ENGINES
     engines_of_word: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sets = (chosen for size in range(1, len(self.parts) + 1) for chosen in combinations(self.parts, size))
+        object.__setattr__(self, "words", (*map("+".join, sets), *self.words))
+
+    @property
+    def single_words(self) -> tuple[str, ...]:
+        """Words of one part, and those that have none."""
+        return tuple(word for word in self.words if not self.parts or "+" not in word)
+
+    def joined(self, parts: Collection[str]) -> str | None:
+        """Word of these parts; None where one is unknown, or there are none."""
+        known = [part for part in self.parts if part in parts]
+        return "+".join(known) if known and {*known} == {*parts} else None
+
+    def choice_of(self, words: Collection[str], last: str = " or ") -> str:
+        """Text that lists words, the joined ones as such."""
+        single = [word for word in words if word in self.single_words]
+        listed = last.join([", ".join(single[:-1]), single[-1]] if len(single) > 1 else single)
+        return listed if len(single) == len(words) else f"{listed}, joined in this order"
 
     def values_of(self, engine: str) -> tuple[Any, ...] | None:
         """Values that an engine may have, None where that is any."""

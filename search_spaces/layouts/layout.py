@@ -23,6 +23,8 @@ _NOTHING_TO_SHARD = ({"data_parallel": 1, "offload": "none"}, {"data_parallel": 
 _NO_FULL_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "selective"})
 V_SCHEDULES = ("zbv", "dualpipev")
 """Schedules whose ranks have two model chunks each: the first ones in the order of the ranks, then back."""
+RECOMPUTED_MODULES = ("layernorm", "mla_up_proj", "core_attn", "mlp", "moe", "moe_act", "shared_experts")
+"""Megatron's names of what selective recomputation recomputes, in the order of a layer's forward pass."""
 _NO_SELECTIVE_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "full"})
 _OF_TORCHTITAN = (TORCHTITAN,)
 _TRANSFORMER_ENGINE = ("megatron-lm", "command")
@@ -202,8 +204,9 @@ class Layout:
         "core_attn",
         key="rm-",
         label="recomputed modules",
-        description="Modules of every layer that selective recomputation recomputes; torchtitan has ops only.",
-        words=("core_attn", "mlp", "core_attn+mlp", "ops"),
+        description="Modules of every layer that selective recomputation recomputes, several joined by +.",
+        words=("ops",),
+        parts=RECOMPUTED_MODULES,
         engines_of_word={"ops": _OF_TORCHTITAN},
         default_text="core_attn, ops with engine torchtitan",
         no_effect=_NO_SELECTIVE_RECOMPUTATION,
@@ -307,7 +310,7 @@ class Layout:
                 raise _bad(name, getattr(self, name), "true or false")
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
-                raise _bad(name, getattr(self, name), "one of " + ", ".join(known))
+                raise _bad(name, getattr(self, name), "one of " + AXES[name].choice_of(known, last=", "))
 
     def has_effect(self, name: str) -> bool:
         """False for a field that has its default whatever is asked for, as ZeRO with nothing to shard."""

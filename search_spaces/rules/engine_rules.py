@@ -43,7 +43,7 @@ def allows_only(
             for name, values in choices.items():
                 value = getattr(record, name)
                 if value not in values:
-                    allowed = " or ".join(_format(v) for v in values)
+                    allowed = _choice(name, values)
                     sentence = f"{owner or layout.engine} supports {name} {allowed}"
                     message = f"{name} is {_format(value)}; {sentence}"
                     yield RuleViolation(name, message, sentence, f"set {name} to {allowed}")
@@ -58,6 +58,11 @@ def engine_limits(
     declared = {name: axis.values_of(engine) for name, axis in AXES.items()}
     limits = {name: values for name, values in declared.items() if values is not None} | {**(fields or {})}
     return allows_only({name: limits[name] for name in AXES if name in limits}, of_model)
+
+
+def _choice(name: str, values: tuple) -> str:
+    is_joined = name in AXES and AXES[name].parts
+    return AXES[name].choice_of(values) if is_joined else " or ".join(_format(v) for v in values)
 
 
 def _format(value: object) -> str:
@@ -361,13 +366,45 @@ def _megatron_rounds(layout: Layout, model: ModelShape) -> Iterator[RuleViolatio
 
 def _megatron_modules(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """megatron/core/tensor_parallel/random.py CheckpointFunction: the bias that an MLP returns becomes its output."""
-    if "mlp" in layout.modules_recomputed and model.has_biases:
+    modules = layout.modules_recomputed
+    for module, (needed, lacks) in _MODULE_NEEDS.items():
+        if module in modules and lacks(model):
+            yield RuleViolation(
+                "recomputed_part",
+                f"recompute_modules is {layout.recompute_modules}; {module} recomputes nothing without {needed}",
+                f"megatron-core recomputes {module} in models with {needed} (megatron/core/transformer)",
+                f"take {module} out of recompute_modules",
+            )
+    if "moe_act" in modules and layout.precision == "fp32":
+        yield RuleViolation(
+            "grouped_products",
+            f"recompute_modules is {layout.recompute_modules} with precision fp32",
+            "megatron-core recomputes moe_act where Transformer Engine groups the products of experts, in 16 bits"
+            " (transformer/transformer_config.py)",
+            "set precision to bf16, or take moe_act out of recompute_modules",
+        )
+    if "mlp" in modules and model.has_biases:
         yield RuleViolation(
             "recompute_modules",
             f"recompute_modules is {layout.recompute_modules} with norm {model.norm} and biases in the MLP",
             "megatron-core's backward pass of a recomputed MLP with biases calls itself without end",
             "set recompute_modules to core_attn",
         )
+
+
+def _has_no_own_norm(model: ModelShape) -> bool:
+    return not model.num_expert_layers and model.key_value_latent_size is None
+
+
+_MODULE_NEEDS: Mapping[str, tuple[str, Callable[[ModelShape], bool]]] = {
+    "layernorm": ("experts or latent attention, whose norms are no part of the product after them", _has_no_own_norm),
+    "mla_up_proj": ("latent attention", lambda model: model.key_value_latent_size is None),
+    "mlp": ("a layer that has an MLP", lambda model: model.num_expert_layers == model.num_layers),
+    "moe": ("experts", lambda model: model.num_experts is None),
+    "moe_act": ("experts", lambda model: model.num_experts is None),
+    "shared_experts": ("a shared expert", lambda model: model.shared_expert_ffn_hidden_size is None),
+}
+"""Part of a model that a module recomputes, and a test for models without it."""
 
 
 def _megatron_buckets(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:

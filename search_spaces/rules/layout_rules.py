@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.errors import Problem, format_value
 from search_spaces.hardware.arithmetic import has_recipe
 from search_spaces.hardware.cluster import BLACKWELL, chip_of
-from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout, layout_mesh
+from search_spaces.layouts.layout import BATCH_RULE, CHOICES, WORLD_RULE, Layout, layout_mesh
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES
 from search_spaces.layouts.mesh import RankMesh
 from search_spaces.layouts.placement import leaves_domain
@@ -124,10 +125,12 @@ def _supports_precision(table: LayoutTable, workload: Workload) -> np.ndarray:
     return ~(lacks_bf16 | (is_deepspeed_fp16 & (accelerator.name == "cpu")))
 
 
-_ON_GPUS_ALONE = (
+_ON_GPUS_ALONE: tuple[tuple[str, str, Any], ...] = (
     (MEGATRON_CORE, "attention_kernel", "flash"),
     (TORCHTITAN, "attention_kernel", "flash"),
     (TORCHTITAN, "torch_compile", True),
+    # Products that Transformer Engine groups.
+    *((MEGATRON_CORE, "recompute_modules", word) for word in CHOICES["recompute_modules"] if "moe_act" in word),
 )
 """Values of axes that an engine has on GPUs only."""
 
@@ -135,7 +138,9 @@ _ON_GPUS_ALONE = (
 def _supports_device(table: LayoutTable, workload: Workload) -> np.ndarray:
     if workload.cluster.accelerator.name != "cpu":
         return np.full(len(table), True)
-    return ~np.logical_or.reduce([table.equals("engine", e) & table.equals(*value) for e, *value in _ON_GPUS_ALONE])
+    return ~np.logical_or.reduce(
+        [table.equals("engine", e) & table.equals(name, value) for e, name, value in _ON_GPUS_ALONE]
+    )
 
 
 def _describe_device(f: Fields, w: Workload) -> str:

@@ -112,7 +112,7 @@ def _field(kind: type, name: str, node: ast.AnnAssign, meaning: str) -> Row:
 
 def _meaning(axis: Axis) -> str:
     if axis.kind is Kind.WORD:
-        return f"{axis.description} One of {', '.join(axis.words)}."
+        return f"{axis.description} One of {axis.choice_of(axis.words, last=', ')}."
     return f"{axis.description} From {axis.least} to {axis.most}." if axis.most < 10 else axis.description
 
 

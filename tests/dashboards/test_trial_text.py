@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dashboards.trial_text import FLAG_DESCRIPTIONS, describe_expert_tokens, describe_step_time, flag_lines
+from dashboards.trial_text import (
+    FLAG_DESCRIPTIONS,
+    describe_expert_tokens,
+    describe_step_time,
+    describe_verification,
+    flag_lines,
+)
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 from trials.outcome_types import MeasuredMetrics
@@ -38,3 +44,13 @@ def test_loads_of_experts_are_said_where_they_were_counted():
     )
     assert describe_expert_tokens(counted) == "tokens of an expert in a step: at most 8,192, mean 4,096"
     assert describe_expert_tokens(MeasuredMetrics(measured_steps=8, step_time_s=1.0, **rates)) is None
+
+
+def test_values_that_no_test_trained_are_named():
+    assert describe_verification({"level": "run", "values": []}).endswith(
+        "trained all axis values of the layout with its engine"
+    )
+    parsed = describe_verification({"level": "parsed", "values": ["torch_compile True"]})
+    assert parsed == "verified: parsed, no test of Parlay trained, and its trainer's parser takes, torch_compile True"
+    by_rule = describe_verification({"level": "by rule", "values": ["offload optimizer", "bucket_mib 4"]})
+    assert by_rule.endswith("and only rules describe, offload optimizer, bucket_mib 4")

@@ -35,6 +35,41 @@ def test_hardware_flops_are_those_of_the_model_and_of_what_is_computed_again(fie
     assert MODEL.hardware_flops_per_token(Layout(**fields)) - MODEL.model_flops_per_token == again
 
 
+EXPERTS = replace(
+    MODEL,
+    num_experts=8,
+    experts_per_token=2,
+    expert_ffn_hidden_size=512,
+    shared_expert_ffn_hidden_size=256,
+    num_dense_layers=2,
+)
+LATENT = replace(
+    MODEL,
+    attention_head_size=96,
+    key_value_latent_size=128,
+    query_latent_size=256,
+    rotary_head_size=32,
+    value_head_size=64,
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "modules", "again"),
+    [
+        (EXPERTS, "mlp", 2 * MLP),
+        # A router with biases, two experts of a token, and the shared one.
+        (EXPERTS, "moe", 6 * 2 * (8 * 1025 + 2 * (2 * 1024 * 512 + 1536) + 2 * 1024 * 256 + 1280)),
+        (EXPERTS, "shared_experts", 6 * 2 * (2 * 1024 * 256 + 1280)),
+        (EXPERTS, "layernorm+moe_act", 0),
+        # Queries from their latent; of keys the part that is not rotated, and values.
+        (LATENT, "mla_up_proj", 8 * 2 * (256 * 16 * 96 + 128 * 16 * (64 + 64))),
+    ],
+)  # fmt: skip
+def test_modules_recompute_their_own_products(model, modules, again):
+    layout = Layout(**SELECTIVE, recompute_modules=modules)
+    assert model.hardware_flops_per_token(layout) - model.model_flops_per_token == again
+
+
 LLAMA = ModelShape(4, 64, 8, 4, 192, True, 256, 32, False, "rotary", "rmsnorm")
 
 

@@ -33,6 +33,7 @@ SILENT_ERRORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 _ACCELERATE = {"engine": "accelerate"}
 _MEGATRON = {"engine": "megatron-core"}
+_SELECTIVE = {"activation_checkpointing": "selective", **_MEGATRON}
 _TITAN = {"engine": "torchtitan", "attention_kernel": "flex"}
 TIED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "torchtitan-tied-zero3": ("llama-tied", {"zero_stage": 3, **_TITAN, **DP2}),
@@ -88,6 +89,14 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"zero_stage": 1, "sequence_parallel": True, **_MEGATRON, **EP2, **ETP2, **TP2, **DP2},
     ),
     "expert-parallel-pipeline-megatron-core": ("mixtral", {**_MEGATRON, **EP2, **PP2, **DP2}),
+    "recomputed-experts-megatron-core": (
+        "deepseek-moe",
+        {"recompute_modules": "layernorm+core_attn+moe", "sequence_parallel": True, **_SELECTIVE, **EP2, **TP2, **DP2},
+    ),
+    "recomputed-shared-experts-megatron-core": (
+        "deepseek-moe",
+        {"recompute_modules": "mlp+shared_experts", "zero_stage": 1, **_SELECTIVE, **PP2, **DP2},
+    ),
     "experts-torchtitan": ("mixtral", {"zero_stage": 3, **_TITAN, **TP2, **ETP2, **DP2}),
     "expert-parallel-torchtitan": ("mixtral", {"zero_stage": 3, **_TITAN, **EP2, **DP2}),
     "expert-parallel-tensor-torchtitan": (

@@ -65,14 +65,15 @@ DEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
 RECOMPUTATION_AXES: Mapping[str, tuple[Any, ...]] = {
     "activation_checkpointing": CHOICES["activation_checkpointing"],
     "recompute_layers": (None, 1),
-    "recompute_modules": CHOICES["recompute_modules"],
+    "recompute_modules": ("core_attn", "mlp", "core_attn+mlp", "ops"),
 }
 _RECOMPUTATION = (
     *((granularity, None, "core_attn") for granularity in CHOICES["activation_checkpointing"]),
-    *(("selective", None, modules) for modules in CHOICES["recompute_modules"][1:]),
+    *(("selective", None, modules) for modules in RECOMPUTATION_AXES["recompute_modules"][1:]),
     ("full", 1, "core_attn"),
 )
-"""Values of `RECOMPUTATION_AXES` that have an effect together."""
+"""Values of `RECOMPUTATION_AXES` that have an effect together. Other modules are those of models with experts, whose
+cases have names."""
 
 _OTHERS = {"pipeline_schedule", "torch_compile", "matmul_precision", "rank_order", *RECOMPUTATION_AXES, *DEPENDENT_AXES}
 

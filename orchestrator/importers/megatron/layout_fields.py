@@ -6,10 +6,9 @@ from collections.abc import Collection
 
 from orchestrator.importers.megatron.model_fields import CORE, degree, is_megatron_deepspeed, num_layers
 from orchestrator.importers.settings import FieldReaders, Settings
-from search_spaces.layouts.layout import AXES, modules_of
+from search_spaces.layouts.layout import AXES
 from trials.trainers.common.megatron_options import RECIPE_NAMES, main_gradient_bytes
 
-_MODULES = AXES["recompute_modules"].values_of("megatron-lm") or ()
 _FLASH_OPTIONS = (
     *("use-flash-attn", "use-flash-attn-v1", "use-flash-attn-v2"),
     *("use-flash-attn-triton", "use-flash-attn-builder"),
@@ -72,13 +71,13 @@ def some_layers(count: int | None, parts: int, layers: int | None) -> int | None
 
 def recompute_modules(names: Collection[str]) -> str | None:
     """The word of these modules of Megatron; None where there is none."""
-    return next((word for word in _MODULES if {*modules_of(word)} == {*names}), None)
+    return AXES["recompute_modules"].joined(names)
 
 
 def _recompute_modules(options: Settings) -> str | None:
     if _checkpointing(options) != "selective" or (given := options.text("recompute-modules")) is None:
         return None
-    return recompute_modules(CORE.modules(options, given.split()))
+    return recompute_modules(given.split())
 
 
 def _has_deepspeeds_pipeline(options: Settings) -> bool:

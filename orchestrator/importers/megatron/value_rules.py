@@ -40,7 +40,7 @@ def _says_how_many_layers(options: Settings) -> bool:
 
 
 def _recomputes_known_modules(options: Settings) -> bool:
-    names = CORE.modules(options, (options.text("recompute-modules") or "").split())
+    names = (options.text("recompute-modules") or "").split()
     return options.text("recompute-granularity") == "full" or recompute_modules(names) is not None
 
 

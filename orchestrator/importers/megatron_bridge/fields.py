@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.importers import reasons
+from orchestrator.importers.megatron.expert_fields import CoreFields
 from orchestrator.importers.megatron.layout_fields import (
     FSDP_STAGES,
     KERNELS,
@@ -28,6 +29,9 @@ from orchestrator.importers.settings import (
 from trials.trainers.common.megatron_options import RECIPE_NAMES
 from trials.trainers.megatron_bridge.overrides import MIXED_PRECISIONS, QUANTIZATION
 
+CORE = CoreFields(
+    lambda name: "model.num_moe_experts" if name == "num_experts" else f"model.{name}", has_defaults=False
+)
 _PRECISIONS = {**dict.fromkeys(MIXED_PRECISIONS.values(), "bf16"), "fp16_mixed": "fp16"}
 _RECIPES = {name: word for word, name in RECIPE_NAMES.items()}
 _POSITIONS = {"rope": "rotary", "learned_absolute": "learned"}
@@ -172,6 +176,8 @@ LAYOUT_FIELDS: FieldReaders = {
     "layers_in_16_bits": lambda keys: _quantization(keys).get("layers_in_16_bits"),
     "quantized_weights": lambda keys: _quantization(keys).get("quantized_weights"),
     "gradients_in_bf16": _gradients_in_bf16,
+    "expert_parallel": CORE.expert_parallel,
+    "expert_tensor_parallel": CORE.expert_tensor_parallel,
 }
 
 
@@ -199,6 +205,8 @@ def _vocab_size(keys: Settings) -> int | None:
 
 
 def _head_size(keys: Settings) -> int | None:
+    if CORE.is_latent(keys):
+        return CORE.latent_head_size(keys)
     return head_size(keys, "model.kv_channels", "model.hidden_size", "model.num_attention_heads")
 
 
@@ -252,10 +260,11 @@ MODEL_FIELDS: FieldReaders = {
     "norm": _norm,
     "attention_head_size": _head_size,
     "qkv_bias": _qkv_bias,
-    "qk_norm": lambda keys: True if keys.has("model.qk_layernorm") else None,
+    "qk_norm": lambda keys: True if keys.has("model.qk_layernorm") and not CORE.is_latent(keys) else None,
     "activation": _activation,
     "rotary_base": _rotary_base,
     "linear_biases": _linear_biases,
+    **CORE.model_fields,
 }
 BATCH_FIELDS: FieldReaders = {"global_batch_size": lambda keys: keys.count("train.global_batch_size")}
 
@@ -288,6 +297,7 @@ VALUE_RULES: ValueRules = (
         _recomputes_known_modules,
         reasons.MODULES,
     ),
+    ValueRule("model.moe_layer_freq", CORE.has_known_layers, reasons.EXPERT_LAYERS),
     one_of("ddp.data_parallel_sharding_strategy", FSDP_STAGES, reasons.ZERO_STAGE),
     one_of("optimizer.optimizer_offload_fraction", ("1", "1.0"), reasons.WHOLE_OPTIMIZER),
 )

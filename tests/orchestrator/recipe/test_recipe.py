@@ -18,7 +18,8 @@ from search_spaces.schema.unsafe_text import is_printable
 from search_spaces.schema.yaml_document import parse_document
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
 
-FIELDS = ["schema", "created_at", "parlay_version", "search_id", "trial", "layout", "model", "cluster", "batch"]
+FIELDS = ["schema", "created_at", "parlay_version", "search_id", "trial", "layout", "verified"]
+FIELDS += ["model", "cluster", "batch"]
 FIELDS += ["objective", "measured", "repeats", "ties", "verdict", "selection_reason", "rationale", "fastest", "pareto"]
 FIELDS += ["compared_with", "constraints", "routing", "trainer", "launcher"]
 FIELDS += ["exports", "fingerprint", "evidence", "caveats", "checksum"]

@@ -219,6 +219,29 @@ class TestSharing:
         scores, mlp = whole - without_scores, whole - without_mlp
         assert layer.working == pytest.approx([0, whole, 0, scores, mlp, max(scores, mlp)])
 
+    def test_modules_of_experts_and_of_latent_attention_are_not_kept(self):
+        """4096 tokens in 16 bits, of which half the layers send two to experts of 512."""
+        experts = replace(
+            SMALL,
+            num_experts=8,
+            experts_per_token=2,
+            expert_ffn_hidden_size=512,
+            shared_expert_ffn_hidden_size=256,
+            expert_layer_every=2,
+        )
+        heads = {"attention_head_size": 96, "rotary_head_size": 32, "value_head_size": 64}
+        latent = replace(SMALL, key_value_latent_size=128, **heads)
+        dispatched = 2 * 2 * 1024 + 2 * 8
+        assert _saved(experts, "moe_act") == pytest.approx(0.5 * 2 * 512)
+        assert _saved(experts, "shared_experts") == pytest.approx(0.5 * 2 * 256)
+        assert _saved(experts, "mlp") == pytest.approx(0.5 * 2 * 4096)
+        assert _saved(experts, "moe") == pytest.approx(0.5 * (2 * (2 * 512 + 256) + dispatched))
+        assert _saved(experts, "moe+moe_act+shared_experts") == pytest.approx(_saved(experts, "moe"))
+        assert _saved(experts, "layernorm") == pytest.approx(0.5 * 1024)
+        assert _saved(experts, "layernorm+moe_act") == pytest.approx(0.5 * (1024 + 2 * 512))
+        assert _saved(latent, "layernorm") == pytest.approx(1024)
+        assert _saved(latent, "mla_up_proj") == pytest.approx(3 * 16 * 96)
+
     def test_only_the_stage_of_the_head_has_logits(self):
         found = memory(replace(SMALL, vocab_size=65536), Layout(pipeline_parallel=4, precision="bf16"))
         assert found.logits[0].tolist() == [0, 0, 0, 2048 * 65536 * 10 / GIB]
@@ -248,6 +271,14 @@ def test_the_rank_of_the_most_loaded_expert_holds_more_activations():
     # The first expert has three times the mean, the other seven 5 / 7 of it; the fullest rank holds two.
     assert kept(4, 3.0) - kept(4, 1.0) == pytest.approx(balanced * ((3 + 5 / 7) / 2 - 1))
     assert kept(1, 3.0) == pytest.approx(kept(1, 1.0))
+
+
+def _saved(model, modules):
+    """Elements of a token that a layer does not keep where these modules are recomputed, a mean over the layers."""
+    none = Layout(engine="megatron-core", precision="bf16")
+    selective = replace(none, activation_checkpointing="selective", recompute_modules=modules)
+    whole, kept = LayerActivations.of(model, LayoutTable.of([none, selective])).kept
+    return (whole - kept) / (2 * model.seq_length)
 
 
 QUANTIZED = gpt(4, 1024, 8)

@@ -7,7 +7,8 @@ import pytest
 from search_spaces.engines import ENGINE_PROFILES, ENGINES, OWN_ENGINES
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import engine_violations
+from search_spaces.rules.check import engine_violations, rule_violations
+from search_spaces.rules.engine_rules import MEGATRON_RULES
 
 MODEL = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
 LAYOUT = Layout(pipeline_parallel=2, data_parallel=2, grad_accum_steps=4, pipeline_schedule="1f1b")
@@ -189,6 +190,43 @@ def test_uneven_stages_are_legal_and_empty_ones_are_not(engine):
 def test_deepspeed_and_gpipe_run_fewer_micro_batches_than_stages():
     assert broken(engine="deepspeed", grad_accum_steps=1) == []
     assert broken(pipeline_schedule="gpipe", grad_accum_steps=1) == []
+
+
+EXPERTS = {**LLAMA, "num_experts": 4, "experts_per_token": 2, "num_dense_layers": 1}
+_HEADS = {"attention_head_size": 24, "rotary_head_size": 8, "value_head_size": 16}
+LATENT = {**LLAMA, "num_key_value_heads": 4, "key_value_latent_size": 16, **_HEADS}
+
+
+@pytest.mark.parametrize(
+    ("features", "modules", "rules"),
+    [
+        ({}, "layernorm", ["recomputed_part"]),
+        ({}, "moe", ["recomputed_part"]),
+        ({}, "mla_up_proj", ["recomputed_part"]),
+        (EXPERTS, "layernorm+mlp+moe+moe_act", []),
+        (EXPERTS, "shared_experts", ["recomputed_part"]),
+        ({**EXPERTS, "shared_expert_ffn_hidden_size": 64}, "shared_experts", []),
+        ({**EXPERTS, "num_dense_layers": 0}, "mlp", ["recomputed_part"]),
+        (LATENT, "layernorm+mla_up_proj", []),
+    ],
+)
+def test_a_module_is_recomputed_where_the_model_has_it(features, modules, rules):
+    layout = replace(
+        LAYOUT,
+        engine="megatron-lm",
+        precision="bf16",
+        activation_checkpointing="selective",
+        recompute_modules=modules,
+        attention_kernel="flash",
+    )
+    found = rule_violations("it", MEGATRON_RULES, layout, replace(MODEL, **features))
+    assert [problem.code for problem in found] == [f"it.{rule}" for rule in rules]
+
+
+def test_activations_of_experts_are_recomputed_where_their_products_are_grouped():
+    fields = {"activation_checkpointing": "selective", "recompute_modules": "moe_act", "engine": "megatron-core"}
+    assert broken(replace(MODEL, **EXPERTS), precision="bf16", **fields) == []
+    assert broken(replace(MODEL, **EXPERTS), **fields) == ["megatron-core.grouped_products"]
 
 
 def test_megatron_core_recomputes_some_layers_or_modules():

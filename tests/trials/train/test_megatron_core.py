@@ -72,6 +72,20 @@ def test_what_is_recomputed_has_a_second_forward_pass(ranks, recomputation, laye
     assert [{name: rank[name] / count for name in expected} for rank in passes] == [expected, expected]
 
 
+@pytest.mark.parametrize(
+    ("modules", "norms", "experts", "shared"),
+    [("moe", 9, 2, 2), ("shared_experts", 9, 1, 2), ("layernorm", 17, 1, 1), ("layernorm+mlp+moe", 17, 2, 2)],
+)
+def test_modules_of_experts_are_computed_again(ranks, parity, modules, norms, experts, shared):
+    """One of four layers has experts, with a shared one beside them. A layer has two norms, the model another."""
+    given = megatron_case(f"selective-{modules}", "deepseek-moe", **SELECTIVE, recompute_modules=modules)
+    passes = ranks.run(f"{OF_ANY_ENGINE}:count_forward_passes", 1, {"case": given.to_json()})
+    count = given.layout.grad_accum_steps
+    expected = {"RMSNorm": norms, "SequentialMLP": experts, "SharedExpertMLP": shared}
+    assert {name: passes[0].get(name, 0) / count for name in expected} == expected
+    assert parity.difference(given, parity.train(given)).value <= CPU_TOLERANCES["fp32"]
+
+
 @pytest.mark.parametrize(("shape", "depth"), [("llama", 1), ("gpt2", 3)])
 def test_an_mlp_with_biases_cannot_be_recomputed(ranks, shape, depth):
     """Fails once upstream can; then the rule in engine_rules.py goes."""
@@ -122,6 +136,10 @@ PATCHES = {
     "synchronize": (TIED, NO_CUDA),
     "stream": (EXPERTS, "torch.cuda.Stream requires CUDA support"),
     "router_kernel": (EXPERTS, "te_general_gemm"),
+    "discarded_outputs": (
+        megatron_case("layernorm", "mixtral", **SELECTIVE, recompute_modules="layernorm"),
+        "FP8GlobalStateManager",
+    ),
     "split_sizes": (EXPERTS, "incompatible function arguments"),
     "unequal_parts": (
         megatron_case("ep2-etp2", "deepseek-moe", expert_parallel=2, expert_tensor_parallel=2, **TP2, **SP, **DP2),

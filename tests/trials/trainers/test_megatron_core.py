@@ -34,7 +34,7 @@ EXPORT = TRAINER.export
 NOT_IN_CONFIGS = {"--make-vocab-size-divisible-by", "--ckpt-format"}
 """Options of the tokenizer and of checkpoints."""
 WITHOUT_MEANING = {
-    *("--no-gradient-accumulation-fusion", "--no-bias-dropout-fusion", "--moe-grouped-gemm"),
+    *("--no-gradient-accumulation-fusion", "--no-bias-dropout-fusion"),
     *("--moe-token-dispatcher-type", "--reuse-grad-buf-for-mxfp8-param-ag"),
 }
 """Options that change a kernel or a collective alone, and where gathered weights are."""
@@ -103,9 +103,9 @@ def test_the_engine_configures_megatron_core_as_the_options_do(cases):
         if any(engine_violations(layout, case.spec.model)):
             continue
         compared += 1
-        ours = engine_configs(replace(case.spec, layout=layout))
         files = EXPORT.files(replace(case.spec, layout=replace(layout, engine="megatron-lm")))
         with transformer_engine_stubbed():
+            ours = engine_configs(replace(case.spec, layout=layout))
             _, theirs = core_configs(words_of(files["megatron_args.txt"]), case.spec.num_gpus)
         for name, config in ours.items():
             mine, other = fields_of(config), fields_of(theirs[name])
@@ -126,8 +126,9 @@ def engine_configs(spec: TrialSpec) -> dict[str, Any]:
 
     weights = WeightSource(spec.seed, torch.device("cpu"))
     training = TrainingConfig(spec.model, spec.layout, weights, OptimizerConfig(), Routing.of(spec.measure.routing))
+    has_grouped_products = "moe_act" in spec.layout.modules_recomputed
     return {
-        "transformer": transformer_config(training, has_te_layers=False),
+        "transformer": transformer_config(training, has_te_layers=has_grouped_products),
         "ddp": ddp_config(spec.layout),
         "optimizer": optimizer_config(training),
     }

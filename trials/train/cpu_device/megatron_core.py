@@ -37,6 +37,18 @@ def _name_missing_kernel() -> None:
     vars(moe_utils).setdefault("te_general_gemm", None)
 
 
+def _compute_discarded_outputs_without_8_bits() -> None:
+    from megatron.core.tensor_parallel import random
+
+    prepare = random.CheckpointWithoutOutput.__init__
+
+    def without_8_bits(self: Any, *arguments: Any, **named: Any) -> None:
+        prepare(self, *arguments, **named)
+        self.fp8 = False
+
+    random.CheckpointWithoutOutput.__init__ = without_8_bits
+
+
 def _give_numbers_to_all_to_alls() -> None:
     from megatron.core.transformer.moe import token_dispatcher
 
@@ -87,6 +99,12 @@ PATCHES = (
         "router_kernel",
         "te_general_gemm, which megatron/core/transformer/moe/moe_utils.py tests without having imported it",
         _name_missing_kernel,
+    ),
+    Patch(
+        "discarded_outputs",
+        "FP8GlobalStateManager of Transformer Engine, which megatron/core/tensor_parallel/random.py:"
+        " CheckpointWithoutOutput asks where its fp8 is False, too",
+        _compute_discarded_outputs_without_8_bits,
     ),
     Patch(
         "split_sizes",

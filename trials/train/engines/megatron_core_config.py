@@ -25,7 +25,7 @@ from search_spaces.model_shape import NORM_EPSILON, ModelShape
 from search_spaces.routing import BALANCED
 from trials.train.engines.engine import TrainingConfig
 from trials.trainers.common.megatron_experts import moe_layer_freq
-from trials.trainers.common.megatron_options import bucket_parameters, recomputed_modules
+from trials.trainers.common.megatron_options import bucket_parameters
 
 _DEFAULT_BUCKET_PARAMETERS = 40_000_000
 _DEFAULT_BUCKET_PARAMETERS_PER_RANK = 1_000_000
@@ -68,7 +68,7 @@ def transformer_config(training: TrainingConfig, has_te_layers: bool) -> Transfo
         **_activation(model),
         **_experts(model, layout, has_te_layers),
         moe_router_force_load_balancing=training.routing.kind == BALANCED,
-        **_recomputation(layout, model),
+        **_recomputation(layout),
         **_fusions(training.device, has_te_layers),
     )
 
@@ -161,11 +161,11 @@ _ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 """Activations without a fused kernel."""
 
 
-def _recomputation(layout: Layout, model: ModelShape) -> dict[str, Any]:
+def _recomputation(layout: Layout) -> dict[str, Any]:
     if layout.activation_checkpointing == "none":
         return {}
     if layout.activation_checkpointing == "selective":
-        return {"recompute_granularity": "selective", "recompute_modules": list(recomputed_modules(layout, model))}
+        return {"recompute_granularity": "selective", "recompute_modules": list(layout.modules_recomputed)}
     method = "uniform" if layout.recompute_layers is None else "block"
     return {
         "recompute_granularity": "full",

@@ -128,7 +128,7 @@ def _shared(spec: TrialSpec) -> list[Option]:
         ["--micro-batch-size", str(layout.micro_batch_size)],
         ["--global-batch-size", str(spec.global_batch_size)],
         *_if(layout.sequence_parallel, ["--sequence-parallel"]),
-        *_recomputation(layout, model),
+        *_recomputation(layout),
         *_if(layout.precision != "fp32", [f"--{layout.precision}"]),
         ["--num-layers", str(model.num_layers)],
         ["--hidden-size", str(model.hidden_size)],
@@ -146,27 +146,19 @@ def _shared(spec: TrialSpec) -> list[Option]:
     ]
 
 
-def _recomputation(layout: Layout, model: ModelShape) -> list[Option]:
+def _recomputation(layout: Layout) -> list[Option]:
     """The method uniform recomputes every layer by itself; block the first layers of each model chunk."""
     granularity, layers = layout.activation_checkpointing, layout.recompute_layers
     is_default = layout.recompute_modules == AXES["recompute_modules"].default
-    modules = recomputed_modules(layout, model)
     return [
         *_if(granularity != "none", ["--recompute-granularity", granularity]),
-        *_if(granularity == "selective" and not is_default, ["--recompute-modules", *modules]),
+        *_if(granularity == "selective" and not is_default, ["--recompute-modules", *layout.modules_recomputed]),
         *_if(
             granularity == "full",
             ["--recompute-method", "uniform" if layers is None else "block"],
             ["--recompute-num-layers", str(layers or 1)],
         ),
     ]
-
-
-def recomputed_modules(layout: Layout, model: ModelShape) -> tuple[str, ...]:
-    """Megatron's names of the modules that selective recomputation recomputes: `mlp` is a dense layer's MLP, `moe` that
-    of a layer with experts."""
-    of_experts = ("moe",) if "mlp" in layout.modules_recomputed and model.num_experts is not None else ()
-    return (*layout.modules_recomputed, *of_experts)
 
 
 def _trial(spec: TrialSpec) -> list[Option]:

@@ -72,7 +72,11 @@ RULES: tuple[Rule, ...] = (
     ),
     _quantization,
     builds_only(
-        ("attention_head_size", "qkv_bias", "qk_norm", "activation", "rotary_base", "linear_biases"), owner=_TITLE
+        (
+            *("attention_head_size", "qkv_bias", "qk_norm", "activation", "rotary_base", "linear_biases"),
+            *("num_experts", "key_value_latent_size", "num_mtp_layers"),
+        ),
+        owner=_TITLE,
     ),
     activations(("silu",), ("gelu",), owner=_TITLE),
     *MEGATRON_LM_RULES,

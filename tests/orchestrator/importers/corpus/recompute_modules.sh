@@ -3,4 +3,4 @@ torchrun --nproc_per_node 8 pretrain_gpt.py \
   --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 \
   --attention-dropout 0 --hidden-dropout 0 \
   --micro-batch-size 2 --global-batch-size 64 --bf16 \
-  --recompute-granularity selective --recompute-modules core_attn mlp layernorm
+  --recompute-granularity selective --recompute-modules core_attn mlp mhc

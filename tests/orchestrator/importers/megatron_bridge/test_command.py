@@ -86,7 +86,6 @@ def test_what_is_not_known_or_left_out_is_noted(words, note):
     ("words", "rule"),
     [
         ("--model llama3_8b --mode lora", "a search pretrains a GPT"),
-        ("--model qwen3_30b_a3b --mode pretrain", "a model with experts"),
         ("--recipe a_pretrain_config -cp 2", "context parallelism is no axis"),
         ("--recipe a_pretrain_config model.context_parallel_size=2", "context parallelism is no axis"),
         ("--recipe a_pretrain_config peft.dim=8", "a search trains all parameters"),

@@ -104,7 +104,10 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
         ({**BLOCK, "model__recompute_num_layers": 3}, "recompute_layers", 3),
         ({**SELECTIVE, "model__recompute_modules": None}, "recompute_modules", "core_attn"),
         ({**SELECTIVE, "model__recompute_modules": ["mlp", "core_attn"]}, "recompute_modules", "core_attn+mlp"),
+        ({**SELECTIVE, "model__recompute_modules": ["mla_up_proj"]}, "recompute_modules", "mla_up_proj"),
         ({**SELECTIVE, "model__recompute_modules": "[mlp]"}, "recompute_modules", "mlp"),
+        ({"model__expert_model_parallel_size": 8}, "expert_parallel", 8),
+        ({"model__expert_tensor_parallel_size": 1}, "expert_tensor_parallel", 1),
         ({"model__attention_backend": "unfused"}, "attention_kernel", "math"),
         ({"model__transformer_impl": "local"}, "attention_kernel", "math"),
         ({"ddp__use_distributed_optimizer": False}, "zero_stage", 0),
@@ -177,13 +180,13 @@ def test_a_vocabulary_that_the_recipe_may_pad_is_not_known():
     ("keys", "rule"),
     [
         ({"model__context_parallel_size": 2}, "context parallelism is no axis"),
-        ({"model__num_moe_experts": 8}, "experts are not read from this trainer"),
+        ({"model__num_layers": 4, "model__moe_layer_freq": [1, 0, 0, 1]}, "expert_layer_every"),
         ({"model__num_layers_in_first_pipeline_stage": 3}, "uneven pipeline stages"),
         ({"mixed_precision": "fp32"}, "precision is bf16 or fp16"),
         ({"mixed_precision": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "custom"}}, "a recipe of matmul_precision"),
         ({"mixed_precision": {"bf16": True, "num_layers_at_end_in_bf16": 2}}, "as many layers in 16 bits"),
         ({"model__position_embedding_type": "yarn"}, "position_embedding is learned or rotary"),
-        ({**SELECTIVE, "model__recompute_modules": ["moe_act"]}, "recompute_modules is core_attn, mlp or"),
+        ({**SELECTIVE, "model__recompute_modules": ["moe_act", "mhc"]}, "recompute_modules is layernorm, mla_up_proj,"),
         ({"optimizer__optimizer_offload_fraction": 0.5}, "offload moves the whole optimizer"),
         ({"peft": {"dim": 8}}, "a search trains all parameters"),
         ({"train__rampup_batch_size": [16, 16, 1000]}, "the global batch of a search is fixed"),
@@ -202,13 +205,38 @@ def test_what_no_search_file_expresses_is_refused_by_name(keys, rule):
     [
         ("llama3_8b_pretrain_8gpu_h100_fp8cs_config", "of a recipe in 8 or 4 bits only the name is known"),
         ("llama3_8b_sft_config", "this is fine-tuning"),
-        ("qwen3_30b_a3b_pretrain_config", "this is a model with experts"),
         ("qwen3_vl_8b_pretrain_config", "this is a model of images or sound"),
     ],
 )
 def test_a_recipe_for_another_training_is_refused(recipe, rule):
     with pytest.raises(InputError, match=rule):
         overrides(recipe)
+
+
+def test_a_recipe_of_experts_decides_their_ranks_where_no_override_does():
+    assert {"expert_parallel", "expert_tensor_parallel"} <= {*overrides("qwen3_30b_a3b_pretrain_config").left_open}
+    assert "expert_parallel" not in overrides("llama3_8b_pretrain_config").left_open
+
+
+@pytest.mark.parametrize(
+    ("keys", "fields"),
+    [
+        (
+            {"num_moe_experts": 8, "moe_router_topk": 2, "num_layers": 4, "moe_layer_freq": [0, 1, 1, 1]},
+            {"num_experts": 8, "experts_per_token": 2, "num_dense_layers": 1, "expert_layer_every": 1},
+        ),
+        (
+            {"kv_lora_rank": 64, "qk_head_dim": 32, "qk_pos_emb_head_dim": 16, "v_head_dim": 24, "qk_layernorm": True},
+            {"key_value_latent_size": 64, "attention_head_size": 48, "rotary_head_size": 16, "value_head_size": 24},
+        ),
+        ({"mtp_num_layers": 1}, {"num_mtp_layers": 1}),
+    ],
+)
+def test_overrides_of_experts_latent_attention_and_further_tokens_are_read(keys, fields):
+    found = read(**{f"model__{name}": value for name, value in keys.items()})
+    assert fields.items() <= found.model.items()
+    assert "qk_norm" not in found.model
+    assert found.nearest_engine == ("megatron-core" if "num_experts" in fields else "torch")
 
 
 def test_the_recipe_is_named_and_its_name_has_the_precision():

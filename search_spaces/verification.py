@@ -1,0 +1,80 @@
+"""Verification: what is known of an axis value with an engine: trained, taken by the trainer's parser, or read in its
+source. verified.csv holds the first two, derived from the cases of tests (tests/verified_values.py)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from search_spaces.layouts.axis import Kind
+from search_spaces.layouts.layout import AXES, Layout
+
+TABLE = Path(__file__).with_name("verified.csv")
+NOT_VERIFIED = ("num_nodes", "engine")
+"""Axes that say where a training runs, not how."""
+
+
+class Level(IntEnum):
+    """Knowledge of a value with an engine; the more the higher. A value of which nothing is declared is BY_RULE."""
+
+    BY_RULE = 0
+    """Read in the trainer's source or documentation, as its rules say."""
+    PARSED = 1
+    """The trainer's own parser took it in an export."""
+    RUN = 2
+    """A test trained a layout that has it, on a CPU."""
+
+    @property
+    def text(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The least verified values of a layout, as `axis: value`, and their level. Their combination may be new, too."""
+
+    level: Level
+    values: tuple[str, ...]
+
+    @classmethod
+    def of(cls, layout: Layout) -> Verification:
+        """Verification of a canonical layout: of the fields that have an effect in it."""
+        names = [name for name in AXES if name not in NOT_VERIFIED and layout.has_effect(name)]
+        levels = {name: level_of(layout.engine, name, getattr(layout, name)) for name in names}
+        least = min(levels.values())
+        return cls(least, tuple(f"{name} {getattr(layout, name)}" for name in names if levels[name] is least))
+
+    def __str__(self) -> str:
+        return self.level.text if self.level is Level.RUN else f"{self.level.text} ({', '.join(self.values)})"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"level": self.level.text, "values": [] if self.level is Level.RUN else list(self.values)}
+
+
+def level_of(engine: str, axis: str, value: Any) -> Level:
+    """Level of an axis value with an engine."""
+    return _declared().get((engine, axis, word_of(axis, value)), Level.BY_RULE)
+
+
+def word_of(axis: str, value: Any) -> str:
+    """The value in verified.csv: a word, a switch or a ZeRO stage as it is; of other numbers whether it is the
+    default."""
+    if AXES[axis].kind in (Kind.WORD, Kind.SWITCH) or axis == "zero_stage":
+        return str(value)
+    return "default" if value == AXES[axis].default else "other"
+
+
+@cache
+def _declared() -> Mapping[tuple[str, str, str], Level]:
+    with TABLE.open(newline="") as file:
+        return {
+            (row["engine"], row["axis"], word): level
+            for row in csv.DictReader(file)
+            for level in (Level.PARSED, Level.RUN)
+            for word in row[level.text].split()
+        }

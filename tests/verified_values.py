@@ -1,0 +1,70 @@
+"""Axis values of each engine that a test trained, and those that a trainer's own parser takes in exports.
+
+Printed by `python -m tests.verified_values`; with --write search_spaces/verified.csv is brought up to date.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterable
+from io import StringIO
+
+from benchmarks.check_exports import PROJECTS
+from benchmarks.export_cases import export_cases
+from search_spaces.engines import ENGINES, OWN_ENGINES
+from search_spaces.layouts.axis import Kind
+from search_spaces.layouts.layout import AXES, Layout
+from search_spaces.verification import NOT_VERIFIED, TABLE, word_of
+from trials.diagnostics.parity_cases import compiled_cases, covering_cases
+
+
+def table() -> str:
+    """verified.csv: the words of each engine and axis by level, each at its highest."""
+    trained, parsed = trained_layouts(), parsed_layouts()
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["engine", "axis", "run", "parsed"])
+    for engine in ENGINES:
+        for axis in AXES:
+            if axis in NOT_VERIFIED:
+                continue
+            run = words(trained, engine, axis)
+            others = words(parsed, engine, axis) - run
+            if run or others:
+                writer.writerow([engine, axis, " ".join(sorted(run)), " ".join(sorted(others))])
+    return text.getvalue()
+
+
+def trained_layouts() -> list[Layout]:
+    """Layouts of the parity tests, by every engine of Parlay's trainer."""
+    cases = [*covering_cases(), *compiled_cases(engines=OWN_ENGINES)]
+    others = [engine for engine in OWN_ENGINES if engine not in {case.layout.engine for case in covering_cases()}]
+    cases += [case for engine in others for case in covering_cases(engines=(engine,))]
+    return [case.layout for case in cases]
+
+
+def parsed_layouts() -> list[Layout]:
+    """Layouts of the exports that benchmarks/check_exports.py gives to the trainers' parsers."""
+    trainers = dict.fromkeys(project.trainer for project in PROJECTS)
+    return [case.spec.layout for trainer in trainers for case in export_cases(trainer)]
+
+
+def words(layouts: Iterable[Layout], engine: str, axis: str) -> set[str]:
+    """Words of an axis in the engine's layouts, where they have an effect. The default of a number or switch, which is
+    to do without it, is in all of them."""
+    mine = [layout for layout in layouts if layout.engine == engine]
+    default = AXES[axis].default
+    neutral = {word_of(axis, default)} if mine and AXES[axis].kind is not Kind.WORD else set()
+    return neutral | {
+        word_of(axis, getattr(layout, axis))
+        for layout in mine
+        if layout.has_effect(axis) or getattr(layout, axis) == default
+    }
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        TABLE.write_text(table())
+    else:
+        print(table(), end="")
