@@ -33,7 +33,7 @@ from trials.trial import TrialKind, TrialSpec
 
 GLOBAL_BATCH_SIZE = 32
 MOST_RANKS = 8
-NUM_CASES = 30
+NUM_CASES = 40
 NUM_DRAWS = 28_000
 TOKENS = 50_257
 """Tokens of GPT-2's tokenizer, of which each shape has the padded vocabulary."""

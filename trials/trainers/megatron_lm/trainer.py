@@ -126,6 +126,14 @@ def _quantized(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
             "layers_in_16_bits is at most the layers of a pipeline stage, num_layers / pipeline_parallel",
             f"set layers_in_16_bits to {stage} or less",
         )
+    discarded = [name for name in ("layernorm", "moe_act") if name in layout.modules_recomputed]
+    if discarded and layout.matmul_precision == "fp8_delayed":
+        yield RuleViolation(
+            "recompute_modules",
+            f"recompute_modules has {' and '.join(discarded)} with matmul_precision fp8_delayed",
+            "delayed scaling recomputes neither layernorm nor moe_act",
+            "leave them out, or set matmul_precision to fp8_tensorwise",
+        )
     yield from _of_optimizer(layout)
     if layout.quantized_weights and layout.zero_stage == 0:
         yield RuleViolation(
