@@ -29,7 +29,11 @@ def broken(model: ModelShape, **fields) -> list[str]:
         ({"matmul_precision": "fp8_delayed", "layers_in_16_bits": 1}, "layers_in_16_bits"),
         ({"matmul_precision": "mxfp8", "layers_in_16_bits": 3, "pipeline_parallel": 2}, "layers_in_16_bits"),
         (
-            {"matmul_precision": "fp8_delayed", "activation_checkpointing": "selective", "recompute_modules": "layernorm"},
+            {
+                "matmul_precision": "fp8_delayed",
+                "activation_checkpointing": "selective",
+                "recompute_modules": "layernorm",
+            },
             "recompute_modules",
         ),
         ({"matmul_precision": "mxfp8", "quantized_weights": True}, "quantized_weights"),
