@@ -28,14 +28,6 @@ def broken(model: ModelShape, **fields) -> list[str]:
         ({"matmul_precision": "mxfp8", "precision": "fp32", "attention_kernel": "math"}, "matmul_precision"),
         ({"matmul_precision": "fp8_delayed", "layers_in_16_bits": 1}, "layers_in_16_bits"),
         ({"matmul_precision": "mxfp8", "layers_in_16_bits": 3, "pipeline_parallel": 2}, "layers_in_16_bits"),
-        (
-            {
-                "matmul_precision": "fp8_delayed",
-                "activation_checkpointing": "selective",
-                "recompute_modules": "layernorm",
-            },
-            "recompute_modules",
-        ),
         ({"matmul_precision": "mxfp8", "quantized_weights": True}, "quantized_weights"),
         ({"matmul_precision": "mxfp8", "quantized_weights": True, "zero_stage": 1}, None),
         (
@@ -61,3 +53,10 @@ def test_a_recipe_takes_multiples_of_its_own(word, hidden_size, refused):
     sizes = {"hidden_size": hidden_size, "ffn_hidden_size": 128, "num_attention_heads": heads}
     shape = replace(MODEL, **sizes, num_key_value_heads=heads)
     assert broken(shape, matmul_precision=word) == ["megatron-lm.matmul_dimensions"] * refused
+
+
+def test_delayed_scaling_recomputes_no_norm():
+    layout = {"activation_checkpointing": "selective", "recompute_modules": "layernorm"}
+    needing = "megatron-lm.recompute_modules"
+    assert needing in broken(MODEL, matmul_precision="fp8_delayed", **layout)
+    assert needing not in broken(MODEL, matmul_precision="fp8_tensorwise", **layout)
