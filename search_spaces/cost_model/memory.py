@@ -26,7 +26,8 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class StageMemory:
-    """GiB of a rank by purpose, each of shape (layouts, selected stages)."""
+    """GiB of a rank by purpose, each of shape (layouts, selected stages): `on_host` in host memory, the others on the
+    device."""
 
     weights: np.ndarray
     gradients: np.ndarray
@@ -35,6 +36,7 @@ class StageMemory:
     activations: np.ndarray
     logits: np.ndarray
     buffers: np.ndarray
+    on_host: np.ndarray
 
     @property
     def total(self) -> np.ndarray:
@@ -68,35 +70,38 @@ def stage_memory(
     dense, routed = stages.of_rank(layouts), stages.routed_of_rank(layouts)
     of_dense, of_routed = _state(layouts, dense, layouts.shards), _state(layouts, routed, layouts.expert_shards)
     layer = LayerActivations.of(model, layouts, expert_skew)
-    held = stages.layers * stages.in_flight * _column(layer.kept) + _column(layer.working)
-    state = {name: (of_dense[name] + of_routed[name]) / GIB for name in of_dense}
+    offloaded = np.minimum(_column(layouts["offloaded_layers"]), stages.layers)
+    kept = stages.in_flight * _column(layer.kept)
+    # One layer more is on its way to the host, or back.
+    held = (stages.layers - offloaded + (offloaded > 0)) * kept + _column(layer.working)
+    state = {name: (of_dense[name] + of_routed[name]) / GIB for name in of_dense if name != "on_host"}
     state["weights"] = state["weights"] + stages.layers * _column(_quantized_copies(model, layouts)) / GIB
     return StageMemory(
         **state,
         activations=held / GIB,
+        on_host=(of_dense["on_host"] + of_routed["on_host"] + offloaded * kept) / GIB,
         logits=stages.has_head * _column(_logit_bytes(model, layouts)) / GIB,
         buffers=_buffers(model, layouts, dense + routed) / GIB,
     )
 
 
 def _state(layouts: LayoutTable, parameters: np.ndarray, shards: np.ndarray) -> dict[str, np.ndarray]:
-    """Bytes of weights, gradients and optimizer of a rank's parameters on the device; with offload the optimizer is on
-    the host."""
+    """Bytes of weights, gradients and optimizer of a rank's parameters on the device, and `on_host`, where the
+    optimizer is with offload."""
     zero = layouts["zero_stage"]
     is_here = ~layouts.equals("offload", "optimizer")
     sharded_from_zero_stage = {"weights": 3, "gradients": 2, "optimizer": 1, "update": 1}
     state = {}
     for name, stage in sharded_from_zero_stage.items():
-        held = _by_engine(layouts, name)
+        held = _optimizer_bytes(layouts) if name == "optimizer" else _by_engine(layouts, name)
         if name == "gradients":
             held = held + _gradient_copies(layouts) - np.where(layouts["gradients_in_bf16"] > 0, 2, 0)
-        if name == "optimizer":
-            held = held - 2 * (4 - _moment_bytes(layouts))
         per_parameter = held * (is_here if stage == 1 else 1)
         share = per_parameter / np.where(zero >= stage, shards, 1)
         whole = _whole_sums(layouts) if name == "gradients" else 0
         state[name] = parameters * _column(share + whole)
-    return state
+    of_optimizer = _optimizer_bytes(layouts) * ~is_here / np.where(zero >= 1, shards, 1)
+    return state | {"on_host": parameters * _column(of_optimizer)}
 
 
 def _quantized_copies(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
@@ -148,10 +153,10 @@ class LayerActivations:
         # Inputs of linear layers in 8 or 4 bits: those after a norm, and the MLP's last one. Attention's output is kept
         # in 16 bits beside its copy.
         kept = layouts.of_recipe(lambda recipe: recipe.kept_bytes)
-        saved = np.where(kept > 0, width - kept, 0) * layouts.quantized_share(model.num_layers)
-        around = around - tokens * 2 * hidden * saved / split
+        less = np.where(kept > 0, width - kept, 0) * layouts.quantized_share(model.num_layers)
+        around = around - tokens * 2 * hidden * less / split
         attention += tokens * model.attention_output_size * kept * layouts.quantized_share(model.num_layers) / tensor
-        per_width = (4 if model.gated_mlp else 2) * width - saved
+        per_width = _mlp_tensors(model, layouts) * width - less
         dense, routed, shared = (
             tokens * size * per_width / tensor
             for size in (model.dense_mlp_width, model.routed_mlp_width, model.shared_mlp_width)
@@ -170,8 +175,8 @@ class LayerActivations:
             "core_attn": scores,
             "mlp": dense,
             "moe": experts,
-            # The second half of an MLP's inside: what its activation, and the product with the gate, return.
-            "moe_act": routed / 2 * beside_moe,
+            # All of an MLP's inside but what its first product returns.
+            "moe_act": routed * (1 - _first_tensors(model) * width / per_width) * beside_moe,
             "shared_experts": shared * beside_moe,
         }
         again = {module: size * shares.modules[module] for module, size in of_modules.items()}
@@ -190,6 +195,20 @@ class LayerActivations:
                 (shares.layers == 1) | (shares.ops == 1), whole, np.maximum.reduce([*again.values()]) + norms
             ),
         )
+
+
+def _mlp_tensors(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Tensors of an MLP's width that its backward pass needs: without a gate the first product's output and the
+    activation's; with one the outputs of both first products, of the activation unless one kernel multiplies them, and
+    of the product with the gate."""
+    if not model.gated_mlp:
+        return np.full(len(layouts), 2)
+    return _first_tensors(model) + 2 - engine_column(layouts, lambda engine: engine.fuses_gate)
+
+
+def _first_tensors(model: ModelShape) -> int:
+    """Tensors of an MLP's width that its first product returns."""
+    return 2 if model.gated_mlp else 1
 
 
 def _recomputed_norms(model: ModelShape) -> float:
@@ -212,7 +231,7 @@ def _elements_in_excess(model: ModelShape, layouts: LayoutTable, expert_skew: fl
     if model.num_experts is None or model.experts_per_token is None:
         return np.zeros(len(layouts))
     load = load_of_fullest_rank(expert_skew, model.num_experts, layouts["expert_parallel"])
-    inside = (4 if model.gated_mlp else 2) * model.expert_width
+    inside = _mlp_tensors(model, layouts) * model.expert_width
     of_layer = model.experts_per_token * (2 * model.hidden_size + inside)
     return (load - 1) * of_layer * model.num_expert_layers / model.num_layers
 
@@ -271,9 +290,10 @@ def _fp32_sums(layouts: LayoutTable) -> np.ndarray:
     return 4 * (layouts.equals("precision", "bf16") & (layouts["zero_stage"] > 0) & sums.astype(bool))
 
 
-def _moment_bytes(layouts: LayoutTable) -> np.ndarray:
-    """Bytes of one of Adam's moments of a parameter."""
-    return np.array([_BYTES_OF_MOMENT[word] for word in CHOICES["moment_dtype"]])[layouts["moment_dtype"]]
+def _optimizer_bytes(layouts: LayoutTable) -> np.ndarray:
+    """Bytes per parameter of the optimizer's states, with two moments of this type."""
+    moment = np.array([_BYTES_OF_MOMENT[word] for word in CHOICES["moment_dtype"]])[layouts["moment_dtype"]]
+    return _by_engine(layouts, "optimizer") - 2 * (_BYTES_OF_MOMENT["fp32"] - moment)
 
 
 _BYTES_OF_MOMENT = {"fp32": 4, "bf16": 2, "fp8": 1}

@@ -1,5 +1,5 @@
-"""Experts, latent attention and layers for further tokens, read from the options of Megatron-LM or the keys of
-Megatron-Bridge, which are both fields of megatron-core's configuration.
+"""Experts, latent attention, layers for further tokens and offloaded layers, read from the options of Megatron-LM or
+the keys of Megatron-Bridge, which are both fields of megatron-core's configuration.
 
 Defaults: megatron/core/transformer/transformer_config.py; of latent attention megatron/training/arguments.py.
 """
@@ -62,6 +62,9 @@ class CoreFields:
         plain = self._of_latent(settings, "qk_head_dim", 128)
         rotated = self._of_latent(settings, "qk_pos_emb_head_dim", 64)
         return plain + rotated if plain and rotated else None
+
+    def offloaded_layers(self, settings: Settings) -> int | None:
+        return self._count_above_0(settings, "cpu_offloading_num_layers")
 
     def expert_parallel(self, settings: Settings) -> int | None:
         return self._of_experts(settings, "expert_model_parallel_size")

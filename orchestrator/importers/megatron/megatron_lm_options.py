@@ -7,7 +7,6 @@ from orchestrator.importers.option_table import OptionTable, option_groups
 
 _NEUTRAL = {
     "context-parallel-size": "1",
-    "cpu-offloading-num-layers": "0",
     "cuda-graph-impl": "none",
     "dataloader-type": "single|cyclic",
     "distributed-backend": "nccl",
@@ -32,12 +31,12 @@ MEGATRON_LM_OPTIONS = OptionTable(
     option_groups(
         read="""
             activation-func-clamp-value= add-qkv-bias attention-backend= attention-dropout= bf16 clip-grad=
-            data-parallel-sharding-strategy= ddp-bucket-size= disable-bias-linear disable-pad-vocab-size
-            encoder-num-layers= encoder-seq-length= exp-avg-dtype= exp-avg-sq-dtype= expert-model-parallel-size=
-            expert-tensor-parallel-size= ffn-hidden-size= first-last-layers-bf16 fp16 fp4-format= fp4-param-gather
-            fp4-recipe= fp8-format= fp8-param-gather fp8-recipe= global-batch-size= glu-linear-offset=
-            grad-reduce-in-bf16 group-query-attention hidden-dropout= hidden-size= kv-channels= kv-lora-rank=
-            make-vocab-size-divisible-by= max-position-embeddings= micro-batch-size= moe-ffn-hidden-size=
+            cpu-offloading-num-layers= data-parallel-sharding-strategy= ddp-bucket-size= disable-bias-linear
+            disable-pad-vocab-size encoder-num-layers= encoder-seq-length= exp-avg-dtype= exp-avg-sq-dtype=
+            expert-model-parallel-size= expert-tensor-parallel-size= ffn-hidden-size= first-last-layers-bf16 fp16
+            fp4-format= fp4-param-gather fp4-recipe= fp8-format= fp8-param-gather fp8-recipe= global-batch-size=
+            glu-linear-offset= grad-reduce-in-bf16 group-query-attention hidden-dropout= hidden-size= kv-channels=
+            kv-lora-rank= make-vocab-size-divisible-by= max-position-embeddings= micro-batch-size= moe-ffn-hidden-size=
             moe-layer-freq= moe-router-topk= moe-shared-expert-intermediate-size= mtp-num-layers= multi-latent-attention
             no-pad-vocab-size normalization= num-attention-heads= num-experts= num-layers= num-layers-at-end-in-bf16=
             num-layers-at-start-in-bf16= num-layers-per-virtual-pipeline-stage= num-query-groups=
@@ -313,9 +312,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 decoder-first-pipeline-num-layers= decoder-last-pipeline-num-layers= pipeline-model-parallel-layout=
                 """,
             reasons.PARTIAL_RECOMPUTATION: "distribute-saved-activations",
-            reasons.OFFLOADED_ACTIVATIONS: """
-                cpu-offloading-num-layers= fine-grained-activation-offloading offload-modules=
-                """,
+            reasons.OFFLOADED_MODULES: "fine-grained-activation-offloading offload-modules=",
             reasons.SHARDING: """
                 gtp-remat-opt-in-modules= num-distributed-optimizer-instances= tensor-parallel-num-weight-shards=
                 use-torch-fsdp2

@@ -128,6 +128,13 @@ def _listed_modules(keys: Settings) -> list[str]:
     return given if isinstance(given, list) else re.findall(r"\w+", str(given or ""))
 
 
+def _offloaded_layers(keys: Settings) -> int | None:
+    name = "model.cpu_offloading_num_layers"
+    if keys.has("model.cpu_offloading"):
+        return keys.count(name) if keys.text(name) != "0" else 0
+    return keys.chosen("model.cpu_offloading", {"false": 0}, None)
+
+
 def _attention_kernel(keys: Settings) -> str | None:
     """Without a key the core's own choice, flash in half precision."""
     if keys.text("model.transformer_impl") == "local":
@@ -178,6 +185,7 @@ LAYOUT_FIELDS: FieldReaders = {
     "gradients_in_bf16": _gradients_in_bf16,
     "expert_parallel": CORE.expert_parallel,
     "expert_tensor_parallel": CORE.expert_tensor_parallel,
+    "offloaded_layers": _offloaded_layers,
 }
 
 

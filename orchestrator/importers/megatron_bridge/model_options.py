@@ -8,8 +8,9 @@ from orchestrator.importers.option_table import option_groups
 MODEL_GROUPS = option_groups(
     read="""
         model.activation_func= model.add_bias_linear= model.add_qkv_bias= model.attention_backend=
-        model.attention_dropout= model.expert_model_parallel_size= model.expert_tensor_parallel_size=
-        model.ffn_hidden_size= model.gated_linear_unit= model.hidden_dropout= model.hidden_size= model.kv_channels=
+        model.attention_dropout= model.cpu_offloading= model.cpu_offloading_num_layers=
+        model.expert_model_parallel_size= model.expert_tensor_parallel_size= model.ffn_hidden_size=
+        model.gated_linear_unit= model.hidden_dropout= model.hidden_size= model.kv_channels=
         model.kv_lora_rank= model.make_vocab_size_divisible_by= model.moe_ffn_hidden_size= model.moe_layer_freq=
         model.moe_router_topk= model.moe_shared_expert_intermediate_size= model.mtp_num_layers=
         model.multi_latent_attention= model.normalization= model.num_attention_heads= model.num_layers=
@@ -31,7 +32,7 @@ MODEL_GROUPS = option_groups(
             """,
         reasons.BESIDE_A_REFUSED_KEY: """
             model.activation_func_fp8_input_store= model.cp_comm_type= model.cpu_offloading_activations=
-            model.cpu_offloading_double_buffering= model.cpu_offloading_weights=
+            model.cpu_offloading_double_buffering=
             model.disable_parameter_transpose_cache= model.dsa_indexer_head_dim= model.dsa_indexer_k_norm_epsilon=
             model.dsa_indexer_k_norm_fp32= model.dsa_indexer_loss_coeff= model.dsa_indexer_n_heads=
             model.dsa_indexer_rope_interleaved= model.dsa_indexer_rotate_activation= model.dsa_indexer_scoring_relu=
@@ -162,9 +163,8 @@ MODEL_GROUPS = option_groups(
             model.window_size=
             """,
         reasons.CONTEXT_PARALLELISM: "model.context_parallel_size= model.hybrid_context_parallel=",
-        reasons.OFFLOADED_ACTIVATIONS: """
-            model.cpu_offloading= model.cpu_offloading_num_layers= model.fine_grained_activation_offloading=
-            model.offload_modules=
+        reasons.OFFLOADED_MODULES: """
+            model.cpu_offloading_weights= model.fine_grained_activation_offloading= model.offload_modules=
             """,
         reasons.PARTIAL_RECOMPUTATION: """
             model.distribute_saved_activations= model.num_microbatches_with_partial_activation_checkpoints=
@@ -193,7 +193,6 @@ MODEL_NEUTRAL = {
     "model.batch_p2p_sync": "true",
     "model.clone_scatter_output_in_embedding": "true",
     "model.context_parallel_size": "1",
-    "model.cpu_offloading_num_layers": "0",
     "model.cross_entropy_fusion_impl": "native",
     "model.cross_entropy_loss_fusion": "true",
     "model.cuda_graph_impl": "none",

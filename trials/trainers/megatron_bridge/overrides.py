@@ -88,6 +88,9 @@ def _stages(layout: Layout) -> dict[str, Any]:
         "overlap_p2p_comm": chunks > 1,
         "batch_p2p_comm": chunks == 1,
         "tp_comm_overlap": False,
+        "cpu_offloading": layout.offloaded_layers > 0,
+        "cpu_offloading_weights": False,
+        "cpu_offloading_num_layers": layout.offloaded_layers,
     }
 
 

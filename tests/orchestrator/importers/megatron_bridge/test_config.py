@@ -66,10 +66,11 @@ def test_overrides_give_what_they_set_and_leave_the_rest_to_the_recipe():
         "quantized_weights": False,
         "gradients_in_bf16": False,
     }
-    assert found.left_open == ("offload", "rank_order", "bucket_mib", "recompute_modules")
+    assert found.left_open == ("offload", "rank_order", "bucket_mib", "recompute_modules", "offloaded_layers")
     assert found.origins["baseline.zero_stage"] == "ddp.use_distributed_optimizer (line 24)"
     assert found.notes == (
-        "The recipe of these overrides was not read; it decides offload, rank_order, bucket_mib, recompute_modules"
+        "The recipe of these overrides was not read; it decides offload, rank_order, bucket_mib, recompute_modules,"
+        " offloaded_layers"
         " and all else that no override sets.",
         "comm_overlap.tp_comm_overlap was left out: it changes which kernels run.",
     )
@@ -83,6 +84,7 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
     sharded = with_key(BASE, "ddp.use_megatron_fsdp", True)
     partial = with_key(with_key(BASE, "model.kv_channels", 64), "model.recompute_num_layers", 1)
     block = with_key(with_key(partial, "model.recompute_method", "uniform"), "model.recompute_modules", ["core_attn"])
+    sharded = with_key(sharded, "model.cpu_offloading", True)
     offload = with_key(
         with_key(BASE, "optimizer.optimizer_cpu_offload", True), "optimizer.optimizer_offload_fraction", 1
     )
@@ -108,6 +110,9 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
         ({**SELECTIVE, "model__recompute_modules": "[mlp]"}, "recompute_modules", "mlp"),
         ({"model__expert_model_parallel_size": 8}, "expert_parallel", 8),
         ({"model__expert_tensor_parallel_size": 1}, "expert_tensor_parallel", 1),
+        ({"model__cpu_offloading": True, "model__cpu_offloading_num_layers": 20}, "offloaded_layers", 20),
+        ({"model__cpu_offloading": True, "model__cpu_offloading_num_layers": 0}, "offloaded_layers", 0),
+        ({"model__cpu_offloading": False, "model__cpu_offloading_num_layers": 20}, "offloaded_layers", 0),
         ({"model__attention_backend": "unfused"}, "attention_kernel", "math"),
         ({"model__transformer_impl": "local"}, "attention_kernel", "math"),
         ({"ddp__use_distributed_optimizer": False}, "zero_stage", 0),
@@ -187,6 +192,7 @@ def test_a_vocabulary_that_the_recipe_may_pad_is_not_known():
         ({"mixed_precision": {"bf16": True, "num_layers_at_end_in_bf16": 2}}, "as many layers in 16 bits"),
         ({"model__position_embedding_type": "yarn"}, "position_embedding is learned or rotary"),
         ({**SELECTIVE, "model__recompute_modules": ["moe_act", "mhc"]}, "recompute_modules is layernorm, mla_up_proj,"),
+        ({"model__cpu_offloading_weights": True}, "all activations of a layer in host memory"),
         ({"optimizer__optimizer_offload_fraction": 0.5}, "offload moves the whole optimizer"),
         ({"peft": {"dim": 8}}, "a search trains all parameters"),
         ({"train__rampup_batch_size": [16, 16, 1000]}, "the global batch of a search is fixed"),
