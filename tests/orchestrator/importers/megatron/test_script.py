@@ -107,6 +107,9 @@ def test_llama_options_are_understood():
         ("--attention-backend=unfused", "attention_kernel", "math"),
         ("--overlap-grad-reduce", "overlap_comm", True),
         ("--grad-reduce-in-bf16", "gradients_in_bf16", True),
+        ("--context-parallel-size 4", "context_parallel", 4),
+        ("--cp-comm-type allgather", "context_transport", "all_gather"),
+        ("--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 4 2", "context_inner", 4),
         ("--bf16 --fp8-format hybrid", "matmul_precision", "fp8_delayed"),
         ("--bf16 --fp8-format e4m3 --fp8-recipe mxfp8", "matmul_precision", "mxfp8"),
         ("--bf16 --fp4-format=e2m1", "matmul_precision", "nvfp4"),
@@ -217,7 +220,9 @@ def test_a_config_file_beside_the_script_is_said_not_to_be_read():
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ("--context-parallel-size 2", "context parallelism is no axis"),
+        ("--hybrid-context-parallel", "context parallelism is no axis"),
+        ("--context-parallel-size 2 --cp-comm-type p2p a2a", "context_transport is p2p, all_gather"),
+        ("--hierarchical-context-parallel-sizes 2 2 2", "groups of two sizes"),
         ("--num-experts 8 --num-layers 4 --moe-layer-freq [1,0,0,1]", "expert_layer_every"),
         ("--num-experts 8 --num-layers 4 --moe-layer-freq [1]*3", "expert_layer_every"),
         ("--num-experts 8 --moe-latent-size 64", "no field of the model section"),
@@ -301,8 +306,8 @@ def test_defaults_are_those_of_the_trainer(options, field, value):
         ("--num-expert 8", "--num-expert was left out: it is no option of Megatron-LM of"),
         ("--num-expert 8", "did you mean num-experts?"),
         (
-            "--context-parallel-size $CP",
-            "--context-parallel-size was left out, since the script does not set",
+            "--te-precision-config-file $LAYERS",
+            "--te-precision-config-file was left out, since the script does not set",
         ),
         (
             "--max-position-embeddings 4096 --seq-length 2048",

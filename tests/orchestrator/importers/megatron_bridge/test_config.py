@@ -65,6 +65,7 @@ def test_overrides_give_what_they_set_and_leave_the_rest_to_the_recipe():
         "layers_in_16_bits": 0,
         "quantized_weights": False,
         "gradients_in_bf16": False,
+        "context_parallel": 1,
     }
     assert found.left_open == ("offload", "rank_order", "bucket_mib", "recompute_modules", "offloaded_layers")
     assert found.origins["baseline.zero_stage"] == "ddp.use_distributed_optimizer (line 24)"
@@ -184,7 +185,8 @@ def test_a_vocabulary_that_the_recipe_may_pad_is_not_known():
 @pytest.mark.parametrize(
     ("keys", "rule"),
     [
-        ({"model__context_parallel_size": 2}, "context parallelism is no axis"),
+        ({"model__hybrid_context_parallel": True}, "context parallelism is no axis"),
+        ({"model__cp_comm_type": ["p2p", "a2a"]}, "context_transport is p2p"),
         ({"model__num_layers": 4, "model__moe_layer_freq": [1, 0, 0, 1]}, "expert_layer_every"),
         ({"model__num_layers_in_first_pipeline_stage": 3}, "uneven pipeline stages"),
         ({"mixed_precision": "fp32"}, "precision is bf16 or fp16"),
@@ -282,7 +284,7 @@ def test_a_whole_configuration_is_read_without_the_names_of_its_classes():
             BLOCK,
             "The recipe of these overrides was not read; it decides pipeline_parallel, micro_batch_size, zero_stage,"
             " offload, sequence_parallel, virtual_pipeline_stages, precision, attention_kernel, rank_order,"
-            " overlap_comm, bucket_mib, recompute_layers, matmul_precision, layers_in_16_bits",
+            " overlap_comm, bucket_mib, recompute_layers, context_parallel, matmul_precision",
         ),
         (
             {"model__tensor_model_parallel_size": "${TP}"},
