@@ -128,7 +128,8 @@ def _recipe_problems(recipe: str | None) -> Iterator[Problem]:
 
 def _left_open(keys: Settings, layout: Mapping[str, Any], has_experts: bool) -> Iterator[str]:
     """Layout fields that no key decides. A bucket size of null is the engine's default; a field of recomputation
-    or context parallelism without effect needs no key, nor does one of experts where neither the keys nor the recipe are known to have any."""
+    or of context parallelism without effect needs no key, nor does one of experts where neither the keys nor the recipe
+    are known to have any."""
     decided = {*layout}
     if any(keys.is_null(name) for name in ("ddp.bucket_size", "comm_overlap.bucket_size")):
         decided.add("bucket_mib")
