@@ -29,6 +29,8 @@ RECOMPUTED_MODULES = ("layernorm", "mla_up_proj", "core_attn", "mlp", "moe", "mo
 """Megatron's names of what selective recomputation recomputes, in the order of a layer's forward pass."""
 _NO_SELECTIVE_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "full"})
 _OF_TORCHTITAN = (TORCHTITAN,)
+_NO_PIPELINE = ({"pipeline_parallel": 1},)
+_SPLIT_BY_LAYOUT = (MEGATRON_CORE, TORCHTITAN, "megatron-lm", "command")
 _PARTIAL_RECOMPUTATION = (MEGATRON_CORE, "megatron-lm", "command")
 _SCHEDULES: tuple[tuple[str, Values], ...] = (
     *((schedule, {"pipeline_schedule": schedule}) for schedule in V_SCHEDULES),
@@ -264,6 +266,36 @@ class Layout:
         description="First layers whose activations are in host memory between their forward and backward pass.",
         least=0,
         engines=("megatron-lm", "command"),
+    )
+    pipeline_split: str = axis_field(
+        Kind.WORD,
+        "own",
+        key="ps-",
+        label="pipeline split",
+        description="Split of layers over model chunks: the engine's, even, or even with these counted as layers.",
+        words=("own", "even"),
+        parts=("embedding", "loss"),
+        no_effect=_NO_PIPELINE,
+        implied=tuple(("own", {"engine": name, "pipeline_split": "even"}) for name in (MEGATRON_CORE, "megatron-lm")),
+        engines=_SPLIT_BY_LAYOUT,
+    )
+    first_stage_layers: int | None = axis_field(
+        Kind.COUNT,
+        None,
+        key="fl",
+        label="first stage's layers",
+        description="Layers of the first pipeline stage; null is as many as the others.",
+        no_effect=_NO_PIPELINE,
+        engines=_SPLIT_BY_LAYOUT,
+    )
+    last_stage_layers: int | None = axis_field(
+        Kind.COUNT,
+        None,
+        key="ll",
+        label="last stage's layers",
+        description="Layers of the last pipeline stage; null is as many as the others.",
+        no_effect=_NO_PIPELINE,
+        engines=_SPLIT_BY_LAYOUT,
     )
 
     def __post_init__(self) -> None:

@@ -32,9 +32,10 @@ MEGATRON_LM_OPTIONS = OptionTable(
     "Megatron-LM of 2026-08-22 (d98e8a64), megatron/training/arguments.py",
     option_groups(
         read="""
-            activation-func-clamp-value= add-qkv-bias attention-backend= attention-dropout= bf16 clip-grad=
-            cpu-offloading-num-layers= data-parallel-sharding-strategy= ddp-bucket-size= disable-bias-linear
-            disable-pad-vocab-size
+            account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split activation-func-clamp-value=
+            add-qkv-bias attention-backend= attention-dropout= bf16 clip-grad= cpu-offloading-num-layers=
+            data-parallel-sharding-strategy= ddp-bucket-size= decoder-first-pipeline-num-layers=
+            decoder-last-pipeline-num-layers= disable-bias-linear disable-pad-vocab-size
             encoder-num-layers= encoder-seq-length= expert-model-parallel-size= expert-tensor-parallel-size=
             ffn-hidden-size= fp16 global-batch-size= glu-linear-offset= group-query-attention hidden-dropout=
             hidden-size= kv-channels= kv-lora-rank= make-vocab-size-divisible-by= max-position-embeddings=
@@ -310,10 +311,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
             reasons.CONTEXT_PARALLELISM: "context-parallel-size= hybrid-context-parallel",
             reasons.MODULES: "moe-layer-recompute",
             reasons.LOW_PRECISION: "fp4-format= fp8-format= te-precision-config-file=",
-            reasons.UNEVEN_STAGES: """
-                account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split
-                decoder-first-pipeline-num-layers= decoder-last-pipeline-num-layers= pipeline-model-parallel-layout=
-                """,
+            reasons.UNEVEN_STAGES: "pipeline-model-parallel-layout=",
             reasons.PARTIAL_RECOMPUTATION: "distribute-saved-activations",
             reasons.OFFLOADED_MODULES: "fine-grained-activation-offloading offload-modules=",
             reasons.SHARDING: """

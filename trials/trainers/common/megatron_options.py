@@ -173,6 +173,7 @@ def _lm_parallel(layout: Layout) -> list[Option]:
             layout.virtual_pipeline_stages > 1,
             ["--num-virtual-stages-per-pipeline-rank", str(layout.virtual_pipeline_stages)],
         ),
+        *_pipeline_split(layout),
         *_if(layout.zero_stage > 0, ["--use-distributed-optimizer"]),
         *_fully_sharded(layout),
         *_if(layout.offload == "optimizer", ["--optimizer-cpu-offload"], ["--use-precision-aware-optimizer"]),
@@ -182,6 +183,18 @@ def _lm_parallel(layout: Layout) -> list[Option]:
         *_if(layout.overlap_comm, ["--overlap-grad-reduce"]),
         *_bucket(layout.bucket_mib),
         ["--attention-backend", "flash" if layout.attention_kernel == "flash" else "unfused"],
+    ]
+
+
+def _pipeline_split(layout: Layout) -> list[Option]:
+    stages = (("first", layout.first_stage_layers), ("last", layout.last_stage_layers))
+    return [
+        *(
+            [f"--account-for-{part}-in-pipeline-split"]
+            for part in ("embedding", "loss")
+            if part in layout.pipeline_split
+        ),
+        *([f"--decoder-{name}-pipeline-num-layers", str(count)] for name, count in stages if count is not None),
     ]
 
 
@@ -284,6 +297,8 @@ _OURS = frozenset(
         *("sequence-parallel", "bf16", "fp16", "zero-stage", "deepspeed", "deepspeed-config", "no-pipeline-parallel"),
         *("recompute-granularity", "recompute-method", "recompute-num-layers", "recompute-activations"),
         *("recompute-modules", "cpu-offloading-num-layers"),
+        *("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"),
+        *("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "pipeline-model-parallel-layout"),
         *("checkpoint-activations", "deepspeed-activation-checkpointing", "cpu-optimizer", "optimizer-cpu-offload"),
         *("use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2", "data-parallel-sharding-strategy"),
         *("num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage", "use-tp-pp-dp-mapping"),

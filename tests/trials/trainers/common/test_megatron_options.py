@@ -32,6 +32,8 @@ LM_LAYOUTS = [
     {"zero_stage": 2, "overlap_comm": True, "bucket_mib": 40},
     {"zero_stage": 3, "precision": "fp16", "micro_batch_size": 4},
     {"zero_stage": 3, "offloaded_layers": 2},
+    {**PIPELINE, "pipeline_split": "embedding+loss"},
+    {**PIPELINE, "first_stage_layers": 3, "last_stage_layers": 5},
     {**PIPELINE, "rank_order": "tp-pp-dp", "precision": "fp32", "attention_kernel": "math"},
 ]
 DEEPSPEED_LAYOUTS = [
