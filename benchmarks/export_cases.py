@@ -33,7 +33,7 @@ from trials.trial import TrialKind, TrialSpec
 
 GLOBAL_BATCH_SIZE = 32
 MOST_RANKS = 8
-NUM_CASES = 30
+NUM_CASES = 40
 NUM_DRAWS = 28_000
 TOKENS = 50_257
 """Tokens of GPT-2's tokenizer, of which each shape has the padded vocabulary."""
@@ -145,6 +145,8 @@ VALUES_OF_ENGINE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     },
     ACCELERATE_LAUNCH: {"data_parallel_replicas": (1, 2)},
     "megatron-lm": {
+        "matmul_precision": AXES["matmul_precision"].words,
+        "layers_in_16_bits": (0, 2),
         "recompute_modules": (*AXES["recompute_modules"].single_words, "layernorm+moe_act"),
         "offloaded_layers": (0, 1),
         "pipeline_split": AXES["pipeline_split"].words,

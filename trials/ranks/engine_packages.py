@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from search_spaces.engines import ACCELERATE, ACCELERATE_LAUNCH, MEGATRON_CORE, TORCHTITAN
 from search_spaces.hardware.cluster import BLACKWELL, HOPPER, chip_of
-from search_spaces.layouts.layout import FP8_RECIPES, Layout
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.matmul_recipes import TORCHAO_RECIPES
 from search_spaces.model_shape import ModelShape
 from trials.ranks.failures import TrialFailure
 from trials.ranks.software import package_version
@@ -109,7 +110,7 @@ def packages_of(engine: str) -> tuple[str, ...]:
 
 def more_packages_of(layout: Layout) -> tuple[str, ...]:
     """Other packages that the layout's steps run on."""
-    return (TORCHAO,) if layout.matmul_precision in FP8_RECIPES else ()
+    return (TORCHAO,) if layout.matmul_precision in TORCHAO_RECIPES else ()
 
 
 def _torchtitan_faults(layout: Layout, accelerator: str, installed: Installed) -> Iterator[PackageFault]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from orchestrator.importers import reasons
 from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRule, ValueRules, head_size, one_of
-from search_spaces.layouts.layout import FP8_RECIPES, V_SCHEDULES
+from search_spaces.layouts.layout import V_SCHEDULES
+from search_spaces.layouts.matmul_recipes import TORCHAO_RECIPES
 from search_spaces.layouts.pipeline_split import GivenSplit
 from trials.trainers.torchtitan.config import ATTENTION, DTYPES, SCHEDULES
 
@@ -20,7 +21,7 @@ POLICIES = {"none": "none", "selective": "selective", "full": "full"}
 _SCHEDULES = {theirs.lower(): ours for ours, theirs in SCHEDULES.items()}
 _PRECISIONS = {theirs: ours for ours, theirs in DTYPES.items()}
 _KERNELS = {**{theirs: ours for ours, theirs in ATTENTION.items()}, "flex_flash": "flex"}
-_RECIPES = {word.removeprefix("fp8_"): word for word in FP8_RECIPES}
+_RECIPES = {word.removeprefix("fp8_"): word for word in TORCHAO_RECIPES}
 _RESHARD = {"default": None, "always": 3, "never": 2}
 
 

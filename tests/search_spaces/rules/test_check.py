@@ -391,7 +391,7 @@ def test_products_with_dimensions_that_8_bits_do_not_take_are_refused_with_them(
         "matmul_precision": "fp8_rowwise",
     }
     found = list(engine_violations(replace(LAYOUT, **wanted | fields), model))
-    assert [problem.code for problem in found] == (["torchtitan.fp8_dimensions"] if named else [])
+    assert [problem.code for problem in found] == (["torchtitan.matmul_dimensions"] if named else [])
     if named:
         assert found[0].message == f"matmul_precision is fp8_rowwise with {named}"
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from search_spaces.layouts.layout import FP8_RECIPES, Layout
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.matmul_recipes import TORCHAO_RECIPES
 from search_spaces.layouts.pipeline_split import chunk_layers
 from search_spaces.model_shape import NORM_EPSILON, ModelShape
 
@@ -103,7 +104,7 @@ FIRST_LAYERS = "FirstLayersAC"
 def fp8_arguments(model: ModelShape, layout: Layout) -> dict[str, Any] | None:
     """Float8LinearConverter's configuration: all linear layers but the head, as in torchtitan's llama3_405b, and but
     routers, as in its deepseek_v3; None without 8-bit floats. Routed experts are no linear layers."""
-    if layout.matmul_precision not in FP8_RECIPES:
+    if layout.matmul_precision not in TORCHAO_RECIPES:
         return None
     return {
         "recipe_name": layout.matmul_precision.removeprefix("fp8_"),

@@ -144,7 +144,7 @@ def _experts(model: ModelShape) -> dict[str, Any]:
 
 
 def _routing(model: ModelShape) -> dict[str, Any]:
-    """How experts are chosen and weighted, but for their numbers."""
+    """Choice and weights of experts, but for their numbers."""
     routing = router_arguments(model)
     return {name: routing[name] for name in ("score_func", "route_norm")}
 
