@@ -30,6 +30,7 @@ _OF_TORCHTITAN = (TORCHTITAN,)
 _NO_PIPELINE = ({"pipeline_parallel": 1},)
 _SPLIT_BY_LAYOUT = (MEGATRON_CORE, TORCHTITAN, "megatron-lm", "command")
 _TRANSFORMER_ENGINE = ("megatron-lm", "command")
+_OF_BOTH = [word for word in TORCHAO_RECIPES if word in TRANSFORMER_ENGINE_RECIPES]
 _PARTIAL_RECOMPUTATION = (MEGATRON_CORE, "megatron-lm", "command")
 _SCHEDULES: tuple[tuple[str, Values], ...] = (
     *((schedule, {"pipeline_schedule": schedule}) for schedule in V_SCHEDULES),
@@ -244,6 +245,7 @@ class Layout:
         engines_of_word={
             **dict.fromkeys(TORCHAO_RECIPES, (TORCHTITAN, "command")),
             **dict.fromkeys(TRANSFORMER_ENGINE_RECIPES, ("megatron-lm", "command")),
+            **dict.fromkeys(_OF_BOTH, (TORCHTITAN, "megatron-lm", "command")),
             "fp8_delayed": (ACCELERATE_LAUNCH, "megatron-lm", "command"),
         },
     )
