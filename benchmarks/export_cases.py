@@ -149,6 +149,7 @@ VALUES_OF_ENGINE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "layers_in_16_bits": (0, 2),
         "recompute_modules": (*AXES["recompute_modules"].single_words, "layernorm+moe_act"),
         "offloaded_layers": (0, 1),
+        "data_parallel_replicas": (1, 2),
         "pipeline_split": AXES["pipeline_split"].words,
         "first_stage_layers": (None, 1),
         "last_stage_layers": (None, 2),

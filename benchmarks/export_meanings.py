@@ -85,6 +85,8 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         **_quantization_of_megatron_lm(model),
         "precision": same(PRECISIONS[config["params_dtype"]] for config in (model, optimizer)),
         **_recomputation_of_megatron_lm(model),
+        "tensor_parallel_overlap": model["tp_comm_overlap"],
+        "data_parallel_replicas": ddp["num_distributed_optimizer_instances"],
         "pipeline_split": "+".join(part for part in _COUNTED if model[f"account_for_{part}_in_pipeline_split"])
         or "own",
         "first_stage_layers": model["num_layers_in_first_pipeline_stage"],

@@ -222,7 +222,7 @@ class Layout:
         label="replicas",
         description="Groups of data-parallel ranks that each hold the whole model; ZeRO shards within a group.",
         no_effect=({"zero_stage": 0}, {"data_parallel": 1}),
-        engines=(ACCELERATE, ACCELERATE_LAUNCH, TORCHTITAN),
+        engines=(ACCELERATE, ACCELERATE_LAUNCH, TORCHTITAN, "megatron-lm"),
     )
     tensor_parallel_overlap: bool = axis_field(
         Kind.SWITCH,
@@ -231,7 +231,7 @@ class Layout:
         label="tensor overlap",
         description="Overlap tensor-parallel collectives with the matrix multiplications that need them.",
         no_effect=({"tensor_parallel": 1},),
-        engines=_OF_TORCHTITAN,
+        engines=(TORCHTITAN, "megatron-lm"),
     )
     matmul_precision: str = axis_field(
         Kind.WORD,

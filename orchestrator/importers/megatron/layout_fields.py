@@ -155,6 +155,8 @@ LAYOUT_FIELDS: FieldReaders = {
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
     "offloaded_layers": CORE.offloaded_layers,
+    "tensor_parallel_overlap": lambda options: True if options.has("tp-comm-overlap") else None,
+    "data_parallel_replicas": lambda options: options.count("num-distributed-optimizer-instances"),
     "pipeline_split": lambda options: SPLIT.joined(_counted(options)),
     "first_stage_layers": lambda options: options.count("decoder-first-pipeline-num-layers"),
     "last_stage_layers": lambda options: options.count("decoder-last-pipeline-num-layers"),

@@ -18,7 +18,6 @@ _NEUTRAL = {
     "moe-router-load-balancing-type": "none",
     "moe-router-score-function": "softmax",
     "moe-token-dispatcher-type": "alltoall",
-    "num-distributed-optimizer-instances": "1",
     "optimizer": "adam",
     "rerun-mode": "disabled|validate_results",
     "tensor-parallel-num-weight-shards": "1",
@@ -42,6 +41,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
             moe-layer-freq= moe-router-topk= moe-shared-expert-intermediate-size= mtp-num-layers= multi-latent-attention
             no-pad-vocab-size normalization= num-attention-heads= num-experts= num-layers= num-layers-at-end-in-bf16=
             num-layers-at-start-in-bf16= num-layers-per-virtual-pipeline-stage= num-query-groups=
+            num-distributed-optimizer-instances= tp-comm-overlap
             num-virtual-stages-per-pipeline-rank= optimizer-cpu-offload optimizer-offload-fraction= overlap-grad-reduce
             padded-vocab-size= pipeline-model-parallel-size= position-embedding-type= q-lora-rank= qk-head-dim=
             qk-layernorm qk-pos-emb-head-dim= quick-geglu rampup-batch-size= recompute-activations
@@ -267,7 +267,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 no-bias-swiglu-fusion no-gradient-accumulation-fusion no-masked-softmax-fusion no-persist-layer-norm
                 no-rope-fusion no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag no-tp-comm-overlap-rs
                 no-tp-comm-split-ag no-tp-comm-split-rs optimizer-cuda-graph symmetric-ar-type=
-                tp-comm-bootstrap-backend= tp-comm-overlap tp-comm-overlap-cfg= tp-comm-overlap-rs-dgrad
+                tp-comm-bootstrap-backend= tp-comm-overlap-cfg= tp-comm-overlap-rs-dgrad
                 use-grouped-gemm-for-dense-mlp use-grouped-gemm-for-shared-expert use-transformer-engine-op-fuser
                 """,
             reasons.COMMUNICATION: """
@@ -313,7 +313,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
             reasons.PARTIAL_RECOMPUTATION: "distribute-saved-activations",
             reasons.OFFLOADED_MODULES: "fine-grained-activation-offloading offload-modules=",
             reasons.SHARDING: """
-                gtp-remat-opt-in-modules= num-distributed-optimizer-instances= tensor-parallel-num-weight-shards=
+                gtp-remat-opt-in-modules= tensor-parallel-num-weight-shards=
                 use-torch-fsdp2
                 """,
             reasons.WHOLE_GPT: "freeze-all-layers sft skip-train vision-pretraining",

@@ -43,6 +43,8 @@ def test_every_trainer_but_accelerate_runs_a_plain_pipeline(kind):
         ("megatron-lm", {"offload": "optimizer"}, "offload"),
         ("megatron-lm", {"offloaded_layers": 1}, "offloaded_layers"),
         ("megatron-lm", {"first_stage_layers": 8}, "pipeline_split"),
+        ("megatron-lm", {"zero_stage": 1, "data_parallel_replicas": 2}, "data_parallel_replicas"),
+        ("megatron-lm", {"tensor_parallel": 2, "tensor_parallel_overlap": True}, "tensor_parallel_overlap"),
         ("megatron-lm", {"pipeline_split": "loss"}, "pipeline_split"),
         ("megatron-lm", {"pipeline_split": "embedding+loss", "last_stage_layers": 3}, "pipeline_split"),
         ("megatron-lm", {"bucket_mib": 25}, "bucket_mib"),

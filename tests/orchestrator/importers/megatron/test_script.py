@@ -95,6 +95,8 @@ def test_llama_options_are_understood():
         ("--recompute-activations --recompute-modules mlp", "recompute_modules", "mlp"),
         ("--cpu-offloading-num-layers 4", "offloaded_layers", 4),
         ("--account-for-loss-in-pipeline-split", "pipeline_split", "loss"),
+        ("--tp-comm-overlap", "tensor_parallel_overlap", True),
+        ("--num-distributed-optimizer-instances 2", "data_parallel_replicas", 2),
         ("--decoder-last-pipeline-num-layers 3", "last_stage_layers", 3),
         ("--recompute-granularity selective --recompute-modules mlp core_attn", "recompute_modules", "core_attn+mlp"),
         (
