@@ -91,6 +91,7 @@ SHAPES = {
         num_experts=16,
         experts_per_token=4,
         expert_ffn_hidden_size=384,
+        aux_loss_coefficient=0.01,
         num_dense_layers=1,
         expert_layer_every=2,
     ),

@@ -36,6 +36,7 @@ def meaning_of_layout(spec: TrialSpec) -> Meaning:
         "expert_width": model.expert_width if model.num_experts else None,
         "expert_layers": [layer for layer in range(model.num_layers) if model.has_experts(layer)],
         "routing": (*ROUTING, Routing.of(spec.measure.routing).kind) if model.num_experts else None,
+        "aux_loss_coefficient": model.aux_loss_coefficient or 0.0,
         "dropout": (0.0, 0.0),
         "recomputed_layers_at_once": 1 if recomputes and layout.recompute_layers is None else None,
         "is_pipelined": layout.pipeline_parallel > 1,
@@ -45,7 +46,7 @@ def meaning_of_layout(spec: TrialSpec) -> Meaning:
     }
 
 
-ROUTING = ("softmax of the chosen", "no auxiliary loss", "fp32")
+ROUTING = ("softmax of the chosen", "no other auxiliary loss", "fp32")
 """Weights of a token's experts, what balances them, and the arithmetic of their logits."""
 
 
@@ -131,7 +132,7 @@ def _experts_of_megatron_lm(model: Values) -> Meaning:
     is_forced = model["moe_router_force_load_balancing"]
     score, balancing = model["moe_router_score_function"], model["moe_router_load_balancing_type"]
     modes = [score if model["moe_router_pre_softmax"] else f"{score} of the chosen"]
-    modes.append("no auxiliary loss" if balancing == "none" and not model["moe_z_loss_coeff"] else str(balancing))
+    modes.append("other auxiliary losses" if model["moe_z_loss_coeff"] else "no other auxiliary loss")
     return {
         "expert_parallel": model["expert_model_parallel_size"],
         "expert_tensor_parallel": model["expert_tensor_parallel_size"],
@@ -141,6 +142,7 @@ def _experts_of_megatron_lm(model: Values) -> Meaning:
         "shared_expert_ffn_hidden_size": model["moe_shared_expert_intermediate_size"],
         "expert_layers": [layer for layer, has_experts in enumerate(pattern) if has_experts],
         "routing": (*modes, model["moe_router_dtype"], BALANCED if is_forced else LEARNED),
+        "aux_loss_coefficient": {"none": 0.0, "aux_loss": model["moe_aux_loss_coeff"]}.get(balancing),
     }
 
 
