@@ -80,6 +80,7 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "gradient_dtype": PRECISIONS[_gradients_of_megatron_lm(model, ddp)],
         "precision": same(PRECISIONS[config["params_dtype"]] for config in (model, optimizer)),
         **_recomputation_of_megatron_lm(model),
+        "offloaded_layers": model["cpu_offloading_num_layers"] if model["cpu_offloading"] else 0,
         "attention_kernel": {"flash": "flash", "unfused": "math"}.get(model["attention_backend"]),
         "dropout": (model["attention_dropout"], model["hidden_dropout"]),
         **_sizes_of_megatron(model),

@@ -270,7 +270,7 @@ def _of_bridge_recipes(row: Row) -> dict[str, Any]:
     if model == "GPT OSS 120B" and row["precision"] == "bf16" and machine in ("dgx-gb200", "dgx-b200", "h100-80gb"):
         return {"activation_checkpointing": "selective", "recompute_modules": "layernorm+moe_act"}
     if model == "LLAMA3_70B" and is_sharded:
-        return {"activation_checkpointing": "none", "offload": "activations"}
+        return {"activation_checkpointing": "none", "offloaded_layers": 20 if machine == "dgx-gb300" else 40}
     if model == "LLAMA3_8B" and is_sharded and "25.11" in row["section"]:
         return {"activation_checkpointing": "full", "recompute_layers": 5}
     return {"activation_checkpointing": "none"}

@@ -69,7 +69,8 @@ class ExplainedLayout(PlannedLayout):
     fullest_stage: int
     """Pipeline stage with the highest peak."""
     parts_gib: dict[str, float]
-    """Its memory without allocator overhead: weights, gradients, optimizer, update, activations, logits, buffers."""
+    """Its memory without allocator overhead: weights, gradients, optimizer, update, activations, logits, buffers; and
+    `on_host`, what it keeps in host memory."""
 
 
 class RejectedLayout(TypedDict):

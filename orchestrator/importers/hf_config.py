@@ -8,7 +8,8 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from orchestrator.importers.hf_families import FAMILIES, OTHER_MODELS, Family
+from orchestrator.importers.hf_experts import expert_fields, routing_differences
+from orchestrator.importers.hf_families import FAMILIES, OTHER_EXPERTS, OTHER_MODELS, Family
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.option_table import Handling
@@ -65,7 +66,7 @@ def read_hf_config(text: str) -> ImportedConfig:
 def _family(config: Mapping[str, Any]) -> Family:
     kind = config.get("model_type")
     known = FAMILIES.get(kind) if isinstance(kind, str) else None
-    reason = _other_model(config, kind)
+    reason = _other_model(config, kind, known)
     if known is not None and reason is None:
         return known
     readable = f"the model types that can be read are {', '.join(FAMILIES)}"
@@ -79,10 +80,11 @@ def _family(config: Mapping[str, Any]) -> Family:
     )
 
 
-def _other_model(config: Mapping[str, Any], kind: Any) -> str | None:
+def _other_model(config: Mapping[str, Any], kind: Any, known: Family | None) -> str | None:
     """The reason why no model section describes this model."""
-    if any(isinstance(config.get(name), int) and config[name] > 1 for name in _EXPERTS):
-        return "experts are no part of a model"
+    has_experts = known is not None and "num_experts" in known.sizes
+    if not has_experts and any(isinstance(config.get(name), int) and config[name] > 1 for name in _EXPERTS):
+        return OTHER_EXPERTS
     if any(isinstance(config.get(name), Mapping) for name in _PARTS):
         return "images and sound are no part of a model"
     return OTHER_MODELS.get(kind) if isinstance(kind, str) else None
@@ -119,7 +121,9 @@ def _heads(keys: Settings, family: Family) -> int:
 
 
 def _key_value_heads(keys: Settings, family: Family) -> int:
-    """One for each head where the key is null, and where the type has no other default."""
+    """One for each head where the key is null or not used, and where the type has no other default."""
+    if not _reads(keys, "num_key_value_heads"):
+        return family.key_value_heads or _heads(keys, family)
     is_null = "num_key_value_heads" in keys.given and keys.value("num_key_value_heads") is None
     given = keys.count("num_key_value_heads") or (None if is_null else family.key_value_heads)
     return given or _heads(keys, family)
@@ -152,11 +156,12 @@ def _model_fields(family: Family) -> FieldReaders:
         "norm": lambda keys: _of_type(keys, family.norm),
         "attention_head_size": lambda keys: _head_size(keys, family),
         "activation": lambda keys: _activation(keys, family),
-        "rotary_base": lambda keys: _rotary_base(keys),
+        "rotary_base": lambda keys: _rotary_base(keys, family),
         "linear_biases": lambda keys: _linear_biases(keys, family),
         "sliding_window": lambda keys: _sliding_window(keys, family),
         "full_attention_every": lambda keys: family.full_attention_every if _sliding_window(keys, family) else None,
         **{name: partial(_of_type, value=value) for name, value in family.features.items()},
+        **expert_fields(family),
     }
 
 
@@ -209,12 +214,12 @@ _ACTIVATIONS = {
 """Activations of transformers. `gelu` is exact there; trials have the tanh approximation of all of them."""
 
 
-def _rotary_base(keys: Settings) -> int | None:
+def _rotary_base(keys: Settings, family: Family) -> int | None:
     """The file has it at the top or among the parameters of the rotation; None where it is the usual one."""
     nested = [keys.value(name) for name in ("rope_parameters", "rope_scaling") if _reads(keys, name)]
     given = [each.get("rope_theta") for each in nested if isinstance(each, Mapping)]
     stated = [keys.value(name) for name in ("rope_theta", "rotary_emb_base") if _reads(keys, name)]
-    base = next((each for each in (*given, *stated) if isinstance(each, (int, float))), DEFAULT_ROTARY_BASE)
+    base = next((each for each in (*given, *stated) if isinstance(each, (int, float))), family.rotary_base)
     return None if base == DEFAULT_ROTARY_BASE or base != int(base) else int(base)
 
 
@@ -252,6 +257,7 @@ def _differences(keys: Settings, family: Family) -> Iterator[str]:
     if _reads(keys, "use_parallel_residual") and keys.flag("use_parallel_residual", True):
         yield "The model adds attention and MLP in parallel; here they follow each other (equal parameters)."
     yield from _layer_differences(keys, family)
+    yield from routing_differences(keys, family)
 
 
 def _biases(keys: Settings, family: Family) -> Iterator[str]:

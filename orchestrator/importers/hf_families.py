@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.importers.hf_options import HF_OPTIONS
 from orchestrator.importers.option_table import OptionTable
+from search_spaces.model_shape import DEFAULT_ROTARY_BASE
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,8 @@ class Family:
 
     `key_value_heads` None is one for each head, `ffn_hidden_size` None 4 x hidden size, `head_size` None the usual one.
     `features` are fields of a model that the type itself has, `full_attention_every` counts where some layers have a
-    window. `dropouts` are its keys of dropout.
+    window. `dropouts` are its keys of dropout. `sizes` are the key and the default of each further field, of experts
+    and latent attention; a default of None leaves the field out.
     """
 
     kind: str
@@ -38,6 +40,8 @@ class Family:
     dropouts: Mapping[str, float] = field(default_factory=lambda: {"attention_dropout": 0.0})
     features: Mapping[str, Any] = field(default_factory=dict)
     full_attention_every: int | None = None
+    rotary_base: int = DEFAULT_ROTARY_BASE
+    sizes: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
 
     @property
     def table(self) -> OptionTable:
@@ -141,17 +145,83 @@ FAMILIES: Mapping[str, Family] = {
             norm="layernorm",
             is_gated=False,
         ),
+        Family(
+            "mixtral",
+            32,
+            4096,
+            32,
+            32000,
+            131072,
+            key_value_heads=8,
+            ffn_hidden_size=14336,
+            rotary_base=1_000_000,
+            sizes={"num_experts": ("num_local_experts", 8), "experts_per_token": ("num_experts_per_tok", 2)},
+        ),
+        Family(
+            "qwen3_moe",
+            24,
+            2048,
+            32,
+            151936,
+            32768,
+            key_value_heads=4,
+            ffn_hidden_size=6144,
+            sliding_window=4096,
+            features={"qk_norm": True},
+            sizes={
+                "num_experts": ("num_experts", 128),
+                "experts_per_token": ("num_experts_per_tok", 8),
+                "expert_ffn_hidden_size": ("moe_intermediate_size", 768),
+            },
+        ),
+        Family(
+            "gpt_oss",
+            36,
+            2880,
+            64,
+            201088,
+            131072,
+            key_value_heads=8,
+            ffn_hidden_size=2880,
+            head_size=64,
+            sliding_window=128,
+            features={"linear_biases": True, "attention_sinks": True, "activation": "clamped_swiglu"},
+            full_attention_every=2,
+            rotary_base=150_000,
+            sizes={"num_experts": ("num_local_experts", 128), "experts_per_token": ("num_experts_per_tok", 4)},
+        ),
+        Family(
+            "deepseek_v3",
+            61,
+            7168,
+            128,
+            129280,
+            4096,
+            ffn_hidden_size=18432,
+            sizes={
+                "num_experts": ("n_routed_experts", 256),
+                "experts_per_token": ("num_experts_per_tok", 8),
+                "expert_ffn_hidden_size": ("moe_intermediate_size", 2048),
+                "num_dense_layers": ("first_k_dense_replace", 3),
+                "key_value_latent_size": ("kv_lora_rank", 512),
+                "query_latent_size": ("q_lora_rank", 1536),
+                "rotary_head_size": ("qk_rope_head_dim", 64),
+                "value_head_size": ("v_head_dim", 128),
+                "num_mtp_layers": ("num_nextn_predict_layers", None),
+            },
+        ),
     )
 }
 
+OTHER_EXPERTS = "experts of this model type are not read"
 OTHER_MODELS: Mapping[str, str] = {
     kind: reason
     for reason, kinds in (
         (
-            "experts are no part of a model",
+            OTHER_EXPERTS,
             """
-            dbrx deepseek_v2 deepseek_v3 deepseek_v32 ernie4_5_moe glm4_moe gpt_oss granitemoe hunyuan_v1_moe kimi_k2
-            minimax minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_5_moe qwen3_moe qwen3_next
+            dbrx deepseek_v2 deepseek_v32 ernie4_5_moe glm4_moe granitemoe hunyuan_v1_moe kimi_k2 minimax minimax_m2
+            olmoe phimoe qwen2_moe qwen3_5_moe qwen3_next
             """,
         ),
         (

@@ -12,6 +12,14 @@ _SOURCE = "transformers 5.23 or 4.57, models/{0}/configuration_{0}.py"
 _OTHER_TASKS = "it is only for the generation of text or for other tasks than language modelling"
 
 _NEUTRAL = {
+    "attention_bias": "true",
+    "moe_layer_freq": "1",
+    "output_router_logits": "false",
+    "router_aux_loss_coef": "0|0.0",
+    "aux_loss_alpha": "0|0.0",
+    "router_jitter_noise": "0|0.0",
+    "swiglu_alpha": "1.702",
+    "swiglu_limit": "7|7.0",
     "chunk_size_feed_forward": "0",
     "pretraining_tp": "1",
     "scale_attn_weights": "true",
@@ -62,6 +70,12 @@ _LLAMA = option_groups(
     no_effect={reasons.LEARNING: "rms_norm_eps="},
 )
 _QWEN = option_groups(read="layer_types= max_window_layers= sliding_window= use_sliding_window=")
+
+_EXPERTS = option_groups(
+    read="num_experts_per_tok=",
+    noted={reasons.NO_AUXILIARY_LOSS: "output_router_logits= router_aux_loss_coef="},
+)
+_STORED = option_groups(noted={"it is the format of the published weights": "compression_config= quantization_config="})
 
 _GROUPS: Mapping[str, tuple[OptionGroup, ...]] = {
     "llama": (
@@ -132,6 +146,64 @@ _GROUPS: Mapping[str, tuple[OptionGroup, ...]] = {
             no_effect={reasons.LEARNING: "norm_eps="},
         ),
     ),
+    "mixtral": (
+        *_ROTARY,
+        *_LLAMA,
+        *_EXPERTS,
+        *option_groups(
+            read="num_local_experts= sliding_window=", noted={reasons.NO_AUXILIARY_LOSS: "router_jitter_noise="}
+        ),
+    ),
+    "qwen3_moe": (
+        *_ROTARY,
+        *_LLAMA,
+        *_QWEN,
+        *_EXPERTS,
+        *option_groups(
+            read="""
+                attention_bias= decoder_sparse_step= mlp_only_layers= moe_intermediate_size= norm_topk_prob=
+                num_experts=
+                """,
+        ),
+    ),
+    "gpt_oss": (
+        *_ROTARY,
+        *_LLAMA,
+        *_EXPERTS,
+        *_STORED,
+        *option_groups(
+            read="layer_types= num_local_experts= sliding_window=",
+            no_effect={
+                reasons.LEARNING: "initial_context_length=",
+                "num_experts_per_tok says it, and transformers reads that": "experts_per_token=",
+            },
+            noted={reasons.ARITHMETIC: "attention_bias= swiglu_alpha= swiglu_limit="},
+        ),
+    ),
+    "deepseek_v3": (
+        *_ROTARY,
+        *_EXPERTS,
+        *_STORED,
+        *option_groups(
+            read="""
+                first_k_dense_replace= kv_lora_rank= moe_intermediate_size= n_routed_experts= n_shared_experts=
+                num_nextn_predict_layers= q_lora_rank= qk_nope_head_dim= qk_rope_head_dim= v_head_dim=
+                """,
+            no_effect={
+                reasons.LEARNING: "rms_norm_eps= rope_interleave=",
+                "latent attention does not use it": "head_dim= num_key_value_heads= qk_head_dim=",
+                "a note says how trials weight experts": """
+                    n_group= norm_topk_prob= routed_scaling_factor= scoring_func= topk_group= topk_method=
+                    """,
+                "the search says over how many ranks experts are distributed": "ep_size=",
+            },
+            noted={
+                reasons.ARITHMETIC: "attention_bias= pretraining_tp=",
+                reasons.NO_AUXILIARY_LOSS: "aux_loss_alpha= seq_aux=",
+            },
+            refused={reasons.EXPERT_LAYERS: "moe_layer_freq="},
+        ),
+    ),
 }
 
 
@@ -139,7 +211,8 @@ def _table(kind: str) -> OptionTable:
     table = OptionTable("Hugging Face", _SOURCE.format(kind), _COMMON)
     for group in _GROUPS[kind]:
         table = table.with_groups((group,))
-    return replace(table, neutral={name: value for name, value in _NEUTRAL.items() if name in table.group_of})
+    neutral = {name: value for name, value in _NEUTRAL.items() if name in table.group_of}
+    return replace(table, neutral=neutral | ({"attention_bias": "false"} if kind == "deepseek_v3" else {}))
 
 
 HF_OPTIONS: Mapping[str, OptionTable] = {kind: _table(kind) for kind in _GROUPS}

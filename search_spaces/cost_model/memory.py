@@ -25,7 +25,8 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class StageMemory:
-    """GiB of a rank by purpose, each of shape (layouts, selected stages)."""
+    """GiB of a rank by purpose, each of shape (layouts, selected stages): `on_host` in host memory, the others on the
+    device."""
 
     weights: np.ndarray
     gradients: np.ndarray
@@ -34,6 +35,7 @@ class StageMemory:
     activations: np.ndarray
     logits: np.ndarray
     buffers: np.ndarray
+    on_host: np.ndarray
 
     @property
     def total(self) -> np.ndarray:
@@ -67,18 +69,22 @@ def stage_memory(
     dense, routed = stages.of_rank(layouts), stages.routed_of_rank(layouts)
     of_dense, of_routed = _state(layouts, dense, layouts.shards), _state(layouts, routed, layouts.expert_shards)
     layer = LayerActivations.of(model, layouts, expert_skew)
-    held = stages.layers * stages.in_flight * _column(layer.kept) + _column(layer.working)
+    offloaded = np.minimum(_column(layouts["offloaded_layers"]), stages.layers)
+    kept = stages.in_flight * _column(layer.kept)
+    # One layer more is on its way to the host, or back.
+    held = (stages.layers - offloaded + (offloaded > 0)) * kept + _column(layer.working)
     return StageMemory(
-        **{name: (of_dense[name] + of_routed[name]) / GIB for name in of_dense},
+        **{name: (of_dense[name] + of_routed[name]) / GIB for name in of_dense if name != "on_host"},
         activations=held / GIB,
+        on_host=(of_dense["on_host"] + of_routed["on_host"] + offloaded * kept) / GIB,
         logits=stages.has_head * _column(_logit_bytes(model, layouts)) / GIB,
         buffers=_buffers(model, layouts, dense + routed) / GIB,
     )
 
 
 def _state(layouts: LayoutTable, parameters: np.ndarray, shards: np.ndarray) -> dict[str, np.ndarray]:
-    """Bytes of weights, gradients and optimizer of a rank's parameters on the device; with offload the optimizer is on
-    the host."""
+    """Bytes of weights, gradients and optimizer of a rank's parameters on the device, and `on_host`, where the
+    optimizer is with offload."""
     zero = layouts["zero_stage"]
     is_here = ~layouts.equals("offload", "optimizer")
     sharded_from_zero_stage = {"weights": 3, "gradients": 2, "optimizer": 1, "update": 1}
@@ -89,7 +95,8 @@ def _state(layouts: LayoutTable, parameters: np.ndarray, shards: np.ndarray) -> 
         share = per_parameter / np.where(zero >= stage, shards, 1)
         whole = _whole_sums(layouts) if name == "gradients" else 0
         state[name] = parameters * _column(share + whole)
-    return state
+    of_optimizer = _by_engine(layouts, "optimizer") * ~is_here / np.where(zero >= 1, shards, 1)
+    return state | {"on_host": parameters * _column(of_optimizer)}
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,8 @@ class StepTerms:
             np.concatenate([micro_batch, sharded[:, None]], axis=1),
             micro_batches=layouts["grad_accum_steps"].astype(float),
             fill=_device(others) / _device(micro_batch) / layouts["virtual_pipeline_stages"] * _share_of_fill(layouts),
-            per_step=_per_step_seconds(model, machine, layouts, stages),
+            per_step=_per_step_seconds(model, machine, layouts, stages)
+            + _OFFLOAD * _copied_seconds(model, machine, layouts, _device(micro_batch))[:, None],
         )
 
     @classmethod
@@ -432,6 +433,18 @@ def _per_step_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable
         ],
         axis=1,
     )
+
+
+_OFFLOAD = np.array([name == "offload" for name in PER_STEP])
+
+
+def _copied_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable, device_s: np.ndarray) -> np.ndarray:
+    """Seconds of a step in which the device waits for activations on their way to the host, which the forward pass
+    overlaps, and back, which the backward pass does."""
+    kept = LayerActivations.of(model, layouts).kept * np.minimum(layouts["offloaded_layers"], model.num_layers)
+    copied = kept / machine.host_bytes_per_s
+    waits = np.maximum(0, copied - device_s / 3) + np.maximum(0, copied - device_s * 2 / 3)
+    return layouts["grad_accum_steps"] * waits
 
 
 _UPDATE_BYTES = 30

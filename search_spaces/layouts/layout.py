@@ -256,6 +256,15 @@ class Layout:
         description="Ranks that split every expert, as tensor_parallel does other layers.",
         engines=(*OWN_ENGINES, "megatron-lm", "command"),
     )
+    offloaded_layers: int = axis_field(
+        Kind.COUNT,
+        0,
+        key="ol",
+        label="offloaded layers",
+        description="First layers whose activations are in host memory between their forward and backward pass.",
+        least=0,
+        engines=("megatron-lm", "command"),
+    )
 
     def __post_init__(self) -> None:
         for name, least, most in _BOUNDS:

@@ -122,7 +122,7 @@ def test_a_ready_made_model_counts_and_has_the_length_of_the_row():
     ("changed", "told"),
     [
         (BRIDGE, {"activation_checkpointing": "none"}),
-        (BRIDGE | {"model": "LLAMA3_70B", "zero_stage": "3"}, {"offload": "activations"}),
+        (BRIDGE | {"model": "LLAMA3_70B", "zero_stage": "3"}, {"offloaded_layers": 40}),
         (BRIDGE | {"model": "LLAMA3_8B", "zero_stage": "3", "section": "25.11"}, {"recompute_layers": 5}),
         (BRIDGE | {"model": "GPT OSS 120B", "accelerator": "dgx-b200"}, {"recompute_modules": "layernorm+moe_act"}),
         (TITAN | {"pp": "2"}, {"zero_stage": 2, "activation_checkpointing": "selective"}),

@@ -1,5 +1,5 @@
-"""Experts, latent attention and layers for further tokens, read from the options of Megatron-LM or the keys of
-Megatron-Bridge, which are both fields of megatron-core's configuration.
+"""Experts, latent attention, layers for further tokens and offloaded layers, read from the options of Megatron-LM or
+the keys of Megatron-Bridge, which are both fields of megatron-core's configuration.
 
 Defaults: megatron/core/transformer/transformer_config.py; of latent attention megatron/training/arguments.py.
 """
@@ -7,14 +7,22 @@ Defaults: megatron/core/transformer/transformer_config.py; of latent attention m
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from orchestrator.importers.expert_layers import expert_pattern
 from orchestrator.importers.settings import FieldReaders, Settings
+from search_spaces.engines import MEGATRON_CORE
 
 Key = Callable[[str], str]
 """Key of a field of megatron-core's configuration."""
 _MOST_LAYERS = 10_000
+_OF_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+
+
+def nearest_engine(model: Mapping[str, Any]) -> str:
+    """Engine of Parlay's trainer for a model of Megatron's: the one that distributes experts, if there are any."""
+    return MEGATRON_CORE if "num_experts" in model else "torch"
 
 
 class CoreFields:
@@ -45,7 +53,9 @@ class CoreFields:
         return self._count_above_0(settings, "num_experts")
 
     def is_latent(self, settings: Settings) -> bool:
-        return settings.has(self._key("multi_latent_attention"))
+        """True with latent attention; without defaults the keys that only it has say so, too."""
+        is_stated = settings.has(self._key("multi_latent_attention"))
+        return is_stated or (not self._has_defaults and any(settings.has(self._key(name)) for name in _OF_LATENT))
 
     def latent_head_size(self, settings: Settings) -> int | None:
         """Elements of a head's query with latent attention: those that are rotated, and the others."""
@@ -53,13 +63,16 @@ class CoreFields:
         rotated = self._of_latent(settings, "qk_pos_emb_head_dim", 64)
         return plain + rotated if plain and rotated else None
 
+    def offloaded_layers(self, settings: Settings) -> int | None:
+        return self._count_above_0(settings, "cpu_offloading_num_layers")
+
     def expert_parallel(self, settings: Settings) -> int | None:
         return self._of_experts(settings, "expert_model_parallel_size")
 
     def expert_tensor_parallel(self, settings: Settings) -> int | None:
         """By default all tensor-parallel ranks split an expert."""
         name = self._key("expert_tensor_parallel_size")
-        if self.num_experts(settings) is None or settings.has(name) or not self._has_defaults:
+        if self.is_dense(settings) or settings.has(name) or not self._has_defaults:
             return self._of_experts(settings, "expert_tensor_parallel_size")
         return settings.counted(self._key("tensor_model_parallel_size"), 1)
 
@@ -68,8 +81,14 @@ class CoreFields:
         pattern = self._pattern(settings)
         return pattern is None or expert_pattern(pattern) is not None
 
+    def is_dense(self, settings: Settings) -> bool:
+        """True without experts; where their number may be another file's, only if it is said to be none."""
+        stated = settings.value(self._key("num_experts"))
+        is_none = settings.is_null(self._key("num_experts")) or str(stated) == "0"
+        return is_none or (self._has_defaults and self.num_experts(settings) is None)
+
     def _of_experts(self, settings: Settings, name: str, default: int | None = None) -> int | None:
-        if self.num_experts(settings) is None:
+        if self.is_dense(settings):
             return None
         return settings.counted(self._key(name), default if self._has_defaults else None)
 
@@ -92,7 +111,7 @@ class CoreFields:
         experts to the first of each N layers."""
         layers = settings.count(self._key("num_layers"))
         given = settings.value(self._key("moe_layer_freq"))
-        if self.num_experts(settings) is None or layers is None or layers > _MOST_LAYERS:
+        if self.is_dense(settings) or layers is None or layers > _MOST_LAYERS:
             return None
         if given is None:
             return [True] * layers if self._has_defaults else None

@@ -124,6 +124,7 @@ LAYOUT_FIELDS: FieldReaders = {
     "bucket_mib": lambda options: bucket_mib(options.count("ddp-bucket-size")),
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
+    "offloaded_layers": CORE.offloaded_layers,
     "expert_parallel": CORE.expert_parallel,
     "expert_tensor_parallel": CORE.expert_tensor_parallel,
 }

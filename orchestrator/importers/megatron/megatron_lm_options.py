@@ -7,7 +7,6 @@ from orchestrator.importers.option_table import OptionTable, option_groups
 
 _NEUTRAL = {
     "context-parallel-size": "1",
-    "cpu-offloading-num-layers": "0",
     "cuda-graph-impl": "none",
     "dataloader-type": "single|cyclic",
     "distributed-backend": "nccl",
@@ -34,7 +33,8 @@ MEGATRON_LM_OPTIONS = OptionTable(
     option_groups(
         read="""
             activation-func-clamp-value= add-qkv-bias attention-backend= attention-dropout= bf16 clip-grad=
-            data-parallel-sharding-strategy= ddp-bucket-size= disable-bias-linear disable-pad-vocab-size
+            cpu-offloading-num-layers= data-parallel-sharding-strategy= ddp-bucket-size= disable-bias-linear
+            disable-pad-vocab-size
             encoder-num-layers= encoder-seq-length= expert-model-parallel-size= expert-tensor-parallel-size=
             ffn-hidden-size= fp16 global-batch-size= glu-linear-offset= group-query-attention hidden-dropout=
             hidden-size= kv-channels= kv-lora-rank= make-vocab-size-divisible-by= max-position-embeddings=
@@ -315,9 +315,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 decoder-first-pipeline-num-layers= decoder-last-pipeline-num-layers= pipeline-model-parallel-layout=
                 """,
             reasons.PARTIAL_RECOMPUTATION: "distribute-saved-activations",
-            reasons.OFFLOADED_ACTIVATIONS: """
-                cpu-offloading-num-layers= fine-grained-activation-offloading offload-modules=
-                """,
+            reasons.OFFLOADED_MODULES: "fine-grained-activation-offloading offload-modules=",
             reasons.SHARDING: """
                 gtp-remat-opt-in-modules= num-distributed-optimizer-instances= tensor-parallel-num-weight-shards=
                 use-torch-fsdp2

@@ -12,6 +12,7 @@ from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.launcher_options import LAUNCHER_GROUPS
 from orchestrator.importers.megatron.differences import differences
 from orchestrator.importers.megatron.ds_config import named_ds_config
+from orchestrator.importers.megatron.expert_fields import nearest_engine
 from orchestrator.importers.megatron.layout_fields import LAYOUT_FIELDS
 from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
 from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
@@ -22,7 +23,6 @@ from orchestrator.importers.ranks import ranks_of
 from orchestrator.importers.settings import FieldReaders, Settings, read_fields, turn_off_sequence_parallel
 from orchestrator.importers.slurm_header import SlurmHeader
 from orchestrator.importers.source_file import ReadFile
-from search_spaces.engines import MEGATRON_CORE
 from search_spaces.errors import InputError
 from trials.trainers.common.options import option_names
 
@@ -86,11 +86,6 @@ def read_megatron_command(
         nearest_engine="deepspeed" if is_deepspeed else nearest_engine(model),
         in_doubt=tuple(options.in_doubt),
     )
-
-
-def nearest_engine(model: Mapping[str, Any]) -> str:
-    """Engine of Parlay's trainer for a model of Megatron's: the one that distributes experts, if there are any."""
-    return MEGATRON_CORE if "num_experts" in model else "torch"
 
 
 _ONE_MICRO_BATCH = "Megatron's default: one micro-batch a data-parallel rank"

@@ -28,6 +28,7 @@ _OVERRIDE_OF = {
     "virtual-pipeline-model-parallel-size": "model.virtual_pipeline_model_parallel_size",
     "context-parallel-size": "model.context_parallel_size",
     "expert-model-parallel-size": "model.expert_model_parallel_size",
+    "expert-tensor-parallel-size": "model.expert_tensor_parallel_size",
     "micro-batch-size": "train.micro_batch_size",
     "global-batch-size": "train.global_batch_size",
     "seq-length": "dataset.seq_length",
@@ -59,7 +60,7 @@ _COMMAND_OPTIONS = OptionTable(
             Handling.NO_EFFECT,
             "it changes neither layout nor model",
             """
-            dataset= dry-run dryrun dump-env expert-tensor-parallel-size= load-dir= lr= max-steps= min-lr=
+            dataset= dry-run dryrun dump-env load-dir= lr= max-steps= min-lr=
             pretrained-checkpoint= save-dir= save-interval= warmup-iters=
             """,
         ),

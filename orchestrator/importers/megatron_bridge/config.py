@@ -9,9 +9,11 @@ from typing import Any
 from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.differences import layers_recomputed_together
 from orchestrator.importers.imported_config import ImportedConfig
+from orchestrator.importers.megatron.expert_fields import nearest_engine
 from orchestrator.importers.megatron_bridge.fields import (
     ACTIVATIONS,
     BATCH_FIELDS,
+    CORE,
     LAYOUT_FIELDS,
     MODEL_FIELDS,
     VALUE_RULES,
@@ -21,6 +23,7 @@ from orchestrator.importers.megatron_bridge.options import MEGATRON_BRIDGE_OPTIO
 from orchestrator.importers.settings import CODE, Settings, flat, read_fields, turn_off_sequence_parallel
 from orchestrator.importers.yaml_config import yaml_document
 from search_spaces.errors import InputError, Problem
+from search_spaces.layouts.layout import EXPERT_GROUPS
 
 _SECTIONS = {"model", "ddp", "dataset", "scheduler", "mixed_precision", "comm_overlap"}
 
@@ -69,7 +72,7 @@ def imported_overrides(
     origins = {**model_origins, **layout_origins, **top_origins}
     if "mixed_precision" not in keys.given and _precision_in(recipe) == "bf16":
         layout["precision"], origins["baseline.precision"] = "bf16", f"the name of the recipe {recipe}"
-    left_open = tuple(_left_open(keys, layout))
+    left_open = tuple(_left_open(keys, layout, re.search(_OF_EXPERTS, recipe or "") is not None))
     batch = complete_batch(layout, top.get("global_batch_size"), num_nodes, gpus_per_node, BATCH_FIELDS)
     notes = [*_of_the_recipe(recipe, left_open), *keys.notes, *keys.left_out(), *_differences(keys)]
     return ImportedConfig(
@@ -81,7 +84,7 @@ def imported_overrides(
         gpus_per_node,
         origins=origins,
         notes=tuple(dict.fromkeys(notes)),
-        nearest_engine="torch",
+        nearest_engine=nearest_engine(model),
         left_open=left_open,
         in_doubt=tuple(keys.in_doubt),
     )
@@ -103,11 +106,12 @@ def _precision_in(recipe: str | None) -> str | None:
 
 _OTHER_TRAININGS = {
     r"_(sft|peft|lora|dora|finetune)(_|$)": "fine-tuning",
-    r"_a\d+b|moe|mixtral|deepseek|gpt_oss|kimi": "a model with experts",
     r"_vl_|vlm|audio|omni|^wan_|^flux": "a model of images or sound",
     r"mamba|nemotronh|nemotron_3": "a model with state-space layers",
 }
 """Models that no search file expresses, by a pattern of the recipe's name."""
+_OF_EXPERTS = r"_a\d+b|moe|mixtral|deepseek|gpt_oss|kimi"
+"""Pattern of the names of recipes of models with experts."""
 
 
 def _recipe_problems(recipe: str | None) -> Iterator[Problem]:
@@ -122,9 +126,9 @@ def _recipe_problems(recipe: str | None) -> Iterator[Problem]:
         )
 
 
-def _left_open(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
+def _left_open(keys: Settings, layout: Mapping[str, Any], has_experts: bool) -> Iterator[str]:
     """Layout fields that no key decides. A bucket size of null is the engine's default; a field of recomputation
-    without effect needs no key."""
+    without effect needs no key, nor does one of experts where neither the keys nor the recipe are known to have any."""
     decided = {*layout}
     if any(keys.is_null(name) for name in ("ddp.bucket_size", "comm_overlap.bucket_size")):
         decided.add("bucket_mib")
@@ -132,6 +136,8 @@ def _left_open(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
         decided.add("recompute_layers")
     if layout.get("activation_checkpointing") != "selective":
         decided.add("recompute_modules")
+    if CORE.is_dense(keys) or not (has_experts or CORE.num_experts(keys)):
+        decided |= {*EXPERT_GROUPS}
     return (name for name in LAYOUT_FIELDS if name not in decided)
 
 

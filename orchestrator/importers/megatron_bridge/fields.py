@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from orchestrator.importers import reasons
+from orchestrator.importers.megatron.expert_fields import CoreFields
 from orchestrator.importers.megatron.layout_fields import (
     FSDP_STAGES,
     KERNELS,
@@ -25,6 +26,9 @@ from orchestrator.importers.settings import (
     rotary_base,
 )
 
+CORE = CoreFields(
+    lambda name: "model.num_moe_experts" if name == "num_experts" else f"model.{name}", has_defaults=False
+)
 _PRECISIONS = {"bf16_mixed": "bf16", "fp16_mixed": "fp16"}
 _POSITIONS = {"rope": "rotary", "learned_absolute": "learned"}
 _NORMS = {"rmsnorm": "rmsnorm", "layernorm": "layernorm"}
@@ -101,6 +105,13 @@ def _listed_modules(keys: Settings) -> list[str]:
     return given if isinstance(given, list) else re.findall(r"\w+", str(given or ""))
 
 
+def _offloaded_layers(keys: Settings) -> int | None:
+    name = "model.cpu_offloading_num_layers"
+    if keys.has("model.cpu_offloading"):
+        return keys.count(name) if keys.text(name) != "0" else 0
+    return keys.chosen("model.cpu_offloading", {"false": 0}, None)
+
+
 def _attention_kernel(keys: Settings) -> str | None:
     """Without a key the core's own choice, flash in half precision."""
     if keys.text("model.transformer_impl") == "local":
@@ -136,6 +147,9 @@ LAYOUT_FIELDS: FieldReaders = {
     "bucket_mib": _bucket_mib,
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
+    "expert_parallel": CORE.expert_parallel,
+    "expert_tensor_parallel": CORE.expert_tensor_parallel,
+    "offloaded_layers": _offloaded_layers,
 }
 
 
@@ -163,6 +177,8 @@ def _vocab_size(keys: Settings) -> int | None:
 
 
 def _head_size(keys: Settings) -> int | None:
+    if CORE.is_latent(keys):
+        return CORE.latent_head_size(keys)
     return head_size(keys, "model.kv_channels", "model.hidden_size", "model.num_attention_heads")
 
 
@@ -216,10 +232,11 @@ MODEL_FIELDS: FieldReaders = {
     "norm": _norm,
     "attention_head_size": _head_size,
     "qkv_bias": _qkv_bias,
-    "qk_norm": lambda keys: True if keys.has("model.qk_layernorm") else None,
+    "qk_norm": lambda keys: True if keys.has("model.qk_layernorm") and not CORE.is_latent(keys) else None,
     "activation": _activation,
     "rotary_base": _rotary_base,
     "linear_biases": _linear_biases,
+    **CORE.model_fields,
 }
 BATCH_FIELDS: FieldReaders = {"global_batch_size": lambda keys: keys.count("train.global_batch_size")}
 
@@ -248,6 +265,7 @@ VALUE_RULES: ValueRules = (
         _recomputes_known_modules,
         reasons.MODULES,
     ),
+    ValueRule("model.moe_layer_freq", CORE.has_known_layers, reasons.EXPERT_LAYERS),
     one_of("ddp.data_parallel_sharding_strategy", FSDP_STAGES, reasons.ZERO_STAGE),
     one_of("optimizer.optimizer_offload_fraction", ("1", "1.0"), reasons.WHOLE_OPTIMIZER),
 )

@@ -87,6 +87,91 @@ NEMOTRON = {
     "vocab_size": 256000,
 }
 GEMMA2 = {"model_type": "gemma2", "hidden_size": 2048, "torch_dtype": "bfloat16"}
+MIXTRAL = MISTRAL | {
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "num_experts_per_tok": 2,
+    "num_local_experts": 8,
+    "rope_theta": 1000000.0,
+    "router_aux_loss_coef": 0.02,
+    "sliding_window": None,
+}
+QWEN3_MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "decoder_sparse_step": 1,
+    "head_dim": 128,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 48,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 151936,
+}
+GPT_OSS = {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "experts_per_token": 4,
+    "head_dim": 64,
+    "hidden_size": 2880,
+    "initial_context_length": 4096,
+    "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "quantization_config": {"quant_method": "mxfp4"},
+    "rope_scaling": {"factor": 32.0, "rope_type": "yarn"},
+    "rope_theta": 150000,
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 201088,
+}
+DEEPSEEK_V3 = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "aux_loss_alpha": 0.001,
+    "ep_size": 1,
+    "first_k_dense_replace": 3,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_group": 8,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "num_nextn_predict_layers": 1,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "quantization_config": {"quant_method": "fp8"},
+    "scoring_func": "sigmoid",
+    "torch_dtype": "bfloat16",
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+}
 OTHER_NAMES = {"hidden_size": 2048, "num_hidden_layers": 2, "num_attention_heads": 8, "max_position_embeddings": 512}
 """GPT-2 takes these keys, which the other types have, as well."""
 SMALL = {"gemma2": {"hidden_size": 2048}}
@@ -115,6 +200,10 @@ def parameters(config: dict[str, Any] | str, vocabulary: int, length: int = 1) -
         (MISTRAL, 32000, 1, 7_241_732_096),
         (PHI3, 32064, 1, 3_821_079_552),
         (QWEN2, 152064, 1, 7_615_616_512),
+        (MIXTRAL, 32000, 1, 46_702_792_704),
+        (QWEN3_MOE, 151936, 1, 30_532_122_624),
+        (GPT_OSS, 201088, 1, 20_914_757_184),
+        (DEEPSEEK_V3 | {"num_nextn_predict_layers": 0}, 129280, 1, 671_026_404_352),
     ],
 )
 def test_a_model_has_the_parameters_of_the_published_one(config, vocabulary, length, published):
@@ -168,6 +257,10 @@ DEFAULTS = {
     "gemma2": (26, 2048, 8, 4, 9216, 256000, True),
     "phi3": (32, 3072, 32, 32, 8192, 32128, False),
     "nemotron": (32, 6144, 48, 48, 24576, 256000, False),
+    "mixtral": (32, 4096, 32, 8, 14336, 32000, False),
+    "qwen3_moe": (24, 2048, 32, 4, 6144, 151936, False),
+    "gpt_oss": (36, 2880, 64, 8, 2880, 201088, False),
+    "deepseek_v3": (61, 7168, 128, 128, 18432, 129280, False),
 }
 
 
@@ -229,10 +322,49 @@ def test_the_precision_is_that_of_the_configs_weights_where_it_is_one_of_ours(fi
         (json.dumps(PHI3), {"partial_rotary_factor": 0.75}, "The model rotates 0.75 of each head"),
         (json.dumps(GEMMA2), {}, "attn_logit_softcapping was left out"),
         (json.dumps(GEMMA2), {}, "final_logit_softcapping was left out"),
+        (json.dumps(MIXTRAL), {}, "router_aux_loss_coef was left out: trials balance experts by no loss"),
+        (json.dumps(QWEN3_MOE), {"norm_topk_prob": False}, "norm_topk_prob is false: the softmax is over all experts"),
+        (json.dumps(GPT_OSS), {}, "quantization_config was left out: it is the format of the published weights"),
+        (json.dumps(GPT_OSS), {"swiglu_limit": 5}, "swiglu_limit was left out"),
+        (json.dumps(DEEPSEEK_V3), {}, "The model weights experts by sigmoids"),
     ],
 )
 def test_a_difference_from_a_trial_is_noted(base, fields, note):
     assert any(each.startswith(note) for each in read(json.loads(base) | fields).notes)
+
+
+EXPERTS_OF_8 = {"num_experts": 8, "experts_per_token": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "fields"),
+    [
+        (MIXTRAL, {**EXPERTS_OF_8, "rotary_base": 1_000_000}),
+        ({"model_type": "mixtral"}, {**EXPERTS_OF_8, "rotary_base": 1_000_000}),
+        (QWEN3_MOE, {"num_experts": 128, "experts_per_token": 8, "expert_ffn_hidden_size": 768, "qk_norm": True}),
+        (QWEN3_MOE | {"mlp_only_layers": [0]}, {"num_dense_layers": 1, "expert_layer_every": 1}),
+        (QWEN3_MOE | {"decoder_sparse_step": 2}, {"num_dense_layers": 0, "expert_layer_every": 2}),
+        (GPT_OSS, {"num_experts": 32, "activation": "clamped_swiglu", "linear_biases": True, "attention_sinks": True}),
+        (GPT_OSS, {"sliding_window": 128, "full_attention_every": 2, "rotary_base": 150_000}),
+        (DEEPSEEK_V3, {"num_dense_layers": 3, "shared_expert_ffn_hidden_size": 2048, "num_mtp_layers": 1}),
+        (DEEPSEEK_V3, {"key_value_latent_size": 512, "query_latent_size": 1536, "attention_head_size": 192}),
+        (DEEPSEEK_V3 | {"first_k_dense_replace": 0}, {"num_dense_layers": 0, "rotary_head_size": 64}),
+    ],
+)
+def test_experts_and_latent_attention_are_read(config, fields):
+    assert fields.items() <= read(config).model.items()
+
+
+def test_null_ranks_of_queries_and_no_shared_experts_are_left_out():
+    model = read(DEEPSEEK_V3 | {"q_lora_rank": None, "n_shared_experts": 0}).model
+    assert {"query_latent_size", "shared_expert_ffn_hidden_size"}.isdisjoint(model)
+
+
+def test_experts_in_other_layers_are_refused():
+    with pytest.raises(InputError, match="expert_layer_every"):
+        read(QWEN3_MOE | {"mlp_only_layers": [7]})
+    with pytest.raises(InputError, match="expert_layer_every"):
+        read(DEEPSEEK_V3 | {"moe_layer_freq": 2})
 
 
 @pytest.mark.parametrize(
@@ -330,10 +462,9 @@ def test_what_no_search_file_expresses_is_refused_by_name(config, key, rule):
 @pytest.mark.parametrize(
     ("config", "rule"),
     [
-        ({"model_type": "mixtral"}, "experts are no part of a model"),
-        ({"model_type": "deepseek_v3"}, "experts are no part of a model"),
-        ({"model_type": "a_new_one", "num_experts": 8}, "experts are no part of a model"),
-        ({"model_type": "llama", "num_local_experts": 8}, "experts are no part of a model"),
+        ({"model_type": "qwen3_next"}, "experts of this model type are not read"),
+        ({"model_type": "a_new_one", "num_experts": 8}, "experts of this model type are not read"),
+        ({"model_type": "llama", "num_local_experts": 8}, "experts of this model type are not read"),
         ({"model_type": "bert"}, "a decoder, without an encoder"),
         ({"model_type": "gemma3"}, "images and sound are no part of a model"),
         ({"model_type": "a_new_one", "vision_config": {}, "text_config": {}}, "images and sound"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,7 +48,7 @@ def read_export(trainer: str, files: Mapping[str, str], spec: TrialSpec) -> Read
 def _megatron_lm(files: Mapping[str, str], spec: TrialSpec) -> Read:
     words = words_of(files["megatron_args.txt"])
     parsed_options(words, MEGATRON_LM)
-    found = read_launch_script(f"{_torchrun(spec)} {' '.join(words)}")
+    found = read_launch_script(f"{_torchrun(spec)} {shlex.join(words)}")
     assert found.global_batch_size == spec.global_batch_size
     return Layout(**found.layout, engine="megatron-lm"), _without_vocabulary(found.model)
 

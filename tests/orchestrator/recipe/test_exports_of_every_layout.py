@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.export_cases import SHAPES
 from orchestrator.importers.deepspeed_config import read_ds_config
 from orchestrator.recipe.exports import ExportStatus
 from search_spaces.engines import ACCELERATE_LAUNCH, OWN_ENGINES, TORCHTITAN
 from search_spaces.layouts.layout import EXPERT_GROUPS, Layout
+from search_spaces.model_shape import ModelShape
 from tests.orchestrator.recipe.export_readers import read_export
 from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, our_spec
 from tests.search_spaces.layouts.strategies import FIELD_VALUES, values_of
@@ -153,3 +155,15 @@ def test_what_a_trainer_cannot_say_has_no_file_and_a_rule(trainer, model, fields
     export = exported(our_spec(half(**fields), model))[trainer]
     assert (export.status, export.rule, export.files) == (ExportStatus.REFUSED, rule, {})
     assert export.message
+
+
+@pytest.mark.parametrize("shape", ["qwen3-moe", "deepseek", "latent"])
+@pytest.mark.parametrize("trainer", ["megatron-lm", "megatron-bridge"])
+def test_experts_latent_attention_and_further_tokens_are_read_back(trainer, shape):
+    model = SHAPES[shape]
+    degrees = dict.fromkeys(EXPERT_GROUPS, 2) if model.num_experts else {}
+    layout = half(zero_stage=1, tensor_parallel=2, data_parallel=4, sequence_parallel=True, **degrees)
+    spec = our_spec(layout, model)
+    found, read_model = read_export(trainer, exported(spec)[trainer].files, spec)
+    assert found == replace(layout, engine="megatron-lm")
+    assert ModelShape(**{"vocab_size": model.vocab_size, **read_model}) == model

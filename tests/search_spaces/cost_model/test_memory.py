@@ -242,6 +242,15 @@ class TestSharing:
         assert _saved(latent, "layernorm") == pytest.approx(1024)
         assert _saved(latent, "mla_up_proj") == pytest.approx(3 * 16 * 96)
 
+    def test_activations_of_offloaded_layers_and_the_optimizer_are_on_the_host(self):
+        none = replace(DATA4, zero_stage=1, engine="megatron-lm")
+        some = memory(SMALL, replace(none, offloaded_layers=5, offload="optimizer"))
+        whole, layer = memory(SMALL, none), LayerActivations.of(SMALL, LayoutTable.of([none]))
+        assert whole.on_host[0, 0] == 0
+        # One layer more is on the device while it is copied.
+        assert (whole.activations - some.activations)[0, 0] == pytest.approx(4 * layer.kept[0] / GIB)
+        assert some.on_host[0, 0] == pytest.approx(whole.optimizer[0, 0] + 5 * layer.kept[0] / GIB)
+
     def test_only_the_stage_of_the_head_has_logits(self):
         found = memory(replace(SMALL, vocab_size=65536), Layout(pipeline_parallel=4, precision="bf16"))
         assert found.logits[0].tolist() == [0, 0, 0, 2048 * 65536 * 10 / GIB]

@@ -87,6 +87,7 @@ SMALL = gpt(24, 2048, 16)
 EIGHT = Layout(tensor_parallel=2, pipeline_parallel=2, data_parallel=2, grad_accum_steps=16, precision="bf16")
 
 
+ONE_STAGE = {"pipeline_parallel": 1, "data_parallel": 4, "grad_accum_steps": 8}
 MODULES_OF_BOTH = {"activation_checkpointing": "selective", "recompute_modules": "core_attn+mlp"}
 
 
@@ -103,6 +104,7 @@ MODULES_OF_BOTH = {"activation_checkpointing": "selective", "recompute_modules":
         ({"precision": "bf16"}, {"precision": "fp32"}),
         ({"virtual_pipeline_stages": 2}, {}),
         ({}, {"offload": "optimizer"}),
+        (ONE_STAGE, {**ONE_STAGE, "offloaded_layers": 20}),
         ({"zero_stage": 2}, {"zero_stage": 3}),
         ({"torch_compile": True, "micro_batch_size": 1}, {"micro_batch_size": 1}),
         ({"overlap_comm": True}, {}),

@@ -41,6 +41,7 @@ def test_every_trainer_but_accelerate_runs_a_plain_pipeline(kind):
         ("megatron-lm", {"pipeline_schedule": "gpipe"}, "pipeline_schedule"),
         ("megatron-lm", {"zero_stage": 3}, "zero_stage"),
         ("megatron-lm", {"offload": "optimizer"}, "offload"),
+        ("megatron-lm", {"offloaded_layers": 1}, "offloaded_layers"),
         ("megatron-lm", {"bucket_mib": 25}, "bucket_mib"),
         ("megatron-lm", {"virtual_pipeline_stages": 4}, "layers"),
         ("megatron-lm", {"virtual_pipeline_stages": 2, "grad_accum_steps": 3}, "micro_batches"),

@@ -132,6 +132,13 @@ def lines_of(trainer: str, model: ModelShape, **fields) -> list[str]:
         (
             "megatron-bridge",
             LLAMA,
+            {"num_mtp_layers": 1},
+            ["model.mtp_num_layers=null"],
+            ["model.mtp_num_layers=1"],
+        ),
+        (
+            "megatron-bridge",
+            LLAMA,
             BIASES,
             [f"model.{name}=false" for name in ALL_BIASES],
             [f"model.{name}=true" for name in ALL_BIASES],
@@ -142,6 +149,18 @@ def test_what_one_feature_changes(trainer, model, change, gone, come):
     before, after = lines_of(trainer, model), lines_of(trainer, replace(model, **change))
     assert [line for line in before if line not in after] == gone
     assert sorted(line for line in after if line not in before) == sorted(come)
+
+
+def test_megatron_bridge_is_told_of_experts_and_latent_attention():
+    experts = replace(LLAMA, **EXPERTS, num_dense_layers=1)
+    lines = lines_of("megatron-bridge", experts, expert_parallel=2)
+    layers = ",".join(str(int(layer > 0)) for layer in range(LLAMA.num_layers))
+    said = {"num_moe_experts=4", "expert_model_parallel_size=2", "expert_tensor_parallel_size=1", "moe_router_topk=2"}
+    said |= {f"moe_layer_freq=[{layers}]", "moe_router_load_balancing_type=none", "moe_router_enable_expert_bias=false"}
+    assert {f"model.{each}" for each in said} <= {*lines}
+    latent = lines_of("megatron-bridge", replace(LLAMA, num_key_value_heads=4, **LATENT))
+    said = {"multi_latent_attention=true", "kv_lora_rank=32", "q_lora_rank=null", "qk_head_dim=16", "rope_type=rope"}
+    assert {f"model.{each}" for each in said} <= {*latent}
 
 
 def test_megatron_lm_recomputes_the_modules_of_the_layout():

@@ -12,6 +12,7 @@ from typing import Any
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.routing import BALANCED, Routing
+from trials.trainers.common.megatron_experts import DISPATCHER, ROUTER_OPTIONS, moe_layer_freq
 from trials.trainers.common.megatron_options import SHARDING_STRATEGIES, bucket_parameters
 from trials.trial import TrialSpec
 
@@ -24,7 +25,7 @@ def bridge_overrides(spec: TrialSpec) -> dict[str, Any]:
     """
     layout = spec.layout
     return {
-        **{f"model.{name}": value for name, value in (*_stages(layout).items(), *_model(spec.model).items())},
+        **{f"model.{name}": value for part in _parts_of_model(spec) for name, value in part.items()},
         "dataset.seq_length": spec.model.seq_length,  # the recipe copies it to `sequence_length`
         "train.micro_batch_size": layout.micro_batch_size,
         "train.global_batch_size": spec.global_batch_size,
@@ -51,6 +52,11 @@ def _routing(spec: TrialSpec) -> dict[str, Any]:
     return {"model.moe_router_force_load_balancing": True} if routing.kind == BALANCED else {}
 
 
+def _parts_of_model(spec: TrialSpec) -> tuple[dict[str, Any], ...]:
+    model, layout = spec.model, spec.layout
+    return _stages(layout), _recomputation(layout), _model(model), _experts(model, layout), _latent(model)
+
+
 def _stages(layout: Layout) -> dict[str, Any]:
     chunks = layout.virtual_pipeline_stages
     return {
@@ -63,7 +69,9 @@ def _stages(layout: Layout) -> dict[str, Any]:
         "overlap_p2p_comm": chunks > 1,
         "batch_p2p_comm": chunks == 1,
         "tp_comm_overlap": False,
-        **_recomputation(layout),
+        "cpu_offloading": layout.offloaded_layers > 0,
+        "cpu_offloading_weights": False,
+        "cpu_offloading_num_layers": layout.offloaded_layers,
     }
 
 
@@ -94,15 +102,70 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "gated_linear_unit": model.gated_mlp,
         "add_bias_linear": model.has_biases,
         "add_qkv_bias": model.has_biases or model.qkv_bias,
-        "qk_layernorm": model.qk_norm,
+        "qk_layernorm": model.qk_norm or model.key_value_latent_size is not None,
         "normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
         "position_embedding_type": "rope" if model.position_embedding == "rotary" else "learned_absolute",
         "rotary_base": model.rotary_base,
         "window_size": None,
         "softmax_type": "vanilla",
+        "mtp_num_layers": model.num_mtp_layers or None,
         "share_embeddings_and_output_weights": model.tied_embeddings,
         "attention_dropout": 0.0,
         "hidden_dropout": 0.0,
+    }
+
+
+def _experts(model: ModelShape, layout: Layout) -> dict[str, Any]:
+    """Experts and their ranks, without what recipes balance, group, drop and overlap. A dense model leaves the ranks
+    that split an expert to the core, since another number restricts the order of ranks."""
+    if model.num_experts is None:
+        return {"num_moe_experts": None, "expert_model_parallel_size": 1, "expert_tensor_parallel_size": None}
+    return {
+        "num_moe_experts": model.num_experts,
+        "expert_model_parallel_size": layout.expert_parallel,
+        "expert_tensor_parallel_size": layout.expert_tensor_parallel,
+        "moe_router_topk": model.experts_per_token,
+        "moe_ffn_hidden_size": model.expert_width,
+        "moe_shared_expert_intermediate_size": model.shared_expert_ffn_hidden_size,
+        "moe_layer_freq": moe_layer_freq(model),
+        **_ROUTING,
+        "moe_token_dispatcher_type": DISPATCHER[1],
+        "moe_grouped_gemm": True,
+        "moe_shared_expert_overlap": False,
+        "overlap_moe_expert_parallel_comm": False,
+        **({"bias_dropout_fusion": False} if model.has_biases else {}),
+    }
+
+
+_ROUTING: dict[str, Any] = {
+    **{name.removeprefix("--").replace("-", "_"): value for name, value in ROUTER_OPTIONS},
+    "moe_router_score_function": "softmax",
+    "moe_router_pre_softmax": False,
+    "moe_router_enable_expert_bias": False,
+    "moe_router_num_groups": None,
+    "moe_router_group_topk": None,
+    "moe_router_topk_scaling_factor": None,
+    "moe_z_loss_coeff": None,
+    "moe_expert_capacity_factor": None,
+}
+"""Routing as Parlay's engines have it, in place of a recipe's own."""
+
+
+def _latent(model: ModelShape) -> dict[str, Any]:
+    """Latent attention, for a recipe whose model has it; positions are not scaled."""
+    if model.key_value_latent_size is None:
+        return {"multi_latent_attention": False}
+    rotated = model.rotary_head_size or 0
+    return {
+        "multi_latent_attention": True,
+        "q_lora_rank": model.query_latent_size,
+        "kv_lora_rank": model.key_value_latent_size,
+        "qk_head_dim": model.head_size - rotated,
+        "qk_pos_emb_head_dim": rotated,
+        "v_head_dim": model.value_head_size,
+        "rope_type": "rope",
+        "rotary_scaling_factor": 1.0,
+        "apply_rope_fusion": False,
     }
 
 
@@ -139,5 +202,5 @@ def _text(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, list):
-        return f"[{','.join(value)}]"
+        return f"[{','.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)

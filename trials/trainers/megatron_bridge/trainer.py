@@ -36,7 +36,11 @@ def _start(spec: TrialSpec) -> str:
 RULES: tuple[Rule, ...] = (
     allows_only({"attention_kernel": ("flash",), "precision": ("bf16",)}, owner=_TITLE),
     builds_only(
-        ("attention_head_size", "qkv_bias", "qk_norm", "activation", "rotary_base", "linear_biases"), owner=_TITLE
+        (
+            *("attention_head_size", "qkv_bias", "qk_norm", "activation", "rotary_base", "linear_biases"),
+            *("num_experts", "key_value_latent_size", "num_mtp_layers"),
+        ),
+        owner=_TITLE,
     ),
     activations(("silu",), ("gelu",), owner=_TITLE),
     *MEGATRON_LM_RULES,

@@ -95,6 +95,25 @@ def _sharding(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
+def _offloaded_layers(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """megatron/core/transformer/transformer_config.py, __post_init__; Transformer Engine copies the activations."""
+    if not layout.offloaded_layers:
+        return
+    refused = {
+        f"model.num_layers {model.num_layers}": layout.offloaded_layers >= model.num_layers,
+        f"pipeline_parallel {layout.pipeline_parallel}": layout.pipeline_parallel > 1,
+        f"activation_checkpointing {layout.activation_checkpointing}": layout.activation_checkpointing != "none",
+    }
+    for other, is_refused in refused.items():
+        if is_refused:
+            yield RuleViolation(
+                "offloaded_layers",
+                f"offloaded_layers is {layout.offloaded_layers} with {other}",
+                "Megatron-LM offloads fewer layers than the model has, without a pipeline and without recomputation",
+                "set offloaded_layers to 0",
+            )
+
+
 def _sinks(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend: no flash-attn with a
     learnable softmax."""
@@ -149,6 +168,7 @@ def _rotated(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
 RULES: tuple[Rule, ...] = (
     *MEGATRON_RULES,
     _sharding,
+    _offloaded_layers,
     _sinks,
     _biased_experts,
     _rotated,

@@ -93,6 +93,7 @@ def test_llama_options_are_understood():
         ("--recompute-activations", "activation_checkpointing", "selective"),
         (f"{BLOCK} 2", "recompute_layers", 2),
         ("--recompute-activations --recompute-modules mlp", "recompute_modules", "mlp"),
+        ("--cpu-offloading-num-layers 4", "offloaded_layers", 4),
         ("--recompute-granularity selective --recompute-modules mlp core_attn", "recompute_modules", "core_attn+mlp"),
         (
             "--recompute-granularity selective --recompute-modules moe_act layernorm",

@@ -62,10 +62,11 @@ def test_overrides_give_what_they_set_and_leave_the_rest_to_the_recipe():
         "attention_kernel": "flash",
         "overlap_comm": True,
     }
-    assert found.left_open == ("offload", "rank_order", "bucket_mib", "recompute_modules")
+    assert found.left_open == ("offload", "rank_order", "bucket_mib", "recompute_modules", "offloaded_layers")
     assert found.origins["baseline.zero_stage"] == "ddp.use_distributed_optimizer (line 24)"
     assert found.notes == (
-        "The recipe of these overrides was not read; it decides offload, rank_order, bucket_mib, recompute_modules"
+        "The recipe of these overrides was not read; it decides offload, rank_order, bucket_mib, recompute_modules,"
+        " offloaded_layers"
         " and all else that no override sets.",
         "comm_overlap.tp_comm_overlap was left out: it changes which kernels run.",
     )
@@ -79,6 +80,7 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
     sharded = with_key(BASE, "ddp.use_megatron_fsdp", True)
     partial = with_key(with_key(BASE, "model.kv_channels", 64), "model.recompute_num_layers", 1)
     block = with_key(with_key(partial, "model.recompute_method", "uniform"), "model.recompute_modules", ["core_attn"])
+    sharded = with_key(sharded, "model.cpu_offloading", True)
     offload = with_key(
         with_key(BASE, "optimizer.optimizer_cpu_offload", True), "optimizer.optimizer_offload_fraction", 1
     )
@@ -97,6 +99,11 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
         ({**SELECTIVE, "model__recompute_modules": ["mlp", "core_attn"]}, "recompute_modules", "core_attn+mlp"),
         ({**SELECTIVE, "model__recompute_modules": ["mla_up_proj"]}, "recompute_modules", "mla_up_proj"),
         ({**SELECTIVE, "model__recompute_modules": "[mlp]"}, "recompute_modules", "mlp"),
+        ({"model__expert_model_parallel_size": 8}, "expert_parallel", 8),
+        ({"model__expert_tensor_parallel_size": 1}, "expert_tensor_parallel", 1),
+        ({"model__cpu_offloading": True, "model__cpu_offloading_num_layers": 20}, "offloaded_layers", 20),
+        ({"model__cpu_offloading": True, "model__cpu_offloading_num_layers": 0}, "offloaded_layers", 0),
+        ({"model__cpu_offloading": False, "model__cpu_offloading_num_layers": 20}, "offloaded_layers", 0),
         ({"model__attention_backend": "unfused"}, "attention_kernel", "math"),
         ({"model__transformer_impl": "local"}, "attention_kernel", "math"),
         ({"ddp__use_distributed_optimizer": False}, "zero_stage", 0),
@@ -169,12 +176,13 @@ def test_a_vocabulary_that_the_recipe_may_pad_is_not_known():
     ("keys", "rule"),
     [
         ({"model__context_parallel_size": 2}, "context parallelism is no axis"),
-        ({"model__num_moe_experts": 8}, "experts are not read from this trainer"),
+        ({"model__num_layers": 4, "model__moe_layer_freq": [1, 0, 0, 1]}, "expert_layer_every"),
         ({"model__num_layers_in_first_pipeline_stage": 3}, "uneven pipeline stages"),
         ({"mixed_precision": "bf16_with_mxfp8_mixed"}, "8-bit and 4-bit arithmetic"),
         ({"mixed_precision": {"bf16": True, "fp8": "hybrid"}}, "8-bit and 4-bit arithmetic"),
         ({"model__position_embedding_type": "yarn"}, "position_embedding is learned or rotary"),
         ({**SELECTIVE, "model__recompute_modules": ["moe_act", "mhc"]}, "recompute_modules is layernorm, mla_up_proj,"),
+        ({"model__cpu_offloading_weights": True}, "all activations of a layer in host memory"),
         ({"optimizer__optimizer_offload_fraction": 0.5}, "offload moves the whole optimizer"),
         ({"peft": {"dim": 8}}, "a search trains all parameters"),
         ({"train__rampup_batch_size": [16, 16, 1000]}, "the global batch of a search is fixed"),
@@ -193,13 +201,38 @@ def test_what_no_search_file_expresses_is_refused_by_name(keys, rule):
     [
         ("llama3_8b_pretrain_8gpu_h100_fp8cs_config", "8-bit and 4-bit arithmetic"),
         ("llama3_8b_sft_config", "this is fine-tuning"),
-        ("qwen3_30b_a3b_pretrain_config", "this is a model with experts"),
         ("qwen3_vl_8b_pretrain_config", "this is a model of images or sound"),
     ],
 )
 def test_a_recipe_for_another_training_is_refused(recipe, rule):
     with pytest.raises(InputError, match=rule):
         overrides(recipe)
+
+
+def test_a_recipe_of_experts_decides_their_ranks_where_no_override_does():
+    assert {"expert_parallel", "expert_tensor_parallel"} <= {*overrides("qwen3_30b_a3b_pretrain_config").left_open}
+    assert "expert_parallel" not in overrides("llama3_8b_pretrain_config").left_open
+
+
+@pytest.mark.parametrize(
+    ("keys", "fields"),
+    [
+        (
+            {"num_moe_experts": 8, "moe_router_topk": 2, "num_layers": 4, "moe_layer_freq": [0, 1, 1, 1]},
+            {"num_experts": 8, "experts_per_token": 2, "num_dense_layers": 1, "expert_layer_every": 1},
+        ),
+        (
+            {"kv_lora_rank": 64, "qk_head_dim": 32, "qk_pos_emb_head_dim": 16, "v_head_dim": 24, "qk_layernorm": True},
+            {"key_value_latent_size": 64, "attention_head_size": 48, "rotary_head_size": 16, "value_head_size": 24},
+        ),
+        ({"mtp_num_layers": 1}, {"num_mtp_layers": 1}),
+    ],
+)
+def test_overrides_of_experts_latent_attention_and_further_tokens_are_read(keys, fields):
+    found = read(**{f"model__{name}": value for name, value in keys.items()})
+    assert fields.items() <= found.model.items()
+    assert "qk_norm" not in found.model
+    assert found.nearest_engine == ("megatron-core" if "num_experts" in fields else "torch")
 
 
 def test_the_recipe_is_named_and_its_name_has_the_precision():
@@ -239,7 +272,8 @@ def test_a_whole_configuration_is_read_without_the_names_of_its_classes():
             BLOCK,
             "The recipe of these overrides was not read; it decides pipeline_parallel, micro_batch_size, zero_stage,"
             " offload, sequence_parallel, virtual_pipeline_stages, precision, attention_kernel, rank_order,"
-            " overlap_comm, bucket_mib, recompute_layers and",
+            " overlap_comm, bucket_mib, recompute_layers,"
+            " offloaded_layers and",
         ),
         (
             {"model__tensor_model_parallel_size": "${TP}"},

@@ -31,6 +31,7 @@ LM_LAYOUTS = [
     {"activation_checkpointing": "selective", "recompute_modules": "core_attn+mlp"},
     {"zero_stage": 2, "overlap_comm": True, "bucket_mib": 40},
     {"zero_stage": 3, "precision": "fp16", "micro_batch_size": 4},
+    {"zero_stage": 3, "offloaded_layers": 2},
     {**PIPELINE, "rank_order": "tp-pp-dp", "precision": "fp32", "attention_kernel": "math"},
 ]
 DEEPSPEED_LAYOUTS = [
