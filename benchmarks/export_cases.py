@@ -33,7 +33,7 @@ from trials.trial import TrialKind, TrialSpec
 
 GLOBAL_BATCH_SIZE = 32
 MOST_RANKS = 8
-NUM_CASES = 30
+NUM_CASES = 40
 NUM_DRAWS = 28_000
 TOKENS = 50_257
 """Tokens of GPT-2's tokenizer, of which each shape has the padded vocabulary."""
@@ -91,7 +91,6 @@ SHAPES = {
         num_experts=16,
         experts_per_token=4,
         expert_ffn_hidden_size=384,
-        aux_loss_coefficient=0.01,
         num_dense_layers=1,
         expert_layer_every=2,
     ),
@@ -144,6 +143,7 @@ VALUES_OF_ENGINE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "recompute_layers": (None, 1),
         "matmul_precision": AXES["matmul_precision"].words,
     },
+    "megatron-lm": {"matmul_precision": AXES["matmul_precision"].words, "layers_in_16_bits": (0, 2)},
     ACCELERATE_LAUNCH: {"data_parallel_replicas": (1, 2)},
 }
 """Values of more axes, by engine."""
@@ -206,6 +206,8 @@ def _values_of(engine: str, has_experts: bool) -> dict[str, tuple[Any, ...]]:
 
 
 def _spec(layout: Layout, shape: str, section: Mapping[str, Any]) -> TrialSpec:
+    """A trial whose routing the export says: a module for torchtitan leaves it to the router."""
+    is_forced = SHAPES[shape].num_experts is not None and layout.engine != TORCHTITAN
     return TrialSpec(
         search_id="exports-aaaaaa",
         trial="t0001",
@@ -218,7 +220,7 @@ def _spec(layout: Layout, shape: str, section: Mapping[str, Any]) -> TrialSpec:
         num_gpus=layout.num_gpus,
         gpus_per_node=MOST_RANKS,
         accelerator="h100-80gb",
-        measure=MeasureRules(routing=None if SHAPES[shape].num_experts is None else BALANCED),
+        measure=MeasureRules(routing=BALANCED if is_forced else None),
         trainer=section,
     )
 

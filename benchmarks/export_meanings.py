@@ -36,7 +36,6 @@ def meaning_of_layout(spec: TrialSpec) -> Meaning:
         "expert_width": model.expert_width if model.num_experts else None,
         "expert_layers": [layer for layer in range(model.num_layers) if model.has_experts(layer)],
         "routing": (*ROUTING, Routing.of(spec.measure.routing).kind) if model.num_experts else None,
-        "aux_loss_coefficient": model.aux_loss_coefficient or 0.0,
         "dropout": (0.0, 0.0),
         "recomputed_layers_at_once": 1 if recomputes and layout.recompute_layers is None else None,
         "is_pipelined": layout.pipeline_parallel > 1,
@@ -131,6 +130,7 @@ def _experts_of_megatron_lm(model: Values) -> Meaning:
         frequency if isinstance(frequency, list) else [int(n % frequency == 0) for n in range(model["num_layers"])]
     )
     is_forced = model["moe_router_force_load_balancing"]
+    losses = {"none": None, "aux_loss": model["moe_aux_loss_coeff"]}
     score, balancing = model["moe_router_score_function"], model["moe_router_load_balancing_type"]
     modes = [score if model["moe_router_pre_softmax"] else f"{score} of the chosen"]
     modes.append("other auxiliary losses" if model["moe_z_loss_coeff"] else "no other auxiliary loss")
@@ -143,7 +143,7 @@ def _experts_of_megatron_lm(model: Values) -> Meaning:
         "shared_expert_ffn_hidden_size": model["moe_shared_expert_intermediate_size"],
         "expert_layers": [layer for layer, has_experts in enumerate(pattern) if has_experts],
         "routing": (*modes, model["moe_router_dtype"], BALANCED if is_forced else LEARNED),
-        "aux_loss_coefficient": {"none": 0.0, "aux_loss": model["moe_aux_loss_coeff"]}.get(balancing),
+        "aux_loss_coefficient": losses.get(balancing, -1),
     }
 
 

@@ -26,8 +26,7 @@ from search_spaces.hardware.arithmetic import peak_flops_of
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
-from search_spaces.model_shape import ModelShape
-from search_spaces.routing import BALANCED, SKEWED, Routing
+from search_spaces.routing import BALANCED, SKEWED, Routing, micro_batches_of_losses
 from search_spaces.rules.mixed_engines import emulation_remark
 from search_spaces.search_space import SearchSpace
 from search_spaces.tables.measured_table import Observation, render_table
@@ -160,7 +159,8 @@ class Plan:
             notes.append(remark)
         if self.task.model.num_experts is not None:
             notes.append(routing_note(self.task.routing))
-        if (found := balancing_loss_note(self.task.model, self.layouts)) is not None:
+        has_balancing_loss = self.task.model.aux_loss_coefficient is not None
+        if has_balancing_loss and (found := micro_batches_of_losses(self.layouts)) is not None:
             notes.append(found)
         if not self.speed_is_known:
             notes.append(
@@ -226,20 +226,6 @@ def routing_note(routing: Routing) -> str:
     return (
         "measure.routing is learned: experts have the tokens that their router sends them; memory and times assume"
         " equally many"
-    )
-
-
-def balancing_loss_note(model: ModelShape, layouts: Sequence[Layout]) -> str | None:
-    """Note on a loss that depends on the layout: that by which a model balances its experts; None without one."""
-    if model.aux_loss_coefficient is None:
-        return None
-    sizes = sorted({layout.micro_batch_size for layout in layouts})
-    if len(sizes) == 1:
-        return None
-    named = ", ".join(map(str, sizes[:-1])) + f" and {sizes[-1]}"
-    return (
-        f"layouts with {named} sequences in a micro-batch train different losses: model.aux_loss_coefficient balances"
-        " experts over the tokens of a micro-batch"
     )
 
 

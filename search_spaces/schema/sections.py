@@ -136,8 +136,7 @@ class ModelSection(PresetSection):
         default=None,
         gt=0,
         le=1,
-        description="Factor of the loss that balances experts, over the tokens of one micro-batch; no such loss when not"
-        " given.",
+        description="Factor of the loss that balances experts, over a micro-batch's tokens; none when not given.",
     )
 
     @model_validator(mode="before")

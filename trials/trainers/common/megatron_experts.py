@@ -14,8 +14,9 @@ from search_spaces.model_shape import ModelShape
 SWIGLU_OFFSET, SWIGLU_LIMIT = 1.0, 7.0
 """Constants of `clamped_swiglu`; openai/gpt-oss, gpt_oss/torch/model.py, swiglu."""
 
-ROUTER_OPTIONS = (("--moe-router-dtype", "fp32"),)
-"""Routing as Parlay's engines have it: logits in fp32. The softmax of the chosen logits is Megatron's default."""
+ROUTER_OPTIONS = (("--moe-router-load-balancing-type", "none"), ("--moe-router-dtype", "fp32"))
+"""Routing as Parlay's engines have it without a loss that balances experts: logits in fp32. The softmax of the chosen
+logits is Megatron's default."""
 DISPATCHER = ("--moe-token-dispatcher-type", "alltoall")
 GROUPED_PRODUCTS = "--moe-grouped-gemm"
 """Products of all experts at once, by Transformer Engine; without it, or without Transformer Engine, one by one."""
@@ -34,8 +35,7 @@ def expert_options(model: ModelShape, layout: Layout) -> list[Sequence[str]]:
         ("--moe-ffn-hidden-size", str(model.expert_width)),
         *([] if shared is None else [("--moe-shared-expert-intermediate-size", str(shared))]),
         *([] if isinstance(layers, int) else [("--moe-layer-freq", _runs(layers))]),
-        *_balancing(model),
-        *ROUTER_OPTIONS,
+        *_router_options(model),
         DISPATCHER,
         *([(GROUPED_PRODUCTS,)] if layout.precision != "fp32" else []),
         # Grouped products with biases assert it (megatron/core/transformer/moe/experts.py, TEGroupedMLP).
@@ -43,12 +43,12 @@ def expert_options(model: ModelShape, layout: Layout) -> list[Sequence[str]]:
     ]
 
 
-def _balancing(model: ModelShape) -> list[Sequence[str]]:
-    """The loss that balances experts, over the tokens of a micro-batch; none without a coefficient."""
+def _router_options(model: ModelShape) -> tuple[Sequence[str], ...]:
+    """Routing, with a loss that balances experts over the tokens of a micro-batch if the model has one."""
     if model.aux_loss_coefficient is None:
-        return [("--moe-router-load-balancing-type", "none")]
-    coefficient = ("--moe-aux-loss-coeff", repr(model.aux_loss_coefficient))
-    return [("--moe-router-load-balancing-type", "aux_loss"), coefficient]
+        return ROUTER_OPTIONS
+    (balancing, _), *others = ROUTER_OPTIONS
+    return (balancing, "aux_loss"), ("--moe-aux-loss-coeff", repr(model.aux_loss_coefficient)), *others
 
 
 def moe_layer_freq(model: ModelShape) -> int | list[int]:

@@ -301,7 +301,7 @@ _OURS = frozenset(
         *("rope-type", "mtp-num-layers"),
         *("untie-embeddings-and-output-weights", "train-iters", "log-interval", "eval-iters", "eval-interval", "seed"),
         *("log-throughput", "log-memory-interval"),
-        "moe-router-force-load-balancing",
+        *("moe-router-force-load-balancing", "moe-aux-loss-coeff"),
         *("padded-vocab-size", "no-pad-vocab-size", "disable-pad-vocab-size"),
     }
 )
