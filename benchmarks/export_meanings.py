@@ -16,6 +16,7 @@ from trials.trial import TrialSpec
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _MEBI = 2**20
+_MOMENTS = {"float32": "fp32", "bfloat16": "bf16", "uint8": "fp8"}
 _SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _POSITIONS = {"rope": "rotary", "learned_absolute": "learned", "rotary": "rotary", "learned": "learned"}
 
@@ -54,6 +55,8 @@ def gradient_dtype(spec: TrialSpec) -> str:
     layout = spec.layout
     profile = ENGINE_PROFILES[layout.engine]
     is_summed = profile.sums_bf16_in_fp32 and layout.precision == "bf16" and layout.zero_stage > 0
+    if layout.gradients_in_bf16:
+        return "bf16"
     return "fp32" if is_summed or profile.half.gradients >= 4 else layout.precision
 
 
@@ -77,6 +80,8 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "overlap_comm": ddp["overlap_grad_reduce"],
         "bucket_mib": _bucket_of_megatron_lm(values, model, ddp),
         "gradient_dtype": PRECISIONS[_gradients_of_megatron_lm(model, ddp)],
+        "moment_dtype": same(_MOMENTS[optimizer[name]] for name in ("exp_avg_dtype", "exp_avg_sq_dtype")),
+        **_quantization_of_megatron_lm(model),
         "precision": same(PRECISIONS[config["params_dtype"]] for config in (model, optimizer)),
         **_recomputation_of_megatron_lm(model),
         "offloaded_layers": model["cpu_offloading_num_layers"] if model["cpu_offloading"] else 0,
@@ -93,6 +98,16 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "position_embedding": _POSITIONS[values["position_embedding_type"]],
         "seq_length": values["seq_length"],
         "max_positions": values["max_position_embeddings"],
+    }
+
+
+def _quantization_of_megatron_lm(model: Values) -> Meaning:
+    of_fp8 = f"fp8_{model['fp8_recipe']}".replace("fp8_mxfp8", "mxfp8")
+    ends = [model[f"num_layers_at_{end}_in_bf16"] for end in ("start", "end")]
+    return {
+        "matmul_precision": model["fp4_recipe"] if model["fp4"] else of_fp8 if model["fp8"] else "same",
+        "layers_in_16_bits": same(ends) if model["first_last_layers_bf16"] else 0,
+        "quantized_weights": model["fp8_param"] or model["fp4_param"],
     }
 
 

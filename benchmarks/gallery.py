@@ -1,4 +1,5 @@
-"""Twins of the gallery: the five systems scaled down and trained on this machine, one after another.
+"""Twins of the gallery: the five systems and a model with experts, scaled down and trained on this machine, one after
+another.
 
     python -m benchmarks.gallery [TWIN ...] [--work-dir runs/gallery] [--replay] [--page docs/gallery.md] [--json]
 
@@ -63,6 +64,7 @@ TWINS = (
     Twin("frontier", "frontier"),
     Twin("frontier-guided", "frontier", ("search.sampler=guided",)),
     Twin("zero-mini", "zero-mini", reads_tokens=True),
+    Twin("qwen3-30b-a3b", "qwen3-30b-a3b"),
 )
 
 

@@ -4,8 +4,8 @@
 
 A row can be said if its model, its machine and its layout are values of Parlay that the engine's rules allow. What a
 row leaves open is taken from the public recipes it was run with. Errors are those of tokens/s and GPU with the shipped
-constants, by family and by the release that was measured, never together. A row whose authors name a fault counts for
-none.
+constants, by family and by the release that was measured, and of a family's releases; families are never pooled. A row
+whose authors name a fault, or do not state its micro-batch, counts for none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from orchestrator.planning.plan import UNLIKELY
 from search_spaces.cost_model.attention import FLASH_2_SHARE, NEWEST_SHARE, overhead
-from search_spaces.cost_model.memory import StageMemory, stage_memory
+from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import MemoryPosterior, typical_constants
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Accelerator, Cluster, chip_of
@@ -122,17 +122,13 @@ class Training:
     @property
     def fit_probability(self) -> float:
         """Probability that it fits in the accelerator's memory, as a plan gives it before any trial."""
+        # Composer's FSDP shards gradients after every micro-batch: only DDP adds them up (mosaicml/composer,
+        # composer/distributed/dist_strategy.py, ddp_sync_context).
         is_composer = self.layout.engine == _COMPOSER
-        memory = self._of_composer() if is_composer else stage_memory(self.model, LayoutTable.of([self.layout]))
+        layout = replace(self.layout, grad_accum_steps=1) if is_composer else self.layout
+        memory = stage_memory(self.model, LayoutTable.of([layout]))
+        memory = replace(memory, logits=memory.logits * _LOGIT_SHARES.get(layout.engine, 1))
         return float(MemoryPosterior(rank_memory_gib(self.cluster.accelerator, None)).fits(memory.peak)[0])
-
-    def _of_composer(self) -> StageMemory:
-        """Memory where FSDP shards gradients after every micro-batch (mosaicml/composer, composer/distributed/
-        dist_strategy.py, ddp_sync_context: only DDP adds them up), and the loss is one kernel that keeps the logits in
-        16 bits (mosaicml/llm-foundry, llmfoundry/models/mpt/modeling_mpt.py, loss_fn)."""
-        one_micro_batch = replace(self.layout, grad_accum_steps=1)
-        memory = stage_memory(self.model, LayoutTable.of([one_micro_batch]))
-        return replace(memory, logits=memory.logits * _FUSED_LOSS)
 
     @property
     def older_kernel_s(self) -> float:
@@ -148,8 +144,10 @@ class Training:
 
 _COMPOSER = "accelerate-launch"
 """Engine as which Composer's rows are read."""
-_FUSED_LOSS = 4 / 10
-"""Logits and their gradient in 16 bits, relative to those with fp32 copies of both."""
+_LOGIT_SHARES = {_COMPOSER: 4 / 10, "megatron-lm": 4 / 10}
+"""Logits and their gradient in 16 bits, relative to those with fp32 copies of both: the loss is one kernel with
+llm-foundry (llmfoundry/models/mpt/modeling_mpt.py, loss_fn) and Megatron-Bridge's recipes
+(src/megatron/bridge/recipes/llama/llama3.py, cross_entropy_fusion_impl)."""
 _TRITON_SHARE = {"a100": 0.35, "h100": 0.2}
 """Shares of the peak that the first FlashAttention reaches in Triton, fitted to MPT's rows."""
 _SHARES = {_COMPOSER: (_TRITON_SHARE, FLASH_2_SHARE), "torchtitan": (FLASH_2_SHARE, NEWEST_SHARE)}
@@ -164,6 +162,11 @@ def has_named_fault(row: Row) -> bool:
     """True if the source says that a fault made the row slow: NVIDIA/cudnn-frontend, issue 256, and
     pytorch/torchtitan, issue 1207."""
     return _is_rowwise(row) or (row["model"] == "GPT OSS 120B" and row["section"].startswith("26.06.01"))
+
+
+def is_whole(row: Row) -> bool:
+    """False if the source leaves out what decides the speed, such as the micro-batch of a pipeline."""
+    return "not stated" not in row["note"]
 
 
 def task_of(row: Row) -> str | None:
@@ -237,6 +240,7 @@ def layout_values(row: Row) -> dict[str, Any]:
         "precision": "bf16",
         "attention_kernel": "flash",
         "matmul_precision": _matmul_precision(row),
+        "quantized_weights": row["trainer"] == "megatron-bridge" and _matmul_precision(row) != "same",
     }
 
 
@@ -252,10 +256,11 @@ _PARALLEL = {
 _BY_TRAINER: Mapping[str, Mapping[str, Any]] = {
     "composer-fsdp": {"engine": _COMPOSER},
     "torchtitan": {"engine": "torchtitan"},
-    "megatron-bridge": {"engine": "megatron-lm", "overlap_comm": True},
+    "megatron-bridge": {"engine": "megatron-lm", "overlap_comm": True, "gradients_in_bf16": True},
 }
 """Engine whose memory and time are the trainer's. Composer's is FSDP in a script, with reductions in 16 bits;
-Megatron-Bridge's recipes overlap reductions (src/megatron/bridge/training/comm_overlap.py)."""
+Megatron-Bridge's recipes overlap reductions (src/megatron/bridge/training/comm_overlap.py), and have gradients in bf16
+(scripts/performance/configs, grad_reduce_in_fp32)."""
 
 
 def _recomputation(row: Row) -> dict[str, Any]:
@@ -345,9 +350,10 @@ def said_line(readings: Sequence[Reading]) -> dict[str, Any]:
 def family_lines(readings: Iterable[Reading]) -> Iterator[dict[str, Any]]:
     errors: dict[tuple[str, str], list[float]] = {}
     for reading in readings:
-        if reading.training is not None and not has_named_fault(reading.row):
+        if reading.training is not None and is_whole(reading.row) and not has_named_fault(reading.row):
             error = reading.training.predicted / reading.measured - 1
-            errors.setdefault((reading.family, reading.stack), []).append(error)
+            for stack in (reading.stack, _EVERY_STACK):
+                errors.setdefault((reading.family, stack), []).append(error)
     for (family, stack), found in sorted(errors.items()):
         off = np.abs(found)
         yield {
@@ -358,6 +364,9 @@ def family_lines(readings: Iterable[Reading]) -> Iterator[dict[str, Any]]:
             "error_p90": round(float(np.quantile(off, 0.9)), 4),
             "bias_median": round(float(np.median(found)), 4),
         }
+
+
+_EVERY_STACK = "all"
 
 
 def memory_line(readings: Iterable[Reading]) -> dict[str, Any]:

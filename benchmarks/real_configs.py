@@ -33,16 +33,30 @@ def of_megatron_lm(args: Namespace, data_parallel: int) -> dict[str, Values]:
 
 @contextmanager
 def transformer_engine_stubbed() -> Iterator[None]:
-    """Megatron-core's checks of Transformer Engine, which is not installed, pass: its version and its rotary kernel."""
+    """Megatron-core's checks of Transformer Engine, which is not installed, pass: version, rotary kernel, optimizer."""
     import megatron.core.utils  # type: ignore[import-untyped]
     from megatron.core.models.common.embeddings import rope_utils  # type: ignore[import-untyped]
     from packaging.version import Version
 
+    package = "transformer_engine"
+    modules = {name: ModuleType(name) for name in (package, f"{package}.pytorch", f"{package}.pytorch.optimizers")}
+    vars(modules[f"{package}.pytorch.optimizers"])["FusedAdam"] = _FusedAdam
     with (
         patch.object(megatron.core.utils, "_te_version", Version("2.9.0")),
         patch.object(rope_utils, "fused_apply_rotary_pos_emb", MagicMock()),
+        patch.dict(sys.modules, modules),
     ):
         yield
+
+
+class _FusedAdam:
+    def __init__(
+        self,
+        master_weight_dtype: object = None,
+        exp_avg_dtype: object = None,
+        exp_avg_sq_dtype: object = None,
+        use_decoupled_grad: object = None,
+    ) -> None: ...
 
 
 def _ddp_config_of_get_model(training: ModuleType, args: Namespace, config: Any, data_parallel: int) -> Any:

@@ -109,7 +109,8 @@ def _megatron_lm(question: Question) -> Answer:
     torch.cuda.get_device_capability = lambda *_: (9, 0)
     torch.cuda.get_device_properties = lambda *_: SimpleNamespace(major=9, minor=0)
     parser = _lm_parser(arguments.add_megatron_arguments)
-    return _by_argparse(parser, question, arguments, _of_megatron_lm)
+    with real_configs.transformer_engine_stubbed():
+        return _by_argparse(parser, question, arguments, _of_megatron_lm)
 
 
 def _of_megatron_lm(question: Question, args: argparse.Namespace) -> Answer:

@@ -120,7 +120,7 @@ def describe_expert_tokens(metrics: MeasuredMetrics) -> str | None:
 
 
 def describe_verification(verified: Mapping[str, Any] | None) -> str:
-    """What Parlay's tests know of a layout's axis values with its engine; docs/trainers.md."""
+    """Knowledge of Parlay's tests of a layout's axis values with its engine; docs/trainers.md."""
     if not verified or not verified["values"]:
         return "verified: tests of Parlay trained all axis values of the layout with its engine"
     known = "its trainer's parser takes" if verified["level"] == Level.PARSED.text else "only rules describe"

@@ -62,6 +62,7 @@ class EngineProfile:
     it runs, drawn at random for every token with `draws_balanced_routing`.
     With `has_newest_attention` its flash kernels are cuDNN's or FlashAttention 3, which use what Hopper added.
     `eager_traffic` is the memory traffic of a layer over that of its compiled, or fused, kernels.
+    With `fuses_gate` one kernel multiplies a gated MLP's activation, and keeps its inputs only.
     With `gathers_each_parameter` ZeRO 3 has a collective for each parameter, else for each layer.
     `fitted_to` are the stacks to whose published steps the constants of its time model were fitted.
     `splits_p2p` sends each tensor-parallel rank's share, also without sequence parallelism. An engine that is
@@ -75,6 +76,7 @@ class EngineProfile:
     has_dropout: bool = False
     keeps_gathered_inputs: bool = False
     keeps_unrotated: bool = False
+    fuses_gate: bool = False
     matmul_slowdown: float = 1
     reduced_gradient_bytes: int = 4
     is_ddp_without_zero: bool = False
@@ -166,6 +168,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         MEGATRON_CORE: EngineProfile(
             ParameterBytes(2, 4, 12, 4),
             ParameterBytes(4, 4, 8, 4),
+            fuses_gate=True,
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
             model_features=(*_QWEN_FEATURES, "num_experts", "aux_loss_coefficient"),
@@ -200,6 +203,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         "megatron-lm": EngineProfile(
             ParameterBytes(2, 4, 12),
             has_newest_attention=True,  # Transformer Engine's
+            fuses_gate=True,  # megatron/core/fusions/fused_bias_swiglu.py
             has_dropout=True,
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,

@@ -27,7 +27,7 @@ class SetupFileAnswer(TypedDict):
 
 
 class VerifiedValues(TypedDict):
-    """What is known of the axis values of a layout with its engine: that of the least verified ones."""
+    """Knowledge of the axis values of a layout with its engine: that of the least verified ones."""
 
     level: Literal["run", "parsed", "by rule"]
     """`run`: a test of Parlay trained the value on a CPU. `parsed`: the trainer's own parser takes it in exports.

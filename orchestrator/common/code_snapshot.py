@@ -22,6 +22,7 @@ COMPUTE_SIDE = (
     "search_spaces/layouts/__init__.py",
     "search_spaces/layouts/axis.py",
     "search_spaces/layouts/layout.py",
+    "search_spaces/layouts/matmul_recipes.py",
     "search_spaces/layouts/mesh.py",
     "search_spaces/layouts/pipeline_split.py",
     "search_spaces/rules/__init__.py",

@@ -16,6 +16,7 @@ import numpy as np
 from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.engines import ENGINE_PROFILES, ENGINES, EngineProfile, GradientSums
+from search_spaces.layouts.layout import CHOICES
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 from search_spaces.routing import load_of_fullest_rank
@@ -73,8 +74,10 @@ def stage_memory(
     kept = stages.in_flight * _column(layer.kept)
     # One layer more is on its way to the host, or back.
     held = (stages.layers - offloaded + (offloaded > 0)) * kept + _column(layer.working)
+    state = {name: (of_dense[name] + of_routed[name]) / GIB for name in of_dense if name != "on_host"}
+    state["weights"] = state["weights"] + stages.layers * _column(_quantized_copies(model, layouts)) / GIB
     return StageMemory(
-        **{name: (of_dense[name] + of_routed[name]) / GIB for name in of_dense if name != "on_host"},
+        **state,
         activations=held / GIB,
         on_host=(of_dense["on_host"] + of_routed["on_host"] + offloaded * kept) / GIB,
         logits=stages.has_head * _column(_logit_bytes(model, layouts)) / GIB,
@@ -90,13 +93,31 @@ def _state(layouts: LayoutTable, parameters: np.ndarray, shards: np.ndarray) -> 
     sharded_from_zero_stage = {"weights": 3, "gradients": 2, "optimizer": 1, "update": 1}
     state = {}
     for name, stage in sharded_from_zero_stage.items():
-        held = _by_engine(layouts, name) + (_gradient_copies(layouts) if name == "gradients" else 0)
+        held = _optimizer_bytes(layouts) if name == "optimizer" else _by_engine(layouts, name)
+        if name == "gradients":
+            held = held + _gradient_copies(layouts) - np.where(layouts["gradients_in_bf16"] > 0, 2, 0)
         per_parameter = held * (is_here if stage == 1 else 1)
         share = per_parameter / np.where(zero >= stage, shards, 1)
         whole = _whole_sums(layouts) if name == "gradients" else 0
         state[name] = parameters * _column(share + whole)
-    of_optimizer = _by_engine(layouts, "optimizer") * ~is_here / np.where(zero >= 1, shards, 1)
+    of_optimizer = _optimizer_bytes(layouts) * ~is_here / np.where(zero >= 1, shards, 1)
     return state | {"on_host": parameters * _column(of_optimizer)}
+
+
+def _quantized_copies(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Bytes of a layer's weights in 8 or 4 bits, as they are and transposed, which Transformer Engine keeps for all
+    micro-batches of a step (transformer_engine/pytorch/module/base.py, get_weight_workspace); less those in 16 bits
+    where they replace these. With ZeRO 3 only gathered layers have any."""
+    copies = 2 * layouts.of_recipe(lambda recipe: recipe.kept_bytes)
+    replaced = np.where(layouts["quantized_weights"] > 0, element_bytes(layouts), 0)
+    weights = _layer_weights(model, layouts) * layouts.quantized_share(model.num_layers)
+    return np.where(layouts["zero_stage"] < 3, weights * (copies - replaced), 0)
+
+
+def _layer_weights(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Parameters of a rank's part of one layer, a mean over the layers."""
+    routed = model.routed_parameters / model.num_layers
+    return (model.layer_parameters - routed) / layouts["tensor_parallel"] + routed / layouts.ranks_of_expert_layer
 
 
 @dataclass(frozen=True)
@@ -129,9 +150,15 @@ class LayerActivations:
         unnormalised = (query + key_value) * model.qk_norm
         inputs_of_scores = query + 2 * key_value + model.attention_output_size + model.latent_size
         attention = tokens * (inputs_of_scores + unrotated + unnormalised) * width / tensor
-        per_width = 4 if model.gated_mlp else 2
+        # Inputs of linear layers in 8 or 4 bits: those after a norm, and the MLP's last one. Attention's output is kept
+        # in 16 bits beside its copy.
+        kept = layouts.of_recipe(lambda recipe: recipe.kept_bytes)
+        less = np.where(kept > 0, width - kept, 0) * layouts.quantized_share(model.num_layers)
+        around = around - tokens * 2 * hidden * less / split
+        attention += tokens * model.attention_output_size * kept * layouts.quantized_share(model.num_layers) / tensor
+        per_width = _mlp_tensors(model, layouts) * width - less
         dense, routed, shared = (
-            tokens * size * per_width * width / tensor
+            tokens * size * per_width / tensor
             for size in (model.dense_mlp_width, model.routed_mlp_width, model.shared_mlp_width)
         )
         dispatched = _dispatched_elements(model) + _elements_in_excess(model, layouts, expert_skew)
@@ -148,8 +175,8 @@ class LayerActivations:
             "core_attn": scores,
             "mlp": dense,
             "moe": experts,
-            # The second half of an MLP's inside: what its activation, and the product with the gate, return.
-            "moe_act": routed / 2 * beside_moe,
+            # All of an MLP's inside but what its first product returns.
+            "moe_act": routed * (1 - _first_tensors(model) * width / per_width) * beside_moe,
             "shared_experts": shared * beside_moe,
         }
         again = {module: size * shares.modules[module] for module, size in of_modules.items()}
@@ -168,6 +195,20 @@ class LayerActivations:
                 (shares.layers == 1) | (shares.ops == 1), whole, np.maximum.reduce([*again.values()]) + norms
             ),
         )
+
+
+def _mlp_tensors(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Tensors of an MLP's width that its backward pass needs: without a gate the first product's output and the
+    activation's; with one the outputs of both first products, of the activation unless one kernel multiplies them, and
+    of the product with the gate."""
+    if not model.gated_mlp:
+        return np.full(len(layouts), 2)
+    return _first_tensors(model) + 2 - engine_column(layouts, lambda engine: engine.fuses_gate)
+
+
+def _first_tensors(model: ModelShape) -> int:
+    """Tensors of an MLP's width that its first product returns."""
+    return 2 if model.gated_mlp else 1
 
 
 def _recomputed_norms(model: ModelShape) -> float:
@@ -190,7 +231,7 @@ def _elements_in_excess(model: ModelShape, layouts: LayoutTable, expert_skew: fl
     if model.num_experts is None or model.experts_per_token is None:
         return np.zeros(len(layouts))
     load = load_of_fullest_rank(expert_skew, model.num_experts, layouts["expert_parallel"])
-    inside = (4 if model.gated_mlp else 2) * model.expert_width
+    inside = _mlp_tensors(model, layouts) * model.expert_width
     of_layer = model.experts_per_token * (2 * model.hidden_size + inside)
     return (load - 1) * of_layer * model.num_expert_layers / model.num_layers
 
@@ -216,15 +257,19 @@ def _buffers(model: ModelShape, layouts: LayoutTable, parameters: np.ndarray) ->
     width = element_bytes(layouts)
     sent = layouts["micro_batch_size"] * model.seq_length * model.hidden_size * width
     between_stages = np.where(layouts["pipeline_parallel"] > 1, 2 * sent, 0)
-    routed = model.routed_parameters / model.num_layers
-    layer = (model.layer_parameters - routed) / layouts["tensor_parallel"] + routed / layouts.ranks_of_expert_layer
-    whole_layers = np.where(layouts["zero_stage"] == 3, 2 * layer * width, 0)
+    whole_layers = np.where(layouts["zero_stage"] == 3, 2 * _layer_weights(model, layouts) * width, 0)
     return np.broadcast_to(_column(between_stages + whole_layers), parameters.shape)
 
 
 def element_bytes(layouts: LayoutTable) -> np.ndarray:
     """Bytes of an activation or a weight in each layout's precision."""
     return np.where(layouts.equals("precision", "fp32"), 4, 2)
+
+
+def gathered_weight_bytes(layouts: LayoutTable) -> np.ndarray:
+    """Bytes of a weight that ranks gather: one as it is multiplied where weights are kept so."""
+    is_quantized = layouts["quantized_weights"] > 0
+    return np.where(is_quantized, layouts.of_recipe(lambda recipe: recipe.kept_bytes), element_bytes(layouts))
 
 
 def _by_engine(layouts: LayoutTable, name: str) -> np.ndarray:
@@ -245,6 +290,15 @@ def _fp32_sums(layouts: LayoutTable) -> np.ndarray:
     return 4 * (layouts.equals("precision", "bf16") & (layouts["zero_stage"] > 0) & sums.astype(bool))
 
 
+def _optimizer_bytes(layouts: LayoutTable) -> np.ndarray:
+    """Bytes per parameter of the optimizer's states, with two moments of this type."""
+    moment = np.array([_BYTES_OF_MOMENT[word] for word in CHOICES["moment_dtype"]])[layouts["moment_dtype"]]
+    return _by_engine(layouts, "optimizer") - 2 * (_BYTES_OF_MOMENT["fp32"] - moment)
+
+
+_BYTES_OF_MOMENT = {"fp32": 4, "bf16": 2, "fp8": 1}
+
+
 def _whole_sums(layouts: LayoutTable) -> np.ndarray:
     """Bytes per parameter of the unsharded gradients that a rank adds up in addition to its share."""
     return sums_whole_gradients(layouts) * reduced_gradient_bytes(layouts)
@@ -253,6 +307,7 @@ def _whole_sums(layouts: LayoutTable) -> np.ndarray:
 def reduced_gradient_bytes(layouts: LayoutTable) -> np.ndarray:
     """Bytes of a gradient in a reduction."""
     half = engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
+    half = np.where(layouts["gradients_in_bf16"] > 0, 2, half)
     return np.where(layouts.equals("precision", "fp32") | is_ddp(layouts), 4, half)
 
 

@@ -21,6 +21,7 @@ from search_spaces.cost_model.memory import (
     LayerActivations,
     element_bytes,
     engine_column,
+    gathered_weight_bytes,
     reduced_gradient_bytes,
     sums_whole_gradients,
 )
@@ -246,9 +247,9 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     passes, collectives = 3 + shares.layers, 4 + 2 * shares.layers + mlps
     layer = model.active_layer_parameters
     linear = 2 * tokens * (layer * passes + shares.parameters(model))
-    in_16_bits = 2 * tokens * layer * layouts.equals("matmul_precision", "fp8_rowwise_with_gw_hp")
-    in_8_bits = np.where(layouts.equals("matmul_precision", "same"), 0, linear - in_16_bits)
-    saved = in_8_bits * (1 - 1 / speedup_over_fp16(machine.accelerator, "fp8"))
+    in_16_bits = 2 * tokens * layer * layouts.of_recipe(lambda recipe: recipe.products_in_16_bits)
+    quantized = _quantized_share(model, layouts) * (linear - in_16_bits)
+    saved = quantized * layouts.of_recipe(lambda r: 1 - 1 / speedup_over_fp16(machine.accelerator, r.arithmetic))
     scores = 2 * tokens * model.scored_size * _positions_scored(model, layouts, shares)
     activations = LayerActivations.of(model, layouts)
     accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers + shares.ops) + activations.rewritten
@@ -278,19 +279,22 @@ def _eager_traffic(layouts: LayoutTable) -> np.ndarray:
 
 
 def _scaled_bytes(model: ModelShape, layouts: LayoutTable, shares: RecomputedShares) -> np.ndarray:
-    """Bytes by which 8-bit products scale a token's operands in one layer: inputs in each forward pass, gradients of
-    outputs in the backward pass."""
+    """Bytes that are moved to scale a token's operands of 8- and 4-bit products in one layer: inputs in each forward
+    pass, gradients of outputs in the backward pass."""
     tensor, experts = layouts["tensor_parallel"], model.num_expert_layers / model.num_layers
     whole = model.hidden_size * (2 + experts * ((model.experts_per_token or 1) - 1))
     widths_in = 2 if model.gated_mlp else 1
     inputs = whole + (model.attention_output_size + model.active_mlp_width) / tensor
     outputs = whole + (model.query_size + 2 * model.key_value_size + widths_in * model.active_mlp_width) / tensor
     elements = inputs * (1 + shares.layers) + outputs
-    return np.where(layouts.equals("matmul_precision", "same"), 0, _BYTES_PER_SCALED_ELEMENT * elements)
+    return layouts.of_recipe(lambda recipe: recipe.moved_bytes) * elements * _quantized_share(model, layouts)
 
 
-_BYTES_PER_SCALED_ELEMENT = 6
-"""An element in 16 bits is read for the largest one, read again, and written in 8 bits, as it is and transposed."""
+def _quantized_share(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Share of the layers' products that are in 8 or 4 bits, if all three of a linear layer are."""
+    routed = (model.experts_per_token or 0) * model.parameters_per_expert * model.num_expert_layers / model.num_layers
+    without_experts = layouts.of_recipe(lambda recipe: not recipe.has_experts)
+    return layouts.quantized_share(model.num_layers) * (1 - without_experts * routed / model.active_layer_parameters)
 
 
 def _dispatch_seconds(
@@ -398,7 +402,7 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     """
     count, stride = layouts.shards, layouts.per_mesh(RankMesh.stride, "dp")
     reduced = np.where(sums_whole_gradients(layouts), 0, reduced_gradient_bytes(layouts))
-    width = 2 * element_bytes(layouts) + reduced
+    width = 2 * gathered_weight_bytes(layouts) + reduced
     pair = 1e9 * machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
     )
@@ -501,7 +505,7 @@ def _between_data_ranks(
     reductions = np.where(repeats & (layouts["pipeline_parallel"] == 1) & ~whole, steps, 1)
     gradients = reductions * parameters * reduced_gradient_bytes(layouts)
     gathered = (zero >= 1) & (zero < 3)
-    sent = (1 + (zero == 0)) * gradients + gathered * parameters * element_bytes(layouts)
+    sent = (1 + (zero == 0)) * gradients + gathered * parameters * gathered_weight_bytes(layouts)
     overlaps = (
         (layouts["overlap_comm"] > 0)
         | (zero >= 2)

@@ -15,6 +15,7 @@ from typing import Any
 from search_spaces.engines import ACCELERATE, ACCELERATE_LAUNCH, ENGINES, MEGATRON_CORE, OWN_ENGINES, TORCHTITAN
 from search_spaces.errors import InputError, did_you_mean, format_value
 from search_spaces.layouts.axis import Axis, Kind, Values, axis_field
+from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, TORCHAO_RECIPES, TRANSFORMER_ENGINE_RECIPES
 from search_spaces.layouts.mesh import RankMesh
 
 # DeepSpeed offloads with ZeRO only; the torch engine with one data-parallel rank does the same at every stage.
@@ -22,13 +23,12 @@ _NOTHING_TO_SHARD = ({"data_parallel": 1, "offload": "none"}, {"data_parallel": 
 _NO_FULL_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "selective"})
 V_SCHEDULES = ("zbv", "dualpipev")
 """Schedules whose ranks have two model chunks each: the first ones in the order of the ranks, then back."""
-FP8_RECIPES = ("fp8_rowwise", "fp8_rowwise_with_gw_hp")
-"""Words of `matmul_precision` for 8 bits: torchao's recipes with a scale for each row. The second has the products for
-the weights' gradients in 16 bits."""
 RECOMPUTED_MODULES = ("layernorm", "mla_up_proj", "core_attn", "mlp", "moe", "moe_act", "shared_experts")
 """Megatron's names of what selective recomputation recomputes, in the order of a layer's forward pass."""
 _NO_SELECTIVE_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "full"})
 _OF_TORCHTITAN = (TORCHTITAN,)
+_TRANSFORMER_ENGINE = ("megatron-lm", "command")
+_OF_BOTH = [word for word in TORCHAO_RECIPES if word in TRANSFORMER_ENGINE_RECIPES]
 _PARTIAL_RECOMPUTATION = (MEGATRON_CORE, "megatron-lm", "command")
 _SCHEDULES: tuple[tuple[str, Values], ...] = (
     *((schedule, {"pipeline_schedule": schedule}) for schedule in V_SCHEDULES),
@@ -236,9 +236,16 @@ class Layout:
         "same",
         key="mm-",
         label="matmul precision",
-        description="Arithmetic of the linear layers: that of precision, or 8-bit floats by a recipe of torchao.",
-        words=("same", *FP8_RECIPES),
-        engines=_OF_TORCHTITAN,
+        description="Arithmetic of the linear layers: that of precision, or 8 or 4 bits by a recipe of torchao or of"
+        " Transformer Engine.",
+        words=("same", *MATMUL_RECIPES),
+        engines=(TORCHTITAN, ACCELERATE_LAUNCH, "megatron-lm", "command"),
+        engines_of_word={
+            **dict.fromkeys(TORCHAO_RECIPES, (TORCHTITAN, "command")),
+            **dict.fromkeys(TRANSFORMER_ENGINE_RECIPES, ("megatron-lm", "command")),
+            **dict.fromkeys(_OF_BOTH, (TORCHTITAN, "megatron-lm", "command")),
+            "fp8_delayed": (ACCELERATE_LAUNCH, "megatron-lm", "command"),
+        },
     )
     expert_parallel: int = axis_field(
         Kind.COUNT,
@@ -264,6 +271,42 @@ class Layout:
         description="First layers whose activations are in host memory between their forward and backward pass.",
         least=0,
         engines=("megatron-lm", "command"),
+    )
+    layers_in_16_bits: int = axis_field(
+        Kind.COUNT,
+        0,
+        key="hl",
+        label="layers in 16 bits",
+        description="Layers at each end of the model whose products stay in 16 bits.",
+        least=0,
+        no_effect=({"matmul_precision": "same"},),
+        engines=_TRANSFORMER_ENGINE,
+    )
+    quantized_weights: bool = axis_field(
+        Kind.SWITCH,
+        False,
+        key="qw",
+        label="quantized weights",
+        description="Keep weights in the arithmetic of matmul_precision, and gather them so.",
+        no_effect=({"matmul_precision": "same"},),
+        engines=_TRANSFORMER_ENGINE,
+    )
+    gradients_in_bf16: bool = axis_field(
+        Kind.SWITCH,
+        False,
+        key="g16-",
+        label="bf16 gradients",
+        description="Add up and reduce gradients in bf16 instead of fp32.",
+        engines=_TRANSFORMER_ENGINE,
+    )
+    moment_dtype: str = axis_field(
+        Kind.WORD,
+        "fp32",
+        key="mo-",
+        label="moments",
+        description="Type of Adam's two moments.",
+        words=("fp32", "bf16", "fp8"),
+        engines=_TRANSFORMER_ENGINE,
     )
 
     def __post_init__(self) -> None:

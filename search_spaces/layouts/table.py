@@ -18,6 +18,7 @@ from search_spaces.layouts.layout import (
     Layout,
     layout_mesh,
 )
+from search_spaces.layouts.matmul_recipes import MatmulRecipe, recipe_of
 
 _NO_VALUE = 0
 """In a column of counts: not a whole number (data_parallel, grad_accum_steps), or null (`NULLABLE`)."""
@@ -74,6 +75,18 @@ class LayoutTable:
     def ranks_of_expert_layer(self) -> np.ndarray:
         """Ranks that together hold the experts of a layer."""
         return self["expert_parallel"] * self["expert_tensor_parallel"]
+
+    def of_recipe(self, value_of: Callable[[MatmulRecipe], float | None]) -> np.ndarray:
+        """A column of a value of each layout's recipe for 8 or 4 bits; 0 where it has none, or none of that value."""
+        words, engines = CHOICES["matmul_precision"], CHOICES["engine"]
+        recipes = [[recipe_of(word, engine) for word in words] for engine in engines]
+        values = [[0 if recipe is None else value_of(recipe) or 0 for recipe in of_engine] for of_engine in recipes]
+        return np.array(values)[self["engine"], self["matmul_precision"]]
+
+    def quantized_share(self, num_layers: int) -> np.ndarray:
+        """Share of a model's layers whose products are in 8 or 4 bits."""
+        is_quantized = ~self.equals("matmul_precision", "same")
+        return is_quantized * (1 - np.minimum(1, 2 * self["layers_in_16_bits"] / num_layers))
 
     def per_mesh(self, method: Callable[..., Any], *arguments: Any) -> np.ndarray:
         """A column of what a method of RankMesh returns for each layout."""

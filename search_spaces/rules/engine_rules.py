@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.layouts.layout import AXES, Layout
+from search_spaces.layouts.matmul_recipes import MatmulRecipe, recipe_of
 from search_spaces.model_shape import ModelShape, field_of_feature
 
 
@@ -130,6 +131,50 @@ def too_few_micro_batches(layout: Layout, least: int, rule: str) -> Iterator[Rul
             rule,
             "use a smaller micro_batch_size, fewer stages, or the gpipe schedule",
         )
+
+
+def quantized_products(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Products of 8 and 4 bits whose inputs are not in 16 bits, or with dimensions that their kernels do not take.
+
+    torch/_meta_registrations.py, _check_scaled_mm_sizes; transformer_engine/pytorch/utils.py, assert_dim_for_fp8_exec.
+    torchtitan multiplies linear layers of other dimensions in 16 bits, without an error
+    (torchtitan/components/quantization/utils.py, module_filter_fn).
+    """
+    recipe = recipe_of(layout.matmul_precision, layout.engine)
+    if recipe is None:
+        return
+    if layout.precision == "fp32":
+        yield RuleViolation(
+            "matmul_precision",
+            f"matmul_precision is {layout.matmul_precision} with precision {layout.precision}",
+            f"products in {layout.matmul_precision} have inputs and outputs of 16 bits",
+            "set precision to bf16, or matmul_precision to same",
+        )
+    dimensions = _product_dimensions(layout, model, recipe)
+    others = [f"{name} {size}" for name, size in dimensions if size % recipe.multiple]
+    if others:
+        yield RuleViolation(
+            "matmul_dimensions",
+            f"matmul_precision is {layout.matmul_precision} with {', '.join(others)}",
+            f"each dimension of a rank's products in {layout.matmul_precision} is a multiple of {recipe.multiple}",
+            "use a smaller tensor_parallel or another shape, or set matmul_precision to same",
+        )
+
+
+def _product_dimensions(layout: Layout, model: ModelShape, recipe: MatmulRecipe) -> Iterator[tuple[str, int]]:
+    """Dimensions of a rank's products. Tokens are summed over in those for the weights' gradients."""
+    yield "hidden_size", model.hidden_size
+    for name, size in (
+        ("size of all queries", model.query_size),
+        ("size of all queries, keys and values", model.query_size + 2 * model.key_value_size),
+        ("ffn_hidden_size", model.ffn_hidden_size),
+        ("shared_expert_ffn_hidden_size", model.shared_expert_ffn_hidden_size or 0),
+    ):
+        yield f"{name} / tensor_parallel", size // layout.tensor_parallel
+    if model.num_experts is not None and recipe.has_experts:
+        yield "expert width / expert_tensor_parallel", model.expert_width // layout.expert_tensor_parallel
+    if not recipe.products_in_16_bits:
+        yield "micro_batch_size x seq_length", layout.micro_batch_size * model.seq_length
 
 
 def even_stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:

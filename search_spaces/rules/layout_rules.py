@@ -10,7 +10,10 @@ import numpy as np
 
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.errors import Problem, format_value
-from search_spaces.layouts.layout import AXES, BATCH_RULE, CHOICES, WORLD_RULE, Layout, layout_mesh
+from search_spaces.hardware.arithmetic import has_recipe
+from search_spaces.hardware.cluster import BLACKWELL, chip_of
+from search_spaces.layouts.layout import BATCH_RULE, CHOICES, WORLD_RULE, Layout, layout_mesh
+from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES
 from search_spaces.layouts.mesh import RankMesh
 from search_spaces.layouts.placement import leaves_domain
 from search_spaces.layouts.table import LayoutTable
@@ -176,9 +179,13 @@ def _supports_flex_heads(table: LayoutTable, workload: Workload) -> np.ndarray:
     return ~table.equals("attention_kernel", "flex") | has_kernel
 
 
-def _multiplies_8_bits(table: LayoutTable, workload: Workload) -> np.ndarray:
-    has_products = workload.cluster.accelerator.peak_flops_for("fp8") is not None
-    return table.equals("matmul_precision", AXES["matmul_precision"].default) | has_products
+def _multiplies_quantized(table: LayoutTable, workload: Workload) -> np.ndarray:
+    accelerator = workload.cluster.accelerator
+    lacking = [word for word in MATMUL_RECIPES if not has_recipe(accelerator, word)]
+    # torchtitan/components/quantization/mx.py asks for NVIDIA's compute capability 10.
+    is_torchaos = table.equals("engine", TORCHTITAN) & table.equals("matmul_precision", "mxfp8")
+    refused = is_torchaos & (chip_of(accelerator.name) not in BLACKWELL)
+    return ~np.logical_or.reduce([refused, *(table.equals("matmul_precision", word) for word in lacking)])
 
 
 def _distributes_experts(table: LayoutTable, workload: Workload) -> np.ndarray:
@@ -298,12 +305,20 @@ FLEX_HEAD_SIZE = LayoutRule(
     lambda f, w: f"attention_kernel is flex with a head size of {w.model.head_size} on {w.cluster.accelerator.name}",
 )
 
-FP8 = LayoutRule(
-    "fp8",
-    "the accelerator multiplies 8-bit floats: NVIDIA's do from compute capability 8.9 on, such as h100-80gb",
+MATMUL_PRECISION = LayoutRule(
+    "matmul_precision",
+    "the accelerator multiplies these floats: 8 bits on H100 and later and on MI300X and later, mxfp8 on B200 and later"
+    " and on MI350X and later (torchtitan's on B200 and later), nvfp4 on B200 and later",
     "set matmul_precision to same",
-    _multiplies_8_bits,
+    _multiplies_quantized,
     lambda f, w: f"matmul_precision is {f['matmul_precision']} on {w.cluster.accelerator.name}",
+)
+LAYERS_IN_16_BITS = LayoutRule(
+    "layers_in_16_bits",
+    "layers_in_16_bits at both ends are not all of the model's layers",
+    "use fewer layers_in_16_bits, or set matmul_precision to same",
+    lambda table, w: 2 * table["layers_in_16_bits"] < w.model.num_layers,
+    lambda f, w: f"2 x layers_in_16_bits {f['layers_in_16_bits']} is not less than num_layers {w.model.num_layers}",
 )
 
 EXPERTS = LayoutRule(
@@ -372,7 +387,8 @@ LAYOUT_RULES = (
     SEQUENCE_PARALLEL,
     FLEX_HEAD_SIZE,
     GROUPED_FLASH,
-    FP8,
+    MATMUL_PRECISION,
+    LAYERS_IN_16_BITS,
     EXPERTS,
     EXPERT_WIDTH,
     EXPERT_RANKS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from search_spaces.engines import TORCHTITAN
-from search_spaces.layouts.layout import FP8_RECIPES, V_SCHEDULES, Layout
+from search_spaces.layouts.layout import V_SCHEDULES, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import (
     TORCH_SCHEDULE_RULES,
@@ -17,6 +17,7 @@ from search_spaces.rules.engine_rules import (
     RuleViolation,
     engine_limits,
     flash_heads,
+    quantized_products,
     sharded_replicas,
     some_layers_recomputed,
 )
@@ -106,46 +107,6 @@ def _flash(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
-FP8_MULTIPLE = 16
-"""Divisor of every dimension of an 8-bit product; torch/_meta_registrations.py, _check_scaled_mm_sizes. torchtitan
-multiplies linear layers with others in 16 bits, without an error (components/quantization/utils.py,
-module_filter_fn)."""
-
-
-def _fp8(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if layout.matmul_precision not in FP8_RECIPES:
-        return
-    if layout.precision != "bf16":
-        yield RuleViolation(
-            "matmul_precision",
-            f"matmul_precision is {layout.matmul_precision} with precision {layout.precision}",
-            "torchtitan's 8-bit products have inputs and outputs in bf16",
-            "set precision to bf16, or matmul_precision to same",
-        )
-    others = [f"{name} {size}" for name, size in _fp8_dimensions(layout, model) if size % FP8_MULTIPLE]
-    if others:
-        yield RuleViolation(
-            "fp8_dimensions",
-            f"matmul_precision is {layout.matmul_precision} with {', '.join(others)}",
-            f"each dimension of a rank's 8-bit products is a multiple of {FP8_MULTIPLE}",
-            "use a smaller tensor_parallel or another shape, or set matmul_precision to same",
-        )
-
-
-def _fp8_dimensions(layout: Layout, model: ModelShape) -> Iterator[tuple[str, int]]:
-    """Dimensions of a rank's products. Tokens are summed over in those for the weights' gradients."""
-    yield "hidden_size", model.hidden_size
-    for name, size in (
-        ("size of all queries", model.query_size),
-        ("size of all queries, keys and values", model.query_size + 2 * model.key_value_size),
-        ("ffn_hidden_size", model.ffn_hidden_size),
-        ("shared_expert_ffn_hidden_size", model.shared_expert_ffn_hidden_size or 0),
-    ):
-        yield f"{name} / tensor_parallel", size // layout.tensor_parallel
-    if layout.matmul_precision == "fp8_rowwise":
-        yield "micro_batch_size x seq_length", layout.micro_batch_size * model.seq_length
-
-
 def _experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if model.num_experts is None:
         return
@@ -176,6 +137,17 @@ def _experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
+def _expert_products(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if model.num_experts is not None and layout.matmul_precision == "mxfp8":
+        yield RuleViolation(
+            "expert_products",
+            "matmul_precision is mxfp8 with experts",
+            "torchtitan's conversion to mxfp8 names no layers to leave, so it takes routers, too"
+            " (components/quantization/mx.py)",
+            "set matmul_precision to another recipe, or to same",
+        )
+
+
 def _selective(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """Modules, which are recomputed only where `recompute_modules` has an effect."""
     if layout.activation_checkpointing == "selective" and layout.recompute_modules != "ops":
@@ -196,8 +168,9 @@ TORCHTITAN_RULES: tuple[Rule, ...] = (
     _tied_pipeline,
     _flash,
     flash_heads,
-    _fp8,
+    quantized_products,
     _experts,
+    _expert_products,
     _selective,
     some_layers_recomputed,
     engine_limits(

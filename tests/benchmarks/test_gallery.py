@@ -106,6 +106,14 @@ def test_the_zero_projects_twin_has_its_five_runs_and_goes_a_step_beyond_an_epoc
     assert not spec.measure.early_stopping
 
 
+def test_the_twin_with_experts_distributes_and_splits_them():
+    layouts = layouts_of("qwen3-30b-a3b")
+    assert {at.expert_parallel for at in layouts} == {1, 2, 4}
+    assert {at.expert_tensor_parallel for at in layouts} == {1, 2}
+    spec = spec_of(Twin("qwen3-30b-a3b", "qwen3-30b-a3b"))
+    assert (spec.model.num_experts, spec.model.experts_per_token, spec.measure.routing) == (8, 2, "balanced")
+
+
 def test_a_replay_asks_for_one_verdict_and_waits_for_no_other_session(tmp_path: Path, monkeypatch):
     told = {"search_id": "s-aaaaaa", "recipe": "recipe", "verdict": "inconclusive"}
     asked = []

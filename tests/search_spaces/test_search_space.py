@@ -11,6 +11,7 @@ from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
+from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
@@ -368,16 +369,38 @@ def test_shared_key_value_heads_have_no_flash_kernel_in_fp32_under_accelerate(ac
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "has_them"), [("cpu", False), ("a100-80gb", False), ("h100-80gb", True), ("h200-141gb", True)]
+    ("accelerator", "lacking"),
+    [
+        ("cpu", MATMUL_RECIPES.keys()),
+        ("a100-80gb", MATMUL_RECIPES.keys()),
+        ("h100-80gb", {"mxfp8", "nvfp4"}),
+        ("h200-141gb", {"mxfp8", "nvfp4"}),
+        ("mi300x-192gb", {"mxfp8", "nvfp4"}),
+        ("mi355x-288gb", {"nvfp4"}),
+        ("gb200-186gb", set()),
+    ],
 )
-def test_8_bit_products_are_on_accelerators_that_have_them(accelerator, has_them):
-    layout = Layout(
-        data_parallel=4, grad_accum_steps=4, precision="bf16", engine="torch", matmul_precision="fp8_rowwise"
-    )
+@pytest.mark.parametrize("word", MATMUL_RECIPES)
+def test_8_and_4_bit_products_are_on_accelerators_that_have_them(accelerator, lacking, word):
+    layout = Layout(data_parallel=4, grad_accum_steps=4, precision="bf16", engine="torch", matmul_precision=word)
     found = layout_violations(layout, workload(accelerator))
-    message = f"matmul_precision is fp8_rowwise on {accelerator}"
-    assert [(each.code, each.message) for each in found] == ([] if has_them else [("fp8", message)])
+    message = f"matmul_precision is {word} on {accelerator}"
+    assert [(each.code, each.message) for each in found] == [("matmul_precision", message)] * (word in lacking)
     assert layout_violations(replace(layout, matmul_precision="same"), workload(accelerator)) == []
+
+
+@pytest.mark.parametrize(("accelerator", "is_refused"), [("mi355x-288gb", True), ("b200-180gb", False)])
+def test_torchtitan_has_mxfp8_on_blackwell_alone(accelerator, is_refused):
+    layout = Layout(
+        data_parallel=4,
+        grad_accum_steps=4,
+        precision="bf16",
+        engine="torchtitan",
+        attention_kernel="flex",
+        matmul_precision="mxfp8",
+    )
+    found = [each.code for each in layout_violations(layout, workload(accelerator))]
+    assert ("matmul_precision" in found) == is_refused
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from search_spaces.engines import OWN_ENGINES
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.covering_array import cover, value_combinations
 from search_spaces.layouts.layout import AXES, CHOICES, DEGREES, V_SCHEDULES, Layout
@@ -75,9 +76,17 @@ _RECOMPUTATION = (
 cases have names."""
 
 _OTHERS = {"pipeline_schedule", "torch_compile", "matmul_precision", "rank_order", *RECOMPUTATION_AXES, *DEPENDENT_AXES}
+
+
+def is_drawn(name: str) -> bool:
+    """True for an independent axis of words or a switch of which one of Parlay's engines has several values."""
+    axis = AXES[name]
+    return not axis.is_number and name not in _OTHERS and bool({*axis.engines} & {*OWN_ENGINES})
+
+
 INDEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
     "recomputation": _RECOMPUTATION,
-    **{name: axis.words or (False, True) for name, axis in AXES.items() if not axis.is_number and name not in _OTHERS},
+    **{name: AXES[name].words or (False, True) for name in AXES if is_drawn(name)},
     "bucket_mib": (None, 1),
     "data_parallel_replicas": (1, 2),
     "rank_order": CHOICES["rank_order"],

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from orchestrator.importers.megatron.model_fields import CORE, degree, is_megatron_deepspeed, num_layers
 from orchestrator.importers.settings import FieldReaders, Settings
 from search_spaces.layouts.layout import AXES
-from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
+from trials.trainers.common.megatron_options import RECIPE_NAMES, main_gradient_bytes
 
 _FLASH_OPTIONS = (
     *("use-flash-attn", "use-flash-attn-v1", "use-flash-attn-v2"),
@@ -103,9 +103,32 @@ def _attention_kernel(options: Settings) -> str | None:
     return KERNELS.get(options.text("attention-backend") or "auto", "flash")
 
 
-def bucket_mib(parameters: int | None) -> int | None:
+def bucket_mib(parameters: int | None, gradients_in_bf16: bool = False) -> int | None:
     """Size of a bucket of gradients, which Megatron counts in parameters."""
-    return None if parameters is None else max(1, round(parameters * MAIN_GRADIENT_BYTES / 2**20))
+    bytes_each = main_gradient_bytes(gradients_in_bf16)
+    return None if parameters is None else max(1, round(parameters * bytes_each / 2**20))
+
+
+def _matmul_precision(options: Settings) -> str | None:
+    """Transformer Engine's recipe; delayed scaling is Megatron's default of 8 bits."""
+    if is_megatron_deepspeed(options):
+        return None
+    if options.has("fp4-format"):
+        return _RECIPES.get(options.text("fp4-recipe") or "nvfp4")
+    return _RECIPES.get(options.text("fp8-recipe") or "delayed") if options.has("fp8-format") else None
+
+
+_RECIPES = {name: word for word, name in RECIPE_NAMES.items()}
+
+
+def _layers_in_16_bits(options: Settings) -> int | None:
+    if not options.has("first-last-layers-bf16"):
+        return None
+    return options.counted("num-layers-at-start-in-bf16", MEGATRON_LAYERS_IN_BF16)
+
+
+MEGATRON_LAYERS_IN_BF16 = 1
+"""Megatron's default at each end."""
 
 
 LAYOUT_FIELDS: FieldReaders = {
@@ -121,10 +144,15 @@ LAYOUT_FIELDS: FieldReaders = {
     "attention_kernel": _attention_kernel,
     "rank_order": lambda options: "tp-pp-dp" if options.has("use-tp-pp-dp-mapping") else None,
     "overlap_comm": lambda options: True if options.has("overlap-grad-reduce") else None,
-    "bucket_mib": lambda options: bucket_mib(options.count("ddp-bucket-size")),
+    "bucket_mib": lambda options: bucket_mib(options.count("ddp-bucket-size"), options.has("grad-reduce-in-bf16")),
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
     "offloaded_layers": CORE.offloaded_layers,
     "expert_parallel": CORE.expert_parallel,
     "expert_tensor_parallel": CORE.expert_tensor_parallel,
+    "matmul_precision": _matmul_precision,
+    "layers_in_16_bits": _layers_in_16_bits,
+    "quantized_weights": lambda options: True if options.has("fp8-param-gather", "fp4-param-gather") else None,
+    "gradients_in_bf16": lambda options: True if options.has("grad-reduce-in-bf16") else None,
+    "moment_dtype": lambda options: options.text("exp-avg-dtype"),
 }

@@ -11,8 +11,6 @@ _NEUTRAL = {
     "dataloader-type": "single|cyclic",
     "distributed-backend": "nccl",
     "empty-unused-memory-level": "0",
-    "exp-avg-dtype": "fp32",
-    "exp-avg-sq-dtype": "fp32",
     "main-grads-dtype": "fp32",
     "main-params-dtype": "fp32",
     "moe-aux-loss-coeff": "0|0.0",
@@ -34,21 +32,22 @@ MEGATRON_LM_OPTIONS = OptionTable(
         read="""
             activation-func-clamp-value= add-qkv-bias attention-backend= attention-dropout= bf16 clip-grad=
             cpu-offloading-num-layers= data-parallel-sharding-strategy= ddp-bucket-size= disable-bias-linear
-            disable-pad-vocab-size
-            encoder-num-layers= encoder-seq-length= expert-model-parallel-size= expert-tensor-parallel-size=
-            ffn-hidden-size= fp16 global-batch-size= glu-linear-offset= group-query-attention hidden-dropout=
-            hidden-size= kv-channels= kv-lora-rank= make-vocab-size-divisible-by= max-position-embeddings=
-            micro-batch-size= moe-ffn-hidden-size= moe-layer-freq= moe-router-topk= moe-shared-expert-intermediate-size=
-            mtp-num-layers= multi-latent-attention no-pad-vocab-size normalization= num-attention-heads= num-experts=
-            num-layers-per-virtual-pipeline-stage= num-layers= num-query-groups= num-virtual-stages-per-pipeline-rank=
-            optimizer-cpu-offload optimizer-offload-fraction= overlap-grad-reduce padded-vocab-size=
-            pipeline-model-parallel-size= position-embedding-type= q-lora-rank= qk-head-dim= qk-layernorm
-            qk-pos-emb-head-dim= quick-geglu rampup-batch-size= recompute-activations recompute-granularity=
-            recompute-method= recompute-modules= recompute-num-layers= rotary-base= seq-length= sequence-parallel
-            softmax-type= squared-relu step-batch-size-schedule= swiglu tensor-model-parallel-size= tokenizer-type=
-            transformer-impl= untie-embeddings-and-output-weights use-distributed-optimizer use-megatron-fsdp
-            use-rotary-position-embeddings use-tp-pp-dp-mapping v-head-dim= vocab-size= window-attn-skip-freq=
-            window-size=
+            disable-pad-vocab-size encoder-num-layers= encoder-seq-length= exp-avg-dtype= exp-avg-sq-dtype=
+            expert-model-parallel-size= expert-tensor-parallel-size= ffn-hidden-size= first-last-layers-bf16 fp16
+            fp4-format= fp4-param-gather fp4-recipe= fp8-format= fp8-param-gather fp8-recipe= global-batch-size=
+            glu-linear-offset= grad-reduce-in-bf16 group-query-attention hidden-dropout= hidden-size= kv-channels=
+            kv-lora-rank= make-vocab-size-divisible-by= max-position-embeddings= micro-batch-size= moe-ffn-hidden-size=
+            moe-layer-freq= moe-router-topk= moe-shared-expert-intermediate-size= mtp-num-layers= multi-latent-attention
+            no-pad-vocab-size normalization= num-attention-heads= num-experts= num-layers= num-layers-at-end-in-bf16=
+            num-layers-at-start-in-bf16= num-layers-per-virtual-pipeline-stage= num-query-groups=
+            num-virtual-stages-per-pipeline-rank= optimizer-cpu-offload optimizer-offload-fraction= overlap-grad-reduce
+            padded-vocab-size= pipeline-model-parallel-size= position-embedding-type= q-lora-rank= qk-head-dim=
+            qk-layernorm qk-pos-emb-head-dim= quick-geglu rampup-batch-size= recompute-activations
+            recompute-granularity= recompute-method= recompute-modules= recompute-num-layers= rotary-base= seq-length=
+            sequence-parallel softmax-type= squared-relu step-batch-size-schedule= swiglu tensor-model-parallel-size=
+            tokenizer-type= transformer-impl= untie-embeddings-and-output-weights use-distributed-optimizer
+            use-megatron-fsdp use-rotary-position-embeddings use-tp-pp-dp-mapping v-head-dim= vocab-size=
+            window-attn-skip-freq= window-size=
             """,
         no_effect={
             reasons.LOGGING: """
@@ -211,23 +210,20 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 inprocess-termination-grace-time=
                 """,
             reasons.BESIDE_A_REFUSED_OPTION: """
-                cp-comm-type= disable-dsa-indexer-rotate-activation disable-dsa-indexer-scoring-relu disable-fp8-wgrad
+                cp-comm-type= disable-dsa-indexer-rotate-activation disable-dsa-indexer-scoring-relu
                 disable-mamba-mem-eff-path dsa-indexer-head-dim= dsa-indexer-k-norm-epsilon= dsa-indexer-k-norm-fp32
                 dsa-indexer-loss-coeff= dsa-indexer-n-heads= dsa-indexer-rope-interleaved dsa-indexer-skip-topk-offset=
-                dsa-indexer-topk-freq= dsa-indexer-topk= dsa-indexer-use-sparse-loss dsa-kernel-backend=
-                enable-full-sharding-in-hsdp expert-tensor-parallel-num-weight-shards= first-last-layers-bf16
-                fp4-param-gather fp4-quantizer-factory= fp4-recipe= fp8-amax-compute-algo= fp8-amax-history-len=
-                fp8-interval= fp8-margin= fp8-output-proj fp8-param-gather fp8-quantizer-factory= fp8-recipe=
-                gdp-cutedsl-kernel gdp-num-chunk-states-to-recompute= gdp-num-householder=
-                hierarchical-context-parallel-sizes= keep-fp8-transpose-cache kitchen-attention-backend=
+                dsa-indexer-topk= dsa-indexer-topk-freq= dsa-indexer-use-sparse-loss dsa-kernel-backend=
+                enable-full-sharding-in-hsdp expert-tensor-parallel-num-weight-shards= fp4-quantizer-factory=
+                fp8-output-proj fp8-quantizer-factory= gdp-cutedsl-kernel gdp-num-chunk-states-to-recompute=
+                gdp-num-householder= hierarchical-context-parallel-sizes= kitchen-attention-backend=
                 linear-conv-kernel-dim= linear-key-head-dim= linear-num-key-heads= linear-num-value-heads=
                 linear-value-head-dim= mamba-head-dim= mamba-num-groups= mamba-num-heads= mamba-state-dim=
                 mamba-training-ssm-states-dtype= max-seqlen-per-dp-cp-rank= mhc-init-gating-factor=
                 mhc-num-residual-streams= mhc-recompute-layer-num= mhc-sinkhorn-iterations= moe-router-padding-for-fp8
                 moe-router-padding-for-quantization mrope-section= mtp-standalone no-dsa-indexer-rotate-activation
-                no-dsa-indexer-scoring-relu no-fp8-wgrad num-layers-at-end-in-bf16= num-layers-at-start-in-bf16=
-                outer-dp-sharding-strategy= relative-attention-max-distance= relative-attention-num-buckets=
-                reuse-grad-buf-for-mxfp8-param-ag torch-fsdp2-no-reshard-after-forward
+                no-dsa-indexer-scoring-relu outer-dp-sharding-strategy= relative-attention-max-distance=
+                relative-attention-num-buckets= torch-fsdp2-no-reshard-after-forward
                 """,
         },
         noted={
@@ -247,9 +243,11 @@ MEGATRON_LM_OPTIONS = OptionTable(
             reasons.ARITHMETIC: """
                 apply-residual-connection-post-layernorm attention-softmax-in-fp32 batch-invariant-backend=
                 batch-invariant-mode deterministic-mode disable-bf16-reduced-precision-matmul
-                disable-clone-scatter-output-in-embedding fp16-lm-cross-entropy fp32-residual-connection
-                moe-router-dtype= no-clone-scatter-output-in-embedding openai-gelu output-logit-dtype= qk-clip
-                qk-clip-alpha= qk-clip-threshold= qk-l2-norm use-fused-weighted-squared-relu use-te-activation-func
+                disable-clone-scatter-output-in-embedding disable-fp8-wgrad fp16-lm-cross-entropy
+                fp32-residual-connection fp8-amax-compute-algo= fp8-amax-history-len= fp8-interval= fp8-margin=
+                moe-router-dtype= no-clone-scatter-output-in-embedding no-fp8-wgrad openai-gelu output-logit-dtype=
+                qk-clip qk-clip-alpha= qk-clip-threshold= qk-l2-norm use-fused-weighted-squared-relu
+                use-te-activation-func
                 """,
             "it adds work to the steps that it watches": """
                 log-num-zeros-in-grad log-params-norm memory-snapshot-path= profile record-memory-history rerun-mode=
@@ -292,14 +290,13 @@ MEGATRON_LM_OPTIONS = OptionTable(
             reasons.OPTIMIZER_STATES: """
                 accumulate-allreduce-grads-in-fp32 activation-offload-fraction= cpu-offloading-retain-pinned-cpu-buffers
                 ddp-param-name-patterns-for-fp32-local-accumulation= ddp-reduce-scatter-with-fp32-accumulation
-                delta-offload-bytes-across-pp-ranks= empty-unused-memory-level= exp-avg-dtype= exp-avg-sq-dtype=
-                fine-grained-offloading-max-inflight-offloads= grad-reduce-in-bf16
-                gtp-remat-reduce-scatter-with-fp32-accumulation main-grads-dtype= main-params-dtype=
-                megatron-fsdp-grad-comm-dtype= megatron-fsdp-main-grads-dtype= megatron-fsdp-main-params-dtype=
-                min-offloaded-tensor-size= moe-paged-stash moe-paged-stash-buffer-size-factor-cpu=
-                moe-paged-stash-buffer-size-factor-cuda= moe-paged-stash-page-size= no-pin-cpu-grads no-pin-cpu-params
-                optimizer= overlap-cpu-optimizer-d2h-h2d use-precision-aware-optimizer
-                use-torch-optimizer-for-cpu-offload
+                delta-offload-bytes-across-pp-ranks= empty-unused-memory-level=
+                fine-grained-offloading-max-inflight-offloads= gtp-remat-reduce-scatter-with-fp32-accumulation
+                keep-fp8-transpose-cache main-grads-dtype= main-params-dtype= megatron-fsdp-grad-comm-dtype=
+                megatron-fsdp-main-grads-dtype= megatron-fsdp-main-params-dtype= min-offloaded-tensor-size=
+                moe-paged-stash moe-paged-stash-buffer-size-factor-cpu= moe-paged-stash-buffer-size-factor-cuda=
+                moe-paged-stash-page-size= no-pin-cpu-grads no-pin-cpu-params optimizer= overlap-cpu-optimizer-d2h-h2d
+                reuse-grad-buf-for-mxfp8-param-ag use-precision-aware-optimizer use-torch-optimizer-for-cpu-offload
                 """,
             reasons.HOST: """
                 dataloader-inter-document-masking dataloader-type= manual-gc manual-gc-interval=
@@ -309,7 +306,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
         refused={
             reasons.CONTEXT_PARALLELISM: "context-parallel-size= hybrid-context-parallel",
             reasons.MODULES: "moe-layer-recompute",
-            reasons.LOW_PRECISION: "fp4-format= fp8-format= te-precision-config-file=",
+            reasons.LOW_PRECISION: "te-precision-config-file=",
             reasons.UNEVEN_STAGES: """
                 account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split
                 decoder-first-pipeline-num-layers= decoder-last-pipeline-num-layers= pipeline-model-parallel-layout=

@@ -8,6 +8,7 @@ from orchestrator.importers import reasons
 from orchestrator.importers.deepspeed_config import ZERO_STAGES
 from orchestrator.importers.megatron.layout_fields import (
     FSDP_STAGES,
+    MEGATRON_LAYERS_IN_BF16,
     chunks,
     pipeline_parallel,
     recompute_modules,
@@ -15,6 +16,8 @@ from orchestrator.importers.megatron.layout_fields import (
 )
 from orchestrator.importers.megatron.model_fields import CORE, is_megatron_deepspeed, num_layers, window
 from orchestrator.importers.settings import Settings, ValueRule, ValueRules, one_of
+from search_spaces.layouts.layout import CHOICES
+from trials.trainers.common.megatron_options import RECIPE_NAMES
 
 
 def last_of_schedule(options: Settings) -> int | None:
@@ -46,11 +49,29 @@ def _ends_in_the_global_batch(options: Settings) -> bool:
     return last is not None and last == (options.count("global-batch-size") or last)
 
 
+def _keeps_as_many_layers_at_both_ends(options: Settings) -> bool:
+    names = (f"num-layers-at-{end}-in-bf16" for end in ("start", "end"))
+    first, last = (options.counted(name, MEGATRON_LAYERS_IN_BF16) for name in names)
+    return first == last
+
+
+def _has_equal_moments(options: Settings) -> bool:
+    names = ("exp-avg-dtype", "exp-avg-sq-dtype")
+    first, second = (str(options.text(name) or "fp32").lower() for name in names)
+    return first == second and first in CHOICES["moment_dtype"]
+
+
 def _skips_regularly(options: Settings) -> bool:
     return re.fullmatch(r"[1-9][0-9]*", options.text("window-attn-skip-freq") or "1") is not None
 
 
 MEGATRON_VALUE_RULES: ValueRules = (
+    one_of("fp8-recipe", RECIPE_NAMES.values(), reasons.RECIPE),
+    one_of("fp4-recipe", ("nvfp4",), reasons.RECIPE),
+    ValueRule("num-layers-at-start-in-bf16", _keeps_as_many_layers_at_both_ends, reasons.LAYERS_IN_BF16),
+    ValueRule("num-layers-at-end-in-bf16", _keeps_as_many_layers_at_both_ends, reasons.LAYERS_IN_BF16),
+    ValueRule("exp-avg-dtype", _has_equal_moments, reasons.MOMENTS),
+    ValueRule("exp-avg-sq-dtype", _has_equal_moments, reasons.MOMENTS),
     ValueRule("moe-layer-freq", CORE.has_known_layers, reasons.EXPERT_LAYERS),
     ValueRule("window-size", lambda options: window(options) is not None, reasons.WINDOW),
     ValueRule("window-attn-skip-freq", _skips_regularly, "full_attention_every is a whole number"),

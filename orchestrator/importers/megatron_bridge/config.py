@@ -117,7 +117,7 @@ _OF_EXPERTS = r"_a\d+b|moe|mixtral|deepseek|gpt_oss|kimi"
 def _recipe_problems(recipe: str | None) -> Iterator[Problem]:
     wrong = None
     if _precision_in(recipe) not in (None, "bf16"):
-        wrong = "8-bit and 4-bit arithmetic are no values of precision"
+        wrong = "of a recipe in 8 or 4 bits only the name is known, not which layers and weights are in 16"
     elif other := next((what for name, what in _OTHER_TRAININGS.items() if re.search(name, recipe or "")), None):
         wrong = f"a search pretrains a GPT; this is {other}"
     if wrong:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from orchestrator.importers import reasons
 from orchestrator.importers.megatron.expert_fields import CoreFields
@@ -25,11 +26,14 @@ from orchestrator.importers.settings import (
     other_biases,
     rotary_base,
 )
+from trials.trainers.common.megatron_options import RECIPE_NAMES
+from trials.trainers.megatron_bridge.overrides import MIXED_PRECISIONS, QUANTIZATION
 
 CORE = CoreFields(
     lambda name: "model.num_moe_experts" if name == "num_experts" else f"model.{name}", has_defaults=False
 )
-_PRECISIONS = {"bf16_mixed": "bf16", "fp16_mixed": "fp16"}
+_PRECISIONS = {**dict.fromkeys(MIXED_PRECISIONS.values(), "bf16"), "fp16_mixed": "fp16"}
+_RECIPES = {name: word for word, name in RECIPE_NAMES.items()}
 _POSITIONS = {"rope": "rotary", "learned_absolute": "learned"}
 _NORMS = {"rmsnorm": "rmsnorm", "layernorm": "layernorm"}
 ACTIVATIONS = {
@@ -63,6 +67,25 @@ def _precision(keys: Settings) -> str | None:
         on = next((name for name in ("bf16", "fp16") if given.get(name) is True), None)
         return on or ("fp32" if given.get("fp32") is True else None)
     return None if given is None else _PRECISIONS.get(str(given))
+
+
+def _quantization(keys: Settings) -> Mapping[str, Any]:
+    """Arithmetic of the linear layers, by the layout's fields; none where the recipe decides it."""
+    given = keys.value("mixed_precision")
+    if isinstance(given, Mapping):
+        in_8_bits = _RECIPES.get(str(given.get("fp8_recipe", "tensorwise"))) if given.get("fp8") else "same"
+        values: tuple[Any, ...] | None = (
+            _RECIPES.get(str(given.get("fp4_recipe", "nvfp4"))) if given.get("fp4") else in_8_bits,
+            _ends(given)[0] if given.get("first_last_layers_bf16") else 0,
+            bool(given.get("fp8_param_gather") or given.get("fp4_param_gather")),
+        )
+    else:
+        values = next((each for each, name in MIXED_PRECISIONS.items() if name == given), None)
+    return {} if values is None else dict(zip(QUANTIZATION, values, strict=True))
+
+
+def _ends(given: Mapping[str, Any]) -> list[Any]:
+    return [given.get(f"num_layers_at_{end}_in_bf16", 0) for end in ("start", "end")]
 
 
 def _zero_stage(keys: Settings) -> int | None:
@@ -131,6 +154,15 @@ def _bucket_mib(keys: Settings) -> int | None:
     return bucket_mib(keys.count("comm_overlap.bucket_size", "ddp.bucket_size"))
 
 
+def _gradients_in_bf16(keys: Settings) -> bool | None:
+    """The mixed precision prevails over ddp."""
+    given = keys.value("mixed_precision")
+    if given is None:
+        return None
+    in_fp32 = given.get("grad_reduce_in_fp32", True) if isinstance(given, Mapping) else True
+    return not in_fp32 and _precision(keys) == "bf16"
+
+
 LAYOUT_FIELDS: FieldReaders = {
     "tensor_parallel": _tensor_parallel,
     "pipeline_parallel": _pipeline_parallel,
@@ -147,6 +179,10 @@ LAYOUT_FIELDS: FieldReaders = {
     "bucket_mib": _bucket_mib,
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
+    "matmul_precision": lambda keys: _quantization(keys).get("matmul_precision"),
+    "layers_in_16_bits": lambda keys: _quantization(keys).get("layers_in_16_bits"),
+    "quantized_weights": lambda keys: _quantization(keys).get("quantized_weights"),
+    "gradients_in_bf16": _gradients_in_bf16,
     "expert_parallel": CORE.expert_parallel,
     "expert_tensor_parallel": CORE.expert_tensor_parallel,
     "offloaded_layers": _offloaded_layers,
@@ -244,7 +280,9 @@ BATCH_FIELDS: FieldReaders = {"global_batch_size": lambda keys: keys.count("trai
 def _has_a_known_precision(keys: Settings) -> bool:
     given = keys.value("mixed_precision")
     if isinstance(given, Mapping):
-        return not any(given.get(name) for name in ("fp8", "fp4", "fp8_dot_product_attention"))
+        is_known = given.get("fp8_recipe", "tensorwise") in _RECIPES and given.get("fp4_recipe", "nvfp4") in _RECIPES
+        first, last = _ends(given)
+        return is_known and first == last and not given.get("fp8_dot_product_attention")
     return given in _PRECISIONS
 
 
@@ -255,7 +293,9 @@ def _recomputes_known_modules(keys: Settings) -> bool:
 
 VALUE_RULES: ValueRules = (
     ValueRule(
-        "mixed_precision", _has_a_known_precision, "precision is bf16 or fp16; 8-bit and 4-bit arithmetic are no values"
+        "mixed_precision",
+        _has_a_known_precision,
+        "precision is bf16 or fp16, with a recipe of matmul_precision and as many layers in 16 bits at both ends",
     ),
     one_of("model.position_embedding_type", _POSITIONS, reasons.MEGATRON_POSITIONS),
     one_of("model.normalization", _NORMS, reasons.NORM),

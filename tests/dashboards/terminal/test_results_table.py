@@ -71,15 +71,20 @@ def test_an_interval_that_is_not_symmetric_shows_both_of_its_ends():
     assert "-15/+117" in shown(results_table(search.record, ranking_of(search.record), None))[1]
 
 
-RECOMPUTATION = {"recompute_layers": "full", "recompute_modules": "selective"}
-"""Recomputation with which a field has an effect."""
+NEEDED = {
+    "recompute_layers": {"activation_checkpointing": "full"},
+    "recompute_modules": {"activation_checkpointing": "selective"},
+    "layers_in_16_bits": {"matmul_precision": "fp8_tensorwise"},
+    "quantized_weights": {"matmul_precision": "fp8_tensorwise"},
+}
+"""Values of other fields with which a field has an effect."""
 
 
 @pytest.mark.parametrize("field", [name for name in AXES if name not in ("data_parallel", "bucket_mib")])
 def test_no_two_layouts_look_alike(field):
     """Layouts that differ in any field have different rows."""
     search, known = SearchUnderTest(), Layout(tensor_parallel=2, pipeline_parallel=2, data_parallel=2, zero_stage=1)
-    known = replace(known, activation_checkpointing=RECOMPUTATION.get(field, "none"))
+    known = replace(known, **NEEDED.get(field, {}))
     axis, value = AXES[field], getattr(known, field)
     other = 2 * (value or 1) if axis.is_number else next(word for word in axis.words or (False, True) if word != value)
     for layout in (known, replace(known, **{field: other}), replace(known, bucket_mib=25)):

@@ -288,3 +288,54 @@ def _saved(model, modules):
     selective = replace(none, activation_checkpointing="selective", recompute_modules=modules)
     whole, kept = LayerActivations.of(model, LayoutTable.of([none, selective])).kept
     return (whole - kept) / (2 * model.seq_length)
+
+
+QUANTIZED = gpt(4, 1024, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "weights"),
+    [
+        ({}, 2),
+        ({"matmul_precision": "fp8_rowwise"}, 2),
+        ({"matmul_precision": "fp8_tensorwise"}, 2 + 2),
+        ({"matmul_precision": "fp8_tensorwise", "layers_in_16_bits": 1}, 2 + 2 / 2),
+        ({"matmul_precision": "fp8_tensorwise", "quantized_weights": True}, 2),
+        ({"matmul_precision": "nvfp4", "quantized_weights": True}, 2 * (1 / 2 + 1 / 16)),
+    ],
+)
+def test_weights_in_8_and_4_bits_are_kept_as_they_are_and_transposed(changes, weights):
+    """Bytes for each parameter of a layer, of a model of four layers without the rest."""
+    layout = Layout(precision="bf16", engine="megatron-lm", zero_stage=1, data_parallel=2, **changes)
+    plain = replace(layout, matmul_precision="same", layers_in_16_bits=0, quantized_weights=False)
+    found = [stage_memory(QUANTIZED, LayoutTable.of([each])).weights.max() * GIB for each in (layout, plain)]
+    a_layer = QUANTIZED.layer_parameters * QUANTIZED.num_layers
+    assert found[0] - found[1] == pytest.approx((weights - 2) * a_layer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "gradients", "optimizer"),
+    [
+        ({}, 4, 12),
+        ({"gradients_in_bf16": True}, 2, 12),
+        ({"moment_dtype": "bf16"}, 4, 8),
+        ({"moment_dtype": "fp8"}, 4, 6),
+    ],
+)
+def test_gradients_and_moments_of_other_types_take_their_bytes(changes, gradients, optimizer):
+    layout = Layout(precision="bf16", engine="megatron-lm", **changes)
+    found = stage_memory(QUANTIZED, LayoutTable.of([layout]))
+    assert found.gradients.max() * GIB == gradients * QUANTIZED.parameters
+    assert found.optimizer.max() * GIB == optimizer * QUANTIZED.parameters
+
+
+def test_inputs_of_8_bit_products_are_kept_in_8_bits():
+    """Those after the two norms and the MLP's last one, and a copy of attention's output."""
+    plain, in_8_bits = (
+        LayerActivations.of(
+            QUANTIZED, LayoutTable.of([Layout(precision="bf16", engine="megatron-lm", matmul_precision=word)])
+        ).kept[0]
+        for word in ("same", "fp8_delayed")
+    )
+    hidden, width = QUANTIZED.hidden_size, QUANTIZED.ffn_hidden_size
+    assert plain - in_8_bits == QUANTIZED.seq_length * (2 * hidden + width - hidden)

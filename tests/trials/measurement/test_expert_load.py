@@ -11,7 +11,7 @@ from trials.measurement.expert_load import ExpertLoad, load_error
 
 EXPERTS = replace(MODEL, num_experts=4, experts_per_token=2)
 SAMPLES = 8 * SPEC.global_batch_size
-"""Of eight measured steps."""
+"""Eight measured steps."""
 GIVEN = SAMPLES * MODEL.seq_length * 2
 """Tokens that the experts of a layer are given in them."""
 

@@ -12,6 +12,19 @@ from tests.trials.trainers.verified_options import MEGATRON_LM, parsed_options
 Fields = dict[str, Any]
 
 
+def _torch_dtype(name: str) -> Any:
+    import torch
+
+    return getattr(torch, name)
+
+
+_DTYPES = {
+    "fp32": lambda: _torch_dtype("float32"),
+    "bf16": lambda: _torch_dtype("bfloat16"),
+    "fp8": lambda: _torch_dtype("uint8"),
+}
+
+
 def core_configs(words: Sequence[str], world_size: int) -> tuple[Fields, dict[str, Any]]:
     """(the options by name, with what follows from them; the configurations)."""
     import torch
@@ -27,7 +40,9 @@ def core_configs(words: Sequence[str], world_size: int) -> tuple[Fields, dict[st
         "data_parallel_size": world_size // model_ranks,
         "sequence_parallel": given["sequence_parallel"] and given["tensor_model_parallel_size"] > 1,
         "rotary_base": given["rotary_base"] or 10_000,
-        "accumulate_allreduce_grads_in_fp32": given["accumulate_allreduce_grads_in_fp32"] or given["bf16"],
+        "accumulate_allreduce_grads_in_fp32": given["accumulate_allreduce_grads_in_fp32"]
+        or (given["bf16"] and not given["grad_reduce_in_bf16"]),
+        **{name: _DTYPES[given[name] or "fp32"]() for name in ("exp_avg_dtype", "exp_avg_sq_dtype")},
     }
     transformer = MLATransformerConfig if values["multi_latent_attention"] else TransformerConfig
     made = ((transformer, _transformer), (DistributedDataParallelConfig, _ddp), (AdamOptimizerConfig, _optimizer))
@@ -68,6 +83,10 @@ def _transformer(values: Fields) -> Fields:
         "add_qkv_bias": has_biases or values["add_qkv_bias"],
         "window_size": window and tuple(int(size) for size in window.split(",")),
         "window_attn_skip_freq": every,
+        "fp8": values["fp8_format"],
+        "fp8_param": values["fp8_param_gather"],
+        "fp4": values["fp4_format"],
+        "fp4_param": values["fp4_param_gather"],
         "apply_rope_fusion": values["position_embedding_type"] == "rope" and not values["no_rope_fusion"],
         "bias_dropout_fusion": not values["no_bias_dropout_fusion"],
         "num_moe_experts": values["num_experts"],
@@ -124,7 +143,7 @@ def _optimizer(values: Fields) -> Fields:
     """get_megatron_optimizer_config, with pretrain_gpt.py's own defaults that are not the configuration's."""
     return {
         "min_lr": 0.0,
-        "fp8_recipe": "delayed",
+        **({} if values["fp8_recipe"] else {"fp8_recipe": "delayed"}),
         "muon_momentum": 0.9,
         "optimizer_offload_fraction": 1.0,
         "barrier_with_L1_time": True,

@@ -17,24 +17,27 @@ from benchmarks.export_meanings import differences, of_megatron_lm
 from benchmarks.parser_process import DOWNLOADS, ask
 from benchmarks.real_configs import fields_of, transformer_engine_stubbed
 from search_spaces.engines import MEGATRON_CORE
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.routing import Routing
 from search_spaces.rules.check import engine_violations
 from tests.orchestrator.recipe.export_readers import words_of
 from tests.trials.train.parity import needs_megatron
 from tests.trials.train.trial_processes import make_spec
 from tests.trials.trainers.core_configs import core_configs
+from trials.trainers.megatron_lm.trainer import TRAINER
 from trials.trial import TrialSpec
 
 pytestmark = [needs_megatron, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-NOT_IN_CONFIGS = {"--make-vocab-size-divisible-by", "--ckpt-format", "--use-precision-aware-optimizer"}
-"""Options of the tokenizer and of checkpoints, and one without which Megatron-LM refuses to offload."""
+EXPORT = TRAINER.export
+
+NOT_IN_CONFIGS = {"--make-vocab-size-divisible-by", "--ckpt-format"}
+"""Options of the tokenizer and of checkpoints."""
 WITHOUT_MEANING = {
     *("--no-gradient-accumulation-fusion", "--no-bias-dropout-fusion"),
-    "--moe-token-dispatcher-type",
+    *("--moe-token-dispatcher-type", "--reuse-grad-buf-for-mxfp8-param-ag"),
 }
-"""Options that change a kernel or a collective alone."""
+"""Options that change a kernel or a collective alone, and where gathered weights are."""
 
 
 @pytest.fixture(scope="module")
@@ -95,13 +98,15 @@ PARLAYS_OWN = {
 def test_the_engine_configures_megatron_core_as_the_options_do(cases):
     compared = 0
     for case in cases:
-        layout = replace(case.spec.layout, engine=MEGATRON_CORE).canonical()
+        others = {name: axis.default for name, axis in AXES.items() if axis.values_of(MEGATRON_CORE) == (axis.default,)}
+        layout = replace(case.spec.layout, engine=MEGATRON_CORE, **others).canonical()
         if any(engine_violations(layout, case.spec.model)):
             continue
         compared += 1
+        files = EXPORT.files(replace(case.spec, layout=replace(layout, engine="megatron-lm")))
         with transformer_engine_stubbed():
             ours = engine_configs(replace(case.spec, layout=layout))
-            _, theirs = core_configs(words_of(case.files["megatron_args.txt"]), case.spec.num_gpus)
+            _, theirs = core_configs(words_of(files["megatron_args.txt"]), case.spec.num_gpus)
         for name, config in ours.items():
             mine, other = fields_of(config), fields_of(theirs[name])
             differing = {field for field in {*mine, *other} if mine.get(field) != other.get(field)}

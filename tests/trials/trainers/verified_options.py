@@ -40,7 +40,7 @@ _BOTH: Mapping[str, Any] = {
 }
 
 # NVIDIA/Megatron-LM megatron/training/arguments.py at 000c4ac24f61159c138b0975def722c65245983c;
-# --use-precision-aware-optimizer by the parser of d98e8a64 (2026-08), which takes all of them.
+# --use-precision-aware-optimizer and those of 8 and 4 bits by the parser of d98e8a64 (2026-08), which takes all.
 MEGATRON_LM: Mapping[str, Any] = {
     **_BOTH,
     "num-virtual-stages-per-pipeline-rank": int,
@@ -68,6 +68,18 @@ MEGATRON_LM: Mapping[str, Any] = {
     "no-bias-gelu-fusion": FLAG,
     "window-size": str,
     "window-attn-skip-freq": int,
+    "fp8-format": ("e4m3", "hybrid"),
+    "fp8-recipe": ("tensorwise", "delayed", "mxfp8", "blockwise", "custom"),
+    "fp8-param-gather": FLAG,
+    "fp4-format": ("e2m1",),
+    "fp4-param-gather": FLAG,
+    "reuse-grad-buf-for-mxfp8-param-ag": FLAG,
+    "first-last-layers-bf16": FLAG,
+    "num-layers-at-start-in-bf16": int,
+    "num-layers-at-end-in-bf16": int,
+    "grad-reduce-in-bf16": FLAG,
+    "exp-avg-dtype": ("fp32", "fp16", "bf16", "fp8"),
+    "exp-avg-sq-dtype": ("fp32", "fp16", "bf16", "fp8"),
     "softmax-type": ("vanilla", "off-by-one", "learnable"),
     "quick-geglu": FLAG,
     "glu-linear-offset": float,

@@ -111,9 +111,9 @@ def _leave(weights: torch.Tensor) -> torch.Tensor:
 
 
 def _bucket_parameters(layout: Layout) -> int:
-    if layout.bucket_mib is not None:
-        return bucket_parameters(layout.bucket_mib)
-    return max(_DEFAULT_BUCKET_PARAMETERS, _DEFAULT_BUCKET_PARAMETERS_PER_RANK * layout.data_parallel)
+    return bucket_parameters(layout) or max(
+        _DEFAULT_BUCKET_PARAMETERS, _DEFAULT_BUCKET_PARAMETERS_PER_RANK * layout.data_parallel
+    )
 
 
 def _activation(model: ModelShape) -> dict[str, Any]:

@@ -42,7 +42,6 @@ from trials.train.engines.megatron_core_config import ddp_config, optimizer_conf
 from trials.train.engines.megatron_core_weights import ExpertPart, ModelWeights, set_initial_weights
 from trials.train.model.forced_routing import forced_choice
 from trials.train.parallel.process_groups import COLLECTIVE_LIMIT, World
-from trials.train.parallel.tensor_parallel import TensorParallelRanks
 
 ORDERS = {"tp-dp-pp": "tp-cp-ep-dp-pp", "tp-pp-dp": "tp-cp-ep-pp-dp"}
 """Megatron's names of the rank orders."""
@@ -193,17 +192,9 @@ def _build_chunk(config: Any, has_te_layers: bool, training: TrainingConfig, wor
     )
     for parameter in chunk.parameters():
         set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
-    set_initial_weights(chunk, first_layer, ModelWeights(model, training.weights, world.tensor_ranks, _expert_part()))
+    weights = ModelWeights(model, training.weights, world.tensor_ranks, ExpertPart.of_this_rank())
+    set_initial_weights(chunk, first_layer, weights)
     return chunk.to(training.device)
-
-
-def _expert_part() -> ExpertPart:
-    return ExpertPart(
-        parallel_state.get_expert_model_parallel_rank(),
-        TensorParallelRanks(
-            parallel_state.get_expert_tensor_parallel_rank(), parallel_state.get_expert_tensor_parallel_group().size()
-        ),
-    )
 
 
 def _moe_layers(chunks: Iterable[Chunk]) -> Iterator[MoELayer]:

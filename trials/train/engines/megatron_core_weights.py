@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from megatron.core import parallel_state
 from torch import nn
 
 from search_spaces.model_shape import ModelShape
@@ -34,6 +35,13 @@ class ExpertPart:
 
     rank: int
     ranks: TensorParallelRanks
+
+    @classmethod
+    def of_this_rank(cls) -> ExpertPart:
+        """The part by megatron-core's groups."""
+        size = parallel_state.get_expert_tensor_parallel_group().size()
+        ranks = TensorParallelRanks(parallel_state.get_expert_tensor_parallel_rank(), size)
+        return cls(parallel_state.get_expert_model_parallel_rank(), ranks)
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,8 @@ class PlainExperts(nn.Module):
         self.shared = PlainMlp(model, shared) if shared else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits = F.linear(x.float(), self.router.weight.float(), self.router.bias)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        logits = F.linear(x.to(dtype), self.router.weight.to(dtype), self.router.bias)
         ranked = logits.sort(-1, descending=True).values
         last_chosen = ranked[..., self.top_k - 1 : self.top_k]
         if self.top_k < len(self.experts):

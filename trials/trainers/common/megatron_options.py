@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from search_spaces.layouts.layout import AXES, Layout
+from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, TRANSFORMER_ENGINE_RECIPES
 from search_spaces.model_shape import DEFAULT_ROTARY_BASE, ModelShape
 from search_spaces.routing import BALANCED, Routing
 from trials.trainers.common.megatron_experts import (
@@ -21,8 +22,12 @@ from trials.trainers.common.options import option_name, option_names
 from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
 
-MAIN_GRADIENT_BYTES = 4
-"""Bytes of a gradient: Megatron keeps and reduces them in fp32, by default with bf16, by an option with fp16."""
+
+def main_gradient_bytes(gradients_in_bf16: bool) -> int:
+    """Bytes of a gradient: otherwise Megatron keeps and reduces them in fp32, by default with bf16, by an option with
+    fp16."""
+    return 2 if gradients_in_bf16 else 4
+
 
 SHARDING_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 """Megatron-FSDP's names of ZeRO 2 and 3."""
@@ -175,14 +180,57 @@ def _lm_parallel(layout: Layout) -> list[Option]:
         ),
         *_if(layout.zero_stage > 0, ["--use-distributed-optimizer"]),
         *_fully_sharded(layout),
-        *_if(layout.offload == "optimizer", ["--optimizer-cpu-offload"], ["--use-precision-aware-optimizer"]),
+        *_if(layout.offload == "optimizer", ["--optimizer-cpu-offload"]),
+        *_optimizer_states(layout),
+        *_quantization(layout),
         *_if(layout.offloaded_layers > 0, ["--cpu-offloading-num-layers", str(layout.offloaded_layers)]),
         *_if(layout.rank_order == "tp-pp-dp", ["--use-tp-pp-dp-mapping"]),
         *_if(layout.precision == "fp16", ["--accumulate-allreduce-grads-in-fp32"]),
         *_if(layout.overlap_comm, ["--overlap-grad-reduce"]),
-        *_bucket(layout.bucket_mib),
+        *_bucket(layout),
         ["--attention-backend", "flash" if layout.attention_kernel == "flash" else "unfused"],
     ]
+
+
+def _optimizer_states(layout: Layout) -> list[Option]:
+    """Types of gradients and moments. The optimizer that knows types offloads, too."""
+    dtype = layout.moment_dtype
+    return [
+        *_if(layout.offload == "optimizer" or dtype != "fp32", ["--use-precision-aware-optimizer"]),
+        *_if(dtype != "fp32", ["--exp-avg-dtype", dtype], ["--exp-avg-sq-dtype", dtype]),
+        *_if(layout.gradients_in_bf16, ["--grad-reduce-in-bf16"]),
+    ]
+
+
+def _quantization(layout: Layout) -> list[Option]:
+    """Products of 8 and 4 bits, by Transformer Engine; gradients have a wider range than weights, where a scale is that
+    of many values."""
+    precision, kept = layout.matmul_precision, str(layout.layers_in_16_bits)
+    if precision == "same":
+        return []
+    in_4_bits = MATMUL_RECIPES[precision].arithmetic == "fp4"
+    of_fp8 = (
+        [["--fp8-format", FP8_FORMATS[precision]], ["--fp8-recipe", RECIPE_NAMES[precision]]] if not in_4_bits else []
+    )
+    return [
+        *of_fp8,
+        *_if(in_4_bits, ["--fp4-format", "e2m1"]),
+        *_if(
+            layout.layers_in_16_bits > 0,
+            ["--first-last-layers-bf16"],
+            ["--num-layers-at-start-in-bf16", kept],
+            ["--num-layers-at-end-in-bf16", kept],
+        ),
+        *_if(layout.quantized_weights, ["--fp4-param-gather" if in_4_bits else "--fp8-param-gather"]),
+        # Otherwise the gathered weights have a buffer of their own, in 16 bits.
+        *_if(layout.quantized_weights and precision == "mxfp8", ["--reuse-grad-buf-for-mxfp8-param-ag"]),
+    ]
+
+
+RECIPE_NAMES = {word: word.removeprefix("fp8_") for word in TRANSFORMER_ENGINE_RECIPES}
+"""Megatron's names of the recipes."""
+FP8_FORMATS = {word: "e4m3" if word == "mxfp8" else "hybrid" for word in TRANSFORMER_ENGINE_RECIPES if word != "nvfp4"}
+"""Formats of Megatron-Bridge's recipes (src/megatron/bridge/training/mixed_precision.py)."""
 
 
 def _fully_sharded(layout: Layout) -> list[Option]:
@@ -203,17 +251,20 @@ GRADIENT_DTYPE = ("--megatron-fsdp-main-grads-dtype", "fp32")
 def newer_megatron_lm(layout: Layout) -> list[Option]:
     """Options that Megatron-LM needs besides those of the layout from core_v0.17.0 on, and refuses before: its
     Megatron-FSDP sums gradients in the weights' dtype by default."""
-    is_half = layout.precision != "fp32"
-    return _if(layout.zero_stage > 1 and is_half, GRADIENT_DTYPE)
+    sums_in_fp32 = layout.precision != "fp32" and not layout.gradients_in_bf16
+    return _if(layout.zero_stage > 1 and sums_in_fp32, GRADIENT_DTYPE)
 
 
-def _bucket(bucket_mib: int | None) -> list[Option]:
-    return [] if bucket_mib is None else [["--ddp-bucket-size", str(bucket_parameters(bucket_mib))]]
+def _bucket(layout: Layout) -> list[Option]:
+    parameters = bucket_parameters(layout)
+    return [] if parameters is None else [["--ddp-bucket-size", str(parameters)]]
 
 
-def bucket_parameters(bucket_mib: int) -> int:
-    """The bucket's size in parameters, as Megatron counts it."""
-    return bucket_mib * 2**20 // MAIN_GRADIENT_BYTES
+def bucket_parameters(layout: Layout) -> int | None:
+    """The bucket's size in parameters, as Megatron counts it; None for its default."""
+    if layout.bucket_mib is None:
+        return None
+    return layout.bucket_mib * 2**20 // main_gradient_bytes(layout.gradients_in_bf16)
 
 
 def _lm_model(model: ModelShape) -> list[Option]:
@@ -301,6 +352,9 @@ _OURS = frozenset(
         *("rope-type", "mtp-num-layers"),
         *("untie-embeddings-and-output-weights", "train-iters", "log-interval", "eval-iters", "eval-interval", "seed"),
         *("log-throughput", "log-memory-interval"),
+        *("fp8-format", "fp8-recipe", "fp4-format", "fp8-param-gather", "fp4-param-gather"),
+        *("first-last-layers-bf16", "num-layers-at-start-in-bf16", "num-layers-at-end-in-bf16"),
+        *("reuse-grad-buf-for-mxfp8-param-ag", "grad-reduce-in-bf16", "exp-avg-dtype", "exp-avg-sq-dtype"),
         *("moe-router-force-load-balancing", "moe-aux-loss-coeff"),
         *("padded-vocab-size", "no-pad-vocab-size", "disable-pad-vocab-size"),
     }
@@ -312,9 +366,9 @@ _REFUSED: Mapping[str, str] = {
     "train-samples": "a trial counts iterations",
     "exit-interval": "a trial ends when its measurement is precise enough",
     "rampup-batch-size": "the global batch is fixed",
+    "fp4-recipe": "the layout has its usual one",
     "context-parallel-size": "no layout field expresses it",
     "ds-sequence-parallel-size": "no layout field expresses it",
-    **dict.fromkeys(("fp8-format", "fp8-recipe", "fp4-format"), "no layout field expresses it for this trainer"),
     **dict.fromkeys(
         ("qk-l2-norm", "openai-gelu", "moe-shared-expert-gate", "moe-latent-size"),
         "the model section has no such model for this trainer",

@@ -6,7 +6,7 @@ Key names: Megatron-Bridge 0.6.0 src/megatron/bridge/training/config.py and mode
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from search_spaces.layouts.layout import AXES, Layout
@@ -29,7 +29,7 @@ def bridge_overrides(spec: TrialSpec) -> dict[str, Any]:
         "dataset.seq_length": spec.model.seq_length,  # the recipe copies it to `sequence_length`
         "train.micro_batch_size": layout.micro_batch_size,
         "train.global_batch_size": spec.global_batch_size,
-        "mixed_precision": "bf16_mixed",
+        "mixed_precision": MIXED_PRECISIONS[quantization_of(layout)],
         "comm_overlap": None,  # otherwise it overrides the keys below
         **{f"ddp.{name}": value for name, value in _data_parallel(layout).items()},
         **{f"optimizer.{name}": value for name, value in _optimizer(layout).items()},
@@ -38,6 +38,25 @@ def bridge_overrides(spec: TrialSpec) -> dict[str, Any]:
         **_of_full_sharding(layout),
         **_routing(spec),
     }
+
+
+QUANTIZATION = ("matmul_precision", "layers_in_16_bits", "quantized_weights")
+"""Fields of a layout that one of Megatron-Bridge's precisions decides together."""
+
+
+def quantization_of(layout: Layout) -> tuple[Any, ...]:
+    return tuple(getattr(layout, name) for name in QUANTIZATION)
+
+
+MIXED_PRECISIONS: Mapping[tuple[Any, ...], str] = {
+    ("same", 0, False): "bf16_mixed",
+    ("fp8_delayed", 0, True): "bf16_with_fp8_delayed_scaling_mixed",
+    ("fp8_tensorwise", 1, True): "bf16_with_fp8_current_scaling_mixed",
+    ("fp8_blockwise", 0, False): "bf16_with_fp8_subchannel_scaling_mixed",
+    ("mxfp8", 0, True): "bf16_with_mxfp8_mixed",
+    ("nvfp4", 0, True): "bf16_with_nvfp4_mixed",
+}
+"""Names of Megatron-Bridge's precisions (training/mixed_precision.py); a text override chooses one as it is."""
 
 
 def format_overrides(overrides: dict[str, Any]) -> Iterator[str]:
@@ -176,7 +195,7 @@ def _data_parallel(layout: Layout) -> dict[str, Any]:
         "data_parallel_sharding_strategy": SHARDING_STRATEGIES.get(layout.zero_stage, "no_shard"),
         "overlap_grad_reduce": layout.overlap_comm,
         "overlap_param_gather": False,
-        "bucket_size": None if layout.bucket_mib is None else bucket_parameters(layout.bucket_mib),
+        "bucket_size": bucket_parameters(layout),
     }
 
 

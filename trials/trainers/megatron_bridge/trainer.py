@@ -2,15 +2,26 @@
 
 Its attention backend is an enum, fp32 a dtype, an activation a function and a window a tuple, none of which a text
 override can set: it takes a flash kernel where it can, and a precision by name, whose fp16 keeps gradients in fp16.
+Types of gradients and moments are dtypes, too.
 Standard library only.
 """
 
 from __future__ import annotations
 
-from search_spaces.rules.engine_rules import Rule, activations, allows_only, builds_only
+from collections.abc import Iterator
+
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.engine_rules import Rule, RuleViolation, activations, allows_only, builds_only
 from trials.trainers.base import LayoutExport, Trainer
 from trials.trainers.common.recipe import arguments_from, first_violation
-from trials.trainers.megatron_bridge.overrides import bridge_overrides, format_overrides
+from trials.trainers.megatron_bridge.overrides import (
+    MIXED_PRECISIONS,
+    QUANTIZATION,
+    bridge_overrides,
+    format_overrides,
+    quantization_of,
+)
 from trials.trainers.megatron_lm.trainer import NAME as ENGINE
 from trials.trainers.megatron_lm.trainer import RULES as MEGATRON_LM_RULES
 from trials.trainers.megatron_lm.trainer import megatron_torchrun
@@ -33,8 +44,33 @@ def _start(spec: TrialSpec) -> str:
     )
 
 
+def _quantization(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Only whole precisions by their names."""
+    if quantization_of(layout) in MIXED_PRECISIONS:
+        return
+    given = " and ".join(f"{n} {value}" for n, value in zip(QUANTIZATION, quantization_of(layout), strict=True))
+    known = next((each for each in MIXED_PRECISIONS if each[0] == layout.matmul_precision), None)
+    if known is None:
+        return
+    yield RuleViolation(
+        "quantization",
+        f"no precision of {_TITLE} has {given}",
+        f"of {layout.matmul_precision} it has layers_in_16_bits {known[1]} and quantized_weights {known[2]}",
+        "set them so, or leave this export out",
+    )
+
+
 RULES: tuple[Rule, ...] = (
-    allows_only({"attention_kernel": ("flash",), "precision": ("bf16",)}, owner=_TITLE),
+    allows_only(
+        {
+            "attention_kernel": ("flash",),
+            "precision": ("bf16",),
+            "gradients_in_bf16": (False,),
+            "moment_dtype": ("fp32",),
+        },
+        owner=_TITLE,
+    ),
+    _quantization,
     builds_only(
         (
             *("attention_head_size", "qkv_bias", "qk_norm", "activation", "rotary_base", "linear_biases"),

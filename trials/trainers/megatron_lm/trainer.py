@@ -17,6 +17,7 @@ from search_spaces.rules.engine_rules import (
     RuleViolation,
     activations,
     engine_limits,
+    quantized_products,
     zero_in_pipeline,
 )
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
@@ -126,6 +127,67 @@ def _sinks(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
+def _quantized(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """megatron/core/transformer/transformer_config.py, and validate_args(): layers in 16 bits and weights that are kept
+    in 8 or 4."""
+    kept, stage = layout.layers_in_16_bits, model.num_layers // layout.pipeline_parallel
+    if kept and layout.matmul_precision == "fp8_delayed":
+        yield RuleViolation(
+            "layers_in_16_bits",
+            f"layers_in_16_bits is {kept} with matmul_precision fp8_delayed",
+            "delayed scaling has all layers in 8 bits",
+            "set layers_in_16_bits to 0, or matmul_precision to fp8_tensorwise",
+        )
+    if kept > stage:
+        yield RuleViolation(
+            "layers_in_16_bits",
+            f"layers_in_16_bits is {kept} with {stage} layers a stage",
+            "layers_in_16_bits is at most the layers of a pipeline stage, num_layers / pipeline_parallel",
+            f"set layers_in_16_bits to {stage} or less",
+        )
+    discarded = [name for name in ("layernorm", "moe_act") if name in layout.modules_recomputed]
+    if discarded and layout.matmul_precision == "fp8_delayed":
+        yield RuleViolation(
+            "recompute_modules",
+            f"recompute_modules has {' and '.join(discarded)} with matmul_precision fp8_delayed",
+            "delayed scaling recomputes neither layernorm nor moe_act",
+            "leave them out, or set matmul_precision to fp8_tensorwise",
+        )
+    yield from _of_optimizer(layout)
+    if layout.quantized_weights and layout.zero_stage == 0:
+        yield RuleViolation(
+            "quantized_weights",
+            "quantized_weights is true with zero_stage 0",
+            "--fp8-param-gather and --fp4-param-gather need the distributed optimizer or Megatron-FSDP",
+            "set zero_stage to 1 or more, or quantized_weights to false",
+        )
+    if layout.quantized_weights and layout.offload == "optimizer" and layout.matmul_precision != "fp8_delayed":
+        yield RuleViolation(
+            "quantized_weights",
+            f"quantized_weights is true with offload optimizer and matmul_precision {layout.matmul_precision}",
+            "--optimizer-cpu-offload takes 8-bit weights of delayed scaling only",
+            "set quantized_weights to false, or matmul_precision to fp8_delayed",
+        )
+
+
+def _of_optimizer(layout: Layout) -> Iterator[RuleViolation]:
+    """validate_args(): the gradients' and the moments' types."""
+    if layout.gradients_in_bf16 and layout.precision != "bf16":
+        yield RuleViolation(
+            "gradients_in_bf16",
+            f"gradients_in_bf16 is true with precision {layout.precision}",
+            "--grad-reduce-in-bf16 is for weights in bf16",
+            "set precision to bf16, or gradients_in_bf16 to false",
+        )
+    if layout.moment_dtype != "fp32" and layout.zero_stage != 1:
+        yield RuleViolation(
+            "moment_dtype",
+            f"moment_dtype is {layout.moment_dtype} with zero_stage {layout.zero_stage}",
+            "moments of other types need the precision-aware distributed optimizer: zero_stage 1",
+            "set zero_stage to 1, or moment_dtype to fp32",
+        )
+
+
 def _biased_experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if model.num_experts is None or not model.has_biases:
         return
@@ -167,6 +229,8 @@ def _rotated(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
 
 RULES: tuple[Rule, ...] = (
     *MEGATRON_RULES,
+    quantized_products,
+    _quantized,
     _sharding,
     _offloaded_layers,
     _sinks,

@@ -106,6 +106,13 @@ def test_llama_options_are_understood():
         ("--bf16 --use-flash-attn --attention-backend unfused", "attention_kernel", "math"),
         ("--attention-backend=unfused", "attention_kernel", "math"),
         ("--overlap-grad-reduce", "overlap_comm", True),
+        ("--grad-reduce-in-bf16", "gradients_in_bf16", True),
+        ("--bf16 --fp8-format hybrid", "matmul_precision", "fp8_delayed"),
+        ("--bf16 --fp8-format e4m3 --fp8-recipe mxfp8", "matmul_precision", "mxfp8"),
+        ("--bf16 --fp4-format=e2m1", "matmul_precision", "nvfp4"),
+        ("--fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16", "layers_in_16_bits", 1),
+        ("--fp8-format hybrid --fp8-param-gather --use-distributed-optimizer", "quantized_weights", True),
+        ("--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", "moment_dtype", "bf16"),
         ("--optimizer-cpu-offload", "offload", "optimizer"),
         ("--use-tp-pp-dp-mapping", "rank_order", "tp-pp-dp"),
         ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1", "virtual_pipeline_stages", 2),
@@ -215,8 +222,10 @@ def test_a_config_file_beside_the_script_is_said_not_to_be_read():
         ("--num-experts 8 --num-layers 4 --moe-layer-freq [1]*3", "expert_layer_every"),
         ("--num-experts 8 --moe-latent-size 64", "no field of the model section"),
         ("--deepspeed --num-experts 8", "experts are not read from this trainer"),
-        ("--fp8-format hybrid", "8-bit and 4-bit arithmetic"),
-        ("--fp4-format=e2m1", "8-bit and 4-bit arithmetic"),
+        ("--te-precision-config-file layers.yaml", "8-bit and 4-bit arithmetic"),
+        ("--fp8-format hybrid --fp8-recipe custom", "matmul_precision has the recipes delayed, tensorwise"),
+        ("--first-last-layers-bf16 --num-layers-at-end-in-bf16 2", "the same number at both ends"),
+        ("--exp-avg-dtype bf16", "the type of both moments"),
         ("--decoder-first-pipeline-num-layers 1", "uneven pipeline stages"),
         ("--pipeline-model-parallel-layout Et*3|L", "uneven pipeline stages"),
         ("--mtp-use-repeated-layer", "no field of the model section"),
@@ -257,8 +266,8 @@ def test_a_value_under_another_name_is_refused_with_the_names_that_the_trainer_h
 
 def test_all_that_is_refused_is_reported_at_once():
     with pytest.raises(InputError) as refused:
-        read_launch_script(launch("--moe-latent-size 8 --fp8-format hybrid --window-size 4,1 --num-attention-heads 8"))
-    assert {problem.key for problem in refused.value.problems} == {"--moe-latent-size", "--fp8-format", "--window-size"}
+        read_launch_script(launch("--moe-latent-size 8 --fp8-recipe custom --window-size 4,1 --num-attention-heads 8"))
+    assert {problem.key for problem in refused.value.problems} == {"--moe-latent-size", "--fp8-recipe", "--window-size"}
 
 
 @pytest.mark.parametrize(
@@ -284,10 +293,7 @@ def test_defaults_are_those_of_the_trainer(options, field, value):
 @pytest.mark.parametrize(
     ("options", "note"),
     [
-        (
-            "--grad-reduce-in-bf16",
-            "--grad-reduce-in-bf16 was left out: it changes the precision or memory",
-        ),
+        ("--main-grads-dtype bf16", "--main-grads-dtype was left out: it changes the precision or memory"),
         ("--use-flash-attn", "--use-flash-attn was left out: Megatron-LM of this version reads it nowhere"),
         ("--openai-gelu", "--openai-gelu was left out: it changes the arithmetic"),
         ("--quick-geglu", "--quick-geglu: the MLP is gated, with SiLU in place of GELU."),

@@ -47,6 +47,10 @@ def test_a_launch_script_gives_its_overrides_and_its_ranks():
         "virtual_pipeline_stages": 1,
         "precision": "bf16",
         "attention_kernel": "flash",
+        "matmul_precision": "same",
+        "layers_in_16_bits": 0,
+        "quantized_weights": False,
+        "gradients_in_bf16": False,
     }
     assert found.origins["baseline.tensor_parallel"] == "model.tensor_model_parallel_size $TP (line 6)"
     assert found.origins["baseline.pipeline_parallel"] == "model.pipeline_model_parallel_size (line 7)"
@@ -86,7 +90,7 @@ def test_what_is_not_known_or_left_out_is_noted(words, note):
         ("--recipe a_pretrain_config -cp 2", "context parallelism is no axis"),
         ("--recipe a_pretrain_config model.context_parallel_size=2", "context parallelism is no axis"),
         ("--recipe a_pretrain_config peft.dim=8", "a search trains all parameters"),
-        ("--recipe a_pretrain_config mixed_precision=bf16_with_mxfp8_mixed", "8-bit and 4-bit"),
+        ("--recipe a_pretrain_config mixed_precision=bf16_with_my_scaling", "precision is bf16 or fp16"),
     ],
 )
 def test_what_no_search_file_expresses_is_refused(words, rule):

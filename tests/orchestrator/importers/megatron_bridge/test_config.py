@@ -61,6 +61,10 @@ def test_overrides_give_what_they_set_and_leave_the_rest_to_the_recipe():
         "precision": "bf16",
         "attention_kernel": "flash",
         "overlap_comm": True,
+        "matmul_precision": "same",
+        "layers_in_16_bits": 0,
+        "quantized_weights": False,
+        "gradients_in_bf16": False,
     }
     assert found.left_open == ("offload", "rank_order", "bucket_mib", "recompute_modules", "offloaded_layers")
     assert found.origins["baseline.zero_stage"] == "ddp.use_distributed_optimizer (line 24)"
@@ -92,6 +96,11 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
     [
         ({"mixed_precision": "fp16_mixed"}, "precision", "fp16"),
         ({"mixed_precision": {"bf16": True, "fp8": None}}, "precision", "bf16"),
+        ({"mixed_precision": {"bf16": True, "fp8": "hybrid"}}, "matmul_precision", "fp8_tensorwise"),
+        ({"mixed_precision": {"bf16": True, "fp4": "e2m1"}}, "matmul_precision", "nvfp4"),
+        ({"mixed_precision": {"bf16": True, "grad_reduce_in_fp32": False}}, "gradients_in_bf16", True),
+        ({"mixed_precision": "bf16_with_fp8_current_scaling_mixed"}, "layers_in_16_bits", 1),
+        ({"mixed_precision": "bf16_with_mxfp8_mixed"}, "quantized_weights", True),
         ({"model__virtual_pipeline_model_parallel_size": None}, "virtual_pipeline_stages", 1),
         ({"model__recompute_granularity": None}, "activation_checkpointing", "none"),
         ({**BLOCK, "model__recompute_num_layers": 3}, "recompute_layers", 3),
@@ -178,8 +187,9 @@ def test_a_vocabulary_that_the_recipe_may_pad_is_not_known():
         ({"model__context_parallel_size": 2}, "context parallelism is no axis"),
         ({"model__num_layers": 4, "model__moe_layer_freq": [1, 0, 0, 1]}, "expert_layer_every"),
         ({"model__num_layers_in_first_pipeline_stage": 3}, "uneven pipeline stages"),
-        ({"mixed_precision": "bf16_with_mxfp8_mixed"}, "8-bit and 4-bit arithmetic"),
-        ({"mixed_precision": {"bf16": True, "fp8": "hybrid"}}, "8-bit and 4-bit arithmetic"),
+        ({"mixed_precision": "fp32"}, "precision is bf16 or fp16"),
+        ({"mixed_precision": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "custom"}}, "a recipe of matmul_precision"),
+        ({"mixed_precision": {"bf16": True, "num_layers_at_end_in_bf16": 2}}, "as many layers in 16 bits"),
         ({"model__position_embedding_type": "yarn"}, "position_embedding is learned or rotary"),
         ({**SELECTIVE, "model__recompute_modules": ["moe_act", "mhc"]}, "recompute_modules is layernorm, mla_up_proj,"),
         ({"model__cpu_offloading_weights": True}, "all activations of a layer in host memory"),
@@ -199,7 +209,7 @@ def test_what_no_search_file_expresses_is_refused_by_name(keys, rule):
 @pytest.mark.parametrize(
     ("recipe", "rule"),
     [
-        ("llama3_8b_pretrain_8gpu_h100_fp8cs_config", "8-bit and 4-bit arithmetic"),
+        ("llama3_8b_pretrain_8gpu_h100_fp8cs_config", "of a recipe in 8 or 4 bits only the name is known"),
         ("llama3_8b_sft_config", "this is fine-tuning"),
         ("qwen3_vl_8b_pretrain_config", "this is a model of images or sound"),
     ],
@@ -272,8 +282,7 @@ def test_a_whole_configuration_is_read_without_the_names_of_its_classes():
             BLOCK,
             "The recipe of these overrides was not read; it decides pipeline_parallel, micro_batch_size, zero_stage,"
             " offload, sequence_parallel, virtual_pipeline_stages, precision, attention_kernel, rank_order,"
-            " overlap_comm, bucket_mib, recompute_layers,"
-            " offloaded_layers and",
+            " overlap_comm, bucket_mib, recompute_layers, matmul_precision, layers_in_16_bits",
         ),
         (
             {"model__tensor_model_parallel_size": "${TP}"},

@@ -27,7 +27,7 @@ def _give_weights(spec: TrialSpec) -> None:
     from megatron.core import parallel_state
     from megatron.core.models.gpt.gpt_model import GPTModel
 
-    from trials.train.engines.megatron_core_weights import set_initial_weights
+    from trials.train.engines.megatron_core_weights import ExpertPart, ModelWeights, set_initial_weights
 
     build = GPTModel.__init__
 
@@ -36,7 +36,8 @@ def _give_weights(spec: TrialSpec) -> None:
         rank = parallel_state.get_tensor_model_parallel_rank()
         first_layer = chunk.decoder.layers[0].layer_number - 1
         ranks = TensorParallelRanks(rank, spec.layout.tensor_parallel)
-        set_initial_weights(chunk, first_layer, spec.model, WeightSource(spec.seed, CPU), ranks)
+        weights = ModelWeights(spec.model, WeightSource(spec.seed, CPU), ranks, ExpertPart.of_this_rank())
+        set_initial_weights(chunk, first_layer, weights)
 
     GPTModel.__init__ = build_with_weights
 

@@ -31,6 +31,11 @@ LM_LAYOUTS = [
     {"activation_checkpointing": "selective", "recompute_modules": "core_attn+mlp"},
     {"zero_stage": 2, "overlap_comm": True, "bucket_mib": 40},
     {"zero_stage": 3, "precision": "fp16", "micro_batch_size": 4},
+    {"zero_stage": 1, "matmul_precision": "fp8_delayed", "quantized_weights": True},
+    {"matmul_precision": "fp8_tensorwise", "layers_in_16_bits": 2},
+    {"matmul_precision": "fp8_blockwise", "gradients_in_bf16": True, "overlap_comm": True, "bucket_mib": 40},
+    {"zero_stage": 1, "matmul_precision": "mxfp8", "quantized_weights": True, "moment_dtype": "bf16"},
+    {"zero_stage": 1, "matmul_precision": "nvfp4", "quantized_weights": True, "layers_in_16_bits": 1},
     {"zero_stage": 3, "offloaded_layers": 2},
     {**PIPELINE, "rank_order": "tp-pp-dp", "precision": "fp32", "attention_kernel": "math"},
 ]
