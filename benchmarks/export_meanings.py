@@ -11,6 +11,7 @@ from benchmarks.config_expectations import neox_ffn
 from benchmarks.meaning import PRECISIONS, RECOMPUTED_MODULES, Meaning, Values, same
 from benchmarks.pytorch_meanings import of_accelerate, of_torchtitan
 from search_spaces.engines import ENGINE_PROFILES, TORCHTITAN
+from search_spaces.layouts.layout import AXES
 from search_spaces.routing import BALANCED, LEARNED, Routing
 from trials.trial import TrialSpec
 
@@ -84,8 +85,12 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         **_quantization_of_megatron_lm(model),
         "precision": same(PRECISIONS[config["params_dtype"]] for config in (model, optimizer)),
         **_recomputation_of_megatron_lm(model),
+        "pipeline_split": "+".join(part for part in _COUNTED if model[f"account_for_{part}_in_pipeline_split"])
+        or "own",
+        "first_stage_layers": model["num_layers_in_first_pipeline_stage"],
+        "last_stage_layers": model["num_layers_in_last_pipeline_stage"],
         "offloaded_layers": model["cpu_offloading_num_layers"] if model["cpu_offloading"] else 0,
-        "attention_kernel": {"flash": "flash", "unfused": "math"}.get(model["attention_backend"]),
+        "attention_kernel": {"flash": "flash", "fused": "flash", "unfused": "math"}.get(model["attention_backend"]),
         "dropout": (model["attention_dropout"], model["hidden_dropout"]),
         **_sizes_of_megatron(model),
         "num_key_value_heads": model["num_query_groups"],
@@ -99,6 +104,9 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "seq_length": values["seq_length"],
         "max_positions": values["max_position_embeddings"],
     }
+
+
+_COUNTED = AXES["pipeline_split"].parts
 
 
 def _quantization_of_megatron_lm(model: Values) -> Meaning:

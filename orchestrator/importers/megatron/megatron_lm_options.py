@@ -30,9 +30,11 @@ MEGATRON_LM_OPTIONS = OptionTable(
     "Megatron-LM of 2026-08-22 (d98e8a64), megatron/training/arguments.py",
     option_groups(
         read="""
-            activation-func-clamp-value= add-qkv-bias attention-backend= attention-dropout= bf16 clip-grad=
-            cpu-offloading-num-layers= data-parallel-sharding-strategy= ddp-bucket-size= disable-bias-linear
-            disable-pad-vocab-size encoder-num-layers= encoder-seq-length= exp-avg-dtype= exp-avg-sq-dtype=
+            account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split activation-func-clamp-value=
+            add-qkv-bias attention-backend= attention-dropout= bf16 clip-grad= cpu-offloading-num-layers=
+            data-parallel-sharding-strategy= ddp-bucket-size= decoder-first-pipeline-num-layers=
+            decoder-last-pipeline-num-layers= disable-bias-linear disable-pad-vocab-size encoder-num-layers=
+            encoder-seq-length= exp-avg-dtype= exp-avg-sq-dtype=
             expert-model-parallel-size= expert-tensor-parallel-size= ffn-hidden-size= first-last-layers-bf16 fp16
             fp4-format= fp4-param-gather fp4-recipe= fp8-format= fp8-param-gather fp8-recipe= global-batch-size=
             glu-linear-offset= grad-reduce-in-bf16 group-query-attention hidden-dropout= hidden-size= kv-channels=
@@ -307,10 +309,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
             reasons.CONTEXT_PARALLELISM: "context-parallel-size= hybrid-context-parallel",
             reasons.MODULES: "moe-layer-recompute",
             reasons.LOW_PRECISION: "te-precision-config-file=",
-            reasons.UNEVEN_STAGES: """
-                account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split
-                decoder-first-pipeline-num-layers= decoder-last-pipeline-num-layers= pipeline-model-parallel-layout=
-                """,
+            reasons.UNEVEN_STAGES: "pipeline-model-parallel-layout=",
             reasons.PARTIAL_RECOMPUTATION: "distribute-saved-activations",
             reasons.OFFLOADED_MODULES: "fine-grained-activation-offloading offload-modules=",
             reasons.SHARDING: """

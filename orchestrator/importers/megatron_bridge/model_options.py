@@ -7,7 +7,9 @@ from orchestrator.importers.option_table import option_groups
 
 MODEL_GROUPS = option_groups(
     read="""
-        model.activation_func= model.add_bias_linear= model.add_qkv_bias= model.attention_backend=
+        model.account_for_embedding_in_pipeline_split= model.account_for_loss_in_pipeline_split= model.activation_func=
+        model.add_bias_linear= model.add_qkv_bias= model.attention_backend= model.num_layers_in_first_pipeline_stage=
+        model.num_layers_in_last_pipeline_stage=
         model.attention_dropout= model.cpu_offloading= model.cpu_offloading_num_layers=
         model.expert_model_parallel_size= model.expert_tensor_parallel_size= model.ffn_hidden_size=
         model.gated_linear_unit= model.hidden_dropout= model.hidden_size= model.kv_channels=
@@ -150,11 +152,7 @@ MODEL_GROUPS = option_groups(
             """,
     },
     refused={
-        reasons.UNEVEN_STAGES: """
-            model.account_for_embedding_in_pipeline_split= model.account_for_loss_in_pipeline_split=
-            model.num_layers_in_first_pipeline_stage= model.num_layers_in_last_pipeline_stage=
-            model.pipeline_model_parallel_layout=
-            """,
+        reasons.UNEVEN_STAGES: "model.pipeline_model_parallel_layout=",
         reasons.NO_MODEL_FIELD: """
             model.attention_output_gate= model.enable_mhc_connections= model.experimental_attention_variant=
             model.heterogeneous_block_specs= model.is_hybrid_model= model.linear_attention_freq= model.moe_latent_size=
