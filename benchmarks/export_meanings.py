@@ -47,7 +47,7 @@ def meaning_of_layout(spec: TrialSpec) -> Meaning:
     }
 
 
-ROUTING = ("softmax of the chosen", "no auxiliary loss", "fp32")
+ROUTING = ("softmax of the chosen", "no other auxiliary loss", "fp32")
 """Weights of a token's experts, what balances them, and the arithmetic of their logits."""
 
 
@@ -155,9 +155,10 @@ def _experts_of_megatron_lm(model: Values) -> Meaning:
         frequency if isinstance(frequency, list) else [int(n % frequency == 0) for n in range(model["num_layers"])]
     )
     is_forced = model["moe_router_force_load_balancing"]
+    losses = {"none": None, "aux_loss": model["moe_aux_loss_coeff"]}
     score, balancing = model["moe_router_score_function"], model["moe_router_load_balancing_type"]
     modes = [score if model["moe_router_pre_softmax"] else f"{score} of the chosen"]
-    modes.append("no auxiliary loss" if balancing == "none" and not model["moe_z_loss_coeff"] else str(balancing))
+    modes.append("other auxiliary losses" if model["moe_z_loss_coeff"] else "no other auxiliary loss")
     return {
         "expert_parallel": model["expert_model_parallel_size"],
         "expert_tensor_parallel": model["expert_tensor_parallel_size"],
@@ -167,6 +168,7 @@ def _experts_of_megatron_lm(model: Values) -> Meaning:
         "shared_expert_ffn_hidden_size": model["moe_shared_expert_intermediate_size"],
         "expert_layers": [layer for layer, has_experts in enumerate(pattern) if has_experts],
         "routing": (*modes, model["moe_router_dtype"], BALANCED if is_forced else LEARNED),
+        "aux_loss_coefficient": losses.get(balancing, -1),
     }
 
 

@@ -100,6 +100,7 @@ MEGATRON_LM: Mapping[str, Any] = {
     "moe-shared-expert-intermediate-size": int,
     "moe-layer-freq": str,
     "moe-router-load-balancing-type": ("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"),
+    "moe-aux-loss-coeff": float,
     "moe-router-dtype": ("fp32", "fp64"),
     "moe-token-dispatcher-type": ("allgather", "alltoall", "flex"),
     "moe-grouped-gemm": FLAG,

@@ -137,8 +137,8 @@ def _activation(model: ModelShape) -> dict[str, Any]:
 
 
 def _experts(model: ModelShape, layout: Layout, has_te_layers: bool) -> dict[str, Any]:
-    """Experts, chosen by the softmax of their logits in fp32, without a loss that balances them. Their products are
-    grouped where Transformer Engine has a kernel."""
+    """Experts, chosen by the softmax of their logits in fp32, with a loss that balances them if the model has one.
+    Their products are grouped where Transformer Engine has a kernel."""
     if model.num_experts is None:
         return {}
     return {
@@ -147,7 +147,8 @@ def _experts(model: ModelShape, layout: Layout, has_te_layers: bool) -> dict[str
         "moe_ffn_hidden_size": model.expert_width,
         "moe_shared_expert_intermediate_size": model.shared_expert_ffn_hidden_size,
         "moe_layer_freq": moe_layer_freq(model),
-        "moe_router_load_balancing_type": "none",
+        "moe_router_load_balancing_type": "none" if model.aux_loss_coefficient is None else "aux_loss",
+        "moe_aux_loss_coeff": model.aux_loss_coefficient or 0.0,
         "moe_router_dtype": "fp32",
         "moe_token_dispatcher_type": "alltoall",
         "moe_grouped_gemm": has_te_layers,

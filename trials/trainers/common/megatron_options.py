@@ -383,7 +383,7 @@ _OURS = frozenset(
         *("fp8-format", "fp8-recipe", "fp4-format", "fp8-param-gather", "fp4-param-gather"),
         *("first-last-layers-bf16", "num-layers-at-start-in-bf16", "num-layers-at-end-in-bf16"),
         *("reuse-grad-buf-for-mxfp8-param-ag", "grad-reduce-in-bf16", "exp-avg-dtype", "exp-avg-sq-dtype"),
-        "moe-router-force-load-balancing",
+        *("moe-router-force-load-balancing", "moe-aux-loss-coeff"),
         *("padded-vocab-size", "no-pad-vocab-size", "disable-pad-vocab-size"),
     }
 )
