@@ -18,9 +18,11 @@ from search_spaces.rules.engine_rules import (
     activations,
     engine_limits,
     quantized_products,
+    sharded_replicas,
     zero_in_pipeline,
 )
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
+from trials.trainers.common.megatron_experts import GROUPED_PRODUCTS
 from trials.trainers.common.megatron_log import MEGATRON_LM_LOG
 from trials.trainers.common.megatron_options import (
     NO_DROPOUT_OPTIONS,
@@ -68,10 +70,11 @@ def _of_software(fingerprint: Mapping[str, Any]) -> str:
     """Options for the layers that engine megatron-core took, where they are not Megatron-LM's default."""
     if fingerprint.get("megatron_layers") != "local":
         return ""
-    return f"--transformer-impl local\n--no-rope-fusion\n--no-persist-layer-norm\n{_WITHOUT_APEX}\n"
+    return f"--transformer-impl local\n--no-rope-fusion\n--no-persist-layer-norm\n{_WITHOUT_APEX}\n{_WITHOUT_TE}\n"
 
 
 _WITHOUT_APEX = "# Where Apex is not installed, add --no-gradient-accumulation-fusion"
+_WITHOUT_TE = f"# Without Transformer Engine experts multiply one by one: leave {GROUPED_PRODUCTS} out"
 
 
 def megatron_torchrun(spec: TrialSpec) -> str:
@@ -96,6 +99,31 @@ def _sharding(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
+def _replicas(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Instances of the distributed optimizer (megatron/core/parallel_state.py, initialize_model_parallel)."""
+    yield from sharded_replicas(layout, model)
+    if layout.data_parallel_replicas > 1 and layout.zero_stage > 1:
+        yield RuleViolation(
+            "data_parallel_replicas",
+            f"data_parallel_replicas is {layout.data_parallel_replicas} with zero_stage {layout.zero_stage}",
+            "several instances of Megatron-LM's distributed optimizer need zero_stage 1",
+            "set zero_stage to 1, or data_parallel_replicas to 1",
+        )
+
+
+def _tensor_overlap(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """megatron/training/arguments.py, validate_args; the products are Transformer Engine's."""
+    refused = {"sequence_parallel false": not layout.sequence_parallel, "precision fp32": layout.precision == "fp32"}
+    found = [what for what, is_refused in refused.items() if is_refused]
+    if layout.tensor_parallel_overlap and found:
+        yield RuleViolation(
+            "tensor_parallel_overlap",
+            f"tensor_parallel_overlap is true with {' and '.join(found)}",
+            "Megatron-LM overlaps collectives of sequence parallelism with Transformer Engine's products in 16 bits",
+            "set sequence_parallel to true and precision to bf16, or tensor_parallel_overlap to false",
+        )
+
+
 def _offloaded_layers(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """megatron/core/transformer/transformer_config.py, __post_init__; Transformer Engine copies the activations."""
     if not layout.offloaded_layers:
@@ -113,18 +141,6 @@ def _offloaded_layers(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
                 "Megatron-LM offloads fewer layers than the model has, without a pipeline and without recomputation",
                 "set offloaded_layers to 0",
             )
-
-
-def _sinks(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend: no flash-attn with a
-    learnable softmax."""
-    if model.attention_sinks and layout.attention_kernel == "flash":
-        yield RuleViolation(
-            "attention_sinks",
-            "model.attention_sinks is true with attention_kernel flash",
-            "Megatron-LM's flash attention has no sinks (--softmax-type learnable)",
-            "set attention_kernel to math",
-        )
 
 
 def _quantized(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -291,8 +307,9 @@ RULES: tuple[Rule, ...] = (
     _quantized,
     _context,
     _sharding,
+    _replicas,
+    _tensor_overlap,
     _offloaded_layers,
-    _sinks,
     _biased_experts,
     _rotated,
     activations(("silu", "clamped_swiglu"), ("gelu", "squared_relu")),

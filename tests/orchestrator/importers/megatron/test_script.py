@@ -94,6 +94,10 @@ def test_llama_options_are_understood():
         (f"{BLOCK} 2", "recompute_layers", 2),
         ("--recompute-activations --recompute-modules mlp", "recompute_modules", "mlp"),
         ("--cpu-offloading-num-layers 4", "offloaded_layers", 4),
+        ("--account-for-loss-in-pipeline-split", "pipeline_split", "loss"),
+        ("--tp-comm-overlap", "tensor_parallel_overlap", True),
+        ("--num-distributed-optimizer-instances 2", "data_parallel_replicas", 2),
+        ("--decoder-last-pipeline-num-layers 3", "last_stage_layers", 3),
         ("--recompute-granularity selective --recompute-modules mlp core_attn", "recompute_modules", "core_attn+mlp"),
         (
             "--recompute-granularity selective --recompute-modules moe_act layernorm",
@@ -231,7 +235,6 @@ def test_a_config_file_beside_the_script_is_said_not_to_be_read():
         ("--fp8-format hybrid --fp8-recipe custom", "matmul_precision has the recipes delayed, tensorwise"),
         ("--first-last-layers-bf16 --num-layers-at-end-in-bf16 2", "the same number at both ends"),
         ("--exp-avg-dtype bf16", "the type of both moments"),
-        ("--decoder-first-pipeline-num-layers 1", "uneven pipeline stages"),
         ("--pipeline-model-parallel-layout Et*3|L", "uneven pipeline stages"),
         ("--mtp-use-repeated-layer", "no field of the model section"),
         ("--window-size 4096,1", "sliding_window is a number of positions"),
