@@ -35,7 +35,9 @@ def big_slurm() -> Iterator[SlurmSandbox]:
 
 def on_its_nodes(name: str) -> SearchSpec:
     partition = cloud_of(ready_made(name)).partition
-    return ready_made(name, "launcher.kind=slurm", f"launcher.slurm.partition={partition}")
+    # Debian's Slurm is older than --segment.
+    settings = ("launcher.kind=slurm", f"launcher.slurm.partition={partition}", "launcher.slurm.segment=0")
+    return ready_made(name, *settings)
 
 
 def refusal(slurm: SlurmSandbox, job: DryJob, *more: str) -> str | None:
