@@ -230,7 +230,7 @@ def local_chunk(module: nn.Module) -> ModelChunk:
 def _topology(layout: Layout) -> ProcessTopology:
     """The rank order as DeepSpeed's topology, which names the outermost axis first."""
     sizes = layout.mesh.sizes
-    dims = [*sizes][::-1]
+    dims = [dim for dim in reversed([*sizes]) if dim in AXES]
     return ProcessTopology([AXES[dim] for dim in dims], [sizes[dim] for dim in dims])
 
 
