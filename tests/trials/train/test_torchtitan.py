@@ -15,6 +15,7 @@ from tests.trials.train.parity import PROGRAMS as OF_ANY_ENGINE
 from tests.trials.train.parity import Parity, needs_torchtitan
 from tests.trials.train.ranks import NO_ENGINE, RanksFailed, WarmRanks
 from tests.trials.train.torchtitan_cases import (
+    CONTEXT,
     EXPERTS,
     MUTATIONS,
     PROGRAMS,
@@ -103,12 +104,12 @@ SIZES = {"token_dispatcher._token_count_exchange"}
 
 
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
-    cases = (TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED, EXPERTS)
+    cases = (TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED, EXPERTS, CONTEXT)
     assert places_called(ranks, PROGRAMS, cases) - SIZES == {place for place, _ in MUTATIONS}
 
 
 @pytest.mark.walks
-@pytest.mark.parametrize("given", [TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED], ids=lambda case: case.name)
+@pytest.mark.parametrize("given", [TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED, CONTEXT], ids=lambda case: case.name)
 def test_with_all_reductions_it_is_not(ranks, parity, given):
     assert difference_without(ranks, parity, PROGRAMS, "none", given).value <= CPU_TOLERANCES["fp32"]
 

@@ -178,7 +178,7 @@ def test_without_cuda_graphs_nothing_is_noted():
 @pytest.mark.parametrize(
     ("option", "value", "rule"),
     [
-        ("parallelism__context_parallel_degree", 2, "context parallelism is no axis"),
+        ("parallelism__context_parallel_load_balancer", "ptrr", "a chunk of each half"),
         ("parallelism__pipeline_parallel_schedule_csv", "order.csv", "the order of a pipeline's work"),
         ("parallelism__fsdp_reshard_after_forward", "sometimes", "default, always and never"),
         ("parallelism__tensor_parallel_degree", 0, "at least 1"),
