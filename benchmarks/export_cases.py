@@ -144,7 +144,11 @@ VALUES_OF_ENGINE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "recompute_layers": (None, 1),
         "matmul_precision": AXES["matmul_precision"].words,
     },
-    "megatron-lm": {"matmul_precision": AXES["matmul_precision"].words, "layers_in_16_bits": (0, 2)},
+    "megatron-lm": {
+        "matmul_precision": AXES["matmul_precision"].words,
+        "layers_in_16_bits": (0, 2),
+        "context_parallel": (1, 1, 2, 4),
+    },
     ACCELERATE_LAUNCH: {"data_parallel_replicas": (1, 2)},
 }
 """Values of more axes, by engine."""

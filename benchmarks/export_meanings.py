@@ -11,6 +11,7 @@ from benchmarks.config_expectations import neox_ffn
 from benchmarks.meaning import PRECISIONS, RECOMPUTED_MODULES, Meaning, Values, same
 from benchmarks.pytorch_meanings import of_accelerate, of_torchtitan
 from search_spaces.engines import ENGINE_PROFILES, TORCHTITAN
+from search_spaces.layouts.layout import AXES
 from search_spaces.routing import BALANCED, LEARNED, Routing
 from trials.trial import TrialSpec
 
@@ -72,6 +73,7 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
     model, ddp, optimizer = configs["transformer"], configs["ddp"], configs["optimizer"]
     return {
         **_degrees_of_megatron(model, values),
+        **_context_of_megatron_lm(model),
         "sequence_parallel": model["sequence_parallel"],
         "virtual_pipeline_stages": model["virtual_pipeline_model_parallel_size"] or 1,
         "rank_order": "tp-pp-dp" if values["use_tp_pp_dp_mapping"] else "tp-dp-pp",
@@ -98,6 +100,16 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "position_embedding": _POSITIONS[values["position_embedding_type"]],
         "seq_length": values["seq_length"],
         "max_positions": values["max_position_embeddings"],
+    }
+
+
+def _context_of_megatron_lm(model: Values) -> Meaning:
+    given, sizes = model["cp_comm_type"], model["hierarchical_context_parallel_sizes"]
+    transport = same(given) if isinstance(given, (list, tuple)) else given
+    return {
+        "context_parallel": model["context_parallel_size"],
+        "context_transport": str(transport).replace("+", "_"),
+        "context_inner": sizes[0] if sizes else AXES["context_inner"].default,
     }
 
 

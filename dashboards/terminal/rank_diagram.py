@@ -33,7 +33,8 @@ def tensor_groups_of(node: int, layout: Layout, gpus_per_node: int) -> list[list
 
 
 def _group_lines(layout: Layout, gpus_per_node: int, nodes_per_domain: int) -> Iterator[str]:
-    for name, dim in (("tensor", "tp"), ("data", "dp"), ("pipeline", "pp")):
+    context = (("context", "cp"),) if layout.context_parallel > 1 else ()
+    for name, dim in (("tensor", "tp"), *context, ("data", "dp"), ("pipeline", "pp")):
         groups = layout.mesh.groups(dim)
         if len(groups[0]) == 1:
             yield f"{name:<9} every rank alone"

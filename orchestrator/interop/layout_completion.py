@@ -10,7 +10,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.records.observations import model_name
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import BATCH_RULE, DERIVED, MODEL_DEGREES, WORLD_RULE, Layout
+from search_spaces.layouts.layout import BATCH_RULE, DERIVED, MODEL_DEGREES, OTHER_DEGREES, WORLD_RULE, Layout
 from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX
 from search_spaces.tables.measured_table import Observation
 
@@ -41,7 +41,7 @@ def layout_of(spec: SearchSpec, given: Mapping[str, Any], num_gpus: int | None =
     if "pipeline_schedule" not in given and fields["pipeline_parallel"] > 1 and fields["pipeline_schedule"] == "none":
         fields["pipeline_schedule"] = "1f1b"
     world = num_gpus or fields["num_nodes"] * spec.cluster.gpus_per_node
-    _fill(fields, "data_parallel", world, MODEL_DEGREES, WORLD)
+    _fill(fields, "data_parallel", world, (*MODEL_DEGREES, *OTHER_DEGREES.values()), WORLD)
     batch_of = ("micro_batch_size", "data_parallel")
     _fill(fields, "grad_accum_steps", spec.global_batch_size, batch_of, BATCH, must_come_out=False)
     return Layout(**fields).canonical()

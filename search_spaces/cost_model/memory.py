@@ -133,7 +133,7 @@ class LayerActivations:
 
     @classmethod
     def of(cls, model: ModelShape, layouts: LayoutTable, expert_skew: float = 1.0) -> LayerActivations:
-        tokens = layouts["micro_batch_size"] * model.seq_length
+        tokens = tokens_of_rank(model, layouts)
         tensor = layouts["tensor_parallel"]
         split = np.where(layouts["sequence_parallel"] > 0, tensor, 1)
         width = element_bytes(layouts)
@@ -239,7 +239,7 @@ def _elements_in_excess(model: ModelShape, layouts: LayoutTable, expert_skew: fl
 def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray, masks: np.ndarray) -> np.ndarray:
     """Bytes of softmax's output, and with dropout its mask and output; a fused kernel keeps one fp32 per row and
     head."""
-    heads = layouts["micro_batch_size"] * model.seq_length * model.num_attention_heads / layouts["tensor_parallel"]
+    heads = tokens_of_rank(model, layouts) * model.num_attention_heads / layouts["tensor_parallel"]
     # With sinks the softmax is in fp32 beside its copy in 16 bits.
     softmax = width + 4 * (width < 4) * model.attention_sinks
     plain = heads * model.seq_length * (softmax + masks * (width + 1))
@@ -248,17 +248,22 @@ def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray, mas
 
 def _logit_bytes(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
     """Bytes of the head's output, its fp32 copy, and that copy's gradient."""
-    logits = layouts["micro_batch_size"] * model.seq_length * model.vocab_size / layouts["tensor_parallel"]
+    logits = tokens_of_rank(model, layouts) * model.vocab_size / layouts["tensor_parallel"]
     return logits * (element_bytes(layouts) + 8)
 
 
 def _buffers(model: ModelShape, layouts: LayoutTable, parameters: np.ndarray) -> np.ndarray:
     """Bytes of the stages' send and receive buffers, and of the two layers that ZeRO 3 has gathered at a time."""
     width = element_bytes(layouts)
-    sent = layouts["micro_batch_size"] * model.seq_length * model.hidden_size * width
+    sent = tokens_of_rank(model, layouts) * model.hidden_size * width
     between_stages = np.where(layouts["pipeline_parallel"] > 1, 2 * sent, 0)
     whole_layers = np.where(layouts["zero_stage"] == 3, 2 * _layer_weights(model, layouts) * width, 0)
     return np.broadcast_to(_column(between_stages + whole_layers), parameters.shape)
+
+
+def tokens_of_rank(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Tokens of a micro-batch on each context-parallel rank."""
+    return layouts["micro_batch_size"] * model.seq_length / layouts["context_parallel"]
 
 
 def element_bytes(layouts: LayoutTable) -> np.ndarray:

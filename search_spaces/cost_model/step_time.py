@@ -24,6 +24,7 @@ from search_spaces.cost_model.memory import (
     gathered_weight_bytes,
     reduced_gradient_bytes,
     sums_whole_gradients,
+    tokens_of_rank,
 )
 from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.cost_model.stage_table import StageTable
@@ -241,7 +242,7 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     A mean over the layers where some are recomputed. The MLP has one of a layer's two collectives, and half of its
     launches.
     """
-    tensor, tokens = layouts["tensor_parallel"], layouts["micro_batch_size"] * model.seq_length
+    tensor, tokens = layouts["tensor_parallel"], tokens_of_rank(model, layouts)
     shares = RecomputedShares.of(model, layouts)
     mlps = shares.mlps(model)
     passes, collectives = 3 + shares.layers, 4 + 2 * shares.layers + mlps
@@ -265,7 +266,8 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
             ((linear - saved) * loss + scored) / tensor / machine.flops(layouts),
             accessed / machine.memory_bytes_per_s,
             2 * (tensor - 1) / tensor * exchanged / rate * np.where(layouts["tensor_parallel_overlap"], OVERLAPPED, 1)
-            + _dispatch_seconds(model, machine, layouts, shares),
+            + _dispatch_seconds(model, machine, layouts, shares)
+            + _context_seconds(model, machine, layouts, shares),
             collectives * machine.latency_s(tensor, stride),
             (passes + mlps / 2 + shares.ops)
             * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
@@ -300,7 +302,7 @@ def _dispatch_seconds(
     rank sends what leaves its link domain through its own adapter.
     """
     count, stride = layouts["expert_parallel"], layouts["expert_tensor_parallel"]
-    tokens = layouts["micro_batch_size"] * model.seq_length / layouts["tensor_parallel"]
+    tokens = tokens_of_rank(model, layouts) / layouts["tensor_parallel"]
     of_layer = tokens * (model.experts_per_token or 0) * model.hidden_size * element_bytes(layouts)
     sent = 2 * (2 + shares.layers + shares.modules["moe"]) * of_layer * model.num_expert_layers / model.num_layers
     inside = np.maximum(1, np.minimum(count, machine.links.ranks_per_domain(machine.gpus_per_node) // stride))
@@ -309,6 +311,43 @@ def _dispatch_seconds(
     )
     near = machine.bus_bytes_per_s(inside, stride, np.ones_like(count, dtype=bool))
     return sent * ((inside - 1) / near + (count - inside) / far) / count
+
+
+def _shard_stride(layouts: LayoutTable) -> np.ndarray:
+    """Distance in ranks between neighbours of a group that shards parameters: context- and data-parallel ranks. Where
+    these are not next to each other, that of the data-parallel ones."""
+    are_apart = layouts.equals("rank_order", "tp-pp-dp") | (layouts["context_parallel"] == 1)
+    return np.where(are_apart, layouts.per_mesh(RankMesh.stride, "dp"), layouts.per_mesh(RankMesh.stride, "cp"))
+
+
+def _context_seconds(
+    model: ModelShape, machine: _Machine, layouts: LayoutTable, shares: RecomputedShares
+) -> np.ndarray:
+    """Exchange between context-parallel ranks for one layer.
+
+    A ring passes keys and values on while attention works on others, and their gradients in the backward pass (Liu et
+    al., arXiv 2310.01889, section 3); gathering moves as much, exposed. All-to-alls exchange positions for heads, of
+    queries, keys, values and outputs (Jacobs et al., arXiv 2309.14509, section 3).
+    """
+    count, inner = layouts["context_parallel"], layouts["context_inner"]
+    stride = layouts.per_mesh(RankMesh.stride, "cp")
+    of_token = element_bytes(layouts) * tokens_of_rank(model, layouts) / layouts["tensor_parallel"]
+    keys, heads = 2 * of_token * model.key_value_size, 2 * of_token * (model.query_size + model.key_value_size)
+    passes = 1 + 2 + shares.layers
+    every = np.ones_like(count, dtype=bool)
+    rate = machine.bus_bytes_per_s(count, stride, every)
+    ring = passes * (count - 1) * keys / rate
+    exchanged = (passes - 1) * heads * (count - 1) / count / rate
+    inside = (passes - 1) * heads * (inner - 1) / inner / machine.bus_bytes_per_s(inner, stride, every)
+    outer = np.maximum(1, count // inner)
+    of_inner = passes * (outer - 1) * keys / machine.bus_bytes_per_s(outer, stride * inner, every)
+    seconds = {
+        "p2p": ring * OVERLAPPED,
+        "all_gather": ring,
+        "a2a": exchanged,
+        "a2a_p2p": inside + of_inner * OVERLAPPED,
+    }
+    return np.select([layouts.equals("context_transport", word) for word in seconds], [*seconds.values()]) * (count > 1)
 
 
 def _kernel_launch_s(layouts: LayoutTable) -> np.ndarray:
@@ -370,7 +409,7 @@ def _positions_scored(model: ModelShape, layouts: LayoutTable, shares: Recompute
 
 def _head_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
     """Forward and backward of the head and the loss, which are never recomputed."""
-    tensor, tokens = layouts["tensor_parallel"], layouts["micro_batch_size"] * model.seq_length
+    tensor, tokens = layouts["tensor_parallel"], tokens_of_rank(model, layouts)
     logits = tokens * model.vocab_size / tensor
     nothing = np.zeros(len(layouts))
     return np.stack(
@@ -393,7 +432,7 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     reach between nodes the bandwidth of one adapter: nothing else explains DeepSpeed's steps of 175B and 530B on 384 to
     2240 GPUs (arXiv 2104.04473, table 2).
     """
-    count, stride = layouts.shards, layouts.per_mesh(RankMesh.stride, "dp")
+    count, stride = layouts.shards, _shard_stride(layouts)
     reduced = np.where(sums_whole_gradients(layouts), 0, reduced_gradient_bytes(layouts))
     width = 2 * gathered_weight_bytes(layouts) + reduced
     pair = 1e9 * machine.per_group(
@@ -414,7 +453,7 @@ def _per_step_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable
     dense, routed = stages.of_rank(layouts).max(axis=1), stages.routed_of_rank(layouts).max(axis=1)
     is_sharded, is_offloaded = layouts["zero_stage"] >= 1, layouts.equals("offload", "optimizer")
     updated = dense / np.where(is_sharded, layouts.shards, 1) + routed / np.where(is_sharded, layouts.expert_shards, 1)
-    of_dense = _Reduced(dense, layouts.shards, layouts.per_mesh(RankMesh.stride, "dp"))
+    of_dense = _Reduced(dense, layouts.shards, _shard_stride(layouts))
     of_routed = _Reduced(routed, layouts.expert_shards, layouts.ranks_of_expert_layer)
     on_host = updated * (_OFFLOADED_BYTES / machine.host_bytes_per_s + _UPDATE_BYTES / (HOST_GB_PER_S * 1e9))
     of_both = [_between_data_ranks(model, machine, layouts, part) for part in (of_dense, of_routed)]
@@ -465,7 +504,7 @@ def _between_stages(model: ModelShape, machine: _Machine, layouts: LayoutTable) 
     )
     is_split = (layouts["sequence_parallel"] > 0) | engine_column(layouts, lambda engine: engine.splits_p2p)
     split = np.where(is_split, layouts["tensor_parallel"], 1)
-    size = layouts["micro_batch_size"] * model.seq_length * model.hidden_size * element_bytes(layouts) / split
+    size = tokens_of_rank(model, layouts) * model.hidden_size * element_bytes(layouts) / split
     each = engine_column(layouts, lambda engine: 4 if engine.has_blocking_p2p else 2)
     messages = np.where(count > 1, each * chunks * (layouts["grad_accum_steps"] + count - 1), 0)
     return messages * size / (rate * 1e9), messages * MESSAGE_S

@@ -19,7 +19,8 @@ from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, TORCHAO_RECIPES
 from search_spaces.layouts.mesh import RankMesh
 
 # DeepSpeed offloads with ZeRO only; the torch engine with one data-parallel rank does the same at every stage.
-_NOTHING_TO_SHARD = ({"data_parallel": 1, "offload": "none"}, {"data_parallel": 1, "engine": "torch"})
+_ONE_COPY = {"data_parallel": 1, "context_parallel": 1}
+_NOTHING_TO_SHARD = (_ONE_COPY | {"offload": "none"}, _ONE_COPY | {"engine": "torch"})
 _NO_FULL_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "selective"})
 V_SCHEDULES = ("zbv", "dualpipev")
 """Schedules whose ranks have two model chunks each: the first ones in the order of the ranks, then back."""
@@ -306,6 +307,35 @@ class Layout:
         words=("fp32", "bf16", "fp8"),
         engines=_TRANSFORMER_ENGINE,
     )
+    context_parallel: int = axis_field(
+        Kind.COUNT,
+        1,
+        key="cp",
+        label="context",
+        description="Ranks that split every sequence; parameters are sharded over them and the data-parallel ranks.",
+        engines=_TRANSFORMER_ENGINE,
+    )
+    context_transport: str = axis_field(
+        Kind.WORD,
+        "p2p",
+        key="ct-",
+        label="context transport",
+        description="Exchange of keys and values, or heads, between context-parallel ranks: in a ring, gathered, by"
+        " all-to-alls, or by all-to-alls of inner groups in a ring.",
+        words=("p2p", "all_gather", "a2a", "a2a_p2p"),
+        no_effect=({"context_parallel": 1},),
+        engines=_TRANSFORMER_ENGINE,
+    )
+    context_inner: int = axis_field(
+        Kind.COUNT,
+        2,
+        key="ci",
+        label="inner context",
+        description="Ranks of an inner group with context_transport a2a_p2p.",
+        least=2,
+        no_effect=tuple({"context_transport": word} for word in ("p2p", "all_gather", "a2a")),
+        engines=_TRANSFORMER_ENGINE,
+    )
 
     def __post_init__(self) -> None:
         for name, least, most in _BOUNDS:
@@ -336,7 +366,8 @@ class Layout:
     @property
     def shape(self) -> str:
         """The degrees as text: `tensor 2 x pipeline 1 x data 4`."""
-        return " x ".join(f"{AXES[name].label} {getattr(self, name)}" for name in DEGREES.values())
+        names = (*DEGREES.values(), *(name for name in OTHER_DEGREES.values() if getattr(self, name) > 1))
+        return " x ".join(f"{AXES[name].label} {getattr(self, name)}" for name in names)
 
     @property
     def global_batch_size(self) -> int:
@@ -352,8 +383,8 @@ class Layout:
 
     @property
     def shards(self) -> int:
-        """Ranks over which ZeRO shards: the data-parallel ranks of one replica."""
-        return self.data_parallel // self.data_parallel_replicas
+        """Ranks over which ZeRO shards: the data- and context-parallel ranks of one replica."""
+        return self.data_parallel * self.context_parallel // self.data_parallel_replicas
 
     @property
     def expert_shards(self) -> int:
@@ -364,7 +395,7 @@ class Layout:
     def copies(self, is_sharded: bool) -> tuple[int, int]:
         """Copies that all ranks together hold of parameters outside experts, and of experts; `is_sharded` where ZeRO
         shards them."""
-        whole, of_experts = self.data_parallel, self.expert_shards * self.data_parallel_replicas
+        whole, of_experts = self.data_parallel * self.context_parallel, self.expert_shards * self.data_parallel_replicas
         return (self.data_parallel_replicas,) * 2 if is_sharded else (whole, of_experts)
 
     @property
@@ -427,7 +458,9 @@ LAYOUT_FIELDS = tuple(AXES)
 IN_EVERY_KEY = LAYOUT_FIELDS[: LAYOUT_FIELDS.index("torch_compile") + 1]
 """Fields that every key names; later ones where they differ from their default."""
 DEGREES = {axis.key: name for name, axis in AXES.items() if axis.kind is Kind.DEGREE}
-"""Dimensions of a layout's mesh, each with the layout field that is its size."""
+"""Dimensions of every layout's mesh, each with the layout field that is its size."""
+OTHER_DEGREES = {"cp": "context_parallel"}
+"""Dimensions that some layouts have."""
 DERIVED = tuple(name for name, axis in AXES.items() if axis.is_derived)
 """Fields that follow from the world size or the global batch, unless accumulation is an axis."""
 EXPERT_GROUPS = ("expert_parallel", "expert_tensor_parallel")
@@ -445,7 +478,7 @@ CANONICAL = {name: axis.canonical_values for name, axis in AXES.items() if axis.
 """Canonical values of the fields that have some, each with its condition; the first that holds counts."""
 
 WORLD_RULE = (
-    f"num_nodes x gpus_per_node = {' x '.join(DEGREES.values())}, all whole numbers;"
+    f"num_nodes x gpus_per_node = {' x '.join((*DEGREES.values(), *OTHER_DEGREES.values()))}, all whole numbers;"
     " num_nodes is at most that of the cluster"
 )
 BATCH_RULE = "global_batch_size = micro_batch_size x grad_accum_steps x data_parallel, all whole numbers"
@@ -484,14 +517,21 @@ def modules_of(recompute_modules: str) -> tuple[str, ...]:
 def layout_mesh(fields: Mapping[str, Any], order: str = AXES["rank_order"].default) -> RankMesh:
     """Mesh of a layout's fields, numbers or columns. A degree that is missing has its default; a derived one is None,
     and is not to be used."""
-    known = {**{field: AXES[field].default for field in MODEL_DEGREES}, **fields}
-    return RankMesh.ordered(order, {dim: known.get(field) for dim, field in DEGREES.items()})
+    known = {**{field: AXES[field].default for field in (*MODEL_DEGREES, *OTHER_DEGREES.values())}, **fields}
+    return _ordered(order, {dim: known.get(field) for dim, field in _DIMENSIONS.items()})
 
 
-_degrees = attrgetter(*DEGREES.values())
+_DIMENSIONS = {**DEGREES, **OTHER_DEGREES}
+_degrees = attrgetter(*_DIMENSIONS.values())
+
+
+def _ordered(order: str, sizes: Mapping[str, Any]) -> RankMesh:
+    """Mesh with context-parallel ranks next to the tensor-parallel ones, as in megatron/core/parallel_state.py and
+    torchtitan/distributed/parallel_dims.py."""
+    return RankMesh.ordered(order.replace("tp-", "tp-cp-"), sizes)
 
 
 @lru_cache
 def _mesh(order: str, degrees: tuple[int, ...]) -> RankMesh:
     """Mesh shared by layouts: a hundred thousand candidates have few."""
-    return RankMesh.ordered(order, dict(zip(DEGREES, degrees, strict=True)))
+    return _ordered(order, dict(zip(_DIMENSIONS, degrees, strict=True)))

@@ -63,7 +63,7 @@ class LayoutTable:
     @property
     def shards(self) -> np.ndarray:
         """Ranks over which ZeRO shards, as `Layout.shards`."""
-        return self["data_parallel"] // self["data_parallel_replicas"]
+        return self["data_parallel"] * self["context_parallel"] // self["data_parallel_replicas"]
 
     @property
     def expert_shards(self) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import MODEL_DEGREES, layout_mesh
+from search_spaces.layouts.layout import MODEL_DEGREES, OTHER_DEGREES, layout_mesh
 from search_spaces.model_shape import ModelShape
 
 Fields = Mapping[str, Any]
@@ -45,7 +45,8 @@ def describe_world_size(f: Fields, w: Workload) -> str:
         return f"num_nodes is {nodes}, but the cluster has {w.cluster.num_nodes}"
     mesh = layout_mesh(f)
     world = f"num_nodes {nodes} x gpus_per_node {gpus} = {w.world_size(nodes)}"
-    given = " x ".join(f"{name} {f[name]}" for name in MODEL_DEGREES)
+    others = (name for name in OTHER_DEGREES.values() if f.get(name, 1) > 1)
+    given = " x ".join(f"{name} {f[name]}" for name in (*MODEL_DEGREES, *others))
     if data := f.get("data_parallel"):
         return f"{given} x data_parallel {data} = {mesh.world_size} ranks, but the world size is {world}"
     return f"{given} = {mesh.without('dp').world_size} does not divide the world size {world}"

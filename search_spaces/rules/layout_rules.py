@@ -316,6 +316,15 @@ LAYERS_IN_16_BITS = LayoutRule(
     lambda f, w: f"2 x layers_in_16_bits {f['layers_in_16_bits']} is not less than num_layers {w.model.num_layers}",
 )
 
+CONTEXT = LayoutRule(
+    "context",
+    "2 x context_parallel divides the sequence: each rank has a chunk of its first half and one of its second, which"
+    " leaves all of them as much work under a causal mask",
+    "use a smaller context_parallel, or another seq_length",
+    lambda table, w: (table["context_parallel"] == 1) | (w.model.seq_length % (2 * table["context_parallel"]) == 0),
+    lambda f, w: f"2 x context_parallel {f['context_parallel']} does not divide seq_length {w.model.seq_length}",
+)
+
 EXPERTS = LayoutRule(
     "experts",
     "expert_parallel divides the number of the model's experts; without experts it and expert_tensor_parallel are 1",
@@ -384,6 +393,7 @@ LAYOUT_RULES = (
     GROUPED_FLASH,
     MATMUL_PRECISION,
     LAYERS_IN_16_BITS,
+    CONTEXT,
     EXPERTS,
     EXPERT_WIDTH,
     EXPERT_RANKS,

@@ -13,7 +13,7 @@ from typing import Any
 
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import AXES, CHOICES, DEGREES, LAYOUT_FIELDS, SWITCHES, Layout
+from search_spaces.layouts.layout import AXES, CHOICES, DEGREES, LAYOUT_FIELDS, OTHER_DEGREES, SWITCHES, Layout
 from search_spaces.model_shape import MODEL_DEFAULTS, MODEL_SWITCHES, ModelShape
 from search_spaces.plain_file import read_named
 from search_spaces.schema.presets import accelerator_named
@@ -325,7 +325,7 @@ def _require_products(cells: Cells) -> None:
 
 
 _PRODUCTS = {
-    "num_gpus": tuple(DEGREES.values()),
+    "num_gpus": (*DEGREES.values(), *OTHER_DEGREES.values()),
     "global_batch_size": ("micro_batch_size", "grad_accum_steps", "data_parallel"),
 }
 

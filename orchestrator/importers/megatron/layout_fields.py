@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from orchestrator.importers.megatron.model_fields import CORE, degree, is_megatron_deepspeed, num_layers
 from orchestrator.importers.settings import FieldReaders, Settings
 from search_spaces.layouts.layout import AXES
-from trials.trainers.common.megatron_options import RECIPE_NAMES, main_gradient_bytes
+from trials.trainers.common.megatron_options import CONTEXT_TRANSPORTS, RECIPE_NAMES, main_gradient_bytes
 
 _FLASH_OPTIONS = (
     *("use-flash-attn", "use-flash-attn-v1", "use-flash-attn-v2"),
@@ -109,6 +110,25 @@ def bucket_mib(parameters: int | None, gradients_in_bf16: bool = False) -> int |
     return None if parameters is None else max(1, round(parameters * bytes_each / 2**20))
 
 
+def _context_transport(options: Settings) -> str | None:
+    return context_transport((options.text("cp-comm-type") or "p2p").split())
+
+
+def context_transport(names: Sequence[str]) -> str | None:
+    """The word of one transport, or of one for each layer, which are the same; None where there is none."""
+    words = {_TRANSPORTS.get(name.lower().replace("_", "")) for name in names}
+    return words.pop() if len(words) == 1 else None
+
+
+_TRANSPORTS = {name.replace("_", ""): word for word, name in CONTEXT_TRANSPORTS.items()}
+
+
+def inner_context(sizes: Sequence[Any]) -> int | None:
+    """Ranks of an inner group, the first of two sizes; None for others."""
+    numbers = [int(size) for size in sizes if str(size).isdigit() and int(size) > 1]
+    return numbers[0] if len(numbers) == len(sizes) == 2 else None
+
+
 def _matmul_precision(options: Settings) -> str | None:
     """Transformer Engine's recipe; delayed scaling is Megatron's default of 8 bits."""
     if is_megatron_deepspeed(options):
@@ -150,6 +170,9 @@ LAYOUT_FIELDS: FieldReaders = {
     "offloaded_layers": CORE.offloaded_layers,
     "expert_parallel": CORE.expert_parallel,
     "expert_tensor_parallel": CORE.expert_tensor_parallel,
+    "context_parallel": lambda options: options.count("context-parallel-size"),
+    "context_transport": lambda options: _context_transport(options) if options.has("cp-comm-type") else None,
+    "context_inner": lambda options: inner_context((options.text("hierarchical-context-parallel-sizes") or "").split()),
     "matmul_precision": _matmul_precision,
     "layers_in_16_bits": _layers_in_16_bits,
     "quantized_weights": lambda options: True if options.has("fp8-param-gather", "fp4-param-gather") else None,

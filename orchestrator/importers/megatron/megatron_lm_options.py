@@ -6,7 +6,6 @@ from orchestrator.importers import reasons
 from orchestrator.importers.option_table import OptionTable, option_groups
 
 _NEUTRAL = {
-    "context-parallel-size": "1",
     "cuda-graph-impl": "none",
     "dataloader-type": "single|cyclic",
     "distributed-backend": "nccl",
@@ -31,23 +30,24 @@ MEGATRON_LM_OPTIONS = OptionTable(
     option_groups(
         read="""
             activation-func-clamp-value= add-qkv-bias attention-backend= attention-dropout= bf16 clip-grad=
-            cpu-offloading-num-layers= data-parallel-sharding-strategy= ddp-bucket-size= disable-bias-linear
-            disable-pad-vocab-size encoder-num-layers= encoder-seq-length= exp-avg-dtype= exp-avg-sq-dtype=
-            expert-model-parallel-size= expert-tensor-parallel-size= ffn-hidden-size= first-last-layers-bf16 fp16
-            fp4-format= fp4-param-gather fp4-recipe= fp8-format= fp8-param-gather fp8-recipe= global-batch-size=
-            glu-linear-offset= grad-reduce-in-bf16 group-query-attention hidden-dropout= hidden-size= kv-channels=
-            kv-lora-rank= make-vocab-size-divisible-by= max-position-embeddings= micro-batch-size= moe-ffn-hidden-size=
-            moe-layer-freq= moe-router-topk= moe-shared-expert-intermediate-size= mtp-num-layers= multi-latent-attention
-            no-pad-vocab-size normalization= num-attention-heads= num-experts= num-layers= num-layers-at-end-in-bf16=
-            num-layers-at-start-in-bf16= num-layers-per-virtual-pipeline-stage= num-query-groups=
-            num-virtual-stages-per-pipeline-rank= optimizer-cpu-offload optimizer-offload-fraction= overlap-grad-reduce
-            padded-vocab-size= pipeline-model-parallel-size= position-embedding-type= q-lora-rank= qk-head-dim=
-            qk-layernorm qk-pos-emb-head-dim= quick-geglu rampup-batch-size= recompute-activations
-            recompute-granularity= recompute-method= recompute-modules= recompute-num-layers= rotary-base= seq-length=
-            sequence-parallel softmax-type= squared-relu step-batch-size-schedule= swiglu tensor-model-parallel-size=
-            tokenizer-type= transformer-impl= untie-embeddings-and-output-weights use-distributed-optimizer
-            use-megatron-fsdp use-rotary-position-embeddings use-tp-pp-dp-mapping v-head-dim= vocab-size=
-            window-attn-skip-freq= window-size=
+            context-parallel-size= cp-comm-type= cpu-offloading-num-layers= data-parallel-sharding-strategy=
+            ddp-bucket-size= disable-bias-linear disable-pad-vocab-size encoder-num-layers= encoder-seq-length=
+            exp-avg-dtype= exp-avg-sq-dtype= expert-model-parallel-size= expert-tensor-parallel-size= ffn-hidden-size=
+            first-last-layers-bf16 fp16 fp4-format= fp4-param-gather fp4-recipe= fp8-format= fp8-param-gather
+            fp8-recipe= global-batch-size= glu-linear-offset= grad-reduce-in-bf16 group-query-attention hidden-dropout=
+            hidden-size= hierarchical-context-parallel-sizes= kv-channels= kv-lora-rank= make-vocab-size-divisible-by=
+            max-position-embeddings= micro-batch-size= moe-ffn-hidden-size= moe-layer-freq= moe-router-topk=
+            moe-shared-expert-intermediate-size= mtp-num-layers= multi-latent-attention no-pad-vocab-size normalization=
+            num-attention-heads= num-experts= num-layers= num-layers-at-end-in-bf16= num-layers-at-start-in-bf16=
+            num-layers-per-virtual-pipeline-stage= num-query-groups= num-virtual-stages-per-pipeline-rank=
+            optimizer-cpu-offload optimizer-offload-fraction= overlap-grad-reduce padded-vocab-size=
+            pipeline-model-parallel-size= position-embedding-type= q-lora-rank= qk-head-dim= qk-layernorm
+            qk-pos-emb-head-dim= quick-geglu rampup-batch-size= recompute-activations recompute-granularity=
+            recompute-method= recompute-modules= recompute-num-layers= rotary-base= seq-length= sequence-parallel
+            softmax-type= squared-relu step-batch-size-schedule= swiglu tensor-model-parallel-size= tokenizer-type=
+            transformer-impl= untie-embeddings-and-output-weights use-distributed-optimizer use-megatron-fsdp
+            use-rotary-position-embeddings use-tp-pp-dp-mapping v-head-dim= vocab-size= window-attn-skip-freq=
+            window-size=
             """,
         no_effect={
             reasons.LOGGING: """
@@ -210,13 +210,12 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 inprocess-termination-grace-time=
                 """,
             reasons.BESIDE_A_REFUSED_OPTION: """
-                cp-comm-type= disable-dsa-indexer-rotate-activation disable-dsa-indexer-scoring-relu
-                disable-mamba-mem-eff-path dsa-indexer-head-dim= dsa-indexer-k-norm-epsilon= dsa-indexer-k-norm-fp32
-                dsa-indexer-loss-coeff= dsa-indexer-n-heads= dsa-indexer-rope-interleaved dsa-indexer-skip-topk-offset=
-                dsa-indexer-topk= dsa-indexer-topk-freq= dsa-indexer-use-sparse-loss dsa-kernel-backend=
-                enable-full-sharding-in-hsdp expert-tensor-parallel-num-weight-shards= fp4-quantizer-factory=
-                fp8-output-proj fp8-quantizer-factory= gdp-cutedsl-kernel gdp-num-chunk-states-to-recompute=
-                gdp-num-householder= hierarchical-context-parallel-sizes= kitchen-attention-backend=
+                disable-dsa-indexer-rotate-activation disable-dsa-indexer-scoring-relu disable-mamba-mem-eff-path
+                dsa-indexer-head-dim= dsa-indexer-k-norm-epsilon= dsa-indexer-k-norm-fp32 dsa-indexer-loss-coeff=
+                dsa-indexer-n-heads= dsa-indexer-rope-interleaved dsa-indexer-skip-topk-offset= dsa-indexer-topk=
+                dsa-indexer-topk-freq= dsa-indexer-use-sparse-loss dsa-kernel-backend= enable-full-sharding-in-hsdp
+                expert-tensor-parallel-num-weight-shards= fp4-quantizer-factory= fp8-output-proj fp8-quantizer-factory=
+                gdp-cutedsl-kernel gdp-num-chunk-states-to-recompute= gdp-num-householder= kitchen-attention-backend=
                 linear-conv-kernel-dim= linear-key-head-dim= linear-num-key-heads= linear-num-value-heads=
                 linear-value-head-dim= mamba-head-dim= mamba-num-groups= mamba-num-heads= mamba-state-dim=
                 mamba-training-ssm-states-dtype= max-seqlen-per-dp-cp-rank= mhc-init-gating-factor=
@@ -304,7 +303,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 """,
         },
         refused={
-            reasons.CONTEXT_PARALLELISM: "context-parallel-size= hybrid-context-parallel",
+            reasons.CONTEXT_PARALLELISM: "hybrid-context-parallel",
             reasons.MODULES: "moe-layer-recompute",
             reasons.LOW_PRECISION: "te-precision-config-file=",
             reasons.UNEVEN_STAGES: """

@@ -10,6 +10,8 @@ from orchestrator.importers.megatron.layout_fields import (
     FSDP_STAGES,
     MEGATRON_LAYERS_IN_BF16,
     chunks,
+    context_transport,
+    inner_context,
     pipeline_parallel,
     recompute_modules,
     recomputes_blocks,
@@ -65,7 +67,17 @@ def _skips_regularly(options: Settings) -> bool:
     return re.fullmatch(r"[1-9][0-9]*", options.text("window-attn-skip-freq") or "1") is not None
 
 
+def _has_one_transport(options: Settings) -> bool:
+    return context_transport((options.text("cp-comm-type") or "").split()) is not None
+
+
+def _has_two_sizes(options: Settings) -> bool:
+    return inner_context((options.text("hierarchical-context-parallel-sizes") or "").split()) is not None
+
+
 MEGATRON_VALUE_RULES: ValueRules = (
+    ValueRule("cp-comm-type", _has_one_transport, reasons.CONTEXT_TRANSPORT),
+    ValueRule("hierarchical-context-parallel-sizes", _has_two_sizes, reasons.CONTEXT_INNER),
     one_of("fp8-recipe", RECIPE_NAMES.values(), reasons.RECIPE),
     one_of("fp4-recipe", ("nvfp4",), reasons.RECIPE),
     ValueRule("num-layers-at-start-in-bf16", _keeps_as_many_layers_at_both_ends, reasons.LAYERS_IN_BF16),

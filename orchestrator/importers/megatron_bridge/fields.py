@@ -12,6 +12,8 @@ from orchestrator.importers.megatron.layout_fields import (
     FSDP_STAGES,
     KERNELS,
     bucket_mib,
+    context_transport,
+    inner_context,
     recompute_modules,
     some_layers,
 )
@@ -149,6 +151,14 @@ def _overlap(keys: Settings) -> bool | None:
     return keys.chosen("ddp.overlap_grad_reduce", SWITCH, None) if stated is None else stated
 
 
+_TRANSPORT = "model.cp_comm_type"
+
+
+def _sizes(keys: Settings) -> list[Any]:
+    given = keys.value("model.hierarchical_context_parallel_sizes")
+    return given if isinstance(given, list) else re.findall(r"\d+", str(given or ""))
+
+
 def _bucket_mib(keys: Settings) -> int | None:
     """Null is Megatron's default."""
     return bucket_mib(keys.count("comm_overlap.bucket_size", "ddp.bucket_size"))
@@ -179,6 +189,9 @@ LAYOUT_FIELDS: FieldReaders = {
     "bucket_mib": _bucket_mib,
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
+    "context_parallel": lambda keys: keys.count("model.context_parallel_size"),
+    "context_transport": lambda keys: context_transport(keys.listed(_TRANSPORT)) if keys.value(_TRANSPORT) else None,
+    "context_inner": lambda keys: inner_context(_sizes(keys)),
     "matmul_precision": lambda keys: _quantization(keys).get("matmul_precision"),
     "layers_in_16_bits": lambda keys: _quantization(keys).get("layers_in_16_bits"),
     "quantized_weights": lambda keys: _quantization(keys).get("quantized_weights"),
@@ -292,6 +305,14 @@ def _recomputes_known_modules(keys: Settings) -> bool:
 
 
 VALUE_RULES: ValueRules = (
+    ValueRule(
+        _TRANSPORT, lambda keys: context_transport(keys.listed(_TRANSPORT)) is not None, reasons.CONTEXT_TRANSPORT
+    ),
+    ValueRule(
+        "model.hierarchical_context_parallel_sizes",
+        lambda keys: inner_context(_sizes(keys)) is not None,
+        reasons.CONTEXT_INNER,
+    ),
     ValueRule(
         "mixed_precision",
         _has_a_known_precision,

@@ -8,18 +8,19 @@ from orchestrator.importers.option_table import option_groups
 MODEL_GROUPS = option_groups(
     read="""
         model.activation_func= model.add_bias_linear= model.add_qkv_bias= model.attention_backend=
-        model.attention_dropout= model.cpu_offloading= model.cpu_offloading_num_layers=
-        model.expert_model_parallel_size= model.expert_tensor_parallel_size= model.ffn_hidden_size=
-        model.gated_linear_unit= model.hidden_dropout= model.hidden_size= model.kv_channels=
-        model.kv_lora_rank= model.make_vocab_size_divisible_by= model.moe_ffn_hidden_size= model.moe_layer_freq=
-        model.moe_router_topk= model.moe_shared_expert_intermediate_size= model.mtp_num_layers=
-        model.multi_latent_attention= model.normalization= model.num_attention_heads= model.num_layers=
-        model.num_moe_experts= model.num_query_groups= model.pipeline_model_parallel_size=
-        model.position_embedding_type= model.q_lora_rank= model.qk_head_dim= model.qk_layernorm=
-        model.qk_pos_emb_head_dim= model.recompute_granularity= model.recompute_method= model.recompute_modules=
-        model.recompute_num_layers= model.rotary_base= model.seq_length= model.sequence_parallel=
-        model.share_embeddings_and_output_weights= model.should_pad_vocab= model.tensor_model_parallel_size=
-        model.transformer_impl= model.v_head_dim= model.virtual_pipeline_model_parallel_size= model.vocab_size=
+        model.attention_dropout= model.context_parallel_size= model.cp_comm_type= model.cpu_offloading=
+        model.cpu_offloading_num_layers= model.expert_model_parallel_size= model.expert_tensor_parallel_size=
+        model.ffn_hidden_size= model.gated_linear_unit= model.hidden_dropout= model.hidden_size=
+        model.hierarchical_context_parallel_sizes= model.kv_channels= model.kv_lora_rank=
+        model.make_vocab_size_divisible_by= model.moe_ffn_hidden_size= model.moe_layer_freq= model.moe_router_topk=
+        model.moe_shared_expert_intermediate_size= model.mtp_num_layers= model.multi_latent_attention=
+        model.normalization= model.num_attention_heads= model.num_layers= model.num_moe_experts= model.num_query_groups=
+        model.pipeline_model_parallel_size= model.position_embedding_type= model.q_lora_rank= model.qk_head_dim=
+        model.qk_layernorm= model.qk_pos_emb_head_dim= model.recompute_granularity= model.recompute_method=
+        model.recompute_modules= model.recompute_num_layers= model.rotary_base= model.seq_length=
+        model.sequence_parallel= model.share_embeddings_and_output_weights= model.should_pad_vocab=
+        model.tensor_model_parallel_size= model.transformer_impl= model.v_head_dim=
+        model.virtual_pipeline_model_parallel_size= model.vocab_size=
         """,
     no_effect={
         "training a GPT does not use it: it is for other programs, or for inference": """
@@ -31,7 +32,7 @@ MODEL_GROUPS = option_groups(
             model.use_inference_optimized_layers=
             """,
         reasons.BESIDE_A_REFUSED_KEY: """
-            model.activation_func_fp8_input_store= model.cp_comm_type= model.cpu_offloading_activations=
+            model.activation_func_fp8_input_store= model.cpu_offloading_activations=
             model.cpu_offloading_double_buffering=
             model.disable_parameter_transpose_cache= model.dsa_indexer_head_dim= model.dsa_indexer_k_norm_epsilon=
             model.dsa_indexer_k_norm_fp32= model.dsa_indexer_loss_coeff= model.dsa_indexer_n_heads=
@@ -43,7 +44,7 @@ MODEL_GROUPS = option_groups(
             model.fp8_amax_compute_algo= model.fp8_amax_history_len= model.fp8_interval= model.fp8_margin=
             model.fp8_output_proj= model.fp8_param= model.fp8_quantizer_factory= model.fp8_recipe= model.fp8_wgrad=
             model.gdp_cutedsl_kernel= model.gdp_num_chunk_states_to_recompute= model.gdp_num_householder=
-            model.hierarchical_context_parallel_sizes= model.kitchen_attention_backend= model.linear_conv_kernel_dim=
+            model.kitchen_attention_backend= model.linear_conv_kernel_dim=
             model.linear_key_head_dim= model.linear_num_key_heads= model.linear_num_value_heads=
             model.linear_value_head_dim= model.mamba_head_dim= model.mamba_num_groups= model.mamba_num_heads=
             model.mamba_state_dim= model.mamba_training_ssm_states_dtype= model.max_seqlen_per_dp_cp_rank=
@@ -162,7 +163,7 @@ MODEL_GROUPS = option_groups(
             model.mtp_use_repeated_layer= model.use_arbitrary_attention_mask= model.use_kitchen_attention=
             model.window_size=
             """,
-        reasons.CONTEXT_PARALLELISM: "model.context_parallel_size= model.hybrid_context_parallel=",
+        reasons.CONTEXT_PARALLELISM: "model.hybrid_context_parallel=",
         reasons.OFFLOADED_MODULES: """
             model.cpu_offloading_weights= model.fine_grained_activation_offloading= model.offload_modules=
             """,
@@ -192,7 +193,6 @@ MODEL_NEUTRAL = {
     "model.batch_p2p_comm": "true",
     "model.batch_p2p_sync": "true",
     "model.clone_scatter_output_in_embedding": "true",
-    "model.context_parallel_size": "1",
     "model.cross_entropy_fusion_impl": "native",
     "model.cross_entropy_loss_fusion": "true",
     "model.cuda_graph_impl": "none",

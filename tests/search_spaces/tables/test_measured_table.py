@@ -113,7 +113,11 @@ def test_what_is_no_measured_table_is_told_so_once(text: str):
         ({"accelerator": "abacus"}, None, "no accelerator is called 'abacus'"),
         ({"num_gpus": "12"}, "num_gpus", "12 with 8 GPUs a node"),
         ({"num_gpus": "0"}, "num_gpus", "0 with 8 GPUs a node"),
-        ({"num_gpus": "4"}, "num_gpus", "is 4, but tensor_parallel 2 x pipeline_parallel 2 x data_parallel 2 = 8"),
+        (
+            {"num_gpus": "4"},
+            "num_gpus",
+            "is 4, but tensor_parallel 2 x pipeline_parallel 2 x data_parallel 2 x context_parallel 1 = 8",
+        ),
         ({"grad_accum_steps": "31"}, "global_batch_size", "grad_accum_steps 31 x data_parallel 2 = 248"),
         ({"source": "somebody"}, "engine", "is missing and cannot be derived"),
         ({"accelerator": "a40-48gb"}, "precision", "is missing and cannot be derived"),

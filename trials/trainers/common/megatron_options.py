@@ -178,6 +178,7 @@ def _lm_parallel(layout: Layout) -> list[Option]:
             layout.virtual_pipeline_stages > 1,
             ["--num-virtual-stages-per-pipeline-rank", str(layout.virtual_pipeline_stages)],
         ),
+        *_context(layout),
         *_if(layout.zero_stage > 0, ["--use-distributed-optimizer"]),
         *_fully_sharded(layout),
         *_if(layout.offload == "optimizer", ["--optimizer-cpu-offload"]),
@@ -190,6 +191,23 @@ def _lm_parallel(layout: Layout) -> list[Option]:
         *_bucket(layout),
         ["--attention-backend", "flash" if layout.attention_kernel == "flash" else "unfused"],
     ]
+
+
+def _context(layout: Layout) -> list[Option]:
+    """Context parallelism; of a hierarchy the inner groups come first."""
+    count, inner = layout.context_parallel, layout.context_inner
+    return [
+        *_if(count > 1, ["--context-parallel-size", str(count)]),
+        *_if(count > 1, ["--cp-comm-type", CONTEXT_TRANSPORTS[layout.context_transport]]),
+        *_if(
+            layout.context_transport == "a2a_p2p",
+            ["--hierarchical-context-parallel-sizes", str(inner), str(count // inner)],
+        ),
+    ]
+
+
+CONTEXT_TRANSPORTS = {"p2p": "p2p", "all_gather": "all_gather", "a2a": "a2a", "a2a_p2p": "a2a+p2p"}
+"""Megatron's names of the transports."""
 
 
 def _optimizer_states(layout: Layout) -> list[Option]:
@@ -352,6 +370,7 @@ _OURS = frozenset(
         *("rope-type", "mtp-num-layers"),
         *("untie-embeddings-and-output-weights", "train-iters", "log-interval", "eval-iters", "eval-interval", "seed"),
         *("log-throughput", "log-memory-interval"),
+        *("context-parallel-size", "cp-comm-type", "hierarchical-context-parallel-sizes"),
         *("fp8-format", "fp8-recipe", "fp4-format", "fp8-param-gather", "fp4-param-gather"),
         *("first-last-layers-bf16", "num-layers-at-start-in-bf16", "num-layers-at-end-in-bf16"),
         *("reuse-grad-buf-for-mxfp8-param-ag", "grad-reduce-in-bf16", "exp-avg-dtype", "exp-avg-sq-dtype"),
@@ -367,7 +386,6 @@ _REFUSED: Mapping[str, str] = {
     "exit-interval": "a trial ends when its measurement is precise enough",
     "rampup-batch-size": "the global batch is fixed",
     "fp4-recipe": "the layout has its usual one",
-    "context-parallel-size": "no layout field expresses it",
     "ds-sequence-parallel-size": "no layout field expresses it",
     **dict.fromkeys(
         ("qk-l2-norm", "openai-gelu", "moe-shared-expert-gate", "moe-latent-size"),

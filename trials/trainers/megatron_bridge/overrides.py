@@ -13,7 +13,7 @@ from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.routing import BALANCED, Routing
 from trials.trainers.common.megatron_experts import DISPATCHER, ROUTER_OPTIONS, moe_layer_freq
-from trials.trainers.common.megatron_options import SHARDING_STRATEGIES, bucket_parameters
+from trials.trainers.common.megatron_options import CONTEXT_TRANSPORTS, SHARDING_STRATEGIES, bucket_parameters
 from trials.trial import TrialSpec
 
 
@@ -82,7 +82,7 @@ def _stages(layout: Layout) -> dict[str, Any]:
         "tensor_model_parallel_size": layout.tensor_parallel,
         "pipeline_model_parallel_size": layout.pipeline_parallel,
         "virtual_pipeline_model_parallel_size": chunks if chunks > 1 else None,
-        "context_parallel_size": 1,
+        **_context(layout),
         "sequence_parallel": layout.sequence_parallel,
         # Megatron-LM's own choice: interleaved stages overlap what they send, others send in one batch.
         "overlap_p2p_comm": chunks > 1,
@@ -91,6 +91,17 @@ def _stages(layout: Layout) -> dict[str, Any]:
         "cpu_offloading": layout.offloaded_layers > 0,
         "cpu_offloading_weights": False,
         "cpu_offloading_num_layers": layout.offloaded_layers,
+    }
+
+
+def _context(layout: Layout) -> dict[str, Any]:
+    count, inner = layout.context_parallel, layout.context_inner
+    return {
+        "context_parallel_size": count,
+        **({"cp_comm_type": CONTEXT_TRANSPORTS[layout.context_transport]} if count > 1 else {}),
+        "hierarchical_context_parallel_sizes": (
+            [str(inner), str(count // inner)] if layout.context_transport == "a2a_p2p" else None
+        ),
     }
 
 

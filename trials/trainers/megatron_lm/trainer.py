@@ -170,6 +170,64 @@ def _quantized(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
+def _context(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """megatron/training/arguments.py, validate_args(); transformer_engine/pytorch/attention/dot_product_attention."""
+    count = layout.context_parallel
+    if count == 1:
+        return
+    if layout.attention_kernel != "flash":
+        yield RuleViolation(
+            "context_parallel",
+            f"context_parallel is {count} with attention_kernel {layout.attention_kernel}",
+            "Transformer Engine's unfused attention has no context parallelism",
+            "set attention_kernel to flash, or context_parallel to 1",
+        )
+    if layout.sequence_parallel and (model.seq_length // count) % layout.tensor_parallel:
+        yield RuleViolation(
+            "context_parallel",
+            f"seq_length {model.seq_length} / context_parallel {count} is no multiple of tensor_parallel"
+            f" {layout.tensor_parallel} with sequence_parallel true",
+            "tensor-parallel ranks split the positions of a context-parallel rank",
+            "use a smaller context_parallel or tensor_parallel",
+        )
+    yield from _context_transport(layout, model)
+
+
+def _context_transport(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    transport = layout.context_transport
+    split = {"a2a": layout.context_parallel, "a2a_p2p": layout.context_inner}.get(transport, 1)
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        if (getattr(model, name) // layout.tensor_parallel) % split:
+            yield RuleViolation(
+                "context_heads",
+                f"context_transport is {transport}, and {split} does not divide {name} {getattr(model, name)} /"
+                f" tensor_parallel {layout.tensor_parallel}",
+                "all-to-alls give each rank of their group some of the heads",
+                "use a smaller context_parallel or tensor_parallel, or context_transport p2p",
+            )
+    if transport == "a2a_p2p" and (layout.context_parallel % split or layout.context_parallel == split):
+        yield RuleViolation(
+            "context_inner",
+            f"context_inner is {split} with context_parallel {layout.context_parallel}",
+            "a2a_p2p has several inner groups: context_inner divides context_parallel and is less",
+            "use a smaller context_inner, or context_transport a2a",
+        )
+    if model.attention_sinks and transport != "a2a":
+        yield RuleViolation(
+            "context_transport",
+            f"context_transport is {transport} with model.attention_sinks",
+            "Transformer Engine has sinks with all-to-alls alone",
+            "set context_transport to a2a",
+        )
+    if model.sliding_window is not None and transport in ("p2p", "a2a_p2p"):
+        yield RuleViolation(
+            "context_transport",
+            f"context_transport is {transport} with model.sliding_window",
+            "Transformer Engine's rings have no sliding windows",
+            "set context_transport to all_gather or a2a",
+        )
+
+
 def _of_optimizer(layout: Layout) -> Iterator[RuleViolation]:
     """validate_args(): the gradients' and the moments' types."""
     if layout.gradients_in_bf16 and layout.precision != "bf16":
@@ -231,6 +289,7 @@ RULES: tuple[Rule, ...] = (
     *MEGATRON_RULES,
     quantized_products,
     _quantized,
+    _context,
     _sharding,
     _offloaded_layers,
     _sinks,

@@ -31,6 +31,8 @@ LM_LAYOUTS = [
     {"activation_checkpointing": "selective", "recompute_modules": "core_attn+mlp"},
     {"zero_stage": 2, "overlap_comm": True, "bucket_mib": 40},
     {"zero_stage": 3, "precision": "fp16", "micro_batch_size": 4},
+    {"context_parallel": 2, "context_transport": "all_gather"},
+    {"context_parallel": 4, "context_transport": "a2a_p2p", "zero_stage": 1},
     {"zero_stage": 1, "matmul_precision": "fp8_delayed", "quantized_weights": True},
     {"matmul_precision": "fp8_tensorwise", "layers_in_16_bits": 2},
     {"matmul_precision": "fp8_blockwise", "gradients_in_bf16": True, "overlap_comm": True, "bucket_mib": 40},
