@@ -211,6 +211,8 @@ def _values_of(engine: str, has_experts: bool) -> dict[str, tuple[Any, ...]]:
 
 
 def _spec(layout: Layout, shape: str, section: Mapping[str, Any]) -> TrialSpec:
+    """A trial whose routing the export says: a module for torchtitan leaves it to the router."""
+    is_forced = SHAPES[shape].num_experts is not None and layout.engine != TORCHTITAN
     return TrialSpec(
         search_id="exports-aaaaaa",
         trial="t0001",
@@ -223,7 +225,7 @@ def _spec(layout: Layout, shape: str, section: Mapping[str, Any]) -> TrialSpec:
         num_gpus=layout.num_gpus,
         gpus_per_node=MOST_RANKS,
         accelerator="h100-80gb",
-        measure=MeasureRules(routing=None if SHAPES[shape].num_experts is None else BALANCED),
+        measure=MeasureRules(routing=BALANCED if is_forced else None),
         trainer=section,
     )
 

@@ -87,7 +87,7 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "precision": same(PRECISIONS[config["params_dtype"]] for config in (model, optimizer)),
         **_recomputation_of_megatron_lm(model),
         "offloaded_layers": model["cpu_offloading_num_layers"] if model["cpu_offloading"] else 0,
-        "attention_kernel": {"flash": "flash", "unfused": "math"}.get(model["attention_backend"]),
+        "attention_kernel": {"flash": "flash", "fused": "flash", "unfused": "math"}.get(model["attention_backend"]),
         "dropout": (model["attention_dropout"], model["hidden_dropout"]),
         **_sizes_of_megatron(model),
         "num_key_value_heads": model["num_query_groups"],

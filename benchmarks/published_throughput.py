@@ -4,8 +4,8 @@
 
 A row can be said if its model, its machine and its layout are values of Parlay that the engine's rules allow. What a
 row leaves open is taken from the public recipes it was run with. Errors are those of tokens/s and GPU with the shipped
-constants, by family and by the release that was measured, never together. A row whose authors name a fault counts for
-none.
+constants, by family and by the release that was measured, and of a family's releases; families are never pooled. A row
+whose authors name a fault, or do not state its micro-batch, counts for none.
 """
 
 from __future__ import annotations
@@ -162,6 +162,11 @@ def has_named_fault(row: Row) -> bool:
     """True if the source says that a fault made the row slow: NVIDIA/cudnn-frontend, issue 256, and
     pytorch/torchtitan, issue 1207."""
     return _is_rowwise(row) or (row["model"] == "GPT OSS 120B" and row["section"].startswith("26.06.01"))
+
+
+def is_whole(row: Row) -> bool:
+    """False if the source leaves out what decides the speed, such as the micro-batch of a pipeline."""
+    return "not stated" not in row["note"]
 
 
 def task_of(row: Row) -> str | None:
@@ -345,9 +350,10 @@ def said_line(readings: Sequence[Reading]) -> dict[str, Any]:
 def family_lines(readings: Iterable[Reading]) -> Iterator[dict[str, Any]]:
     errors: dict[tuple[str, str], list[float]] = {}
     for reading in readings:
-        if reading.training is not None and not has_named_fault(reading.row):
+        if reading.training is not None and is_whole(reading.row) and not has_named_fault(reading.row):
             error = reading.training.predicted / reading.measured - 1
-            errors.setdefault((reading.family, reading.stack), []).append(error)
+            for stack in (reading.stack, _EVERY_STACK):
+                errors.setdefault((reading.family, stack), []).append(error)
     for (family, stack), found in sorted(errors.items()):
         off = np.abs(found)
         yield {
@@ -358,6 +364,9 @@ def family_lines(readings: Iterable[Reading]) -> Iterator[dict[str, Any]]:
             "error_p90": round(float(np.quantile(off, 0.9)), 4),
             "bias_median": round(float(np.median(found)), 4),
         }
+
+
+_EVERY_STACK = "all"
 
 
 def memory_line(readings: Iterable[Reading]) -> dict[str, Any]:

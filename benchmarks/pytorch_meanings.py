@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.meaning import PRECISIONS, RECOMPUTED_MODULES, Meaning, Values, same
+from search_spaces.routing import BALANCED, LEARNED
 
 
 def of_torchtitan(values: Values, configs: Mapping[str, Values]) -> Meaning:
@@ -41,7 +42,7 @@ def of_torchtitan(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "tensor_parallel_overlap": values["compile"]["enable_async_tensor_parallel"],
         "matmul_precision": _products_of_torchtitan(classes["products"]),
         **_model_of_torchtitan(values["model_spec"]["model"], classes),
-        **_experts_of_torchtitan(values["model_spec"]["model"], parallel),
+        **_experts_of_torchtitan(values["model_spec"]["model"], parallel, values["debug"]["moe_force_load_balance"]),
         "seq_length": training["seq_len"],
     }
 
@@ -74,7 +75,9 @@ def _products_of_torchtitan(recipes: Values) -> str:
     """Recipe of all linear layers but the head and routers, which have none."""
     kept = {name: recipe for name, recipe in recipes.items() if name == "lm_head" or name.endswith(".router.gate")}
     of_layers = same(str(recipe) for name, recipe in recipes.items() if name not in kept)
-    return "same" if of_layers == "None" else f"fp8_{of_layers}" if {*kept.values()} == {None} else "differs"
+    if of_layers == "None" or {*kept.values()} != {None}:
+        return "same" if of_layers == "None" else "differs"
+    return of_layers if of_layers == "mxfp8" else f"fp8_{of_layers}"
 
 
 def _model_of_torchtitan(model: Values, classes: Values) -> Meaning:
@@ -117,7 +120,7 @@ def _mlp_of_torchtitan(mlps: Sequence[Values]) -> Meaning:
     }
 
 
-def _experts_of_torchtitan(model: Values, parallel: Values) -> Meaning:
+def _experts_of_torchtitan(model: Values, parallel: Values, is_forced: bool) -> Meaning:
     """Experts and their ranks: tensor-parallel ranks split them where none distributes them."""
     expert_layers = [number for number, layer in enumerate(model["layers"]) if layer["moe"]]
     if not expert_layers:
@@ -135,7 +138,7 @@ def _experts_of_torchtitan(model: Values, parallel: Values) -> Meaning:
         "expert_width": experts["hidden_dim"],
         "shared_expert_ffn_hidden_size": shared and same([shared["w1"]["out_features"], shared["w2"]["in_features"]]),
         "expert_layers": expert_layers,
-        "routing": (score, "no auxiliary loss" if is_plain else "differs", "fp32"),
+        "routing": (score, "no auxiliary loss" if is_plain else "differs", "fp32", BALANCED if is_forced else LEARNED),
     }
 
 

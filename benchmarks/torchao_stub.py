@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-RECIPES = ("rowwise", "rowwise_with_gw_hp")
+RECIPES = ("rowwise", "rowwise_with_gw_hp", "tensorwise")
 
 
 def stub_torchao() -> None:
@@ -22,6 +22,7 @@ def stub_torchao() -> None:
         "torchao": {},
         "torchao.float8": {"Float8LinearConfig": _Recipe},
         "torchao.float8.float8_linear": {"Float8Linear": nn.Linear},
+        "torchao.prototype.moe_training.mxfp8_linear": {"MXFP8Linear": nn.Linear},
     }
     for name, members in contents.items():
         module = ModuleType(name)
@@ -32,9 +33,9 @@ def stub_torchao() -> None:
 
 def convert_on_any_device() -> None:
     """Have torchtitan convert layers without a GPU that multiplies them."""
-    from torchtitan.components.quantization import float8
+    from torchtitan.components.quantization import float8, mx
 
-    float8.has_cuda_capability = lambda *_: True
+    float8.has_cuda_capability = mx.has_cuda_capability = lambda *_: True
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,13 @@ class _Recipe:
 def products_of(model: Any) -> dict[str, str | None]:
     """torchao's recipe of each linear layer of a torchtitan model's configuration; None for torch's own products."""
     from torchao.float8 import Float8LinearConfig  # type: ignore[import-not-found]
+    from torchtitan.components.quantization import MXFP8Linear
     from torchtitan.models.common.linear import Linear
 
     recipes = {name: Float8LinearConfig.from_recipe_name(name) for name in RECIPES}
-    configs = {name: getattr(config, "_torchao_config", None) for name, config, _, _ in model.traverse(Linear.Config)}
-    return {
-        name: next((recipe for recipe, made in recipes.items() if made == config), None)
-        for name, config in configs.items()
-    }
+    found = {}
+    for name, config, _, _ in model.traverse(Linear.Config):
+        made = getattr(config, "_torchao_config", None)
+        of_blocks = "mxfp8" if isinstance(config, MXFP8Linear.Config) else None
+        found[name] = next((recipe for recipe, one in recipes.items() if one == made), of_blocks)
+    return found

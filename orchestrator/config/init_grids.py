@@ -39,10 +39,15 @@ _AXES = {
     **dict.fromkeys(("virtual_pipeline_model_parallel_size", "vp"), "virtual_pipeline_stages"),
 }
 _UNSUPPORTED_DEGREES = {
-    **dict.fromkeys(("context_parallel_sizes", "context_parallel_size", "cp"), "context parallelism"),
-    **dict.fromkeys(("expert_parallel_sizes", "expert_model_parallel_size", "ep", "et"), "expert parallelism"),
+    **dict.fromkeys(
+        ("context_parallel_sizes", "context_parallel_size", "cp"), "context parallelism is not an axis of a search"
+    ),
+    **dict.fromkeys(
+        ("expert_parallel_sizes", "expert_model_parallel_size", "ep", "et"),
+        "the file does not describe experts; with num_experts in the model, expert_parallel is an axis",
+    ),
 }
-"""Parallel degrees that are not axes of a search."""
+"""Parallel degrees of which a search has 1, with the reason."""
 _GLOBAL_BATCHES = ("global_batch_size", "global_batch_sizes", "gb")
 _SEQUENCES = ("seq_length", "sequence_length")
 _MAX_COUNT = 100_000
@@ -245,10 +250,10 @@ def _precision(keys: Keys, notes: list[str]) -> str | list[str]:
 
 
 def _ignored_key_notes(keys: Keys) -> Iterator[str]:
-    for theirs, what in _UNSUPPORTED_DEGREES.items():
+    for theirs, reason in _UNSUPPORTED_DEGREES.items():
         others = [count for count in _integers(theirs, keys.get(theirs)) or [] if count != 1]
         if others:
-            yield f"Only {theirs} 1 is tried: {what} is not an axis of a search."
+            yield f"Only {theirs} 1 is tried: {reason}."
     for name in ("min_model_parallel_size", "max_model_parallel_size"):
         if keys.get(name) not in _AUTO:
             yield f"{name} is ignored: a search has no rule for the product of tensor and pipeline degree."

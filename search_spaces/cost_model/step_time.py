@@ -249,7 +249,7 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     layer = model.active_layer_parameters
     linear = 2 * tokens * (layer * passes + shares.parameters(model))
     in_16_bits = 2 * tokens * layer * layouts.of_recipe(lambda recipe: recipe.products_in_16_bits)
-    quantized = layouts.quantized_share(model.num_layers) * (linear - in_16_bits)
+    quantized = _quantized_share(model, layouts) * (linear - in_16_bits)
     saved = quantized * layouts.of_recipe(lambda r: 1 - 1 / speedup_over_fp16(machine.accelerator, r.arithmetic))
     scores = 2 * tokens * model.scored_size * _positions_scored(model, layouts, shares)
     activations = LayerActivations.of(model, layouts)
@@ -289,7 +289,14 @@ def _scaled_bytes(model: ModelShape, layouts: LayoutTable, shares: RecomputedSha
     inputs = whole + (model.attention_output_size + model.active_mlp_width) / tensor
     outputs = whole + (model.query_size + 2 * model.key_value_size + widths_in * model.active_mlp_width) / tensor
     elements = inputs * (1 + shares.layers) + outputs
-    return layouts.of_recipe(lambda recipe: recipe.moved_bytes) * elements * layouts.quantized_share(model.num_layers)
+    return layouts.of_recipe(lambda recipe: recipe.moved_bytes) * elements * _quantized_share(model, layouts)
+
+
+def _quantized_share(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Share of the layers' products that are in 8 or 4 bits, if all three of a linear layer are."""
+    routed = (model.experts_per_token or 0) * model.parameters_per_expert * model.num_expert_layers / model.num_layers
+    without_experts = layouts.of_recipe(lambda recipe: not recipe.has_experts)
+    return layouts.quantized_share(model.num_layers) * (1 - without_experts * routed / model.active_layer_parameters)
 
 
 def _dispatch_seconds(

@@ -6,12 +6,12 @@ import math
 
 from search_spaces.hardware.cluster import BLACKWELL, Accelerator, chip_of
 from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES
+from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, recipe_of
 
 
 def arithmetic_of(layout: Layout) -> str:
     """The fastest arithmetic among a layout's matrix products, as `Accelerator.peak_flops` names it."""
-    recipe = MATMUL_RECIPES.get(layout.matmul_precision)
+    recipe = recipe_of(layout.matmul_precision, layout.engine)
     return layout.precision if recipe is None else recipe.arithmetic
 
 

@@ -29,6 +29,7 @@ RECOMPUTED_MODULES = ("layernorm", "mla_up_proj", "core_attn", "mlp", "moe", "mo
 _NO_SELECTIVE_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "full"})
 _OF_TORCHTITAN = (TORCHTITAN,)
 _TRANSFORMER_ENGINE = ("megatron-lm", "command")
+_OF_BOTH = [word for word in TORCHAO_RECIPES if word in TRANSFORMER_ENGINE_RECIPES]
 _PARTIAL_RECOMPUTATION = (MEGATRON_CORE, "megatron-lm", "command")
 _SCHEDULES: tuple[tuple[str, Values], ...] = (
     *((schedule, {"pipeline_schedule": schedule}) for schedule in V_SCHEDULES),
@@ -243,6 +244,7 @@ class Layout:
         engines_of_word={
             **dict.fromkeys(TORCHAO_RECIPES, (TORCHTITAN, "command")),
             **dict.fromkeys(TRANSFORMER_ENGINE_RECIPES, ("megatron-lm", "command")),
+            **dict.fromkeys(_OF_BOTH, (TORCHTITAN, "megatron-lm", "command")),
             "fp8_delayed": (ACCELERATE_LAUNCH, "megatron-lm", "command"),
         },
     )

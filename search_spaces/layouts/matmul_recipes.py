@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from search_spaces.engines import TORCHTITAN
+
 
 @dataclass(frozen=True)
 class MatmulRecipe:
@@ -13,6 +15,7 @@ class MatmulRecipe:
     `arithmetic` is the products', as `Accelerator.peak_flops` names it; `products_in_16_bits` of a layer's three stay.
     `multiple` divides the dimensions of a rank's products. Scaling an element moves `moved_bytes`. `kept_bytes` are
     those of an element that is stored for the backward pass, its scale included; None where it is stored in 16 bits.
+    Unless it `has_experts`, those that tokens are routed to stay in 16 bits.
     """
 
     arithmetic: str
@@ -20,6 +23,7 @@ class MatmulRecipe:
     moved_bytes: float
     kept_bytes: float | None = None
     products_in_16_bits: int = 0
+    has_experts: bool = True
 
 
 _TWO_READS, _ONE_READ = 6, 4
@@ -28,10 +32,14 @@ and transposed."""
 
 TORCHAO_RECIPES: Mapping[str, MatmulRecipe] = {
     # A scale for each row. The second has the products for the weights' gradients in 16 bits.
-    "fp8_rowwise": MatmulRecipe("fp8", 16, _TWO_READS),
-    "fp8_rowwise_with_gw_hp": MatmulRecipe("fp8", 16, _TWO_READS, products_in_16_bits=1),
+    "fp8_rowwise": MatmulRecipe("fp8", 16, _TWO_READS, has_experts=False),
+    "fp8_rowwise_with_gw_hp": MatmulRecipe("fp8", 16, _TWO_READS, products_in_16_bits=1, has_experts=False),
+    "fp8_tensorwise": MatmulRecipe("fp8", 16, _TWO_READS, has_experts=False),
+    "mxfp8": MatmulRecipe("fp8", 32, _ONE_READ, has_experts=False),
 }
-"""Recipes of torchao (torchao/float8/config.py), which stores inputs in 16 bits."""
+"""Recipes of torchao for engine torchtitan: torchao/float8/config.py, prototype/moe_training/mxfp8_linear.py. Inputs
+are stored in 16 bits, weights converted for each product. torchtitan has nvfp4 with its backend spmd_types alone
+(models/llama3/config_registry.py), for which torch 2.13 has no FSDP2."""
 
 TRANSFORMER_ENGINE_RECIPES: Mapping[str, MatmulRecipe] = {
     # A scale for each tensor, from the history of its largest values, or from its present ones.
@@ -48,4 +56,10 @@ TRANSFORMER_ENGINE_RECIPES: Mapping[str, MatmulRecipe] = {
 megatron/core/fp8_utils.py, get_fp8_align_size, and fp4_utils.py, get_fp4_align_size."""
 
 MATMUL_RECIPES: Mapping[str, MatmulRecipe] = {**TORCHAO_RECIPES, **TRANSFORMER_ENGINE_RECIPES}
-"""Every recipe by its word."""
+"""Every recipe by its word, as engines other than torchtitan have it."""
+
+
+def recipe_of(matmul_precision: str, engine: str) -> MatmulRecipe | None:
+    """The engine's recipe of a word; None for products in 16 bits or more."""
+    recipes = TORCHAO_RECIPES if engine == TORCHTITAN else MATMUL_RECIPES
+    return recipes.get(matmul_precision)

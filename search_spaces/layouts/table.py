@@ -18,7 +18,7 @@ from search_spaces.layouts.layout import (
     Layout,
     layout_mesh,
 )
-from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, MatmulRecipe
+from search_spaces.layouts.matmul_recipes import MatmulRecipe, recipe_of
 
 _NO_VALUE = 0
 """In a column of counts: not a whole number (data_parallel, grad_accum_steps), or null (`NULLABLE`)."""
@@ -78,9 +78,10 @@ class LayoutTable:
 
     def of_recipe(self, value_of: Callable[[MatmulRecipe], float | None]) -> np.ndarray:
         """A column of a value of each layout's recipe for 8 or 4 bits; 0 where it has none, or none of that value."""
-        recipes = [MATMUL_RECIPES.get(word) for word in CHOICES["matmul_precision"]]
-        values = np.array([0 if recipe is None else value_of(recipe) or 0 for recipe in recipes])
-        return values[self["matmul_precision"]]
+        words, engines = CHOICES["matmul_precision"], CHOICES["engine"]
+        recipes = [[recipe_of(word, engine) for word in words] for engine in engines]
+        values = [[0 if recipe is None else value_of(recipe) or 0 for recipe in of_engine] for of_engine in recipes]
+        return np.array(values)[self["engine"], self["matmul_precision"]]
 
     def quantized_share(self, num_layers: int) -> np.ndarray:
         """Share of a model's layers whose products are in 8 or 4 bits."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.layouts.layout import AXES, Layout
-from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, TRANSFORMER_ENGINE_RECIPES
+from search_spaces.layouts.matmul_recipes import MatmulRecipe, recipe_of
 from search_spaces.model_shape import ModelShape, field_of_feature
 
 
@@ -140,7 +140,7 @@ def quantized_products(layout: Layout, model: ModelShape) -> Iterator[RuleViolat
     torchtitan multiplies linear layers of other dimensions in 16 bits, without an error
     (torchtitan/components/quantization/utils.py, module_filter_fn).
     """
-    recipe = MATMUL_RECIPES.get(layout.matmul_precision)
+    recipe = recipe_of(layout.matmul_precision, layout.engine)
     if recipe is None:
         return
     if layout.precision == "fp32":
@@ -150,7 +150,8 @@ def quantized_products(layout: Layout, model: ModelShape) -> Iterator[RuleViolat
             f"products in {layout.matmul_precision} have inputs and outputs of 16 bits",
             "set precision to bf16, or matmul_precision to same",
         )
-    others = [f"{name} {size}" for name, size in _product_dimensions(layout, model) if size % recipe.multiple]
+    dimensions = _product_dimensions(layout, model, recipe)
+    others = [f"{name} {size}" for name, size in dimensions if size % recipe.multiple]
     if others:
         yield RuleViolation(
             "matmul_dimensions",
@@ -160,7 +161,7 @@ def quantized_products(layout: Layout, model: ModelShape) -> Iterator[RuleViolat
         )
 
 
-def _product_dimensions(layout: Layout, model: ModelShape) -> Iterator[tuple[str, int]]:
+def _product_dimensions(layout: Layout, model: ModelShape, recipe: MatmulRecipe) -> Iterator[tuple[str, int]]:
     """Dimensions of a rank's products. Tokens are summed over in those for the weights' gradients."""
     yield "hidden_size", model.hidden_size
     for name, size in (
@@ -170,10 +171,9 @@ def _product_dimensions(layout: Layout, model: ModelShape) -> Iterator[tuple[str
         ("shared_expert_ffn_hidden_size", model.shared_expert_ffn_hidden_size or 0),
     ):
         yield f"{name} / tensor_parallel", size // layout.tensor_parallel
-    # Routed experts are no linear layers of torchao's.
-    if model.num_experts is not None and layout.matmul_precision in TRANSFORMER_ENGINE_RECIPES:
+    if model.num_experts is not None and recipe.has_experts:
         yield "expert width / expert_tensor_parallel", model.expert_width // layout.expert_tensor_parallel
-    if not MATMUL_RECIPES[layout.matmul_precision].products_in_16_bits:
+    if not recipe.products_in_16_bits:
         yield "micro_batch_size x seq_length", layout.micro_batch_size * model.seq_length
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.errors import Problem, format_value
 from search_spaces.hardware.arithmetic import has_recipe
+from search_spaces.hardware.cluster import BLACKWELL, chip_of
 from search_spaces.layouts.layout import BATCH_RULE, CHOICES, WORLD_RULE, Layout, layout_mesh
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES
 from search_spaces.layouts.mesh import RankMesh
@@ -179,8 +180,12 @@ def _supports_flex_heads(table: LayoutTable, workload: Workload) -> np.ndarray:
 
 
 def _multiplies_quantized(table: LayoutTable, workload: Workload) -> np.ndarray:
-    lacking = [word for word in MATMUL_RECIPES if not has_recipe(workload.cluster.accelerator, word)]
-    return ~np.logical_or.reduce([np.full(len(table), False), *(table.equals("matmul_precision", w) for w in lacking)])
+    accelerator = workload.cluster.accelerator
+    lacking = [word for word in MATMUL_RECIPES if not has_recipe(accelerator, word)]
+    # torchtitan/components/quantization/mx.py asks for NVIDIA's compute capability 10.
+    is_torchaos = table.equals("engine", TORCHTITAN) & table.equals("matmul_precision", "mxfp8")
+    refused = is_torchaos & (chip_of(accelerator.name) not in BLACKWELL)
+    return ~np.logical_or.reduce([refused, *(table.equals("matmul_precision", word) for word in lacking)])
 
 
 def _distributes_experts(table: LayoutTable, workload: Workload) -> np.ndarray:
@@ -303,7 +308,7 @@ FLEX_HEAD_SIZE = LayoutRule(
 MATMUL_PRECISION = LayoutRule(
     "matmul_precision",
     "the accelerator multiplies these floats: 8 bits on H100 and later and on MI300X and later, mxfp8 on B200 and later"
-    " and on MI350X and later, nvfp4 on B200 and later",
+    " and on MI350X and later (torchtitan's on B200 and later), nvfp4 on B200 and later",
     "set matmul_precision to same",
     _multiplies_quantized,
     lambda f, w: f"matmul_precision is {f['matmul_precision']} on {w.cluster.accelerator.name}",

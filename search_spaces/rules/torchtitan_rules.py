@@ -177,6 +177,17 @@ def _experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
+def _expert_products(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if model.num_experts is not None and layout.matmul_precision == "mxfp8":
+        yield RuleViolation(
+            "expert_products",
+            "matmul_precision is mxfp8 with experts",
+            "torchtitan's conversion to mxfp8 names no layers to leave, so it takes routers, too"
+            " (components/quantization/mx.py)",
+            "set matmul_precision to another recipe, or to same",
+        )
+
+
 def _selective(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """Modules, which are recomputed only where `recompute_modules` has an effect."""
     if layout.activation_checkpointing == "selective" and layout.recompute_modules != "ops":
@@ -200,6 +211,7 @@ TORCHTITAN_RULES: tuple[Rule, ...] = (
     quantized_products,
     _context,
     _experts,
+    _expert_products,
     _selective,
     some_layers_recomputed,
     engine_limits(

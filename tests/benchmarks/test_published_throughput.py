@@ -134,15 +134,22 @@ def test_recipes_and_code_tell_what_the_row_leaves_open(changed: dict[str, str],
     assert layout_values(row(**changed)).items() >= told.items()
 
 
-def test_a_row_whose_authors_name_a_fault_counts_for_no_error():
-    rowwise = TITAN | {"precision": "fp8", "tokens_per_s_per_gpu": "624.8"}
-    assert reading(**rowwise).training is not None
-    assert [*family_lines([reading(**rowwise)])] == []
+@pytest.mark.parametrize("changed", [{"tokens_per_s_per_gpu": "624.8"}, {"note": "microbatch not stated"}])
+def test_a_row_with_a_named_fault_or_without_its_micro_batch_counts_for_no_error(changed: dict[str, str]):
+    found = reading(**TITAN | {"precision": "fp8"} | changed)
+    assert found.training is not None
+    assert [*family_lines([found])] == []
+
+
+def test_tensorwise_scaling_of_torchtitan_can_be_said():
+    found = reading(**TITAN | {"precision": "fp8"})
+    assert (found.family, found.training.layout.matmul_precision) == ("8 and 4 bits", "fp8_tensorwise")
 
 
 def test_errors_are_told_by_family_and_by_the_release_that_was_measured():
     readings = [reading(), reading(tokens_per_s_per_gpu="1"), reading(**TITAN), reading(note="SFT")]
     assert [(line["family"], line["stack"], line["count"]) for line in family_lines(readings)] == [
+        ("dense FSDP", "all", 3),
         ("dense FSDP", "composer-fsdp", 2),
         ("dense FSDP", "torchtitan", 1),
     ]

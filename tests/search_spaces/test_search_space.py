@@ -389,6 +389,20 @@ def test_8_and_4_bit_products_are_on_accelerators_that_have_them(accelerator, la
     assert layout_violations(replace(layout, matmul_precision="same"), workload(accelerator)) == []
 
 
+@pytest.mark.parametrize(("accelerator", "is_refused"), [("mi355x-288gb", True), ("b200-180gb", False)])
+def test_torchtitan_has_mxfp8_on_blackwell_alone(accelerator, is_refused):
+    layout = Layout(
+        data_parallel=4,
+        grad_accum_steps=4,
+        precision="bf16",
+        engine="torchtitan",
+        attention_kernel="flex",
+        matmul_precision="mxfp8",
+    )
+    found = [each.code for each in layout_violations(layout, workload(accelerator))]
+    assert ("matmul_precision" in found) == is_refused
+
+
 @pytest.mark.parametrize(
     ("num_nodes", "overlap", "expected"),
     [

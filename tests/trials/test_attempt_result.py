@@ -220,9 +220,15 @@ class TestWhatIsNotBelieved:
 
     @pytest.mark.parametrize(
         ("word", "accelerator", "factor"),
-        [("same", "h100-80gb", 1), ("fp8_rowwise", "h100-80gb", 2), ("fp8_rowwise_with_gw_hp", "b200-180gb", 2)],
+        [
+            ("same", "h100-80gb", 1),
+            ("fp8_rowwise", "h100-80gb", 2),
+            ("fp8_rowwise_with_gw_hp", "b200-180gb", 2),
+            ("mxfp8", "mi355x-288gb", 2),
+            ("nvfp4", "gb300-288gb", 6),
+        ],
     )
-    def test_products_of_8_bits_reach_their_own_peak(self, word, accelerator, factor):
+    def test_products_of_8_and_4_bits_reach_their_own_peak(self, word, accelerator, factor):
         spec = replace(SPEC, layout=replace(SPEC.layout, matmul_precision=word), accelerator=accelerator)
         flops = spec.model.causal_flops_per_token * MEASURED["tokens_per_sec_per_gpu"]
         probes = [{"probe_ms_by_rank": [2 * 4096**3 / flops * 1e3 * factor * ratio] * 4} for ratio in (1.2, 1.3)]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from search_spaces.engines import ACCELERATE, ACCELERATE_LAUNCH, MEGATRON_CORE, TORCHTITAN
 from search_spaces.hardware.cluster import BLACKWELL, HOPPER, chip_of
 from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.matmul_recipes import TORCHAO_RECIPES
 from search_spaces.model_shape import ModelShape
 from trials.ranks.failures import TrialFailure
 from trials.ranks.software import package_version
@@ -110,7 +109,7 @@ def packages_of(engine: str) -> tuple[str, ...]:
 
 def more_packages_of(layout: Layout) -> tuple[str, ...]:
     """Other packages that the layout's steps run on."""
-    return (TORCHAO,) if layout.matmul_precision in TORCHAO_RECIPES else ()
+    return (TORCHAO,) if layout.engine == TORCHTITAN and layout.matmul_precision != "same" else ()
 
 
 def _torchtitan_faults(layout: Layout, accelerator: str, installed: Installed) -> Iterator[PackageFault]:
@@ -183,7 +182,7 @@ def _pipeline_fault(torch: str | None) -> PackageFault | None:
 
 
 def _fp8_fault(found: str | None) -> PackageFault | None:
-    """Fault of the package whose linear layers torchtitan takes for 8 bits (components/quantization/float8.py)."""
+    """Fault of the package whose linear layers torchtitan takes for 8 bits (components/quantization)."""
     verified = VERIFIED[TORCHAO]
     if found is not None and found in verified:
         return None

@@ -12,6 +12,7 @@ from orchestrator.importers.ranks import Ranks
 from orchestrator.importers.settings import Setting, Settings, read_fields
 from orchestrator.importers.torchtitan.fields import (
     BATCH_FIELDS,
+    CONVERTED,
     FLOAT8,
     LAYOUT_FIELDS,
     MODEL_FIELDS,
@@ -121,6 +122,8 @@ def _differences(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, 
         yield "torchtitan captures CUDA graphs unless told not to; trials run without."
     if keys.has(f"{FLOAT8}recipe_name"):
         yield from _of_8_bits(keys)
+    if any(keys.has(name) and not keys.listed(name) for name in CONVERTED.values()):
+        yield _CONVERTED_HEAD
     if keys.has("loss.num_chunks"):
         yield "The training computes the loss in chunks of the sequence; trials compute it at once."
     if keys.text("model_spec.attn_backend") == "flex_flash":
@@ -133,12 +136,15 @@ def _differences(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, 
         yield from _of_a_pipeline(keys, model, layout)
 
 
+_CONVERTED_HEAD = "The training multiplies its head in 8 bits, too; trials multiply it in bf16."
+
+
 def _of_8_bits(keys: Settings) -> Iterator[str]:
     """Notes on linear layers that the training converts and a trial does not, and the other way round. torchtitan
     leaves layers whose name has one of the words."""
     words = [str(word) for word in keys.listed(f"{FLOAT8}filter_fqns")]
     if not any(word in _HEAD for word in words):
-        yield "The training multiplies its head in 8 bits, too; trials multiply it in bf16."
+        yield _CONVERTED_HEAD
     if others := [f"{word:.40}" for word in words if word not in _HEAD and word not in _ROUTER]:
         yield f"The training leaves layers named {', '.join(others)} in bf16; trials leave head and routers alone."
 

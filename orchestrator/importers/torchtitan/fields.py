@@ -4,6 +4,7 @@ is not known."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -11,16 +12,18 @@ from orchestrator.importers import reasons
 from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRule, ValueRules, head_size, one_of
 from search_spaces.layouts.layout import V_SCHEDULES
 from search_spaces.layouts.matmul_recipes import TORCHAO_RECIPES
-from trials.trainers.torchtitan.config import ATTENTION, DTYPES, SCHEDULES
+from trials.trainers.torchtitan.config import ATTENTION, CONVERTERS, DTYPES, SCHEDULES
 
 _P, _T, _M = "parallelism.", "training.", "model_spec."
 FLOAT8 = f"{_M}float8."
 """Section of the arguments of a Float8LinearConverter."""
+CONVERTED = {word: f"{_M}{word}.fqns" for word in CONVERTERS}
+"""Names of the layers that a converter of this recipe converts, all where there are none."""
 POLICIES = {"none": "none", "selective": "selective", "full": "full"}
 _SCHEDULES = {theirs.lower(): ours for ours, theirs in SCHEDULES.items()}
 _PRECISIONS = {theirs: ours for ours, theirs in DTYPES.items()}
 _KERNELS = {**{theirs: ours for ours, theirs in ATTENTION.items()}, "flex_flash": "flex"}
-_RECIPES = {word.removeprefix("fp8_"): word for word in TORCHAO_RECIPES}
+_RECIPES = {word.removeprefix("fp8_"): word for word in TORCHAO_RECIPES if word not in CONVERTERS}
 _RESHARD = {"default": None, "always": 3, "never": 2}
 
 
@@ -164,6 +167,11 @@ def _tensor_overlap(keys: Settings) -> bool | None:
     return False if _tensor(keys) == 1 else is_on
 
 
+def _matmul_precision(keys: Settings) -> str | None:
+    found = (word for word, name in CONVERTED.items() if keys.has(name))
+    return next(found, None) or keys.chosen(f"{FLOAT8}recipe_name", _RECIPES, None)
+
+
 def _expert_parallel(keys: Settings) -> int | None:
     degree = keys.count(f"{_P}expert_parallel_degree")
     return None if degree == 1 else degree
@@ -192,7 +200,7 @@ LAYOUT_FIELDS: FieldReaders = {
     "attention_kernel": lambda keys: keys.chosen(f"{_M}attn_backend", _KERNELS, None),
     "torch_compile": _compile,
     "tensor_parallel_overlap": _tensor_overlap,
-    "matmul_precision": lambda keys: keys.chosen(f"{FLOAT8}recipe_name", _RECIPES, None),
+    "matmul_precision": _matmul_precision,
     "context_parallel": _context,
     "expert_parallel": _expert_parallel,
     "expert_tensor_parallel": _expert_tensor,
@@ -264,6 +272,11 @@ def _has_chunks_for_each_stage(keys: Settings) -> bool:
     return all(isinstance(part, list) for part in parts) and len(parts) % (stages(keys) or 1) == 0
 
 
+def _converts_all_layers(keys: Settings, name: str) -> bool:
+    return set(map(str, keys.listed(name))) <= {"layers", "layers."}
+
+
+_ALL_LAYERS = 'set it to ["layers."] in a copy of the file'
 VALUE_RULES: ValueRules = (
     one_of(f"{_M}name", ("llama3", "qwen3"), "a search's model is torchtitan's llama3 or qwen3"),
     one_of(f"{_M}attn_backend", _KERNELS, "attention_kernel is flex or flash, which is torchtitan's varlen"),
@@ -272,6 +285,10 @@ VALUE_RULES: ValueRules = (
     one_of(f"{_T}dtype", _PRECISIONS, reasons.PRECISION),
     one_of(f"{_T}mixed_precision_param", _PRECISIONS, reasons.PRECISION),
     one_of(f"{FLOAT8}recipe_name", _RECIPES, f"torchtitan's recipes are {' and '.join(_RECIPES)}"),
+    *(
+        ValueRule(name, partial(_converts_all_layers, name=name), "a search converts all layers, or none", _ALL_LAYERS)
+        for name in CONVERTED.values()
+    ),
     one_of(f"{FLOAT8}emulate", ("false",), "trials multiply 8-bit floats on GPUs that do, without emulation"),
     ValueRule(
         f"{_P}pipeline_parallel_schedule",

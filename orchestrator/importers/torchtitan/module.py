@@ -15,16 +15,21 @@ from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.option_table import Handling
 from orchestrator.importers.settings import CODE, Setting
 from orchestrator.importers.torchtitan.config import imported_settings, settings_of
-from orchestrator.importers.torchtitan.fields import FLOAT8
+from orchestrator.importers.torchtitan.fields import CONVERTED, FLOAT8
 from orchestrator.importers.torchtitan.options import TORCHTITAN_OPTIONS
 from orchestrator.importers.torchtitan.registry import CONFIGS, FLAVORS, REFUSED_CONFIGS, flavor
 from search_spaces.errors import InputError
+from trials.trainers.torchtitan import config
 
 Given = dict[str, Setting]
 
 _FIX = "give a module with a function that returns Trainer.Config(...), or the configuration that torchtitan saves"
 _COMPUTED = "the module computes it"
-_FLOAT8_CONVERTER, _DEFAULT_RECIPE = "Float8LinearConverter.Config", "rowwise"
+_DEFAULTS_OF_CONVERTERS = {
+    config.FLOAT8: (f"{FLOAT8}recipe_name", "rowwise"),
+    **{name: (CONVERTED[word], []) for word, name in config.CONVERTERS.items()},
+}
+"""Setting that each converter of linear layers decides, and its default."""
 _POLICIES = {"SelectiveAC": "selective", "FullAC": "full", "FirstLayersAC": "full", "MemoryBudgetAC": "memory-budget"}
 _DECIDING = [
     name for name, group in TORCHTITAN_OPTIONS.group_of.items() if group.handling in (Handling.READ, Handling.REFUSED)
@@ -205,13 +210,15 @@ class _Function:
                 yield f"model_spec.{name}", _literal(argument)
 
     def _converters(self, value: ast.expr) -> Iterator[tuple[str, Setting]]:
-        """The arguments of one Float8LinearConverter. Of any others the model is another."""
+        """The arguments of one converter of linear layers. Of any others the model is another."""
         made = [self._resolved(each) for each in value.elts] if isinstance(value, (ast.List, ast.Tuple)) else [value]
         called = made[0] if len(made) == 1 else None
-        if isinstance(called, ast.Call) and not called.args and _name(called.func).endswith(_FLOAT8_CONVERTER):
-            yield f"{FLOAT8}recipe_name", Setting(_DEFAULT_RECIPE, called.lineno)
+        name = _name(called.func).removesuffix(".Config").rpartition(".")[2] if isinstance(called, ast.Call) else ""
+        if isinstance(called, ast.Call) and not called.args and name in _DEFAULTS_OF_CONVERTERS:
+            decided, default = _DEFAULTS_OF_CONVERTERS[name]
+            yield decided, Setting(default, called.lineno)
             for keyword in called.keywords:
-                yield f"{FLOAT8}{keyword.arg}", _literal(self._resolved(keyword.value))
+                yield f"{decided.rpartition('.')[0]}.{keyword.arg}", _literal(self._resolved(keyword.value))
         elif made:
             yield "model_spec.converters", replace(_literal(value), doubt=None)
 

@@ -1,7 +1,7 @@
 """Options of torchtitan's Trainer.Config: what each one means for an import.
 
 `model_spec.*` are no options: they are arguments of the function that a module builds its llama3 with, or what they are
-in a saved configuration; `model_spec.float8.*` are those of its Float8LinearConverter. `activation_checkpoint` is the
+in a saved configuration; `model_spec.float8.*` and `mxfp8.*` are those of its converter. `activation_checkpoint` is the
 name of the policy.
 """
 
@@ -35,7 +35,7 @@ TORCHTITAN_OPTIONS = OptionTable(
             model_spec.float8.recipe_name= model_spec.head_dim= model_spec.hidden_dim= model_spec.n_heads=
             model_spec.n_kv_heads= model_spec.n_layers= model_spec.name= model_spec.rope_theta= model_spec.vocab_size=
             model_spec.expert_hidden_dim= model_spec.expert_layer_every= model_spec.experts_per_token=
-            model_spec.num_dense_layers= model_spec.num_experts= model_spec.qk_norm
+            model_spec.mxfp8.fqns= model_spec.num_dense_layers= model_spec.num_experts= model_spec.qk_norm
             model_spec.shared_expert_hidden_dim= optimizer.param_groups=
             parallelism.context_parallel_degree=
             parallelism.data_parallel_replicate_degree= parallelism.data_parallel_shard_degree=
@@ -90,7 +90,9 @@ TORCHTITAN_OPTIONS = OptionTable(
                 parallelism.context_parallel_ptrr_mask_key=
                 """,
             "a trial's forward pass has no randomness": "activation_checkpoint.preserve_rng_state",
-            "compile.enable decides it": "model_spec.float8.model_compile_enabled",
+            "compile.enable decides it": """
+                model_spec.float8.model_compile_enabled model_spec.mxfp8.model_compile_enabled
+                """,
             "the model's vocabulary decides it": "loss.global_vocab_size= loss.loss_fn.global_vocab_size=",
         },
         noted={
@@ -114,7 +116,7 @@ TORCHTITAN_OPTIONS = OptionTable(
         refused={
             "context-parallel ranks have a chunk of each half": "parallelism.context_parallel_load_balancer=",
             reasons.OFFLOADED_PARAMETERS: "training.enable_cpu_offload",
-            "of torchtitan's converters a search has one Float8LinearConverter": "model_spec.converters=",
+            "of torchtitan's converters a search has one of linear layers, for 8 bits": "model_spec.converters=",
             "the order of a pipeline's work is one of pipeline_schedule": "parallelism.pipeline_parallel_schedule_csv=",
             "trials communicate by torch's own backends": "comm.mode=",
         },

@@ -73,6 +73,15 @@ CONFIGS: Mapping[str, Values] = {
         "training.local_batch_size": 1,
         "training.seq_len": 8192,
     },
+    "llama3_8b_mxfp8": {
+        **flavor("8B"),
+        "model_spec.mxfp8.fqns": [],
+        "loss.num_chunks": 8,
+        "compile.enable": True,
+        "compile.components": ["model"],
+        "training.local_batch_size": 1,
+        "training.seq_len": 8192,
+    },
     "llama3_70b": {
         **flavor("70B"),
         "loss.num_chunks": 8,
@@ -98,7 +107,7 @@ CONFIGS: Mapping[str, Values] = {
 REFUSED_CONFIGS: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            *("llama3_8b_mxfp8", "llama3_8b_first_85_pct_layers_nvfp4", "llama3_debugmodel_nvfp4"),
+            *("llama3_8b_first_85_pct_layers_nvfp4", "llama3_debugmodel_nvfp4"),
             *("llama3_debugmodel_first_85_pct_layers_nvfp4", "llama3_debugmodel_float8_emulate_lora"),
         ),
         reasons.LOW_PRECISION,

@@ -140,7 +140,7 @@ def test_of_megatron_bridge_the_gpu_is_known_and_no_secret_is_copied(tmp_path):
     assert (spec.global_batch_size, spec.space.given_axes()["micro_batch_size"]) == (512, (2,))
     assert "not-to-be-copied" not in text
     told = " ".join(notes)
-    assert "Only ep 1 is tried: expert parallelism is not an axis of a search." in told
+    assert "Only ep 1 is tried: the file does not describe experts; with num_experts in the model" in told
     assert "Parlay's trainer does not support precision fp8_cs: bf16 is used." in told
 
 

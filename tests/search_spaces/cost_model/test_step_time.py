@@ -138,6 +138,17 @@ def test_linear_layers_in_8_bits_take_the_share_of_time_that_the_data_sheet_says
     assert (others[0] == others[1]).all()
 
 
+@pytest.mark.parametrize(("engine", "share_of_experts"), [("megatron-lm", 1 / 2), ("torchtitan", 1)])
+def test_torchao_multiplies_routed_experts_in_16_bits(engine, share_of_experts):
+    model = replace(gpt(48, 8192, 64), seq_length=1, vocab_size=1, num_experts=8, experts_per_token=2)
+    layout = Layout(engine=engine, precision="bf16")
+    table = LayoutTable.of([layout, replace(layout, matmul_precision="fp8_tensorwise")])
+    matmul = StepTerms.of(model, Cluster(ACCELERATORS["h100-80gb"], 1, 1), table).micro_batch[:, TERMS.index("matmul")]
+    routed = 2 * model.parameters_per_expert / model.active_layer_parameters
+    expected = routed * share_of_experts + (1 - routed) / 2
+    assert matmul[1] / matmul[0] == pytest.approx(expected, rel=1e-3)
+
+
 def test_tensor_ranks_in_a_node_are_faster_than_across_nodes():
     sixteen = replace(EIGHT, data_parallel=1, pipeline_parallel=1)
     inside = replace(sixteen, tensor_parallel=8, data_parallel=2)

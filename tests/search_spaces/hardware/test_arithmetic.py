@@ -22,6 +22,14 @@ def test_the_peak_of_a_layout_is_that_of_its_arithmetic(precision: str, peak: fl
 
 
 @pytest.mark.parametrize(
+    ("word", "engine", "peak"),
+    [("fp8_tensorwise", "torchtitan", 5000e12), ("mxfp8", "megatron-lm", 5000e12), ("nvfp4", "megatron-lm", 15e15)],
+)
+def test_the_peak_of_quantized_products_is_that_of_their_recipe(word: str, engine: str, peak: float):
+    assert peak_flops_of(ACCELERATORS["gb300-288gb"], Layout(matmul_precision=word, engine=engine)) == peak
+
+
+@pytest.mark.parametrize(
     ("name", "arithmetic", "speedup"),
     [
         ("h100-80gb", "fp8", 1979 / 989),

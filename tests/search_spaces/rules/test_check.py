@@ -283,6 +283,8 @@ OPS = {"activation_checkpointing": "selective", "recompute_modules": "ops"}
         {"pipeline_schedule": "zbv", "activation_checkpointing": "full", **V_SCHEDULE},
         {"precision": "bf16", "matmul_precision": "fp8_rowwise"},
         {"precision": "bf16", "matmul_precision": "fp8_rowwise_with_gw_hp", "torch_compile": True},
+        {"precision": "bf16", "matmul_precision": "fp8_tensorwise"},
+        {"precision": "bf16", "matmul_precision": "mxfp8"},
     ],
 )
 def test_torchtitan_runs_what_its_trainer_does(fields):
@@ -310,6 +312,7 @@ def test_torchtitan_runs_what_its_trainer_does(fields):
         ({"activation_checkpointing": "selective", "recompute_modules": "mlp"}, "recompute_modules"),
         ({"activation_checkpointing": "full", "recompute_layers": 2}, "recompute_layers"),
         ({"matmul_precision": "fp8_rowwise"}, "matmul_precision"),
+        ({"precision": "bf16", "matmul_precision": "nvfp4"}, "matmul_precision"),
         ({"pipeline_schedule": "interleaved_1f1b", "virtual_pipeline_stages": 4}, "layers"),
     ],
 )
@@ -399,6 +402,8 @@ def test_accelerate_builds_models_that_transformers_has():
         ({"seq_length": 24}, {}, "micro_batch_size x seq_length 24"),
         ({"seq_length": 24}, {"micro_batch_size": 2}, None),
         ({"seq_length": 24}, {"matmul_precision": "fp8_rowwise_with_gw_hp"}, None),
+        ({"seq_length": 48}, {"matmul_precision": "fp8_tensorwise"}, None),
+        ({"seq_length": 48}, {"matmul_precision": "mxfp8"}, "micro_batch_size x seq_length 48"),
     ],
 )
 def test_products_with_dimensions_that_8_bits_do_not_take_are_refused_with_them(changes, fields, named):
@@ -412,12 +417,19 @@ def test_products_with_dimensions_that_8_bits_do_not_take_are_refused_with_them(
     found = list(engine_violations(replace(LAYOUT, **wanted | fields), model))
     assert [problem.code for problem in found] == (["torchtitan.matmul_dimensions"] if named else [])
     if named:
-        assert found[0].message == f"matmul_precision is fp8_rowwise with {named}"
+        assert found[0].message == f"matmul_precision is {(wanted | fields)['matmul_precision']} with {named}"
 
 
 @pytest.mark.parametrize("engine", ["torch", "deepspeed", "megatron-core", "accelerate"])
 def test_8_bit_products_are_torchtitan_s_own(engine):
     assert f"{engine}.matmul_precision" in broken(engine=engine, matmul_precision="fp8_rowwise")
+
+
+def test_torchtitan_converts_no_routers_to_8_bits():
+    fields = {"engine": "torchtitan", "attention_kernel": "flex", "precision": "bf16"}
+    experts = replace(MODEL, **LLAMA, num_experts=4, experts_per_token=2)
+    assert broken(experts, **fields, matmul_precision="mxfp8") == ["torchtitan.expert_products"]
+    assert broken(experts, **fields, matmul_precision="fp8_tensorwise") == []
 
 
 QWEN3 = {**LLAMA, "qk_norm": True, "attention_head_size": 32, "rotary_base": 1_000_000}

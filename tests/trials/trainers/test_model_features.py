@@ -31,6 +31,8 @@ SAID = {
     ("megatron-lm", "rotary_base"): "--rotary-base 500000",
     ("megatron-lm", "linear_biases"): None,
     ("megatron-lm", "sliding_window"): "--window-size 7,0",
+    ("megatron-lm", "attention_sinks"): "--softmax-type learnable",
+    ("megatron-bridge", "attention_sinks"): "model.softmax_type=learnable",
     ("megatron-bridge", "attention_head_size"): "model.kv_channels=32",
     ("megatron-bridge", "qkv_bias"): "model.add_qkv_bias=true",
     ("megatron-bridge", "qk_norm"): "model.qk_layernorm=true",

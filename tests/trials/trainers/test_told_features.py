@@ -175,10 +175,11 @@ def test_experts_multiply_one_by_one_in_fp32_and_biases_need_another_kernel():
     assert "--no-bias-dropout-fusion" in lines_of("megatron-lm", biased)
 
 
-def test_megatron_lm_has_sinks_without_flash_attention_alone():
+def test_megatron_lms_flash_attention_with_sinks_is_cudnns():
     model = replace(LLAMA, attention_sinks=True)
-    assert "--softmax-type learnable" in lines_of("megatron-lm", model, attention_kernel="math")
-    assert exported(our_spec(half(), model))["megatron-lm"].rule == "megatron-lm.attention_sinks"
+    assert {"--softmax-type learnable", "--attention-backend fused"} <= {*lines_of("megatron-lm", model)}
+    assert "--attention-backend unfused" in lines_of("megatron-lm", model, attention_kernel="math")
+    assert "model.softmax_type=learnable" in lines_of("megatron-bridge", model)
 
 
 def test_a_recipe_of_megatron_bridge_has_no_window_and_no_sinks_of_its_own():

@@ -11,7 +11,7 @@ from functools import partial
 from torch import nn
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
-from torchtitan.components.quantization import Float8LinearConverter
+from torchtitan.components.quantization import Float8LinearConverter, MXFP8LinearConverter
 from torchtitan.config import CompileConfig, ParallelismConfig
 from torchtitan.config import TrainingConfig as TitanTraining
 from torchtitan.distributed.activation_checkpoint import ActivationCheckpointing, FullAC, SelectiveAC
@@ -41,7 +41,7 @@ from trials.train.model.initial_weights import output_matrix, token_table
 from trials.trainers.torchtitan.config import (
     ATTENTION,
     compile_arguments,
-    fp8_arguments,
+    converter,
     head_dim,
     is_qwen3,
     norm_arguments,
@@ -128,14 +128,11 @@ def model_config(training: TrainingConfig, kind: type[Decoder]) -> Decoder.Confi
         ),
         layers=[_layer(training, layer) for layer in range(model.num_layers)],
     )
-    converter = fp8_converter(model, training.layout)
-    return config if converter is None else converter.build().convert(config)
+    found = converter(model, training.layout)
+    return config if found is None else _CONVERTERS[found[0]].Config(**found[1]).build().convert(config)
 
 
-def fp8_converter(model: ModelShape, layout: Layout) -> Float8LinearConverter.Config | None:
-    """Conversion of linear layers to 8-bit floats."""
-    arguments = fp8_arguments(model, layout)
-    return None if arguments is None else Float8LinearConverter.Config(**arguments)
+_CONVERTERS = {made.__name__: made for made in (Float8LinearConverter, MXFP8LinearConverter)}
 
 
 def _layer(training: TrainingConfig, layer: int) -> TransformerBlock.Config:

@@ -12,7 +12,7 @@ from pathlib import Path
 from search_spaces.engines import ACCELERATE_LAUNCH
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import Rule, RuleViolation, engine_limits, sharded_replicas
+from search_spaces.rules.engine_rules import Rule, RuleViolation, engine_limits, quantized_products, sharded_replicas
 from trials.trainers.accelerate.config import accelerate_config, is_sharded
 from trials.trainers.base import Invocation, LayoutExport, Trainer
 from trials.trainers.command.template import filled_arguments, placeholder_values
@@ -40,11 +40,12 @@ def _config_text(spec: TrialSpec) -> str:
 
 def _files(spec: TrialSpec) -> dict[str, str]:
     layout = spec.layout
-    batch = (
+    products = "" if layout.matmul_precision == "same" else f", matmul_precision {layout.matmul_precision}"
+    of_the_script = (
         f"# The script decides: micro-batches of {layout.micro_batch_size} sequences,"
-        f" {layout.grad_accum_steps} a step and rank, attention {layout.attention_kernel}.\n"
+        f" {layout.grad_accum_steps} a step and rank, attention {layout.attention_kernel}{products}.\n"
     )
-    return {_CONFIG_FILE: batch + _config_text(spec)}
+    return {_CONFIG_FILE: of_the_script + _config_text(spec)}
 
 
 def _start(spec: TrialSpec) -> str:
@@ -88,6 +89,7 @@ def _checkpointing(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]
 
 RULES: tuple[Rule, ...] = (
     _checkpointing,
+    quantized_products,
     sharded_replicas,
     engine_limits(
         ACCELERATE_LAUNCH,
@@ -103,7 +105,8 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 """DDP and FSDP overlap by themselves. Tensor parallelism, buckets and offload are up to the script or another trainer.
-"""
+So are products in 8 bits: with FSDP2 accelerate's own mixed_precision fp8 converts the layers for Transformer Engine,
+and never enters its autocast (accelerator.py, _prepare_fsdp2)."""
 
 TRAINER = Trainer(
     rules={ACCELERATE_LAUNCH: RULES},
@@ -111,7 +114,7 @@ TRAINER = Trainer(
     optional_keys=("python", "arguments", "log_rank"),
     invocation=_invocation,
     argument_error=argument_error,
-    placeholder_axes=("micro_batch_size", "grad_accum_steps", "attention_kernel"),
+    placeholder_axes=("micro_batch_size", "grad_accum_steps", "attention_kernel", "matmul_precision"),
     export=LayoutExport(
         NAME, "accelerate", ACCELERATE_LAUNCH, first_violation(NAME, RULES, ACCELERATE_LAUNCH), _files, _start
     ),

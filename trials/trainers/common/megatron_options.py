@@ -73,6 +73,7 @@ def megatron_lm_layout(spec: TrialSpec) -> list[Option]:
     return [
         *_shared(spec),
         *_lm_parallel(spec.layout),
+        ["--attention-backend", _attention_backend(spec)],
         *_lm_model(spec.model),
         *expert_options(spec.model, spec.layout),
         *_routing(spec),
@@ -189,7 +190,6 @@ def _lm_parallel(layout: Layout) -> list[Option]:
         *_if(layout.precision == "fp16", ["--accumulate-allreduce-grads-in-fp32"]),
         *_if(layout.overlap_comm, ["--overlap-grad-reduce"]),
         *_bucket(layout),
-        ["--attention-backend", "flash" if layout.attention_kernel == "flash" else "unfused"],
     ]
 
 
@@ -249,6 +249,14 @@ RECIPE_NAMES = {word: word.removeprefix("fp8_") for word in TRANSFORMER_ENGINE_R
 """Megatron's names of the recipes."""
 FP8_FORMATS = {word: "e4m3" if word == "mxfp8" else "hybrid" for word in TRANSFORMER_ENGINE_RECIPES if word != "nvfp4"}
 """Formats of Megatron-Bridge's recipes (src/megatron/bridge/training/mixed_precision.py)."""
+
+
+def _attention_backend(spec: TrialSpec) -> str:
+    """Kernel of the layout. With sinks the flash one is cuDNN's: transformer_engine/pytorch/attention/
+    dot_product_attention/utils.py, get_attention_backend, has no flash-attn for a learnable softmax."""
+    if spec.layout.attention_kernel != "flash":
+        return "unfused"
+    return "fused" if spec.model.attention_sinks else "flash"
 
 
 def _fully_sharded(layout: Layout) -> list[Option]:

@@ -137,7 +137,7 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "position_embedding_type": "rope" if model.position_embedding == "rotary" else "learned_absolute",
         "rotary_base": model.rotary_base,
         "window_size": None,
-        "softmax_type": "vanilla",
+        "softmax_type": "learnable" if model.attention_sinks else "vanilla",
         "mtp_num_layers": model.num_mtp_layers or None,
         "share_embeddings_and_output_weights": model.tied_embeddings,
         "attention_dropout": 0.0,

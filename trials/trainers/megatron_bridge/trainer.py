@@ -74,7 +74,7 @@ RULES: tuple[Rule, ...] = (
     builds_only(
         (
             *("attention_head_size", "qkv_bias", "qk_norm", "activation", "rotary_base", "linear_biases"),
-            *("num_experts", "key_value_latent_size", "num_mtp_layers"),
+            *("attention_sinks", "num_experts", "key_value_latent_size", "num_mtp_layers"),
         ),
         owner=_TITLE,
     ),

@@ -21,6 +21,7 @@ from search_spaces.rules.engine_rules import (
     zero_in_pipeline,
 )
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
+from trials.trainers.common.megatron_experts import GROUPED_PRODUCTS
 from trials.trainers.common.megatron_log import MEGATRON_LM_LOG
 from trials.trainers.common.megatron_options import (
     NO_DROPOUT_OPTIONS,
@@ -68,10 +69,11 @@ def _of_software(fingerprint: Mapping[str, Any]) -> str:
     """Options for the layers that engine megatron-core took, where they are not Megatron-LM's default."""
     if fingerprint.get("megatron_layers") != "local":
         return ""
-    return f"--transformer-impl local\n--no-rope-fusion\n--no-persist-layer-norm\n{_WITHOUT_APEX}\n"
+    return f"--transformer-impl local\n--no-rope-fusion\n--no-persist-layer-norm\n{_WITHOUT_APEX}\n{_WITHOUT_TE}\n"
 
 
 _WITHOUT_APEX = "# Where Apex is not installed, add --no-gradient-accumulation-fusion"
+_WITHOUT_TE = f"# Without Transformer Engine experts multiply one by one: leave {GROUPED_PRODUCTS} out"
 
 
 def megatron_torchrun(spec: TrialSpec) -> str:
@@ -113,18 +115,6 @@ def _offloaded_layers(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
                 "Megatron-LM offloads fewer layers than the model has, without a pipeline and without recomputation",
                 "set offloaded_layers to 0",
             )
-
-
-def _sinks(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend: no flash-attn with a
-    learnable softmax."""
-    if model.attention_sinks and layout.attention_kernel == "flash":
-        yield RuleViolation(
-            "attention_sinks",
-            "model.attention_sinks is true with attention_kernel flash",
-            "Megatron-LM's flash attention has no sinks (--softmax-type learnable)",
-            "set attention_kernel to math",
-        )
 
 
 def _quantized(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -292,7 +282,6 @@ RULES: tuple[Rule, ...] = (
     _context,
     _sharding,
     _offloaded_layers,
-    _sinks,
     _biased_experts,
     _rotated,
     activations(("silu", "clamped_swiglu"), ("gelu", "squared_relu")),

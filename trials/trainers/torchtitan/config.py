@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.matmul_recipes import TORCHAO_RECIPES
 from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import NORM_EPSILON, ModelShape
 
@@ -103,16 +102,25 @@ FIRST_LAYERS = "FirstLayersAC"
 """Policy of trials/train/engines/torchtitan_first_layers.py; the others are torchtitan's own."""
 
 
-def fp8_arguments(model: ModelShape, layout: Layout) -> dict[str, Any] | None:
-    """Float8LinearConverter's configuration: all linear layers but the head, as in torchtitan's llama3_405b, and but
-    routers, as in its deepseek_v3; None without 8-bit floats. Routed experts are no linear layers."""
-    if layout.matmul_precision not in TORCHAO_RECIPES:
+def converter(model: ModelShape, layout: Layout) -> tuple[str, dict[str, Any]] | None:
+    """(class, its arguments) of the conversion of linear layers to products in 8 bits; None without.
+
+    All but the head, as in torchtitan's llama3_405b, and but routers, as in its deepseek_v3. Routed experts are no
+    linear layers. The recipe's name is torchao's, which has tensorwise, too: components/quantization/float8.py hands it
+    on.
+    """
+    word, compiled = layout.matmul_precision, {"model_compile_enabled": layout.torch_compile}
+    if word == "same":
         return None
-    return {
-        "recipe_name": layout.matmul_precision.removeprefix("fp8_"),
-        "filter_fqns": ["lm_head", *(["router.gate"] if model.num_experts is not None else [])],
-        "model_compile_enabled": layout.torch_compile,
-    }
+    if word in CONVERTERS:
+        return CONVERTERS[word], {"fqns": ["layers."], **compiled}
+    kept = ["lm_head", *(["router.gate"] if model.num_experts is not None else [])]
+    return FLOAT8, {"recipe_name": word.removeprefix("fp8_"), "filter_fqns": kept, **compiled}
+
+
+FLOAT8 = "Float8LinearConverter"
+CONVERTERS = {"mxfp8": "MXFP8LinearConverter"}
+"""Classes of torchtitan/components/quantization: of torchao's float8 recipes, and of recipes of their own."""
 
 
 def is_qwen3(model: ModelShape) -> bool:

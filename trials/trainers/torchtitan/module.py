@@ -18,7 +18,7 @@ from trials.trainers.torchtitan.config import (
     ATTENTION,
     FIRST_LAYERS,
     compile_arguments,
-    fp8_arguments,
+    converter,
     head_dim,
     is_qwen3,
     parallelism_arguments,
@@ -43,15 +43,16 @@ def config_files(spec: TrialSpec) -> dict[str, str]:
 
 def config_module(model: ModelShape, layout: Layout) -> str:
     """Text of the module. The layout is canonical and violates no rule."""
-    policy, fp8, kind = (
-        recomputation_policy(layout),
-        fp8_arguments(model, layout),
-        _QWEN3 if is_qwen3(model) else _LLAMA3,
-    )
-    has_experts = model.num_experts is not None
-    more = {**(_experts(model) if has_experts else {}), **_converters(fp8)}
+    policy, converted = recomputation_policy(layout), converter(model, layout)
+    kind, has_experts = _QWEN3 if is_qwen3(model) else _LLAMA3, model.num_experts is not None
+    more = {**(_experts(model) if has_experts else {}), **_converters(converted)}
     return _MODULE.format(
-        imports=_imports(kind, None if policy is None else policy[0], fp8 is not None, has_experts),
+        imports=_imports(
+            kind,
+            None if policy is None else policy[0],
+            None if converted is None else converted[0],
+            has_experts,
+        ),
         function=FUNCTION,
         name=kind.name,
         block=kind.block,
@@ -149,11 +150,11 @@ def _routing(model: ModelShape) -> dict[str, Any]:
     return {name: routing[name] for name in ("score_func", "route_norm")}
 
 
-def _converters(fp8: Mapping[str, Any] | None) -> dict[str, _Code]:
-    if fp8 is None:
+def _converters(converted: tuple[str, dict[str, Any]] | None) -> dict[str, _Code]:
+    if converted is None:
         return {}
-    indent = "    " * 4
-    return {"converters": _Code(f"[\n{indent}{_call('Float8LinearConverter.Config', fp8, 4)}\n{indent[4:]}]")}
+    (name, arguments), indent = converted, "    " * 4
+    return {"converters": _Code(f"[\n{indent}{_call(f'{name}.Config', arguments, 4)}\n{indent[4:]}]")}
 
 
 class _Code(str):
@@ -181,11 +182,11 @@ def _literal(value: Any, depth: int = 0) -> str:
     return json.dumps(value) if isinstance(value, (str, list)) else repr(value)
 
 
-def _imports(kind: _Kind, policy: str | None, converts: bool, has_experts: bool) -> str:
+def _imports(kind: _Kind, policy: str | None, converts: str | None, has_experts: bool) -> str:
     """Import statements, sorted; of the model, its experts, the policy and the converter, too."""
     lines = [*_IMPORTS, *kind.imports, *([_EXPERT_IMPORT] if has_experts else [])]
-    if converts:
-        lines.append("from torchtitan.components.quantization import Float8LinearConverter")
+    if converts is not None:
+        lines.append(f"from torchtitan.components.quantization import {converts}")
     if policy not in (None, FIRST_LAYERS):
         lines.append(f"from torchtitan.distributed.activation_checkpoint import {policy}")
     own = ["", f"from .{_FIRST_LAYERS_FILE.removesuffix('.py')} import {policy}"] if policy == FIRST_LAYERS else []

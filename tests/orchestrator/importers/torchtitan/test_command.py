@@ -137,7 +137,7 @@ def test_what_is_not_known_or_left_out_is_noted(words, note):
     [
         ("--module deepseek_v3 --config deepseek_v3_16b", "--module", "torchtitan's llama3"),
         ("--module torchft.llama3 --config llama3_8b", "--module", "not one of its experiments"),
-        ("--module llama3 --config llama3_8b_mxfp8", "--config", "8-bit and 4-bit arithmetic"),
+        ("--module llama3 --config llama3_debugmodel_nvfp4", "--config", "8-bit and 4-bit arithmetic"),
         ("--module llama3 --config sft_debugmodel", "--config", "every layer of a GPT"),
         (
             "--module llama3 --config llama3_8b --parallelism.context_parallel_load_balancer ptrr",

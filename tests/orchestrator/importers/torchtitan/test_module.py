@@ -89,9 +89,12 @@ def test_what_the_module_computes_is_asked_for():
             '(Float8LinearConverter.Config(recipe_name="rowwise_with_gw_hp"),)',
             {"matmul_precision": "fp8_rowwise_with_gw_hp"},
         ),
+        ('[Float8LinearConverter.Config(recipe_name="tensorwise")]', {"matmul_precision": "fp8_tensorwise"}),
+        ('[MXFP8LinearConverter.Config(fqns=["layers."])]', {"matmul_precision": "mxfp8"}),
+        ("[MXFP8LinearConverter.Config()]", {"matmul_precision": "mxfp8"}),
     ],
 )
-def test_a_float8_converter_is_the_precision_of_linear_layers(converters, fields):
+def test_a_converter_of_linear_layers_is_the_precision_of_linear_layers(converters, fields):
     plain = read_module(OWN).layout
     found = read_module(OWN.replace('attn_backend="varlen"', f'attn_backend="varlen", converters={converters}'))
     assert (found.layout, found.in_doubt) == ({**plain, **fields}, ())
@@ -116,11 +119,11 @@ def test_a_recipe_that_the_module_computes_is_asked_for():
             "recomputation is None, or one of",
         ),
         (OWN.replace("activation_checkpoint=None", "**more"), "every argument has its name"),
-        (OWN.replace('attn_backend="varlen"', "converters=[LoRAConverter.Config()]"), "one Float8LinearConverter"),
-        (OWN.replace('attn_backend="varlen"', "converters=made()"), "one Float8LinearConverter"),
-        (OWN.replace('attn_backend="varlen"', f"converters=[{FLOAT8}, {FLOAT8}]"), "one Float8LinearConverter"),
+        (OWN.replace('attn_backend="varlen"', "converters=[LoRAConverter.Config()]"), "one of linear layers"),
+        (OWN.replace('attn_backend="varlen"', "converters=made()"), "one of linear layers"),
+        (OWN.replace('attn_backend="varlen"', f"converters=[{FLOAT8}, {FLOAT8}]"), "one of linear layers"),
         (OWN.replace('attn_backend="varlen"', f"converters=[{FLOAT8[:-1]}, emulate=True)]"), "without emulation"),
-        (CHANGED.replace("llama3_8b", "llama3_8b_mxfp8"), "8-bit and 4-bit arithmetic"),
+        (CHANGED.replace("llama3_8b", "llama3_debugmodel_nvfp4"), "8-bit and 4-bit arithmetic"),
         (CHANGED.replace("llama3_8b", "their_8b"), "starts from Trainer.Config"),
         (
             CHANGED.replace("    assert config.model_spec is not None\n", "    if x:\n        config = 1\n"),

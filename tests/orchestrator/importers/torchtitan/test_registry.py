@@ -25,7 +25,7 @@ pytestmark = [needs_torchtitan, pytest.mark.slow, pytest.mark.processes]
 OURS = {"activation_checkpoint", "activation_checkpoint.layers"}
 """The policy's name, which a command has as `activation-checkpoint:full`, and the argument of the exports' policy."""
 POLICIES = {"selective": "SelectiveAC.Config", "full": "FullAC.Config"}
-PRODUCTS = ("Linear.Config", "Float8Linear.Config")
+PRODUCTS = ("Linear.Config", "Float8Linear.Config", "MXFP8Linear.Config")
 ATTENTION = {"flex": "FlexAttention.Config", "varlen": "VarlenAttention.Config"}
 
 
@@ -71,6 +71,7 @@ def test_a_function_of_the_registry_gives_what_the_table_says(name, package):
     assert POLICIES[ours["activation_checkpoint"]] == theirs["recomputation"]
     assert {key: ours[f"model_spec.{key}"] for key in theirs["model"]} == theirs["model"]
     assert ATTENTION[ours["model_spec.attn_backend"]] == theirs["attention"]
-    recipe, kept = ours.get("model_spec.float8.recipe_name"), ours.get("model_spec.float8.filter_fqns", [])
+    of_blocks = "mxfp8" if "model_spec.mxfp8.fqns" in ours else None
+    recipe, kept = ours.get("model_spec.float8.recipe_name", of_blocks), ours.get("model_spec.float8.filter_fqns", [])
     assert theirs["products"] == {name: None if name in kept else recipe for name in theirs["products"]}
     assert ("model_spec.tp_gemm_backend" in ours) == (theirs["projection"] not in PRODUCTS)

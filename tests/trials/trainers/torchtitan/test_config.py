@@ -9,7 +9,7 @@ import pytest
 from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.specs import LLAMA
 from trials.trainers.torchtitan.config import (
-    fp8_arguments,
+    converter,
     modules_by_chunk,
     parallelism_arguments,
     recomputation_policy,
@@ -67,12 +67,22 @@ def test_each_recomputation_is_a_policy(fields, policy):
 
 
 @pytest.mark.parametrize(
-    ("word", "recipe"), [("fp8_rowwise", "rowwise"), ("fp8_rowwise_with_gw_hp", "rowwise_with_gw_hp")]
+    ("word", "name", "arguments"),
+    [
+        ("fp8_rowwise", "Float8LinearConverter", {"recipe_name": "rowwise", "filter_fqns": ["lm_head"]}),
+        ("fp8_rowwise_with_gw_hp", "Float8LinearConverter", {"recipe_name": "rowwise_with_gw_hp"}),
+        ("fp8_tensorwise", "Float8LinearConverter", {"recipe_name": "tensorwise"}),
+        ("mxfp8", "MXFP8LinearConverter", {"fqns": ["layers."]}),
+    ],
 )
-def test_all_linear_layers_but_head_and_routers_are_converted_by_the_recipe(word, recipe):
+def test_all_linear_layers_but_head_and_routers_are_converted_by_the_recipe(word, name, arguments):
     layout = Layout(precision="bf16", matmul_precision=word, torch_compile=True)
-    made = {"recipe_name": recipe, "filter_fqns": ["lm_head"], "model_compile_enabled": True}
-    assert fp8_arguments(LLAMA, layout) == made
+    made = converter(LLAMA, layout)
+    assert made == (name, made[1] | arguments | {"model_compile_enabled": True})
+    assert converter(LLAMA, Layout(precision="bf16")) is None
+
+
+def test_float8_leaves_routers_alone():
     with_experts = replace(LLAMA, num_experts=4, experts_per_token=2)
-    assert fp8_arguments(with_experts, layout) == made | {"filter_fqns": ["lm_head", "router.gate"]}
-    assert fp8_arguments(LLAMA, Layout(precision="bf16")) is None
+    made = converter(with_experts, Layout(precision="bf16", matmul_precision="fp8_rowwise"))
+    assert made[1]["filter_fqns"] == ["lm_head", "router.gate"]
