@@ -152,6 +152,14 @@ def test_without_a_patch_a_cpu_cannot_train(ranks_without_engine, patch):
 
 
 @pytest.mark.walks
+def test_without_a_patch_masks_of_context_parallel_ranks_need_a_compiler(ranks_without_engine):
+    arguments = {"case": CONTEXT.to_json(), "steps": 1, "library": "torchtitan", "patch": "block_mask"}
+    program = f"{PROGRAMS}:train_without_patch_and_compiler"
+    answers = ranks_without_engine.run(program, CONTEXT.layout.num_gpus, arguments)
+    assert all("No working C++ compiler found" in answer.get("error", "trained") for answer in answers)
+
+
+@pytest.mark.walks
 def test_experts_multiply_in_16_bits_whatever_the_precision(ranks_without_engine, parity):
     """Fails once upstream takes the weights' type; then the patch `grouped_mm` goes."""
     arguments = {"case": EXPERTS.to_json(), "steps": 3, "library": "torchtitan", "patch": "grouped_mm"}
@@ -173,4 +181,4 @@ def test_a_rank_keeps_no_tensors_from_step_to_step(ranks, given):
 def test_every_patch_has_a_test_that_leaves_it_out():
     from trials.train.cpu_device.torchtitan import PATCHES as ALL
 
-    assert {patch.name for patch in ALL} == {*PATCHES, "grouped_mm"}
+    assert {patch.name for patch in ALL} == {*PATCHES, "block_mask", "grouped_mm"}

@@ -41,9 +41,17 @@ def reason_of_a_loss_that_is_no_number(arguments: Mapping[str, Any], folder: Pat
     return "none"
 
 
+def train_without_patch_and_compiler(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Train a case without a patch where there is no C++ compiler."""
+    import torch._inductor.config as inductor
+
+    inductor.cpp.cxx = (None, "/no/compiler")
+    return rank_programs.train_without_patch(arguments, folder)
+
+
 class _Reductions:
-    """Every sum or maximum over ranks, every all-to-all and gather of keys and values, by `file.function` of the first caller outside torch's
-    wrappers, numbered where a function has several."""
+    """Every sum or maximum over ranks, and every all-to-all and gather of keys and values, by `file.function` of the
+    first caller outside torch's wrappers, numbered where a function has several."""
 
     def __init__(self, left_out: str | None):
         self.places: Counter[str] = Counter()
