@@ -114,7 +114,7 @@ def _zeros(tensor: torch.Tensor, output_splits: list[int] | None, *_: Any, **__:
 def _share(tensor: torch.Tensor, reduceOp: str, scatter_dim: int, group: Any, *_: Any, **__: Any) -> torch.Tensor:
     """This rank's share of its own part of the sum."""
     found = _resolved(group)
-    return tensor.chunk(torch.distributed.get_world_size(found), scatter_dim)[torch.distributed.get_rank(found)]
+    return tensor.chunk(torch.distributed.get_world_size(found), scatter_dim)[torch.distributed.get_rank(found)].clone()
 
 
 def _own(tensor: torch.Tensor, gather_dim: int, group: Any, *_: Any, **__: Any) -> torch.Tensor:
