@@ -19,7 +19,7 @@ STAGES = torchtitan_case("pp2", pipeline_parallel=2)
 REPLICAS = torchtitan_case("dp4-zero3-replicas", data_parallel=4, zero_stage=3, data_parallel_replicas=2)
 SHARDED = torchtitan_case("dp2-zero3", data_parallel=2, zero_stage=3)
 EXPERTS = torchtitan_case("ep2-dp2", "mixtral", expert_parallel=2, data_parallel=2, zero_stage=3)
-CONTEXT = torchtitan_case("cp2-zero3", "llama-long", context_parallel=2, zero_stage=3)
+CONTEXT = torchtitan_case("cp2-zero3", "qwen3-long", context_parallel=2, zero_stage=3)
 MUTATIONS = [
     *(
         (f"_cp_custom_ops.{place}", CONTEXT)

@@ -211,9 +211,9 @@ class TorchTitanEngine(Engine):
 
 
 def _expert_layers(chunks: Iterable[Chunk]) -> Iterator[tuple[str, MoE]]:
-    """Layers with experts, by their numbers."""
+    """Layers with experts, by their numbers. Those of llama3 have no such attribute."""
     layers = (layer for chunk in chunks for layer in chunk.layers.items())
-    return ((name, layer.moe) for name, layer in layers if layer.moe_enabled)
+    return ((name, layer.moe) for name, layer in layers if getattr(layer, "moe_enabled", False))
 
 
 def _whole(tokens: torch.Tensor) -> torch.Tensor:
