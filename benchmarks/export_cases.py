@@ -144,12 +144,18 @@ VALUES_OF_ENGINE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "recompute_layers": (None, 1),
         "matmul_precision": AXES["matmul_precision"].words,
     },
+    ACCELERATE_LAUNCH: {"data_parallel_replicas": (1, 2)},
     "megatron-lm": {
         "matmul_precision": AXES["matmul_precision"].words,
         "layers_in_16_bits": (0, 2),
+        "recompute_modules": (*AXES["recompute_modules"].single_words, "layernorm+moe_act"),
+        "offloaded_layers": (0, 1),
         "context_parallel": (1, 1, 2, 4),
+        "data_parallel_replicas": (1, 2),
+        "pipeline_split": AXES["pipeline_split"].words,
+        "first_stage_layers": (None, 1),
+        "last_stage_layers": (None, 2),
     },
-    ACCELERATE_LAUNCH: {"data_parallel_replicas": (1, 2)},
 }
 """Values of more axes, by engine."""
 COVERED = ("shape", *DEGREES.values(), *VALUES)
@@ -206,7 +212,11 @@ def _layout(draw: random.Random, engine: str, values: Mapping[str, tuple[Any, ..
 def _values_of(engine: str, has_experts: bool) -> dict[str, tuple[Any, ...]]:
     """Values of the axes of which the engine may have several."""
     known = {**VALUES, **VALUES_OF_ENGINE.get(engine, {}), **(EXPERT_VALUES if has_experts else {})}
-    offered = {name: AXES[name].values_of(engine) or values for name, values in known.items()}
+    allowed = {name: AXES[name].values_of(engine) for name in known}
+    offered = {
+        name: tuple(value for value in values if (few := allowed[name]) is None or value in few)
+        for name, values in known.items()
+    }
     return {name: values for name, values in offered.items() if len(values) > 1}
 
 

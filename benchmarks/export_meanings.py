@@ -47,7 +47,7 @@ def meaning_of_layout(spec: TrialSpec) -> Meaning:
     }
 
 
-ROUTING = ("softmax of the chosen", "no auxiliary loss", "fp32")
+ROUTING = ("softmax of the chosen", "no other auxiliary loss", "fp32")
 """Weights of a token's experts, what balances them, and the arithmetic of their logits."""
 
 
@@ -86,6 +86,12 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         **_quantization_of_megatron_lm(model),
         "precision": same(PRECISIONS[config["params_dtype"]] for config in (model, optimizer)),
         **_recomputation_of_megatron_lm(model),
+        "tensor_parallel_overlap": model["tp_comm_overlap"],
+        "data_parallel_replicas": ddp["num_distributed_optimizer_instances"],
+        "pipeline_split": "+".join(part for part in _COUNTED if model[f"account_for_{part}_in_pipeline_split"])
+        or "own",
+        "first_stage_layers": model["num_layers_in_first_pipeline_stage"],
+        "last_stage_layers": model["num_layers_in_last_pipeline_stage"],
         "offloaded_layers": model["cpu_offloading_num_layers"] if model["cpu_offloading"] else 0,
         "attention_kernel": {"flash": "flash", "fused": "flash", "unfused": "math"}.get(model["attention_backend"]),
         "dropout": (model["attention_dropout"], model["hidden_dropout"]),
@@ -111,6 +117,9 @@ def _context_of_megatron_lm(model: Values) -> Meaning:
         "context_transport": str(transport).replace("+", "_"),
         "context_inner": sizes[0] if sizes else AXES["context_inner"].default,
     }
+
+
+_COUNTED = AXES["pipeline_split"].parts
 
 
 def _quantization_of_megatron_lm(model: Values) -> Meaning:
@@ -157,9 +166,10 @@ def _experts_of_megatron_lm(model: Values) -> Meaning:
         frequency if isinstance(frequency, list) else [int(n % frequency == 0) for n in range(model["num_layers"])]
     )
     is_forced = model["moe_router_force_load_balancing"]
+    losses = {"none": None, "aux_loss": model["moe_aux_loss_coeff"]}
     score, balancing = model["moe_router_score_function"], model["moe_router_load_balancing_type"]
     modes = [score if model["moe_router_pre_softmax"] else f"{score} of the chosen"]
-    modes.append("no auxiliary loss" if balancing == "none" and not model["moe_z_loss_coeff"] else str(balancing))
+    modes.append("other auxiliary losses" if model["moe_z_loss_coeff"] else "no other auxiliary loss")
     return {
         "expert_parallel": model["expert_model_parallel_size"],
         "expert_tensor_parallel": model["expert_tensor_parallel_size"],
@@ -169,6 +179,7 @@ def _experts_of_megatron_lm(model: Values) -> Meaning:
         "shared_expert_ffn_hidden_size": model["moe_shared_expert_intermediate_size"],
         "expert_layers": [layer for layer, has_experts in enumerate(pattern) if has_experts],
         "routing": (*modes, model["moe_router_dtype"], BALANCED if is_forced else LEARNED),
+        "aux_loss_coefficient": losses.get(balancing, -1),
     }
 
 

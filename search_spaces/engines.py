@@ -108,7 +108,7 @@ _EVERY_FEATURE = (
     "clamped_swiglu",
     "num_experts",
 )
-_ANY_FEATURE = (*_EVERY_FEATURE, "key_value_latent_size", "num_mtp_layers")
+_ANY_FEATURE = (*_EVERY_FEATURE, "key_value_latent_size", "num_mtp_layers", "aux_loss_coefficient")
 _EVERY_ROUTING = ("balanced", "skewed", "learned")
 _QWEN_FEATURES = ("attention_head_size", "qkv_bias", "qk_norm", "rotary_base", "activation")
 
@@ -171,7 +171,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             fuses_gate=True,
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
-            model_features=(*_QWEN_FEATURES, "num_experts"),
+            model_features=(*_QWEN_FEATURES, "num_experts", "aux_loss_coefficient"),
             routings=_EVERY_ROUTING,
             draws_balanced_routing=True,  # megatron/core/transformer/moe/moe_utils.py, RandomSTE
             emulated_on_cpu=True,

@@ -37,7 +37,10 @@ class ModelShape:
     With `num_experts` a layer has a router and so many MLPs of width `expert_ffn_hidden_size` (None is
     ffn_hidden_size) in place of its MLP; a token passes `experts_per_token` of them, weighted by the softmax of their
     logits (Mixtral), and one MLP of width `shared_expert_ffn_hidden_size` if given (DeepSeek). The first
-    `num_dense_layers` layers have an MLP, and of those after them each `expert_layer_every`-th has experts.
+    `num_dense_layers` layers have an MLP, and of those after them each `expert_layer_every`-th has experts. With
+    `aux_loss_coefficient` a loss that balances experts is added, times it, for each layer that has some: E times the
+    sum over experts of their share of the choices and their mean probability, over the tokens of one micro-batch
+    (Fedus et al., arXiv 2101.03961, section 2.2).
 
     With `key_value_latent_size` attention is multi-head latent attention (DeepSeek-AI, arXiv 2405.04434, section 2.1):
     keys and values are projected from a vector of this size, queries from one of `query_latent_size` if given;
@@ -80,6 +83,7 @@ class ModelShape:
     rotary_head_size: int | None = None
     value_head_size: int | None = None
     num_mtp_layers: int = 0
+    aux_loss_coefficient: float | None = None
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -119,6 +123,8 @@ class ModelShape:
         elif self.experts_per_token is None or self.experts_per_token > self.num_experts:
             rule = f"given with num_experts, at most {self.num_experts}"
             raise _bad("experts_per_token", self.experts_per_token, rule)
+        elif self.aux_loss_coefficient is not None and not _is_coefficient(self.aux_loss_coefficient):
+            raise _bad("aux_loss_coefficient", self.aux_loss_coefficient, "a number above 0, at most 1")
         elif not self.num_expert_layers:
             rule = f"less than num_layers {self.num_layers}, so that a layer has experts"
             raise _bad("num_dense_layers", self.num_dense_layers, rule)
@@ -213,6 +219,7 @@ class ModelShape:
             "num_experts": self.num_experts is not None,
             "key_value_latent_size": self.key_value_latent_size is not None,
             "num_mtp_layers": self.num_mtp_layers > 0,
+            "aux_loss_coefficient": self.aux_loss_coefficient is not None,
         }
         return tuple(name for name, is_present in present.items() if is_present)
 
@@ -514,6 +521,10 @@ MODEL_DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(ModelShap
 """Fields that a model may leave out, with the value that then counts."""
 
 
+def _is_coefficient(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value <= 1
+
+
 def field_of_feature(name: str) -> str:
     """Field that gives a model a feature."""
     return "activation" if name == "clamped_swiglu" else name
@@ -525,6 +536,7 @@ _OF_EXPERTS = (
     "shared_expert_ffn_hidden_size",
     "num_dense_layers",
     "expert_layer_every",
+    "aux_loss_coefficient",
 )
 _OF_LATENT_ATTENTION = ("query_latent_size", "rotary_head_size", "value_head_size")
 _OPTIONAL_SIZES = (

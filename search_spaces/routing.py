@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.errors import InputError, did_you_mean
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 
 BALANCED, SKEWED, LEARNED = "balanced", "skewed", "learned"
@@ -64,6 +66,19 @@ def largest_skew(model: ModelShape) -> float:
     assert model.num_experts is not None
     assert model.experts_per_token is not None
     return model.num_experts / model.experts_per_token
+
+
+def micro_batches_of_losses(layouts: Iterable[Layout]) -> str | None:
+    """Sentence on layouts that train different losses, for a model with `aux_loss_coefficient`: those with different
+    micro-batches, over whose tokens that loss is. None where all train the same."""
+    sizes = sorted({layout.micro_batch_size for layout in layouts})
+    if len(sizes) < 2:
+        return None
+    named = ", ".join(map(str, sizes[:-1])) + f" and {sizes[-1]}"
+    return (
+        f"layouts with {named} sequences in a micro-batch train different losses: model.aux_loss_coefficient balances"
+        " experts over the tokens of a micro-batch"
+    )
 
 
 ROUTERS_CHOICE = Routing()

@@ -57,8 +57,13 @@ class Verification:
 
 
 def level_of(engine: str, axis: str, value: Any) -> Level:
-    """Level of an axis value with an engine."""
-    return _declared().get((engine, axis, word_of(axis, value)), Level.BY_RULE)
+    """Level of an axis value with an engine; of a joined word that of its least verified part."""
+    return min(_declared().get((engine, axis, word), Level.BY_RULE) for word in words_of(axis, value))
+
+
+def words_of(axis: str, value: Any) -> tuple[str, ...]:
+    """The value's words in verified.csv, one for each part of a joined word."""
+    return tuple(value.split("+")) if AXES[axis].parts else (word_of(axis, value),)
 
 
 def word_of(axis: str, value: Any) -> str:

@@ -15,7 +15,7 @@ from benchmarks.export_cases import export_cases
 from search_spaces.engines import ENGINES, OWN_ENGINES
 from search_spaces.layouts.axis import Kind
 from search_spaces.layouts.layout import AXES, Layout
-from search_spaces.verification import NOT_VERIFIED, TABLE, word_of
+from search_spaces.verification import NOT_VERIFIED, TABLE, words_of
 from trials.diagnostics.parity_cases import compiled_cases, covering_cases
 
 
@@ -55,11 +55,12 @@ def words(layouts: Iterable[Layout], engine: str, axis: str) -> set[str]:
     to do without it, is in all of them."""
     mine = [layout for layout in layouts if layout.engine == engine]
     default = AXES[axis].default
-    neutral = {word_of(axis, default)} if mine and AXES[axis].kind is not Kind.WORD else set()
+    neutral = {*words_of(axis, default)} if mine and AXES[axis].kind is not Kind.WORD else set()
     return neutral | {
-        word_of(axis, getattr(layout, axis))
+        word
         for layout in mine
         if layout.has_effect(axis) or getattr(layout, axis) == default
+        for word in words_of(axis, getattr(layout, axis))
     }
 
 

@@ -128,6 +128,7 @@ class ReportData:
     objective: Objective
     is_simulated: bool
     num_layers: int
+    has_balancing_loss: bool
     gpus_per_node: int
     nodes_per_domain: int
     accelerator: str | None
@@ -164,6 +165,7 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
         objective=objective,
         is_simulated=_section(spec, "launcher").get("kind") == "simulated",
         num_layers=_section(spec, "model").get("num_layers", 1),
+        has_balancing_loss=_section(spec, "model").get("aux_loss_coefficient") is not None,
         gpus_per_node=_gpus_per_node(cluster, search.trials),
         nodes_per_domain=_nodes_per_domain(cluster, best),
         accelerator=_accelerator(cluster),

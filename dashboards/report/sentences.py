@@ -15,6 +15,7 @@ from dashboards.trial_text import (
     format_throughput_interval,
 )
 from search_spaces.layouts.layout import AXES, DEGREES, Layout
+from search_spaces.routing import micro_batches_of_losses
 from search_spaces.verification import Verification
 from trials.analysis.final_rounds import describe_finals_end
 from trials.analysis.verdict import DisplayState
@@ -153,4 +154,6 @@ def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
     if not data.state.is_ended:
         yield "It may be measured again before the search ends."
     yield _with_full_stop(_capitalized(describe_verification(Verification.of(best.layout.canonical()).to_json())))
+    if data.has_balancing_loss and (found := micro_batches_of_losses(trial.layout for trial in data.measured)):
+        yield _with_full_stop(_capitalized(found))
     yield from (f"Flag {describe_flag(flag)}." for flag in best.flags)

@@ -26,7 +26,7 @@ from search_spaces.hardware.arithmetic import peak_flops_of
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
-from search_spaces.routing import BALANCED, SKEWED, Routing
+from search_spaces.routing import BALANCED, SKEWED, Routing, micro_batches_of_losses
 from search_spaces.rules.mixed_engines import emulation_remark
 from search_spaces.search_space import SearchSpace
 from search_spaces.tables.measured_table import Observation, render_table
@@ -159,6 +159,9 @@ class Plan:
             notes.append(remark)
         if self.task.model.num_experts is not None:
             notes.append(routing_note(self.task.routing))
+        has_balancing_loss = self.task.model.aux_loss_coefficient is not None
+        if has_balancing_loss and (found := micro_batches_of_losses(self.layouts)) is not None:
+            notes.append(found)
         if not self.speed_is_known:
             notes.append(
                 f"the speed of a {cluster.accelerator.name} is unknown until `parlay calibrate` measures it:"

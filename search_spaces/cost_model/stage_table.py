@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from search_spaces.engines import ENGINE_PROFILES, ENGINES, LayerSplit
+from search_spaces.engines import ENGINE_PROFILES, LayerSplit
 from search_spaces.layouts.layout import V_SCHEDULES, Layout
-from search_spaces.layouts.pipeline_split import greedy_stage_layers, stage_layers
+from search_spaces.layouts.pipeline_split import GivenSplit, greedy_stage_layers, stage_layers
 from search_spaces.layouts.table import LayoutTable, decode
 from search_spaces.model_shape import ModelShape
 
@@ -71,16 +71,16 @@ class StageTable:
 
 def _layers_and_head(model: ModelShape, layouts: LayoutTable, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Layers of each stage, and the stage of the head as a column, as the layout's trainer splits them."""
-    stages, chunks, engine = (layouts[name] for name in ("pipeline_parallel", "virtual_pipeline_stages", "engine"))
     is_v = has_v_schedule(layouts)
-    most_chunks = int(chunks.max(initial=0)) + 1
-    kinds = ((stages * most_chunks + chunks) * len(ENGINES) + engine) * 2 + is_v
+    deciding = [*(layouts[name] for name in _OF_SPLIT), is_v.astype(int)]
+    kinds = np.ravel_multi_index(tuple(deciding), [int(column.max(initial=0)) + 1 for column in deciding])
     groups, group = np.unique(kinds, return_inverse=True)
     first = np.zeros(len(groups), dtype=int)
     first[group] = np.arange(len(layouts))
+    values = [{name: decode(name, int(layouts[name][row])) for name in _OF_SPLIT} for row in first]
     dealt = [
-        _split_layers(model, int(stages[row]), int(chunks[row]), decode("engine", int(engine[row])), is_v[row])
-        for row in first
+        _split_layers(model, engine, GivenSplit(*given), is_v[row])
+        for row, (engine, *given) in zip(first, (of.values() for of in values), strict=True)
     ]
     counts = np.concatenate([counts for counts, _ in dealt]) if dealt else np.empty(0)
     offsets = np.cumsum([0, *(len(counts) for counts, _ in dealt)])[:-1]
@@ -88,23 +88,37 @@ def _layers_and_head(model: ModelShape, layouts: LayoutTable, index: np.ndarray)
     return counts[offsets[group][:, None] + index], heads[group][:, None]
 
 
+_OF_SPLIT = (
+    *("engine", "pipeline_parallel", "virtual_pipeline_stages"),
+    *("pipeline_split", "first_stage_layers", "last_stage_layers"),
+)
+"""Fields that decide a split, in the order of `GivenSplit`."""
+
+
 def has_v_schedule(layouts: LayoutTable) -> np.ndarray:
     """True where a rank's second model chunks run in reverse order, so that its first has the head, too."""
     return np.logical_or.reduce([layouts.equals("pipeline_schedule", schedule) for schedule in V_SCHEDULES])
 
 
-def _split_layers(model: ModelShape, stages: int, chunks: int, engine: str, is_v: bool) -> tuple[np.ndarray, int]:
+def _split_layers(model: ModelShape, engine: str, given: GivenSplit, is_v: bool) -> tuple[np.ndarray, int]:
     """Layers of each stage, its chunks summed, and the stage of the head."""
-    split = ENGINE_PROFILES[engine].layer_split
+    split, stages, chunks = ENGINE_PROFILES[engine].layer_split, given.stages, given.chunks
+    layers = None if given.is_own else given.chunk_layers(model.num_layers)
+    if layers is not None:
+        return _of_stages(layers, stages, is_v), 0 if is_v else stages - 1
     if split is LayerSplit.GREEDY:
         counts, head = greedy_stage_layers(model, stages)
         return np.array(counts), head
     if split is LayerSplit.EVEN and model.num_layers % (stages * chunks) == 0:
         return np.full(stages, model.num_layers / stages), stages - 1
-    of_chunks = np.array(stage_layers(model, stages * chunks)).reshape(chunks, stages)
+    return _of_stages(stage_layers(model, stages * chunks), stages, is_v), 0 if is_v else stages - 1
+
+
+def _of_stages(chunk_layers: tuple[int, ...], stages: int, is_v: bool) -> np.ndarray:
+    of_chunks = np.array(chunk_layers).reshape(-1, stages)
     if is_v:
         of_chunks[1::2] = of_chunks[1::2, ::-1]
-    return of_chunks.sum(axis=0), 0 if is_v else stages - 1
+    return of_chunks.sum(axis=0)
 
 
 def _in_flight(layouts: LayoutTable, index: np.ndarray) -> np.ndarray:

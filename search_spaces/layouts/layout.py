@@ -28,6 +28,8 @@ RECOMPUTED_MODULES = ("layernorm", "mla_up_proj", "core_attn", "mlp", "moe", "mo
 """Megatron's names of what selective recomputation recomputes, in the order of a layer's forward pass."""
 _NO_SELECTIVE_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "full"})
 _OF_TORCHTITAN = (TORCHTITAN,)
+_NO_PIPELINE = ({"pipeline_parallel": 1},)
+_SPLIT_BY_LAYOUT = (MEGATRON_CORE, TORCHTITAN, "megatron-lm", "command")
 _TRANSFORMER_ENGINE = ("megatron-lm", "command")
 _OF_BOTH = [word for word in TORCHAO_RECIPES if word in TRANSFORMER_ENGINE_RECIPES]
 _PARTIAL_RECOMPUTATION = (MEGATRON_CORE, "megatron-lm", "command")
@@ -221,7 +223,7 @@ class Layout:
         label="replicas",
         description="Groups of data-parallel ranks that each hold the whole model; ZeRO shards within a group.",
         no_effect=({"zero_stage": 0}, {"data_parallel": 1}),
-        engines=(ACCELERATE, ACCELERATE_LAUNCH, TORCHTITAN),
+        engines=(ACCELERATE, ACCELERATE_LAUNCH, TORCHTITAN, "megatron-lm"),
     )
     tensor_parallel_overlap: bool = axis_field(
         Kind.SWITCH,
@@ -230,7 +232,7 @@ class Layout:
         label="tensor overlap",
         description="Overlap tensor-parallel collectives with the matrix multiplications that need them.",
         no_effect=({"tensor_parallel": 1},),
-        engines=_OF_TORCHTITAN,
+        engines=(TORCHTITAN, "megatron-lm"),
     )
     matmul_precision: str = axis_field(
         Kind.WORD,
@@ -308,6 +310,36 @@ class Layout:
         description="Type of Adam's two moments.",
         words=("fp32", "bf16", "fp8"),
         engines=_TRANSFORMER_ENGINE,
+    )
+    pipeline_split: str = axis_field(
+        Kind.WORD,
+        "own",
+        key="ps-",
+        label="pipeline split",
+        description="Split of layers over model chunks: the engine's, even, or even with these counted as layers.",
+        words=("own", "even"),
+        parts=("embedding", "loss"),
+        no_effect=_NO_PIPELINE,
+        implied=tuple(("own", {"engine": name, "pipeline_split": "even"}) for name in (MEGATRON_CORE, "megatron-lm")),
+        engines=_SPLIT_BY_LAYOUT,
+    )
+    first_stage_layers: int | None = axis_field(
+        Kind.COUNT,
+        None,
+        key="fl",
+        label="first stage's layers",
+        description="Layers of the first pipeline stage; null is as many as the others.",
+        no_effect=_NO_PIPELINE,
+        engines=_SPLIT_BY_LAYOUT,
+    )
+    last_stage_layers: int | None = axis_field(
+        Kind.COUNT,
+        None,
+        key="ll",
+        label="last stage's layers",
+        description="Layers of the last pipeline stage; null is as many as the others.",
+        no_effect=_NO_PIPELINE,
+        engines=_SPLIT_BY_LAYOUT,
     )
     context_parallel: int = axis_field(
         Kind.COUNT,

@@ -3,8 +3,81 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
+
+
+@dataclass(frozen=True)
+class GivenSplit:
+    """Split of layers over the model chunks of a pipeline that a layout gives: evenly, with the embedding, the loss or
+    both counted as a layer, or with the layers of the `first` and the `last` stage given and the others even."""
+
+    stages: int
+    chunks: int
+    """Model chunks a stage."""
+    split: str
+    first: int | None
+    last: int | None
+
+    @classmethod
+    def of(cls, layout: Layout) -> GivenSplit:
+        return cls(
+            layout.pipeline_parallel,
+            layout.virtual_pipeline_stages,
+            layout.pipeline_split,
+            layout.first_stage_layers,
+            layout.last_stage_layers,
+        )
+
+    @property
+    def is_own(self) -> bool:
+        """True where the engine splits the layers its own way."""
+        return self.split == "own" and self.gives_no_stage
+
+    @property
+    def gives_no_stage(self) -> bool:
+        return self.first is None and self.last is None
+
+    def chunk_layers(self, num_layers: int) -> tuple[int, ...] | None:
+        """Layers of each chunk, first to last; None where they do not divide, or a chunk would have none.
+
+        megatron/core/transformer/transformer_block.py, get_num_layers_to_build.
+        """
+        layers = self._counted(num_layers) if self.gives_no_stage else self._with_given_stages(num_layers)
+        return layers if layers and min(layers) > 0 and sum(layers) == num_layers else None
+
+    def _counted(self, num_layers: int) -> tuple[int, ...]:
+        at_first, at_last = ("embedding" in self.split), ("loss" in self.split)
+        count = self.stages * self.chunks
+        layers = [(num_layers + at_first + at_last) // count] * count
+        layers[0] -= at_first
+        layers[-1] -= at_last
+        return tuple(layers)
+
+    def _with_given_stages(self, num_layers: int) -> tuple[int, ...] | None:
+        given = {0: self.first, self.stages - 1: self.last}
+        counts = {stage: layers for stage, layers in given.items() if layers is not None}
+        middle = self.stages - len(counts)
+        each = (num_layers - sum(counts.values())) // middle if middle else 0
+        of_stages = [counts.get(stage, each) for stage in range(self.stages)]
+        is_whole = all(layers % self.chunks == 0 for layers in of_stages)
+        return tuple(layers // self.chunks for layers in of_stages) * self.chunks if is_whole else None
+
+
+def even_chunk_layers(model: ModelShape, layout: Layout) -> tuple[int, ...]:
+    """Layers of each model chunk as the layout gives them, else the same number for all; they have to divide."""
+    layers = GivenSplit.of(layout).chunk_layers(model.num_layers)
+    assert layers is not None, "a rule refuses layers that do not divide"
+    return layers
+
+
+def chunk_layers(model: ModelShape, layout: Layout) -> tuple[int, ...]:
+    """Layers of each model chunk as the layout gives them, else those of `stage_layers`."""
+    given, chunks = GivenSplit.of(layout), layout.pipeline_parallel * layout.virtual_pipeline_stages
+    layers = None if given.is_own else given.chunk_layers(model.num_layers)
+    return stage_layers(model, chunks) if layers is None else layers
 
 
 def stage_layers(model: ModelShape, pipeline_parallel: int) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.layouts.matmul_recipes import MatmulRecipe, recipe_of
+from search_spaces.layouts.pipeline_split import GivenSplit
 from search_spaces.model_shape import ModelShape, field_of_feature
 
 
@@ -179,6 +180,8 @@ def _product_dimensions(layout: Layout, model: ModelShape, recipe: MatmulRecipe)
 
 def even_stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """Layers that do not divide over the model chunks, for engines that split them evenly."""
+    if not GivenSplit.of(layout).is_own:
+        return
     stages, chunks = layout.pipeline_parallel, layout.virtual_pipeline_stages
     if model.num_layers % (stages * chunks):
         yield RuleViolation(
@@ -187,6 +190,33 @@ def even_stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
             f" x virtual_pipeline_stages {chunks}",
             f"{layout.engine} splits the layers evenly over all model chunks",
             "use a pipeline_parallel x virtual_pipeline_stages that divides num_layers",
+        )
+
+
+def given_stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Splits that a layout gives, and which do not divide."""
+    given = GivenSplit.of(layout)
+    if given.is_own:
+        return
+    stages = {name: getattr(layout, name) for name in ("first_stage_layers", "last_stage_layers")}
+    numbers = [f"{name} {value}" for name, value in stages.items() if value is not None]
+    if layout.pipeline_split != "own" and numbers:
+        yield RuleViolation(
+            "pipeline_split",
+            f"pipeline_split is {layout.pipeline_split} with {' and '.join(numbers)}",
+            "either the embedding and the loss count as layers, or the layers of the first and last stage are given"
+            " (megatron/core/transformer/transformer_config.py)",
+            "leave pipeline_split out, or first_stage_layers and last_stage_layers",
+        )
+    elif given.chunk_layers(model.num_layers) is None:
+        what = " and ".join(numbers) or f"pipeline_split {layout.pipeline_split}"
+        yield RuleViolation(
+            "pipeline_split",
+            f"num_layers {model.num_layers} with {what} does not divide over pipeline_parallel"
+            f" {layout.pipeline_parallel} x virtual_pipeline_stages {layout.virtual_pipeline_stages}",
+            "with the embedding and the loss that count as layers, or without the first and last stage that are given,"
+            " all chunks have the same number of layers, at least one",
+            "use another pipeline_split, or other numbers of layers",
         )
 
 
@@ -452,6 +482,7 @@ def _megatron_experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
 
 MEGATRON_RULES: tuple[Rule, ...] = (
     even_stages,
+    given_stages,
     _megatron_rounds,
     _megatron_buckets,
     _megatron_modules,

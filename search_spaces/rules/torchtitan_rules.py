@@ -17,6 +17,7 @@ from search_spaces.rules.engine_rules import (
     RuleViolation,
     engine_limits,
     flash_heads,
+    given_stages,
     quantized_products,
     sharded_replicas,
     some_layers_recomputed,
@@ -177,6 +178,18 @@ def _experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
+def _split(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    yield from given_stages(layout, model)
+    numbers = [name for name in ("first_stage_layers", "last_stage_layers") if getattr(layout, name) is not None]
+    if layout.pipeline_schedule in V_SCHEDULES and numbers:
+        yield RuleViolation(
+            "pipeline_split",
+            f"{numbers[0]} is {getattr(layout, numbers[0])} with pipeline_schedule {layout.pipeline_schedule}",
+            "the first stage of a V schedule has the model's first and last layers",
+            "use pipeline_split instead, or another schedule",
+        )
+
+
 def _expert_products(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if model.num_experts is not None and layout.matmul_precision == "mxfp8":
         yield RuleViolation(
@@ -201,6 +214,7 @@ def _selective(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
 
 TORCHTITAN_RULES: tuple[Rule, ...] = (
     _chunks,
+    _split,
     *TORCH_SCHEDULE_RULES,
     sharded_replicas,
     _v_schedules,

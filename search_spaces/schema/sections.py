@@ -132,6 +132,12 @@ class ModelSection(PresetSection):
     num_mtp_layers: int = Field(
         default=0, ge=0, le=_MAX_LAYERS, description="Further layers that predict the tokens after the next (MTP)."
     )
+    aux_loss_coefficient: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Factor of the loss that balances experts, over a micro-batch's tokens; none when not given.",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
+PP3, PP4 = {"pipeline_parallel": 3}, {"pipeline_parallel": 4}
 EP2 = {"expert_parallel": 2}
 CP2 = {"context_parallel": 2}
 ETP2 = {"expert_tensor_parallel": 2}
@@ -90,6 +91,25 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"zero_stage": 1, "sequence_parallel": True, **_MEGATRON, **EP2, **ETP2, **TP2, **DP2},
     ),
     "expert-parallel-pipeline-megatron-core": ("mixtral", {**_MEGATRON, **EP2, **PP2, **DP2}),
+    "split-counted-megatron-core": ("gpt2", {"pipeline_split": "embedding+loss", **_MEGATRON, **PP4}),
+    "split-counted-chunks-megatron-core": (
+        "gpt2",
+        {
+            "pipeline_split": "embedding+loss",
+            "virtual_pipeline_stages": 2,
+            "pipeline_schedule": "interleaved_1f1b",
+            "sequence_parallel": True,
+            **_MEGATRON,
+            **TP2,
+            **PP2,
+        },
+    ),
+    "split-given-megatron-core": (
+        "gpt2-tied",
+        {"first_stage_layers": 1, "last_stage_layers": 3, "zero_stage": 1, **_MEGATRON, **PP2, **DP2},
+    ),
+    "split-counted-torchtitan": ("llama", {"pipeline_split": "embedding", **_TITAN, **PP3}),
+    "split-given-torchtitan": ("llama", {"first_stage_layers": 3, "last_stage_layers": 5, **_TITAN, **PP2}),
     "recomputed-experts-megatron-core": (
         "deepseek-moe",
         {"recompute_modules": "layernorm+core_attn+moe", "sequence_parallel": True, **_SELECTIVE, **EP2, **TP2, **DP2},
@@ -98,6 +118,9 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "deepseek-moe",
         {"recompute_modules": "mlp+shared_experts", "zero_stage": 1, **_SELECTIVE, **PP2, **DP2},
     ),
+    "aux-loss-megatron-core": ("balanced-moe", {"zero_stage": 1, **_MEGATRON, **EP2, **DP2}),
+    "aux-loss-sequence-megatron-core": ("balanced-moe", {"sequence_parallel": True, **_MEGATRON, **EP2, **TP2, **DP2}),
+    "aux-loss-pipeline-megatron-core": ("balanced-moe", {**_MEGATRON, **PP2}),
     "experts-torchtitan": ("mixtral", {"zero_stage": 3, **_TITAN, **TP2, **ETP2, **DP2}),
     "expert-parallel-torchtitan": ("mixtral", {"zero_stage": 3, **_TITAN, **EP2, **DP2}),
     "expert-parallel-tensor-torchtitan": (

@@ -76,6 +76,14 @@ SHAPES = {
         num_dense_layers=1,
         expert_layer_every=3,
     ),
+    "balanced-moe": replace(
+        _LLAMA,
+        num_layers=4,
+        num_experts=4,
+        experts_per_token=2,
+        expert_ffn_hidden_size=96,
+        aux_loss_coefficient=0.1,
+    ),
     "gpt-oss-moe": replace(
         _LLAMA,
         num_layers=2,

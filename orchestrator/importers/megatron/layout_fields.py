@@ -10,6 +10,7 @@ from orchestrator.importers.settings import FieldReaders, Settings
 from search_spaces.layouts.layout import AXES
 from trials.trainers.common.megatron_options import CONTEXT_TRANSPORTS, RECIPE_NAMES, main_gradient_bytes
 
+SPLIT = AXES["pipeline_split"]
 _FLASH_OPTIONS = (
     *("use-flash-attn", "use-flash-attn-v1", "use-flash-attn-v2"),
     *("use-flash-attn-triton", "use-flash-attn-builder"),
@@ -92,7 +93,13 @@ def chunks(options: Settings) -> int | None:
     if layers_a_chunk is None:
         return stated
     layers, stages = num_layers(options), pipeline_parallel(options)
+    layers = layers and layers + len(_counted(options))
     return max(1, layers // (stages * layers_a_chunk)) if layers else None
+
+
+def _counted(options: Settings) -> list[str]:
+    """What counts as a layer where the layers are split."""
+    return [part for part in SPLIT.parts if options.has(f"account-for-{part}-in-pipeline-split")]
 
 
 def _attention_kernel(options: Settings) -> str | None:
@@ -168,6 +175,11 @@ LAYOUT_FIELDS: FieldReaders = {
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
     "offloaded_layers": CORE.offloaded_layers,
+    "tensor_parallel_overlap": lambda options: True if options.has("tp-comm-overlap") else None,
+    "data_parallel_replicas": lambda options: options.count("num-distributed-optimizer-instances"),
+    "pipeline_split": lambda options: SPLIT.joined(_counted(options)),
+    "first_stage_layers": lambda options: options.count("decoder-first-pipeline-num-layers"),
+    "last_stage_layers": lambda options: options.count("decoder-last-pipeline-num-layers"),
     "expert_parallel": CORE.expert_parallel,
     "expert_tensor_parallel": CORE.expert_tensor_parallel,
     "context_parallel": lambda options: options.count("context-parallel-size"),

@@ -17,7 +17,6 @@ _NEUTRAL = {
     "moe-router-load-balancing-type": "none",
     "moe-router-score-function": "softmax",
     "moe-token-dispatcher-type": "alltoall",
-    "num-distributed-optimizer-instances": "1",
     "optimizer": "adam",
     "rerun-mode": "disabled|validate_results",
     "tensor-parallel-num-weight-shards": "1",
@@ -29,25 +28,27 @@ MEGATRON_LM_OPTIONS = OptionTable(
     "Megatron-LM of 2026-08-22 (d98e8a64), megatron/training/arguments.py",
     option_groups(
         read="""
-            activation-func-clamp-value= add-qkv-bias attention-backend= attention-dropout= bf16 clip-grad=
-            context-parallel-size= cp-comm-type= cpu-offloading-num-layers= data-parallel-sharding-strategy=
-            ddp-bucket-size= disable-bias-linear disable-pad-vocab-size encoder-num-layers= encoder-seq-length=
-            exp-avg-dtype= exp-avg-sq-dtype= expert-model-parallel-size= expert-tensor-parallel-size= ffn-hidden-size=
-            first-last-layers-bf16 fp16 fp4-format= fp4-param-gather fp4-recipe= fp8-format= fp8-param-gather
-            fp8-recipe= global-batch-size= glu-linear-offset= grad-reduce-in-bf16 group-query-attention hidden-dropout=
-            hidden-size= hierarchical-context-parallel-sizes= kv-channels= kv-lora-rank= make-vocab-size-divisible-by=
+            account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split activation-func-clamp-value=
+            add-qkv-bias attention-backend= attention-dropout= bf16 clip-grad= context-parallel-size= cp-comm-type=
+            cpu-offloading-num-layers= data-parallel-sharding-strategy= ddp-bucket-size=
+            decoder-first-pipeline-num-layers= decoder-last-pipeline-num-layers= disable-bias-linear
+            disable-pad-vocab-size encoder-num-layers= encoder-seq-length= exp-avg-dtype= exp-avg-sq-dtype=
+            expert-model-parallel-size= expert-tensor-parallel-size= ffn-hidden-size= first-last-layers-bf16 fp16
+            fp4-format= fp4-param-gather fp4-recipe= fp8-format= fp8-param-gather fp8-recipe= global-batch-size=
+            glu-linear-offset= grad-reduce-in-bf16 group-query-attention hidden-dropout= hidden-size=
+            hierarchical-context-parallel-sizes= kv-channels= kv-lora-rank= make-vocab-size-divisible-by=
             max-position-embeddings= micro-batch-size= moe-ffn-hidden-size= moe-layer-freq= moe-router-topk=
             moe-shared-expert-intermediate-size= mtp-num-layers= multi-latent-attention no-pad-vocab-size normalization=
-            num-attention-heads= num-experts= num-layers= num-layers-at-end-in-bf16= num-layers-at-start-in-bf16=
-            num-layers-per-virtual-pipeline-stage= num-query-groups= num-virtual-stages-per-pipeline-rank=
-            optimizer-cpu-offload optimizer-offload-fraction= overlap-grad-reduce padded-vocab-size=
-            pipeline-model-parallel-size= position-embedding-type= q-lora-rank= qk-head-dim= qk-layernorm
-            qk-pos-emb-head-dim= quick-geglu rampup-batch-size= recompute-activations recompute-granularity=
-            recompute-method= recompute-modules= recompute-num-layers= rotary-base= seq-length= sequence-parallel
-            softmax-type= squared-relu step-batch-size-schedule= swiglu tensor-model-parallel-size= tokenizer-type=
-            transformer-impl= untie-embeddings-and-output-weights use-distributed-optimizer use-megatron-fsdp
-            use-rotary-position-embeddings use-tp-pp-dp-mapping v-head-dim= vocab-size= window-attn-skip-freq=
-            window-size=
+            num-attention-heads= num-distributed-optimizer-instances= num-experts= num-layers=
+            num-layers-at-end-in-bf16= num-layers-at-start-in-bf16= num-layers-per-virtual-pipeline-stage=
+            num-query-groups= num-virtual-stages-per-pipeline-rank= optimizer-cpu-offload optimizer-offload-fraction=
+            overlap-grad-reduce padded-vocab-size= pipeline-model-parallel-size= position-embedding-type= q-lora-rank=
+            qk-head-dim= qk-layernorm qk-pos-emb-head-dim= quick-geglu rampup-batch-size= recompute-activations
+            recompute-granularity= recompute-method= recompute-modules= recompute-num-layers= rotary-base= seq-length=
+            sequence-parallel softmax-type= squared-relu step-batch-size-schedule= swiglu tensor-model-parallel-size=
+            tokenizer-type= tp-comm-overlap transformer-impl= untie-embeddings-and-output-weights
+            use-distributed-optimizer use-megatron-fsdp use-rotary-position-embeddings use-tp-pp-dp-mapping v-head-dim=
+            vocab-size= window-attn-skip-freq= window-size=
             """,
         no_effect={
             reasons.LOGGING: """
@@ -264,7 +265,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 no-bias-swiglu-fusion no-gradient-accumulation-fusion no-masked-softmax-fusion no-persist-layer-norm
                 no-rope-fusion no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag no-tp-comm-overlap-rs
                 no-tp-comm-split-ag no-tp-comm-split-rs optimizer-cuda-graph symmetric-ar-type=
-                tp-comm-bootstrap-backend= tp-comm-overlap tp-comm-overlap-cfg= tp-comm-overlap-rs-dgrad
+                tp-comm-bootstrap-backend= tp-comm-overlap-cfg= tp-comm-overlap-rs-dgrad
                 use-grouped-gemm-for-dense-mlp use-grouped-gemm-for-shared-expert use-transformer-engine-op-fuser
                 """,
             reasons.COMMUNICATION: """
@@ -306,14 +307,11 @@ MEGATRON_LM_OPTIONS = OptionTable(
             reasons.CONTEXT_PARALLELISM: "hybrid-context-parallel",
             reasons.MODULES: "moe-layer-recompute",
             reasons.LOW_PRECISION: "te-precision-config-file=",
-            reasons.UNEVEN_STAGES: """
-                account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split
-                decoder-first-pipeline-num-layers= decoder-last-pipeline-num-layers= pipeline-model-parallel-layout=
-                """,
+            reasons.UNEVEN_STAGES: "pipeline-model-parallel-layout=",
             reasons.PARTIAL_RECOMPUTATION: "distribute-saved-activations",
             reasons.OFFLOADED_MODULES: "fine-grained-activation-offloading offload-modules=",
             reasons.SHARDING: """
-                gtp-remat-opt-in-modules= num-distributed-optimizer-instances= tensor-parallel-num-weight-shards=
+                gtp-remat-opt-in-modules= tensor-parallel-num-weight-shards=
                 use-torch-fsdp2
                 """,
             reasons.WHOLE_GPT: "freeze-all-layers sft skip-train vision-pretraining",

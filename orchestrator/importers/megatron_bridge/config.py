@@ -126,9 +126,16 @@ def _recipe_problems(recipe: str | None) -> Iterator[Problem]:
         )
 
 
+_STAGES = {
+    "first_stage_layers": "model.num_layers_in_first_pipeline_stage",
+    "last_stage_layers": "model.num_layers_in_last_pipeline_stage",
+}
+
+
 def _left_open(keys: Settings, layout: Mapping[str, Any], has_experts: bool) -> Iterator[str]:
     """Layout fields that no key decides. A bucket size of null is the engine's default; a field of recomputation
-    without effect needs no key, nor does one of experts where neither the keys nor the recipe are known to have any."""
+    or of context parallelism without effect needs no key, nor does one of experts where neither the keys nor the recipe
+    are known to have any."""
     decided = {*layout}
     if any(keys.is_null(name) for name in ("ddp.bucket_size", "comm_overlap.bucket_size")):
         decided.add("bucket_mib")
@@ -136,6 +143,11 @@ def _left_open(keys: Settings, layout: Mapping[str, Any], has_experts: bool) -> 
         decided.add("recompute_layers")
     if layout.get("activation_checkpointing") != "selective":
         decided.add("recompute_modules")
+    if layout.get("context_parallel", 1) == 1:
+        decided |= {"context_transport", "context_inner"}
+    if layout.get("pipeline_parallel") == 1:
+        decided |= {"pipeline_split", *_STAGES}
+    decided |= {field for field, name in _STAGES.items() if keys.is_null(name)}
     if CORE.is_dense(keys) or not (has_experts or CORE.num_experts(keys)):
         decided |= {*EXPERT_GROUPS}
     return (name for name in LAYOUT_FIELDS if name not in decided)

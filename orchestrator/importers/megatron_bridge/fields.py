@@ -11,6 +11,7 @@ from orchestrator.importers.megatron.expert_fields import CoreFields
 from orchestrator.importers.megatron.layout_fields import (
     FSDP_STAGES,
     KERNELS,
+    SPLIT,
     bucket_mib,
     context_transport,
     inner_context,
@@ -130,6 +131,14 @@ def _listed_modules(keys: Settings) -> list[str]:
     return given if isinstance(given, list) else re.findall(r"\w+", str(given or ""))
 
 
+def _pipeline_split(keys: Settings) -> str | None:
+    """None where the recipe decides something that counts as a layer."""
+    counted = {part: keys.chosen(f"model.account_for_{part}_in_pipeline_split", SWITCH, None) for part in SPLIT.parts}
+    if None in counted.values():
+        return None
+    return SPLIT.joined([part for part, is_counted in counted.items() if is_counted]) or "own"
+
+
 def _offloaded_layers(keys: Settings) -> int | None:
     name = "model.cpu_offloading_num_layers"
     if keys.has("model.cpu_offloading"):
@@ -199,6 +208,9 @@ LAYOUT_FIELDS: FieldReaders = {
     "expert_parallel": CORE.expert_parallel,
     "expert_tensor_parallel": CORE.expert_tensor_parallel,
     "offloaded_layers": _offloaded_layers,
+    "pipeline_split": _pipeline_split,
+    "first_stage_layers": lambda keys: keys.count("model.num_layers_in_first_pipeline_stage"),
+    "last_stage_layers": lambda keys: keys.count("model.num_layers_in_last_pipeline_stage"),
 }
 
 

@@ -97,9 +97,12 @@ def _settle_shards(layout: dict[str, Any]) -> None:
         layout["zero_stage"], layout["data_parallel_replicas"] = 0, 1
 
 
+_OF_CONTEXT = ("context_parallel", "context_transport", "context_inner")
+
+
 def _left_open(layout: Mapping[str, Any]) -> Iterator[str]:
     """Layout fields that no option decides, without those that have no effect then."""
-    without_effect = {"recompute_layers", "context_parallel", "context_transport", "context_inner", *EXPERT_GROUPS}
+    without_effect = {"recompute_layers", "pipeline_split", *EXPERT_GROUPS, *_OF_CONTEXT}
     if layout.get("pipeline_parallel") == 1:
         without_effect |= {"pipeline_schedule", "virtual_pipeline_stages"}
     if layout.get("activation_checkpointing") in ("none", "full"):
@@ -163,6 +166,8 @@ def _of_a_pipeline(keys: Settings, model: Mapping[str, Any], layout: Mapping[str
             " send all of them."
         )
     parts = keys.listed("parallelism.module_fqns_per_model_part")
+    if "pipeline_split" in layout:
+        return
     if not parts and keys.value("parallelism.pipeline_parallel_first_stage_less_layers") is not None:
         yield "torchtitan gives the first and the last stage fewer layers; trials split layers by each stage's work."
     elif parts and model.keys() >= MODEL_FIELDS.keys() - MODEL_DEFAULTS.keys():

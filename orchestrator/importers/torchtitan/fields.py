@@ -12,6 +12,7 @@ from orchestrator.importers import reasons
 from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRule, ValueRules, head_size, one_of
 from search_spaces.layouts.layout import V_SCHEDULES
 from search_spaces.layouts.matmul_recipes import TORCHAO_RECIPES
+from search_spaces.layouts.pipeline_split import GivenSplit
 from trials.trainers.torchtitan.config import ATTENTION, CONVERTERS, DTYPES, SCHEDULES
 
 _P, _T, _M = "parallelism.", "training.", "model_spec."
@@ -138,6 +139,16 @@ def _chunks(keys: Settings) -> int | None:
     return 2 if schedule in ("interleaved_1f1b", *V_SCHEDULES) else 1
 
 
+def _pipeline_split(keys: Settings) -> str | None:
+    """What torchtitan counts as a layer: it gives the first and last stage so many layers fewer, if they divide."""
+    pipeline, chunks, layers = stages(keys), _chunks(keys), keys.count(f"{_M}n_layers")
+    less = tuple(keys.value(f"{_P}pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last"))
+    word = {(0, 0): "even", (1, 0): "embedding", (0, 1): "loss", (1, 1): "embedding+loss"}.get(less)
+    if not (pipeline and chunks and layers and word) or keys.listed(f"{_P}module_fqns_per_model_part"):
+        return None
+    return word if pipeline > 1 and GivenSplit(pipeline, chunks, word, None, None).chunk_layers(layers) else None
+
+
 def _whole(keys: Settings, name: str) -> int:
     """A whole number from 0 on, 1 by default."""
     return 0 if str(keys.value(name)) == "0" else keys.counted(name, 1) or 1
@@ -192,6 +203,7 @@ LAYOUT_FIELDS: FieldReaders = {
     "data_parallel_replicas": _replicas,
     "activation_checkpointing": _checkpointing,
     "recompute_layers": _recompute_layers,
+    "pipeline_split": _pipeline_split,
     "recompute_modules": _recompute_modules,
     "sequence_parallel": _sequence_parallel,
     "virtual_pipeline_stages": _chunks,

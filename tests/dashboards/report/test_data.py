@@ -49,6 +49,15 @@ def test_the_answer_is_how_many_times_faster_than_today_and_how_sure():
     assert describe_spending(replace(data, is_simulated=True)) is None
 
 
+@pytest.mark.parametrize("is_so", [False, True])
+def test_layouts_that_trained_different_losses_are_said(is_so):
+    search = SearchUnderTest(spec())
+    for layout in (BASELINE, replace(FASTEST, micro_batch_size=2, grad_accum_steps=2)):
+        search.measure(search.start(layout), 1000.0)
+    data = replace(data_of(search), has_balancing_loss=is_so)
+    assert any("different losses" in sentence for sentence in describe_confidence(data)) is is_so
+
+
 def test_a_baseline_that_nothing_beats_is_the_answer():
     search = SearchUnderTest(spec())
     search.measure(search.start(BASELINE), 1000.0)

@@ -74,6 +74,8 @@ def test_an_interval_that_is_not_symmetric_shows_both_of_its_ends():
 NEEDED = {
     "recompute_layers": {"activation_checkpointing": "full"},
     "recompute_modules": {"activation_checkpointing": "selective"},
+    "context_transport": {"context_parallel": 2},
+    "context_inner": {"context_parallel": 4, "context_transport": "a2a_p2p"},
     "layers_in_16_bits": {"matmul_precision": "fp8_tensorwise"},
     "quantized_weights": {"matmul_precision": "fp8_tensorwise"},
 }

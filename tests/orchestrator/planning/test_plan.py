@@ -153,6 +153,16 @@ def test_the_routing_of_experts_by_which_memory_is_judged_is_said(spec, routing,
     assert not any("measure.routing" in note for note in planned(spec).notes())
 
 
+@pytest.mark.parametrize(("sizes", "is_said"), [((1, 2), True), ((2,), False)])
+def test_a_loss_that_depends_on_the_micro_batch_is_said(spec, sizes, is_said):
+    experts = replace(spec.model, num_experts=8, experts_per_token=2, aux_loss_coefficient=0.01)
+    plan = planned(spec)
+    layouts = tuple(Layout(micro_batch_size=size) for size in sizes)
+    plan = replace(plan, task=replace(plan.task, model=experts), layouts=layouts)
+    words = "layouts with 1 and 2 sequences in a micro-batch train different losses"
+    assert any(words in note for note in plan.notes()) is is_said
+
+
 @pytest.mark.parametrize(("engine", "is_said"), [("megatron-core", True), ("torch", False)])
 def test_that_a_cpu_emulates_the_gpu_of_an_engine_is_said(tmp_path, engine, is_said):
     text = SEARCH.replace("a100-40gb", "cpu").replace("bf16", f"fp32\n  engine: {engine}")

@@ -242,6 +242,21 @@ class TestSharing:
         assert _saved(latent, "layernorm") == pytest.approx(1024)
         assert _saved(latent, "mla_up_proj") == pytest.approx(3 * 16 * 96)
 
+    def test_a_stage_has_the_layers_that_a_layout_gives_it(self):
+        stages = Layout(pipeline_parallel=4, engine="megatron-core", pipeline_schedule="1f1b")
+        for given, layers in (
+            ({"first_stage_layers": 2, "last_stage_layers": 4}, [2, 1, 1, 4]),
+            ({"pipeline_split": "even"}, [2, 2, 2, 2]),
+        ):
+            layout = replace(stages, **given)
+            assert StageTable.of_layout(SMALL, layout).layers[0].tolist() == layers
+        counted = replace(stages, pipeline_split="embedding+loss")
+        assert StageTable.of_layout(replace(SMALL, num_layers=10), counted).layers[0].tolist() == [2, 3, 3, 2]
+        v = replace(
+            counted, pipeline_parallel=2, virtual_pipeline_stages=2, pipeline_schedule="zbv", engine="torchtitan"
+        )
+        assert StageTable.of_layout(replace(SMALL, num_layers=10), v).layers[0].tolist() == [4, 6]
+
     def test_activations_of_offloaded_layers_and_the_optimizer_are_on_the_host(self):
         none = replace(DATA4, zero_stage=1, engine="megatron-lm")
         some = memory(SMALL, replace(none, offloaded_layers=5, offload="optimizer"))

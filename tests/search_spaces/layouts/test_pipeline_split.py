@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.layouts.pipeline_split import (
+    GivenSplit,
     embedding_flops_per_token,
     greedy_stage_layers,
     head_flops_per_token,
@@ -120,3 +121,26 @@ def test_nanotron_fills_a_stage_until_its_share_is_exceeded():
     model = ModelShape(16, 2048, 32, 32, 8192, True, 131072, 4096, True, "rotary", "rmsnorm")
     assert greedy_stage_layers(model, 8) == ((3, 3, 2, 3, 2, 3, 0, 0), 6)
     assert greedy_stage_layers(model, 1) == ((16,), 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "num_layers", "layers"),
+    [
+        (GivenSplit(4, 1, "even", None, None), 8, (2, 2, 2, 2)),
+        (GivenSplit(4, 1, "even", None, None), 6, None),
+        (GivenSplit(4, 1, "embedding+loss", None, None), 6, (1, 2, 2, 1)),
+        (GivenSplit(2, 2, "loss", None, None), 7, (2, 2, 2, 1)),
+        # The first stage would have the embedding alone.
+        (GivenSplit(4, 1, "embedding", None, None), 3, None),
+        (GivenSplit(4, 1, "own", 1, None), 7, (1, 2, 2, 2)),
+        (GivenSplit(4, 1, "own", 1, 2), 7, (1, 2, 2, 2)),
+        (GivenSplit(4, 1, "own", 1, 3), 7, None),
+        (GivenSplit(2, 1, "own", 3, 5), 8, (3, 5)),
+        (GivenSplit(2, 1, "own", 3, 6), 8, None),
+        (GivenSplit(2, 2, "own", 2, 4), 6, (1, 2, 1, 2)),
+        (GivenSplit(2, 2, "own", 3, None), 7, None),
+        (GivenSplit(3, 1, "own", 9, None), 8, None),
+    ],
+)
+def test_a_given_split_is_megatrons(given, num_layers, layers):
+    assert given.chunk_layers(num_layers) == layers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -41,6 +42,15 @@ def ranks() -> Iterator[WarmRanks]:
 @pytest.fixture(scope="module")
 def parity(ranks: WarmRanks) -> Parity:
     return Parity(ranks)
+
+
+@pytest.mark.parametrize(("micro_batch_size", "is_another"), [(2, False), (1, True)])
+def test_a_loss_that_balances_experts_is_over_the_tokens_of_a_micro_batch(parity, micro_batch_size, is_another):
+    """The plain GPT takes it over micro-batches of two sequences."""
+    given = megatron_case("balanced", "balanced-moe")
+    layout = replace(given.layout, micro_batch_size=micro_batch_size, grad_accum_steps=8 // micro_batch_size)
+    difference = parity.difference(given, parity.train(replace(given, layout=layout)))
+    assert (difference.value > MUTATION_BOUND) is is_another
 
 
 @pytest.mark.parametrize("given", gate_cases(MEGATRON_CORE))

@@ -92,6 +92,9 @@ def _transformer(values: Fields) -> Fields:
         "num_moe_experts": values["num_experts"],
         "moe_layer_freq": 1 if layers is None else _pattern(layers),
         **({"q_lora_rank": values["q_lora_rank"], "rotary_scaling_factor": 1.0} if is_latent else {}),
+        "num_layers_in_first_pipeline_stage": values["decoder_first_pipeline_num_layers"],
+        "num_layers_in_last_pipeline_stage": values["decoder_last_pipeline_num_layers"],
+        "cpu_offloading": bool(values["cpu_offloading_num_layers"]),
         "gradient_accumulation_fusion": not values["no_gradient_accumulation_fusion"],
         **_TRANSFORMER_DEFAULTS,
     }

@@ -70,6 +70,13 @@ def lines_of(trainer: str, model: ModelShape, **fields) -> list[str]:
         ("megatron-lm", LLAMA, EXPERTS, [], [*EXPERT_OPTIONS, "--moe-ffn-hidden-size 192"]),
         (
             "megatron-lm",
+            replace(LLAMA, **EXPERTS),
+            {"aux_loss_coefficient": 0.01},
+            ["--moe-router-load-balancing-type none"],
+            ["--moe-router-load-balancing-type aux_loss", "--moe-aux-loss-coeff 0.01"],
+        ),
+        (
+            "megatron-lm",
             replace(LLAMA, num_layers=6),
             {
                 **EXPERTS,

@@ -54,6 +54,10 @@ def transformer_config(training: TrainingConfig, has_te_layers: bool) -> Transfo
         tensor_model_parallel_size=layout.tensor_parallel,
         pipeline_model_parallel_size=layout.pipeline_parallel,
         virtual_pipeline_model_parallel_size=layout.virtual_pipeline_stages if is_interleaved else None,
+        account_for_embedding_in_pipeline_split="embedding" in layout.pipeline_split,
+        account_for_loss_in_pipeline_split="loss" in layout.pipeline_split,
+        num_layers_in_first_pipeline_stage=layout.first_stage_layers,
+        num_layers_in_last_pipeline_stage=layout.last_stage_layers,
         sequence_parallel=layout.sequence_parallel,
         params_dtype=dtype,
         pipeline_dtype=dtype,
@@ -133,8 +137,8 @@ def _activation(model: ModelShape) -> dict[str, Any]:
 
 
 def _experts(model: ModelShape, layout: Layout, has_te_layers: bool) -> dict[str, Any]:
-    """Experts, chosen by the softmax of their logits in fp32, without a loss that balances them. Their products are
-    grouped where Transformer Engine has a kernel."""
+    """Experts, chosen by the softmax of their logits in fp32, with a loss that balances them if the model has one.
+    Their products are grouped where Transformer Engine has a kernel."""
     if model.num_experts is None:
         return {}
     return {
@@ -143,7 +147,8 @@ def _experts(model: ModelShape, layout: Layout, has_te_layers: bool) -> dict[str
         "moe_ffn_hidden_size": model.expert_width,
         "moe_shared_expert_intermediate_size": model.shared_expert_ffn_hidden_size,
         "moe_layer_freq": moe_layer_freq(model),
-        "moe_router_load_balancing_type": "none",
+        "moe_router_load_balancing_type": "none" if model.aux_loss_coefficient is None else "aux_loss",
+        "moe_aux_loss_coeff": model.aux_loss_coefficient or 0.0,
         "moe_router_dtype": "fp32",
         "moe_token_dispatcher_type": "alltoall",
         "moe_grouped_gemm": has_te_layers,

@@ -105,7 +105,7 @@ class PlainExperts(nn.Module):
     """Every expert for every token, weighted by 0 where the router did not choose it.
 
     `smallest_margin` is the least distance so far between the logits of the last expert that was chosen and the first
-    that was not: where rounding could have changed the choice.
+    that was not: where rounding could have changed the choice. `balancing_loss` is that of the last forward pass.
     """
 
     def __init__(self, model: ModelShape):
@@ -113,6 +113,8 @@ class PlainExperts(nn.Module):
         assert model.num_experts is not None
         assert model.experts_per_token is not None
         self.top_k, self.smallest_margin = model.experts_per_token, math.inf
+        self.coefficient = model.aux_loss_coefficient or 0.0
+        self.balancing_loss = torch.zeros(())
         self.router = nn.Linear(model.hidden_size, model.num_experts, bias=model.has_biases)
         width = model.expert_ffn_hidden_size or model.ffn_hidden_size
         self.experts = nn.ModuleList(PlainMlp(model, width) for _ in range(model.num_experts))
@@ -128,6 +130,9 @@ class PlainExperts(nn.Module):
             margin = (last_chosen - ranked[..., self.top_k : self.top_k + 1]).min().item()
             self.smallest_margin = min(self.smallest_margin, margin)
         weights = logits.masked_fill(logits < last_chosen, -math.inf).softmax(-1)
+        shares = (weights > 0).float().flatten(0, -2).mean(0) / self.top_k
+        probabilities = logits.softmax(-1).flatten(0, -2).mean(0)
+        self.balancing_loss = self.coefficient * len(self.experts) * (shares * probabilities).sum()
         mixed = torch.stack([weights[..., i, None] * expert(x) for i, expert in enumerate(self.experts)]).sum(0)
         return mixed if self.shared is None else mixed + self.shared(x)
 
@@ -237,7 +242,8 @@ def train_plain(
     max_grad_norm: float,
     autocast: torch.dtype | None,
 ) -> tuple[list[float], list[float]]:
-    """(losses, gradient norms before clipping), one of each per step of several micro-batches."""
+    """(losses, gradient norms before clipping), one of each per step of several micro-batches. The losses are without
+    those that balance experts, the gradients with them."""
     optimizer = torch.optim.AdamW(
         gpt.parameters(), lr=learning_rate, betas=(0.9, 0.95), eps=epsilon, weight_decay=0.01, foreach=False
     )
@@ -249,7 +255,8 @@ def train_plain(
         for ids, targets in micro_batches:
             with torch.autocast(kind, autocast, enabled=autocast is not None):
                 loss = F.cross_entropy(gpt(ids).flatten(0, 1).float(), targets.flatten())
-            (loss / len(micro_batches)).backward()
+            balancing = sum(part.balancing_loss for part in gpt.modules() if isinstance(part, PlainExperts))
+            ((loss + balancing) / len(micro_batches)).backward()
             total += loss.item() / len(micro_batches)
         norms.append(nn.utils.clip_grad_norm_(gpt.parameters(), max_grad_norm).item())
         optimizer.step()

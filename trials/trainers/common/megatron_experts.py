@@ -15,8 +15,8 @@ SWIGLU_OFFSET, SWIGLU_LIMIT = 1.0, 7.0
 """Constants of `clamped_swiglu`; openai/gpt-oss, gpt_oss/torch/model.py, swiglu."""
 
 ROUTER_OPTIONS = (("--moe-router-load-balancing-type", "none"), ("--moe-router-dtype", "fp32"))
-"""Routing as Parlay's engines have it: no auxiliary loss, logits in fp32. The softmax of the chosen logits is
-Megatron's default."""
+"""Routing as Parlay's engines have it without a loss that balances experts: logits in fp32. The softmax of the chosen
+logits is Megatron's default."""
 DISPATCHER = ("--moe-token-dispatcher-type", "alltoall")
 GROUPED_PRODUCTS = "--moe-grouped-gemm"
 """Products of all experts at once, by Transformer Engine; without it, or without Transformer Engine, one by one."""
@@ -35,12 +35,20 @@ def expert_options(model: ModelShape, layout: Layout) -> list[Sequence[str]]:
         ("--moe-ffn-hidden-size", str(model.expert_width)),
         *([] if shared is None else [("--moe-shared-expert-intermediate-size", str(shared))]),
         *([] if isinstance(layers, int) else [("--moe-layer-freq", _runs(layers))]),
-        *ROUTER_OPTIONS,
+        *_router_options(model),
         DISPATCHER,
         *([(GROUPED_PRODUCTS,)] if layout.precision != "fp32" else []),
         # Grouped products with biases assert it (megatron/core/transformer/moe/experts.py, TEGroupedMLP).
         *([("--no-bias-dropout-fusion",)] if model.has_biases else []),
     ]
+
+
+def _router_options(model: ModelShape) -> tuple[Sequence[str], ...]:
+    """Routing, with a loss that balances experts over the tokens of a micro-batch if the model has one."""
+    if model.aux_loss_coefficient is None:
+        return ROUTER_OPTIONS
+    (balancing, _), *others = ROUTER_OPTIONS
+    return (balancing, "aux_loss"), ("--moe-aux-loss-coeff", repr(model.aux_loss_coefficient)), *others
 
 
 def moe_layer_freq(model: ModelShape) -> int | list[int]:

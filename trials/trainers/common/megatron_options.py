@@ -180,6 +180,12 @@ def _lm_parallel(layout: Layout) -> list[Option]:
             ["--num-virtual-stages-per-pipeline-rank", str(layout.virtual_pipeline_stages)],
         ),
         *_context(layout),
+        *_pipeline_split(layout),
+        *_if(layout.tensor_parallel_overlap, ["--tp-comm-overlap"]),
+        *_if(
+            layout.data_parallel_replicas > 1,
+            ["--num-distributed-optimizer-instances", str(layout.data_parallel_replicas)],
+        ),
         *_if(layout.zero_stage > 0, ["--use-distributed-optimizer"]),
         *_fully_sharded(layout),
         *_if(layout.offload == "optimizer", ["--optimizer-cpu-offload"]),
@@ -190,6 +196,18 @@ def _lm_parallel(layout: Layout) -> list[Option]:
         *_if(layout.precision == "fp16", ["--accumulate-allreduce-grads-in-fp32"]),
         *_if(layout.overlap_comm, ["--overlap-grad-reduce"]),
         *_bucket(layout),
+    ]
+
+
+def _pipeline_split(layout: Layout) -> list[Option]:
+    stages = (("first", layout.first_stage_layers), ("last", layout.last_stage_layers))
+    return [
+        *(
+            [f"--account-for-{part}-in-pipeline-split"]
+            for part in ("embedding", "loss")
+            if part in layout.pipeline_split
+        ),
+        *([f"--decoder-{name}-pipeline-num-layers", str(count)] for name, count in stages if count is not None),
     ]
 
 
@@ -360,7 +378,9 @@ _OURS = frozenset(
         *("tensor-model-parallel-size", "pipeline-model-parallel-size", "micro-batch-size", "global-batch-size"),
         *("sequence-parallel", "bf16", "fp16", "zero-stage", "deepspeed", "deepspeed-config", "no-pipeline-parallel"),
         *("recompute-granularity", "recompute-method", "recompute-num-layers", "recompute-activations"),
-        *("recompute-modules", "cpu-offloading-num-layers"),
+        *("recompute-modules", "cpu-offloading-num-layers", "tp-comm-overlap", "num-distributed-optimizer-instances"),
+        *("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"),
+        *("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "pipeline-model-parallel-layout"),
         *("checkpoint-activations", "deepspeed-activation-checkpointing", "cpu-optimizer", "optimizer-cpu-offload"),
         *("use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2", "data-parallel-sharding-strategy"),
         *("num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage", "use-tp-pp-dp-mapping"),
@@ -382,7 +402,7 @@ _OURS = frozenset(
         *("fp8-format", "fp8-recipe", "fp4-format", "fp8-param-gather", "fp4-param-gather"),
         *("first-last-layers-bf16", "num-layers-at-start-in-bf16", "num-layers-at-end-in-bf16"),
         *("reuse-grad-buf-for-mxfp8-param-ag", "grad-reduce-in-bf16", "exp-avg-dtype", "exp-avg-sq-dtype"),
-        "moe-router-force-load-balancing",
+        *("moe-router-force-load-balancing", "moe-aux-loss-coeff"),
         *("padded-vocab-size", "no-pad-vocab-size", "disable-pad-vocab-size"),
     }
 )

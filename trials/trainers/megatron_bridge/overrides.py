@@ -87,7 +87,11 @@ def _stages(layout: Layout) -> dict[str, Any]:
         # Megatron-LM's own choice: interleaved stages overlap what they send, others send in one batch.
         "overlap_p2p_comm": chunks > 1,
         "batch_p2p_comm": chunks == 1,
-        "tp_comm_overlap": False,
+        "tp_comm_overlap": layout.tensor_parallel_overlap,
+        "account_for_embedding_in_pipeline_split": "embedding" in layout.pipeline_split,
+        "account_for_loss_in_pipeline_split": "loss" in layout.pipeline_split,
+        "num_layers_in_first_pipeline_stage": layout.first_stage_layers,
+        "num_layers_in_last_pipeline_stage": layout.last_stage_layers,
         "cpu_offloading": layout.offloaded_layers > 0,
         "cpu_offloading_weights": False,
         "cpu_offloading_num_layers": layout.offloaded_layers,
@@ -206,6 +210,7 @@ def _data_parallel(layout: Layout) -> dict[str, Any]:
         "data_parallel_sharding_strategy": SHARDING_STRATEGIES.get(layout.zero_stage, "no_shard"),
         "overlap_grad_reduce": layout.overlap_comm,
         "overlap_param_gather": False,
+        "num_distributed_optimizer_instances": layout.data_parallel_replicas,
         "bucket_size": bucket_parameters(layout),
     }
 

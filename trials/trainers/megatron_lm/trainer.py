@@ -18,6 +18,7 @@ from search_spaces.rules.engine_rules import (
     activations,
     engine_limits,
     quantized_products,
+    sharded_replicas,
     zero_in_pipeline,
 )
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
@@ -95,6 +96,31 @@ def _sharding(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
             f"offload is optimizer with zero_stage {layout.zero_stage} and precision {layout.precision}",
             "--optimizer-cpu-offload needs the precision-aware distributed optimizer: zero_stage 1 and bf16",
             "set zero_stage to 1 and precision to bf16, or offload to none",
+        )
+
+
+def _replicas(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Instances of the distributed optimizer (megatron/core/parallel_state.py, initialize_model_parallel)."""
+    yield from sharded_replicas(layout, model)
+    if layout.data_parallel_replicas > 1 and layout.zero_stage > 1:
+        yield RuleViolation(
+            "data_parallel_replicas",
+            f"data_parallel_replicas is {layout.data_parallel_replicas} with zero_stage {layout.zero_stage}",
+            "several instances of Megatron-LM's distributed optimizer need zero_stage 1",
+            "set zero_stage to 1, or data_parallel_replicas to 1",
+        )
+
+
+def _tensor_overlap(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """megatron/training/arguments.py, validate_args; the products are Transformer Engine's."""
+    refused = {"sequence_parallel false": not layout.sequence_parallel, "precision fp32": layout.precision == "fp32"}
+    found = [what for what, is_refused in refused.items() if is_refused]
+    if layout.tensor_parallel_overlap and found:
+        yield RuleViolation(
+            "tensor_parallel_overlap",
+            f"tensor_parallel_overlap is true with {' and '.join(found)}",
+            "Megatron-LM overlaps collectives of sequence parallelism with Transformer Engine's products in 16 bits",
+            "set sequence_parallel to true and precision to bf16, or tensor_parallel_overlap to false",
         )
 
 
@@ -281,6 +307,8 @@ RULES: tuple[Rule, ...] = (
     _quantized,
     _context,
     _sharding,
+    _replicas,
+    _tensor_overlap,
     _offloaded_layers,
     _biased_experts,
     _rotated,

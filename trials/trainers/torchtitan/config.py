@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.pipeline_split import stage_layers
+from search_spaces.layouts.pipeline_split import chunk_layers
 from search_spaces.model_shape import NORM_EPSILON, ModelShape
 
 SCHEDULES = {
@@ -57,8 +57,7 @@ def modules_by_chunk(model: ModelShape, layout: Layout) -> list[list[str]] | Non
     if layout.pipeline_parallel == 1:
         return None
     names, first = [], 0
-    counts = stage_layers(model, layout.pipeline_parallel * layout.virtual_pipeline_stages)
-    for count in counts:
+    for count in chunk_layers(model, layout):
         names.append([f"layers.{layer}" for layer in range(first, first + count)])
         first += count
     names[0].insert(0, "tok_embeddings")

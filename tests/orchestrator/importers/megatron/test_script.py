@@ -94,6 +94,10 @@ def test_llama_options_are_understood():
         (f"{BLOCK} 2", "recompute_layers", 2),
         ("--recompute-activations --recompute-modules mlp", "recompute_modules", "mlp"),
         ("--cpu-offloading-num-layers 4", "offloaded_layers", 4),
+        ("--account-for-loss-in-pipeline-split", "pipeline_split", "loss"),
+        ("--tp-comm-overlap", "tensor_parallel_overlap", True),
+        ("--num-distributed-optimizer-instances 2", "data_parallel_replicas", 2),
+        ("--decoder-last-pipeline-num-layers 3", "last_stage_layers", 3),
         ("--recompute-granularity selective --recompute-modules mlp core_attn", "recompute_modules", "core_attn+mlp"),
         (
             "--recompute-granularity selective --recompute-modules moe_act layernorm",
@@ -107,6 +111,9 @@ def test_llama_options_are_understood():
         ("--attention-backend=unfused", "attention_kernel", "math"),
         ("--overlap-grad-reduce", "overlap_comm", True),
         ("--grad-reduce-in-bf16", "gradients_in_bf16", True),
+        ("--context-parallel-size 4", "context_parallel", 4),
+        ("--cp-comm-type allgather", "context_transport", "all_gather"),
+        ("--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 4 2", "context_inner", 4),
         ("--bf16 --fp8-format hybrid", "matmul_precision", "fp8_delayed"),
         ("--bf16 --fp8-format e4m3 --fp8-recipe mxfp8", "matmul_precision", "mxfp8"),
         ("--bf16 --fp4-format=e2m1", "matmul_precision", "nvfp4"),
@@ -217,7 +224,9 @@ def test_a_config_file_beside_the_script_is_said_not_to_be_read():
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ("--context-parallel-size 2", "context parallelism is no axis"),
+        ("--hybrid-context-parallel", "context parallelism is no axis"),
+        ("--context-parallel-size 2 --cp-comm-type p2p a2a", "context_transport is p2p, all_gather"),
+        ("--hierarchical-context-parallel-sizes 2 2 2", "groups of two sizes"),
         ("--num-experts 8 --num-layers 4 --moe-layer-freq [1,0,0,1]", "expert_layer_every"),
         ("--num-experts 8 --num-layers 4 --moe-layer-freq [1]*3", "expert_layer_every"),
         ("--num-experts 8 --moe-latent-size 64", "no field of the model section"),
@@ -226,7 +235,6 @@ def test_a_config_file_beside_the_script_is_said_not_to_be_read():
         ("--fp8-format hybrid --fp8-recipe custom", "matmul_precision has the recipes delayed, tensorwise"),
         ("--first-last-layers-bf16 --num-layers-at-end-in-bf16 2", "the same number at both ends"),
         ("--exp-avg-dtype bf16", "the type of both moments"),
-        ("--decoder-first-pipeline-num-layers 1", "uneven pipeline stages"),
         ("--pipeline-model-parallel-layout Et*3|L", "uneven pipeline stages"),
         ("--mtp-use-repeated-layer", "no field of the model section"),
         ("--window-size 4096,1", "sliding_window is a number of positions"),
@@ -301,8 +309,8 @@ def test_defaults_are_those_of_the_trainer(options, field, value):
         ("--num-expert 8", "--num-expert was left out: it is no option of Megatron-LM of"),
         ("--num-expert 8", "did you mean num-experts?"),
         (
-            "--context-parallel-size $CP",
-            "--context-parallel-size was left out, since the script does not set",
+            "--te-precision-config-file $LAYERS",
+            "--te-precision-config-file was left out, since the script does not set",
         ),
         (
             "--max-position-embeddings 4096 --seq-length 2048",

@@ -56,8 +56,8 @@ def test_a_launch_script_gives_its_overrides_and_its_ranks():
     assert found.origins["baseline.pipeline_parallel"] == "model.pipeline_model_parallel_size (line 7)"
     assert found.notes == (
         "The recipe llama3_8b_pretrain_config was not read; it decides offload, activation_checkpointing,"
-        " sequence_parallel, rank_order, overlap_comm, bucket_mib, offloaded_layers and all else that no"
-        " override sets.",
+        " sequence_parallel, rank_order, overlap_comm, bucket_mib, context_parallel, offloaded_layers,"
+        " pipeline_split, first_stage_layers, last_stage_layers and all else that no override sets.",
     )
 
 
@@ -87,8 +87,7 @@ def test_what_is_not_known_or_left_out_is_noted(words, note):
     ("words", "rule"),
     [
         ("--model llama3_8b --mode lora", "a search pretrains a GPT"),
-        ("--recipe a_pretrain_config -cp 2", "context parallelism is no axis"),
-        ("--recipe a_pretrain_config model.context_parallel_size=2", "context parallelism is no axis"),
+        ("--recipe a_pretrain_config model.hybrid_context_parallel=true", "context parallelism is no axis"),
         ("--recipe a_pretrain_config peft.dim=8", "a search trains all parameters"),
         ("--recipe a_pretrain_config mixed_precision=bf16_with_my_scaling", "precision is bf16 or fp16"),
     ],

@@ -156,7 +156,7 @@ def test_the_batch_is_a_local_batch_of_every_rank_unless_it_is_said():
         ({"model_spec__attn_backend": "flex_flash"}, "FlexAttention has another backend"),
         ({"compile__enable": True, "compile__components": ["loss"]}, "Trials compile the blocks"),
         ({"optimizer__param_groups": [{"optimizer_name": "Muon"}]}, "Trials train by AdamW; the training has Muon."),
-        ({"parallelism__pipeline_parallel_degree": 2}, "torchtitan gives the first and the last stage fewer layers"),
+        ({"parallelism__pipeline_parallel_degree": 3}, "torchtitan gives the first and the last stage fewer layers"),
         (
             {"parallelism__pipeline_parallel_degree": 2, "training__global_batch_size": 32},
             "The training sends 8 of a step's 16 micro-batches",

@@ -39,6 +39,10 @@ LM_LAYOUTS = [
     {"zero_stage": 1, "matmul_precision": "mxfp8", "quantized_weights": True, "moment_dtype": "bf16"},
     {"zero_stage": 1, "matmul_precision": "nvfp4", "quantized_weights": True, "layers_in_16_bits": 1},
     {"zero_stage": 3, "offloaded_layers": 2},
+    {**PIPELINE, "pipeline_split": "embedding+loss"},
+    {"tensor_parallel": 2, "sequence_parallel": True, "tensor_parallel_overlap": True},
+    {"data_parallel": 4, "zero_stage": 1, "data_parallel_replicas": 2},
+    {**PIPELINE, "first_stage_layers": 3, "last_stage_layers": 5},
     {**PIPELINE, "rank_order": "tp-pp-dp", "precision": "fp32", "attention_kernel": "math"},
 ]
 DEEPSPEED_LAYOUTS = [
