@@ -60,6 +60,10 @@ SYSTEMS: Mapping[str, tuple[Recipe, ...]] = {
     "frontier-22b": (Recipe("their script's", SHARE, 0.3838),),
     "frontier-175b": (Recipe("their script's", SHARE, 0.3614),),
     "frontier-1t": (Recipe("their script's", SHARE, 0.3196),),
+    # Tokens/s of NVIDIA-NeMo/Megatron-Bridge's performance summary: 26.04, and twice 26.06.
+    "llama3-70b-h100": (Recipe("the table's", TOKENS, 64 * 1633),),
+    "qwen3-30b-a3b-gb200": (Recipe("the table's", TOKENS, 8 * 40706),),
+    "gpt-oss-120b-gb200": (Recipe("the table's", TOKENS, 64 * 28947),),
     "zero-mini": (_zero(0), _zero(1), _zero(2), _zero(3), _zero(3, "optimizer")),
 }
 """Published recipes of the gallery's systems; what they do not state is taken from their search files."""

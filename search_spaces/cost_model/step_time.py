@@ -336,7 +336,9 @@ def _context_seconds(
     al., arXiv 2310.01889, section 3); gathering moves as much, exposed. All-to-alls exchange positions for heads, of
     queries, keys, values and outputs (Jacobs et al., arXiv 2309.14509, section 3).
     """
-    count, inner = layouts["context_parallel"], layouts["context_inner"]
+    count = layouts["context_parallel"]
+    is_hierarchy = layouts.equals("context_transport", "a2a_p2p") & (count > 1)
+    inner, outer = np.where(is_hierarchy, (layouts["context_inner"], count // layouts["context_inner"]), 1)
     stride = layouts.per_mesh(RankMesh.stride, "cp")
     of_token = element_bytes(layouts) * tokens_of_rank(model, layouts) / layouts["tensor_parallel"]
     keys, heads = 2 * of_token * model.key_value_size, 2 * of_token * (model.query_size + model.key_value_size)
@@ -346,7 +348,6 @@ def _context_seconds(
     ring = passes * (count - 1) * keys / rate
     exchanged = (passes - 1) * heads * (count - 1) / count / rate
     inside = (passes - 1) * heads * (inner - 1) / inner / machine.bus_bytes_per_s(inner, stride, every)
-    outer = np.maximum(1, count // inner)
     of_inner = passes * (outer - 1) * keys / machine.bus_bytes_per_s(outer, stride * inner, every)
     seconds = {
         "p2p": ring * OVERLAPPED,

@@ -98,7 +98,7 @@ def chunks(options: Settings) -> int | None:
 
 
 def _counted(options: Settings) -> list[str]:
-    """What counts as a layer where the layers are split."""
+    """Parts that count as layers where the layers are split."""
     return [part for part in SPLIT.parts if options.has(f"account-for-{part}-in-pipeline-split")]
 
 

@@ -140,7 +140,7 @@ def _chunks(keys: Settings) -> int | None:
 
 
 def _pipeline_split(keys: Settings) -> str | None:
-    """What torchtitan counts as a layer: it gives the first and last stage so many layers fewer, if they divide."""
+    """Parts that torchtitan counts as layers: the first and last stage have so many layers fewer, if they divide."""
     pipeline, chunks, layers = stages(keys), _chunks(keys), keys.count(f"{_M}n_layers")
     less = tuple(keys.value(f"{_P}pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last"))
     word = {(0, 0): "even", (1, 0): "embedding", (0, 1): "loss", (1, 1): "embedding+loss"}.get(less)

@@ -28,6 +28,12 @@ PUBLISHED = {
     "asc22-yuan": (4, 1, 1, 4),
     "zero-mini": (2, 1, 1, 2),
 }
+TODAY = {
+    "llama3-70b-h100": (64, 4, 8, 2),
+    "qwen3-30b-a3b-gb200": (8, 1, 1, 8),
+    "gpt-oss-120b-gb200": (64, 1, 1, 64),
+}
+"""Layouts of NeMo's performance summary, whose recipes have a loss that keeps less memory."""
 
 
 def path_of(name: str) -> Path:
@@ -38,15 +44,15 @@ def ready_made(name: str, *overrides: str) -> SearchSpec:
     return load_search_file(path_of(name), overrides)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", [*PUBLISHED, *TODAY])
 def test_a_published_layout_is_the_baseline_of_its_search_and_fits(name: str):
     spec = ready_made(name)
     layout = spec.baseline
     assert layout is not None
     found = (layout.num_gpus, layout.tensor_parallel, layout.pipeline_parallel, layout.data_parallel)
-    assert found == PUBLISHED[name]
+    assert found == (PUBLISHED | TODAY)[name]
     assert layout in candidates_of(spec).layouts
-    assert fits(spec) >= 0.5
+    assert fits(spec) >= (0.5 if name in PUBLISHED else 0.1)
 
 
 @pytest.mark.parametrize(("num_nodes", "data_parallel"), [(350, 10), (420, 12)])
@@ -66,7 +72,7 @@ def test_the_studys_own_search_does_not_hold_what_it_shipped_but_for_the_baselin
     assert {layout.global_batch_size for layout in layouts} == {640}
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", [*PUBLISHED, *TODAY])
 def test_every_search_of_the_gallery_can_be_one_of_slurm_jobs(name: str):
     spec = ready_made(name, "launcher.kind=slurm")
     options = job_options(spec.launcher, spec.cluster)

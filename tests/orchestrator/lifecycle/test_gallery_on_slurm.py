@@ -14,7 +14,7 @@ from orchestrator.lifecycle.dry_run import DryJob, write_first_jobs
 from orchestrator.planning.candidates import candidates_of
 from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import COMMAND, environment
-from tests.orchestrator.config.test_ready_made_searches import PUBLISHED, path_of, ready_made
+from tests.orchestrator.config.test_ready_made_searches import PUBLISHED, TODAY, path_of, ready_made
 from tests.slurm.sandboxes import require_slurm, short_folder
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
@@ -25,7 +25,7 @@ def big_slurm() -> Iterator[SlurmSandbox]:
     """One Slurm with a partition for the nodes of each system."""
     require_slurm(accounting=False)
     with short_folder() as folder:
-        made = SlurmSandbox(folder, nodes=1, cloud=cloud_like([path_of(name) for name in PUBLISHED]))
+        made = SlurmSandbox(folder, nodes=1, cloud=cloud_like([path_of(name) for name in (*PUBLISHED, *TODAY)]))
         made.start()
         try:
             yield made
@@ -35,7 +35,9 @@ def big_slurm() -> Iterator[SlurmSandbox]:
 
 def on_its_nodes(name: str) -> SearchSpec:
     partition = cloud_of(ready_made(name)).partition
-    return ready_made(name, "launcher.kind=slurm", f"launcher.slurm.partition={partition}")
+    # Debian's Slurm is older than --segment.
+    settings = ("launcher.kind=slurm", f"launcher.slurm.partition={partition}", "launcher.slurm.segment=0")
+    return ready_made(name, *settings)
 
 
 def refusal(slurm: SlurmSandbox, job: DryJob, *more: str) -> str | None:
@@ -44,7 +46,7 @@ def refusal(slurm: SlurmSandbox, job: DryJob, *more: str) -> str | None:
     return asked.stderr if asked.returncode else None
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", [*PUBLISHED, *TODAY])
 def test_slurm_would_run_the_published_recipe_and_parlays_own_choice(tmp_path: Path, big_slurm, name: str):
     spec = on_its_nodes(name)
     jobs = write_first_jobs(spec, candidates_of(spec), tmp_path)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from search_spaces.cost_model.posterior import typical_constants
-from search_spaces.cost_model.step_time import TERMS, StepTerms
+from search_spaces.cost_model.step_time import OVERLAPPED, TERMS, StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.layout import Layout
@@ -396,3 +397,29 @@ def test_jobs_of_several_sizes_have_the_parts_of_domains_that_each_fills():
 def _parts(cluster: Cluster, layout: Layout) -> dict[str, float]:
     parts = StepTerms.of(GPT_22B[0], cluster, LayoutTable.of([layout])).parts(typical_constants())
     return {name: float(seconds[0]) for name, seconds in parts.items()}
+
+
+CONTEXT = Layout(engine="megatron-lm", precision="bf16", attention_kernel="flash")
+
+
+def context_seconds(**fields: Any) -> float:
+    """Seconds of a step's exchange between context-parallel ranks, with constants of 1, on a node without a fabric."""
+    model = replace(gpt(2, 1024, 8), num_key_value_heads=4)
+    cluster = Cluster(ACCELERATORS["a100-80gb"], 8, 1, Links((LinkDomain("node", 8, 100.0, 0.0),), None))
+    layout = replace(CONTEXT, **fields).canonical()
+    terms = StepTerms.of(model, cluster, LayoutTable.of([layout]))
+    return float(terms.micro_batch[0, TERMS.index("tensor")])
+
+
+def test_a_ring_gathering_and_all_to_alls_move_what_they_need():
+    # Each of 4 ranks has 512 of 2048 tokens; keys and values are 2 x 512 wide, queries and outputs 2 x 1024, in bf16.
+    keys = 512 * 2 * 512 * 2 / 100e9
+    heads = 512 * 2 * (512 + 1024) * 2 / 100e9
+    layers = 2
+    assert context_seconds() == 0
+    gathered = context_seconds(context_parallel=4, context_transport="all_gather")
+    assert gathered == pytest.approx(layers * 3 * 3 * keys)
+    assert context_seconds(context_parallel=4) == pytest.approx(gathered * OVERLAPPED)
+    assert context_seconds(context_parallel=4, context_transport="a2a") == pytest.approx(layers * 2 * heads * 3 / 4)
+    hierarchy = context_seconds(context_parallel=4, context_transport="a2a_p2p", context_inner=2)
+    assert hierarchy == pytest.approx(layers * (2 * heads / 2 + 3 * keys * OVERLAPPED))
