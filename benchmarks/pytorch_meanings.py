@@ -138,7 +138,12 @@ def _experts_of_torchtitan(model: Values, parallel: Values, is_forced: bool) -> 
         "expert_width": experts["hidden_dim"],
         "shared_expert_ffn_hidden_size": shared and same([shared["w1"]["out_features"], shared["w2"]["in_features"]]),
         "expert_layers": expert_layers,
-        "routing": (score, "no auxiliary loss" if is_plain else "differs", "fp32", BALANCED if is_forced else LEARNED),
+        "routing": (
+            score,
+            "no other auxiliary loss" if is_plain else "differs",
+            "fp32",
+            BALANCED if is_forced else LEARNED,
+        ),
     }
 
 
