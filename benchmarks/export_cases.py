@@ -140,6 +140,7 @@ EXPERT_VALUES: Mapping[str, tuple[Any, ...]] = {"expert_parallel": (1, 2, 4), "e
 VALUES_OF_ENGINE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     TORCHTITAN: {
         "data_parallel_replicas": (1, 2),
+        "context_parallel": (1, 1, 2, 4),
         "recompute_layers": (None, 1),
         "matmul_precision": AXES["matmul_precision"].words,
     },

@@ -1,5 +1,5 @@
-"""Twins of the gallery: the five systems and a model with experts, scaled down and trained on this machine, one after
-another.
+"""Twins of the gallery: the five systems, a model with experts and one with long sequences, scaled down and trained on
+this machine, one after another.
 
     python -m benchmarks.gallery [TWIN ...] [--work-dir runs/gallery] [--replay] [--page docs/gallery.md] [--json]
 
@@ -65,6 +65,7 @@ TWINS = (
     Twin("frontier-guided", "frontier", ("search.sampler=guided",)),
     Twin("zero-mini", "zero-mini", reads_tokens=True),
     Twin("qwen3-30b-a3b", "qwen3-30b-a3b"),
+    Twin("llama-3-long", "llama-3-long"),
 )
 
 

@@ -21,7 +21,8 @@ def of_torchtitan(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "tensor_parallel": tensor,
         "pipeline_parallel": stages,
         "data_parallel": replicas * shards,
-        "data_parallel_replicas": replicas if shards > 1 else 1,
+        "data_parallel_replicas": replicas if shards * parallel["context_parallel_degree"] > 1 else 1,
+        "context_parallel": parallel["context_parallel_degree"],
         "micro_batch_size": micro,
         # In a pipeline those of one pass through it.
         "grad_accum_steps": local / micro if stages > 1 else batch / (local * replicas * shards),
@@ -64,7 +65,7 @@ _SCHEDULES_OF_TORCH = {
 def _zero_of_torchtitan(parallel: Values) -> int:
     """torchtitan/distributed/fsdp.py: by default weights are resharded after the forward pass unless there is a
     pipeline."""
-    if parallel["data_parallel_shard_degree"] == 1:
+    if parallel["data_parallel_shard_degree"] * parallel["context_parallel_degree"] == 1:
         return 0
     policy, is_pipeline = parallel["fsdp_reshard_after_forward"], parallel["pipeline_parallel_degree"] > 1
     return 3 if policy == "always" or (policy == "default" and not is_pipeline) else 2
@@ -137,7 +138,12 @@ def _experts_of_torchtitan(model: Values, parallel: Values, is_forced: bool) -> 
         "expert_width": experts["hidden_dim"],
         "shared_expert_ffn_hidden_size": shared and same([shared["w1"]["out_features"], shared["w2"]["in_features"]]),
         "expert_layers": expert_layers,
-        "routing": (score, "no auxiliary loss" if is_plain else "differs", "fp32", BALANCED if is_forced else LEARNED),
+        "routing": (
+            score,
+            "no other auxiliary loss" if is_plain else "differs",
+            "fp32",
+            BALANCED if is_forced else LEARNED,
+        ),
     }
 
 

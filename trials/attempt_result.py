@@ -10,7 +10,7 @@ from typing import Any
 from search_spaces.engines import PARLAY
 from search_spaces.hardware.arithmetic import arithmetic_of, speedup_over_fp16
 from search_spaces.hardware.cluster import ACCELERATORS
-from search_spaces.layouts.layout import DEGREES, EXPERT_GROUPS
+from search_spaces.layouts.layout import DEGREES, EXPERT_GROUPS, OTHER_DEGREES
 from trials.failure_policy import Ending, policy_of
 from trials.files.tracebacks import is_device_failure
 from trials.json_types import is_finite_number
@@ -265,6 +265,7 @@ def expected_proof(spec: TrialSpec) -> dict[str, Any]:
     of_all = {
         "world_size": spec.num_gpus,
         **{name: getattr(layout, name) for name in DEGREES.values()},
+        **{name: degree for name in OTHER_DEGREES.values() if (degree := getattr(layout, name)) > 1},
         **{name: getattr(layout, name) for name in EXPERT_GROUPS if spec.model.num_experts is not None},
         "parameters": spec.model.parameters,
         "local_parameters_sum": spec.model.parameters,

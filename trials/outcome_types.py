@@ -187,6 +187,8 @@ class LayoutProof(TypedDict, total=False):
     """Size of the pipeline group."""
     data_parallel: int
     """Size of the data-parallel group."""
+    context_parallel: int
+    """Size of the context-parallel group, of a layout that has one."""
     expert_parallel: int
     """Size of the group that distributes experts, of a model that has some."""
     expert_tensor_parallel: int

@@ -347,7 +347,7 @@ class Layout:
         key="cp",
         label="context",
         description="Ranks that split every sequence; parameters are sharded over them and the data-parallel ranks.",
-        engines=_TRANSFORMER_ENGINE,
+        engines=(TORCHTITAN, *_TRANSFORMER_ENGINE),
     )
     context_transport: str = axis_field(
         Kind.WORD,
@@ -357,8 +357,11 @@ class Layout:
         description="Exchange of keys and values, or heads, between context-parallel ranks: in a ring, gathered, by"
         " all-to-alls, or by all-to-alls of inner groups in a ring.",
         words=("p2p", "all_gather", "a2a", "a2a_p2p"),
+        engines_of_word=dict.fromkeys(("a2a", "a2a_p2p"), _TRANSFORMER_ENGINE),
+        default_text="p2p, all_gather with engine torchtitan",
         no_effect=({"context_parallel": 1},),
-        engines=_TRANSFORMER_ENGINE,
+        implied=(("all_gather", {"engine": TORCHTITAN, "context_transport": "p2p"}),),
+        engines=(TORCHTITAN, *_TRANSFORMER_ENGINE),
     )
     context_inner: int = axis_field(
         Kind.COUNT,

@@ -235,11 +235,14 @@ def some_layers_recomputed(layout: Layout, model: ModelShape) -> Iterator[RuleVi
 def sharded_replicas(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """Replicas that do not divide the data-parallel ranks, or that shard nothing."""
     replicas, data = layout.data_parallel_replicas, layout.data_parallel
-    if replicas > 1 and (data % replicas or replicas == data):
+    context = layout.context_parallel
+    if replicas > 1 and (data % replicas or layout.shards == 1):
         yield RuleViolation(
             "data_parallel_replicas",
-            f"data_parallel_replicas is {replicas} with data_parallel {data}",
-            "each replica shards the model over data_parallel / data_parallel_replicas ranks, a whole number above 1",
+            f"data_parallel_replicas is {replicas} with data_parallel {data}"
+            + (f" and context_parallel {context}" if context > 1 else ""),
+            "each replica shards the model over data_parallel / data_parallel_replicas x context_parallel ranks, whole"
+            " numbers, more than 1 rank",
             "use a smaller divisor of data_parallel, or set zero_stage to 0",
         )
 

@@ -42,7 +42,7 @@ def _v_schedules(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
             f"{schedule} splits the backward pass, which was not tried with compiled blocks",
             "set torch_compile to false, or pipeline_schedule to 1f1b or interleaved_1f1b",
         )
-    if layout.zero_stage == 3 and layout.data_parallel > 1:
+    if layout.zero_stage == 3 and layout.shards > 1:
         yield RuleViolation(
             "zero_stage",
             f"zero_stage is 3 with pipeline_schedule {schedule}",
@@ -105,6 +105,46 @@ def _flash(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
             "attention_kernel is flash with precision fp32",
             "torchtitan's variable-length attention computes in bf16 whatever the precision",
             "set precision to bf16, or attention_kernel to flex",
+        )
+
+
+FLEX_BLOCK = 128
+"""Positions of a block of FlexAttention's masks; torch 2.13, torch/distributed/tensor/experimental/_context_parallel/
+_attention.py, _create_cp_block_mask."""
+
+
+def _context(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    context, length = layout.context_parallel, model.seq_length
+    if context == 1:
+        return
+    if layout.attention_kernel == "flash":
+        yield RuleViolation(
+            "attention_kernel",
+            f"attention_kernel is flash with context_parallel {context}",
+            "torchtitan's variable-length attention has no context parallelism (models/llama3/model.py)",
+            "set attention_kernel to flex, or context_parallel to 1",
+        )
+    if layout.zero_stage == 0:
+        yield RuleViolation(
+            "zero_stage",
+            f"zero_stage is 0 with context_parallel {context}",
+            "torchtitan shards the model over context-parallel ranks in any case (distributed/parallel_dims.py)",
+            "set zero_stage to 2 or 3, or context_parallel to 1",
+        )
+    if length % (FLEX_BLOCK * context):
+        yield RuleViolation(
+            "context_blocks",
+            f"seq_length {length} is not a multiple of {FLEX_BLOCK} x context_parallel {context}",
+            f"each context-parallel rank has whole blocks of FlexAttention's mask, {FLEX_BLOCK} positions each",
+            "use a smaller context_parallel, or another seq_length",
+        )
+    split = layout.tensor_parallel if layout.sequence_parallel else 1
+    if length % (2 * split * context):
+        yield RuleViolation(
+            "context_sequence",
+            f"seq_length {length} is not a multiple of 2 x context_parallel {context} x tensor_parallel {split}",
+            "with sequence_parallel tensor-parallel ranks split the positions of a context-parallel rank (trainer.py)",
+            "use a smaller context_parallel or tensor_parallel, or set sequence_parallel to false",
         )
 
 
@@ -183,6 +223,7 @@ TORCHTITAN_RULES: tuple[Rule, ...] = (
     _flash,
     flash_heads,
     quantized_products,
+    _context,
     _experts,
     _expert_products,
     _selective,

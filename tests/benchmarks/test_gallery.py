@@ -114,6 +114,12 @@ def test_the_twin_with_experts_distributes_and_splits_them():
     assert (spec.model.num_experts, spec.model.experts_per_token, spec.measure.routing) == (8, 2, "balanced")
 
 
+def test_the_twin_with_long_sequences_splits_them():
+    layouts = layouts_of("llama-3-long")
+    assert {(at.context_parallel, at.data_parallel, at.tensor_parallel) for at in layouts} >= {(4, 1, 1), (2, 1, 2)}
+    assert {at.context_transport for at in layouts if at.context_parallel > 1} == {"all_gather"}
+
+
 def test_a_replay_asks_for_one_verdict_and_waits_for_no_other_session(tmp_path: Path, monkeypatch):
     told = {"search_id": "s-aaaaaa", "recipe": "recipe", "verdict": "inconclusive"}
     asked = []

@@ -8,6 +8,7 @@ from typing import Any
 TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
 PP3, PP4 = {"pipeline_parallel": 3}, {"pipeline_parallel": 4}
 EP2 = {"expert_parallel": 2}
+CP2 = {"context_parallel": 2}
 ETP2 = {"expert_tensor_parallel": 2}
 SILENT_ERRORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     # DeepSpeed's norm leaves out later stages without ZeRO, and counts a tied table twice.
@@ -135,6 +136,27 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "mixtral",
         {"zero_stage": 3, "data_parallel": 4, "data_parallel_replicas": 2, **_TITAN, **EP2},
     ),
+    "context-torchtitan": ("llama-long", {"zero_stage": 2, **_TITAN, **CP2}),
+    "context-four-torchtitan": ("qwen3-long", {"zero_stage": 3, "context_parallel": 4, **_TITAN}),
+    "context-tensor-torchtitan": ("llama-long", {"zero_stage": 3, **_TITAN, **CP2, **TP2}),
+    "context-sequence-torchtitan": (
+        "llama-long",
+        {"zero_stage": 3, "sequence_parallel": True, **_TITAN, **CP2, **TP2, **DP2},
+    ),
+    "context-pipeline-torchtitan": ("llama-long", {"zero_stage": 2, **_TITAN, **CP2, **PP2}),
+    "context-pipeline-zbv-torchtitan": (
+        "llama-long",
+        {"zero_stage": 2, "pipeline_schedule": "zbv", "virtual_pipeline_stages": 2, **_TITAN, **CP2, **PP2},
+    ),
+    "context-replicas-torchtitan": (
+        "llama-long",
+        {"zero_stage": 3, "data_parallel_replicas": 2, **_TITAN, **CP2, **DP2},
+    ),
+    "context-recomputed-torchtitan": (
+        "llama-long",
+        {"zero_stage": 3, "activation_checkpointing": "full", **_TITAN, **CP2, **DP2},
+    ),
+    "context-experts-torchtitan": ("mixtral-long", {"zero_stage": 3, **_TITAN, **CP2, **EP2, **DP2}),
     "head-size-torchtitan": ("mistral", {"zero_stage": 2, **_TITAN, **DP2}),
 }
 """Models whose features are not drawn. Gains of `qk_norm` have their own reduction over the tensor-parallel ranks."""

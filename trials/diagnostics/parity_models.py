@@ -43,6 +43,11 @@ SHAPES = {
     **DRAWN_SHAPES,
     "mistral": replace(_LLAMA, num_layers=4, attention_head_size=16, rotary_base=1_000_000),
     "geglu": replace(_LLAMA, num_layers=4, attention_head_size=16, activation="gelu", rotary_base=500_000),
+    "llama-long": replace(_LLAMA, num_layers=4, seq_length=256),
+    "qwen3-long": replace(_LLAMA, num_layers=2, attention_head_size=16, qk_norm=True, seq_length=512),
+    "mixtral-long": replace(
+        _LLAMA, num_layers=2, num_experts=4, experts_per_token=2, expert_ffn_hidden_size=96, seq_length=256
+    ),
     "qwen2": replace(_LLAMA, num_layers=4, qkv_bias=True),
     "qwen3": replace(_LLAMA, num_layers=4, attention_head_size=16, qk_norm=True, rotary_base=1_000_000),
     "gemma": replace(

@@ -91,13 +91,18 @@ def _batch(
 
 def _settle_shards(layout: dict[str, Any]) -> None:
     """Set ZeRO 0 where all data-parallel ranks are replicas, so that nothing is sharded."""
+    if layout.get("context_parallel", 1) > 1:
+        return
     if layout.get("data_parallel") and layout.get("data_parallel") == layout.get("data_parallel_replicas"):
         layout["zero_stage"], layout["data_parallel_replicas"] = 0, 1
 
 
+_OF_CONTEXT = ("context_parallel", "context_transport", "context_inner")
+
+
 def _left_open(layout: Mapping[str, Any]) -> Iterator[str]:
     """Layout fields that no option decides, without those that have no effect then."""
-    without_effect = {"recompute_layers", "pipeline_split", *EXPERT_GROUPS}
+    without_effect = {"recompute_layers", "pipeline_split", *EXPERT_GROUPS, *_OF_CONTEXT}
     if layout.get("pipeline_parallel") == 1:
         without_effect |= {"pipeline_schedule", "virtual_pipeline_stages"}
     if layout.get("activation_checkpointing") in ("none", "full"):

@@ -52,10 +52,20 @@ def _data_parallel(keys: Settings) -> int | None:
     return replicas * shards if replicas and shards else None
 
 
+def _context(keys: Settings) -> int | None:
+    degree = keys.count(f"{_P}context_parallel_degree")
+    return None if degree == 1 else degree
+
+
+def _is_whole(keys: Settings) -> bool:
+    """True where every rank has whole weights: context-parallel ranks shard them, too."""
+    return _shards(keys) == 1 and _context(keys) is None
+
+
 def _zero_stage(keys: Settings) -> int | None:
     """By default weights are resharded after the forward pass unless there is a pipeline."""
     name = f"{_P}fsdp_reshard_after_forward"
-    if _shards(keys) == 1:
+    if _is_whole(keys):
         return 0
     stated = keys.chosen(name, _RESHARD, None)
     pipeline = stages(keys)
@@ -66,7 +76,7 @@ def _zero_stage(keys: Settings) -> int | None:
 
 def _replicas(keys: Settings) -> int | None:
     """Replicas that are themselves sharded."""
-    return 1 if _shards(keys) == 1 else keys.count(f"{_P}data_parallel_replicate_degree")
+    return 1 if _is_whole(keys) else keys.count(f"{_P}data_parallel_replicate_degree")
 
 
 def micro_batch_size(keys: Settings) -> int | None:
@@ -203,6 +213,7 @@ LAYOUT_FIELDS: FieldReaders = {
     "torch_compile": _compile,
     "tensor_parallel_overlap": _tensor_overlap,
     "matmul_precision": _matmul_precision,
+    "context_parallel": _context,
     "expert_parallel": _expert_parallel,
     "expert_tensor_parallel": _expert_tensor,
 }

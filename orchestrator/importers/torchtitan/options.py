@@ -18,7 +18,7 @@ _NEUTRAL = {
     "dataloader.num_workers": "0",
     "model_spec.tp_gemm_backend": "default",
     "optimizer.implementation": "fused",
-    "parallelism.context_parallel_degree": "1",
+    "parallelism.context_parallel_load_balancer": "headtail",
     "parallelism.spmd_backend": "partial_dtensor|spmd_types",
     "training.gc_freq": "50|10",
     "training.mixed_precision_reduce": "float32",
@@ -37,6 +37,7 @@ TORCHTITAN_OPTIONS = OptionTable(
             model_spec.expert_hidden_dim= model_spec.expert_layer_every= model_spec.experts_per_token=
             model_spec.mxfp8.fqns= model_spec.num_dense_layers= model_spec.num_experts= model_spec.qk_norm
             model_spec.shared_expert_hidden_dim= optimizer.param_groups=
+            parallelism.context_parallel_degree=
             parallelism.data_parallel_replicate_degree= parallelism.data_parallel_shard_degree=
             parallelism.enable_sequence_parallel parallelism.expert_parallel_degree=
             parallelism.fsdp_reshard_after_forward=
@@ -86,7 +87,6 @@ TORCHTITAN_OPTIONS = OptionTable(
             reasons.FAILURES: "comm.init_timeout_seconds= comm.train_timeout_seconds=",
             reasons.BESIDE_A_REFUSED_OPTION: """
                 activation_checkpoint.memory_budget= activation_checkpoint.visualize_memory_budget_pareto
-                parallelism.context_parallel_load_balancer=
                 parallelism.context_parallel_ptrr_mask_key=
                 """,
             "a trial's forward pass has no randomness": "activation_checkpoint.preserve_rng_state",
@@ -114,7 +114,7 @@ TORCHTITAN_OPTIONS = OptionTable(
             "it replaces parts of the model or of the trainer": "override.imports=",
         },
         refused={
-            reasons.CONTEXT_PARALLELISM: "parallelism.context_parallel_degree=",
+            "context-parallel ranks have a chunk of each half": "parallelism.context_parallel_load_balancer=",
             reasons.OFFLOADED_PARAMETERS: "training.enable_cpu_offload",
             "of torchtitan's converters a search has one of linear layers, for 8 bits": "model_spec.converters=",
             "the order of a pipeline's work is one of pipeline_schedule": "parallelism.pipeline_parallel_schedule_csv=",

@@ -321,6 +321,25 @@ def test_what_torchtitan_does_not_run_is_refused_by_name(fields, rule):
     assert broken_in_torchtitan(**fields) == [f"torchtitan.{rule}"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "rules"),
+    [
+        ({}, []),
+        # Replicas of one data-parallel rank each, which context-parallel ranks shard.
+        ({"context_parallel": 4, "data_parallel_replicas": 4}, []),
+        ({"zero_stage": 0}, ["zero_stage"]),
+        ({"attention_kernel": "flash", "precision": "bf16"}, ["attention_kernel"]),
+        ({"context_parallel": 8}, ["context_blocks"]),
+        ({"tensor_parallel": 3, "sequence_parallel": True}, ["context_sequence", "sequence"]),
+        ({"context_transport": "a2a"}, ["context_transport"]),
+    ],
+)
+def test_torchtitan_splits_sequences_in_blocks_of_flex_attention(fields, rules):
+    long = replace(MODEL, **LLAMA, seq_length=512)
+    found = broken_in_torchtitan(long, **{**FSDP, "context_parallel": 2} | fields)
+    assert found == [f"torchtitan.{rule}" for rule in rules]
+
+
 def test_torchtitan_builds_llama_like_models_alone_and_ties_no_tables_in_a_pipeline():
     assert broken_in_torchtitan(MODEL) == [f"torchtitan.{name}" for name in ("norm", "position_embedding", "gated_mlp")]
     tied = replace(MODEL, **LLAMA, tied_embeddings=True)

@@ -15,6 +15,7 @@ from tests.trials.train.parity import PROGRAMS as OF_ANY_ENGINE
 from tests.trials.train.parity import Parity, needs_torchtitan
 from tests.trials.train.ranks import NO_ENGINE, RanksFailed, WarmRanks
 from tests.trials.train.torchtitan_cases import (
+    CONTEXT,
     EXPERTS,
     MUTATIONS,
     PROGRAMS,
@@ -103,12 +104,12 @@ SIZES = {"token_dispatcher._token_count_exchange"}
 
 
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
-    cases = (TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED, EXPERTS)
+    cases = (TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED, EXPERTS, CONTEXT)
     assert places_called(ranks, PROGRAMS, cases) - SIZES == {place for place, _ in MUTATIONS}
 
 
 @pytest.mark.walks
-@pytest.mark.parametrize("given", [TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED], ids=lambda case: case.name)
+@pytest.mark.parametrize("given", [TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED, CONTEXT], ids=lambda case: case.name)
 def test_with_all_reductions_it_is_not(ranks, parity, given):
     assert difference_without(ranks, parity, PROGRAMS, "none", given).value <= CPU_TOLERANCES["fp32"]
 
@@ -151,6 +152,14 @@ def test_without_a_patch_a_cpu_cannot_train(ranks_without_engine, patch):
 
 
 @pytest.mark.walks
+def test_without_a_patch_masks_of_context_parallel_ranks_need_a_compiler(ranks_without_engine):
+    arguments = {"case": CONTEXT.to_json(), "steps": 1, "library": "torchtitan", "patch": "block_mask"}
+    program = f"{PROGRAMS}:train_without_patch_and_compiler"
+    answers = ranks_without_engine.run(program, CONTEXT.layout.num_gpus, arguments)
+    assert all("No working C++ compiler found" in answer.get("error", "trained") for answer in answers)
+
+
+@pytest.mark.walks
 def test_experts_multiply_in_16_bits_whatever_the_precision(ranks_without_engine, parity):
     """Fails once upstream takes the weights' type; then the patch `grouped_mm` goes."""
     arguments = {"case": EXPERTS.to_json(), "steps": 3, "library": "torchtitan", "patch": "grouped_mm"}
@@ -172,4 +181,4 @@ def test_a_rank_keeps_no_tensors_from_step_to_step(ranks, given):
 def test_every_patch_has_a_test_that_leaves_it_out():
     from trials.train.cpu_device.torchtitan import PATCHES as ALL
 
-    assert {patch.name for patch in ALL} == {*PATCHES, "grouped_mm"}
+    assert {patch.name for patch in ALL} == {*PATCHES, "block_mask", "grouped_mm"}

@@ -19,7 +19,13 @@ STAGES = torchtitan_case("pp2", pipeline_parallel=2)
 REPLICAS = torchtitan_case("dp4-zero3-replicas", data_parallel=4, zero_stage=3, data_parallel_replicas=2)
 SHARDED = torchtitan_case("dp2-zero3", data_parallel=2, zero_stage=3)
 EXPERTS = torchtitan_case("ep2-dp2", "mixtral", expert_parallel=2, data_parallel=2, zero_stage=3)
+CONTEXT = torchtitan_case("cp2-zero3", "qwen3-long", context_parallel=2, zero_stage=3)
 MUTATIONS = [
+    *(
+        (f"_cp_custom_ops.{place}", CONTEXT)
+        for name in ("flex_cp_allgather", "flex_cp_allgather_backward")
+        for place in (name, f"{name}#2")
+    ),
     ("token_dispatcher._dispatch_token_exchange", EXPERTS),
     ("token_dispatcher._combine_token_exchange", EXPERTS),
     ("placement_types._reduce_value", TENSOR),

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -41,9 +41,17 @@ def reason_of_a_loss_that_is_no_number(arguments: Mapping[str, Any], folder: Pat
     return "none"
 
 
+def train_without_patch_and_compiler(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Train a case without a patch where there is no C++ compiler."""
+    import torch._inductor.config as inductor
+
+    inductor.cpp.cxx = (None, "/no/compiler")
+    return rank_programs.train_without_patch(arguments, folder)
+
+
 class _Reductions:
-    """Every sum or maximum over ranks, and every all-to-all, by `file.function` of the first caller outside torch's
-    wrappers, numbered where a function has several."""
+    """Every sum or maximum over ranks, and every all-to-all and gather of keys and values, by `file.function` of the
+    first caller outside torch's wrappers, numbered where a function has several."""
 
     def __init__(self, left_out: str | None):
         self.places: Counter[str] = Counter()
@@ -56,6 +64,7 @@ class _Reductions:
             (torch.distributed, {"all_reduce": keep, "reduce_scatter_single": keep_share}),
             (_functional_collectives, {"all_reduce": _same, "reduce_scatter_single": _share}),
             *((module, {"all_to_all_single": _zeros}) for module in _token_dispatchers()),
+            *((calls, {"all_gather_single": _own, "reduce_scatter_single": _share}) for calls in _context_calls()),
         ):
             for name, skipped in names.items():
                 watched = self._watched(getattr(module, name), skipped)
@@ -78,6 +87,15 @@ def _token_dispatchers() -> list[ModuleType]:
     return [] if found is None else [found]
 
 
+def _context_calls() -> list[SimpleNamespace]:
+    """Collectives as torch's module calls them that gathers keys and values, where it is imported; its own copy."""
+    found: Any = sys.modules.get("torch.distributed.tensor.experimental._context_parallel._cp_custom_ops")
+    if found is None:
+        return []
+    found.funcol = SimpleNamespace(**vars(_functional_collectives))
+    return [found.funcol]
+
+
 def _caller(frame: FrameType) -> FrameType:
     while Path(frame.f_code.co_filename).name in _BETWEEN and frame.f_back is not None:
         frame = frame.f_back
@@ -95,6 +113,18 @@ def _zeros(tensor: torch.Tensor, output_splits: list[int] | None, *_: Any, **__:
 
 def _share(tensor: torch.Tensor, reduceOp: str, scatter_dim: int, group: Any, *_: Any, **__: Any) -> torch.Tensor:
     """This rank's share of its own part of the sum."""
+    found = _resolved(group)
+    return tensor.chunk(torch.distributed.get_world_size(found), scatter_dim)[torch.distributed.get_rank(found)].clone()
+
+
+def _own(tensor: torch.Tensor, gather_dim: int, group: Any, *_: Any, **__: Any) -> torch.Tensor:
+    """This rank's part in place of every rank's."""
+    return torch.cat([tensor] * torch.distributed.get_world_size(_resolved(group)), gather_dim)
+
+
+def _resolved(group: Any) -> Any:
+    """The process group of a mesh, with a dimension or without, of a name, or itself."""
     mesh, dim = group if isinstance(group, tuple) else (group, 0)
-    found = mesh.get_group(dim) if hasattr(mesh, "get_group") else mesh
-    return tensor.chunk(torch.distributed.get_world_size(found), scatter_dim)[torch.distributed.get_rank(found)]
+    if isinstance(mesh, str):
+        return distributed_c10d._resolve_process_group(mesh)
+    return mesh.get_group(dim) if hasattr(mesh, "get_group") else mesh

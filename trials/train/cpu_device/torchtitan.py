@@ -82,6 +82,13 @@ def _attend_by_mask() -> None:
     FlexAttention._compiled_flex_attn = staticmethod(attention)
 
 
+def _build_masks_eagerly() -> None:
+    from torch.distributed.tensor.experimental._context_parallel import _attention
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    _attention._compiled_create_block_mask = create_block_mask  # type: ignore[assignment]
+
+
 def _multiply_expert_by_expert() -> None:
     from torch.distributed.tensor import DTensor
     from torch.nn import functional
@@ -160,6 +167,11 @@ PATCHES = (
         "grouped_mm",
         "torchtitan/models/common/moe.py GroupedExperts.forward: bf16 whatever the precision",
         _multiply_expert_by_expert,
+    ),
+    Patch(
+        "block_mask",
+        "torch/distributed/tensor/experimental/_context_parallel/_attention.py _create_cp_block_mask: compiled",
+        _build_masks_eagerly,
     ),
     Patch("sum", "torch/distributed/fsdp: ReduceOp.PREMUL_SUM, which gloo has not", _divide_before_sums),
 )

@@ -72,6 +72,7 @@ class GroupSizes:
     data_parallel: int
     expert_parallel: int = 1
     expert_tensor_parallel: int = 1
+    context_parallel: int = 1
 
 
 @dataclass(frozen=True)

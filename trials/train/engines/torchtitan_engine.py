@@ -177,10 +177,11 @@ class TorchTitanEngine(Engine):
 
     def group_sizes(self) -> GroupSizes:
         dims = self._trainer.parallel_dims
-        meshes = (dims.get_optional_mesh(name) for name in ("tp", "pp", "batch", "ep"))
-        tensor, stages, data, experts = (1 if mesh is None else mesh.size() for mesh in meshes)
+        meshes = (dims.get_optional_mesh(name) for name in ("tp", "pp", "batch", "ep", "cp"))
+        tensor, stages, data, experts, context = (1 if mesh is None else mesh.size() for mesh in meshes)
         # Without expert-parallel ranks the tensor-parallel ones split every expert (models/common/moe_sharding.py).
-        return GroupSizes(tensor, stages, data, experts, expert_tensor_parallel=tensor if experts == 1 else 1)
+        split = tensor if experts == 1 else 1
+        return GroupSizes(tensor, stages, data, experts, expert_tensor_parallel=split, context_parallel=context)
 
     def _micro_batch(self, ids: torch.Tensor, targets: torch.Tensor) -> MicroBatch:
         positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)

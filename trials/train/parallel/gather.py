@@ -59,6 +59,7 @@ class RankCount:
     host_available_gib: float
     expert_parallel: float = 1
     expert_tensor_parallel: float = 1
+    context_parallel: float = 1
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
-from search_spaces.layouts.layout import DEGREES, EXPERT_GROUPS
+from search_spaces.layouts.layout import DEGREES, EXPERT_GROUPS, OTHER_DEGREES
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.ranks.failures import TrialFailure
 from trials.train.parallel.device import Device
@@ -85,13 +86,13 @@ def _micro_batches_per_step(
 
 
 def _parameter_sum(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:
-    """Sum of the counts that should hold every parameter once: over the data-parallel ranks of a replica where they
-    share, else per data-parallel rank."""
+    """Sum of the counts that should hold every parameter once: over the data- and context-parallel ranks of a replica
+    where they share, else per such rank."""
     if not spec.layout.splits_experts_as_layers and spec.model.num_experts is not None:
         return _sum_with_experts(spec, held, is_shared)
-    by_data_rank = [sum(members) for members in _by_data_rank(spec, held)]
+    by_shard = [sum(members) for members in _by_index(spec, held, "dp", "cp")]
     sharing = spec.layout.shards if is_shared else 1
-    sums = [sum(by_data_rank[first : first + sharing]) for first in range(0, len(by_data_rank), sharing)]
+    sums = [sum(by_shard[first : first + sharing]) for first in range(0, len(by_shard), sharing)]
     return _first_mismatch(sums, spec.model.parameters)
 
 
@@ -104,25 +105,29 @@ def _sum_with_experts(spec: TrialSpec, held: Sequence[float], is_shared: bool) -
 
 
 def _groups(spec: TrialSpec) -> tuple[str, ...]:
-    """Sizes of groups that a proof has; those of experts where the model has some."""
-    return (*DEGREES.values(), *(EXPERT_GROUPS if spec.model.num_experts is not None else ()))
+    """Sizes of groups that a proof has; context-parallel ones where there are some, and those of experts."""
+    others = (name for name in OTHER_DEGREES.values() if getattr(spec.layout, name) > 1)
+    return (*DEGREES.values(), *others, *(EXPERT_GROUPS if spec.model.num_experts is not None else ()))
 
 
 def _samples_per_data_rank(spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int]) -> list[float]:
     expected = _expected_samples(spec, planned)
     samples = [c.samples for c in counts]
-    return [_first_mismatch(members, expected) for members in _by_data_rank(spec, samples)]
+    return [_first_mismatch(members, expected) for members in _by_index(spec, samples, "dp")]
 
 
 def _expected_samples(spec: TrialSpec, planned: Sequence[int]) -> int:
     return spec.layout.micro_batch_size * sum(planned)
 
 
-def _by_data_rank(spec: TrialSpec, values: Sequence[float]) -> list[list[float]]:
-    members: list[list[float]] = [[] for _ in range(spec.layout.data_parallel)]
+def _by_index(spec: TrialSpec, values: Sequence[float], *dims: str) -> list[list[float]]:
+    """The ranks' values by their index along these dimensions, the last one of which is the innermost."""
+    mesh = spec.layout.mesh
+    members: dict[tuple[int, ...], list[float]] = {at: [] for at in product(*(range(mesh.sizes[dim]) for dim in dims))}
     for rank, value in enumerate(values):
-        members[spec.layout.mesh.coordinates(rank)["dp"]].append(value)
-    return members
+        at = mesh.coordinates(rank)
+        members[tuple(at[dim] for dim in dims)].append(value)
+    return list(members.values())
 
 
 def _first_mismatch(values: Iterable[float], expected: int) -> float:

@@ -34,6 +34,7 @@ def parallelism_arguments(model: ModelShape, layout: Layout) -> dict[str, Any]:
         "data_parallel_shard_degree": layout.data_parallel // replicas,
         "fsdp_reshard_after_forward": reshard_policy(layout),
         "tensor_parallel_degree": layout.tensor_parallel,
+        "context_parallel_degree": layout.context_parallel,
         "expert_parallel_degree": layout.expert_parallel,
         "enable_sequence_parallel": layout.sequence_parallel,
         "pipeline_parallel_degree": layout.pipeline_parallel,

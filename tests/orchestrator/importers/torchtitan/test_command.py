@@ -140,9 +140,9 @@ def test_what_is_not_known_or_left_out_is_noted(words, note):
         ("--module llama3 --config llama3_debugmodel_nvfp4", "--config", "8-bit and 4-bit arithmetic"),
         ("--module llama3 --config sft_debugmodel", "--config", "every layer of a GPT"),
         (
-            "--module llama3 --config llama3_8b --parallelism.context_parallel_degree 2",
-            "--parallelism.context_parallel_degree",
-            "context parallelism",
+            "--module llama3 --config llama3_8b --parallelism.context_parallel_load_balancer ptrr",
+            "--parallelism.context_parallel_load_balancer",
+            "a chunk of each half",
         ),
     ],
 )

@@ -99,6 +99,10 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
             {"data_parallel_replicate_degree": 4, "data_parallel_shard_degree": 1},
             {"data_parallel": 4, "data_parallel_replicas": 1, "zero_stage": 0},
         ),
+        (
+            {"data_parallel_replicate_degree": 4, "data_parallel_shard_degree": 1, "context_parallel_degree": 2},
+            {"data_parallel": 4, "data_parallel_replicas": 4, "context_parallel": 2, "zero_stage": 3},
+        ),
         ({"tensor_parallel_degree": 2}, {"sequence_parallel": True}),
         ({"tensor_parallel_degree": 2, "enable_sequence_parallel": False}, {"sequence_parallel": False}),
     ],
@@ -178,7 +182,7 @@ def test_without_cuda_graphs_nothing_is_noted():
 @pytest.mark.parametrize(
     ("option", "value", "rule"),
     [
-        ("parallelism__context_parallel_degree", 2, "context parallelism is no axis"),
+        ("parallelism__context_parallel_load_balancer", "ptrr", "a chunk of each half"),
         ("parallelism__pipeline_parallel_schedule_csv", "order.csv", "the order of a pipeline's work"),
         ("parallelism__fsdp_reshard_after_forward", "sometimes", "default, always and never"),
         ("parallelism__tensor_parallel_degree", 0, "at least 1"),

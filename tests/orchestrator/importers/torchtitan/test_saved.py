@@ -167,7 +167,7 @@ def test_heads_without_a_number_of_key_value_heads_have_their_own():
         (with_layer(attention__inner_attention={"window_size": [64, 0]}), "no field of the model section"),
         (with_layer(attention__n_heads="four"), "at least 1"),
         (with_layer(feed_forward__w1={**_PRODUCT, "recipe": "rowwise"}), "8-bit and 4-bit arithmetic"),
-        ({**SAVED, "parallelism": {"context_parallel_degree": 2}}, "context parallelism is no axis"),
+        ({**SAVED, "parallelism": {"context_parallel_load_balancer": "ptrr"}}, "a chunk of each half"),
         ([], "JSON object"),
     ],
 )

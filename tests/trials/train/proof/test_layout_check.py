@@ -7,7 +7,7 @@ import pytest
 from search_spaces.layouts.layout import Layout
 from tests.trials.examples import metrics
 from tests.trials.train.trial_processes import MODEL, make_spec
-from trials.attempt_result import LaunchStatus, Liveness, classify
+from trials.attempt_result import LaunchStatus, Liveness, classify, expected_proof
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.train.parallel.gather import RankCount
 from trials.train.proof.layout_check import layout_proof, placement_error, samples_error
@@ -76,6 +76,29 @@ def test_one_rank_that_counted_otherwise_spoils_it(rank, wrong):
     counts = list(COUNTS)
     counts[rank] = replace(counts[rank], **wrong)
     assert not believed(counts)
+
+
+CONTEXT = make_spec(Layout(context_parallel=2, data_parallel=2, zero_stage=3, engine="torchtitan", micro_batch_size=2))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [({}, None), ({"context_parallel": 1}, "context_parallel"), ({"parameters": 5}, "local_parameters_sum")],
+)
+def test_context_parallel_ranks_are_counted_and_share_the_weights_of_their_data_parallel_ones(wrong, name):
+    quarter = replace(
+        RIGHT,
+        pipeline_parallel=1,
+        context_parallel=2,
+        parameters=MODEL.parameters / 4,
+        optimizer_parameters=MODEL.parameters / 4,
+        micro_batches=10,
+        samples=20,
+    )
+    proof = layout_proof(CONTEXT, [replace(quarter, **wrong), *[quarter] * 3], [1] * 10)
+    expected = expected_proof(CONTEXT)
+    assert {key for key in expected if proof[key] != expected[key]} == ({name} if name else set())
+    assert proof["samples_per_data_rank"] == [20, 20]
 
 
 LONG = replace(SPEC, layout=replace(LAYOUT, grad_accum_steps=36), global_batch_size=144)
