@@ -206,7 +206,8 @@ def _layout(draw: random.Random, engine: str, values: Mapping[str, tuple[Any, ..
     degrees = dict(zip(DEGREES.values(), draw.choice(_RANKS), strict=True))
     fields = {name: draw.choice(each) for name, each in values.items()}
     steps = GLOBAL_BATCH_SIZE // (fields["micro_batch_size"] * degrees["data_parallel"])
-    return Layout(**degrees, **fields, grad_accum_steps=steps, engine=engine).canonical()
+    layout = Layout(**degrees, **fields, grad_accum_steps=steps, engine=engine)
+    return replace(layout, num_nodes=-(-layout.num_gpus // MOST_RANKS)).canonical()
 
 
 def _values_of(engine: str, has_experts: bool) -> dict[str, tuple[Any, ...]]:
