@@ -35,6 +35,7 @@ def core_configs(words: Sequence[str], world_size: int) -> tuple[Fields, dict[st
     given = vars(parsed_options(words, MEGATRON_LM))
     dtype = torch.bfloat16 if given["bf16"] else torch.float16 if given["fp16"] else torch.float32
     model_ranks = given["tensor_model_parallel_size"] * given["pipeline_model_parallel_size"]
+    model_ranks *= given["context_parallel_size"] or 1
     values = given | {
         "params_dtype": dtype,
         "data_parallel_size": world_size // model_ranks,
@@ -57,6 +58,7 @@ def _of_same_name(config: type, values: Fields) -> Fields:
 
 
 _NAMED_OTHERWISE = {
+    *("cp_comm_type", "hierarchical_context_parallel_sizes"),
     *("attention_backend", "num_query_groups", "add_qkv_bias", "window_size", "window_attn_skip_freq"),
     *("moe_layer_freq", "q_lora_rank"),
 }
@@ -69,6 +71,7 @@ def _transformer(values: Fields) -> Fields:
     chunks, has_biases = values["num_virtual_stages_per_pipeline_rank"], not values["disable_bias_linear"]
     window, every = values["window_size"], values["window_attn_skip_freq"]
     is_latent, layers = values["multi_latent_attention"], values["moe_layer_freq"]
+    sizes = values["hierarchical_context_parallel_sizes"]
     return {
         "virtual_pipeline_model_parallel_size": chunks,
         "overlap_p2p_comm": chunks is not None,
@@ -83,6 +86,8 @@ def _transformer(values: Fields) -> Fields:
         "add_qkv_bias": has_biases or values["add_qkv_bias"],
         "window_size": window and tuple(int(size) for size in window.split(",")),
         "window_attn_skip_freq": every,
+        "cp_comm_type": (values["cp_comm_type"] or ["p2p"])[0],
+        **({"hierarchical_context_parallel_sizes": [*map(int, sizes)]} if sizes else {}),
         "fp8": values["fp8_format"],
         "fp8_param": values["fp8_param_gather"],
         "fp4": values["fp4_format"],
@@ -124,7 +129,6 @@ _TRANSFORMER_DEFAULTS = {
     "attention_softmax_in_fp32": False,
     "masked_softmax_fusion": True,
     "persist_layer_norm": True,
-    "cp_comm_type": "p2p",
     "inference_sampling_seed": 1234,
 }
 """pretrain_gpt.py's own defaults that are not the configuration's."""

@@ -31,8 +31,8 @@ pytestmark = [needs_megatron, pytest.mark.slow, pytest.mark.filterwarnings("igno
 
 EXPORT = TRAINER.export
 
-NOT_IN_CONFIGS = {"--make-vocab-size-divisible-by", "--ckpt-format"}
-"""Options of the tokenizer and of checkpoints."""
+NOT_IN_CONFIGS = {"--make-vocab-size-divisible-by", "--ckpt-format", "--hierarchical-context-parallel-sizes"}
+"""Options of the tokenizer and of checkpoints, and one without which Megatron-LM refuses a2a+p2p."""
 WITHOUT_MEANING = {
     *("--no-gradient-accumulation-fusion", "--no-bias-dropout-fusion"),
     *("--moe-token-dispatcher-type", "--reuse-grad-buf-for-mxfp8-param-ag"),
