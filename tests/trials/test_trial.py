@@ -61,8 +61,8 @@ class TestSpec:
             TrialSpec.from_json(SPEC.to_json() | {"schema": "parlay.spec/2"})
 
     def test_a_spec_with_an_unknown_layout_field_is_refused(self):
-        with pytest.raises(InputError, match="context_parallel"):
-            TrialSpec.from_json(SPEC.to_json() | {"layout": {"context_parallel": 2}})
+        with pytest.raises(InputError, match="sequence_tiles"):
+            TrialSpec.from_json(SPEC.to_json() | {"layout": {"sequence_tiles": 2}})
 
     @pytest.mark.parametrize("trainer", [{}, None, "parlay"])
     def test_a_spec_whose_trainer_has_no_kind_is_refused(self, trainer):

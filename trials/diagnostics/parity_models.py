@@ -46,7 +46,7 @@ SHAPES = {
     "llama-long": replace(_LLAMA, num_layers=4, seq_length=256),
     "qwen3-long": replace(_LLAMA, num_layers=2, attention_head_size=16, qk_norm=True, seq_length=512),
     "mixtral-long": replace(
-        _LLAMA, num_layers=2, num_experts=4, experts_per_token=2, expert_ffn_hidden_size=96, seq_length=256
+        _LLAMA, num_layers=2, num_experts=4, experts_per_token=2, expert_ffn_hidden_size=32, seq_length=256
     ),
     "qwen2": replace(_LLAMA, num_layers=4, qkv_bias=True),
     "qwen3": replace(_LLAMA, num_layers=4, attention_head_size=16, qk_norm=True, rotary_base=1_000_000),

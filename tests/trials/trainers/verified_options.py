@@ -209,6 +209,8 @@ MEGATRON_BRIDGE: Mapping[str, Any] = {
     "model.pipeline_model_parallel_size": int,
     "model.virtual_pipeline_model_parallel_size": int,
     "model.context_parallel_size": int,
+    "model.cp_comm_type": str,
+    "model.hierarchical_context_parallel_sizes": list,
     "model.sequence_parallel": bool,
     "model.overlap_p2p_comm": bool,
     "model.batch_p2p_comm": bool,
@@ -300,6 +302,7 @@ MEGATRON_BRIDGE: Mapping[str, Any] = {
     "checkpoint.ckpt_format": ("torch_dist", "zarr", "fsdp_dtensor"),
 }
 BRIDGE_MAY_BE_NULL = {
+    "model.hierarchical_context_parallel_sizes",
     "model.virtual_pipeline_model_parallel_size",
     "model.recompute_granularity",
     "model.recompute_method",
