@@ -133,6 +133,8 @@ class Training:
     @property
     def older_kernel_s(self) -> float:
         """Seconds of a step by which the row's attention kernel is slower than today's."""
+        if self.layout.attention_kernel != "flash":
+            return 0.0
         chip = chip_of(self.cluster.accelerator.name)
         older, today = _SHARES.get(self.layout.engine, (NEWEST_SHARE, NEWEST_SHARE))
         passes = 3.5 + (self.layout.activation_checkpointing == "full")
@@ -238,7 +240,9 @@ def layout_values(row: Row) -> dict[str, Any]:
         "torch_compile": row["compile"] == "1",
         "tensor_parallel_overlap": "async tp" in row["note"],
         "precision": "bf16",
-        "attention_kernel": "flash",
+        # torchtitan gathered keys and values for its usual kernel (experimental.context_parallel_rotate_method); its
+        # present release does so for FlexAttention, which is taken to be as fast as that kernel.
+        "attention_kernel": "flex" if int(row["cp"]) > 1 else "flash",
         "matmul_precision": _matmul_precision(row),
         "quantized_weights": row["trainer"] == "megatron-bridge" and _matmul_precision(row) != "same",
     }

@@ -180,7 +180,7 @@ def test_all_published_rows_are_read_and_those_that_cannot_be_said_have_reasons(
     assert len(readings) == 384
     assert all((found.training is None) == bool(found.reasons) for found in readings)
     assert said_line(readings)["from_start"] == 374
-    assert said_line(readings)["said"] >= 221
+    assert said_line(readings)["said"] >= 0.9 * 374
     memory = memory_line(readings)
     assert memory["said_not_to_fit"] <= 0.02 * memory["ran"]
     assert memory["below_one_half"] <= 0.15 * memory["ran"]
