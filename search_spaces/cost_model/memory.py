@@ -150,12 +150,9 @@ class LayerActivations:
         unnormalised = (query + key_value) * model.qk_norm
         inputs_of_scores = query + 2 * key_value + model.attention_output_size + model.latent_size
         attention = tokens * (inputs_of_scores + unrotated + unnormalised) * width / tensor
-        # Inputs of linear layers in 8 or 4 bits: those after a norm, and the MLP's last one. Attention's output is kept
-        # in 16 bits beside its copy.
-        kept = layouts.of_recipe(lambda recipe: recipe.kept_bytes)
-        less = np.where(kept > 0, width - kept, 0) * layouts.quantized_share(model.num_layers)
+        copied, less = _quantized_inputs(model, layouts)
         around = around - tokens * 2 * hidden * less / split
-        attention += tokens * model.attention_output_size * kept * layouts.quantized_share(model.num_layers) / tensor
+        attention += tokens * model.attention_output_size * copied / tensor
         per_width = _mlp_tensors(model, layouts) * width - less
         dense, routed, shared = (
             tokens * size * per_width / tensor
@@ -195,6 +192,15 @@ class LayerActivations:
                 (shares.layers == 1) | (shares.ops == 1), whole, np.maximum.reduce([*again.values()]) + norms
             ),
         )
+
+
+def _quantized_inputs(model: ModelShape, layouts: LayoutTable) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes of an element that linear layers in 8 or 4 bits keep, and that they keep less, means over the layers.
+
+    Inputs after a norm and the MLP's last one are kept in these bits only, attention's output in 16 bits, too.
+    """
+    kept, share = layouts.of_recipe(lambda recipe: recipe.kept_bytes), layouts.quantized_share(model.num_layers)
+    return kept * share, np.where(kept > 0, element_bytes(layouts) - kept, 0) * share
 
 
 def _mlp_tensors(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
