@@ -9,6 +9,10 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 
 
+SPLIT_FIELDS = ("pipeline_split", "first_stage_layers", "last_stage_layers")
+"""Fields of a layout that give a split."""
+
+
 @dataclass(frozen=True)
 class GivenSplit:
     """Split of layers over the model chunks of a pipeline that a layout gives: evenly, with the embedding, the loss or
