@@ -11,6 +11,7 @@ from orchestrator.importers.megatron.layout_fields import (
     GRAPH_MODULES,
     LAYOUT_FIELDS,
     MEGATRON_LAYERS_IN_BF16,
+    STAGE_LAYOUT,
     chunks,
     context_transport,
     inner_context,
@@ -91,6 +92,7 @@ MEGATRON_VALUE_RULES: ValueRules = (
         ValueRule(name, _captures_known_layers, reasons.CUDA_GRAPHS)
         for name in ("cuda-graph-impl", "enable-cuda-graph", "external-cuda-graph")
     ),
+    *STAGE_LAYOUT.rules,
     ValueRule("cp-comm-type", _has_one_transport, reasons.CONTEXT_TRANSPORT),
     ValueRule("hierarchical-context-parallel-sizes", _has_two_sizes, reasons.CONTEXT_INNER),
     one_of("fp8-recipe", RECIPE_NAMES.values(), reasons.RECIPE),

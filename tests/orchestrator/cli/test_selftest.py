@@ -35,7 +35,7 @@ def results_of(answer: Answer) -> dict[str, bool]:
         ("torch", (PLAIN[1],), ("deepspeed",)),
         pytest.param(
             "[torch, megatron-core, torchtitan]",
-            (PLAIN[1], "megatron-core-gpt2-tied-dp2-mb1-zero1", "torchtitan-tied-zero3"),
+            (PLAIN[1], "aux-loss-pipeline-megatron-core", "torchtitan-tied-zero3"),
             ("megatron_core", "torchtitan"),
             marks=[needs_megatron, needs_torchtitan, pytest.mark.walks],
         ),
