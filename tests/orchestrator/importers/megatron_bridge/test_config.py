@@ -224,7 +224,10 @@ def test_a_vocabulary_that_the_recipe_may_pad_is_not_known():
         ({"mixed_precision": {"bf16": True, "num_layers_at_end_in_bf16": 2}}, "as many layers in 16 bits"),
         ({"model__position_embedding_type": "yarn"}, "position_embedding is learned or rotary"),
         ({**SELECTIVE, "model__recompute_modules": ["moe_act", "mhc"]}, "recompute_modules is layernorm, mla_up_proj,"),
-        ({**GRAPHS, "model__cuda_graph_scope": ["mamba"]}, "cuda_graphs is attn, mlp, moe_router, moe_preprocess, none"),
+        (
+            {**GRAPHS, "model__cuda_graph_scope": ["mamba"]},
+            "cuda_graphs is attn, mlp, moe_router, moe_preprocess, none",
+        ),
         ({"model__cpu_offloading_weights": True}, "all activations of a layer in host memory"),
         ({"optimizer__optimizer_offload_fraction": 0.5}, "offload moves the whole optimizer"),
         ({"peft": {"dim": 8}}, "a search trains all parameters"),
