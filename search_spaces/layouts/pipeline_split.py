@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 
-
 SPLIT_FIELDS = ("pipeline_split", "first_stage_layers", "last_stage_layers")
 """Fields of a layout that give a split."""
 
