@@ -234,6 +234,7 @@ def layout_values(row: Row) -> dict[str, Any]:
         **{field: ranks for field, ranks in more.items() if ranks > 1},
         **_BY_TRAINER[row["trainer"]],
         **_recomputation(row),
+        **_graphs_and_overlap(row),
         **_of_titan_pipelines(row),
         "num_nodes": cluster_of(row).num_nodes,
         "sequence_parallel": row["sequence_parallel"] == "1",
@@ -283,6 +284,41 @@ def _of_bridge_recipes(row: Row) -> dict[str, Any]:
     if model == "LLAMA3_8B" and is_sharded and "25.11" in row["section"]:
         return {"activation_checkpointing": "full", "recompute_layers": 5}
     return {"activation_checkpointing": "none"}
+
+
+def _graphs_and_overlap(row: Row) -> dict[str, Any]:
+    """CUDA graphs and overlapped all-to-alls of Megatron-Bridge's recipes (scripts/performance/configs, v0.1.0rc4 to
+    v0.5.1; src/megatron/bridge/perf_recipes, v0.6.0): those of the last release up to the row's that changed them."""
+    if row["trainer"] != "megatron-bridge" or row["zero_stage"] == "3":
+        return {}
+    release, machine = row["section"].split()[0], row["accelerator"].removeprefix("dgx-")
+    given = [
+        values
+        for model, machines, since, values in _BRIDGE_STEPS
+        if model == row["model"] and machine in machines and since <= release
+    ]
+    return dict(given[-1]) if given else {}
+
+
+_ROUTING = "moe_router+moe_preprocess"
+_WHOLE = {"cuda_graphs": "full_iteration"}
+_WHOLE_OVERLAPPED = {**_WHOLE, "expert_overlap": True}
+_GPT_OSS, _QWEN, _LLAMA = "GPT OSS 120B", "Qwen3_30B_a3B", "LLAMA3_8B"
+_BRIDGE_STEPS: tuple[tuple[str, Sequence[str], str, Mapping[str, Any]], ...] = (
+    # Whole layers, which are attention and MLP in a dense model; no layout has whole layers with experts.
+    (_LLAMA, ("b200",), "25.09", {"cuda_graphs": "attn+mlp"}),
+    (f"{_QWEN} (tokendrop)", ("b200", "gb200"), "25.09", {"cuda_graphs": "whole layers"}),
+    (_LLAMA, ("b200", "gb200", "gb300"), "25.11", _WHOLE),
+    (_GPT_OSS, ("b300", "gb300"), "25.11", {"cuda_graphs": f"attn+{_ROUTING}"}),
+    (_QWEN, ("b200", "b300", "gb200", "gb300"), "25.11", {"cuda_graphs": _ROUTING}),
+    (_QWEN, ("h100-80gb",), "25.11", {"expert_overlap": True}),
+    (_QWEN, ("b200",), "26.02.01", {"cuda_graphs": f"attn+{_ROUTING}"}),
+    (_QWEN, ("h100-80gb",), "26.04", {}),
+    (_GPT_OSS, ("gb200",), "26.04", {"expert_overlap": True}),
+    (_QWEN, ("b300", "gb200", "gb300"), "26.06", _WHOLE_OVERLAPPED),
+    (_GPT_OSS, ("gb200", "gb300"), "26.06", _WHOLE_OVERLAPPED),
+)
+"""Model, machines, first release and values, in the order of releases."""
 
 
 def _of_titan_pipelines(row: Row) -> dict[str, Any]:
