@@ -149,7 +149,7 @@ def _left_open(keys: Settings, layout: Mapping[str, Any], has_experts: bool) -> 
         decided |= {"pipeline_split", *_STAGES}
     decided |= {field for field, name in _STAGES.items() if keys.is_null(name)}
     if CORE.is_dense(keys) or not (has_experts or CORE.num_experts(keys)):
-        decided |= {*EXPERT_GROUPS}
+        decided |= {*EXPERT_GROUPS, "expert_dispatcher"}
     return (name for name in LAYOUT_FIELDS if name not in decided)
 
 

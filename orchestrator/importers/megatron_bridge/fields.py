@@ -207,6 +207,7 @@ LAYOUT_FIELDS: FieldReaders = {
     "gradients_in_bf16": _gradients_in_bf16,
     "expert_parallel": CORE.expert_parallel,
     "expert_tensor_parallel": CORE.expert_tensor_parallel,
+    "expert_dispatcher": CORE.expert_dispatcher,
     "offloaded_layers": _offloaded_layers,
     "pipeline_split": _pipeline_split,
     "first_stage_layers": lambda keys: keys.count("model.num_layers_in_first_pipeline_stage"),
@@ -317,6 +318,8 @@ def _recomputes_known_modules(keys: Settings) -> bool:
 
 
 VALUE_RULES: ValueRules = (
+    ValueRule("model.moe_token_dispatcher_type", CORE.has_known_dispatcher, reasons.DISPATCHER),
+    ValueRule("model.moe_flex_dispatcher_backend", CORE.has_known_dispatcher, reasons.DISPATCHER),
     ValueRule(
         _TRANSPORT, lambda keys: context_transport(keys.listed(_TRANSPORT)) is not None, reasons.CONTEXT_TRANSPORT
     ),
