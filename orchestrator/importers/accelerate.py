@@ -41,7 +41,9 @@ _SECTIONS_OF = {
 _ENGINE_SECTIONS = ("deepspeed_config", "fsdp_config", "megatron_lm_config", "parallelism_config")
 _STRATEGIES = {"1": 3, "full_shard": 3, "2": 2, "shard_grad_op": 2, "3": 0, "no_shard": 0}
 """ZeRO stage of FSDP's strategies, by name and number."""
-_PRECISIONS = {"no": "fp32", "false": "fp32", "fp16": "fp16", "bf16": "bf16"}  # YAML 1.1 reads `no` as false
+_PRECISIONS = {"no": "fp32", "false": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
+"""Precision of what is not multiplied in 8 bits; YAML 1.1 reads `no` as false."""
+_FP8_KINDS = ("no", "multi_gpu", "fsdp", "deepspeed")
 
 
 def looks_like_accelerate(data: Mapping[str, Any]) -> bool:
@@ -113,6 +115,39 @@ def _precision(keys: Settings) -> str | None:
     return keys.chosen("mixed_precision", _PRECISIONS, "fp32")
 
 
+def _matmul_precision(keys: Settings) -> str | None:
+    """Recipe of the backend of fp8 (accelerate/utils/transformer_engine.py and ao.py)."""
+    if not _is_fp8(keys):
+        return None
+    return "same" if _enters_no_autocast(keys) else _fp8_recipe(keys)
+
+
+def _is_fp8(keys: Settings) -> bool:
+    return str(keys.value("mixed_precision")).lower() == "fp8"
+
+
+def _fp8_recipe(keys: Settings) -> str | None:
+    """None for a backend that is not named, and for what is no recipe: MS-AMP, or some products in more bits."""
+    given = keys.value("fp8_config")
+    if not isinstance(given, Mapping) or _kind(keys) not in _FP8_KINDS:
+        return None
+    words = {str(name).lower().removeprefix("fp8_"): value for name, value in given.items()}
+    kept = words.get("override_linear_precision")
+    if isinstance(kept, list) and any(kept):
+        return None
+    of_te = "mxfp8" if words.get("use_mxfp8_block_scaling") is True else "fp8_delayed"
+    return {"TE": of_te, "AO": "fp8_tensorwise"}.get(str(words.get("backend")).upper())
+
+
+def _enters_no_autocast(keys: Settings) -> bool:
+    """True for Transformer Engine with FSDP 2 (accelerate/accelerator.py, _prepare_fsdp2)."""
+    return _is_fsdp2(keys) and _fp8_recipe(keys) in ("fp8_delayed", "mxfp8")
+
+
+def _is_fsdp2(keys: Settings) -> bool:
+    return _kind(keys) == "fsdp" and (keys.count(f"{_FSDP}version") or 1) == 2
+
+
 def _tensor_parallel(keys: Settings) -> int | None:
     prefix = f"{_MEGATRON}tp_degree" if _kind(keys) == "megatron_lm" else f"{_PARALLELISM}tp_size"
     return keys.counted(prefix, 1)
@@ -137,7 +172,7 @@ def _zero_stage(keys: Settings) -> int | None:
 def _fsdp_stage(keys: Settings) -> int | None:
     """FSDP 2 says whether parameters are sharded again after the forward pass; FSDP 1 names a strategy."""
     resharded = f"{_FSDP}reshard_after_forward"
-    if (keys.count(f"{_FSDP}version") or 1) == 2:
+    if _is_fsdp2(keys):
         return keys.chosen(resharded, {"true": 3, "false": 2}, 3)
     is_named = str(keys.value(resharded)).lower() in _STRATEGIES
     return keys.chosen(resharded if is_named else f"{_FSDP}sharding_strategy", _STRATEGIES, 3)
@@ -183,6 +218,7 @@ _LAYOUT_FIELDS: FieldReaders = {
     "attention_kernel": _attention_kernel,
     "torch_compile": _torch_compile,
     "data_parallel_replicas": lambda keys: keys.count(f"{_PARALLELISM}dp_replicate_size"),
+    "matmul_precision": _matmul_precision,
 }
 
 
@@ -214,7 +250,13 @@ _VALUE_RULES: ValueRules = (
         _SECTIONS_OF,
         "the types that can be read are NO, MULTI_CPU, MULTI_GPU, FSDP, DEEPSPEED and MEGATRON_LM",
     ),
-    one_of("mixed_precision", _PRECISIONS, "8-bit arithmetic is no value of precision"),
+    one_of("mixed_precision", _PRECISIONS, f"{reasons.PRECISION}, and fp8 is matmul_precision"),
+    ValueRule(
+        "mixed_precision",
+        lambda keys: not _is_fp8(keys) or _fp8_recipe(keys) is not None,
+        "fp8_config names the backend of fp8, TE or AO, all of whose products are in 8 bits; ranks are those of"
+        f" {', '.join(kind.upper() for kind in _FP8_KINDS)}",
+    ),
     one_of(
         f"{_FSDP}sharding_strategy", _STRATEGIES, "replicas beside shards (hybrid sharding) are no value of zero_stage"
     ),
@@ -276,8 +318,20 @@ def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
         yield "mixed_precision is not in the file: fp32 is its default, which `accelerate launch` may override."
     if layout.get("precision") in ("bf16", "fp16") and _kind(keys) in ("no", "multi_gpu", "multi_cpu"):
         yield "mixed_precision keeps parameters and gradients in fp32; trials have them in 16 bits beside fp32 masters."
+    if _is_fp8(keys):
+        yield from _of_8_bits(keys)
     if keys.value("num_processes") == -1:
         yield "num_processes is -1: the command of `accelerate launch` gives it."
     backend = keys.text("dynamo_config.dynamo_backend") or keys.text("dynamo_backend")
     if backend is not None and backend.lower() not in ("no", "inductor"):
         yield f"dynamo_backend {backend} was left out: torch_compile is the inductor's."
+
+
+def _of_8_bits(keys: Settings) -> Iterator[str]:
+    if _enters_no_autocast(keys):
+        yield (
+            "With FSDP 2 accelerate converts layers for Transformer Engine and never enters its autocast: products are"
+            " taken to be in bf16."
+        )
+    elif _fp8_recipe(keys) == "fp8_tensorwise":
+        yield "accelerate leaves the first and the last linear layer in bf16; trials leave the head alone."

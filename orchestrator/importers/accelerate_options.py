@@ -24,7 +24,7 @@ ACCELERATE_OPTIONS = OptionTable(
         read="""
             compute_environment= deepspeed_config.deepspeed_config_file= deepspeed_config.gradient_accumulation_steps=
             deepspeed_config.offload_optimizer_device= deepspeed_config.zero_stage= distributed_type= dynamo_backend=
-            dynamo_config.dynamo_backend= fp16= fsdp_config.fsdp_activation_checkpointing=
+            dynamo_config.dynamo_backend= fp16= fp8_config= fsdp_config.fsdp_activation_checkpointing=
             fsdp_config.fsdp_reshard_after_forward= fsdp_config.fsdp_sharding_strategy= fsdp_config.fsdp_version=
             megatron_lm_config.megatron_lm_attention_backend= megatron_lm_config.megatron_lm_num_micro_batches=
             megatron_lm_config.megatron_lm_optimizer_cpu_offload= megatron_lm_config.megatron_lm_pp_degree=
@@ -59,7 +59,7 @@ ACCELERATE_OPTIONS = OptionTable(
                 megatron_lm_config.megatron_lm_gradient_clipping=
                 """,
             "it has an effect only together with a value that is refused": """
-                deepspeed_config.offload_optimizer_nvme_path= deepspeed_config.offload_param_nvme_path= fp8_config=
+                deepspeed_config.offload_optimizer_nvme_path= deepspeed_config.offload_param_nvme_path=
                 parallelism_config.parallelism_config_cp_backend=
                 parallelism_config.parallelism_config_cp_comm_strategy=
                 parallelism_config.parallelism_config_sp_attn_implementation=

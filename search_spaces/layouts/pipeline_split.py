@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 
+SPLIT_FIELDS = ("pipeline_split", "first_stage_layers", "last_stage_layers")
+"""Fields of a layout that give a split."""
+
 
 @dataclass(frozen=True)
 class GivenSplit:
@@ -30,6 +33,17 @@ class GivenSplit:
             layout.first_stage_layers,
             layout.last_stage_layers,
         )
+
+    @classmethod
+    def found(cls, layers: tuple[int, ...], stages: int) -> GivenSplit | None:
+        """The split that gives the chunks so many layers, first to last; None where there is none."""
+        chunks, rest = divmod(len(layers), stages)
+        if rest or not chunks:
+            return None
+        first, last = sum(layers[::stages]), sum(layers[stages - 1 :: stages])
+        known = [cls(stages, chunks, word, None, None) for word in ("even", "embedding", "loss", "embedding+loss")]
+        known += [cls(stages, chunks, "own", *ends) for ends in ((first, None), (None, last), (first, last))]
+        return next((split for split in known if split.chunk_layers(sum(layers)) == layers), None)
 
     @property
     def is_own(self) -> bool:

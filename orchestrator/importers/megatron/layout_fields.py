@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from orchestrator.importers.megatron.model_fields import CORE, degree, is_megatron_deepspeed, num_layers
+from orchestrator.importers.megatron.stage_layout import StageLayout
 from orchestrator.importers.settings import FieldReaders, Settings
 from search_spaces.layouts.layout import AXES
 from trials.trainers.common.megatron_options import CONTEXT_TRANSPORTS, RECIPE_NAMES, main_gradient_bytes
@@ -29,6 +30,14 @@ def _precision(options: Settings) -> str:
 
 def pipeline_parallel(options: Settings) -> int:
     return 1 if options.has("no-pipeline-parallel") else degree(options, "pipeline")
+
+
+def _stages(options: Settings) -> int | None:
+    """Pipeline stages; None where a variable has them."""
+    return None if options.is_in_doubt("pipeline-model-parallel-size") else pipeline_parallel(options)
+
+
+STAGE_LAYOUT = StageLayout("pipeline-model-parallel-layout", _stages, num_layers)
 
 
 def _zero_stage(options: Settings) -> int | None:
@@ -87,7 +96,9 @@ def _has_deepspeeds_pipeline(options: Settings) -> bool:
 
 
 def chunks(options: Settings) -> int | None:
-    """Model chunks a pipeline rank; Megatron-LM may say layers a chunk instead."""
+    """Model chunks a pipeline rank; Megatron-LM may say layers a chunk instead, or the modules of each."""
+    if STAGE_LAYOUT.is_given(options):
+        return STAGE_LAYOUT.chunks(options)
     stated = options.count("num-virtual-stages-per-pipeline-rank")
     layers_a_chunk = None if stated else options.count("num-layers-per-virtual-pipeline-stage")
     if layers_a_chunk is None:
@@ -177,9 +188,13 @@ LAYOUT_FIELDS: FieldReaders = {
     "offloaded_layers": CORE.offloaded_layers,
     "tensor_parallel_overlap": lambda options: True if options.has("tp-comm-overlap") else None,
     "data_parallel_replicas": lambda options: options.count("num-distributed-optimizer-instances"),
-    "pipeline_split": lambda options: SPLIT.joined(_counted(options)),
-    "first_stage_layers": lambda options: options.count("decoder-first-pipeline-num-layers"),
-    "last_stage_layers": lambda options: options.count("decoder-last-pipeline-num-layers"),
+    "pipeline_split": lambda options: STAGE_LAYOUT.said(options, "split") or SPLIT.joined(_counted(options)),
+    "first_stage_layers": lambda options: (
+        STAGE_LAYOUT.said(options, "first") or options.count("decoder-first-pipeline-num-layers")
+    ),
+    "last_stage_layers": lambda options: (
+        STAGE_LAYOUT.said(options, "last") or options.count("decoder-last-pipeline-num-layers")
+    ),
     "expert_parallel": CORE.expert_parallel,
     "expert_tensor_parallel": CORE.expert_tensor_parallel,
     "expert_dispatcher": CORE.expert_dispatcher,

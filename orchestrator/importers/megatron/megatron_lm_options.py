@@ -42,13 +42,14 @@ MEGATRON_LM_OPTIONS = OptionTable(
             num-attention-heads= num-distributed-optimizer-instances= num-experts= num-layers-at-end-in-bf16=
             num-layers-at-start-in-bf16= num-layers-per-virtual-pipeline-stage= num-layers= num-query-groups=
             num-virtual-stages-per-pipeline-rank= optimizer-cpu-offload optimizer-offload-fraction= overlap-grad-reduce
-            padded-vocab-size= pipeline-model-parallel-size= position-embedding-type= q-lora-rank= qk-head-dim=
-            qk-layernorm qk-pos-emb-head-dim= quick-geglu rampup-batch-size= recompute-activations
-            recompute-granularity= recompute-method= recompute-modules= recompute-num-layers= rotary-base= seq-length=
-            sequence-parallel softmax-type= squared-relu step-batch-size-schedule= swiglu tensor-model-parallel-size=
-            tokenizer-type= tp-comm-overlap transformer-impl= untie-embeddings-and-output-weights
-            use-distributed-optimizer use-megatron-fsdp use-rotary-position-embeddings use-tp-pp-dp-mapping v-head-dim=
-            vocab-size= window-attn-skip-freq= window-size=
+            padded-vocab-size= pipeline-model-parallel-layout= pipeline-model-parallel-size= position-embedding-type=
+            q-lora-rank= qk-head-dim= qk-layernorm qk-pos-emb-head-dim= quick-geglu rampup-batch-size=
+            recompute-activations recompute-granularity= recompute-method= recompute-modules= recompute-num-layers=
+            rotary-base= seq-length= sequence-parallel softmax-type= squared-relu step-batch-size-schedule= swiglu
+            tensor-model-parallel-size= tokenizer-type= tp-comm-overlap transformer-impl=
+            untie-embeddings-and-output-weights use-distributed-optimizer use-megatron-fsdp
+            use-rotary-position-embeddings use-tp-pp-dp-mapping v-head-dim= vocab-size= window-attn-skip-freq=
+            window-size=
             """,
         no_effect={
             reasons.LOGGING: """
@@ -307,7 +308,6 @@ MEGATRON_LM_OPTIONS = OptionTable(
             reasons.CONTEXT_PARALLELISM: "hybrid-context-parallel",
             reasons.MODULES: "moe-layer-recompute",
             reasons.LOW_PRECISION: "te-precision-config-file=",
-            reasons.UNEVEN_STAGES: "pipeline-model-parallel-layout=",
             reasons.PARTIAL_RECOMPUTATION: "distribute-saved-activations",
             reasons.OFFLOADED_MODULES: "fine-grained-activation-offloading offload-modules=",
             reasons.SHARDING: """

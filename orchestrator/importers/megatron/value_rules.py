@@ -9,6 +9,7 @@ from orchestrator.importers.deepspeed_config import ZERO_STAGES
 from orchestrator.importers.megatron.layout_fields import (
     FSDP_STAGES,
     MEGATRON_LAYERS_IN_BF16,
+    STAGE_LAYOUT,
     chunks,
     context_transport,
     inner_context,
@@ -76,6 +77,7 @@ def _has_two_sizes(options: Settings) -> bool:
 
 
 MEGATRON_VALUE_RULES: ValueRules = (
+    *STAGE_LAYOUT.rules,
     ValueRule("cp-comm-type", _has_one_transport, reasons.CONTEXT_TRANSPORT),
     ValueRule("hierarchical-context-parallel-sizes", _has_two_sizes, reasons.CONTEXT_INNER),
     one_of("fp8-recipe", RECIPE_NAMES.values(), reasons.RECIPE),

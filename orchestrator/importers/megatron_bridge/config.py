@@ -16,6 +16,7 @@ from orchestrator.importers.megatron_bridge.fields import (
     CORE,
     LAYOUT_FIELDS,
     MODEL_FIELDS,
+    STAGE_LAYOUT,
     VALUE_RULES,
     activation_name,
 )
@@ -147,7 +148,11 @@ def _left_open(keys: Settings, layout: Mapping[str, Any], has_experts: bool) -> 
         decided |= {"context_transport", "context_inner"}
     if layout.get("pipeline_parallel") == 1:
         decided |= {"pipeline_split", *_STAGES}
-    decided |= {field for field, name in _STAGES.items() if keys.is_null(name)}
+    decided |= {field for field, name in _STAGES.items() if keys.is_null(name) or STAGE_LAYOUT.is_given(keys)}
+    if layout.get("tensor_parallel") == 1:
+        decided.add("tensor_parallel_overlap")
+    if layout.get("zero_stage") == 0:
+        decided.add("data_parallel_replicas")
     if CORE.is_dense(keys) or not (has_experts or CORE.num_experts(keys)):
         decided |= {*EXPERT_GROUPS, "expert_dispatcher"}
     return (name for name in LAYOUT_FIELDS if name not in decided)

@@ -18,6 +18,7 @@ from orchestrator.importers.megatron.layout_fields import (
     recompute_modules,
     some_layers,
 )
+from orchestrator.importers.megatron.stage_layout import StageLayout
 from orchestrator.importers.settings import (
     SWITCH,
     FieldReaders,
@@ -58,8 +59,15 @@ def _pipeline_parallel(keys: Settings) -> int | None:
     return keys.count("model.pipeline_model_parallel_size")
 
 
+STAGE_LAYOUT = StageLayout(
+    "model.pipeline_model_parallel_layout", _pipeline_parallel, lambda keys: keys.count("model.num_layers")
+)
+
+
 def _chunks(keys: Settings) -> int | None:
     """Null is one chunk a stage."""
+    if STAGE_LAYOUT.is_given(keys):
+        return STAGE_LAYOUT.chunks(keys)
     name = "model.virtual_pipeline_model_parallel_size"
     return 1 if keys.is_null(name) else keys.count(name)
 
@@ -133,6 +141,8 @@ def _listed_modules(keys: Settings) -> list[str]:
 
 def _pipeline_split(keys: Settings) -> str | None:
     """None where the recipe decides something that counts as a layer."""
+    if STAGE_LAYOUT.is_given(keys):
+        return STAGE_LAYOUT.said(keys, "split") or "own"
     counted = {part: keys.chosen(f"model.account_for_{part}_in_pipeline_split", SWITCH, None) for part in SPLIT.parts}
     if None in counted.values():
         return None
@@ -158,6 +168,14 @@ def _overlap(keys: Settings) -> bool | None:
     """comm_overlap prevails over ddp."""
     stated = keys.chosen("comm_overlap.overlap_grad_reduce", SWITCH, None)
     return keys.chosen("ddp.overlap_grad_reduce", SWITCH, None) if stated is None else stated
+
+
+def _tensor_overlap(keys: Settings) -> bool | None:
+    """comm_overlap prevails over the model; without sequence parallelism it does nothing (training/comm_overlap.py)."""
+    stated = keys.chosen("comm_overlap.tp_comm_overlap", SWITCH, None)
+    if stated is None:
+        return keys.chosen("model.tp_comm_overlap", SWITCH, None)
+    return stated and keys.chosen("model.sequence_parallel", SWITCH, True)
 
 
 _TRANSPORT = "model.cp_comm_type"
@@ -198,6 +216,8 @@ LAYOUT_FIELDS: FieldReaders = {
     "bucket_mib": _bucket_mib,
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
+    "data_parallel_replicas": lambda keys: keys.count("ddp.num_distributed_optimizer_instances"),
+    "tensor_parallel_overlap": _tensor_overlap,
     "context_parallel": lambda keys: keys.count("model.context_parallel_size"),
     "context_transport": lambda keys: context_transport(keys.listed(_TRANSPORT)) if keys.value(_TRANSPORT) else None,
     "context_inner": lambda keys: inner_context(_sizes(keys)),
@@ -210,8 +230,12 @@ LAYOUT_FIELDS: FieldReaders = {
     "expert_dispatcher": CORE.expert_dispatcher,
     "offloaded_layers": _offloaded_layers,
     "pipeline_split": _pipeline_split,
-    "first_stage_layers": lambda keys: keys.count("model.num_layers_in_first_pipeline_stage"),
-    "last_stage_layers": lambda keys: keys.count("model.num_layers_in_last_pipeline_stage"),
+    "first_stage_layers": lambda keys: (
+        STAGE_LAYOUT.said(keys, "first") or keys.count("model.num_layers_in_first_pipeline_stage")
+    ),
+    "last_stage_layers": lambda keys: (
+        STAGE_LAYOUT.said(keys, "last") or keys.count("model.num_layers_in_last_pipeline_stage")
+    ),
 }
 
 
@@ -320,6 +344,7 @@ def _recomputes_known_modules(keys: Settings) -> bool:
 VALUE_RULES: ValueRules = (
     ValueRule("model.moe_token_dispatcher_type", CORE.has_known_dispatcher, reasons.DISPATCHER),
     ValueRule("model.moe_flex_dispatcher_backend", CORE.has_known_dispatcher, reasons.DISPATCHER),
+    *STAGE_LAYOUT.rules,
     ValueRule(
         _TRANSPORT, lambda keys: context_transport(keys.listed(_TRANSPORT)) is not None, reasons.CONTEXT_TRANSPORT
     ),

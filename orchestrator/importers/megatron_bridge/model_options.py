@@ -17,12 +17,13 @@ MODEL_GROUPS = option_groups(
         model.moe_shared_expert_intermediate_size= model.moe_token_dispatcher_type= model.mtp_num_layers=
         model.multi_latent_attention= model.normalization= model.num_attention_heads= model.num_layers=
         model.num_layers_in_first_pipeline_stage= model.num_layers_in_last_pipeline_stage= model.num_moe_experts=
-        model.num_query_groups= model.pipeline_model_parallel_size= model.position_embedding_type= model.q_lora_rank=
-        model.qk_head_dim= model.qk_layernorm= model.qk_pos_emb_head_dim= model.recompute_granularity=
-        model.recompute_method= model.recompute_modules= model.recompute_num_layers= model.rotary_base=
-        model.seq_length= model.sequence_parallel= model.share_embeddings_and_output_weights= model.should_pad_vocab=
-        model.tensor_model_parallel_size= model.transformer_impl= model.v_head_dim=
-        model.virtual_pipeline_model_parallel_size= model.vocab_size=
+        model.num_query_groups= model.pipeline_model_parallel_layout= model.pipeline_model_parallel_size=
+        model.position_embedding_type= model.q_lora_rank= model.qk_head_dim= model.qk_layernorm=
+        model.qk_pos_emb_head_dim= model.recompute_granularity= model.recompute_method= model.recompute_modules=
+        model.recompute_num_layers= model.rotary_base= model.seq_length= model.sequence_parallel=
+        model.share_embeddings_and_output_weights= model.should_pad_vocab= model.tensor_model_parallel_size=
+        model.tp_comm_overlap= model.transformer_impl= model.v_head_dim= model.virtual_pipeline_model_parallel_size=
+        model.vocab_size=
         """,
     no_effect={
         "training a GPT does not use it: it is for other programs, or for inference": """
@@ -132,7 +133,7 @@ MODEL_GROUPS = option_groups(
             model.moe_router_fusion= model.moe_shared_expert_glu_interleave_size= model.moe_single_grouped_bias=
             model.moe_single_grouped_weight= model.moe_use_grouped_tensor= model.persist_layer_norm=
             model.symmetric_ar_type= model.tp_comm_atomic_ag= model.tp_comm_atomic_rs= model.tp_comm_bootstrap_backend=
-            model.tp_comm_bulk_dgrad= model.tp_comm_bulk_wgrad= model.tp_comm_overlap= model.tp_comm_overlap_ag=
+            model.tp_comm_bulk_dgrad= model.tp_comm_bulk_wgrad= model.tp_comm_overlap_ag=
             model.tp_comm_overlap_cfg= model.tp_comm_overlap_disable_fc1= model.tp_comm_overlap_disable_qkv=
             model.tp_comm_overlap_rs= model.tp_comm_overlap_rs_dgrad= model.tp_comm_split_ag= model.tp_comm_split_rs=
             model.use_grouped_gemm_for_dense_mlp= model.use_grouped_gemm_for_shared_expert=
@@ -152,7 +153,6 @@ MODEL_GROUPS = option_groups(
             """,
     },
     refused={
-        reasons.UNEVEN_STAGES: "model.pipeline_model_parallel_layout=",
         reasons.NO_MODEL_FIELD: """
             model.attention_output_gate= model.enable_mhc_connections= model.experimental_attention_variant=
             model.heterogeneous_block_specs= model.is_hybrid_model= model.linear_attention_freq= model.moe_latent_size=

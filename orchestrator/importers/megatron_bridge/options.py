@@ -15,7 +15,6 @@ _NEUTRAL = {
     "ddp.gradient_reduce_div_fusion": "true",
     "ddp.megatron_fsdp_main_params_dtype": "torch.float32|fp32",
     "ddp.megatron_fsdp_version": "1",
-    "ddp.num_distributed_optimizer_instances": "1",
     "dist.align_grad_reduce": "true",
     "dist.distributed_backend": "nccl",
     "optimizer.exp_avg_dtype": "torch.float32|fp32",
@@ -31,8 +30,9 @@ _NEUTRAL = {
 }
 _GROUPS = option_groups(
     read="""
-        comm_overlap.bucket_size= comm_overlap.overlap_grad_reduce= dataset.seq_length= dataset.sequence_length=
-        ddp.bucket_size= ddp.data_parallel_sharding_strategy= ddp.overlap_grad_reduce= ddp.use_distributed_optimizer=
+        comm_overlap.bucket_size= comm_overlap.overlap_grad_reduce= comm_overlap.tp_comm_overlap= dataset.seq_length=
+        dataset.sequence_length= ddp.bucket_size= ddp.data_parallel_sharding_strategy=
+        ddp.num_distributed_optimizer_instances= ddp.overlap_grad_reduce= ddp.use_distributed_optimizer=
         ddp.use_megatron_fsdp= dist.use_megatron_fsdp= dist.use_tp_pp_dp_mapping= mixed_precision=
         optimizer.optimizer_cpu_offload= optimizer.optimizer_offload_fraction= optimizer.use_distributed_optimizer=
         train.global_batch_size= train.micro_batch_size=
@@ -122,8 +122,8 @@ _GROUPS = option_groups(
             optimizer.use_torch_optimizer_for_cpu_offload= train.empty_unused_memory_level=
             """,
         reasons.KERNELS: """
-            comm_overlap.tp_comm_bootstrap_backend= comm_overlap.tp_comm_overlap= comm_overlap.tp_comm_overlap_cfg=
-            dist.disable_jit_fuser= optimizer.optimizer_cuda_graph=
+            comm_overlap.tp_comm_bootstrap_backend= comm_overlap.tp_comm_overlap_cfg= dist.disable_jit_fuser=
+            optimizer.optimizer_cuda_graph=
             """,
         reasons.COMMUNICATION: """
             comm_overlap.align_param_gather= comm_overlap.batch_p2p_comm= comm_overlap.defer_embedding_wgrad_compute=
@@ -152,8 +152,7 @@ _GROUPS = option_groups(
     refused={
         reasons.NO_MODEL_FIELD: "train.skip_train=",
         reasons.SHARDING: """
-            ddp.num_distributed_optimizer_instances= ddp.use_custom_fsdp= dist.use_torch_fsdp2=
-            optimizer.use_layer_wise_distributed_optimizer=
+            ddp.use_custom_fsdp= dist.use_torch_fsdp2= optimizer.use_layer_wise_distributed_optimizer=
             """,
         reasons.FIXED_BATCH: """
             train.decrease_batch_size_if_needed= train.rampup_batch_size= train.step_batch_size_schedule=

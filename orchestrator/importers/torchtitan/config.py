@@ -24,8 +24,8 @@ from orchestrator.importers.torchtitan.options import TORCHTITAN_OPTIONS
 from orchestrator.importers.torchtitan.registry import DEFAULTS, Values
 from search_spaces.engines import TORCHTITAN
 from search_spaces.errors import InputError
-from search_spaces.layouts.layout import EXPERT_GROUPS
-from search_spaces.layouts.pipeline_split import stage_layers
+from search_spaces.layouts.layout import AXES, EXPERT_GROUPS
+from search_spaces.layouts.pipeline_split import SPLIT_FIELDS, GivenSplit, stage_layers
 from search_spaces.model_shape import MODEL_DEFAULTS, ModelShape
 
 _DEFAULT = "torchtitan's default"
@@ -60,6 +60,9 @@ def imported_settings(
     left_open = tuple(_left_open(layout)) if unread else ()
     batch = _batch(keys, layout, top, ranks, unread)
     _settle_shards(layout)
+    if split := _listed_split(keys, model):
+        layout |= split
+        layout_origins |= {f"baseline.{name}": keys.origin([_LISTS]) for name in split}
     notes = [*_of_the_unread(unread, left_open), *keys.notes, *keys.left_out(), *_differences(keys, model, layout)]
     origins = {"global_batch_size": _LOCAL_BATCHES} if batch else {}
     return ImportedConfig(
@@ -97,6 +100,29 @@ def _settle_shards(layout: dict[str, Any]) -> None:
         layout["zero_stage"], layout["data_parallel_replicas"] = 0, 1
 
 
+def _listed_split(keys: Settings, model: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a layout that split layers over chunks as the lists of modules do; none where they say no split of a
+    layout, or the engine's own."""
+    layers, pipeline = _listed_layers(keys), stages(keys)
+    if not layers or not pipeline or pipeline == 1 or layers == _own_split(model, len(layers)):
+        return {}
+    split = GivenSplit.found(layers, pipeline)
+    names = {} if split is None else dict(zip(SPLIT_FIELDS, (split.split, split.first, split.last), strict=True))
+    return {name: value for name, value in names.items() if value != AXES[name].default}
+
+
+def _listed_layers(keys: Settings) -> tuple[int, ...]:
+    """Layers of each list of modules, the chunks of the model."""
+    return tuple(sum(str(name).startswith("layers.") for name in part) for part in keys.listed(_LISTS))
+
+
+def _own_split(model: Mapping[str, Any], chunks: int) -> tuple[int, ...] | None:
+    """The engine's own split; None for a model that is not known as a whole."""
+    is_known = model.keys() >= MODEL_FIELDS.keys() - MODEL_DEFAULTS.keys()
+    return stage_layers(ModelShape.from_json(model), chunks) if is_known else None
+
+
+_LISTS = "parallelism.module_fqns_per_model_part"
 _OF_CONTEXT = ("context_parallel", "context_transport", "context_inner")
 
 
@@ -165,16 +191,13 @@ def _of_a_pipeline(keys: Settings, model: Mapping[str, Any], layout: Mapping[str
             f"The training sends {at_once} of a step's {steps} micro-batches through the pipeline at a time; trials"
             " send all of them."
         )
-    parts = keys.listed("parallelism.module_fqns_per_model_part")
-    if "pipeline_split" in layout:
+    if not layout.keys().isdisjoint(SPLIT_FIELDS):
         return
-    if not parts and keys.value("parallelism.pipeline_parallel_first_stage_less_layers") is not None:
+    counts = _listed_layers(keys)
+    if not counts and keys.value("parallelism.pipeline_parallel_first_stage_less_layers") is not None:
         yield "torchtitan gives the first and the last stage fewer layers; trials split layers by each stage's work."
-    elif parts and model.keys() >= MODEL_FIELDS.keys() - MODEL_DEFAULTS.keys():
-        counts = tuple(sum(str(name).startswith("layers.") for name in part) for part in parts)
-        split = stage_layers(ModelShape.from_json(model), len(parts))
-        if counts != split:
-            yield f"The training's stages have {_numbers(counts)} layers, those of trials {_numbers(split)}."
+    elif counts and (split := _own_split(model, len(counts))) not in (None, counts):
+        yield f"The training's stages have {_numbers(counts)} layers, those of trials {_numbers(split)}."
 
 
 def _numbers(counts: tuple[int, ...]) -> str:

@@ -75,6 +75,8 @@ NAMED = {
     "mixed_precision": "bf16",
     "num_processes": 8,
 }
+IN_8_BITS = {"mixed_precision": "fp8", "fp8_config": {"backend": "AO", "pad_inner_dim": True}}
+FSDP_IN_8_BITS = FSDP | IN_8_BITS
 IN_SCRIPT = "The model and the micro-batch are in the training script, not in the file."
 
 
@@ -232,7 +234,28 @@ def test_each_key_keeps_to_its_table(monkeypatch):
         assert (found.layout, found.notes) == (before.layout, before.notes), name
     old = {"distributed_type": "MULTI_GPU", "num_processes": 2, "fp16": True}
     two = with_key(FSDP, "fsdp_config.fsdp_version", 2)
-    require_all_read(read_accelerate, ACCELERATE_OPTIONS, [FSDP, DEEPSPEED, MEGATRON, NAMED, old, two], monkeypatch)
+    require_all_read(
+        read_accelerate, ACCELERATE_OPTIONS, [FSDP, FSDP_IN_8_BITS, DEEPSPEED, MEGATRON, NAMED, old, two], monkeypatch
+    )
+
+
+@pytest.mark.parametrize(
+    ("base", "backend", "word", "note"),
+    [
+        (FSDP, {"backend": "TE", "override_linear_precision": [False] * 3}, "fp8_delayed", None),
+        (FSDP, {"fp8_backend": "te", "fp8_use_mxfp8_block_scaling": True}, "mxfp8", None),
+        (FSDP, {"backend": "AO"}, "fp8_tensorwise", "accelerate leaves the first and the last linear layer"),
+        (DEEPSPEED, {"backend": "TE"}, "fp8_delayed", None),
+        (with_key(FSDP, "fsdp_config.fsdp_version", 2), {"backend": "TE"}, "same", "With FSDP 2 accelerate converts"),
+    ],
+)
+def test_fp8_is_the_recipe_of_its_backend(base, backend, word, note):
+    found = read(base | {"mixed_precision": "fp8", "fp8_config": backend})
+    assert (found.layout["precision"], found.layout["matmul_precision"]) == ("bf16", word)
+    notes = ("accelerate leaves the first", "With FSDP 2 accelerate converts")
+    told = [each for each in found.notes if each.startswith(notes)]
+    assert len(told) == (note is not None)
+    assert all(each.startswith(str(note)) for each in told)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +264,11 @@ def test_each_key_keeps_to_its_table(monkeypatch):
         (FSDP, "distributed_type", "MULTI_XPU", "the types that can be read are"),
         (FSDP, "distributed_type", "XLA", "the types that can be read are"),
         (FSDP, "compute_environment", "AMAZON_SAGEMAKER", "SageMaker"),
-        (FSDP, "mixed_precision", "fp8", "8-bit arithmetic"),
+        (FSDP, "mixed_precision", "fp4", "precision is fp32, bf16 or fp16, and fp8 is matmul_precision"),
+        (FSDP, "mixed_precision", "fp8", "fp8_config names the backend of fp8, TE or AO"),
+        (FSDP_IN_8_BITS, "fp8_config", {"backend": "MSAMP"}, "fp8_config names the backend"),
+        (FSDP_IN_8_BITS, "fp8_config", {"backend": "TE", "override_linear_precision": [False, False, True]}, "all of"),
+        (MEGATRON | IN_8_BITS, "num_processes", 8, "ranks are those of NO, MULTI_GPU, FSDP, DEEPSPEED"),
         (FSDP, "fsdp_config.fsdp_sharding_strategy", "HYBRID_SHARD", "replicas beside shards"),
         (FSDP, "fsdp_config.fsdp_offload_params", True, "parameters in host memory"),
         (FSDP, "parallelism_config", {"parallelism_config_cp_size": 8}, "context parallelism"),
@@ -259,7 +286,7 @@ def test_what_no_search_file_expresses_is_refused_by_name(base, name, value, rul
         read(with_key(base, name, value))
     (problem,) = refused.value.problems
     assert problem.key is not None
-    assert problem.key.startswith(name)
+    assert problem.key.startswith(name) or problem.value == "fp8"
     assert problem.line
     assert problem.fix
 

@@ -98,6 +98,9 @@ def test_llama_options_are_understood():
         ("--tp-comm-overlap", "tensor_parallel_overlap", True),
         ("--num-distributed-optimizer-instances 2", "data_parallel_replicas", 2),
         ("--decoder-last-pipeline-num-layers 3", "last_stage_layers", 3),
+        ("--pipeline-model-parallel-layout Et,tttL --pipeline-model-parallel-size 1", "virtual_pipeline_stages", 1),
+        ('--pipeline-model-parallel-layout "Et|tttL" --pipeline-model-parallel-size 2', "first_stage_layers", 1),
+        ('--pipeline-model-parallel-layout "E(t|)*3tL" --pipeline-model-parallel-size 2', "virtual_pipeline_stages", 2),
         ("--recompute-granularity selective --recompute-modules mlp core_attn", "recompute_modules", "core_attn+mlp"),
         (
             "--recompute-granularity selective --recompute-modules moe_act layernorm",
@@ -244,7 +247,7 @@ def test_a_config_file_beside_the_script_is_said_not_to_be_read():
         ("--fp8-format hybrid --fp8-recipe custom", "matmul_precision has the recipes delayed, tensorwise"),
         ("--first-last-layers-bf16 --num-layers-at-end-in-bf16 2", "the same number at both ends"),
         ("--exp-avg-dtype bf16", "the type of both moments"),
-        ("--pipeline-model-parallel-layout Et*3|L", "uneven pipeline stages"),
+        ('--pipeline-model-parallel-layout "Et*4|L"', "none has the embedding, the loss"),
         ("--mtp-use-repeated-layer", "no field of the model section"),
         ("--window-size 4096,1", "sliding_window is a number of positions"),
         ("--window-size 4096,0 --window-attn-skip-freq [1,0]", "full_attention_every is a whole number"),

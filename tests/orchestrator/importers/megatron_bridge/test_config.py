@@ -30,6 +30,8 @@ COUNTED = {
     "model__account_for_embedding_in_pipeline_split": True,
     "model__account_for_loss_in_pipeline_split": False,
 }
+STAGES = {"model__pipeline_model_parallel_size": 4}
+LISTED = [["embedding", *["decoder"] * 3], ["decoder"] * 3, ["decoder"] * 3, ["decoder", "mtp", "loss"]]
 BLOCK = {"model__recompute_granularity": "full", "model__recompute_method": "block"}
 SELECTIVE = {"model__recompute_granularity": "selective"}
 HEADS = {"model__hidden_size": 512, "model__num_attention_heads": 8}
@@ -70,17 +72,17 @@ def test_overrides_give_what_they_set_and_leave_the_rest_to_the_recipe():
         "quantized_weights": False,
         "gradients_in_bf16": False,
         "context_parallel": 1,
+        "tensor_parallel_overlap": True,
     }
     assert found.left_open == (
-        *("offload", "rank_order", "bucket_mib", "recompute_modules", "offloaded_layers"),
+        *("offload", "rank_order", "bucket_mib", "recompute_modules", "data_parallel_replicas", "offloaded_layers"),
         *("pipeline_split", "first_stage_layers", "last_stage_layers"),
     )
     assert found.origins["baseline.zero_stage"] == "ddp.use_distributed_optimizer (line 24)"
     assert found.notes == (
         "The recipe of these overrides was not read; it decides offload, rank_order, bucket_mib, recompute_modules,"
-        " offloaded_layers, pipeline_split, first_stage_layers, last_stage_layers"
+        " data_parallel_replicas, offloaded_layers, pipeline_split, first_stage_layers, last_stage_layers"
         " and all else that no override sets.",
-        "comm_overlap.tp_comm_overlap was left out: it changes which kernels run.",
     )
 
 
@@ -129,6 +131,13 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
         ({"model__cpu_offloading": True, "model__cpu_offloading_num_layers": 20}, "offloaded_layers", 20),
         ({"model__num_layers_in_first_pipeline_stage": 3}, "first_stage_layers", 3),
         (COUNTED, "pipeline_split", "embedding"),
+        ({**STAGES, "model__pipeline_model_parallel_layout": "Ettt|(tttt|)*2tL"}, "first_stage_layers", 3),
+        ({**STAGES, "model__pipeline_model_parallel_layout": LISTED}, "last_stage_layers", 1),
+        ({**STAGES, "model__pipeline_model_parallel_layout": LISTED}, "pipeline_split", "own"),
+        ({"comm_overlap__tp_comm_overlap": False, "model__tp_comm_overlap": True}, "tensor_parallel_overlap", False),
+        ({"comm_overlap__tp_comm_overlap": True, "model__sequence_parallel": False}, "tensor_parallel_overlap", False),
+        ({"model__tp_comm_overlap": True}, "tensor_parallel_overlap", True),
+        ({"ddp__num_distributed_optimizer_instances": 4}, "data_parallel_replicas", 4),
         ({"model__cpu_offloading": True, "model__cpu_offloading_num_layers": 0}, "offloaded_layers", 0),
         ({"model__cpu_offloading": False, "model__cpu_offloading_num_layers": 20}, "offloaded_layers", 0),
         ({"model__attention_backend": "unfused"}, "attention_kernel", "math"),
@@ -205,7 +214,7 @@ def test_a_vocabulary_that_the_recipe_may_pad_is_not_known():
         ({"model__hybrid_context_parallel": True}, "context parallelism is no axis"),
         ({"model__cp_comm_type": ["p2p", "a2a"]}, "context_transport is p2p"),
         ({"model__num_layers": 4, "model__moe_layer_freq": [1, 0, 0, 1]}, "expert_layer_every"),
-        ({"model__pipeline_model_parallel_layout": "Et*3|L"}, "uneven pipeline stages"),
+        ({"model__pipeline_model_parallel_layout": "Et*3|L"}, "none has the embedding, the loss"),
         ({"mixed_precision": "fp32"}, "precision is bf16 or fp16"),
         ({"mixed_precision": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "custom"}}, "a recipe of matmul_precision"),
         ({"mixed_precision": {"bf16": True, "num_layers_at_end_in_bf16": 2}}, "as many layers in 16 bits"),
@@ -301,7 +310,8 @@ def test_a_whole_configuration_is_read_without_the_names_of_its_classes():
             BLOCK,
             "The recipe of these overrides was not read; it decides pipeline_parallel, micro_batch_size, zero_stage,"
             " offload, sequence_parallel, virtual_pipeline_stages, precision, attention_kernel, rank_order,"
-            " overlap_comm, bucket_mib, recompute_layers, context_parallel, matmul_precision",
+            " overlap_comm, bucket_mib, recompute_layers, data_parallel_replicas, tensor_parallel_overlap,"
+            " context_parallel, matmul_precision",
         ),
         (
             {"model__tensor_model_parallel_size": "${TP}"},

@@ -13,6 +13,8 @@ from orchestrator.importers.torchtitan.config import imported_settings
 from orchestrator.importers.torchtitan.options import TORCHTITAN_OPTIONS
 from orchestrator.importers.torchtitan.registry import flavor
 from search_spaces.errors import InputError
+from search_spaces.layouts.layout import AXES
+from search_spaces.layouts.pipeline_split import SPLIT_FIELDS
 from tests.orchestrator.importers.config_tables import (
     require_all_read,
     require_no_effect,
@@ -49,6 +51,13 @@ def flattened(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def imported(**options: Any) -> ImportedConfig:
     return imported_settings({**{name: Setting(value) for name, value in BASE.items()}, **given(options)})
+
+
+def listed(*layers: int) -> list[list[str]]:
+    """Names of the modules of chunks with so many layers."""
+    firsts = [sum(layers[:n]) for n in range(len(layers))]
+    names = [[f"layers.{first + n}" for n in range(count)] for first, count in zip(firsts, layers, strict=True)]
+    return [["tok_embeddings", *names[0]], *names[1:-1], [*names[-1], "norm", "lm_head"]]
 
 
 def given(options: dict[str, Any]) -> dict[str, Setting]:
@@ -163,16 +172,53 @@ def test_the_batch_is_a_local_batch_of_every_rank_unless_it_is_said():
         ),
         (
             {
-                "parallelism__pipeline_parallel_degree": 2,
-                "parallelism__module_fqns_per_model_part": [["layers.0"], [f"layers.{n}" for n in range(1, 6)]],
+                "parallelism__pipeline_parallel_degree": 4,
+                "parallelism__module_fqns_per_model_part": listed(1, 2, 1, 2),
             },
-            "The training's stages have 1, 5 layers, those of trials 3, 3.",
+            "The training's stages have 1, 2, 1, 2 layers, those of trials 1, 2, 2, 1.",
         ),
         ({"parallelism__spmd_backend": "full_dtensor"}, "parallelism.spmd_backend was left out"),
     ],
 )
 def test_differences_are_noted(options, note):
     assert [each for each in imported(**options).notes if each.startswith(note)]
+
+
+@pytest.mark.parametrize(
+    ("stages", "layers", "said"),
+    [
+        (2, (3, 3), {}),
+        (3, (2, 2, 2), {}),
+        (2, (1, 5), {"first_stage_layers": 1}),
+        (2, (1, 2, 1, 2), {"first_stage_layers": 2, "virtual_pipeline_stages": 2}),
+        (5, (1, 1, 1, 1, 2), {"last_stage_layers": 2}),
+        (3, (1, 3, 2), {"first_stage_layers": 1, "last_stage_layers": 2}),
+        (4, (1, 2, 1, 2), {}),
+    ],
+)
+def test_lists_of_modules_are_the_split_that_they_say(stages, layers, said):
+    found = imported(
+        parallelism__pipeline_parallel_degree=stages, parallelism__module_fqns_per_model_part=listed(*layers)
+    )
+    usual = {name: AXES[name].default for name in (*SPLIT_FIELDS, "virtual_pipeline_stages")}
+    assert {name: found.layout.get(name, usual[name]) for name in usual} == usual | said
+    of_lists = {name: found.origins[f"baseline.{name}"] for name in SPLIT_FIELDS if name in said}
+    assert {*of_lists.values()} <= {"parallelism.module_fqns_per_model_part"}
+
+
+@pytest.mark.parametrize(
+    ("layers", "word"),
+    [((4, 4), "even"), ((2, 2, 2, 1), "own"), ((1, 2, 2, 2), "embedding"), ((2, 3, 3, 2), "embedding+loss")],
+)
+def test_lists_of_modules_that_a_rule_splits_are_named_by_the_rule(layers, word):
+    """The engine's own rule gives 7 and 1 layers of 8 with this vocabulary, and 2, 2, 2 and 1 of 7."""
+    model = {"model_spec__vocab_size": 128_256, "model_spec__n_layers": sum(layers)}
+    found = imported(
+        **model,
+        parallelism__pipeline_parallel_degree=len(layers),
+        parallelism__module_fqns_per_model_part=listed(*layers),
+    )
+    assert found.layout.get("pipeline_split", "own") == word
 
 
 def test_without_cuda_graphs_nothing_is_noted():
