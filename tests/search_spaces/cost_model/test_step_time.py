@@ -12,7 +12,7 @@ from search_spaces.cost_model.posterior import typical_constants
 from search_spaces.cost_model.step_time import LAYER_LAUNCH_S, OVERLAPPED, TERMS, StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import CHOICES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 
@@ -420,6 +420,50 @@ def test_zero_3_inside_a_link_domain_is_not_held_to_one_adapter():
     ).canonical()
     inside, across = (_parts(gb200(*domains, num_nodes=2), layout)["data_parallel"] for domains in ((RACK,), ()))
     assert inside < 0.2 * across
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tensor_parallel": 2, "data_parallel": 4},
+        {"tensor_parallel": 2, "data_parallel": 4, "data_parallel_replicas": 2},
+        {"tensor_parallel": 2, "context_parallel": 2, "data_parallel": 2},
+        {"tensor_parallel": 1, "context_parallel": 4, "data_parallel": 2},
+        {"tensor_parallel": 1, "context_parallel": 2, "data_parallel": 4, "data_parallel_replicas": 2},
+    ],
+)
+def test_data_parallel_ranks_in_one_link_domain_are_faster(change: dict):
+    """With tp-dp-pp the ranks of a stage fill one of two racks of eight; with tp-pp-dp they are in both."""
+    layout = replace(MEGATRON, num_nodes=4, zero_stage=1, pipeline_parallel=2, **change)
+    inside, outside = (_parts(gb200(RACK), replace(layout, rank_order=order)) for order in CHOICES["rank_order"])
+    assert inside["data_parallel"] < 0.8 * outside["data_parallel"]
+    assert outside["pipeline"] < inside["pipeline"]
+
+
+def test_all_groups_of_a_job_in_one_link_domain_need_no_fabric():
+    layout = replace(
+        MEGATRON, tensor_parallel=1, context_parallel=2, pipeline_parallel=2, data_parallel=2, num_nodes=2, zero_stage=1
+    )
+    cluster = Cluster(ACCELERATORS["gb200-186gb"], 4, 2, Links((GB200_NODE, RACK), None))
+    parts = [_parts(cluster, replace(layout, rank_order=order)) for order in CHOICES["rank_order"]]
+    assert all(part["data_parallel"] > 0 for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("ranks_per_domain", "expert", "inside"), [(72, 8, 8), (72, 16, 8), (64, 16, 16), (72, 144, 72)]
+)
+def test_tokens_for_experts_leave_the_link_domain_where_their_ranks_are_in_two(ranks_per_domain, expert, inside):
+    """Groups of 16 in a domain of 72 ranks are cut after eight."""
+    model = replace(gpt(2, 1024, 8), num_experts=144, experts_per_token=2)
+    domains = (GB200_NODE, LinkDomain("nvl72", ranks_per_domain, 680, 0.0))
+    cluster = Cluster(ACCELERATORS["gb200-186gb"], 4, 36, Links(domains, NETWORK))
+    nodes = 2 * ranks_per_domain // 4
+    layout = replace(CONTEXT, num_nodes=nodes, data_parallel=4 * nodes, expert_parallel=expert).canonical()
+    terms = StepTerms.of(model, cluster, LayoutTable.of([layout]))
+    sent = 2 * 2 * 2048 * 2 * 1024 * 2 * 2  # passes, to and fro, tokens, experts, bf16, of two layers
+    near, far = 680e9, 50e9  # of one adapter
+    expected = sent * ((inside - 1) / near + (expert - inside) / far) / expert
+    assert float(terms.micro_batch[0, TERMS.index("tensor")]) == pytest.approx(expected)
 
 
 def test_jobs_of_several_sizes_have_the_parts_of_domains_that_each_fills():
