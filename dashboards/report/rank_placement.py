@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dashboards.terminal.rank_diagram import tensor_groups_of
+from search_spaces.layouts.groups import leaving_groups
 from search_spaces.layouts.layout import Layout
 from trials.files.text import plural
 
@@ -76,4 +77,21 @@ def _summary(layout: Layout, gpus_per_node: int, count: int, nodes_per_domain: i
     tensor = f"tensor groups of {layout.tensor_parallel} {inside}" if layout.tensor_parallel > 1 else "no tensor groups"
     stages = plural(layout.pipeline_parallel, "stage") if layout.pipeline_parallel > 1 else "no stages"
     copies = plural(layout.data_parallel, "copy") if layout.data_parallel == 1 else f"{layout.data_parallel} copies"
-    return f"{plural(layout.num_gpus, 'rank')} on {plural(count, 'node')}: {tensor}, {stages}, {copies} of the model."
+    what = f"{plural(layout.num_gpus, 'rank')} on {plural(count, 'node')}: {tensor}, {stages}, {copies} of the model."
+    return what + _describe_leaving(layout, gpus_per_node * nodes_per_domain, count > nodes_per_domain > 1)
+
+
+def _describe_leaving(layout: Layout, ranks_per_domain: int, has_domains: bool) -> str:
+    """The groups that leave the link domains of a job in several."""
+    if not has_domains:
+        return ""
+    names = leaving_groups(layout, layout.expert_parallel > 1, ranks_per_domain)
+    return f" Groups in several link domains: {', '.join(_GROUPS[name] for name in names)}."
+
+
+_GROUPS = {
+    **{name: name for name in ("tensor", "context", "replicas", "pipeline")},
+    "shards": "data",
+    "expert": "experts",
+    "expert_shards": "copies of experts",
+}

@@ -7,7 +7,9 @@ from functools import partial
 from itertools import groupby, zip_longest
 from typing import TypeVar
 
+from search_spaces.layouts.groups import expert_mesh
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.mesh import RankMesh
 from trials.files.text import plural
 
 T = TypeVar("T")
@@ -33,19 +35,34 @@ def tensor_groups_of(node: int, layout: Layout, gpus_per_node: int) -> list[list
 
 
 def _group_lines(layout: Layout, gpus_per_node: int, nodes_per_domain: int) -> Iterator[str]:
-    context = (("context", "cp"),) if layout.context_parallel > 1 else ()
-    for name, dim in (("tensor", "tp"), *context, ("data", "dp"), ("pipeline", "pp")):
-        groups = layout.mesh.groups(dim)
+    for name, mesh, dim in _meshes(layout):
+        groups = mesh.groups(dim)
         if len(groups[0]) == 1:
             yield f"{name:<9} every rank alone"
             continue
-        nodes = max(len({rank // gpus_per_node for rank in group}) for group in groups)
+        nodes, domains = (_most_blocks(groups, gpus_per_node * count) for count in (1, nodes_per_domain))
         where = "inside a node" if nodes == 1 else f"each over {nodes} nodes"
-        if nodes > 1 and not layout.mesh.crosses_nodes(dim, gpus_per_node * nodes_per_domain):
-            where += " of one link domain"
+        if nodes > 1 and nodes_per_domain > 1:
+            where += f" of {'one link domain' if domains == 1 else f'{domains} link domains'}"
         count = plural(len(groups), "group")
         members = " | ".join(_shorten(groups, _MAX_GROUPS, _ranks))
         yield f"{name:<9} {count} of {len(groups[0])}, {where}: {members}"
+
+
+def _meshes(layout: Layout) -> Iterator[tuple[str, RankMesh, str]]:
+    """Kinds of groups, each with the mesh and the dimension along which they are."""
+    yield "tensor", layout.mesh, "tp"
+    if layout.context_parallel > 1:
+        yield "context", layout.mesh, "cp"
+    if layout.expert_parallel > 1:
+        yield "expert", expert_mesh(layout.to_json(), layout.rank_order), "ep"
+    yield "data", layout.mesh, "dp"
+    yield "pipeline", layout.mesh, "pp"
+
+
+def _most_blocks(groups: Sequence[Sequence[int]], ranks: int) -> int:
+    """Blocks of so many ranks that the most spread group is in."""
+    return max(len({rank // ranks for rank in group}) for group in groups)
 
 
 def _node_lines(layout: Layout, gpus_per_node: int) -> Iterator[str]:

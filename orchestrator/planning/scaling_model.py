@@ -22,6 +22,7 @@ from orchestrator.samplers.cost_model_posterior import (
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import MODEL_ERROR, StepTimePosterior, TimePrior
 from search_spaces.cost_model.step_time import TERMS, StepTerms
+from search_spaces.layouts.groups import group_names
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.placement import leaves_domain
 from search_spaces.layouts.table import LayoutTable
@@ -34,11 +35,11 @@ The one fabric measured from 2 to 64 nodes loses a factor of e^0.48 each time (c
 """
 
 _GROUP_TERMS = {
-    "tp": ("tensor", "tensor_latency"),
-    "pp": ("pipeline", "pipeline_latency"),
-    "dp": ("data_parallel", "data_latency", "sharded"),
+    **dict.fromkeys(("tensor", "context", "expert"), ("tensor", "tensor_latency")),
+    "pipeline": ("pipeline", "pipeline_latency"),
+    **dict.fromkeys(("shards", "replicas", "expert_shards"), ("data_parallel", "data_latency", "sharded")),
 }
-"""Terms of the traffic of groups along each dimension of the mesh."""
+"""Terms of the traffic of each kind of groups."""
 _DETECTABLE_SD = 2
 """Deviation of a term's constant, in prior standard deviations, that a trial must have been able to show."""
 _MIN_SHARE = 0.1
@@ -154,10 +155,11 @@ class ScalingPosterior:
     def _between_nodes(self, layouts: LayoutTable) -> np.ndarray:
         """Mask of the terms whose traffic crosses the fabric, 0 or 1, of shape (layouts, len(TERMS))."""
         between = np.zeros((len(layouts), len(TERMS)))
-        for dim, terms in _GROUP_TERMS.items():
-            leaves = leaves_domain(layouts, dim, self._task.cluster)
-            between[:, [TERMS.index(term) for term in terms]] = leaves[:, None]
-        return between
+        for name in group_names(self._task.model.num_experts is not None):
+            terms = _GROUP_TERMS[name]
+            leaves = leaves_domain(layouts, name, self._task.cluster)
+            between[:, [TERMS.index(term) for term in terms]] += leaves[:, None]
+        return np.minimum(between, 1)
 
 
 def _shares(terms: StepTerms, constants: np.ndarray) -> np.ndarray:

@@ -31,7 +31,10 @@ from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.hardware.arithmetic import speedup_over_fp16
 from search_spaces.hardware.cluster import Accelerator, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
+from search_spaces.layouts.groups import RankGroups
+from search_spaces.layouts.layout import CHOICES, modules_of
 from search_spaces.layouts.mesh import RankMesh
+from search_spaces.layouts.placement import table_groups
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 
@@ -266,11 +269,12 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
             ((linear - saved) * loss + scored) / tensor / machine.flops(layouts),
             accessed / machine.memory_bytes_per_s,
             2 * (tensor - 1) / tensor * exchanged / rate * np.where(layouts["tensor_parallel_overlap"], OVERLAPPED, 1)
-            + _dispatch_seconds(model, machine, layouts, shares)
+            + _dispatch_seconds(model, machine, layouts, shares) * _exposed_dispatch(layouts)
             + _context_seconds(model, machine, layouts, shares),
             collectives * machine.latency_s(tensor, stride),
             (passes + mlps / 2 + shares.ops)
-            * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
+            * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S)
+            * (1 - _captured_share(model, layouts)),
         ],
         axis=1,
     )
@@ -308,11 +312,14 @@ def _dispatch_seconds(
     where experts or whole layers are recomputed. Each
     rank sends what leaves its link domain through its own adapter.
     """
-    count, stride = layouts["expert_parallel"], layouts["expert_tensor_parallel"]
+    groups = table_groups(layouts, "expert")
+    count, stride = groups.ranks, groups.stride
     tokens = tokens_of_rank(model, layouts) / layouts["tensor_parallel"]
     of_layer = tokens * (model.experts_per_token or 0) * model.hidden_size * element_bytes(layouts)
     sent = 2 * (2 + shares.layers + shares.modules["moe"]) * of_layer * model.num_expert_layers / model.num_layers
-    inside = np.maximum(1, np.minimum(count, machine.links.ranks_per_domain(machine.gpus_per_node) // stride))
+    # Groups that do not divide a domain are cut anywhere: the smallest part decides.
+    ranks_inside = np.gcd(machine.links.ranks_per_domain(machine.gpus_per_node), groups.block)
+    inside = np.maximum(1, np.minimum(count, ranks_inside // stride))
     far = 1e9 * machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
     )
@@ -320,11 +327,19 @@ def _dispatch_seconds(
     return sent * ((inside - 1) / near + (count - inside) / far) / count
 
 
-def _shard_stride(layouts: LayoutTable) -> np.ndarray:
-    """Distance in ranks between neighbours of a group that shards parameters: context- and data-parallel ranks. Where
-    these are not next to each other, that of the data-parallel ones."""
-    are_apart = layouts.equals("rank_order", "tp-pp-dp") | (layouts["context_parallel"] == 1)
-    return np.where(are_apart, layouts.per_mesh(RankMesh.stride, "dp"), layouts.per_mesh(RankMesh.stride, "cp"))
+def _exposed_dispatch(layouts: LayoutTable) -> np.ndarray:
+    """Share of the experts' all-to-alls that is left where another micro-batch computes meanwhile."""
+    is_hidden = (layouts["expert_overlap"] > 0) & (layouts["grad_accum_steps"] > 1)
+    return np.where(is_hidden, OVERLAPPED, 1)
+
+
+def _shards(machine: _Machine, layouts: LayoutTable) -> RankGroups:
+    """Groups that shard parameters outside experts. Where stages are between their context- and their data-parallel
+    ranks, a link domain has the former side by side: as few groups share its links as it has of these."""
+    shards, context = table_groups(layouts, "shards"), layouts["context_parallel"]
+    is_cut = layouts.equals("rank_order", "tp-pp-dp") & (context > 1)
+    beside = np.maximum(layouts["tensor_parallel"], machine.links.ranks_per_domain(machine.gpus_per_node) // context)
+    return RankGroups(shards.ranks, np.where(is_cut, np.minimum(shards.stride, beside), shards.stride))
 
 
 def _context_seconds(
@@ -356,6 +371,23 @@ def _context_seconds(
         "a2a_p2p": inside + of_inner * OVERLAPPED,
     }
     return np.select([layouts.equals("context_transport", word) for word in seconds], [*seconds.values()]) * (count > 1)
+
+
+def _captured_share(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Share of a layer's launches that CUDA graphs make in the host's place. That of the graphs themselves, one a part,
+    is left out.
+
+    Half a layer's are attention's. Of those of an MLP with experts routing and preprocessing are taken to be a third
+    each.
+    """
+    experts = model.num_expert_layers / model.num_layers
+    parts = {"attn": 1 / 2, "mlp": (1 - experts) / 2} | dict.fromkeys(("moe_router", "moe_preprocess"), experts / 6)
+    words = {word: sum(parts[module] for module in modules_of(word)) for word in _CAPTURED}
+    of_word = [words.get(word, word == "full_iteration") for word in CHOICES["cuda_graphs"]]
+    return np.array(of_word, dtype=float)[layouts["cuda_graphs"]]
+
+
+_CAPTURED = tuple(word for word in CHOICES["cuda_graphs"] if word not in ("none", "full_iteration"))
 
 
 def _kernel_launch_s(layouts: LayoutTable) -> np.ndarray:
@@ -426,7 +458,7 @@ def _head_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) ->
             logits * (element_bytes(layouts) + 4) * _ACCESSES_PER_BYTE / machine.memory_bytes_per_s,
             nothing,
             nothing,
-            nothing + LAYER_LAUNCH_S,
+            np.where(layouts.equals("cuda_graphs", "full_iteration"), 0, LAYER_LAUNCH_S),
         ],
         axis=1,
     )
@@ -440,7 +472,8 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     reach between nodes the bandwidth of one adapter: nothing else explains DeepSpeed's steps of 175B and 530B on 384 to
     2240 GPUs (arXiv 2104.04473, table 2).
     """
-    count, stride = layouts.shards, _shard_stride(layouts)
+    shards = _shards(machine, layouts)
+    count, stride = shards.ranks, shards.stride
     reduced = np.where(sums_whole_gradients(layouts), 0, reduced_gradient_bytes(layouts))
     width = 2 * gathered_weight_bytes(layouts) + reduced
     pair = 1e9 * machine.per_group(
@@ -461,8 +494,8 @@ def _per_step_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable
     dense, routed = stages.of_rank(layouts).max(axis=1), stages.routed_of_rank(layouts).max(axis=1)
     is_sharded, is_offloaded = layouts["zero_stage"] >= 1, layouts.equals("offload", "optimizer")
     updated = dense / np.where(is_sharded, layouts.shards, 1) + routed / np.where(is_sharded, layouts.expert_shards, 1)
-    of_dense = _Reduced(dense, layouts.shards, _shard_stride(layouts))
-    of_routed = _Reduced(routed, layouts.expert_shards, layouts.ranks_of_expert_layer)
+    of_dense = _Reduced(dense, _shards(machine, layouts))
+    of_routed = _Reduced(routed, table_groups(layouts, "expert_shards"))
     on_host = updated * (_OFFLOADED_BYTES / machine.host_bytes_per_s + _UPDATE_BYTES / (HOST_GB_PER_S * 1e9))
     of_both = [_between_data_ranks(model, machine, layouts, part) for part in (of_dense, of_routed)]
     data_volume, data_latency = np.sum(of_both[: 1 + (model.num_experts is not None)], axis=0)
@@ -523,11 +556,10 @@ MESSAGE_S = 100e-6
 
 
 class _Reduced(NamedTuple):
-    """Parameters of a rank whose gradients are reduced over `ranks` ranks, `stride` apart."""
+    """Parameters of a rank whose gradients are reduced over groups of ranks."""
 
     parameters: np.ndarray
-    ranks: np.ndarray
-    stride: np.ndarray
+    groups: RankGroups
 
 
 def _between_data_ranks(
@@ -538,7 +570,7 @@ def _between_data_ranks(
     ZeRO 2 reduces after each micro-batch, except in a pipeline and where ranks add up whole gradients. ZeRO 3's traffic
     of a micro-batch is in `_sharded_seconds`. Replicas then add up their shards of the gradients.
     """
-    parameters, count, stride = reduced
+    parameters, count, stride = reduced.parameters, reduced.groups.ranks, reduced.groups.stride
     zero, steps = layouts["zero_stage"], layouts["grad_accum_steps"]
     repeats = (zero >= 2) | engine_column(layouts, lambda engine: engine.reduces_every_micro_batch)
     whole = sums_whole_gradients(layouts)
@@ -557,11 +589,12 @@ def _between_data_ranks(
     )
     collectives = np.where(zero == 3, 3 * steps * model.num_layers, 1 + (zero > 0))
     latency = np.where(count > 1, collectives * machine.latency_s(count, stride), 0)
-    replicas, apart = layouts["data_parallel_replicas"], stride * count
+    of_replicas = table_groups(layouts, "replicas")
+    replicas, apart = of_replicas.ranks, of_replicas.stride
     between = 2 * exposed * gradients / count * (replicas - 1) / replicas
     volume = volume + between / machine.bus_bytes_per_s(replicas, apart, np.zeros_like(zero, dtype=bool))
     return volume, latency + np.where(replicas > 1, reductions * machine.latency_s(replicas, apart), 0)
 
 
 OVERLAPPED = 0.5
-"""Exposed share of communication that overlaps the backward pass."""
+"""Exposed share of communication that overlaps computation."""

@@ -5,12 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.mesh import RankMesh
+from search_spaces.layouts.groups import RankGroups, rank_groups
+from search_spaces.layouts.layout import CHOICES
 from search_spaces.layouts.table import LayoutTable
 
 
-def leaves_domain(layouts: LayoutTable, dim: str, cluster: Cluster) -> np.ndarray:
-    """Mask of the layouts whose groups along a dimension leave the outermost link domain: a node, or several."""
+def table_groups(layouts: LayoutTable, name: str) -> RankGroups:
+    """Groups of this name of each layout."""
+    of_orders = [rank_groups(name, layouts.columns, order) for order in CHOICES["rank_order"]]
+    ranks, strides = zip(*((groups.ranks, groups.stride) for groups in of_orders), strict=True)
+    return RankGroups(np.choose(layouts["rank_order"], ranks), np.choose(layouts["rank_order"], strides))
+
+
+def leaves_domain(layouts: LayoutTable, name: str, cluster: Cluster) -> np.ndarray:
+    """Mask of the layouts whose groups of this name leave the outermost link domain: a node, or several."""
     nodes, rows = np.unique(layouts["num_nodes"], return_inverse=True)
     ranks = [cluster.nodes_per_domain(count) * cluster.gpus_per_node for count in nodes.tolist()]
-    return layouts.per_mesh(RankMesh.crosses_nodes, dim, np.array(ranks, dtype=int)[rows])
+    return table_groups(layouts, name).leave(np.array(ranks, dtype=int)[rows])

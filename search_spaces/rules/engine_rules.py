@@ -469,14 +469,17 @@ def _megatron_experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
             " (transformer/transformer_config.py)",
             "use an experts_per_token of 2 or more, or another engine",
         )
-    if layout.rank_order != "tp-dp-pp" and layout.expert_tensor_parallel != layout.tensor_parallel:
+    of_experts = layout.expert_parallel * layout.expert_tensor_parallel
+    of_others = layout.tensor_parallel * layout.context_parallel
+    if layout.rank_order != "tp-dp-pp" and of_experts != of_others:
         yield RuleViolation(
             "expert_rank_order",
-            f"rank_order is {layout.rank_order} with expert_tensor_parallel {layout.expert_tensor_parallel} and"
-            f" tensor_parallel {layout.tensor_parallel}",
+            f"rank_order is {layout.rank_order} with expert_parallel {layout.expert_parallel} x expert_tensor_parallel"
+            f" {layout.expert_tensor_parallel} = {of_experts} and tensor_parallel {layout.tensor_parallel} x"
+            f" context_parallel {layout.context_parallel} = {of_others}",
             "in an order that does not end in pp, experts have as many data-parallel ranks as other layers"
             " (parallel_state.py, initialize_model_parallel)",
-            "set rank_order to tp-dp-pp",
+            "set rank_order to tp-dp-pp, or the two products to the same number",
         )
 
 

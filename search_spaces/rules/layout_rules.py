@@ -95,7 +95,7 @@ def _matches_world_size(table: LayoutTable, workload: Workload) -> np.ndarray:
 
 
 def _keeps_tensor_groups_in_nodes(table: LayoutTable, workload: Workload) -> np.ndarray:
-    leaves = leaves_domain(table, "tp", workload.cluster)
+    leaves = leaves_domain(table, "tensor", workload.cluster)
     return ~leaves | (table["num_nodes"] == 1) | workload.allow_tensor_parallel_across_nodes
 
 

@@ -26,6 +26,16 @@ def test_the_summary_names_the_link_domain_that_a_tensor_group_stays_in():
     assert " tensor groups of 8 across nodes," in rank_placement(layout, 4, 1).summary
 
 
+@pytest.mark.parametrize(("order", "told"), [("tp-dp-pp", "pipeline"), ("tp-pp-dp", "data, copies of experts")])
+def test_the_summary_names_the_groups_that_leave_the_link_domains(order: str, told: str):
+    layout = Layout(
+        num_nodes=32, tensor_parallel=4, pipeline_parallel=4, data_parallel=8, expert_parallel=4, rank_order=order
+    )
+    assert rank_placement(layout, 4, 16).summary.endswith(f" Groups in several link domains: {told}.")
+    assert "several link domains" not in rank_placement(layout, 4, 32).summary
+    assert "several link domains" not in rank_placement(layout, 4, 1).summary
+
+
 def test_a_tensor_group_on_two_nodes_has_a_cell_on_each():
     first, second = rank_placement(Layout(num_nodes=2, tensor_parallel=4, data_parallel=3), 6).nodes
     assert [cell.ranks for cell in first.cells] == ["ranks 0-3", "ranks 4-5"]

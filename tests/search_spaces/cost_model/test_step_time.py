@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from search_spaces.cost_model.posterior import typical_constants
-from search_spaces.cost_model.step_time import OVERLAPPED, TERMS, StepTerms
+from search_spaces.cost_model.step_time import LAYER_LAUNCH_S, OVERLAPPED, TERMS, StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import CHOICES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 
@@ -109,11 +109,51 @@ MODULES_OF_BOTH = {"activation_checkpointing": "selective", "recompute_modules":
         ({"zero_stage": 2}, {"zero_stage": 3}),
         ({"torch_compile": True, "micro_batch_size": 1}, {"micro_batch_size": 1}),
         ({"overlap_comm": True}, {}),
+        ({"cuda_graphs": "attn"}, {}),
+        ({"cuda_graphs": "attn+mlp"}, {"cuda_graphs": "attn"}),
     ],
     ids=lambda changes: "-".join(f"{k}-{v}" for k, v in changes.items()) or "plain",
 )
 def test_what_costs_time_is_slower(faster, slower):
     assert seconds(SMALL, replace(EIGHT, **faster)) < seconds(SMALL, replace(EIGHT, **slower))
+
+
+def _terms(model: ModelShape, layout: Layout) -> dict[str, float]:
+    terms = StepTerms.of(model, a100(1), LayoutTable.of([layout]))
+    return dict(zip(TERMS, terms.micro_batch[0], strict=False))
+
+
+WITH_EXPERTS = replace(SMALL, num_experts=8, experts_per_token=2)
+
+
+@pytest.mark.parametrize(
+    ("model", "word", "launched"),
+    [
+        (SMALL, "attn", 1 / 2),
+        (SMALL, "attn+mlp", 0),
+        (WITH_EXPERTS, "attn+moe_router+moe_preprocess", 1 / 6),
+        (WITH_EXPERTS, "moe_router", 5 / 6),
+        (replace(WITH_EXPERTS, num_dense_layers=12), "mlp", 3 / 4),
+    ],
+)
+def test_the_host_launches_what_no_graph_captures(model, word, launched):
+    layout = Layout(engine="megatron-lm", precision="bf16")
+    plain, graphs, whole = (
+        _terms(model, replace(layout, cuda_graphs=each)) for each in ("none", word, "full_iteration")
+    )
+    of_layers, of_head = 3 * model.num_layers * LAYER_LAUNCH_S, LAYER_LAUNCH_S
+    assert plain.pop("launches") == pytest.approx(of_layers + of_head)
+    assert graphs.pop("launches") == pytest.approx(of_layers * launched + of_head)
+    assert whole.pop("launches") == 0
+    assert plain == graphs == whole
+
+
+@pytest.mark.parametrize(("micro_batches", "exposed"), [(1, 1), (2, OVERLAPPED)])
+def test_another_micro_batch_hides_half_of_the_experts_all_to_alls(micro_batches, exposed):
+    layout = Layout(engine="megatron-lm", data_parallel=8, expert_parallel=8, grad_accum_steps=micro_batches)
+    plain, overlapped = (_terms(WITH_EXPERTS, replace(layout, expert_overlap=each)) for each in (False, True))
+    assert overlapped.pop("tensor") == pytest.approx(plain.pop("tensor") * exposed)
+    assert plain == overlapped
 
 
 @pytest.mark.parametrize(
@@ -380,6 +420,50 @@ def test_zero_3_inside_a_link_domain_is_not_held_to_one_adapter():
     ).canonical()
     inside, across = (_parts(gb200(*domains, num_nodes=2), layout)["data_parallel"] for domains in ((RACK,), ()))
     assert inside < 0.2 * across
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tensor_parallel": 2, "data_parallel": 4},
+        {"tensor_parallel": 2, "data_parallel": 4, "data_parallel_replicas": 2},
+        {"tensor_parallel": 2, "context_parallel": 2, "data_parallel": 2},
+        {"tensor_parallel": 1, "context_parallel": 4, "data_parallel": 2},
+        {"tensor_parallel": 1, "context_parallel": 2, "data_parallel": 4, "data_parallel_replicas": 2},
+    ],
+)
+def test_data_parallel_ranks_in_one_link_domain_are_faster(change: dict):
+    """With tp-dp-pp the ranks of a stage fill one of two racks of eight; with tp-pp-dp they are in both."""
+    layout = replace(MEGATRON, num_nodes=4, zero_stage=1, pipeline_parallel=2, **change)
+    inside, outside = (_parts(gb200(RACK), replace(layout, rank_order=order)) for order in CHOICES["rank_order"])
+    assert inside["data_parallel"] < 0.8 * outside["data_parallel"]
+    assert outside["pipeline"] < inside["pipeline"]
+
+
+def test_all_groups_of_a_job_in_one_link_domain_need_no_fabric():
+    layout = replace(
+        MEGATRON, tensor_parallel=1, context_parallel=2, pipeline_parallel=2, data_parallel=2, num_nodes=2, zero_stage=1
+    )
+    cluster = Cluster(ACCELERATORS["gb200-186gb"], 4, 2, Links((GB200_NODE, RACK), None))
+    parts = [_parts(cluster, replace(layout, rank_order=order)) for order in CHOICES["rank_order"]]
+    assert all(part["data_parallel"] > 0 for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("ranks_per_domain", "expert", "inside"), [(72, 8, 8), (72, 16, 8), (64, 16, 16), (72, 144, 72)]
+)
+def test_tokens_for_experts_leave_the_link_domain_where_their_ranks_are_in_two(ranks_per_domain, expert, inside):
+    """Groups of 16 in a domain of 72 ranks are cut after eight."""
+    model = replace(gpt(2, 1024, 8), num_experts=144, experts_per_token=2)
+    domains = (GB200_NODE, LinkDomain("nvl72", ranks_per_domain, 680, 0.0))
+    cluster = Cluster(ACCELERATORS["gb200-186gb"], 4, 36, Links(domains, NETWORK))
+    nodes = 2 * ranks_per_domain // 4
+    layout = replace(CONTEXT, num_nodes=nodes, data_parallel=4 * nodes, expert_parallel=expert).canonical()
+    terms = StepTerms.of(model, cluster, LayoutTable.of([layout]))
+    sent = 2 * 2 * 2048 * 2 * 1024 * 2 * 2  # passes, to and fro, tokens, experts, bf16, of two layers
+    near, far = 680e9, 50e9  # of one adapter
+    expected = sent * ((inside - 1) / near + (expert - inside) / far) / expert
+    assert float(terms.micro_batch[0, TERMS.index("tensor")]) == pytest.approx(expected)
 
 
 def test_jobs_of_several_sizes_have_the_parts_of_domains_that_each_fills():

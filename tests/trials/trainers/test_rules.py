@@ -67,6 +67,7 @@ def test_what_a_trainer_cannot_express_is_refused_by_name(engine, fields, rule):
 
 
 EXPERTS = replace(LLAMA, num_experts=4, experts_per_token=2)
+TP2 = {"tensor_parallel": 2, "sequence_parallel": True}
 BIASED = replace(EXPERTS, linear_biases=True)
 
 
@@ -77,6 +78,14 @@ BIASED = replace(EXPERTS, linear_biases=True)
         (EXPERTS, {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}, []),
         (replace(EXPERTS, experts_per_token=1), {}, ["experts_per_token"]),
         (EXPERTS, {"rank_order": "tp-pp-dp", "expert_tensor_parallel": 2}, ["expert_rank_order"]),
+        (EXPERTS, {"rank_order": "tp-pp-dp", "expert_parallel": 2}, ["expert_rank_order"]),
+        (EXPERTS, {"rank_order": "tp-pp-dp", **TP2, "expert_parallel": 2}, []),
+        (EXPERTS, {"rank_order": "tp-pp-dp", **TP2, "expert_tensor_parallel": 2}, []),
+        (
+            EXPERTS,
+            {"rank_order": "tp-pp-dp", **TP2, "expert_parallel": 2, "expert_tensor_parallel": 2},
+            ["expert_rank_order"],
+        ),
         (BIASED, {}, []),
         (BIASED, {"expert_tensor_parallel": 2}, ["expert_biases"]),
         (replace(BIASED, shared_expert_ffn_hidden_size=64), {}, ["expert_biases"]),
