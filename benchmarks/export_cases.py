@@ -150,6 +150,10 @@ VALUES_OF_ENGINE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "layers_in_16_bits": (0, 2),
         "recompute_modules": (*AXES["recompute_modules"].single_words, "layernorm+moe_act"),
         "offloaded_layers": (0, 1),
+        "cuda_graphs": (
+            *("none", "none", "attn", "attn+mlp", "full_iteration"),
+            *("attn+moe_router", "moe_router+moe_preprocess", "attn+moe_router+moe_preprocess"),
+        ),
         "context_parallel": (1, 1, 2, 4),
         "data_parallel_replicas": (1, 2),
         "pipeline_split": AXES["pipeline_split"].words,

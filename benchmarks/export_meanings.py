@@ -87,6 +87,8 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "precision": same(PRECISIONS[config["params_dtype"]] for config in (model, optimizer)),
         **_recomputation_of_megatron_lm(model),
         "tensor_parallel_overlap": model["tp_comm_overlap"],
+        "expert_overlap": model["overlap_moe_expert_parallel_comm"],
+        "cuda_graphs": _graphs_of_megatron_lm(model),
         "data_parallel_replicas": ddp["num_distributed_optimizer_instances"],
         "pipeline_split": "+".join(part for part in _COUNTED if model[f"account_for_{part}_in_pipeline_split"])
         or "own",
@@ -107,6 +109,16 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "seq_length": values["seq_length"],
         "max_positions": values["max_position_embeddings"],
     }
+
+
+def _graphs_of_megatron_lm(model: Values) -> str | None:
+    """main has a name of its own for the parts of layers, and one for a graph of all passes."""
+    implementation, names = model["cuda_graph_impl"], model.get("cuda_graph_modules", model["cuda_graph_scope"])
+    if implementation == "none":
+        return "none"
+    if implementation == "full_iteration" or names == ["full_iteration"]:
+        return "full_iteration"
+    return AXES["cuda_graphs"].joined(names) if implementation == "transformer_engine" else implementation
 
 
 def _context_of_megatron_lm(model: Values) -> Meaning:

@@ -58,6 +58,7 @@ ATTENTION_KERNEL = "attention_kernel is math or flash"
 CHECKPOINTING = "activation_checkpointing is none, selective or full"
 _MODULES = AXES["recompute_modules"]
 MODULES = f"recompute_modules is {_MODULES.choice_of(_MODULES.values_of('megatron-lm') or _MODULES.words)}"
+CUDA_GRAPHS = f"cuda_graphs is {AXES['cuda_graphs'].choice_of(AXES['cuda_graphs'].words)}"
 WHOLE_STAGES = "Megatron-DeepSpeed's partial recomputation is no layout: activation_checkpointing full is every layer"
 ZERO_STAGE = "zero_stage is 0 to 3"
 WHOLE_OPTIMIZER = "offload moves the whole optimizer"

@@ -32,6 +32,7 @@ from search_spaces.hardware.arithmetic import speedup_over_fp16
 from search_spaces.hardware.cluster import Accelerator, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.groups import RankGroups
+from search_spaces.layouts.layout import CHOICES, modules_of
 from search_spaces.layouts.mesh import RankMesh
 from search_spaces.layouts.placement import table_groups
 from search_spaces.layouts.table import LayoutTable
@@ -268,11 +269,12 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
             ((linear - saved) * loss + scored) / tensor / machine.flops(layouts),
             accessed / machine.memory_bytes_per_s,
             2 * (tensor - 1) / tensor * exchanged / rate * np.where(layouts["tensor_parallel_overlap"], OVERLAPPED, 1)
-            + _dispatch_seconds(model, machine, layouts, shares)
+            + _dispatch_seconds(model, machine, layouts, shares) * _exposed_dispatch(layouts)
             + _context_seconds(model, machine, layouts, shares),
             collectives * machine.latency_s(tensor, stride),
             (passes + mlps / 2 + shares.ops)
-            * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
+            * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S)
+            * (1 - _captured_share(model, layouts)),
         ],
         axis=1,
     )
@@ -325,6 +327,12 @@ def _dispatch_seconds(
     return sent * ((inside - 1) / near + (count - inside) / far) / count
 
 
+def _exposed_dispatch(layouts: LayoutTable) -> np.ndarray:
+    """Share of the experts' all-to-alls that is left where another micro-batch computes meanwhile."""
+    is_hidden = (layouts["expert_overlap"] > 0) & (layouts["grad_accum_steps"] > 1)
+    return np.where(is_hidden, OVERLAPPED, 1)
+
+
 def _shards(machine: _Machine, layouts: LayoutTable) -> RankGroups:
     """Groups that shard parameters outside experts. Where stages are between their context- and their data-parallel
     ranks, a link domain has the former side by side: as few groups share its links as it has of these."""
@@ -363,6 +371,23 @@ def _context_seconds(
         "a2a_p2p": inside + of_inner * OVERLAPPED,
     }
     return np.select([layouts.equals("context_transport", word) for word in seconds], [*seconds.values()]) * (count > 1)
+
+
+def _captured_share(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Share of a layer's launches that CUDA graphs make in the host's place. That of the graphs themselves, one a part,
+    is left out.
+
+    Half a layer's are attention's. Of those of an MLP with experts routing and preprocessing are taken to be a third
+    each.
+    """
+    experts = model.num_expert_layers / model.num_layers
+    parts = {"attn": 1 / 2, "mlp": (1 - experts) / 2} | dict.fromkeys(("moe_router", "moe_preprocess"), experts / 6)
+    words = {word: sum(parts[module] for module in modules_of(word)) for word in _CAPTURED}
+    of_word = [words.get(word, word == "full_iteration") for word in CHOICES["cuda_graphs"]]
+    return np.array(of_word, dtype=float)[layouts["cuda_graphs"]]
+
+
+_CAPTURED = tuple(word for word in CHOICES["cuda_graphs"] if word not in ("none", "full_iteration"))
 
 
 def _kernel_launch_s(layouts: LayoutTable) -> np.ndarray:
@@ -433,7 +458,7 @@ def _head_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) ->
             logits * (element_bytes(layouts) + 4) * _ACCESSES_PER_BYTE / machine.memory_bytes_per_s,
             nothing,
             nothing,
-            nothing + LAYER_LAUNCH_S,
+            np.where(layouts.equals("cuda_graphs", "full_iteration"), 0, LAYER_LAUNCH_S),
         ],
         axis=1,
     )
@@ -572,4 +597,4 @@ def _between_data_ranks(
 
 
 OVERLAPPED = 0.5
-"""Exposed share of communication that overlaps the backward pass."""
+"""Exposed share of communication that overlaps computation."""

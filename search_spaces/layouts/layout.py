@@ -26,6 +26,8 @@ V_SCHEDULES = ("zbv", "dualpipev")
 """Schedules whose ranks have two model chunks each: the first ones in the order of the ranks, then back."""
 RECOMPUTED_MODULES = ("layernorm", "mla_up_proj", "core_attn", "mlp", "moe", "moe_act", "shared_experts")
 """Megatron's names of what selective recomputation recomputes, in the order of a layer's forward pass."""
+CAPTURED_MODULES = ("attn", "mlp", "moe_router", "moe_preprocess")
+"""Megatron's names of the parts of a layer that a CUDA graph captures, in the order of a layer's forward pass."""
 _NO_SELECTIVE_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "full"})
 _OF_TORCHTITAN = (TORCHTITAN,)
 _NO_PIPELINE = ({"pipeline_parallel": 1},)
@@ -373,6 +375,26 @@ class Layout:
         no_effect=tuple({"context_transport": word} for word in ("p2p", "all_gather", "a2a")),
         engines=_TRANSFORMER_ENGINE,
     )
+    expert_overlap: bool = axis_field(
+        Kind.SWITCH,
+        False,
+        key="eo",
+        label="expert overlap",
+        description="Overlap the experts' all-to-alls of a micro-batch with the computation of another.",
+        no_effect=({"expert_parallel": 1},),
+        engines=_TRANSFORMER_ENGINE,
+    )
+    cuda_graphs: str = axis_field(
+        Kind.WORD,
+        "none",
+        key="cg-",
+        label="CUDA graphs",
+        description="What CUDA graphs capture: parts of every layer, several joined by +, or all forward and backward"
+        " passes of a step.",
+        words=("none", "full_iteration"),
+        parts=CAPTURED_MODULES,
+        engines=_TRANSFORMER_ENGINE,
+    )
 
     def __post_init__(self) -> None:
         for name, least, most in _BOUNDS:
@@ -449,6 +471,11 @@ class Layout:
     def modules_recomputed(self) -> tuple[str, ...]:
         """Modules of every layer that the backward pass computes again, by Megatron's names."""
         return modules_of(self.recompute_modules) if self.activation_checkpointing == "selective" else ()
+
+    @property
+    def modules_captured(self) -> tuple[str, ...]:
+        """Parts of every layer that CUDA graphs capture one by one, by Megatron's names."""
+        return () if self.cuda_graphs in ("none", "full_iteration") else modules_of(self.cuda_graphs)
 
     @cached_property
     def key(self) -> str:
@@ -546,9 +573,9 @@ def _bad(name: str, value: Any, rule: str) -> InputError:
     return InputError.of("layout_field", f"{name} is {format_value(value)}", key=name, value=value, rule=rule)
 
 
-def modules_of(recompute_modules: str) -> tuple[str, ...]:
-    """Megatron's names of the modules that a word of `recompute_modules` joins."""
-    return tuple(recompute_modules.split("+"))
+def modules_of(word: str) -> tuple[str, ...]:
+    """Megatron's names of the modules that a word of `recompute_modules` or `cuda_graphs` joins."""
+    return tuple(word.split("+"))
 
 
 def layout_mesh(fields: Mapping[str, Any], order: str = AXES["rank_order"].default) -> RankMesh:

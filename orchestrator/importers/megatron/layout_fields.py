@@ -147,6 +147,30 @@ def inner_context(sizes: Sequence[Any]) -> int | None:
     return numbers[0] if len(numbers) == len(sizes) == 2 else None
 
 
+def _cuda_graphs(options: Settings) -> str | None:
+    if not options.has("cuda-graph-impl", "enable-cuda-graph", "external-cuda-graph"):
+        return None
+    older = "local" if options.has("enable-cuda-graph") else "none"
+    older = "transformer_engine" if options.has("external-cuda-graph") else older
+    names = [name for option in GRAPH_MODULES for name in (options.text(option) or "").split()]
+    return cuda_graphs(options.text("cuda-graph-impl") or older, names, not CORE.is_dense(options))
+
+
+def cuda_graphs(implementation: str, names: Sequence[str], has_experts: bool) -> str | None:
+    """The word of these modules of Megatron, whole layers without any; None where there is none."""
+    if implementation == "none":
+        return "none"
+    if implementation == "full_iteration" or [*names] == ["full_iteration"]:
+        return "full_iteration"
+    if [*names] in ([], ["full"]):
+        return None if has_experts else "attn+mlp"
+    return AXES["cuda_graphs"].joined(names)
+
+
+GRAPH_MODULES = ("cuda-graph-scope", "cuda-graph-modules")
+"""Options that name what graphs capture: before core_v0.18.0, and since."""
+
+
 def _matmul_precision(options: Settings) -> str | None:
     """Transformer Engine's recipe; delayed scaling is Megatron's default of 8 bits."""
     if is_megatron_deepspeed(options):
@@ -187,6 +211,8 @@ LAYOUT_FIELDS: FieldReaders = {
     "recompute_modules": _recompute_modules,
     "offloaded_layers": CORE.offloaded_layers,
     "tensor_parallel_overlap": lambda options: True if options.has("tp-comm-overlap") else None,
+    "expert_overlap": lambda options: True if options.has("overlap-moe-expert-parallel-comm") else None,
+    "cuda_graphs": _cuda_graphs,
     "data_parallel_replicas": lambda options: options.count("num-distributed-optimizer-instances"),
     "pipeline_split": lambda options: STAGE_LAYOUT.said(options, "split") or SPLIT.joined(_counted(options)),
     "first_stage_layers": lambda options: (

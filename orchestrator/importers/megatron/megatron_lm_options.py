@@ -6,7 +6,6 @@ from orchestrator.importers import reasons
 from orchestrator.importers.option_table import OptionTable, option_groups
 
 _NEUTRAL = {
-    "cuda-graph-impl": "none",
     "dataloader-type": "single|cyclic",
     "distributed-backend": "nccl",
     "empty-unused-memory-level": "0",
@@ -30,26 +29,27 @@ MEGATRON_LM_OPTIONS = OptionTable(
         read="""
             account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split activation-func-clamp-value=
             add-qkv-bias attention-backend= attention-dropout= bf16 clip-grad= context-parallel-size= cp-comm-type=
-            cpu-offloading-num-layers= data-parallel-sharding-strategy= ddp-bucket-size=
-            decoder-first-pipeline-num-layers= decoder-last-pipeline-num-layers= disable-bias-linear
-            disable-pad-vocab-size encoder-num-layers= encoder-seq-length= exp-avg-dtype= exp-avg-sq-dtype=
-            expert-model-parallel-size= expert-tensor-parallel-size= ffn-hidden-size= first-last-layers-bf16 fp16
-            fp4-format= fp4-param-gather fp4-recipe= fp8-format= fp8-param-gather fp8-recipe= global-batch-size=
-            glu-linear-offset= grad-reduce-in-bf16 group-query-attention hidden-dropout= hidden-size=
-            hierarchical-context-parallel-sizes= kv-channels= kv-lora-rank= make-vocab-size-divisible-by=
-            max-position-embeddings= micro-batch-size= moe-ffn-hidden-size= moe-layer-freq= moe-router-topk=
-            moe-shared-expert-intermediate-size= mtp-num-layers= multi-latent-attention no-pad-vocab-size normalization=
-            num-attention-heads= num-distributed-optimizer-instances= num-experts= num-layers=
-            num-layers-at-end-in-bf16= num-layers-at-start-in-bf16= num-layers-per-virtual-pipeline-stage=
-            num-query-groups= num-virtual-stages-per-pipeline-rank= optimizer-cpu-offload optimizer-offload-fraction=
-            overlap-grad-reduce padded-vocab-size= pipeline-model-parallel-layout= pipeline-model-parallel-size=
-            position-embedding-type= q-lora-rank= qk-head-dim= qk-layernorm qk-pos-emb-head-dim= quick-geglu
-            rampup-batch-size= recompute-activations recompute-granularity= recompute-method= recompute-modules=
-            recompute-num-layers= rotary-base= seq-length= sequence-parallel softmax-type= squared-relu
-            step-batch-size-schedule= swiglu tensor-model-parallel-size= tokenizer-type= tp-comm-overlap
-            transformer-impl= untie-embeddings-and-output-weights use-distributed-optimizer use-megatron-fsdp
-            use-rotary-position-embeddings use-tp-pp-dp-mapping v-head-dim= vocab-size= window-attn-skip-freq=
-            window-size=
+            cpu-offloading-num-layers= cuda-graph-impl= cuda-graph-modules= cuda-graph-scope=
+            data-parallel-sharding-strategy= ddp-bucket-size= decoder-first-pipeline-num-layers=
+            decoder-last-pipeline-num-layers= disable-bias-linear disable-pad-vocab-size enable-cuda-graph
+            encoder-num-layers= encoder-seq-length= exp-avg-dtype= exp-avg-sq-dtype= expert-model-parallel-size=
+            expert-tensor-parallel-size= external-cuda-graph ffn-hidden-size= first-last-layers-bf16 fp16 fp4-format=
+            fp4-param-gather fp4-recipe= fp8-format= fp8-param-gather fp8-recipe= global-batch-size= glu-linear-offset=
+            grad-reduce-in-bf16 group-query-attention hidden-dropout= hidden-size= hierarchical-context-parallel-sizes=
+            kv-channels= kv-lora-rank= make-vocab-size-divisible-by= max-position-embeddings= micro-batch-size=
+            moe-ffn-hidden-size= moe-layer-freq= moe-router-topk= moe-shared-expert-intermediate-size= mtp-num-layers=
+            multi-latent-attention no-pad-vocab-size normalization= num-attention-heads=
+            num-distributed-optimizer-instances= num-experts= num-layers= num-layers-at-end-in-bf16=
+            num-layers-at-start-in-bf16= num-layers-per-virtual-pipeline-stage= num-query-groups=
+            num-virtual-stages-per-pipeline-rank= optimizer-cpu-offload optimizer-offload-fraction= overlap-grad-reduce
+            overlap-moe-expert-parallel-comm padded-vocab-size= pipeline-model-parallel-layout=
+            pipeline-model-parallel-size= position-embedding-type= q-lora-rank= qk-head-dim= qk-layernorm
+            qk-pos-emb-head-dim= quick-geglu rampup-batch-size= recompute-activations recompute-granularity=
+            recompute-method= recompute-modules= recompute-num-layers= rotary-base= seq-length= sequence-parallel
+            softmax-type= squared-relu step-batch-size-schedule= swiglu tensor-model-parallel-size= tokenizer-type=
+            tp-comm-overlap transformer-impl= untie-embeddings-and-output-weights use-distributed-optimizer
+            use-megatron-fsdp use-rotary-position-embeddings use-tp-pp-dp-mapping v-head-dim= vocab-size=
+            window-attn-skip-freq= window-size=
             """,
         no_effect={
             reasons.LOGGING: """
@@ -255,11 +255,11 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 timing-log-level= use-pytorch-profiler
                 """,
             reasons.KERNELS: """
-                cross-entropy-fusion-impl= cross-entropy-loss-fusion cuda-graph-impl= cuda-graph-modules=
-                cuda-graph-scope= cuda-graph-warmup-steps= delay-offload-until-cuda-graph disable-jit-fuser
+                cross-entropy-fusion-impl= cross-entropy-loss-fusion
+                cuda-graph-warmup-steps= delay-offload-until-cuda-graph disable-jit-fuser
                 disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad disable-tp-comm-overlap-ag
-                disable-tp-comm-overlap-rs disable-tp-comm-split-ag disable-tp-comm-split-rs enable-cuda-graph
-                external-cuda-graph flash-attention-version= fused-residual-rmsnorm mla-down-proj-fusion
+                disable-tp-comm-overlap-rs disable-tp-comm-split-ag disable-tp-comm-split-rs
+                flash-attention-version= fused-residual-rmsnorm mla-down-proj-fusion
                 mlp-chunks-for-training= moe-grouped-gemm moe-mlp-glu-interleave-size= moe-permute-fusion
                 moe-router-fusion moe-shared-expert-glu-interleave-size= moe-single-grouped-bias
                 moe-single-grouped-weight moe-use-grouped-tensor no-bias-dropout-fusion no-bias-gelu-fusion
@@ -283,7 +283,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 moe-ncclep-zero-copy moe-permute-fusion-into-hybridep moe-shared-expert-overlap
                 moe-token-dispatcher-type= nccl-communicator-config-path= no-align-grad-reduce no-align-param-gather
                 no-gradient-reduce-div-fusion no-overlap-p2p-communication no-use-layer-wise-param-layout
-                overlap-dispatch-backward-with-experts-wgrad overlap-moe-expert-parallel-comm
+                overlap-dispatch-backward-with-experts-wgrad
                 overlap-p2p-communication-warmup-flush overlap-param-gather overlap-param-gather-with-optimizer-step
                 pipeline-model-parallel-comm-backend= sharp-enabled-group= suggested-communication-unit-size=
                 train-sync-interval= use-nccl-ub use-ring-exchange-p2p use-sharp wgrad-deferral-limit=

@@ -8,6 +8,8 @@ from orchestrator.importers import reasons
 from orchestrator.importers.deepspeed_config import ZERO_STAGES
 from orchestrator.importers.megatron.layout_fields import (
     FSDP_STAGES,
+    GRAPH_MODULES,
+    LAYOUT_FIELDS,
     MEGATRON_LAYERS_IN_BF16,
     STAGE_LAYOUT,
     chunks,
@@ -76,7 +78,20 @@ def _has_two_sizes(options: Settings) -> bool:
     return inner_context((options.text("hierarchical-context-parallel-sizes") or "").split()) is not None
 
 
+def _captures_known_modules(options: Settings) -> bool:
+    return LAYOUT_FIELDS["cuda_graphs"](options) is not None
+
+
+def _captures_known_layers(options: Settings) -> bool:
+    return options.has(*GRAPH_MODULES) or _captures_known_modules(options)
+
+
 MEGATRON_VALUE_RULES: ValueRules = (
+    *(ValueRule(name, _captures_known_modules, reasons.CUDA_GRAPHS) for name in GRAPH_MODULES),
+    *(
+        ValueRule(name, _captures_known_layers, reasons.CUDA_GRAPHS)
+        for name in ("cuda-graph-impl", "enable-cuda-graph", "external-cuda-graph")
+    ),
     *STAGE_LAYOUT.rules,
     ValueRule("cp-comm-type", _has_one_transport, reasons.CONTEXT_TRANSPORT),
     ValueRule("hierarchical-context-parallel-sizes", _has_two_sizes, reasons.CONTEXT_INNER),

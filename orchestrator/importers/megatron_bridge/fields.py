@@ -14,6 +14,7 @@ from orchestrator.importers.megatron.layout_fields import (
     SPLIT,
     bucket_mib,
     context_transport,
+    cuda_graphs,
     inner_context,
     recompute_modules,
     some_layers,
@@ -156,6 +157,17 @@ def _offloaded_layers(keys: Settings) -> int | None:
     return keys.chosen("model.cpu_offloading", {"false": 0}, None)
 
 
+def _cuda_graphs(keys: Settings) -> str | None:
+    """None where the recipe decides what graphs capture."""
+    implementation = keys.text("model.cuda_graph_impl")
+    names = [name for key in GRAPH_MODULES for each in keys.listed(key) for name in re.findall(r"\w+", str(each))]
+    is_stated = implementation in ("none", "full_iteration") or any(key in keys.given for key in GRAPH_MODULES)
+    return cuda_graphs(implementation, names, not CORE.is_dense(keys)) if implementation and is_stated else None
+
+
+GRAPH_MODULES = ("model.cuda_graph_scope", "model.cuda_graph_modules")
+
+
 def _attention_kernel(keys: Settings) -> str | None:
     """Without a key the core's own choice, flash in half precision."""
     if keys.text("model.transformer_impl") == "local":
@@ -184,6 +196,13 @@ _TRANSPORT = "model.cp_comm_type"
 def _sizes(keys: Settings) -> list[Any]:
     given = keys.value("model.hierarchical_context_parallel_sizes")
     return given if isinstance(given, list) else re.findall(r"\d+", str(given or ""))
+
+
+def _expert_overlap(keys: Settings) -> bool | None:
+    """comm_overlap prevails over the model."""
+    name = "overlap_moe_expert_parallel_comm"
+    stated = keys.chosen(f"comm_overlap.{name}", SWITCH, None)
+    return keys.chosen(f"model.{name}", SWITCH, None) if stated is None else stated
 
 
 def _bucket_mib(keys: Settings) -> int | None:
@@ -235,6 +254,8 @@ LAYOUT_FIELDS: FieldReaders = {
     "last_stage_layers": lambda keys: (
         STAGE_LAYOUT.said(keys, "last") or keys.count("model.num_layers_in_last_pipeline_stage")
     ),
+    "expert_overlap": _expert_overlap,
+    "cuda_graphs": _cuda_graphs,
 }
 
 
@@ -340,7 +361,12 @@ def _recomputes_known_modules(keys: Settings) -> bool:
     return is_full or recompute_modules(_listed_modules(keys)) is not None
 
 
+def _captures_known_modules(keys: Settings) -> bool:
+    return not keys.text("model.cuda_graph_impl") or _cuda_graphs(keys) is not None
+
+
 VALUE_RULES: ValueRules = (
+    *(ValueRule(name, _captures_known_modules, reasons.CUDA_GRAPHS) for name in GRAPH_MODULES),
     *STAGE_LAYOUT.rules,
     ValueRule(
         _TRANSPORT, lambda keys: context_transport(keys.listed(_TRANSPORT)) is not None, reasons.CONTEXT_TRANSPORT

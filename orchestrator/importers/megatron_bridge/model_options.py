@@ -10,19 +10,20 @@ MODEL_GROUPS = option_groups(
         model.account_for_embedding_in_pipeline_split= model.account_for_loss_in_pipeline_split= model.activation_func=
         model.add_bias_linear= model.add_qkv_bias= model.attention_backend= model.attention_dropout=
         model.context_parallel_size= model.cp_comm_type= model.cpu_offloading= model.cpu_offloading_num_layers=
-        model.expert_model_parallel_size= model.expert_tensor_parallel_size= model.ffn_hidden_size=
-        model.gated_linear_unit= model.hidden_dropout= model.hidden_size= model.hierarchical_context_parallel_sizes=
-        model.kv_channels= model.kv_lora_rank= model.make_vocab_size_divisible_by= model.moe_ffn_hidden_size=
-        model.moe_layer_freq= model.moe_router_topk= model.moe_shared_expert_intermediate_size= model.mtp_num_layers=
-        model.multi_latent_attention= model.normalization= model.num_attention_heads= model.num_layers=
-        model.num_layers_in_first_pipeline_stage= model.num_layers_in_last_pipeline_stage= model.num_moe_experts=
-        model.num_query_groups= model.pipeline_model_parallel_layout= model.pipeline_model_parallel_size=
-        model.position_embedding_type= model.q_lora_rank= model.qk_head_dim= model.qk_layernorm=
-        model.qk_pos_emb_head_dim= model.recompute_granularity= model.recompute_method= model.recompute_modules=
-        model.recompute_num_layers= model.rotary_base= model.seq_length= model.sequence_parallel=
-        model.share_embeddings_and_output_weights= model.should_pad_vocab= model.tensor_model_parallel_size=
-        model.tp_comm_overlap= model.transformer_impl= model.v_head_dim= model.virtual_pipeline_model_parallel_size=
-        model.vocab_size=
+        model.cuda_graph_impl= model.cuda_graph_modules= model.cuda_graph_scope= model.expert_model_parallel_size=
+        model.expert_tensor_parallel_size= model.ffn_hidden_size= model.gated_linear_unit= model.hidden_dropout=
+        model.hidden_size= model.hierarchical_context_parallel_sizes= model.kv_channels= model.kv_lora_rank=
+        model.make_vocab_size_divisible_by= model.moe_ffn_hidden_size= model.moe_layer_freq= model.moe_router_topk=
+        model.moe_shared_expert_intermediate_size= model.mtp_num_layers= model.multi_latent_attention=
+        model.normalization= model.num_attention_heads= model.num_layers= model.num_layers_in_first_pipeline_stage=
+        model.num_layers_in_last_pipeline_stage= model.num_moe_experts= model.num_query_groups=
+        model.overlap_moe_expert_parallel_comm= model.pipeline_model_parallel_layout=
+        model.pipeline_model_parallel_size= model.position_embedding_type= model.q_lora_rank= model.qk_head_dim=
+        model.qk_layernorm= model.qk_pos_emb_head_dim= model.recompute_granularity= model.recompute_method=
+        model.recompute_modules= model.recompute_num_layers= model.rotary_base= model.seq_length=
+        model.sequence_parallel= model.share_embeddings_and_output_weights= model.should_pad_vocab=
+        model.tensor_model_parallel_size= model.tp_comm_overlap= model.transformer_impl= model.v_head_dim=
+        model.virtual_pipeline_model_parallel_size= model.vocab_size=
         """,
     no_effect={
         "training a GPT does not use it: it is for other programs, or for inference": """
@@ -122,8 +123,7 @@ MODEL_GROUPS = option_groups(
             """,
         reasons.KERNELS: """
             model.apply_rope_fusion= model.bias_activation_fusion= model.bias_dropout_fusion=
-            model.cross_entropy_fusion_impl= model.cross_entropy_loss_fusion= model.cuda_graph_impl=
-            model.cuda_graph_modules= model.cuda_graph_retain_backward_graph= model.cuda_graph_scope=
+            model.cross_entropy_fusion_impl= model.cross_entropy_loss_fusion= model.cuda_graph_retain_backward_graph=
             model.cuda_graph_use_single_mempool= model.cuda_graph_warmup_steps= model.delay_offload_until_cuda_graph=
             model.dense_grouped_gemm= model.enable_cuda_graph= model.external_cuda_graph= model.flash_attention_version=
             model.fused_residual_rmsnorm= model.fused_single_qkv_rope= model.gradient_accumulation_fusion=
@@ -148,7 +148,7 @@ MODEL_GROUPS = option_groups(
             model.moe_hybridep_num_sms_preprocessing= model.moe_hybridep_pad_uneven_dispatch_inputs=
             model.moe_ncclep_zero_copy= model.moe_permute_fusion_into_hybridep= model.moe_shared_expert_overlap=
             model.moe_token_dispatcher_type= model.overlap_dispatch_backward_with_experts_wgrad=
-            model.overlap_moe_expert_parallel_comm= model.overlap_p2p_comm= model.overlap_p2p_comm_warmup_flush=
+            model.overlap_p2p_comm= model.overlap_p2p_comm_warmup_flush=
             model.pipeline_model_parallel_comm_backend= model.use_ring_exchange_p2p= model.wgrad_deferral_limit=
             """,
     },
@@ -192,7 +192,6 @@ MODEL_NEUTRAL = {
     "model.clone_scatter_output_in_embedding": "true",
     "model.cross_entropy_fusion_impl": "native",
     "model.cross_entropy_loss_fusion": "true",
-    "model.cuda_graph_impl": "none",
     "model.cuda_graph_use_single_mempool": "true",
     "model.cuda_graph_warmup_steps": "3",
     "model.deallocate_pipeline_outputs": "true|false",

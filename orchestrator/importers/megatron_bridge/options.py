@@ -30,17 +30,16 @@ _NEUTRAL = {
 }
 _GROUPS = option_groups(
     read="""
-        comm_overlap.bucket_size= comm_overlap.overlap_grad_reduce= comm_overlap.tp_comm_overlap= dataset.seq_length=
-        dataset.sequence_length= ddp.bucket_size= ddp.data_parallel_sharding_strategy=
-        ddp.num_distributed_optimizer_instances= ddp.overlap_grad_reduce= ddp.use_distributed_optimizer=
-        ddp.use_megatron_fsdp= dist.use_megatron_fsdp= dist.use_tp_pp_dp_mapping= mixed_precision=
-        optimizer.optimizer_cpu_offload= optimizer.optimizer_offload_fraction= optimizer.use_distributed_optimizer=
-        train.global_batch_size= train.micro_batch_size=
+        comm_overlap.bucket_size= comm_overlap.overlap_grad_reduce= comm_overlap.overlap_moe_expert_parallel_comm=
+        comm_overlap.tp_comm_overlap= dataset.seq_length= dataset.sequence_length= ddp.bucket_size=
+        ddp.data_parallel_sharding_strategy= ddp.num_distributed_optimizer_instances= ddp.overlap_grad_reduce=
+        ddp.use_distributed_optimizer= ddp.use_megatron_fsdp= dist.use_megatron_fsdp= dist.use_tp_pp_dp_mapping=
+        mixed_precision= optimizer.optimizer_cpu_offload= optimizer.optimizer_offload_fraction=
+        optimizer.use_distributed_optimizer= train.global_batch_size= train.micro_batch_size=
         """,
     no_effect={
         reasons.BESIDE_A_REFUSED_KEY: """
-            comm_overlap.overlap_moe_expert_parallel_comm= dataset.context_parallel_size=
-            dataset.hybrid_context_parallel= ddp.fp4_param_gather= ddp.fp8_param_gather=
+            dataset.context_parallel_size= dataset.hybrid_context_parallel= ddp.fp4_param_gather= ddp.fp8_param_gather=
             ddp.fsdp_all_gather_in_start_param_sync= ddp.keep_fp8_transpose_cache= ddp.megatron_fsdp_cuda_graph_mode=
             ddp.outer_dp_sharding_strategy= ddp.reuse_grad_buf_for_mxfp8_param_ag= optimizer.fp8_recipe=
             optimizer.reuse_grad_buf_for_mxfp8_param_ag=

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from search_spaces.cost_model.posterior import typical_constants
-from search_spaces.cost_model.step_time import OVERLAPPED, TERMS, StepTerms
+from search_spaces.cost_model.step_time import LAYER_LAUNCH_S, OVERLAPPED, TERMS, StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.layout import CHOICES, Layout
@@ -109,11 +109,51 @@ MODULES_OF_BOTH = {"activation_checkpointing": "selective", "recompute_modules":
         ({"zero_stage": 2}, {"zero_stage": 3}),
         ({"torch_compile": True, "micro_batch_size": 1}, {"micro_batch_size": 1}),
         ({"overlap_comm": True}, {}),
+        ({"cuda_graphs": "attn"}, {}),
+        ({"cuda_graphs": "attn+mlp"}, {"cuda_graphs": "attn"}),
     ],
     ids=lambda changes: "-".join(f"{k}-{v}" for k, v in changes.items()) or "plain",
 )
 def test_what_costs_time_is_slower(faster, slower):
     assert seconds(SMALL, replace(EIGHT, **faster)) < seconds(SMALL, replace(EIGHT, **slower))
+
+
+def _terms(model: ModelShape, layout: Layout) -> dict[str, float]:
+    terms = StepTerms.of(model, a100(1), LayoutTable.of([layout]))
+    return dict(zip(TERMS, terms.micro_batch[0], strict=False))
+
+
+WITH_EXPERTS = replace(SMALL, num_experts=8, experts_per_token=2)
+
+
+@pytest.mark.parametrize(
+    ("model", "word", "launched"),
+    [
+        (SMALL, "attn", 1 / 2),
+        (SMALL, "attn+mlp", 0),
+        (WITH_EXPERTS, "attn+moe_router+moe_preprocess", 1 / 6),
+        (WITH_EXPERTS, "moe_router", 5 / 6),
+        (replace(WITH_EXPERTS, num_dense_layers=12), "mlp", 3 / 4),
+    ],
+)
+def test_the_host_launches_what_no_graph_captures(model, word, launched):
+    layout = Layout(engine="megatron-lm", precision="bf16")
+    plain, graphs, whole = (
+        _terms(model, replace(layout, cuda_graphs=each)) for each in ("none", word, "full_iteration")
+    )
+    of_layers, of_head = 3 * model.num_layers * LAYER_LAUNCH_S, LAYER_LAUNCH_S
+    assert plain.pop("launches") == pytest.approx(of_layers + of_head)
+    assert graphs.pop("launches") == pytest.approx(of_layers * launched + of_head)
+    assert whole.pop("launches") == 0
+    assert plain == graphs == whole
+
+
+@pytest.mark.parametrize(("micro_batches", "exposed"), [(1, 1), (2, OVERLAPPED)])
+def test_another_micro_batch_hides_half_of_the_experts_all_to_alls(micro_batches, exposed):
+    layout = Layout(engine="megatron-lm", data_parallel=8, expert_parallel=8, grad_accum_steps=micro_batches)
+    plain, overlapped = (_terms(WITH_EXPERTS, replace(layout, expert_overlap=each)) for each in (False, True))
+    assert overlapped.pop("tensor") == pytest.approx(plain.pop("tensor") * exposed)
+    assert plain == overlapped
 
 
 @pytest.mark.parametrize(

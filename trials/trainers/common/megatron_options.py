@@ -99,9 +99,14 @@ ONE_CONNECTION = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 """Megatron's setting of CUDA connections: a single one orders tensor-parallel ranks' sends."""
 
 
+_MANY_CONNECTIONS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+
+
 def environment_of(layout: Layout) -> dict[str, str]:
     """Megatron-LM's default variables. Up to Hopper it requires one connection with tensor parallelism, without
-    Megatron-FSDP: validate_args() in core_v0.16.1 and main."""
+    Megatron-FSDP, and wants 32 where all-to-alls overlap computation: validate_args() in core_v0.16.1 and main."""
+    if layout.expert_overlap:
+        return _MANY_CONNECTIONS
     return {} if layout.zero_stage > 1 else ONE_CONNECTION
 
 
@@ -182,6 +187,7 @@ def _lm_parallel(layout: Layout) -> list[Option]:
         *_context(layout),
         *_pipeline_split(layout),
         *_if(layout.tensor_parallel_overlap, ["--tp-comm-overlap"]),
+        *_if(layout.expert_overlap, ["--overlap-moe-expert-parallel-comm"]),
         *_if(
             layout.data_parallel_replicas > 1,
             ["--num-distributed-optimizer-instances", str(layout.data_parallel_replicas)],
@@ -192,6 +198,7 @@ def _lm_parallel(layout: Layout) -> list[Option]:
         *_optimizer_states(layout),
         *_quantization(layout),
         *_if(layout.offloaded_layers > 0, ["--cpu-offloading-num-layers", str(layout.offloaded_layers)]),
+        *_cuda_graphs(layout),
         *_if(layout.rank_order == "tp-pp-dp", ["--use-tp-pp-dp-mapping"]),
         *_if(layout.precision == "fp16", ["--accumulate-allreduce-grads-in-fp32"]),
         *_if(layout.overlap_comm, ["--overlap-grad-reduce"]),
@@ -226,6 +233,23 @@ def _context(layout: Layout) -> list[Option]:
 
 CONTEXT_TRANSPORTS = {"p2p": "p2p", "all_gather": "all_gather", "a2a": "a2a", "a2a_p2p": "a2a+p2p"}
 """Megatron's names of the transports."""
+
+
+def _cuda_graphs(layout: Layout) -> list[Option]:
+    """Options of core_v0.16.1, which main still reads: --cuda-graph-scope is --cuda-graph-modules there. In a graph of
+    all passes the host cannot look at the loss."""
+    if layout.cuda_graphs == "none":
+        return []
+    is_whole = layout.cuda_graphs == "full_iteration"
+    return [
+        ["--cuda-graph-impl", CUDA_GRAPH_IMPLEMENTATIONS[is_whole]],
+        ["--cuda-graph-scope", *(layout.modules_captured or (layout.cuda_graphs,))],
+        *_if(is_whole, ["--no-check-for-nan-in-loss-and-grad"]),
+    ]
+
+
+CUDA_GRAPH_IMPLEMENTATIONS = {True: "local", False: "transformer_engine"}
+"""Megatron's implementation of a graph of all passes, and of graphs of parts of layers."""
 
 
 def _optimizer_states(layout: Layout) -> list[Option]:
@@ -393,6 +417,8 @@ _OURS = frozenset(
         *("qk-layernorm", "window-size", "window-attn-skip-freq", "softmax-type", "no-bias-gelu-fusion"),
         *("quick-geglu", "glu-linear-offset", "activation-func-clamp-value"),
         *("expert-model-parallel-size", "expert-tensor-parallel-size", "num-experts", "moe-router-topk"),
+        *("overlap-moe-expert-parallel-comm", "cuda-graph-impl", "cuda-graph-scope", "cuda-graph-modules"),
+        *("enable-cuda-graph", "external-cuda-graph"),
         *("moe-ffn-hidden-size", "moe-shared-expert-intermediate-size", "moe-layer-freq"),
         *("multi-latent-attention", "q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim"),
         *("rope-type", "mtp-num-layers"),

@@ -13,7 +13,12 @@ from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.routing import BALANCED, Routing
 from trials.trainers.common.megatron_experts import DISPATCHER, ROUTER_OPTIONS, moe_layer_freq
-from trials.trainers.common.megatron_options import CONTEXT_TRANSPORTS, SHARDING_STRATEGIES, bucket_parameters
+from trials.trainers.common.megatron_options import (
+    CONTEXT_TRANSPORTS,
+    CUDA_GRAPH_IMPLEMENTATIONS,
+    SHARDING_STRATEGIES,
+    bucket_parameters,
+)
 from trials.trial import TrialSpec
 
 
@@ -36,6 +41,7 @@ def bridge_overrides(spec: TrialSpec) -> dict[str, Any]:
         "dist.use_tp_pp_dp_mapping": layout.rank_order == "tp-pp-dp",
         "dist.use_megatron_fsdp": layout.zero_stage > 1,
         **_of_full_sharding(layout),
+        **_of_whole_graph(layout),
         **_routing(spec),
     }
 
@@ -73,7 +79,8 @@ def _routing(spec: TrialSpec) -> dict[str, Any]:
 
 def _parts_of_model(spec: TrialSpec) -> tuple[dict[str, Any], ...]:
     model, layout = spec.model, spec.layout
-    return _stages(layout), _recomputation(layout), _model(model), _experts(model, layout), _latent(model)
+    of_layout = _stages(layout), _recomputation(layout), _cuda_graphs(layout)
+    return *of_layout, _model(model), _experts(model, layout), _latent(model)
 
 
 def _stages(layout: Layout) -> dict[str, Any]:
@@ -121,6 +128,16 @@ def _recomputation(layout: Layout) -> dict[str, Any]:
     }
 
 
+def _cuda_graphs(layout: Layout) -> dict[str, Any]:
+    if layout.cuda_graphs == "none":
+        return {"cuda_graph_impl": "none", "cuda_graph_scope": []}
+    return {
+        "cuda_graph_impl": CUDA_GRAPH_IMPLEMENTATIONS[layout.cuda_graphs == "full_iteration"],
+        "cuda_graph_scope": list(layout.modules_captured) or [layout.cuda_graphs],
+        "use_te_rng_tracker": True,
+    }
+
+
 def _model(model: ModelShape) -> dict[str, Any]:
     groups = model.num_key_value_heads
     return {
@@ -150,7 +167,7 @@ def _model(model: ModelShape) -> dict[str, Any]:
 
 
 def _experts(model: ModelShape, layout: Layout) -> dict[str, Any]:
-    """Experts and their ranks, without what recipes balance, group, drop and overlap. A dense model leaves the ranks
+    """Experts and their ranks, without what recipes balance, group and drop. A dense model leaves the ranks
     that split an expert to the core, since another number restricts the order of ranks."""
     if model.num_experts is None:
         return {"num_moe_experts": None, "expert_model_parallel_size": 1, "expert_tensor_parallel_size": None}
@@ -166,7 +183,7 @@ def _experts(model: ModelShape, layout: Layout) -> dict[str, Any]:
         "moe_token_dispatcher_type": DISPATCHER[1],
         "moe_grouped_gemm": True,
         "moe_shared_expert_overlap": False,
-        "overlap_moe_expert_parallel_comm": False,
+        "overlap_moe_expert_parallel_comm": layout.expert_overlap,
         **({"bias_dropout_fusion": False} if model.has_biases else {}),
     }
 
@@ -231,6 +248,13 @@ def _of_full_sharding(layout: Layout) -> dict[str, Any]:
     if layout.zero_stage < 2:
         return {}
     return {"checkpoint.ckpt_format": "fsdp_dtensor", "model.gradient_accumulation_fusion": False}
+
+
+def _of_whole_graph(layout: Layout) -> dict[str, Any]:
+    """The host cannot look at losses and gradients in a graph of all passes."""
+    if layout.cuda_graphs != "full_iteration":
+        return {}
+    return {"rerun_state_machine.check_for_nan_in_loss": False, "ddp.check_for_nan_in_grad": False}
 
 
 def _text(value: Any) -> str:

@@ -42,6 +42,7 @@ from trials.trainers.common.recipe import (
     user_arguments,
 )
 from trials.trainers.megatron_lm.checkout import gradient_options
+from trials.trainers.megatron_lm.step_rules import cuda_graphs, expert_overlap
 from trials.trial import TrialSpec
 
 NAME = "megatron-lm"
@@ -309,6 +310,8 @@ RULES: tuple[Rule, ...] = (
     _sharding,
     _replicas,
     _tensor_overlap,
+    expert_overlap,
+    cuda_graphs,
     _offloaded_layers,
     _biased_experts,
     _rotated,

@@ -69,6 +69,7 @@ BESIDE = {
         ("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim"),
         ("3", "--multi-latent-attention"),
     ),
+    **dict.fromkeys(("cuda-graph-scope", "cuda-graph-modules"), ("attn", "--cuda-graph-impl transformer_engine")),
     "softmax-type": ("learnable", ""),
     "window-size": ("7,0", ""),
     "window-attn-skip-freq": ("2", "--window-size 7,0"),

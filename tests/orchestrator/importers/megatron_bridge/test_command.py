@@ -57,7 +57,8 @@ def test_a_launch_script_gives_its_overrides_and_its_ranks():
     assert found.notes == (
         "The recipe llama3_8b_pretrain_config was not read; it decides offload, activation_checkpointing,"
         " sequence_parallel, rank_order, overlap_comm, bucket_mib, data_parallel_replicas, tensor_parallel_overlap,"
-        " context_parallel, offloaded_layers, pipeline_split, first_stage_layers, last_stage_layers and all else that"
+        " context_parallel, offloaded_layers, pipeline_split, first_stage_layers, last_stage_layers, cuda_graphs"
+        " and all else that"
         " no override sets.",
     )
 

@@ -34,6 +34,10 @@ STAGES = {"model__pipeline_model_parallel_size": 4}
 LISTED = [["embedding", *["decoder"] * 3], ["decoder"] * 3, ["decoder"] * 3, ["decoder", "mtp", "loss"]]
 BLOCK = {"model__recompute_granularity": "full", "model__recompute_method": "block"}
 SELECTIVE = {"model__recompute_granularity": "selective"}
+GRAPHS = {"model__cuda_graph_impl": "transformer_engine"}
+WHOLE = "full_iteration"
+EXPERTS = {"model__num_moe_experts": 8, "model__expert_model_parallel_size": 4}
+OVERLAPPED = {"model__overlap_moe_expert_parallel_comm": True}
 HEADS = {"model__hidden_size": 512, "model__num_attention_heads": 8}
 SQUARED_RELU = {"_target_": "megatron.core.activations.squared_relu", "_call_": False}
 
@@ -76,12 +80,12 @@ def test_overrides_give_what_they_set_and_leave_the_rest_to_the_recipe():
     }
     assert found.left_open == (
         *("offload", "rank_order", "bucket_mib", "recompute_modules", "data_parallel_replicas", "offloaded_layers"),
-        *("pipeline_split", "first_stage_layers", "last_stage_layers"),
+        *("pipeline_split", "first_stage_layers", "last_stage_layers", "cuda_graphs"),
     )
     assert found.origins["baseline.zero_stage"] == "ddp.use_distributed_optimizer (line 24)"
     assert found.notes == (
         "The recipe of these overrides was not read; it decides offload, rank_order, bucket_mib, recompute_modules,"
-        " data_parallel_replicas, offloaded_layers, pipeline_split, first_stage_layers, last_stage_layers"
+        " data_parallel_replicas, offloaded_layers, pipeline_split, first_stage_layers, last_stage_layers, cuda_graphs"
         " and all else that no override sets.",
     )
 
@@ -120,6 +124,14 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
         ({**SELECTIVE, "model__recompute_modules": "[mlp]"}, "recompute_modules", "mlp"),
         ({"model__expert_model_parallel_size": 8}, "expert_parallel", 8),
         ({"model__expert_tensor_parallel_size": 1}, "expert_tensor_parallel", 1),
+        ({**EXPERTS, **OVERLAPPED}, "expert_overlap", True),
+        ({**EXPERTS, **OVERLAPPED, "comm_overlap__overlap_moe_expert_parallel_comm": False}, "expert_overlap", False),
+        ({"model__cuda_graph_impl": "none"}, "cuda_graphs", "none"),
+        ({"model__cuda_graph_impl": "local", "model__cuda_graph_scope": "full_iteration"}, "cuda_graphs", WHOLE),
+        ({"model__cuda_graph_impl": "full_iteration"}, "cuda_graphs", WHOLE),
+        ({**GRAPHS, "model__cuda_graph_scope": "[moe_router,attn]"}, "cuda_graphs", "attn+moe_router"),
+        ({**GRAPHS, "model__cuda_graph_modules": ["attn"]}, "cuda_graphs", "attn"),
+        ({**GRAPHS, "model__num_moe_experts": None, "model__cuda_graph_scope": []}, "cuda_graphs", "attn+mlp"),
         ({"model__cpu_offloading": True, "model__cpu_offloading_num_layers": 20}, "offloaded_layers", 20),
         ({"model__num_layers_in_first_pipeline_stage": 3}, "first_stage_layers", 3),
         (COUNTED, "pipeline_split", "embedding"),
@@ -212,6 +224,10 @@ def test_a_vocabulary_that_the_recipe_may_pad_is_not_known():
         ({"mixed_precision": {"bf16": True, "num_layers_at_end_in_bf16": 2}}, "as many layers in 16 bits"),
         ({"model__position_embedding_type": "yarn"}, "position_embedding is learned or rotary"),
         ({**SELECTIVE, "model__recompute_modules": ["moe_act", "mhc"]}, "recompute_modules is layernorm, mla_up_proj,"),
+        (
+            {**GRAPHS, "model__cuda_graph_scope": ["mamba"]},
+            "cuda_graphs is attn, mlp, moe_router, moe_preprocess, none",
+        ),
         ({"model__cpu_offloading_weights": True}, "all activations of a layer in host memory"),
         ({"optimizer__optimizer_offload_fraction": 0.5}, "offload moves the whole optimizer"),
         ({"peft": {"dim": 8}}, "a search trains all parameters"),

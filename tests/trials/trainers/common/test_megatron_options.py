@@ -39,6 +39,8 @@ LM_LAYOUTS = [
     {"zero_stage": 1, "matmul_precision": "mxfp8", "quantized_weights": True, "moment_dtype": "bf16"},
     {"zero_stage": 1, "matmul_precision": "nvfp4", "quantized_weights": True, "layers_in_16_bits": 1},
     {"zero_stage": 3, "offloaded_layers": 2},
+    {"cuda_graphs": "attn+mlp"},
+    {"cuda_graphs": "full_iteration"},
     {**PIPELINE, "pipeline_split": "embedding+loss"},
     {"tensor_parallel": 2, "sequence_parallel": True, "tensor_parallel_overlap": True},
     {"data_parallel": 4, "zero_stage": 1, "data_parallel_replicas": 2},
@@ -143,7 +145,7 @@ def test_whatever_the_search_file_says_cannot_be_an_argument_too():
     assert free == {
         *("lr", "attention-dropout", "hidden-dropout", "distributed-timeout-minutes", "mock-data", "tokenizer-type"),
         *("vocab-size", "make-vocab-size-divisible-by", "ckpt-format", "no-gradient-accumulation-fusion"),
-        *("use-precision-aware-optimizer", "accumulate-allreduce-grads-in-fp32"),
+        *("use-precision-aware-optimizer", "accumulate-allreduce-grads-in-fp32", "no-check-for-nan-in-loss-and-grad"),
     }
     assert unsupported_option_reason("save") == "a trial writes no checkpoint"
     assert unsupported_option_reason("weight-decay") is None

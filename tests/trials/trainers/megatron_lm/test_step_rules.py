@@ -1,0 +1,88 @@
+"""Rules of how Megatron-LM carries out a step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.check import engine_violations
+from trials.trainers.common.megatron_options import environment_of
+from trials.trainers.registry import ENGINE_RULES
+
+DENSE = ModelShape(8, 64, 4, 4, 256, True, 256, 64, False, "rotary", "rmsnorm")
+EXPERTS = replace(DENSE, num_experts=4, experts_per_token=2)
+OVERLAPPED = {"expert_overlap": True, "expert_parallel": 2}
+STAGES = {"pipeline_parallel": 2, "virtual_pipeline_stages": 2, "pipeline_schedule": "interleaved_1f1b"}
+SELECTIVE = {"activation_checkpointing": "selective"}
+
+
+def broken(model: ModelShape, **fields) -> list[str]:
+    half = {"engine": "megatron-lm", "data_parallel": 2, "precision": "bf16", "attention_kernel": "flash"}
+    layout = Layout(**{**half, "grad_accum_steps": 4, **fields}).canonical()
+    return [problem.message for problem in engine_violations(layout, model, ENGINE_RULES)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "mtp_layers", "other"),
+    [
+        (OVERLAPPED, 0, None),
+        ({**OVERLAPPED, **STAGES}, 1, None),
+        ({**OVERLAPPED, **SELECTIVE, "recompute_modules": "layernorm+moe_act"}, 0, None),
+        ({"expert_overlap": True, "activation_checkpointing": "full"}, 0, None),
+        (
+            {**OVERLAPPED, **STAGES, "virtual_pipeline_stages": 1, "pipeline_schedule": "1f1b"},
+            0,
+            "pipeline_parallel 2 and virtual_pipeline_stages 1",
+        ),
+        ({**OVERLAPPED, "activation_checkpointing": "full"}, 0, "activation_checkpointing full of experts"),
+        ({**OVERLAPPED, **SELECTIVE, "recompute_modules": "moe"}, 0, "activation_checkpointing selective of experts"),
+        ({**OVERLAPPED, "precision": "fp32", "attention_kernel": "math"}, 0, "precision fp32"),
+        ({**OVERLAPPED, "zero_stage": 2}, 0, "zero_stage 2"),
+        (OVERLAPPED, 1, "model.num_mtp_layers 1 and pipeline_parallel 1"),
+        ({**OVERLAPPED, **STAGES}, 2, "model.num_mtp_layers 2 and pipeline_parallel 2"),
+    ],
+)
+def test_all_to_alls_overlap_where_megatron_lm_asserts_nothing(fields, mtp_layers, other):
+    expected = [] if other is None else [f"expert_overlap is true with {other}"]
+    assert broken(replace(EXPERTS, num_mtp_layers=mtp_layers), **fields) == expected
+
+
+def test_overlapped_all_to_alls_want_more_connections():
+    layout = Layout(**OVERLAPPED, data_parallel=2, engine="megatron-lm")
+    assert environment_of(layout) == {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+    assert environment_of(replace(layout, expert_overlap=False)) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "others"),
+    [
+        (DENSE, {"cuda_graphs": "attn+mlp"}, []),
+        (DENSE, {"cuda_graphs": "full_iteration", "activation_checkpointing": "full", **STAGES}, []),
+        (EXPERTS, {"cuda_graphs": "attn+moe_router", **OVERLAPPED}, []),
+        (EXPERTS, {"cuda_graphs": "moe_router+moe_preprocess", **SELECTIVE, "recompute_modules": "layernorm"}, []),
+        (replace(EXPERTS, num_dense_layers=1), {"cuda_graphs": "mlp"}, []),
+        (DENSE, {"cuda_graphs": "attn", "activation_checkpointing": "full"}, ["activation_checkpointing full"]),
+        (DENSE, {"cuda_graphs": "attn", "zero_stage": 3}, ["zero_stage 3"]),
+        (DENSE, {"cuda_graphs": "full_iteration", "offloaded_layers": 1}, ["offloaded_layers 1"]),
+        (DENSE, {"cuda_graphs": "moe_router"}, ["a model without experts"]),
+        (EXPERTS, {"cuda_graphs": "attn+moe_preprocess"}, ["no moe_router"]),
+        (EXPERTS, {"cuda_graphs": "attn+mlp"}, ["experts in every layer"]),
+        (EXPERTS, {"cuda_graphs": "full_iteration"}, ["a model with experts"]),
+        (replace(EXPERTS, num_dense_layers=1), {"cuda_graphs": "mlp", **OVERLAPPED}, ["expert_overlap true"]),
+        (
+            EXPERTS,
+            {"cuda_graphs": "moe_router+moe_preprocess", **SELECTIVE, "recompute_modules": "moe"},
+            ["recompute_modules moe"],
+        ),
+        (
+            EXPERTS,
+            {"cuda_graphs": "moe_router", **SELECTIVE, "recompute_modules": "layernorm+moe_act"},
+            ["recompute_modules layernorm"],
+        ),
+    ],
+)
+def test_graphs_capture_what_megatron_lm_asserts_nothing_of(model, fields, others):
+    assert broken(model, **fields) == [f"cuda_graphs is {fields['cuda_graphs']} with {other}" for other in others]
