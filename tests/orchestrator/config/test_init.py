@@ -250,7 +250,7 @@ def test_what_another_file_decides_has_a_default_that_a_note_names(tmp_path):
     note = (
         "The file leaves open, and the baseline has by default: offload none, rank_order tp-dp-pp, bucket_mib null,"
         " recompute_modules core_attn, data_parallel_replicas 1, offloaded_layers 0, pipeline_split own,"
-        " first_stage_layers null, last_stage_layers null."
+        " first_stage_layers null, last_stage_layers null, cuda_graphs none."
     )
     assert note in render_from(tmp_path / "llama.yaml")[1]
 
