@@ -26,7 +26,7 @@ from orchestrator.planning.plan import UNLIKELY
 from search_spaces.cost_model.attention import FLASH_2_SHARE, NEWEST_SHARE, overhead
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import MemoryPosterior, typical_constants
-from search_spaces.cost_model.step_time import StepTerms
+from search_spaces.cost_model.step_time import TERMS, StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Accelerator, Cluster, chip_of
 from search_spaces.hardware.memory_headroom import rank_memory_gib
 from search_spaces.layouts.layout import AXES, CHOICES, Layout
@@ -116,6 +116,7 @@ class Training:
     def predicted(self) -> float:
         """Tokens/s and GPU with the shipped constants."""
         terms = StepTerms.of(self.model, self.cluster, LayoutTable.of([self.layout]))
+        terms.micro_batch[0, TERMS.index("tensor")] += self.repeated_heads_s
         tokens = self.layout.global_batch_size * self.model.seq_length / self.layout.num_gpus
         return tokens / (float(terms.seconds(typical_constants())[0]) + self.older_kernel_s)
 
@@ -142,6 +143,26 @@ class Training:
         flops = 2 * tokens * self.model.scored_size * passes * self.model.causal_positions
         peak = self.cluster.accelerator.peak_flops_for("bf16") or math.inf
         return flops * overhead(self.model) * (1 / older[chip] - 1 / today[chip]) / peak
+
+    @property
+    def repeated_heads_s(self) -> float:
+        """Seconds of a micro-batch on a stage in which torchtitan's ranks exchanged copies of keys and values.
+
+        Its releases of the rows repeated them for each query's head before attention (commit 9dec370,
+        torchtitan/models/llama/model.py, repeat_kv). Keys and values are gathered in each pass; their gradients go
+        through a ring in fp32, half hidden, so that they take as long as in bf16 gathered
+        (torch/distributed/tensor/experimental/_attention.py).
+        """
+        count, model, layout = self.layout.context_parallel, self.model, self.layout
+        links = self.cluster.links_of_job(layout.num_nodes)
+        if count == 1 or layout.engine != "torchtitan" or links is None:
+            return 0.0
+        copies = model.num_attention_heads // model.num_key_value_heads - 1
+        tokens = layout.micro_batch_size * model.seq_length / count
+        keys = 2 * 2 * tokens * model.key_value_size / layout.tensor_parallel
+        passes = 3 + (layout.activation_checkpointing == "full")
+        rate = 1e9 * links.collective_gb_per_s(count, layout.tensor_parallel, self.cluster.gpus_per_node)
+        return -(-model.num_layers // layout.pipeline_parallel) * passes * copies * (count - 1) * keys / rate
 
 
 _COMPOSER = "accelerate-launch"

@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Iterator
 from enum import IntEnum
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,10 @@ from search_spaces.engines import ENGINE_PROFILES, OWN_ENGINES
 from search_spaces.layouts.axis import Kind
 from search_spaces.layouts.layout import AXES, CHOICES, V_SCHEDULES, Layout
 from search_spaces.rules.check import engine_violations
+from search_spaces.verification import words_of
 from tests.sources import ROOT
-from trials.diagnostics.parity_cases import (
-    NATIVE_ENGINES,
-    VALUES,
-    Case,
-    compiled_cases,
-    covering_cases,
-    full_cases,
-    violated_rules,
-)
+from tests.verified_values import trained_cases
+from trials.diagnostics.parity_cases import VALUES, Case, violated_rules
 from trials.diagnostics.parity_models import SHAPES
 
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "trainers.md"
@@ -80,19 +73,15 @@ def status(engine: str, name: str, value: Any) -> Status:
     return Status.OPTION if is_accepted else Status.REFUSED
 
 
-@cache
-def _trained(engine: str) -> list[Case]:
-    """Cases of docs/parity.md: the full array of the native engines, the covering array of each other."""
-    if engine not in NATIVE_ENGINES:
-        return [*covering_cases(engines=(engine,)), *compiled_cases(engines=(engine,))]
-    return [case for case in [*full_cases(), *compiled_cases()] if case.layout.engine == engine]
+def _trained(engine: str) -> Iterator[Case]:
+    return (case for case in trained_cases() if case.layout.engine == engine)
 
 
 def _has(case: Case, name: str, value: Any) -> bool:
-    """True if the value, or a part of a joined word, is in the layout and has an effect."""
-    given = getattr(case.layout, name)
-    parts = given.split("+") if AXES[name].parts else [given]
-    return value in parts and case.layout.has_effect(name)
+    """True if the value, a part of a joined word, or another number than the default is in the layout and has an
+    effect."""
+    [word] = words_of(name, value)
+    return word in words_of(name, getattr(case.layout, name)) and case.layout.has_effect(name)
 
 
 def _is_accepted(case: Case) -> bool:

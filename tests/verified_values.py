@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterable
+from functools import cache
 from io import StringIO
 
 from benchmarks.check_exports import PROJECTS
@@ -16,12 +17,12 @@ from search_spaces.engines import ENGINES, OWN_ENGINES
 from search_spaces.layouts.axis import Kind
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.verification import NOT_VERIFIED, TABLE, words_of
-from trials.diagnostics.parity_cases import compiled_cases, covering_cases
+from trials.diagnostics.parity_cases import Case, compiled_cases, covering_cases
 
 
 def table() -> str:
     """verified.csv: the words of each engine and axis by level, each at its highest."""
-    trained, parsed = trained_layouts(), parsed_layouts()
+    trained, parsed = [case.layout for case in trained_cases()], parsed_layouts()
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["engine", "axis", "run", "parsed"])
@@ -36,12 +37,12 @@ def table() -> str:
     return text.getvalue()
 
 
-def trained_layouts() -> list[Layout]:
-    """Layouts of the parity tests, by every engine of Parlay's trainer."""
+@cache
+def trained_cases() -> list[Case]:
+    """Cases of the parity tests, by every engine of Parlay's trainer."""
     cases = [*covering_cases(), *compiled_cases(engines=OWN_ENGINES)]
     others = [engine for engine in OWN_ENGINES if engine not in {case.layout.engine for case in covering_cases()}]
-    cases += [case for engine in others for case in covering_cases(engines=(engine,))]
-    return [case.layout for case in cases]
+    return cases + [case for engine in others for case in covering_cases(engines=(engine,))]
 
 
 def parsed_layouts() -> list[Layout]:

@@ -10,9 +10,8 @@ from typing import Any
 from dashboards.report.figures.importance import Importance, axis_importance
 from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdowns
 from dashboards.report.log_excerpts import Excerpts
+from dashboards.terminal.rank_diagram import nodes_per_domain
 from dashboards.trial_text import describe_failure
-from search_spaces.errors import InputError
-from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import DERIVED, Layout
 from trials.analysis.final_rounds import finals_end_of
 from trials.analysis.finals import FinalsEnd
@@ -167,7 +166,7 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
         num_layers=_section(spec, "model").get("num_layers", 1),
         has_balancing_loss=_section(spec, "model").get("aux_loss_coefficient") is not None,
         gpus_per_node=_gpus_per_node(cluster, search.trials),
-        nodes_per_domain=_nodes_per_domain(cluster, best),
+        nodes_per_domain=1 if best is None else nodes_per_domain(cluster, best.layout),
         accelerator=_accelerator(cluster),
         best=best,
         baseline_speed=value_of(baseline, objective) if baseline else None,
@@ -188,14 +187,6 @@ def _section(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _gpus_per_node(cluster: Mapping[str, Any], trials: Sequence[Trial]) -> int:
     layout = trials[0].layout if trials else Layout()
     return cluster.get("gpus_per_node") or -(-layout.num_gpus // layout.num_nodes)
-
-
-def _nodes_per_domain(cluster: Mapping[str, Any], best: BestLayout | None) -> int:
-    """Nodes of the best layout's job in one link domain; 1 where the record lacks the cluster's fields."""
-    try:
-        return 1 if best is None else Cluster.from_json(cluster).nodes_per_domain(best.layout.num_nodes)
-    except (InputError, KeyError, TypeError, AttributeError):
-        return 1
 
 
 def _accelerator(cluster: Mapping[str, Any]) -> str | None:

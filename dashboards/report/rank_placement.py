@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dashboards.terminal.rank_diagram import tensor_groups_of
-from search_spaces.layouts.groups import leaving_groups
+from search_spaces.layouts.groups import leaving_words
 from search_spaces.layouts.layout import Layout
 from trials.files.text import plural
 
@@ -83,15 +83,4 @@ def _summary(layout: Layout, gpus_per_node: int, count: int, nodes_per_domain: i
 
 def _describe_leaving(layout: Layout, ranks_per_domain: int, has_domains: bool) -> str:
     """The groups that leave the link domains of a job in several."""
-    if not has_domains:
-        return ""
-    names = leaving_groups(layout, layout.expert_parallel > 1, ranks_per_domain)
-    return f" Groups in several link domains: {', '.join(_GROUPS[name] for name in names)}."
-
-
-_GROUPS = {
-    **{name: name for name in ("tensor", "context", "replicas", "pipeline")},
-    "shards": "data",
-    "expert": "experts",
-    "expert_shards": "copies of experts",
-}
+    return f" Groups in several link domains: {leaving_words(layout, ranks_per_domain)}." if has_domains else ""

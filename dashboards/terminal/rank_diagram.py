@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, zip_longest
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from search_spaces.errors import InputError
+from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.groups import expert_mesh
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.mesh import RankMesh
@@ -25,6 +27,14 @@ _WIDTH = 100
 def rank_diagram(layout: Layout, gpus_per_node: int, nodes_per_domain: int = 1) -> list[str]:
     """Lines for a terminal: the groups along each axis, and the nodes as boxes; long lists are shortened."""
     return [*_group_lines(layout, gpus_per_node, nodes_per_domain), *_node_lines(layout, gpus_per_node)]
+
+
+def nodes_per_domain(cluster: Mapping[str, Any], layout: Layout) -> int:
+    """Nodes of the layout's job in one link domain of a search's recorded cluster; 1 where the record lacks fields."""
+    try:
+        return Cluster.from_json(cluster).nodes_per_domain(layout.num_nodes)
+    except (InputError, KeyError, TypeError, AttributeError):
+        return 1
 
 
 def tensor_groups_of(node: int, layout: Layout, gpus_per_node: int) -> list[list[int]]:

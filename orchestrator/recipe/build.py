@@ -8,11 +8,13 @@ from functools import cached_property
 from typing import Any
 
 from dashboards.terminal.headline import verdict_json
+from dashboards.terminal.rank_diagram import nodes_per_domain
 from dashboards.trial_text import describe_flag, format_trial_end
 from orchestrator.recipe.exports import Export, exports
 from orchestrator.recipe.recipe import Recipe
 from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.groups import leaving_words
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.unsafe_text import is_printable
 from search_spaces.verification import Verification
@@ -209,6 +211,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     yield from _memory_caveats(source)
     for flag in source.best.flags:
         yield f"Flagged {describe_flag(flag)}."
+    yield from _link_domain_caveats(source)
     if source.spec.trainer["kind"] == PARLAY:
         yield parlay_trainer_only(source.best.layout.engine)
     if isinstance(source.baseline, Trial) and source.baseline.measured is None:
@@ -216,6 +219,14 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     full_at = source.best.measured.host_memory_full_at_step
     if full_at is not None:
         yield f"Host memory grows: at this rate a node is full at step {full_at}, and a longer training fails there."
+
+
+def _link_domain_caveats(source: RecipeSource) -> Iterator[str]:
+    """The groups in several link domains of the job, where a domain has several nodes."""
+    layout, nodes = source.best.layout, nodes_per_domain(source.search.spec.get("cluster") or {}, source.best.layout)
+    if 1 < nodes < layout.num_nodes:
+        groups = leaving_words(layout, nodes * source.spec.gpus_per_node)
+        yield f"Measured on link domains of {nodes} nodes. Groups in several of them: {groups}."
 
 
 def _memory_caveats(source: RecipeSource) -> Iterator[str]:

@@ -309,8 +309,8 @@ def _dispatch_seconds(
     """All-to-alls that send tokens to their experts' ranks and back, for one layer, a mean over the layers.
 
     Two for each pass, of the hidden states of a token's experts (Lepikhin et al., arXiv 2006.16668, section 3.2), again
-    where experts or whole layers are recomputed. Each
-    rank sends what leaves its link domain through its own adapter.
+    where experts or whole layers are recomputed. Each rank sends what leaves its link domain through its own adapter,
+    or its share of those of the node.
     """
     groups = table_groups(layouts, "expert")
     count, stride = groups.ranks, groups.stride
@@ -323,6 +323,8 @@ def _dispatch_seconds(
     far = 1e9 * machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
     )
+    if machine.links.fabric is not None:
+        far = np.minimum(far, 1e9 * machine.links.fabric.nic_gb_per_s / machine.gpus_per_node)
     near = machine.bus_bytes_per_s(inside, stride, np.ones_like(count, dtype=bool))
     return sent * ((inside - 1) / near + (count - inside) / far) / count
 

@@ -101,3 +101,12 @@ def leaving_groups(layout: Layout, has_experts: bool, ranks_per_domain: int) -> 
     fields, order = layout.to_json(), layout.rank_order
     names = group_names(has_experts)
     return tuple(name for name in names if rank_groups(name, fields, order).leave(ranks_per_domain))
+
+
+def leaving_words(layout: Layout, ranks_per_domain: int) -> str:
+    """The groups that leave blocks of so many ranks, in words: `data, pipeline`."""
+    names = leaving_groups(layout, layout.expert_parallel > 1, ranks_per_domain)
+    return ", ".join(_WORDS.get(name, name) for name in names)
+
+
+_WORDS = {"shards": "data", "expert": "experts", "expert_shards": "copies of experts"}

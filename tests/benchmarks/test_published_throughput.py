@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,18 @@ def test_rows_that_ran_are_counted_by_their_probability_to_fit():
 def test_composer_reduces_every_micro_batch_and_keeps_no_fp32_logits():
     one, two = (reading(grad_accum=accumulation).training for accumulation in ("1", "2"))
     assert one.fit_probability == two.fit_probability
+
+
+def test_torchtitan_exchanged_keys_and_values_of_every_query_head():
+    """Two ranks of a node, each with 4096 tokens: three more copies of 1024 elements, in bf16, in four passes."""
+    titan = TITAN | {"cp": "2", "dp": "4", "recompute": "full", "precision": "fp8", "seq_length": "8192"}
+    of_heads = reading(**titan, micro_batch_size="1").training
+    assert of_heads is not None
+    rate = of_heads.cluster.links.domains[-1].bus_gb_per_s * 1e9
+    assert of_heads.repeated_heads_s == pytest.approx(32 * 4 * 3 * (2 * 2 * 4096 * 1024) / rate)
+    assert reading(**titan | {"cp": "1", "dp": "8"}).training.repeated_heads_s == 0
+    as_now = replace(of_heads, model=replace(of_heads.model, num_key_value_heads=32))
+    assert as_now.repeated_heads_s == 0
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="no measured tables beside the checkout")

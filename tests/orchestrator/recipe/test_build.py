@@ -6,6 +6,9 @@ import pytest
 
 from orchestrator.recipe.build import build_recipe, evidence
 from orchestrator.recipe.render import readme
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.hardware.links import Fabric, LinkDomain, Links
+from search_spaces.layouts.layout import Layout
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of, without_interval
 from tests.trials.examples import with_metrics
 from trials.analysis.ranked_layout import RankedLayout
@@ -150,6 +153,20 @@ def test_flags_and_growing_host_memory_are_caveats_and_the_page_says_where_the_t
     words = "Host memory grows: at this rate a node is full at step 1200, and a longer training fails there."
     assert words in recipe.caveats
     assert "\n- step time: compute 90 %, bubble 10 %\n" in readme(recipe)
+
+
+@pytest.mark.parametrize(("order", "groups"), [("tp-dp-pp", "pipeline"), ("tp-pp-dp", "data")])
+def test_the_groups_in_several_link_domains_are_a_caveat(order: str, groups: str):
+    layout = Layout(
+        num_nodes=4, tensor_parallel=2, pipeline_parallel=2, data_parallel=2, pipeline_schedule="1f1b", rank_order=order
+    )
+    rack = Links((LinkDomain("node", 2, 90, 6), LinkDomain("rack", 4, 90, 9)), Fabric(20, 5))
+    source = source_of(measured_trial("t0001", layout, 0.1))
+    racks = Cluster(ACCELERATORS["cpu"], 2, 4, rack).to_json()
+    searched = replace(source.search, spec={**source.search.spec, "cluster": racks})
+    told = [caveat for caveat in built(replace(source, search=searched)).caveats if "link domain" in caveat]
+    assert told == [f"Measured on link domains of 2 nodes. Groups in several of them: {groups}."]
+    assert not any("link domain" in caveat for caveat in built(source).caveats)
 
 
 @pytest.mark.bad_input(50)

@@ -452,11 +452,14 @@ def test_all_groups_of_a_job_in_one_link_domain_need_no_fabric():
 @pytest.mark.parametrize(
     ("ranks_per_domain", "expert", "inside"), [(72, 8, 8), (72, 16, 8), (64, 16, 16), (72, 144, 72)]
 )
-def test_tokens_for_experts_leave_the_link_domain_where_their_ranks_are_in_two(ranks_per_domain, expert, inside):
-    """Groups of 16 in a domain of 72 ranks are cut after eight."""
+@pytest.mark.parametrize("fabric", [NETWORK, Fabric(200, 5)])
+def test_tokens_for_experts_leave_the_link_domain_where_their_ranks_are_in_two(
+    ranks_per_domain, expert, inside, fabric
+):
+    """Groups of 16 in a domain of 72 ranks are cut after eight; then each rank has one of the node's four adapters."""
     model = replace(gpt(2, 1024, 8), num_experts=144, experts_per_token=2)
     domains = (GB200_NODE, LinkDomain("nvl72", ranks_per_domain, 680, 0.0))
-    cluster = Cluster(ACCELERATORS["gb200-186gb"], 4, 36, Links(domains, NETWORK))
+    cluster = Cluster(ACCELERATORS["gb200-186gb"], 4, 36, Links(domains, fabric))
     nodes = 2 * ranks_per_domain // 4
     layout = replace(CONTEXT, num_nodes=nodes, data_parallel=4 * nodes, expert_parallel=expert).canonical()
     terms = StepTerms.of(model, cluster, LayoutTable.of([layout]))

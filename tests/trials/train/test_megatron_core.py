@@ -58,6 +58,11 @@ def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_pr
     parity.expect(given, record_property)
 
 
+def test_stages_come_before_data_parallel_ranks_with_tensor_parallel_ones_too(parity, record_property):
+    """Megatron refuses this order where experts' groups differ from those of other layers, without experts, too."""
+    parity.expect(megatron_case("order", **TP2, **PP2, **DP2, rank_order="tp-pp-dp"), record_property)
+
+
 FULL, SELECTIVE = {"activation_checkpointing": "full"}, {"activation_checkpointing": "selective"}
 INTERLEAVED = {"virtual_pipeline_stages": 2, "pipeline_schedule": "interleaved_1f1b", **PP2}
 

@@ -70,7 +70,7 @@ class MegatronCoreEngine(Engine):
     def __init__(self, training: TrainingConfig, world: World):
         self._training = training
         layout = training.layout
-        _initialize_groups(layout, training.weights.seed)
+        _initialize_groups(layout, training.model.num_experts is not None, training.weights.seed)
         on_gpu = training.device.type == "cuda"
         if on_gpu:
             require_imported(package_version(TRANSFORMER_ENGINE), HAVE_TE)
@@ -153,14 +153,17 @@ class MegatronCoreEngine(Engine):
         return sum(optimizer._get_model_param_range_map(parameter)["param"].size for optimizer in holding)
 
 
-def _initialize_groups(layout: Layout, seed: int) -> None:
-    """Form Megatron's own groups; collective over the world."""
+def _initialize_groups(layout: Layout, has_experts: bool, seed: int) -> None:
+    """Form Megatron's own groups; collective over the world.
+
+    Without experts their groups are those of other layers: in an order that does not end in pp, Megatron has no others.
+    """
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=layout.tensor_parallel,
         pipeline_model_parallel_size=layout.pipeline_parallel,
         virtual_pipeline_model_parallel_size=_virtual_stages(layout),
         expert_model_parallel_size=layout.expert_parallel,
-        expert_tensor_parallel_size=layout.expert_tensor_parallel,
+        expert_tensor_parallel_size=layout.expert_tensor_parallel if has_experts else None,
         order=ORDERS[layout.rank_order],
         distributed_timeout_minutes=int(COLLECTIVE_LIMIT.total_seconds() // 60),
         create_gloo_process_groups=False,
