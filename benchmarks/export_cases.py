@@ -232,7 +232,7 @@ def _layout(draw: random.Random, engine: str, values: Mapping[str, tuple[Any, ..
 
 
 def _drawn(draw: random.Random, values: Sequence[Any], usual: Any) -> Any:
-    """One of the values; more often the usual one, since few layouts that differ from it everywhere keep all rules."""
+    """One of the values, more often the usual one: few layouts that differ from it everywhere keep all rules."""
     return usual if usual in values and draw.random() < USUAL_SHARE else draw.choice(values)
 
 

@@ -15,7 +15,7 @@ from search_spaces.rules.engine_rules import RuleViolation
 
 
 class _Finding(NamedTuple):
-    """What a value of an axis does not go with, if `is_refused`."""
+    """A setting that a value of an axis does not go with, if `is_refused`."""
 
     is_refused: bool
     other: str
