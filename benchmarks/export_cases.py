@@ -15,7 +15,6 @@ from search_spaces.layouts.covering_array import cover, value_combinations
 from search_spaces.layouts.layout import AXES, DEGREES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
-from search_spaces.model_shape import ModelShape
 from search_spaces.routing import BALANCED
 from search_spaces.rules.layout_rules import (
     EXPERT_RANKS,
@@ -27,6 +26,7 @@ from search_spaces.rules.layout_rules import (
     SPLIT_RULES,
     first_violation,
 )
+from trials.diagnostics.parity_models import DRAWN_SHAPES
 from trials.measure_rules import MeasureRules
 from trials.trainers.registry import TRAINERS
 from trials.trial import TrialKind, TrialSpec
@@ -41,28 +41,16 @@ USUAL_SHARE = 0.5
 TOKENS = 50_257
 """Tokens of GPT-2's tokenizer, of which each shape has the padded vocabulary."""
 
-_GPT2 = ModelShape(
-    num_layers=8,
-    hidden_size=512,
-    num_attention_heads=8,
-    num_key_value_heads=8,
-    ffn_hidden_size=1920,
-    gated_mlp=False,
-    vocab_size=50_304,
-    seq_length=1024,
-    tied_embeddings=True,
-    position_embedding="learned",
-    norm="layernorm",
-)
-_LLAMA = replace(
-    _GPT2,
-    num_key_value_heads=4,
-    ffn_hidden_size=1376,
-    gated_mlp=True,
-    tied_embeddings=False,
-    position_embedding="rotary",
-    norm="rmsnorm",
-)
+_WIDER = {
+    "num_layers": 8,
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "vocab_size": 50_304,
+    "seq_length": 1024,
+}
+_GPT2 = replace(DRAWN_SHAPES["gpt2-tied"], **_WIDER, ffn_hidden_size=1920)
+_LLAMA = replace(DRAWN_SHAPES["llama"], **_WIDER | {"num_key_value_heads": 4}, ffn_hidden_size=1376)
 SHAPES = {
     "gpt2": _GPT2,
     "gpt2-untied": replace(_GPT2, tied_embeddings=False),

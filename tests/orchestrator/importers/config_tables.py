@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -26,6 +26,22 @@ def with_key(base: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
 
 def keys_with(table: OptionTable, handling: Handling) -> list[str]:
     return [name for name, group in table.group_of.items() if group.handling is handling]
+
+
+def require_table(
+    read: Reader,
+    table: OptionTable,
+    base: Mapping[str, Any],
+    others: Sequence[Mapping[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reader handles every key as the table says; `base` and `others` are configurations that together have all
+    keys that it reads."""
+    require_one_handling_of_each_key(table)
+    require_refusals(read, table, base)
+    require_notes(read, table, base)
+    require_no_effect(read, table, base)
+    require_all_read(read, table, [base, *others], monkeypatch)
 
 
 def require_one_handling_of_each_key(table: OptionTable) -> None:

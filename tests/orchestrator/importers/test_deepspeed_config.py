@@ -11,11 +11,7 @@ from orchestrator.importers.deepspeed_options import DEEPSPEED_OPTIONS
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE
 from tests.orchestrator.importers.config_tables import (
-    require_all_read,
-    require_no_effect,
-    require_notes,
-    require_one_handling_of_each_key,
-    require_refusals,
+    require_table,
     with_key,
 )
 from tests.orchestrator.importers.deepspeed_source import keys_of_classes, removed_keys, top_keys
@@ -86,12 +82,8 @@ def test_a_configuration_gives_layout_and_batch():
 
 
 def test_the_reader_keeps_to_its_table(monkeypatch):
-    require_one_handling_of_each_key(DEEPSPEED_OPTIONS)
-    require_refusals(read_yaml, DEEPSPEED_OPTIONS, BASE)
-    require_notes(read_yaml, DEEPSPEED_OPTIONS, BASE)
-    require_no_effect(read_yaml, DEEPSPEED_OPTIONS, BASE)
     autocast = {"torch_autocast": {"enabled": True}, "compile": {"passes": ["z3"]}}
-    require_all_read(read_yaml, DEEPSPEED_OPTIONS, [WHOLE, {"train_batch_size": 8, **autocast}], monkeypatch)
+    require_table(read_yaml, DEEPSPEED_OPTIONS, BASE, [WHOLE, {"train_batch_size": 8, **autocast}], monkeypatch)
 
 
 def test_every_key_of_the_installed_deepspeed_has_a_handling():

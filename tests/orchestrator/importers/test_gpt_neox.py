@@ -10,11 +10,7 @@ from orchestrator.importers.gpt_neox_options import GPT_NEOX_OPTIONS
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
 from tests.orchestrator.importers.config_tables import (
-    require_all_read,
-    require_no_effect,
-    require_notes,
-    require_one_handling_of_each_key,
-    require_refusals,
+    require_table,
     with_key,
 )
 from tests.orchestrator.importers.yaml_samples import GPT_NEOX
@@ -80,15 +76,8 @@ def test_a_configuration_gives_model_layout_batch_and_cluster():
 
 
 def test_the_reader_keeps_to_its_table(monkeypatch):
-    require_one_handling_of_each_key(GPT_NEOX_OPTIONS)
-    require_refusals(read_gpt_neox, GPT_NEOX_OPTIONS, BASE)
-    require_notes(read_gpt_neox, GPT_NEOX_OPTIONS, BASE)
-    require_no_effect(read_gpt_neox, GPT_NEOX_OPTIONS, BASE)
-    bases = [
-        BASE,
-        {**BASE, "activation": "swiglu", "pipe_partition_method": "type:x", "expansion_factor": 4, "pos_emb": "rotary"},
-    ]
-    require_all_read(read_gpt_neox, GPT_NEOX_OPTIONS, bases, monkeypatch)
+    gated = {"activation": "swiglu", "pipe_partition_method": "type:x", "expansion_factor": 4, "pos_emb": "rotary"}
+    require_table(read_gpt_neox, GPT_NEOX_OPTIONS, BASE, [BASE | gated], monkeypatch)
 
 
 def test_hyphens_and_underscores_are_the_same():

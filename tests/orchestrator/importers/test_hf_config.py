@@ -11,11 +11,7 @@ from orchestrator.importers.hf_families import FAMILIES, OTHER_MODELS
 from search_spaces.errors import InputError
 from search_spaces.model_shape import MODEL_DEFAULTS, ModelShape
 from tests.orchestrator.importers.config_tables import (
-    require_all_read,
-    require_no_effect,
-    require_notes,
-    require_one_handling_of_each_key,
-    require_refusals,
+    require_table,
 )
 from tests.trials.trainers.samples import HF_GPT2, HF_GPT_NEOX, HF_LLAMA
 
@@ -274,12 +270,8 @@ def test_absent_keys_have_the_defaults_of_the_model_type(kind):
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_the_reader_keeps_to_its_table(kind, monkeypatch):
     table, base = FAMILIES[kind].table, {"model_type": kind, **SMALL.get(kind, {})}
-    require_one_handling_of_each_key(table)
-    require_refusals(read_yaml, table, base)
-    require_notes(read_yaml, table, base)
-    require_no_effect(read_yaml, table, base)
     windowed = {"use_sliding_window": True, "sliding_window": 64, "num_key_value_heads": 4, "head_dim": 256}
-    require_all_read(read_yaml, table, [base, {**base, **OTHER_NAMES, **windowed}], monkeypatch)
+    require_table(read_yaml, table, base, [{**base, **OTHER_NAMES, **windowed}], monkeypatch)
 
 
 @pytest.mark.parametrize(

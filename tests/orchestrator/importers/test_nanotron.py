@@ -9,11 +9,7 @@ from orchestrator.importers.nanotron import looks_like_nanotron, read_nanotron
 from orchestrator.importers.nanotron_options import NANOTRON_OPTIONS
 from search_spaces.errors import InputError
 from tests.orchestrator.importers.config_tables import (
-    require_all_read,
-    require_no_effect,
-    require_notes,
-    require_one_handling_of_each_key,
-    require_refusals,
+    require_table,
     with_key,
 )
 from tests.orchestrator.importers.yaml_samples import NANOTRON
@@ -70,11 +66,7 @@ def test_a_configuration_gives_model_layout_and_batch():
 
 
 def test_the_reader_keeps_to_its_table(monkeypatch):
-    require_one_handling_of_each_key(NANOTRON_OPTIONS)
-    require_refusals(read_nanotron, NANOTRON_OPTIONS, BASE)
-    require_notes(read_nanotron, NANOTRON_OPTIONS, BASE)
-    require_no_effect(read_nanotron, NANOTRON_OPTIONS, BASE)
-    require_all_read(read_nanotron, NANOTRON_OPTIONS, [BASE], monkeypatch)
+    require_table(read_nanotron, NANOTRON_OPTIONS, BASE, [], monkeypatch)
 
 
 @pytest.mark.parametrize(

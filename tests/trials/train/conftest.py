@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import WarmRanks
 from tests.trials.train.trial_processes import RunningTrial, start_trial
 
@@ -13,6 +14,12 @@ def ranks() -> Iterator[WarmRanks]:
     warm = WarmRanks()
     yield warm
     warm.close()
+
+
+@pytest.fixture(scope="module")
+def parity(ranks: WarmRanks) -> Parity:
+    """Cases on the module's ranks."""
+    return Parity(ranks)
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from importlib.util import find_spec
 from typing import Any
 
@@ -31,6 +32,17 @@ needs_torchtitan = pytest.mark.skipif(
 needs_accelerate = pytest.mark.skipif(
     find_spec("accelerate") is None, reason="accelerate is not installed: the extra `trainers`"
 )
+
+
+def ranks_of(engine: str) -> Any:
+    """Fixture of a module's ranks, which have imported this engine."""
+
+    @pytest.fixture(scope="module")
+    def ranks() -> Iterator[WarmRanks]:
+        with closing(WarmRanks(engine)) as warm:
+            yield warm
+
+    return ranks
 
 
 class Parity:

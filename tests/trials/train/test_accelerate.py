@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import closing
 from operator import attrgetter
 
 import pytest
@@ -21,23 +19,12 @@ from tests.trials.train.accelerate_cases import (
 )
 from tests.trials.train.few_cases import gate_cases
 from tests.trials.train.left_out import MUTATION_BOUND, difference_without, places_called
-from tests.trials.train.parity import NO_COMPILER, Parity, needs_accelerate
+from tests.trials.train.parity import NO_COMPILER, needs_accelerate, ranks_of
 from tests.trials.train.parity import PROGRAMS as OF_ANY_ENGINE
-from tests.trials.train.ranks import WarmRanks
 from trials.diagnostics.parity_cases import compiled_cases
 
 pytestmark = [needs_accelerate, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[WarmRanks]:
-    with closing(WarmRanks(ACCELERATE)) as warm:
-        yield warm
-
-
-@pytest.fixture(scope="module")
-def parity(ranks: WarmRanks) -> Parity:
-    return Parity(ranks)
+ranks = ranks_of(ACCELERATE)
 
 
 @pytest.mark.parametrize("given", gate_cases(ACCELERATE))

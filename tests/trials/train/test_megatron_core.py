@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -26,22 +24,11 @@ from tests.trials.train.megatron_cases import (
     megatron_case,
 )
 from tests.trials.train.parity import PROGRAMS as OF_ANY_ENGINE
-from tests.trials.train.parity import Parity, needs_megatron
-from tests.trials.train.ranks import WarmRanks
+from tests.trials.train.parity import needs_megatron, ranks_of
 from trials.diagnostics.selftest import CPU_TOLERANCES
 
 pytestmark = [needs_megatron, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[WarmRanks]:
-    with closing(WarmRanks(MEGATRON_CORE)) as warm:
-        yield warm
-
-
-@pytest.fixture(scope="module")
-def parity(ranks: WarmRanks) -> Parity:
-    return Parity(ranks)
+ranks = ranks_of(MEGATRON_CORE)
 
 
 @pytest.mark.parametrize(("micro_batch_size", "is_another"), [(2, False), (1, True)])

@@ -10,8 +10,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from search_spaces.layouts.covering_array import cover
-from tests.trials.train.parity import NO_COMPILER, Parity
-from tests.trials.train.ranks import WarmRanks
+from tests.trials.train.parity import NO_COMPILER
 from trials.diagnostics.parity_cases import axis_values, case_of, compiled_cases, covering_cases, named_case
 from trials.diagnostics.parity_models import SHAPES
 from trials.diagnostics.selftest import CPU_TOLERANCES, tolerance_of
@@ -19,11 +18,6 @@ from trials.train.parallel.collectives import Reduction
 from trials.train.selftest.training import optimizer_config
 
 pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module")
-def parity(ranks: WarmRanks) -> Parity:
-    return Parity(ranks)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -12,7 +12,7 @@ from search_spaces.rules.check import engine_violations
 from tests.trials.train.few_cases import gate_cases
 from tests.trials.train.left_out import MUTATION_BOUND, difference_without, places_called
 from tests.trials.train.parity import PROGRAMS as OF_ANY_ENGINE
-from tests.trials.train.parity import Parity, needs_torchtitan
+from tests.trials.train.parity import needs_torchtitan, ranks_of
 from tests.trials.train.ranks import NO_ENGINE, RanksFailed, WarmRanks
 from tests.trials.train.torchtitan_cases import (
     CONTEXT,
@@ -30,17 +30,7 @@ from trials.diagnostics.selftest import CPU_TOLERANCES, RankTraining
 from trials.trial import FailureReason
 
 pytestmark = [needs_torchtitan, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[WarmRanks]:
-    with closing(WarmRanks(TORCHTITAN)) as warm:
-        yield warm
-
-
-@pytest.fixture(scope="module")
-def parity(ranks: WarmRanks) -> Parity:
-    return Parity(ranks)
+ranks = ranks_of(TORCHTITAN)
 
 
 @pytest.mark.parametrize("given", gate_cases(TORCHTITAN))
