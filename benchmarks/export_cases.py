@@ -153,6 +153,25 @@ VALUES_OF_ENGINE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     },
 }
 """Values of more axes, by engine."""
+_EXPERTS: Mapping[str, Any] = {
+    "data_parallel": 4,
+    "expert_parallel": 4,
+    "zero_stage": 1,
+    "micro_batch_size": 2,
+    "grad_accum_steps": 4,
+    "precision": "bf16",
+    "attention_kernel": "flash",
+}
+_CAPTURED = {**_EXPERTS, "expert_dispatcher": "hybridep", "cuda_graphs": "full_iteration"}
+NAMED: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
+    "megatron-lm": (
+        ("mixtral", {**_EXPERTS, "expert_overlap": True, "cuda_graphs": "attn+moe_router"}),
+        ("mixtral", {**_CAPTURED, "expert_overlap": True}),
+        ("gpt-oss-moe", _CAPTURED),
+        ("qwen3-moe", {**_EXPERTS, "cuda_graphs": "attn+mlp+moe_router"}),
+    )
+}
+"""Shapes and layouts by trainer that draws seldom meet."""
 COVERED = ("shape", *DEGREES.values(), *VALUES)
 
 
@@ -165,7 +184,8 @@ class Case:
 
 
 def export_cases(trainer: str, section: Mapping[str, Any] | None = None) -> list[Case]:
-    """NUM_CASES layouts that together cover the pairs of axis values that the trainer can have, or most of them.
+    """NUM_CASES layouts: those of `NAMED`, then such that together cover the pairs of axis values that the trainer can
+    have, or most of them.
 
     `section` is the search file's section on the trainer, for those that start from a configuration of the user's.
     """
@@ -176,7 +196,12 @@ def export_cases(trainer: str, section: Mapping[str, Any] | None = None) -> list
     covered = (*COVERED, *VALUES_OF_ENGINE.get(form.engine, {}), *EXPERT_VALUES)
     pairs = [value_combinations(_axis_values(spec), covered, 2) for spec in valid]
     chosen = dict.fromkeys([*cover(pairs, [1.0] * len(valid)), *range(NUM_CASES)])
-    return [Case(valid[index], form.files(valid[index])) for index in [*chosen][:NUM_CASES]]
+    named = [
+        _spec(Layout(**fields, engine=form.engine), shape, section or {"kind": PARLAY})
+        for shape, fields in NAMED.get(trainer, ())
+    ]
+    drawn = [valid[index] for index in chosen]
+    return [Case(spec, form.files(spec)) for spec in [*named, *drawn][:NUM_CASES]]
 
 
 def _axis_values(spec: TrialSpec) -> dict[str, Any]:

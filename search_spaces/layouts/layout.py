@@ -491,6 +491,11 @@ class Layout:
         """Parts of every layer that CUDA graphs capture one by one, by Megatron's names."""
         return () if self.cuda_graphs in ("none", "full_iteration") else modules_of(self.cuda_graphs)
 
+    @property
+    def captures_experts(self) -> bool:
+        """True if CUDA graphs capture experts, too."""
+        return self.cuda_graphs == "full_iteration" and self.expert_dispatcher == "hybridep"
+
     @cached_property
     def key(self) -> str:
         """`layout_key` of the canonical form: layouts with equal keys are one candidate."""

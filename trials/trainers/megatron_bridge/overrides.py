@@ -135,7 +135,15 @@ def _cuda_graphs(layout: Layout) -> dict[str, Any]:
         "cuda_graph_impl": CUDA_GRAPH_IMPLEMENTATIONS[layout.cuda_graphs == "full_iteration"],
         "cuda_graph_scope": list(layout.modules_captured) or [layout.cuda_graphs],
         "use_te_rng_tracker": True,
+        **(_CAPTURED_EXPERTS if layout.captures_experts else {}),
     }
+
+
+_CAPTURED_EXPERTS = {
+    "moe_paged_stash": True,
+    "moe_expert_rank_capacity_factor": 1.5,
+    "use_transformer_engine_op_fuser": True,
+}
 
 
 def _model(model: ModelShape) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from trials.trainers.common.megatron_options import (
     megatron_lm_layout,
     megatron_lm_options,
     newer_megatron_lm,
+    oldest_megatron_lm,
     refused_environment_of,
     unsupported_option_reason,
 )
@@ -62,8 +63,9 @@ _ARGUMENTS_FILE = "megatron_args.txt"
 
 
 def _files(spec: TrialSpec) -> dict[str, str]:
-    newer = option_lines(newer_megatron_lm(spec.layout))
+    newer, oldest = option_lines(newer_megatron_lm(spec.layout)), oldest_megatron_lm(spec.layout)
     advice = f"# Megatron-LM from core_v0.17.0 on also needs {newer}" if newer else ""
+    advice += f"# Megatron-LM before {oldest} does not know these options\n" if oldest else ""
     return {_ARGUMENTS_FILE: advice + option_lines([*megatron_lm_layout(spec), *NO_DROPOUT_OPTIONS])}
 
 
