@@ -34,7 +34,7 @@ from benchmarks.export_meanings import MEANINGS, differences
 from benchmarks.parser_process import DOWNLOADS, ask
 from search_spaces.engines import ACCELERATE, TORCHTITAN
 from search_spaces.layouts.layout import Layout
-from trials.trainers.common.megatron_options import environment_of, newer_megatron_lm
+from trials.trainers.common.megatron_options import environment_of, newer_megatron_lm, oldest_megatron_lm
 
 CORE_TAG = "core_v0.16.1"
 Question = dict[str, Any]
@@ -44,13 +44,15 @@ Question = dict[str, Any]
 class Project:
     """A trainer's checkout, `version` of it, or as it is checked out where that is empty; or an installed package.
 
-    `advised` are the options that the recipe advises for this version in a comment.
+    `advised` are the options that the recipe advises for this version in a comment; layouts that it does not `know`
+    are left out.
     """
 
     trainer: str
     checkout: str
     version: str = ""
     advised: Callable[[Layout], Sequence[Sequence[str]]] = lambda layout: ()
+    knows: Callable[[Layout], bool] = lambda layout: True
     is_installed: bool = False
 
     def source(self, downloads: str | None) -> Path | None:
@@ -63,7 +65,7 @@ class Project:
 
 
 PROJECTS = (
-    Project("megatron-lm", "Megatron-LM", CORE_TAG),
+    Project("megatron-lm", "Megatron-LM", CORE_TAG, knows=lambda layout: oldest_megatron_lm(layout) is None),
     Project("megatron-lm", "Megatron-LM", advised=newer_megatron_lm),
     Project("megatron-deepspeed", "Megatron-DeepSpeed"),
     Project("gpt-neox", "gpt-neox"),
@@ -111,6 +113,7 @@ def check(project: Project, checkout: Path) -> list[Checked]:
         scratch = Path(folder)
         source = at_version(checkout, project.version, scratch / "source") if project.version else checkout
         cases = export_cases(project.trainer, _section(project.trainer, source))
+        cases = [case for case in cases if project.knows(case.spec.layout)]
         questions = [question(project.trainer, case, scratch / f"{n}") for n, case in enumerate(cases)]
         for asked, case in zip(questions, cases, strict=True):
             asked["words"] += [word for option in project.advised(case.spec.layout) for word in option]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -35,6 +35,9 @@ GLOBAL_BATCH_SIZE = 32
 MOST_RANKS = 8
 NUM_CASES = 40
 NUM_DRAWS = 28_000
+MOST_COVERED = 600
+"""Layouts among which those that cover the pairs are looked for, which takes as long as their square."""
+USUAL_SHARE = 0.5
 TOKENS = 50_257
 """Tokens of GPT-2's tokenizer, of which each shape has the padded vocabulary."""
 
@@ -150,6 +153,25 @@ VALUES_OF_ENGINE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     },
 }
 """Values of more axes, by engine."""
+_EXPERTS: Mapping[str, Any] = {
+    "data_parallel": 4,
+    "expert_parallel": 4,
+    "zero_stage": 1,
+    "micro_batch_size": 2,
+    "grad_accum_steps": 4,
+    "precision": "bf16",
+    "attention_kernel": "flash",
+}
+_CAPTURED = {**_EXPERTS, "expert_dispatcher": "hybridep", "cuda_graphs": "full_iteration"}
+NAMED: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
+    "megatron-lm": (
+        ("mixtral", {**_EXPERTS, "expert_overlap": True, "cuda_graphs": "attn+moe_router"}),
+        ("mixtral", {**_CAPTURED, "expert_overlap": True}),
+        ("gpt-oss-moe", _CAPTURED),
+        ("qwen3-moe", {**_EXPERTS, "cuda_graphs": "attn+mlp+moe_router"}),
+    )
+}
+"""Shapes and layouts by trainer that draws seldom meet."""
 COVERED = ("shape", *DEGREES.values(), *VALUES)
 
 
@@ -162,17 +184,24 @@ class Case:
 
 
 def export_cases(trainer: str, section: Mapping[str, Any] | None = None) -> list[Case]:
-    """NUM_CASES layouts that together cover the pairs of axis values that the trainer can have, or most of them.
+    """NUM_CASES layouts: those of `NAMED`, then such that together cover the pairs of axis values that the trainer can
+    have, or most of them.
 
     `section` is the search file's section on the trainer, for those that start from a configuration of the user's.
     """
     form = next(made for one in TRAINERS.values() if (made := one.export) is not None and made.name == trainer)
     specs = _specs(form.engine, section or {"kind": PARLAY})
     valid = [spec for spec in specs if form.problem(spec.layout, spec.model) is None]
+    valid = valid[:: -(-len(valid) // MOST_COVERED)]
     covered = (*COVERED, *VALUES_OF_ENGINE.get(form.engine, {}), *EXPERT_VALUES)
     pairs = [value_combinations(_axis_values(spec), covered, 2) for spec in valid]
     chosen = dict.fromkeys([*cover(pairs, [1.0] * len(valid)), *range(NUM_CASES)])
-    return [Case(valid[index], form.files(valid[index])) for index in [*chosen][:NUM_CASES]]
+    named = [
+        _spec(Layout(**fields, engine=form.engine), shape, section or {"kind": PARLAY})
+        for shape, fields in NAMED.get(trainer, ())
+    ]
+    drawn = [valid[index] for index in chosen]
+    return [Case(spec, form.files(spec)) for spec in [*named, *drawn][:NUM_CASES]]
 
 
 def _axis_values(spec: TrialSpec) -> dict[str, Any]:
@@ -196,10 +225,15 @@ def _specs(engine: str, section: Mapping[str, Any]) -> Iterator[TrialSpec]:
 
 def _layout(draw: random.Random, engine: str, values: Mapping[str, tuple[Any, ...]]) -> Layout:
     degrees = dict(zip(DEGREES.values(), draw.choice(_RANKS), strict=True))
-    fields = {name: draw.choice(each) for name, each in values.items()}
+    fields = {name: _drawn(draw, each, AXES[name].default) for name, each in values.items()}
     steps = GLOBAL_BATCH_SIZE // (fields["micro_batch_size"] * degrees["data_parallel"])
     layout = Layout(**degrees, **fields, grad_accum_steps=steps, engine=engine)
     return replace(layout, num_nodes=-(-layout.num_gpus // MOST_RANKS)).canonical()
+
+
+def _drawn(draw: random.Random, values: Sequence[Any], usual: Any) -> Any:
+    """One of the values, more often the usual one: few layouts that differ from it everywhere keep all rules."""
+    return usual if usual in values and draw.random() < USUAL_SHARE else draw.choice(values)
 
 
 def _values_of(engine: str, has_experts: bool) -> dict[str, tuple[Any, ...]]:

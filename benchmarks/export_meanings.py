@@ -177,7 +177,7 @@ def _experts_of_megatron_lm(model: Values) -> Meaning:
     pattern = (
         frequency if isinstance(frequency, list) else [int(n % frequency == 0) for n in range(model["num_layers"])]
     )
-    is_forced = model["moe_router_force_load_balancing"]
+    is_forced, dispatcher = model["moe_router_force_load_balancing"], model["moe_token_dispatcher_type"]
     losses = {"none": None, "aux_loss": model["moe_aux_loss_coeff"]}
     score, balancing = model["moe_router_score_function"], model["moe_router_load_balancing_type"]
     modes = [score if model["moe_router_pre_softmax"] else f"{score} of the chosen"]
@@ -185,6 +185,7 @@ def _experts_of_megatron_lm(model: Values) -> Meaning:
     return {
         "expert_parallel": model["expert_model_parallel_size"],
         "expert_tensor_parallel": model["expert_tensor_parallel_size"],
+        "expert_dispatcher": model["moe_flex_dispatcher_backend"] if dispatcher == "flex" else dispatcher,
         "num_experts": model["num_moe_experts"],
         "experts_per_token": model["moe_router_topk"],
         "expert_width": model["moe_ffn_hidden_size"],

@@ -255,6 +255,7 @@ def layout_values(row: Row) -> dict[str, Any]:
         **{field: ranks for field, ranks in more.items() if ranks > 1},
         **_BY_TRAINER[row["trainer"]],
         **_recomputation(row),
+        **_steps_of_bridge(row),
         **_of_titan_pipelines(row),
         "num_nodes": cluster_of(row).num_nodes,
         "sequence_parallel": row["sequence_parallel"] == "1",
@@ -304,6 +305,49 @@ def _of_bridge_recipes(row: Row) -> dict[str, Any]:
     if model == "LLAMA3_8B" and is_sharded and "25.11" in row["section"]:
         return {"activation_checkpointing": "full", "recompute_layers": 5}
     return {"activation_checkpointing": "none"}
+
+
+def _steps_of_bridge(row: Row) -> dict[str, Any]:
+    """CUDA graphs, dispatchers and overlapped all-to-alls of Megatron-Bridge's recipes (scripts/performance/configs,
+    v0.1.0rc4 to v0.5.1; src/megatron/bridge/perf_recipes, v0.6.0): those of the last release up to the row's that
+    changed them."""
+    if row["trainer"] != "megatron-bridge" or row["zero_stage"] == "3":
+        return {}
+    machine = row["accelerator"].removeprefix("dgx-")
+    given = [
+        values
+        for model, machines, since, values in _BRIDGE_STEPS
+        if model == row["model"] and machine in machines and since <= row["section"]
+    ]
+    return dict(given[-1]) if given else {}
+
+
+_HYBRID, _OVERLAPPED = {"expert_dispatcher": "hybridep"}, {"expert_overlap": True}
+_ROUTER = {"cuda_graphs": "moe_router+moe_preprocess"}
+_ATTENTION_AND_ROUTER = {"cuda_graphs": "attn+moe_router+moe_preprocess"}
+_WHOLE = {"cuda_graphs": "full_iteration"}
+_GPT_OSS, _QWEN, _LLAMA = "GPT OSS 120B", "Qwen3_30B_a3B", "LLAMA3_8B"
+_BRIDGE_STEPS: tuple[tuple[str, Sequence[str], str, Mapping[str, Any]], ...] = (
+    # Whole layers, which are attention and MLP in a dense model; no layout has whole layers with experts.
+    (_LLAMA, ("b200",), "25.09", {"cuda_graphs": "attn+mlp"}),
+    (f"{_QWEN} (tokendrop)", ("b200", "gb200"), "25.09", {"cuda_graphs": "whole layers"}),
+    (_LLAMA, ("b200", "gb200", "gb300"), "25.11", _WHOLE),
+    (_GPT_OSS, ("b300", "gb300"), "25.11", _ATTENTION_AND_ROUTER),
+    (_QWEN, ("b200",), "25.11", _ROUTER),
+    (_QWEN, ("b300", "gb200", "gb300"), "25.11", {**_ROUTER, **_HYBRID}),
+    (_QWEN, ("h100-80gb",), "25.11", _OVERLAPPED),
+    (_QWEN, ("h100-80gb",), "26.02", {**_OVERLAPPED, "expert_dispatcher": "deepep"}),
+    (_QWEN, ("b200",), "26.02.01", {**_ATTENTION_AND_ROUTER, **_HYBRID}),
+    (_QWEN, ("h100-80gb",), "26.04", _HYBRID),
+    (_GPT_OSS, ("b300",), "26.04", {**_ATTENTION_AND_ROUTER, **_HYBRID}),
+    (_GPT_OSS, ("b200",), "26.04", _HYBRID),
+    (_GPT_OSS, ("gb200",), "26.04", {**_OVERLAPPED, **_HYBRID}),
+    (_GPT_OSS, ("b200",), "26.04.01", {}),
+    (_GPT_OSS, ("gb200",), "26.04.01", _OVERLAPPED),
+    (_QWEN, ("b300", "gb200", "gb300"), "26.06", {**_WHOLE, **_OVERLAPPED, **_HYBRID}),
+    (_GPT_OSS, ("gb200", "gb300"), "26.06", {**_WHOLE, **_OVERLAPPED, **_HYBRID}),
+)
+"""Model, machines, first release and values, in the order of releases."""
 
 
 def _of_titan_pipelines(row: Row) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def _of_dimension(dim: str) -> _Reader:
 
 
 def _shards(fields: Mapping[str, Any], order: str) -> RankGroups:
-    """Where pipeline stages are between context- and data-parallel ranks, these have their mean distance."""
+    """Distance of neighbours; a mean where pipeline stages are between context- and data-parallel ranks."""
     mesh, replicas = layout_mesh(fields, order), fields["data_parallel_replicas"]
     is_one = mesh.sizes["dp"] // replicas == 1
     ranks = mesh.sizes["cp"] * mesh.sizes["dp"] // replicas

@@ -26,6 +26,8 @@ V_SCHEDULES = ("zbv", "dualpipev")
 """Schedules whose ranks have two model chunks each: the first ones in the order of the ranks, then back."""
 RECOMPUTED_MODULES = ("layernorm", "mla_up_proj", "core_attn", "mlp", "moe", "moe_act", "shared_experts")
 """Megatron's names of what selective recomputation recomputes, in the order of a layer's forward pass."""
+FUSED_DISPATCHERS = ("deepep", "hybridep")
+"""Dispatchers whose kernels send a token once to each rank with experts of it."""
 CAPTURED_MODULES = ("attn", "mlp", "moe_router", "moe_preprocess")
 """Megatron's names of the parts of a layer that a CUDA graph captures, in the order of a layer's forward pass."""
 _NO_SELECTIVE_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "full"})
@@ -375,6 +377,18 @@ class Layout:
         no_effect=tuple({"context_transport": word} for word in ("p2p", "all_gather", "a2a")),
         engines=_TRANSFORMER_ENGINE,
     )
+    expert_dispatcher: str = axis_field(
+        Kind.WORD,
+        "alltoall",
+        key="ed-",
+        label="expert dispatcher",
+        description="How tokens reach their experts' ranks: a copy for each expert by all-to-alls, all tokens gathered,"
+        " or a copy for each rank by DeepEP or HybridEP.",
+        words=("alltoall", "allgather", *FUSED_DISPATCHERS),
+        no_effect=({"expert_parallel": 1},),
+        engines=(MEGATRON_CORE, *_TRANSFORMER_ENGINE),
+        engines_of_word=dict.fromkeys(FUSED_DISPATCHERS, _TRANSFORMER_ENGINE),
+    )
     expert_overlap: bool = axis_field(
         Kind.SWITCH,
         False,
@@ -476,6 +490,11 @@ class Layout:
     def modules_captured(self) -> tuple[str, ...]:
         """Parts of every layer that CUDA graphs capture one by one, by Megatron's names."""
         return () if self.cuda_graphs in ("none", "full_iteration") else modules_of(self.cuda_graphs)
+
+    @property
+    def captures_experts(self) -> bool:
+        """True if CUDA graphs capture experts, too."""
+        return self.cuda_graphs == "full_iteration" and self.expert_dispatcher == "hybridep"
 
     @cached_property
     def key(self) -> str:

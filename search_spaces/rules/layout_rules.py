@@ -11,8 +11,8 @@ import numpy as np
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.errors import Problem, format_value
 from search_spaces.hardware.arithmetic import has_recipe
-from search_spaces.hardware.cluster import BLACKWELL, chip_of
-from search_spaces.layouts.layout import BATCH_RULE, CHOICES, WORLD_RULE, Layout, layout_mesh
+from search_spaces.hardware.cluster import BLACKWELL, HOPPER, chip_of
+from search_spaces.layouts.layout import BATCH_RULE, CHOICES, FUSED_DISPATCHERS, WORLD_RULE, Layout, layout_mesh
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES
 from search_spaces.layouts.mesh import RankMesh
 from search_spaces.layouts.placement import leaves_domain
@@ -199,6 +199,19 @@ def _has_ranks_for_experts(table: LayoutTable, workload: Workload) -> np.ndarray
     return of_stage % table.ranks_of_expert_layer == 0
 
 
+_WITHOUT_DEEPEP = ("gb200", "gb300")
+
+
+def _has_dispatcher(table: LayoutTable, workload: Workload) -> np.ndarray:
+    """Megatron-Bridge 0.6.0, src/megatron/bridge/training/flex_dispatcher_backend.py: what the libraries run on."""
+    chip = chip_of(workload.cluster.accelerator.name)
+    has_any = chip in ("a40", "a100", *HOPPER, *BLACKWELL)
+    lacking = [] if has_any and chip not in _WITHOUT_DEEPEP else ["deepep"] if has_any else FUSED_DISPATCHERS
+    return ~np.logical_or.reduce(
+        [np.full(len(table), False), *(table.equals("expert_dispatcher", word) for word in lacking)]
+    )
+
+
 def _chunks(f: Fields) -> int:
     return f["pipeline_parallel"] * f["virtual_pipeline_stages"]
 
@@ -362,6 +375,14 @@ EXPERT_RANKS = LayoutRule(
     ),
 )
 
+EXPERT_DISPATCHER = LayoutRule(
+    "expert_dispatcher",
+    "DeepEP runs on NVIDIA's Ampere, Hopper, B200 and B300, HybridEP on these, GB200 and GB300",
+    "set expert_dispatcher to alltoall",
+    _has_dispatcher,
+    lambda f, w: f"expert_dispatcher is {f['expert_dispatcher']} on {w.cluster.accelerator.name}",
+)
+
 SPLIT_RULES = {
     rule.code: rule
     for rule in (
@@ -402,5 +423,6 @@ LAYOUT_RULES = (
     EXPERTS,
     EXPERT_WIDTH,
     EXPERT_RANKS,
+    EXPERT_DISPATCHER,
 )
 """All rules, in order; a layout is rejected by the first that it violates."""

@@ -19,6 +19,7 @@ from benchmarks.published_throughput import (
     said_line,
     unknown_values,
 )
+from search_spaces.layouts.layout import Layout
 from tests.benchmarks.published_rows import BRIDGE, QWEN, TITAN, reading, row
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "published" / "throughput_2023_2026.csv"
@@ -112,6 +113,25 @@ def test_errors_are_told_by_family_and_by_the_release_that_was_measured():
     assert (said["rows"], said["from_start"], said["said"], said["reasons"]) == (4, 3, 3, {"fine-tuning (SFT)": 1})
     lines = [said, *readings_lines(readings), *family_lines(readings), memory_line(readings)]
     assert all(readable(line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "release", "values"),
+    [
+        ("LLAMA3_8B", "dgx-b200", "25.09", ("attn+mlp", False, "alltoall")),
+        ("LLAMA3_8B", "dgx-gb200", "25.11", ("full_iteration", False, "alltoall")),
+        ("Qwen3_30B_a3B", "h100-80gb", "26.02", ("none", True, "deepep")),
+        ("Qwen3_30B_a3B", "dgx-b200", "26.02", ("moe_router+moe_preprocess", False, "alltoall")),
+        ("Qwen3_30B_a3B", "dgx-b200", "26.02.01", ("attn+moe_router+moe_preprocess", False, "hybridep")),
+        ("GPT OSS 120B", "dgx-gb300", "26.06.01", ("full_iteration", True, "hybridep")),
+        ("LLAMA3_70B", "dgx-gb200", "26.06", ("none", False, "alltoall")),
+    ],
+)
+def test_recipes_of_the_row_s_release_say_what_graphs_capture_and_how_tokens_reach_experts(
+    model, machine, release, values
+):
+    found = Layout(**layout_values(row(**BRIDGE, model=model, accelerator=machine, section=f"{release} NeMo", ep="8")))
+    assert (found.cuda_graphs, found.expert_overlap, found.expert_dispatcher) == values
 
 
 def test_rows_that_ran_are_counted_by_their_probability_to_fit():

@@ -112,6 +112,23 @@ def test_experts_are_distributed_over_the_ranks_of_a_stage(model, fields, rule):
     assert rule in broken if rule else not broken
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "dispatcher", "is_refused"),
+    [
+        ("h100-80gb", "deepep", False),
+        ("gb200-186gb", "deepep", True),
+        ("gb200-186gb", "hybridep", False),
+        ("mi300x-192gb", "hybridep", True),
+        ("mi300x-192gb", "allgather", False),
+    ],
+)
+def test_a_librarys_dispatcher_needs_an_accelerator_that_it_runs_on(accelerator, dispatcher, is_refused):
+    workload = replace(WORKLOAD, cluster=Cluster(ACCELERATORS[accelerator], 8, 1))
+    layout = Layout(**LAYOUT, expert_parallel=2, expert_dispatcher=dispatcher)
+    broken = [problem.code for problem in layout_violations(layout, workload)]
+    assert broken == ["expert_dispatcher"] * is_refused
+
+
 def test_an_expert_is_sharded_over_the_ranks_that_hold_it():
     assert Layout(**LAYOUT, expert_parallel=4).expert_shards == 2
     assert Layout(**LAYOUT, expert_parallel=2, expert_tensor_parallel=2).expert_shards == 2

@@ -118,6 +118,10 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "deepseek-moe",
         {"recompute_modules": "mlp+shared_experts", "zero_stage": 1, **_SELECTIVE, **PP2, **DP2},
     ),
+    "gathered-experts-megatron-core": (
+        "deepseek-moe",
+        {"expert_dispatcher": "allgather", "sequence_parallel": True, **_MEGATRON, **EP2, **TP2, **DP2},
+    ),
     "aux-loss-megatron-core": ("balanced-moe", {"zero_stage": 1, **_MEGATRON, **EP2, **DP2}),
     "aux-loss-sequence-megatron-core": ("balanced-moe", {"sequence_parallel": True, **_MEGATRON, **EP2, **TP2, **DP2}),
     "aux-loss-pipeline-megatron-core": ("balanced-moe", {**_MEGATRON, **PP2}),

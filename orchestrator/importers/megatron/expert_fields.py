@@ -13,9 +13,12 @@ from typing import Any
 from orchestrator.importers.expert_layers import expert_pattern
 from orchestrator.importers.settings import FieldReaders, Settings
 from search_spaces.engines import MEGATRON_CORE
+from search_spaces.layouts.layout import CHOICES, FUSED_DISPATCHERS
+from trials.trainers.common.megatron_experts import FLEX
 
 Key = Callable[[str], str]
 """Key of a field of megatron-core's configuration."""
+_ANY = "any"
 _MOST_LAYERS = 10_000
 _OF_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
 
@@ -75,6 +78,22 @@ class CoreFields:
         if self.is_dense(settings) or settings.has(name) or not self._has_defaults:
             return self._of_experts(settings, "expert_tensor_parallel_size")
         return settings.counted(self._key("tensor_model_parallel_size"), 1)
+
+    def expert_dispatcher(self, settings: Settings) -> str | None:
+        """The dispatcher, by default all-gather; of `flex` the library, by default DeepEP."""
+        if self.is_dense(settings):
+            return None
+        name = settings.text(self._key("moe_token_dispatcher_type"))
+        if name is None and not self._has_defaults:
+            return None
+        if name != FLEX and not settings.has(self._key("moe_enable_deepep")):
+            return name or "allgather"
+        backend = settings.text(self._key("moe_flex_dispatcher_backend"))
+        return backend or (FUSED_DISPATCHERS[0] if self._has_defaults else None)
+
+    def has_known_dispatcher(self, settings: Settings) -> bool:
+        """False for a dispatcher that no layout has."""
+        return (self.expert_dispatcher(settings) or _ANY) in (_ANY, *CHOICES["expert_dispatcher"])
 
     def has_known_layers(self, settings: Settings) -> bool:
         """False where experts are in layers that no two numbers of a search file say."""

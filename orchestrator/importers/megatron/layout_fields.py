@@ -223,6 +223,7 @@ LAYOUT_FIELDS: FieldReaders = {
     ),
     "expert_parallel": CORE.expert_parallel,
     "expert_tensor_parallel": CORE.expert_tensor_parallel,
+    "expert_dispatcher": CORE.expert_dispatcher,
     "context_parallel": lambda options: options.count("context-parallel-size"),
     "context_transport": lambda options: _context_transport(options) if options.has("cp-comm-type") else None,
     "context_inner": lambda options: inner_context((options.text("hierarchical-context-parallel-sizes") or "").split()),

@@ -15,7 +15,6 @@ _NEUTRAL = {
     "moe-router-dtype": "fp32",
     "moe-router-load-balancing-type": "none",
     "moe-router-score-function": "softmax",
-    "moe-token-dispatcher-type": "alltoall",
     "optimizer": "adam",
     "rerun-mode": "disabled|validate_results",
     "tensor-parallel-num-weight-shards": "1",
@@ -37,12 +36,12 @@ MEGATRON_LM_OPTIONS = OptionTable(
             fp4-param-gather fp4-recipe= fp8-format= fp8-param-gather fp8-recipe= global-batch-size= glu-linear-offset=
             grad-reduce-in-bf16 group-query-attention hidden-dropout= hidden-size= hierarchical-context-parallel-sizes=
             kv-channels= kv-lora-rank= make-vocab-size-divisible-by= max-position-embeddings= micro-batch-size=
-            moe-ffn-hidden-size= moe-layer-freq= moe-router-topk= moe-shared-expert-intermediate-size= mtp-num-layers=
-            multi-latent-attention no-pad-vocab-size normalization= num-attention-heads=
-            num-distributed-optimizer-instances= num-experts= num-layers= num-layers-at-end-in-bf16=
-            num-layers-at-start-in-bf16= num-layers-per-virtual-pipeline-stage= num-query-groups=
-            num-virtual-stages-per-pipeline-rank= optimizer-cpu-offload optimizer-offload-fraction= overlap-grad-reduce
-            overlap-moe-expert-parallel-comm padded-vocab-size= pipeline-model-parallel-layout=
+            moe-enable-deepep moe-ffn-hidden-size= moe-flex-dispatcher-backend= moe-layer-freq= moe-router-topk=
+            moe-shared-expert-intermediate-size= moe-token-dispatcher-type= mtp-num-layers= multi-latent-attention
+            no-pad-vocab-size normalization= num-attention-heads= num-distributed-optimizer-instances= num-experts=
+            num-layers-at-end-in-bf16= num-layers-at-start-in-bf16= num-layers-per-virtual-pipeline-stage= num-layers=
+            num-query-groups= num-virtual-stages-per-pipeline-rank= optimizer-cpu-offload optimizer-offload-fraction=
+            overlap-grad-reduce overlap-moe-expert-parallel-comm padded-vocab-size= pipeline-model-parallel-layout=
             pipeline-model-parallel-size= position-embedding-type= q-lora-rank= qk-head-dim= qk-layernorm
             qk-pos-emb-head-dim= quick-geglu rampup-batch-size= recompute-activations recompute-granularity=
             recompute-method= recompute-modules= recompute-num-layers= rotary-base= seq-length= sequence-parallel
@@ -277,13 +276,12 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 gtp-expert-remat-nccl-ub gtp-remat-nccl-ub high-priority-a2a-comm-stream high-priority-stream-groups=
                 megatron-fsdp-enable-fine-grained-param-gather megatron-fsdp-max-pool-double-buffer
                 megatron-fsdp-version= microbatch-group-size-per-virtual-pipeline-stage= moe-combine-bwd-dtype=
-                moe-deepep-num-sms= moe-dispatch-fwd-dtype= moe-enable-deepep moe-flex-dispatcher-backend=
-                moe-flex-dispatcher-num-sms= moe-hybridep-num-blocks-permute= moe-hybridep-num-blocks-unpermute=
-                moe-hybridep-num-sms-preprocessing= moe-hybridep-num-sms= moe-hybridep-pad-uneven-dispatch-inputs
-                moe-ncclep-zero-copy moe-permute-fusion-into-hybridep moe-shared-expert-overlap
-                moe-token-dispatcher-type= nccl-communicator-config-path= no-align-grad-reduce no-align-param-gather
-                no-gradient-reduce-div-fusion no-overlap-p2p-communication no-use-layer-wise-param-layout
-                overlap-dispatch-backward-with-experts-wgrad
+                moe-deepep-num-sms= moe-dispatch-fwd-dtype= moe-flex-dispatcher-num-sms=
+                moe-hybridep-num-blocks-permute= moe-hybridep-num-blocks-unpermute= moe-hybridep-num-sms-preprocessing=
+                moe-hybridep-num-sms= moe-hybridep-pad-uneven-dispatch-inputs moe-ncclep-zero-copy
+                moe-permute-fusion-into-hybridep moe-shared-expert-overlap nccl-communicator-config-path=
+                no-align-grad-reduce no-align-param-gather no-gradient-reduce-div-fusion no-overlap-p2p-communication
+                no-use-layer-wise-param-layout overlap-dispatch-backward-with-experts-wgrad
                 overlap-p2p-communication-warmup-flush overlap-param-gather overlap-param-gather-with-optimizer-step
                 pipeline-model-parallel-comm-backend= sharp-enabled-group= suggested-communication-unit-size=
                 train-sync-interval= use-nccl-ub use-ring-exchange-p2p use-sharp wgrad-deferral-limit=

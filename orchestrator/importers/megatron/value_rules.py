@@ -101,6 +101,8 @@ MEGATRON_VALUE_RULES: ValueRules = (
     ValueRule("num-layers-at-end-in-bf16", _keeps_as_many_layers_at_both_ends, reasons.LAYERS_IN_BF16),
     ValueRule("exp-avg-dtype", _has_equal_moments, reasons.MOMENTS),
     ValueRule("exp-avg-sq-dtype", _has_equal_moments, reasons.MOMENTS),
+    ValueRule("moe-token-dispatcher-type", CORE.has_known_dispatcher, reasons.DISPATCHER),
+    ValueRule("moe-flex-dispatcher-backend", CORE.has_known_dispatcher, reasons.DISPATCHER),
     ValueRule("moe-layer-freq", CORE.has_known_layers, reasons.EXPERT_LAYERS),
     ValueRule("window-size", lambda options: window(options) is not None, reasons.WINDOW),
     ValueRule("window-attn-skip-freq", _skips_regularly, "full_attention_every is a whole number"),

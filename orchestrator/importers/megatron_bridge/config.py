@@ -154,7 +154,7 @@ def _left_open(keys: Settings, layout: Mapping[str, Any], has_experts: bool) -> 
     if layout.get("zero_stage") == 0:
         decided.add("data_parallel_replicas")
     if CORE.is_dense(keys) or not (has_experts or CORE.num_experts(keys)):
-        decided |= {*EXPERT_GROUPS, "expert_overlap"}
+        decided |= {*EXPERT_GROUPS, "expert_dispatcher", "expert_overlap"}
     return (name for name in LAYOUT_FIELDS if name not in decided)
 
 

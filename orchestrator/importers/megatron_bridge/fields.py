@@ -246,6 +246,7 @@ LAYOUT_FIELDS: FieldReaders = {
     "gradients_in_bf16": _gradients_in_bf16,
     "expert_parallel": CORE.expert_parallel,
     "expert_tensor_parallel": CORE.expert_tensor_parallel,
+    "expert_dispatcher": CORE.expert_dispatcher,
     "offloaded_layers": _offloaded_layers,
     "pipeline_split": _pipeline_split,
     "first_stage_layers": lambda keys: (
@@ -366,6 +367,8 @@ def _captures_known_modules(keys: Settings) -> bool:
 
 
 VALUE_RULES: ValueRules = (
+    ValueRule("model.moe_token_dispatcher_type", CORE.has_known_dispatcher, reasons.DISPATCHER),
+    ValueRule("model.moe_flex_dispatcher_backend", CORE.has_known_dispatcher, reasons.DISPATCHER),
     *(ValueRule(name, _captures_known_modules, reasons.CUDA_GRAPHS) for name in GRAPH_MODULES),
     *STAGE_LAYOUT.rules,
     ValueRule(

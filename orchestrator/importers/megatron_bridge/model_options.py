@@ -13,11 +13,12 @@ MODEL_GROUPS = option_groups(
         model.cuda_graph_impl= model.cuda_graph_modules= model.cuda_graph_scope= model.expert_model_parallel_size=
         model.expert_tensor_parallel_size= model.ffn_hidden_size= model.gated_linear_unit= model.hidden_dropout=
         model.hidden_size= model.hierarchical_context_parallel_sizes= model.kv_channels= model.kv_lora_rank=
-        model.make_vocab_size_divisible_by= model.moe_ffn_hidden_size= model.moe_layer_freq= model.moe_router_topk=
-        model.moe_shared_expert_intermediate_size= model.mtp_num_layers= model.multi_latent_attention=
-        model.normalization= model.num_attention_heads= model.num_layers= model.num_layers_in_first_pipeline_stage=
-        model.num_layers_in_last_pipeline_stage= model.num_moe_experts= model.num_query_groups=
-        model.overlap_moe_expert_parallel_comm= model.pipeline_model_parallel_layout=
+        model.make_vocab_size_divisible_by= model.moe_enable_deepep= model.moe_ffn_hidden_size=
+        model.moe_flex_dispatcher_backend= model.moe_layer_freq= model.moe_router_topk=
+        model.moe_shared_expert_intermediate_size= model.moe_token_dispatcher_type= model.mtp_num_layers=
+        model.multi_latent_attention= model.normalization= model.num_attention_heads= model.num_layers=
+        model.num_layers_in_first_pipeline_stage= model.num_layers_in_last_pipeline_stage= model.num_moe_experts=
+        model.num_query_groups= model.overlap_moe_expert_parallel_comm= model.pipeline_model_parallel_layout=
         model.pipeline_model_parallel_size= model.position_embedding_type= model.q_lora_rank= model.qk_head_dim=
         model.qk_layernorm= model.qk_pos_emb_head_dim= model.recompute_granularity= model.recompute_method=
         model.recompute_modules= model.recompute_num_layers= model.rotary_base= model.seq_length=
@@ -142,14 +143,13 @@ MODEL_GROUPS = option_groups(
             model.batch_p2p_comm= model.batch_p2p_sync= model.deallocate_pipeline_outputs=
             model.defer_embedding_wgrad_compute= model.delay_wgrad_compute= model.ep_overlap_early_attn_memory_release=
             model.high_priority_a2a_comm_stream= model.microbatch_group_size_per_vp_stage= model.moe_combine_bwd_dtype=
-            model.moe_deepep_num_sms= model.moe_dispatch_fwd_dtype= model.moe_enable_deepep=
-            model.moe_flex_dispatcher_backend= model.moe_flex_dispatcher_num_sms= model.moe_hybridep_num_blocks_permute=
-            model.moe_hybridep_num_blocks_unpermute= model.moe_hybridep_num_sms=
+            model.moe_deepep_num_sms= model.moe_dispatch_fwd_dtype= model.moe_flex_dispatcher_num_sms=
+            model.moe_hybridep_num_blocks_permute= model.moe_hybridep_num_blocks_unpermute= model.moe_hybridep_num_sms=
             model.moe_hybridep_num_sms_preprocessing= model.moe_hybridep_pad_uneven_dispatch_inputs=
             model.moe_ncclep_zero_copy= model.moe_permute_fusion_into_hybridep= model.moe_shared_expert_overlap=
-            model.moe_token_dispatcher_type= model.overlap_dispatch_backward_with_experts_wgrad=
-            model.overlap_p2p_comm= model.overlap_p2p_comm_warmup_flush=
-            model.pipeline_model_parallel_comm_backend= model.use_ring_exchange_p2p= model.wgrad_deferral_limit=
+            model.overlap_dispatch_backward_with_experts_wgrad= model.overlap_p2p_comm=
+            model.overlap_p2p_comm_warmup_flush= model.pipeline_model_parallel_comm_backend=
+            model.use_ring_exchange_p2p= model.wgrad_deferral_limit=
             """,
     },
     refused={
@@ -207,7 +207,6 @@ MODEL_NEUTRAL = {
     "model.moe_router_dtype": "fp32",
     "model.moe_router_load_balancing_type": "none",
     "model.moe_router_score_function": "softmax",
-    "model.moe_token_dispatcher_type": "alltoall",
     "model.qk_clip_alpha": "0.5",
     "model.qk_clip_threshold": "100",
     "model.tp_comm_bootstrap_backend": "nccl",

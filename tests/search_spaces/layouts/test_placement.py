@@ -125,7 +125,7 @@ def test_groups_leave_link_domains_of_18_nodes_by_the_order_of_the_ranks(nodes, 
 
 
 def test_segments_smaller_than_a_domain_are_the_domains_of_a_job():
-    """Of 16 nodes in segments of 8, which --segment=8 asks for, groups of 64 ranks are in two."""
+    """Groups of 64 ranks are in two of 16 nodes' segments of 8, which --segment=8 asks for."""
     of_segments = Cluster(ACCELERATORS["gb200-186gb"], 4, 72, NVL72.for_job(8, 4))
     table = LayoutTable.of([Layout(num_nodes=16, tensor_parallel=4, pipeline_parallel=2, data_parallel=8)])
     assert not leaves_domain(table, "shards", of_segments)[0]

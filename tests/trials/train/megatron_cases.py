@@ -19,6 +19,7 @@ SEQUENCE = megatron_case("tp2-sequence", **TP2, **SP)
 TIED = megatron_case("tied-pp2", "gpt2-tied", **PP2)
 SHARDED = megatron_case("dp2-zero1", zero_stage=1, **DP2)
 EXPERTS = megatron_case("ep2-dp2", "mixtral", expert_parallel=2, **DP2)
+GATHERED = megatron_case("ep2-dp2-allgather", "mixtral", expert_parallel=2, expert_dispatcher="allgather", **DP2)
 MUTATIONS = [
     ("mappings._reduce", megatron_case("tp2", **TP2)),
     ("mappings._reduce", SEQUENCE),
@@ -35,6 +36,8 @@ MUTATIONS = [
     ("param_and_grad_buffer.start_grad_sync", SHARDED),
     ("param_and_grad_buffer.start_grad_sync", megatron_case("dp2-overlap", overlap_comm=True, **DP2)),
     ("mappings.forward", EXPERTS),
+    ("mappings._gather_along_first_dim", GATHERED),
+    ("mappings._reduce_scatter_along_first_dim", GATHERED),
     ("clip_grads.get_grad_norm_fp32", EXPERTS),
     ("clip_grads.get_grad_norm_fp32", SEQUENCE),
     ("clip_grads.get_grad_norm_fp32", TIED),

@@ -76,6 +76,12 @@ BIASED = replace(EXPERTS, linear_biases=True)
     [
         (EXPERTS, {"tensor_parallel": 2}, ["expert_sequence"]),
         (EXPERTS, {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}, []),
+        (EXPERTS, {"data_parallel": 2, "expert_parallel": 2, "expert_dispatcher": "deepep"}, []),
+        (
+            EXPERTS,
+            {"data_parallel": 2, "expert_parallel": 2, "expert_dispatcher": "deepep", "precision": "fp16"},
+            ["expert_dispatcher"],
+        ),
         (replace(EXPERTS, experts_per_token=1), {}, ["experts_per_token"]),
         (EXPERTS, {"rank_order": "tp-pp-dp", "expert_tensor_parallel": 2}, ["expert_rank_order"]),
         (EXPERTS, {"rank_order": "tp-pp-dp", "expert_parallel": 2}, ["expert_rank_order"]),

@@ -150,7 +150,7 @@ def _experts(model: ModelShape, layout: Layout, has_te_layers: bool) -> dict[str
         "moe_router_load_balancing_type": "none" if model.aux_loss_coefficient is None else "aux_loss",
         "moe_aux_loss_coeff": model.aux_loss_coefficient or 0.0,
         "moe_router_dtype": "fp32",
-        "moe_token_dispatcher_type": "alltoall",
+        "moe_token_dispatcher_type": layout.expert_dispatcher,
         "moe_grouped_gemm": has_te_layers,
         "expert_model_parallel_size": layout.expert_parallel,
         "expert_tensor_parallel_size": layout.expert_tensor_parallel,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import FUSED_DISPATCHERS, Layout
 from search_spaces.model_shape import ModelShape
 
 SWIGLU_OFFSET, SWIGLU_LIMIT = 1.0, 7.0
@@ -17,7 +17,8 @@ SWIGLU_OFFSET, SWIGLU_LIMIT = 1.0, 7.0
 ROUTER_OPTIONS = (("--moe-router-load-balancing-type", "none"), ("--moe-router-dtype", "fp32"))
 """Routing as Parlay's engines have it without a loss that balances experts: logits in fp32. The softmax of the chosen
 logits is Megatron's default."""
-DISPATCHER = ("--moe-token-dispatcher-type", "alltoall")
+FLEX = "flex"
+"""Megatron's dispatcher by a library."""
 GROUPED_PRODUCTS = "--moe-grouped-gemm"
 """Products of all experts at once, by Transformer Engine; without it, or without Transformer Engine, one by one."""
 
@@ -36,11 +37,19 @@ def expert_options(model: ModelShape, layout: Layout) -> list[Sequence[str]]:
         *([] if shared is None else [("--moe-shared-expert-intermediate-size", str(shared))]),
         *([] if isinstance(layers, int) else [("--moe-layer-freq", _runs(layers))]),
         *_router_options(model),
-        DISPATCHER,
+        *dispatcher_options(layout),
         *([(GROUPED_PRODUCTS,)] if layout.precision != "fp32" else []),
         # Grouped products with biases assert it (megatron/core/transformer/moe/experts.py, TEGroupedMLP).
         *([("--no-bias-dropout-fusion",)] if model.has_biases else []),
     ]
+
+
+def dispatcher_options(layout: Layout) -> list[Sequence[str]]:
+    """Megatron's `flex` has a backend of its own for each library."""
+    word = layout.expert_dispatcher
+    if word not in FUSED_DISPATCHERS:
+        return [("--moe-token-dispatcher-type", word)]
+    return [("--moe-token-dispatcher-type", FLEX), ("--moe-flex-dispatcher-backend", word)]
 
 
 def _router_options(model: ModelShape) -> tuple[Sequence[str], ...]:

@@ -100,14 +100,17 @@ ONE_CONNECTION = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
 _MANY_CONNECTIONS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+_FUSED_EXPERTS = {"NVTE_CUTEDSL_FUSED_GROUPED_MLP": "1"}
+"""Experts that can be captured are those of a kernel that Transformer Engine has for an asking."""
 
 
 def environment_of(layout: Layout) -> dict[str, str]:
     """Megatron-LM's default variables. Up to Hopper it requires one connection with tensor parallelism, without
     Megatron-FSDP, and wants 32 where all-to-alls overlap computation: validate_args() in core_v0.16.1 and main."""
+    fused = _FUSED_EXPERTS if layout.captures_experts else {}
     if layout.expert_overlap:
-        return _MANY_CONNECTIONS
-    return {} if layout.zero_stage > 1 else ONE_CONNECTION
+        return _MANY_CONNECTIONS | fused
+    return {} if layout.zero_stage > 1 else ONE_CONNECTION | fused
 
 
 def refused_environment_of(layout: Layout) -> dict[str, str]:
@@ -245,7 +248,23 @@ def _cuda_graphs(layout: Layout) -> list[Option]:
         ["--cuda-graph-impl", CUDA_GRAPH_IMPLEMENTATIONS[is_whole]],
         ["--cuda-graph-scope", *(layout.modules_captured or (layout.cuda_graphs,))],
         *_if(is_whole, ["--no-check-for-nan-in-loss-and-grad"]),
+        *(CAPTURED_EXPERTS if layout.captures_experts else ()),
     ]
+
+
+CAPTURED_EXPERTS: tuple[Option, ...] = (
+    ("--moe-paged-stash",),
+    ("--moe-expert-rank-capacity-factor", "1.5"),
+    ("--use-transformer-engine-op-fuser",),
+)
+"""Options of experts in a graph of all passes, whose tokens have room for half as many more; where these are too many,
+the step is run again without the graph. The factor is that of Megatron-Bridge's recipes (src/megatron/bridge/
+perf_recipes/qwen/common.py)."""
+
+
+def oldest_megatron_lm(layout: Layout) -> str | None:
+    """First release that has all options of the layout; None if core_v0.16.1 has them."""
+    return "core_v0.18.0" if layout.captures_experts else None
 
 
 CUDA_GRAPH_IMPLEMENTATIONS = {True: "local", False: "transformer_engine"}
@@ -418,7 +437,7 @@ _OURS = frozenset(
         *("quick-geglu", "glu-linear-offset", "activation-func-clamp-value"),
         *("expert-model-parallel-size", "expert-tensor-parallel-size", "num-experts", "moe-router-topk"),
         *("overlap-moe-expert-parallel-comm", "cuda-graph-impl", "cuda-graph-scope", "cuda-graph-modules"),
-        *("enable-cuda-graph", "external-cuda-graph"),
+        *("enable-cuda-graph", "external-cuda-graph", "moe-paged-stash", "moe-expert-rank-capacity-factor"),
         *("moe-ffn-hidden-size", "moe-shared-expert-intermediate-size", "moe-layer-freq"),
         *("multi-latent-attention", "q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim"),
         *("rope-type", "mtp-num-layers"),

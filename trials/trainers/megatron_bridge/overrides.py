@@ -12,7 +12,7 @@ from typing import Any
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.routing import BALANCED, Routing
-from trials.trainers.common.megatron_experts import DISPATCHER, ROUTER_OPTIONS, moe_layer_freq
+from trials.trainers.common.megatron_experts import ROUTER_OPTIONS, dispatcher_options, moe_layer_freq
 from trials.trainers.common.megatron_options import (
     CONTEXT_TRANSPORTS,
     CUDA_GRAPH_IMPLEMENTATIONS,
@@ -135,7 +135,15 @@ def _cuda_graphs(layout: Layout) -> dict[str, Any]:
         "cuda_graph_impl": CUDA_GRAPH_IMPLEMENTATIONS[layout.cuda_graphs == "full_iteration"],
         "cuda_graph_scope": list(layout.modules_captured) or [layout.cuda_graphs],
         "use_te_rng_tracker": True,
+        **(_CAPTURED_EXPERTS if layout.captures_experts else {}),
     }
+
+
+_CAPTURED_EXPERTS = {
+    "moe_paged_stash": True,
+    "moe_expert_rank_capacity_factor": 1.5,
+    "use_transformer_engine_op_fuser": True,
+}
 
 
 def _model(model: ModelShape) -> dict[str, Any]:
@@ -180,7 +188,7 @@ def _experts(model: ModelShape, layout: Layout) -> dict[str, Any]:
         "moe_shared_expert_intermediate_size": model.shared_expert_ffn_hidden_size,
         "moe_layer_freq": moe_layer_freq(model),
         **_ROUTING,
-        "moe_token_dispatcher_type": DISPATCHER[1],
+        **{_key(name): value for name, value in dispatcher_options(layout)},
         "moe_grouped_gemm": True,
         "moe_shared_expert_overlap": False,
         "overlap_moe_expert_parallel_comm": layout.expert_overlap,
@@ -188,8 +196,12 @@ def _experts(model: ModelShape, layout: Layout) -> dict[str, Any]:
     }
 
 
+def _key(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
 _ROUTING: dict[str, Any] = {
-    **{name.removeprefix("--").replace("-", "_"): value for name, value in ROUTER_OPTIONS},
+    **{_key(name): value for name, value in ROUTER_OPTIONS},
     "moe_router_score_function": "softmax",
     "moe_router_pre_softmax": False,
     "moe_router_enable_expert_bias": False,

@@ -1,7 +1,7 @@
 """Rules of how Megatron-LM carries out a step: overlapped all-to-alls of experts, CUDA graphs. Standard library only.
 
 megatron/core/transformer/transformer_config.py, __post_init__, of core_v0.16.1 and of main (2026-08). main allows
-offloaded layers and overlapped all-to-alls in a graph of all passes.
+offloaded layers in a graph of all passes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from search_spaces.rules.engine_rules import RuleViolation
 
 
 class _Finding(NamedTuple):
-    """What a value of an axis does not go with, if `is_refused`."""
+    """A setting that a value of an axis does not go with, if `is_refused`."""
 
     is_refused: bool
     other: str
@@ -62,6 +62,12 @@ def _of_expert_overlap(layout: Layout, model: ModelShape) -> tuple[_Finding, ...
             f"precision {layout.precision}",
             "Megatron-LM overlaps all-to-alls in bf16 and fp16",
             "set precision to bf16",
+        ),
+        _Finding(
+            layout.expert_dispatcher == "allgather",
+            f"expert_dispatcher {layout.expert_dispatcher}",
+            "Megatron-LM overlaps the all-to-alls of the other dispatchers",
+            "set expert_dispatcher to alltoall",
         ),
         _Finding(
             layout.zero_stage > 1,
@@ -138,20 +144,37 @@ def _of_captured_modules(layout: Layout, model: ModelShape) -> tuple[_Finding, .
             "leave moe_router out",
         ),
         _Finding(
-            routes and not preprocesses and "layernorm" in recomputed,
-            "recompute_modules layernorm",
-            "a graph that ends with the router returns the norm before it, so that Megatron-LM would keep that",
-            "add moe_preprocess",
+            routes and "layernorm" in recomputed and not (preprocesses and layout.expert_dispatcher == "alltoall"),
+            f"recompute_modules layernorm and expert_dispatcher {layout.expert_dispatcher}",
+            "a graph returns the norm before its router, so that Megatron-LM keeps it, unless the graph goes on to what"
+            " all-to-alls send",
+            "recompute other modules",
         ),
     )
 
 
 def _of_whole_graph(layout: Layout, model: ModelShape) -> tuple[_Finding, ...]:
+    """A graph of all passes. Experts in it are the fused ones of Transformer Engine (main,
+    megatron/core/transformer/moe/experts.py, _is_fused_impl_supported)."""
+    is_one = layout.cuda_graphs == "full_iteration" and model.num_experts is not None
     return (
         _Finding(
-            layout.cuda_graphs == "full_iteration" and model.num_experts is not None,
-            "a model with experts",
-            "the host waits for the number of each expert's tokens, which it cannot in a graph",
-            "use attn, moe_router and moe_preprocess",
+            is_one and not layout.captures_experts,
+            f"experts and expert_dispatcher {layout.expert_dispatcher}",
+            "the host waits for the number of each expert's tokens, but for HybridEP's, which has room for a fixed one"
+            " (--moe-expert-rank-capacity-factor, from core_v0.18.0 on)",
+            "set expert_dispatcher to hybridep",
+        ),
+        _Finding(
+            is_one and layout.expert_tensor_parallel > 1,
+            f"expert_tensor_parallel {layout.expert_tensor_parallel}",
+            "experts that a graph captures are not split",
+            "set expert_tensor_parallel to 1",
+        ),
+        _Finding(
+            is_one and model.mlp_activation not in ("silu", "clamped_swiglu"),
+            f"experts and model.activation {model.mlp_activation}",
+            "experts that a graph captures have silu or clamped_swiglu with a gate",
+            "capture attn, moe_router and moe_preprocess",
         ),
     )

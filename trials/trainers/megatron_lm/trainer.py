@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import FUSED_DISPATCHERS, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import (
     MEGATRON_RULES,
@@ -30,6 +30,7 @@ from trials.trainers.common.megatron_options import (
     megatron_lm_layout,
     megatron_lm_options,
     newer_megatron_lm,
+    oldest_megatron_lm,
     refused_environment_of,
     unsupported_option_reason,
 )
@@ -62,8 +63,9 @@ _ARGUMENTS_FILE = "megatron_args.txt"
 
 
 def _files(spec: TrialSpec) -> dict[str, str]:
-    newer = option_lines(newer_megatron_lm(spec.layout))
+    newer, oldest = option_lines(newer_megatron_lm(spec.layout)), oldest_megatron_lm(spec.layout)
     advice = f"# Megatron-LM from core_v0.17.0 on also needs {newer}" if newer else ""
+    advice += f"# Megatron-LM before {oldest} does not know these options\n" if oldest else ""
     return {_ARGUMENTS_FILE: advice + option_lines([*megatron_lm_layout(spec), *NO_DROPOUT_OPTIONS])}
 
 
@@ -263,6 +265,17 @@ def _of_optimizer(layout: Layout) -> Iterator[RuleViolation]:
         )
 
 
+def _dispatcher(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """DeepEP's and HybridEP's kernels (megatron/core/transformer/moe/fused_a2a.py)."""
+    if layout.expert_dispatcher in FUSED_DISPATCHERS and layout.precision != "bf16":
+        yield RuleViolation(
+            "expert_dispatcher",
+            f"expert_dispatcher is {layout.expert_dispatcher} with precision {layout.precision}",
+            "DeepEP and HybridEP send tokens in bf16",
+            "set precision to bf16, or expert_dispatcher to alltoall",
+        )
+
+
 def _biased_experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if model.num_experts is None or not model.has_biases:
         return
@@ -314,6 +327,7 @@ RULES: tuple[Rule, ...] = (
     cuda_graphs,
     _offloaded_layers,
     _biased_experts,
+    _dispatcher,
     _rotated,
     activations(("silu", "clamped_swiglu"), ("gelu", "squared_relu")),
     engine_limits(NAME, {"pipeline_schedule": MEGATRON_SCHEDULES}),

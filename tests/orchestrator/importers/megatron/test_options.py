@@ -64,6 +64,12 @@ BESIDE = {
         ),
         ("3", "--num-experts 4 --num-layers 4"),
     ),
+    "moe-token-dispatcher-type": ("alltoall", "--num-experts 4 --num-layers 4"),
+    "moe-enable-deepep": ("", "--num-experts 4 --num-layers 4"),
+    "moe-flex-dispatcher-backend": (
+        "hybridep",
+        "--num-experts 4 --num-layers 4 --moe-token-dispatcher-type flex",
+    ),
     "moe-layer-freq": ("[0,0,1,1]", "--num-experts 4 --num-layers 4"),
     **dict.fromkeys(
         ("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim"),

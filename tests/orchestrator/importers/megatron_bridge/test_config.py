@@ -91,10 +91,12 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
     partial = with_key(with_key(BASE, "model.kv_channels", 64), "model.recompute_num_layers", 1)
     block = with_key(with_key(partial, "model.recompute_method", "uniform"), "model.recompute_modules", ["core_attn"])
     sharded = with_key(sharded, "model.cpu_offloading", True)
+    sharded = with_key(sharded, "model.moe_token_dispatcher_type", "alltoall")
+    experts = with_key(BASE, "model.moe_token_dispatcher_type", "flex")
     offload = with_key(
         with_key(BASE, "optimizer.optimizer_cpu_offload", True), "optimizer.optimizer_offload_fraction", 1
     )
-    require_table(read_bridge_config, MEGATRON_BRIDGE_OPTIONS, BASE, [sharded, block, offload], monkeypatch)
+    require_table(read_bridge_config, MEGATRON_BRIDGE_OPTIONS, BASE, [sharded, block, offload, experts], monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +118,12 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
         ({**SELECTIVE, "model__recompute_modules": "[mlp]"}, "recompute_modules", "mlp"),
         ({"model__expert_model_parallel_size": 8}, "expert_parallel", 8),
         ({"model__expert_tensor_parallel_size": 1}, "expert_tensor_parallel", 1),
+        ({"model__moe_token_dispatcher_type": "allgather"}, "expert_dispatcher", "allgather"),
+        (
+            {"model__moe_token_dispatcher_type": "flex", "model__moe_flex_dispatcher_backend": "hybridep"},
+            "expert_dispatcher",
+            "hybridep",
+        ),
         ({**EXPERTS, **OVERLAPPED}, "expert_overlap", True),
         ({**EXPERTS, **OVERLAPPED, "comm_overlap__overlap_moe_expert_parallel_comm": False}, "expert_overlap", False),
         ({"model__cuda_graph_impl": "none"}, "cuda_graphs", "none"),

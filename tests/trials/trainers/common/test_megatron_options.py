@@ -74,6 +74,8 @@ def test_what_megatron_lm_is_told_is_the_layout(fields, model):
 
 EXPERT_LAYOUTS = [
     {"expert_parallel": 4, **PIPELINE, "sequence_parallel": True},
+    {"expert_parallel": 2, "data_parallel": 2, "expert_dispatcher": "allgather"},
+    {"expert_parallel": 2, "data_parallel": 2, "expert_dispatcher": "hybridep", "precision": "bf16"},
     {"expert_tensor_parallel": 2, "expert_parallel": 2, "tensor_parallel": 2, "sequence_parallel": True},
     {"activation_checkpointing": "selective", "recompute_modules": "core_attn+mlp"},
 ]

@@ -16,6 +16,8 @@ DENSE = ModelShape(8, 64, 4, 4, 256, True, 256, 64, False, "rotary", "rmsnorm")
 EXPERTS = replace(DENSE, num_experts=4, experts_per_token=2)
 OVERLAPPED = {"expert_overlap": True, "expert_parallel": 2}
 STAGES = {"pipeline_parallel": 2, "virtual_pipeline_stages": 2, "pipeline_schedule": "interleaved_1f1b"}
+CAPTURED = {"cuda_graphs": "full_iteration", "expert_parallel": 2, "expert_dispatcher": "hybridep"}
+SPLIT = {"tensor_parallel": 2, "sequence_parallel": True, "expert_tensor_parallel": 2}
 SELECTIVE = {"activation_checkpointing": "selective"}
 
 
@@ -41,6 +43,7 @@ def broken(model: ModelShape, **fields) -> list[str]:
         ({**OVERLAPPED, **SELECTIVE, "recompute_modules": "moe"}, 0, "activation_checkpointing selective of experts"),
         ({**OVERLAPPED, "precision": "fp32", "attention_kernel": "math"}, 0, "precision fp32"),
         ({**OVERLAPPED, "zero_stage": 2}, 0, "zero_stage 2"),
+        ({**OVERLAPPED, "expert_dispatcher": "allgather"}, 0, "expert_dispatcher allgather"),
         (OVERLAPPED, 1, "model.num_mtp_layers 1 and pipeline_parallel 1"),
         ({**OVERLAPPED, **STAGES}, 2, "model.num_mtp_layers 2 and pipeline_parallel 2"),
     ],
@@ -53,7 +56,10 @@ def test_all_to_alls_overlap_where_megatron_lm_asserts_nothing(fields, mtp_layer
 def test_overlapped_all_to_alls_want_more_connections():
     layout = Layout(**OVERLAPPED, data_parallel=2, engine="megatron-lm")
     assert environment_of(layout) == {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
-    assert environment_of(replace(layout, expert_overlap=False)) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    plain = replace(layout, expert_overlap=False)
+    assert environment_of(plain) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    captured = environment_of(replace(plain, **CAPTURED))
+    assert captured == {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NVTE_CUTEDSL_FUSED_GROUPED_MLP": "1"}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +76,14 @@ def test_overlapped_all_to_alls_want_more_connections():
         (DENSE, {"cuda_graphs": "moe_router"}, ["a model without experts"]),
         (EXPERTS, {"cuda_graphs": "attn+moe_preprocess"}, ["no moe_router"]),
         (EXPERTS, {"cuda_graphs": "attn+mlp"}, ["experts in every layer"]),
-        (EXPERTS, {"cuda_graphs": "full_iteration"}, ["a model with experts"]),
+        (EXPERTS, {**CAPTURED, **OVERLAPPED}, []),
+        (EXPERTS, {"cuda_graphs": "full_iteration"}, ["experts and expert_dispatcher alltoall"]),
+        (EXPERTS, {**CAPTURED, **SPLIT}, ["expert_tensor_parallel 2"]),
+        (
+            replace(EXPERTS, gated_mlp=False, activation="squared_relu"),
+            CAPTURED,
+            ["experts and model.activation squared_relu"],
+        ),
         (replace(EXPERTS, num_dense_layers=1), {"cuda_graphs": "mlp", **OVERLAPPED}, ["expert_overlap true"]),
         (
             EXPERTS,
@@ -80,7 +93,7 @@ def test_overlapped_all_to_alls_want_more_connections():
         (
             EXPERTS,
             {"cuda_graphs": "moe_router", **SELECTIVE, "recompute_modules": "layernorm+moe_act"},
-            ["recompute_modules layernorm"],
+            ["recompute_modules layernorm and expert_dispatcher alltoall"],
         ),
     ],
 )
