@@ -58,7 +58,7 @@ test-fast: .venv/.dev
 mutants: .venv/.dev
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
-# Every combination of the layouts that decide how a model is cut, against a plain GPT: more than 41 minutes;
+# Every combination of the layouts that decide how a model is cut, against a plain GPT: about 85 minutes;
 # docs/parity.md.
 parity-full: .venv/.trainers
 	@$(BIN)/python -m tests.trials.train.parity_table

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
 from search_spaces.errors import ExternalError
-from trials.attempt_result import LaunchStatus, Liveness
+from trials.attempt_result import LaunchStatus, Liveness, expected_proof
 from trials.files.folders import write_json
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
@@ -176,17 +176,8 @@ def measured_outcome(
             samples_per_sec=tokens_per_sec / spec.model.seq_length,
             peak_memory_gib=peak_memory_gib,
         ),
-        proof={
-            "world_size": spec.num_gpus,
-            "tensor_parallel": layout.tensor_parallel,
-            "pipeline_parallel": layout.pipeline_parallel,
-            "data_parallel": layout.data_parallel,
-            "parameters": spec.model.parameters,
-            "local_parameters_sum": spec.model.parameters,
-            "optimizer_parameters_sum": spec.model.parameters,
-            "micro_batches_per_step": layout.grad_accum_steps,
-            "samples_per_data_rank": [layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel,
-        },
+        proof=expected_proof(spec)
+        | {"samples_per_data_rank": [layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel},
         flags=flags,
     )
 

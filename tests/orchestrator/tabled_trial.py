@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from trials.attempt_result import expected_proof
 from trials.files.folders import AttemptFolder, write_json
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 from trials.outcome_types import MeasuredMetrics
@@ -81,15 +82,9 @@ def outcome_of(spec: TrialSpec, row: dict[str, Any], world_size: int) -> Outcome
             tokens_per_sec_per_gpu=tokens_per_sec / spec.num_gpus,
             samples_per_sec=samples_per_sec,
         ),
-        proof={
+        proof=expected_proof(spec)
+        | {
             "world_size": world_size,
-            "tensor_parallel": layout.tensor_parallel,
-            "pipeline_parallel": layout.pipeline_parallel,
-            "data_parallel": layout.data_parallel,
-            "parameters": spec.model.parameters,
-            "local_parameters_sum": spec.model.parameters,
-            "optimizer_parameters_sum": spec.model.parameters,
-            "micro_batches_per_step": layout.grad_accum_steps,
             "samples_per_data_rank": [layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel,
         },
         step_times_s=(step_time_s,) * spec.measure.min_steps,

@@ -5,6 +5,7 @@ Written for torchtitan 0.3.0: torchtitan/config/configs.py, torchtitan/models/ll
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -36,7 +37,7 @@ from search_spaces.model_shape import ModelShape
 from trials.train.engines.engine import TrainingConfig
 from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.engines.torchtitan_first_layers import FirstLayersAC
-from trials.train.engines.torchtitan_weights import LayerWeights, drawn
+from trials.train.engines.torchtitan_weights import LayerWeights, ParameterInit, drawn
 from trials.train.model.initial_weights import output_matrix, token_table
 from trials.trainers.torchtitan.config import (
     ATTENTION,
@@ -150,14 +151,15 @@ def _layer(training: TrainingConfig, layer: int) -> TransformerBlock.Config:
 
 
 def _mlp(model: ModelShape, weights: LayerWeights) -> FeedForward.Config:
-    mlp = make_ffn_config(
-        dim=model.hidden_size,
-        hidden_dim=model.ffn_hidden_size,
-        w1_param_init=weights.mlp_in(0),
-        w2w3_param_init={},
-    )
-    mlp.w3.param_init = weights.mlp_in(1)
-    mlp.w2.param_init = weights.mlp_out()
+    return _gated_mlp(model, model.ffn_hidden_size, weights.mlp_in, weights.mlp_out())
+
+
+def _gated_mlp(
+    model: ModelShape, width: int, inner: Callable[[int], ParameterInit], outer: ParameterInit
+) -> FeedForward.Config:
+    """A gated MLP with the initial weights of its two inner products and of its outer one."""
+    mlp = make_ffn_config(dim=model.hidden_size, hidden_dim=width, w1_param_init=inner(0), w2w3_param_init={})
+    mlp.w3.param_init, mlp.w2.param_init = inner(1), outer
     return mlp
 
 
@@ -183,15 +185,7 @@ def _experts(model: ModelShape, weights: LayerWeights) -> MoE.Config:
 def _shared_expert(model: ModelShape, weights: LayerWeights) -> FeedForward.Config | None:
     if model.shared_expert_ffn_hidden_size is None:
         return None
-    shared = make_ffn_config(
-        dim=model.hidden_size,
-        hidden_dim=model.shared_expert_ffn_hidden_size,
-        w1_param_init=weights.shared_in(0),
-        w2w3_param_init={},
-    )
-    shared.w3.param_init = weights.shared_in(1)
-    shared.w2.param_init = weights.shared_out()
-    return shared
+    return _gated_mlp(model, model.shared_expert_ffn_hidden_size, weights.shared_in, weights.shared_out())
 
 
 def _attention(training: TrainingConfig, weights: LayerWeights) -> GQAttention.Config:
