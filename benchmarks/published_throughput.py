@@ -268,7 +268,7 @@ def layout_values(row: Row) -> dict[str, Any]:
         "num_nodes": cluster_of(row).num_nodes,
         "sequence_parallel": row["sequence_parallel"] == "1",
         "torch_compile": row["compile"] == "1",
-        "tensor_parallel_overlap": "async tp" in row["note"],
+        "tensor_parallel_overlap": "async tp" in row["note"] or _overlaps_userbuffers(row),
         "precision": "bf16",
         # torchtitan gathered keys and values for its usual kernel (experimental.context_parallel_rotate_method); its
         # present release does so for FlexAttention, which is taken to be as fast as that kernel.
@@ -276,6 +276,12 @@ def layout_values(row: Row) -> dict[str, Any]:
         "matmul_precision": _matmul_precision(row),
         "quantized_weights": row["trainer"] == "megatron-bridge" and _matmul_precision(row) != "same",
     }
+
+
+def _overlaps_userbuffers(row: Row) -> bool:
+    """True where Megatron-Bridge's recipe of a dense model has tp_comm_overlap (scripts/performance/configs/llama)."""
+    is_dense = row["trainer"] == "megatron-bridge" and not int(row["num_experts"] or 0)
+    return is_dense and int(row["tp"]) > 1 and row["precision"] != "nvfp4"
 
 
 _PARALLEL = {
