@@ -23,7 +23,7 @@ from scipy.optimize import least_squares
 from benchmarks import published_throughput as published
 from benchmarks.published import published_lines, readable_published
 from benchmarks.published_throughput import Reading
-from search_spaces.cost_model import attention, posterior, step_time
+from search_spaces.cost_model import attention, expert_time, machine_speed, posterior, step_time
 from search_spaces.engines import ENGINE_PROFILES, TITAN_EAGER_TRAFFIC, TORCHTITAN
 
 Constants = dict[str, float]
@@ -31,31 +31,37 @@ Constants = dict[str, float]
 SHIPPED: Constants = {
     "matmul": attention.TYPICAL_MATMUL,
     "half_speed_hidden": step_time.HALF_SPEED_HIDDEN,
-    "h100_slowdown": step_time._TRAINING_SLOWDOWN["h100-80gb"],
+    "h100_slowdown": machine_speed._TRAINING_SLOWDOWN["h100-80gb"],
     "launches": posterior.PRIORS["launches"].median,
     "sharded": posterior.PRIORS["sharded"].median,
     "eager_traffic": TITAN_EAGER_TRAFFIC,
+    "expert_launch": expert_time.EXPERT_LAUNCH_S,
+    "sinks": attention.SINK_S,
     "overhead_elements": attention.OVERHEAD_ELEMENTS,
     "triton_a100": published.TRITON_SHARE["a100"],
     "triton_h100": published.TRITON_SHARE["h100"],
 }
 """Constants that published steps set."""
-DENSE_3D, DENSE_FSDP = "dense 3D", "dense FSDP"
+DENSE_3D, DENSE_FSDP, EXPERTS = "dense 3D", "dense FSDP", "experts"
 TUNED_BY = {
     # Megatron-LM's steps of 2021 and 2022, nanotron's on one node, vTrain's.
     DENSE_3D: ("matmul", "half_speed_hidden", "h100_slowdown", "launches"),
     # DeepSpeed's of 2021, torchtitan's two rows without compilation, MPT's.
     DENSE_FSDP: ("sharded", "eager_traffic", "overhead_elements", "triton_a100", "triton_h100"),
+    # Megatron-Bridge's, and two of them that count for no error.
+    EXPERTS: ("expert_launch", "sinks"),
 }
 """Constants that a family's published steps set; families that are not here set none."""
 UNFITTED: Constants = {
     "sharded": 1.0,
     "eager_traffic": 1.0,
+    "expert_launch": 0.0,
+    "sinks": 0.0,
     "overhead_elements": 0.0,
     "triton_a100": attention.FLASH_2_SHARE["a100"],
     "triton_h100": attention.FLASH_2_SHARE["h100"],
 }
-"""Values of what only dense FSDP tells: data sheets' speeds, and published rates of kernels."""
+"""Values of what only one family tells: data sheets' speeds, and published rates of kernels."""
 FITTED_TO_MPT = (*TUNED_BY[DENSE_3D], "overhead_elements", "triton_a100", "triton_h100")
 """Constants fitted to MPT's rows where dense 3D is left out. MPT's own are among them, since their values depend on the
 others."""
@@ -104,18 +110,20 @@ def using(constants: Constants) -> Iterator[None]:
     """The time model with these constants."""
     typical = [constants.get(term, posterior.PRIORS[term].median) for term in step_time.TERMS]
     titan = replace(ENGINE_PROFILES[TORCHTITAN], eager_traffic=constants["eager_traffic"])
-    slowdown = dict.fromkeys(step_time._TRAINING_SLOWDOWN, constants["h100_slowdown"])
+    slowdown = dict.fromkeys(machine_speed._TRAINING_SLOWDOWN, constants["h100_slowdown"])
     triton = {chip: constants[f"triton_{chip}"] for chip in published.TRITON_SHARE}
     with ExitStack() as changes:
         for module, name, value in (
             (posterior, "_TYPICAL", np.log(typical)),
             (attention, "TYPICAL_MATMUL", constants["matmul"]),
             (attention, "OVERHEAD_ELEMENTS", constants["overhead_elements"]),
+            (attention, "SINK_S", constants["sinks"]),
+            (expert_time, "EXPERT_LAUNCH_S", constants["expert_launch"]),
             (step_time, "HALF_SPEED_HIDDEN", constants["half_speed_hidden"]),
         ):
             changes.enter_context(patch.object(module, name, value))
         for table, values in (
-            (step_time._TRAINING_SLOWDOWN, slowdown),
+            (machine_speed._TRAINING_SLOWDOWN, slowdown),
             (ENGINE_PROFILES, {TORCHTITAN: titan}),
             (published.TRITON_SHARE, triton),
         ):

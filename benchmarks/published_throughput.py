@@ -115,7 +115,9 @@ class Training:
     @property
     def predicted(self) -> float:
         """Tokens/s and GPU with the shipped constants."""
-        terms = StepTerms.of(self.model, self.cluster, LayoutTable.of([self.layout]))
+        # Sinks take longer in 16 bits.
+        model = replace(self.model, attention_sinks=False) if self.has_8_bit_attention else self.model
+        terms = StepTerms.of(model, self.cluster, LayoutTable.of([self.layout]))
         terms.micro_batch[0, TERMS.index("tensor")] += self.repeated_heads_s
         tokens = self.layout.global_batch_size * self.model.seq_length / self.layout.num_gpus
         return tokens / (float(terms.seconds(typical_constants())[0]) + self.older_kernel_s)
@@ -130,6 +132,12 @@ class Training:
         memory = stage_memory(self.model, LayoutTable.of([layout]))
         memory = replace(memory, logits=memory.logits * _LOGIT_SHARES.get(layout.engine, 1))
         return float(MemoryPosterior(rank_memory_gib(self.cluster.accelerator, None)).fits(memory.peak)[0])
+
+    @property
+    def has_8_bit_attention(self) -> bool:
+        """True where the recipe has fp8_dot_product_attention, as those of experts in a graph of all passes do
+        (NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/perf_recipes/gpt_oss/common.py and qwen/common.py)."""
+        return self.model.num_experts is not None and self.layout.cuda_graphs == "full_iteration"
 
     @property
     def older_kernel_s(self) -> float:
@@ -260,7 +268,7 @@ def layout_values(row: Row) -> dict[str, Any]:
         "num_nodes": cluster_of(row).num_nodes,
         "sequence_parallel": row["sequence_parallel"] == "1",
         "torch_compile": row["compile"] == "1",
-        "tensor_parallel_overlap": "async tp" in row["note"],
+        "tensor_parallel_overlap": "async tp" in row["note"] or _overlaps_userbuffers(row),
         "precision": "bf16",
         # torchtitan gathered keys and values for its usual kernel (experimental.context_parallel_rotate_method); its
         # present release does so for FlexAttention, which is taken to be as fast as that kernel.
@@ -268,6 +276,12 @@ def layout_values(row: Row) -> dict[str, Any]:
         "matmul_precision": _matmul_precision(row),
         "quantized_weights": row["trainer"] == "megatron-bridge" and _matmul_precision(row) != "same",
     }
+
+
+def _overlaps_userbuffers(row: Row) -> bool:
+    """True where Megatron-Bridge's recipe of a dense model has tp_comm_overlap (scripts/performance/configs/llama)."""
+    is_dense = row["trainer"] == "megatron-bridge" and not int(row["num_experts"] or 0)
+    return is_dense and int(row["tp"]) > 1 and row["precision"] != "nvfp4"
 
 
 _PARALLEL = {

@@ -48,3 +48,16 @@ def overhead(model: ModelShape) -> float:
     """Time of a fused kernel over that with long sequences and large heads."""
     keys = model.causal_positions / model.num_layers
     return (1 + OVERHEAD_KEYS / keys) * (1 + OVERHEAD_ELEMENTS / model.head_size)
+
+
+def sink_seconds(model: ModelShape, layouts: LayoutTable, tokens: np.ndarray) -> np.ndarray:
+    """Seconds that learned sinks add to attention in one layer, forward and backward, of shape (layouts,)."""
+    is_newest = engine_column(layouts, lambda engine: engine.has_newest_attention).astype(bool)
+    is_fused = is_newest & layouts.equals("attention_kernel", "flash")
+    return np.where(is_fused & model.attention_sinks, tokens * model.num_attention_heads * SINK_S, 0)
+
+
+SINK_S = 8.5e-9
+"""Of a token and head, in 16 bits: what GPT-OSS 120B takes longer on GB200 and GB300 with the container whose cuDNN is
+named as at fault than with the one before (NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary-archive.md, 26.06.01
+and 26.06), where attention is in 8 bits. Earlier containers are taken to have had the kernel of the former."""

@@ -10,13 +10,15 @@ update them, are in `search_spaces/cost_model/posterior.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
 
-from search_spaces.cost_model.attention import fused_slowdown
+from search_spaces.cost_model.attention import fused_slowdown, sink_seconds
+from search_spaces.cost_model.expert_time import dispatch_seconds, expert_launch_s, moved_bytes, waits
+from search_spaces.cost_model.machine_speed import HOST_GB_PER_S, OVERLAPPED, MachineSpeed, products_share
 from search_spaces.cost_model.memory import (
     LayerActivations,
     element_bytes,
@@ -29,8 +31,7 @@ from search_spaces.cost_model.memory import (
 from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.hardware.arithmetic import speedup_over_fp16
-from search_spaces.hardware.cluster import Accelerator, Cluster, MeasuredSpeed
-from search_spaces.hardware.links import Fabric, LinkDomain, Links
+from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.groups import RankGroups
 from search_spaces.layouts.layout import CHOICES, modules_of
 from search_spaces.layouts.mesh import RankMesh
@@ -61,15 +62,15 @@ class StepTerms:
     @classmethod
     def of(cls, model: ModelShape, cluster: Cluster, layouts: LayoutTable) -> StepTerms:
         if cluster.domain_nodes == 1 or not len(layouts):
-            return cls._on(model, _Machine.of(cluster, cluster.num_nodes), layouts)
+            return cls._on(model, MachineSpeed.of(cluster, cluster.num_nodes), layouts)
         sizes, size_of_row = np.unique(layouts["num_nodes"], return_inverse=True)
         rows = [np.flatnonzero(size_of_row == index) for index in range(len(sizes))]
-        machines = [_Machine.of(cluster, int(size)) for size in sizes]
+        machines = [MachineSpeed.of(cluster, int(size)) for size in sizes]
         parts = [cls._on(model, machine, layouts.take(which)) for machine, which in zip(machines, rows, strict=True)]
         return cls.concatenate(parts).take(np.argsort(np.concatenate(rows)))
 
     @classmethod
-    def _on(cls, model: ModelShape, machine: _Machine, layouts: LayoutTable) -> StepTerms:
+    def _on(cls, model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> StepTerms:
         layer, head = _layer_seconds(model, machine, layouts), _head_seconds(model, machine, layouts)
         stages = StageTable.ends(model, layouts)
         slowest = _slowest_stage(stages, layer, head)
@@ -153,93 +154,7 @@ def _slowest_stage(stages: StageTable, layer: np.ndarray, head: np.ndarray) -> n
     return seconds.argmax(axis=1)
 
 
-@dataclass(frozen=True)
-class _Machine:
-    """Speeds of a cluster that the terms need, in bytes, FLOPs and seconds."""
-
-    accelerator: Accelerator
-    links: Links
-    gpus_per_node: int
-    matmul_flops: tuple[tuple[str, float], ...]
-    memory_bytes_per_s: float
-    host_bytes_per_s: float
-
-    @classmethod
-    def of(cls, cluster: Cluster, num_nodes: int) -> _Machine:
-        """The machine as a job on so many of its nodes sees it."""
-        a, measured = cluster.accelerator, cluster.measured or MeasuredSpeed()
-        return cls(
-            a,
-            cluster.links_of_job(num_nodes) or _host_links(cluster.gpus_per_node),
-            cluster.gpus_per_node,
-            _matmul_flops(a, measured),
-            (measured.memory_gb_per_s or a.memory_gb_per_s or HOST_GB_PER_S) * 1e9,
-            (measured.host_gb_per_s or a.host_gb_per_s or HOST_GB_PER_S) * 1e9,
-        )
-
-    def per_group(self, what: Callable[[int, int], float], ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
-        """A column of `what(ranks, stride)` for groups of these sizes and strides."""
-        widest = int(stride.max(initial=0)) + 1
-        groups, rows = np.unique(ranks * widest + stride, return_inverse=True)
-        return np.array([what(*divmod(group, widest)) for group in groups.tolist()], dtype=float)[rows]
-
-    def bus_bytes_per_s(self, ranks: np.ndarray, stride: np.ndarray, gathers: np.ndarray) -> np.ndarray:
-        """Bus bandwidth of an all-reduce, or where `gathers` is true of an all-gather or a reduce-scatter."""
-        reduced, gathered = (
-            self.per_group(
-                lambda count, apart: self.links.collective_gb_per_s(count, apart, self.gpus_per_node, kind),  # noqa: B023
-                ranks,
-                stride,
-            )
-            for kind in (False, True)
-        )
-        return 1e9 * np.where(gathers, gathered, reduced)
-
-    def latency_s(self, ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
-        return 1e-6 * self.per_group(
-            lambda count, apart: self.links.latency_us(count, apart, self.gpus_per_node), ranks, stride
-        )
-
-    def flops(self, layouts: LayoutTable) -> np.ndarray:
-        precisions, rates = zip(*self.matmul_flops, strict=True)
-        return np.select([layouts.equals("precision", precision) for precision in precisions], rates)
-
-
-def _matmul_flops(accelerator: Accelerator, measured: MeasuredSpeed) -> tuple[tuple[str, float], ...]:
-    """FLOP/s of large products by precision: measured, else from the data sheet, else those of fp32."""
-    fraction = _products_share(accelerator)
-    full_peak = accelerator.peak_flops_for("fp32")
-    half_peak = accelerator.peak_flops_for("fp16")
-    full = measured.matmul_flops("fp32") or (full_peak or HOST_FLOPS) * fraction
-    half = full if half_peak is None else half_peak * fraction
-    halves = ((precision, measured.matmul_flops(precision) or half) for precision in ("bf16", "fp16"))
-    return ("fp32", full), *halves
-
-
-def _products_share(accelerator: Accelerator) -> float:
-    """Share of the peak that large products reach in a training."""
-    return (accelerator.matmul_fraction or TYPICAL_MATMUL_FRACTION) / _TRAINING_SLOWDOWN.get(accelerator.name, 1)
-
-
-TYPICAL_MATMUL_FRACTION = 0.8
-"""Share of the peak where the accelerator was not measured: measured ones reach 0.77 to 0.87."""
-_TRAINING_SLOWDOWN = {"h100-80gb": 1.15, "h200-141gb": 1.15}
-"""Accelerators whose products are slower in training than matmul benchmarks suggest: whole steps are published at 40 to
-47 % of the peak on H100 (NVIDIA/Megatron-LM, README), 50 to 56 % on A100 (arXiv 2205.05198, table 5). 1.15 is fitted to
-the Playbook's steps on one node."""
-HOST_FLOPS = 50e9
-HOST_GB_PER_S = 10.0
-HOST_LINK_GB_PER_S, HOST_LINK_US = 2.0, 100.0
-"""A rank on a CPU, by order of magnitude only; its trials correct it."""
-
-
-def _host_links(ranks: int) -> Links:
-    """Links between processes of one machine, and between machines of an ordinary network."""
-    node = (LinkDomain("node", ranks, HOST_LINK_GB_PER_S, HOST_LINK_US),) if ranks > 1 else ()
-    return Links(node, Fabric(HOST_LINK_GB_PER_S, HOST_LINK_US))
-
-
-def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
+def _layer_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> np.ndarray:
     """Forward and backward of a micro-batch through one layer: matmul, memory traffic, tensor, latency, launches.
 
     A mean over the layers where some are recomputed. The MLP has one of a layer's two collectives, and half of its
@@ -258,23 +173,22 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     activations = LayerActivations.of(model, layouts)
     accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers + shares.ops) + activations.rewritten
     accessed = accessed * _eager_traffic(layouts)
-    accessed = accessed + tokens * _scaled_bytes(model, layouts, shares)
+    accessed = accessed + tokens * _scaled_bytes(model, layouts, shares) + moved_bytes(model, layouts, shares)
     exchanged = collectives * tokens * model.hidden_size * element_bytes(layouts)
     stride = layouts.per_mesh(RankMesh.stride, "tp")
     rate = machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0)
     loss = _matmul_slowdown(model, machine, layouts)
-    scored = scores * _attention_slowdown(model, machine, layouts, loss)
+    multiplied = (linear - saved) * loss + scores * _attention_slowdown(model, machine, layouts, loss)
+    launched = _launch_seconds(model, machine, layouts)
     return np.stack(
         [
-            ((linear - saved) * loss + scored) / tensor / machine.flops(layouts),
+            (multiplied / machine.flops(layouts) + sink_seconds(model, layouts, tokens)) / tensor,
             accessed / machine.memory_bytes_per_s,
             2 * (tensor - 1) / tensor * exchanged / rate * np.where(layouts["tensor_parallel_overlap"], OVERLAPPED, 1)
-            + _dispatch_seconds(model, machine, layouts, shares) * _exposed_dispatch(layouts)
+            + dispatch_seconds(model, machine, layouts, shares)
             + _context_seconds(model, machine, layouts, shares),
-            collectives * machine.latency_s(tensor, stride),
-            (passes + mlps / 2 + shares.ops)
-            * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S)
-            * (1 - _captured_share(model, layouts)),
+            collectives * machine.latency_s(tensor, stride) + (1 + shares.layers) * waits(model, machine) * launched,
+            (passes + mlps / 2 + shares.ops) * launched,
         ],
         axis=1,
     )
@@ -303,39 +217,7 @@ def _quantized_share(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
     return layouts.quantized_share(model.num_layers) * (1 - without_experts * routed / model.active_layer_parameters)
 
 
-def _dispatch_seconds(
-    model: ModelShape, machine: _Machine, layouts: LayoutTable, shares: RecomputedShares
-) -> np.ndarray:
-    """All-to-alls that send tokens to their experts' ranks and back, for one layer, a mean over the layers.
-
-    Two for each pass, of the hidden states of a token's experts (Lepikhin et al., arXiv 2006.16668, section 3.2), again
-    where experts or whole layers are recomputed. Each rank sends what leaves its link domain through its own adapter,
-    or its share of those of the node.
-    """
-    groups = table_groups(layouts, "expert")
-    count, stride = groups.ranks, groups.stride
-    tokens = tokens_of_rank(model, layouts) / layouts["tensor_parallel"]
-    of_layer = tokens * (model.experts_per_token or 0) * model.hidden_size * element_bytes(layouts)
-    sent = 2 * (2 + shares.layers + shares.modules["moe"]) * of_layer * model.num_expert_layers / model.num_layers
-    # Groups that do not divide a domain are cut anywhere: the smallest part decides.
-    ranks_inside = np.gcd(machine.links.ranks_per_domain(machine.gpus_per_node), groups.block)
-    inside = np.maximum(1, np.minimum(count, ranks_inside // stride))
-    far = 1e9 * machine.per_group(
-        lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
-    )
-    if machine.links.fabric is not None:
-        far = np.minimum(far, 1e9 * machine.links.fabric.nic_gb_per_s / machine.gpus_per_node)
-    near = machine.bus_bytes_per_s(inside, stride, np.ones_like(count, dtype=bool))
-    return sent * ((inside - 1) / near + (count - inside) / far) / count
-
-
-def _exposed_dispatch(layouts: LayoutTable) -> np.ndarray:
-    """Share of the experts' all-to-alls that is left where another micro-batch computes meanwhile."""
-    is_hidden = (layouts["expert_overlap"] > 0) & (layouts["grad_accum_steps"] > 1)
-    return np.where(is_hidden, OVERLAPPED, 1)
-
-
-def _shards(machine: _Machine, layouts: LayoutTable) -> RankGroups:
+def _shards(machine: MachineSpeed, layouts: LayoutTable) -> RankGroups:
     """Groups that shard parameters outside experts. Where stages are between their context- and their data-parallel
     ranks, a link domain has the former side by side: as few groups share its links as it has of these."""
     shards, context = table_groups(layouts, "shards"), layouts["context_parallel"]
@@ -345,7 +227,7 @@ def _shards(machine: _Machine, layouts: LayoutTable) -> RankGroups:
 
 
 def _context_seconds(
-    model: ModelShape, machine: _Machine, layouts: LayoutTable, shares: RecomputedShares
+    model: ModelShape, machine: MachineSpeed, layouts: LayoutTable, shares: RecomputedShares
 ) -> np.ndarray:
     """Exchange between context-parallel ranks for one layer.
 
@@ -375,25 +257,31 @@ def _context_seconds(
     return np.select([layouts.equals("context_transport", word) for word in seconds], [*seconds.values()]) * (count > 1)
 
 
-def _captured_share(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
-    """Share of a layer's launches that CUDA graphs make in the host's place. That of the graphs themselves, one a part,
-    is left out.
+def _launch_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> np.ndarray:
+    """Host time to launch a pass of one layer, a mean over the layers, without what CUDA graphs launch in its place;
+    that of the graphs, one a part, is left out.
 
-    Half a layer's are attention's. Of those of an MLP with experts routing and preprocessing are taken to be a third
+    Half a layer's kernels are attention's. Of those of experts routing and preprocessing are taken to be an eighth
     each.
     """
-    experts = model.num_expert_layers / model.num_layers
-    parts = {"attn": 1 / 2, "mlp": (1 - experts) / 2} | dict.fromkeys(("moe_router", "moe_preprocess"), experts / 6)
-    words = {word: sum(parts[module] for module in modules_of(word)) for word in _CAPTURED}
-    of_word = [words.get(word, word == "full_iteration") for word in CHOICES["cuda_graphs"]]
-    return np.array(of_word, dtype=float)[layouts["cuda_graphs"]]
+    layer = LAYER_LAUNCH_S * np.where(layouts["torch_compile"] > 0, 0.5, 1)
+    share, more = model.num_expert_layers / model.num_layers, expert_launch_s(machine)
+    experts = share * (layer / 2 + more)
+    parts = {"attn": layer / 2, "mlp": (1 - share) * layer / 2}
+    parts |= dict.fromkeys(("moe_router", "moe_preprocess"), experts / 8)
+    captured = sum(seconds * _captures(layouts, module) for module, seconds in parts.items())
+    is_whole = layouts.equals("cuda_graphs", "full_iteration")
+    launched = layer + share * more - captured + _collectives(layouts) * COLLECTIVE_LAUNCH_S
+    return np.where(is_whole, 0, launched)
+
+
+def _captures(layouts: LayoutTable, module: str) -> np.ndarray:
+    """1 for layouts whose graphs capture the module, else 0."""
+    has_module = [word in _CAPTURED and module in modules_of(word) for word in CHOICES["cuda_graphs"]]
+    return np.array(has_module, dtype=float)[layouts["cuda_graphs"]]
 
 
 _CAPTURED = tuple(word for word in CHOICES["cuda_graphs"] if word not in ("none", "full_iteration"))
-
-
-def _kernel_launch_s(layouts: LayoutTable) -> np.ndarray:
-    return LAYER_LAUNCH_S * np.where(layouts["torch_compile"] > 0, 0.5, 1)
 
 
 def _collectives(layouts: LayoutTable) -> np.ndarray:
@@ -404,7 +292,7 @@ def _collectives(layouts: LayoutTable) -> np.ndarray:
     return of_tensor + np.where(layouts["zero_stage"] == 3, gathers, 0)
 
 
-def _matmul_slowdown(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
+def _matmul_slowdown(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> np.ndarray:
     """Slowdown of products relative to large ones, by the model's width and by the trainer.
 
     None on a CPU: products as narrow as 128 reach the rate of large ones there (`parlay calibrate` shows it).
@@ -429,10 +317,10 @@ COLLECTIVE_LAUNCH_S = 0.05e-3
 
 
 def _attention_slowdown(
-    model: ModelShape, machine: _Machine, layouts: LayoutTable, of_products: np.ndarray
+    model: ModelShape, machine: MachineSpeed, layouts: LayoutTable, of_products: np.ndarray
 ) -> np.ndarray:
     """Slowdown of attention's scores relative to large products: without a known kernel that of a layer's products."""
-    fused = fused_slowdown(model, machine.accelerator, _products_share(machine.accelerator), layouts)
+    fused = fused_slowdown(model, machine.accelerator, products_share(machine.accelerator), layouts)
     is_plain = layouts.equals("attention_kernel", "math")
     return of_products if fused is None else np.where(is_plain, of_products, fused)
 
@@ -449,7 +337,7 @@ def _positions_scored(model: ModelShape, layouts: LayoutTable, shares: Recompute
     return np.where(layouts.equals("attention_kernel", "math"), plain, fused)
 
 
-def _head_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
+def _head_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> np.ndarray:
     """Forward and backward of the head and the loss, which are never recomputed."""
     tensor, tokens = layouts["tensor_parallel"], tokens_of_rank(model, layouts)
     logits = tokens * model.vocab_size / tensor
@@ -466,7 +354,7 @@ def _head_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) ->
     )
 
 
-def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
+def _sharded_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> np.ndarray:
     """ZeRO 3's traffic of a micro-batch: weights gathered for each pass, gradients reduced (Rajbhandari et al., arXiv
     1910.02054, section 7).
 
@@ -491,7 +379,7 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     return np.where(layouts["zero_stage"] == 3, (dense + routed) * width / rate, 0)
 
 
-def _per_step_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable, stages: StageTable) -> np.ndarray:
+def _per_step_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable, stages: StageTable) -> np.ndarray:
     """Seconds once per step rather than per micro-batch, in the order of `PER_STEP`."""
     dense, routed = stages.of_rank(layouts).max(axis=1), stages.routed_of_rank(layouts).max(axis=1)
     is_sharded, is_offloaded = layouts["zero_stage"] >= 1, layouts.equals("offload", "optimizer")
@@ -517,7 +405,7 @@ def _per_step_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable
 _OFFLOAD = np.array([name == "offload" for name in PER_STEP])
 
 
-def _copied_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable, device_s: np.ndarray) -> np.ndarray:
+def _copied_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable, device_s: np.ndarray) -> np.ndarray:
     """Seconds of a step in which the device waits for activations on their way to the host, which the forward pass
     overlaps, and back, which the backward pass does."""
     kept = LayerActivations.of(model, layouts).kept * np.minimum(layouts["offloaded_layers"], model.num_layers)
@@ -534,7 +422,7 @@ STEP_S = 0.02
 """A trainer's fixed work per step: norms, logs, a wait for the device."""
 
 
-def _between_stages(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> tuple[np.ndarray, np.ndarray]:
+def _between_stages(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> tuple[np.ndarray, np.ndarray]:
     """Volume and latency of the messages between stages, for each micro-batch and chunk, forward and backward.
 
     With sequence parallelism a rank has only its own positions; Megatron-LM also splits the rest over the
@@ -565,7 +453,7 @@ class _Reduced(NamedTuple):
 
 
 def _between_data_ranks(
-    model: ModelShape, machine: _Machine, layouts: LayoutTable, reduced: _Reduced
+    model: ModelShape, machine: MachineSpeed, layouts: LayoutTable, reduced: _Reduced
 ) -> tuple[np.ndarray, np.ndarray]:
     """Volume and latency of the gradient reductions and weight gathers over the data-parallel ranks.
 
@@ -596,7 +484,3 @@ def _between_data_ranks(
     between = 2 * exposed * gradients / count * (replicas - 1) / replicas
     volume = volume + between / machine.bus_bytes_per_s(replicas, apart, np.zeros_like(zero, dtype=bool))
     return volume, latency + np.where(replicas > 1, reductions * machine.latency_s(replicas, apart), 0)
-
-
-OVERLAPPED = 0.5
-"""Exposed share of communication that overlaps computation."""

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from search_spaces.cost_model.attention import SINK_S
+from search_spaces.cost_model.expert_time import EXPERT_LAUNCH_S
+from search_spaces.cost_model.machine_speed import OVERLAPPED
 from search_spaces.cost_model.posterior import typical_constants
-from search_spaces.cost_model.step_time import LAYER_LAUNCH_S, OVERLAPPED, TERMS, StepTerms
+from search_spaces.cost_model.step_time import LAYER_LAUNCH_S, TERMS, StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.layout import CHOICES, Layout
@@ -126,26 +129,84 @@ def _terms(model: ModelShape, layout: Layout) -> dict[str, float]:
 WITH_EXPERTS = replace(SMALL, num_experts=8, experts_per_token=2)
 
 
+HALF_LAYER, EXPERT = LAYER_LAUNCH_S / 2, EXPERT_LAUNCH_S
+
+
 @pytest.mark.parametrize(
-    ("model", "word", "launched"),
+    ("model", "word", "captured_s", "experts"),
     [
-        (SMALL, "attn", 1 / 2),
-        (SMALL, "attn+mlp", 0),
-        (WITH_EXPERTS, "attn+moe_router+moe_preprocess", 1 / 6),
-        (WITH_EXPERTS, "moe_router", 5 / 6),
-        (replace(WITH_EXPERTS, num_dense_layers=12), "mlp", 3 / 4),
+        (SMALL, "attn", HALF_LAYER, 0),
+        (SMALL, "attn+mlp", 2 * HALF_LAYER, 0),
+        (WITH_EXPERTS, "attn+moe_router+moe_preprocess", HALF_LAYER + (HALF_LAYER + EXPERT) / 4, 1),
+        (WITH_EXPERTS, "moe_router", (HALF_LAYER + EXPERT) / 8, 1),
+        (replace(WITH_EXPERTS, num_dense_layers=12), "mlp", HALF_LAYER / 2, 1 / 2),
     ],
 )
-def test_the_host_launches_what_no_graph_captures(model, word, launched):
+def test_the_host_launches_what_no_graph_captures_and_the_device_waits_for_that_of_experts(
+    model, word, captured_s, experts
+):
     layout = Layout(engine="megatron-lm", precision="bf16")
     plain, graphs, whole = (
         _terms(model, replace(layout, cuda_graphs=each)) for each in ("none", word, "full_iteration")
     )
-    of_layers, of_head = 3 * model.num_layers * LAYER_LAUNCH_S, LAYER_LAUNCH_S
-    assert plain.pop("launches") == pytest.approx(of_layers + of_head)
-    assert graphs.pop("launches") == pytest.approx(of_layers * launched + of_head)
-    assert whole.pop("launches") == 0
+    layers, pass_s = model.num_layers, LAYER_LAUNCH_S + experts * EXPERT_LAUNCH_S
+    assert plain.pop("launches") == pytest.approx(3 * layers * pass_s + LAYER_LAUNCH_S)
+    assert graphs.pop("launches") == pytest.approx(3 * layers * (pass_s - captured_s) + LAYER_LAUNCH_S)
+    assert plain.pop("tensor_latency") == pytest.approx(layers * experts * pass_s)
+    assert graphs.pop("tensor_latency") == pytest.approx(layers * experts * (pass_s - captured_s))
+    assert whole.pop("launches") == whole.pop("tensor_latency") == 0
     assert plain == graphs == whole
+
+
+def test_nobody_waits_for_launches_on_a_cpu():
+    layout = LayoutTable.of([Layout(engine="megatron-core")])
+    host = Cluster(ACCELERATORS["cpu"], 1, 1)
+    plain, experts = (StepTerms.of(model, host, layout).micro_batch[0] for model in (SMALL, WITH_EXPERTS))
+    assert experts[TERMS.index("launches")] == plain[TERMS.index("launches")]
+    assert experts[TERMS.index("tensor_latency")] == 0
+
+
+def test_learned_sinks_take_time_in_transformer_engines_kernel_alone():
+    layout = Layout(engine="megatron-lm", precision="bf16", attention_kernel="flash")
+    with_sinks = replace(SMALL, attention_sinks=True)
+    plain, sinks = (_terms(model, layout)["matmul"] for model in (SMALL, with_sinks))
+    expected = SMALL.num_layers * SMALL.seq_length * SMALL.num_attention_heads * SINK_S
+    assert sinks - plain == pytest.approx(expected, rel=1e-4)  # and products of as many parameters
+    unfused = replace(layout, attention_kernel="math")
+    assert _terms(with_sinks, unfused)["matmul"] == pytest.approx(_terms(SMALL, unfused)["matmul"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "near", "far", "copies"),
+    [
+        # Of 3 experts of a token 3 / 8 are on each of 8 ranks, in two domains of 4.
+        ("alltoall", 3 * 3 / 8, 3 / 2, 5),
+        # A token's experts are on 8 (1 - (7 / 8)^3) ranks and in 2 (1 - (1 / 2)^3) domains.
+        ("hybridep", 8 * (1 - (7 / 8) ** 3) * 3 / 4, 2 * (1 - 1 / 8) / 2, 3),
+        ("deepep", 8 * (1 - (7 / 8) ** 3) * 3 / 4, 2 * (1 - 1 / 8) / 2, 3),
+    ],
+)
+def test_a_dispatcher_sends_its_copies_of_a_token(dispatcher, near, far, copies):
+    model = replace(WITH_EXPERTS, experts_per_token=3)
+    layout = Layout(engine="megatron-lm", precision="bf16", data_parallel=8, num_nodes=2, expert_parallel=8)
+    cluster = Cluster(ACCELERATORS["h100-80gb"], 4, 2)
+    table = LayoutTable.of([replace(layout, expert_dispatcher=dispatcher), replace(layout, expert_parallel=1)])
+    terms = StepTerms.of(model, cluster, table).micro_batch
+    links = cluster.links_of_job(2)
+    hidden = model.num_layers * model.seq_length * model.hidden_size * 2
+    rates = [1e9 * links.collective_gb_per_s(4, 1, 4, True), 1e9 * links.fabric.nic_gb_per_s / 4]
+    rates[1] = min(rates[1], 1e9 * links.p2p_gb_per_s(8, 1, 4))
+    assert terms[0, TERMS.index("tensor")] == pytest.approx(4 * hidden * (near / rates[0] + far / rates[1]))
+    moved = terms[0, TERMS.index("memory_traffic")] - terms[1, TERMS.index("memory_traffic")]
+    assert moved == pytest.approx(4 * (copies - 1) * 3 * hidden / 3350e9)
+
+
+def test_gathered_tokens_are_received_from_all_other_ranks():
+    layout = Layout(engine="megatron-lm", precision="bf16", data_parallel=8, expert_parallel=8)
+    terms = _terms(WITH_EXPERTS, replace(layout, expert_dispatcher="allgather"))
+    hidden = SMALL.num_layers * SMALL.seq_length * SMALL.hidden_size * 2
+    rate = 1e9 * a100(1).links_of_job(1).collective_gb_per_s(8, 1, 8, True)
+    assert terms["tensor"] == pytest.approx(4 * hidden * 7 / rate)
 
 
 @pytest.mark.parametrize(("micro_batches", "exposed"), [(1, 1), (2, OVERLAPPED)])
