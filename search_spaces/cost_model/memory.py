@@ -133,65 +133,114 @@ class LayerActivations:
 
     @classmethod
     def of(cls, model: ModelShape, layouts: LayoutTable, expert_skew: float = 1.0) -> LayerActivations:
-        tokens = tokens_of_rank(model, layouts)
-        tensor = layouts["tensor_parallel"]
-        split = np.where(layouts["sequence_parallel"] > 0, tensor, 1)
-        width = element_bytes(layouts)
+        parts, shares = _LayerParts.of(model, layouts, expert_skew), RecomputedShares.of(model, layouts)
+        tokens, width, tensor = tokens_of_rank(model, layouts), element_bytes(layouts), layouts["tensor_parallel"]
+        split = _sequence_split(layouts)
+        whole, inputs = parts.whole, tokens * model.hidden_size * width / split
+        # The layer's input, and the outputs of attention, of its first product, of the MLP's first and of its last.
+        products = (
+            2 * model.hidden_size / split
+            + (2 * model.query_size + 2 * model.key_value_size + model.active_mlp_width) / tensor
+        )
+        again = parts.of_modules(model, layouts, shares)
+        norms = inputs * _recomputed_norms(model) * shares.modules["layernorm"]
+        saved = np.sum([*again.values()], axis=0) + norms
+        kept_with_ops = whole - parts.scores - tokens * width * products
+        # Recomputed layers are a chunk's first: at work when the backward pass has freed the others. A norm's output is
+        # needed until the backward pass has left the module after it.
+        is_whole = (shares.layers == 1) | (shares.ops == 1)
+        return cls(
+            whole=whole,
+            rewritten=saved - again["core_attn"],
+            kept=whole - (whole - inputs) * shares.layers - saved - kept_with_ops * shares.ops,
+            working=np.where(is_whole, whole, np.maximum.reduce([*again.values()]) + norms),
+        )
+
+
+@dataclass(frozen=True)
+class _LayerParts:
+    """Bytes of one layer and micro-batch on each rank that its backward pass needs, by part, means over the layers.
+    `first` is the share of an MLP's inside that its first product returns."""
+
+    around: np.ndarray
+    attention: np.ndarray
+    scores: np.ndarray
+    dense: np.ndarray
+    routed: np.ndarray
+    shared: np.ndarray
+    dispatched: np.ndarray
+    first: np.ndarray
+
+    @classmethod
+    def of(cls, model: ModelShape, layouts: LayoutTable, expert_skew: float) -> _LayerParts:
+        tokens, tensor, width = tokens_of_rank(model, layouts), layouts["tensor_parallel"], element_bytes(layouts)
         masks = engine_column(layouts, lambda engine: engine.has_dropout)
-        gathers = engine_column(layouts, lambda engine: engine.keeps_gathered_inputs)
-        hidden, query, key_value = model.hidden_size, model.query_size, model.key_value_size
-        # Inputs of the norms and of the layers after them; a byte each for the masks of the two dropouts.
-        around = tokens * hidden * ((6 if model.post_norms else 4) * width + 2 * masks) / split
-        # Measured peaks of nanotron's pipelines include only a part of them.
-        left = np.where(layouts["pipeline_parallel"] > 1, 2 / tensor, 1)
-        gathered = np.where((split > 1) & gathers, tokens * hidden * 2 * width * left, 0)
-        rotates = engine_column(layouts, lambda engine: engine.keeps_unrotated)
-        unrotated = (query + key_value) * rotates * (model.position_embedding == "rotary")
-        unnormalised = (query + key_value) * model.qk_norm
-        inputs_of_scores = query + 2 * key_value + model.attention_output_size + model.latent_size
-        attention = tokens * (inputs_of_scores + unrotated + unnormalised) * width / tensor
         copied, less = _quantized_inputs(model, layouts)
-        around = around - tokens * 2 * hidden * less / split
-        attention += tokens * model.attention_output_size * copied / tensor
         per_width = _mlp_tensors(model, layouts) * width - less
+        dispatched = _dispatched_elements(model) + _elements_in_excess(model, layouts, expert_skew)
         dense, routed, shared = (
             tokens * size * per_width / tensor
             for size in (model.dense_mlp_width, model.routed_mlp_width, model.shared_mlp_width)
         )
-        dispatched = _dispatched_elements(model) + _elements_in_excess(model, layouts, expert_skew)
-        experts = routed + shared + tokens * dispatched * width / tensor
-        scores = _score_bytes(model, layouts, width, masks)
-        whole = around + gathered + attention + dense + experts + scores
-        inputs = tokens * hidden * width / split
-        shares = RecomputedShares.of(model, layouts)
-        # The layer's input, and the outputs of attention, of its first product, of the MLP's first and of its last.
-        products = 2 * hidden / split + (2 * query + 2 * key_value + model.active_mlp_width) / tensor
-        beside_moe = 1 - shares.modules["moe"]
-        of_modules = {
-            "mla_up_proj": attention - tokens * (model.attention_output_size + model.latent_size) * width / tensor,
-            "core_attn": scores,
-            "mlp": dense,
-            "moe": experts,
-            # All of an MLP's inside but what its first product returns.
-            "moe_act": routed * (1 - _first_tensors(model) * width / per_width) * beside_moe,
-            "shared_experts": shared * beside_moe,
-        }
-        again = {module: size * shares.modules[module] for module, size in of_modules.items()}
-        norms = inputs * _recomputed_norms(model) * shares.modules["layernorm"]
-        saved = np.sum([*again.values()], axis=0) + norms
         return cls(
-            whole=whole,
-            rewritten=saved - again["core_attn"],
-            kept=whole
-            - (whole - inputs) * shares.layers
-            - saved
-            - (whole - scores - tokens * width * products) * shares.ops,
-            # Recomputed layers are a chunk's first: at work when the backward pass has freed the others. A norm's
-            # output is needed until the backward pass has left the module after it.
-            working=np.where(
-                (shares.layers == 1) | (shares.ops == 1), whole, np.maximum.reduce([*again.values()]) + norms
-            ),
+            around=_bytes_around(model, layouts, masks, less),
+            attention=_attention_bytes(model, layouts) + tokens * model.attention_output_size * copied / tensor,
+            scores=_score_bytes(model, layouts, width, masks),
+            dense=dense,
+            routed=routed,
+            shared=shared,
+            dispatched=tokens * dispatched * width / tensor,
+            first=_first_tensors(model) * width / per_width,
         )
+
+    @property
+    def experts(self) -> np.ndarray:
+        return self.routed + self.shared + self.dispatched
+
+    @property
+    def whole(self) -> np.ndarray:
+        return self.around + self.attention + self.dense + self.experts + self.scores
+
+    def of_modules(self, model: ModelShape, layouts: LayoutTable, shares: RecomputedShares) -> dict[str, np.ndarray]:
+        """What is recomputed of each module but the norms."""
+        beside_moe = 1 - shares.modules["moe"]
+        outputs = (model.attention_output_size + model.latent_size) * element_bytes(layouts)
+        sizes = {
+            "mla_up_proj": self.attention - tokens_of_rank(model, layouts) * outputs / layouts["tensor_parallel"],
+            "core_attn": self.scores,
+            "mlp": self.dense,
+            "moe": self.experts,
+            "moe_act": self.routed * (1 - self.first) * beside_moe,
+            "shared_experts": self.shared * beside_moe,
+        }
+        return {module: size * shares.modules[module] for module, size in sizes.items()}
+
+
+def _sequence_split(layouts: LayoutTable) -> np.ndarray:
+    """Ranks over which a sequence is split outside attention and MLP."""
+    return np.where(layouts["sequence_parallel"] > 0, layouts["tensor_parallel"], 1)
+
+
+def _bytes_around(model: ModelShape, layouts: LayoutTable, masks: np.ndarray, less: np.ndarray) -> np.ndarray:
+    """Inputs of the norms and of the layers after them, `less` bytes an element less for the latter; a byte each for
+    the masks of the two dropouts. nanotron keeps what its column-parallel layers gathered, too: measured peaks of its
+    pipelines include only a part of it."""
+    tensor, split, width = layouts["tensor_parallel"], _sequence_split(layouts), element_bytes(layouts)
+    gathers = engine_column(layouts, lambda engine: engine.keeps_gathered_inputs)
+    left = np.where(layouts["pipeline_parallel"] > 1, 2 / tensor, 1)
+    gathered = np.where((split > 1) & gathers, 2 * width * left, 0)
+    of_element = ((6 if model.post_norms else 4) * width + 2 * masks - 2 * less) / split + gathered
+    return tokens_of_rank(model, layouts) * model.hidden_size * of_element
+
+
+def _attention_bytes(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Queries, keys, values, the output and latent vectors; queries and keys from before they were rotated and
+    normalised, where those are kept."""
+    heads = model.query_size + model.key_value_size
+    rotates = engine_column(layouts, lambda engine: engine.keeps_unrotated)
+    before = heads * rotates * (model.position_embedding == "rotary") + heads * model.qk_norm
+    inputs = model.query_size + 2 * model.key_value_size + model.attention_output_size + model.latent_size
+    return tokens_of_rank(model, layouts) * (inputs + before) * element_bytes(layouts) / layouts["tensor_parallel"]
 
 
 def _quantized_inputs(model: ModelShape, layouts: LayoutTable) -> tuple[np.ndarray, np.ndarray]:
