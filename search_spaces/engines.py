@@ -45,7 +45,6 @@ class ParameterBytes:
 
 
 _MEGATRON_STACK = "Megatron-LM of 2021 and 2022 on A100"
-_BRIDGE_STACK = "Megatron-Bridge of 2025 and 2026 with experts on H100 and Blackwell"
 _DEEPSPEED_STACK = "Megatron-DeepSpeed of 2021 (MT-NLG) on A100"
 
 
@@ -169,7 +168,6 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         MEGATRON_CORE: EngineProfile(
             ParameterBytes(2, 4, 12, 4),
             ParameterBytes(4, 4, 8, 4),
-            fitted_to=(_MEGATRON_STACK, _BRIDGE_STACK),
             fuses_gate=True,
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
@@ -204,7 +202,6 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     "megatron-lm": {
         "megatron-lm": EngineProfile(
             ParameterBytes(2, 4, 12),
-            fitted_to=(_MEGATRON_STACK, _BRIDGE_STACK),
             has_newest_attention=True,  # Transformer Engine's
             fuses_gate=True,  # megatron/core/fusions/fused_bias_swiglu.py
             has_dropout=True,

@@ -75,16 +75,16 @@ def moved_bytes(model: ModelShape, layouts: LayoutTable, shares: RecomputedShare
     return 2 * _passes(shares) * copies * of_copy
 
 
-def expert_launch_s(machine: MachineSpeed) -> float:
-    """Host time of a pass to launch what experts have more kernels than an MLP. None on a CPU, which computes them
-    itself."""
-    return EXPERT_LAUNCH_S if machine.accelerator.peak_flops else 0.0
+def expert_launch_s(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> np.ndarray:
+    """Host time of a pass to launch what a layer's experts have more kernels than an MLP. None on a CPU, which computes
+    them itself."""
+    of_rank = (model.num_experts or 0) / layouts["expert_parallel"]
+    return EXPERT_LAUNCH_S * of_rank * bool(machine.accelerator.peak_flops)
 
 
-EXPERT_LAUNCH_S = 1.6e-3
-"""Routing, sorting, and products of each expert of a rank: a hundred kernels or so. Fitted to steps of Megatron-Bridge:
-those of Qwen3 30B-A3B alone give 1.8 ms, those of GPT-OSS 120B 1.5 ms (docs/cost_model.md, "Published
-throughputs")."""
+EXPERT_LAUNCH_S = 0.12e-3
+"""Host time of a pass to launch the products of one expert of a rank and what is between them: nine kernels
+(benchmarks/expert_kernels.py), a thirtieth of `LAYER_LAUNCH_S` each."""
 
 
 def waits(model: ModelShape, machine: MachineSpeed) -> float:

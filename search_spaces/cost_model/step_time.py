@@ -265,7 +265,7 @@ def _launch_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTab
     each.
     """
     layer = LAYER_LAUNCH_S * np.where(layouts["torch_compile"] > 0, 0.5, 1)
-    share, more = model.num_expert_layers / model.num_layers, expert_launch_s(machine)
+    share, more = model.num_expert_layers / model.num_layers, expert_launch_s(model, machine, layouts)
     experts = share * (layer / 2 + more)
     parts = {"attn": layer / 2, "mlp": (1 - share) * layer / 2}
     parts |= dict.fromkeys(("moe_router", "moe_preprocess"), experts / 8)

@@ -45,7 +45,6 @@ def predicted(found: Reading) -> float:
         ("overhead_elements", 1.5, {}),
         ("triton_a100", 1 / 1.1, {}),
         ("triton_h100", 1 / 1.1, H100),
-        ("expert_launch", 1.5, BRIDGE | QWEN),
         ("sinks", 1.5, BRIDGE | QWEN | {"model": "GPT OSS 120B"}),
     ],
 )
