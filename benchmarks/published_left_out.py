@@ -35,27 +35,31 @@ SHIPPED: Constants = {
     "launches": posterior.PRIORS["launches"].median,
     "sharded": posterior.PRIORS["sharded"].median,
     "eager_traffic": TITAN_EAGER_TRAFFIC,
+    "sinks": attention.SINK_S,
     "overhead_elements": attention.OVERHEAD_ELEMENTS,
     "triton_a100": published.TRITON_SHARE["a100"],
     "triton_h100": published.TRITON_SHARE["h100"],
 }
 """Constants that published steps set."""
-DENSE_3D, DENSE_FSDP = "dense 3D", "dense FSDP"
+DENSE_3D, DENSE_FSDP, EXPERTS = "dense 3D", "dense FSDP", "experts"
 TUNED_BY = {
     # Megatron-LM's steps of 2021 and 2022, nanotron's on one node, vTrain's.
     DENSE_3D: ("matmul", "half_speed_hidden", "h100_slowdown", "launches"),
     # DeepSpeed's of 2021, torchtitan's two rows without compilation, MPT's.
     DENSE_FSDP: ("sharded", "eager_traffic", "overhead_elements", "triton_a100", "triton_h100"),
+    # Two pairs of Megatron-Bridge's rows of one layout, with a slow kernel and without.
+    EXPERTS: ("sinks",),
 }
 """Constants that a family's published steps set; families that are not here set none."""
 UNFITTED: Constants = {
     "sharded": 1.0,
     "eager_traffic": 1.0,
+    "sinks": 0.0,
     "overhead_elements": 0.0,
     "triton_a100": attention.FLASH_2_SHARE["a100"],
     "triton_h100": attention.FLASH_2_SHARE["h100"],
 }
-"""Values of what only dense FSDP tells: data sheets' speeds, and published rates of kernels."""
+"""Values of what only one family tells: data sheets' speeds, and published rates of kernels."""
 FITTED_TO_MPT = (*TUNED_BY[DENSE_3D], "overhead_elements", "triton_a100", "triton_h100")
 """Constants fitted to MPT's rows where dense 3D is left out. MPT's own are among them, since their values depend on the
 others."""
@@ -111,6 +115,7 @@ def using(constants: Constants) -> Iterator[None]:
             (posterior, "_TYPICAL", np.log(typical)),
             (attention, "TYPICAL_MATMUL", constants["matmul"]),
             (attention, "OVERHEAD_ELEMENTS", constants["overhead_elements"]),
+            (attention, "SINK_S", constants["sinks"]),
             (step_time, "HALF_SPEED_HIDDEN", constants["half_speed_hidden"]),
         ):
             changes.enter_context(patch.object(module, name, value))

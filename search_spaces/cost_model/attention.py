@@ -58,6 +58,6 @@ def sink_seconds(model: ModelShape, layouts: LayoutTable, tokens: np.ndarray) ->
 
 
 SINK_S = 8.5e-9
-"""Seconds of a token and head, in 16 bits: GPT-OSS 120B takes as much longer on GB200 and GB300 with the container whose
+"""Time of a token and head, in 16 bits: so much longer GPT-OSS 120B takes on GB200 and GB300 with the container whose
 cuDNN is named as at fault than with the one before (NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary-archive.md,
 26.06.01 and 26.06), where attention is in 8 bits. Earlier containers are taken to have had the kernel of the former."""

@@ -202,7 +202,7 @@ class _LayerParts:
         return self.around + self.attention + self.dense + self.experts + self.scores
 
     def of_modules(self, model: ModelShape, layouts: LayoutTable, shares: RecomputedShares) -> dict[str, np.ndarray]:
-        """Bytes of each module but the norms that are recomputed."""
+        """Bytes that are recomputed of each module but the norms."""
         beside_moe = 1 - shares.modules["moe"]
         outputs = (model.attention_output_size + model.latent_size) * element_bytes(layouts)
         sizes = {

@@ -114,7 +114,16 @@ def axis_type(axis: Axis) -> Any:
     """Pydantic type of the distinct values of an axis, given as `axis_values` takes them."""
     value: Any = value_type(axis)
     values = tuple[value, ...] | None
-    return Annotated[values, BeforeValidator(axis_values), WithJsonSchema(_axis_schema(axis))]
+    expanded = axis_values if axis.is_number else _listed_values
+    return Annotated[values, BeforeValidator(expanded), WithJsonSchema(_axis_schema(axis))]
+
+
+def _listed_values(value: Any) -> tuple[Any, ...]:
+    """`axis_values` of words and switches, which have no ranges."""
+    if isinstance(value, dict):
+        what, rule = f"has the keys {', '.join(map(str, value)) or 'none'}", "a value or a list: ranges are of numbers"
+        raise _bad("range", what, rule, fix="write a list", value=value)
+    return axis_values(value)
 
 
 def _most(axis: Axis) -> int:

@@ -67,10 +67,13 @@ class Axis:
         return "+".join(known) if known and {*known} == {*parts} else None
 
     def choice_of(self, words: Collection[str], last: str = " or ") -> str:
-        """Text that lists words, the joined ones as such."""
+        """Text that lists words, the parts of joined ones as such."""
         single = [word for word in words if word in self.single_words]
-        listed = last.join([", ".join(single[:-1]), single[-1]] if len(single) > 1 else single)
-        return listed if len(single) == len(words) else f"{listed}, joined in this order"
+        if len(single) == len(words):
+            return _listed(single, last)
+        parts, alone = ([word for word in single if (word in self.parts) is has] for has in (True, False))
+        joined = f"{_listed(parts, last)}, also several joined by + in this order"
+        return f"{joined}, or {_listed(alone, last)}" if alone else joined
 
     def values_of(self, engine: str) -> tuple[Any, ...] | None:
         """Values that an engine may have, None where that is any."""
@@ -96,6 +99,10 @@ class Axis:
     def key_part(self, value: Any) -> str:
         """The value in the layout's key."""
         return f"{self.key}{int(value) if self.kind is Kind.SWITCH else value}"
+
+
+def _listed(words: list[str], last: str) -> str:
+    return last.join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 T = TypeVar("T")

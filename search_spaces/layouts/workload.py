@@ -34,7 +34,7 @@ class Workload:
         return num_nodes * self.cluster.gpus_per_node
 
 
-WORLD_FIX = f"change {', '.join(MODEL_DEGREES)} or num_nodes"
+WORLD_FIX = f"change {', '.join((*MODEL_DEGREES, *OTHER_DEGREES.values()))} or num_nodes"
 BATCH_FIX = "use a micro_batch_size that divides global_batch_size / data_parallel"
 
 

@@ -346,7 +346,7 @@ CONTEXT = LayoutRule(
 EXPERTS = LayoutRule(
     "experts",
     "expert_parallel divides the number of the model's experts; without experts it and expert_tensor_parallel are 1",
-    "use an expert_parallel that divides num_experts",
+    "use an expert_parallel that divides num_experts, or 1 for both without experts",
     _distributes_experts,
     lambda f, w: (
         f"expert_parallel {f['expert_parallel']} does not divide num_experts {w.model.num_experts}"

@@ -16,6 +16,7 @@ from search_spaces.layouts.layout import (
     AXES,
     BATCH_RULE,
     MODEL_DEGREES,
+    OTHER_DEGREES,
     SEARCHED,
     V_SCHEDULES,
     WORLD_RULE,
@@ -28,7 +29,8 @@ from search_spaces.schema import presets
 from search_spaces.schema.validation import Section
 
 _DERIVED_DATA_PARALLEL = {
-    "data_parallel": f"data_parallel is derived: num_nodes x GPUs a node / ({' x '.join(MODEL_DEGREES)})"
+    "data_parallel": "data_parallel is derived: num_nodes x GPUs a node /"
+    f" ({' x '.join((*MODEL_DEGREES, *OTHER_DEGREES.values()))})"
 }
 _MAX_SIZE = 10**9
 _MAX_LAYERS = 10_000

@@ -6,7 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.published_left_out import FITTED_TO_MPT, SHIPPED, UNFITTED, fitted, lines, readable, using, without
+from benchmarks.published_left_out import (
+    DENSE_FSDP,
+    EXPERTS,
+    FITTED_TO_MPT,
+    SHIPPED,
+    TUNED_BY,
+    UNFITTED,
+    fitted,
+    lines,
+    readable,
+    using,
+    without,
+)
 from benchmarks.published_throughput import Reading
 from tests.benchmarks.published_rows import BRIDGE, QWEN, TITAN, reading
 
@@ -33,6 +45,7 @@ def predicted(found: Reading) -> float:
         ("overhead_elements", 1.5, {}),
         ("triton_a100", 1 / 1.1, {}),
         ("triton_h100", 1 / 1.1, H100),
+        ("sinks", 1.5, BRIDGE | QWEN | {"model": "GPT OSS 120B"}),
     ],
 )
 def test_each_constant_slows_the_rows_that_depend_on_it_and_is_shipped_again_afterwards(
@@ -62,7 +75,8 @@ def test_a_fit_finds_the_constants_with_which_the_rates_were_made():
 
 def test_a_constant_that_no_other_family_tells_has_no_fit():
     readings = [reading(), reading(**BRIDGE | QWEN)]
-    assert without("dense FSDP", readings) == SHIPPED | UNFITTED
+    for family in (DENSE_FSDP, EXPERTS):
+        assert without(family, readings) == SHIPPED | {name: UNFITTED[name] for name in TUNED_BY[family]}
     changed = without("dense 3D", readings)
     assert {name for name in SHIPPED if changed[name] != SHIPPED[name]} <= set(FITTED_TO_MPT)
 

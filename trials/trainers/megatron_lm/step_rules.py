@@ -1,7 +1,8 @@
 """Rules of how Megatron-LM carries out a step: overlapped all-to-alls of experts, CUDA graphs. Standard library only.
 
 megatron/core/transformer/transformer_config.py, __post_init__, of core_v0.16.1 and of main (2026-08). main allows
-offloaded layers in a graph of all passes.
+offloaded layers in a graph of all passes, and one layer for further tokens beside overlapped all-to-alls without a
+pipeline.
 """
 
 from __future__ import annotations
