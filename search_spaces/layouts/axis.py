@@ -73,7 +73,7 @@ class Axis:
             return _listed(single, last)
         parts, alone = ([word for word in single if (word in self.parts) is has] for has in (True, False))
         joined = f"{_listed(parts, last)}, also several joined by + in this order"
-        return f"{joined}, or {_listed(alone, last)}" if alone else joined
+        return f"{joined}; {_listed(alone, last)}" if alone else joined
 
     def values_of(self, engine: str) -> tuple[Any, ...] | None:
         """Values that an engine may have, None where that is any."""

@@ -469,6 +469,15 @@ def _megatron_experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
             " (transformer/transformer_config.py)",
             "use an experts_per_token of 2 or more, or another engine",
         )
+    if layout.expert_parallel == 1 and layout.expert_tensor_parallel != layout.tensor_parallel:
+        yield RuleViolation(
+            "expert_groups",
+            f"expert_tensor_parallel is {layout.expert_tensor_parallel} with tensor_parallel {layout.tensor_parallel}"
+            " and expert_parallel 1",
+            "with expert_parallel 1 megatron-core 0.16 reduces experts' gradients over the data-parallel ranks of other"
+            " layers, which have other slices of them (tensor_parallel/layers.py, allreduce)",
+            f"set expert_tensor_parallel to {layout.tensor_parallel}, or expert_parallel to 2 or more",
+        )
     of_experts = layout.expert_parallel * layout.expert_tensor_parallel
     of_others = layout.tensor_parallel * layout.context_parallel
     if layout.rank_order != "tp-dp-pp" and of_experts != of_others:

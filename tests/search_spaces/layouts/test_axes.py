@@ -76,8 +76,8 @@ def test_a_range_of_words_is_told_that_ranges_are_of_numbers():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("cuda_graphs", "attn, mlp, moe_router, moe_preprocess, also several joined by + in this order, or none, full"),
-        ("pipeline_split", "embedding, loss, also several joined by + in this order, or own, even"),
+        ("cuda_graphs", "attn, mlp, moe_router, moe_preprocess, also several joined by + in this order; none, full"),
+        ("pipeline_split", "embedding, loss, also several joined by + in this order; own, even"),
         ("rank_order", "tp-dp-pp, tp-pp-dp"),
     ],
 )

@@ -74,7 +74,7 @@ BIASED = replace(EXPERTS, linear_biases=True)
 @pytest.mark.parametrize(
     ("model", "fields", "rules"),
     [
-        (EXPERTS, {"tensor_parallel": 2}, ["expert_sequence"]),
+        (EXPERTS, {"tensor_parallel": 2}, ["expert_sequence", "expert_groups"]),
         (EXPERTS, {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}, []),
         (EXPERTS, {"data_parallel": 2, "expert_parallel": 2, "expert_dispatcher": "deepep"}, []),
         (
@@ -83,7 +83,8 @@ BIASED = replace(EXPERTS, linear_biases=True)
             ["expert_dispatcher"],
         ),
         (replace(EXPERTS, experts_per_token=1), {}, ["experts_per_token"]),
-        (EXPERTS, {"rank_order": "tp-pp-dp", "expert_tensor_parallel": 2}, ["expert_rank_order"]),
+        (EXPERTS, {"expert_tensor_parallel": 2}, ["expert_groups"]),
+        (EXPERTS, {"rank_order": "tp-pp-dp", "expert_tensor_parallel": 2}, ["expert_groups", "expert_rank_order"]),
         (EXPERTS, {"rank_order": "tp-pp-dp", "expert_parallel": 2}, ["expert_rank_order"]),
         (EXPERTS, {"rank_order": "tp-pp-dp", **TP2, "expert_parallel": 2}, []),
         (EXPERTS, {"rank_order": "tp-pp-dp", **TP2, "expert_tensor_parallel": 2}, []),
@@ -93,7 +94,7 @@ BIASED = replace(EXPERTS, linear_biases=True)
             ["expert_rank_order"],
         ),
         (BIASED, {}, []),
-        (BIASED, {"expert_tensor_parallel": 2}, ["expert_biases"]),
+        (BIASED, {**TP2, "expert_tensor_parallel": 2}, ["expert_biases"]),
         (replace(BIASED, shared_expert_ffn_hidden_size=64), {}, ["expert_biases"]),
         (replace(BIASED, gated_mlp=False, activation="gelu"), {}, ["expert_activation"]),
         (replace(BIASED, activation="clamped_swiglu"), {}, []),
