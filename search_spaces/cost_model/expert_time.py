@@ -75,6 +75,13 @@ def moved_bytes(model: ModelShape, layouts: LayoutTable, shares: RecomputedShare
     return 2 * _passes(shares) * copies * of_copy
 
 
+def gathering_mlps(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Share of the layers whose MLP is between tensor-parallel collectives: not those with whole experts on a rank,
+    which sends each its own tokens, unless a shared expert is split."""
+    has_whole_experts = (layouts["expert_tensor_parallel"] == 1) & (model.shared_expert_ffn_hidden_size is None)
+    return 1 - has_whole_experts * model.num_expert_layers / model.num_layers
+
+
 def expert_launch_s(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> np.ndarray:
     """Host time of a pass to launch what a layer's experts have more kernels than an MLP. None on a CPU, which computes
     them itself."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from search_spaces.cost_model.attention import fused_slowdown, sink_seconds
-from search_spaces.cost_model.expert_time import dispatch_seconds, expert_launch_s, moved_bytes, waits
+from search_spaces.cost_model.expert_time import dispatch_seconds, expert_launch_s, gathering_mlps, moved_bytes, waits
 from search_spaces.cost_model.machine_speed import HOST_GB_PER_S, OVERLAPPED, MachineSpeed, products_share
 from search_spaces.cost_model.memory import (
     LayerActivations,
@@ -163,7 +163,8 @@ def _layer_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTabl
     tensor, tokens = layouts["tensor_parallel"], tokens_of_rank(model, layouts)
     shares = RecomputedShares.of(model, layouts)
     mlps = shares.mlps(model)
-    passes, collectives = 3 + shares.layers, 4 + 2 * shares.layers + mlps
+    passes = 3 + shares.layers
+    collectives = 2 + shares.layers + (2 + shares.layers + mlps) * gathering_mlps(model, layouts)
     layer = model.active_layer_parameters
     linear = 2 * tokens * (layer * passes + shares.parameters(model))
     in_16_bits = 2 * tokens * layer * layouts.of_recipe(lambda recipe: recipe.products_in_16_bits)

@@ -201,6 +201,18 @@ def test_a_dispatcher_sends_its_copies_of_a_token(dispatcher, near, far, copies)
     assert moved == pytest.approx(4 * (copies - 1) * 3 * hidden / 3350e9)
 
 
+@pytest.mark.parametrize(
+    ("model", "expert_tensor", "collectives"),
+    [({}, 1, 2), ({}, 2, 4), ({"shared_expert_ffn_hidden_size": 512}, 1, 4), ({"num_dense_layers": 12}, 1, 3)],
+)
+def test_whole_experts_need_no_tensor_parallel_collectives(model, expert_tensor, collectives):
+    shape = replace(WITH_EXPERTS, **model)
+    layout = Layout(engine="megatron-lm", tensor_parallel=2, expert_tensor_parallel=expert_tensor)
+    exchanged = collectives * shape.num_layers * SMALL.seq_length * SMALL.hidden_size * 4
+    rate = 1e9 * a100(1).links_of_job(1).collective_gb_per_s(2, 1, 8)
+    assert _terms(shape, layout)["tensor"] == pytest.approx(2 * (2 - 1) / 2 * exchanged / rate)
+
+
 def test_gathered_tokens_are_received_from_all_other_ranks():
     layout = Layout(engine="megatron-lm", precision="bf16", data_parallel=8, expert_parallel=8)
     terms = _terms(WITH_EXPERTS, replace(layout, expert_dispatcher="allgather"))
