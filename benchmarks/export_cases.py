@@ -163,12 +163,14 @@ _EXPERTS: Mapping[str, Any] = {
     "attention_kernel": "flash",
 }
 _CAPTURED = {**_EXPERTS, "expert_dispatcher": "hybridep", "cuda_graphs": "full_iteration"}
+_SPLIT_EXPERTS = {"tensor_parallel": 4, "data_parallel": 2, "grad_accum_steps": 16, "sequence_parallel": True}
 NAMED: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
     "megatron-lm": (
         ("mixtral", {**_EXPERTS, "expert_overlap": True, "cuda_graphs": "attn+moe_router"}),
         ("mixtral", {**_CAPTURED, "expert_overlap": True}),
         ("gpt-oss-moe", _CAPTURED),
         ("qwen3-moe", {**_EXPERTS, "cuda_graphs": "attn+mlp+moe_router"}),
+        ("mixtral", {**_SPLIT_EXPERTS, "expert_tensor_parallel": 4}),
     )
 }
 """Shapes and layouts by trainer that draws seldom meet."""
