@@ -36,7 +36,6 @@ MUTATIONS = [
     ("param_and_grad_buffer.start_grad_sync", SHARDED),
     ("param_and_grad_buffer.start_grad_sync", megatron_case("dp2-overlap", overlap_comm=True, **DP2)),
     ("mappings.forward", EXPERTS),
-    ("mappings._gather_along_first_dim", GATHERED),
     ("mappings._reduce_scatter_along_first_dim", GATHERED),
     ("clip_grads.get_grad_norm_fp32", EXPERTS),
     ("clip_grads.get_grad_norm_fp32", SEQUENCE),
