@@ -94,7 +94,7 @@ EXPERT_LAUNCH_S = 0.12e-3
 (benchmarks/expert_kernels.py), a thirtieth of `LAYER_LAUNCH_S` each."""
 
 
-def waits(model: ModelShape, machine: MachineSpeed) -> float:
+def awaited_share(model: ModelShape, machine: MachineSpeed) -> float:
     """Share of a forward pass's launches for which the device waits.
 
     The host reads how many tokens each expert has before it launches more of a layer (`tokens_per_expert.tolist()` in

@@ -17,7 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from search_spaces.cost_model.attention import fused_slowdown, sink_seconds
-from search_spaces.cost_model.expert_time import dispatch_seconds, expert_launch_s, gathering_mlps, moved_bytes, waits
+from search_spaces.cost_model.expert_time import (
+    awaited_share,
+    dispatch_seconds,
+    expert_launch_s,
+    gathering_mlps,
+    moved_bytes,
+)
 from search_spaces.cost_model.machine_speed import HOST_GB_PER_S, OVERLAPPED, MachineSpeed, products_share
 from search_spaces.cost_model.memory import (
     LayerActivations,
@@ -188,7 +194,8 @@ def _layer_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTabl
             2 * (tensor - 1) / tensor * exchanged / rate * np.where(layouts["tensor_parallel_overlap"], OVERLAPPED, 1)
             + dispatch_seconds(model, machine, layouts, shares)
             + _context_seconds(model, machine, layouts, shares),
-            collectives * machine.latency_s(tensor, stride) + (1 + shares.layers) * waits(model, machine) * launched,
+            collectives * machine.latency_s(tensor, stride)
+            + (1 + shares.layers) * awaited_share(model, machine) * launched,
             (passes + mlps / 2 + shares.ops) * launched,
         ],
         axis=1,
@@ -278,11 +285,8 @@ def _launch_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTab
 
 def _captures(layouts: LayoutTable, module: str) -> np.ndarray:
     """1 for layouts whose graphs capture the module, else 0."""
-    has_module = [word in _CAPTURED and module in modules_of(word) for word in CHOICES["cuda_graphs"]]
+    has_module = [module in modules_of(word) for word in CHOICES["cuda_graphs"]]
     return np.array(has_module, dtype=float)[layouts["cuda_graphs"]]
-
-
-_CAPTURED = tuple(word for word in CHOICES["cuda_graphs"] if word not in ("none", "full_iteration"))
 
 
 def _collectives(layouts: LayoutTable) -> np.ndarray:

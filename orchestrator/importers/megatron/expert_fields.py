@@ -18,7 +18,6 @@ from trials.trainers.common.megatron_experts import FLEX
 
 Key = Callable[[str], str]
 """Key of a field of megatron-core's configuration."""
-_ANY = "any"
 _MOST_LAYERS = 10_000
 _OF_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
 
@@ -93,7 +92,7 @@ class CoreFields:
 
     def has_known_dispatcher(self, settings: Settings) -> bool:
         """False for a dispatcher that no layout has."""
-        return (self.expert_dispatcher(settings) or _ANY) in (_ANY, *CHOICES["expert_dispatcher"])
+        return self.expert_dispatcher(settings) in (None, *CHOICES["expert_dispatcher"])
 
     def has_known_layers(self, settings: Settings) -> bool:
         """False where experts are in layers that no two numbers of a search file say."""
