@@ -9,6 +9,7 @@ from typing import Any
 
 from search_spaces.verification import Level
 from trials.analysis.ranked_layout import RankedLayout
+from trials.analysis.training_rate import TrainingRate
 from trials.analysis.verdict import TrialCounts
 from trials.failure_policy import policy_of
 from trials.outcome_types import MeasuredMetrics
@@ -100,6 +101,23 @@ def describe_failure(attempt: Attempt, limit_gib: float | None) -> str | None:
     if attempt.reason is FailureReason.HANG and (found := _NO_PROGRESS.match(excerpt)) is not None:
         return f"rank {outcome.rank} made {found[0]} in phase {outcome.phase}"
     return None
+
+
+def describe_training_rate(rate: TrainingRate) -> str:
+    """Tokens a day, and what checkpoints take of the time."""
+    tokens = f"{format_tokens(rate.tokens_per_day)} tokens a day"
+    if rate.stalled_share is None:
+        return f"{tokens} without checkpoints, whose cost is not stated (trainer.checkpoint)"
+    stall = f"{format_number(rate.checkpoint_stall_s, 3)} s"
+    return f"{tokens}: checkpoints stall the training for {stall} each, {100 * rate.stalled_share:.3g} % of its time"
+
+
+def format_tokens(count: float) -> str:
+    """Number of tokens with four digits, in millions or billions where it is large."""
+    for size, name in ((1e9, "billion"), (1e6, "million")):
+        if count >= size:
+            return f"{format_number(count / size)} {name}"
+    return format_number(count)
 
 
 def describe_step_time(time_s: Mapping[str, float] | None) -> str | None:
