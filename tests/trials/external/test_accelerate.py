@@ -239,4 +239,5 @@ def test_a_search_measures_ddp_and_fsdp_and_ends_in_a_recipe_that_is_replayed(tm
     outcomes = [Outcome.from_json(read_json(found)) for found in recipe.parent.glob("trials/*/a1/outcome.r0.json")]
     assert {outcome.fingerprint["accelerate"] for outcome in outcomes} == {version("accelerate")}
     replayed = parlay("replay", answer.json["search_id"], "--repeats", "1", "--sessions", "1", "--json", cwd=tmp_path)
-    assert replayed.code in (0, 13), replayed.err  # reproduced or not: neighbours share this machine's cores
+    # Measured again; the verdict is that of a machine whose cores are shared.
+    assert replayed.json["measured"] is not None, replayed.err
