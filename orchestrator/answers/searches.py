@@ -68,6 +68,34 @@ class TrainingRateAnswer(TypedDict):
     """Time for which one checkpoint stalls it."""
 
 
+class PayBackAnswer(TypedDict):
+    """Training after which a search has paid back, with the best layout instead of the baseline."""
+
+    node_hours_saved_per_hour: float
+    """By each hour of training; below 0 where the best layout takes more node-hours for the same tokens."""
+    node_hours_saved_per_hour_low: float | None
+    """Lower end of the 95 % interval."""
+    node_hours_saved_per_hour_high: float | None
+    """Upper end of the 95 % interval."""
+    hours: float | None
+    """Hours of training; null: never."""
+    hours_low: float | None
+    """By the upper end of the interval; null where that is unknown or no saving."""
+    hours_high: float | None
+    """By the lower end of the interval; null where that is unknown or no saving."""
+
+
+class CostAnswer(TypedDict):
+    """Cost of a search so far."""
+
+    node_hours: float
+    billed_hours: float | None
+    """Slurm's billing hours of its ended jobs and its driver's: billing units times hours, with the usage factor of the
+    QOS. Null where Slurm did not tell those of all."""
+    pay_back: PayBackAnswer | None
+    """Null without a measured baseline, and where that is the best."""
+
+
 class BestLayout(TypedDict):
     """The best layout of a search. Numbers are over all its runs; `trial` names the first of them."""
 
@@ -176,6 +204,7 @@ class StatusAnswer(TypedDict):
     """Number of trials by failure reason."""
     budget: BudgetAnswer
     node_time: NodeTimeAnswer
+    cost: CostAnswer
     recipe: str | None
     """The recipe's folder."""
     mlflow: MlflowAnswer | None
@@ -187,6 +216,7 @@ class BestAnswer(BestLayout):
     schema: Literal["parlay.best/1"]
     search_id: str
     verdict: VerdictAnswer
+    cost: CostAnswer
     recipe: str | None
     """The recipe's folder."""
 

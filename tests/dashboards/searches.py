@@ -123,6 +123,7 @@ class SearchUnderTest:
             started_at=None,
             ended_at=self._at + 9,
             node_hours=0.25,
+            billed_hours=self.billed_hours,
         )
 
 
