@@ -7,11 +7,12 @@ from trials.analysis.search_cost import PayBack, SearchCost
 from trials.files.text import plural
 
 
-def describe_search_cost(cost: SearchCost) -> str:
-    """Cost of a search in one sentence, with the training after which it has paid back."""
+def describe_search_cost(cost: SearchCost) -> str | None:
+    """Cost of a search in one sentence, with the training after which it has paid back; None where nothing but its
+    node-hours is known."""
     words = f"this search cost {format_cost(cost.node_hours, cost.billed_hours)}"
     if cost.pay_back is None:
-        return words
+        return None if cost.billed_hours is None else words
     return f"{words} and {describe_pay_back(cost.pay_back, 'pays', 'the best layout')}"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from orchestrator.answers.searches import PayBackAnswer, TrainingRateAnswer
+from orchestrator.answers.costs import PlannedCostAnswer
+from orchestrator.answers.searches import TrainingRateAnswer
 from orchestrator.planning.forecast import Scaling
 from orchestrator.planning.plan import Fits
 
@@ -101,37 +102,6 @@ class ExpectedNodeHours(TypedDict):
     """Assumed number of trials of the guided sampler."""
     guided: float | None
     every_layout: float | None
-
-
-class PreemptionAnswer(TypedDict):
-    """Preemption that jobs may suffer from others."""
-
-    by: Literal["partition_prio", "qos"]
-    """Slurm's PreemptType."""
-    preemptors: list[str]
-    """Partitions or QOS whose jobs preempt them."""
-    mode: str
-    """Slurm's PreemptMode, such as REQUEUE, which ends jobs with --no-requeue, CANCEL or SUSPEND."""
-    grace_time_s: float
-
-
-class PlannedCostAnswer(TypedDict):
-    """Cost of a search as Slurm bills it, and its pay-back. Null or empty without Slurm, and where it does not
-    answer."""
-
-    partitions: list[str]
-    billed_per_node_hour: float | None
-    """Billing hours of a node-hour of the largest jobs."""
-    usage_factor: float | None
-    """The QOS's, which the billing hours contain."""
-    billed_hours: float | None
-    """Of `expected_node_hours.guided`."""
-    most_billed_hours: float | None
-    """Of `node_hours`, the upper limit."""
-    pay_back: PayBackAnswer | None
-    """Of the first layout over the baseline, as predicted; null without a baseline, and where seconds are unknown."""
-    preemption: PreemptionAnswer | None
-    """Null where no other job takes the nodes of the search's jobs."""
 
 
 class PlanAnswer(TypedDict):

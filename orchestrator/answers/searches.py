@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from orchestrator.answers.costs import CostAnswer
 from orchestrator.records.ledger_rebuild import RebuildResult
 from trials.analysis.best_layout import Choice
 from trials.analysis.finals import FinalsEnding
@@ -66,34 +67,6 @@ class TrainingRateAnswer(TypedDict):
     """Fraction of the time in which checkpoints stall the training; null where none are stated."""
     checkpoint_stall_s: float | None
     """Time for which one checkpoint stalls it."""
-
-
-class PayBackAnswer(TypedDict):
-    """Training after which a search has paid back, with the best layout instead of the baseline."""
-
-    node_hours_saved_per_hour: float
-    """By each hour of training; below 0 where the best layout takes more node-hours for the same tokens."""
-    node_hours_saved_per_hour_low: float | None
-    """Lower end of the 95 % interval."""
-    node_hours_saved_per_hour_high: float | None
-    """Upper end of the 95 % interval."""
-    hours: float | None
-    """Hours of training; null: never."""
-    hours_low: float | None
-    """By the upper end of the interval; null where that is unknown or no saving."""
-    hours_high: float | None
-    """By the lower end of the interval; null where that is unknown or no saving."""
-
-
-class CostAnswer(TypedDict):
-    """Cost of a search so far."""
-
-    node_hours: float
-    billed_hours: float | None
-    """Slurm's billing hours of its ended jobs and its driver's: billing units times hours, with the usage factor of the
-    QOS. Null where Slurm did not tell those of all."""
-    pay_back: PayBackAnswer | None
-    """Null without a measured baseline, and where that is the best."""
 
 
 class BestLayout(TypedDict):

@@ -65,7 +65,8 @@ def plan(
     if as_json:
         print_result(_plan_json(plan, spec, space, cost, top, rejected), True)
     else:
-        print_result({}, False, "\n".join([plan_text(plan, spec, space, cost, top, rejected), *setup_lines(spec)]))
+        lines = [plan_text(plan, spec, space, top, rejected), *cost.lines(), *setup_lines(spec)]
+        print_result({}, False, "\n".join(lines))
 
 
 def _plan_json(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dashboards.terminal.rank_diagram import rank_diagram
-from orchestrator.cli.plan_cost import PlannedCost
 from orchestrator.cli.plan_explanation import explanation_lines
 from orchestrator.cli.search_summary import describe_upper_limit
 from orchestrator.planning.plan import ExpectedHours, Plan, stage_memory_gib
@@ -32,9 +31,7 @@ _MAX_STAGES = 8
 _MIN_SHARE = 0.005
 
 
-def plan_text(
-    plan: Plan, spec: SearchSpec, space: SearchSpace, cost: PlannedCost, top: int | None, list_rejected: bool
-) -> str:
+def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None, list_rejected: bool) -> str:
     """Full text of `parlay plan`, with `top` layouts."""
     cluster, first = spec.cluster, plan.layouts[0]
     lines = [
@@ -53,7 +50,6 @@ def plan_text(
         *_rejected_lines(space, list_rejected),
         _format_hours(plan.expected, spec),
         describe_upper_limit(spec, space),
-        *cost.lines(),
     ]
     return "\n".join(lines)
 

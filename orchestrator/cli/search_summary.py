@@ -101,10 +101,9 @@ def _node_time_lines(search: SearchRecord) -> list[str]:
 
 
 def _cost_lines(search: SearchRecord, verdict: SearchVerdict) -> list[str]:
-    """Cost of the search, where a clock measured it and something is known beyond node-hours."""
-    cost = SearchCost.of(search, verdict)
-    is_told = not is_simulated(search) and (cost.pay_back is not None or cost.billed_hours is not None)
-    return [describe_search_cost(cost)] if is_told else []
+    """Cost of the search and its pay-back, where a clock measured it."""
+    words = None if is_simulated(search) else describe_search_cost(SearchCost.of(search, verdict))
+    return [] if words is None else [words]
 
 
 def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:

@@ -71,7 +71,7 @@ def usage_of_ended_jobs(slurm: Slurm, search: SearchRecord, own: OwnJob | None) 
 
 
 def _recorded_billing(usage: DriverJobUsage | None) -> float | None:
-    """What the job was billed in an hour, by the record of its driver."""
+    """Billing units of the job, by the record of its driver."""
     if usage is None or usage.billed_hours is None or not usage.node_hours:
         return None
     return usage.billed_hours / (usage.node_hours / usage.node_share)

@@ -8,12 +8,15 @@ with it; on equally many nodes, C / (n (speedup - 1)). Where both are billed ali
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import fsum
 from typing import Any
 
 from trials.analysis.ranking import Objective, Speedup, speedup_over
 from trials.analysis.verdict import SearchVerdict
 from trials.ledger.events import SearchRecord
+from trials.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class PayBack:
     def to_json(self) -> dict[str, Any]:
         """The contract's `pay_back` object."""
         return {
+            "num_nodes": self.num_nodes,
             "node_hours_saved_per_hour": self.saved,
             "node_hours_saved_per_hour_low": self.saved_low,
             "node_hours_saved_per_hour_high": self.saved_high,
@@ -81,7 +85,7 @@ class PayBack:
 
 @dataclass(frozen=True)
 class SearchCost:
-    """What a search has cost so far. `billed_hours` are Slurm's billing hours of its ended jobs, None where it did not
+    """Cost of a search so far. `billed_hours` are Slurm's billing hours of its ended jobs, None where it did not
     tell them of all; `pay_back` is None without a measured baseline, and where that is the best."""
 
     node_hours: float
@@ -96,6 +100,20 @@ class SearchCost:
         """The contract's `cost` object."""
         pay_back = None if self.pay_back is None else self.pay_back.to_json()
         return {"node_hours": self.node_hours, "billed_hours": self.billed_hours, "pay_back": pay_back}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SearchCost:
+        cost, found = data["node_hours"], data["pay_back"]
+        saved = (f"node_hours_saved_per_hour{end}" for end in ("", "_low", "_high"))
+        pay_back = None if found is None else PayBack(cost, found["num_nodes"], *(found[name] for name in saved))
+        return cls(cost, data["billed_hours"], pay_back)
+
+
+def trial_billed_hours(trial: Trial) -> float | None:
+    """Billing hours of a trial's own jobs; None without any, and where Slurm did not tell those of all."""
+    jobs = [attempt.billed_hours for attempt in trial.attempts if attempt.node_hours]
+    known = [hours for hours in jobs if hours is not None]
+    return fsum(known) if known and len(known) == len(jobs) else None
 
 
 def _pay_back(node_hours: float, verdict: SearchVerdict) -> PayBack | None:

@@ -118,8 +118,10 @@ class Pilot:
     def billed_hours(self) -> float | None:
         """Billing hours of the job; None where Slurm did not tell them, or not for how long it held its nodes."""
         held_node_s, billing = self.held_node_s, self.status.billing
-        if not held_node_s or billing is None:
-            return held_node_s if held_node_s == 0 else None
+        if not (self.is_ended or self.status.is_metered) or held_node_s is None:
+            return None
+        if billing is None:
+            return 0.0 if held_node_s == 0 else None
         return held_node_s / 3600 / self.plan.num_nodes * billing
 
     def unpaid_node_s(self, ends: Iterable[StepEnd]) -> float:
