@@ -13,7 +13,8 @@ def describe_search_cost(cost: SearchCost) -> str | None:
     words = f"this search cost {format_cost(cost.node_hours, cost.billed_hours)}"
     if cost.pay_back is None:
         return None if cost.billed_hours is None else words
-    return f"{words} and {describe_pay_back(cost.pay_back, 'pays', 'the best layout')}"
+    joined = " and" if cost.billed_hours is None else ", and"
+    return f"{words}{joined} {describe_pay_back(cost.pay_back, 'pays', 'the best layout')}"
 
 
 def format_cost(node_hours: float, billed_hours: float | None) -> str:

@@ -61,6 +61,7 @@ class PlannedCostAnswer(TypedDict):
     most_billed_hours: float | None
     """Billing hours of `node_hours`, the upper limit."""
     pay_back: PayBackAnswer | None
-    """Pay-back by the first layout over the baseline, as predicted; null without a baseline, and where seconds are unknown."""
+    """Pay-back by the first layout over the baseline, as predicted; null without a baseline, and where seconds are
+    unknown."""
     preemption: PreemptionAnswer | None
     """Null where no other job takes the nodes of the search's jobs."""

@@ -64,7 +64,7 @@ def test_a_search_says_what_its_jobs_were_billed():
     assert found.pay_back.hours == pytest.approx(2.0)
     assert SearchCost.from_json(found.to_json()) == found
     words = (
-        "this search cost 0.5 node-hours, billed as 16 billing hours and pays back after 2 hours of training on 1 node"
+        "this search cost 0.5 node-hours, billed as 16 billing hours, and pays back after 2 hours of training on 1 node"
     )
     assert describe_search_cost(found).startswith(words)
 
