@@ -157,8 +157,9 @@ def _readable(summary: Mapping[str, Any]) -> str:
     columns = ("pairs_median", "pairs_mean", "layouts_median", "layouts_mean")
     pairs, pairs_mean, layouts, layouts_mean = (f"{summary[name]:5.1f}" for name in columns)
     ratios = [f"{summary[name]:.2f}" for name in ("ratio_of_medians", "ratio_of_means", "median_ratio")]
+    table = f"{summary['sampler']:10} {summary['model']:8} {summary['effect']:12} {within:10}"
     return (
-        f"{summary['sampler']:10} {summary['model']:8} {summary['effect']:12} {within:10} pairs {pairs} (mean {pairs_mean})"
+        f"{table} pairs {pairs} (mean {pairs_mean})"
         f"  layouts {layouts} (mean {layouts_mean})  ratio of medians {ratios[0]}, of means {ratios[1]}, median ratio"
         f" {ratios[2]}"
     )

@@ -38,7 +38,7 @@ def test_the_first_trials_are_of_different_layouts():
 
 
 def test_an_effect_that_layouts_share_is_learnt_from_others():
-    """Of a layout without any trial, the setting that was faster with others is chosen."""
+    """A layout without any trial is tried with the setting that was faster with others."""
     task, _ = simulated_table("null", 0, "unknown")
     layouts = [pair.without_settings for pair in pairs_of(task, 0)[1]][:6]
     slow, fast = "env.NCCL_MIN_NCHANNELS=4", "env.NCCL_MIN_NCHANNELS=32"
