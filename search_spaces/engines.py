@@ -43,6 +43,14 @@ class ParameterBytes:
     optimizer: float
     update: float = 0
 
+    def optimizer_with(self, moment_dtype: str) -> float:
+        """Bytes of the optimizer with its two moments of this type."""
+        return self.optimizer - 2 * (BYTES_OF_MOMENT["fp32"] - BYTES_OF_MOMENT[moment_dtype])
+
+
+BYTES_OF_MOMENT = {"fp32": 4, "bf16": 2, "fp8": 1}
+"""Bytes of a moment of the optimizer, by `Layout.moment_dtype`."""
+
 
 _MEGATRON_STACK = "Megatron-LM of 2021 and 2022 on A100"
 _DEEPSPEED_STACK = "Megatron-DeepSpeed of 2021 (MT-NLG) on A100"
@@ -93,6 +101,10 @@ class EngineProfile:
     routings: tuple[str, ...] = ("learned",)
     draws_balanced_routing: bool = False
     fitted_to: tuple[str, ...] = (_MEGATRON_STACK,)
+
+    def state_bytes(self, precision: str) -> ParameterBytes:
+        """Bytes per parameter in this precision."""
+        return self.full if precision == "fp32" else self.half
 
 
 _EVERY_FEATURE = (

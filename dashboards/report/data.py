@@ -11,14 +11,16 @@ from dashboards.report.figures.importance import Importance, axis_importance
 from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdowns
 from dashboards.report.log_excerpts import Excerpts
 from dashboards.terminal.rank_diagram import nodes_per_domain
-from dashboards.trial_text import describe_failure
+from dashboards.trial_text import describe_failure, describe_straggler
 from search_spaces.layouts.layout import DERIVED, Layout
+from search_spaces.model_shape import ModelShape
 from trials.analysis.final_rounds import finals_end_of
 from trials.analysis.finals import FinalsEnd
 from trials.analysis.node_time import NodeTime, search_node_time
 from trials.analysis.pareto import pareto, trade_offs
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, Ranking, upper_bound_of, value_of
+from trials.analysis.training_rate import TrainingRate, training_rate
 from trials.analysis.verdict import (
     SearchVerdict,
     baseline_key_of,
@@ -30,6 +32,7 @@ from trials.analysis.verdict import (
 )
 from trials.ledger.events import SearchRecord, SearchState
 from trials.outcome_types import MeasuredMetrics
+from trials.schema.checkpoint_section import checkpoints_of
 from trials.trial import FailureReason, Flag, Trial, TrialKind, TrialState
 
 _SECONDS_PER_HOUR = 3600
@@ -83,7 +86,7 @@ class BestLayout:
     """Best layout, over all its runs.
 
     `points` are the Pareto-optimal trials, this one first, and `trades` the trade-off of each alternative as text; ()
-    with a single objective.
+    with a single objective. `slowest_rank` is a `SlowestRank`, `rate` is None where the record has no model.
     """
 
     trial: str
@@ -94,6 +97,8 @@ class BestLayout:
     ties: tuple[str, ...]
     flags: tuple[Flag, ...]
     metrics: MeasuredMetrics
+    rate: TrainingRate | None
+    slowest_rank: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,7 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
     objective = ranking.objective
     verdict = verdict_of(search, ranking, baseline_key_of(search))
     baseline = verdict.baseline if verdict.baseline is not None and verdict.baseline.measured else None
-    cluster, best = _section(spec, "cluster"), _best_layout(ranking)
+    cluster, best = _section(spec, "cluster"), _best_layout(ranking, spec)
     return ReportData(
         search_id=search.search_id,
         name=str(spec.get("name", search.search_id)),
@@ -194,7 +199,7 @@ def _accelerator(cluster: Mapping[str, Any]) -> str | None:
     return found.get("name") if isinstance(found, Mapping) else found
 
 
-def _best_layout(ranking: Ranking) -> BestLayout | None:
+def _best_layout(ranking: Ranking, spec: Mapping[str, Any]) -> BestLayout | None:
     best = ranking.best
     if best is None:
         return None
@@ -207,7 +212,16 @@ def _best_layout(ranking: Ranking) -> BestLayout | None:
         ties=tuple(tie.trial for tie in ranking.ties),
         flags=best.flags,
         metrics=best.measured,
+        rate=_rate(best, spec),
+        slowest_rank=best.slowest_rank,
     )
+
+
+def _rate(best: RankedLayout, spec: Mapping[str, Any]) -> TrainingRate | None:
+    if not (model := _section(spec, "model")):
+        return None
+    shape = ModelShape.from_json(model)
+    return training_rate(best.measured.tokens_per_sec, shape, best.layout, checkpoints_of(spec))
 
 
 def _progress(search: SearchRecord, at: float) -> Progress:
@@ -270,7 +284,7 @@ def _view(trial: Trial, search: SearchRecord, ranking: Ranking) -> TrialView:
         queue_wait_s=last.queue_wait_s if last else None,
         node_hours=sum(attempt.node_hours or 0.0 for attempt in trial.attempts),
         flags=trial.flags,
-        remark=describe_failure(last, limit_gib) if last else None,
+        remark=describe_straggler(trial) or (describe_failure(last, limit_gib) if last else None),
         excerpt=None,
     )
 

@@ -17,7 +17,7 @@ from dashboards.report.rank_placement import rank_placement
 from dashboards.report.table import table_columns, table_rows
 from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
-from dashboards.trial_text import format_number, format_throughput_interval
+from dashboards.trial_text import format_number, format_throughput_interval, format_tokens
 from trials.analysis.verdict import VerdictKind
 from trials.files.text import plural
 
@@ -120,6 +120,10 @@ def _tiles(data: ReportData) -> list[Tile]:
         Tile("Tokens a second", format_number(metrics.tokens_per_sec), format_throughput_interval(metrics)),
         Tile("Step", sentences.duration(metrics.step_time_s), f"{best.layout.global_batch_size} sequences"),
     ]
+    if (rate := best.rate) is not None:
+        stalls = rate.stalled_share
+        more = "checkpoints not stated" if stalls is None else f"checkpoints take {sentences.percent(stalls)}"
+        tiles.append(Tile("Tokens a day", format_tokens(rate.tokens_per_day), more))
     if metrics.peak_memory_gib is not None:
         tiles.append(Tile("Peak memory", f"{format_number(metrics.peak_memory_gib, 3)} GiB", "of the fullest rank"))
     if metrics.mfu is not None:

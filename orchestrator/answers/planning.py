@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from orchestrator.answers.searches import TrainingRateAnswer
 from orchestrator.planning.forecast import Scaling
 from orchestrator.planning.plan import Fits
 
@@ -54,6 +55,8 @@ class PlannedLayout(TypedDict):
     peak_memory_gib: float
     time_s: dict[str, float] | None
     """`TimeParts`."""
+    training_rate: TrainingRateAnswer | None
+    """Predicted; null where the accelerator's speed is unknown."""
     memory_gib: list[float]
     """Peak of each pipeline stage."""
 

@@ -57,6 +57,17 @@ class ParetoPoint(TypedDict):
     """Value of each objective in its own unit."""
 
 
+class TrainingRateAnswer(TypedDict):
+    """Rate of a training over days."""
+
+    tokens_per_day: float
+    """Without the time of stalls, where checkpoints are stated (`trainer.checkpoint`)."""
+    stalled_share: float | None
+    """Fraction of the time in which checkpoints stall the training; null where none are stated."""
+    checkpoint_stall_s: float | None
+    """Time for which one checkpoint stalls it."""
+
+
 class BestLayout(TypedDict):
     """The best layout of a search. Numbers are over all its runs; `trial` names the first of them."""
 
@@ -86,6 +97,9 @@ class BestLayout(TypedDict):
     """`Flag` values of its runs."""
     time_s: dict[str, float] | None
     """`TimeParts` of a profiled run."""
+    slowest_rank: dict[str, Any] | None
+    """`SlowestRank` of the run with the slowest one; null where ranks could not be compared."""
+    training_rate: TrainingRateAnswer
 
 
 class TrialCountsAnswer(TypedDict):

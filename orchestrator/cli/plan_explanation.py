@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from dashboards.trial_text import describe_training_rate
 from orchestrator.planning.explain import LayoutExplanation, count_fits, explain_layouts, time_saved_s
 from orchestrator.planning.plan import Plan
 from search_spaces.layouts.layout import Layout
@@ -18,6 +19,9 @@ def explanation_lines(plan: Plan, baseline: Layout | None) -> Iterator[str]:
     yield _heading(plan, baseline)
     yield from _time_lines(plan, rows, time_saved_s(plan, baseline) if len(rows) > 1 else None)
     yield from _memory_lines(plan, rows)
+    for each in rows:
+        if (rate := plan.training_rate(each.row)) is not None:
+            yield f"  {_name(each)} trains {describe_training_rate(rate)}"
     yield from (f"  {_name(each)} is verified: {Verification.of(plan.layouts[each.row])}" for each in rows)
 
 

@@ -19,7 +19,9 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.schema.sections import ConstraintsSection, SpaceSection
 from search_spaces.schema.validation import Section, restore
 from search_spaces.schema.yaml_document import SourceLocation
+from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, Ranking, objective_json, objectives_of, rank
+from trials.analysis.training_rate import Checkpoints, TrainingRate, training_rate
 from trials.measure_rules import MeasureRules
 from trials.schema.ledger_section import LedgerSection
 from trials.schema.trainer_section import TrainerSection
@@ -85,6 +87,16 @@ class SearchSpec:
         """Memory that the best layout has to leave free; None without such a constraint."""
         min_free_gib = self.constraints.min_free_memory_gib
         return MemoryHeadroom.of(self.cluster.accelerator, self.measure.memory_limit_gib, min_free_gib)
+
+    @property
+    def checkpoints(self) -> Checkpoints | None:
+        """Checkpoints of the training that the search is for; None where they are not stated."""
+        section = self.trainer.checkpoint
+        return None if section is None else section.checkpoints()
+
+    def training_rate(self, measured: RankedLayout) -> TrainingRate:
+        """Tokens a day of the training with a measured layout."""
+        return training_rate(measured.measured.tokens_per_sec, self.model, measured.layout, self.checkpoints)
 
     def ranking_of(self, trials: Sequence[Trial]) -> Ranking:
         """Rank the measured layouts of these trials by the search's objective, batch and constraints."""

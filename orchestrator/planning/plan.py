@@ -32,6 +32,7 @@ from search_spaces.search_space import SearchSpace
 from search_spaces.tables.measured_table import Observation, render_table
 from search_spaces.verification import Verification
 from trials.analysis.ranking import throughput_divisor
+from trials.analysis.training_rate import Checkpoints, TrainingRate, training_rate
 from trials.measure_rules import MeasureRules
 from trials.measurement.protocol import LONGEST_STEP_S, STABILITY_WINDOW, TwoPointExtrapolation
 from trials.trial import LowerStrEnum
@@ -117,6 +118,7 @@ class Plan:
     estimates: Estimates
     expected: ExpectedHours
     prior_trials: PriorTrials = NO_PRIOR_TRIALS
+    checkpoints: Checkpoints | None = None
 
     @property
     def speed_is_known(self) -> bool:
@@ -139,6 +141,12 @@ class Plan:
         if peak is None:
             return None
         return self.task.model.model_flops_per_token * float(self.tokens_per_sec[row]) / layout.num_gpus / peak
+
+    def training_rate(self, row: int) -> TrainingRate | None:
+        """Predicted tokens a day, less the stalls of stated checkpoints; None where seconds are unknown."""
+        if not self.speed_is_known:
+            return None
+        return training_rate(float(self.tokens_per_sec[row]), self.task.model, self.layouts[row], self.checkpoints)
 
     def fits(self, row: int) -> Fits | None:
         """Memory verdict on one layout; None if the memory size is unknown."""
@@ -199,6 +207,7 @@ class Plan:
             "mfu": self.mfu(row) if known else None,
             "peak_memory_gib": float(estimates.peak_memory_gib[row]),
             "time_s": {name: float(seconds[row]) for name, seconds in estimates.time_s.items()} if known else None,
+            "training_rate": None if (rate := self.training_rate(row)) is None else rate.to_json(),
         }
 
 
@@ -209,7 +218,9 @@ def plan_of(spec: SearchSpec, space: SearchSpace, prior_trials: PriorTrials = NO
     order = _order(task, space, table, estimates)
     layouts = tuple(space.layouts[row] for row in order)
     table, estimates = table.take(order), estimates.take(order)
-    return Plan(task, layouts, table, estimates, _expected_hours(spec, task, layouts, estimates), prior_trials)
+    return Plan(
+        task, layouts, table, estimates, _expected_hours(spec, task, layouts, estimates), prior_trials, spec.checkpoints
+    )
 
 
 def routing_note(routing: Routing) -> str:

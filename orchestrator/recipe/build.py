@@ -22,8 +22,10 @@ from trials.analysis.best_layout import choice_of, fastest_json, rationale
 from trials.analysis.pareto import pareto_json
 from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 from trials.analysis.ranking import Ranking, speedup_over
+from trials.analysis.training_rate import training_rate
 from trials.analysis.verdict import SearchVerdict, baseline_key_of, verdict_of
 from trials.ledger.events import SearchRecord
+from trials.schema.checkpoint_section import checkpoints_of
 from trials.trial import Attempt, Trial, TrialKind, TrialSpec, TrialState
 from trials.trial_json import attempt_json, trial_json, with_times
 
@@ -102,6 +104,9 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         cluster=Cluster(accelerator_named(spec.accelerator), spec.gpus_per_node, spec.num_nodes),
         objective=source.ranking.objective.value,
         measured=best.measured,
+        training_rate=training_rate(
+            best.measured.tokens_per_sec, spec.model, best.layout, checkpoints_of(source.search.spec)
+        ),
         repeats=len(source.runs),
         **_selection_fields(source),
         compared_with=tuple(_comparisons(source))[:MAX_COMPARED],

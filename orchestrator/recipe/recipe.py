@@ -15,6 +15,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema.presets import accelerator_named
+from trials.analysis.training_rate import TrainingRate
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import require_schema
 
@@ -25,10 +26,11 @@ RECIPE_SCHEMA = "parlay.recipe/1"
 class Recipe:
     """Content of recipe.yaml. Throughputs are tokens per second.
 
-    `measured` is the measurement over all runs of the layout, `repeats` is their number, and `evidence.runs` lists
-    them. `compared_with` lists the other measured layouts with this one's speedup over them, the `baseline` first.
-    `launcher` is the search file's section, `routing` that of experts in the runs (None without experts), `verified`
-    what is known of the layout's axis values (search_spaces/verification.py). `evidence.files` has the SHA-256 of the
+    `measured` is the measurement over all runs of the layout, `training_rate` its tokens a day less the stalls of
+    stated checkpoints. `repeats` is the number of runs, and `evidence.runs` lists them. `compared_with` lists the
+    other measured layouts with this one's speedup over them, the `baseline` first. `launcher` is the search file's
+    section, `routing` that of experts in the runs (None without experts), `verified` what is known of the layout's axis
+    values (search_spaces/verification.py). `evidence.files` has the SHA-256 of the
     files behind the numbers. `exports` lists the files of each trainer, and whether it measured the layout or cannot
     run it.
     `selection_reason`, `rationale`, `fastest` and `pareto` are those of the `best` object, `verdict` is the search's;
@@ -44,6 +46,7 @@ class Recipe:
     cluster: Cluster
     objective: str
     measured: MeasuredMetrics
+    training_rate: TrainingRate
     repeats: int
     ties: tuple[str, ...]
     compared_with: tuple[Mapping[str, Any], ...]
@@ -84,6 +87,7 @@ class Recipe:
             "schema": RECIPE_SCHEMA,
             "layout": self.layout.to_json(),
             "measured": self.measured.to_json(),
+            "training_rate": self.training_rate.to_json(),
             "model": self.model.to_json(),
             "cluster": _cluster_json(self.cluster),
             "batch": self.batch,
@@ -134,6 +138,7 @@ _FIELDS = (
     "batch",
     "objective",
     "measured",
+    "training_rate",
     "repeats",
     "ties",
     "verdict",
@@ -203,12 +208,16 @@ def _parts(data: Mapping[str, Any]) -> dict[str, Any]:
     return lists | {
         "layout": Layout.from_json(data["layout"]),
         "measured": MeasuredMetrics.from_json(data["measured"]),
+        "training_rate": TrainingRate.from_json(data["training_rate"]),
         "model": ModelShape.from_json(data["model"]),
         "cluster": _cluster(data["cluster"]),
     }
 
 
-_SECTIONS = ("layout", "model", "cluster", "batch", "measured", "constraints", "trainer", "fingerprint", "evidence")
+_SECTIONS = (
+    *("layout", "model", "cluster", "batch", "measured", "training_rate", "constraints", "trainer", "fingerprint"),
+    "evidence",
+)
 _LISTS = ("ties", "pareto", "compared_with", "exports", "caveats")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from dashboards.trial_text import (
     describe_expert_tokens,
     describe_step_time,
+    describe_training_rate,
     describe_verification,
     format_throughput_interval,
 )
@@ -139,6 +140,7 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     )
     yield f"- engine {layout.engine}, {layout.precision}, ZeRO {layout.zero_stage}, schedule {layout.pipeline_schedule}"
     yield f"- {recipe.model.parameters:,} parameters, {recipe.measured.step_time_s:.4g} s a step{_memory(recipe)}"
+    yield f"- {describe_training_rate(recipe.training_rate)}"
     if (words := describe_step_time(recipe.measured.time_s)) is not None:
         yield f"- {words}"
     yield f"- {describe_verification(recipe.verified)}"

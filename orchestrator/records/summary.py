@@ -12,6 +12,7 @@ from orchestrator.config.spec import SearchSpec
 from trials.analysis.best_layout import best_json
 from trials.analysis.final_rounds import finals_end_of
 from trials.analysis.node_time import search_node_time
+from trials.analysis.ranking import Ranking
 from trials.analysis.verdict import counts_of, verdict_of
 from trials.files.folders import AttemptFolder, SearchFolder, read_json
 from trials.files.text import tail
@@ -41,7 +42,7 @@ def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder)
         "detail": search.detail,
         "finals": None if (finals := finals_end_of(search)) is None else finals.to_json(),
         "verdict": verdict_json(verdict_of(search, ranking, spec.baseline_key)),
-        "best": best_json(ranking),
+        "best": _best(ranking, spec),
         "num_trials": len(search.trials),
         "trials": trial_counts(search),
         "reasons": reason_counts(search),
@@ -59,12 +60,19 @@ def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder)
 def best_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> dict[str, Any] | None:
     """The contract's object of `parlay best`; None without a best layout."""
     ranking = spec.ranking_of(search.trials)
-    best = best_json(ranking)
+    best = _best(ranking, spec)
     if best is None:
         return None
     verdict = verdict_json(verdict_of(search, ranking, spec.baseline_key))
     recipe = recipe_path(folder)
     return {"schema": BEST_SCHEMA, "search_id": search.search_id, "verdict": verdict, **best, "recipe": recipe}
+
+
+def _best(ranking: Ranking, spec: SearchSpec) -> dict[str, Any] | None:
+    best = best_json(ranking)
+    if best is None or ranking.best is None:
+        return None
+    return best | {"training_rate": spec.training_rate(ranking.best).to_json()}
 
 
 def result_line(search: SearchRecord, spec: SearchSpec) -> str:

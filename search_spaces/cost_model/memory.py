@@ -15,7 +15,7 @@ import numpy as np
 
 from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.cost_model.stage_table import StageTable
-from search_spaces.engines import ENGINE_PROFILES, ENGINES, EngineProfile, GradientSums
+from search_spaces.engines import BYTES_OF_MOMENT, ENGINE_PROFILES, ENGINES, EngineProfile, GradientSums
 from search_spaces.layouts.layout import CHOICES
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
@@ -352,11 +352,8 @@ def _fp32_sums(layouts: LayoutTable) -> np.ndarray:
 
 def _optimizer_bytes(layouts: LayoutTable) -> np.ndarray:
     """Bytes per parameter of the optimizer's states, with two moments of this type."""
-    moment = np.array([_BYTES_OF_MOMENT[word] for word in CHOICES["moment_dtype"]])[layouts["moment_dtype"]]
-    return _by_engine(layouts, "optimizer") - 2 * (_BYTES_OF_MOMENT["fp32"] - moment)
-
-
-_BYTES_OF_MOMENT = {"fp32": 4, "bf16": 2, "fp8": 1}
+    moment = np.array([BYTES_OF_MOMENT[word] for word in CHOICES["moment_dtype"]])[layouts["moment_dtype"]]
+    return _by_engine(layouts, "optimizer") - 2 * (BYTES_OF_MOMENT["fp32"] - moment)
 
 
 def _whole_sums(layouts: LayoutTable) -> np.ndarray:

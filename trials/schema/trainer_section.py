@@ -13,6 +13,7 @@ from search_spaces.errors import InputError, Problem, did_you_mean, format_value
 from search_spaces.schema.sections import resolved_path
 from search_spaces.schema.validation import Section, folder_from_context
 from search_spaces.schema.yaml_document import read_document
+from trials.schema.checkpoint_section import CheckpointSection
 from trials.schema.sections import DataSection
 from trials.trainers.base import TemplateKind
 from trials.trainers.command.template import argument_faults, require_template
@@ -121,6 +122,10 @@ class TrainerSection(Section):
         description="The rank whose log reports the steps. Default: the one on which the trainer logs them.",
     )
     data: DataSection = DataSection()
+    checkpoint: CheckpointSection | None = Field(
+        default=None,
+        description="Checkpoints of the training that the search is for, which the tokens a day of its recipe count.",
+    )
 
     @field_validator("script")
     @classmethod
@@ -184,7 +189,7 @@ class TrainerSection(Section):
         """The section as spec.json has it."""
         if self.kind == PARLAY:
             return {"kind": self.kind, "data": self.data.for_trials()}
-        return self.model_dump(mode="json", exclude_none=True, exclude={"python", "data"})
+        return self.model_dump(mode="json", exclude_none=True, exclude={"python", "data", "checkpoint"})
 
     def _missing(self) -> Iterator[Problem]:
         for key in TRAINERS[self.kind].required_keys:
@@ -193,7 +198,7 @@ class TrainerSection(Section):
                 yield Problem("missing_key", message, rule=rule, fix="add it", key=key)
 
     def _without_effect(self) -> Iterator[Problem]:
-        known = {"kind", *TRAINERS[self.kind].keys}
+        known = {"kind", "checkpoint", *TRAINERS[self.kind].keys}
         for key, field in type(self).model_fields.items():
             if key not in known and getattr(self, key) != field.default:
                 kinds = " and ".join(kind for kind in TRAINER_KINDS if key in TRAINERS[kind].keys)

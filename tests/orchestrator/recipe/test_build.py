@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.recipe.build import build_recipe, evidence
+from orchestrator.recipe.recipe import Recipe
 from orchestrator.recipe.render import readme
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
@@ -185,6 +186,23 @@ def test_runs_of_too_few_steps_for_an_interval_are_reported_without_one():
     assert "No clear winner: 2.00x (interval unknown)" in page
     assert "| 2.00x |" in page
     assert "95 %" not in page
+
+
+@pytest.mark.parametrize(
+    ("trainer", "words"),
+    [
+        ({}, "221.2 million tokens a day without checkpoints, whose cost is not stated (trainer.checkpoint)"),
+        (
+            {"checkpoint": {"every_steps": 90, "stall": "1s"}},
+            "199.1 million tokens a day: checkpoints stall the training for 1 s each, 10 % of its time",
+        ),
+    ],
+)
+def test_the_tokens_a_day_count_the_checkpoints_that_were_stated(trainer, words):
+    source = source_of(measured_trial("t0001", LAYOUT, 0.1))
+    recipe = built(replace(source, search=replace(source.search, spec={"trainer": trainer})))
+    assert f"\n- {words}\n" in readme(recipe)
+    assert Recipe.from_json(recipe.to_json()).training_rate == recipe.training_rate
 
 
 def test_how_sure_it_is_that_it_is_faster_than_todays_stands_in_the_readme():
