@@ -68,7 +68,8 @@ def token_path(tmp_path_factory):
 
 
 def token_data(path, layout: Layout, data_rank: int, seq_length: int = 16) -> TokenFileData:
-    return TokenFileData(TokenFile(path), seq_length, layout, data_rank, CPU)
+    model = replace(MODEL, seq_length=seq_length)
+    return TokenFileData(TokenFile(path), model, layout, data_rank, CPU)
 
 
 def test_a_sequence_and_its_targets_lie_one_token_apart_in_the_file(token_path):

@@ -1,11 +1,16 @@
-"""Causal attention over a rank's own heads, and rotary positions."""
+"""Causal attention over a rank's own heads, within a sequence or within each document, and rotary positions."""
 
 from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from search_spaces.model_shape import ModelShape
+from trials.train.model.documents import Documents
 
 
 def attention(
@@ -28,6 +33,79 @@ def attention(
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=is_grouped
     )
+
+
+@torch.compiler.disable  # documents differ from step to step, and would be compiled again each time
+def attention_by_document(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    has_flash: bool,
+    window: int | None,
+    sinks: torch.Tensor | None,
+    documents: Documents,
+) -> torch.Tensor:
+    """`attention` of each document by itself, so that its cost falls with their lengths: by one kernel for all where
+    `has_flash` and such a kernel takes them, else one after another."""
+    if has_flash and sinks is None and _has_varlen_kernel(query, window):
+        return _varlen_attention(query, key, value, window, documents)
+    knows_groups = supports_gqa(query, has_flash)
+    queries, keys, values = (_split(part, documents) for part in (query, key, value))
+    mixed = [attention(q, k, v, knows_groups, window, sinks) for q, k, v in zip(queries, keys, values, strict=True)]
+    return _joined(mixed, documents)
+
+
+def _has_varlen_kernel(query: torch.Tensor, window: int | None) -> bool:
+    """True if FlashAttention's kernel for sequences of varying length takes these queries: from torch 2.10 on, on a
+    GPU, in 16 bits."""
+    is_on = query.is_cuda and torch.backends.cuda.flash_sdp_enabled()
+    is_taken = is_on and query.dtype != torch.float32 and query.shape[-1] <= _LARGEST_FLASH_HEAD
+    return is_taken and bool(_varlen_parameters()) and (window is None or "window_size" in _varlen_parameters())
+
+
+_LARGEST_FLASH_HEAD = 256
+
+
+def _varlen_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int | None, documents: Documents
+) -> torch.Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    (batch, heads, tokens, _), known = query.shape, _varlen_parameters()
+    options: dict[str, Any] = {"is_causal": True}
+    if "window_size" in known:
+        options = {"window_size": (-1 if window is None else window - 1, 0)}
+    if "enable_gqa" in known:
+        options["enable_gqa"] = True
+    else:
+        key, value = (part.repeat_interleave(heads // part.shape[1], 1) for part in (key, value))
+    packed = [part.transpose(1, 2).flatten(0, 1) for part in (query, key, value)]
+    ends, longest = documents.ends, documents.longest
+    attend: Any = varlen_attn
+    mixed: torch.Tensor = attend(*packed, ends, ends, longest, longest, **options)
+    return mixed.unflatten(0, (batch, tokens)).transpose(1, 2)
+
+
+@cache
+def _varlen_parameters() -> frozenset[str]:
+    """Parameters of torch's attention over sequences of varying length, which have changed; empty without it."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return frozenset()
+    return frozenset(inspect.signature(varlen_attn).parameters)
+
+
+def _split(part: torch.Tensor, documents: Documents) -> list[torch.Tensor]:
+    """(B, heads, S, D) -> (1, heads, length, D) for each document."""
+    sequences = zip(part.split(1), documents.lengths, strict=True)
+    return [piece for sequence, lengths in sequences for piece in sequence.split(lengths, 2)]
+
+
+def _joined(mixed: list[torch.Tensor], documents: Documents) -> torch.Tensor:
+    """The inverse of `_split`."""
+    pieces = iter(mixed)
+    return torch.cat([torch.cat([next(pieces) for _ in lengths], 2) for lengths in documents.lengths])
 
 
 def _attention_with_sinks(
@@ -62,8 +140,12 @@ class Rotary:
         angles = torch.arange(model.seq_length, device=device).unsqueeze(1) * frequencies
         self._cos, self._sin = angles.cos(), angles.sin()
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, documents: Documents | None = None) -> torch.Tensor:
         """(B, heads, S, head size) -> the same, each pair rotated by an angle proportional to its position."""
-        cos, sin = self._cos[: x.shape[2]], self._sin[: x.shape[2]]
+        cos, sin = (self._angles(part, x.shape[2], documents) for part in (self._cos, self._sin))
         first, second = x.float().chunk(2, -1)
         return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
+
+    def _angles(self, part: torch.Tensor, length: int, documents: Documents | None) -> torch.Tensor:
+        """(S, half a head), or (B, 1, S, half a head) where positions are those in documents."""
+        return part[:length] if documents is None else part[documents.positions].unsqueeze(1)
