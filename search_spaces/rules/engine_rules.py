@@ -86,7 +86,7 @@ def _other_features(model: ModelShape, known: tuple[str, ...], owner: str) -> It
             yield RuleViolation(
                 name,
                 "trainer.data.attention_mask is block_causal",
-                f"{owner} attends to whole sequences",
+                f"with {owner} tokens attend to their whole sequence",
                 "set trainer.data.attention_mask to causal, or use engine "
                 + " or ".join(e for e in OWN_ENGINES if name in ENGINE_PROFILES[e].model_features),
             )

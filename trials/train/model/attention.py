@@ -24,7 +24,8 @@ def attention(
     """(B, heads, S, D), and (B, key-value heads, S, D) twice -> (B, heads, S, D): causal attention, each key-value head
     shared by equally many neighbouring heads; `sinks`: a logit of each head that has no value."""
     heads_served = query.shape[1] // key.shape[1]
-    if heads_served > 1 and not (knows_groups and sinks is None):
+    # On a GPU the kernel that takes a mask, the memory-efficient one, takes no groups.
+    if heads_served > 1 and not (knows_groups and sinks is None and window is None):
         key, value = (part.repeat_interleave(heads_served, 1) for part in (key, value))
     if sinks is not None:
         return _attention_with_sinks(query, key, value, window, sinks)
@@ -47,7 +48,7 @@ def attention_by_document(
 ) -> torch.Tensor:
     """`attention` of each document by itself, so that its cost falls with their lengths: by one kernel for all where
     `has_flash` and such a kernel takes them, else one after another."""
-    if has_flash and sinks is None and _has_varlen_kernel(query, window):
+    if has_flash and sinks is None and _has_varlen_kernel(query):
         return _varlen_attention(query, key, value, window, documents)
     knows_groups = supports_gqa(query, has_flash)
     queries, keys, values = (_split(part, documents) for part in (query, key, value))
@@ -55,15 +56,24 @@ def attention_by_document(
     return _joined(mixed, documents)
 
 
-def _has_varlen_kernel(query: torch.Tensor, window: int | None) -> bool:
-    """True if FlashAttention's kernel for sequences of varying length takes these queries: from torch 2.10 on, on a
+def _has_varlen_kernel(query: torch.Tensor) -> bool:
+    """True if FlashAttention's kernel for sequences of varying length takes these queries: from torch 2.11 on, on a
     GPU, in 16 bits."""
-    is_on = query.is_cuda and torch.backends.cuda.flash_sdp_enabled()
-    is_taken = is_on and query.dtype != torch.float32 and query.shape[-1] <= _LARGEST_FLASH_HEAD
-    return is_taken and bool(_varlen_parameters()) and (window is None or "window_size" in _varlen_parameters())
+    is_on = query.is_cuda and torch.backends.cuda.flash_sdp_enabled() and _has_varlen_attn()
+    return is_on and query.dtype != torch.float32 and query.shape[-1] <= _LARGEST_FLASH_HEAD
 
 
 _LARGEST_FLASH_HEAD = 256
+
+
+@cache
+def _has_varlen_attn() -> bool:
+    """True if torch's attention over sequences of varying length has today's parameters."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    return "window_size" in inspect.signature(varlen_attn).parameters
 
 
 def _varlen_attention(
@@ -71,29 +81,13 @@ def _varlen_attention(
 ) -> torch.Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    (batch, heads, tokens, _), known = query.shape, _varlen_parameters()
-    options: dict[str, Any] = {"is_causal": True}
-    if "window_size" in known:
-        options = {"window_size": (-1 if window is None else window - 1, 0)}
-    if "enable_gqa" in known:
-        options["enable_gqa"] = True
-    else:
-        key, value = (part.repeat_interleave(heads // part.shape[1], 1) for part in (key, value))
+    batch, heads, tokens, _ = query.shape
+    key, value = (part.repeat_interleave(heads // part.shape[1], 1) for part in (key, value))
     packed = [part.transpose(1, 2).flatten(0, 1) for part in (query, key, value)]
-    ends, longest = documents.ends, documents.longest
+    ends, longest, back = documents.ends, documents.longest, -1 if window is None else window - 1
     attend: Any = varlen_attn
-    mixed: torch.Tensor = attend(*packed, ends, ends, longest, longest, **options)
+    mixed: torch.Tensor = attend(*packed, ends, ends, longest, longest, window_size=(back, 0))
     return mixed.unflatten(0, (batch, tokens)).transpose(1, 2)
-
-
-@cache
-def _varlen_parameters() -> frozenset[str]:
-    """Parameters of torch's attention over sequences of varying length, which have changed; empty without it."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return frozenset()
-    return frozenset(inspect.signature(varlen_attn).parameters)
 
 
 def _split(part: torch.Tensor, documents: Documents) -> list[torch.Tensor]:
