@@ -163,7 +163,9 @@ def _data(recipe: Recipe) -> str:
         return f"the data in the arguments of {kind}"
     if data.get("kind") != "tokens":
         return "synthetic tokens, without data loading"
-    return f"the {data['num_tokens']:,} tokens of {data['path']} ({data['checksum']}), including data loading"
+    tokens = f"the {data['num_tokens']:,} tokens of {data['path']} ({data['checksum']}), including data loading"
+    length = recipe.measured.document_length
+    return tokens if length is None else f"{tokens}; attention within documents, of {length:,.0f} tokens for a token"
 
 
 def _confidence(recipe: Recipe) -> Iterator[str]:

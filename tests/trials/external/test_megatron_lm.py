@@ -294,6 +294,7 @@ def mean_loss(*of_ranks: float | None) -> float:
     return fmean(loss for loss in of_ranks if loss is not None)
 
 
+@pytest.mark.walks
 @pytest.mark.parametrize(
     ("version", "shape", "fields"),
     [
