@@ -121,8 +121,7 @@ def _heading(name: str, status: ExportStatus, start: str, spec: TrialSpec) -> st
         f"# {TITLES[name]}: layout, model and batch of {spec.search_id} {spec.trial}, {status_line}.\n"
         "# You add the rest: data, tokenizer, optimizer, training length, checkpoint paths.\n"
         f"# {start}\n"
-<<<<<<< HEAD
-        f"{_launch_line(spec)}{_routing_line(spec)}"
+        f"{_launch_line(spec)}{_routing_line(spec)}{_documents_line(spec)}"
     )
 
 
@@ -134,16 +133,12 @@ def _launch_line(spec: TrialSpec) -> str:
     if set(settings.launch) == {"cpu_bind"} and settings.launch["cpu_bind"] == "none":
         return ""
     return f"# Measured with ranks started as by srun {' '.join(settings.srun_options)}.\n"
-=======
-        f"{_routing_line(spec)}{_documents_line(spec)}"
-    )
 
 
 def _documents_line(spec: TrialSpec) -> str:
     if spec.model.document_length is None:
         return ""
     return "# Measured with attention within documents: choose that mask with your data, else a step takes longer.\n"
->>>>>>> main
 
 
 def _routing_line(spec: TrialSpec) -> str:
