@@ -137,6 +137,13 @@ def describe_expert_tokens(metrics: MeasuredMetrics) -> str | None:
     return f"tokens of an expert in a step: at most {most:,.0f}, mean {mean:,.0f}"
 
 
+def describe_energy(metrics: MeasuredMetrics) -> str | None:
+    """Energy of the measured steps; None where it is unknown."""
+    if metrics.joules_per_token is None:
+        return None
+    return f"energy: {format_number(metrics.joules_per_token, 3)} J a token, of the GPUs alone"
+
+
 def describe_verification(verified: Mapping[str, Any] | None) -> str:
     """Knowledge of Parlay's tests of a layout's axis values with its engine; docs/trainers.md."""
     if not verified or not verified["values"]:

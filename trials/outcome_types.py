@@ -78,6 +78,13 @@ class MeasuredMetrics:
     """Step at which host memory would be full; absent unless it grows."""
     data_wait_s: float | None = None
     """Median time of a step spent waiting for the batch."""
+    joules_per_token: float | None = None
+    """Energy of all ranks' GPUs over the measured steps, by their drivers' counters, over the tokens of these steps.
+    Absent where it is not known of every rank; docs/measuring.md."""
+    joules_per_token_low: float | None = None
+    """Lower end of its interval, by the resolution of the counters."""
+    joules_per_token_high: float | None = None
+    """Upper end of its interval."""
     expert_tokens_mean: float | None = None
     """Tokens of an expert in a step over all ranks, the mean over a layer's experts. Absent without experts."""
     expert_tokens_most: float | None = None
@@ -248,6 +255,8 @@ class Fingerprint(TypedDict, total=False):
     """Python interpreter of rank 0."""
     nccl: str | None
     gpu_driver: str | None
+    energy_counter: str | None
+    """Library that read the GPUs' energy: `nvml` or `amdsmi`. Absent where none did."""
     environment: dict[str, str]
     """Variables of rank 0 that configure libraries and transports, without secrets."""
     job_id: str | None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dashboards.trial_text import (
+    describe_energy,
     describe_expert_tokens,
     describe_step_time,
     describe_training_rate,
@@ -142,6 +143,8 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     yield f"- {recipe.model.parameters:,} parameters, {recipe.measured.step_time_s:.4g} s a step{_memory(recipe)}"
     yield f"- {describe_training_rate(recipe.training_rate)}"
     if (words := describe_step_time(recipe.measured.time_s)) is not None:
+        yield f"- {words}"
+    if (words := describe_energy(recipe.measured)) is not None:
         yield f"- {words}"
     yield f"- {describe_verification(recipe.verified)}"
     yield f"- trained on {_data(recipe)}"
