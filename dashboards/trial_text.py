@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from dashboards.text import printable
 from search_spaces.verification import Level
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.training_rate import TrainingRate
@@ -21,6 +22,7 @@ FLAG_DESCRIPTIONS: Mapping[Flag, str] = {
     Flag.WIDE_INTERVAL: "step times still varied at measure.max_steps: the interval is wider than ci_relative_width",
     Flag.FAILED_AFTER_RESULT: "a rank failed after the result was written; the numbers are valid, see the logs",
     Flag.SUSPECT_NODE: "a slow device or steps that slowed down, perhaps a bad node; one such run is never the best",
+    Flag.STRAGGLER: "a rank computes over 15 % longer than those with equal work; see slowest_rank in its outcome",
     Flag.FINGERPRINT_CHANGED: "software or hardware differs from the first measurement, so they are not comparable",
     Flag.HOST_MEMORY_GROWTH: "host memory grows with every step, which may end a long training",
     Flag.PROFILE_FAILED: "the profiled steps after the measurement failed; the numbers are valid, without a breakdown",
@@ -77,12 +79,14 @@ def describe_flag(flag: Flag) -> str:
 
 
 def flag_lines(trials: Sequence[Trial]) -> list[str]:
-    """Line for each flag of the measured trials, with the trials' names."""
+    """Line for each flag of the measured trials, with the trials' names, then one for each straggler."""
     flagged: dict[Flag, list[str]] = {}
     for trial in trials:
         for flag in trial.flags if trial.measured else ():
             flagged.setdefault(flag, []).append(trial.trial)
-    return [f"! {join_names(names)} {describe_flag(flag)}" for flag, names in flagged.items()]
+    lines = [f"! {join_names(names)} {describe_flag(flag)}" for flag, names in flagged.items()]
+    stragglers = ((trial.trial, describe_straggler(trial)) for trial in trials if trial.measured)
+    return [*lines, *(f"! {name} {words}" for name, words in stragglers if words is not None)]
 
 
 def describe_failure(attempt: Attempt, limit_gib: float | None) -> str | None:
@@ -142,6 +146,27 @@ def describe_energy(metrics: MeasuredMetrics) -> str | None:
     if metrics.joules_per_token is None:
         return None
     return f"energy: {format_number(metrics.joules_per_token, 3)} J a token, of the GPUs alone"
+
+
+def describe_slowest_rank(slowest: Mapping[str, Any] | None) -> str | None:
+    """The rank that computes longest, of a `SlowestRank`; None where ranks could not be compared."""
+    if not slowest:
+        return None
+    times = f"{format_number(slowest['compute_s'], 3)} s (p95 {format_number(slowest['compute_p95_s'], 3)} s)"
+    return (
+        f"slowest rank: {slowest['rank']} on {printable(slowest['host'])} computes {times} of a step,"
+        f" {slowest['slowdown']:.2f} times as long as ranks with equal work"
+    )
+
+
+def describe_straggler(trial: Trial) -> str | None:
+    """The slowest rank of a trial that has a straggler; None for others."""
+    last = trial.last_attempt
+    return (
+        describe_slowest_rank(last.outcome.slowest_rank)
+        if last and last.outcome and Flag.STRAGGLER in trial.flags
+        else None
+    )
 
 
 def describe_verification(verified: Mapping[str, Any] | None) -> str:

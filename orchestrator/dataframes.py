@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import pandas
@@ -20,6 +20,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.records.summary import SEARCH_NAMES, searches_summary
 from search_spaces.layouts.layout import NULLABLE
 from search_spaces.search_space import SearchSpace
+from trials.analysis.training_rate import TrainingRate
 from trials.ledger.events import Event, SearchRecord
 from trials.ledger.reader import SearchSummary
 
@@ -56,8 +57,11 @@ def plan_frame(plan: Plan, space: SearchSpace, top: int | None = None) -> pandas
     `memory_gib` as a list with the GiB per rank of each stage. `attrs` holds `num_layouts`, `rejected` (layouts by
     rule), `expected_node_hours` and `notes`.
     """
-    unknown = dict.fromkeys(plan.estimates.time_s)
-    rows = [_flat(row | {"time_s": row["time_s"] or unknown}) for row in plan.to_json(top)]
+    unknown = {
+        "time_s": dict.fromkeys(plan.estimates.time_s),
+        "training_rate": dict.fromkeys(field.name for field in fields(TrainingRate)),
+    }
+    rows = [_flat(row | {name: row[name] or empty for name, empty in unknown.items()}) for row in plan.to_json(top)]
     frame = _typed(pandas.DataFrame(rows))
     frame.attrs = {
         "num_layouts": len(space.layouts),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_type_hints
 
 from trials.json_types import is_finite_number, is_integer
 
@@ -170,6 +170,47 @@ def _unmet_type(name: str, value: Any) -> str | None:
 
 def _is_named_numbers(value: Any) -> bool:
     return isinstance(value, Mapping) and all(str(k).isidentifier() and is_finite_number(v) for k, v in value.items())
+
+
+class SlowestRank(TypedDict):
+    """`slowest_rank` of an outcome: the rank that computes longest, compared with those that have equal work."""
+
+    rank: int
+    host: str
+    compute_s: float
+    """Median of its compute time: a step's time without that for which it waited in collectives."""
+    compute_p95_s: float
+    """95th percentile."""
+    peers_compute_s: float
+    """Median of the ranks with equal work."""
+    slowdown: float
+    """Its compute time over that of its peers, the median of the steps."""
+    steps: int
+    """Timed steps."""
+    stragglers: list[int]
+    """Ranks more than 15 % slower than their peers, with 95 % confidence."""
+    straggler_hosts: list[str]
+
+
+def slowest_rank_fault(data: Mapping[str, Any]) -> str | None:
+    """The reason why this is no `SlowestRank`; None where it is, or is empty."""
+    if not data:
+        return None
+    names = get_type_hints(SlowestRank)
+    if data.keys() != names.keys():
+        return f"slowest_rank has {', '.join(map(str, data)):.80}, not {', '.join(names)}"
+    ranks, hosts = data["stragglers"], data["straggler_hosts"]
+    if not (isinstance(ranks, list) and all(map(_is_rank, ranks)) and _is_rank(data["rank"])):
+        return f"slowest_rank names ranks {data['rank']!r:.80}, {ranks!r:.80}"
+    if not (isinstance(hosts, list) and all(isinstance(host, str) for host in (*hosts, data["host"]))):
+        return f"slowest_rank names hosts {data['host']!r:.80}, {hosts!r:.80}"
+    numbers = [name for name in names if name not in ("rank", "host", "stragglers", "straggler_hosts")]
+    wrong = (name for name in numbers if not (is_finite_number(data[name]) and data[name] >= 0))
+    return next((f"slowest_rank.{name} is {data[name]!r:.80}, not a number" for name in wrong), None)
+
+
+def _is_rank(value: Any) -> bool:
+    return is_integer(value) and value >= 0
 
 
 class CrossCheck(TypedDict):

@@ -95,6 +95,7 @@ class Flag(LowerStrEnum):
     WIDE_INTERVAL = "wide_interval"
     FAILED_AFTER_RESULT = "failed_after_result"
     SUSPECT_NODE = "suspect_node"
+    STRAGGLER = "straggler"
     FINGERPRINT_CHANGED = "fingerprint_changed"
     HOST_MEMORY_GROWTH = "host_memory_growth"
     PROFILE_FAILED = "profile_failed"
@@ -227,6 +228,8 @@ class Outcome:
     """`LayoutProof`."""
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     """`Fingerprint`."""
+    slowest_rank: Mapping[str, Any] = field(default_factory=dict)
+    """`SlowestRank`; an empty object where ranks cannot be compared."""
     step_times_s: tuple[float, ...] = ()
     """Times of all steps, those of warm-up first."""
     started_at: str | None = None
@@ -269,7 +272,7 @@ _OUTCOME_TYPES: FieldTypes = {
     "true, false or null": (("started_warm",), or_null(is_flag)),
     "a list of texts": (("flags",), is_list_of(is_text)),
     "a list of numbers": (("step_times_s",), is_list_of(is_number)),
-    "an object": (("measured", "proof", "fingerprint"), is_object),
+    "an object": (("measured", "proof", "fingerprint", "slowest_rank"), is_object),
 }
 
 

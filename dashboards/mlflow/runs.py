@@ -182,6 +182,7 @@ def _child_tags(search: SearchRecord, trial: Trial) -> dict[str, str]:
             "parlay.flags": ",".join(trial.flags),
             "parlay.job_id": last.job_id if last else None,
             "parlay.nodes": ",".join(last.nodes) if last else None,
+            "parlay.slowest_node": last.outcome.slowest_rank.get("host") if last and last.outcome else None,
             "parlay.best": "true" if trial.trial == search.best_trial else None,
         }
     )
@@ -232,6 +233,7 @@ def trial_points(trial: Trial) -> list[Point]:
         return []
     time_ms = _ms(last.ended_at or last.submitted_at or 0.0)
     values = dict(_flat(last.outcome.measured.to_json())) if last.outcome and last.outcome.measured else {}
+    values |= _flat({"slowest_rank": last.outcome.slowest_rank}) if last.outcome else {}
     values["node_hours"] = sum(a.node_hours or 0.0 for a in trial.attempts)
     values["measured_share"] = node_time([trial]).measured_share
     values["queue_wait_s"] = last.queue_wait_s

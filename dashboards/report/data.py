@@ -11,7 +11,7 @@ from dashboards.report.figures.importance import Importance, axis_importance
 from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdowns
 from dashboards.report.log_excerpts import Excerpts
 from dashboards.terminal.rank_diagram import nodes_per_domain
-from dashboards.trial_text import describe_failure
+from dashboards.trial_text import describe_failure, describe_straggler
 from search_spaces.layouts.layout import DERIVED, Layout
 from search_spaces.model_shape import ModelShape
 from trials.analysis.final_rounds import finals_end_of
@@ -86,7 +86,7 @@ class BestLayout:
     """Best layout, over all its runs.
 
     `points` are the Pareto-optimal trials, this one first, and `trades` the trade-off of each alternative as text; ()
-    with a single objective. `rate` is None where the record has no model.
+    with a single objective. `slowest_rank` is a `SlowestRank`, `rate` is None where the record has no model.
     """
 
     trial: str
@@ -98,6 +98,7 @@ class BestLayout:
     flags: tuple[Flag, ...]
     metrics: MeasuredMetrics
     rate: TrainingRate | None
+    slowest_rank: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,7 @@ def _best_layout(ranking: Ranking, spec: Mapping[str, Any]) -> BestLayout | None
         flags=best.flags,
         metrics=best.measured,
         rate=_rate(best, spec),
+        slowest_rank=best.slowest_rank,
     )
 
 
@@ -282,7 +284,7 @@ def _view(trial: Trial, search: SearchRecord, ranking: Ranking) -> TrialView:
         queue_wait_s=last.queue_wait_s if last else None,
         node_hours=sum(attempt.node_hours or 0.0 for attempt in trial.attempts),
         flags=trial.flags,
-        remark=describe_failure(last, limit_gib) if last else None,
+        remark=describe_straggler(trial) or (describe_failure(last, limit_gib) if last else None),
         excerpt=None,
     )
 

@@ -10,6 +10,7 @@ from dashboards.terminal.progress import describe_driver_jobs, describe_node_tim
 from dashboards.trial_text import (
     UNKNOWN,
     describe_flag,
+    describe_slowest_rank,
     describe_verification,
     format_counts,
     format_throughput_interval,
@@ -156,4 +157,6 @@ def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
     yield _with_full_stop(_capitalized(describe_verification(Verification.of(best.layout.canonical()).to_json())))
     if data.has_balancing_loss and (found := micro_batches_of_losses(trial.layout for trial in data.measured)):
         yield _with_full_stop(_capitalized(found))
+    if (slowest := describe_slowest_rank(best.slowest_rank)) is not None:
+        yield _with_full_stop(_capitalized(slowest))
     yield from (f"Flag {describe_flag(flag)}." for flag in best.flags)

@@ -19,7 +19,7 @@ from search_spaces.engines import engines_of
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.axes import complete_axes
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import SETTINGS, Layout
 from search_spaces.layouts.workload import Workload
 from search_spaces.rules.mixed_engines import mixed_engines_problem
 from search_spaces.schema.presets import preset_search_path
@@ -100,7 +100,8 @@ def _complete_space(file: SearchFile) -> SpaceSection:
     if file.space.candidates is not None:
         return file.space
     given = {"engine": (engines_of(file.trainer.kind)[-1],)} | file.space.given_axes()
-    return file.space.model_copy(update=complete_axes(given, file.cluster.cluster().num_nodes))
+    complete = complete_axes(given, file.cluster.cluster().num_nodes)
+    return file.space.model_copy(update={name: complete[name] for name in complete if name != SETTINGS})
 
 
 def _mixed_engines(

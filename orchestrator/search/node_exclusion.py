@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from trials.failure_policy import NodeBlame, policy_of
 from trials.files.tracebacks import is_device_failure
-from trials.measurement.protocol import slow_ranks
+from trials.measurement.stragglers import suspect_ranks
 from trials.trial import Attempt, Flag, Trial
 
 
@@ -47,11 +47,11 @@ def _culprits(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
 
 
 def _suspect_nodes(run: Trial) -> tuple[str, ...]:
-    """Nodes of the devices that were slow from the start of a suspect run; without any, all nodes of the run."""
+    """Nodes of the slow devices and stragglers of a suspect run; without any, all nodes of the run."""
     last = run.last_attempt
     if last is None or last.outcome is None or Flag.SUSPECT_NODE not in last.outcome.flags:
         return ()
-    return _nodes_of(run, last, slow_ranks(last.outcome.fingerprint.get("probe_ms_by_rank") or ()))
+    return _nodes_of(run, last, suspect_ranks(last.outcome.fingerprint, last.outcome.slowest_rank))
 
 
 def _nodes_of(trial: Trial, attempt: Attempt, ranks: Sequence[int]) -> tuple[str, ...]:

@@ -150,6 +150,7 @@ FOLDERS: Mapping[str, Folder] = {
             ("`job.sh`, `setup.sh`", "Script of the job; content of `setup_file`."),
             ("`rank-00000.log`", "Output of a rank."),
             ("`metrics.r0.jsonl`", "A StepRecord a line."),
+            ("`rank_times.r0.json`", "Median and p95 of the compute time of every rank, where ranks were compared."),
             ("`system.n0.r0.jsonl`", "A NodeSample a line, of the first 16 nodes."),
             ("`outcome.r0.json`", "An Outcome."),
         ),

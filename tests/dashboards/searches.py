@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +58,21 @@ class SearchUnderTest:
         intent = {"nonce": "0" * 32, "num_nodes": 1, "time_limit_s": 600.0, "reserved_s": None, "exclude": []}
         self.event(EventKind.ATTEMPT_SUBMITTED, trial=trial, attempt=attempt, **intent)
 
-    def measure(self, trial: str, tokens_per_sec: float, flags: tuple[str, ...] = (), **fields: Any) -> None:
+    def measure(
+        self,
+        trial: str,
+        tokens_per_sec: float,
+        flags: tuple[str, ...] = (),
+        slowest_rank: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
         """End the trial with this speed, to within 2 %; `fields` are other names of outcome.measured."""
         ends = {"tokens_per_sec_low": tokens_per_sec * 0.98, "tokens_per_sec_high": tokens_per_sec * 1.02}
         known = {**ends, "peak_memory_gib": 1.5, "startup_parts_s": {"import": 1.25}}
         measured = metrics(**{"tokens_per_sec": tokens_per_sec, "step_time_s": 1000 / tokens_per_sec} | known | fields)
         names = (SEARCH_ID, trial, self._attempt(trial), "0" * 32)
-        outcome = Outcome(*names, OutcomeStatus.MEASURED, flags=flags, measured=measured)
+        told = {"flags": flags, "measured": measured, "slowest_rank": slowest_rank or {}}
+        outcome = Outcome(*names, OutcomeStatus.MEASURED, **told)
         self._end_attempt(trial, "measured", None, outcome.to_json(), None)
         self.event(EventKind.TRIAL_ENDED, trial=trial, state="measured", reason=None)
 

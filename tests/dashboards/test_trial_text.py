@@ -5,12 +5,14 @@ from __future__ import annotations
 from dashboards.trial_text import (
     FLAG_DESCRIPTIONS,
     describe_expert_tokens,
+    describe_slowest_rank,
     describe_step_time,
     describe_verification,
     flag_lines,
 )
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
+from tests.trials.examples import SLOWEST
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import Flag
 
@@ -29,6 +31,15 @@ def test_a_flag_is_reported_once_with_the_measurements_that_have_it():
     assert first.startswith("! t0001, t0002, t0003, t0004, t0005, t0006 and 3 more extrapolated: step time ")
     assert second.startswith("! t0009 time_limit: ")
     assert flag_lines(search.records[3].trials) == []
+
+
+def test_the_slowest_rank_is_named_with_its_node():
+    words = "slowest rank: 3 on n2 computes 0.42 s (p95 0.45 s) of a step, 1.40 times as long as ranks with equal work"
+    assert describe_slowest_rank(SLOWEST) == words
+    assert describe_slowest_rank({}) is None
+    search = SearchUnderTest()
+    search.measure(search.start(Layout()), 5.0, ("straggler",), slowest_rank=SLOWEST)
+    assert flag_lines(search.record.trials)[1] == f"! t0001 {words}"
 
 
 def test_where_a_steps_time_goes_is_reported_in_shares_the_largest_first():

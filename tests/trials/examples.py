@@ -55,6 +55,17 @@ MEASURED = {
     "peak_memory_gib": 0.4,
     "startup_parts_s": {"import": 2.5},
 }
+SLOWEST = {
+    "rank": 3,
+    "host": "n2",
+    "compute_s": 0.42,
+    "compute_p95_s": 0.45,
+    "peers_compute_s": 0.3,
+    "slowdown": 1.4,
+    "steps": 20,
+    "stragglers": [3],
+    "straggler_hosts": ["n2"],
+}
 PROOF = {
     "world_size": 4,
     "tensor_parallel": 2,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.trials.examples import MEASURED, OUTCOME, PROOF, SPEC
+from tests.trials.examples import MEASURED, OUTCOME, PROOF, SLOWEST, SPEC
 from tests.trials.ledger.stories import measured_story
 from trials.attempt_result import (
     AttemptResult,
@@ -210,6 +210,20 @@ class TestWhatIsNotBelieved:
     def test_a_pruned_trial_whose_layout_did_not_take_effect(self):
         fault = self.fault(**PRUNED_FIELDS, proof=PROOF | {"tensor_parallel": 1})
         assert "the layout did not take effect" in fault
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"stragglers": "3"}, "names ranks"),
+            ({"rank": -1}, "names ranks"),
+            ({"host": None}, "names hosts"),
+            ({"slowdown": math.nan}, "slowdown is nan"),
+            ({"another": 1}, "slowest_rank has"),
+        ],
+    )
+    def test_a_slowest_rank_of_another_form(self, change, said):
+        assert outcome_fault(SPEC, replace(OUTCOME, slowest_rank=SLOWEST)) is None
+        assert said in self.fault(slowest_rank=SLOWEST | change)
 
     def test_more_than_the_device_itself_reaches_in_a_product(self):
         flops = SPEC.model.causal_flops_per_token * MEASURED["tokens_per_sec_per_gpu"]

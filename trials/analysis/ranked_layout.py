@@ -73,6 +73,13 @@ class RankedLayout:
         return tuple(dict.fromkeys(flag for run in self.counted for flag in run.flags))
 
     @property
+    def slowest_rank(self) -> Mapping[str, Any] | None:
+        """`SlowestRank` of the run with the slowest one; None where no run that counts could compare its ranks."""
+        outcomes = [last.outcome for run in self.counted if (last := run.last_attempt) and last.outcome]
+        known = [outcome.slowest_rank for outcome in outcomes if outcome.slowest_rank]
+        return max(known, key=lambda one: float(one["slowdown"]), default=None)
+
+    @property
     def is_suspect(self) -> bool:
         """True if the machine may have slowed down all runs that count."""
         return is_suspect(self.first)

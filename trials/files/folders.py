@@ -59,6 +59,10 @@ class AttemptFolder:
     def outcome(self, restart: int = 0) -> Path:
         return self.path / f"outcome.r{restart}.json"
 
+    def rank_times(self, restart: int = 0) -> Path:
+        """Compute times of all ranks, of a trial that told them."""
+        return self.path / f"rank_times.r{restart}.json"
+
     def system(self, node: int, restart: int = 0) -> Path:
         """Node metrics of the trial's node of this number, written by its first rank."""
         return self.path / f"system.n{node}.r{restart}.jsonl"

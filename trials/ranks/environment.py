@@ -26,24 +26,29 @@ LAUNCHED_VARIABLE = "PARLAY_LAUNCHED_TICKS"
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """This process's rank, as its launcher set it; `restart` counts Slurm's requeues."""
+    """This process's rank, as its launcher set it; `restart` counts Slurm's requeues.
+
+    `ranks_on_node` is None where srun started the rank.
+    """
 
     rank: int
     world_size: int
     local_rank: int
     restart: int = 0
     parent_pid: int | None = None
+    ranks_on_node: int | None = None
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> RankEnvironment:
         """Read RANK, WORLD_SIZE, LOCAL_RANK, else Slurm's own variables; ValueError where neither is complete."""
-        parent = environ.get(PARENT_VARIABLE)
+        parent, on_node = environ.get(PARENT_VARIABLE), environ.get("LOCAL_WORLD_SIZE")
         return cls(
             rank=_number(environ, "RANK", "SLURM_PROCID"),
             world_size=_number(environ, "WORLD_SIZE", "SLURM_NTASKS"),
             local_rank=_number(environ, "LOCAL_RANK", "SLURM_LOCALID"),
             restart=int(environ.get("SLURM_RESTART_COUNT") or 0),
             parent_pid=int(parent) if parent else None,
+            ranks_on_node=int(on_node) if on_node else None,
         )
 
     def export(self, environ: MutableMapping[str, str]) -> None:
@@ -75,7 +80,7 @@ def _number(environ: Mapping[str, str], name: str, slurm_name: str) -> int:
 def prepare_process(spec: TrialSpec, environ: MutableMapping[str, str]) -> None:
     """Apply settings of this trial that only count before torch and an engine are used."""
     prepare_imports(spec.layout.engine, on_cpu=spec.accelerator == "cpu", environ=environ)
-    if spec.num_nodes == 1:
+    if spec.num_nodes == 1 and "GLOO_SOCKET_IFNAME" not in spec.layout.of_trial.env:
         environ["GLOO_SOCKET_IFNAME"] = "lo"
     if compiles(spec) and "TORCHINDUCTOR_CACHE_DIR" not in environ:
         environ["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache_folder(Path(tempfile.gettempdir())))

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from search_spaces.routing import Routing
 from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pruned_detail
 from trials.attempt_result import outcome_fault
-from trials.files.folders import AttemptFolder
+from trials.files.folders import AttemptFolder, write_json
 from trials.measurement.energy import RankEnergy, energy_fault, energy_fields
 from trials.measurement.epochs import epoch_fields
 from trials.measurement.expert_load import ExpertLoad, load_error
 from trials.measurement.metrics import measured_metrics
 from trials.measurement.protocol import StopReason, slow_ranks
 from trials.measurement.step_log import StepPhase
+from trials.measurement.stragglers import rank_times, slowest_rank
 from trials.outcome_types import MeasuredMetrics
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure
@@ -70,7 +72,9 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
         proof = layout_proof(spec, counts, loop.micro_batches, loop.extrapolation)
         if energy:
             found["energy_counter"] = loop.energy.library
-        traits = {"flags": flags_of(loop, rank_hosts, metrics), "proof": proof, "fingerprint": found}
+        slowest = _slowest_rank(spec, loop, rank_hosts, folder.rank_times(env.restart))
+        flags = flags_of(loop, rank_hosts, metrics, slowest)
+        traits = {"flags": flags, "proof": proof, "fingerprint": found, "slowest_rank": slowest}
         outcome = _outcome(report, loop, watcher, metrics, **traits)
         _require_plausible(spec, loop, outcome)
         report.write(outcome)
@@ -90,11 +94,32 @@ def peak_memory(counts: Sequence[RankCount], device: Device) -> dict[str, Any]:
     return fields
 
 
-def flags_of(loop: TrainingLoop, rank_hosts: Sequence[RankHost], metrics: MeasuredMetrics) -> tuple[str, ...]:
-    """The loop's flags, plus a suspect node where a device was slow from the start, and host memory that grows."""
-    of_hosts = (Flag.SUSPECT_NODE,) if slow_ranks(probe_ms_by_rank(rank_hosts)) else ()
-    of_memory = (Flag.HOST_MEMORY_GROWTH,) if metrics.host_memory_full_at_step is not None else ()
-    return tuple(dict.fromkeys((*loop.flags, *of_hosts, *of_memory)))
+def flags_of(
+    loop: TrainingLoop, rank_hosts: Sequence[RankHost], metrics: MeasuredMetrics, slowest: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The loop's flags, plus those of slow devices, stragglers, and host memory that grows.
+
+    A straggler makes its node suspect where its host may have slowed it down: not among ranks that share a CPU.
+    """
+    is_straggling = bool(slowest.get("stragglers"))
+    is_shared_cpu = all(host.probe_ms is None for host in rank_hosts) and len({host.host for host in rank_hosts}) == 1
+    is_slow = bool(slow_ranks(probe_ms_by_rank(rank_hosts)))
+    found = {
+        Flag.SUSPECT_NODE: is_slow or (is_straggling and not is_shared_cpu),
+        Flag.STRAGGLER: is_straggling,
+        Flag.HOST_MEMORY_GROWTH: metrics.host_memory_full_at_step is not None,
+    }
+    return tuple(dict.fromkeys((*loop.flags, *(flag for flag, is_so in found.items() if is_so))))
+
+
+def _slowest_rank(spec: TrialSpec, loop: TrainingLoop, rank_hosts: Sequence[RankHost], path: Path) -> Mapping[str, Any]:
+    """The rank that computes longest, and all ranks' times in the file at `path`; {} where they are unknown."""
+    steps, hosts = loop.compared_steps_s, [rank.host for rank in rank_hosts]
+    times = rank_times(spec.layout, spec.measure.routing, steps)
+    if times:
+        ranks = [{"rank": rank, "host": hosts[rank], **one.to_json()} for rank, one in enumerate(times)]
+        write_json(path, {"steps": len(steps), "ranks": ranks})
+    return slowest_rank(times, hosts, len(steps)) or {}
 
 
 def _incumbent_watcher(

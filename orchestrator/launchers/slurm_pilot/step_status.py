@@ -19,7 +19,7 @@ from slurm.srun_command import gpu_options
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.failure_policy import Cause, NodeBlame, policy_of
 from trials.files.folders import AttemptFolder, read_json
-from trials.measurement.protocol import slow_ranks
+from trials.measurement.stragglers import suspect_ranks
 from trials.pilot.files import COULD_NOT_START, StepEnd, StepEndReason, StepStart
 from trials.trial import FailureReason, Flag
 
@@ -56,7 +56,7 @@ def step_job(request: LaunchRequest, options: JobOptions, nodes: tuple[str, ...]
         *gpu_options(options),
         *(() if options.cpus_per_task is None else (f"--cpus-per-task={options.cpus_per_task}",)),
     )
-    launch = replace(options.launch, srun=(*srun_options, *options.launch.srun))
+    launch = replace(options.launch, srun=(*srun_options, *job.options.launch.srun))
     return replace(job, options=replace(options, launch=launch))
 
 
@@ -185,7 +185,8 @@ def _with_share(status: LaunchStatus, node_s: float) -> LaunchStatus:
 def suspect_nodes(folder: AttemptFolder, nodes: tuple[str, ...], tasks_per_node: int) -> tuple[str, ...]:
     """Return the nodes that an ended attempt makes suspect, by its outcome.
 
-    The node of a rank whose GPU memory was in use, nodes of slow devices, else all of its nodes if one may be at fault.
+    The node of a rank whose GPU memory was in use, nodes of slow devices and stragglers, else all of its nodes if one
+    may be at fault.
     Slurm lists a step's nodes in rank order.
     """
     try:
@@ -196,7 +197,7 @@ def suspect_nodes(folder: AttemptFolder, nodes: tuple[str, ...], tasks_per_node:
     blame = policy_of(reason).blame
     if blame is NodeBlame.NONE and Flag.SUSPECT_NODE not in data.get("flags", ()):
         return ()
-    probes = (data.get("fingerprint") or {}).get("probe_ms_by_rank") or ()
-    ranks = [data.get("rank")] if blame is NodeBlame.REPORTED_BY_ALL else slow_ranks(probes)
+    found = suspect_ranks(data.get("fingerprint") or {}, data.get("slowest_rank") or {})
+    ranks = [data.get("rank")] if blame is NodeBlame.REPORTED_BY_ALL else found
     places = {rank // tasks_per_node for rank in ranks if isinstance(rank, int)}
     return tuple(node for place, node in enumerate(nodes) if not places or place in places)

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from dashboards.mlflow.runs import NOTE, RunStatus, parent_view, search_points, system_points, trial_points
+from dashboards.mlflow.runs import NOTE, RunStatus, child_view, parent_view, search_points, system_points, trial_points
 from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, Layout
 from tests.dashboards.compared import compared_search
 from tests.dashboards.mlflow.mlflow_content import runs_by_name
 from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, search_folder, steps
+from tests.trials.examples import SLOWEST
 from trials.measurement.node_metrics import MAX_NODES
 from trials.trial import FailureReason
 
@@ -96,6 +97,16 @@ def test_a_child_carries_the_contracts_parameters_and_tags(sync, client, tmp_pat
     assert found["t0003"].data.tags["parlay.reason"] == "gpu_oom"
     assert "torch.OutOfMemoryError" in found["t0003"].data.tags[NOTE]
     assert found[SEARCH_ID].data.tags["parlay.best_run_id"] == child.info.run_id
+
+
+def test_a_child_names_the_slowest_rank_and_its_node():
+    search = SearchUnderTest()
+    search.measure(search.start(Layout()), 5.0, slowest_rank=SLOWEST)
+    [trial] = search.record.trials
+    assert child_view(search.record, trial).tags["parlay.slowest_node"] == "n2"
+    points = {point.key: point.value for point in trial_points(trial)}
+    assert (points["slowest_rank.rank"], points["slowest_rank.compute_s"]) == (3, 0.42)
+    assert points["slowest_rank.slowdown"] == 1.4
 
 
 def test_a_start_that_slurm_tells_in_whole_seconds_is_no_negative_wait():

@@ -20,6 +20,7 @@ from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.report.searches import BASELINE, FASTEST, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
+from tests.trials.examples import SLOWEST
 from trials.ledger.events import EventKind
 from trials.trial import FailureReason
 
@@ -47,6 +48,16 @@ def test_the_answer_is_how_many_times_faster_than_today_and_how_sure():
     spent = "0 % of 0.750 node-hours measured steps; 33 % attempts that measured nothing."
     assert describe_spending(data) == spent
     assert describe_spending(replace(data, is_simulated=True)) is None
+
+
+def test_the_slowest_rank_of_the_best_and_each_straggler_are_named():
+    search = SearchUnderTest(spec())
+    search.measure(search.start(BASELINE), 1000.0, ("straggler",), slowest_rank=SLOWEST)
+    search.measure(search.start(FASTEST), 1500.0, slowest_rank=SLOWEST | {"rank": 5, "slowdown": 1.02})
+    data = data_of(search)
+    words = "lowest rank: 5 on n2 computes 0.42 s (p95 0.45 s) of a step, 1.02 times as long as ranks with equal work"
+    assert f"S{words}." in describe_confidence(data)
+    assert [trial.remark and trial.remark[:17] for trial in data.trials] == ["slowest rank: 3 o", None]
 
 
 @pytest.mark.parametrize("is_so", [False, True])

@@ -50,6 +50,7 @@ def test_it_has_the_contracts_names():
         "pareto": [],
         "flags": [],
         "time_s": None,
+        "slowest_rank": None,
     }
 
 

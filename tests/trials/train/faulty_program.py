@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from itertools import count
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from trials.ranks.watchdog import hang_limit_s
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class PlannedClock:
-    """Stand-in for the loop's `time`, advanced by the fault alone, so that other load on the machine affects no
-    step."""
+    """Stand-in for the `time` of the loop and of its waits, advanced by the fault alone, so that other load on the
+    machine affects no step."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -29,9 +30,10 @@ class PlannedClock:
 
 def _plan_the_clock() -> PlannedClock:
     from trials.train.measurement import loop
+    from trials.train.parallel import collective_waits
 
     clock = PlannedClock()
-    loop.time = clock  # type: ignore[assignment]
+    loop.time = collective_waits.time = clock  # type: ignore[assignment]
     return clock
 
 
@@ -85,6 +87,24 @@ def get_slower_from_the_fourteenth_step_on() -> None:
         return original(self, batch)
 
     TorchEngine.train_step = train_step  # type: ignore[method-assign]
+
+
+def be_slow_in_rank_1() -> None:
+    """Rank 1, on a node of its own name, is busy with something else for 30 ms of each step."""
+    from trials.train.measurement.loop import TrainingLoop
+    from trials.train.proof import layout_check
+
+    original, is_slow = TrainingLoop._shortened, os.environ["RANK"] == "1"
+    name = "slow-node" if is_slow else "other-node"
+    layout_check.socket = SimpleNamespace(gethostname=lambda: name)  # type: ignore[attr-defined]
+
+    def shortened(self, batch, micro_batches):
+        until = time.perf_counter() + 0.03
+        while is_slow and time.perf_counter() < until:
+            pass
+        return original(self, batch, micro_batches)
+
+    TrainingLoop._shortened = shortened  # type: ignore[method-assign]
 
 
 def be_at_the_time_limit_in_the_twentieth_step() -> None:

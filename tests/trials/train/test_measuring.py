@@ -11,7 +11,7 @@ import pytest
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import ENDLESS, RULES, best_of, faulty, make_spec
-from trials.files.folders import SearchFolder, write_json
+from trials.files.folders import SearchFolder, read_json, write_json
 from trials.measurement.step_log import StepPhase, read_metrics
 from trials.trial import FailureReason, TrialKind, TrialState
 
@@ -116,6 +116,32 @@ def test_host_memory_that_grows_is_a_finding_and_names_the_step_at_which_the_nod
     assert outcome.measured.host_memory_slope_mib_per_step == pytest.approx(4.0, rel=0.2)
     node_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
     assert len(outcome.step_times_s) < outcome.measured.host_memory_full_at_step < node_mib
+
+
+@pytest.mark.fault(38)
+@pytest.mark.parametrize("layout", [DP2, TP2, replace(DP2, zero_stage=3)], ids=["data", "tensor", "torch-zero-3"])
+def test_a_rank_that_is_slow_is_named_with_its_node(start, layout):
+    trial = start(make_spec(layout, gpus_per_node=1), program=faulty("be_slow_in_rank_1"))
+    assert trial.wait() == [0, 0], trial.logs()
+    outcome = trial.outcome()
+    assert {"straggler", "suspect_node"} <= set(outcome.flags)
+    slowest = outcome.slowest_rank
+    assert (slowest["rank"], slowest["host"], slowest["steps"]) == (1, "slow-node", 8)
+    assert (slowest["stragglers"], slowest["straggler_hosts"]) == ([1], ["slow-node"])
+    assert 0 < slowest["peers_compute_s"] < slowest["compute_s"] <= slowest["compute_p95_s"]
+    assert slowest["compute_s"] > 0.03
+    ranks = read_json(trial.folder.rank_times())["ranks"]
+    assert [(one["rank"], one["host"]) for one in ranks] == [(0, "other-node"), (1, "slow-node")]
+    assert ranks[1]["compute_s"] == slowest["compute_s"]
+    assert trial.result().state is TrialState.MEASURED
+
+
+def test_a_trial_is_not_pruned_while_a_straggler_holds_it_up(start, search_folder):
+    spec = make_spec(TP2, gpus_per_node=1, measure=replace(RULES, min_steps=10, max_steps=10))
+    write_json(search_folder.best, best_of(spec, 1e12))
+    trial = start(spec, program=faulty("be_slow_in_rank_1"))
+    assert trial.wait() == [0, 0], trial.logs()
+    assert trial.result().state is TrialState.MEASURED
 
 
 @pytest.mark.parametrize(

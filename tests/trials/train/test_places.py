@@ -34,7 +34,7 @@ def loop_with(*flags: str):
 
 @pytest.mark.fault(38)
 def test_a_slow_device_makes_the_measurement_suspect_and_its_host_is_named():
-    assert flags_of(loop_with(), ONE_SLOW, OUTCOME.metrics) == ("suspect_node",)
+    assert flags_of(loop_with(), ONE_SLOW, OUTCOME.metrics, {}) == ("suspect_node",)
     found = fingerprint(SPEC, CPU, ONE_SLOW)
     assert found["probe_ms_by_rank"] == [1.0, 1.02, 0.98, 1.4]
     assert found["slow_hosts"] == ["n2"]
@@ -42,21 +42,35 @@ def test_a_slow_device_makes_the_measurement_suspect_and_its_host_is_named():
 
 @pytest.mark.fault(38)
 def test_devices_that_are_alike_are_no_reason_for_suspicion():
-    assert flags_of(loop_with("time_limit"), WELL, OUTCOME.metrics) == ("time_limit",)
+    assert flags_of(loop_with("time_limit"), WELL, OUTCOME.metrics, {}) == ("time_limit",)
     assert "slow_hosts" not in fingerprint(SPEC, CPU, WELL)
 
 
 @pytest.mark.fault(38)
 def test_a_drift_and_a_slow_device_are_one_flag():
-    assert flags_of(loop_with("time_limit", "suspect_node"), ONE_SLOW, OUTCOME.metrics) == (
+    assert flags_of(loop_with("time_limit", "suspect_node"), ONE_SLOW, OUTCOME.metrics, {}) == (
         "time_limit",
         "suspect_node",
     )
 
 
 def test_what_was_not_probed_is_absent():
-    assert flags_of(loop_with(), OF_CPUS, OUTCOME.metrics) == ()
+    assert flags_of(loop_with(), OF_CPUS, OUTCOME.metrics, {}) == ()
     assert not {"probe_ms_by_rank", "slow_hosts"} & set(fingerprint(SPEC, CPU, OF_CPUS))
+
+
+@pytest.mark.parametrize(
+    ("rank_hosts", "flags"),
+    [
+        (WELL, ("suspect_node", "straggler")),
+        (OF_CPUS, ("suspect_node", "straggler")),
+        (OF_CPUS[:1] * 2, ("straggler",)),
+    ],
+    ids=["gpus", "several-cpu-nodes", "one-shared-cpu"],
+)
+def test_a_straggler_makes_its_node_suspect_where_ranks_do_not_share_a_cpu(rank_hosts, flags):
+    assert flags_of(loop_with(), rank_hosts, OUTCOME.metrics, {"stragglers": [1]}) == flags
+    assert flags_of(loop_with(), rank_hosts, OUTCOME.metrics, {"stragglers": []}) == ()
 
 
 def test_hosts_are_named_once_in_the_order_of_their_ranks(monkeypatch):

@@ -16,10 +16,13 @@ from trials.measurement.protocol import (
     StepPlan,
     StopReason,
     TwoPointExtrapolation,
+    is_slower_than,
     least_measured_s,
+    median_interval,
     slows_down,
 )
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
+from trials.measurement.stragglers import rank_times
 from trials.ranks.allocator import STEPS_PER_TRIM, trim_heap
 from trials.ranks.environment import compiles, process_age_s
 from trials.ranks.failures import TrialFailure
@@ -28,6 +31,7 @@ from trials.ranks.startup import Startup, StartupPart
 from trials.train.data import Batch, TrainingData
 from trials.train.engines.engine import Engine, StepResult
 from trials.train.measurement.compilation import compile_s
+from trials.train.parallel.collective_waits import CollectiveWaits
 from trials.train.parallel.device import Device, Utilization, resident_gib
 from trials.train.parallel.energy import EnergyMeter
 from trials.train.parallel.gather import RankStep, barrier, gather_steps
@@ -60,6 +64,9 @@ class TrainingLoop:
         self.micro_batches: list[int] = []
         self.records: list[StepRecord] = []
         self.elapsed_s = 0.0
+        self._compute_times_s: dict[int, list[list[float]]] = {}
+        self._waits = CollectiveWaits(spec.layout, device)
+        self._keeps_compute_times = False
         self._expert_tokens_before: Mapping[int, torch.Tensor] = {}
         self._spec = spec
         self._engine = engine
@@ -80,14 +87,16 @@ class TrainingLoop:
         diverges."""
         self._startup.end_of(StartupPart.BUILD)
         self._report.enter(StepPhase.WARMUP)
-        while self.measurement.stop is None:
-            record = self._one_step()
-            if writer is not None:
-                writer.write(record)
-            self._report.progress()
-            self._note_startup()
-            if self._device.is_cpu and len(self.records) % STEPS_PER_TRIM == 0:
-                trim_heap()
+        self._keeps_compute_times = writer is not None
+        with self._waits.watched():
+            while self.measurement.stop is None:
+                record = self._one_step()
+                if writer is not None:
+                    writer.write(record)
+                self._report.progress()
+                self._note_startup()
+                if self._device.is_cpu and len(self.records) % STEPS_PER_TRIM == 0:
+                    trim_heap()
         self.energy.end()
         if self.measurement.stop is StopReason.TIME_LIMIT and not self.measurement.has_enough_steps:
             bound = throughput_bound(self._spec, self.measurement)
@@ -107,6 +116,9 @@ class TrainingLoop:
         views = gather_steps(self._timed_step(number), self._device.torch_device)
         record = step_record(self._spec, number, phase, views)
         self.records.append(record)
+        self._waits.limit_cost(int(max(view.timed_calls for view in views)), record.step_time_s)
+        if phase is StepPhase.MEASURED:
+            self._note_compute_times(views)
         self._add_to_measurement(record.step_time_s, views[0])
         _require_finite(record)
         return record
@@ -122,6 +134,11 @@ class TrainingLoop:
         target_step_time_s = None if math.isnan(of_rank_0.target_step_time_s) else of_rank_0.target_step_time_s
         self.measurement.add(full_s, of_rank_0.elapsed_s, cost_s, target_step_time_s)
 
+    def _note_compute_times(self, views: Sequence[RankStep]) -> None:
+        times_s = [max(0.0, view.step_time_s - view.waiting_s) for view in views]
+        if self._keeps_compute_times and not any(math.isnan(view.waiting_s) for view in views):
+            self._compute_times_s.setdefault(self.micro_batches[-1], []).append(times_s)
+
     def _timed_step(self, number: int) -> RankStep:
         """This rank's view of a step. The clock includes waiting for data, and stops after the device has finished."""
         take_batch = self._data.begin(number - 1)
@@ -131,11 +148,13 @@ class TrainingLoop:
         barrier(self._device.torch_device)
         self._device.synchronize()
         started = time.perf_counter()
+        self._waits.begin(number)
         batch = take_batch()
         data_wait_s = time.perf_counter() - started
         result = self._engine.train_step(self._shortened(batch, self.micro_batches[-1]))
         self._device.synchronize()
         step_time_s = time.perf_counter() - started
+        self._waits.end()
         return RankStep(
             step_time_s=step_time_s,
             elapsed_s=process_age_s(),
@@ -148,6 +167,8 @@ class TrainingLoop:
             data_wait_s=data_wait_s,
             target_step_time_s=target_step_time_s,
             gpu_utilization=_or_nan(self._utilization.sample()),
+            waiting_s=_or_nan(self._waits.seconds()),
+            timed_calls=self._waits.calls,
         )
 
     def _shortened(self, batch: Batch, micro_batches: int) -> Batch:
@@ -162,7 +183,19 @@ class TrainingLoop:
         if self._watcher is None or self.measurement.phase is StepPhase.WARMUP:
             return math.nan
         incumbent = self._watcher.look()
-        return math.nan if incumbent is None else incumbent.step_time_s
+        if incumbent is None or self._may_be_held_up(incumbent.step_time_s):
+            return math.nan
+        return incumbent.step_time_s
+
+    def _may_be_held_up(self, target_step_time_s: float) -> bool:
+        """True if the steps so far are too slow and a straggler may be why, or too few to tell."""
+        measured_s, compared = self.measurement.measured_times_s, self.compared_steps_s
+        if not compared or median_interval(measured_s) is None:
+            return bool(compared)
+        if not is_slower_than(target_step_time_s, measured_s):
+            return False
+        times = rank_times(self._spec.layout, self._spec.measure.routing, compared)
+        return any(one.is_straggler for one in times)
 
     def _note_startup(self) -> None:
         """Note the end of the first step and that of warm-up."""
@@ -189,6 +222,12 @@ class TrainingLoop:
         """Tokens that this rank has given to each expert in the measured steps, by layer."""
         before = self._expert_tokens_before
         return {layer: tokens - before[layer] for layer, tokens in self._engine.expert_tokens().items()}
+
+    @property
+    def compared_steps_s(self) -> list[list[float]]:
+        """The ranks' compute times in the timed steps of one kind, the longer one of an extrapolated measurement; rank
+        0 alone has them."""
+        return max(self._compute_times_s.items(), default=(0, []))[1]
 
     @property
     def longest_step_s(self) -> float:

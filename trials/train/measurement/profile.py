@@ -10,7 +10,7 @@ import sys
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from trials.train.measurement.breakdown import Part, RangeSource, StepParts, Tim
 from trials.train.measurement.loop import TrainingLoop
 from trials.train.parallel.device import Device
 from trials.train.parallel.gather import gather_json
+from trials.train.parallel.interception import wrapped_collectives
 from trials.trial import Flag, Outcome, TrialSpec
 
 PROFILED_STEPS = 3
@@ -36,15 +37,6 @@ PREFIX = "parlay/"
 _STEP = "parlay/step"
 _OPTIMIZER = "Optimizer.step#"
 """Range that torch itself opens around every optimizer step."""
-# fmt: off
-_COLLECTIVES = (
-    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "gather", "scatter", "send", "recv", "_end_coalescing",
-    "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "_allgather_base", "all_gather_single",
-    "all_gather_single_coalesced", "reduce_scatter", "reduce_scatter_tensor_coalesced", "_reduce_scatter_base",
-    "reduce_scatter_single", "reduce_scatter_single_coalesced", "alltoall", "alltoall_base", "all_to_all_single",
-)
-# fmt: on
-"""Collectives of a process group, in any release of torch."""
 
 
 def add_breakdown(spec: TrialSpec, loop: TrainingLoop, device: Device, report: Report, outcome: Outcome | None) -> None:
@@ -199,23 +191,8 @@ def _named_collectives(layout: Layout) -> Iterator[None]:
 
         return wait
 
-    with ExitStack() as stack:
-        for name in _COLLECTIVES:
-            if name in vars(dist.ProcessGroup):
-                stack.enter_context(_patched(dist.ProcessGroup, name, named_collective))
-        stack.enter_context(_patched(dist.Work, "wait", named_wait))
+    with wrapped_collectives(named_collective, named_wait):
         yield
-
-
-@contextmanager
-def _patched(kind: type, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    # Restored from the class dictionary: what getattr returns of a C++ class would no longer bind `self`.
-    stored = vars(kind)[name]
-    setattr(kind, name, change(getattr(kind, name)))
-    try:
-        yield
-    finally:
-        setattr(kind, name, stored)
 
 
 def _elements(arguments: Sequence[Any]) -> int:

@@ -27,7 +27,9 @@ class RankStep:
     `gpu_utilization` where the driver was not asked.
 
     `data_wait_s` is the part of the step time spent waiting for the batch. `target_step_time_s` is set by rank 0 alone:
-    the step time at which this layout could still be the best; nan where it is not compared with any.
+    the step time at which this layout could still be the best; nan where it is not compared with any. `waiting_s` is
+    the part of the step time spent waiting in collectives, nan where it was not timed, and `timed_calls` how often that
+    was looked at.
     """
 
     step_time_s: float
@@ -41,6 +43,8 @@ class RankStep:
     data_wait_s: float = 0.0
     target_step_time_s: float = math.nan
     gpu_utilization: float = math.nan
+    waiting_s: float = math.nan
+    timed_calls: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,7 @@ def test_what_was_lost_before_its_pilot_was_put_back_is_not_charged_for_the_queu
         ({"reason": "launch_failure", "rank": 3}, ("n1", "n2")),
         ({"reason": "of another version", "rank": 3}, ()),
         ({"flags": ["suspect_node"], "fingerprint": {"probe_ms_by_rank": [1.0, 1.0, 1.0, 2.0]}}, ("n2",)),
+        ({"flags": ["suspect_node"], "fingerprint": {}, "slowest_rank": {"stragglers": [0]}}, ("n1",)),
         ({"flags": ["suspect_node"], "fingerprint": {}}, ("n1", "n2")),
     ],
 )
