@@ -85,6 +85,9 @@ class MeasuredMetrics:
     """Lower end of its interval, by the resolution of the counters."""
     joules_per_token_high: float | None = None
     """Upper end of its interval."""
+    document_length: float | None = None
+    """Tokens of a token's document in its sequence, a mean over the measured steps, where attention is by document. The
+    FLOPs are those of these documents."""
     expert_tokens_mean: float | None = None
     """Tokens of an expert in a step over all ranks, the mean over a layer's experts. Absent without experts."""
     expert_tokens_most: float | None = None

@@ -179,7 +179,10 @@ _TEXTS = {
     *("kind", "position_embedding", "norm", "activation", *CHOICES, SETTINGS),
 }
 _SWITCHES = {*MODEL_SWITCHES, *SWITCHES}
-_NUMBERS = {"aux_loss_coefficient", "step_time_s", "peak_memory_gib", "step_time_p95_s", "duration_s", "queue_wait_s"}
+_NUMBERS = {
+    *("aux_loss_coefficient", "document_length"),
+    *("step_time_s", "peak_memory_gib", "step_time_p95_s", "duration_s", "queue_wait_s"),
+}
 _MODEL_COLUMNS = (
     *("num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "ffn_hidden_size", "gated_mlp"),
     *("vocab_size", "seq_length", "tied_embeddings"),

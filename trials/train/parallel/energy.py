@@ -71,9 +71,8 @@ def _nvml_reader(uuid: str) -> Reader | None:
 
 
 def _amd_reader(device: torch.device) -> Reader:
-    """Reader of the accumulator of AMD SMI, whose unit the library names with each value."""
-    import amdsmi
-
+    """Reader of the accumulator of AMD SMI, which torch for ROCm imports; it names the unit with each value."""
+    amdsmi: Any = torch.cuda.amdsmi
     handle = torch.cuda._get_amdsmi_handler(device)
 
     def read() -> float:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,13 +22,11 @@ def counter(monkeypatch) -> SimpleNamespace:
     monkeypatch.setattr(energy, "time", SimpleNamespace(monotonic=lambda: found.now))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="aaaa"))
     monkeypatch.setattr(energy, "nvml_or_none", lambda: SimpleNamespace(energy_j=lambda uuid: found.joules))
-    amdsmi = ModuleType("amdsmi")
-    amdsmi.amdsmi_get_energy_count = lambda handle: {  # type: ignore[attr-defined]
-        "energy_accumulator": found.joules * 1e6 / 15.3,
-        "counter_resolution": 15.3,
-        "timestamp": 1,
-    }
-    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi)
+    names = ("energy_accumulator", "counter_resolution", "timestamp")
+    counted = SimpleNamespace(
+        amdsmi_get_energy_count=lambda handle: dict(zip(names, (found.joules * 1e6 / 15.3, 15.3, 1), strict=True))
+    )
+    monkeypatch.setattr(torch.cuda, "amdsmi", counted, raising=False)
     monkeypatch.setattr(torch.cuda, "_get_amdsmi_handler", lambda device: "handle")
     return found
 
