@@ -113,7 +113,7 @@ SHAPES = {
 
 _SIZES = (1, 2, 4)
 _RANKS = tuple(sizes for sizes in product(_SIZES, repeat=len(DEGREES)) if prod(sizes) <= MOST_RANKS)
-_OTHERS = ("engine", "matmul_precision")
+_OTHERS = ("engine", "matmul_precision", "settings")
 VALUES: Mapping[str, tuple[Any, ...]] = {
     "micro_batch_size": (1, 2),
     "zero_stage": (0, 1, 2, 3),

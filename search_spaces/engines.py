@@ -120,6 +120,7 @@ _EVERY_FEATURE = (
     "clamped_swiglu",
     "num_experts",
 )
+_WITH_DOCUMENTS = (*_EVERY_FEATURE, "document_length")
 _ANY_FEATURE = (*_EVERY_FEATURE, "key_value_latent_size", "num_mtp_layers", "aux_loss_coefficient")
 _EVERY_ROUTING = ("balanced", "skewed", "learned")
 _QWEN_FEATURES = ("attention_head_size", "qkv_bias", "qk_norm", "rotary_base", "activation")
@@ -196,7 +197,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             fitted_to=(_MEGATRON_STACK, "DeepSpeed's ZeRO 3 of 2021 on A100"),
             keeps_unrotated=True,
             has_blocking_p2p=True,
-            model_features=_EVERY_FEATURE,
+            model_features=_WITH_DOCUMENTS,
             routings=_EVERY_ROUTING,
             emulated_on_cpu=False,
         ),
@@ -205,7 +206,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             ParameterBytes(2, 4, 12),
             keeps_unrotated=True,
             gradient_sums=GradientSums.WHOLE_IN_PIPELINES,
-            model_features=_EVERY_FEATURE,
+            model_features=_WITH_DOCUMENTS,
             routings=_EVERY_ROUTING,
             emulated_on_cpu=False,
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any
 
 from search_spaces.errors import InputError, format_value
@@ -48,6 +48,10 @@ class ModelShape:
     `value_head_size` elements. With `num_mtp_layers` so many further layers predict the tokens after the next one
     (DeepSeek-AI, arXiv 2412.19437, section 2.2).
 
+    With `document_length` a token attends only to its own document, and positions start again with each: so many tokens
+    the document of a token has in its sequence, a mean over the tokens. It follows from the data and is no size of the
+    weights.
+
     The trainer builds exactly this many parameters, which every outcome proves.
     """
 
@@ -84,6 +88,7 @@ class ModelShape:
     value_head_size: int | None = None
     num_mtp_layers: int = 0
     aux_loss_coefficient: float | None = None
+    document_length: float | None = None
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -110,6 +115,8 @@ class ModelShape:
         if self.attention_head_size is None:
             self._require_divisible("hidden_size", "num_attention_heads")
         self._require_divisible("num_attention_heads", "num_key_value_heads")
+        if self.document_length is not None and not _is_length(self.document_length, self.seq_length):
+            raise _bad("document_length", self.document_length, f"a number from 1 to seq_length {self.seq_length}")
         self._require_experts()
         self._require_latent_attention()
         if self.query_size > 10**9:
@@ -220,6 +227,7 @@ class ModelShape:
             "key_value_latent_size": self.key_value_latent_size is not None,
             "num_mtp_layers": self.num_mtp_layers > 0,
             "aux_loss_coefficient": self.aux_loss_coefficient is not None,
+            "document_length": self.document_length is not None,
         }
         return tuple(name for name, is_present in present.items() if is_present)
 
@@ -446,13 +454,13 @@ class ModelShape:
         return self.hidden_size * int(self.attention_output_size + self.active_mlp_width)
 
     @property
-    def model_flops_per_token(self) -> int:
+    def model_flops_per_token(self) -> float:
         """Forward and backward FLOPs per token without recomputation, attention counted in full.
 
         6 N + 6 L (q + v) s (PaLM, arXiv 2204.02311, appendix B) with q elements of all queries, v of attention's
         output, N the active parameters without an untied input embedding, whose lookup multiplies nothing. Layers with
-        a sliding window of w positions have w in place of s. A layer that predicts further tokens counts as a layer
-        with a head of its own.
+        a sliding window of w positions have w in place of s; with documents s is `document_length`. A layer that
+        predicts further tokens counts as a layer with a head of its own.
         """
         return 6 * (self._multiplied_parameters + self.scored_size * self.attended_positions)
 
@@ -468,20 +476,26 @@ class ModelShape:
         return self.query_size + self.attention_output_size
 
     @property
-    def attended_positions(self) -> int:
-        """Positions to which one attends, summed over the layers, those after it counted in layers without a window."""
-        return self._full_layers * self.seq_length + self._windowed_layers * self._window
+    def attended_positions(self) -> float:
+        """Positions to which one attends, summed over the layers, those after it counted in layers without a window. A
+        window of documents of varying length is at most this."""
+        return self._full_layers * self.attention_length + self._windowed_layers * self._window
 
     @property
     def causal_positions(self) -> float:
         """Positions to which one attends, a mean over the sequence summed over the layers: w - w^2 / 2s for a window of
-        w, s / 2 for the whole sequence."""
-        of_window = self._window - self._window**2 / (2 * self.seq_length)
-        return self._full_layers * self.seq_length / 2 + self._windowed_layers * of_window
+        w, s / 2 for the whole sequence, with s as in `attention_length`."""
+        of_window = self._window - self._window**2 / (2 * self.attention_length)
+        return self._full_layers * self.attention_length / 2 + self._windowed_layers * of_window
 
     @property
-    def _window(self) -> int:
-        return min(self.seq_length, self.sliding_window or self.seq_length)
+    def attention_length(self) -> float:
+        """Tokens of the part of a sequence in which a token attends: its document, or all of it."""
+        return self.document_length or self.seq_length
+
+    @property
+    def _window(self) -> float:
+        return min(self.attention_length, self.sliding_window or self.attention_length)
 
     @property
     def _full_layers(self) -> int:
@@ -497,6 +511,10 @@ class ModelShape:
     def _multiplied_parameters(self) -> int:
         looked_up = 0 if self.tied_embeddings else self.embedding_parameters
         return self.active_parameters - looked_up + self.num_mtp_layers * self.vocab_size * self.hidden_size
+
+    def with_documents(self, length: float | None) -> ModelShape:
+        """The model on documents of this mean length; the same where it is None."""
+        return self if length is None else replace(self, document_length=length)
 
     def hardware_flops_per_token(self, layout: Layout) -> float:
         """Model FLOPs plus recomputation (Korthikanti, arXiv 2205.05198, section 6): the forward passes of whole
@@ -523,6 +541,10 @@ MODEL_DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(ModelShap
 
 def _is_coefficient(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value <= 1
+
+
+def _is_length(value: Any, most: int) -> bool:
+    return type(value) in (int, float) and 1 <= value <= most
 
 
 def field_of_feature(name: str) -> str:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.layouts.axis import Kind
-from search_spaces.layouts.layout import AXES, Layout
+from search_spaces.layouts.layout import AXES, SETTINGS, Layout
 
 TABLE = Path(__file__).with_name("verified.csv")
-NOT_VERIFIED = ("num_nodes", "engine")
-"""Axes that say where a training runs, not how."""
+NOT_VERIFIED = ("num_nodes", "engine", SETTINGS)
+"""Axes that say where a training runs, not how; settings are passed on as they are."""
 
 
 class Level(IntEnum):

@@ -88,7 +88,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """One job: `num_nodes` x `tasks_per_node` ranks, each running `argv`.
+    """One job: `num_nodes` x `tasks_per_node` ranks, each running `prefix` and `argv`.
 
     `name` identifies the job in queries, so it is unique. Job and ranks start in `directory`, which holds job.sh,
     job.log and each rank's `rank-NNNNN.log`. `time_limit_s` is rounded up to whole minutes. `environment` is exported
@@ -106,6 +106,7 @@ class JobRequest:
     options: JobOptions = JobOptions()
     exclude: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
 
     @property
     def script(self) -> Path:

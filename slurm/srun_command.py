@@ -41,7 +41,7 @@ def gpu_options(options: JobOptions) -> tuple[str, ...]:
 
 def rank_command(request: JobRequest) -> list[str]:
     """Return the command that srun starts as each rank."""
-    return [*_on_the_node(request.options.launch), *_in_container(request), *request.argv]
+    return [*_on_the_node(request.options.launch), *_in_container(request), *request.prefix, *request.argv]
 
 
 def launch_environment(request: JobRequest) -> dict[str, str]:

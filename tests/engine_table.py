@@ -29,7 +29,7 @@ ENGINES = tuple(reversed(OWN_ENGINES))
 
 _BEGIN, _END = "<!-- engines -->\n", "<!-- / -->"
 _GPU = "h100-80gb"
-_NO_ROWS = ("num_nodes", "engine", "micro_batch_size", "grad_accum_steps", "data_parallel")
+_NO_ROWS = ("num_nodes", "engine", "micro_batch_size", "grad_accum_steps", "data_parallel", "settings")
 """Axes of every engine."""
 _NEUTRAL = ("none", "same")
 """Words for what every engine does without the axis."""

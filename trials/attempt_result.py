@@ -236,7 +236,8 @@ def _peak_fault(spec: TrialSpec, metrics: MeasuredMetrics, probes_ms: Sequence[f
         return None
     speedup = speedup_over_fp16(ACCELERATORS.get(spec.accelerator), arithmetic_of(spec.layout))
     reached = speedup * 2 * PROBE_SIZE**3 / (min(probes_ms) / 1e3)
-    computed = spec.model.causal_flops_per_token * metrics.tokens_per_sec_per_gpu
+    model = spec.model.with_documents(metrics.document_length)
+    computed = model.causal_flops_per_token * metrics.tokens_per_sec_per_gpu
     if computed <= MAX_PROBE_RATIO * reached:
         return None
     return f"{computed / 1e12:.0f} TFLOP/s per GPU, but a plain matrix product there reaches {reached / 1e12:.0f}"

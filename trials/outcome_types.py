@@ -78,6 +78,9 @@ class MeasuredMetrics:
     """Step at which host memory would be full; absent unless it grows."""
     data_wait_s: float | None = None
     """Median time of a step spent waiting for the batch."""
+    document_length: float | None = None
+    """Tokens of a token's document in its sequence, a mean over the measured steps, where attention is by document. The
+    FLOPs are those of these documents."""
     expert_tokens_mean: float | None = None
     """Tokens of an expert in a step over all ranks, the mean over a layer's experts. Absent without experts."""
     expert_tokens_most: float | None = None

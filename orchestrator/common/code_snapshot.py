@@ -25,6 +25,7 @@ COMPUTE_SIDE = (
     "search_spaces/layouts/matmul_recipes.py",
     "search_spaces/layouts/mesh.py",
     "search_spaces/layouts/pipeline_split.py",
+    "search_spaces/layouts/settings.py",
     "search_spaces/rules/__init__.py",
     "search_spaces/rules/accelerate_rules.py",
     "search_spaces/rules/check.py",

@@ -19,8 +19,9 @@ from search_spaces.engines import engines_of
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.axes import complete_axes
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import SETTINGS, Layout
 from search_spaces.layouts.workload import Workload
+from search_spaces.model_shape import ModelShape
 from search_spaces.rules.mixed_engines import mixed_engines_problem
 from search_spaces.schema.presets import preset_search_path
 from search_spaces.schema.sections import SpaceSection, resolved_path
@@ -61,7 +62,7 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_spe
     if compares_speeds:
         problems += [with_location(problem, locations) for problem in _mixed_engines(file, space, baseline, candidates)]
     _check_tables(file, document, cluster, problems)
-    trainer = _trainer_with_data(file, document, problems)
+    trainer, model = _trainer_with_data(file, document, problems)
     launcher = _launcher_with_site(file, document, problems)
     problems += [with_location(problem, locations) for problem in notify_problems(file.notify)]
     if launcher.uses_slurm:
@@ -74,7 +75,7 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_spe
         raise InputError(*problems)
     return SearchSpec(
         name=file.name,
-        model=file.model.shape(),
+        model=model,
         cluster=cluster,
         global_batch_size=file.global_batch_size,
         baseline=baseline,
@@ -100,7 +101,8 @@ def _complete_space(file: SearchFile) -> SpaceSection:
     if file.space.candidates is not None:
         return file.space
     given = {"engine": (engines_of(file.trainer.kind)[-1],)} | file.space.given_axes()
-    return file.space.model_copy(update=complete_axes(given, file.cluster.cluster().num_nodes))
+    complete = complete_axes(given, file.cluster.cluster().num_nodes)
+    return file.space.model_copy(update={name: complete[name] for name in complete if name != SETTINGS})
 
 
 def _mixed_engines(
@@ -145,11 +147,15 @@ def _candidates_in(file: SearchFile, document: Document, problems: list[Problem]
     return None
 
 
-def _trainer_with_data(file: SearchFile, document: Document, problems: list[Problem]) -> TrainerSection:
-    """The trainer, with number and checksum of its tokens."""
+def _trainer_with_data(
+    file: SearchFile, document: Document, problems: list[Problem]
+) -> tuple[TrainerSection, ModelShape]:
+    """The trainer, with number and checksum of its tokens, and the model as it trains on them."""
+    model = file.model.shape()
     with _collect_problems(problems, document, "trainer", "data", "path"):
-        return file.trainer.model_copy(update={"data": file.trainer.data.pinned(file.model.shape())})
-    return file.trainer
+        data = file.trainer.data.pinned(model)
+        return file.trainer.model_copy(update={"data": data}), data.trained_model(model)
+    return file.trainer, model
 
 
 def _launcher_with_site(file: SearchFile, document: Document, problems: list[Problem]) -> LauncherSection:

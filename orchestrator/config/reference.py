@@ -129,6 +129,8 @@ def _value(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
         return " or ".join(dict.fromkeys(_forms(field["anyOf"], definitions)))
     if words := field.get("enum") or [field[key] for key in ("const",) if key in field]:
         return ", ".join(f"`{word}`" for word in words)
+    if field.get("type") == "object" and "title" in field:
+        return str(field["title"])
     return "duration" if field.get("format") == durations.JSON_FORMAT else _TYPES[field["type"]] + _bounds(field)
 
 

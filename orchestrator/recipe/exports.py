@@ -95,10 +95,11 @@ def measured_trainer(spec: TrialSpec) -> str:
 
 def _export(form: LayoutExport, measured: TrialSpec, fingerprint: Mapping[str, Any]) -> Export:
     layout = replace(measured.layout, engine=form.engine).canonical()
-    problem = form.problem(layout, measured.model)
+    model = replace(measured.model, document_length=None)  # of the data, which is the user's
+    problem = form.problem(layout, model)
     if problem is not None:
         return Export(form.name, ExportStatus.REFUSED, rule=problem.code, message=_problem_text(problem))
-    spec = replace(measured, layout=layout)
+    spec = replace(measured, layout=layout, model=model)
     ran = measured_trainer(measured) == form.name
     status = ExportStatus.MEASURED if ran else ExportStatus.NOT_MEASURED
     start = _printable(form.start(spec))
@@ -120,8 +121,24 @@ def _heading(name: str, status: ExportStatus, start: str, spec: TrialSpec) -> st
         f"# {TITLES[name]}: layout, model and batch of {spec.search_id} {spec.trial}, {status_line}.\n"
         "# You add the rest: data, tokenizer, optimizer, training length, checkpoint paths.\n"
         f"# {start}\n"
-        f"{_routing_line(spec)}"
+        f"{_launch_line(spec)}{_routing_line(spec)}{_documents_line(spec)}"
     )
+
+
+def _launch_line(spec: TrialSpec) -> str:
+    """The launch options that were measured, which torchrun's command line does not have."""
+    settings = spec.layout.of_trial
+    if not settings.launch:
+        return ""
+    if set(settings.launch) == {"cpu_bind"} and settings.launch["cpu_bind"] == "none":
+        return ""
+    return f"# Measured with ranks started as by srun {' '.join(settings.srun_options)}.\n"
+
+
+def _documents_line(spec: TrialSpec) -> str:
+    if spec.model.document_length is None:
+        return ""
+    return "# Measured with attention within documents: choose that mask with your data, else a step takes longer.\n"
 
 
 def _routing_line(spec: TrialSpec) -> str:

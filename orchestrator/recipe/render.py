@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dashboards.trial_text import (
@@ -23,9 +23,10 @@ from trials.ranks.engine_packages import PACKAGED_ENGINES, packages_of
 from trials.trial import TrialSpec
 
 
-def env_txt(environment: Mapping[str, str]) -> str:
-    """`NAME=value` lines, quoted for a shell."""
-    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in environment.items())
+def env_txt(environment: Mapping[str, str], removed: Sequence[str] = ()) -> str:
+    """`NAME=value` lines, quoted for a shell, and a comment for each variable that was not set."""
+    given = [f"{name}={shlex.quote(value)}\n" for name, value in environment.items()]
+    return "".join([*given, *(f"# {name} is not set\n" for name in removed)])
 
 
 def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> str:
@@ -34,6 +35,7 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
     `python` is the default interpreter, which PARLAY_PYTHON overrides.
     """
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    exports += "".join(f"unset {name}\n" for name in spec.layout.of_trial.removed_env)
     several_nodes = spec.num_nodes > 1
     return _LAUNCH.format(
         python=shlex.quote(python),
@@ -161,7 +163,9 @@ def _data(recipe: Recipe) -> str:
         return f"the data in the arguments of {kind}"
     if data.get("kind") != "tokens":
         return "synthetic tokens, without data loading"
-    return f"the {data['num_tokens']:,} tokens of {data['path']} ({data['checksum']}), including data loading"
+    tokens = f"the {data['num_tokens']:,} tokens of {data['path']} ({data['checksum']}), including data loading"
+    length = recipe.measured.document_length
+    return tokens if length is None else f"{tokens}; attention within documents, of {length:,.0f} tokens for a token"
 
 
 def _confidence(recipe: Recipe) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.settings import Settings, settings_of
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 from search_spaces.routing import ROUTERS_CHOICE, Routing
@@ -154,6 +155,7 @@ class CostModelPredictor:
         tokens = [layout.global_batch_size * task.model.seq_length for layout in candidates]
         sharers = [throughput_divisor(layout, task.objective) for layout in candidates]
         self._log_work = np.log(tokens) - np.log(sharers)
+        self._layout_of = _layouts_in_memory(candidates)
 
     def row(self, layout: Layout) -> int | None:
         """Row of a candidate; None for any other layout."""
@@ -175,8 +177,20 @@ class CostModelPredictor:
             log_value=self._log_work - log_seconds,
             deviation=np.hypot(deviation, LAYOUT_RESIDUAL_SHARE * posterior.error),
             unexplained=posterior.error,
-            fits=memory.fits(self._memory_gib),
+            fits=self._with_same_layouts(memory.fits(self._memory_gib), known),
         )
+
+    def _with_same_layouts(self, fits: np.ndarray, known: Sequence[tuple[int, TrialFeedback]]) -> np.ndarray:
+        """Fit probabilities, with what a trial of the same layout has shown: other settings take as much memory, but
+        for those of the allocator."""
+        if self._layout_of is None:
+            return fits
+        for row, feedback in known:
+            evidence = self._evidence(row, feedback)
+            if evidence is not None:
+                has_run = evidence.ran and feedback.unfit_value is None
+                fits = np.where(self._layout_of == self._layout_of[row], _RUNS if has_run else _FAILS, fits)
+        return fits
 
     def _evidence(self, row: int, feedback: TrialFeedback) -> MemoryEvidence | None:
         estimated = float(self._memory_gib[row])
@@ -188,5 +202,22 @@ class CostModelPredictor:
         return None
 
 
+def _layouts_in_memory(candidates: Sequence[Layout]) -> np.ndarray | None:
+    """Number of each candidate's layout and allocator; None where no candidate has settings."""
+    if not any(layout.settings for layout in candidates):
+        return None
+    numbers: dict[tuple[str, ...], int] = {}
+    names = [(layout.without_settings.key, _allocator(layout.settings)) for layout in candidates]
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names])
+
+
+@cache
+def _allocator(settings: str) -> str:
+    """Settings of the allocator."""
+    env = settings_of(settings).env
+    return Settings({name: value for name, value in env.items() if "ALLOC" in name or "MALLOC" in name}).text
+
+
+_RUNS, _FAILS = 0.999, 0.001
 LAYOUT_RESIDUAL_SHARE = 0.7
 """Share of the residual that is a layout's own, not shared with its neighbours."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.samplers.base import Sampler, TrialFeedback, distinct, untried
-from search_spaces.layouts.layout import DERIVED, LAYOUT_FIELDS, Layout
+from search_spaces.layouts.layout import DERIVED, Layout
+from search_spaces.layouts.settings import as_numbers
 from trials.failure_policy import policy_of
 
 # Upper limit of the candidates that DeepHyper rates at a time; more would take seconds per ask.
@@ -101,9 +102,10 @@ def _axes(layouts: Sequence[Layout], settings: DeepHyperSettings) -> dict[str, d
 
     A field with a single value would be a dimension without information.
     """
-    values = {name: {getattr(layout, name) for layout in layouts} for name in LAYOUT_FIELDS}
+    each = [_values(layout) for layout in layouts]
+    values = {name: {row.get(name) for row in each} for name in dict.fromkeys(name for row in each for name in row)}
     axes = {
-        name: {value: rank for rank, value in enumerate(sorted(found, key=_none_first))}
+        name: {value: rank for rank, value in enumerate(sorted(found, key=_in_order))}
         for name, found in values.items()
         if len(found) > 1
     }
@@ -112,8 +114,13 @@ def _axes(layouts: Sequence[Layout], settings: DeepHyperSettings) -> dict[str, d
     return axes if settings.ranks else {name: _with_plain_numbers(ranks) for name, ranks in axes.items()}
 
 
-def _none_first(value: Any) -> tuple[bool, Any]:
-    return value is not None, value
+def _values(layout: Layout) -> dict[str, Any]:
+    """Values by axis; those of settings as numbers where they are such."""
+    return {name: as_numbers([v])[0] if isinstance(v, str) else v for name, v in layout.axis_values.items()}
+
+
+def _in_order(value: Any) -> tuple[bool, bool, Any]:
+    return value is not None, isinstance(value, str), value
 
 
 def _without_derived_axes(axes: dict[str, dict[Any, Any]], layouts: Sequence[Layout]) -> dict[str, dict[Any, Any]]:
@@ -126,12 +133,14 @@ def _without_derived_axes(axes: dict[str, dict[Any, Any]], layouts: Sequence[Lay
 
 
 def _with_plain_numbers(ranks: dict[Any, int]) -> dict[Any, Any]:
-    """Keep numbers as they are, and words and switches as ranks."""
-    return {value: value if type(value) is int else rank for value, rank in ranks.items()}
+    """Keep numbers as they are, and words and switches as ranks; numbers beside words are ranked with them."""
+    has_words = any(isinstance(value, str) for value in ranks) or (None in ranks and 0 in ranks)
+    return {value: value if type(value) is int and not has_words else rank for value, rank in ranks.items()}
 
 
 def _point(axes: Mapping[str, Mapping[Any, Any]], layout: Layout) -> tuple[Any, ...]:
-    return tuple(codes[getattr(layout, name)] for name, codes in axes.items())
+    values = _values(layout)
+    return tuple(codes[values.get(name)] for name, codes in axes.items())
 
 
 def _kappa(settings: DeepHyperSettings, num_axes: int, num_asked: int) -> float:

@@ -16,7 +16,8 @@ import numpy as np
 from orchestrator.samplers.base import Sampler, TrialFeedback, distinct
 from orchestrator.samplers.cost_model_posterior import CostModelPredictor, Prediction, TuningTask, prior_score
 from orchestrator.samplers.deephyper import most_promising
-from search_spaces.layouts.layout import AXES, CHOICES, Layout
+from orchestrator.samplers.setting_effects import SettingEffects
+from search_spaces.layouts.layout import AXES, CHOICES, SETTINGS, Layout
 from search_spaces.layouts.table import LayoutTable
 
 
@@ -46,6 +47,7 @@ class GuidedSampler(Sampler):
         self._candidates = list(distinct(candidates).values())
         self._predictor = CostModelPredictor(task, self._candidates, seed)
         self._features = _features(self._predictor.table)
+        self._effects = SettingEffects(self._predictor.table, [layout.settings for layout in self._candidates])
         self._seed = seed
 
     def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
@@ -108,7 +110,12 @@ class GuidedSampler(Sampler):
         from orchestrator.samplers.residual_gp import Surrogate
 
         return Surrogate(
-            -prediction.log_value, prediction.deviation, prediction.fits, self._features, prediction.unexplained
+            -prediction.log_value,
+            prediction.deviation,
+            prediction.fits,
+            self._features,
+            prediction.unexplained,
+            self._effects,
         )
 
 
@@ -126,7 +133,7 @@ def _features(table: LayoutTable) -> np.ndarray:
     """Features in which close layouts behave alike: log2 of most counts, one-hot words, switches."""
     columns = []
     for name, column in table.columns.items():
-        if len(np.unique(column)) < 2:
+        if name == SETTINGS or len(np.unique(column)) < 2:
             continue
         if name in CHOICES:
             columns += [column == word for word in np.unique(column)[1:]]

@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 
 from orchestrator.samplers.cost_model_posterior import LAYOUT_RESIDUAL_SHARE
+from orchestrator.samplers.setting_effects import SettingEffects
 
 SHARED_RESIDUAL_SHARE = math.sqrt(1 - LAYOUT_RESIDUAL_SHARE**2)
 """Share of the residual that a layout has in common with its neighbours."""
@@ -27,32 +28,55 @@ class Surrogate(RegressorMixin, BaseEstimator):
 
     The fit probability enters as a worse mean: one at which the expected improvement is that of a fitting layout
     times the probability. `unexplained` is the model's residual, a standard deviation. Points are candidate numbers.
+    Candidates of one layout share its residual; `effects` tell their settings apart, and are learnt from the trials of
+    all layouts.
     """
 
     def __init__(
-        self, cost: np.ndarray, deviation: np.ndarray, fits: np.ndarray, features: np.ndarray, unexplained: float
+        self,
+        cost: np.ndarray,
+        deviation: np.ndarray,
+        fits: np.ndarray,
+        features: np.ndarray,
+        unexplained: float,
+        effects: SettingEffects,
     ):
         self.cost = cost
         self.deviation = deviation
         self.fits = fits
         self.features = features
         self.unexplained = unexplained
+        self.effects = effects
 
     def fit(self, points: Any, costs: Any) -> Self:
         rows, measured = _rows(points), np.asarray(costs, dtype=float)
         self.rows_ = rows
         self.best_ = measured.min()
-        own = (LAYOUT_RESIDUAL_SHARE * self.unexplained) ** 2 + _NOISE**2
-        covariance = self._kernel(rows, rows) + own * np.eye(len(rows))
-        self.weights_ = np.linalg.solve(covariance, measured - self.cost[rows])
+        residual = measured - self.cost[rows]
+        of_layouts = self._of_layouts(rows, rows) + _NOISE**2 * np.eye(len(rows))
+        self.sizes_ = self.effects.most_likely_sizes(of_layouts, rows, self._alike(rows, rows), residual)
+        self.inverse_ = np.linalg.inv(of_layouts + self._of_settings(rows, rows))
+        self.weights_ = self.inverse_ @ residual
         return self
 
     def predict(self, points: Any, return_std: bool = False) -> Any:
         rows = _rows(points)
-        mean = self.cost[rows] + self._kernel(rows, self.rows_) @ self.weights_
-        deviation = self.deviation[rows]
+        of_layouts, of_settings = self._of_layouts(rows, self.rows_), self._of_settings(rows, self.rows_)
+        mean = self.cost[rows] + (of_layouts + of_settings) @ self.weights_
+        deviation = self._deviation(rows, of_layouts, of_settings)
         mean = _mean_with_fit_probability(mean, deviation, self.fits[rows], self.best_)
         return (mean, deviation) if return_std else mean
+
+    def _deviation(self, rows: np.ndarray, of_layouts: np.ndarray, of_settings: np.ndarray) -> np.ndarray:
+        """Standard deviation of each candidate: that of its layout until a trial of the layout is known, and what
+        remains of its settings' effect."""
+        if not self.effects.has_any:
+            return self.deviation[rows]
+        is_known = np.isin(self.effects.layout_of[rows], self.effects.layout_of[self.rows_])
+        known = of_settings + of_layouts * is_known[:, None]
+        prior = self.sizes_.variance + self.unexplained**2 * is_known
+        left = prior - np.einsum("ij,jk,ik->i", known, self.inverse_, known)
+        return np.sqrt(np.maximum(left, _NOISE**2 / 100) + np.where(is_known, 0.0, self.deviation[rows] ** 2))
 
     def expected_improvement(self, points: Any) -> np.ndarray:
         """Expected improvement on the best cost so far, times the fit probability."""
@@ -60,9 +84,19 @@ class Surrogate(RegressorMixin, BaseEstimator):
         steps = np.clip((self.best_ - mean) / deviation, _STEPS[0], _STEPS[-1])
         return deviation * np.exp(np.interp(steps, _STEPS, _LOG_IMPROVEMENT))
 
-    def _kernel(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    def _of_layouts(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Covariance of the layouts' residuals: what neighbours share, and a layout's own."""
+        own = self.effects.layout_of[some][:, None] == self.effects.layout_of[others][None, :]
+        shared = SHARED_RESIDUAL_SHARE**2 * self._alike(some, others)
+        return self.unexplained**2 * (shared + LAYOUT_RESIDUAL_SHARE**2 * own)
+
+    def _of_settings(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
+        return self.effects.covariance(self.sizes_, some, others, self._alike(some, others))
+
+    def _alike(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Likeness of layouts, 0 to 1."""
         apart = self.features[some][:, None, :] - self.features[others][None, :, :]
-        return (SHARED_RESIDUAL_SHARE * self.unexplained) ** 2 * np.exp(-(apart**2).sum(axis=2) / (2 * LENGTH**2))
+        return np.exp(-(apart**2).sum(axis=2) / (2 * LENGTH**2))
 
 
 def _rows(points: Any) -> np.ndarray:

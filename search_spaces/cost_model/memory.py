@@ -297,7 +297,7 @@ def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray, mas
     heads = tokens_of_rank(model, layouts) * model.num_attention_heads / layouts["tensor_parallel"]
     # With sinks the softmax is in fp32 beside its copy in 16 bits.
     softmax = width + 4 * (width < 4) * model.attention_sinks
-    plain = heads * model.seq_length * (softmax + masks * (width + 1))
+    plain = heads * model.attention_length * (softmax + masks * (width + 1))
     return np.where(layouts.equals("attention_kernel", "math"), plain, 4 * heads)
 
 

@@ -333,11 +333,11 @@ def _attention_slowdown(
 def _positions_scored(model: ModelShape, layouts: LayoutTable, shares: RecomputedShares) -> np.ndarray:
     """Positions for which a token's two products of attention are computed in a step, a mean over the layers.
 
-    The plain products are those of all positions. A fused kernel skips what a causal mask or a window hides, and
-    recomputes the first product in its backward pass (Dao, arXiv 2307.08691).
+    The plain products are those of all positions of the sequence, or document. A fused kernel skips what a causal mask
+    or a window hides, and recomputes the first product in its backward pass (Dao, arXiv 2307.08691).
     """
     passes = 3 + shares.layers
-    plain = (passes + shares.core_attention) * model.seq_length
+    plain = (passes + shares.core_attention) * model.attention_length
     fused = (passes + 0.5) * model.causal_positions / model.num_layers
     return np.where(layouts.equals("attention_kernel", "math"), plain, fused)
 

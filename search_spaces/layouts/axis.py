@@ -21,6 +21,8 @@ class Kind(Enum):
     COUNT = "count"
     SWITCH = "switch"
     WORD = "word"
+    SETTINGS = "settings"
+    """Text of the settings that a search varies beside the layout (settings.py)."""
 
 
 @dataclass(frozen=True)

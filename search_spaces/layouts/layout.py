@@ -17,6 +17,7 @@ from search_spaces.errors import InputError, did_you_mean, format_value
 from search_spaces.layouts.axis import Axis, Kind, Values, axis_field
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, TORCHAO_RECIPES, TRANSFORMER_ENGINE_RECIPES
 from search_spaces.layouts.mesh import RankMesh
+from search_spaces.layouts.settings import Settings, settings_of
 
 # DeepSpeed offloads with ZeRO only; the torch engine with one data-parallel rank does the same at every stage.
 _ONE_COPY = {"data_parallel": 1, "context_parallel": 1}
@@ -47,7 +48,10 @@ _SCHEDULES: tuple[tuple[str, Values], ...] = (
 
 @dataclass(frozen=True)
 class Layout:
-    """One parallel layout. A new field comes last: the key of a layout in which it has its default stays as it was."""
+    """One parallel layout, with the settings that a search varies beside it.
+
+    A new field comes last but for `settings`: the key of a layout in which it has its default stays as it was.
+    """
 
     num_nodes: int = axis_field(
         Kind.COUNT,
@@ -409,6 +413,13 @@ class Layout:
         parts=CAPTURED_MODULES,
         engines=_TRANSFORMER_ENGINE,
     )
+    settings: str = axis_field(
+        Kind.SETTINGS,
+        "",
+        key="",
+        label="settings",
+        description="Environment variables and launch options that the search varies, as text (settings.py).",
+    )
 
     def __post_init__(self) -> None:
         for name, least, most in _BOUNDS:
@@ -421,6 +432,22 @@ class Layout:
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise _bad(name, getattr(self, name), "one of " + AXES[name].choice_of(known, last=", "))
+        _require_settings(self.settings)
+
+    @property
+    def of_trial(self) -> Settings:
+        """Environment variables and launch options of a trial of it."""
+        return settings_of(self.settings)
+
+    @property
+    def without_settings(self) -> Layout:
+        """The layout alone."""
+        return replace(self, settings="") if self.settings else self
+
+    @property
+    def axis_values(self) -> dict[str, Any]:
+        """Values by axis, those of the settings each by its own name."""
+        return {name: value for name, value in self.to_json().items() if name != SETTINGS} | self.of_trial.by_axis
 
     def has_effect(self, name: str) -> bool:
         """False for a field that has its default whatever is asked for, as ZeRO with nothing to shard."""
@@ -506,7 +533,8 @@ class Layout:
     @property
     def key_parts(self) -> dict[str, str]:
         """Parts of the key by field; a later field with its default has none."""
-        return dict(zip((*IN_EVERY_KEY, *_later_in_key(self.canonical())), self.key.split("."), strict=True))
+        names = (*IN_EVERY_KEY, *_later_in_key(self.canonical()))
+        return dict(zip(names, self.key.split(".", len(names) - 1), strict=True))
 
     def canonical(self) -> Layout:
         """The same training with every field that has no effect set to its default, and every implied one to the
@@ -550,7 +578,9 @@ EXPERT_GROUPS = ("expert_parallel", "expert_tensor_parallel")
 """Sizes of the groups that hold the experts of a layer together."""
 MODEL_DEGREES = tuple(name for name in DEGREES.values() if name not in DERIVED)
 """Degrees that a search gives; data parallelism takes the other ranks."""
-SEARCHED = tuple(name for name in LAYOUT_FIELDS if name != DEGREES["dp"])
+SETTINGS = "settings"
+"""Field of the settings; the last one, since its text may have the points that separate the parts of a key."""
+SEARCHED = tuple(name for name in LAYOUT_FIELDS if name not in (DEGREES["dp"], SETTINGS))
 """Fields that a search file may give."""
 NULLABLE = tuple(name for name, axis in AXES.items() if axis.default is None)
 """Numbers that may be null."""
@@ -586,6 +616,22 @@ def _canonical_values(deciding: tuple[Any, ...]) -> tuple[tuple[str, Any], ...]:
 
 def _later_in_key(canonical: Layout) -> list[str]:
     return [name for name in _LATER if getattr(canonical, name) != AXES[name].default]
+
+
+def _require_settings(text: Any) -> None:
+    """InputError unless it is the canonical text of settings."""
+    try:
+        settings_of(text if isinstance(text, str) else repr(text))
+    except ValueError as error:
+        raise _bad(SETTINGS, text, str(error)) from None
+
+
+def axis_of(name: str) -> Axis:
+    """Axis of a field, or of a variable or launch option by its name in `axis_values`."""
+    if name in AXES:
+        return AXES[name]
+    _, _, label = name.partition(".")
+    return Axis(Kind.WORD, None, key="", label=label, description="")
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:

@@ -155,7 +155,7 @@ def layer_flops_per_token(model: ModelShape) -> int:
     """Forward FLOPs of one layer per token, a mean over the layers: two a weight that it passes, and attention's two
     products (4 q s without windows)."""
     scores = 2 * model.scored_size * model.attended_positions // model.num_layers
-    return int(2 * model.active_layer_parameters) + scores
+    return int(2 * model.active_layer_parameters) + int(scores)
 
 
 def head_flops_per_token(model: ModelShape) -> int:

@@ -14,6 +14,7 @@ from search_spaces.layouts.layout import (
     CANONICAL,
     CHOICES,
     LAYOUT_FIELDS,
+    SETTINGS,
     SWITCHES,
     Layout,
     layout_mesh,
@@ -27,7 +28,7 @@ _NO_VALUE = 0
 @dataclass(frozen=True)
 class LayoutTable:
     """One int64 column per layout field, all of one length. A derived field that is not whole is 0; an enumerated field
-    is its index in `CHOICES`."""
+    is its index in `CHOICES`, a settings' text that in `_TEXTS`."""
 
     columns: Mapping[str, np.ndarray]
 
@@ -118,7 +119,9 @@ class LayoutTable:
 
     def distinct(self) -> LayoutTable:
         """Distinct rows, sorted by the layout fields in their order."""
-        varying = [self[name] for name in LAYOUT_FIELDS if len(self) and self[name].min() != self[name].max()]
+        varying = [
+            _in_order(name, self[name]) for name in LAYOUT_FIELDS if len(self) and self[name].min() != self[name].max()
+        ]
         if not varying:
             return self.take(np.arange(min(1, len(self))))
         ordered = np.lexsort(varying[::-1])
@@ -152,10 +155,24 @@ def _encode_column(name: str, values: Sequence[Any]) -> np.ndarray:
     return np.array([codes[value] for value in values], dtype=np.int64)
 
 
+_TEXTS: dict[str, int] = {"": 0}
+"""Number of every settings' text that a table of this process has had; it orders nothing (`_in_order`)."""
+
+
+def _in_order(name: str, column: np.ndarray) -> np.ndarray:
+    """Numbers that sort as the values do, in whatever order this process has met them."""
+    if name != SETTINGS:
+        return column
+    places = {number: place for place, (_, number) in enumerate(sorted(_TEXTS.items()))}
+    return np.array([places[number] for number in column.tolist()], dtype=np.int64)
+
+
 def encode(name: str, value: Any) -> int:
     """The number that encodes a field's value in its column."""
     if name in CHOICES:
         return CHOICES[name].index(value)
+    if name == SETTINGS:
+        return _TEXTS.setdefault(value, len(_TEXTS))
     return _NO_VALUE if value is None else int(value)
 
 
@@ -163,6 +180,8 @@ def decode(name: str, number: int) -> Any:
     """The field's value that a number in its column encodes."""
     if name in CHOICES:
         return CHOICES[name][number]
+    if name == SETTINGS:
+        return [*_TEXTS][number] if number else ""
     if name in SWITCHES:
         return bool(number)
     return None if number == _NO_VALUE and AXES[name].least > _NO_VALUE else number

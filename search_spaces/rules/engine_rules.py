@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from search_spaces.engines import ENGINE_PROFILES
+from search_spaces.engines import ENGINE_PROFILES, OWN_ENGINES
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.layouts.matmul_recipes import MatmulRecipe, recipe_of
 from search_spaces.layouts.pipeline_split import GivenSplit
@@ -82,7 +82,15 @@ def builds_only(features: tuple[str, ...], *, owner: str) -> Rule:
 
 def _other_features(model: ModelShape, known: tuple[str, ...], owner: str) -> Iterator[RuleViolation]:
     for name in model.features:
-        if name not in known:
+        if name == "document_length" and name not in known:
+            yield RuleViolation(
+                name,
+                "trainer.data.attention_mask is block_causal",
+                f"with {owner} tokens attend to their whole sequence",
+                "set trainer.data.attention_mask to causal, or use engine "
+                + " or ".join(e for e in OWN_ENGINES if name in ENGINE_PROFILES[e].model_features),
+            )
+        elif name not in known:
             field = field_of_feature(name)
             yield RuleViolation(
                 name,

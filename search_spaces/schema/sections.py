@@ -18,6 +18,7 @@ from search_spaces.layouts.layout import (
     MODEL_DEGREES,
     OTHER_DEGREES,
     SEARCHED,
+    SETTINGS,
     V_SCHEDULES,
     WORLD_RULE,
     Layout,
@@ -26,6 +27,16 @@ from search_spaces.layouts.layout import (
 from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Workload, describe_batch_size, describe_world_size
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema import presets
+from search_spaces.schema.setting_axes import (
+    ENV_FIELD,
+    LAUNCH_FIELD,
+    EnvAxes,
+    EnvValues,
+    LaunchAxes,
+    LaunchValues,
+    baseline_settings,
+    setting_texts,
+)
 from search_spaces.schema.validation import Section
 
 _DERIVED_DATA_PARALLEL = {
@@ -198,6 +209,8 @@ class SpaceSection(SpaceAxes):
 
     refused = _DERIVED_DATA_PARALLEL
 
+    env: EnvAxes = ENV_FIELD
+    launch: LaunchAxes = LAUNCH_FIELD
     allow_tensor_parallel_across_nodes: bool = Field(
         default=False, description="Allow tensor-parallel groups to span nodes that share no link domain."
     )
@@ -210,7 +223,7 @@ class SpaceSection(SpaceAxes):
     @model_validator(mode="after")
     def _validate_candidates(self) -> Self:
         given = self.given_axes()
-        conflicting = sorted(given)
+        conflicting = sorted({*given, *(name for name in ("env", "launch") if getattr(self, name))} - {SETTINGS})
         if self.candidates is not None and conflicting:
             raise InputError.of(
                 "contradiction",
@@ -226,7 +239,9 @@ class SpaceSection(SpaceAxes):
 
     def given_axes(self) -> dict[str, tuple[Any, ...]]:
         """The values of each axis that the file gives, by layout field, in the contract's order."""
-        return {name: getattr(self, name) for name in SEARCHED if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in SEARCHED if getattr(self, name) is not None}
+        texts = setting_texts(self.env, self.launch)
+        return given if texts is None else given | {SETTINGS: texts}
 
 
 class BaselineSection(BaselineFields):
@@ -238,13 +253,17 @@ class BaselineSection(BaselineFields):
 
     refused = _DERIVED_DATA_PARALLEL
 
+    env: EnvValues = Field(default=None, description="Environment variables of the ranks.")
+    launch: LaunchValues = Field(default=None, description="Options of the launch line.")
+
     def layout(self, searched: Mapping[str, Sequence[Any]], workload: Workload) -> Layout:
         """The whole layout, canonical; InputError where it does not match the world size or the global batch.
 
         `searched` holds all axes of the search; the search space checks the other rules.
         """
         alone = {name: values[0] for name, values in searched.items() if len(values) == 1}
-        given = self.model_dump(exclude_none=True)
+        given = self.model_dump(exclude_none=True, exclude={"env", "launch"})
+        given[SETTINGS] = baseline_settings(self.env, self.launch, searched.get(SETTINGS, ()))
         fields = Layout(num_nodes=workload.cluster.num_nodes).to_json() | alone | given
         chunks = [fields["virtual_pipeline_stages"]]
         _require_chunks([fields["pipeline_schedule"]], chunks, "baseline.pipeline_schedule")

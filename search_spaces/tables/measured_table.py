@@ -13,7 +13,16 @@ from typing import Any
 
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import AXES, CHOICES, DEGREES, LAYOUT_FIELDS, OTHER_DEGREES, SWITCHES, Layout
+from search_spaces.layouts.layout import (
+    AXES,
+    CHOICES,
+    DEGREES,
+    LAYOUT_FIELDS,
+    OTHER_DEGREES,
+    SETTINGS,
+    SWITCHES,
+    Layout,
+)
 from search_spaces.model_shape import MODEL_DEFAULTS, MODEL_SWITCHES, ModelShape
 from search_spaces.plain_file import read_named
 from search_spaces.schema.presets import accelerator_named
@@ -167,10 +176,13 @@ COLUMNS = REQUIRED_COLUMNS + OPTIONAL_COLUMNS
 
 _TEXTS = {
     *("problem", "source", "model_name", "accelerator", "outcome", "cluster", "failure_reason", "search_id", "trial"),
-    *("kind", "position_embedding", "norm", "activation", *CHOICES),
+    *("kind", "position_embedding", "norm", "activation", *CHOICES, SETTINGS),
 }
 _SWITCHES = {*MODEL_SWITCHES, *SWITCHES}
-_NUMBERS = {"aux_loss_coefficient", "step_time_s", "peak_memory_gib", "step_time_p95_s", "duration_s", "queue_wait_s"}
+_NUMBERS = {
+    *("aux_loss_coefficient", "document_length"),
+    *("step_time_s", "peak_memory_gib", "step_time_p95_s", "duration_s", "queue_wait_s"),
+}
 _MODEL_COLUMNS = (
     *("num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "ffn_hidden_size", "gated_mlp"),
     *("vocab_size", "seq_length", "tied_embeddings"),

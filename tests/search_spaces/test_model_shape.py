@@ -127,3 +127,24 @@ def test_a_window_of_the_whole_sequence_is_none():
 def test_fields_that_contradict_each_other_are_refused(fields, field):
     with pytest.raises(InputError, match=field):
         replace(LLAMA, **fields)
+
+
+def test_attention_is_counted_by_document():
+    """A token attends to its document, on average `document_length` tokens long, half of it before the token."""
+    packed = replace(LLAMA, document_length=8.0)
+    scored = LLAMA.scored_size * LLAMA.num_layers
+    assert LLAMA.model_flops_per_token - packed.model_flops_per_token == 6 * scored * (32 - 8)
+    assert LLAMA.causal_flops_per_token - packed.causal_flops_per_token == 6 * scored * (32 - 8) / 2
+    assert packed.parameters == LLAMA.parameters
+    assert replace(packed, document_length=32.0).model_flops_per_token == LLAMA.model_flops_per_token
+
+
+def test_a_window_is_at_most_the_document():
+    packed = replace(LLAMA, sliding_window=16, document_length=8.0)
+    assert packed.attended_positions == LLAMA.num_layers * 8
+
+
+@pytest.mark.parametrize("length", [0.5, 33, "8", True])
+def test_a_document_longer_than_its_sequence_or_none_is_refused(length):
+    with pytest.raises(InputError, match="document_length"):
+        replace(LLAMA, document_length=length)

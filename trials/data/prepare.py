@@ -246,7 +246,6 @@ def _made(wanted: Preparation, tokenizer: Tokenizer, progress: Progress) -> dict
         "separator": wanted.separator,
         "eos": tokenizer.end_of_text if wanted.append_eos else None,
         "num_inputs": len(wanted.inputs),
-        "num_documents": progress.num_documents,
         "num_skipped": progress.num_skipped,
     }
 

@@ -1,4 +1,4 @@
-"""Token files: a header of one page, then the tokens, little-endian. Standard library only.
+"""Token files: a header of one page, the tokens, and where each document ends, little-endian. Standard library only.
 
 docs/data.md has the format. The header is small and has a checksum, so a search can check a file of any size before it
 launches anything; tokens are read only where a sample lies.
@@ -7,14 +7,17 @@ launches anything; tokens are read only where a sample lies.
 from __future__ import annotations
 
 import json
+import operator
 import os
 import struct
 import sys
 import weakref
 import zlib
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,7 +27,7 @@ from search_spaces.plain_file import open_named
 
 MAGIC = b"\x89parlay\n"
 """A byte that no text begins with, and a line end: a file damaged by a transfer as text is detected."""
-VERSION = 1
+VERSION = 2
 HEADER_BYTES = 4096
 """One page, so that the tokens are page-aligned."""
 ARRAY_CODES = {2: "H", 4: "I"}
@@ -32,9 +35,14 @@ ARRAY_CODES = {2: "H", 4: "I"}
 MADE_BYTES = 4000
 """Room in the header for the record of how the file was made."""
 
-# Magic, version, bytes of a token, tokens, vocabulary, SHA-256 of the tokens, length of the JSON that follows.
-_FIXED = struct.Struct("<8sIIQQ32sI")
+# Magic, version, bytes of a token, tokens, documents, vocabulary, SHA-256 of the rest of the file, length of the JSON
+# that follows.
+_FIXED = struct.Struct("<8sIIQQQ32sI")
 _CRC32 = struct.Struct("<I")
+END_BYTES = 8
+"""Bytes of a document's end: the number of tokens up to it."""
+MOST_COUNTED_DOCUMENTS = 2**18
+"""Documents, the first of a file, from which their lengths are known before a search: 2 MiB of a file of any size."""
 _RULE = "a token file as `parlay prepare` writes it"
 _FIX = "make it with parlay prepare"
 _OTHER_FORMATS = (
@@ -47,20 +55,26 @@ _OTHER_FORMATS = (
 
 @dataclass(frozen=True)
 class TokenHeader:
-    """Header of a token file. `checksum` is that of the tokens; `made` records how the file was made.
+    """Header of a token file. `checksum` is that of tokens and documents; `made` records how the file was made.
 
     Ids are below `vocab_size`; each takes `token_bytes` (2 or 4).
     """
 
     token_bytes: int
     num_tokens: int
+    num_documents: int
     vocab_size: int
     checksum: str
     made: Mapping[str, Any]
 
     @property
     def file_bytes(self) -> int:
-        return HEADER_BYTES + self.num_tokens * self.token_bytes
+        return self.first_end_byte + self.num_documents * END_BYTES
+
+    @property
+    def first_end_byte(self) -> int:
+        """Place of the first document's end: after the tokens, at a multiple of eight."""
+        return HEADER_BYTES + self.num_tokens * self.token_bytes + ends_padding(self.num_tokens * self.token_bytes)
 
     def num_samples(self, seq_length: int) -> int:
         """Number of different sequences, each with the token that follows it."""
@@ -72,7 +86,7 @@ class TokenHeader:
         if len(made) > MADE_BYTES:
             raise ValueError(f"the record of how it was made has {len(made)} bytes, at most {MADE_BYTES} are allowed")
         digest = bytes.fromhex(self.checksum.removeprefix("sha256:"))
-        numbers = (VERSION, self.token_bytes, self.num_tokens, self.vocab_size)
+        numbers = (VERSION, self.token_bytes, self.num_tokens, self.num_documents, self.vocab_size)
         text = (_FIXED.pack(MAGIC, *numbers, digest, len(made)) + made).ljust(HEADER_BYTES - _CRC32.size, b"\0")
         return text + _CRC32.pack(zlib.crc32(text))
 
@@ -83,15 +97,22 @@ class TokenHeader:
             raise ValueError(f"is not a token file{_describe_format(raw)}")
         if len(raw) < HEADER_BYTES:
             raise ValueError(f"ends within its header, after {len(raw)} of {HEADER_BYTES} bytes")
-        _, version, token_bytes, num_tokens, vocab_size, digest, made_bytes = _FIXED.unpack_from(raw)
+        _, version, token_bytes, num_tokens, num_documents, vocab_size, digest, made_bytes = _FIXED.unpack_from(raw)
         if version != VERSION:
             raise ValueError(f"is of version {version}; this Parlay reads version {VERSION}")
         if _CRC32.unpack_from(raw, HEADER_BYTES - _CRC32.size) != (zlib.crc32(raw[: HEADER_BYTES - _CRC32.size]),):
             raise ValueError("has a damaged header: its checksum differs")
         if token_bytes not in ARRAY_CODES or not 1 <= vocab_size <= 2 ** (8 * token_bytes):
             raise ValueError(f"has {token_bytes} bytes a token and a vocabulary of {vocab_size}")
+        if not min(1, num_tokens) <= num_documents <= num_tokens:
+            raise ValueError(f"has {num_documents} documents of {num_tokens} tokens together")
         made = _made_from(raw[_FIXED.size : _FIXED.size + made_bytes])
-        return cls(token_bytes, num_tokens, vocab_size, f"sha256:{digest.hex()}", made)
+        return cls(token_bytes, num_tokens, num_documents, vocab_size, f"sha256:{digest.hex()}", made)
+
+
+def ends_padding(token_bytes: int) -> int:
+    """Bytes of zeros after this many bytes of tokens, so that the documents' ends are aligned."""
+    return -token_bytes % END_BYTES
 
 
 class TokenFile:
@@ -119,9 +140,40 @@ class TokenFile:
         for index in indices:
             start = HEADER_BYTES + index % count * seq_length * size
             ids.frombytes(self._read(start, (seq_length + 1) * size))
-        if sys.byteorder == "big":
-            ids.byteswap()
-        return ids
+        return _native(ids)
+
+    def document_lengths(self, indices: Iterable[int], seq_length: int) -> list[tuple[int, ...]]:
+        """Lengths of the documents in each of these sequences, in order, cut where the sequence begins and ends.
+
+        InputError as `samples`, and where the ends are not those of documents.
+        """
+        count = self.header.num_samples(seq_length)
+        return [self._lengths_in(index % count * seq_length, seq_length) for index in indices]
+
+    def mean_document_length(self, seq_length: int) -> float:
+        """Tokens of a token's document in its sequence, a mean over the tokens of the first documents of the file
+        (`MOST_COUNTED_DOCUMENTS`): the sum of the squares of the lengths over their sum."""
+        ends = self._ends(0, 0, min(self.header.num_documents, MOST_COUNTED_DOCUMENTS))
+        last = min(ends[-1], self.header.num_samples(seq_length) * seq_length)
+        lengths = _differences(sorted({*ends, *range(seq_length, last + 1, seq_length)}), 0, last)
+        return sum(length**2 for length in lengths) / last
+
+    def _lengths_in(self, first: int, num_tokens: int) -> tuple[int, ...]:
+        """Lengths of documents among `num_tokens` tokens from the `first` on."""
+        before = bisect_right(
+            range(self.header.num_documents), first, key=lambda document: self._ends(-1, document, 1)[0]
+        )
+        following = min(num_tokens, self.header.num_documents - before)
+        return _differences(self._ends(first, before, following), first, first + num_tokens)
+
+    def _ends(self, after: int, first: int, count: int) -> array[int]:
+        """Ends of `count` documents from the `first` on, of which all are after token `after`."""
+        ends = array("Q")
+        ends.frombytes(self._read(self.header.first_end_byte + first * END_BYTES, count * END_BYTES))
+        ends = _native(ends)
+        if not all(map(operator.lt, chain((after,), ends), ends)):
+            raise _bad(self._path, "is damaged: its documents do not end one after another")
+        return ends
 
     def _read(self, start: int, num_bytes: int) -> bytes:
         try:
@@ -131,6 +183,19 @@ class TokenFile:
         if len(raw) < num_bytes:
             raise _bad(self._path, _cut_short(os.fstat(self._descriptor).st_size, self.header))
         return raw
+
+
+def _native(numbers: array[int]) -> array[int]:
+    """The little-endian numbers in this machine's byte order."""
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def _differences(ends: Iterable[int], first: int, last: int) -> tuple[int, ...]:
+    """Lengths of the parts into which these increasing ends cut what is between `first` and `last`."""
+    cuts = [first, *takewhile(lambda end: end < last, ends), last]
+    return tuple(after - before for before, after in pairwise(cuts))
 
 
 def read_token_header(path: Path) -> TokenHeader:

@@ -66,6 +66,19 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "experts-biases-sequence": ("gpt-oss-moe", {"sequence_parallel": True, **TP2, **ETP2}),
     "experts-deepspeed": ("gpt-oss-moe", {"engine": "deepspeed", "zero_stage": 3, **TP2, **ETP2, **DP2}),
     "experts-pipeline-deepspeed": ("deepseek-moe", {"engine": "deepspeed", "zero_stage": 1, **PP2, **DP2}),
+    "documents-one-rank": ("gpt2-documents", {"attention_kernel": "flash"}),
+    "documents-sequence": ("llama-documents", {"sequence_parallel": True, "zero_stage": 1, **TP2, **DP2}),
+    "documents-zero3": ("gpt2-documents", {"activation_checkpointing": "full", "zero_stage": 3, **DP2}),
+    "documents-interleaved": (
+        "llama-documents",
+        {"virtual_pipeline_stages": 2, "pipeline_schedule": "interleaved_1f1b", **PP2},
+    ),
+    "documents-windows": ("gpt-oss-documents", {"activation_checkpointing": "selective", **TP2, **PP2}),
+    "documents-deepspeed": ("gpt2-documents", {"engine": "deepspeed", "zero_stage": 3, **TP2, **DP2}),
+    "documents-pipeline-deepspeed": (
+        "llama-documents",
+        {"engine": "deepspeed", "zero_stage": 1, "attention_kernel": "flash", **PP2, **DP2},
+    ),
     "qkv-bias-megatron-core": ("qwen2", {"sequence_parallel": True, **_MEGATRON, **TP2}),
     "qk-norm-megatron-core": ("qwen3", {**_MEGATRON, **TP2}),
     "qk-norm-sequence-megatron-core": ("qwen3", {"sequence_parallel": True, **_MEGATRON, **TP2, **PP2}),
@@ -168,6 +181,7 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 COMPILED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "compiled-one-rank": ("llama-tied", {"torch_compile": True}),
     "compiled-tensor-pipeline": ("gpt2-tied", {"torch_compile": True, **TP2, **PP2}),
+    "compiled-documents": ("llama-documents", {"torch_compile": True, "attention_kernel": "flash"}),
     "compiled-data-deepspeed": ("gpt2-tied", {"torch_compile": True, "engine": "deepspeed", "zero_stage": 1, **DP2}),
     "compiled-sequence": ("gpt2-tied", {"torch_compile": True, "sequence_parallel": True, **TP2}),
     "compiled-zero3": ("llama-tied", {"torch_compile": True, "zero_stage": 3, **DP2}),

@@ -17,6 +17,7 @@ from typing import Any
 
 from search_spaces.engines import OWN_ENGINES
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.layouts.axis import Kind
 from search_spaces.layouts.covering_array import cover, value_combinations
 from search_spaces.layouts.layout import AXES, CHOICES, DEGREES, V_SCHEDULES, Layout
 from search_spaces.layouts.table import LayoutTable
@@ -81,7 +82,7 @@ _OTHERS = {"pipeline_schedule", "torch_compile", "matmul_precision", "rank_order
 def is_drawn(name: str) -> bool:
     """True for an independent axis of words or a switch of which one of Parlay's engines has several values."""
     axis = AXES[name]
-    return not axis.is_number and name not in _OTHERS and bool({*axis.engines} & {*OWN_ENGINES})
+    return axis.kind in (Kind.WORD, Kind.SWITCH) and name not in _OTHERS and bool({*axis.engines} & {*OWN_ENGINES})
 
 
 INDEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {

@@ -63,6 +63,11 @@ SHAPES = {
     "gpt-oss": replace(
         _LLAMA, num_layers=4, linear_biases=True, sliding_window=8, full_attention_every=2, attention_sinks=True
     ),
+    "gpt2-documents": replace(_GPT2, num_layers=4, document_length=16.0),
+    "llama-documents": replace(_LLAMA, num_layers=4, document_length=16.0),
+    "gpt-oss-documents": replace(
+        _LLAMA, num_layers=4, sliding_window=8, full_attention_every=2, attention_sinks=True, document_length=16.0
+    ),
     "mixtral": replace(
         _LLAMA, num_layers=4, num_experts=4, experts_per_token=2, expert_ffn_hidden_size=96, num_dense_layers=2
     ),
@@ -96,7 +101,8 @@ SHAPES = {
     "nemotron": replace(_LLAMA, num_layers=4, ffn_hidden_size=256, gated_mlp=False, activation="squared_relu"),
 }
 """Those, and models with features that not every engine builds. Two layers of `gemma`: with four, ten steps of one rank
-differ by 9e-6 from those of the plain GPT, since norms on small outputs amplify what is rounded."""
+differ by 9e-6 from those of the plain GPT, since norms on small outputs amplify what is rounded. With `documents` each
+sequence is several, which the plain GPT trains one by one."""
 
 SHAPE_CHANGES_BY_PRECISION: Mapping[str, Mapping[str, Any]] = {
     "fp32": {},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
+from dataclasses import replace
+from statistics import fmean, median
 from typing import Any
 
 from search_spaces.hardware.arithmetic import peak_flops_of
@@ -36,6 +37,8 @@ def measured_metrics(
     measured = [r for r in records if r.phase is StepPhase.MEASURED]
     if not measured:
         raise ValueError("no measured step")
+    document_length = _document_length(measured)
+    spec = replace(spec, model=spec.model.with_documents(document_length))
     times_s = _full_times_s([r.step_time_s for r in measured], extrapolation)
     step_time_s = median(times_s)
     samples = measured[0].samples
@@ -49,6 +52,7 @@ def measured_metrics(
         **_fastest_rank(measured, extrapolation),
         **_losses(records),
         **_data_wait(measured),
+        document_length=document_length,
         **_host_memory(spec, records, host_available_gib),
     )
 
@@ -122,6 +126,11 @@ def _utilisation(spec: TrialSpec, tokens_per_sec_per_gpu: float) -> dict[str, fl
 def _data_wait(measured: Sequence[StepRecord]) -> dict[str, Any]:
     waits_s = [r.data_wait_s for r in measured if r.data_wait_s is not None]
     return {"data_wait_s": median(waits_s)} if waits_s else {}
+
+
+def _document_length(measured: Sequence[StepRecord]) -> float | None:
+    lengths = [r.document_length for r in measured if r.document_length is not None]
+    return fmean(lengths) if lengths else None
 
 
 def _host_memory(spec: TrialSpec, records: Sequence[StepRecord], available_gib: float | None) -> dict[str, Any]:

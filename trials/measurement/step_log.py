@@ -26,7 +26,8 @@ class StepRecord:
     (None on CPU), host memory the largest sum of resident memory over the ranks of one node. `grad_norm` is None for a
     step of fp16 whose gradients overflowed: nothing was updated, the loss scale was halved. `data_wait_s` is the time
     spent waiting for the batch, the longest over the ranks. `gpu_utilization`, a fraction, is the mean over the ranks
-    that were sampled after this step, None where none was. Values that a third-party trainer's log does not show are
+    that were sampled after this step, None where none was. `document_length` is that of `ModelShape`, counted in this
+    step, None where attention is not by document. Values that a third-party trainer's log does not show are
     None.
     """
 
@@ -43,6 +44,7 @@ class StepRecord:
     host_memory_gib: float | None = None
     data_wait_s: float | None = None
     gpu_utilization: float | None = None
+    document_length: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

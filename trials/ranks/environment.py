@@ -14,6 +14,7 @@ from pathlib import Path
 
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from trials.ranks.allocator import map_large_buffers
+from trials.ranks.cuda_connections import connections
 from trials.trial import TrialSpec
 
 PARENT_VARIABLE = "PARLAY_PARENT_PID"
@@ -26,24 +27,29 @@ LAUNCHED_VARIABLE = "PARLAY_LAUNCHED_TICKS"
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """This process's rank, as its launcher set it; `restart` counts Slurm's requeues."""
+    """This process's rank, as its launcher set it; `restart` counts Slurm's requeues.
+
+    `ranks_on_node` is None where srun started the rank.
+    """
 
     rank: int
     world_size: int
     local_rank: int
     restart: int = 0
     parent_pid: int | None = None
+    ranks_on_node: int | None = None
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> RankEnvironment:
         """Read RANK, WORLD_SIZE, LOCAL_RANK, else Slurm's own variables; ValueError where neither is complete."""
-        parent = environ.get(PARENT_VARIABLE)
+        parent, on_node = environ.get(PARENT_VARIABLE), environ.get("LOCAL_WORLD_SIZE")
         return cls(
             rank=_number(environ, "RANK", "SLURM_PROCID"),
             world_size=_number(environ, "WORLD_SIZE", "SLURM_NTASKS"),
             local_rank=_number(environ, "LOCAL_RANK", "SLURM_LOCALID"),
             restart=int(environ.get("SLURM_RESTART_COUNT") or 0),
             parent_pid=int(parent) if parent else None,
+            ranks_on_node=int(on_node) if on_node else None,
         )
 
     def export(self, environ: MutableMapping[str, str]) -> None:
@@ -75,8 +81,11 @@ def _number(environ: Mapping[str, str], name: str, slurm_name: str) -> int:
 def prepare_process(spec: TrialSpec, environ: MutableMapping[str, str]) -> None:
     """Apply settings of this trial that only count before torch and an engine are used."""
     prepare_imports(spec.layout.engine, on_cpu=spec.accelerator == "cpu", environ=environ)
-    if spec.num_nodes == 1:
+    if spec.num_nodes == 1 and "GLOO_SOCKET_IFNAME" not in spec.layout.of_trial.env:
         environ["GLOO_SOCKET_IFNAME"] = "lo"
+    if spec.layout.engine == MEGATRON_CORE and spec.accelerator != "cpu":  # read when the device is first used
+        for name, value in connections(spec.layout, spec.accelerator).items():
+            environ.setdefault(name, value)
     if compiles(spec) and "TORCHINDUCTOR_CACHE_DIR" not in environ:
         environ["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache_folder(Path(tempfile.gettempdir())))
 
@@ -98,9 +107,6 @@ def prepare_imports(engine: str, on_cpu: bool, environ: MutableMapping[str, str]
         if engine in (MEGATRON_CORE, TORCHTITAN):
             # They have torch compile functions of theirs, for minutes and with a C++ compiler, which is no faster here.
             environ["TORCHDYNAMO_DISABLE"] = "1"
-    elif engine == MEGATRON_CORE:
-        # As Megatron-LM asks for (trials/trainers/common/megatron_options.py): kernels then start in their order.
-        environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     if engine == MEGATRON_CORE:
         # megatron-core sets them itself, by the layout's attention kernel, and refuses other values.
         for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"):

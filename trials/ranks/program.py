@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from trials.files.folders import AttemptFolder, read_json
+from trials.ranks.cpu_binding import bind
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure, is_own_file_error, is_peer_failure
 from trials.ranks.report import Report
@@ -42,6 +43,7 @@ def run_program(
     path = Path(arguments[0])
     try:
         spec, env = read(path), RankEnvironment.read(os.environ)
+        bind(spec, env)
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         leave(FILES_FAILED if isinstance(error, OSError) else 2)

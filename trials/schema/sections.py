@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -22,7 +23,7 @@ from search_spaces.routing import Routing
 from search_spaces.schema.durations import Duration, format_duration
 from search_spaces.schema.sections import resolved_path
 from search_spaces.schema.validation import Section, folder_from_context
-from trials.data.token_file import require_tokens
+from trials.data.token_file import TokenFile, require_tokens
 from trials.measure_rules import MeasureRules
 
 _DEFAULTS = MeasureRules()
@@ -203,6 +204,11 @@ class DataSection(Section):
         json_schema_extra={"pattern": _CHECKSUM},
         description="tokens: the checksum in the file's header. Default: the current one.",
     )
+    attention_mask: Literal["causal", "block_causal"] | None = Field(
+        default=None,
+        description="tokens: what a token attends to. causal: all tokens before it in its sequence. block_causal: only"
+        " those of its own document, and positions start again with each document. Default: causal.",
+    )
 
     @field_validator("path")
     @classmethod
@@ -219,7 +225,8 @@ class DataSection(Section):
                 fix="name the file that parlay prepare wrote",
                 key="path",
             )
-        given = [name for name in ("path", "num_tokens", "checksum") if getattr(self, name) is not None]
+        of_tokens = ("path", "num_tokens", "checksum", "attention_mask")
+        given = [name for name in of_tokens if getattr(self, name) is not None]
         if self.kind == "synthetic" and given:
             raise InputError.of(
                 "contradiction",
@@ -242,3 +249,9 @@ class DataSection(Section):
             return self
         header = require_tokens(self.for_trials(), model)
         return self.model_copy(update={"num_tokens": header.num_tokens, "checksum": header.checksum})
+
+    def trained_model(self, model: ModelShape) -> ModelShape:
+        """The model as it trains on this data: with the file's documents where tokens attend only to their own."""
+        if self.path is None or self.attention_mask != "block_causal":
+            return model
+        return model.with_documents(TokenFile(Path(self.path)).mean_document_length(model.seq_length))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.data.token_file import TokenFile
 from trials.ranks.failures import TrialFailure, data_failures
+from trials.train.model.documents import Documents
 from trials.trial import FailureReason, TrialSpec
 
 # Multipliers of Knuth's multiplicative hash (The Art of Computer Programming, vol. 3, 6.4) and of a variant.
@@ -22,17 +24,40 @@ _HASHES = (2654435761, 2246822519)
 _PATTERNS = 16
 _TOKEN_TYPES = {2: torch.uint16, 4: torch.uint32}
 """Type of a token by its bytes."""
+_Sequences = tuple[torch.Tensor, tuple[tuple[int, ...], ...] | None]
 
 
 @dataclass(frozen=True)
 class Batch:
     """One step of one data-parallel rank: ids and the ids that follow them, both (accumulation x micro batch, S).
 
-    Micro-batches are consecutive along the first dimension.
+    Micro-batches are consecutive along the first dimension. `documents` are the lengths of each sequence's documents,
+    where a token attends only to its own; None where it attends to its whole sequence.
     """
 
     ids: torch.Tensor
     targets: torch.Tensor
+    documents: tuple[tuple[int, ...], ...] | None = None
+
+    def first(self, samples: int) -> Batch:
+        """The first sequences."""
+        documents = None if self.documents is None else self.documents[:samples]
+        return Batch(self.ids[:samples], self.targets[:samples], documents)
+
+    @property
+    def squared_lengths(self) -> float | None:
+        """Sum of the documents' squared lengths; None without documents."""
+        if self.documents is None:
+            return None
+        return sum(length**2 for lengths in self.documents for length in lengths)
+
+    def documents_of(self, micro_batches: int) -> list[Documents] | None:
+        """The documents of each of so many micro-batches; None without documents."""
+        if self.documents is None:
+            return None
+        size = len(self.documents) // micro_batches
+        parts = (self.documents[first : first + size] for first in range(0, len(self.documents), size))
+        return [Documents.of(part, self.ids.device) for part in parts]
 
 
 class TrainingData(ABC):
@@ -66,14 +91,24 @@ class SyntheticData(TrainingData):
 
     def batch(self, step: int) -> Batch:
         """The samples of this data-parallel rank in optimizer step `step`, counted from 0."""
-        return self.samples(sample_indices(self.layout, self.data_rank, step).to(self.device))
+        return self.samples(sample_indices(self.layout, self.data_rank, step))
 
     def samples(self, indices: torch.Tensor) -> Batch:
-        """The sequences of these sample indices, in order."""
+        """The sequences of these sample indices, in order; of several documents for a model with documents."""
+        documents = None
+        if self.model.document_length is not None:
+            documents = tuple(_synthetic_lengths(index, self.model.seq_length) for index in indices.tolist())
+        indices = indices.to(self.device)
         stride, start = (((indices * m) % 2**32) // 2**16 % _PATTERNS for m in _HASHES)
         positions = torch.arange(self.model.seq_length + 1, device=self.device)
         tokens = (start.unsqueeze(1) + positions * (1 + stride).unsqueeze(1)) % self.model.vocab_size
-        return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+        return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), documents)
+
+
+def _synthetic_lengths(index: int, seq_length: int) -> tuple[int, ...]:
+    """Lengths of up to four documents that a sequence is cut into, different for each sample."""
+    cuts = sorted({0, seq_length, *(index * stride % seq_length for stride in (5, 11, 17))})
+    return tuple(after - before for before, after in pairwise(cuts))
 
 
 class TokenFileData(TrainingData):
@@ -82,36 +117,40 @@ class TokenFileData(TrainingData):
     The result of `begin` raises TrialFailure where the file is truncated, or has ids outside of its vocabulary.
     """
 
-    def __init__(self, file: TokenFile, seq_length: int, layout: Layout, data_rank: int, device: torch.device):
+    def __init__(self, file: TokenFile, model: ModelShape, layout: Layout, data_rank: int, device: torch.device):
         self._file = file
-        self._seq_length = seq_length
+        self._seq_length = model.seq_length
+        self._is_by_document = model.document_length is not None
         self._layout = layout
         self._data_rank = data_rank
         self._device = device
         # Pinning memory uses the thread's current device; with none set it would open the first one.
         choose_device = partial(torch.cuda.set_device, device) if device.type == "cuda" else None
         self._reader = ThreadPoolExecutor(1, "data", choose_device)
-        self._prefetched: tuple[int, Future[torch.Tensor]] | None = None
+        self._prefetched: tuple[int, Future[_Sequences]] | None = None
 
     def begin(self, step: int) -> Callable[[], Batch]:
         if self._prefetched is None or self._prefetched[0] != step:
             self._prefetched = self._start_reading(step)
         return partial(self._take, *self._prefetched)
 
-    def _take(self, step: int, reading: Future[torch.Tensor]) -> Batch:
-        ids = reading.result()
+    def _take(self, step: int, reading: Future[_Sequences]) -> Batch:
+        ids, documents = reading.result()
         self._prefetched = self._start_reading(step + 1)
         ids = ids.to(self._device, non_blocking=True)
-        return Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
+        return Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), documents)
 
-    def _start_reading(self, step: int) -> tuple[int, Future[torch.Tensor]]:
+    def _start_reading(self, step: int) -> tuple[int, Future[_Sequences]]:
         return step, self._reader.submit(self._read, step)
 
-    def _read(self, step: int) -> torch.Tensor:
-        """(samples, S + 1) ids; runs in the reader's thread."""
+    def _read(self, step: int) -> _Sequences:
+        """(samples, S + 1) ids, and the documents where attention is by document; runs in the reader's thread."""
         indices = sample_indices(self._layout, self._data_rank, step).tolist()
+        documents = None
         with data_failures():
             samples = self._file.samples(indices, self._seq_length)
+            if self._is_by_document:
+                documents = tuple(self._file.document_lengths(indices, self._seq_length))
         packed = torch.frombuffer(samples, dtype=_TOKEN_TYPES[self._file.header.token_bytes])
         ids = packed.to(torch.int64).view(len(indices), self._seq_length + 1)
         if (largest := int(ids.max())) >= self._file.header.vocab_size:
@@ -120,7 +159,7 @@ class TokenFileData(TrainingData):
                 f"token {largest} in step {step + 1}: the vocabulary of the token file has "
                 f"{self._file.header.vocab_size} ids; the file is damaged",
             )
-        return ids.pin_memory() if self._device.type == "cuda" else ids
+        return ids.pin_memory() if self._device.type == "cuda" else ids, documents
 
 
 def training_data(spec: TrialSpec, data_rank: int, device: torch.device) -> TrainingData:
@@ -129,7 +168,7 @@ def training_data(spec: TrialSpec, data_rank: int, device: torch.device) -> Trai
         return SyntheticData(spec.model, spec.layout, data_rank, device)
     with data_failures():
         file = TokenFile(Path(spec.trainer["data"]["path"]))
-    return TokenFileData(file, spec.model.seq_length, spec.layout, data_rank, device)
+    return TokenFileData(file, spec.model, spec.layout, data_rank, device)
 
 
 def sample_indices(layout: Layout, data_rank: int, step: int) -> torch.Tensor:

@@ -37,6 +37,7 @@ class ServerKind:
     python: str
     code: str
     preload: str
+    settings: tuple[tuple[str, str | None], ...] = ()
 
     @property
     def stub(self) -> Path:
@@ -51,7 +52,7 @@ def kind_of(plan: GroupPlan) -> ServerKind | None:
     preload, code = plan.environment.get(PRELOAD_VARIABLE), plan.environment.get("PYTHONPATH")
     if not preload or not code:
         return None
-    kind = ServerKind(plan.argv[0], code, preload)
+    kind = ServerKind(plan.argv[0], code, preload, tuple(sorted(plan.settings.items())))
     return kind if kind.stub.is_file() else None
 
 

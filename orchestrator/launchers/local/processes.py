@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.common.process_identity import boot_id, start_ticks
@@ -64,7 +64,8 @@ class GroupPlan:
 
     `stub` comes before `argv` where a fork server of this node may fork the ranks: its process then stands for the rank
     (trials/fork_server/stub.py). `environment` is added to the node's own, from which all launchers' variables are
-    removed. Ending the ranks begins `time_limit_s` after the start of the first.
+    removed; `settings` are the trial's own, which win, and remove what is None. Ending the ranks begins `time_limit_s`
+    after the start of the first.
     """
 
     argv: tuple[str, ...]
@@ -76,6 +77,7 @@ class GroupPlan:
     environment: Mapping[str, str]
     grace_periods: GracePeriods = GracePeriods()
     stub: tuple[str, ...] = ()
+    settings: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -356,11 +358,17 @@ def _close(descriptors: Iterable[int]) -> None:
 
 
 def rank_environment(node: Mapping[str, str], plan: GroupPlan) -> dict[str, str]:
-    """Return the environment of a node's ranks: the node's own without launchers' variables, then the plan's."""
-    inherited = {n: v for n, v in node.items() if n not in _FOREIGN_NAMES and not n.startswith(_FOREIGN_PREFIXES)}
+    """Return the environment of a node's ranks: the node's own without launchers' variables, then the plan's, then its
+    settings'."""
+    inherited = {
+        n: v
+        for n, v in node.items()
+        if n not in _FOREIGN_NAMES and not n.startswith(_FOREIGN_PREFIXES) and n not in plan.settings
+    }
     return {
         **inherited,
         **plan.environment,
+        **{name: value for name, value in plan.settings.items() if value is not None},
         "WORLD_SIZE": str(plan.world_size),
         "LOCAL_WORLD_SIZE": str(len(plan.logs)),
         "PARLAY_PARENT_PID": str(os.getpid()),

@@ -72,6 +72,7 @@ def node_plans(
                 **(environment or {}),
             },
             grace_periods=grace_periods or GracePeriods(),
+            settings=spec.layout.of_trial.env,
         )
         for ranks in _ranks_of_nodes(spec.num_gpus, spec.gpus_per_node)
     ]
@@ -96,8 +97,17 @@ def preload_environment(request: LaunchRequest) -> dict[str, str]:
     """Return the variable that names what may be imported before the ranks are forked; none for a plain start."""
     if request.spec.measure.warm_start is False or trial_program(request.spec) != PROGRAM:
         return {}
+    if counts_own_cores(request.spec):  # when torch is imported, before a forked rank has them
+        return {}
     preload = preload_of(request.spec)
     return {} if preload is None else {PRELOAD_VARIABLE: preload}
+
+
+def counts_own_cores(spec: TrialSpec) -> bool:
+    """Return True if the ranks have as many threads as cores that the launch line gives them."""
+    settings = spec.layout.of_trial
+    threads = device_environment(spec) | settings.given_env
+    return settings.launch.get("cpu_bind", "none") != "none" and "OMP_NUM_THREADS" not in threads
 
 
 def write_ranks(request: LaunchRequest, job_id: str, ranks: Sequence[RankProcess]) -> None:

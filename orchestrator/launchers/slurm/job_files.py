@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.rank_groups import device_environment, program_environment
 from search_spaces.errors import ExternalError, InputError
+from search_spaces.layouts.settings import Settings
 from search_spaces.plain_file import read_named
 from slurm.request import SETUP_NAME, JobOptions, JobRequest
 from slurm.script import render_script
@@ -19,6 +21,7 @@ def job_request(request: LaunchRequest, options: JobOptions) -> JobRequest:
     """Return the job of an attempt with the user's options."""
     spec, directory = request.spec, Path(request.folder.path).absolute()
     search, code = directory.parents[2], Path(request.code).absolute()
+    settings = spec.layout.of_trial
     return JobRequest(
         name=spec.attempt_key,
         directory=directory,
@@ -27,10 +30,17 @@ def job_request(request: LaunchRequest, options: JobOptions) -> JobRequest:
         time_limit_s=request.time_limit_s,
         argv=request.argv,
         environment=program_environment(request.code) | device_environment(spec),
-        options=options,
+        options=with_launch(options, settings),
         exclude=request.exclude,
         folders=(str(search),) if code.is_relative_to(search) else (str(search), str(code)),
+        prefix=settings.prefix,
     )
+
+
+def with_launch(options: JobOptions, settings: Settings) -> JobOptions:
+    """Return the options with the launch options of a trial."""
+    launch = replace(options.launch, srun=(*options.launch.srun, *settings.srun_options))
+    return replace(options, launch=launch)
 
 
 def write_job_files(job: JobRequest) -> None:

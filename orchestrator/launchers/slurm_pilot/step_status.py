@@ -56,7 +56,7 @@ def step_job(request: LaunchRequest, options: JobOptions, nodes: tuple[str, ...]
         *gpu_options(options),
         *(() if options.cpus_per_task is None else (f"--cpus-per-task={options.cpus_per_task}",)),
     )
-    launch = replace(options.launch, srun=(*srun_options, *options.launch.srun))
+    launch = replace(options.launch, srun=(*srun_options, *job.options.launch.srun))
     return replace(job, options=replace(options, launch=launch))
 
 

@@ -14,7 +14,7 @@ from orchestrator.lifecycle.create import validate_space
 from orchestrator.lifecycle.drive import attempt_factory_of
 from search_spaces.errors import InputError
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
-from tests.trials.token_files import write_tokens
+from tests.trials.token_files import document_ids, write_documents, write_tokens
 from trials.files.folders import SearchFolder
 from trials.trial import Attempt, Trial
 
@@ -81,6 +81,7 @@ def test_a_file_that_cannot_be_trained_on_is_refused_in_its_line(folder, data, o
     [
         ("{kind: tokens}", "trainer.data.path", "required with kind tokens"),
         ("{path: tokens.bin}", "trainer.data.path", "given with kind synthetic"),
+        ("{attention_mask: block_causal}", "trainer.data.attention_mask", "given with kind synthetic"),
         ("{num_tokens: 3}", "trainer.data.num_tokens", "given with kind synthetic"),
         ("{kind: token}", "trainer.data.kind", "did you mean tokens"),
         ("{kind: tokens, path: ''}", "trainer.data.path", "at least 1 characters"),
@@ -93,6 +94,29 @@ def test_keys_that_make_no_sense_are_refused(folder, data, key, words):
     with pytest.raises(InputError, match=words) as caught:
         searching(folder, data)
     assert caught.value.problems[0].key == key
+
+
+BY_DOCUMENT = "{kind: tokens, path: tokens.bin, attention_mask: block_causal}"
+
+
+def test_where_tokens_attend_to_their_document_the_model_has_the_files_mean_length(folder):
+    write_documents(folder / "tokens.bin", document_ids([8, 24, 4, 12, 81]))
+    spec = searching(folder, BY_DOCUMENT, "model.seq_length=32")
+    assert spec.model.document_length == (8**2 + 24**2 + 4**2 + 12**2 + 16**2 + 2 * 32**2) / 128
+    assert searching(folder, TOKENS, "model.seq_length=32").model.document_length is None
+    again = SearchSpec.from_json(json.loads(json.dumps(spec.to_json())))
+    assert again.model == spec.model
+    assert spec_json_of(spec)["data"]["attention_mask"] == "block_causal"
+
+
+@pytest.mark.parametrize("engine", ["megatron-core", "accelerate"])
+def test_an_engine_that_attends_to_whole_sequences_is_refused(folder, engine):
+    spec = searching(folder, BY_DOCUMENT, f"space.engine={engine}", "baseline=null")
+    with pytest.raises(InputError) as caught:
+        validate_space(spec)
+    (problem,) = caught.value.problems
+    assert f"{engine}.document_length" in problem.message
+    assert "set trainer.data.attention_mask to causal, or use engine deepspeed or torch" in problem.fix
 
 
 def test_a_file_that_changed_or_went_since_then_keeps_a_search_from_going_on(folder):

@@ -176,6 +176,19 @@ def test_learned_sinks_take_time_in_transformer_engines_kernel_alone():
     assert _terms(with_sinks, unfused)["matmul"] == pytest.approx(_terms(SMALL, unfused)["matmul"], rel=1e-6)
 
 
+@pytest.mark.parametrize("kernel", ["math", "flash"])
+def test_attention_takes_as_long_as_the_documents(kernel):
+    """Its scores alone: products and traffic of everything else stay, and so does the time of whole sequences."""
+    layout, long = Layout(precision="bf16", attention_kernel=kernel), replace(SMALL, seq_length=8192)
+    whole, half, as_long = (_terms(m, layout)["matmul"] for m in (long, *map(long.with_documents, (4096.0, 8192.0))))
+    without_scores = 2 * half - whole
+    assert as_long == whole
+    assert 0 < without_scores < half < whole
+    quarter = _terms(long.with_documents(2048.0), layout)["matmul"]
+    if kernel == "math":
+        assert quarter - without_scores == pytest.approx((half - without_scores) / 2)
+
+
 @pytest.mark.parametrize(
     ("dispatcher", "near", "far", "copies"),
     [

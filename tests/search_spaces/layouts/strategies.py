@@ -17,6 +17,8 @@ def values_of(name: str, most: int = 4) -> st.SearchStrategy[Any]:
         return st.sampled_from(axis.words)
     if axis.kind is Kind.SWITCH:
         return st.booleans()
+    if axis.kind is Kind.SETTINGS:
+        return st.sampled_from(("", "env.A=1", "-env.A launch.cpu_bind=cores"))
     numbers = st.integers(axis.least, min(axis.most, most))
     return st.none() | numbers if axis.default is None else numbers
 

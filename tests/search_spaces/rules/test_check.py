@@ -111,6 +111,7 @@ FEATURES = {
         "value_head_size": 16,
     },
     "num_mtp_layers": {"num_mtp_layers": 1},
+    "document_length": {"document_length": 8.0},
     "aux_loss_coefficient": {"num_experts": 4, "experts_per_token": 2, "aux_loss_coefficient": 0.01},
 }
 

@@ -271,7 +271,6 @@ def test_the_header_tells_how_the_file_was_made(lines, out):
         "separator": " ",
         "eos": None,
         "num_inputs": 1,
-        "num_documents": 2,
         "num_skipped": 0,
     }
 

@@ -6,6 +6,7 @@ import os
 import struct
 import zlib
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,11 @@ from hypothesis import strategies as st
 
 from search_spaces.errors import InputError
 from search_spaces.model_shape import ModelShape
-from tests.trials.token_files import write_tokens
+from tests.trials.token_files import document_ids, write_documents, write_tokens
 from trials.data.token_file import HEADER_BYTES, MAGIC, TokenFile, TokenHeader, read_token_header, require_tokens
 
 MODEL = ModelShape(2, 32, 2, 2, 64, False, 64, 16, False, "learned", "layernorm")
-HEADER = TokenHeader(2, 1000, 64, "sha256:" + "ab" * 32, {"tokenizer": "bytes"})
+HEADER = TokenHeader(2, 1000, 10, 64, "sha256:" + "ab" * 32, {"tokenizer": "bytes"})
 
 
 @pytest.fixture
@@ -31,7 +32,8 @@ def path(tmp_path) -> Path:
     st.builds(
         TokenHeader,
         token_bytes=st.sampled_from([2, 4]),
-        num_tokens=st.integers(0, 2**64 - 1),
+        num_tokens=st.integers(1, 2**64 - 1),
+        num_documents=st.just(1),
         vocab_size=st.integers(1, 2**16),
         checksum=st.binary(min_size=32, max_size=32).map(lambda digest: f"sha256:{digest.hex()}"),
         made=st.dictionaries(st.text(max_size=20), st.text(max_size=20) | st.integers() | st.none(), max_size=8),
@@ -62,25 +64,27 @@ def test_bytes_from_anywhere_are_refused_in_words(raw):
 def test_the_numbers_are_little_endian_and_their_places_fixed():
     raw = HEADER.to_bytes()
     assert raw[:8] == b"\x89parlay\n"
-    assert struct.unpack_from("<IIQQ", raw, 8) == (1, 2, 1000, 64)
-    assert raw[32:64] == b"\xab" * 32
+    assert struct.unpack_from("<IIQQQ", raw, 8) == (2, 2, 1000, 10, 64)
+    assert raw[40:72] == b"\xab" * 32
     assert struct.unpack_from("<I", raw, HEADER_BYTES - 4) == (zlib.crc32(raw[:-4]),)
 
 
 def test_a_header_of_the_other_byte_order_is_of_another_version():
     raw = bytearray(HEADER.to_bytes())
-    struct.pack_into(">IIQQ", raw, 8, 1, 2, 1000, 64)
-    with pytest.raises(ValueError, match="version 16777216"):
+    struct.pack_into(">IIQQQ", raw, 8, 2, 2, 1000, 10, 64)
+    with pytest.raises(ValueError, match="version 33554432"):
         TokenHeader.from_bytes(sealed(raw))
 
 
 @pytest.mark.parametrize(
     ("place", "number", "words"),
     [
-        ("<8xI", 2, "version 2"),
+        ("<8xI", 1, "version 1; this Parlay reads version 2"),
         ("<12xI", 3, "3 bytes a token"),
-        ("<24xQ", 0, "vocabulary of 0"),
-        ("<24xQ", 2**17, "2 b"),
+        ("<24xQ", 0, "0 documents of 1000 tokens"),
+        ("<24xQ", 1001, "1001 documents of 1000 tokens"),
+        ("<32xQ", 0, "vocabulary of 0"),
+        ("<32xQ", 2**17, "2 b"),
     ],
 )
 def test_numbers_that_no_file_has_are_refused(place, number, words):
@@ -93,8 +97,8 @@ def test_numbers_that_no_file_has_are_refused(place, number, words):
 @pytest.mark.parametrize("made", [b"[1]", b"{", b"\xff", b"[" * 3000])
 def test_a_header_that_does_not_tell_how_it_was_made_is_refused(made):
     raw = bytearray(HEADER.to_bytes())
-    struct.pack_into("<I", raw, 64, len(made))
-    raw[68 : 68 + len(made)] = made
+    struct.pack_into("<I", raw, 72, len(made))
+    raw[76 : 76 + len(made)] = made
     with pytest.raises(ValueError, match="how the file was made"):
         TokenHeader.from_bytes(sealed(raw))
 
@@ -111,7 +115,8 @@ def test_tokens_that_are_written_are_read_again(path, vocab_size):
     assert header.token_bytes == (2 if vocab_size <= 2**16 else 4)
     assert header == read_token_header(path)
     assert list(TokenFile(path).samples([0], 100)) == ids
-    assert path.stat().st_size == HEADER_BYTES + 101 * header.token_bytes
+    end = HEADER_BYTES + 101 * header.token_bytes
+    assert path.stat().st_size == end + -end % 8 + 8
 
 
 @settings(deadline=None, max_examples=30)
@@ -173,7 +178,7 @@ def mapped_kib() -> int:
         (b"MMIDIDX\x00\x00\x01", "the index of a Megatron-LM dataset"),
         (HEADER.to_bytes()[:100], "ends within its header, after 100 of 4096 bytes"),
         (HEADER.to_bytes(), "is cut short: it has 4096 bytes, 1000 tokens of 2 need more"),
-        (HEADER.to_bytes() + bytes(2001), "has 6097 bytes, 1 more than its header says"),
+        (HEADER.to_bytes() + bytes(2081), "has 6177 bytes, 1 more than its header says"),
         (replace(HEADER, num_tokens=2**64 - 1).to_bytes() + bytes(64), "is cut short"),
     ],
 )
@@ -209,6 +214,50 @@ def test_a_path_that_cannot_be_one_is_refused():
     for path in (Path("/"), Path("a\0b"), Path("x" * 5000), Path("/etc/passwd/x")):
         with pytest.raises(InputError, match="cannot be read"):
             read_token_header(path)
+
+
+LENGTHS = (3, 5, 1, 17, 2, 8, 4, 30, 1)
+
+
+@pytest.mark.parametrize("seq_length", [1, 4, 7, 35, 70])
+def test_documents_are_cut_where_a_sequence_begins_and_ends(path, seq_length):
+    header = write_documents(path, document_ids(LENGTHS))
+    assert (header.num_documents, header.num_tokens) == (len(LENGTHS), 71)
+    owner = [document for document, length in enumerate(LENGTHS) for _ in range(length)]
+    count = header.num_samples(seq_length)
+    found = TokenFile(path).document_lengths([*range(count), count + 1], seq_length)
+    sequences = [owner[k % count * seq_length :][:seq_length] for k in (*range(count), count + 1)]
+    assert found == [tuple(len(list(same)) for _, same in groupby(sequence)) for sequence in sequences]
+
+
+@pytest.mark.parametrize("seq_length", [4, 7, 70])
+def test_the_mean_length_is_that_of_a_tokens_document_in_its_sequence(path, seq_length):
+    header = write_documents(path, document_ids(LENGTHS))
+    file = TokenFile(path)
+    sequences = file.document_lengths(range(header.num_samples(seq_length)), seq_length)
+    lengths = [length for sequence in sequences for length in sequence]
+    assert file.mean_document_length(seq_length) == sum(length**2 for length in lengths) / sum(lengths)
+
+
+def test_a_document_without_tokens_is_none(path):
+    header = write_documents(path, [[], [1, 2, 3], [], [4]])
+    assert (header.num_documents, TokenFile(path).document_lengths([0], 3)) == (2, [(3,)])
+
+
+def test_the_checksum_tells_where_documents_end(path):
+    one, other = (write_documents(path, ids) for ids in ([[1, 2], [3]], [[1], [2, 3]]))
+    assert one.checksum != other.checksum
+
+
+def test_ends_that_are_not_those_of_documents_are_refused(path):
+    header = write_documents(path, document_ids(LENGTHS))
+    raw = bytearray(path.read_bytes())
+    struct.pack_into("<Q", raw, header.first_end_byte + 8, 1)
+    path.write_bytes(raw)
+    file = TokenFile(path)
+    for read in (lambda: file.mean_document_length(7), lambda: file.document_lengths([0], 7)):
+        with pytest.raises(InputError, match="do not end one after another"):
+            read()
 
 
 def test_a_file_that_becomes_shorter_while_it_is_read_is_reported(path):

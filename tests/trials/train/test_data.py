@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.token_files import write_tokens
+from tests.trials.token_files import document_ids, write_documents, write_tokens
 from tests.trials.train.trial_processes import MODEL, make_spec
 from trials.data.token_file import HEADER_BYTES, TokenFile
 from trials.ranks.failures import TrialFailure, reason_of
@@ -68,7 +68,8 @@ def token_path(tmp_path_factory):
 
 
 def token_data(path, layout: Layout, data_rank: int, seq_length: int = 16) -> TokenFileData:
-    return TokenFileData(TokenFile(path), seq_length, layout, data_rank, CPU)
+    model = replace(MODEL, seq_length=seq_length)
+    return TokenFileData(TokenFile(path), model, layout, data_rank, CPU)
 
 
 def test_a_sequence_and_its_targets_lie_one_token_apart_in_the_file(token_path):
@@ -141,6 +142,27 @@ def test_steps_may_be_asked_for_in_any_order(token_path):
     data = token_data(token_path, Layout(), 0)
     for step in (5, 0, 0, 7, 8):
         assert data.begin(step)().ids[0, 0] == (step * 16) ** 2 % 61
+
+
+def test_a_batch_tells_the_documents_of_each_of_its_micro_batches(tmp_path):
+    path, lengths = tmp_path / "tokens.bin", (3, 20, 1, 30, 11)
+    write_documents(path, document_ids(lengths))
+    model = replace(MODEL, seq_length=16, document_length=10.0)
+    layout = Layout(micro_batch_size=2, grad_accum_steps=2)
+    batch = TokenFileData(TokenFile(path), model, layout, 0, CPU).begin(0)()
+    assert batch.documents == ((3, 13), (7, 1, 8), (16,), (6, 10))
+    assert batch.squared_lengths == sum(n**2 for lengths in batch.documents for n in lengths)
+    first, second = batch.documents_of(2)
+    assert (first.lengths, second.lengths) == (batch.documents[:2], batch.documents[2:])
+    assert first.positions[1].tolist() == [*range(7), 0, *range(8)]
+    assert first.ends.tolist() == [0, 3, 16, 23, 24, 32]
+    assert (first.longest, second.longest) == (13, 16)
+    assert batch.first(2).documents == batch.documents[:2]
+
+
+def test_without_attention_by_document_none_are_read(token_path):
+    batch = token_data(token_path, Layout(), 0).begin(0)()
+    assert (batch.documents, batch.squared_lengths, batch.documents_of(1)) == (None, None, None)
 
 
 def spec_on(path, **fields):

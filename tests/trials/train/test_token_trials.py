@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.token_files import write_tokens
-from tests.trials.train.trial_processes import ENDLESS, make_spec, start_trial
-from trials.data.token_file import HEADER_BYTES
-from trials.measurement.step_log import read_metrics
+from tests.trials.token_files import document_ids, write_documents, write_tokens
+from tests.trials.train.trial_processes import ENDLESS, MODEL, make_spec, start_trial
+from trials.data.token_file import HEADER_BYTES, TokenFile
+from trials.measurement.step_log import StepPhase, read_metrics
 from trials.trial import FailureReason, TrialSpec, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
@@ -65,6 +66,25 @@ def test_what_the_steps_waited_for_their_data_is_part_of_them_and_told(measured)
         metrics = trial.outcome().measured
         assert 0 <= metrics.data_wait_s < metrics.step_time_s
         assert all(r.data_wait_s < r.step_time_s for r in read_metrics(trial.folder.metrics()))
+
+
+def test_where_attention_is_by_document_the_documents_of_the_measured_steps_are_counted(start, tmp_path):
+    path = tmp_path / "tokens.bin"
+    write_documents(path, document_ids([1 + i * 7 % 40 for i in range(60)]))
+    file, model = TokenFile(path), replace(MODEL, document_length=10.0)
+    trial = start(spec_on(path, DP2, model=model))
+    assert trial.wait() == [0, 0], trial.logs()
+    records = read_metrics(trial.folder.metrics())
+    for record in records:
+        first = (record.step - 1) * DP2.global_batch_size
+        sequences = file.document_lengths(range(first, first + DP2.global_batch_size), model.seq_length)
+        squares = sum(length**2 for sequence in sequences for length in sequence)
+        assert record.document_length == pytest.approx(squares / (DP2.global_batch_size * model.seq_length))
+    found = trial.outcome().measured
+    counted = fmean(r.document_length for r in records if r.phase is StepPhase.MEASURED)
+    assert found.document_length == pytest.approx(counted)
+    flops = replace(model, document_length=counted).model_flops_per_token
+    assert found.model_tflops_per_gpu == pytest.approx(flops * found.tokens_per_sec_per_gpu / 1e12)
 
 
 def test_a_missing_file_ends_all_ranks_at_once_as_a_broken_script_does(start, tmp_path):

@@ -154,6 +154,7 @@ class _PlainEngine(_DeepSpeedEngine):
     def train_step(self, batch: Batch) -> StepResult:
         micro_batches = _micro_batches(batch, self._training.layout)
         self._set_micro_batches(len(micro_batches))
+        self._chunk.begin_step(batch.documents_of(len(micro_batches)))
         total = torch.zeros((), device=self._training.device)
         for number, (ids, targets) in enumerate(micro_batches, start=1):
             self._engine.set_gradient_accumulation_boundary(number == len(micro_batches))
@@ -174,6 +175,7 @@ class _PipelineEngine(_DeepSpeedEngine):
     def train_step(self, batch: Batch) -> StepResult:
         micro_batches = _micro_batches(batch, self._training.layout)
         self._set_micro_batches(len(micro_batches))
+        self._chunk.begin_step(batch.documents_of(len(micro_batches)))
         loss = self._engine.train_batch(data_iter=iter(micro_batches))
         return StepResult(loss.detach(), self._grad_norm())
 

@@ -36,6 +36,8 @@ class TorchEngine(Engine):
         micro_batches = len(batch.ids) // self._training.layout.micro_batch_size
         factor = self._update.loss_scale.value / (micro_batches * self._sharding.loss_divisor)
         self._sharding.begin_step(micro_batches)
+        for chunk in self.chunks:
+            chunk.begin_step(batch.documents_of(micro_batches))
         run = self._accumulate if self._pipeline is None else self._pipeline.run
         loss = run(batch, micro_batches, factor)
         self._sharding.finish_backward()

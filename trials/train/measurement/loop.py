@@ -148,7 +148,8 @@ class TrainingLoop:
         self._waits.begin(number)
         batch = take_batch()
         data_wait_s = time.perf_counter() - started
-        result = self._engine.train_step(self._shortened(batch, self.micro_batches[-1]))
+        batch = self._shortened(batch, self.micro_batches[-1])
+        result = self._engine.train_step(batch)
         self._device.synchronize()
         step_time_s = time.perf_counter() - started
         self._waits.end()
@@ -166,6 +167,7 @@ class TrainingLoop:
             gpu_utilization=_or_nan(self._utilization.sample()),
             waiting_s=_or_nan(self._waits.seconds()),
             timed_calls=self._waits.calls,
+            squared_lengths=_or_nan(batch.squared_lengths),
         )
 
     def _shortened(self, batch: Batch, micro_batches: int) -> Batch:
@@ -173,7 +175,7 @@ class TrainingLoop:
         samples = micro_batches * self._spec.layout.micro_batch_size
         if micro_batches == self._spec.layout.grad_accum_steps:
             return batch
-        return Batch(batch.ids[:samples], batch.targets[:samples])
+        return batch.first(samples)
 
     def _target_step_time_s(self) -> float:
         """The step time to beat, nan where there is none; the file of incumbents is read from the end of warm-up on."""
@@ -253,6 +255,8 @@ def step_record(spec: TrialSpec, number: int, phase: StepPhase, views: Sequence[
     layout = spec.layout
     with_loss = [views[r] for r in _replica_ranks(spec, stage=layout.head_stage)]
     with_samples = [views[r] for r in _replica_ranks(spec, stage=0)]
+    samples = int(sum(v.samples for v in with_samples))
+    squared_lengths = sum(v.squared_lengths for v in with_samples)
     return StepRecord(
         step=number,
         phase=phase,
@@ -261,12 +265,13 @@ def step_record(spec: TrialSpec, number: int, phase: StepPhase, views: Sequence[
         fastest_rank_step_time_s=min(v.step_time_s for v in views),
         loss=sum(v.loss for v in with_loss) / len(with_loss),
         grad_norm=_norm_or_skipped(views[0].grad_norm, layout.precision),
-        samples=int(sum(v.samples for v in with_samples)),
+        samples=samples,
         memory_allocated_gib=_largest([v.allocated_gib for v in views]),
         memory_reserved_gib=_largest([v.reserved_gib for v in views]),
         host_memory_gib=_fullest_node([v.host_gib for v in views], spec.gpus_per_node),
         data_wait_s=max(v.data_wait_s for v in views),
         gpu_utilization=_mean([v.gpu_utilization for v in views if not math.isnan(v.gpu_utilization)]),
+        document_length=_or_none(squared_lengths / (samples * spec.model.seq_length)),
     )
 
 
@@ -313,6 +318,10 @@ def _largest(values: Sequence[float]) -> float | None:
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _or_nan(value: float | None) -> float:

@@ -1,11 +1,16 @@
-"""Causal attention over a rank's own heads, and rotary positions."""
+"""Causal attention over a rank's own heads, within a sequence or within each document, and rotary positions."""
 
 from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from search_spaces.model_shape import ModelShape
+from trials.train.model.documents import Documents
 
 
 def attention(
@@ -19,7 +24,8 @@ def attention(
     """(B, heads, S, D), and (B, key-value heads, S, D) twice -> (B, heads, S, D): causal attention, each key-value head
     shared by equally many neighbouring heads; `sinks`: a logit of each head that has no value."""
     heads_served = query.shape[1] // key.shape[1]
-    if heads_served > 1 and not (knows_groups and sinks is None):
+    # On a GPU the kernel that takes a mask, the memory-efficient one, takes no groups.
+    if heads_served > 1 and not (knows_groups and sinks is None and window is None):
         key, value = (part.repeat_interleave(heads_served, 1) for part in (key, value))
     if sinks is not None:
         return _attention_with_sinks(query, key, value, window, sinks)
@@ -28,6 +34,72 @@ def attention(
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=is_grouped
     )
+
+
+@torch.compiler.disable  # documents differ from step to step, and would be compiled again each time
+def attention_by_document(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    has_flash: bool,
+    window: int | None,
+    sinks: torch.Tensor | None,
+    documents: Documents,
+) -> torch.Tensor:
+    """`attention` of each document by itself, so that its cost falls with their lengths: by one kernel for all where
+    `has_flash` and such a kernel takes them, else one after another."""
+    if has_flash and sinks is None and _has_varlen_kernel(query):
+        return _varlen_attention(query, key, value, window, documents)
+    knows_groups = supports_gqa(query, has_flash)
+    queries, keys, values = (_split(part, documents) for part in (query, key, value))
+    mixed = [attention(q, k, v, knows_groups, window, sinks) for q, k, v in zip(queries, keys, values, strict=True)]
+    return _joined(mixed, documents)
+
+
+def _has_varlen_kernel(query: torch.Tensor) -> bool:
+    """True if FlashAttention's kernel for sequences of varying length takes these queries: from torch 2.11 on, on a
+    GPU, in 16 bits."""
+    is_on = query.is_cuda and torch.backends.cuda.flash_sdp_enabled() and _has_varlen_attn()
+    return is_on and query.dtype != torch.float32 and query.shape[-1] <= _LARGEST_FLASH_HEAD
+
+
+_LARGEST_FLASH_HEAD = 256
+
+
+@cache
+def _has_varlen_attn() -> bool:
+    """True if torch's attention over sequences of varying length has today's parameters."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    return "window_size" in inspect.signature(varlen_attn).parameters
+
+
+def _varlen_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int | None, documents: Documents
+) -> torch.Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    batch, heads, tokens, _ = query.shape
+    key, value = (part.repeat_interleave(heads // part.shape[1], 1) for part in (key, value))
+    packed = [part.transpose(1, 2).flatten(0, 1) for part in (query, key, value)]
+    ends, longest, back = documents.ends, documents.longest, -1 if window is None else window - 1
+    attend: Any = varlen_attn
+    mixed: torch.Tensor = attend(*packed, ends, ends, longest, longest, window_size=(back, 0))
+    return mixed.unflatten(0, (batch, tokens)).transpose(1, 2)
+
+
+def _split(part: torch.Tensor, documents: Documents) -> list[torch.Tensor]:
+    """(B, heads, S, D) -> (1, heads, length, D) for each document."""
+    sequences = zip(part.split(1), documents.lengths, strict=True)
+    return [piece for sequence, lengths in sequences for piece in sequence.split(lengths, 2)]
+
+
+def _joined(mixed: list[torch.Tensor], documents: Documents) -> torch.Tensor:
+    """The inverse of `_split`."""
+    pieces = iter(mixed)
+    return torch.cat([torch.cat([next(pieces) for _ in lengths], 2) for lengths in documents.lengths])
 
 
 def _attention_with_sinks(
@@ -62,8 +134,12 @@ class Rotary:
         angles = torch.arange(model.seq_length, device=device).unsqueeze(1) * frequencies
         self._cos, self._sin = angles.cos(), angles.sin()
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, documents: Documents | None = None) -> torch.Tensor:
         """(B, heads, S, head size) -> the same, each pair rotated by an angle proportional to its position."""
-        cos, sin = self._cos[: x.shape[2]], self._sin[: x.shape[2]]
+        cos, sin = (self._angles(part, x.shape[2], documents) for part in (self._cos, self._sin))
         first, second = x.float().chunk(2, -1)
         return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
+
+    def _angles(self, part: torch.Tensor, length: int, documents: Documents | None) -> torch.Tensor:
+        """(S, half a head), or (B, 1, S, half a head) where positions are those in documents."""
+        return part[:length] if documents is None else part[documents.positions].unsqueeze(1)

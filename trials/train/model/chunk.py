@@ -10,8 +10,9 @@ A chunk computes in the type of its weights; norms and the loss are computed in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import NORM_EPSILON, ModelShape
 from search_spaces.routing import ROUTERS_CHOICE, Routing
 from trials.train.model.activations import activation_of
-from trials.train.model.attention import Rotary, attention, supports_gqa
+from trials.train.model.attention import Rotary, attention, attention_by_document, supports_gqa
+from trials.train.model.documents import Documents
 from trials.train.model.experts import Experts
 from trials.train.model.initial_weights import LayerMatrices, WeightSource, output_matrix, position_table, token_table
 from trials.train.parallel.collectives import Reduction
@@ -70,7 +72,8 @@ class ChunkExecution:
 class ModelChunk(nn.Module):
     """Token ids (B, S), or the hidden states (B, S', H) of the chunk before -> hidden states, or logits (B, S, V / T).
 
-    Counts the micro-batches and samples that pass through, the proof that the engine really ran them. `on_part` is
+    Counts the micro-batches and samples that pass through, the proof that the engine really ran them. Where attention
+    is by document, `begin_step` is given the documents of the micro-batches that follow, in their order. `on_part` is
     called with each block once built, so that an engine can shard it before the next one takes memory.
     """
 
@@ -100,20 +103,28 @@ class ModelChunk(nn.Module):
             self.head.weight = self.embedding.tokens.weight
         self._is_tied = model.tied_embeddings
         self._recomputes_blocks = execution.recompute == "full"
+        self._documents: list[Documents] = []
         if execution.compile_blocks:
             for part in self.blocks:
                 part.compile()
 
+    def begin_step(self, documents: Sequence[Documents] | None) -> None:
+        """Note the documents of the next micro-batches; None where tokens attend to their whole sequence."""
+        self._documents = list(documents or ())
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        documents = self._documents.pop(0) if self._documents else None
         self.micro_batches += 1
         self.samples += x.shape[0]
-        x = x if self.embedding is None else self.embedding(x)
+        x = x if self.embedding is None else self.embedding(x, documents=documents)
         for part in self.blocks:
-            x = self._run_block(part, x)
+            x = self._run_block(part, x, documents)
         return x if self.head is None else self.head(x)
 
-    def _run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        return checkpointed(block, x) if self._recomputes_blocks else block(x)
+    def _run_block(self, block: nn.Module, x: torch.Tensor, documents: Documents | None) -> torch.Tensor:
+        # By keyword: DeepSpeed's hooks warn of positional inputs that are no tensors.
+        run = partial(block, documents=documents)
+        return checkpointed(run, x) if self._recomputes_blocks else run(x)
 
     def loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean cross entropy of this chunk's logits (B, S, V / T) against token ids (B, S)."""
@@ -158,10 +169,12 @@ class Embedding(nn.Module):
         if model.position_embedding == "learned":
             self.positions = replicated(position_table(model, weights), ranks)
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor, documents: Documents | None = None) -> torch.Tensor:
         tokens = self.tokens(ids)
         if self.positions is None:
             return tokens
+        if documents is not None:
+            return tokens + self.positions[self.ranks.sequence_slice_of(documents.positions, 1)]
         return tokens + self.ranks.sequence_slice_of(self.positions[: ids.shape[1]], 0)
 
 
@@ -202,21 +215,27 @@ class Block(nn.Module):
         self.attention_post_norm = Norm(model, ranks, weights.device) if model.post_norms else nn.Identity()
         self.mlp_post_norm = Norm(model, ranks, weights.device) if model.post_norms else nn.Identity()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        attended = self.attention_out(self._attend(self.qkv(self.attention_norm(x))))
+    def forward(self, x: torch.Tensor, documents: Documents | None = None) -> torch.Tensor:
+        attended = self.attention_out(self._attend(self.qkv(self.attention_norm(x)), documents))
         x = x + self.attention_post_norm(attended)
         return x + self.mlp_post_norm(self.mlp(self.mlp_norm(x)))
 
-    def _attend(self, qkv: torch.Tensor) -> torch.Tensor:
+    def _attend(self, qkv: torch.Tensor, documents: Documents | None) -> torch.Tensor:
         """(B, S, (heads + 2 key-value heads) x D / T) -> (B, S, heads x D / T), over this rank's own heads."""
         query, key, value = (self._split_heads(part) for part in qkv.split(self.qkv_parts, -1))
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         if self.rotary is not None:
-            query, key = self.rotary(query), self.rotary(key)
-        inputs = query, key, value, supports_gqa(query, self.has_flash), self.window, self.sinks
-        mixed = checkpointed(attention, *inputs) if self.recompute_scores else attention(*inputs)
+            query, key = self.rotary(query, documents), self.rotary(key, documents)
+        heads, mask = (query, key, value), (self.window, self.sinks)
+        if documents is None:
+            mixed = self._run(attention, *heads, supports_gqa(query, self.has_flash), *mask)
+        else:
+            mixed = self._run(attention_by_document, *heads, self.has_flash, *mask, documents)
         return mixed.transpose(1, 2).flatten(2)
+
+    def _run(self, function: Callable[..., torch.Tensor], *inputs: Any) -> torch.Tensor:
+        return checkpointed(function, *inputs) if self.recompute_scores else function(*inputs)
 
     def _split_heads(self, part: torch.Tensor) -> torch.Tensor:
         """(B, S, heads x head size) -> (B, heads, S, head size)."""

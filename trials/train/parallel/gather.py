@@ -24,7 +24,8 @@ MAX_JSON_BYTES = 16 * 2**20
 @dataclass(frozen=True)
 class RankStep:
     """One rank's view of one step. `loss` counts on the last stage only; device memory is nan on a CPU, and so is
-    `gpu_utilization` where the driver was not asked.
+    `gpu_utilization` where the driver was not asked. `squared_lengths` is the sum over the step's documents on this
+    data-parallel rank of their squared lengths, nan where attention is not by document.
 
     `data_wait_s` is the part of the step time spent waiting for the batch. `target_step_time_s` is set by rank 0 alone:
     the step time at which this layout could still be the best; nan where it is not compared with any. `waiting_s` is
@@ -45,6 +46,7 @@ class RankStep:
     gpu_utilization: float = math.nan
     waiting_s: float = math.nan
     timed_calls: float = 0.0
+    squared_lengths: float = math.nan
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from torch import nn
 
 from search_spaces.model_shape import ModelShape
 
-MicroBatch = tuple[torch.Tensor, torch.Tensor]
-"""Token ids and the ids that follow them."""
+MicroBatch = tuple[torch.Tensor, torch.Tensor, Sequence[Sequence[int]]]
+"""Token ids, the ids that follow them, and the lengths of each sequence's documents."""
 
 
 class RmsNorm(nn.Module):
@@ -234,6 +234,14 @@ def _plain_name(name: str) -> str:
     return name
 
 
+def _logits(gpt: PlainGpt, ids: torch.Tensor, documents: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Logits of the sequences: of all at once where each is one document, else of one document after another."""
+    if all(len(lengths) == 1 for lengths in documents):
+        return gpt(ids)
+    parts = [sequence.split(list(lengths), 1) for sequence, lengths in zip(ids.split(1), documents, strict=True)]
+    return torch.cat([torch.cat([gpt(document) for document in of_one], 1) for of_one in parts])
+
+
 def train_plain(
     gpt: PlainGpt,
     steps: Sequence[Sequence[MicroBatch]],
@@ -252,9 +260,9 @@ def train_plain(
     for micro_batches in steps:
         optimizer.zero_grad()
         total = 0.0
-        for ids, targets in micro_batches:
+        for ids, targets, documents in micro_batches:
             with torch.autocast(kind, autocast, enabled=autocast is not None):
-                loss = F.cross_entropy(gpt(ids).flatten(0, 1).float(), targets.flatten())
+                loss = F.cross_entropy(_logits(gpt, ids, documents).flatten(0, 1).float(), targets.flatten())
             balancing = sum(part.balancing_loss for part in gpt.modules() if isinstance(part, PlainExperts))
             ((loss + balancing) / len(micro_batches)).backward()
             total += loss.item() / len(micro_batches)

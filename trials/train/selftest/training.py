@@ -84,6 +84,7 @@ def _micro_batches(case: Case, device: Device, step: int) -> list[MicroBatch]:
     """The global batch of a step, split as for a single data-parallel rank."""
     data, size = SyntheticData(case.model, case.layout, 0, device.torch_device), case.layout.micro_batch_size
     first = step * case.layout.global_batch_size
-    indices = torch.arange(first, first + case.layout.global_batch_size, device=device.torch_device)
-    batch = data.samples(indices)
-    return list(zip(batch.ids.split(size), batch.targets.split(size), strict=True))
+    batch = data.samples(torch.arange(first, first + case.layout.global_batch_size))
+    documents = batch.documents or [(case.model.seq_length,)] * len(batch.ids)
+    lengths = [documents[first : first + size] for first in range(0, len(documents), size)]
+    return list(zip(batch.ids.split(size), batch.targets.split(size), lengths, strict=True))

@@ -9,6 +9,7 @@ import torch
 from tests.trials.train.trial_processes import MODEL
 from trials.train.model.attention import attention, supports_gqa
 from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
+from trials.train.model.documents import Documents
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.tensor_parallel import TensorParallelRanks
 
@@ -83,3 +84,33 @@ def test_key_value_heads_that_are_repeated_serve_the_same_heads_as_grouped_ones(
 def test_heads_are_grouped_only_where_the_kernel_takes_groups(is_cuda, dtype, has_flash, knows_groups):
     query = SimpleNamespace(is_cuda=is_cuda, dtype=dtype)
     assert supports_gqa(query, has_flash) is knows_groups
+
+
+DOCUMENTS = {
+    "learned": {},
+    "rotary": {"position_embedding": "rotary", "norm": "rmsnorm"},
+    "windows and sinks": {"sliding_window": 3, "attention_sinks": True},
+}
+LENGTHS = ((5, 1, 10), (16,))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_each_document_of_a_sequence_is_as_if_it_were_alone(name):
+    model = replace(MODEL, seq_length=16, **DOCUMENTS[name])
+    ids = torch.arange(32).view(2, 16) * 7 % model.vocab_size
+    packed, plain = chunk(model, 0, 1), chunk(model, 0, 1)
+    packed.begin_step([Documents.of(LENGTHS, ids.device)])
+    logits = packed(ids)
+    documents = [part for sequence, lengths in zip(ids, LENGTHS, strict=True) for part in sequence.split(lengths)]
+    alone = torch.cat([plain(document.unsqueeze(0)).flatten(0, 1) for document in documents])
+    assert torch.allclose(logits.flatten(0, 1), alone, atol=1e-6)
+    assert not torch.allclose(logits, plain(ids), atol=1e-3)
+
+
+def test_each_micro_batch_has_its_own_documents():
+    model = replace(MODEL, seq_length=16)
+    ids, stage = torch.ones((1, 16), dtype=torch.long), chunk(model, 0, 1)
+    stage.begin_step([Documents.of([lengths], ids.device) for lengths in LENGTHS])
+    first, second, without = (stage(ids) for _ in range(3))
+    assert not torch.allclose(first, second, atol=1e-3)
+    assert torch.allclose(second, without, atol=1e-6)

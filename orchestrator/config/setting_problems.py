@@ -1,0 +1,83 @@
+"""Problems with `env` and `launch` of a space or baseline: names that are not the user's, and settings that have no
+effect. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.launchers.local.processes import PYTHON_VARIABLES
+from orchestrator.schema.search_file import SearchFile
+from search_spaces.errors import Problem
+from search_spaces.layouts.settings import LAUNCH_OPTIONS
+from slurm.environment import RANK_NAMES
+from slurm.option_checks import VISIBLE_DEVICES
+
+_OF_LAUNCHERS = (*RANK_NAMES, *PYTHON_VARIABLES, *VISIBLE_DEVICES, "PYTHONSAFEPATH", "PYTHONUNBUFFERED", "PATH")
+_PREFIXES_OF_LAUNCHERS = ("SLURM", "SBATCH_", "SRUN_", "PMI", "TORCHELASTIC_", "RAY_", "PARLAY_")
+_OF_LAYOUTS = (
+    *("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CUTEDSL_FUSED_GROUPED_MLP", "DS_ACCELERATOR"),
+    *("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"),
+)
+_PREFIXES_OF_LAYOUTS = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
+_OF_GPUS = ("NCCL_", "RCCL_", "TORCH_NCCL_", "CUDA_", "NVTE_", "NVSHMEM_", "HSA_", "MIOPEN_", "CUBLAS_")
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Names of one setting, of which torch reads one; the first is the newest."""
+
+
+def setting_problems(file: SearchFile) -> Iterator[Problem]:
+    """Problems of both sections, at the key of each variable or option."""
+    for section, given in (("space", file.space), ("baseline", file.baseline)):
+        env, launch = getattr(given, "env", None) or {}, getattr(given, "launch", None) or {}
+        for name in env:
+            yield from _of_variable(name, f"{section}.env.{name}", env, file)
+        for name, values in launch.items():
+            yield from _of_option(name, f"{section}.launch.{name}", values, file)
+
+
+def _of_variable(name: str, key: str, env: Mapping[str, Any], file: SearchFile) -> Iterator[Problem]:
+    accelerator = file.cluster.cluster().accelerator.name
+    if name in _OF_LAUNCHERS or name.startswith(_PREFIXES_OF_LAUNCHERS):
+        rule = "the launcher sets the ranks' places, their devices and what they import"
+        yield Problem("variable", "is set by the launcher", rule=rule, fix="remove it", key=key, value=name)
+    elif name in _OF_LAYOUTS or name.startswith(_PREFIXES_OF_LAYOUTS):
+        rule = "values that follow from a layout are set for each trial, and not searched"
+        yield Problem("variable", "follows from the layout", rule=rule, fix="remove it", key=key, value=name)
+    elif accelerator == "cpu" and (name.startswith(_OF_GPUS) or name in _ALLOCATOR):
+        rule = "a variable that GPUs' libraries read has no effect on a CPU: all its values would be one layout"
+        yield Problem("contradiction", f"is of GPUs, on {accelerator}", rule=rule, fix="remove it", key=key, value=name)
+    elif name in file.launcher.slurm.env:
+        rule = "a variable is searched, or the same for all trials"
+        fix = f"remove launcher.slurm.env.{name}; it may be a value here"
+        yield Problem(
+            "contradiction", f"is in launcher.slurm.env, too: {name}", rule=rule, fix=fix, key=key, value=name
+        )
+    elif name in file.launcher.slurm.launch.node_folders:
+        rule, fix = "launcher.slurm.launch.node_folders sets it on every node", "remove one of the two"
+        yield Problem("contradiction", "is a folder of the node", rule=rule, fix=fix, key=key, value=name)
+    elif name in _ALLOCATOR[1:] and _ALLOCATOR[0] in env:
+        rule, fix = f"torch reads one of {', '.join(_ALLOCATOR)}", f"write its values to {_ALLOCATOR[0]}"
+        yield Problem("contradiction", f"is given with {_ALLOCATOR[0]}", rule=rule, fix=fix, key=key, value=name)
+
+
+def _of_option(name: str, key: str, values: Any, file: SearchFile) -> Iterator[Problem]:
+    launcher = file.launcher
+    given = [value for value in (values if isinstance(values, tuple) else (values,)) if value is not None]
+    if launcher.uses_slurm:
+        option = f"--{name.replace('_', '-')}"
+        if option in (word.partition("=")[0] for word in launcher.slurm.launch.srun):
+            rule, fix = "an option of srun is searched, or the same for all trials", f"remove {option} there"
+            yield Problem("contradiction", "is in launcher.slurm.launch.srun, too", rule=rule, fix=fix, key=key)
+    elif launcher.kind != "simulated":
+        words = LAUNCH_OPTIONS[name].local_words
+        for value in [value for value in given if value not in words]:
+            rule = f"launcher.kind {launcher.kind} has {_words(words, name)}; slurm and slurm_pilot have all of srun's"
+            yield Problem("choice", f"is {value}", rule=rule, fix="remove it", key=key, value=value)
+        if "cores" in given and file.search.parallel_trials > 1:
+            rule = "trials that run side by side would be bound to the same cores"
+            fix = "set search.parallel_trials to 1"
+            yield Problem("contradiction", "is cores with parallel trials", rule=rule, fix=fix, key=key, value="cores")
+
+
+def _words(words: tuple[str, ...], name: str) -> str:
+    return f"{name} {' or '.join(words)}" if words else f"no {name}"

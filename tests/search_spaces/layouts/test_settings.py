@@ -1,0 +1,70 @@
+"""Settings: their text, the command and options that they become, and their place in layouts and tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from search_spaces.errors import InputError
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.settings import Settings, as_numbers, combinations, setting_axes
+from search_spaces.layouts.table import LayoutTable
+
+SETTINGS = Settings({"NCCL_ALGO": None, "XLA_FLAGS": "--a --b=1", "OMP_NUM_THREADS": "2"}, {"cpu_bind": "cores"})
+TEXT = "-env.NCCL_ALGO env.OMP_NUM_THREADS=2 'env.XLA_FLAGS=--a --b=1' launch.cpu_bind=cores"
+
+
+def test_the_text_is_sorted_and_quoted_and_read_back():
+    assert SETTINGS.text == TEXT
+    assert Settings.parse(TEXT) == SETTINGS
+    assert Settings.parse("") == Settings()
+
+
+@pytest.mark.parametrize(
+    "text", ["env.B=1 env.A=1", "NAME=1", "launch.cpu_bind", "-launch.cpu_bind", "env.A=1  env.B=1", "'env.A=1'", "'"]
+)
+def test_any_other_text_is_refused(text):
+    with pytest.raises(ValueError, match=r".+"):
+        Settings.parse(text)
+    with pytest.raises(InputError, match="settings is"):
+        Layout(settings=text)
+
+
+def test_what_the_ranks_get():
+    assert SETTINGS.prefix == ("env", "-u", "NCCL_ALGO", "OMP_NUM_THREADS=2", "XLA_FLAGS=--a --b=1")
+    assert SETTINGS.srun_options == ("--cpu-bind=cores",)
+    assert Settings({}, {"cpu_bind": "cores"}).prefix == ()
+
+
+def test_a_layout_without_settings_has_the_key_that_it_had():
+    layout = Layout(settings=TEXT)
+    assert layout.key == f"{Layout().key}.{TEXT}"
+    assert layout.key_parts["settings"] == TEXT
+    assert "settings" not in Layout().key_parts
+    assert layout.without_settings == Layout()
+    assert layout.axis_values["env.NCCL_ALGO"] is None
+    assert Layout.from_json(layout.to_json()) == layout
+
+
+def test_every_combination_has_a_text():
+    found = list(combinations({"A": ("1", None)}, {"cpu_bind": (None, "cores")}))
+    assert found == ["env.A=1", "env.A=1 launch.cpu_bind=cores", "-env.A", "-env.A launch.cpu_bind=cores"]
+    assert setting_axes(found) == {
+        "env.A": ["1", "1", None, None],
+        "launch.cpu_bind": [None, "cores", None, "cores"],
+    }
+
+
+def test_rows_of_a_table_sort_by_their_text_whatever_was_seen_before():
+    first, last = (replace(Layout(), settings=text) for text in ("env.Z_FIRST=1", "env.Z_SECOND=1"))
+    LayoutTable.of([last])
+    table = LayoutTable.of([last, first, Layout(), last])
+    assert table.distinct().layouts() == [Layout(), first, last]
+
+
+@pytest.mark.parametrize(
+    ("values", "numbers"), [(["8", "16", None], [8, 16, None]), (["8", "auto"], ["8", "auto"]), (["-1"], ["-1"])]
+)
+def test_whole_numbers_are_compared_as_such(values, numbers):
+    assert as_numbers(values) == numbers
