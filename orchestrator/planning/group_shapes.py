@@ -36,8 +36,8 @@ def group_shapes(layouts: Iterable[Layout], num_gpus: int, at_most: int = MAX_SH
     counts: Counter[tuple[int, int]] = Counter()
     kinds: dict[tuple[int, int], Counter[Collective]] = defaultdict(Counter)
     for same in alike.values():
-        found = set(_exchanges(same[0]))
-        counts.update({shape: len(same) for shape in {shape for shape, _ in found}})
+        found = dict.fromkeys(_exchanges(same[0]))  # in a fixed order, unlike a set's
+        counts.update({shape: len(same) for shape, _ in found})
         for shape, kind in found:
             kinds[shape][kind] += len(same)
     fitting = [shape for shape, _ in counts.most_common() if shape[0] * shape[1] <= num_gpus]

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trials.diagnostics.calibration import Collective, bus_gb_per_s, block_sizes, pair_distances, pair_of
+from trials.diagnostics.calibration import Collective, block_sizes, bus_gb_per_s, pair_distances, pair_of
 from trials.files.folders import read_json, write_json
 from trials.trial import require_schema
 

@@ -27,6 +27,12 @@ class SlowShape:
     gb_per_s: float
     promised_gb_per_s: float
 
+    @property
+    def sentence(self) -> str:
+        share = self.gb_per_s / self.promised_gb_per_s
+        promised = f"{share:.0%} of the {self.promised_gb_per_s:.3g} that the links promise"
+        return f"{self.exchange.words}: {self.gb_per_s:.3g} GB/s, {promised}, in most groups"
+
 
 @dataclass(frozen=True)
 class SlowNode:
@@ -36,6 +42,11 @@ class SlowNode:
     name: str
     num_groups: int
     share: float
+
+    @property
+    def sentence(self) -> str:
+        reached = f"{plural(self.num_groups, 'slow group')}, which reach {self.share:.0%} of the others' bandwidth"
+        return f"{self.name} is slow: it explains {reached}"
 
 
 @dataclass(frozen=True)
@@ -59,30 +70,11 @@ class FabricFindings:
     def sentences(self) -> list[str]:
         """A sentence for each finding."""
         return [
-            *(
-                f"{node.name} is slow: it explains {plural(node.num_groups, 'slow group')}, which reach {node.share:.0%} of"
-                " the others' bandwidth"
-                for node in self.slow
-            ),
+            *(node.sentence for node in self.slow),
             *(f"one of {_listed(names)} is slow: they are in the same slow groups" for names in self.one_of),
             *(f"a group of {_listed(names)} is slow, and no other group of one of them" for names in self.unexplained),
-            *(
-                f"{shape.exchange.words}: {shape.gb_per_s:.3g} GB/s, {shape.gb_per_s / shape.promised_gb_per_s:.0%} of the"
-                f" {shape.promised_gb_per_s:.3g} that the links promise, in most groups"
-                for shape in self.slow_shapes
-            ),
+            *(shape.sentence for shape in self.slow_shapes),
         ]
-
-
-@dataclass(frozen=True)
-class _Evidence:
-    """Groups of one shape between the same parties, by the slowest of them: its share of the others' bandwidth, and
-    whether that was low in most of its collectives. So one disturbed measurement accuses nobody."""
-
-    shape: tuple[int, int]
-    parties: frozenset[str]
-    is_slow: bool
-    share: float
 
 
 def judge(found: FabricTimes, cluster: Cluster) -> FabricFindings:
@@ -138,9 +130,7 @@ def _evidence(found: FabricTimes, names: Sequence[str], gpus_per_node: int) -> l
         rates = [
             (ranks, time.gb_per_s(seconds))
             for time in kind_times
-            for ranks, seconds in zip(
-                time.exchange.groups(gpus_per_node, len(found.nodes)), time.seconds, strict=True
-            )
+            for ranks, seconds in zip(time.exchange.groups(gpus_per_node, len(found.nodes)), time.seconds, strict=True)
         ]
         if len(rates) < 2:
             continue

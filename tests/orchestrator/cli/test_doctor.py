@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from slurm.sandbox.sandbox import SlurmSandbox
-from tests.orchestrator.cli.parlay import TINY_SEARCH, Answer, parlay, parlay_here, python_that_begins_with, write_search
+from tests.orchestrator.cli.parlay import (
+    TINY_SEARCH,
+    Answer,
+    parlay,
+    parlay_here,
+    python_that_begins_with,
+    write_search,
+)
 from tests.slurm.sandboxes import resume, sandbox
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]

@@ -38,6 +38,7 @@ from trials.train.proof.fingerprint import fingerprint
 from trials.train.proof.layout_check import locate_ranks
 from trials.trial import TrialSpec, utc_text
 
+
 def measure(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> Measurements:
     """Run all benchmarks on every rank of the world; the result is the same on all of them."""
     device = open_device(spec, env.local_rank)
@@ -142,8 +143,6 @@ class BenchmarkRunner:
         return self._exchanges.buffer(num_bytes)
 
 
-def large_bytes(
-    stopwatch: Stopwatch, budget: BenchmarkBudget, exchange: Callable[[int], Work], num_ranks: int
-) -> int:
+def large_bytes(stopwatch: Stopwatch, budget: BenchmarkBudget, exchange: Callable[[int], Work], num_ranks: int) -> int:
     """Bytes of an exchange that fit the time budget, by a first one of fewer. Collective over the world."""
     return budget.bytes_in_time(stopwatch.once_s(exchange(budget.probe_bytes)), num_ranks)

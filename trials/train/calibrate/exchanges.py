@@ -52,7 +52,7 @@ class Exchanges:
         return partial(dist.reduce_scatter_tensor, part, whole, group=group)
 
     def all_to_all(self, group: dist.ProcessGroup, members: Sequence[int], num_bytes: int) -> Work:
-        part, sent = self._part_and_whole(len(members), num_bytes)
+        _, sent = self._part_and_whole(len(members), num_bytes)
         return partial(dist.all_to_all_single, torch.empty_like(sent), sent, group=group)
 
     def ring_shift(self, group: dist.ProcessGroup, members: Sequence[int], num_bytes: int) -> Work:
