@@ -77,6 +77,17 @@ class FabricFindings:
         ]
 
 
+@dataclass(frozen=True)
+class _Evidence:
+    """Groups of one shape between the same parties, by the slowest of them: its share of the others' bandwidth, and
+    whether that was low in most of its collectives. So one disturbed measurement accuses nobody."""
+
+    shape: tuple[int, int]
+    parties: frozenset[str]
+    is_slow: bool
+    share: float
+
+
 def judge(found: FabricTimes, cluster: Cluster) -> FabricFindings:
     """Findings on the ranks of `cluster`, whose links are what is promised."""
     several = len(set(found.nodes)) > 1
