@@ -11,7 +11,13 @@ from search_spaces.errors import Problem
 def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Print the best layout of a search, and the path of its recipe."""
     from dashboards.cost_text import describe_search_cost
-    from dashboards.trial_text import describe_flag, describe_slowest_rank, describe_step_time, describe_training_rate
+    from dashboards.trial_text import (
+        describe_energy,
+        describe_flag,
+        describe_slowest_rank,
+        describe_step_time,
+        describe_training_rate,
+    )
     from orchestrator.records.lookup import find_search, missing_recipe_reason
     from orchestrator.records.summary import best_summary, result_line
     from trials.analysis.pareto import trade_offs
@@ -33,6 +39,7 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     lines.append(describe_training_rate(TrainingRate.from_json(data["training_rate"])))
     verdict = verdict_of(found.record, ranking, spec.baseline_key)
     lines.append(describe_search_cost(SearchCost.of(found.record, verdict)))
+    lines.append(None if ranking.best is None else describe_energy(ranking.best.measured))
     lines += map(describe_flag, data["flags"])
     lines.append(f"recipe: {data['recipe'] or missing_recipe_reason(found)}")
     print_result(data, as_json, "\n".join(filter(None, lines)))

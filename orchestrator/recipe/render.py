@@ -8,6 +8,7 @@ from typing import Any
 
 from dashboards.cost_text import describe_search_cost
 from dashboards.trial_text import (
+    describe_energy,
     describe_expert_tokens,
     describe_step_time,
     describe_training_rate,
@@ -148,6 +149,8 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     if (words := _cost(recipe)) is not None:
         yield f"- {words}"
     if (words := describe_step_time(recipe.measured.time_s)) is not None:
+        yield f"- {words}"
+    if (words := describe_energy(recipe.measured)) is not None:
         yield f"- {words}"
     yield f"- {describe_verification(recipe.verified)}"
     yield f"- trained on {_data(recipe)}"
