@@ -129,7 +129,13 @@ class SearchContext:
     def request(self, attempt: Attempt) -> LaunchRequest:
         trial = self.trial(attempt)
         request = self.factory.request(trial, attempt)
-        return replace(request, may_share_job=self.index.is_repeat(trial))
+        return replace(request, may_share_job=self.index.is_repeat(trial), is_first=self._nothing_has_started)
+
+    @property
+    def _nothing_has_started(self) -> bool:
+        """True if no attempt of the search has started. A driver that is a job has waited itself."""
+        started = (a.started_at is not None for trial in self.search.trials for a in trial.attempts)
+        return self._own_job is None and not any(started)
 
     def has_budget(self, num_nodes: int = 1, may_share_job: bool = False) -> bool:
         return self.fits_budget(self.index, num_nodes, may_share_job)

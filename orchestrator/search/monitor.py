@@ -10,9 +10,10 @@ from orchestrator.launchers.base import EndedPilot
 from orchestrator.search.attempt_factory import as_cancelled
 from orchestrator.search.context import SearchContext
 from orchestrator.search.node_hours import node_hours_of, node_hours_until_requeue
+from slurm.job_state import NEVER_SATISFIED
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, flag_other_fingerprint
 from trials.failure_policy import Ending, policy_of
-from trials.ledger.events import EventKind, SearchState
+from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.trial import Attempt, FailureReason, TrialState
 
 _USUAL_WAITS = (None, "Priority", "Resources", "BeginTime")
@@ -22,6 +23,11 @@ _NOT_RECORDED = (None, "Priority", "Resources")
 """Reasons that change from poll to poll and say no more than `queued`."""
 
 _LONG_WAIT_S = 60.0
+
+_NEVER_SATISFIED_DETAIL = (
+    f"{NEVER_SATISFIED}: a job of launcher.slurm.dependency has not ended as the search's first jobs require; repeat"
+    " it, or name another job"
+)
 
 
 class AttemptMonitor:
@@ -93,6 +99,8 @@ class AttemptMonitor:
             if status.detail:
                 self._context.log_once.warning(f"{_name(attempt)} is unreachable: {status.detail}")
             return
+        if _can_never_start(status) and self._context.search.state is not SearchState.STOPPING:
+            self._context.stop(EndReason.SUBMISSION_REJECTED, _NEVER_SATISFIED_DETAIL)
         if status.restart > attempt.restart:
             attempt = self._record_requeue(attempt, status)
         if status.liveness is Liveness.ENDED:
@@ -161,6 +169,7 @@ class AttemptMonitor:
             "outcome": None if result.outcome is None else result.outcome.to_json(),
             "excerpt": result.excerpt,
             "nodes": list(status.nodes),
+            "leaves": list(self._context.launcher.leaves_of(status.nodes or attempt.nodes)),
             "started_at": status.started_at,
             "ended_at": status.ended_at or now,
             "node_hours": node_hours,
@@ -171,6 +180,11 @@ class AttemptMonitor:
 def _may_be_cancelled_by_us(status: LaunchStatus) -> bool:
     """True if a stopping search may have cancelled the attempt itself; a later driver cannot know."""
     return status.reason is None or policy_of(status.reason).ending is Ending.CANCELLED
+
+
+def _can_never_start(status: LaunchStatus) -> bool:
+    """True if a job that it depends on did not end as required, whether Slurm lets it wait for ever or cancelled it."""
+    return not status.started and NEVER_SATISFIED in (status.detail or "")
 
 
 def _used_pilot(attempt: Attempt, pilot: EndedPilot) -> bool:
