@@ -58,11 +58,11 @@ class StopReason(LowerStrEnum):
 class Measurement:
     """Step times of one trial's full steps, and the decision to go on. All ranks feed equal numbers and so agree.
 
-    The measured steps take at least `least_s` seconds together, where the time limit allows it.
+    A finalist is measured longer, where the time limit allows it: for `finalist_steps`, or `finalist_time_s`.
     """
 
     rules: MeasureRules
-    least_s: float = 0.0
+    is_finalist: bool = False
     step_times_s: list[float] = field(default_factory=list)
     stop: StopReason | None = None
     _costs_s: list[float] = field(default_factory=list)
@@ -105,15 +105,19 @@ class Measurement:
 
     def _stop(self, elapsed_s: float, target_step_time_s: float | None) -> StopReason | None:
         measured = self.measured_times_s
-        if sum(measured) >= self.least_s:
+        is_late = elapsed_s + self._time_needed_to_end_s() > self.rules.time_limit_s
+        if is_late or not self.is_finalist or self._is_long_enough(measured):
             if self.has_enough_steps and _is_precise(measured, self.rules.ci_relative_width):
                 return StopReason.PRECISE
             if len(measured) >= self.rules.max_steps:
                 return StopReason.MAX_STEPS
-        if elapsed_s + self._time_needed_to_end_s() > self.rules.time_limit_s:
+        if is_late:
             return StopReason.TIME_LIMIT
         is_beaten = target_step_time_s is not None and is_slower_than(target_step_time_s, measured)
         return StopReason.PRUNED if is_beaten else None
+
+    def _is_long_enough(self, measured: Sequence[float]) -> bool:
+        return len(measured) >= self.rules.finalist_steps or sum(measured) >= self.rules.finalist_time_s
 
     def _time_needed_to_end_s(self) -> float:
         """Seconds reserved for one more step, twice as slow as the slowest recent one, and for writing the outcome.
