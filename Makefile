@@ -44,7 +44,7 @@ servers: .venv/.dev
 	@$(BIN)/python -m tests.servers
 
 # Tests that train and tests that wait for servers share the cores, file by file; those that tell by the clock do not.
-# test-all is everything; test leaves out walks over every crash point, fault, layout or server that there is.
+# test-all is everything; test leaves out walks over every crash point, fault, layout, engine or server that there is.
 test: LEFT_OUT_MARKS := and not walks
 test test-all: .venv/.trainers servers
 	@$(PYTEST) $(LEFT_OUT) --numprocesses=2 -m 'not processes $(LEFT_OUT_MARKS)'

@@ -146,7 +146,7 @@ def question(trainer: str, case: Case, folder: Path) -> Question:
     shared = {
         "world": case.spec.num_gpus,
         "tokens": TOKENS,
-        "environment": environment_of(layout),
+        "environment": environment_of(layout, case.spec.accelerator),
         "data_parallel": layout.data_parallel,
         "has_pipeline": layout.pipeline_parallel > 1,
     }

@@ -7,6 +7,7 @@ import pytest
 from tests.engine_table import Status, feature_status, page_with, pages, status
 
 
+@pytest.mark.walks
 @pytest.mark.parametrize(
     ("engine", "name", "value", "expected"),
     [
@@ -29,6 +30,7 @@ def test_a_feature_of_a_model_was_run_or_is_refused():
     assert feature_status("torchtitan", "qkv_bias") is Status.REFUSED
 
 
+@pytest.mark.walks
 @pytest.mark.slow
 def test_the_pages_say_what_rules_and_cases_say():
     for path, text in pages().items():

@@ -61,6 +61,7 @@ def test_a_function_that_moves_keeps_its_mutants(room, tmp_path):
     assert {m.rank.removesuffix(m.file) for m in mutants_of(room)} == ranks
 
 
+@pytest.mark.walks
 @pytest.mark.slow
 def test_two_hundred_are_drawn_each_another_and_each_a_program():
     mutants = drawn_mutants()

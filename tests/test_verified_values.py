@@ -9,7 +9,7 @@ import pytest
 from search_spaces.verification import TABLE
 from tests.verified_values import parsed_layouts, trained_cases, words
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.walks, pytest.mark.timeout(300)]
 
 
 def test_every_declared_value_is_in_a_case():

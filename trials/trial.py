@@ -80,6 +80,7 @@ class FailureReason(LowerStrEnum):
     GPU_MEMORY_IN_USE = "gpu_memory_in_use"
     SCRIPT_ERROR = "script_error"
     RESULT_INVALID = "result_invalid"
+    ENERGY_UNKNOWN = "energy_unknown"
     CANCELLED_BY_USER = "cancelled_by_user"
     CANCELLED_BY_SEARCH = "cancelled_by_search"
     INTERRUPTED = "interrupted"

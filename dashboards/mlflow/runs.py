@@ -168,7 +168,7 @@ def _child_params(trial: Trial) -> dict[str, str]:
         "num_gpus": layout.num_gpus,
         "layout_key": layout.key,
     }
-    return {name: _param(value) for name, value in (layout.to_json() | derived).items() if value is not None}
+    return {name: _param(value) for name, value in (layout.axis_values | derived).items() if value is not None}
 
 
 def _child_tags(search: SearchRecord, trial: Trial) -> dict[str, str]:

@@ -12,7 +12,8 @@ from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdo
 from dashboards.report.log_excerpts import Excerpts
 from dashboards.terminal.rank_diagram import nodes_per_domain
 from dashboards.trial_text import describe_failure, describe_straggler
-from search_spaces.layouts.layout import DERIVED, Layout
+from search_spaces.layouts.layout import DERIVED, SETTINGS, Layout
+from search_spaces.layouts.settings import as_numbers, setting_axes
 from search_spaces.model_shape import ModelShape
 from trials.analysis.final_rounds import finals_end_of
 from trials.analysis.finals import FinalsEnd
@@ -321,14 +322,21 @@ def _best_so_far(trials: Sequence[Trial], ranking: Ranking) -> dict[str, float]:
 
 
 def _varying(trials: Sequence[Trial]) -> tuple[str, ...]:
-    layouts = [trial.layout.canonical().to_json() for trial in trials]
-    return tuple(name for name in Layout().to_json() if len({layout[name] for layout in layouts}) > 1)
+    layouts = [trial.layout.canonical().axis_values for trial in trials]
+    names = dict.fromkeys(name for layout in layouts for name in layout)
+    return tuple(name for name in names if len({layout.get(name) for layout in layouts}) > 1)
 
 
 def _speeds(ranking: Ranking) -> tuple[list[dict[str, Any]], list[float]]:
     """Measured layouts by their freely chosen fields, and their speeds."""
-    layouts = [trial.layout.canonical().to_json() for trial in ranking.ordered]
-    chosen = [{name: value for name, value in layout.items() if name not in DERIVED} for layout in layouts]
+    layouts = [trial.layout.canonical() for trial in ranking.ordered]
+    settings = setting_axes([layout.settings for layout in layouts])
+    columns = {name: as_numbers(values) for name, values in settings.items()}
+    chosen = [
+        {name: value for name, value in layout.without_settings.to_json().items() if name not in (*DERIVED, SETTINGS)}
+        | {name: column[row] for name, column in columns.items()}
+        for row, layout in enumerate(layouts)
+    ]
     return chosen, [value_of(trial, ranking.objective) for trial in ranking.ordered]
 
 

@@ -15,7 +15,7 @@ from dashboards.trial_text import (
     format_counts,
     format_throughput_interval,
 )
-from search_spaces.layouts.layout import AXES, DEGREES, Layout
+from search_spaces.layouts.layout import AXES, DEGREES, Layout, axis_of
 from search_spaces.routing import micro_batches_of_losses
 from search_spaces.verification import Verification
 from trials.analysis.final_rounds import describe_finals_end
@@ -92,14 +92,15 @@ def format_parallelism(layout: Layout) -> str:
 
 def format_other_fields(layout: Layout, varying: Sequence[str]) -> list[str]:
     """Other fields of a layout, of those that were searched."""
-    values = layout.canonical().to_json()
-    return [format_field(name, values[name]) for name in varying if name not in SHAPE_FIELDS]
+    values = layout.canonical().axis_values
+    return [format_field(name, values.get(name)) for name in varying if name not in SHAPE_FIELDS]
 
 
 def format_field(name: str, value: object) -> str:
     """Label, value and unit of a field."""
-    unit = AXES[name].unit if value is not None else ""
-    return f"{AXES[name].label} {format_value(value)} {unit}".rstrip()
+    axis = axis_of(name)
+    unit = axis.unit if value is not None else ""
+    return f"{axis.label} {format_value(value)} {unit}".rstrip()
 
 
 def format_value(value: object) -> str:

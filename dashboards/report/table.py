@@ -9,7 +9,7 @@ from dashboards.report.data import ReportData, TrialView
 from dashboards.report.sentences import SHAPE_FIELDS, duration, format_reason, format_value
 from dashboards.text import printable
 from dashboards.trial_text import UNKNOWN, format_number
-from search_spaces.layouts.layout import AXES
+from search_spaces.layouts.layout import axis_of
 from trials.trial import TrialKind
 
 
@@ -42,7 +42,7 @@ class Row:
 
 def table_columns(data: ReportData) -> list[Column]:
     """Columns: trial, state, measurements, layout fields, cost."""
-    fields = [Column(AXES[name].heading, is_number=AXES[name].is_number) for name in _fields(data)]
+    fields = [Column(axis_of(name).heading, is_number=axis_of(name).is_number) for name in _fields(data)]
     measured = [Column(name, is_number=True) for name in ("tokens/s", "step", "predicted step", "GiB")]
     cost = [Column(name, is_number=True) for name in ("queue", "node-hours")]
     return [Column("trial", is_number=False), Column("state", is_number=False), *measured, *fields, *cost]
@@ -59,7 +59,7 @@ def _fields(data: ReportData) -> list[str]:
 
 
 def _row(trial: TrialView, fields: Sequence[str], data: ReportData) -> Row:
-    layout = trial.layout.canonical().to_json()
+    layout = trial.layout.canonical().axis_values
     cells = [
         Cell(trial.trial, trial.trial),
         Cell(_end_text(trial), format_reason(trial)),
@@ -69,13 +69,17 @@ def _row(trial: TrialView, fields: Sequence[str], data: ReportData) -> Row:
         _number(trial.step_time_s, duration(trial.step_time_s)),
         _number(trial.predicted_step_time_s, duration(trial.predicted_step_time_s)),
         _number(trial.peak_memory_gib, format_number(trial.peak_memory_gib, 3)),
-        *(Cell(format_value(layout[name]), _sort_key(layout[name]), AXES[name].is_number) for name in fields),
+        *(_field(name, layout.get(name)) for name in fields),
         _number(trial.queue_wait_s, duration(trial.queue_wait_s)),
         _number(trial.node_hours, f"{trial.node_hours:.3g}"),
     ]
     is_best = data.best is not None and trial.layout.key == data.best.layout.key
     remark = None if trial.remark is None else printable(trial.remark)
     return Row(tuple(cells), _marks(trial, data, is_best), is_best, _row_state(trial), remark, trial.excerpt)
+
+
+def _field(name: str, value: object) -> Cell:
+    return Cell(format_value(value), _sort_key(value), axis_of(name).is_number)
 
 
 def _row_state(trial: TrialView) -> str:

@@ -34,7 +34,8 @@ from dashboards.trial_text import (
     format_trial_end,
 )
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
-from search_spaces.layouts.layout import DEGREES, LAYOUT_FIELDS
+from search_spaces.layouts.layout import DEGREES, LAYOUT_FIELDS, SETTINGS
+from search_spaces.layouts.settings import described, setting_axes
 from trials.analysis.ranked_layout import TrialOrLayout
 from trials.analysis.ranking import Objective, Ranking, rank, upper_bound_of
 from trials.analysis.verdict import counts_of, display_state, verdict_of
@@ -316,5 +317,7 @@ def _format_state(trial: TrialOrLayout, ranking: Ranking) -> str:
 def _other_fields(trials: Sequence[TrialOrLayout]) -> list[str]:
     """Parts of the layout keys that differ between these trials and have no column of their own."""
     keys = [trial.layout.key_parts for trial in trials]
-    varying = [f for f in LAYOUT_FIELDS if f not in _IN_COLUMNS and len({key.get(f) for key in keys}) > 1]
-    return [" ".join(key[f] for f in varying if f in key) for key in keys]
+    varying = [f for f in LAYOUT_FIELDS if f not in (*_IN_COLUMNS, SETTINGS) and len({key.get(f) for key in keys}) > 1]
+    settings = setting_axes([trial.layout.settings for trial in trials])
+    words = [[described(name, column[row]) for name, column in settings.items()] for row in range(len(trials))]
+    return [" ".join([*(key[f] for f in varying if f in key), *own]) for key, own in zip(keys, words, strict=True)]

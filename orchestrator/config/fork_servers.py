@@ -6,6 +6,8 @@ from orchestrator.config.consistency import FORKING_LAUNCHERS
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.local.fork_servers import MOST_SERVERS
 from orchestrator.schema.launcher import LauncherSection
+from search_spaces.layouts.layout import SETTINGS
+from search_spaces.layouts.settings import settings_of
 from slurm.nodes import memory_mib
 from trials.trainers.registry import TRAINERS
 
@@ -28,8 +30,10 @@ def forked_engines(spec: SearchSpec) -> tuple[str, ...]:
 
 
 def launcher_with_servers(spec: SearchSpec) -> LauncherSection:
-    """The launcher section of a search with the memory of its servers."""
-    return with_server_memory(spec.launcher, len(forked_engines(spec)))
+    """The launcher section of a search with the memory of its servers: one for each engine and environment."""
+    texts = spec.space.given_axes().get(SETTINGS, ("",)) if spec.candidates is None else ("",)
+    environments = {tuple(settings_of(text).env.items()) for text in texts}
+    return with_server_memory(spec.launcher, len(forked_engines(spec)) * len(environments))
 
 
 def with_server_memory(section: LauncherSection, num_servers: int) -> LauncherSection:

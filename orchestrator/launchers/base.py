@@ -85,6 +85,7 @@ _PROGRAMS = {
     "selftest": "trials.train.selftest",
     "calibrate": "trials.train.calibrate",
     "doctor": "trials.train.doctor",
+    "fabric_check": "trials.train.fabric",
 }
 
 

@@ -121,8 +121,18 @@ def _heading(name: str, status: ExportStatus, start: str, spec: TrialSpec) -> st
         f"# {TITLES[name]}: layout, model and batch of {spec.search_id} {spec.trial}, {status_line}.\n"
         "# You add the rest: data, tokenizer, optimizer, training length, checkpoint paths.\n"
         f"# {start}\n"
-        f"{_routing_line(spec)}{_documents_line(spec)}"
+        f"{_launch_line(spec)}{_routing_line(spec)}{_documents_line(spec)}"
     )
+
+
+def _launch_line(spec: TrialSpec) -> str:
+    """The launch options that were measured, which torchrun's command line does not have."""
+    settings = spec.layout.of_trial
+    if not settings.launch:
+        return ""
+    if set(settings.launch) == {"cpu_bind"} and settings.launch["cpu_bind"] == "none":
+        return ""
+    return f"# Measured with ranks started as by srun {' '.join(settings.srun_options)}.\n"
 
 
 def _documents_line(spec: TrialSpec) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator.launchers.base import trial_program
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.local.rank_groups import device_environment
+from orchestrator.launchers.slurm.job_files import with_launch
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from search_spaces.hardware.cluster import Cluster
@@ -61,7 +62,7 @@ def modules_txt(options: JobOptions) -> str:
 
 def launch_sbatch(spec: TrialSpec, options: JobOptions, python: str) -> str:
     """Content of launch.sbatch; `python` is the default interpreter, which PARLAY_PYTHON overrides."""
-    here = Filled("$here")
+    here, settings = Filled("$here"), spec.layout.of_trial
     job = RecipeJob(
         name=f"{spec.search_id}.{spec.trial}.recipe",
         directory=Path(),
@@ -70,8 +71,9 @@ def launch_sbatch(spec: TrialSpec, options: JobOptions, python: str) -> str:
         time_limit_s=spec.measure.time_limit_s + LAUNCHER_GRACE_S,
         argv=(Filled("$python"), "-m", trial_program(spec), Filled("$attempt/spec.json")),
         environment={"PYTHONPATH": Filled("$here/code"), **_OWN_CODE, **device_environment(spec)},
-        options=options,
+        options=with_launch(options, settings),
         folders=(here,),
+        prefix=settings.prefix,
     )
     attempt = "/".join(shlex.quote(part) for part in ("trials", spec.trial, spec.attempt))
     return render_script(job, _FOLDER.format(python=shlex.quote(python), attempt=attempt).splitlines())

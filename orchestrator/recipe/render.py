@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dashboards.trial_text import (
+    describe_energy,
     describe_expert_tokens,
     describe_step_time,
     describe_training_rate,
@@ -23,9 +24,10 @@ from trials.ranks.engine_packages import PACKAGED_ENGINES, packages_of
 from trials.trial import TrialSpec
 
 
-def env_txt(environment: Mapping[str, str]) -> str:
-    """`NAME=value` lines, quoted for a shell."""
-    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in environment.items())
+def env_txt(environment: Mapping[str, str], removed: Sequence[str] = ()) -> str:
+    """`NAME=value` lines, quoted for a shell, and a comment for each variable that was not set."""
+    given = [f"{name}={shlex.quote(value)}\n" for name, value in environment.items()]
+    return "".join([*given, *(f"# {name} is not set\n" for name in removed)])
 
 
 def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> str:
@@ -34,6 +36,7 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
     `python` is the default interpreter, which PARLAY_PYTHON overrides.
     """
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    exports += "".join(f"unset {name}\n" for name in spec.layout.of_trial.removed_env)
     several_nodes = spec.num_nodes > 1
     return _LAUNCH.format(
         python=shlex.quote(python),
@@ -142,6 +145,8 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     yield f"- {recipe.model.parameters:,} parameters, {recipe.measured.step_time_s:.4g} s a step{_memory(recipe)}"
     yield f"- {describe_training_rate(recipe.training_rate)}"
     if (words := describe_step_time(recipe.measured.time_s)) is not None:
+        yield f"- {words}"
+    if (words := describe_energy(recipe.measured)) is not None:
         yield f"- {words}"
     yield f"- {describe_verification(recipe.verified)}"
     yield f"- trained on {_data(recipe)}"

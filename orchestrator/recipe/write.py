@@ -67,11 +67,13 @@ def recipe_files(source: RecipeSource, created_at: str, code_sha256: str, setup:
     `code_sha256` is the hash of the recipe's code/, `setup` the setup script that the measured job sourced.
     """
     options = slurm_options(source.search.spec, source.spec)
+    settings = source.spec.layout.of_trial
     environment = rank_environment(options) | device_environment(source.spec)
+    environment = {name: value for name, value in environment.items() if name not in settings.env} | settings.given_env
     files = {
         "spec.json": _json(source.spec.to_json()),
         "evidence.json": _json(evidence(source)),
-        "env.txt": env_txt(environment),
+        "env.txt": env_txt(environment, settings.removed_env),
         "launch.sh": launch_sh(source.spec, environment, source.python),
     }
     if options is not None:

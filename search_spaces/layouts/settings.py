@@ -141,6 +141,14 @@ def setting_axes(texts: Collection[str]) -> dict[str, list[str | None]]:
     return {name: column for name, column in columns.items() if len({*column}) > 1}
 
 
+def described(name: str, value: str | None) -> str:
+    """An axis of `setting_axes` and its value for a reader: `OMP_NUM_THREADS=2`, `NCCL_ALGO unset`."""
+    _, _, own = name.partition(".")
+    if value is None:
+        return f"{own} unset" if name.startswith(ENV) else f"{own} default"
+    return f"{own}={value}"
+
+
 def as_numbers(values: Sequence[str | None]) -> list[int | str | None]:
     """Values of an axis as whole numbers where all that are set are such, else as they are."""
     if all(value is None or (value.isdecimal() and value.isascii() and len(value) < 16) for value in values):

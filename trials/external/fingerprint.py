@@ -6,6 +6,7 @@ import os
 import platform
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -18,8 +19,9 @@ from trials.trainers.megatron_lm.trainer import NAME as MEGATRON_LM
 from trials.trial import TrialSpec
 
 
-def fingerprint(spec: TrialSpec, env: RankEnvironment) -> dict[str, Any]:
-    """Fingerprint of the rank that reads the log, whose interpreter is the trainer's; unknown fields are absent."""
+def fingerprint(spec: TrialSpec, env: RankEnvironment, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Fingerprint of the rank that reads the log, whose interpreter is the trainer's, with the trainer's environment;
+    unknown fields are absent."""
     found = {
         "python": platform.python_version(),
         "torch": package_version("torch"),
@@ -33,7 +35,7 @@ def fingerprint(spec: TrialSpec, env: RankEnvironment) -> dict[str, Any]:
         "kernel": platform.release(),
         "host": socket.gethostname(),
         "executable": sys.executable,
-        "environment": speed_environment(os.environ),
+        "environment": speed_environment(os.environ if environment is None else environment),
         "job_id": os.environ.get("SLURM_JOB_ID"),
     }
     return {name: value for name, value in found.items() if value is not None}

@@ -53,13 +53,14 @@ def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
     sample_node(spec, folder, env)
     made = invocation(spec, sys.executable, str(folder.path))
     address = exchange_address(spec, folder, env, made.files)
+    environment = trainer_environment(spec, env, made, address)
     oom_kills = count_oom_kills()
     measurement = None
     if env.rank == log_rank_of(spec):
         writer = MetricsWriter(folder.metrics(env.restart))
-        measurement = LogMeasurement(spec, folder, report, fingerprint(spec, env), writer)
+        measurement = LogMeasurement(spec, folder, report, fingerprint(spec, env, environment), writer)
         measurement.startup.end_of(StartupPart.RENDEZVOUS)
-    child = Child(made.command, folder.path, trainer_environment(spec, env, made, address))
+    child = Child(made.command, folder.path, environment)
     report.enter("build")
     rank = _Rank(spec, report, words, measurement)
     if rank.follow_until_measured(child):

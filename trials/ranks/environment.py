@@ -14,6 +14,7 @@ from pathlib import Path
 
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from trials.ranks.allocator import map_large_buffers
+from trials.ranks.cuda_connections import connections
 from trials.trial import TrialSpec
 
 PARENT_VARIABLE = "PARLAY_PARENT_PID"
@@ -82,6 +83,9 @@ def prepare_process(spec: TrialSpec, environ: MutableMapping[str, str]) -> None:
     prepare_imports(spec.layout.engine, on_cpu=spec.accelerator == "cpu", environ=environ)
     if spec.num_nodes == 1 and "GLOO_SOCKET_IFNAME" not in spec.layout.of_trial.env:
         environ["GLOO_SOCKET_IFNAME"] = "lo"
+    if spec.layout.engine == MEGATRON_CORE and spec.accelerator != "cpu":  # read when the device is first used
+        for name, value in connections(spec.layout, spec.accelerator).items():
+            environ.setdefault(name, value)
     if compiles(spec) and "TORCHINDUCTOR_CACHE_DIR" not in environ:
         environ["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache_folder(Path(tempfile.gettempdir())))
 
@@ -103,9 +107,6 @@ def prepare_imports(engine: str, on_cpu: bool, environ: MutableMapping[str, str]
         if engine in (MEGATRON_CORE, TORCHTITAN):
             # They have torch compile functions of theirs, for minutes and with a C++ compiler, which is no faster here.
             environ["TORCHDYNAMO_DISABLE"] = "1"
-    elif engine == MEGATRON_CORE:
-        # As Megatron-LM asks for (trials/trainers/common/megatron_options.py): kernels then start in their order.
-        environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     if engine == MEGATRON_CORE:
         # megatron-core sets them itself, by the layout's attention kernel, and refuses other values.
         for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"):

@@ -23,7 +23,7 @@ from dashboards.report.sentences import (
 )
 from dashboards.terminal.headline import UNITS
 from dashboards.trial_text import format_number
-from search_spaces.layouts.layout import AXES
+from search_spaces.layouts.layout import axis_of
 from trials.files.text import plural
 
 _PART_COLORS = {
@@ -136,7 +136,7 @@ def _parallel(data: ReportData) -> Figure:
     fields = [name for name in data.varying if _varies(name, data)][:_MAX_FIELDS]
     if len(data.layouts) < 2 or not fields:
         return Figure("parallel", title, "Needs at least two measured layouts that differ.")
-    places = {name: _positions([t.layout.canonical().to_json()[name] for t in data.layouts]) for name in fields}
+    places = {name: _positions([t.layout.canonical().axis_values.get(name) for t in data.layouts]) for name in fields}
     speeds = np.array([t.speed for t in data.layouts], dtype=float)
     ends = (speeds - speeds.min()) / (np.ptp(speeds) or 1.0)
     slower_than = len(speeds) - 1 - np.argsort(np.argsort(speeds, kind="stable"))
@@ -147,7 +147,7 @@ def _parallel(data: ReportData) -> Figure:
         traces += [_lines(data, fields, places, ends, chosen, shade)] if chosen else []
     labels = [_label(x, y, format_value(value)) for x, name in enumerate(fields) for value, y in places[name].items()]
     labels += [_label(len(fields), y, _thousands(float(speeds.min() + y * np.ptp(speeds)))) for y in (0.0, 0.5, 1.0)]
-    names = [AXES[name].heading for name in fields] + [unit]
+    names = [axis_of(name).heading for name in fields] + [unit]
     return Figure(
         "parallel",
         title,
@@ -183,7 +183,7 @@ def _upright_axes(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _varies(name: str, data: ReportData) -> bool:
-    return len({t.layout.canonical().to_json()[name] for t in data.layouts}) > 1
+    return len({t.layout.canonical().axis_values.get(name) for t in data.layouts}) > 1
 
 
 def _positions(values: Sequence[Any]) -> dict[Any, float]:
@@ -201,9 +201,9 @@ def _lines(
     text: list[str] = []
     for row in chosen:
         trial = data.layouts[row]
-        values, off = trial.layout.canonical().to_json(), (row % 9 - 4) * 0.004
+        values, off = trial.layout.canonical().axis_values, (row % 9 - 4) * 0.004
         x += [*range(len(fields) + 1), None]
-        y += [*(places[name][values[name]] + off for name in fields), float(ends[row]), None]
+        y += [*(places[name][values.get(name)] + off for name in fields), float(ends[row]), None]
         text += [f"{format_trial(trial)}<br>{format_number(trial.speed)} {UNITS[data.objective]}"] * (len(fields) + 2)
     width, opacity = 1 + 0.4 * shade, 0.5 + 0.1 * shade
     drawn = line(x, y, "", f"@s{shade}", line={"width": width, "shape": "spline", "smoothing": 0.5}, opacity=opacity)
@@ -219,7 +219,7 @@ def _label(x: float, y: float, text: str) -> dict[str, Any]:
 def _shared_settings(data: ReportData, fields: Sequence[str], shades: np.ndarray) -> str:
     """Settings that all of the fastest layouts share."""
     fastest = [t for t, shade in zip(data.layouts, shades.tolist(), strict=True) if shade == _SHADES - 1]
-    values = {name: {t.layout.canonical().to_json()[name] for t in fastest} for name in fields}
+    values = {name: {t.layout.canonical().axis_values.get(name) for t in fastest} for name in fields}
     same = [format_field(name, *found) for name, found in values.items() if len(found) == 1]
     return f"all have {', '.join(same)}" if same else "have no setting in common"
 
@@ -238,7 +238,7 @@ def _importance(data: ReportData) -> Figure:
     return Figure(
         "importance",
         title,
-        f"{AXES[first].label.capitalize()} matters most: it changes throughput by {percent(found.effects[first])} on"
+        f"{axis_of(first).label.capitalize()} matters most: it changes throughput by {percent(found.effects[first])} on"
         f" average. Based on {basis}.",
         plot(
             [_effect_bars(found.effects)],
@@ -256,7 +256,7 @@ def _effect_bars(effects: Mapping[str, float]) -> dict[str, Any]:
     return {
         "type": "bar",
         "orientation": "h",
-        "y": [AXES[name].label for name in names],
+        "y": [axis_of(name).label for name in names],
         "x": [effects[name] for name in names],
         "text": [percent(effects[name]) for name in names],
         "textposition": "outside",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dashboards.mlflow.runs import NOTE, RunStatus, child_view, parent_view, search_points, system_points, trial_points
-from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, Layout
+from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, SETTINGS, Layout
 from tests.dashboards.compared import compared_search
 from tests.dashboards.mlflow.mlflow_content import runs_by_name
 from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, search_folder, steps
@@ -78,7 +78,10 @@ def test_a_child_carries_the_contracts_parameters_and_tags(sync, client, tmp_pat
     found = runs_by_name(client, request.node.name)
     child = found["t0002"]
     layout = Layout(micro_batch_size=2)
-    expected = {*LAYOUT_FIELDS, "global_batch_size", "num_gpus", "layout_key"} - {*NULLABLE}  # unknown is absent
+    expected = {*LAYOUT_FIELDS, "global_batch_size", "num_gpus", "layout_key"} - {
+        *NULLABLE,
+        SETTINGS,
+    }  # unknown is absent
     assert set(child.data.params) == expected
     assert child.data.params["micro_batch_size"] == "2"
     assert child.data.params["sequence_parallel"] == "false"

@@ -96,7 +96,7 @@ WORDS += ' --vocab-size, "50000", --reset-position-ids, --data-cache-path, FILL_
 
 
 def test_the_scripts_data_and_tokenizer_are_handed_back_for_a_search_with_its_trainer(tmp_path):
-    """As words of YAML that the section takes; a value that the script does not set is asked for."""
+    """The words are YAML that the section takes; a value that the script does not set is asked for."""
     _, notes, _ = started_from(tmp_path, "pretrain_gpt.sh", MEGATRON_LM.replace(GIVEN, DATA))
     (note,) = (note for note in notes if note.startswith("To measure"))
     assert f"trainer: {{kind: megatron-lm, script: ..., arguments: [{WORDS}]}};" in note

@@ -20,7 +20,7 @@ from trials.diagnostics.parity_cases import (
 )
 from trials.diagnostics.selftest import Case, ExpectedResult
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.walks]
 
 
 @pytest.fixture(scope="module")

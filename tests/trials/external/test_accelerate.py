@@ -119,6 +119,7 @@ def written(command: list[str], folder: Path, environment: Mapping[str, str]) ->
     }
 
 
+@pytest.mark.walks
 @pytest.mark.parametrize(
     ("fields", "accelerator"),
     [
@@ -171,6 +172,7 @@ def test_what_the_layout_says_of_fsdp_takes_effect(tmp_path, on_cpu, name, words
     assert said(ranks) == words
 
 
+@pytest.mark.walks
 def test_the_first_real_traceback_of_the_script_is_the_cause(tmp_path):
     outcome, _ = run(tmp_path, spec_of(layout_of(**DDP), "--fault", "the data has no tokens"))
     assert (outcome.reason, outcome.rank) == (FailureReason.SCRIPT_ERROR, 1)

@@ -38,7 +38,7 @@ from trials.diagnostics.selftest import CPU_TOLERANCES, SEED, Case
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.measure_rules import MeasureRules
 from trials.measurement.step_log import StepPhase, read_metrics
-from trials.trainers.common.megatron_options import ONE_CONNECTION
+from trials.ranks.cuda_connections import ONE
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec
 
 pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(600)]
@@ -294,6 +294,7 @@ def mean_loss(*of_ranks: float | None) -> float:
     return fmean(loss for loss in of_ranks if loss is not None)
 
 
+@pytest.mark.walks
 @pytest.mark.parametrize(
     ("version", "shape", "fields"),
     [
@@ -321,7 +322,7 @@ def test_its_losses_are_those_of_a_plain_gpt_and_of_engine_megatron_core(
     spec = spec_of(script_of(version), replace(case.layout, engine="megatron-lm"), seed=SEED)
     arguments = [*ARGUMENTS, *AS_PLAIN, "--no-rope-fusion"]  # the fused rotation is Transformer Engine's
     spec = replace(spec, model=case.model, trainer=spec.trainer | {"arguments": arguments})
-    outcome, ranks = run(spec, {GIVEN: "yes", **ONE_CONNECTION})  # as Megatron's own launch scripts set
+    outcome, ranks = run(spec, {GIVEN: "yes", **ONE})  # as Megatron's own launch scripts set
     assert outcome.status is OutcomeStatus.MEASURED, ranks.logs()
     records = read_metrics(ranks.folder.metrics())
     assert len(records) >= 7

@@ -44,15 +44,19 @@ def test_a_variable_is_safe_for_a_reason() -> None:
     )
 
 
-NEEDS = {ACCELERATE: needs_accelerate, MEGATRON_CORE: needs_megatron, TORCHTITAN: needs_torchtitan}
+NEEDS = {ACCELERATE: [needs_accelerate], MEGATRON_CORE: [needs_megatron], TORCHTITAN: [needs_torchtitan]}
+ON_CPU = [name for name in PRELOADS if name.endswith("/cpu")]
+
+
+def marks_of(preload: str) -> list[pytest.MarkDecorator]:
+    """Marks of an engine's case: torch's is in each run of the tests."""
+    engine = preload.partition("/")[0]
+    return [] if engine == "torch" else [*NEEDS.get(engine, []), pytest.mark.walks]
 
 
 @pytest.mark.processes
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "preload",
-    [pytest.param(name, marks=NEEDS.get(name.partition("/")[0], ())) for name in PRELOADS if name.endswith("/cpu")],
-)
+@pytest.mark.parametrize("preload", [pytest.param(name, marks=marks_of(name)) for name in ON_CPU])
 def test_no_module_of_a_rank_reads_a_safe_variable_while_it_is_imported(preload: str) -> None:
     environment = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", **program_environment(str(ROOT))}
     argv = [sys.executable, "-c", RECORDER, preload]

@@ -41,7 +41,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
     [
         OF_TORCH,
         OF_DEEPSPEED,
-        pytest.param(OF_MEGATRON, marks=needs_megatron),
+        pytest.param(OF_MEGATRON, marks=[needs_megatron, pytest.mark.walks]),
         pytest.param(OF_TORCHTITAN, marks=[needs_torchtitan, pytest.mark.walks]),
         pytest.param(OF_ACCELERATE, marks=[needs_accelerate, pytest.mark.walks]),
     ],

@@ -24,6 +24,7 @@ def test_a_tensor_parallel_block_is_one_graph_for_all_layers(ranks: WarmRanks, s
     assert ranks.run(f"{PROGRAMS}:graphs_of_compiled_blocks", 1, arguments) == [1]
 
 
+@pytest.mark.walks
 @pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_a_trial_that_compiles_tells_the_compilers_time_apart_from_its_first_steps(start):

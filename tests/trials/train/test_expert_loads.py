@@ -108,6 +108,7 @@ def begin(request, tmp_path_factory):
         yield start_here
 
 
+@pytest.mark.walks
 @pytest.mark.parametrize(("routing", "skew"), [("balanced", 1.0), ("skewed(1.5)", 1.5)])
 def test_so_they_have_by_engines_that_distribute_them(begin: Callable[[str], RunningTrial], routing, skew):
     trial = begin(routing)

@@ -32,7 +32,12 @@ CASES = {
 """A layout, and whether torch needs its compiler for it."""
 
 
-@pytest.mark.parametrize("name", CASES)
+IN_EACH_RUN = ("torch-zero-3", "deepspeed-zero-3")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in IN_EACH_RUN else pytest.param(name, marks=pytest.mark.walks) for name in CASES]
+)
 def test_nothing_of_torch_or_deepspeed_is_imported_once_the_ranks_meet(start, name):
     layout, has_compiler = CASES[name]
     trial = start(make_spec(layout), program=WATCHED, warm=None)

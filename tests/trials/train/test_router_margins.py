@@ -12,7 +12,7 @@ import pytest
 from trials.diagnostics.parity_cases import named_case
 from trials.diagnostics.parity_models import SHAPES
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.walks]
 
 WITH_EXPERTS = [name for name, model in SHAPES.items() if model.num_experts is not None]
 LEAST_RATIO = 10

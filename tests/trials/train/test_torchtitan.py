@@ -93,6 +93,7 @@ SIZES = {"token_dispatcher._token_count_exchange"}
 """Exchanges of sizes, without which ranks wait for each other."""
 
 
+@pytest.mark.walks
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
     cases = (TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED, EXPERTS, CONTEXT)
     assert places_called(ranks, PROGRAMS, cases) - SIZES == {place for place, _ in MUTATIONS}

@@ -12,6 +12,7 @@ from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, TRANSFORMER_ENGINE_RECIPES
 from search_spaces.model_shape import DEFAULT_ROTARY_BASE, ModelShape
 from search_spaces.routing import BALANCED, Routing
+from trials.ranks.cuda_connections import connections
 from trials.trainers.common.megatron_experts import (
     clamped_swiglu_options,
     expert_options,
@@ -95,27 +96,13 @@ def megatron_deepspeed_layout(spec: TrialSpec) -> list[Option]:
     ]
 
 
-ONE_CONNECTION = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-"""Megatron's setting of CUDA connections: a single one orders tensor-parallel ranks' sends."""
-
-
-_MANY_CONNECTIONS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 _FUSED_EXPERTS = {"NVTE_CUTEDSL_FUSED_GROUPED_MLP": "1"}
 """Experts that can be captured are those of a kernel that Transformer Engine has for an asking."""
 
 
-def environment_of(layout: Layout) -> dict[str, str]:
-    """Megatron-LM's default variables. Up to Hopper it requires one connection with tensor parallelism, without
-    Megatron-FSDP, and wants 32 where all-to-alls overlap computation: validate_args() in core_v0.16.1 and main."""
-    fused = _FUSED_EXPERTS if layout.captures_experts else {}
-    if layout.expert_overlap:
-        return _MANY_CONNECTIONS | fused
-    return {} if layout.zero_stage > 1 else ONE_CONNECTION | fused
-
-
-def refused_environment_of(layout: Layout) -> dict[str, str]:
-    """Variables with values that Megatron-LM refuses: one connection with Megatron-FSDP, on every device."""
-    return ONE_CONNECTION if layout.zero_stage > 1 else {}
+def environment_of(layout: Layout, accelerator: str) -> dict[str, str]:
+    """Megatron-LM's default variables."""
+    return connections(layout, accelerator) | (_FUSED_EXPERTS if layout.captures_experts else {})
 
 
 def _flatten(options: Sequence[Option], given: frozenset[str]) -> list[str]:

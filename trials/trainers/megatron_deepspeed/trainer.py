@@ -16,12 +16,12 @@ from search_spaces.rules.engine_rules import (
     even_stages,
     half_precision_flash,
 )
+from trials.ranks.cuda_connections import ONE
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
 from trials.trainers.common.deepspeed_config import ds_config, fp32_sums, zero_section
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.megatron_options import (
     NO_DROPOUT_OPTIONS,
-    ONE_CONNECTION,
     megatron_deepspeed_layout,
     megatron_deepspeed_options,
     unsupported_option_reason,
@@ -48,7 +48,7 @@ def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
     given = tuple(spec.trainer.get("arguments", ()))
     words = megatron_deepspeed_options(spec, f"{folder}/{_CONFIG_FILE}", given)
     files = {_CONFIG_FILE: plain_yaml(_config(spec))}
-    return Invocation((python, spec.trainer["script"], *words), files, ONE_CONNECTION)
+    return Invocation((python, spec.trainer["script"], *words), files, ONE)
 
 
 def _config(spec: TrialSpec) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _files(spec: TrialSpec) -> dict[str, str]:
 
 
 def _start(spec: TrialSpec) -> str:
-    start, script = torchrun(spec, ONE_CONNECTION), script_or(spec, NAME, "pretrain_gpt.py")
+    start, script = torchrun(spec, ONE), script_or(spec, NAME, "pretrain_gpt.py")
     return (
         f"{start} {script} {arguments_from(_ARGUMENTS_FILE)}"
         f" --deepspeed_config recipe/{_CONFIG_FILE} {user_arguments(spec, NAME)}"

@@ -21,6 +21,7 @@ from search_spaces.rules.engine_rules import (
     sharded_replicas,
     zero_in_pipeline,
 )
+from trials.ranks.cuda_connections import refused_connections
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
 from trials.trainers.common.megatron_experts import GROUPED_PRODUCTS
 from trials.trainers.common.megatron_log import MEGATRON_LM_LOG
@@ -31,7 +32,6 @@ from trials.trainers.common.megatron_options import (
     megatron_lm_options,
     newer_megatron_lm,
     oldest_megatron_lm,
-    refused_environment_of,
     unsupported_option_reason,
 )
 from trials.trainers.common.recipe import (
@@ -54,8 +54,8 @@ def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
     words = megatron_lm_options(spec, given, gradient_options(spec.layout, script, given))
     return Invocation(
         (python, script, *words),
-        environment=environment_of(spec.layout),
-        refused=refused_environment_of(spec.layout),
+        environment=environment_of(spec.layout, spec.accelerator),
+        refused=refused_connections(spec.layout),
     )
 
 
@@ -82,7 +82,7 @@ _WITHOUT_TE = f"# Without Transformer Engine experts multiply one by one: leave 
 
 def megatron_torchrun(spec: TrialSpec) -> str:
     """torchrun's command line with Megatron-LM's variables."""
-    return torchrun(spec, environment_of(spec.layout), refused_environment_of(spec.layout))
+    return torchrun(spec, environment_of(spec.layout, spec.accelerator), refused_connections(spec.layout))
 
 
 def _start(spec: TrialSpec) -> str:

@@ -10,15 +10,10 @@ from collections.abc import Iterator
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import Rule, RuleViolation, allows_only, engine_limits, too_few_micro_batches
+from trials.ranks.cuda_connections import ONE
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
 from trials.trainers.common.plain_yaml import plain_yaml
-from trials.trainers.common.recipe import (
-    first_violation,
-    own_arguments,
-    script_or,
-    torchrun,
-    user_template,
-)
+from trials.trainers.common.recipe import first_violation, own_arguments, script_or, torchrun, user_template
 from trials.trainers.nanotron.config import nanotron_config, nanotron_layout, nanotron_model_keys
 from trials.trainers.nanotron.log import NANOTRON_LOG
 from trials.trial import TrialSpec
@@ -26,14 +21,13 @@ from trials.trial import TrialSpec
 NAME = "nanotron"
 
 _CONFIG_FILE = "nanotron.yaml"
-_ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
 def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
     given = spec.trainer.get("arguments", ())
     words = (python, spec.trainer["script"], "--config-file", f"{folder}/{_CONFIG_FILE}", *given)
     config = nanotron_config(spec, spec.trainer["template"])
-    return Invocation(words, {_CONFIG_FILE: plain_yaml(config)}, _ENVIRONMENT)
+    return Invocation(words, {_CONFIG_FILE: plain_yaml(config)}, ONE)
 
 
 def _log_rank(spec: TrialSpec) -> int:
@@ -47,7 +41,7 @@ def _files(spec: TrialSpec) -> dict[str, str]:
 
 def _start(spec: TrialSpec) -> str:
     config = f"recipe/{_CONFIG_FILE}" if user_template(spec, NAME) else "YOUR_CONFIG_WITH_THESE_KEYS.yaml"
-    start = f"{torchrun(spec, _ENVIRONMENT)} {script_or(spec, NAME, 'run_train.py')} --config-file {config}"
+    start = f"{torchrun(spec, ONE)} {script_or(spec, NAME, 'run_train.py')} --config-file {config}"
     return start + own_arguments(spec, NAME)
 
 

@@ -49,7 +49,7 @@ def test_an_interpreter_that_answers_nothing_is_a_reason() -> None:
         "torch/cpu",
         "deepspeed/cpu",
         "torch/gpu",
-        pytest.param("megatron-core/gpu", marks=needs_megatron),
+        pytest.param("megatron-core/gpu", marks=[needs_megatron, pytest.mark.walks]),
         pytest.param("torchtitan/cpu", marks=[needs_torchtitan, pytest.mark.walks]),
     ],
 )

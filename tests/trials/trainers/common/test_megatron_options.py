@@ -11,11 +11,8 @@ from search_spaces.layouts.layout import EXPERT_GROUPS, Layout
 from search_spaces.model_shape import ModelShape
 from tests.trials.trainers.specs import GPT2, ITERATIONS, LLAMA, spec_of
 from trials.trainers.common.megatron_options import (
-    ONE_CONNECTION,
-    environment_of,
     megatron_deepspeed_options,
     megatron_lm_options,
-    refused_environment_of,
     unsupported_option_reason,
 )
 from trials.trainers.common.options import option_names
@@ -151,9 +148,3 @@ def test_whatever_the_search_file_says_cannot_be_an_argument_too():
     }
     assert unsupported_option_reason("save") == "a trial writes no checkpoint"
     assert unsupported_option_reason("weight-decay") is None
-
-
-def test_one_connection_is_the_default_and_refused_by_megatron_fsdp():
-    sharded, others = Layout(data_parallel=2, zero_stage=2), Layout(data_parallel=2, zero_stage=1)
-    assert (environment_of(others), refused_environment_of(others)) == (ONE_CONNECTION, {})
-    assert (environment_of(sharded), refused_environment_of(sharded)) == ({}, ONE_CONNECTION)

@@ -55,11 +55,11 @@ def test_all_to_alls_overlap_where_megatron_lm_asserts_nothing(fields, mtp_layer
 
 def test_overlapped_all_to_alls_want_more_connections():
     layout = Layout(**OVERLAPPED, data_parallel=2, engine="megatron-lm")
-    assert environment_of(layout) == {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+    assert environment_of(layout, "h100-80gb") == {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
     plain = replace(layout, expert_overlap=False)
-    assert environment_of(plain) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    captured = environment_of(replace(plain, **CAPTURED))
-    assert captured == {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NVTE_CUTEDSL_FUSED_GROUPED_MLP": "1"}
+    assert environment_of(plain, "h100-80gb") == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    captured = environment_of(replace(plain, **CAPTURED), "h100-80gb")
+    assert captured == {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NVTE_CUTEDSL_FUSED_GROUPED_MLP": "1"}
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,7 @@ FIRST_LAYERS = Layout(
 )
 
 
+@pytest.mark.walks
 @pytest.mark.parametrize(
     ("layout", "features"), [(FIRST_LAYERS, FEATURES[1]), (DISTRIBUTED, EXPERTS)], ids=["first-layers", "experts"]
 )
