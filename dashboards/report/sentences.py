@@ -66,14 +66,15 @@ def describe_cost(data: ReportData) -> str:
 
 
 def describe_spending(data: ReportData) -> str | None:
-    """Share of the node-hours that measured something, and the use of the others.
+    """Share of the node-hours that measured something, the use of the others, and what the fabric check found.
 
     None before any were used, and where they come from a measured table.
     """
     if data.is_simulated:
         return None
     told = (describe_node_time(data.progress.node_time), describe_driver_jobs(data.progress.node_time))
-    return " ".join(f"{_capitalized(words)}." for words in told if words is not None) or None
+    known = [words for words in (*told, *data.progress.fabric_check) if words is not None]
+    return " ".join(f"{_capitalized(words)}." for words in known) or None
 
 
 def _capitalized(words: str) -> str:

@@ -16,6 +16,7 @@ from orchestrator.planning.group_shapes import group_shapes
 from orchestrator.preflight.trainer import python_of
 from orchestrator.search.fabric_check import TIME_LIMIT_S, FabricProgram
 from search_spaces.hardware.cluster import Cluster
+from search_spaces.hardware.links import Links
 from search_spaces.layouts.layout import Layout
 from slurm.interface import SlurmUnreachable
 from slurm.nodes import num_up
@@ -56,15 +57,27 @@ def conclude(found: FabricTimes, checked: Cluster, whole: Cluster, num_available
     judged = judge(found, checked)
     slow = judged.slow_names if len(set(found.nodes)) > 1 else ()
     links = measured_links(checked, links_measurements(found, checked, slow))
-    if links is not None and links.fabric is None and whole.num_nodes > checked.num_nodes:
-        known = None if whole.links is None else whole.links.fabric  # one node says nothing about what joins it
-        links = None if known is None else replace(links, fabric=known)
+    if links is not None and whole.num_nodes > checked.num_nodes:
+        links = _with_what_joins_nodes(links, whole)
     return {
         "slow_nodes": list(slow),
         "num_available": num_available,
         "findings": judged.sentences(),
         "links": None if links is None else links.to_json(),
     }
+
+
+def _with_what_joins_nodes(links: Links, whole: Cluster) -> Links | None:
+    """The links with the outer domains and the fabric as described, where one node was checked that says nothing about
+    them; None where they are unknown."""
+    known = whole.links
+    if links.fabric is not None:
+        return links
+    if known is None or known.fabric is None:
+        return None
+    inside = links.ranks_per_domain(whole.gpus_per_node)
+    outer = (domain for domain in known.domains if domain.num_ranks > inside)
+    return replace(links, domains=(*links.domains, *outer), fabric=known.fabric)
 
 
 def _num_available(spec: SearchSpec) -> int:
