@@ -141,6 +141,13 @@ def describe_expert_tokens(metrics: MeasuredMetrics) -> str | None:
     return f"tokens of an expert in a step: at most {most:,.0f}, mean {mean:,.0f}"
 
 
+def describe_energy(metrics: MeasuredMetrics) -> str | None:
+    """Energy of the measured steps; None where it is unknown."""
+    if metrics.joules_per_token is None:
+        return None
+    return f"energy: {format_number(metrics.joules_per_token, 3)} J a token, of the GPUs alone"
+
+
 def describe_slowest_rank(slowest: Mapping[str, Any] | None) -> str | None:
     """The rank that computes longest, of a `SlowestRank`; None where ranks could not be compared."""
     if not slowest:

@@ -47,7 +47,8 @@ class LaunchStatus:
     seconds since the epoch; `is_metered`: start and end are those by which the cluster accounts usage. `extra_node_s`
     are node-seconds used in addition, by other jobs of the attempt or as its share of a pilot. `job_id` is given where
     it may have changed. `restart` counts requeues of the job; outcomes of earlier runs do not count.
-    `nodes_were_silent`: the nodes had not answered for long before the end.
+    `nodes_were_silent`: the nodes had not answered for long before the end. `billing` is what Slurm bills the job in an
+    hour, in billing units, with the factor of its QOS.
     """
 
     liveness: Liveness
@@ -63,6 +64,7 @@ class LaunchStatus:
     is_metered: bool = False
     extra_node_s: float = 0.0
     nodes_were_silent: bool = False
+    billing: float | None = None
 
 
 @dataclass(frozen=True)

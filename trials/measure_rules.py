@@ -14,6 +14,7 @@ class MeasureRules:
     cannot be the best ends itself. `finalist_time_s`: least time of a finalist's measured steps together. `profile`: a
     few more steps after the measurement show where the time goes. `warm_start`: ranks are forked after their imports;
     None where launcher and trainer can. `routing` is that of experts, as `Routing.of` parses it; None without experts.
+    `energy`: a trial whose energy is not known fails, since it is an objective.
     """
 
     min_steps: int = 8
@@ -27,3 +28,4 @@ class MeasureRules:
     profile: bool = False
     warm_start: bool | None = None
     routing: str | None = None
+    energy: bool = False

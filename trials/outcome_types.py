@@ -78,6 +78,13 @@ class MeasuredMetrics:
     """Step at which host memory would be full; absent unless it grows."""
     data_wait_s: float | None = None
     """Median time of a step spent waiting for the batch."""
+    joules_per_token: float | None = None
+    """Energy of all ranks' GPUs over the measured steps, by their drivers' counters, over the tokens of these steps.
+    Absent where it is not known of every rank; docs/measuring.md."""
+    joules_per_token_low: float | None = None
+    """Lower end of its interval, by the resolution of the counters."""
+    joules_per_token_high: float | None = None
+    """Upper end of its interval."""
     document_length: float | None = None
     """Tokens of a token's document in its sequence, a mean over the measured steps, where attention is by document. The
     FLOPs are those of these documents."""
@@ -292,6 +299,8 @@ class Fingerprint(TypedDict, total=False):
     """Python interpreter of rank 0."""
     nccl: str | None
     gpu_driver: str | None
+    energy_counter: str | None
+    """Library that read the GPUs' energy: `nvml` or `amdsmi`. Absent where none did."""
     environment: dict[str, str]
     """Variables of rank 0 that configure libraries and transports, without secrets."""
     job_id: str | None

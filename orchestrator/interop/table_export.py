@@ -15,9 +15,9 @@ from typing import Any
 from orchestrator.records.observations import seconds_between
 from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, Layout
 from search_spaces.tables.csv_rows import escape_cell
-from trials.analysis.ranking import Objective, in_objective_unit, value_of
+from trials.analysis.ranking import Objective, in_objective_unit, known_value_of
 from trials.ledger.events import SearchRecord
-from trials.trial import Attempt, Trial, TrialState, utc_text
+from trials.trial import Attempt, Trial, utc_text
 from trials.trial_json import trial_json
 
 Row = dict[str, Any]
@@ -27,6 +27,7 @@ MEASURED_COLUMNS = (
     *("fastest_rank_step_time_s", "tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
     *("tokens_per_sec_per_gpu", "samples_per_sec", "model_tflops_per_gpu", "mfu", "mfu_causal", "hfu"),
     *("peak_memory_gib", "peak_memory_allocated_gib", "peak_host_memory_gib", "host_memory_slope_mib_per_step"),
+    *("joules_per_token", "joules_per_token_low", "joules_per_token_high"),
     *("host_memory_full_at_step", "data_wait_s", "expert_tokens_mean", "expert_tokens_most", "loss_first", "loss_last"),
     *("epoch_s", "loss_after_epoch", "startup_s"),
 )
@@ -82,9 +83,8 @@ def parquet_bytes(rows: Iterable[Row]) -> bytes:
 
 def objective_of(trial: Trial, objective: Objective) -> float | None:
     """The trial's value in the objective's unit; None without a measurement."""
-    if trial.state is not TrialState.MEASURED:
-        return None
-    return in_objective_unit(value_of(trial, objective), objective)
+    value = known_value_of(trial, objective)
+    return None if value is None else in_objective_unit(value, objective)
 
 
 def _row(search: SearchRecord, trial: Trial) -> Row:

@@ -193,12 +193,14 @@ class FabricChecker:
         now = self._context.launcher.now()
         if status.restart > attempt.restart:
             attempt = replace(attempt, earlier_node_hours=node_hours_until_requeue(attempt, status, now))
+        node_hours = node_hours_of(attempt, status, now)
         return {
             "job_id": status.job_id or attempt.job_id,
             "started_at": status.started_at or attempt.started_at,
             "nodes": list(status.nodes or attempt.nodes),
             "ended_at": status.ended_at or now,
-            "node_hours": node_hours_of(attempt, status, now),
+            "node_hours": node_hours,
+            "billed_hours": None if status.billing is None else node_hours / attempt.num_nodes * status.billing,
         }
 
     def _record(self, state: TrialState, **data: Any) -> None:

@@ -119,8 +119,10 @@ class SearchIndex:
         Summed exactly, so that the budget does not depend on the order in which trials end, nor on the driver that
         resumes.
         """
-        check = 0.0 if self.search.fabric_check is None else self.search.fabric_check.attempt.node_hours or 0.0
-        others = (*self.search.pilots.values(), *(job.node_hours for job in self.search.driver_jobs.values()), check)
+        check = self.search.fabric_check
+        others = [pilot.node_hours for pilot in self.search.pilots.values()]
+        others += [job.node_hours for job in self.search.driver_jobs.values()]
+        others += [] if check is None else [check.attempt.node_hours or 0.0]
         return float(self._node_hours_used + sum(map(Fraction, others)))
 
     def longest_s(self, num_nodes: int) -> float:

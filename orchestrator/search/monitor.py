@@ -62,8 +62,8 @@ class AttemptMonitor:
             known = (*checks, *(a for t in search.trials for a in t.attempts))
             attempts = [attempt for attempt in known if _used_pilot(attempt, pilot)]
             if all(attempt.state.is_ended for attempt in attempts):
-                node_h = _unbooked_node_hours(pilot, attempts)
-                self._context.event(EventKind.PILOT_ENDED, pilot=pilot.name, job_id=pilot.job_id, node_hours=node_h)
+                used = {"node_hours": _unbooked_node_hours(pilot, attempts), "billed_hours": pilot.billed_hours}
+                self._context.event(EventKind.PILOT_ENDED, pilot=pilot.name, job_id=pilot.job_id, **used)
 
     def cancel(self, attempts: Sequence[Attempt]) -> set[str]:
         """Cancel these attempts; those that were never launched end at once. Returns the keys of those that may still
@@ -157,6 +157,7 @@ class AttemptMonitor:
 
     def _ended_data(self, attempt: Attempt, status: LaunchStatus, result: AttemptResult) -> dict[str, Any]:
         now = self._context.launcher.now()
+        node_hours = node_hours_of(attempt, status, now)
         return {
             "state": result.state.value,
             "reason": result.reason,
@@ -165,7 +166,8 @@ class AttemptMonitor:
             "nodes": list(status.nodes),
             "started_at": status.started_at,
             "ended_at": status.ended_at or now,
-            "node_hours": node_hours_of(attempt, status, now),
+            "node_hours": node_hours,
+            "billed_hours": None if status.billing is None else node_hours / attempt.num_nodes * status.billing,
         }
 
 

@@ -51,8 +51,9 @@ class NodeTime:
 
 def search_node_time(search: SearchRecord) -> NodeTime:
     """Node-hours of a search, its pilots and the jobs of its drivers included."""
+    pilots = [pilot.node_hours for pilot in search.pilots.values()]
     check = () if search.fabric_check is None else (search.fabric_check.attempt,)
-    return node_time(search.trials, search.pilots.values(), search.driver_node_hours, check)
+    return node_time(search.trials, pilots, search.driver_node_hours, check)
 
 
 def node_time(

@@ -66,7 +66,7 @@ class RankedLayout:
         Speeds and times are medians over the runs, with intervals that rest on the spread between them; peaks are the
         highest, what ends a training the earliest; the rest is the first run's.
         """
-        return _merged(self._measurements)
+        return _merged(self.measurements)
 
     @property
     def flags(self) -> tuple[Flag, ...]:
@@ -78,11 +78,6 @@ class RankedLayout:
         outcomes = [last.outcome for run in self.counted if (last := run.last_attempt) and last.outcome]
         known = [outcome.slowest_rank for outcome in outcomes if outcome.slowest_rank]
         return max(known, key=lambda one: float(one["slowdown"]), default=None)
-
-    @property
-    def relative_lower_bound(self) -> float:
-        """Lower end of the 95 % interval of its throughput, over the throughput."""
-        return math.exp(-log_half_width(list(map(_run_measurement, self._measurements))))
 
     @property
     def is_suspect(self) -> bool:
@@ -110,7 +105,8 @@ class RankedLayout:
         return [t for t in self.trials if t.kind is TrialKind.REPEAT and t.trial not in second]
 
     @property
-    def _measurements(self) -> list[MeasuredMetrics]:
+    def measurements(self) -> list[MeasuredMetrics]:
+        """The measurements of the runs that count."""
         return [run.measured for run in self.counted if run.measured is not None]
 
 
@@ -177,7 +173,24 @@ def _merged(runs: Sequence[MeasuredMetrics]) -> MeasuredMetrics:
         ("step_time_s", "step_time_low_s", "step_time_high_s"),
     ):
         found |= {low: found[name] / factor, high: found[name] * factor}
+    found |= _energy_interval([energy for run in runs if (energy := energy_of(run)) is not None])
     return replace(runs[0], **found, time_s=_time_parts(runs, found["step_time_s"]))
+
+
+def _energy_interval(runs: Sequence[RunMeasurement]) -> dict[str, Any]:
+    """Median of the runs' joules a token, and its interval, which rests on the spread between them."""
+    if not runs:
+        return {}
+    median, factor = geometric_median([run.value for run in runs]), math.exp(log_half_width(runs))
+    ends = {"joules_per_token_low": median / factor, "joules_per_token_high": median * factor}
+    return {"joules_per_token": median, **ends}
+
+
+def energy_of(run: MeasuredMetrics) -> RunMeasurement | None:
+    """Joules a token of a run, or of a layout over its runs; None where they are unknown."""
+    if run.joules_per_token is None:
+        return None
+    return RunMeasurement(run.joules_per_token, run.joules_per_token_low, run.joules_per_token_high)
 
 
 def _time_parts(runs: Sequence[MeasuredMetrics], step_time_s: float) -> Mapping[str, float] | None:

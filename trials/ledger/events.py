@@ -101,18 +101,20 @@ class EventKind(LowerStrEnum):
     ATTEMPT_WAITS = "attempt_waits"
     """trial, attempt, waits_for (null: it continues, or waits in the queue)."""
     ATTEMPT_ENDED = "attempt_ended"
-    """trial, attempt, state, reason, outcome, excerpt, nodes, started_at, ended_at, node_hours."""
+    """trial, attempt, state, reason, outcome, excerpt, nodes, started_at, ended_at, node_hours,
+    billed_hours (of its own Slurm job; null where it has none, or Slurm did not tell)."""
     TRIAL_ENDED = "trial_ended"
     """trial, state, reason."""
     PILOT_ENDED = "pilot_ended"
-    """pilot, job_id, node_hours (held and booked by no attempt; below 0 where attempts booked more)."""
+    """pilot, job_id, node_hours (held and booked by no attempt; below 0 where attempts booked more), billed_hours
+    (of the whole job, its steps included; null where Slurm did not tell)."""
     DRIVER_JOB_USED = "driver_job_used"
-    """job_id, node_share, node_hours (so far): a Slurm job that the driver runs in, or ran in. The last event of a job
-    counts."""
+    """job_id, node_share, node_hours, billed_hours (so far; null where Slurm did not tell): a Slurm job that the driver
+    runs in, or ran in. The last event of a job counts."""
     FABRIC_CHECK = "fabric_check"
     """attempt, state (of the check's job); submitted: nonce, num_nodes, time_limit_s, reserved_s; later job_id,
-    started_at, nodes; at its end ended_at, node_hours, reason, excerpt, slow_nodes, num_available, findings, links
-    (null: none)."""
+    started_at, nodes; at its end ended_at, node_hours, billed_hours, reason, excerpt, slow_nodes, num_available,
+    findings, links (null: none)."""
     BEST_CHANGED = "best_changed"
     """trial (null: none)."""
     DRIVER_TOOK_OVER = "driver_took_over"
@@ -168,10 +170,21 @@ class Event:
 
 @dataclass(frozen=True)
 class DriverJobUsage:
-    """Node-hours that a Slurm job of the search's driver has held so far: `node_share` of one node while it ran."""
+    """Node-hours that a Slurm job of the search's driver has held so far: `node_share` of one node while it ran; and
+    its billing hours, None where Slurm did not tell."""
 
     node_share: float
     node_hours: float
+    billed_hours: float | None = None
+
+
+@dataclass(frozen=True)
+class PilotUsage:
+    """Node-hours that an ended pilot held and no attempt was charged for; and the billing hours of the whole job, None
+    where Slurm did not tell."""
+
+    node_hours: float
+    billed_hours: float | None = None
 
 
 FABRIC_CHECK = "t0000"
@@ -206,7 +219,7 @@ class FabricCheck:
 @dataclass(frozen=True)
 class SearchRecord:
     """State of a search after its events. `trials` are in the order of their proposals; `pilots` are those that ended,
-    with the node-hours that no attempt was charged for; `driver_jobs` are the Slurm jobs of its drivers, by id."""
+    by name; `driver_jobs` are the Slurm jobs of its drivers, by id."""
 
     search_id: str
     spec: Mapping[str, Any]
@@ -220,7 +233,7 @@ class SearchRecord:
     last_seq: int = 0
     fencing: int = 0
     trials: tuple[Trial, ...] = ()
-    pilots: Mapping[str, float] = field(default_factory=dict)
+    pilots: Mapping[str, PilotUsage] = field(default_factory=dict)
     driver_jobs: Mapping[str, DriverJobUsage] = field(default_factory=dict)
     fabric_check: FabricCheck | None = None
 
@@ -258,7 +271,19 @@ class SearchRecord:
         booked = (a.node_hours or 0.0 for t in self.trials for a in t.attempts)
         check = 0.0 if self.fabric_check is None else self.fabric_check.attempt.node_hours or 0.0
         drivers = (job.node_hours for job in self.driver_jobs.values())
-        return fsum([*booked, *self.pilots.values(), *drivers, check])
+        return fsum([*booked, *(pilot.node_hours for pilot in self.pilots.values()), *drivers, check])
+
+    @property
+    def billed_hours(self) -> float | None:
+        """Slurm's billing hours of the jobs that have ended, and of the driver's so far; None without any, and where
+        Slurm did not tell those of all."""
+        checks = [] if self.fabric_check is None else [self.fabric_check.attempt]
+        attempts = (*checks, *(a for t in self.trials for a in t.attempts))
+        jobs = [attempt.billed_hours for attempt in attempts if attempt.node_hours and not attempt.is_step]
+        jobs += [pilot.billed_hours for pilot in self.pilots.values()]
+        jobs += [job.billed_hours for job in self.driver_jobs.values()]
+        known = [hours for hours in jobs if hours is not None]
+        return fsum(known) if known and len(known) == len(jobs) else None
 
     @property
     def driver_node_hours(self) -> float:

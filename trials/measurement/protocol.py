@@ -40,6 +40,8 @@ MIN_DRIFT_STEPS = 15
 """Fewest steps for a drift test: five a third. Fewer look like a drift by chance too often."""
 LONGEST_STEP_S = 30.0
 """Longer steps are extrapolated from shorter ones: eight full steps of a large model may be tens of node-hours."""
+MIN_ENERGY_TIME_S = 3.0
+"""Least time over which energy is measured: the counters of GPUs advance every 0.1 s at the latest, 3 % of it."""
 PROBE_SIZE = 4096
 """Rows and columns of the matrix product that compares devices: 0.14 TFLOP, 0.2 ms on the fastest, a few on the
 slowest."""
@@ -152,9 +154,17 @@ class TwoPointExtrapolation:
         return short_s + (long_s - short_s) / (self.long - self.short) * (self.full - self.short)
 
 
+def least_measured_s(spec: TrialSpec) -> float:
+    """Least time of the trial's measured steps together, in seconds."""
+    of_finalist_s = spec.measure.finalist_time_s if spec.kind is TrialKind.REPEAT else 0.0
+    return max(of_finalist_s, MIN_ENERGY_TIME_S if spec.measure.energy else 0.0)
+
+
 def extrapolation_of(spec: TrialSpec) -> TwoPointExtrapolation | None:
-    """The short steps that this trial may be measured by; finalists and replays run full steps."""
-    return TwoPointExtrapolation.of(spec.layout.canonical()) if spec.kind is TrialKind.SEARCH else None
+    """The short steps that this trial may be measured by; finalists, replays, and trials whose energy counts run full
+    steps."""
+    is_shortened = spec.kind is TrialKind.SEARCH and not spec.measure.energy
+    return TwoPointExtrapolation.of(spec.layout.canonical()) if is_shortened else None
 
 
 class StepPlan:

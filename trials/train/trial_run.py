@@ -11,6 +11,7 @@ from search_spaces.routing import Routing
 from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pruned_detail
 from trials.attempt_result import outcome_fault
 from trials.files.folders import AttemptFolder, write_json
+from trials.measurement.energy import RankEnergy, energy_fault, energy_fields
 from trials.measurement.epochs import epoch_fields
 from trials.measurement.expert_load import ExpertLoad, load_error
 from trials.measurement.metrics import measured_metrics
@@ -30,7 +31,7 @@ from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.measurement.loop import TrainingLoop, open_metrics
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.device import Device, open_device, select_attention_kernel
-from trials.train.parallel.gather import RankCount, RankHost, barrier, gather_counts, sum_expert_tokens
+from trials.train.parallel.gather import RankCount, RankHost, barrier, gather_counts, gather_json, sum_expert_tokens
 from trials.train.parallel.process_groups import join_world
 from trials.train.proof.fingerprint import common_software, fingerprint, probe_ms_by_rank
 from trials.train.proof.host_memory import available_gib
@@ -64,11 +65,13 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     loop = TrainingLoop(spec, engine, data, device, report, startup, watcher)
     loop.run(open_metrics(folder, env.rank, env.restart))
     counts = gather_counts(_rank_count(engine, device), device.torch_device)
-    load = _expert_load(spec, loop, device)
+    load, energy = _expert_load(spec, loop, device), _energy(spec, loop, device)
     outcome = None
     if env.rank == 0:
-        metrics = replace(_metrics(spec, loop, counts, device, startup), **load)
+        metrics = replace(_metrics(spec, loop, counts, device, startup), **load, **energy)
         proof = layout_proof(spec, counts, loop.micro_batches, loop.extrapolation)
+        if energy:
+            found["energy_counter"] = loop.energy.library
         slowest = _slowest_rank(spec, loop, rank_hosts, folder.rank_times(env.restart))
         flags = flags_of(loop, rank_hosts, metrics, slowest)
         traits = {"flags": flags, "proof": proof, "fingerprint": found, "slowest_rank": slowest}
@@ -158,6 +161,18 @@ def _expert_load(spec: TrialSpec, loop: TrainingLoop, device: Device) -> dict[st
         raise TrialFailure(FailureReason.RESULT_INVALID, found)
     load = ExpertLoad.of(spec, counted)
     return {"expert_tokens_mean": load.mean, "expert_tokens_most": load.most}
+
+
+def _energy(spec: TrialSpec, loop: TrainingLoop, device: Device) -> dict[str, Any]:
+    """Energy of a token over all ranks; empty on a CPU, where steps were shortened, and where it is not known.
+    TrialFailure where it is an objective and not known. Collective over the world."""
+    if device.is_cpu or loop.extrapolation is not None:
+        return {}
+    ranks = [RankEnergy(**of) for of in gather_json(asdict(loop.energy.used()), device.torch_device)]
+    if spec.measure.energy and (fault := energy_fault(ranks)) is not None:
+        raise TrialFailure(FailureReason.ENERGY_UNKNOWN, fault)
+    samples = sum(record.samples for record in loop.records if record.phase is StepPhase.MEASURED)
+    return energy_fields(ranks, samples * spec.model.seq_length)
 
 
 def _metrics(

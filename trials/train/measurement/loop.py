@@ -17,6 +17,7 @@ from trials.measurement.protocol import (
     StopReason,
     TwoPointExtrapolation,
     is_slower_than,
+    least_measured_s,
     median_interval,
     slows_down,
 )
@@ -32,8 +33,9 @@ from trials.train.engines.engine import Engine, StepResult
 from trials.train.measurement.compilation import compile_s
 from trials.train.parallel.collective_waits import CollectiveWaits
 from trials.train.parallel.device import Device, Utilization, resident_gib
+from trials.train.parallel.energy import EnergyMeter
 from trials.train.parallel.gather import RankStep, barrier, gather_steps
-from trials.trial import FailureReason, Flag, TrialKind, TrialSpec, utc_text
+from trials.trial import FailureReason, Flag, TrialSpec, utc_text
 
 MAX_SKIPPED_FRACTION = 0.1
 """Share of measured steps that fp16 may skip because of overflow."""
@@ -44,7 +46,7 @@ class TrainingLoop:
 
     `watcher` is given to rank 0 only, and only where the trial may stop early for a better layout. `startup` is ended
     here, with first step and warm-up. `micro_batches` are those of each step that ran, `elapsed_s` is the age of rank
-    0's process after the last of them.
+    0's process after the last of them. `energy` is that of this rank's device over the measured steps.
     """
 
     def __init__(
@@ -57,8 +59,7 @@ class TrainingLoop:
         startup: Startup,
         watcher: IncumbentWatcher | None = None,
     ):
-        is_repeat = spec.kind is TrialKind.REPEAT
-        self.measurement = Measurement(spec.measure, spec.measure.finalist_time_s if is_repeat else 0.0)
+        self.measurement = Measurement(spec.measure, least_measured_s(spec))
         self.step_plan = StepPlan(spec)
         self.micro_batches: list[int] = []
         self.records: list[StepRecord] = []
@@ -76,6 +77,7 @@ class TrainingLoop:
         self._is_warm = False
         self._watcher = watcher
         self._utilization = Utilization(device)
+        self.energy = EnergyMeter(device)
         for chunk in engine.chunks:
             # A full step may take longer than the hang limit; a micro-batch does not.
             chunk.register_forward_pre_hook(lambda *_: report.progress())
@@ -95,6 +97,7 @@ class TrainingLoop:
                 self._note_startup()
                 if self._device.is_cpu and len(self.records) % STEPS_PER_TRIM == 0:
                     trim_heap()
+        self.energy.end()
         if self.measurement.stop is StopReason.TIME_LIMIT and not self.measurement.has_enough_steps:
             bound = throughput_bound(self._spec, self.measurement)
             raise TrialFailure(FailureReason.TIME_LIMIT, self._too_few_steps(), bound)
@@ -205,6 +208,7 @@ class TrainingLoop:
             self._expert_tokens_before = self._engine.expert_tokens()
             self._startup.end_of(StartupPart.WARMUP, compile_s=self._compile_s())
             self._report.enter(StepPhase.MEASURED)
+            self.energy.begin()
 
     def _compile_s(self) -> float | None:
         return compile_s() if compiles(self._spec) else None
