@@ -9,7 +9,7 @@ from trials.trial import TrialState
 
 
 def describe_fabric_check(search: SearchRecord) -> list[str]:
-    """What the check found and what follows from it, a sentence each without its full stop; [] without a check."""
+    """Findings of the check and their consequences, a sentence each without its full stop; [] without a check."""
     check = search.fabric_check
     if check is None:
         return []

@@ -164,7 +164,7 @@ class FabricCheckAnswer(TypedDict):
     """Fabric check of a search that began with one (`launcher.fabric_check`)."""
 
     state: TrialState
-    """That of its job; `measured` once it has found something or nothing."""
+    """State of its job; `measured` once it has found something or nothing."""
     reason: FailureReason | None
     nodes: list[str]
     node_hours: float | None

@@ -53,7 +53,7 @@ def fabric_program(spec: SearchSpec, layouts: Sequence[Layout]) -> FabricProgram
 
 
 def conclude(found: FabricTimes, checked: Cluster, whole: Cluster, num_available: int) -> dict[str, Any]:
-    """What follows for a search on `whole` from the check of `checked`: the fields of a FabricCheck."""
+    """Consequences for a search on `whole` of the check of `checked`: the fields of a FabricCheck."""
     judged = judge(found, checked)
     slow = judged.slow_names if len(set(found.nodes)) > 1 else ()
     links = measured_links(checked, links_measurements(found, checked, slow))

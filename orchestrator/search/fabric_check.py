@@ -29,7 +29,7 @@ TIME_LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class FabricProgram:
-    """What is measured, and what follows. `cluster` is the part that is checked, `trainer` the spec's section, and
+    """Measurement of a check and its consequences. `cluster` is the part that is checked, `trainer` the spec's section, and
     `conclude` gives `slow_nodes`, `num_available`, `findings` and `links` of a FabricCheck."""
 
     cluster: Cluster
