@@ -29,8 +29,11 @@ TIME_LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class FabricProgram:
-    """Measurement of a check and its consequences. `cluster` is the part that is checked, `trainer` the spec's section, and
-    `conclude` gives `slow_nodes`, `num_available`, `findings` and `links` of a FabricCheck."""
+    """Measurement of a check and its consequences.
+
+    `cluster` is the part that is checked, `trainer` the spec's section, and `conclude` gives `slow_nodes`,
+    `num_available`, `findings` and `links` of a FabricCheck.
+    """
 
     cluster: Cluster
     trainer: Mapping[str, Any]
