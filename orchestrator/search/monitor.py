@@ -10,10 +10,9 @@ from orchestrator.launchers.base import EndedPilot
 from orchestrator.search.attempt_factory import as_cancelled
 from orchestrator.search.context import SearchContext
 from orchestrator.search.node_hours import node_hours_of, node_hours_until_requeue
-from slurm.job_state import NEVER_SATISFIED
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, flag_other_fingerprint
 from trials.failure_policy import Ending, policy_of
-from trials.ledger.events import EndReason, EventKind, SearchState
+from trials.ledger.events import EventKind, SearchState
 from trials.trial import Attempt, FailureReason, TrialState
 
 _USUAL_WAITS = (None, "Priority", "Resources", "BeginTime")
@@ -23,11 +22,6 @@ _NOT_RECORDED = (None, "Priority", "Resources")
 """Reasons that change from poll to poll and say no more than `queued`."""
 
 _LONG_WAIT_S = 60.0
-
-_NEVER_SATISFIED_DETAIL = (
-    f"{NEVER_SATISFIED}: a job of launcher.slurm.dependency has not ended as the search's first jobs require; repeat"
-    " it, or name another job"
-)
 
 
 class AttemptMonitor:
@@ -63,7 +57,10 @@ class AttemptMonitor:
         """Record the node-hours of ended pilots that no attempt accounts for, once all their attempts have ended."""
         ended = self._context.launcher.ended_pilots()
         for pilot in (pilot for pilot in ended if pilot.name not in self._context.search.pilots):
-            attempts = [a for t in self._context.search.trials for a in t.attempts if _used_pilot(a, pilot)]
+            search = self._context.search
+            checks = () if search.fabric_check is None else (search.fabric_check.attempt,)
+            known = (*checks, *(a for t in search.trials for a in t.attempts))
+            attempts = [attempt for attempt in known if _used_pilot(attempt, pilot)]
             if all(attempt.state.is_ended for attempt in attempts):
                 used = {"node_hours": _unbooked_node_hours(pilot, attempts), "billed_hours": pilot.billed_hours}
                 self._context.event(EventKind.PILOT_ENDED, pilot=pilot.name, job_id=pilot.job_id, **used)
@@ -99,8 +96,7 @@ class AttemptMonitor:
             if status.detail:
                 self._context.log_once.warning(f"{_name(attempt)} is unreachable: {status.detail}")
             return
-        if _can_never_start(status) and self._context.search.state is not SearchState.STOPPING:
-            self._context.stop(EndReason.SUBMISSION_REJECTED, _NEVER_SATISFIED_DETAIL)
+        self._context.stop_if_never_started(status)
         if status.restart > attempt.restart:
             attempt = self._record_requeue(attempt, status)
         if status.liveness is Liveness.ENDED:
@@ -180,11 +176,6 @@ class AttemptMonitor:
 def _may_be_cancelled_by_us(status: LaunchStatus) -> bool:
     """True if a stopping search may have cancelled the attempt itself; a later driver cannot know."""
     return status.reason is None or policy_of(status.reason).ending is Ending.CANCELLED
-
-
-def _can_never_start(status: LaunchStatus) -> bool:
-    """True if a job that it depends on did not end as required, whether Slurm lets it wait for ever or cancelled it."""
-    return not status.started and NEVER_SATISFIED in (status.detail or "")
 
 
 def _used_pilot(attempt: Attempt, pilot: EndedPilot) -> bool:
