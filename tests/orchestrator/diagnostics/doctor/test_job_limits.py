@@ -15,6 +15,7 @@ from slurm.association_limits import Association, AssociationLimits, Qos
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
 from slurm.fake.placement import FakeNode
+from slurm.interface import PreemptsBy
 from slurm.partitions import PartitionSnapshot
 from tests.orchestrator.cli.parlay import write_search
 
@@ -71,6 +72,21 @@ def test_two_hours_in_a_partition_of_one_are_an_error_though_sbatch_would_take_t
     assert "partition main allows at most 60 minutes" in findings[0].message
     assert "measure.time_limit" in (findings[0].fix or "")
     assert faults(slurm, tmp_path, "measure.time_limit=59m") == [("account", Level.NOTE)]
+
+
+@pytest.mark.parametrize(("mode", "level"), [("REQUEUE", Level.NOTE), ("SUSPEND,GANG", Level.WARNING)])
+def test_partitions_whose_jobs_others_preempt_are_named(tmp_path, mode, level):
+    slurm = slurm_with("main", "high")
+    slurm.cluster.settings = replace(slurm.cluster.settings, preempts_by=PreemptsBy.PARTITION)
+    assert "preemption" not in [f.name for f in examined(slurm, tmp_path)]
+    nodes = tuple(slurm.cluster.nodes)
+    slurm.partition_limits = {
+        "main": replace(MAIN, nodes=nodes, preempt_mode=mode, grace_time_s=30.0),
+        "high": PartitionSnapshot("high", num_nodes=4, nodes=nodes[:1], priority_tier=2),
+    }
+    [found] = [f for f in examined(slurm, tmp_path) if f.name == "preemption"]
+    assert found.level is level
+    assert f"may be preempted by those of partition high (PreemptMode {mode}, 30 s of grace)" in found.message
 
 
 def test_more_nodes_than_a_partition_gives_are_an_error_of_the_largest_job_alone(tmp_path, slurm):
