@@ -51,7 +51,8 @@ def test_a_job_is_found_by_its_name_and_ends(bench: Bench) -> None:
     assert ended.ended_at is not None
     assert int(before) <= ended.submitted_at <= ended.started_at <= ended.ended_at <= bench.slurm.now()
     described = bench.slurm.describe(ended.job_id)
-    assert described == replace(ended, exit_code=0, signal=0, restarts=0)
+    of_job = {"billing": described.billing, "qos": described.qos}
+    assert described == replace(ended, exit_code=0, signal=0, restarts=0, **of_job)
 
 
 def test_a_running_job_has_nodes_and_a_start_but_no_end(bench: Bench) -> None:
@@ -61,7 +62,7 @@ def test_a_running_job_has_nodes_and_a_start_but_no_end(bench: Bench) -> None:
     assert (len(job.nodes), job.reason, job.ended_at) == (1, None, None)
     described = bench.slurm.describe(job.job_id)
     assert described is not None
-    assert replace(described, exit_code=None, signal=None, restarts=None) == job
+    assert replace(described, exit_code=None, signal=None, restarts=None, billing=None, qos=None) == job
     assert described.restarts == 0
 
 
@@ -244,7 +245,8 @@ def test_accounting_has_the_last_word_or_is_not_there(bench: Bench) -> None:
         return {row.name: row for row in bench.slurm.accounted_jobs([failed, cancelled], before) or ()}
 
     found = bench.eventually(rows, lambda rows: len([r for r in rows.values() if r.ended_at is not None]) == 2)
-    expected = replace(ended[failed], reason=None, exit_code=3, signal=0)
+    of_job = {"billing": found[failed].billing, "qos": "normal"}
+    expected = replace(ended[failed], reason=None, exit_code=3, signal=0, **of_job)
     assert found[failed] == expected
     assert (found[cancelled].state, found[cancelled].exit_code, found[cancelled].signal) == (JobState.CANCELLED, 0, 0)
     assert bench.slurm.accounted_jobs([failed], before) == (expected,)
