@@ -25,6 +25,7 @@ FLAG_DESCRIPTIONS: Mapping[Flag, str] = {
     Flag.STRAGGLER: "a rank computes over 15 % longer than those with equal work; see slowest_rank in its outcome",
     Flag.FINGERPRINT_CHANGED: "software or hardware differs from the first measurement, so they are not comparable",
     Flag.HOST_MEMORY_GROWTH: "host memory grows with every step, which may end a long training",
+    Flag.DEVICE_MEMORY_GROWTH: "device memory grows with every step, which may end a long training",
     Flag.PROFILE_FAILED: "the profiled steps after the measurement failed; the numbers are valid, without a breakdown",
     Flag.LAYOUT_UNVERIFIED: "the trainer's log does not verify the whole layout; see proof.unproven in its outcome",
     Flag.THROUGHPUT_MISMATCH: "a rate that the trainer prints is over 10 % off; see proof.cross_checks in its outcome",
@@ -139,6 +140,13 @@ def describe_expert_tokens(metrics: MeasuredMetrics) -> str | None:
     if most is None or mean is None:
         return None
     return f"tokens of an expert in a step: at most {most:,.0f}, mean {mean:,.0f}"
+
+
+def describe_energy(metrics: MeasuredMetrics) -> str | None:
+    """Energy of the measured steps; None where it is unknown."""
+    if metrics.joules_per_token is None:
+        return None
+    return f"energy: {format_number(metrics.joules_per_token, 3)} J a token, of the GPUs alone"
 
 
 def describe_slowest_rank(slowest: Mapping[str, Any] | None) -> str | None:

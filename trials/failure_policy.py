@@ -84,6 +84,8 @@ class FailurePolicy:
     """True if the steps before the end give samplers an upper bound of the layout's throughput."""
     stops_search: bool = False
     """True if the search stops after several such trials in a row whose logs end alike."""
+    stops_search_at_once: bool = False
+    """True if the search stops after one such trial where nothing was measured: every other would end alike."""
     color: str = "c8"
     """Name of the colour in the report's page.css."""
     advice: str | None = None
@@ -210,6 +212,14 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
         "invalid result",
         "The outcome is damaged, implausible or contradicts the spec; the log excerpt says why.",
         only_rank_knows=True,
+    ),
+    FailureReason.ENERGY_UNKNOWN: FailurePolicy(
+        "energy not measured",
+        "The energy of the ranks' GPUs, an objective of the search, was not measured.",
+        cause=Cause.MACHINE,
+        only_rank_knows=True,
+        stops_search_at_once=True,
+        advice="an objective other than joules_per_token",
     ),
     FailureReason.CANCELLED_BY_USER: FailurePolicy(
         "cancelled by the user",

@@ -9,7 +9,13 @@ from dashboards.report import sentences
 from dashboards.report.data import ReportData, TrialView
 from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
-from dashboards.trial_text import UNKNOWN, describe_expert_tokens, format_number, format_throughput_interval
+from dashboards.trial_text import (
+    UNKNOWN,
+    describe_energy,
+    describe_expert_tokens,
+    format_number,
+    format_throughput_interval,
+)
 from search_spaces.layouts.layout import Layout
 from trials.files.text import plural
 
@@ -49,6 +55,8 @@ def _winner(data: ReportData, link: Link) -> Iterator[str]:
         lines.append(f"peak memory: {format_number(metrics.peak_memory_gib, 3)} GiB of the fullest rank")
     if (loads := describe_expert_tokens(metrics)) is not None:
         lines.append(loads)
+    if (energy := describe_energy(metrics)) is not None:
+        lines.append(energy)
     yield "\n".join(f"- {line}" for line in lines)
 
 

@@ -131,6 +131,8 @@ def _tiles(data: ReportData) -> list[Tile]:
     if metrics.expert_tokens_most is not None and metrics.expert_tokens_mean is not None:
         mean = f"at most, mean {format_number(metrics.expert_tokens_mean)} a step"
         tiles.append(Tile("Tokens an expert", format_number(metrics.expert_tokens_most), mean))
+    if metrics.joules_per_token is not None:
+        tiles.append(Tile("Energy", f"{format_number(metrics.joules_per_token, 3)} J", "a token, of the GPUs"))
     ranks = plural(best.layout.num_gpus, "rank")
     on = f"{printable(data.accelerator or 'devices')} on {plural(best.layout.num_nodes, 'node')}"
     return [*tiles, Tile("Machine", ranks, on)]

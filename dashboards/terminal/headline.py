@@ -20,6 +20,7 @@ UNITS: Mapping[Objective, str] = {
     Objective.TOKENS_PER_SEC: "tokens/s",
     Objective.TOKENS_PER_SEC_PER_GPU: "tokens/s per GPU",
     Objective.NODE_HOURS_PER_BILLION_TOKENS: "tokens/s per node",
+    Objective.JOULES_PER_TOKEN: "tokens/J",
 }
 """Unit of the speed that is shown for each objective; larger is always better."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +31,10 @@ from trials.files.text import plural
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
     from orchestrator.diagnostics.doctor.finding import DoctorReport, Finding
+    from orchestrator.launchers.attempt_runner import AttemptRunner
     from orchestrator.launchers.base import Launcher
+    from search_spaces.hardware.cluster import Cluster
+    from trials.files.folders import SearchFolder
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "warning": "WARNING", "error": "ERROR  "}
 
@@ -44,6 +48,10 @@ def doctor(
     work_dir: WorkDir = None,
     ledger: LedgerUrl = None,
     submit_test: Annotated[bool, typer.Option("--submit-test", help="Also run a probe job on two nodes.")] = False,
+    fabric: Annotated[
+        bool,
+        typer.Option("--fabric", help="Also time the collectives of the search's group shapes on all its nodes."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Find what would keep a search from running here or slow it down, and how to fix it."""
@@ -51,9 +59,10 @@ def doctor(
     from orchestrator.diagnostics.doctor.run import DoctorTarget, run_checks
     from slurm.client import SlurmClient
 
-    if submit_test and search_file is None:
-        rule, fix = "the search file sets the job's size and options", "parlay doctor SEARCH.YAML"
-        raise InputError.of("usage", "needs a search file", key="--submit-test", rule=rule, fix=fix)
+    for key, runs_job in (("--submit-test", submit_test), ("--fabric", fabric)):
+        if runs_job and search_file is None:
+            rule, fix = "the search file sets the job's size and options", "parlay doctor SEARCH.YAML"
+            raise InputError.of("usage", "needs a search file", key=key, rule=rule, fix=fix)
     changes, spec, refused = to_overrides(sets, launcher, None, work_dir, ledger), None, None
     try:
         spec = _load(search_file, changes)
@@ -64,8 +73,9 @@ def doctor(
     found = run_checks(target, lambda area: log(f"looking at {area}"))
     if refused is not None:
         found = DoctorReport((refused, *found.areas))
-    if submit_test and spec is not None:
-        found = DoctorReport((*found.areas, (Area.JOB, tuple(_submit_test_findings(spec, found, as_json)))))
+    for area, job, wanted in ((Area.JOB, _submit_test, submit_test), (Area.FABRIC, _fabric_check, fabric)):
+        if wanted and spec is not None:
+            found = DoctorReport((*found.areas, (area, tuple(_job_findings(spec, found, job(spec), as_json)))))
     print_result(found.to_json(), as_json, format_report(found))
     if found.count(Level.ERROR):
         raise Exit(ExitCode.DOCTOR_FOUND_ERROR)
@@ -109,10 +119,31 @@ def _load(search_file: Path | None, changes: Sequence[Change]) -> SearchSpec | N
         return with_environment_options(spec, os.environ)
 
 
-def _submit_test_findings(spec: SearchSpec, found: DoctorReport, as_json: bool) -> list[Finding]:
-    """Findings of the probe job; a note if earlier errors would make it fail."""
-    from orchestrator.diagnostics.doctor.finding import Area, Level, error, note
+@dataclass(frozen=True)
+class _Job:
+    """A job of the doctor: its nodes, and its findings as a function of runner and folder."""
+
+    cluster: Cluster
+    findings: Callable[[AttemptRunner, SearchFolder], Iterable[Finding]]
+
+
+def _submit_test(spec: SearchSpec) -> _Job:
     from orchestrator.diagnostics.doctor.node_probe import probe_cluster, submit_test
+
+    return _Job(probe_cluster(spec.cluster), lambda runner, folder: submit_test(runner, folder, spec))
+
+
+def _fabric_check(spec: SearchSpec) -> _Job:
+    from orchestrator.diagnostics.fabric import fabric_cluster, fabric_findings
+    from orchestrator.planning.candidates import valid_candidates
+
+    layouts = valid_candidates(spec)
+    return _Job(fabric_cluster(spec), lambda runner, folder: fabric_findings(runner, folder, spec, layouts))
+
+
+def _job_findings(spec: SearchSpec, found: DoctorReport, job: _Job, as_json: bool) -> list[Finding]:
+    """Findings of a job; a note if earlier errors would make it fail."""
+    from orchestrator.diagnostics.doctor.finding import Area, Level, error, note
     from orchestrator.launchers.attempt_runner import AttemptRunner
     from trials.files.folders import SearchFolder
 
@@ -126,10 +157,10 @@ def _submit_test_findings(spec: SearchSpec, found: DoctorReport, as_json: bool) 
     folder = SearchFolder(spec.work_dir / f"doctor-{secrets.token_hex(3)}")
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> list[Finding]:
-        log(f"a job on {plural(probe_cluster(spec.cluster).num_nodes, 'node')}, in {folder.path}")
-        return list(submit_test(AttemptRunner(launcher, stop.is_requested), folder, spec))
+        log(f"a job on {plural(job.cluster.num_nodes, 'node')}, in {folder.path}")
+        return list(job.findings(AttemptRunner(launcher, stop.is_requested), folder))
 
     try:
-        return with_launcher(spec, probe_cluster(spec.cluster), run, "doctor", as_json)
+        return with_launcher(spec, job.cluster, run, "doctor", as_json)
     except ExternalError as refused:
         return [error("job", str(refused), refused.fix or "see the message")]

@@ -47,6 +47,7 @@ COMPUTE_SIDE = (
     "trials/data/token_file.py",
     "trials/diagnostics/__init__.py",
     "trials/diagnostics/calibration.py",
+    "trials/diagnostics/fabric.py",
     "trials/diagnostics/node_probe.py",
     "trials/diagnostics/selftest.py",
     "trials/files/__init__.py",

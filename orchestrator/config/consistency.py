@@ -14,6 +14,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib
 from search_spaces.layouts.layout import AXES
 from search_spaces.routing import BALANCED, LEARNED, Routing, largest_skew
+from trials.analysis.ranking import Objective
 from trials.trainers.command.template import placeholders_in
 from trials.trainers.registry import TRAINERS, log_format_of
 
@@ -27,8 +28,32 @@ def consistency_problems(file: SearchFile) -> Iterator[Problem]:
     of_its_template = chain(_axes_without_placeholder(file), _template_of_another_model(file))
     of_the_trainer = chain(_engine_problems(file), of_its_template, _parlay_trainer_problems(file), of_its_log)
     of_the_space = chain(_ineffective_recomputation(file), setting_problems(file))
-    of_the_measurement = chain(_warm_start_problems(file), _routing_problems(file))
+    of_the_measurement = chain(_warm_start_problems(file), _routing_problems(file), _energy_problems(file))
     return chain(of_the_trainer, of_the_space, _memory_problems(file, file.cluster.cluster()), of_the_measurement)
+
+
+def needs_energy(file: SearchFile) -> bool:
+    """True if the energy of every trial has to be measured."""
+    return Objective.JOULES_PER_TOKEN in file.objective
+
+
+def _energy_problems(file: SearchFile) -> Iterator[Problem]:
+    """Problem with energy as an objective where nothing measures it."""
+    accelerator = file.cluster.cluster().accelerator.name
+    if not needs_energy(file):
+        return
+    if accelerator == "cpu":
+        found, rule = "cluster.accelerator cpu", "energy is read from the drivers of GPUs (NVML, AMD SMI)"
+    elif file.launcher.kind == "simulated":
+        found, rule = "launcher.kind simulated", "a table of measurements has no energy"
+    elif file.trainer.kind != PARLAY:
+        found = f"trainer.kind {file.trainer.kind}"
+        rule = "Parlay's own trainer alone reads the energy of the measured steps"
+    else:
+        return
+    energy = Objective.JOULES_PER_TOKEN.value
+    fix = "another objective; node_hours_per_billion_tokens is the nearest that needs no counter"
+    yield Problem("contradiction", f"has {energy} with {found}", rule=rule, fix=fix, key="objective", value=energy)
 
 
 def routing_of(file: SearchFile) -> str | None:

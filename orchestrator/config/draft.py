@@ -122,7 +122,7 @@ def _origin_table(draft: Draft) -> Iterator[str]:
 
 _BASELINE = "The present layout. It is measured first; speedups are relative to it."
 _REST = """\
-# tokens_per_sec, tokens_per_sec_per_gpu or node_hours_per_billion_tokens.
+# tokens_per_sec, tokens_per_sec_per_gpu, node_hours_per_billion_tokens or joules_per_token.
 objective: tokens_per_sec
 
 search:

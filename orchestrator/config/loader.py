@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.consistency import consistency_problems, routing_of
+from orchestrator.config.consistency import consistency_problems, needs_energy, routing_of
 from orchestrator.config.notify_target import notify_problems
 from orchestrator.config.spec import SearchSpec, with_location
 from orchestrator.launchers.slurm.site import cpu_problems, in_segments, with_site
@@ -84,7 +84,7 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_spe
         objectives=file.objective,
         constraints=file.constraints,
         search=file.search,
-        measure=replace(file.measure.rules(), routing=routing_of(file)),
+        measure=replace(file.measure.rules(), routing=routing_of(file), energy=needs_energy(file)),
         trainer=trainer,
         launcher=launcher,
         tracking=file.tracking,

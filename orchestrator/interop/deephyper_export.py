@@ -66,7 +66,7 @@ def _objective(trial: Trial, objective: Objective) -> float | str:
     value = objective_of(trial, objective)
     if value is None:
         return FAILED if trial.reason is None else f"{FAILED}_{trial.reason}"
-    return -value if objective is Objective.NODE_HOURS_PER_BILLION_TOKENS else value
+    return -value if objective.is_minimised else value
 
 
 def _text(rows: Sequence[dict[str, Any]]) -> str:

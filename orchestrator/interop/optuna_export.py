@@ -70,7 +70,7 @@ def _optuna() -> Any:
 
 
 def _direction(objective: Objective) -> str:
-    return "minimize" if objective is Objective.NODE_HOURS_PER_BILLION_TOKENS else "maximize"
+    return "minimize" if objective.is_minimised else "maximize"
 
 
 def _distributions(ended: Sequence[Trial], axes: Mapping[str, Sequence[Any]]) -> dict[str, BaseDistribution]:

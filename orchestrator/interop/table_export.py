@@ -15,9 +15,9 @@ from typing import Any
 from orchestrator.records.observations import seconds_between
 from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, Layout
 from search_spaces.tables.csv_rows import escape_cell
-from trials.analysis.ranking import Objective, in_objective_unit, value_of
+from trials.analysis.ranking import Objective, in_objective_unit, known_value_of
 from trials.ledger.events import SearchRecord
-from trials.trial import Attempt, Trial, TrialState, utc_text
+from trials.trial import Attempt, Trial, utc_text
 from trials.trial_json import trial_json
 
 Row = dict[str, Any]
@@ -26,8 +26,12 @@ MEASURED_COLUMNS = (
     *("warmup_steps", "measured_steps", "step_time_s", "step_time_low_s", "step_time_high_s", "step_time_p95_s"),
     *("fastest_rank_step_time_s", "tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
     *("tokens_per_sec_per_gpu", "samples_per_sec", "model_tflops_per_gpu", "mfu", "mfu_causal", "hfu"),
-    *("peak_memory_gib", "peak_memory_allocated_gib", "peak_host_memory_gib", "host_memory_slope_mib_per_step"),
-    *("host_memory_full_at_step", "data_wait_s", "expert_tokens_mean", "expert_tokens_most", "loss_first", "loss_last"),
+    *("peak_memory_gib", "peak_memory_allocated_gib", "peak_device_memory_gib"),
+    *("allocated_memory_slope_mib_per_step", "reserved_memory_slope_mib_per_step", "device_memory_slope_mib_per_step"),
+    *("device_memory_full_at_step", "peak_host_memory_gib", "host_memory_available_gib"),
+    *("host_memory_slope_mib_per_step", "host_memory_full_at_step", "data_wait_s"),
+    *("joules_per_token", "joules_per_token_low", "joules_per_token_high"),
+    *("expert_tokens_mean", "expert_tokens_most", "loss_first", "loss_last"),
     *("epoch_s", "loss_after_epoch", "startup_s"),
 )
 """Scalar fields of outcome.measured."""
@@ -43,7 +47,7 @@ COLUMNS = (
     *TIMES,
 )
 
-_WHOLE = {"warmup_steps", "measured_steps", "host_memory_full_at_step"}
+_WHOLE = {"warmup_steps", "measured_steps", "host_memory_full_at_step", "device_memory_full_at_step"}
 _WHOLE |= {"global_batch_size", "num_gpus", "num_attempts", *NULLABLE}
 _MOST_WHOLE = 2**53
 _WORDS = {"search_id", "trial", "kind", "state", "reason", "flags", "layout_key", "job_id", "nodes"}
@@ -82,9 +86,8 @@ def parquet_bytes(rows: Iterable[Row]) -> bytes:
 
 def objective_of(trial: Trial, objective: Objective) -> float | None:
     """The trial's value in the objective's unit; None without a measurement."""
-    if trial.state is not TrialState.MEASURED:
-        return None
-    return in_objective_unit(value_of(trial, objective), objective)
+    value = known_value_of(trial, objective)
+    return None if value is None else in_objective_unit(value, objective)
 
 
 def _row(search: SearchRecord, trial: Trial) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
@@ -22,7 +22,8 @@ class TrialFeedback:
     `peak_memory_gib` is that of the fullest rank, where measured.
 
     A measured layout that leaves less free memory than the search asks for cannot be the best. It is reported as out of
-    memory, and the value that it reached is its `unfit_value`.
+    memory, and the value that it reached is its `unfit_value`. `watts_per_gpu` is the mean draw of a GPU where it was
+    measured.
     """
 
     layout: Layout
@@ -31,6 +32,7 @@ class TrialFeedback:
     upper_bound: float | None = None
     peak_memory_gib: float | None = None
     unfit_value: float | None = None
+    watts_per_gpu: float | None = None
 
     @property
     def observed_value(self) -> float | None:
@@ -95,11 +97,18 @@ def feedback_of(
     measured = [trial for trial in trials if trial.state is TrialState.MEASURED]
     if measured:
         runs = runs_that_count(measured)
-        value, peak_gib = median(map(objective, runs)), highest_peak_gib(runs)
-        if headroom is not None and not headroom.is_satisfied(peak_gib):
-            reason = FailureReason.GPU_OOM
-            return TrialFeedback(layout, reason=reason, peak_memory_gib=peak_gib, unfit_value=value)
-        return TrialFeedback(layout, value=value, peak_memory_gib=peak_gib)
+        value = median(map(objective, runs))
+        known = TrialFeedback(layout, peak_memory_gib=highest_peak_gib(runs), watts_per_gpu=_watts_per_gpu(runs))
+        if headroom is not None and not headroom.is_satisfied(known.peak_memory_gib):
+            return replace(known, reason=FailureReason.GPU_OOM, unfit_value=value)
+        return replace(known, value=value)
     if all(trial.state.is_ended for trial in trials):
         return TrialFeedback(layout, reason=trials[0].reason, upper_bound=upper_bound(trials[0]))
     return TrialFeedback(layout)
+
+
+def _watts_per_gpu(runs: Sequence[Trial]) -> float | None:
+    """Mean draw of a GPU in the measured steps, the median over the runs; None where their energy is unknown."""
+    measurements = [run.measured for run in runs if run.measured is not None]
+    known = [m.joules_per_token * m.tokens_per_sec_per_gpu for m in measurements if m.joules_per_token is not None]
+    return median(known) if known else None

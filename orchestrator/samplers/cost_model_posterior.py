@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from statistics import fmean
 
 import numpy as np
 
@@ -168,17 +169,32 @@ class CostModelPredictor:
         ]
         measured = [(row, feedback.observed_value) for row, feedback in known if feedback.observed_value is not None]
         rows = np.array([row for row, _ in measured], dtype=int)
-        seconds = np.exp(self._log_work[rows] - np.log([speed for _, speed in measured]))
+        log_watts = self._log_watts(known)
+        seconds = np.exp(self._log_work[rows] - np.log([speed for _, speed in measured]) - log_watts[rows])
         posterior = StepTimePosterior(self._terms.take(rows), seconds, self._seed, self._task.priors.time)
         log_seconds, deviation = posterior.predict(self._terms)
         evidence = [found for row, feedback in known if (found := self._evidence(row, feedback)) is not None]
         memory = memory_posterior(self._task, evidence)
         return Prediction(
-            log_value=self._log_work - log_seconds,
-            deviation=np.hypot(deviation, LAYOUT_RESIDUAL_SHARE * posterior.error),
-            unexplained=posterior.error,
+            log_value=self._log_work - log_seconds - log_watts,
+            deviation=np.hypot(deviation, np.hypot(LAYOUT_RESIDUAL_SHARE * posterior.error, self._power_deviation)),
+            unexplained=float(np.hypot(posterior.error, self._power_deviation)),
             fits=self._with_same_layouts(memory.fits(self._memory_gib), known),
         )
+
+    @property
+    def _power_deviation(self) -> float:
+        return 0.0 if self._task.objective.follows_from_throughput else POWER_DEVIATION
+
+    def _log_watts(self, known: Sequence[tuple[int, TrialFeedback]]) -> np.ndarray:
+        """Logarithm of each candidate's draw a GPU where energy is the objective, else 0: the measured one, or the
+        geometric mean of those measured. Before the first only ratios are known."""
+        measured = {row: math.log(f.watts_per_gpu) for row, f in known if f.watts_per_gpu is not None}
+        if self._task.objective.follows_from_throughput or not measured:
+            return np.zeros(len(self._log_work))
+        found = np.full(len(self._log_work), fmean(measured.values()))
+        found[list(measured)] = list(measured.values())
+        return found
 
     def _with_same_layouts(self, fits: np.ndarray, known: Sequence[tuple[int, TrialFeedback]]) -> np.ndarray:
         """Fit probabilities, with what a trial of the same layout has shown: other settings take as much memory, but
@@ -219,5 +235,8 @@ def _allocator(settings: str) -> str:
 
 
 _RUNS, _FAILS = 0.999, 0.001
+POWER_DEVIATION = 0.15
+"""Standard deviation of the logarithm of a layout's power around that of the others. An assumption: GPUs draw between
+half and all of their limit, by how long they wait."""
 LAYOUT_RESIDUAL_SHARE = 0.7
 """Share of the residual that is a layout's own, not shared with its neighbours."""

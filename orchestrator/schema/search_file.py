@@ -56,7 +56,7 @@ def _objectives(given: Any) -> Any:
 
 
 _OBJECTIVE = {"enum": [objective.value for objective in Objective]}
-_ONE_TO_THREE = {"minItems": 1, "maxItems": len(Objective), "uniqueItems": True}
+_ONE_OR_MORE = {"minItems": 1, "maxItems": len(Objective), "uniqueItems": True}
 
 
 class SearchSection(Section):
@@ -194,12 +194,13 @@ class SearchFile(Section):
     objective: Annotated[
         tuple[Annotated[Objective, Field(strict=False)], ...],
         BeforeValidator(_objectives),
-        WithJsonSchema({"anyOf": [_OBJECTIVE, {"type": "array", "items": _OBJECTIVE, **_ONE_TO_THREE}]}),
+        WithJsonSchema({"anyOf": [_OBJECTIVE, {"type": "array", "items": _OBJECTIVE, **_ONE_OR_MORE}]}),
     ] = Field(
         default=(Objective.TOKENS_PER_SEC,),
-        description="Objective, or a list of them; node_hours_per_billion_tokens is minimised, the others are"
-        " maximised. The first one decides the best layout. With several objectives, or layouts on several numbers of"
-        " nodes, the result also has the Pareto set.",
+        description="Objective, or a list of them; node_hours_per_billion_tokens and joules_per_token are minimised,"
+        " the others are maximised; joules_per_token needs GPUs whose drivers report energy. The first one decides the"
+        " best layout. With several objectives, or layouts on several numbers of nodes, the result also has the Pareto"
+        " set.",
         json_schema_extra={"default": Objective.TOKENS_PER_SEC.value},
     )
     constraints: ConstraintsSection = ConstraintsSection()

@@ -20,6 +20,7 @@ from orchestrator.search.stopping import (
     end_reason_without_value,
     is_idle,
     repeated_failure_excerpt,
+    unmeasurable_excerpt,
     wall_time_exceeded,
 )
 from orchestrator.search.submit import AttemptSubmitter
@@ -157,11 +158,12 @@ class Driver:
             self._monitor.cancel(over)
 
     def _stop_if_broken(self) -> None:
-        if (
-            self.search.state is SearchState.RUNNING
-            and (excerpt := repeated_failure_excerpt(self._context.index)) is not None
-        ):
+        if self.search.state is not SearchState.RUNNING:
+            return
+        if (excerpt := repeated_failure_excerpt(self._context.index)) is not None:
             self._context.stop(EndReason.SCRIPT_ERROR, excerpt)
+        elif (excerpt := unmeasurable_excerpt(self._context.index)) is not None:
+            self._context.stop(EndReason.NO_FEASIBLE_LAYOUT, excerpt)
 
     def _end_if_done(self) -> None:
         reason = None if self._context.index.unended else self._end_reason()

@@ -90,6 +90,15 @@ def repeated_failure_excerpt(index: SearchIndex) -> str | None:
     return excerpts[-1] if len({last_line(text) for text in excerpts}) == 1 else None
 
 
+def unmeasurable_excerpt(index: SearchIndex) -> str | None:
+    """Log excerpt of a trial after which every other would end without a measurement, too; None while there is none,
+    and once something was measured."""
+    if index.first_measured is not None:
+        return None
+    ended = (t.last_attempt for t in index.last_ended if policy_of(t.reason).stops_search_at_once)
+    return next((attempt.excerpt or "" for attempt in ended if attempt is not None), None)
+
+
 def end_reason_without_value(reason: EndReason) -> EndReason:
     """End reason of a search without a usable measurement: NO_FEASIBLE_LAYOUT if everything worthwhile was tried."""
     exhausted = (EndReason.MAX_TRIALS, EndReason.SPACE_EXHAUSTED, EndReason.CONVERGED)

@@ -145,8 +145,11 @@ def _incumbent(spec: TrialSpec, best: Mapping[str, Any], fingerprint: Mapping[st
 def _tokens_per_sec_to_match(incumbent: Mapping[str, Any], num_nodes: int, goals: Sequence[Objective]) -> float:
     """Tokens per second below which a layout on `num_nodes` nodes is worse than the incumbent in every goal.
 
-    0 where the layout takes fewer nodes and these are a goal themselves, as they are with a single objective.
+    0 where the layout takes fewer nodes and these are a goal themselves, as they are with a single objective, and where
+    energy is a goal, which does not follow from throughput.
     """
+    if not all(goal.follows_from_throughput for goal in goals):
+        return 0.0
     if len(goals) == 1 and num_nodes < incumbent["num_nodes"]:
         return 0.0
     share = num_nodes / incumbent["num_nodes"]

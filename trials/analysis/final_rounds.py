@@ -14,7 +14,7 @@ from search_spaces.layouts.layout import Layout
 from trials.analysis.finals import Finalist, Finals, FinalsEnd, FinalsEnding, FinalsStanding, standing_after
 from trials.analysis.pareto import pareto
 from trials.analysis.ranked_layout import RankedLayout, suspect_reruns
-from trials.analysis.ranking import Objective, Ranking, throughput_divisor
+from trials.analysis.ranking import Objective, Ranking, speed_of
 from trials.analysis.verdict import baseline_key_of, ranking_of
 from trials.files.text import plural
 from trials.ledger.events import SearchRecord
@@ -94,11 +94,7 @@ class FinalRounds:
         )
 
     def _speed(self, run: Trial) -> RunMeasurement:
-        assert run.measured is not None, "it counts"
-        sharers, metrics = throughput_divisor(run.layout, self._terms.objective), run.measured
-        low, high = metrics.tokens_per_sec_low, metrics.tokens_per_sec_high
-        bounds = (None, None) if low is None or high is None else (low / sharers, high / sharers)
-        return RunMeasurement(metrics.tokens_per_sec / sharers, *bounds)
+        return speed_of(run, self._terms.objective)
 
 
 def choose_finalists(ranking: Ranking, count: int, baseline_keys: Collection[str]) -> list[Layout]:

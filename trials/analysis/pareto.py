@@ -1,16 +1,17 @@
 """Pareto set of a search: layouts that no other layout beats in all objectives. Pure.
 
-All objectives derive from one throughput and the number of nodes. On equal nodes the faster layout is therefore better
-by each of them, so that the first layout of each number of nodes in the ranking is enough.
+All objectives but energy derive from one throughput and the number of nodes. On equal nodes the faster layout is
+therefore better by each of them, so that the first layout of each number of nodes in the ranking is enough. With energy
+among the objectives every layout stands for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trials.analysis.ranked_layout import RankedLayout
-from trials.analysis.ranking import Objective, Ranking, in_objective_unit, is_faster, value_of
+from trials.analysis.ranking import Objective, Ranking, in_objective_unit, is_faster, known_value_of, value_of
 from trials.files.text import plural
 
 Beats = Callable[[RankedLayout, RankedLayout], bool]
@@ -24,16 +25,11 @@ def pareto(ranking: Ranking) -> tuple[RankedLayout, ...]:
     several numbers of nodes were measured. Left out are suspect layouts, those with too little free memory, and those
     of which a repeat failed for a reason of the layout's own.
     """
-    best, first_by_nodes = ranking.best, _first_by_nodes(ranking)
-    if best is None or (not ranking.others and len(first_by_nodes) == 1):
+    best, candidates = ranking.best, _candidates(ranking)
+    if best is None or (not ranking.others and len({one.layout.num_nodes for one in candidates}) == 1):
         return ()
     goals = _goals(ranking)
-    points = {
-        nodes: layout
-        for nodes, layout in first_by_nodes.items()
-        if layout is best or _is_undominated(layout, first_by_nodes, goals)
-    }
-    return best, *(layout for layout in points.values() if layout is not best)
+    return best, *(one for place, one in enumerate(candidates) if place and _is_undominated(place, candidates, goals))
 
 
 def pareto_json(ranking: Ranking) -> list[dict[str, Any]]:
@@ -44,7 +40,11 @@ def pareto_json(ranking: Ranking) -> list[dict[str, Any]]:
             "trial": point.trial,
             "layout": point.layout.to_json(),
             "num_nodes": point.layout.num_nodes,
-            "values": {o.value: in_objective_unit(value_of(point, o), o) for o in objectives},
+            "values": {
+                o.value: in_objective_unit(value, o)
+                for o in objectives
+                if (value := known_value_of(point, o)) is not None
+            },
         }
         for point in pareto(ranking)
     ]
@@ -56,13 +56,21 @@ def trade_offs(ranking: Ranking) -> list[str]:
     return [] if best is None else [_describe_trade_off(best, other) for other in others]
 
 
-def _first_by_nodes(ranking: Ranking) -> Mapping[int, RankedLayout]:
-    """The first layout of each number of nodes in the ranking's order; the best represents its own number."""
-    counts = {} if ranking.best is None else {ranking.best.layout.num_nodes: ranking.best}
-    for layout in ranking.ordered:
-        if ranking.has_headroom(layout) and not layout.is_suspect and not layout.is_failing:
-            counts.setdefault(layout.layout.num_nodes, layout)
-    return counts
+def _candidates(ranking: Ranking) -> tuple[RankedLayout, ...]:
+    """The best, then the first layout of each other number of nodes in the ranking's order; with energy among the
+    objectives every other layout."""
+    if ranking.best is None:
+        return ()
+    allowed = (
+        one for one in ranking.ordered if ranking.has_headroom(one) and not one.is_suspect and not one.is_failing
+    )
+    known = [ranking.best, *(layout for layout in allowed if layout is not ranking.best)]
+    if all(objective.follows_from_throughput for objective in (ranking.objective, *ranking.others)):
+        first_by_nodes: dict[int, RankedLayout] = {}
+        for layout in known:
+            first_by_nodes.setdefault(layout.layout.num_nodes, layout)
+        return tuple(first_by_nodes.values())
+    return tuple(known)
 
 
 def _goals(ranking: Ranking) -> list[Beats]:
@@ -74,15 +82,23 @@ def _by(objective: Objective) -> Beats:
     return lambda one, other: is_faster(one, other, objective)
 
 
-def _is_undominated(layout: RankedLayout, first_by_nodes: Mapping[int, RankedLayout], goals: list[Beats]) -> bool:
-    others = (other for other in first_by_nodes.values() if other is not layout)
-    return all(any(beats(layout, other) for beats in goals) for other in others)
+def _is_undominated(place: int, candidates: Sequence[RankedLayout], goals: list[Beats]) -> bool:
+    """True if the candidate beats every other one in some goal; of two that tie in all, the first stays."""
+    layout = candidates[place]
+    return all(
+        any(beats(layout, other) for beats in goals)
+        or (number > place and not any(beats(other, layout) for beats in goals))
+        for number, other in enumerate(candidates)
+        if number != place
+    )
 
 
 def _describe_trade_off(best: RankedLayout, other: RankedLayout) -> str:
     speed, nodes = _tokens_per_sec(other) / _tokens_per_sec(best), other.layout.num_nodes / best.layout.num_nodes
     where = f"{other.trial} on {plural(other.layout.num_nodes, 'node')}"
-    return f"{where} has {100 * speed:.0f} % of its tokens/s at {100 * nodes / speed:.0f} % of its node-hours a token"
+    text = f"{where} has {100 * speed:.0f} % of its tokens/s at {100 * nodes / speed:.0f} % of its node-hours a token"
+    energy, of_best = other.measured.joules_per_token, best.measured.joules_per_token
+    return text if energy is None or of_best is None else f"{text} and {100 * energy / of_best:.0f} % of its energy"
 
 
 def _tokens_per_sec(layout: RankedLayout) -> float:

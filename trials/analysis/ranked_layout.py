@@ -22,8 +22,12 @@ _MEDIANS = (
     *("tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec", "model_tflops_per_gpu"),
     *("mfu", "mfu_causal", "hfu", "step_time_s", "step_time_p95_s", "fastest_rank_step_time_s", "startup_s"),
 )
-_PEAKS = ("peak_memory_gib", "peak_memory_allocated_gib", "peak_host_memory_gib", "expert_tokens_most")
-_EARLIEST = ("host_memory_full_at_step",)
+_PEAKS = (
+    *("peak_memory_gib", "peak_memory_allocated_gib", "peak_device_memory_gib", "peak_host_memory_gib"),
+    *("allocated_memory_slope_mib_per_step", "reserved_memory_slope_mib_per_step", "device_memory_slope_mib_per_step"),
+    *("host_memory_slope_mib_per_step", "expert_tokens_most"),
+)
+_LEAST = ("host_memory_full_at_step", "device_memory_full_at_step", "host_memory_available_gib")
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,11 @@ class RankedLayout:
     def measured(self) -> MeasuredMetrics:
         """The measurement over the runs that count; that of a single one is its own.
 
-        Speeds and times are medians over the runs, with intervals that rest on the spread between them; peaks are the
-        highest, what ends a training the earliest; the rest is the first run's.
+        Speeds and times are medians over the runs, with intervals that rest on the spread between them; peaks and
+        slopes of memory are the highest, what is left of it, and the step at which it ends, the least; the rest is the
+        first run's.
         """
-        return _merged(self._measurements)
+        return _merged(self.measurements)
 
     @property
     def flags(self) -> tuple[Flag, ...]:
@@ -75,14 +80,18 @@ class RankedLayout:
     @property
     def slowest_rank(self) -> Mapping[str, Any] | None:
         """`SlowestRank` of the run with the slowest one; None where no run that counts could compare its ranks."""
-        outcomes = [last.outcome for run in self.counted if (last := run.last_attempt) and last.outcome]
-        known = [outcome.slowest_rank for outcome in outcomes if outcome.slowest_rank]
+        known = [outcome.slowest_rank for outcome in self._outcomes if outcome.slowest_rank]
         return max(known, key=lambda one: float(one["slowdown"]), default=None)
 
     @property
-    def relative_lower_bound(self) -> float:
-        """Lower end of the 95 % interval of its throughput, over the throughput."""
-        return math.exp(-log_half_width(list(map(_run_measurement, self._measurements))))
+    def fullest_rank(self) -> Mapping[str, Any] | None:
+        """`FullestRank` of the run that left least memory, or else used most; None where no run that counts told it."""
+        known = [outcome.fullest_rank for outcome in self._outcomes if outcome.fullest_rank]
+        return min(known, key=lambda one: (one.get("free_gib", math.inf), -one["used_gib"]), default=None)
+
+    @property
+    def _outcomes(self) -> list[Outcome]:
+        return [last.outcome for run in self.counted if (last := run.last_attempt) and last.outcome]
 
     @property
     def is_suspect(self) -> bool:
@@ -110,7 +119,8 @@ class RankedLayout:
         return [t for t in self.trials if t.kind is TrialKind.REPEAT and t.trial not in second]
 
     @property
-    def _measurements(self) -> list[MeasuredMetrics]:
+    def measurements(self) -> list[MeasuredMetrics]:
+        """The measurements of the runs that count."""
         return [run.measured for run in self.counted if run.measured is not None]
 
 
@@ -166,18 +176,35 @@ def highest_peak_gib(runs: Sequence[Trial]) -> float | None:
 def _merged(runs: Sequence[MeasuredMetrics]) -> MeasuredMetrics:
     if len(runs) == 1:
         return runs[0]
-    names = (*_MEDIANS, *_PEAKS, *_EARLIEST)
+    names = (*_MEDIANS, *_PEAKS, *_LEAST)
     known = {name: [getattr(run, name) for run in runs if getattr(run, name) is not None] for name in names}
     found: dict[str, Any] = {name: geometric_median(known[name]) for name in _MEDIANS if known[name]}
     found |= {name: max(known[name]) for name in _PEAKS if known[name]}
-    found |= {name: min(known[name]) for name in _EARLIEST if known[name]}
+    found |= {name: min(known[name]) for name in _LEAST if known[name]}
     factor = math.exp(log_half_width(list(map(_run_measurement, runs))))
     for name, low, high in (
         ("tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
         ("step_time_s", "step_time_low_s", "step_time_high_s"),
     ):
         found |= {low: found[name] / factor, high: found[name] * factor}
+    found |= _energy_interval([energy for run in runs if (energy := energy_of(run)) is not None])
     return replace(runs[0], **found, time_s=_time_parts(runs, found["step_time_s"]))
+
+
+def _energy_interval(runs: Sequence[RunMeasurement]) -> dict[str, Any]:
+    """Median of the runs' joules a token, and its interval, which rests on the spread between them."""
+    if not runs:
+        return {}
+    median, factor = geometric_median([run.value for run in runs]), math.exp(log_half_width(runs))
+    ends = {"joules_per_token_low": median / factor, "joules_per_token_high": median * factor}
+    return {"joules_per_token": median, **ends}
+
+
+def energy_of(run: MeasuredMetrics) -> RunMeasurement | None:
+    """Joules a token of a run, or of a layout over its runs; None where they are unknown."""
+    if run.joules_per_token is None:
+        return None
+    return RunMeasurement(run.joules_per_token, run.joules_per_token_low, run.joules_per_token_high)
 
 
 def _time_parts(runs: Sequence[MeasuredMetrics], step_time_s: float) -> Mapping[str, float] | None:

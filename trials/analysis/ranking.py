@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
-from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout, ranked_layouts
+from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout, energy_of, ranked_layouts
 from trials.failure_policy import policy_of
+from trials.measurement.run_variance import RunMeasurement, log_half_width
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import LowerStrEnum, Trial
 
 _TOKENS_PER_BILLION = 1e9
@@ -21,11 +24,21 @@ runs differ by a few percent; smaller savings are not useful."""
 
 
 class Objective(LowerStrEnum):
-    """Objective of a search; the last one is minimised, the others are maximised."""
+    """Objective of a search."""
 
     TOKENS_PER_SEC = "tokens_per_sec"
     TOKENS_PER_SEC_PER_GPU = "tokens_per_sec_per_gpu"
     NODE_HOURS_PER_BILLION_TOKENS = "node_hours_per_billion_tokens"
+    JOULES_PER_TOKEN = "joules_per_token"
+
+    @property
+    def is_minimised(self) -> bool:
+        return self in (Objective.NODE_HOURS_PER_BILLION_TOKENS, Objective.JOULES_PER_TOKEN)
+
+    @property
+    def follows_from_throughput(self) -> bool:
+        """True if throughput and number of nodes decide it; energy has to be measured."""
+        return self is not Objective.JOULES_PER_TOKEN
 
 
 def objectives_of(given: Any) -> tuple[Objective, ...]:
@@ -74,20 +87,6 @@ class Speedup:
     high: float | None = None
 
 
-@dataclass(frozen=True)
-class _Speed:
-    """A throughput, larger is better, with its 95 % interval where one is known."""
-
-    value: float
-    interval: tuple[float, float] | None
-
-    def overlaps(self, other: _Speed) -> bool:
-        """True if the intervals overlap; an unknown interval is the point itself."""
-        low, high = self.interval or (self.value, self.value)
-        other_low, other_high = other.interval or (other.value, other.value)
-        return low <= other_high and other_low <= high
-
-
 class RankingKey(NamedTuple):
     """Sort key of a layout: too little memory, suspect, cannot be the best, not a finalist; then the higher score."""
 
@@ -110,15 +109,16 @@ def rank(
     others: tuple[Objective, ...] = (),
 ) -> Ranking:
     """Rank the measured layouts of this global batch (sequences per step): finalists by the lower bounds of their
-    95 % intervals, then the others by their point estimates; last those that leave too little memory free."""
-    layouts = ranked_layouts(trials, global_batch_size)
+    95 % intervals, then the others by their point estimates; last those that leave too little memory free. One without
+    a value is not ranked."""
+    layouts = (one for one in ranked_layouts(trials, global_batch_size) if known_value_of(one, objective) is not None)
     placed = sorted(((_key(layout, objective, headroom), layout) for layout in layouts), key=lambda found: found[0])
     ordered = tuple(layout for _, layout in placed)
     if not placed or placed[0][0].cannot_be_best:
         return Ranking(objective, ordered, headroom=headroom, others=others)
     first, fastest = placed[0]
     peers = [layout for key, layout in placed if key.may_tie_with(first)]
-    alike = [layout for layout in peers if _speed(layout, objective).overlaps(_speed(fastest, objective))]
+    alike = [layout for layout in peers if _overlap(speed_of(layout, objective), speed_of(fastest, objective))]
     may_choose = not (first.is_no_finalist or first.is_suspect)
     best = _with_memory_to_spare(alike) if may_choose else fastest
     ties = tuple(layout for layout in alike if layout is not best)
@@ -130,7 +130,8 @@ def order_of(
 ) -> RankingKey | None:
     """The sort key that `rank` gives one layout, of which `trials` are all trials; None where it is not ranked."""
     layout = next(ranked_layouts(trials, global_batch_size), None)
-    return None if layout is None else _key(layout, objective, headroom)
+    is_ranked = layout is not None and known_value_of(layout, objective) is not None
+    return _key(layout, objective, headroom) if layout is not None and is_ranked else None
 
 
 def _key(layout: RankedLayout, objective: Objective, headroom: MemoryHeadroom | None) -> RankingKey:
@@ -147,60 +148,76 @@ def _has_headroom(layout: RankedLayout, headroom: MemoryHeadroom | None) -> bool
 
 
 def value_of(measured: TrialOrLayout, objective: Objective) -> float:
-    """The objective of a measured trial or layout, turned so that larger is better; ValueError for any other trial.
+    """The objective of a measured trial or layout, turned so that larger is better; ValueError for any other trial, and
+    where its energy is the objective and unknown.
 
-    Node-hours per token are minimised; tokens per second and node take their place.
+    Node-hours and joules per token are minimised; tokens per second and node and tokens per joule take their place.
     """
-    return _speed(measured, objective).value
+    return speed_of(measured, objective).value
+
+
+def known_value_of(measured: TrialOrLayout, objective: Objective) -> float | None:
+    """`value_of`; None where it is unknown."""
+    speed = _speed_or_none(measured, objective)
+    return None if speed is None else speed.value
 
 
 def lower_bound_of(layout: RankedLayout, objective: Objective) -> float:
     """Lower end of the layout's 95 % interval, turned as in `value_of`."""
-    return value_of(layout, objective) * layout.relative_lower_bound
+    runs = [_speed_of(run, layout.layout, objective) for run in layout.measurements]
+    return value_of(layout, objective) * math.exp(-log_half_width([run for run in runs if run is not None]))
 
 
 def in_objective_unit(speed: float, objective: Objective) -> float:
-    """Convert a value of `value_of` to the objective's own unit (node-hours per billion tokens, or a speed as it
-    is)."""
-    if objective is not Objective.NODE_HOURS_PER_BILLION_TOKENS:
-        return speed
-    return _TOKENS_PER_BILLION / _SECONDS_PER_HOUR / speed
+    """Convert a value of `value_of` to the objective's own unit (node-hours per billion tokens, joules per token, or a
+    speed as it is)."""
+    if objective is Objective.NODE_HOURS_PER_BILLION_TOKENS:
+        return _TOKENS_PER_BILLION / _SECONDS_PER_HOUR / speed
+    return 1 / speed if objective is Objective.JOULES_PER_TOKEN else speed
 
 
 def is_faster(one: RankedLayout, other: RankedLayout, objective: Objective) -> bool:
-    """True if one layout beats another by more than their 95 % intervals."""
-    new, old = _speed(one, objective), _speed(other, objective)
-    return new.value > old.value and not new.overlaps(old)
+    """True if one layout beats another by more than their 95 % intervals. False where either value is unknown."""
+    new, old = _speed_or_none(one, objective), _speed_or_none(other, objective)
+    return new is not None and old is not None and new.value > old.value and not _overlap(new, old)
 
 
 def upper_bound_of(trial: Trial, objective: Objective) -> float | None:
     """Upper bound of the objective for a trial that was pruned or ran out of time, turned as in `value_of`.
 
-    None for any other trial, and where it measured too little.
+    None for any other trial, where it measured too little, and for energy, which a slow layout may need little of.
     """
     last = trial.last_attempt
-    if not policy_of(trial.reason).bounds_throughput or last is None or last.outcome is None:
+    if (
+        not objective.follows_from_throughput
+        or not policy_of(trial.reason).bounds_throughput
+        or last is None
+        or last.outcome is None
+    ):
         return None
     high = None if last.outcome.measured is None else last.outcome.measured.tokens_per_sec_high
     return None if high is None else high / throughput_divisor(trial.layout, objective)
 
 
 def throughput_divisor(layout: Layout, objective: Objective) -> int:
-    """The number that tokens per second are divided by for the objective: 1, GPUs or nodes."""
+    """The number that tokens per second are divided by for the objective: 1, GPUs or nodes.
+
+    For energy, GPUs: as long as nothing is measured, each is taken to draw the same power.
+    """
     if objective is Objective.TOKENS_PER_SEC:
         return 1
-    per_gpu = objective is Objective.TOKENS_PER_SEC_PER_GPU
-    return layout.num_gpus if per_gpu else layout.num_nodes
+    per_node = objective is Objective.NODE_HOURS_PER_BILLION_TOKENS
+    return layout.num_nodes if per_node else layout.num_gpus
 
 
 def speedup_over(baseline: TrialOrLayout, layout: RankedLayout, objective: Objective) -> Speedup | None:
     """The speedup of `layout` over `baseline`; None unless that was measured, at the same global batch."""
-    if baseline.measured is None or layout.layout.global_batch_size != baseline.layout.global_batch_size:
+    new, old = _speed_or_none(layout, objective), _speed_or_none(baseline, objective)
+    if new is None or old is None or layout.layout.global_batch_size != baseline.layout.global_batch_size:
         return None
-    new, old = _speed(layout, objective), _speed(baseline, objective)
-    if new.interval is None or old.interval is None:
+    if new.low is None or new.high is None or old.low is None or old.high is None:
         return Speedup(new.value / old.value)
-    return Speedup(new.value / old.value, new.interval[0] / old.interval[1], new.interval[1] / old.interval[0])
+    return Speedup(new.value / old.value, new.low / old.high, new.high / old.low)
 
 
 def _with_memory_to_spare(alike: Sequence[RankedLayout]) -> RankedLayout:
@@ -218,10 +235,41 @@ def _with_memory_to_spare(alike: Sequence[RankedLayout]) -> RankedLayout:
     return leanest
 
 
-def _speed(measured: TrialOrLayout, objective: Objective) -> _Speed:
-    metrics, sharers = measured.measured, throughput_divisor(measured.layout, objective)
-    if metrics is None:
+def speed_of(measured: TrialOrLayout, objective: Objective) -> RunMeasurement:
+    """`value_of`, with its 95 % interval where one is known."""
+    speed = _speed_or_none(measured, objective)
+    if speed is None:
         raise ValueError(f"trial {measured.trial} was not measured and has no value")
+    return speed
+
+
+def _speed_or_none(measured: TrialOrLayout, objective: Objective) -> RunMeasurement | None:
+    metrics = measured.measured
+    return None if metrics is None else _speed_of(metrics, measured.layout, objective)
+
+
+def _speed_of(metrics: MeasuredMetrics, layout: Layout, objective: Objective) -> RunMeasurement | None:
+    if not objective.follows_from_throughput:
+        energy = energy_of(metrics)
+        return None if energy is None else _inverse(energy)
+    sharers = throughput_divisor(layout, objective)
     low, high = metrics.tokens_per_sec_low, metrics.tokens_per_sec_high
-    interval = None if low is None or high is None else (low / sharers, high / sharers)
-    return _Speed(metrics.tokens_per_sec / sharers, interval)
+    interval = (None, None) if low is None or high is None else (low / sharers, high / sharers)
+    return RunMeasurement(metrics.tokens_per_sec / sharers, *interval)
+
+
+def _inverse(energy: RunMeasurement) -> RunMeasurement:
+    if energy.low is None or energy.high is None:
+        return RunMeasurement(1 / energy.value)
+    return RunMeasurement(1 / energy.value, 1 / energy.high, 1 / energy.low)
+
+
+def _overlap(one: RunMeasurement, other: RunMeasurement) -> bool:
+    """True if the intervals overlap; an unknown interval is the point itself."""
+    (low, high), (other_low, other_high) = _interval(one), _interval(other)
+    return low <= other_high and other_low <= high
+
+
+def _interval(speed: RunMeasurement) -> tuple[float, float]:
+    is_unknown = speed.low is None or speed.high is None
+    return (speed.value, speed.value) if is_unknown else (speed.low, speed.high)  # type: ignore[return-value]

@@ -134,6 +134,19 @@ def _doubled_up_to(most: int) -> list[int]:
 class Collective(LowerStrEnum):
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    RING_SHIFT = "ring_shift"
+    """Each rank sends to the next one of its group, the last to the first."""
+    PING_PONG = "ping_pong"
+    """A message between two ranks, one way at a time."""
+
+
+def bus_gb_per_s(kind: Collective, num_ranks: int, num_bytes: int, seconds: float) -> float:
+    """Bus bandwidth as NCCL's tests define it, in GB/s (1e9 bytes)."""
+    share = 1.0 if kind in (Collective.RING_SHIFT, Collective.PING_PONG) else (num_ranks - 1) / num_ranks
+    passes = 2 if kind is Collective.ALL_REDUCE else 1
+    return passes * share * num_bytes / seconds / 1e9
 
 
 @dataclass(frozen=True)
@@ -158,8 +171,7 @@ class GroupTime:
     @property
     def bus_gb_per_s(self) -> float:
         """Bus bandwidth as NCCL's tests define it, in GB/s (1e9 bytes)."""
-        passes = 2 if self.kind is Collective.ALL_REDUCE else 1
-        return passes * (self.num_ranks - 1) / self.num_ranks * self.num_bytes / self.seconds / 1e9
+        return bus_gb_per_s(self.kind, self.num_ranks, self.num_bytes, self.seconds)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> GroupTime:

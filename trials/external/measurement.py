@@ -43,7 +43,7 @@ class LogMeasurement:
         warmup_steps = max(spec.measure.max_warmup_steps, self._format.least_warmup_steps)
         self.measurement = Measurement(
             replace(spec.measure, max_warmup_steps=warmup_steps),
-            spec.measure.finalist_time_s if spec.kind is TrialKind.REPEAT else 0.0,
+            is_finalist=spec.kind is TrialKind.REPEAT,
         )
         self.startup = Startup()
         self._spec = spec

@@ -10,6 +10,7 @@ _LIBRARY = "libnvidia-ml.so.1"
 _SUCCESS = 0
 _MEGABYTE = 1e6
 _MILLIWATTS = 1e3
+_MILLIJOULES = 1e3
 
 
 class _Utilization(ctypes.Structure):
@@ -48,6 +49,25 @@ class Nvml:
             for number, device in self._devices.items()
             for name, value in self._values(device)
         }
+
+    def energy_j(self, uuid: str) -> float | None:
+        """Joules that the GPU of this UUID (without the prefix of nvidia-smi) has used since its driver was loaded.
+
+        None where its driver does not report them: before Volta, and for parts of a GPU (MIG), which share a counter.
+        """
+        device, energy = ctypes.c_void_p(), ctypes.c_ulonglong()
+        code = self._library.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode(), ctypes.byref(device))
+        if code != _SUCCESS or self._is_partitioned(device):
+            return None
+        if not self._query("nvmlDeviceGetTotalEnergyConsumption", device, energy):
+            return None
+        return energy.value / _MILLIJOULES
+
+    def _is_partitioned(self, device: ctypes.c_void_p) -> bool:
+        """True if the GPU is split by MIG; GPUs that cannot be split do not report it."""
+        current, pending = ctypes.c_uint(), ctypes.c_uint()
+        code = self._library.nvmlDeviceGetMigMode(device, ctypes.byref(current), ctypes.byref(pending))
+        return code == _SUCCESS and current.value != 0
 
     def _values(self, device: ctypes.c_void_p) -> Iterator[tuple[str, float]]:
         utilization, memory = _Utilization(), _Memory()

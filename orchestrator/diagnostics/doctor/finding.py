@@ -37,6 +37,7 @@ class Area(str, Enum):
     RECORDS = "ledger and MLflow"
     RANKS = "ranks"
     JOB = "a job that ran"
+    FABRIC = "fabric"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from slurm.sandbox.sandbox import SlurmSandbox
-from tests.orchestrator.cli.parlay import TINY_SEARCH, Answer, parlay, parlay_here, write_search
+from tests.orchestrator.cli.parlay import (
+    TINY_SEARCH,
+    Answer,
+    parlay,
+    parlay_here,
+    python_that_begins_with,
+    write_search,
+)
 from tests.slurm.sandboxes import resume, sandbox
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
@@ -109,7 +116,48 @@ def test_a_bad_search_file_is_an_error_among_others(tmp_path):
     assert "ledger" in of_level(answer.json, "ok")
 
 
-def test_a_job_needs_a_search_file(tmp_path):
-    answer = parlay_here("doctor", "--submit-test", "--json", cwd=tmp_path)
-    assert (answer.code, json.loads(answer.out)["error"]["key"]) == (2, "--submit-test")
+@pytest.mark.parametrize("option", ["--submit-test", "--fabric"])
+def test_a_job_needs_a_search_file(tmp_path, option):
+    answer = parlay_here("doctor", option, "--json", cwd=tmp_path)
+    assert (answer.code, json.loads(answer.out)["error"]["key"]) == (2, option)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_rank_whose_collectives_are_delayed_is_found_by_the_fabric_check(tmp_path):
+    search = write_search(tmp_path, TINY_SEARCH.replace("gpus_per_node: 2", "gpus_per_node: 4"))
+    python = python_that_begins_with(DELAYED_RANK.format(variable="RANK", value="3"), tmp_path)
+    words = ("--fabric", "--set", f"trainer.python={python}", "--json")
+    answer = parlay("doctor", search, *words, cwd=tmp_path)
+    assert answer.code == 0, answer.err + answer.out
+    found = [f for f in answer.json["findings"] if f["area"] == "fabric"]
+    assert {f["name"] for f in found} == {"fabric", "slow_nodes", "group_bandwidth"}
+    assert found[1]["level"] == "warning"
+    assert found[1]["message"].startswith("rank 3 is slow: it explains ")
+
+
+DELAYED_RANK = """
+import os
+import sys
+import time
+
+
+class Delaying:
+    def find_spec(self, name, path=None, target=None):
+        if name == "trials.train.fabric.check" and os.environ.get("{variable}") == "{value}":
+            import torch.distributed as dist
+
+            for kind in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "batch_isend_irecv"):
+                setattr(dist, kind, after(0.04, getattr(dist, kind)))
+
+
+def after(delay_s, call):
+    def delayed(*arguments, **options):
+        time.sleep(delay_s)
+        return call(*arguments, **options)
+
+    return delayed
+
+
+sys.meta_path.insert(0, Delaying())
+"""
+"""An interpreter whose process with this variable takes longer for every collective."""

@@ -215,7 +215,9 @@ def test_an_axis_that_leads_nowhere_is_refused_at_its_line(tmp_path: Path, axis:
 @pytest.mark.bad_input(17)
 def test_an_unknown_objective_is_refused_with_the_known_ones(tmp_path: Path):
     problem = the_problem(tmp_path, MINIMAL + "objective: tokens_per_second\n")
-    assert problem.rule == "one of tokens_per_sec, tokens_per_sec_per_gpu, node_hours_per_billion_tokens"
+    assert (
+        problem.rule == "one of tokens_per_sec, tokens_per_sec_per_gpu, node_hours_per_billion_tokens, joules_per_token"
+    )
     assert problem.fix == "did you mean tokens_per_sec?"
 
 
@@ -533,3 +535,16 @@ def test_engines_that_run_on_a_cpu_as_they_are_are_compared_there(tmp_path: Path
     alone = loaded(tmp_path, MINIMAL, "space.engine=megatron-core", "baseline={}")
     assert alone.baseline is not None
     assert alone.baseline.engine == "megatron-core"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["cluster.accelerator=cpu"], "has joules_per_token with cluster.accelerator cpu"),
+        (["trainer={kind: megatron-lm, path: /opt/megatron}"], "has joules_per_token with trainer.kind megatron-lm"),
+        (["launcher={kind: simulated, table: t.csv}"], "has joules_per_token with launcher.kind simulated"),
+    ],
+)
+def test_energy_is_no_objective_where_nothing_measures_it(tmp_path: Path, overrides, words):
+    found = problems(tmp_path, MINIMAL + "objective: [tokens_per_sec, joules_per_token]\n", *overrides)
+    assert words in [problem.message for problem in found if problem.key == "objective"]

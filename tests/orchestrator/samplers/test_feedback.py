@@ -62,3 +62,10 @@ def test_a_layout_without_a_value_has_a_reason_once_it_has_ended():
         TrialFeedback(ONE, reason=FailureReason.GPU_OOM),
         TrialFeedback(OTHER),
     ]
+
+
+def test_where_energy_was_measured_the_draw_of_a_gpu_is_told():
+    outcome = replace(OUTCOME, measured=metrics(1000.0, tokens_per_sec_per_gpu=500.0, joules_per_token=0.8))
+    attempt = Attempt("t0001", "a1", "0" * 32, 1, 60.0, state=TrialState.MEASURED, outcome=outcome)
+    (found,) = history_of([replace(measured("t0001", ONE), attempts=(attempt,))], lambda trial: 1.25)
+    assert found == TrialFeedback(ONE, 1.25, watts_per_gpu=400.0)

@@ -20,6 +20,7 @@ from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
+from trials.analysis.ranking import Objective
 from trials.trial import FailureReason
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("silent")]  # no sampler is replaced
@@ -219,3 +220,17 @@ def test_values_are_expected_in_the_objectives_own_unit():
     told = [SimulatedCluster()(layout) for layout in CANDIDATES]
     off = [mean - math.log(t.value) for mean, t in zip(expected, told, strict=True) if t.value is not None]
     assert abs(np.median(off)) < 0.3
+
+
+def test_energy_is_predicted_from_step_times_and_the_draw_measured_so_far():
+    cluster, task = SimulatedCluster(), replace(TASK, objective=Objective.JOULES_PER_TOKEN)
+    watts = 400.0
+    measured = [found for layout in CANDIDATES if (found := cluster(layout)).value is not None]
+    history = [
+        replace(found, value=found.value / found.layout.num_gpus / watts, watts_per_gpu=watts) for found in measured[:6]
+    ]
+    by_time = CostModelPredictor(TASK, CANDIDATES, seed=1).predict(measured[:6])
+    by_energy = CostModelPredictor(task, CANDIDATES, seed=1).predict(history)
+    gpus = np.array([layout.num_gpus for layout in CANDIDATES])
+    np.testing.assert_allclose(by_energy.log_value, by_time.log_value - np.log(gpus * watts), atol=1e-9)
+    assert (by_energy.deviation > by_time.deviation).all(), "layouts draw different powers"

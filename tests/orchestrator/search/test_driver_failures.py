@@ -192,3 +192,16 @@ def test_a_baseline_is_not_tried_again_where_the_budget_is_spent(rig):
     rig.launcher.script = lambda spec: Script(reason=FailureReason.CANCELLED_BY_USER, leaves_outcome=False)
     rig.limits = replace(rig.limits, budget_node_hours=(rig.launcher.longest_s(600.0) + 1) / 3600)
     assert len(rig.open_driver().run().trials[0].attempts) == 1
+
+
+def test_energy_that_no_driver_reports_ends_the_search_at_the_first_trial(rig):
+    rig.limits = replace(rig.limits, parallel_trials=1)
+    words = "rank 0: the driver of its device reports no energy (NVML or AMD SMI)"
+    rig.launcher.script = lambda spec: Script(reason=FailureReason.ENERGY_UNKNOWN, excerpt=words)
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason, search.detail) == (
+        SearchState.FAILED,
+        EndReason.NO_FEASIBLE_LAYOUT,
+        words,
+    )
+    assert len(search.trials) == 1

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trials.analysis.test_pareto import on
+from tests.trials.analysis.test_ranking import OF_THROUGHPUT
 from tests.trials.examples import SPEC
 from trials.analysis.early_stopping import (
     READ_EVERY_S,
@@ -65,7 +66,7 @@ def test_the_best_of_the_search_asks_for_a_step_time(path):
     assert incumbent_in(path) == Incumbent("t0007", TOKENS / 1000.0)
 
 
-@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("objective", OF_THROUGHPUT)
 def test_a_layout_on_more_nodes_asks_nothing_of_one_on_fewer_which_may_be_an_answer_beside_it(path, objective):
     assert among(path, 1, [objective], on_2=1e9) is None
     assert among(path, 1, [objective], on_1=100.0, on_2=1e9) == Incumbent("on_1", TOKENS / 100.0)
@@ -155,7 +156,7 @@ def test_a_repeat_never_ends_itself_nor_does_what_its_rules_forbid():
 @given(
     others=st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.floats(10.0, 1e4)), min_size=1, max_size=6),
     own=st.tuples(st.sampled_from([1, 2, 4]), st.floats(10.0, 1e4)),
-    objectives=st.permutations(list(Objective)).flatmap(lambda found: st.sampled_from([found[:1], found[:2], found])),
+    objectives=st.permutations(OF_THROUGHPUT).flatmap(lambda found: st.sampled_from([found[:1], found[:2], found])),
 )
 def test_what_would_end_itself_is_never_one_of_the_answers(tmp_path_factory, others, own, objectives):
     first, *beside = objectives

@@ -11,6 +11,7 @@ from trials.ranks.nvml import Nvml
 
 UNSUPPORTED = 3
 NO_PERMISSION = 4
+NOT_FOUND = 6
 GIB = 2**30
 
 
@@ -43,6 +44,18 @@ class Driver:
 
     def nvmlDeviceGetEnforcedPowerLimit(self, device: ctypes.c_void_p, milliwatts: Any) -> int:
         milliwatts._obj.value = 701_000
+        return 0
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes, device: Any) -> int:
+        device._obj.value = {b"GPU-aaaa": 1, b"GPU-bbbb": 2}.get(uuid)
+        return NOT_FOUND if device._obj.value is None else 0
+
+    def nvmlDeviceGetMigMode(self, device: ctypes.c_void_p, current: Any, pending: Any) -> int:
+        current._obj.value = pending._obj.value = device.value == 2
+        return 0
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, device: ctypes.c_void_p, millijoules: Any) -> int:
+        millijoules._obj.value = 5_000_000_500
         return 0
 
 
@@ -83,3 +96,22 @@ def test_where_no_driver_tells_there_are_no_gpus(monkeypatch, failure):
 
     monkeypatch.setattr(ctypes, "CDLL", refuse)
     assert nvml_or_none() is None
+
+
+def test_energy_is_that_of_a_whole_gpu_or_unknown():
+    assert Nvml(Driver()).energy_j("aaaa") == 5_000_000.5
+    assert Nvml(Driver()).energy_j("bbbb") is None, "its parts share a counter"
+    assert Nvml(Driver()).energy_j("cccc") is None, "a part of a GPU has a UUID of its own"
+
+
+def test_a_gpu_that_knows_no_parts_has_energy_and_an_old_one_has_none():
+    class Volta(Driver):
+        def nvmlDeviceGetMigMode(self, device: ctypes.c_void_p, current: Any, pending: Any) -> int:
+            return UNSUPPORTED
+
+    class Pascal(Volta):
+        def nvmlDeviceGetTotalEnergyConsumption(self, device: ctypes.c_void_p, millijoules: Any) -> int:
+            return UNSUPPORTED
+
+    assert Nvml(Volta()).energy_j("bbbb") == 5_000_000.5
+    assert Nvml(Pascal()).energy_j("aaaa") is None

@@ -29,16 +29,14 @@ from trials.diagnostics.calibration import (
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
+from trials.train.calibrate.exchanges import Exchanges, Work
 from trials.train.calibrate.stopwatch import Stopwatch
 from trials.train.engines.engine import DTYPES
 from trials.train.parallel.device import Device, open_device
-from trials.train.parallel.process_groups import COLLECTIVE_LIMIT, join_world
+from trials.train.parallel.process_groups import join_world
 from trials.train.proof.fingerprint import fingerprint
 from trials.train.proof.layout_check import locate_ranks
 from trials.trial import TrialSpec, utc_text
-
-Work = Callable[[], object] | None
-"""A rank's work in a measurement; None where it only waits."""
 
 
 def measure(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> Measurements:
@@ -73,6 +71,7 @@ class BenchmarkRunner:
         self._device = device.torch_device
         self._budget = budget
         self._stopwatch = stopwatch
+        self._exchanges = Exchanges(rank, device.torch_device)
 
     def product_rates(self, precision: str) -> Iterator[ProductRate]:
         """Rates of square products and the model's own; in a slow precision, of those within the time budget."""
@@ -110,11 +109,12 @@ class BenchmarkRunner:
     def group_times(self) -> Iterator[GroupTime]:
         """Times of small and large collectives for groups of every size."""
         for size in block_sizes(self._spec.gpus_per_node, self._spec.num_nodes):
-            group = self._group(block_of(self._rank, size, self._spec.num_gpus))
-            reduce, gather = partial(self._all_reduce, group), partial(self._all_gather, group, size)
-            yield GroupTime(Collective.ALL_REDUCE, size, SMALL_BYTES, self._stopwatch.seconds(reduce(SMALL_BYTES)))
-            for kind, exchange in ((Collective.ALL_REDUCE, reduce), (Collective.ALL_GATHER, gather)):
-                yield GroupTime(kind, size, *self._large(exchange, size))
+            block = block_of(self._rank, size, self._spec.num_gpus)
+            exchange = partial(self._exchange, self._exchanges.group(block), block)
+            small_s = self._stopwatch.seconds(exchange(Collective.ALL_REDUCE, SMALL_BYTES))
+            yield GroupTime(Collective.ALL_REDUCE, size, SMALL_BYTES, small_s)
+            for kind in (Collective.ALL_REDUCE, Collective.ALL_GATHER):
+                yield GroupTime(kind, size, *self._large(partial(exchange, kind), size))
 
     def pair_times(self) -> Iterator[PairTime]:
         """Times of messages across the boundary of every block: of one pair per node, small and large; and of all
@@ -122,50 +122,27 @@ class BenchmarkRunner:
         for apart in pair_distances(self._spec.gpus_per_node, self._spec.num_nodes):
             for alone in (True, False):
                 pair = pair_of(self._rank, apart, self._spec.gpus_per_node, self._spec.num_gpus, alone)
-                exchange = partial(self._ping_pong, self._group(pair), pair)
+                exchange = partial(self._exchange, self._exchanges.group(pair), pair, Collective.PING_PONG)
                 if alone:
                     there_and_back_s = self._stopwatch.seconds(exchange(SMALL_BYTES))
                     yield PairTime(apart, alone, SMALL_BYTES, there_and_back_s / 2)
                 num_bytes, there_and_back_s = self._large(exchange, num_ranks=2)
                 yield PairTime(apart, alone, num_bytes, there_and_back_s / 2)
 
+    def _exchange(
+        self, group: dist.ProcessGroup | None, members: Sequence[int] | None, kind: Collective, num_bytes: int
+    ) -> Work:
+        return self._exchanges.work(kind, group, members, num_bytes)
+
     def _large(self, exchange: Callable[[int], Work], num_ranks: int) -> tuple[int, float]:
         """Bytes that fit the time budget, and the seconds they take."""
-        probe_s = self._stopwatch.once_s(exchange(self._budget.probe_bytes))
-        num_bytes = self._budget.bytes_in_time(probe_s, num_ranks)
+        num_bytes = large_bytes(self._stopwatch, self._budget, exchange, num_ranks)
         return num_bytes, self._stopwatch.seconds(exchange(num_bytes))
 
-    def _all_reduce(self, group: dist.ProcessGroup | None, num_bytes: int) -> Work:
-        return None if group is None else partial(dist.all_reduce, self._buffer(num_bytes), group=group)
-
-    def _all_gather(self, group: dist.ProcessGroup | None, size: int, num_bytes: int) -> Work:
-        if group is None:
-            return None
-        part = self._buffer(num_bytes // size)
-        whole = part.new_zeros(size * len(part))
-        return partial(dist.all_gather_into_tensor, whole, part, group=group)
-
-    def _ping_pong(self, group: dist.ProcessGroup | None, pair: tuple[int, int] | None, num_bytes: int) -> Work:
-        """Two messages, one after the other, for the bandwidth one way and the end-to-end latency of a link."""
-        if group is None or pair is None:
-            return None
-        message, (first, second) = self._buffer(num_bytes), pair
-        send = partial(dist.send, message, group=group)
-        receive = partial(dist.recv, message, group=group)
-        if self._rank == first:
-            return lambda: (send(second), receive(second))
-        return lambda: (receive(first), send(first))
-
-    def _group(self, members: Sequence[int] | None) -> dist.ProcessGroup | None:
-        """A group of these ranks; None without any, once all ranks have called it.
-
-        A rank in no group forms one alone, and groups are never destroyed: torch names a group after its ranks and the
-        number of groups that each of them has, so the ranks need equal numbers to find each other.
-        """
-        ranks = [self._rank] if members is None else list(members)
-        group = dist.new_group(ranks, timeout=COLLECTIVE_LIMIT, use_local_synchronization=True)
-        return None if members is None else group
-
     def _buffer(self, num_bytes: int) -> torch.Tensor:
-        # Written to, since untouched zeros share one page of the host.
-        return torch.empty(num_bytes // 4, device=self._device).zero_()
+        return self._exchanges.buffer(num_bytes)
+
+
+def large_bytes(stopwatch: Stopwatch, budget: BenchmarkBudget, exchange: Callable[[int], Work], num_ranks: int) -> int:
+    """Bytes of an exchange that fit the time budget, by a first one of fewer. Collective over the world."""
+    return budget.bytes_in_time(stopwatch.once_s(exchange(budget.probe_bytes)), num_ranks)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from trials.diagnostics.calibration import ROUNDS
 from trials.ranks.report import Report
 from trials.train.parallel.device import Device
-from trials.train.parallel.gather import barrier
+from trials.train.parallel.gather import barrier, gather_json
 
 MAX_CALLS = 2000
 """Calls in a round; more of a tiny message add no information."""
@@ -31,16 +31,24 @@ class Stopwatch:
 
         A rank whose `work` is None only waits. All rounds together take about the limit, or each takes a single call.
         """
-        calls = max(1, min(MAX_CALLS, int(self._limit_s / ROUNDS / self.once_s(work))))
-        work = work or _no_op
-        rounds = [self._round_s(work, calls) / calls for _ in range(ROUNDS)]
-        self._report.progress()
-        return median(self._slowest(rounds))
+        return median(self._slowest(self._rounds(work)))
+
+    def seconds_of_ranks(self, work: Callable[[], object] | None) -> list[float]:
+        """The same for each rank by itself, in rank order."""
+        mine = median(self._rounds(work))
+        return [float(seconds) for seconds in gather_json(mine, self._device.torch_device)]
 
     def once_s(self, work: Callable[[], object] | None) -> float:
         """Seconds of the second call on the slowest rank."""
         _, second_s = (self._round_s(work or _no_op, calls=1) for _ in range(2))
         return self._slowest([second_s])[0]
+
+    def _rounds(self, work: Callable[[], object] | None) -> list[float]:
+        """Seconds per call of this rank in each round, after a warm-up; as many calls on all ranks."""
+        calls = max(1, min(MAX_CALLS, int(self._limit_s / ROUNDS / self.once_s(work))))
+        rounds = [self._round_s(work or _no_op, calls) / calls for _ in range(ROUNDS)]
+        self._report.progress()
+        return rounds
 
     def _round_s(self, work: Callable[[], object], calls: int) -> float:
         """Seconds from the barrier until this rank's work is done."""

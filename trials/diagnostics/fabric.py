@@ -1,0 +1,167 @@
+"""Fabric check (`parlay doctor --fabric`, `launcher.fabric_check`): the exchanges that ranks time, and their results
+(docs/fabric.md).
+
+All groups of an exchange communicate at the same time, as those of a layout do, and each is timed by itself. Standard
+library only: the compute side reads this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trials.diagnostics.calibration import Collective, block_sizes, bus_gb_per_s, pair_distances, pair_of
+from trials.files.folders import read_json, write_json
+from trials.trial import require_schema
+
+FABRIC_SCHEMA = "parlay.fabric/1"
+MAX_SHAPES = 12
+"""Group shapes of the search that are checked: those of most layouts. On a GPU each has a communicator of its own."""
+
+
+@dataclass(frozen=True)
+class GroupShape:
+    """Groups of `num_ranks` ranks, `stride` apart, and the collectives that layouts run in them."""
+
+    num_ranks: int
+    stride: int
+    kinds: tuple[Collective, ...]
+
+    @property
+    def block(self) -> int:
+        """Consecutive ranks that the groups fill."""
+        return self.num_ranks * self.stride
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One measurement: a collective by all groups of `num_ranks` ranks, `stride` apart, with a small or a large
+    message.
+
+    The first group begins at rank `shift`, and the last may reach over the end to the first ranks. A ping-pong
+    (`num_ranks` 2) is between a rank and the one `stride` after it, of one pair in each node if it `is_alone`.
+    """
+
+    kind: Collective
+    num_ranks: int
+    stride: int
+    shift: int = 0
+    is_small: bool = False
+    is_alone: bool = False
+
+    def groups(self, gpus_per_node: int, world_size: int) -> list[tuple[int, ...]]:
+        """Ranks of each group; leftover ranks are in none."""
+        if self.kind is Collective.PING_PONG:
+            pairs = (pair_of(r, self.stride, gpus_per_node, world_size, self.is_alone) for r in range(world_size))
+            return sorted({pair for pair in pairs if pair is not None})
+        block = self.num_ranks * self.stride
+        firsts = [first + offset for first in range(0, world_size - block + 1, block) for offset in range(self.stride)]
+        members = range(0, block, self.stride)
+        return [tuple((self.shift + first + rank) % world_size for rank in members) for first in firsts]
+
+    @property
+    def words(self) -> str:
+        """The exchange in a sentence: `all-reduce over 8 ranks 4 apart`."""
+        apart = "" if self.stride == 1 else f" {self.stride} apart"
+        return f"{self.kind.replace('_', '-')} over {self.num_ranks} ranks{apart}"
+
+
+@dataclass(frozen=True)
+class ExchangeTime:
+    """Seconds of each group of an exchange, in the order of `Exchange.groups`, on its slowest rank."""
+
+    exchange: Exchange
+    num_bytes: int
+    seconds: tuple[float, ...]
+
+    def gb_per_s(self, seconds: float) -> float:
+        """Bus bandwidth at which a group of these seconds communicated, in GB/s (1e9 bytes)."""
+        return bus_gb_per_s(self.exchange.kind, self.exchange.num_ranks, self.num_bytes, seconds)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ExchangeTime:
+        """The inverse of `asdict`."""
+        kind = Collective(data["exchange"]["kind"])
+        return cls(Exchange(**data["exchange"] | {"kind": kind}), data["num_bytes"], tuple(data["seconds"]))
+
+
+@dataclass(frozen=True)
+class FabricTimes:
+    """fabric.json: the node of each rank, and the time of every exchange. `fingerprint` is as in an outcome."""
+
+    nodes: tuple[str, ...]
+    times: tuple[ExchangeTime, ...]
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": FABRIC_SCHEMA} | asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FabricTimes:
+        """The inverse of `to_json`; ValueError for another schema."""
+        require_schema(data, FABRIC_SCHEMA)
+        times = tuple(map(ExchangeTime.from_json, data["times"]))
+        return cls(tuple(data["nodes"]), times, data["fingerprint"])
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / "fabric.json", self.to_json())
+
+    @classmethod
+    def read(cls, folder: Path) -> FabricTimes | None:
+        """The times in this folder; None without any yet."""
+        data = read_json(folder / "fabric.json")
+        return None if data is None else cls.from_json(data)
+
+
+def trainer_of(shapes: Sequence[GroupShape]) -> dict[str, Any]:
+    """The spec's `trainer` section for a check of these shapes."""
+    return {"kind": "fabric_check", "shapes": [asdict(shape) for shape in shapes]}
+
+
+def shapes_of(trainer: Mapping[str, Any]) -> list[GroupShape]:
+    """The inverse of `trainer_of`."""
+    return [GroupShape(s["num_ranks"], s["stride"], tuple(map(Collective, s["kinds"]))) for s in trainer["shapes"]]
+
+
+def exchanges_of(shapes: Sequence[GroupShape], gpus_per_node: int, num_nodes: int) -> list[Exchange]:
+    """Everything that is timed, each once: the shapes of layouts, the pairs that tell nodes apart, and what calibrate
+    measures of links."""
+    found = [
+        *(exchange for shape in shapes for exchange in _of_shape(shape)),
+        *_telling_apart(gpus_per_node, num_nodes),
+        *_of_links(gpus_per_node, num_nodes),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _of_shape(shape: GroupShape) -> Iterator[Exchange]:
+    """A large message of each collective, and a small one of the first."""
+    yield Exchange(shape.kinds[0], shape.num_ranks, shape.stride, is_small=True)
+    yield from (Exchange(kind, shape.num_ranks, shape.stride) for kind in shape.kinds)
+
+
+def _telling_apart(gpus_per_node: int, num_nodes: int) -> Iterator[Exchange]:
+    """Each node by itself, and with at least two others in turn, so that a slow one can be told from its partners.
+
+    On one node the same with ranks. An odd number needs three turns, since one is left over in each.
+    """
+    unit, count = (gpus_per_node, num_nodes) if num_nodes > 1 else (1, gpus_per_node)
+    if unit > 1:
+        yield Exchange(Collective.ALL_REDUCE, unit, 1)
+    turns = 1 if count == 2 else 2 + count % 2
+    if count > 1:
+        yield from (Exchange(Collective.ALL_REDUCE, 2, unit, shift=turn * unit) for turn in range(turns))
+
+
+def _of_links(gpus_per_node: int, num_nodes: int) -> Iterator[Exchange]:
+    """Exchanges from which the links follow, as in calibrate."""
+    for size in block_sizes(gpus_per_node, num_nodes):
+        yield Exchange(Collective.ALL_REDUCE, size, 1, is_small=True)
+        yield Exchange(Collective.ALL_REDUCE, size, 1)
+        yield Exchange(Collective.ALL_GATHER, size, 1)
+    for apart in pair_distances(gpus_per_node, num_nodes):
+        yield Exchange(Collective.PING_PONG, 2, apart, is_small=True, is_alone=True)
+        yield Exchange(Collective.PING_PONG, 2, apart, is_alone=True)
+        yield Exchange(Collective.PING_PONG, 2, apart)
