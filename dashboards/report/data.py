@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dashboards.fabric_check_text import describe_fabric_check
 from dashboards.report.figures.importance import Importance, axis_importance
 from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdowns
 from dashboards.report.log_excerpts import Excerpts
@@ -105,7 +106,8 @@ class BestLayout:
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of the search. `max_trials` limits `num_layouts`; `elapsed_h` is wall time."""
+    """Progress of the search. `max_trials` limits `num_layouts`; `elapsed_h` is wall time, `fabric_check` what
+    that found, in sentences without full stops."""
 
     num_layouts: int
     max_trials: int | None
@@ -116,6 +118,7 @@ class Progress:
     cost: SearchCost
     finals: FinalsEnd | None
     elapsed_h: float
+    fabric_check: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -240,6 +243,7 @@ def _progress(search: SearchRecord, verdict: SearchVerdict, at: float) -> Progre
         cost=SearchCost.of(search, verdict),
         finals=finals_end_of(search),
         elapsed_h=_hours(_last_moment(search, at) - search.created_at),
+        fabric_check=tuple(describe_fabric_check(search)),
     )
 
 

@@ -134,6 +134,14 @@ class SearchContext:
     def has_budget(self, num_nodes: int = 1, may_share_job: bool = False) -> bool:
         return self.fits_budget(self.index, num_nodes, may_share_job)
 
+    def has_budget_beside(self, node_hours: float) -> bool:
+        """True if the budget allows one attempt of the baseline, or on a node, beside these node-hours."""
+        if self.limits.budget_node_hours is None:
+            return True
+        num_nodes = self.goal.initial_layouts[0].num_nodes if self.goal.initial_layouts else 1
+        longest_s = self.launcher.longest_s(self.factory.time_limit_s, num_nodes)
+        return fits_budget(self.index, self._attempts_budget(longest_s) - node_hours, num_nodes, longest_s)
+
     def can_afford(self, layout: Layout) -> bool:
         return self.has_budget(layout.num_nodes)
 

@@ -21,8 +21,8 @@ class NodeTime:
     to what no rank tells: the launch, the pauses between steps, a profile, the end.
 
     `measured` are those of measured steps, `startup` those before them as far as they are known, both of attempts that
-    measured something. `unmeasured` are all those of other attempts, `idle` those of pilots that no attempt paid for,
-    `drivers` those of the Slurm jobs that drivers ran in.
+    measured something. `unmeasured` are all those of other attempts and of the fabric check, `idle` those of
+    pilots that no attempt paid for, `drivers` those of the Slurm jobs that drivers ran in.
     """
 
     total: float
@@ -51,15 +51,21 @@ class NodeTime:
 
 def search_node_time(search: SearchRecord) -> NodeTime:
     """Node-hours of a search, its pilots and the jobs of its drivers included."""
-    return node_time(search.trials, [pilot.node_hours for pilot in search.pilots.values()], search.driver_node_hours)
+    pilots = [pilot.node_hours for pilot in search.pilots.values()]
+    check = () if search.fabric_check is None else (search.fabric_check.attempt,)
+    return node_time(search.trials, pilots, search.driver_node_hours, check)
 
 
 def node_time(
-    trials: Iterable[Trial], idle_node_hours: Iterable[float] = (), driver_node_hours: float = 0.0
+    trials: Iterable[Trial],
+    idle_node_hours: Iterable[float] = (),
+    driver_node_hours: float = 0.0,
+    others: Iterable[Attempt] = (),
 ) -> NodeTime:
     """Node-hours of these trials' ended attempts, of pilots that no attempt paid for (below 0 where attempts were
-    charged more than their pilot held), and of drivers."""
-    ended = [attempt for trial in trials for attempt in trial.attempts if attempt.state.is_ended]
+    charged more than their pilot held), of drivers, and of `others` that measure no layout."""
+    attempts = (*others, *(attempt for trial in trials for attempt in trial.attempts))
+    ended = [attempt for attempt in attempts if attempt.state.is_ended]
     told = [(attempt, outcome) for attempt in ended if (outcome := _measurement_of(attempt)) is not None]
     idle = fsum(idle_node_hours)
     startup = [(part, hours) for attempt, outcome in told for part, hours in _startup_node_hours(attempt, outcome)]

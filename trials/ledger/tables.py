@@ -49,6 +49,7 @@ class SearchRow(Base):
     lease: Mapped[Any] = mapped_column(Document, nullable=True)
     pilots: Mapped[Any] = mapped_column(Document)
     driver_jobs: Mapped[Any] = mapped_column(Document, nullable=True)
+    fabric_check: Mapped[Any] = mapped_column(Document, nullable=True)
 
 
 class TrialRow(Base):

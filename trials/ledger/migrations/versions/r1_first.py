@@ -35,6 +35,7 @@ def _create_search() -> None:
         sa.Column("fencing", sa.Integer, nullable=False),
         sa.Column("lease", _DOCUMENT),
         sa.Column("pilots", _DOCUMENT, nullable=False),
+        sa.Column("fabric_check", _DOCUMENT),
     )
     op.create_index("ix_search_created_at", "search", ["created_at"])
 
