@@ -190,7 +190,9 @@ class FabricChecker:
         self._ended_at = None
         goes_on = "" if self._context.search.state is SearchState.STOPPING else "; the search goes on without it"
         if self._check.is_over:
-            _log.warning(f"the fabric check failed: {reason}" + (f": {excerpt}" if excerpt else "") + goes_on)
+            folder = self._context.factory.folder.attempt(FABRIC_CHECK, self._check.attempt.attempt).path
+            words = f"{reason}: {excerpt}" if excerpt else str(reason)
+            _log.warning(f"the fabric check failed: {words} (its logs: {folder}){goes_on}")
 
     def _ending(self, attempt: Attempt, status: LaunchStatus) -> dict[str, Any]:
         now = self._context.launcher.now()
