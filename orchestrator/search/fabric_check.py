@@ -163,10 +163,7 @@ class FabricChecker:
         self._ended_at = self._ended_at or now
         if found is not None and not status.failed:
             assert self._program is not None
-            concluded = self._program.conclude(found)
-            self._record(TrialState.MEASURED, **self._ending(attempt, status), **concluded)
-            for words in concluded["findings"]:
-                _log.warning(f"fabric check: {words}")
+            self._record(TrialState.MEASURED, **self._ending(attempt, status), **self._program.conclude(found))
             return
         if not status.failed and status.reason is None and now - self._ended_at < OUTCOME_GRACE_S:
             return
