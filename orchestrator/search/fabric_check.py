@@ -133,6 +133,7 @@ class FabricChecker:
 
     def _poll(self, attempt: Attempt) -> None:
         status = self._context.launcher.poll([self._key(attempt)])[self._key(attempt)]
+        self._context.stop_if_never_started(status)
         if status.liveness is Liveness.UNKNOWN:
             if status.detail:
                 self._context.log_once.warning(f"the fabric check is unreachable: {status.detail}")
@@ -226,6 +227,7 @@ class FabricChecker:
             job_id=attempt.job_id,
             restart=attempt.restart,
             taken=factory.taken,
+            is_first=self._context.nothing_has_started,
         )
 
 
