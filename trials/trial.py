@@ -98,6 +98,7 @@ class Flag(LowerStrEnum):
     STRAGGLER = "straggler"
     FINGERPRINT_CHANGED = "fingerprint_changed"
     HOST_MEMORY_GROWTH = "host_memory_growth"
+    DEVICE_MEMORY_GROWTH = "device_memory_growth"
     PROFILE_FAILED = "profile_failed"
     LAYOUT_UNVERIFIED = "layout_unverified"
     THROUGHPUT_MISMATCH = "throughput_mismatch"
@@ -230,6 +231,8 @@ class Outcome:
     """`Fingerprint`."""
     slowest_rank: Mapping[str, Any] = field(default_factory=dict)
     """`SlowestRank`; an empty object where ranks cannot be compared."""
+    fullest_rank: Mapping[str, Any] = field(default_factory=dict)
+    """`FullestRank`; an empty object where it is unknown."""
     step_times_s: tuple[float, ...] = ()
     """Times of all steps, those of warm-up first."""
     started_at: str | None = None
@@ -272,7 +275,7 @@ _OUTCOME_TYPES: FieldTypes = {
     "true, false or null": (("started_warm",), or_null(is_flag)),
     "a list of texts": (("flags",), is_list_of(is_text)),
     "a list of numbers": (("step_times_s",), is_list_of(is_number)),
-    "an object": (("measured", "proof", "fingerprint", "slowest_rank"), is_object),
+    "an object": (("measured", "proof", "fingerprint", "slowest_rank", "fullest_rank"), is_object),
 }
 
 
