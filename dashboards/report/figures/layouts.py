@@ -187,8 +187,8 @@ def _varies(name: str, data: ReportData) -> bool:
 
 
 def _positions(values: Sequence[Any]) -> dict[Any, float]:
-    """Position of each value on its axis, 0 to 1."""
-    ordered = sorted(set(values), key=lambda value: (value is not None, value) if not isinstance(value, str) else value)
+    """Position of each value on its axis, 0 to 1: numbers in their order, before words and after what is not set."""
+    ordered = sorted(set(values), key=lambda value: (value is not None, isinstance(value, str), value))
     return {value: place / max(1, len(ordered) - 1) for place, value in enumerate(ordered)}
 
 

@@ -10,6 +10,7 @@ from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
+from orchestrator.search.fabric_check import FabricProgram
 from orchestrator.search.own_job import OwnJob
 from orchestrator.search.stopping import Limits
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -78,6 +79,7 @@ class Rig:
     headroom: MemoryHeadroom | None = None
     others: tuple[Objective, ...] = ()
     own_job: OwnJob | None = None
+    fabric_check: FabricProgram | None = None
 
     def open_driver(self) -> Driver:
         folder = SearchFolder(self.path / "runs" / "rig-aaaaaa")
@@ -93,4 +95,5 @@ class Rig:
         program = AttemptFactory(folder, MODEL, cluster, RULES, "python3", baseline=baseline)
         goal = SearchObjective(Objective.TOKENS_PER_SEC, 16, self.first, self.headroom, self.others)
         sampler, limits, callbacks = GridSampler(self.layouts), self.limits, self.callbacks
-        return Driver(history, program, sampler, self.launcher, goal, limits, callbacks, self.own_job)
+        parts = history, program, sampler, self.launcher, goal, limits, callbacks, self.own_job
+        return Driver(*parts, fabric_check=self.fabric_check)
