@@ -89,7 +89,8 @@ class BestLayout:
     """Best layout, over all its runs.
 
     `points` are the Pareto-optimal trials, this one first, and `trades` the trade-off of each alternative as text; ()
-    with a single objective. `slowest_rank` is a `SlowestRank`, `rate` is None where the record has no model.
+    with a single objective. `slowest_rank` is a `SlowestRank`, `fullest_rank` a `FullestRank`, `rate` is None where the
+    record has no model.
     """
 
     trial: str
@@ -102,6 +103,7 @@ class BestLayout:
     metrics: MeasuredMetrics
     rate: TrainingRate | None
     slowest_rank: Mapping[str, Any] | None = None
+    fullest_rank: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -220,6 +222,7 @@ def _best_layout(ranking: Ranking, spec: Mapping[str, Any]) -> BestLayout | None
         metrics=best.measured,
         rate=_rate(best, spec),
         slowest_rank=best.slowest_rank,
+        fullest_rank=best.fullest_rank,
     )
 
 
