@@ -90,7 +90,8 @@ class BestLayout:
 
     `points` are the Pareto-optimal trials, this one first, and `trades` the trade-off of each alternative as text; ()
     with a single objective. `slowest_rank` is a `SlowestRank`, `fullest_rank` a `FullestRank`, `rate` is None where the
-    record has no model.
+    record has no model. `leaf_counts` are the numbers of leaf switches or blocks that its runs lay below, () where no
+    topology is known.
     """
 
     trial: str
@@ -102,6 +103,7 @@ class BestLayout:
     flags: tuple[Flag, ...]
     metrics: MeasuredMetrics
     rate: TrainingRate | None
+    leaf_counts: tuple[int, ...] = ()
     slowest_rank: Mapping[str, Any] | None = None
     fullest_rank: Mapping[str, Any] | None = None
 
@@ -221,9 +223,15 @@ def _best_layout(ranking: Ranking, spec: Mapping[str, Any]) -> BestLayout | None
         flags=best.flags,
         metrics=best.measured,
         rate=_rate(best, spec),
+        leaf_counts=_leaf_counts(best),
         slowest_rank=best.slowest_rank,
         fullest_rank=best.fullest_rank,
     )
+
+
+def _leaf_counts(best: RankedLayout) -> tuple[int, ...]:
+    attempts = (run.last_attempt for run in best.runs)
+    return tuple(sorted({len(set(attempt.leaves)) for attempt in attempts if attempt is not None and attempt.leaves}))
 
 
 def _rate(best: RankedLayout, spec: Mapping[str, Any]) -> TrainingRate | None:

@@ -136,7 +136,9 @@ class NodeTimeAnswer(TypedDict):
     startup_node_hours: dict[StartupPart, float]
     """Starts of the same attempts, as far as they are known."""
     unmeasured_node_hours: float
-    """Attempts without a measurement, and the fabric check."""
+    """Other attempts without a measurement, and the fabric check."""
+    preempted_node_hours: float
+    """Attempts that were preempted, and runs before a requeue."""
     idle_node_hours: float
     """Pilots, beyond what attempts paid for."""
     driver_node_hours: float

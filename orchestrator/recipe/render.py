@@ -170,9 +170,10 @@ def _memory_lines(recipe: Recipe) -> Iterator[str]:
     """Memory that is left of a rank's and of a node's, and what takes the rest, measured and predicted."""
     if (words := describe_fullest_rank(recipe.memory["fullest_rank"])) is not None:
         yield words
-    parts = {name: gib for name, gib in recipe.memory["predicted_gib"].items() if gib >= _LEAST_SHOWN_GIB}
-    if parts:
-        shown = ", ".join(f"{name.replace('_', ' ')} {gib:.3g}" for name, gib in parts.items())
+    predicted = recipe.memory["predicted_gib"]
+    least = _LEAST_SHOWN_SHARE * sum(predicted.values())
+    shown = ", ".join(f"{name.replace('_', ' ')} {gib:.3g}" for name, gib in predicted.items() if gib > least)
+    if shown:
         yield f"predicted for a rank of the fullest stage, in GiB: {shown}"
     if (words := describe_host_memory(recipe.measured)) is not None:
         yield words
@@ -191,7 +192,10 @@ def _data(recipe: Recipe) -> str:
         return "synthetic tokens, without data loading"
     tokens = f"the {data['num_tokens']:,} tokens of {data['path']} ({data['checksum']}), including data loading"
     length = recipe.measured.document_length
-    return tokens if length is None else f"{tokens}; attention within documents, of {length:,.0f} tokens for a token"
+    return tokens if length is None else f"{tokens}; attention within documents, which have {length:,.0f} tokens{_MEAN}"
+
+
+_MEAN = " (a mean over the tokens)"
 
 
 def _confidence(recipe: Recipe) -> Iterator[str]:
@@ -239,7 +243,7 @@ def _rounded(value: float) -> str:
 
 
 _SHOWN = 10
-_LEAST_SHOWN_GIB = 0.001
+_LEAST_SHOWN_SHARE = 0.01
 
 
 def _name(recipe: Recipe, other: Mapping[str, Any]) -> str:

@@ -96,6 +96,7 @@ class AttemptMonitor:
             if status.detail:
                 self._context.log_once.warning(f"{_name(attempt)} is unreachable: {status.detail}")
             return
+        self._context.stop_if_never_started(status)
         if status.restart > attempt.restart:
             attempt = self._record_requeue(attempt, status)
         if status.liveness is Liveness.ENDED:
@@ -164,6 +165,7 @@ class AttemptMonitor:
             "outcome": None if result.outcome is None else result.outcome.to_json(),
             "excerpt": result.excerpt,
             "nodes": list(status.nodes),
+            "leaves": list(self._context.launcher.leaves_of(status.nodes or attempt.nodes)),
             "started_at": status.started_at,
             "ended_at": status.ended_at or now,
             "node_hours": node_hours,

@@ -40,7 +40,7 @@ _TYPES: FieldTypes = {
         or_null(is_finite_number),
     ),  # a pilot may give hours back
     "a time or null": (("started_at", "ended_at", "unknown_since"), or_null(is_text)),
-    "a list of texts": (("exclude", "nodes", "slow_nodes", "findings"), is_list_of(is_text)),
+    "a list of texts": (("exclude", "nodes", "leaves", "slow_nodes", "findings"), is_list_of(is_text)),
     "an object": (("spec", "layout"), is_object),
     "an object or null": (("prediction", "outcome", "links"), or_null(is_object)),
 }

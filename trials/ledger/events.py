@@ -101,8 +101,8 @@ class EventKind(LowerStrEnum):
     ATTEMPT_WAITS = "attempt_waits"
     """trial, attempt, waits_for (null: it continues, or waits in the queue)."""
     ATTEMPT_ENDED = "attempt_ended"
-    """trial, attempt, state, reason, outcome, excerpt, nodes, started_at, ended_at, node_hours,
-    billed_hours (of its own Slurm job; null where it has none, or Slurm did not tell)."""
+    """trial, attempt, state, reason, outcome, excerpt, nodes, leaves (of the nodes; [] unknown), started_at, ended_at,
+    node_hours, billed_hours (of its own Slurm job; null where it has none, or Slurm did not tell)."""
     TRIAL_ENDED = "trial_ended"
     """trial, state, reason."""
     PILOT_ENDED = "pilot_ended"

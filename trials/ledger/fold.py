@@ -150,6 +150,7 @@ def _attempt_ended(search: SearchRecord, event: Event) -> SearchRecord:
         outcome=outcome,
         excerpt=data["excerpt"],
         nodes=tuple(data["nodes"] or attempt.nodes),
+        leaves=tuple(data["leaves"]),
         started_at=attempt.started_at if started_at is None else started_at,
         ended_at=data["ended_at"],
         node_hours=data["node_hours"],

@@ -92,6 +92,7 @@ class AttemptRow(Base):
     reason: Mapped[str | None] = mapped_column(String(32))
     job_id: Mapped[str | None] = mapped_column(String)
     nodes: Mapped[Any] = mapped_column(Document)
+    leaves: Mapped[Any] = mapped_column(Document)
     submitted_at: Mapped[float | None] = mapped_column(UtcText)
     started_at: Mapped[float | None] = mapped_column(UtcText)
     ended_at: Mapped[float | None] = mapped_column(UtcText)

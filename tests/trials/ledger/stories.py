@@ -89,7 +89,7 @@ class Story:
         return self.end_attempt(trial, attempt, state="failed", reason=reason, excerpt=excerpt)
 
     def end_attempt(self, trial: str, attempt: str, **data) -> Event:
-        unknown = {"outcome": None, "excerpt": None, "nodes": [], "started_at": None}
+        unknown = {"outcome": None, "excerpt": None, "nodes": [], "leaves": [], "started_at": None}
         data = {**unknown, "ended_at": self.now, "node_hours": 1 / 3, "billed_hours": 4 / 3, **data}
         return self.add(EventKind.ATTEMPT_ENDED, trial=trial, attempt=attempt, **data)
 

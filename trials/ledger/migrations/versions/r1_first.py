@@ -73,6 +73,7 @@ def _create_attempt() -> None:
         sa.Column("reason", sa.String(32)),
         sa.Column("job_id", sa.String),
         sa.Column("nodes", _DOCUMENT, nullable=False),
+        sa.Column("leaves", _DOCUMENT, nullable=False),
         sa.Column("submitted_at", _TIME),
         sa.Column("started_at", _TIME),
         sa.Column("ended_at", _TIME),
