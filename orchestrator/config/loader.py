@@ -27,6 +27,7 @@ from search_spaces.schema.presets import preset_search_path
 from search_spaces.schema.sections import SpaceSection, resolved_path
 from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import Document, format_key_path, parse_document, read_document, with_overrides
+from trials.measure_rules import MeasureRules
 from trials.schema.trainer_section import TrainerSection
 
 
@@ -84,7 +85,7 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_spe
         objectives=file.objective,
         constraints=file.constraints,
         search=file.search,
-        measure=replace(file.measure.rules(), routing=routing_of(file), energy=needs_energy(file)),
+        measure=_measure_rules(file),
         trainer=trainer,
         launcher=launcher,
         tracking=file.tracking,
@@ -94,6 +95,12 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_spe
         yaml_text=document.text,
         locations=locations,
     )
+
+
+def _measure_rules(file: SearchFile) -> MeasureRules:
+    """The rules of the file and what follows from other sections. In an experiment every run is measured to its end."""
+    rules = replace(file.measure.rules(), routing=routing_of(file), energy=needs_energy(file))
+    return rules if file.search.against is None else replace(rules, early_stopping=False)
 
 
 def _complete_space(file: SearchFile) -> SpaceSection:
