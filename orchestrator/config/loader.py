@@ -14,7 +14,7 @@ from orchestrator.config.notify_target import notify_problems
 from orchestrator.config.spec import SearchSpec, with_location
 from orchestrator.launchers.slurm.site import cpu_problems, in_segments, with_site
 from orchestrator.schema.launcher import LauncherSection
-from orchestrator.schema.search_file import SearchFile
+from orchestrator.schema.search_file import SearchFile, SearchSection
 from search_spaces.engines import engines_of
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster
@@ -84,7 +84,7 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_spe
         candidates=candidates,
         objectives=file.objective,
         constraints=file.constraints,
-        search=file.search,
+        search=_search_section(file),
         measure=_measure_rules(file),
         trainer=trainer,
         launcher=launcher,
@@ -95,6 +95,13 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_spe
         yaml_text=document.text,
         locations=locations,
     )
+
+
+def _search_section(file: SearchFile) -> SearchSection:
+    """The section of the file. An experiment tries each of its layouts with both stacks, and repeats all of them."""
+    both = 2 * file.search.against_layouts
+    changes = {} if file.search.against is None else {"max_trials": both, "finalists": both}
+    return file.search.model_copy(update=changes)
 
 
 def _measure_rules(file: SearchFile) -> MeasureRules:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.config.spec import SearchSpec
@@ -36,9 +35,9 @@ def sampler_of(spec: SearchSpec, candidates: Sequence[Layout], task: TuningTask)
 
 
 def limits_of(spec: SearchSpec) -> Limits:
-    """The limits of the search file; an experiment tries its layouts with both stacks and repeats all of them."""
+    """The limits of the search file."""
     wanted = spec.search
-    limits = Limits(
+    return Limits(
         wanted.max_trials,
         wanted.parallel_trials,
         wanted.budget_node_hours,
@@ -47,6 +46,5 @@ def limits_of(spec: SearchSpec) -> Limits:
         finalists=wanted.finalists,
         finalist_repeats=wanted.finalist_repeats,
         finals=wanted.finals,
+        are_paired=wanted.against is not None,
     )
-    both = 2 * wanted.against_layouts
-    return limits if wanted.against is None else replace(limits, max_trials=both, finalists=both, are_paired=True)

@@ -93,7 +93,7 @@ class FinalRounds:
         return tuple(map(self._speed, layout.counted))
 
     def _end(self, ending: FinalsEnding, number: int) -> FinalsEnd:
-        return FinalsEnd(ending, number, self._terms.rounds, len(self.repeats))
+        return FinalsEnd(ending, number, self._terms.rounds, len(self.repeats), self._terms.are_paired)
 
     def _finalists(self, number: int) -> Iterator[Finalist]:
         for key, trials in self.repeats.items():
@@ -157,12 +157,16 @@ def describe_finals_end(end: FinalsEnd) -> str:
         return f"{after}: one layout alone was measured again"
     if end.ending is FinalsEnding.LIMIT:
         return f"the finals ended after {plural(end.rounds, 'round')}, the limit (search.finalist_repeats)"
-    return f"{after}: {_REASONS[end.ending]}"
+    return f"{after}: {(_REASONS_OF_PAIRS if end.are_paired else _REASONS)[end.ending]}"
 
 
 _REASONS: Mapping[FinalsEnding, str] = {
     FinalsEnding.DECIDED: "one layout is clearly faster than every other that was measured again",
     FinalsEnding.TIE: "further repeats would hardly tell those apart that are still tied",
+}
+_REASONS_OF_PAIRS: Mapping[FinalsEnding, str] = {
+    FinalsEnding.DECIDED: "every layout is clearly faster with one of the two stacks",
+    FinalsEnding.TIE: "every layout is clearly faster with one of the two stacks, or as fast with both",
 }
 
 
