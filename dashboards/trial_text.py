@@ -25,6 +25,7 @@ FLAG_DESCRIPTIONS: Mapping[Flag, str] = {
     Flag.STRAGGLER: "a rank computes over 15 % longer than those with equal work; see slowest_rank in its outcome",
     Flag.FINGERPRINT_CHANGED: "software or hardware differs from the first measurement, so they are not comparable",
     Flag.HOST_MEMORY_GROWTH: "host memory grows with every step, which may end a long training",
+    Flag.DEVICE_MEMORY_GROWTH: "device memory grows with every step, which may end a long training",
     Flag.PROFILE_FAILED: "the profiled steps after the measurement failed; the numbers are valid, without a breakdown",
     Flag.LAYOUT_UNVERIFIED: "the trainer's log does not verify the whole layout; see proof.unproven in its outcome",
     Flag.THROUGHPUT_MISMATCH: "a rate that the trainer prints is over 10 % off; see proof.cross_checks in its outcome",

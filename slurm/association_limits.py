@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from slurm.field_parsers import clock_s, limit
 from slurm.request import JobOptions
 
 ASSOCIATION_FORMAT = "Cluster,Account,Partition,QOS,DefaultQOS,MaxJobs,MaxSubmit,MaxWall"
-QOS_FORMAT = "Name,Flags,MaxWall,MaxJobsPU,MaxSubmitPU,MaxTRES"
+QOS_FORMAT = "Name,Flags,MaxWall,MaxJobsPU,MaxSubmitPU,MaxTRES,UsageFactor,Preempt,PreemptMode,GraceTime"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Qos:
 
     A QOS that overrides a limit of the partition (MaxTime, MaxNodes, MinNodes) puts its own in its place. The limits of
     the partition's QOS come before those of the job's, unless the latter `overrides_partition_qos`. `max_nodes` and
-    `max_gpus` are per job.
+    `max_gpus` are per job. Usage is counted `usage_factor` times. Its jobs may preempt those of the QOS in `preempts`;
+    when its own are preempted, `preempt_mode` is what happens to them (`cluster`: the cluster's), `grace_time_s` later.
     """
 
     name: str
@@ -48,6 +50,10 @@ class Qos:
     max_submit: float = math.inf
     max_nodes: float = math.inf
     max_gpus: float = math.inf
+    usage_factor: float = 1.0
+    preempts: tuple[str, ...] = ()
+    preempt_mode: str = "cluster"
+    grace_time_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,14 @@ class AssociationLimits:
         defaults = {association.default_qos for association in self.associations_for(options)}
         default = defaults.pop() if len(defaults) == 1 else None
         return self.qos(options.qos or default)
+
+    def usage_factor_for(self, options: JobOptions) -> float | None:
+        """Return the usage factor of the job's QOS; None where it may have several QOS with different ones."""
+        named = self.qos_for(options)
+        allowed = {name for association in self.associations_for(options) for name in association.qos}
+        possible = [qos for qos in self.all_qos if not allowed or qos.name in allowed] if named is None else [named]
+        factors = {qos.usage_factor for qos in possible}
+        return factors.pop() if len(factors) == 1 else None
 
 
 def normalized_name(name: str) -> str:
@@ -114,8 +128,12 @@ def parse_qos(stdout: str) -> tuple[Qos, ...]:
             max_submit=limit(submit),
             max_nodes=_resource(resources, "node"),
             max_gpus=_resource(resources, "gres/gpu"),
+            usage_factor=_factor(usage),
+            preempts=tuple(other for other in preempts.split(",") if other),
+            preempt_mode=mode or "cluster",
+            grace_time_s=0.0 if math.isinf(grace := clock_s(grace_time)) else grace,
         )
-        for name, flags, wall, jobs, submit, resources in _rows(stdout, QOS_FORMAT)
+        for name, flags, wall, jobs, submit, resources, usage, preempts, mode, grace_time in _rows(stdout, QOS_FORMAT)
         if name
     )
 
@@ -123,6 +141,11 @@ def parse_qos(stdout: str) -> tuple[Qos, ...]:
 def _rows(stdout: str, format: str) -> Iterator[list[str]]:
     rows = (line.split("|") for line in stdout.split("\n"))
     return (row for row in rows if len(row) == format.count(",") + 1)
+
+
+def _factor(text: str) -> float:
+    """Parse a usage factor; 1, which is Slurm's default, where it is no number."""
+    return float(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) else 1.0
 
 
 def _resource(text: str, name: str) -> float:

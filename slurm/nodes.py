@@ -76,7 +76,7 @@ def _leading_number(text: str) -> int | None:
 
 def wait_reason(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> str | None:
     """Describe the unavailable nodes for which the job would wait; None if they do not keep it from starting."""
-    fitting = {node.name: node for node in _allowed(request, nodes) if _has_room(request, node)}
+    fitting = {node.name: node for node in usable_nodes(request, nodes)}
     away = [node for node in fitting.values() if node.is_away]
     if not len(fitting) - len(away) < request.num_nodes <= len(fitting):
         return None
@@ -146,6 +146,11 @@ def _allowed(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> list[NodeSna
         and node.name not in avoided
         and (not wanted or node.name in wanted)
     ]
+
+
+def usable_nodes(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> list[NodeSnapshot]:
+    """Return the nodes that the job may use and that have the CPUs and GPUs that it requests, whatever their state."""
+    return [node for node in _allowed(request, nodes) if _has_room(request, node)]
 
 
 def _has_room(request: JobRequest, node: NodeSnapshot) -> bool:

@@ -12,15 +12,16 @@ import re
 import time
 from collections.abc import Callable, Iterable
 
+from slurm.billing import parse_billing
 from slurm.field_parsers import field_of, whole_number
 from slurm.hostlist import HostListError, expand
-from slurm.interface import SlurmSettings, Submission, SubmitStatus
+from slurm.interface import PreemptsBy, SlurmSettings, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot, JobState
 
 SQUEUE_FORMAT = "%A|%u|%T|%r|%N|%V|%S|%e|%j"
 """id, user, state, reason, nodes, submit, start, end, name. The name is last, since it may hold any character."""
 
-SACCT_FORMAT = "JobIDRaw,User,State,ExitCode,Submit,Start,End,NodeList,JobName"
+SACCT_FORMAT = "JobIDRaw,User,State,ExitCode,Submit,Start,End,NodeList,AllocTRES,QOS,JobName"
 
 _NO_TEXT = {"", "(null)", "None", "None assigned", "N/A", "Unknown"}
 _JOB_ID = re.compile(r"[1-9][0-9]{0,9}")
@@ -35,7 +36,7 @@ _MAX_MESSAGE_CHARS = 1000
 # The name may hold any text, so fields are matched by their neighbours. All of them come before the comment, the
 # command and the directories, which may hold any text too.
 _SCONTROL_JOB = re.compile(
-    r"JobId=(?P<job_id>[0-9]+) .*?JobName=(?P<name>.*?) UserId=(?P<user>[^ ()]+)\([0-9]+\) GroupId=.*?"
+    r"JobId=(?P<job_id>[0-9]+) .*?JobName=(?P<name>.*?) UserId=(?P<user>[^ ()]+)\([0-9]+\) GroupId=(?P<head>.*?)"
     r" JobState=(?P<state>\S+) Reason=(?P<reason>.*?) Dependency=(?P<rest>.*)",
     re.DOTALL,
 )
@@ -202,6 +203,8 @@ def parse_scontrol_job(stdout: str, job_id: str) -> JobSnapshot | None:
         exit_code=code,
         signal=signal,
         restarts=whole_number(field_of(rest, "Restarts")),
+        billing=parse_billing(field_of(rest, "AllocTRES") or field_of(rest, "TRES")),
+        qos=field_of(match["head"], "QOS") or None,
     )
 
 
@@ -222,9 +225,10 @@ def _sacct_row(line: str) -> JobSnapshot | None:
     fields = line.split("|", SACCT_FORMAT.count(","))
     if len(fields) != SACCT_FORMAT.count(",") + 1 or not _JOB_ID.fullmatch(fields[0]):
         return None
-    job_id, user, state, exit_code, submitted, started, ended, nodes, name = fields
+    job_id, user, state, exit_code, submitted, started, ended, nodes, tres, qos, name = fields
     code, signal = parse_exit_code(exit_code)
-    return _snapshot((job_id, user, state, "", nodes), (submitted, started, ended), name, code, signal)
+    head, times = (job_id, user, state, "", nodes), (submitted, started, ended)
+    return _snapshot(head, times, name, code, signal, billing=parse_billing(tres), qos=qos or None)
 
 
 def _snapshot(
@@ -234,6 +238,8 @@ def _snapshot(
     exit_code: int | None = None,
     signal: int | None = None,
     restarts: int | None = None,
+    billing: float | None = None,
+    qos: str | None = None,
 ) -> JobSnapshot:
     """Build a job from Slurm's text: (id, user, state, reason, nodes) and (submit, start, end).
 
@@ -257,6 +263,8 @@ def _snapshot(
         exit_code=exit_code,
         signal=signal,
         restarts=restarts,
+        billing=billing,
+        qos=qos,
     )
 
 
@@ -311,7 +319,15 @@ def parse_config(stdout: str) -> SlurmSettings:
         message_timeout_s=_seconds(found.get("MessageTimeout"), defaults.message_timeout_s),
         has_accounting=found.get("AccountingStorageType", "").endswith("slurmdbd"),
         enforces_limits=found.get("EnforcePartLimits", "NO") != "NO",
+        priority_flags=tuple(flag for flag in found.get("PriorityFlags", "").split(",") if flag not in _NO_TEXT),
+        tracks_memory="MEMORY" in found.get("SelectTypeParameters", "").upper(),
+        preempts_by=_preempts_by(found.get("PreemptType", "")),
+        preempt_mode=found.get("PreemptMode", "OFF"),
     )
+
+
+def _preempts_by(preempt_type: str) -> PreemptsBy | None:
+    return next((by for by in PreemptsBy if preempt_type == f"preempt/{by}"), None)
 
 
 def _seconds(text: str | None, default: float) -> float:

@@ -162,8 +162,8 @@ def _answer(data: Any, key: Sequence[str]) -> SqueueSnapshot:
 def _job(data: Any) -> JobSnapshot:
     if not isinstance(data, dict) or data.keys() != _JOB_FIELDS:
         raise ValueError("no job")
-    texts = [data[name] for name in ("job_id", "name", "user", "state_text", "reason") if data[name] is not None]
-    times = [data[name] for name in ("submitted_at", "started_at", "ended_at") if data[name] is not None]
+    texts = [data[name] for name in ("job_id", "name", "user", "state_text", "reason", "qos") if data[name] is not None]
+    times = [data[name] for name in ("submitted_at", "started_at", "ended_at", "billing") if data[name] is not None]
     numbers = [data[name] for name in ("exit_code", "signal", "restarts") if data[name] is not None]
     nodes = data["nodes"]
     if (

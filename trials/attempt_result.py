@@ -15,7 +15,7 @@ from trials.failure_policy import Ending, policy_of
 from trials.files.tracebacks import is_device_failure
 from trials.json_types import is_finite_number
 from trials.measurement.protocol import PROBE_SIZE, extrapolation_of
-from trials.outcome_types import MeasuredMetrics, metrics_fault, slowest_rank_fault
+from trials.outcome_types import MeasuredMetrics, fullest_rank_fault, metrics_fault, slowest_rank_fault
 from trials.trial import (
     Attempt,
     FailureReason,
@@ -47,7 +47,8 @@ class LaunchStatus:
     seconds since the epoch; `is_metered`: start and end are those by which the cluster accounts usage. `extra_node_s`
     are node-seconds used in addition, by other jobs of the attempt or as its share of a pilot. `job_id` is given where
     it may have changed. `restart` counts requeues of the job; outcomes of earlier runs do not count.
-    `nodes_were_silent`: the nodes had not answered for long before the end.
+    `nodes_were_silent`: the nodes had not answered for long before the end. `billing` is what Slurm bills the job in an
+    hour, in billing units, with the factor of its QOS.
     """
 
     liveness: Liveness
@@ -63,6 +64,7 @@ class LaunchStatus:
     is_metered: bool = False
     extra_node_s: float = 0.0
     nodes_were_silent: bool = False
+    billing: float | None = None
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     mine = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
     if (outcome.search_id, outcome.trial, outcome.attempt, outcome.nonce) != mine:
         return "the outcome belongs to another attempt (search, trial, attempt or nonce differ)"
-    if (fault := _fingerprint_fault(outcome.fingerprint) or slowest_rank_fault(outcome.slowest_rank)) is not None:
+    if (fault := _fingerprint_fault(outcome.fingerprint) or _rank_fault(outcome)) is not None:
         return fault
     is_pruned = outcome.reason is FailureReason.PRUNED and outcome.measured is not None
     if outcome.status is not OutcomeStatus.MEASURED and not is_pruned:
@@ -206,6 +208,11 @@ def _fingerprint_fault(fingerprint: Mapping[str, Any]) -> str | None:
     if executable is not None and not isinstance(executable, str):
         return f"executable is {executable!r:.80}, not text"
     return None
+
+
+def _rank_fault(outcome: Outcome) -> str | None:
+    """Check what is said of the slowest and the fullest rank."""
+    return slowest_rank_fault(outcome.slowest_rank) or fullest_rank_fault(outcome.fullest_rank)
 
 
 def _number_fault(spec: TrialSpec, outcome: Outcome, metrics: MeasuredMetrics) -> str | None:

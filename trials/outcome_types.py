@@ -70,8 +70,20 @@ class MeasuredMetrics:
     """Largest over the ranks: reserved on a GPU, resident on a CPU."""
     peak_memory_allocated_gib: float | None = None
     """Largest over the ranks, on a GPU."""
+    peak_device_memory_gib: float | None = None
+    """Largest over the ranks: used of a GPU, by anything, after a step."""
+    allocated_memory_slope_mib_per_step: float | None = None
+    """Growth of the largest over the ranks that is allocated to tensors after a step, on a GPU."""
+    reserved_memory_slope_mib_per_step: float | None = None
+    """The same of what is reserved by the allocator."""
+    device_memory_slope_mib_per_step: float | None = None
+    """The same of what is used of a GPU, by anything."""
+    device_memory_full_at_step: int | None = None
+    """Step at which a GPU would be full; absent unless it grows."""
     peak_host_memory_gib: float | None = None
     """Largest sum over the ranks of a node."""
+    host_memory_available_gib: float | None = None
+    """Least that is still available on a node after the last step."""
     host_memory_slope_mib_per_step: float | None = None
     """Absent unless it grows."""
     host_memory_full_at_step: int | None = None
@@ -131,7 +143,7 @@ class ThroughputBound:
 
 _PARTS = ("startup_parts_s", "time_s")
 _POSITIVE = tuple(field.name for field in fields(MeasuredMetrics) if field.default is MISSING)
-_COUNTS = ("warmup_steps", "measured_steps", "host_memory_full_at_step")
+_COUNTS = ("warmup_steps", "measured_steps", "host_memory_full_at_step", "device_memory_full_at_step")
 _NAMES = tuple(field.name for field in fields(MeasuredMetrics))
 
 
@@ -193,6 +205,47 @@ class SlowestRank(TypedDict):
     stragglers: list[int]
     """Ranks more than 15 % slower than their peers, with 95 % confidence."""
     straggler_hosts: list[str]
+
+
+class FullestRank(TypedDict, total=False):
+    """`fullest_rank` of an outcome: the rank that has least memory left, and what takes it, in GiB at the peak.
+
+    On a GPU `allocated_gib`, `cached_gib` and `outside_gib` add up to `used_gib`; on a CPU that is resident.
+    """
+
+    rank: int
+    host: str
+    device_gib: float
+    """Memory of its GPU."""
+    limit_gib: float
+    """`measure.memory_limit_gib`, which a GPU's allocator and a CPU rank's process are held to."""
+    used_gib: float
+    """GiB of the GPU in use, by anything."""
+    free_gib: float
+    """GiB that may still be taken, of the GPU or of the limit, whichever leaves less."""
+    allocated_gib: float
+    """Tensors."""
+    cached_gib: float
+    """Kept free by the allocator."""
+    outside_gib: float
+    """Outside of the allocator: the driver's context, communication libraries, captured graphs, other processes."""
+    inactive_split_gib: float
+    """Part of what is kept free, in blocks of which another part is in use: fragments that cannot be given back."""
+    alloc_retries: int
+    """Allocations that failed until the allocator had given back what it kept."""
+
+
+def fullest_rank_fault(data: Mapping[str, Any]) -> str | None:
+    """The reason why this is no `FullestRank`; None where it is, or is empty."""
+    checks = {"host": _is_text, "rank": _is_rank, "alloc_retries": _is_rank}
+    for name, value in data.items():
+        if name not in get_type_hints(FullestRank) or not checks.get(name, is_finite_number)(value):
+            return f"fullest_rank.{name:.80} is {value!r:.80}"
+    return None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def slowest_rank_fault(data: Mapping[str, Any]) -> str | None:

@@ -98,6 +98,7 @@ class Flag(LowerStrEnum):
     STRAGGLER = "straggler"
     FINGERPRINT_CHANGED = "fingerprint_changed"
     HOST_MEMORY_GROWTH = "host_memory_growth"
+    DEVICE_MEMORY_GROWTH = "device_memory_growth"
     PROFILE_FAILED = "profile_failed"
     LAYOUT_UNVERIFIED = "layout_unverified"
     THROUGHPUT_MISMATCH = "throughput_mismatch"
@@ -230,6 +231,8 @@ class Outcome:
     """`Fingerprint`."""
     slowest_rank: Mapping[str, Any] = field(default_factory=dict)
     """`SlowestRank`; an empty object where ranks cannot be compared."""
+    fullest_rank: Mapping[str, Any] = field(default_factory=dict)
+    """`FullestRank`; an empty object where it is unknown."""
     step_times_s: tuple[float, ...] = ()
     """Times of all steps, those of warm-up first."""
     started_at: str | None = None
@@ -272,7 +275,7 @@ _OUTCOME_TYPES: FieldTypes = {
     "true, false or null": (("started_warm",), or_null(is_flag)),
     "a list of texts": (("flags",), is_list_of(is_text)),
     "a list of numbers": (("step_times_s",), is_list_of(is_number)),
-    "an object": (("measured", "proof", "fingerprint", "slowest_rank"), is_object),
+    "an object": (("measured", "proof", "fingerprint", "slowest_rank", "fullest_rank"), is_object),
 }
 
 
@@ -282,8 +285,9 @@ class Attempt:
 
     The launcher ends it `time_limit_s` seconds after its start; its nodes may be held for `reserved_s` at most (None:
     the limit itself). `exclude` are nodes to avoid. `restart` counts requeues of its job by others;
-    `earlier_node_hours` is what its runs before that used. `waits_for` is why an attempt in flight makes no progress,
-    where that is more than its place in the queue: the launcher's text, or `suspended`.
+    `earlier_node_hours` is what its runs before that used. `billed_hours` are Slurm's billing hours of its own job,
+    None where Slurm does not tell them; a step is billed with its pilot. `waits_for` is why an attempt in flight makes
+    no progress, where that is more than its place in the queue: the launcher's text, or `suspended`.
     """
 
     trial: str
@@ -304,9 +308,15 @@ class Attempt:
     restart: int = 0
     earlier_node_hours: float = 0.0
     node_hours: float | None = None
+    billed_hours: float | None = None
     reason: FailureReason | None = None
     outcome: Outcome | None = None
     excerpt: str | None = None
+
+    @property
+    def is_step(self) -> bool:
+        """True if it is a step of a Slurm job that it shares with others."""
+        return "." in (self.job_id or "")
 
     @property
     def longest_s(self) -> float:

@@ -18,7 +18,15 @@ from search_spaces.plain_file import read_plain
 from trials.analysis.final_rounds import finals_end_of
 from trials.analysis.node_time import node_time, search_node_time
 from trials.analysis.ranked_layout import RankedLayout
-from trials.analysis.verdict import DisplayState, counts_of, display_state, ranking_of
+from trials.analysis.search_cost import SearchCost, trial_billed_hours
+from trials.analysis.verdict import (
+    DisplayState,
+    baseline_key_of,
+    counts_of,
+    display_state,
+    ranking_of,
+    verdict_of,
+)
 from trials.failure_policy import Ending, policy_of
 from trials.files.folders import SearchFolder
 from trials.files.text import tail
@@ -26,14 +34,7 @@ from trials.json_types import is_finite_number
 from trials.ledger.events import SearchRecord
 from trials.measurement.node_metrics import MAX_NODES, read_samples
 from trials.measurement.step_log import StepRecord, read_metrics
-from trials.trial import (
-    Attempt,
-    LowerStrEnum,
-    Trial,
-    TrialKind,
-    TrialState,
-    utc_seconds,
-)
+from trials.trial import Attempt, LowerStrEnum, Trial, TrialKind, TrialState, utc_seconds
 from trials.trial_json import attempt_json, trial_json, with_times
 
 NOTE = "mlflow.note.content"
@@ -235,6 +236,7 @@ def trial_points(trial: Trial) -> list[Point]:
     values = dict(_flat(last.outcome.measured.to_json())) if last.outcome and last.outcome.measured else {}
     values |= _flat({"slowest_rank": last.outcome.slowest_rank}) if last.outcome else {}
     values["node_hours"] = sum(a.node_hours or 0.0 for a in trial.attempts)
+    values["billed_hours"] = trial_billed_hours(trial)
     values["measured_share"] = node_time([trial]).measured_share
     values["queue_wait_s"] = last.queue_wait_s
     for name in ("step_time_s", "peak_memory_gib"):
@@ -297,13 +299,17 @@ def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
 
 
 def _end_points(search: SearchRecord, step: int) -> list[Point]:
-    """Node-hours of an ended search with those of idle pilots and of drivers, which belong to no trial; none where
-    there were none."""
-    if search.ended_at is None or not (search.pilots or search.driver_jobs):
+    """Node-hours of an ended search with those of idle pilots and of drivers, which belong to no trial, where there
+    were some; its billing hours, and the hours of training that pay it back."""
+    if search.ended_at is None:
         return []
-    share = search_node_time(search).measured_share
-    totals = {"node_hours_used": search.node_hours_used, "driver_node_hours": search.driver_node_hours or None}
-    values = totals | {"measured_share": share}
+    cost = SearchCost.of(search, verdict_of(search, ranking_of(search, search.trials), baseline_key_of(search)))
+    pay_back_hours = None if cost.pay_back is None else cost.pay_back.hours
+    values = {"billed_hours": cost.billed_hours, "pay_back_training_hours": pay_back_hours}
+    if search.pilots or search.driver_jobs:
+        share = search_node_time(search).measured_share
+        totals = {"node_hours_used": search.node_hours_used, "driver_node_hours": search.driver_node_hours or None}
+        values |= totals | {"measured_share": share}
     return [Point(key, value, _ms(search.ended_at), step) for key, value in values.items() if value is not None]
 
 
@@ -348,7 +354,7 @@ def trial_texts(trial: Trial, folder: SearchFolder) -> dict[str, str]:
 
 
 _ATTEMPT_FIELDS = (
-    *("attempt", "state", "reason", "job_id", "nodes", "node_hours", "excerpt"),
+    *("attempt", "state", "reason", "job_id", "nodes", "node_hours", "billed_hours", "excerpt"),
     *("submitted_at", "started_at", "ended_at"),
 )
 

@@ -21,6 +21,7 @@ from trials.analysis.node_time import NodeTime, search_node_time
 from trials.analysis.pareto import pareto, trade_offs
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, Ranking, upper_bound_of, value_of
+from trials.analysis.search_cost import SearchCost
 from trials.analysis.training_rate import TrainingRate, training_rate
 from trials.analysis.verdict import (
     SearchVerdict,
@@ -112,6 +113,7 @@ class Progress:
     node_hours_reserved: float
     budget_node_hours: float | None
     node_time: NodeTime
+    cost: SearchCost
     finals: FinalsEnd | None
     elapsed_h: float
 
@@ -176,7 +178,7 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
         accelerator=_accelerator(cluster),
         best=best,
         baseline_speed=value_of(baseline, objective) if baseline else None,
-        progress=_progress(search, at),
+        progress=_progress(search, verdict, at),
         trials=_views(search, ranking),
         layouts=tuple(_layout_view(layout, search, ranking) for layout in ranking.ordered),
         varying=_varying(search.trials),
@@ -225,7 +227,7 @@ def _rate(best: RankedLayout, spec: Mapping[str, Any]) -> TrainingRate | None:
     return training_rate(best.measured.tokens_per_sec, shape, best.layout, checkpoints_of(spec))
 
 
-def _progress(search: SearchRecord, at: float) -> Progress:
+def _progress(search: SearchRecord, verdict: SearchVerdict, at: float) -> Progress:
     wanted = _section(search.spec, "search")
     layouts = {trial.layout.key for trial in search.trials if trial.kind is TrialKind.SEARCH}
     return Progress(
@@ -235,6 +237,7 @@ def _progress(search: SearchRecord, at: float) -> Progress:
         node_hours_reserved=search.node_hours_reserved,
         budget_node_hours=wanted.get("budget_node_hours"),
         node_time=search_node_time(search),
+        cost=SearchCost.of(search, verdict),
         finals=finals_end_of(search),
         elapsed_h=_hours(_last_moment(search, at) - search.created_at),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from dashboards.cost_text import describe_search_cost
 from dashboards.report.data import BestLayout, ReportData, TrialView
 from dashboards.terminal.headline import describe_ending
 from dashboards.terminal.progress import describe_driver_jobs, describe_node_time
@@ -66,13 +67,14 @@ def describe_cost(data: ReportData) -> str:
 
 
 def describe_spending(data: ReportData) -> str | None:
-    """Share of the node-hours that measured something, and the use of the others.
+    """Share of the node-hours that measured something, the use of the others, billing hours and the pay-back.
 
     None before any were used, and where they come from a measured table.
     """
     if data.is_simulated:
         return None
-    told = (describe_node_time(data.progress.node_time), describe_driver_jobs(data.progress.node_time))
+    found, cost = data.progress.node_time, data.progress.cost
+    told = (describe_node_time(found), describe_driver_jobs(found), describe_search_cost(cost))
     return " ".join(f"{_capitalized(words)}." for words in told if words is not None) or None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from orchestrator.answers.costs import PlannedCostAnswer
 from orchestrator.answers.searches import TrainingRateAnswer
 from orchestrator.planning.forecast import Scaling
 from orchestrator.planning.plan import Fits
@@ -126,6 +127,7 @@ class PlanAnswer(TypedDict):
     node_hours: float | None
     """Upper limit of the search."""
     expected_node_hours: ExpectedNodeHours
+    cost: PlannedCostAnswer
     notes: list[str]
 
 

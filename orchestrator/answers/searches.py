@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from orchestrator.answers.costs import CostAnswer
 from orchestrator.records.ledger_rebuild import RebuildResult
 from trials.analysis.best_layout import Choice
 from trials.analysis.finals import FinalsEnding
@@ -178,6 +179,7 @@ class StatusAnswer(TypedDict):
     """Number of trials by failure reason."""
     budget: BudgetAnswer
     node_time: NodeTimeAnswer
+    cost: CostAnswer
     recipe: str | None
     """The recipe's folder."""
     mlflow: MlflowAnswer | None
@@ -189,6 +191,7 @@ class BestAnswer(BestLayout):
     schema: Literal["parlay.best/1"]
     search_id: str
     verdict: VerdictAnswer
+    cost: CostAnswer
     recipe: str | None
     """The recipe's folder."""
 

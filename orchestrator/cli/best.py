@@ -10,6 +10,7 @@ from search_spaces.errors import Problem
 
 def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Print the best layout of a search, and the path of its recipe."""
+    from dashboards.cost_text import describe_search_cost
     from dashboards.trial_text import (
         describe_energy,
         describe_flag,
@@ -20,7 +21,9 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     from orchestrator.records.lookup import find_search, missing_recipe_reason
     from orchestrator.records.summary import best_summary, result_line
     from trials.analysis.pareto import trade_offs
+    from trials.analysis.search_cost import SearchCost
     from trials.analysis.training_rate import TrainingRate
+    from trials.analysis.verdict import verdict_of
 
     found = find_search(search, ledger)
     spec = found.spec
@@ -34,6 +37,8 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     lines = [result_line(found.record, spec), *trade_offs(ranking), describe_step_time(data["time_s"])]
     lines.append(describe_slowest_rank(data["slowest_rank"]))
     lines.append(describe_training_rate(TrainingRate.from_json(data["training_rate"])))
+    verdict = verdict_of(found.record, ranking, spec.baseline_key)
+    lines.append(describe_search_cost(SearchCost.of(found.record, verdict)))
     lines.append(None if ranking.best is None else describe_energy(ranking.best.measured))
     lines += map(describe_flag, data["flags"])
     lines.append(f"recipe: {data['recipe'] or missing_recipe_reason(found)}")

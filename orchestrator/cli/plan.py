@@ -23,6 +23,7 @@ from orchestrator.cli.output import print_result
 from orchestrator.cli.setup_file import setup_json, setup_lines
 
 if TYPE_CHECKING:
+    from orchestrator.cli.plan_cost import PlannedCost
     from orchestrator.config.spec import SearchSpec
     from orchestrator.planning.plan import Plan
     from search_spaces.search_space import SearchSpace
@@ -46,6 +47,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """List the layouts a search may try in predicted order, and the rules that reject the others. Launches nothing."""
+    from orchestrator.cli.plan_cost import PlannedCost
     from orchestrator.cli.plan_table import plan_text
     from orchestrator.config.loader import load_search_file
     from orchestrator.planning.candidates import candidates_of
@@ -59,14 +61,16 @@ def plan(
         space = candidates_of(spec)
         require_trainer(spec)
     plan = plan_of(spec, space, collect_prior_trials_for_plan(spec))
+    cost = PlannedCost.of(plan, spec, space)
     if as_json:
-        print_result(_plan_json(plan, spec, space, top, rejected), True)
+        print_result(_plan_json(plan, spec, space, cost, top, rejected), True)
     else:
-        print_result({}, False, "\n".join([plan_text(plan, spec, space, top, rejected), *setup_lines(spec)]))
+        lines = [plan_text(plan, spec, space, top, rejected), *cost.lines(), *setup_lines(spec)]
+        print_result({}, False, "\n".join(lines))
 
 
 def _plan_json(
-    plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None, list_rejected: bool
+    plan: Plan, spec: SearchSpec, space: SearchSpace, cost: PlannedCost, top: int | None, list_rejected: bool
 ) -> dict[str, Any]:
     from orchestrator.cli.plan_table import MAX_REJECTED_LISTED
     from orchestrator.cli.search_summary import most_node_hours
@@ -84,6 +88,7 @@ def _plan_json(
         "setup_file": setup_json(spec),
         "node_hours": most_node_hours(spec, space),
         "expected_node_hours": asdict(plan.expected),
+        "cost": cost.to_json(),
         "notes": plan.notes(),
     }
     if list_rejected:

@@ -7,6 +7,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dashboards.cost_text import describe_search_cost
 from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
 from dashboards.terminal.live_table import console_for, results_table
 from dashboards.terminal.progress import describe_driver_jobs, describe_node_time, format_node_hours, is_simulated
@@ -18,6 +19,7 @@ from orchestrator.config.spec import SearchSpec
 from trials.analysis.final_rounds import describe_finals_end, finals_end_of
 from trials.analysis.node_time import search_node_time
 from trials.analysis.pareto import trade_offs
+from trials.analysis.search_cost import SearchCost
 from trials.analysis.verdict import DisplayState, SearchVerdict, VerdictKind, has_failed, has_stopped_early, verdict_of
 from trials.failure_policy import Memory, policy_of
 from trials.files.folders import SearchFolder
@@ -72,7 +74,7 @@ def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchF
     is_redundant = best == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
     finals = [] if (end := finals_end_of(search)) is None else [describe_finals_end(end)]
     lines = [*notes, _format_state(search, verdict), *finals, *_node_time_lines(search)]
-    lines += [*([] if is_redundant else [best]), *trade_offs(ranking)]
+    lines += [*([] if is_redundant else [best]), *trade_offs(ranking), *_cost_lines(search, verdict)]
     lines += [*_causes(search, spec), *_next_steps(search, folder)]
     print_result({}, False, "\n".join(lines))
     if (stacks := stack_comparison(search, spec)) is not None:
@@ -100,6 +102,12 @@ def _node_time_lines(search: SearchRecord) -> list[str]:
         return []
     found = search_node_time(search)
     return [words for words in (describe_node_time(found), describe_driver_jobs(found)) if words is not None]
+
+
+def _cost_lines(search: SearchRecord, verdict: SearchVerdict) -> list[str]:
+    """Cost of the search and its pay-back, where a clock measured it."""
+    words = None if is_simulated(search) else describe_search_cost(SearchCost.of(search, verdict))
+    return [] if words is None else [words]
 
 
 def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:

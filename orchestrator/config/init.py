@@ -6,6 +6,8 @@ reading the file.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -35,6 +37,7 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.unsafe_text import hidden, hide_secrets
 from search_spaces.schema.validation import FILL_IN
+from trials.trainers.base import TemplateKind
 from trials.trainers.registry import TRAINERS
 
 _MAX_RANKS_LISTED = 64
@@ -159,11 +162,26 @@ def _runnable_layout(imported: ImportedConfig, notes: list[str], origins: dict[s
         notes.append("Trials run torchtitan's trainer inside Parlay's own program, with engine torchtitan.")
     else:
         notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer of this file.")
-    if imported.source in TRAINERS and TRAINERS[imported.source].rules:
-        notes.append(
-            f"To measure with that trainer, set trainer: {{kind: {imported.source}, script: ...}}; docs/trainers.md."
-        )
+    notes += _with_that_trainer(imported)
     return {name: value for name, value in runnable.items() if value != _DEFAULTS.get(name)} | {"engine": engine}
+
+
+def _with_that_trainer(imported: ImportedConfig) -> Iterator[str]:
+    """Note on the section `trainer` of a search with the file's own trainer, which reads the same data."""
+    trainer = TRAINERS.get(imported.source)
+    if trainer is None or not trainer.rules:
+        return
+    template = ", template: this file" * (trainer.template_kind is TemplateKind.CONFIGURATION)
+    words = ", ".join(map(_flow_word, imported.data_arguments))
+    arguments = f", arguments: [{words}]" if words else ""
+    section = f"{{kind: {imported.source}, script: ...{template}{arguments}}}"
+    of_data = " and its data" * bool(template or arguments)
+    yield f"To measure with that trainer{of_data}, set trainer: {section}; docs/trainers.md."
+
+
+def _flow_word(word: str) -> str:
+    """The word as text in a list of YAML, in quotes where it would be a number or another thing there."""
+    return word if re.fullmatch(r"(--|[A-Za-z./])[\w./-]*", word) else json.dumps(word)
 
 
 def _violated_rules(values: Mapping[str, Any], in_doubt: Collection[str]) -> list[str]:

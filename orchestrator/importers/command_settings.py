@@ -91,7 +91,8 @@ def _setting(name: str, option: Word, values: list[Word], table: OptionTable) ->
     text = " ".join(word.text for word in values)
     # A variable that holds the option too is a list of options.
     variable = next((v for word in values for v in word.variables if v not in option.variables), None)
-    return Setting(text, option.line, variable, next(filter(None, map(_doubt, values)), None))
+    doubt = next(filter(None, map(_doubt, values)), None)
+    return Setting(text, option.line, variable, doubt, words=tuple(word.text for word in values))
 
 
 def _doubt(word: Word) -> str | None:

@@ -17,6 +17,7 @@ class ImportedConfig:
     defaults were assumed. `source` is the trainer's name where its own file was read, and `nearest_engine` the engine
     of Parlay's trainer for its layout. `left_open` are the layout's fields that another file of the training decides,
     `in_doubt` the fields that the file decides by a value that is not known, such as a variable that nothing sets.
+    `data_arguments` are a command's options about data and tokenizer, which `trainer.arguments` takes as they are.
     """
 
     source: str
@@ -32,6 +33,7 @@ class ImportedConfig:
     nearest_engine: str = "deepspeed"
     left_open: tuple[str, ...] = ()
     in_doubt: tuple[str, ...] = ()
+    data_arguments: tuple[str, ...] = ()
 
     @property
     def has_layout(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from orchestrator.importers.option_table import DO_WITHOUT, OptionTable
 from search_spaces.errors import InputError, Problem, choice_fix, format_value
 from search_spaces.model_shape import DEFAULT_ROTARY_BASE
 from search_spaces.schema.unsafe_text import hidden
+from search_spaces.schema.validation import FILL_IN
 
 CODE = "import"
 """Code of the problems with a file that `parlay init --from` reads."""
@@ -41,6 +42,7 @@ class Setting:
 
     `line` is where it is written, `variable` the variable that holds it there. `doubt` is the reason why the value is
     not known, for example that the script does not set it. `origin` says where it is from if not from the file itself.
+    `words` are those of a command that the value is made of.
     """
 
     value: Any
@@ -48,6 +50,7 @@ class Setting:
     variable: str | None = None
     doubt: str | None = None
     origin: str | None = None
+    words: tuple[str, ...] = ()
 
 
 class Settings:
@@ -81,6 +84,16 @@ class Settings:
         for name, reason in self.table.refused(values).items():
             if name not in known:
                 yield f"{self.key(name)} was left out, since {self.given[name].doubt}: {reason}."
+
+    def words_of(self, names: Container[str], reasons: Container[str]) -> Iterator[str]:
+        """The words of a command's options with these names, or that the table handles for these reasons, as given;
+        FILL_IN for a value that is not known, or may be a secret."""
+        for name, setting in self.given.items():
+            group = self.table.group_of.get(name)
+            if group is not None and (name in names or group.reason in reasons):
+                yield f"{self.table.prefix}{name}"
+                is_told = setting.doubt is None and self._shown(name) == setting.value
+                yield from setting.words if is_told else (FILL_IN,)
 
     @property
     def unnamed(self) -> list[str]:

@@ -25,7 +25,8 @@ from trials.failure_policy import Ending, policy_of
 from trials.trial import FailureReason
 
 KIND = "deephyper"
-OBJECTIVES = ("samples_per_sec", "model_tflops_per_gpu", "step_time_s", *(each.value for each in Objective))
+_BY_THROUGHPUT = (each.value for each in Objective if each.follows_from_throughput)
+OBJECTIVES = ("samples_per_sec", "model_tflops_per_gpu", "step_time_s", *_BY_THROUGHPUT)
 """Possible objectives, by their contract names. The sign of the two that are minimised is ignored."""
 
 _THEIRS = {

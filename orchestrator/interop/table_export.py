@@ -26,9 +26,12 @@ MEASURED_COLUMNS = (
     *("warmup_steps", "measured_steps", "step_time_s", "step_time_low_s", "step_time_high_s", "step_time_p95_s"),
     *("fastest_rank_step_time_s", "tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
     *("tokens_per_sec_per_gpu", "samples_per_sec", "model_tflops_per_gpu", "mfu", "mfu_causal", "hfu"),
-    *("peak_memory_gib", "peak_memory_allocated_gib", "peak_host_memory_gib", "host_memory_slope_mib_per_step"),
+    *("peak_memory_gib", "peak_memory_allocated_gib", "peak_device_memory_gib"),
+    *("allocated_memory_slope_mib_per_step", "reserved_memory_slope_mib_per_step", "device_memory_slope_mib_per_step"),
+    *("device_memory_full_at_step", "peak_host_memory_gib", "host_memory_available_gib"),
+    *("host_memory_slope_mib_per_step", "host_memory_full_at_step", "data_wait_s"),
     *("joules_per_token", "joules_per_token_low", "joules_per_token_high"),
-    *("host_memory_full_at_step", "data_wait_s", "expert_tokens_mean", "expert_tokens_most", "loss_first", "loss_last"),
+    *("expert_tokens_mean", "expert_tokens_most", "loss_first", "loss_last"),
     *("epoch_s", "loss_after_epoch", "startup_s"),
 )
 """Scalar fields of outcome.measured."""
@@ -44,7 +47,7 @@ COLUMNS = (
     *TIMES,
 )
 
-_WHOLE = {"warmup_steps", "measured_steps", "host_memory_full_at_step"}
+_WHOLE = {"warmup_steps", "measured_steps", "host_memory_full_at_step", "device_memory_full_at_step"}
 _WHOLE |= {"global_batch_size", "num_gpus", "num_attempts", *NULLABLE}
 _MOST_WHOLE = 2**53
 _WORDS = {"search_id", "trial", "kind", "state", "reason", "flags", "layout_key", "job_id", "nodes"}

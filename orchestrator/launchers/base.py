@@ -94,13 +94,14 @@ class EndedPilot:
     """A Slurm job that held nodes for attempts and has ended. The job ids of its attempts begin with `job_id`.
 
     `held_node_s` is what it held by the cluster's clock, in node-seconds. Where that is unknown, `tail_node_s` is what
-    it may have held in addition to its attempts.
+    it may have held in addition to its attempts. `billed_hours` are its billing hours, None where they are unknown.
     """
 
     name: str
     job_id: str
     held_node_s: float | None
     tail_node_s: float
+    billed_hours: float | None = None
 
 
 class Launcher(ABC):

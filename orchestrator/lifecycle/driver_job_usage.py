@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from orchestrator.search.own_job import OwnJob
+from slurm.billing import billing_with_factor
 from slurm.interface import Slurm, SlurmUnreachable
 from slurm.job_state import JobSnapshot
 from trials.ledger.events import DriverJobUsage, SearchRecord
@@ -24,11 +25,12 @@ def job_name(search_id: str) -> str:
 
 def own_job(slurm: Slurm, job_id: str, environ: Mapping[str, str]) -> OwnJob:
     """The job that this process runs in; it counts from now on where Slurm does not answer."""
-    found, now = None, slurm.now()
+    found, billing, now = None, None, slurm.now()
     with suppress(SlurmUnreachable):
         found = slurm.describe(job_id)
+        billing = None if found is None else billing_with_factor(found, slurm.association_limits())
     started_at = None if found is None else found.started_at
-    return OwnJob(job_id, now if started_at is None else started_at, _node_share(slurm, environ))
+    return OwnJob(job_id, now if started_at is None else started_at, _node_share(slurm, environ), billing)
 
 
 def _node_share(slurm: Slurm, environ: Mapping[str, str]) -> float:
@@ -49,18 +51,30 @@ def usage_of_ended_jobs(slurm: Slurm, search: SearchRecord, own: OwnJob | None) 
     """
     name = job_name(search.search_id)
     try:
-        jobs = [*(slurm.accounted_jobs([name], search.created_at) or ()), *slurm.jobs()]
+        accounted = slurm.accounted_jobs([name], search.created_at) or ()
+        jobs = [*accounted, *slurm.jobs()]
+        limits = slurm.association_limits()
     except SlurmUnreachable as error:
         _log.warning(f"node-hours of earlier drivers' jobs are counted as far as they recorded them: {error}")
         return {}
     known = search.driver_jobs
     share = own.node_share if own else max((job.node_share for job in known.values()), default=WHOLE_NODE)
+    billing = {job.job_id: billing_with_factor(job, limits) for job in accounted}
     found: dict[str, DriverJobUsage] = {}
     for job in jobs:
         if (job.name, job.user) == (name, slurm.user) and (held_s := _held_s(job)) is not None:
             node_share = known[job.job_id].node_share if job.job_id in known else share
-            found[job.job_id] = DriverJobUsage(node_share, node_share * held_s / 3600)
+            units = billing.get(job.job_id) or _recorded_billing(known.get(job.job_id))
+            billed_hours = None if units is None else units * held_s / 3600
+            found[job.job_id] = DriverJobUsage(node_share, node_share * held_s / 3600, billed_hours)
     return {job_id: usage for job_id, usage in found.items() if known.get(job_id) != usage}
+
+
+def _recorded_billing(usage: DriverJobUsage | None) -> float | None:
+    """Billing units of the job, by the record of its driver."""
+    if usage is None or usage.billed_hours is None or not usage.node_hours:
+        return None
+    return usage.billed_hours / (usage.node_hours / usage.node_share)
 
 
 def _held_s(job: JobSnapshot) -> float | None:

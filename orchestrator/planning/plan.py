@@ -308,7 +308,8 @@ def _expected_hours(
     nodes = np.array([layout.num_nodes for layout in layouts])
     hours = nodes * expected_trial_s(spec.measure, layouts, estimates) / 3600
     repeated = _finalist_rows(spec, layouts, trials)
-    steady_s = np.maximum(spec.measure.finalist_time_s, spec.measure.min_steps * estimates.step_time_s[repeated])
+    rules, step_s = spec.measure, estimates.step_time_s[repeated]
+    steady_s = np.maximum(np.minimum(rules.finalist_time_s, rules.finalist_steps * step_s), rules.min_steps * step_s)
     warmup_s = 2 * STABILITY_WINDOW * estimates.step_time_s[repeated]
     once = nodes[repeated] * (STARTUP_S + warmup_s + steady_s) / 3600
     repeats = spec.search.finalist_repeats * float(once.sum())

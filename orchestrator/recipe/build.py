@@ -22,6 +22,7 @@ from trials.analysis.best_layout import choice_of, fastest_json, rationale
 from trials.analysis.pareto import pareto_json
 from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 from trials.analysis.ranking import Ranking, speedup_over
+from trials.analysis.search_cost import SearchCost
 from trials.analysis.training_rate import training_rate
 from trials.analysis.verdict import SearchVerdict, baseline_key_of, verdict_of
 from trials.ledger.events import SearchRecord
@@ -161,7 +162,8 @@ def _selection_fields(source: RecipeSource) -> dict[str, Any]:
     ranking = source.ranking
     return {
         "ties": tuple(tie.trial for tie in ranking.ties),
-        "verdict": _printable(verdict_json(_verdict(source))),
+        "verdict": _printable(verdict_json(verdict := _verdict(source))),
+        "cost": SearchCost.of(source.search, verdict).to_json(),
         "selection_reason": choice_of(ranking),
         "rationale": rationale(ranking),
         "fastest": fastest_json(ranking),

@@ -27,14 +27,13 @@ class Recipe:
     """Content of recipe.yaml. Throughputs are tokens per second.
 
     `measured` is the measurement over all runs of the layout, `training_rate` its tokens a day less the stalls of
-    stated checkpoints. `repeats` is the number of runs, and `evidence.runs` lists them. `compared_with` lists the
-    other measured layouts with this one's speedup over them, the `baseline` first. `launcher` is the search file's
-    section, `routing` that of experts in the runs (None without experts), `verified` what is known of the layout's axis
-    values (search_spaces/verification.py). `evidence.files` has the SHA-256 of the
-    files behind the numbers. `exports` lists the files of each trainer, and whether it measured the layout or cannot
-    run it.
-    `selection_reason`, `rationale`, `fastest` and `pareto` are those of the `best` object, `verdict` is the search's;
-    all are None or empty for a layout that is not the best.
+    stated checkpoints. `repeats` is the number of runs, and `evidence.runs` lists them. `compared_with` lists the other
+    measured layouts with this one's speedup over them, the `baseline` first. `launcher` is the search file's section,
+    `routing` that of experts in the runs (None without experts), `verified` what is known of the layout's axis values
+    (search_spaces/verification.py). `evidence.files` has the SHA-256 of the files behind the numbers. `exports` lists
+    the files of each trainer, and whether it measured the layout or cannot run it. `selection_reason`, `rationale`,
+    `fastest` and `pareto` are those of the `best` object, `verdict` and `cost` the search's; all are None or empty for
+    a layout that is not the best.
     """
 
     created_at: str
@@ -58,6 +57,7 @@ class Recipe:
     caveats: tuple[str, ...]
     exports: tuple[Mapping[str, Any], ...]
     verdict: Mapping[str, Any] | None = None
+    cost: Mapping[str, Any] | None = None
     selection_reason: str | None = None
     rationale: str | None = None
     fastest: Mapping[str, Any] | None = None
@@ -142,6 +142,7 @@ _FIELDS = (
     "repeats",
     "ties",
     "verdict",
+    "cost",
     "selection_reason",
     "rationale",
     "fastest",

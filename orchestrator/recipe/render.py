@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dashboards.cost_text import describe_search_cost
 from dashboards.trial_text import (
     describe_energy,
     describe_expert_tokens,
@@ -19,6 +20,7 @@ from orchestrator.recipe.exports import TITLES, ExportStatus, status_text
 from orchestrator.recipe.recipe import Recipe
 from search_spaces.engines import PARLAY, is_emulated
 from search_spaces.layouts.layout import Layout
+from trials.analysis.search_cost import SearchCost
 from trials.files.text import plural
 from trials.ranks.engine_packages import PACKAGED_ENGINES, packages_of
 from trials.trial import TrialSpec
@@ -144,6 +146,8 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     yield f"- engine {layout.engine}, {layout.precision}, ZeRO {layout.zero_stage}, schedule {layout.pipeline_schedule}"
     yield f"- {recipe.model.parameters:,} parameters, {recipe.measured.step_time_s:.4g} s a step{_memory(recipe)}"
     yield f"- {describe_training_rate(recipe.training_rate)}"
+    if (words := _cost(recipe)) is not None:
+        yield f"- {words}"
     if (words := describe_step_time(recipe.measured.time_s)) is not None:
         yield f"- {words}"
     if (words := describe_energy(recipe.measured)) is not None:
@@ -153,6 +157,10 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     if recipe.routing is not None:
         loads = describe_expert_tokens(recipe.measured) or "loads of experts were not counted"
         yield f"- routing of experts {recipe.routing}; {loads}"
+
+
+def _cost(recipe: Recipe) -> str | None:
+    return None if recipe.cost is None else describe_search_cost(SearchCost.from_json(recipe.cost))
 
 
 def _memory(recipe: Recipe) -> str:

@@ -13,6 +13,7 @@ from trials.analysis.best_layout import best_json
 from trials.analysis.final_rounds import finals_end_of
 from trials.analysis.node_time import search_node_time
 from trials.analysis.ranking import Ranking
+from trials.analysis.search_cost import SearchCost
 from trials.analysis.verdict import counts_of, verdict_of
 from trials.files.folders import AttemptFolder, SearchFolder, read_json
 from trials.files.text import tail
@@ -34,6 +35,7 @@ _EXCERPT_LINES = 40
 def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> dict[str, Any]:
     """The contract's object of a search; unknown values are null."""
     ranking = spec.ranking_of(search.trials)
+    verdict = verdict_of(search, ranking, spec.baseline_key)
     return {
         "schema": STATUS_SCHEMA,
         "search_id": search.search_id,
@@ -41,7 +43,7 @@ def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder)
         "end_reason": search.end_reason,
         "detail": search.detail,
         "finals": None if (finals := finals_end_of(search)) is None else finals.to_json(),
-        "verdict": verdict_json(verdict_of(search, ranking, spec.baseline_key)),
+        "verdict": verdict_json(verdict),
         "best": _best(ranking, spec),
         "num_trials": len(search.trials),
         "trials": trial_counts(search),
@@ -52,6 +54,7 @@ def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder)
             "node_hours_limit": spec.search.budget_node_hours,
         },
         "node_time": search_node_time(search).to_json(),
+        "cost": SearchCost.of(search, verdict).to_json(),
         "recipe": recipe_path(folder),
         "mlflow": _mlflow(folder),
     }
@@ -63,9 +66,15 @@ def best_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -
     best = _best(ranking, spec)
     if best is None:
         return None
-    verdict = verdict_json(verdict_of(search, ranking, spec.baseline_key))
-    recipe = recipe_path(folder)
-    return {"schema": BEST_SCHEMA, "search_id": search.search_id, "verdict": verdict, **best, "recipe": recipe}
+    verdict = verdict_of(search, ranking, spec.baseline_key)
+    return {
+        "schema": BEST_SCHEMA,
+        "search_id": search.search_id,
+        "verdict": verdict_json(verdict),
+        "cost": SearchCost.of(search, verdict).to_json(),
+        **best,
+        "recipe": recipe_path(folder),
+    }
 
 
 def _best(ranking: Ranking, spec: SearchSpec) -> dict[str, Any] | None:

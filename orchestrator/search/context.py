@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dashboards.log_once import LogOnce
@@ -18,7 +18,7 @@ from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from trials.analysis.final_rounds import FinalsTerms
 from trials.analysis.ranking import Objective
-from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
+from trials.ledger.events import DriverJobUsage, EndReason, Event, EventKind, SearchRecord, SearchState
 from trials.trial import Attempt, FailureReason, Trial, TrialState
 
 _log = logging.getLogger(__name__)
@@ -190,8 +190,8 @@ class SearchContext:
         """Record what the driver's own job has held, from time to time or at once."""
         own, now = self._own_job, self.launcher.now()
         if own is not None and (at_once or own.is_record_due(self.index, now)):
-            used = {"node_share": own.node_share, "node_hours": own.node_hours(now)}
-            self.event(EventKind.DRIVER_JOB_USED, job_id=own.job_id, **used)
+            used = DriverJobUsage(own.node_share, own.node_hours(now), own.billed_hours(now))
+            self.event(EventKind.DRIVER_JOB_USED, job_id=own.job_id, **asdict(used))
 
     def stop(self, reason: EndReason, detail: str | None = None) -> None:
         """Start to end the search."""

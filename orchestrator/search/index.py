@@ -116,7 +116,8 @@ class SearchIndex:
         Summed exactly, so that the budget does not depend on the order in which trials end, nor on the driver that
         resumes.
         """
-        others = (*self.search.pilots.values(), *(job.node_hours for job in self.search.driver_jobs.values()))
+        others = [pilot.node_hours for pilot in self.search.pilots.values()]
+        others += [job.node_hours for job in self.search.driver_jobs.values()]
         return float(self._node_hours_used + sum(map(Fraction, others)))
 
     def longest_s(self, num_nodes: int) -> float:

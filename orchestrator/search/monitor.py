@@ -59,8 +59,8 @@ class AttemptMonitor:
         for pilot in (pilot for pilot in ended if pilot.name not in self._context.search.pilots):
             attempts = [a for t in self._context.search.trials for a in t.attempts if _used_pilot(a, pilot)]
             if all(attempt.state.is_ended for attempt in attempts):
-                node_h = _unbooked_node_hours(pilot, attempts)
-                self._context.event(EventKind.PILOT_ENDED, pilot=pilot.name, job_id=pilot.job_id, node_hours=node_h)
+                used = {"node_hours": _unbooked_node_hours(pilot, attempts), "billed_hours": pilot.billed_hours}
+                self._context.event(EventKind.PILOT_ENDED, pilot=pilot.name, job_id=pilot.job_id, **used)
 
     def cancel(self, attempts: Sequence[Attempt]) -> set[str]:
         """Cancel these attempts; those that were never launched end at once. Returns the keys of those that may still
@@ -154,6 +154,7 @@ class AttemptMonitor:
 
     def _ended_data(self, attempt: Attempt, status: LaunchStatus, result: AttemptResult) -> dict[str, Any]:
         now = self._context.launcher.now()
+        node_hours = node_hours_of(attempt, status, now)
         return {
             "state": result.state.value,
             "reason": result.reason,
@@ -162,7 +163,8 @@ class AttemptMonitor:
             "nodes": list(status.nodes),
             "started_at": status.started_at,
             "ended_at": status.ended_at or now,
-            "node_hours": node_hours_of(attempt, status, now),
+            "node_hours": node_hours,
+            "billed_hours": None if status.billing is None else node_hours / attempt.num_nodes * status.billing,
         }
 
 

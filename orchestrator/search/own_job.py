@@ -16,11 +16,17 @@ ENDING_S = 60.0
 
 @dataclass(frozen=True)
 class OwnJob:
-    """Slurm job that this driver runs in. It holds `node_share` of one node since `started_at` (UTC seconds)."""
+    """Slurm job that this driver runs in. It holds `node_share` of one node since `started_at` (UTC seconds),
+    and is billed `billing` units in an hour, None where Slurm does not tell."""
 
     job_id: str
     started_at: float
     node_share: float
+    billing: float | None = None
+
+    def billed_hours(self, now: float) -> float | None:
+        """Billing hours so far."""
+        return None if self.billing is None else self.billing * max(0.0, now - self.started_at) / 3600
 
     def node_hours(self, now: float) -> float:
         """Node-hours held so far."""

@@ -128,7 +128,7 @@ class FakeSlurm(Slurm):
     def jobs(self) -> tuple[JobSnapshot, ...]:
         self._ask_controller()
         mine = (self._snapshot(job) for job in self.cluster.jobs() if job.user == self.user)
-        return tuple(replace(job, exit_code=None, signal=None, restarts=None) for job in mine)
+        return tuple(replace(job, exit_code=None, signal=None, restarts=None, billing=None, qos=None) for job in mine)
 
     def describe(self, job_id: str) -> JobSnapshot | None:
         self._ask_controller()

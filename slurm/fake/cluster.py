@@ -39,6 +39,7 @@ class FakeCluster:
     - `accounting.lag_s`: delay from a change to its row in accounting.
     - `purges_at_once`: ended jobs are forgotten at once.
     - `next_id`: the next job's id; set it back to reuse ids.
+    - `billing_per_node`: billing units of each node of a job; None: it does not tell.
 
     `usage` is what really ran, `unavailable` the nodes that accept no jobs.
     """
@@ -61,6 +62,7 @@ class FakeCluster:
         self.requeue_wait_s = 120.0
         self.purges_at_once = False
         self.next_id = 1
+        self.billing_per_node: float | None = None
         self.accounting = FakeAccounting()
         self.usage = FakeUsage()
         self._time = self._origin = start_at
@@ -118,6 +120,7 @@ class FakeCluster:
         while job_id is None or job_id in self._known:
             job_id, self.next_id = str(self.next_id), self.next_id + 1
         job = FakeJob(job_id, user, request, self._stamp(), self._time, begins=self._time + self.schedule_s)
+        job.billing_per_node = self.billing_per_node
         self._known[job_id] = job
         self.accounting.open(job)
         self.accounting.note(job, self._time)

@@ -107,6 +107,7 @@ class FakeJob:
     ending: JobEnding | None = None
     clean: float = 0.0
     released: float | None = None
+    billing_per_node: float | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -132,6 +133,8 @@ class FakeJob:
             exit_code=self.exit_code,
             signal=self.signal,
             restarts=self.restarts,
+            billing=None if self.billing_per_node is None else self.billing_per_node * self.request.num_nodes,
+            qos=self.request.options.qos or "normal",
         )
 
     def log_cancellation(self, state: JobState, at: float) -> None:

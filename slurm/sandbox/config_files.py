@@ -58,7 +58,8 @@ class Shape:
     """Size of a sandbox. CPUs and GPUs are declared, not real: a node of 64 CPUs runs on any machine.
 
     `extra` are lines of slurm.conf: a setting replaces the sandbox's own, partitions are added. `cloud` are nodes in
-    addition to the sandbox's own, which are alone in the partition PARTITION.
+    addition to the sandbox's own, which are alone in the partition PARTITION. `switches` are lines of topology.conf,
+    for topology/tree.
     """
 
     nodes: int = 2
@@ -67,6 +68,7 @@ class Shape:
     accounting: bool = False
     extra: tuple[str, ...] = ()
     cloud: tuple[CloudNodes, ...] = ()
+    switches: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require_within(
@@ -180,6 +182,7 @@ def render_slurm_conf(paths: SandboxPaths, shape: Shape, ports: Ports, user: str
     """Render slurm.conf: no cgroups, no host names but localhost, loopback listeners only, jobs started at once."""
     settings = _settings(paths, ports, user) | (_accounting(paths, ports) if shape.accounting else {})
     settings |= _CLOUD if shape.cloud else {}
+    settings |= {"TopologyPlugin": "topology/tree"} if shape.switches else {}
     added = []
     for line in shape.extra:
         name, _, value = line.partition("=")
@@ -196,6 +199,10 @@ def render_gres_conf(paths: SandboxPaths, shape: Shape) -> str:
     if not shape.gpus_per_node:
         return ""
     return f"NodeName={_own_nodes(shape)} Name=gpu File={paths.devices}/nvidia[0-{shape.gpus_per_node - 1}]\n"
+
+
+def render_topology_conf(shape: Shape) -> str:
+    return "".join(f"{line}\n" for line in shape.switches)
 
 
 def render_cgroup_conf() -> str:

@@ -35,6 +35,7 @@ from slurm.sandbox.config_files import (
     render_gres_conf,
     render_slurm_conf,
     render_slurmdbd_conf,
+    render_topology_conf,
 )
 from slurm.sandbox.daemons import (
     Daemon,
@@ -87,8 +88,9 @@ class SlurmSandbox:
         accounting: bool = False,
         extra: Sequence[str] = (),
         cloud: Sequence[CloudNodes] = (),
+        switches: Sequence[str] = (),
     ):
-        self.shape = Shape(nodes, cpus_per_node, gpus_per_node, accounting, tuple(extra), tuple(cloud))
+        self.shape = Shape(nodes, cpus_per_node, gpus_per_node, accounting, tuple(extra), tuple(cloud), tuple(switches))
         self.paths = SandboxPaths(Path(os.path.realpath(folder)))
 
     @classmethod
@@ -108,7 +110,7 @@ class SlurmSandbox:
             "schema": SANDBOX_SCHEMA,
             "folder": str(self.paths.folder),
             "slurm_conf": str(self.paths.slurm_conf),
-            **{name: value for name, value in asdict(self.shape).items() if name != "extra"},
+            **{name: value for name, value in asdict(self.shape).items() if name not in ("extra", "switches")},
             "running": self.running(),
         }
 
@@ -186,6 +188,7 @@ class SlurmSandbox:
         _write(paths.slurm_conf, render_slurm_conf(paths, shape, ports, user).encode())
         _write(paths.folder / "gres.conf", render_gres_conf(paths, shape).encode())
         _write(paths.folder / "cgroup.conf", render_cgroup_conf().encode())
+        _write(paths.folder / "topology.conf", render_topology_conf(shape).encode())
         _write(paths.slurmdbd_conf, render_slurmdbd_conf(paths, ports, user).encode(), 0o600)
         about = {"schema": SANDBOX_SCHEMA, **asdict(shape), "port": ports.base}
         _write(paths.about, json.dumps(about, indent=1).encode())
@@ -348,7 +351,7 @@ def _recorded_shape(paths: SandboxPaths) -> Shape | None:
         raise ValueError(f"{paths.about} is {about['schema']}, this version of Parlay reads {SANDBOX_SCHEMA}")
     shape = {name: about[name] for name in ("nodes", "cpus_per_node", "gpus_per_node", "accounting")}
     cloud = tuple(CloudNodes(**each) for each in about["cloud"])
-    return Shape(**shape, extra=tuple(about["extra"]), cloud=cloud)
+    return Shape(**shape, extra=tuple(about["extra"]), cloud=cloud, switches=tuple(about["switches"]))
 
 
 def _make_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.warm_searches import Cost, cost_of, table
 from search_spaces.layouts.layout import Layout
 from tests.trials.examples import metrics
-from trials.ledger.events import SearchRecord
+from trials.ledger.events import PilotUsage, SearchRecord
 from trials.trial import Attempt, Outcome, OutcomeStatus, Trial, TrialState, utc_text
 
 BEGAN = 1_790_000_000.0
@@ -27,7 +27,7 @@ def attempt(has_outcome: bool = True) -> Attempt:
 
 def search(*attempts: Attempt) -> SearchRecord:
     trial = Trial("t0001", Layout(), attempts=attempts)
-    return SearchRecord("s-aaaaaa", {}, "c0de", BEGAN, trials=(trial,), pilots={"p0001": 5 / 3600})
+    return SearchRecord("s-aaaaaa", {}, "c0de", BEGAN, trials=(trial,), pilots={"p0001": PilotUsage(5 / 3600)})
 
 
 def test_the_parts_of_a_search_add_up_to_what_it_was_charged():

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
-from trials.outcome_types import Fingerprint, LayoutProof, MeasuredMetrics, SlowestRank
+from trials.outcome_types import Fingerprint, FullestRank, LayoutProof, MeasuredMetrics, SlowestRank
 
-_TYPES = {"measured": MeasuredMetrics, "proof": LayoutProof, "fingerprint": Fingerprint, "slowest_rank": SlowestRank}
+_TYPES = {
+    "measured": MeasuredMetrics,
+    "proof": LayoutProof,
+    "fingerprint": Fingerprint,
+    "slowest_rank": SlowestRank,
+    "fullest_rank": FullestRank,
+}
 
 
 def assert_outcome_as_declared(outcome: Mapping[str, Any]) -> None:

@@ -21,9 +21,11 @@ START = 1_700_000_000.0
 
 
 class SearchUnderTest:
-    """A search told event by event, ten seconds apart; `records` are what it was after each of its `events`."""
+    """A search told event by event, ten seconds apart; `records` are what it was after each of its `events`.
+    `billed_hours` are those of the attempts that end from now on."""
 
     def __init__(self, spec: dict[str, Any] | None = None):
+        self.billed_hours: float | None = None
         self.records: list[SearchRecord] = []
         self.events: list[Event] = []
         self._at = START
@@ -131,6 +133,7 @@ class SearchUnderTest:
             started_at=None,
             ended_at=self._at + 9,
             node_hours=0.25,
+            billed_hours=self.billed_hours,
         )
 
 

@@ -25,8 +25,8 @@ ALL_H = ATTEMPT_H + IDLE_H + DRIVER_H
 def search() -> SearchUnderTest:
     search = SearchUnderTest()
     search.measure(search.start(Layout()), 1000.0)
-    search.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=IDLE_H)
-    search.event(EventKind.DRIVER_JOB_USED, job_id="815", node_share=0.25, node_hours=DRIVER_H)
+    search.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=IDLE_H, billed_hours=2 * IDLE_H)
+    search.event(EventKind.DRIVER_JOB_USED, job_id="815", node_share=0.25, node_hours=DRIVER_H, billed_hours=None)
     search.end()
     return search
 

@@ -16,10 +16,10 @@ elsewhere|acc||normal||9||
 sacctmgr: a warning
 """
 QUALITIES = """\
-normal|||||
-fast|DenyOnLimit,PartitionTimeLimit|01:00:00|2|3|gres/gpu=4,node=2
-big|PartitionMaxNodes|||4|cpu=5000
-small|OverPartQOS,PartitionMinNodes||||
+normal||||||1.000000||cluster|00:00:00
+fast|DenyOnLimit,PartitionTimeLimit|01:00:00|2|3|gres/gpu=4,node=2|2.500000|normal,small|cluster|00:00:00
+big|PartitionMaxNodes|||4|cpu=5000|1.000000||cluster|00:00:00
+small|OverPartQOS,PartitionMinNodes|||||0.000000||requeue|00:02:00
 """
 
 
@@ -35,11 +35,26 @@ def test_rows_are_qualities_with_what_they_lift():
     normal, fast, big, small = parse_qos(QUALITIES)
     assert normal == Qos("normal")
     assert fast == Qos(
-        "fast", overrides_max_time=True, max_wall_s=3600.0, max_jobs=2, max_submit=3, max_nodes=2, max_gpus=4
+        "fast",
+        overrides_max_time=True,
+        max_wall_s=3600.0,
+        max_jobs=2,
+        max_submit=3,
+        max_nodes=2,
+        max_gpus=4,
+        usage_factor=2.5,
+        preempts=("normal", "small"),
     )
     assert big == Qos("big", overrides_max_nodes=True, max_submit=4)
     assert big.max_gpus == math.inf
-    assert small == Qos("small", overrides_min_nodes=True, overrides_partition_qos=True)
+    assert small == Qos(
+        "small",
+        overrides_min_nodes=True,
+        overrides_partition_qos=True,
+        usage_factor=0.0,
+        preempt_mode="requeue",
+        grace_time_s=120.0,
+    )
 
 
 def test_a_job_runs_under_the_associations_of_its_account_and_partition():
@@ -66,3 +81,11 @@ def test_a_job_without_a_qos_has_its_accounts_default_where_they_agree():
     assert association_limits.qos_for(JobOptions(qos="normal", account="a")) == normal
     assert association_limits.qos_for(JobOptions(account="a")) == fast
     assert association_limits.qos_for(JobOptions()) is None
+
+
+def test_the_usage_factor_is_known_where_all_possible_qos_have_the_same():
+    limits = AssociationLimits(parse_associations(ASSOCIATIONS, "parlay-sandbox"), parse_qos(QUALITIES))
+    assert limits.usage_factor_for(JobOptions(qos="fast")) == 2.5
+    assert limits.usage_factor_for(JobOptions(account="root")) == 1.0
+    assert limits.usage_factor_for(JobOptions(account="acc", partition="main")) is None, "normal or fast"
+    assert AssociationLimits((), (Qos("normal"),)).usage_factor_for(JobOptions()) == 1.0

@@ -349,7 +349,8 @@ def test_a_configuration_that_could_not_be_had_is_asked_for_again(commands):
 
 
 def sacct_row(job_id: str, name: str = NAME, submitted: str = "2026-11-21T12:00:00") -> str:
-    return f"{job_id}|me|COMPLETED|0:0|{submitted}|2026-11-21T12:00:00|2026-11-21T12:00:01|n1|{name}"
+    times = f"{submitted}|2026-11-21T12:00:00|2026-11-21T12:00:01"
+    return f"{job_id}|me|COMPLETED|0:0|{times}|n1|billing=4,cpu=4,node=1|normal|{name}"
 
 
 def test_accounting_is_asked_by_name_in_utc(commands):

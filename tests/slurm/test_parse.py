@@ -73,12 +73,15 @@ def test_lines_that_are_no_jobs_hide_no_others():
 
 def test_sacct_rows_are_jobs():
     rows = (
-        f"11|me|FAILED|3:0|2026-11-21T12:00:00|2026-11-21T12:00:00|2026-11-21T12:01:01|n[1-2]|{KEY}",
-        "12|me|CANCELLED by 1000|0:0|2026-11-21T12:00:00|None|2026-11-21T12:01:01|None assigned|x",
-        "13|me|FAILED|0:0|2026-11-21T12:00:00|2026-11-21T12:00:00|Unknown|n1|still being written",
+        "11|me|FAILED|3:0|2026-11-21T12:00:00|2026-11-21T12:00:00|2026-11-21T12:01:01|n[1-2]"
+        f"|billing=40,cpu=8,gres/gpu=4,node=2|normal|{KEY}",
+        "12|me|CANCELLED by 1000|0:0|2026-11-21T12:00:00|None|2026-11-21T12:01:01|None assigned||normal|x",
+        "13|me|FAILED|0:0|2026-11-21T12:00:00|2026-11-21T12:00:00|Unknown|n1|cpu=4|normal|still being written",
     )
     failed, cancelled, unfinished = parse_sacct("\n".join(rows))
     assert (failed.exit_code, failed.signal, failed.nodes, failed.ended_at) == (3, 0, ("n1", "n2"), LATER)
+    assert (failed.billing, failed.qos) == (40.0, "normal")
+    assert cancelled.billing is None is unfinished.billing
     assert (cancelled.state, cancelled.state_text) == (JobState.CANCELLED, "CANCELLED by 1000")
     assert (cancelled.nodes, cancelled.started_at, cancelled.ended_at) == ((), None, LATER)
     assert (unfinished.state, unfinished.ended_at) == (JobState.FAILED, None)
@@ -91,7 +94,8 @@ SCONTROL = (
     " JobState={state} Reason={reason} Dependency=(null) Requeue=0 Restarts=2 BatchFlag=1 Reboot=0 ExitCode={code}"
     " RunTime=00:01:01 TimeLimit=00:02:00 TimeMin=N/A SubmitTime=2026-11-21T12:00:00 EligibleTime=2026-11-21T12:00:00"
     " AccrueTime=Unknown StartTime=2026-11-21T12:00:00 EndTime=2026-11-21T12:01:01 Deadline=N/A Partition=main"
-    " ReqNodeList=(null) ExcNodeList=n[3-4] NodeList=n[1-2] BatchHost=n1 Comment=JobState=RUNNING ExitCode=9:9"
+    " ReqNodeList=(null) ExcNodeList=n[3-4] NodeList=n[1-2] BatchHost=n1 TRES=cpu=8,node=2,billing=40"
+    " Comment=JobState=RUNNING ExitCode=9:9"
     " Command=/a b/job.sh WorkDir=/a b "
 )
 
@@ -102,9 +106,18 @@ def scontrol(job_id="11", name=KEY, state="FAILED", reason="NonZeroExitCode", co
 
 def test_scontrol_describes_a_job_in_full():
     expected = JobSnapshot(
-        "11", KEY, "me", JobState.FAILED, "FAILED", "NonZeroExitCode", ("n1", "n2"), NOON, NOON, LATER, 3, 0, 2
+        *("11", KEY, "me", JobState.FAILED, "FAILED", "NonZeroExitCode", ("n1", "n2"), NOON, NOON, LATER, 3, 0, 2),
+        billing=40.0,
+        qos="normal",
     )
     assert parse_scontrol_job(scontrol() + "\n", "11") == expected
+
+
+def test_a_newer_slurm_tells_what_was_requested_and_what_is_allocated():
+    line = scontrol().replace(" TRES=cpu=8,node=2,billing=40", " ReqTRES=cpu=2,billing=2 AllocTRES=cpu=8,billing=9")
+    job = parse_scontrol_job(line, "11")
+    assert job is not None
+    assert job.billing == 9.0
 
 
 def test_of_several_lines_the_one_of_this_job_counts():

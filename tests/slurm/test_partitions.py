@@ -32,7 +32,7 @@ def asked(minutes: float, num_nodes: int = 1, partition: str | None = None) -> J
 
 def test_lines_are_partitions():
     main, debug, long, odd = parse_partitions(SHOWN)
-    assert main == PartitionSnapshot("main", is_default=True, num_nodes=4)
+    assert main == PartitionSnapshot("main", is_default=True, num_nodes=4, nodes=("n1", "n2", "n3", "n4"))
     assert debug == PartitionSnapshot(
         "debug",
         state_text="DRAIN",

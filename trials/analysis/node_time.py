@@ -51,7 +51,7 @@ class NodeTime:
 
 def search_node_time(search: SearchRecord) -> NodeTime:
     """Node-hours of a search, its pilots and the jobs of its drivers included."""
-    return node_time(search.trials, search.pilots.values(), search.driver_node_hours)
+    return node_time(search.trials, [pilot.node_hours for pilot in search.pilots.values()], search.driver_node_hours)
 
 
 def node_time(

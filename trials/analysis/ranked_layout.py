@@ -22,8 +22,12 @@ _MEDIANS = (
     *("tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec", "model_tflops_per_gpu"),
     *("mfu", "mfu_causal", "hfu", "step_time_s", "step_time_p95_s", "fastest_rank_step_time_s", "startup_s"),
 )
-_PEAKS = ("peak_memory_gib", "peak_memory_allocated_gib", "peak_host_memory_gib", "expert_tokens_most")
-_EARLIEST = ("host_memory_full_at_step",)
+_PEAKS = (
+    *("peak_memory_gib", "peak_memory_allocated_gib", "peak_device_memory_gib", "peak_host_memory_gib"),
+    *("allocated_memory_slope_mib_per_step", "reserved_memory_slope_mib_per_step", "device_memory_slope_mib_per_step"),
+    *("host_memory_slope_mib_per_step", "expert_tokens_most"),
+)
+_LEAST = ("host_memory_full_at_step", "device_memory_full_at_step", "host_memory_available_gib")
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,9 @@ class RankedLayout:
     def measured(self) -> MeasuredMetrics:
         """The measurement over the runs that count; that of a single one is its own.
 
-        Speeds and times are medians over the runs, with intervals that rest on the spread between them; peaks are the
-        highest, what ends a training the earliest; the rest is the first run's.
+        Speeds and times are medians over the runs, with intervals that rest on the spread between them; peaks and
+        slopes of memory are the highest, what is left of it, and the step at which it ends, the least; the rest is the
+        first run's.
         """
         return _merged(self.measurements)
 
@@ -75,9 +80,18 @@ class RankedLayout:
     @property
     def slowest_rank(self) -> Mapping[str, Any] | None:
         """`SlowestRank` of the run with the slowest one; None where no run that counts could compare its ranks."""
-        outcomes = [last.outcome for run in self.counted if (last := run.last_attempt) and last.outcome]
-        known = [outcome.slowest_rank for outcome in outcomes if outcome.slowest_rank]
+        known = [outcome.slowest_rank for outcome in self._outcomes if outcome.slowest_rank]
         return max(known, key=lambda one: float(one["slowdown"]), default=None)
+
+    @property
+    def fullest_rank(self) -> Mapping[str, Any] | None:
+        """`FullestRank` of the run that left least memory, or else used most; None where no run that counts told it."""
+        known = [outcome.fullest_rank for outcome in self._outcomes if outcome.fullest_rank]
+        return min(known, key=lambda one: (one.get("free_gib", math.inf), -one["used_gib"]), default=None)
+
+    @property
+    def _outcomes(self) -> list[Outcome]:
+        return [last.outcome for run in self.counted if (last := run.last_attempt) and last.outcome]
 
     @property
     def is_suspect(self) -> bool:
@@ -162,11 +176,11 @@ def highest_peak_gib(runs: Sequence[Trial]) -> float | None:
 def _merged(runs: Sequence[MeasuredMetrics]) -> MeasuredMetrics:
     if len(runs) == 1:
         return runs[0]
-    names = (*_MEDIANS, *_PEAKS, *_EARLIEST)
+    names = (*_MEDIANS, *_PEAKS, *_LEAST)
     known = {name: [getattr(run, name) for run in runs if getattr(run, name) is not None] for name in names}
     found: dict[str, Any] = {name: geometric_median(known[name]) for name in _MEDIANS if known[name]}
     found |= {name: max(known[name]) for name in _PEAKS if known[name]}
-    found |= {name: min(known[name]) for name in _EARLIEST if known[name]}
+    found |= {name: min(known[name]) for name in _LEAST if known[name]}
     factor = math.exp(log_half_width(list(map(_run_measurement, runs))))
     for name, low, high in (
         ("tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),

@@ -13,7 +13,7 @@ from trials.attempt_result import outcome_fault
 from trials.external.checks import batch_fault, clock_fault, cross_checks, layout_proof
 from trials.files.folders import AttemptFolder
 from trials.measurement.metrics import measured_metrics, throughput_bound
-from trials.measurement.protocol import Measurement, StopReason, least_measured_s, slows_down
+from trials.measurement.protocol import Measurement, StopReason, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 from trials.outcome_types import MeasuredMetrics
 from trials.ranks.environment import process_age_s
@@ -22,7 +22,7 @@ from trials.ranks.report import Report
 from trials.ranks.startup import Startup, StartupPart
 from trials.trainers.common.trainer_log import StepReader, TrainerStep
 from trials.trainers.registry import log_format_of
-from trials.trial import FailureReason, Flag, Outcome, TrialSpec, utc_text
+from trials.trial import FailureReason, Flag, Outcome, TrialKind, TrialSpec, utc_text
 
 HEAD_BYTES = 256 * 1024
 """Length of another rank's log that is read: layout and memory are reported at its beginning."""
@@ -43,7 +43,7 @@ class LogMeasurement:
         warmup_steps = max(spec.measure.max_warmup_steps, self._format.least_warmup_steps)
         self.measurement = Measurement(
             replace(spec.measure, max_warmup_steps=warmup_steps),
-            least_measured_s(spec),
+            is_finalist=spec.kind is TrialKind.REPEAT,
         )
         self.startup = Startup()
         self._spec = spec

@@ -35,7 +35,10 @@ _TYPES: FieldTypes = {
     ),
     "a whole number": (("num_nodes", "restart", "pid"), is_whole),
     "a number from 0 on": (("time_limit_s", "node_share"), _is_amount),
-    "a number or null": (("reserved_s", "node_hours"), or_null(is_finite_number)),  # a pilot may give hours back
+    "a number or null": (
+        ("reserved_s", "node_hours", "billed_hours"),
+        or_null(is_finite_number),
+    ),  # a pilot may give hours back
     "a time or null": (("started_at", "ended_at", "unknown_since"), or_null(is_text)),
     "a list of texts": (("exclude", "nodes"), is_list_of(is_text)),
     "an object": (("spec", "layout"), is_object),

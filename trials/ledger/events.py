@@ -100,14 +100,16 @@ class EventKind(LowerStrEnum):
     ATTEMPT_WAITS = "attempt_waits"
     """trial, attempt, waits_for (null: it continues, or waits in the queue)."""
     ATTEMPT_ENDED = "attempt_ended"
-    """trial, attempt, state, reason, outcome, excerpt, nodes, started_at, ended_at, node_hours."""
+    """trial, attempt, state, reason, outcome, excerpt, nodes, started_at, ended_at, node_hours,
+    billed_hours (of its own Slurm job; null where it has none, or Slurm did not tell)."""
     TRIAL_ENDED = "trial_ended"
     """trial, state, reason."""
     PILOT_ENDED = "pilot_ended"
-    """pilot, job_id, node_hours (held and booked by no attempt; below 0 where attempts booked more)."""
+    """pilot, job_id, node_hours (held and booked by no attempt; below 0 where attempts booked more), billed_hours
+    (of the whole job, its steps included; null where Slurm did not tell)."""
     DRIVER_JOB_USED = "driver_job_used"
-    """job_id, node_share, node_hours (so far): a Slurm job that the driver runs in, or ran in. The last event of a job
-    counts."""
+    """job_id, node_share, node_hours, billed_hours (so far; null where Slurm did not tell): a Slurm job that the driver
+    runs in, or ran in. The last event of a job counts."""
     BEST_CHANGED = "best_changed"
     """trial (null: none)."""
     DRIVER_TOOK_OVER = "driver_took_over"
@@ -163,16 +165,27 @@ class Event:
 
 @dataclass(frozen=True)
 class DriverJobUsage:
-    """Node-hours that a Slurm job of the search's driver has held so far: `node_share` of one node while it ran."""
+    """Node-hours that a Slurm job of the search's driver has held so far: `node_share` of one node while it ran; and
+    its billing hours, None where Slurm did not tell."""
 
     node_share: float
     node_hours: float
+    billed_hours: float | None = None
+
+
+@dataclass(frozen=True)
+class PilotUsage:
+    """Node-hours that an ended pilot held and no attempt was charged for; and the billing hours of the whole job, None
+    where Slurm did not tell."""
+
+    node_hours: float
+    billed_hours: float | None = None
 
 
 @dataclass(frozen=True)
 class SearchRecord:
     """State of a search after its events. `trials` are in the order of their proposals; `pilots` are those that ended,
-    with the node-hours that no attempt was charged for; `driver_jobs` are the Slurm jobs of its drivers, by id."""
+    by name; `driver_jobs` are the Slurm jobs of its drivers, by id."""
 
     search_id: str
     spec: Mapping[str, Any]
@@ -186,7 +199,7 @@ class SearchRecord:
     last_seq: int = 0
     fencing: int = 0
     trials: tuple[Trial, ...] = ()
-    pilots: Mapping[str, float] = field(default_factory=dict)
+    pilots: Mapping[str, PilotUsage] = field(default_factory=dict)
     driver_jobs: Mapping[str, DriverJobUsage] = field(default_factory=dict)
 
     def trial(self, name: str) -> Trial:
@@ -222,7 +235,18 @@ class SearchRecord:
     def node_hours_used(self) -> float:
         booked = (a.node_hours or 0.0 for t in self.trials for a in t.attempts)
         drivers = (job.node_hours for job in self.driver_jobs.values())
-        return fsum([*booked, *self.pilots.values(), *drivers])
+        return fsum([*booked, *(pilot.node_hours for pilot in self.pilots.values()), *drivers])
+
+    @property
+    def billed_hours(self) -> float | None:
+        """Slurm's billing hours of the jobs that have ended, and of the driver's so far; None without any, and where
+        Slurm did not tell those of all."""
+        attempts = (a for t in self.trials for a in t.attempts if a.node_hours and not a.is_step)
+        jobs = [attempt.billed_hours for attempt in attempts]
+        jobs += [pilot.billed_hours for pilot in self.pilots.values()]
+        jobs += [job.billed_hours for job in self.driver_jobs.values()]
+        known = [hours for hours in jobs if hours is not None]
+        return fsum(known) if known and len(known) == len(jobs) else None
 
     @property
     def driver_node_hours(self) -> float:

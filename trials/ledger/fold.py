@@ -14,6 +14,7 @@ from trials.ledger.events import (
     Event,
     EventKind,
     FencedError,
+    PilotUsage,
     SearchRecord,
     SearchState,
 )
@@ -150,6 +151,7 @@ def _attempt_ended(search: SearchRecord, event: Event) -> SearchRecord:
         started_at=attempt.started_at if started_at is None else started_at,
         ended_at=data["ended_at"],
         node_hours=data["node_hours"],
+        billed_hours=data["billed_hours"],
         unknown_since=None,
         waits_for=None,
     )
@@ -181,12 +183,14 @@ def _pilot_ended(search: SearchRecord, event: Event) -> SearchRecord:
     name = event.data["pilot"]
     if name in search.pilots:
         raise ValueError(f"pilot {name} has ended twice")
-    return replace(search, pilots={**search.pilots, name: float(event.data["node_hours"])})
+    usage = PilotUsage(float(event.data["node_hours"]), event.data["billed_hours"])
+    return replace(search, pilots={**search.pilots, name: usage})
 
 
 def _driver_job_used(search: SearchRecord, event: Event) -> SearchRecord:
     job_id = event.data["job_id"]
-    usage = DriverJobUsage(float(event.data["node_share"]), float(event.data["node_hours"]))
+    data = event.data
+    usage = DriverJobUsage(float(data["node_share"]), float(data["node_hours"]), data["billed_hours"])
     if job_id is None or usage.node_hours < 0:
         raise ValueError(f"{event.kind} of job {job_id} with {usage.node_hours} node-hours")
     return replace(search, driver_jobs={**search.driver_jobs, job_id: usage})

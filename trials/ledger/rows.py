@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from trials.ledger.events import DriverJobUsage, EndReason, SearchRecord, SearchState
+from trials.ledger.events import DriverJobUsage, EndReason, PilotUsage, SearchRecord, SearchState
 from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
 from trials.trial import Attempt, Trial
 from trials.trial_json import ATTEMPT_FIELDS, TRIAL_FIELDS, attempt_json, attempt_of, trial_json, trial_of
@@ -28,7 +28,7 @@ def search_values(search: SearchRecord) -> dict[str, Any]:
         "ended_at": search.ended_at,
         "last_seq": search.last_seq,
         "fencing": search.fencing,
-        "pilots": dict(search.pilots),
+        "pilots": {name: asdict(usage) for name, usage in search.pilots.items()},
         "driver_jobs": {job_id: asdict(usage) for job_id, usage in search.driver_jobs.items()},
     }
 
@@ -57,7 +57,7 @@ def search_record(row: SearchRow | Row[Any], trials: Iterable[Trial] = ()) -> Se
         last_seq=row.last_seq,
         fencing=row.fencing,
         trials=tuple(trials),
-        pilots=row.pilots,
+        pilots={name: PilotUsage(**usage) for name, usage in row.pilots.items()},
         driver_jobs={job_id: DriverJobUsage(**usage) for job_id, usage in (row.driver_jobs or {}).items()},
     )
 

@@ -99,6 +99,7 @@ class AttemptRow(Base):
     restart: Mapped[int] = mapped_column(Integer)
     earlier_node_hours: Mapped[float] = mapped_column(Double)
     node_hours: Mapped[float | None] = mapped_column(Double)
+    billed_hours: Mapped[float | None] = mapped_column(Double)
     outcome: Mapped[Any] = mapped_column(Document, nullable=True)
     excerpt: Mapped[Any] = mapped_column(Document, nullable=True)
 

@@ -225,7 +225,7 @@ _CHANGED_TRIAL = _changed(TrialRow, "state", "reason")
 _CHANGED_ATTEMPT = _changed(
     AttemptRow,
     *("state", "reason", "job_id", "nodes", "started_at", "ended_at", "unknown_since", "waits_for"),
-    *("restart", "earlier_node_hours", "node_hours", "outcome", "excerpt"),
+    *("restart", "earlier_node_hours", "node_hours", "billed_hours", "outcome", "excerpt"),
 )
 
 

@@ -10,16 +10,12 @@ from typing import Any
 
 from search_spaces.hardware.arithmetic import peak_flops_of
 from search_spaces.hardware.cluster import ACCELERATORS
+from trials.measurement.device_memory import LEAST_GROWTH_MIB, MIB_PER_GIB
 from trials.measurement.protocol import Measurement, TwoPointExtrapolation, time_interval
 from trials.measurement.step_log import StepPhase, StepRecord
 from trials.measurement.trend import slope_of
 from trials.outcome_types import MeasuredMetrics, ThroughputBound
 from trials.trial import TrialSpec
-
-LEAST_GROWTH_MIB = 0.25
-"""Growth per step and rank from which host memory leaks. A young process still grows by 0.06 MiB a step, and by 0.002
-after a thousand steps."""
-MIB_PER_GIB = 1024
 
 
 def measured_metrics(
@@ -142,6 +138,8 @@ def _host_memory(spec: TrialSpec, records: Sequence[StepRecord], available_gib: 
     if slope is not None:
         fields["host_memory_slope_mib_per_step"] = slope.value * MIB_PER_GIB
     least_gib = LEAST_GROWTH_MIB / MIB_PER_GIB * min(spec.num_gpus, spec.gpus_per_node)
+    if available_gib is not None:
+        fields["host_memory_available_gib"] = available_gib
     if slope is not None and slope.is_above(least_gib) and available_gib is not None:
         fields["host_memory_full_at_step"] = records[-1].step + math.floor(available_gib / slope.value)
     return fields

@@ -60,11 +60,12 @@ class StopReason(LowerStrEnum):
 class Measurement:
     """Step times of one trial's full steps, and the decision to go on. All ranks feed equal numbers and so agree.
 
-    The measured steps take at least `least_s` seconds together, where the time limit allows it.
+    A finalist is measured longer, where the time limit allows it: for `finalist_steps`, or `finalist_time_s`. So is a
+    trial whose energy counts: for `MIN_ENERGY_TIME_S`.
     """
 
     rules: MeasureRules
-    least_s: float = 0.0
+    is_finalist: bool = False
     step_times_s: list[float] = field(default_factory=list)
     stop: StopReason | None = None
     _costs_s: list[float] = field(default_factory=list)
@@ -107,15 +108,22 @@ class Measurement:
 
     def _stop(self, elapsed_s: float, target_step_time_s: float | None) -> StopReason | None:
         measured = self.measured_times_s
-        if sum(measured) >= self.least_s:
+        is_late = elapsed_s + self._time_needed_to_end_s() > self.rules.time_limit_s
+        if is_late or self._is_long_enough(measured):
             if self.has_enough_steps and _is_precise(measured, self.rules.ci_relative_width):
                 return StopReason.PRECISE
             if len(measured) >= self.rules.max_steps:
                 return StopReason.MAX_STEPS
-        if elapsed_s + self._time_needed_to_end_s() > self.rules.time_limit_s:
+        if is_late:
             return StopReason.TIME_LIMIT
         is_beaten = target_step_time_s is not None and is_slower_than(target_step_time_s, measured)
         return StopReason.PRUNED if is_beaten else None
+
+    def _is_long_enough(self, measured: Sequence[float]) -> bool:
+        if self.rules.energy and sum(measured) < MIN_ENERGY_TIME_S:
+            return False
+        is_long = len(measured) >= self.rules.finalist_steps or sum(measured) >= self.rules.finalist_time_s
+        return is_long or not self.is_finalist
 
     def _time_needed_to_end_s(self) -> float:
         """Seconds reserved for one more step, twice as slow as the slowest recent one, and for writing the outcome.
@@ -152,12 +160,6 @@ class TwoPointExtrapolation:
     def full_time_s(self, short_s: float, long_s: float) -> float:
         """The time of a full step, on the line through both."""
         return short_s + (long_s - short_s) / (self.long - self.short) * (self.full - self.short)
-
-
-def least_measured_s(spec: TrialSpec) -> float:
-    """Least time of the trial's measured steps together, in seconds."""
-    of_finalist_s = spec.measure.finalist_time_s if spec.kind is TrialKind.REPEAT else 0.0
-    return max(of_finalist_s, MIN_ENERGY_TIME_S if spec.measure.energy else 0.0)
 
 
 def extrapolation_of(spec: TrialSpec) -> TwoPointExtrapolation | None:

@@ -22,13 +22,13 @@ class StepRecord:
     """One optimizer step over all ranks.
 
     `step` counts from 1; `time` is the end of the step, UTC RFC 3339. `step_time_s` is the slowest rank's. `samples`
-    are the sequences of this step, counted by the data-parallel ranks. Device memory is the largest over the ranks
-    (None on CPU), host memory the largest sum of resident memory over the ranks of one node. `grad_norm` is None for a
-    step of fp16 whose gradients overflowed: nothing was updated, the loss scale was halved. `data_wait_s` is the time
-    spent waiting for the batch, the longest over the ranks. `gpu_utilization`, a fraction, is the mean over the ranks
-    that were sampled after this step, None where none was. `document_length` is that of `ModelShape`, counted in this
-    step, None where attention is not by document. Values that a third-party trainer's log does not show are
-    None.
+    are the sequences of this step, counted by the data-parallel ranks. Device memory after the step is the largest over
+    the ranks (None on CPU): allocated to tensors, reserved by the allocator, used of the device by anything. Host
+    memory is the largest sum of resident memory over the ranks of one node. `grad_norm` is None for a step of fp16
+    whose gradients overflowed: nothing was updated, the loss scale was halved. `data_wait_s` is the time spent waiting
+    for the batch, the longest over the ranks. `gpu_utilization`, a fraction, is the mean over the ranks that were
+    sampled after this step, None where none was. `document_length` is that of `ModelShape`, counted in this step, None
+    where attention is not by document. Values that a third-party trainer's log does not show are None.
     """
 
     step: int
@@ -41,6 +41,7 @@ class StepRecord:
     samples: int
     memory_allocated_gib: float | None = None
     memory_reserved_gib: float | None = None
+    memory_device_gib: float | None = None
     host_memory_gib: float | None = None
     data_wait_s: float | None = None
     gpu_utilization: float | None = None

@@ -98,10 +98,16 @@ class MeasureSection(Section):
         description="A trial ends itself once it cannot reach the best one on as many nodes or fewer; the baseline and"
         " repeats never do.",
     )
+    finalist_steps: int = Field(
+        default=_DEFAULTS.finalist_steps,
+        ge=_LEAST_STEPS,
+        le=_MOST_STEPS,
+        description="Fewest measured steps of a finalist, also beyond max_steps, unless finalist_time ends it before.",
+    )
     finalist_time_s: Duration = Field(
         default=_DEFAULTS.finalist_time_s,
         alias="finalist_time",
-        description="Least time of a finalist's measured steps together.",
+        description="Time of a finalist's measured steps together after which fewer than finalist_steps are enough.",
         json_schema_extra={"default": format_duration(_DEFAULTS.finalist_time_s)},
     )
     profile: bool = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from search_spaces.routing import Routing
 from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pruned_detail
 from trials.attempt_result import outcome_fault
 from trials.files.folders import AttemptFolder, write_json
+from trials.measurement.device_memory import RankMemory, device_memory_fields, fullest_rank
 from trials.measurement.energy import RankEnergy, energy_fault, energy_fields
 from trials.measurement.epochs import epoch_fields
 from trials.measurement.expert_load import ExpertLoad, load_error
@@ -18,7 +20,7 @@ from trials.measurement.metrics import measured_metrics
 from trials.measurement.protocol import StopReason, slow_ranks
 from trials.measurement.step_log import StepPhase
 from trials.measurement.stragglers import rank_times, slowest_rank
-from trials.outcome_types import MeasuredMetrics
+from trials.outcome_types import FullestRank, MeasuredMetrics
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
@@ -64,17 +66,20 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     data = training_data(spec, world.coordinates["dp"], device.torch_device)
     loop = TrainingLoop(spec, engine, data, device, report, startup, watcher)
     loop.run(open_metrics(folder, env.rank, env.restart))
-    counts = gather_counts(_rank_count(engine, device), device.torch_device)
+    counts = gather_counts(_rank_count(engine, device, loop.outside_gib), device.torch_device)
     load, energy = _expert_load(spec, loop, device), _energy(spec, loop, device)
     outcome = None
     if env.rank == 0:
-        metrics = replace(_metrics(spec, loop, counts, device, startup), **load, **energy)
+        hosts = [rank.host for rank in rank_hosts]
+        fullest = fullest_rank([_memory_of(count) for count in counts], hosts, spec.measure.memory_limit_gib)
+        metrics = replace(_metrics(spec, loop, counts, device, startup, fullest), **load, **energy)
         proof = layout_proof(spec, counts, loop.micro_batches, loop.extrapolation)
         if energy:
             found["energy_counter"] = loop.energy.library
-        slowest = _slowest_rank(spec, loop, rank_hosts, folder.rank_times(env.restart))
+        slowest = _slowest_rank(spec, loop, hosts, folder.rank_times(env.restart))
         flags = flags_of(loop, rank_hosts, metrics, slowest)
-        traits = {"flags": flags, "proof": proof, "fingerprint": found, "slowest_rank": slowest}
+        traits = {"flags": flags, "proof": proof, "fingerprint": found}
+        traits |= {"slowest_rank": slowest, "fullest_rank": fullest}
         outcome = _outcome(report, loop, watcher, metrics, **traits)
         _require_plausible(spec, loop, outcome)
         report.write(outcome)
@@ -108,13 +113,14 @@ def flags_of(
         Flag.SUSPECT_NODE: is_slow or (is_straggling and not is_shared_cpu),
         Flag.STRAGGLER: is_straggling,
         Flag.HOST_MEMORY_GROWTH: metrics.host_memory_full_at_step is not None,
+        Flag.DEVICE_MEMORY_GROWTH: metrics.device_memory_full_at_step is not None,
     }
     return tuple(dict.fromkeys((*loop.flags, *(flag for flag, is_so in found.items() if is_so))))
 
 
-def _slowest_rank(spec: TrialSpec, loop: TrainingLoop, rank_hosts: Sequence[RankHost], path: Path) -> Mapping[str, Any]:
+def _slowest_rank(spec: TrialSpec, loop: TrainingLoop, hosts: Sequence[str], path: Path) -> Mapping[str, Any]:
     """The rank that computes longest, and all ranks' times in the file at `path`; {} where they are unknown."""
-    steps, hosts = loop.compared_steps_s, [rank.host for rank in rank_hosts]
+    steps = loop.compared_steps_s
     times = rank_times(spec.layout, spec.measure.routing, steps)
     if times:
         ranks = [{"rank": rank, "host": hosts[rank], **one.to_json()} for rank, one in enumerate(times)]
@@ -136,7 +142,7 @@ def _training_config(spec: TrialSpec, device: Device) -> TrainingConfig:
     return TrainingConfig(spec.model, spec.layout, weights, OptimizerConfig(), Routing.of(spec.measure.routing))
 
 
-def _rank_count(engine: Engine, device: Device) -> RankCount:
+def _rank_count(engine: Engine, device: Device, outside_gib: float | None) -> RankCount:
     counts = engine.counts()
     return RankCount(
         **asdict(engine.group_sizes()),
@@ -147,7 +153,32 @@ def _rank_count(engine: Engine, device: Device) -> RankCount:
         peak_gib=device.peak_gib(),
         peak_allocated_gib=device.peak_allocated_gib() or 0.0,
         host_available_gib=available_gib(),
+        outside_gib=_or_nan(outside_gib),
+        device_total_gib=_or_nan(device.total_gib()),
+        inactive_split_gib=_or_nan(device.peak_inactive_split_gib()),
+        alloc_retries=_or_nan(device.alloc_retries()),
     )
+
+
+def _memory_of(count: RankCount) -> RankMemory:
+    is_cpu = math.isnan(count.device_total_gib)
+    retries = _or_none(count.alloc_retries)
+    return RankMemory(
+        count.peak_gib,
+        peak_allocated_gib=None if is_cpu else count.peak_allocated_gib,
+        outside_gib=_or_none(count.outside_gib),
+        total_gib=_or_none(count.device_total_gib),
+        inactive_split_gib=_or_none(count.inactive_split_gib),
+        alloc_retries=None if retries is None else int(retries),
+    )
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _expert_load(spec: TrialSpec, loop: TrainingLoop, device: Device) -> dict[str, Any]:
@@ -176,11 +207,17 @@ def _energy(spec: TrialSpec, loop: TrainingLoop, device: Device) -> dict[str, An
 
 
 def _metrics(
-    spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount], device: Device, startup: Startup
+    spec: TrialSpec,
+    loop: TrainingLoop,
+    counts: Sequence[RankCount],
+    device: Device,
+    startup: Startup,
+    fullest: FullestRank,
 ) -> MeasuredMetrics:
     available_gib = min(c.host_available_gib for c in counts)
     metrics = measured_metrics(spec, loop.records, loop.extrapolation, available_gib)
     others = epoch_fields(spec, loop.records) | peak_memory(counts, device) | startup.fields()
+    others |= device_memory_fields(loop.records, fullest)
     return replace(metrics, **others)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from orchestrator.importers import reasons
 from orchestrator.importers.bash.script import Script, Word
 from orchestrator.importers.batch import complete_batch, require_agreement
 from orchestrator.importers.command_settings import command_settings
@@ -85,9 +86,12 @@ def read_megatron_command(
         notes=tuple(dict.fromkeys(notes)),
         nearest_engine="deepspeed" if is_deepspeed else nearest_engine(model),
         in_doubt=tuple(options.in_doubt),
+        data_arguments=tuple(options.words_of(_TOKENIZER, (reasons.TOKENS, reasons.HOST))),
     )
 
 
+_TOKENIZER = ("tokenizer-type", "vocab-size")
+"""Options of the tokenizer that are read for the model's vocabulary."""
 _ONE_MICRO_BATCH = "Megatron's default: one micro-batch a data-parallel rank"
 
 

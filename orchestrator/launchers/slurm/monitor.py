@@ -102,7 +102,10 @@ class JobMonitor:
             return self._from_folder(tracked, partial(self._ended_status, tracked, described or job))
         is_requeued = self._note_restart(tracked, job)
         status = alive_status(job, tracked.restart, is_requeued)
-        return replace(status, is_metered=status.is_metered and self._is_plausible_duration(tracked, job))
+        if not (status.is_metered and self._is_plausible_duration(tracked, job)):
+            return replace(status, is_metered=False)
+        described = self._queries.describe(job)  # its usage may be booked from now on
+        return replace(status, billing=None if described is None else self._queries.billing(described))
 
     def _note_restart(self, tracked: TrackedJob, job: JobSnapshot) -> bool:
         """Count restarts; return True while the last run of a requeued job is cleaned up.
@@ -131,6 +134,7 @@ class JobMonitor:
         restart = last_restart(tracked.request.folder, tracked.job.log) if job.restarts is None else job.restarts
         is_metered = status.is_metered and self._is_plausible_duration(tracked, job)
         status = replace(status, restart=max(tracked.restart, restart), is_metered=is_metered)
+        status = replace(status, billing=self._queries.billing(job))
         if status.failed and (status.reason is None or policy_of(status.reason).stops_search):
             return replace(status, detail=failure_excerpt(tracked.request.folder, describe_job(job), log))
         return status

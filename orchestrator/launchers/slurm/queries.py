@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
+from slurm.association_limits import AssociationLimits
+from slurm.billing import billing_with_factor
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 from slurm.job_state import JobSnapshot
 from slurm.poll_backoff import BUSY_FACTOR, PollBackoff
@@ -34,6 +37,7 @@ class SlurmQueries:
         self._next_look_at = 0.0
         self._describes = True
         self._accounting_again_at = 0.0
+        self._limits: AssociationLimits | None = None
 
     def refresh(self, now: bool = False) -> None:
         """Query the jobs if the interval has passed, or now; failures lengthen the interval."""
@@ -95,6 +99,15 @@ class SlurmQueries:
             return None
         is_same = described is not None and (described.name, described.user) == (job.name, job.user)
         return described if described is not None and is_same else job
+
+    def billing(self, job: JobSnapshot) -> float | None:
+        """Return what the job is billed in an hour, in billing units with the factor of its QOS; None where Slurm does
+        not tell."""
+        if self._limits is None and (settings := self.settings()) is not None and settings.has_accounting:
+            with suppress(SlurmUnreachable):
+                self._limits = self._slurm.association_limits()
+        has_factors = self._limits is not None or (self._settings is not None and not self._settings.has_accounting)
+        return billing_with_factor(job, self._limits) if has_factors else None
 
     def accounted_jobs(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
         """Return accounting records, () without accounting; None where it does not answer (`accounting_error`)."""

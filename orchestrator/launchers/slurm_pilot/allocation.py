@@ -114,6 +114,16 @@ class Pilot:
         assert status.ended_at is not None, "and an end"
         return self.plan.num_nodes * max(0.0, status.ended_at - status.started_at)
 
+    @property
+    def billed_hours(self) -> float | None:
+        """Billing hours of the job; None where Slurm did not tell them, or not for how long it held its nodes."""
+        held_node_s, billing = self.held_node_s, self.status.billing
+        if not (self.is_ended or self.status.is_metered) or held_node_s is None:
+            return None
+        if billing is None:
+            return 0.0 if held_node_s == 0 else None
+        return held_node_s / 3600 / self.plan.num_nodes * billing
+
     def unpaid_node_s(self, ends: Iterable[StepEnd]) -> float:
         """Return the node-seconds paid neither by these steps nor by `shares`; 0.0 where the cost is unknown."""
         paid = sum(end.node_s for end in ends) + sum(self.shares.values())
@@ -162,7 +172,7 @@ def read_pilot_folder(folder: PilotFolder) -> tuple[dict[str, set[StepFileKind]]
 
 
 def status_to_json(status: LaunchStatus) -> dict[str, Any]:
-    times = ("started_at", "ended_at", "is_metered", "restart", "nodes_were_silent")
+    times = ("started_at", "ended_at", "is_metered", "restart", "nodes_were_silent", "billing")
     names = ("started", "failed", "detail", "nodes", "job_id", *times)
     return {name: getattr(status, name) for name in names} | {"reason": status.reason}
 

@@ -322,7 +322,9 @@ class PilotPool:
         """Return the ended pilots that held nodes; after the wait in `release` also those whose end was not seen."""
         over = [pilot for pilot in self.pilots if pilot.job_id is not None and (pilot.is_ended or self._has_given_up)]
         return [
-            EndedPilot(pilot.folder.name, pilot.job_id or "", _held_node_s(pilot), pilot.tail_node_s)
+            EndedPilot(
+                pilot.folder.name, pilot.job_id or "", _held_node_s(pilot), pilot.tail_node_s, pilot.billed_hours
+            )
             for pilot in over
             if pilot.status.started or pilot.nodes
         ]

@@ -161,7 +161,7 @@ def test_an_attempt_that_becomes_a_step_of_its_pilot_is_queued_once_and_its_step
 
 def test_the_end_of_a_pilot_is_reported_with_what_was_used():
     search = SearchUnderTest()
-    search.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=0.25)
+    search.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=0.25, billed_hours=None)
     assert event_line(search.events[-1], search.record).endswith(
         " p0001 ended; used by the search so far: 0.250 node-hours"
     )

@@ -14,6 +14,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.schema.validation import FILL_IN
 from tests.orchestrator.importers.yaml_samples import BRIDGE, GPT_NEOX, NANOTRON
 from tests.trials.trainers.samples import DEEPSPEED, HF_GPT2, HF_LLAMA, MEGATRON_DEEPSPEED, MEGATRON_LM
+from trials.schema.trainer_section import TrainerSection
 
 
 def started_from(tmp_path, name: str, text: str):
@@ -80,9 +81,29 @@ def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_pat
     space = candidates_of(spec)
     assert spec.baseline in space.layouts
     assert len(space.layouts) > 20
-    assert "To measure with that trainer, set trainer: {kind: megatron-lm, script: ...}; docs/trainers.md." in notes
+    arguments = "[--tokenizer-type, GPT2BPETokenizer, --vocab-file, gpt2-vocab.json]"
+    section = f"{{kind: megatron-lm, script: ..., arguments: {arguments}}}"
+    assert f"To measure with that trainer and its data, set trainer: {section}; docs/trainers.md." in notes
     assert not [note for note in notes if "is not supported by" in note]
-    assert "# - To measure with that trainer, set trainer" in text
+    assert "# - To measure with that trainer" in text
+
+
+GIVEN = "--tokenizer-type GPT2BPETokenizer --vocab-file $VOCAB_FILE"
+DATA = "--data-path 0.5 /data/a 0.5 /data/b --split=98,2,0 --tokenizer-type NullTokenizer --vocab-size 50000"
+DATA += " --reset-position-ids --data-cache-path $CACHE"
+WORDS = '--data-path, "0.5", /data/a, "0.5", /data/b, --split, "98,2,0", --tokenizer-type, NullTokenizer,'
+WORDS += ' --vocab-size, "50000", --reset-position-ids, --data-cache-path, FILL_IN'
+
+
+def test_the_scripts_data_and_tokenizer_are_handed_back_for_a_search_with_its_trainer(tmp_path):
+    """The words are YAML that the section takes; a value that the script does not set is asked for."""
+    _, notes, _ = started_from(tmp_path, "pretrain_gpt.sh", MEGATRON_LM.replace(GIVEN, DATA))
+    (note,) = (note for note in notes if note.startswith("To measure"))
+    assert f"trainer: {{kind: megatron-lm, script: ..., arguments: [{WORDS}]}};" in note
+    section = yaml.safe_load(note.partition("trainer: ")[2].partition(";")[0])
+    taken = TrainerSection.model_validate(section)
+    assert len(taken.arguments) == 14
+    assert taken.arguments[:5] == ("--data-path", "0.5", "/data/a", "0.5", "/data/b")
 
 
 def test_a_megatron_deepspeed_script_keeps_its_engine_and_zero_stage(tmp_path):
@@ -152,7 +173,8 @@ def test_a_gpt_neox_configuration_becomes_a_search_in_yaml_and_json(tmp_path, na
     spec, notes, _ = started_from(tmp_path, name, text)
     assert (spec.baseline.shape, spec.baseline.zero_stage) == ("tensor 2 x pipeline 2 x data 4", 1)
     assert (spec.model.ffn_hidden_size, spec.global_batch_size, spec.cluster.num_nodes) == (11008, 256, 2)
-    assert any(note.startswith("To measure with that trainer, set trainer: {kind: gpt-neox") for note in notes)
+    section = "{kind: gpt-neox, script: ..., template: this file}"
+    assert f"To measure with that trainer and its data, set trainer: {section}; docs/trainers.md." in notes
 
 
 ACCELERATE = """distributed_type: MEGATRON_LM

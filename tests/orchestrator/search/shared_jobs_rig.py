@@ -74,7 +74,8 @@ class SharedJobsRig(PilotRig):
         shared_ids = {job.job_id for job in self.shared_jobs()}
         sharing = [attempt for attempt in attempts if (attempt.job_id or "").split(".")[0] in shared_ids]
         held_h = sum(self.slurm.used_node_s(job.request.name) for job in self.shared_jobs()) / 3600
-        booked_h = sum(attempt.node_hours or 0.0 for attempt in sharing) + sum(search.pilots.values())
+        idle_h = sum(pilot.node_hours for pilot in search.pilots.values())
+        booked_h = sum(attempt.node_hours or 0.0 for attempt in sharing) + idle_h
         assert abs(held_h - booked_h) < 1e-6, f"{held_h} node-hours were held, {booked_h} are booked"
         used_h = sum(self.slurm.used_node_s(name) for name in names) / 3600
         budget = self.limits.budget_node_hours or float("inf")

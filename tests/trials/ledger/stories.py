@@ -90,7 +90,7 @@ class Story:
 
     def end_attempt(self, trial: str, attempt: str, **data) -> Event:
         unknown = {"outcome": None, "excerpt": None, "nodes": [], "started_at": None}
-        data = {**unknown, "ended_at": self.now, "node_hours": 1 / 3, **data}
+        data = {**unknown, "ended_at": self.now, "node_hours": 1 / 3, "billed_hours": 4 / 3, **data}
         return self.add(EventKind.ATTEMPT_ENDED, trial=trial, attempt=attempt, **data)
 
     def end_trial(self, trial: str = "t0001") -> Event:
@@ -102,10 +102,12 @@ class Story:
         return self.add(EventKind.BEST_CHANGED, trial=trial)
 
     def end_pilot(self, pilot: str, node_hours: float) -> Event:
-        return self.add(EventKind.PILOT_ENDED, pilot=pilot, job_id="4711", node_hours=node_hours)
+        return self.add(
+            EventKind.PILOT_ENDED, pilot=pilot, job_id="4711", node_hours=node_hours, billed_hours=16 * node_hours
+        )
 
     def use_driver_job(self, job_id: str | None, node_share: float, node_hours: float) -> Event:
-        data = {"job_id": job_id, "node_share": node_share, "node_hours": node_hours}
+        data = {"job_id": job_id, "node_share": node_share, "node_hours": node_hours, "billed_hours": None}
         return self.add(EventKind.DRIVER_JOB_USED, **data)
 
     def take_over(self) -> Event:

@@ -58,15 +58,18 @@ def test_an_event_that_lacks_a_name_of_its_kind_is_refused():
                 apply_event(before, SEARCH_ID, lacking)
 
 
+UNBILLED = {"billed_hours": None}
+
+
 @pytest.mark.parametrize(
     ("kind", "data"),
     [
         (EventKind.ATTEMPT_WAITS, {"trial": "t0001", "attempt": "a1", "waits_for": 3}),
-        (EventKind.PILOT_ENDED, {"pilot": "p0001", "job_id": "4711", "node_hours": None}),
-        (EventKind.DRIVER_JOB_USED, {"job_id": None, "node_share": 1.0, "node_hours": 1.0}),
-        (EventKind.DRIVER_JOB_USED, {"job_id": "815", "node_share": 1.0, "node_hours": None}),
-        (EventKind.DRIVER_JOB_USED, {"job_id": "815", "node_share": 1.0, "node_hours": -1.0}),
-        (EventKind.DRIVER_JOB_USED, {"job_id": "815", "node_share": -1.0, "node_hours": 1.0}),
+        (EventKind.PILOT_ENDED, {"pilot": "p0001", "job_id": "4711", "node_hours": None, **UNBILLED}),
+        (EventKind.DRIVER_JOB_USED, {"job_id": None, "node_share": 1.0, "node_hours": 1.0, **UNBILLED}),
+        (EventKind.DRIVER_JOB_USED, {"job_id": "815", "node_share": 1.0, "node_hours": None, **UNBILLED}),
+        (EventKind.DRIVER_JOB_USED, {"job_id": "815", "node_share": 1.0, "node_hours": -1.0, **UNBILLED}),
+        (EventKind.DRIVER_JOB_USED, {"job_id": "815", "node_share": -1.0, "node_hours": 1.0, **UNBILLED}),
     ],
 )
 def test_a_value_of_another_type_is_refused(kind, data):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -119,21 +120,41 @@ class TestMeasurement:
 
 
 class TestFinalists:
-    """Finalists are measured for a minimum time, however alike their steps are."""
+    """Finalists are measured for a number of steps or a time, whichever is over first, however alike they are."""
 
-    def test_are_not_done_when_their_speed_is_known(self):
-        measurement = Measurement(RULES, least_s=15.0)
-        assert [feed(measurement, 1.0) for _ in range(21)] == [None] * 20 + [StopReason.PRECISE]
+    FINALISTS = replace(RULES, finalist_steps=50, finalist_time_s=1e9)
+
+    @staticmethod
+    def measured(rules: MeasureRules) -> Measurement:
+        measurement = Measurement(rules, is_finalist=True)
+        while feed(measurement, 1.0) is None:
+            assert len(measurement.step_times_s) < 100
+        return measurement
+
+    @pytest.mark.parametrize(("limits", "steps"), [({}, 50), ({"finalist_time_s": 15.0}, 15)])
+    def test_are_not_done_when_their_speed_is_known(self, limits, steps):
+        measurement = self.measured(replace(self.FINALISTS, **limits))
+        assert (len(measurement.measured_times_s), measurement.stop) == (steps, StopReason.PRECISE)
 
     def test_go_on_beyond_the_most_steps(self):
-        measurement = Measurement(replace(RULES, ci_relative_width=0.0), least_s=30.0)
-        assert [feed(measurement, 1.0) for _ in range(36)] == [None] * 35 + [StopReason.PRECISE]
+        measurement = self.measured(replace(self.FINALISTS, ci_relative_width=0.0, max_steps=20))
+        assert (len(measurement.measured_times_s), measurement.stop) == (50, StopReason.PRECISE)
 
-    def test_end_at_the_time_limit(self):
-        measurement = Measurement(replace(RULES, time_limit_s=20.0), least_s=60.0)
-        while feed(measurement, 1.0) is None:
+    def test_go_on_while_their_speed_is_not_known(self):
+        measurement = Measurement(replace(self.FINALISTS, finalist_steps=8, max_steps=40), is_finalist=True)
+        times_s = itertools.chain([1.0] * 6, itertools.cycle([1.0, 2.0]))
+        while feed(measurement, next(times_s)) is None:
+            pass
+        assert (len(measurement.measured_times_s), measurement.stop) == (40, StopReason.MAX_STEPS)
+
+    @pytest.mark.parametrize(("width", "stop"), [(0.05, StopReason.PRECISE), (0.0, StopReason.TIME_LIMIT)])
+    def test_end_at_the_time_limit_with_a_flag_only_where_their_speed_is_unknown(self, width, stop):
+        rules = replace(self.FINALISTS, time_limit_s=20.0, ci_relative_width=width)
+        measurement = Measurement(rules, is_finalist=True)
+        times_s = itertools.chain([1.0] * 6, itertools.cycle([1.0, 1.0 + width / 2, 1.01]))
+        while feed(measurement, next(times_s)) is None:
             assert len(measurement.step_times_s) < 20
-        assert measurement.stop is StopReason.TIME_LIMIT
+        assert measurement.stop is stop
 
 
 class TestPruned:

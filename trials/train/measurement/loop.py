@@ -17,7 +17,6 @@ from trials.measurement.protocol import (
     StopReason,
     TwoPointExtrapolation,
     is_slower_than,
-    least_measured_s,
     median_interval,
     slows_down,
 )
@@ -35,7 +34,7 @@ from trials.train.parallel.collective_waits import CollectiveWaits
 from trials.train.parallel.device import Device, Utilization, resident_gib
 from trials.train.parallel.energy import EnergyMeter
 from trials.train.parallel.gather import RankStep, barrier, gather_steps
-from trials.trial import FailureReason, Flag, TrialSpec, utc_text
+from trials.trial import FailureReason, Flag, TrialKind, TrialSpec, utc_text
 
 MAX_SKIPPED_FRACTION = 0.1
 """Share of measured steps that fp16 may skip because of overflow."""
@@ -46,7 +45,8 @@ class TrainingLoop:
 
     `watcher` is given to rank 0 only, and only where the trial may stop early for a better layout. `startup` is ended
     here, with first step and warm-up. `micro_batches` are those of each step that ran, `elapsed_s` is the age of rank
-    0's process after the last of them. `energy` is that of this rank's device over the measured steps.
+    0's process after the last of them, `outside_gib` the most that this rank's device had in use outside of the
+    allocator (None on a CPU). `energy` is that of this rank's device over the measured steps.
     """
 
     def __init__(
@@ -59,11 +59,12 @@ class TrainingLoop:
         startup: Startup,
         watcher: IncumbentWatcher | None = None,
     ):
-        self.measurement = Measurement(spec.measure, least_measured_s(spec))
+        self.measurement = Measurement(spec.measure, is_finalist=spec.kind is TrialKind.REPEAT)
         self.step_plan = StepPlan(spec)
         self.micro_batches: list[int] = []
         self.records: list[StepRecord] = []
         self.elapsed_s = 0.0
+        self.outside_gib: float | None = None
         self._compute_times_s: dict[int, list[list[float]]] = {}
         self._waits = CollectiveWaits(spec.layout, device)
         self._keeps_compute_times = False
@@ -165,6 +166,7 @@ class TrainingLoop:
             allocated_gib=_or_nan(self._device.allocated_gib()),
             reserved_gib=_or_nan(self._device.reserved_gib()),
             host_gib=resident_gib(),
+            device_gib=self._device_gib(),
             data_wait_s=data_wait_s,
             target_step_time_s=target_step_time_s,
             gpu_utilization=_or_nan(self._utilization.sample()),
@@ -172,6 +174,14 @@ class TrainingLoop:
             timed_calls=self._waits.calls,
             squared_lengths=_or_nan(batch.squared_lengths),
         )
+
+    def _device_gib(self) -> float:
+        """Memory used of the device, nan on a CPU; notes the most of it that the allocator has not reserved."""
+        used_gib, reserved_gib = self._device.used_gib(), self._device.reserved_gib()
+        if used_gib is None or reserved_gib is None:
+            return math.nan
+        self.outside_gib = max(self.outside_gib or 0.0, used_gib - reserved_gib)
+        return used_gib
 
     def _shortened(self, batch: Batch, micro_batches: int) -> Batch:
         """The batch's first `micro_batches` micro-batches."""
@@ -272,6 +282,7 @@ def step_record(spec: TrialSpec, number: int, phase: StepPhase, views: Sequence[
         samples=samples,
         memory_allocated_gib=_largest([v.allocated_gib for v in views]),
         memory_reserved_gib=_largest([v.reserved_gib for v in views]),
+        memory_device_gib=_largest([v.device_gib for v in views]),
         host_memory_gib=_fullest_node([v.host_gib for v in views], spec.gpus_per_node),
         data_wait_s=max(v.data_wait_s for v in views),
         gpu_utilization=_mean([v.gpu_utilization for v in views if not math.isnan(v.gpu_utilization)]),

@@ -56,6 +56,29 @@ class Device:
     def reserved_gib(self) -> float | None:
         return None if self.is_cpu else torch.cuda.memory_reserved(self.torch_device) / GIB
 
+    def used_gib(self) -> float | None:
+        """GiB of the GPU in use, by this process and any other; None on a CPU."""
+        if self.is_cpu:
+            return None
+        free, total = torch.cuda.mem_get_info(self.torch_device)
+        return (total - free) / GIB
+
+    def total_gib(self) -> float | None:
+        return None if self.is_cpu else torch.cuda.mem_get_info(self.torch_device)[1] / GIB
+
+    def peak_inactive_split_gib(self) -> float | None:
+        """Most that the allocator had free in blocks of which another part was in use; None on a CPU."""
+        found = None if self.is_cpu else self._statistic("inactive_split_bytes.all.peak")
+        return None if found is None else found / GIB
+
+    def alloc_retries(self) -> int | None:
+        """Allocations since `reset_peak` that failed until the allocator had given back what it kept; None on a CPU."""
+        return None if self.is_cpu else self._statistic("num_alloc_retries")
+
+    def _statistic(self, name: str) -> int | None:
+        found = torch.cuda.memory_stats(self.torch_device).get(name)
+        return None if found is None else int(found)
+
     def peak_allocated_gib(self) -> float | None:
         return None if self.is_cpu else torch.cuda.max_memory_allocated(self.torch_device) / GIB
 
@@ -71,6 +94,7 @@ class Device:
         if not self.is_cpu:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.torch_device)
+            torch.cuda.reset_accumulated_memory_stats(self.torch_device)
 
     def probe_ms(self) -> float | None:
         """Milliseconds of one product of fixed size in half precision; None on a CPU, whose cores ranks share.

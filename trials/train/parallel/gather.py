@@ -41,6 +41,7 @@ class RankStep:
     allocated_gib: float
     reserved_gib: float
     host_gib: float
+    device_gib: float = math.nan
     data_wait_s: float = 0.0
     target_step_time_s: float = math.nan
     gpu_utilization: float = math.nan
@@ -51,7 +52,8 @@ class RankStep:
 
 @dataclass(frozen=True)
 class RankCount:
-    """One rank's counts over the whole trial, as in `EngineCounts`, and its host's free memory at the end."""
+    """One rank's counts over the whole trial, as in `EngineCounts`, its memory as in `RankMemory` (nan for None), and
+    its host's free memory at the end."""
 
     tensor_parallel: float
     pipeline_parallel: float
@@ -63,6 +65,10 @@ class RankCount:
     peak_gib: float
     peak_allocated_gib: float
     host_available_gib: float
+    outside_gib: float = math.nan
+    device_total_gib: float = math.nan
+    inactive_split_gib: float = math.nan
+    alloc_retries: float = math.nan
     expert_parallel: float = 1
     expert_tensor_parallel: float = 1
     context_parallel: float = 1

@@ -88,7 +88,7 @@ def placeholder_values(spec: TrialSpec, python: str, attempt_folder: str) -> dic
         "global_batch_size": spec.global_batch_size,
         "num_gpus": spec.num_gpus,
         "gpus_per_node": spec.gpus_per_node,
-        "train_iterations": train_iterations(spec.measure),
+        "train_iterations": train_iterations(spec),
         "seed": spec.seed,
         "python": shlex.quote(python),
         "attempt_folder": shlex.quote(attempt_folder),

@@ -160,7 +160,7 @@ def _recomputation(layout: Layout) -> list[Option]:
 def _trial(spec: TrialSpec) -> list[Option]:
     """Length and logging of a trial."""
     return [
-        ["--train-iters", str(train_iterations(spec.measure))],
+        ["--train-iters", str(train_iterations(spec))],
         ["--log-interval", "1"],
         ["--eval-iters", "0"],
         ["--eval-interval", str(NEVER)],

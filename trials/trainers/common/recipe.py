@@ -60,6 +60,12 @@ def user_arguments(spec: TrialSpec, kind: str) -> str:
     return shlex.join([*spec.trainer.get("arguments", ()), "YOUR_OPTIONS"]) if is_own else "YOUR_OPTIONS"
 
 
+def own_arguments(spec: TrialSpec, kind: str) -> str:
+    """The search's arguments after a space if it used this kind of trainer and has some."""
+    given = spec.trainer.get("arguments", ()) if spec.trainer["kind"] == kind else ()
+    return f" {shlex.join(given)}" if given else ""
+
+
 def user_template(spec: TrialSpec, kind: str) -> Mapping[str, Any]:
     """The search's template if it used this kind of trainer, else no keys."""
     return spec.trainer["template"] if spec.trainer["kind"] == kind else {}

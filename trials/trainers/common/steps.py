@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trials.measure_rules import MeasureRules
+from trials.trial import TrialKind, TrialSpec
 
 SPARE_STEPS = 10
 """Extra steps for those that a trainer may not log (the first, skipped ones)."""
@@ -10,6 +10,8 @@ NEVER = 1_000_000
 """An interval that no trial reaches."""
 
 
-def train_iterations(rules: MeasureRules) -> int:
+def train_iterations(spec: TrialSpec) -> int:
     """The most steps that a measurement may take, with some to spare."""
-    return rules.max_warmup_steps + rules.max_steps + SPARE_STEPS
+    rules = spec.measure
+    most = max(rules.max_steps, rules.finalist_steps) if spec.kind is TrialKind.REPEAT else rules.max_steps
+    return rules.max_warmup_steps + most + SPARE_STEPS

@@ -22,7 +22,7 @@ _PRECISIONS = {"fp32": "fp32", "bf16": "bfloat16", "fp16": "fp16"}
 
 def neox_config(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
     """The template with the values of layout, model and rules; keys with underscores."""
-    iterations = train_iterations(spec.measure)
+    iterations = train_iterations(spec)
     return {
         **{key: value for key, value in neox_layout(spec, template).items() if key not in _WRITES_CHECKPOINTS},
         "train_iters": iterations,

@@ -26,7 +26,7 @@ def nanotron_config(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, A
         "general": {"seed": spec.seed},
         "checkpoints": {"checkpoint_interval": NEVER, "save_initial_state": False, "save_final_state": False},
         "logging": {"iteration_step_info_interval": 1},
-        "tokens": {"train_steps": train_iterations(spec.measure)},
+        "tokens": {"train_steps": train_iterations(spec)},
     }
     return _merged(nanotron_layout(spec, template), ours)
 

@@ -13,7 +13,7 @@ from search_spaces.rules.engine_rules import Rule, RuleViolation, allows_only, e
 from trials.ranks.cuda_connections import ONE
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
 from trials.trainers.common.plain_yaml import plain_yaml
-from trials.trainers.common.recipe import first_violation, script_or, torchrun, user_template
+from trials.trainers.common.recipe import first_violation, own_arguments, script_or, torchrun, user_template
 from trials.trainers.nanotron.config import nanotron_config, nanotron_layout, nanotron_model_keys
 from trials.trainers.nanotron.log import NANOTRON_LOG
 from trials.trial import TrialSpec
@@ -41,7 +41,8 @@ def _files(spec: TrialSpec) -> dict[str, str]:
 
 def _start(spec: TrialSpec) -> str:
     config = f"recipe/{_CONFIG_FILE}" if user_template(spec, NAME) else "YOUR_CONFIG_WITH_THESE_KEYS.yaml"
-    return f"{torchrun(spec, ONE)} {script_or(spec, NAME, 'run_train.py')} --config-file {config}"
+    start = f"{torchrun(spec, ONE)} {script_or(spec, NAME, 'run_train.py')} --config-file {config}"
+    return start + own_arguments(spec, NAME)
 
 
 def _batches(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -67,11 +68,14 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
+_REFUSED = {"config-file": "a trial writes the configuration from the template"}
+
 TRAINER = Trainer(
     rules={NAME: RULES},
     required_keys=("script", "template"),
     optional_keys=SCRIPT_KEYS,
     template_kind=TemplateKind.CONFIGURATION,
+    argument_error=_REFUSED.get,
     model_keys=nanotron_model_keys,
     invocation=_invocation,
     log_format=NANOTRON_LOG,

@@ -107,7 +107,7 @@ def test_a_pilot_that_ended_idle_without_a_driver_is_booked_by_the_next_one(tmp_
     assert [job.state.is_ended for job in rig.cluster.jobs()] == [True]
     search = rig.open_driver().run()
     assert set(search.pilots) == {"p0001", "p0002"}
-    assert search.pilots["p0001"] * 3600 > PILOT_NODES * IDLE_S / 2
+    assert search.pilots["p0001"].node_hours * 3600 > PILOT_NODES * IDLE_S / 2
     assert_booked_as_accounted(rig, search)
 
 
@@ -118,5 +118,5 @@ def test_what_attempts_were_booked_beyond_what_their_pilot_held_is_given_back(tm
     end = rigs.CostSplitter.end
     monkeypatch.setattr(rigs.CostSplitter, "end", lambda *arguments: 2 * end(*arguments))
     search = rig.open_driver().run()
-    assert search.pilots["p0001"] < 0.0
+    assert search.pilots["p0001"].node_hours < 0.0
     assert_booked_as_accounted(rig, search)

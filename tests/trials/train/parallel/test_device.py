@@ -167,3 +167,26 @@ def test_a_cpu_has_no_driver_to_ask(monkeypatch):
     monkeypatch.setattr(torch.cuda, "utilization", driver := Driver(40))
     assert Utilization(Device(torch.device("cpu"))).sample() is None
     assert driver.asked == []
+
+
+class TestMemory:
+    GPU_0 = Device(torch.device("cuda", 0))
+
+    @pytest.fixture(autouse=True)
+    def _allocator(self, monkeypatch, gpu):
+        gpu(lambda now, index: 42.0)
+        statistics = {"inactive_split_bytes.all.peak": 3 * GIB, "num_alloc_retries": 2}
+        monkeypatch.setattr(torch.cuda, "memory_stats", lambda asked: statistics)
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda asked: 40 * GIB)
+
+    def test_what_is_used_is_told_apart_from_what_the_allocator_reserved(self):
+        assert (self.GPU_0.used_gib(), self.GPU_0.reserved_gib(), self.GPU_0.total_gib()) == (42.0, 40.0, 80.0)
+        assert (self.GPU_0.peak_inactive_split_gib(), self.GPU_0.alloc_retries()) == (3.0, 2)
+
+    def test_an_allocator_without_these_statistics_leaves_them_unknown(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "memory_stats", lambda asked: {})
+        assert (self.GPU_0.peak_inactive_split_gib(), self.GPU_0.alloc_retries()) == (None, None)
+
+    def test_a_cpu_has_no_memory_of_its_own(self):
+        cpu = Device(torch.device("cpu"))
+        assert (cpu.used_gib(), cpu.total_gib(), cpu.peak_inactive_split_gib(), cpu.alloc_retries()) == (None,) * 4

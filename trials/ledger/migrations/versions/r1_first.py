@@ -80,6 +80,7 @@ def _create_attempt() -> None:
         sa.Column("restart", sa.Integer, nullable=False),
         sa.Column("earlier_node_hours", sa.Double, nullable=False),
         sa.Column("node_hours", sa.Double),
+        sa.Column("billed_hours", sa.Double),
         sa.Column("outcome", _DOCUMENT),
         sa.Column("excerpt", _DOCUMENT),
         sa.ForeignKeyConstraint(["search_id", "trial"], ["trial.search_id", "trial.trial"]),

@@ -1,0 +1,90 @@
+"""Cost of a search and its pay-back."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboards.cost_text import describe_search_cost
+from search_spaces.layouts.layout import Layout
+from tests.dashboards.searches import SearchUnderTest
+from trials.analysis.ranking import Speedup
+from trials.analysis.search_cost import PayBack, SearchCost
+from trials.analysis.verdict import baseline_key_of, ranking_of, verdict_of
+from trials.ledger.events import EventKind, SearchRecord
+
+BASELINE, BETTER = Layout(micro_batch_size=1, grad_accum_steps=4), Layout(micro_batch_size=2, grad_accum_steps=2)
+
+
+def cost_of(search: SearchRecord) -> SearchCost:
+    return SearchCost.of(search, verdict_of(search, ranking_of(search, search.trials), baseline_key_of(search)))
+
+
+def test_equally_many_nodes_pay_back_by_the_tokens_that_the_baseline_would_take_longer_for():
+    """8 nodes, 1.25 times as fast: an hour trains what takes the baseline 10 node-hours, at 8."""
+    found = PayBack.of(20.0, Speedup(1.25, 1.125, 1.5), 8, 8)
+    assert (found.saved, found.hours) == (2.0, 10.0)
+    assert (found.hours_low, found.hours_high) == (5.0, 20.0)
+    assert not found.may_never
+
+
+def test_a_layout_on_fewer_nodes_may_be_slower_and_pay_back():
+    found = PayBack.of(10.0, Speedup(0.75), 4, 8)
+    assert (found.saved, found.hours, found.has_interval) == (2.0, 5.0, False)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "nodes", "words"),
+    [
+        (Speedup(1.25, 1.0, 1.5), 8, "after 10 hours of training on 8 nodes with it instead of the baseline"),
+        (Speedup(1.5), 16, "never pays back in node-hours: the same tokens take the baseline 12 node-hours where"),
+        (Speedup(0.9, 0.8, 1.25), 8, "where the best layout takes 8; after 10 hours at the soonest, at 95 %"),
+    ],
+)
+def test_within_its_interval_it_may_never(speedup, nodes, words):
+    found = PayBack.of(20.0, speedup, nodes, 8)
+    assert found.may_never
+    text = describe_search_cost(SearchCost(20.0, None, found))
+    assert words.replace("with it", "with the best layout") in text
+    if speedup.low == 1.0:
+        assert text.endswith("(95 % interval: 5 hours to never)")
+
+
+def search(billed_hours: float | None) -> SearchUnderTest:
+    search = SearchUnderTest({"name": "tiny", "baseline": BASELINE.to_json(), "search": {"seed": 1}})
+    search.billed_hours = billed_hours
+    search.measure(search.start(BASELINE), 1000.0)
+    search.measure(search.start(BETTER), 1250.0)
+    return search
+
+
+def test_a_search_says_what_its_jobs_were_billed():
+    found = cost_of(search(billed_hours=8.0).record)
+    assert (found.node_hours, found.billed_hours) == (0.5, 16.0)
+    assert found.pay_back is not None
+    assert found.pay_back.hours == pytest.approx(2.0)
+    assert SearchCost.from_json(found.to_json()) == found
+    words = (
+        "this search cost 0.5 node-hours, billed as 16 billing hours, and pays back after 2 hours of training on 1 node"
+    )
+    assert describe_search_cost(found).startswith(words)
+
+
+def test_billing_hours_are_unknown_where_those_of_one_job_are():
+    partly = search(billed_hours=8.0)
+    partly.billed_hours = None
+    partly.measure(partly.start(Layout(micro_batch_size=4, grad_accum_steps=1)), 900.0)
+    assert cost_of(partly.record).billed_hours is None
+
+
+def test_pilots_and_drivers_are_billed_as_jobs_of_their_own():
+    found = search(billed_hours=8.0)
+    found.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=0.125, billed_hours=3.0)
+    found.event(EventKind.DRIVER_JOB_USED, job_id="815", node_share=0.25, node_hours=0.5, billed_hours=2.0)
+    assert found.record.billed_hours == 21.0
+
+
+def test_without_a_better_layout_nothing_pays_back():
+    only = SearchUnderTest({"name": "tiny", "baseline": BASELINE.to_json(), "search": {"seed": 1}})
+    only.measure(only.start(BASELINE), 1000.0)
+    assert cost_of(only.record).pay_back is None
+    assert describe_search_cost(cost_of(only.record)) is None

@@ -1,0 +1,108 @@
+"""Memory of devices over a trial: the fullest rank, its parts, and growth."""
+
+from __future__ import annotations
+
+import pytest
+
+from trials.measurement.device_memory import RankMemory, device_memory_fields, fullest_rank
+from trials.measurement.step_log import StepPhase, StepRecord
+
+GPU = RankMemory(60.0, 50.0, outside_gib=4.0, total_gib=80.0, inactive_split_gib=2.0, alloc_retries=1)
+HOSTS = ("n1", "n1", "n2")
+FREE_16 = {"free_gib": 16.0, "cached_gib": 10.0}
+
+
+def steps(mib_a_step: tuple[float, float, float], count: int = 200) -> list[StepRecord]:
+    """Steps after which allocated, reserved and used memory have grown by so much each; the first six are warm-up."""
+    allocated, reserved, used = mib_a_step
+    return [
+        StepRecord(
+            step=number,
+            phase=StepPhase.WARMUP if number <= 6 else StepPhase.MEASURED,
+            time="2026-11-20T12:00:00.000000Z",
+            step_time_s=1.0,
+            fastest_rank_step_time_s=1.0,
+            loss=6.0,
+            grad_norm=1.0,
+            samples=16,
+            memory_allocated_gib=30 + allocated * number / 1024,
+            memory_reserved_gib=60 + reserved * number / 1024,
+            memory_device_gib=64 + used * number / 1024,
+        )
+        for number in range(1, count + 1)
+    ]
+
+
+def test_the_parts_of_the_fullest_rank_add_up_and_say_what_is_left():
+    fuller = RankMemory(61.0, 45.0, outside_gib=5.0, total_gib=80.0, inactive_split_gib=3.0, alloc_retries=0)
+    found = fullest_rank([GPU, GPU, fuller], HOSTS, None)
+    assert found == {
+        "rank": 2,
+        "host": "n2",
+        "device_gib": 80.0,
+        "used_gib": 66.0,
+        "free_gib": 14.0,
+        "allocated_gib": 45.0,
+        "cached_gib": 16.0,
+        "outside_gib": 5.0,
+        "inactive_split_gib": 3.0,
+        "alloc_retries": 0,
+    }
+
+
+def test_a_limit_of_the_allocator_may_leave_less_than_the_device():
+    found = fullest_rank([GPU], HOSTS, 62.0)
+    assert (found["free_gib"], found["limit_gib"]) == (2.0, 62.0)
+    assert fullest_rank([GPU], HOSTS, 79.0)["free_gib"] == 16.0
+
+
+@pytest.mark.parametrize(("limit_gib", "left"), [(None, {}), (0.5, {"limit_gib": 0.5, "free_gib": 0.25})])
+def test_on_a_cpu_only_a_limit_says_what_is_left(limit_gib, left):
+    ranks = [RankMemory(0.125), RankMemory(0.25), RankMemory(0.125)]
+    assert fullest_rank(ranks, HOSTS, limit_gib) == {"rank": 1, "host": "n1", "used_gib": 0.25, **left}
+
+
+def test_memory_that_stays_as_it_is_has_slopes_of_zero_and_no_end():
+    assert device_memory_fields(steps((0.0, 0.0, 0.0)), FREE_16) == {
+        "peak_device_memory_gib": 64.0,
+        "allocated_memory_slope_mib_per_step": 0.0,
+        "reserved_memory_slope_mib_per_step": 0.0,
+        "device_memory_slope_mib_per_step": 0.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("mib_a_step", "full_at"),
+    [
+        ((0.0, 0.0, 2.0), 200 + 8 * 1024),
+        ((0.0, 4.0, 4.0), 200 + 4 * 1024),
+        ((2.0, 0.0, 0.0), 200 + 13 * 1024),
+        ((0.2, 0.2, 0.2), None),
+    ],
+    ids=["outside", "fragments", "tensors-in-what-is-kept", "too-little"],
+)
+def test_the_step_at_which_a_device_is_full_follows_from_what_grows(mib_a_step, full_at):
+    fields = device_memory_fields(steps(mib_a_step), FREE_16)
+    assert fields.get("device_memory_full_at_step") == full_at
+    assert fields["device_memory_slope_mib_per_step"] == pytest.approx(mib_a_step[2])
+    assert "device_memory_full_at_step" not in device_memory_fields(steps(mib_a_step), {})
+
+
+def test_blocks_that_the_allocator_takes_now_and_then_are_growth_after_hundreds_of_steps_only():
+    """It takes 20 MiB at once every twenty steps, as where memory is in fragments."""
+    records = [
+        StepRecord(**{**vars(record), "memory_device_gib": 64 + 20 * (record.step // 20) / 1024})
+        for record in steps((0.0, 0.0, 0.0))
+    ]
+    assert "device_memory_full_at_step" not in device_memory_fields(records[:20], FREE_16)
+    fields = device_memory_fields(records, FREE_16)
+    assert fields["device_memory_slope_mib_per_step"] == pytest.approx(1.0, rel=0.1)
+    assert fields["device_memory_full_at_step"] == pytest.approx(200 + 16 * 1024, rel=0.1)
+
+
+def test_without_a_device_there_is_nothing_to_say():
+    records = [StepRecord(**{**vars(record), **dict.fromkeys(GPU_FIELDS)}) for record in steps((1.0, 1.0, 1.0))]
+    assert device_memory_fields(records, {}) == {}
+
+
+GPU_FIELDS = ("memory_allocated_gib", "memory_reserved_gib", "memory_device_gib")
