@@ -40,7 +40,7 @@ from slurm.partitions import (
 )
 from slurm.request import JobRequest
 from slurm.script import render_script
-from slurm.topology import parse_blocks
+from slurm.topology import parse_blocks, parse_leaves
 
 _log = logging.getLogger(__name__)
 
@@ -102,8 +102,15 @@ class SlurmClient(Slurm):
         return parse_sinfo(self._query("sinfo", "--noheader", "--all", "--Node", f"--format={SINFO_FORMAT}"))
 
     def blocks(self) -> tuple[int, ...]:
+        return parse_blocks(self._topology())
+
+    def leaves(self) -> Mapping[str, str]:
+        return parse_leaves(self._topology())
+
+    def _topology(self) -> str:
+        """Return what scontrol shows of the topology, "" where there is none."""
         result = self._run_query("scontrol", "show", "topology")
-        return () if _NO_TOPOLOGY in result.stderr else parse_blocks(self._answer(result))
+        return "" if _NO_TOPOLOGY in result.stderr else self._answer(result)
 
     def association_limits(self) -> AssociationLimits | None:
         if not self.settings().has_accounting:

@@ -36,7 +36,7 @@ class DriverJob(JobRequest):
 
 def driver_options(options: JobOptions) -> JobOptions:
     """Return those options of a search's trials that its driver's job shares. It needs no GPU."""
-    return JobOptions(**{name: getattr(options, name) for name in _SHARED})
+    return JobOptions(**{name: getattr(options, name) for name in (*_SHARED, "dependency")})
 
 
 def account_directives(options: JobOptions) -> list[str]:
@@ -53,8 +53,15 @@ def render_driver_script(job: DriverJob) -> str:
     return f"#!/bin/bash\n{directives}\n\nexec {shlex.join(job.argv)}\n"
 
 
+def _first_waits(job: DriverJob) -> list[str]:
+    """Return the user's dependency of the search's first job. Slurm cancels a job whose dependency can never be met."""
+    if not job.is_first or job.options.dependency is None:
+        return []
+    return [f"--dependency={job.options.dependency}", "--kill-on-invalid-dep=yes"]
+
+
 def _directives(job: DriverJob) -> list[str]:
-    waits = [] if job.after is None else [f"--dependency=afterany:{job.after}", f"--begin=now+{PAUSE_S}"]
+    waits = _first_waits(job) if job.after is None else [f"--dependency=afterany:{job.after}", f"--begin=now+{PAUSE_S}"]
     return [
         f"--job-name={job.name}",
         "--nodes=1",

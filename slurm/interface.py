@@ -116,6 +116,11 @@ class Slurm(ABC):
         """Return the number of nodes of each block of topology/block; empty for another topology (scontrol)."""
 
     @abstractmethod
+    def leaves(self) -> Mapping[str, str]:
+        """Return the leaf switch of topology/tree, or the block of topology/block, of each node that has one
+        (scontrol)."""
+
+    @abstractmethod
     def association_limits(self) -> AssociationLimits | None:
         """Return the user's accounts, QOS and their limits (sacctmgr); None without accounting."""
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+NEVER_SATISFIED = "DependencyNeverSatisfied"
+"""Slurm's reason of a job that can never start, since one that it depends on did not end as required."""
+
 
 class JobState(str, Enum):
     """Slurm's job states (squeue(1), "JOB STATE CODES"). UNKNOWN stands for any other word."""

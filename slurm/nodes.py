@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from slurm.hostlist import compress, expand_all
-from slurm.request import JobRequest
+from slurm.request import JobOptions, JobRequest
 
 SINFO_FORMAT = "%N|%T|%c|%m|%G|%P"
 """Name, state, CPUs, memory (MiB), generic resources, partition: a line per node and partition (`--Node`)."""
@@ -136,9 +136,17 @@ def _range(counts: Sequence[int]) -> str:
 
 def _allowed(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> list[NodeSnapshot]:
     """Return the nodes of the request's partitions that the job may use."""
-    options = request.options
+    return _usable(request.options, request.exclude, nodes)
+
+
+def num_up(options: JobOptions, nodes: Iterable[NodeSnapshot]) -> int:
+    """Nodes that jobs with these options may get now."""
+    return len({node.name for node in _usable(options, (), nodes) if not node.is_away})
+
+
+def _usable(options: JobOptions, exclude: Sequence[str], nodes: Iterable[NodeSnapshot]) -> list[NodeSnapshot]:
     partitions = options.partition.split(",") if options.partition else None
-    avoided, wanted = set(expand_all((*options.exclude, *request.exclude))), set(expand_all(options.nodelist))
+    avoided, wanted = set(expand_all((*options.exclude, *exclude))), set(expand_all(options.nodelist))
     return [
         node
         for node in nodes

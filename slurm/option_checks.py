@@ -54,6 +54,7 @@ def requests_gpus(gres: str | None) -> bool:
 
 
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}"
+_DEPENDENCY = r"after(any|ok|notok|corr)?:[1-9][0-9]{0,9}(\+[0-9]{1,6})?(:[1-9][0-9]{0,9}(\+[0-9]{1,6})?){0,15}"
 _PATTERNS = {
     "account": (_WORD, "letters, digits and _ . @ + -"),
     "partition": (rf"{_WORD}(,{_WORD}){{0,31}}", "names of letters, digits and _ . @ + -, between commas"),
@@ -78,6 +79,10 @@ _PATTERNS = {
     "signal": (
         r"([BR]{1,2}:)?([A-Z][A-Z0-9]{1,9}|[0-9]{1,2})(@[0-9]{1,5})?",
         "a signal, B: or R: before it, @seconds after it",
+    ),
+    "dependency": (
+        rf"{_DEPENDENCY}(,{_DEPENDENCY}){{0,15}}|{_DEPENDENCY}(\?{_DEPENDENCY}){{0,15}}",
+        "after, afterany, afterok, afternotok or aftercorr with job ids, such as afterok:12345, joined by , or by ?",
     ),
     "exclusive": (r"user|mcs|topo", "true, false, user, mcs or topo"),
 }

@@ -19,6 +19,16 @@ class Runtime(StrEnum):
     SHIFTER = "shifter"
 
 
+class Placement(StrEnum):
+    """Placement of a job's nodes: anywhere, below one leaf switch of topology/tree, in one block of topology/block, or
+    next to each other in Slurm's order of nodes."""
+
+    ANY = "any"
+    ONE_SWITCH = "one_switch"
+    ONE_BLOCK = "one_block"
+    CONTIGUOUS = "contiguous"
+
+
 @dataclass(frozen=True)
 class Container:
     """The image that the ranks run in, and what they see of the node; checked in option_checks.py.
@@ -57,7 +67,9 @@ class JobOptions:
     None and () leave a directive out. In the job, `modules` are loaded, then `setup_file` is sourced (a copy called
     SETUP_NAME in the script's folder), then `env` is exported. `directives` are raw `--key=value` lines. `exclusive` is
     True for whole nodes, or sbatch's word for sharing them (`user`, `mcs`) or whole blocks (`topo`). `segment` is the
-    most nodes of a job that lie in one block of topology/block; 0 and None leave the directive out.
+    most nodes of a job that lie in one block of topology/block; 0 and None leave the directive out. `dependency` is
+    that of the first jobs, `repeat_placement` of jobs that measure again; for one switch they wait `switch_wait_s` at
+    most.
     """
 
     account: str | None = None
@@ -72,6 +84,9 @@ class JobOptions:
     mem: str | None = None
     exclusive: bool | str = False
     segment: int | None = None
+    dependency: str | None = None
+    repeat_placement: Placement = Placement.ANY
+    switch_wait_s: float | None = None
     exclude: tuple[str, ...] = ()
     nodelist: tuple[str, ...] = ()
     network: str | None = None
@@ -93,7 +108,8 @@ class JobRequest:
     `name` identifies the job in queries, so it is unique. Job and ranks start in `directory`, which holds job.sh,
     job.log and each rank's `rank-NNNNN.log`. `time_limit_s` is rounded up to whole minutes. `environment` is exported
     to the ranks after the user's own. `exclude` are nodes to avoid in addition to those in `options`. `folders` are the
-    folders of the node that ranks in a container need to see.
+    folders of the node that ranks in a container need to see. `is_first`: no job of the search has started yet, so that
+    it has the options' dependency; `is_repeat`: it measures a layout again, so that it has their placement.
     """
 
     name: str
@@ -107,6 +123,8 @@ class JobRequest:
     exclude: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     prefix: tuple[str, ...] = ()
+    is_first: bool = False
+    is_repeat: bool = False
 
     @property
     def script(self) -> Path:

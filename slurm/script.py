@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from slurm.environment import RANK_NAMES
 from slurm.hostlist import compress, expand_all
-from slurm.request import SETUP_NAME, JobOptions, JobRequest
+from slurm.request import SETUP_NAME, JobOptions, JobRequest, Placement, limit_min
 from slurm.shell_quoting import command, exports
 from slurm.srun_command import container_options, gpu_options, launch_environment, rank_command, srun_options
 
@@ -119,6 +119,7 @@ def _optional(request: JobRequest) -> list[str]:
         "cpus-per-task": options.cpus_per_task,
         "threads-per-core": options.threads_per_core,
         "mem": options.mem,
+        "dependency": options.dependency if request.is_first else None,
         "exclude": compress(expand_all((*options.exclude, *request.exclude))) or None,
         "nodelist": compress(expand_all(options.nodelist)) or None,
         "network": options.network,
@@ -128,9 +129,21 @@ def _optional(request: JobRequest) -> list[str]:
     }
     return [
         *_exclusive(options.exclusive),
-        *_segment(request),
+        *_placement(request),
         *(f"--{key}={value}" for key, value in values.items() if value is not None),
     ]
+
+
+def _placement(request: JobRequest) -> list[str]:
+    """Return the directives about where the nodes lie, of a job with several."""
+    options = request.options
+    wanted = options.repeat_placement if request.is_repeat and request.num_nodes > 1 else Placement.ANY
+    if wanted is Placement.ONE_BLOCK:
+        return [f"--segment={request.num_nodes}"]
+    if wanted is Placement.ONE_SWITCH:
+        wait = "" if options.switch_wait_s is None else f"@{limit_min(options.switch_wait_s)}"
+        return [f"--switches=1{wait}", *_segment(request)]
+    return [*(["--contiguous"] if wanted is Placement.CONTIGUOUS else []), *_segment(request)]
 
 
 def _segment(request: JobRequest) -> list[str]:

@@ -176,7 +176,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
         "Slurm preempted the job.",
         cause=Cause.MACHINE,
         ending=Ending.PREEMPTED,
-        retries=2,
+        retries=8,
     ),
     FailureReason.BOOT_FAILURE: FailurePolicy(
         "node failed to boot",

@@ -286,8 +286,9 @@ class Attempt:
     The launcher ends it `time_limit_s` seconds after its start; its nodes may be held for `reserved_s` at most (None:
     the limit itself). `exclude` are nodes to avoid. `restart` counts requeues of its job by others;
     `earlier_node_hours` is what its runs before that used. `billed_hours` are Slurm's billing hours of its own job,
-    None where Slurm does not tell them; a step is billed with its pilot. `waits_for` is why an attempt in flight makes
-    no progress, where that is more than its place in the queue: the launcher's text, or `suspended`.
+    None where Slurm does not tell them; a step is billed with its pilot. `leaves` are the leaf switch, or the block, of
+    each of its nodes, () where they are unknown. `waits_for` is why an attempt in flight makes no progress, where that
+    is more than its place in the queue: the launcher's text, or `suspended`.
     """
 
     trial: str
@@ -300,6 +301,7 @@ class Attempt:
     state: TrialState = TrialState.SUBMITTED
     job_id: str | None = None
     nodes: tuple[str, ...] = ()
+    leaves: tuple[str, ...] = ()
     submitted_at: float | None = None
     started_at: float | None = None
     ended_at: float | None = None

@@ -22,6 +22,7 @@ _DECODERS: Mapping[str, Callable[[Any], Any]] = {
     "outcome": Outcome.from_json,
     "exclude": tuple,
     "nodes": tuple,
+    "leaves": tuple,
 }
 _NULLABLE = ("reason", "outcome")
 

@@ -237,6 +237,7 @@ def trial_points(trial: Trial) -> list[Point]:
     values |= _flat({"slowest_rank": last.outcome.slowest_rank}) if last.outcome else {}
     values["node_hours"] = sum(a.node_hours or 0.0 for a in trial.attempts)
     values["billed_hours"] = trial_billed_hours(trial)
+    values["num_leaves"] = len(set(last.leaves)) or None
     values["measured_share"] = node_time([trial]).measured_share
     values["queue_wait_s"] = last.queue_wait_s
     for name in ("step_time_s", "peak_memory_gib"):
@@ -354,7 +355,7 @@ def trial_texts(trial: Trial, folder: SearchFolder) -> dict[str, str]:
 
 
 _ATTEMPT_FIELDS = (
-    *("attempt", "state", "reason", "job_id", "nodes", "node_hours", "billed_hours", "excerpt"),
+    *("attempt", "state", "reason", "job_id", "nodes", "leaves", "node_hours", "billed_hours", "excerpt"),
     *("submitted_at", "started_at", "ended_at"),
 )
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dashboards.fabric_check_text import describe_fabric_check
 from dashboards.report.figures.importance import Importance, axis_importance
 from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdowns
 from dashboards.report.log_excerpts import Excerpts
@@ -89,6 +90,7 @@ class BestLayout:
 
     `points` are the Pareto-optimal trials, this one first, and `trades` the trade-off of each alternative as text; ()
     with a single objective. `slowest_rank` is a `SlowestRank`, `rate` is None where the record has no model.
+    `leaf_counts` are the numbers of leaf switches or blocks that its runs lay below, () where no topology is known.
     """
 
     trial: str
@@ -100,12 +102,14 @@ class BestLayout:
     flags: tuple[Flag, ...]
     metrics: MeasuredMetrics
     rate: TrainingRate | None
+    leaf_counts: tuple[int, ...] = ()
     slowest_rank: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of the search. `max_trials` limits `num_layouts`; `elapsed_h` is wall time."""
+    """Progress of the search. `max_trials` limits `num_layouts`; `elapsed_h` is wall time, `fabric_check` what
+    that found, in sentences without full stops."""
 
     num_layouts: int
     max_trials: int | None
@@ -116,6 +120,7 @@ class Progress:
     cost: SearchCost
     finals: FinalsEnd | None
     elapsed_h: float
+    fabric_check: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -216,8 +221,14 @@ def _best_layout(ranking: Ranking, spec: Mapping[str, Any]) -> BestLayout | None
         flags=best.flags,
         metrics=best.measured,
         rate=_rate(best, spec),
+        leaf_counts=_leaf_counts(best),
         slowest_rank=best.slowest_rank,
     )
+
+
+def _leaf_counts(best: RankedLayout) -> tuple[int, ...]:
+    attempts = (run.last_attempt for run in best.runs)
+    return tuple(sorted({len(set(attempt.leaves)) for attempt in attempts if attempt is not None and attempt.leaves}))
 
 
 def _rate(best: RankedLayout, spec: Mapping[str, Any]) -> TrainingRate | None:
@@ -240,6 +251,7 @@ def _progress(search: SearchRecord, verdict: SearchVerdict, at: float) -> Progre
         cost=SearchCost.of(search, verdict),
         finals=finals_end_of(search),
         elapsed_h=_hours(_last_moment(search, at) - search.created_at),
+        fabric_check=tuple(describe_fabric_check(search)),
     )
 
 

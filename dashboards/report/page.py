@@ -135,6 +135,8 @@ def _tiles(data: ReportData) -> list[Tile]:
         tiles.append(Tile("Energy", f"{format_number(metrics.joules_per_token, 3)} J", "a token, of the GPUs"))
     ranks = plural(best.layout.num_gpus, "rank")
     on = f"{printable(data.accelerator or 'devices')} on {plural(best.layout.num_nodes, 'node')}"
+    if best.leaf_counts:
+        on += f", {' or '.join(map(str, best.leaf_counts))} leaf switches or blocks"
     return [*tiles, Tile("Machine", ranks, on)]
 
 

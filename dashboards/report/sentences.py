@@ -67,7 +67,8 @@ def describe_cost(data: ReportData) -> str:
 
 
 def describe_spending(data: ReportData) -> str | None:
-    """Share of the node-hours that measured something, the use of the others, billing hours and the pay-back.
+    """Share of the node-hours that measured something, the use of the others, billing hours and the pay-back, and what
+    the fabric check found.
 
     None before any were used, and where they come from a measured table.
     """
@@ -75,7 +76,8 @@ def describe_spending(data: ReportData) -> str | None:
         return None
     found, cost = data.progress.node_time, data.progress.cost
     told = (describe_node_time(found), describe_driver_jobs(found), describe_search_cost(cost))
-    return " ".join(f"{_capitalized(words)}." for words in told if words is not None) or None
+    known = [words for words in (*told, *data.progress.fabric_check) if words is not None]
+    return " ".join(f"{_capitalized(words)}." for words in known) or None
 
 
 def _capitalized(words: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from dashboards.fabric_check_text import describe_fabric_check
 from dashboards.terminal.headline import describe_end_reason, format_throughput
 from dashboards.terminal.progress import format_node_hours
 from dashboards.text import printable
@@ -43,6 +44,8 @@ def _describe_event(event: Event, search: SearchRecord) -> str | None:
         return f"{data['trial']} is the best" if data["trial"] else "no best trial any more"
     if event.kind is EventKind.PILOT_ENDED:
         return f"pilot {data['pilot']} ended; used by the search so far: {format_node_hours(search)}"
+    if event.kind is EventKind.FABRIC_CHECK:
+        return "; ".join(describe_fabric_check(search))
     if event.kind is EventKind.DRIVER_TOOK_OVER:
         return f"process {data['pid']} on {data['host']} is now the driver"
     if event.kind is EventKind.TRIAL_PROPOSED:

@@ -15,6 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from dashboards.fabric_check_text import describe_fabric_check
 from dashboards.terminal.event_lines import event_line, measured_by
 from dashboards.terminal.headline import best_layout_line, headroom_lines
 from dashboards.terminal.progress import (
@@ -148,7 +149,7 @@ class LiveView:
         (search, ranking), now = self._shown, self._clock()
         limits = _limit_bars(search, now)
         below = [
-            *map(printable, (*flag_lines(search.trials), *headroom_lines(ranking))),
+            *map(printable, (*describe_fabric_check(search), *flag_lines(search.trials), *headroom_lines(ranking))),
             *_in_flight_lines(search, now),
         ]
         below += best_layout_line(verdict_of(search, ranking, self._baseline_key)).split("; ")

@@ -12,7 +12,7 @@ from trials.analysis.ranking import Objective
 from trials.analysis.verdict import DisplayState, VerdictKind
 from trials.ledger.events import EndReason, SearchState
 from trials.ranks.startup import StartupPart
-from trials.trial import FailureReason
+from trials.trial import FailureReason, TrialState
 
 
 class VerdictAnswer(TypedDict):
@@ -134,7 +134,9 @@ class NodeTimeAnswer(TypedDict):
     startup_node_hours: dict[StartupPart, float]
     """Starts of the same attempts, as far as they are known."""
     unmeasured_node_hours: float
-    """Attempts without a measurement."""
+    """Other attempts without a measurement, and the fabric check."""
+    preempted_node_hours: float
+    """Attempts that were preempted, and runs before a requeue."""
     idle_node_hours: float
     """Pilots, beyond what attempts paid for."""
     driver_node_hours: float
@@ -160,6 +162,24 @@ class FinalsAnswer(TypedDict):
     """Number of layouts measured again."""
 
 
+class FabricCheckAnswer(TypedDict):
+    """Fabric check of a search that began with one (`launcher.fabric_check`)."""
+
+    state: TrialState
+    """State of its job; `measured` once it has found something or nothing."""
+    reason: FailureReason | None
+    nodes: list[str]
+    node_hours: float | None
+    slow_nodes: list[str]
+    """Trials avoid them, as long as enough of `num_available` are left."""
+    num_available: int
+    """Nodes that trials may get; 0 before its end."""
+    findings: list[str]
+    """A sentence for each."""
+    links: dict[str, Any] | None
+    """Measured links, by which the search predicts from then on, as in a cluster file's `links`."""
+
+
 class StatusAnswer(TypedDict):
     """Printed by run, resume, status, watch and advance; given to `notify` on its standard input or by POST."""
 
@@ -169,6 +189,7 @@ class StatusAnswer(TypedDict):
     end_reason: EndReason | None
     detail: str | None
     """Explanation of the end reason."""
+    fabric_check: FabricCheckAnswer | None
     finals: FinalsAnswer | None
     """Null before the search has ended, without finals, and where their number was fixed."""
     verdict: VerdictAnswer

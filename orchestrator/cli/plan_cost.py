@@ -11,8 +11,6 @@ from dashboards.trial_text import format_number
 from orchestrator.planning.pay_back import expected_pay_back
 from orchestrator.planning.plan import Plan
 from trials.analysis.search_cost import PayBack
-from trials.failure_policy import policy_of
-from trials.trial import FailureReason
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
@@ -89,17 +87,6 @@ def preemption_json(preemption: Preemption) -> dict[str, Any]:
     }
 
 
-def describe_preemption(preemption: Preemption, partitions: tuple[str, ...]) -> str:
-    """Sentence on the jobs that may be preempted, by which others, and what follows."""
-    by = f"{'partition' if preemption.by == 'partition_prio' else 'QOS'} {', '.join(preemption.preemptors)}"
-    retries = policy_of(FailureReason.PREEMPTED).retries
-    return (
-        f"jobs in {','.join(partitions)} may be preempted by those of {by} (PreemptMode {preemption.mode},"
-        f" {preemption.grace_time_s:g} s of grace): a trial has no checkpoint and starts again, at most"
-        f" {retries:g} times, and the budget pays for the lost runs"
-    )
-
-
 def _terms_lines(terms: JobTerms, most_node_hours: float) -> Iterator[str]:
     names = ",".join(terms.partitions)
     if terms.billed_per_node_hour is None:
@@ -112,4 +99,6 @@ def _terms_lines(terms: JobTerms, most_node_hours: float) -> Iterator[str]:
             f" upper limit {format_number(most)} billing hours"
         )
     if terms.preemption is not None:
+        from orchestrator.preflight.job_terms import describe_preemption
+
         yield describe_preemption(terms.preemption, terms.partitions)

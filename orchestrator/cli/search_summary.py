@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dashboards.cost_text import describe_search_cost
+from dashboards.fabric_check_text import describe_fabric_check
 from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
 from dashboards.terminal.live_table import console_for, results_table
 from dashboards.terminal.progress import describe_driver_jobs, describe_node_time, format_node_hours, is_simulated
@@ -68,7 +69,12 @@ def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchF
     ranking = spec.ranking_of(search.trials)
     if search.trials:
         console_for(sys.stdout).print(results_table(search, ranking, spec.baseline_key))
-    notes = (*time_lines(ranking.ordered), *flag_lines(search.trials), *headroom_lines(ranking))
+    notes = (
+        *describe_fabric_check(search),
+        *time_lines(ranking.ordered),
+        *flag_lines(search.trials),
+        *headroom_lines(ranking),
+    )
     verdict = verdict_of(search, ranking, spec.baseline_key)
     best = best_layout_line(verdict)
     is_redundant = best == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)

@@ -13,6 +13,7 @@ from orchestrator.schema.launcher import LauncherSection
 from orchestrator.schema.search_file import NotifySection, SearchSection
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.hardware.cluster import Cluster
+from search_spaces.hardware.links import Links
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -22,6 +23,7 @@ from search_spaces.schema.yaml_document import SourceLocation
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, Ranking, objective_json, objectives_of, rank
 from trials.analysis.training_rate import Checkpoints, TrainingRate, training_rate
+from trials.ledger.events import FabricCheck
 from trials.measure_rules import MeasureRules
 from trials.schema.ledger_section import LedgerSection
 from trials.schema.trainer_section import TrainerSection
@@ -93,6 +95,12 @@ class SearchSpec:
         """Checkpoints of the training that the search is for; None where they are not stated."""
         section = self.trainer.checkpoint
         return None if section is None else section.checkpoints()
+
+    def with_measured_links(self, check: FabricCheck | None) -> SearchSpec:
+        """The spec with the links that the search's fabric check measured; unchanged without any."""
+        if check is None or check.links is None:
+            return self
+        return replace(self, cluster=replace(self.cluster, given_links=Links.from_json(check.links)))
 
     def training_rate(self, measured: RankedLayout) -> TrainingRate:
         """Tokens a day of the training with a measured layout."""

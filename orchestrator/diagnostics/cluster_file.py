@@ -41,8 +41,12 @@ class CalibrationContext:
 
 def calibrated_cluster(cluster: Cluster, found: Measurements) -> Cluster:
     """Return the cluster with the measured links and speeds, rounded to four digits."""
-    links = Links(tuple(_domains(cluster, found)), _fabric(cluster, found)) if cluster.num_gpus > 1 else None
-    return replace(cluster, given_links=links, measured=_speed(found))
+    return replace(cluster, given_links=measured_links(cluster, found), measured=_speed(found))
+
+
+def measured_links(cluster: Cluster, found: Measurements) -> Links | None:
+    """Links by the groups and pairs that were measured on all ranks of `cluster`; None for one rank."""
+    return Links(tuple(_domains(cluster, found)), _fabric(cluster, found)) if cluster.num_gpus > 1 else None
 
 
 def cluster_file(cluster: Cluster, found: Measurements, context: CalibrationContext) -> str:

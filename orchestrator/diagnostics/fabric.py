@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.cluster_file import measured_links
 from orchestrator.diagnostics.doctor.finding import Finding, error, ok, warning
 from orchestrator.diagnostics.job import RESULTS_GRACE_S, launcher_reason, new_job, rank_failure
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.planning.group_shapes import group_shapes
 from orchestrator.preflight.trainer import python_of
+from orchestrator.search.fabric_check import TIME_LIMIT_S, FabricProgram
 from search_spaces.hardware.cluster import Cluster
+from search_spaces.hardware.links import Links
 from search_spaces.layouts.layout import Layout
+from slurm.interface import SlurmUnreachable
+from slurm.nodes import num_up
 from trials.diagnostics.fabric import FabricTimes, exchanges_of, trainer_of
-from trials.diagnostics.fabric_findings import FabricFindings, judge
+from trials.diagnostics.fabric_findings import FabricFindings, judge, links_measurements
 from trials.files.folders import SearchFolder
 from trials.files.text import plural
 
-TIME_LIMIT_S = 600.0
-"""Start and measurement together; an exchange takes half a second to a second."""
 MIN_NODES_TO_TELL = 3
 
 _SLOW_FIX = (
@@ -36,6 +41,54 @@ def fabric_cluster(spec: SearchSpec) -> Cluster:
     """The nodes of the check: the cluster's, or those of one pilot."""
     num_nodes = spec.nodes_per_pilot if spec.launcher.kind == "slurm_pilot" else spec.cluster.num_nodes
     return replace(spec.cluster, num_nodes=min(num_nodes, spec.cluster.num_nodes))
+
+
+def fabric_program(spec: SearchSpec, layouts: Sequence[Layout]) -> FabricProgram | None:
+    """The check that a search begins with; None where it asks for none, or has one rank."""
+    cluster = fabric_cluster(spec)
+    if not spec.launcher.fabric_check or cluster.num_gpus == 1:
+        return None
+    trainer = trainer_of(group_shapes(layouts, cluster.num_gpus))
+    return FabricProgram(cluster, trainer, lambda found: conclude(found, cluster, spec.cluster, _num_available(spec)))
+
+
+def conclude(found: FabricTimes, checked: Cluster, whole: Cluster, num_available: int) -> dict[str, Any]:
+    """Consequences for a search on `whole` of the check of `checked`: the fields of a FabricCheck."""
+    judged = judge(found, checked)
+    slow = judged.slow_names if len(set(found.nodes)) > 1 else ()
+    links = measured_links(checked, links_measurements(found, checked, slow))
+    if links is not None and whole.num_nodes > checked.num_nodes:
+        links = _with_what_joins_nodes(links, whole)
+    return {
+        "slow_nodes": list(slow),
+        "num_available": num_available,
+        "findings": judged.sentences(),
+        "links": None if links is None else links.to_json(),
+    }
+
+
+def _with_what_joins_nodes(links: Links, whole: Cluster) -> Links | None:
+    """The links with the outer domains and the fabric as described, where one node was checked that says nothing about
+    them; None where they are unknown."""
+    known = whole.links
+    if links.fabric is not None:
+        return links
+    if known is None or known.fabric is None:
+        return None
+    inside = links.ranks_per_domain(whole.gpus_per_node)
+    outer = (domain for domain in known.domains if domain.num_ranks > inside)
+    return replace(links, domains=(*links.domains, *outer), fabric=known.fabric)
+
+
+def _num_available(spec: SearchSpec) -> int:
+    """Nodes that trials may get: those of the partition that are up, where Slurm tells, and at least the cluster's."""
+    if not spec.launcher.uses_slurm:
+        return spec.cluster.num_nodes
+    from slurm.client import SlurmClient
+
+    with suppress(SlurmUnreachable):
+        return max(spec.cluster.num_nodes, num_up(spec.launcher.slurm.job_options(), SlurmClient().nodes()))
+    return spec.cluster.num_nodes
 
 
 def fabric_findings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from search_spaces.engines import PARLAY
@@ -39,7 +39,8 @@ class LaunchRequest:
     `longest_s(time_limit_s)` after that start. `exclude` are nodes to avoid where the launcher has a choice.
     `submitted_at` (UTC seconds since the epoch) is when the intent was recorded; `job_id` and `restart` are an earlier
     driver's knowledge of the launch. `taken` identifies the search's folder as its driver opened it. `may_share_job` is
-    True for decided work (a finalist's repeat, a run of a replay), which may be a step of one job with others.
+    True for decided work (a finalist's repeat, a run of a replay), which may be a step of one job with others, and
+    has the user's placement. `is_first`: no attempt of the search has started yet.
     """
 
     spec: TrialSpec
@@ -53,6 +54,7 @@ class LaunchRequest:
     restart: int = 0
     taken: FolderIdentity | None = None
     may_share_job: bool = False
+    is_first: bool = False
 
     @property
     def key(self) -> str:
@@ -192,6 +194,10 @@ class Launcher(ABC):
         Raises OSError where its folder cannot be read.
         """
         return []
+
+    def leaves_of(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Return the leaf switch, or the block, of each of these nodes; () where the leaf of one is not known."""
+        return ()
 
     @abstractmethod
     def close(self) -> None:

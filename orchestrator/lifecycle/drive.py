@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from dashboards.mlflow.background import MlflowWorker
@@ -16,6 +17,7 @@ from dashboards.report.background import ReportWorker
 from orchestrator.common import background_imports
 from orchestrator.config.fork_servers import launcher_with_servers
 from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.fabric import fabric_program
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.local.launcher import LocalLauncher
@@ -32,6 +34,7 @@ from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import write_recipe
 from orchestrator.records.observations import write_measured_table
 from orchestrator.samplers.cost_model_posterior import TuningTask
+from orchestrator.samplers.deferred import DeferredSampler
 from orchestrator.samplers.factory import SAMPLERS
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import DriverCallbacks, SearchObjective
@@ -180,12 +183,14 @@ def _run_driver(
         history.clock = launcher.now
         own_job = observers.callbacks.own_job
         _record_ended_driver_jobs(folder, history, own_job)
-        task = task_of(spec, () if cancelling else load_prior_trials(folder))
-        sampler = sampler_of(spec, candidates, task)
+        prior_trials = () if cancelling else load_prior_trials(folder)
+        task = cache(lambda: task_of(spec.with_measured_links(history.search.fabric_check), prior_trials))
+        sampler = DeferredSampler(spec.search.sampler, lambda: sampler_of(spec, candidates, task()))
         driver_callbacks = stack.enter_context(_driver_callbacks(lock, spec, task, observers, cancelling))
         program = replace(attempt_factory_of(folder, spec), taken=lock.taken)
+        goal, check = _objective(spec), fabric_program(spec, candidates)
         driver = Driver(
-            history, program, sampler, launcher, _objective(spec), limits_of(spec), driver_callbacks, own_job
+            history, program, sampler, launcher, goal, limits_of(spec), driver_callbacks, own_job, fabric_check=check
         )
         with observers.callbacks.driver_context(driver):
             return driver, run_loop(driver)
@@ -278,8 +283,9 @@ def _launcher_for(
 
 
 def _needs_launcher(folder: SearchFolder, search: SearchRecord, cancelling: bool) -> bool:
-    """False for a search that is to be cancelled and has no attempt or pilot that may still run."""
-    return not cancelling or bool(search.in_flight) or has_unaccounted_pilots(folder, search)
+    """False for a search that is to be cancelled and has no attempt, check or pilot that may still run."""
+    is_checking = search.fabric_check is not None and search.fabric_check.is_in_flight
+    return not cancelling or is_checking or bool(search.in_flight) or has_unaccounted_pilots(folder, search)
 
 
 def _remaining_work_of(spec: SearchSpec, history: EventStore) -> Callable[[], RemainingWork]:
@@ -302,11 +308,12 @@ def _latest_timestamp(search: SearchRecord) -> float:
 def _driver_callbacks(
     lock: SearchLock,
     spec: SearchSpec,
-    task: TuningTask,
+    task: Callable[[], TuningTask],
     observers: _Observers,
     cancelling: bool,
 ) -> Iterator[DriverCallbacks]:
     """Callbacks of the loop: each event goes to MLflow, the report and the caller; at the end the recipe is written."""
+    predict = cache(lambda: predictor(task()))
     with closing(LedgerReader(lock.ledger_url)) as reader:
 
         def on_event(search: SearchRecord, event: Event) -> None:
@@ -329,7 +336,7 @@ def _driver_callbacks(
             on_event=on_event,
             cancel_requested=cancel_requested,
             renew_lease=on_iteration,
-            predict=predictor(task),
+            predict=lambda layout: predict()(layout),
             grant_slots=observers.callbacks.grant_slots,
             after_launches=observers.imports.begin,
         )

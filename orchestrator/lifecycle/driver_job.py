@@ -99,6 +99,7 @@ def driver_job(folder: SearchFolder, spec: SearchSpec, ledger_url: str, time_lim
         time_limit_s=time_limit_s,
         argv=(*command, "--as-job", "--job-time", format_duration(time_limit_s)),
         options=driver_options(spec.launcher.slurm.job_options()),
+        is_first=not folder.driver_script.exists(),
     )
 
 

@@ -11,7 +11,9 @@ from slurm.billing import BillingRules, job_billing
 from slurm.client import SlurmClient
 from slurm.interface import Slurm, SlurmSettings
 from slurm.partitions import PartitionSnapshot, named_partitions
-from slurm.preemption import Preemption, preemption_of
+from slurm.preemption import Preemption, PreemptsBy, preemption_of
+from trials.failure_policy import policy_of
+from trials.trial import FailureReason
 
 _TIMEOUT_S = 5.0
 """Longest wait for each of Slurm's commands: a plan also works without them."""
@@ -55,6 +57,17 @@ def job_terms(spec: SearchSpec, space: SearchSpace, slurm: Slurm | None = None) 
         billed_per_node_hour=None if factor is None else factor * max(billed) / request.num_nodes,
         usage_factor=factor,
         preemption=preemption_of(request, settings, partitions, limits),
+    )
+
+
+def describe_preemption(preemption: Preemption, partitions: tuple[str, ...]) -> str:
+    """Sentence on the jobs that may be preempted, by which others, and what follows."""
+    by = f"{'partition' if preemption.by is PreemptsBy.PARTITION else 'QOS'} {', '.join(preemption.preemptors)}"
+    retries = policy_of(FailureReason.PREEMPTED).retries
+    return (
+        f"jobs in {','.join(partitions)} may be preempted by those of {by} (PreemptMode {preemption.mode},"
+        f" {preemption.grace_time_s:g} s of grace): a trial has no checkpoint and starts again, at most"
+        f" {retries:g} times, and the budget pays for the lost runs"
     )
 
 

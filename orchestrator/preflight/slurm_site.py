@@ -38,6 +38,7 @@ _KEYS = (
     ),
     (r"partition", "launcher.slurm.partition", "name a partition that sinfo shows and that you may use"),
     (r"qos", "launcher.slurm.qos", "name a QOS that your account has, as sacctmgr shows them"),
+    (r"dependency", "launcher.slurm.dependency", "name jobs that squeue shows, as sbatch --dependency takes them"),
     (r"reservation", "launcher.slurm.reservation", "name one that scontrol show reservation shows"),
     (r"feature", "launcher.slurm.constraint", "name features that sinfo --format=%f shows"),
     (r"generic resource|\bgres\b", "launcher.slurm.gres", "write it as the site does: sinfo --format=%G"),
@@ -130,6 +131,7 @@ def _job_to_test(spec: SearchSpec, num_nodes: int, tasks_per_node: int, limit_s:
         time_limit_s=limit_s,
         argv=("true",),
         options=job_options(launcher_with_servers(spec), spec.cluster),
+        is_first=True,
     )
 
 

@@ -181,7 +181,7 @@ def _run_json(attempt: Attempt) -> dict[str, Any]:
     """One run: its trial, job and nodes, and its median step time with the 95 % interval, seconds."""
     metrics = attempt.outcome and attempt.outcome.metrics
     times = {name: getattr(metrics, name, None) for name in ("step_time_s", "step_time_low_s", "step_time_high_s")}
-    return with_times(attempt_json(attempt, "trial", "attempt", "job_id", "nodes", "started_at")) | times
+    return with_times(attempt_json(attempt, "trial", "attempt", "job_id", "nodes", "leaves", "started_at")) | times
 
 
 def _trial_end_json(trial: Trial) -> dict[str, Any]:

@@ -28,8 +28,10 @@ class LocatedSearch:
 
     @cached_property
     def spec(self) -> SearchSpec:
-        """The search's spec as created, with the folder's present place. Later changes of its files do not matter."""
-        return replace(SearchSpec.from_json(self.record.spec), work_dir=self.folder.path.parent)
+        """The search's spec as created, with the folder's present place and the links that the search measured. Later
+        changes of its files do not matter."""
+        spec = replace(SearchSpec.from_json(self.record.spec), work_dir=self.folder.path.parent)
+        return spec.with_measured_links(self.record.fabric_check)
 
 
 def find_search(given: str | None, ledger: str | None) -> LocatedSearch:

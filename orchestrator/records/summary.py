@@ -17,8 +17,9 @@ from trials.analysis.search_cost import SearchCost
 from trials.analysis.verdict import counts_of, verdict_of
 from trials.files.folders import AttemptFolder, SearchFolder, read_json
 from trials.files.text import tail
-from trials.ledger.events import SearchRecord
+from trials.ledger.events import FabricCheck, SearchRecord
 from trials.trial import Attempt
+from trials.trial_json import attempt_json
 
 if TYPE_CHECKING:
     from trials.ledger.reader import SearchSummary
@@ -42,6 +43,7 @@ def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder)
         "state": search.state,
         "end_reason": search.end_reason,
         "detail": search.detail,
+        "fabric_check": _fabric_check(search.fabric_check),
         "finals": None if (finals := finals_end_of(search)) is None else finals.to_json(),
         "verdict": verdict_json(verdict),
         "best": _best(ranking, spec),
@@ -57,6 +59,18 @@ def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder)
         "cost": SearchCost.of(search, verdict).to_json(),
         "recipe": recipe_path(folder),
         "mlflow": _mlflow(folder),
+    }
+
+
+def _fabric_check(check: FabricCheck | None) -> dict[str, Any] | None:
+    if check is None:
+        return None
+    return {
+        **attempt_json(check.attempt, "state", "reason", "nodes", "node_hours"),
+        "slow_nodes": list(check.slow_nodes),
+        "num_available": check.num_available,
+        "findings": list(check.findings),
+        "links": check.links,
     }
 
 

@@ -50,6 +50,12 @@ class LauncherSection(Section):
     queue_wait_s: float = Field(
         default=0.0, ge=0, le=10**7, description="simulated: seconds that each trial waits in the simulated queue."
     )
+    fabric_check: bool = Field(
+        default=False,
+        description="Before the first trial, one job on all nodes times the collectives of the layouts' group shapes."
+        " Trials avoid nodes that it finds slow, and the measured links become the search's. It takes about two"
+        " minutes of all nodes, ten at most.",
+    )
     slurm: SlurmSection = SlurmSection()
 
     @field_validator("table")
@@ -70,6 +76,15 @@ class LauncherSection(Section):
                     fix=f"remove it, or set launcher.kind to {kind}",
                     key=key,
                 )
+        if self.fabric_check and self.kind == "simulated":
+            raise InputError.of(
+                "contradiction",
+                "is true, but kind simulated runs nothing",
+                rule="a fabric check runs on the nodes of real trials",
+                fix="remove it, or set launcher.kind to local, ray, slurm or slurm_pilot",
+                key="fabric_check",
+                value=True,
+            )
         if self.slurm.shared_jobs and self.kind != "slurm":
             raise InputError.of(
                 "contradiction",

@@ -15,7 +15,7 @@ from search_spaces.schema.sections import resolved_path
 from search_spaces.schema.validation import Section, folder_from_context, restore
 from slurm.environment import InheritedOption
 from slurm.option_checks import option_problems, requests_gpus
-from slurm.request import JobOptions
+from slurm.request import JobOptions, Placement
 
 _REFUSED = {
     "time": "the time limit is derived from measure.time_limit and the trials' durations",
@@ -94,6 +94,21 @@ class SlurmSection(Section):
         le=100_000,
         description="Nodes of a job that lie in one block of topology/block, or less where that does not divide the"
         " job's nodes; 0: anywhere. The cluster's last link domain is then as large. Default: that domain's nodes.",
+    )
+    dependency: NonEmptyText | None = Field(
+        default=None,
+        description="Jobs that the search's first jobs wait for, as in sbatch --dependency: afterok:12345. Later ones"
+        " do not.",
+    )
+    repeat_placement: Literal["any", "one_switch", "one_block", "contiguous"] = Field(
+        default="any",
+        description="Nodes of the finalists' repeats, of pilots and of replays. one_switch: below one leaf switch"
+        " (--switches=1); one_block: in one block of topology/block (--segment); contiguous: next to each other.",
+    )
+    switch_wait_s: Duration | None = Field(
+        default=None,
+        alias="switch_wait",
+        description="Longest wait for nodes below one switch, then any start. Default: the site's, often 5 minutes.",
     )
     exclude: list[NonEmptyText] = Field(default=[], description="Nodes to avoid.")
     nodelist: list[NonEmptyText] = Field(default=[], description="Nodes to run on.")
@@ -182,6 +197,7 @@ class SlurmSection(Section):
         names = JobOptions.__dataclass_fields__.keys() - {"container", "launch"}
         values: dict[str, Any] = {name: _frozen(getattr(self, name)) for name in names}
         container = None if self.container is None else self.container.container()
+        values["repeat_placement"] = Placement(self.repeat_placement)
         return JobOptions(**values, container=container, launch=self.launch.launch())
 
     def unset_options(

@@ -16,12 +16,20 @@ from orchestrator.search.own_job import OwnJob
 from orchestrator.search.stopping import Limits, attempts_over_budget, fits_budget, time_limit_s
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
+from slurm.job_state import NEVER_SATISFIED
 from trials.analysis.final_rounds import FinalsTerms
 from trials.analysis.ranking import Objective
+from trials.attempt_result import LaunchStatus
 from trials.ledger.events import DriverJobUsage, EndReason, Event, EventKind, SearchRecord, SearchState
 from trials.trial import Attempt, FailureReason, Trial, TrialState
 
 _log = logging.getLogger(__name__)
+
+
+_NEVER_SATISFIED_DETAIL = (
+    f"{NEVER_SATISFIED}: a job of launcher.slurm.dependency has not ended as the search's first jobs require; repeat"
+    " it, or name another job"
+)
 
 
 @dataclass(frozen=True)
@@ -136,10 +144,32 @@ class SearchContext:
     def request(self, attempt: Attempt) -> LaunchRequest:
         trial = self.trial(attempt)
         request = self.factory.request(trial, attempt)
-        return replace(request, may_share_job=self.index.is_repeat(trial))
+        return replace(request, may_share_job=self.index.is_repeat(trial), is_first=self.nothing_has_started)
+
+    @property
+    def nothing_has_started(self) -> bool:
+        """True if no job of the search has started. A driver that is a job has waited itself."""
+        check = self.search.fabric_check
+        if self._own_job is not None or (check is not None and check.attempt.started_at is not None):
+            return False
+        return all(attempt.started_at is None for trial in self.search.trials for attempt in trial.attempts)
+
+    def stop_if_never_started(self, status: LaunchStatus) -> None:
+        """End the search where a job can never start, since one that it depends on did not end as required."""
+        is_hopeless = not status.started and NEVER_SATISFIED in (status.detail or "")
+        if is_hopeless and self.search.state is not SearchState.STOPPING:
+            self.stop(EndReason.SUBMISSION_REJECTED, _NEVER_SATISFIED_DETAIL)
 
     def has_budget(self, num_nodes: int = 1, may_share_job: bool = False) -> bool:
         return self.fits_budget(self.index, num_nodes, may_share_job)
+
+    def has_budget_beside(self, node_hours: float) -> bool:
+        """True if the budget allows one attempt of the baseline, or on a node, beside these node-hours."""
+        if self.limits.budget_node_hours is None:
+            return True
+        num_nodes = self.goal.initial_layouts[0].num_nodes if self.goal.initial_layouts else 1
+        longest_s = self.launcher.longest_s(self.factory.time_limit_s, num_nodes)
+        return fits_budget(self.index, self._attempts_budget(longest_s) - node_hours, num_nodes, longest_s)
 
     def can_afford(self, layout: Layout) -> bool:
         return self.has_budget(layout.num_nodes)

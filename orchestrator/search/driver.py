@@ -11,6 +11,7 @@ from orchestrator.samplers.base import Sampler
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks, SearchContext, SearchObjective
 from orchestrator.search.event_store import EventStore
+from orchestrator.search.fabric_check import FabricChecker, FabricProgram
 from orchestrator.search.finalize import TrialFinalizer
 from orchestrator.search.monitor import AttemptMonitor
 from orchestrator.search.own_job import OwnJob
@@ -41,13 +42,16 @@ class Driver:
         limits: Limits,
         callbacks: DriverCallbacks = NO_CALLBACKS,
         own_job: OwnJob | None = None,
+        fabric_check: FabricProgram | None = None,
     ):
-        """`own_job` is the Slurm job that the driver runs in, if there is one: it counts against the budget."""
+        """`own_job` is the Slurm job that the driver runs in, if there is one: it counts against the budget.
+        `fabric_check` is run before anything is proposed, where it is given."""
         self._context = SearchContext(event_store, factory, launcher, goal, limits, callbacks, own_job)
         self._monitor = AttemptMonitor(self._context)
         self._finalizer = TrialFinalizer(self._context)
         self._proposer = TrialProposer(self._context, sampler)
         self._submitter = AttemptSubmitter(self._context)
+        self._fabric = FabricChecker(self._context, fabric_check)
         self._stopped = False
 
     @property
@@ -75,7 +79,7 @@ class Driver:
         if not self.search.state.is_ended:
             self.recover()
         while not (self._is_over or self._stopped):
-            if self._context.is_interrupted and self._context.index.in_flight:
+            if self._context.is_interrupted and (self._context.index.in_flight or self._fabric.is_in_flight):
                 self._context.log_once.info("interrupted: waiting for the attempts in flight (ctrl-C again stops now)")
             try:
                 self._context.callbacks.renew_lease()
@@ -114,12 +118,13 @@ class Driver:
         self._context.record_own_job()
         self._apply_stop_conditions()
         try:
-            self._finalizer.finalize()
-            self._stop_if_broken()
-            self._proposer.propose()
-            self._submitter.create_attempts()
-            self._submitter.submit()
-            self._end_if_done()
+            if self._fabric.advance():
+                self._finalizer.finalize()
+                self._stop_if_broken()
+                self._proposer.propose()
+                self._submitter.create_attempts()
+                self._submitter.submit()
+                self._end_if_done()
         except LaunchPostponed as postponed:
             self._context.log_once.info(str(postponed))
         self._context.callbacks.after_launches()
@@ -127,6 +132,7 @@ class Driver:
     def recover(self) -> None:
         """Take over the attempts of an earlier driver, if there was one."""
         self._monitor.adopt()
+        self._fabric.adopt()
         if self.search.state is SearchState.CREATED:
             self._context.set_state(SearchState.RUNNING)
 
@@ -201,7 +207,8 @@ class Driver:
     def _is_drained(self) -> bool:
         """True if an interrupted driver has nothing left in flight. A search that is stopping is driven to its end."""
         is_ending = self.search.state is SearchState.STOPPING
-        return self._context.is_interrupted and not (self._context.index.in_flight or is_ending)
+        is_waiting = bool(self._context.index.in_flight) or self._fabric.is_in_flight
+        return self._context.is_interrupted and not (is_waiting or is_ending)
 
     @property
     def _is_over(self) -> bool:

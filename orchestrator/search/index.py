@@ -82,6 +82,9 @@ class SearchIndex:
     def update(self, search: SearchRecord) -> None:
         """Update to `search`, a later state of the same search. Trials keep their positions."""
         before, self.search = self._trials, search
+        check = None if search.fabric_check is None else search.fabric_check.attempt
+        if check is not None:
+            self.last_change_at = max(self.last_change_at, check.started_at or 0.0, check.ended_at or 0.0)
         if search.trials is before:
             return
         self._trials, self._in_flight, self._ranking, self._is_split = search.trials, None, None, False
@@ -116,8 +119,10 @@ class SearchIndex:
         Summed exactly, so that the budget does not depend on the order in which trials end, nor on the driver that
         resumes.
         """
+        check = self.search.fabric_check
         others = [pilot.node_hours for pilot in self.search.pilots.values()]
         others += [job.node_hours for job in self.search.driver_jobs.values()]
+        others += [] if check is None else [check.attempt.node_hours or 0.0]
         return float(self._node_hours_used + sum(map(Fraction, others)))
 
     def longest_s(self, num_nodes: int) -> float:

@@ -57,7 +57,10 @@ class AttemptMonitor:
         """Record the node-hours of ended pilots that no attempt accounts for, once all their attempts have ended."""
         ended = self._context.launcher.ended_pilots()
         for pilot in (pilot for pilot in ended if pilot.name not in self._context.search.pilots):
-            attempts = [a for t in self._context.search.trials for a in t.attempts if _used_pilot(a, pilot)]
+            search = self._context.search
+            checks = () if search.fabric_check is None else (search.fabric_check.attempt,)
+            known = (*checks, *(a for t in search.trials for a in t.attempts))
+            attempts = [attempt for attempt in known if _used_pilot(attempt, pilot)]
             if all(attempt.state.is_ended for attempt in attempts):
                 used = {"node_hours": _unbooked_node_hours(pilot, attempts), "billed_hours": pilot.billed_hours}
                 self._context.event(EventKind.PILOT_ENDED, pilot=pilot.name, job_id=pilot.job_id, **used)
@@ -93,6 +96,7 @@ class AttemptMonitor:
             if status.detail:
                 self._context.log_once.warning(f"{_name(attempt)} is unreachable: {status.detail}")
             return
+        self._context.stop_if_never_started(status)
         if status.restart > attempt.restart:
             attempt = self._record_requeue(attempt, status)
         if status.liveness is Liveness.ENDED:
@@ -161,6 +165,7 @@ class AttemptMonitor:
             "outcome": None if result.outcome is None else result.outcome.to_json(),
             "excerpt": result.excerpt,
             "nodes": list(status.nodes),
+            "leaves": list(self._context.launcher.leaves_of(status.nodes or attempt.nodes)),
             "started_at": status.started_at,
             "ended_at": status.ended_at or now,
             "node_hours": node_hours,

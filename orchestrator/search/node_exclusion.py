@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from trials.failure_policy import NodeBlame, policy_of
 from trials.files.tracebacks import is_device_failure
+from trials.ledger.events import FabricCheck
 from trials.measurement.stragglers import suspect_ranks
 from trials.trial import Attempt, Flag, Trial
 
@@ -25,6 +26,14 @@ def nodes_to_avoid(
     suspects = bad | {node for run in runs if run.trial != trial.trial for node in _suspect_nodes(run)}
     is_room = num_nodes - len(suspects) >= trial.layout.num_nodes
     return tuple(sorted(suspects if is_room else bad))
+
+
+def with_slow_nodes(avoided: tuple[str, ...], trial: Trial, check: FabricCheck | None) -> tuple[str, ...]:
+    """The avoided nodes and those that the fabric check found slow, as long as enough others are left."""
+    if check is None:
+        return avoided
+    together = {*avoided, *check.slow_nodes}
+    return tuple(sorted(together)) if check.num_available - len(together) >= trial.layout.num_nodes else avoided
 
 
 def bad_nodes(trial: Trial, attempt: Attempt) -> tuple[str, ...]:

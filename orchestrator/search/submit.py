@@ -7,7 +7,7 @@ import secrets
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.search.attempt_factory import next_attempt
 from orchestrator.search.context import SearchContext
-from orchestrator.search.node_exclusion import nodes_to_avoid
+from orchestrator.search.node_exclusion import nodes_to_avoid, with_slow_nodes
 from orchestrator.search.stopping import time_limit_s
 from trials.ledger.events import INTENT, EndReason, EventKind, SearchState
 from trials.trial import Attempt, FailureReason, Trial, TrialState
@@ -67,5 +67,6 @@ def create_attempt(context: SearchContext, trial: Trial) -> None:
     limit_s = time_limit_s(index, factory.time_limit_s, num_nodes)
     reserved_s = context.launcher.longest_s(limit_s, num_nodes, index.is_repeat(trial))
     avoided = nodes_to_avoid(trial, index.bad_nodes, index.runs_of(trial.layout), factory.cluster.num_nodes)
+    avoided = with_slow_nodes(avoided, trial, context.search.fabric_check)
     attempt = next_attempt(trial, secrets.token_hex(16), limit_s, reserved_s, avoided)
     context.event(EventKind.ATTEMPT_SUBMITTED, **attempt_json(attempt, *INTENT))

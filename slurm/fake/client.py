@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm.association_limits import AssociationLimits
@@ -45,6 +45,7 @@ class FakeSlurm(Slurm):
     - `partition_limits`: partitions with limits, by name.
     - `limits`: the user's association limits.
     - `block_sizes`: nodes of the blocks of its topology.
+    - `leaf_of_node`: leaf switch or block of each node.
     - `failing_cancels`: number of further scancels without effect; with `cancels_hang` they also take their timeout.
 
     A command without an answer takes the cluster's MessageTimeout.
@@ -59,6 +60,7 @@ class FakeSlurm(Slurm):
         self.partition_limits: dict[str, PartitionSnapshot] = {}
         self.limits = AssociationLimits()
         self.block_sizes: tuple[int, ...] = ()
+        self.leaf_of_node: Mapping[str, str] = {}
         self.failing_cancels = 0.0
         self.cancels_hang = False
         self._faults: list[_SubmitFault] = []
@@ -89,6 +91,10 @@ class FakeSlurm(Slurm):
     def blocks(self) -> tuple[int, ...]:
         self._ask_controller()
         return self.block_sizes
+
+    def leaves(self) -> Mapping[str, str]:
+        self._ask_controller()
+        return self.leaf_of_node
 
     def association_limits(self) -> AssociationLimits | None:
         if not self.cluster.settings.has_accounting:

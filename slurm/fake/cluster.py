@@ -39,6 +39,7 @@ class FakeCluster:
     - `accounting.lag_s`: delay from a change to its row in accounting.
     - `purges_at_once`: ended jobs are forgotten at once.
     - `next_id`: the next job's id; set it back to reuse ids.
+    - `unmet`: dependencies that do not let a job start yet, with its reason.
     - `billing_per_node`: billing units of each node of a job; None: it does not tell.
 
     `usage` is what really ran, `unavailable` the nodes that accept no jobs.
@@ -62,6 +63,7 @@ class FakeCluster:
         self.requeue_wait_s = 120.0
         self.purges_at_once = False
         self.next_id = 1
+        self.unmet: dict[str, str] = {}
         self.billing_per_node: float | None = None
         self.accounting = FakeAccounting()
         self.usage = FakeUsage()
@@ -315,7 +317,10 @@ class FakeCluster:
 
     def _start_jobs(self) -> bool:
         known = self._known.values()
-        waiting = [job for job in known if job.state.waits and not job.held and job.begins <= self._time]
+        due = [job for job in known if job.state.waits and not job.held and job.begins <= self._time]
+        for job in due:
+            job.reason = self._unmet_reason(job) or job.reason
+        waiting = [job for job in due if self._unmet_reason(job) is None]
         held = [Allocation(job.nodes, job.request, job.run.started + job.limit_s) for job in known if job.run]
         free = [node for name, node in self.nodes.items() if name not in self.unavailable]
         wanted = [(job.request, self._time + job.limit_s) for job in waiting]
@@ -326,6 +331,9 @@ class FakeCluster:
             else:
                 job.reason = placement.reason or self._unavailable_reason()
         return any(placement.nodes for placement in placements)
+
+    def _unmet_reason(self, job: FakeJob) -> str | None:
+        return self.unmet.get(job.request.options.dependency or "") if job.request.is_first else None
 
     def _unavailable_reason(self) -> str:
         return f"ReqNodeNotAvail, UnavailableNodes:{','.join(sorted(self.unavailable))}"

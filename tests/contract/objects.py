@@ -37,6 +37,7 @@ from trials.analysis.finals import FinalsEnding
 from trials.analysis.ranking import Objective
 from trials.analysis.verdict import DisplayState, VerdictKind
 from trials.diagnostics.calibration import MEASUREMENTS_SCHEMA, GroupTime, Measurements, PairTime, Product, ProductRate
+from trials.diagnostics.fabric import FABRIC_SCHEMA, Exchange, ExchangeTime, FabricTimes
 from trials.diagnostics.node_probe import NODE_PROBE_SCHEMA, NodeProbeReport, RankProbe
 from trials.diagnostics.selftest import CASES_SCHEMA, RESULTS_SCHEMA, Case, CaseResult, ExpectedResult, Results
 from trials.failure_policy import policy_of
@@ -123,6 +124,7 @@ OBJECTS: Mapping[str, tuple[type, ...]] = {
     "recipe": (Recipe, Export, ExportStatus),
     "diagnostics": (
         *(Measurements, ProductRate, Product, GroupTime, PairTime, NodeProbeReport, RankProbe),
+        *(FabricTimes, ExchangeTime, Exchange),
         *(Case, ExpectedResult, Results, CaseResult),
     ),
     "mlflow": (RunStatus,),
@@ -182,6 +184,7 @@ SCHEMAS: Mapping[type, str] = {
     PilotPlan: PILOT_SCHEMA,
     Measurements: MEASUREMENTS_SCHEMA,
     NodeProbeReport: NODE_PROBE_SCHEMA,
+    FabricTimes: FABRIC_SCHEMA,
     Case: CASES_SCHEMA,
     Results: RESULTS_SCHEMA,
 }

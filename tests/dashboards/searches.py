@@ -130,6 +130,7 @@ class SearchUnderTest:
             outcome=outcome,
             excerpt=excerpt,
             nodes=[],
+            leaves=[],
             started_at=None,
             ended_at=self._at + 9,
             node_hours=0.25,

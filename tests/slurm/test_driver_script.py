@@ -23,6 +23,7 @@ TRIALS = JobOptions(
     nodelist=("n[1-4]",),
     licenses="scratch:1",
     signal="USR2@30",
+    dependency="afterok:12345",
     modules=("cuda",),
     env={"A": "1"},
     setup_file="/opt/setup.sh",
@@ -77,3 +78,9 @@ def test_without_options_only_what_a_driver_needs_stands_in_the_script():
     bare = replace(JOB, options=JobOptions())
     assert "--account" not in render_driver_script(bare)
     assert render_driver_script(bare).count("#SBATCH") == 8
+
+
+def test_the_first_link_of_a_new_search_waits_for_the_users_jobs():
+    waits = "#SBATCH --dependency=afterok:12345\n#SBATCH --kill-on-invalid-dep=yes\n"
+    assert waits in render_driver_script(replace(JOB, is_first=True))
+    assert "afterok" not in render_driver_script(replace(JOB, is_first=True, after="4711"))

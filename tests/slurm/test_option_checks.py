@@ -32,6 +32,7 @@ FULL = JobOptions(
     licenses="matlab@db:2,x",
     comment="tuning,gpt=7b",
     signal="B:USR1@60",
+    dependency="afterok:12:34+5,afterany:56",
     modules=("PrgEnv-gnu", "rocm/6.0.2", "gcc/12.2+cuda"),
     env={"NCCL_SOCKET_IFNAME": "hsn0,hsn1", "FREE_TEXT": "a 'b' \"c\" $d `e`; #f"},
     setup_file="/home/me/my setup.sh",
@@ -54,7 +55,7 @@ SMUGGLED = (
 )
 TEXT_OPTIONS = (
     *("account", "partition", "qos", "reservation", "constraint", "gres", "mem"),
-    *("network", "licenses", "comment", "signal", "exclusive"),
+    *("network", "licenses", "comment", "signal", "exclusive", "dependency"),
 )
 Case = tuple[dict[str, Any], str, object]
 """Options, and the one key and value that are refused."""
@@ -266,3 +267,14 @@ def test_rules_name_no_pattern_but_words():
     problems = option_problems(JobOptions(**dict.fromkeys(TEXT_OPTIONS, "a b")))
     assert len(problems) == len(TEXT_OPTIONS)
     assert not any(re.search(r"\{0,|\[A-Z", problem.rule) for problem in problems)
+
+
+@pytest.mark.parametrize("dependency", ["after:1+10", "afterok:1?afternotok:2", "aftercorr:9", "afterany:1:2:3"])
+def test_a_dependency_is_one_of_sbatch_on_jobs(dependency):
+    assert option_problems(JobOptions(dependency=dependency)) == ()
+
+
+@pytest.mark.parametrize("dependency", ["12345", "afterok", "afterok:x", "afterok:1,afterany:2?after:3", "singleton"])
+def test_another_dependency_is_refused(dependency):
+    [problem] = option_problems(JobOptions(dependency=dependency))
+    assert (problem.key, problem.value) == ("dependency", dependency)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm.environment import RANK_NAMES
-from slurm.request import Container, JobOptions, JobRequest
+from slurm.request import Container, JobOptions, JobRequest, Placement
 from slurm.script import last_run, render_script, restarts_in
 from tests.slurm.test_option_checks import FULL
 
@@ -227,3 +227,29 @@ def test_without_a_requeue_the_whole_log_is_of_the_last_run():
     text = "srun: error\n--- restart\nx --- restart 1\n"
     assert (last_run(text), restarts_in(text)) == (text, 0)
     assert restarts_in(f"--- restart {'9' * 5000}\n") == 0
+
+
+def test_only_a_first_job_has_the_dependency():
+    options = JobOptions(dependency="afterok:12345")
+    assert "--dependency=afterok:12345" in directives(replace(PLAIN, options=options, is_first=True))
+    assert not [line for line in directives(replace(PLAIN, options=options)) if "dependency" in line]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (JobOptions(repeat_placement=Placement.ONE_SWITCH), ["--switches=1"]),
+        (JobOptions(repeat_placement=Placement.ONE_SWITCH, switch_wait_s=1800.0), ["--switches=1@30"]),
+        (JobOptions(repeat_placement=Placement.ONE_BLOCK, segment=2), ["--segment=4"]),
+        (JobOptions(repeat_placement=Placement.CONTIGUOUS, segment=2), ["--contiguous", "--segment=2"]),
+        (JobOptions(switch_wait_s=1800.0), []),
+    ],
+)
+def test_only_a_repeat_on_several_nodes_has_the_placement(options, expected):
+    def placed(**changes) -> list[str]:
+        words = ("--switches", "--segment", "--contiguous")
+        return [line for line in directives(replace(PLAIN, options=options, **changes)) if line.startswith(words)]
+
+    assert placed(num_nodes=4, is_repeat=True) == expected
+    assert "--switches=1" not in placed(num_nodes=4)
+    assert placed(num_nodes=1, is_repeat=True) == []

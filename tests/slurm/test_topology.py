@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm.topology import parse_blocks
+from slurm.topology import parse_blocks, parse_leaves
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,24 @@ from slurm.topology import parse_blocks
 )
 def test_blocks_are_read_and_nothing_else(stdout: str, blocks: tuple[int, ...]):
     assert parse_blocks(stdout) == blocks
+
+
+TREE = """\
+SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[3-4]
+SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=leaf[1-2]
+"""
+"""Output of Slurm 22.05."""
+
+
+@pytest.mark.parametrize(
+    ("stdout", "leaves"),
+    [
+        (TREE, {"n1": "leaf1", "n2": "leaf1", "n3": "leaf2", "n4": "leaf2"}),
+        ("BlockName=b1 Nodes=n[1-2] BlockSize=2\nBlockName=b2 Nodes=n3\n", {"n1": "b1", "n2": "b1", "n3": "b2"}),
+        ("BlockName=b1 BlockIndex=0 Nodes=n[1-", {}),
+        ("", {}),
+    ],
+)
+def test_each_node_has_its_leaf_switch_or_its_block(stdout, leaves):
+    assert parse_leaves(stdout) == leaves

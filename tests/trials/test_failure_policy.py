@@ -13,7 +13,7 @@ from trials import failure_policy
 from trials.failure_policy import Cause, Ending, NodeBlame, policy_of
 from trials.trial import FailureReason, LowerStrEnum
 
-RETRIED = {0: "no", 1: "once", 2: "twice", math.inf: "always"}
+RETRIED = {0: "no", 1: "once", 2: "twice", 8: "8 times", math.inf: "always"}
 
 
 def row(reason: FailureReason) -> str:

@@ -8,6 +8,7 @@ from math import fsum
 from typing import Any
 
 from trials.analysis.verdict import has_stopped_early
+from trials.failure_policy import Ending, policy_of
 from trials.ledger.events import SearchRecord
 from trials.ranks.startup import StartupPart
 from trials.trial import Attempt, Outcome, Trial, TrialState
@@ -21,8 +22,9 @@ class NodeTime:
     to what no rank tells: the launch, the pauses between steps, a profile, the end.
 
     `measured` are those of measured steps, `startup` those before them as far as they are known, both of attempts that
-    measured something. `unmeasured` are all those of other attempts, `idle` those of pilots that no attempt paid for,
-    `drivers` those of the Slurm jobs that drivers ran in.
+    measured something. `preempted` are those of attempts that were preempted, and of runs before a requeue, whose work
+    is lost, since a trial has no checkpoint; `unmeasured` are all those of other attempts and of the fabric check,
+    `idle` those of pilots that no attempt paid for, `drivers` those of the Slurm jobs that drivers ran in.
     """
 
     total: float
@@ -31,6 +33,7 @@ class NodeTime:
     unmeasured: float
     idle: float
     drivers: float = 0.0
+    preempted: float = 0.0
 
     @property
     def measured_share(self) -> float | None:
@@ -44,6 +47,7 @@ class NodeTime:
             "measured_node_hours": self.measured,
             "startup_node_hours": {part.value: hours for part, hours in self.startup.items()},
             "unmeasured_node_hours": self.unmeasured,
+            "preempted_node_hours": self.preempted,
             "idle_node_hours": self.idle,
             "driver_node_hours": self.drivers,
         }
@@ -51,24 +55,32 @@ class NodeTime:
 
 def search_node_time(search: SearchRecord) -> NodeTime:
     """Node-hours of a search, its pilots and the jobs of its drivers included."""
-    return node_time(search.trials, [pilot.node_hours for pilot in search.pilots.values()], search.driver_node_hours)
+    pilots = [pilot.node_hours for pilot in search.pilots.values()]
+    check = () if search.fabric_check is None else (search.fabric_check.attempt,)
+    return node_time(search.trials, pilots, search.driver_node_hours, check)
 
 
 def node_time(
-    trials: Iterable[Trial], idle_node_hours: Iterable[float] = (), driver_node_hours: float = 0.0
+    trials: Iterable[Trial],
+    idle_node_hours: Iterable[float] = (),
+    driver_node_hours: float = 0.0,
+    others: Iterable[Attempt] = (),
 ) -> NodeTime:
     """Node-hours of these trials' ended attempts, of pilots that no attempt paid for (below 0 where attempts were
-    charged more than their pilot held), and of drivers."""
-    ended = [attempt for trial in trials for attempt in trial.attempts if attempt.state.is_ended]
+    charged more than their pilot held), of drivers, and of `others` that measure no layout."""
+    attempts = (*others, *(attempt for trial in trials for attempt in trial.attempts))
+    ended = [attempt for attempt in attempts if attempt.state.is_ended]
     told = [(attempt, outcome) for attempt in ended if (outcome := _measurement_of(attempt)) is not None]
     idle = fsum(idle_node_hours)
     startup = [(part, hours) for attempt, outcome in told for part, hours in _startup_node_hours(attempt, outcome)]
     known = {part for part, _ in startup}
+    earlier = fsum(attempt.earlier_node_hours for attempt in ended)
     return NodeTime(
         total=max(0.0, _charged(ended) + idle) + driver_node_hours,
         measured=fsum(attempt.num_nodes * _measured_s(outcome) / _SECONDS_PER_HOUR for attempt, outcome in told),
         startup={part: fsum(hours for p, hours in startup if p is part) for part in StartupPart if part in known},
-        unmeasured=_charged(attempt for attempt in ended if _measurement_of(attempt) is None),
+        unmeasured=fsum(_last_run(a) for a in ended if _measurement_of(a) is None and not _was_preempted(a)),
+        preempted=fsum(_last_run(a) if _was_preempted(a) else 0.0 for a in ended) + earlier,
         idle=max(0.0, idle),
         drivers=driver_node_hours,
     )
@@ -76,6 +88,15 @@ def node_time(
 
 def _charged(attempts: Iterable[Attempt]) -> float:
     return fsum(attempt.node_hours or 0.0 for attempt in attempts)
+
+
+def _last_run(attempt: Attempt) -> float:
+    """Node-hours without those of the runs before a requeue."""
+    return max(0.0, (attempt.node_hours or 0.0) - attempt.earlier_node_hours)
+
+
+def _was_preempted(attempt: Attempt) -> bool:
+    return policy_of(attempt.reason).ending is Ending.PREEMPTED
 
 
 def _measurement_of(attempt: Attempt) -> Outcome | None:

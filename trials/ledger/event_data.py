@@ -33,14 +33,14 @@ _TYPES: FieldTypes = {
         ("trial", "end_reason", "detail", "reason", "job_id", "excerpt", "waits_for"),
         or_null(is_text),
     ),
-    "a whole number": (("num_nodes", "restart", "pid"), is_whole),
+    "a whole number": (("num_nodes", "restart", "pid", "num_available"), is_whole),
     "a number from 0 on": (("time_limit_s", "node_share"), _is_amount),
     "a number or null": (
         ("reserved_s", "node_hours", "billed_hours"),
         or_null(is_finite_number),
     ),  # a pilot may give hours back
     "a time or null": (("started_at", "ended_at", "unknown_since"), or_null(is_text)),
-    "a list of texts": (("exclude", "nodes"), is_list_of(is_text)),
+    "a list of texts": (("exclude", "nodes", "leaves", "slow_nodes", "findings"), is_list_of(is_text)),
     "an object": (("spec", "layout"), is_object),
-    "an object or null": (("prediction", "outcome"), or_null(is_object)),
+    "an object or null": (("prediction", "outcome", "links"), or_null(is_object)),
 }

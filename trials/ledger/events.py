@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
 
+from trials.failure_policy import policy_of
 from trials.ledger.event_data import is_whole, require_data_types
 from trials.trial import (
     Attempt,
@@ -100,8 +101,8 @@ class EventKind(LowerStrEnum):
     ATTEMPT_WAITS = "attempt_waits"
     """trial, attempt, waits_for (null: it continues, or waits in the queue)."""
     ATTEMPT_ENDED = "attempt_ended"
-    """trial, attempt, state, reason, outcome, excerpt, nodes, started_at, ended_at, node_hours,
-    billed_hours (of its own Slurm job; null where it has none, or Slurm did not tell)."""
+    """trial, attempt, state, reason, outcome, excerpt, nodes, leaves (of the nodes; [] unknown), started_at, ended_at,
+    node_hours, billed_hours (of its own Slurm job; null where it has none, or Slurm did not tell)."""
     TRIAL_ENDED = "trial_ended"
     """trial, state, reason."""
     PILOT_ENDED = "pilot_ended"
@@ -110,6 +111,10 @@ class EventKind(LowerStrEnum):
     DRIVER_JOB_USED = "driver_job_used"
     """job_id, node_share, node_hours, billed_hours (so far; null where Slurm did not tell): a Slurm job that the driver
     runs in, or ran in. The last event of a job counts."""
+    FABRIC_CHECK = "fabric_check"
+    """attempt, state (of the check's job); submitted: nonce, num_nodes, time_limit_s, reserved_s; later job_id,
+    started_at, nodes; at its end ended_at, node_hours, billed_hours, reason, excerpt, slow_nodes, num_available,
+    findings, links (null: none)."""
     BEST_CHANGED = "best_changed"
     """trial (null: none)."""
     DRIVER_TOOK_OVER = "driver_took_over"
@@ -182,6 +187,35 @@ class PilotUsage:
     billed_hours: float | None = None
 
 
+FABRIC_CHECK = "t0000"
+"""Name of the fabric check's job, where a trial has its own."""
+
+
+@dataclass(frozen=True)
+class FabricCheck:
+    """Fabric check of a search: its job and, after its end, the nodes that trials avoid as long as enough are left of
+    the `num_available` that they may get, sentences about what was found, and the measured links (None: none), as
+    `Links.to_json` writes them."""
+
+    attempt: Attempt
+    slow_nodes: tuple[str, ...] = ()
+    num_available: int = 0
+    findings: tuple[str, ...] = ()
+    links: Mapping[str, Any] | None = None
+
+    @property
+    def is_in_flight(self) -> bool:
+        return not self.attempt.state.is_ended
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing more follows: it has ended, and was not stopped by the machine at its first attempt."""
+        if self.is_in_flight:
+            return False
+        reason = self.attempt.reason
+        return reason is None or self.attempt.attempt != "a1" or not policy_of(reason).retries
+
+
 @dataclass(frozen=True)
 class SearchRecord:
     """State of a search after its events. `trials` are in the order of their proposals; `pilots` are those that ended,
@@ -201,6 +235,7 @@ class SearchRecord:
     trials: tuple[Trial, ...] = ()
     pilots: Mapping[str, PilotUsage] = field(default_factory=dict)
     driver_jobs: Mapping[str, DriverJobUsage] = field(default_factory=dict)
+    fabric_check: FabricCheck | None = None
 
     def trial(self, name: str) -> Trial:
         """The trial of this name; KeyError if there is none."""
@@ -234,15 +269,17 @@ class SearchRecord:
     @property
     def node_hours_used(self) -> float:
         booked = (a.node_hours or 0.0 for t in self.trials for a in t.attempts)
+        check = 0.0 if self.fabric_check is None else self.fabric_check.attempt.node_hours or 0.0
         drivers = (job.node_hours for job in self.driver_jobs.values())
-        return fsum([*booked, *(pilot.node_hours for pilot in self.pilots.values()), *drivers])
+        return fsum([*booked, *(pilot.node_hours for pilot in self.pilots.values()), *drivers, check])
 
     @property
     def billed_hours(self) -> float | None:
         """Slurm's billing hours of the jobs that have ended, and of the driver's so far; None without any, and where
         Slurm did not tell those of all."""
-        attempts = (a for t in self.trials for a in t.attempts if a.node_hours and not a.is_step)
-        jobs = [attempt.billed_hours for attempt in attempts]
+        checks = [] if self.fabric_check is None else [self.fabric_check.attempt]
+        attempts = (*checks, *(a for t in self.trials for a in t.attempts))
+        jobs = [attempt.billed_hours for attempt in attempts if attempt.node_hours and not attempt.is_step]
         jobs += [pilot.billed_hours for pilot in self.pilots.values()]
         jobs += [job.billed_hours for job in self.driver_jobs.values()]
         known = [hours for hours in jobs if hours is not None]
@@ -255,4 +292,6 @@ class SearchRecord:
 
     @property
     def node_hours_reserved(self) -> float:
-        return sum(a.reserved_node_hours for a in self.in_flight)
+        check = self.fabric_check
+        checking = 0.0 if check is None or not check.is_in_flight else check.attempt.reserved_node_hours
+        return checking + sum(a.reserved_node_hours for a in self.in_flight)

@@ -7,19 +7,21 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from trials.ledger.events import (
+    FABRIC_CHECK,
     INTENT,
     PROPOSAL,
     DriverJobUsage,
     EndReason,
     Event,
     EventKind,
+    FabricCheck,
     FencedError,
     PilotUsage,
     SearchRecord,
     SearchState,
 )
 from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialState
-from trials.trial_json import attempt_of, trial_of
+from trials.trial_json import attempt_json, attempt_of, trial_of
 
 
 def apply_event(search: SearchRecord | None, search_id: str, event: Event) -> SearchRecord:
@@ -148,6 +150,7 @@ def _attempt_ended(search: SearchRecord, event: Event) -> SearchRecord:
         outcome=outcome,
         excerpt=data["excerpt"],
         nodes=tuple(data["nodes"] or attempt.nodes),
+        leaves=tuple(data["leaves"]),
         started_at=attempt.started_at if started_at is None else started_at,
         ended_at=data["ended_at"],
         node_hours=data["node_hours"],
@@ -196,6 +199,29 @@ def _driver_job_used(search: SearchRecord, event: Event) -> SearchRecord:
     return replace(search, driver_jobs={**search.driver_jobs, job_id: usage})
 
 
+def _fabric_check(search: SearchRecord, event: Event) -> SearchRecord:
+    data, known = event.data, search.fabric_check
+    state = TrialState(data["state"])
+    if (state is TrialState.SUBMITTED) != (known is None or not known.is_in_flight):
+        raise ValueError(f"a fabric check is {state} while {'none' if known is None else 'another'} is there")
+    if state is TrialState.SUBMITTED or known is None:
+        _require_name(data["attempt"], "a")
+        intent = {name: data[name] for name in INTENT if name not in ("trial", "exclude")}
+        earlier = 0.0 if known is None else known.attempt.node_hours or 0.0
+        times = {"submitted_at": event.at, "earlier_node_hours": earlier}
+        return replace(search, fabric_check=FabricCheck(attempt_of({"trial": FABRIC_CHECK, **intent, **times})))
+    changed = attempt_of({**attempt_json(known.attempt), **{name: data[name] for name in data if name in _OF_CHECK}})
+    found = {name: tuple(data.get(name, ())) for name in ("slow_nodes", "findings")}
+    check = FabricCheck(changed, **found, num_available=data.get("num_available", 0), links=data.get("links"))
+    return replace(search, fabric_check=check)
+
+
+_OF_CHECK = (
+    *("state", "job_id", "started_at", "nodes", "ended_at", "node_hours", "billed_hours", "reason", "excerpt"),
+)
+"""Fields of the check's attempt that its events change."""
+
+
 def _best_changed(search: SearchRecord, event: Event) -> SearchRecord:
     name = event.data["trial"]
     if name is not None and _known_trial(search, name).state is not TrialState.MEASURED:
@@ -222,6 +248,7 @@ _APPLY = {
     EventKind.TRIAL_ENDED: _trial_ended,
     EventKind.PILOT_ENDED: _pilot_ended,
     EventKind.DRIVER_JOB_USED: _driver_job_used,
+    EventKind.FABRIC_CHECK: _fabric_check,
     EventKind.BEST_CHANGED: _best_changed,
     EventKind.DRIVER_TOOK_OVER: _driver_took_over,
 }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Row
 
-from trials.ledger.events import DriverJobUsage, EndReason, PilotUsage, SearchRecord, SearchState
+from trials.ledger.events import DriverJobUsage, EndReason, FabricCheck, PilotUsage, SearchRecord, SearchState
 from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
 from trials.trial import Attempt, Trial
 from trials.trial_json import ATTEMPT_FIELDS, TRIAL_FIELDS, attempt_json, attempt_of, trial_json, trial_of
@@ -30,6 +30,7 @@ def search_values(search: SearchRecord) -> dict[str, Any]:
         "fencing": search.fencing,
         "pilots": {name: asdict(usage) for name, usage in search.pilots.items()},
         "driver_jobs": {job_id: asdict(usage) for job_id, usage in search.driver_jobs.items()},
+        "fabric_check": _check_json(search.fabric_check),
     }
 
 
@@ -59,7 +60,19 @@ def search_record(row: SearchRow | Row[Any], trials: Iterable[Trial] = ()) -> Se
         trials=tuple(trials),
         pilots={name: PilotUsage(**usage) for name, usage in row.pilots.items()},
         driver_jobs={job_id: DriverJobUsage(**usage) for job_id, usage in (row.driver_jobs or {}).items()},
+        fabric_check=_check_of(row.fabric_check),
     )
+
+
+def _check_json(check: FabricCheck | None) -> dict[str, Any] | None:
+    return None if check is None else {**asdict(check), "attempt": attempt_json(check.attempt)}
+
+
+def _check_of(data: Mapping[str, Any] | None) -> FabricCheck | None:
+    if data is None:
+        return None
+    lists = {name: tuple(data[name]) for name in ("slow_nodes", "findings")}
+    return FabricCheck(attempt_of(data["attempt"]), **lists, num_available=data["num_available"], links=data["links"])
 
 
 def trial_record(row: TrialRow | Row[Any], attempts: Iterable[AttemptRow | Row[Any]]) -> Trial:

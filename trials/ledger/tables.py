@@ -49,6 +49,7 @@ class SearchRow(Base):
     lease: Mapped[Any] = mapped_column(Document, nullable=True)
     pilots: Mapped[Any] = mapped_column(Document)
     driver_jobs: Mapped[Any] = mapped_column(Document, nullable=True)
+    fabric_check: Mapped[Any] = mapped_column(Document, nullable=True)
 
 
 class TrialRow(Base):
@@ -91,6 +92,7 @@ class AttemptRow(Base):
     reason: Mapped[str | None] = mapped_column(String(32))
     job_id: Mapped[str | None] = mapped_column(String)
     nodes: Mapped[Any] = mapped_column(Document)
+    leaves: Mapped[Any] = mapped_column(Document)
     submitted_at: Mapped[float | None] = mapped_column(UtcText)
     started_at: Mapped[float | None] = mapped_column(UtcText)
     ended_at: Mapped[float | None] = mapped_column(UtcText)

@@ -198,7 +198,7 @@ def _changed(row: type[Base], *names: str) -> Update:
 
 _CHANGE_THE_SEARCH = (
     *(EventKind.SEARCH_STATE, EventKind.BEST_CHANGED),
-    *(EventKind.PILOT_ENDED, EventKind.DRIVER_JOB_USED),
+    *(EventKind.PILOT_ENDED, EventKind.DRIVER_JOB_USED, EventKind.FABRIC_CHECK),
 )
 _CHANGE_THE_TRIAL = (
     *(EventKind.ATTEMPT_SUBMITTED, EventKind.ATTEMPT_LAUNCHED, EventKind.ATTEMPT_REQUEUED),
@@ -220,11 +220,12 @@ _ADVANCED = (
 _CHANGED_SEARCH = _changed(
     SearchRow,
     *("state", "end_reason", "detail", "best_trial", "ended_at", "last_seq", "fencing", "pilots", "driver_jobs"),
+    "fabric_check",
 )
 _CHANGED_TRIAL = _changed(TrialRow, "state", "reason")
 _CHANGED_ATTEMPT = _changed(
     AttemptRow,
-    *("state", "reason", "job_id", "nodes", "started_at", "ended_at", "unknown_since", "waits_for"),
+    *("state", "reason", "job_id", "nodes", "leaves", "started_at", "ended_at", "unknown_since", "waits_for"),
     *("restart", "earlier_node_hours", "node_hours", "billed_hours", "outcome", "excerpt"),
 )
 

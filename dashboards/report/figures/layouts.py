@@ -187,10 +187,8 @@ def _varies(name: str, data: ReportData) -> bool:
 
 
 def _positions(values: Sequence[Any]) -> dict[Any, float]:
-    """Position of each value on its axis, 0 to 1."""
-    numbers = (value for value in set(values) if value is not None and not isinstance(value, str))
-    texts = (value for value in set(values) if isinstance(value, str))
-    ordered = [*({None} & set(values)), *sorted(numbers), *sorted(texts)]
+    """Position of each value on its axis, 0 to 1: numbers in their order, before words and after what is not set."""
+    ordered = sorted(set(values), key=lambda value: (value is not None, isinstance(value, str), value))
     return {value: place / max(1, len(ordered) - 1) for place, value in enumerate(ordered)}
 
 

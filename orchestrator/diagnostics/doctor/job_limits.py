@@ -18,6 +18,7 @@ from operator import attrgetter
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.diagnostics.doctor.finding import Finding, Level, error, note, ok, warning
 from orchestrator.diagnostics.doctor.site_profile import site_findings
+from orchestrator.preflight.job_terms import describe_preemption
 from orchestrator.preflight.slurm_site import describe_job, describe_option, refusal_problem, smallest_and_largest
 from search_spaces.errors import InputError
 from search_spaces.search_space import SearchSpace
@@ -26,6 +27,7 @@ from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.nodes import NodeSnapshot, Resource, gpus_requested, shortages, wait_reason
 from slurm.option_checks import option_warnings
 from slurm.partitions import NO_OVERRIDES, PartitionSnapshot, beyond_limits, named_partitions
+from slurm.preemption import preemption_of
 from slurm.request import JobOptions, JobRequest
 
 _FIXES = {
@@ -80,6 +82,7 @@ def check_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator[F
     entered = named_partitions(_in_open_partitions(requests[0], cluster), cluster.partitions)
     yield from account_findings(options, cluster)
     yield from gpu_kind_findings(spec.cluster.accelerator.name, requests[0], cluster)
+    yield from preemption_findings(slurm, requests[-1], cluster)
     if not any(finding.level is Level.ERROR for finding in partitions):  # Slurm would only repeat them
         for request in requests:
             may_run = _in_open_partitions(request, cluster)
@@ -147,6 +150,20 @@ def gpu_kind_findings(accelerator: str, request: JobRequest, cluster: SlurmSnaps
     else:
         words = f"cluster.accelerator is {accelerator}, the nodes' GPUs are {', '.join(sorted(kinds))}"
         yield error("accelerator", words, "set cluster.accelerator to what the nodes have, or name another partition")
+
+
+def preemption_findings(slurm: Slurm, request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Finding]:
+    """Say which other jobs may preempt those of the search."""
+    found = preemption_of(request, slurm.settings(), cluster.partitions, cluster.association_limits)
+    if found is None:
+        return
+    names = tuple(partition.name for partition in named_partitions(request, cluster.partitions))
+    fix = "name a partition or QOS whose jobs nobody preempts, or set search.budget_node_hours"
+    words = describe_preemption(found, names)
+    if "SUSPEND" in found.mode:
+        yield warning("preemption", f"{words}; a suspended trial measures the pause as well", fix)
+    else:
+        yield note("preemption", words, fix)
 
 
 def job_findings(request: JobRequest, cluster: SlurmSnapshot, is_smallest: bool) -> Iterator[Finding]:

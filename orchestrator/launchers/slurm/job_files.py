@@ -32,6 +32,8 @@ def job_request(request: LaunchRequest, options: JobOptions) -> JobRequest:
         environment=program_environment(request.code) | device_environment(spec),
         options=with_launch(options, settings),
         exclude=request.exclude,
+        is_first=request.is_first,
+        is_repeat=request.may_share_job,
         folders=(str(search),) if code.is_relative_to(search) else (str(search), str(code)),
         prefix=settings.prefix,
     )

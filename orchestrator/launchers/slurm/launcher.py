@@ -7,7 +7,7 @@ cancellation.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
@@ -82,6 +82,9 @@ class SlurmLauncher(Launcher):
 
     def wait(self, seconds: float) -> None:
         self._sleep(seconds)
+
+    def leaves_of(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        return self._queries.leaves_of(nodes)
 
     def close(self) -> None:
         """Save the state of jobs for the next driver; they outlive this one."""

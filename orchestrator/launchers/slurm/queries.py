@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from slurm.association_limits import AssociationLimits
@@ -38,6 +38,7 @@ class SlurmQueries:
         self._describes = True
         self._accounting_again_at = 0.0
         self._limits: AssociationLimits | None = None
+        self._leaves: Mapping[str, str] | None = None
 
     def refresh(self, now: bool = False) -> None:
         """Query the jobs if the interval has passed, or now; failures lengthen the interval."""
@@ -108,6 +109,15 @@ class SlurmQueries:
                 self._limits = self._slurm.association_limits()
         has_factors = self._limits is not None or (self._settings is not None and not self._settings.has_accounting)
         return billing_with_factor(job, self._limits) if has_factors else None
+
+    def leaves_of(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Return the leaf switch, or the block, of each node, by the topology as it was at the first call that Slurm
+        answered; () where the leaf of one is not known."""
+        if self._leaves is None and nodes:
+            with suppress(SlurmUnreachable):
+                self._leaves = self._slurm.leaves()
+        leaves = self._leaves or {}
+        return tuple(leaves[node] for node in nodes) if all(node in leaves for node in nodes) else ()
 
     def accounted_jobs(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
         """Return accounting records, () without accounting; None where it does not answer (`accounting_error`)."""

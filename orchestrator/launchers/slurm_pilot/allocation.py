@@ -27,6 +27,7 @@ class PilotRequest:
     plan: PilotPlan
     job_id: str | None = None
     restart: int = 0
+    is_first: bool = False
 
     @property
     def label(self) -> str:
@@ -143,6 +144,8 @@ def pilot_job(request: PilotRequest, options: JobOptions) -> JobRequest:
         environment=program_environment(plan.code),
         options=options,
         exclude=plan.exclude,
+        is_first=request.is_first,
+        is_repeat=True,  # repeats are among its steps
     )
 
 
@@ -158,8 +161,9 @@ def startup_timeout_reason(pilot: Pilot) -> str:
     return f"its agent did not start within {plural(round(STARTUP_S / 60), 'minute')}: see {log}"
 
 
-def pilot_request(pilot: Pilot) -> PilotRequest:
-    return PilotRequest(pilot.key, AttemptFolder(pilot.folder.path), pilot.plan, job_id=pilot.job_id)
+def pilot_request(pilot: Pilot, is_first: bool = False) -> PilotRequest:
+    folder = AttemptFolder(pilot.folder.path)
+    return PilotRequest(pilot.key, folder, pilot.plan, job_id=pilot.job_id, is_first=is_first)
 
 
 def read_pilot_folder(folder: PilotFolder) -> tuple[dict[str, set[StepFileKind]], float | None, bool]:

@@ -211,7 +211,7 @@ class PilotPool:
         submission."""
         pilot = next((p for p in self.pilots if p.job_id is None and not p.is_ended), None) or self._create(request)
         try:
-            pilot.job_id = self._submissions.launch(pilot_request(pilot))
+            pilot.job_id = self._submissions.launch(pilot_request(pilot, request.is_first))
         except LaunchRefused:
             pilot.status = LaunchStatus(Liveness.ENDED, detail=_NEVER_SUBMITTED)
             self._record_end(pilot)

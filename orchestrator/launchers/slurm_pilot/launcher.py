@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -77,7 +77,7 @@ class SlurmPilotLauncher(Launcher):
         self._options = options
         self._sleep = sleep
         self._search = None if handover is None else SearchFolder(handover.parent)
-        queries = SlurmQueries(slurm, backoff, jobs)
+        self._queries = queries = SlurmQueries(slurm, backoff, jobs)
         self.iteration_interval_s = queries.iteration_interval_s(self.iteration_interval_s)
         handover_file = HandoverFile(handover, slurm.monotonic, slurm.now)
         self._pool = PilotPool(slurm, options, rules, queries, remaining_work, handover_file)
@@ -302,6 +302,9 @@ class SlurmPilotLauncher(Launcher):
 
     def wait(self, seconds: float) -> None:
         self._sleep(seconds)
+
+    def leaves_of(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        return self._queries.leaves_of(nodes)
 
     def ended_pilots(self) -> list[EndedPilot]:
         return self._pool.ended()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from orchestrator.launchers.base import EndedPilot, Launcher, LaunchRequest
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
@@ -63,6 +63,9 @@ class SharedJobsLauncher(Launcher):
 
     def wait(self, seconds: float) -> None:
         self._alone.wait(seconds)
+
+    def leaves_of(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        return self._alone.leaves_of(nodes)
 
     def ended_pilots(self) -> list[EndedPilot]:
         return self._shared.ended_pilots()

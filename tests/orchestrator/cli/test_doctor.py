@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from slurm.sandbox.sandbox import SlurmSandbox
+from tests.orchestrator.cli.delayed_ranks import delayed_python
 from tests.orchestrator.cli.parlay import (
     TINY_SEARCH,
     Answer,
     parlay,
     parlay_here,
-    python_that_begins_with,
     write_search,
 )
 from tests.slurm.sandboxes import resume, sandbox
@@ -123,9 +123,10 @@ def test_a_job_needs_a_search_file(tmp_path, option):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.walks
 def test_a_rank_whose_collectives_are_delayed_is_found_by_the_fabric_check(tmp_path):
     search = write_search(tmp_path, TINY_SEARCH.replace("gpus_per_node: 2", "gpus_per_node: 4"))
-    python = python_that_begins_with(DELAYED_RANK.format(variable="RANK", value="3"), tmp_path)
+    python = delayed_python(tmp_path, "RANK", "3")
     words = ("--fabric", "--set", f"trainer.python={python}", "--json")
     answer = parlay("doctor", search, *words, cwd=tmp_path)
     assert answer.code == 0, answer.err + answer.out
@@ -133,31 +134,3 @@ def test_a_rank_whose_collectives_are_delayed_is_found_by_the_fabric_check(tmp_p
     assert {f["name"] for f in found} == {"fabric", "slow_nodes", "group_bandwidth"}
     assert found[1]["level"] == "warning"
     assert found[1]["message"].startswith("rank 3 is slow: it explains ")
-
-
-DELAYED_RANK = """
-import os
-import sys
-import time
-
-
-class Delaying:
-    def find_spec(self, name, path=None, target=None):
-        if name == "trials.train.fabric.check" and os.environ.get("{variable}") == "{value}":
-            import torch.distributed as dist
-
-            for kind in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "batch_isend_irecv"):
-                setattr(dist, kind, after(0.04, getattr(dist, kind)))
-
-
-def after(delay_s, call):
-    def delayed(*arguments, **options):
-        time.sleep(delay_s)
-        return call(*arguments, **options)
-
-    return delayed
-
-
-sys.meta_path.insert(0, Delaying())
-"""
-"""An interpreter whose process with this variable takes longer for every collective."""

@@ -13,6 +13,7 @@ from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
+from orchestrator.search.fabric_check import FabricProgram
 from orchestrator.search.own_job import OwnJob
 from orchestrator.search.stopping import Limits
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -81,6 +82,7 @@ class Rig:
     headroom: MemoryHeadroom | None = None
     others: tuple[Objective, ...] = ()
     own_job: OwnJob | None = None
+    fabric_check: FabricProgram | None = None
     software: Mapping[str, str] = field(default_factory=dict)
     """The other software of an experiment with `limits.max_trials` / 2 layouts."""
 
@@ -101,4 +103,5 @@ class Rig:
         if self.software:
             sampler = PairedSampler(sampler, self.software, self.limits.max_trials // 2)
         limits, callbacks = self.limits, self.callbacks
-        return Driver(history, program, sampler, self.launcher, goal, limits, callbacks, self.own_job)
+        parts = history, program, sampler, self.launcher, goal, limits, callbacks, self.own_job
+        return Driver(*parts, fabric_check=self.fabric_check)

@@ -94,9 +94,19 @@ def test_no_share_is_known_before_anything_was_charged():
         "measured_node_hours": 0.0,
         "startup_node_hours": {},
         "unmeasured_node_hours": 0.0,
+        "preempted_node_hours": 0.0,
         "idle_node_hours": 0.0,
         "driver_node_hours": 0.0,
     }
+
+
+def test_what_preemption_and_requeues_cost_is_apart_from_other_attempts_without_a_measurement():
+    preempted = replace(attempt(TrialState.FAILED, FailureReason.PREEMPTED), outcome=None, node_hours=0.5)
+    requeued = replace(
+        attempt(TrialState.FAILED, FailureReason.HANG), outcome=None, node_hours=1.0, earlier_node_hours=0.25
+    )
+    found = node_time([trial(preempted), trial(requeued)])
+    assert (found.preempted, found.unmeasured, found.total) == (0.75, 0.75, 1.5)
 
 
 def test_a_clock_that_is_a_little_off_makes_no_share_above_one():

@@ -89,7 +89,7 @@ class Story:
         return self.end_attempt(trial, attempt, state="failed", reason=reason, excerpt=excerpt)
 
     def end_attempt(self, trial: str, attempt: str, **data) -> Event:
-        unknown = {"outcome": None, "excerpt": None, "nodes": [], "started_at": None}
+        unknown = {"outcome": None, "excerpt": None, "nodes": [], "leaves": [], "started_at": None}
         data = {**unknown, "ended_at": self.now, "node_hours": 1 / 3, "billed_hours": 4 / 3, **data}
         return self.add(EventKind.ATTEMPT_ENDED, trial=trial, attempt=attempt, **data)
 
@@ -109,6 +109,18 @@ class Story:
     def use_driver_job(self, job_id: str | None, node_share: float, node_hours: float) -> Event:
         data = {"job_id": job_id, "node_share": node_share, "node_hours": node_hours, "billed_hours": None}
         return self.add(EventKind.DRIVER_JOB_USED, **data)
+
+    def submit_check(self) -> Event:
+        name = "a1" if self.search.fabric_check is None else "a2"
+        values = {"nonce": "0" * 32, "num_nodes": 2, "time_limit_s": 60.5, "reserved_s": 90.0}
+        return self.add(EventKind.FABRIC_CHECK, state="submitted", attempt=name, **values)
+
+    def end_check(self, reason: FailureReason | None = None, links: dict | None = None) -> Event:
+        times = {"started_at": self.now, "ended_at": self.now, "node_hours": 0.5, "nodes": ["n1", "n2"]}
+        found = {"slow_nodes": ["n2"], "num_available": 3, "findings": ["n2 is slow"], "links": links}
+        state, name = "measured" if reason is None else "failed", self.search.fabric_check.attempt.attempt
+        data = {"job_id": "4710", "reason": reason, "excerpt": None, **times, **found}
+        return self.add(EventKind.FABRIC_CHECK, state=state, attempt=name, **data)
 
     def take_over(self) -> Event:
         return self.add(EventKind.DRIVER_TOOK_OVER, host="login2", pid=4711)
@@ -184,6 +196,12 @@ def _continuations(story: Story, draw) -> list[Callable[[], Event]]:
         lambda: story.end_pilot(f"p{1 + len(story.search.pilots):04d}", draw(st.floats(-1e3, 1e3))),
         lambda: story.use_driver_job(draw(st.sampled_from(["815", "816"])), 0.25, draw(st.floats(0, 1e3))),
     ]
+    check = story.search.fabric_check
+    if check is not None and check.is_in_flight:
+        links = draw(st.none() | st.just({"domains": [], "fabric": None}))
+        nexts.append(lambda: story.end_check(draw(st.none() | st.sampled_from(FailureReason)), links))
+    elif check is None or not check.is_over:
+        nexts.append(story.submit_check)
     for trial in story.search.trials:
         if not trial.state.is_ended:
             nexts += _continuations_of_trial(story, draw, trial)

@@ -37,10 +37,18 @@ def only_failed():
     return search
 
 
+def with_settings():
+    """Environment variables of words and numbers, each unset in some layout."""
+    search = a_search(12)
+    for settings in ("-env.OMP_NUM_THREADS", "env.NCCL_ALGO=Ring env.OMP_NUM_THREADS=2", "env.OMP_NUM_THREADS=10"):
+        search.measure(search.start(replace(BASELINE, settings=settings)), 1100.0)
+    return search
+
+
 @pytest.mark.parametrize(
     "search",
-    [SearchUnderTest, only_running, only_failed, a_search, partial(a_search, 18)],
-    ids=["empty", "running", "failed", "ended", "larger"],
+    [SearchUnderTest, only_running, only_failed, a_search, partial(a_search, 18), with_settings],
+    ids=["empty", "running", "failed", "ended", "larger", "settings"],
 )
 def test_every_figure_has_words_and_only_finite_numbers(search):
     for figure in report_figures(search()).values():

@@ -35,6 +35,7 @@ def _create_search() -> None:
         sa.Column("fencing", sa.Integer, nullable=False),
         sa.Column("lease", _DOCUMENT),
         sa.Column("pilots", _DOCUMENT, nullable=False),
+        sa.Column("fabric_check", _DOCUMENT),
     )
     op.create_index("ix_search_created_at", "search", ["created_at"])
 
@@ -72,6 +73,7 @@ def _create_attempt() -> None:
         sa.Column("reason", sa.String(32)),
         sa.Column("job_id", sa.String),
         sa.Column("nodes", _DOCUMENT, nullable=False),
+        sa.Column("leaves", _DOCUMENT, nullable=False),
         sa.Column("submitted_at", _TIME),
         sa.Column("started_at", _TIME),
         sa.Column("ended_at", _TIME),

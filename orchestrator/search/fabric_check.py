@@ -1,0 +1,254 @@
+"""Fabric check: the first job of a search, before anything is proposed. Recorded and launched like an attempt."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S, OUTCOME_GRACE_S
+from orchestrator.search.context import SearchContext
+from orchestrator.search.node_hours import node_hours_of, node_hours_until_requeue
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.layout import Layout
+from trials.attempt_result import LaunchStatus, Liveness
+from trials.diagnostics.fabric import FabricTimes
+from trials.files.folders import read_json
+from trials.ledger.events import FABRIC_CHECK, EndReason, EventKind, FabricCheck, SearchState
+from trials.measure_rules import MeasureRules
+from trials.trial import Attempt, FailureReason, Rendezvous, TrialKind, TrialSpec, TrialState
+
+_log = logging.getLogger(__name__)
+
+TIME_LIMIT_S = 600.0
+"""Start and measurement together."""
+
+
+@dataclass(frozen=True)
+class FabricProgram:
+    """Measurement of a check and its consequences.
+
+    `cluster` is the part that is checked, `trainer` the spec's section, and `conclude` gives `slow_nodes`,
+    `num_available`, `findings` and `links` of a FabricCheck.
+    """
+
+    cluster: Cluster
+    trainer: Mapping[str, Any]
+    conclude: Callable[[FabricTimes], dict[str, Any]]
+
+
+class FabricChecker:
+    """Takes a search's fabric check a step further at each call. A check that fails is reported, and the search goes on
+    without: it helps to choose layouts, and says nothing about whether they run."""
+
+    def __init__(self, context: SearchContext, program: FabricProgram | None):
+        self._context = context
+        self._program = program
+        self._is_skipped = False
+        self._ended_at: float | None = None
+        self._launched: dict[str, str | None] = {}  # launched but not recorded: the disk may be full
+
+    @property
+    def is_in_flight(self) -> bool:
+        return self._check is not None and self._check.is_in_flight
+
+    def adopt(self) -> None:
+        """Take over the check of an earlier driver. One that was never accepted is launched again."""
+        if self._check is None or not self._check.is_in_flight:
+            return
+        attempt = self._check.attempt
+        adopted = self._context.launcher.adopt({self._key(attempt): self._request(attempt)})
+        if self._key(attempt) in adopted:
+            if attempt.state is TrialState.SUBMITTED:
+                self._record(TrialState.QUEUED, job_id=adopted[self._key(attempt)])
+        elif attempt.state is not TrialState.SUBMITTED:
+            self._end_without_times(LaunchStatus(Liveness.ENDED), FailureReason.JOB_LOST, "not found after a restart")
+
+    def advance(self) -> bool:
+        """Do what is due now; True once the search may begin.
+
+        Raises LaunchPostponed while the launcher cannot tell what the check costs.
+        """
+        if self._is_due:
+            self._submit()
+        if self._check is not None and self._check.is_in_flight:
+            self._step(self._check.attempt)
+        return not (self.is_in_flight or self._is_due)
+
+    @property
+    def _check(self) -> FabricCheck | None:
+        return self._context.search.fabric_check
+
+    @property
+    def _is_due(self) -> bool:
+        """True if an attempt of the check is to be submitted."""
+        if self._program is None or self._is_skipped or self._context.search.trials or not self._context.is_running:
+            return False
+        return self._check is None or not (self._check.is_in_flight or self._check.is_over)
+
+    def _submit(self) -> None:
+        """Record the intent, if the budget has room for it and for a trial."""
+        assert self._program is not None
+        num_nodes = self._program.cluster.num_nodes
+        reserved_s = self._context.launcher.longest_s(TIME_LIMIT_S + LAUNCHER_GRACE_S, num_nodes)
+        if not self._context.has_budget_beside(num_nodes * reserved_s / 3600):
+            _log.warning(
+                f"no fabric check: it may cost {num_nodes * reserved_s / 3600:.3g} node-hours, which with a trial are"
+                " more than search.budget_node_hours has left"
+            )
+            self._is_skipped = True
+            return
+        name = "a1" if self._check is None else f"a{int(self._check.attempt.attempt[1:]) + 1}"
+        limits = {"num_nodes": num_nodes, "time_limit_s": TIME_LIMIT_S + LAUNCHER_GRACE_S, "reserved_s": reserved_s}
+        data = {"attempt": name, "state": TrialState.SUBMITTED.value, "nonce": secrets.token_hex(16), **limits}
+        self._context.event(EventKind.FABRIC_CHECK, **data)
+
+    def _step(self, attempt: Attempt) -> None:
+        if self._context.search.state is SearchState.STOPPING:
+            self._cancel(attempt)
+        elif attempt.state is TrialState.SUBMITTED:
+            self._launch(attempt)
+        else:
+            self._poll(attempt)
+
+    def _launch(self, attempt: Attempt) -> None:
+        self._context.callbacks.renew_lease()
+        key = self._key(attempt)
+        try:
+            if key not in self._launched:
+                request = self._context.factory.with_spec_file(self._request(attempt))
+                self._launched[key] = self._context.launcher.launch(request)
+        except LaunchPostponed as postponed:
+            self._context.log_once.info(str(postponed))
+            return
+        except LaunchRefused as refusal:
+            self._context.stop(EndReason.SUBMISSION_REJECTED, str(refusal))
+            return
+        if (job_id := self._launched[key]) is not None:
+            self._record(TrialState.QUEUED, job_id=job_id)
+        del self._launched[key]
+
+    def _poll(self, attempt: Attempt) -> None:
+        status = self._context.launcher.poll([self._key(attempt)])[self._key(attempt)]
+        self._context.stop_if_never_started(status)
+        if status.liveness is Liveness.UNKNOWN:
+            if status.detail:
+                self._context.log_once.warning(f"the fabric check is unreachable: {status.detail}")
+        elif status.liveness is Liveness.ENDED:
+            self._end(attempt, status)
+        elif status.started and attempt.state is not TrialState.RUNNING:
+            started_at = status.started_at or self._context.launcher.now()
+            job_id = status.job_id or attempt.job_id
+            self._record(TrialState.RUNNING, job_id=job_id, started_at=started_at, nodes=list(status.nodes))
+        elif status.detail and not status.started:
+            self._context.log_once.info(f"the fabric check waits: {status.detail}")
+
+    def _cancel(self, attempt: Attempt) -> None:
+        key = self._key(attempt)
+        if self._context.launcher.cancel([key]):
+            self._context.log_once.warning("the fabric check is unreachable, retrying to cancel it")
+            return
+        status = self._context.launcher.poll([key])[key]
+        if status.liveness is not Liveness.ENDED:
+            status = LaunchStatus(Liveness.ENDED)
+        self._end_without_times(status, self._context.cancel_reason, None)
+
+    def _end(self, attempt: Attempt, status: LaunchStatus) -> None:
+        """Record what was found, or why nothing was. The times may arrive late from another machine."""
+        folder = self._request(attempt).folder
+        found = FabricTimes.read(folder.path)
+        now = self._context.launcher.now()
+        self._ended_at = self._ended_at or now
+        if found is not None and not status.failed:
+            assert self._program is not None
+            concluded = self._program.conclude(found)
+            self._record(TrialState.MEASURED, **self._ending(attempt, status), **concluded)
+            for words in concluded["findings"]:
+                _log.warning(f"fabric check: {words}")
+            return
+        if not status.failed and status.reason is None and now - self._ended_at < OUTCOME_GRACE_S:
+            return
+        outcome = read_json(folder.outcome(status.restart)) or {}
+        reason = status.reason or FailureReason(outcome.get("reason") or FailureReason.RESULT_INVALID)
+        lines = (outcome.get("excerpt") or status.detail or "its ranks left no times").strip().splitlines()
+        self._end_without_times(status, reason, lines[-1] if lines else None)
+
+    def _end_without_times(self, status: LaunchStatus, reason: FailureReason, excerpt: str | None) -> None:
+        assert self._check is not None
+        self._record(
+            TrialState.FAILED,
+            **self._ending(self._check.attempt, status),
+            reason=reason.value,
+            excerpt=excerpt,
+            slow_nodes=[],
+            num_available=0,
+            findings=[],
+            links=None,
+        )
+        self._ended_at = None
+        goes_on = "" if self._context.search.state is SearchState.STOPPING else "; the search goes on without it"
+        if self._check.is_over:
+            _log.warning(f"the fabric check failed: {reason}" + (f": {excerpt}" if excerpt else "") + goes_on)
+
+    def _ending(self, attempt: Attempt, status: LaunchStatus) -> dict[str, Any]:
+        now = self._context.launcher.now()
+        if status.restart > attempt.restart:
+            attempt = replace(attempt, earlier_node_hours=node_hours_until_requeue(attempt, status, now))
+        node_hours = node_hours_of(attempt, status, now)
+        return {
+            "job_id": status.job_id or attempt.job_id,
+            "started_at": status.started_at or attempt.started_at,
+            "nodes": list(status.nodes or attempt.nodes),
+            "ended_at": status.ended_at or now,
+            "node_hours": node_hours,
+            "billed_hours": None if status.billing is None else node_hours / attempt.num_nodes * status.billing,
+        }
+
+    def _record(self, state: TrialState, **data: Any) -> None:
+        assert self._check is not None
+        self._context.event(EventKind.FABRIC_CHECK, attempt=self._check.attempt.attempt, state=state.value, **data)
+
+    def _key(self, attempt: Attempt) -> str:
+        return f"{self._context.search.search_id}.{attempt.trial}.{attempt.attempt}"
+
+    def _request(self, attempt: Attempt) -> LaunchRequest:
+        assert self._program is not None
+        factory = self._context.factory
+        spec = check_spec(self._program, attempt, factory.folder.search_id, factory.model)
+        return LaunchRequest(
+            spec,
+            factory.folder.attempt(attempt.trial, attempt.attempt),
+            factory.python,
+            str(factory.folder.code),
+            attempt.time_limit_s,
+            submitted_at=attempt.submitted_at,
+            job_id=attempt.job_id,
+            restart=attempt.restart,
+            taken=factory.taken,
+            is_first=self._context.nothing_has_started,
+        )
+
+
+def check_spec(program: FabricProgram, attempt: Attempt, search_id: str, model: Any) -> TrialSpec:
+    """spec.json of a check: a pure function of the record, so that it is the same after a crash."""
+    cluster = program.cluster
+    layout = Layout(num_nodes=cluster.num_nodes, data_parallel=cluster.num_gpus)
+    return TrialSpec(
+        search_id=search_id,
+        trial=FABRIC_CHECK,
+        attempt=attempt.attempt,
+        nonce=attempt.nonce,
+        kind=TrialKind.SEARCH,
+        layout=layout,
+        model=model,
+        global_batch_size=layout.global_batch_size,
+        num_gpus=cluster.num_gpus,
+        gpus_per_node=cluster.gpus_per_node,
+        accelerator=cluster.accelerator.name,
+        measure=MeasureRules(time_limit_s=attempt.time_limit_s - LAUNCHER_GRACE_S),
+        trainer=program.trainer,
+        rendezvous=Rendezvous("file" if cluster.num_nodes == 1 else "tcp"),
+    )
