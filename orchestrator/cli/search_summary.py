@@ -42,7 +42,8 @@ def describe_upper_limit(spec: SearchSpec, space: SearchSpace) -> str:
 
 
 def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
-    """Node-hours if every trial ran to its time limit on the largest number of nodes; the budget if that is less."""
+    """Node-hours if fabric check and every trial ran to their time limits, trials on the largest number of nodes; the
+    budget if that is less."""
     from orchestrator.search.node_hours import longest_attempt_s
 
     nodes = max(layout.num_nodes for layout in space.layouts)
@@ -50,8 +51,21 @@ def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
     longest_s = partial(longest_attempt_s, spec.measure, spec.launcher, nodes, spec.nodes_per_pilot)
     trial_s = longest_s()
     repeat_s = longest_s(may_share_job=True) if spec.launcher.shares_jobs else trial_s
-    most = nodes * (trials * trial_s + repeats * repeat_s) / 3600
+    most = nodes * (trials * trial_s + repeats * repeat_s) / 3600 + _check_node_hours(spec)
     return min(most, spec.search.budget_node_hours or most)
+
+
+def _check_node_hours(spec: SearchSpec) -> float:
+    """Upper limit of the fabric check's cost; 0 without one."""
+    if not spec.launcher.fabric_check:
+        return 0.0
+    from orchestrator.diagnostics.fabric import fabric_cluster
+    from orchestrator.launchers.factory import longest_s
+    from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
+    from orchestrator.search.fabric_check import TIME_LIMIT_S
+
+    nodes = fabric_cluster(spec).num_nodes
+    return nodes * longest_s(spec.launcher, TIME_LIMIT_S + LAUNCHER_GRACE_S, nodes, spec.nodes_per_pilot) / 3600
 
 
 def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:

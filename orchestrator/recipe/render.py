@@ -176,7 +176,10 @@ def _data(recipe: Recipe) -> str:
         return "synthetic tokens, without data loading"
     tokens = f"the {data['num_tokens']:,} tokens of {data['path']} ({data['checksum']}), including data loading"
     length = recipe.measured.document_length
-    return tokens if length is None else f"{tokens}; attention within documents, of {length:,.0f} tokens for a token"
+    return tokens if length is None else f"{tokens}; attention within documents, which have {length:,.0f} tokens{_MEAN}"
+
+
+_MEAN = " (a mean over the tokens)"
 
 
 def _confidence(recipe: Recipe) -> Iterator[str]:
