@@ -17,13 +17,9 @@ from orchestrator.launchers.slurm.job_files import (
 from orchestrator.launchers.slurm_pilot.allocation import write_pilot_files
 from orchestrator.launchers.slurm_pilot.step_status import step_job
 from search_spaces.errors import ExternalError, InputError
-<<<<<<< HEAD
 from search_spaces.layouts.settings import Settings
 from slurm.request import Container, JobOptions, Runtime
-=======
-from slurm.request import Container, JobOptions, Runtime
 from slurm.script import render_script
->>>>>>> main
 from tests.orchestrator.launchers.attempts import attempt_request
 
 
@@ -86,13 +82,13 @@ def test_ranks_in_a_container_see_their_search_and_code_that_lies_elsewhere(tmp_
     assert job_request(elsewhere, JobOptions()).folders == (str(search), "/opt/code")
 
 
-<<<<<<< HEAD
 def test_the_other_image_of_an_experiment_replaces_that_of_the_search():
     options = JobOptions(container=Container(Runtime.PYXIS, "a.sqsh", mounts=("/data:/data",)))
     other = with_launch(options, Settings(software={"image": "b.sqsh"})).container
     assert other == Container(Runtime.PYXIS, "b.sqsh", mounts=("/data:/data",))
     assert with_launch(options, Settings()).container == options.container
-=======
+
+
 SETTINGS = "-env.NCCL_ALGO env.OMP_NUM_THREADS=2 launch.cpu_bind=cores"
 
 
@@ -107,4 +103,3 @@ def test_a_trials_settings_are_on_its_launch_line(tmp_path):
     step = step_job(request, JobOptions(), ("n1",), tmp_path / "number.sh")
     assert step.prefix == job.prefix
     assert "--cpu-bind=cores" in step.options.launch.srun
->>>>>>> main
