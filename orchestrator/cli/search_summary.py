@@ -14,6 +14,8 @@ from dashboards.terminal.live_table import console_for, results_table
 from dashboards.terminal.progress import describe_driver_jobs, describe_node_time, format_node_hours, is_simulated
 from dashboards.trial_text import flag_lines, time_lines
 from orchestrator.cli.output import print_result
+from orchestrator.cli.stacks_table import print_stacks
+from orchestrator.comparison.stacks import stack_comparison
 from orchestrator.config.spec import SearchSpec
 from trials.analysis.final_rounds import describe_finals_end, finals_end_of
 from trials.analysis.node_time import search_node_time
@@ -95,6 +97,8 @@ def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchF
     lines += [*([] if is_redundant else [best]), *trade_offs(ranking), *_cost_lines(search, verdict)]
     lines += [*_causes(search, spec), *_next_steps(search, folder)]
     print_result({}, False, "\n".join(lines))
+    if (stacks := stack_comparison(search, spec)) is not None:
+        print_stacks(stacks, spec)
 
 
 def advice_for(reason: FailureReason | None, spec: SearchSpec) -> str | None:
