@@ -67,7 +67,7 @@ class SearchIndex:
         self._unended: dict[int, Trial] = {}
         self._in_flight: tuple[Attempt, ...] | None = None
         self._last_ended: list[tuple[float, int]] = []
-        self._first_measured: int | None = None
+        self._first_measured: dict[str, int] = {}  # by software
         self._measured_again: list[int] = []
         self._suspects: list[int] = []
         self._runs: dict[str, list[int]] = {}
@@ -137,7 +137,12 @@ class SearchIndex:
     @property
     def first_measured(self) -> Trial | None:
         """The first measured trial."""
-        return None if self._first_measured is None else self._trials[self._first_measured]
+        return self._trials[min(self._first_measured.values())] if self._first_measured else None
+
+    def first_measured_like(self, layout: Layout) -> Trial | None:
+        """The first measured trial with the software of this layout, the search's own or an experiment's other one."""
+        position = self._first_measured.get(_software(layout))
+        return None if position is None else self._trials[position]
 
     @property
     def suspects(self) -> list[Trial]:
@@ -284,7 +289,8 @@ class SearchIndex:
             insort(self._last_ended, (last.ended_at or 0.0, position))
             del self._last_ended[:-NUM_LAST_ENDED]
         if trial.measured is not None:
-            self._first_measured = position if self._first_measured is None else min(self._first_measured, position)
+            first = self._first_measured.setdefault(_software(trial.layout), position)
+            self._first_measured[_software(trial.layout)] = min(first, position)
         if needs_repeat(trial):
             self._suspects.append(position)
 
@@ -293,3 +299,7 @@ def _changed_positions(before: tuple[Trial, ...], after: tuple[Trial, ...]) -> I
     """Positions of changed and new trials."""
     yield from compress(count(), map(is_not, before, after))
     yield from range(len(before), len(after))
+
+
+def _software(layout: Layout) -> str:
+    return " ".join(layout.of_trial.software.values())
