@@ -7,10 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.launchers.slurm.job_files import MAX_SETUP_BYTES, job_request, setup_text, write_job_files
+from orchestrator.launchers.slurm.job_files import (
+    MAX_SETUP_BYTES,
+    job_request,
+    setup_text,
+    with_launch,
+    write_job_files,
+)
 from orchestrator.launchers.slurm_pilot.allocation import write_pilot_files
 from orchestrator.launchers.slurm_pilot.step_status import step_job
 from search_spaces.errors import ExternalError, InputError
+from search_spaces.layouts.settings import Settings
 from slurm.request import Container, JobOptions, Runtime
 from slurm.script import render_script
 from tests.orchestrator.launchers.attempts import attempt_request
@@ -73,6 +80,13 @@ def test_ranks_in_a_container_see_their_search_and_code_that_lies_elsewhere(tmp_
     assert job_request(inside, JobOptions()).folders == (str(search),)
     elsewhere = replace(request, code="/opt/code")
     assert job_request(elsewhere, JobOptions()).folders == (str(search), "/opt/code")
+
+
+def test_the_other_image_of_an_experiment_replaces_that_of_the_search():
+    options = JobOptions(container=Container(Runtime.PYXIS, "a.sqsh", mounts=("/data:/data",)))
+    other = with_launch(options, Settings(software={"image": "b.sqsh"})).container
+    assert other == Container(Runtime.PYXIS, "b.sqsh", mounts=("/data:/data",))
+    assert with_launch(options, Settings()).container == options.container
 
 
 SETTINGS = "-env.NCCL_ALGO env.OMP_NUM_THREADS=2 launch.cpu_bind=cores"
