@@ -171,7 +171,9 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             always_overlaps_reductions=True,
             reduces_every_micro_batch=True,
             gradient_sums=GradientSums.WHOLE_IN_PIPELINES,
-            model_features=("attention_head_size", "qk_norm", "rotary_base", "num_experts"),  # llama3 and qwen3
+            model_features=(  # llama3 and qwen3
+                *("attention_head_size", "qk_norm", "rotary_base", "num_experts", "document_length"),
+            ),
             routings=_EVERY_ROUTING,
             emulated_on_cpu=True,
         ),

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypedDict
 
 from orchestrator.comparison.compare import CompareVerdict
 from orchestrator.comparison.speed_ratio import ReplayVerdict
+from orchestrator.comparison.stacks import StackVerdict
 from orchestrator.interop.export_formats import ExportFormat
 from trials.ledger.events import EndReason, SearchState
 from trials.trial import FailureReason, TrialState
@@ -137,6 +138,45 @@ class CompareAnswer(Ratios):
     layout: list[FieldPair]
     software: list[FieldPair]
     common: list[CommonLayout]
+
+
+class StackSide(TypedDict):
+    """A layout's measurement with one software stack."""
+
+    trial: str
+    value: float
+    """The objective in its own unit, over its runs."""
+    runs: int
+    """Number of runs that count."""
+
+
+class StackLayout(TypedDict):
+    """A layout of an experiment: A with the search's own software, B with the other one. Null where not measured."""
+
+    layout_key: str
+    """Without settings of the software."""
+    a: StackSide | None
+    b: StackSide | None
+    ratio: float | None
+    """Speed of B over A, the mean over pairs of runs."""
+    ratio_low: float | None
+    """Lower end of its 95 % interval."""
+    ratio_high: float | None
+    pairs: int
+    """Number of pairs of runs."""
+    verdict: StackVerdict
+
+
+class ExperimentAnswer(TypedDict):
+    """Printed by compare of one search: an experiment of two software stacks (`search.against`)."""
+
+    schema: Literal["parlay.experiment/1"]
+    search_id: str
+    against: str
+    """The other software: a Python or an image."""
+    layouts: list[StackLayout]
+    software: list[FieldPair]
+    """Fields of the fingerprint that differ, the most relevant first."""
 
 
 class ExportAnswer(TypedDict):

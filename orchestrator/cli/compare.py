@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import print_result
 from orchestrator.cli.replay import format_speed
-from search_spaces.errors import format_value
+from search_spaces.errors import InputError, format_value
 from trials.failure_policy import policy_of
 from trials.files.text import plural
 
@@ -20,19 +20,30 @@ if TYPE_CHECKING:
 
     from orchestrator.comparison.compare import CompareResult, ComparisonSide, LayoutPair
 
+EXPERIMENT_SCHEMA = "parlay.experiment/1"
 _MAX_PAIRS = 20
 _MAX_CELL = 40
 
 
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A recipe's folder, a search's id or its folder.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The recipe or search to compare with A.")],
+    b: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[B]",
+            help="The recipe or search to compare with A. Without it, A is an experiment (run --against), whose two"
+            " software stacks are compared.",
+        ),
+    ] = None,
     margin: Annotated[float, typer.Option("--margin", help="Relative difference that counts as equal.")] = 0.05,
     force: Annotated[bool, typer.Option("--force", help="Accept a recipe that was edited.")] = False,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what differs between two recipes or searches, and how much faster B's best layout is than A's."""
+    if b is None:
+        _compare_stacks(a, ledger, as_json)
+        return
     from orchestrator.comparison.compare import compare_sides
     from orchestrator.comparison.lookup import find_side
     from orchestrator.replay.replay import ReplayRules
@@ -42,6 +53,23 @@ def compare(
     print_result(result.to_json(), as_json)
     if not as_json:
         _print_comparison(result)
+
+
+def _compare_stacks(search: str, ledger: str | None, as_json: bool) -> None:
+    """Print the two software stacks of an experiment. InputError for a search that is none."""
+    from orchestrator.cli.stacks_table import print_stacks
+    from orchestrator.comparison.stacks import stack_comparison
+    from orchestrator.records.lookup import find_search
+
+    found = find_search(search, ledger)
+    result = stack_comparison(found.record, found.spec)
+    if result is None:
+        rule = "one search alone is compared with itself where it measured two software stacks (run --against)"
+        raise InputError.of("usage", "is missing", rule=rule, key="B", fix="name the recipe or search to compare with")
+    schema = {"schema": EXPERIMENT_SCHEMA, "search_id": found.record.search_id}
+    print_result(schema | result.to_json(found.spec), as_json)
+    if not as_json:
+        print_stacks(result, found.spec)
 
 
 def _print_comparison(result: CompareResult) -> None:

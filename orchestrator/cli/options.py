@@ -54,6 +54,18 @@ Scripts = Annotated[
     ),
 ]
 
+Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        metavar="IMAGE_OR_PYTHON",
+        help="Measure a few layouts with the file's software and with this, in turns, and compare the two.",
+    ),
+]
+AgainstLayouts = Annotated[
+    int | None, typer.Option("--layouts", help="With --against: number of layouts; default: search.against_layouts.")
+]
+
 
 @dataclass(frozen=True)
 class Change:
@@ -80,6 +92,15 @@ def to_overrides(
     changes = [Change(text, "--set") for text in sets or ()]
     given = {key: (option, value) for key, (option, value) in named.items() if value is not None}
     return changes + [Change(f"{key}={json.dumps(value)}", option) for key, (option, value) in given.items()]
+
+
+def against_overrides(against: str | None, layouts: int | None) -> list[Change]:
+    """Changes to the search file for an experiment of two software stacks. An interpreter of the working directory is
+    named in full."""
+    if against is not None and Path(against).is_file():
+        against = str(Path(against).absolute())
+    given = {"search.against": ("--against", against), "search.against_layouts": ("--layouts", layouts)}
+    return [Change(f"{key}={json.dumps(value)}", option) for key, (option, value) in given.items() if value is not None]
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from dashboards.terminal.live_table import console_for, results_table
 from dashboards.terminal.progress import describe_driver_jobs, describe_node_time, format_node_hours, is_simulated
 from dashboards.trial_text import flag_lines, time_lines
 from orchestrator.cli.output import print_result
+from orchestrator.cli.stacks_table import print_stacks
+from orchestrator.comparison.stacks import stack_comparison
 from orchestrator.config.spec import SearchSpec
 from trials.analysis.final_rounds import describe_finals_end, finals_end_of
 from trials.analysis.node_time import search_node_time
@@ -40,7 +42,8 @@ def describe_upper_limit(spec: SearchSpec, space: SearchSpace) -> str:
 
 
 def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
-    """Node-hours if every trial ran to its time limit on the largest number of nodes; the budget if that is less."""
+    """Node-hours if fabric check and every trial ran to their time limits, trials on the largest number of nodes; the
+    budget if that is less."""
     from orchestrator.search.node_hours import longest_attempt_s
 
     nodes = max(layout.num_nodes for layout in space.layouts)
@@ -48,8 +51,21 @@ def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
     longest_s = partial(longest_attempt_s, spec.measure, spec.launcher, nodes, spec.nodes_per_pilot)
     trial_s = longest_s()
     repeat_s = longest_s(may_share_job=True) if spec.launcher.shares_jobs else trial_s
-    most = nodes * (trials * trial_s + repeats * repeat_s) / 3600
+    most = nodes * (trials * trial_s + repeats * repeat_s) / 3600 + _check_node_hours(spec)
     return min(most, spec.search.budget_node_hours or most)
+
+
+def _check_node_hours(spec: SearchSpec) -> float:
+    """Upper limit of the fabric check's cost; 0 without one."""
+    if not spec.launcher.fabric_check:
+        return 0.0
+    from orchestrator.diagnostics.fabric import fabric_cluster
+    from orchestrator.launchers.factory import longest_s
+    from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
+    from orchestrator.search.fabric_check import TIME_LIMIT_S
+
+    nodes = fabric_cluster(spec).num_nodes
+    return nodes * longest_s(spec.launcher, TIME_LIMIT_S + LAUNCHER_GRACE_S, nodes, spec.nodes_per_pilot) / 3600
 
 
 def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
@@ -81,6 +97,8 @@ def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchF
     lines += [*([] if is_redundant else [best]), *trade_offs(ranking), *_cost_lines(search, verdict)]
     lines += [*_causes(search, spec), *_next_steps(search, folder)]
     print_result({}, False, "\n".join(lines))
+    if (stacks := stack_comparison(search, spec)) is not None:
+        print_stacks(stacks, spec)
 
 
 def advice_for(reason: FailureReason | None, spec: SearchSpec) -> str | None:

@@ -198,7 +198,7 @@ def side_of_search(search: SearchRecord, spec: SearchSpec, folder: str) -> Compa
 def compare_sides(a: ComparisonSide, b: ComparisonSide, margin: float) -> CompareResult:
     """Compare B with A. Speeds are compared if model, global batch and hardware agree."""
     question = tuple(_differences(a.question, b.question))
-    seen = () if a.best is None or b.best is None else _fingerprints(a.best, b.best)
+    seen = () if a.best is None or b.best is None else software_rows(a.best.fingerprint, b.best.fingerprint)
     software = tuple(row for row in seen if row["field"] != _HARDWARE_FIELD)
     devices = [row for row in seen if row["field"] == _HARDWARE_FIELD and None not in (row["a"], row["b"])]
     engines = list(_emulated_engines(a, b))
@@ -253,9 +253,35 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[st
             yield {"field": name, "a": a.get(name), "b": b.get(name)}
 
 
-def _fingerprints(a: ComparedLayout, b: ComparedLayout) -> list[dict[str, Any]]:
-    rows = fingerprint_differences(a.fingerprint, b.fingerprint)
-    return [{"field": row["field"], "a": row["recorded"], "b": row["here"]} for row in rows]
+def software_rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of the fields in which two fingerprints differ, those that are most likely to matter first."""
+    rows = fingerprint_differences(a, b)
+    found = [{"field": row["field"], "a": row["recorded"], "b": row["here"]} for row in rows]
+    return sorted(found, key=lambda row: _relevance(row["field"]))
+
+
+_MOST_RELEVANT = (
+    *(
+        "device",
+        "torch",
+        "cuda",
+        "nccl",
+        "transformer_engine",
+        "megatron_core",
+        "megatron_lm_commit",
+        "megatron_layers",
+    ),
+    *("deepspeed", "torchtitan", "torchao", "accelerate", "transformers", "gpu_driver", "python"),
+)
+_LEAST_RELEVANT = ("cpus", "kernel", "executable", "host", "hosts", "slow_hosts")
+
+
+def _relevance(name: str) -> int:
+    """Place of a field; environment variables and fields of no known place lie between the two lists."""
+    if name in _MOST_RELEVANT:
+        return _MOST_RELEVANT.index(name)
+    others = len(_MOST_RELEVANT)
+    return others + 1 + _LEAST_RELEVANT.index(name) if name in _LEAST_RELEVANT else others
 
 
 def _pairs(a: ComparisonSide, b: ComparisonSide, margin: float) -> Iterator[LayoutPair]:

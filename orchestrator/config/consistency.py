@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+from orchestrator.config.against_problems import against_problems
 from orchestrator.config.setting_problems import setting_problems
 from orchestrator.schema.search_file import SearchFile
 from search_spaces.engines import ENGINE_PROFILES, PARLAY, engines_of
@@ -27,7 +28,7 @@ def consistency_problems(file: SearchFile) -> Iterator[Problem]:
     of_its_log = chain(_unreported_memory(file), _missing_log_rank(file))
     of_its_template = chain(_axes_without_placeholder(file), _template_of_another_model(file))
     of_the_trainer = chain(_engine_problems(file), of_its_template, _parlay_trainer_problems(file), of_its_log)
-    of_the_space = chain(_ineffective_recomputation(file), setting_problems(file))
+    of_the_space = chain(_ineffective_recomputation(file), setting_problems(file), against_problems(file))
     of_the_measurement = chain(_warm_start_problems(file), _routing_problems(file), _energy_problems(file))
     return chain(of_the_trainer, of_the_space, _memory_problems(file, file.cluster.cluster()), of_the_measurement)
 

@@ -32,8 +32,9 @@ def forked_engines(spec: SearchSpec) -> tuple[str, ...]:
 def launcher_with_servers(spec: SearchSpec) -> LauncherSection:
     """The launcher section of a search with the memory of its servers: one for each engine and environment."""
     texts = spec.space.given_axes().get(SETTINGS, ("",)) if spec.candidates is None else ("",)
+    num_stacks = 1 if spec.search.against is None else 2
     environments = {tuple(settings_of(text).env.items()) for text in texts}
-    return with_server_memory(spec.launcher, len(forked_engines(spec)) * len(environments))
+    return with_server_memory(spec.launcher, len(forked_engines(spec)) * len(environments) * num_stacks)
 
 
 def with_server_memory(section: LauncherSection, num_servers: int) -> LauncherSection:

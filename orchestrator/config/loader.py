@@ -14,7 +14,7 @@ from orchestrator.config.notify_target import notify_problems
 from orchestrator.config.spec import SearchSpec, with_location
 from orchestrator.launchers.slurm.site import cpu_problems, in_segments, with_site
 from orchestrator.schema.launcher import LauncherSection
-from orchestrator.schema.search_file import SearchFile
+from orchestrator.schema.search_file import SearchFile, SearchSection
 from search_spaces.engines import engines_of
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster
@@ -27,6 +27,7 @@ from search_spaces.schema.presets import preset_search_path
 from search_spaces.schema.sections import SpaceSection, resolved_path
 from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import Document, format_key_path, parse_document, read_document, with_overrides
+from trials.measure_rules import MeasureRules
 from trials.schema.trainer_section import TrainerSection
 
 
@@ -83,8 +84,8 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_spe
         candidates=candidates,
         objectives=file.objective,
         constraints=file.constraints,
-        search=file.search,
-        measure=replace(file.measure.rules(), routing=routing_of(file), energy=needs_energy(file)),
+        search=_search_section(file),
+        measure=_measure_rules(file),
         trainer=trainer,
         launcher=launcher,
         tracking=file.tracking,
@@ -94,6 +95,19 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_spe
         yaml_text=document.text,
         locations=locations,
     )
+
+
+def _search_section(file: SearchFile) -> SearchSection:
+    """The section of the file. An experiment tries each of its layouts with both stacks, and repeats all of them."""
+    both = 2 * file.search.against_layouts
+    changes = {} if file.search.against is None else {"max_trials": both, "finalists": both}
+    return file.search.model_copy(update=changes)
+
+
+def _measure_rules(file: SearchFile) -> MeasureRules:
+    """The rules of the file and what follows from other sections. In an experiment every run is measured to its end."""
+    rules = replace(file.measure.rules(), routing=routing_of(file), energy=needs_energy(file))
+    return rules if file.search.against is None else replace(rules, early_stopping=False)
 
 
 def _complete_space(file: SearchFile) -> SpaceSection:

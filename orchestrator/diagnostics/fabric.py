@@ -52,16 +52,17 @@ def fabric_program(spec: SearchSpec, layouts: Sequence[Layout]) -> FabricProgram
     return FabricProgram(cluster, trainer, lambda found: conclude(found, cluster, spec.cluster, _num_available(spec)))
 
 
-def conclude(found: FabricTimes, checked: Cluster, whole: Cluster, num_available: int) -> dict[str, Any]:
-    """Consequences for a search on `whole` of the check of `checked`: the fields of a FabricCheck."""
+def conclude(found: FabricTimes, checked: Cluster, whole: Cluster, num_available: int | None) -> dict[str, Any]:
+    """Consequences for a search on `whole` of the check of `checked`: the fields of a FabricCheck. `num_available` are
+    the nodes that trials may get, None where the launcher cannot keep them off a node."""
     judged = judge(found, checked)
-    slow = judged.slow_names if len(set(found.nodes)) > 1 else ()
+    slow = judged.slow_names if num_available is not None and len(set(found.nodes)) > 1 else ()
     links = measured_links(checked, links_measurements(found, checked, slow))
     if links is not None and whole.num_nodes > checked.num_nodes:
         links = _with_what_joins_nodes(links, whole)
     return {
         "slow_nodes": list(slow),
-        "num_available": num_available,
+        "num_available": num_available or 0,
         "findings": judged.sentences(),
         "links": None if links is None else links.to_json(),
     }
@@ -80,10 +81,11 @@ def _with_what_joins_nodes(links: Links, whole: Cluster) -> Links | None:
     return replace(links, domains=(*links.domains, *outer), fabric=known.fabric)
 
 
-def _num_available(spec: SearchSpec) -> int:
-    """Nodes that trials may get: those of the partition that are up, where Slurm tells, and at least the cluster's."""
+def _num_available(spec: SearchSpec) -> int | None:
+    """Nodes that trials may get: those of the partition that are up, where Slurm tells, and at least the cluster's.
+    None without Slurm: Ray places ranks where it likes."""
     if not spec.launcher.uses_slurm:
-        return spec.cluster.num_nodes
+        return None
     from slurm.client import SlurmClient
 
     with suppress(SlurmUnreachable):

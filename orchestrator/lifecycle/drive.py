@@ -35,14 +35,14 @@ from orchestrator.recipe.write import write_recipe
 from orchestrator.records.observations import write_measured_table
 from orchestrator.samplers.cost_model_posterior import TuningTask
 from orchestrator.samplers.deferred import DeferredSampler
-from orchestrator.samplers.factory import SAMPLERS, make_sampler
+from orchestrator.samplers.factory import SAMPLERS
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
+from orchestrator.search.experiment import limits_of, sampler_of
 from orchestrator.search.own_job import OwnJob
 from orchestrator.search.remaining_work import RemainingRepeats, remaining_work
-from orchestrator.search.stopping import Limits
 from search_spaces.layouts.layout import Layout
 from trials.analysis.verdict import baseline_of
 from trials.files.folders import SearchFolder
@@ -185,14 +185,12 @@ def _run_driver(
         _record_ended_driver_jobs(folder, history, own_job)
         prior_trials = () if cancelling else load_prior_trials(folder)
         task = cache(lambda: task_of(spec.with_measured_links(history.search.fabric_check), prior_trials))
-        sampler = DeferredSampler(
-            spec.search.sampler, lambda: make_sampler(spec.search.sampler, candidates, task(), spec.search.seed)
-        )
+        sampler = DeferredSampler(spec.search.sampler, lambda: sampler_of(spec, candidates, task()))
         driver_callbacks = stack.enter_context(_driver_callbacks(lock, spec, task, observers, cancelling))
         program = replace(attempt_factory_of(folder, spec), taken=lock.taken)
         goal, check = _objective(spec), fabric_program(spec, candidates)
         driver = Driver(
-            history, program, sampler, launcher, goal, _limits(spec), driver_callbacks, own_job, fabric_check=check
+            history, program, sampler, launcher, goal, limits_of(spec), driver_callbacks, own_job, fabric_check=check
         )
         with observers.callbacks.driver_context(driver):
             return driver, run_loop(driver)
@@ -292,7 +290,7 @@ def _needs_launcher(folder: SearchFolder, search: SearchRecord, cancelling: bool
 
 def _remaining_work_of(spec: SearchSpec, history: EventStore) -> Callable[[], RemainingWork]:
     """Work that the search may still do in pilots, by its record; in shared jobs these are the repeats alone."""
-    limits = _limits(spec)
+    limits = limits_of(spec)
     if spec.launcher.shares_jobs:
         repeats = RemainingRepeats(_objective(spec), limits)
         return lambda: repeats.work(history.search, history.clock())
@@ -347,20 +345,6 @@ def _driver_callbacks(
 def _objective(spec: SearchSpec) -> SearchObjective:
     first = () if spec.baseline is None else (spec.baseline,)
     return SearchObjective(spec.objective, spec.global_batch_size, first, spec.memory_headroom, spec.objectives[1:])
-
-
-def _limits(spec: SearchSpec) -> Limits:
-    wanted = spec.search
-    return Limits(
-        wanted.max_trials,
-        wanted.parallel_trials,
-        wanted.budget_node_hours,
-        wanted.max_wall_time_s,
-        wanted.idle_limit_s,
-        finalists=wanted.finalists,
-        finalist_repeats=wanted.finalist_repeats,
-        finals=wanted.finals,
-    )
 
 
 def _settle_commands(lock: SearchLock, search: SearchRecord) -> None:

@@ -39,17 +39,17 @@ def require_trainer(spec: SearchSpec) -> None:
 
 def require_torch(spec: SearchSpec) -> None:
     """InputError if Parlay's own trainer would run on this machine without torch; `parlay doctor` also imports it."""
-    python = python_of(spec)
-    if spec.trainer.kind == PARLAY and ranks_run_here(spec) and not _has_torch(python):
-        problem = Problem(
-            "interpreter",
-            f"{python} has no torch",
-            rule=f"launcher {spec.launcher.kind} trains on this machine, and Parlay's own trainer needs torch",
-            fix="pip install torch there (and deepspeed if layouts use it), or name a Python that has torch",
-            key="trainer.python",
-            value=python,
-        )
-        raise with_locations(InputError(problem), spec)
+    for key, python in _interpreters(spec):
+        if spec.trainer.kind == PARLAY and ranks_run_here(spec) and not _has_torch(python):
+            problem = Problem(
+                "interpreter",
+                f"{python} has no torch",
+                rule=f"launcher {spec.launcher.kind} trains on this machine, and Parlay's own trainer needs torch",
+                fix="pip install torch there (and deepspeed if layouts use it), or name a Python that has torch",
+                key=key,
+                value=python,
+            )
+            raise with_locations(InputError(problem), spec)
 
 
 def require_engine_packages(spec: SearchSpec, trainings: Iterable[tuple[Layout, ModelShape]]) -> None:
@@ -57,7 +57,8 @@ def require_engine_packages(spec: SearchSpec, trainings: Iterable[tuple[Layout, 
     it in an unverified version."""
     if not ranks_run_here(spec):
         return
-    problems = package_problems(python_of(spec), spec.cluster.accelerator.name, trainings)
+    needed, on = list(trainings), spec.cluster.accelerator.name
+    problems = [each for key, python in _interpreters(spec) for each in package_problems(python, on, needed, key)]
     if problems:
         raise with_locations(InputError(*problems), spec)
 
@@ -102,6 +103,12 @@ def python_of(spec: SearchSpec) -> str:
     return spec.trainer.python or (PYTHON_OF_IMAGES if is_in_image(spec.launcher) else sys.executable)
 
 
+def _interpreters(spec: SearchSpec) -> list[tuple[str, str]]:
+    """Interpreters of the ranks, each with the key that names it; of an experiment without images both."""
+    other = None if is_in_image(spec.launcher) else spec.search.against
+    return [("trainer.python", python_of(spec)), *([] if other is None else [("search.against", other)])]
+
+
 PYTHON_OF_IMAGES = "python3"
 
 
@@ -117,16 +124,16 @@ def ranks_run_here(spec: SearchSpec) -> bool:
 
 
 def _missing_interpreter(spec: SearchSpec) -> Iterator[Problem]:
-    python = python_of(spec)
-    if ranks_run_here(spec) and shutil.which(python) is None:
-        yield Problem(
-            "interpreter",
-            f"{python} is not an executable on this machine",
-            rule=f"launcher {spec.launcher.kind} starts the ranks on this machine",
-            fix="name a Python on this machine that has torch",
-            key="trainer.python",
-            value=python,
-        )
+    for key, python in _interpreters(spec):
+        if ranks_run_here(spec) and shutil.which(python) is None:
+            yield Problem(
+                "interpreter",
+                f"{python} is not an executable on this machine",
+                rule=f"launcher {spec.launcher.kind} starts the ranks on this machine",
+                fix="name a Python on this machine that has torch",
+                key=key,
+                value=python,
+            )
 
 
 def _missing_script(spec: SearchSpec) -> Iterator[Problem]:

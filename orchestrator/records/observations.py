@@ -32,6 +32,8 @@ SOURCE = "parlay"
 IN_FLIGHT, SUSPECT, INVALID = "in_flight", "suspect", "invalid"
 """Reasons to leave a trial out, besides its failure reason: not ended; on a suspect node or with other software, while
 another run of its layout was not; with impossible numbers."""
+OTHER_SOFTWARE = "other_software"
+"""Another such reason: with the other software of an experiment."""
 
 _MIN_VALUE, _MAX_VALUE = 1e-9, 1e12
 """Limits of plausible seconds and GiB."""
@@ -95,6 +97,8 @@ def _row_or_exclusion(search: SearchRecord, spec: SearchSpec, trial: Trial) -> O
     attempt = trial.last_attempt
     if not trial.state.is_ended:
         return IN_FLIGHT
+    if trial.layout.of_trial.software:
+        return OTHER_SOFTWARE
     ran = trial.state is TrialState.MEASURED or _is_measured_in_part(trial)
     if attempt is None or not (ran or policy_of(trial.reason).may_be_layout_fault):
         return str(trial.reason)

@@ -20,6 +20,9 @@ LENGTH = 2.0
 """Length scale of the kernel: doublings of a count."""
 _NOISE = 0.03
 """Relative noise of a measurement."""
+_NOISE_OF_SETTINGS = 0.01
+"""The same between settings of a layout. With more of it, settings without effect would be tried with each layout that
+is the best so far (`benchmarks/setting_axes.py`)."""
 _STEPS = np.linspace(-12.0, 12.0, 4801)
 
 
@@ -53,7 +56,7 @@ class Surrogate(RegressorMixin, BaseEstimator):
         self.rows_ = rows
         self.best_ = measured.min()
         residual = measured - self.cost[rows]
-        of_layouts = self._of_layouts(rows, rows) + _NOISE**2 * np.eye(len(rows))
+        of_layouts = self._of_layouts(rows, rows) + self._noise**2 * np.eye(len(rows))
         self.sizes_ = self.effects.most_likely_sizes(of_layouts, rows, self._alike(rows, rows), residual)
         self.inverse_ = np.linalg.inv(of_layouts + self._of_settings(rows, rows))
         self.weights_ = self.inverse_ @ residual
@@ -76,13 +79,19 @@ class Surrogate(RegressorMixin, BaseEstimator):
         known = of_settings + of_layouts * is_known[:, None]
         prior = self.sizes_.variance + self.unexplained**2 * is_known
         left = prior - np.einsum("ij,jk,ik->i", known, self.inverse_, known)
-        return np.sqrt(np.maximum(left, _NOISE**2 / 100) + np.where(is_known, 0.0, self.deviation[rows] ** 2))
+        return np.sqrt(
+            np.maximum(left, _NOISE_OF_SETTINGS**2 / 10) + np.where(is_known, 0.0, self.deviation[rows] ** 2)
+        )
 
     def expected_improvement(self, points: Any) -> np.ndarray:
         """Expected improvement on the best cost so far, times the fit probability."""
         mean, deviation = self.predict(points, return_std=True)
         steps = np.clip((self.best_ - mean) / deviation, _STEPS[0], _STEPS[-1])
         return deviation * np.exp(np.interp(steps, _STEPS, _LOG_IMPROVEMENT))
+
+    @property
+    def _noise(self) -> float:
+        return _NOISE_OF_SETTINGS if self.effects.has_any else _NOISE
 
     def _of_layouts(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Covariance of the layouts' residuals: what neighbours share, and a layout's own."""

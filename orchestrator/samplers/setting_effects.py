@@ -30,8 +30,8 @@ class EffectSizes:
 
 
 _NONE = EffectSizes(0.0, 0.0)
-_SIZES = tuple(EffectSizes(*sizes) for sizes in product((0.03, 0.1, 0.3), (0.015, 0.05, 0.15)))
-_USUAL = EffectSizes(0.1, 0.05)
+_SIZES = tuple(EffectSizes(*sizes) for sizes in product((0.01, 0.03, 0.1, 0.3), (0.005, 0.015, 0.05, 0.15)))
+_USUAL = EffectSizes(0.05, 0.02)
 _DOUBT = math.log(3)
 """Standard deviation of the prior of a size's logarithm, around the usual one."""
 

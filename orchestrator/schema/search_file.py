@@ -103,6 +103,20 @@ class SearchSection(Section):
         " the others, or in which further repeats would hardly tell those apart that are still tied; what is clearly"
         " slower drops out before (docs/measuring.md). fixed: after finalist_repeats of each.",
     )
+    against: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4096,
+        description="A second software stack: the same few layouts are measured with both in turns, and the two are"
+        " compared (docs/how_to/compare_software.md). A Python, or with launcher.slurm.container an image.",
+    )
+    against_layouts: int = Field(
+        default=3,
+        ge=1,
+        le=100,
+        description="against: number of layouts, the baseline and those predicted to be the fastest. max_trials,"
+        " finalists and sampler have no effect.",
+    )
     idle_limit_s: Duration | None = Field(
         default=None,
         alias="idle_limit",

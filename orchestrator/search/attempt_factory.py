@@ -17,6 +17,7 @@ from orchestrator.launchers.base import LaunchRequest
 from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.settings import PYTHON
 from search_spaces.model_shape import ModelShape
 from trials.attempt_result import AttemptResult, LaunchStatus, classify
 from trials.failure_policy import policy_of
@@ -95,7 +96,7 @@ class AttemptFactory:
         return LaunchRequest(
             self.spec(trial, attempt),
             self.folder.attempt(trial.trial, attempt.attempt),
-            self.python,
+            trial.layout.of_trial.software.get(PYTHON, self.python),
             str(self.folder.code),
             attempt.time_limit_s,
             exclude=attempt.exclude,

@@ -126,7 +126,14 @@ class SearchContext:
     @property
     def finals_terms(self) -> FinalsTerms:
         limits, goal = self.limits, self.goal
-        return FinalsTerms(limits.finals, limits.finalist_repeats, goal.objective, goal.baseline_keys, goal.headroom)
+        return FinalsTerms(
+            limits.finals,
+            limits.finalist_repeats,
+            goal.objective,
+            goal.baseline_keys,
+            goal.headroom,
+            limits.are_paired,
+        )
 
     def trial(self, attempt: Attempt) -> Trial:
         return self.search.trial(attempt.trial)

@@ -164,10 +164,7 @@ class FabricChecker:
         self._ended_at = self._ended_at or now
         if found is not None and not status.failed:
             assert self._program is not None
-            concluded = self._program.conclude(found)
-            self._record(TrialState.MEASURED, **self._ending(attempt, status), **concluded)
-            for words in concluded["findings"]:
-                _log.warning(f"fabric check: {words}")
+            self._record(TrialState.MEASURED, **self._ending(attempt, status), **self._program.conclude(found))
             return
         if not status.failed and status.reason is None and now - self._ended_at < OUTCOME_GRACE_S:
             return
@@ -191,7 +188,9 @@ class FabricChecker:
         self._ended_at = None
         goes_on = "" if self._context.search.state is SearchState.STOPPING else "; the search goes on without it"
         if self._check.is_over:
-            _log.warning(f"the fabric check failed: {reason}" + (f": {excerpt}" if excerpt else "") + goes_on)
+            folder = self._context.factory.folder.attempt(FABRIC_CHECK, self._check.attempt.attempt).path
+            words = f"{reason}: {excerpt}" if excerpt else str(reason)
+            _log.warning(f"the fabric check failed: {words} (its logs: {folder}){goes_on}")
 
     def _ending(self, attempt: Attempt, status: LaunchStatus) -> dict[str, Any]:
         now = self._context.launcher.now()

@@ -9,6 +9,7 @@ from orchestrator.search.index import SearchIndex
 from search_spaces.layouts.layout import Layout
 from trials.analysis.final_rounds import FinalRounds, FinalsTerms, choose_finalists
 from trials.analysis.finals import Finals, FinalsEnd
+from trials.analysis.stack_pairs import in_pairs
 from trials.trial import Trial, TrialState
 
 
@@ -30,7 +31,9 @@ def due_repeats(
     """Chosen layouts to measure next, in this order. A round starts when the previous one has ended; who is in it
     follows from those before."""
     finals = _final_rounds(index, terms)
-    going = [layout for layout in chosen if not any(map(_has_failed, finals.repeats.get(layout.key, ())))]
+    going = [
+        layout for layout in _entrants(chosen, terms) if not any(map(_has_failed, finals.repeats.get(layout.key, ())))
+    ]
     if not index.in_flight:  # attempts in flight release what they reserved and did not use
         going = [layout for layout in going if affordable(layout)]
     for number in range(terms.rounds):  # rounds that have ended
@@ -39,14 +42,21 @@ def due_repeats(
         if number > 0 and terms.rule is Finals.UNTIL_DECIDED:
             next_round = finals.standing(number).next_round
             going = [layout for layout in going if layout.key in next_round]
+        if terms.are_paired:
+            going = in_pairs(going, is_reversed=number % 2 == 0)  # the first runs were a round, too
         if due := [layout for layout in going if len(finals.repeats.get(layout.key, ())) <= number]:
             return list(takewhile(affordable, due))
     return []
 
 
+def _entrants(chosen: Sequence[Layout], terms: FinalsTerms) -> list[Layout]:
+    """The chosen layouts; of an experiment those of which both sides were measured, next to each other."""
+    return in_pairs(chosen) if terms.are_paired else list(chosen)
+
+
 def finals_end(index: SearchIndex, chosen: Sequence[Layout], terms: FinalsTerms) -> FinalsEnd | None:
     """End of the finals of the chosen layouts, once no repeat is due."""
-    return _final_rounds(index, terms).end([layout.key for layout in chosen])
+    return _final_rounds(index, terms).end([layout.key for layout in _entrants(chosen, terms)])
 
 
 def _final_rounds(index: SearchIndex, terms: FinalsTerms) -> FinalRounds:

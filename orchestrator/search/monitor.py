@@ -146,13 +146,13 @@ class AttemptMonitor:
             self._context.log_once.warning(f"{_name(attempt)} has ended, but its folder cannot be read: {error}")
             self._advance(attempt, LaunchStatus(Liveness.UNKNOWN))
             return
-        result = self._with_fingerprint_flag(result)
+        result = self._with_fingerprint_flag(attempt, result)
         self._context.record(EventKind.ATTEMPT_ENDED, attempt, **self._ended_data(attempt, status, result))
 
-    def _with_fingerprint_flag(self, result: AttemptResult) -> AttemptResult:
+    def _with_fingerprint_flag(self, attempt: Attempt, result: AttemptResult) -> AttemptResult:
         """Flag a measurement whose software or hardware differs from that of the search's first one: it is not
-        comparable."""
-        first = self._context.index.first_measured
+        comparable. The two sides of an experiment each have their own first one."""
+        first = self._context.index.first_measured_like(self._context.trial(attempt).layout)
         outcome = None if first is None or first.last_attempt is None else first.last_attempt.outcome
         return result if outcome is None else flag_other_fingerprint(result, outcome.fingerprint)
 

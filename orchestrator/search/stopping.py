@@ -34,6 +34,7 @@ class Limits:
 
     `max_trials` counts layouts; retries and repeats count against node-hours only. `finalists` is the number of best
     layouts measured again at the end, `finalist_repeats` how often each is; at most, where `finals` ends them earlier.
+    `are_paired`: layouts compete with themselves on the other software of an experiment, not with each other.
     """
 
     max_trials: int
@@ -44,6 +45,7 @@ class Limits:
     finalists: int = 0
     finalist_repeats: int = 1
     finals: Finals = DEFAULT_FINALS
+    are_paired: bool = False
 
 
 def remaining_layouts(num_layouts: int, limits: Limits) -> int:

@@ -444,6 +444,11 @@ class Layout:
         """The layout alone."""
         return replace(self, settings="") if self.settings else self
 
+    def with_software(self, software: Mapping[str, str]) -> Layout:
+        """The layout with this software; with none, that of the search."""
+        settings = self.of_trial
+        return replace(self, settings=Settings(settings.env, settings.launch, software).text)
+
     @property
     def axis_values(self) -> dict[str, Any]:
         """Values by axis, those of the settings each by its own name."""

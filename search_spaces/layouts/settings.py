@@ -1,8 +1,9 @@
-"""Settings: environment variables and launch options that a search varies beside the layout, and their canonical text.
-Standard library only.
+"""Settings: environment variables, launch options and the software that a search varies beside the layout, and their
+canonical text. Standard library only.
 
 The text is what layouts, tables and records have: words as a shell would quote them, sorted. `env.NAME=VALUE` sets a
-variable, `-env.NAME` removes it from what the ranks inherit, `launch.OPTION=WORD` is an option of the launch line.
+variable, `-env.NAME` removes it from what the ranks inherit, `launch.OPTION=WORD` is an option of the launch line,
+`software.python=PATH` or `software.image=IMAGE` the software of an experiment's other side.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from itertools import product
 
 ENV = "env."
 LAUNCH = "launch."
+SOFTWARE = "software."
+PYTHON, IMAGE = "python", "image"
 _REMOVED = "-"
 
 SettingValues = Mapping[str, "str | None"]
@@ -53,16 +56,21 @@ LAUNCH_OPTIONS: Mapping[str, LaunchOption] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Variables and launch options of a trial, sorted by name; a variable that is None is not set."""
+    """Variables, launch options and software of a trial, sorted by name; a variable that is None is not set.
+
+    `software` is empty for the search's own, else the interpreter (`python`) or the container's image (`image`).
+    """
 
     env: Mapping[str, str | None] = field(default_factory=dict)
     launch: Mapping[str, str] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Settings:
         """Settings of a text; ValueError unless it is canonical."""
         env: dict[str, str | None] = {}
         launch: dict[str, str] = {}
+        software: dict[str, str] = {}
         for word in shlex.split(text):
             name, has_value, value = word.partition("=")
             if name.startswith(_REMOVED + ENV) and not has_value:
@@ -71,9 +79,12 @@ class Settings:
                 env[name.removeprefix(ENV)] = value
             elif name.startswith(LAUNCH) and has_value:
                 launch[name.removeprefix(LAUNCH)] = value
+            elif name in (SOFTWARE + PYTHON, SOFTWARE + IMAGE) and has_value:
+                software[name.removeprefix(SOFTWARE)] = value
             else:
-                raise ValueError(f"{word!r} is neither env.NAME=VALUE, -env.NAME nor launch.OPTION=WORD")
-        found = cls(env, launch)
+                known = "env.NAME=VALUE, -env.NAME, launch.OPTION=WORD, software.python=PATH nor software.image=IMAGE"
+                raise ValueError(f"{word!r} is neither {known}")
+        found = cls(env, launch, software)
         if found.text != text:
             raise ValueError(f"written as {found.text!r}, sorted and quoted as a shell needs it")
         return found
@@ -82,13 +93,21 @@ class Settings:
     def text(self) -> str:
         """Canonical text; empty without settings."""
         env = [_REMOVED + ENV + name if value is None else f"{ENV}{name}={value}" for name, value in _sorted(self.env)]
-        return shlex.join([*env, *(f"{LAUNCH}{name}={value}" for name, value in _sorted(self.launch))])
+        others = [
+            f"{prefix}{name}={value}"
+            for prefix, values in ((LAUNCH, self.launch), (SOFTWARE, self.software))
+            for name, value in _sorted(values)
+        ]
+        return shlex.join([*env, *others])
 
     @property
     def by_axis(self) -> dict[str, str | None]:
-        """Values by the name of their axis, `env.NAME` or `launch.OPTION`."""
-        return {ENV + name: value for name, value in _sorted(self.env)} | {
-            LAUNCH + name: value for name, value in _sorted(self.launch)
+        """Values by the name of their axis: `env.NAME`, `launch.OPTION`, `software.python` or `software.image`."""
+        parts: tuple[tuple[str, SettingValues], ...] = ((ENV, self.env), (LAUNCH, self.launch))
+        return {
+            prefix + name: value
+            for prefix, values in (*parts, (SOFTWARE, self.software))
+            for name, value in _sorted(values)
         }
 
     @property

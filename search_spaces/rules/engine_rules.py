@@ -83,12 +83,12 @@ def builds_only(features: tuple[str, ...], *, owner: str) -> Rule:
 def _other_features(model: ModelShape, known: tuple[str, ...], owner: str) -> Iterator[RuleViolation]:
     for name in model.features:
         if name == "document_length" and name not in known:
+            engines = [engine for engine in OWN_ENGINES if name in ENGINE_PROFILES[engine].model_features]
             yield RuleViolation(
                 name,
                 "trainer.data.attention_mask is block_causal",
                 f"with {owner} tokens attend to their whole sequence",
-                "set trainer.data.attention_mask to causal, or use engine "
-                + " or ".join(e for e in OWN_ENGINES if name in ENGINE_PROFILES[e].model_features),
+                f"set trainer.data.attention_mask to causal, or use engine {' or '.join(engines)}",
             )
         elif name not in known:
             field = field_of_feature(name)

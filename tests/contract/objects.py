@@ -17,6 +17,7 @@ from orchestrator.answers import cluster, comparison, planning, searches
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.comparison.compare import CompareVerdict
 from orchestrator.comparison.speed_ratio import ReplayVerdict
+from orchestrator.comparison.stacks import StackVerdict
 from orchestrator.diagnostics.doctor.finding import Area, Level
 from orchestrator.interop.export_formats import ExportFormat
 from orchestrator.interop.table_export import COLUMNS as TIDY_COLUMNS
@@ -109,7 +110,7 @@ OBJECTS: Mapping[str, tuple[type, ...]] = {
             VerdictKind,
             Choice,
         ),
-        *(ReplayVerdict, CompareVerdict, ExitCode),
+        *(ReplayVerdict, CompareVerdict, StackVerdict, ExitCode),
     ),
     "trial_files": (
         *(TrialSpec, MeasureRules, Rendezvous, Outcome, OutcomeStatus),

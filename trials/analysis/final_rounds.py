@@ -15,6 +15,7 @@ from trials.analysis.finals import Finalist, Finals, FinalsEnd, FinalsEnding, Fi
 from trials.analysis.pareto import pareto
 from trials.analysis.ranked_layout import RankedLayout, suspect_reruns
 from trials.analysis.ranking import Objective, Ranking, speed_of
+from trials.analysis.stack_pairs import StackPair, are_two_sides, in_pairs, paired_standing
 from trials.analysis.verdict import baseline_key_of, ranking_of
 from trials.files.text import plural
 from trials.ledger.events import SearchRecord
@@ -31,6 +32,8 @@ class FinalsTerms:
     objective: Objective
     baseline_keys: Collection[str] = ()
     headroom: MemoryHeadroom | None = None
+    are_paired: bool = False
+    """True if each layout competes with itself on the other software of an experiment alone."""
 
 
 class FinalRounds:
@@ -52,6 +55,8 @@ class FinalRounds:
 
     def standing(self, number: int) -> FinalsStanding:
         """Standing after round `number`, which has ended. Layouts whose repeat was not measured take no part."""
+        if self._terms.are_paired:
+            return paired_standing(list(self._pairs(number)), number, self._terms.rounds)
         entrants = sum(_are_measured(trials[:1]) for trials in self.repeats.values())
         return standing_after(list(self._finalists(number)), number, self._terms.rounds, entrants)
 
@@ -73,8 +78,22 @@ class FinalRounds:
             expected &= standing.next_round
         return None
 
+    def _pairs(self, number: int) -> Iterator[StackPair]:
+        """Layouts of which both sides were measured in every round up to this one."""
+        known = {key: trials for key, trials in self.repeats.items() if len(trials) >= number}
+        measured = {key: trials for key, trials in known.items() if _are_measured(trials[:number])}
+        for key, trials in measured.items():
+            layout = trials[0].layout
+            others = (key for key, of in measured.items() if are_two_sides(layout, of[0].layout))
+            if not layout.of_trial.software and (other := next(others, None)) is not None:
+                yield StackPair(key, other, self._runs(key, number), self._runs(other, number))
+
+    def _runs(self, key: str, number: int) -> tuple[RunMeasurement, ...]:
+        layout = RankedLayout((*self._earlier.get(key, ()), *self.repeats[key][:number]))
+        return tuple(map(self._speed, layout.counted))
+
     def _end(self, ending: FinalsEnding, number: int) -> FinalsEnd:
-        return FinalsEnd(ending, number, self._terms.rounds, len(self.repeats))
+        return FinalsEnd(ending, number, self._terms.rounds, len(self.repeats), self._terms.are_paired)
 
     def _finalists(self, number: int) -> Iterator[Finalist]:
         for key, trials in self.repeats.items():
@@ -119,9 +138,11 @@ def finals_end_of(search: SearchRecord) -> FinalsEnd | None:
     second, keys = suspect_reruns(search.trials), () if baseline is None else (baseline,)
     is_repeat = {t.trial: t.kind is TrialKind.REPEAT and t.trial not in second for t in search.trials}
     ranking = ranking_of(search, [trial for trial in search.trials if not is_repeat[trial.trial]])
-    chosen = choose_finalists(ranking, wanted["finalists"], keys)
+    are_paired = bool(wanted.get("against"))
+    measured = [layout.layout for layout in ranking.ordered]
+    chosen = in_pairs(measured) if are_paired else choose_finalists(ranking, wanted["finalists"], keys)
     rule, rounds = Finals(wanted["finals"]), wanted["finalist_repeats"]
-    terms = FinalsTerms(rule, rounds, ranking.objective, keys, ranking.headroom)
+    terms = FinalsTerms(rule, rounds, ranking.objective, keys, ranking.headroom, are_paired)
     repeated = {trial.layout.key for trial in search.trials if is_repeat[trial.trial]}
     runs = [trial for trial in search.trials if trial.layout.key in repeated]
     return FinalRounds(runs, terms).end([layout.key for layout in chosen])
@@ -136,12 +157,16 @@ def describe_finals_end(end: FinalsEnd) -> str:
         return f"{after}: one layout alone was measured again"
     if end.ending is FinalsEnding.LIMIT:
         return f"the finals ended after {plural(end.rounds, 'round')}, the limit (search.finalist_repeats)"
-    return f"{after}: {_REASONS[end.ending]}"
+    return f"{after}: {(_REASONS_OF_PAIRS if end.are_paired else _REASONS)[end.ending]}"
 
 
 _REASONS: Mapping[FinalsEnding, str] = {
     FinalsEnding.DECIDED: "one layout is clearly faster than every other that was measured again",
     FinalsEnding.TIE: "further repeats would hardly tell those apart that are still tied",
+}
+_REASONS_OF_PAIRS: Mapping[FinalsEnding, str] = {
+    FinalsEnding.DECIDED: "every layout is clearly faster with one of the two stacks",
+    FinalsEnding.TIE: "every layout is clearly faster with one of the two stacks, or as fast with both",
 }
 
 

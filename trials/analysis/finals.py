@@ -65,10 +65,12 @@ class FinalsEnd:
     rounds: int
     max_rounds: int
     layouts: int
+    are_paired: bool = False
+    """True if each layout competed with itself on the other software of an experiment."""
 
     def to_json(self) -> dict[str, Any]:
         """The contract's `finals` object."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "are_paired"}
 
 
 class _Relation(LowerStrEnum):

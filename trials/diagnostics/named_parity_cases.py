@@ -174,6 +174,9 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"zero_stage": 3, "activation_checkpointing": "full", **_TITAN, **CP2, **DP2},
     ),
     "context-experts-torchtitan": ("mixtral-long", {"zero_stage": 3, **_TITAN, **CP2, **EP2, **DP2}),
+    "documents-torchtitan": ("llama-documents", {"zero_stage": 3, "sequence_parallel": True, **_TITAN, **TP2, **DP2}),
+    "documents-pipeline-torchtitan": ("llama-documents", {"zero_stage": 2, **_TITAN, **PP2, **DP2}),
+    "documents-context-torchtitan": ("llama-long-documents", {"zero_stage": 2, **_TITAN, **CP2}),
     "head-size-torchtitan": ("mistral", {"zero_stage": 2, **_TITAN, **DP2}),
 }
 """Models whose features are not drawn. Gains of `qk_norm` have their own reduction over the tensor-parallel ranks."""

@@ -65,6 +65,7 @@ SHAPES = {
     ),
     "gpt2-documents": replace(_GPT2, num_layers=4, document_length=16.0),
     "llama-documents": replace(_LLAMA, num_layers=4, document_length=16.0),
+    "llama-long-documents": replace(_LLAMA, num_layers=2, seq_length=256, document_length=128.0),
     "gpt-oss-documents": replace(
         _LLAMA, num_layers=4, sliding_window=8, full_attention_every=2, attention_sinks=True, document_length=16.0
     ),

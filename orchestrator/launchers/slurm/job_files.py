@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.rank_groups import device_environment, program_environment
 from search_spaces.errors import ExternalError, InputError
-from search_spaces.layouts.settings import Settings
+from search_spaces.layouts.settings import IMAGE, Settings
 from search_spaces.plain_file import read_named
 from slurm.request import SETUP_NAME, JobOptions, JobRequest
 from slurm.script import render_script
@@ -40,9 +40,12 @@ def job_request(request: LaunchRequest, options: JobOptions) -> JobRequest:
 
 
 def with_launch(options: JobOptions, settings: Settings) -> JobOptions:
-    """Return the options with the launch options of a trial."""
+    """Return the options with the launch options and the container's image of a trial."""
     launch = replace(options.launch, srun=(*options.launch.srun, *settings.srun_options))
-    return replace(options, launch=launch)
+    image, container = settings.software.get(IMAGE), options.container
+    if image is not None and container is not None:
+        container = replace(container, image=image)
+    return replace(options, launch=launch, container=container)
 
 
 def write_job_files(job: JobRequest) -> None:

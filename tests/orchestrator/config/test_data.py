@@ -116,7 +116,7 @@ def test_an_engine_that_attends_to_whole_sequences_is_refused(folder, engine):
         validate_space(spec)
     (problem,) = caught.value.problems
     assert f"{engine}.document_length" in problem.message
-    assert "set trainer.data.attention_mask to causal, or use engine deepspeed or torch" in problem.fix
+    assert "set trainer.data.attention_mask to causal, or use engine torchtitan or deepspeed or torch" in problem.fix
 
 
 def test_a_file_that_changed_or_went_since_then_keeps_a_search_from_going_on(folder):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.samplers.factory import SAMPLERS
+from orchestrator.search.experiment import other_software
 from tests.orchestrator.search_files import MINIMAL, loaded, problems, the_problem
 
 
@@ -537,14 +538,42 @@ def test_engines_that_run_on_a_cpu_as_they_are_are_compared_there(tmp_path: Path
     assert alone.baseline.engine == "megatron-core"
 
 
+_ON_GPUS = "cluster={accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 1}"
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["cluster.accelerator=cpu"], "has joules_per_token with cluster.accelerator cpu"),
-        (["trainer={kind: megatron-lm, path: /opt/megatron}"], "has joules_per_token with trainer.kind megatron-lm"),
-        (["launcher={kind: simulated, table: t.csv}"], "has joules_per_token with launcher.kind simulated"),
+        ([], "has joules_per_token with cluster.accelerator cpu"),
+        ([_ON_GPUS, "trainer={kind: megatron-lm, script: p.py}"], "has joules_per_token with trainer.kind megatron-lm"),
+        ([_ON_GPUS, "launcher={kind: simulated, table: t.csv}"], "has joules_per_token with launcher.kind simulated"),
     ],
 )
 def test_energy_is_no_objective_where_nothing_measures_it(tmp_path: Path, overrides, words):
     found = problems(tmp_path, MINIMAL + "objective: [tokens_per_sec, joules_per_token]\n", *overrides)
     assert words in [problem.message for problem in found if problem.key == "objective"]
+
+
+_IN_IMAGE = "container: {runtime: pyxis, image: a.sqsh}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["launcher={kind: simulated, table: t.csv}"], "with launcher.kind simulated"),
+        (["search.parallel_trials=2"], "with parallel trials"),
+        ([f"launcher={{kind: slurm_pilot, slurm: {{{_IN_IMAGE}}}}}"], "with trials that share a job"),
+        (["launcher={kind: slurm, slurm: {container: [shifter, --]}}"], "with a container's command"),
+    ],
+)
+def test_a_second_stack_that_cannot_be_measured_in_turns_is_refused(tmp_path: Path, overrides, words):
+    found = problems(tmp_path, MINIMAL, "search.against=/opt/b/bin/python", *overrides)
+    assert any(words in problem.message for problem in found if problem.key == "search.against")
+
+
+def test_an_experiment_tries_its_layouts_with_both_stacks_and_measures_each_run_to_its_end(tmp_path: Path):
+    spec = loaded(tmp_path, MINIMAL, "search.against=/opt/b/bin/python", "search.against_layouts=4")
+    assert (spec.search.max_trials, spec.search.finalists, spec.measure.early_stopping) == (8, 8, False)
+    assert other_software(spec) == {"python": "/opt/b/bin/python"}
+    in_image = loaded(tmp_path, MINIMAL, f"launcher={{kind: slurm, slurm: {{{_IN_IMAGE}}}}}", "search.against=b.sqsh")
+    assert other_software(in_image) == {"image": "b.sqsh"}

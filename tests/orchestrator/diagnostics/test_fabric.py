@@ -8,6 +8,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.diagnostics.doctor.finding import Level
 from orchestrator.diagnostics.fabric import conclude, fabric_cluster, fabric_program, findings_of
 from orchestrator.planning.candidates import candidates_of
+from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Links
 from tests.trials.diagnostics.test_fabric_findings import LINKS, cluster, slow_at, times
@@ -58,6 +59,19 @@ def test_a_slow_rank_of_a_single_node_is_told_and_nothing_is_avoided():
     found = conclude(times(1, lambda exchange, ranks: 0.2 if 3 in ranks else 1.0), cluster(1), cluster(1), 1)
     assert found["slow_nodes"] == []
     assert found["findings"][0].startswith("rank 3 is slow")
+
+
+def test_where_the_launcher_cannot_avoid_a_node_its_links_are_measured_with_it():
+    found = conclude(times(4, slow_at(2)), cluster(4), cluster(4), None)
+    assert (found["slow_nodes"], found["findings"][0][:10]) == ([], "n2 is slow")
+    assert dict(Links.from_json(found["links"]).fabric.by_nodes)[2] == pytest.approx(27.0)
+
+
+def test_a_simulated_launcher_has_nothing_to_check(tmp_path):
+    with pytest.raises(InputError) as caught:
+        spec_of(tmp_path, "launcher={kind: simulated, table: measured.csv, fabric_check: true}")
+    problem = next(p for p in caught.value.problems if p.key == "launcher.fabric_check")
+    assert problem.message == "is true, but kind simulated runs nothing"
 
 
 def test_one_node_says_nothing_about_what_joins_it():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -127,3 +128,15 @@ def test_a_real_slurm_trains_with_the_recipe_wherever_it_lies(recipe, slurm_sand
     assert outcome.status is OutcomeStatus.MEASURED, logs
     assert outcome_fault(TrialSpec.from_json(read_json(attempt / "spec.json")), outcome) is None
     assert "was sourced" in (recipe / "job.log").read_text()
+
+
+def test_a_recipe_has_the_settings_of_its_trial():
+    layout = replace(LAYOUT, settings="-env.NCCL_ALGO env.OMP_NUM_THREADS=2 launch.cpu_bind=cores")
+    files = files_of(source_with(layout, env={"NCCL_ALGO": "Tree", "FI_PROVIDER": "cxi"}))
+    assert "--cpu-bind=cores" in files["launch.sbatch"]
+    assert "env -u NCCL_ALGO OMP_NUM_THREADS=2 " in files["launch.sbatch"]
+    assert "export OMP_NUM_THREADS=2\n" in files["launch.sh"]
+    assert "unset NCCL_ALGO\n" in files["launch.sh"]
+    assert "NCCL_ALGO=" not in files["launch.sh"]
+    assert files["env.txt"].splitlines()[-2:] == ["OMP_NUM_THREADS=2", "# NCCL_ALGO is not set"]
+    assert TrialSpec.from_json(json.loads(files["spec.json"])).layout == layout

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.samplers.base import Sampler
 from orchestrator.samplers.model_free import GridSampler
+from orchestrator.samplers.paired import PairedSampler
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
@@ -80,6 +83,8 @@ class Rig:
     others: tuple[Objective, ...] = ()
     own_job: OwnJob | None = None
     fabric_check: FabricProgram | None = None
+    software: Mapping[str, str] = field(default_factory=dict)
+    """The other software of an experiment with `limits.max_trials` / 2 layouts."""
 
     def open_driver(self) -> Driver:
         folder = SearchFolder(self.path / "runs" / "rig-aaaaaa")
@@ -94,6 +99,9 @@ class Rig:
         baseline = self.first[0] if self.first else None
         program = AttemptFactory(folder, MODEL, cluster, RULES, "python3", baseline=baseline)
         goal = SearchObjective(Objective.TOKENS_PER_SEC, 16, self.first, self.headroom, self.others)
-        sampler, limits, callbacks = GridSampler(self.layouts), self.limits, self.callbacks
+        sampler: Sampler = GridSampler(self.layouts)
+        if self.software:
+            sampler = PairedSampler(sampler, self.software, self.limits.max_trials // 2)
+        limits, callbacks = self.limits, self.callbacks
         parts = history, program, sampler, self.launcher, goal, limits, callbacks, self.own_job
         return Driver(*parts, fabric_check=self.fabric_check)

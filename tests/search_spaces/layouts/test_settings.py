@@ -31,6 +31,16 @@ def test_any_other_text_is_refused(text):
         Layout(settings=text)
 
 
+def test_a_layout_has_the_searchs_software_or_that_of_an_experiments_other_side():
+    other = Layout(settings="env.A=1").with_software({"python": "/opt/b c/python"})
+    assert other.settings == "env.A=1 'software.python=/opt/b c/python'"
+    assert other.of_trial.software == {"python": "/opt/b c/python"}
+    assert other.axis_values["software.python"] == "/opt/b c/python"
+    assert other.with_software({}) == Layout(settings="env.A=1")
+    with pytest.raises(ValueError, match=r"software\.torch=2"):
+        Settings.parse("software.torch=2")
+
+
 def test_what_the_ranks_get():
     assert SETTINGS.prefix == ("env", "-u", "NCCL_ALGO", "OMP_NUM_THREADS=2", "XLA_FLAGS=--a --b=1")
     assert SETTINGS.srun_options == ("--cpu-bind=cores",)

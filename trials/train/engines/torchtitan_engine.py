@@ -34,6 +34,7 @@ from trials.train.data import Batch
 from trials.train.engines import torchtitan_config as configs
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.sharded_weights import ShardCounts
+from trials.train.model.documents import Documents
 from trials.train.model.forced_routing import forced_choice
 from trials.train.parallel.process_groups import World
 from trials.trainers.torchtitan.config import is_qwen3
@@ -149,8 +150,8 @@ class TorchTitanEngine(Engine):
     def train_step(self, batch: Batch) -> StepResult:
         trainer, size = self._trainer, self._training.layout.micro_batch_size
         # torchtitan takes its loader's tensors, which lie on the host, and copies them to the device itself.
-        pairs = zip(batch.ids.cpu().split(size), batch.targets.cpu().split(size), strict=True)
-        micro_batches = [self._micro_batch(ids, targets) for ids, targets in pairs]
+        parts = (part.cpu().split(size) for part in (batch.ids, batch.targets, _positions(batch)))
+        micro_batches = [({"input": ids, "positions": at}, targets) for ids, targets, at in zip(*parts, strict=True)]
         self._plan(len(micro_batches))
         trainer.step += 1
         trainer.gc_handler.run(trainer.step)
@@ -183,10 +184,6 @@ class TorchTitanEngine(Engine):
         split = tensor if experts == 1 else 1
         return GroupSizes(tensor, stages, data, experts, expert_tensor_parallel=split, context_parallel=context)
 
-    def _micro_batch(self, ids: torch.Tensor, targets: torch.Tensor) -> MicroBatch:
-        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-        return {"input": ids, "positions": positions}, targets
-
     @property
     def _stages(self) -> list[Any]:
         """torch's stages of this rank's chunks."""
@@ -208,6 +205,14 @@ class TorchTitanEngine(Engine):
             )
         trainer.num_pipeline_parallel_microbatches = micro_batches
         trainer.pp_schedule = self._schedules[micro_batches]
+
+
+def _positions(batch: Batch) -> torch.Tensor:
+    """Positions of the tokens, from which torchtitan makes its masks: a document begins where they are 0
+    (torchtitan/models/common/attention.py, get_document_mask_mod)."""
+    if batch.documents is None:
+        return torch.arange(batch.ids.shape[1]).expand_as(batch.ids)
+    return Documents.of(batch.documents, torch.device("cpu")).positions
 
 
 def _expert_layers(chunks: Iterable[Chunk]) -> Iterator[tuple[str, MoE]]:

@@ -102,12 +102,24 @@ def _of_every_graph(layout: Layout) -> tuple[_Finding, ...]:
     )
 
 
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
 def _of_captured_modules(layout: Layout, model: ModelShape) -> tuple[_Finding, ...]:
     """Parts of layers; megatron/core/transformer/transformer_layer.py says when the norm before experts is computed
     again."""
     modules, recomputed = layout.modules_captured, layout.modules_recomputed
+    env = layout.of_trial.env
+    has_segments = any("expandable_segments:True" in (env.get(name) or "") for name in _ALLOCATOR)
     routes, preprocesses = "moe_router" in modules, "moe_preprocess" in modules
     return (
+        _Finding(
+            bool(modules) and has_segments and env.get("NCCL_GRAPH_REGISTER") != "0",
+            "expandable_segments:True and without NCCL_GRAPH_REGISTER=0",
+            "megatron/training/arguments.py asserts it: NCCL registers buffers in graphs, whose segments may be mapped"
+            " elsewhere",
+            "add NCCL_GRAPH_REGISTER: 0 to space.env",
+        ),
         _Finding(
             bool(modules) and layout.activation_checkpointing == "full",
             "activation_checkpointing full",

@@ -17,6 +17,7 @@ from orchestrator.launchers.local.processes import GracePeriods
 from orchestrator.launchers.local.rank_groups import node_plans
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.launchers.attempts import (
+    LAYOUT,
     attempt_request,
     is_running,
     poll_one,
@@ -108,6 +109,27 @@ def test_where_two_servers_are_at_work_other_ranks_start_plain(tmp_path: Path, l
     hanging(launcher, engine(attempt_request(tmp_path, "hang", trial="t0002"), "deepspeed"))
     third = with_spec(attempt_request(tmp_path, "tell_environment", trial="t0003"), accelerator="h100-80gb")
     assert not any("PARLAY_WARM" in environment for environment in ran(launcher, third))
+
+
+def test_ranks_of_another_environment_have_another_server(tmp_path: Path, launcher: LocalLauncher) -> None:
+    with_settings = [
+        with_spec(
+            attempt_request(tmp_path, "tell_environment", trial=f"t000{number}"), layout=replace(LAYOUT, settings=text)
+        )
+        for number, text in enumerate(("env.OMP_NUM_THREADS=1", "env.OMP_NUM_THREADS=2", "env.OMP_NUM_THREADS=2"), 1)
+    ]
+    found = [ran(launcher, request) for request in with_settings]
+    assert [{e["OMP_NUM_THREADS"] for e in environments} for environments in found] == [{"1"}, {"2"}, {"2"}]
+    (first,), (second,), (third,) = map(parents, found)
+    assert first != second == third
+
+
+def test_ranks_that_would_count_their_own_cores_start_plain(tmp_path: Path) -> None:
+    bound = replace(LAYOUT, settings="launch.cpu_bind=cores")
+    [on_cpu] = node_plans(with_spec(attempt_request(tmp_path), layout=bound))
+    [on_gpu] = node_plans(with_spec(attempt_request(tmp_path), layout=bound, accelerator="h100-80gb"))
+    assert "PARLAY_PRELOAD" in on_cpu.environment
+    assert "PARLAY_PRELOAD" not in on_gpu.environment
 
 
 def test_warm_start_false_starts_plain(tmp_path: Path, launcher: LocalLauncher) -> None:

@@ -278,3 +278,13 @@ def test_a_process_is_told_by_when_it_started() -> None:
 
 def test_the_kernel_counts_what_it_killed_for_memory() -> None:
     assert count_oom_kills() >= 0
+
+
+def test_a_trials_settings_win_and_remove(tmp_path: Path) -> None:
+    node = {"PATH": "/bin", "NCCL_ALGO": "Tree", "NCCL_DEBUG": "INFO"}
+    plan = plan_of(tmp_path, "", environment={"OMP_NUM_THREADS": "1"})
+    settings = {"OMP_NUM_THREADS": "2", "NCCL_ALGO": None}
+    environment = rank_environment(node, replace(plan, settings=settings))
+    assert environment["OMP_NUM_THREADS"] == "2"
+    assert "NCCL_ALGO" not in environment
+    assert environment["NCCL_DEBUG"] == "INFO"

@@ -7,10 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.launchers.slurm.job_files import MAX_SETUP_BYTES, job_request, setup_text, write_job_files
+from orchestrator.launchers.slurm.job_files import (
+    MAX_SETUP_BYTES,
+    job_request,
+    setup_text,
+    with_launch,
+    write_job_files,
+)
 from orchestrator.launchers.slurm_pilot.allocation import write_pilot_files
+from orchestrator.launchers.slurm_pilot.step_status import step_job
 from search_spaces.errors import ExternalError, InputError
-from slurm.request import JobOptions
+from search_spaces.layouts.settings import Settings
+from slurm.request import Container, JobOptions, Runtime
+from slurm.script import render_script
 from tests.orchestrator.launchers.attempts import attempt_request
 
 
@@ -71,3 +80,26 @@ def test_ranks_in_a_container_see_their_search_and_code_that_lies_elsewhere(tmp_
     assert job_request(inside, JobOptions()).folders == (str(search),)
     elsewhere = replace(request, code="/opt/code")
     assert job_request(elsewhere, JobOptions()).folders == (str(search), "/opt/code")
+
+
+def test_the_other_image_of_an_experiment_replaces_that_of_the_search():
+    options = JobOptions(container=Container(Runtime.PYXIS, "a.sqsh", mounts=("/data:/data",)))
+    other = with_launch(options, Settings(software={"image": "b.sqsh"})).container
+    assert other == Container(Runtime.PYXIS, "b.sqsh", mounts=("/data:/data",))
+    assert with_launch(options, Settings()).container == options.container
+
+
+SETTINGS = "-env.NCCL_ALGO env.OMP_NUM_THREADS=2 launch.cpu_bind=cores"
+
+
+def test_a_trials_settings_are_on_its_launch_line(tmp_path):
+    request = attempt_request(tmp_path)
+    request = replace(request, spec=replace(request.spec, layout=replace(request.spec.layout, settings=SETTINGS)))
+    container = Container(runtime=Runtime.APPTAINER, image="x.sif")
+    job = job_request(request, JobOptions(env={"NCCL_ALGO": "Tree"}, container=container))
+    line = next(line for line in render_script(job).splitlines() if " srun" in f" {line}")
+    assert "--cpu-bind=cores" in line
+    assert f"x.sif env -u NCCL_ALGO OMP_NUM_THREADS=2 {request.python} -m trials.train" in line
+    step = step_job(request, JobOptions(), ("n1",), tmp_path / "number.sh")
+    assert step.prefix == job.prefix
+    assert "--cpu-bind=cores" in step.options.launch.srun

@@ -1,0 +1,73 @@
+"""Comparison of the two software stacks of an experiment, from its record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.comparison.compare import software_rows
+from orchestrator.comparison.stacks import StackVerdict, stack_comparison
+from search_spaces.layouts.layout import Layout
+from tests.contract.answers import assert_as_declared
+from tests.orchestrator.search_files import MINIMAL, loaded
+from tests.trials.examples import OUTCOME, metrics
+from trials.ledger.events import SearchRecord
+from trials.trial import Attempt, FailureReason, Trial, TrialState
+
+PYTHON = "/opt/b/bin/python"
+LAYOUTS = [Layout(num_nodes=2, data_parallel=8 // tp, tensor_parallel=tp, micro_batch_size=2 * tp) for tp in (1, 2, 4)]
+
+
+def run(number: int, layout: Layout, tokens_per_sec: float | None, torch: str = "2.13.0") -> Trial:
+    name = f"t{number:04d}"
+    attempt = Attempt(name, "a1", "0" * 32, 1, 60.0)
+    if tokens_per_sec is None:
+        failed = replace(attempt, state=TrialState.FAILED, reason=FailureReason.GPU_OOM)
+        return Trial(name, layout, state=TrialState.FAILED, reason=FailureReason.GPU_OOM, attempts=(failed,))
+    known = metrics(tokens_per_sec, tokens_per_sec_low=0.99 * tokens_per_sec, tokens_per_sec_high=1.01 * tokens_per_sec)
+    outcome = replace(OUTCOME, measured=known, fingerprint={"torch": torch, "kernel": "6.1", "nccl": torch})
+    measured = replace(attempt, state=TrialState.MEASURED, outcome=outcome)
+    return Trial(name, layout, state=TrialState.MEASURED, attempts=(measured,))
+
+
+def both(number: int, layout: Layout, own: float | None, other: float | None) -> list[Trial]:
+    side = layout.with_software({"python": PYTHON})
+    return [run(number, layout, own), run(number + 1, side, other, "2.14.0")]
+
+
+def test_each_layout_has_a_line_with_its_verdict_and_what_differs_comes_once(tmp_path: Path):
+    spec = loaded(tmp_path, MINIMAL, f"search.against={PYTHON}")
+    rounds = [both(number, LAYOUTS[0], 1000.0, 1200.0) for number in (1, 3)]
+    trials = [*rounds[0], *rounds[1], *both(5, LAYOUTS[1], 1000.0, 1005.0), *both(7, LAYOUTS[2], None, 900.0)]
+    found = stack_comparison(SearchRecord("one-aaaaaa", {}, "c0de", 1e9, trials=tuple(trials)), spec)
+    assert [one.verdict for one in found.layouts] == [
+        StackVerdict.FASTER,
+        StackVerdict.UNDECIDED,
+        StackVerdict.NOT_MEASURED,
+    ]
+    assert (found.layouts[0].ratio.value, found.layouts[0].ratio.pairs) == (pytest.approx(1.2), 2)
+    assert [row["field"] for row in found.software] == ["torch", "nccl"]
+    answer = {"schema": "parlay.experiment/1", "search_id": "one-aaaaaa"} | found.to_json(spec)
+    assert_as_declared(answer)
+    assert answer["layouts"][2] == {
+        "layout_key": LAYOUTS[2].key,
+        "a": None,
+        "b": {"trial": "t0008", "value": 900.0, "runs": 1},
+        "ratio": None,
+        "ratio_low": None,
+        "ratio_high": None,
+        "pairs": 0,
+        "verdict": "not_measured",
+    }
+
+
+def test_a_search_without_a_second_stack_is_no_experiment(tmp_path: Path):
+    assert stack_comparison(SearchRecord("one-aaaaaa", {}, "c0de", 1e9), loaded(tmp_path, MINIMAL)) is None
+
+
+def test_differences_that_matter_most_come_first():
+    a = {"host": "n1", "python": "3.11", "environment": {"NCCL_ALGO": "Ring"}, "nccl": "2.27", "torch": "2.13.0"}
+    b = {"host": "n2", "python": "3.12", "environment": {}, "nccl": "2.28", "torch": "2.14.0"}
+    assert [row["field"] for row in software_rows(a, b)] == ["torch", "nccl", "python", "environment.NCCL_ALGO", "host"]
