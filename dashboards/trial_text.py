@@ -13,6 +13,7 @@ from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.training_rate import TrainingRate
 from trials.analysis.verdict import TrialCounts
 from trials.failure_policy import policy_of
+from trials.files.text import plural
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import Attempt, FailureReason, Flag, Trial
 
@@ -158,6 +159,61 @@ def describe_slowest_rank(slowest: Mapping[str, Any] | None) -> str | None:
         f"slowest rank: {slowest['rank']} on {printable(slowest['host'])} computes {times} of a step,"
         f" {slowest['slowdown']:.2f} times as long as ranks with equal work"
     )
+
+
+def describe_fullest_rank(fullest: Mapping[str, Any] | None) -> str | None:
+    """The rank with least memory left, what is left and what takes the rest, of a `FullestRank`; None where unknown."""
+    if not fullest:
+        return None
+    known = {name: format_number(gib, 3) for name, gib in fullest.items() if name.endswith("_gib")}
+    of = f" of {known['device_gib']}" if "device_gib" in known else ""
+    words = f"fullest rank: {fullest['rank']} on {printable(fullest['host'])}, {known['used_gib']}{of} GiB used"
+    if "free_gib" in known:
+        limit = f" (measure.memory_limit_gib: {known['limit_gib']})" if "limit_gib" in known else ""
+        words += f", {known['free_gib']} GiB free{limit}"
+    if "allocated_gib" in known:
+        words += f": {known['allocated_gib']} tensors, {known['cached_gib']} kept by the allocator"
+    if "outside_gib" in known:
+        words += f", {known['outside_gib']} outside of it (context, communication, graphs)"
+    if "inactive_split_gib" in known:
+        words += f"; up to {known['inactive_split_gib']} GiB lay in fragments"
+    if retries := fullest.get("alloc_retries"):
+        words += f"; {plural(retries, 'allocation')} failed until the allocator had given back what it kept"
+    return words
+
+
+def describe_host_memory(metrics: MeasuredMetrics) -> str | None:
+    """Memory that the fullest node's ranks take, and that is left; None where unknown."""
+    peak_gib, left_gib = metrics.peak_host_memory_gib, metrics.host_memory_available_gib
+    if peak_gib is None or left_gib is None:
+        return None
+    peak, left = format_number(peak_gib, 3), format_number(left_gib, 3)
+    return f"host memory: the ranks of a node take up to {peak} GiB, and {left} GiB were left after the last step"
+
+
+def memory_growth_lines(metrics: MeasuredMetrics) -> Iterator[str]:
+    """Sentences on memory that grows, of a node and of a device: by what, and when it is full."""
+    if (full_at := metrics.host_memory_full_at_step) is not None:
+        slope = "" if metrics.host_memory_slope_mib_per_step is None else _slope(metrics.host_memory_slope_mib_per_step)
+        yield (
+            f"Host memory grows{slope}: at this rate a node is full at step {full_at}, and a longer training fails"
+            " there."
+        )
+    if (full_at := metrics.device_memory_full_at_step) is not None:
+        slopes = {
+            "used of the device": metrics.device_memory_slope_mib_per_step,
+            "reserved by the allocator": metrics.reserved_memory_slope_mib_per_step,
+            "allocated to tensors": metrics.allocated_memory_slope_mib_per_step,
+        }
+        known = ", ".join(f"{format_number(slope, 3)} {what}" for what, slope in slopes.items() if slope is not None)
+        yield (
+            f"Device memory grows, in MiB a step: {known}. At this rate a GPU is full at step {full_at}, and a longer"
+            " training fails there."
+        )
+
+
+def _slope(mib_per_step: float) -> str:
+    return f" by {format_number(mib_per_step, 3)} MiB a step"
 
 
 def describe_straggler(trial: Trial) -> str | None:

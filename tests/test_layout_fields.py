@@ -13,5 +13,6 @@ def test_every_field_that_changes_what_runs_is_compared_with_a_plain_gpt():
     follows_from_others = {"num_nodes", "grad_accum_steps"}
     needs_a_gpu = {"matmul_precision"}
     of_other_trainers = {name for name in LAYOUT_FIELDS if not set(AXES[name].engines) & set(OWN_ENGINES)}
-    compared = set(LAYOUT_FIELDS) - follows_from_others - needs_a_gpu - of_other_trainers
+    of_no_training = {"settings"}
+    compared = set(LAYOUT_FIELDS) - follows_from_others - needs_a_gpu - of_other_trainers - of_no_training
     assert compared == set(LAYOUT_FIELDS) & (set(VALUES) | named)

@@ -234,7 +234,8 @@ def trial_points(trial: Trial) -> list[Point]:
         return []
     time_ms = _ms(last.ended_at or last.submitted_at or 0.0)
     values = dict(_flat(last.outcome.measured.to_json())) if last.outcome and last.outcome.measured else {}
-    values |= _flat({"slowest_rank": last.outcome.slowest_rank}) if last.outcome else {}
+    if last.outcome is not None:
+        values |= _flat({"slowest_rank": last.outcome.slowest_rank, "fullest_rank": last.outcome.fullest_rank})
     values["node_hours"] = sum(a.node_hours or 0.0 for a in trial.attempts)
     values["billed_hours"] = trial_billed_hours(trial)
     values["num_leaves"] = len(set(last.leaves)) or None

@@ -89,8 +89,9 @@ class BestLayout:
     """Best layout, over all its runs.
 
     `points` are the Pareto-optimal trials, this one first, and `trades` the trade-off of each alternative as text; ()
-    with a single objective. `slowest_rank` is a `SlowestRank`, `rate` is None where the record has no model.
-    `leaf_counts` are the numbers of leaf switches or blocks that its runs lay below, () where no topology is known.
+    with a single objective. `slowest_rank` is a `SlowestRank`, `fullest_rank` a `FullestRank`, `rate` is None where the
+    record has no model. `leaf_counts` are the numbers of leaf switches or blocks that its runs lay below, () where no
+    topology is known.
     """
 
     trial: str
@@ -104,6 +105,7 @@ class BestLayout:
     rate: TrainingRate | None
     leaf_counts: tuple[int, ...] = ()
     slowest_rank: Mapping[str, Any] | None = None
+    fullest_rank: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,7 @@ def _best_layout(ranking: Ranking, spec: Mapping[str, Any]) -> BestLayout | None
         rate=_rate(best, spec),
         leaf_counts=_leaf_counts(best),
         slowest_rank=best.slowest_rank,
+        fullest_rank=best.fullest_rank,
     )
 
 

@@ -11,10 +11,12 @@ from dashboards.terminal.progress import describe_driver_jobs, describe_node_tim
 from dashboards.trial_text import (
     UNKNOWN,
     describe_flag,
+    describe_fullest_rank,
     describe_slowest_rank,
     describe_verification,
     format_counts,
     format_throughput_interval,
+    memory_growth_lines,
 )
 from search_spaces.layouts.layout import AXES, DEGREES, Layout, axis_of
 from search_spaces.routing import micro_batches_of_losses
@@ -162,6 +164,8 @@ def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
     yield _with_full_stop(_capitalized(describe_verification(Verification.of(best.layout.canonical()).to_json())))
     if data.has_balancing_loss and (found := micro_batches_of_losses(trial.layout for trial in data.measured)):
         yield _with_full_stop(_capitalized(found))
-    if (slowest := describe_slowest_rank(best.slowest_rank)) is not None:
-        yield _with_full_stop(_capitalized(slowest))
+    for words in (describe_slowest_rank(best.slowest_rank), describe_fullest_rank(best.fullest_rank)):
+        if words is not None:
+            yield _with_full_stop(_capitalized(words))
+    yield from memory_growth_lines(best.metrics)
     yield from (f"Flag {describe_flag(flag)}." for flag in best.flags)

@@ -98,6 +98,8 @@ class BestLayout(TypedDict):
     """`Flag` values of its runs."""
     time_s: dict[str, float] | None
     """`TimeParts` of a profiled run."""
+    fullest_rank: dict[str, Any] | None
+    """`FullestRank` of the run that left least memory; null where it is unknown."""
     slowest_rank: dict[str, Any] | None
     """`SlowestRank` of the run with the slowest one; null where ranks could not be compared."""
     training_rate: TrainingRateAnswer

@@ -14,6 +14,7 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     from dashboards.trial_text import (
         describe_energy,
         describe_flag,
+        describe_fullest_rank,
         describe_slowest_rank,
         describe_step_time,
         describe_training_rate,
@@ -35,7 +36,7 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         problem = Problem("no_measurement", f"search {name}: {why}", fix=fix)
         exit_with_error(ExitCode.NO_MEASUREMENT, problem, as_json)
     lines = [result_line(found.record, spec), *trade_offs(ranking), describe_step_time(data["time_s"])]
-    lines.append(describe_slowest_rank(data["slowest_rank"]))
+    lines += [describe_fullest_rank(data["fullest_rank"]), describe_slowest_rank(data["slowest_rank"])]
     lines.append(describe_training_rate(TrainingRate.from_json(data["training_rate"])))
     verdict = verdict_of(found.record, ranking, spec.baseline_key)
     lines.append(describe_search_cost(SearchCost.of(found.record, verdict)))

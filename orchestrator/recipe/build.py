@@ -9,8 +9,9 @@ from typing import Any
 
 from dashboards.terminal.headline import verdict_json
 from dashboards.terminal.rank_diagram import nodes_per_domain
-from dashboards.trial_text import describe_flag, format_trial_end
+from dashboards.trial_text import describe_flag, format_trial_end, memory_growth_lines
 from orchestrator.recipe.exports import Export, exports
+from orchestrator.recipe.memory import recipe_memory
 from orchestrator.recipe.recipe import Recipe
 from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster
@@ -108,6 +109,7 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         training_rate=training_rate(
             best.measured.tokens_per_sec, spec.model, best.layout, checkpoints_of(source.search.spec)
         ),
+        memory=recipe_memory(best, spec),
         repeats=len(source.runs),
         **_selection_fields(source),
         compared_with=tuple(_comparisons(source))[:MAX_COMPARED],
@@ -223,9 +225,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
         yield parlay_trainer_only(source.best.layout.engine)
     if isinstance(source.baseline, Trial) and source.baseline.measured is None:
         yield f"The baseline ({source.baseline.trial}) was not measured: {format_trial_end(source.baseline)}."
-    full_at = source.best.measured.host_memory_full_at_step
-    if full_at is not None:
-        yield f"Host memory grows: at this rate a node is full at step {full_at}, and a longer training fails there."
+    yield from memory_growth_lines(source.best.measured)
 
 
 def _link_domain_caveats(source: RecipeSource) -> Iterator[str]:

@@ -27,13 +27,15 @@ class Recipe:
     """Content of recipe.yaml. Throughputs are tokens per second.
 
     `measured` is the measurement over all runs of the layout, `training_rate` its tokens a day less the stalls of
-    stated checkpoints. `repeats` is the number of runs, and `evidence.runs` lists them. `compared_with` lists the other
-    measured layouts with this one's speedup over them, the `baseline` first. `launcher` is the search file's section,
-    `routing` that of experts in the runs (None without experts), `verified` what is known of the layout's axis values
-    (search_spaces/verification.py). `evidence.files` has the SHA-256 of the files behind the numbers. `exports` lists
-    the files of each trainer, and whether it measured the layout or cannot run it. `selection_reason`, `rationale`,
-    `fastest` and `pareto` are those of the `best` object, `verdict` and `cost` the search's; all are None or empty for
-    a layout that is not the best.
+    stated checkpoints. `memory` has the `FullestRank` over all runs (`fullest_rank`, None where unknown) and the
+    cost model's GiB of a rank of the fullest stage by purpose (`predicted_gib`). `repeats` is the number of runs,
+    and `evidence.runs` lists them. `compared_with` lists the other measured layouts with this one's speedup over
+    them, the `baseline` first. `launcher` is the search file's section, `routing` that of experts in the runs (None
+    without experts), `verified` what is known of the layout's axis values (search_spaces/verification.py).
+    `evidence.files` has the SHA-256 of the files behind the numbers. `exports` lists the files of each trainer, and
+    whether it measured the layout or cannot run it. `selection_reason`, `rationale`, `fastest` and `pareto` are
+    those of the `best` object, `verdict` and `cost` the search's; all are None or empty for a layout that is not
+    the best.
     """
 
     created_at: str
@@ -46,6 +48,7 @@ class Recipe:
     objective: str
     measured: MeasuredMetrics
     training_rate: TrainingRate
+    memory: Mapping[str, Any]
     repeats: int
     ties: tuple[str, ...]
     compared_with: tuple[Mapping[str, Any], ...]
@@ -139,6 +142,7 @@ _FIELDS = (
     "objective",
     "measured",
     "training_rate",
+    "memory",
     "repeats",
     "ties",
     "verdict",
@@ -216,8 +220,8 @@ def _parts(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _SECTIONS = (
-    *("layout", "model", "cluster", "batch", "measured", "training_rate", "constraints", "trainer", "fingerprint"),
-    "evidence",
+    *("layout", "model", "cluster", "batch", "measured", "training_rate", "memory", "constraints", "trainer"),
+    *("fingerprint", "evidence"),
 )
 _LISTS = ("ties", "pareto", "compared_with", "exports", "caveats")
 

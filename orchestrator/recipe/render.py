@@ -10,6 +10,8 @@ from dashboards.cost_text import describe_search_cost
 from dashboards.trial_text import (
     describe_energy,
     describe_expert_tokens,
+    describe_fullest_rank,
+    describe_host_memory,
     describe_step_time,
     describe_training_rate,
     describe_verification,
@@ -148,6 +150,7 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     yield f"- {describe_training_rate(recipe.training_rate)}"
     if (words := _cost(recipe)) is not None:
         yield f"- {words}"
+    yield from (f"- {words}" for words in _memory_lines(recipe))
     if (words := describe_step_time(recipe.measured.time_s)) is not None:
         yield f"- {words}"
     if (words := describe_energy(recipe.measured)) is not None:
@@ -161,6 +164,19 @@ def _facts(recipe: Recipe) -> Iterator[str]:
 
 def _cost(recipe: Recipe) -> str | None:
     return None if recipe.cost is None else describe_search_cost(SearchCost.from_json(recipe.cost))
+
+
+def _memory_lines(recipe: Recipe) -> Iterator[str]:
+    """Memory that is left of a rank's and of a node's, and what takes the rest, measured and predicted."""
+    if (words := describe_fullest_rank(recipe.memory["fullest_rank"])) is not None:
+        yield words
+    predicted = recipe.memory["predicted_gib"]
+    least = _LEAST_SHOWN_SHARE * sum(predicted.values())
+    shown = ", ".join(f"{name.replace('_', ' ')} {gib:.3g}" for name, gib in predicted.items() if gib > least)
+    if shown:
+        yield f"predicted for a rank of the fullest stage, in GiB: {shown}"
+    if (words := describe_host_memory(recipe.measured)) is not None:
+        yield words
 
 
 def _memory(recipe: Recipe) -> str:
@@ -227,6 +243,7 @@ def _rounded(value: float) -> str:
 
 
 _SHOWN = 10
+_LEAST_SHOWN_SHARE = 0.01
 
 
 def _name(recipe: Recipe, other: Mapping[str, Any]) -> str:

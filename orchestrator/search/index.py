@@ -51,8 +51,6 @@ class SearchIndex:
         """Proposed layouts, without repeats."""
         self.num_measured = 0
         """Measured attempts of known duration."""
-        self.last_change_at = search.created_at
-        """Latest start or end of an ended attempt, UTC seconds."""
         self.has_cut_short_trial = False
         """True if a trial ended although it could have been retried."""
         self.bad_nodes: set[str] = set()
@@ -61,6 +59,7 @@ class SearchIndex:
         self._global_batch_size = global_batch_size
         self._headroom = headroom
         self._others = others
+        self._last_change_at = search.created_at
         self._node_hours_used = Fraction()
         self._longest_s: dict[int, float] = {}  # by number of nodes
         self._trials: tuple[Trial, ...] = ()
@@ -82,9 +81,6 @@ class SearchIndex:
     def update(self, search: SearchRecord) -> None:
         """Update to `search`, a later state of the same search. Trials keep their positions."""
         before, self.search = self._trials, search
-        check = None if search.fabric_check is None else search.fabric_check.attempt
-        if check is not None:
-            self.last_change_at = max(self.last_change_at, check.started_at or 0.0, check.ended_at or 0.0)
         if search.trials is before:
             return
         self._trials, self._in_flight, self._ranking, self._is_split = search.trials, None, None, False
@@ -108,9 +104,18 @@ class SearchIndex:
 
     @property
     def node_hours_reserved(self) -> float:
-        return sum(attempt.reserved_node_hours for attempt in self.in_flight)
+        check = self.search.fabric_check
+        checking = check.attempt.reserved_node_hours if check is not None and check.is_in_flight else 0.0
+        return checking + sum(attempt.reserved_node_hours for attempt in self.in_flight)
 
     # -- ended
+
+    @property
+    def last_change_at(self) -> float:
+        """Latest start or end of an ended attempt, or of the ended fabric check, UTC seconds."""
+        check = self.search.fabric_check
+        moments = () if check is None or check.is_in_flight else (check.attempt.started_at, check.attempt.ended_at)
+        return max([self._last_change_at, *(moment for moment in moments if moment is not None)])
 
     @property
     def node_hours_used(self) -> float:
@@ -274,7 +279,7 @@ class SearchIndex:
     def _apply_attempt_end(self, trial: Trial, attempt: Attempt) -> None:
         self._node_hours_used += Fraction(attempt.node_hours or 0.0)
         moments = (moment for moment in (attempt.started_at, attempt.ended_at) if moment is not None)
-        self.last_change_at = max([self.last_change_at, *moments])
+        self._last_change_at = max([self._last_change_at, *moments])
         self.bad_nodes |= set(bad_nodes(trial, attempt))
         timed = attempt.started_at is not None and attempt.ended_at is not None
         if attempt.state is TrialState.MEASURED and timed:

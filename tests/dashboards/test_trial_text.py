@@ -5,6 +5,7 @@ from __future__ import annotations
 from dashboards.trial_text import (
     FLAG_DESCRIPTIONS,
     describe_expert_tokens,
+    describe_fullest_rank,
     describe_slowest_rank,
     describe_step_time,
     describe_verification,
@@ -12,7 +13,7 @@ from dashboards.trial_text import (
 )
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
-from tests.trials.examples import SLOWEST
+from tests.trials.examples import FULLEST, SLOWEST
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import Flag
 
@@ -40,6 +41,16 @@ def test_the_slowest_rank_is_named_with_its_node():
     search = SearchUnderTest()
     search.measure(search.start(Layout()), 5.0, ("straggler",), slowest_rank=SLOWEST)
     assert flag_lines(search.record.trials)[1] == f"! t0001 {words}"
+
+
+def test_the_fullest_rank_is_described_by_what_is_known_of_it():
+    limited = FULLEST | {"limit_gib": 62.0, "free_gib": 1.0, "alloc_retries": 2}
+    words = describe_fullest_rank(limited)
+    assert words.startswith("fullest rank: 3 on n2, 66 of 80 GiB used, 1 GiB free (measure.memory_limit_gib: 62): 45 ")
+    assert words.endswith("; 2 allocations failed until the allocator had given back what it kept")
+    on_cpu = {"rank": 0, "host": "n1", "used_gib": 0.25}
+    assert describe_fullest_rank(on_cpu) == "fullest rank: 0 on n1, 0.25 GiB used"
+    assert describe_fullest_rank({}) is None
 
 
 def test_where_a_steps_time_goes_is_reported_in_shares_the_largest_first():

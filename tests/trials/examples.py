@@ -66,6 +66,19 @@ SLOWEST = {
     "stragglers": [3],
     "straggler_hosts": ["n2"],
 }
+FULLEST = {
+    "rank": 3,
+    "host": "n2",
+    "device_gib": 80.0,
+    "used_gib": 66.0,
+    "free_gib": 14.0,
+    "allocated_gib": 45.0,
+    "cached_gib": 16.0,
+    "outside_gib": 5.0,
+    "inactive_split_gib": 3.0,
+    "alloc_retries": 0,
+}
+"""A rank on a GPU."""
 PROOF = {
     "world_size": 4,
     "tensor_parallel": 2,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.trials.examples import MEASURED, OUTCOME, PROOF, SLOWEST, SPEC
+from tests.trials.examples import FULLEST, MEASURED, OUTCOME, PROOF, SLOWEST, SPEC
 from tests.trials.ledger.stories import measured_story
 from trials.attempt_result import (
     AttemptResult,
@@ -224,6 +224,11 @@ class TestWhatIsNotBelieved:
     def test_a_slowest_rank_of_another_form(self, change, said):
         assert outcome_fault(SPEC, replace(OUTCOME, slowest_rank=SLOWEST)) is None
         assert said in self.fault(slowest_rank=SLOWEST | change)
+
+    @pytest.mark.parametrize("change", [{"rank": "3"}, {"host": 1}, {"free_gib": math.inf}, {"another": 1}])
+    def test_a_fullest_rank_of_another_form(self, change):
+        assert outcome_fault(SPEC, replace(OUTCOME, fullest_rank=FULLEST)) is None
+        assert f"fullest_rank.{next(iter(change))}" in self.fault(fullest_rank=FULLEST | change)
 
     def test_more_than_the_device_itself_reaches_in_a_product(self):
         flops = SPEC.model.causal_flops_per_token * MEASURED["tokens_per_sec_per_gpu"]

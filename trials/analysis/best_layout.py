@@ -41,6 +41,7 @@ def best_json(ranking: Ranking) -> dict[str, Any] | None:
         "pareto": pareto_json(ranking),
         "flags": list(best.flags),
         "time_s": best.measured.time_s,
+        "fullest_rank": None if best.fullest_rank is None else dict(best.fullest_rank),
         "slowest_rank": None if best.slowest_rank is None else dict(best.slowest_rank),
     }
 

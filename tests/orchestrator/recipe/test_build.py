@@ -1,17 +1,18 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from orchestrator.recipe.build import build_recipe, evidence
 from orchestrator.recipe.recipe import Recipe
 from orchestrator.recipe.render import readme
+from search_spaces.cost_model.memory import StageMemory
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of, without_interval
-from tests.trials.examples import with_metrics
+from tests.trials.examples import FULLEST, with_metrics
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, rank
 from trials.trial import FailureReason, Trial, TrialKind, TrialState
@@ -146,14 +147,46 @@ def test_a_baseline_that_could_not_be_measured_is_a_caveat():
 
 def test_flags_and_growing_host_memory_are_caveats_and_the_page_says_where_the_time_goes():
     parts = {"compute": 0.09, "bubble": 0.01}
-    trial = with_metrics(measured_trial("t0001", LAYOUT, 0.1), host_memory_full_at_step=1200, time_s=parts)
+    grown = {"host_memory_full_at_step": 1200, "host_memory_slope_mib_per_step": 4.0}
+    trial = with_metrics(measured_trial("t0001", LAYOUT, 0.1), time_s=parts, **grown)
     attempt = trial.attempts[0]
     outcome = replace(attempt.outcome, flags=("time_limit",))
     recipe = built(source_of(replace(trial, attempts=(replace(attempt, outcome=outcome),))))
     assert any(caveat.startswith("Flagged time_limit: time limit reached before ") for caveat in recipe.caveats)
-    words = "Host memory grows: at this rate a node is full at step 1200, and a longer training fails there."
+    words = (
+        "Host memory grows by 4 MiB a step: at this rate a node is full at step 1200, and a longer training fails"
+        " there."
+    )
     assert words in recipe.caveats
     assert "\n- step time: compute 90 %, bubble 10 %\n" in readme(recipe)
+
+
+def test_the_margin_to_out_of_memory_and_what_eats_it_is_stated():
+    grown = {
+        "device_memory_full_at_step": 4000,
+        "allocated_memory_slope_mib_per_step": 0.0,
+        "reserved_memory_slope_mib_per_step": 2.0,
+        "device_memory_slope_mib_per_step": 2.0,
+        "peak_host_memory_gib": 12.5,
+        "host_memory_available_gib": 40.0,
+    }
+    trial = with_metrics(measured_trial("t0001", LAYOUT, 0.1), **grown)
+    outcome = replace(trial.attempts[0].outcome, fullest_rank=FULLEST)
+    recipe = built(source_of(replace(trial, attempts=(replace(trial.attempts[0], outcome=outcome),))))
+    assert recipe.to_json()["memory"]["fullest_rank"] == FULLEST
+    assert recipe.memory["predicted_gib"]["weights"] > 0
+    assert set(recipe.memory["predicted_gib"]) == {field.name for field in fields(StageMemory)}
+    page = readme(recipe)
+    assert (
+        "\n- fullest rank: 3 on n2, 66 of 80 GiB used, 14 GiB free: 45 tensors, 16 kept by the allocator,"
+        " 5 outside of it (context, communication, graphs); up to 3 GiB lay in fragments\n"
+    ) in page
+    assert "\n- predicted for a rank of the fullest stage, in GiB: weights " in page
+    assert "host memory: the ranks of a node take up to 12.5 GiB, and 40 GiB were left after the last step" in page
+    assert (
+        "Device memory grows, in MiB a step: 2 used of the device, 2 reserved by the allocator, 0 allocated to"
+        " tensors. At this rate a GPU is full at step 4000, and a longer training fails there."
+    ) in recipe.caveats
 
 
 @pytest.mark.parametrize(("order", "groups"), [("tp-dp-pp", "pipeline"), ("tp-pp-dp", "data")])

@@ -20,7 +20,7 @@ from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_t
 
 FIELDS = ["schema", "created_at", "parlay_version", "search_id", "trial", "layout", "verified"]
 FIELDS += ["model", "cluster", "batch"]
-FIELDS += ["objective", "measured", "training_rate", "repeats"]
+FIELDS += ["objective", "measured", "training_rate", "memory", "repeats"]
 FIELDS += ["ties", "verdict", "cost", "selection_reason", "rationale", "fastest", "pareto"]
 FIELDS += ["compared_with", "constraints", "routing", "trainer", "launcher"]
 FIELDS += ["exports", "fingerprint", "evidence", "caveats", "checksum"]

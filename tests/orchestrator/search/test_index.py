@@ -41,7 +41,8 @@ def assert_true_to(index: SearchIndex, search: SearchRecord, headroom: MemoryHea
     assert index.node_hours_used == search.node_hours_used
     assert index.node_hours_reserved == search.node_hours_reserved
     assert index.num_layouts == search.num_layouts
-    moments = [m for attempt in ended for m in (attempt.started_at, attempt.ended_at) if m is not None]
+    check = [] if search.fabric_check is None or search.fabric_check.is_in_flight else [search.fabric_check.attempt]
+    moments = [m for attempt in (*check, *ended) for m in (attempt.started_at, attempt.ended_at) if m is not None]
     assert index.last_change_at == max([search.created_at, *moments])
     known = [a for a in ended if a.state is TrialState.MEASURED and None not in (a.started_at, a.ended_at)]
     assert index.num_measured == len(known)

@@ -51,6 +51,7 @@ def test_it_has_the_contracts_names():
         "flags": [],
         "time_s": None,
         "slowest_rank": None,
+        "fullest_rank": None,
     }
 
 
