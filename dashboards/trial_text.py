@@ -182,6 +182,13 @@ def describe_fullest_rank(fullest: Mapping[str, Any] | None) -> str | None:
     return words
 
 
+def describe_node_sets(on_disjoint_nodes: bool | None) -> str | None:
+    """Whether a layout's runs were on disjoint sets of nodes; None where that says nothing."""
+    if on_disjoint_nodes is None:
+        return None
+    return f"{'two' if on_disjoint_nodes else 'no two'} of its runs were on disjoint sets of nodes"
+
+
 def describe_host_memory(metrics: MeasuredMetrics) -> str | None:
     """Memory that the fullest node's ranks take, and that is left; None where unknown."""
     peak_gib, left_gib = metrics.peak_host_memory_gib, metrics.host_memory_available_gib

@@ -106,6 +106,7 @@ class BestLayout:
     leaf_counts: tuple[int, ...] = ()
     slowest_rank: Mapping[str, Any] | None = None
     fullest_rank: Mapping[str, Any] | None = None
+    on_disjoint_nodes: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -226,6 +227,7 @@ def _best_layout(ranking: Ranking, spec: Mapping[str, Any]) -> BestLayout | None
         leaf_counts=_leaf_counts(best),
         slowest_rank=best.slowest_rank,
         fullest_rank=best.fullest_rank,
+        on_disjoint_nodes=best.on_disjoint_nodes,
     )
 
 

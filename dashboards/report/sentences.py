@@ -12,6 +12,7 @@ from dashboards.trial_text import (
     UNKNOWN,
     describe_flag,
     describe_fullest_rank,
+    describe_node_sets,
     describe_slowest_rank,
     describe_verification,
     format_counts,
@@ -164,7 +165,11 @@ def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
     yield _with_full_stop(_capitalized(describe_verification(Verification.of(best.layout.canonical()).to_json())))
     if data.has_balancing_loss and (found := micro_batches_of_losses(trial.layout for trial in data.measured)):
         yield _with_full_stop(_capitalized(found))
-    for words in (describe_slowest_rank(best.slowest_rank), describe_fullest_rank(best.fullest_rank)):
+    for words in (
+        describe_node_sets(best.on_disjoint_nodes),
+        describe_slowest_rank(best.slowest_rank),
+        describe_fullest_rank(best.fullest_rank),
+    ):
         if words is not None:
             yield _with_full_stop(_capitalized(words))
     yield from memory_growth_lines(best.metrics)

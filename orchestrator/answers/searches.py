@@ -100,6 +100,8 @@ class BestLayout(TypedDict):
     """`TimeParts` of a profiled run."""
     fullest_rank: dict[str, Any] | None
     """`FullestRank` of the run that left least memory; null where it is unknown."""
+    on_disjoint_nodes: bool | None
+    """True if two of its runs were on disjoint sets of nodes; null with fewer than two runs, or all on one node."""
     slowest_rank: dict[str, Any] | None
     """`SlowestRank` of the run with the slowest one; null where ranks could not be compared."""
     training_rate: TrainingRateAnswer

@@ -199,6 +199,11 @@ class Launcher(ABC):
         """Return the leaf switch, or the block, of each of these nodes; () where the leaf of one is not known."""
         return ()
 
+    def num_choosable_nodes(self) -> int | None:
+        """Return the number of nodes from which it can choose those of an attempt; None where it has no choice, or that
+        is not known."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Free the launcher's resources. Live attempts are ended only if they cannot outlive it."""

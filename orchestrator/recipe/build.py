@@ -226,6 +226,8 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     if isinstance(source.baseline, Trial) and source.baseline.measured is None:
         yield f"The baseline ({source.baseline.trial}) was not measured: {format_trial_end(source.baseline)}."
     yield from memory_growth_lines(source.best.measured)
+    if source.best.on_disjoint_nodes is False:
+        yield "No two of its runs were on disjoint sets of nodes: a slow or fast node may be part of every number."
 
 
 def _link_domain_caveats(source: RecipeSource) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from trials.analysis.node_sets import are_disjoint, node_sets
 from trials.failure_policy import NodeBlame, policy_of
 from trials.files.tracebacks import is_device_failure
 from trials.ledger.events import FabricCheck
@@ -34,6 +35,21 @@ def with_slow_nodes(avoided: tuple[str, ...], trial: Trial, check: FabricCheck |
         return avoided
     together = {*avoided, *check.slow_nodes}
     return tuple(sorted(together)) if check.num_available - len(together) >= trial.layout.num_nodes else avoided
+
+
+def with_nodes_of_earlier_runs(
+    avoided: tuple[str, ...], trial: Trial, runs: Sequence[Trial], num_choosable: int | None
+) -> tuple[str, ...]:
+    """The avoided nodes and those of an earlier run of a layout that is measured again, until two of its runs are on
+    disjoint sets of nodes; as they are where that leaves too few of the `num_choosable` nodes (None: no choice)."""
+    earlier = node_sets(run for run in runs if run.trial != trial.trial)
+    if num_choosable is None or are_disjoint(earlier):
+        return avoided
+    for nodes in reversed(earlier):
+        together = {*avoided, *nodes}
+        if num_choosable - len(together) >= trial.layout.num_nodes:
+            return tuple(sorted(together))
+    return avoided
 
 
 def bad_nodes(trial: Trial, attempt: Attempt) -> tuple[str, ...]:

@@ -7,10 +7,10 @@ import secrets
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.search.attempt_factory import next_attempt
 from orchestrator.search.context import SearchContext
-from orchestrator.search.node_exclusion import nodes_to_avoid, with_slow_nodes
+from orchestrator.search.node_exclusion import nodes_to_avoid, with_nodes_of_earlier_runs, with_slow_nodes
 from orchestrator.search.stopping import time_limit_s
 from trials.ledger.events import INTENT, EndReason, EventKind, SearchState
-from trials.trial import Attempt, FailureReason, Trial, TrialState
+from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 from trials.trial_json import attempt_json
 
 
@@ -68,5 +68,8 @@ def create_attempt(context: SearchContext, trial: Trial) -> None:
     reserved_s = context.launcher.longest_s(limit_s, num_nodes, index.is_repeat(trial))
     avoided = nodes_to_avoid(trial, index.bad_nodes, index.runs_of(trial.layout), factory.cluster.num_nodes)
     avoided = with_slow_nodes(avoided, trial, context.search.fabric_check)
+    if trial.kind is TrialKind.REPEAT:
+        runs, num_choosable = index.runs_of(trial.layout), context.launcher.num_choosable_nodes()
+        avoided = with_nodes_of_earlier_runs(avoided, trial, runs, num_choosable)
     attempt = next_attempt(trial, secrets.token_hex(16), limit_s, reserved_s, avoided)
     context.event(EventKind.ATTEMPT_SUBMITTED, **attempt_json(attempt, *INTENT))

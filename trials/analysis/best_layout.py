@@ -42,6 +42,7 @@ def best_json(ranking: Ranking) -> dict[str, Any] | None:
         "flags": list(best.flags),
         "time_s": best.measured.time_s,
         "fullest_rank": None if best.fullest_rank is None else dict(best.fullest_rank),
+        "on_disjoint_nodes": best.on_disjoint_nodes,
         "slowest_rank": None if best.slowest_rank is None else dict(best.slowest_rank),
     }
 

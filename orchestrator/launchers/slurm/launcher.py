@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
@@ -16,7 +17,9 @@ from orchestrator.launchers.slurm.handover import HandoverFile
 from orchestrator.launchers.slurm.monitor import JobMonitor
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm.submissions import Submissions
+from search_spaces.errors import ExternalError
 from slurm.interface import Slurm, SlurmSettings
+from slurm.nodes import num_up
 from slurm.poll_backoff import PollBackoff
 from slurm.request import JobOptions, limit_min
 from slurm.squeue_cache import SqueueSnapshot
@@ -48,7 +51,7 @@ class SlurmLauncher(Launcher):
         handover: Path | None = None,
     ):
         self._slurm = slurm
-        self._partition = options.partition
+        self._options = options
         self._sleep = sleep
         self._queries = SlurmQueries(slurm, backoff, jobs)
         self.iteration_interval_s = self._queries.iteration_interval_s(self.iteration_interval_s)
@@ -75,7 +78,7 @@ class SlurmLauncher(Launcher):
         settings = self._queries.settings()
         if settings is None:
             raise LaunchPostponed("Slurm does not report its settings, which the cost of a job depends on")
-        return max_job_s(time_limit_s, settings, self._partition)
+        return max_job_s(time_limit_s, settings, self._options.partition)
 
     def now(self) -> float:
         return self._slurm.now()
@@ -85,6 +88,11 @@ class SlurmLauncher(Launcher):
 
     def leaves_of(self, nodes: Sequence[str]) -> tuple[str, ...]:
         return self._queries.leaves_of(nodes)
+
+    def num_choosable_nodes(self) -> int | None:
+        with suppress(ExternalError):
+            return num_up(self._options, self._slurm.nodes())
+        return None
 
     def close(self) -> None:
         """Save the state of jobs for the next driver; they outlive this one."""

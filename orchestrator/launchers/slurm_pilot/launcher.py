@@ -306,6 +306,10 @@ class SlurmPilotLauncher(Launcher):
     def leaves_of(self, nodes: Sequence[str]) -> tuple[str, ...]:
         return self._queries.leaves_of(nodes)
 
+    def num_choosable_nodes(self) -> int | None:
+        """Return the nodes of a pilot: another one for other nodes would cost more than they tell."""
+        return self._pool.rules.num_nodes
+
     def ended_pilots(self) -> list[EndedPilot]:
         return self._pool.ended()
 

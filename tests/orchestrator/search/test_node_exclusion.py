@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.search.index import SearchIndex
-from orchestrator.search.node_exclusion import nodes_to_avoid
+from orchestrator.search.node_exclusion import nodes_to_avoid, with_nodes_of_earlier_runs
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import Objective
 from trials.ledger.events import SearchRecord
@@ -77,6 +77,28 @@ def test_where_a_layouts_run_looked_suspect_its_next_run_does_not_go():
     assert avoided(again, suspect("t0001", "n1", "n2")) == ("n1", "n2")
     assert avoided(again, suspect("t0001", "n1", "n2", flags=("time_limit",))) == ()
     assert avoided(other, suspect("t0001", "n1", "n2")) == ()
+
+
+def measured_on(name: str, *nodes: str) -> Trial:
+    return suspect(name, *nodes, flags=())
+
+
+@pytest.mark.parametrize(
+    ("earlier", "num_choosable", "expected"),
+    [
+        ([("n1", "n2")], 4, ("bad",)),  # one other and the bad one: too few
+        ([("n1", "n2")], 5, ("bad", "n1", "n2")),
+        ([("n1", "n2"), ("n3", "n4")], 9, ("bad",)),  # two runs are on disjoint sets
+        ([("n1", "n2"), ("n2", "n3")], 9, ("bad", "n2", "n3")),
+        ([("n1", "n2")], None, ("bad",)),  # the launcher has no choice
+        ([], 9, ("bad",)),
+        ([()], 9, ("bad",)),  # its nodes are not known
+    ],
+)
+def test_a_repeat_goes_to_nodes_that_an_earlier_run_did_not_use(earlier, num_choosable, expected):
+    runs = [measured_on(f"t{number:04d}", *nodes) for number, nodes in enumerate(earlier, 1)]
+    again = Trial("t0009", FOUR_RANKS_ON_TWO_NODES, TrialKind.REPEAT)
+    assert with_nodes_of_earlier_runs(("bad",), again, [*runs, again], num_choosable) == expected
 
 
 @pytest.mark.fault(38)

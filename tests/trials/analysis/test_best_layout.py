@@ -52,6 +52,7 @@ def test_it_has_the_contracts_names():
         "time_s": None,
         "slowest_rank": None,
         "fullest_rank": None,
+        "on_disjoint_nodes": None,
     }
 
 
