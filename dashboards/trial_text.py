@@ -183,7 +183,7 @@ def describe_fullest_rank(fullest: Mapping[str, Any] | None) -> str | None:
 
 
 def describe_node_sets(on_disjoint_nodes: bool | None) -> str | None:
-    """Whether a layout's runs were on disjoint sets of nodes; None where that says nothing."""
+    """Sentence on whether a layout's runs were on disjoint sets of nodes; None where that says nothing."""
     if on_disjoint_nodes is None:
         return None
     return f"{'two' if on_disjoint_nodes else 'no two'} of its runs were on disjoint sets of nodes"

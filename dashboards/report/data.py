@@ -18,6 +18,7 @@ from search_spaces.layouts.settings import as_numbers, setting_axes
 from search_spaces.model_shape import ModelShape
 from trials.analysis.final_rounds import finals_end_of
 from trials.analysis.finals import FinalsEnd
+from trials.analysis.node_sets import runs_on_disjoint_nodes
 from trials.analysis.node_time import NodeTime, search_node_time
 from trials.analysis.pareto import pareto, trade_offs
 from trials.analysis.ranked_layout import RankedLayout
@@ -227,7 +228,7 @@ def _best_layout(ranking: Ranking, spec: Mapping[str, Any]) -> BestLayout | None
         leaf_counts=_leaf_counts(best),
         slowest_rank=best.slowest_rank,
         fullest_rank=best.fullest_rank,
-        on_disjoint_nodes=best.on_disjoint_nodes,
+        on_disjoint_nodes=runs_on_disjoint_nodes(best.counted),
     )
 
 

@@ -20,6 +20,7 @@ from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.unsafe_text import is_printable
 from search_spaces.verification import Verification
 from trials.analysis.best_layout import choice_of, fastest_json, rationale
+from trials.analysis.node_sets import runs_on_disjoint_nodes
 from trials.analysis.pareto import pareto_json
 from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 from trials.analysis.ranking import Ranking, speedup_over
@@ -226,7 +227,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     if isinstance(source.baseline, Trial) and source.baseline.measured is None:
         yield f"The baseline ({source.baseline.trial}) was not measured: {format_trial_end(source.baseline)}."
     yield from memory_growth_lines(source.best.measured)
-    if source.best.on_disjoint_nodes is False:
+    if runs_on_disjoint_nodes(source.best.counted) is False:
         yield "No two of its runs were on disjoint sets of nodes: a slow or fast node may be part of every number."
 
 

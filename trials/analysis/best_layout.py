@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from trials.analysis.node_sets import runs_on_disjoint_nodes
 from trials.analysis.pareto import pareto_json, trade_offs
 from trials.analysis.ranked_layout import RankedLayout, suspect_reruns
 from trials.analysis.ranking import Objective, Ranking, in_objective_unit, value_of
@@ -42,7 +43,7 @@ def best_json(ranking: Ranking) -> dict[str, Any] | None:
         "flags": list(best.flags),
         "time_s": best.measured.time_s,
         "fullest_rank": None if best.fullest_rank is None else dict(best.fullest_rank),
-        "on_disjoint_nodes": best.on_disjoint_nodes,
+        "on_disjoint_nodes": runs_on_disjoint_nodes(best.counted),
         "slowest_rank": None if best.slowest_rank is None else dict(best.slowest_rank),
     }
 

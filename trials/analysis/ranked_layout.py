@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
-from trials.analysis.node_sets import runs_on_disjoint_nodes
 from trials.failure_policy import policy_of
 from trials.measurement.run_variance import RunMeasurement, geometric_median, log_half_width
 from trials.outcome_types import MeasuredMetrics
@@ -93,11 +92,6 @@ class RankedLayout:
     @property
     def _outcomes(self) -> list[Outcome]:
         return [last.outcome for run in self.counted if (last := run.last_attempt) and last.outcome]
-
-    @property
-    def on_disjoint_nodes(self) -> bool | None:
-        """`runs_on_disjoint_nodes` of the runs that count."""
-        return runs_on_disjoint_nodes(self.counted)
 
     @property
     def is_suspect(self) -> bool:
