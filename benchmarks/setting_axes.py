@@ -63,7 +63,7 @@ def main() -> None:
     arguments = _arguments()
     for sampler in arguments.sampler.split(","):
         for model, effect in product(_SPREADS, EFFECTS):
-            lines = [line for seed in range(arguments.tables) for line in _lines(sampler, effect, seed, model)]
+            lines = [line for seed in _seeds(arguments) for line in _lines(sampler, effect, seed, model)]
             for summary in _summaries(lines, sampler, effect, model):
                 print(json.dumps(summary) if arguments.json else _readable(summary), flush=True)
 
@@ -165,10 +165,15 @@ def _readable(summary: Mapping[str, Any]) -> str:
     )
 
 
+def _seeds(arguments: argparse.Namespace) -> range:
+    return range(arguments.first_seed, arguments.first_seed + arguments.tables)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sampler", default="guided,deephyper,random", help="several with commas")
-    parser.add_argument("--tables", type=int, default=20, help="tables, seeds 0, 1, ...")
+    parser.add_argument("--tables", type=int, default=20, help="number of tables")
+    parser.add_argument("--first-seed", type=int, default=0, help="seed of the first table")
     parser.add_argument("--json", action="store_true", help="a JSON line a summary")
     return parser.parse_args()
 
