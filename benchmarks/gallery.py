@@ -34,6 +34,13 @@ TWINS_FOLDER = SOURCES / "search_spaces" / presets.TWINS
 PACKAGES = ("dashboards", "orchestrator", "search_spaces", "slurm", "trials")
 ENGINE = Path("trials/train/engines/deepspeed_engine.py")
 """File in Parlay's sources in which a DeepSpeed step ends."""
+_LEAKING_SPACE = ("space.offload=optimizer", "search.max_trials=2")
+_FINALS_OF_200_STEPS = (
+    "search.finalists=1",
+    "search.finals=fixed",
+    "search.finalist_repeats=1",
+    "measure.finalist_time=5m",
+)
 LEAK_MIB = 4
 """Memory of the planted leak per step and rank."""
 EPOCH_TOKENS = 32 * 16 * 64 + 1
@@ -58,7 +65,7 @@ class Twin:
 
 TWINS = (
     Twin("asc22-yuan", "asc22-yuan"),
-    Twin("asc22-yuan-leaking", "asc22-yuan", ("space.offload=optimizer", "search.max_trials=2"), leaks=True),
+    Twin("asc22-yuan-leaking", "asc22-yuan", (*_LEAKING_SPACE, *_FINALS_OF_200_STEPS), leaks=True),
     Twin("mt-nlg-530b", "mt-nlg-530b"),
     Twin("yuan-245b", "yuan-245b"),
     Twin("frontier", "frontier"),
