@@ -17,8 +17,7 @@ from orchestrator.launchers.slurm.handover import HandoverFile
 from orchestrator.launchers.slurm.monitor import JobMonitor
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm.submissions import Submissions
-from search_spaces.errors import ExternalError
-from slurm.interface import Slurm, SlurmSettings
+from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 from slurm.nodes import num_up
 from slurm.poll_backoff import PollBackoff
 from slurm.request import JobOptions, limit_min
@@ -90,7 +89,7 @@ class SlurmLauncher(Launcher):
         return self._queries.leaves_of(nodes)
 
     def num_choosable_nodes(self) -> int | None:
-        with suppress(ExternalError):
+        with suppress(SlurmUnreachable):
             return num_up(self._options, self._slurm.nodes())
         return None
 

@@ -50,6 +50,12 @@ def test_a_slurm_that_leaves_one_submission_in_doubt_is_not_sent_the_others_at_o
     assert bench.cluster.time - bench.began < 30, "twenty time limits are longer than a lease lasts"
 
 
+def test_repeats_go_anywhere_while_slurm_does_not_list_its_nodes(bench):
+    assert bench.launcher.num_choosable_nodes() == 4
+    bench.cluster.controller_down(120.0)
+    assert bench.launcher.num_choosable_nodes() is None
+
+
 @pytest.mark.slow
 def test_a_settled_submission_asks_accounting_once_however_long_the_queue_stays_full(bench):
     bench.slurm.submissions_time_out(times=1, appears_after_s=None)
