@@ -44,12 +44,15 @@ class RankTimes:
         return asdict(self)
 
 
-def rank_times(layout: Layout, routing: str | None, steps: Sequence[Sequence[float]]) -> list[RankTimes]:
-    """Times of all ranks, in rank order, from their compute times of each timed step; [] without one."""
+def rank_times(
+    layout: Layout, routing: str | None, steps: Sequence[Sequence[float]], by_document: bool = False
+) -> list[RankTimes]:
+    """Times of all ranks, in rank order, from their compute times of each timed step; [] without one. `by_document`:
+    attention is within documents, so that data-parallel ranks have unequal work."""
     found = [RankTimes(median(own_s), percentile(own_s, 0.95)) for own_s in zip(*steps, strict=True)]
     if not found:
         return []
-    for group in _equal_ranks(layout, routing):
+    for group in _equal_ranks(layout, routing, by_document):
         for rank, peers_s in _peers_by_rank(group, steps).items():
             found[rank] = _compared(found[rank], [step[rank] for step in steps], peers_s)
     return found
@@ -83,11 +86,12 @@ def suspect_ranks(fingerprint: Mapping[str, Any], slowest: Mapping[str, Any]) ->
     return tuple(sorted({*devices, *slowest.get("stragglers", ())}))
 
 
-def _equal_ranks(layout: Layout, routing: str | None) -> list[list[int]]:
+def _equal_ranks(layout: Layout, routing: str | None, by_document: bool) -> list[list[int]]:
     """Groups of several ranks with equal work."""
     if layout.expert_parallel > 1 and Routing.of(routing).kind != BALANCED:
         return []  # a router gives ranks with different experts different work
-    groups = layout.mesh.groups(*(dim for dim in PEER_DIMS if dim in layout.mesh.sizes))
+    dims = PEER_DIMS[:1] if by_document else PEER_DIMS
+    groups = layout.mesh.groups(*(dim for dim in dims if dim in layout.mesh.sizes))
     return [group for group in groups if len(group) > 1]
 
 

@@ -121,7 +121,7 @@ def flags_of(
 def _slowest_rank(spec: TrialSpec, loop: TrainingLoop, hosts: Sequence[str], path: Path) -> Mapping[str, Any]:
     """The rank that computes longest, and all ranks' times in the file at `path`; {} where they are unknown."""
     steps = loop.compared_steps_s
-    times = rank_times(spec.layout, spec.measure.routing, steps)
+    times = rank_times(spec.layout, spec.measure.routing, steps, spec.model.document_length is not None)
     if times:
         ranks = [{"rank": rank, "host": hosts[rank], **one.to_json()} for rank, one in enumerate(times)]
         write_json(path, {"steps": len(steps), "ranks": ranks})

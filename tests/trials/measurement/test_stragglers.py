@@ -42,6 +42,14 @@ def test_a_slow_node_is_found_though_half_of_the_ranks_are_on_it():
     assert stragglers(Layout(data_parallel=2), steps(1.3, 1.0)) == [0]
 
 
+def test_with_packed_documents_only_tensor_parallel_ranks_have_equal_work():
+    layout = Layout(tensor_parallel=2, data_parallel=2)
+    longer_documents = steps(1.0, 1.0, 1.5, 1.5)
+    assert not any(one.is_straggler for one in rank_times(layout, None, longer_documents, by_document=True))
+    assert [one.is_straggler for one in rank_times(layout, None, steps(1.0, 1.0, 1.5, 1.8), by_document=True)][3]
+    assert rank_times(DATA, None, steps(1.0, 1.0, 1.0, 1.5), by_document=True)[3].slowdown is None
+
+
 def test_too_few_steps_name_the_slowest_but_accuse_nobody():
     found = slowest_rank(rank_times(DATA, None, steps(1.0, 1.0, 1.0, 2.0, count=5)), HOSTS, 5)
     assert (found["rank"], found["slowdown"], found["stragglers"]) == (3, 2.0, [])

@@ -206,7 +206,8 @@ class TrainingLoop:
             return bool(compared)
         if not is_slower_than(target_step_time_s, measured_s):
             return False
-        times = rank_times(self._spec.layout, self._spec.measure.routing, compared)
+        by_document = self._spec.model.document_length is not None
+        times = rank_times(self._spec.layout, self._spec.measure.routing, compared, by_document)
         return any(one.is_straggler for one in times)
 
     def _note_startup(self) -> None:
