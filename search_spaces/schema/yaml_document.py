@@ -387,7 +387,8 @@ def _unsafe_values(document: Document, value: Any, path: KeyPath) -> Iterator[Pr
 
 def _unsafe_text(text: str, path: KeyPath, location: SourceLocation) -> Iterator[Problem]:
     where: dict[str, Any] = {"key": format_key_path(path) or None, **location._asdict()}
-    if looks_secret(text, path[-1] if path else None):
+    name = next((part for part in reversed(path) if isinstance(part, str)), None)  # of a list, its own
+    if looks_secret(text, name):
         yield secret_problem(**where)
     elif not is_printable(text):
         yield Problem(

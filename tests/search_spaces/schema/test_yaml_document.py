@@ -148,6 +148,7 @@ def test_a_monstrous_number_is_read_without_harm(number: str):
         "url: postgresql://parlay:hunter2@db/ledger",
         "password: hunter2",
         "api_key: hunter2",
+        "HF_TOKEN: [hunter2]",
         "note: AKIAIOSFODNN7EXAMPLE",
         "note: ghp_0123456789abcdefghijklmnopqrstuvwxyz",
         "note: '-----BEGIN RSA PRIVATE KEY----- hunter2'",
