@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE
+from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, SETTINGS
 from search_spaces.tables.measured_table import read_table
 from tests.orchestrator.cli.parlay import Answer, parlay, parlay_here, start, write_search
 from tests.orchestrator.service.services import SEARCH, hold, open_gate
@@ -118,7 +118,7 @@ def test_mlflows_own_client_finds_one_parent_and_a_child_a_trial(in_its_home):
     assert sorted(children) == ["t0001", "t0002", "t0003"]
     best = children[answer["best"]["trial"]]
     assert best.data.metrics["tokens_per_sec"] == pytest.approx(answer["best"]["tokens_per_sec"])
-    assert {*LAYOUT_FIELDS} - {*NULLABLE} <= set(best.data.params)
+    assert {*LAYOUT_FIELDS} - {*NULLABLE, SETTINGS} <= set(best.data.params)  # each setting is a parameter by itself
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert 0 < best.data.metrics["system/system_memory_usage_percentage"] <= 100
     assert f"[{answer['best']['trial']}](#/experiments/" in parents[0].data.tags["mlflow.note.content"]

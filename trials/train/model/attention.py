@@ -36,7 +36,6 @@ def attention(
     )
 
 
-@torch.compiler.disable  # documents differ from step to step, and would be compiled again each time
 def attention_by_document(
     query: torch.Tensor,
     key: torch.Tensor,

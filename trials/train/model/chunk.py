@@ -201,6 +201,9 @@ class Block(nn.Module):
         self.sinks = _sinks(model, ranks, weights.device) if model.attention_sinks else None
         # NVIDIA GPUs since Ampere have it; AMD's report 9.0.
         self.has_flash = weights.device.type != "cuda" or torch.cuda.get_device_capability(weights.device) >= (8, 0)
+        self.attention_by_document = attention_by_document
+        if execution.compile_blocks:  # documents differ from step to step, and would be compiled again each time
+            self.attention_by_document = torch.compiler.disable(attention_by_document)
         self.attention_norm = Norm(model, ranks, weights.device)
         self.query_norm = HeadNorm(model, ranks, weights.device) if model.qk_norm else None
         self.key_norm = HeadNorm(model, ranks, weights.device) if model.qk_norm else None
@@ -231,7 +234,7 @@ class Block(nn.Module):
         if documents is None:
             mixed = self._run(attention, *heads, supports_gqa(query, self.has_flash), *mask)
         else:
-            mixed = self._run(attention_by_document, *heads, self.has_flash, *mask, documents)
+            mixed = self._run(self.attention_by_document, *heads, self.has_flash, *mask, documents)
         return mixed.transpose(1, 2).flatten(2)
 
     def _run(self, function: Callable[..., torch.Tensor], *inputs: Any) -> torch.Tensor:
