@@ -109,11 +109,15 @@ def fabric_findings(
     status = runner.run(request)
     place = request.folder.path
     if not status.failed:
-        runner.wait_until(lambda: FabricTimes.read(place) is not None, RESULTS_GRACE_S)
-    found = FabricTimes.read(place)
-    if status.failed or found is None:
+        runner.wait_until((place / "fabric.json").is_file, RESULTS_GRACE_S)
+    problem, found = "its ranks left no times", None
+    try:
+        found = None if status.failed else FabricTimes.read(place, cluster.num_nodes, cluster.gpus_per_node)
+    except ValueError as invalid:
+        problem = str(invalid)
+    if found is None:
         failure = rank_failure(request.folder, status)
-        words = failure[1] if failure else launcher_reason(status, "its ranks left no times")
+        words = failure[1] if failure else launcher_reason(status, problem)
         yield error("fabric", f"the job ended without times: {words}", f"see the logs in {place}")
         return
     num_exchanges = len(exchanges_of(shapes, cluster.gpus_per_node, cluster.num_nodes))

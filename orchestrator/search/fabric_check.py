@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.program_spec import program_spec
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S, OUTCOME_GRACE_S
 from orchestrator.search.context import SearchContext
-from orchestrator.search.node_hours import node_hours_of, node_hours_until_requeue
+from orchestrator.search.launch_once import OnceLauncher
+from orchestrator.search.node_hours import billed_hours_of, node_hours_of, node_hours_until_requeue
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import Layout
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.diagnostics.fabric import FabricTimes
-from trials.files.folders import read_json
-from trials.ledger.events import FABRIC_CHECK, EndReason, EventKind, FabricCheck, SearchState
-from trials.measure_rules import MeasureRules
-from trials.trial import Attempt, FailureReason, Rendezvous, TrialKind, TrialSpec, TrialState
+from trials.files.folders import AttemptFolder, read_json
+from trials.ledger.events import FABRIC_CHECK, EventKind, FabricCheck, SearchState
+from trials.trial import Attempt, FailureReason, Outcome, TrialState
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class FabricChecker:
         self._program = program
         self._is_skipped = False
         self._ended_at: float | None = None
-        self._launched: dict[str, str | None] = {}  # launched but not recorded: the disk may be full
+        self._launcher = OnceLauncher(context)
 
     @property
     def is_in_flight(self) -> bool:
@@ -60,10 +60,10 @@ class FabricChecker:
         if self._check is None or not self._check.is_in_flight:
             return
         attempt = self._check.attempt
-        adopted = self._context.launcher.adopt({self._key(attempt): self._request(attempt)})
-        if self._key(attempt) in adopted:
+        adopted = self._context.launcher.adopt({self._context.key(attempt): self._request(attempt)})
+        if self._context.key(attempt) in adopted:
             if attempt.state is TrialState.SUBMITTED:
-                self._record(TrialState.QUEUED, job_id=adopted[self._key(attempt)])
+                self._record(TrialState.QUEUED, job_id=adopted[self._context.key(attempt)])
         elif attempt.state is not TrialState.SUBMITTED:
             self._end_without_times(LaunchStatus(Liveness.ENDED), FailureReason.JOB_LOST, "not found after a restart")
 
@@ -110,29 +110,15 @@ class FabricChecker:
         if self._context.search.state is SearchState.STOPPING:
             self._cancel(attempt)
         elif attempt.state is TrialState.SUBMITTED:
-            self._launch(attempt)
+            self._launcher.launch(self._request(attempt), self._record_job_id)
         else:
             self._poll(attempt)
 
-    def _launch(self, attempt: Attempt) -> None:
-        self._context.callbacks.renew_lease()
-        key = self._key(attempt)
-        try:
-            if key not in self._launched:
-                request = self._context.factory.with_spec_file(self._request(attempt))
-                self._launched[key] = self._context.launcher.launch(request)
-        except LaunchPostponed as postponed:
-            self._context.log_once.info(str(postponed))
-            return
-        except LaunchRefused as refusal:
-            self._context.stop(EndReason.SUBMISSION_REJECTED, str(refusal))
-            return
-        if (job_id := self._launched[key]) is not None:
-            self._record(TrialState.QUEUED, job_id=job_id)
-        del self._launched[key]
+    def _record_job_id(self, job_id: str) -> None:
+        self._record(TrialState.QUEUED, job_id=job_id)
 
     def _poll(self, attempt: Attempt) -> None:
-        status = self._context.launcher.poll([self._key(attempt)])[self._key(attempt)]
+        status = self._context.launcher.poll([self._context.key(attempt)])[self._context.key(attempt)]
         self._context.stop_if_never_started(status)
         if status.liveness is Liveness.UNKNOWN:
             if status.detail:
@@ -147,7 +133,7 @@ class FabricChecker:
             self._context.log_once.info(f"the fabric check waits: {status.detail}")
 
     def _cancel(self, attempt: Attempt) -> None:
-        key = self._key(attempt)
+        key = self._context.key(attempt)
         if self._context.launcher.cancel([key]):
             self._context.log_once.warning("the fabric check is unreachable, retrying to cancel it")
             return
@@ -157,21 +143,20 @@ class FabricChecker:
         self._end_without_times(status, self._context.cancel_reason, None)
 
     def _end(self, attempt: Attempt, status: LaunchStatus) -> None:
-        """Record what was found, or why nothing was. The times may arrive late from another machine."""
-        folder = self._request(attempt).folder
-        found = FabricTimes.read(folder.path)
+        """Record what was found, or why nothing was. The files may arrive late, or in part, from another machine."""
+        assert self._program is not None
         now = self._context.launcher.now()
         self._ended_at = self._ended_at or now
-        if found is not None and not status.failed:
-            assert self._program is not None
+        folder, cluster = self._request(attempt).folder, self._program.cluster
+        try:
+            found = None if status.failed else FabricTimes.read(folder.path, cluster.num_nodes, cluster.gpus_per_node)
+            reason, excerpt = _failure(folder, status)
+        except ValueError as error:
+            found, reason, excerpt = None, status.reason or FailureReason.RESULT_INVALID, str(error)
+        if found is not None:
             self._record(TrialState.MEASURED, **self._ending(attempt, status), **self._program.conclude(found))
-            return
-        if not status.failed and status.reason is None and now - self._ended_at < OUTCOME_GRACE_S:
-            return
-        outcome = read_json(folder.outcome(status.restart)) or {}
-        reason = status.reason or FailureReason(outcome.get("reason") or FailureReason.RESULT_INVALID)
-        lines = (outcome.get("excerpt") or status.detail or "its ranks left no times").strip().splitlines()
-        self._end_without_times(status, reason, lines[-1] if lines else None)
+        elif status.failed or status.reason is not None or now - self._ended_at >= OUTCOME_GRACE_S:
+            self._end_without_times(status, reason, excerpt)
 
     def _end_without_times(self, status: LaunchStatus, reason: FailureReason, excerpt: str | None) -> None:
         assert self._check is not None
@@ -203,20 +188,24 @@ class FabricChecker:
             "nodes": list(status.nodes or attempt.nodes),
             "ended_at": status.ended_at or now,
             "node_hours": node_hours,
-            "billed_hours": None if status.billing is None else node_hours / attempt.num_nodes * status.billing,
+            "billed_hours": billed_hours_of(attempt, status, node_hours),
         }
 
     def _record(self, state: TrialState, **data: Any) -> None:
         assert self._check is not None
         self._context.event(EventKind.FABRIC_CHECK, attempt=self._check.attempt.attempt, state=state.value, **data)
 
-    def _key(self, attempt: Attempt) -> str:
-        return f"{self._context.search.search_id}.{attempt.trial}.{attempt.attempt}"
-
     def _request(self, attempt: Attempt) -> LaunchRequest:
         assert self._program is not None
         factory = self._context.factory
-        spec = check_spec(self._program, attempt, factory.folder.search_id, factory.model)
+        spec = program_spec(
+            self._program.cluster,
+            factory.model,
+            self._program.trainer,
+            factory.folder.search_id,
+            attempt,
+            attempt.time_limit_s - LAUNCHER_GRACE_S,
+        )
         return LaunchRequest(
             spec,
             factory.folder.attempt(attempt.trial, attempt.attempt),
@@ -231,23 +220,14 @@ class FabricChecker:
         )
 
 
-def check_spec(program: FabricProgram, attempt: Attempt, search_id: str, model: Any) -> TrialSpec:
-    """spec.json of a check: a pure function of the record, so that it is the same after a crash."""
-    cluster = program.cluster
-    layout = Layout(num_nodes=cluster.num_nodes, data_parallel=cluster.num_gpus)
-    return TrialSpec(
-        search_id=search_id,
-        trial=FABRIC_CHECK,
-        attempt=attempt.attempt,
-        nonce=attempt.nonce,
-        kind=TrialKind.SEARCH,
-        layout=layout,
-        model=model,
-        global_batch_size=layout.global_batch_size,
-        num_gpus=cluster.num_gpus,
-        gpus_per_node=cluster.gpus_per_node,
-        accelerator=cluster.accelerator.name,
-        measure=MeasureRules(time_limit_s=attempt.time_limit_s - LAUNCHER_GRACE_S),
-        trainer=program.trainer,
-        rendezvous=Rendezvous("file" if cluster.num_nodes == 1 else "tcp"),
-    )
+def _failure(folder: AttemptFolder, status: LaunchStatus) -> tuple[FailureReason, str]:
+    """Reason of a check without times, and the last line of its text. ValueError for an invalid outcome file."""
+    reason, excerpt = status.reason, status.detail
+    if (data := read_json(folder.outcome(status.restart))) is not None:
+        try:
+            outcome = Outcome.from_json(data)
+        except ValueError as error:
+            raise ValueError(f"invalid outcome file: {error}") from error
+        reason, excerpt = reason or outcome.reason, outcome.excerpt or excerpt
+    lines = (excerpt or "").strip().splitlines() or ["its ranks left no times"]
+    return reason or FailureReason.RESULT_INVALID, lines[-1]

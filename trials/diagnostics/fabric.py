@@ -14,6 +14,16 @@ from typing import Any
 
 from trials.diagnostics.calibration import Collective, block_sizes, bus_gb_per_s, pair_distances, pair_of
 from trials.files.folders import read_json, write_json
+from trials.json_types import (
+    FieldTypes,
+    is_finite_number,
+    is_flag,
+    is_integer,
+    is_list_of,
+    is_object,
+    is_text,
+    require_types,
+)
 from trials.trial import require_schema
 
 FABRIC_SCHEMA = "parlay.fabric/1"
@@ -82,9 +92,25 @@ class ExchangeTime:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ExchangeTime:
-        """The inverse of `asdict`."""
-        kind = Collective(data["exchange"]["kind"])
-        return cls(Exchange(**data["exchange"] | {"kind": kind}), data["num_bytes"], tuple(data["seconds"]))
+        """The inverse of `asdict`; ValueError for anything else."""
+        require_types(data, _TIME_TYPES, "the time's")
+        require_types(data["exchange"], _EXCHANGE_TYPES, "the exchange's")
+        exchange = Exchange(**data["exchange"] | {"kind": Collective(data["exchange"]["kind"])})
+        if exchange.num_ranks < 1 or exchange.stride < 1 or min(data["num_bytes"], *data["seconds"]) <= 0:
+            raise ValueError("an exchange whose ranks, bytes or seconds are not positive")
+        return cls(exchange, data["num_bytes"], tuple(data["seconds"]))
+
+
+_TIME_TYPES: FieldTypes = {
+    "an object": (("exchange",), is_object),
+    "a whole number": (("num_bytes",), is_integer),
+    "a list of numbers": (("seconds",), is_list_of(is_finite_number)),
+}
+_EXCHANGE_TYPES: FieldTypes = {
+    "text": (("kind",), is_text),
+    "a whole number": (("num_ranks", "stride", "shift"), is_integer),
+    "true or false": (("is_small", "is_alone"), is_flag),
+}
 
 
 @dataclass(frozen=True)
@@ -100,19 +126,50 @@ class FabricTimes:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FabricTimes:
-        """The inverse of `to_json`; ValueError for another schema."""
+        """The inverse of `to_json`; ValueError for another schema, or for fields that are missing or have other
+        types."""
         require_schema(data, FABRIC_SCHEMA)
-        times = tuple(map(ExchangeTime.from_json, data["times"]))
-        return cls(tuple(data["nodes"]), times, data["fingerprint"])
+        require_types(data, _FABRIC_TYPES, "fabric.json's")
+        try:
+            times = tuple(map(ExchangeTime.from_json, data["times"]))
+            return cls(tuple(data["nodes"]), times, data["fingerprint"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"times with missing or unknown fields: {error}") from error
 
     def write(self, folder: Path) -> None:
         write_json(folder / "fabric.json", self.to_json())
 
     @classmethod
-    def read(cls, folder: Path) -> FabricTimes | None:
-        """The times in this folder; None without any yet."""
-        data = read_json(folder / "fabric.json")
-        return None if data is None else cls.from_json(data)
+    def read(cls, folder: Path, num_nodes: int, gpus_per_node: int) -> FabricTimes | None:
+        """The times in this folder; None without any yet.
+
+        ValueError for a file that is not the times of a check of `num_nodes` with `gpus_per_node` each.
+        """
+        path = folder / "fabric.json"
+        if (data := read_json(path)) is None:
+            return None
+        try:
+            found = cls.from_json(data)
+            found._require_groups(num_nodes, gpus_per_node)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        return found
+
+    def _require_groups(self, num_nodes: int, gpus_per_node: int) -> None:
+        world_size = num_nodes * gpus_per_node
+        if len(self.nodes) != world_size:
+            raise ValueError(f"{len(self.nodes)} ranks were checked, not {world_size}")
+        for time in self.times:
+            num_groups = len(time.exchange.groups(gpus_per_node, world_size))
+            if len(time.seconds) != num_groups:
+                raise ValueError(f"{time.exchange.words}: {len(time.seconds)} times of {num_groups} groups")
+
+
+_FABRIC_TYPES: FieldTypes = {
+    "a list of texts": (("nodes",), is_list_of(is_text)),
+    "a list of objects": (("times",), is_list_of(is_object)),
+    "an object": (("fingerprint",), is_object),
+}
 
 
 def trainer_of(shapes: Sequence[GroupShape]) -> dict[str, Any]:

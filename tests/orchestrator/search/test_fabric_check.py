@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from typing import Any
 
@@ -23,7 +24,8 @@ from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.trial import FailureReason, TrialState
 
-TIMES = FabricTimes(("n1", "n2"), (ExchangeTime(Exchange(Collective.ALL_REDUCE, 2, 1), 64, (0.5,)),))
+RANK_NODES = ("n1", "n1", "n1", "n1", "n2", "n2", "n2", "n2")
+TIMES = FabricTimes(RANK_NODES, (ExchangeTime(Exchange(Collective.ALL_REDUCE, 2, 1), 64, (0.5,) * 4),))
 LINKS = json.loads(json.dumps(Links((), Fabric(2.0, 5.0)).to_json()))
 FOUND: dict[str, Any] = {"slow_nodes": ["n2"], "num_available": 2, "findings": ["n2 is slow"], "links": LINKS}
 CHECK = "t0000"
@@ -40,11 +42,19 @@ def checking(path, check: Script, found: dict[str, Any] = FOUND, **changes: Any)
 
 
 def leaving(times: FabricTimes | None, **script: Any) -> Script:
+    return leaving_files({} if times is None else {"fabric.json": json.dumps(times.to_json())}, **script)
+
+
+def leaving_files(files: Mapping[str, str], **script: Any) -> Script:
     def look(request: LaunchRequest, number: int) -> None:
-        if times is not None:
-            times.write(request.folder.path)
+        for name, text in files.items():
+            (request.folder.path / name).write_text(text)
 
     return Script(**{"duration_s": 90.0, "leaves_outcome": False, "look": look, **script})
+
+
+def damaged(**changes: Any) -> str:
+    return json.dumps(TIMES.to_json() | changes)
 
 
 def test_it_is_the_first_job_and_trials_avoid_the_slow_node(tmp_path):
@@ -84,6 +94,31 @@ def test_a_check_that_fails_is_told_and_the_search_goes_on(tmp_path, caplog, che
     assert (search.fabric_check.attempt.reason, search.fabric_check.links) == (reason, None)
     assert f"the fabric check failed: {reason}" in caplog.text
     assert "goes on without it" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"fabric.json": ""},
+        {"fabric.json": "[]"},
+        {"fabric.json": damaged(schema="parlay.fabric/0")},
+        {"fabric.json": damaged(nodes=["n1", "n2"])},
+        {"fabric.json": damaged(nodes=7)},
+        {"fabric.json": damaged(times=[{"exchange": {"kind": "all_reduce"}}])},
+        {"fabric.json": damaged(times=[TIMES.to_json()["times"][0] | {"seconds": [0.5]}])},
+        {"fabric.json": damaged(times=[TIMES.to_json()["times"][0] | {"seconds": [0.5, 0.5, 0.5, -0.5]}])},
+        {"fabric.json": damaged(times=[TIMES.to_json()["times"][0] | {"num_bytes": "64"}])},
+        {"fabric.json": damaged(fingerprint=[])},
+        {"outcome.r0.json": "{"},
+        {"outcome.r0.json": json.dumps({"schema": "parlay.outcome/1", "reason": "a word nobody knows"})},
+        {"outcome.r0.json": json.dumps({"schema": "parlay.outcome/1", "excerpt": 7})},
+    ],
+)
+def test_damaged_files_of_a_check_are_no_times(tmp_path, caplog, files):
+    search = checking(tmp_path, leaving_files(files)).open_driver().run()
+    assert search.state is SearchState.COMPLETED
+    assert search.fabric_check.attempt.reason is FailureReason.RESULT_INVALID
+    assert next(iter(files)).partition(".")[0] in caplog.text
 
 
 def test_a_check_that_the_machine_ended_is_launched_once_more(tmp_path):
