@@ -7,14 +7,13 @@ from typing import Any
 
 from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.program_spec import program_spec
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.attempt_result import LaunchStatus
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.files.path_owners import FolderIdentity
-from trials.measure_rules import MeasureRules
-from trials.trial import Rendezvous, TrialKind, TrialSpec
+from trials.trial import Attempt
 
 RESULTS_GRACE_S = 90.0
 """NFS may show another machine's files a minute late, as for outcomes."""
@@ -34,25 +33,16 @@ def new_job(
     """
     folder.path.mkdir(parents=True, mode=0o700)
     snapshot_code(folder.code)
-    layout = Layout(num_nodes=cluster.num_nodes, data_parallel=cluster.num_gpus)
-    spec = TrialSpec(
-        search_id=folder.search_id,
-        trial="t0001",
-        attempt="a1",
-        nonce="0" * 32,
-        kind=TrialKind.SEARCH,
-        layout=layout,
-        model=model,
-        global_batch_size=layout.global_batch_size,
-        num_gpus=cluster.num_gpus,
-        gpus_per_node=cluster.gpus_per_node,
-        accelerator=cluster.accelerator.name,
-        measure=MeasureRules(time_limit_s=time_limit_s),
-        trainer=trainer,
-        rendezvous=Rendezvous("file" if cluster.num_nodes == 1 else "tcp"),
+    attempt = Attempt("t0001", "a1", "0" * 32, cluster.num_nodes, time_limit_s)
+    spec = program_spec(cluster, model, trainer, folder.search_id, attempt, time_limit_s)
+    request = LaunchRequest(
+        spec,
+        folder.attempt(attempt.trial, attempt.attempt),
+        python,
+        str(folder.code),
+        time_limit_s,
+        taken=FolderIdentity.at(folder.path),
     )
-    taken, attempt = FolderIdentity.at(folder.path), folder.attempt("t0001", "a1")
-    request = LaunchRequest(spec, attempt, python, str(folder.code), time_limit_s, taken=taken)
     request.folder.path.mkdir(parents=True, mode=0o700)
     write_json(request.folder.spec, spec.to_json())
     return request

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.launchers.base import EndedPilot
 from orchestrator.search.attempt_factory import as_cancelled
 from orchestrator.search.context import SearchContext
-from orchestrator.search.node_hours import node_hours_of, node_hours_until_requeue
+from orchestrator.search.node_hours import billed_hours_of, node_hours_of, node_hours_until_requeue
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, flag_other_fingerprint
 from trials.failure_policy import Ending, policy_of
 from trials.ledger.events import EventKind, SearchState
@@ -169,7 +169,7 @@ class AttemptMonitor:
             "started_at": status.started_at,
             "ended_at": status.ended_at or now,
             "node_hours": node_hours,
-            "billed_hours": None if status.billing is None else node_hours / attempt.num_nodes * status.billing,
+            "billed_hours": billed_hours_of(attempt, status, node_hours),
         }
 
 

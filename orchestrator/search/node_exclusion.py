@@ -25,8 +25,7 @@ def nodes_to_avoid(
         if policy_of(attempt.reason).blame is not NodeBlame.NONE:
             bad.update(_culprits(trial, attempt))
     suspects = bad | {node for run in runs if run.trial != trial.trial for node in _suspect_nodes(run)}
-    is_room = num_nodes - len(suspects) >= trial.layout.num_nodes
-    return tuple(sorted(suspects if is_room else bad))
+    return tuple(sorted(suspects if _leaves_enough(suspects, num_nodes, trial) else bad))
 
 
 def with_slow_nodes(avoided: tuple[str, ...], trial: Trial, check: FabricCheck | None) -> tuple[str, ...]:
@@ -34,7 +33,7 @@ def with_slow_nodes(avoided: tuple[str, ...], trial: Trial, check: FabricCheck |
     if check is None:
         return avoided
     together = {*avoided, *check.slow_nodes}
-    return tuple(sorted(together)) if check.num_available - len(together) >= trial.layout.num_nodes else avoided
+    return tuple(sorted(together)) if _leaves_enough(together, check.num_available, trial) else avoided
 
 
 def with_nodes_of_earlier_runs(
@@ -47,9 +46,14 @@ def with_nodes_of_earlier_runs(
         return avoided
     for nodes in reversed(earlier):
         together = {*avoided, *nodes}
-        if num_choosable - len(together) >= trial.layout.num_nodes:
+        if _leaves_enough(together, num_choosable, trial):
             return tuple(sorted(together))
     return avoided
+
+
+def _leaves_enough(avoided: Collection[str], num_nodes: int, trial: Trial) -> bool:
+    """True if the trial fits on the `num_nodes` without the avoided ones."""
+    return num_nodes - len(avoided) >= trial.layout.num_nodes
 
 
 def bad_nodes(trial: Trial, attempt: Attempt) -> tuple[str, ...]:

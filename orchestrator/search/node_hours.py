@@ -50,6 +50,11 @@ def node_hours_of(attempt: Attempt, status: LaunchStatus, now: float) -> float:
     return other_node_hours + attempt.num_nodes * seconds / 3600
 
 
+def billed_hours_of(attempt: Attempt, status: LaunchStatus, node_hours: float) -> float | None:
+    """Billing-unit hours of an ended attempt that used `node_hours`; None where Slurm does not say what it bills."""
+    return None if status.billing is None else node_hours / attempt.num_nodes * status.billing
+
+
 def node_hours_until_requeue(attempt: Attempt, status: LaunchStatus, now: float) -> float:
     """Upper bound on the node-hours before the job's `restart`-th requeue.
 

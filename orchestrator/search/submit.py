@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from functools import partial
 
-from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.search.attempt_factory import next_attempt
 from orchestrator.search.context import SearchContext
+from orchestrator.search.launch_once import OnceLauncher
 from orchestrator.search.node_exclusion import nodes_to_avoid, with_nodes_of_earlier_runs, with_slow_nodes
 from orchestrator.search.stopping import time_limit_s
-from trials.ledger.events import INTENT, EndReason, EventKind, SearchState
+from trials.ledger.events import INTENT, EventKind, SearchState
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 from trials.trial_json import attempt_json
 
@@ -19,7 +20,7 @@ class AttemptSubmitter:
 
     def __init__(self, context: SearchContext):
         self._context = context
-        self._launched: dict[str, str | None] = {}  # launched but not recorded: the disk may be full
+        self._launcher = OnceLauncher(context)
 
     def create_attempts(self) -> None:
         """Record an attempt for every trial without one; end those that the budget cannot cover.
@@ -38,27 +39,10 @@ class AttemptSubmitter:
         """Launch every attempt that is recorded as submitted."""
         for attempt in self._context.index.in_flight:
             if attempt.state is TrialState.SUBMITTED and self._context.search.state is not SearchState.STOPPING:
-                self._context.callbacks.renew_lease()  # many launches may together outlast the lease
-                self._submit(attempt)
+                self._launcher.launch(self._context.request(attempt), partial(self._record_job_id, attempt))
 
-    def _submit(self, attempt: Attempt) -> None:
-        key = self._context.key(attempt)
-        try:
-            if key not in self._launched:
-                request = self._context.factory.with_spec_file(self._context.request(attempt))
-                self._launched[key] = self._context.launcher.launch(request)
-        except LaunchPostponed as postponed:
-            self._context.log_once.info(str(postponed))
-            return
-        except LaunchRefused as refusal:
-            self._context.stop(EndReason.SUBMISSION_REJECTED, str(refusal))
-            return
-        except OSError as error:  # this folder cannot be written; others may be
-            self._context.log_once.warning(f"retrying: {error}")
-            return
-        if (job_id := self._launched[key]) is not None:
-            self._context.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=job_id)
-        del self._launched[key]
+    def _record_job_id(self, attempt: Attempt, job_id: str) -> None:
+        self._context.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=job_id)
 
 
 def create_attempt(context: SearchContext, trial: Trial) -> None:
