@@ -359,7 +359,7 @@ class Fingerprint(TypedDict, total=False):
     job_id: str | None
     """SLURM_JOB_ID."""
     hosts: list[str]
-    """Host names of all ranks, without duplicates, in rank order."""
+    """Nodes of all ranks by Slurm's names, or the hosts' without Slurm; without duplicates, in rank order."""
     probe_ms_by_rank: list[float]
     """Time of one matrix product of fixed size before training, on GPUs."""
     slow_hosts: list[str]

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from itertools import count
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from trials.ranks.watchdog import hang_limit_s
@@ -92,11 +91,9 @@ def get_slower_from_the_fourteenth_step_on() -> None:
 def be_slow_in_rank_1() -> None:
     """Rank 1, on a node of its own name, is busy with something else for 30 ms of each step."""
     from trials.train.measurement.loop import TrainingLoop
-    from trials.train.proof import layout_check
 
     original, is_slow = TrainingLoop._shortened, os.environ["RANK"] == "1"
-    name = "slow-node" if is_slow else "other-node"
-    layout_check.socket = SimpleNamespace(gethostname=lambda: name)  # type: ignore[attr-defined]
+    os.environ["SLURMD_NODENAME"] = "slow-node" if is_slow else "other-node"
 
     def shortened(self, batch, micro_batches):
         until = time.perf_counter() + 0.03

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -65,13 +64,13 @@ def test_the_rank_its_restart_and_its_job_may_come_from_slurm(start, monkeypatch
     folder.mkdir(parents=True)
     (folder / "spec.json").write_text(json.dumps(spec.to_json()))
     slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0", "SLURM_RESTART_COUNT": "2"}
-    slurm |= {"SLURM_JOB_ID": "4711"}
+    slurm |= {"SLURM_JOB_ID": "4711", "SLURMD_NODENAME": "n17"}
     environment = {name: value for name, value in os.environ.items() if name != "RANK"} | slurm
     command = [sys.executable, "-m", "trials.train", str(folder / "spec.json")]
     subprocess.run(command, env=environment, check=True, timeout=120, capture_output=True)
     outcome = json.loads((folder / "outcome.r2.json").read_text())
     assert outcome["status"] == "measured"
-    assert (outcome["fingerprint"]["job_id"], outcome["fingerprint"]["hosts"]) == ("4711", [socket.gethostname()])
+    assert (outcome["fingerprint"]["job_id"], outcome["fingerprint"]["hosts"]) == ("4711", ["n17"])
 
 
 def test_a_killed_rank_takes_the_others_along(start):

@@ -16,6 +16,7 @@ from search_spaces.plain_file import read_plain
 from trials.diagnostics.calibration import CPU_BUDGET, GPU_BUDGET
 from trials.diagnostics.node_probe import MARKS_SEEN_WITHIN_S, NodeProbeReport, RankProbe, marker_path
 from trials.files.folders import AttemptFolder, write_text
+from trials.fork_server.stub import node_name
 from trials.ranks.engine_packages import installed_packages
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
@@ -47,7 +48,7 @@ def rank_probe(rank: int, device: Device, clock_s: float, unseen: tuple[int, ...
     """This process's view of its machine."""
     return RankProbe(
         rank=rank,
-        node=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        node=node_name(),
         host=socket.gethostname(),
         python=platform.python_version(),
         executable=sys.executable,

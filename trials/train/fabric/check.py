@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +16,6 @@ from trials.train.calibrate.benchmarks import large_bytes
 from trials.train.calibrate.exchanges import Exchanges
 from trials.train.calibrate.stopwatch import Stopwatch
 from trials.train.parallel.device import Device, open_device
-from trials.train.parallel.gather import gather_json
 from trials.train.parallel.process_groups import join_world
 from trials.train.proof.fingerprint import fingerprint
 from trials.train.proof.layout_check import locate_ranks
@@ -34,8 +31,7 @@ def check_fabric(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, r
     join_world(spec, folder, env, device)
     hosts = locate_ranks(spec, device)
     report.enter("measured")
-    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    nodes = gather_json(node, device.torch_device)
+    nodes = [rank.host for rank in hosts]
     budget = replace(CPU_BUDGET if device.is_cpu else GPU_BUDGET, seconds=SECONDS)
     timer = ExchangeTimer(spec, env.rank, device, budget, Stopwatch(device, report, budget.seconds))
     exchanges = exchanges_of(shapes_of(spec.trainer), spec.gpus_per_node, spec.num_nodes)

@@ -76,7 +76,8 @@ class RankCount:
 
 @dataclass(frozen=True)
 class RankHost:
-    """A rank's host, and the milliseconds of its device's probe (None: not probed)."""
+    """A rank's node, and the milliseconds of its device's probe (None: not probed). The node has Slurm's name, or the
+    host's without Slurm."""
 
     host: str
     probe_ms: float | None

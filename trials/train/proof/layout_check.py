@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 from search_spaces.layouts.layout import DEGREES, EXPERT_GROUPS, OTHER_DEGREES
+from trials.fork_server.stub import node_name
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.ranks.failures import TrialFailure
 from trials.train.parallel.device import Device
@@ -59,7 +59,7 @@ def locate_ranks(spec: TrialSpec, device: Device) -> list[RankHost]:
 
     Collective over the world.
     """
-    rank_hosts = gather_hosts(RankHost(socket.gethostname(), device.probe_ms()), device.torch_device)
+    rank_hosts = gather_hosts(RankHost(node_name(), device.probe_ms()), device.torch_device)
     if (fault := placement_error(spec, [rank.host for rank in rank_hosts])) is not None:
         raise TrialFailure(FailureReason.RESULT_INVALID, fault)
     return rank_hosts
