@@ -15,6 +15,7 @@ from dashboards.terminal.rank_diagram import nodes_per_domain
 from dashboards.trial_text import describe_failure, describe_straggler
 from search_spaces.layouts.layout import DERIVED, SETTINGS, Layout
 from search_spaces.layouts.settings import as_numbers, setting_axes
+from search_spaces.layouts.short_name import varying_axes
 from search_spaces.model_shape import ModelShape
 from trials.analysis.final_rounds import finals_end_of
 from trials.analysis.finals import FinalsEnd
@@ -190,7 +191,7 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
         progress=_progress(search, verdict, at),
         trials=_views(search, ranking),
         layouts=tuple(_layout_view(layout, search, ranking) for layout in ranking.ordered),
-        varying=_varying(search.trials),
+        varying=varying_axes([trial.layout for trial in search.trials]),
         importance=axis_importance(*_speeds(ranking)),
         time_breakdowns=time_breakdowns(ranking.best, baseline, spec),
     )
@@ -340,12 +341,6 @@ def _best_so_far(trials: Sequence[Trial], ranking: Ranking) -> dict[str, float]:
         if so_far is not None:
             best[trial.trial] = so_far
     return best
-
-
-def _varying(trials: Sequence[Trial]) -> tuple[str, ...]:
-    layouts = [trial.layout.canonical().axis_values for trial in trials]
-    names = dict.fromkeys(name for layout in layouts for name in layout)
-    return tuple(name for name in names if len({layout.get(name) for layout in layouts}) > 1)
 
 
 def _speeds(ranking: Ranking) -> tuple[list[dict[str, Any]], list[float]]:
