@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,6 +87,23 @@ class TrialView:
 
 
 @dataclass(frozen=True)
+class LayoutView:
+    """Layout of the table, and its runs in launch order.
+
+    `view` is the layout over all its runs where one was measured, else its last run. `ratio` is its speed over the
+    baseline's, None where either is unknown.
+    """
+
+    view: TrialView
+    runs: tuple[TrialView, ...]
+    ratio: float | None
+
+    @property
+    def layout(self) -> Layout:
+        return self.view.layout
+
+
+@dataclass(frozen=True)
 class BestLayout:
     """Best layout, over all its runs.
 
@@ -132,7 +149,8 @@ class Progress:
 class ReportData:
     """All data of the report. `at` is the time of reading the record, UTC seconds since the epoch.
 
-    `layouts` are the measured ones over all their runs, in ranked order. `varying` are the layout fields with more than
+    `layouts` are the measured ones over all their runs, in ranked order, `tried` all of them: the measured ones first,
+    fastest first, then the others in launch order. `varying` are the layout fields with more than
     one value tried, in the contract's order. `is_simulated` is true for a search replayed from a measured table.
     """
 
@@ -150,10 +168,12 @@ class ReportData:
     nodes_per_domain: int
     accelerator: str | None
     best: BestLayout | None
+    baseline_key: str | None
     baseline_speed: float | None
     progress: Progress
     trials: tuple[TrialView, ...]
     layouts: tuple[TrialView, ...]
+    tried: tuple[LayoutView, ...]
     varying: tuple[str, ...]
     importance: Importance | None
     time_breakdowns: tuple[TimeBreakdown, ...]
@@ -172,6 +192,9 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
     verdict = verdict_of(search, ranking, baseline_key_of(search))
     baseline = verdict.baseline if verdict.baseline is not None and verdict.baseline.measured else None
     cluster, best = _section(spec, "cluster"), _best_layout(ranking, spec)
+    baseline_speed = value_of(baseline, objective) if baseline else None
+    trials = _views(search, ranking)
+    layouts = tuple(_layout_view(layout, search, ranking) for layout in ranking.ordered)
     return ReportData(
         search_id=search.search_id,
         name=str(spec.get("name", search.search_id)),
@@ -187,10 +210,12 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
         nodes_per_domain=1 if best is None else nodes_per_domain(cluster, best.layout),
         accelerator=_accelerator(cluster),
         best=best,
-        baseline_speed=value_of(baseline, objective) if baseline else None,
+        baseline_key=baseline_key_of(search),
+        baseline_speed=baseline_speed,
         progress=_progress(search, verdict, at),
-        trials=_views(search, ranking),
-        layouts=tuple(_layout_view(layout, search, ranking) for layout in ranking.ordered),
+        trials=trials,
+        layouts=layouts,
+        tried=tuple(_tried(trials, layouts, baseline_speed)),
         varying=varying_axes([trial.layout for trial in search.trials]),
         importance=axis_importance(*_speeds(ranking)),
         time_breakdowns=time_breakdowns(ranking.best, baseline, spec),
@@ -316,6 +341,19 @@ def _layout_view(layout: RankedLayout, search: SearchRecord, ranking: Ranking) -
     """View of a layout: that of the run it is named after, with the numbers over all runs."""
     speed = value_of(layout, ranking.objective)
     return replace(_view(layout.first, search, ranking), metrics=layout.measured, flags=layout.flags, speed=speed)
+
+
+def _tried(
+    trials: Sequence[TrialView], layouts: Sequence[TrialView], baseline_speed: float | None
+) -> Iterator[LayoutView]:
+    runs: dict[str, list[TrialView]] = {}
+    for trial in trials:
+        runs.setdefault(trial.layout.key, []).append(trial)
+    measured = {view.layout.key: view for view in layouts}
+    for key in (*measured, *(key for key in runs if key not in measured)):
+        view = measured.get(key, runs[key][-1])
+        ratio = view.speed / baseline_speed if view.speed is not None and baseline_speed else None
+        yield LayoutView(view, tuple(runs[key]), ratio)
 
 
 def _best_so_far(trials: Sequence[Trial], ranking: Ranking) -> dict[str, float]:

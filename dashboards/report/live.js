@@ -104,6 +104,7 @@
 
   const scroller = () => document.querySelector(".scroll");
   const detailsOf = (trial) => document.querySelector(`tr[data-trial="${CSS.escape(trial)}"] details`);
+  const bodyOf = (layout) => document.querySelector(`tbody[data-layout="${CSS.escape(layout)}"]`);
 
   const saveView = () => {
     const parts = [...document.querySelectorAll("main section[id], main figure[id]")];
@@ -113,6 +114,7 @@
       at: above && { id: above.id, top: above.getBoundingClientRect().top },
       order: sorted && { name: sorted.textContent, up: sorted.getAttribute("aria-sort") === "ascending" },
       open: [...document.querySelectorAll("tr details[open]")].map((found) => found.closest("tr").dataset.trial),
+      layouts: [...document.querySelectorAll(".opener[aria-expanded=true]")].map((found) => found.closest("tbody").dataset.layout),
       scrolled: scroller() && [scroller().scrollLeft, scroller().scrollTop],
       focus: finderOf(document.activeElement),
     };
@@ -123,6 +125,7 @@
     const head = heads.find((button) => button.textContent === view.order?.name);
     if (head) report.sort(head, view.order.up);
     for (const details of view.open.map(detailsOf)) if (details) details.open = true;
+    for (const body of view.layouts.map(bodyOf)) if (body) report.open(body, true);
     if (view.scrolled) scroller()?.scrollTo(...view.scrolled);
     view.focus?.()?.focus({ preventScroll: true });
     const above = view.at && document.getElementById(view.at.id);
@@ -135,6 +138,8 @@
     if (element.id) return () => document.getElementById(element.id);
     if (element.matches(".scroll")) return scroller;
     if (element.matches("nav a")) return () => document.querySelector(`nav a[href="${element.getAttribute("href")}"]`);
+    const body = element.closest("tbody[data-layout]");
+    if (body && element.matches(".opener")) return () => bodyOf(body.dataset.layout)?.querySelector(".opener");
     const row = element.closest("tr[data-trial]");
     if (row && element.matches("summary")) return () => detailsOf(row.dataset.trial)?.querySelector("summary");
     if (row && element.matches("pre")) return () => detailsOf(row.dataset.trial)?.querySelector("pre");

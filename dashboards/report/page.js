@@ -1,7 +1,7 @@
 "use strict";
 const report = (() => {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  let figures = {}, places = [], rows = [];
+  let figures = {}, places = [], bodies = [];
 
   // A string that begins with @ names one of the page's colours; plotly needs its value.
   const coloured = (value, style) => {
@@ -67,8 +67,8 @@ const report = (() => {
 
   const table = () => document.getElementById("table");
 
-  const key = (row, column) => {
-    const text = row.cells[column].dataset.sort;
+  const key = (body, column) => {
+    const text = body.rows[0].cells[column].dataset.sort;
     return text === "" ? null : isNaN(text) ? text : Number(text);
   };
 
@@ -76,23 +76,41 @@ const report = (() => {
     const column = Number(button.dataset.column);
     table().querySelectorAll("th[aria-sort]").forEach((other) => other.removeAttribute("aria-sort"));
     button.closest("th").setAttribute("aria-sort", up ? "ascending" : "descending");
-    const keyed = rows.map((row, place) => ({ row, place, key: key(row, column) }));
+    const keyed = bodies.map((body, place) => ({ body, place, key: key(body, column) }));
     keyed.sort((a, b) => {
       if (a.key === null || b.key === null) return (a.key === null) - (b.key === null) || a.place - b.place;
       return (a.key < b.key ? -1 : a.key > b.key ? 1 : 0) * (up ? 1 : -1) || a.place - b.place;
     });
-    table().tBodies[0].append(...keyed.map(({ row }) => row));
+    table().append(...keyed.map(({ body }) => body));
+  };
+
+  // "tensor 8" is the word "tp8"; a word that is an axis's key and a number is compared as a whole, others anywhere.
+  const wordsOf = (text) => {
+    const keys = JSON.parse(table().dataset.keys);
+    let rest = text.toLowerCase().replace(/\s+/g, " ").trim();
+    for (const label of Object.keys(keys).sort((a, b) => b.length - a.length)) {
+      const escaped = label.replace(/[^a-z0-9 ]/g, "\\$&");
+      rest = rest.replace(new RegExp(`(^| )${escaped} (\\S+)`, "g"), (_, gap, value) => gap + keys[label] + ({ on: 1, off: 0 }[value] ?? value));
+    }
+    const whole = new Set(Object.values(keys));
+    return rest.split(" ").filter(Boolean).map((word) => ({ word, isWhole: /\d$/.test(word) && whole.has(word.replace(/\d+$/, "")) }));
   };
 
   const filter = (text) => {
-    const wanted = text.toLowerCase().split(/\s+/).filter(Boolean);
+    const wanted = wordsOf(text);
     let count = 0;
-    for (const row of rows) {
-      const has = row.textContent.toLowerCase();
-      row.hidden = !wanted.every((word) => has.includes(word));
-      count += row.hidden ? 0 : 1;
+    for (const body of bodies) {
+      const words = body.dataset.words.toLowerCase().split(" ");
+      const has = [body.textContent.toLowerCase(), ...words].join(" ");
+      body.hidden = !wanted.every(({ word, isWhole }) => isWhole ? words.includes(word) : has.includes(word));
+      count += body.hidden ? 0 : 1;
     }
-    document.getElementById("shown").textContent = wanted.length ? `${count} of ${rows.length} trials` : "";
+    document.getElementById("shown").textContent = wanted.length ? `${count} of ${bodies.length} layouts` : "";
+  };
+
+  const open = (body, isOpen) => {
+    body.querySelector(".opener").setAttribute("aria-expanded", isOpen);
+    body.rows[1].hidden = !isOpen;
   };
 
   // Attaches figures, sorting and filter to the current document.
@@ -104,16 +122,22 @@ const report = (() => {
       if (!place.drawn) watcher.observe(place);
       else if (place.drawn !== JSON.stringify(figures[place.dataset.figure])) draw(place);
     }
-    rows = table() ? [...table().tBodies[0].rows] : [];
+    bodies = table() ? [...table().tBodies] : [];
     if (!table()) return;
     for (const button of table().querySelectorAll("thead button")) {
-      button.onclick = () => sort(button, button.closest("th").getAttribute("aria-sort") !== "ascending");
+      const first = "down" in button.dataset ? "descending" : "ascending";
+      const other = first === "ascending" ? "descending" : "ascending";
+      button.onclick = () => sort(button, (button.closest("th").getAttribute("aria-sort") === first ? other : first) === "ascending");
+    }
+    for (const body of bodies) {
+      open(body, false);
+      body.querySelector(".opener").onclick = () => open(body, body.rows[1].hidden);
     }
     const field = document.getElementById("filter");
     field.oninput = () => filter(field.value);
     if (field.value) filter(field.value);
   };
 
-  return { show, sort };
+  return { show, sort, open };
 })();
 report.show();

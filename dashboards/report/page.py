@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -14,7 +15,7 @@ from dashboards.report.figures.figure import Figure
 from dashboards.report.figures.registry import SECTIONS, WIDE, report_figures
 from dashboards.report.html import Page, embedded_json, fragment, html_page, package_file, plotly
 from dashboards.report.rank_placement import rank_placement
-from dashboards.report.table import table_columns, table_rows
+from dashboards.report.table import RUN_COLUMNS, filter_keys, sorted_column, table_columns, table_rows
 from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
 from dashboards.trial_text import format_number, format_throughput_interval, format_tokens
@@ -72,6 +73,9 @@ def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
         wide=WIDE,
         columns=table_columns(data),
         rows=table_rows(data),
+        run_columns=RUN_COLUMNS,
+        sorted_by=sorted_column(data),
+        keys=json.dumps(filter_keys()),
         **_first_screen(data),
     )
 
@@ -105,7 +109,8 @@ def _first_screen(data: ReportData) -> dict[str, Any]:
         "spent_on": sentences.describe_spending(data),
         "as_of": datetime.fromtimestamp(data.at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "placement": rank_placement(best.layout, data.gpus_per_node, data.nodes_per_domain) if best else None,
-        "caption": f"{plural(len(data.trials), 'trial')} in launch order, a row a run; click a heading to sort",
+        "caption": f"{plural(len(data.tried), 'layout')} in {plural(len(data.trials), 'trial')}, fastest first;"
+        " click a heading to sort",
         "footer": f"Parlay {version('parlay')}. Rules of measurement: docs/measuring.md."
         f" Written for {printable(data.name)}, search {data.search_id}.",
     }
