@@ -109,7 +109,7 @@ class Search:
         if output is None:
             write_report(self._located.record, self._located.folder, time.time())
             return self._located.folder.report
-        write_new(Path(output), report_text(self._located.record, time.time()), "output")
+        write_new(Path(output), report_text(self._located.record, self._located.folder, time.time()), "output")
         return Path(output)
 
     def refresh(self) -> Search:

@@ -11,6 +11,8 @@ from dashboards.fabric_check_text import describe_fabric_check
 from dashboards.report.figures.importance import Importance, axis_importance
 from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdowns
 from dashboards.report.log_excerpts import Excerpts
+from dashboards.report.setup import SetupRow, setup_rows
+from dashboards.report.use_it import UseIt
 from dashboards.terminal.rank_diagram import nodes_per_domain
 from dashboards.trial_text import describe_failure, describe_straggler
 from search_spaces.layouts.layout import DERIVED, SETTINGS, Layout
@@ -177,6 +179,8 @@ class ReportData:
     varying: tuple[str, ...]
     importance: Importance | None
     time_breakdowns: tuple[TimeBreakdown, ...]
+    setup: tuple[SetupRow, ...]
+    use: UseIt | None
 
     @property
     def measured(self) -> tuple[TrialView, ...]:
@@ -184,8 +188,9 @@ class ReportData:
         return tuple(trial for trial in self.trials if trial.speed is not None)
 
 
-def report_data(search: SearchRecord, at: float) -> ReportData:
-    """Build the report's data from a record. A spec that lacks sections gives fewer data, not an error."""
+def report_data(search: SearchRecord, at: float, use: UseIt | None = None) -> ReportData:
+    """Build the report's data from a record; `use` is that of its recipe, None without one. A spec that lacks sections
+    gives fewer data, not an error."""
     spec = search.spec
     ranking = ranking_of(search, search.trials)
     objective = ranking.objective
@@ -219,6 +224,8 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
         varying=varying_axes([trial.layout for trial in search.trials]),
         importance=axis_importance(*_speeds(ranking)),
         time_breakdowns=time_breakdowns(ranking.best, baseline, spec),
+        setup=setup_rows(spec, ranking.ordered),
+        use=use,
     )
 
 

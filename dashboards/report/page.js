@@ -113,6 +113,19 @@ const report = (() => {
     body.rows[1].hidden = !isOpen;
   };
 
+  // A page opened as a file may not write to the clipboard: its text is selected then, to be copied by hand.
+  const copy = async (button) => {
+    const text = button.previousElementSibling;
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(text);
+      button.textContent = "Selected";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  };
+
   // Attaches figures, sorting and filter to the current document.
   const show = () => {
     figures = JSON.parse(document.getElementById("figures").textContent);
@@ -121,6 +134,10 @@ const report = (() => {
       place.style.minHeight = place.dataset.height + "px";
       if (!place.drawn) watcher.observe(place);
       else if (place.drawn !== JSON.stringify(figures[place.dataset.figure])) draw(place);
+    }
+    for (const button of document.querySelectorAll(".copy")) {
+      button.hidden = false;
+      button.onclick = () => copy(button);
     }
     bodies = table() ? [...table().tBodies] : [];
     if (!table()) return;

@@ -33,6 +33,6 @@ def report(
     if output is None:
         write_report(found.record, found.folder, time.time())
     else:
-        write_new(path, report_text(found.record, time.time()), "--output")
+        write_new(path, report_text(found.record, found.folder, time.time()), "--output")
     data = {"schema": REPORT_SCHEMA, "search_id": found.record.search_id, "file": str(path)}
     print_result(data, as_json, str(path))

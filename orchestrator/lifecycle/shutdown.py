@@ -38,6 +38,8 @@ def flush_on_exit(
     flush_timeout_s: float,
 ) -> None:
     """Flush the report and MLflow, each within `flush_timeout_s`, and send notifications if the search has ended."""
+    if search.state.is_ended:  # the recipe was written after the last event
+        report.submit(search)
     with suppress(KeyboardInterrupt):  # stop waiting for the report, and do the rest
         report.finish(min(REPORT_FLUSH_TIMEOUT_S, flush_timeout_s))
     if worker and (worker.has_record or search.state.is_ended):  # else nothing is new

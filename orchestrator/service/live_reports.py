@@ -9,14 +9,18 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from dashboards.report.data import report_data
 from dashboards.report.html import Page
 from dashboards.report.page import report_without_scripts
+from dashboards.report.use_it import use_it
 from orchestrator.service.event_stream import JournalFollower, run_in_thread
 from search_spaces.errors import InputError
+from trials.analysis.verdict import ranking_of
+from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 
 POLL_S = 0.5
@@ -24,6 +28,8 @@ POLL_S = 0.5
 MIN_PAUSE_S = 3.0
 MAX_CPU_SHARE = 0.1
 """Share of a CPU's time spent on one search's report; a long rendering is followed by a longer pause."""
+RECIPE_WAIT_S = 60.0
+"""Longest wait for an ended search's recipe."""
 KEEPALIVE_S = 5.0
 """Seconds of silence until a keepalive event."""
 _MAX_CACHED = 16
@@ -31,7 +37,7 @@ _MAX_CACHED = 16
 
 @dataclass(frozen=True)
 class Rendering:
-    """The report after event `seq`; with `is_ended` no other follows."""
+    """The report after event `seq`, with the recipe after one more; with `is_ended` no other follows."""
 
     seq: int
     is_ended: bool
@@ -72,9 +78,11 @@ class LiveReport:
         if search is None:
             fix = "use a machine on which its folder is visible"
             raise InputError.of("unknown_id", f"{self._file} is not visible here", key="search", fix=fix)
+        has_recipe = search.state.is_ended and (SearchFolder(self._file.parent).recipe / "recipe.yaml").is_file()
         newest, began_at = self._newest, self._clock()
-        if newest is None or (newest.seq != search.last_seq and began_at >= self._due_at):
-            newest = Rendering(search.last_seq, search.state.is_ended, self._render(search))
+        seq = search.last_seq + has_recipe  # the recipe follows the last event
+        if newest is None or (newest.seq != seq and began_at >= self._due_at):
+            newest = Rendering(seq, _is_complete(search, has_recipe), self._render(search))
             self._newest, now = newest, self._clock()
             self._due_at = now + max(MIN_PAUSE_S, (now - began_at) / MAX_CPU_SHARE)
         return newest
@@ -92,7 +100,9 @@ class LiveReports:
         with self._lock:
             report = self._reports.get(journal_file)
             if report is None:
-                report = self._reports[journal_file] = LiveReport(journal_file, _render)
+                report = self._reports[journal_file] = LiveReport(
+                    journal_file, partial(_render, SearchFolder(journal_file.parent))
+                )
             self._last[journal_file] = report
             self._last.move_to_end(journal_file)
             while len(self._last) > _MAX_CACHED:
@@ -122,5 +132,13 @@ async def report_events(
         await asyncio.sleep(POLL_S)
 
 
-def _render(search: SearchRecord) -> Page:
-    return report_without_scripts(report_data(search, time.time()))
+def _render(folder: SearchFolder, search: SearchRecord) -> Page:
+    return report_without_scripts(report_data(search, time.time(), use_it(folder)))
+
+
+def _is_complete(search: SearchRecord, has_recipe: bool) -> bool:
+    """True for an ended search with its recipe, or where none is to be expected."""
+    if not search.state.is_ended or has_recipe:
+        return search.state.is_ended
+    is_old = search.ended_at is not None and time.time() - search.ended_at > RECIPE_WAIT_S
+    return is_old or ranking_of(search, search.trials).best is None

@@ -17,7 +17,9 @@ from dashboards.report.data import report_data
 from dashboards.report.figures.registry import report_figures
 from dashboards.report.html import embedded_json, plotly
 from dashboards.report.page import notebook_card, report_page
+from dashboards.report.use_it import LaunchCommand, UseIt
 from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
 from tests.dashboards.report.searches import BASELINE, FASTEST, HOSTILE, a_full_search, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.ledger.events import EventKind
@@ -200,6 +202,28 @@ def test_other_answers_to_several_goals_stand_beside_the_best():
     assert "Alternatives" in page.text
     assert "t0001 on 1 node has 60 % of its tokens/s" in page.text
     assert len(page.all("figure", id="figure-nodes")) == 1
+
+
+def test_the_recipe_can_be_used_from_the_first_screen():
+    use = UseIt("/runs/tiny/recipe", (LaunchCommand("DeepSpeed", f"deepspeed {HOSTILE}", True),), "parlay replay tiny")
+    page = Page(report_page(report_data(a_full_search().record, START, use)))
+    shown = page.text[: page.text.index("Best so far")]
+    assert "Train with DeepSpeed (measured with it)" in shown
+    assert all(words in shown for words in ("/runs/tiny/recipe", "parlay replay tiny", f"deepspeed {HOSTILE}"[:12]))
+    assert not page.all("img")
+    assert "Use it" not in Page(page_of(a_full_search())).text
+
+
+def test_the_setup_is_told():
+    shape = ModelShape(2, 64, 4, 4, 256, False, 128, 32, True, "learned", "layernorm").to_json()
+    cluster = {"gpus_per_node": 4, "num_nodes": 2, "accelerator": {"name": "cpu"}}
+    known = {"model": shape, "cluster": cluster, "trainer": {"kind": "parlay"}}
+    text = Page(page_of(a_search(**known))).text
+    for words in ("2 layers, hidden size 64", "8 sequences of 32 tokens, 256 tokens a step", "2 nodes of 4 cpu"):
+        assert words in text
+    assert "Parlay's own, engine torch" in text
+    replayed = known | {"launcher": {"kind": "simulated", "table": "/data/llama.csv"}}
+    assert "replayed from the measured table llama.csv; nothing was run" in Page(page_of(a_search(**replayed))).text
 
 
 def test_plotly_is_inside_and_nothing_in_it_ends_its_script():

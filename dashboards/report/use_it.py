@@ -1,0 +1,58 @@
+"""Use of a search's recipe, for the report: its folder, the commands that train with it, and its replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dashboards.text import printable
+from search_spaces.errors import InputError
+from search_spaces.plain_file import read_plain
+from search_spaces.schema.yaml_document import parse_document
+from trials.files.folders import SearchFolder
+from trials.trainers.registry import TRAINERS
+
+
+@dataclass(frozen=True)
+class LaunchCommand:
+    """Command that trains with the recipe's files by a trainer, in the parent folder of the recipe. `was_measured`:
+    the layout was measured with this trainer."""
+
+    trainer: str
+    command: str
+    was_measured: bool
+
+
+@dataclass(frozen=True)
+class UseIt:
+    """Use of a recipe: `recipe` is the path of its folder, `launches` the trainer that measured the layout first."""
+
+    recipe: str
+    launches: tuple[LaunchCommand, ...]
+    replay: str
+
+
+def use_it(folder: SearchFolder) -> UseIt | None:
+    """Use of this search's recipe; None before there is one that can be read."""
+    file = folder.recipe / "recipe.yaml"
+    try:
+        recipe = parse_document(read_plain(file), str(file), file.parent).data
+    except (OSError, ValueError, InputError):
+        return None
+    return UseIt(printable(str(folder.recipe)), tuple(_launches(recipe)), f"parlay replay {folder.cli_name}")
+
+
+def _launches(recipe: Mapping[str, Any]) -> Iterator[LaunchCommand]:
+    """Commands of the recipe's `exports`, that of the layout's engine first; trainers that refuse it have none."""
+    exports, layout = recipe.get("exports"), recipe.get("layout")
+    engine = layout.get("engine") if isinstance(layout, Mapping) else None
+    known = [export for export in exports if isinstance(export, Mapping)] if isinstance(exports, list) else []
+    titles = {made.name: made.title for trainer in TRAINERS.values() if (made := trainer.export) is not None}
+    for export in sorted(
+        known, key=lambda export: (export.get("status") != "measured", export.get("trainer") != engine)
+    ):
+        if isinstance(export.get("start"), str):
+            name = str(export.get("trainer"))
+            was_measured = export.get("status") == "measured"
+            yield LaunchCommand(printable(titles.get(name, name)), printable(export["start"]), was_measured)

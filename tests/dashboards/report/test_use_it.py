@@ -1,0 +1,48 @@
+"""Use of a recipe as the report shows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboards.report.use_it import LaunchCommand, use_it
+from trials.files.folders import SearchFolder
+
+RECIPE = """\
+layout: {engine: nanotron}
+exports:
+- {trainer: deepspeed, status: not_measured, start: deepspeed YOUR_SCRIPT}
+- {trainer: torchtitan, status: refused, start: null}
+- {trainer: nanotron, status: not_measured, start: torchrun run_train.py}
+"""
+
+
+def folder_with(path, text: str) -> SearchFolder:
+    (path / "recipe").mkdir()
+    (path / "recipe" / "recipe.yaml").write_text(text)
+    return SearchFolder(path)
+
+
+def test_the_command_of_the_layouts_engine_comes_first(tmp_path):
+    use = use_it(folder_with(tmp_path, RECIPE))
+    assert use.recipe == str(tmp_path / "recipe")
+    assert use.replay == f"parlay replay {tmp_path.name}"
+    assert use.launches == (
+        LaunchCommand("nanotron", "torchrun run_train.py", False),
+        LaunchCommand("DeepSpeed", "deepspeed YOUR_SCRIPT", False),
+    )
+
+
+def test_the_trainer_that_measured_it_comes_before(tmp_path):
+    measured = RECIPE.replace("deepspeed, status: not_measured", "deepspeed, status: measured")
+    first = use_it(folder_with(tmp_path, measured)).launches[0]
+    assert (first.trainer, first.was_measured) == ("DeepSpeed", True)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "a: [", "layout: 3\nexports: {a: 1}", "exports: [1, {start: 2}]"])
+def test_a_damaged_recipe_has_no_commands(tmp_path, text):
+    use = use_it(folder_with(tmp_path, text))
+    assert use is None or use.launches == ()
+
+
+def test_without_a_recipe_there_is_nothing_to_use(tmp_path):
+    assert use_it(SearchFolder(tmp_path)) is None
