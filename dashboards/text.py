@@ -16,6 +16,11 @@ def printable_lines(text: str) -> str:
     return "".join(f"{printable(line)}\n" for line in text.rstrip("\n").split("\n"))
 
 
+def with_full_stop(words: str) -> str:
+    """Words as a sentence."""
+    return words if words.endswith((".", "!", "?")) else f"{words}."
+
+
 def mask_credentials(uri: str) -> str:
     """Address, or text with addresses, with user names and passwords masked."""
     return re.sub(r"://[^/@\s]+@", "://***@", uri)

@@ -65,6 +65,13 @@ def format_number(value: float | None, digits: int = 4) -> str:
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
+def format_value(value: object) -> str:
+    """Value of a layout's field: booleans as on and off, None as default."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "default" if value is None else str(value).replace("_", " ")
+
+
 def format_range(low: float | None, high: float | None) -> str | None:
     """Interval from `low` to `high`; None where either is unknown."""
     return None if low is None or high is None else f"{format_number(low)}\N{EN DASH}{format_number(high)}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dashboards.fabric_check_text import describe_fabric_check
+from dashboards.report.explanation import Explanation, explanation_of
 from dashboards.report.figures.importance import Importance, axis_importance
 from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdowns
 from dashboards.report.log_excerpts import Excerpts
@@ -19,6 +20,7 @@ from search_spaces.layouts.layout import DERIVED, SETTINGS, Layout
 from search_spaces.layouts.settings import as_numbers, setting_axes
 from search_spaces.layouts.short_name import varying_axes
 from search_spaces.model_shape import ModelShape
+from trials.analysis.failure_patterns import FailurePattern, failure_patterns
 from trials.analysis.final_rounds import finals_end_of
 from trials.analysis.finals import FinalsEnd
 from trials.analysis.node_sets import runs_on_disjoint_nodes
@@ -179,6 +181,8 @@ class ReportData:
     varying: tuple[str, ...]
     importance: Importance | None
     time_breakdowns: tuple[TimeBreakdown, ...]
+    explanation: Explanation | None
+    failure_patterns: tuple[FailurePattern, ...]
     setup: tuple[SetupRow, ...]
     use: UseIt | None
 
@@ -224,6 +228,8 @@ def report_data(search: SearchRecord, at: float, use: UseIt | None = None) -> Re
         varying=varying_axes([trial.layout for trial in search.trials]),
         importance=axis_importance(*_speeds(ranking)),
         time_breakdowns=time_breakdowns(ranking.best, baseline, spec),
+        explanation=explanation_of(search, verdict, at),
+        failure_patterns=failure_patterns(search.trials),
         setup=setup_rows(spec, ranking.ordered),
         use=use,
     )

@@ -8,6 +8,7 @@ from dashboards.cost_text import describe_search_cost
 from dashboards.report.data import BestLayout, ReportData, TrialView
 from dashboards.terminal.headline import describe_ending
 from dashboards.terminal.progress import describe_driver_jobs, describe_node_time
+from dashboards.text import with_full_stop
 from dashboards.trial_text import (
     UNKNOWN,
     describe_flag,
@@ -17,6 +18,7 @@ from dashboards.trial_text import (
     describe_verification,
     format_counts,
     format_throughput_interval,
+    format_value,
     memory_growth_lines,
 )
 from search_spaces.layouts.layout import AXES, DEGREES, Layout, axis_of
@@ -51,7 +53,7 @@ def describe_state(data: ReportData) -> str:
     state, ending = str(verdict.state).capitalize(), describe_ending(verdict)
     if ending:  # "Cancelled: cancelled by the user" would say it twice
         is_repeated = verdict.state is DisplayState.CANCELLED
-        return _with_full_stop(_capitalized(ending) if is_repeated else f"{state}: {ending}")
+        return with_full_stop(_capitalized(ending) if is_repeated else f"{state}: {ending}")
     return f"{state}." if verdict.is_ended else f"{state}, {plural(verdict.counts.in_flight, 'trial')} in flight."
 
 
@@ -87,10 +89,6 @@ def _capitalized(words: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def _with_full_stop(words: str) -> str:
-    return words if words.endswith((".", "!", "?")) else f"{words}."
-
-
 def format_parallelism(layout: Layout) -> str:
     """Tensor, pipeline and data parallel sizes, and the micro-batch."""
     shares = f" {TIMES} ".join(f"{AXES[name].label} {getattr(layout, name)}" for name in DEGREES.values())
@@ -108,13 +106,6 @@ def format_field(name: str, value: object) -> str:
     axis = axis_of(name)
     unit = axis.unit if value is not None else ""
     return f"{axis.label} {format_value(value)} {unit}".rstrip()
-
-
-def format_value(value: object) -> str:
-    """Value of a field: booleans as on and off, None as default."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "default" if value is None else str(value).replace("_", " ")
 
 
 def format_trial(trial: TrialView) -> str:
@@ -159,18 +150,18 @@ def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
     only = ": the interval covers the steps of that run, not the spread between runs" if best.num_runs == 1 else ""
     yield f"Based on {plural(best.num_runs, 'run')}{only}."
     if data.progress.finals is not None:
-        yield _with_full_stop(_capitalized(describe_finals_end(data.progress.finals)))
+        yield with_full_stop(_capitalized(describe_finals_end(data.progress.finals)))
     if not data.state.is_ended:
         yield "It may be measured again before the search ends."
-    yield _with_full_stop(_capitalized(describe_verification(Verification.of(best.layout.canonical()).to_json())))
+    yield with_full_stop(_capitalized(describe_verification(Verification.of(best.layout.canonical()).to_json())))
     if data.has_balancing_loss and (found := micro_batches_of_losses(trial.layout for trial in data.measured)):
-        yield _with_full_stop(_capitalized(found))
+        yield with_full_stop(_capitalized(found))
     for words in (
         describe_node_sets(best.on_disjoint_nodes),
         describe_slowest_rank(best.slowest_rank),
         describe_fullest_rank(best.fullest_rank),
     ):
         if words is not None:
-            yield _with_full_stop(_capitalized(words))
+            yield with_full_stop(_capitalized(words))
     yield from memory_growth_lines(best.metrics)
     yield from (f"Flag {describe_flag(flag)}." for flag in best.flags)

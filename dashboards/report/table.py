@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dashboards.report.data import LayoutView, ReportData, TrialView
-from dashboards.report.sentences import SHAPE_FIELDS, TIMES, duration, format_reason, format_value
+from dashboards.report.sentences import SHAPE_FIELDS, TIMES, duration, format_reason
 from dashboards.text import printable
-from dashboards.trial_text import UNKNOWN, format_number, format_throughput_interval
+from dashboards.trial_text import UNKNOWN, format_number, format_throughput_interval, format_value
 from search_spaces.layouts.layout import AXES, axis_of
 from search_spaces.layouts.short_name import short_name
 from trials.analysis.ranking import Objective

@@ -18,11 +18,10 @@ from dashboards.report.sentences import (
     format_field,
     format_parallelism,
     format_trial,
-    format_value,
     percent,
 )
 from dashboards.terminal.headline import UNITS
-from dashboards.trial_text import format_number
+from dashboards.trial_text import format_number, format_value
 from search_spaces.layouts.layout import axis_of
 from trials.files.text import plural
 

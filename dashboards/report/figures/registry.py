@@ -9,7 +9,7 @@ from dashboards.report.figures.search import search_figures
 from dashboards.report.figures.tradeoffs import tradeoff_figures
 
 SECTIONS = (
-    ("search", "Progress", ("progress", "failures", "importance")),
+    ("search", "Progress", ("progress", "failures", "failures_by_axis", "importance")),
     ("layouts", "Layouts", ("nodes", "memory", "heat", "parallel")),
     ("best", "Best layout", ("time", "timeline")),
     ("cost", "Cost", ("cost",)),

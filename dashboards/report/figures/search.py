@@ -10,10 +10,12 @@ from statistics import median
 from typing import Any
 
 from dashboards.report.data import ReportData, TrialView
+from dashboards.report.explanation import describe_pattern
 from dashboards.report.figures.figure import Figure, axis, line, logarithmic, plot, scatter
 from dashboards.report.sentences import describe_empty, duration, format_hours, format_reason, format_trial, percent
 from dashboards.terminal.headline import UNITS
-from dashboards.trial_text import format_number
+from dashboards.trial_text import format_number, format_value
+from search_spaces.layouts.layout import axis_of
 from trials.failure_policy import policy_of
 from trials.files.text import plural
 from trials.trial import FailureReason
@@ -25,7 +27,7 @@ _LOG_FROM = 4
 
 
 def search_figures(data: ReportData) -> list[Figure]:
-    return [_progress(data), _failures(data), _cost(data), _predictions(data)]
+    return [_progress(data), _failures(data), _failures_by_axis(data), _cost(data), _predictions(data)]
 
 
 def _progress(data: ReportData) -> Figure:
@@ -116,6 +118,44 @@ def _failures(data: ReportData) -> Figure:
             barmode="stack",
             xaxis=axis(f"{hour_word} since the search began", range=[0, last * 1.02], tick0=0, dtick=_round(last / 6)),
             yaxis=axis("trials", rangemode="tozero", dtick=_whole_ticks(by_reason.values())),
+            showlegend=True,
+            legend={"orientation": "h", "y": 1.12, "x": 0},
+        ),
+    )
+
+
+def _failures_by_axis(data: ReportData) -> Figure:
+    """Layouts by the values of the axis that tells most of the most common failure: those that ran and that failed."""
+    title = "Failures by axis value"
+    if not data.failure_patterns:
+        words = "No axis value sets the layouts that failed for a reason apart from those that ran."
+        return Figure(
+            "failures_by_axis", title, words if any(t.has_failed for t in data.trials) else "No trial has failed."
+        )
+    pattern = data.failure_patterns[0]
+    name, label = pattern.condition.axis, policy_of(pattern.reason).label
+    failed: Counter[Any] = Counter()
+    ran: Counter[Any] = Counter()
+    for tried in data.tried:
+        value = tried.layout.canonical().axis_values.get(name)
+        ran[value] += tried.view.metrics is not None and not tried.view.has_stopped_early
+        failed[value] += tried.view.reason is pattern.reason
+    values = sorted((value for value in ran if ran[value] + failed[value]), key=lambda value: (str(type(value)), value))
+    texts = [format_value(value) for value in values]
+    bars = (("ran", ran, "@c1"), (label, failed, f"@{policy_of(pattern.reason).color}"))
+    return Figure(
+        "failures_by_axis",
+        title,
+        " ".join(map(describe_pattern, data.failure_patterns)),
+        plot(
+            [
+                {"type": "bar", "name": word, "x": texts, "y": [counts[v] for v in values], "marker": {"color": color}}
+                | {"hovertemplate": "%{y} %{fullData.name}<extra></extra>"}
+                for word, counts, color in bars
+            ],
+            barmode="stack",
+            xaxis=axis(axis_of(name).heading, type="category"),
+            yaxis=axis("layouts", rangemode="tozero"),
             showlegend=True,
             legend={"orientation": "h", "y": 1.12, "x": 0},
         ),

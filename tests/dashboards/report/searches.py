@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
 from tests.dashboards.searches import SearchUnderTest
+from trials.ledger.events import EventKind
 from trials.trial import FailureReason
 
 HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\x00{{ 7 * 7 }}"
@@ -74,3 +76,69 @@ def a_full_search() -> SearchUnderTest:
 
 def _prediction(step_time_s: float, peak_memory_gib: float) -> dict[str, float]:
     return {"step_time_s": step_time_s, "peak_memory_gib": peak_memory_gib}
+
+
+def _known() -> dict[str, Any]:
+    model = ModelShape(24, 2048, 16, 16, 8192, False, 51200, 2048, True, "learned", "layernorm").to_json()
+    cluster = {"gpus_per_node": 4, "num_nodes": 2, "accelerator": {"name": "a100-40gb"}}
+    return {"model": model, "cluster": cluster, "trainer": {"kind": "parlay"}}
+
+
+def all_failed() -> SearchUnderTest:
+    """Six layouts out of memory, two crashed."""
+    search = SearchUnderTest(spec(**_known()))
+    for micro_batch in (1, 2, 4, 8):
+        for tensor in (1, 2):
+            layout = Layout(tensor_parallel=tensor, data_parallel=8 // tensor, micro_batch_size=micro_batch)
+            if micro_batch > 1:
+                search.fail(search.start(layout), FailureReason.GPU_OOM, excerpt="rank 0\nOutOfMemoryError: 2.00 GiB")
+            else:
+                search.fail(search.start(layout), FailureReason.SCRIPT_ERROR, excerpt="ValueError: no")
+    search.end("failed", "no_feasible_layout")
+    return search
+
+
+def refused() -> SearchUnderTest:
+    """The cluster rejected the first job."""
+    search = SearchUnderTest(spec(**_known()))
+    ending = {"state": "completed", "end_reason": "submission_rejected", "detail": "sbatch: error: Invalid account"}
+    search.event(EventKind.SEARCH_STATE, **ending)
+    return search
+
+
+def cancelled() -> SearchUnderTest:
+    """Cancelled in its first trial."""
+    search = SearchUnderTest(spec(**_known()))
+    search.fail(search.start(BASELINE), FailureReason.CANCELLED_BY_USER)
+    search.end("cancelled", "cancelled_by_user")
+    return search
+
+
+def only_baseline() -> SearchUnderTest:
+    """The baseline was measured, and three layouts ran out of memory."""
+    search = SearchUnderTest(spec(**_known()))
+    search.measure(search.start(BASELINE), 1000.0)
+    for micro_batch in (2, 4, 8):
+        layout = Layout(data_parallel=8 // micro_batch, micro_batch_size=micro_batch)
+        search.fail(search.start(layout), FailureReason.GPU_OOM, excerpt="OutOfMemoryError: CUDA out of memory")
+    search.end()
+    return search
+
+
+def one_trial() -> SearchUnderTest:
+    """One layout and no baseline."""
+    search = SearchUnderTest(spec(baseline=None, **_known()))
+    search.measure(search.start(FASTEST), 1500.0)
+    search.end(end_reason="space_exhausted")
+    return search
+
+
+def nothing_yet() -> SearchUnderTest:
+    """Its first trial runs."""
+    search = SearchUnderTest(spec(**_known()))
+    search.start(BASELINE)
+    return search
+
+
+STATES = {search.__name__: search for search in (all_failed, refused, cancelled, only_baseline, one_trial, nothing_yet)}
+"""Searches without a comparison, by state."""

@@ -1,0 +1,129 @@
+"""Explanation of a search without a comparison, and of its failures: sentences and the next command. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dashboards.terminal.headline import describe_ending
+from dashboards.terminal.progress import describe_in_flight, is_simulated
+from dashboards.text import printable, with_full_stop
+from dashboards.trial_text import format_value
+from search_spaces.layouts.layout import AXES, axis_of
+from trials.analysis.failure_patterns import Condition, FailurePattern, common_last_line, failure_patterns
+from trials.analysis.verdict import SearchVerdict, VerdictKind, has_failed
+from trials.failure_policy import policy_of
+from trials.files.text import plural
+from trials.ledger.events import SearchRecord
+from trials.trial import FailureReason, Trial
+
+_SAVING_MEMORY = ("micro_batch_size", "zero_stage", "offload", "activation_checkpointing")
+_MAX_IN_FLIGHT = 4
+_LONGEST_LINE = 300
+
+
+@dataclass(frozen=True)
+class NextCommand:
+    """A command, and what it is for."""
+
+    purpose: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a search has no result to compare, or what it waits for."""
+
+    title: str
+    sentences: tuple[str, ...]
+    commands: tuple[NextCommand, ...]
+
+
+def explanation_of(search: SearchRecord, verdict: SearchVerdict, at: float) -> Explanation | None:
+    """Explanation of a search that has nothing to compare; None for one that has. `at` is now."""
+    name, file = search.search_id, "search.yaml"
+    again = NextCommand("Correct the search file and start again", f"parlay run {file}")
+    if verdict.kind in (VerdictKind.ALL_FAILED, VerdictKind.NOTHING_MEASURED, VerdictKind.NONE_ALLOWED):
+        sentences = tuple(_failures(search.trials))
+        return Explanation("Why nothing was measured", sentences, (*_log_command(search), again)) if sentences else None
+    if verdict.kind is VerdictKind.REFUSED:
+        check = NextCommand("See what the cluster accepts", f"parlay doctor {file} --submit-test")
+        return Explanation("What to do", (), (check, again))
+    if verdict.kind is VerdictKind.CANCELLED:
+        new = NextCommand("Start a new one, which uses what was measured", f"parlay run {file}")
+        return Explanation("What is left", tuple(_failures(search.trials)), (new,))
+    if verdict.kind is VerdictKind.ONLY_BASELINE and verdict.is_ended:
+        failed = tuple(_failures(search.trials))
+        words = failed or (with_full_stop(f"No other layout was tried: {describe_ending(verdict)}"),)
+        return Explanation("Why there is no comparison", words, (*_log_command(search), again))
+    if not verdict.is_ended and verdict.kind in (VerdictKind.NOTHING_YET, VerdictKind.ONLY_BASELINE):
+        follow = NextCommand("Follow it in a terminal", f"parlay watch {name}")
+        return Explanation("What happens now", tuple(_in_flight(search, at)), (follow,))
+    return None
+
+
+def describe_condition(condition: Condition) -> str:
+    """Axis and values: `micro-batch 8 and more`."""
+    axis = axis_of(condition.axis)
+    more = {"at_least": " and more", "at_most": " and less"}.get(condition.bound, "")
+    return f"{axis.label} {format_value(condition.value)}{more}"
+
+
+def _failures(trials: Sequence[Trial]) -> Iterator[str]:
+    """The reasons by their number, then what the most common one shares and what may help."""
+    failed = [trial for trial in trials if has_failed(trial)]
+    reasons = Counter(trial.reason for trial in failed)
+    if not reasons:
+        return
+    counts = ", ".join(f"{count} {policy_of(reason).label}" for reason, count in reasons.most_common())
+    yield f"{plural(len(failed), 'trial')} of {len(trials)} failed: {counts}."
+    reason = reasons.most_common(1)[0][0]
+    if reason is not None:
+        yield from _shared(trials, reason, reasons[reason])
+    yield from map(describe_pattern, failure_patterns(trials))
+    if advice := policy_of(reason).advice:
+        yield f"To try: {advice}."
+
+
+def _shared(trials: Sequence[Trial], reason: FailureReason, count: int) -> Iterator[str]:
+    """The line with which half of the logs or more end, and for too little memory the values that all have of the axes
+    that save some."""
+    found = common_last_line(trials, reason)
+    if found is not None and 2 * found[1] >= count:
+        line = printable(found[0])
+        shown = line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE].rsplit(' ', 1)[0]} ..."
+        those = f"All {count}" if found[1] == count else f"{found[1]} of {count}"
+        yield f"{those} logs end with: {shown}" if count > 1 else f"Its log ends with: {shown}"
+    if policy_of(reason).exceeded is not None:
+        layouts = [trial.layout for trial in trials if trial.reason is reason]
+        common = [name for name in _SAVING_MEMORY if len({getattr(layout, name) for layout in layouts}) == 1]
+        values = [f"{AXES[name].label} {format_value(getattr(layouts[0], name))}" for name in common]
+        yield from [f"{'All' if count > 1 else 'It'} had {', '.join(values)}."] if values else []
+
+
+def describe_pattern(pattern: FailurePattern) -> str:
+    """Sentence for the axis values that failed layouts have more often than others."""
+    of_failed = f"{pattern.num_with} of {pattern.num_failed} {policy_of(pattern.reason).label}"
+    of_others = f"{pattern.others_with} of the {pattern.num_others} that ran"
+    return f"{of_failed} had {describe_condition(pattern.condition)}, and {of_others}."
+
+
+def _log_command(search: SearchRecord) -> tuple[NextCommand, ...]:
+    """Command for the log of the first trial with the most common reason."""
+    failed = [trial for trial in search.trials if has_failed(trial)]
+    if not failed:
+        return ()
+    reason = Counter(trial.reason for trial in failed).most_common(1)[0][0]
+    first = next(trial for trial in failed if trial.reason is reason)
+    return (NextCommand("Read the log of one of them", f"parlay logs {first.trial} --search {search.search_id}"),)
+
+
+def _in_flight(search: SearchRecord, at: float) -> Iterator[str]:
+    flights = search.in_flight
+    if not flights:
+        yield "No trial is in flight yet."
+    for attempt in flights[:_MAX_IN_FLIGHT]:
+        yield with_full_stop(printable(describe_in_flight(attempt, at, is_simulated(search))))
+    if len(flights) > _MAX_IN_FLIGHT:
+        yield f"And {plural(len(flights) - _MAX_IN_FLIGHT, 'trial')} more."

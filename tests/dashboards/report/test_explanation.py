@@ -1,0 +1,55 @@
+"""Explanation of searches without a comparison: why, and the next command."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboards.report.data import report_data
+from dashboards.report.explanation import describe_pattern
+from tests.dashboards.report.searches import STATES, a_full_search
+from tests.dashboards.searches import START
+from trials.analysis.failure_patterns import Condition, FailurePattern
+from trials.trial import FailureReason
+
+
+@pytest.mark.parametrize(
+    ("state", "sentences", "commands"),
+    [
+        (
+            "all_failed",
+            [
+                "8 trials of 8 failed: 6 out of GPU memory, 2 trainer crashed.",
+                "All 6 logs end with: OutOfMemoryError: 2.00 GiB",
+                "All had ZeRO 0, offload none, recomputation none.",
+            ],
+            ["parlay logs t0003 --search tiny-abcdef", "parlay run search.yaml"],
+        ),
+        ("refused", [], ["parlay doctor search.yaml --submit-test", "parlay run search.yaml"]),
+        ("cancelled", [], ["parlay run search.yaml"]),
+        (
+            "only_baseline",
+            ["3 trials of 4 failed: 3 out of GPU memory."],
+            ["parlay logs t0002 --search tiny-abcdef", "parlay run search.yaml"],
+        ),
+        ("nothing_yet", ["t0001.a1 running for 10:10 on node1 node2."], ["parlay watch tiny-abcdef"]),
+    ],
+)
+def test_a_search_without_a_comparison_says_why_and_what_to_do(state, sentences, commands):
+    found = report_data(STATES[state]().record, START + 660).explanation
+    assert [command.command for command in found.commands] == commands
+    assert [words for words in found.sentences if words in sentences] == sentences
+    assert bool(found.sentences) == bool(sentences)
+
+
+@pytest.mark.parametrize("search", [a_full_search, STATES["one_trial"]])
+def test_a_search_with_a_best_layout_to_use_needs_none(search):
+    assert report_data(search().record, START).explanation is None
+
+
+def test_a_pattern_is_told_with_both_shares():
+    pattern = FailurePattern(FailureReason.GPU_OOM, Condition("micro_batch_size", 8, "at_least"), 40, 56, 12, 108)
+    assert describe_pattern(pattern) == (
+        "40 of 56 out of GPU memory had micro-batch 8 and more, and 12 of the 108 that ran."
+    )
+    switch = FailurePattern(FailureReason.HANG, Condition("sequence_parallel", True), 3, 3, 0, 4)
+    assert "had sequence parallel on" in describe_pattern(switch)
