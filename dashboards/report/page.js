@@ -51,12 +51,19 @@ const report = (() => {
   const drawAll = (all) => all.forEach(draw);
   const alreadyDrawn = () => places.filter((place) => place.drawn);
 
-  // Figures are drawn when they come near the viewport, so that a long page opens quickly.
+  // Figures are drawn when they come near the viewport, so that a long page opens quickly, and the others one by one when
+  // the browser is idle, so that a picture of the whole page has them.
   const watcher = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       if (entry.isIntersecting && !entry.target.drawn) draw(entry.target);
     }
   }, { rootMargin: "600px" });
+
+  const idle = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
+  const drawRest = () => {
+    const place = places.find((other) => !other.drawn);
+    if (place) Promise.resolve(draw(place)).then(() => idle(drawRest));
+  };
 
   dark.addEventListener("change", () => drawAll(alreadyDrawn()));
   window.addEventListener("beforeprint", () => {
@@ -139,6 +146,7 @@ const report = (() => {
       button.hidden = false;
       button.onclick = () => copy(button);
     }
+    idle(drawRest);
     bodies = table() ? [...table().tBodies] : [];
     if (!table()) return;
     for (const button of table().querySelectorAll("thead button")) {

@@ -15,6 +15,7 @@ from dashboards.report.figures.time_breakdown import TimeBreakdown
 from dashboards.report.sentences import (
     TIMES,
     describe_empty,
+    duration,
     format_field,
     format_parallelism,
     format_trial,
@@ -25,19 +26,11 @@ from dashboards.trial_text import format_number, format_value
 from search_spaces.layouts.layout import axis_of
 from trials.files.text import plural
 
-_PART_COLORS = {
-    "compute": "@accent",
-    "tensor": "@c4",
-    "pipeline": "@c3",
-    "data_parallel": "@c5",
-    "bubble": "@c8",
-    "optimizer": "@c6",
-    "offload": "@c7",
-}
 _MAX_FIELDS = 9
 _SHADES = 5
 """Shades of the lines in parallel coordinates, from slow to fast, each for an equal number of lines."""
 _MIN_SHARE = 0.005
+"""Share of the step time below which a difference is not shown by itself."""
 
 
 def layout_figures(data: ReportData) -> list[Figure]:
@@ -266,61 +259,94 @@ def _effect_bars(effects: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _time(data: ReportData) -> Figure:
-    """Time breakdown of a step."""
-    title = "Step time breakdown"
-    if not data.time_breakdowns:
+    """Step time in seconds: from the baseline's to the best layout's, or the best layout's parts."""
+    title, found = "Step time", data.time_breakdowns
+    if not found:
         texts = "Unknown: no layout was profiled (measure.profile), and the cost model does not know this accelerator."
         return Figure("time", title, texts if data.best else describe_empty(data))
-    shown = [name for name in _PART_COLORS if any(p.shares.get(name, 0) >= _MIN_SHARE for p in data.time_breakdowns)]
-    sentences = [_shares_sentence(p.label, p.shares, p.is_profiled) for p in data.time_breakdowns]
+    steps = _bridge(found)
+    origin = "as profiled" if found[0].is_profiled else "as predicted by the cost model, not measured"
     return Figure(
         "time",
-        title,
-        " ".join(sentences),
+        f"{title}: from the baseline to the best layout" if len(found) > 1 else f"{title} by part",
+        f"{_measured_times(found)} By part, {origin}: {_bridge_sentence(found, steps)}.",
         plot(
-            [_part_bars(name, data.time_breakdowns) for name in shown],
-            barmode="stack",
-            uniformtext={"mode": "hide", "minsize": 9},
-            xaxis=axis("", tickformat=".0%", range=[0, 1], showgrid=False),
-            yaxis={"automargin": True},
-            legend={"orientation": "h", "y": 1.25, "x": 0, "traceorder": "normal"},
-            showlegend=True,
+            [_bridge_bars(found, steps)],
+            xaxis=axis("seconds a step", rangemode="tozero"),
+            yaxis={"automargin": True, "autorange": "reversed"},
         ),
-        height=150 + 60 * len(data.time_breakdowns),
+        height=150 + 30 * (len(steps) + len(found)),
+        note="Parts that differ by less than 0.5 % of the step are summed up as others." if "others" in steps else None,
     )
 
 
-def _part_bars(name: str, layouts: Sequence[TimeBreakdown]) -> dict[str, Any]:
-    """Bars of one part of each layout's step time, the first layout on top."""
+def _bridge(found: Sequence[TimeBreakdown]) -> dict[str, float]:
+    """Seconds by which the last layout's parts differ from the first one's, or from nothing where it is alone: the
+    largest change first; small ones as others."""
+    first, last = (found[0].seconds if len(found) > 1 else {}), found[-1].seconds
+    changes = {name: last.get(name, 0.0) - first.get(name, 0.0) for name in dict.fromkeys((*first, *last))}
+    least = _MIN_SHARE * found[0].total_s
+    large = {name: change for name, change in changes.items() if abs(change) >= least}
+    steps = dict(sorted(large.items(), key=lambda item: -abs(item[1])))
+    others = sum(change for name, change in changes.items() if name not in large)
+    return steps | ({"others": others} if len(large) < sum(map(bool, changes.values())) else {})
+
+
+def _bridge_bars(found: Sequence[TimeBreakdown], steps: Mapping[str, float]) -> dict[str, Any]:
+    """Waterfall from the first layout's step time to the last one's."""
+    starts = [(found[0].label.replace("best", "best layout"), found[0].total_s)] if len(found) > 1 else []
+    bars = [
+        *(("absolute", label, total) for label, total in starts),
+        *(("relative", _part_name(name, found), change) for name, change in steps.items()),
+        ("total", "best layout" if found[-1].label == "best" else "baseline", found[-1].total_s),
+    ]
+    texts = [duration(seconds) if kind != "relative" or not starts else _signed(seconds) for kind, _, seconds in bars]
     return {
-        "type": "bar",
+        "type": "waterfall",
         "orientation": "h",
-        "name": name.replace("_", " "),
-        "y": [_time_label(parts.label, parts.is_profiled) for parts in layouts][::-1],
-        "x": [parts.shares.get(name, 0.0) for parts in layouts][::-1],
-        "text": [_bar_label(parts.shares.get(name, 0.0)) for parts in layouts][::-1],
-        "textposition": "inside",
-        "textangle": 0,
-        "insidetextanchor": "middle",
-        "marker": {"color": _PART_COLORS[name], "line": {"color": "@paper", "width": 1.5}},
-        "hovertemplate": "%{fullData.name}: %{x:.1%}<extra></extra>",
+        "measure": [kind for kind, _, _ in bars],
+        "y": [label for _, label, _ in bars],
+        "x": [seconds for _, _, seconds in bars],
+        "text": texts,
+        "textposition": "outside",
+        "cliponaxis": False,
+        "increasing": {"marker": {"color": "@c2" if starts else "@c1"}},
+        "decreasing": {"marker": {"color": "@c3"}},
+        "totals": {"marker": {"color": "@accent"}},
+        "connector": {"line": {"color": "@grid", "width": 1}},
+        "hovertemplate": "%{y}: %{text}<extra></extra>",
     }
 
 
-def _time_label(label: str, is_profiled: bool) -> str:
-    name = {"best": "best layout", "baseline": "baseline"}[label]
-    return f"{name}<br>{'profiled' if is_profiled else 'estimated'}"
+def _part_name(name: str, found: Sequence[TimeBreakdown]) -> str:
+    """Name of a part; the communication of tensor-parallel groups is timed with that of context and expert groups."""
+    if name != "tensor":
+        return name.replace("data_parallel", "data").replace("_", " ")
+    layouts = [parts.layout for parts in found]
+    groups = {"tensor": "tensor_parallel", "context": "context_parallel", "expert": "expert_parallel"}
+    present = [word for word, field in groups.items() if any(getattr(layout, field) > 1 for layout in layouts)]
+    return " and ".join(present) or name
 
 
-def _bar_label(share: float) -> str:
-    return percent(share) if share >= 0.06 else ""
+def _measured_times(found: Sequence[TimeBreakdown]) -> str:
+    """Sentence with the measured step times."""
+    names = {"best": "the best layout", "baseline": "the baseline"}
+    known = [f"{duration(p.step_time_s)} ({names[p.label]})" for p in found if p.step_time_s is not None]
+    return f"Measured: {' to '.join(known)}." if known else "No step time was measured."
 
 
-def _shares_sentence(label: str, shares: Any, is_profiled: bool) -> str:
-    shown = sorted((name for name in shares if shares[name] >= _MIN_SHARE), key=lambda name: -shares[name])
-    parts = ", ".join(f"{name.replace('_', ' ')} {percent(shares[name])}" for name in shown)
-    subject = {"best": "The best layout", "baseline": "The baseline"}[label]
-    return f"{subject}, {'as profiled' if is_profiled else 'estimated by the cost model'}: {parts}."
+def _bridge_sentence(found: Sequence[TimeBreakdown], steps: Mapping[str, float]) -> str:
+    if len(found) == 1:
+        parts = ", ".join(f"{_part_name(name, found)} {duration(seconds)}" for name, seconds in steps.items())
+        return f"{duration(found[0].total_s)}, of which {parts}"
+    parts = ", ".join(f"{_part_name(name, found)} {_signed(change)}" for name, change in steps.items())
+    return f"{duration(found[0].total_s)} to {duration(found[1].total_s)}: {parts or 'no difference'}"
+
+
+def _signed(seconds: float) -> str:
+    """Change of a duration with its sign."""
+    sign = "+" if seconds >= 0 else "\N{MINUS SIGN}"
+    return f"{sign}{duration(abs(seconds))}"
 
 
 def _timeline(data: ReportData) -> Figure:

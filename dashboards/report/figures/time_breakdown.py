@@ -1,4 +1,4 @@
-"""Time breakdown of a step: profiled, else by the cost model. Pure; the cost model uses numpy."""
+"""Time breakdown of a step in seconds: profiled, else by the cost model. Pure; the cost model uses numpy."""
 
 from __future__ import annotations
 
@@ -13,36 +13,48 @@ from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """Shares of one layout's step time, adding up to 1, by the keys of the contract's `time_s`.
-
-    Measured if `is_profiled`, else by the cost model with its typical constants.
-    """
+    """Seconds of one layout's step by the keys of the contract's `time_s`, and its measured step time, None where it
+    was not measured. The seconds are measured if `is_profiled`, else by the cost model with its typical constants."""
 
     label: str
-    trial: str
-    shares: Mapping[str, float]
+    layout: Layout
+    seconds: Mapping[str, float]
+    step_time_s: float | None
     is_profiled: bool
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.seconds.values())
 
 
 def time_breakdowns(
     best: RankedLayout | None, baseline: TrialOrLayout | None, spec: Mapping[str, Any]
 ) -> tuple[TimeBreakdown, ...]:
-    """Breakdowns of the best layout, and of the baseline where it differs; unknown ones are omitted."""
-    wanted: dict[str, TrialOrLayout] = {} if best is None else {"best": best}
+    """Breakdowns of the baseline and of the best layout where they differ, both profiled or both by the cost model.
+
+    Where they cannot be had alike the best layout's alone, as profiled; unknown ones are omitted.
+    """
+    wanted: dict[str, TrialOrLayout] = {}
     if baseline is not None and (best is None or baseline.layout.key != best.layout.key):
         wanted["baseline"] = baseline
-    found = (_breakdown(label, trial, spec) for label, trial in wanted.items())
-    return tuple(parts for parts in found if parts is not None)
+    if best is not None:
+        wanted["best"] = best
+    for are_profiled in (True, False):
+        found = [_breakdown(label, trial, spec, are_profiled) for label, trial in wanted.items()]
+        known = tuple(parts for parts in found if parts is not None)
+        if len(known) == len(found):
+            return known
+    alone = None if best is None else _breakdown("best", best, spec, is_profiled=True)
+    return () if alone is None else (alone,)
 
 
-def _breakdown(label: str, trial: TrialOrLayout, spec: Mapping[str, Any]) -> TimeBreakdown | None:
-    profiled = None if trial.measured is None else trial.measured.time_s
-    seconds = profiled or _estimate(trial.layout, spec)
-    total = sum((seconds or {}).values())
-    if not seconds or not total > 0:
+def _breakdown(label: str, trial: TrialOrLayout, spec: Mapping[str, Any], is_profiled: bool) -> TimeBreakdown | None:
+    measured = trial.measured
+    profiled = None if measured is None else measured.time_s
+    seconds = profiled if is_profiled else _estimate(trial.layout, spec)
+    if not seconds or not sum(seconds.values()) > 0:
         return None
-    shares = {part: share / total for part, share in seconds.items()}
-    return TimeBreakdown(label, trial.trial, shares, bool(profiled))
+    return TimeBreakdown(label, trial.layout, seconds, None if measured is None else measured.step_time_s, is_profiled)
 
 
 def _estimate(layout: Layout, spec: Mapping[str, Any]) -> dict[str, float] | None:

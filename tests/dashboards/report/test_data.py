@@ -200,4 +200,4 @@ def test_the_time_of_a_step_is_the_profiles_where_there_is_one():
     search.measure(search.start(BASELINE), 1000.0, time_s={"compute": 0.6, "bubble": 0.2})
     (parts,) = data_of(search).time_breakdowns
     assert parts.is_profiled
-    assert parts.shares == {"compute": pytest.approx(0.75), "bubble": pytest.approx(0.25)}
+    assert parts.seconds == {"compute": 0.6, "bubble": 0.2}

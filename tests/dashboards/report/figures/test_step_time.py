@@ -1,0 +1,66 @@
+"""Step time from the baseline to the best layout, in seconds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dashboards.report.data import report_data
+from dashboards.report.figures.registry import report_figures
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from tests.dashboards.report.searches import BASELINE, FASTEST, spec
+from tests.dashboards.searches import START, SearchUnderTest
+
+OF_BASELINE = {"compute": 0.6, "tensor": 0.3, "data_parallel": 0.1}
+OF_BEST = {"compute": 0.52, "tensor": 0.1, "data_parallel": 0.1, "bubble": 0.05, "optimizer": 0.001}
+MODEL = ModelShape(24, 2048, 16, 16, 8192, False, 51200, 2048, True, "learned", "layernorm")
+
+
+def step_time(search: SearchUnderTest):
+    return report_figures(report_data(search.record, START + 3600))["time"]
+
+
+def measured(of_baseline=None, of_best=None, **more) -> SearchUnderTest:
+    search = SearchUnderTest(spec(**more))
+    search.measure(search.start(BASELINE), 1000.0, time_s=of_baseline)
+    search.measure(search.start(FASTEST), 1250.0, time_s=of_best)
+    return search
+
+
+def test_the_bridge_leads_from_one_step_time_to_the_other():
+    figure = step_time(measured(OF_BASELINE, OF_BEST))
+    (bars,) = figure.plot["data"]
+    assert bars["y"] == ["baseline", "tensor", "compute", "bubble", "others", "best layout"]
+    assert bars["x"] == pytest.approx([1.0, -0.2, -0.08, 0.05, 0.001, 0.771])
+    assert math.fsum(bars["x"][:-1]) == pytest.approx(bars["x"][-1])
+    assert figure.summary == (
+        "Measured: 1 s (the baseline) to 0.8 s (the best layout). By part, as profiled: 1 s to 0.771 s:"
+        " tensor \N{MINUS SIGN}0.2 s, compute \N{MINUS SIGN}0.08 s, bubble +0.05 s, others +0.001 s."
+    )
+
+
+def test_profiled_and_predicted_seconds_are_not_mixed():
+    cluster = Cluster(ACCELERATORS["a100-40gb"], 4, 2).to_json()
+    figure = step_time(measured(None, OF_BEST, model=MODEL.to_json(), cluster=cluster))
+    assert "as predicted by the cost model, not measured" in figure.summary
+    assert figure.plot["data"][0]["y"][0] == "baseline"
+    (bars,) = step_time(measured(None, OF_BEST)).plot["data"]
+    assert bars["y"][0] == "compute"
+
+
+def test_a_layout_alone_is_shown_by_its_parts():
+    search = SearchUnderTest(spec())
+    search.measure(search.start(BASELINE), 1000.0, time_s=OF_BASELINE)
+    (bars,) = step_time(search).plot["data"]
+    assert (bars["y"], bars["measure"][-1]) == (["compute", "tensor", "data", "best layout"], "total")
+
+
+def test_the_communication_of_experts_is_named_with_that_of_tensors():
+    search = SearchUnderTest(spec(baseline=None))
+    layout = Layout(tensor_parallel=2, data_parallel=4, expert_parallel=4, grad_accum_steps=2)
+    search.measure(search.start(layout), 1000.0, time_s=OF_BASELINE)
+    (bars,) = step_time(search).plot["data"]
+    assert "tensor and expert" in bars["y"]
