@@ -78,11 +78,18 @@ def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
     return trials, (finalists + baselines) * spec.search.finalist_repeats
 
 
-def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> None:
-    """Print all trials, their time and flags, the result, and next steps."""
+MAX_ROWS = 20
+"""Layouts in the table, unless all are asked for."""
+
+
+def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder, shows_all: bool = False) -> None:
+    """Print the first layouts or all, their time and flags, the result, and next steps."""
     ranking = spec.ranking_of(search.trials)
     if search.trials:
-        console_for(sys.stdout).print(results_table(search, ranking, spec.baseline_key))
+        table = results_table(search, ranking, spec.baseline_key, None if shows_all else MAX_ROWS)
+        console_for(sys.stdout).print(table)
+        if table.num_more:
+            print_result({}, False, f"{table.num_more} more: parlay status {folder.cli_name} --all")
     notes = (
         *describe_fabric_check(search),
         *time_lines(ranking.ordered),

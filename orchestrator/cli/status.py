@@ -14,12 +14,14 @@ from trials.files.text import plural
 
 def status(
     search: SearchId = None,
-    every: Annotated[bool, typer.Option("--all", help="List all searches of the ledger, one per line.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Without SEARCH, list all searches of the ledger; with it, all its layouts.")
+    ] = False,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the state of a search."""
-    if every:
+    if every and search is None:
         _list_searches(ledger, as_json)
         return
     from orchestrator.cli.search_summary import print_search_summary
@@ -32,7 +34,7 @@ def status(
     summary = search_summary(found.record, spec, found.folder)
     print_result(summary, as_json)
     if not as_json:
-        print_search_summary(found.record, spec, found.folder)
+        print_search_summary(found.record, spec, found.folder, shows_all=every)
     if found.record.state.is_ended or not found.folder.exists:
         return
     if (words := read_driver_status(found.folder, driver_status).description) is not None:
