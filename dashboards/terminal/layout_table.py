@@ -1,15 +1,10 @@
-"""Table of layouts that fits into the terminal's width: columns are left out before a line would wrap."""
+"""Terminal's table of layouts: its rows and their cells. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
-from rich.text import Text
-
-from dashboards.text import printable
+from dashboards.terminal.fitting_table import FittingColumn, FittingTable
 from dashboards.trial_text import format_number, format_trial_end_short
 from search_spaces.layouts.short_name import short_name, varying_axes
 from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
@@ -17,30 +12,18 @@ from trials.analysis.ranking import Objective, Ranking, upper_bound_of
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import Trial, TrialKind
 
-
-@dataclass(frozen=True)
-class _Column:
-    """Column of the table; of those that do not fit, the one with the highest `rank` is left out first."""
-
-    name: str
-    rank: int
-    is_number: bool = True
-
-
 _COLUMNS = (
-    _Column("trial", 0, is_number=False),
-    _Column("layout", 0, is_number=False),
-    _Column("tokens/s", 0),
-    _Column("± %", 1),
-    _Column("step s", 2),
-    _Column("GiB", 3),
-    _Column("state", 0, is_number=False),
+    FittingColumn("trial", is_number=False),
+    FittingColumn("layout", is_number=False, is_shortened=True),
+    FittingColumn("tokens/s"),
+    FittingColumn("± %", rank=1),
+    FittingColumn("step s", rank=2),
+    FittingColumn("GiB", rank=3),
+    FittingColumn("state", is_number=False),
 )
-_LAYOUT = 1
-_GAP = 1
 
 
-class LayoutTable:
+class LayoutTable(FittingTable):
     """Rows of trials and layouts: * best, = tied with it, b baseline, r repeat, ! flagged.
 
     A ranked layout shows its numbers over all runs, and how many these are. `num_more` layouts are not shown. `named`
@@ -56,50 +39,14 @@ class LayoutTable:
         num_more: int = 0,
     ):
         varying = varying_axes([trial.layout for trial in named])
-        self._cells = [_cells(trial, ranking, baseline_key, varying) for trial in rows]
-        self._is_best = [trial is ranking.best for trial in rows]
+        best = [place for place, trial in enumerate(rows) if trial is ranking.best]
+        super().__init__(_COLUMNS, [_cells(trial, ranking, baseline_key, varying) for trial in rows], best)
         self.num_more = num_more
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        places = self._places_that_fit(options.max_width)
-        table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
-        for place in places:
-            column = _COLUMNS[place]
-            table.add_column(column.name, justify="right" if column.is_number else "left", no_wrap=True)
-        room = options.max_width - sum(self._width(place) + _GAP for place in places if place != _LAYOUT)
-        for cells, is_best in zip(self._cells, self._is_best, strict=True):
-            texts = [_whole_words(cells[place], room) if place == _LAYOUT else cells[place] for place in places]
-            table.add_row(*map(Text, texts), style="bold" if is_best else None)
-        yield table
-
-    def _places_that_fit(self, width: int) -> list[int]:
-        """Columns that fit; without the layout's and the speed's the table would say nothing."""
-        places = list(range(len(_COLUMNS)))
-        while sum(self._width(place) + _GAP for place in places) - _GAP > width:
-            worst = max(places, key=lambda place: _COLUMNS[place].rank)
-            if _COLUMNS[worst].rank == 0:
-                break
-            places.remove(worst)
-        return places
-
-    def _width(self, place: int) -> int:
-        return max(len(_COLUMNS[place].name), *(Text(cells[place]).cell_len for cells in self._cells), 0)
-
-
-def _whole_words(text: str, width: int) -> str:
-    """As many words as fit, with dots for those that do not."""
-    if len(text) <= width:
-        return text
-    words = text.split(" ")
-    while words and len(" ".join(words)) + 2 > width:
-        words.pop()
-    return f"{' '.join(words)} …"
 
 
 def _cells(trial: TrialOrLayout, ranking: Ranking, baseline_key: str | None, varying: Sequence[str]) -> list[str]:
-    name = short_name(trial.layout, varying)
-    found = [f"{trial.trial} {_marks(trial, ranking, baseline_key)}".rstrip(), name, *_numbers(trial, ranking)]
-    return [printable(cell) for cell in found]
+    name = f"{trial.trial} {_marks(trial, ranking, baseline_key)}".rstrip()
+    return [name, short_name(trial.layout, varying), *_numbers(trial, ranking)]
 
 
 def _marks(trial: TrialOrLayout, ranking: Ranking, baseline_key: str | None) -> str:

@@ -21,7 +21,7 @@ from dashboards.terminal.headline import best_layout_line, headroom_lines
 from dashboards.terminal.layout_table import LayoutTable, first_rows, newest_rows
 from dashboards.terminal.progress import (
     describe_in_flight,
-    describe_time_remaining,
+    describe_time,
     format_node_hours,
     is_simulated,
     limit_usages,
@@ -138,13 +138,13 @@ class LiveView:
         if self._shown is None:
             return Group()
         (search, ranking), now = self._shown, self._clock()
-        limits = _limit_bars(search, now)
+        limits = limit_bars(search, now)
         below = [
             *map(printable, (*describe_fabric_check(search), *flag_lines(search.trials), *headroom_lines(ranking))),
             *_in_flight_lines(search, now),
         ]
         below += best_layout_line(verdict_of(search, ranking, self._baseline_key)).split("; ")
-        below += filter(None, [describe_time_remaining(search, now)])
+        below += filter(None, [describe_time(search, now)])
         below.append(progress_line(search, ranking))
         room = max(2, self._console.height - _LINES_AROUND_TABLE - len(below) - limits.row_count)
         rows = newest_rows(search.trials, room, ranking, self._baseline_key)
@@ -203,7 +203,7 @@ def progress_line(search: SearchRecord, ranking: Ranking) -> str:
     return f"{name}: {', '.join(parts)}"
 
 
-def _limit_bars(search: SearchRecord, now: float) -> Table:
+def limit_bars(search: SearchRecord, now: float) -> Table:
     """Progress bar for each limit of the search."""
     grid = Table.grid(padding=(0, 1))
     for usage in limit_usages(search, now):
