@@ -33,7 +33,7 @@ class NextCommand:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a search has no result to compare, or what it waits for."""
+    """Reasons why a search has no result to compare, or for which it waits."""
 
     title: str
     sentences: tuple[str, ...]
