@@ -12,12 +12,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
+from pathlib import PurePath
 from typing import Any
 
+from dashboards.report.setup import setup_rows
+from dashboards.terminal.progress import is_simulated
+from search_spaces.layouts.short_name import short_name
 from search_spaces.plain_file import read_plain
 from trials.analysis.final_rounds import finals_end_of
 from trials.analysis.node_time import node_time, search_node_time
-from trials.analysis.ranked_layout import RankedLayout
+from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
+from trials.analysis.ranking import Objective, in_objective_unit, known_value_of, objectives_of
 from trials.analysis.search_cost import SearchCost, trial_billed_hours
 from trials.analysis.verdict import (
     DisplayState,
@@ -43,6 +48,10 @@ NOTE_MARK = "parlay.note"
 """Tag with the checksum of the description that we wrote."""
 REPORT = "parlay.report"
 """Tag with the time at which the report among the artifacts was written."""
+SEARCH_KIND = "search"
+"""Tag `parlay.kind` of a search's run, by which `tags.parlay.kind = 'search'` finds the searches."""
+TRIAL_KINDS = {TrialKind.SEARCH: "trial", TrialKind.REPEAT: "repeat", TrialKind.REPLAY: "replay"}
+"""The same of a trial's run."""
 MARKS = (NOTE_MARK, REPORT)
 """Tags about sent artifacts, kept until these are sent again."""
 
@@ -100,11 +109,14 @@ def parent_view(search: SearchRecord) -> RunView:
         trial=None,
         status=_search_status(display_state(search.state, search.end_reason)),
         start_time_ms=_ms(search.created_at),
-        end_time_ms=None if search.ended_at is None else _ms(search.ended_at),
+        end_time_ms=None if search.ended_at is None else _past_ms(search, search.ended_at),
         params={_key(name): _param(value) for name, value in _flat(search.spec)},
         tags=_tags(
             {
                 "parlay.search_id": search.search_id,
+                "parlay.kind": SEARCH_KIND,
+                "parlay.simulated": "true" if is_simulated(search) else None,
+                "parlay.model": _model(search.spec),
                 "parlay.state": search.state.value,
                 "parlay.reason": search.end_reason and search.end_reason.value,
                 "parlay.finals": None if (finals := finals_end_of(search)) is None else finals.ending.value,
@@ -116,14 +128,35 @@ def parent_view(search: SearchRecord) -> RunView:
 def child_view(search: SearchRecord, trial: Trial) -> RunView:
     """Run of one trial, from its last attempt; `attempts.json` has the earlier ones."""
     return RunView(
-        name=trial.trial,
+        name=f"{trial.trial} {short_name(trial.layout)}",
         trial=trial.trial,
         status=_trial_status(trial),
-        start_time_ms=_ms(trial.proposed_at or search.created_at),
-        end_time_ms=_ms(trial.ended_at or search.created_at) if trial.state.is_ended else None,
+        start_time_ms=_past_ms(search, trial.proposed_at or search.created_at),
+        end_time_ms=_past_ms(search, trial.ended_at or search.created_at) if trial.state.is_ended else None,
         params=_child_params(trial),
         tags=_child_tags(search, trial),
     )
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Tokens that the trials train on, as MLflow's datasets are described."""
+
+    name: str
+    digest: str
+    source_type: str
+    source: str
+
+
+def dataset_of(search: SearchRecord) -> Dataset:
+    """The search's data: a token file, synthetic tokens, or those of another trainer's own arguments."""
+    trainer = search.spec.get("trainer") or {}
+    data = trainer.get("data") or {"kind": "the trainer's own"}
+    path, kind = data.get("path"), str(data.get("kind", "tokens"))
+    source = json.dumps(data, sort_keys=True)
+    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+    name = PurePath(path).name if isinstance(path, str) else f"{kind} tokens"
+    return Dataset(name[:_LONGEST_KEY], digest, "local" if path else "code", source)
 
 
 def note_tags(note: str) -> dict[str, str]:
@@ -178,7 +211,8 @@ def _child_tags(search: SearchRecord, trial: Trial) -> dict[str, str]:
     tags = _tags(
         {
             "parlay.search_id": search.search_id,
-            **{f"parlay.{name}": word for name, word in trial_json(trial, "trial", "kind", "state", "reason").items()},
+            **{f"parlay.{name}": word for name, word in trial_json(trial, "trial", "state", "reason").items()},
+            "parlay.kind": TRIAL_KINDS[trial.kind],
             "parlay.attempt": last.attempt if last else None,
             "parlay.flags": ",".join(trial.flags),
             "parlay.job_id": last.job_id if last else None,
@@ -204,9 +238,9 @@ class EndedTrial:
     unread: list[Exception]
 
 
-def ended_trial(trial: Trial, folder: SearchFolder) -> EndedTrial:
+def ended_trial(search: SearchRecord, trial: Trial, folder: SearchFolder) -> EndedTrial:
     """Read the files of an ended trial; an unreadable file does not affect the others."""
-    found = EndedTrial(trial_points(trial), {}, [])
+    found = EndedTrial(trial_points(search, trial), {}, [])
     for read in (series_points, system_points):
         try:
             found.points.extend(_require_valid(read(trial, folder)))
@@ -227,15 +261,19 @@ def _require_valid(points: list[Point]) -> list[Point]:
     return points
 
 
-def trial_points(trial: Trial) -> list[Point]:
-    """Measurements and cost of an ended trial, one point each."""
+def trial_points(search: SearchRecord, trial: Trial) -> list[Point]:
+    """Measurements, objectives, speed-up over the baseline's first run, and cost of an ended trial, one point each."""
     last = trial.last_attempt
     if last is None:
         return []
-    time_ms = _ms(last.ended_at or last.submitted_at or 0.0)
-    values = dict(_flat(last.outcome.measured.to_json())) if last.outcome and last.outcome.measured else {}
+    time_ms = _past_ms(search, last.ended_at or last.submitted_at or 0.0)
+    values: dict[str, Any] = (
+        dict(_flat(last.outcome.measured.to_json())) if last.outcome and last.outcome.measured else {}
+    )
     if last.outcome is not None:
         values |= _flat({"slowest_rank": last.outcome.slowest_rank, "fullest_rank": last.outcome.fullest_rank})
+    if trial.measured is not None:
+        values |= _objective_values(search, trial) | {"speedup": _speedup(search, trial)}
     values["node_hours"] = sum(a.node_hours or 0.0 for a in trial.attempts)
     values["billed_hours"] = trial_billed_hours(trial)
     values["num_leaves"] = len(set(last.leaves)) or None
@@ -244,6 +282,23 @@ def trial_points(trial: Trial) -> list[Point]:
     for name in ("step_time_s", "peak_memory_gib"):
         values[f"predicted_{name}"] = (trial.prediction or {}).get(name)
     return [Point(_key(name), float(value), time_ms) for name, value in values.items() if is_finite_number(value)]
+
+
+def _objective_values(search: SearchRecord, measured: TrialOrLayout) -> dict[str, float]:
+    """Values of the search's objectives, each in its own unit; unknown ones are absent."""
+    objectives = objectives_of(search.spec.get("objective") or Objective.TOKENS_PER_SEC)
+    known = ((objective, known_value_of(measured, objective)) for objective in objectives)
+    return {objective.value: in_objective_unit(value, objective) for objective, value in known if value is not None}
+
+
+def _speedup(search: SearchRecord, trial: Trial) -> float | None:
+    """Throughput over that of the baseline's first run, so that it is the same whenever it is sent; None where that had
+    not ended before."""
+    key, ended_at = baseline_key_of(search), trial.ended_at or 0.0
+    first = next((t for t in search.trials if t.measured is not None and t.layout.key == key), None)
+    if first is None or first.measured is None or trial.measured is None or (first.ended_at or 0.0) > ended_at:
+        return None
+    return trial.measured.tokens_per_sec / first.measured.tokens_per_sec
 
 
 def series_points(trial: Trial, folder: SearchFolder) -> list[Point]:
@@ -290,10 +345,11 @@ def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
     points: list[Point] = []
     best: RankedLayout | None = None
     for step in range(after_step + 1, len(ended) + 1):
-        time_ms = _ms(ended[step - 1].ended_at or search.created_at)
+        time_ms = _past_ms(search, ended[step - 1].ended_at or search.created_at)
         if best is None or _may_change_the_best(ended[step - 1]):
             best = ranking_of(search, ended[:step]).best
         totals = _totals(ended[:step], best) | {"measured_share": shares[step - 1]}
+        totals |= {} if best is None else _best_values(search, best)
         points += [Point(name, value, time_ms, step) for name, value in totals.items() if value is not None]
     if after_step <= len(ended):
         points += _end_points(search, len(ended) + 1)
@@ -305,14 +361,23 @@ def _end_points(search: SearchRecord, step: int) -> list[Point]:
     were some; its billing hours, and the hours of training that pay it back."""
     if search.ended_at is None:
         return []
-    cost = SearchCost.of(search, verdict_of(search, ranking_of(search, search.trials), baseline_key_of(search)))
+    verdict = verdict_of(search, ranking_of(search, search.trials), baseline_key_of(search))
+    cost, speedup = SearchCost.of(search, verdict), verdict.speedup
     pay_back_hours = None if cost.pay_back is None else cost.pay_back.hours
     values = {"billed_hours": cost.billed_hours, "pay_back_training_hours": pay_back_hours}
+    if speedup is not None:
+        values |= {"speedup": speedup.ratio, "speedup_low": speedup.low, "speedup_high": speedup.high}
     if search.pilots or search.driver_jobs:
         share = search_node_time(search).measured_share
         totals = {"node_hours_used": search.node_hours_used, "driver_node_hours": search.driver_node_hours or None}
         values |= totals | {"measured_share": share}
-    return [Point(key, value, _ms(search.ended_at), step) for key, value in values.items() if value is not None]
+    time_ms = _past_ms(search, search.ended_at)
+    return [Point(key, value, time_ms, step) for key, value in values.items() if value is not None]
+
+
+def _best_values(search: SearchRecord, best: RankedLayout) -> dict[str, float | None]:
+    """Values of the search's objectives of the best layout."""
+    return {f"best_{name}": value for name, value in _objective_values(search, best).items()}
 
 
 def _measured_shares(ended: list[Trial]) -> list[float | None]:
@@ -367,6 +432,17 @@ def _restart(attempt: Attempt) -> int:
 
 def _ms(epoch_s: float) -> int:
     return round(epoch_s * 1000)
+
+
+def _past_ms(search: SearchRecord, epoch_s: float) -> int:
+    """Moment of a search that is not in the future: the clock of a simulated one runs ahead, so there it is at most the
+    search's creation."""
+    return _ms(min(epoch_s, search.created_at) if is_simulated(search) else epoch_s)
+
+
+def _model(spec: Mapping[str, Any]) -> str | None:
+    """Size and shape of the model."""
+    return next((row.text for row in setup_rows(spec, ()) if row.name == "Model"), None)
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import socket
 import subprocess
@@ -16,7 +17,8 @@ from types import TracebackType
 
 from dashboards.access.mlflow_token import PORT_VARIABLE, TOKEN_VARIABLE, MlflowTokenFile, page_address
 from dashboards.access.ports import is_own_listener, reserve_port
-from dashboards.mlflow.backend_store import require_usable_store
+from dashboards.mlflow.backend_store import MARK, MARK_VALUE, require_usable_store
+from dashboards.mlflow.shared_views import SEARCHES, view_path
 from dashboards.schema import require_tracking_uri
 from trials.files.text import tail
 
@@ -25,6 +27,7 @@ _FRONT = "dashboards.mlflow.front:MlflowProtocol"
 _START_S = 300.0
 """Time limit of the start: from a cold shared disk MLflow takes a minute to load. An exit is noticed at once."""
 _LOG_LINES = 15
+_MOST_EXPERIMENTS = 10
 _POLL_S = 0.2
 
 # Leads a session with the server in it, and kills the session when the server exits or when its standard input, a pipe
@@ -80,6 +83,18 @@ class MlflowServer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         self.stop()
+
+    def searches_views(self) -> list[tuple[str, str]]:
+        """Name of each experiment with searches, and the path of the view that lists them."""
+        wanted = json.dumps({"max_results": _MOST_EXPERIMENTS, "filter": f"tags.`{MARK}` = '{MARK_VALUE}'"}).encode()
+        asked = urllib.request.Request(
+            f"{self.address}/api/2.0/mlflow/experiments/search",
+            wanted,
+            {"Authorization": f"Bearer {self.token.text}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(asked, timeout=30) as reply:
+            experiments = json.load(reply).get("experiments", [])
+        return [(found["name"], view_path(found["experiment_id"], SEARCHES)) for found in experiments]
 
     def wait(self) -> None:
         """Wait until the server exits or the user interrupts."""
@@ -159,6 +174,8 @@ def show_dashboard(uri: str, home: Path, say: Callable[[str], None], port: int |
         say(f"MLflow: {server.address} (Ctrl-C stops it)")
         say(f"tunnel from another machine: {tunnel_command(server.port)}")
         say(f"for a browser: {_describe_page_address(home, server.port)}")
+        for name, path in server.searches_views():
+            say(f"searches of {name}, once signed in: {server.address}{path}")
         say(f"for a program: MLFLOW_TRACKING_TOKEN=$(cat {server.token.path})")
         server.wait()
 

@@ -7,11 +7,13 @@ run is ended last, so an ended run is complete.
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,7 +31,8 @@ from dashboards.mlflow.backend_store import (
     require_usable_store,
     tracking_uri,
 )
-from dashboards.mlflow.runs import Point, RunStatus, RunView
+from dashboards.mlflow.runs import Dataset, Point, RunStatus, RunView
+from dashboards.mlflow.shared_views import shared_views
 from dashboards.text import mask_credentials, one_line
 from search_spaces.errors import InputError
 from trials.files.folders import SearchFolder
@@ -62,6 +65,9 @@ _REFUSALS = {
     "INVALID_PARAMETER_VALUE": "ask for permission to edit it",
 }
 """Fixes by MLflow's error codes."""
+
+SOURCE = f"parlay {version('parlay')}"
+"""Source of the runs, as MLflow shows it."""
 
 T = TypeVar("T")
 
@@ -133,7 +139,7 @@ class MlflowSync:
         """Names of the runs that differ in MLflow from this record."""
         sent = self._sent.get(search.search_id, {})
         views = [runs.parent_view(search), *(runs.child_view(search, trial) for trial in search.trials)]
-        return [view.name for view in views if not _is_current(sent.get(view.trial), view)]
+        return [view.trial or view.name for view in views if not _is_current(sent.get(view.trial), view)]
 
     def _sync(self, search: SearchRecord, folder: SearchFolder) -> SyncReport:
         if search.search_id not in self._sent:
@@ -148,7 +154,9 @@ class MlflowSync:
         view = runs.parent_view(search)
         parent = sent.get(None) or sent.setdefault(None, self._store.create(view))
         if not parent.params:
+            self._store.put_views()
             self._store.put_files(parent, [folder.yaml, folder.json])
+            self._store.put_dataset(parent, runs.dataset_of(search))
         self._store.put_params(parent, view.params)
         return parent
 
@@ -159,12 +167,17 @@ class MlflowSync:
         view = runs.child_view(search, trial)
         tags = {**view.tags, "mlflow.parentRunId": sent[None].run_id}
         child = sent.get(trial.trial) or sent.setdefault(trial.trial, self._store.create(view, tags))
+        if not child.params:
+            self._store.put_dataset(child, runs.dataset_of(search))
         self._store.put_params(child, view.params)
         self._store.put_tags(child, tags)
-        return self._end_child(trial, view, folder, child) if view.status.is_ended and not child.is_ended else []
+        is_due = view.status.is_ended and not child.is_ended
+        return self._end_child(search, trial, view, folder, child) if is_due else []
 
-    def _end_child(self, trial: Trial, view: RunView, folder: SearchFolder, child: _RunState) -> list[str]:
-        ended = runs.ended_trial(trial, folder)
+    def _end_child(
+        self, search: SearchRecord, trial: Trial, view: RunView, folder: SearchFolder, child: _RunState
+    ) -> list[str]:
+        ended = runs.ended_trial(search, trial, folder)
         self._store.put_points(child, ended.points)
         self._store.put_texts(child, ended.texts)
         self._store.end(child, view)
@@ -265,8 +278,24 @@ class _Store:
 
     def create(self, view: RunView, tags: Mapping[str, str] | None = None) -> _RunState:
         tags = dict(tags or view.tags)
-        run = self._client.create_run(self._experiment_id, view.start_time_ms, tags, view.name)
+        origin = {"mlflow.user": getpass.getuser(), "mlflow.source.name": SOURCE, "mlflow.source.type": "JOB"}
+        run = self._client.create_run(self._experiment_id, view.start_time_ms, origin | tags, view.name)
         return _RunState(run.info.run_id, tags=tags)
+
+    def put_views(self) -> None:
+        """Set the experiment's shared views, which `parlay dashboard` links."""
+        known = self._client.get_experiment(self._experiment_id).tags
+        for name, state in shared_views().items():
+            if known.get(name) != state:
+                self._client.set_experiment_tag(self._experiment_id, name, state)
+
+    def put_dataset(self, sent: _RunState, dataset: Dataset) -> None:
+        from mlflow.entities import Dataset as MlflowDataset
+        from mlflow.entities import DatasetInput, InputTag
+
+        entity = MlflowDataset(dataset.name, dataset.digest, dataset.source_type, dataset.source)
+        context = [InputTag("mlflow.data.context", "training")]
+        self._client.log_inputs(sent.run_id, [DatasetInput(entity, context)])
 
     def put_params(self, sent: _RunState, params: Mapping[str, str]) -> None:
         """Write the parameters that are missing; MLflow does not allow changes."""

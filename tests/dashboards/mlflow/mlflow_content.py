@@ -11,7 +11,7 @@ from dashboards.mlflow.runs import NOTE_MARK
 def runs_by_name(client, experiment: str) -> dict[str, Any]:
     found = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
     assert len({run.info.run_name for run in found}) == len(found), "a run is there twice"
-    return {run.info.run_name: run for run in found}
+    return {run.info.run_name.split()[0]: run for run in found}
 
 
 def everything(client, experiment: str) -> dict[str, Any]:

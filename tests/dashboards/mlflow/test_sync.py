@@ -91,7 +91,7 @@ def test_a_child_carries_the_contracts_parameters_and_tags(sync, client, tmp_pat
         "parlay.search_id": SEARCH_ID,
         "parlay.trial": "t0002",
         "parlay.attempt": "a2",
-        "parlay.kind": "search",
+        "parlay.kind": "trial",
         "parlay.state": "measured",
         "parlay.job_id": "job-t0002-a2",
         "parlay.nodes": "node1,node2",
@@ -107,18 +107,19 @@ def test_a_child_names_the_slowest_rank_and_its_node():
     search.measure(search.start(Layout()), 5.0, slowest_rank=SLOWEST)
     [trial] = search.record.trials
     assert child_view(search.record, trial).tags["parlay.slowest_node"] == "n2"
-    points = {point.key: point.value for point in trial_points(trial)}
+    points = {point.key: point.value for point in trial_points(search.record, trial)}
     assert (points["slowest_rank.rank"], points["slowest_rank.compute_s"]) == (3, 0.42)
     assert points["slowest_rank.slowdown"] == 1.4
 
 
 def test_a_start_that_slurm_tells_in_whole_seconds_is_no_negative_wait():
-    trial = ended_search().record.trial("t0002")
+    search = ended_search()
+    trial = search.record.trial("t0002")
     last = trial.last_attempt
     assert last is not None
     assert last.submitted_at is not None
     early = trial.with_attempt(replace(last, started_at=last.submitted_at - 0.7))
-    assert [point.value for point in trial_points(early) if point.key == "queue_wait_s"] == [0.0]
+    assert [point.value for point in trial_points(search.record, early) if point.key == "queue_wait_s"] == [0.0]
 
 
 def test_a_child_carries_what_was_measured_once_and_its_steps_as_series(sync, client, tmp_path, request):
@@ -202,7 +203,7 @@ def test_a_repeat_is_a_child_of_its_kind_and_a_lucky_one_is_not_the_best_speed(s
         search.measure(search.start(Layout(), kind), rate)
     sync.sync(search.record, search_folder(tmp_path, search.record))
     found = runs_by_name(client, request.node.name)
-    assert [found[name].data.tags["parlay.kind"] for name in ("t0001", "t0002")] == ["search", "repeat"]
+    assert [found[name].data.tags["parlay.kind"] for name in ("t0001", "t0002")] == ["trial", "repeat"]
     assert found[SEARCH_ID].data.metrics["best_tokens_per_sec"] == pytest.approx(1100.0)
 
 

@@ -113,7 +113,7 @@ def test_mlflows_own_client_finds_one_parent_and_a_child_a_trial(in_its_home):
         [experiment.experiment_id], filter_string=f"tags.`parlay.search_id` = '{answer['search_id']}'"
     )
     parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
-    children = {run.info.run_name: run for run in runs if "mlflow.parentRunId" in run.data.tags}
+    children = {run.info.run_name.split()[0]: run for run in runs if "mlflow.parentRunId" in run.data.tags}
     assert [run.info.run_id for run in parents] == [answer["mlflow"]["run_id"]]
     assert sorted(children) == ["t0001", "t0002", "t0003"]
     best = children[answer["best"]["trial"]]

@@ -1,0 +1,109 @@
+"""Shared views of MLflow's experiment page: which runs, columns and charts it shows. Pure.
+
+MLflow keeps a shared view as a tag of the experiment, and opens it by `viewStateShareKey` in the address (its button
+"Share").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SEARCHES, TRIALS = "parlay-searches", "parlay-trials"
+"""Keys of the views: the searches of the experiment, newest first; all trials, fastest first."""
+_TAG = "mlflow.sharedViewState."
+_LAYOUT_PARAMS = (
+    *("num_nodes", "tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size", "zero_stage"),
+)
+_SECTION = "parlay"
+_MOST_RUNS = 100
+"""Runs in a chart."""
+
+
+def shared_views() -> dict[str, str]:
+    """Tags of the experiment, each with the state of a view as JSON."""
+    views = {
+        SEARCHES: _view(
+            "tags.`parlay.kind` = 'search'",
+            "attributes.start_time",
+            (
+                *_columns("metrics", "best_tokens_per_sec", "speedup", "node_hours_used", "trials_measured"),
+                *_columns("metrics", "trials_failed"),
+                *_columns("tags", "parlay.state", "parlay.reason", "parlay.model", "parlay.recipe"),
+            ),
+            (_bars("best_tokens_per_sec"), _bars("speedup"), _bars("node_hours_used")),
+        ),
+        TRIALS: _view(
+            "tags.`parlay.kind` != 'search'",
+            "metrics.`tokens_per_sec`",
+            (
+                *_columns("metrics", "tokens_per_sec", "speedup", "step_time_s", "peak_memory_gib"),
+                *_columns("params", *_LAYOUT_PARAMS),
+                *_columns("tags", "parlay.search_id", "parlay.state", "parlay.reason", "parlay.kind"),
+            ),
+            (
+                _scatter("peak_memory_gib", "tokens_per_sec"),
+                _scatter("step_time_s", "predicted_step_time_s"),
+                _parallel(("tensor_parallel", "pipeline_parallel", "micro_batch_size"), ("tokens_per_sec",)),
+            ),
+        ),
+    }
+    return {f"{_TAG}{key}": json.dumps(state, separators=(",", ":")) for key, state in views.items()}
+
+
+def view_path(experiment_id: str, key: str) -> str:
+    """Address of a view, behind that of the server."""
+    return f"/#/experiments/{experiment_id}/runs?viewStateShareKey={key}"
+
+
+def _columns(kind: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{kind}.`{name}`" for name in names)
+
+
+def _chart(kind: str, name: str, **settings: Any) -> dict[str, Any]:
+    common = {"runsCountToCompare": _MOST_RUNS, "metricSectionId": _SECTION, "deleted": False, "isGenerated": False}
+    return {"uuid": f"parlay-{kind.lower()}-{name}", "type": kind, **common, **settings}
+
+
+def _bars(metric: str) -> dict[str, Any]:
+    return _chart("BAR", metric, metricKey=metric)
+
+
+def _scatter(x: str, y: str) -> dict[str, Any]:
+    axes = {"xaxis": {"key": x, "type": "METRIC"}, "yaxis": {"key": y, "type": "METRIC"}}
+    return _chart("SCATTER", f"{x}-{y}", **axes)
+
+
+def _parallel(params: Sequence[str], metrics: Sequence[str]) -> dict[str, Any]:
+    return _chart("PARALLEL", "layouts", selectedParams=list(params), selectedMetrics=list(metrics), showAllRuns=False)
+
+
+def _view(
+    run_filter: str, order_by: str, columns: Sequence[str], charts: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """State of the page, with MLflow's names and its defaults for the rest."""
+    return {
+        "searchFilter": run_filter,
+        "orderByKey": order_by,
+        "orderByAsc": False,
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "modelVersionFilter": "All Runs",
+        "datasetsFilter": [],
+        "selectedColumns": list(columns),
+        "runsExpanded": {},
+        "runsPinned": [],
+        "runsHidden": [],
+        "runsHiddenMode": "SHOWALL",
+        "runListHidden": False,
+        "isAccordionReordered": False,
+        "viewMaximized": False,
+        "groupBy": None,
+        "groupsExpanded": {},
+        "useGroupedValuesInCharts": True,
+        "hideEmptyCharts": True,
+        "autoRefreshEnabled": False,
+        "compareRunCharts": list(charts),
+        "compareRunSections": [{"uuid": _SECTION, "name": "Parlay", "display": True, "isReordered": False}],
+    }

@@ -1,0 +1,88 @@
+"""Shared views of the experiment page, and what fills its columns."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from dashboards.mlflow.runs import child_view, dataset_of, parent_view, search_points, trial_points
+from dashboards.mlflow.shared_views import SEARCHES, TRIALS, shared_views, view_path
+from tests.dashboards.compared import BASELINE, BATCH, compared_search
+from tests.dashboards.mlflow.mlflow_content import runs_by_name
+from tests.dashboards.searches import SearchUnderTest, ended_search, search_folder
+
+LONGEST_TAG = 5000
+"""MLflow's limit for a tag of an experiment."""
+SPEC = {"baseline": BASELINE.to_json(), "global_batch_size": BATCH}
+
+
+def test_a_view_fits_into_a_tag_and_names_its_runs_by_their_kind():
+    views = shared_views()
+    assert [*views] == [f"mlflow.sharedViewState.{key}" for key in (SEARCHES, TRIALS)]
+    searches, trials = map(json.loads, views.values())
+    assert searches["searchFilter"] == "tags.`parlay.kind` = 'search'"
+    assert "metrics.`best_tokens_per_sec`" in searches["selectedColumns"]
+    assert trials["orderByKey"] == "metrics.`tokens_per_sec`"
+    assert max(map(len, views.values())) <= LONGEST_TAG
+    assert view_path("7", SEARCHES) == "/#/experiments/7/runs?viewStateShareKey=parlay-searches"
+
+
+def test_the_experiment_gets_its_views_and_searches_are_found_by_their_kind(sync, client, tmp_path, request):
+    search = ended_search().record
+    sync.sync(search, search_folder(tmp_path, search))
+    experiment = client.get_experiment_by_name(request.node.name)
+    assert shared_views().items() <= experiment.tags.items()
+    found = client.search_runs([experiment.experiment_id], "tags.`parlay.kind` = 'search'")
+    assert search.search_id in {run.info.run_name for run in found}
+    assert {run.data.tags["parlay.kind"] for run in found} == {"search"}
+
+
+def test_user_source_and_dataset_are_filled(sync, client, tmp_path, request):
+    search = ended_search().record
+    sync.sync(search, search_folder(tmp_path, search))
+    found = runs_by_name(client, request.node.name)
+    for run in found.values():
+        assert run.data.tags["mlflow.user"]
+        assert run.data.tags["mlflow.source.name"].startswith("parlay ")
+        (dataset,) = run.inputs.dataset_inputs
+        assert (dataset.dataset.name, dataset.dataset.source_type) == ("the trainer's own tokens", "code")
+
+
+@pytest.mark.parametrize(
+    ("trainer", "name", "kind"),
+    [
+        ({"data": {"kind": "synthetic"}}, "synthetic tokens", "code"),
+        ({"data": {"kind": "tokens", "path": "/data/c4.bin"}}, "c4.bin", "local"),
+    ],
+)
+def test_a_dataset_is_named_by_its_file(trainer, name, kind):
+    found = dataset_of(SearchUnderTest({"name": "x", "trainer": trainer}).record)
+    assert (found.name, found.source_type) == (name, kind)
+
+
+def test_a_trial_has_its_speedup_and_every_objective_of_the_search():
+    search = SearchUnderTest(SPEC | {"objective": ["tokens_per_sec", "node_hours_per_billion_tokens"]})
+    for layout in (trial.layout for trial in compared_search().record.trials[:2]):
+        search.measure(search.start(layout), 100_000.0 * (1 + len(search.record.trials) / 2))
+    record = search.record
+    points = [{p.key: p.value for p in trial_points(record, trial)} for trial in record.trials]
+    assert [found["speedup"] for found in points] == pytest.approx([1.0, 4 / 3])
+    assert points[0]["node_hours_per_billion_tokens"] == pytest.approx(1e9 / 3600 / 150_000)
+    best = {p.key: p.value for p in search_points(record) if p.step == 2}
+    assert best["best_tokens_per_sec"] == pytest.approx(200_000)
+    assert best["best_node_hours_per_billion_tokens"] == pytest.approx(1e9 / 3600 / 200_000)
+
+
+def test_nothing_of_a_simulated_search_is_in_the_future():
+    search = SearchUnderTest({"name": "x", "launcher": {"kind": "simulated"}})
+    search.measure(search.start(BASELINE), 1000.0)
+    search.end()
+    record, now_ms = search.record, 1000 * search.record.created_at
+    views = [parent_view(record), child_view(record, record.trials[0])]
+    times = [*(v.start_time_ms for v in views), *(v.end_time_ms for v in views)]
+    times += [p.time_ms for p in (*search_points(record), *trial_points(record, record.trials[0]))]
+    assert max(times) <= now_ms < 1000 * time.time()
+    assert views[0].tags["parlay.simulated"] == "true"
+    assert views[1].name == "t0001 tp1 pp1 dp1 mb1"
