@@ -66,7 +66,7 @@ class FittingTable:
 
 
 def _whole_words(text: str, width: int) -> str:
-    """As many words as fit, with dots for those that do not."""
+    """The words that fit, with dots for those that do not."""
     if len(text) <= width:
         return text
     words = text.split(" ")

@@ -184,13 +184,13 @@ class FabricCheckAnswer(TypedDict):
     """Measured links, by which the search predicts from then on, as in a cluster file's `links`."""
 
 
-class DriverAnswer(TypedDict):
+class SearchDriverAnswer(TypedDict):
     """Driver of a search that has not ended."""
 
     process: str | None
     """Process that holds the search, and its host."""
     detail: str | None
-    """Why none is at work, and what starts one; null while one is."""
+    """Reason why none is at work, and what starts one; null while one is."""
 
 
 class StatusAnswer(TypedDict):
@@ -217,8 +217,8 @@ class StatusAnswer(TypedDict):
     recipe: str | None
     """The recipe's folder."""
     mlflow: MlflowAnswer | None
-    driver: NotRequired[DriverAnswer]
-    """Of status alone, while the search has not ended and its folder is visible."""
+    driver: NotRequired[SearchDriverAnswer]
+    """Printed by status alone, while the search has not ended and its folder is visible."""
 
 
 class BestAnswer(BestLayout):
