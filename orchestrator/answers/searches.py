@@ -6,6 +6,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from orchestrator.answers.costs import CostAnswer
 from orchestrator.records.ledger_rebuild import RebuildResult
+from orchestrator.schema.notify import NotifyEvent
 from trials.analysis.best_layout import Choice
 from trials.analysis.finals import FinalsEnding
 from trials.analysis.ranking import Objective
@@ -185,7 +186,7 @@ class FabricCheckAnswer(TypedDict):
 
 
 class StatusAnswer(TypedDict):
-    """Printed by run, resume, status, watch and advance; given to `notify` on its standard input or by POST."""
+    """Printed by run, resume, status, watch and advance."""
 
     schema: Literal["parlay.status/1"]
     search_id: str
@@ -208,6 +209,16 @@ class StatusAnswer(TypedDict):
     recipe: str | None
     """The recipe's folder."""
     mlflow: MlflowAnswer | None
+
+
+class NotificationAnswer(TypedDict):
+    """Sent by `notify`: on the command's standard input, and as the body of the webhook's POST."""
+
+    schema: Literal["parlay.notification/1"]
+    event: NotifyEvent
+    message: str
+    """Sentence about the event that names the search."""
+    status: StatusAnswer
 
 
 class BestAnswer(BestLayout):
