@@ -51,6 +51,11 @@ def format_trial_end(trial: Trial) -> str:
     return str(trial.state) if trial.reason is None else policy_of(trial.reason).label
 
 
+def format_trial_end_short(trial: Trial) -> str:
+    """Reason of a trial's end, or its state, in at most 11 characters."""
+    return str(trial.state) if trial.reason is None else policy_of(trial.reason).abbreviation
+
+
 def format_counts(counts: TrialCounts) -> Iterator[str]:
     """Number of trials in each state; zeros are omitted."""
     for field in fields(counts):

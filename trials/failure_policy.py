@@ -63,7 +63,9 @@ class FailurePolicy:
     """Consequences and words of a failure reason."""
 
     label: str
-    """Short enough for a table."""
+    """Short enough for a figure."""
+    abbreviation: str
+    """At most 11 characters, for a terminal's table."""
     explanation: str
     """Meaning on the pages, in Markdown."""
     cause: Cause = Cause.UNKNOWN
@@ -109,6 +111,7 @@ class FailurePolicy:
 _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     FailureReason.INVALID_LAYOUT: FailurePolicy(
         "refused by the engine",
+        "refused",
         "A rule or the engine refused the layout.",
         cause=Cause.LAYOUT,
         only_rank_knows=True,
@@ -117,6 +120,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.GPU_OOM: FailurePolicy(
         "out of GPU memory",
+        "gpu oom",
         "A rank ran out of accelerator memory; on a CPU, of its memory limit.",
         cause=Cause.LAYOUT,
         only_rank_knows=True,
@@ -127,6 +131,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.HOST_OOM: FailurePolicy(
         "out of host memory",
+        "host oom",
         "A node ran out of memory.",
         cause=Cause.LAYOUT,
         only_rank_knows=True,
@@ -136,6 +141,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.PRUNED: FailurePolicy(
         "stopped early",
+        "pruned",
         "Stopped early, provably slower than the best on as many nodes or fewer.",
         cause=Cause.SEARCH,
         ending=Ending.STOPPED_EARLY,
@@ -145,6 +151,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.TIME_LIMIT: FailurePolicy(
         "time limit",
+        "time limit",
         "The limit came before enough steps were measured. With enough, the trial is measured and flagged.",
         cause=Cause.PERHAPS_LAYOUT,
         bounds_throughput=True,
@@ -152,6 +159,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
         advice="a longer measure.time_limit, a smaller measure.min_steps",
     ),
     FailureReason.HANG: FailurePolicy(
+        "hang",
         "hang",
         "A rank made no progress.",
         cause=Cause.PERHAPS_LAYOUT,
@@ -165,6 +173,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.NODE_FAILURE: FailurePolicy(
         "node failure",
+        "node fail",
         "A node or one of its GPUs failed.",
         cause=Cause.MACHINE,
         retries=2,
@@ -173,6 +182,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.PREEMPTED: FailurePolicy(
         "preempted",
+        "preempted",
         "Slurm preempted the job.",
         cause=Cause.MACHINE,
         ending=Ending.PREEMPTED,
@@ -180,6 +190,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.BOOT_FAILURE: FailurePolicy(
         "node failed to boot",
+        "boot fail",
         "A node did not boot.",
         cause=Cause.MACHINE,
         retries=2,
@@ -187,6 +198,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.LAUNCH_FAILURE: FailurePolicy(
         "launch failure",
+        "launch fail",
         "The ranks could not be started, or one could not read or write its own files.",
         cause=Cause.MACHINE,
         retries=2,
@@ -195,6 +207,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.GPU_MEMORY_IN_USE: FailurePolicy(
         "GPU memory already in use",
+        "gpu in use",
         "Other processes held GPU memory at the start.",
         cause=Cause.MACHINE,
         retries=2,
@@ -203,6 +216,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.SCRIPT_ERROR: FailurePolicy(
         "trainer crashed",
+        "crashed",
         "The trainer crashed.",
         cause=Cause.PERHAPS_LAYOUT,
         stops_search=True,
@@ -210,11 +224,13 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.RESULT_INVALID: FailurePolicy(
         "invalid result",
+        "invalid",
         "The outcome is damaged, implausible or contradicts the spec; the log excerpt says why.",
         only_rank_knows=True,
     ),
     FailureReason.ENERGY_UNKNOWN: FailurePolicy(
         "energy not measured",
+        "no energy",
         "The energy of the ranks' GPUs, an objective of the search, was not measured.",
         cause=Cause.MACHINE,
         only_rank_knows=True,
@@ -223,6 +239,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.CANCELLED_BY_USER: FailurePolicy(
         "cancelled by the user",
+        "cancelled",
         "Cancelled by the user, with the search or by `scancel`.",
         cause=Cause.USER,
         ending=Ending.CANCELLED,
@@ -230,17 +247,20 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.CANCELLED_BY_SEARCH: FailurePolicy(
         "cancelled by the search",
+        "cancelled",
         "Cancelled by the driver: budget, end of the search, or a duplicate job.",
         cause=Cause.SEARCH,
         ending=Ending.CANCELLED,
     ),
     FailureReason.INTERRUPTED: FailurePolicy(
         "interrupted",
+        "interrupted",
         "The ranks died with their driver, a step with its pilot, or a pilot ended before it started anything.",
         cause=Cause.SEARCH,
         retries=math.inf,
     ),
     FailureReason.JOB_LOST: FailurePolicy(
+        "job lost",
         "job lost",
         "No trace of an accepted attempt is left.",
         retries=1,
@@ -250,7 +270,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
 if missing := [reason for reason in FailureReason if reason not in _POLICIES]:
     raise TypeError(f"failure reasons without a policy: {', '.join(missing)}")
 
-_WITHOUT_REASON = FailurePolicy("failed", "No reason is known.")
+_WITHOUT_REASON = FailurePolicy("failed", "failed", "No reason is known.")
 
 
 def policy_of(reason: FailureReason | None) -> FailurePolicy:

@@ -7,6 +7,8 @@ from typing import Any
 
 from dashboards.text import printable
 from dashboards.trial_text import format_number, format_throughput_interval, join_names
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.short_name import short_name, varying_axes
 from trials.analysis.best_layout import describe_choice, describe_memory_room, describe_no_best
 from trials.analysis.ranking import Objective, Ranking, Speedup
 from trials.analysis.verdict import SearchVerdict, VerdictKind
@@ -89,7 +91,7 @@ def best_layout_line(verdict: SearchVerdict) -> str:
     if verdict.kind is VerdictKind.NO_COMPARISON:
         text = _describe_missing_comparison(verdict)
     parts = [
-        f"best: {best.trial}, {best.layout.key}, {format_throughput(best.measured)} tokens/s",
+        f"best: {best.trial}, {_short_name(best.layout, verdict)}, {format_throughput(best.measured)} tokens/s",
         _lower_first(text),
     ]
     if best is not verdict.ranking.fastest:
@@ -97,6 +99,10 @@ def best_layout_line(verdict: SearchVerdict) -> str:
     elif verdict.ranking.ties:
         parts.append(f"statistically tied with {_tie_names(verdict)}")
     return "; ".join(parts)
+
+
+def _short_name(layout: Layout, verdict: SearchVerdict) -> str:
+    return short_name(layout, varying_axes([ranked.layout for ranked in verdict.ranking.ordered]))
 
 
 def describe_end_reason(reason: EndReason) -> str:

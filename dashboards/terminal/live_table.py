@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TextIO
 
@@ -18,9 +18,10 @@ from rich.text import Text
 from dashboards.fabric_check_text import describe_fabric_check
 from dashboards.terminal.event_lines import event_line, measured_by
 from dashboards.terminal.headline import best_layout_line, headroom_lines
+from dashboards.terminal.layout_table import LayoutTable, first_rows, newest_rows
 from dashboards.terminal.progress import (
     describe_in_flight,
-    describe_time_remaining,
+    describe_time,
     format_node_hours,
     is_simulated,
     limit_usages,
@@ -31,29 +32,19 @@ from dashboards.trial_text import (
     describe_step_time,
     flag_lines,
     format_counts,
-    format_number,
-    format_trial_end,
 )
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
-from search_spaces.layouts.layout import DEGREES, LAYOUT_FIELDS, SETTINGS
-from search_spaces.layouts.settings import described, setting_axes
 from trials.analysis.ranked_layout import TrialOrLayout
-from trials.analysis.ranking import Objective, Ranking, rank, upper_bound_of
+from trials.analysis.ranking import Objective, Ranking, rank
 from trials.analysis.verdict import counts_of, display_state, verdict_of
 from trials.ledger.events import Event, SearchRecord, SearchState
-from trials.outcome_types import MeasuredMetrics
-from trials.trial import Trial, TrialKind, TrialState
+from trials.trial import TrialState
 
 _WIDTH_WITHOUT_TERMINAL = 80
 _LINES_AROUND_TABLE = 5
 _MAX_IN_FLIGHT = 8
 _BAR_WIDTH = 20
-_STATE_WIDTH = 9
-"""Width of the longest word in the state column."""
 _DRAWN_PER_S = 2
-_SCHEDULES = {"none": "-", "interleaved_1f1b": "int"}
-_IN_COLUMNS = (*DEGREES.values(), "micro_batch_size", "grad_accum_steps", "pipeline_schedule")
-"""Fields of a layout that have a column of their own."""
 
 
 class LiveView:
@@ -147,18 +138,19 @@ class LiveView:
         if self._shown is None:
             return Group()
         (search, ranking), now = self._shown, self._clock()
-        limits = _limit_bars(search, now)
+        limits = limit_bars(search, now)
         below = [
             *map(printable, (*describe_fabric_check(search), *flag_lines(search.trials), *headroom_lines(ranking))),
             *_in_flight_lines(search, now),
         ]
         below += best_layout_line(verdict_of(search, ranking, self._baseline_key)).split("; ")
-        below += filter(None, [describe_time_remaining(search, now)])
+        below += filter(None, [describe_time(search, now)])
         below.append(progress_line(search, ranking))
         room = max(2, self._console.height - _LINES_AROUND_TABLE - len(below) - limits.row_count)
-        trials = _newest_and_best(search, ranking, room)
+        rows = newest_rows(search.trials, room, ranking, self._baseline_key)
+        table = LayoutTable(rows, ranking, self._baseline_key, search.trials)
         *lines, last = (Text(line, no_wrap=True, overflow="ellipsis") for line in below)
-        return Group(_table(trials, ranking, self._baseline_key), "", *lines, limits, last)
+        return Group(table, "", *lines, limits, last)
 
 
 class _Console(Console):
@@ -184,15 +176,20 @@ def console_for(stream: TextIO) -> Console:
     return _Console(file=stream, width=width, highlight=False, emoji=False, markup=False, force_jupyter=False)
 
 
-def results_table(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> Table:
-    """Table of all layouts: ranked ones best first, then other measurements, then failures in launch order.
+def results_table(
+    search: SearchRecord, ranking: Ranking, baseline_key: str | None, most: int | None = None
+) -> LayoutTable:
+    """Table of the layouts: ranked ones best first, then other measurements, then failures in launch order.
 
-    The runs of a layout share a row; a repeat that was not measured has its own.
+    The runs of a layout share a row; a repeat that was not measured has its own. Of more than `most` rows (None: any
+    number) the first are shown, and the baseline.
     """
     ranked = {run.trial for layout in ranking.ordered for run in layout.runs}
     others = [trial for trial in search.trials if trial.trial not in ranked]
     others.sort(key=lambda trial: trial.state is not TrialState.MEASURED)
-    return _table([*ranking.ordered, *others], ranking, baseline_key)
+    rows: list[TrialOrLayout] = [*ranking.ordered, *others]
+    shown = first_rows(rows, most, ranking, baseline_key)
+    return LayoutTable(shown, ranking, baseline_key, rows, num_more=len(rows) - len(shown))
 
 
 def progress_line(search: SearchRecord, ranking: Ranking) -> str:
@@ -206,7 +203,7 @@ def progress_line(search: SearchRecord, ranking: Ranking) -> str:
     return f"{name}: {', '.join(parts)}"
 
 
-def _limit_bars(search: SearchRecord, now: float) -> Table:
+def limit_bars(search: SearchRecord, now: float) -> Table:
     """Progress bar for each limit of the search."""
     grid = Table.grid(padding=(0, 1))
     for usage in limit_usages(search, now):
@@ -221,104 +218,3 @@ def _in_flight_lines(search: SearchRecord, now: float) -> list[str]:
     lines = [printable(describe_in_flight(a, now, is_simulated(search))) for a in flights[:_MAX_IN_FLIGHT]]
     more = len(flights) - _MAX_IN_FLIGHT
     return lines + ([f"and {more} more in flight"] if more > 0 else [])
-
-
-def _newest_and_best(search: SearchRecord, ranking: Ranking, room: int) -> list[TrialOrLayout]:
-    """Newest `room` trials in launch order, with the best one always among them."""
-    ranked = {trial.trial: trial for trial in ranking.ordered}
-    shown: list[TrialOrLayout] = [ranked.get(trial.trial, trial) for trial in search.trials[-room:]]
-    if ranking.best is not None and ranking.best not in shown:
-        shown[0] = ranking.best
-    return shown
-
-
-def _table(trials: Sequence[TrialOrLayout], ranking: Ranking, baseline_key: str | None) -> Table:
-    """Table of one row per trial, for 80 columns: * best, = tied with it, b baseline, r repeat, ! flagged.
-
-    A ranked trial shows its layout over all runs, and their number.
-    """
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("trial", no_wrap=True)
-    for name in (*DEGREES, "mb", "ga"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("sched", no_wrap=True)
-    others = _other_fields(trials)
-    if any(others):
-        table.add_column("other", overflow="fold")
-    for name in ("tokens/s", "± %", "step s", "GiB"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("state", overflow="fold", min_width=_STATE_WIDTH)
-    for trial, differing in zip(trials, others, strict=True):
-        is_best = trial is ranking.best
-        other = [differing] if any(others) else []
-        marks, numbers = _marks(trial, ranking, baseline_key), _numbers(trial, ranking)
-        cells = [f"{trial.trial} {marks}", *_shape(trial), *other, *numbers]
-        table.add_row(*(Text(printable(cell)) for cell in cells), style="bold" if is_best else None)
-    return table
-
-
-def _marks(trial: TrialOrLayout, ranking: Ranking, baseline_key: str | None) -> str:
-    rank_mark = "*" if trial is ranking.best else "=" if trial in ranking.ties else ""
-    is_repeat = isinstance(trial, Trial) and trial.kind is TrialKind.REPEAT
-    is_flagged = trial.measured is not None and bool(trial.flags)
-    marks = {"b": trial.layout.key == baseline_key, "r": is_repeat, "!": is_flagged}
-    return rank_mark + "".join(mark for mark, holds in marks.items() if holds)
-
-
-def _shape(trial: TrialOrLayout) -> list[str]:
-    layout = trial.layout
-    sizes = (getattr(layout, name) for name in DEGREES.values())
-    counts = (*sizes, layout.micro_batch_size, layout.grad_accum_steps)
-    schedule = layout.canonical().pipeline_schedule
-    return [*map(str, counts), _SCHEDULES.get(schedule, schedule)]
-
-
-def _numbers(trial: TrialOrLayout, ranking: Ranking) -> list[str]:
-    metrics = trial.measured
-    if metrics is None:
-        assert isinstance(trial, Trial), "a ranked layout was measured"
-        return _numbers_without_value(trial)
-    return [
-        format_number(metrics.tokens_per_sec),
-        _interval(metrics),
-        f"{metrics.step_time_s:.4g}",
-        "" if metrics.peak_memory_gib is None else f"{metrics.peak_memory_gib:.3g}",
-        _format_state(trial, ranking),
-    ]
-
-
-def _numbers_without_value(trial: Trial) -> list[str]:
-    """Cells of a trial without a measurement: the upper bound of its throughput, where known, and its end."""
-    at_most = upper_bound_of(trial, Objective.TOKENS_PER_SEC)
-    return ["" if at_most is None else f"≤ {format_number(at_most)}", "", "", "", format_trial_end(trial)]
-
-
-def _interval(metrics: MeasuredMetrics) -> str:
-    """95 % interval relative to the throughput in percent; one number where symmetric."""
-    low, high = metrics.tokens_per_sec_low, metrics.tokens_per_sec_high
-    if low is None or high is None:
-        return ""
-    below, above = (_percent(abs(end / metrics.tokens_per_sec - 1)) for end in (low, high))
-    return f"±{below}" if below == above else f"-{below}/+{above}"
-
-
-def _percent(share: float) -> str:
-    """Whole percent, or one digit where that would be 0."""
-    return f"{100 * share:.0f}" if share >= 0.0095 else f"{100 * share:.1g}"
-
-
-def _format_state(trial: TrialOrLayout, ranking: Ranking) -> str:
-    if isinstance(trial, Trial):
-        return str(trial.state)
-    if not ranking.has_headroom(trial):
-        return "too full"
-    return f"{len(trial.runs)} runs" if len(trial.runs) > 1 else str(trial.first.state)
-
-
-def _other_fields(trials: Sequence[TrialOrLayout]) -> list[str]:
-    """Parts of the layout keys that differ between these trials and have no column of their own."""
-    keys = [trial.layout.key_parts for trial in trials]
-    varying = [f for f in LAYOUT_FIELDS if f not in (*_IN_COLUMNS, SETTINGS) and len({key.get(f) for key in keys}) > 1]
-    settings = setting_axes([trial.layout.settings for trial in trials])
-    words = [[described(name, column[row]) for name, column in settings.items()] for row in range(len(trials))]
-    return [" ".join([*(key[f] for f in varying if f in key), *own]) for key, own in zip(keys, words, strict=True)]

@@ -43,6 +43,15 @@ def _limit_usages(search: SearchRecord, now: float) -> Iterator[LimitUsage]:
         yield LimitUsage("time", passed, most_s, f"{format_clock(passed)} of {format_clock(most_s)}")
 
 
+def describe_time(search: SearchRecord, now: float) -> str | None:
+    """Time since the search began, and an upper bound of what remains; None on a simulated clock."""
+    if is_simulated(search):
+        return None
+    remaining = describe_time_remaining(search, now)
+    elapsed = f"{format_clock((search.ended_at or now) - search.created_at)} elapsed"
+    return elapsed if remaining is None else f"{elapsed}, {remaining}"
+
+
 def describe_time_remaining(search: SearchRecord, now: float) -> str | None:
     """Upper bound of the remaining time: all allowed layouts are tried at the mean pace so far.
 

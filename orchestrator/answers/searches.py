@@ -185,6 +185,15 @@ class FabricCheckAnswer(TypedDict):
     """Measured links, by which the search predicts from then on, as in a cluster file's `links`."""
 
 
+class DriverAnswer(TypedDict):
+    """Driver of a search that has not ended."""
+
+    process: str | None
+    """Process that holds the search, and its host."""
+    detail: str | None
+    """Why none is at work, and what starts one; null while one is."""
+
+
 class StatusAnswer(TypedDict):
     """Printed by run, resume, status, watch and advance."""
 
@@ -209,6 +218,8 @@ class StatusAnswer(TypedDict):
     recipe: str | None
     """The recipe's folder."""
     mlflow: MlflowAnswer | None
+    driver: NotRequired[DriverAnswer]
+    """Of status alone, while the search has not ended and its folder is visible."""
 
 
 class NotificationAnswer(TypedDict):

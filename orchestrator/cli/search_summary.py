@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,8 +11,14 @@ from typing import TYPE_CHECKING
 from dashboards.cost_text import describe_search_cost
 from dashboards.fabric_check_text import describe_fabric_check
 from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
-from dashboards.terminal.live_table import console_for, results_table
-from dashboards.terminal.progress import describe_driver_jobs, describe_node_time, format_node_hours, is_simulated
+from dashboards.terminal.live_table import console_for, limit_bars, results_table
+from dashboards.terminal.progress import (
+    describe_driver_jobs,
+    describe_node_time,
+    describe_time,
+    format_node_hours,
+    is_simulated,
+)
 from dashboards.trial_text import flag_lines, time_lines
 from orchestrator.cli.output import print_result
 from orchestrator.cli.stacks_table import print_stacks
@@ -78,11 +85,20 @@ def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
     return trials, (finalists + baselines) * spec.search.finalist_repeats
 
 
-def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> None:
-    """Print all trials, their time and flags, the result, and next steps."""
+MAX_ROWS = 20
+"""Layouts in the table, unless all are asked for."""
+
+
+def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder, shows_all: bool = False) -> None:
+    """Print the first layouts or all, their time and flags, the result, and next steps."""
     ranking = spec.ranking_of(search.trials)
     if search.trials:
-        console_for(sys.stdout).print(results_table(search, ranking, spec.baseline_key))
+        table = results_table(search, ranking, spec.baseline_key, None if shows_all else MAX_ROWS)
+        console_for(sys.stdout).print(table)
+        if table.num_more:
+            print_result({}, False, f"{table.num_more} more: parlay status {folder.cli_name} --all")
+    if not search.state.is_ended:
+        console_for(sys.stdout).print(limit_bars(search, time.time()))
     notes = (
         *describe_fabric_check(search),
         *time_lines(ranking.ordered),
@@ -93,7 +109,7 @@ def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchF
     best = best_layout_line(verdict)
     is_redundant = best == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
     finals = [] if (end := finals_end_of(search)) is None else [describe_finals_end(end)]
-    lines = [*notes, _format_state(search, verdict), *finals, *_node_time_lines(search)]
+    lines = [*notes, _format_state(search, verdict), *_time_lines(search), *finals, *_node_time_lines(search)]
     lines += [*([] if is_redundant else [best]), *trade_offs(ranking), *_cost_lines(search, verdict)]
     lines += [*_causes(search, spec), *_next_steps(search, folder)]
     print_result({}, False, "\n".join(lines))
@@ -114,6 +130,12 @@ def _format_state(search: SearchRecord, verdict: SearchVerdict) -> str:
     words = f"search {search.search_id} is {verdict.state}{why}; used: {format_node_hours(search)}"
     is_redundant = verdict.state is DisplayState.REFUSED
     return words + (f"\n{search.detail}" if search.detail and not is_redundant else "")
+
+
+def _time_lines(search: SearchRecord) -> list[str]:
+    """Time since an unended search began, and at most remaining."""
+    words = None if search.state.is_ended else describe_time(search, time.time())
+    return [] if words is None else [words]
 
 
 def _node_time_lines(search: SearchRecord) -> list[str]:

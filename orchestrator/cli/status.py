@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from contextlib import closing
 from typing import Annotated
 
@@ -11,15 +13,20 @@ from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import log, print_result
 from trials.files.text import plural
 
+MAX_SEARCHES = 50
+"""Searches in the table: each is read with its trials."""
+
 
 def status(
     search: SearchId = None,
-    every: Annotated[bool, typer.Option("--all", help="List all searches of the ledger, one per line.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Without SEARCH, list all searches of the ledger; with it, all its layouts.")
+    ] = False,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the state of a search."""
-    if every:
+    if every and search is None:
         _list_searches(ledger, as_json)
         return
     from orchestrator.cli.search_summary import print_search_summary
@@ -29,24 +36,30 @@ def status(
 
     found = find_search(search, ledger)
     spec = found.spec
-    summary = search_summary(found.record, spec, found.folder)
-    print_result(summary, as_json)
-    if not as_json:
-        print_search_summary(found.record, spec, found.folder)
-    if found.record.state.is_ended or not found.folder.exists:
+    driver = None
+    if not found.record.state.is_ended and found.folder.exists:
+        driver = read_driver_status(found.folder, driver_status)
+    of_driver = {} if driver is None else {"driver": {"process": driver.process, "detail": driver.description}}
+    print_result(search_summary(found.record, spec, found.folder) | of_driver, as_json)
+    if as_json:
         return
-    if (words := read_driver_status(found.folder, driver_status).description) is not None:
-        log(words)
+    print_search_summary(found.record, spec, found.folder, shows_all=every)
+    if driver is not None:
+        log(driver.description or f"driver: {driver.process}")
 
 
 def _list_searches(ledger: str | None, as_json: bool) -> None:
+    from dashboards.terminal.live_table import console_for
+    from dashboards.terminal.searches_table import searches_table
     from orchestrator.records.summary import searches_summary
-    from trials.analysis.verdict import display_state
     from trials.ledger.location import ledger_to_read
     from trials.ledger.reader import LedgerReader
 
     with closing(LedgerReader(ledger_to_read(ledger))) as reader:
         searches = reader.searches()
-    states = {s.search_id: display_state(s.state, s.end_reason) for s in searches}
-    lines = [f"{s.search_id}  {states[s.search_id]}  {plural(s.num_trials, 'trial')}  {s.folder}" for s in searches]
-    print_result(searches_summary(searches), as_json, "\n".join(lines) or "no search yet")
+        shown = [] if as_json else [reader.search(found.search_id) for found in searches[:MAX_SEARCHES]]
+    if shown:
+        console_for(sys.stdout).print(searches_table(shown, time.time()))
+    older = len(searches) - len(shown)
+    words = f"{plural(older, 'older search')}: parlay status --all --json" if older else None
+    print_result(searches_summary(searches), as_json, words if shown else "no search yet")

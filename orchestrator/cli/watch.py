@@ -72,10 +72,11 @@ def _terms_interrupt() -> Iterator[None]:
 @dataclass(frozen=True)
 class DriverStatus:
     """Status of a search's driver. `description` is None if a driver is at work. `is_expected`: one is at work, or will
-    start by itself."""
+    start by itself. `process` is the one that holds the search, and its host; None without any."""
 
     description: str | None = None
     is_expected: bool = True
+    process: str | None = None
 
 
 class SearchView(Protocol):
@@ -191,7 +192,8 @@ def driver_status(folder: SearchFolder) -> DriverStatus:
     now = time.time()
     lease = current_lease(folder)
     if lease is not None and lease.is_held(now):
-        return DriverStatus() if lease.is_fresh(now) else DriverStatus(str(LeaseHeld(lease, now)))
+        process = f"process {lease.pid} on {lease.host}"
+        return DriverStatus(None if lease.is_fresh(now) else str(LeaseHeld(lease, now)), process=process)
     if (in_service := _in_service(folder)) is not None:
         return in_service
     no_driver = "the search has no driver" + ("" if lease is None else f" since {utc_text(lease.heartbeat_at)}")

@@ -33,7 +33,7 @@ def test_the_headline_compares_all_runs_of_both():
 def test_the_headline_compares_with_what_runs_today_and_names_ties():
     search = compared_search().record
     words = headline(search, ranking_of(search), BASELINE.key)
-    assert words.startswith("best: t0002, n1.tp2.pp1.dp1.mb2.ga8.z0.")
+    assert words.startswith("best: t0002, tp2 pp1 dp1 mb2, ")
     assert "160,000 (156,800–163,200) tokens/s" in words
     assert "1.60x faster than the baseline (1.54–1.67)" in words
     assert words.endswith("statistically tied with t0003")

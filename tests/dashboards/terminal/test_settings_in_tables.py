@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from dashboards.mlflow.runs import _child_params
 from dashboards.report.sentences import format_other_fields
-from dashboards.terminal.live_table import _other_fields
 from search_spaces.layouts.layout import Layout
 from trials.trial import Trial
 
@@ -15,14 +14,6 @@ OTHERS = (
     replace(FIRST, layout=Layout(settings="-env.OMP_NUM_THREADS launch.cpu_bind=cores")),
     replace(FIRST, layout=Layout(settings="env.OMP_NUM_THREADS=1 launch.cpu_bind=cores", torch_compile=True)),
 )
-
-
-def test_a_table_shows_the_variables_that_differ():
-    assert _other_fields((FIRST, *OTHERS)) == [
-        "c0 OMP_NUM_THREADS=2",
-        "c0 OMP_NUM_THREADS unset",
-        "c1 OMP_NUM_THREADS=1",
-    ]
 
 
 def test_sentences_name_a_variable_by_its_own_name():

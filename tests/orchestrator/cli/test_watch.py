@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -39,6 +40,7 @@ from trials.ledger.events import Event, SearchRecord
 from trials.ledger.journal import Journal
 
 DRIVEN = DriverStatus()
+HELD = DriverStatus(process=f"process {os.getpid()} on {socket.gethostname()}")
 UNDRIVEN = DriverStatus("it has no driver", is_expected=False)
 
 
@@ -235,7 +237,7 @@ class TestWhoDrives:
 
     def test_whoever_holds_it(self, folder):
         lease = acquire_lease(folder, time.time())
-        assert driver_status(folder) == DRIVEN
+        assert driver_status(folder) == HELD
         release_lease(folder, lease, time.time())
         assert not driver_status(folder).is_expected
 
@@ -288,7 +290,7 @@ class TestWhoDrives:
     def test_slurm_is_asked_nothing_while_somebody_drives(self, folder, queue):
         folder.driver_script.touch()
         acquire_lease(folder, time.time())
-        assert driver_status(folder) == DRIVEN
+        assert driver_status(folder) == HELD
         assert queue.asked == []
 
     @pytest.mark.parametrize(

@@ -1,0 +1,27 @@
+"""Table of a ledger's searches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dashboards.terminal.searches_table import format_age, searches_table
+from tests.dashboards.compared import BASELINE, BATCH, compared_search, shown
+from tests.dashboards.searches import SearchUnderTest
+
+
+def test_each_search_has_its_state_speed_and_age():
+    compared = replace(compared_search().record, spec={"baseline": BASELINE.to_json(), "global_batch_size": BATCH})
+    empty = SearchUnderTest().record
+    header, first, second = shown(searches_table([compared, empty], compared.created_at + 7200))
+    names = ["search", "state", "layouts", "tokens/s", "\N{MULTIPLICATION SIGN}", "baseline", "node-hours", "age"]
+    assert header.split() == names
+    assert first.split()[:5] == [compared.search_id, "running", "4", "160,000", "1.60"]
+    assert first.rstrip().endswith("2 h")
+    assert "\N{EN DASH}" in second
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-3, "0 s"), (59, "59 s"), (60, "1 min"), (7199, "2 h"), (90000, "1 d")])
+def test_an_age_is_in_its_largest_unit(seconds, text):
+    assert format_age(seconds) == text
