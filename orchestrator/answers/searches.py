@@ -6,6 +6,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from orchestrator.answers.costs import CostAnswer
 from orchestrator.records.ledger_rebuild import RebuildResult
+from orchestrator.schema.notify import NotifyEvent
 from trials.analysis.best_layout import Choice
 from trials.analysis.finals import FinalsEnding
 from trials.analysis.ranking import Objective
@@ -194,7 +195,7 @@ class SearchDriverAnswer(TypedDict):
 
 
 class StatusAnswer(TypedDict):
-    """Printed by run, resume, status, watch and advance; given to `notify` on its standard input or by POST."""
+    """Printed by run, resume, status, watch and advance."""
 
     schema: Literal["parlay.status/1"]
     search_id: str
@@ -219,6 +220,16 @@ class StatusAnswer(TypedDict):
     mlflow: MlflowAnswer | None
     driver: NotRequired[SearchDriverAnswer]
     """Printed by status alone, while the search has not ended and its folder is visible."""
+
+
+class NotificationAnswer(TypedDict):
+    """Sent by `notify`: on the command's standard input, and as the body of the webhook's POST."""
+
+    schema: Literal["parlay.notification/1"]
+    event: NotifyEvent
+    message: str
+    """Sentence about the event that names the search."""
+    status: StatusAnswer
 
 
 class BestAnswer(BestLayout):

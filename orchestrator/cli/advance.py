@@ -110,9 +110,11 @@ def _advance(found: LocatedSearch) -> SearchRecord:
     from orchestrator.lifecycle.drive import SearchCallbacks, drive, make_tracking
     from orchestrator.lifecycle.notify import is_notification_due
     from orchestrator.lifecycle.signals import DriverSignals
+    from orchestrator.schema.notify import NotifyEvent
     from orchestrator.search.driver import Driver
 
-    is_finished = found.folder.measured.exists() and not is_notification_due(found.folder, found.spec)
+    is_notified = not is_notification_due(found.folder, found.spec, NotifyEvent.END)
+    is_finished = found.folder.measured.exists() and is_notified
     if found.record.state.is_ended and is_finished:
         return found.record
     candidates = () if found.record.state.is_ended else validate_space(found.spec).layouts

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from orchestrator.schema.search_file import NotifySection
+from orchestrator.schema.notify import NotifySection
 from search_spaces.errors import InputError, Problem
 from search_spaces.plain_file import open_named
 from trials.files.path_owners import uid_as_seen_by
@@ -22,6 +22,14 @@ _RULE = "an address may contain a token, so it is kept in a file that only its o
 
 def notify_problems(section: NotifySection) -> Iterator[Problem]:
     """Problems that would prevent the notification."""
+    if "events" in section.model_fields_set and not (section.command or section.webhook):
+        yield Problem(
+            "missing_key",
+            "are notified to nobody",
+            rule="events are sent to notify.command and notify.webhook",
+            fix="name a command or a webhook, or leave events out",
+            key="notify.events",
+        )
     if section.command and shutil.which(section.command[0]) is None:
         yield Problem(
             "program",

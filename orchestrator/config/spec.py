@@ -10,7 +10,8 @@ from typing import Any
 from dashboards.schema import TrackingSection
 from orchestrator.launchers.slurm_pilot.sizing import pilot_nodes
 from orchestrator.schema.launcher import LauncherSection
-from orchestrator.schema.search_file import NotifySection, SearchSection
+from orchestrator.schema.notify import NotifySection
+from orchestrator.schema.search_file import SearchSection
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.links import Links

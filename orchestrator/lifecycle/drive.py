@@ -24,6 +24,7 @@ from orchestrator.launchers.local.launcher import LocalLauncher
 from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
 from orchestrator.lifecycle.driver_job_usage import usage_of_ended_jobs
 from orchestrator.lifecycle.lock import SearchLock, acquire_search
+from orchestrator.lifecycle.notifier import Notifier
 from orchestrator.lifecycle.pilot_cleanup import end_pilots, has_unaccounted_pilots
 from orchestrator.lifecycle.shutdown import MLFLOW_FLUSH_TIMEOUT_S, MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S, flush_on_exit
 from orchestrator.planning.plan import predictor, task_of
@@ -111,7 +112,7 @@ def drive(
         imports = _SlowImports(spec, tracking)
         stack.callback(imports.allow)
         worker = MlflowWorker(tracking, folder, imports.wait) if tracking else None
-        observers = _Observers(callbacks, ReportWorker(folder), worker, imports)
+        observers = _Observers(callbacks, ReportWorker(folder), worker, imports, Notifier(folder, spec))
         stack.callback(observers.report.stop)
         search, flush_timeout_s = history.search, MLFLOW_FLUSH_TIMEOUT_S
         needs_launcher = not search.state.is_ended and _needs_launcher(folder, search, cancelling)
@@ -127,19 +128,21 @@ def drive(
                 end_pilots(folder, spec)
             _finalize(lock, spec, search)
         imports.allow()
+        observers.notifier.finish()
         flush_on_exit(lock, spec, search, observers.report, observers.mlflow, flush_timeout_s)
         return search
 
 
 @dataclass(frozen=True)
 class _Observers:
-    """Observers of a search: the caller's callbacks, the report, MLflow unless tracking is disabled, and the imports
-    that begin after the first launch."""
+    """Observers of a search: the caller's callbacks, the report, MLflow unless tracking is disabled, the imports
+    that begin after the first launch, and notifications."""
 
     callbacks: SearchCallbacks
     report: ReportWorker
     mlflow: MlflowWorker | None
     imports: _SlowImports
+    notifier: Notifier
 
 
 class _SlowImports:
@@ -186,7 +189,7 @@ def _run_driver(
         prior_trials = () if cancelling else load_prior_trials(folder)
         task = cache(lambda: task_of(spec.with_measured_links(history.search.fabric_check), prior_trials))
         sampler = DeferredSampler(spec.search.sampler, lambda: sampler_of(spec, candidates, task()))
-        driver_callbacks = stack.enter_context(_driver_callbacks(lock, spec, task, observers, cancelling))
+        driver_callbacks = stack.enter_context(_driver_callbacks(lock, spec, history, task, observers, cancelling))
         program = replace(attempt_factory_of(folder, spec), taken=lock.taken)
         goal, check = _objective(spec), fabric_program(spec, candidates)
         driver = Driver(
@@ -308,6 +311,7 @@ def _latest_timestamp(search: SearchRecord) -> float:
 def _driver_callbacks(
     lock: SearchLock,
     spec: SearchSpec,
+    history: EventStore,
     task: Callable[[], TuningTask],
     observers: _Observers,
     cancelling: bool,
@@ -323,6 +327,7 @@ def _driver_callbacks(
             elif observers.mlflow:  # the end is sent by `flush_on_exit`, with the finished report
                 observers.mlflow.submit(search)
             observers.report.submit(search)
+            observers.notifier.on_event(search, event)
             observers.callbacks.on_event(search, event)
 
         def cancel_requested() -> bool:
@@ -330,6 +335,7 @@ def _driver_callbacks(
 
         def on_iteration() -> None:
             lock.heartbeat()
+            observers.notifier.on_iteration(history.search, history.clock())
             observers.callbacks.on_iteration()
 
         yield DriverCallbacks(

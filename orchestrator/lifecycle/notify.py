@@ -1,7 +1,7 @@
-"""Notifications of a search's end, to a command and a webhook: at most once, and without effect on the search.
+"""Notifications of a search's events, to a command and a webhook: at most once each, and without effect on the search.
 
-The file notified.json is written first, so that a driver killed at that moment does not make the next one send them
-again: a command may start the real training. `parlay status` shows the end in any case.
+The file notified/EVENT.json is created first, and by one process only. So a driver killed at that moment does not make
+the next one send them again: a command may start the real training. `parlay status` shows the state in any case.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -27,8 +28,9 @@ from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.config.notify_target import webhook_address
 from orchestrator.config.spec import SearchSpec
 from orchestrator.records.summary import search_summary
+from orchestrator.schema.notify import NotifyEvent
 from search_spaces.errors import InputError
-from trials.files.folders import SearchFolder, write_json
+from trials.files.folders import SearchFolder, sync_folder
 from trials.files.text import last_line
 from trials.ledger.events import SearchRecord
 from trials.trial import utc_text
@@ -37,6 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 NOTIFIED_SCHEMA = "parlay.notified/1"
+NOTIFICATION_SCHEMA = "parlay.notification/1"
 COMMAND_LIMIT_S = 30.0
 WEBHOOK_LIMIT_S = 10.0
 _LONGEST_REMARK = 160
@@ -44,23 +47,62 @@ _LAST_BYTES = 4096
 """End of a command's output that is searched for its last line."""
 
 
-def is_notification_due(folder: SearchFolder, spec: SearchSpec) -> bool:
-    """True if `notify` names a command or webhook and no notification was sent yet."""
-    wanted = spec.notify.command or spec.notify.webhook
-    return bool(wanted) and not folder.notified.exists()
+def is_notification_due(folder: SearchFolder, spec: SearchSpec, event: NotifyEvent) -> bool:
+    """True if `notify` names a receiver and this event, and the event was not notified yet."""
+    notify = spec.notify
+    return bool(notify.command or notify.webhook) and event in notify.events and not _record(folder, event).exists()
 
 
-def send_end_notifications(folder: SearchFolder, spec: SearchSpec, search: SearchRecord) -> None:
-    """Notify the command and the webhook of `notify` that the search has ended; failures are noted.
+def send_notification(
+    folder: SearchFolder, spec: SearchSpec, search: SearchRecord, event: NotifyEvent, message: str
+) -> None:
+    """Notify the command and the webhook of `notify` of this event, if nobody has done so; failures are noted."""
+    if (deliver := claim_notification(folder, spec, search, event, message)) is not None:
+        deliver()
 
-    Only for the holder of the search's lease, if `is_notification_due`.
-    """
+
+def claim_notification(
+    folder: SearchFolder, spec: SearchSpec, search: SearchRecord, event: NotifyEvent, message: str
+) -> Callable[[], None] | None:
+    """Record the event as notified and return the function that notifies; None if it was notified before."""
     try:
-        payload = json.dumps(search_summary(search, spec, folder), allow_nan=False).encode()
-        write_json(folder.notified, {"schema": NOTIFIED_SCHEMA, "at": utc_text(time.time())})
+        summary = search_summary(search, spec, folder)
+        answer = {"schema": NOTIFICATION_SCHEMA, "event": event.value, "message": message, "status": summary}
+        payload = json.dumps(answer, allow_nan=False).encode()
+        if not _create_record(_record(folder, event)):
+            return None
     except OSError as error:
-        _log.warning(f"no notification of the search's end was sent, since its folder cannot be used: {error}")
-        return
+        _log.warning(
+            f"no notification of the event {event} was sent, since the search's folder cannot be used: {error}"
+        )
+        return None
+    return partial(_deliver, spec, payload)
+
+
+def _record(folder: SearchFolder, event: NotifyEvent) -> Path:
+    return folder.notified / f"{event.value}.json"
+
+
+def _create_record(path: Path) -> bool:
+    """Create the record of a notification; False if there is one. Exclusive, also between machines."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return False
+    try:
+        with open(descriptor, "w", encoding="utf-8") as stream:
+            json.dump({"schema": NOTIFIED_SCHEMA, "at": utc_text(time.time())}, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        sync_folder(path.parent)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    return True
+
+
+def _deliver(spec: SearchSpec, payload: bytes) -> None:
     if spec.notify.command and (failure := run_command(spec.notify.command, payload)) is not None:
         _log.warning(f"notify.command {spec.notify.command[0]}: {failure}")
     if spec.notify.webhook and (failure := post(Path(spec.notify.webhook), payload)) is not None:

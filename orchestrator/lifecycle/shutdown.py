@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import suppress
 
 from dashboards.mlflow.background import MlflowWorker
@@ -10,7 +11,9 @@ from dashboards.mlflow.sync import SyncReport
 from dashboards.report.background import ReportWorker
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.lock import SearchLock
-from orchestrator.lifecycle.notify import is_notification_due, send_end_notifications
+from orchestrator.lifecycle.notify import is_notification_due, send_notification
+from orchestrator.lifecycle.notify_events import event_message
+from orchestrator.schema.notify import NotifyEvent
 from orchestrator.search.lease import LeaseLost
 from search_spaces.errors import ExternalError
 from trials.files.folders import SearchFolder, write_json
@@ -44,8 +47,8 @@ def flush_on_exit(
         report.finish(min(REPORT_FLUSH_TIMEOUT_S, flush_timeout_s))
     if worker and (worker.has_record or search.state.is_ended):  # else nothing is new
         _flush_mlflow(worker, search, lock.folder, flush_timeout_s)
-    if search.state.is_ended and is_notification_due(lock.folder, spec):
-        _send_notifications(lock, spec, search)
+    if search.state.is_ended and is_notification_due(lock.folder, spec, NotifyEvent.END):
+        _send_end_notification(lock, spec, search)
 
 
 def _flush_mlflow(
@@ -67,14 +70,15 @@ def _flush_mlflow(
         write_json(folder.mlflow, mlflow_json(worker.report))
 
 
-def _send_notifications(lock: SearchLock, spec: SearchSpec, search: SearchRecord) -> None:
-    """Send the notifications if the lease is still held: flushing MLflow may have taken longer than it lasts."""
+def _send_end_notification(lock: SearchLock, spec: SearchSpec, search: SearchRecord) -> None:
+    """Send the notification if the lease is still held: flushing MLflow may have taken longer than it lasts."""
     try:
         lock.heartbeat()
     except (LeaseLost, ExternalError, OSError) as error:
         _log.warning(f"no notification of the search's end was sent: {error}")
         return
-    send_end_notifications(lock.folder, spec, search)
+    if (message := event_message(NotifyEvent.END, search, spec.notify, time.time())) is not None:
+        send_notification(lock.folder, spec, search, NotifyEvent.END, message)
 
 
 def mlflow_json(report: SyncReport) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Schema of the search file: its top-level keys, the search and notify sections, and the other rooms' sections."""
+"""Schema of the search file: its top-level keys, the search section, and the sections of others."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, Wit
 from dashboards.schema import TrackingSection
 from orchestrator.samplers.factory import SAMPLERS, SamplerName
 from orchestrator.schema.launcher import LauncherSection
+from orchestrator.schema.notify import NotifySection
 from search_spaces.errors import InputError
 from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.schema.durations import Duration
@@ -141,46 +142,6 @@ class SearchSection(Section):
     def warm_start_table(self) -> Path | None:
         """The measured table named by `warm_start`, None without one."""
         return None if self.warm_start in (FROM_LEDGER, FROM_NOTHING) else Path(self.warm_start)
-
-
-class NotifySection(Section):
-    """Notifications, sent once when the search has ended. Both get the JSON of `parlay status --json`."""
-
-    command: list[Annotated[str, Field(min_length=1, max_length=4096)]] = Field(
-        default=[],
-        max_length=100,
-        description="Program and arguments, started without a shell; its standard input is the search as JSON. Time"
-        " limit: 30 s.",
-    )
-    webhook: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=4096,
-        description="File that only you can read (mode 0600) with the http or https address to which the search is"
-        " POSTed as JSON. It is a file because an address may contain a token.",
-    )
-
-    @field_validator("command")
-    @classmethod
-    def _resolve_program(cls, given: list[str], info: ValidationInfo) -> list[str]:
-        """Resolve a program given by path relative to the search file's folder."""
-        if not given or not ("/" in given[0] or given[0].startswith("~")):
-            return given
-        return [str(resolved_path(folder_from_context(info), given[0])), *given[1:]]
-
-    @field_validator("webhook")
-    @classmethod
-    def _resolve_webhook(cls, given: str | None, info: ValidationInfo) -> str | None:
-        if given is None:
-            return None
-        if "://" in given:
-            raise InputError.of(
-                "secret",
-                "is an address, which may contain a token",
-                rule="secrets do not belong in a configuration file or on a command line",
-                fix="write the address into a file that only you can read (mode 0600), and give that file here",
-            )
-        return str(resolved_path(folder_from_context(info), given))
 
 
 class SearchFile(Section):

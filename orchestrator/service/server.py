@@ -21,6 +21,7 @@ from orchestrator.service.api import make_app
 from orchestrator.service.executors import ExecutorKind, make_executor
 from orchestrator.service.handlers import RequestHandlers
 from orchestrator.service.log import ServiceLogSink
+from orchestrator.service.stall_watch import StallWatch
 from orchestrator.service.state_dir import ServiceStateDir, loopback_socket, unix_socket
 from orchestrator.service.supervisor import DriverSupervisor
 from slurm.environment import cluster_variables
@@ -60,13 +61,14 @@ def serve(
             supervisor = DriverSupervisor(state_dir, executor, options.max_in_flight)
             about = {"executor": executor.kind, "max_in_flight": options.max_in_flight}
             handlers = RequestHandlers(supervisor, ledger_url, about | {"slurm": cluster_variables(os.environ)})
-            _run(
-                supervisor,
-                handlers,
-                listening,
-                policy,
-                lambda: on_ready(state_dir.write_about(**where, executor=executor.kind)),
-            )
+            with _watching_for_stalls(ledger_url):
+                _run(
+                    supervisor,
+                    handlers,
+                    listening,
+                    policy,
+                    lambda: on_ready(state_dir.write_about(**where, executor=executor.kind)),
+                )
         finally:
             executor.close()
         return sorted(supervisor.searches())
@@ -102,6 +104,18 @@ def _run(
     finally:
         supervisor.stop()
         supervising.join()
+
+
+@contextmanager
+def _watching_for_stalls(ledger_url: str) -> Iterator[None]:
+    """Within this block a thread notifies stalls; a notification that hangs does not delay the end."""
+    stopping = threading.Event()
+    watching = StallWatch(ledger_url)
+    threading.Thread(target=copy_context().run, args=(watching.run, stopping), name="stall-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        stopping.set()
 
 
 class _Server(uvicorn.Server):

@@ -26,6 +26,7 @@ from orchestrator.planning.plan import Fits
 from orchestrator.recipe.exports import Export, ExportStatus
 from orchestrator.recipe.recipe import RECIPE_SCHEMA, Recipe
 from orchestrator.records.ledger_rebuild import RebuildResult
+from orchestrator.schema.notify import NotifyEvent
 from orchestrator.search.lease import LEASE_SCHEMA, Lease
 from orchestrator.service import models
 from search_spaces.layouts.layout import Layout
@@ -130,7 +131,7 @@ OBJECTS: Mapping[str, tuple[type, ...]] = {
     "mlflow": (RunStatus,),
     "answers": (
         *_typed(searches, planning, comparison, cluster),
-        *(RebuildResult, Fits, Scaling, ExportFormat, Area, Level),
+        *(RebuildResult, NotifyEvent, Fits, Scaling, ExportFormat, Area, Level),
     ),
     "service": (
         *(models.SubmitRequest, models.ResumeRequest, models.HealthAnswer, models.DriverAnswer, models.TrialsAnswer),

@@ -176,8 +176,8 @@ class SearchFolder:
 
     @property
     def notified(self) -> Path:
-        """Written just before the notification of the search's end is sent."""
-        return self.path / "notified.json"
+        """A file for each event that was notified (`end.json`), written just before the notification is sent."""
+        return self.path / "notified"
 
     @property
     def code(self) -> Path:

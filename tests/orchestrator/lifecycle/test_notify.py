@@ -19,8 +19,8 @@ from orchestrator.cli.main import run
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.notify_target import notify_problems, webhook_address
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.notify import post, run_command
-from orchestrator.schema.search_file import NotifySection
+from orchestrator.lifecycle.notify import _create_record, post, run_command
+from orchestrator.schema.notify import NotifySection
 from orchestrator.search.lease import LeaseLost
 from search_spaces.errors import InputError
 from tests.orchestrator.cli.simulated import OK, TABLE_SEARCH, write_simulated_search
@@ -98,10 +98,12 @@ class TestWhenASearchEnds:
             path = write_simulated_search(tmp_path, OK, OK, text=TABLE_SEARCH + notify)
             code, status, err = parlay("run", str(path))
             assert code == 0, err
-            assert [json.loads(line) for line in told.read_text().splitlines()] == [status]
             ((where, kind, body),) = posts
-            assert (where, kind, json.loads(body)) == (f"/{TOKEN}", "application/json", status)
-            assert json.loads(body)["verdict"]["headline"].endswith("no comparison: the search file names no baseline")
+            assert (where, kind) == (f"/{TOKEN}", "application/json")
+            sent = json.loads(body)
+            assert [json.loads(line) for line in told.read_text().splitlines()] == [sent]
+            assert sent.pop("message").startswith(f"{status['search_id']} is completed; best: ")
+            assert sent == {"schema": "parlay.notification/1", "event": "end", "status": status}
             assert parlay("resume")[:2] == (0, status)
             assert len(posts) == len(told.read_text().splitlines()) == 1
 
@@ -115,7 +117,7 @@ class TestWhenASearchEnds:
         notify = f"notify: {{command: {json.dumps([*KEEP_STDIN, str(told)])}}}\n"
         code, status, err = parlay("run", str(write_simulated_search(tmp_path, OK, text=TABLE_SEARCH + notify)))
         assert (code, status["state"]) == (0, "completed"), err
-        assert json.loads(told.read_text()) == status
+        assert json.loads(told.read_text())["status"] == status
 
     @pytest.mark.slow
     def test_a_folder_that_fails_before_the_word_leaves_it_to_the_next(self, parlay, tmp_path):
@@ -130,9 +132,9 @@ class TestWhenASearchEnds:
             patch.setattr("orchestrator.lifecycle.notify.search_summary", fail)
             code, status, err = parlay("run", str(path))
         assert (code, status["state"]) == (0, "completed")
-        assert "no notification of the search's end was sent" in err
+        assert "no notification of the event end was sent" in err
         assert parlay("resume")[0] == 0
-        assert json.loads(told.read_text()) == status
+        assert json.loads(told.read_text())["status"] == status
 
     @pytest.mark.slow
     def test_a_driver_that_died_before_the_word_leaves_it_to_the_next_and_one_that_died_in_it_does_not(
@@ -143,7 +145,7 @@ class TestWhenASearchEnds:
         path = write_simulated_search(tmp_path, OK, text=TABLE_SEARCH + notify)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                "orchestrator.lifecycle.shutdown.is_notification_due", lambda folder, spec: False
+                "orchestrator.lifecycle.shutdown.is_notification_due", lambda folder, spec, event: False
             )  # as far as it came
             assert parlay("run", str(path))[0] == 0
 
@@ -181,8 +183,33 @@ class TestWhenASearchEnds:
         assert f"notify.webhook {hook}: cannot be reached: Connection refused" in err
         assert TOKEN not in err + json.dumps(status)
         files = [p for p in tmp_path.rglob("*") if p.is_file() and p != hook]
-        assert SearchFolder(tmp_path / "runs" / status["search_id"]).notified in files
+        assert SearchFolder(tmp_path / "runs" / status["search_id"]).notified / "end.json" in files
         assert [p for p in files if TOKEN.encode() in p.read_bytes()] == []
+
+
+class TestWhileItRuns:
+    @pytest.mark.slow
+    def test_each_event_is_sent_once_and_the_end_last(self, parlay, tmp_path):
+        told = tmp_path / "told"
+        command = f"command: {json.dumps([*KEEP_STDIN, str(told)])}"
+        text = TABLE_SEARCH.replace("finalists: 0", "finalists: 0, max_trials: 3")
+        text += f"notify: {{events: [end, budget, stall], stall_after: 1s, {command}}}\n"
+        path = write_simulated_search(tmp_path, OK, OK, OK, text=text)
+        code, status, err = parlay("run", str(path))
+        assert code == 0, (status, err)
+        sent = [json.loads(line) for line in told.read_text().splitlines()]
+        assert sorted(each["event"] for each in sent) == ["budget", "end", "stall"]
+        assert sent[-1]["event"] == "end"
+        assert sent[-1]["status"] == status
+        assert all(each["message"].startswith(f"{status['search_id']}") for each in sent)
+        assert parlay("resume")[0] == 0
+        assert len(told.read_text().splitlines()) == 3
+
+    def test_an_event_is_claimed_by_one_process_alone(self, tmp_path):
+        record = tmp_path / "notified" / "stall.json"
+        assert _create_record(record)
+        assert not _create_record(record)
+        assert record.stat().st_mode & 0o777 == 0o600
 
 
 class TestCommand:
@@ -323,6 +350,24 @@ class TestSearchFile:
                 ("notify.webhook", str(path)),
             ]
             assert all(p.rule and p.fix for p in problems)
+
+    @pytest.mark.parametrize(
+        ("given", "key", "said"),
+        [
+            ("events: [end, done], command: [sh]", "notify.events[1]", "stall"),
+            ("events: [end, end], command: [sh]", "notify.events", "duplicate"),
+            ("events: [], command: [sh]", "notify.events", "empty list"),
+            ("events: [stall]", "notify.events", "notified to nobody"),
+            ("speedup: 1, command: [sh]", "notify.speedup", "more than 1"),
+            ("stall_after: soon, command: [sh]", "notify.stall_after", "soon"),
+        ],
+    )
+    def test_an_event_that_cannot_be_is_refused_by_name(self, given, key, said, tmp_path):
+        with pytest.raises(InputError) as refused:
+            load_search_file(write_simulated_search(tmp_path, OK, text=TABLE_SEARCH + f"notify: {{{given}}}\n"))
+        (problem,) = refused.value.problems
+        assert problem.key == key
+        assert said in f"{problem.message} {problem.rule} {problem.fix}"
 
     def test_a_pipe_is_no_address_and_holds_up_nothing(self, tmp_path):
         os.mkfifo(tmp_path / "pipe", 0o600)

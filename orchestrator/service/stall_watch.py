@@ -1,0 +1,75 @@
+"""Notification of stalls of searches whose driver is gone, silent or never began: a driver tells of its own stalls."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+
+from dashboards.log_once import LogOnce
+from dashboards.terminal.progress import is_simulated
+from orchestrator.lifecycle.notify import is_notification_due, send_notification
+from orchestrator.lifecycle.notify_events import event_message
+from orchestrator.records.lookup import LocatedSearch
+from orchestrator.schema.notify import NotifyEvent
+from orchestrator.search.lease import current_lease
+from search_spaces.errors import ExternalError
+from trials.files.folders import SearchFolder
+from trials.ledger.events import SearchState
+from trials.ledger.reader import LedgerReader
+from trials.trial import utc_text
+
+_log = logging.getLogger(__name__)
+
+STALL_CHECK_S = 60.0
+"""Seconds between two checks of all searches."""
+
+
+class StallWatch:
+    """Checks the searches of a ledger for stalls, whoever drives them. For one thread."""
+
+    def __init__(self, ledger_url: str):
+        self._url = ledger_url
+        self._log_once = LogOnce(_log)
+
+    def run(self, stopping: Event) -> None:
+        """Check periodically until `stopping` is set."""
+        while not stopping.wait(STALL_CHECK_S):
+            try:
+                self.check(time.time())
+            except Exception as error:
+                self._log_once.warning(f"stalls cannot be checked, retrying: {type(error).__name__}: {error}")
+
+    def check(self, now: float) -> None:
+        """Notify the stalls that are due; `now` is UTC seconds since the epoch."""
+        with closing(LedgerReader(self._url)) as reader:
+            for row in reader.searches():
+                if not row.state.is_ended and row.folder is not None:
+                    folder = SearchFolder(Path(row.folder))
+                    _check_search(LocatedSearch(reader.search(row.search_id), folder, self._url), now)
+
+
+def _check_search(found: LocatedSearch, now: float) -> None:
+    if is_simulated(found.record) or not is_notification_due(found.folder, found.spec, NotifyEvent.STALL):
+        return
+    message = event_message(NotifyEvent.STALL, found.record, found.spec.notify, now)
+    if message is not None:
+        text = f"{message}; {_describe_driver(found, now)}"
+        send_notification(found.folder, found.spec, found.record, NotifyEvent.STALL, text)
+
+
+def _describe_driver(found: LocatedSearch, now: float) -> str:
+    try:
+        lease = current_lease(found.folder)
+    except (OSError, ExternalError) as error:
+        return f"the state of its driver is unknown: {error}"
+    is_held = lease is not None and lease.is_held(now)
+    if lease is None or (found.record.state is SearchState.CREATED and not is_held):
+        return "no driver has begun"
+    since = f"last heartbeat {utc_text(lease.heartbeat_at)}"
+    if not is_held:
+        return f"it has no driver ({since})"
+    state = "is at work" if lease.is_fresh(now) else "is silent"
+    return f"its driver, process {lease.pid} on {lease.host}, {state} ({since})"
