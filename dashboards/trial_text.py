@@ -70,6 +70,17 @@ def format_number(value: float | None, digits: int = 4) -> str:
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
+def format_short(value: float | None) -> str:
+    """Number with three significant digits: 0.125, 9.27k, 1.5M; a dash for None."""
+    if value is None:
+        return UNKNOWN
+    rounded = float(f"{value:.3g}")
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(rounded) >= size:
+            return f"{rounded / size:.3g}{unit}"
+    return f"{rounded:.3g}"
+
+
 def format_value(value: object) -> str:
     """Value of a layout's field: booleans as on and off, None as default."""
     if isinstance(value, bool):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +28,7 @@ from trials.analysis.node_sets import runs_on_disjoint_nodes
 from trials.analysis.node_time import NodeTime, search_node_time
 from trials.analysis.pareto import pareto, trade_offs
 from trials.analysis.ranked_layout import RankedLayout
-from trials.analysis.ranking import Objective, Ranking, upper_bound_of, value_of
+from trials.analysis.ranking import Objective, Ranking, in_objective_unit, known_value_of, upper_bound_of, value_of
 from trials.analysis.search_cost import SearchCost
 from trials.analysis.training_rate import TrainingRate, training_rate
 from trials.analysis.verdict import (
@@ -54,6 +55,7 @@ class TrialView:
     `speed` is the objective turned so that larger is better, for measured trials with the search's global batch size;
     `speed_at_most` is its upper bound for a trial that stopped early or ran out of time. `ended_h` is hours after the
     search began, `best_so_far` the speed of the best layout by then. `excerpt` is short and without control characters.
+    `values` are a measured layout's values of the search's objectives, each in its own unit; () for a trial.
     """
 
     trial: str
@@ -76,6 +78,7 @@ class TrialView:
     flags: tuple[Flag, ...]
     remark: str | None
     excerpt: str | None
+    values: tuple[float | None, ...] = ()
 
     @property
     def tokens_per_sec(self) -> float | None:
@@ -155,7 +158,8 @@ class ReportData:
 
     `layouts` are the measured ones over all their runs, in ranked order, `tried` all of them: the measured ones first,
     fastest first, then the others in launch order. `varying` are the layout fields with more than
-    one value tried, in the contract's order. `is_simulated` is true for a search replayed from a measured table.
+    one value tried, in the contract's order. `importance` is that of the layouts on `most_measured_nodes` alone.
+    `is_simulated` is true for a search replayed from a measured table.
     """
 
     search_id: str
@@ -164,7 +168,7 @@ class ReportData:
     verdict: SearchVerdict
     created_at: float
     at: float
-    objective: Objective
+    objectives: tuple[Objective, ...]
     is_simulated: bool
     num_layers: int
     has_balancing_loss: bool
@@ -185,6 +189,21 @@ class ReportData:
     failure_patterns: tuple[FailurePattern, ...]
     setup: tuple[SetupRow, ...]
     use: UseIt | None
+
+    @property
+    def objective(self) -> Objective:
+        """The objective that decides."""
+        return self.objectives[0]
+
+    @property
+    def node_counts(self) -> tuple[int, ...]:
+        """Numbers of nodes of the measured layouts, in order."""
+        return tuple(sorted({layout.layout.num_nodes for layout in self.layouts}))
+
+    @property
+    def most_measured_nodes(self) -> int | None:
+        """Number of nodes on which most layouts were measured."""
+        return most_common_nodes([layout.layout for layout in self.layouts])
 
     @property
     def measured(self) -> tuple[TrialView, ...]:
@@ -211,7 +230,7 @@ def report_data(search: SearchRecord, at: float, use: UseIt | None = None) -> Re
         verdict=verdict,
         created_at=search.created_at,
         at=at,
-        objective=objective,
+        objectives=(objective, *ranking.others),
         is_simulated=_section(spec, "launcher").get("kind") == "simulated",
         num_layers=_section(spec, "model").get("num_layers", 1),
         has_balancing_loss=_section(spec, "model").get("aux_loss_coefficient") is not None,
@@ -352,8 +371,16 @@ def _view(trial: Trial, search: SearchRecord, ranking: Ranking) -> TrialView:
 
 def _layout_view(layout: RankedLayout, search: SearchRecord, ranking: Ranking) -> TrialView:
     """View of a layout: that of the run it is named after, with the numbers over all runs."""
-    speed = value_of(layout, ranking.objective)
-    return replace(_view(layout.first, search, ranking), metrics=layout.measured, flags=layout.flags, speed=speed)
+    view, speed = _view(layout.first, search, ranking), value_of(layout, ranking.objective)
+    known = [(objective, known_value_of(layout, objective)) for objective in (ranking.objective, *ranking.others)]
+    values = tuple(None if value is None else in_objective_unit(value, objective) for objective, value in known)
+    return replace(view, metrics=layout.measured, flags=layout.flags, speed=speed, values=values)
+
+
+def most_common_nodes(layouts: Sequence[Layout]) -> int | None:
+    """Number of nodes of most of these layouts; of several the largest."""
+    counts = Counter(layout.num_nodes for layout in layouts)
+    return max(counts, key=lambda nodes: (counts[nodes], nodes), default=None)
 
 
 def _tried(
@@ -395,8 +422,10 @@ def _best_so_far(trials: Sequence[Trial], ranking: Ranking) -> dict[str, float]:
 
 
 def _speeds(ranking: Ranking) -> tuple[list[dict[str, Any]], list[float]]:
-    """Measured layouts by their freely chosen fields, and their speeds."""
-    layouts = [trial.layout.canonical() for trial in ranking.ordered]
+    """Layouts measured on one number of nodes by their freely chosen fields, and their speeds."""
+    nodes = most_common_nodes([layout.layout for layout in ranking.ordered])
+    ranked = [layout for layout in ranking.ordered if layout.layout.num_nodes == nodes]
+    layouts = [layout.layout.canonical() for layout in ranked]
     settings = setting_axes([layout.settings for layout in layouts])
     columns = {name: as_numbers(values) for name, values in settings.items()}
     chosen = [
@@ -404,7 +433,7 @@ def _speeds(ranking: Ranking) -> tuple[list[dict[str, Any]], list[float]]:
         | {name: column[row] for name, column in columns.items()}
         for row, layout in enumerate(layouts)
     ]
-    return chosen, [value_of(trial, ranking.objective) for trial in ranking.ordered]
+    return chosen, [value_of(layout, ranking.objective) for layout in ranked]
 
 
 def _number(value: Any) -> float | None:

@@ -26,8 +26,10 @@ const report = (() => {
       whole.legend = { ...layout.legend, y: -0.3, yanchor: "top" };
       whole.height = height + 50;
     }
-    if (narrow && layout.grid) whole.grid = { ...layout.grid, rows: 2, columns: 1, ygap: 0.4 };
-    if (narrow && layout.grid) whole.height = Math.round(height * 1.7);
+    if (narrow && layout.grid) {
+      whole.grid = { ...layout.grid, rows: layout.grid.columns, columns: 1, ygap: 0.4 };
+      whole.height = Math.round(height * 0.85 * layout.grid.columns);
+    }
     if (layout.meta && narrow) Object.assign(whole, { autosize: false, width: layout.meta.least_width });
     for (const name of axes) {
       const title = { ...layout[name].title, font: { size: narrow ? 11 : 12.5, color: "@muted" } };

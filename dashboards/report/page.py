@@ -12,7 +12,7 @@ from typing import Any
 from dashboards.report import sentences
 from dashboards.report.data import ReportData
 from dashboards.report.figures.figure import Figure
-from dashboards.report.figures.registry import SECTIONS, WIDE, report_figures
+from dashboards.report.figures.registry import SECTIONS, report_figures, wide_figures
 from dashboards.report.html import Page, embedded_json, fragment, html_page, package_file, plotly
 from dashboards.report.rank_placement import rank_placement
 from dashboards.report.table import RUN_COLUMNS, filter_keys, sorted_column, table_columns, table_rows
@@ -70,7 +70,7 @@ def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
         renewed=renewed,
         figures=embedded_json({key: figure.plot for key, figure in figures.items() if figure.plot}),
         sections=[section for section in sections if any(figure.plot for figure in section.figures)],
-        wide=WIDE,
+        wide=wide_figures(data),
         columns=table_columns(data),
         rows=table_rows(data),
         run_columns=RUN_COLUMNS,

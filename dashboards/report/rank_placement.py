@@ -29,13 +29,19 @@ class RankCell:
 
 @dataclass(frozen=True)
 class Node:
+    """First node of those with the same pattern: parts of the same tensor groups, of the same stages.
+
+    `others` says how many more there are.
+    """
+
     name: str
     cells: tuple[RankCell, ...]
+    others: str | None
 
 
 @dataclass(frozen=True)
 class RankPlacement:
-    """Cells of the first nodes, and the number of nodes omitted."""
+    """A node of each pattern, and the number of patterns omitted."""
 
     summary: str
     nodes: tuple[Node, ...]
@@ -45,19 +51,28 @@ class RankPlacement:
 def rank_placement(layout: Layout, gpus_per_node: int, nodes_per_domain: int = 1) -> RankPlacement:
     """Place ranks node by node, in the order in which launchers number them."""
     count = -(-layout.num_gpus // gpus_per_node)
-    nodes = tuple(_node(layout, gpus_per_node, node) for node in range(min(count, _MAX_NODES)))
+    patterns: dict[tuple, list[int]] = {}
+    for node in range(count):
+        patterns.setdefault(_pattern(layout, gpus_per_node, node), []).append(node)
+    shown = list(patterns.values())[:_MAX_NODES]
+    nodes = tuple(_node(layout, gpus_per_node, alike) for alike in shown)
+    omitted = len(patterns) - len(shown)
     summary = _summary(layout, gpus_per_node, count, nodes_per_domain)
-    return RankPlacement(summary, nodes, _describe_omitted(count - len(nodes)))
+    return RankPlacement(summary, nodes, f"...and {plural(omitted, 'more pattern')}" if omitted else None)
 
 
-def _describe_omitted(count: int) -> str | None:
-    return f"...and {count} more {'node' if count == 1 else 'nodes'} with the same pattern" if count else None
+def _pattern(layout: Layout, gpus_per_node: int, node: int) -> tuple[tuple[int, int], ...]:
+    """Stage and place in its tensor group of each rank of a node."""
+    first = node * gpus_per_node
+    places = map(layout.mesh.coordinates, range(first, min(first + gpus_per_node, layout.num_gpus)))
+    return tuple((at["pp"], at["tp"]) for at in places)
 
 
-def _node(layout: Layout, gpus_per_node: int, node: int) -> Node:
-    groups = tensor_groups_of(node, layout, gpus_per_node)
+def _node(layout: Layout, gpus_per_node: int, alike: Sequence[int]) -> Node:
+    groups = tensor_groups_of(alike[0], layout, gpus_per_node)
     cells = [_cell(layout, group) for group in groups[:_MAX_CELLS]]
-    return Node(f"node {node}", tuple(cells))
+    others = f"...and {plural(len(alike) - 1, 'more node')} with the same pattern" if len(alike) > 1 else None
+    return Node(f"node {alike[0]}", tuple(cells), others)
 
 
 def _cell(layout: Layout, ranks: Sequence[int]) -> RankCell:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from dashboards.cost_text import describe_search_cost
 from dashboards.report.data import BestLayout, ReportData, TrialView
@@ -22,6 +22,7 @@ from dashboards.trial_text import (
     memory_growth_lines,
 )
 from search_spaces.layouts.layout import AXES, DEGREES, Layout, axis_of
+from search_spaces.layouts.short_name import short_name
 from search_spaces.routing import micro_batches_of_losses
 from search_spaces.verification import Verification
 from trials.analysis.final_rounds import describe_finals_end
@@ -108,9 +109,9 @@ def format_field(name: str, value: object) -> str:
     return f"{axis.label} {format_value(value)} {unit}".rstrip()
 
 
-def format_trial(trial: TrialView) -> str:
-    """Trial and its layout in one line, for a tooltip."""
-    return f"{trial.trial}: {format_parallelism(trial.layout)}"
+def format_trial(trial: TrialView, varying: Collection[str]) -> str:
+    """Trial and the short name of its layout, for a tooltip."""
+    return f"{trial.trial}: {short_name(trial.layout, varying)}"
 
 
 def format_reason(trial: TrialView) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dashboards.trial_text import (
     FLAG_DESCRIPTIONS,
     describe_expert_tokens,
@@ -10,6 +12,7 @@ from dashboards.trial_text import (
     describe_step_time,
     describe_verification,
     flag_lines,
+    format_short,
 )
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
@@ -76,3 +79,11 @@ def test_values_that_no_test_trained_are_named():
     assert parsed == "verified: parsed, no test of Parlay trained, and its trainer's parser takes, torch_compile True"
     by_rule = describe_verification({"level": "by rule", "values": ["offload optimizer", "bucket_mib 4"]})
     assert by_rule.endswith("and only rules describe, offload optimizer, bucket_mib 4")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "\N{EN DASH}"), (0.12345, "0.123"), (999.4, "999"), (999.6, "1k"), (9268.0, "9.27k"), (1.5e6, "1.5M")],
+)
+def test_short_numbers_have_three_significant_digits(value: float | None, text: str):
+    assert format_short(value) == text

@@ -10,8 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dashboards.trial_text import format_short
+
 SEQUENTIAL = [[0.0, "@s0"], [0.25, "@s1"], [0.5, "@s2"], [0.75, "@s3"], [1.0, "@s4"]]
 """Colour scale from slow to fast."""
+
+
+LOG_FROM = 4
+"""Ratio of largest to smallest value from which an axis is logarithmic."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,13 @@ def logarithmic(low: float, high: float) -> dict[str, Any]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     digits = (1, 2, 5) if high > 10 * low else (1, 2, 3, 5, 7)
     ticks = [digit * 10.0**power for power in powers for digit in digits]
-    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,.6g}" for tick in ticks]}
+    return {"type": "log", "tickvals": ticks, "ticktext": [format_short(tick) for tick in ticks]}
+
+
+def by_range(values: Sequence[float]) -> dict[str, Any]:
+    """Logarithmic axis for values that differ by more than four times, else a linear one."""
+    low, high = min(values), max(values)
+    return logarithmic(low, high) if 0 < LOG_FROM * low < high else {"type": "linear", "rangemode": "tozero"}
 
 
 def scatter(x: Sequence[Any], y: Sequence[Any], text: Sequence[str], name: str, color: str, **marker: Any) -> dict:

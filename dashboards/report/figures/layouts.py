@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,7 @@ from dashboards.report.sentences import (
     percent,
 )
 from dashboards.terminal.headline import UNITS
-from dashboards.trial_text import format_number, format_value
+from dashboards.trial_text import format_short, format_value
 from search_spaces.layouts.layout import axis_of
 from trials.files.text import plural
 
@@ -38,37 +40,79 @@ def layout_figures(data: ReportData) -> list[Figure]:
 
 
 def _heat(data: ReportData) -> Figure:
-    """Heat map of the best speed for each tensor and pipeline size."""
+    """Heat map of the best speed for each tensor and pipeline size, with a block of columns a number of nodes."""
     unit, title = UNITS[data.objective], "Tensor and pipeline size"
     tried = [*data.layouts, *(t for t in data.trials if t.has_failed)]
-    tensors = sorted({t.layout.tensor_parallel for t in tried})
+    columns = sorted({(t.layout.num_nodes, t.layout.tensor_parallel) for t in tried})
     stages = sorted({t.layout.pipeline_parallel for t in tried})
-    cells = {(p, t): _cell(data, p, t) for p in stages for t in tensors}
-    found = {place: speed for place, (speed, _) in cells.items() if speed is not None}
-    if not found:
+    best = _fastest_by_nodes(data)
+    if not best:
         return Figure("heat", title, describe_empty(data))
-    (best_stages, best_tensor), best = max(found.items(), key=lambda item: item[1])
-    texts = [[cells[p, t][1] for t in tensors] for p in stages]
-    failed = [(p, t) for (p, t), (speed, texts) in cells.items() if speed is None and texts]
-    marks = [
-        {"x": tensors.index(t), "y": stages.index(p), "text": cells[p, t][1], "showarrow": False, "font": _QUIET}
-        for p, t in failed
-    ]
+    cells = [[_cell(data, nodes, p, tensor) for nodes, tensor in columns] for p in stages]
+    flat = [cell for row in cells for cell in row]
+    failed = [(x, y) for y, row in enumerate(cells) for x, cell in enumerate(row) if cell == (None, TIMES)]
+    marks = [{"x": x, "y": y, "text": TIMES, "showarrow": False, "font": _QUIET} for x, y in failed]
+    blocks = _blocks(columns)
+    has_blocks = len(blocks) > 1
+    fastest = [best[nodes].speed if has_blocks and nodes in best else 1.0 for nodes, _ in columns]
+    colors = [[_share(cell[0], most) for cell, most in zip(row, fastest, strict=True)] for row in cells]
     more = f", in {len(failed)} more every trial failed" if failed else ""
+    relative = ", the stronger the nearer to the fastest on as many nodes" if has_blocks else ""
+    heat_map = _heat_map(colors, [[text for _, text in row] for row in cells], unit)
     return Figure(
         "heat",
         title,
-        f"Highest with tensor {best_tensor} and pipeline {best_stages}: {format_number(best)} {unit}."
-        f" {plural(len(found), 'combination')} measured{more}.",
+        f"{_describe_fastest(best, unit)} {plural(sum(c[0] is not None for c in flat), 'combination')} measured{more}.",
         plot(
-            [_heat_map([[cells[p, t][0] for t in tensors] for p in stages], texts, unit)],
-            xaxis=_sizes_axis("tensor", tensors),
+            [heat_map | {"showscale": False, "xgap": 1, "textfont": {"size": 9}} if has_blocks else heat_map],
+            xaxis=_sizes_axis("tensor", [tensor for _, tensor in columns]),
             yaxis=_sizes_axis("pipeline", stages),
-            annotations=marks,
+            annotations=[*marks, *(_block_title(*block) for block in (blocks if has_blocks else ()))],
+            shapes=[_block_border(start) for _, start, _ in blocks[1:]],
+            **({"meta": {"least_width": 150 + 40 * len(columns)}} if has_blocks else {}),
         ),
-        height=max(300, 130 + 46 * len(stages)),
-        note=f"Each cell is the fastest layout of its sizes; {TIMES} marks sizes of which every trial failed.",
+        height=max(300, 130 + 46 * len(stages)) if not has_blocks else max(300, 150 + 32 * len(stages)),
+        note=f"Each cell is the fastest layout of its sizes{relative}; {TIMES}: every trial failed.",
     )
+
+
+def _fastest_by_nodes(data: ReportData) -> dict[int, TrialView]:
+    """Fastest measured layout on each number of nodes."""
+    return {
+        nodes: max((t for t in data.layouts if t.layout.num_nodes == nodes), key=lambda t: t.speed or 0.0)
+        for nodes in data.node_counts
+    }
+
+
+def _describe_fastest(best: Mapping[int, TrialView], unit: str) -> str:
+    sizes = {n: f"tensor {t.layout.tensor_parallel} and pipeline {t.layout.pipeline_parallel}" for n, t in best.items()}
+    if len(best) == 1:
+        ((nodes, fastest),) = best.items()
+        return f"Highest with {sizes[nodes]}: {format_short(fastest.speed)} {unit}."
+    each = (f"{sizes[n]} on {plural(n, 'node')} ({format_short(t.speed)})" for n, t in best.items())
+    return f"Highest, in {unit}: {', '.join(each)}."
+
+
+def _share(speed: float | None, fastest: float | None) -> float | None:
+    return None if speed is None or not fastest else speed / fastest
+
+
+def _blocks(columns: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Number of nodes of each block of columns, its first column and its number of columns."""
+    counts = Counter(nodes for nodes, _ in columns)
+    starts = accumulate(counts.values(), initial=0)
+    return [(nodes, start, count) for (nodes, count), start in zip(counts.items(), starts, strict=False)]
+
+
+def _block_title(nodes: int, start: int, count: int) -> dict[str, Any]:
+    middle = {"x": start + (count - 1) / 2, "y": 1, "yref": "paper", "yanchor": "bottom"}
+    return {"text": plural(nodes, "node"), "showarrow": False, "font": _QUIET} | middle
+
+
+def _block_border(start: int) -> dict[str, Any]:
+    """Line before a block of columns."""
+    place = {"x0": start - 0.5, "x1": start - 0.5, "yref": "paper", "y0": 0, "y1": 1}
+    return {"type": "line", "line": {"color": "@muted", "width": 1}} | place
 
 
 def _heat_map(values: Sequence[Sequence[float | None]], texts: Sequence[Sequence[str]], unit: str) -> dict[str, Any]:
@@ -84,7 +128,7 @@ def _heat_map(values: Sequence[Sequence[float | None]], texts: Sequence[Sequence
         "xgap": 3,
         "ygap": 3,
         "hoverongaps": False,
-        "hovertemplate": "%{z:,.4~g} " + unit + "<extra></extra>",
+        "hovertemplate": "%{text}<extra></extra>",
         "colorbar": {"title": {"text": unit, "side": "right", "font": _QUIET}, "thickness": 12, "outlinewidth": 0},
     }
 
@@ -99,24 +143,16 @@ def _sizes_axis(title: str, sizes: Sequence[int]) -> dict[str, Any]:
     return axis(title, showgrid=False, zeroline=False, **ticks)
 
 
-def _cell(data: ReportData, stages: int, tensor: int) -> tuple[float | None, str]:
-    speeds = [t.speed for t in data.layouts if t.speed is not None and _has_sizes(t, stages, tensor)]
+def _cell(data: ReportData, nodes: int, stages: int, tensor: int) -> tuple[float | None, str]:
+    def has_sizes(trial: TrialView) -> bool:
+        layout = trial.layout
+        return (layout.num_nodes, layout.pipeline_parallel, layout.tensor_parallel) == (nodes, stages, tensor)
+
+    speeds = [t.speed for t in data.layouts if t.speed is not None and has_sizes(t)]
     if speeds:
-        return max(speeds), _thousands(max(speeds))
-    here = [t for t in data.trials if _has_sizes(t, stages, tensor)]
+        return max(speeds), format_short(max(speeds))
+    here = [t for t in data.trials if has_sizes(t)]
     return None, TIMES if here and all(t.has_failed for t in here) else ""
-
-
-def _has_sizes(trial: TrialView, stages: int, tensor: int) -> bool:
-    return (trial.layout.pipeline_parallel, trial.layout.tensor_parallel) == (stages, tensor)
-
-
-def _thousands(value: float) -> str:
-    """Number short enough for a cell."""
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
 
 
 def _parallel(data: ReportData) -> Figure:
@@ -138,7 +174,7 @@ def _parallel(data: ReportData) -> Figure:
         chosen = np.flatnonzero(shades == shade).tolist()
         traces += [_lines(data, fields, places, ends, chosen, shade)] if chosen else []
     labels = [_label(x, y, format_value(value)) for x, name in enumerate(fields) for value, y in places[name].items()]
-    labels += [_label(len(fields), y, _thousands(float(speeds.min() + y * np.ptp(speeds)))) for y in (0.0, 0.5, 1.0)]
+    labels += [_label(len(fields), y, format_short(float(speeds.min() + y * np.ptp(speeds)))) for y in (0.0, 0.5, 1.0)]
     names = [axis_of(name).heading for name in fields] + [unit]
     return Figure(
         "parallel",
@@ -196,7 +232,9 @@ def _lines(
         values, off = trial.layout.canonical().axis_values, (row % 9 - 4) * 0.004
         x += [*range(len(fields) + 1), None]
         y += [*(places[name][values.get(name)] + off for name in fields), float(ends[row]), None]
-        text += [f"{format_trial(trial)}<br>{format_number(trial.speed)} {UNITS[data.objective]}"] * (len(fields) + 2)
+        text += [f"{format_trial(trial, data.varying)}<br>{format_short(trial.speed)} {UNITS[data.objective]}"] * (
+            len(fields) + 2
+        )
     width, opacity = 1 + 0.4 * shade, 0.5 + 0.1 * shade
     drawn = line(x, y, "", f"@s{shade}", line={"width": width, "shape": "spline", "smoothing": 0.5}, opacity=opacity)
     return drawn | {"text": text, "hoverinfo": "text"}
@@ -218,11 +256,14 @@ def _shared_settings(data: ReportData, fields: Sequence[str], shades: np.ndarray
 
 def _importance(data: ReportData) -> Figure:
     """Importance of each axis for the speed."""
-    title, found = "Axis importance", data.importance
+    title, found, nodes = "Axis importance", data.importance, data.most_measured_nodes
+    where = f" on {plural(nodes, 'node')}" if nodes is not None and len(data.node_counts) > 1 else ""
     if found is None:
-        return Figure("importance", title, f"Needs at least {FEWEST_LAYOUTS} measured layouts that differ in speed.")
+        needed = "on one number of nodes " if where else ""
+        texts = f"Needs at least {FEWEST_LAYOUTS} measured layouts {needed}that differ in speed."
+        return Figure("importance", title, texts)
     explained = f"explains {percent(max(0.0, found.explained))} of the variance in held-out layouts"
-    basis = f"{found.num_layouts} measured layouts; the model {explained}"
+    basis = f"{found.num_layouts} measured layouts{where}; the model {explained}"
     if not found.is_reliable:
         texts = f"Not shown: it would be based on {basis}, less than {percent(LEAST_EXPLAINED)}."
         return Figure("importance", title, texts)

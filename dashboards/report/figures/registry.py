@@ -10,15 +10,19 @@ from dashboards.report.figures.tradeoffs import tradeoff_figures
 
 SECTIONS = (
     ("search", "Progress", ("progress", "failures", "failures_by_axis", "importance")),
-    ("layouts", "Layouts", ("nodes", "memory", "heat", "parallel")),
+    ("layouts", "Layouts", ("objectives", "nodes", "memory", "heat", "parallel")),
     ("best", "Best layout", ("time", "timeline")),
     ("cost", "Cost", ("cost",)),
     ("accuracy", "Prediction accuracy", ("predictions",)),
 )
 """Key, title and figures of each section of the page, in order."""
 
-WIDE = {"progress", "nodes", "parallel", "time", "timeline", "predictions", "cost"}
-"""Figures over both columns of the page."""
+_WIDE = {"progress", "importance", "objectives", "nodes", "parallel", "time", "timeline", "predictions", "cost"}
+
+
+def wide_figures(data: ReportData) -> set[str]:
+    """Keys of the figures over both columns of the page."""
+    return _WIDE | ({"memory", "heat"} if len(data.node_counts) > 1 else set())
 
 
 def report_figures(data: ReportData) -> dict[str, Figure]:

@@ -11,10 +11,10 @@ from typing import Any
 
 from dashboards.report.data import ReportData, TrialView
 from dashboards.report.explanation import describe_pattern
-from dashboards.report.figures.figure import Figure, axis, line, logarithmic, plot, scatter
+from dashboards.report.figures.figure import LOG_FROM, Figure, axis, line, logarithmic, plot, scatter
 from dashboards.report.sentences import describe_empty, duration, format_hours, format_reason, format_trial, percent
 from dashboards.terminal.headline import UNITS
-from dashboards.trial_text import format_number, format_value
+from dashboards.trial_text import format_short, format_value
 from search_spaces.layouts.layout import axis_of
 from trials.failure_policy import policy_of
 from trials.files.text import plural
@@ -22,8 +22,6 @@ from trials.trial import FailureReason
 
 _MOST_BARS = 24
 _FEWEST_BARS = 6
-_LOG_FROM = 4
-"""Ratio of largest to smallest value from which an axis is logarithmic."""
 
 
 def search_figures(data: ReportData) -> list[Figure]:
@@ -40,7 +38,7 @@ def _progress(data: ReportData) -> Figure:
     ended = sorted((t for t in data.trials if t.best_so_far is not None and t.ended_h is not None), key=_ended_h)
     best = ended[-1].best_so_far if ended else None
     summary = f"{plural(len(measured), 'run')} measured"
-    summary += "" if best is None else f"; the best layout reached {format_number(best)} {unit} over all its runs"
+    summary += "" if best is None else f"; the best layout reached {format_short(best)} {unit} over all its runs"
     if (first := _first_near(ended)) is not None:
         summary += f", and after {duration(_ended_h(first) * 3600)} the search was within 2 % of that"
     return Figure(
@@ -62,7 +60,7 @@ def _progress_traces(
     data: ReportData, measured: Sequence[TrialView], ended: Sequence[TrialView], scale: float
 ) -> Iterator[dict]:
     """Traces of measured runs, the best so far, failures and the baseline."""
-    texts = [f"{format_trial(t)}<br>{format_number(t.speed)} {UNITS[data.objective]}" for t in measured]
+    texts = [f"{format_trial(t, data.varying)}<br>{format_short(t.speed)} {UNITS[data.objective]}" for t in measured]
     x = [_ended_h(t) * scale for t in measured]
     yield scatter(x, [t.speed for t in measured], texts, "measured", "@c1", opacity=0.55)
     best = line([_ended_h(t) * scale for t in ended], [t.best_so_far for t in ended], "best so far", "@accent")
@@ -87,7 +85,7 @@ def _first_near(ended: Sequence[TrialView]) -> TrialView | None:
 def _failure_crosses(data: ReportData, scale: float) -> Iterator[dict]:
     failed = [t for t in data.trials if t.has_failed and t.ended_h is not None]
     if failed:
-        texts = [f"{format_trial(t)}<br>{format_reason(t)}" for t in failed]
+        texts = [f"{format_trial(t, data.varying)}<br>{format_reason(t)}" for t in failed]
         x = [_ended_h(t) * scale for t in failed]
         cross = {"size": 7, "symbol": "x-thin", "line": {"width": 1.5, "color": "@c2"}}
         yield scatter(x, [0] * len(failed), texts, "failed", "@muted", **cross) | {"cliponaxis": False}
@@ -205,7 +203,7 @@ def _cost(data: ReportData) -> Figure:
         title,
         _cost_summary(data, spent, [t.queue_wait_s or 0.0 for t in waited]),
         plot(
-            [_node_hours_bars(spent), _queue_points(waited)],
+            [_node_hours_bars(spent), _queue_points(waited, data.varying)],
             grid={"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.22},
             xaxis=axis("node-hours", range=[0, 1.18 * max(spent.values(), default=1.0)]),
             yaxis={"automargin": True},
@@ -233,12 +231,12 @@ def _node_hours_bars(spent: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-def _queue_points(waited: Sequence[TrialView]) -> dict[str, Any]:
+def _queue_points(waited: Sequence[TrialView], varying: Sequence[str]) -> dict[str, Any]:
     """Points of each trial's seconds in the queue."""
     waits = scatter(
         [place for place, _ in enumerate(waited, 1)],
         [t.queue_wait_s for t in waited],
-        [f"{format_trial(t)}<br>waited {duration(t.queue_wait_s)}" for t in waited],
+        [f"{format_trial(t, varying)}<br>waited {duration(t.queue_wait_s)}" for t in waited],
         "queue wait",
         "@c4",
     )
@@ -265,8 +263,10 @@ def _predictions(data: ReportData) -> Figure:
     times = [(t, t.predicted_step_time_s, t.step_time_s) for t in data.trials]
     peaks = [(t, t.predicted_peak_memory_gib, t.peak_memory_gib) for t in data.trials]
     both = (
-        _PredictionPanel(1, "time", "step time", "s", "@c1", [(t, p, m) for t, p, m in times if p and m]),
-        _PredictionPanel(2, "memory", "peak memory", "GiB", "@c3", [(t, p, m) for t, p, m in peaks if p and m]),
+        _PredictionPanel(1, "time", "step time", "s", "@c1", data.varying, [(t, p, m) for t, p, m in times if p and m]),
+        _PredictionPanel(
+            2, "memory", "peak memory", "GiB", "@c3", data.varying, [(t, p, m) for t, p, m in peaks if p and m]
+        ),
     )
     known = [panel for panel in both if panel.rows]
     if not known:
@@ -294,6 +294,7 @@ class _PredictionPanel:
     name: str
     unit: str
     color: str
+    varying: Sequence[str]
     rows: Sequence[tuple[TrialView, float, float]]
 
     @property
@@ -311,12 +312,12 @@ class _PredictionPanel:
         yield scatter(measured, predicted, text, self.what, self.color, opacity=0.8) | which
 
     def _tooltip(self, trial: TrialView, predicted: float, measured: float) -> str:
-        values = f"predicted {format_number(predicted)} {self.unit}, measured {format_number(measured)} {self.unit}"
-        return f"{format_trial(trial)}<br>{values}"
+        values = f"predicted {format_short(predicted)} {self.unit}, measured {format_short(measured)} {self.unit}"
+        return f"{format_trial(trial, self.varying)}<br>{values}"
 
     def axes(self) -> dict[str, Any]:
         low, high = self._range()
-        kind = logarithmic(low, high) if high > _LOG_FROM * low else {"type": "linear"}
+        kind = logarithmic(low, high) if high > LOG_FROM * low else {"type": "linear"}
         number = "" if self.place == 1 else str(self.place)
         return {
             f"xaxis{number}": axis(f"measured {self.name} ({self.unit})", **kind),

@@ -112,7 +112,7 @@ def test_on_a_phone_nothing_is_wider_than_the_page_and_what_is_touched_is_no_sma
     tab.until(ALL_DRAWN)
     assert tab.ask("document.documentElement.scrollWidth") == 390
     # The table and the parallel coordinates scroll sideways in frames of their own.
-    wider = "e.getBoundingClientRect().right > 391 && !e.closest('.scroll, [data-figure=parallel]')"
+    wider = "e.getBoundingClientRect().right > 391 && !e.closest('.scroll, .plot')"
     assert (
         tab.ask(f"[...document.querySelectorAll('main *')].filter(e => {wider}).map(e => e.outerHTML.slice(0, 99))")
         == []

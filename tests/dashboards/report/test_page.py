@@ -187,7 +187,7 @@ def test_a_layout_has_one_number_over_all_its_runs():
     search = a_search()
     search.measure(search.start(FASTEST, "repeat"), 1300.0, peak_memory_gib=3.0)
     figures = report_figures(report_data(search.record, START + 3600))
-    for key, pooled in (("memory", "1396.42"), ("heat", "1396.42"), ("parallel", "1,396 tokens/s")):
+    for key, pooled in (("memory", "1396.42"), ("heat", "1396.42"), ("parallel", "1.4k tokens/s")):
         drawn = json.dumps(figures[key].plot)
         assert pooled in drawn
         assert "1500" not in drawn

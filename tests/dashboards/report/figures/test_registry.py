@@ -153,6 +153,55 @@ def test_what_more_nodes_bring_is_drawn_where_several_numbers_of_nodes_were_meas
     assert by_name["best layout"]["x"] == [2]
 
 
+def several_nodes(objectives=("tokens_per_sec", "joules_per_token")):
+    """Eleven micro-batches on two nodes, slower the larger, and a layout on one and on four nodes."""
+    search = SearchUnderTest(spec(objective=list(objectives), global_batch_size=2**11))
+    for power in range(11):
+        layout = Layout(num_nodes=2, micro_batch_size=2**power, data_parallel=2, grad_accum_steps=2 ** (10 - power))
+        energy = {"joules_per_token": 2.0 + power}
+        search.measure(search.start(layout), 1500.0 - 100 * power, **energy, peak_memory_gib=10.0 - power / 2)
+    for nodes, speed, joules in ((1, 600.0, 1.0), (4, 2000.0, 4.0)):
+        layout = Layout(num_nodes=nodes, tensor_parallel=2, grad_accum_steps=2**11)
+        search.measure(search.start(layout), speed, joules_per_token=joules, peak_memory_gib=20.0)
+    search.fail(search.start(Layout(num_nodes=4, tensor_parallel=4, grad_accum_steps=2**11)), FailureReason.GPU_OOM)
+    return search
+
+
+def test_the_front_of_the_objectives_is_drawn_and_named_where_there_are_several():
+    assert "objectives" not in report_figures(a_search())
+    figure = report_figures(several_nodes())["objectives"]
+    by_name = {trace["name"]: trace for trace in figure.plot["data"]}
+    front = by_name["Pareto front"]
+    assert (front["x"], front["y"]) == ([4.0, 2.0, 1.0], [2000.0, 1500.0, 600.0])
+    names = [note["text"].split()[0] for note in figure.plot["layout"]["annotations"]]
+    assert names == ["n4", "n2", "n1"]
+    assert all(f"{nodes} tp" in figure.summary for nodes in names)
+    assert "(2k tokens/s, 4 J/token)" in figure.summary
+    assert list(by_name) == ["1 node", "2 nodes", "4 nodes", "Pareto front"]
+
+
+def test_a_third_objective_has_a_panel_of_its_own():
+    objectives = ("tokens_per_sec", "joules_per_token", "node_hours_per_billion_tokens")
+    layout = report_figures(several_nodes(objectives))["objectives"].plot["layout"]
+    assert layout["xaxis"]["title"]["text"] == "J/token (lower is better)"
+    assert layout["xaxis2"]["title"]["text"] == "node-hours per billion tokens (lower is better)"
+    assert layout["grid"]["columns"] == 2
+
+
+def test_numbers_of_nodes_are_not_pooled():
+    figures = report_figures(several_nodes())
+    heat = figures["heat"].plot
+    assert heat["layout"]["xaxis"]["ticktext"] == ["2", "1", "2", "4"]
+    assert heat["data"][0]["z"] == [[1.0, 1.0, 1.0, None]]
+    titles = [note["text"] for note in heat["layout"]["annotations"]]
+    assert titles == ["\N{MULTIPLICATION SIGN}", "1 node", "2 nodes", "4 nodes"]
+    assert "on 11 measured layouts on 2 nodes;" in figures["importance"].summary
+    assert figures["importance"].plot["data"][0]["y"] == ["micro-batch"]
+    lines = [trace for trace in figures["memory"].plot["data"] if trace["name"] == "Pareto front"]
+    assert [len(line["x"]) for line in lines] == [1, 11, 1]
+    assert figures["memory"].summary.startswith("On 4 nodes: ")
+
+
 def test_colours_are_the_pages_own():
     """A colour that is written out would be wrong in the dark."""
     text = json.dumps([figure.plot for figure in report_figures(a_search(18)).values()])
