@@ -26,8 +26,15 @@ from trials.analysis.finals import FinalsEnd
 from trials.analysis.node_sets import runs_on_disjoint_nodes
 from trials.analysis.node_time import NodeTime, search_node_time
 from trials.analysis.pareto import pareto, trade_offs
-from trials.analysis.ranked_layout import RankedLayout
-from trials.analysis.ranking import Objective, Ranking, upper_bound_of, value_of
+from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
+from trials.analysis.ranking import (
+    Objective,
+    Ranking,
+    in_objective_unit,
+    known_value_of,
+    upper_bound_of,
+    value_of,
+)
 from trials.analysis.search_cost import SearchCost
 from trials.analysis.training_rate import TrainingRate, training_rate
 from trials.analysis.verdict import (
@@ -53,7 +60,9 @@ class TrialView:
 
     `speed` is the objective turned so that larger is better, for measured trials with the search's global batch size;
     `speed_at_most` is its upper bound for a trial that stopped early or ran out of time. `ended_h` is hours after the
-    search began, `best_so_far` the speed of the best layout by then. `excerpt` is short and without control characters.
+    search began, `best_so_far` the speed of the best layout by then, `objective_values` the values of
+    `ReportData.objectives` in their own units, () without a measurement. `excerpt` is short and without control
+    characters.
     """
 
     trial: str
@@ -68,6 +77,7 @@ class TrialView:
     speed: float | None
     speed_at_most: float | None
     best_so_far: float | None
+    objective_values: tuple[float | None, ...]
     metrics: MeasuredMetrics | None
     predicted_step_time_s: float | None
     predicted_peak_memory_gib: float | None
@@ -165,6 +175,7 @@ class ReportData:
     created_at: float
     at: float
     objective: Objective
+    objectives: tuple[Objective, ...]
     is_simulated: bool
     num_layers: int
     has_balancing_loss: bool
@@ -212,6 +223,7 @@ def report_data(search: SearchRecord, at: float, use: UseIt | None = None) -> Re
         created_at=search.created_at,
         at=at,
         objective=objective,
+        objectives=(objective, *ranking.others),
         is_simulated=_section(spec, "launcher").get("kind") == "simulated",
         num_layers=_section(spec, "model").get("num_layers", 1),
         has_balancing_loss=_section(spec, "model").get("aux_loss_coefficient") is not None,
@@ -339,6 +351,7 @@ def _view(trial: Trial, search: SearchRecord, ranking: Ranking) -> TrialView:
         speed=value_of(trial, objective) if metrics and competes else None,
         speed_at_most=upper_bound_of(trial, objective) if competes else None,
         best_so_far=None,
+        objective_values=_objective_values(trial, ranking) if metrics and competes else (),
         metrics=metrics,
         predicted_step_time_s=_number(predicted.get("step_time_s")),
         predicted_peak_memory_gib=_number(predicted.get("peak_memory_gib")),
@@ -353,7 +366,16 @@ def _view(trial: Trial, search: SearchRecord, ranking: Ranking) -> TrialView:
 def _layout_view(layout: RankedLayout, search: SearchRecord, ranking: Ranking) -> TrialView:
     """View of a layout: that of the run it is named after, with the numbers over all runs."""
     speed = value_of(layout, ranking.objective)
-    return replace(_view(layout.first, search, ranking), metrics=layout.measured, flags=layout.flags, speed=speed)
+    values = _objective_values(layout, ranking)
+    view = _view(layout.first, search, ranking)
+    return replace(view, metrics=layout.measured, flags=layout.flags, speed=speed, objective_values=values)
+
+
+def _objective_values(measured: TrialOrLayout, ranking: Ranking) -> tuple[float | None, ...]:
+    """Value of each objective in its own unit, None where it is unknown."""
+    objectives = (ranking.objective, *ranking.others)
+    values = ((objective, known_value_of(measured, objective)) for objective in objectives)
+    return tuple(None if value is None else in_objective_unit(value, objective) for objective, value in values)
 
 
 def _tried(
@@ -395,8 +417,10 @@ def _best_so_far(trials: Sequence[Trial], ranking: Ranking) -> dict[str, float]:
 
 
 def _speeds(ranking: Ranking) -> tuple[list[dict[str, Any]], list[float]]:
-    """Measured layouts by their freely chosen fields, and their speeds."""
-    layouts = [trial.layout.canonical() for trial in ranking.ordered]
+    """Measured layouts on as many nodes as the best by their freely chosen fields, and their speeds."""
+    best = ranking.best or next(iter(ranking.ordered), None)
+    alike = [one for one in ranking.ordered if best is not None and one.layout.num_nodes == best.layout.num_nodes]
+    layouts = [trial.layout.canonical() for trial in alike]
     settings = setting_axes([layout.settings for layout in layouts])
     columns = {name: as_numbers(values) for name, values in settings.items()}
     chosen = [
@@ -404,7 +428,7 @@ def _speeds(ranking: Ranking) -> tuple[list[dict[str, Any]], list[float]]:
         | {name: column[row] for name, column in columns.items()}
         for row, layout in enumerate(layouts)
     ]
-    return chosen, [value_of(trial, ranking.objective) for trial in ranking.ordered]
+    return chosen, [value_of(trial, ranking.objective) for trial in alike]
 
 
 def _number(value: Any) -> float | None:

@@ -29,13 +29,16 @@ class RankCell:
 
 @dataclass(frozen=True)
 class Node:
+    """Node, with the number of others that hold the same stages, and the first of them."""
+
     name: str
     cells: tuple[RankCell, ...]
+    alike: str | None
 
 
 @dataclass(frozen=True)
 class RankPlacement:
-    """Cells of the first nodes, and the number of nodes omitted."""
+    """One node of each pattern of stages, and the number of patterns omitted."""
 
     summary: str
     nodes: tuple[Node, ...]
@@ -45,19 +48,29 @@ class RankPlacement:
 def rank_placement(layout: Layout, gpus_per_node: int, nodes_per_domain: int = 1) -> RankPlacement:
     """Place ranks node by node, in the order in which launchers number them."""
     count = -(-layout.num_gpus // gpus_per_node)
-    nodes = tuple(_node(layout, gpus_per_node, node) for node in range(min(count, _MAX_NODES)))
+    alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for node in range(count):
+        groups = tensor_groups_of(node, layout, gpus_per_node)
+        pattern = tuple((layout.mesh.coordinates(group[0])["pp"], len(group)) for group in groups)
+        alike.setdefault(pattern, []).append(node)
+    nodes = tuple(_node(layout, gpus_per_node, group) for group in list(alike.values())[:_MAX_NODES])
     summary = _summary(layout, gpus_per_node, count, nodes_per_domain)
-    return RankPlacement(summary, nodes, _describe_omitted(count - len(nodes)))
+    return RankPlacement(summary, nodes, _describe_omitted(len(alike) - len(nodes)))
 
 
 def _describe_omitted(count: int) -> str | None:
-    return f"...and {count} more {'node' if count == 1 else 'nodes'} with the same pattern" if count else None
+    return f"...and {plural(count, 'other pattern')} of stages" if count else None
 
 
-def _node(layout: Layout, gpus_per_node: int, node: int) -> Node:
-    groups = tensor_groups_of(node, layout, gpus_per_node)
-    cells = [_cell(layout, group) for group in groups[:_MAX_CELLS]]
-    return Node(f"node {node}", tuple(cells))
+def _node(layout: Layout, gpus_per_node: int, group: Sequence[int]) -> Node:
+    """The first node of a group of nodes with the same stages."""
+    more = len(group) - 1
+    alike = f"and {plural(more, 'more node')} like it, from node {group[1]} on" if more else None
+    return Node(f"node {group[0]}", tuple(_cells(layout, gpus_per_node, group[0])), alike)
+
+
+def _cells(layout: Layout, gpus_per_node: int, node: int) -> list[RankCell]:
+    return [_cell(layout, group) for group in tensor_groups_of(node, layout, gpus_per_node)[:_MAX_CELLS]]
 
 
 def _cell(layout: Layout, ranks: Sequence[int]) -> RankCell:

@@ -127,7 +127,7 @@ def advice_for(reason: FailureReason | None, spec: SearchSpec) -> str | None:
 
 def _format_state(search: SearchRecord, verdict: SearchVerdict) -> str:
     why = f" ({ending})" if (ending := describe_ending(verdict)) else ""
-    words = f"search {search.search_id} is {verdict.state}{why}; used: {format_node_hours(search)}"
+    words = f"search {search.search_id} is {verdict.state}{why}; {format_node_hours(search)}"
     is_redundant = verdict.state is DisplayState.REFUSED
     return words + (f"\n{search.detail}" if search.detail and not is_redundant else "")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,11 @@ def layout_figures(data: ReportData) -> list[Figure]:
 def _heat(data: ReportData) -> Figure:
     """Heat map of the best speed for each tensor and pipeline size."""
     unit, title = UNITS[data.objective], "Tensor and pipeline size"
+    if not data.layouts:
+        return Figure("heat", title, describe_empty(data))
+    count = _num_nodes(data)
+    on_nodes = "" if len({t.layout.num_nodes for t in data.layouts}) == 1 else f" on {plural(count, 'node')}"
+    data = _on_the_bests_nodes(data)
     tried = [*data.layouts, *(t for t in data.trials if t.has_failed)]
     tensors = sorted({t.layout.tensor_parallel for t in tried})
     stages = sorted({t.layout.pipeline_parallel for t in tried})
@@ -58,7 +64,7 @@ def _heat(data: ReportData) -> Figure:
     return Figure(
         "heat",
         title,
-        f"Highest with tensor {best_tensor} and pipeline {best_stages}: {format_number(best)} {unit}."
+        f"Highest with tensor {best_tensor} and pipeline {best_stages}{on_nodes}: {format_number(best)} {unit}."
         f" {plural(len(found), 'combination')} measured{more}.",
         plot(
             [_heat_map([[cells[p, t][0] for t in tensors] for p in stages], texts, unit)],
@@ -68,6 +74,16 @@ def _heat(data: ReportData) -> Figure:
         ),
         height=max(300, 130 + 46 * len(stages)),
         note=f"Each cell is the fastest layout of its sizes; {TIMES} marks sizes of which every trial failed.",
+    )
+
+
+def _on_the_bests_nodes(data: ReportData) -> ReportData:
+    """The data of the layouts on as many nodes as the best: a cell compares layouts on the same nodes."""
+    count = _num_nodes(data)
+    return replace(
+        data,
+        layouts=tuple(layout for layout in data.layouts if layout.layout.num_nodes == count),
+        trials=tuple(trial for trial in data.trials if trial.layout.num_nodes == count),
     )
 
 
@@ -231,7 +247,7 @@ def _importance(data: ReportData) -> Figure:
         "importance",
         title,
         f"{axis_of(first).label.capitalize()} matters most: it changes throughput by {percent(found.effects[first])} on"
-        f" average. Based on {basis}.",
+        f" average. Based on {basis}{_on_nodes(data)}.",
         plot(
             [_effect_bars(found.effects)],
             xaxis=axis("average change of throughput", tickformat=".0%", range=[0, 1.18 * max(found.effects.values())]),
@@ -240,6 +256,18 @@ def _importance(data: ReportData) -> Figure:
         height=max(240, 110 + 34 * len(found.effects)),
         note="Mean absolute Shapley value of each axis over the measured layouts, of a kernel regression of log speed.",
     )
+
+
+def _on_nodes(data: ReportData) -> str:
+    """Number of nodes of the best layout, where others were measured too."""
+    counts = {layout.layout.num_nodes for layout in data.layouts}
+    return "" if len(counts) < 2 else f", all on {plural(_num_nodes(data), 'node')} as the best layout"
+
+
+def _num_nodes(data: ReportData) -> int:
+    """Number of nodes of the best layout, or of the fastest where there is none."""
+    first = data.best.layout if data.best is not None else data.layouts[0].layout
+    return first.num_nodes
 
 
 def _effect_bars(effects: Mapping[str, float]) -> dict[str, Any]:

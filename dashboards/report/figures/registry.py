@@ -10,14 +10,14 @@ from dashboards.report.figures.tradeoffs import tradeoff_figures
 
 SECTIONS = (
     ("search", "Progress", ("progress", "failures", "failures_by_axis", "importance")),
-    ("layouts", "Layouts", ("nodes", "memory", "heat", "parallel")),
+    ("layouts", "Layouts", ("goals", "nodes", "memory", "heat", "parallel")),
     ("best", "Best layout", ("time", "timeline")),
     ("cost", "Cost", ("cost",)),
     ("accuracy", "Prediction accuracy", ("predictions",)),
 )
 """Key, title and figures of each section of the page, in order."""
 
-WIDE = {"progress", "nodes", "parallel", "time", "timeline", "predictions", "cost"}
+WIDE = {"progress", "goals", "nodes", "parallel", "time", "timeline", "predictions", "cost"}
 """Figures over both columns of the page."""
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dashboards.report.data import ReportData, TrialView
 from dashboards.report.figures.figure import Figure, axis, line, logarithmic, plot, scatter
 from dashboards.report.sentences import format_trial
 from dashboards.terminal.headline import UNITS
 from dashboards.trial_text import format_number
+from search_spaces.layouts.short_name import short_name
+from trials.analysis.ranking import Objective
 from trials.files.text import plural
+
+_NODE_COLORS = ("@c1", "@c3", "@c5", "@c6", "@c7", "@c4")
 
 
 def tradeoff_figures(data: ReportData) -> list[Figure]:
@@ -17,7 +22,59 @@ def tradeoff_figures(data: ReportData) -> list[Figure]:
     known = [layout for layout in data.layouts if layout.tokens_per_sec]
     counts = sorted({trial.layout.num_nodes for trial in known})
     nodes = [_nodes(data, known, counts)] if len(counts) > 1 else []
-    return [*nodes, _memory(data)]
+    goals = [_goals(data)] if len(data.objectives) > 1 else []
+    return [*nodes, *goals, _memory(data)]
+
+
+def _goals(data: ReportData) -> Figure:
+    """The first two objectives against each other, with the name of each layout on the Pareto front."""
+    title, (first, second) = "The search's objectives", data.objectives[:2]
+    known = [t for t in data.layouts if None not in t.objective_values[:2] and len(t.objective_values) > 1]
+    if not known:
+        return Figure("goals", title, "No measured layout has a value of both objectives.")
+    names = data.best.points if data.best is not None else ()
+    front = sorted((t for t in known if t.trial in names), key=lambda t: t.objective_values[0] or 0.0)
+    text = [f"{t.trial}: {_name(t, data)}<br>{_values(t, data)}" for t in known]
+    x, y = ([t.objective_values[place] for t in known] for place in (0, 1))
+    traces = [scatter(x, y, text, "measured", "@c1", opacity=0.55)]
+    if front:
+        front_x, front_y = ([t.objective_values[place] for t in front] for place in (0, 1))
+        labelled = {"mode": "lines+markers+text", "text": [_name(t, data) for t in front], "textposition": "top center"}
+        marks = {"marker": {"size": 9, "color": "@accent"}, "cliponaxis": False, "textfont": {"color": "@ink"}}
+        traces.append(line(front_x, front_y, "Pareto front", "@accent") | labelled | marks)
+    sentences = [f"{_name(t, data)}: {_values(t, data)}" for t in front]
+    left = f", and {plural(len(data.objectives) - 2, 'further objective')} beside these" if data.objectives[2:] else ""
+    words = f"{plural(len(front), 'layout')} on the Pareto front{left}: {'; '.join(sentences)}." if front else ""
+    return Figure(
+        "goals",
+        title,
+        words or "No layout is on the Pareto front yet.",
+        plot(
+            traces,
+            xaxis=axis(_goal_axis(first), rangemode="tozero"),
+            yaxis=axis(_goal_axis(second), rangemode="tozero"),
+            legend={"orientation": "h", "y": 1.12, "x": 0},
+        ),
+        height=420,
+    )
+
+
+def _goal_axis(objective: Objective) -> str:
+    better = "less is better" if objective.is_minimised else "more is better"
+    return f"{_goal_name(objective)} ({better})"
+
+
+def _goal_name(objective: Objective) -> str:
+    return objective.value.replace("tokens_per_sec", "tokens/s").replace("node_hours", "node-hours").replace("_", " ")
+
+
+def _name(trial: TrialView, data: ReportData) -> str:
+    return short_name(trial.layout, [name for name in data.varying if name == "num_nodes"])
+
+
+def _values(trial: TrialView, data: ReportData) -> str:
+    named = zip(data.objectives, trial.objective_values, strict=True)
+    return ", ".join(f"{format_number(value, 3)} {_goal_name(objective)}" for objective, value in named)
 
 
 def _nodes(data: ReportData, known: Sequence[TrialView], counts: Sequence[int]) -> Figure:
@@ -98,7 +155,7 @@ def _memory(data: ReportData) -> Figure:
         for t in known
     ]
     traces = [
-        scatter([t.peak_memory_gib for t in known], [t.speed for t in known], text, "measured", "@c1", opacity=0.55),
+        *_by_nodes(known, text),
         line([t.peak_memory_gib for t in front], [t.speed for t in front], "Pareto front", "@accent")
         | {"mode": "lines+markers", "marker": {"size": 9, "color": "@accent"}, "line": {"shape": "hv", "width": 2}},
     ]
@@ -119,6 +176,19 @@ def _memory(data: ReportData) -> Figure:
         ),
         height=380,
     )
+
+
+def _by_nodes(known: Sequence[TrialView], text: Sequence[str]) -> list[dict[str, Any]]:
+    """Points of speed against memory, those of each number of nodes in a colour of their own."""
+    counts = sorted({trial.layout.num_nodes for trial in known})
+    traces = []
+    for place, count in enumerate(counts):
+        rows = [row for row, trial in enumerate(known) if trial.layout.num_nodes == count]
+        name = "measured" if len(counts) == 1 else plural(count, "node")
+        x, y = [known[row].peak_memory_gib for row in rows], [known[row].speed for row in rows]
+        color = _NODE_COLORS[place % len(_NODE_COLORS)]
+        traces.append(scatter(x, y, [text[row] for row in rows], name, color, opacity=0.7))
+    return traces
 
 
 def _memory_summary(front: Sequence[TrialView], num_known: int, unit: str) -> str:

@@ -40,3 +40,11 @@ def test_a_tensor_group_on_two_nodes_has_a_cell_on_each():
     first, second = rank_placement(Layout(num_nodes=2, tensor_parallel=4, data_parallel=3), 6).nodes
     assert [cell.ranks for cell in first.cells] == ["ranks 0-3", "ranks 4-5"]
     assert [cell.stage for cell in second.cells] == ["data 1", "data 2"]
+
+
+def test_nodes_with_the_same_stages_are_shown_once():
+    found = rank_placement(Layout(num_nodes=64, tensor_parallel=8, pipeline_parallel=4, data_parallel=16), 8)
+    assert [node.name for node in found.nodes] == ["node 0", "node 16", "node 32", "node 48"]
+    assert {node.alike for node in found.nodes} == {
+        f"and 15 more nodes like it, from node {first} on" for first in (1, 17, 33, 49)
+    }
