@@ -141,7 +141,7 @@ class LiveView:
         limits = limit_bars(search, now)
         below = [
             *map(printable, (*describe_fabric_check(search), *flag_lines(search.trials), *headroom_lines(ranking))),
-            *_in_flight_lines(search, now),
+            *in_flight_lines(search, now),
         ]
         below += best_layout_line(verdict_of(search, ranking, self._baseline_key)).split("; ")
         below += filter(None, [describe_time(search, now)])
@@ -212,7 +212,7 @@ def limit_bars(search: SearchRecord, now: float) -> Table:
     return grid
 
 
-def _in_flight_lines(search: SearchRecord, now: float) -> list[str]:
+def in_flight_lines(search: SearchRecord, now: float) -> list[str]:
     """Attempts in flight, the oldest first, and how many are omitted."""
     flights = search.in_flight
     lines = [printable(describe_in_flight(a, now, is_simulated(search))) for a in flights[:_MAX_IN_FLIGHT]]
