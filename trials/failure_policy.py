@@ -120,7 +120,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.GPU_OOM: FailurePolicy(
         "out of GPU memory",
-        "gpu oom",
+        "GPU OOM",
         "A rank ran out of accelerator memory; on a CPU, of its memory limit.",
         cause=Cause.LAYOUT,
         only_rank_knows=True,
@@ -131,7 +131,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.HOST_OOM: FailurePolicy(
         "out of host memory",
-        "host oom",
+        "host OOM",
         "A node ran out of memory.",
         cause=Cause.LAYOUT,
         only_rank_knows=True,
@@ -207,7 +207,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     ),
     FailureReason.GPU_MEMORY_IN_USE: FailurePolicy(
         "GPU memory already in use",
-        "gpu in use",
+        "GPU in use",
         "Other processes held GPU memory at the start.",
         cause=Cause.MACHINE,
         retries=2,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -158,7 +157,7 @@ class ReportData:
 
     `layouts` are the measured ones over all their runs, in ranked order, `tried` all of them: the measured ones first,
     fastest first, then the others in launch order. `varying` are the layout fields with more than
-    one value tried, in the contract's order. `importance` is that of the layouts on `most_measured_nodes` alone.
+    one value tried, in the contract's order. `importance` is that of the layouts on `best_num_nodes` alone.
     `is_simulated` is true for a search replayed from a measured table.
     """
 
@@ -201,9 +200,10 @@ class ReportData:
         return tuple(sorted({layout.layout.num_nodes for layout in self.layouts}))
 
     @property
-    def most_measured_nodes(self) -> int | None:
-        """Number of nodes on which most layouts were measured."""
-        return most_common_nodes([layout.layout for layout in self.layouts])
+    def best_num_nodes(self) -> int | None:
+        """Number of nodes of the best layout, or of the fastest where there is none."""
+        first = self.best or next(iter(self.layouts), None)
+        return None if first is None else first.layout.num_nodes
 
     @property
     def measured(self) -> tuple[TrialView, ...]:
@@ -377,12 +377,6 @@ def _layout_view(layout: RankedLayout, search: SearchRecord, ranking: Ranking) -
     return replace(view, metrics=layout.measured, flags=layout.flags, speed=speed, values=values)
 
 
-def most_common_nodes(layouts: Sequence[Layout]) -> int | None:
-    """Number of nodes of most of these layouts; of several the largest."""
-    counts = Counter(layout.num_nodes for layout in layouts)
-    return max(counts, key=lambda nodes: (counts[nodes], nodes), default=None)
-
-
 def _tried(
     trials: Sequence[TrialView], layouts: Sequence[TrialView], baseline_speed: float | None
 ) -> Iterator[LayoutView]:
@@ -422,9 +416,9 @@ def _best_so_far(trials: Sequence[Trial], ranking: Ranking) -> dict[str, float]:
 
 
 def _speeds(ranking: Ranking) -> tuple[list[dict[str, Any]], list[float]]:
-    """Layouts measured on one number of nodes by their freely chosen fields, and their speeds."""
-    nodes = most_common_nodes([layout.layout for layout in ranking.ordered])
-    ranked = [layout for layout in ranking.ordered if layout.layout.num_nodes == nodes]
+    """Measured layouts on as many nodes as the best by their freely chosen fields, and their speeds."""
+    best = ranking.best or next(iter(ranking.ordered), None)
+    ranked = [one for one in ranking.ordered if best is not None and one.layout.num_nodes == best.layout.num_nodes]
     layouts = [layout.layout.canonical() for layout in ranked]
     settings = setting_axes([layout.settings for layout in layouts])
     columns = {name: as_numbers(values) for name, values in settings.items()}

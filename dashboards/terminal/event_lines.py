@@ -43,7 +43,7 @@ def _describe_event(event: Event, search: SearchRecord) -> str | None:
     if event.kind is EventKind.BEST_CHANGED:
         return f"{data['trial']} is the best" if data["trial"] else "no best trial any more"
     if event.kind is EventKind.PILOT_ENDED:
-        return f"pilot {data['pilot']} ended; used by the search so far: {format_node_hours(search)}"
+        return f"pilot {data['pilot']} ended; the search so far: {format_node_hours(search)}"
     if event.kind is EventKind.FABRIC_CHECK:
         return "; ".join(describe_fabric_check(search))
     if event.kind is EventKind.DRIVER_TOOK_OVER:

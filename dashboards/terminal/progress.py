@@ -90,8 +90,8 @@ def format_node_hours(search: SearchRecord) -> str:
     """Node-hours used of the budget, plus those reserved for attempts in flight."""
     limit = (search.spec.get("search") or {}).get("budget_node_hours")
     of_limit = "" if limit is None else f" of {limit:g}"
-    reserved = f"+{search.node_hours_reserved:.3g}" if search.in_flight else ""
-    return f"{search.node_hours_used:.3f}{reserved}{of_limit} node-hours"
+    reserved = f", {search.node_hours_reserved:.3g} reserved" if search.in_flight else ""
+    return f"{search.node_hours_used:.3f}{of_limit} node-hours used{reserved}"
 
 
 def describe_node_time(found: NodeTime) -> str | None:

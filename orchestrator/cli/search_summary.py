@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dashboards.cost_text import describe_search_cost
 from dashboards.fabric_check_text import describe_fabric_check
 from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
-from dashboards.terminal.live_table import console_for, limit_bars, results_table
+from dashboards.terminal.live_table import console_for, in_flight_lines, limit_bars, results_table
 from dashboards.terminal.progress import (
     describe_driver_jobs,
     describe_node_time,
@@ -127,15 +127,17 @@ def advice_for(reason: FailureReason | None, spec: SearchSpec) -> str | None:
 
 def _format_state(search: SearchRecord, verdict: SearchVerdict) -> str:
     why = f" ({ending})" if (ending := describe_ending(verdict)) else ""
-    words = f"search {search.search_id} is {verdict.state}{why}; used: {format_node_hours(search)}"
+    words = f"search {search.search_id} is {verdict.state}{why}; {format_node_hours(search)}"
     is_redundant = verdict.state is DisplayState.REFUSED
     return words + (f"\n{search.detail}" if search.detail and not is_redundant else "")
 
 
 def _time_lines(search: SearchRecord) -> list[str]:
-    """Time since an unended search began, and at most remaining."""
-    words = None if search.state.is_ended else describe_time(search, time.time())
-    return [] if words is None else [words]
+    """Attempts in flight of an unended search with what Slurm says of them, its time so far, and at most remaining."""
+    if search.state.is_ended:
+        return []
+    words = describe_time(search, now := time.time())
+    return [*in_flight_lines(search, now), *([] if words is None else [words])]
 
 
 def _node_time_lines(search: SearchRecord) -> list[str]:

@@ -40,7 +40,7 @@ def test_status_as_json(search, tmp_path):
 
 def test_terminal_and_report(search):
     data = report_data(search.record, search.record.ended_at)
-    assert format_node_hours(search.record) == "0.875 node-hours"
+    assert format_node_hours(search.record) == "0.875 node-hours used"
     assert describe_cost(data).startswith("0.875 node-hours")
     assert "The driver's own job took 0.500 of 0.875 node-hours." in describe_spending(data)
 

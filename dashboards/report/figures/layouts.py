@@ -256,10 +256,10 @@ def _shared_settings(data: ReportData, fields: Sequence[str], shades: np.ndarray
 
 def _importance(data: ReportData) -> Figure:
     """Importance of each axis for the speed."""
-    title, found, nodes = "Axis importance", data.importance, data.most_measured_nodes
+    title, found, nodes = "Axis importance", data.importance, data.best_num_nodes
     where = f" on {plural(nodes, 'node')}" if nodes is not None and len(data.node_counts) > 1 else ""
     if found is None:
-        needed = "on one number of nodes " if where else ""
+        needed = f"{where[1:]} " if where else ""
         texts = f"Needs at least {FEWEST_LAYOUTS} measured layouts {needed}that differ in speed."
         return Figure("importance", title, texts)
     explained = f"explains {percent(max(0.0, found.explained))} of the variance in held-out layouts"

@@ -191,7 +191,7 @@ def test_a_layout_has_one_number_over_all_its_runs():
         drawn = json.dumps(figures[key].plot)
         assert pooled in drawn
         assert "1500" not in drawn
-    assert "the best layout reached 1,396 tokens/s" in figures["progress"].summary
+    assert "the best layout reached 1.4k tokens/s" in figures["progress"].summary
 
 
 def test_other_answers_to_several_goals_stand_beside_the_best():

@@ -27,7 +27,7 @@ def test_a_cancelled_trial_has_not_failed():
     search.fail(search.start(Layout()), FailureReason.CANCELLED_BY_USER, excerpt="")
     search.event(EventKind.SEARCH_STATE, state="stopping", end_reason="cancelled_by_user", detail=None)
     line = progress_line(search.record, ranking_of(search.record))
-    assert line == "tiny-abcdef stopping: 1 cancelled, 0.250 node-hours"
+    assert line == "tiny-abcdef stopping: 1 cancelled, 0.250 node-hours used"
     words = [event_line(e, r) for e, r in zip(search.events, search.records, strict=True)]
     assert words[-3].endswith(" t0001.a1 cancelled by the user")
 
@@ -163,5 +163,5 @@ def test_the_end_of_a_pilot_is_reported_with_what_was_used():
     search = SearchUnderTest()
     search.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=0.25, billed_hours=None)
     assert event_line(search.events[-1], search.record).endswith(
-        " p0001 ended; used by the search so far: 0.250 node-hours"
+        " p0001 ended; the search so far: 0.250 node-hours used"
     )

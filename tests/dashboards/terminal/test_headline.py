@@ -82,4 +82,4 @@ def test_progress_counts_trials_and_names_the_best():
     search = compared_search()
     search.start(Layout(micro_batch_size=16))
     line = progress_line(search.record, ranking_of(search.record))
-    assert line == "tiny-abcdef: 3 measured, 1 failed, 1 in flight, best t0002, 1.000+0.167 node-hours"
+    assert line == "tiny-abcdef: 3 measured, 1 failed, 1 in flight, best t0002, 1.000 node-hours used, 0.167 reserved"

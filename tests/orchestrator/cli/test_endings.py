@@ -18,6 +18,7 @@ from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from trials.files.folders import SearchFolder
+from trials.ledger.events import EventKind
 from trials.trial import FailureReason
 
 pytestmark = pytest.mark.slow
@@ -173,3 +174,12 @@ def test_a_trial_that_stopped_early_is_not_named_as_failed(tmp_path, monkeypatch
     search.fail(search.start(Layout(micro_batch_size=4)), FailureReason.HANG)
     print_search_summary(search.record, spec, SearchFolder(tmp_path))
     assert "failed:  parlay logs t0002" in capsys.readouterr().out
+
+
+def test_a_trial_in_flight_is_shown_with_what_slurm_says_of_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    spec, search = load_search_file(write_simulated_search(tmp_path, OK)), SearchUnderTest()
+    trial = search.start(Layout(micro_batch_size=2))
+    search.event(EventKind.ATTEMPT_WAITS, trial=trial, attempt="a1", waits_for="suspended")
+    print_search_summary(search.record, spec, SearchFolder(tmp_path))
+    assert "t0001.a1 running (suspended) for " in capsys.readouterr().out
