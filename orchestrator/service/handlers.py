@@ -161,7 +161,11 @@ class RequestHandlers:
             return (entry.detail or "") if entry.state is DriverState.STOPPED else None
         folder = SearchFolder(self.journal_path(search_id).parent)
         is_expected = folder.cron_script.exists() or folder.driver_script.exists()
-        return None if is_expected or lease_holder(folder, time.time()) is not None else "nobody drives this search"
+        return (
+            None
+            if is_expected or lease_holder(folder, time.time()) is not None
+            else "it has ended or was never started"
+        )
 
     def journal_path(self, search: str) -> Path:
         """Path of the search's journal, found without reading the search's trials, since live pages ask often."""
