@@ -10,6 +10,10 @@ from starlette.types import Message, Scope, Send
 
 from dashboards.access.browser_sessions import ENTRY_PATH, Sessions
 
+ACTION_HEADER = "parlay-action-key"
+"""Header with the action key of a browser. A page of another origin cannot send it: browsers ask the server first."""
+_SIGN_IN = "open an address printed by parlay serve --page"
+
 
 @dataclass(frozen=True)
 class RequestRejected(Exception):
@@ -43,17 +47,34 @@ class AuthPolicy:
         if self.token is None:
             return
         headers = Headers(scope=scope)
-        if headers.get("host") not in self.hosts:
-            raise RequestRejected(403, "host", "the Host header is not this server's", "use 127.0.0.1 and its port")
-        if "origin" in headers and headers["origin"] not in {f"http://{host}" for host in self.hosts}:
-            raise RequestRejected(403, "origin", "the request comes from a foreign web page", "send it from a program")
-        if scope["path"] == ENTRY_PATH or (accepts_cookie and self._is_known_browser(headers)):
+        self._require_own_host(headers)
+        if scope["path"] == ENTRY_PATH or (accepts_cookie and self.is_known_browser(headers)):
             return
         given = headers.get("authorization", "").encode()
         if not hmac.compare_digest(given, f"Bearer {self.token}".encode()):
             raise RequestRejected(401, "token", "the request lacks the server's token", "Authorization: Bearer TOKEN")
 
-    def _is_known_browser(self, headers: Headers) -> bool:
+    def admit_action(self, scope: Scope) -> None:
+        """Return if a page of this server may change something by this request; raise RequestRejected otherwise.
+
+        It needs the origin of a page of ours, the cookie, and the action key that only such a page can read.
+        """
+        headers = Headers(scope=scope)
+        self._require_own_host(headers)
+        if headers.get("origin") != f"http://{headers.get('host')}" or not self.is_known_browser(headers):
+            raise RequestRejected(403, "origin", "the request does not come from a page of this server", _SIGN_IN)
+        key = headers.get(ACTION_HEADER, "")
+        if self.sessions is None or not self.sessions.may_act(headers.get("cookie", ""), key):
+            message = "this browser may read, but not change anything: its sign-in is from before a restart"
+            raise RequestRejected(403, "action_key", message, _SIGN_IN)
+
+    def _require_own_host(self, headers: Headers) -> None:
+        if headers.get("host") not in self.hosts:
+            raise RequestRejected(403, "host", "the Host header is not this server's", "use 127.0.0.1 and its port")
+        if "origin" in headers and headers["origin"] not in {f"http://{host}" for host in self.hosts}:
+            raise RequestRejected(403, "origin", "the request comes from a foreign web page", "send it from a program")
+
+    def is_known_browser(self, headers: Headers) -> bool:
         """True if the request has a valid cookie and does not come from a page of another port."""
         is_own = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
         return is_own and self.sessions is not None and self.sessions.is_signed_in(headers.get("cookie", ""))

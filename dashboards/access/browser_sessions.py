@@ -2,6 +2,11 @@
 
 The key in the address is signed with the service's token, so only its user can make one, and a restart invalidates it.
 The cookie is signed with a key that outlives the service, so that open pages keep working after a restart.
+
+Browsers send cookies to every port of a host, so other users' programs may see the cookie: it is for reading only.
+What changes a search needs an action key, too. It is given once, in the answer to the sign-in address, and kept in
+the storage of the page's origin, which pages of other ports cannot read. It is bound to the cookie, and signed with the
+service's token: one that a program learned that held the port while the service was stopped is not valid afterwards.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 ENTRY_PATH = "/enter"
 ENTRY_S = 600
@@ -27,6 +33,14 @@ def entry_address(port: int, token: str, now: float) -> str:
     return f"http://127.0.0.1:{port}{ENTRY_PATH}?key={key}"
 
 
+@dataclass(frozen=True)
+class SignedIn:
+    """Set-Cookie header of a signed-in browser, and its action key."""
+
+    set_cookie: str = field(repr=False)
+    action_key: str = field(repr=False)
+
+
 class Sessions:
     """Signed-in browsers of the service on `port`. Thread-safe."""
 
@@ -39,8 +53,8 @@ class Sessions:
         self._used: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def enter(self, key: str) -> str | None:
-        """Set-Cookie header in exchange for this key; None for an invalid, expired or used key."""
+    def enter(self, key: str) -> SignedIn | None:
+        """Cookie and action key in exchange for this key; None for an invalid, expired or used key."""
         now = self._clock()
         until = _expiry(self._token, "entry", key, now)
         with self._lock:
@@ -49,13 +63,24 @@ class Sessions:
                 return None
             self._used[key] = until
         value = _sign(self._page_key, self._purpose, f"{int(now) + SESSION_S}.{secrets.token_urlsafe(16)}")
-        return f"{self._name}={value}; Max-Age={SESSION_S}; Path=/; HttpOnly; SameSite=Strict"
+        cookie = f"{self._name}={value}; Max-Age={SESSION_S}; Path=/; HttpOnly; SameSite=Strict"
+        action_key = _sign(self._token, f"action {value}", f"{int(now) + SESSION_S}.{secrets.token_urlsafe(16)}")
+        return SignedIn(cookie, action_key)
 
     def is_signed_in(self, cookies: str) -> bool:
         """True if the Cookie header has a valid cookie of ours."""
         now = self._clock()
         return any(
             _expiry(self._page_key, self._purpose, value, now) is not None for value in self._our_values(cookies)
+        )
+
+    def may_act(self, cookies: str, action_key: str) -> bool:
+        """True if the Cookie header has a valid cookie of ours, and the action key is the one given with it."""
+        now = self._clock()
+        return any(
+            _expiry(self._page_key, self._purpose, value, now) is not None
+            and _expiry(self._token, f"action {value}", action_key, now) is not None
+            for value in self._our_values(cookies)
         )
 
     def _our_values(self, cookies: str) -> Iterator[str]:

@@ -57,10 +57,10 @@ class MlflowAuthMiddleware:
     def _sign_in(self, scope: Scope) -> Response:
         """Page with a refresh: after an HTTP redirect from another site a browser would not send the cookie."""
         [key] = parse_qs(scope["query_string"].decode("ascii", "replace")).get("key", [""])[:1]
-        cookie = self._auth_policy.sessions.enter(key) if self._auth_policy.sessions is not None else None
-        if cookie is None:
+        signed_in = self._auth_policy.sessions.enter(key) if self._auth_policy.sessions is not None else None
+        if signed_in is None:
             return _page("Sign-in address expired", ANOTHER_ADDRESS, status=401)
-        return _page("Signed in", goes_to="/", headers={"set-cookie": cookie})
+        return _page("Signed in", goes_to="/", headers={"set-cookie": signed_in.set_cookie})
 
 
 def _refusal(refused: RequestRejected) -> Response:

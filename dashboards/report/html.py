@@ -34,15 +34,21 @@ class Page:
 
 
 def html_page(
-    template: str, title: str, scripts: Sequence[str] = (), asks_service: bool = False, **values: Any
+    template: str,
+    title: str,
+    scripts: Sequence[str] = (),
+    asks_service: bool = False,
+    styles: Sequence[str] = ("page.css",),
+    **values: Any,
 ) -> Page:
-    """Render a template as a page; with `asks_service` its scripts may connect to the server of the page only."""
+    """Render a template as a page; with `asks_service` its scripts may connect to the server of the page only.
+    `styles` are files of this package."""
     allowed = " ".join(map(_hash, scripts)) or "'none'"
     policy = _POLICY.format(scripts=allowed, connects="'self'" if asks_service else "'none'")
     common = {
         "title": title,
         "policy": policy,
-        "css": Markup(package_file("page.css")),
+        "css": Markup("".join(map(package_file, styles))),
         "scripts": list(map(Markup, scripts)),
     }
     return Page(_environment().get_template(template).render(common | values), policy)

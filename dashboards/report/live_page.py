@@ -3,67 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 
 from dashboards.report.html import Page, html_page, package_file, plotly
+from dashboards.report.search_rows import SearchListRow
 from dashboards.report.table import Column
-from dashboards.terminal.headline import describe_end_reason
 from dashboards.text import printable
-from trials.analysis.verdict import DisplayState, display_state
 from trials.files.text import plural
-from trials.ledger.events import EndReason, SearchState
 
-
-@dataclass(frozen=True)
-class SearchListRow:
-    """Search in the list. `stopped` is the reason why an unended search has no driver."""
-
-    search_id: str
-    state: SearchState
-    end_reason: EndReason | None
-    num_trials: int
-    best_trial: str | None
-    stopped: str | None = None
-
-    @property
-    def display_state(self) -> DisplayState:
-        """State as it is shown."""
-        return display_state(self.state, self.end_reason)
-
-    @property
-    def reason(self) -> str:
-        """Reason of its end, or why it has no driver; "" while it runs."""
-        if self.stopped is not None:
-            return f"no driver: {printable(self.stopped)}"
-        return "" if self.end_reason is None else describe_end_reason(self.end_reason)
-
-
+_STYLES = ("page.css", "service.css")
 _COLUMNS = (
     Column("search", is_number=False),
     Column("state", is_number=False),
-    Column("reason", is_number=False),
-    Column("trials", is_number=True),
-    Column("best", is_number=False),
+    Column("layouts", is_number=False),
+    Column("tokens/s", is_number=True),
+    Column("times baseline", is_number=True),
+    Column("best layout", is_number=False),
+    Column("node-hours", is_number=True),
+    Column("age", is_number=True),
+    Column("owner", is_number=False),
 )
 
 
-def live_page(search_id: str) -> Page:
-    """Page that shows /searches/ID/report, reloaded on events of /searches/ID/events."""
+def live_page(search_id: str, is_ended: bool = False, is_read_only: bool = False) -> Page:
+    """Page that shows /searches/ID/report, reloaded on events of /searches/ID/events, with buttons that cancel and
+    resume a search unless it has ended, or nothing may be changed."""
+    has_actions = not (is_ended or is_read_only)
     scripts = (plotly(), package_file("page.js"), package_file("live.js"))
-    return html_page("live.html.jinja", f"{search_id}: report", scripts, asks_service=True, search_id=search_id)
+    return html_page(
+        "live.html.jinja",
+        f"{search_id}: report",
+        (*scripts, package_file("actions.js")) if has_actions else scripts,
+        asks_service=True,
+        styles=_STYLES,
+        search_id=search_id,
+        has_actions=has_actions,
+    )
 
 
-def searches_page(lines: Sequence[SearchListRow]) -> Page:
-    """List of a ledger's searches with links to their reports."""
+def signed_in_page(action_key: str) -> Page:
+    """Page after a sign-in, which goes on to the searches. Its script keeps the action key for the pages of this
+    origin; "" where nothing may be changed."""
+    return html_page("signed_in.html.jinja", "Signed in", (package_file("sign_in.js"),), action_key=action_key)
+
+
+def searches_page(rows: Sequence[SearchListRow], now: float, num_older: int = 0) -> Page:
+    """List of a ledger's searches with links to their reports; `now` is UTC seconds since the epoch."""
+    older = f"{plural(num_older, 'older search')}: parlay status --all --json lists them" if num_older else None
     return html_page(
         "searches.html.jinja",
         "Parlay: searches",
         (package_file("searches.js"),),
         asks_service=True,
-        heading=plural(len(lines), "search"),
+        styles=_STYLES,
+        heading=plural(len(rows) + num_older, "search"),
         columns=_COLUMNS,
-        rows=lines,
+        rows=rows,
+        now=now,
+        older=older,
         nothing="No search yet. Start one with: parlay submit search.yaml",
         footer=f"Parlay {version('parlay')}",
     )
@@ -72,7 +69,14 @@ def searches_page(lines: Sequence[SearchListRow]) -> Page:
 def message_page(title: str, *sentences: str | None, goes_to: str | None = None, leads_home: bool = False) -> Page:
     """Page of a few sentences that redirects to `goes_to`, or links to the list of searches."""
     shown = [_as_sentence(printable(text)) for text in sentences if text]
-    return html_page("message.html.jinja", printable(title), sentences=shown, goes_to=goes_to, leads_home=leads_home)
+    return html_page(
+        "message.html.jinja",
+        printable(title),
+        styles=_STYLES,
+        sentences=shown,
+        goes_to=goes_to,
+        leads_home=leads_home,
+    )
 
 
 def _as_sentence(text: str) -> str:

@@ -33,11 +33,17 @@ def setup_rows(spec: Mapping[str, Any], layouts: Sequence[RankedLayout]) -> tupl
     rows = (
         ("Model", _model(spec)),
         ("Batch", _batch(spec)),
-        ("Cluster", _cluster(spec)),
+        ("Cluster", cluster_size(spec)),
         ("Trainer", _trainer(spec, layouts)),
         ("Origin of the numbers", _origin(spec, layouts)),
     )
     return tuple(SetupRow(name, printable(text)) for name, text in rows if text)
+
+
+def model_size(spec: Mapping[str, Any]) -> str | None:
+    """Number of the model's parameters, as in `124M parameters`."""
+    shape = _shape(spec)
+    return None if shape is None else f"{format_tokens(shape.parameters)} parameters"
 
 
 def _model(spec: Mapping[str, Any]) -> str | None:
@@ -58,7 +64,8 @@ def _batch(spec: Mapping[str, Any]) -> str | None:
     return f"{plural(sequences, 'sequence')} of {shape.seq_length} tokens, {tokens} tokens a step"
 
 
-def _cluster(spec: Mapping[str, Any]) -> str | None:
+def cluster_size(spec: Mapping[str, Any]) -> str | None:
+    """Nodes and accelerators, as in `8 nodes of 8 h100-80gb`."""
     cluster = spec.get("cluster") or {}
     accelerator, num_nodes = cluster.get("accelerator"), cluster.get("num_nodes")
     name = accelerator.get("name") if isinstance(accelerator, Mapping) else accelerator

@@ -43,6 +43,7 @@ from trials.trial import TrialState
 _WIDTH_WITHOUT_TERMINAL = 80
 _LINES_AROUND_TABLE = 5
 _MAX_IN_FLIGHT = 8
+_LINES_PER_IN_FLIGHT = 6
 _BAR_WIDTH = 20
 _DRAWN_PER_S = 2
 
@@ -141,16 +142,20 @@ class LiveView:
         limits = limit_bars(search, now)
         below = [
             *map(printable, (*describe_fabric_check(search), *flag_lines(search.trials), *headroom_lines(ranking))),
-            *in_flight_lines(search, now),
+            *in_flight_lines(search, now, self._console.height // _LINES_PER_IN_FLIGHT),
         ]
         below += best_layout_line(verdict_of(search, ranking, self._baseline_key)).split("; ")
         below += filter(None, [describe_time(search, now)])
-        below.append(progress_line(search, ranking))
-        room = max(2, self._console.height - _LINES_AROUND_TABLE - len(below) - limits.row_count)
+        lines = self._wrapped(below)
+        last = self._wrapped([progress_line(search, ranking)])
+        room = max(2, self._console.height - _LINES_AROUND_TABLE - len(lines) - len(last) - limits.row_count)
         rows = newest_rows(search.trials, room, ranking, self._baseline_key)
         table = LayoutTable(rows, ranking, self._baseline_key, search.trials)
-        *lines, last = (Text(line, no_wrap=True, overflow="ellipsis") for line in below)
-        return Group(table, "", *lines, limits, last)
+        return Group(table, "", *lines, limits, *last)
+
+    def _wrapped(self, lines: Iterable[str]) -> list[Text]:
+        """Lines of the terminal's width, broken between words."""
+        return [part for line in lines for part in Text(line).wrap(self._console, self._console.width)]
 
 
 class _Console(Console):
@@ -212,9 +217,9 @@ def limit_bars(search: SearchRecord, now: float) -> Table:
     return grid
 
 
-def in_flight_lines(search: SearchRecord, now: float) -> list[str]:
-    """Attempts in flight, the oldest first, and how many are omitted."""
+def in_flight_lines(search: SearchRecord, now: float, most: int = _MAX_IN_FLIGHT) -> list[str]:
+    """The first `most` attempts in flight, the oldest first, and how many are omitted."""
     flights = search.in_flight
-    lines = [printable(describe_in_flight(a, now, is_simulated(search))) for a in flights[:_MAX_IN_FLIGHT]]
-    more = len(flights) - _MAX_IN_FLIGHT
+    lines = [printable(describe_in_flight(a, now, is_simulated(search))) for a in flights[:most]]
+    more = len(flights) - most
     return lines + ([f"and {more} more in flight"] if more > 0 else [])

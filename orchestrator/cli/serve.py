@@ -43,6 +43,9 @@ def serve(
             "--max-in-flight", min=1, metavar="N", help="Limit on trials in flight of all searches, shared fairly."
         ),
     ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Pages in a browser cannot cancel or resume a search.")
+    ] = False,
     page: Annotated[
         bool, typer.Option("--page", help="Only print an address of the running service's pages, valid once.")
     ] = False,
@@ -59,7 +62,7 @@ def serve(
     from orchestrator.service.state_dir import ServiceAlreadyRunning, ServiceStateDir
     from trials.ledger.location import home_folder, ledger_url
 
-    wanted = ServiceOptions(port, executor_named(executor), max_in_flight)
+    wanted = ServiceOptions(port, executor_named(executor), max_in_flight, read_only)
     state_dir = ServiceStateDir.of(home_folder())
 
     def tell(about: Mapping[str, Any]) -> None:

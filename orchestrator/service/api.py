@@ -18,7 +18,7 @@ from orchestrator.search.lease import HELD_FIX, LeaseHeld
 from orchestrator.service import event_stream, models
 from orchestrator.service.handlers import VERSION, NotReady, RequestHandlers
 from orchestrator.service.middleware import AuthMiddleware, error_response
-from orchestrator.service.pages import page_routes
+from orchestrator.service.pages import PagesOf, is_page, page_routes, refusal_page, wants_page
 from search_spaces.errors import ExternalError, InputError, Problem
 from trials.ledger.events import EventKind
 
@@ -35,18 +35,34 @@ _WORDS = {
     401: "The token is missing or wrong (on a port).",
     403: "The Host is wrong, or the Origin is another web page (on a port).",
     404: "No such search, trial or path.",
-    405: "The path does not have this method.",
     409: "Conflict: held by another driver, an ambiguous id, or not ready yet.",
     413: "The body is larger than 1 MiB.",
     415: "The body is not JSON.",
     500: "Internal error; the service's log has the traceback.",
     503: "Slurm, the ledger or a disk refuses or is unreachable.",
 }
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": models.ErrorAnswer, "description": words} for status, words in _WORDS.items()
+_OF_A_SEARCH = (400, 404, 409, 503)
+_OF_A_BODY = (400, 413, 415, 503)
+
+
+def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Error responses of one call, with those of every call."""
+    own = sorted({*statuses, 401, 403, 500})
+    return {status: {"model": models.ErrorAnswer, "description": _WORDS[status]} for status in own}
+
+
+_ABOUT = (
+    "Searches of one user: started, followed, cancelled and resumed. Bodies are JSON of at most 1 MiB. A method that a"
+    " path does not have is answered with 405, an unknown path with 404."
+)
+_SCHEMES = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "On a port of the loopback: the text of service/token in Parlay's home, new with every start of"
+        " the service. On the unix socket nothing is needed: its file's mode decides.",
+    }
 }
-
-
 _EVENTS_PATH = "/v1/searches/{search}/events"
 _EVENT = {
     "type": "object",
@@ -62,46 +78,58 @@ def make_app(
     handlers: RequestHandlers,
     policy: AuthPolicy,
     is_stopping: Callable[[], bool] = lambda: False,
+    is_read_only: bool = False,
 ) -> AuthMiddleware:
-    """Return the ASGI application with its authentication."""
-    app = FastAPI(title="Parlay", version=VERSION, docs_url=None, redoc_url=None, responses=_ERRORS)
+    """Return the ASGI application with its authentication. `is_read_only`: its pages change nothing."""
+    app = FastAPI(title="Parlay", version=VERSION, docs_url=None, redoc_url=None)
     _add_searches(app, handlers)
     _add_findings(app, handlers)
     _add_stream(app, handlers, is_stopping)
     _add_refusals(app)
+    app.openapi = lambda: _openapi(app, has_token=policy.token is not None)  # type: ignore[method-assign]
     if policy.sessions is not None:
-        app.router.routes.extend(page_routes(handlers, policy.sessions, is_stopping))
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+        shown = PagesOf(handlers, is_stopping, app.openapi, is_read_only)
+        app.router.routes.extend(page_routes(shown, policy.sessions))
     return AuthMiddleware(app, policy)
 
 
 def _add_searches(app: FastAPI, handlers: RequestHandlers) -> None:
-    @app.get("/v1/health", response_model=models.HealthAnswer)
+    @app.get("/v1/health", response_model=models.HealthAnswer, responses=_errors())
     def health() -> Any:
         """Identity of the service, and the number of searches it drives."""
         return handlers.health()
 
-    @app.get("/v1/searches", response_model=models.SearchesAnswer)
+    @app.get("/v1/searches", response_model=models.SearchesAnswer, responses=_errors(503))
     def searches() -> Any:
         """All searches of the ledger, newest first."""
         return handlers.searches()
 
-    @app.post("/v1/searches", response_model=models.SubmitAnswer, status_code=201)
+    @app.post("/v1/searches", response_model=models.SubmitAnswer, status_code=201, responses=_errors(*_OF_A_BODY))
     def submit(request: models.SubmitRequest) -> Any:
         """Validate a search file, create the search and drive it."""
         return handlers.submit(request.yaml, request.directory, request.set)
 
-    @app.get("/v1/searches/{search}", response_model=models.StatusAnswer)
+    @app.get("/v1/searches/{search}", response_model=models.StatusAnswer, responses=_errors(*_OF_A_SEARCH))
     def status(search: _SearchId) -> Any:
         """State of a search."""
         return handlers.status(search)
 
-    @app.post("/v1/searches/{search}/cancel", response_model=models.AcceptedAnswer, status_code=202)
+    @app.post(
+        "/v1/searches/{search}/cancel",
+        response_model=models.AcceptedAnswer,
+        status_code=202,
+        responses=_errors(*_OF_A_SEARCH, *_OF_A_BODY),
+    )
     def cancel(search: _SearchId) -> Any:
         """End a search and its trials in flight; its events show when that is done."""
         return handlers.cancel(search)
 
-    @app.post("/v1/searches/{search}/resume", response_model=models.AcceptedAnswer, status_code=202)
+    @app.post(
+        "/v1/searches/{search}/resume",
+        response_model=models.AcceptedAnswer,
+        status_code=202,
+        responses=_errors(*_OF_A_SEARCH, *_OF_A_BODY),
+    )
     def resume(search: _SearchId, request: models.ResumeRequest | None = None) -> Any:
         """Drive a search whose driver has gone; a search that has ended stays as it is."""
         asked = request or models.ResumeRequest()
@@ -109,29 +137,29 @@ def _add_searches(app: FastAPI, handlers: RequestHandlers) -> None:
 
 
 def _add_findings(app: FastAPI, handlers: RequestHandlers) -> None:
-    @app.get("/v1/searches/{search}/trials", response_model=models.TrialsAnswer)
+    @app.get("/v1/searches/{search}/trials", response_model=models.TrialsAnswer, responses=_errors(*_OF_A_SEARCH))
     def trials(search: _SearchId) -> Any:
         """All trials, in the order of their proposal."""
         return handlers.trials(search)
 
-    @app.get("/v1/searches/{search}/best", response_model=models.BestAnswer)
+    @app.get("/v1/searches/{search}/best", response_model=models.BestAnswer, responses=_errors(*_OF_A_SEARCH))
     def best(search: _SearchId) -> Any:
         """The best layout so far."""
         return handlers.best(search)
 
-    @app.get("/v1/searches/{search}/recipe", response_model=models.RecipeAnswer)
+    @app.get("/v1/searches/{search}/recipe", response_model=models.RecipeAnswer, responses=_errors(*_OF_A_SEARCH))
     def recipe(search: _SearchId) -> Any:
         """recipe.yaml and its folder."""
         return handlers.recipe(search)
 
-    @app.get("/v1/searches/{search}/logs/{trial}", response_model=models.LogsAnswer)
+    @app.get("/v1/searches/{search}/logs/{trial}", response_model=models.LogsAnswer, responses=_errors(*_OF_A_SEARCH))
     def logs(search: _SearchId, trial: _Trial, rank: Annotated[int | None, Query(ge=0, le=10**6)] = None) -> Any:
         """Output of a trial's ranks: the first real error, or the end of one rank's log."""
         return handlers.logs(search, trial, rank)
 
 
 def _add_stream(app: FastAPI, handlers: RequestHandlers, is_stopping: Callable[[], bool]) -> None:
-    @app.get(_EVENTS_PATH, response_class=StreamingResponse)
+    @app.get(_EVENTS_PATH, response_class=StreamingResponse, responses=_errors(*_OF_A_SEARCH))
     def follow(search: _SearchId, last_event_id: _LastEventId = None) -> Response:
         """Events of a search as they happen (server-sent), after the given number, until the search ends."""
         lines = event_stream.stream(handlers.journal_path(search), int(last_event_id or 0), is_stopping)
@@ -166,14 +194,19 @@ def _add_refusals(app: FastAPI) -> None:
         return error_response(503, Problem("refused", str(error)), None)
 
     @app.exception_handler(HTTPException)
-    def unknown(request: Request, error: HTTPException) -> JSONResponse:
+    def unknown(request: Request, error: HTTPException) -> Response:
+        if request.method in ("GET", "HEAD") and wants_page(request.headers):
+            title = {404: "Not found", 405: "Not possible here"}.get(error.status_code, "Not understood")
+            return refusal_page(error.status_code, title, "this service has no such page", leads_home=True)
         code = {404: "unknown_path", 405: "method"}.get(error.status_code, "usage")
         problem = Problem(code, str(error.detail), fix="see GET /openapi.json")
         return error_response(error.status_code, problem, error.headers)
 
     @app.exception_handler(Exception)
-    def bug(request: Request, error: Exception) -> JSONResponse:
+    def bug(request: Request, error: Exception) -> Response:
         _log.error("".join(traceback.format_exception(error)).rstrip())
+        if is_page(request.url.path) and request.method == "GET":
+            return refusal_page(500, "Internal error", "the service's log has the traceback", leads_home=True)
         problem = Problem("bug", "internal error of the service", fix="report it with the traceback in its log")
         return error_response(500, problem, None)
 
@@ -189,10 +222,13 @@ def _problem_of(found: Any) -> Problem:
 _LONGEST_SHOWN = 200
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's OpenAPI document, without its own validation errors and with the schema of the event stream."""
+def _openapi(app: FastAPI, has_token: bool) -> dict[str, Any]:
+    """FastAPI's OpenAPI document, without its own validation errors, with the schema of the event stream and with the
+    token that a service on a port asks for."""
     if app.openapi_schema is None:
-        described = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        described = get_openapi(title=app.title, version=app.version, routes=app.routes, description=_ABOUT)
+        described["components"]["securitySchemes"] = _SCHEMES
+        described["security"] = [{"token": []}] if has_token else []
         for path in described["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dashboards.report.log_page import LiveLog
 from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.config.loader import load_search_text
 from orchestrator.config.spec import SearchSpec
@@ -22,7 +24,7 @@ from orchestrator.search.lease import lease_holder, require_no_holder
 from orchestrator.service.state_dir import ServiceSearch
 from orchestrator.service.supervisor import DriverState, DriverSupervisor
 from search_spaces.errors import InputError
-from trials.files.folders import SearchFolder
+from trials.files.folders import SearchFolder, links_outside
 from trials.files.text import tail
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchRecord
@@ -34,6 +36,8 @@ from trials.trial_json import attempt_json, trial_json, with_times
 
 VERSION = version("parlay")
 _LOG_LINES = 10_000
+_LIVE_LINES = 1000
+_RANK_LOG = re.compile(r"rank-([0-9]{1,6})\.log$")
 
 
 class NotReady(Exception):
@@ -49,7 +53,7 @@ class RequestHandlers:
     def __init__(self, supervisor: DriverSupervisor, url: str, about: Mapping[str, Any]):
         """`about` is merged into `health`."""
         self._supervisor = supervisor
-        self._url = url
+        self.ledger_url = url
         self._about = about
 
     def health(self) -> dict[str, Any]:
@@ -63,13 +67,13 @@ class RequestHandlers:
         spec = load_search_text(yaml, Path(directory), changes)
         _require_no_other_ray(spec)
         with sending_to(notes):
-            started = create_runnable_search(validate_search(spec, self._url))
+            started = create_runnable_search(validate_search(spec, self.ledger_url))
         folder = started.folder
         self._supervisor.supervise(ServiceSearch(folder.search_id, folder.path, started.ledger_url))
         return _submitted(folder, notes.messages)
 
     def searches(self) -> dict[str, Any]:
-        with closing(LedgerReader(self._url)) as reader:
+        with closing(LedgerReader(self.ledger_url)) as reader:
             return searches_summary(reader.searches())
 
     def status(self, search: str) -> dict[str, Any]:
@@ -110,6 +114,21 @@ class RequestHandlers:
             raise InputError.of("unknown_id", f"there is no log {log.name}", key="rank", value=of_rank, fix=fix)
         return logs_summary(attempt, folder, tail(log, _LOG_LINES))
 
+    def live_log(self, search: str, name: str, rank: int) -> LiveLog:
+        """End of the log of a rank, read now; without one if the rank has not written yet."""
+        found = self._locate(search)
+        trial, attempt = find_attempt(found.record, name)
+        folder = found.folder.attempt(trial.trial, attempt.attempt)
+        logs = folder.rank_logs()
+        log = folder.rank_log(rank)
+        text = None
+        if log in logs:
+            if links_outside(log, found.folder.path):
+                raise OSError(f"{log} is reached by a link that leads out of the search's folder")
+            text = tail(log, _LIVE_LINES)
+        ranks = sorted(int(number[1]) for file in logs if (number := _RANK_LOG.search(file.name)))
+        return LiveLog(trial, attempt, rank, tuple(ranks), text)
+
     def cancel(self, search: str) -> dict[str, Any]:
         """Request the search's end. Its driver reads the request; the service drives it if nobody does."""
         found = self._locate(search)
@@ -135,12 +154,25 @@ class RequestHandlers:
         entries = self._supervisor.searches().items()
         return {search: each.detail or "" for search, each in entries if each.state is DriverState.STOPPED}
 
+    def missing_driver(self, search_id: str) -> str | None:
+        """Reason why nobody drives the search and nobody will by itself; None where somebody does."""
+        entry = self._supervisor.searches().get(search_id)
+        if entry is not None:
+            return (entry.detail or "") if entry.state is DriverState.STOPPED else None
+        folder = SearchFolder(self.journal_path(search_id).parent)
+        is_expected = folder.cron_script.exists() or folder.driver_script.exists()
+        return (
+            None
+            if is_expected or lease_holder(folder, time.time()) is not None
+            else "it has ended or was never started"
+        )
+
     def journal_path(self, search: str) -> Path:
         """Path of the search's journal, found without reading the search's trials, since live pages ask often."""
         entry = self._supervisor.searches().get(search)
         if entry is not None:
             return SearchFolder(entry.search.folder).journal
-        with closing(LedgerReader(self._url)) as reader:
+        with closing(LedgerReader(self.ledger_url)) as reader:
             search_id = reader.resolve(search)
             folder = next(found.folder for found in reader.searches() if found.search_id == search_id)
         if folder is None:
@@ -155,7 +187,7 @@ class RequestHandlers:
     def _locate(self, given: str) -> LocatedSearch:
         """Find the search by its id or an unambiguous prefix: in the ledger, or among the supervised searches."""
         entry = self._supervisor.searches().get(given)
-        url = self._url if entry is None else entry.search.ledger_url
+        url = self.ledger_url if entry is None else entry.search.ledger_url
         with closing(LedgerReader(url)) as reader:
             record = reader.search(reader.resolve(given))
         return LocatedSearch(record, SearchFolder(Path(record.spec["folder"])), url)

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dashboards.access.auth import AuthPolicy, RequestRejected, last_answer
 from dashboards.access.browser_sessions import ENTRY_PATH
 from dashboards.text import printable
-from orchestrator.service.pages import is_page, refusal_page
+from orchestrator.service.pages import is_action, is_page, page_for_signed_in, refusal_page, wants_page
 from search_spaces.errors import Problem
 
 _log = logging.getLogger(__name__)
@@ -45,17 +45,38 @@ class AuthMiddleware:
             await (last_answer(send) if is_unauthenticated else send)(message)
 
         try:
-            self._auth_policy.admit(scope, _is_readable_page(scope))
+            self._admit(scope)
             is_unauthenticated = scope["path"] == ENTRY_PATH  # anybody may try a key
             body = await _whole_body(Headers(scope=scope), receive)
             _require_json(scope["method"], Headers(scope=scope), body)
             await self._app(scope, _replay_body(body, receive), send_and_record)
         except RequestRejected as refused:
-            await _refusal(refused, scope["path"])(scope, receive, send_and_record)
+            await self._refusal(refused, scope)(scope, receive, send_and_record)
         finally:
             path = printable(scope["path"])[:_MAX_LOGGED_PATH]  # without the query, and never a header
             line = f"{scope['method']} {path} {status} {1000 * (time.monotonic() - started):.0f} ms"
             self._lines.write(line, is_unauthenticated, time.monotonic())
+
+    def _admit(self, scope: Scope) -> None:
+        """Raise RequestRejected unless the request may be answered. Pages are read with a cookie; what they change
+        needs their action key."""
+        if is_action(scope["path"]) and scope["method"] == "POST" and self._auth_policy.token is not None:
+            self._auth_policy.admit_action(scope)
+        else:
+            self._auth_policy.admit(scope, is_page(scope["path"]) and scope["method"] in ("GET", "HEAD"))
+
+    def _refusal(self, refused: RequestRejected, scope: Scope) -> Response:
+        headers, path = Headers(scope=scope), scope["path"]
+        is_read = scope["method"] in ("GET", "HEAD")
+        if not is_read or not (is_page(path) or wants_page(headers)):
+            challenge = {"www-authenticate": "Bearer"} if refused.status == 401 else None
+            return error_response(refused.status, Problem(refused.code, refused.message, fix=refused.fix), challenge)
+        if refused.code == "token" and not is_page(path) and self._auth_policy.is_known_browser(headers):
+            return page_for_signed_in(path)
+        is_unknown = refused.status == 401
+        fix = "open an address printed by parlay serve --page" if is_unknown else refused.fix
+        title = "Sign-in required" if is_unknown else "Access denied"
+        return refusal_page(refused.status, title, None if is_unknown else refused.message, fix)
 
 
 class _RequestLog:
@@ -79,21 +100,6 @@ def error_response(status: int, first: Problem, headers: Mapping[str, str] | Non
     """The contract's error object."""
     others_json = {"others": [problem.to_json() for problem in others]} if others else {}
     return JSONResponse({"error": first.to_json() | others_json}, status, dict(headers or {}))
-
-
-def _is_readable_page(scope: Scope) -> bool:
-    """True if a cookie is enough: for reading pages, not for changing anything."""
-    return is_page(scope["path"]) and scope["method"] in ("GET", "HEAD")
-
-
-def _refusal(refused: RequestRejected, path: str) -> Response:
-    if is_page(path):
-        fix = "open an address printed by parlay serve --page" if refused.status == 401 else refused.fix
-        return refusal_page(
-            refused.status, "Sign-in required" if refused.status == 401 else "Access denied", refused.message, fix
-        )
-    headers = {"www-authenticate": "Bearer"} if refused.status == 401 else None
-    return error_response(refused.status, Problem(refused.code, refused.message, fix=refused.fix), headers)
 
 
 async def _whole_body(headers: Headers, receive: Receive) -> bytes:

@@ -1,24 +1,36 @@
-"""Read-only pages of the service for a browser: the list of searches, and a live report of each."""
+"""Pages of the service for a browser: searches, a live report of each, logs of trials, the REST interface."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from dashboards.access.browser_sessions import ENTRY_PATH, Sessions
 from dashboards.report.html import Page
-from dashboards.report.live_page import SearchListRow, live_page, message_page, searches_page
+from dashboards.report.interface_page import interface_page
+from dashboards.report.live_page import live_page, message_page, searches_page, signed_in_page
+from dashboards.report.log_page import log_page, trials_page
 from orchestrator.service.handlers import RequestHandlers
 from orchestrator.service.live_reports import LiveReport, LiveReports, report_events
+from orchestrator.service.search_list import SearchList
 from search_spaces.errors import ExternalError, InputError
 
 _SEARCH_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
+_RANK = re.compile(r"[0-9]{1,6}")
+_ACTIONS = ("cancel", "resume")
+INTERFACE_PATH = "/api"
+"""Page about the REST interface."""
+_DOCUMENTS = ("/openapi.json", "/docs", "/redoc", "/v1", "/v1/")
+"""Paths at which a person would look for that page."""
 _HEADERS = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
@@ -30,19 +42,45 @@ _HEADERS = {
 
 def is_page(path: str) -> bool:
     """True if the path is a browser's page, which a cookie opens. Never true under /v1."""
-    return path in ("/", ENTRY_PATH) or path.startswith("/searches/")
+    return path in ("/", ENTRY_PATH, INTERFACE_PATH) or path.startswith("/searches/")
 
 
-def page_routes(handlers: RequestHandlers, sessions: Sessions, is_stopping: Callable[[], bool]) -> list[Route]:
+def is_action(path: str) -> bool:
+    """True if a POST to the path is what a button of a page does."""
+    return path.startswith("/searches/") and path.rpartition("/")[2] in _ACTIONS
+
+
+def wants_page(headers: Headers) -> bool:
+    """True for the request of a person's browser: it asks for HTML, which programs do not."""
+    return "text/html" in headers.get("accept", "")
+
+
+def page_routes(app: PagesOf, sessions: Sessions) -> list[Route]:
     """Routes of the pages, which are not part of the OpenAPI document."""
-    pages = _Pages(handlers, sessions, is_stopping)
-    return [
+    pages = _Pages(app, sessions)
+    routes = [
         Route("/", pages.searches),
         Route(ENTRY_PATH, pages.enter),
+        Route(INTERFACE_PATH, pages.interface),
         Route("/searches/{search}", pages.search),
         Route("/searches/{search}/report", pages.report),
         Route("/searches/{search}/events", pages.events),
+        Route("/searches/{search}/logs", pages.trials),
+        Route("/searches/{search}/logs/{trial}", pages.log),
     ]
+    if not app.is_read_only:
+        routes += [Route(f"/searches/{{search}}/{action}", pages.act, methods=["POST"]) for action in _ACTIONS]
+    return routes
+
+
+def page_for_signed_in(path: str) -> Response:
+    """Answer to a signed-in browser outside of the pages."""
+    if path in _DOCUMENTS:
+        return RedirectResponse(INTERFACE_PATH, 303, _HEADERS)
+    if path.startswith("/v1/"):
+        fix = f"the pages show the same; {INTERFACE_PATH} describes the interface"
+        return refusal_page(401, "For programs only", "this address needs the service's token", fix, leads_home=True)
+    return refusal_page(404, "Not found", "this service has no such page", leads_home=True)
 
 
 def refusal_page(status: int, title: str, *sentences: str | None, leads_home: bool = False) -> Response:
@@ -68,30 +106,48 @@ def _with_error_page(answer: Callable[[_Pages, Request], Response]) -> Callable[
     return answered
 
 
+@dataclass(frozen=True)
+class PagesOf:
+    """Service that pages show: its handlers, its OpenAPI document, and whether pages may only read."""
+
+    handlers: RequestHandlers
+    is_stopping: Callable[[], bool]
+    openapi: Callable[[], dict[str, Any]]
+    is_read_only: bool = False
+
+
 class _Pages:
-    def __init__(self, handlers: RequestHandlers, sessions: Sessions, is_stopping: Callable[[], bool]):
+    def __init__(self, app: PagesOf, sessions: Sessions):
+        handlers = app.handlers
         self._handlers = handlers
+        self._app = app
         self._sessions = sessions
-        self._is_stopping = is_stopping
+        self._is_stopping = app.is_stopping
         self._reports = LiveReports()
+        self._searches = SearchList(handlers.ledger_url)
 
     def enter(self, request: Request) -> Response:
         """Exchange the key of an address for a cookie. Answers with a page instead of a redirect: after a redirect a
         browser that came from another site would not send the cookie."""
-        cookie = self._sessions.enter(request.query_params.get("key", ""))
-        if cookie is None:
+        signed_in = self._sessions.enter(request.query_params.get("key", ""))
+        if signed_in is None:
             again = "An address is valid once, for ten minutes. parlay serve --page prints a new one."
             return refusal_page(401, "Sign-in address expired", again)
-        return _html(message_page("Signed in", goes_to="/"), 200, {"set-cookie": cookie})
+        page = signed_in_page("" if self._app.is_read_only else signed_in.action_key)
+        return _html(page, 200, {"set-cookie": signed_in.set_cookie})
+
+    def interface(self, request: Request) -> Response:
+        return _html(interface_page(self._app.openapi()))
 
     @_with_error_page
     def searches(self, request: Request) -> Response:
-        stopped = self._handlers.stopped_searches()
-        return _html(searches_page([_search_row(row, stopped) for row in self._handlers.searches()["searches"]]))
+        rows, num_older = self._searches.rows(self._handlers.stopped_searches())
+        return _html(searches_page(rows, time.time(), num_older))
 
     @_with_error_page
     def search(self, request: Request) -> Response:
-        return _html(live_page(self._report(request)[0]))
+        search, report = self._report(request)
+        return _html(live_page(search, is_ended=report.newest().is_ended, is_read_only=self._app.is_read_only))
 
     @_with_error_page
     def report(self, request: Request) -> Response:
@@ -101,8 +157,30 @@ class _Pages:
     def events(self, request: Request) -> Response:
         search, report = self._report(request)
         report.newest()  # an error becomes a response instead of a broken stream
-        events = report_events(report, lambda: self._handlers.stopped_searches().get(search), self._is_stopping)
+        events = report_events(report, lambda: self._handlers.missing_driver(search), self._is_stopping)
         return StreamingResponse(events, media_type="text/event-stream", headers=_HEADERS)
+
+    @_with_error_page
+    def trials(self, request: Request) -> Response:
+        search = self._report(request)[0]
+        return _html(trials_page(search, self._handlers.trials(search)["trials"]))
+
+    @_with_error_page
+    def log(self, request: Request) -> Response:
+        """End of the log of one rank of a trial; rank 0 unless another one is named."""
+        search, rank = self._report(request)[0], request.query_params.get("rank", "0")
+        if not _RANK.fullmatch(rank):
+            raise InputError.of("unknown_id", "not a rank", key="rank", fix="the page of the trial lists its ranks")
+        return _html(log_page(search, self._handlers.live_log(search, request.path_params["trial"], int(rank))))
+
+    def act(self, request: Request) -> Response:
+        """Cancel or resume the search; its page shows what follows. Errors are the contract's objects."""
+        search = request.path_params["search"]
+        if not _SEARCH_ID.fullmatch(search):
+            raise InputError.of("unknown_id", "not a search id", key="search")
+        action = request.url.path.rpartition("/")[2]
+        accepted = self._handlers.cancel(search) if action == "cancel" else self._handlers.resume(search, None, None)
+        return JSONResponse(accepted, 202, _HEADERS)
 
     def _report(self, request: Request) -> tuple[str, LiveReport]:
         """Full id of the requested search, and its report."""
@@ -112,11 +190,6 @@ class _Pages:
             raise InputError.of("unknown_id", "not a search id", key="search", fix=fix)
         journal = self._handlers.journal_path(given)
         return journal.parent.name, self._reports.of(journal)
-
-
-def _search_row(row: dict[str, Any], stopped: Mapping[str, str]) -> SearchListRow:
-    names = ("search_id", "state", "end_reason", "num_trials", "best_trial")
-    return SearchListRow(**{name: row[name] for name in names}, stopped=stopped.get(row["search_id"]))
 
 
 def _html(page: Page, status: int = 200, more: dict[str, str] | None = None) -> Response:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -21,6 +22,7 @@ from orchestrator.service.api import make_app
 from orchestrator.service.executors import ExecutorKind, make_executor
 from orchestrator.service.handlers import RequestHandlers
 from orchestrator.service.log import ServiceLogSink
+from orchestrator.service.middleware import AuthMiddleware
 from orchestrator.service.stall_watch import StallWatch
 from orchestrator.service.state_dir import ServiceStateDir, loopback_socket, unix_socket
 from orchestrator.service.supervisor import DriverSupervisor
@@ -32,11 +34,12 @@ _STREAMS_END_S = 5
 
 @dataclass(frozen=True)
 class ServiceOptions:
-    """`port` of the loopback (0: a free one); None for a unix socket."""
+    """`port` of the loopback (0: a free one); None for a unix socket. `is_read_only`: pages change nothing."""
 
     port: int | None = None
     executor: ExecutorKind = ExecutorKind.RAY
     max_in_flight: int | None = None
+    is_read_only: bool = False
 
 
 def serve(
@@ -64,9 +67,8 @@ def serve(
             with _watching_for_stalls(ledger_url):
                 _run(
                     supervisor,
-                    handlers,
+                    partial(make_app, handlers, policy, is_read_only=options.is_read_only),
                     listening,
-                    policy,
                     lambda: on_ready(state_dir.write_about(**where, executor=executor.kind)),
                 )
         finally:
@@ -76,13 +78,13 @@ def serve(
 
 def _run(
     supervisor: DriverSupervisor,
-    handlers: RequestHandlers,
+    app_of: Callable[[Callable[[], bool]], AuthMiddleware],
     listening: socket.socket,
-    policy: AuthPolicy,
     on_ready: Callable[[], None],
 ) -> None:
+    """Serve until a signal; `app_of` returns the application, given a function that says whether the end has begun."""
     server: _Server | None = None
-    app = make_app(handlers, policy, lambda: server is None or server.should_exit)
+    app = app_of(lambda: server is None or server.should_exit)
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,

@@ -39,6 +39,7 @@ class SearchSummary:
     num_trials: int
     created_at: float
     ended_at: float | None
+    last_seq: int
     lease: Mapping[str, Any] | None
 
 
@@ -138,6 +139,7 @@ def _summary(row: SearchRow, num_trials: int) -> SearchSummary:
         num_trials=num_trials,
         created_at=row.created_at,
         ended_at=row.ended_at,
+        last_seq=row.last_seq,
         lease=row.lease,
     )
 

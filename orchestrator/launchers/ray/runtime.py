@@ -48,7 +48,7 @@ _OBJECT_STORE_BYTES = 80 * 2**20  # for plans and reports only; Ray requires at 
 
 
 class RayUnavailable(ExternalError):
-    """No Ray could be started or reached, perhaps temporarily; the message is Ray's own."""
+    """No Ray could be started or reached, perhaps temporarily."""
 
 
 class WorkLost(Exception):
@@ -88,6 +88,13 @@ class RayWork:
     result_ref: Any
 
 
+def _describe_start_error(error: Exception) -> str:
+    """Reason why Ray did not start; its own message for a timeout speaks of its parts."""
+    if "timed out" in str(error).lower() or isinstance(error, TimeoutError):
+        return "it did not start in time on this machine, which may be busy or short of memory"
+    return f"{type(error).__name__}: {error}"
+
+
 SENT_MODULES = (process_identity, private_tmp, processes, fork_servers, node_actor)
 """Modules of the supervisors, pickled by value, since the nodes' Python need not have Parlay."""
 
@@ -123,7 +130,7 @@ class RayRuntime:
                 )
         except Exception as error:  # Ray raises errors of sockets, files, timeouts and its own
             cls(ray, folder).close()
-            raise RayUnavailable(f"{type(error).__name__}: {error}") from error
+            raise RayUnavailable(_describe_start_error(error)) from error
         return cls(ray, folder)
 
     @classmethod

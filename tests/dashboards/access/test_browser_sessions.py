@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from dashboards.access.browser_sessions import ENTRY_S, SESSION_S, Sessions, entry_address
+from dashboards.access.browser_sessions import ENTRY_S, SESSION_S, Sessions, SignedIn, entry_address
 
 NOON = 1_780_000_000.0
 
@@ -35,9 +35,9 @@ def key_of(token: str = "token", now: float = NOON) -> str:
     return parse_qs(address.query)["key"][0]
 
 
-def cookie_of(set_cookie: str | None) -> str:
-    assert set_cookie is not None
-    value, *attributes = set_cookie.split("; ")
+def cookie_of(signed_in: SignedIn | None) -> str:
+    assert signed_in is not None
+    value, *attributes = signed_in.set_cookie.split("; ")
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(attributes)
     return value
 
@@ -59,6 +59,22 @@ def test_a_key_opens_for_ten_minutes_and_not_the_next_start_of_the_service(sessi
     assert sessions.enter(late) is None
     assert sessions.enter(early) is None
     assert Sessions("next token", "page key", 7000, clock).enter(key_of(now=clock.now)) is None
+
+
+@pytest.mark.security("service")
+def test_an_action_key_belongs_to_one_cookie_for_its_time_and_ends_with_the_service(sessions, clock):
+    signed_in, other = sessions.enter(key_of()), sessions.enter(key_of())
+    assert sessions.may_act(cookie_of(signed_in), signed_in.action_key)
+    assert not sessions.may_act(cookie_of(other), signed_in.action_key)
+    assert not sessions.may_act("", signed_in.action_key)
+    assert not sessions.may_act(cookie_of(signed_in), "")
+    assert not sessions.may_act(cookie_of(signed_in), cookie_of(signed_in).partition("=")[2])
+    assert signed_in.action_key not in repr(signed_in)
+    later = Sessions("next token", "page key", 7000, clock)
+    assert later.is_signed_in(cookie_of(signed_in))
+    assert not later.may_act(cookie_of(signed_in), signed_in.action_key)
+    clock.now += SESSION_S + 1
+    assert not sessions.may_act(cookie_of(signed_in), signed_in.action_key)
 
 
 @pytest.mark.security("service")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+
+import pytest
 
 from dashboards.report.data import report_data
 from dashboards.report.html import package_file, plotly
-from dashboards.report.live_page import SearchListRow, live_page, message_page, searches_page
+from dashboards.report.live_page import live_page, message_page, searches_page
 from dashboards.report.page import report_page, report_without_scripts
-from tests.dashboards.report.searches import a_search
-from tests.dashboards.searches import START
-from trials.ledger.events import EndReason, SearchState
+from dashboards.report.search_rows import search_row
+from search_spaces.model_shape import ModelShape
+from tests.dashboards.report.searches import BASELINE, FASTEST, a_search, spec
+from tests.dashboards.searches import START, SearchUnderTest
 
+MODEL = ModelShape(24, 2048, 16, 16, 8192, False, 51200, 2048, True, "learned", "layernorm")
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
 
 
@@ -22,7 +27,7 @@ def test_the_shell_brings_the_scripts_that_the_report_comes_without():
     assert "<script>" not in report.text
     assert "connect-src 'self'" in shell.policy
     assert "connect-src 'none'" in report.policy
-    assert shell.policy.count("sha256-") == 3
+    assert shell.policy.count("sha256-") == 4
     for page in (shell, report):
         assert page.policy in page.text.replace("&#39;", "'")
 
@@ -44,25 +49,61 @@ def test_a_report_says_how_it_is_renewed_while_its_search_runs():
 
 
 def test_names_and_words_of_others_stay_text():
-    line = SearchListRow("tiny-abcdef", SearchState.COMPLETED, EndReason.MAX_TRIALS, 3, HOSTILE)
-    for page in (searches_page([line]), message_page(HOSTILE, HOSTILE), live_page(HOSTILE)):
+    row = replace(search_row(a_search(name=HOSTILE).record, HOSTILE), stopped=HOSTILE, reason=HOSTILE)
+    for page in (searches_page([row], START), message_page(HOSTILE, HOSTILE), live_page(HOSTILE)):
         assert "<script>alert" not in page.text
     assert "\x1b" not in message_page(HOSTILE, HOSTILE).text
 
 
-def test_the_list_says_why_a_search_ended():
-    lines = [SearchListRow("b-abcdef", SearchState.RUNNING, None, 1, None)]
-    lines += [SearchListRow("a-abcdef", SearchState.COMPLETED, EndReason.BUDGET, 3, "t0001")]
-    text = searches_page(lines).text
-    assert text.index('href="/searches/b-abcdef"') < text.index('href="/searches/a-abcdef"')
-    assert "reached its budget of node-hours" in text
-    assert ">t0001<" in text
+def test_a_row_says_what_the_search_has_found_at_what_cost():
+    search = a_search(model=MODEL.to_json())
+    row = search_row(search.record, "smith")
+    assert (row.state, row.is_ended, row.reason, row.age(search.record.created_at + 7200)) == (
+        "running",
+        False,
+        "",
+        "2 h",
+    )
+    assert (row.num_layouts, row.max_layouts, row.tokens_per_sec) == (3, 20, "1,500")
+    assert (row.best, row.node_hours, row.owner) == ("tp2 pp2 dp2 mb1", "0.75", "smith")
+    assert row.against_baseline[0] == "1.50x"
+    assert row.against_baseline[1].startswith("(1.")
+    assert row.model.endswith(" parameters")
+    text = searches_page([row], START).text
+    assert all(each in text for each in ("3 of up to 20", "1.50x", "1,500", "0.75", "smith", "<progress"))
     assert "None" not in text
 
 
+@pytest.mark.parametrize(
+    ("speeds", "said"),
+    [
+        ((), ("", "")),
+        ((1000.0,), ("only the baseline", "")),
+        ((1000.0, 900.0), ("the baseline is the best", "")),
+        ((1000.0, 1010.0), ("no clear winner", "1.01x (0.97\N{EN DASH}1.05)")),
+    ],
+)
+def test_a_tie_and_a_baseline_that_is_best_are_no_speedup(speeds, said):
+    search = SearchUnderTest(spec())
+    for layout, speed in zip((BASELINE, FASTEST), speeds, strict=False):
+        search.measure(search.start(layout), speed)
+    assert search_row(search.record, "").against_baseline == said
+
+
+def test_the_list_says_why_a_search_ended_and_how_many_are_older():
+    search = a_search()
+    search.end(end_reason="budget")
+    text = searches_page([search_row(search.record, "")], START, num_older=7).text
+    assert "reached its budget of node-hours" in text
+    assert "8 searches" in text
+    assert "7 older searches" in text
+    assert "<progress" not in text
+
+
 def test_a_search_that_the_cluster_refused_is_not_called_completed():
-    refused = SearchListRow("a-abcdef", SearchState.COMPLETED, EndReason.SUBMISSION_REJECTED, 3, "t0001")
-    text = searches_page([refused]).text
+    search = a_search()
+    search.end(end_reason="submission_rejected")
+    text = searches_page([search_row(search.record, "")], START).text
     assert '<span class="state state-refused">refused</span>' in text
     assert "the cluster rejected a job" in text
 

@@ -54,7 +54,11 @@ class Served:
 
 @contextmanager
 def served(
-    home: Path, folder: Path, policy: AuthPolicy | None = None, max_in_flight: int | None = None
+    home: Path,
+    folder: Path,
+    policy: AuthPolicy | None = None,
+    max_in_flight: int | None = None,
+    is_read_only: bool = False,
 ) -> Iterator[Served]:
     """A service over this home's ledger; searches are written into `folder`."""
     state_dir, sink = ServiceStateDir.of(home), ListSink()
@@ -63,7 +67,7 @@ def served(
         handlers = RequestHandlers(
             supervisor, ledger_url(), {"executor": "thread", "max_in_flight": max_in_flight, "slurm": {}}
         )
-        app = make_app(handlers, policy or AuthPolicy())
+        app = make_app(handlers, policy or AuthPolicy(), is_read_only=is_read_only)
         thread = threading.Thread(target=copy_context().run, args=(supervisor.run,))
         thread.start()
         try:

@@ -26,9 +26,8 @@ DRAWN = "document.querySelector('#figure-progress .plot svg.main-svg') !== null"
 
 def count(state: str) -> str:
     """Number of trials in this state, from the table."""
-    return (
-        f"[...document.querySelectorAll('#table .end')].filter(cell => cell.textContent.startsWith('{state}')).length"
-    )
+    cells = "[...document.querySelectorAll('#table tr[data-trial] .end')]"
+    return f"{cells}.filter(cell => cell.textContent.startsWith('{state}')).length"
 
 
 @pytest.fixture
@@ -79,6 +78,58 @@ def test_a_page_follows_its_search_over_a_restart_of_the_service_and_its_reader_
     assert_it_asked_this_service_alone(tab, port)
 
 
+@pytest.mark.security("service")
+def test_a_search_is_cancelled_from_its_page_after_a_confirmation(own_home, tmp_path, monkeypatch, port, tab):
+    hold(tmp_path, monkeypatch)
+    tab.look(height=700)
+    with serving(tmp_path, "--port", str(port), "--executor", "thread") as (_, about):
+        search = submitted(tmp_path, own_home, about)
+        come_in(tab, own_home)
+        here = f"http://127.0.0.1:{port}/searches/{search.search_id}"
+        tab.call("Page.navigate", url=f"{here}/logs")
+        link = "document.querySelector('a[href$=\"/logs/t0002\"]')"
+        tab.until(f"{link} !== null")
+        tab.ask(f"{link}.click()")
+        a_log_is_followed(tab, search)
+        tab.call("Page.navigate", url=here)
+        tab.until(f"{LINE} === 'live' && {count('running')} === 1")
+        key = tab.ask("localStorage.getItem('parlay-action-key')")
+        press_cancel(tab, "not the key")
+        tab.until(f"{SAID}.startsWith('this browser may read, but not change anything')")
+        tab.click("dialog[open] [data-back]")
+        press_cancel(tab, key)
+        tab.until(f"{LINE} === 'ended' && document.querySelector('.state').textContent === 'cancelled'")
+        assert tab.ask("document.querySelector('dialog[open]') === null")
+
+
+SAID = "document.querySelector('dialog[open] [role=status]').textContent"
+
+
+def press_cancel(tab: Tab, key: str) -> None:
+    tab.ask(f"localStorage.setItem('parlay-action-key', {json.dumps(key)})")
+    tab.click("[data-opens=cancel]")
+    assert tab.ask("document.activeElement.textContent") == "Keep it running"
+    tab.click("dialog[open] [data-confirm]")
+
+
+def a_log_is_followed(tab: Tab, search: SearchFolder) -> None:
+    """At its end while the reader is there, and nowhere else."""
+    log = search.attempt("t0002", "a1").rank_log(0)
+    tab.until(f"document.readyState === 'complete' && {LINE} === 'live'")
+    with log.open("a") as stream:
+        stream.write("line\n" * 500 + "five hundred\n")
+    tab.until("document.getElementById('log')?.textContent.includes('five hundred')")
+    place = "(log => [log.scrollTop, log.scrollHeight - log.clientHeight])(document.getElementById('log'))"
+    top, most = tab.ask(place)
+    assert top == pytest.approx(most, abs=2)
+    assert most > 0
+    tab.ask("document.getElementById('log').scrollTop = 50")
+    with log.open("a") as stream:
+        stream.write("one more\n")
+    tab.until("document.getElementById('log').textContent.includes('one more')")
+    assert tab.ask(place)[0] == pytest.approx(50, abs=2)
+
+
 def go_to_the_table(tab: Tab) -> None:
     """The table at the top of the window, sorted backwards by its trials, with one word in its filter."""
     tab.look(height=340)  # less than the table of two trials and what is below it: it can be scrolled to the top
@@ -89,7 +140,10 @@ def go_to_the_table(tab: Tab) -> None:
     tab.ask("document.documentElement.style.scrollBehavior = 'auto'")
     tab.ask(f"scrollBy(0, {TOP} + 20)")
     assert tab.ask(TOP) == pytest.approx(-20, abs=2)
-    tab.ask(f"window.before = {{ top: {TOP}, plot: document.querySelector('#figure-progress .plot') }}; 0")
+    head = "document.querySelector('th[aria-sort=descending]').textContent"
+    tab.ask(
+        f"window.before = {{ top: {TOP}, head: {head}, plot: document.querySelector('#figure-progress .plot') }}; 0"
+    )
 
 
 def assert_nothing_moved(tab: Tab) -> None:
@@ -97,9 +151,12 @@ def assert_nothing_moved(tab: Tab) -> None:
     top, filtered, focus = tab.ask(f"[{TOP}, document.getElementById('filter').value, document.activeElement.id]")
     assert abs(top - tab.ask("window.before.top")) < 2
     assert (filtered, focus) == ("t0", "filter")
-    assert tab.ask("document.querySelector('th[aria-sort=descending]').textContent") == "trial"
-    rows = tab.ask("[...document.querySelectorAll('#table tbody tr')].map(row => row.dataset.trial)")
-    assert rows == ["t0004", "t0003", "t0002", "t0001"]
+    assert tab.ask("document.querySelector('th[aria-sort=descending]').textContent") == tab.ask("window.before.head")
+    names = tab.ask(
+        "[...document.querySelectorAll('#table > tbody[data-layout] > tr:first-child > th')].map(e => e.dataset.sort)"
+    )
+    assert len(names) == 4
+    assert names == sorted(names, reverse=True)
     assert tab.ask("window.before.plot === document.querySelector('#figure-progress .plot')")
 
 

@@ -14,11 +14,12 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from orchestrator.search.lease import current_lease
-from orchestrator.service.client import running_service
+from orchestrator.service.client import page_address, running_service
 from tests.orchestrator.cli.parlay import environment, parlay, write_search
 from tests.orchestrator.service.services import SEARCH, ask, hold, open_gate, serving, until
 from tests.orchestrator.tabled_parlay import COMMAND
@@ -119,6 +120,16 @@ def test_a_stranger_with_thousands_of_connections_keeps_the_owner_out_of_nothing
         token = (home / "service" / "token").read_text()
         assert ask(about, "GET", "/v1/health", Authorization=f"Bearer {token}")[0] == 200
         assert len(os.listdir(f"/proc/{service.pid}/fd")) < 512
+
+
+@pytest.mark.security("service")
+def test_a_service_of_pages_that_only_read_gives_no_action_key(own_home, tmp_path):
+    with serving(tmp_path, "--port", "0", "--executor", "thread", "--read-only") as (_, about):
+        address = urlsplit(page_address(own_home, time.time()))
+        line = http.client.HTTPConnection("127.0.0.1", about["port"], timeout=60)
+        line.request("GET", f"{address.path}?{address.query}", headers={"accept": "text/html"})
+        answer = line.getresponse()
+        assert (answer.status, b'data-action-key=""' in answer.read()) == (200, True)
 
 
 @pytest.mark.security("service")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from threading import Event
 
 import pytest
 
@@ -65,3 +66,18 @@ def test_an_unreachable_folder_does_not_keep_others_from_being_told_of(own_home,
     StallWatch(ledger_url()).check(time.time() + 2 * HOUR_S)
     (sent,) = map(json.loads, (tmp_path / "told").read_text().splitlines())
     assert sent["status"]["search_id"] == second.search_id
+
+
+def test_an_error_does_not_end_the_watch(monkeypatch):
+    stopping, checked = Event(), []
+
+    def check(watch: StallWatch, now: float) -> None:
+        checked.append(now)
+        if len(checked) == 3:
+            stopping.set()
+        raise RuntimeError("the ledger is locked")
+
+    monkeypatch.setattr("orchestrator.service.stall_watch.STALL_CHECK_S", 0.0)
+    monkeypatch.setattr(StallWatch, "check", check)
+    StallWatch(ledger_url()).run(stopping)
+    assert len(checked) == 3

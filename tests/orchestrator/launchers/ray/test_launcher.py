@@ -23,7 +23,7 @@ from orchestrator.launchers.local.processes import GracePeriods
 from orchestrator.launchers.local.rank_groups import last_sign_of_life
 from orchestrator.launchers.ray.launcher import _END_TIMEOUT_S, RayLauncher
 from orchestrator.launchers.ray.node_actor import NodeSupervisor
-from orchestrator.launchers.ray.runtime import SENT_MODULES, RayRuntime, RayUnavailable
+from orchestrator.launchers.ray.runtime import SENT_MODULES, RayRuntime, RayUnavailable, _describe_start_error
 from search_spaces.errors import ExternalError
 from tests.orchestrator.launchers.attempts import (
     attempt_request,
@@ -273,6 +273,18 @@ def test_a_ray_that_died_and_does_not_come_back_is_a_passing_condition(tmp_path:
         launcher.launch(request)
     assert not isinstance(refused.value, LaunchRefused)
     assert not request.folder.ranks.exists()
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (Exception("The current node timed out during startup. This could happen because"), "did not start in time"),
+        (TimeoutError(), "did not start in time"),
+        (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left on device"),
+    ],
+)
+def test_a_ray_that_takes_too_long_is_described_in_plain_words(raised, said) -> None:
+    assert said in _describe_start_error(raised)
 
 
 def test_ray_leaves_the_processs_own_signal_handlers_in_force() -> None:

@@ -1,0 +1,80 @@
+"""Pages of the service in a real Chromium: readable in both schemes and on a phone, and named for screen readers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from starlette.testclient import TestClient
+
+from dashboards.access.auth import AuthPolicy
+from dashboards.report.interface_page import interface_page
+from dashboards.report.live_page import message_page, searches_page
+from dashboards.report.log_page import LiveLog, log_page
+from dashboards.report.search_rows import search_row
+from orchestrator.service.api import make_app
+from tests.chromium import Tab
+from tests.dashboards.report.searches import a_search
+from tests.dashboards.report.test_browser import Node
+from tests.dashboards.searches import START
+from tests.sources import ROOT
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+
+CONTRAST = (ROOT / "tests" / "dashboards" / "report" / "contrast.js").read_text()
+SMALL = "[...document.querySelectorAll('nav a, main a, button')].filter(e => e.getBoundingClientRect().height < 24)"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory) -> list[str]:
+    """Addresses of a list with every state, a log, the interface and a message."""
+    search = a_search()
+    running, trial = search.record, search.record.trials[-1]
+    search.end()
+    rows = [search_row(record, "smith") for record in (running, search.record)]
+    rows.append(replace(rows[0], search_id="stopped-abcdef", stopped="its code has changed"))
+    log = LiveLog(trial, trial.attempts[-1], 0, tuple(range(9)), "a line that is much longer than a phone is wide " * 9)
+    service = make_app(cast(Any, None), AuthPolicy())
+    made = {
+        "list": searches_page(rows, START, num_older=3),
+        "log": log_page("tiny-abcdef", log),
+        "interface": interface_page(TestClient(service).get("/openapi.json").json()),
+        "message": message_page("Not found", "this service has no such page", leads_home=True),
+    }
+    folder = tmp_path_factory.mktemp("pages")
+    for name, page in made.items():
+        (folder / f"{name}.html").write_text(page.text, encoding="utf-8")
+    return [(folder / f"{name}.html").as_uri() for name in made]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read_and_nothing_is_wider_than_a_phone(tab, pages, scheme):
+    for address in pages:
+        for width in (1440, 390):
+            tab.look(width=width, scheme=scheme)
+            tab.open(address)
+            assert tab.ask("document.documentElement.scrollWidth") == width, address
+            assert tab.ask(CONTRAST) == [], address
+            assert tab.ask(f"{SMALL}.map(e => e.outerHTML)") == [], address
+
+
+def test_a_screen_reader_is_told_what_each_cell_is_also_on_a_phone(tab, pages):
+    for width in (1440, 390):
+        nodes = shown(tab, pages[0], width)
+        assert len([node for node in nodes if node.role == "row"]) == 4
+        heads = [node.name for node in nodes if node.role == "columnheader"]
+        assert {"search", "state", "tokens/s", "times baseline", "node-hours", "age", "owner"} <= set(heads)
+        assert [node.name.split()[0] for node in nodes if node.role == "rowheader"][2] == "stopped-abcdef"
+        assert len([node for node in nodes if node.role == "progressbar" and node.name]) == 2
+    for address in pages:
+        nodes = shown(tab, address, 1440)
+        assert [node for node in nodes if node.is_focusable and not node.name and node.role != "RootWebArea"] == []
+        assert next(node.level for node in nodes if node.role == "heading") == 1
+
+
+def shown(tab: Tab, address: str, width: int) -> list[Node]:
+    tab.look(width=width)
+    tab.open(address)
+    tab.call("Accessibility.enable")
+    return [Node(raw) for raw in tab.call("Accessibility.getFullAXTree")["nodes"] if not raw["ignored"]]
