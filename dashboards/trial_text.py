@@ -131,10 +131,10 @@ def describe_training_rate(rate: TrainingRate) -> str:
 
 
 def format_tokens(count: float) -> str:
-    """Number of tokens with four digits, in millions or billions where it is large."""
+    """Number of tokens with three digits, in millions or billions where it is large."""
     for size, name in ((1e9, "billion"), (1e6, "million")):
         if count >= size:
-            return f"{format_number(count / size)} {name}"
+            return f"{format_number(count / size, 3)} {name}"
     return format_number(count)
 
 

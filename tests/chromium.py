@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,12 @@ class Tab:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
+    def violations(self) -> list[str]:
+        """Violations that axe-core finds in the page: the rule, and the elements."""
+        self.ask(_axe())
+        found = self.ask("axe.run({resultTypes: ['violations']})")["violations"]
+        return [f"{rule['id']}: {node['html'][:150]}" for rule in found for node in rule["nodes"]]
+
     def complaints(self) -> list[str]:
         """Exceptions of the page, and warnings and errors of the console."""
         return [words for event in self.events if (words := _complaint(event)) is not None]
@@ -207,6 +214,11 @@ class Tab:
     def picture(self, path: Path) -> None:
         """Screenshot of the window as a PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+
+def _axe() -> str:
+    """Source of axe-core; its package is not imported, as only this file of it is used."""
+    return files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 
 
 def _pipe_ends() -> tuple[int, int, int, int]:

@@ -4,6 +4,7 @@
   const here = location.pathname.replace(/\/$/, "");
   const actions = document.querySelector(".actions");
   const line = document.getElementById("line");
+  const done = document.getElementById("done");
 
   const act = async (dialog) => {
     const said = dialog.querySelector("[role=status]");
@@ -31,7 +32,9 @@
     dialog.querySelector("[data-back]").addEventListener("click", () => dialog.close());
     dialog.querySelector("[data-confirm]").addEventListener("click", () => act(dialog));
     dialog.addEventListener("close", () => {
-      if (dialog.returnValue === "done") document.getElementById("done").textContent = dialog.dataset.done;
+      if (dialog.returnValue !== "done") return;
+      done.textContent = dialog.dataset.done;
+      done.dataset.action = dialog.dataset.action;
     });
   }
 
@@ -40,7 +43,7 @@
     actions.querySelector('[data-opens="resume"]').hidden = line.dataset.state !== "stopped";
     const isEnded = line.dataset.state === "ended";
     actions.querySelector('[data-opens="cancel"]').hidden = isEnded;
-    if (isEnded) document.getElementById("done").textContent = "";
+    if (isEnded || (done.dataset.action === "resume" && line.dataset.state === "live")) done.textContent = "";
   };
   new MutationObserver(show).observe(line, { attributes: true, attributeFilter: ["data-state"] });
   show();

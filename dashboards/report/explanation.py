@@ -51,7 +51,7 @@ def explanation_of(search: SearchRecord, verdict: SearchVerdict, at: float) -> E
         check = NextCommand("See what the cluster accepts", f"parlay doctor {file} --submit-test")
         return Explanation("What to do", (), (check, again))
     if verdict.kind is VerdictKind.CANCELLED:
-        new = NextCommand("Start a new one, which uses what was measured", f"parlay run {file}")
+        new = NextCommand("Start a new search", f"parlay run {file}")
         return Explanation("What is left", tuple(_failures(search.trials)), (new,))
     if verdict.kind is VerdictKind.ONLY_BASELINE and verdict.is_ended:
         failed = tuple(_failures(search.trials))

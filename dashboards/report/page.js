@@ -45,7 +45,7 @@ const report = (() => {
     place.drawn = JSON.stringify(figure);
     return Plotly.react(place, coloured(figure.data, style), coloured(whole, style), {
       responsive: true, displayModeBar: false,
-    });
+    }).then(() => { if (place.scrollWidth > place.clientWidth) place.tabIndex = 0; });
   };
 
   const drawAll = (all) => all.forEach(draw);
@@ -62,7 +62,7 @@ const report = (() => {
   const idle = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
   const drawRest = () => {
     const place = places.find((other) => !other.drawn);
-    if (place) Promise.resolve(draw(place)).then(() => idle(drawRest));
+    if (place) draw(place).then(() => idle(drawRest));
   };
 
   dark.addEventListener("change", () => drawAll(alreadyDrawn()));

@@ -99,6 +99,7 @@ def _first_screen(data: ReportData) -> dict[str, Any]:
         "ratio_text": full.removeprefix(f"{ratio}x ") if ratio else None,
         "times": sentences.TIMES,
         "below": sentence(verdict),
+        "best_title": "Baseline" if verdict.kind is VerdictKind.ONLY_BASELINE else "Best layout",
         "shape": sentences.format_parallelism(best.layout) if best else None,
         "others": ", ".join(sentences.format_other_fields(best.layout, data.varying)) if best else None,
         "tiles": _tiles(data),

@@ -65,7 +65,11 @@ def describe_empty(data: ReportData) -> str:
 def describe_cost(data: ReportData) -> str:
     """Node-hours, trials and time used so far."""
     counts = ", ".join(format_counts(data.verdict.counts))
-    trials = f"{plural(len(data.trials), 'trial')} ({counts})" if counts else "no trial yet"
+    trials = (
+        f"{plural(len(data.trials), 'trial')} ({counts})"
+        if counts
+        else "no trial" + ("" if data.state.is_ended else " yet")
+    )
     clock = " (simulated, replayed from a table)" if data.is_simulated else ""
     used = format_hours(data.progress.node_hours_used)
     return f"{used}, {trials}, {duration(data.progress.elapsed_h * 3600)}{clock}."

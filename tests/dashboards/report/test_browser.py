@@ -10,7 +10,7 @@ import pytest
 
 from dashboards.report.data import report_data
 from dashboards.report.page import report_page
-from tests.dashboards.report.searches import a_full_search
+from tests.dashboards.report.searches import STATES, a_full_search
 from tests.dashboards.searches import START
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
@@ -142,6 +142,34 @@ def test_a_picture_of_the_whole_page_has_every_figure_without_scrolling(tab, add
     tab.open(address)
     tab.until(ALL_DRAWN)
     assert tab.ask("scrollY") == 0
+
+
+@pytest.mark.parametrize("width", [1440, pytest.param(390, marks=pytest.mark.walks)])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.walks)])
+@pytest.mark.parametrize(
+    "search", [a_full_search, *(pytest.param(search, marks=pytest.mark.walks) for search in STATES.values())]
+)
+def test_axe_finds_no_violation(tab, tmp_path, search, scheme, width):
+    file = tmp_path / "report.html"
+    file.write_text(report_page(report_data(search().record, START + 3600)), encoding="utf-8")
+    tab.look(width=width, scheme=scheme)
+    tab.open(file.as_uri())
+    tab.until(ALL_DRAWN)
+    assert tab.violations() == []
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_layout_s_name_stays_in_sight_while_the_table_scrolls_sideways(tab, address, width):
+    tab.look(width=width)
+    tab.open(address)
+    moved = """(() => {
+        const frame = document.querySelector(".scroll");
+        frame.scrollLeft = 1e6;
+        const cells = [".scroll thead th", "#table > tbody th"].map((name) => document.querySelector(name));
+        return [frame.scrollLeft > 0, ...cells.map((cell) => cell.getBoundingClientRect().left >= 0),
+            document.querySelector("#table > tbody th").getBoundingClientRect().width < frame.clientWidth / 2];
+    })()"""
+    assert tab.ask(moved) == [True] * 4
 
 
 @pytest.mark.walks

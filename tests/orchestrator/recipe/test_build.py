@@ -224,10 +224,10 @@ def test_runs_of_too_few_steps_for_an_interval_are_reported_without_one():
 @pytest.mark.parametrize(
     ("trainer", "words"),
     [
-        ({}, "221.2 million tokens a day without checkpoints, whose cost is not stated (trainer.checkpoint)"),
+        ({}, "221 million tokens a day without checkpoints, whose cost is not stated (trainer.checkpoint)"),
         (
             {"checkpoint": {"every_steps": 90, "stall": "1s"}},
-            "199.1 million tokens a day: checkpoints stall the training for 1 s each, 10 % of its time",
+            "199 million tokens a day: checkpoints stall the training for 1 s each, 10 % of its time",
         ),
     ],
 )
