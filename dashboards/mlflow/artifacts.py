@@ -45,7 +45,7 @@ class PendingPages:
 
 
 def pending_pages(
-    search: SearchRecord, folder: SearchFolder, sent: SentPages, is_last: bool, link: Link
+    search: SearchRecord, folder: SearchFolder, sent: SentPages, is_last: bool, link: Link, trials: str | None = None
 ) -> PendingPages:
     """Artifacts and tags to be sent now.
 
@@ -63,7 +63,7 @@ def pending_pages(
     from dashboards.report.figures.standalone_page import figure_pages
 
     data = report_data(search, search.created_at if written_at is None else utc_seconds(written_at))
-    tags = runs.note_tags(search_description(data, link))
+    tags = runs.note_tags(search_description(data, link, trials))
     figures = figure_pages(data) if search.state.is_ended else {}
     texts = {f"figures/{key}.html": page for key, page in figures.items()}
     if written_at is not None and _is_due(written_at, sent.report, 0.0 if search.state.is_ended else REPORT_PAUSE_S):

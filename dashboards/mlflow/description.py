@@ -17,6 +17,7 @@ from dashboards.trial_text import (
     format_throughput_interval,
 )
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.short_name import short_name
 from trials.files.text import plural
 
 _MOST_LAYOUTS = 10
@@ -27,14 +28,15 @@ Link = Callable[[str], str | None]
 """Function from a trial's name to its link in MLflow."""
 
 
-def search_description(data: ReportData, link: Link = lambda trial: None) -> str:
-    """Description of a search's run."""
+def search_description(data: ReportData, link: Link = lambda trial: None, trials: str | None = None) -> str:
+    """Description of a search's run; `trials` is the link to a view of its trials."""
     parts = [
         f"**{_escape_markdown(headline(data.verdict))}**",
         _escape_markdown(sentence(data.verdict)),
         *_winner(data, link),
         _escape_markdown(" ".join([*sentences.describe_confidence(data), *sentences.describe_tradeoffs(data)])),
         _escape_markdown(sentences.describe_state(data)),
+        "" if trials is None else f"[All trials, the fastest first]({trials})",
         _escape_markdown(sentences.describe_cost(data)),
         *_best_layouts(data, link),
     ]
@@ -45,7 +47,7 @@ def _winner(data: ReportData, link: Link) -> Iterator[str]:
     best = data.best
     if best is None:
         return
-    lines = [f"best layout: {_link_text(best.trial, link)}, {_shape(best.layout, data)}"]
+    lines = [f"best layout: {_link_text(best.trial, link(best.trial))}, {_shape(best.layout, data)}"]
     metrics, sequences = best.metrics, plural(best.layout.global_batch_size, "sequence")
     interval = format_throughput_interval(metrics)
     speed = format_number(metrics.tokens_per_sec) + (f", 95 % {interval}" if interval else "")
@@ -61,11 +63,11 @@ def _winner(data: ReportData, link: Link) -> Iterator[str]:
 
 
 def _best_layouts(data: ReportData, link: Link) -> Iterator[str]:
-    """Table of the best layouts over all their runs, in ranked order."""
+    """Table of the best layouts over all their runs, in ranked order: a row a layout, with a link to its best run."""
     best = data.layouts[:_MOST_LAYOUTS]
     if not best:
         return
-    heading = ("trial", "tokens/s", "95 %", f"{sentences.TIMES}{_NO_BREAK}baseline", "GiB", "layout")
+    heading = ("layout", "tokens/s", "95 %", f"{sentences.TIMES}{_NO_BREAK}baseline", "GiB", "runs")
     yield f"**The best {len(best)} of {len(data.layouts)} measured layouts**"
     yield _table(heading, [_row(layout, data, link) for layout in best])
 
@@ -73,21 +75,27 @@ def _best_layouts(data: ReportData, link: Link) -> Iterator[str]:
 def _row(trial: TrialView, data: ReportData, link: Link) -> tuple[str, ...]:
     times = f"{trial.speed / data.baseline_speed:.2f}" if trial.speed and data.baseline_speed else UNKNOWN
     return (
-        _link_text(trial.trial, link),
+        _link_text(short_name(trial.layout, data.varying), link(trial.trial)) + _remarks(trial),
         format_number(trial.tokens_per_sec),
         (trial.metrics and format_throughput_interval(trial.metrics)) or UNKNOWN,
         times,
         format_number(trial.peak_memory_gib, 3),
-        _shape(trial.layout, data, *(flag.replace("_", " ") for flag in trial.flags)),
+        str(_num_runs(trial, data)),
     )
 
 
-def _shape(layout: Layout, data: ReportData, *remarks: str) -> str:
-    return _escape_markdown(
-        ", ".join(
-            [sentences.format_parallelism(layout), *sentences.format_other_fields(layout, data.varying), *remarks]
-        )
-    )
+def _remarks(trial: TrialView) -> str:
+    return "".join(f", {flag.replace('_', ' ')}" for flag in trial.flags)
+
+
+def _num_runs(layout: TrialView, data: ReportData) -> int:
+    """Measured runs of the layout."""
+    return sum(run.layout.key == layout.layout.key and run.metrics is not None for run in data.trials)
+
+
+def _shape(layout: Layout, data: ReportData) -> str:
+    words = [sentences.format_parallelism(layout), *sentences.format_other_fields(layout, data.varying)]
+    return _escape_markdown(", ".join(words))
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -97,9 +105,8 @@ def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _link_text(trial: str, link: Link) -> str:
-    address = link(trial)
-    return trial if address is None else f"[{trial}]({address})"
+def _link_text(text: str, address: str | None) -> str:
+    return _escape_markdown(text) if address is None else f"[{_escape_markdown(text)}]({address})"
 
 
 def _escape_markdown(text: str) -> str:

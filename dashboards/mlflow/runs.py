@@ -17,7 +17,7 @@ from typing import Any
 
 from dashboards.report.setup import setup_rows
 from dashboards.terminal.progress import is_simulated
-from search_spaces.layouts.short_name import short_name
+from search_spaces.layouts.short_name import short_name, varying_axes
 from search_spaces.plain_file import read_plain
 from trials.analysis.final_rounds import finals_end_of
 from trials.analysis.node_time import node_time, search_node_time
@@ -120,6 +120,7 @@ def parent_view(search: SearchRecord) -> RunView:
                 "parlay.state": search.state.value,
                 "parlay.reason": search.end_reason and search.end_reason.value,
                 "parlay.finals": None if (finals := finals_end_of(search)) is None else finals.ending.value,
+                "parlay.best_layout": _best_layout(search),
             }
         ),
     )
@@ -138,25 +139,42 @@ def child_view(search: SearchRecord, trial: Trial) -> RunView:
     )
 
 
+def _best_layout(search: SearchRecord) -> str | None:
+    """Short name of the best layout, with the axes that vary."""
+    if search.best_trial is None:
+        return None
+    varying = varying_axes([trial.layout for trial in search.trials])
+    return short_name(search.trial(search.best_trial).layout, varying)
+
+
 @dataclass(frozen=True)
 class Dataset:
-    """Tokens that the trials train on, as MLflow's datasets are described."""
+    """Data behind a search's numbers, as MLflow's datasets are described."""
 
     name: str
     digest: str
     source_type: str
     source: str
+    context: str = "training"
 
 
 def dataset_of(search: SearchRecord) -> Dataset:
-    """The search's data: a token file, synthetic tokens, or those of another trainer's own arguments."""
+    """The search's data: a token file, synthetic tokens, those of another trainer's own arguments; of a simulated
+    search, which trains on nothing, the measured table."""
+    if is_simulated(search):
+        return _dataset({"path": str((search.spec.get("launcher") or {}).get("table", ""))}, "table", "measured table")
     trainer = search.spec.get("trainer") or {}
     data = trainer.get("data") or {"kind": "the trainer's own"}
-    path, kind = data.get("path"), str(data.get("kind", "tokens"))
-    source = json.dumps(data, sort_keys=True)
+    return _dataset(data, f"{data.get('kind', 'tokens')} tokens", "training")
+
+
+def _dataset(data: Mapping[str, Any], name: str, context: str) -> Dataset:
+    """Dataset named by its file where it has one."""
+    path, source = data.get("path"), json.dumps(data, sort_keys=True)
     digest = hashlib.sha256(source.encode()).hexdigest()[:16]
-    name = PurePath(path).name if isinstance(path, str) else f"{kind} tokens"
-    return Dataset(name[:_LONGEST_KEY], digest, "local" if path else "code", source)
+    if path:
+        name = PurePath(str(path)).name
+    return Dataset(name[:_LONGEST_KEY], digest, "local" if path else "code", source, context)
 
 
 def note_tags(note: str) -> dict[str, str]:

@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SEARCHES, TRIALS = "parlay-searches", "parlay-trials"
-"""Keys of the views: the searches of the experiment, newest first; all trials, fastest first."""
+SEARCHES = "parlay-searches"
+"""Key of the view of the experiment's searches, newest first."""
 _TAG = "mlflow.sharedViewState."
 _LAYOUT_PARAMS = (
     *("num_nodes", "tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size", "zero_stage"),
@@ -21,26 +21,33 @@ _MOST_RUNS = 100
 """Runs in a chart."""
 
 
-def shared_views() -> dict[str, str]:
-    """Tags of the experiment, each with the state of a view as JSON."""
+def trials_key(search_id: str) -> str:
+    """Key of the view of one search's trials, fastest first."""
+    return f"parlay-{search_id}"
+
+
+def shared_views(search_id: str) -> dict[str, str]:
+    """Tags of the experiment with its views: of all searches, and of this one's trials."""
     views = {
         SEARCHES: _view(
+            "Parlay: searches",
             "tags.`parlay.kind` = 'search'",
             "attributes.start_time",
             (
                 *_columns("metrics", "best_tokens_per_sec", "speedup", "node_hours_used", "trials_measured"),
                 *_columns("metrics", "trials_failed"),
-                *_columns("tags", "parlay.state", "parlay.reason", "parlay.model", "parlay.recipe"),
+                *_columns("tags", "parlay.best_layout", "parlay.state", "parlay.reason", "parlay.model"),
             ),
             (_bars("best_tokens_per_sec"), _bars("speedup"), _bars("node_hours_used")),
         ),
-        TRIALS: _view(
-            "tags.`parlay.kind` != 'search'",
+        trials_key(search_id): _view(
+            f"Parlay: {search_id}",
+            f"tags.`parlay.search_id` = '{search_id}' AND tags.`parlay.kind` != 'search'",
             "metrics.`tokens_per_sec`",
             (
                 *_columns("metrics", "tokens_per_sec", "speedup", "step_time_s", "peak_memory_gib"),
                 *_columns("params", *_LAYOUT_PARAMS),
-                *_columns("tags", "parlay.search_id", "parlay.state", "parlay.reason", "parlay.kind"),
+                *_columns("tags", "parlay.state", "parlay.reason", "parlay.kind"),
             ),
             (
                 _scatter("peak_memory_gib", "tokens_per_sec"),
@@ -49,12 +56,12 @@ def shared_views() -> dict[str, str]:
             ),
         ),
     }
-    return {f"{_TAG}{key}": json.dumps(state, separators=(",", ":")) for key, state in views.items()}
+    return {f"{_TAG}{key}": state for key, state in views.items()}
 
 
 def view_path(experiment_id: str, key: str) -> str:
     """Address of a view, behind that of the server."""
-    return f"/#/experiments/{experiment_id}/runs?viewStateShareKey={key}"
+    return f"/#/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={key}"
 
 
 def _columns(kind: str, *names: str) -> tuple[str, ...]:
@@ -80,10 +87,10 @@ def _parallel(params: Sequence[str], metrics: Sequence[str]) -> dict[str, Any]:
 
 
 def _view(
-    run_filter: str, order_by: str, columns: Sequence[str], charts: Sequence[Mapping[str, Any]]
-) -> Mapping[str, Any]:
-    """State of the page, with MLflow's names and its defaults for the rest."""
-    return {
+    name: str, run_filter: str, order_by: str, columns: Sequence[str], charts: Sequence[Mapping[str, Any]]
+) -> str:
+    """Saved view of this name as JSON: the state of the page, with MLflow's names and its defaults for the rest."""
+    state = {
         "searchFilter": run_filter,
         "orderByKey": order_by,
         "orderByAsc": False,
@@ -95,7 +102,7 @@ def _view(
         "runsExpanded": {},
         "runsPinned": [],
         "runsHidden": [],
-        "runsHiddenMode": "SHOWALL",
+        "runsHiddenMode": "SHOW_ALL",
         "runListHidden": False,
         "isAccordionReordered": False,
         "viewMaximized": False,
@@ -107,3 +114,8 @@ def _view(
         "compareRunCharts": list(charts),
         "compareRunSections": [{"uuid": _SECTION, "name": "Parlay", "display": True, "isReordered": False}],
     }
+    return _json({"name": name, "createdAt": 0, "updatedAt": 0, "state": _json(state)})
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))

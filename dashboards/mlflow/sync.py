@@ -10,8 +10,8 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
 from itertools import islice
@@ -31,8 +31,9 @@ from dashboards.mlflow.backend_store import (
     require_usable_store,
     tracking_uri,
 )
+from dashboards.mlflow.naming import run_names
 from dashboards.mlflow.runs import Dataset, Point, RunStatus, RunView
-from dashboards.mlflow.shared_views import shared_views
+from dashboards.mlflow.shared_views import shared_views, trials_key, view_path
 from dashboards.text import mask_credentials, one_line
 from search_spaces.errors import InputError
 from trials.files.folders import SearchFolder
@@ -56,6 +57,8 @@ _ENVIRONMENT = {
 _PARAMS_OR_TAGS_PER_BATCH = 100
 _POINTS_PER_BATCH = 1000
 _RUNS_PER_PAGE = 1000
+_EXPERIMENT_KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""Tag by which MLflow opens its pages of runs and not those for prompts."""
 _OTHER_VERSION = "out-of-date database schema"
 _LOG_IN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 _REFUSALS = {
@@ -146,7 +149,8 @@ class MlflowSync:
             self._sent[search.search_id] = self._store.find(search.search_id)
         sent = self._sent[search.search_id]
         parent = self._begin_parent(search, folder, sent)
-        unread = [text for trial in search.trials for text in self._send_child(search, trial, folder, sent)]
+        names = run_names(search.trials) if any(trial.trial not in sent for trial in search.trials) else {}
+        unread = [text for trial in search.trials for text in self._send_child(search, trial, folder, sent, names)]
         unread += self._complete_parent(search, folder, sent)
         return SyncReport(self.uri, parent.run_id, len(sent), tuple(runs.altered_names(search)), tuple(unread))
 
@@ -154,19 +158,26 @@ class MlflowSync:
         view = runs.parent_view(search)
         parent = sent.get(None) or sent.setdefault(None, self._store.create(view))
         if not parent.params:
-            self._store.put_views()
+            self._store.put_views(search.search_id)
             self._store.put_files(parent, [folder.yaml, folder.json])
             self._store.put_dataset(parent, runs.dataset_of(search))
         self._store.put_params(parent, view.params)
         return parent
 
     def _send_child(
-        self, search: SearchRecord, trial: Trial, folder: SearchFolder, sent: dict[str | None, _RunState]
+        self,
+        search: SearchRecord,
+        trial: Trial,
+        folder: SearchFolder,
+        sent: dict[str | None, _RunState],
+        names: Mapping[str, str],
     ) -> list[str]:
-        """Send one trial; return the read errors of its files."""
+        """Send one trial; return the read errors of its files. `names` are those of runs to be created."""
         view = runs.child_view(search, trial)
         tags = {**view.tags, "mlflow.parentRunId": sent[None].run_id}
-        child = sent.get(trial.trial) or sent.setdefault(trial.trial, self._store.create(view, tags))
+        if trial.trial not in sent:
+            sent[trial.trial] = self._store.create(replace(view, name=names[trial.trial]), tags)
+        child = sent[trial.trial]
         if not child.params:
             self._store.put_dataset(child, runs.dataset_of(search))
         self._store.put_params(child, view.params)
@@ -210,7 +221,8 @@ class MlflowSync:
         is_last = search.state.is_ended and not parent.is_ended
         sent_pages, tags = SentPages(parent.tags.get(runs.REPORT), parent.described_at), dict[str, str]()
         try:
-            pages = pending_pages(search, folder, sent_pages, is_last, lambda trial: self._store.link_to(sent[trial]))
+            link, trials = lambda trial: self._store.link_to(sent[trial]), self._store.link_to_trials(search.search_id)
+            pages = pending_pages(search, folder, sent_pages, is_last, link, trials)
             parent.described_at, tags = pages.described_at, dict(pages.tags)
             self._store.put_texts(parent, pages.texts)
         except Exception as error:
@@ -278,23 +290,25 @@ class _Store:
 
     def create(self, view: RunView, tags: Mapping[str, str] | None = None) -> _RunState:
         tags = dict(tags or view.tags)
-        origin = {"mlflow.user": getpass.getuser(), "mlflow.source.name": SOURCE, "mlflow.source.type": "JOB"}
+        origin = {"mlflow.source.name": SOURCE, "mlflow.source.type": "JOB"}
+        with suppress(OSError, KeyError):  # a user without a name, as in some containers
+            origin["mlflow.user"] = getpass.getuser()
         run = self._client.create_run(self._experiment_id, view.start_time_ms, origin | tags, view.name)
         return _RunState(run.info.run_id, tags=tags)
 
-    def put_views(self) -> None:
-        """Set the experiment's shared views, which `parlay dashboard` links."""
+    def put_views(self, search_id: str) -> None:
+        """Set the shared views and the kind that the experiment lacks; people edit the others."""
         known = self._client.get_experiment(self._experiment_id).tags
-        for name, state in shared_views().items():
-            if known.get(name) != state:
-                self._client.set_experiment_tag(self._experiment_id, name, state)
+        for name, value in (shared_views(search_id) | _EXPERIMENT_KIND).items():
+            if name not in known:
+                self._client.set_experiment_tag(self._experiment_id, name, value)
 
     def put_dataset(self, sent: _RunState, dataset: Dataset) -> None:
         from mlflow.entities import Dataset as MlflowDataset
         from mlflow.entities import DatasetInput, InputTag
 
         entity = MlflowDataset(dataset.name, dataset.digest, dataset.source_type, dataset.source)
-        context = [InputTag("mlflow.data.context", "training")]
+        context = [InputTag("mlflow.data.context", dataset.context)]
         self._client.log_inputs(sent.run_id, [DatasetInput(entity, context)])
 
     def put_params(self, sent: _RunState, params: Mapping[str, str]) -> None:
@@ -344,6 +358,10 @@ class _Store:
         for file in files:
             if file.is_file():
                 self._client.log_artifact(sent.run_id, str(file), folder)
+
+    def link_to_trials(self, search_id: str) -> str:
+        """Link to the view of a search's trials within MLflow's pages."""
+        return view_path(self._experiment_id, trials_key(search_id)).removeprefix("/")
 
     def link_to(self, sent: _RunState) -> str:
         """Link to a run within MLflow's pages."""

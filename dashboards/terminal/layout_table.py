@@ -65,8 +65,8 @@ def _numbers(trial: TrialOrLayout, ranking: Ranking) -> list[str]:
     return [
         format_number(metrics.tokens_per_sec),
         _interval(metrics),
-        f"{metrics.step_time_s:.3g}",
-        "" if metrics.peak_memory_gib is None else f"{metrics.peak_memory_gib:.3g}",
+        _three_digits(metrics.step_time_s),
+        "" if metrics.peak_memory_gib is None else _three_digits(metrics.peak_memory_gib),
         _format_state(trial, ranking),
     ]
 
@@ -85,6 +85,11 @@ def _interval(metrics: MeasuredMetrics) -> str:
         return ""
     below, above = (_percent(abs(end / metrics.tokens_per_sec - 1)) for end in (low, high))
     return f"±{below}" if below == above else f"-{below}/+{above}"
+
+
+def _three_digits(value: float) -> str:
+    """Three significant digits, with their zeros: numbers below each other have their points below each other."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
 
 
 def _percent(share: float) -> str:

@@ -41,26 +41,31 @@ def test_the_winner_comes_first_with_its_speed_its_interval_and_how_much_faster_
     assert any("2 measured, 1 failed" in line for line in lines)
 
 
-def test_the_best_trials_stand_in_a_table_fastest_first_ten_at_most():
+def test_the_best_layouts_stand_in_a_table_fastest_first_ten_at_most():
     search = SearchUnderTest()
     for size in range(1, 13):
         search.measure(search.start(replace(BASELINE, tensor_parallel=size)), 100.0 * size)
     text = note(search.record)
     assert "The best 10 of 12 measured layouts" in text
-    rows = [line.split("&")[0] for line in text.splitlines() if line.startswith("| t0")]
-    assert rows == [f"| t{number:04d}" for number in range(12, 2, -1)]
+    rows = [line.split("&")[0] for line in text.splitlines() if line.startswith("| tp")]
+    assert rows == [f"| tp{number} pp1 dp1 mb1" for number in range(12, 2, -1)]
 
 
 def test_a_layout_that_was_measured_again_is_one_row_over_all_its_runs():
     search = compared()
     search.measure(search.start(search.record.trial("t0002").layout, "repeat"), 1400.0)
-    rows = [line.split("&")[0] for line in note(search.record).splitlines() if line.startswith("| t0")]
-    assert rows == ["| t0002", "| t0001"]
-    assert "| t0002&ensp; | 1,449&ensp; |" in note(search.record)
+    rows = [line.split("&ensp; | ") for line in note(search.record).splitlines() if line.startswith("| tp")]
+    assert [(row[0], row[1], row[-1]) for row in rows] == [
+        ("| tp2 pp1 dp1 mb1", "1,449", "2&ensp; |"),
+        ("| tp1 pp1 dp1 mb1", "1,000", "1&ensp; |"),
+    ]
 
 
-def test_a_trial_leads_to_its_run():
-    assert "| [t0002](#/experiments/1/runs/2)&ensp; | 1,500&ensp; |" in note(
+def test_a_layout_leads_to_the_run_of_its_best_trial_and_a_search_to_its_trials():
+    search = compared().record
+    data = report_data(search, search.created_at)
+    assert "[All trials, the fastest first](#/view)" in search_description(data, trials="#/view")
+    assert "| [tp2 pp1 dp1 mb1](#/experiments/1/runs/2)&ensp; | 1,500&ensp; |" in note(
         compared().record, t0002="#/experiments/1/runs/2"
     )
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
+from dashboards.mlflow.naming import run_names
 from dashboards.mlflow.runs import child_view, dataset_of, parent_view, search_points, trial_points
-from dashboards.mlflow.shared_views import SEARCHES, TRIALS, shared_views, view_path
+from dashboards.mlflow.shared_views import SEARCHES, shared_views, view_path
+from dashboards.mlflow.sync import MlflowSync
+from search_spaces.layouts.layout import Layout
 from tests.dashboards.compared import BASELINE, BATCH, compared_search
 from tests.dashboards.mlflow.mlflow_content import runs_by_name
 from tests.dashboards.searches import SearchUnderTest, ended_search, search_folder
+from trials.files.folders import SearchFolder
 
 LONGEST_TAG = 5000
 """MLflow's limit for a tag of an experiment."""
@@ -19,24 +24,50 @@ SPEC = {"baseline": BASELINE.to_json(), "global_batch_size": BATCH}
 
 
 def test_a_view_fits_into_a_tag_and_names_its_runs_by_their_kind():
-    views = shared_views()
-    assert [*views] == [f"mlflow.sharedViewState.{key}" for key in (SEARCHES, TRIALS)]
-    searches, trials = map(json.loads, views.values())
+    views = shared_views("tiny-abcdef")
+    assert [*views] == [f"mlflow.sharedViewState.{key}" for key in (SEARCHES, "parlay-tiny-abcdef")]
+    searches, trials = (json.loads(json.loads(view)["state"]) for view in views.values())
     assert searches["searchFilter"] == "tags.`parlay.kind` = 'search'"
     assert "metrics.`best_tokens_per_sec`" in searches["selectedColumns"]
+    assert trials["searchFilter"] == "tags.`parlay.search_id` = 'tiny-abcdef' AND tags.`parlay.kind` != 'search'"
     assert trials["orderByKey"] == "metrics.`tokens_per_sec`"
     assert max(map(len, views.values())) <= LONGEST_TAG
-    assert view_path("7", SEARCHES) == "/#/experiments/7/runs?viewStateShareKey=parlay-searches"
+    assert (
+        view_path("7", SEARCHES)
+        == "/#/experiments/7/runs?workflowType=machine_learning&viewStateShareKey=parlay-searches"
+    )
 
 
 def test_the_experiment_gets_its_views_and_searches_are_found_by_their_kind(sync, client, tmp_path, request):
     search = ended_search().record
     sync.sync(search, search_folder(tmp_path, search))
     experiment = client.get_experiment_by_name(request.node.name)
-    assert shared_views().items() <= experiment.tags.items()
+    assert shared_views(search.search_id).items() <= experiment.tags.items()
     found = client.search_runs([experiment.experiment_id], "tags.`parlay.kind` = 'search'")
     assert search.search_id in {run.info.run_name for run in found}
     assert {run.data.tags["parlay.kind"] for run in found} == {"search"}
+
+
+def test_a_view_that_a_person_edited_stays(sync, client, home, tmp_path, request):
+    first, second = ended_search().record, SearchUnderTest().record
+    sync.sync(first, search_folder(tmp_path, first))
+    experiment_id = client.get_experiment_by_name(request.node.name).experiment_id
+    view = f"mlflow.sharedViewState.{SEARCHES}"
+    client.set_experiment_tag(experiment_id, view, "edited")
+    later = replace(second, search_id="later-abcdef")
+    MlflowSync(None, request.node.name, home).sync(later, SearchFolder(tmp_path / "later-abcdef"))
+    tags = client.get_experiment(experiment_id).tags
+    assert tags[view] == "edited"
+    assert "mlflow.sharedViewState.parlay-later-abcdef" in tags
+
+
+def test_a_run_is_named_by_the_axes_that_vary_up_to_its_trial():
+    search = SearchUnderTest()
+    for changes in ({}, {"zero_stage": 1}, {}, {"attention_kernel": "flash"}):
+        search.start(Layout(data_parallel=2, **changes))
+    layouts = [name.split(" mb1")[1] for name in run_names(search.record.trials).values()]
+    assert layouts == ["", " z1", " z0", " z0 flash"]
+    assert run_names(search.record.trials[:2]).items() <= run_names(search.record.trials).items()
 
 
 def test_user_source_and_dataset_are_filled(sync, client, tmp_path, request):
@@ -60,6 +91,15 @@ def test_user_source_and_dataset_are_filled(sync, client, tmp_path, request):
 def test_a_dataset_is_named_by_its_file(trainer, name, kind):
     found = dataset_of(SearchUnderTest({"name": "x", "trainer": trainer}).record)
     assert (found.name, found.source_type) == (name, kind)
+
+
+def test_a_simulated_search_trains_on_nothing_and_names_its_table():
+    simulated = {
+        "launcher": {"kind": "simulated", "table": "/data/measured.csv"},
+        "trainer": {"data": {"kind": "synthetic"}},
+    }
+    found = dataset_of(SearchUnderTest(simulated).record)
+    assert (found.name, found.source_type, found.context) == ("measured.csv", "local", "measured table")
 
 
 def test_a_trial_has_its_speedup_and_every_objective_of_the_search():

@@ -176,3 +176,12 @@ def test_a_flagged_measurement_has_a_mark_in_the_table():
     search.measure(search.start(Layout(micro_batch_size=16, grad_accum_steps=1)), 9.0, ("extrapolated",))
     _, *rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))
     assert [row.split()[1] for row in rows if row.startswith("t0005")] == ["!"]
+
+
+@pytest.mark.parametrize(
+    ("step_time_s", "words"), [(2.5, "2.50"), (0.0031, "0.00310"), (63.0, "63.0"), (99.97, "100"), (1234.5, "1,234")]
+)
+def test_a_step_time_has_three_digits_with_their_zeros(step_time_s, words):
+    search = SearchUnderTest()
+    search.measure(search.start(BASELINE), 1000.0, step_time_s=step_time_s)
+    assert shown(results_table(search.record, ranking_of(search.record), None))[1].split()[-3] == words

@@ -56,6 +56,7 @@ def test_every_text_can_be_read_and_nothing_is_wider_than_a_phone(tab, pages, sc
             tab.open(address)
             assert tab.ask("document.documentElement.scrollWidth") == width, address
             assert tab.ask(CONTRAST) == [], address
+            assert tab.violations() == [], address
             assert tab.ask(f"{SMALL}.map(e => e.outerHTML)") == [], address
 
 
