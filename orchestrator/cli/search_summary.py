@@ -89,8 +89,11 @@ MAX_ROWS = 20
 """Layouts in the table, unless all are asked for."""
 
 
-def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder, shows_all: bool = False) -> None:
-    """Print the first layouts or all, their time and flags, the result, and next steps."""
+def print_search_summary(
+    search: SearchRecord, spec: SearchSpec, folder: SearchFolder, shows_all: bool = False, is_driven: bool = False
+) -> None:
+    """Print the first layouts or all, their time and flags, the result, and next steps; `is_driven`: a driver is at
+    work."""
     ranking = spec.ranking_of(search.trials)
     if search.trials:
         table = results_table(search, ranking, spec.baseline_key, None if shows_all else MAX_ROWS)
@@ -111,7 +114,7 @@ def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchF
     finals = [] if (end := finals_end_of(search)) is None else [describe_finals_end(end)]
     lines = [*notes, _format_state(search, verdict), *_time_lines(search), *finals, *_node_time_lines(search)]
     lines += [*([] if is_redundant else [best]), *trade_offs(ranking), *_cost_lines(search, verdict)]
-    lines += [*_causes(search, spec), *_next_steps(search, folder)]
+    lines += [*_causes(search, spec), *_next_steps(search, folder, is_driven)]
     print_result({}, False, "\n".join(lines))
     if (stacks := stack_comparison(search, spec)) is not None:
         print_stacks(stacks, spec)
@@ -170,7 +173,7 @@ def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
     return ["why no layout was feasible, and what to relax:", *rows]
 
 
-def _next_steps(search: SearchRecord, folder: SearchFolder) -> list[str]:
+def _next_steps(search: SearchRecord, folder: SearchFolder, is_driven: bool) -> list[str]:
     """Commands for further steps, if there is something to see."""
     words = []
     if folder.recipe.exists():
@@ -181,6 +184,6 @@ def _next_steps(search: SearchRecord, folder: SearchFolder) -> list[str]:
     failed = [t.trial for t in search.trials if has_failed(t)]
     if failed:
         words.append(f"failed:  parlay logs {failed[0]} --search {folder.cli_name}")
-    if not search.state.is_ended:
+    if not search.state.is_ended and not is_driven:
         words.append(f"resume:  parlay resume {folder.cli_name} (if no driver runs)")
     return words

@@ -43,7 +43,8 @@ def status(
     print_result(search_summary(found.record, spec, found.folder) | of_driver, as_json)
     if as_json:
         return
-    print_search_summary(found.record, spec, found.folder, shows_all=every)
+    is_driven = driver is not None and driver.description is None
+    print_search_summary(found.record, spec, found.folder, shows_all=every, is_driven=is_driven)
     if driver is not None:
         log(driver.description or f"driver: {driver.process}")
 
