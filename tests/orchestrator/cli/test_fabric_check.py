@@ -43,7 +43,7 @@ def test_a_search_goes_on_after_its_check(tmp_path):
     shutil.rmtree(path.parent / "recipe")
     resumed = parlay("resume", answer.json["search_id"], "--json", cwd=tmp_path)
     assert resumed.code == 0, resumed.err
-    assert [trial["trial"] for trial in resumed.json["trials"]] == ["t0001"]
+    assert resumed.json["state"] == "completed"
     assert (path.parent / "trials" / "t0000" / "a1").is_dir()
     assert not (path.parent / "trials" / "t0000" / "a2").exists()
 
