@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,21 @@ def test_a_search_begins_with_the_check_and_takes_its_links(tmp_path):
     ]
     told = parlay_here("status", answer.json["search_id"], cwd=tmp_path)
     assert "predictions use the links that the check measured on 1 node" in told.out
+
+
+def test_a_search_goes_on_after_its_check(tmp_path):
+    answer = parlay("run", write_search(tmp_path), *CHECKED, cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    [path] = tmp_path.rglob("journal.jsonl")
+    first = next(number for number, event in enumerate(journal(tmp_path)) if event.kind == "trial_proposed")
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:first]))
+    shutil.rmtree(path.parent / "trials" / "t0001")
+    shutil.rmtree(path.parent / "recipe")
+    resumed = parlay("resume", answer.json["search_id"], "--json", cwd=tmp_path)
+    assert resumed.code == 0, resumed.err
+    assert resumed.json["state"] == "completed"
+    assert (path.parent / "trials" / "t0000" / "a1").is_dir()
+    assert not (path.parent / "trials" / "t0000" / "a2").exists()
 
 
 @pytest.mark.walks
