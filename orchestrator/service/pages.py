@@ -177,7 +177,8 @@ class _Pages:
         """Cancel or resume the search; its page shows what follows. Errors are the contract's objects."""
         search = request.path_params["search"]
         if not _SEARCH_ID.fullmatch(search):
-            raise InputError.of("unknown_id", "not a search id", key="search")
+            fix = "the first page lists the searches"
+            raise InputError.of("unknown_id", "not a search id", key="search", fix=fix)
         action = request.url.path.rpartition("/")[2]
         accepted = self._handlers.cancel(search) if action == "cancel" else self._handlers.resume(search, None, None)
         return JSONResponse(accepted, 202, _HEADERS)

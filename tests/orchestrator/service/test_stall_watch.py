@@ -49,7 +49,7 @@ def test_what_the_lease_says_of_the_driver_is_part_of_the_message(own_home, sear
     )
     now = time.time()
     lease = acquire_lease(search, now + HOUR_S)
-    for at in (now + HOUR_S, now + HOUR_S + LEASE_DURATION_S):
+    for at in (now + HOUR_S, now + HOUR_S + LEASE_DURATION_S + 1):
         StallWatch(ledger_url()).check(at)
     release_lease(search, lease, now + HOUR_S)
     StallWatch(ledger_url()).check(now + HOUR_S)
