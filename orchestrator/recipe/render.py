@@ -39,8 +39,9 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
 
     `python` is the default interpreter, which PARLAY_PYTHON overrides.
     """
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    exports += "".join(f"unset {name}\n" for name in spec.layout.of_trial.removed_env)
+    removed = (word for name in spec.layout.of_trial.removed_env for word in ("-u", name))
+    assigned = (f"{name}={shlex.quote(value)}" for name, value in environment.items())
+    variables = " ".join(["env", *removed, *assigned])
     several_nodes = spec.num_nodes > 1
     return _LAUNCH.format(
         python=shlex.quote(python),
@@ -49,7 +50,7 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
         usage=_USAGE_SEVERAL if several_nodes else _USAGE_ONE,
         run_folder=_RUN_FOLDER_SEVERAL if several_nodes else _RUN_FOLDER_ONE,
         attempt="/".join(shlex.quote(part) for part in ("trials", spec.trial, spec.attempt)),
-        exports=exports,
+        variables=variables,
         program=trial_program(spec),
         rendezvous=_RENDEZVOUS_SEVERAL.format(nodes=spec.num_nodes) if several_nodes else "--standalone --nnodes 1",
         ranks=min(spec.num_gpus, spec.gpus_per_node),
@@ -79,9 +80,9 @@ mkdir -p -- "$attempt"
 cp -- "$here/spec.json" "$attempt/spec.json"
 
 export PYTHONPATH=$here/code PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1
-{exports}
+
 cd -- "$attempt"
-"$python" -m torch.distributed.run \\
+{variables} "$python" -m torch.distributed.run \\
     {rendezvous} --nproc-per-node {ranks} \\
     -m {program} "$attempt/spec.json"
 
