@@ -33,6 +33,7 @@ def setting_problems(file: SearchFile) -> Iterator[Problem]:
             yield from _of_variable(name, f"{section}.env.{name}", env, file)
         for name, values in launch.items():
             yield from _of_option(name, f"{section}.launch.{name}", values, file)
+        yield from _of_hint(f"{section}.launch.hint", launch, file)
 
 
 def _of_variable(name: str, key: str, env: Mapping[str, Any], file: SearchFile) -> Iterator[Problem]:
@@ -62,7 +63,7 @@ def _of_variable(name: str, key: str, env: Mapping[str, Any], file: SearchFile) 
 
 def _of_option(name: str, key: str, values: Any, file: SearchFile) -> Iterator[Problem]:
     launcher = file.launcher
-    given = [value for value in (values if isinstance(values, tuple) else (values,)) if value is not None]
+    given = _given(values)
     if launcher.uses_slurm:
         option = f"--{name.replace('_', '-')}"
         if option in (word.partition("=")[0] for word in launcher.slurm.launch.srun):
@@ -77,6 +78,22 @@ def _of_option(name: str, key: str, values: Any, file: SearchFile) -> Iterator[P
             rule = "trials that run side by side would be bound to the same cores"
             fix = "set search.parallel_trials to 1"
             yield Problem("contradiction", "is cores with parallel trials", rule=rule, fix=fix, key=key, value="cores")
+
+
+def _of_hint(key: str, launch: Mapping[str, Any], file: SearchFile) -> Iterator[Problem]:
+    """srun takes `--hint` for bindings and threads together, and refuses it beside options for either."""
+    if not file.launcher.uses_slurm or not _given(launch.get("hint")):
+        return
+    others = ["cpu_bind"] if _given(launch.get("cpu_bind")) else []
+    others += [] if file.launcher.slurm.threads_per_core is None else ["launcher.slurm.threads_per_core"]
+    if others:
+        rule, fix = "srun refuses --hint beside --cpu-bind and --threads-per-core", "remove one of the two"
+        yield Problem("contradiction", f"is given with {' and '.join(others)}", rule=rule, fix=fix, key=key)
+
+
+def _given(values: Any) -> list[Any]:
+    """Values of an axis or of a baseline, without those that are the launcher's own."""
+    return [value for value in (values if isinstance(values, tuple) else (values,)) if value is not None]
 
 
 def _words(words: tuple[str, ...], name: str) -> str:

@@ -51,6 +51,16 @@ def test_the_baseline_has_its_own_values_else_the_only_ones(tmp_path, baseline, 
 
 
 REFUSED = [
+    (
+        ["launcher.kind=slurm", "space.launch={hint: [null, nomultithread], cpu_bind: [null, cores]}"],
+        "space.launch.hint",
+        "is given with cpu_bind",
+    ),
+    (
+        ["launcher.kind=slurm", "launcher.slurm.threads_per_core=1", "space.launch={hint: nomultithread}"],
+        "space.launch.hint",
+        "is given with launcher.slurm.threads_per_core",
+    ),
     ([LOCAL, "space.env={RANK: [0, 1]}"], "space.env.RANK", "is set by the launcher"),
     ([LOCAL, "space.env={SLURM_CPU_BIND: none}"], "space.env.SLURM_CPU_BIND", "is set by the launcher"),
     ([LOCAL, "space.env={PYTHONPATH: /a}"], "space.env.PYTHONPATH", "is set by the launcher"),
