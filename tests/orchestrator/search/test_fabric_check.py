@@ -26,7 +26,12 @@ from trials.trial import FailureReason, TrialState
 RANK_NODES = ("n1", "n1", "n1", "n1", "n2", "n2", "n2", "n2")
 TIMES = FabricTimes(
     RANK_NODES,
-    tuple(ExchangeTime(exchange, 64, (0.5,) * len(exchange.groups(4, 8))) for exchange in exchanges_of([], 4, 2)),
+    tuple(
+        ExchangeTime(
+            exchange, exchange.small_bytes if exchange.is_small else 2**20, (0.5,) * len(exchange.groups(4, 8))
+        )
+        for exchange in exchanges_of([], 4, 2)
+    ),
 )
 LINKS = json.loads(json.dumps(Links((), Fabric(2.0, 5.0)).to_json()))
 FOUND: dict[str, Any] = {"slow_nodes": ["n2"], "num_available": 2, "findings": ["n2 is slow"], "links": LINKS}
@@ -112,6 +117,7 @@ def test_a_check_that_fails_is_told_and_the_search_goes_on(tmp_path, caplog, che
         {"fabric.json": damaged(times=[TIMES.to_json()["times"][0] | {"num_bytes": "64"}])},
         {"fabric.json": damaged(times=[TIMES.to_json()["times"][0] | {"seconds": [1e-320] * 2}])},
         {"fabric.json": damaged(times=[TIMES.to_json()["times"][0] | {"num_bytes": 10**400}])},
+        {"fabric.json": damaged(times=[time | {"num_bytes": 16} for time in TIMES.to_json()["times"]])},
         {"fabric.json": damaged(times=[])},
         {"fabric.json": damaged(times=TIMES.to_json()["times"][1:])},
         {"fabric.json": damaged(times=TIMES.to_json()["times"] * 2)},
