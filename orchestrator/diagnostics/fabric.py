@@ -112,7 +112,7 @@ def fabric_findings(
         runner.wait_until((place / "fabric.json").is_file, RESULTS_GRACE_S)
     problem, found = "its ranks left no times", None
     try:
-        found = None if status.failed else FabricTimes.read(place, cluster.num_nodes, cluster.gpus_per_node)
+        found = None if status.failed else FabricTimes.read(place, shapes, cluster.gpus_per_node, cluster.num_nodes)
     except ValueError as invalid:
         problem = str(invalid)
     if found is None:

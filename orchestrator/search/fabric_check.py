@@ -16,7 +16,7 @@ from orchestrator.search.launch_once import OnceLauncher
 from orchestrator.search.node_hours import billed_hours_of, node_hours_of, node_hours_until_requeue
 from search_spaces.hardware.cluster import Cluster
 from trials.attempt_result import LaunchStatus, Liveness
-from trials.diagnostics.fabric import FabricTimes
+from trials.diagnostics.fabric import FabricTimes, shapes_of
 from trials.files.folders import AttemptFolder, read_json
 from trials.ledger.events import FABRIC_CHECK, EventKind, FabricCheck, SearchState
 from trials.trial import Attempt, FailureReason, Outcome, TrialState
@@ -147,9 +147,9 @@ class FabricChecker:
         assert self._program is not None
         now = self._context.launcher.now()
         self._ended_at = self._ended_at or now
-        folder, cluster = self._request(attempt).folder, self._program.cluster
+        folder = self._request(attempt).folder
         try:
-            found = None if status.failed else FabricTimes.read(folder.path, cluster.num_nodes, cluster.gpus_per_node)
+            found = None if status.failed else self._read_times(folder)
             reason, excerpt = _failure(folder, status)
         except ValueError as error:
             found, reason, excerpt = None, status.reason or FailureReason.RESULT_INVALID, str(error)
@@ -157,6 +157,12 @@ class FabricChecker:
             self._record(TrialState.MEASURED, **self._ending(attempt, status), **self._program.conclude(found))
         elif status.failed or status.reason is not None or now - self._ended_at >= OUTCOME_GRACE_S:
             self._end_without_times(status, reason, excerpt)
+
+    def _read_times(self, folder: AttemptFolder) -> FabricTimes | None:
+        """Times of all exchanges, or None; ValueError as FabricTimes.read."""
+        assert self._program is not None
+        cluster, shapes = self._program.cluster, shapes_of(self._program.trainer)
+        return FabricTimes.read(folder.path, shapes, cluster.gpus_per_node, cluster.num_nodes)
 
     def _end_without_times(self, status: LaunchStatus, reason: FailureReason, excerpt: str | None) -> None:
         assert self._check is not None

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trials.diagnostics.calibration import Collective, block_sizes, bus_gb_per_s, pair_distances, pair_of
+from trials.diagnostics.calibration import SMALL_BYTES, Collective, block_sizes, bus_gb_per_s, pair_distances, pair_of
 from trials.files.folders import read_json, write_json
 from trials.json_types import (
     FieldTypes,
@@ -72,6 +72,12 @@ class Exchange:
         return [tuple((self.shift + first + rank) % world_size for rank in members) for first in firsts]
 
     @property
+    def small_bytes(self) -> int:
+        """Bytes of the small message; a large one has more."""
+        is_whole = self.kind in (Collective.ALL_REDUCE, Collective.PING_PONG)
+        return SMALL_BYTES if is_whole else SMALL_BYTES * self.num_ranks
+
+    @property
     def words(self) -> str:
         """The exchange in a sentence: `all-reduce over 8 ranks 4 apart`."""
         apart = "" if self.stride == 1 else f" {self.stride} apart"
@@ -96,10 +102,15 @@ class ExchangeTime:
         require_types(data, _TIME_TYPES, "the time's")
         require_types(data["exchange"], _EXCHANGE_TYPES, "the exchange's")
         exchange = Exchange(**data["exchange"] | {"kind": Collective(data["exchange"]["kind"])})
-        if exchange.num_ranks < 1 or exchange.stride < 1 or min(data["num_bytes"], *data["seconds"]) <= 0:
-            raise ValueError("an exchange whose ranks, bytes or seconds are not positive")
+        if exchange.num_ranks < 1 or exchange.stride < 1 or not 0 < data["num_bytes"] <= _MOST_BYTES:
+            raise ValueError("an exchange whose ranks, stride or bytes are out of bounds")
+        if not all(_LEAST_S <= seconds <= _MOST_S for seconds in data["seconds"]):
+            raise ValueError(f"an exchange whose seconds are not from {_LEAST_S:g} to {_MOST_S:g}")
         return cls(exchange, data["num_bytes"], tuple(data["seconds"]))
 
+
+_MOST_BYTES = 2**50
+_LEAST_S, _MOST_S = 1e-9, 1e6
 
 _TIME_TYPES: FieldTypes = {
     "an object": (("exchange",), is_object),
@@ -140,26 +151,30 @@ class FabricTimes:
         write_json(folder / "fabric.json", self.to_json())
 
     @classmethod
-    def read(cls, folder: Path, num_nodes: int, gpus_per_node: int) -> FabricTimes | None:
+    def read(cls, folder: Path, shapes: Sequence[GroupShape], gpus_per_node: int, num_nodes: int) -> FabricTimes | None:
         """The times in this folder; None without any yet.
 
-        ValueError for a file that is not the times of a check of `num_nodes` with `gpus_per_node` each.
+        ValueError for a file that is not the times of a check of these shapes on `num_nodes` nodes.
         """
         path = folder / "fabric.json"
         if (data := read_json(path)) is None:
             return None
         try:
             found = cls.from_json(data)
-            found._require_groups(num_nodes, gpus_per_node)
+            found._require_all(exchanges_of(shapes, gpus_per_node, num_nodes), gpus_per_node, num_nodes)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
         return found
 
-    def _require_groups(self, num_nodes: int, gpus_per_node: int) -> None:
+    def _require_all(self, exchanges: Sequence[Exchange], gpus_per_node: int, num_nodes: int) -> None:
         world_size = num_nodes * gpus_per_node
         if len(self.nodes) != world_size:
             raise ValueError(f"{len(self.nodes)} ranks were checked, not {world_size}")
+        if [time.exchange for time in self.times] != list(exchanges):
+            raise ValueError(f"the exchanges are not the {len(exchanges)} of the check")
         for time in self.times:
+            if time.exchange.is_small != (time.num_bytes == time.exchange.small_bytes):
+                raise ValueError(f"{time.exchange.words}: a message of {time.num_bytes} bytes")
             num_groups = len(time.exchange.groups(gpus_per_node, world_size))
             if len(time.seconds) != num_groups:
                 raise ValueError(f"{time.exchange.words}: {len(time.seconds)} times of {num_groups} groups")

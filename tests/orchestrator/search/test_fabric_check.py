@@ -17,15 +17,22 @@ from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Fabric, Links
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.rig import Killed, Rig, kill_after
-from trials.diagnostics.calibration import Collective
-from trials.diagnostics.fabric import Exchange, ExchangeTime, FabricTimes
+from trials.diagnostics.fabric import ExchangeTime, FabricTimes, exchanges_of
 from trials.ledger.events import Event, EventKind, SearchState
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.trial import FailureReason, TrialState
 
 RANK_NODES = ("n1", "n1", "n1", "n1", "n2", "n2", "n2", "n2")
-TIMES = FabricTimes(RANK_NODES, (ExchangeTime(Exchange(Collective.ALL_REDUCE, 2, 1), 64, (0.5,) * 4),))
+TIMES = FabricTimes(
+    RANK_NODES,
+    tuple(
+        ExchangeTime(
+            exchange, exchange.small_bytes if exchange.is_small else 2**20, (0.5,) * len(exchange.groups(4, 8))
+        )
+        for exchange in exchanges_of([], 4, 2)
+    ),
+)
 LINKS = json.loads(json.dumps(Links((), Fabric(2.0, 5.0)).to_json()))
 FOUND: dict[str, Any] = {"slow_nodes": ["n2"], "num_available": 2, "findings": ["n2 is slow"], "links": LINKS}
 CHECK = "t0000"
@@ -105,9 +112,15 @@ def test_a_check_that_fails_is_told_and_the_search_goes_on(tmp_path, caplog, che
         {"fabric.json": damaged(nodes=["n1", "n2"])},
         {"fabric.json": damaged(nodes=7)},
         {"fabric.json": damaged(times=[{"exchange": {"kind": "all_reduce"}}])},
-        {"fabric.json": damaged(times=[TIMES.to_json()["times"][0] | {"seconds": [0.5]}])},
-        {"fabric.json": damaged(times=[TIMES.to_json()["times"][0] | {"seconds": [0.5, 0.5, 0.5, -0.5]}])},
+        {"fabric.json": damaged(times=[TIMES.to_json()["times"][0] | {"seconds": [0.5] * 3}])},
+        {"fabric.json": damaged(times=[TIMES.to_json()["times"][0] | {"seconds": [0.5, -0.5]}])},
         {"fabric.json": damaged(times=[TIMES.to_json()["times"][0] | {"num_bytes": "64"}])},
+        {"fabric.json": damaged(times=[TIMES.to_json()["times"][0] | {"seconds": [1e-320] * 2}])},
+        {"fabric.json": damaged(times=[TIMES.to_json()["times"][0] | {"num_bytes": 10**400}])},
+        {"fabric.json": damaged(times=[time | {"num_bytes": 16} for time in TIMES.to_json()["times"]])},
+        {"fabric.json": damaged(times=[])},
+        {"fabric.json": damaged(times=TIMES.to_json()["times"][1:])},
+        {"fabric.json": damaged(times=TIMES.to_json()["times"] * 2)},
         {"fabric.json": damaged(fingerprint=[])},
         {"outcome.r0.json": "{"},
         {"outcome.r0.json": json.dumps({"schema": "parlay.outcome/1", "reason": "a word nobody knows"})},

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch.distributed as dist
 
-from trials.diagnostics.calibration import CPU_BUDGET, GPU_BUDGET, SMALL_BYTES, BenchmarkBudget, Collective
+from trials.diagnostics.calibration import CPU_BUDGET, GPU_BUDGET, BenchmarkBudget, Collective
 from trials.diagnostics.fabric import Exchange, ExchangeTime, FabricTimes, exchanges_of, shapes_of
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
@@ -54,11 +54,9 @@ class ExchangeTimer:
         groups = exchange.groups(self._spec.gpus_per_node, self._spec.num_gpus)
         mine = next((members for members in groups if self._rank in members), None)
         work = partial(self._exchanges.work, exchange.kind, self._group_of(exchange, mine), mine)
-        num_bytes = SMALL_BYTES * exchange.num_ranks
+        num_bytes = exchange.small_bytes
         if not exchange.is_small:
             num_bytes = large_bytes(self._stopwatch, self._budget, work, exchange.num_ranks)
-        elif exchange.kind in (Collective.ALL_REDUCE, Collective.PING_PONG):
-            num_bytes = SMALL_BYTES
         seconds = self._stopwatch.seconds_of_ranks(work(num_bytes))
         ways = 2 if exchange.kind is Collective.PING_PONG else 1
         slowest = tuple(max(seconds[rank] for rank in members) / ways for members in groups)
