@@ -135,8 +135,7 @@ def test_a_recipe_has_the_settings_of_its_trial():
     files = files_of(source_with(layout, env={"NCCL_ALGO": "Tree", "FI_PROVIDER": "cxi"}))
     assert "--cpu-bind=cores" in files["launch.sbatch"]
     assert "env -u NCCL_ALGO OMP_NUM_THREADS=2 " in files["launch.sbatch"]
-    assert "export OMP_NUM_THREADS=2\n" in files["launch.sh"]
-    assert "unset NCCL_ALGO\n" in files["launch.sh"]
+    assert '--no-python env -u NCCL_ALGO OMP_NUM_THREADS=2 "$python" -m ' in files["launch.sh"]
     assert "NCCL_ALGO=" not in files["launch.sh"]
     assert files["env.txt"].splitlines()[-2:] == ["OMP_NUM_THREADS=2", "# NCCL_ALGO is not set"]
     assert TrialSpec.from_json(json.loads(files["spec.json"])).layout == layout
