@@ -39,8 +39,9 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
 
     `python` is the default interpreter, which PARLAY_PYTHON overrides.
     """
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    exports += "".join(f"unset {name}\n" for name in spec.layout.of_trial.removed_env)
+    settings = spec.layout.of_trial
+    own = {name: value for name, value in environment.items() if name not in settings.env}
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in own.items())
     several_nodes = spec.num_nodes > 1
     return _LAUNCH.format(
         python=shlex.quote(python),
@@ -50,10 +51,16 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
         run_folder=_RUN_FOLDER_SEVERAL if several_nodes else _RUN_FOLDER_ONE,
         attempt="/".join(shlex.quote(part) for part in ("trials", spec.trial, spec.attempt)),
         exports=exports,
-        program=trial_program(spec),
+        program=_rank_command(settings.prefix, trial_program(spec)),
         rendezvous=_RENDEZVOUS_SEVERAL.format(nodes=spec.num_nodes) if several_nodes else "--standalone --nnodes 1",
         ranks=min(spec.num_gpus, spec.gpus_per_node),
     )
+
+
+def _rank_command(prefix: Sequence[str], program: str) -> str:
+    """What torchrun starts. The trial's variables are set for the ranks alone: the script and torchrun have their own,
+    and torchrun sets OMP_NUM_THREADS where it is not set."""
+    return f'--no-python {shlex.join(prefix)} "$python" -m {program}' if prefix else f"-m {program}"
 
 
 _PACKAGES = {"deepspeed": "PyTorch and DeepSpeed"} | {
@@ -83,7 +90,7 @@ export PYTHONPATH=$here/code PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1
 cd -- "$attempt"
 "$python" -m torch.distributed.run \\
     {rendezvous} --nproc-per-node {ranks} \\
-    -m {program} "$attempt/spec.json"
+    {program} "$attempt/spec.json"
 
 echo {title} "wrote $attempt/outcome.r0.json"
 """

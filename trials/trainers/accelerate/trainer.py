@@ -17,7 +17,7 @@ from trials.trainers.accelerate.config import accelerate_config, is_sharded
 from trials.trainers.base import Invocation, LayoutExport, Trainer
 from trials.trainers.command.template import filled_arguments, placeholder_values
 from trials.trainers.common.plain_yaml import plain_yaml
-from trials.trainers.common.recipe import first_violation, script_or
+from trials.trainers.common.recipe import first_violation, script_or, variables
 from trials.trial import TrialSpec
 
 NAME = "accelerate"
@@ -53,7 +53,8 @@ def _start(spec: TrialSpec) -> str:
     if spec.trainer["kind"] == NAME:
         values = placeholder_values(spec, "", "") | _OF_THE_RUN
         arguments = shlex.join(filled_arguments(spec.trainer.get("arguments", ()), values))
-    return f"accelerate launch --config_file recipe/{_CONFIG_FILE}{_of_the_node(spec)} {script} {arguments}".rstrip()
+    start = f"{variables(spec)}accelerate launch --config_file recipe/{_CONFIG_FILE}{_of_the_node(spec)}"
+    return f"{start} {script} {arguments}".rstrip()
 
 
 def _of_the_node(spec: TrialSpec) -> str:

@@ -21,7 +21,7 @@ from search_spaces.rules.engine_rules import (
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.plain_yaml import plain_yaml
-from trials.trainers.common.recipe import first_violation, own_arguments, script_or, user_template
+from trials.trainers.common.recipe import first_violation, own_arguments, script_or, user_template, variables
 from trials.trainers.gpt_neox.config import neox_arguments, neox_config, neox_layout, neox_model_keys
 from trials.trial import TrialSpec
 
@@ -44,7 +44,8 @@ def _files(spec: TrialSpec) -> dict[str, str]:
 def _start(spec: TrialSpec) -> str:
     """GPT-NeoX refuses a key that is in two files, so the user's file holds only the other keys."""
     rest = "" if user_template(spec, NAME) else " YOUR_OTHER_KEYS.yml"
-    return f"python deepy.py {script_or(spec, NAME, 'train.py')} recipe/{_CONFIG_FILE}{rest}{own_arguments(spec, NAME)}"
+    start = f"{variables(spec)}python deepy.py {script_or(spec, NAME, 'train.py')} recipe/{_CONFIG_FILE}{rest}"
+    return start + own_arguments(spec, NAME)
 
 
 def _mlp_biases(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:

@@ -7,7 +7,7 @@ import json
 from search_spaces.rules.trainer_rules import OWN_RULES
 from trials.trainers.base import LayoutExport, Trainer
 from trials.trainers.common.deepspeed_config import deepspeed_problem, ds_config
-from trials.trainers.common.recipe import ranks_per_node
+from trials.trainers.common.recipe import ranks_per_node, variables
 from trials.trial import TrialSpec
 
 GRADIENT_CLIPPING = 1.0
@@ -21,7 +21,7 @@ def _files(spec: TrialSpec) -> dict[str, str]:
 
 def _start(spec: TrialSpec) -> str:
     return (
-        f"deepspeed --num_nodes {spec.num_nodes} --num_gpus {ranks_per_node(spec)} YOUR_SCRIPT"
+        f"{variables(spec)}deepspeed --num_nodes {spec.num_nodes} --num_gpus {ranks_per_node(spec)} YOUR_SCRIPT"
         " --deepspeed --deepspeed_config recipe/ds_config.json"
     )
 
