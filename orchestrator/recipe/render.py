@@ -57,6 +57,12 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
     )
 
 
+def _rank_command(prefix: Sequence[str], program: str) -> str:
+    """What torchrun starts. The trial's variables are set for the ranks alone: the script and torchrun have their own,
+    and torchrun sets OMP_NUM_THREADS where it is not set."""
+    return f'--no-python {shlex.join(prefix)} "$python" -m {program}' if prefix else f"-m {program}"
+
+
 _PACKAGES = {"deepspeed": "PyTorch and DeepSpeed"} | {
     engine: " and ".join(["PyTorch", *packages_of(engine)]) for engine in PACKAGED_ENGINES
 }
@@ -84,7 +90,7 @@ export PYTHONPATH=$here/code PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1
 cd -- "$attempt"
 {variables} "$python" -m torch.distributed.run \\
     {rendezvous} --nproc-per-node {ranks} \\
-    -m {program} "$attempt/spec.json"
+    {program} "$attempt/spec.json"
 
 echo {title} "wrote $attempt/outcome.r0.json"
 """

@@ -426,6 +426,16 @@ def test_several_nodes_are_started_one_by_one():
     assert str(made["deepspeed"].start).startswith("deepspeed --num_nodes 2 --num_gpus 4 ")
 
 
+def test_every_start_line_has_the_variables_of_the_trial():
+    settings = "-env.NCCL_ALGO 'env.NCCL_NET=a b' env.OMP_NUM_THREADS=2 launch.cpu_bind=cores"
+    layouts = half(settings=settings), half(settings=settings, zero_stage=1)
+    made = [exported(our_spec(layout, LLAMA)) for layout in layouts]
+    starts = {name: export.start for each in made for name, export in each.items() if export.start is not None}
+    assert {*NOT_OURS, "deepspeed"} == {*starts}
+    for trainer, start in starts.items():
+        assert "NCCL_NET='a b' OMP_NUM_THREADS=2 env -u NCCL_ALGO " in start, trainer
+
+
 def test_every_trainer_has_a_name_for_people():
     made = exports(spec_of("command", trainer=COMMAND), "python")
     assert {export.trainer for export in made} == set(TITLES)

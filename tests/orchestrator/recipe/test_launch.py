@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -49,6 +51,27 @@ def test_launch_sh_starts_as_many_ranks_a_node_as_the_layout_has_there(num_nodes
 )
 def test_launch_sh_names_the_packages_that_its_engine_needs(engine, needs):
     assert needs in launch_sh(spec_of(Layout(engine=engine)), {}, "python3")
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)
+def test_launch_sh_gives_variables_of_any_name_to_the_ranks_alone(tmp_path):
+    words = ["env.UID=7", "env.attempt=1", "env.here=/nonexistent", "env.python=none", "env.run=x y"]
+    layout = Layout(data_parallel=2, settings=shlex.join(["-env.OMP_NUM_THREADS", *words]))
+    text = launch_sh(spec_of(layout), {"OMP_NUM_THREADS": "1", "here": "/nonexistent"}, shlex.quote(sys.executable))
+    shown = tmp_path / "trials"
+    shown.mkdir()
+    (shown / "__init__.py").touch()
+    names = "('UID', 'attempt', 'here', 'python', 'run', 'OMP_NUM_THREADS')"
+    (shown / "train.py").write_text(f"import os\nprint([os.environ.get(name) for name in {names}], flush=True)")
+    folder = tmp_path / "recipe"
+    (folder / "code").mkdir(parents=True)
+    shown.rename(folder / "code" / "trials")
+    (folder / "launch.sh").write_text(text)
+    (folder / "spec.json").write_text("{}")
+    done = launch(folder, "made", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("['7', '1', '/nonexistent', 'none', 'x y', None]") == 2
 
 
 @pytest.mark.processes
