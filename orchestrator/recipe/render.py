@@ -39,9 +39,9 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
 
     `python` is the default interpreter, which PARLAY_PYTHON overrides.
     """
-    removed = (word for name in spec.layout.of_trial.removed_env for word in ("-u", name))
-    assigned = (f"{name}={shlex.quote(value)}" for name, value in environment.items())
-    variables = " ".join(["env", *removed, *assigned])
+    settings = spec.layout.of_trial
+    others = (f"{name}={shlex.quote(value)} " for name, value in environment.items() if name not in settings.env)
+    variables = "".join(("env ", *others))
     several_nodes = spec.num_nodes > 1
     return _LAUNCH.format(
         python=shlex.quote(python),
@@ -51,15 +51,15 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
         run_folder=_RUN_FOLDER_SEVERAL if several_nodes else _RUN_FOLDER_ONE,
         attempt="/".join(shlex.quote(part) for part in ("trials", spec.trial, spec.attempt)),
         variables=variables,
-        program=trial_program(spec),
+        program=_rank_command(settings.prefix, trial_program(spec)),
         rendezvous=_RENDEZVOUS_SEVERAL.format(nodes=spec.num_nodes) if several_nodes else "--standalone --nnodes 1",
         ranks=min(spec.num_gpus, spec.gpus_per_node),
     )
 
 
 def _rank_command(prefix: Sequence[str], program: str) -> str:
-    """What torchrun starts. The trial's variables are set for the ranks alone: the script and torchrun have their own,
-    and torchrun sets OMP_NUM_THREADS where it is not set."""
+    """Command that torchrun starts. The trial's variables are set for the ranks alone: torchrun has its own, and sets
+    OMP_NUM_THREADS where it is not set."""
     return f'--no-python {shlex.join(prefix)} "$python" -m {program}' if prefix else f"-m {program}"
 
 
@@ -88,7 +88,7 @@ cp -- "$here/spec.json" "$attempt/spec.json"
 export PYTHONPATH=$here/code PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1
 
 cd -- "$attempt"
-{variables} "$python" -m torch.distributed.run \\
+{variables}"$python" -m torch.distributed.run \\
     {rendezvous} --nproc-per-node {ranks} \\
     {program} "$attempt/spec.json"
 

@@ -30,19 +30,10 @@ def first_violation(
 def torchrun(spec: TrialSpec, environment: Mapping[str, str] | None = None, unset: Iterable[str] = ()) -> str:
     """torchrun's command line on every node, after variables that it sets or unsets, those of the trial's settings
     included. It numbers ranks node by node, as trials do."""
-    variables = with_variables(spec, environment, unset)
     nodes = "--standalone"
     if spec.num_nodes > 1:
         nodes = f'--nnodes {spec.num_nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port 29500'
-    return f"{variables(spec, environment, unset)}torchrun {nodes} --nproc-per-node {ranks_per_node(spec)}"
-
-
-def variables(spec: TrialSpec, environment: Mapping[str, str] | None = None, unset: Iterable[str] = ()) -> str:
-    """What comes before a command that has these variables and those of the trial's settings, with a blank."""
-    settings = spec.layout.of_trial
-    given = {**(environment or {}), **settings.given_env}
-    words = [f"{name}={shlex.quote(value)} " for name, value in given.items()]
-    return "".join([*words, *(f"env -u {name} " for name in (*unset, *settings.removed_env))])
+    return f"{with_variables(spec, environment, unset)}torchrun {nodes} --nproc-per-node {ranks_per_node(spec)}"
 
 
 def with_variables(spec: TrialSpec, environment: Mapping[str, str] | None = None, unset: Iterable[str] = ()) -> str:
