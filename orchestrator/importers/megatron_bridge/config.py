@@ -146,6 +146,8 @@ def _left_open(keys: Settings, layout: Mapping[str, Any], has_experts: bool) -> 
         decided.add("recompute_modules")
     if layout.get("context_parallel", 1) == 1:
         decided |= {"context_transport", "context_inner"}
+    if layout.get("context_transport", "a2a_p2p") != "a2a_p2p":
+        decided.add("context_inner")
     if layout.get("pipeline_parallel") == 1:
         decided |= {"pipeline_split", *_STAGES}
     decided |= {field for field, name in _STAGES.items() if keys.is_null(name) or STAGE_LAYOUT.is_given(keys)}
