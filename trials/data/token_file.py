@@ -155,8 +155,8 @@ class TokenFile:
         (`MOST_COUNTED_DOCUMENTS`): the sum of the squares of the lengths over their sum."""
         ends = self._ends(0, 0, min(self.header.num_documents, MOST_COUNTED_DOCUMENTS))
         last = min(ends[-1], self.header.num_samples(seq_length) * seq_length)
-        lengths = _differences(sorted({*ends, *range(seq_length, last + 1, seq_length)}), 0, last)
-        return sum(length**2 for length in lengths) / last
+        cuts = [0, *takewhile(lambda end: end < last, ends), last]
+        return sum(_squared_lengths(first, end, seq_length) for first, end in pairwise(cuts)) / last
 
     def _lengths_in(self, first: int, num_tokens: int) -> tuple[int, ...]:
         """Lengths of documents among `num_tokens` tokens from the `first` on."""
@@ -196,6 +196,13 @@ def _differences(ends: Iterable[int], first: int, last: int) -> tuple[int, ...]:
     """Lengths of the parts into which these increasing ends cut what is between `first` and `last`."""
     cuts = [first, *takewhile(lambda end: end < last, ends), last]
     return tuple(after - before for before, after in pairwise(cuts))
+
+
+def _squared_lengths(first: int, end: int, seq_length: int) -> int:
+    """Sum of the squared lengths of the parts of one document that lie in different sequences."""
+    until = min(end, first + -first % seq_length)
+    whole, rest = divmod(end - until, seq_length)
+    return (until - first) ** 2 + whole * seq_length**2 + rest**2
 
 
 def read_token_header(path: Path) -> TokenHeader:

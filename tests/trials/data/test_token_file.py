@@ -239,6 +239,16 @@ def test_the_mean_length_is_that_of_a_tokens_document_in_its_sequence(path, seq_
     assert file.mean_document_length(seq_length) == sum(length**2 for length in lengths) / sum(lengths)
 
 
+def test_the_mean_length_of_a_document_of_any_length_is_known_at_once(path):
+    header = TokenHeader(2, 2**40 + 3, 2, 64, "sha256:" + "ab" * 32, {})
+    with path.open("wb") as stream:  # a file without blocks but for its ends
+        stream.write(header.to_bytes())
+        stream.seek(header.first_end_byte)
+        stream.write(struct.pack("<2Q", 5, header.num_tokens))
+    tokens = 2**40
+    assert TokenFile(path).mean_document_length(16) == (5**2 + 11**2 + (tokens - 16) * 16) / tokens
+
+
 def test_a_document_without_tokens_is_none(path):
     header = write_documents(path, [[], [1, 2, 3], [], [4]])
     assert (header.num_documents, TokenFile(path).document_lengths([0], 3)) == (2, [(3,)])
