@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.config.consistency import consistency_problems, needs_energy, routing_of
 from orchestrator.config.notify_target import notify_problems
+from orchestrator.config.setting_problems import candidate_problems
 from orchestrator.config.spec import SearchSpec, with_location
 from orchestrator.launchers.slurm.site import cpu_problems, in_segments, with_site
 from orchestrator.schema.launcher import LauncherSection
@@ -157,7 +158,10 @@ def _baseline_in(file: SearchFile, document: Document, space: SpaceSection, prob
 def _candidates_in(file: SearchFile, document: Document, problems: list[Problem]) -> tuple[Layout, ...] | None:
     if file.space.candidates is not None:
         with _collect_problems(problems, document, "space", "candidates"):
-            return _layouts_in(resolved_path(document.folder, file.space.candidates), file)
+            layouts = _layouts_in(resolved_path(document.folder, file.space.candidates), file)
+            if found := tuple(candidate_problems(layouts, file)):
+                raise InputError(*found)
+            return layouts
     return None
 
 

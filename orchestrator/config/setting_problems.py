@@ -3,13 +3,17 @@ effect. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.launchers.local.processes import PYTHON_VARIABLES
 from orchestrator.schema.search_file import SearchFile
-from search_spaces.errors import Problem
-from search_spaces.layouts.settings import LAUNCH_OPTIONS
+from search_spaces.errors import InputError, Problem
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.settings import ENV, LAUNCH, LAUNCH_OPTIONS, SOFTWARE, Settings, settings_of
+from search_spaces.schema.setting_axes import MAX_LENGTH, require_option_value
+from search_spaces.schema.unsafe_text import looks_secret, secret_problem
 from slurm.environment import RANK_NAMES
 from slurm.option_checks import VISIBLE_DEVICES
 
@@ -34,6 +38,48 @@ def setting_problems(file: SearchFile) -> Iterator[Problem]:
         for name, values in launch.items():
             yield from _of_option(name, f"{section}.launch.{name}", values, file)
         yield from _of_hint(f"{section}.launch.hint", launch, file)
+
+
+_CANDIDATES = "space.candidates"
+
+
+def candidate_problems(layouts: Iterable[Layout], file: SearchFile) -> Iterator[Problem]:
+    """Problems with the settings of a table's layouts, which become trials; a simulated search starts none."""
+    if file.launcher.kind != "simulated":
+        for text in dict.fromkeys(layout.settings for layout in layouts):
+            for name, problem in _of_candidate(settings_of(text), file):
+                yield replace(problem, message=f"{name} {problem.message}", key=_CANDIDATES)
+
+
+def _of_candidate(settings: Settings, file: SearchFile) -> Iterator[tuple[str, Problem]]:
+    """Each problem with the name of its axis."""
+    for name, value in settings.software.items():
+        rule, fix = "a table chooses no program that trials start", "use search.against, or remove the rows"
+        yield SOFTWARE + name, Problem("software", "is in a table", rule=rule, fix=fix, value=value)
+    for name in settings.env:
+        yield from ((ENV + name, problem) for problem in _of_candidates_variable(name, settings.env, file))
+    for name, word in settings.launch.items():
+        yield from ((LAUNCH + name, problem) for problem in _of_candidates_option(name, word, file))
+
+
+def _of_candidates_variable(name: str, env: Mapping[str, str | None], file: SearchFile) -> Iterator[Problem]:
+    text = env[name] or ""
+    if looks_secret(text, name):
+        yield secret_problem()
+    elif len(text) > MAX_LENGTH:
+        rule = f"a value of at most {MAX_LENGTH} characters"
+        yield Problem("bounds", "is longer", rule=rule, fix="shorten it", value=name)
+    else:
+        yield from _of_variable(name, _CANDIDATES, env, file)
+
+
+def _of_candidates_option(name: str, word: str, file: SearchFile) -> Iterator[Problem]:
+    try:
+        require_option_value(name, word)
+    except InputError as error:
+        yield from error.problems
+    else:
+        yield from _of_option(name, _CANDIDATES, word, file)
 
 
 def _of_variable(name: str, key: str, env: Mapping[str, Any], file: SearchFile) -> Iterator[Problem]:

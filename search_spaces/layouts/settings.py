@@ -8,7 +8,9 @@ variable, `-env.NAME` removes it from what the ranks inherit, `launch.OPTION=WOR
 
 from __future__ import annotations
 
+import re
 import shlex
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +21,9 @@ LAUNCH = "launch."
 SOFTWARE = "software."
 PYTHON, IMAGE = "python", "image"
 _REMOVED = "-"
+_ACTED_ON = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Categories of characters that a terminal would act on, which a search file may not have either."""
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 SettingValues = Mapping[str, "str | None"]
 
@@ -84,6 +89,12 @@ class Settings:
             else:
                 known = "env.NAME=VALUE, -env.NAME, launch.OPTION=WORD, software.python=PATH nor software.image=IMAGE"
                 raise ValueError(f"{word!r} is neither {known}")
+        for name in (name for name in env if not VARIABLE_NAME.fullmatch(name)):
+            raise ValueError(f"{name!r} is no name of a variable")
+        for name in (name for name in launch if name not in LAUNCH_OPTIONS):
+            raise ValueError(f"{name!r} is none of {', '.join(LAUNCH_OPTIONS)}")
+        if any(unicodedata.category(character) in _ACTED_ON for character in text):
+            raise ValueError("text has only printable characters")
         found = cls(env, launch, software)
         if found.text != text:
             raise ValueError(f"written as {found.text!r}, sorted and quoted as a shell needs it")

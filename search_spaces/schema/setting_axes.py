@@ -11,11 +11,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from search_spaces.errors import InputError, did_you_mean, format_value
 from search_spaces.layouts.axes import MAX_VALUES, axis_values
-from search_spaces.layouts.settings import ENV, LAUNCH, LAUNCH_OPTIONS, Settings, combinations
+from search_spaces.layouts.settings import ENV, LAUNCH, LAUNCH_OPTIONS, VARIABLE_NAME, Settings, combinations
 
 MAX_NAMES = 32
 MAX_LENGTH = 1024
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _NO_BLANKS = re.compile(r"[A-Za-z0-9_.,:=*/+-]{1,1024}")
 
 
@@ -38,7 +37,7 @@ def _texts(value: Any) -> tuple[str | None, ...]:
 def _known_variables(given: dict[str, Any]) -> dict[str, Any]:
     _require_few(given)
     for name in given:
-        if not _NAME.fullmatch(name):
+        if not VARIABLE_NAME.fullmatch(name):
             rule = "a variable's name is letters, digits and _, and begins with no digit"
             raise InputError.of("variable", f"is named {name[:80]!r}", rule=rule, fix="rename it", value=name)
     return given
@@ -49,13 +48,19 @@ def _known_options(given: dict[str, Any]) -> dict[str, Any]:
         if name not in LAUNCH_OPTIONS:
             rule, fix = "one of " + ", ".join(LAUNCH_OPTIONS), did_you_mean(name, LAUNCH_OPTIONS) or "remove it"
             raise InputError.of("unknown_key", f"unknown option {name[:80]!r}", rule=rule, fix=fix, value=name)
-        words = LAUNCH_OPTIONS[name].words
         for value in values if isinstance(values, tuple) else (values,):
-            if value is not None and not (value in words if words else _NO_BLANKS.fullmatch(value)):
-                rule = "one of " + ", ".join(words) if words else "letters, digits and _ . , : = * / + -"
-                fix = did_you_mean(value, words) or "write one of these, or null for the launcher's own"
-                raise InputError.of("choice", f"is {value!r}", rule=rule, fix=fix, key=name, value=value)
+            if value is not None:
+                require_option_value(name, value)
     return given
+
+
+def require_option_value(name: str, value: str) -> None:
+    """InputError unless the launch option of this name takes the value."""
+    words = LAUNCH_OPTIONS[name].words
+    if not (value in words if words else _NO_BLANKS.fullmatch(value)):
+        rule = "one of " + ", ".join(words) if words else "letters, digits and _ . , : = * / + -"
+        fix = did_you_mean(value, words) or "write one of these, or null for the launcher's own"
+        raise InputError.of("choice", f"is {value!r}", rule=rule, fix=fix, key=name, value=value)
 
 
 def _require_few(given: Mapping[str, Any]) -> None:
@@ -70,7 +75,10 @@ _AXIS = {"anyOf": [*_VALUE["anyOf"], {"type": "array", "items": _VALUE, "minItem
 def _schema(value: Mapping[str, Any], names: Iterable[str] | None) -> WithJsonSchema:
     title = "axes by name" if value is _AXIS else "values by name"
     if names is None:
-        named: dict[str, Any] = {"propertyNames": {"pattern": f"^{_NAME.pattern}$"}, "additionalProperties": value}
+        named: dict[str, Any] = {
+            "propertyNames": {"pattern": f"^{VARIABLE_NAME.pattern}$"},
+            "additionalProperties": value,
+        }
     else:
         named = {"properties": dict.fromkeys(names, value), "additionalProperties": False}
     return WithJsonSchema({"anyOf": [{"type": "object", "title": title, **named}, {"type": "null"}]})

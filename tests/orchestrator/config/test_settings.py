@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from orchestrator.config.fork_servers import SERVER_MEMORY_MIB, launcher_with_servers
 from orchestrator.config.loader import load_search_file
+from orchestrator.config.setting_problems import candidate_problems
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.candidates import candidates_of
+from orchestrator.schema.search_file import SearchFile
 from search_spaces.errors import InputError
+from search_spaces.layouts.layout import Layout
 from tests.orchestrator.search_files import MINIMAL
 
 LOCAL = "launcher.kind=local"
@@ -114,6 +118,34 @@ def test_what_is_refused_names_rule_and_fix(tmp_path, changes, key, message):
     assert (problem.key or "").startswith(key)
     assert problem.rule
     assert problem.fix
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("software.python=/tmp/python", "software.python is in a table"),
+        ("env.PYTHONPATH=/tmp", "is set by the launcher"),
+        ("-env.RANK", "is set by the launcher"),
+        ("env.NCCL_ALGO=Ring", "is of GPUs"),
+        ("env.DB_PASSWORD=hunter2", "looks like a secret"),
+        ("env.A=" + "x" * 1025, "is longer"),
+        ("launch.cpu_bind=ranks", "is 'ranks'"),
+        ("launch.cpu_bind=sockets", "is sockets"),
+    ],
+)
+def test_settings_of_a_table_have_the_same_rules(settings, message):
+    file = SearchFile.model_validate({**yaml.safe_load(MINIMAL), "launcher": {"kind": "local"}})
+    layouts = [Layout(), Layout(settings=settings)]
+    [problem] = candidate_problems(layouts, file)
+    assert message in problem.message
+    assert (problem.key, bool(problem.rule), bool(problem.fix)) == ("space.candidates", True, True)
+    assert "hunter2" not in str(problem)
+
+
+def test_a_table_that_is_simulated_starts_nothing():
+    launcher = {"kind": "simulated", "table": "table.csv"}
+    file = SearchFile.model_validate({**yaml.safe_load(MINIMAL), "launcher": launcher})
+    assert not list(candidate_problems([Layout(settings="software.python=/tmp/python")], file))
 
 
 def test_each_environment_has_a_fork_server_of_its_own(tmp_path):

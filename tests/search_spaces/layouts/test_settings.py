@@ -31,6 +31,15 @@ def test_any_other_text_is_refused(text):
         Layout(settings=text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["'env.A B=1'", "env.=1", "env.9A=1", "-env.", "'-env.A;B'", "launch.uid=0", "'env.A=a\x1b[31m'", "'env.A=a\nb'"],
+)
+def test_a_name_that_is_none_or_text_that_a_terminal_would_act_on_is_refused(text):
+    with pytest.raises(ValueError, match=r".+"):
+        Settings.parse(text)
+
+
 def test_a_layout_has_the_searchs_software_or_that_of_an_experiments_other_side():
     other = Layout(settings="env.A=1").with_software({"python": "/opt/b c/python"})
     assert other.settings == "env.A=1 'software.python=/opt/b c/python'"
