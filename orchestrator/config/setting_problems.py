@@ -127,13 +127,14 @@ def _of_option(name: str, key: str, values: Any, file: SearchFile) -> Iterator[P
 
 
 def _of_hint(key: str, launch: Mapping[str, Any], file: SearchFile) -> Iterator[Problem]:
-    """srun takes `--hint` for bindings and threads together, and refuses it beside options for either."""
+    """srun takes `--hint` for bindings and threads together. Its manual forbids it beside options for either, which
+    Slurm 22.05 accepts."""
     if not file.launcher.uses_slurm or not _given(launch.get("hint")):
         return
     others = ["cpu_bind"] if _given(launch.get("cpu_bind")) else []
     others += [] if file.launcher.slurm.threads_per_core is None else ["launcher.slurm.threads_per_core"]
     if others:
-        rule, fix = "srun refuses --hint beside --cpu-bind and --threads-per-core", "remove one of the two"
+        rule, fix = "srun(1) forbids --hint beside --cpu-bind and --threads-per-core", "remove one of the two"
         yield Problem("contradiction", f"is given with {' and '.join(others)}", rule=rule, fix=fix, key=key)
 
 
