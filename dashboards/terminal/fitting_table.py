@@ -31,6 +31,7 @@ class FittingTable:
     def __init__(self, columns: Sequence[FittingColumn], rows: Sequence[Sequence[str]], bold: Sequence[int] = ()):
         self._columns = columns
         self._rows = [[printable(cell) for cell in row] for row in rows]
+        self._widths = [self._width(place) for place in range(len(columns))]
         self._bold = {*bold}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -39,8 +40,9 @@ class FittingTable:
         for place in places:
             column = self._columns[place]
             table.add_column(column.name, justify="right" if column.is_number else "left", no_wrap=True)
+        rooms = {place: self._room(place, places, options.max_width) for place in places}
         for index, row in enumerate(self._rows):
-            cells = [self._cell(row, place, places, options.max_width) for place in places]
+            cells = [_whole_words(row[place], rooms[place]) for place in places]
             table.add_row(*map(Text, cells), style="bold" if index in self._bold else None)
         yield table
 
@@ -53,21 +55,22 @@ class FittingTable:
             places.remove(worst)
         return places
 
-    def _cell(self, row: Sequence[str], place: int, places: Sequence[int], width: int) -> str:
+    def _room(self, place: int, places: Sequence[int], width: int) -> int | None:
+        """Width that the other columns leave to a shortened one; None for any other column."""
         if not self._columns[place].is_shortened:
-            return row[place]
-        return _whole_words(row[place], width - self._total_width([other for other in places if other != place]) - _GAP)
+            return None
+        return width - self._total_width([other for other in places if other != place]) - _GAP
 
     def _total_width(self, places: Sequence[int]) -> int:
-        return sum(self._width(place) + _GAP for place in places) - _GAP
+        return sum(self._widths[place] + _GAP for place in places) - _GAP
 
     def _width(self, place: int) -> int:
         return max(len(self._columns[place].name), *(Text(row[place]).cell_len for row in self._rows), 0)
 
 
-def _whole_words(text: str, width: int) -> str:
-    """The words that fit, with dots for those that do not."""
-    if len(text) <= width:
+def _whole_words(text: str, width: int | None) -> str:
+    """The words that fit, with dots for those that do not; all of them for any width (None)."""
+    if width is None or len(text) <= width:
         return text
     words = text.split(" ")
     while words and len(" ".join(words)) + 2 > width:
