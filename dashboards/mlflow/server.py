@@ -85,15 +85,19 @@ class MlflowServer:
         self.stop()
 
     def searches_views(self) -> list[tuple[str, str]]:
-        """Name of each experiment with searches, and the path of the view that lists them."""
+        """Name of each experiment with searches, and the path of the view that lists them; none where MLflow does not
+        tell, since they are only links."""
         wanted = json.dumps({"max_results": _MOST_EXPERIMENTS, "filter": f"tags.`{MARK}` = '{MARK_VALUE}'"}).encode()
         asked = urllib.request.Request(
             f"{self.address}/api/2.0/mlflow/experiments/search",
             wanted,
             {"Authorization": f"Bearer {self.token.text}", "Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(asked, timeout=30) as reply:
-            experiments = json.load(reply).get("experiments", [])
+        try:
+            with urllib.request.urlopen(asked, timeout=30) as reply:
+                experiments = json.load(reply).get("experiments", [])
+        except (OSError, ValueError):
+            return []
         return [(found["name"], view_path(found["experiment_id"], SEARCHES)) for found in experiments]
 
     def wait(self) -> None:
