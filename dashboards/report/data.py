@@ -221,7 +221,7 @@ def report_data(search: SearchRecord, at: float, use: UseIt | None = None) -> Re
     baseline = verdict.baseline if verdict.baseline is not None and verdict.baseline.measured else None
     cluster, best = _section(spec, "cluster"), _best_layout(ranking, spec)
     baseline_speed = value_of(baseline, objective) if baseline else None
-    trials = _views(search, ranking)
+    trials, patterns = _views(search, ranking), failure_patterns(search.trials)
     layouts = tuple(_layout_view(layout, search, ranking) for layout in ranking.ordered)
     return ReportData(
         search_id=search.search_id,
@@ -247,8 +247,8 @@ def report_data(search: SearchRecord, at: float, use: UseIt | None = None) -> Re
         varying=varying_axes([trial.layout for trial in search.trials]),
         importance=axis_importance(*_speeds(ranking)),
         time_breakdowns=time_breakdowns(ranking.best, baseline, spec),
-        explanation=explanation_of(search, verdict, at),
-        failure_patterns=failure_patterns(search.trials),
+        explanation=explanation_of(search, verdict, patterns, at),
+        failure_patterns=patterns,
         setup=setup_rows(spec, ranking.ordered),
         use=use,
     )

@@ -11,7 +11,7 @@ from dashboards.terminal.progress import describe_in_flight, is_simulated
 from dashboards.text import printable, with_full_stop
 from dashboards.trial_text import format_value
 from search_spaces.layouts.layout import AXES, axis_of
-from trials.analysis.failure_patterns import Condition, FailurePattern, common_last_line, failure_patterns
+from trials.analysis.failure_patterns import Condition, FailurePattern, common_last_line
 from trials.analysis.verdict import SearchVerdict, VerdictKind, has_failed
 from trials.failure_policy import policy_of
 from trials.files.text import plural
@@ -40,21 +40,24 @@ class Explanation:
     commands: tuple[NextCommand, ...]
 
 
-def explanation_of(search: SearchRecord, verdict: SearchVerdict, at: float) -> Explanation | None:
-    """Explanation of a search that has nothing to compare; None for one that has. `at` is now."""
+def explanation_of(
+    search: SearchRecord, verdict: SearchVerdict, patterns: Sequence[FailurePattern], at: float
+) -> Explanation | None:
+    """Explanation of a search that has nothing to compare; None for one that has. `patterns` are
+    those of its failures, `at` is now."""
     name, file = search.search_id, "search.yaml"
     again = NextCommand("Correct the search file and start again", f"parlay run {file}")
     if verdict.kind in (VerdictKind.ALL_FAILED, VerdictKind.NOTHING_MEASURED, VerdictKind.NONE_ALLOWED):
-        sentences = tuple(_failures(search.trials))
+        sentences = tuple(_failures(search.trials, patterns))
         return Explanation("Why nothing was measured", sentences, (*_log_command(search), again)) if sentences else None
     if verdict.kind is VerdictKind.REFUSED:
         check = NextCommand("See what the cluster accepts", f"parlay doctor {file} --submit-test")
         return Explanation("What to do", (), (check, again))
     if verdict.kind is VerdictKind.CANCELLED:
         new = NextCommand("Start a new search", f"parlay run {file}")
-        return Explanation("What is left", tuple(_failures(search.trials)), (new,))
+        return Explanation("What is left", tuple(_failures(search.trials, patterns)), (new,))
     if verdict.kind is VerdictKind.ONLY_BASELINE and verdict.is_ended:
-        failed = tuple(_failures(search.trials))
+        failed = tuple(_failures(search.trials, patterns))
         words = failed or (with_full_stop(f"No other layout was tried: {describe_ending(verdict)}"),)
         return Explanation("Why there is no comparison", words, (*_log_command(search), again))
     if not verdict.is_ended and verdict.kind in (VerdictKind.NOTHING_YET, VerdictKind.ONLY_BASELINE):
@@ -70,7 +73,7 @@ def describe_condition(condition: Condition) -> str:
     return f"{axis.label} {format_value(condition.value)}{more}"
 
 
-def _failures(trials: Sequence[Trial]) -> Iterator[str]:
+def _failures(trials: Sequence[Trial], patterns: Sequence[FailurePattern]) -> Iterator[str]:
     """The reasons by their number, then what the most common one shares and what may help."""
     failed = [trial for trial in trials if has_failed(trial)]
     reasons = Counter(trial.reason for trial in failed)
@@ -81,7 +84,7 @@ def _failures(trials: Sequence[Trial]) -> Iterator[str]:
     reason = reasons.most_common(1)[0][0]
     if reason is not None:
         yield from _shared(trials, reason, reasons[reason])
-    yield from map(describe_pattern, failure_patterns(trials))
+    yield from map(describe_pattern, patterns)
     if advice := policy_of(reason).advice:
         yield f"To try: {advice}."
 
