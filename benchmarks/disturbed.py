@@ -359,7 +359,7 @@ def _with_mlflow(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]
         wrong += [
             f"mlflow: {name}.{trial.trial}: {point.key} is not {point.value}"
             for trial in record.trials
-            for point in trial_points(trial)
+            for point in trial_points(record, trial)
             if numbers.get(trial.trial, {}).get(point.key) != point.value
         ]
     return wrong + sink.messages
