@@ -130,7 +130,7 @@ def flag_other_fingerprint(result: AttemptResult, reference: Mapping[str, Any]) 
 def may_retry(trial: Trial, attempt: Attempt, is_reference: bool = False) -> bool:
     """True if the trial is tried again after this last attempt. `is_reference`: the baseline, which has more
     retries."""
-    if attempt.reason is None:
+    if attempt.reason is None or trial.reason is FailureReason.SETTING_FAILURE:
         return False
     alike = sum(a.reason is attempt.reason for a in trial.attempts)
     policy = policy_of(attempt.reason)

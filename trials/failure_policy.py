@@ -84,6 +84,8 @@ class FailurePolicy:
     """Memory that was too small."""
     bounds_throughput: bool = False
     """True if the steps before the end give samplers an upper bound of the layout's throughput."""
+    may_be_setting: bool = False
+    """True if a value of the settings may be the cause: a variable or a launch option with which no rank gets far."""
     stops_search: bool = False
     """True if the search stops after several such trials in a row whose logs end alike."""
     stops_search_at_once: bool = False
@@ -102,6 +104,11 @@ class FailurePolicy:
     def needs_outcome(self) -> bool:
         """False if an outcome would change nothing: after a cancellation, and before a retry in any case."""
         return self.ending is not Ending.CANCELLED and self.retries < math.inf
+
+    @property
+    def shows_training(self) -> bool:
+        """True if an attempt that ended so had started and connected its ranks."""
+        return self.exceeded is not None or self.ending is Ending.STOPPED_EARLY
 
     def exceeds_rank_memory(self, accelerator: str) -> bool:
         """True if the layout needs more memory than its ranks have; those on a "cpu" compute in host memory."""
@@ -164,6 +171,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
         "A rank made no progress.",
         cause=Cause.PERHAPS_LAYOUT,
         retries=1,
+        may_be_setting=True,
         blame=NodeBlame.BY_RETRIES,
         peers_report_it=True,
         color="c6",
@@ -177,6 +185,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
         "A node or one of its GPUs failed.",
         cause=Cause.MACHINE,
         retries=2,
+        may_be_setting=True,
         blame=NodeBlame.BY_ALL,
         peers_report_it=True,
     ),
@@ -202,6 +211,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
         "The ranks could not be started, or one could not read or write its own files.",
         cause=Cause.MACHINE,
         retries=2,
+        may_be_setting=True,
         blame=NodeBlame.BY_RETRIES,
         stops_search=True,
     ),
@@ -219,8 +229,16 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
         "crashed",
         "The trainer crashed.",
         cause=Cause.PERHAPS_LAYOUT,
+        may_be_setting=True,
         stops_search=True,
         color="c7",
+    ),
+    FailureReason.SETTING_FAILURE: FailurePolicy(
+        "failing setting",
+        "bad setting",
+        "No attempt ran with a value of a setting, on several layouts or on one that runs without it.",
+        cause=Cause.USER,
+        advice="another value of the setting in space.env or space.launch, or in the table of candidates",
     ),
     FailureReason.RESULT_INVALID: FailurePolicy(
         "invalid result",

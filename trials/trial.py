@@ -79,6 +79,7 @@ class FailureReason(LowerStrEnum):
     LAUNCH_FAILURE = "launch_failure"
     GPU_MEMORY_IN_USE = "gpu_memory_in_use"
     SCRIPT_ERROR = "script_error"
+    SETTING_FAILURE = "setting_failure"
     RESULT_INVALID = "result_invalid"
     ENERGY_UNKNOWN = "energy_unknown"
     CANCELLED_BY_USER = "cancelled_by_user"

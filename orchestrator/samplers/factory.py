@@ -34,7 +34,12 @@ def make_sampler(name: str, candidates: Sequence[Layout], task: TuningTask, seed
     """
     if name not in SAMPLERS:
         raise _unknown(name)
-    return SAMPLERS[name].make(candidates, task, seed)
+    entry = SAMPLERS[name]
+    if not any(layout.settings for layout in candidates):
+        return entry.make(candidates, task, seed)
+    from orchestrator.samplers.failing_settings import FailingSettingsSampler
+
+    return FailingSettingsSampler(candidates, lambda remaining: entry.make(remaining, task, seed))
 
 
 def _guided(candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:

@@ -7,8 +7,10 @@ from typing import Any
 
 from orchestrator.search.context import SearchContext
 from orchestrator.search.submit import create_attempt
+from search_spaces.layouts.settings import described
 from trials.analysis.early_stopping import best_file
 from trials.attempt_result import may_retry
+from trials.failure_policy import policy_of
 from trials.files.folders import write_json
 from trials.ledger.events import EventKind, SearchState
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
@@ -34,7 +36,9 @@ class TrialFinalizer:
         self._record_best()
 
     def _retry_or_end(self, trial: Trial, last: Attempt) -> None:
-        if (
+        if policy_of(last.reason).may_be_setting and self._has_failing_setting(trial):
+            self._end_trial(trial, last.state, FailureReason.SETTING_FAILURE)
+        elif (
             not may_retry(trial, last, self._is_first_baseline_run(trial))
             or self._context.search.state is SearchState.STOPPING
         ):
@@ -43,6 +47,13 @@ class TrialFinalizer:
             create_attempt(self._context, trial)
         elif self._context.is_running and not self._context.index.in_flight:
             self._end_trial(trial, last.state, last.reason)
+
+    def _has_failing_setting(self, trial: Trial) -> bool:
+        failing = self._context.index.setting_failures.failing_values(trial.layout)
+        for name, value in failing.items():
+            words = f"{described(name, value)}: every attempt with it failed, so it is not tried again"
+            self._context.log_once.warning(words)
+        return bool(failing)
 
     def _is_first_baseline_run(self, trial: Trial) -> bool:
         """True if this is the first measurement of the baseline."""

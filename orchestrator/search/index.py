@@ -23,9 +23,11 @@ from trials.analysis.ranking import (
     upper_bound_of,
     value_of,
 )
+from trials.analysis.setting_failures import SettingFailures
 from trials.attempt_result import may_retry
+from trials.failure_policy import policy_of
 from trials.ledger.events import SearchRecord
-from trials.trial import Attempt, Trial, TrialKind, TrialState
+from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 NUM_LAST_ENDED = 3
 """Number of trials in `last_ended`."""
@@ -53,8 +55,7 @@ class SearchIndex:
         """Measured attempts of known duration."""
         self.has_cut_short_trial = False
         """True if a trial ended although it could have been retried."""
-        self.bad_nodes: set[str] = set()
-        """Nodes with a certain hardware or boot failure."""
+        self.setting_failures = SettingFailures()
         self._objective = objective
         self._global_batch_size = global_batch_size
         self._headroom = headroom
@@ -69,6 +70,7 @@ class SearchIndex:
         self._first_measured: dict[str, int] = {}  # by software
         self._measured_again: list[int] = []
         self._suspects: list[int] = []
+        self._blamed: list[tuple[Layout, FailureReason | None, tuple[str, ...]]] = []
         self._runs: dict[str, list[int]] = {}
         self._feedback: dict[str, TrialFeedback | None] = {}
         self._orders: dict[str, RankingKey | None] = {}
@@ -191,6 +193,16 @@ class SearchIndex:
         self._before_repeats.update(before)
         return self._before_repeats
 
+    @property
+    def bad_nodes(self) -> set[str]:
+        """Nodes with a certain hardware or boot failure; none where a setting may have failed in their place."""
+        return {
+            node
+            for layout, reason, nodes in self._blamed
+            if not (policy_of(reason).may_be_setting and self.setting_failures.untried_values(layout))
+            for node in nodes
+        }
+
     # -- values of layouts
 
     def was_tried(self, layout: Layout) -> bool:
@@ -280,7 +292,9 @@ class SearchIndex:
         self._node_hours_used += Fraction(attempt.node_hours or 0.0)
         moments = (moment for moment in (attempt.started_at, attempt.ended_at) if moment is not None)
         self._last_change_at = max([self._last_change_at, *moments])
-        self.bad_nodes |= set(bad_nodes(trial, attempt))
+        self.setting_failures.add(trial.layout, attempt)
+        if nodes := bad_nodes(trial, attempt):
+            self._blamed.append((trial.layout, attempt.reason, nodes))
         timed = attempt.started_at is not None and attempt.ended_at is not None
         if attempt.state is TrialState.MEASURED and timed:
             self.num_measured += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -150,3 +151,14 @@ def test_a_resumed_search_goes_on_as_the_uninterrupted_one_would(make):
 
 def test_the_seed_decides_and_nothing_else(make):
     assert make(layouts_of(), seed=3).ask(8, []) == make(layouts_of(), seed=3).ask(8, [])
+
+
+def test_a_value_of_a_setting_to_which_a_failure_was_put_down_is_not_proposed_again(make):
+    values = ("env.NET=lo", "env.NET=nope", "env.NET=eth0")
+    candidates = [replace(layout, settings=settings) for layout in layouts_of()[:4] for settings in values]
+    failure = TrialFeedback(candidates[1], reason=FailureReason.SETTING_FAILURE)
+    ran = [speed(candidates[0]), TrialFeedback(candidates[2], reason=FailureReason.GPU_OOM)]
+    asked = make(candidates).ask(len(candidates), [*ran, failure])
+    assert {*keys(asked)} == {*keys([c for c in candidates if "nope" not in c.settings][2:])}
+    assert len(make(candidates).ask(len(candidates), [*ran, failure, speed(candidates[4])])) == len(candidates) - 4
+    assert make(candidates[1:2]).ask(1, [failure]) == []

@@ -54,16 +54,18 @@ class FailurePattern:
 
 def failure_patterns(trials: Sequence[Trial]) -> tuple[FailurePattern, ...]:
     """The pattern that tells most of each reason, most common reason first; none where the failed layouts are few or
-    differ little from the others."""
+    differ little from the others. Of a failing setting the value is told, however few failed."""
     tried = [trial for trial in trials if trial.kind is TrialKind.SEARCH and trial.state.is_ended]
     others = [trial for trial in tried if trial.measured is not None]
     names = [name for name in varying_axes([trial.layout for trial in tried]) if name not in DERIVED]
     reasons = Counter(trial.reason for trial in tried if trial.reason is not None and has_failed(trial))
     found = []
     for reason, count in reasons.most_common():
-        if min(count, len(others)) >= MIN_LAYOUTS:
+        is_setting = reason is FailureReason.SETTING_FAILURE
+        if min(count, len(others)) >= (1 if is_setting else MIN_LAYOUTS):
             failed = [trial for trial in tried if trial.reason is reason]
-            patterns = list(_patterns(reason, failed, others, names))
+            axes = [name for name in names if name not in AXES] if is_setting else names
+            patterns = list(_patterns(reason, failed, others, axes))
             best = max(patterns, key=lambda pattern: pattern.difference, default=None)
             found += [best] if best is not None and best.difference >= MIN_DIFFERENCE else []
     return tuple(found)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.samplers.base import Sampler
+from orchestrator.samplers.failing_settings import FailingSettingsSampler
 from orchestrator.samplers.model_free import GridSampler
 from orchestrator.samplers.paired import PairedSampler
 from orchestrator.search.attempt_factory import AttemptFactory
@@ -99,7 +100,7 @@ class Rig:
         baseline = self.first[0] if self.first else None
         program = AttemptFactory(folder, MODEL, cluster, RULES, "python3", baseline=baseline)
         goal = SearchObjective(Objective.TOKENS_PER_SEC, 16, self.first, self.headroom, self.others)
-        sampler: Sampler = GridSampler(self.layouts)
+        sampler: Sampler = FailingSettingsSampler(self.layouts, GridSampler)
         if self.software:
             sampler = PairedSampler(sampler, self.software, self.limits.max_trials // 2)
         limits, callbacks = self.limits, self.callbacks

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import DriverCallbacks
+from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.rig import LAYOUTS, speed_by_layout
 from trials.ledger.events import EndReason, EventKind, SearchState
@@ -205,3 +206,26 @@ def test_energy_that_no_driver_reports_ends_the_search_at_the_first_trial(rig):
         words,
     )
     assert len(search.trials) == 1
+
+
+def with_interface(layout: Layout, name: str) -> Layout:
+    return replace(layout, settings=f"env.NCCL_SOCKET_IFNAME={name}")
+
+
+@pytest.mark.parametrize("reason", [FailureReason.NODE_FAILURE, FailureReason.SCRIPT_ERROR])
+@pytest.mark.parametrize("parallel_trials", [1, 3])
+def test_a_setting_that_fails_with_every_layout_neither_blames_nodes_nor_ends_the_search(
+    rig, reason, parallel_trials, caplog
+):
+    rig.layouts = tuple(with_interface(layout, name) for layout in LAYOUTS[:4] for name in ("lo", "nope"))
+    rig.limits = replace(rig.limits, max_trials=8, parallel_trials=parallel_trials)
+    rig.launcher.script = lambda spec: (
+        Script(reason=reason, excerpt="unknown interface") if "nope" in spec.layout.settings else Script(1000.0)
+    )
+    search = rig.open_driver().run()
+    failed = [trial for trial in search.trials if "nope" in trial.layout.settings]
+    assert [trial.reason for trial in failed][1:] == [FailureReason.SETTING_FAILURE] * (len(failed) - 1)
+    assert (len(failed), sum(len(trial.attempts) for trial in failed)) <= (1 + parallel_trials, 3 + parallel_trials)
+    assert all(attempt.exclude == () for trial in search.trials for attempt in trial.attempts[:1])
+    assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.SPACE_EXHAUSTED)
+    assert "NCCL_SOCKET_IFNAME=nope: every attempt with it failed" in caplog.text

@@ -114,3 +114,13 @@ def test_suspect_nodes_are_better_than_none_and_bad_ones_are_not():
     bad, run = failed("t0001", FailureReason.GPU_MEMORY_IN_USE, "n3", "n4", rank=2), suspect("t0002", "n1", "n2")
     assert avoided(again, bad, run, num_nodes=4) == ("n4",)
     assert avoided(again, bad, run, num_nodes=5) == ("n1", "n2", "n4")
+
+
+def test_while_a_setting_may_have_failed_in_its_place_only_retries_avoid_a_node():
+    own = replace(FOUR_RANKS_ON_TWO_NODES, settings="env.NET=eth0")
+    bad = replace(failed("t0001", FailureReason.NODE_FAILURE, "n1", "n2"), layout=own)
+    other, ran = Trial("t0003", FOUR_RANKS_ON_TWO_NODES), replace(measured_on("t0002", "n3", "n4"), layout=own)
+    assert avoided(bad) == ("n1", "n2")
+    assert avoided(other, bad) == ()
+    assert avoided(other, bad, ran) == ("n1", "n2")
+    assert avoided(other, replace(failed("t0001", FailureReason.BOOT_FAILURE, "n1"), layout=own)) == ("n1",)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 from trials.analysis.failure_patterns import Condition, common_last_line, failure_patterns
@@ -42,6 +44,14 @@ def test_nothing_is_told_of_few_failures_of_all_and_without_a_difference():
     assert failure_patterns(searched(lambda tensor, mb: True).record.trials) == ()
     assert failure_patterns(searched(lambda tensor, mb: (tensor + mb) % 3 == 0).record.trials) == ()
     assert failure_patterns(()) == ()
+
+
+def test_of_a_failing_setting_the_value_is_told_after_one_trial():
+    search = SearchUnderTest()
+    search.measure(search.start(replace(layout(1, 1), settings="env.NET=lo")), 100.0)
+    search.fail(search.start(replace(layout(2, 1), settings="env.NET=nope")), FailureReason.SETTING_FAILURE)
+    (pattern,) = failure_patterns(search.record.trials)
+    assert pattern.condition == Condition("env.NET", "nope")
 
 
 def test_the_line_with_which_most_end_is_found():

@@ -1,0 +1,54 @@
+"""Values of settings to which failures are put down."""
+
+from __future__ import annotations
+
+import pytest
+
+from search_spaces.layouts.layout import Layout
+from trials.analysis.setting_failures import SettingFailures
+from trials.trial import Attempt, FailureReason, TrialState
+
+DEAD, CRASHED, OOM = FailureReason.NODE_FAILURE, FailureReason.SCRIPT_ERROR, FailureReason.GPU_OOM
+PRUNED, PREEMPTED = FailureReason.PRUNED, FailureReason.PREEMPTED
+
+
+def failing(*ended: tuple[int, str, FailureReason | None]) -> dict[str, str | None]:
+    """Failing values of the settings `env.NET=bad` with `env.OMP=1`, after these attempts of (tensor degree, settings,
+    reason)."""
+    failures = SettingFailures()
+    for tensor, settings, reason in ended:
+        state = TrialState.MEASURED if reason is None else TrialState.FAILED
+        attempt = Attempt("t0001", "a1", "0" * 32, 1, 60.0, state=state, reason=reason)
+        failures.add(Layout(tensor_parallel=tensor, settings=settings), attempt)
+    return dict(failures.failing_values(Layout(settings="env.NET=bad env.OMP=1")))
+
+
+RAN = (1, "env.NET=lo env.OMP=1", None)
+BAD = {"env.NET": "bad"}
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        ([RAN, (2, "env.NET=bad env.OMP=1", DEAD), (4, "env.NET=bad env.OMP=1", CRASHED)], BAD),  # two layouts
+        ([RAN, (1, "env.NET=bad env.OMP=1", DEAD), (1, "env.NET=bad env.OMP=1", DEAD)], BAD),  # one that ran without
+        ([(2, "env.NET=bad", DEAD), (4, "env.NET=bad", DEAD), (1, "", None)], BAD),  # whatever the order
+        ([RAN, (2, "env.NET=bad env.OMP=1", DEAD), (2, "env.NET=bad env.OMP=1", DEAD)], {}),  # perhaps the layout
+        ([RAN, (1, "env.NET=bad env.OMP=1", DEAD)], {}),  # perhaps the node
+        ([RAN, (2, "env.NET=bad env.OMP=2", DEAD), (4, "env.NET=bad env.OMP=2", DEAD)], {}),  # perhaps the other value
+        ([(1, "env.NET=lo env.OMP=1", OOM), (2, "env.NET=bad env.OMP=1", DEAD), (4, "env.NET=bad", DEAD)], BAD),
+        ([RAN, (2, "env.NET=bad env.OMP=1", DEAD), (4, "env.NET=bad", DEAD), (1, "env.NET=bad", None)], {}),  # it runs
+        ([RAN, (2, "env.NET=bad env.OMP=1", DEAD), (4, "env.NET=bad", DEAD), (1, "env.NET=bad", PRUNED)], {}),
+        ([RAN, (2, "env.NET=bad env.OMP=1", PREEMPTED), (4, "env.NET=bad", PREEMPTED)], {}),  # no setting does that
+        ([(2, "env.NET=bad", DEAD), (4, "env.NET=bad", DEAD), (2, "", CRASHED)], BAD),  # nothing ran at all
+    ],
+)
+def test_a_value_fails_where_no_attempt_runs_with_it_and_everything_else_is_known_to_run(ended, expected):
+    assert failing(*ended) == expected
+
+
+def test_the_values_that_no_attempt_ran_with_are_untried():
+    failures = SettingFailures()
+    failures.add(Layout(settings="env.NET=lo"), Attempt("t0001", "a1", "0" * 32, 1, 60.0, state=TrialState.MEASURED))
+    assert failures.untried_values(Layout(settings="env.NET=lo env.OMP=1")) == {"env.OMP": "1"}
+    assert failures.untried_values(Layout()) == {}
