@@ -36,13 +36,14 @@ def main() -> None:
 
 
 def _row(heads: list[torch.Tensor], kernel: str, length: int) -> str:
-    query, tokens = heads[0], heads[0].shape[2]
+    query, key, value = heads
+    tokens = query.shape[2]
     select_attention_kernel(kernel)
     documents = Documents.of([_lengths(tokens, length)], query.device)
     has_flash = not query.is_cuda or torch.cuda.get_device_capability() >= (8, 0)
     runs = (
-        lambda: attention(*heads, True),
-        lambda: attention_by_document(*heads, has_flash, None, None, documents),
+        lambda: attention(query, key, value, True),
+        lambda: attention_by_document(query, key, value, has_flash, None, None, documents),
     )
     whole_s, documents_s = _fastest(runs, heads)
     mean = sum(n**2 for n in documents.lengths[0]) / tokens

@@ -64,7 +64,7 @@ def prepare(checkout: Path, missing: Sequence[str]) -> None:
     if str(checkout) in sys.path:
         return
     sys.path.insert(0, str(checkout))
-    typing.override = typing_extensions.override  # Python 3.12
+    typing.override = typing_extensions.override  # type: ignore[attr-defined] # Python 3.12
     real_import = builtins.__import__
 
     def import_or_mock(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
