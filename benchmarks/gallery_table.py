@@ -22,6 +22,7 @@ from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.explain import LayoutExplanation, explain_layouts
 from orchestrator.planning.plan import Plan, plan_of
 from search_spaces.schema import presets
+from trials.outcome_types import TimeParts
 
 Line = dict[str, Any]
 
@@ -29,7 +30,7 @@ STEP_TIME, TOKENS, SHARE = "step_time_s", "tokens_per_sec", "share_of_peak"
 """Published quantities of a recipe: seconds per step, tokens per second, or the share of peak, for which it may be open
 whether recomputation counts."""
 CHOICE = "Parlay's choice"
-_PARTS = ("compute", "tensor", "pipeline", "data_parallel", "bubble", "optimizer", "offload")
+_PARTS = tuple(TimeParts.__annotations__)
 
 
 @dataclass(frozen=True)

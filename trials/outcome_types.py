@@ -16,6 +16,10 @@ class TimeParts(TypedDict, total=False):
     compute: float
     tensor: float
     """Communication of tensor parallelism."""
+    context: float
+    """Communication of context parallelism: keys, values, or positions for heads."""
+    expert: float
+    """Communication of expert parallelism: tokens to their experts and back, and waiting for their counts."""
     pipeline: float
     """Communication between pipeline stages."""
     data_parallel: float

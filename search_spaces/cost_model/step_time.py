@@ -52,15 +52,21 @@ TERMS = (*ON_DEVICE, "launches", "sharded", *PER_STEP)
 device's work, and count where they take longer."""
 
 _LAUNCHES, _SHARDED = len(ON_DEVICE), len(ON_DEVICE) + 1
+_EXCHANGES = slice(ON_DEVICE.index("tensor"), _LAUNCHES)
+"""Terms of the communication inside layers."""
+EXCHANGING = ("tensor", "context", "expert")
+"""Groups that communicate inside layers, whose constants are the same."""
 
 
 @dataclass(frozen=True)
 class StepTerms:
     """Seconds with every constant at 1. `micro_batch` is of one on the slowest stage, of shape (layouts, len(ON_DEVICE)
-    + 2), launches and sharded last; `micro_batches` counts those of a step, `fill` those that the other stages add;
+    + 2), launches and sharded last; `exchanges` are its seconds of the terms in `_EXCHANGES` by groups, of shape
+    (layouts, len(EXCHANGING), 2); `micro_batches` counts those of a step, `fill` those that the other stages add;
     `per_step` is of a whole step, of shape (layouts, len(PER_STEP))."""
 
     micro_batch: np.ndarray
+    exchanges: np.ndarray
     micro_batches: np.ndarray
     fill: np.ndarray
     per_step: np.ndarray
@@ -77,7 +83,9 @@ class StepTerms:
 
     @classmethod
     def _on(cls, model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> StepTerms:
-        layer, head = _layer_seconds(model, machine, layouts), _head_seconds(model, machine, layouts)
+        exchanges = _exchange_seconds(model, machine, layouts)
+        layer = _layer_seconds(model, machine, layouts, exchanges)
+        head = _head_seconds(model, machine, layouts)
         stages = StageTable.ends(model, layouts)
         slowest = _slowest_stage(stages, layer, head)
         rows = np.arange(len(layouts))
@@ -87,6 +95,7 @@ class StepTerms:
         sharded = _sharded_seconds(model, machine, layouts)
         return cls(
             np.concatenate([micro_batch, sharded[:, None]], axis=1),
+            exchanges=layers[:, None, None] * exchanges,
             micro_batches=layouts["grad_accum_steps"].astype(float),
             fill=_device(others) / _device(micro_batch) / layouts["virtual_pipeline_stages"] * _share_of_fill(layouts),
             per_step=_per_step_seconds(model, machine, layouts, stages)
@@ -103,7 +112,7 @@ class StepTerms:
 
     def take(self, rows: np.ndarray) -> StepTerms:
         """The layouts of a mask or of indices, in that order."""
-        return StepTerms(self.micro_batch[rows], self.micro_batches[rows], self.fill[rows], self.per_step[rows])
+        return StepTerms(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def seconds(self, constants: np.ndarray) -> np.ndarray:
         """Step times: (layouts,) for constants of shape (len(TERMS),), (draws, layouts) for (draws, len(TERMS))."""
@@ -113,13 +122,13 @@ class StepTerms:
     def parts(self, constants: np.ndarray) -> dict[str, np.ndarray]:
         """Seconds of a step by part, the contract's `time_s`, each of shape (layouts,)."""
         device, host, sharded = self._concurrent_s(constants)
-        tensor = self.micro_batch[:, 2:_LAUNCHES] @ constants[2:_LAUNCHES]
+        exchanges = self.exchanges @ constants[_EXCHANGES]
         alone, micro_batch = _smooth_max(device, host), _smooth_max(device, host, sharded)
         per_step = dict(zip(PER_STEP, (constants[_SHARDED + 1 :] * self.per_step).T, strict=True))
         waited_for = (micro_batch - alone) * self.micro_batches
         return {
-            "compute": (alone - tensor) * self.micro_batches,
-            "tensor": tensor * self.micro_batches,
+            "compute": (alone - exchanges.sum(axis=1)) * self.micro_batches,
+            **dict(zip(EXCHANGING, exchanges.T * self.micro_batches, strict=True)),
             "pipeline": per_step["pipeline"] + per_step["pipeline_latency"],
             "data_parallel": per_step["data_parallel"] + per_step["data_latency"] + waited_for,
             "bubble": micro_batch * self.fill,
@@ -160,17 +169,37 @@ def _slowest_stage(stages: StageTable, layer: np.ndarray, head: np.ndarray) -> n
     return seconds.argmax(axis=1)
 
 
-def _layer_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> np.ndarray:
+def _exchange_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> np.ndarray:
+    """Communication of a micro-batch inside one layer, a mean over the layers: `StepTerms.exchanges`.
+
+    The MLP has one of a layer's two collectives of tensor-parallel ranks.
+    """
+    tensor, tokens = layouts["tensor_parallel"], tokens_of_rank(model, layouts)
+    shares = RecomputedShares.of(model, layouts)
+    collectives = 2 + shares.layers + (2 + shares.layers + shares.mlps(model)) * gathering_mlps(model, layouts)
+    exchanged = collectives * tokens * model.hidden_size * element_bytes(layouts)
+    stride = layouts.per_mesh(RankMesh.stride, "tp")
+    rate = machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0)
+    exposed = np.where(layouts["tensor_parallel_overlap"], OVERLAPPED, 1)
+    awaited = (1 + shares.layers) * awaited_share(model, machine) * _launch_seconds(model, machine, layouts)
+    of_tensor = [
+        2 * (tensor - 1) / tensor * exchanged / rate * exposed,
+        collectives * machine.latency_s(tensor, stride),
+    ]
+    of_context = [_context_seconds(model, machine, layouts, shares), np.zeros(len(layouts))]
+    of_experts = [dispatch_seconds(model, machine, layouts, shares), awaited]
+    return np.stack([np.stack(of_groups, axis=1) for of_groups in (of_tensor, of_context, of_experts)], axis=1)
+
+
+def _layer_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable, exchanges: np.ndarray) -> np.ndarray:
     """Forward and backward of a micro-batch through one layer: matmul, memory traffic, tensor, latency, launches.
 
-    A mean over the layers where some are recomputed. The MLP has one of a layer's two collectives, and half of its
+    A mean over the layers where some are recomputed. `exchanges` is its communication; the MLP has half of a layer's
     launches.
     """
     tensor, tokens = layouts["tensor_parallel"], tokens_of_rank(model, layouts)
     shares = RecomputedShares.of(model, layouts)
-    mlps = shares.mlps(model)
     passes = 3 + shares.layers
-    collectives = 2 + shares.layers + (2 + shares.layers + mlps) * gathering_mlps(model, layouts)
     layer = model.active_layer_parameters
     linear = 2 * tokens * (layer * passes + shares.parameters(model))
     in_16_bits = 2 * tokens * layer * layouts.of_recipe(lambda recipe: recipe.products_in_16_bits)
@@ -181,22 +210,15 @@ def _layer_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTabl
     accessed = activations.whole * (_ACCESSES_PER_BYTE + shares.layers + shares.ops) + activations.rewritten
     accessed = accessed * _eager_traffic(layouts)
     accessed = accessed + tokens * _scaled_bytes(model, layouts, shares) + moved_bytes(model, layouts, shares)
-    exchanged = collectives * tokens * model.hidden_size * element_bytes(layouts)
-    stride = layouts.per_mesh(RankMesh.stride, "tp")
-    rate = machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0)
     loss = _matmul_slowdown(model, machine, layouts)
     multiplied = (linear - saved) * loss + scores * _attention_slowdown(model, machine, layouts, loss)
-    launched = _launch_seconds(model, machine, layouts)
+    launches = (passes + shares.mlps(model) / 2 + shares.ops) * _launch_seconds(model, machine, layouts)
     return np.stack(
         [
             (multiplied / machine.flops(layouts) + sink_seconds(model, layouts, tokens)) / tensor,
             accessed / machine.memory_bytes_per_s,
-            2 * (tensor - 1) / tensor * exchanged / rate * np.where(layouts["tensor_parallel_overlap"], OVERLAPPED, 1)
-            + dispatch_seconds(model, machine, layouts, shares)
-            + _context_seconds(model, machine, layouts, shares),
-            collectives * machine.latency_s(tensor, stride)
-            + (1 + shares.layers) * awaited_share(model, machine) * launched,
-            (passes + mlps / 2 + shares.ops) * launched,
+            *exchanges.sum(axis=1).T,
+            launches,
         ],
         axis=1,
     )

@@ -338,7 +338,7 @@ def _bridge_bars(found: Sequence[TimeBreakdown], steps: Mapping[str, float]) -> 
     starts = [(found[0].label.replace("best", "best layout"), found[0].total_s)] if len(found) > 1 else []
     bars = [
         *(("absolute", label, total) for label, total in starts),
-        *(("relative", _part_name(name, found), change) for name, change in steps.items()),
+        *(("relative", _part_name(name), change) for name, change in steps.items()),
         ("total", "best layout" if found[-1].label == "best" else "baseline", found[-1].total_s),
     ]
     texts = [duration(seconds) if kind != "relative" or not starts else _signed(seconds) for kind, _, seconds in bars]
@@ -359,14 +359,8 @@ def _bridge_bars(found: Sequence[TimeBreakdown], steps: Mapping[str, float]) -> 
     }
 
 
-def _part_name(name: str, found: Sequence[TimeBreakdown]) -> str:
-    """Name of a part; the communication of tensor-parallel groups is timed with that of context and expert groups."""
-    if name != "tensor":
-        return name.replace("data_parallel", "data").replace("_", " ")
-    layouts = [parts.layout for parts in found]
-    groups = {"tensor": "tensor_parallel", "context": "context_parallel", "expert": "expert_parallel"}
-    present = [word for word, field in groups.items() if any(getattr(layout, field) > 1 for layout in layouts)]
-    return " and ".join(present) or name
+def _part_name(name: str) -> str:
+    return name.removesuffix("_parallel")
 
 
 def _measured_times(found: Sequence[TimeBreakdown]) -> str:
@@ -378,9 +372,9 @@ def _measured_times(found: Sequence[TimeBreakdown]) -> str:
 
 def _bridge_sentence(found: Sequence[TimeBreakdown], steps: Mapping[str, float]) -> str:
     if len(found) == 1:
-        parts = ", ".join(f"{_part_name(name, found)} {duration(seconds)}" for name, seconds in steps.items())
+        parts = ", ".join(f"{_part_name(name)} {duration(seconds)}" for name, seconds in steps.items())
         return f"{duration(found[0].total_s)}, of which {parts}"
-    parts = ", ".join(f"{_part_name(name, found)} {_signed(change)}" for name, change in steps.items())
+    parts = ", ".join(f"{_part_name(name)} {_signed(change)}" for name, change in steps.items())
     return f"{duration(found[0].total_s)} to {duration(found[1].total_s)}: {parts or 'no difference'}"
 
 

@@ -12,7 +12,7 @@ from search_spaces.cost_model.attention import SINK_S
 from search_spaces.cost_model.expert_time import EXPERT_LAUNCH_S
 from search_spaces.cost_model.machine_speed import OVERLAPPED
 from search_spaces.cost_model.posterior import typical_constants
-from search_spaces.cost_model.step_time import LAYER_LAUNCH_S, TERMS, StepTerms
+from search_spaces.cost_model.step_time import EXCHANGING, LAYER_LAUNCH_S, TERMS, StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.layout import CHOICES, Layout
@@ -418,6 +418,20 @@ def test_the_parts_of_a_step_add_up_to_it():
     layouts = [replace(EIGHT, micro_batch_size=size, zero_stage=stage) for size in (1, 4) for stage in (0, 1, 2, 3)]
     terms = StepTerms.of(SMALL, a100(1), LayoutTable.of(layouts))
     assert sum(terms.parts(typical_constants()).values()) == pytest.approx(terms.seconds(typical_constants()))
+
+
+def test_communication_inside_layers_is_of_the_groups_that_communicate():
+    whole = replace(EIGHT, tensor_parallel=1, pipeline_parallel=1, data_parallel=8, engine="megatron-lm")
+    tensor = replace(whole, tensor_parallel=2, data_parallel=4)
+    context = replace(whole, context_parallel=2, data_parallel=4)
+    terms = StepTerms.of(SMALL, a100(1), LayoutTable.of([whole, tensor, context]))
+    parts = terms.parts(typical_constants())
+    assert [[name for name in EXCHANGING if parts[name][row] > 0] for row in range(3)] == [[], ["tensor"], ["context"]]
+    terms = StepTerms.of(WITH_EXPERTS, a100(1), LayoutTable.of([whole, replace(whole, expert_parallel=2)]))
+    parts = terms.parts(typical_constants())
+    assert parts["tensor"].tolist() == parts["context"].tolist() == [0, 0]
+    assert min(parts["expert"]) > 0  # the device waits for the host, too
+    assert sum(parts.values()) == pytest.approx(terms.seconds(typical_constants()))
 
 
 def test_many_draws_of_the_constants_are_computed_at_once():

@@ -10,9 +10,11 @@ from statistics import median
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.train.trial_processes import ENDLESS, RULES, best_of, faulty, make_spec
+from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, best_of, faulty, make_spec
+from trials.diagnostics.parity_models import SHAPES
 from trials.files.folders import SearchFolder, read_json, write_json
 from trials.measurement.step_log import StepPhase, read_metrics
+from trials.outcome_types import TimeParts
 from trials.trial import FailureReason, TrialKind, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(300)]
@@ -21,8 +23,11 @@ ONE = Layout(micro_batch_size=2, grad_accum_steps=2)
 TP2 = replace(ONE, tensor_parallel=2)
 PP2 = replace(ONE, pipeline_parallel=2)
 DP2 = replace(ONE, data_parallel=2)
+EXPERTS = replace(DP2, expert_parallel=2, engine="megatron-core")
+CONTEXT = replace(ONE, context_parallel=2, context_transport="all_gather", zero_stage=3, engine="torchtitan")
+CONTEXT = replace(CONTEXT, attention_kernel="flex")
 LONG = replace(PP2, micro_batch_size=1, grad_accum_steps=24, engine="deepspeed")
-PARTS = {"compute", "tensor", "pipeline", "data_parallel", "bubble", "optimizer", "offload"}
+PARTS = {*TimeParts.__annotations__}
 
 
 @pytest.fixture
@@ -148,11 +153,15 @@ def test_a_trial_is_not_pruned_while_a_straggler_holds_it_up(start, search_folde
         (replace(PP2, grad_accum_steps=4), {"pipeline", "bubble"}),
         (replace(DP2, zero_stage=1, engine="deepspeed"), {"data_parallel"}),
         (replace(DP2, zero_stage=3), {"data_parallel"}),
+        pytest.param(CONTEXT, {"context"}, marks=pytest.mark.walks),
+        pytest.param(EXPERTS, {"expert", "data_parallel"}, marks=pytest.mark.walks),
     ],
-    ids=["tensor", "pipeline", "deepspeed-zero-1", "torch-zero-3"],
+    ids=["tensor", "pipeline", "deepspeed-zero-1", "torch-zero-3", "context", "experts"],
 )
 def test_on_request_the_time_of_a_step_is_divided_among_what_it_went_to(start, layout, shown):
-    trial = start(make_spec(layout, measure=replace(RULES, profile=True)))
+    model = SHAPES[{CONTEXT: "qwen3-long", EXPERTS: "mixtral"}[layout]] if layout in (CONTEXT, EXPERTS) else MODEL
+    fresh = {"warm": None} if layout.engine == "megatron-core" else {}  # it unpickles, which warm ranks refuse
+    trial = start(make_spec(layout, model=model, measure=replace(RULES, profile=True)), **fresh)
     assert trial.wait() == [0, 0], trial.logs()
     assert trial.result().state is TrialState.MEASURED
     outcome = trial.outcome()

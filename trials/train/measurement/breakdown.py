@@ -23,6 +23,8 @@ class Part(LowerStrEnum):
 
     COMPUTE = "compute"
     TENSOR = "tensor"
+    CONTEXT = "context"
+    EXPERT = "expert"
     PIPELINE = "pipeline"
     DATA_PARALLEL = "data_parallel"
     BUBBLE = "bubble"

@@ -19,7 +19,9 @@ import torch.distributed as dist
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from search_spaces.layouts.groups import expert_mesh
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.mesh import RankMesh
 from trials.ranks.failures import excerpt_of
 from trials.ranks.report import Report
 from trials.train.measurement.breakdown import Part, RangeSource, StepParts, TimedRange, breakdown, split_step
@@ -75,17 +77,52 @@ def _report_failure(report: Report, outcome: Outcome | None, message: str) -> No
         report.write(replace(outcome, flags=(*outcome.flags, Flag.PROFILE_FAILED), excerpt=message))
 
 
-def part_of_group(layout: Layout, ranks: Sequence[int]) -> Part | None:
-    """The part to which a collective of these ranks belongs; None for a single rank.
+_ALL_TO_ALL, _GATHER, _MESSAGE = ("alltoall", "all_to_all"), ("gather", "scatter"), ("send", "recv", "_end_coalescing")
+_KINDS = {
+    "p2p": _MESSAGE,
+    "all_gather": _GATHER,
+    "a2a": _ALL_TO_ALL,
+    "a2a_p2p": (*_ALL_TO_ALL, *_MESSAGE),
+    "alltoall": _ALL_TO_ALL,
+    "allgather": _GATHER,
+}
+"""Words in the names of the collectives of each transport of context parallelism, and of each dispatcher of tokens that
+uses collectives of torch."""
 
-    Ranks that differ in their stage wait for each other's work, whatever else they differ in; then come data-parallel
-    ranks.
+
+def part_of_collective(layout: Layout, ranks: Sequence[int], name: str) -> Part | None:
+    """The part to which the collective of this name of these ranks belongs; None for a single rank.
+
+    Ranks that differ in their stage wait for each other's work, whatever else they differ in. Groups of experts, and
+    those of context-parallel ranks without data-parallel ones, may be those that reduce gradients: there the kind of
+    the collective decides.
     """
-    coordinates = [layout.mesh.coordinates(rank) for rank in ranks]
-    for part, dim in ((Part.PIPELINE, "pp"), (Part.DATA_PARALLEL, "dp"), (Part.TENSOR, "tp")):
-        if len({at[dim] for at in coordinates}) > 1:
-            return part
-    return None
+    differing = _differing(layout.mesh, ranks)
+    if "pp" in differing:
+        return Part.PIPELINE
+    if _is_among_experts(layout, ranks) and _has_kind(name, layout.expert_dispatcher):
+        return Part.EXPERT
+    is_context = differing == {"cp"} and (layout.data_parallel > 1 or _has_kind(name, layout.context_transport))
+    if "dp" in differing or ("cp" in differing and not is_context):
+        return Part.DATA_PARALLEL
+    if is_context:
+        return Part.CONTEXT
+    return Part.TENSOR if differing else None
+
+
+def _differing(mesh: RankMesh, ranks: Sequence[int]) -> set[str]:
+    """Dimensions in which these ranks differ."""
+    coordinates = [mesh.coordinates(rank) for rank in ranks]
+    return {dim for dim in mesh.sizes if len({at[dim] for at in coordinates}) > 1}
+
+
+def _is_among_experts(layout: Layout, ranks: Sequence[int]) -> bool:
+    """True for ranks that hold different experts of one layer."""
+    return layout.expert_parallel > 1 and _differing(expert_mesh(layout.to_json(), layout.rank_order), ranks) == {"ep"}
+
+
+def _has_kind(name: str, way: str) -> bool:
+    return any(word in name for word in _KINDS.get(way, ()))
 
 
 def _profiled_ranks(spec: TrialSpec, loop: TrainingLoop, device: Device, report: Report) -> list[list[StepParts]]:
@@ -170,7 +207,7 @@ def _named_collectives(layout: Layout) -> Iterator[None]:
 
     def named_collective(original: Callable[..., Any]) -> Callable[..., Any]:
         def collective(group: dist.ProcessGroup, *arguments: Any, **options: Any) -> Any:
-            part = part_of_group(layout, dist.get_process_group_ranks(group))
+            part = part_of_collective(layout, dist.get_process_group_ranks(group), original.__name__)
             if part is None:
                 return original(group, *arguments, **options)
             kind = f"{original.__name__} {_elements(arguments)}"

@@ -9,7 +9,6 @@ import pytest
 from dashboards.report.data import report_data
 from dashboards.report.figures.registry import report_figures
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.dashboards.report.searches import BASELINE, FASTEST, spec
 from tests.dashboards.searches import START, SearchUnderTest
@@ -58,9 +57,7 @@ def test_a_layout_alone_is_shown_by_its_parts():
     assert (bars["y"], bars["measure"][-1]) == (["compute", "tensor", "data", "best layout"], "total")
 
 
-def test_the_communication_of_experts_is_named_with_that_of_tensors():
-    search = SearchUnderTest(spec(baseline=None))
-    layout = Layout(tensor_parallel=2, data_parallel=4, expert_parallel=4, grad_accum_steps=2)
-    search.measure(search.start(layout), 1000.0, time_s=OF_BASELINE)
-    (bars,) = step_time(search).plot["data"]
-    assert "tensor and expert" in bars["y"]
+def test_tensor_context_and_expert_communication_are_steps_of_their_own():
+    of_best = {"compute": 0.6, "tensor": 0.1, "context": 0.05, "expert": 0.15, "data_parallel": 0.1}
+    (bars,) = step_time(measured(OF_BASELINE, of_best)).plot["data"]
+    assert bars["y"] == ["baseline", "tensor", "expert", "context", "best layout"]

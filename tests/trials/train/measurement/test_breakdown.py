@@ -10,7 +10,7 @@ from search_spaces.layouts.layout import Layout
 from tests.trials.examples import OUTCOME, SPEC
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.train.measurement.breakdown import Part, RangeSource, StepParts, TimedRange, Transfer, breakdown, split_step
-from trials.train.measurement.profile import add_breakdown, part_of_group
+from trials.train.measurement.profile import add_breakdown, part_of_collective
 
 
 def seconds_of(*ranges: TimedRange, begin_s: float = 0.0, end_s: float = 10.0) -> dict[str, float]:
@@ -120,7 +120,35 @@ class TestBreakdown:
     ],
 )
 def test_a_group_belongs_to_the_axis_in_which_its_ranks_differ(ranks, part):
-    assert part_of_group(Layout(tensor_parallel=2, data_parallel=2, pipeline_parallel=2), list(ranks)) is part
+    layout = Layout(tensor_parallel=2, data_parallel=2, pipeline_parallel=2)
+    assert part_of_collective(layout, list(ranks), "allreduce") is part
+
+
+@pytest.mark.parametrize(
+    ("fields", "ranks", "name", "part"),
+    [
+        ({"context_parallel": 2, "data_parallel": 2}, [0, 1], "send", Part.CONTEXT),
+        ({"context_parallel": 2, "data_parallel": 2}, [0, 1, 2, 3], "allreduce", Part.DATA_PARALLEL),
+        ({"context_parallel": 2}, [0, 1], "_end_coalescing", Part.CONTEXT),
+        ({"context_parallel": 2}, [0, 1], "allreduce", Part.DATA_PARALLEL),  # of gradients
+        ({"context_parallel": 2, "context_transport": "a2a"}, [0, 1], "alltoall_base", Part.CONTEXT),
+        ({"context_parallel": 2, "context_transport": "all_gather"}, [0, 1], "_allgather_base", Part.CONTEXT),
+        ({"expert_parallel": 2, "data_parallel": 2}, [0, 1], "all_to_all_single", Part.EXPERT),
+        ({"expert_parallel": 2, "data_parallel": 2}, [0, 1], "_reduce_scatter_base", Part.DATA_PARALLEL),
+        ({"expert_parallel": 2, "data_parallel": 4}, [0, 1], "alltoall_base", Part.EXPERT),
+        ({"expert_parallel": 2, "data_parallel": 4}, [0, 2], "allreduce", Part.DATA_PARALLEL),  # of copies of experts
+        (
+            {"expert_parallel": 2, "data_parallel": 2, "expert_dispatcher": "allgather"},
+            [0, 1],
+            "allgather",
+            Part.EXPERT,
+        ),
+        ({"expert_parallel": 2, "tensor_parallel": 2}, [0, 1], "alltoall_base", Part.EXPERT),
+        ({"expert_parallel": 2, "tensor_parallel": 2}, [0, 1], "allreduce", Part.TENSOR),
+    ],
+)
+def test_of_one_groups_collectives_the_kind_tells_what_they_are_for(fields, ranks, name, part):
+    assert part_of_collective(Layout(engine="megatron-core", **fields), ranks, name) is part
 
 
 @pytest.mark.parametrize("outcome", [OUTCOME, None], ids=["rank-0", "another-rank"])
