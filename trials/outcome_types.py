@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypedDict, get_type_hints
 
-from trials.json_types import is_finite_number, is_integer
+from trials.json_types import is_finite_number, is_integer, is_text
 
 
 class TimeParts(TypedDict, total=False):
@@ -237,15 +237,19 @@ class FullestRank(TypedDict, total=False):
 
 def fullest_rank_fault(data: Mapping[str, Any]) -> str | None:
     """The reason why this is no `FullestRank`; None where it is, or is empty."""
-    checks = {"host": _is_text, "rank": _is_rank, "alloc_retries": _is_rank}
+    if not data:
+        return None
+    checks = {"host": is_text, "rank": _is_rank, "alloc_retries": _is_rank, "free_gib": is_finite_number}
     for name, value in data.items():
-        if name not in get_type_hints(FullestRank) or not checks.get(name, is_finite_number)(value):
+        if name not in get_type_hints(FullestRank) or not checks.get(name, _is_amount)(value):
             return f"fullest_rank.{name:.80} is {value!r:.80}"
-    return None
+    together = ("allocated_gib", "cached_gib")
+    required = ("rank", "host", "used_gib", *(together if any(name in data for name in together) else ()))
+    return next((f"fullest_rank has no {name}" for name in required if name not in data), None)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _is_amount(value: Any) -> bool:
+    return is_finite_number(value) and value >= 0
 
 
 def slowest_rank_fault(data: Mapping[str, Any]) -> str | None:
@@ -261,7 +265,7 @@ def slowest_rank_fault(data: Mapping[str, Any]) -> str | None:
     if not (isinstance(hosts, list) and all(isinstance(host, str) for host in (*hosts, data["host"]))):
         return f"slowest_rank names hosts {data['host']!r:.80}, {hosts!r:.80}"
     numbers = [name for name in names if name not in ("rank", "host", "stragglers", "straggler_hosts")]
-    wrong = (name for name in numbers if not (is_finite_number(data[name]) and data[name] >= 0))
+    wrong = (name for name in numbers if not _is_amount(data[name]))
     return next((f"slowest_rank.{name} is {data[name]!r:.80}, not a number" for name in wrong), None)
 
 

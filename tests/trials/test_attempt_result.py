@@ -225,10 +225,21 @@ class TestWhatIsNotBelieved:
         assert outcome_fault(SPEC, replace(OUTCOME, slowest_rank=SLOWEST)) is None
         assert said in self.fault(slowest_rank=SLOWEST | change)
 
-    @pytest.mark.parametrize("change", [{"rank": "3"}, {"host": 1}, {"free_gib": math.inf}, {"another": 1}])
+    @pytest.mark.parametrize(
+        "change", [{"rank": "3"}, {"host": 1}, {"used_gib": -1.0}, {"free_gib": math.inf}, {"another": 1}]
+    )
     def test_a_fullest_rank_of_another_form(self, change):
         assert outcome_fault(SPEC, replace(OUTCOME, fullest_rank=FULLEST)) is None
         assert f"fullest_rank.{next(iter(change))}" in self.fault(fullest_rank=FULLEST | change)
+
+    @pytest.mark.parametrize("name", ["rank", "host", "used_gib", "allocated_gib", "cached_gib"])
+    def test_a_fullest_rank_that_nobody_can_show(self, name):
+        known = {other: value for other, value in FULLEST.items() if other != name}
+        assert f"fullest_rank has no {name}" in self.fault(fullest_rank=known)
+
+    def test_a_cpus_fullest_rank_over_its_limit_is_no_fault(self):
+        of_cpu = {"rank": 0, "host": "n1", "used_gib": 0.3, "limit_gib": 0.25, "free_gib": -0.05}
+        assert outcome_fault(SPEC, replace(OUTCOME, fullest_rank=of_cpu)) is None
 
     def test_more_than_the_device_itself_reaches_in_a_product(self):
         flops = SPEC.model.causal_flops_per_token * MEASURED["tokens_per_sec_per_gpu"]
