@@ -97,6 +97,7 @@ _NO_CODE = "Error while finding module specification for 'trials."
 _INTERVALS = (
     ("step_time_s", "step_time_low_s", "step_time_high_s"),
     ("tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
+    ("joules_per_token", "joules_per_token_low", "joules_per_token_high"),
 )
 
 
@@ -222,14 +223,16 @@ def _number_fault(spec: TrialSpec, outcome: Outcome, metrics: MeasuredMetrics) -
         return fault
     if metrics.measured_steps < spec.measure.min_steps and outcome.status is OutcomeStatus.MEASURED:
         return f"{metrics.measured_steps} measured steps, at least {spec.measure.min_steps} are required"
+    if spec.measure.energy and metrics.joules_per_token is None and outcome.status is OutcomeStatus.MEASURED:
+        return "it has no joules_per_token, an objective of the search"
     return _order_fault(metrics) or _peak_fault(spec, metrics, outcome.fingerprint.get("probe_ms_by_rank"))
 
 
 def _order_fault(metrics: MeasuredMetrics) -> str | None:
-    """Check that medians lie inside their own intervals."""
+    """Check that known values lie inside their own intervals, which are positive."""
     for name, *ends in _INTERVALS:
         value, low, high = (getattr(metrics, field) for field in (name, *ends))
-        if not (low or value) <= value <= (high or value):
+        if value is not None and not 0 < (value if low is None else low) <= value <= (value if high is None else high):
             return f"{name} {value} is outside of its interval {low} to {high}"
     return None
 

@@ -144,6 +144,8 @@ class ThroughputBound:
 _PARTS = ("startup_parts_s", "time_s")
 _POSITIVE = tuple(field.name for field in fields(MeasuredMetrics) if field.default is MISSING)
 _COUNTS = ("warmup_steps", "measured_steps", "host_memory_full_at_step", "device_memory_full_at_step")
+_SIGNED = ("loss_", "_slope_mib_per_step")
+"""Parts of the names of metrics that may be below zero."""
 _NAMES = tuple(field.name for field in fields(MeasuredMetrics))
 
 
@@ -159,14 +161,15 @@ def measured_of(data: Mapping[str, Any]) -> MeasuredMetrics | ThroughputBound | 
 
 
 def metrics_fault(data: Mapping[str, Any]) -> str | None:
-    """The reason why these are no metrics: an unknown name, a value of another type, a time or rate that is missing or
-    not positive."""
+    """The reason why these are no metrics: an unknown name, a value of another type or below zero, a time or rate that
+    is missing or not positive, an energy that is not positive."""
     for name, value in data.items():
         if name not in _NAMES:
             return f"{name:.80} is not a metric"
         if value is not None and (wanted := _unmet_type(name, value)) is not None:
             return f"{name} is {value!r:.80}, not {wanted}"
-    wrong = (name for name in _POSITIVE if not _is_positive(data.get(name)))
+    positive = (*_POSITIVE, *(() if data.get("joules_per_token") is None else ("joules_per_token",)))
+    wrong = (name for name in positive if not _is_positive(data.get(name)))
     return next((f"{name} is {data.get(name)!r:.80}, not a positive number" for name in wrong), None)
 
 
@@ -180,7 +183,9 @@ def _unmet_type(name: str, value: Any) -> str | None:
         return None if _is_named_numbers(value) else "finite numbers by name"
     if name in _COUNTS and not is_integer(value):
         return "a whole number"
-    return None if is_finite_number(value) else "a finite number"
+    if any(part in name for part in _SIGNED):
+        return None if is_finite_number(value) else "a finite number"
+    return None if _is_amount(value) else "a finite number, 0 or more"
 
 
 def _is_named_numbers(value: Any) -> bool:
