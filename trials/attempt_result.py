@@ -190,7 +190,7 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     mine = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
     if (outcome.search_id, outcome.trial, outcome.attempt, outcome.nonce) != mine:
         return "the outcome belongs to another attempt (search, trial, attempt or nonce differ)"
-    if (fault := _fingerprint_fault(outcome.fingerprint) or _rank_fault(outcome)) is not None:
+    if (fault := ranks_fault(outcome)) is not None:
         return fault
     is_pruned = outcome.reason is FailureReason.PRUNED and outcome.measured is not None
     if outcome.status is not OutcomeStatus.MEASURED and not is_pruned:
@@ -198,6 +198,16 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     if outcome.metrics is None:
         return "it has no measurement"
     return _number_fault(spec, outcome, outcome.metrics) or _proof_fault(spec, outcome) or _clock_fault(outcome)
+
+
+def ranks_fault(outcome: Outcome) -> str | None:
+    """The reason why what an outcome says of its ranks, whatever became of the trial, cannot be believed; None where it
+    can."""
+    return (
+        _fingerprint_fault(outcome.fingerprint)
+        or slowest_rank_fault(outcome.slowest_rank)
+        or fullest_rank_fault(outcome.fullest_rank)
+    )
 
 
 def _fingerprint_fault(fingerprint: Mapping[str, Any]) -> str | None:
@@ -209,11 +219,6 @@ def _fingerprint_fault(fingerprint: Mapping[str, Any]) -> str | None:
     if executable is not None and not isinstance(executable, str):
         return f"executable is {executable!r:.80}, not text"
     return None
-
-
-def _rank_fault(outcome: Outcome) -> str | None:
-    """Check what is said of the slowest and the fullest rank."""
-    return slowest_rank_fault(outcome.slowest_rank) or fullest_rank_fault(outcome.fullest_rank)
 
 
 def _number_fault(spec: TrialSpec, outcome: Outcome, metrics: MeasuredMetrics) -> str | None:
