@@ -56,6 +56,19 @@ def test_repeats_go_anywhere_while_slurm_does_not_list_its_nodes(bench):
     assert bench.launcher.num_choosable_nodes() is None
 
 
+def test_a_slurm_that_tells_no_topology_is_not_asked_for_it_at_the_end_of_every_attempt(bench, monkeypatch):
+    """Each question may take a command's time limit; with pilots many attempts end while Slurm does not answer."""
+    leaves, asked = bench.slurm.leaves, []
+    monkeypatch.setattr(bench.slurm, "leaves", lambda: asked.append(bench.cluster.time) or leaves())
+    bench.slurm.leaf_of_node = {"n1": "leaf1"}
+    bench.cluster.controller_hung(120.0)
+    assert [bench.launcher.leaves_of(("n1",)) for _ in range(20)] == [()] * 20
+    assert len(asked) == 1
+    bench.cluster.advance(150.0)
+    assert [bench.launcher.leaves_of(("n1",)) for _ in range(20)] == [("leaf1",)] * 20
+    assert len(asked) == 2
+
+
 @pytest.mark.slow
 def test_a_settled_submission_asks_accounting_once_however_long_the_queue_stays_full(bench):
     bench.slurm.submissions_time_out(times=1, appears_after_s=None)
