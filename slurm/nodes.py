@@ -140,8 +140,11 @@ def _allowed(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> list[NodeSna
 
 
 def num_up(options: JobOptions, nodes: Iterable[NodeSnapshot]) -> int:
-    """Nodes that jobs with these options may get now."""
-    return len({node.name for node in _usable(options, (), nodes) if not node.is_away})
+    """Nodes that jobs with these options may get now: they are up, and have the GPUs that are asked for. Features of
+    nodes and reservations are not known here."""
+    kinds, gpus = {*_GPU_KINDS.findall(options.gres or "")}, _gpus_of(options)
+    usable = [node for node in _usable(options, (), nodes) if not node.is_away and gpus <= node.gpus]
+    return len({node.name for node in usable if not node.gpu_kinds or kinds <= {*node.gpu_kinds}})
 
 
 def _usable(options: JobOptions, exclude: Sequence[str], nodes: Iterable[NodeSnapshot]) -> list[NodeSnapshot]:
@@ -172,9 +175,13 @@ def cpus_requested(request: JobRequest) -> int:
 
 def gpus_requested(request: JobRequest) -> int:
     """Return the GPUs requested on each node, from `--gpus-per-node=4` or `--gres=gpu:a100:4`."""
-    if request.options.gpus_per_node is not None:
-        return request.options.gpus_per_node
-    return sum(int(count) for count in _GPUS.findall(request.options.gres or ""))
+    return _gpus_of(request.options)
+
+
+def _gpus_of(options: JobOptions) -> int:
+    if options.gpus_per_node is not None:
+        return options.gpus_per_node
+    return sum(int(count) for count in _GPUS.findall(options.gres or ""))
 
 
 def memory_mib(mem: str | None) -> int:

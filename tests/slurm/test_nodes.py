@@ -11,6 +11,7 @@ from slurm.nodes import (
     Resource,
     gpus_requested,
     memory_mib,
+    num_up,
     parse_sinfo,
     shortages,
     wait_reason,
@@ -57,6 +58,25 @@ def test_a_node_that_takes_no_job_now_is_away(state):
 @pytest.mark.parametrize("state", ["idle", "idle~", "mixed", "mixed-", "allocated", "completing", "planned", "idle#"])
 def test_a_node_that_is_busy_asleep_or_starting_is_not_away(state):
     assert not NodeSnapshot("n1", state, 1, 0, "main", True).is_away
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({}, 5),
+        ({"gpus_per_node": 4}, 4),
+        ({"gres": "gpu:4"}, 4),
+        ({"gres": "gpu:a100:4"}, 2),
+        ({"gres": "gpu:v100:2,ssd:1"}, 2),
+        ({"gres": "gpu:a100:4", "exclude": ("n1",)}, 1),
+        ({"gres": "gpu:h100:4"}, 0),
+    ],
+)
+def test_of_nodes_with_several_kinds_of_gpus_those_that_have_what_a_job_asks_for_are_counted(options, count):
+    """The others would let a repeat avoid all nodes that it can run on: Slurm then refuses, and bad ones come back."""
+    rows = ("n1|idle|64|1|gpu:a100:4|main*", "n2|mixed|64|1|gpu:a100:4|main*", "n3|down*|64|1|gpu:a100:4|main*")
+    others = ("n4|idle|64|1|gpu:v100:4|main*", "n5|idle|64|1|gpu:v100:4|main*", "n6|idle|64|1|(null)|main*")
+    assert num_up(JobOptions(**options), parse_sinfo("\n".join((*rows, *others)))) == count
 
 
 @pytest.mark.parametrize(
