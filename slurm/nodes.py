@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from slurm.hostlist import compress, expand_all
-from slurm.request import JobOptions, JobRequest
+from slurm.request import JobOptions, JobRequest, Placement
 
 SINFO_FORMAT = "%N|%T|%c|%m|%G|%P"
 """Name, state, CPUs, memory (MiB), generic resources, partition: a line per node and partition (`--Node`)."""
@@ -75,10 +75,12 @@ def _leading_number(text: str) -> int | None:
 
 
 def wait_reason(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> str | None:
-    """Describe the unavailable nodes for which the job would wait; None if they do not keep it from starting."""
+    """Describe the unavailable nodes for which the job would wait; None if they do not keep it from starting. Of a
+    placed job any of them may."""
     fitting = {node.name: node for node in usable_nodes(request, nodes)}
     away = [node for node in fitting.values() if node.is_away]
-    if not len(fitting) - len(away) < request.num_nodes <= len(fitting):
+    num_free = len(fitting) - len(away) if request.placement is Placement.ANY else 0
+    if not away or not num_free < request.num_nodes <= len(fitting):
         return None
     states = " or ".join(sorted({node.state_text for node in away}))
     return f"{compress(node.name for node in away)} of the {len(fitting)} nodes that could run it: {states}"

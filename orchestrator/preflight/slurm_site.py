@@ -100,8 +100,7 @@ def require_site(spec: SearchSpec, space: SearchSpace, slurm: Slurm | None = Non
 def tested_job(request: JobRequest, slurm: Slurm) -> tuple[JobRequest, Submission]:
     """The job and Slurm's answer to it; those of a repeat of this size if Slurm refuses only its placement."""
     submission, repeat = slurm.test(request), replace(request, is_repeat=True)
-    is_placed = request.num_nodes > 1 and request.options.repeat_placement is not Placement.ANY
-    if submission.status is not SubmitStatus.REFUSED and is_placed:
+    if submission.status is not SubmitStatus.REFUSED and repeat.placement is not Placement.ANY:
         of_repeat = slurm.test(repeat)
         if of_repeat.status is SubmitStatus.REFUSED:
             return repeat, of_repeat

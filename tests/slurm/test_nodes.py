@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from slurm.nodes import (
     shortages,
     wait_reason,
 )
-from slurm.request import JobOptions, JobRequest
+from slurm.request import JobOptions, JobRequest, Placement
 
 LISTED = """\
 n1|drained|64|512000|gpu:a100:4(S:0-1)|gpu
@@ -77,6 +78,17 @@ def test_of_nodes_with_several_kinds_of_gpus_those_that_have_what_a_job_asks_for
     rows = ("n1|idle|64|1|gpu:a100:4|main*", "n2|mixed|64|1|gpu:a100:4|main*", "n3|down*|64|1|gpu:a100:4|main*")
     others = ("n4|idle|64|1|gpu:v100:4|main*", "n5|idle|64|1|gpu:v100:4|main*", "n6|idle|64|1|(null)|main*")
     assert num_up(JobOptions(**options), parse_sinfo("\n".join((*rows, *others)))) == count
+
+
+@pytest.mark.parametrize("placement", [Placement.CONTIGUOUS, Placement.ONE_BLOCK])
+def test_a_placed_job_may_wait_for_any_node_that_is_away(placement):
+    """sbatch takes it and it waits, but its test refuses it: the drained node is amid those that are up."""
+    placed = replace(asked(2, repeat_placement=placement), is_repeat=True)
+    assert wait_reason(placed, parse_sinfo(LISTED)) == "n[1-2] of the 4 nodes that could run it: down* or drained"
+    assert wait_reason(replace(placed, num_nodes=5), parse_sinfo(LISTED)) is None, "more than there are"
+    up = LISTED.replace("drained", "idle").replace("down*", "idle")
+    assert wait_reason(placed, parse_sinfo(up)) is None
+    assert wait_reason(replace(placed, is_repeat=False), parse_sinfo(LISTED)) is None
 
 
 @pytest.mark.parametrize(
