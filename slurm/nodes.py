@@ -142,11 +142,16 @@ def _allowed(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> list[NodeSna
 
 
 def num_up(options: JobOptions, nodes: Iterable[NodeSnapshot]) -> int:
-    """Nodes that jobs with these options may get now: they are up, and have the GPUs that are asked for. Features of
+    """Nodes that jobs with these options may get now."""
+    return len({node.name for node in nodes_for(options, nodes) if not node.is_away})
+
+
+def nodes_for(options: JobOptions, nodes: Iterable[NodeSnapshot]) -> list[NodeSnapshot]:
+    """Nodes that jobs with these options may get, with the GPUs that they ask for, whatever their state. Features of
     nodes and reservations are not known here."""
     kinds, gpus = {*_GPU_KINDS.findall(options.gres or "")}, _gpus_of(options)
-    usable = [node for node in _usable(options, (), nodes) if not node.is_away and gpus <= node.gpus]
-    return len({node.name for node in usable if not node.gpu_kinds or kinds <= {*node.gpu_kinds}})
+    usable = _usable(options, (), nodes)
+    return [node for node in usable if gpus <= node.gpus and (not node.gpu_kinds or kinds <= {*node.gpu_kinds})]
 
 
 def _usable(options: JobOptions, exclude: Sequence[str], nodes: Iterable[NodeSnapshot]) -> list[NodeSnapshot]:
