@@ -17,7 +17,7 @@ from orchestrator.launchers.slurm.monitor import JobMonitor
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm.submissions import Submissions
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
-from slurm.nodes import nodes_for, num_up
+from slurm.nodes import are_told, nodes_for, num_up
 from slurm.poll_backoff import PollBackoff
 from slurm.request import JobOptions, Placement, limit_min
 from slurm.squeue_cache import SqueueSnapshot
@@ -88,8 +88,10 @@ class SlurmLauncher(Launcher):
         return self._queries.leaves_of(nodes)
 
     def num_choosable_nodes(self) -> int | None:
-        """Return the nodes that are up. While one is away there is no choice for repeats in one block or next to each
-        other: Slurm would let them wait for that node."""
+        """Return the nodes that are up, where Slurm tells which jobs may get. While one is away there is no choice for
+        repeats in one block or next to each other: they might wait for that node."""
+        if not are_told(self._options):
+            return None
         try:
             nodes = nodes_for(self._options, self._slurm.nodes())
         except SlurmUnreachable:

@@ -68,6 +68,12 @@ def test_placed_repeats_avoid_no_nodes_for_which_they_would_wait_for_one_that_is
     assert launcher.num_choosable_nodes() == with_one_away
 
 
+def test_repeats_go_anywhere_where_a_reservation_decides_on_their_nodes(bench):
+    options = JobOptions(reservation="night")
+    launcher = SlurmLauncher(bench.slurm, options, PollBackoff(POLL_S), asking(bench.slurm))
+    assert launcher.num_choosable_nodes() is None
+
+
 def test_a_slurm_that_tells_no_topology_is_not_asked_for_it_at_the_end_of_every_attempt(bench, monkeypatch):
     """Each question may take a command's time limit; with pilots many attempts end while Slurm does not answer."""
     leaves, asked = bench.slurm.leaves, []
