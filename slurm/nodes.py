@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from enum import Enum
 
 from slurm.hostlist import compress, expand_all
-from slurm.request import JobOptions, JobRequest
+from slurm.request import JobOptions, JobRequest, Placement
 
-SINFO_FORMAT = "%N|%T|%c|%m|%G|%P"
-"""Name, state, CPUs, memory (MiB), generic resources, partition: a line per node and partition (`--Node`)."""
+SINFO_FORMAT = "%N|%T|%c|%m|%G|%P|%f"
+"""Name, state, CPUs, memory (MiB), generic resources, partition, features: a line per node and partition (`--Node`)."""
 
 _AWAY = ("down", "drain", "fail", "error", "unknown", "inval", "maint", "reboot")
 """Prefixes of states in which a node takes no job now but will again (sinfo(1), "NODE STATE CODES")."""
 
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:([0-9]{1,4})(?![0-9])")
 _GPU_KINDS = re.compile(r"(?:^|,)gpu:([^:,()]*[^:,()0-9][^:,()]*)")
+_FEATURES = re.compile(r"[A-Za-z0-9_.:=+-]+(&[A-Za-z0-9_.:=+-]+)*")
 _MEM_MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
 
@@ -29,7 +30,8 @@ _MEM_MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 class NodeSnapshot:
     """One node as a member of one partition. `state_text` is Slurm's word; with a * the node does not respond.
 
-    `memory_mib` is None where Slurm does not report it; `gpu_kinds` are the site's names of its GPUs.
+    `memory_mib` is None where Slurm does not report it; `gpu_kinds` are the site's names of its GPUs, `features` those
+    that a constraint may name.
     """
 
     name: str
@@ -40,6 +42,7 @@ class NodeSnapshot:
     is_in_default_partition: bool
     memory_mib: int | None = None
     gpu_kinds: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
     @property
     def is_away(self) -> bool:
@@ -56,7 +59,7 @@ def _node(line: str) -> NodeSnapshot | None:
     fields = line.strip().split("|")
     if len(fields) != SINFO_FORMAT.count("|") + 1:
         return None
-    name, state, cpus, memory, gres, partition = fields
+    name, state, cpus, memory, gres, partition, features = fields
     return NodeSnapshot(
         name,
         state,
@@ -66,6 +69,7 @@ def _node(line: str) -> NodeSnapshot | None:
         is_in_default_partition=partition.endswith("*"),
         memory_mib=_leading_number(memory),
         gpu_kinds=tuple(dict.fromkeys(_GPU_KINDS.findall(gres))),
+        features=() if features == "(null)" else tuple(features.split(",")),
     )
 
 
@@ -75,10 +79,12 @@ def _leading_number(text: str) -> int | None:
 
 
 def wait_reason(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> str | None:
-    """Describe the unavailable nodes for which the job would wait; None if they do not keep it from starting."""
+    """Describe the unavailable nodes for which the job would wait; None if they do not keep it from starting. Of a
+    placed job any of them may."""
     fitting = {node.name: node for node in usable_nodes(request, nodes)}
     away = [node for node in fitting.values() if node.is_away]
-    if not len(fitting) - len(away) < request.num_nodes <= len(fitting):
+    num_free = len(fitting) - len(away) if request.placement is Placement.ANY else 0
+    if not away or not num_free < request.num_nodes <= len(fitting):
         return None
     states = " or ".join(sorted({node.state_text for node in away}))
     return f"{compress(node.name for node in away)} of the {len(fitting)} nodes that could run it: {states}"
@@ -141,7 +147,28 @@ def _allowed(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> list[NodeSna
 
 def num_up(options: JobOptions, nodes: Iterable[NodeSnapshot]) -> int:
     """Nodes that jobs with these options may get now."""
-    return len({node.name for node in _usable(options, (), nodes) if not node.is_away})
+    return len({node.name for node in nodes_for(options, nodes) if not node.is_away})
+
+
+def nodes_for(options: JobOptions, nodes: Iterable[NodeSnapshot]) -> list[NodeSnapshot]:
+    """Nodes that jobs with these options may get, whatever their state: they have the GPUs and the memory that are
+    asked for, and the features (`are_told`)."""
+    return [node for node in _usable(options, (), nodes) if _fits(options, node)]
+
+
+def are_told(options: JobOptions) -> bool:
+    """True if sinfo tells which nodes jobs with these options may get: no reservation decides it, nor a constraint
+    other than features joined by &."""
+    constraint = options.constraint
+    return options.reservation is None and (constraint is None or _FEATURES.fullmatch(constraint) is not None)
+
+
+def _fits(options: JobOptions, node: NodeSnapshot) -> bool:
+    kinds = {*_GPU_KINDS.findall(options.gres or "")}
+    features = {*options.constraint.split("&")} if options.constraint and are_told(options) else set()
+    has_memory = node.memory_mib is None or memory_mib(options.mem) <= node.memory_mib
+    has_gpus = _gpus_of(options) <= node.gpus and (not node.gpu_kinds or kinds <= {*node.gpu_kinds})
+    return has_memory and has_gpus and features <= {*node.features}
 
 
 def _usable(options: JobOptions, exclude: Sequence[str], nodes: Iterable[NodeSnapshot]) -> list[NodeSnapshot]:
@@ -172,9 +199,13 @@ def cpus_requested(request: JobRequest) -> int:
 
 def gpus_requested(request: JobRequest) -> int:
     """Return the GPUs requested on each node, from `--gpus-per-node=4` or `--gres=gpu:a100:4`."""
-    if request.options.gpus_per_node is not None:
-        return request.options.gpus_per_node
-    return sum(int(count) for count in _GPUS.findall(request.options.gres or ""))
+    return _gpus_of(request.options)
+
+
+def _gpus_of(options: JobOptions) -> int:
+    if options.gpus_per_node is not None:
+        return options.gpus_per_node
+    return sum(int(count) for count in _GPUS.findall(options.gres or ""))
 
 
 def memory_mib(mem: str | None) -> int:

@@ -142,6 +142,11 @@ class JobRequest:
         return str(self.directory)
 
     @property
+    def placement(self) -> Placement:
+        """Placement of its nodes: the options' for repeats on several nodes."""
+        return self.options.repeat_placement if self.is_repeat and self.num_nodes > 1 else Placement.ANY
+
+    @property
     def time_limit_min(self) -> int:
         """Time limit in minutes, as passed to Slurm."""
         return limit_min(self.time_limit_s)

@@ -136,8 +136,7 @@ def _optional(request: JobRequest) -> list[str]:
 
 def _placement(request: JobRequest) -> list[str]:
     """Return the directives about where the nodes lie, of a job with several."""
-    options = request.options
-    wanted = options.repeat_placement if request.is_repeat and request.num_nodes > 1 else Placement.ANY
+    options, wanted = request.options, request.placement
     if wanted is Placement.ONE_BLOCK:
         return [f"--segment={request.num_nodes}"]
     if wanted is Placement.ONE_SWITCH:

@@ -97,6 +97,7 @@ _NO_CODE = "Error while finding module specification for 'trials."
 _INTERVALS = (
     ("step_time_s", "step_time_low_s", "step_time_high_s"),
     ("tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
+    ("joules_per_token", "joules_per_token_low", "joules_per_token_high"),
 )
 
 
@@ -189,7 +190,7 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     mine = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
     if (outcome.search_id, outcome.trial, outcome.attempt, outcome.nonce) != mine:
         return "the outcome belongs to another attempt (search, trial, attempt or nonce differ)"
-    if (fault := _fingerprint_fault(outcome.fingerprint) or _rank_fault(outcome)) is not None:
+    if (fault := ranks_fault(outcome)) is not None:
         return fault
     is_pruned = outcome.reason is FailureReason.PRUNED and outcome.measured is not None
     if outcome.status is not OutcomeStatus.MEASURED and not is_pruned:
@@ -197,6 +198,16 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     if outcome.metrics is None:
         return "it has no measurement"
     return _number_fault(spec, outcome, outcome.metrics) or _proof_fault(spec, outcome) or _clock_fault(outcome)
+
+
+def ranks_fault(outcome: Outcome) -> str | None:
+    """The reason why what an outcome says of its ranks, whatever became of the trial, cannot be believed; None where it
+    can."""
+    return (
+        _fingerprint_fault(outcome.fingerprint)
+        or slowest_rank_fault(outcome.slowest_rank)
+        or fullest_rank_fault(outcome.fullest_rank)
+    )
 
 
 def _fingerprint_fault(fingerprint: Mapping[str, Any]) -> str | None:
@@ -210,11 +221,6 @@ def _fingerprint_fault(fingerprint: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _rank_fault(outcome: Outcome) -> str | None:
-    """Check what is said of the slowest and the fullest rank."""
-    return slowest_rank_fault(outcome.slowest_rank) or fullest_rank_fault(outcome.fullest_rank)
-
-
 def _number_fault(spec: TrialSpec, outcome: Outcome, metrics: MeasuredMetrics) -> str | None:
     if not all(map(is_finite_number, outcome.step_times_s)):
         return "step_times_s are not all finite numbers"
@@ -222,14 +228,16 @@ def _number_fault(spec: TrialSpec, outcome: Outcome, metrics: MeasuredMetrics) -
         return fault
     if metrics.measured_steps < spec.measure.min_steps and outcome.status is OutcomeStatus.MEASURED:
         return f"{metrics.measured_steps} measured steps, at least {spec.measure.min_steps} are required"
+    if spec.measure.energy and metrics.joules_per_token is None and outcome.status is OutcomeStatus.MEASURED:
+        return "it has no joules_per_token, an objective of the search"
     return _order_fault(metrics) or _peak_fault(spec, metrics, outcome.fingerprint.get("probe_ms_by_rank"))
 
 
 def _order_fault(metrics: MeasuredMetrics) -> str | None:
-    """Check that medians lie inside their own intervals."""
+    """Check that known values lie inside their own intervals, which are positive."""
     for name, *ends in _INTERVALS:
         value, low, high = (getattr(metrics, field) for field in (name, *ends))
-        if not (low or value) <= value <= (high or value):
+        if value is not None and not 0 < (value if low is None else low) <= value <= (value if high is None else high):
             return f"{name} {value} is outside of its interval {low} to {high}"
     return None
 

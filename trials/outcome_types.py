@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypedDict, get_type_hints
 
-from trials.json_types import is_finite_number, is_integer
+from trials.json_types import is_finite_number, is_integer, is_text
 
 
 class TimeParts(TypedDict, total=False):
@@ -148,6 +148,8 @@ class ThroughputBound:
 _PARTS = ("startup_parts_s", "time_s")
 _POSITIVE = tuple(field.name for field in fields(MeasuredMetrics) if field.default is MISSING)
 _COUNTS = ("warmup_steps", "measured_steps", "host_memory_full_at_step", "device_memory_full_at_step")
+_SIGNED = ("loss_", "_slope_mib_per_step")
+"""Parts of the names of metrics that may be below zero."""
 _NAMES = tuple(field.name for field in fields(MeasuredMetrics))
 
 
@@ -163,14 +165,15 @@ def measured_of(data: Mapping[str, Any]) -> MeasuredMetrics | ThroughputBound | 
 
 
 def metrics_fault(data: Mapping[str, Any]) -> str | None:
-    """The reason why these are no metrics: an unknown name, a value of another type, a time or rate that is missing or
-    not positive."""
+    """The reason why these are no metrics: an unknown name, a value of another type or below zero, a time or rate that
+    is missing or not positive, an energy that is not positive."""
     for name, value in data.items():
         if name not in _NAMES:
             return f"{name:.80} is not a metric"
         if value is not None and (wanted := _unmet_type(name, value)) is not None:
             return f"{name} is {value!r:.80}, not {wanted}"
-    wrong = (name for name in _POSITIVE if not _is_positive(data.get(name)))
+    positive = (*_POSITIVE, *(() if data.get("joules_per_token") is None else ("joules_per_token",)))
+    wrong = (name for name in positive if not _is_positive(data.get(name)))
     return next((f"{name} is {data.get(name)!r:.80}, not a positive number" for name in wrong), None)
 
 
@@ -184,7 +187,9 @@ def _unmet_type(name: str, value: Any) -> str | None:
         return None if _is_named_numbers(value) else "finite numbers by name"
     if name in _COUNTS and not is_integer(value):
         return "a whole number"
-    return None if is_finite_number(value) else "a finite number"
+    if any(part in name for part in _SIGNED):
+        return None if is_finite_number(value) else "a finite number"
+    return None if _is_amount(value) else "a finite number, 0 or more"
 
 
 def _is_named_numbers(value: Any) -> bool:
@@ -241,15 +246,19 @@ class FullestRank(TypedDict, total=False):
 
 def fullest_rank_fault(data: Mapping[str, Any]) -> str | None:
     """The reason why this is no `FullestRank`; None where it is, or is empty."""
-    checks = {"host": _is_text, "rank": _is_rank, "alloc_retries": _is_rank}
+    if not data:
+        return None
+    checks = {"host": is_text, "rank": _is_rank, "alloc_retries": _is_rank, "free_gib": is_finite_number}
     for name, value in data.items():
-        if name not in get_type_hints(FullestRank) or not checks.get(name, is_finite_number)(value):
+        if name not in get_type_hints(FullestRank) or not checks.get(name, _is_amount)(value):
             return f"fullest_rank.{name:.80} is {value!r:.80}"
-    return None
+    together = ("allocated_gib", "cached_gib")
+    required = ("rank", "host", "used_gib", *(together if any(name in data for name in together) else ()))
+    return next((f"fullest_rank has no {name}" for name in required if name not in data), None)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _is_amount(value: Any) -> bool:
+    return is_finite_number(value) and value >= 0
 
 
 def slowest_rank_fault(data: Mapping[str, Any]) -> str | None:
@@ -265,7 +274,7 @@ def slowest_rank_fault(data: Mapping[str, Any]) -> str | None:
     if not (isinstance(hosts, list) and all(isinstance(host, str) for host in (*hosts, data["host"]))):
         return f"slowest_rank names hosts {data['host']!r:.80}, {hosts!r:.80}"
     numbers = [name for name in names if name not in ("rank", "host", "stragglers", "straggler_hosts")]
-    wrong = (name for name in numbers if not (is_finite_number(data[name]) and data[name] >= 0))
+    wrong = (name for name in numbers if not _is_amount(data[name]))
     return next((f"slowest_rank.{name} is {data[name]!r:.80}, not a number" for name in wrong), None)
 
 

@@ -142,7 +142,8 @@ def _tiles(data: ReportData) -> list[Tile]:
     ranks = plural(best.layout.num_gpus, "rank")
     on = f"{printable(data.accelerator or 'devices')} on {plural(best.layout.num_nodes, 'node')}"
     if best.leaf_counts:
-        on += f", {' or '.join(map(str, best.leaf_counts))} leaf switches or blocks"
+        what = "leaf switch or block" if best.leaf_counts == (1,) else "leaf switches or blocks"
+        on += f", {' or '.join(map(str, best.leaf_counts))} {what}"
     return [*tiles, Tile("Machine", ranks, on)]
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from orchestrator.config.fork_servers import launcher_with_servers
 from orchestrator.config.spec import SearchSpec, with_locations
@@ -16,9 +17,9 @@ from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from search_spaces.errors import ExternalError, InputError, Problem
 from search_spaces.search_space import SearchSpace
 from slurm.client import SlurmClient
-from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
+from slurm.interface import Slurm, SlurmUnreachable, Submission, SubmitStatus
 from slurm.option_checks import OptionProblem, option_warnings
-from slurm.request import JobRequest
+from slurm.request import JobRequest, Placement
 from trials.files.text import plural
 
 _log = logging.getLogger(__name__)
@@ -51,6 +52,11 @@ _KEYS = (
 
 _ANY_KEY = ("launcher.slurm", "request nodes, CPUs, GPUs and memory that sinfo shows for a partition that you may use")
 
+_REPEAT_KEY = (
+    "launcher.slurm.repeat_placement",
+    "set it to any, or to a placement that the site has: scontrol show topology lists switches or blocks",
+)
+
 
 _WITHOUT_COMMANDS = (
     "run it where Slurm's commands are installed, for example on a login node; or start a Slurm on this machine with"
@@ -75,7 +81,7 @@ def require_site(spec: SearchSpec, space: SearchSpace, slurm: Slurm | None = Non
         return
     slurm = SlurmClient() if slurm is None else slurm
     try:
-        tested = [(request, slurm.test(request)) for request in smallest_and_largest(spec, space)]
+        tested = [tested_job(request, slurm) for request in smallest_and_largest(spec, space)]
     except SlurmUnreachable as error:
         raise slurm_unreachable_error(error) from error
     problems = [refusal_problem(request, s.message, spec) for request, s in tested if s.status is SubmitStatus.REFUSED]
@@ -89,6 +95,16 @@ def require_site(spec: SearchSpec, space: SearchSpace, slurm: Slurm | None = Non
     for request, submission in tested:
         if submission.status is SubmitStatus.BUSY:
             _log.warning(f"{describe_job(request)} would have to wait: {submission.message}")
+
+
+def tested_job(request: JobRequest, slurm: Slurm) -> tuple[JobRequest, Submission]:
+    """The job and Slurm's answer to it; those of a repeat of this size if Slurm refuses only its placement."""
+    submission, repeat = slurm.test(request), replace(request, is_repeat=True)
+    if submission.status is not SubmitStatus.REFUSED and repeat.placement is not Placement.ANY:
+        of_repeat = slurm.test(repeat)
+        if of_repeat.status is SubmitStatus.REFUSED:
+            return repeat, of_repeat
+    return request, submission
 
 
 def describe_option(warning: OptionProblem) -> str:
@@ -138,6 +154,8 @@ def _job_to_test(spec: SearchSpec, num_nodes: int, tasks_per_node: int, limit_s:
 def refusal_problem(request: JobRequest, message: str, spec: SearchSpec) -> Problem:
     """Problem with Slurm's message about this job, the key of the search file that it is about, and the fix."""
     key, fix = next(((k, f) for pattern, k, f in _KEYS if re.search(pattern, message, re.IGNORECASE)), _ANY_KEY)
+    if request.is_repeat:
+        key, fix = _REPEAT_KEY
     rule = "the cluster must accept every job of the search"
     if spec.launcher.has_pilots and key == "measure.time_limit":
         rule = f"{rule}; {describe_shortest_pilot(spec.measure.time_limit_s)}"
@@ -166,7 +184,8 @@ def describe_shortest_pilot(time_limit_s: float) -> str:
 def describe_job(request: JobRequest) -> str:
     """Describe a job's size and time limit."""
     size = f"{plural(request.num_nodes, 'node')} x {plural(request.tasks_per_node, 'rank')}"
-    return f"a job of {size} for {plural(request.time_limit_min, 'minute')}"
+    what = "a repeat's job" if request.is_repeat else "a job"
+    return f"{what} of {size} for {plural(request.time_limit_min, 'minute')}"
 
 
 def _value(spec: SearchSpec, key: str) -> object:

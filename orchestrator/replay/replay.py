@@ -253,7 +253,7 @@ def _program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> Attempt
         folder=folder,
         model=spec.model,
         cluster=loaded.recipe.cluster,
-        measure=spec.measure,
+        measure=replace(spec.measure, energy=False),  # speeds are compared, wherever the replay runs
         python=python,
         trainer=spec.trainer,
         seed=spec.seed,

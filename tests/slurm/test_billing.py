@@ -13,7 +13,9 @@ from slurm.nodes import parse_sinfo
 from slurm.request import JobOptions, JobRequest
 
 WEIGHTS = "CPU=1.0,Mem=0.25G,GRES/gpu=8.0"
-NODES = parse_sinfo("n1|idle|4|4000|gpu:2|main*\nn2|idle|4|4000|gpu:2|main*\nbig|idle|64|512000|gpu:8|main*\n")
+NODES = parse_sinfo(
+    "n1|idle|4|4000|gpu:2|main*|(null)\nn2|idle|4|4000|gpu:2|main*|(null)\nbig|idle|64|512000|gpu:8|main*|(null)\n"
+)
 
 
 def job(num_nodes: int = 1, tasks: int = 2, **options) -> JobRequest:
@@ -57,7 +59,7 @@ def test_a_job_is_billed_what_it_is_allocated_on_the_smallest_node_that_it_fits(
 
 
 def test_the_weight_of_a_kind_of_gpu_counts_where_the_nodes_have_one_kind():
-    nodes = parse_sinfo("n1|idle|4|4000|gpu:h100:2|main*\n")
+    nodes = parse_sinfo("n1|idle|4|4000|gpu:h100:2|main*|(null)\n")
     assert job_billing(job(gpus_per_node=2), nodes, BillingRules({"gres/gpu:h100": 3.0}), False) == 6.0
 
 

@@ -204,7 +204,7 @@ def test_a_refusal_is_slurms_own_words_and_an_odd_one_is_left_to_the_submission(
     ],
 )
 def test_a_refusal_for_want_of_nodes_that_are_away_is_a_wait(commands, request_, states, status):
-    rows = [f"n{number}|{state}|4|4000|(null)|main*" for number, state in enumerate(states)]
+    rows = [f"n{number}|{state}|4|4000|(null)|main*|(null)" for number, state in enumerate(states)]
     lines = "; ".join(f"echo '{row_}'" for row_ in ["CLUSTER: big", *rows, "n9|idle|4|4000|(null)|other"])
     refusal = "allocation failure: Requested node configuration is not available"
     commands.write(sbatch=f"echo '{refusal}' >&2; exit 1", sinfo=lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,20 +10,22 @@ import pytest
 from slurm.nodes import (
     NodeSnapshot,
     Resource,
+    are_told,
     gpus_requested,
     memory_mib,
+    num_up,
     parse_sinfo,
     shortages,
     wait_reason,
 )
-from slurm.request import JobOptions, JobRequest
+from slurm.request import JobOptions, JobRequest, Placement
 
 LISTED = """\
-n1|drained|64|512000|gpu:a100:4(S:0-1)|gpu
-n1|drained|64|512000|gpu:a100:4(S:0-1)|main*
-n2|down*|64|512000|gpu:a100:4|main*
-n3|mixed|64+|256000+|gpu:v100:2,gpu:a100:1,ssd:1|main*
-n4|idle~|8|16000|gpu:0|main*
+n1|drained|64|512000|gpu:a100:4(S:0-1)|gpu|fast,ib
+n1|drained|64|512000|gpu:a100:4(S:0-1)|main*|fast,ib
+n2|down*|64|512000|gpu:a100:4|main*|fast
+n3|mixed|64+|256000+|gpu:v100:2,gpu:a100:1,ssd:1|main*|(null)
+n4|idle~|8|16000|gpu:0|main*|(null)
 CLUSTER: big
 n5|idle
 """
@@ -44,6 +47,7 @@ def test_lines_are_nodes_in_partitions():
     assert [n.gpus for n in nodes] == [4, 4, 4, 3, 0]
     assert [n.memory_mib for n in nodes] == [512000, 512000, 512000, 256000, 16000]
     assert [n.gpu_kinds for n in nodes] == [("a100",), ("a100",), ("a100",), ("v100", "a100"), ()]
+    assert [n.features for n in nodes] == [("fast", "ib"), ("fast", "ib"), ("fast",), (), ()]
     assert [n.is_away for n in nodes] == [True, True, True, False, False]
 
 
@@ -57,6 +61,60 @@ def test_a_node_that_takes_no_job_now_is_away(state):
 @pytest.mark.parametrize("state", ["idle", "idle~", "mixed", "mixed-", "allocated", "completing", "planned", "idle#"])
 def test_a_node_that_is_busy_asleep_or_starting_is_not_away(state):
     assert not NodeSnapshot("n1", state, 1, 0, "main", True).is_away
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({}, 5),
+        ({"gpus_per_node": 4}, 4),
+        ({"gres": "gpu:4"}, 4),
+        ({"gres": "gpu:a100:4"}, 2),
+        ({"gres": "gpu:v100:2,ssd:1"}, 2),
+        ({"gres": "gpu:a100:4", "exclude": ("n1",)}, 1),
+        ({"gres": "gpu:h100:4"}, 0),
+        ({"mem": "500G"}, 2),
+        ({"constraint": "fast"}, 2),
+        ({"constraint": "fast&ib"}, 1),
+        ({"constraint": "slow"}, 0),
+    ],
+)
+def test_of_unlike_nodes_those_that_have_what_a_job_asks_for_are_counted(options, count):
+    """The others would let a repeat avoid all nodes that it can run on: Slurm then refuses, and bad ones come back."""
+    rows = (
+        "n1|idle|64|512000|gpu:a100:4|main*|fast,ib",
+        "n2|mixed|64|512000|gpu:a100:4|main*|fast",
+        "n3|down*|64|512000|gpu:a100:4|main*|fast",
+        "n4|idle|64|256000|gpu:v100:4|main*|(null)",
+        "n5|idle|64|256000|gpu:v100:4|main*|(null)",
+        "n6|idle|64|256000|(null)|main*|(null)",
+    )
+    assert num_up(JobOptions(**options), parse_sinfo("\n".join(rows))) == count
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, True),
+        ({"constraint": "fast&ib"}, True),
+        ({"constraint": "fast|slow"}, False),
+        ({"constraint": "[rack1*2&rack2*4]"}, False),
+        ({"reservation": "r1"}, False),
+    ],
+)
+def test_a_reservation_and_other_constraints_do_not_tell_the_nodes(options, told):
+    assert are_told(JobOptions(**options)) is told
+
+
+@pytest.mark.parametrize("placement", [Placement.CONTIGUOUS, Placement.ONE_BLOCK])
+def test_a_placed_job_may_wait_for_any_node_that_is_away(placement):
+    """sbatch takes it and it waits, but its test refuses it: the drained node is amid those that are up."""
+    placed = replace(asked(2, repeat_placement=placement), is_repeat=True)
+    assert wait_reason(placed, parse_sinfo(LISTED)) == "n[1-2] of the 4 nodes that could run it: down* or drained"
+    assert wait_reason(replace(placed, num_nodes=5), parse_sinfo(LISTED)) is None, "more than there are"
+    up = LISTED.replace("drained", "idle").replace("down*", "idle")
+    assert wait_reason(placed, parse_sinfo(up)) is None
+    assert wait_reason(replace(placed, is_repeat=False), parse_sinfo(LISTED)) is None
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,21 @@ class TestWhatIsNotBelieved:
         assert "startup_parts_s" in self.fault(measured=seen(startup_parts_s={"import": value}))
 
     @pytest.mark.bad_input(41)
+    @pytest.mark.parametrize("value", [0, -1.0, math.nan, "0.5"])
+    def test_an_energy_that_is_not_positive(self, value):
+        assert "joules_per_token" in self.fault(measured=seen(joules_per_token=value))
+
+    @pytest.mark.bad_input(41)
+    @pytest.mark.parametrize("name", ["mfu", "tokens_per_sec_low", "peak_memory_gib", "device_memory_full_at_step"])
+    def test_an_amount_below_zero(self, name):
+        assert name in self.fault(measured=seen(**{name: -1}))
+
+    def test_an_energy_that_is_unknown_where_it_is_an_objective(self):
+        spec = replace(SPEC, measure=replace(SPEC.measure, energy=True))
+        assert outcome_fault(spec, OUTCOME) == "it has no joules_per_token, an objective of the search"
+        assert outcome_fault(spec, replace(OUTCOME, measured=seen(joules_per_token=0.5))) is None
+
+    @pytest.mark.bad_input(41)
     @pytest.mark.parametrize("steps", [None, 0, 7, "8"])
     def test_too_few_steps(self, steps):
         assert "measured" in self.fault(measured=seen(measured_steps=steps))
@@ -171,6 +186,10 @@ class TestWhatIsNotBelieved:
             {"tokens_per_sec_high": 767.0},
             {"step_time_low_s": 0.6},
             {"step_time_high_s": 0.4},
+            {"joules_per_token": 0.5, "joules_per_token_low": 0.6, "joules_per_token_high": 0.7},
+            {"tokens_per_sec_low": 0},
+            {"step_time_low_s": 0},
+            {"joules_per_token": 0.5, "joules_per_token_low": 0},
         ],
     )
     def test_a_median_outside_its_own_interval(self, change):
@@ -225,10 +244,21 @@ class TestWhatIsNotBelieved:
         assert outcome_fault(SPEC, replace(OUTCOME, slowest_rank=SLOWEST)) is None
         assert said in self.fault(slowest_rank=SLOWEST | change)
 
-    @pytest.mark.parametrize("change", [{"rank": "3"}, {"host": 1}, {"free_gib": math.inf}, {"another": 1}])
+    @pytest.mark.parametrize(
+        "change", [{"rank": "3"}, {"host": 1}, {"used_gib": -1.0}, {"free_gib": math.inf}, {"another": 1}]
+    )
     def test_a_fullest_rank_of_another_form(self, change):
         assert outcome_fault(SPEC, replace(OUTCOME, fullest_rank=FULLEST)) is None
         assert f"fullest_rank.{next(iter(change))}" in self.fault(fullest_rank=FULLEST | change)
+
+    @pytest.mark.parametrize("name", ["rank", "host", "used_gib", "allocated_gib", "cached_gib"])
+    def test_a_fullest_rank_that_nobody_can_show(self, name):
+        known = {other: value for other, value in FULLEST.items() if other != name}
+        assert f"fullest_rank has no {name}" in self.fault(fullest_rank=known)
+
+    def test_a_cpus_fullest_rank_over_its_limit_is_no_fault(self):
+        of_cpu = {"rank": 0, "host": "n1", "used_gib": 0.3, "limit_gib": 0.25, "free_gib": -0.05}
+        assert outcome_fault(SPEC, replace(OUTCOME, fullest_rank=of_cpu)) is None
 
     def test_more_than_the_device_itself_reaches_in_a_product(self):
         flops = SPEC.model.causal_flops_per_token * MEASURED["tokens_per_sec_per_gpu"]
@@ -257,6 +287,10 @@ class TestWhatIsNotBelieved:
 
 
 class TestWhatIsBelieved:
+    @pytest.mark.parametrize("name", ["loss_last", "device_memory_slope_mib_per_step"])
+    def test_a_loss_and_a_slope_below_zero(self, name):
+        assert outcome_fault(SPEC, replace(OUTCOME, measured=seen(**{name: -1.5}))) is None
+
     @pytest.mark.parametrize("name", ["tokens_per_sec_low", "step_time_high_s", "peak_memory_gib", "mfu"])
     def test_a_number_that_is_unknown_is_no_fault(self, name):
         assert outcome_fault(SPEC, replace(OUTCOME, measured=seen(**{name: None}))) is None

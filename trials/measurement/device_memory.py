@@ -102,14 +102,16 @@ def _slopes(records: Sequence[StepRecord], least_gib: float | None = None) -> It
 def _full_at_step(records: Sequence[StepRecord], fullest: FullestRank) -> int | None:
     """The step at which a device would be full; None where nothing grows, or what is free is unknown.
 
-    Tensors may still take what the allocator keeps, the others only what is free.
+    Tensors may still take what the allocator keeps, the allocator what is free, by its own limit, too; what is used
+    outside of it has the device's room.
     """
-    free_gib = fullest.get("free_gib")
     growing = dict(_slopes(records, LEAST_GROWTH_MIB / MIB_PER_GIB))
-    if not growing or free_gib is None:
+    if not growing or "free_gib" not in fullest or "device_gib" not in fullest:
         return None
-    free_gib = max(0.0, free_gib)
-    rooms_gib = dict.fromkeys(_SLOPES, free_gib) | {
-        "allocated_memory_slope_mib_per_step": free_gib + fullest.get("cached_gib", 0.0)
+    free_gib = max(0.0, fullest["free_gib"])
+    rooms_gib = {
+        "allocated_memory_slope_mib_per_step": free_gib + fullest.get("cached_gib", 0.0),
+        "reserved_memory_slope_mib_per_step": free_gib,
+        "device_memory_slope_mib_per_step": max(0.0, fullest["device_gib"] - fullest["used_gib"]),
     }
     return records[-1].step + min(math.floor(rooms_gib[name] / slope) for name, slope in growing.items())

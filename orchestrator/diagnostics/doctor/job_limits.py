@@ -19,7 +19,13 @@ from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.diagnostics.doctor.finding import Finding, Level, error, note, ok, warning
 from orchestrator.diagnostics.doctor.site_profile import site_findings
 from orchestrator.preflight.job_terms import describe_preemption
-from orchestrator.preflight.slurm_site import describe_job, describe_option, refusal_problem, smallest_and_largest
+from orchestrator.preflight.slurm_site import (
+    describe_job,
+    describe_option,
+    refusal_problem,
+    smallest_and_largest,
+    tested_job,
+)
 from search_spaces.errors import InputError
 from search_spaces.search_space import SearchSpace
 from slurm.association_limits import Association, AssociationLimits, Qos, normalized_name
@@ -180,7 +186,7 @@ def job_findings(request: JobRequest, cluster: SlurmSnapshot, is_smallest: bool)
 
 def test_findings(slurm: Slurm, request: JobRequest, spec: SearchSpec) -> Iterator[Finding]:
     """Result of sbatch --test-only for a job without known errors."""
-    tested = slurm.test(request)
+    request, tested = tested_job(request, slurm)
     if tested.status is SubmitStatus.REFUSED:
         problem = with_locations(InputError(refusal_problem(request, tested.message, spec)), spec).problems[0]
         where = f"{problem.key}: " if problem.key else ""

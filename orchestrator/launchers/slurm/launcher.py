@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
@@ -18,9 +17,9 @@ from orchestrator.launchers.slurm.monitor import JobMonitor
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm.submissions import Submissions
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
-from slurm.nodes import num_up
+from slurm.nodes import are_told, nodes_for, num_up
 from slurm.poll_backoff import PollBackoff
-from slurm.request import JobOptions, limit_min
+from slurm.request import JobOptions, Placement, limit_min
 from slurm.squeue_cache import SqueueSnapshot
 from trials.attempt_result import LaunchStatus
 
@@ -89,9 +88,16 @@ class SlurmLauncher(Launcher):
         return self._queries.leaves_of(nodes)
 
     def num_choosable_nodes(self) -> int | None:
-        with suppress(SlurmUnreachable):
-            return num_up(self._options, self._slurm.nodes())
-        return None
+        """Return the nodes that are up, where Slurm tells which jobs may get. While one is away there is no choice for
+        repeats in one block or next to each other: they might wait for that node."""
+        if not are_told(self._options):
+            return None
+        try:
+            nodes = nodes_for(self._options, self._slurm.nodes())
+        except SlurmUnreachable:
+            return None
+        is_strict = self._options.repeat_placement in (Placement.ONE_BLOCK, Placement.CONTIGUOUS)
+        return None if is_strict and any(node.is_away for node in nodes) else num_up(self._options, nodes)
 
     def close(self) -> None:
         """Save the state of jobs for the next driver; they outlive this one."""

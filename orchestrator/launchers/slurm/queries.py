@@ -39,6 +39,7 @@ class SlurmQueries:
         self._accounting_again_at = 0.0
         self._limits: AssociationLimits | None = None
         self._leaves: Mapping[str, str] | None = None
+        self._leaves_again_at = 0.0
 
     def refresh(self, now: bool = False) -> None:
         """Query the jobs if the interval has passed, or now; failures lengthen the interval."""
@@ -113,9 +114,11 @@ class SlurmQueries:
     def leaves_of(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """Return the leaf switch, or the block, of each node, by the topology as it was at the first call that Slurm
         answered; () where the leaf of one is not known."""
-        if self._leaves is None and nodes:
-            with suppress(SlurmUnreachable):
+        if self._leaves is None and nodes and not self.is_future(self._leaves_again_at):
+            try:
                 self._leaves = self._slurm.leaves()
+            except SlurmUnreachable:
+                self._leaves_again_at = self._slurm.monotonic() + self._backoff.interval_s
         leaves = self._leaves or {}
         return tuple(leaves[node] for node in nodes) if all(node in leaves for node in nodes) else ()
 

@@ -16,12 +16,12 @@ from orchestrator.launchers.slurm_pilot.fork_servers import stub_command, warm_e
 from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
 from slurm.srun_command import gpu_options
-from trials.attempt_result import LaunchStatus, Liveness
+from trials.attempt_result import LaunchStatus, Liveness, ranks_fault
 from trials.failure_policy import Cause, NodeBlame, policy_of
 from trials.files.folders import AttemptFolder, read_json
 from trials.measurement.stragglers import suspect_ranks
 from trials.pilot.files import COULD_NOT_START, StepEnd, StepEndReason, StepStart
-from trials.trial import FailureReason, Flag
+from trials.trial import FailureReason, Flag, Outcome
 
 _CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*$", re.MULTILINE)
 """Message of slurmstepd in the log of rank 0 when the step was cancelled; srun's own kills give the same."""
@@ -186,18 +186,19 @@ def suspect_nodes(folder: AttemptFolder, nodes: tuple[str, ...], tasks_per_node:
     """Return the nodes that an ended attempt makes suspect, by its outcome.
 
     The node of a rank whose GPU memory was in use, nodes of slow devices and stragglers, else all of its nodes if one
-    may be at fault.
-    Slurm lists a step's nodes in rank order.
+    may be at fault; () without an outcome that can be believed. Slurm lists a step's nodes in rank order.
     """
     try:
-        data = read_json(folder.outcome()) or {}
-        reason = None if data.get("reason") is None else FailureReason(data["reason"])
+        data = read_json(folder.outcome())
+        outcome = None if data is None else Outcome.from_json(data)
     except (OSError, ValueError):
         return ()
-    blame = policy_of(reason).blame
-    if blame is NodeBlame.NONE and Flag.SUSPECT_NODE not in data.get("flags", ()):
+    if outcome is None or ranks_fault(outcome) is not None:
         return ()
-    found = suspect_ranks(data.get("fingerprint") or {}, data.get("slowest_rank") or {})
-    ranks = [data.get("rank")] if blame is NodeBlame.REPORTED_BY_ALL else found
-    places = {rank // tasks_per_node for rank in ranks if isinstance(rank, int)}
+    blame = policy_of(outcome.reason).blame
+    if blame is NodeBlame.NONE and Flag.SUSPECT_NODE not in outcome.flags:
+        return ()
+    found = suspect_ranks(outcome.fingerprint, outcome.slowest_rank)
+    ranks = [outcome.rank] if blame is NodeBlame.REPORTED_BY_ALL else found
+    places = {rank // tasks_per_node for rank in ranks if rank is not None}
     return tuple(node for place, node in enumerate(nodes) if not places or place in places)

@@ -267,3 +267,17 @@ def test_a_notebook_card_of_a_new_search_says_that_nothing_was_measured():
     text = notebook_card(report_data(SearchUnderTest().record, START))
     assert "No layout has been measured yet" in text
     assert "running" in text
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ((1,), "on 1 node, 1 leaf switch or block"),
+        ((2,), "on 1 node, 2 leaf switches or blocks"),
+        ((1, 2), "on 1 node, 1 or 2 leaf switches or blocks"),
+    ],
+)
+def test_the_machine_says_below_how_many_leaf_switches_the_runs_of_the_best_lay(counts, words):
+    data = report_data(a_search().record, START + 3600.0)
+    assert words in report_page(replace(data, best=replace(data.best, leaf_counts=counts)))
+    assert "leaf switch" not in report_page(data)

@@ -117,6 +117,29 @@ def test_the_shortest_shared_job_of_the_largest_layout_is_tested_beside_jobs_of_
     assert "or launcher.slurm.shared_jobs false: each job is as long as one trial" in (problem.fix or "")
 
 
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize("kind", ["slurm", "slurm_pilot"])
+def test_a_placement_of_repeats_that_the_cluster_refuses_is_said_before_anything_runs(
+    tmp_path, slurm, monkeypatch, kind
+):
+    """At the first repeat it would end a search that has paid for all its trials."""
+    unknown = Submission(SubmitStatus.REFUSED, message="sbatch: unrecognized option '--segment=4'")
+    test, asked = slurm.test, []
+
+    def without_blocks(request: JobRequest) -> Submission:
+        asked.append(request)
+        return unknown if request.is_repeat else test(request)
+
+    monkeypatch.setattr(slurm, "test", without_blocks)
+    of_kind = (f"launcher.kind={kind}", "search.parallel_trials=1")
+    [problem] = refused(slurm, loaded(tmp_path, *of_kind, "launcher.slurm.repeat_placement=one_block"))
+    assert (problem.key, problem.value) == ("launcher.slurm.repeat_placement", "one_block")
+    assert problem.message.startswith("Slurm refuses a repeat's job of 4 nodes x 4 ranks")
+    assert {request.num_nodes for request in asked if request.is_repeat} == {4}, "one node lies anywhere"
+    anywhere = loaded(tmp_path, *of_kind)
+    require_site(anywhere, candidates_of(anywhere), slurm)
+
+
 def test_a_pilot_has_the_nodes_of_the_largest_layout(tmp_path):
     spec = loaded(tmp_path, "launcher.kind=slurm_pilot", "launcher.slurm.pilot_nodes=3")
     with pytest.raises(InputError) as caught:

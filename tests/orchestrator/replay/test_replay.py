@@ -34,6 +34,7 @@ from search_spaces.layouts.layout import Layout
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 from tests.orchestrator.scripted import in_turn
 from trials.files.folders import SearchFolder
+from trials.measure_rules import MeasureRules
 from trials.trial import FailureReason, utc_seconds
 
 CPU = ACCELERATORS["cpu"]
@@ -63,6 +64,14 @@ def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path
     assert data["ratio_low"] < data["ratio"] < data["ratio_high"]
     assert data["measured"] / data["recorded"] == pytest.approx(data["ratio"])
     assert data["differences"] == [{"field": "torch", "recorded": "2.13.0", "here": "2.14.0"}]
+
+
+def test_a_replay_compares_speeds_also_where_energy_was_an_objective(tmp_path):
+    (tmp_path / "code").mkdir()
+    source = source_of(measured_trial("t0001", LAYOUT, 0.1), measure=MeasureRules(energy=True))
+    recipe, launcher = write_recipe(tmp_path / "recipe", source, tmp_path / "code"), in_turn(0.1, 0.101, 0.099)
+    assert replayed(read_recipe(recipe), launcher, tmp_path).verdict is ReplayVerdict.REPRODUCED
+    assert not launcher.requests[0].spec.measure.energy, "it may be unknown here, or to another trainer"
 
 
 @pytest.mark.parametrize(("step_time_s", "verdict"), [(0.115, ReplayVerdict.SLOWER), (0.085, ReplayVerdict.FASTER)])

@@ -9,7 +9,7 @@ from trials.measurement.step_log import StepPhase, StepRecord
 
 GPU = RankMemory(60.0, 50.0, outside_gib=4.0, total_gib=80.0, inactive_split_gib=2.0, alloc_retries=1)
 HOSTS = ("n1", "n1", "n2")
-FREE_16 = {"free_gib": 16.0, "cached_gib": 10.0}
+FREE_16 = {"device_gib": 80.0, "used_gib": 64.0, "free_gib": 16.0, "cached_gib": 10.0}
 
 
 def steps(mib_a_step: tuple[float, float, float], count: int = 200) -> list[StepRecord]:
@@ -86,6 +86,19 @@ def test_the_step_at_which_a_device_is_full_follows_from_what_grows(mib_a_step, 
     assert fields.get("device_memory_full_at_step") == full_at
     assert fields["device_memory_slope_mib_per_step"] == pytest.approx(mib_a_step[2])
     assert "device_memory_full_at_step" not in device_memory_fields(steps(mib_a_step), {})
+
+
+@pytest.mark.parametrize(
+    ("mib_a_step", "room_gib", "slope_mib"),
+    [((0.0, 0.0, 2.0), 16, 2), ((0.0, 2.0, 2.0), 2, 2), ((2.0, 0.0, 0.0), 2 + 10, 2)],
+    ids=["outside", "fragments", "tensors-in-what-is-kept"],
+)
+def test_what_grows_outside_of_the_allocator_has_the_devices_room_and_not_that_of_a_limit(
+    mib_a_step, room_gib, slope_mib
+):
+    fullest = fullest_rank([GPU], HOSTS, limit_gib=62.0)
+    fields = device_memory_fields(steps(mib_a_step), fullest)
+    assert fields["device_memory_full_at_step"] == 200 + room_gib * 1024 // slope_mib
 
 
 def test_blocks_that_the_allocator_takes_now_and_then_are_growth_after_hundreds_of_steps_only():

@@ -16,7 +16,7 @@ from orchestrator.search.node_hours import longest_attempt_s
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
 from slurm.poll_backoff import LONGEST_INTERVAL_S, PollBackoff
-from slurm.request import JobOptions
+from slurm.request import JobOptions, Placement
 from tests.orchestrator.launchers.attempts import poll_one
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S, asking
 from tests.orchestrator.search.rig import RULES
@@ -54,6 +54,37 @@ def test_repeats_go_anywhere_while_slurm_does_not_list_its_nodes(bench):
     assert bench.launcher.num_choosable_nodes() == 4
     bench.cluster.controller_down(120.0)
     assert bench.launcher.num_choosable_nodes() is None
+
+
+@pytest.mark.parametrize(
+    ("placement", "with_one_away"),
+    [(Placement.ANY, 3), (Placement.ONE_SWITCH, 3), (Placement.ONE_BLOCK, None), (Placement.CONTIGUOUS, None)],
+)
+def test_placed_repeats_avoid_no_nodes_for_which_they_would_wait_for_one_that_is_away(bench, placement, with_one_away):
+    options = JobOptions(repeat_placement=placement)
+    launcher = SlurmLauncher(bench.slurm, options, PollBackoff(POLL_S), asking(bench.slurm))
+    assert launcher.num_choosable_nodes() == 4
+    bench.cluster.drain_node("n2")
+    assert launcher.num_choosable_nodes() == with_one_away
+
+
+def test_repeats_go_anywhere_where_a_reservation_decides_on_their_nodes(bench):
+    options = JobOptions(reservation="night")
+    launcher = SlurmLauncher(bench.slurm, options, PollBackoff(POLL_S), asking(bench.slurm))
+    assert launcher.num_choosable_nodes() is None
+
+
+def test_a_slurm_that_tells_no_topology_is_not_asked_for_it_at_the_end_of_every_attempt(bench, monkeypatch):
+    """Each question may take a command's time limit; with pilots many attempts end while Slurm does not answer."""
+    leaves, asked = bench.slurm.leaves, []
+    monkeypatch.setattr(bench.slurm, "leaves", lambda: asked.append(bench.cluster.time) or leaves())
+    bench.slurm.leaf_of_node = {"n1": "leaf1"}
+    bench.cluster.controller_hung(120.0)
+    assert [bench.launcher.leaves_of(("n1",)) for _ in range(20)] == [()] * 20
+    assert len(asked) == 1
+    bench.cluster.advance(150.0)
+    assert [bench.launcher.leaves_of(("n1",)) for _ in range(20)] == [("leaf1",)] * 20
+    assert len(asked) == 2
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from orchestrator.launchers.slurm_pilot.step_status import ended_step_status, lo
 from slurm.request import JobOptions, Launch
 from slurm.script import render_script
 from tests.orchestrator.launchers.attempts import attempt_request
+from tests.trials.examples import OUTCOME, SLOWEST
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import write_json
 from trials.pilot.files import StepEnd, StepEndReason, StepStart
@@ -104,24 +105,43 @@ def test_what_was_lost_before_its_pilot_was_put_back_is_not_charged_for_the_queu
     assert not lost_step_status(request_, NODES, START, again, cancelled=False, node_s=4.0).is_metered
 
 
+SUSPECT = {"flags": ["suspect_node"]}
+
+
 @pytest.mark.parametrize(
     ("outcome", "sick"),
     [
-        ({}, ()),
         ({"reason": "gpu_oom", "rank": 1}, ()),
         ({"reason": "gpu_memory_in_use", "rank": 3}, ("n2",)),
         ({"reason": "gpu_memory_in_use"}, ("n1", "n2")),
         ({"reason": "launch_failure", "rank": 3}, ("n1", "n2")),
         ({"reason": "of another version", "rank": 3}, ()),
-        ({"flags": ["suspect_node"], "fingerprint": {"probe_ms_by_rank": [1.0, 1.0, 1.0, 2.0]}}, ("n2",)),
-        ({"flags": ["suspect_node"], "fingerprint": {}, "slowest_rank": {"stragglers": [0]}}, ("n1",)),
-        ({"flags": ["suspect_node"], "fingerprint": {}}, ("n1", "n2")),
+        (SUSPECT | {"fingerprint": {"probe_ms_by_rank": [1.0, 1.0, 1.0, 2.0]}}, ("n2",)),
+        (SUSPECT | {"slowest_rank": SLOWEST | {"stragglers": [0]}}, ("n1",)),
+        (SUSPECT, ("n1", "n2")),
     ],
 )
 def test_the_nodes_that_an_outcome_makes_suspect(request_, outcome, sick):
-    if outcome:
-        write_json(request_.folder.outcome(), outcome)
+    write_json(request_.folder.outcome(), OUTCOME.to_json() | outcome)
     assert suspect_nodes(request_.folder, NODES, tasks_per_node=2) == sick
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        {"flags": None},
+        {"fingerprint": "none"},
+        {"fingerprint": {"probe_ms_by_rank": [1.0, "2"]}},
+        {"slowest_rank": [3]},
+        {"slowest_rank": SLOWEST | {"stragglers": None}},
+        {"slowest_rank": SLOWEST | {"stragglers": [0, "1"]}},
+        {"rank": "3", "reason": "gpu_memory_in_use"},
+    ],
+)
+def test_an_outcome_that_cannot_be_believed_makes_no_node_suspect(request_, outcome):
+    assert suspect_nodes(request_.folder, NODES, tasks_per_node=2) == ()
+    write_json(request_.folder.outcome(), OUTCOME.to_json() | SUSPECT | outcome)
+    assert suspect_nodes(request_.folder, NODES, tasks_per_node=2) == ()
 
 
 def test_a_steps_script_is_that_of_a_job_with_more_words_for_srun(request_):
