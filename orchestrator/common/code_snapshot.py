@@ -23,6 +23,7 @@ COMPUTE_SIDE = (
     "search_spaces/layouts/axis.py",
     "search_spaces/layouts/layout.py",
     "search_spaces/layouts/matmul_recipes.py",
+    "search_spaces/layouts/groups.py",
     "search_spaces/layouts/mesh.py",
     "search_spaces/layouts/pipeline_split.py",
     "search_spaces/layouts/settings.py",
