@@ -109,7 +109,8 @@ class SearchSection(Section):
         min_length=1,
         max_length=4096,
         description="A second software stack: the same few layouts are measured with both in turns, and the two are"
-        " compared (docs/how_to/compare_software.md). A Python, or with launcher.slurm.container an image.",
+        " compared (docs/how_to/compare_software.md). A Python, or with launcher.slurm.container an image; a path"
+        " starts from the search file's folder.",
     )
     against_layouts: int = Field(
         default=3,
