@@ -579,6 +579,11 @@ def test_an_experiment_tries_its_layouts_with_both_stacks_and_measures_each_run_
     assert other_software(in_image) == {"image": str(tmp_path / "b.sqsh")}
 
 
+def test_a_number_of_layouts_without_a_second_stack_is_refused(tmp_path: Path):
+    [problem] = problems(tmp_path, MINIMAL, "search.against_layouts=4")
+    assert (problem.key, problem.value, problem.message) == ("search.against_layouts", 4, "has no effect")
+
+
 def test_the_path_of_a_second_stack_starts_from_the_files_folder(tmp_path: Path):
     """Ranks start in other folders."""
 
