@@ -30,6 +30,11 @@ class Preemption:
     mode: str
     grace_time_s: float
 
+    @property
+    def suspends(self) -> bool:
+        """True if a preempted job stays on its nodes and goes on later."""
+        return "SUSPEND" in self.mode
+
 
 def preemption_of(
     request: JobRequest,

@@ -124,6 +124,7 @@ _STARTUP_GROUPS = {
 def _other_node_hours(found: NodeTime) -> Iterator[tuple[str, float]]:
     for words, parts in _STARTUP_GROUPS.items():
         yield words, sum(found.startup.get(part, 0.0) for part in parts)
+    yield "the fabric check", found.fabric_check
     yield "preempted or requeued runs", found.preempted
     yield "attempts that measured nothing", found.unmeasured
     yield "idle pilots", found.idle

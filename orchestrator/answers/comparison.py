@@ -49,9 +49,9 @@ class ReplayAnswer(Ratios):
     trainer: str
     """Kind of the trainer that ran."""
     recorded: float | None
-    """Recorded tokens/s."""
+    """Recorded tokens/s, the mean over sessions, as in the ratio; the recipe has the median over the runs."""
     measured: float | None
-    """Tokens/s of the new runs."""
+    """Tokens/s of the new runs, likewise."""
     sessions: list[SessionAnswer]
     differences: list[Difference]
     flags: list[str]
@@ -91,6 +91,7 @@ class ComparedSide(TypedDict):
     layout: dict[str, Any] | None
     """A `Layout`."""
     tokens_per_sec: float | None
+    """The median over its runs, as `best` has it; `ratio` is that of the means over sessions."""
     runs: int
     """Number of runs."""
     search: ComparedSearch | None

@@ -139,9 +139,11 @@ class NodeTimeAnswer(TypedDict):
     startup_node_hours: dict[StartupPart, float]
     """Starts of the same attempts, as far as they are known."""
     unmeasured_node_hours: float
-    """Other attempts without a measurement, and the fabric check."""
+    """Other attempts without a measurement."""
     preempted_node_hours: float
     """Attempts that were preempted, and runs before a requeue."""
+    fabric_check_node_hours: float
+    """The fabric check, with its retry."""
     idle_node_hours: float
     """Pilots, beyond what attempts paid for."""
     driver_node_hours: float

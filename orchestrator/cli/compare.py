@@ -189,7 +189,9 @@ def _verdict_lines(result: CompareResult) -> list[str]:
     if result.found is not None:
         ratio, low, high = result.found.ratio, result.found.low, result.found.high
         words = f"{result.verdict}: B is {ratio:.3f}x as fast as A (95 % confidence interval {low:.3f}–{high:.3f})"
-        return [words, *format_speed(result.found)]
+        differ = any(side.best is not None and len(side.best.runs) > 2 for side in (result.a, result.b))
+        why = ["that is the ratio of the means over sessions; tokens/s are medians over the runs"] if differ else []
+        return [words, *why, *format_speed(result.found)]
     if result.obstacles:
         return [
             f"not comparable: {', '.join(result.obstacles)} differ",

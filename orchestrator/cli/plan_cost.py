@@ -69,7 +69,8 @@ class PlannedCost:
             billed = None if self.terms is None else self.terms.billed_hours(self.node_hours)
             words = f"this search is expected to cost {format_cost(self.node_hours, billed)}"
             if self.pay_back is not None:
-                words += f", and {describe_pay_back(self.pay_back, 'to pay', 'the first layout')}, as predicted"
+                by = "with the first layout " if self.pay_back.hours is None else ""
+                words += f", and {by}{describe_pay_back(self.pay_back, 'to pay', 'the first layout')}, as predicted"
             yield words
         if self.terms is not None:
             yield from _terms_lines(self.terms, self.most_node_hours)

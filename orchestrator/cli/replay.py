@@ -114,7 +114,7 @@ def _run(
 def _format_replay(result: ReplayResult) -> str:
     from dashboards.trial_text import describe_flag
 
-    lines = [f"{result.verdict}: recorded {result.recorded_tokens_per_sec:,.0f} tokens/s"]
+    lines = [f"{result.verdict}: recorded {result.recorded_tokens_per_sec:,.0f} tokens/s in the mean"]
     found = result.comparison
     if found is not None and result.measured_tokens_per_sec is not None:
         lines[0] += (

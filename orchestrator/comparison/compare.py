@@ -1,7 +1,8 @@
 """Comparison of two recipes or searches: questions, results and speed ratio. Pure.
 
 The ratio and its interval are computed as in a replay (docs/recipe.md), so that layouts of different searches follow
-the same rule as a repeated layout. But the question is asked once, not after every session.
+the same rule as a repeated layout. But the question is asked once, not after every session. The throughput of a layout
+is the median of its runs, as in every other view; the ratio is that of means, since its interval is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.comparison.recorded_runs import recorded_runs
-from orchestrator.comparison.sessions import Run, by_session, step_time_of
+from orchestrator.comparison.sessions import Run
 from orchestrator.comparison.speed_ratio import (
     Comparison,
     Confidence,
@@ -29,6 +30,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.analysis.ranked_layout import runs_that_count
 from trials.ledger.events import SearchRecord
+from trials.measurement.run_variance import geometric_median
 from trials.trial import FailureReason, LowerStrEnum, Trial, TrialState
 
 COMPARE_SCHEMA = "parlay.compare/1"
@@ -91,8 +93,9 @@ class ComparisonSide:
     search: Mapping[str, Any] | None = None
 
     def tokens_per_sec(self, runs: tuple[Run, ...]) -> float:
-        """Throughput from the runs' mean step time, over sessions as in the ratio."""
-        return self.tokens_per_step / step_time_of(by_session(runs))
+        """Throughput of a layout with these runs, their median as everywhere; the ratio is that of means over
+        sessions."""
+        return self.tokens_per_step / geometric_median([run.step_time_s for run in runs])
 
     def to_json(self) -> dict[str, Any]:
         best = self.best

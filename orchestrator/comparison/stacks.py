@@ -11,7 +11,7 @@ from orchestrator.config.spec import SearchSpec
 from search_spaces.layouts.settings import IMAGE
 from trials.analysis.ranked_layout import RankedLayout, ranked_layouts
 from trials.analysis.ranking import in_objective_unit, speed_of
-from trials.analysis.stack_pairs import PairedRatio, paired_ratio
+from trials.analysis.stack_pairs import PairedRatio, paired_ratio, paired_runs
 from trials.ledger.events import SearchRecord
 from trials.trial import LowerStrEnum
 
@@ -26,7 +26,7 @@ class StackVerdict(LowerStrEnum):
     UNDECIDED = "undecided"
     """The interval contains 1."""
     NOT_MEASURED = "not_measured"
-    """One of the two has no measurement."""
+    """There is no round of which the runs of both count."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,7 @@ def _compared(key: str, both: Mapping[bool, RankedLayout], spec: SearchSpec) -> 
     own, other = both.get(False), both.get(True)
     ratio = None
     if own is not None and other is not None:
-        of_own, of_other = ([speed_of(run, spec.objective) for run in side.counted] for side in (own, other))
-        ratio = paired_ratio(of_own, of_other)
+        ratio = paired_ratio(paired_runs(own, other, spec.objective))
     return ComparedStacks(key, own, other, ratio)
 
 

@@ -10,8 +10,10 @@ from slurm.request import Runtime
 
 
 def against_problems(file: SearchFile) -> Iterator[Problem]:
-    """Problems of the key, where a launcher cannot start the other stack or side by side trials would disturb it."""
+    """Problems of the key, where a launcher cannot start the other stack or side by side trials would disturb it; and
+    of a number of layouts without it."""
     if (given := file.search.against) is None:
+        yield from _without_effect(file)
         return
     launcher = file.launcher
     container = launcher.slurm.container if launcher.uses_slurm else None
@@ -29,3 +31,11 @@ def against_problems(file: SearchFile) -> Iterator[Problem]:
     else:
         return
     yield Problem("contradiction", f"is given {found}", rule=rule, fix=fix, key="search.against", value=given)
+
+
+def _without_effect(file: SearchFile) -> Iterator[Problem]:
+    key = "against_layouts"
+    if key in file.search.model_fields_set:
+        rule = "it is the number of layouts that two software stacks measure"
+        fix, value = "add search.against (--against), or remove it", file.search.against_layouts
+        yield Problem("contradiction", "has no effect", rule=rule, fix=fix, key=f"search.{key}", value=value)

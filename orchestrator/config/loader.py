@@ -16,6 +16,7 @@ from orchestrator.config.spec import SearchSpec, with_location
 from orchestrator.launchers.slurm.site import cpu_problems, in_segments, with_site
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.schema.search_file import SearchFile, SearchSection
+from orchestrator.schema.slurm_start import resolved_image
 from search_spaces.engines import engines_of
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster
@@ -29,7 +30,7 @@ from search_spaces.schema.sections import SpaceSection, resolved_path
 from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import Document, format_key_path, parse_document, read_document, with_overrides
 from trials.measure_rules import MeasureRules
-from trials.schema.trainer_section import TrainerSection
+from trials.schema.trainer_section import TrainerSection, resolved_python
 
 
 def load_search_file(path: Path, overrides: Iterable[str] = (), compares_speeds: bool = True) -> SearchSpec:
@@ -85,7 +86,7 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_spe
         candidates=candidates,
         objectives=file.objective,
         constraints=file.constraints,
-        search=_search_section(file),
+        search=_search_section(file, document),
         measure=_measure_rules(file),
         trainer=trainer,
         launcher=launcher,
@@ -98,11 +99,17 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_spe
     )
 
 
-def _search_section(file: SearchFile) -> SearchSection:
-    """The section of the file. An experiment tries each of its layouts with both stacks, and repeats all of them."""
-    both = 2 * file.search.against_layouts
-    changes = {} if file.search.against is None else {"max_trials": both, "finalists": both}
-    return file.search.model_copy(update=changes)
+def _search_section(file: SearchFile, document: Document) -> SearchSection:
+    """The section of the file. An experiment tries each of its layouts with both stacks, and repeats all of them; its
+    other stack is named in full."""
+    given, both = file.search.against, 2 * file.search.against_layouts
+    if given is None:
+        return file.search
+    if file.launcher.uses_slurm and file.launcher.slurm.container is not None:
+        against = resolved_image(document.folder, given)
+    else:
+        against = resolved_python(document.folder, given)
+    return file.search.model_copy(update={"against": against, "max_trials": both, "finalists": both})
 
 
 def _measure_rules(file: SearchFile) -> MeasureRules:

@@ -24,6 +24,7 @@ COMMUNICATION = "it changes how ranks communicate"
 ARITHMETIC = "it changes the arithmetic or memory of a layer"
 OPTIMIZER_STATES = "it changes the precision or memory of gradients or of the optimizer"
 HOST = "it changes the work of the host beside the GPUs"
+DOCUMENTS = "tokens then attend to their own document: trainer.data.attention_mask block_causal, with a token file"
 
 # refused
 NO_MODEL_FIELD = "no field of the model section expresses it"

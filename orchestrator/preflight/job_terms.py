@@ -64,10 +64,12 @@ def describe_preemption(preemption: Preemption, partitions: tuple[str, ...]) -> 
     """Sentence on the jobs that may be preempted, by which others, and what follows."""
     by = f"{'partition' if preemption.by is PreemptsBy.PARTITION else 'QOS'} {', '.join(preemption.preemptors)}"
     retries = policy_of(FailureReason.PREEMPTED).retries
+    follows = f"a trial has no checkpoint and starts again, at most {retries:g} times, and its lost runs count"
+    if preemption.suspends:
+        follows = "a suspended trial goes on later and measures the pause"
     return (
         f"jobs in {','.join(partitions)} may be preempted by those of {by} (PreemptMode {preemption.mode},"
-        f" {preemption.grace_time_s:g} s of grace): a trial has no checkpoint and starts again, at most"
-        f" {retries:g} times, and the budget pays for the lost runs"
+        f" {preemption.grace_time_s:g} s of grace): {follows}"
     )
 
 

@@ -38,18 +38,26 @@ def require_trainer(spec: SearchSpec) -> None:
 
 
 def require_torch(spec: SearchSpec) -> None:
-    """InputError if Parlay's own trainer would run on this machine without torch; `parlay doctor` also imports it."""
+    """InputError if an interpreter of ranks on this machine is no Python, or lacks torch for Parlay's own trainer;
+    `parlay doctor` also imports it."""
+    if not ranks_run_here(spec):
+        return
     for key, python in _interpreters(spec):
-        if spec.trainer.kind == PARLAY and ranks_run_here(spec) and not _has_torch(python):
-            problem = Problem(
-                "interpreter",
-                f"{python} has no torch",
-                rule=f"launcher {spec.launcher.kind} trains on this machine, and Parlay's own trainer needs torch",
-                fix="pip install torch there (and deepspeed if layouts use it), or name a Python that has torch",
-                key=key,
-                value=python,
+        found = _finds_torch(python)
+        if found is None:
+            message, rule = (
+                f"{python} runs no Python program",
+                f"launcher {spec.launcher.kind} starts the ranks with it",
             )
-            raise with_locations(InputError(problem), spec)
+            fix = "name a Python on this machine that has torch"
+        elif not found and spec.trainer.kind == PARLAY:
+            message = f"{python} has no torch"
+            rule = f"launcher {spec.launcher.kind} trains on this machine, and Parlay's own trainer needs torch"
+            fix = "pip install torch there (and deepspeed if layouts use it), or name a Python that has torch"
+        else:
+            continue
+        problem = Problem("interpreter", message, rule=rule, fix=fix, key=key, value=python)
+        raise with_locations(InputError(problem), spec)
 
 
 def require_engine_packages(spec: SearchSpec, trainings: Iterable[tuple[Layout, ModelShape]]) -> None:
@@ -187,12 +195,15 @@ def _interpreter_line_error(program: Path) -> tuple[str, str] | None:
     return None
 
 
-def _has_torch(python: str) -> bool:
-    """True unless this Python is known to lack torch; also for one that does not answer."""
+def _finds_torch(python: str) -> bool | None:
+    """True unless this Python is known to lack torch, also for one that does not answer in time; None for no Python."""
     try:
-        return run_python(python, _QUESTION, _ANSWERS_WITHIN_S).returncode != _NO_TORCH
-    except (OSError, subprocess.TimeoutExpired):
+        answer = run_python(python, _FINDS_TORCH, _ANSWERS_WITHIN_S).stdout.split()
+    except subprocess.TimeoutExpired:
         return True
+    except (OSError, ValueError):
+        return None
+    return {"torch": True, "no-torch": False}.get(answer[-1]) if answer else None
 
 
 def packages_of(python: str) -> Installed | None:
@@ -220,8 +231,7 @@ def run_python(python: str, program: str, timeout_s: float) -> subprocess.Comple
     )
 
 
-_NO_TORCH = 71
-_QUESTION = f"import importlib.util, sys; sys.exit({_NO_TORCH} if importlib.util.find_spec('torch') is None else 0)"
+_FINDS_TORCH = "import importlib.util; print('torch' if importlib.util.find_spec('torch') else 'no-torch')"
 _ASKED = ("deepspeed", *PACKAGES)
 PACKAGES_PROGRAM = f"""
 import importlib.metadata, json

@@ -16,6 +16,7 @@ from orchestrator.recipe.recipe import Recipe
 from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.groups import leaving_words
+from search_spaces.layouts.settings import PYTHON
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.unsafe_text import is_printable
 from search_spaces.verification import Verification
@@ -58,8 +59,11 @@ class RecipeSource:
 
     @property
     def python(self) -> str:
-        """Interpreter that ran the trial."""
-        return self.fingerprint.get("executable", "python3")
+        """Interpreter that started the trial's ranks, as the search names it: a script may prepare the environment of
+        the one that runs (`executable` of the fingerprint), which stands for a name of a node's PATH."""
+        trainer = self.search.spec.get("trainer") or {}
+        named = self.best.layout.of_trial.software.get(PYTHON) or trainer.get("python")
+        return named if named and "/" in named else self.fingerprint.get("executable", named or "python3")
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
@@ -118,6 +122,7 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         routing=spec.measure.routing,
         verified=Verification.of(best.layout.canonical()).to_json(),
         trainer=_printable(spec.trainer),
+        python=_printable(source.python),
         launcher=_printable(source.search.spec.get("launcher") or {}),
         exports=tuple(export.to_json() for export in source.exports),
         fingerprint=_printable(source.fingerprint),

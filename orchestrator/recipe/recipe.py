@@ -30,12 +30,12 @@ class Recipe:
     stated checkpoints. `memory` has the `FullestRank` over all runs (`fullest_rank`, None where unknown) and the
     cost model's GiB of a rank of the fullest stage by purpose (`predicted_gib`). `repeats` is the number of runs,
     and `evidence.runs` lists them. `compared_with` lists the other measured layouts with this one's speedup over
-    them, the `baseline` first. `launcher` is the search file's section, `routing` that of experts in the runs (None
-    without experts), `verified` what is known of the layout's axis values (search_spaces/verification.py).
-    `evidence.files` has the SHA-256 of the files behind the numbers. `exports` lists the files of each trainer, and
-    whether it measured the layout or cannot run it. `selection_reason`, `rationale`, `fastest` and `pareto` are
-    those of the `best` object, `verdict` and `cost` the search's; all are None or empty for a layout that is not
-    the best.
+    them, the `baseline` first. `python` is the interpreter that starts the ranks, `launcher` the search file's
+    section, `routing` that of experts in the runs (None without experts), `verified` what is known of the layout's
+    axis values (search_spaces/verification.py). `evidence.files` has the SHA-256 of the files behind the numbers.
+    `exports` lists the files of each trainer, and whether it measured the layout or cannot run it.
+    `selection_reason`, `rationale`, `fastest` and `pareto` are those of the `best` object, `verdict` and `cost` the
+    search's; all are None or empty for a layout that is not the best.
     """
 
     created_at: str
@@ -54,6 +54,7 @@ class Recipe:
     compared_with: tuple[Mapping[str, Any], ...]
     constraints: Mapping[str, Any]
     trainer: Mapping[str, Any]
+    python: str
     launcher: Mapping[str, Any]
     fingerprint: Mapping[str, Any]
     evidence: Mapping[str, Any]
@@ -155,6 +156,7 @@ _FIELDS = (
     "constraints",
     "routing",
     "trainer",
+    "python",
     "launcher",
     "exports",
     "fingerprint",

@@ -65,12 +65,12 @@ def with_trainer(
 
 def _python_of(recipe: Recipe, launcher: LauncherSection) -> str:
     """PARLAY_PYTHON, as for launch.sh, else the measured interpreter, or a search's default if that is not here."""
-    in_image, measured = is_in_image(launcher), recipe.fingerprint.get("executable")
+    in_image = is_in_image(launcher)
     if named := os.environ.get("PARLAY_PYTHON"):
         return named
     was_in_image = is_in_image(restore(LauncherSection, dict(recipe.launcher)))
-    if measured and in_image == was_in_image and (in_image or shutil.which(measured)):
-        return str(measured)
+    if in_image == was_in_image and (in_image or shutil.which(recipe.python)):
+        return recipe.python
     return PYTHON_OF_IMAGES if in_image else sys.executable
 
 

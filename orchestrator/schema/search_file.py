@@ -79,8 +79,8 @@ class SearchSection(Section):
         default=None,
         gt=0,
         le=10**9,
-        description="Upper limit of the node-hours of all attempts and of the driver's own job (--as-job), which counts"
-        " by its CPUs of those of its node. Default: no limit.",
+        description="Upper limit of the node-hours of all attempts, of the fabric check and of the driver's own job"
+        " (--as-job), which counts by its CPUs of those of its node. Default: no limit.",
     )
     max_wall_time_s: Duration | None = Field(
         default=None,
@@ -109,7 +109,8 @@ class SearchSection(Section):
         min_length=1,
         max_length=4096,
         description="A second software stack: the same few layouts are measured with both in turns, and the two are"
-        " compared (docs/how_to/compare_software.md). A Python, or with launcher.slurm.container an image.",
+        " compared (docs/how_to/compare_software.md). A Python, or with launcher.slurm.container an image; a path"
+        " starts from the search file's folder.",
     )
     against_layouts: int = Field(
         default=3,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, field_validator, model_validator
@@ -71,11 +72,15 @@ class ContainerSection(Section):
     @field_validator("image")
     @classmethod
     def _resolve(cls, image: str | None, info: ValidationInfo) -> str | None:
-        """Resolve a path relative to the file's folder; anything else is a name that the runtime knows."""
-        is_path = image is not None and (image.startswith((".", "~")) or image.endswith(_IMAGE_FILES))
-        return str(resolved_path(folder_from_context(info), image)) if image is not None and is_path else image
+        return None if image is None else resolved_image(folder_from_context(info), image)
 
     def container(self) -> Container:
         """Return the container as slurm/ defines it."""
         parts = (self.runtime, self.image, tuple(self.mounts), self.writable, self.gpus, tuple(self.command))
         return Container(*parts)
+
+
+def resolved_image(folder: Path, image: str) -> str:
+    """Resolve an image's path relative to the file's folder; anything else is a name that the runtime knows."""
+    is_path = image.startswith((".", "~")) or image.endswith(_IMAGE_FILES)
+    return str(resolved_path(folder, image)) if is_path else image

@@ -84,7 +84,7 @@ def test_an_argument_that_contradicts_the_search_is_refused(cli: Cli, argument):
 def test_a_megatron_core_of_another_version_is_refused(cli: Cli):
     """tests/orchestrator/preflight/test_engine_packages.py has the other cases."""
     python = cli.folder / "python"
-    python.write_text('#!/bin/sh\necho \'{"megatron-core": "0.15.3"}\'\n')
+    python.write_text('#!/bin/sh\necho \'{"megatron-core": "0.15.3"}\'\ncase $2 in *find_spec*) echo torch;; esac\n')
     python.chmod(0o755)
     sets = ("--set", "space.engine=megatron-core", "--set", f"trainer.python={python}")
     cli.write()

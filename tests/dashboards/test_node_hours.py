@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from orchestrator.records.summary import search_summary
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 from tests.orchestrator.search_files import MINIMAL, loaded
+from trials.analysis.node_time import search_node_time
 from trials.files.folders import SearchFolder
 from trials.ledger.events import EventKind
 
@@ -36,6 +38,19 @@ def test_status_as_json(search, tmp_path):
     assert summary["budget"]["node_hours_used"] == ALL_H
     assert summary["node_time"]["idle_node_hours"] == IDLE_H
     assert summary["node_time"]["driver_node_hours"] == DRIVER_H
+
+
+def test_the_fabric_check_is_told_by_name_with_its_retry():
+    search = SearchUnderTest()
+    for name, reason in (("a1", "node_failure"), ("a2", None)):
+        job: dict[str, Any] = {"attempt": name, "num_nodes": 2, "time_limit_s": 60.0, "reserved_s": 60.0}
+        search.event(EventKind.FABRIC_CHECK, state="submitted", nonce="0" * 32, **job)
+        ended: dict[str, Any] = {"node_hours": {"a1": 0.25, "a2": 0.5}[name], "billed_hours": None, "reason": reason}
+        search.event(EventKind.FABRIC_CHECK, attempt=name, state="failed" if reason else "measured", **ended)
+    found = search_node_time(search.record)
+    assert (found.total, found.fabric_check, found.preempted, found.unmeasured) == (0.5, 0.5, 0.0, 0.0)
+    search.end()
+    assert 0.5 in [point.value for point in search_points(search.record) if point.key == "node_hours_used"]
 
 
 def test_terminal_and_report(search):

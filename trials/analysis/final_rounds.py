@@ -15,7 +15,7 @@ from trials.analysis.finals import Finalist, Finals, FinalsEnd, FinalsEnding, Fi
 from trials.analysis.pareto import pareto
 from trials.analysis.ranked_layout import RankedLayout, suspect_reruns
 from trials.analysis.ranking import Objective, Ranking, speed_of
-from trials.analysis.stack_pairs import StackPair, are_two_sides, in_pairs, paired_standing
+from trials.analysis.stack_pairs import StackPair, are_two_sides, in_pairs, paired_runs, paired_standing
 from trials.analysis.verdict import baseline_key_of, ranking_of
 from trials.files.text import plural
 from trials.ledger.events import SearchRecord
@@ -86,11 +86,11 @@ class FinalRounds:
             layout = trials[0].layout
             others = (key for key, of in measured.items() if are_two_sides(layout, of[0].layout))
             if not layout.of_trial.software and (other := next(others, None)) is not None:
-                yield StackPair(key, other, self._runs(key, number), self._runs(other, number))
+                sides = self._until(key, number), self._until(other, number)
+                yield StackPair(key, other, paired_runs(*sides, self._terms.objective))
 
-    def _runs(self, key: str, number: int) -> tuple[RunMeasurement, ...]:
-        layout = RankedLayout((*self._earlier.get(key, ()), *self.repeats[key][:number]))
-        return tuple(map(self._speed, layout.counted))
+    def _until(self, key: str, number: int) -> RankedLayout:
+        return RankedLayout((*self._earlier.get(key, ()), *self.repeats[key][:number]))
 
     def _end(self, ending: FinalsEnding, number: int) -> FinalsEnd:
         return FinalsEnd(ending, number, self._terms.rounds, len(self.repeats), self._terms.are_paired)
@@ -165,8 +165,8 @@ _REASONS: Mapping[FinalsEnding, str] = {
     FinalsEnding.TIE: "further repeats would hardly tell those apart that are still tied",
 }
 _REASONS_OF_PAIRS: Mapping[FinalsEnding, str] = {
-    FinalsEnding.DECIDED: "every layout is clearly faster with one of the two stacks",
-    FinalsEnding.TIE: "every layout is clearly faster with one of the two stacks, or as fast with both",
+    FinalsEnding.DECIDED: "every layout measured again is clearly faster with one of the two stacks",
+    FinalsEnding.TIE: "every layout measured again is clearly faster with one of the two stacks, or as fast with both",
 }
 
 

@@ -54,7 +54,7 @@ class FinalsEnding(LowerStrEnum):
     LIMIT = "limit"
     """Undecided after the last round."""
     CUT_SHORT = "cut_short"
-    """A round was not completed: the budget or the search ended."""
+    """A round was not completed: the budget or the search ended, or no layout was measured with both stacks."""
 
 
 @dataclass(frozen=True)

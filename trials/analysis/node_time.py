@@ -1,4 +1,5 @@
-"""Node-hours by what they were spent on: measured steps, parts of starts, failures, idle pilots, drivers. Pure."""
+"""Node-hours by what they were spent on: measured steps, parts of starts, failures, the fabric check and the like.
+Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +19,14 @@ _SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True)
 class NodeTime:
-    """Node-hours that ended attempts and pilots were charged, and what they were spent on. What is left of `total` went
-    to what no rank tells: the launch, the pauses between steps, a profile, the end.
+    """Node-hours that ended attempts, the fabric check and pilots were charged, and what they were spent on. What is
+    left of `total` went to what no rank tells: the launch, the pauses between steps, a profile, the end.
 
     `measured` are those of measured steps, `startup` those before them as far as they are known, both of attempts that
     measured something. `preempted` are those of attempts that were preempted, and of runs before a requeue, whose work
-    is lost, since a trial has no checkpoint; `unmeasured` are all those of other attempts and of the fabric check,
-    `idle` those of pilots that no attempt paid for, `drivers` those of the Slurm jobs that drivers ran in.
+    is lost, since a trial has no checkpoint; `unmeasured` are all those of other attempts,
+    `fabric_check` those of the check with its retry, `idle` those of pilots that no attempt paid for, `drivers` those
+    of the Slurm jobs that drivers ran in.
     """
 
     total: float
@@ -34,6 +36,7 @@ class NodeTime:
     idle: float
     drivers: float = 0.0
     preempted: float = 0.0
+    fabric_check: float = 0.0
 
     @property
     def measured_share(self) -> float | None:
@@ -48,6 +51,7 @@ class NodeTime:
             "startup_node_hours": {part.value: hours for part, hours in self.startup.items()},
             "unmeasured_node_hours": self.unmeasured,
             "preempted_node_hours": self.preempted,
+            "fabric_check_node_hours": self.fabric_check,
             "idle_node_hours": self.idle,
             "driver_node_hours": self.drivers,
         }
@@ -56,31 +60,30 @@ class NodeTime:
 def search_node_time(search: SearchRecord) -> NodeTime:
     """Node-hours of a search, its pilots and the jobs of its drivers included."""
     pilots = [pilot.node_hours for pilot in search.pilots.values()]
-    check = () if search.fabric_check is None else (search.fabric_check.attempt,)
-    return node_time(search.trials, pilots, search.driver_node_hours, check)
+    return node_time(search.trials, pilots, search.driver_node_hours, search.fabric_check_node_hours)
 
 
 def node_time(
     trials: Iterable[Trial],
     idle_node_hours: Iterable[float] = (),
     driver_node_hours: float = 0.0,
-    others: Iterable[Attempt] = (),
+    fabric_check_node_hours: float = 0.0,
 ) -> NodeTime:
     """Node-hours of these trials' ended attempts, of pilots that no attempt paid for (below 0 where attempts were
-    charged more than their pilot held), of drivers, and of `others` that measure no layout."""
-    attempts = (*others, *(attempt for trial in trials for attempt in trial.attempts))
-    ended = [attempt for attempt in attempts if attempt.state.is_ended]
+    charged more than their pilot held), of drivers, and of the fabric check."""
+    ended = [attempt for trial in trials for attempt in trial.attempts if attempt.state.is_ended]
     told = [(attempt, outcome) for attempt in ended if (outcome := _measurement_of(attempt)) is not None]
     idle = fsum(idle_node_hours)
     startup = [(part, hours) for attempt, outcome in told for part, hours in _startup_node_hours(attempt, outcome)]
     known = {part for part, _ in startup}
     earlier = fsum(attempt.earlier_node_hours for attempt in ended)
     return NodeTime(
-        total=max(0.0, _charged(ended) + idle) + driver_node_hours,
+        total=max(0.0, _charged(ended) + fabric_check_node_hours + idle) + driver_node_hours,
         measured=fsum(attempt.num_nodes * _measured_s(outcome) / _SECONDS_PER_HOUR for attempt, outcome in told),
         startup={part: fsum(hours for p, hours in startup if p is part) for part in StartupPart if part in known},
         unmeasured=fsum(_last_run(a) for a in ended if _measurement_of(a) is None and not _was_preempted(a)),
         preempted=fsum(_last_run(a) if _was_preempted(a) else 0.0 for a in ended) + earlier,
+        fabric_check=fabric_check_node_hours,
         idle=max(0.0, idle),
         drivers=driver_node_hours,
     )

@@ -119,6 +119,13 @@ class RankedLayout:
         return [t for t in self.trials if t.kind is TrialKind.REPEAT and t.trial not in second]
 
     @property
+    def by_round(self) -> tuple[Trial | None, ...]:
+        """The run of the search, then that of each round of the finals; None for one that does not count."""
+        repeats, counted = [run.trial for run in self._repeats], {run.trial: run for run in self.counted}
+        first = next((run for name, run in counted.items() if name not in repeats), None)
+        return (first, *(counted.get(name) for name in repeats))
+
+    @property
     def measurements(self) -> list[MeasuredMetrics]:
         """The measurements of the runs that count."""
         return [run.measured for run in self.counted if run.measured is not None]

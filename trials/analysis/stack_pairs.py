@@ -1,6 +1,6 @@
 """Layouts measured with two software stacks in turns: the ratio of their speeds over pairs of runs. Pure.
 
-Run i with one stack is compared with run i with the other, since both were measured in the same minutes.
+The runs of a round are compared with each other, since both were measured in the same minutes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from statistics import fmean
 
 from search_spaces.layouts.layout import Layout
 from trials.analysis.finals import ERROR_RATE, TIE_MARGIN, FinalsEnding, FinalsStanding
+from trials.analysis.ranked_layout import RankedLayout
+from trials.analysis.ranking import Objective, speed_of
 from trials.measurement.run_variance import RunMeasurement
 from trials.measurement.student import student_quantile
 
@@ -19,6 +21,10 @@ PAIR_SPREAD = 0.02 * math.sqrt(2)
 """Prior relative spread of the ratio of two runs of the same minutes, each of which varies by 2 %."""
 PAIR_WEIGHT = 4
 """Degrees of freedom of that prior."""
+
+
+PairedRuns = tuple[RunMeasurement, RunMeasurement]
+"""A run with the search's own software, and one with the other, of one round."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +39,11 @@ class PairedRatio:
 
 @dataclass(frozen=True)
 class StackPair:
-    """A layout with the search's own software and with the other one, by their keys, with their runs in order."""
+    """A layout with the search's own software and with the other one, by their keys, with their pairs of runs."""
 
     own: str
     other: str
-    own_runs: tuple[RunMeasurement, ...]
-    other_runs: tuple[RunMeasurement, ...]
+    runs: Sequence[PairedRuns]
 
 
 def are_two_sides(one: Layout, other: Layout) -> bool:
@@ -59,15 +64,18 @@ def _has_other_software(layout: Layout) -> bool:
     return bool(layout.of_trial.software)
 
 
-def paired_ratio(
-    own: Sequence[RunMeasurement], other: Sequence[RunMeasurement], level: float = ERROR_RATE
-) -> PairedRatio | None:
+def paired_runs(own: RankedLayout, other: RankedLayout, objective: Objective) -> list[PairedRuns]:
+    """The pairs of runs of one layout: of each round of which both count. A run without a partner is in none."""
+    rounds = zip(own.by_round, other.by_round, strict=False)
+    return [(speed_of(a, objective), speed_of(b, objective)) for a, b in rounds if a is not None and b is not None]
+
+
+def paired_ratio(pairs: Sequence[PairedRuns], level: float = ERROR_RATE) -> PairedRatio | None:
     """The ratio over the pairs of runs, with its interval at 1 - `level`; None without a pair.
 
     A t interval of the logarithm with a moderated variance (Smyth 2004, doi 10.2202/1544-6115.1027), plus the variance
     of each run over its steps.
     """
-    pairs = list(zip(own, other, strict=False))
     if not pairs:
         return None
     logs = [math.log(b.value / a.value) for a, b in pairs]
@@ -85,13 +93,15 @@ def paired_standing(pairs: Sequence[StackPair], number: int, rounds: int) -> Fin
     The level of each look is that of all looks at all pairs together, shared evenly (Bonferroni).
     """
     level = ERROR_RATE / (rounds * max(1, len(pairs)))
-    ratios = {pair: paired_ratio(pair.own_runs, pair.other_runs, level) for pair in pairs}
-    open_pairs = [pair for pair, ratio in ratios.items() if ratio is not None and not _is_decided(ratio)]
+    ratios = [(pair, paired_ratio(pair.runs, level)) for pair in pairs]
+    open_pairs = [pair for pair, ratio in ratios if ratio is None or not _is_decided(ratio)]
+    if not pairs:
+        return FinalsStanding(FinalsEnding.CUT_SHORT)
     if open_pairs and number < rounds:
         return FinalsStanding(None, frozenset(key for pair in open_pairs for key in (pair.own, pair.other)))
     if open_pairs:
         return FinalsStanding(FinalsEnding.LIMIT)
-    is_tie = any(ratio is not None and ratio.low <= 1 <= ratio.high for ratio in ratios.values())
+    is_tie = any(ratio is not None and ratio.low <= 1 <= ratio.high for _, ratio in ratios)
     return FinalsStanding(FinalsEnding.TIE if is_tie else FinalsEnding.DECIDED)
 
 

@@ -269,9 +269,14 @@ class SearchRecord:
     @property
     def node_hours_used(self) -> float:
         booked = (a.node_hours or 0.0 for t in self.trials for a in t.attempts)
-        check = 0.0 if self.fabric_check is None else self.fabric_check.attempt.node_hours or 0.0
         drivers = (job.node_hours for job in self.driver_jobs.values())
-        return fsum([*booked, *(pilot.node_hours for pilot in self.pilots.values()), *drivers, check])
+        pilots = (pilot.node_hours for pilot in self.pilots.values())
+        return fsum([*booked, *pilots, *drivers, self.fabric_check_node_hours])
+
+    @property
+    def fabric_check_node_hours(self) -> float:
+        """Node-hours of the fabric check so far; 0 without one."""
+        return 0.0 if self.fabric_check is None else self.fabric_check.attempt.node_hours or 0.0
 
     @property
     def billed_hours(self) -> float | None:

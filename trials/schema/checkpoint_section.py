@@ -31,7 +31,7 @@ class CheckpointSection(Section):
     )
     write_gb_per_s: float | None = Field(
         default=None,
-        gt=0,
+        ge=0.001,
         le=10**6,
         description="GB (10^9 bytes) a second that all ranks together write. The training then stalls until all"
         " weights and optimizer states are written.",

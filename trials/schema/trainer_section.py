@@ -78,6 +78,12 @@ def _listed(words: list[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def resolved_python(folder: Path, python: str) -> str:
+    """An interpreter as ranks are to start it: a path starts from the file's folder, and is made absolute, since ranks
+    start in the attempt's folder; a name is looked up on the node's PATH."""
+    return str(resolved_path(folder, python).absolute()) if "/" in python else python
+
+
 class TrainerSection(Section):
     """Section `trainer`: the program that runs in a trial; docs/trainers.md describes third-party trainers."""
 
@@ -129,15 +135,13 @@ class TrainerSection(Section):
 
     @field_validator("script")
     @classmethod
-    def _resolve(cls, path: str | None, info: ValidationInfo) -> str | None:
+    def _resolve_script(cls, path: str | None, info: ValidationInfo) -> str | None:
         return None if path is None else str(resolved_path(folder_from_context(info), path).absolute())
 
     @field_validator("python")
     @classmethod
     def _resolve_python(cls, python: str | None, info: ValidationInfo) -> str | None:
-        """A name is looked up on the node's PATH; a path is made absolute, since ranks start in the attempt's
-        folder."""
-        return cls._resolve(python, info) if python and "/" in python else python
+        return None if python is None else resolved_python(folder_from_context(info), python)
 
     @model_validator(mode="before")
     @classmethod

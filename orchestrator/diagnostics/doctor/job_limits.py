@@ -164,12 +164,11 @@ def preemption_findings(slurm: Slurm, request: JobRequest, cluster: SlurmSnapsho
     if found is None:
         return
     names = tuple(partition.name for partition in named_partitions(request, cluster.partitions))
-    fix = "name a partition or QOS whose jobs nobody preempts, or set search.budget_node_hours"
-    words = describe_preemption(found, names)
-    if "SUSPEND" in found.mode:
-        yield warning("preemption", f"{words}; a suspended trial measures the pause as well", fix)
+    words, fix = describe_preemption(found, names), "name a partition or QOS whose jobs nobody preempts"
+    if found.suspends:
+        yield warning("preemption", words, fix)
     else:
-        yield note("preemption", words, fix)
+        yield note("preemption", words, f"{fix}, or set search.budget_node_hours")
 
 
 def job_findings(request: JobRequest, cluster: SlurmSnapshot, is_smallest: bool) -> Iterator[Finding]:

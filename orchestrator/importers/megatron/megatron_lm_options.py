@@ -298,9 +298,9 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 reuse-grad-buf-for-mxfp8-param-ag use-precision-aware-optimizer use-torch-optimizer-for-cpu-offload
                 """,
             reasons.HOST: """
-                dataloader-inter-document-masking dataloader-type= manual-gc manual-gc-interval=
-                no-create-attention-mask-in-dataloader num-workers= reset-attention-mask reset-position-ids
+                dataloader-type= manual-gc manual-gc-interval= no-create-attention-mask-in-dataloader num-workers=
                 """,
+            reasons.DOCUMENTS: "dataloader-inter-document-masking reset-attention-mask reset-position-ids",
         },
         refused={
             reasons.CONTEXT_PARALLELISM: "hybrid-context-parallel",

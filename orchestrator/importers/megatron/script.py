@@ -86,7 +86,7 @@ def read_megatron_command(
         notes=tuple(dict.fromkeys(notes)),
         nearest_engine="deepspeed" if is_deepspeed else nearest_engine(model),
         in_doubt=tuple(options.in_doubt),
-        data_arguments=tuple(options.words_of(_TOKENIZER, (reasons.TOKENS, reasons.HOST))),
+        data_arguments=tuple(options.words_of(_TOKENIZER, (reasons.TOKENS, reasons.HOST, reasons.DOCUMENTS))),
     )
 
 

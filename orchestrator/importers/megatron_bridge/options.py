@@ -108,8 +108,7 @@ _GROUPS = option_groups(
     },
     noted={
         reasons.ARITHMETIC: """
-            dataset.inter_document_masking= dataset.sft_mock_dataset_config_json=
-            dataset.varlen_mock_dataset_config_json=
+            dataset.sft_mock_dataset_config_json= dataset.varlen_mock_dataset_config_json=
             """,
         reasons.OPTIMIZER_STATES: """
             ddp.megatron_fsdp_grad_comm_dtype= ddp.megatron_fsdp_main_grads_dtype= ddp.megatron_fsdp_main_params_dtype=
@@ -139,8 +138,10 @@ _GROUPS = option_groups(
             optimizer.overlap_param_gather_with_optimizer_step= train.train_sync_interval=
             """,
         reasons.HOST: """
-            dataset.create_attention_mask= dataset.num_workers= dataset.reset_attention_mask=
-            dataset.reset_position_ids= train.manual_gc= train.manual_gc_interval=
+            dataset.create_attention_mask= dataset.num_workers= train.manual_gc= train.manual_gc_interval=
+            """,
+        reasons.DOCUMENTS: """
+            dataset.inter_document_masking= dataset.reset_attention_mask= dataset.reset_position_ids=
             """,
         "the environment of a trial is that of its launcher": "env_vars=",
         "a sequence holds several texts, which changes the work of attention": """

@@ -165,6 +165,8 @@ def test_attempts_without_a_measurement_and_idle_pilots_are_told_too():
     words = "0 % of 2.000 node-hours measured steps; 75 % attempts that measured nothing, 25 % idle pilots"
     assert describe_node_time(NodeTime(2.0, 0.0, {}, 1.5, 0.5)) == words
     assert describe_node_time(NodeTime(0.0, 0.0, {}, 0.0, 0.0)) is None
+    words = "0 % of 1.000 node-hours measured steps; 25 % the fabric check"
+    assert describe_node_time(NodeTime(1.0, 0.0, {}, 0.0, 0.0, fabric_check=0.25)) == words
 
 
 def test_the_drivers_own_job_has_a_line_of_its_own():

@@ -192,6 +192,17 @@ def test_a_python_without_torch_is_refused_before_anything_is_written(verb, tmp_
     assert parlay_here("plan", "search.yaml", cwd=tmp_path).code == 0
 
 
+@pytest.mark.slow
+@pytest.mark.bad_input(38)
+@pytest.mark.parametrize("key", ["trainer.python", "search.against"])
+@pytest.mark.parametrize("program", ["/bin/true", "/bin/echo", "/bin/ls"])
+def test_a_program_that_is_no_python_is_refused_before_anything_is_written(key, program, tmp_path):
+    search = write_search(tmp_path, TINY_SEARCH)
+    answer = parlay_here("run", search, "--dry-run", "--json", "--set", f"{key}={program}", cwd=tmp_path)
+    assert (answer.code, answer.json["error"]["key"]) == (2, key)
+    assert answer.json["error"]["message"] == f"{program} runs no Python program"
+
+
 def test_plan_lists_every_layout_and_every_rejected_one_with_its_rule(tmp_path):
     answer = parlay_here("plan", write_search(tmp_path), "--rejected", "--json", cwd=tmp_path)
     assert answer.code == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -78,8 +77,12 @@ class TestVerdict:
         result = compare_sides(a, b, 0.05)
         assert result.verdict is verdict
         assert result.found == compare(a.best.runs, b.best.runs, 0.05, Confidence.SINGLE_TEST)
-        ratio = b.tokens_per_sec(b.best.runs) / a.tokens_per_sec(a.best.runs)
-        assert math.isclose(result.found.ratio, ratio)
+
+    def test_the_tokens_per_sec_of_a_side_are_the_median_over_its_runs_as_everywhere_and_the_ratio_is_of_means(self):
+        a, b = side("a", found(FAST, 1.0, 1.0, 1.0)), side("b", found(SLOW, 1.0, 1.1, 1.6))
+        answer = compare_sides(a, b, 0.05).to_json()
+        assert answer["b"]["tokens_per_sec"] == pytest.approx(65536 / 1.1)
+        assert answer["ratio"] == pytest.approx((1.0 * 1.1 * 1.6) ** (-1 / 3))
 
     def test_fast_steps_that_say_otherwise_are_reported_beside_it(self):
         a, b = side("a", found(FAST, 1.0, 1.0)), side("b", found(SLOW, 2.0, 2.0))

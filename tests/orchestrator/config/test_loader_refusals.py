@@ -576,4 +576,22 @@ def test_an_experiment_tries_its_layouts_with_both_stacks_and_measures_each_run_
     assert (spec.search.max_trials, spec.search.finalists, spec.measure.early_stopping) == (8, 8, False)
     assert other_software(spec) == {"python": "/opt/b/bin/python"}
     in_image = loaded(tmp_path, MINIMAL, f"launcher={{kind: slurm, slurm: {{{_IN_IMAGE}}}}}", "search.against=b.sqsh")
-    assert other_software(in_image) == {"image": "b.sqsh"}
+    assert other_software(in_image) == {"image": str(tmp_path / "b.sqsh")}
+
+
+def test_a_number_of_layouts_without_a_second_stack_is_refused(tmp_path: Path):
+    [problem] = problems(tmp_path, MINIMAL, "search.against_layouts=4")
+    assert (problem.key, problem.value, problem.message) == ("search.against_layouts", 4, "has no effect")
+
+
+def test_the_path_of_a_second_stack_starts_from_the_files_folder(tmp_path: Path):
+    """Ranks start in other folders."""
+
+    def against(given: str, *overrides: str) -> str | None:
+        return loaded(tmp_path, f"{MINIMAL}search: {{against: '{given}'}}\n", *overrides).search.against
+
+    assert against("venv/bin/python") == str(tmp_path / "venv/bin/python")
+    assert against("python3.12") == "python3.12", "a name is looked up on the node's PATH"
+    image = f"launcher={{kind: slurm, slurm: {{{_IN_IMAGE}}}}}"
+    assert against("./b.sqsh", image) == str(tmp_path / "b.sqsh")
+    assert against("nvcr.io#nvidia/pytorch:25.10", image) == "nvcr.io#nvidia/pytorch:25.10"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import fields, replace
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from orchestrator.recipe.build import build_recipe, evidence
 from orchestrator.recipe.recipe import Recipe
 from orchestrator.recipe.render import readme
+from orchestrator.recipe.write import recipe_files
 from search_spaces.cost_model.memory import StageMemory
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
@@ -236,6 +238,23 @@ def test_the_tokens_a_day_count_the_checkpoints_that_were_stated(trainer, words)
     recipe = built(replace(source, search=replace(source.search, spec={"trainer": trainer})))
     assert f"\n- {words}\n" in readme(recipe)
     assert Recipe.from_json(recipe.to_json()).training_rate == recipe.training_rate
+
+
+@pytest.mark.parametrize(
+    ("software", "trainer", "started"),
+    [
+        ({}, {}, sys.executable),
+        ({}, {"python": "python3.12"}, sys.executable),
+        ({}, {"python": "/opt/a/start.sh"}, "/opt/a/start.sh"),
+        ({"python": "/opt/b/start.sh"}, {"python": "/opt/a/start.sh"}, "/opt/b/start.sh"),
+    ],
+)
+def test_the_recipe_starts_what_the_search_started_not_what_that_started(software, trainer, started):
+    """A script that prepares the environment is part of the measurement."""
+    source = source_of(measured_trial("t0001", LAYOUT.with_software(software), 0.1))
+    source = replace(source, search=replace(source.search, spec={"trainer": trainer}))
+    assert built(source).python == started
+    assert f"default: {started})" in recipe_files(source, "2026-11-28T00:00:00Z", "0" * 64)["launch.sh"]
 
 
 def test_how_sure_it_is_that_it_is_faster_than_todays_stands_in_the_readme():

@@ -22,7 +22,7 @@ FIELDS = ["schema", "created_at", "parlay_version", "search_id", "trial", "layou
 FIELDS += ["model", "cluster", "batch"]
 FIELDS += ["objective", "measured", "training_rate", "memory", "repeats"]
 FIELDS += ["ties", "verdict", "cost", "selection_reason", "rationale", "fastest", "pareto"]
-FIELDS += ["compared_with", "constraints", "routing", "trainer", "launcher"]
+FIELDS += ["compared_with", "constraints", "routing", "trainer", "python", "launcher"]
 FIELDS += ["exports", "fingerprint", "evidence", "caveats", "checksum"]
 
 BUILT = build_recipe(

@@ -29,20 +29,19 @@ def loaded(tmp_path, monkeypatch) -> LoadedRecipe:
     return read_recipe(write_recipe(tmp_path / "recipe", source, tmp_path / "code"))
 
 
-def python_of(loaded: LoadedRecipe, measured: str | None, kind: str | None = None, **changes: Any) -> str:
-    fingerprint = dict(loaded.recipe.fingerprint) | {"executable": measured}
-    recipe = replace(loaded.recipe, fingerprint=fingerprint, **changes)
+def python_of(loaded: LoadedRecipe, measured: str, kind: str | None = None, **changes: Any) -> str:
+    recipe = replace(loaded.recipe, python=measured, **changes)
     return with_trainer(replace(loaded, recipe=recipe), None, (), kind)[1]
 
 
-@pytest.mark.parametrize(("measured", "taken"), [(THERE, THERE), (GONE, sys.executable), (None, sys.executable)])
+@pytest.mark.parametrize(("measured", "taken"), [(THERE, THERE), (GONE, sys.executable)])
 def test_the_one_that_was_measured_where_it_is_still_there(loaded, measured, taken):
     assert python_of(loaded, measured) == taken
 
 
 @pytest.mark.parametrize(
     ("measured", "kind", "taken"),
-    [(GONE, None, GONE), (None, None, "python3"), (THERE, "local", sys.executable), (GONE, "local", sys.executable)],
+    [(GONE, None, GONE), (THERE, "local", sys.executable), (GONE, "local", sys.executable)],
 )
 def test_that_of_an_image_is_looked_for_nowhere_else(loaded, measured, kind, taken):
     assert python_of(loaded, measured, kind, launcher=IMAGE) == taken

@@ -79,6 +79,11 @@ def test_jobs_of_drivers_are_part_of_the_whole():
     assert (found.total, found.drivers, found.measured_share) == (1.0, 0.5, pytest.approx(0.05))
 
 
+def test_the_fabric_check_is_part_of_the_whole_and_no_attempt_that_measured_nothing():
+    found = node_time([trial(attempt())], fabric_check_node_hours=0.5)
+    assert (found.total, found.fabric_check, found.unmeasured) == (1.0, 0.5, 0.0)
+
+
 def test_what_is_unknown_is_absent():
     assert node_time([trial(attempt(startup_parts_s=None))]).startup == {}
     found = node_time([trial(attempt(startup_parts_s={"build": 1.0})), trial(attempt(startup_parts_s={"build": 2.0}))])
@@ -95,6 +100,7 @@ def test_no_share_is_known_before_anything_was_charged():
         "startup_node_hours": {},
         "unmeasured_node_hours": 0.0,
         "preempted_node_hours": 0.0,
+        "fabric_check_node_hours": 0.0,
         "idle_node_hours": 0.0,
         "driver_node_hours": 0.0,
     }

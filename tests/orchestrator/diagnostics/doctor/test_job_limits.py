@@ -74,8 +74,11 @@ def test_two_hours_in_a_partition_of_one_are_an_error_though_sbatch_would_take_t
     assert faults(slurm, tmp_path, "measure.time_limit=59m") == [("account", Level.NOTE)]
 
 
-@pytest.mark.parametrize(("mode", "level"), [("REQUEUE", Level.NOTE), ("SUSPEND,GANG", Level.WARNING)])
-def test_partitions_whose_jobs_others_preempt_are_named(tmp_path, mode, level):
+@pytest.mark.parametrize(
+    ("mode", "level", "follows"),
+    [("REQUEUE", Level.NOTE, "starts again, at most 8 times"), ("SUSPEND,GANG", Level.WARNING, "measures the pause")],
+)
+def test_partitions_whose_jobs_others_preempt_are_named(tmp_path, mode, level, follows):
     slurm = slurm_with("main", "high")
     slurm.cluster.settings = replace(slurm.cluster.settings, preempts_by=PreemptsBy.PARTITION)
     assert "preemption" not in [f.name for f in examined(slurm, tmp_path)]
@@ -87,6 +90,8 @@ def test_partitions_whose_jobs_others_preempt_are_named(tmp_path, mode, level):
     [found] = [f for f in examined(slurm, tmp_path) if f.name == "preemption"]
     assert found.level is level
     assert f"may be preempted by those of partition high (PreemptMode {mode}, 30 s of grace)" in found.message
+    assert follows in found.message
+    assert ("starts again" in found.message) == (mode == "REQUEUE"), "a suspended trial is not retried"
 
 
 def test_more_nodes_than_a_partition_gives_are_an_error_of_the_largest_job_alone(tmp_path, slurm):

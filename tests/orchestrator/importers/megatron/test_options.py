@@ -145,6 +145,12 @@ def test_a_refused_option_is_refused_and_a_noted_one_noted(table, start):
 
 
 @TABLES
+def test_documents_that_attention_keeps_to_are_noted_with_the_key_that_trains_so(table, start):
+    [note] = [note for note in read(start, "--reset-attention-mask").notes if "reset-attention-mask was" in note]
+    assert "trainer.data.attention_mask block_causal" in note
+
+
+@TABLES
 def test_what_has_no_effect_changes_nothing_of_what_is_read(table, start):
     useless = " ".join(given(table, name) for name in keys_with(table, Handling.NO_EFFECT))
     assert replace(read(start, useless), data_arguments=()) == replace(read(start, ""), data_arguments=())
