@@ -18,7 +18,7 @@ from dashboards.report.rank_placement import rank_placement
 from dashboards.report.table import RUN_COLUMNS, filter_keys, sorted_column, table_columns, table_rows
 from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
-from dashboards.trial_text import format_number, format_throughput_interval, format_tokens
+from dashboards.trial_text import format_short, format_short_interval, format_tokens
 from trials.analysis.verdict import VerdictKind
 from trials.files.text import plural
 
@@ -123,22 +123,22 @@ def _tiles(data: ReportData) -> list[Tile]:
         return []
     metrics = best.metrics
     tiles = [
-        Tile("Tokens a second", format_number(metrics.tokens_per_sec), format_throughput_interval(metrics)),
-        Tile("Step", sentences.duration(metrics.step_time_s), f"{best.layout.global_batch_size} sequences"),
+        Tile("Tokens a second", format_short(metrics.tokens_per_sec), format_short_interval(metrics)),
+        Tile("Step", sentences.step_time(metrics.step_time_s), f"{best.layout.global_batch_size} sequences"),
     ]
     if (rate := best.rate) is not None:
         stalls = rate.stalled_share
         more = "checkpoints not stated" if stalls is None else f"checkpoints take {sentences.percent(stalls)}"
         tiles.append(Tile("Tokens a day", format_tokens(rate.tokens_per_day), more))
     if metrics.peak_memory_gib is not None:
-        tiles.append(Tile("Peak memory", f"{format_number(metrics.peak_memory_gib, 3)} GiB", "of the fullest rank"))
+        tiles.append(Tile("Peak memory", f"{format_short(metrics.peak_memory_gib)} GiB", "of the fullest rank"))
     if metrics.mfu is not None:
         tiles.append(Tile("MFU", sentences.percent(metrics.mfu), "of the peak FLOP/s"))
     if metrics.expert_tokens_most is not None and metrics.expert_tokens_mean is not None:
-        mean = f"at most, mean {format_number(metrics.expert_tokens_mean)} a step"
-        tiles.append(Tile("Tokens an expert", format_number(metrics.expert_tokens_most), mean))
+        mean = f"at most, mean {format_short(metrics.expert_tokens_mean)} a step"
+        tiles.append(Tile("Tokens an expert", format_short(metrics.expert_tokens_most), mean))
     if metrics.joules_per_token is not None:
-        tiles.append(Tile("Energy", f"{format_number(metrics.joules_per_token, 3)} J", "a token, of the GPUs"))
+        tiles.append(Tile("Energy", f"{format_short(metrics.joules_per_token)} J", "a token, of the GPUs"))
     ranks = plural(best.layout.num_gpus, "rank")
     on = f"{printable(data.accelerator or 'devices')} on {plural(best.layout.num_nodes, 'node')}"
     if best.leaf_counts:

@@ -17,7 +17,8 @@ from dashboards.trial_text import (
     describe_slowest_rank,
     describe_verification,
     format_counts,
-    format_throughput_interval,
+    format_short,
+    format_short_interval,
     format_value,
     memory_growth_lines,
 )
@@ -139,13 +140,18 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.3g} s"
 
 
+def step_time(seconds: float | None) -> str:
+    """Seconds of a step, with three significant digits."""
+    return UNKNOWN if seconds is None else f"{format_short(seconds)} s"
+
+
 def format_hours(hours: float) -> str:
     """Node-hours, never rounded to 0."""
     return f"{hours:.3g} node-hours" if hours >= 0.001 or not hours else "below 0.001 node-hours"
 
 
 def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
-    speedup, interval = data.verdict.speedup, format_throughput_interval(best.metrics)
+    speedup, interval = data.verdict.speedup, format_short_interval(best.metrics)
     if speedup is not None and speedup.low is not None and speedup.high is not None:
         yield f"95 % confidence interval {speedup.low:.2f}\N{EN DASH}{speedup.high:.2f}x."
     elif interval is not None:

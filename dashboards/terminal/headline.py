@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dashboards.text import printable
-from dashboards.trial_text import format_number, format_throughput_interval, join_names
+from dashboards.trial_text import format_number, format_short, format_throughput_interval, join_names
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.short_name import short_name, varying_axes
 from trials.analysis.best_layout import describe_choice, describe_memory_room, describe_no_best
@@ -183,7 +183,7 @@ def _only_baseline(verdict: SearchVerdict) -> str:
 def _no_comparison(verdict: SearchVerdict) -> str:
     best = verdict.best
     assert best is not None, "it has no baseline to be compared with"
-    return f"{format_number(best.measured.tokens_per_sec)} tokens/s, {_describe_missing_comparison(verdict)}"
+    return f"{format_short(best.measured.tokens_per_sec)} tokens/s, {_describe_missing_comparison(verdict)}"
 
 
 def _describe_missing_comparison(verdict: SearchVerdict) -> str:

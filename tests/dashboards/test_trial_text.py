@@ -83,7 +83,20 @@ def test_values_that_no_test_trained_are_named():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "\N{EN DASH}"), (0.12345, "0.123"), (999.4, "999"), (999.6, "1k"), (9268.0, "9.27k"), (1.5e6, "1.5M")],
+    [
+        (None, "\N{EN DASH}"),
+        (0.12345, "0.123"),
+        (999.4, "999"),
+        (999.6, "1.00k"),
+        (9268.0, "9.27k"),
+        (1.5e6, "1.50M"),
+        (2.0, "2.00"),
+        (0, "0"),
+    ],
 )
 def test_short_numbers_have_three_significant_digits(value: float | None, text: str):
     assert format_short(value) == text
+
+
+def test_a_tick_has_no_zeros_after_its_point():
+    assert [format_short(tick, has_zeros=False) for tick in (0.5, 20, 500, 2e6)] == ["0.5", "20", "500", "2M"]

@@ -51,7 +51,7 @@ def logarithmic(low: float, high: float) -> dict[str, Any]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     digits = (1, 2, 5) if high > 10 * low else (1, 2, 3, 5, 7)
     ticks = [digit * 10.0**power for power in powers for digit in digits]
-    return {"type": "log", "tickvals": ticks, "ticktext": [format_short(tick) for tick in ticks]}
+    return {"type": "log", "tickvals": ticks, "ticktext": [format_short(tick, has_zeros=False) for tick in ticks]}
 
 
 def by_range(values: Sequence[float]) -> dict[str, Any]:

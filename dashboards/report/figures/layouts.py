@@ -17,11 +17,11 @@ from dashboards.report.figures.time_breakdown import TimeBreakdown
 from dashboards.report.sentences import (
     TIMES,
     describe_empty,
-    duration,
     format_field,
     format_parallelism,
     format_trial,
     percent,
+    step_time,
 )
 from dashboards.terminal.headline import UNITS
 from dashboards.trial_text import format_short, format_value
@@ -341,7 +341,7 @@ def _bridge_bars(found: Sequence[TimeBreakdown], steps: Mapping[str, float]) -> 
         *(("relative", _part_name(name, found), change) for name, change in steps.items()),
         ("total", "best layout" if found[-1].label == "best" else "baseline", found[-1].total_s),
     ]
-    texts = [duration(seconds) if kind != "relative" or not starts else _signed(seconds) for kind, _, seconds in bars]
+    texts = [step_time(seconds) if kind != "relative" or not starts else _signed(seconds) for kind, _, seconds in bars]
     return {
         "type": "waterfall",
         "orientation": "h",
@@ -372,22 +372,22 @@ def _part_name(name: str, found: Sequence[TimeBreakdown]) -> str:
 def _measured_times(found: Sequence[TimeBreakdown]) -> str:
     """Sentence with the measured step times."""
     names = {"best": "the best layout", "baseline": "the baseline"}
-    known = [f"{duration(p.step_time_s)} ({names[p.label]})" for p in found if p.step_time_s is not None]
+    known = [f"{step_time(p.step_time_s)} ({names[p.label]})" for p in found if p.step_time_s is not None]
     return f"Measured: {' to '.join(known)}." if known else "No step time was measured."
 
 
 def _bridge_sentence(found: Sequence[TimeBreakdown], steps: Mapping[str, float]) -> str:
     if len(found) == 1:
-        parts = ", ".join(f"{_part_name(name, found)} {duration(seconds)}" for name, seconds in steps.items())
-        return f"{duration(found[0].total_s)}, of which {parts}"
+        parts = ", ".join(f"{_part_name(name, found)} {step_time(seconds)}" for name, seconds in steps.items())
+        return f"{step_time(found[0].total_s)}, of which {parts}"
     parts = ", ".join(f"{_part_name(name, found)} {_signed(change)}" for name, change in steps.items())
-    return f"{duration(found[0].total_s)} to {duration(found[1].total_s)}: {parts or 'no difference'}"
+    return f"{step_time(found[0].total_s)} to {step_time(found[1].total_s)}: {parts or 'no difference'}"
 
 
 def _signed(seconds: float) -> str:
     """Change of a duration with its sign."""
     sign = "+" if seconds >= 0 else "\N{MINUS SIGN}"
-    return f"{sign}{duration(abs(seconds))}"
+    return f"{sign}{step_time(abs(seconds))}"
 
 
 def _timeline(data: ReportData) -> Figure:

@@ -101,7 +101,7 @@ def _summary(points: Sequence[TrialView], counts: Sequence[int]) -> str:
         f"{measured} {plural(len(points), 'layout')} are worth considering,"
         f" from {few.trial} on {_nodes_of(few)} with {format_short(few.tokens_per_sec)} tokens/s"
         f" to {many.trial} on {_nodes_of(many)} with {format_short(many.tokens_per_sec)}:"
-        f" {format_short(ratio)} times the speed for {format_short(nodes)} times the nodes."
+        f" {format_short(ratio)} times the speed for {format_short(nodes, has_zeros=False)} times the nodes."
     )
 
 

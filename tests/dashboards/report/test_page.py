@@ -187,11 +187,11 @@ def test_a_layout_has_one_number_over_all_its_runs():
     search = a_search()
     search.measure(search.start(FASTEST, "repeat"), 1300.0, peak_memory_gib=3.0)
     figures = report_figures(report_data(search.record, START + 3600))
-    for key, pooled in (("memory", "1396.42"), ("heat", "1396.42"), ("parallel", "1.4k tokens/s")):
+    for key, pooled in (("memory", "1396.42"), ("heat", "1396.42"), ("parallel", "1.40k tokens/s")):
         drawn = json.dumps(figures[key].plot)
         assert pooled in drawn
         assert "1500" not in drawn
-    assert "the best layout reached 1.4k tokens/s" in figures["progress"].summary
+    assert "the best layout reached 1.40k tokens/s" in figures["progress"].summary
 
 
 def test_other_answers_to_several_goals_stand_beside_the_best():
@@ -267,3 +267,13 @@ def test_a_notebook_card_of_a_new_search_says_that_nothing_was_measured():
     text = notebook_card(report_data(SearchUnderTest().record, START))
     assert "No layout has been measured yet" in text
     assert "running" in text
+
+
+def test_numbers_have_three_significant_digits_on_the_first_screen_and_in_the_table():
+    search = SearchUnderTest(spec())
+    for layout, speed in ((BASELINE, 294080.4), (FASTEST, 419518.9)):
+        search.measure(search.start(layout), speed, step_time_s=1048576 / speed, peak_memory_gib=59.0)
+    page = Page(page_of(search))
+    for words in ("420k", "411k–428k", "2.50 s", "59.0 GiB", "294k", "3.57 s"):
+        assert words in page.text
+    assert not re.search(r"\d{3},\d{3}", page.text)

@@ -176,7 +176,7 @@ def test_the_front_of_the_objectives_is_drawn_and_named_where_there_are_several(
     names = [note["text"].split()[0] for note in figure.plot["layout"]["annotations"]]
     assert names == ["n2", "n1"]
     assert all(f"{nodes} tp" in figure.summary for nodes in names)
-    assert "(1.5k tokens/s, 2 J/token)" in figure.summary
+    assert "(1.50k tokens/s, 2.00 J/token)" in figure.summary
     assert list(by_name) == ["1 node", "2 nodes", "4 nodes", "Pareto front"]
 
 
