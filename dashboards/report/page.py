@@ -147,11 +147,10 @@ def _tiles(data: ReportData) -> list[Tile]:
 
 
 def _meters(data: ReportData) -> list[Meter]:
-    progress = data.progress
+    progress, verdict = data.progress, data.verdict
     meters = []
-    if progress.max_trials:
-        text = f"{progress.num_layouts} of {progress.max_trials}"
-        meters.append(Meter("Layouts", min(progress.num_layouts, progress.max_trials), progress.max_trials, text))
+    if most := verdict.max_layouts:
+        meters.append(Meter("Layouts", min(verdict.num_layouts, most), most, f"{verdict.num_layouts} of {most}"))
     if progress.budget_node_hours:
         used, most = progress.node_hours_used, progress.budget_node_hours
         reserved = f", {progress.node_hours_reserved:.3g} reserved" if progress.node_hours_reserved else ""

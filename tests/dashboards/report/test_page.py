@@ -20,7 +20,7 @@ from dashboards.report.page import notebook_card, report_page
 from dashboards.report.use_it import LaunchCommand, UseIt
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from tests.dashboards.report.searches import BASELINE, FASTEST, HOSTILE, a_full_search, a_search, spec
+from tests.dashboards.report.searches import BASELINE, FASTEST, HOSTILE, STATES, a_full_search, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.ledger.events import EventKind
 from trials.trial import FailureReason
@@ -277,3 +277,14 @@ def test_numbers_have_three_significant_digits_on_the_first_screen_and_in_the_ta
     for words in ("420k", "411k–428k", "2.50 s", "59.0 GiB", "294k", "3.57 s"):
         assert words in page.text
     assert not re.search(r"\d{3},\d{3}", page.text)
+
+
+def test_a_cancelled_search_has_one_number_of_layouts():
+    text = Page(page_of(STATES["cancelled"]())).text
+    assert "after 0 of 20 layouts" in text
+    assert "Layouts: 0 of 20" in text
+
+
+def test_a_search_of_which_every_layout_failed_names_a_trial_to_look_at():
+    shown = Page(page_of(STATES["all_failed"]())).text
+    assert "parlay logs t0003 shows what that trial wrote." in shown[: shown.index("Why nothing was measured")]
