@@ -378,7 +378,7 @@ def _tried(
     runs: dict[str, list[TrialView]] = {}
     for trial in trials:
         runs.setdefault(trial.layout.key, []).append(trial)
-    measured = {view.layout.key: view for view in layouts}
+    measured = {view.layout.key: view for view in sorted(layouts, key=lambda view: -(view.speed or 0.0))}
     for key in (*measured, *(key for key in runs if key not in measured)):
         view = measured.get(key, runs[key][-1])
         ratio = view.speed / baseline_speed if view.speed is not None and baseline_speed else None

@@ -124,15 +124,19 @@ const report = (() => {
 
   // A page opened as a file may not write to the clipboard: its text is selected then, to be copied by hand.
   const copy = async (button) => {
-    const text = button.previousElementSibling;
+    const text = button.previousElementSibling, name = button.getAttribute("aria-label").replace("Copy ", "");
+    const say = (word, words) => {
+      button.textContent = word;
+      document.getElementById("copied").textContent = words;
+    };
     try {
       await navigator.clipboard.writeText(text.textContent);
-      button.textContent = "Copied";
+      say("Copied", `Copied ${name}`);
     } catch {
       getSelection().selectAllChildren(text);
-      button.textContent = "Selected";
+      say("Selected", `Selected ${name}, to be copied by hand`);
     }
-    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    setTimeout(() => say("Copy", ""), 2000);
   };
 
   // Attaches figures, sorting and filter to the current document.

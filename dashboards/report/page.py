@@ -69,7 +69,7 @@ def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
         data=data,
         renewed=renewed,
         figures=embedded_json({key: figure.plot for key, figure in figures.items() if figure.plot}),
-        sections=[section for section in sections if any(figure.plot for figure in section.figures)],
+        sections=[section for section in sections if _has_content(section, data)],
         wide=wide_figures(data),
         columns=table_columns(data),
         rows=table_rows(data),
@@ -78,6 +78,11 @@ def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
         keys=json.dumps(filter_keys()),
         **_first_screen(data),
     )
+
+
+def _has_content(section: Section, data: ReportData) -> bool:
+    """True if something is drawn; the placement of the best layout's ranks always is."""
+    return any(figure.plot for figure in section.figures) or (section.key == "best" and data.best is not None)
 
 
 def notebook_card(data: ReportData) -> str:

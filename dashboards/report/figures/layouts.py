@@ -396,10 +396,11 @@ def _timeline(data: ReportData) -> Figure:
     if data.best is None:
         return Figure("timeline", title, describe_empty(data))
     layout = data.best.layout.canonical()
+    stages = layout.pipeline_parallel
     found = pipeline_timeline(layout, data.num_layers)
     if found is None:
-        return Figure("timeline", title, "The best layout has no pipeline stages, or a schedule that is not drawn.")
-    stages = layout.pipeline_parallel
+        words = f"The schedule {format_value(layout.pipeline_schedule)} is not drawn."
+        return Figure("timeline", title, words if stages > 1 else "The best layout has no pipeline stages.")
     passes = f"{backward_passes(layout, data.num_layers):.3g}"
     drawn = f"the first {found.num_drawn} of " if found.num_drawn < found.num_micro_batches else ""
     return Figure(

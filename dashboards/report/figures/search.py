@@ -22,6 +22,7 @@ from trials.trial import FailureReason
 
 _MOST_BARS = 24
 _FEWEST_BARS = 6
+_PROGRESS_NOTE = "A dot is one run; the line is the best layout by then, over all its runs."
 
 
 def search_figures(data: ReportData) -> list[Figure]:
@@ -52,7 +53,7 @@ def _progress(data: ReportData) -> Figure:
             legend={"orientation": "h", "y": 1.12, "x": 0},
         ),
         height=380,
-        note="Crosses at the bottom are trials that failed." if any(t.has_failed for t in data.trials) else None,
+        note=_PROGRESS_NOTE + (" Crosses at the bottom failed." if any(t.has_failed for t in data.trials) else ""),
     )
 
 

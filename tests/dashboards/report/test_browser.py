@@ -105,6 +105,17 @@ def test_a_layout_opens_for_its_runs_and_a_run_for_its_log(tab, address):
     assert tab.complaints() == []
 
 
+def test_a_screen_reader_hears_that_a_command_was_copied(tab, tmp_path):
+    file = tmp_path / "report.html"
+    file.write_text(report_page(report_data(STATES["all_failed"]().record, START)), encoding="utf-8")
+    tab.look()
+    tab.open(file.as_uri())
+    tab.click(".copy")
+    said = "document.querySelector('[role=status]#copied').textContent"
+    tab.until(f"{said}.endsWith(' the command') || {said}.endsWith('the command, to be copied by hand')")
+    tab.until(f"{said} === '' && document.querySelector('.copy').textContent === 'Copy'")
+
+
 @pytest.mark.walks
 def test_on_a_phone_nothing_is_wider_than_the_page_and_what_is_touched_is_no_smaller_than_a_finger(tab, address):
     tab.look(width=390, height=2 * TALL)

@@ -288,3 +288,21 @@ def test_a_cancelled_search_has_one_number_of_layouts():
 def test_a_search_of_which_every_layout_failed_names_a_trial_to_look_at():
     shown = Page(page_of(STATES["all_failed"]())).text
     assert "parlay logs t0003 shows what that trial wrote." in shown[: shown.index("Why nothing was measured")]
+
+
+def test_the_ranks_are_placed_where_neither_step_time_nor_pipeline_is_drawn():
+    search = SearchUnderTest(spec(baseline=None))
+    search.measure(search.start(BASELINE), 1000.0)
+    page = Page(page_of(search))
+    assert "The best layout has no pipeline stages." in page.text
+    assert len(page.all("figure", id="figure-placement")) == 1
+
+
+def test_the_table_is_sorted_by_speed_whatever_was_measured_again():
+    """A baseline that was measured again is a finalist, and none the faster for it."""
+    search = a_search(14)
+    search.measure(search.start(FASTEST, "repeat"), 1500.0)
+    search.measure(search.start(BASELINE, "repeat"), 100.0)
+    tried = report_data(search.record, START).tried
+    speeds = [row.view.speed for row in tried if row.view.speed is not None]
+    assert speeds == sorted(speeds, reverse=True)
