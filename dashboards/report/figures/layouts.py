@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -58,13 +58,13 @@ def _heat(data: ReportData) -> Figure:
     colors = [[_share(cell[0], most) for cell, most in zip(row, fastest, strict=True)] for row in cells]
     more = f", in {len(failed)} more every trial failed" if failed else ""
     relative = ", the stronger the nearer to the fastest on as many nodes" if has_blocks else ""
-    heat_map = _heat_map(colors, [[text for _, text in row] for row in cells], unit)
+    heat_maps = list(_heat_maps(colors, [[format_short(speed) for speed, _ in row] for row in cells], unit))
     return Figure(
         "heat",
         title,
         f"{_describe_fastest(best, unit)} {plural(sum(c[0] is not None for c in flat), 'combination')} measured{more}.",
         plot(
-            [heat_map | {"showscale": False, "xgap": 1, "textfont": {"size": 9}} if has_blocks else heat_map],
+            [_narrow(heat_map) for heat_map in heat_maps] if has_blocks else heat_maps,
             xaxis=_sizes_axis("tensor", [tensor for _, tensor in columns]),
             yaxis=_sizes_axis("pipeline", stages),
             annotations=[*marks, *(_block_title(*block) for block in (blocks if has_blocks else ()))],
@@ -115,8 +115,30 @@ def _block_border(start: int) -> dict[str, Any]:
     return {"type": "line", "line": {"color": "@muted", "width": 1}} | place
 
 
+def _heat_maps(
+    values: Sequence[Sequence[float | None]], texts: Sequence[Sequence[str]], unit: str
+) -> Iterator[dict[str, Any]]:
+    """Heat map traces with one row per number of stages: the slow half of the colour scale and the fast one, each with
+    text that can be read on it."""
+    known = [value for row in values for value in row if value is not None]
+    low, high = min(known), max(known)
+    least = low if low < high else 0.0
+    for is_fast in sorted({2 * value >= least + high for value in known}):
+        half = [[v if v is not None and (2 * v >= least + high) is is_fast else None for v in row] for row in values]
+        shown = [
+            ["" if value is None else text for value, text in zip(*row, strict=True)]
+            for row in zip(half, texts, strict=True)
+        ]
+        text_color = {"textfont": {"color": "@onfast" if is_fast else "@onslow"}}
+        yield _heat_map(half, shown, unit) | text_color | {"zmin": least, "zmax": high, "showscale": is_fast}
+
+
+def _narrow(heat_map: Mapping[str, Any]) -> dict[str, Any]:
+    """Heat map for a block of columns each number of nodes, without a scale in tokens per second."""
+    return {**heat_map, "showscale": False, "xgap": 1, "textfont": {**heat_map["textfont"], "size": 9}}
+
+
 def _heat_map(values: Sequence[Sequence[float | None]], texts: Sequence[Sequence[str]], unit: str) -> dict[str, Any]:
-    """Heat map trace with one row per number of stages."""
     return {
         "type": "heatmap",
         "x": list(range(len(values[0]))),

@@ -81,10 +81,13 @@ def test_the_pareto_line_has_what_nothing_beats_in_both():
 
 def test_the_heat_map_has_the_best_of_each_cell_and_a_cross_where_all_failed():
     plot = report_figures(a_search())["heat"].plot
-    (heat,) = plot["data"]
+    slow, fast = plot["data"]
     assert plot["layout"]["xaxis"]["ticktext"] == ["1", "2", "4"]
     assert plot["layout"]["yaxis"]["ticktext"] == ["1", "2"]
-    assert heat["z"] == [[None, None, 1000.0], [None, 1500.0, None]]
+    assert (slow["z"], slow["textfont"]) == ([[None, None, 1000.0], [None, None, None]], {"color": "@onslow"})
+    assert (fast["z"], fast["textfont"]) == ([[None, None, None], [None, 1500.0, None]], {"color": "@onfast"})
+    assert slow["text"][0] == ["", "", "1.00k"]
+    assert {(heat["zmin"], heat["zmax"]) for heat in plot["data"]} == {(1000.0, 1500.0)}
     (cross,) = plot["layout"]["annotations"]
     assert (cross["x"], cross["y"]) == (0, 0)
 
