@@ -17,11 +17,13 @@ from trials.trial import TrialKind
 
 @dataclass(frozen=True)
 class Column:
-    """Heading of a column. `sorts_down_first` where the largest value is the best."""
+    """Heading of a column. `sorts_down_first` where the largest value is the best. An axis is in the layout's name,
+    too, and its column is not printed."""
 
     name: str
     is_number: bool
     sorts_down_first: bool = False
+    is_axis: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def table_columns(data: ReportData) -> list[Column]:
     """Columns: the layout, its measurements, its varying axes, its state, its cost."""
     ratio = [] if data.baseline_speed is None else [Column(f"{TIMES} baseline", True, sorts_down_first=True)]
     measured = [Column(name, is_number=True) for name in ("95 % interval", "step", "predicted step", "GiB")]
-    axes = [Column(axis_of(name).heading, is_number=axis_of(name).is_number) for name in _axes(data)]
+    axes = [Column(axis_of(name).heading, axis_of(name).is_number, is_axis=True) for name in _axes(data)]
     cost = [Column(name, is_number=True) for name in ("runs", "queue", "node-hours")]
     speed = Column(_SPEED, is_number=True, sorts_down_first=True)
     return [Column("layout", False), speed, *ratio, *measured, Column("state", False), *axes, *cost]
