@@ -111,7 +111,8 @@ def _shared(trials: Sequence[Trial], reason: FailureReason, count: int) -> Itera
 
 def describe_pattern(pattern: FailurePattern) -> str:
     """Sentence for the axis values that failed layouts have more often than others."""
-    of_failed = f"{pattern.num_with} of {pattern.num_failed} {policy_of(pattern.reason).label}"
+    label = policy_of(pattern.reason).label
+    of_failed = f"{label[0].upper()}{label[1:]}: {pattern.num_with} of {pattern.num_failed}"
     of_others = f"{pattern.others_with} of the {pattern.num_others} that ran"
     return f"{of_failed} had {describe_condition(pattern.condition)}, and {of_others}."
 

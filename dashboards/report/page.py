@@ -107,6 +107,7 @@ def _first_screen(data: ReportData) -> dict[str, Any]:
         "best_title": "Baseline" if verdict.kind is VerdictKind.ONLY_BASELINE else "Best layout",
         "shape": sentences.format_parallelism(best.layout) if best else None,
         "others": ", ".join(sentences.format_other_fields(best.layout, data.varying)) if best else None,
+        "alternatives": list(sentences.alternatives(data)),
         "tiles": _tiles(data),
         "sure": sentences.describe_confidence(data),
         "state": sentences.describe_state(data),
@@ -154,8 +155,8 @@ def _tiles(data: ReportData) -> list[Tile]:
 def _meters(data: ReportData) -> list[Meter]:
     progress, verdict = data.progress, data.verdict
     meters = []
-    if most := verdict.max_layouts:
-        meters.append(Meter("Layouts", min(verdict.num_layouts, most), most, f"{verdict.num_layouts} of {most}"))
+    if limit := verdict.max_layouts:
+        meters.append(Meter("Layouts", min(verdict.num_layouts, limit), limit, f"{verdict.num_layouts} of {limit}"))
     if progress.budget_node_hours:
         used, most = progress.node_hours_used, progress.budget_node_hours
         reserved = f", {progress.node_hours_reserved:.3g} reserved" if progress.node_hours_reserved else ""

@@ -20,6 +20,7 @@ from dashboards.trial_text import (
     format_short,
     format_short_interval,
     format_value,
+    join_names,
     memory_growth_lines,
 )
 from search_spaces.layouts.layout import AXES, DEGREES, Layout, axis_of
@@ -47,6 +48,13 @@ def describe_confidence(data: ReportData) -> list[str]:
 def describe_tradeoffs(data: ReportData) -> list[str]:
     """Sentence for each alternative to the best layout, where there are several objectives."""
     return [] if data.best is None else [f"Alternative: {trade}." for trade in data.best.trades]
+
+
+def alternatives(data: ReportData) -> Iterator[tuple[str, str]]:
+    """Short name of each alternative to the best layout, and its trade-off."""
+    if data.best is not None:
+        names = {view.trial: short_name(view.layout, data.varying) for view in data.layouts}
+        yield from zip((names[trial] for trial in data.best.points[1:]), data.best.trades, strict=True)
 
 
 def describe_state(data: ReportData) -> str:
@@ -164,7 +172,9 @@ def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
         yield with_full_stop(_capitalized(describe_finals_end(data.progress.finals)))
     if not data.state.is_ended:
         yield "It may be measured again before the search ends."
-    yield with_full_stop(_capitalized(describe_verification(Verification.of(best.layout.canonical()).to_json())))
+    verified = Verification.of(best.layout.canonical()).to_json()
+    few = verified | {"values": [join_names(verified["values"])] if verified["values"] else []}
+    yield with_full_stop(_capitalized(describe_verification(few)))
     if data.has_balancing_loss and (found := micro_batches_of_losses(trial.layout for trial in data.measured)):
         yield with_full_stop(_capitalized(found))
     for words in (

@@ -17,6 +17,7 @@ from dashboards.report.data import report_data
 from dashboards.report.figures.registry import report_figures
 from dashboards.report.html import embedded_json, plotly
 from dashboards.report.page import notebook_card, report_page
+from dashboards.report.sentences import describe_confidence
 from dashboards.report.use_it import LaunchCommand, UseIt
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -199,7 +200,8 @@ def test_other_answers_to_several_goals_stand_beside_the_best():
     for nodes, speed in ((1, 900.0), (2, 1500.0)):
         search.measure(search.start(replace(BASELINE, num_nodes=nodes)), speed)
     page = Page(page_of(search))
-    assert "Alternatives" in page.text
+    assert "Alternatives to the best layout" in page.text
+    assert "n1 tp4 pp1 dp2 mb1: t0001 on 1 node" in page.text
     assert "t0001 on 1 node has 60 % of its tokens/s" in page.text
     assert len(page.all("figure", id="figure-nodes")) == 1
 
@@ -212,6 +214,30 @@ def test_the_recipe_can_be_used_from_the_first_screen():
     assert all(words in shown for words in ("/runs/tiny/recipe", "parlay replay tiny", f"deepspeed {HOSTILE}"[:12]))
     assert not page.all("img")
     assert "Use it" not in Page(page_of(a_full_search())).text
+
+
+def test_a_launch_command_says_what_it_needs():
+    command = 'torchrun --node-rank "$NODE_RANK" train.py --config YOUR_CONFIG_WITH_THESE_KEYS.yaml'
+    whole, plain = (LaunchCommand("nanotron", words, False, ("nanotron.yaml",)) for words in (command, "train.sh"))
+    shown, other = (
+        Page(
+            report_page(report_data(a_full_search().record, START, UseIt("/recipe", (launch,), "parlay replay t")))
+        ).text
+        for launch in (whole, plain)
+    )
+    assert "with NODE_RANK and MASTER_ADDR set:" in shown
+    assert "Replace what begins with YOUR_. The layout is in recipe/nanotron.yaml." in shown
+    assert not any(words in other for words in ("MASTER_ADDR set", "Replace what begins"))
+
+
+def test_axis_values_that_no_test_trained_are_named_in_a_line():
+    nanotron = {"engine": "nanotron", "attention_kernel": "flash", "precision": "bf16", "pipeline_schedule": "1f1b"}
+    layout = Layout(pipeline_parallel=2, data_parallel=4, grad_accum_steps=2, **nanotron)
+    search = SearchUnderTest(spec(baseline=None))
+    search.measure(search.start(layout), 1000.0)
+    (found,) = [words for words in describe_confidence(report_data(search.record, START)) if words.startswith("Verif")]
+    assert len(found) < 250
+    assert found.endswith(" more.")
 
 
 def test_the_setup_is_told():
