@@ -268,7 +268,7 @@ def describe_verification(verified: Mapping[str, Any] | None) -> str:
     if not verified or not verified["values"]:
         return "verified: tests of Parlay trained all axis values of the layout with its engine"
     known = "its trainer's parser takes" if verified["level"] == Level.PARSED.text else "only rules describe"
-    return f"verified: {verified['level']}, no test of Parlay trained, and {known}, {', '.join(verified['values'])}"
+    return f"verified: {verified['level']}; no test of Parlay trained, but {known}: {', '.join(verified['values'])}"
 
 
 def time_lines(layouts: Sequence[RankedLayout]) -> list[str]:

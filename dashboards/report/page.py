@@ -134,7 +134,7 @@ def _tiles(data: ReportData) -> list[Tile]:
     ]
     if (rate := best.rate) is not None:
         stalls = rate.stalled_share
-        more = "checkpoints not stated" if stalls is None else f"checkpoints take {sentences.percent(stalls)}"
+        more = "without checkpoints" if stalls is None else f"checkpoints take {sentences.percent(stalls)}"
         tiles.append(Tile("Tokens a day", format_tokens(rate.tokens_per_day), more))
     if metrics.peak_memory_gib is not None:
         tiles.append(Tile("Peak memory", f"{format_short(metrics.peak_memory_gib)} GiB", "of the fullest rank"))

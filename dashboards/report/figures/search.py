@@ -199,17 +199,21 @@ def _cost(data: ReportData) -> Figure:
     waited = [t for t in data.trials if t.queue_wait_s is not None]
     if not spent and not waited:
         return Figure("cost", title, "Nothing has run yet.")
+    queue: dict[str, Any] = {
+        "grid": {"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.22},
+        "xaxis2": axis("trial in launch order", rangemode="tozero"),
+        "yaxis2": axis("seconds in the queue", rangemode="tozero"),
+    }
+    has_waited = any(t.queue_wait_s for t in waited)
     return Figure(
         "cost",
         title,
         _cost_summary(data, spent, [t.queue_wait_s or 0.0 for t in waited]),
         plot(
-            [_node_hours_bars(spent), _queue_points(waited, data.varying)],
-            grid={"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.22},
+            [_node_hours_bars(spent), *([_queue_points(waited, data.varying)] if has_waited else [])],
             xaxis=axis("node-hours", range=[0, 1.18 * max(spent.values(), default=1.0)]),
             yaxis={"automargin": True},
-            xaxis2=axis("trial in launch order", rangemode="tozero"),
-            yaxis2=axis("seconds in the queue", rangemode="tozero"),
+            **(queue if has_waited else {}),
         ),
         height=max(300, 90 + 34 * len(spent)),
     )

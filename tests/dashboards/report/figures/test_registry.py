@@ -210,3 +210,16 @@ def test_colours_are_the_pages_own():
     text = json.dumps([figure.plot for figure in report_figures(a_search(18)).values()])
     assert "#" not in text
     assert "rgb" not in text
+
+
+def test_a_queue_in_which_no_trial_waited_is_not_drawn():
+    data = report_data(a_search().record, START)
+    drawn, plain = (
+        registry.report_figures(
+            replace(data, trials=tuple(replace(trial, queue_wait_s=wait_s) for trial in data.trials))
+        )["cost"]
+        for wait_s in (10.0, 0.0)
+    )
+    assert "xaxis2" in drawn.plot["layout"]
+    assert "xaxis2" not in plain.plot["layout"]
+    assert plain.summary.endswith("no time in the queue.")
