@@ -116,11 +116,19 @@ def _first_screen(data: ReportData) -> dict[str, Any]:
         "spent_on": sentences.describe_spending(data),
         "as_of": datetime.fromtimestamp(data.at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "placement": rank_placement(best.layout, data.gpus_per_node, data.nodes_per_domain) if best else None,
-        "caption": f"{plural(len(data.tried), 'layout')} in {plural(len(data.trials), 'trial')}, fastest first;"
-        " click a heading to sort",
+        "caption": _caption(data),
         "footer": f"Parlay {version('parlay')}. Rules of measurement: docs/measuring.md."
         f" Written for {printable(data.name)}, search {data.search_id}.",
     }
+
+
+def _caption(data: ReportData) -> str:
+    """Caption of the table, with the reasons for which layouts may be above the best."""
+    text = f"{plural(len(data.tried), 'layout')} in {plural(len(data.trials), 'trial')}, fastest first"
+    text += "; click a heading to sort"
+    is_first = data.best is None or data.tried[0].layout.key == data.best.layout.key
+    above = "tied with it, not measured again, suspect or short of free memory"
+    return text if is_first else f"{text}. A layout above the best is {above}."
 
 
 def _tiles(data: ReportData) -> list[Tile]:

@@ -332,3 +332,13 @@ def test_the_table_is_sorted_by_speed_whatever_was_measured_again():
     tried = report_data(search.record, START).tried
     speeds = [row.view.speed for row in tried if row.view.speed is not None]
     assert speeds == sorted(speeds, reverse=True)
+
+
+def test_the_table_says_why_a_layout_is_above_the_best():
+    search = SearchUnderTest(spec())
+    search.measure(search.start(replace(BASELINE, tensor_parallel=8, data_parallel=1, grad_accum_steps=8)), 2000.0)
+    for kind in ("search", "repeat"):
+        search.measure(search.start(FASTEST, kind), 1500.0)
+    why = "A layout above the best is tied with it, not measured again"
+    assert why in Page(page_of(search)).text
+    assert why not in Page(page_of(a_search())).text
