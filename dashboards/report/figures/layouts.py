@@ -50,6 +50,8 @@ def _heat(data: ReportData) -> Figure:
         return Figure("heat", title, describe_empty(data))
     cells = [[_cell(data, nodes, p, tensor) for nodes, tensor in columns] for p in stages]
     flat = [cell for row in cells for cell in row]
+    if sum(cell != (None, "") for cell in flat) < 2:
+        return Figure("heat", title, "Needs layouts of at least two sizes.")
     failed = [(x, y) for y, row in enumerate(cells) for x, cell in enumerate(row) if cell == (None, TIMES)]
     marks = [{"x": x, "y": y, "text": TIMES, "showarrow": False, "font": _QUIET} for x, y in failed]
     blocks = _blocks(columns)

@@ -66,8 +66,8 @@ def test_an_ended_search_has_its_newest_report_and_its_figures_once(folder):
     write(folder, START + 1)
     last = due(ENDED, folder, sent_at=START, is_last=True)
     assert set(last.texts) <= {"report.html"} | FIGURES
-    assert {"report.html", "figures/progress.html", "figures/memory.html"} <= set(last.texts)
-    assert last.texts["figures/memory.html"].startswith("<!DOCTYPE html>")
+    assert {"report.html", "figures/progress.html"} <= set(last.texts)
+    assert last.texts["figures/progress.html"].startswith("<!DOCTYPE html>")
     assert due(ENDED, folder, sent_at=START + 1) == PendingPages()
 
 

@@ -14,7 +14,7 @@ from dashboards.report.figures import registry
 from dashboards.report.figures.tradeoffs import memory_front
 from dashboards.report.page import report_without_scripts
 from search_spaces.layouts.layout import Layout
-from tests.dashboards.report.searches import BASELINE, a_full_search, a_search, spec
+from tests.dashboards.report.searches import BASELINE, STATES, a_full_search, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.trial import FailureReason
 
@@ -223,3 +223,8 @@ def test_a_queue_in_which_no_trial_waited_is_not_drawn():
     assert "xaxis2" in drawn.plot["layout"]
     assert "xaxis2" not in plain.plot["layout"]
     assert plain.summary.endswith("no time in the queue.")
+
+
+def test_a_single_layout_is_not_compared_with_itself():
+    figures = report_figures(STATES["one_trial"]())
+    assert [figures[key].plot for key in ("memory", "heat", "parallel")] == [None] * 3
