@@ -70,15 +70,16 @@ def format_number(value: float | None, digits: int = 4) -> str:
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
-def format_short(value: float | None) -> str:
-    """Number with three significant digits: 0.125, 9.27k, 1.5M; a dash for None."""
+def format_short(value: float | None, has_zeros: bool = True) -> str:
+    """Number with three significant digits: 0.125, 9.27k, 1.50M; a dash for None. Without `has_zeros` 1.5M."""
     if value is None:
         return UNKNOWN
     rounded = float(f"{value:.3g}")
+    digits = "#.3g" if has_zeros and rounded else ".3g"
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(rounded) >= size:
-            return f"{rounded / size:.3g}{unit}"
-    return f"{rounded:.3g}"
+            return f"{rounded / size:{digits}}".rstrip(".") + unit
+    return f"{rounded:{digits}}".rstrip(".")
 
 
 def format_value(value: object) -> str:
@@ -91,6 +92,12 @@ def format_value(value: object) -> str:
 def format_range(low: float | None, high: float | None) -> str | None:
     """Interval from `low` to `high`; None where either is unknown."""
     return None if low is None or high is None else f"{format_number(low)}\N{EN DASH}{format_number(high)}"
+
+
+def format_short_interval(metrics: MeasuredMetrics) -> str | None:
+    """95 % interval of a measured throughput with three significant digits; None where unknown."""
+    low, high = metrics.tokens_per_sec_low, metrics.tokens_per_sec_high
+    return None if low is None or high is None else f"{format_short(low)}\N{EN DASH}{format_short(high)}"
 
 
 def format_throughput_interval(metrics: MeasuredMetrics) -> str | None:
@@ -261,7 +268,7 @@ def describe_verification(verified: Mapping[str, Any] | None) -> str:
     if not verified or not verified["values"]:
         return "verified: tests of Parlay trained all axis values of the layout with its engine"
     known = "its trainer's parser takes" if verified["level"] == Level.PARSED.text else "only rules describe"
-    return f"verified: {verified['level']}, no test of Parlay trained, and {known}, {', '.join(verified['values'])}"
+    return f"verified: {verified['level']}; no test of Parlay trained, but {known}: {', '.join(verified['values'])}"
 
 
 def time_lines(layouts: Sequence[RankedLayout]) -> list[str]:

@@ -136,11 +136,9 @@ class BestLayout:
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of the search. `max_trials` limits `num_layouts`; `elapsed_h` is wall time, `fabric_check` what
-    that found, in sentences without full stops."""
+    """Progress of the search. `elapsed_h` is wall time, `fabric_check` what that found, in sentences without full
+    stops."""
 
-    num_layouts: int
-    max_trials: int | None
     node_hours_used: float
     node_hours_reserved: float
     budget_node_hours: float | None
@@ -304,10 +302,7 @@ def _rate(best: RankedLayout, spec: Mapping[str, Any]) -> TrainingRate | None:
 
 def _progress(search: SearchRecord, verdict: SearchVerdict, at: float) -> Progress:
     wanted = _section(search.spec, "search")
-    layouts = {trial.layout.key for trial in search.trials if trial.kind is TrialKind.SEARCH}
     return Progress(
-        num_layouts=len(layouts),
-        max_trials=wanted.get("max_trials"),
         node_hours_used=search.node_hours_used,
         node_hours_reserved=search.node_hours_reserved,
         budget_node_hours=wanted.get("budget_node_hours"),
@@ -383,7 +378,7 @@ def _tried(
     runs: dict[str, list[TrialView]] = {}
     for trial in trials:
         runs.setdefault(trial.layout.key, []).append(trial)
-    measured = {view.layout.key: view for view in layouts}
+    measured = {view.layout.key: view for view in sorted(layouts, key=lambda view: -(view.speed or 0.0))}
     for key in (*measured, *(key for key in runs if key not in measured)):
         view = measured.get(key, runs[key][-1])
         ratio = view.speed / baseline_speed if view.speed is not None and baseline_speed else None

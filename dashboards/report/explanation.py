@@ -49,17 +49,21 @@ def explanation_of(
     again = NextCommand("Correct the search file and start again", f"parlay run {file}")
     if verdict.kind in (VerdictKind.ALL_FAILED, VerdictKind.NOTHING_MEASURED, VerdictKind.NONE_ALLOWED):
         sentences = tuple(_failures(search.trials, patterns))
-        return Explanation("Why nothing was measured", sentences, (*_log_command(search), again)) if sentences else None
+        return (
+            Explanation("Why nothing was measured", sentences, (*_log_command(name, verdict), again))
+            if sentences
+            else None
+        )
     if verdict.kind is VerdictKind.REFUSED:
         check = NextCommand("See what the cluster accepts", f"parlay doctor {file} --submit-test")
         return Explanation("What to do", (), (check, again))
     if verdict.kind is VerdictKind.CANCELLED:
         new = NextCommand("Start a new search", f"parlay run {file}")
-        return Explanation("What is left", tuple(_failures(search.trials, patterns)), (new,))
+        return Explanation("What to do", tuple(_failures(search.trials, patterns)), (new,))
     if verdict.kind is VerdictKind.ONLY_BASELINE and verdict.is_ended:
         failed = tuple(_failures(search.trials, patterns))
         words = failed or (with_full_stop(f"No other layout was tried: {describe_ending(verdict)}"),)
-        return Explanation("Why there is no comparison", words, (*_log_command(search), again))
+        return Explanation("Why there is no comparison", words, (*_log_command(name, verdict), again))
     if not verdict.is_ended and verdict.kind in (VerdictKind.NOTHING_YET, VerdictKind.ONLY_BASELINE):
         follow = NextCommand("Follow it in a terminal", f"parlay watch {name}")
         return Explanation("What happens now", tuple(_in_flight(search, at)), (follow,))
@@ -107,19 +111,18 @@ def _shared(trials: Sequence[Trial], reason: FailureReason, count: int) -> Itera
 
 def describe_pattern(pattern: FailurePattern) -> str:
     """Sentence for the axis values that failed layouts have more often than others."""
-    of_failed = f"{pattern.num_with} of {pattern.num_failed} {policy_of(pattern.reason).label}"
+    label = policy_of(pattern.reason).label
+    of_failed = f"{label[0].upper()}{label[1:]}: {pattern.num_with} of {pattern.num_failed}"
     of_others = f"{pattern.others_with} of the {pattern.num_others} that ran"
     return f"{of_failed} had {describe_condition(pattern.condition)}, and {of_others}."
 
 
-def _log_command(search: SearchRecord) -> tuple[NextCommand, ...]:
+def _log_command(search_id: str, verdict: SearchVerdict) -> tuple[NextCommand, ...]:
     """Command for the log of the first trial with the most common reason."""
-    failed = [trial for trial in search.trials if has_failed(trial)]
-    if not failed:
+    if verdict.most_common_failure is None:
         return ()
-    reason = Counter(trial.reason for trial in failed).most_common(1)[0][0]
-    first = next(trial for trial in failed if trial.reason is reason)
-    return (NextCommand("Read the log of one of them", f"parlay logs {first.trial} --search {search.search_id}"),)
+    *_, trial = verdict.most_common_failure
+    return (NextCommand("Read the log of one of them", f"parlay logs {trial} --search {search_id}"),)
 
 
 def _in_flight(search: SearchRecord, at: float) -> Iterator[str]:

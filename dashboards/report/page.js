@@ -1,7 +1,9 @@
 "use strict";
 const report = (() => {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  let figures = {}, places = [], bodies = [];
+  // Width of a figure in print, in CSS pixels: it fits A4 and US Letter. Figures that need more are drawn wider and scaled.
+  const PRINTED_WIDTH = 690, SCALED_WIDTH = 1000;
+  let figures = {}, places = [], bodies = [], isPrinting = false;
 
   // A string that begins with @ names one of the page's colours; plotly needs its value.
   const coloured = (value, style) => {
@@ -41,13 +43,18 @@ const report = (() => {
   // A place stores the figure that is drawn in it, to recognise unchanged ones.
   const draw = (place) => {
     const figure = figures[place.dataset.figure];
-    const narrow = place.clientWidth < 480;
+    const narrow = !isPrinting && place.clientWidth < 480;
     const style = getComputedStyle(document.documentElement);
     const whole = themed(figure.layout, Number(place.dataset.height), narrow);
+    const width = figure.layout.meta ? Math.max(SCALED_WIDTH, figure.layout.meta.least_width) : PRINTED_WIDTH;
+    if (isPrinting) Object.assign(whole, { autosize: false, width });
+    place.style.zoom = "";
     place.drawn = JSON.stringify(figure);
-    return Plotly.react(place, coloured(figure.data, style), coloured(whole, style), {
+    const drawing = Plotly.react(place, coloured(figure.data, style), coloured(whole, style), {
       responsive: true, displayModeBar: false,
-    }).then(() => { if (place.scrollWidth > place.clientWidth) place.tabIndex = 0; });
+    });
+    if (isPrinting) place.style.zoom = PRINTED_WIDTH / width; // afterwards, since plotly measures its texts
+    return drawing.then(() => { if (place.scrollWidth > place.clientWidth) place.tabIndex = 0; });
   };
 
   const drawAll = (all) => all.forEach(draw);
@@ -68,11 +75,13 @@ const report = (() => {
   };
 
   dark.addEventListener("change", () => drawAll(alreadyDrawn()));
-  window.addEventListener("beforeprint", () => {
+  const print = (isStarting) => {
+    isPrinting = isStarting;
+    document.documentElement.classList.toggle("printing", isPrinting);
     drawAll(places);
-    places.forEach((place) => Plotly.Plots.resize(place));
-  });
-  window.addEventListener("afterprint", () => drawAll(alreadyDrawn()));
+  };
+  window.addEventListener("beforeprint", () => print(true));
+  window.addEventListener("afterprint", () => print(false));
 
   const table = () => document.getElementById("table");
 
@@ -124,15 +133,19 @@ const report = (() => {
 
   // A page opened as a file may not write to the clipboard: its text is selected then, to be copied by hand.
   const copy = async (button) => {
-    const text = button.previousElementSibling;
+    const text = button.previousElementSibling, name = button.getAttribute("aria-label").replace("Copy ", "");
+    const say = (word, words) => {
+      button.textContent = word;
+      document.getElementById("copied").textContent = words;
+    };
     try {
       await navigator.clipboard.writeText(text.textContent);
-      button.textContent = "Copied";
+      say("Copied", `Copied ${name}`);
     } catch {
       getSelection().selectAllChildren(text);
-      button.textContent = "Selected";
+      say("Selected", `Selected ${name}, to be copied by hand`);
     }
-    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    setTimeout(() => say("Copy", ""), 2000);
   };
 
   // Attaches figures, sorting and filter to the current document.

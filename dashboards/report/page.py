@@ -18,7 +18,7 @@ from dashboards.report.rank_placement import rank_placement
 from dashboards.report.table import RUN_COLUMNS, filter_keys, sorted_column, table_columns, table_rows
 from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
-from dashboards.trial_text import format_number, format_throughput_interval, format_tokens
+from dashboards.trial_text import format_short, format_short_interval, format_tokens
 from trials.analysis.verdict import VerdictKind
 from trials.files.text import plural
 
@@ -69,7 +69,7 @@ def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
         data=data,
         renewed=renewed,
         figures=embedded_json({key: figure.plot for key, figure in figures.items() if figure.plot}),
-        sections=[section for section in sections if any(figure.plot for figure in section.figures)],
+        sections=[section for section in sections if _has_content(section, data)],
         wide=wide_figures(data),
         columns=table_columns(data),
         rows=table_rows(data),
@@ -78,6 +78,11 @@ def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
         keys=json.dumps(filter_keys()),
         **_first_screen(data),
     )
+
+
+def _has_content(section: Section, data: ReportData) -> bool:
+    """True if something is drawn; the placement of the best layout's ranks always is."""
+    return any(figure.plot for figure in section.figures) or (section.key == "best" and data.best is not None)
 
 
 def notebook_card(data: ReportData) -> str:
@@ -102,6 +107,7 @@ def _first_screen(data: ReportData) -> dict[str, Any]:
         "best_title": "Baseline" if verdict.kind is VerdictKind.ONLY_BASELINE else "Best layout",
         "shape": sentences.format_parallelism(best.layout) if best else None,
         "others": ", ".join(sentences.format_other_fields(best.layout, data.varying)) if best else None,
+        "alternatives": list(sentences.alternatives(data)),
         "tiles": _tiles(data),
         "sure": sentences.describe_confidence(data),
         "state": sentences.describe_state(data),
@@ -110,11 +116,19 @@ def _first_screen(data: ReportData) -> dict[str, Any]:
         "spent_on": sentences.describe_spending(data),
         "as_of": datetime.fromtimestamp(data.at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "placement": rank_placement(best.layout, data.gpus_per_node, data.nodes_per_domain) if best else None,
-        "caption": f"{plural(len(data.tried), 'layout')} in {plural(len(data.trials), 'trial')}, fastest first;"
-        " click a heading to sort",
+        "caption": _caption(data),
         "footer": f"Parlay {version('parlay')}. Rules of measurement: docs/measuring.md."
         f" Written for {printable(data.name)}, search {data.search_id}.",
     }
+
+
+def _caption(data: ReportData) -> str:
+    """Caption of the table, with the reasons for which layouts may be above the best."""
+    text = f"{plural(len(data.tried), 'layout')} in {plural(len(data.trials), 'trial')}, fastest first"
+    text += "; click a heading to sort"
+    is_first = data.best is None or data.tried[0].layout.key == data.best.layout.key
+    above = "tied with it, not measured again, suspect or short of free memory"
+    return text if is_first else f"{text}. A layout above the best is {above}."
 
 
 def _tiles(data: ReportData) -> list[Tile]:
@@ -123,22 +137,22 @@ def _tiles(data: ReportData) -> list[Tile]:
         return []
     metrics = best.metrics
     tiles = [
-        Tile("Tokens a second", format_number(metrics.tokens_per_sec), format_throughput_interval(metrics)),
-        Tile("Step", sentences.duration(metrics.step_time_s), f"{best.layout.global_batch_size} sequences"),
+        Tile("Tokens a second", format_short(metrics.tokens_per_sec), format_short_interval(metrics)),
+        Tile("Step", sentences.step_time(metrics.step_time_s), f"{best.layout.global_batch_size} sequences"),
     ]
     if (rate := best.rate) is not None:
         stalls = rate.stalled_share
-        more = "checkpoints not stated" if stalls is None else f"checkpoints take {sentences.percent(stalls)}"
+        more = "without checkpoints" if stalls is None else f"checkpoints take {sentences.percent(stalls)}"
         tiles.append(Tile("Tokens a day", format_tokens(rate.tokens_per_day), more))
     if metrics.peak_memory_gib is not None:
-        tiles.append(Tile("Peak memory", f"{format_number(metrics.peak_memory_gib, 3)} GiB", "of the fullest rank"))
+        tiles.append(Tile("Peak memory", f"{format_short(metrics.peak_memory_gib)} GiB", "of the fullest rank"))
     if metrics.mfu is not None:
         tiles.append(Tile("MFU", sentences.percent(metrics.mfu), "of the peak FLOP/s"))
     if metrics.expert_tokens_most is not None and metrics.expert_tokens_mean is not None:
-        mean = f"at most, mean {format_number(metrics.expert_tokens_mean)} a step"
-        tiles.append(Tile("Tokens an expert", format_number(metrics.expert_tokens_most), mean))
+        mean = f"at most, mean {format_short(metrics.expert_tokens_mean)} a step"
+        tiles.append(Tile("Tokens an expert", format_short(metrics.expert_tokens_most), mean))
     if metrics.joules_per_token is not None:
-        tiles.append(Tile("Energy", f"{format_number(metrics.joules_per_token, 3)} J", "a token, of the GPUs"))
+        tiles.append(Tile("Energy", f"{format_short(metrics.joules_per_token)} J", "a token, of the GPUs"))
     ranks = plural(best.layout.num_gpus, "rank")
     on = f"{printable(data.accelerator or 'devices')} on {plural(best.layout.num_nodes, 'node')}"
     if best.leaf_counts:
@@ -148,11 +162,10 @@ def _tiles(data: ReportData) -> list[Tile]:
 
 
 def _meters(data: ReportData) -> list[Meter]:
-    progress = data.progress
+    progress, verdict = data.progress, data.verdict
     meters = []
-    if progress.max_trials:
-        text = f"{progress.num_layouts} of {progress.max_trials}"
-        meters.append(Meter("Layouts", min(progress.num_layouts, progress.max_trials), progress.max_trials, text))
+    if limit := verdict.max_layouts:
+        meters.append(Meter("Layouts", min(verdict.num_layouts, limit), limit, f"{verdict.num_layouts} of {limit}"))
     if progress.budget_node_hours:
         used, most = progress.node_hours_used, progress.budget_node_hours
         reserved = f", {progress.node_hours_reserved:.3g} reserved" if progress.node_hours_reserved else ""

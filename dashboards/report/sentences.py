@@ -17,8 +17,10 @@ from dashboards.trial_text import (
     describe_slowest_rank,
     describe_verification,
     format_counts,
-    format_throughput_interval,
+    format_short,
+    format_short_interval,
     format_value,
+    join_names,
     memory_growth_lines,
 )
 from search_spaces.layouts.layout import AXES, DEGREES, Layout, axis_of
@@ -46,6 +48,13 @@ def describe_confidence(data: ReportData) -> list[str]:
 def describe_tradeoffs(data: ReportData) -> list[str]:
     """Sentence for each alternative to the best layout, where there are several objectives."""
     return [] if data.best is None else [f"Alternative: {trade}." for trade in data.best.trades]
+
+
+def alternatives(data: ReportData) -> Iterator[tuple[str, str]]:
+    """Short name of each alternative to the best layout, and its trade-off."""
+    if data.best is not None:
+        names = {view.trial: short_name(view.layout, data.varying) for view in data.layouts}
+        yield from zip((names[trial] for trial in data.best.points[1:]), data.best.trades, strict=True)
 
 
 def describe_state(data: ReportData) -> str:
@@ -139,13 +148,18 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.3g} s"
 
 
+def step_time(seconds: float | None) -> str:
+    """Seconds of a step, with three significant digits."""
+    return UNKNOWN if seconds is None else f"{format_short(seconds)} s"
+
+
 def format_hours(hours: float) -> str:
     """Node-hours, never rounded to 0."""
     return f"{hours:.3g} node-hours" if hours >= 0.001 or not hours else "below 0.001 node-hours"
 
 
 def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
-    speedup, interval = data.verdict.speedup, format_throughput_interval(best.metrics)
+    speedup, interval = data.verdict.speedup, format_short_interval(best.metrics)
     if speedup is not None and speedup.low is not None and speedup.high is not None:
         yield f"95 % confidence interval {speedup.low:.2f}\N{EN DASH}{speedup.high:.2f}x."
     elif interval is not None:
@@ -158,7 +172,9 @@ def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
         yield with_full_stop(_capitalized(describe_finals_end(data.progress.finals)))
     if not data.state.is_ended:
         yield "It may be measured again before the search ends."
-    yield with_full_stop(_capitalized(describe_verification(Verification.of(best.layout.canonical()).to_json())))
+    verified = Verification.of(best.layout.canonical()).to_json()
+    few = verified | {"values": [join_names(verified["values"])] if verified["values"] else []}
+    yield with_full_stop(_capitalized(describe_verification(few)))
     if data.has_balancing_loss and (found := micro_batches_of_losses(trial.layout for trial in data.measured)):
         yield with_full_stop(_capitalized(found))
     for words in (

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dashboards.report.data import LayoutView, ReportData, TrialView
-from dashboards.report.sentences import SHAPE_FIELDS, TIMES, duration, format_reason
+from dashboards.report.sentences import SHAPE_FIELDS, TIMES, duration, format_reason, step_time
 from dashboards.text import printable
-from dashboards.trial_text import UNKNOWN, format_number, format_throughput_interval, format_value
+from dashboards.trial_text import UNKNOWN, format_short, format_short_interval, format_value
 from search_spaces.layouts.layout import AXES, axis_of
 from search_spaces.layouts.short_name import short_name
 from trials.analysis.ranking import Objective
@@ -17,11 +17,13 @@ from trials.trial import TrialKind
 
 @dataclass(frozen=True)
 class Column:
-    """Heading of a column. `sorts_down_first` where the largest value is the best."""
+    """Heading of a column. `sorts_down_first` where the largest value is the best. An axis is in the layout's name,
+    too, and its column is not printed."""
 
     name: str
     is_number: bool
     sorts_down_first: bool = False
+    is_axis: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def table_columns(data: ReportData) -> list[Column]:
     """Columns: the layout, its measurements, its varying axes, its state, its cost."""
     ratio = [] if data.baseline_speed is None else [Column(f"{TIMES} baseline", True, sorts_down_first=True)]
     measured = [Column(name, is_number=True) for name in ("95 % interval", "step", "predicted step", "GiB")]
-    axes = [Column(axis_of(name).heading, is_number=axis_of(name).is_number) for name in _axes(data)]
+    axes = [Column(axis_of(name).heading, axis_of(name).is_number, is_axis=True) for name in _axes(data)]
     cost = [Column(name, is_number=True) for name in ("runs", "queue", "node-hours")]
     speed = Column(_SPEED, is_number=True, sorts_down_first=True)
     return [Column("layout", False), speed, *ratio, *measured, Column("state", False), *axes, *cost]
@@ -97,7 +99,7 @@ def _axes(data: ReportData) -> list[str]:
 def _row(tried: LayoutView, data: ReportData) -> LayoutRow:
     view, name = tried.view, short_name(tried.layout, data.varying)
     values = tried.layout.canonical().axis_values
-    interval = None if view.metrics is None else format_throughput_interval(view.metrics)
+    interval = None if view.metrics is None else format_short_interval(view.metrics)
     ratio = [_number(tried.ratio, f"{tried.ratio:.2f}" if tried.ratio else UNKNOWN)]
     is_best = data.best is not None and tried.layout.key == data.best.layout.key
     return LayoutRow(
@@ -110,9 +112,9 @@ def _row(tried: LayoutView, data: ReportData) -> LayoutRow:
             _speed(view, data),
             *([] if data.baseline_speed is None else ratio),
             Cell(interval or "", is_number=True),
-            _number(view.step_time_s, duration(view.step_time_s)),
-            _number(view.predicted_step_time_s, duration(view.predicted_step_time_s)),
-            _number(view.peak_memory_gib, format_number(view.peak_memory_gib, 3)),
+            _number(view.step_time_s, step_time(view.step_time_s)),
+            _number(view.predicted_step_time_s, step_time(view.predicted_step_time_s)),
+            _number(view.peak_memory_gib, format_short(view.peak_memory_gib)),
             Cell(_end_text(view), format_reason(view)),
             *(_axis_cell(name, values.get(name)) for name in _axes(data)),
             _number(len(tried.runs), str(len(tried.runs))),
@@ -131,8 +133,8 @@ def _run_row(run: TrialView, data: ReportData) -> RunRow:
         end=_end_text(run),
         cells=(
             _speed(run, data),
-            _number(run.step_time_s, duration(run.step_time_s)),
-            _number(run.peak_memory_gib, format_number(run.peak_memory_gib, 3)),
+            _number(run.step_time_s, step_time(run.step_time_s)),
+            _number(run.peak_memory_gib, format_short(run.peak_memory_gib)),
             *_cost([run.queue_wait_s], run.node_hours),
         ),
         remark=None if run.remark is None else printable(run.remark),
@@ -168,9 +170,9 @@ def _speed(trial: TrialView, data: ReportData) -> Cell:
     """Tokens per second, or the upper bound of a trial that stopped early or ran out of time, where the objective is
     tokens per second."""
     if trial.tokens_per_sec:
-        return _number(trial.tokens_per_sec, format_number(trial.tokens_per_sec))
+        return _number(trial.tokens_per_sec, format_short(trial.tokens_per_sec))
     most = trial.speed_at_most if data.objective is Objective.TOKENS_PER_SEC else None
-    return Cell(UNKNOWN if most is None else f"\N{LESS-THAN OR EQUAL TO} {format_number(most)}", "", is_number=True)
+    return Cell(UNKNOWN if most is None else f"\N{LESS-THAN OR EQUAL TO} {format_short(most)}", "", is_number=True)
 
 
 def _marks(tried: LayoutView, data: ReportData, is_best: bool) -> tuple[str, ...]:

@@ -17,11 +17,20 @@ from trials.trainers.registry import TRAINERS
 @dataclass(frozen=True)
 class LaunchCommand:
     """Command that trains with the recipe's files by a trainer, in the parent folder of the recipe. `was_measured`:
-    the layout was measured with this trainer."""
+    the layout was measured with this trainer. `files` are those of the recipe that state the layout for it."""
 
     trainer: str
     command: str
     was_measured: bool
+    files: tuple[str, ...] = ()
+
+    @property
+    def has_placeholders(self) -> bool:
+        return "YOUR_" in self.command
+
+    @property
+    def reads_node_rank(self) -> bool:
+        return "$NODE_RANK" in self.command
 
 
 @dataclass(frozen=True)
@@ -55,4 +64,6 @@ def _launches(recipe: Mapping[str, Any]) -> Iterator[LaunchCommand]:
         if isinstance(export.get("start"), str):
             name = str(export.get("trainer"))
             was_measured = export.get("status") == "measured"
-            yield LaunchCommand(printable(titles.get(name, name)), printable(export["start"]), was_measured)
+            given = export.get("files")
+            files = tuple(printable(str(file)) for file in given) if isinstance(given, list) else ()
+            yield LaunchCommand(printable(titles.get(name, name)), printable(export["start"]), was_measured, files)

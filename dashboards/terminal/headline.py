@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dashboards.text import printable
-from dashboards.trial_text import format_number, format_throughput_interval, join_names
+from dashboards.trial_text import format_number, format_short, format_throughput_interval, join_names
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.short_name import short_name, varying_axes
 from trials.analysis.best_layout import describe_choice, describe_memory_room, describe_no_best
@@ -80,7 +80,11 @@ def sentence(verdict: SearchVerdict) -> str:
         return "The first numbers appear once a trial has been measured."
     if verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED):
         return "No layout was measured."
-    return printable(last_line(verdict.detail or "")) or "parlay logs TRIAL shows what a trial wrote."
+    if detail := printable(last_line(verdict.detail or "")):
+        return detail
+    if verdict.most_common_failure is None:
+        return f"The search has ended: {describe_ending(verdict) or 'nothing was tried'}."
+    return f"parlay logs {verdict.most_common_failure[-1]} shows what that trial wrote."
 
 
 def best_layout_line(verdict: SearchVerdict) -> str:
@@ -183,7 +187,7 @@ def _only_baseline(verdict: SearchVerdict) -> str:
 def _no_comparison(verdict: SearchVerdict) -> str:
     best = verdict.best
     assert best is not None, "it has no baseline to be compared with"
-    return f"{format_number(best.measured.tokens_per_sec)} tokens/s, {_describe_missing_comparison(verdict)}"
+    return f"{format_short(best.measured.tokens_per_sec)} tokens/s, {_describe_missing_comparison(verdict)}"
 
 
 def _describe_missing_comparison(verdict: SearchVerdict) -> str:
@@ -221,7 +225,7 @@ def _describe_rejection(verdict: SearchVerdict) -> str:
 
 def _all_failed(verdict: SearchVerdict) -> str:
     assert verdict.most_common_failure is not None, "some trial failed"
-    (reason, count), failed = verdict.most_common_failure, verdict.counts.failed
+    (reason, count, _), failed = verdict.most_common_failure, verdict.counts.failed
     text = f"No layout was measured: {plural(failed, 'trial')} failed, "
     return text + (policy_of(reason).label if count == failed else f"{count} of them: {policy_of(reason).label}")
 

@@ -76,14 +76,27 @@ def test_values_that_no_test_trained_are_named():
         "trained all axis values of the layout with its engine"
     )
     parsed = describe_verification({"level": "parsed", "values": ["torch_compile True"]})
-    assert parsed == "verified: parsed, no test of Parlay trained, and its trainer's parser takes, torch_compile True"
+    assert parsed == "verified: parsed; no test of Parlay trained, but its trainer's parser takes: torch_compile True"
     by_rule = describe_verification({"level": "by rule", "values": ["offload optimizer", "bucket_mib 4"]})
-    assert by_rule.endswith("and only rules describe, offload optimizer, bucket_mib 4")
+    assert by_rule.endswith("but only rules describe: offload optimizer, bucket_mib 4")
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "\N{EN DASH}"), (0.12345, "0.123"), (999.4, "999"), (999.6, "1k"), (9268.0, "9.27k"), (1.5e6, "1.5M")],
+    [
+        (None, "\N{EN DASH}"),
+        (0.12345, "0.123"),
+        (999.4, "999"),
+        (999.6, "1.00k"),
+        (9268.0, "9.27k"),
+        (1.5e6, "1.50M"),
+        (2.0, "2.00"),
+        (0, "0"),
+    ],
 )
 def test_short_numbers_have_three_significant_digits(value: float | None, text: str):
     assert format_short(value) == text
+
+
+def test_a_tick_has_no_zeros_after_its_point():
+    assert [format_short(tick, has_zeros=False) for tick in (0.5, 20, 500, 2e6)] == ["0.5", "20", "500", "2M"]

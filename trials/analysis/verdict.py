@@ -78,7 +78,7 @@ class SearchVerdict:
     `ranking` holds the best layout and its ties. `baseline` is the baseline's trial: over all its runs where it was
     measured, else its last trial; None where it was never tried. `speedup` is the best's over the baseline; None where
     they cannot be compared, or are one layout. `num_layouts` were tried and have ended, of `max_layouts` (None: unknown
-    limit). `most_common_failure` is the reason of most failed trials, with their number.
+    limit). `most_common_failure` is the reason of most failed trials, with their number and the name of the first.
     """
 
     kind: VerdictKind
@@ -92,7 +92,7 @@ class SearchVerdict:
     counts: TrialCounts
     num_layouts: int
     max_layouts: int | None
-    most_common_failure: tuple[FailureReason, int] | None
+    most_common_failure: tuple[FailureReason, int, str] | None
 
     @property
     def best(self) -> RankedLayout | None:
@@ -219,6 +219,9 @@ def baseline_of(search: SearchRecord, ranking: Ranking, key: str | None) -> Tria
     return next(measured, None) or next(tried, None)
 
 
-def _most_common_failure(trials: Iterable[Trial]) -> tuple[FailureReason, int] | None:
-    reasons = Counter(trial.reason for trial in trials if trial.reason is not None and has_failed(trial))
-    return next(iter(reasons.most_common(1)), None)
+def _most_common_failure(trials: Iterable[Trial]) -> tuple[FailureReason, int, str] | None:
+    failed = [(trial.reason, trial.trial) for trial in trials if trial.reason is not None and has_failed(trial)]
+    if not failed:
+        return None
+    ((reason, count),) = Counter(reason for reason, _ in failed).most_common(1)
+    return reason, count, next(name for other, name in failed if other is reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -17,11 +17,11 @@ from dashboards.report.figures.time_breakdown import TimeBreakdown
 from dashboards.report.sentences import (
     TIMES,
     describe_empty,
-    duration,
     format_field,
     format_parallelism,
     format_trial,
     percent,
+    step_time,
 )
 from dashboards.terminal.headline import UNITS
 from dashboards.trial_text import format_short, format_value
@@ -50,6 +50,8 @@ def _heat(data: ReportData) -> Figure:
         return Figure("heat", title, describe_empty(data))
     cells = [[_cell(data, nodes, p, tensor) for nodes, tensor in columns] for p in stages]
     flat = [cell for row in cells for cell in row]
+    if sum(cell != (None, "") for cell in flat) < 2:
+        return Figure("heat", title, "Needs layouts of at least two sizes.")
     failed = [(x, y) for y, row in enumerate(cells) for x, cell in enumerate(row) if cell == (None, TIMES)]
     marks = [{"x": x, "y": y, "text": TIMES, "showarrow": False, "font": _QUIET} for x, y in failed]
     blocks = _blocks(columns)
@@ -58,13 +60,13 @@ def _heat(data: ReportData) -> Figure:
     colors = [[_share(cell[0], most) for cell, most in zip(row, fastest, strict=True)] for row in cells]
     more = f", in {len(failed)} more every trial failed" if failed else ""
     relative = ", the stronger the nearer to the fastest on as many nodes" if has_blocks else ""
-    heat_map = _heat_map(colors, [[text for _, text in row] for row in cells], unit)
+    heat_maps = list(_heat_maps(colors, [[format_short(speed) for speed, _ in row] for row in cells], unit))
     return Figure(
         "heat",
         title,
         f"{_describe_fastest(best, unit)} {plural(sum(c[0] is not None for c in flat), 'combination')} measured{more}.",
         plot(
-            [heat_map | {"showscale": False, "xgap": 1, "textfont": {"size": 9}} if has_blocks else heat_map],
+            [_narrow(heat_map) for heat_map in heat_maps] if has_blocks else heat_maps,
             xaxis=_sizes_axis("tensor", [tensor for _, tensor in columns]),
             yaxis=_sizes_axis("pipeline", stages),
             annotations=[*marks, *(_block_title(*block) for block in (blocks if has_blocks else ()))],
@@ -115,8 +117,30 @@ def _block_border(start: int) -> dict[str, Any]:
     return {"type": "line", "line": {"color": "@muted", "width": 1}} | place
 
 
+def _heat_maps(
+    values: Sequence[Sequence[float | None]], texts: Sequence[Sequence[str]], unit: str
+) -> Iterator[dict[str, Any]]:
+    """Heat map traces with one row per number of stages: the slow half of the colour scale and the fast one, each with
+    text that can be read on it."""
+    known = [value for row in values for value in row if value is not None]
+    low, high = min(known), max(known)
+    least = low if low < high else 0.0
+    for is_fast in sorted({2 * value >= least + high for value in known}):
+        half = [[v if v is not None and (2 * v >= least + high) is is_fast else None for v in row] for row in values]
+        shown = [
+            ["" if value is None else text for value, text in zip(*row, strict=True)]
+            for row in zip(half, texts, strict=True)
+        ]
+        text_color = {"textfont": {"color": "@onfast" if is_fast else "@onslow"}}
+        yield _heat_map(half, shown, unit) | text_color | {"zmin": least, "zmax": high, "showscale": is_fast}
+
+
+def _narrow(heat_map: Mapping[str, Any]) -> dict[str, Any]:
+    """Heat map for a block of columns each number of nodes, without a scale in tokens per second."""
+    return {**heat_map, "showscale": False, "xgap": 1, "textfont": {**heat_map["textfont"], "size": 9}}
+
+
 def _heat_map(values: Sequence[Sequence[float | None]], texts: Sequence[Sequence[str]], unit: str) -> dict[str, Any]:
-    """Heat map trace with one row per number of stages."""
     return {
         "type": "heatmap",
         "x": list(range(len(values[0]))),
@@ -341,7 +365,7 @@ def _bridge_bars(found: Sequence[TimeBreakdown], steps: Mapping[str, float]) -> 
         *(("relative", _part_name(name), change) for name, change in steps.items()),
         ("total", "best layout" if found[-1].label == "best" else "baseline", found[-1].total_s),
     ]
-    texts = [duration(seconds) if kind != "relative" or not starts else _signed(seconds) for kind, _, seconds in bars]
+    texts = [step_time(seconds) if kind != "relative" or not starts else _signed(seconds) for kind, _, seconds in bars]
     return {
         "type": "waterfall",
         "orientation": "h",
@@ -366,22 +390,22 @@ def _part_name(name: str) -> str:
 def _measured_times(found: Sequence[TimeBreakdown]) -> str:
     """Sentence with the measured step times."""
     names = {"best": "the best layout", "baseline": "the baseline"}
-    known = [f"{duration(p.step_time_s)} ({names[p.label]})" for p in found if p.step_time_s is not None]
+    known = [f"{step_time(p.step_time_s)} ({names[p.label]})" for p in found if p.step_time_s is not None]
     return f"Measured: {' to '.join(known)}." if known else "No step time was measured."
 
 
 def _bridge_sentence(found: Sequence[TimeBreakdown], steps: Mapping[str, float]) -> str:
     if len(found) == 1:
-        parts = ", ".join(f"{_part_name(name)} {duration(seconds)}" for name, seconds in steps.items())
-        return f"{duration(found[0].total_s)}, of which {parts}"
+        parts = ", ".join(f"{_part_name(name)} {step_time(seconds)}" for name, seconds in steps.items())
+        return f"{step_time(found[0].total_s)}, of which {parts}"
     parts = ", ".join(f"{_part_name(name)} {_signed(change)}" for name, change in steps.items())
-    return f"{duration(found[0].total_s)} to {duration(found[1].total_s)}: {parts or 'no difference'}"
+    return f"{step_time(found[0].total_s)} to {step_time(found[1].total_s)}: {parts or 'no difference'}"
 
 
 def _signed(seconds: float) -> str:
     """Change of a duration with its sign."""
     sign = "+" if seconds >= 0 else "\N{MINUS SIGN}"
-    return f"{sign}{duration(abs(seconds))}"
+    return f"{sign}{step_time(abs(seconds))}"
 
 
 def _timeline(data: ReportData) -> Figure:
@@ -390,10 +414,11 @@ def _timeline(data: ReportData) -> Figure:
     if data.best is None:
         return Figure("timeline", title, describe_empty(data))
     layout = data.best.layout.canonical()
+    stages = layout.pipeline_parallel
     found = pipeline_timeline(layout, data.num_layers)
     if found is None:
-        return Figure("timeline", title, "The best layout has no pipeline stages, or a schedule that is not drawn.")
-    stages = layout.pipeline_parallel
+        words = f"The schedule {format_value(layout.pipeline_schedule)} is not drawn."
+        return Figure("timeline", title, words if stages > 1 else "The best layout has no pipeline stages.")
     passes = f"{backward_passes(layout, data.num_layers):.3g}"
     drawn = f"the first {found.num_drawn} of " if found.num_drawn < found.num_micro_batches else ""
     return Figure(

@@ -66,5 +66,5 @@ def _resolve_colors(value: Any, colors: Mapping[str, str]) -> Any:
 @cache
 def _colors(is_dark: bool) -> Mapping[str, str]:
     """Colours of page.css by name: its first block is light, its second dark."""
-    blocks = re.findall(r":root \{([^}]*)\}", package_file("page.css"))
+    blocks = re.findall(r":root[^{]* \{([^}]*)\}", package_file("page.css"))
     return dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", blocks[is_dark]))

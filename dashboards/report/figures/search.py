@@ -22,6 +22,7 @@ from trials.trial import FailureReason
 
 _MOST_BARS = 24
 _FEWEST_BARS = 6
+_PROGRESS_NOTE = "A dot is one run; the line is the best layout by then, over all its runs."
 
 
 def search_figures(data: ReportData) -> list[Figure]:
@@ -52,7 +53,7 @@ def _progress(data: ReportData) -> Figure:
             legend={"orientation": "h", "y": 1.12, "x": 0},
         ),
         height=380,
-        note="Crosses at the bottom are trials that failed." if any(t.has_failed for t in data.trials) else None,
+        note=_PROGRESS_NOTE + (" Crosses at the bottom failed." if any(t.has_failed for t in data.trials) else ""),
     )
 
 
@@ -198,17 +199,21 @@ def _cost(data: ReportData) -> Figure:
     waited = [t for t in data.trials if t.queue_wait_s is not None]
     if not spent and not waited:
         return Figure("cost", title, "Nothing has run yet.")
+    queue: dict[str, Any] = {
+        "grid": {"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.22},
+        "xaxis2": axis("trial in launch order", rangemode="tozero"),
+        "yaxis2": axis("seconds in the queue", rangemode="tozero"),
+    }
+    has_waited = any(t.queue_wait_s for t in waited)
     return Figure(
         "cost",
         title,
         _cost_summary(data, spent, [t.queue_wait_s or 0.0 for t in waited]),
         plot(
-            [_node_hours_bars(spent), _queue_points(waited, data.varying)],
-            grid={"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.22},
+            [_node_hours_bars(spent), *([_queue_points(waited, data.varying)] if has_waited else [])],
             xaxis=axis("node-hours", range=[0, 1.18 * max(spent.values(), default=1.0)]),
             yaxis={"automargin": True},
-            xaxis2=axis("trial in launch order", rangemode="tozero"),
-            yaxis2=axis("seconds in the queue", rangemode="tozero"),
+            **(queue if has_waited else {}),
         ),
         height=max(300, 90 + 34 * len(spent)),
     )

@@ -101,7 +101,7 @@ def _summary(points: Sequence[TrialView], counts: Sequence[int]) -> str:
         f"{measured} {plural(len(points), 'layout')} are worth considering,"
         f" from {few.trial} on {_nodes_of(few)} with {format_short(few.tokens_per_sec)} tokens/s"
         f" to {many.trial} on {_nodes_of(many)} with {format_short(many.tokens_per_sec)}:"
-        f" {format_short(ratio)} times the speed for {format_short(nodes)} times the nodes."
+        f" {format_short(ratio)} times the speed for {format_short(nodes, has_zeros=False)} times the nodes."
     )
 
 
@@ -234,6 +234,8 @@ def _memory(data: ReportData) -> Figure:
     known = [t for t in data.layouts if t.peak_memory_gib is not None]
     if not known:
         return Figure("memory", title, "No measured layout reported its memory.")
+    if len(known) == 1:
+        return Figure("memory", title, "Needs at least two measured layouts.")
     best = next((t for t in known if data.best is not None and t.layout.key == data.best.layout.key), None)
     traces = [trace for group in _by_nodes(data, known) for trace in _memory_traces(data, unit, *group)]
     if best is not None:

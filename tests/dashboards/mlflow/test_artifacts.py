@@ -57,7 +57,7 @@ def test_the_first_report_of_a_running_search_is_due_and_the_next_ten_minutes_la
 def test_the_description_of_a_running_search_is_that_of_the_newest_report(folder):
     write(folder, START + 60)
     newer = due(RUNNING, folder, sent_at=START)
-    assert newer.tags[runs.NOTE].startswith("**1,000 tokens/s, no comparison: ")
+    assert newer.tags[runs.NOTE].startswith("**1.00k tokens/s, no comparison: ")
     assert set(newer.tags) == {runs.NOTE, runs.NOTE_MARK}
     assert due(RUNNING, folder, sent_at=START, described_at=START + 60).tags == {}
 
@@ -66,8 +66,8 @@ def test_an_ended_search_has_its_newest_report_and_its_figures_once(folder):
     write(folder, START + 1)
     last = due(ENDED, folder, sent_at=START, is_last=True)
     assert set(last.texts) <= {"report.html"} | FIGURES
-    assert {"report.html", "figures/progress.html", "figures/memory.html"} <= set(last.texts)
-    assert last.texts["figures/memory.html"].startswith("<!DOCTYPE html>")
+    assert {"report.html", "figures/progress.html"} <= set(last.texts)
+    assert last.texts["figures/progress.html"].startswith("<!DOCTYPE html>")
     assert due(ENDED, folder, sent_at=START + 1) == PendingPages()
 
 

@@ -20,6 +20,7 @@ ALL_DRAWN = f"{FIGURES}.every(place => place.querySelector('svg.main-svg'))"
 LAYOUTS = "[...document.querySelectorAll('#table > tbody:not([hidden])')].map(body => body.dataset.layout)"
 TICKS = "getComputedStyle(document.querySelector('.main-svg .xtick text')).fill"
 MUTED = "getComputedStyle(document.querySelector('nav a')).color"
+LIGHT_MUTED = "rgb(92, 103, 115)"
 TALL = 9000
 """A window in which every figure is looked at, so that every one is drawn."""
 
@@ -105,6 +106,17 @@ def test_a_layout_opens_for_its_runs_and_a_run_for_its_log(tab, address):
     assert tab.complaints() == []
 
 
+def test_a_screen_reader_hears_that_a_command_was_copied(tab, tmp_path):
+    file = tmp_path / "report.html"
+    file.write_text(report_page(report_data(STATES["all_failed"]().record, START)), encoding="utf-8")
+    tab.look()
+    tab.open(file.as_uri())
+    tab.click(".copy")
+    said = "document.querySelector('[role=status]#copied').textContent"
+    tab.until(f"{said}.endsWith(' the command') || {said}.endsWith('the command, to be copied by hand')")
+    tab.until(f"{said} === '' && document.querySelector('.copy').textContent === 'Copy'")
+
+
 @pytest.mark.walks
 def test_on_a_phone_nothing_is_wider_than_the_page_and_what_is_touched_is_no_smaller_than_a_finger(tab, address):
     tab.look(width=390, height=2 * TALL)
@@ -129,12 +141,24 @@ def test_in_print_every_figure_is_drawn_on_white_and_what_only_works_on_a_screen
     printed = tab.call("Page.printToPDF", pageRanges="1")
     assert base64.b64decode(printed["data"]).startswith(b"%PDF")
     assert tab.ask(ALL_DRAWN)
+    widths = f"{FIGURES}.map(place => place.querySelector('svg.main-svg').getBoundingClientRect().width)"
+    drawn_at = tab.ask(widths)
+    tab.ask("dispatchEvent(new Event('beforeprint'))")
+    assert max(tab.ask(widths)) <= 720
+    assert tab.ask(TICKS) == LIGHT_MUTED
+    tab.ask("dispatchEvent(new Event('afterprint'))")
+    tab.until(f"{TICKS} === {MUTED}")
+    assert tab.ask(widths) == drawn_at
     tab.look(height=600, scheme="dark", media="print")
     for selector in ("nav", ".skip", ".tools"):
         assert tab.ask(f"getComputedStyle(document.querySelector('{selector}')).display") == "none", selector
     assert tab.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert tab.ask("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
     assert tab.ask("getComputedStyle(document.querySelector('.scroll')).overflow") == "visible"
+    tab.ask("document.querySelector('figure').insertAdjacentHTML('beforeend', '<i class=line>of a text of plotly</i>')")
+    assert tab.ask("document.querySelector('figure .line').checkVisibility()")
+    tab.look(width=720, height=600, media="print")  # US Letter without its margins
+    assert tab.ask("document.querySelector('#table').getBoundingClientRect().right <= innerWidth")
 
 
 def test_a_picture_of_the_whole_page_has_every_figure_without_scrolling(tab, address):

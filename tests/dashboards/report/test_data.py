@@ -138,7 +138,7 @@ def test_nothing_is_said_of_what_beats_today_before_something_else_was_measured(
 
 def test_without_a_baseline_the_answer_is_a_speed():
     search = a_search(baseline=None)
-    assert headline_of(data_of(search)) == "1,500 tokens/s, no comparison: the search file names no baseline"
+    assert headline_of(data_of(search)) == "1.50k tokens/s, no comparison: the search file names no baseline"
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_the_baseline_is_not_called_the_best_layout_where_nothing_else_was_measu
 def test_a_pattern_is_told_with_both_shares():
     pattern = FailurePattern(FailureReason.GPU_OOM, Condition("micro_batch_size", 8, "at_least"), 40, 56, 12, 108)
     assert describe_pattern(pattern) == (
-        "40 of 56 out of GPU memory had micro-batch 8 and more, and 12 of the 108 that ran."
+        "Out of GPU memory: 40 of 56 had micro-batch 8 and more, and 12 of the 108 that ran."
     )
     switch = FailurePattern(FailureReason.HANG, Condition("sequence_parallel", True), 3, 3, 0, 4)
     assert "had sequence parallel on" in describe_pattern(switch)

@@ -17,10 +17,11 @@ from dashboards.report.data import report_data
 from dashboards.report.figures.registry import report_figures
 from dashboards.report.html import embedded_json, plotly
 from dashboards.report.page import notebook_card, report_page
+from dashboards.report.sentences import describe_confidence
 from dashboards.report.use_it import LaunchCommand, UseIt
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from tests.dashboards.report.searches import BASELINE, FASTEST, HOSTILE, a_full_search, a_search, spec
+from tests.dashboards.report.searches import BASELINE, FASTEST, HOSTILE, STATES, a_full_search, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.ledger.events import EventKind
 from trials.trial import FailureReason
@@ -187,11 +188,11 @@ def test_a_layout_has_one_number_over_all_its_runs():
     search = a_search()
     search.measure(search.start(FASTEST, "repeat"), 1300.0, peak_memory_gib=3.0)
     figures = report_figures(report_data(search.record, START + 3600))
-    for key, pooled in (("memory", "1396.42"), ("heat", "1396.42"), ("parallel", "1.4k tokens/s")):
+    for key, pooled in (("memory", "1396.42"), ("heat", "1396.42"), ("parallel", "1.40k tokens/s")):
         drawn = json.dumps(figures[key].plot)
         assert pooled in drawn
         assert "1500" not in drawn
-    assert "the best layout reached 1.4k tokens/s" in figures["progress"].summary
+    assert "the best layout reached 1.40k tokens/s" in figures["progress"].summary
 
 
 def test_other_answers_to_several_goals_stand_beside_the_best():
@@ -199,7 +200,8 @@ def test_other_answers_to_several_goals_stand_beside_the_best():
     for nodes, speed in ((1, 900.0), (2, 1500.0)):
         search.measure(search.start(replace(BASELINE, num_nodes=nodes)), speed)
     page = Page(page_of(search))
-    assert "Alternatives" in page.text
+    assert "Alternatives to the best layout" in page.text
+    assert "n1 tp4 pp1 dp2 mb1: t0001 on 1 node" in page.text
     assert "t0001 on 1 node has 60 % of its tokens/s" in page.text
     assert len(page.all("figure", id="figure-nodes")) == 1
 
@@ -212,6 +214,30 @@ def test_the_recipe_can_be_used_from_the_first_screen():
     assert all(words in shown for words in ("/runs/tiny/recipe", "parlay replay tiny", f"deepspeed {HOSTILE}"[:12]))
     assert not page.all("img")
     assert "Use it" not in Page(page_of(a_full_search())).text
+
+
+def test_a_launch_command_says_what_it_needs():
+    command = 'torchrun --node-rank "$NODE_RANK" train.py --config YOUR_CONFIG_WITH_THESE_KEYS.yaml'
+    whole, plain = (LaunchCommand("nanotron", words, False, ("nanotron.yaml",)) for words in (command, "train.sh"))
+    shown, other = (
+        Page(
+            report_page(report_data(a_full_search().record, START, UseIt("/recipe", (launch,), "parlay replay t")))
+        ).text
+        for launch in (whole, plain)
+    )
+    assert "with NODE_RANK and MASTER_ADDR set:" in shown
+    assert "Replace what begins with YOUR_. The layout is in recipe/nanotron.yaml." in shown
+    assert not any(words in other for words in ("MASTER_ADDR set", "Replace what begins"))
+
+
+def test_axis_values_that_no_test_trained_are_named_in_a_line():
+    nanotron = {"engine": "nanotron", "attention_kernel": "flash", "precision": "bf16", "pipeline_schedule": "1f1b"}
+    layout = Layout(pipeline_parallel=2, data_parallel=4, grad_accum_steps=2, **nanotron)
+    search = SearchUnderTest(spec(baseline=None))
+    search.measure(search.start(layout), 1000.0)
+    (found,) = [words for words in describe_confidence(report_data(search.record, START)) if words.startswith("Verif")]
+    assert len(found) < 250
+    assert found.endswith(" more.")
 
 
 def test_the_setup_is_told():
@@ -281,3 +307,52 @@ def test_the_machine_says_below_how_many_leaf_switches_the_runs_of_the_best_lay(
     data = report_data(a_search().record, START + 3600.0)
     assert words in report_page(replace(data, best=replace(data.best, leaf_counts=counts)))
     assert "leaf switch" not in report_page(data)
+
+
+def test_numbers_have_three_significant_digits_on_the_first_screen_and_in_the_table():
+    search = SearchUnderTest(spec())
+    for layout, speed in ((BASELINE, 294080.4), (FASTEST, 419518.9)):
+        search.measure(search.start(layout), speed, step_time_s=1048576 / speed, peak_memory_gib=59.0)
+    page = Page(page_of(search))
+    for words in ("420k", "411k–428k", "2.50 s", "59.0 GiB", "294k", "3.57 s"):
+        assert words in page.text
+    assert not re.search(r"\d{3},\d{3}", page.text)
+
+
+def test_a_cancelled_search_has_one_number_of_layouts():
+    text = Page(page_of(STATES["cancelled"]())).text
+    assert "after 0 of 20 layouts" in text
+    assert "Layouts: 0 of 20" in text
+
+
+def test_a_search_of_which_every_layout_failed_names_a_trial_to_look_at():
+    shown = Page(page_of(STATES["all_failed"]())).text
+    assert "parlay logs t0003 shows what that trial wrote." in shown[: shown.index("Why nothing was measured")]
+
+
+def test_the_ranks_are_placed_where_neither_step_time_nor_pipeline_is_drawn():
+    search = SearchUnderTest(spec(baseline=None))
+    search.measure(search.start(BASELINE), 1000.0)
+    page = Page(page_of(search))
+    assert "The best layout has no pipeline stages." in page.text
+    assert len(page.all("figure", id="figure-placement")) == 1
+
+
+def test_the_table_is_sorted_by_speed_whatever_was_measured_again():
+    """A baseline that was measured again is a finalist, and none the faster for it."""
+    search = a_search(14)
+    search.measure(search.start(FASTEST, "repeat"), 1500.0)
+    search.measure(search.start(BASELINE, "repeat"), 100.0)
+    tried = report_data(search.record, START).tried
+    speeds = [row.view.speed for row in tried if row.view.speed is not None]
+    assert speeds == sorted(speeds, reverse=True)
+
+
+def test_the_table_says_why_a_layout_is_above_the_best():
+    search = SearchUnderTest(spec())
+    search.measure(search.start(replace(BASELINE, tensor_parallel=8, data_parallel=1, grad_accum_steps=8)), 2000.0)
+    for kind in ("search", "repeat"):
+        search.measure(search.start(FASTEST, kind), 1500.0)
+    why = "A layout above the best is tied with it, not measured again"
+    assert why in Page(page_of(search)).text
+    assert why not in Page(page_of(a_search())).text

@@ -12,7 +12,7 @@ layout: {engine: nanotron}
 exports:
 - {trainer: deepspeed, status: not_measured, start: deepspeed YOUR_SCRIPT}
 - {trainer: torchtitan, status: refused, start: null}
-- {trainer: nanotron, status: not_measured, start: torchrun run_train.py}
+- {trainer: nanotron, status: not_measured, start: torchrun run_train.py, files: [nanotron.yaml]}
 """
 
 
@@ -27,7 +27,7 @@ def test_the_command_of_the_layouts_engine_comes_first(tmp_path):
     assert use.recipe == str(tmp_path / "recipe")
     assert use.replay == f"parlay replay {tmp_path.name}"
     assert use.launches == (
-        LaunchCommand("nanotron", "torchrun run_train.py", False),
+        LaunchCommand("nanotron", "torchrun run_train.py", False, ("nanotron.yaml",)),
         LaunchCommand("DeepSpeed", "deepspeed YOUR_SCRIPT", False),
     )
 

@@ -202,7 +202,7 @@ def test_a_pruned_trial_has_stopped_early_and_is_in_no_count_of_failures():
     search.start(Layout(micro_batch_size=16))
     verdict = verdict_over(search)
     assert verdict.counts == TrialCounts(measured=2, stopped_early=1, failed=1, in_flight=1)
-    assert verdict.most_common_failure == (FailureReason.HANG, 1)
+    assert verdict.most_common_failure == (FailureReason.HANG, 1, "t0004")
 
 
 def test_a_refusal_after_a_measurement_leaves_the_finding_and_is_seen_in_the_state():

@@ -14,7 +14,7 @@ from dashboards.report.figures import registry
 from dashboards.report.figures.tradeoffs import memory_front
 from dashboards.report.page import report_without_scripts
 from search_spaces.layouts.layout import Layout
-from tests.dashboards.report.searches import BASELINE, a_full_search, a_search, spec
+from tests.dashboards.report.searches import BASELINE, STATES, a_full_search, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.trial import FailureReason
 
@@ -81,10 +81,13 @@ def test_the_pareto_line_has_what_nothing_beats_in_both():
 
 def test_the_heat_map_has_the_best_of_each_cell_and_a_cross_where_all_failed():
     plot = report_figures(a_search())["heat"].plot
-    (heat,) = plot["data"]
+    slow, fast = plot["data"]
     assert plot["layout"]["xaxis"]["ticktext"] == ["1", "2", "4"]
     assert plot["layout"]["yaxis"]["ticktext"] == ["1", "2"]
-    assert heat["z"] == [[None, None, 1000.0], [None, 1500.0, None]]
+    assert (slow["z"], slow["textfont"]) == ([[None, None, 1000.0], [None, None, None]], {"color": "@onslow"})
+    assert (fast["z"], fast["textfont"]) == ([[None, None, None], [None, 1500.0, None]], {"color": "@onfast"})
+    assert slow["text"][0] == ["", "", "1.00k"]
+    assert {(heat["zmin"], heat["zmax"]) for heat in plot["data"]} == {(1000.0, 1500.0)}
     (cross,) = plot["layout"]["annotations"]
     assert (cross["x"], cross["y"]) == (0, 0)
 
@@ -176,7 +179,7 @@ def test_the_front_of_the_objectives_is_drawn_and_named_where_there_are_several(
     names = [note["text"].split()[0] for note in figure.plot["layout"]["annotations"]]
     assert names == ["n2", "n1"]
     assert all(f"{nodes} tp" in figure.summary for nodes in names)
-    assert "(1.5k tokens/s, 2 J/token)" in figure.summary
+    assert "(1.50k tokens/s, 2.00 J/token)" in figure.summary
     assert list(by_name) == ["1 node", "2 nodes", "4 nodes", "Pareto front"]
 
 
@@ -207,3 +210,21 @@ def test_colours_are_the_pages_own():
     text = json.dumps([figure.plot for figure in report_figures(a_search(18)).values()])
     assert "#" not in text
     assert "rgb" not in text
+
+
+def test_a_queue_in_which_no_trial_waited_is_not_drawn():
+    data = report_data(a_search().record, START)
+    drawn, plain = (
+        registry.report_figures(
+            replace(data, trials=tuple(replace(trial, queue_wait_s=wait_s) for trial in data.trials))
+        )["cost"]
+        for wait_s in (10.0, 0.0)
+    )
+    assert "xaxis2" in drawn.plot["layout"]
+    assert "xaxis2" not in plain.plot["layout"]
+    assert plain.summary.endswith("no time in the queue.")
+
+
+def test_a_single_layout_is_not_compared_with_itself():
+    figures = report_figures(STATES["one_trial"]())
+    assert [figures[key].plot for key in ("memory", "heat", "parallel")] == [None] * 3

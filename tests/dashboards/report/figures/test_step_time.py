@@ -36,8 +36,8 @@ def test_the_bridge_leads_from_one_step_time_to_the_other():
     assert bars["x"] == pytest.approx([1.0, -0.2, -0.08, 0.05, 0.001, 0.771])
     assert math.fsum(bars["x"][:-1]) == pytest.approx(bars["x"][-1])
     assert figure.summary == (
-        "Measured: 1 s (the baseline) to 0.8 s (the best layout). By part, as profiled: 1 s to 0.771 s:"
-        " tensor \N{MINUS SIGN}0.2 s, compute \N{MINUS SIGN}0.08 s, bubble +0.05 s, others +0.001 s."
+        "Measured: 1.00 s (the baseline) to 0.800 s (the best layout). By part, as profiled: 1.00 s to 0.771 s:"
+        " tensor \N{MINUS SIGN}0.200 s, compute \N{MINUS SIGN}0.0800 s, bubble +0.0500 s, others +0.00100 s."
     )
 
 
