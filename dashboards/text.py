@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import unicodedata
 
+MORE = "\N{HORIZONTAL ELLIPSIS}"
+"""Stands for what is left out."""
+
 
 def printable(text: str) -> str:
     """Text in one line, with control characters escaped."""
@@ -19,6 +22,20 @@ def printable_lines(text: str) -> str:
 def with_full_stop(words: str) -> str:
     """Words as a sentence."""
     return words if words.endswith((".", "!", "?")) else f"{words}."
+
+
+def cut_word(word: str, most: int, differs_from: int | None = None) -> str:
+    """The word, if longer than `most` characters: its start, and its end or what begins with the index
+    `differs_from`."""
+    if len(word) <= most:
+        return word
+    start = most // 2
+    if differs_from is not None and differs_from < start:
+        return word[: most - 1] + MORE
+    rest = most - start - len(MORE)
+    if differs_from is None or differs_from + rest >= len(word):
+        return word[:start] + MORE + word[-rest:]
+    return word[:start] + MORE + word[differs_from : differs_from + rest - 1] + MORE
 
 
 def mask_credentials(uri: str) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-MORE = "\N{HORIZONTAL ELLIPSIS}"
-"""Stands for what is left out."""
+from dashboards.text import MORE, cut_word
 
 _SHORTEST_WORD = 8
 
@@ -25,20 +24,6 @@ def fitting_words(rows: Sequence[Sequence[str]], width: int) -> list[str]:
             return _cut_rows(rows, kept, width)
         kept.remove(dropped)
     return [_text(row, kept) for row in rows]
-
-
-def cut_word(word: str, most: int, differs_from: int | None = None) -> str:
-    """The word, if longer than `most` characters: its start, and its end or what begins with the index
-    `differs_from`."""
-    if len(word) <= most:
-        return word
-    start = most // 2
-    if differs_from is not None and differs_from < start:
-        return word[: most - 1] + MORE
-    rest = most - start - len(MORE)
-    if differs_from is None or differs_from + rest >= len(word):
-        return word[:start] + MORE + word[-rest:]
-    return word[:start] + MORE + word[differs_from : differs_from + rest - 1] + MORE
 
 
 def _spare_places(rows: Sequence[Sequence[str]], kept: Sequence[int]) -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from dashboards.terminal.fitting_words import cut_word, fitting_words
+from dashboards.terminal.fitting_words import fitting_words
 
 LONG = "LD_PRELOAD=/opt/site/lib/" + "x" * 60
 
@@ -42,8 +42,3 @@ def test_no_width_is_too_small_and_wide_characters_count_twice():
     for width in (1, 2, 5, 12, 40):
         assert max(map(cell_len, fitting_words(rows, width))) <= width
     assert fitting_words([], 10) == []
-
-
-def test_one_word_alone_is_cut_in_its_middle():
-    assert cut_word("XLA_FLAGS=--one --two --three", 15) == "XLA_FLA…--three"
-    assert cut_word("short", 15) == "short"

@@ -91,7 +91,7 @@ def test_a_log_file_that_begins_in_the_middle_says_first_how_far_the_search_is()
     with LiveView(Objective.TOKENS_PER_SEC, BATCH, BASELINE.key, stream) as view:
         view.begin(search.record)
     first, second = stream.getvalue().splitlines()
-    assert first.startswith("tiny-abcdef: 3 measured, 1 failed, best t0002")
+    assert first.startswith("tiny-abcdef: 3 measured, 1 failed, 1.000 node-hours used")
     assert "1.60x faster than the baseline" in second
 
 
@@ -147,4 +147,5 @@ def test_a_small_terminal_has_every_word_of_the_remarks_and_the_last_line(monkey
     assert describe_flag("suspect_node") in drawn
     assert "and 8 more in flight" in drawn
     assert "tiny-abcdef: 3 measured, 12 in flight" in drawn
+    assert "node-hours used" not in drawn, "a bar shows them"
     assert "\N{HORIZONTAL ELLIPSIS}" not in drawn
