@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from search_spaces.layouts.short_name import short_name
+from dashboards.text import cut_word
+from dashboards.trial_text import layout_name
 from trials.trial import Trial
+
+_LONGEST_NAME = 250
+"""Of a run, in MLflow's databases."""
 
 
 def run_names(trials: Sequence[Trial]) -> dict[str, str]:
@@ -22,5 +26,5 @@ def run_names(trials: Sequence[Trial]) -> dict[str, str]:
         for axis, found in seen.items():
             found.add(values.get(axis))
         varying = [axis for axis, found in seen.items() if len(found) > 1]
-        names[trial.trial] = f"{trial.trial} {short_name(trial.layout, varying)}"
+        names[trial.trial] = cut_word(f"{trial.trial} {layout_name(trial.layout, varying)}", _LONGEST_NAME)
     return names

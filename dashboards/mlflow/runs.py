@@ -17,7 +17,8 @@ from typing import Any
 
 from dashboards.report.setup import setup_rows
 from dashboards.terminal.progress import is_simulated
-from search_spaces.layouts.short_name import short_name, varying_axes
+from dashboards.trial_text import layout_name
+from search_spaces.layouts.short_name import varying_axes
 from search_spaces.plain_file import read_plain
 from trials.analysis.final_rounds import finals_end_of
 from trials.analysis.node_time import node_time, search_node_time
@@ -93,7 +94,6 @@ class Point:
 class RunView:
     """Content of a run. `trial` is None for the parent; `end_time_ms` is None while it runs."""
 
-    name: str
     trial: str | None
     status: RunStatus
     start_time_ms: int
@@ -105,7 +105,6 @@ class RunView:
 def parent_view(search: SearchRecord) -> RunView:
     """Run of the search itself."""
     return RunView(
-        name=search.search_id,
         trial=None,
         status=_search_status(display_state(search.state, search.end_reason)),
         start_time_ms=_ms(search.created_at),
@@ -129,7 +128,6 @@ def parent_view(search: SearchRecord) -> RunView:
 def child_view(search: SearchRecord, trial: Trial) -> RunView:
     """Run of one trial, from its last attempt; `attempts.json` has the earlier ones."""
     return RunView(
-        name=f"{trial.trial} {short_name(trial.layout)}",
         trial=trial.trial,
         status=_trial_status(trial),
         start_time_ms=_past_ms(search, trial.proposed_at or search.created_at),
@@ -144,7 +142,7 @@ def _best_layout(search: SearchRecord) -> str | None:
     if search.best_trial is None:
         return None
     varying = varying_axes([trial.layout for trial in search.trials])
-    return short_name(search.trial(search.best_trial).layout, varying)
+    return layout_name(search.trial(search.best_trial).layout, varying)
 
 
 @dataclass(frozen=True)

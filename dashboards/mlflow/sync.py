@@ -11,7 +11,7 @@ import getpass
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from itertools import islice
@@ -142,7 +142,7 @@ class MlflowSync:
         """Names of the runs that differ in MLflow from this record."""
         sent = self._sent.get(search.search_id, {})
         views = [runs.parent_view(search), *(runs.child_view(search, trial) for trial in search.trials)]
-        return [view.trial or view.name for view in views if not _is_current(sent.get(view.trial), view)]
+        return [view.trial or search.search_id for view in views if not _is_current(sent.get(view.trial), view)]
 
     def _sync(self, search: SearchRecord, folder: SearchFolder) -> SyncReport:
         if search.search_id not in self._sent:
@@ -156,7 +156,7 @@ class MlflowSync:
 
     def _begin_parent(self, search: SearchRecord, folder: SearchFolder, sent: dict[str | None, _RunState]) -> _RunState:
         view = runs.parent_view(search)
-        parent = sent.get(None) or sent.setdefault(None, self._store.create(view))
+        parent = sent.get(None) or sent.setdefault(None, self._store.create(view, search.search_id, view.tags))
         if not parent.params:
             self._store.put_views(search.search_id)
             self._store.put_files(parent, [folder.yaml, folder.json])
@@ -176,7 +176,7 @@ class MlflowSync:
         view = runs.child_view(search, trial)
         tags = {**view.tags, "mlflow.parentRunId": sent[None].run_id}
         if trial.trial not in sent:
-            sent[trial.trial] = self._store.create(replace(view, name=names[trial.trial]), tags)
+            sent[trial.trial] = self._store.create(view, names[trial.trial], tags)
         child = sent[trial.trial]
         if not child.params:
             self._store.put_dataset(child, runs.dataset_of(search))
@@ -288,13 +288,12 @@ class _Store:
                 found[trial] = self._run_state(run)
         return found
 
-    def create(self, view: RunView, tags: Mapping[str, str] | None = None) -> _RunState:
-        tags = dict(tags or view.tags)
+    def create(self, view: RunView, name: str, tags: Mapping[str, str]) -> _RunState:
         origin = {"mlflow.source.name": SOURCE, "mlflow.source.type": "JOB"}
         with suppress(OSError, KeyError):  # a user without a name, as in some containers
             origin["mlflow.user"] = getpass.getuser()
-        run = self._client.create_run(self._experiment_id, view.start_time_ms, origin | tags, view.name)
-        return _RunState(run.info.run_id, tags=tags)
+        run = self._client.create_run(self._experiment_id, view.start_time_ms, origin | {**tags}, name)
+        return _RunState(run.info.run_id, tags={**tags})
 
     def put_views(self, search_id: str) -> None:
         """Set the shared views and the kind that the experiment lacks; people edit the others."""
