@@ -32,7 +32,8 @@ from dashboards.mlflow.backend_store import (
     tracking_uri,
 )
 from dashboards.mlflow.naming import run_names
-from dashboards.mlflow.runs import Dataset, Point, RunStatus, RunView
+from dashboards.mlflow.points import Point, search_points
+from dashboards.mlflow.runs import Dataset, RunStatus, RunView
 from dashboards.mlflow.shared_views import shared_views, trials_key, view_path
 from dashboards.text import mask_credentials, one_line
 from search_spaces.errors import InputError
@@ -206,7 +207,7 @@ class MlflowSync:
             tags["parlay.recipe"] = str(folder.recipe)
             if "parlay.recipe" not in parent.tags:
                 self._store.put_files(parent, sorted(folder.recipe.iterdir()), "recipe")
-        self._store.put_points(parent, runs.search_points(search, parent.last_step))
+        self._store.put_points(parent, search_points(search, parent.last_step))
         pages, unread = self._send_pages(search, folder, sent)
         self._store.put_tags(parent, {**tags, **pages})
         if view.status.is_ended and not parent.is_ended:

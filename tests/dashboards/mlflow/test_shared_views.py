@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from dashboards.mlflow.naming import run_names
-from dashboards.mlflow.runs import child_view, dataset_of, parent_view, search_points, trial_points
+from dashboards.mlflow.points import search_points, trial_points
+from dashboards.mlflow.runs import child_view, dataset_of, parent_view
 from dashboards.mlflow.shared_views import SEARCHES, shared_views, view_path
 from dashboards.mlflow.sync import MlflowSync
 from search_spaces.layouts.layout import Layout
