@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import unicodedata
+from textwrap import TextWrapper
+from typing import TextIO
 
 MORE = "\N{HORIZONTAL ELLIPSIS}"
 """Stands for what is left out."""
@@ -17,6 +20,17 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """Text as whole lines, with control characters escaped: no file name or trial output can control the terminal."""
     return "".join(f"{printable(line)}\n" for line in text.rstrip("\n").split("\n"))
+
+
+def lines_for(stream: TextIO, text: str) -> str:
+    """Text as printable lines; those that are too long for a terminal are broken between words. A path stays in one
+    piece."""
+    lines = printable_lines(text)
+    if not stream.isatty():
+        return lines
+    width = shutil.get_terminal_size().columns
+    wrapper = TextWrapper(width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "".join(f"{line if len(line) <= width else wrapper.fill(line)}\n" for line in lines[:-1].split("\n"))
 
 
 def with_full_stop(words: str) -> str:

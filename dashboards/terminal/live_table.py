@@ -127,7 +127,7 @@ class LiveView:
                 self._print(f"  {printable(text)}")
 
     def _print(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)
+        self._console.print(Text(line), soft_wrap=not self._console.is_terminal)
 
     def _show(self, search: SearchRecord) -> None:
         self._shown = search, self._ranking_of(search)

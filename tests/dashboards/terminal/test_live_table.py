@@ -105,6 +105,15 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch, kind):
     assert "search tiny-abcdef created" in stream.getvalue()
 
 
+def test_a_terminal_that_cannot_move_its_cursor_has_no_word_broken(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    stream, search = Terminal(), compared_search()
+    with LiveView(Objective.TOKENS_PER_SEC, BATCH, BASELINE.key, stream) as view:
+        view.begin(search.record)
+    assert max(map(len, stream.getvalue().splitlines())) <= 80
+    assert "1.60x faster than the baseline" in " ".join(stream.getvalue().split())
+
+
 def test_a_table_that_does_not_fit_the_screen_keeps_the_best_and_the_newest(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("LINES", "12")
