@@ -34,7 +34,7 @@ from dashboards.mlflow.backend_store import (
 from dashboards.mlflow.naming import run_names
 from dashboards.mlflow.points import Point, search_points
 from dashboards.mlflow.runs import Dataset, RunStatus, RunView
-from dashboards.mlflow.shared_views import shared_views, trials_key, view_path
+from dashboards.mlflow.shared_views import run_path, shared_views, trials_key, view_path
 from dashboards.text import mask_credentials, one_line
 from search_spaces.errors import InputError
 from trials.files.folders import SearchFolder
@@ -365,7 +365,7 @@ class _Store:
 
     def link_to(self, sent: _RunState) -> str:
         """Link to a run within MLflow's pages."""
-        return f"#/experiments/{self._experiment_id}/runs/{sent.run_id}"
+        return run_path(self._experiment_id, sent.run_id).removeprefix("/")
 
     def end(self, sent: _RunState, view: RunView) -> None:
         self._client.set_terminated(sent.run_id, view.status.value, view.end_time_ms)
