@@ -27,7 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dashboards.mlflow.runs import child_view, parent_view, trial_points
+from dashboards.mlflow.points import trial_points
+from dashboards.mlflow.runs import child_view, parent_view
 from dashboards.mlflow.sync import MlflowSync
 from dashboards.schema import TrackingSection
 from orchestrator.common.logs import ListSink, sending_to

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 import unicodedata
+from textwrap import TextWrapper
+from typing import TextIO
+
+MORE = "\N{HORIZONTAL ELLIPSIS}"
+"""Stands for what is left out."""
 
 
 def printable(text: str) -> str:
@@ -16,9 +22,34 @@ def printable_lines(text: str) -> str:
     return "".join(f"{printable(line)}\n" for line in text.rstrip("\n").split("\n"))
 
 
+def lines_for(stream: TextIO, text: str) -> str:
+    """Text as printable lines; those that are too long for a terminal are broken between words. A path stays in one
+    piece."""
+    lines = printable_lines(text)
+    if not stream.isatty():
+        return lines
+    width = shutil.get_terminal_size().columns
+    wrapper = TextWrapper(width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "".join(f"{line if len(line) <= width else wrapper.fill(line)}\n" for line in lines[:-1].split("\n"))
+
+
 def with_full_stop(words: str) -> str:
     """Words as a sentence."""
     return words if words.endswith((".", "!", "?")) else f"{words}."
+
+
+def cut_word(word: str, most: int, differs_from: int | None = None) -> str:
+    """The word, if longer than `most` characters: its start, and its end or what begins with the index
+    `differs_from`."""
+    if len(word) <= most:
+        return word
+    start = most // 2
+    if differs_from is not None and differs_from < start:
+        return word[: most - 1] + MORE
+    rest = most - start - len(MORE)
+    if differs_from is None or differs_from + rest >= len(word):
+        return word[:start] + MORE + word[-rest:]
+    return word[:start] + MORE + word[differs_from : differs_from + rest - 1] + MORE
 
 
 def mask_credentials(uri: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from dashboards.text import printable
+from dashboards.text import cut_word, printable
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.short_name import short_name_words
 from search_spaces.verification import Level
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.training_rate import TrainingRate
@@ -36,6 +38,7 @@ FLAG_DESCRIPTIONS: Mapping[Flag, str] = {
 
 UNKNOWN = "\N{EN DASH}"
 
+_LONGEST_WORD = 40
 _MAX_NAMES = 6
 _ASKED_FOR = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
 """Message of torch's allocators, on a GPU and on a CPU."""
@@ -54,6 +57,11 @@ def format_trial_end(trial: Trial) -> str:
 def format_trial_end_short(trial: Trial) -> str:
     """Reason of a trial's end, or its state, in at most 11 characters."""
     return str(trial.state) if trial.reason is None else policy_of(trial.reason).abbreviation
+
+
+def layout_name(layout: Layout, varying: Collection[str] = ()) -> str:
+    """Short name of a layout in a sentence or as a title: long values of settings are cut."""
+    return " ".join(cut_word(word, _LONGEST_WORD) for word in short_name_words(layout, varying) if word)
 
 
 def format_counts(counts: TrialCounts) -> Iterator[str]:

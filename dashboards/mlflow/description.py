@@ -15,9 +15,9 @@ from dashboards.trial_text import (
     describe_expert_tokens,
     format_number,
     format_throughput_interval,
+    layout_name,
 )
 from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.short_name import short_name
 from trials.files.text import plural
 
 _MOST_LAYOUTS = 10
@@ -75,7 +75,7 @@ def _best_layouts(data: ReportData, link: Link) -> Iterator[str]:
 def _row(trial: TrialView, data: ReportData, link: Link) -> tuple[str, ...]:
     times = f"{trial.speed / data.baseline_speed:.2f}" if trial.speed and data.baseline_speed else UNKNOWN
     return (
-        _link_text(short_name(trial.layout, data.varying), link(trial.trial)) + _remarks(trial),
+        _link_text(layout_name(trial.layout, data.varying), link(trial.trial)) + _remarks(trial),
         format_number(trial.tokens_per_sec),
         (trial.metrics and format_throughput_interval(trial.metrics)) or UNKNOWN,
         times,

@@ -1,11 +1,18 @@
-"""Names of trials' runs in MLflow: `t0014 tp8 pp1 dp64 mb4 z1`. Pure."""
+"""Names in MLflow: of trials' runs (`t0014 tp8 pp1 dp64 mb4 z1`), and keys of metrics and parameters. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from search_spaces.layouts.short_name import short_name
+from dashboards.text import cut_word
+from dashboards.trial_text import layout_name
 from trials.trial import Trial
+
+LONGEST_KEY = 250
+"""Of a metric, a parameter or a tag: longer keys are cut."""
+_LONGEST_NAME = 250
+"""Of a run, in MLflow's databases."""
 
 
 def run_names(trials: Sequence[Trial]) -> dict[str, str]:
@@ -22,5 +29,20 @@ def run_names(trials: Sequence[Trial]) -> dict[str, str]:
         for axis, found in seen.items():
             found.add(values.get(axis))
         varying = [axis for axis, found in seen.items() if len(found) > 1]
-        names[trial.trial] = f"{trial.trial} {short_name(trial.layout, varying)}"
+        names[trial.trial] = cut_word(f"{trial.trial} {layout_name(trial.layout, varying)}", _LONGEST_NAME)
     return names
+
+
+def flat_items(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested mappings, with keys joined by dots; None is omitted."""
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from flat_items(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield f"{prefix}{name}", value
+
+
+def mlflow_key(name: str) -> str:
+    """Name restricted to the characters that every MLflow version allows, and that is not a path."""
+    allowed = "".join(c if (c.isalnum() and c.isascii()) or c in "_-. " else "_" for c in name)
+    return ("_" + allowed[1:] if allowed.startswith(".") else allowed)[:LONGEST_KEY]

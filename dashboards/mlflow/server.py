@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -20,14 +20,15 @@ from dashboards.access.ports import is_own_listener, reserve_port
 from dashboards.mlflow.backend_store import MARK, MARK_VALUE, require_usable_store
 from dashboards.mlflow.shared_views import SEARCHES, view_path
 from dashboards.schema import require_tracking_uri
-from trials.files.text import tail
+from trials.files.text import plural, tail
 
 _LOOPBACK = "127.0.0.1"
 _FRONT = "dashboards.mlflow.front:MlflowProtocol"
 _START_S = 300.0
 """Time limit of the start: from a cold shared disk MLflow takes a minute to load. An exit is noticed at once."""
 _LOG_LINES = 15
-_MOST_EXPERIMENTS = 10
+_MAX_EXPERIMENTS = 1000
+_MOST_LINKS = 10
 _POLL_S = 0.2
 
 # Leads a session with the server in it, and kills the session when the server exits or when its standard input, a pipe
@@ -85,9 +86,9 @@ class MlflowServer:
         self.stop()
 
     def searches_views(self) -> list[tuple[str, str]]:
-        """Name of each experiment with searches, and the path of the view that lists them; none where MLflow does not
-        tell, since they are only links."""
-        wanted = json.dumps({"max_results": _MOST_EXPERIMENTS, "filter": f"tags.`{MARK}` = '{MARK_VALUE}'"}).encode()
+        """Name of each experiment with searches, the newest first, and the path of the view that lists them; none where
+        MLflow does not tell, since they are only links."""
+        wanted = json.dumps({"max_results": _MAX_EXPERIMENTS, "filter": f"tags.`{MARK}` = '{MARK_VALUE}'"}).encode()
         asked = urllib.request.Request(
             f"{self.address}/api/2.0/mlflow/experiments/search",
             wanted,
@@ -178,10 +179,18 @@ def show_dashboard(uri: str, home: Path, say: Callable[[str], None], port: int |
         say(f"MLflow: {server.address} (Ctrl-C stops it)")
         say(f"tunnel from another machine: {tunnel_command(server.port)}")
         say(f"for a browser: {_describe_page_address(home, server.port)}")
-        for name, path in server.searches_views():
-            say(f"searches of {name}, once signed in: {server.address}{path}")
+        for line in _links(server.address, server.searches_views()):
+            say(line)
         say(f"for a program: MLFLOW_TRACKING_TOKEN=$(cat {server.token.path})")
         server.wait()
+
+
+def _links(address: str, views: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Links to the searches of the first experiments, and how many there are more."""
+    for name, path in views[:_MOST_LINKS]:
+        yield f"searches of {name}, once signed in: {address}{path}"
+    if (more := len(views) - _MOST_LINKS) > 0:
+        yield f"{plural(more, 'older experiment')} with searches: MLflow's first page lists them"
 
 
 def _describe_page_address(home: Path, port: int) -> str:

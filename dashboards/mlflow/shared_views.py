@@ -16,6 +16,8 @@ _TAG = "mlflow.sharedViewState."
 _LAYOUT_PARAMS = (
     *("num_nodes", "tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size", "zero_stage"),
 )
+_TRAINING = "workflowType=machine_learning"
+"""Without it MLflow opens its pages for generative AI, where runs are evaluations."""
 _SECTION = "parlay"
 _MOST_RUNS = 100
 """Runs in a chart."""
@@ -61,7 +63,12 @@ def shared_views(search_id: str) -> dict[str, str]:
 
 def view_path(experiment_id: str, key: str) -> str:
     """Address of a view, behind that of the server."""
-    return f"/#/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={key}"
+    return f"/#/experiments/{experiment_id}/runs?{_TRAINING}&viewStateShareKey={key}"
+
+
+def run_path(experiment_id: str, run_id: str, page: str = "") -> str:
+    """Address of a run, or of one of its pages (`/system-metrics`), behind that of the server."""
+    return f"/#/experiments/{experiment_id}/runs/{run_id}{page}?{_TRAINING}"
 
 
 def _columns(kind: str, *names: str) -> tuple[str, ...]:

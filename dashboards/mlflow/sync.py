@@ -11,7 +11,7 @@ import getpass
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from itertools import islice
@@ -32,8 +32,9 @@ from dashboards.mlflow.backend_store import (
     tracking_uri,
 )
 from dashboards.mlflow.naming import run_names
-from dashboards.mlflow.runs import Dataset, Point, RunStatus, RunView
-from dashboards.mlflow.shared_views import shared_views, trials_key, view_path
+from dashboards.mlflow.points import Point, search_points
+from dashboards.mlflow.runs import Dataset, RunStatus, RunView
+from dashboards.mlflow.shared_views import run_path, shared_views, trials_key, view_path
 from dashboards.text import mask_credentials, one_line
 from search_spaces.errors import InputError
 from trials.files.folders import SearchFolder
@@ -142,7 +143,7 @@ class MlflowSync:
         """Names of the runs that differ in MLflow from this record."""
         sent = self._sent.get(search.search_id, {})
         views = [runs.parent_view(search), *(runs.child_view(search, trial) for trial in search.trials)]
-        return [view.trial or view.name for view in views if not _is_current(sent.get(view.trial), view)]
+        return [view.trial or search.search_id for view in views if not _is_current(sent.get(view.trial), view)]
 
     def _sync(self, search: SearchRecord, folder: SearchFolder) -> SyncReport:
         if search.search_id not in self._sent:
@@ -156,7 +157,7 @@ class MlflowSync:
 
     def _begin_parent(self, search: SearchRecord, folder: SearchFolder, sent: dict[str | None, _RunState]) -> _RunState:
         view = runs.parent_view(search)
-        parent = sent.get(None) or sent.setdefault(None, self._store.create(view))
+        parent = sent.get(None) or sent.setdefault(None, self._store.create(view, search.search_id, view.tags))
         if not parent.params:
             self._store.put_views(search.search_id)
             self._store.put_files(parent, [folder.yaml, folder.json])
@@ -176,7 +177,7 @@ class MlflowSync:
         view = runs.child_view(search, trial)
         tags = {**view.tags, "mlflow.parentRunId": sent[None].run_id}
         if trial.trial not in sent:
-            sent[trial.trial] = self._store.create(replace(view, name=names[trial.trial]), tags)
+            sent[trial.trial] = self._store.create(view, names[trial.trial], tags)
         child = sent[trial.trial]
         if not child.params:
             self._store.put_dataset(child, runs.dataset_of(search))
@@ -206,7 +207,7 @@ class MlflowSync:
             tags["parlay.recipe"] = str(folder.recipe)
             if "parlay.recipe" not in parent.tags:
                 self._store.put_files(parent, sorted(folder.recipe.iterdir()), "recipe")
-        self._store.put_points(parent, runs.search_points(search, parent.last_step))
+        self._store.put_points(parent, search_points(search, parent.last_step))
         pages, unread = self._send_pages(search, folder, sent)
         self._store.put_tags(parent, {**tags, **pages})
         if view.status.is_ended and not parent.is_ended:
@@ -288,13 +289,12 @@ class _Store:
                 found[trial] = self._run_state(run)
         return found
 
-    def create(self, view: RunView, tags: Mapping[str, str] | None = None) -> _RunState:
-        tags = dict(tags or view.tags)
+    def create(self, view: RunView, name: str, tags: Mapping[str, str]) -> _RunState:
         origin = {"mlflow.source.name": SOURCE, "mlflow.source.type": "JOB"}
         with suppress(OSError, KeyError):  # a user without a name, as in some containers
             origin["mlflow.user"] = getpass.getuser()
-        run = self._client.create_run(self._experiment_id, view.start_time_ms, origin | tags, view.name)
-        return _RunState(run.info.run_id, tags=tags)
+        run = self._client.create_run(self._experiment_id, view.start_time_ms, origin | {**tags}, name)
+        return _RunState(run.info.run_id, tags={**tags})
 
     def put_views(self, search_id: str) -> None:
         """Set the shared views and the kind that the experiment lacks; people edit the others."""
@@ -365,7 +365,7 @@ class _Store:
 
     def link_to(self, sent: _RunState) -> str:
         """Link to a run within MLflow's pages."""
-        return f"#/experiments/{self._experiment_id}/runs/{sent.run_id}"
+        return run_path(self._experiment_id, sent.run_id).removeprefix("/")
 
     def end(self, sent: _RunState, view: RunView) -> None:
         self._client.set_terminated(sent.run_id, view.status.value, view.end_time_ms)

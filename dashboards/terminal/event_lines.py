@@ -7,9 +7,10 @@ import re
 from dashboards.fabric_check_text import describe_fabric_check
 from dashboards.terminal.headline import describe_end_reason, format_throughput
 from dashboards.terminal.progress import format_node_hours
-from dashboards.text import printable
-from dashboards.trial_text import describe_failure
+from dashboards.text import cut_word, printable
+from dashboards.trial_text import describe_failure, layout_name
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
+from search_spaces.layouts.short_name import varying_axes
 from trials.analysis.verdict import display_state, has_stopped_early
 from trials.failure_policy import policy_of
 from trials.files.text import last_line
@@ -51,7 +52,8 @@ def _describe_event(event: Event, search: SearchRecord) -> str | None:
     if event.kind is EventKind.TRIAL_PROPOSED:
         trial = search.trial(data["trial"])
         kind = " as a repeat" if trial.kind is TrialKind.REPEAT else ""
-        return f"{trial.trial} proposed{kind}: {trial.layout.key}"
+        varying = varying_axes([known.layout for known in search.trials])
+        return f"{trial.trial} proposed{kind}: {layout_name(trial.layout, varying)}"
     if event.kind in _ATTEMPT_EVENTS:
         text = _describe_attempt_event(event, search)
         return None if text is None else f"{data['trial']}.{data['attempt']} {text}"
@@ -126,4 +128,4 @@ def _remark(excerpt: str | None) -> str:
     text = (excerpt or "").strip()
     is_problem = _ADVICE.search(text) and not text.startswith("Traceback")
     line = text.splitlines()[0] if is_problem else last_line(text)
-    return f": {line[:_LONGEST_REMARK]}" if line else ""
+    return f": {cut_word(line, _LONGEST_REMARK)}" if line else ""

@@ -9,7 +9,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from dashboards.terminal.fitting_words import fitting_words
 from dashboards.text import printable
+
+Cell = str | Sequence[str]
+"""Text, or words that are joined by spaces. Words at the same place of two rows are about the same; "" is none."""
 
 _GAP = 1
 
@@ -17,7 +21,7 @@ _GAP = 1
 @dataclass(frozen=True)
 class FittingColumn:
     """Column of a table. Of those that do not fit, the one with the highest `rank` is left out first; 0 is always
-    shown. One that `is_shortened` then shows as many words of its cells as fit."""
+    shown. One that `is_shortened` then shows the words that tell its rows apart."""
 
     name: str
     rank: int = 0
@@ -26,11 +30,12 @@ class FittingColumn:
 
 
 class FittingTable:
-    """Rows of text in columns; `bold` are the indices of the rows in bold type."""
+    """Rows of cells in columns; `bold` are the indices of the rows in bold type."""
 
-    def __init__(self, columns: Sequence[FittingColumn], rows: Sequence[Sequence[str]], bold: Sequence[int] = ()):
+    def __init__(self, columns: Sequence[FittingColumn], rows: Sequence[Sequence[Cell]], bold: Sequence[int] = ()):
         self._columns = columns
-        self._rows = [[printable(cell) for cell in row] for row in rows]
+        self._words = [[_words(cell) for cell in row] for row in rows]
+        self._texts = [[" ".join(filter(None, words)) for words in row] for row in self._words]
         self._widths = [self._width(place) for place in range(len(columns))]
         self._bold = {*bold}
 
@@ -40,11 +45,18 @@ class FittingTable:
         for place in places:
             column = self._columns[place]
             table.add_column(column.name, justify="right" if column.is_number else "left", no_wrap=True)
-        rooms = {place: self._room(place, places, options.max_width) for place in places}
-        for index, row in enumerate(self._rows):
-            cells = [_whole_words(row[place], rooms[place]) for place in places]
+        columns = [self._cells(place, places, options.max_width) for place in places]
+        for index, cells in enumerate(zip(*columns, strict=True)):
             table.add_row(*map(Text, cells), style="bold" if index in self._bold else None)
         yield table
+
+    def _cells(self, place: int, places: Sequence[int], width: int) -> Sequence[str]:
+        """Cells of a column, within the width that the other columns leave to a shortened one."""
+        if self._columns[place].is_shortened:
+            room = width - self._total_width([other for other in places if other != place]) - _GAP
+            if self._widths[place] > room:
+                return fitting_words([row[place] for row in self._words], max(room, len(self._columns[place].name)))
+        return [row[place] for row in self._texts]
 
     def _places_that_fit(self, width: int) -> list[int]:
         places = list(range(len(self._columns)))
@@ -55,24 +67,12 @@ class FittingTable:
             places.remove(worst)
         return places
 
-    def _room(self, place: int, places: Sequence[int], width: int) -> int | None:
-        """Width that the other columns leave to a shortened one; None for any other column."""
-        if not self._columns[place].is_shortened:
-            return None
-        return width - self._total_width([other for other in places if other != place]) - _GAP
-
     def _total_width(self, places: Sequence[int]) -> int:
         return sum(self._widths[place] + _GAP for place in places) - _GAP
 
     def _width(self, place: int) -> int:
-        return max(len(self._columns[place].name), *(Text(row[place]).cell_len for row in self._rows), 0)
+        return max(len(self._columns[place].name), *(Text(row[place]).cell_len for row in self._texts), 0)
 
 
-def _whole_words(text: str, width: int | None) -> str:
-    """The words that fit, with dots for those that do not; all of them for any width (None)."""
-    if width is None or len(text) <= width:
-        return text
-    words = text.split(" ")
-    while words and len(" ".join(words)) + 2 > width:
-        words.pop()
-    return f"{' '.join(words)} …"
+def _words(cell: Cell) -> list[str]:
+    return [printable(cell)] if isinstance(cell, str) else [printable(word) for word in cell]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dashboards.text import printable
-from dashboards.trial_text import format_number, format_short, format_throughput_interval, join_names
-from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.short_name import short_name, varying_axes
+from dashboards.text import cut_word, printable
+from dashboards.trial_text import format_number, format_short, format_throughput_interval, join_names, layout_name
+from search_spaces.layouts.short_name import varying_axes
 from trials.analysis.best_layout import describe_choice, describe_memory_room, describe_no_best
 from trials.analysis.ranking import Objective, Ranking, Speedup
 from trials.analysis.verdict import SearchVerdict, VerdictKind
@@ -95,7 +94,7 @@ def best_layout_line(verdict: SearchVerdict) -> str:
     if verdict.kind is VerdictKind.NO_COMPARISON:
         text = _describe_missing_comparison(verdict)
     parts = [
-        f"best: {best.trial}, {_short_name(best.layout, verdict)}, {format_throughput(best.measured)} tokens/s",
+        f"best: {best.trial}, {best_layout_name(verdict)}, {format_throughput(best.measured)} tokens/s",
         _lower_first(text),
     ]
     if best is not verdict.ranking.fastest:
@@ -105,8 +104,11 @@ def best_layout_line(verdict: SearchVerdict) -> str:
     return "; ".join(parts)
 
 
-def _short_name(layout: Layout, verdict: SearchVerdict) -> str:
-    return short_name(layout, varying_axes([ranked.layout for ranked in verdict.ranking.ordered]))
+def best_layout_name(verdict: SearchVerdict) -> str:
+    """Name of the best layout, with the axes in which the measured ones differ; "" without one."""
+    if verdict.best is None:
+        return ""
+    return layout_name(verdict.best.layout, varying_axes([ranked.layout for ranked in verdict.ranking.ordered]))
 
 
 def describe_end_reason(reason: EndReason) -> str:
@@ -219,7 +221,7 @@ def _describe_cancellation(verdict: SearchVerdict) -> str:
 
 
 def _describe_rejection(verdict: SearchVerdict) -> str:
-    reason = printable(" ".join((verdict.detail or "").split()))[:_LONGEST_REASON]
+    reason = cut_word(printable(" ".join((verdict.detail or "").split())), _LONGEST_REASON)
     return "The cluster rejected a job" + (f": {reason}" if reason else "")
 
 

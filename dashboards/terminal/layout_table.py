@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dashboards.terminal.fitting_table import FittingColumn, FittingTable
+from dashboards.terminal.fitting_table import Cell, FittingColumn, FittingTable
 from dashboards.trial_text import format_number, format_trial_end_short
-from search_spaces.layouts.short_name import short_name, varying_axes
+from search_spaces.layouts.short_name import short_name_words, varying_axes
 from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 from trials.analysis.ranking import Objective, Ranking, upper_bound_of
 from trials.outcome_types import MeasuredMetrics
@@ -44,9 +44,9 @@ class LayoutTable(FittingTable):
         self.num_more = num_more
 
 
-def _cells(trial: TrialOrLayout, ranking: Ranking, baseline_key: str | None, varying: Sequence[str]) -> list[str]:
+def _cells(trial: TrialOrLayout, ranking: Ranking, baseline_key: str | None, varying: Sequence[str]) -> list[Cell]:
     name = f"{trial.trial} {_marks(trial, ranking, baseline_key)}".rstrip()
-    return [name, short_name(trial.layout, varying), *_numbers(trial, ranking)]
+    return [name, short_name_words(trial.layout, varying), *_numbers(trial, ranking)]
 
 
 def _marks(trial: TrialOrLayout, ranking: Ranking, baseline_key: str | None) -> str:

@@ -20,6 +20,7 @@ from dashboards.terminal.event_lines import event_line, measured_by
 from dashboards.terminal.headline import best_layout_line, headroom_lines
 from dashboards.terminal.layout_table import LayoutTable, first_rows, newest_rows
 from dashboards.terminal.progress import (
+    NODE_HOURS,
     describe_in_flight,
     describe_time,
     format_node_hours,
@@ -96,7 +97,7 @@ class LiveView:
             self._show(search)
             return
         ranking = self._ranking_of(search)
-        self._print(progress_line(search, ranking))
+        self._print(progress_line(search))
         self._print(best_layout_line(verdict_of(search, ranking, self._baseline_key)))
 
     def update(self, search: SearchRecord, event: Event) -> None:
@@ -126,7 +127,7 @@ class LiveView:
                 self._print(f"  {printable(text)}")
 
     def _print(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)
+        self._console.print(Text(line), soft_wrap=not self._console.is_terminal)
 
     def _show(self, search: SearchRecord) -> None:
         self._shown = search, self._ranking_of(search)
@@ -147,7 +148,8 @@ class LiveView:
         below += best_layout_line(verdict_of(search, ranking, self._baseline_key)).split("; ")
         below += filter(None, [describe_time(search, now)])
         lines = self._wrapped(below)
-        last = self._wrapped([progress_line(search, ranking)])
+        has_budget = any(usage.name == NODE_HOURS for usage in limit_usages(search, now))
+        last = self._wrapped([progress_line(search, has_node_hours=not has_budget)])
         room = max(2, self._console.height - _LINES_AROUND_TABLE - len(lines) - len(last) - limits.row_count)
         rows = newest_rows(search.trials, room, ranking, self._baseline_key)
         table = LayoutTable(rows, ranking, self._baseline_key, search.trials)
@@ -197,15 +199,12 @@ def results_table(
     return LayoutTable(shown, ranking, baseline_key, rows, num_more=len(rows) - len(shown))
 
 
-def progress_line(search: SearchRecord, ranking: Ranking) -> str:
-    """State of the search in one line short enough for 80 columns; zero counts are omitted."""
-    parts = list(format_counts(counts_of(search.trials)))
-    if ranking.best is not None:
-        parts.append(f"best {ranking.best.trial}")
-    parts.append(format_node_hours(search))
+def progress_line(search: SearchRecord, has_node_hours: bool = True) -> str:
+    """Trials of the search by state, and its node-hours, in one line; zero counts are omitted."""
+    parts = [*format_counts(counts_of(search.trials)), *([format_node_hours(search)] if has_node_hours else [])]
     state = display_state(search.state, search.end_reason)
     name = search.search_id if search.state is SearchState.RUNNING else f"{search.search_id} {state}"
-    return f"{name}: {', '.join(parts)}"
+    return f"{name}: {', '.join(parts)}" if parts else name
 
 
 def limit_bars(search: SearchRecord, now: float) -> Table:

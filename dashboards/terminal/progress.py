@@ -11,6 +11,8 @@ from trials.ledger.events import SearchRecord, SearchState
 from trials.ranks.startup import StartupPart
 from trials.trial import Attempt, TrialKind, TrialState
 
+NODE_HOURS = "node-hours"
+"""Name of the limit `search.budget_node_hours`."""
 _MIN_TRIALS_FOR_ESTIMATE = 3
 
 
@@ -37,7 +39,7 @@ def _limit_usages(search: SearchRecord, now: float) -> Iterator[LimitUsage]:
     if (budget := limits.get("budget_node_hours")) is not None:
         used, reserved = search.node_hours_used, search.node_hours_reserved
         more = f", {reserved:.3g} reserved" if reserved else ""
-        yield LimitUsage("node-hours", used, budget, f"{used:.3f} of {budget:g}{more}")
+        yield LimitUsage(NODE_HOURS, used, budget, f"{used:.3f} of {budget:g}{more}")
     if (wall := limits.get("max_wall_time")) is not None and not is_simulated(search):
         passed, most_s = now - search.created_at, parse_duration_s(wall)
         yield LimitUsage("time", passed, most_s, f"{format_clock(passed)} of {format_clock(most_s)}")

@@ -11,7 +11,7 @@ from trials.analysis.verdict import baseline_key_of, ranking_of, verdict_of
 from trials.ledger.events import SearchRecord
 
 _COLUMNS = (
-    FittingColumn("search", is_number=False),
+    FittingColumn("search", is_number=False, is_shortened=True),
     FittingColumn("state", is_number=False),
     FittingColumn("layouts", rank=2),
     FittingColumn("tokens/s"),

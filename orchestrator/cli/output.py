@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from textwrap import TextWrapper
 from typing import Any, NoReturn
 
-from dashboards.text import printable_lines
+from dashboards.text import lines_for, printable_lines
 from orchestrator.cli.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
 
@@ -34,17 +32,8 @@ def print_result(data: Mapping[str, Any], as_json: bool, text: str | None = None
     if as_json:
         sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
     elif text is not None:
-        sys.stdout.write(_wrapped(printable_lines(text)) if sys.stdout.isatty() else printable_lines(text))
+        sys.stdout.write(lines_for(sys.stdout, text))
     sys.stdout.flush()
-
-
-def _wrapped(lines: str) -> str:
-    """Lines that are too long for the terminal, broken between words; a path or a command stays in one piece."""
-    width = shutil.get_terminal_size().columns
-    wrapper = TextWrapper(width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    return "".join(
-        f"{line if len(line) <= width else wrapper.fill(line)}\n" for line in lines.removesuffix("\n").split("\n")
-    )
 
 
 def print_table(text: str) -> None:

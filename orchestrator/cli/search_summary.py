@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dashboards.cost_text import describe_search_cost
 from dashboards.fabric_check_text import describe_fabric_check
+from dashboards.report.use_it import use_it
 from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
 from dashboards.terminal.live_table import console_for, in_flight_lines, limit_bars, results_table
 from dashboards.terminal.progress import (
@@ -178,6 +179,7 @@ def _next_steps(search: SearchRecord, folder: SearchFolder, is_driven: bool) -> 
     words = []
     if folder.recipe.exists():
         words.append(f"recipe:  {folder.recipe} (see its README.md)")
+        words += _launch_lines(folder)
         words.append(f"replay:  parlay replay {folder.cli_name}")
     if folder.mlflow.exists():
         words.append("MLflow:  parlay dashboard")
@@ -187,3 +189,13 @@ def _next_steps(search: SearchRecord, folder: SearchFolder, is_driven: bool) -> 
     if not search.state.is_ended and not is_driven:
         words.append(f"resume:  parlay resume {folder.cli_name} (if no driver runs)")
     return words
+
+
+def _launch_lines(folder: SearchFolder) -> list[str]:
+    """Command that trains with the recipe; none where no trainer's files have the layout."""
+    use = use_it(folder)
+    if use is None or not use.launches:
+        return []
+    first = use.launches[0]
+    where = "beside recipe/" + ("" if first.was_measured else f"; not measured with {first.trainer}")
+    return [f"launch:  {first.command} ({where})"]

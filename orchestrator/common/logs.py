@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
-from dashboards.text import printable_lines
+from dashboards.text import lines_for, printable_lines
 
 PACKAGES = ("search_spaces", "slurm", "trials", "dashboards", "orchestrator")
 
@@ -38,7 +38,7 @@ class TerminalSink(logging.Handler):
         if self._is_broken:
             return
         try:
-            sys.stderr.write(printable_lines(self._text(record)))
+            sys.stderr.write(lines_for(sys.stderr, self._text(record)))
             sys.stderr.flush()
         except OSError:
             self._is_broken = True

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dashboards.terminal.headline import best_layout_line, format_speedup
+from dashboards.terminal.headline import best_layout_line, best_layout_name, format_speedup
 from dashboards.terminal.progress import format_clock, limit_usages
 from orchestrator.schema.notify import NotifyEvent, NotifySection
-from search_spaces.layouts.short_name import short_name
 from trials.analysis.verdict import VerdictKind, baseline_key_of, ranking_of, verdict_of
 from trials.files.text import plural
 from trials.ledger.events import SearchRecord
@@ -63,4 +62,4 @@ def _speedup_message(search: SearchRecord, notify: NotifySection, now: float) ->
     if verdict.speedup.ratio < notify.speedup:
         return None
     faster = format_speedup(verdict.speedup, verdict.ranking.objective)
-    return f"{search.search_id}: {verdict.best.trial} ({short_name(verdict.best.layout)}) is {faster}"
+    return f"{search.search_id}: {verdict.best.trial} ({best_layout_name(verdict)}) is {faster}"

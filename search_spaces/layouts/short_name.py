@@ -26,10 +26,15 @@ def short_name(layout: Layout, varying: Collection[str] = ()) -> str:
     A switch or word that has its default `none` or off is left out. Two layouts of one global batch that differ in
     `varying` alone have different names.
     """
+    return " ".join(filter(None, short_name_words(layout, varying)))
+
+
+def short_name_words(layout: Layout, varying: Collection[str] = ()) -> list[str]:
+    """Words of the short name, each at the place of its axis; "" for an axis that is left out."""
     canonical, parts = layout.canonical(), layout.key_parts
-    words = [parts[name] for name in LAYOUT_FIELDS if name in parts and _is_named(canonical, name, varying)]
+    words = [parts[name] if name in parts and _is_named(canonical, name, varying) else "" for name in LAYOUT_FIELDS]
     settings = layout.of_trial.by_axis
-    return " ".join([*words, *(described(name, settings.get(name)) for name in varying if name not in AXES)])
+    return [*words, *(described(name, settings.get(name)) for name in varying if name not in AXES)]
 
 
 def _is_named(layout: Layout, name: str, varying: Collection[str]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.mlflow.runs import search_points
+from dashboards.mlflow.points import search_points
 from dashboards.report.data import report_data
 from dashboards.report.sentences import describe_cost, describe_spending
 from dashboards.terminal.progress import format_node_hours

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboards.text import mask_credentials, one_line, printable
+from dashboards.text import cut_word, mask_credentials, one_line, printable
 
 
 @pytest.mark.bad_input(50)
@@ -33,3 +33,8 @@ def test_an_error_is_reported_in_one_line_without_secrets():
     error = ConnectionError("no answer from http://me:secret@host\x1b[1m\nand a long story")
     assert one_line(error) == r"ConnectionError: no answer from http://***@host\x1b[1m"
     assert one_line(KeyError()) == "KeyError: "
+
+
+def test_one_word_alone_is_cut_in_its_middle():
+    assert cut_word("XLA_FLAGS=--one --two --three", 15) == "XLA_FLA…--three"
+    assert cut_word("short", 15) == "short"

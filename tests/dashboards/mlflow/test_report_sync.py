@@ -25,7 +25,10 @@ def test_the_parent_is_described_and_carries_the_report_with_its_figures(sync, c
     found = runs_by_name(client, request.node.name)
     parent = found[SEARCH_ID]
     experiment = client.get_experiment_by_name(request.node.name).experiment_id
-    assert f"[t0001](#/experiments/{experiment}/runs/{found['t0001'].info.run_id})" in parent.data.tags[NOTE]
+    assert (
+        f"[t0001](#/experiments/{experiment}/runs/{found['t0001'].info.run_id}?workflowType=machine_learning)"
+        in parent.data.tags[NOTE]
+    )
     place = Path(client.download_artifacts(parent.info.run_id, "", str(tmp_path)))
     assert (place / "report.html").read_text() == "<p>the report"
     assert "Plotly.react" in (place / "figures/memory.html").read_text()

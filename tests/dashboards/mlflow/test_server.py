@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import select
 import signal
@@ -251,6 +253,32 @@ def test_a_store_with_a_server_of_its_own_is_only_named(tmp_path):
     show_dashboard("http://mlflow.example:5000", tmp_path / "home", said.append)
     assert said == ["MLflow: http://mlflow.example:5000"]
     assert not (tmp_path / "home").exists()
+
+
+def test_every_experiment_with_searches_is_linked_or_counted(tmp_path, monkeypatch):
+    wanted: list[dict] = []
+
+    class FakeServer(MlflowServer):
+        """A server that is not started, whose MLflow knows twelve experiments with searches."""
+
+        def __enter__(self) -> MlflowServer:
+            self.port = 5123
+            self.token.write(self.port)
+            return self
+
+    def answer(request, timeout):
+        wanted.append(json.loads(request.data))
+        known = [{"name": f"of-{number}", "experiment_id": str(number)} for number in range(12, 0, -1)]
+        return io.BytesIO(json.dumps({"experiments": known[: wanted[-1]["max_results"]]}).encode())
+
+    monkeypatch.setattr("dashboards.mlflow.server.MlflowServer", FakeServer)
+    monkeypatch.setattr("urllib.request.urlopen", answer)
+    said: list[str] = []
+    show_dashboard(f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "home", said.append)
+    links = [line for line in said if line.startswith("searches of ")]
+    assert len(links) == 10
+    assert links[0].startswith("searches of of-12, once signed in: http://127.0.0.1:5123/#/experiments/12/runs?")
+    assert "2 older experiments with searches: MLflow's first page lists them" in said
 
 
 def test_the_tunnel_leads_to_the_loopback_of_this_machine():

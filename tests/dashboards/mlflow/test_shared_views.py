@@ -9,10 +9,12 @@ from dataclasses import replace
 import pytest
 
 from dashboards.mlflow.naming import run_names
-from dashboards.mlflow.runs import child_view, dataset_of, parent_view, search_points, trial_points
+from dashboards.mlflow.points import search_points, trial_points
+from dashboards.mlflow.runs import child_view, dataset_of, parent_view
 from dashboards.mlflow.shared_views import SEARCHES, shared_views, view_path
 from dashboards.mlflow.sync import MlflowSync
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.settings import Settings
 from tests.dashboards.compared import BASELINE, BATCH, compared_search
 from tests.dashboards.mlflow.mlflow_content import runs_by_name
 from tests.dashboards.searches import SearchUnderTest, ended_search, search_folder
@@ -70,6 +72,13 @@ def test_a_run_is_named_by_the_axes_that_vary_up_to_its_trial():
     assert run_names(search.record.trials[:2]).items() <= run_names(search.record.trials).items()
 
 
+def test_a_name_fits_into_mlflows_databases():
+    search = SearchUnderTest()
+    for value in ("a", "b" * 1000):
+        search.start(Layout(settings=Settings({f"VARIABLE_{number}": value for number in range(9)}, {}).text))
+    assert [len(name) for name in run_names(search.record.trials).values()] == [len("t0001 tp1 pp1 dp1 mb1"), 250]
+
+
 def test_user_source_and_dataset_are_filled(sync, client, tmp_path, request):
     search = ended_search().record
     sync.sync(search, search_folder(tmp_path, search))
@@ -125,4 +134,3 @@ def test_nothing_of_a_simulated_search_is_in_the_future():
     times += [p.time_ms for p in (*search_points(record), *trial_points(record, record.trials[0]))]
     assert max(times) <= now_ms < 1000 * time.time()
     assert views[0].tags["parlay.simulated"] == "true"
-    assert views[1].name == "t0001 tp1 pp1 dp1 mb1"

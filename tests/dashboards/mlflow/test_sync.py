@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from dashboards.mlflow.runs import NOTE, RunStatus, child_view, parent_view, search_points, system_points, trial_points
+from dashboards.mlflow.points import search_points, system_points, trial_points
+from dashboards.mlflow.runs import NOTE, RunStatus, child_view, parent_view
 from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, SETTINGS, Layout
 from tests.dashboards.compared import compared_search
 from tests.dashboards.mlflow.mlflow_content import runs_by_name

@@ -9,7 +9,8 @@ import pytest
 from dashboards.terminal.event_lines import event_line
 from dashboards.terminal.live_table import progress_line
 from search_spaces.layouts.layout import Layout
-from tests.dashboards.compared import plain_lines, ranking_of, repeated_search
+from search_spaces.layouts.settings import Settings
+from tests.dashboards.compared import plain_lines, repeated_search
 from tests.dashboards.searches import SearchUnderTest, ended_search
 from trials.ledger.events import Event, EventKind
 from trials.trial import FailureReason
@@ -22,11 +23,21 @@ def test_a_repeat_is_proposed_as_one():
     assert [words[9:14] for words in said if " proposed as a repeat: " in words] == ["t0005", "t0006", "t0007"]
 
 
+def test_a_layout_is_proposed_by_the_axes_that_have_varied_so_far():
+    search, values = SearchUnderTest(), ("Ring", "x" * 1000)
+    for value in values:
+        search.start(Layout(settings=Settings({"NCCL_ALGO": value}, {}).text))
+    first, second = (line.partition(" proposed: ")[2] for line in plain_lines(search) if " proposed: " in line)
+    assert first == "tp1 pp1 dp1 mb1"
+    assert second.startswith("tp1 pp1 dp1 mb1 NCCL_ALGO=xxx")
+    assert len(second) < 80
+
+
 def test_a_cancelled_trial_has_not_failed():
     search = SearchUnderTest()
     search.fail(search.start(Layout()), FailureReason.CANCELLED_BY_USER, excerpt="")
     search.event(EventKind.SEARCH_STATE, state="stopping", end_reason="cancelled_by_user", detail=None)
-    line = progress_line(search.record, ranking_of(search.record))
+    line = progress_line(search.record)
     assert line == "tiny-abcdef stopping: 1 cancelled, 0.250 node-hours used"
     words = [event_line(e, r) for e, r in zip(search.events, search.records, strict=True)]
     assert words[-3].endswith(" t0001.a1 cancelled by the user")
@@ -38,7 +49,7 @@ def test_every_event_that_matters_is_one_line():
     assert words[:5] == [
         "search tiny-abcdef created",
         "search running",
-        f"t0001 proposed: {Layout().key}",
+        "t0001 proposed: tp1 pp1 dp1 mb1",
         "t0001.a1 queued as job-t0001-a1",
         "t0001.a1 running on node1 node2",
     ]

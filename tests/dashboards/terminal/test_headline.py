@@ -9,6 +9,7 @@ from dashboards.terminal.headline import best_layout_line
 from dashboards.terminal.live_table import LiveView, progress_line, results_table
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.settings import Settings
 from tests.dashboards.compared import BASELINE, BATCH, asking_for_room, compared_search, ranking_of, shown
 from tests.dashboards.searches import SearchUnderTest
 from trials.analysis.ranking import Objective, rank
@@ -37,6 +38,16 @@ def test_the_headline_compares_with_what_runs_today_and_names_ties():
     assert "160,000 (156,800–163,200) tokens/s" in words
     assert "1.60x faster than the baseline (1.54–1.67)" in words
     assert words.endswith("statistically tied with t0003")
+
+
+def test_the_headline_cuts_a_long_value():
+    search = SearchUnderTest()
+    for value, speed in (("short", 1000.0), ("x" * 1000, 2000.0)):
+        settings = Settings({"XLA_FLAGS": value}, {}).text
+        search.measure(search.start(Layout(grad_accum_steps=BATCH, settings=settings)), speed)
+    words = headline(search.record, ranking_of(search.record), None)
+    assert "best: t0002, tp1 pp1 dp1 mb1 XLA_FLAGS=xxx" in words
+    assert len(words) < 200
 
 
 def test_the_headline_says_of_a_layout_chosen_for_its_memory_why_and_how_much():
@@ -78,8 +89,9 @@ def test_the_headline_says_where_what_beats_today_leaves_too_little_memory():
     assert "no measured layout that leaves 4 GiB free is faster than the baseline" in words
 
 
-def test_progress_counts_trials_and_names_the_best():
+def test_progress_counts_trials_and_node_hours():
     search = compared_search()
     search.start(Layout(micro_batch_size=16))
-    line = progress_line(search.record, ranking_of(search.record))
-    assert line == "tiny-abcdef: 3 measured, 1 failed, 1 in flight, best t0002, 1.000 node-hours used, 0.167 reserved"
+    line = "tiny-abcdef: 3 measured, 1 failed, 1 in flight"
+    assert progress_line(search.record, has_node_hours=False) == line
+    assert progress_line(search.record) == f"{line}, 1.000 node-hours used, 0.167 reserved"

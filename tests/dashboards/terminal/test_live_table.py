@@ -91,7 +91,7 @@ def test_a_log_file_that_begins_in_the_middle_says_first_how_far_the_search_is()
     with LiveView(Objective.TOKENS_PER_SEC, BATCH, BASELINE.key, stream) as view:
         view.begin(search.record)
     first, second = stream.getvalue().splitlines()
-    assert first.startswith("tiny-abcdef: 3 measured, 1 failed, best t0002")
+    assert first.startswith("tiny-abcdef: 3 measured, 1 failed, 1.000 node-hours used")
     assert "1.60x faster than the baseline" in second
 
 
@@ -103,6 +103,15 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch, kind):
         search = SearchUnderTest()
         view.update(search.records[0], search.events[0])
     assert "search tiny-abcdef created" in stream.getvalue()
+
+
+def test_a_terminal_that_cannot_move_its_cursor_has_no_word_broken(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    stream, search = Terminal(), compared_search()
+    with LiveView(Objective.TOKENS_PER_SEC, BATCH, BASELINE.key, stream) as view:
+        view.begin(search.record)
+    assert max(map(len, stream.getvalue().splitlines())) <= 80
+    assert "1.60x faster than the baseline" in " ".join(stream.getvalue().split())
 
 
 def test_a_table_that_does_not_fit_the_screen_keeps_the_best_and_the_newest(monkeypatch):
@@ -147,4 +156,5 @@ def test_a_small_terminal_has_every_word_of_the_remarks_and_the_last_line(monkey
     assert describe_flag("suspect_node") in drawn
     assert "and 8 more in flight" in drawn
     assert "tiny-abcdef: 3 measured, 12 in flight" in drawn
+    assert "node-hours used" not in drawn, "a bar shows them"
     assert "\N{HORIZONTAL ELLIPSIS}" not in drawn

@@ -11,6 +11,7 @@ from dashboards.terminal.headline import headroom_lines
 from dashboards.terminal.live_table import results_table
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import AXES, Layout
+from search_spaces.layouts.settings import Settings
 from tests.dashboards.compared import (
     BASELINE,
     BATCH,
@@ -145,6 +146,21 @@ def test_columns_are_left_out_before_a_line_would_wrap(monkeypatch):
     assert headers[0] == whole
     assert headers[-1] == ["trial", "layout", "tokens/s", "state"]
     assert [len(header) for header in headers] == sorted(map(len, headers), reverse=True)
+
+
+def test_what_tells_two_layouts_apart_is_in_the_narrowest_table(monkeypatch):
+    search = SearchUnderTest()
+    for threads in ("1", "2"):
+        for algorithm in ("Ring", "Tree"):
+            settings = Settings({"NCCL_ALGO": algorithm, "OMP_NUM_THREADS": threads}, {})
+            layout = Layout(tensor_parallel=2, activation_checkpointing="selective", settings=settings.text)
+            search.measure(search.start(layout), 1000.0)
+    search.measure(search.start(Layout(tensor_parallel=2, precision="bf16")), 1000.0)
+    table = results_table(search.record, ranking_of(search.record), None)
+    for width in (120, 80, 60):
+        monkeypatch.setenv("COLUMNS", str(width))
+        _, *rows = shown(table)
+        assert len({row[len("t0001 =") :] for row in rows}) == 5, rows
 
 
 def test_of_many_layouts_the_first_are_shown_and_the_baseline_and_how_many_are_left():

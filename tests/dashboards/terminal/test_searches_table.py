@@ -22,6 +22,14 @@ def test_each_search_has_its_state_speed_and_age():
     assert "\N{EN DASH}" in second
 
 
+def test_long_ids_are_cut_so_that_they_differ_and_no_line_wraps(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    ids = [f"a-search-with-a-name-of-forty-one-letters-{end}" for end in ("kqw4n2", "z7bd3x")]
+    _, *rows = shown(searches_table([replace(compared_search().record, search_id=each) for each in ids], 0.0))
+    assert [row.split()[0][-6:] for row in rows] == ["kqw4n2", "z7bd3x"]
+    assert max(len(row.rstrip()) for row in rows) <= 60
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(-3, "0 s"), (59, "59 s"), (60, "1 min"), (7199, "2 h"), (90000, "1 d")])
 def test_an_age_is_in_its_largest_unit(seconds, text):
     assert format_age(seconds) == text

@@ -39,3 +39,10 @@ def test_the_summary_says_why_the_finals_ended(tmp_path, rule, told):
     answer = parlay_here("run", path, "--set", "search.finalists=2", "--set", f"search.finals={rule}", cwd=tmp_path)
     lines = [line.removesuffix(" that was measured again") for line in answer.out.splitlines()]
     assert [line for line in lines if line.startswith("the finals")] == told
+
+
+def test_the_summary_says_how_to_train_with_the_best_layout(tmp_path):
+    answer = parlay_here("run", write_simulated_search(tmp_path, OK), cwd=tmp_path)
+    (line,) = [line for line in answer.out.splitlines() if line.startswith("launch:  ")]
+    assert " recipe/" in line
+    assert line.endswith(" (beside recipe/)") or "(beside recipe/; not measured with " in line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import threading
@@ -49,6 +50,21 @@ def test_a_thread_logs_where_its_starter_does_if_it_is_started_in_a_copy_of_the_
     assert sink.messages == ["with it", "in time"]
 
 
+def test_on_a_terminal_no_word_is_broken(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "40")
+    path = "/a/folder/whose/path/is/longer/than/the/terminal/is/wide"
+    with sending_to(TerminalSink()), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stderr", terminal := Terminal())
+        LOG.error(f"parlay: model: is absent\n  rule: one of the ready-made ones or sizes of your own\n  at: {path}")
+    lines = terminal.getvalue().splitlines()
+    assert lines[1:3] == ["  rule: one of the ready-made ones or", "  sizes of your own"]
+    assert any(path in line for line in lines)
+
+
 @pytest.mark.parametrize(("level", "shown"), [(logging.INFO, ["I", "W"]), (logging.WARNING, ["W"])])
 def test_a_terminal_shows_messages_from_its_level_on(capsys, level, shown):
     with sending_to(TerminalSink(level)):
@@ -71,10 +87,10 @@ def test_no_message_controls_the_terminal(capsys):
 
 
 def test_a_terminal_that_is_gone_ends_nothing(monkeypatch):
-    class Gone:
+    class Gone(io.StringIO):
         writes = 0
 
-        def write(self, text: str) -> None:
+        def write(self, text: str) -> int:
             self.writes += 1
             raise BrokenPipeError
 

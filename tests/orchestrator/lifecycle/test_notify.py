@@ -19,7 +19,7 @@ from orchestrator.cli.main import run
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.notify_target import notify_problems, webhook_address
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.notify import _create_record, post, run_command
+from orchestrator.lifecycle.notify import _create_record, claim_notification, post, run_command
 from orchestrator.schema.notify import NotifySection
 from orchestrator.search.lease import LeaseLost
 from search_spaces.errors import InputError
@@ -27,6 +27,8 @@ from tests.orchestrator.cli.simulated import OK, TABLE_SEARCH, write_simulated_s
 from trials.files.folders import SearchFolder
 
 TOKEN = "T0KEN-in-a-path"
+BASELINE = """{tensor_parallel: 2, pipeline_parallel: 2, micro_batch_size: 4, zero_stage: 1, sequence_parallel: true,
+           attention_kernel: flash, precision: bf16, engine: nanotron, pipeline_schedule: 1f1b}"""
 KEEP_STDIN = (sys.executable, "-c", "import sys; open(sys.argv[1], 'a').write(sys.stdin.read() + chr(10))")
 
 
@@ -189,21 +191,50 @@ class TestWhenASearchEnds:
 
 class TestWhileItRuns:
     @pytest.mark.slow
-    def test_each_event_is_sent_once_and_the_end_last(self, parlay, tmp_path):
+    def test_each_event_is_sent_once_to_both_and_the_end_last(self, parlay, tmp_path):
         told = tmp_path / "told"
-        command = f"command: {json.dumps([*KEEP_STDIN, str(told)])}"
-        text = TABLE_SEARCH.replace("finalists: 0", "finalists: 0, max_trials: 3")
-        text += f"notify: {{events: [end, budget, stall], stall_after: 1s, {command}}}\n"
-        path = write_simulated_search(tmp_path, OK, OK, OK, text=text)
-        code, status, err = parlay("run", str(path))
-        assert code == 0, (status, err)
+        with receiver() as (port, posts):
+            private(tmp_path / "hook", f"http://127.0.0.1:{port}/{TOKEN}\n")
+            text = TABLE_SEARCH.replace("finalists: 0", "finalists: 0, max_trials: 3")
+            text += f"baseline: {BASELINE}\n"
+            text += "notify: {events: [end, budget, stall, speedup], stall_after: 1s, speedup: 1.5, webhook: hook,\n"
+            text += f"         command: {json.dumps([*KEEP_STDIN, str(told)])}}}\n"
+            path = write_simulated_search(tmp_path, OK, {"step_time_s": "2"}, OK, text=text)
+            code, status, err = parlay("run", str(path))
+            assert code == 0, (status, err)
+            assert parlay("resume")[0] == 0
         sent = [json.loads(line) for line in told.read_text().splitlines()]
-        assert sorted(each["event"] for each in sent) == ["budget", "end", "stall"]
+        assert sorted(each["event"] for each in sent) == ["budget", "end", "speedup", "stall"]
         assert sent[-1]["event"] == "end"
         assert sent[-1]["status"] == status
         assert all(each["message"].startswith(f"{status['search_id']}") for each in sent)
-        assert parlay("resume")[0] == 0
-        assert len(told.read_text().splitlines()) == 3
+        said = next(each["message"] for each in sent if each["event"] == "speedup")
+        assert "1.75x faster than the baseline" in said
+        posted = [json.loads(body) for _, _, body in posts]
+        assert sorted(posted, key=lambda each: each["event"]) == sorted(sent, key=lambda each: each["event"])
+        assert posted[-1] == sent[-1]
+
+    @pytest.mark.slow
+    def test_a_driver_that_died_in_it_and_the_next_one_send_it_once(self, parlay, tmp_path):
+        told = tmp_path / "told"
+        text = TABLE_SEARCH.replace("finalists: 0", "finalists: 0, max_trials: 3") + f"baseline: {BASELINE}\n"
+        text += f"notify: {{events: [speedup, budget], command: {json.dumps([*KEEP_STDIN, str(told)])}}}\n"
+        path = write_simulated_search(tmp_path, OK, {"step_time_s": "2"}, OK, text=text)
+
+        def die(folder, spec, search, event, message):
+            deliver = claim_notification(folder, spec, search, event, message)
+            if event == "speedup":
+                raise SystemExit(9)
+            return deliver
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("orchestrator.lifecycle.notifier.claim_notification", die)
+            with pytest.raises(SystemExit):
+                parlay("run", str(path))
+        code, status, err = parlay("resume")
+        assert (code, status["state"]) == (0, "completed"), err
+        sent = [json.loads(line)["event"] for line in told.read_text().splitlines()]
+        assert sent == ["budget"], "the speedup was claimed by the first"
 
     def test_an_event_is_claimed_by_one_process_alone(self, tmp_path):
         record = tmp_path / "notified" / "stall.json"
