@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from dashboards.report.html import Page, html_page, package_file
 from dashboards.text import printable, printable_lines
-from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.short_name import short_name
+from dashboards.trial_text import layout_name
+from search_spaces.layouts.short_name import varying_axes
 from trials.failure_policy import policy_of
 from trials.files.text import without_escapes
+from trials.ledger.events import SearchRecord
 from trials.trial import Attempt, FailureReason, Trial
 
 _STYLES = ("page.css", "service.css")
@@ -21,8 +21,9 @@ MAX_RANKS = 64
 
 @dataclass(frozen=True)
 class LiveLog:
-    """End of the log of a rank of an attempt; `text` is None without one. `ranks` have a log."""
+    """End of the log of a rank of an attempt of `search`; `text` is None without one. `ranks` have a log."""
 
+    search: SearchRecord
     trial: Trial
     attempt: Attempt
     rank: int
@@ -30,22 +31,25 @@ class LiveLog:
     text: str | None
 
 
-def trials_page(search_id: str, trials: Sequence[Mapping[str, Any]]) -> Page:
-    """List of the trials with an attempt, the newest first, each with a link to its log; as the contract has them."""
-    rows = [_trial_row(trial) for trial in reversed(trials) if trial["attempts"]]
+def trials_page(search: SearchRecord) -> Page:
+    """List of the trials with an attempt, the newest first, each with a link to its log."""
+    varying = _varying(search)
+    rows = [_trial_row(trial, varying) for trial in reversed(search.trials) if trial.attempts]
     return html_page(
         "trials.html.jinja",
-        f"{search_id}: logs",
+        f"{search.search_id}: logs",
         (package_file("follow.js"),),
         asks_service=True,
         styles=_STYLES,
-        search_id=search_id,
+        search_id=search.search_id,
         rows=rows,
+        is_ended=search.state.is_ended,
     )
 
 
-def log_page(search_id: str, log: LiveLog) -> Page:
+def log_page(log: LiveLog) -> Page:
     """The end of a log, read anew while the attempt runs."""
+    search_id = log.search.search_id
     text = None if log.text is None else printable_lines(without_escapes(log.text))
     return html_page(
         "log.html.jinja",
@@ -55,7 +59,7 @@ def log_page(search_id: str, log: LiveLog) -> Page:
         styles=_STYLES,
         search_id=search_id,
         log=log,
-        layout=short_name(log.trial.layout),
+        layout=layout_name(log.trial.layout, _varying(log.search)),
         state=_state_text(log.attempt.state.value, log.attempt.reason),
         is_ended=log.attempt.state.is_ended,
         ranks=log.ranks[:MAX_RANKS],
@@ -64,16 +68,20 @@ def log_page(search_id: str, log: LiveLog) -> Page:
     )
 
 
-def _trial_row(trial: Mapping[str, Any]) -> dict[str, str]:
-    last = trial["attempts"][-1]
-    reason = trial["reason"] or last["reason"]
+def _varying(search: SearchRecord) -> tuple[str, ...]:
+    return varying_axes([trial.layout for trial in search.trials])
+
+
+def _trial_row(trial: Trial, varying: Collection[str]) -> dict[str, str]:
+    last = trial.attempts[-1]
+    state, reason = (trial.state, trial.reason) if trial.reason is not None else (last.state, last.reason)
     return {
-        "trial": trial["trial"],
-        "layout": short_name(Layout.from_json(trial["layout"])),
-        "state": _state_text(str(last["state"] if trial["reason"] is None else trial["state"]), reason),
-        "nodes": printable(" ".join(last["nodes"][:4]) + (" ..." if len(last["nodes"]) > 4 else "")),
+        "trial": trial.trial,
+        "layout": layout_name(trial.layout, varying),
+        "state": _state_text(state.value, reason),
+        "nodes": printable(" ".join(last.nodes[:4]) + (" ..." if len(last.nodes) > 4 else "")),
     }
 
 
-def _state_text(state: str, reason: str | None) -> str:
-    return state.replace("_", " ") + ("" if reason is None else f": {policy_of(FailureReason(reason)).label}")
+def _state_text(state: str, reason: FailureReason | None) -> str:
+    return state.replace("_", " ") + ("" if reason is None else f": {policy_of(reason).label}")

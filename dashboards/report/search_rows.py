@@ -9,8 +9,8 @@ from dashboards.terminal.headline import describe_ending, format_interval
 from dashboards.terminal.progress import is_simulated
 from dashboards.terminal.searches_table import format_age
 from dashboards.text import printable
-from dashboards.trial_text import format_number
-from search_spaces.layouts.short_name import short_name
+from dashboards.trial_text import format_number, layout_name
+from search_spaces.layouts.short_name import varying_axes
 from trials.analysis.verdict import (
     DisplayState,
     SearchVerdict,
@@ -68,7 +68,7 @@ def search_row(search: SearchRecord, owner: str) -> SearchListRow:
         num_layouts=verdict.num_layouts,
         max_layouts=verdict.max_layouts,
         tokens_per_sec="" if best is None else format_number(best.measured.tokens_per_sec),
-        best="" if best is None else short_name(best.layout),
+        best="" if best is None else layout_name(best.layout, varying_axes([trial.layout for trial in search.trials])),
         against_baseline=_against_baseline(verdict),
         node_hours=_node_hours(search.node_hours_used),
         is_simulated=is_simulated(search),

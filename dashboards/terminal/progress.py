@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from search_spaces.schema.durations import parse_duration_s
 from trials.analysis.node_time import NodeTime
+from trials.analysis.verdict import num_layouts_tried
 from trials.ledger.events import SearchRecord, SearchState
 from trials.ranks.startup import StartupPart
 from trials.trial import Attempt, TrialKind, TrialState
@@ -34,7 +35,7 @@ def limit_usages(search: SearchRecord, now: float) -> list[LimitUsage]:
 def _limit_usages(search: SearchRecord, now: float) -> Iterator[LimitUsage]:
     limits = search.spec.get("search") or {}
     if (most := limits.get("max_trials")) is not None:
-        tried = _layouts_tried(search)
+        tried = num_layouts_tried(search)
         yield LimitUsage("layouts", tried, most, f"{tried} of up to {most}")
     if (budget := limits.get("budget_node_hours")) is not None:
         used, reserved = search.node_hours_used, search.node_hours_reserved
@@ -65,7 +66,7 @@ def describe_time_remaining(search: SearchRecord, now: float) -> str | None:
     if limit is None or search.state is not SearchState.RUNNING or is_simulated(search):
         return None
     left = limit - len(ended)
-    if len(ended) < _MIN_TRIALS_FOR_ESTIMATE or left <= 0 or _layouts_tried(search) < len(search.trials):
+    if len(ended) < _MIN_TRIALS_FOR_ESTIMATE or left <= 0 or any(t.kind is TrialKind.REPEAT for t in search.trials):
         return None
     seconds = _busy_s(search, now) / len(ended) * left
     return f"up to {format_clock(seconds)} remaining"
@@ -152,10 +153,6 @@ def _busy_s(search: SearchRecord, now: float) -> float:
         busy_s += max(0.0, end - max(begin, until))
         until = max(until, end)
     return busy_s
-
-
-def _layouts_tried(search: SearchRecord) -> int:
-    return sum(trial.kind is TrialKind.SEARCH for trial in search.trials)
 
 
 _MAX_NODES_NAMED = 4

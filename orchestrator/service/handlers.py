@@ -82,6 +82,9 @@ class RequestHandlers:
         driver = None if entry is None else {"state": entry.state, "failures": entry.failures, "detail": entry.detail}
         return {**search_summary(found.record, found.spec, found.folder), "driver": driver}
 
+    def record(self, search: str) -> SearchRecord:
+        return self._locate(search).record
+
     def trials(self, search: str) -> dict[str, Any]:
         record = self._locate(search).record
         rows = [_trial_json(trial) for trial in record.trials]
@@ -127,7 +130,7 @@ class RequestHandlers:
                 raise OSError(f"{log} is reached by a link that leads out of the search's folder")
             text = tail(log, _LIVE_LINES)
         ranks = sorted(int(number[1]) for file in logs if (number := _RANK_LOG.search(file.name)))
-        return LiveLog(trial, attempt, rank, tuple(ranks), text)
+        return LiveLog(found.record, trial, attempt, rank, tuple(ranks), text)
 
     def cancel(self, search: str) -> dict[str, Any]:
         """Request the search's end. Its driver reads the request; the service drives it if nobody does."""

@@ -163,7 +163,7 @@ class _Pages:
     @_with_error_page
     def trials(self, request: Request) -> Response:
         search = self._report(request)[0]
-        return _html(trials_page(search, self._handlers.trials(search)["trials"]))
+        return _html(trials_page(self._handlers.record(search)))
 
     @_with_error_page
     def log(self, request: Request) -> Response:
@@ -171,7 +171,7 @@ class _Pages:
         search, rank = self._report(request)[0], request.query_params.get("rank", "0")
         if not _RANK.fullmatch(rank):
             raise InputError.of("unknown_id", "not a rank", key="rank", fix="the page of the trial lists its ranks")
-        return _html(log_page(search, self._handlers.live_log(search, request.path_params["trial"], int(rank))))
+        return _html(log_page(self._handlers.live_log(search, request.path_params["trial"], int(rank))))
 
     def act(self, request: Request) -> Response:
         """Cancel or resume the search; its page shows what follows. Errors are the contract's objects."""

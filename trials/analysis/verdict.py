@@ -121,13 +121,18 @@ def verdict_of(search: SearchRecord, ranking: Ranking, baseline_key: str | None)
         baseline=baseline,
         speedup=speedup,
         counts=counts,
-        num_layouts=sum(t.kind is TrialKind.SEARCH and t.state in _TRIED for t in search.trials),
+        num_layouts=num_layouts_tried(search),
         max_layouts=(search.spec.get("search") or {}).get("max_trials"),
         most_common_failure=_most_common_failure(search.trials),
     )
 
 
 _TRIED = (TrialState.MEASURED, TrialState.FAILED)
+
+
+def num_layouts_tried(search: SearchRecord) -> int:
+    """Number of layouts that were tried and have ended; one that was cancelled was not tried."""
+    return sum(trial.kind is TrialKind.SEARCH and trial.state in _TRIED for trial in search.trials)
 
 
 def ranking_of(search: SearchRecord, trials: Sequence[Trial]) -> Ranking:

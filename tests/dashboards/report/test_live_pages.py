@@ -10,6 +10,7 @@ import pytest
 from dashboards.report.data import report_data
 from dashboards.report.html import package_file, plotly
 from dashboards.report.live_page import live_page, message_page, searches_page
+from dashboards.report.log_page import trials_page
 from dashboards.report.page import report_page, report_without_scripts
 from dashboards.report.search_rows import search_row
 from search_spaces.model_shape import ModelShape
@@ -65,7 +66,7 @@ def test_a_row_says_what_the_search_has_found_at_what_cost():
         "2 h",
     )
     assert (row.num_layouts, row.max_layouts, row.tokens_per_sec) == (3, 20, "1,500")
-    assert (row.best, row.node_hours, row.owner) == ("tp2 pp2 dp2 mb1", "0.75", "smith")
+    assert (row.best, row.node_hours, row.owner) == ("tp2 pp2 dp2 mb1 1f1b", "0.75", "smith")
     assert row.against_baseline[0] == "1.50x"
     assert row.against_baseline[1].startswith("(1.")
     assert row.model.endswith(" parameters")
@@ -114,3 +115,17 @@ def test_words_are_whole_sentences_with_a_way_on():
     assert "One of: a-bcdefg.</p>" in page
     assert '<a href="/">' in page
     assert 'http-equiv="refresh"' not in page
+
+
+def test_layouts_that_differ_in_any_axis_have_names_of_their_own_in_the_list_and_on_the_pages_of_logs():
+    search = SearchUnderTest(spec())
+    for bucket in (25, 100):
+        search.measure(search.start(replace(BASELINE, bucket_mib=bucket)), 1000.0 + bucket)
+    names = [search_row(search.record, "").best]
+    assert "bk100" in names[0]
+    names += re.findall(r'data-label="Layout"><code>([^<]*)', trials_page(search.record).text)
+    assert len(names) == 3
+    assert len(set(names)) == 2
+    assert "<main data-follows>" in trials_page(search.record).text
+    search.end()
+    assert "<main data-follows data-ended>" in trials_page(search.record).text

@@ -81,7 +81,7 @@ def test_below_the_table_stand_what_is_in_flight_the_answer_so_far_and_each_limi
         view._live.refresh()
     assert "t0003.a1 running for 0:30 on node1 node2" in drawn
     assert "1.50x faster than the baseline" in drawn
-    assert "3 of up to 8" in drawn
+    assert "2 of up to 8" in drawn
     assert " of 1:00:00" in drawn
     assert "t0003.a1 running for 1:30" in stream.getvalue()
 

@@ -39,7 +39,7 @@ def test_every_limit_has_its_usage_and_what_has_no_limit_has_none():
     record = searched(3, 1).record
     usages = {usage.name: usage for usage in limit_usages(record, START + 10 + 1800)}
     assert list(usages) == ["layouts", "node-hours", "time"]
-    assert (usages["layouts"].used, usages["layouts"].limit, usages["layouts"].text) == (4, 10, "4 of up to 10")
+    assert (usages["layouts"].used, usages["layouts"].limit, usages["layouts"].text) == (3, 10, "3 of up to 10")
     assert usages["node-hours"].used == record.node_hours_used
     assert usages["node-hours"].text == f"{record.node_hours_used:.3f} of 4, 0.167 reserved"
     assert (usages["time"].used, usages["time"].limit, usages["time"].text) == (1800, 7200, "30:00 of 2:00:00")

@@ -34,11 +34,13 @@ def pages(tmp_path_factory) -> list[str]:
     search.end()
     rows = [search_row(record, "smith") for record in (running, search.record)]
     rows.append(replace(rows[0], search_id="stopped-abcdef", stopped="its code has changed"))
-    log = LiveLog(trial, trial.attempts[-1], 0, tuple(range(9)), "a line that is much longer than a phone is wide " * 9)
+    log = LiveLog(
+        running, trial, trial.attempts[-1], 0, tuple(range(9)), "a line that is much longer than a phone is wide " * 9
+    )
     service = make_app(cast(Any, None), AuthPolicy())
     made = {
         "list": searches_page(rows, START, num_older=3),
-        "log": log_page("tiny-abcdef", log),
+        "log": log_page(log),
         "interface": interface_page(TestClient(service).get("/openapi.json").json()),
         "message": message_page("Not found", "this service has no such page", leads_home=True),
     }
