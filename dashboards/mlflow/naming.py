@@ -10,9 +10,9 @@ from dashboards.trial_text import layout_name
 from trials.trial import Trial
 
 LONGEST_KEY = 250
-"""Of a metric, a parameter or a tag: longer keys are cut."""
+"""Characters of the key of a metric, a parameter or a tag: longer ones are cut."""
 _LONGEST_NAME = 250
-"""Of a run, in MLflow's databases."""
+"""Characters of the name of a run in MLflow's databases."""
 
 
 def run_names(trials: Sequence[Trial]) -> dict[str, str]:

@@ -31,7 +31,7 @@ def test_the_parent_is_described_and_carries_the_report_with_its_figures(sync, c
     )
     place = Path(client.download_artifacts(parent.info.run_id, "", str(tmp_path)))
     assert (place / "report.html").read_text() == "<p>the report"
-    assert "Plotly.react" in (place / "figures/memory.html").read_text()
+    assert "Plotly.react" in (place / "figures/progress.html").read_text()
 
 
 def test_what_the_driver_has_to_say_meanwhile_is_replaced_by_its_last_word(sync, client, tmp_path, request):
