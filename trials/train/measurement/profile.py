@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -90,18 +91,19 @@ _KINDS = {
 uses collectives of torch."""
 
 
-def part_of_collective(layout: Layout, ranks: Sequence[int], name: str) -> Part | None:
+def part_of_collective(layout: Layout, ranks: Sequence[int], name: str, are_counts: bool = False) -> Part | None:
     """The part to which the collective of this name of these ranks belongs; None for a single rank.
 
     Ranks that differ in their stage wait for each other's work, whatever else they differ in. Groups of experts, and
     those of context-parallel ranks without data-parallel ones, may be those that reduce gradients: there the kind of
-    the collective decides.
+    the collective decides. `are_counts`: it moves counts of tokens, no gradients.
     """
     differing = _differing(layout.mesh, ranks)
     if "pp" in differing:
         return Part.PIPELINE
-    if _is_among_experts(layout, ranks) and _has_kind(name, layout.expert_dispatcher):
-        return Part.EXPERT
+    dispatches = are_counts or _has_kind(name, layout.expert_dispatcher)
+    if (part := _part_of_experts(layout, ranks, dispatches)) is not None:
+        return part
     is_context = differing == {"cp"} and (layout.data_parallel > 1 or _has_kind(name, layout.context_transport))
     if "dp" in differing or ("cp" in differing and not is_context):
         return Part.DATA_PARALLEL
@@ -110,15 +112,29 @@ def part_of_collective(layout: Layout, ranks: Sequence[int], name: str) -> Part 
     return Part.TENSOR if differing else None
 
 
+def _part_of_experts(layout: Layout, ranks: Sequence[int], dispatches: bool) -> Part | None:
+    """The part of a collective that only layers with experts have, as far as its ranks tell; None of any other.
+    `dispatches`: if its ranks hold different experts, it is for these."""
+    if layout.expert_parallel == 1:
+        return None
+    mesh = expert_mesh(layout.to_json(), layout.rank_order)
+    differing = _differing(mesh, ranks)
+    if differing in ({"ep"}, {"tp", "ep"}) and dispatches and _are_all(mesh, ranks):
+        return Part.EXPERT
+    if differing == {"tp"} and _are_all(mesh, ranks):
+        return Part.TENSOR
+    return Part.DATA_PARALLEL if differing == {"dp"} and not _are_all(layout.mesh, ranks) else None
+
+
+def _are_all(mesh: RankMesh, ranks: Sequence[int]) -> bool:
+    """True if these are all ranks along the dimensions in which they differ."""
+    return len(ranks) == prod(mesh.sizes[dim] for dim in _differing(mesh, ranks))
+
+
 def _differing(mesh: RankMesh, ranks: Sequence[int]) -> set[str]:
     """Dimensions in which these ranks differ."""
     coordinates = [mesh.coordinates(rank) for rank in ranks]
     return {dim for dim in mesh.sizes if len({at[dim] for at in coordinates}) > 1}
-
-
-def _is_among_experts(layout: Layout, ranks: Sequence[int]) -> bool:
-    """True for ranks that hold different experts of one layer."""
-    return layout.expert_parallel > 1 and _differing(expert_mesh(layout.to_json(), layout.rank_order), ranks) == {"ep"}
 
 
 def _has_kind(name: str, way: str) -> bool:
@@ -207,10 +223,12 @@ def _named_collectives(layout: Layout) -> Iterator[None]:
 
     def named_collective(original: Callable[..., Any]) -> Callable[..., Any]:
         def collective(group: dist.ProcessGroup, *arguments: Any, **options: Any) -> Any:
-            part = part_of_collective(layout, dist.get_process_group_ranks(group), original.__name__)
+            tensor = _first_tensor(arguments)
+            are_counts = tensor is not None and tensor.dtype == torch.int64
+            part = part_of_collective(layout, dist.get_process_group_ranks(group), original.__name__, are_counts)
             if part is None:
                 return original(group, *arguments, **options)
-            kind = f"{original.__name__} {_elements(arguments)}"
+            kind = f"{original.__name__} {0 if tensor is None else tensor.numel()}"
             with record_function(f"{PREFIX}{part}/{kind}"):
                 work = original(group, *arguments, **options)
             if work is not None:
@@ -232,11 +250,11 @@ def _named_collectives(layout: Layout) -> Iterator[None]:
         yield
 
 
-def _elements(arguments: Sequence[Any]) -> int:
-    """Elements of the first tensor argument, alone or in lists, which distinguishes transfers by size."""
+def _first_tensor(arguments: Sequence[Any]) -> torch.Tensor | None:
+    """The first tensor argument, alone or in lists; its number of elements distinguishes transfers by size."""
     for argument in arguments:
         while isinstance(argument, (list, tuple)) and argument:
             argument = argument[0]
         if isinstance(argument, torch.Tensor):
-            return argument.numel()
-    return 0
+            return argument
+    return None

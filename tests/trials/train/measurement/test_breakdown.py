@@ -124,6 +124,15 @@ def test_a_group_belongs_to_the_axis_in_which_its_ranks_differ(ranks, part):
     assert part_of_collective(layout, list(ranks), "allreduce") is part
 
 
+SPLIT = {
+    "tensor_parallel": 2,
+    "data_parallel": 2,
+    "expert_parallel": 2,
+    "expert_tensor_parallel": 2,
+    "expert_dispatcher": "allgather",
+}
+
+
 @pytest.mark.parametrize(
     ("fields", "ranks", "name", "part"),
     [
@@ -145,10 +154,34 @@ def test_a_group_belongs_to_the_axis_in_which_its_ranks_differ(ranks, part):
         ),
         ({"expert_parallel": 2, "tensor_parallel": 2}, [0, 1], "alltoall_base", Part.EXPERT),
         ({"expert_parallel": 2, "tensor_parallel": 2}, [0, 1], "allreduce", Part.TENSOR),
+        ({"expert_parallel": 2, "tensor_parallel": 4}, [0, 2], "allreduce", Part.DATA_PARALLEL),  # of copies of experts
+        (
+            {"expert_parallel": 2, "context_parallel": 4, "context_transport": "all_gather"},
+            [0, 2],
+            "_reduce_scatter_base",
+            Part.DATA_PARALLEL,  # of copies of experts
+        ),
+        (
+            {"expert_parallel": 4, "tensor_parallel": 2, "data_parallel": 2, "expert_dispatcher": "allgather"},
+            [0, 1],
+            "_allgather_base",
+            Part.TENSOR,
+        ),
+        (SPLIT, [0, 1, 2, 3], "_allgather_base", Part.EXPERT),
+        (SPLIT, [0, 1], "_allgather_base", Part.TENSOR),
+        (SPLIT, [0, 2], "allreduce", Part.DATA_PARALLEL),
+        ({**SPLIT, "tensor_parallel": 1, "data_parallel": 4}, [0, 1], "_reduce_scatter_base", Part.TENSOR),
+        ({**SPLIT, "tensor_parallel": 1, "data_parallel": 8}, [0, 4], "_reduce_scatter_base", Part.DATA_PARALLEL),
     ],
 )
 def test_of_one_groups_collectives_the_kind_tells_what_they_are_for(fields, ranks, name, part):
     assert part_of_collective(Layout(engine="megatron-core", **fields), ranks, name) is part
+
+
+def test_counts_of_tokens_that_all_to_all_ranks_gather_are_the_experts():
+    layout = Layout(engine="megatron-core", expert_parallel=2, data_parallel=2)
+    assert part_of_collective(layout, [0, 1], "_allgather_base", are_counts=True) is Part.EXPERT
+    assert part_of_collective(layout, [0, 1], "_allgather_base") is Part.DATA_PARALLEL
 
 
 @pytest.mark.parametrize("outcome", [OUTCOME, None], ids=["rank-0", "another-rank"])
