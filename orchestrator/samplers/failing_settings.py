@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from orchestrator.samplers.base import Sampler, TrialFeedback
 from search_spaces.layouts.layout import Layout
-from trials.analysis.setting_failures import SettingValue
+from trials.analysis.setting_failures import MIN_FAILURES, SettingFailures, SettingValue
 from trials.failure_policy import policy_of
 from trials.trial import FailureReason
 
@@ -38,15 +38,20 @@ class FailingSettingsSampler(Sampler):
 
 
 def failing_values(history: Sequence[TrialFeedback]) -> set[SettingValue]:
-    """Values with which no layout ran, of settings to which a failure was put down."""
-    failed = [known.layout for known in history if known.reason is FailureReason.SETTING_FAILURE]
-    ran = [known.layout for known in history if _has_trained(known)] if failed else []
-    return _values(failed) - _values(ran)
-
-
-def _values(layouts: Sequence[Layout]) -> set[SettingValue]:
-    return {item for layout in layouts for item in layout.of_trial.by_axis.items()}
+    """Values that fail, of settings to which a failure was put down."""
+    blamed = [known.layout for known in history if known.reason is FailureReason.SETTING_FAILURE]
+    if not blamed:
+        return set()
+    failures = SettingFailures()
+    for known in history:
+        if _has_trained(known):
+            failures.add_run(known.layout)
+        elif policy_of(known.reason).may_be_setting:
+            failures.add_failure(known.layout)
+    for layout in MIN_FAILURES * blamed:
+        failures.add_failure(layout)
+    return {item for layout in blamed for item in failures.failing_values(layout).items()}
 
 
 def _has_trained(known: TrialFeedback) -> bool:
-    return known.value is not None or policy_of(known.reason).shows_training
+    return known.value_or_bound is not None or policy_of(known.reason).shows_training

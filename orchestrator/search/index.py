@@ -23,11 +23,10 @@ from trials.analysis.ranking import (
     upper_bound_of,
     value_of,
 )
-from trials.analysis.setting_failures import SettingFailures
+from trials.analysis.setting_failures import SettingFailures, may_be_setting
 from trials.attempt_result import may_retry
-from trials.failure_policy import policy_of
 from trials.ledger.events import SearchRecord
-from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
+from trials.trial import Attempt, Trial, TrialKind, TrialState
 
 NUM_LAST_ENDED = 3
 """Number of trials in `last_ended`."""
@@ -70,7 +69,7 @@ class SearchIndex:
         self._first_measured: dict[str, int] = {}  # by software
         self._measured_again: list[int] = []
         self._suspects: list[int] = []
-        self._blamed: list[tuple[Layout, FailureReason | None, tuple[str, ...]]] = []
+        self._blamed: list[tuple[Layout, bool, tuple[str, ...]]] = []
         self._runs: dict[str, list[int]] = {}
         self._feedback: dict[str, TrialFeedback | None] = {}
         self._orders: dict[str, RankingKey | None] = {}
@@ -198,8 +197,8 @@ class SearchIndex:
         """Nodes with a certain hardware or boot failure; none where a setting may have failed in their place."""
         return {
             node
-            for layout, reason, nodes in self._blamed
-            if not (policy_of(reason).may_be_setting and self.setting_failures.untried_values(layout))
+            for layout, is_certain, nodes in self._blamed
+            if is_certain or not self.setting_failures.untried_values(layout)
             for node in nodes
         }
 
@@ -294,7 +293,7 @@ class SearchIndex:
         self._last_change_at = max([self._last_change_at, *moments])
         self.setting_failures.add(trial.layout, attempt)
         if nodes := bad_nodes(trial, attempt):
-            self._blamed.append((trial.layout, attempt.reason, nodes))
+            self._blamed.append((trial.layout, not may_be_setting(attempt), nodes))
         timed = attempt.started_at is not None and attempt.ended_at is not None
         if attempt.state is TrialState.MEASURED and timed:
             self.num_measured += 1

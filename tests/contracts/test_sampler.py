@@ -162,3 +162,12 @@ def test_a_value_of_a_setting_to_which_a_failure_was_put_down_is_not_proposed_ag
     assert {*keys(asked)} == {*keys([c for c in candidates if "nope" not in c.settings][2:])}
     assert len(make(candidates).ask(len(candidates), [*ran, failure, speed(candidates[4])])) == len(candidates) - 4
     assert make(candidates[1:2]).ask(1, [failure]) == []
+
+
+def test_a_value_that_was_only_tried_beside_a_failing_one_is_still_proposed(make):
+    texts = ("env.NET=lo env.OMP=1", "env.NET=lo env.OMP=9", "env.NET=nope env.OMP=1", "env.NET=nope env.OMP=9")
+    first, second = layouts_of()[:2]
+    of_first, of_second = ([replace(layout, settings=text) for text in texts] for layout in (first, second))
+    failed = [TrialFeedback(layout, reason=FailureReason.SETTING_FAILURE) for layout in of_first[2:]]
+    asked = make([*of_first, *of_second]).ask(8, [speed(of_first[0]), *failed])
+    assert {*keys(asked)} == {*keys([of_first[1], *of_second[:2]])}

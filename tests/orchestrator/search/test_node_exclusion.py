@@ -124,3 +124,5 @@ def test_while_a_setting_may_have_failed_in_its_place_only_retries_avoid_a_node(
     assert avoided(other, bad) == ()
     assert avoided(other, bad, ran) == ("n1", "n2")
     assert avoided(other, replace(failed("t0001", FailureReason.BOOT_FAILURE, "n1"), layout=own)) == ("n1",)
+    broken = replace(bad.attempts[0], excerpt="RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    assert avoided(other, replace(bad, attempts=(broken,))) == ("n1", "n2")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from search_spaces.layouts.layout import Layout
 from trials.analysis.setting_failures import SettingFailures
-from trials.trial import Attempt, FailureReason, TrialState
+from trials.outcome_types import ThroughputBound
+from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, TrialState
 
 DEAD, CRASHED, OOM = FailureReason.NODE_FAILURE, FailureReason.SCRIPT_ERROR, FailureReason.GPU_OOM
 PRUNED, PREEMPTED = FailureReason.PRUNED, FailureReason.PREEMPTED
@@ -40,11 +43,51 @@ BAD = {"env.NET": "bad"}
         ([RAN, (2, "env.NET=bad env.OMP=1", DEAD), (4, "env.NET=bad", DEAD), (1, "env.NET=bad", None)], {}),  # it runs
         ([RAN, (2, "env.NET=bad env.OMP=1", DEAD), (4, "env.NET=bad", DEAD), (1, "env.NET=bad", PRUNED)], {}),
         ([RAN, (2, "env.NET=bad env.OMP=1", PREEMPTED), (4, "env.NET=bad", PREEMPTED)], {}),  # no setting does that
-        ([(2, "env.NET=bad", DEAD), (4, "env.NET=bad", DEAD), (2, "", CRASHED)], BAD),  # nothing ran at all
+        ([(2, "env.NET=bad", DEAD), (4, "env.NET=bad", DEAD), (1, "", CRASHED)], BAD),  # nothing ran at all
+        ([RAN, (2, "env.NET=bad", DEAD), (4, "env.NET=bad", DEAD), (2, "env.OMP=1", CRASHED)], {}),  # the layout
+        ([RAN, (2, "env.NET=bad", DEAD), (4, "env.NET=bad", DEAD), (2, "", DEAD), (2, "", None)], BAD),  # a node
     ],
 )
 def test_a_value_fails_where_no_attempt_runs_with_it_and_everything_else_is_known_to_run(ended, expected):
     assert failing(*ended) == expected
+
+
+LATE = Outcome("s1", "t0001", "a1", "0" * 32, OutcomeStatus.FAILED, measured=ThroughputBound(900.0))
+IN_STEPS = replace(LATE, measured=None, phase="measured")
+BROKEN_GPU = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        ([{}, {}], BAD),
+        ([{}, {}, {"reason": FailureReason.TIME_LIMIT, "outcome": LATE}], {}),  # it trained, slowly
+        ([{}, {}, {"outcome": IN_STEPS}], {}),
+        ([{}, {"excerpt": BROKEN_GPU}], {}),
+        ([{"nodes": ("n1",)}, {"nodes": ("n1", "n2")}], {}),  # perhaps the node
+        ([{"nodes": ("n1",)}, {"nodes": ("n2",)}], BAD),
+        ([{"nodes": ("n3",)}, {"nodes": ("n3",)}], BAD),  # one that is known to work
+        ([{"nodes": ("n1",), "reason": CRASHED}, {"nodes": ("n1",), "reason": CRASHED}], BAD),
+    ],
+)
+def test_only_failures_that_are_no_nodes_show_that_a_value_fails(ended, expected):
+    failures = SettingFailures()
+    ran = Attempt("t0001", "a1", "0" * 32, 1, 60.0, state=TrialState.MEASURED, nodes=("n3",))
+    failures.add(Layout(), ran)
+    for position, changes in enumerate(ended):
+        attempt = replace(ran, state=TrialState.FAILED, reason=DEAD, nodes=())
+        failures.add(Layout(tensor_parallel=2**position, settings="env.NET=bad"), replace(attempt, **changes))
+    assert failures.failing_values(Layout(settings="env.NET=bad")) == expected
+
+
+def test_software_is_no_setting_that_fails():
+    failures = SettingFailures()
+    for tensor in (1, 2, 4):
+        layout = Layout(tensor_parallel=tensor, settings="software.python=/new/bin/python")
+        attempt = Attempt("t0001", "a1", "0" * 32, 1, 60.0, state=TrialState.FAILED, reason=CRASHED)
+        failures.add(layout, attempt)
+        failures.add(layout.without_settings, replace(attempt, state=TrialState.MEASURED, reason=None))
+    assert failures.failing_values(layout) == {}
 
 
 def test_the_values_that_no_attempt_ran_with_are_untried():
