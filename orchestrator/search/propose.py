@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from orchestrator.samplers.base import Sampler
 from orchestrator.search import finalists
@@ -11,6 +11,7 @@ from orchestrator.search.index import SearchIndex
 from orchestrator.search.stopping import remaining_layouts
 from search_spaces.layouts.layout import Layout
 from trials.analysis.final_rounds import describe_finals_end
+from trials.analysis.setting_failures import SettingValue
 from trials.ledger.events import PROPOSAL, EndReason, EventKind
 from trials.trial import Trial, TrialKind, TrialState
 from trials.trial_json import trial_json
@@ -22,7 +23,7 @@ class TrialProposer:
     def __init__(self, context: SearchContext, sampler: Sampler):
         self._context = context
         self._sampler = sampler
-        self._space_exhausted = False
+        self._exhausted_without: Collection[SettingValue] | None = None
         self._converged_at: int | None = None
         self._had_layouts_at: int | None = None
 
@@ -99,7 +100,8 @@ class TrialProposer:
             self._converged_at = self._context.search.last_seq
             return []
         layouts = _new_layouts(self._sampler.ask(count, known), index)
-        self._space_exhausted = not layouts
+        if not layouts:
+            self._exhausted_without = index.setting_failures.failing
         return layouts
 
     def _max_new_layouts(self, free: int) -> int:
@@ -110,10 +112,12 @@ class TrialProposer:
 
     @property
     def _sampler_end_reason(self) -> EndReason | None:
-        """Reason why the sampler has no more layouts, if it said so. CONVERGED holds only for the current record."""
+        """Reason why the sampler has no more layouts, if it said so. CONVERGED holds only for the current record,
+        SPACE_EXHAUSTED until another value of a setting fails, or one runs after all."""
         if self._converged_at == self._context.search.last_seq:
             return EndReason.CONVERGED
-        return EndReason.SPACE_EXHAUSTED if self._space_exhausted else None
+        is_exhausted = self._exhausted_without == self._context.index.setting_failures.failing
+        return EndReason.SPACE_EXHAUSTED if is_exhausted else None
 
     @property
     def _proposing_is_over(self) -> bool:

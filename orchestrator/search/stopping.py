@@ -85,9 +85,14 @@ def attempts_over_budget(index: SearchIndex, budget_node_hours: float) -> list[A
 
 
 def repeated_failure_excerpt(index: SearchIndex) -> str | None:
-    """Log excerpt of the last trials if they all failed alike for a reason independent of the layout, else None."""
+    """Log excerpt of the last trials if they all failed alike for a reason independent of the layout, else None.
+
+    A failing setting does not count, unless those with other settings fail, too, and nothing has run.
+    """
     last = index.last_ended
-    if len(last) < IDENTICAL_FAILURES_TO_STOP or not all(policy_of(t.reason).stops_search for t in last):
+    counts_settings = not index.setting_failures.has_run and len({t.layout.settings for t in last}) > 1
+    reasons = [t.last_attempt.reason if counts_settings else t.reason for t in last]  # type: ignore[union-attr]
+    if len(last) < IDENTICAL_FAILURES_TO_STOP or not all(policy_of(reason).stops_search for reason in reasons):
         return None
     excerpts = [t.last_attempt.excerpt or "" for t in last]  # type: ignore[union-attr]
     return excerpts[-1] if len({last_line(text) for text in excerpts}) == 1 else None

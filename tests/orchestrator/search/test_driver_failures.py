@@ -229,3 +229,29 @@ def test_a_setting_that_fails_with_every_layout_neither_blames_nodes_nor_ends_th
     assert all(attempt.exclude == () for trial in search.trials for attempt in trial.attempts[:1])
     assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.SPACE_EXHAUSTED)
     assert "NCCL_SOCKET_IFNAME=nope: every attempt with it failed" in caplog.text
+
+
+def test_a_trainer_that_crashes_with_all_settings_ends_the_search(rig):
+    rig.layouts = tuple(with_interface(layout, name) for name in ("lo", "eth0") for layout in LAYOUTS[:4])
+    rig.limits = replace(rig.limits, max_trials=8, parallel_trials=1)
+    rig.launcher.script = lambda spec: Script(reason=FailureReason.SCRIPT_ERROR, excerpt="no such file")
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason, search.detail) == (
+        SearchState.FAILED,
+        EndReason.SCRIPT_ERROR,
+        "no such file",
+    )
+    assert len(search.trials) == 3
+
+
+def test_a_value_that_turns_out_to_run_is_proposed_again(rig):
+    rig.layouts = (with_interface(LAYOUTS[0], "lo"), *(with_interface(layout, "eth0") for layout in LAYOUTS[1:5]))
+    rig.limits = replace(rig.limits, max_trials=5, parallel_trials=4)
+    rig.launcher.script = lambda spec: (
+        Script(reason=FailureReason.SCRIPT_ERROR)
+        if spec.layout.without_settings in LAYOUTS[1:3]
+        else Script(duration_s=60.0 if "lo" in spec.layout.settings else 500.0)
+    )
+    search = rig.open_driver().run()
+    assert [trial.state for trial in search.trials[3:]] == [TrialState.MEASURED] * 2
+    assert FailureReason.SETTING_FAILURE in {trial.reason for trial in search.trials}
