@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -220,12 +221,13 @@ def _bounds_s(event: Any) -> tuple[float, float]:
 def _named_collectives(layout: Layout) -> Iterator[None]:
     """Context in which every collective, and every wait for one, is a range that names its part and kind."""
     names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+    part_of = cache(partial(part_of_collective, layout))  # a step has thousands
 
     def named_collective(original: Callable[..., Any]) -> Callable[..., Any]:
         def collective(group: dist.ProcessGroup, *arguments: Any, **options: Any) -> Any:
             tensor = _first_tensor(arguments)
             are_counts = tensor is not None and tensor.dtype == torch.int64
-            part = part_of_collective(layout, dist.get_process_group_ranks(group), original.__name__, are_counts)
+            part = part_of(tuple(dist.get_process_group_ranks(group)), original.__name__, are_counts)
             if part is None:
                 return original(group, *arguments, **options)
             kind = f"{original.__name__} {0 if tensor is None else tensor.numel()}"
