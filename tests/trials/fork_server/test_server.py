@@ -428,7 +428,7 @@ def test_two_hundred_ranks_leave_the_servers_memory_and_descriptors_as_they_were
         anonymous = next(line for line in rollup if line.startswith("Anonymous:"))
         seen.append((int(anonymous.split()[1]), len(list((proc / "fd").iterdir()))))
     kib, descriptors = zip(*seen, strict=True)
-    # What is in use while it is read comes and goes; what leaks is in the least of the last rounds, too. Five requests
-    # that happen to arrive at once take 100 KiB for good; a leak of 4 KiB a rank is more than 700.
-    assert min(kib[-3:]) - min(kib[1:4]) <= 384
+    # What is in use while it is read comes and goes; what leaks is in the least of the last rounds, too. Requests that
+    # happen to arrive at once take 100 KiB for good, 400 KiB on busy cores; a leak of 4 KiB a rank is more than 700.
+    assert min(kib[-3:]) - min(kib[1:4]) <= 512
     assert min(descriptors[-3:]) == min(descriptors[1:4])
