@@ -49,7 +49,10 @@ def _service(tab: Tab, server: str, live: str, failed: str) -> None:
         _take(tab, f"service-{name}")
     _open(tab, f"{server}/searches/{failed}/logs/t0001", "document.querySelector('pre') !== null")
     _take(tab, "service-log")
-    _open(tab, f"{server}/searches/{live}", "document.getElementById('line').dataset.state === 'live'", _DARK)
+    is_live = "document.getElementById('line').dataset.state === 'live'"
+    _open(tab, f"{server}/searches/{live}", is_live)
+    _take(tab, "report-live")
+    _open(tab, f"{server}/searches/{live}", is_live, _DARK)
     tab.click("[data-opens=cancel]")
     tab.until("document.querySelector('dialog').open")
     _take(tab, "service-cancel")
