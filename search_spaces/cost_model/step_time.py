@@ -83,9 +83,7 @@ class StepTerms:
 
     @classmethod
     def _on(cls, model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> StepTerms:
-        exchanges = _exchange_seconds(model, machine, layouts)
-        layer = _layer_seconds(model, machine, layouts, exchanges)
-        head = _head_seconds(model, machine, layouts)
+        (layer, exchanges), head = _layer_seconds(model, machine, layouts), _head_seconds(model, machine, layouts)
         stages = StageTable.ends(model, layouts)
         slowest = _slowest_stage(stages, layer, head)
         rows = np.arange(len(layouts))
@@ -169,33 +167,11 @@ def _slowest_stage(stages: StageTable, layer: np.ndarray, head: np.ndarray) -> n
     return seconds.argmax(axis=1)
 
 
-def _exchange_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> np.ndarray:
-    """Communication of a micro-batch inside one layer, a mean over the layers: `StepTerms.exchanges`.
-
-    The MLP has one of a layer's two collectives of tensor-parallel ranks.
-    """
-    tensor, tokens = layouts["tensor_parallel"], tokens_of_rank(model, layouts)
-    shares = RecomputedShares.of(model, layouts)
-    collectives = 2 + shares.layers + (2 + shares.layers + shares.mlps(model)) * gathering_mlps(model, layouts)
-    exchanged = collectives * tokens * model.hidden_size * element_bytes(layouts)
-    stride = layouts.per_mesh(RankMesh.stride, "tp")
-    rate = machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0)
-    exposed = np.where(layouts["tensor_parallel_overlap"], OVERLAPPED, 1)
-    awaited = (1 + shares.layers) * awaited_share(model, machine) * _launch_seconds(model, machine, layouts)
-    of_tensor = [
-        2 * (tensor - 1) / tensor * exchanged / rate * exposed,
-        collectives * machine.latency_s(tensor, stride),
-    ]
-    of_context = [_context_seconds(model, machine, layouts, shares), np.zeros(len(layouts))]
-    of_experts = [dispatch_seconds(model, machine, layouts, shares), awaited]
-    return np.stack([np.stack(of_groups, axis=1) for of_groups in (of_tensor, of_context, of_experts)], axis=1)
-
-
-def _layer_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable, exchanges: np.ndarray) -> np.ndarray:
+def _layer_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> tuple[np.ndarray, np.ndarray]:
     """Forward and backward of a micro-batch through one layer: matmul, memory traffic, tensor, latency, launches.
 
-    A mean over the layers where some are recomputed. `exchanges` is its communication; the MLP has half of a layer's
-    launches.
+    A mean over the layers where some are recomputed. The MLP has half of a layer's launches. Second, the layer's part
+    of `StepTerms.exchanges`.
     """
     tensor, tokens = layouts["tensor_parallel"], tokens_of_rank(model, layouts)
     shares = RecomputedShares.of(model, layouts)
@@ -212,16 +188,41 @@ def _layer_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTabl
     accessed = accessed + tokens * _scaled_bytes(model, layouts, shares) + moved_bytes(model, layouts, shares)
     loss = _matmul_slowdown(model, machine, layouts)
     multiplied = (linear - saved) * loss + scores * _attention_slowdown(model, machine, layouts, loss)
-    launches = (passes + shares.mlps(model) / 2 + shares.ops) * _launch_seconds(model, machine, layouts)
-    return np.stack(
+    launched = _launch_seconds(model, machine, layouts)
+    exchanges = _exchange_seconds(model, machine, layouts, shares, launched)
+    seconds = np.stack(
         [
             (multiplied / machine.flops(layouts) + sink_seconds(model, layouts, tokens)) / tensor,
             accessed / machine.memory_bytes_per_s,
             *exchanges.sum(axis=1).T,
-            launches,
+            (passes + shares.mlps(model) / 2 + shares.ops) * launched,
         ],
         axis=1,
     )
+    return seconds, exchanges
+
+
+def _exchange_seconds(
+    model: ModelShape, machine: MachineSpeed, layouts: LayoutTable, shares: RecomputedShares, launched: np.ndarray
+) -> np.ndarray:
+    """Communication of a micro-batch inside one layer, a mean over the layers: `StepTerms.exchanges`.
+
+    The MLP has one of a layer's two collectives of tensor-parallel ranks. `launched` are the host's seconds of a pass.
+    """
+    tensor, tokens = layouts["tensor_parallel"], tokens_of_rank(model, layouts)
+    collectives = 2 + shares.layers + (2 + shares.layers + shares.mlps(model)) * gathering_mlps(model, layouts)
+    exchanged = collectives * tokens * model.hidden_size * element_bytes(layouts)
+    stride = layouts.per_mesh(RankMesh.stride, "tp")
+    rate = machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0)
+    exposed = np.where(layouts["tensor_parallel_overlap"], OVERLAPPED, 1)
+    awaited = (1 + shares.layers) * awaited_share(model, machine) * launched
+    of_tensor = [
+        2 * (tensor - 1) / tensor * exchanged / rate * exposed,
+        collectives * machine.latency_s(tensor, stride),
+    ]
+    of_context = [_context_seconds(model, machine, layouts, shares), np.zeros(len(layouts))]
+    of_experts = [dispatch_seconds(model, machine, layouts, shares), awaited]
+    return np.stack([np.stack(of_groups, axis=1) for of_groups in (of_tensor, of_context, of_experts)], axis=1)
 
 
 def _eager_traffic(layouts: LayoutTable) -> np.ndarray:
