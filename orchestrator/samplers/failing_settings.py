@@ -48,7 +48,7 @@ def failing_values(history: Sequence[TrialFeedback]) -> set[SettingValue]:
             failures.add_run(known.layout)
         elif policy_of(known.reason).may_be_setting:
             failures.add_failure(known.layout)
-    for layout in MIN_FAILURES * blamed:
+    for layout in MIN_FAILURES * blamed:  # the driver has seen enough attempts, of which the history tells the last
         failures.add_failure(layout)
     return {item for layout in blamed for item in failures.failing_values(layout).items()}
 

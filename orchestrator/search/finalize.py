@@ -51,8 +51,10 @@ class TrialFinalizer:
     def _has_failing_setting(self, trial: Trial) -> bool:
         failing = self._context.index.setting_failures.failing_values(trial.layout)
         for name, value in failing.items():
-            words = f"{described(name, value)}: every attempt with it failed, so it is not tried again"
-            self._context.log_once.warning(words)
+            setting = described(name, value)
+            logs = f"parlay logs {trial.trial} --search {self._context.search.search_id}"
+            words = f"{setting}: every attempt with it failed, so it is not tried again; {logs} shows why"
+            self._context.log_once.warning(words, key=setting)
         return bool(failing)
 
     def _is_first_baseline_run(self, trial: Trial) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from orchestrator.samplers.base import Sampler
 from orchestrator.search import finalists
@@ -23,7 +23,7 @@ class TrialProposer:
     def __init__(self, context: SearchContext, sampler: Sampler):
         self._context = context
         self._sampler = sampler
-        self._exhausted_without: Collection[SettingValue] | None = None
+        self._exhausted_without: frozenset[SettingValue] | None = None
         self._converged_at: int | None = None
         self._had_layouts_at: int | None = None
 

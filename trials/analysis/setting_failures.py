@@ -24,9 +24,9 @@ class SettingFailures:
     """Ended attempts by the values of their settings; added in any order.
 
     A variable's or launch option's value fails if no attempt ran with it, and at least MIN_FAILURES attempts failed in
-    which every other value has run: with two layouts, or with one that ran without the value. Failures do not count of
-    layouts that failed without the value and never ran, nor those that share a node on which nothing has run while
-    other nodes work.
+    which every other value has run. The cause may still be the layout, if it is one that never ran, and the nodes, if
+    all failures share one on which nothing has run while others work. A layout that never ran and also failed without
+    the value does not count.
     """
 
     def __init__(self) -> None:
@@ -91,12 +91,14 @@ class SettingFailures:
                 failures[untried[0]].append((key, nodes))
         for value, found in failures.items():
             counted = [(key, nodes) for key, nodes in found if key not in faulty]
+            if len(counted) < MIN_FAILURES:
+                continue
             keys, nodes_of_all = {key for key, _ in counted}, [nodes for _, nodes in counted]
-            is_layouts = len(keys) == 1 and not keys <= self._ran_layouts
-            if len(counted) >= MIN_FAILURES and not is_layouts and not self._is_nodes(nodes_of_all):
+            may_be_layout = len(keys) == 1 and not keys <= self._ran_layouts
+            if not may_be_layout and not self._may_be_nodes(nodes_of_all):
                 yield value
 
-    def _is_nodes(self, nodes_of_all: Sequence[frozenset[str]]) -> bool:
+    def _may_be_nodes(self, nodes_of_all: Sequence[frozenset[str]]) -> bool:
         """True if these failures share a node on which nothing has run, where others are known to work."""
         return bool(self._ran_nodes) and not frozenset.intersection(*nodes_of_all) <= self._ran_nodes
 
