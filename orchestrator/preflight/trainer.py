@@ -43,21 +43,20 @@ def require_torch(spec: SearchSpec) -> None:
     if not ranks_run_here(spec):
         return
     for key, python in _interpreters(spec):
-        found = _finds_torch(python)
-        if found is None:
-            message, rule = (
-                f"{python} runs no Python program",
-                f"launcher {spec.launcher.kind} starts the ranks with it",
-            )
-            fix = "name a Python on this machine that has torch"
-        elif not found and spec.trainer.kind == PARLAY:
-            message = f"{python} has no torch"
-            rule = f"launcher {spec.launcher.kind} trains on this machine, and Parlay's own trainer needs torch"
-            fix = "pip install torch there (and deepspeed if layouts use it), or name a Python that has torch"
-        else:
-            continue
-        problem = Problem("interpreter", message, rule=rule, fix=fix, key=key, value=python)
-        raise with_locations(InputError(problem), spec)
+        if (problem := _interpreter_problem(key, python, spec)) is not None:
+            raise with_locations(InputError(problem), spec)
+
+
+def _interpreter_problem(key: str, python: str, spec: SearchSpec) -> Problem | None:
+    found, kind = _finds_torch(python), spec.launcher.kind
+    if found is None:
+        rule, fix = f"launcher {kind} starts the ranks with it", "name a Python on this machine that has torch"
+        return Problem("interpreter", f"{python} runs no Python program", rule=rule, fix=fix, key=key, value=python)
+    if found or spec.trainer.kind != PARLAY:
+        return None
+    rule = f"launcher {kind} trains on this machine, and Parlay's own trainer needs torch"
+    fix = "pip install torch there (and deepspeed if layouts use it), or name a Python that has torch"
+    return Problem("interpreter", f"{python} has no torch", rule=rule, fix=fix, key=key, value=python)
 
 
 def require_engine_packages(spec: SearchSpec, trainings: Iterable[tuple[Layout, ModelShape]]) -> None:

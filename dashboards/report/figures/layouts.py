@@ -60,7 +60,7 @@ def _heat(data: ReportData) -> Figure:
     colors = [[_share(cell[0], most) for cell, most in zip(row, fastest, strict=True)] for row in cells]
     more = f", in {len(failed)} more every trial failed" if failed else ""
     relative = ", the stronger the nearer to the fastest on as many nodes" if has_blocks else ""
-    heat_maps = list(_heat_maps(colors, [[format_short(speed) for speed, _ in row] for row in cells], unit))
+    heat_maps = list(_heat_maps(colors, [[text for _, text in row] for row in cells], unit))
     return Figure(
         "heat",
         title,

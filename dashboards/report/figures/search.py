@@ -53,7 +53,8 @@ def _progress(data: ReportData) -> Figure:
             legend={"orientation": "h", "y": 1.12, "x": 0},
         ),
         height=380,
-        note=_PROGRESS_NOTE + (" Crosses at the bottom failed." if any(t.has_failed for t in data.trials) else ""),
+        note=_PROGRESS_NOTE
+        + (" Crosses at the bottom are trials that failed." if any(t.has_failed for t in data.trials) else ""),
     )
 
 
