@@ -141,11 +141,11 @@ class Training:
 
     @property
     def older_kernel_s(self) -> float:
-        """Seconds of a step by which the row's attention kernel is slower than today's."""
-        if self.layout.attention_kernel != "flash":
-            return 0.0
+        """Seconds of a step by which the row's attention kernel is slower than today's, where both are known."""
         chip = chip_of(self.cluster.accelerator.name)
-        older, today = _SHARES.get(self.layout.engine, (NEWEST_SHARE, NEWEST_SHARE))
+        older, today = _SHARES.get(self.layout.engine, ({}, {}))
+        if self.layout.attention_kernel != "flash" or chip not in older:
+            return 0.0
         passes = 3.5 + (self.layout.activation_checkpointing == "full")
         tokens = self.layout.global_batch_size * self.model.seq_length / self.layout.num_gpus
         flops = 2 * tokens * self.model.scored_size * passes * self.model.causal_positions

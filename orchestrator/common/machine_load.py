@@ -13,6 +13,11 @@ def busy_warning() -> str | None:
     return describe_load(os.getloadavg()[0], os.cpu_count() or 1)
 
 
+def takes_all_cpus() -> bool:
+    """True if other work runs or waits on every CPU of this machine."""
+    return os.getloadavg()[0] >= (os.cpu_count() or 1)
+
+
 def describe_load(load: float, cpus: int) -> str | None:
     """Describe a load from BUSY_LOAD_FRACTION of the CPUs on: running and waiting processes, mean of one minute."""
     if load < BUSY_LOAD_FRACTION * cpus:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from orchestrator.common.machine_load import busy_warning
+from orchestrator.common.machine_load import busy_warning, takes_all_cpus
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 
 MIN_OPEN_FILES = 1024
@@ -31,8 +31,8 @@ _LIMITS = {
 }
 
 
-def check_machine() -> Iterator[Finding]:
-    """Check Python, libraries, umask, limits and load."""
+def check_machine(ranks_run_here: bool) -> Iterator[Finding]:
+    """Check Python, libraries, umask, limits and load, which slows down ranks and, where it is high, drivers too."""
     try:
         yield python_finding(platform.python_version(), metadata("parlay")["Requires-Python"])
         yield from library_findings(requires("parlay") or (), _installed)
@@ -42,7 +42,8 @@ def check_machine() -> Iterator[Finding]:
     yield umask_finding(_umask_of_shell())
     yield from limit_findings({name: resource.getrlimit(number)[0] for name, number in _LIMITS.items()})
     if (busy := busy_warning()) is not None:
-        yield note("load", busy, "measure on this machine when it is idle; jobs on other nodes are not affected")
+        found = warning if ranks_run_here or takes_all_cpus() else note
+        yield found("load", busy, "measure on this machine when it is idle; jobs on other nodes are not affected")
 
 
 def python_finding(found: str, wanted: str) -> Finding:

@@ -120,7 +120,7 @@ def _checks(target: DoctorTarget, space: SearchSpace | None) -> Iterator[tuple[A
     spec = target.spec
     if spec is not None:
         yield Area.SEARCH, lambda: check_search(spec)
-    yield Area.MACHINE, check_machine
+    yield Area.MACHINE, lambda: check_machine(not target.uses_slurm if spec is None else ranks_run_here(spec))
     if target.uses_slurm:
         yield Area.SLURM, lambda: check_slurm(target.slurm, os.environ, _poll_interval_s(spec))
         if spec is not None and space is not None:

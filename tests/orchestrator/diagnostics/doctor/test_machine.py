@@ -25,13 +25,22 @@ def levels(findings) -> list[tuple[str, Level]]:
 
 
 def test_this_machine_runs_parlay():
-    assert Level.ERROR not in {finding.level for finding in check_machine()}
+    assert Level.ERROR not in {finding.level for finding in check_machine(ranks_run_here=True)}
 
 
-@pytest.mark.parametrize(("words", "found"), [("it is busy", [("load", Level.NOTE)]), (None, [])])
-def test_other_work_on_this_machine_is_reported(monkeypatch, words, found):
-    monkeypatch.setattr(machine, "busy_warning", lambda: words)
-    assert [pair for pair in levels(check_machine()) if pair[0] == "load"] == found
+@pytest.mark.parametrize(
+    ("load", "ranks_run_here", "found"),
+    [
+        (0.4, True, []),
+        (0.5, True, [("load", Level.WARNING)]),
+        (0.5, False, [("load", Level.NOTE)]),
+        (24.7, False, [("load", Level.WARNING)]),
+    ],
+)
+def test_other_work_is_a_problem_where_ranks_run_and_where_it_takes_all_cpus(monkeypatch, load, ranks_run_here, found):
+    monkeypatch.setattr(machine.os, "getloadavg", lambda: (load, 1.0, 1.0))
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
+    assert [pair for pair in levels(check_machine(ranks_run_here)) if pair[0] == "load"] == found
 
 
 @pytest.mark.bad_input(47)
