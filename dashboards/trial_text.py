@@ -14,7 +14,7 @@ from search_spaces.verification import Level
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.training_rate import TrainingRate
 from trials.analysis.verdict import TrialCounts
-from trials.failure_policy import policy_of
+from trials.failure_policy import Memory, policy_of
 from trials.files.text import plural
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import Attempt, FailureReason, Flag, Trial
@@ -130,7 +130,7 @@ def flag_lines(trials: Sequence[Trial]) -> list[str]:
 
 
 def describe_failure(attempt: Attempt, limit_gib: float | None) -> str | None:
-    """Rank and phase in which an attempt ran out of GPU memory or hung, with the user's memory limit in GiB.
+    """Rank and phase in which an attempt ran out of memory or hung, with the user's memory limit in GiB.
 
     None for other failures, and where no rank reported.
     """
@@ -145,6 +145,23 @@ def describe_failure(attempt: Attempt, limit_gib: float | None) -> str | None:
     if attempt.reason is FailureReason.HANG and (found := _NO_PROGRESS.match(excerpt)) is not None:
         return f"rank {outcome.rank} made {found[0]} in phase {outcome.phase}"
     return None
+
+
+def advice_after(reason: FailureReason | None, attempts: Sequence[Attempt], limit_gib: float | None) -> str | None:
+    """Changes of the search file to try after these attempts, which all ended with this reason under the user's memory
+    limit in GiB; None if only the logs help."""
+    policy = policy_of(reason)
+    if policy.exceeded is not Memory.ACCELERATOR or limit_gib is None:
+        return policy.advice
+    raise_limit = f"a larger measure.memory_limit_gib (now {limit_gib:g})"
+    if had_no_room_for_a_model(attempts):
+        return f"{raise_limit}: the process exceeds it before the model is built"
+    return f"{raise_limit}, {policy.advice}"
+
+
+def had_no_room_for_a_model(attempts: Sequence[Attempt]) -> bool:
+    """True if all these attempts, out of memory, ended before they built anything: no layout changes that."""
+    return {attempt.outcome.phase if attempt.outcome else None for attempt in attempts} == {"start"}
 
 
 def describe_training_rate(rate: TrainingRate) -> str:

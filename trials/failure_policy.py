@@ -126,8 +126,8 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
         advice="other values of the axes named in the engine's message",
     ),
     FailureReason.GPU_OOM: FailurePolicy(
-        "out of GPU memory",
-        "GPU OOM",
+        "out of memory",
+        "OOM",
         "A rank ran out of accelerator memory; on a CPU, of its memory limit.",
         cause=Cause.LAYOUT,
         only_rank_knows=True,

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from dashboards.terminal.headline import describe_ending
 from dashboards.terminal.progress import describe_in_flight, is_simulated
 from dashboards.text import printable, with_full_stop
-from dashboards.trial_text import format_value
+from dashboards.trial_text import advice_after, format_value, had_no_room_for_a_model
 from search_spaces.layouts.layout import AXES, axis_of
 from trials.analysis.failure_patterns import Condition, FailurePattern, common_last_line
 from trials.analysis.verdict import SearchVerdict, VerdictKind, has_failed
 from trials.failure_policy import policy_of
 from trials.files.text import plural
 from trials.ledger.events import SearchRecord
-from trials.trial import FailureReason, Trial
+from trials.trial import Attempt, FailureReason, Trial
 
 _SAVING_MEMORY = ("micro_batch_size", "zero_stage", "offload", "activation_checkpointing")
 _MAX_IN_FLIGHT = 4
@@ -48,7 +48,7 @@ def explanation_of(
     name, file = search.search_id, "search.yaml"
     again = NextCommand("Correct the search file and start again", f"parlay run {file}")
     if verdict.kind in (VerdictKind.ALL_FAILED, VerdictKind.NOTHING_MEASURED, VerdictKind.NONE_ALLOWED):
-        sentences = tuple(_failures(search.trials, patterns))
+        sentences = tuple(_failures(search, patterns))
         return (
             Explanation("Why nothing was measured", sentences, (*_log_command(name, verdict), again))
             if sentences
@@ -59,9 +59,9 @@ def explanation_of(
         return Explanation("What to do", (), (check, again))
     if verdict.kind is VerdictKind.CANCELLED:
         new = NextCommand("Start a new search", f"parlay run {file}")
-        return Explanation("What to do", tuple(_failures(search.trials, patterns)), (new,))
+        return Explanation("What to do", tuple(_failures(search, patterns)), (new,))
     if verdict.kind is VerdictKind.ONLY_BASELINE and verdict.is_ended:
-        failed = tuple(_failures(search.trials, patterns))
+        failed = tuple(_failures(search, patterns))
         words = failed or (with_full_stop(f"No other layout was tried: {describe_ending(verdict)}"),)
         return Explanation("Why there is no comparison", words, (*_log_command(name, verdict), again))
     if not verdict.is_ended and verdict.kind in (VerdictKind.NOTHING_YET, VerdictKind.ONLY_BASELINE):
@@ -77,8 +77,9 @@ def describe_condition(condition: Condition) -> str:
     return f"{axis.label} {format_value(condition.value)}{more}"
 
 
-def _failures(trials: Sequence[Trial], patterns: Sequence[FailurePattern]) -> Iterator[str]:
-    """The reasons by their number, then what the most common one shares and what may help."""
+def _failures(search: SearchRecord, patterns: Sequence[FailurePattern]) -> Iterator[str]:
+    """The reasons by their number, then what may help against the most common one and what its trials share."""
+    trials = search.trials
     failed = [trial for trial in trials if has_failed(trial)]
     reasons = Counter(trial.reason for trial in failed)
     if not reasons:
@@ -86,24 +87,25 @@ def _failures(trials: Sequence[Trial], patterns: Sequence[FailurePattern]) -> It
     counts = ", ".join(f"{count} {policy_of(reason).label}" for reason, count in reasons.most_common())
     yield f"{plural(len(failed), 'trial')} of {len(trials)} failed: {counts}."
     reason = reasons.most_common(1)[0][0]
-    if reason is not None:
-        yield from _shared(trials, reason, reasons[reason])
-    yield from map(describe_pattern, patterns)
-    if advice := policy_of(reason).advice:
+    attempts = [trial.last_attempt for trial in failed if trial.reason is reason and trial.last_attempt is not None]
+    if advice := advice_after(reason, attempts, (search.spec.get("measure") or {}).get("memory_limit_gib")):
         yield f"To try: {advice}."
+    if reason is not None:
+        yield from _shared(trials, reason, attempts)
+    yield from map(describe_pattern, patterns)
 
 
-def _shared(trials: Sequence[Trial], reason: FailureReason, count: int) -> Iterator[str]:
+def _shared(trials: Sequence[Trial], reason: FailureReason, attempts: Sequence[Attempt]) -> Iterator[str]:
     """The line with which half of the logs or more end, and for too little memory the values that all have of the axes
     that save some."""
-    found = common_last_line(trials, reason)
+    found, layouts = common_last_line(trials, reason), [trial.layout for trial in trials if trial.reason is reason]
+    count = len(layouts)
     if found is not None and 2 * found[1] >= count:
         line = printable(found[0])
         shown = line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE].rsplit(' ', 1)[0]} ..."
         those = f"All {count}" if found[1] == count else f"{found[1]} of {count}"
         yield f"{those} logs end with: {shown}" if count > 1 else f"Its log ends with: {shown}"
-    if policy_of(reason).exceeded is not None:
-        layouts = [trial.layout for trial in trials if trial.reason is reason]
+    if policy_of(reason).exceeded is not None and not had_no_room_for_a_model(attempts):
         common = [name for name in _SAVING_MEMORY if len({getattr(layout, name) for layout in layouts}) == 1]
         values = [f"{AXES[name].label} {format_value(getattr(layouts[0], name))}" for name in common]
         yield from [f"{'All' if count > 1 else 'It'} had {', '.join(values)}."] if values else []

@@ -24,8 +24,7 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Show the output of a trial's ranks, and the first real error in it."""
-    from dashboards.trial_text import describe_failure
-    from orchestrator.cli.search_summary import advice_for
+    from dashboards.trial_text import advice_after, describe_failure
     from orchestrator.records.lookup import find_attempt, find_search
     from orchestrator.records.summary import logs_summary
     from trials.failure_policy import policy_of
@@ -37,9 +36,10 @@ def logs(
     data = logs_summary(attempt, folder, None if rank is None else _read_log(folder.rank_log(rank)))
     reason = f" ({policy_of(attempt.reason).label})" if attempt.reason else ""
     heading = [f"{which.trial}.{attempt.attempt}: {attempt.state}{reason}"]
-    if words := describe_failure(attempt, found.spec.measure.memory_limit_gib):
+    limit_gib = found.spec.measure.memory_limit_gib
+    if words := describe_failure(attempt, limit_gib):
         heading.append(words)
-    if advice := advice_for(attempt.reason, found.spec):
+    if advice := advice_after(attempt.reason, [attempt], limit_gib):
         heading.append(f"to try: {advice}")
     print_result(data, as_json, "\n".join([*heading, *data["files"], "", data["excerpt"] or "(nothing was written)"]))
 

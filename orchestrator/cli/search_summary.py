@@ -20,7 +20,7 @@ from dashboards.terminal.progress import (
     format_node_hours,
     is_simulated,
 )
-from dashboards.trial_text import flag_lines, time_lines
+from dashboards.trial_text import advice_after, flag_lines, time_lines
 from orchestrator.cli.output import print_result
 from orchestrator.cli.stacks_table import print_stacks
 from orchestrator.comparison.stacks import stack_comparison
@@ -30,7 +30,7 @@ from trials.analysis.node_time import search_node_time
 from trials.analysis.pareto import trade_offs
 from trials.analysis.search_cost import SearchCost
 from trials.analysis.verdict import DisplayState, SearchVerdict, VerdictKind, has_failed, has_stopped_early, verdict_of
-from trials.failure_policy import Memory, policy_of
+from trials.failure_policy import policy_of
 from trials.files.folders import SearchFolder
 from trials.files.text import plural
 from trials.ledger.events import EndReason, SearchRecord
@@ -121,14 +121,6 @@ def print_search_summary(
         print_stacks(stacks, spec)
 
 
-def advice_for(reason: FailureReason | None, spec: SearchSpec) -> str | None:
-    """Return advice for trials that ended for this reason; None if only their logs help."""
-    policy, limit_gib = policy_of(reason), spec.measure.memory_limit_gib
-    if policy.exceeded is not Memory.ACCELERATOR or limit_gib is None:
-        return policy.advice
-    return f"{policy.advice}, a measure.memory_limit_gib above {limit_gib:g}"
-
-
 def _format_state(search: SearchRecord, verdict: SearchVerdict) -> str:
     why = f" ({ending})" if (ending := describe_ending(verdict)) else ""
     words = f"search {search.search_id} is {verdict.state}{why}; {format_node_hours(search)}"
@@ -163,10 +155,11 @@ def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
     if search.end_reason is not EndReason.NO_FEASIBLE_LAYOUT:
         return []
     reasons = Counter(t.reason for t in search.trials if t.reason is not None and not has_stopped_early(t))
-    rows = [
-        f"  {policy_of(reason).label:<26}{count:>4} of {len(search.trials)}  {advice_for(reason, spec) or _NO_ADVICE}"
-        for reason, count in reasons.most_common()
-    ]
+    rows = []
+    for reason, count in reasons.most_common():
+        attempts = [t.last_attempt for t in search.trials if t.reason is reason and t.last_attempt is not None]
+        advice = advice_after(reason, attempts, spec.measure.memory_limit_gib) or _NO_ADVICE
+        rows.append(f"  {policy_of(reason).label:<26}{count:>4} of {len(search.trials)}  {advice}")
     ranking = spec.ranking_of(search.trials)
     if too_full := [trial for trial in ranking.ordered if not ranking.has_headroom(trial)]:
         what = f"a smaller constraints.min_free_memory_gib, {policy_of(FailureReason.GPU_OOM).advice}"

@@ -56,9 +56,9 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     world = join_world(spec, folder, env, device)
     rank_hosts = locate_ranks(spec, device)
     startup.end_of(StartupPart.RENDEZVOUS)
-    report.enter("build")
     if spec.measure.memory_limit_gib is not None:
         device.limit_memory(spec.measure.memory_limit_gib)
+    report.enter("build")
     engine = build_engine(_training_config(spec, device), world)
     device.reset_peak()
     found = fingerprint(spec, device, rank_hosts, common_software(spec, device, engine.chunks))

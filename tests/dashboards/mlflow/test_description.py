@@ -76,7 +76,7 @@ def test_without_a_measured_trial_it_says_so():
     search.fail(search.start(BASELINE), FailureReason.GPU_OOM)
     search.end("failed", "no_feasible_layout")
     ended = note(search.record)
-    assert ended.startswith("**No layout was measured: 1 trial failed, out of GPU memory**")
+    assert ended.startswith("**No layout was measured: 1 trial failed, out of memory**")
     assert "|" not in ended
 
 

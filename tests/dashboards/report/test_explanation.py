@@ -7,8 +7,9 @@ import pytest
 from dashboards.report.data import report_data
 from dashboards.report.explanation import describe_pattern
 from dashboards.report.page import report_page
+from search_spaces.layouts.layout import Layout
 from tests.dashboards.report.searches import STATES, a_full_search
-from tests.dashboards.searches import START
+from tests.dashboards.searches import START, SearchUnderTest
 from trials.analysis.failure_patterns import Condition, FailurePattern
 from trials.trial import FailureReason
 
@@ -19,7 +20,7 @@ from trials.trial import FailureReason
         (
             "all_failed",
             [
-                "8 trials of 8 failed: 6 out of GPU memory, 2 trainer crashed.",
+                "8 trials of 8 failed: 6 out of memory, 2 trainer crashed.",
                 "All 6 logs end with: OutOfMemoryError: 2.00 GiB",
                 "All had ZeRO 0, offload none, recomputation none.",
             ],
@@ -29,7 +30,7 @@ from trials.trial import FailureReason
         ("cancelled", [], ["parlay run search.yaml"]),
         (
             "only_baseline",
-            ["3 trials of 4 failed: 3 out of GPU memory."],
+            ["3 trials of 4 failed: 3 out of memory."],
             ["parlay logs t0002 --search tiny-abcdef", "parlay run search.yaml"],
         ),
         ("nothing_yet", ["t0001.a1 running for 10:10 on node1 node2."], ["parlay watch tiny-abcdef"]),
@@ -53,10 +54,29 @@ def test_the_baseline_is_not_called_the_best_layout_where_nothing_else_was_measu
     assert "Best layout, t0001" not in page
 
 
+@pytest.mark.parametrize(
+    ("phase", "advice"),
+    [
+        ("start", "a larger measure.memory_limit_gib (now 0.02): the process exceeds it before the model is built."),
+        ("build", "a larger measure.memory_limit_gib (now 0.02), a smaller micro_batch_size, more"),
+    ],
+)
+def test_of_a_memory_limit_that_ended_all_trials_the_first_advice_is_to_raise_it(phase, advice):
+    search = SearchUnderTest({"measure": {"memory_limit_gib": 0.02}})
+    for size in (1, 2):
+        name = search.start(Layout(micro_batch_size=size))
+        search.fail(name, FailureReason.GPU_OOM, outcome={"rank": 0, "phase": phase})
+    search.end("failed", "no_feasible_layout")
+    counts, to_try, *evidence = report_data(search.record, START).explanation.sentences
+    assert counts == "2 trials of 2 failed: 2 out of memory."
+    assert to_try.startswith(f"To try: {advice}")
+    assert any(words.startswith("All had ZeRO 0") for words in evidence) is (phase == "build")
+
+
 def test_a_pattern_is_told_with_both_shares():
     pattern = FailurePattern(FailureReason.GPU_OOM, Condition("micro_batch_size", 8, "at_least"), 40, 56, 12, 108)
     assert describe_pattern(pattern) == (
-        "Out of GPU memory: 40 of 56 had micro-batch 8 and more, and 12 of the 108 that ran."
+        "Out of memory: 40 of 56 had micro-batch 8 and more, and 12 of the 108 that ran."
     )
     switch = FailurePattern(FailureReason.HANG, Condition("sequence_parallel", True), 3, 3, 0, 4)
     assert "had sequence parallel on" in describe_pattern(switch)

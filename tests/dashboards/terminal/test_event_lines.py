@@ -55,7 +55,7 @@ def test_every_event_that_matters_is_one_line():
     ]
     assert "t0001.a1 measured: 1,000 (980–1,020) tokens/s, 1 s a step, 1.5 GiB" in words
     assert "t0002.a1 failed, node failure: it broke" in words
-    assert "t0003.a1 failed, out of GPU memory: torch.OutOfMemoryError" in words
+    assert "t0003.a1 failed, out of memory: torch.OutOfMemoryError" in words
     assert words[-2:] == ["t0002 is the best", "search completed (reached the limit of search.max_trials)"]
 
 
@@ -101,7 +101,7 @@ def test_out_of_memory_is_reported_with_rank_phase_and_limit(excerpt, limit_gib,
     search = SearchUnderTest({"measure": {"memory_limit_gib": limit_gib}})
     search.fail(search.start(Layout()), FailureReason.GPU_OOM, excerpt, outcome={"rank": 3, "phase": "build"})
     event = next(e for e in search.events if e.kind is EventKind.ATTEMPT_ENDED)
-    assert event_line(event, search.record).endswith(f"t0001.a1 failed, out of GPU memory: {words}")
+    assert event_line(event, search.record).endswith(f"t0001.a1 failed, out of memory: {words}")
 
 
 def test_a_hang_is_reported_with_rank_and_phase_and_not_with_the_line_where_the_rank_stands():

@@ -144,7 +144,7 @@ def test_a_baseline_that_could_not_be_measured_is_a_caveat():
     today = Trial("t0002", SLOWER_LAYOUT, state=TrialState.FAILED, reason=FailureReason.GPU_OOM)
     recipe = built(source_of(measured_trial("t0001", LAYOUT, 0.1), today, baseline=today))
     assert recipe.baseline is None
-    assert "The baseline (t0002) was not measured: out of GPU memory." in recipe.caveats
+    assert "The baseline (t0002) was not measured: out of memory." in recipe.caveats
 
 
 def test_flags_and_growing_host_memory_are_caveats_and_the_page_says_where_the_time_goes():

@@ -129,7 +129,7 @@ REFUSED = ("failed", "submission_rejected", "sbatch: error: Invalid account")
             baseline_out_of_memory,
             MAX,
             "no_comparison",
-            "160 tokens/s, no comparison: the baseline (t0001) failed: out of GPU memory",
+            "160 tokens/s, no comparison: the baseline (t0001) failed: out of memory",
         ),
         (baseline_lost, MAX, "no_comparison", "160 tokens/s, no comparison: the baseline (t0001) failed: job lost"),
         (
@@ -155,7 +155,7 @@ REFUSED = ("failed", "submission_rejected", "sbatch: error: Invalid account")
             all_failed,
             NO_LAYOUT,
             "all_failed",
-            "No layout was measured: 3 trials failed, 2 of them: out of GPU memory",
+            "No layout was measured: 3 trials failed, 2 of them: out of memory",
         ),
         (all_failed, None, "nothing_yet", "No layout has been measured yet"),
         (nothing, None, "nothing_yet", "No layout has been measured yet"),

@@ -31,6 +31,13 @@ def test_beyond_the_memory_limit_a_rank_is_out_of_memory(start, layout):
 
 
 @pytest.mark.fault(21)
+def test_a_rank_that_exceeds_the_memory_limit_without_a_model_ends_before_it_builds_one(start):
+    trial = start(make_spec(ONE, measure=replace(RULES, memory_limit_gib=0.02)))
+    outcome = trial.wait_for_outcome()
+    assert (trial.result().reason, outcome.phase) == (FailureReason.GPU_OOM, "start")
+
+
+@pytest.mark.fault(21)
 @pytest.mark.parametrize(
     ("fault", "phase"),
     [

@@ -109,8 +109,8 @@ def test_failures_are_counted_by_reason():
     search = a_search()
     search.prune(search.start(Layout(data_parallel=8, micro_batch_size=1)), 500.0)
     figure = report_figures(search)["failures"]
-    assert {bar["name"]: sum(bar["y"]) for bar in figure.plot["data"]} == {"out of GPU memory": 1}
-    assert figure.summary.startswith("1 trial of 4 failed: 1 out of GPU memory. 1 trial stopped early")
+    assert {bar["name"]: sum(bar["y"]) for bar in figure.plot["data"]} == {"out of memory": 1}
+    assert figure.summary.startswith("1 trial of 4 failed: 1 out of memory. 1 trial stopped early")
     assert "stopped early" not in report_figures(a_search())["failures"].summary
 
 
