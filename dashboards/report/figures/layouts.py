@@ -341,29 +341,37 @@ def _time(data: ReportData) -> Figure:
             yaxis={"automargin": True, "autorange": "reversed"},
         ),
         height=150 + 30 * (len(steps) + len(found)),
-        note="Parts that differ by less than 0.5 % of the step are summed up as others." if "others" in steps else None,
+        note=" ".join(words for name, words in _NOTES.items() if name in steps) or None,
     )
+
+
+_NOTES = {
+    "others": "Others: parts that differ by less than 0.5 % of the step.",
+    "unexplained": "Unexplained: the rest of the measured step times, which is in no part.",
+}
 
 
 def _bridge(found: Sequence[TimeBreakdown]) -> dict[str, float]:
     """Seconds by which the last layout's parts differ from the first one's, or from nothing where it is alone: the
-    largest change first; small ones as others."""
+    largest change first, small ones as others; then what no part explains of the measured step times."""
     first, last = (found[0].seconds if len(found) > 1 else {}), found[-1].seconds
     changes = {name: last.get(name, 0.0) - first.get(name, 0.0) for name in dict.fromkeys((*first, *last))}
-    least = _MIN_SHARE * found[0].total_s
+    least = _MIN_SHARE * found[0].step_time_s
     large = {name: change for name, change in changes.items() if abs(change) >= least}
     steps = dict(sorted(large.items(), key=lambda item: -abs(item[1])))
     others = sum(change for name, change in changes.items() if name not in large)
-    return steps | ({"others": others} if len(large) < sum(map(bool, changes.values())) else {})
+    steps |= {"others": others} if len(large) < sum(map(bool, changes.values())) else {}
+    unexplained = found[-1].step_time_s - (found[0].step_time_s if first else 0.0) - sum(changes.values())
+    return steps | ({"unexplained": unexplained} if abs(unexplained) >= least else {})
 
 
 def _bridge_bars(found: Sequence[TimeBreakdown], steps: Mapping[str, float]) -> dict[str, Any]:
     """Waterfall from the first layout's step time to the last one's."""
-    starts = [(found[0].label.replace("best", "best layout"), found[0].total_s)] if len(found) > 1 else []
+    starts = found[:-1]
     bars = [
-        *(("absolute", label, total) for label, total in starts),
+        *(("absolute", start.label, start.step_time_s) for start in starts),
         *(("relative", _part_name(name), change) for name, change in steps.items()),
-        ("total", "best layout" if found[-1].label == "best" else "baseline", found[-1].total_s),
+        ("total", found[-1].label, found[-1].step_time_s),
     ]
     texts = [step_time(seconds) if kind != "relative" or not starts else _signed(seconds) for kind, _, seconds in bars]
     return {
@@ -389,17 +397,13 @@ def _part_name(name: str) -> str:
 
 def _measured_times(found: Sequence[TimeBreakdown]) -> str:
     """Sentence with the measured step times."""
-    names = {"best": "the best layout", "baseline": "the baseline"}
-    known = [f"{step_time(p.step_time_s)} ({names[p.label]})" for p in found if p.step_time_s is not None]
-    return f"Measured: {' to '.join(known)}." if known else "No step time was measured."
+    known = [f"{step_time(p.step_time_s)} (the {p.label})" for p in found]
+    return f"Measured: {' to '.join(known)}."
 
 
 def _bridge_sentence(found: Sequence[TimeBreakdown], steps: Mapping[str, float]) -> str:
-    if len(found) == 1:
-        parts = ", ".join(f"{_part_name(name)} {step_time(seconds)}" for name, seconds in steps.items())
-        return f"{step_time(found[0].total_s)}, of which {parts}"
-    parts = ", ".join(f"{_part_name(name)} {_signed(change)}" for name, change in steps.items())
-    return f"{step_time(found[0].total_s)} to {step_time(found[1].total_s)}: {parts or 'no difference'}"
+    shown = step_time if len(found) == 1 else _signed
+    return ", ".join(f"{_part_name(name)} {shown(change)}" for name, change in steps.items()) or "no difference"
 
 
 def _signed(seconds: float) -> str:

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 from typing import Any
 
@@ -22,6 +23,7 @@ from trials.trial import FailureReason
 
 _MOST_BARS = 24
 _FEWEST_BARS = 6
+_FEWEST_OF_RANGE = 3
 _PROGRESS_NOTE = "A dot is one run; the line is the best layout by then, over all its runs."
 
 
@@ -125,28 +127,34 @@ def _failures(data: ReportData) -> Figure:
 
 
 def _failures_by_axis(data: ReportData) -> Figure:
-    """Layouts by the values of the axis that tells most of the most common failure: those that ran and that failed."""
+    """Layouts by the values of the axis that tells most of a failure: those that ran, and that failed by reason."""
     title = "Failures by axis value"
     if not data.failure_patterns:
         words = "No axis value sets the layouts that failed for a reason apart from those that ran."
         return Figure(
             "failures_by_axis", title, words if any(t.has_failed for t in data.trials) else "No trial has failed."
         )
-    pattern = data.failure_patterns[0]
-    name, label = pattern.condition.axis, policy_of(pattern.reason).label
-    failed: Counter[Any] = Counter()
+    name = data.failure_patterns[0].condition.axis
+    failed: dict[FailureReason | None, Counter[Any]] = defaultdict(Counter)
     ran: Counter[Any] = Counter()
     for tried in data.tried:
         value = tried.layout.canonical().axis_values.get(name)
-        ran[value] += tried.view.metrics is not None and not tried.view.has_stopped_early
-        failed[value] += tried.view.reason is pattern.reason
-    values = sorted((value for value in ran if ran[value] + failed[value]), key=lambda value: (str(type(value)), value))
+        if tried.view.has_failed:
+            failed[tried.view.reason][value] += 1
+        elif tried.view.metrics is not None and not tried.view.has_stopped_early:
+            ran[value] += 1
+    values = sorted({*ran, *chain(*failed.values())}, key=lambda value: (str(type(value)), value))
     texts = [format_value(value) for value in values]
-    bars = (("ran", ran, "@c1"), (label, failed, f"@{policy_of(pattern.reason).color}"))
+    reasons = sorted(failed, key=lambda reason: -failed[reason].total())
+    bars = [("ran", ran, "@c1")]
+    bars += [(policy_of(reason).label, failed[reason], f"@{policy_of(reason).color}") for reason in reasons]
+    told = {pattern.reason for pattern in data.failure_patterns}
+    others = [f"{failed[r].total()} {policy_of(r).label}" for r in reasons if r not in told]
     return Figure(
         "failures_by_axis",
         title,
-        " ".join(map(describe_pattern, data.failure_patterns)),
+        " ".join(map(describe_pattern, data.failure_patterns))
+        + (f" Of {', '.join(others)} no axis value tells." if others else ""),
         plot(
             [
                 {"type": "bar", "name": word, "x": texts, "y": [counts[v] for v in values], "marker": {"color": color}}
@@ -291,6 +299,10 @@ def _predictions(data: ReportData) -> Figure:
     )
 
 
+def _median_error(rows: Sequence[tuple[TrialView, float, float]]) -> str:
+    return percent(math.expm1(median(abs(math.log(p / m)) for _, p, m in rows)))
+
+
 @dataclass(frozen=True)
 class _PredictionPanel:
     """Panel of the figure, left (1) or right (2): trials with predicted and measured values."""
@@ -305,8 +317,17 @@ class _PredictionPanel:
 
     @property
     def describe_error(self) -> str:
-        off = median(abs(math.log(p / m)) for _, p, m in self.rows)
-        return f"{percent(math.expm1(off))} in {self.what} ({plural(len(self.rows), 'trial')})"
+        ranges = "".join(f", {words}" for words in self._errors_by_range()).replace(",", ";", 1)
+        return f"{_median_error(self.rows)} in {self.what} ({plural(len(self.rows), 'trial')}{ranges})"
+
+    def _errors_by_range(self) -> Iterator[str]:
+        """Median error of each third of the measured values, where a third has a few."""
+        ordered, third = sorted(self.rows, key=lambda row: row[2]), len(self.rows) // 3
+        if third < _FEWEST_OF_RANGE:
+            return
+        for rows in (ordered[:third], ordered[third:-third], ordered[-third:]):
+            low, high = format_short(rows[0][2]), format_short(rows[-1][2])
+            yield f"{_median_error(rows)} from {low} to {high} {self.unit}"
 
     def traces(self) -> Iterator[dict]:
         """Points of the trials, and the line of exact predictions."""

@@ -13,18 +13,14 @@ from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """Seconds of one layout's step by the keys of the contract's `time_s`, and its measured step time, None where it
-    was not measured. The seconds are measured if `is_profiled`, else by the cost model with its typical constants."""
+    """Seconds of one layout's step by the keys of the contract's `time_s`, and its measured step time. The seconds are
+    measured if `is_profiled`, else by the cost model with its typical constants."""
 
     label: str
     layout: Layout
     seconds: Mapping[str, float]
-    step_time_s: float | None
+    step_time_s: float
     is_profiled: bool
-
-    @property
-    def total_s(self) -> float:
-        return sum(self.seconds.values())
 
 
 def time_breakdowns(
@@ -38,23 +34,23 @@ def time_breakdowns(
     if baseline is not None and (best is None or baseline.layout.key != best.layout.key):
         wanted["baseline"] = baseline
     if best is not None:
-        wanted["best"] = best
+        wanted["best layout"] = best
     for are_profiled in (True, False):
         found = [_breakdown(label, trial, spec, are_profiled) for label, trial in wanted.items()]
         known = tuple(parts for parts in found if parts is not None)
         if len(known) == len(found):
             return known
-    alone = None if best is None else _breakdown("best", best, spec, is_profiled=True)
+    alone = None if best is None else _breakdown("best layout", best, spec, is_profiled=True)
     return () if alone is None else (alone,)
 
 
 def _breakdown(label: str, trial: TrialOrLayout, spec: Mapping[str, Any], is_profiled: bool) -> TimeBreakdown | None:
-    measured = trial.measured
-    profiled = None if measured is None else measured.time_s
-    seconds = profiled if is_profiled else _estimate(trial.layout, spec)
+    if (measured := trial.measured) is None:
+        return None
+    seconds = measured.time_s if is_profiled else _estimate(trial.layout, spec)
     if not seconds or not sum(seconds.values()) > 0:
         return None
-    return TimeBreakdown(label, trial.layout, seconds, None if measured is None else measured.step_time_s, is_profiled)
+    return TimeBreakdown(label, trial.layout, seconds, measured.step_time_s, is_profiled)
 
 
 def _estimate(layout: Layout, spec: Mapping[str, Any]) -> dict[str, float] | None:

@@ -114,6 +114,28 @@ def test_failures_are_counted_by_reason():
     assert "stopped early" not in report_figures(a_search())["failures"].summary
 
 
+def test_failures_by_axis_value_are_of_all_reasons_and_say_of_which_no_value_tells():
+    search = SearchUnderTest(spec())
+    for tensor in (1, 2, 4):
+        for size in (1, 2, 4, 8):
+            trial = search.start(Layout(tensor_parallel=tensor, data_parallel=8 // tensor, micro_batch_size=size))
+            if size == 8:
+                search.fail(trial, FailureReason.TIME_LIMIT)
+            elif tensor == size:
+                search.fail(trial, FailureReason.SCRIPT_ERROR)
+            else:
+                search.measure(trial, 1000.0)
+    figure = report_figures(search)["failures_by_axis"]
+    assert figure.summary == (
+        "Time limit: 3 of 3 had micro-batch 8, and 0 of the 6 that ran. Of 3 trainer crashed no axis value tells."
+    )
+    assert {bar["name"]: bar["y"] for bar in figure.plot["data"]} == {
+        "ran": [2, 2, 2, 0],
+        "time limit": [0, 0, 0, 3],
+        "trainer crashed": [1, 1, 1, 0],
+    }
+
+
 def test_importance_says_what_it_rests_on_and_nothing_below_ten():
     assert report_figures(a_search(9))["importance"].plot is None
     figure = report_figures(a_search(18))["importance"]
@@ -131,6 +153,23 @@ def test_predictions_are_those_of_the_proposal():
     assert scatter[0]["y"] == [1.1, 1.1]
     assert "in time (2 trials)" in figure.summary
     assert "in memory (2 trials)" in figure.summary
+
+
+def test_the_error_of_predictions_is_told_by_range_where_enough_have_one():
+    search = a_search(9)
+    measured = iter((1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 10.0, 20.0, 30.0))
+    data = report_data(search.record, START)
+    trials = tuple(
+        replace(t, metrics=replace(t.metrics, step_time_s=next(measured)), predicted_step_time_s=5.0)
+        if t.metrics
+        else t
+        for t in data.trials
+    )
+    assert sum(t.metrics is not None for t in trials) == 9
+    summary = registry.report_figures(replace(data, trials=trials))["predictions"].summary
+    assert (
+        "in time (9 trials; 150 % from 1.00 to 3.00 s, 20 % from 4.00 to 6.00 s, 300 % from 10.0 to 30.0 s)" in summary
+    )
 
 
 def test_the_ticks_of_a_logarithmic_axis_say_their_whole_value():
