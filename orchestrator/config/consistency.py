@@ -16,7 +16,6 @@ from search_spaces.hardware.memory_headroom import rank_memory_gib
 from search_spaces.layouts.layout import AXES
 from search_spaces.routing import BALANCED, LEARNED, Routing, largest_skew
 from trials.analysis.ranking import Objective
-from trials.trainers.command.template import placeholders_in
 from trials.trainers.registry import TRAINERS, log_format_of
 
 FORKING_LAUNCHERS = ("local", "ray", "slurm_pilot")
@@ -26,8 +25,9 @@ FORKING_LAUNCHERS = ("local", "ray", "slurm_pilot")
 def consistency_problems(file: SearchFile) -> Iterator[Problem]:
     """Problems where sections ask for what the trainer or the memory does not have."""
     of_its_log = chain(_unreported_memory(file), _missing_log_rank(file))
-    of_its_template = chain(_axes_without_placeholder(file), _template_of_another_model(file))
-    of_the_trainer = chain(_engine_problems(file), of_its_template, _parlay_trainer_problems(file), of_its_log)
+    of_the_trainer = chain(
+        _engine_problems(file), _template_of_another_model(file), _parlay_trainer_problems(file), of_its_log
+    )
     of_the_space = chain(_ineffective_recomputation(file), setting_problems(file), against_problems(file))
     of_the_measurement = chain(_warm_start_problems(file), _routing_problems(file), _energy_problems(file))
     return chain(of_the_trainer, of_the_space, _memory_problems(file, file.cluster.cluster()), of_the_measurement)
@@ -147,24 +147,6 @@ def _engine_problems(file: SearchFile) -> Iterator[Problem]:
             key="space.engine",
             value=foreign[0],
         )
-
-
-def _axes_without_placeholder(file: SearchFile) -> Iterator[Problem]:
-    """Problems with axes that vary without changing what the trainer is given."""
-    said = {name for text in file.trainer.texts_with_placeholders.values() for name in placeholders_in(text)}
-    is_command = file.trainer.is_command_line
-    rule = "a command gets the value of every axis"
-    if not is_command:
-        rule = "arguments give the script the value of every axis that the configuration does not have"
-    for name, values in file.space.given_axes().items():
-        if len(values) > 1 and name in TRAINERS[file.trainer.kind].placeholder_axes and name not in said:
-            yield Problem(
-                "template",
-                f"has no {{{name}}}, but space.{name} has {len(values)} values",
-                rule=rule,
-                fix=f"write {{{name}}} or {{{name}=value:TEXT}} into it, or give the axis a single value",
-                key="trainer.template" if is_command else "trainer.arguments",
-            )
 
 
 def _template_of_another_model(file: SearchFile) -> Iterator[Problem]:

@@ -7,20 +7,23 @@ from typing import TYPE_CHECKING
 from orchestrator.config.spec import SearchSpec, with_locations
 from search_spaces.errors import InputError
 from search_spaces.layouts.workload import Workload
-from trials.trainers.command.template import require_values
+from trials.trainers.command.template import require_distinct, require_values
 from trials.trainers.registry import TRAINERS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from search_spaces.layouts.layout import Layout
     from search_spaces.search_space import SearchSpace
+    from trials.schema.trainer_section import TrainerSection
 
 
 def candidates_of(spec: SearchSpec) -> SearchSpace:
     """The candidates and the rejected layouts of a search.
 
-    InputError if no candidate is left, if the baseline is invalid, or if a command template has a placeholder without a
-    value. Deterministic: candidates, their order and the sample of a space too large to list. The layouts of a table
-    are not checked if it is only replayed, and against every rule if they are to run.
+    InputError if no candidate is left, if the baseline is invalid, or if placeholders have no value or do not tell the
+    trainer all that differs between layouts. Deterministic: candidates, their order and the sample of a space too large
+    to list. The layouts of a table are not checked if it is only replayed, and against every rule if they are to run.
     """
     # Imported here, because reading a search file should not import numpy.
     from search_spaces.search_space import closed_space, runnable_space, search_space
@@ -45,11 +48,19 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
             space = runnable_space(workload, spec.candidates, spec.baseline, engines=engines)
         if spec.launcher.kind != "simulated":
             launched = [*space.layouts, *([] if space.baseline is None else [space.baseline])]
-            for key, text in spec.trainer.texts_with_placeholders.items():
-                require_values(text, launched, key)
+            _require_told(spec.trainer, launched)
         return space
     except InputError as error:
         raise with_locations(error, spec) from None
+
+
+def _require_told(trainer: TrainerSection, layouts: Sequence[Layout]) -> None:
+    """InputError unless the texts with placeholders tell the trainer each of these layouts."""
+    texts = trainer.texts_with_placeholders
+    for key, text in texts.items():
+        require_values(text, layouts, key)
+    key = "trainer.template" if trainer.is_command_line else "trainer.arguments"
+    require_distinct(texts, layouts, TRAINERS[trainer.kind].placeholder_axes, key)
 
 
 def valid_candidates(spec: SearchSpec) -> tuple[Layout, ...]:

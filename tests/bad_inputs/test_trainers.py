@@ -9,7 +9,7 @@ import pytest
 
 from tests.bad_inputs.cli import Cli
 
-AXES = "--tp {tensor_parallel} --pp {pipeline_parallel} --mbs {micro_batch_size}"
+AXES = "--tp {tensor_parallel} --pp {pipeline_parallel} --mbs {micro_batch_size} --batch {global_batch_size}"
 
 
 def command(template: str) -> str:

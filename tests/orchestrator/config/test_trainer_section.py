@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -30,14 +31,14 @@ MEGATRON = "trainer: {kind: megatron-lm, script: pretrain_gpt.py}\n"
 COMMAND = """\
 trainer:
   kind: command
-  template: "train --tp {tensor_parallel} --mb {micro_batch_size}"
+  template: "train --tp {tensor_parallel} --mb {micro_batch_size} --ga {grad_accum_steps}"
   patterns: {step_time_s: 'took (\\S+) s'}
 """
 ACCELERATE = """\
 trainer:
   kind: accelerate
   script: pretrain_gpt.py
-  arguments: ["--mb={micro_batch_size}", --data, mine]
+  arguments: ["--mb={micro_batch_size}", "--ga={grad_accum_steps}", mine]
   patterns: {step_time_s: 'took (\\S+) s'}
 """
 
@@ -58,6 +59,13 @@ def problems(folder: Path, text: str, *overrides: str) -> list[Problem]:
     with pytest.raises(InputError) as caught:
         loaded(folder, text, *overrides)
     return list(caught.value.problems)
+
+
+def untold(folder: Path, trainer: str, override: str) -> tuple[str | None, int | None, str]:
+    with pytest.raises(InputError) as caught:
+        candidates_of(loaded(folder, BASE + trainer, override))
+    [problem] = caught.value.problems
+    return problem.key, problem.line, problem.message
 
 
 @pytest.mark.parametrize(
@@ -277,10 +285,50 @@ def test_a_baseline_of_another_engine_is_refused(folder):
 @pytest.mark.bad_input(39)
 def test_an_axis_that_a_command_is_not_told_of_is_refused(folder):
     assert loaded(folder, BASE + COMMAND).trainer.kind == "command"
-    [problem] = problems(folder, BASE + COMMAND, "space.zero_stage=[0, 1]")
-    assert (problem.key, problem.line) == ("trainer.template", 12)
-    assert "has no {zero_stage}, but space.zero_stage has 2 values" in problem.message
-    assert loaded(folder, BASE + COMMAND, "space.zero_stage=1").trainer.kind == "command"
+    assert untold(folder, COMMAND, "space.zero_stage=[0, 1]") == (
+        "trainer.template",
+        12,
+        "has no {zero_stage}: it is 0, 1",
+    )
+    assert candidates_of(loaded(folder, BASE + COMMAND, "space.zero_stage=1")).layouts
+
+
+@pytest.mark.bad_input(39)
+@pytest.mark.parametrize(
+    ("template", "overrides", "words"),
+    [
+        pytest.param("--tp {tensor_parallel} --mb {micro_batch_size}", (), "has no {grad_accum_steps}", id="derived"),
+        pytest.param(
+            "--tp {tensor_parallel} --mb {micro_batch_size} --batch {global_batch_size}", (), None, id="computed by it"
+        ),
+        pytest.param(
+            "--mb {micro_batch_size} --ga {grad_accum_steps}",
+            ("space.tensor_parallel=1", "baseline={tensor_parallel: 2}"),
+            "has no {tensor_parallel}: it is 1, 2",
+            id="baseline alone",
+        ),
+        pytest.param(
+            "--tp {tensor_parallel} --mb {micro_batch_size} --ga {grad_accum_steps} {zero_stage=3:--zero}",
+            ("space.zero_stage=[0, 1, 3]",),
+            "says the same for several of zero_stage 0, 1, 3",
+            id="two values alike",
+        ),
+        pytest.param(
+            "--tp {tensor_parallel} --mb {micro_batch_size} --ga {grad_accum_steps} --pp {pipeline_parallel}",
+            ("space.pipeline_parallel=[1, 2]",),
+            None,
+            id="a schedule that follows from the stages",
+        ),
+    ],
+)
+def test_a_layout_that_the_trainer_is_not_told_is_not_credited_to_it(folder, template, overrides, words):
+    command = f"trainer: {{kind: command, template: 'train {template}', patterns: {{step_time_s: '(.+) s'}}}}\n"
+    spec = loaded(folder, BASE + command, *overrides)
+    if words is None:
+        assert candidates_of(spec).layouts
+    else:
+        with pytest.raises(InputError, match=re.escape(words)):
+            candidates_of(spec)
 
 
 @pytest.mark.bad_input(39)
@@ -303,11 +351,14 @@ def test_a_placeholder_without_a_value_in_some_layout_is_refused_before_anything
 def test_an_axis_that_neither_accelerates_configuration_nor_the_script_is_told_of_is_refused(folder):
     spec = loaded(folder, BASE + ACCELERATE, "space.zero_stage=[0, 3]", "space.torch_compile=[false, true]")
     assert {layout.engine for layout in candidates_of(spec).layouts} == {"accelerate-launch"}
-    [problem] = problems(folder, BASE + ACCELERATE, "space.attention_kernel=[math, flash]")
-    assert (problem.key, problem.line) == ("trainer.arguments", 13)
-    assert "has no {attention_kernel}, but space.attention_kernel has 2 values" in problem.message
+    kernels = "space.attention_kernel=[math, flash]"
+    assert untold(folder, ACCELERATE, kernels) == (
+        "trainer.arguments",
+        13,
+        "has no {attention_kernel}: it is flash, math",
+    )
     told = ACCELERATE.replace("mine", '"{attention_kernel=flash:--flash}"')
-    assert loaded(folder, BASE + told, "space.attention_kernel=[math, flash]").trainer.kind == "accelerate"
+    assert candidates_of(loaded(folder, BASE + told, kernels)).layouts
 
 
 @pytest.mark.bad_input(39)
@@ -323,8 +374,8 @@ def test_an_argument_whose_placeholder_is_none_or_has_no_value_is_refused_by_its
 
 @pytest.mark.bad_input(40)
 def test_an_option_that_accelerates_configuration_has_is_refused(folder):
-    [problem] = problems(folder, BASE + ACCELERATE.replace("--data", "--mixed_precision"))
-    assert (problem.key, problem.message) == ("trainer.arguments[1]", "gives --mixed_precision")
+    [problem] = problems(folder, BASE + ACCELERATE.replace("mine", "--mixed_precision"))
+    assert (problem.key, problem.message) == ("trainer.arguments[2]", "gives --mixed_precision")
 
 
 def test_a_memory_limit_is_our_own_trainers(folder):

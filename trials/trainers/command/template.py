@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 
 from search_spaces.errors import InputError, did_you_mean, format_value
-from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
+from search_spaces.layouts.layout import AXES, LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
 from trials.trainers.common.steps import train_iterations
 from trials.trial import TrialSpec
@@ -77,6 +77,61 @@ def _without_value(
         fix=f"write {by_value} in its place" if by_value else f"remove it, or give values in space.{name}",
         key=key,
         value=template,
+    )
+
+
+def require_distinct(texts: Mapping[str, str], layouts: Sequence[Layout], axes: Sequence[str], key: str) -> None:
+    """InputError where two layouts differ in one of these axes and the trainer would be told the same.
+
+    `texts` are all texts with placeholders; `key` is their key in the search file. Micro-batch and accumulation follow
+    from each other where the global batch is told; the world and data parallelism come from the environment.
+    """
+    said = frozenset().union(*map(placeholders_in, texts.values()))
+    computed = {name for name, others in _FOLLOWS_FROM.items() if others <= said}
+    for name in axes:
+        varies = len({getattr(layout, name) for layout in layouts}) > 1
+        if varies and name not in computed and _is_chosen(name, layouts):
+            told = {value: _told(texts.values(), name, value) for value in _values_with_effect(name, layouts)}
+            if len(set(told.values())) < len(told):
+                raise _untold(name, told, key)
+
+
+_FOLLOWS_FROM = {
+    "grad_accum_steps": {"global_batch_size", "micro_batch_size"},
+    "micro_batch_size": {"global_batch_size", "grad_accum_steps"},
+}
+"""Placeholders that a trainer computes the field from."""
+
+
+def _is_chosen(name: str, layouts: Sequence[Layout]) -> bool:
+    """False where every layout has what its other fields imply, as interleaving the schedule of its name."""
+    default = AXES[name].default
+    return any(
+        getattr(replace(layout, **{name: default}).canonical(), name) != getattr(layout, name) for layout in layouts
+    )
+
+
+def _values_with_effect(name: str, layouts: Sequence[Layout]) -> list[object]:
+    found = {getattr(layout, name) for layout in layouts if layout.has_effect(name)}
+    return sorted(found, key=lambda value: (value is not None, value))
+
+
+def _told(texts: Iterable[str], name: str, value: object) -> tuple[str, ...]:
+    """What the placeholders of this name become for this value."""
+    values = {name: _text(value)}
+    return tuple(_filled(part, values) for text in texts for part in _PART.finditer(text) if part["name"] == name)
+
+
+def _untold(name: str, told: Mapping[object, tuple[str, ...]], key: str) -> InputError:
+    values = ", ".join(map(_text, list(told)[:_MOST_LISTED]))
+    others = " and ".join(f"{{{other}}}" for other in sorted(_FOLLOWS_FROM.get(name, ())))
+    instead = f" (or {others})" if others else ""
+    return InputError.of(
+        "template",
+        f"says the same for several of {name} {values}" if any(told.values()) else f"has no {{{name}}}: it is {values}",
+        rule="the trainer is told what differs between layouts, or it is credited with a layout that it does not train",
+        fix=f"write {{{name}}}{instead} or {{{name}=value:TEXT}} for each value, or search a single value",
+        key=key,
     )
 
 
