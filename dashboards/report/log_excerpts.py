@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dashboards.text import mask_credentials, printable
+from search_spaces.schema.unsafe_text import hide_secrets
 from trials.files.text import without_escapes
 from trials.trial import Trial
 
@@ -14,12 +14,6 @@ _LONGEST = 2000
 _SHORTEST = 240
 _ALL_TOGETHER = 400_000
 """Characters of one excerpt and of all: a page with a thousand failures must open quickly on a phone."""
-_SECRET = re.compile(
-    r"""(?ix) ( (?: password | passwd | secret | token | api_?key | access_?key | credential
-    | authorization ) [\w-]{0,40} ["']? )
-    ( \s{0,8} [=:] \s{0,8} (?: (?: bearer | basic ) \s )? ) (?: "[^"\n]+" | '[^'\n]+' | [^\s,;"'(){}\[\]]{6,} )"""
-)
-"""Value assigned to a name that suggests a secret. Repetitions are bounded, since lines may be long."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ def format_excerpt(text: str, longest: int) -> str:
     # splits a secret's name, its value lies in the part that the second cut removes.
     lines = without_escapes(text[-4 * longest :]).replace("\r\n", "\n").split("\n")
     clean = "\n".join(printable(line).rstrip() for line in lines).strip("\n")
-    clean = _SECRET.sub(r"\1\2***", mask_credentials(clean))
+    clean = hide_secrets(mask_credentials(clean))
     return clean if len(clean) <= longest and len(text) <= 4 * longest else f"...{clean[-longest:]}"
 
 

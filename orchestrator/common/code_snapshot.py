@@ -33,6 +33,8 @@ COMPUTE_SIDE = (
     "search_spaces/rules/engine_rules.py",
     "search_spaces/rules/torchtitan_rules.py",
     "search_spaces/rules/trainer_rules.py",
+    "search_spaces/schema/__init__.py",
+    "search_spaces/schema/unsafe_text.py",
     "trials/__init__.py",
     "trials/attempt_result.py",
     "trials/failure_policy.py",

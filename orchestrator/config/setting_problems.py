@@ -45,14 +45,17 @@ _CANDIDATES = "space.candidates"
 
 def candidate_problems(layouts: Iterable[Layout], file: SearchFile) -> Iterator[Problem]:
     """Problems with the settings of a table's layouts, which become trials; a simulated search starts none."""
-    if file.launcher.kind != "simulated":
-        for text in dict.fromkeys(layout.settings for layout in layouts):
-            for name, problem in _of_candidate(settings_of(text), file):
-                yield replace(problem, message=f"{name} {problem.message}", key=_CANDIDATES)
+    for text in dict.fromkeys(layout.settings for layout in layouts):
+        for name, problem in _of_candidate(settings_of(text), file):
+            yield replace(problem, message=f"{name} {problem.message}", key=_CANDIDATES)
 
 
 def _of_candidate(settings: Settings, file: SearchFile) -> Iterator[tuple[str, Problem]]:
     """Each problem with the name of its axis."""
+    secrets = [name for name, value in settings.by_axis.items() if looks_secret(value or "", name.partition(".")[2])]
+    yield from ((name, secret_problem()) for name in secrets)
+    if secrets or file.launcher.kind == "simulated":
+        return
     for name, value in settings.software.items():
         rule, fix = "a table chooses no program that trials start", "use search.against, or remove the rows"
         yield SOFTWARE + name, Problem("software", "is in a table", rule=rule, fix=fix, value=value)
@@ -64,9 +67,7 @@ def _of_candidate(settings: Settings, file: SearchFile) -> Iterator[tuple[str, P
 
 def _of_candidates_variable(name: str, env: Mapping[str, str | None], file: SearchFile) -> Iterator[Problem]:
     text = env[name] or ""
-    if looks_secret(text, name):
-        yield secret_problem()
-    elif len(text) > MAX_LENGTH:
+    if len(text) > MAX_LENGTH:
         rule = f"a value of at most {MAX_LENGTH} characters"
         yield Problem("bounds", "is longer", rule=rule, fix="shorten it", value=name)
     else:

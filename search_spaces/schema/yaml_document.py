@@ -314,6 +314,8 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
 def _apply_override(document: Document, override: str) -> Document:
     name, equals, text = override.partition("=")
     path = tuple(name.split("."))
+    if looks_secret(override, None) or looks_secret(text, path[-1]):
+        raise InputError(secret_problem(key=name if equals else "--set", file="--set"))
     if not equals or len(path) > MAX_DEPTH or not all(re.fullmatch(r"[A-Za-z0-9_-]+", part) for part in path):
         raise InputError.of(
             "override",
@@ -324,8 +326,6 @@ def _apply_override(document: Document, override: str) -> Document:
             fix="for example --set search.max_trials=20",
             file="--set",
         )
-    if looks_secret(text, path[-1]):
-        raise InputError(secret_problem(key=name, file="--set"))
     builder = _Builder("--set")
     try:
         value = builder.root(text) if text.strip() else None
@@ -372,22 +372,23 @@ def _require_safe(document: Document) -> None:
         raise InputError(*problems)
 
 
-def _unsafe_values(document: Document, value: Any, path: KeyPath) -> Iterator[Problem]:
-    """Values that look like a secret, without showing them, and text that a terminal would act on."""
+def _unsafe_values(document: Document, value: Any, path: KeyPath, name: str | None = None) -> Iterator[Problem]:
+    """Values that look like a secret, without showing them, and text that a terminal would act on. `name` is the key
+    of the value or of its list, or the option before it in a list."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _unsafe_text(key, path, document.location((*path, key)))
-            yield from _unsafe_values(document, inner, (*path, key))
+            yield from _unsafe_text(key, name, path, document.location((*path, key)))
+            yield from _unsafe_values(document, inner, (*path, key), key)
     elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _unsafe_values(document, inner, (*path, index))
-    elif isinstance(value, str):
-        yield from _unsafe_text(value, path, document.location(path))
+        for index, (before, inner) in enumerate(zip([None, *value], value, strict=False)):
+            option = before if isinstance(before, str) and before.startswith("--") else name
+            yield from _unsafe_values(document, inner, (*path, index), option)
+    elif isinstance(value, (str, int, float)):
+        yield from _unsafe_text(str(value), name, path, document.location(path))
 
 
-def _unsafe_text(text: str, path: KeyPath, location: SourceLocation) -> Iterator[Problem]:
+def _unsafe_text(text: str, name: str | None, path: KeyPath, location: SourceLocation) -> Iterator[Problem]:
     where: dict[str, Any] = {"key": format_key_path(path) or None, **location._asdict()}
-    name = next((part for part in reversed(path) if isinstance(part, str)), None)  # of a list, its own
     if looks_secret(text, name):
         yield secret_problem(**where)
     elif not is_printable(text):

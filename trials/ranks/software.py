@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from search_spaces.schema.unsafe_text import looks_secret
+
 _DECIDE_SPEED = re.compile(
     "(NCCL|RCCL|TORCH|PYTORCH|CUDA|HIP|HSA|ROCR|MIOPEN|GLOO|UCX|FI|MPICH|OMP|KMP|GOMP|MKL|OPENBLAS|MALLOC)_"
     "|(LOADEDMODULES|LD_PRELOAD)$"
@@ -15,7 +17,6 @@ _DECIDE_SPEED = re.compile(
 _OF_ONE_RANK = re.compile(r"VISIBLE_DEVICES$")
 _NOT_THE_USERS = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 """Variables that scikit-learn sets in a driver's process and its ranks inherit, in a search and not in a replay."""
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$")
 _LONGEST_VALUE = 1000
 _DRIVER_VERSION = re.compile(r"Module.*?\s(\d+\.\d+(?:\.\d+)?)\s")
 
@@ -28,12 +29,12 @@ def speed_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: "".join(c if c.isprintable() else " " for c in environment[name][:_LONGEST_VALUE])
         for name in sorted(environment)
-        if _DECIDE_SPEED.match(name) and not _is_left_out(name)
+        if _DECIDE_SPEED.match(name) and not _is_left_out(name, environment[name])
     }
 
 
-def _is_left_out(name: str) -> bool:
-    return name in _NOT_THE_USERS or bool(_OF_ONE_RANK.search(name) or _SECRET.search(name))
+def _is_left_out(name: str, value: str) -> bool:
+    return name in _NOT_THE_USERS or bool(_OF_ONE_RANK.search(name)) or looks_secret(value, name)
 
 
 def gpu_driver(version_file: Path = Path("/proc/driver/nvidia/version")) -> str | None:

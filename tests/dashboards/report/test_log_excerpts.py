@@ -25,12 +25,12 @@ def test_colours_go_and_other_control_characters_are_spelled_out():
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("HF_TOKEN=hf_abcdefgh end", "HF_TOKEN=*** end"),
-        ("WANDB_API_KEY: '0123 4567'", "WANDB_API_KEY: ***"),
-        ('{"password": "hunter22"}', '{"password": ***}'),
+        ("HF_TOKEN=hf_abcdefgh end", "HF_TOKEN=<hidden> end"),
+        ("WANDB_API_KEY: '0123 4567'", "WANDB_API_KEY: <hidden>"),
+        ('{"password": "hunter22"}', '{"password": <hidden>}'),
         ("git clone https://me:pass@host/x", "git clone https://***@host/x"),
-        ("Authorization: Bearer abcdefgh end", "Authorization: Bearer *** end"),
-        ("{'authorization': 'Basic bWU6cGFzcw=='}", "{'authorization': ***}"),
+        ("Authorization: Bearer abcdefgh end", "Authorization: Bearer <hidden> end"),
+        ("{'authorization': 'Basic bWU6cGFzcw=='}", "{'authorization': <hidden>}"),
         ("tokens_per_sec 1200, 4096 tokens", "tokens_per_sec 1200, 4096 tokens"),
         ("max_tokens = 4096", "max_tokens = 4096"),
     ],

@@ -146,6 +146,8 @@ def test_a_table_that_is_simulated_starts_nothing():
     launcher = {"kind": "simulated", "table": "table.csv"}
     file = SearchFile.model_validate({**yaml.safe_load(MINIMAL), "launcher": launcher})
     assert not list(candidate_problems([Layout(settings="software.python=/tmp/python")], file))
+    [problem] = candidate_problems([Layout(settings="env.DB_PASS=hunter2")], file)  # its pages would show it
+    assert "looks like a secret" in problem.message
 
 
 def test_each_environment_has_a_fork_server_of_its_own(tmp_path):

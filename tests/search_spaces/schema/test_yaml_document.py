@@ -149,6 +149,11 @@ def test_a_monstrous_number_is_read_without_harm(number: str):
         "password: hunter2",
         "api_key: hunter2",
         "HF_TOKEN: [hunter2]",
+        "env: {PGPASSWORD: hunter2}",
+        "env: {DB_PASS: [hunter2]}",
+        "PGPASSWORD: 12345678",
+        "arguments: [--lr, 1, --db-password, hunter2]",
+        "arguments: [--hf-token=hunter2]",
         "note: AKIAIOSFODNN7EXAMPLE",
         "note: ghp_0123456789abcdefghijklmnopqrstuvwxyz",
         "note: '-----BEGIN RSA PRIVATE KEY----- hunter2'",
@@ -241,15 +246,18 @@ def test_setting_a_key_below_a_value_is_refused():
 
 
 @pytest.mark.bad_input(27)
-def test_a_secret_in_set_is_refused():
+@pytest.mark.parametrize(
+    "override", ["ledger.password=hunter2", "ledger.password:hunter2", "a=[--api-key, hunter2]", "a b.token=hunter2"]
+)
+def test_a_secret_in_set_is_refused(override: str):
     with pytest.raises(InputError) as caught:
-        with_overrides(parsed("a: 1"), ["ledger.password=hunter2"])
+        with_overrides(parsed("a: 1"), [override])
     assert caught.value.problems[0].code == "secret"
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.bad_input(27, 49)
-@pytest.mark.parametrize("override", ["a=[http://me:hunter2@db", "tracking.password={hunter2"])
+@pytest.mark.parametrize("override", ["a=[http://me:hunter2@db", "tracking.password={hunter2", "a={DB_PASS: hunter2"])
 def test_a_secret_in_set_that_is_no_yaml_is_not_repeated_either(override: str):
     with pytest.raises(InputError) as caught:
         with_overrides(parsed("a: 1"), [override])
