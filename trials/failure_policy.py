@@ -240,6 +240,15 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
         cause=Cause.USER,
         advice="another value of the setting in space.env or space.launch, or in the table of candidates",
     ),
+    FailureReason.STEPS_UNREAD: FailurePolicy(
+        "no step in the log",
+        "unread log",
+        "The trainer logged steps or ended well, and no line of its log matches `trainer.patterns`.",
+        cause=Cause.USER,
+        only_rank_knows=True,
+        stops_search_at_once=True,
+        advice="trainer.patterns that match the lines of the log, or the trainer.log_rank that prints them",
+    ),
     FailureReason.RESULT_INVALID: FailurePolicy(
         "invalid result",
         "invalid",

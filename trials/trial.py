@@ -80,6 +80,7 @@ class FailureReason(LowerStrEnum):
     GPU_MEMORY_IN_USE = "gpu_memory_in_use"
     SCRIPT_ERROR = "script_error"
     SETTING_FAILURE = "setting_failure"
+    STEPS_UNREAD = "steps_unread"
     RESULT_INVALID = "result_invalid"
     ENERGY_UNKNOWN = "energy_unknown"
     CANCELLED_BY_USER = "cancelled_by_user"

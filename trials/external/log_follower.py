@@ -141,10 +141,7 @@ class _Rank:
     def conclude(self, measurement: LogMeasurement) -> None:
         """Report the outcome of a trainer that ended by itself; TrialFailure without enough steps."""
         if measurement.num_steps == measurement.num_skipped == 0:
-            output = self._words.tail(_TAIL_LINES)
-            raise TrialFailure(
-                FailureReason.SCRIPT_ERROR, f"the trainer's log ends\n{output}\nno line of its log reports a step"
-            )
+            raise self._unread("the trainer's log ends")
         measurement.require_enough(FailureReason.RESULT_INVALID, "until the trainer ended by itself")
         self._report.write(measurement.outcome())
 
@@ -177,6 +174,12 @@ class _Rank:
         self._words.feed(line)
         if is_whole and self._measurement is not None and self._reported_at is None:
             self._measurement.feed(line)
+            if self._measurement.has_unread_steps:
+                raise self._unread("the trainer's log goes on")
+
+    def _unread(self, how: str) -> TrialFailure:
+        end = "no line of its log reports a step: none matches trainer.patterns"
+        return TrialFailure(FailureReason.STEPS_UNREAD, f"{how}\n{self._words.tail(_TAIL_LINES)}\n{end}")
 
     def _copy(self, data: bytes) -> None:
         """Copy output into the rank's log, up to a limit."""

@@ -20,7 +20,8 @@ from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
 from trials.ranks.startup import Startup, StartupPart
-from trials.trainers.common.trainer_log import StepReader, TrainerStep
+from trials.trainers.common.steps import train_iterations
+from trials.trainers.common.trainer_log import StepLikeLines, StepReader, TrainerStep
 from trials.trainers.registry import log_format_of
 from trials.trial import FailureReason, Flag, Outcome, TrialKind, TrialSpec, utc_text
 
@@ -51,6 +52,7 @@ class LogMeasurement:
         self._report = report
         self._fingerprint = fingerprint
         self._reader = StepReader(self._format, spec)
+        self._step_like = StepLikeLines()
         self._watcher = IncumbentWatcher(spec, folder.best, fingerprint) if may_stop_early(spec) else None
         self._writer = writer
         self._steps: list[TrainerStep] = []
@@ -70,6 +72,17 @@ class LogMeasurement:
         """Iterations without an update, which the trainer skipped since the loss scale was too large."""
         return self._reader.skipped
 
+    @property
+    def has_unread_steps(self) -> bool:
+        """True if no line could be read as a step, and so many looked like one that the rest are too few.
+
+        A trainer may log a line a micro-batch, or report every n-th step: then n is smaller than the steps that it is
+        told to train over those that a measurement needs.
+        """
+        fewest_reports = 1 + self._spec.measure.min_steps
+        most_before_one = max(train_iterations(self._spec) // fewest_reports, self._spec.layout.grad_accum_steps)
+        return not (self._steps or self.num_skipped) and self._step_like.most_alike > most_before_one
+
     def feed(self, line: str) -> None:
         """Take in a line of the log, unless the measurement is done; TrialFailure for a training that diverged."""
         if self.is_done:
@@ -79,6 +92,8 @@ class LogMeasurement:
         if step is not None or not self._steps or self._reader.skipped > skipped:
             self._report.progress()
         if step is None:
+            if not self._steps:
+                self._step_like.feed(line)
             return
         if step.has_nan:
             found = f"loss {step.loss}, gradient norm {step.grad_norm} at iteration {step.iteration}"

@@ -109,6 +109,22 @@ def test_a_trainer_written_for_gpus_is_flagged_on_a_cpu(tmp_path, accelerator, i
     assert (Flag.EMULATED_DEVICE in outcome.flags) == is_flagged
 
 
+ANY_KIND = {"kind": "command", "template": "train", "patterns": {"step_time_s": r"(\S+) s for the step"}}
+
+
+@pytest.mark.parametrize(
+    ("line", "grad_accum_steps", "most"),
+    [("step {0}: loss 2.{0}", 1, 5), ("step {0}, loss 2.{0}", 8, 8), ("read {0} of 1000 shards", 1, 10**9)],
+)
+def test_lines_like_steps_are_unread_steps_once_too_few_reports_could_follow(tmp_path, line, grad_accum_steps, most):
+    layout = Layout(data_parallel=64, grad_accum_steps=grad_accum_steps, engine="command")
+    spec = recorded_spec(layout=layout, global_batch_size=layout.global_batch_size, trainer=ANY_KIND)
+    lines = [line.format(number) for number in range(1, 101)]  # of the 31 steps it trains, every 5th may be reported
+    assert follow(tmp_path, spec, lines[:most]).has_unread_steps is False
+    assert follow(tmp_path, spec, lines).has_unread_steps is (most < len(lines))
+    assert follow(tmp_path, spec, [*lines[:most], "0.5 s for the step", *lines]).has_unread_steps is False
+
+
 def test_what_other_ranks_say_of_the_layout_is_found_in_their_logs(tmp_path):
     spec = recorded_spec()
     measurement = follow(tmp_path, spec, recorded_lines())

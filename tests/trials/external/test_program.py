@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -235,15 +236,15 @@ def test_every_trainer_is_told_its_layout_and_followed(tmp_path, kind):
     }[kind] in written
 
 
-def test_patterns_that_match_nothing_are_reported_with_what_the_log_says(tmp_path):
-    spec = spec_for(fault="ends_early", patterns={"step_time_s": r"nothing like (\d+)"})
-    ranks = start(tmp_path, spec)
+@pytest.mark.parametrize(("fault", "last"), [("ends_early", 2), ("", 11)])
+def test_patterns_that_match_nothing_end_the_trial_within_its_first_steps_with_what_the_log_says(tmp_path, fault, last):
+    ranks = start(tmp_path, spec_for(fault=fault, patterns={"step_time_s": r"nothing like (\d+)"}))
     ranks.wait()
     outcome = ranks.outcome()
-    assert outcome.reason is FailureReason.SCRIPT_ERROR
-    *said, conclusion = (outcome.excerpt or "").splitlines()
-    assert conclusion == "no line of its log reports a step"  # the last line is what a table has room for
-    assert any("iteration        2/" in line for line in said)
+    assert outcome.reason is FailureReason.STEPS_UNREAD
+    excerpt = outcome.excerpt or ""
+    assert excerpt.endswith("none matches trainer.patterns")  # the last line is what a table has room for
+    assert int(re.findall(r"iteration +(\d+)/", excerpt)[-1]) == last
 
 
 def test_bad_usage_ends_with_2(tmp_path):

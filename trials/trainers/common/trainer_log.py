@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -141,6 +141,30 @@ class StepReader:
 def _whole(value: float | None, otherwise: int) -> int:
     """A count as logged; `otherwise` without one."""
     return int(value) if value is not None and math.isfinite(value) else otherwise
+
+
+class StepLikeLines:
+    """Lines that look like reports of steps, whatever their format: equal but for their numbers, one of which follows
+    the word step, iteration or loss."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def most_alike(self) -> int:
+        """Number of the most frequent ones."""
+        return max(self._counts.values(), default=0)
+
+    def feed(self, text: str) -> None:
+        text = without_escapes(text[:_KEPT_CHARACTERS])
+        if _STEP_LIKE.search(text):
+            form = " ".join(_NUMBER.sub("0", text).split())
+            if form in self._counts or len(self._counts) < _KEPT_LINES:
+                self._counts[form] += 1
+
+
+_STEP_LIKE = re.compile(r"(?<![a-z])(?:step|iter|iteration|loss)s?(?![a-z])[^a-z\d]{0,16}\d", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 
 class OutputTail:
