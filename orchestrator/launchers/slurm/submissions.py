@@ -18,8 +18,9 @@ from orchestrator.launchers.slurm.handover import HandoverEntry, HandoverFile
 from orchestrator.launchers.slurm.job_files import job_request, write_job_files
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from slurm.hostlist import compress
-from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
+from slurm.interface import Slurm, SlurmUnreachable, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot, JobState
+from slurm.parse import reports_no_answer
 from slurm.request import JobOptions, JobRequest
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder
@@ -176,9 +177,9 @@ class Submissions:
         if submission.status is SubmitStatus.REFUSED:
             raise LaunchRefused(f"Slurm refused {request.name}: {submission.message}")
         if submission.status is SubmitStatus.BUSY:
-            raise self._postpone(submission.message)
+            raise self._postpone(submission)
         tracked.unconfirmed_since = self._slurm.monotonic()
-        self._postpone(submission.message)  # further attempts would time out as well, for longer than a lease lasts
+        self._postpone(submission)  # further attempts would time out as well, for longer than a lease lasts
         raise LaunchPostponed(f"no answer from Slurm about {request.name}, searching for it: {submission.message}")
 
     def _accept(self, tracked: TrackedJob, job_id: str) -> str:
@@ -189,11 +190,13 @@ class Submissions:
         tracked.status = LaunchStatus(Liveness.ALIVE)
         return job_id
 
-    def _postpone(self, message: str) -> LaunchPostponed:
+    def _postpone(self, submission: Submission) -> LaunchPostponed:
         """Delay all submissions, longer each time: further ones would fail as well."""
         self._back_off_s = min(_LONGEST_BACK_OFF_S, max(_FIRST_BACK_OFF_S, 2 * self._back_off_s))
         self._submit_again_at = self._slurm.monotonic() + self._back_off_s
-        self._postponed = f"Slurm accepts no more jobs at present: {message}"
+        answered = submission.status is SubmitStatus.BUSY and not reports_no_answer(submission.message)
+        why = "accepts no more jobs at present" if answered else "does not answer"
+        self._postponed = f"Slurm {why}: {submission.message}"
         return LaunchPostponed(self._postponed)
 
     # -- after a crash

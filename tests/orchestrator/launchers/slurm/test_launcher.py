@@ -41,6 +41,15 @@ def test_a_busy_slurm_is_left_alone_longer_each_time_by_all_attempts(bench):
     assert max(waits) == 300.0
 
 
+@pytest.mark.parametrize("fault", ["controller_down", "controller_hung"])
+def test_a_controller_that_does_not_answer_is_not_said_to_accept_no_more_jobs(bench, fault):
+    getattr(bench.cluster, fault)(120.0)
+    with pytest.raises(LaunchPostponed):
+        bench.launcher.launch(bench.request("t0001"))
+    with pytest.raises(LaunchPostponed, match=r"^Slurm does not answer: "):
+        bench.launcher.launch(bench.request("t0002"))
+
+
 def test_a_slurm_that_leaves_one_submission_in_doubt_is_not_sent_the_others_at_once(bench):
     bench.cluster.controller_hung(120.0)
     for number in range(1, 21):
