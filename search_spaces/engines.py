@@ -284,7 +284,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             gradient_sums=GradientSums.WHOLE,
             fitted_to=(_MEGATRON_STACK, "Composer's FSDP of 2023 on A100 and H100"),
             model_features=_ANY_FEATURE,  # the script's model
-            emulated_on_cpu=True,
+            emulated_on_cpu=False,  # DDP over gloo is accelerate's own, and the rest is refused there
         )
     },
     # An unknown trainer; Megatron's memory is the most common. What its command does on a CPU is not known either.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
+from search_spaces.engines import ACCELERATE, ACCELERATE_LAUNCH, MEGATRON_CORE, TORCHTITAN
 from search_spaces.errors import Problem, format_value
 from search_spaces.hardware.arithmetic import has_recipe
 from search_spaces.hardware.cluster import BLACKWELL, HOPPER, chip_of
@@ -129,6 +129,9 @@ _ON_GPUS_ALONE: tuple[tuple[str, str, Any], ...] = (
     (MEGATRON_CORE, "attention_kernel", "flash"),
     (TORCHTITAN, "attention_kernel", "flash"),
     (TORCHTITAN, "torch_compile", True),
+    # accelerate 1.15 has no FSDP on a CPU, where it trains every rank alone, and fp32 in place of fp16.
+    *((ACCELERATE_LAUNCH, "zero_stage", stage) for stage in (2, 3)),
+    (ACCELERATE_LAUNCH, "precision", "fp16"),
     # Products that Transformer Engine groups.
     *((MEGATRON_CORE, "recompute_modules", word) for word in CHOICES["recompute_modules"] if "moe_act" in word),
 )

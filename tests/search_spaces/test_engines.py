@@ -7,7 +7,7 @@ import pytest
 from search_spaces.engines import ENGINES, is_emulated
 from search_spaces.hardware.cluster import ACCELERATORS
 
-NATIVE = {"torch", "deepspeed", "command"}
+NATIVE = {"torch", "deepspeed", "command", "accelerate-launch"}
 """Engines that run on a CPU as they are; what a command does is its user's."""
 
 

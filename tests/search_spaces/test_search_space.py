@@ -304,10 +304,12 @@ def test_deepspeed_has_no_fp16_on_a_cpu_and_the_torch_engine_has():
         ),
         ("torchtitan", {"attention_kernel": "flash"}, "attention_kernel is 'flash' with engine torchtitan on cpu"),
         ("torchtitan", {"torch_compile": True}, "torch_compile is true with engine torchtitan on cpu"),
+        ("accelerate-launch", {"zero_stage": 3}, "zero_stage is 3 with engine accelerate-launch on cpu"),
+        ("accelerate-launch", {"precision": "fp16"}, "precision is 'fp16' with engine accelerate-launch on cpu"),
     ],
 )
 def test_what_an_engine_has_on_gpus_alone_is_rejected_on_a_cpu(engine, fields, message):
-    layout = Layout(data_parallel=4, grad_accum_steps=4, precision="bf16", engine=engine, **fields)
+    layout = Layout(**{"data_parallel": 4, "grad_accum_steps": 4, "precision": "bf16", "engine": engine, **fields})
     [problem] = layout_violations(layout, workload())
     assert (problem.code, problem.message) == ("gpu_only", message)
     assert layout_violations(replace(layout, engine="torch"), workload()) == []

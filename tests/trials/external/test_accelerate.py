@@ -211,7 +211,7 @@ name: mine
 model: {{num_layers: 2, hidden_size: 64, num_attention_heads: 2, vocab_size: 256, seq_length: 32}}
 cluster: {{accelerator: cpu, gpus_per_node: 2, num_nodes: 1}}
 global_batch_size: 8
-space: {{zero_stage: [0, 2, 3], micro_batch_size: 2}}
+space: {{zero_stage: [0, 3], micro_batch_size: [1, 2]}}
 search: {{sampler: grid, finalists: 0}}
 measure: {{min_steps: 5, max_steps: 8, max_warmup_steps: 4, ci_relative_width: 1.0, early_stopping: false}}
 launcher: {{kind: local}}
@@ -227,17 +227,17 @@ trainer:
 
 @pytest.mark.walks
 @pytest.mark.minutes
-def test_a_search_measures_ddp_and_fsdp_and_ends_in_a_recipe_that_is_replayed(tmp_path, on_cpu):
+def test_a_search_on_a_cpu_measures_ddp_alone_and_ends_in_a_recipe_that_is_replayed(tmp_path):
     given = {"script": SCRIPT, "arguments": json.dumps(ARGUMENTS), "patterns": json.dumps(PATTERNS)}
-    path = write_search(tmp_path, SEARCH.format(python=on_cpu, **given))
+    path = write_search(tmp_path, SEARCH.format(python=sys.executable, **given))
     answer = parlay("run", path, "--json", cwd=tmp_path, timeout_s=500)
     assert answer.code == 0, answer.err
-    assert answer.json["trials"]["measured"] == 3, answer.err
+    assert (answer.json["trials"]["measured"], answer.json["trials"]["failed"]) == (2, 0), answer.err
     assert answer.json["best"]["layout"]["engine"] == ACCELERATE_LAUNCH
+    assert "emulated_device" not in answer.json["best"]["flags"]
     recipe = Path(answer.json["recipe"])
     text = (recipe / "accelerate.yaml").read_text()
-    assert "measured with this trainer on an emulated device" in text
-    assert f"# accelerate launch --config_file recipe/accelerate.yaml {SCRIPT} --batch-size=2 --accumulation=2" in text
+    assert "measured with this trainer.\n" in text
     outcomes = [Outcome.from_json(read_json(found)) for found in recipe.parent.glob("trials/*/a1/outcome.r0.json")]
     assert {outcome.fingerprint["accelerate"] for outcome in outcomes} == {version("accelerate")}
     replayed = parlay("replay", answer.json["search_id"], "--repeats", "1", "--sessions", "1", "--json", cwd=tmp_path)
