@@ -15,6 +15,7 @@ from orchestrator.launchers.base import trial_program
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.local.rank_groups import device_environment
 from orchestrator.launchers.slurm.job_files import with_launch
+from orchestrator.recipe.render import NO_CACHES, OWN_CODE
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from search_spaces.hardware.cluster import Cluster
@@ -70,16 +71,16 @@ def launch_sbatch(spec: TrialSpec, options: JobOptions, python: str) -> str:
         tasks_per_node=-(-spec.num_gpus // spec.num_nodes),
         time_limit_s=spec.measure.time_limit_s + LAUNCHER_GRACE_S,
         argv=(Filled("$python"), "-m", trial_program(spec), Filled("$attempt/spec.json")),
-        environment={"PYTHONPATH": Filled("$here/code"), **_OWN_CODE, **device_environment(spec)},
+        environment={"PYTHONPATH": Filled("$here/code"), **OWN_CODE, **device_environment(spec)},
         options=with_launch(options, settings),
         folders=(here,),
         prefix=settings.prefix,
     )
     attempt = "/".join(shlex.quote(part) for part in ("trials", spec.trial, spec.attempt))
-    return render_script(job, _FOLDER.format(python=shlex.quote(python), attempt=attempt).splitlines())
+    no_caches = NO_CACHES.format(script="launch.sbatch")
+    before = _FOLDER.format(no_caches=no_caches, python=shlex.quote(python), attempt=attempt)
+    return render_script(job, before.splitlines())
 
-
-_OWN_CODE = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
 
 _FOLDER = """\
 # Trains with the layout in recipe.yaml for as many steps as a measurement takes, with the measured options.
@@ -90,6 +91,7 @@ if [ ! -e "$here/spec.json" ]; then
     echo "launch.sbatch: submit it in its own folder" >&2
     exit 2
 fi
+{no_caches}
 python=${{PARLAY_PYTHON:-{python}}}
 attempt=$here/run-$SLURM_JOB_ID/{attempt}
 mkdir -p -- "$attempt" && cp -- "$here/spec.json" "$attempt/spec.json" && cd -- "$attempt" || exit"""

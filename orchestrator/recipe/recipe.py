@@ -32,8 +32,9 @@ class Recipe:
     and `evidence.runs` lists them. `compared_with` lists the other measured layouts with this one's speedup over
     them, the `baseline` first. `python` is the interpreter that starts the ranks, `launcher` the search file's
     section, `routing` that of experts in the runs (None without experts), `verified` what is known of the layout's
-    axis values (search_spaces/verification.py). `evidence.files` has the SHA-256 of the files behind the numbers.
-    `exports` lists the files of each trainer, and whether it measured the layout or cannot run it.
+    axis values (search_spaces/verification.py). `evidence.files` has the SHA-256 of the files behind the numbers,
+    and of those that start the measured program. `exports` lists the files of each trainer, and whether it measured the
+    layout or cannot run it.
     `selection_reason`, `rationale`, `fastest` and `pareto` are those of the `best` object, `verdict` and `cost` the
     search's; all are None or empty for a layout that is not the best.
     """

@@ -47,6 +47,8 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
         python=shlex.quote(python),
         title=shlex.quote(f"{spec.search_id} {spec.trial}"),
         packages=_PACKAGES.get(spec.layout.engine, "PyTorch"),
+        no_caches=NO_CACHES.format(script="launch.sh"),
+        own_code=" ".join(f"{name}={value}" for name, value in OWN_CODE.items()),
         usage=_USAGE_SEVERAL if several_nodes else _USAGE_ONE,
         run_folder=_RUN_FOLDER_SEVERAL if several_nodes else _RUN_FOLDER_ONE,
         attempt="/".join(shlex.quote(part) for part in ("trials", spec.trial, spec.attempt)),
@@ -67,6 +69,13 @@ _PACKAGES = {"deepspeed": "PyTorch and DeepSpeed"} | {
     engine: " and ".join(["PyTorch", *packages_of(engine)]) for engine in PACKAGED_ENGINES
 }
 """Packages that an engine of Parlay's trainer needs, where it is not torch's."""
+OWN_CODE = {"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+"""Variables with which Python imports the recipe's code, and leaves no compiled files beside it."""
+NO_CACHES = """\
+if [ -n "$(find "$here/code" -name __pycache__ -print -quit)" ]; then
+    echo "{script}: remove every __pycache__ in $here/code: no checksum covers compiled files" >&2
+    exit 2
+fi"""
 _LAUNCH = """\
 #!/usr/bin/env bash
 # Trains with the layout in recipe.yaml for as many steps as a measurement takes, from code/. Needs {packages}{usage}
@@ -78,6 +87,7 @@ python=${{PARLAY_PYTHON:-{python}}}
 case $python in
     */*) python=$(cd -- "$(dirname -- "$python")" && pwd)/$(basename -- "$python") ;;
 esac
+{no_caches}
 {run_folder}
 mkdir -p -- "$run"
 run=$(cd -- "$run" && pwd)
@@ -85,7 +95,7 @@ attempt=$run/{attempt}
 mkdir -p -- "$attempt"
 cp -- "$here/spec.json" "$attempt/spec.json"
 
-export PYTHONPATH=$here/code PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1
+export PYTHONPATH=$here/code {own_code}
 
 cd -- "$attempt"
 {variables}"$python" -m torch.distributed.run \\

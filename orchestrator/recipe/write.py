@@ -24,8 +24,6 @@ from slurm.request import SETUP_NAME
 from trials.files.folders import SearchFolder, sync_folder, write_text
 from trials.trial import utc_text
 
-CHECKED_FILES = ("spec.json", "evidence.json")
-"""Files with a SHA-256 in recipe.yaml."""
 _CACHES = shutil.ignore_patterns("__pycache__")
 
 
@@ -80,9 +78,9 @@ def recipe_files(source: RecipeSource, created_at: str, code_sha256: str, setup:
         files["launch.sbatch"] = launch_sbatch(source.spec, options, source.python)
         files |= {"modules.txt": modules_txt(options)} if options.modules else {}
         files |= {SETUP_NAME: setup} if setup is not None else {}
+    sums = {name: sha256(text.encode()) for name, text in files.items()}
     for export in source.exports:
         files |= export.files
-    sums = {name: sha256(files[name].encode()) for name in CHECKED_FILES}
     recipe = build_recipe(source, created_at, version("parlay"), sums | {"code": code_sha256})
     return files | {"recipe.yaml": recipe_yaml(recipe), "README.md": readme(recipe)}
 

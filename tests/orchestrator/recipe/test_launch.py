@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import py_compile
 import shlex
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +76,30 @@ def test_launch_sh_gives_variables_of_any_name_to_the_ranks_alone(tmp_path):
     done = launch(folder, "made", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("['7', '1', '/nonexistent', 'none', 'x y', None]") == 2
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)
+@pytest.mark.bad_input(42)
+def test_launch_sh_runs_no_compiled_file_of_the_recipe_and_leaves_none(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    package, stray = tmp_path / "recipe" / "code" / "trials", tmp_path / "stray"
+    for folder, words in ((package, "the recipe's"), (stray, "a stranger's")):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+        (folder / "train.py").write_text(f"print({words!r:16}, flush=True)")
+        os.utime(folder / "train.py", (0, 0))
+    recipe = package.parents[1]
+    (recipe / "launch.sh").write_text(launch_sh(spec_of(Layout(data_parallel=2)), {}, sys.executable))
+    (recipe / "spec.json").write_text("{}")
+    assert launch(recipe, "made", cwd=tmp_path).stdout.count("the recipe's") == 2
+    assert not list(package.rglob("__pycache__"))
+    planted = Path(importlib.util.cache_from_source(str(package / "train.py")))
+    planted.parent.mkdir()
+    py_compile.compile(str(stray / "train.py"), str(planted))
+    ran = launch(recipe, "again", cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert f"remove every __pycache__ in {recipe}/code" in ran.stderr
 
 
 @pytest.mark.processes

@@ -113,6 +113,7 @@ def test_a_recipe_that_cannot_be_written_leaves_the_old_one(folder, tmp_path):
         ("recipe.yaml", "repeats: 1", "repeats: 3"),
         ("evidence.json", "node01", "node02"),
         ("spec.json", '"seed": 1234', '"seed": 1'),
+        ("launch.sh", "set -euo pipefail", "true"),
         ("code/trials/train.py", "trains", "cheats"),
     ],
 )
