@@ -106,11 +106,11 @@ def resume(search: Search | Path | str | None = None, /, *, ledger: str | None =
     `search` as in `load`, the rest as in `run`. LeaseHeld while another driver holds it.
     """
     from orchestrator.lifecycle.create import reopen_search
-    from orchestrator.records.lookup import find_search
+    from orchestrator.records.lookup import find_own_search
 
     with sending_to(_sink(quiet)):
         with private_umask():
-            runnable = reopen_search(find_search(_name_of(search), ledger))
+            runnable = reopen_search(find_own_search(_name_of(search), ledger))
         return _drive_here(runnable, quiet)
 
 
@@ -134,10 +134,10 @@ def cancel(
     without one. `search` as in `load`. LeaseHeld if another driver takes it over meanwhile.
     """
     from orchestrator.lifecycle.cancel import cancel_search
-    from orchestrator.records.lookup import find_search
+    from orchestrator.records.lookup import find_own_search
 
     with sending_to(_sink(quiet)), private_umask():
-        return cancel_search(find_search(_name_of(search), ledger))
+        return cancel_search(find_own_search(_name_of(search), ledger))
 
 
 def searches(*, ledger: str | None = None) -> pandas.DataFrame:
@@ -187,6 +187,7 @@ def replay(
     session_interval: str = "5m",
     margin: float = 0.05,
     force: bool = False,
+    trust: bool = False,
     work_dir: Path | str = "runs",
     ledger: str | None = None,
     quiet: bool = False,
@@ -196,8 +197,8 @@ def replay(
     `recipe` is a recipe's folder, or a search as in `load`. `launcher` is local, ray or slurm, by default the one of
     the search. `trainer` is another trainer than the search's: `{"kind": "megatron-lm", "script": "pretrain_gpt.py"}`.
     The layout is measured `repeats` times per session, in up to `sessions` that are `session_interval` apart, until
-    there is a verdict (docs/recipe.md). Ctrl-C cancels the current run and raises KeyboardInterrupt; earlier runs stay
-    in the replay's folder.
+    there is a verdict (docs/recipe.md). `force` accepts an edited recipe, `trust` another user's. Ctrl-C cancels the
+    current run and raises KeyboardInterrupt; earlier runs stay in the replay's folder.
     """
     from orchestrator.config.overrides import without_set_location
     from orchestrator.lifecycle.signals import CancelOnSignal
@@ -215,7 +216,7 @@ def replay(
         loaded = read_recipe(find_recipe(_name_of(recipe), ledger), force)
         if loaded.banner:
             _log.warning(loaded.banner)
-        rendered, python = with_trainer(loaded, *_other_trainer(trainer), launcher)
+        rendered, python = with_trainer(loaded, *_other_trainer(trainer), launcher, trust)
         try:
             result = run_replay(rendered, python, launcher, rules, Path(work_dir), stop)
         finally:

@@ -88,7 +88,10 @@ BAD_INPUTS = {
         " clock that went back",
         "the trial ends as `result_invalid`",
     ),
-    42: Line("a recipe of a newer version, edited, or for other hardware", "refused; an edited one with `--force`"),
+    42: Line(
+        "a recipe of a newer version, edited, another user's, or for other hardware",
+        "refused; an edited one with `--force`, another user's with `--trust`",
+    ),
     43: Line(
         "an imported table with missing columns, bad cells, a trial twice",
         "every row that is left out is reported",

@@ -17,7 +17,7 @@ from search_spaces.errors import ExternalError, InputError
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
-    from orchestrator.records.lookup import LocatedSearch
+    from orchestrator.records.lookup import OwnSearch
     from orchestrator.schema.launcher import LauncherSection
     from trials.files.folders import SearchFolder
     from trials.ledger.events import SearchRecord
@@ -40,9 +40,9 @@ def advance(
     if every:
         _advance_all(ledger, as_json)
         return
-    from orchestrator.records.lookup import find_search
+    from orchestrator.records.lookup import find_own_search
 
-    found = find_search(search, ledger)
+    found = find_own_search(search, ledger)
     require_detached_jobs(found.spec.launcher, "launcher.kind")
     use_times_in(found.folder.driver_log)
     with exit_on_driver_errors(found.folder, as_json):
@@ -104,7 +104,7 @@ def cron_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
     return crontab_line(script), scrontab_lines(script, cron_job_name(folder.search_id), options)
 
 
-def _advance(found: LocatedSearch) -> SearchRecord:
+def _advance(found: OwnSearch) -> SearchRecord:
     """Drive the search for one turn and return its record. A search that has ended is only finished, once."""
     from orchestrator.lifecycle.create import validate_space
     from orchestrator.lifecycle.drive import SearchCallbacks, drive, make_tracking
@@ -141,7 +141,7 @@ def _format_record(record: SearchRecord) -> str:
 
 def _advance_all(ledger: str | None, as_json: bool) -> None:
     """Advance every unfinished search; errors of one do not stop the others."""
-    from orchestrator.records.lookup import find_search
+    from orchestrator.records.lookup import find_search, own_search
     from orchestrator.records.summary import search_summary
     from orchestrator.search.lease import LeaseHeld, LeaseLost
     from trials.ledger.events import FencedError
@@ -159,7 +159,7 @@ def _advance_all(ledger: str | None, as_json: bool) -> None:
             found = find_search(search_id, url)
             if not _has_detached_jobs(found.spec.launcher):
                 continue
-            record = _advance(found)
+            record = _advance(own_search(found.folder, url))
         except LeaseHeld as error:
             held.append(search_id)
             warn(str(error))

@@ -12,9 +12,9 @@ from trials.files.text import plural
 def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """End a search and its trials in flight."""
     from orchestrator.lifecycle.cancel import cancel_search
-    from orchestrator.records.lookup import find_search
+    from orchestrator.records.lookup import find_own_search
 
-    found = find_search(search, ledger)
+    found = find_own_search(search, ledger)
     with exit_on_driver_errors(found.folder, as_json):
         done = cancel_search(found)
     record, words = done.record, _format_cancelled(len(done.cancelled))

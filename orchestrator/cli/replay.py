@@ -52,6 +52,9 @@ def replay(
     session_interval: Annotated[str, typer.Option("--session-interval", help="Time between two sessions.")] = "5m",
     margin: Annotated[float, typer.Option("--margin", help="Relative difference that counts as equal.")] = 0.05,
     force: Annotated[bool, typer.Option("--force", help="Accept a recipe that was edited.")] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run a recipe, and the interpreter that it names, of another user.")
+    ] = False,
     work_dir: Annotated[Path, typer.Option("--work-dir", help="Parent folder of the replay's folder.")] = Path("runs"),
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
@@ -68,7 +71,7 @@ def replay(
         warn(loaded.banner)
     rules = ReplayRules(repeats, margin, sessions, _session_interval_s(session_interval))
     kind = None if launcher is None else launcher.value
-    configured, python = with_trainer(loaded, trainer, sets or (), kind)
+    configured, python = with_trainer(loaded, trainer, sets or (), kind, trust)
     result = _run(configured, python, kind, rules, work_dir, as_json)
     note_replay(loaded, configured, python, result)
     print_result(result.to_json(), as_json, None if as_json else _format_replay(result))

@@ -22,12 +22,12 @@ def resume(
 ) -> None:
     """Continue a search whose driver has stopped; no trial runs twice."""
     from orchestrator.lifecycle.create import reopen_search
-    from orchestrator.records.lookup import find_search
+    from orchestrator.records.lookup import find_own_search
 
     job_time_s = driver_job_time_s(as_job, job_time)
     if in_ray := wants_ray(executor):
         require_local_driver(as_job, by_cron=False)
-    found = find_search(search, ledger)
+    found = find_own_search(search, ledger)
     started = reopen_search(found)
     if in_ray and not found.record.state.is_ended:
         drive_in_ray(started, as_json)

@@ -14,10 +14,10 @@ def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     """Send to MLflow what is missing there. Repeating it creates no duplicates."""
     from orchestrator.lifecycle.drive import open_tracking
     from orchestrator.lifecycle.mlflow_resync import resync
-    from orchestrator.records.lookup import find_search
+    from orchestrator.records.lookup import find_own_search
     from orchestrator.search.lease import LeaseHeld
 
-    found = find_search(search, ledger)
+    found = find_own_search(search, ledger)
     name = found.folder.search_id
     tracking = open_tracking(found.spec)
     if tracking is None:

@@ -66,18 +66,10 @@ def webhook_address(path: Path) -> str:
 
 def _require_private(path: Path, found: os.stat_result) -> None:
     mode = stat.S_IMODE(found.st_mode)
-    if found.st_uid != _own_uid(path.parent):
+    if found.st_uid != uid_as_seen_by(path.parent):
         raise _webhook_error(path, "is not a regular file that you own", "use a file with one line, the address")
     if mode & 0o077:
         raise _webhook_error(path, f"has mode {mode:04o}: others can read or write it", "chmod 600")
-
-
-def _own_uid(folder: Path) -> int:
-    """Our uid on this file system; the kernel's if the folder is not writable."""
-    try:
-        return uid_as_seen_by(folder)
-    except OSError:
-        return os.geteuid()
 
 
 def _has_host(address: str) -> bool:

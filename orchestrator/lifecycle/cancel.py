@@ -10,13 +10,14 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.lifecycle.drive import SearchCallbacks, drive, open_tracking
+from orchestrator.lifecycle.create import reopen_search
+from orchestrator.lifecycle.drive import SearchCallbacks, drive
 from orchestrator.lifecycle.driver_job import cancel_driver_jobs
 from orchestrator.lifecycle.driver_job_usage import job_name
 from orchestrator.lifecycle.lock import open_or_renew_ledger
 from orchestrator.lifecycle.pilot_cleanup import end_pilots
 from orchestrator.records.ledger_rebuild import restore_rows
-from orchestrator.records.lookup import LocatedSearch
+from orchestrator.records.lookup import OwnSearch
 from orchestrator.search.lease import lease_holder
 from slurm.client import SlurmClient
 from slurm.interface import SlurmUnreachable
@@ -64,7 +65,7 @@ class CancelResult:
         }
 
 
-def cancel_search(found: LocatedSearch) -> CancelResult:
+def cancel_search(found: OwnSearch) -> CancelResult:
     """End the search: ask its driver and wait up to `CANCEL_TIMEOUT_S`; without a driver cancel its attempts directly.
 
     Raises LeaseHeld where another driver takes it over meanwhile, ExternalError and OSError as `drive`.
@@ -96,7 +97,7 @@ def _end_driver_jobs(folder: SearchFolder) -> list[str]:
         return [name]
 
 
-def _end_search(found: LocatedSearch) -> SearchRecord:
+def _end_search(found: OwnSearch) -> SearchRecord:
     """Ask the driver to end the search, or end it here once it has no driver; returns the new record."""
     asked, deadline = False, time.monotonic() + CANCEL_TIMEOUT_S
     with closing(LedgerReader(found.ledger_url)) as reader:
@@ -112,18 +113,18 @@ def _end_search(found: LocatedSearch) -> SearchRecord:
     return record
 
 
-def _request_cancel(found: LocatedSearch) -> None:
+def _request_cancel(found: OwnSearch) -> None:
     """Write the cancel command into the ledger, after repairing it and adding the search if that is missing."""
     with closing(open_or_renew_ledger(found.ledger_url)) as ledger:
         restore_rows(found.folder, Journal(found.folder.journal).read(), ledger)
     request_cancel(found.ledger_url, found.record.search_id, time.time())
 
 
-def _take_over_and_end(found: LocatedSearch) -> SearchRecord:
+def _take_over_and_end(found: OwnSearch) -> SearchRecord:
     """Become the driver of a search without one, only to end it within the time limit."""
-    tracking = open_tracking(found.spec)
+    ending = reopen_search(found, cancelling=True)
     callbacks = SearchCallbacks(driver_context=_stop_after_timeout)
-    return drive(found.folder, found.spec, (), tracking, found.ledger_url, callbacks, cancelling=True)
+    return drive(ending.folder, ending.spec, (), ending.tracking, ending.ledger_url, callbacks, cancelling=True)
 
 
 @contextmanager

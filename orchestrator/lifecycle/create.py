@@ -29,7 +29,7 @@ from orchestrator.preflight.trainer import (
     require_trainer,
 )
 from orchestrator.preflight.work_dir import WORK_DIR_FIX, require_directories, work_dir_error
-from orchestrator.records.lookup import LocatedSearch
+from orchestrator.records.lookup import OwnSearch
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.schema.yaml_document import SourceLocation
@@ -88,9 +88,9 @@ def create_runnable_search(search: ValidatedSearch) -> RunnableSearch:
     return RunnableSearch(folder, search.spec, search.space.layouts, tracking, search.ledger_url)
 
 
-def reopen_search(found: LocatedSearch) -> RunnableSearch:
-    """Prepare a recorded search for its next driver. One that has ended gets no candidates."""
-    candidates = () if found.record.state.is_ended else validate_space(found.spec).layouts
+def reopen_search(found: OwnSearch, cancelling: bool = False) -> RunnableSearch:
+    """Prepare a recorded search for its next driver. One that has ended, or is to end, gets no candidates."""
+    candidates = () if cancelling or found.record.state.is_ended else validate_space(found.spec).layouts
     return RunnableSearch(found.folder, found.spec, candidates, open_tracking(found.spec), found.ledger_url)
 
 

@@ -13,7 +13,7 @@ from dashboards.mlflow.sync import MlflowSync
 from dashboards.text import mask_credentials, one_line
 from orchestrator.common.timeouts import submit_to_thread
 from orchestrator.lifecycle.shutdown import mlflow_json
-from orchestrator.records.lookup import MOVED_SEARCH_FIX, not_a_search
+from orchestrator.records.lookup import not_a_search
 from orchestrator.search.lease import HEARTBEAT_S, LeaseLost, acquire_lease, release_lease, renew_lease
 from trials.files.folders import SearchFolder, write_json
 from trials.ledger.events import SearchRecord
@@ -40,8 +40,6 @@ def resync(folder: SearchFolder, tracking: MlflowSync) -> ResyncResult:
     The search's lease is held meanwhile, since two processes could create the same run twice. Raises LeaseHeld while
     another process holds it, InputError for a folder without a search, LeaseLost, JournalDamaged and OSError.
     """
-    if not folder.exists:
-        raise not_a_search(str(folder.path), "it has no journal.jsonl", MOVED_SEARCH_FIX)
     lease = acquire_lease(folder, time.time())
     try:
         search = _recorded_search(folder)
@@ -64,5 +62,5 @@ def resync(folder: SearchFolder, tracking: MlflowSync) -> ResyncResult:
 def _recorded_search(folder: SearchFolder) -> SearchRecord:
     search = search_of(folder.journal, folder.search_id, Journal(folder.journal).read())
     if search is None:
-        raise not_a_search(str(folder.path), "its journal.jsonl has no event", MOVED_SEARCH_FIX)
+        raise not_a_search(str(folder.path), "its journal.jsonl has no event")
     return search

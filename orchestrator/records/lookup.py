@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec
+from orchestrator.preflight.integrity import require_owned_folder
 from search_spaces.errors import InputError
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
@@ -20,7 +21,7 @@ from trials.trial import Attempt, Trial
 
 @dataclass(frozen=True)
 class LocatedSearch:
-    """A recorded search with its folder and its ledger."""
+    """A recorded search with its folder and its ledger. It may be another user's, so it is for reading."""
 
     record: SearchRecord
     folder: SearchFolder
@@ -34,17 +35,42 @@ class LocatedSearch:
         return spec.with_measured_links(self.record.fabric_check)
 
 
+@dataclass(frozen=True)
+class OwnSearch(LocatedSearch):
+    """A search as the journal in our own folder records it: its programs, commands and addresses may be used."""
+
+
 def find_search(given: str | None, ledger: str | None) -> LocatedSearch:
-    """Find a search by id, shortened id or folder; the newest of the ledger if `given` is None.
+    """Find a search, to read it, by id, shortened id or folder; the newest of the ledger if `given` is None.
 
     InputError unknown_id or ambiguous_id, or for a missing ledger.
     """
     if given is not None and (folder := _folder_named(given)) is not None:
-        return _from_folder(folder, ledger)
+        return LocatedSearch(*_from_folder(folder, ledger))
     url = ledger_to_read(ledger)
     with closing(LedgerReader(url)) as reader:
         record = reader.search(reader.resolve(given) if given is not None else _newest(reader))
     return LocatedSearch(record, SearchFolder(Path(record.spec["folder"])), url)
+
+
+def find_own_search(given: str | None, ledger: str | None) -> OwnSearch:
+    """Find a search, to drive or end it, as `find_search`. InputError also as `own_search`."""
+    if given is not None and (folder := _folder_named(given)) is not None:
+        return own_search(folder, ledger)
+    found = find_search(given, ledger)
+    return own_search(found.folder, found.ledger_url)
+
+
+def own_search(folder: SearchFolder, ledger: str | None) -> OwnSearch:
+    """The search in this folder of ours. Its journal alone is believed: others may write to a shared ledger.
+
+    InputError where the folder is another user's, could be replaced by one, or holds no search.
+    """
+    try:
+        require_owned_folder(folder)
+    except FileNotFoundError as error:
+        raise not_a_search(str(folder.path), "it has no journal.jsonl", _MOVED_FIX) from error
+    return OwnSearch(*_from_folder(folder, ledger))
 
 
 def find_recipe(given: str | None, ledger: str | None) -> Path:
@@ -101,7 +127,7 @@ def not_a_search(given: str, why: str, fix: str = "parlay status --all lists the
     )
 
 
-MOVED_SEARCH_FIX = "give the folder's present path; parlay ledger rebuild FOLDER updates the ledger"
+_MOVED_FIX = "give the folder's present path; parlay ledger rebuild FOLDER updates the ledger"
 """Fix for a search that is not where the ledger says."""
 
 
@@ -122,8 +148,8 @@ def _folder_named(given: str) -> SearchFolder | None:
         raise not_a_search(given, error.strerror or str(error)) from error
 
 
-def _from_folder(folder: SearchFolder, ledger: str | None) -> LocatedSearch:
-    """The search in this folder. Its journal names its ledger, which need not know it."""
+def _from_folder(folder: SearchFolder, ledger: str | None) -> tuple[SearchRecord, SearchFolder, str]:
+    """The search in this folder, with its folder and ledger. Its journal names its ledger, which need not know it."""
     try:
         record = search_of(folder.journal, folder.search_id, Journal(folder.journal).read())
         url = ledger or (None if record is None else record.spec["ledger"].get("url"))
@@ -133,7 +159,7 @@ def _from_folder(folder: SearchFolder, ledger: str | None) -> LocatedSearch:
         raise JournalDamaged(f"{folder.journal} has content that Parlay does not write: {error}") from error
     if record is None:
         raise not_a_search(str(folder.path), "it has no journal.jsonl")
-    return LocatedSearch(record, folder, ledger_url(url))
+    return record, folder, ledger_url(url)
 
 
 def _file_error(given: str) -> InputError:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.config.fork_servers import with_server_memory
@@ -50,26 +51,42 @@ LAUNCHERS = ("local", "ray", "slurm")
 
 
 def with_trainer(
-    loaded: LoadedRecipe, kind: str | None, sets: Sequence[str], launcher_kind: str | None
+    loaded: LoadedRecipe, kind: str | None, sets: Sequence[str], launcher_kind: str | None, trust: bool = False
 ) -> tuple[LoadedRecipe, str]:
-    """The recipe for this trainer and the interpreter to run it with; without `kind` the recipe's own trainer."""
-    python = _python_of(loaded.recipe, launcher_section(loaded.recipe, launcher_kind))
+    """The recipe for this trainer and the interpreter to run it with; without `kind` the recipe's own trainer.
+
+    Unless told to `trust` it, InputError for a recipe, or an interpreter that it names, which is another user's or
+    could be replaced by one: a replay runs both.
+    """
+    if not trust:
+        _require_own(loaded.folder, "recipe")
     if kind is None and not sets:
-        return loaded, python
+        return loaded, _python_of(loaded.recipe, launcher_section(loaded.recipe, launcher_kind), trust)
     if kind is None:
         fix = "name the trainer with --trainer, or leave --set out"
         raise InputError.of("usage", "sets options of another trainer", key="--set", value=sets[0], fix=fix)
     section = trainer_section(kind, sets, Path.cwd())
-    return for_trainer(loaded, section), section.python or python
+    python = section.python or _python_of(loaded.recipe, launcher_section(loaded.recipe, launcher_kind), trust)
+    return for_trainer(loaded, section), python
 
 
-def _python_of(recipe: Recipe, launcher: LauncherSection) -> str:
+def _require_own(path: Path, key: str) -> None:
+    try:
+        require_trusted_path(path, "trust", key)
+    except InputError as error:
+        fix = "read it, then replay it with --trust; or"
+        raise InputError(*(replace(p, fix=f"{fix} {p.fix}") for p in error.problems)) from None
+
+
+def _python_of(recipe: Recipe, launcher: LauncherSection, trust: bool) -> str:
     """PARLAY_PYTHON, as for launch.sh, else the measured interpreter, or a search's default if that is not here."""
     in_image = is_in_image(launcher)
     if named := os.environ.get("PARLAY_PYTHON"):
         return named
     was_in_image = is_in_image(restore(LauncherSection, dict(recipe.launcher)))
     if in_image == was_in_image and (in_image or shutil.which(recipe.python)):
+        if not (trust or in_image) and "/" in recipe.python:
+            _require_own(Path(recipe.python), "python")
         return recipe.python
     return PYTHON_OF_IMAGES if in_image else sys.executable
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from orchestrator.common.logs import FileSink, sending_to
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.create import validate_space
-from orchestrator.lifecycle.drive import SearchCallbacks, drive, open_tracking
-from orchestrator.records.lookup import MOVED_SEARCH_FIX, not_a_search
+from orchestrator.lifecycle.create import reopen_search
+from orchestrator.lifecycle.drive import SearchCallbacks, drive
+from orchestrator.records.lookup import OwnSearch, own_search
 from orchestrator.search.driver import Driver
 from orchestrator.search.lease import LeaseHeld, LeaseLost
 from orchestrator.service.quota_file import QuotaFile
 from search_spaces.errors import ExternalError, InputError
 from trials.files.folders import SearchFolder
 from trials.ledger.events import FencedError, SearchRecord
-from trials.ledger.journal import Journal, search_of
 from trials.ledger.reader import LedgerReader
 
 _log = logging.getLogger(__name__)
@@ -66,22 +65,21 @@ class DriverSession:
         self._stop_asked = False
 
     def run(self) -> DriverResult:
-        """Drive the search; errors become the result and a line in driver.log."""
-        with sending_to(FileSink(self._folder.driver_log)):
-            return self._run()
-
-    def _run(self) -> DriverResult:
-        try:
-            search = self._drive()
-        except LeaseHeld as held:
-            return DriverResult(DriverExit.HELD, str(held))
-        except InputError as error:
-            return self._failed(DriverExit.REFUSED, "; ".join(p.message for p in error.problems))
-        except (LeaseLost, FencedError, ExternalError, OSError) as error:
-            return self._failed(DriverExit.FAILED, str(error))
-        except Exception as bug:
-            return self._failed(DriverExit.FAILED, f"{type(bug).__name__}: {bug}")
-        return DriverResult(DriverExit.ENDED if search.state.is_ended else DriverExit.STOPPED)
+        """Drive the search; errors become the result and a line in the driver.log of our own folder."""
+        with ExitStack() as log:
+            try:
+                found = own_search(self._folder, self._ledger_url)
+                log.enter_context(sending_to(FileSink(found.folder.driver_log)))
+                search = self._drive(found)
+            except LeaseHeld as held:
+                return DriverResult(DriverExit.HELD, str(held))
+            except InputError as error:
+                return self._failed(DriverExit.REFUSED, "; ".join(p.message for p in error.problems))
+            except (LeaseLost, FencedError, ExternalError, OSError) as error:
+                return self._failed(DriverExit.FAILED, str(error))
+            except Exception as bug:
+                return self._failed(DriverExit.FAILED, f"{type(bug).__name__}: {bug}")
+            return DriverResult(DriverExit.ENDED if search.state.is_ended else DriverExit.STOPPED)
 
     def stop(self) -> None:
         """Leave at the next safe point; trials in flight keep running."""
@@ -89,31 +87,19 @@ class DriverSession:
         if self._driver is not None:
             self._driver.stop_now()
 
-    def _drive(self) -> SearchRecord:
-        with closing(Journal(self._folder.journal)) as journal:
-            search = search_of(journal.path, self._folder.search_id, journal.read())
-        if search is None:
-            raise not_a_search(str(self._folder.path), "it has no journal.jsonl", MOVED_SEARCH_FIX)
-        spec, cancelling = self._spec(search), self._cancel_requested()
-        candidates = () if cancelling or search.state.is_ended else validate_space(spec).layouts
-        tracking = open_tracking(spec)
+    def _drive(self, found: OwnSearch) -> SearchRecord:
+        cancelling = self._cancel_requested()
+        started = reopen_search(found, cancelling)
+        spec = _with_local_ranks(started.spec)
         callbacks = SearchCallbacks(driver_context=self._track_driver, grant_slots=self._grant_slots)
-        return drive(self._folder, spec, candidates, tracking, self._ledger_url, callbacks, cancelling)
+        candidates, tracking = started.candidates, started.tracking
+        return drive(started.folder, spec, candidates, tracking, started.ledger_url, callbacks, cancelling)
 
     def _cancel_requested(self) -> bool:
         """True if a cancel is pending. It needs neither the search's code nor its files, which may have changed or
         gone."""
         with closing(LedgerReader(self._ledger_url)) as reader:
             return bool(reader.pending_commands(self._folder.search_id))
-
-    def _spec(self, search: SearchRecord) -> SearchSpec:
-        """Spec of the search as it was created, with the folder where it is now. Its ranks cannot use a second Ray
-        beside the driver's."""
-        spec = replace(SearchSpec.from_json(search.spec), work_dir=self._folder.path.parent)
-        if spec.launcher.kind != "ray":
-            return spec
-        _log.info(_LAUNCHER_REMARK)
-        return replace(spec, launcher=spec.launcher.model_copy(update={"kind": "local"}))
 
     @contextmanager
     def _track_driver(self, driver: Driver) -> Iterator[None]:
@@ -131,6 +117,14 @@ class DriverSession:
     def _failed(self, end: DriverExit, detail: str) -> DriverResult:
         _log.error(f"the driver ended: {detail}")
         return DriverResult(end, detail)
+
+
+def _with_local_ranks(spec: SearchSpec) -> SearchSpec:
+    """The spec without a Ray for its ranks: they cannot use a second one beside the driver's."""
+    if spec.launcher.kind != "ray":
+        return spec
+    _log.info(_LAUNCHER_REMARK)
+    return replace(spec, launcher=spec.launcher.model_copy(update={"kind": "local"}))
 
 
 class DriverThread(threading.Thread):

@@ -18,7 +18,7 @@ from orchestrator.config.loader import load_search_text
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import create_runnable_search, validate_search
 from orchestrator.recipe.read import read_recipe
-from orchestrator.records.lookup import LocatedSearch, find_attempt, missing_recipe_reason
+from orchestrator.records.lookup import LocatedSearch, OwnSearch, find_attempt, missing_recipe_reason, own_search
 from orchestrator.records.summary import best_summary, logs_summary, result_line, search_summary, searches_summary
 from orchestrator.search.lease import lease_holder, require_no_holder
 from orchestrator.service.state_dir import ServiceSearch
@@ -28,8 +28,6 @@ from trials.files.folders import SearchFolder, links_outside
 from trials.files.text import tail
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchRecord
-from trials.ledger.journal import Journal, search_of
-from trials.ledger.location import ledger_url
 from trials.ledger.reader import LedgerReader
 from trials.trial import Trial
 from trials.trial_json import attempt_json, trial_json, with_times
@@ -134,7 +132,7 @@ class RequestHandlers:
 
     def cancel(self, search: str) -> dict[str, Any]:
         """Request the search's end. Its driver reads the request; the service drives it if nobody does."""
-        found = self._locate(search)
+        found = self._own(search)
         if not found.record.state.is_ended:
             request_cancel(found.ledger_url, found.record.search_id, time.time())
             if lease_holder(found.folder, time.time()) is None:
@@ -143,7 +141,7 @@ class RequestHandlers:
 
     def resume(self, search: str, folder: str | None, url: str | None) -> dict[str, Any]:
         """Drive a search from now on. Raises LeaseHeld if another driver does."""
-        found = self._locate(search) if folder is None else _in_folder(search, folder, url)
+        found = self._own(search) if folder is None else _in_folder(search, folder, url)
         _require_no_other_ray(found.spec)
         entry = self._supervisor.searches().get(found.record.search_id)
         if entry is None or entry.state is not DriverState.DRIVING:
@@ -184,8 +182,12 @@ class RequestHandlers:
             raise InputError.of("unknown_id", message, key="search", fix=fix)
         return SearchFolder(Path(folder)).journal
 
-    def _supervise(self, found: LocatedSearch) -> None:
+    def _supervise(self, found: OwnSearch) -> None:
         self._supervisor.supervise(ServiceSearch(found.record.search_id, found.folder.path, found.ledger_url))
+
+    def _own(self, given: str) -> OwnSearch:
+        found = self._locate(given)
+        return own_search(found.folder, found.ledger_url)
 
     def _locate(self, given: str) -> LocatedSearch:
         """Find the search by its id or an unambiguous prefix: in the ledger, or among the supervised searches."""
@@ -196,15 +198,13 @@ class RequestHandlers:
         return LocatedSearch(record, SearchFolder(Path(record.spec["folder"])), url)
 
 
-def _in_folder(search_id: str, path: str, url: str | None) -> LocatedSearch:
+def _in_folder(search_id: str, path: str, url: str | None) -> OwnSearch:
     """Return the search in the given folder, whether or not the ledger has it."""
     folder = SearchFolder(Path(path))
-    with closing(Journal(folder.journal)) as journal:
-        record = search_of(journal.path, folder.search_id, journal.read())
-    if record is None or folder.search_id != search_id:
+    if folder.search_id != search_id:
         fix = "name the folder that holds its journal.jsonl"
         raise InputError.of("unknown_id", f"{path} is not the folder of search {search_id}", key="folder", fix=fix)
-    return LocatedSearch(record, folder, ledger_url(url or record.spec["ledger"].get("url")))
+    return own_search(folder, url)
 
 
 def _require_no_other_ray(spec: SearchSpec) -> None:

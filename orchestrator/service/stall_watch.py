@@ -12,10 +12,10 @@ from dashboards.log_once import LogOnce
 from dashboards.terminal.progress import is_simulated
 from orchestrator.lifecycle.notify import is_notification_due, send_notification
 from orchestrator.lifecycle.notify_events import event_message
-from orchestrator.records.lookup import LocatedSearch
+from orchestrator.records.lookup import OwnSearch, own_search
 from orchestrator.schema.notify import NotifyEvent
 from orchestrator.search.lease import current_lease
-from search_spaces.errors import ExternalError
+from search_spaces.errors import ExternalError, InputError
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchState
 from trials.ledger.reader import LedgerReader
@@ -28,7 +28,7 @@ STALL_CHECK_S = 60.0
 
 
 class StallWatch:
-    """Checks the searches of a ledger for stalls, whoever drives them. For one thread."""
+    """Checks the user's own searches of a ledger for stalls, whoever drives them. For one thread."""
 
     def __init__(self, ledger_url: str):
         self._url = ledger_url
@@ -45,13 +45,17 @@ class StallWatch:
     def check(self, now: float) -> None:
         """Notify the stalls that are due; `now` is UTC seconds since the epoch."""
         with closing(LedgerReader(self._url)) as reader:
-            for row in reader.searches():
-                if not row.state.is_ended and row.folder is not None:
-                    folder = SearchFolder(Path(row.folder))
-                    _check_search(LocatedSearch(reader.search(row.search_id), folder, self._url), now)
+            folders = [row.folder for row in reader.searches() if not row.state.is_ended]
+        for folder in (SearchFolder(Path(path)) for path in folders if path is not None):
+            try:
+                _check_search(own_search(folder, self._url), now)
+            except InputError:
+                continue  # another user's, or moved
+            except (ExternalError, OSError) as error:
+                self._log_once.warning(f"stalls of {folder.search_id} cannot be checked, retrying: {error}")
 
 
-def _check_search(found: LocatedSearch, now: float) -> None:
+def _check_search(found: OwnSearch, now: float) -> None:
     if is_simulated(found.record) or not is_notification_due(found.folder, found.spec, NotifyEvent.STALL):
         return
     message = event_message(NotifyEvent.STALL, found.record, found.spec.notify, now)
@@ -60,7 +64,7 @@ def _check_search(found: LocatedSearch, now: float) -> None:
         send_notification(found.folder, found.spec, found.record, NotifyEvent.STALL, text)
 
 
-def _describe_driver(found: LocatedSearch, now: float) -> str:
+def _describe_driver(found: OwnSearch, now: float) -> str:
     try:
         lease = current_lease(found.folder)
     except (OSError, ExternalError) as error:

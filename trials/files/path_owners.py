@@ -107,13 +107,16 @@ class FolderIdentity:
 
 
 def uid_as_seen_by(folder: Path) -> int:
-    """Owner uid of files that we create in `folder`. OSError where we may not write.
+    """Owner uid of files that we create in `folder`; the kernel's uid for us where we may not write.
 
     NFS may map all users to one, or to the numbers of another machine. The probe file is anonymous or unlinked at once,
     so that nobody can replace it.
     """
-    with tempfile.TemporaryFile(dir=folder, prefix=".owner.") as stream:
-        return os.fstat(stream.fileno()).st_uid
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix=".owner.") as stream:
+            return os.fstat(stream.fileno()).st_uid
+    except OSError:
+        return os.geteuid()
 
 
 def _entries(path: Path) -> Iterator[Path]:
@@ -145,10 +148,7 @@ def _is_ours(owner: int, entry: Path) -> bool:
         return True
     if {str(owner), _name_of(owner)} & {*os.environ.get(TRUSTED_OWNERS, "").split(",")}:
         return True
-    try:
-        return owner == uid_as_seen_by(entry if entry.is_dir() and not entry.is_symlink() else entry.parent)
-    except OSError:
-        return False
+    return owner == uid_as_seen_by(entry if entry.is_dir() and not entry.is_symlink() else entry.parent)
 
 
 @functools.cache

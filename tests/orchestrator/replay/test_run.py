@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from orchestrator.replay.replay import ReplayRules
 from orchestrator.replay.run import run_replay, with_trainer
 from search_spaces.errors import InputError
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
+from tests.strangers import STRANGER, needs_a_stranger
 
 IMAGE = {"kind": "slurm", "slurm": {"container": {"runtime": "apptainer", "image": "/images/torch.sif"}}}
 THERE, GONE = "/bin/sh", "/no/such/python"
@@ -50,6 +52,22 @@ def test_that_of_an_image_is_looked_for_nowhere_else(loaded, measured, kind, tak
 def test_parlay_python_names_another_as_it_does_for_the_recipes_scripts(loaded, monkeypatch):
     monkeypatch.setenv("PARLAY_PYTHON", "/opt/py/bin/python")
     assert python_of(loaded, THERE) == "/opt/py/bin/python"
+
+
+@pytest.mark.bad_input(42)
+@pytest.mark.security("paths")
+@needs_a_stranger
+@pytest.mark.parametrize("theirs", ["recipe", "python"])
+def test_a_recipe_or_interpreter_of_another_user_is_not_run_unless_told_to_trust_it(loaded, tmp_path, theirs):
+    python = tmp_path / "python"
+    python.symlink_to(THERE)
+    os.chown(tmp_path / theirs, STRANGER, -1, follow_symlinks=False)
+    with pytest.raises(InputError) as refused:
+        python_of(loaded, str(python))
+    (problem,) = refused.value.problems
+    assert (problem.key, problem.value, "--trust" in problem.fix) == (theirs, str(tmp_path / theirs), True)
+    recipe = replace(loaded, recipe=replace(loaded.recipe, python=str(python)))
+    assert with_trainer(recipe, None, (), None, trust=True)[1] == str(python)
 
 
 @pytest.mark.bad_input(54)

@@ -107,6 +107,10 @@ def test_a_file_system_that_calls_us_otherwise_has_no_strangers_folders(way, mon
     assert found(way) == []
 
 
+def test_where_we_may_not_write_we_are_who_the_kernel_says():
+    assert path_owners.uid_as_seen_by(Path("/proc")) == os.geteuid()
+
+
 @needs_a_stranger
 def test_in_a_container_without_the_hosts_users_one_it_cannot_name_is_no_stranger(way, monkeypatch):
     os.chown(way.parent, path_owners.OVERFLOW_UID, -1)
