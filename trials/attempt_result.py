@@ -3,7 +3,7 @@ reason."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,8 +77,12 @@ class AttemptResult:
     excerpt: str | None = None
 
 
+PROGRAM = ("scripts", "script_python_files")
+"""Fingerprint fields of the user's program."""
+
 COMPARABLE = (
-    *("python", "torch", "deepspeed", "megatron_core", "transformer_engine", "megatron_layers", "megatron_lm_commit"),
+    *PROGRAM,
+    *("python", "torch", "deepspeed", "megatron_core", "transformer_engine", "megatron_layers"),
     *("torchtitan", "torchao", "accelerate", "transformers", "cuda", "device"),
 )
 """Fingerprint fields that must be equal for two measurements to be compared."""
@@ -140,7 +144,43 @@ def may_retry(trial: Trial, attempt: Attempt, is_reference: bool = False) -> boo
 
 def are_comparable(found: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:
     """True if two fingerprints agree in all comparable fields that both have."""
-    return all(found.get(name, reference.get(name)) == reference.get(name, found.get(name)) for name in COMPARABLE)
+    return _agree(found, reference, COMPARABLE)
+
+
+def program_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """What differs between two fingerprints' programs, with hashes; None where they agree in all that both know.
+
+    Files that the command names come first, then other ones of the checkout.
+    """
+    if _agree(before, now, PROGRAM):
+        return None
+    commits = (f"commit {fingerprint.get('script_commit')}" for fingerprint in (before, now))
+    changes = (
+        _changed_files(before.get("scripts"), now.get("scripts"), "absent", "SHA-256")
+        or _changed_files(before.get("script_modified"), now.get("script_modified"), "unmodified", "blob")
+        or ["Python files beside the script (before {}, now {})".format(*commits)]
+    )
+    more = f" and {len(changes) - _MOST_NAMED} more" if len(changes) > _MOST_NAMED else ""
+    return ", ".join(changes[:_MOST_NAMED]) + more
+
+
+def _changed_files(before: Any, now: Any, absent: str, hash_name: str) -> list[str]:
+    """Names of the files whose hashes differ, with both; a file without one is `absent`, an empty one is deleted."""
+
+    def described(value: str | None) -> str:
+        return absent if value is None else f"{hash_name} {value[:_HASH_DIGITS]}" if value else "deleted"
+
+    was, is_now = before or {}, now or {}
+    changed = [file for file in {**was, **is_now} if was.get(file) != is_now.get(file)]
+    return [f"{file} (before {described(was.get(file))}, now {described(is_now.get(file))})" for file in changed]
+
+
+_MOST_NAMED, _HASH_DIGITS = 5, 12
+
+
+def _agree(found: Mapping[str, Any], reference: Mapping[str, Any], names: Iterable[str]) -> bool:
+    """True if both have equal values in all of these fields that both have."""
+    return all(found.get(name, reference.get(name)) == reference.get(name, found.get(name)) for name in names)
 
 
 def _from_outcome(spec: TrialSpec, outcome: Outcome, status: LaunchStatus) -> AttemptResult:
@@ -211,13 +251,18 @@ def ranks_fault(outcome: Outcome) -> str | None:
 
 
 def _fingerprint_fault(fingerprint: Mapping[str, Any]) -> str | None:
-    """Check fingerprint fields that are used whatever became of the trial: slow ranks and the interpreter."""
+    """Check fingerprint fields that are used whatever became of the trial: slow ranks, interpreter and program."""
     probes_ms, executable = fingerprint.get("probe_ms_by_rank"), fingerprint.get("executable")
     is_list = isinstance(probes_ms, (list, tuple)) and all(is_finite_number(ms) and ms > 0 for ms in probes_ms)
     if probes_ms is not None and not is_list:
         return f"probe_ms_by_rank is {probes_ms!r:.80}, not a list of positive numbers"
     if executable is not None and not isinstance(executable, str):
         return f"executable is {executable!r:.80}, not text"
+    for name in ("scripts", "script_modified"):
+        files = fingerprint.get(name)
+        is_listing = isinstance(files, Mapping) and all(isinstance(text, str) for text in files.values())
+        if files is not None and not is_listing:
+            return f"{name} is {files!r:.80}, not files with their hashes"
     return None
 
 

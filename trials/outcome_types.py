@@ -331,10 +331,23 @@ class LayoutProof(TypedDict, total=False):
 
 
 class Fingerprint(TypedDict, total=False):
-    """`fingerprint` of an outcome: software and hardware. Measurements are compared only where python, torch,
-    deepspeed, megatron_core, transformer_engine, megatron_layers, megatron_lm_commit, torchtitan, torchao, accelerate,
-    transformers, cuda and device agree."""
+    """`fingerprint` of an outcome: program, software and hardware. Measurements are compared only where scripts,
+    script_python_files, python, torch, deepspeed, megatron_core, transformer_engine, megatron_layers, torchtitan,
+    torchao, accelerate, transformers, cuda and device agree."""
 
+    command: str
+    """The command of a third-party trainer with all arguments; interpreter and attempt folder as placeholders."""
+    scripts: dict[str, str]
+    """Path and SHA-256 of trainer.script; of a command, its program where that is a script, and its first argument that
+    is a text file."""
+    script_commit: str
+    """Commit of the script's git checkout. Absent where git tracks no Python file in the script's folder."""
+    script_modified: dict[str, str]
+    """Python files of the checkout that differ from what was last added to git, each with git's id of its content; ""
+    for a deleted one."""
+    script_python_files: str
+    """SHA-256 over names and contents of the Python files that git tracks in the checkout; the commit where git's index
+    cannot be read."""
     python: str
     torch: str
     deepspeed: str | None
@@ -344,9 +357,6 @@ class Fingerprint(TypedDict, total=False):
     """Version whose layers engine megatron-core took; with another trainer the installed one."""
     megatron_layers: str | None
     """Layers that engine megatron-core took: `local` or `transformer_engine`."""
-    megatron_lm_commit: str | None
-    """With trainer megatron-lm, where the script's folder is a git checkout. Changes that are not committed do not
-    show."""
     torchtitan: str | None
     """With engine torchtitan only."""
     torchao: str | None

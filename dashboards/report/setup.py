@@ -13,11 +13,11 @@ from search_spaces.engines import PARLAY
 from search_spaces.errors import InputError
 from search_spaces.model_shape import ModelShape
 from trials.analysis.ranked_layout import RankedLayout
-from trials.attempt_result import COMPARABLE
+from trials.attempt_result import COMPARABLE, PROGRAM
 from trials.files.text import plural
 
-_NO_SOFTWARE = ("device",)
-"""Comparable fields of a fingerprint that are no software."""
+_NO_SOFTWARE = ("device", *PROGRAM)
+"""Comparable fields of a fingerprint that have no version."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ _END_DESCRIPTIONS: Mapping[EndReason, str] = {
     EndReason.IDLE: "idle: no trial started, ran or ended within search.idle_limit",
     EndReason.NO_FEASIBLE_LAYOUT: "no layout could be measured",
     EndReason.SCRIPT_ERROR: "the trainer crashed in every trial",
+    EndReason.PROGRAM_CHANGED: "the training script changed during the search",
     EndReason.CANCELLED_BY_USER: "cancelled by the user",
     EndReason.SUBMISSION_REJECTED: "the cluster rejected a job",
 }

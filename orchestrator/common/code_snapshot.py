@@ -55,7 +55,7 @@ COMPUTE_SIDE = (
     "trials/diagnostics/selftest.py",
     "trials/files/__init__.py",
     "trials/files/folders.py",
-    "trials/files/git_commit.py",
+    "trials/files/git_checkout.py",
     "trials/files/ports.py",
     "trials/files/text.py",
     "trials/files/tracebacks.py",

@@ -257,21 +257,27 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[st
 
 
 def software_rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows of the fields in which two fingerprints differ, those that are most likely to matter first."""
+    """Rows of the fields in which two fingerprints differ, those that are most likely to matter first; without the
+    command, which follows from layout and trainer section."""
     rows = fingerprint_differences(a, b)
-    found = [{"field": row["field"], "a": row["recorded"], "b": row["here"]} for row in rows]
+    found = [
+        {"field": row["field"], "a": row["recorded"], "b": row["here"]} for row in rows if row["field"] != "command"
+    ]
     return sorted(found, key=lambda row: _relevance(row["field"]))
 
 
 _MOST_RELEVANT = (
     *(
         "device",
+        "scripts",
+        "script_modified",
+        "script_python_files",
+        "script_commit",
         "torch",
         "cuda",
         "nccl",
         "transformer_engine",
         "megatron_core",
-        "megatron_lm_commit",
         "megatron_layers",
     ),
     *("deepspeed", "torchtitan", "torchao", "accelerate", "transformers", "gpu_driver", "python"),
@@ -280,7 +286,8 @@ _LEAST_RELEVANT = ("cpus", "kernel", "executable", "host", "hosts", "slow_hosts"
 
 
 def _relevance(name: str) -> int:
-    """Place of a field; environment variables and fields of no known place lie between the two lists."""
+    """Place of a field, or of its object; environment variables and fields of no known place lie between the lists."""
+    name = name.partition(".")[0]
     if name in _MOST_RELEVANT:
         return _MOST_RELEVANT.index(name)
     others = len(_MOST_RELEVANT)

@@ -15,7 +15,7 @@ EQUIVALENCE_MARGINS = 3
 """`reproduced` requires that a change of this many margins is excluded."""
 
 _JOB_SPECIFIC = ("job_id", "probe_ms_by_rank")
-_ENVIRONMENT = "environment"
+_OBJECTS = ("scripts", "script_modified", "environment")
 
 
 class ReplayVerdict(LowerStrEnum):
@@ -140,11 +140,9 @@ def _ratio_fields(name: str, ratio: SpeedRatio | None) -> dict[str, float | None
 def fingerprint_differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Fields that differ, None where one side lacks them; fields that differ from job to job are left out.
 
-    An environment variable is a field of its own, `environment.NAME`, if both sides know theirs.
+    An environment variable or a file is a field of its own, such as `environment.NAME`, if both sides know theirs.
     """
-    before, now = _fields(recorded), _fields(here)
-    if isinstance(recorded.get(_ENVIRONMENT), Mapping) and isinstance(here.get(_ENVIRONMENT), Mapping):
-        before, now = before | _variables(recorded), now | _variables(here)
+    before, now = _fields(recorded, here), _fields(here, recorded)
     return [
         {"field": name, "recorded": before.get(name), "here": now.get(name)}
         for name in {**before, **now}
@@ -152,9 +150,10 @@ def fingerprint_differences(recorded: Mapping[str, Any], here: Mapping[str, Any]
     ]
 
 
-def _fields(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fingerprint.items() if name not in (*_JOB_SPECIFIC, _ENVIRONMENT)}
-
-
-def _variables(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{_ENVIRONMENT}.{name}": value for name, value in fingerprint[_ENVIRONMENT].items()}
+def _fields(fingerprint: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a fingerprint, with the entries of objects that the other one has, too."""
+    fields = {name: value for name, value in fingerprint.items() if name not in (*_JOB_SPECIFIC, *_OBJECTS)}
+    for name in _OBJECTS:
+        if isinstance(fingerprint.get(name), Mapping) and isinstance(other.get(name), Mapping):
+            fields |= {f"{name}.{key}": value for key, value in fingerprint[name].items()}
+    return fields

@@ -23,7 +23,7 @@ from search_spaces.errors import ExternalError, InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.schema.durations import format_duration
 from search_spaces.schema.validation import restore
-from trials.attempt_result import AttemptResult
+from trials.attempt_result import AttemptResult, program_change
 from trials.data.token_file import require_tokens
 from trials.failure_policy import Cause, policy_of
 from trials.files.folders import SearchFolder
@@ -179,10 +179,11 @@ def _measure_sessions(
 
 
 def _measure_at_session(loaded: LoadedRecipe, runs: ReplayRuns, repeats: int) -> None:
-    """Measure the runs of one session; a failed run is the last."""
+    """Measure the runs of one session; a failed run is the last, and one of another program."""
     for _ in range(repeats):
         trial = Trial(f"t{len(runs.results) + 1:04d}", loaded.recipe.layout, TrialKind.REPLAY)
-        if runs.measure(trial).state is not TrialState.MEASURED:
+        result = runs.measure(trial)
+        if result.state is not TrialState.MEASURED or _program_change(loaded, result.outcome) is not None:
             return
 
 
@@ -276,16 +277,26 @@ def _result(
 def _compare_measured(
     loaded: LoadedRecipe, recorded: Sequence[Run], outcomes: Sequence[Outcome], rules: ReplayRules
 ) -> ReplayResult:
-    """Compare the measured runs with the recorded ones; inconclusive without any."""
+    """Compare the measured runs with the recorded ones; inconclusive without any, impossible for another program."""
     before, trainer = _tokens_per_sec(loaded, recorded), _trainer_of(loaded)
     if not outcomes:
         return ReplayResult(ReplayVerdict.INCONCLUSIVE, trainer, before)
+    differences = tuple(fingerprint_differences(loaded.recipe.fingerprint, outcomes[-1].fingerprint))
+    flags = tuple(dict.fromkeys(flag for outcome in outcomes for flag in outcome.flags))
+    if (change := _program_change(loaded, outcomes[-1])) is not None:
+        why = f"it is another program than the recorded one: {change}"
+        return ReplayResult(ReplayVerdict.IMPOSSIBLE, trainer, before, None, None, differences, flags, why)
     runs = tuple(Run.of(o.metrics, o.step_times_s, _started_s(o.started_at), o.flags) for o in outcomes if o.metrics)
     found = compare(recorded, runs, rules.margin)
-    differences = tuple(fingerprint_differences(loaded.recipe.fingerprint, outcomes[0].fingerprint))
-    flags = tuple(dict.fromkeys(flag for outcome in outcomes for flag in outcome.flags))
     now = _tokens_per_sec(loaded, runs)
     return ReplayResult(found.verdict, trainer, before, now, found, differences, flags, runs=runs)
+
+
+def _program_change(loaded: LoadedRecipe, outcome: Outcome | None) -> str | None:
+    """What differs between the recorded program and this run's; None with another trainer, whose program is its own."""
+    if outcome is None or loaded.trainer is not None:
+        return None
+    return program_change(loaded.recipe.fingerprint, outcome.fingerprint)
 
 
 def _trainer_of(loaded: LoadedRecipe) -> str:

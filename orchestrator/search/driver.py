@@ -20,6 +20,7 @@ from orchestrator.search.stopping import (
     Limits,
     end_reason_without_value,
     is_idle,
+    program_change_detail,
     repeated_failure_excerpt,
     unmeasurable_excerpt,
     wall_time_exceeded,
@@ -166,7 +167,9 @@ class Driver:
     def _stop_if_broken(self) -> None:
         if self.search.state is not SearchState.RUNNING:
             return
-        if (excerpt := repeated_failure_excerpt(self._context.index)) is not None:
+        if (detail := program_change_detail(self._context.index)) is not None:
+            self._context.stop(EndReason.PROGRAM_CHANGED, detail)
+        elif (excerpt := repeated_failure_excerpt(self._context.index)) is not None:
             self._context.stop(EndReason.SCRIPT_ERROR, excerpt)
         elif (excerpt := unmeasurable_excerpt(self._context.index)) is not None:
             self._context.stop(EndReason.NO_FEASIBLE_LAYOUT, excerpt)

@@ -6,8 +6,9 @@ from bisect import insort
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from itertools import compress, count
-from operator import is_not
+from itertools import chain, compress, count, pairwise
+from operator import is_not, itemgetter
+from typing import Any
 
 from orchestrator.samplers.base import TrialFeedback, feedback_of
 from orchestrator.search.node_exclusion import bad_nodes
@@ -24,7 +25,7 @@ from trials.analysis.ranking import (
     value_of,
 )
 from trials.analysis.setting_failures import SettingFailures, may_be_setting
-from trials.attempt_result import may_retry
+from trials.attempt_result import may_retry, program_change
 from trials.ledger.events import SearchRecord
 from trials.trial import Attempt, Trial, TrialKind, TrialState
 
@@ -67,6 +68,7 @@ class SearchIndex:
         self._in_flight: tuple[Attempt, ...] | None = None
         self._last_ended: list[tuple[float, int]] = []
         self._first_measured: dict[str, int] = {}  # by software
+        self._programs: dict[str, list[tuple[float, Mapping[str, Any]]]] = {}  # starts and fingerprints, by software
         self._measured_again: list[int] = []
         self._suspects: list[int] = []
         self._blamed: list[tuple[Layout, bool, tuple[str, ...]]] = []
@@ -149,6 +151,16 @@ class SearchIndex:
         """The first measured trial with the software of this layout, the search's own or an experiment's other one."""
         position = self._first_measured.get(_software(layout))
         return None if position is None else self._trials[position]
+
+    @property
+    def program_change(self) -> str | None:
+        """What changed in the user's program from the first attempts to the next ones; None while all ran the same. In
+        an experiment, either software may have a program of its own."""
+        in_order = (sorted(programs, key=itemgetter(0)) for programs in self._programs.values())
+        changes = (
+            program_change(first, later) for (_, first), (_, later) in chain.from_iterable(map(pairwise, in_order))
+        )
+        return next(changes, None)
 
     @property
     def suspects(self) -> list[Trial]:
@@ -289,6 +301,8 @@ class SearchIndex:
 
     def _apply_attempt_end(self, trial: Trial, attempt: Attempt) -> None:
         self._node_hours_used += Fraction(attempt.node_hours or 0.0)
+        if attempt.outcome is not None and attempt.outcome.fingerprint.get("scripts"):
+            self._apply_program(trial.layout, attempt.started_at or 0.0, attempt.outcome.fingerprint)
         moments = (moment for moment in (attempt.started_at, attempt.ended_at) if moment is not None)
         self._last_change_at = max([self._last_change_at, *moments])
         self.setting_failures.add(trial.layout, attempt)
@@ -299,6 +313,13 @@ class SearchIndex:
             self.num_measured += 1
             duration_s = attempt.ended_at - attempt.started_at  # type: ignore[operator]
             self._longest_s[attempt.num_nodes] = max(self._longest_s.get(attempt.num_nodes, 0.0), duration_s)
+
+    def _apply_program(self, layout: Layout, started_at: float, found: Mapping[str, Any]) -> None:
+        """Keep each program with its earliest start, whichever order attempts end in."""
+        known = self._programs.get(_software(layout), [])
+        others = [entry for entry in known if program_change(entry[1], found) is not None]
+        starts = [entry[0] for entry in known if entry not in others]
+        self._programs[_software(layout)] = [*others, (min([started_at, *starts]), found)]
 
     def _apply_trial_end(self, position: int, trial: Trial) -> None:
         last = trial.last_attempt

@@ -107,6 +107,12 @@ def unmeasurable_excerpt(index: SearchIndex) -> str | None:
     return next((attempt.excerpt or "" for attempt in ended if attempt is not None), None)
 
 
+def program_change_detail(index: SearchIndex) -> str | None:
+    """Sentence about the program's change between two trials of the search; None without one."""
+    change = index.program_change
+    return change and f"the program changed: {change}; to measure the changed program, start a new search"
+
+
 def end_reason_without_value(reason: EndReason) -> EndReason:
     """End reason of a search without a usable measurement: NO_FEASIBLE_LAYOUT if everything worthwhile was tried."""
     exhausted = (EndReason.MAX_TRIALS, EndReason.SPACE_EXHAUSTED, EndReason.CONVERGED)

@@ -171,7 +171,8 @@ def test_whatever_the_numbers_are_there_is_a_verdict(section, name, value):
 @pytest.mark.parametrize("status", [OutcomeStatus.MEASURED, OutcomeStatus.FAILED])
 def test_a_fingerprint_that_nothing_can_rely_on_is_not_believed(status):
     probes = ("abc", 5, [0], [None], ["1"], [10**400], {"a": 1})
-    for fingerprint in ({"executable": ["rm"]}, *({"probe_ms_by_rank": values} for values in probes)):
+    programs = ({"scripts": "train.py"}, {"scripts": {"train.py": 5}}, {"script_modified": ["train.py"]})
+    for fingerprint in ({"executable": ["rm"]}, *programs, *({"probe_ms_by_rank": values} for values in probes)):
         outcome = replace(OUTCOME, status=status, reason=None, fingerprint=fingerprint)
         assert classify(SPEC, outcome, ENDED).reason is FailureReason.RESULT_INVALID, fingerprint
 

@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
 from search_spaces.errors import ExternalError
@@ -33,7 +34,7 @@ class Script:
     leaves_outcome: bool = True
     flags: tuple[str, ...] = ()
     peak_memory_gib: float | None = None
-    fingerprint: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
     look: Callable[[LaunchRequest, int], LaunchStatus | None] = lambda request, number: None
 
 
@@ -182,7 +183,11 @@ def measured_outcome(
     )
 
 
-def in_turn(*endings: float | FailureReason | BaseException, seen: Sequence[LaunchStatus] = ()) -> ScriptedLauncher:
+def in_turn(
+    *endings: float | FailureReason | BaseException,
+    seen: Sequence[LaunchStatus] = (),
+    fingerprint: Mapping[str, Any] = FINGERPRINT,
+) -> ScriptedLauncher:
     """A launcher that has no slot at first, and whose attempts end one after the other like this.
 
     A number is a step time in seconds; an exception is raised when the attempt is looked at, or when it is launched
@@ -200,7 +205,7 @@ def in_turn(*endings: float | FailureReason | BaseException, seen: Sequence[Laun
             return Script(duration_s=0.0, reason=ending, excerpt="its words", leaves_outcome=False)
         speed = spec.global_batch_size * spec.model.seq_length / ending
         look = lambda request, number: seen[number - 1] if number <= len(seen) else None  # noqa: E731
-        return Script(duration_s=0.0, tokens_per_sec=speed, fingerprint=FINGERPRINT, look=look)
+        return Script(duration_s=0.0, tokens_per_sec=speed, fingerprint=fingerprint, look=look)
 
     return ScriptedLauncher(script, meets=[None], clock=1e9)
 

@@ -320,7 +320,7 @@ def test_what_was_measured_is_not_tried_again():
 
 
 @pytest.mark.parametrize(
-    "field", ["megatron_core", "transformer_engine", "megatron_layers", "megatron_lm_commit", "torchtitan"]
+    "field", ["megatron_core", "transformer_engine", "megatron_layers", "script_python_files", "torchtitan"]
 )
 def test_measurements_with_other_software_of_an_engine_are_not_compared(field):
     assert are_comparable({field: "a"}, {field: "a"})

@@ -69,6 +69,8 @@ class EndReason(LowerStrEnum):
     """Every planned layout was tried, and none gave a valid measurement."""
     SCRIPT_ERROR = "script_error"
     """Three trials in a row crashed or failed to launch with the same last line."""
+    PROGRAM_CHANGED = "program_changed"
+    """The training script, or a Python file of its checkout, changed between two trials."""
     CANCELLED_BY_USER = "cancelled_by_user"
     """The user cancelled it."""
     SUBMISSION_REJECTED = "submission_rejected"

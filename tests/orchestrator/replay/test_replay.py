@@ -66,6 +66,20 @@ def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path
     assert data["differences"] == [{"field": "torch", "recorded": "2.13.0", "here": "2.14.0"}]
 
 
+def test_another_script_is_named_after_one_run_and_its_speed_says_nothing_of_the_recorded_one(loaded, tmp_path):
+    was, now = {"scripts": {"/home/a/train.py": "1a2b" * 16}}, {"scripts": {"/home/a/train.py": "9f8e" * 16}}
+    recorded = replace(loaded, recipe=replace(loaded.recipe, fingerprint=was))
+    launcher = in_turn(0.1, 0.1, 0.1, fingerprint=now)
+    data = replayed(recorded, launcher, tmp_path).to_json()
+    assert (data["verdict"], data["ratio"], len(launcher.requests)) == ("impossible", None, 1)
+    [difference] = data["differences"]
+    assert difference == {"field": "scripts./home/a/train.py", "recorded": "1a2b" * 16, "here": "9f8e" * 16}
+    assert all(part in data["detail"] for part in ("another program", "/home/a/train.py", "1a2b1a2b", "9f8e9f8e"))
+    other_trainer = replace(recorded, trainer=loaded.spec().trainer)
+    launcher = in_turn(0.1, 0.1, 0.1, fingerprint=now)
+    assert replayed(other_trainer, launcher, tmp_path / "other").verdict is ReplayVerdict.REPRODUCED
+
+
 def test_a_replay_compares_speeds_also_where_energy_was_an_objective(tmp_path):
     (tmp_path / "code").mkdir()
     source = source_of(measured_trial("t0001", LAYOUT, 0.1), measure=MeasureRules(energy=True))

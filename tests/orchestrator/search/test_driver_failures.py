@@ -164,6 +164,40 @@ def test_a_measurement_with_other_software_is_marked_and_never_the_best(rig, mon
     assert search.trial(search.best_trial).layout == LAYOUTS[-2]
 
 
+def program(content: str) -> dict[str, dict[str, str]]:
+    return {"scripts": {"/home/a/train.py": content * 16}}
+
+
+@pytest.mark.parametrize("parallel_trials", [1, 3])
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_script_that_changes_ends_the_search_with_both_hashes(rig, parallel_trials, resumes):
+    rig.limits = replace(rig.limits, parallel_trials=parallel_trials)
+
+    def faster_once_edited(spec):
+        is_edited = spec.trial > "t0003"
+        return Script(9000.0 if is_edited else 1000.0, fingerprint=program("9f8e" if is_edited else "1a2b"))
+
+    rig.launcher.script = faster_once_edited
+    if resumes:
+        driver = rig.open_driver()
+        rig.callbacks = DriverCallbacks()
+        while len(driver.search.trials) < 3:
+            driver.recover()
+            driver.iterate()
+            rig.launcher.wait(1.0)
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.PROGRAM_CHANGED)
+    assert all(part in search.detail for part in ("/home/a/train.py", "1a2b1a2b", "9f8e9f8e", "new search"))
+    assert search.detail.index("1a2b") < search.detail.index("9f8e")
+    assert len(search.trials) <= 3 + parallel_trials
+    assert search.trial(search.best_trial).measured.tokens_per_sec == 1000.0
+
+
+def test_a_program_that_some_ranks_cannot_read_is_no_other_one(rig):
+    rig.launcher.script = lambda spec: Script(fingerprint=program("1a2b") if spec.trial < "t0005" else {})
+    assert rig.open_driver().run().end_reason is not EndReason.PROGRAM_CHANGED
+
+
 @pytest.mark.parametrize("reason", [FailureReason.CANCELLED_BY_USER, FailureReason.JOB_LOST])
 def test_a_baseline_that_others_cancelled_or_that_got_lost_is_tried_again_once(rig, reason):
     rig.first, rig.limits = LAYOUTS[4:5], replace(rig.limits, max_trials=2, parallel_trials=1)

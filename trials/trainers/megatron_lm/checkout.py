@@ -9,7 +9,6 @@ from pathlib import Path
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.plain_file import read_referenced
-from trials.files.git_commit import commit_of
 from trials.trainers.common.megatron_options import GRADIENT_DTYPE, Option, newer_megatron_lm
 from trials.trainers.common.options import option_name, option_names
 
@@ -56,12 +55,6 @@ def core_version(script: str) -> str | None:
     found = dict(re.findall(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE) *= *['\"]?(\w*)", text, re.MULTILINE))
     numbers = [found.get(name, "") for name in ("MAJOR", "MINOR", "PATCH")]
     return ".".join(numbers) + found.get("PRE_RELEASE", "") if all(numbers) else None
-
-
-def commit(script: str) -> str | None:
-    """Commit of the checkout whose top has this script; None where it is not in one. OSError where it cannot be
-    read."""
-    return commit_of(Path(script).resolve().parent)
 
 
 def _beside(script: str, name: str) -> str:

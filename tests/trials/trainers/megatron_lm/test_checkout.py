@@ -63,19 +63,19 @@ def test_a_trials_fingerprint_has_it(tmp_path, monkeypatch):
         script = script_in(tmp_path / version, WITHOUT, package)
         spec = spec_of("megatron-lm", trainer={"script": script})
         assert fingerprint(spec, env)["megatron_core"] == version
-    assert "megatron_core" not in fingerprint(spec_of("gpt-neox"), env)
+    assert "megatron_core" not in fingerprint(spec_of("megatron-deepspeed"), env)
 
 
 def test_two_commits_of_one_version_have_different_fingerprints(tmp_path):
     script = script_in(tmp_path, WITHOUT, PACKAGE.format(20))
     spec, env = spec_of("megatron-lm", trainer={"script": script}), RankEnvironment(rank=0, world_size=1, local_rank=0)
-    assert "megatron_lm_commit" not in fingerprint(spec, env)
+    assert "script_commit" not in fingerprint(spec, env)
     (tmp_path / ".git").mkdir()
     found = []
     for commit in ("a" * 40, "b" * 40):
         (tmp_path / ".git" / "HEAD").write_text(commit + "\n")
         found.append(fingerprint(spec, env))
-    assert [each["megatron_lm_commit"] for each in found] == ["a" * 40, "b" * 40]
+    assert [each["script_commit"] for each in found] == ["a" * 40, "b" * 40]
     assert not are_comparable(*found)
 
 
