@@ -217,6 +217,7 @@ def test_a_command_is_followed_by_the_users_own_patterns(tmp_path):
     assert outcome.measured.step_time_s == pytest.approx(0.101, abs=0.001)
     assert outcome.measured.loss_first == 9.99
     assert "world_size" in outcome.proof["unproven"]
+    assert [*outcome.fingerprint["scripts"]] == [str(FAKE)]
 
 
 @pytest.mark.parametrize("kind", ["megatron-deepspeed", "gpt-neox", "nanotron"])
