@@ -26,7 +26,7 @@ FLAG_DESCRIPTIONS: Mapping[Flag, str] = {
     Flag.FAILED_AFTER_RESULT: "a rank failed after the result was written; the numbers are valid, see the logs",
     Flag.SUSPECT_NODE: "a slow device or steps that slowed down, perhaps a bad node; one such run is never the best",
     Flag.STRAGGLER: "a rank computes over 15 % longer than those with equal work; see slowest_rank in its outcome",
-    Flag.FINGERPRINT_CHANGED: "software or hardware differs from the first measurement, so they are not comparable",
+    Flag.FINGERPRINT_CHANGED: "program, software or hardware is not that of the first measurement: not comparable",
     Flag.HOST_MEMORY_GROWTH: "host memory grows with every step, which may end a long training",
     Flag.DEVICE_MEMORY_GROWTH: "device memory grows with every step, which may end a long training",
     Flag.PROFILE_FAILED: "the profiled steps after the measurement failed; the numbers are valid, without a breakdown",

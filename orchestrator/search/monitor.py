@@ -150,7 +150,7 @@ class AttemptMonitor:
         self._context.record(EventKind.ATTEMPT_ENDED, attempt, **self._ended_data(attempt, status, result))
 
     def _with_fingerprint_flag(self, attempt: Attempt, result: AttemptResult) -> AttemptResult:
-        """Flag a measurement whose software or hardware differs from that of the search's first one: it is not
+        """Flag a measurement whose program, software or hardware differs from that of the search's first one: it is not
         comparable. The two sides of an experiment each have their own first one."""
         first = self._context.index.first_measured_like(self._context.trial(attempt).layout)
         outcome = None if first is None or first.last_attempt is None else first.last_attempt.outcome
