@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
+from pathlib import PurePath
 from typing import Any
 
 from dashboards.text import cut_word, printable
@@ -47,6 +48,15 @@ _NO_PROGRESS = re.compile(r"no progress for \d+ s")
 _BYTES_PER_MIB = 2**20
 _MIN_SHARE = 0.005
 """Share of the step time below which a part is omitted."""
+
+
+REPLAYED_VALUE = "Replayed value; its interval is assumed or spans equal rows of the table, not measured."
+"""Confidence in a value of a measured table."""
+
+
+def describe_replayed_table(table: str) -> str:
+    """Origin of the numbers of a search that replayed a measured table."""
+    return f"Replayed from {printable(PurePath(table).name)}. Parlay ran nothing in this search."
 
 
 def format_trial_end(trial: Trial) -> str:

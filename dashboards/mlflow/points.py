@@ -12,7 +12,6 @@ from itertools import accumulate
 from typing import Any
 
 from dashboards.mlflow.naming import flat_items, mlflow_key
-from dashboards.terminal.progress import is_simulated
 from trials.analysis.node_time import node_time, search_node_time
 from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 from trials.analysis.ranking import Objective, in_objective_unit, known_value_of, objectives_of
@@ -199,4 +198,4 @@ def epoch_ms(epoch_s: float) -> int:
 def past_ms(search: SearchRecord, epoch_s: float) -> int:
     """Moment of a search that is not in the future: the clock of a simulated one runs ahead, so there it is at most the
     search's creation."""
-    return epoch_ms(min(epoch_s, search.created_at) if is_simulated(search) else epoch_s)
+    return epoch_ms(min(epoch_s, search.created_at) if search.replayed_table else epoch_s)

@@ -13,7 +13,6 @@ from typing import Any
 from dashboards.mlflow.naming import LONGEST_KEY, flat_items, mlflow_key
 from dashboards.mlflow.points import Point, epoch_ms, past_ms, require_valid, series_points, system_points, trial_points
 from dashboards.report.setup import setup_rows
-from dashboards.terminal.progress import is_simulated
 from dashboards.trial_text import layout_name
 from search_spaces.layouts.short_name import varying_axes
 from search_spaces.plain_file import read_plain
@@ -88,7 +87,7 @@ def parent_view(search: SearchRecord) -> RunView:
             {
                 "parlay.search_id": search.search_id,
                 "parlay.kind": SEARCH_KIND,
-                "parlay.simulated": "true" if is_simulated(search) else None,
+                "parlay.simulated": "true" if search.replayed_table else None,
                 "parlay.model": _model(search.spec),
                 "parlay.state": search.state.value,
                 "parlay.reason": search.end_reason and search.end_reason.value,
@@ -133,8 +132,8 @@ class Dataset:
 def dataset_of(search: SearchRecord) -> Dataset:
     """The search's data: a token file, synthetic tokens, those of another trainer's own arguments; of a simulated
     search, which trains on nothing, the measured table."""
-    if is_simulated(search):
-        return _dataset({"path": str((search.spec.get("launcher") or {}).get("table", ""))}, "table", "measured table")
+    if search.replayed_table is not None:
+        return _dataset({"path": search.replayed_table}, "table", "measured table")
     trainer = search.spec.get("trainer") or {}
     data = trainer.get("data") or {"kind": "the trainer's own"}
     return _dataset(data, f"{data.get('kind', 'tokens')} tokens", "training")

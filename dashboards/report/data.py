@@ -156,7 +156,7 @@ class ReportData:
     `layouts` are the measured ones over all their runs, in ranked order, `tried` all of them: the measured ones first,
     fastest first, then the others in launch order. `varying` are the layout fields with more than
     one value tried, in the contract's order. `importance` is that of the layouts on `best_num_nodes` alone.
-    `is_simulated` is true for a search replayed from a measured table.
+    `replayed_table` is that of a search replayed from a measured table.
     """
 
     search_id: str
@@ -166,7 +166,7 @@ class ReportData:
     created_at: float
     at: float
     objectives: tuple[Objective, ...]
-    is_simulated: bool
+    replayed_table: str | None
     num_layers: int
     has_balancing_loss: bool
     gpus_per_node: int
@@ -229,7 +229,7 @@ def report_data(search: SearchRecord, at: float, use: UseIt | None = None) -> Re
         created_at=search.created_at,
         at=at,
         objectives=(objective, *ranking.others),
-        is_simulated=_section(spec, "launcher").get("kind") == "simulated",
+        replayed_table=search.replayed_table,
         num_layers=_section(spec, "model").get("num_layers", 1),
         has_balancing_loss=_section(spec, "model").get("aux_loss_coefficient") is not None,
         gpus_per_node=_gpus_per_node(cluster, search.trials),

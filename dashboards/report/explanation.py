@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dashboards.terminal.headline import describe_ending
-from dashboards.terminal.progress import describe_in_flight, is_simulated
+from dashboards.terminal.progress import describe_in_flight
 from dashboards.text import printable, with_full_stop
 from dashboards.trial_text import advice_after, format_value, had_no_room_for_a_model
 from search_spaces.layouts.layout import AXES, axis_of
@@ -132,6 +132,6 @@ def _in_flight(search: SearchRecord, at: float) -> Iterator[str]:
     if not flights:
         yield "No trial is in flight yet."
     for attempt in flights[:_MAX_IN_FLIGHT]:
-        yield with_full_stop(printable(describe_in_flight(attempt, at, is_simulated(search))))
+        yield with_full_stop(printable(describe_in_flight(attempt, at, search.replayed_table is not None)))
     if len(flights) > _MAX_IN_FLIGHT:
         yield f"And {plural(len(flights) - _MAX_IN_FLIGHT, 'trial')} more."

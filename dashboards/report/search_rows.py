@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from dashboards.report.setup import cluster_size, model_size
 from dashboards.terminal.headline import describe_ending, format_interval
-from dashboards.terminal.progress import is_simulated
 from dashboards.terminal.searches_table import format_age
 from dashboards.text import printable
 from dashboards.trial_text import format_number, layout_name
@@ -41,7 +40,7 @@ class SearchListRow:
     best: str
     against_baseline: tuple[str, str]
     node_hours: str
-    is_simulated: bool
+    is_replayed: bool
     created_at: float
     owner: str
     stopped: str | None = None
@@ -71,7 +70,7 @@ def search_row(search: SearchRecord, owner: str) -> SearchListRow:
         best="" if best is None else layout_name(best.layout, varying_axes([trial.layout for trial in search.trials])),
         against_baseline=_against_baseline(verdict),
         node_hours=_node_hours(search.node_hours_used),
-        is_simulated=is_simulated(search),
+        is_replayed=search.replayed_table is not None,
         created_at=search.created_at,
         owner=printable(owner),
     )

@@ -6,14 +6,16 @@ from collections.abc import Collection, Iterator, Sequence
 
 from dashboards.cost_text import describe_search_cost
 from dashboards.report.data import BestLayout, ReportData, TrialView
-from dashboards.terminal.headline import describe_ending
+from dashboards.terminal.headline import describe_ending, sentence
 from dashboards.terminal.progress import describe_driver_jobs, describe_node_time
 from dashboards.text import with_full_stop
 from dashboards.trial_text import (
+    REPLAYED_VALUE,
     UNKNOWN,
     describe_flag,
     describe_fullest_rank,
     describe_node_sets,
+    describe_replayed_table,
     describe_slowest_rank,
     describe_verification,
     format_counts,
@@ -43,6 +45,13 @@ def describe_confidence(data: ReportData) -> list[str]:
     """Sentences about the confidence in the result."""
     best = data.best
     return [] if best is None else list(_confidence_sentences(best, data))
+
+
+def describe_origin(data: ReportData) -> Iterator[str]:
+    """Sentences below the headline: that a table was replayed, and the evidence."""
+    if data.replayed_table:
+        yield describe_replayed_table(data.replayed_table)
+    yield sentence(data.verdict)
 
 
 def describe_tradeoffs(data: ReportData) -> list[str]:
@@ -80,9 +89,9 @@ def describe_cost(data: ReportData) -> str:
         if counts
         else "no trial" + ("" if data.state.is_ended else " yet")
     )
-    clock = " (simulated, replayed from a table)" if data.is_simulated else ""
+    simulated = "Simulated: " if data.replayed_table else ""
     used = format_hours(data.progress.node_hours_used)
-    return f"{used}, {trials}, {duration(data.progress.elapsed_h * 3600)}{clock}."
+    return f"{simulated}{used}, {trials}, {duration(data.progress.elapsed_h * 3600)}."
 
 
 def describe_spending(data: ReportData) -> str | None:
@@ -91,7 +100,7 @@ def describe_spending(data: ReportData) -> str | None:
 
     None before any were used, and where they come from a measured table.
     """
-    if data.is_simulated:
+    if data.replayed_table:
         return None
     found, cost = data.progress.node_time, data.progress.cost
     told = (describe_node_time(found), describe_driver_jobs(found), describe_search_cost(cost))
@@ -167,7 +176,7 @@ def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
     else:
         yield "No confidence interval: a run had too few steps."
     only = ": the interval covers the steps of that run, not the spread between runs" if best.num_runs == 1 else ""
-    yield f"Based on {plural(best.num_runs, 'run')}{only}."
+    yield REPLAYED_VALUE if data.replayed_table else f"Based on {plural(best.num_runs, 'run')}{only}."
     if data.progress.finals is not None:
         yield with_full_stop(_capitalized(describe_finals_end(data.progress.finals)))
     if not data.state.is_ended:

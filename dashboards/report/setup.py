@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
 from dashboards.text import printable
@@ -15,6 +14,7 @@ from search_spaces.model_shape import ModelShape
 from trials.analysis.ranked_layout import RankedLayout
 from trials.attempt_result import COMPARABLE, PROGRAM
 from trials.files.text import plural
+from trials.ledger.events import replayed_table
 
 _NO_SOFTWARE = ("device", *PROGRAM)
 """Comparable fields of a fingerprint that have no version."""
@@ -35,7 +35,6 @@ def setup_rows(spec: Mapping[str, Any], layouts: Sequence[RankedLayout]) -> tupl
         ("Batch", _batch(spec)),
         ("Cluster", cluster_size(spec)),
         ("Trainer", _trainer(spec, layouts)),
-        ("Origin of the numbers", _origin(spec, layouts)),
     )
     return tuple(SetupRow(name, printable(text)) for name, text in rows if text)
 
@@ -79,10 +78,9 @@ def _trainer(spec: Mapping[str, Any], layouts: Sequence[RankedLayout]) -> str | 
     engines = " and ".join(dict.fromkeys(layout.layout.engine for layout in layouts))
     if not kind:
         return None
-    if kind == PARLAY:
-        name = engines if _is_replayed(spec) else "Parlay's own" + (f", engine {engines}" if engines else "")
-    else:
-        name = kind
+    name = "Parlay's own" + (f", engine {engines}" if engines else "") if kind == PARLAY else kind
+    if replayed_table(spec.get("launcher")) is not None:
+        name = engines
     versions = ", ".join(_versions(layouts))
     return ": ".join(filter(None, (name, versions))) or None
 
@@ -94,17 +92,6 @@ def _versions(layouts: Sequence[RankedLayout]) -> Iterator[str]:
     for name in COMPARABLE:
         if name not in _NO_SOFTWARE and fingerprint.get(name):
             yield f"{name} {fingerprint[name]}"
-
-
-def _origin(spec: Mapping[str, Any], layouts: Sequence[RankedLayout]) -> str | None:
-    if _is_replayed(spec):
-        table = PurePath(str((spec.get("launcher") or {}).get("table", "a table"))).name
-        return f"replayed from the measured table {table}; nothing was run"
-    return "measured by real training steps" if layouts else None
-
-
-def _is_replayed(spec: Mapping[str, Any]) -> bool:
-    return (spec.get("launcher") or {}).get("kind") == "simulated"
 
 
 def _shape(spec: Mapping[str, Any]) -> ModelShape | None:

@@ -24,12 +24,12 @@ from dashboards.terminal.progress import (
     describe_in_flight,
     describe_time,
     format_node_hours,
-    is_simulated,
     limit_usages,
 )
 from dashboards.text import printable
 from dashboards.trial_text import (
     describe_flag,
+    describe_replayed_table,
     describe_step_time,
     flag_lines,
     format_counts,
@@ -109,8 +109,8 @@ class LiveView:
             self._print_details(event, search)
 
     def _print_line(self, line: str, search: SearchRecord) -> None:
-        if not self._has_lines and is_simulated(search):
-            self._print("times are simulated, replayed from a table")
+        if not self._has_lines and search.replayed_table is not None:
+            self._print(describe_replayed_table(search.replayed_table))
         self._print(line)
         self._has_lines = True
 
@@ -219,6 +219,6 @@ def limit_bars(search: SearchRecord, now: float) -> Table:
 def in_flight_lines(search: SearchRecord, now: float, most: int = _MAX_IN_FLIGHT) -> list[str]:
     """The first `most` attempts in flight, the oldest first, and how many are omitted."""
     flights = search.in_flight
-    lines = [printable(describe_in_flight(a, now, is_simulated(search))) for a in flights[:most]]
+    lines = [printable(describe_in_flight(a, now, search.replayed_table is not None)) for a in flights[:most]]
     more = len(flights) - most
     return lines + ([f"and {more} more in flight"] if more > 0 else [])

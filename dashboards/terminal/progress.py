@@ -41,14 +41,14 @@ def _limit_usages(search: SearchRecord, now: float) -> Iterator[LimitUsage]:
         used, reserved = search.node_hours_used, search.node_hours_reserved
         more = f", {reserved:.3g} reserved" if reserved else ""
         yield LimitUsage(NODE_HOURS, used, budget, f"{used:.3f} of {budget:g}{more}")
-    if (wall := limits.get("max_wall_time")) is not None and not is_simulated(search):
+    if (wall := limits.get("max_wall_time")) is not None and search.replayed_table is None:
         passed, most_s = now - search.created_at, parse_duration_s(wall)
         yield LimitUsage("time", passed, most_s, f"{format_clock(passed)} of {format_clock(most_s)}")
 
 
 def describe_time(search: SearchRecord, now: float) -> str | None:
     """Time since the search began, and an upper bound of what remains; None on a simulated clock."""
-    if is_simulated(search):
+    if search.replayed_table is not None:
         return None
     remaining = describe_time_remaining(search, now)
     elapsed = f"{format_clock((search.ended_at or now) - search.created_at)} elapsed"
@@ -63,7 +63,7 @@ def describe_time_remaining(search: SearchRecord, now: float) -> str | None:
     """
     limit = (search.spec.get("search") or {}).get("max_trials")
     ended = [t for t in search.trials if t.kind is TrialKind.SEARCH and t.state.is_ended]
-    if limit is None or search.state is not SearchState.RUNNING or is_simulated(search):
+    if limit is None or search.state is not SearchState.RUNNING or search.replayed_table is not None:
         return None
     left = limit - len(ended)
     if len(ended) < _MIN_TRIALS_FOR_ESTIMATE or left <= 0 or any(t.kind is TrialKind.REPEAT for t in search.trials):
@@ -90,11 +90,12 @@ def describe_in_flight(attempt: Attempt, now: float, is_simulated: bool = False)
 
 
 def format_node_hours(search: SearchRecord) -> str:
-    """Node-hours used of the budget, plus those reserved for attempts in flight."""
+    """Node-hours used of the budget, plus those reserved for attempts in flight; simulated ones of a replayed table."""
     limit = (search.spec.get("search") or {}).get("budget_node_hours")
     of_limit = "" if limit is None else f" of {limit:g}"
     reserved = f", {search.node_hours_reserved:.3g} reserved" if search.in_flight else ""
-    return f"{search.node_hours_used:.3f}{of_limit} node-hours used{reserved}"
+    simulated = "" if search.replayed_table is None else " simulated"
+    return f"{search.node_hours_used:.3f}{of_limit}{simulated} node-hours used{reserved}"
 
 
 def describe_node_time(found: NodeTime) -> str | None:
@@ -138,11 +139,6 @@ def format_clock(seconds: float) -> str:
     minutes, rest = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def is_simulated(search: SearchRecord) -> bool:
-    """True if the times come from a measured table instead of a clock."""
-    return (search.spec.get("launcher") or {}).get("kind") == "simulated"
 
 
 def _busy_s(search: SearchRecord, now: float) -> float:

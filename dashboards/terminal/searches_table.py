@@ -32,7 +32,7 @@ def _cells(search: SearchRecord, now: float) -> list[str]:
     most = "" if verdict.max_layouts is None else f" of {verdict.max_layouts}"
     return [
         search.search_id,
-        str(verdict.state),
+        str(verdict.state) + ("" if search.replayed_table is None else ", replayed"),
         f"{verdict.num_layouts}{most}",
         format_number(speed),
         UNKNOWN if verdict.speedup is None else f"{verdict.speedup.ratio:.2f}",

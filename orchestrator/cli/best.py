@@ -16,6 +16,7 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         describe_flag,
         describe_fullest_rank,
         describe_node_sets,
+        describe_replayed_table,
         describe_slowest_rank,
         describe_step_time,
         describe_training_rate,
@@ -36,7 +37,9 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         fix = f"parlay status {found.folder.cli_name} shows what became of it"
         problem = Problem("no_measurement", f"search {name}: {why}", fix=fix)
         exit_with_error(ExitCode.NO_MEASUREMENT, problem, as_json)
-    lines = [result_line(found.record, spec), *trade_offs(ranking), describe_step_time(data["time_s"])]
+    table = found.record.replayed_table
+    lines = [None if table is None else describe_replayed_table(table), result_line(found.record, spec)]
+    lines += [*trade_offs(ranking), describe_step_time(data["time_s"])]
     lines.append(describe_node_sets(data["on_disjoint_nodes"]))
     lines += [describe_fullest_rank(data["fullest_rank"]), describe_slowest_rank(data["slowest_rank"])]
     lines.append(describe_training_rate(TrainingRate.from_json(data["training_rate"])))

@@ -74,7 +74,8 @@ def replay(
     configured, python = with_trainer(loaded, trainer, sets or (), kind, trust)
     result = _run(configured, python, kind, rules, work_dir, as_json)
     note_replay(loaded, configured, python, result)
-    print_result(result.to_json(), as_json, None if as_json else _format_replay(result))
+    words = None if as_json else _format_replay(result, loaded.recipe.replayed_table)
+    print_result(result.to_json(), as_json, words)
     if (code := _REPLAY_EXITS[result.verdict.value]) is not ExitCode.SUCCESS:
         raise Exit(code)
 
@@ -106,7 +107,7 @@ def _run(
         return run_replay(loaded, python, kind, rules, work_dir, stop)
     except KeyboardInterrupt as interrupt:
         if isinstance(interrupt, ReplayStopped) and interrupt.result.comparison is not None:
-            log(_format_replay(interrupt.result))
+            log(_format_replay(interrupt.result, loaded.recipe.replayed_table))
         problem = Problem("interrupted", "the replay was stopped before it had a verdict", fix="run it again")
         exit_with_error(code_after(stop), problem, as_json)
     except OSError as error:
@@ -114,16 +115,18 @@ def _run(
         exit_with_error(ExitCode.REFUSED, problem, as_json)
 
 
-def _format_replay(result: ReplayResult) -> str:
-    from dashboards.trial_text import describe_flag
+def _format_replay(result: ReplayResult, table: str | None) -> str:
+    from dashboards.trial_text import describe_flag, describe_replayed_table
 
-    lines = [f"{result.verdict}: recorded {result.recorded_tokens_per_sec:,.0f} tokens/s in the mean"]
+    known = "recorded" if table is None else "replayed"
+    lines = [f"{result.verdict}: {known} {result.recorded_tokens_per_sec:,.0f} tokens/s in the mean"]
     found = result.comparison
     if found is not None and result.measured_tokens_per_sec is not None:
         lines[0] += (
             f", now {result.measured_tokens_per_sec:,.0f}{_trainer_suffix(result.trainer)}"
             f" ({found.ratio:.3f}x as fast, 95 % confidence interval {found.low:.3f}–{found.high:.3f})"
         )
+    lines += [] if table is None else [describe_replayed_table(table)]
     lines += [] if found is None else [*format_speed(found), *_format_sessions(found)]
     if result.detail:
         lines.append(result.detail)

@@ -18,9 +18,8 @@ from dashboards.terminal.progress import (
     describe_node_time,
     describe_time,
     format_node_hours,
-    is_simulated,
 )
-from dashboards.trial_text import advice_after, flag_lines, time_lines
+from dashboards.trial_text import advice_after, describe_replayed_table, flag_lines, time_lines
 from orchestrator.cli.output import print_result
 from orchestrator.cli.stacks_table import print_stacks
 from orchestrator.comparison.stacks import stack_comparison
@@ -114,6 +113,7 @@ def print_search_summary(
     is_redundant = best == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
     finals = [] if (end := finals_end_of(search)) is None else [describe_finals_end(end)]
     lines = [*notes, _format_state(search, verdict), *_time_lines(search), *finals, *_node_time_lines(search)]
+    lines += [] if search.replayed_table is None else [describe_replayed_table(search.replayed_table)]
     lines += [*([] if is_redundant else [best]), *trade_offs(ranking), *_cost_lines(search, verdict)]
     lines += [*_causes(search, spec), *_next_steps(search, folder, is_driven)]
     print_result({}, False, "\n".join(lines))
@@ -138,15 +138,15 @@ def _time_lines(search: SearchRecord) -> list[str]:
 
 def _node_time_lines(search: SearchRecord) -> list[str]:
     """Use of the node-hours, where a clock measured them."""
-    if is_simulated(search):
+    if search.replayed_table is not None:
         return []
     found = search_node_time(search)
     return [words for words in (describe_node_time(found), describe_driver_jobs(found)) if words is not None]
 
 
 def _cost_lines(search: SearchRecord, verdict: SearchVerdict) -> list[str]:
-    """Cost of the search and its pay-back, where a clock measured it."""
-    words = None if is_simulated(search) else describe_search_cost(SearchCost.of(search, verdict))
+    """Cost of the search and its pay-back."""
+    words = describe_search_cost(SearchCost.of(search, verdict))
     return [] if words is None else [words]
 
 

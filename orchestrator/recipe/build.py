@@ -9,7 +9,7 @@ from typing import Any
 
 from dashboards.terminal.headline import verdict_json
 from dashboards.terminal.rank_diagram import nodes_per_domain
-from dashboards.trial_text import describe_flag, format_trial_end, memory_growth_lines
+from dashboards.trial_text import describe_flag, describe_replayed_table, format_trial_end, memory_growth_lines
 from orchestrator.recipe.exports import Export, exports
 from orchestrator.recipe.memory import recipe_memory
 from orchestrator.recipe.recipe import Recipe
@@ -55,7 +55,7 @@ class RecipeSource:
     @cached_property
     def exports(self) -> list[Export]:
         """The layout for every trainer."""
-        return exports(self.spec, self.python, self.fingerprint)
+        return exports(self.spec, self.python, self.fingerprint, self.search.replayed_table is None)
 
     @property
     def python(self) -> str:
@@ -216,7 +216,10 @@ def _comparisons(source: RecipeSource) -> Iterator[dict[str, Any]]:
 
 
 def _caveats(source: RecipeSource) -> Iterator[str]:
-    if len(source.runs) == 1:
+    table = source.search.replayed_table
+    if table is not None:
+        yield describe_replayed_table(table)
+    elif len(source.runs) == 1:
         yield "Measured once: another run, hour or node may be faster or slower."
     for repeat in source.failed_repeats:
         yield f"A repeat ({repeat.trial}) was not measured: {format_trial_end(repeat)}."
@@ -227,7 +230,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     for flag in source.best.flags:
         yield f"Flagged {describe_flag(flag)}."
     yield from _link_domain_caveats(source)
-    if source.spec.trainer["kind"] == PARLAY:
+    if source.spec.trainer["kind"] == PARLAY and table is None:
         yield parlay_trainer_only(source.best.layout.engine)
     if isinstance(source.baseline, Trial) and source.baseline.measured is None:
         yield f"The baseline ({source.baseline.trial}) was not measured: {format_trial_end(source.baseline)}."

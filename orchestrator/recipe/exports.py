@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from search_spaces.engines import OWN_ENGINES, PARLAY
+from search_spaces.engines import PARLAY
 from search_spaces.errors import InputError, Problem
 from search_spaces.routing import Routing
 from search_spaces.rules.check import engine_violations
@@ -74,39 +74,41 @@ class Export:
         }
 
 
-def exports(spec: TrialSpec, python: str, fingerprint: Mapping[str, Any] | None = None) -> list[Export]:
+def exports(
+    spec: TrialSpec, python: str, fingerprint: Mapping[str, Any] | None = None, has_run: bool = True
+) -> list[Export]:
     """The layout for every trainer, first the one that measured it with the interpreter `python`, on the software of
-    `fingerprint`."""
+    `fingerprint`. A trial that was replayed from a table has not run."""
     forms = [trainer.export for trainer in TRAINERS.values() if trainer.export is not None]
-    made = [_export(form, spec, fingerprint or {}) for form in forms]
+    made = [_export(form, spec, fingerprint or {}, has_run) for form in forms]
     return sorted(
-        [*made, *_command_exports(spec, python)], key=lambda export: export.status is not ExportStatus.MEASURED
+        [*made, *_command_exports(spec, python, has_run)], key=lambda export: export.status is not ExportStatus.MEASURED
     )
 
 
 def measured_trainer(spec: TrialSpec) -> str:
-    """Trainer that ran the trial; for Parlay's own it is the engine.
-
-    A measured table may name the engine of another trainer, which then has run nothing.
-    """
+    """Trainer that ran the trial; for Parlay's own it is the engine."""
     kind = str(spec.trainer["kind"])
-    return spec.layout.engine if kind == PARLAY and spec.layout.engine in OWN_ENGINES else kind
+    return spec.layout.engine if kind == PARLAY else kind
 
 
-def _export(form: LayoutExport, measured: TrialSpec, fingerprint: Mapping[str, Any]) -> Export:
+def _export(form: LayoutExport, measured: TrialSpec, fingerprint: Mapping[str, Any], has_run: bool) -> Export:
     layout = replace(measured.layout, engine=form.engine).canonical()
     model = replace(measured.model, document_length=None)  # of the data, which is the user's
     problem = form.problem(layout, model)
     if problem is not None:
         return Export(form.name, ExportStatus.REFUSED, rule=problem.code, message=_problem_text(problem))
     spec = replace(measured, layout=layout, model=model)
-    ran = measured_trainer(measured) == form.name
-    status = ExportStatus.MEASURED if ran else ExportStatus.NOT_MEASURED
+    status = _status(has_run and measured_trainer(measured) == form.name)
     start = _printable(form.start(spec))
-    heading = _heading(form.name, status, start, measured)
+    heading = _heading(form.name, status, start, measured) + (_measured_lines(measured) if has_run else "")
     more = form.of_software(fingerprint)
     files = {file: _with_heading(file, text + more, heading) for file, text in form.files(spec).items()}
     return Export(form.name, status, files, start)
+
+
+def _status(was_measured: bool) -> ExportStatus:
+    return ExportStatus.MEASURED if was_measured else ExportStatus.NOT_MEASURED
 
 
 def _problem_text(problem: Problem) -> str:
@@ -121,8 +123,11 @@ def _heading(name: str, status: ExportStatus, start: str, spec: TrialSpec) -> st
         f"# {TITLES[name]}: layout, model and batch of {spec.search_id} {spec.trial}, {status_line}.\n"
         "# You add the rest: data, tokenizer, optimizer, training length, checkpoint paths.\n"
         f"# {start}\n"
-        f"{_launch_line(spec)}{_routing_line(spec)}{_documents_line(spec)}"
     )
+
+
+def _measured_lines(spec: TrialSpec) -> str:
+    return f"{_launch_line(spec)}{_routing_line(spec)}{_documents_line(spec)}"
 
 
 def _launch_line(spec: TrialSpec) -> str:
@@ -160,8 +165,8 @@ def _printable(text: str) -> str:
 # -- the search's own trainer
 
 
-def _command_exports(spec: TrialSpec, python: str) -> list[Export]:
-    """command.txt: the command line that started a rank, for a measured trainer whose command line shows the layout."""
+def _command_exports(spec: TrialSpec, python: str, has_run: bool) -> list[Export]:
+    """command.txt: the command line that starts a rank, for a trainer whose command line shows the layout."""
     trainer = TRAINERS[spec.trainer["kind"]]
     if not trainer.shows_layout or any(engine_violations(spec.layout, spec.model, trainer.rules)):
         return []
@@ -171,7 +176,7 @@ def _command_exports(spec: TrialSpec, python: str) -> list[Export]:
         return []
     # The others have an export with the same arguments.
     start = f"{torchrun(spec)} --no-python sh recipe/{_COMMAND_FILE}" if trainer.export is None else None
-    return [Export(_COMMAND, ExportStatus.MEASURED, {_COMMAND_FILE: _format_command(arguments)}, start)]
+    return [Export(_COMMAND, _status(has_run), {_COMMAND_FILE: _format_command(arguments)}, start)]
 
 
 def _format_command(arguments: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema.presets import accelerator_named
 from trials.analysis.training_rate import TrainingRate
+from trials.ledger.events import replayed_table
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import require_schema
 
@@ -69,6 +70,11 @@ class Recipe:
     pareto: tuple[Mapping[str, Any], ...] = ()
     routing: str | None = None
     verified: Mapping[str, Any] | None = None
+
+    @property
+    def replayed_table(self) -> str | None:
+        """The measured table that answered in place of trials; None for a search that ran them."""
+        return replayed_table(self.launcher)
 
     @property
     def batch(self) -> dict[str, int]:

@@ -8,10 +8,12 @@ from typing import Any
 
 from dashboards.cost_text import describe_search_cost
 from dashboards.trial_text import (
+    REPLAYED_VALUE,
     describe_energy,
     describe_expert_tokens,
     describe_fullest_rank,
     describe_host_memory,
+    describe_replayed_table,
     describe_step_time,
     describe_training_rate,
     describe_verification,
@@ -20,7 +22,7 @@ from dashboards.trial_text import (
 from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.exports import TITLES, ExportStatus, status_text
 from orchestrator.recipe.recipe import Recipe
-from search_spaces.engines import PARLAY, is_emulated
+from search_spaces.engines import OWN_ENGINES, PARLAY, is_emulated
 from search_spaces.layouts.layout import Layout
 from trials.analysis.search_cost import SearchCost
 from trials.files.text import plural
@@ -34,10 +36,10 @@ def env_txt(environment: Mapping[str, str], removed: Sequence[str] = ()) -> str:
     return "".join([*given, *(f"# {name} is not set\n" for name in removed)])
 
 
-def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> str:
-    """A bash script that starts the measured program with torchrun. It passes shellcheck.
+def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str, replayed_table: str | None = None) -> str:
+    """A bash script that starts the trial's program with torchrun. It passes shellcheck.
 
-    `python` is the default interpreter, which PARLAY_PYTHON overrides.
+    `python` is the default interpreter, which PARLAY_PYTHON overrides. Of a replayed table it says that it is untried.
     """
     settings = spec.layout.of_trial
     others = (f"{name}={shlex.quote(value)} " for name, value in environment.items() if name not in settings.env)
@@ -45,6 +47,7 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
     several_nodes = spec.num_nodes > 1
     return _LAUNCH.format(
         python=shlex.quote(python),
+        untried="" if replayed_table is None else f"# {describe_replayed_table(replayed_table)}\n# {_untried(spec)}\n",
         title=shlex.quote(f"{spec.search_id} {spec.trial}"),
         packages=_PACKAGES.get(spec.layout.engine, "PyTorch"),
         no_caches=NO_CACHES.format(script="launch.sh"),
@@ -57,6 +60,13 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
         rendezvous=_RENDEZVOUS_SEVERAL.format(nodes=spec.num_nodes) if several_nodes else "--standalone --nnodes 1",
         ranks=min(spec.num_gpus, spec.gpus_per_node),
     )
+
+
+def _untried(spec: TrialSpec) -> str:
+    engine = spec.layout.engine
+    if spec.trainer["kind"] == PARLAY and engine not in OWN_ENGINES:
+        return f"This script is untried, and its ranks refuse the layout: Parlay's own trainer has no engine {engine}."
+    return "This script is untried."
 
 
 def _rank_command(prefix: Sequence[str], program: str) -> str:
@@ -78,6 +88,7 @@ if [ -n "$(find "$here/code" -name __pycache__ -print -quit)" ]; then
 fi"""
 _LAUNCH = """\
 #!/usr/bin/env bash
+{untried}\
 # Trains with the layout in recipe.yaml for as many steps as a measurement takes, from code/. Needs {packages}{usage}
 # PARLAY_PYTHON names the interpreter (default: {python}).
 set -euo pipefail
@@ -127,11 +138,12 @@ def readme(recipe: Recipe) -> str:
     """README.md: the result, the comparison, its confidence, what would change it, and how to start the training."""
     sections = [
         f"# {recipe.search_id}: {_headline(recipe)}",
+        *_origin(recipe),
         "\n".join(_facts(recipe)),
         "## Comparison\n\n" + "\n".join(_comparison(recipe)),
         *_pareto_front(recipe),
         "## Confidence\n\n" + "\n".join(f"- {line}" for line in _confidence(recipe)),
-        "## What would change it\n\n" + _WOULD_CHANGE,
+        "## What would change it\n\n" + _WOULD_CHANGE.format(again="" if recipe.replayed_table else " again"),
         "## Start your training\n\n" + "\n\n".join(_start_commands(recipe)),
         "## Files\n\n" + "\n".join(f"- {line}" for line in _files(recipe)),
     ]
@@ -140,13 +152,18 @@ def readme(recipe: Recipe) -> str:
 
 _WOULD_CHANGE = """\
 Another model, sequence length, global batch, precision, number of GPUs, interconnect, or version of PyTorch or of the
-engine: each can make another layout the fastest. `parlay replay` on this folder measures the layout again here and
-says whether the speed still holds, and what differs."""
+engine: each can make another layout the fastest. `parlay replay` on this folder measures the layout{again} here and
+says whether the speed holds, and what differs."""
 
 
 def _headline(recipe: Recipe) -> str:
     """The search's verdict; for a layout that is not its best the throughput."""
     return recipe.verdict["headline"] if recipe.verdict else f"{recipe.measured.tokens_per_sec:,.0f} tokens/s"
+
+
+def _origin(recipe: Recipe) -> Iterator[str]:
+    if recipe.replayed_table is not None:
+        yield describe_replayed_table(recipe.replayed_table)
 
 
 def _facts(recipe: Recipe) -> Iterator[str]:
@@ -173,6 +190,8 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     if (words := describe_energy(recipe.measured)) is not None:
         yield f"- {words}"
     yield f"- {describe_verification(recipe.verified)}"
+    if recipe.replayed_table is not None:
+        return
     yield f"- trained on {_data(recipe)}"
     if recipe.routing is not None:
         loads = describe_expert_tokens(recipe.measured) or "loads of experts were not counted"
@@ -219,13 +238,18 @@ def _confidence(recipe: Recipe) -> Iterator[str]:
     if recipe.rationale is not None:
         yield f"{recipe.trial} is {recipe.rationale}."
     if (interval := format_throughput_interval(recipe.measured)) is not None:
-        over = "the steps of one run" if recipe.repeats == 1 else f"the medians of {recipe.repeats} runs"
-        yield f"95 % confidence interval over {over}: {interval} tokens/s."
-    yield f"Based on {plural(recipe.repeats, 'run')}."
+        yield f"95 % confidence interval{_runs_of_interval(recipe)}: {interval} tokens/s."
+    yield REPLAYED_VALUE if recipe.replayed_table else f"Based on {plural(recipe.repeats, 'run')}."
     baseline = recipe.baseline
     if baseline is not None and baseline["layout_key"] != recipe.layout.key and (times := _interval(baseline)):
         yield f"Over the baseline: 95 % confidence interval {times}x."
-    yield from recipe.caveats
+    yield from (words for words in recipe.caveats if words not in _origin(recipe))
+
+
+def _runs_of_interval(recipe: Recipe) -> str:
+    if recipe.replayed_table is not None:
+        return ""
+    return " over the steps of one run" if recipe.repeats == 1 else f" over the medians of {recipe.repeats} runs"
 
 
 def _comparison(recipe: Recipe) -> Iterator[str]:
@@ -315,9 +339,14 @@ def _refusal(export: Mapping[str, Any]) -> str:
 
 def _files(recipe: Recipe) -> Iterator[str]:
     yield "`recipe.yaml`: the same as data, with a checksum."
+    ran = (
+        "the measured program, on the same tokens,"
+        if recipe.replayed_table is None
+        else "the search's trainer, untried,"
+    )
     yield (
-        "`launch.sh`: trains with this layout by torchrun, from `code/` and `spec.json`. It runs the measured program, "
-        "on the same tokens, for as many steps as a measurement takes; it is not your training."
+        f"`launch.sh`: trains with this layout by torchrun, from `code/` and `spec.json`. It runs {ran} for as many "
+        "steps as a measurement takes; it is not your training."
     )
     if str(recipe.launcher.get("kind")).startswith("slurm"):
         yield (
@@ -327,4 +356,5 @@ def _files(recipe: Recipe) -> Iterator[str]:
     if any("command.txt" in export["files"] for export in recipe.exports):
         yield "`command.txt`: the command line of every rank, for as many steps as a measurement takes."
     yield "`env.txt`: the environment variables of the ranks."
-    yield "`evidence.json`: raw step times, nodes, job ids and outcomes."
+    what = "raw step times, nodes, job ids and outcomes" if recipe.replayed_table is None else "the replayed outcomes"
+    yield f"`evidence.json`: {what}."

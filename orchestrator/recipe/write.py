@@ -72,7 +72,7 @@ def recipe_files(source: RecipeSource, created_at: str, code_sha256: str, setup:
         "spec.json": _json(source.spec.to_json()),
         "evidence.json": _json(evidence(source)),
         "env.txt": env_txt(environment, settings.removed_env),
-        "launch.sh": launch_sh(source.spec, environment, source.python),
+        "launch.sh": launch_sh(source.spec, environment, source.python, source.search.replayed_table),
     }
     if options is not None:
         files["launch.sbatch"] = launch_sbatch(source.spec, options, source.python)

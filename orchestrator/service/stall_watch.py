@@ -9,7 +9,6 @@ from pathlib import Path
 from threading import Event
 
 from dashboards.log_once import LogOnce
-from dashboards.terminal.progress import is_simulated
 from orchestrator.lifecycle.notify import is_notification_due, send_notification
 from orchestrator.lifecycle.notify_events import event_message
 from orchestrator.records.lookup import OwnSearch, own_search
@@ -56,7 +55,7 @@ class StallWatch:
 
 
 def _check_search(found: OwnSearch, now: float) -> None:
-    if is_simulated(found.record) or not is_notification_due(found.folder, found.spec, NotifyEvent.STALL):
+    if found.record.replayed_table is not None or not is_notification_due(found.folder, found.spec, NotifyEvent.STALL):
         return
     message = event_message(NotifyEvent.STALL, found.record, found.spec.notify, now)
     if message is not None:

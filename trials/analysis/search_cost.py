@@ -86,7 +86,8 @@ class PayBack:
 @dataclass(frozen=True)
 class SearchCost:
     """Cost of a search so far. `billed_hours` are Slurm's billing hours of its ended jobs, None where it did not
-    tell them of all; `pay_back` is None without a measured baseline, and where that is the best."""
+    tell them of all; `pay_back` is None without a measured baseline, where that is the best, and where a table was
+    replayed."""
 
     node_hours: float
     billed_hours: float | None
@@ -94,7 +95,8 @@ class SearchCost:
 
     @classmethod
     def of(cls, search: SearchRecord, verdict: SearchVerdict) -> SearchCost:
-        return cls(search.node_hours_used, search.billed_hours, _pay_back(search.node_hours_used, verdict))
+        pay_back = _pay_back(search.node_hours_used, verdict) if search.replayed_table is None else None
+        return cls(search.node_hours_used, search.billed_hours, pay_back)
 
     def to_json(self) -> dict[str, Any]:
         """The contract's `cost` object."""

@@ -264,6 +264,11 @@ class SearchRecord:
         return self.spec.get("folder")
 
     @property
+    def replayed_table(self) -> str | None:
+        """The measured table that answers in place of trials; None for a search that runs them."""
+        return replayed_table(self.spec.get("launcher"))
+
+    @property
     def in_flight(self) -> tuple[Attempt, ...]:
         """Attempts submitted and not ended."""
         return tuple(a for t in self.trials for a in t.attempts if not a.state.is_ended)
@@ -302,3 +307,10 @@ class SearchRecord:
         check = self.fabric_check
         checking = 0.0 if check is None or not check.is_in_flight else check.attempt.reserved_node_hours
         return checking + sum(a.reserved_node_hours for a in self.in_flight)
+
+
+def replayed_table(launcher: Mapping[str, Any] | None) -> str | None:
+    """Path of the measured table that a launcher section names to be replayed; None where trials run."""
+    if launcher is None or launcher.get("kind") != "simulated":
+        return None
+    return str(launcher.get("table") or "a table")

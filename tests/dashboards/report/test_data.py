@@ -51,7 +51,7 @@ def test_the_answer_is_how_many_times_faster_than_today_and_how_sure():
         " instead of the baseline (95 % interval: 1.34 hours to 1.7 hours)."
     )
     assert describe_spending(data) == f"{spent} {paid}"
-    assert describe_spending(replace(data, is_simulated=True)) is None
+    assert describe_spending(replace(data, replayed_table="a.csv")) is None
 
 
 def test_the_slowest_rank_of_the_best_and_each_straggler_are_named():

@@ -249,7 +249,10 @@ def test_the_setup_is_told():
         assert words in text
     assert "Parlay's own, engine torch" in text
     replayed = known | {"launcher": {"kind": "simulated", "table": "/data/llama.csv"}}
-    assert "replayed from the measured table llama.csv; nothing was run" in Page(page_of(a_search(**replayed))).text
+    page = Page(page_of(a_search(**replayed)))
+    assert "Replayed from llama.csv. Parlay ran nothing in this search. t0003 is" in page.text
+    assert page.all("span", **{"class": "state state-replayed"})
+    assert "Based on" not in page.text
 
 
 def test_plotly_is_inside_and_nothing_in_it_ends_its_script():

@@ -129,9 +129,9 @@ def test_a_table_that_does_not_fit_the_screen_keeps_the_best_and_the_newest(monk
     assert "t0004" not in stream.getvalue()
 
 
-def test_a_simulated_search_says_once_that_its_clock_is_simulated():
-    said = "times are simulated, replayed from a table"
-    recorded = SearchUnderTest({"launcher": {"kind": "simulated"}})
+def test_a_replayed_search_says_once_that_nothing_runs():
+    said = "Replayed from a.csv. Parlay ran nothing in this search."
+    recorded = SearchUnderTest({"launcher": {"kind": "simulated", "table": "/data/a.csv"}})
     recorded.start(Layout())
     lines = plain_lines(recorded)
     assert lines[0] == said

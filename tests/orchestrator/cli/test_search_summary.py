@@ -1,8 +1,9 @@
-"""The upper limit that is printed before a search begins, and the end of its finals after it."""
+"""The upper limit that is printed before a search begins; after it the end of its finals, and that a table answered."""
 
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from orchestrator.cli.search_summary import describe_upper_limit
 from orchestrator.config.loader import load_search_file
@@ -39,6 +40,30 @@ def test_the_summary_says_why_the_finals_ended(tmp_path, rule, told):
     answer = parlay_here("run", path, "--set", "search.finalists=2", "--set", f"search.finals={rule}", cwd=tmp_path)
     lines = [line.removesuffix(" that was measured again") for line in answer.out.splitlines()]
     assert [line for line in lines if line.startswith("the finals")] == told
+
+
+def test_of_a_replayed_table_nobody_says_that_parlay_ran_anything(tmp_path):
+    replayed = "Replayed from table.csv. Parlay ran nothing in this search."
+    path = write_simulated_search(tmp_path, {"step_time_s": "10.0"}, {"step_time_s": "20.0"})
+    answer = parlay_here("run", path, cwd=tmp_path)
+    lines = answer.out.splitlines()
+    assert replayed in lines
+    assert any(" simulated node-hours used" in line for line in lines)
+    best = parlay_here("best", cwd=tmp_path).out
+    assert replayed in best.splitlines()
+    (folder,) = (tmp_path / "runs").glob("*/recipe")
+    page, script = ((folder / name).read_text() for name in ("README.md", "launch.sh"))
+    assert page.splitlines()[2] == replayed
+    for false in ("Measured", "trained on", "Based on", "the measured program"):
+        assert false not in page
+    assert "Replayed value; " in page
+    assert f"# {replayed}\n# This script is untried" in script
+    recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
+    assert replayed in recipe["caveats"]
+    assert {export["status"] for export in recipe["exports"]} == {"not_measured", "refused"}
+    again = parlay_here("replay", folder, cwd=tmp_path)
+    assert again.out.startswith("impossible: replayed ")
+    assert replayed in again.out
 
 
 def test_the_summary_says_how_to_train_with_the_best_layout(tmp_path):

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from orchestrator.recipe.exports import TITLES, ExportStatus, exports, measured_trainer
+from orchestrator.recipe.exports import TITLES, ExportStatus, exports
 from tests.orchestrator.recipe.export_readers import words_of
 from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, lines_of, our_spec
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
@@ -351,10 +351,18 @@ def test_a_foreign_trainers_own_export_is_measured_and_the_others_are_not(kind, 
         assert all(", not measured with this trainer.\n" in text for text in texts)
 
 
-def test_the_engine_of_a_table_is_not_taken_for_a_trainer_that_ran():
-    assert measured_trainer(our_spec(half(engine="megatron-lm"))) == "parlay"
-    assert measured_trainer(our_spec(half(engine="megatron-core"))) == "megatron-core"
-    assert measured_trainer(spec_of("nanotron", LLAMA)) == "nanotron"
+@pytest.mark.parametrize(
+    "spec",
+    [
+        our_spec(half(zero_stage=1, engine="deepspeed"), LLAMA),
+        spec_of("nanotron", LLAMA, trainer={"template": {}}),
+        spec_of("command", trainer=COMMAND),
+    ],
+)
+def test_of_a_replayed_table_no_trainer_has_measured_the_layout(spec):
+    made = exports(spec, "python", has_run=False)
+    assert ExportStatus.MEASURED not in {export.status for export in made}
+    assert not any("# Measured with" in text for export in made for text in export.files.values())
 
 
 def test_what_megatron_core_measured_was_not_measured_with_megatron_lm():

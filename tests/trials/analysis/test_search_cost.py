@@ -27,6 +27,14 @@ def test_equally_many_nodes_pay_back_by_the_tokens_that_the_baseline_would_take_
     assert not found.may_never
 
 
+def test_a_replayed_search_cost_nothing_that_a_training_pays_back():
+    spec = {"baseline": BASELINE.to_json(), "launcher": {"kind": "simulated", "table": "a.csv"}}
+    replayed = SearchUnderTest(spec)
+    replayed.measure(replayed.start(BASELINE), 1000.0)
+    replayed.measure(replayed.start(BETTER), 1250.0)
+    assert cost_of(replayed.record).pay_back is None
+
+
 def test_a_layout_on_fewer_nodes_may_be_slower_and_pay_back():
     found = PayBack.of(10.0, Speedup(0.75), 4, 8)
     assert (found.saved, found.hours, found.has_interval) == (2.0, 5.0, False)
