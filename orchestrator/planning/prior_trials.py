@@ -24,7 +24,7 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.tables.measured_table import Observation, parse_table, read_table, render_table
 from trials.files.folders import SearchFolder, write_text
 from trials.files.text import plural
-from trials.ledger.events import SearchRecord
+from trials.ledger.events import SearchRecord, replayed_table
 from trials.ranks.software import cpu_name, gpu_name
 from trials.trial import Trial
 
@@ -186,8 +186,7 @@ def _is_comparable(data: Mapping[str, Any], spec: SearchSpec) -> bool:
     ours = (spec.cluster.accelerator.name, spec.cluster.gpus_per_node, spec.trainer.kind)
     is_limited_alike = measure["memory_limit_gib"] == spec.measure.memory_limit_gib
     is_routed_alike = measure.get("routing") in (None, spec.measure.routing)
-    is_run = data["launcher"]["kind"] != "simulated"
-    return theirs == ours and is_limited_alike and is_routed_alike and is_run
+    return theirs == ours and is_limited_alike and is_routed_alike and replayed_table(data["launcher"]) is None
 
 
 def _trials_of(search: SearchRecord, spec: SearchSpec) -> _SearchTrials:
