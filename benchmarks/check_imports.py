@@ -40,7 +40,7 @@ from orchestrator.config.init import render_from
 from orchestrator.importers.option_table import Handling, OptionTable
 from search_spaces.errors import InputError
 
-OUTCOMES = ("read", "no effect", "noted", "refused", "silent")
+OUTCOMES = ("read", "no effect", "noted", "kept", "refused", "silent")
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,8 @@ def classified(names: Mapping[str, bool], imported: Import, tables: Sequence[Opt
             yield name, "read"
         elif handling is Handling.NO_EFFECT or (is_default and handling) or is_empty_section:
             yield name, "no effect"
+        elif is_named(name, imported.text) or "\n  template: " in imported.text:
+            yield name, "kept"
         else:
             yield name, "silent"
 

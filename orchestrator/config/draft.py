@@ -21,7 +21,8 @@ MODEL_FIELDS = tuple(f.name for f in fields(ModelShape) if f.name not in MODEL_D
 @dataclass(frozen=True)
 class Draft:
     """Content of a search file. `baseline` is empty if the file has no layout, `launcher` if the file is no
-    Slurm job. `origins` tell where the values of an imported file were read, by their keys (`model.num_layers`)."""
+    Slurm job, `trainer` if Parlay's own trainer runs the trials. `origins` tell where the values of an imported file
+    were read, by their keys (`model.num_layers`)."""
 
     title: str
     name: str
@@ -33,6 +34,7 @@ class Draft:
     notes: tuple[str, ...] = ()
     site: str | None = None
     launcher: Mapping[str, Any] = field(default_factory=dict)
+    trainer: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -94,6 +96,7 @@ def render(draft: Draft) -> str:
             " data_parallel. grad_accum_steps follows from it, data_parallel from the ranks.",
             {"global_batch_size": draft.global_batch_size},
         ),
+        *([_section(_TRAINER, {"trainer": _quoted(draft.trainer)})] if draft.trainer else []),
         *([_section(_BASELINE, {"baseline": draft.baseline})] if draft.baseline else []),
         _section(
             "The layouts to try: a value, a list, or {min, max, step}. Combinations that cannot work are rejected;"
@@ -111,6 +114,7 @@ def _origin_table(draft: Draft) -> Iterator[str]:
     sections = {
         "model": draft.model,
         "cluster": draft.cluster,
+        "trainer": draft.trainer,
         "baseline": draft.baseline,
         "space": draft.space,
         "launcher.slurm": slurm,
@@ -120,6 +124,7 @@ def _origin_table(draft: Draft) -> Iterator[str]:
     yield from ["#", *(f"#   {line}" for line in lines), "#"] if lines else []
 
 
+_TRAINER = "The program that runs in a trial (docs/trainers.md). Paths are those of the compute nodes."
 _BASELINE = "The present layout. It is measured first; speedups are relative to it."
 _REST = """\
 # tokens_per_sec, tokens_per_sec_per_gpu, node_hours_per_billion_tokens or joules_per_token.

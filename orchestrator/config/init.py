@@ -6,11 +6,8 @@ reading the file.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +26,7 @@ from orchestrator.config.draft import (
 from orchestrator.config.init_grids import grid_draft
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.registry import read_source
-from search_spaces.engines import TORCHTITAN
+from search_spaces.engines import OWN_ENGINES, PARLAY, TORCHTITAN, TRAINER_ENGINES, engines_of
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.axis import Axis
 from search_spaces.layouts.layout import AXES, DEGREES, DERIVED, LAYOUT_FIELDS, MODEL_DEGREES, Layout, layout_mesh
@@ -38,7 +35,7 @@ from search_spaces.rules.check import engine_violations
 from search_spaces.schema.unsafe_text import hidden, hide_secrets
 from search_spaces.schema.validation import FILL_IN
 from trials.trainers.base import TemplateKind
-from trials.trainers.registry import TRAINERS
+from trials.trainers.registry import ENGINE_RULES, TRAINERS
 
 _MAX_RANKS_LISTED = 64
 # Engines are asked about a layout's fields alone: this model violates none of their rules.
@@ -105,10 +102,15 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
     elif FILL_IN in model.values():
         missing = ", ".join(name for name, value in model.items() if value == FILL_IN)
         notes.append(f"Fill in what the file lacks about the model: {missing}.")
+    layout = _trained_layout(imported, model, notes)
     cluster = _cluster(imported, notes)
-    origins = dict(imported.origins)
-    layout = _runnable_layout(imported, notes, origins)
-    notes += _unsupported_model_notes(model, str(layout.get("engine", "torch")))
+    engine = imported.engine if imported.has_layout else engines_of(PARLAY)[-1]
+    trainer = _trainer(imported, path) if engine not in OWN_ENGINES else {}
+    if not trainer:
+        layout["engine"] = engine
+    if imported.has_layout:
+        notes.append(_what_trials_run(imported, trainer))
+    notes += _unsupported_model_notes(model, engine)
     asked = _asked(imported)
     batch = imported.global_batch_size
     if batch is None:
@@ -121,10 +123,11 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
         cluster=cluster,
         global_batch_size=batch or FILL_IN,
         baseline=_baseline(imported, layout, asked, batch, notes) if imported.has_layout else {},
-        space=_space(layout, cluster, model, batch or 32, asked),
+        space=_space(layout, engine, cluster, model, batch or 32, asked),
         notes=printable_notes(notes),
         launcher=imported.launcher,
-        origins=origins if imported.has_layout else _of_the_space(origins),
+        trainer=trainer,
+        origins=imported.origins if imported.has_layout else _of_the_space(imported.origins),
     )
 
 
@@ -144,52 +147,68 @@ def _cluster(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
     return cluster_section(imported.accelerator or FILL_IN, gpus, nodes, notes)
 
 
-def _runnable_layout(imported: ImportedConfig, notes: list[str], origins: dict[str, str]) -> dict[str, Any]:
-    """The present layout, with settings that Parlay's own trainer lacks replaced, each with a note."""
+def _trained_layout(imported: ImportedConfig, model: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    """The file's layout without defaults, and without what its trainer ignores, with notes. InputError for each value
+    that trials would train otherwise: the baseline is what the file trains."""
     if not imported.has_layout:
         return dict(imported.layout)
-    engine = imported.nearest_engine
-    runnable = dict(imported.layout)
-    for rule in _violated_rules({"engine": engine, **imported.layout, **_FITTING_SIZES}, imported.in_doubt):
-        for name in _FIELDS_OF_RULES.get(rule, (rule,)):
-            if name in runnable or name in _NEAREST:
-                default = getattr(Layout(), name)
-                today, runnable[name] = runnable.get(name, default), _NEAREST.get(name, default)
-                why = f"{scalar(today)} is not supported by Parlay's engine {engine}"
-                notes.append(f"{name} {why} in this layout; the baseline has {scalar(runnable[name])}.")
-                origins[f"baseline.{name}"] = why
-    if imported.source == TORCHTITAN:
-        notes.append("Trials run torchtitan's trainer inside Parlay's own program, with engine torchtitan.")
-    else:
-        notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer of this file.")
-    notes += _with_that_trainer(imported)
-    return {name: value for name, value in runnable.items() if value != _DEFAULTS.get(name)} | {"engine": engine}
+    broken = _broken_rules(imported, None if FILL_IN in model.values() else ModelShape.from_json(model))
+    ignored = {name: broken.pop(name) for name in _IGNORED if name in broken}
+    if found := [*imported.changed, *broken.values()]:
+        raise InputError(*(replace(problem, fix=f"{problem.fix}{_IN_A_COPY}") for problem in found))
+    notes += [f"{name} has no effect in this layout and was left out: {ignored[name].rule}." for name in ignored]
+    return {n: value for n, value in imported.layout.items() if n not in ignored and value != _DEFAULTS.get(n)}
 
 
-def _with_that_trainer(imported: ImportedConfig) -> Iterator[str]:
-    """Note on the section `trainer` of a search with the file's own trainer, which reads the same data."""
-    trainer = TRAINERS.get(imported.source)
-    if trainer is None or not trainer.rules:
-        return
-    template = ", template: this file" * (trainer.template_kind is TemplateKind.CONFIGURATION)
-    words = ", ".join(map(_flow_word, imported.data_arguments))
-    arguments = f", arguments: [{words}]" if words else ""
-    section = f"{{kind: {imported.source}, script: ...{template}{arguments}}}"
-    of_data = " and its data" * bool(template or arguments)
-    yield f"To measure with that trainer{of_data}, set trainer: {section}; docs/trainers.md."
+_IGNORED = ("overlap_comm", "bucket_mib")
+"""Fields that trainers ignore in a layout that their rules refuse."""
+_IN_A_COPY = ", in a copy of the file to start from: speedups are then relative to the copy's layout"
 
 
-def _flow_word(word: str) -> str:
-    """The word as text in a list of YAML, in quotes where it would be a number or another thing there."""
-    return word if re.fullmatch(r"(--|[A-Za-z./])[\w./-]*", word) else json.dumps(word)
+def _broken_rules(imported: ImportedConfig, model: ModelShape | None) -> dict[str, Problem]:
+    """Rules of the engine that the layout violates whatever each field is that is not known, by the field that a rule
+    is about."""
+    values = {"engine": imported.engine, **_FITTING_SIZES, **imported.layout}
+    unknown = {*imported.in_doubt, *imported.left_open} & AXES.keys() - imported.layout.keys()
+    others = [{name: value} for name in unknown for value in _choices(AXES[name])]
+    first, *rest = (_broken_by(Layout(**{**values, **other}), model) for other in ({}, *others))
+    return {
+        name: replace(problem, message=_with_origin(problem, name, imported), key=f"baseline.{name}")
+        for name, problem in first.items()
+        if all(name in each for each in rest)
+    }
 
 
-def _violated_rules(values: Mapping[str, Any], in_doubt: Collection[str]) -> list[str]:
-    """Rules of the engine that the layout violates whatever the fields in doubt are."""
-    choices = {name: _choices(AXES[name]) for name in in_doubt if name in AXES and name not in values}
-    layouts = [Layout(**{**values, **dict(zip(choices, chosen, strict=True))}) for chosen in product(*choices.values())]
-    violated = [[problem.code.partition(".")[2] for problem in engine_violations(each, _ANY_GPT)] for each in layouts]
-    return [rule for rule in violated[0] if all(rule in others for others in violated)]
+def _broken_by(layout: Layout, model: ModelShape | None) -> dict[str, Problem]:
+    named = {p.code.partition(".")[2]: p for p in engine_violations(layout, model or _ANY_GPT, ENGINE_RULES)}
+    return {name: p for name, p in named.items() if name in AXES and (model or name not in _OF_THE_MODEL)}
+
+
+def _with_origin(problem: Problem, name: str, imported: ImportedConfig) -> str:
+    origin = imported.origins.get(f"baseline.{name}")
+    return f"{problem.message}, by {origin}" if origin else problem.message
+
+
+def _what_trials_run(imported: ImportedConfig, trainer: Mapping[str, Any]) -> str:
+    if not trainer and imported.source == TORCHTITAN:
+        return "Trials run torchtitan's trainer inside Parlay's own program, with engine torchtitan."
+    if not trainer:
+        return f"Trials run Parlay's own trainer with engine {imported.engine}, not the trainer of this file."
+    kind, others = trainer["kind"], "Parlay's own trainer needs neither script nor data: remove the section trainer."
+    if kind == imported.source:
+        return f"Trials run {kind}, the trainer of this file: fill in its section. {others}"
+    return f"Trials run {kind}, whose code {imported.source} trains with, not the program of this file. {others}"
+
+
+def _trainer(imported: ImportedConfig, path: Path) -> dict[str, Any]:
+    """The section `trainer`: the data are the file's."""
+    kind = next(kind for kind, engines in TRAINER_ENGINES.items() if imported.engine in engines)
+    trainer = TRAINERS[kind]
+    needed = dict.fromkeys(trainer.required_keys, FILL_IN)
+    if trainer.template_kind is TemplateKind.CONFIGURATION:
+        needed["template"] = str(path.absolute())
+    arguments = [*imported.arguments] or [FILL_IN] * bool(trainer.placeholder_axes)
+    return {"kind": kind, **needed, **({"arguments": arguments} if arguments else {})}
 
 
 def _choices(axis: Axis) -> Sequence[Any]:
@@ -199,15 +218,9 @@ def _choices(axis: Axis) -> Sequence[Any]:
     return axis.words or (False, True)
 
 
-_NEAREST = {"zero_stage": 1}
-"""Closest replacements of values that cannot run; other fields fall back to their default."""
-_FIELDS_OF_RULES = {
-    "pipeline_schedule": ("virtual_pipeline_stages",),
-    "fsdp": ("overlap_comm", "bucket_mib"),
-    "precision": ("zero_stage",),  # half precision needs one
-}
-"""Fields to reset for a rule that is not named after its field."""
-_FITTING_SIZES = {"micro_batch_size": 1, "grad_accum_steps": 1024}
+_OF_THE_MODEL = ("pipeline_split", "recompute_layers", "layers_in_16_bits", "context_parallel", "context_inner")
+"""Fields that are judged for a model that is known alone."""
+_FITTING_SIZES = {"micro_batch_size": 1, "grad_accum_steps": 1024, "data_parallel": 5040}
 _DEFAULTS = {
     name: value
     for name, value in Layout().to_json().items()
@@ -219,10 +232,10 @@ def _unsupported_model_notes(model: Mapping[str, Any], engine: str) -> Iterator[
     sizes = {**model, "seq_length": 1} if model["seq_length"] == FILL_IN else model
     if FILL_IN in sizes.values():
         return
-    for problem in engine_violations(Layout(engine=engine), ModelShape.from_json(sizes)):
+    for problem in engine_violations(Layout(engine=engine), ModelShape.from_json(sizes), ENGINE_RULES):
         if problem.code.partition(".")[2] in AXES:  # the baseline's own value is another
             continue
-        yield f"Parlay's trainer cannot run this model: {problem.message}."
+        yield f"Engine {engine} cannot run this model: {problem.message}."
 
 
 _NEEDED = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
@@ -260,6 +273,7 @@ def _of_the_space(origins: Mapping[str, str]) -> dict[str, str]:
 
 def _space(
     layout: Mapping[str, Any],
+    engine: str,
     cluster: Mapping[str, Any],
     model: Mapping[str, Any],
     batch: int,
@@ -268,20 +282,21 @@ def _space(
     """Axes around the layout: powers of two that may fit, and the present value. All else is as it is today."""
     gpus, nodes = size_of(cluster)
     layers = model["num_layers"] if isinstance(model["num_layers"], int) else _MAX_RANKS_LISTED
-    engine = layout.get("engine", "torch")
     axes: dict[str, Any] = {
         "tensor_parallel": _axis_around(layout.get("tensor_parallel"), gpus),
         "pipeline_parallel": _axis_around(layout.get("pipeline_parallel"), min(gpus * nodes, layers)),
         "micro_batch_size": _axis_around(layout.get("micro_batch_size"), min(batch, 8)),
         "activation_checkpointing": _with_current(["none", "full"], layout.get("activation_checkpointing")),
-        "engine": engine,
     }
-    if engine == "deepspeed" and "zero_stage" not in asked:
+    if engine in _DRIVE_DEEPSPEED and "zero_stage" not in asked:
         axes["zero_stage"] = _with_current([0, 1], layout.get("zero_stage"))
     if "expert_parallel" in layout:
         axes["expert_parallel"] = _axis_around(layout["expert_parallel"], min(gpus * nodes, model["num_experts"]))
     fixed = {n: v for n, v in {**layout, **asked}.items() if n not in axes and n not in ("num_nodes", *DERIVED)}
     return axes | fixed
+
+
+_DRIVE_DEEPSPEED = ("deepspeed", "megatron-deepspeed", "gpt-neox")
 
 
 def _axis_around(today: int | None, most: int) -> list[int]:

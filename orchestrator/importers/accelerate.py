@@ -24,8 +24,8 @@ from orchestrator.importers.settings import (
 )
 from orchestrator.importers.source_file import ReadFile
 from orchestrator.importers.yaml_config import document_settings, yaml_document
-from search_spaces.engines import ACCELERATE
-from search_spaces.errors import InputError
+from search_spaces.engines import ACCELERATE_LAUNCH
+from search_spaces.errors import InputError, Problem
 
 _DEEPSPEED, _FSDP = "deepspeed_config.", "fsdp_config.fsdp_"
 _MEGATRON, _PARALLELISM = "megatron_lm_config.megatron_lm_", "parallelism_config.parallelism_config_"
@@ -78,13 +78,14 @@ def read_accelerate(text: str, read_file: ReadFile | None = None) -> ImportedCon
         accelerator=cluster.get("accelerator"),
         origins={**origins, **cluster_origins},
         notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *unused, *_differences(keys, layout)])),
-        nearest_engine=_NEAREST_ENGINES.get(_kind(keys), "torch"),
+        engine=_ENGINES.get(_kind(keys), ACCELERATE_LAUNCH),
         left_open=tuple(_left_open(keys, layout, is_named=bool(name))),
         in_doubt=tuple(keys.in_doubt),
+        changed=(*_changes(keys), *(named.changed if named else ())),
     )
 
 
-_NEAREST_ENGINES = {"deepspeed": "deepspeed", "fsdp": ACCELERATE}
+_ENGINES = {"deepspeed": "deepspeed", "megatron_lm": "megatron-lm"}
 
 
 def _left_open(keys: Settings, layout: Mapping[str, Any], is_named: bool) -> Iterator[str]:
@@ -316,15 +317,17 @@ def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
     yield f"{missing} in the training script, not in the file."
     if "mixed_precision" not in keys.given and "fp16" not in keys.given and _kind(keys) != "deepspeed":
         yield "mixed_precision is not in the file: fp32 is its default, which `accelerate launch` may override."
-    if layout.get("precision") in ("bf16", "fp16") and _kind(keys) in ("no", "multi_gpu", "multi_cpu"):
-        yield "mixed_precision keeps parameters and gradients in fp32; trials have them in 16 bits beside fp32 masters."
     if _is_fp8(keys):
         yield from _of_8_bits(keys)
     if keys.value("num_processes") == -1:
         yield "num_processes is -1: the command of `accelerate launch` gives it."
-    backend = keys.text("dynamo_config.dynamo_backend") or keys.text("dynamo_backend")
-    if backend is not None and backend.lower() not in ("no", "inductor"):
-        yield f"dynamo_backend {backend} was left out: torch_compile is the inductor's."
+
+
+def _changes(keys: Settings) -> Iterator[Problem]:
+    """Problems with values of the layout that trials would train otherwise."""
+    for name in ("dynamo_config.dynamo_backend", "dynamo_backend"):
+        if (keys.text(name) or "no").lower() not in ("no", "inductor"):
+            yield keys.problem(name, "torch_compile is the inductor's", "set it to inductor, or to no")
 
 
 def _of_8_bits(keys: Settings) -> Iterator[str]:

@@ -86,13 +86,14 @@ def _values(name: str, following: list[Word], table: OptionTable) -> list[Word]:
 
 
 def _setting(name: str, option: Word, values: list[Word], table: OptionTable) -> Setting:
+    words = (option.text.partition("=")[0], *(word.text for word in values))
     if name in table.flags or not values:
-        return Setting(True, option.line)
+        return Setting(True, option.line, words=words[:1])
     text = " ".join(word.text for word in values)
     # A variable that holds the option too is a list of options.
     variable = next((v for word in values for v in word.variables if v not in option.variables), None)
     doubt = next(filter(None, map(_doubt, values)), None)
-    return Setting(text, option.line, variable, doubt, words=tuple(word.text for word in values))
+    return Setting(text, option.line, variable, doubt, words=words)
 
 
 def _doubt(word: Word) -> str | None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from orchestrator.importers import reasons
 from orchestrator.importers.deepspeed_options import DEEPSPEED_OPTIONS
-from orchestrator.importers.differences import layers_recomputed_together
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.settings import (
@@ -22,7 +21,7 @@ from orchestrator.importers.settings import (
     positive,
     read_fields,
 )
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import BATCH_RULE
 from trials.trainers.common.deepspeed_config import DEFAULT_BUCKET_ELEMENTS, GRADIENT_BYTES
 
@@ -68,6 +67,7 @@ def read_ds_config(text: str) -> ImportedConfig:
         notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *_differences(keys, layout)])),
         left_open=tuple(name for name in (*OF_THE_PROGRAM, "precision") if name not in layout),
         in_doubt=tuple(keys.in_doubt),
+        changed=tuple(_changes(keys, layout)),
     )
 
 
@@ -210,9 +210,13 @@ def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
     optimizer = keys.text("optimizer.type")
     if optimizer is not None and optimizer.lower() not in _ADAM:
         yield f"optimizer.type is {optimizer}; trials train with AdamW, which keeps two moments of each parameter."
-    interval = keys.value("pipeline.activation_checkpoint_interval")
-    if layout.get("activation_checkpointing") == "full" and interval != 1:
-        yield layers_recomputed_together(interval)
+
+
+def _changes(keys: Settings, layout: Mapping[str, Any]) -> Iterator[Problem]:
+    """Problems with values of the layout that trials would train otherwise."""
+    interval = "pipeline.activation_checkpoint_interval"
+    if layout.get("activation_checkpointing") == "full" and keys.value(interval) != 1:
+        yield keys.problem(interval, reasons.EACH_LAYER, "set it to 1")
 
 
 def bucket_notes(keys: Settings) -> Iterator[str]:

@@ -119,9 +119,8 @@ DEEPSPEED_OPTIONS = OptionTable(
                 zero_optimization.memory_efficient_linear= zero_optimization.parameter_alignment=
                 """,
             reasons.OPTIMIZER_STATES: """
-                bf16.bf16_master_weights_and_grads= bf16.bf16_optimizer_states= bf16.immediate_grad_update=
-                data_types.buffer_dtype= data_types.grad_accum_dtype= data_types.keep_in_fp32_modules=
-                data_types.param_dtype= fp16.fp16_master_weights_and_grads= torch_autocast.lower_precision_safe_modules=
+                bf16.immediate_grad_update= data_types.buffer_dtype= data_types.keep_in_fp32_modules=
+                data_types.param_dtype= torch_autocast.lower_precision_safe_modules=
                 zero_optimization.cpu_offload_use_pin_memory= zero_optimization.offload_optimizer.cpuadam_cores_perc=
                 zero_optimization.offload_optimizer.pin_memory= zero_optimization.offload_optimizer.super_offload=
                 zero_optimization.save_muon_momentum_buffer_in_memory=
@@ -138,6 +137,10 @@ DEEPSPEED_OPTIONS = OptionTable(
         },
         refused={
             reasons.ULYSSES: "sequence_parallel_size=",
+            reasons.OTHER_MOMENTS: """
+                bf16.bf16_master_weights_and_grads= bf16.bf16_optimizer_states= fp16.fp16_master_weights_and_grads=
+                """,
+            "in bf16 trials with DeepSpeed sum gradients in fp32": "data_types.grad_accum_dtype=",
             reasons.EXPERTS: "expert_parallel=",
             reasons.SHARDING: "zero_optimization.mics_shard_size= zero_optimization.zero_hpz_partition_size=",
             "quantized weights and gradients are no axis of a layout": """

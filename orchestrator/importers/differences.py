@@ -9,9 +9,5 @@ def biases_of(norm: str) -> str:
     return f"a model with norm {norm} has {'no biases' if norm == 'rmsnorm' else 'biases'}"
 
 
-def layers_recomputed_together(count: Any) -> str:
-    return f"Layers are recomputed {count} at a time; trials recompute one at a time."
-
-
 def other_number_of_positions(setting: str, positions: Any) -> str:
     return f"{setting} is {positions}; a model has seq_length learned positions."

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.importers import reasons
 from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.deepspeed_config import bucket_notes
-from orchestrator.importers.differences import biases_of, layers_recomputed_together, other_number_of_positions
+from orchestrator.importers.differences import biases_of, other_number_of_positions
 from orchestrator.importers.gpt_neox_fields import (
     BATCH_FIELDS,
     CLUSTER_FIELDS,
@@ -21,7 +22,7 @@ from orchestrator.importers.gpt_neox_options import GPT_NEOX_OPTIONS
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.settings import CODE, Settings, read_fields, turn_off_sequence_parallel
 from orchestrator.importers.yaml_config import document_settings, yaml_document
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import layout_mesh
 from search_spaces.schema.yaml_document import Document, KeyPath
 
@@ -75,13 +76,20 @@ def read_gpt_neox(text: str) -> ImportedConfig:
         nodes,
         gpus,
         origins={"global_batch_size": _BATCH_ORIGIN, **origins},
-        notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *_differences(keys, model, layout)])),
-        nearest_engine="deepspeed",
+        notes=tuple(
+            dict.fromkeys(
+                [*keys.notes, *keys.left_out(keys.given.keys() - _REPLACED), *_differences(keys, model, layout)]
+            )
+        ),
+        engine="gpt-neox",
         left_open=left_open,
         in_doubt=tuple(keys.in_doubt),
+        changed=tuple(_changes(keys, layout)),
     )
 
 
+_REPLACED = {"use_qk_layernorm"}
+"""Keys of a template that a trial replaces; it has the others as they are."""
 _BATCH_ORIGIN = "micro-batch x accumulation x data-parallel ranks"
 
 
@@ -128,17 +136,19 @@ def _no_model_and_layout(missing: list[str]) -> InputError:
     )
 
 
+def _changes(keys: Settings, layout: Mapping[str, Any]) -> Iterator[Problem]:
+    """Problems with values of the layout that trials would train otherwise."""
+    count = keys.count("checkpoint_num_layers") or 1
+    if count > 1 and layout.get("activation_checkpointing") == "full":
+        yield keys.problem("checkpoint_num_layers", reasons.EACH_LAYER, "set it to 1")
+
+
 def _differences(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]:
     """Notes on what the training has and a trial has not, and on what the file does not say."""
     yield from _of_a_layer(keys, model)
     yield from bucket_notes(keys)
-    block = keys.count("checkpoint_num_layers") or 1
-    if layout.get("activation_checkpointing") == "full" and block > 1:
-        yield layers_recomputed_together(block)
     if keys.has("te_mha"):
         yield "te_mha: Transformer Engine chooses the attention kernel; flash is taken in half precision."
-    if (keys.text("optimizer.type") or "adam").lower() not in ("adam", "adamw"):
-        yield f"optimizer.type is {keys.text('optimizer.type')}; trials train with AdamW."
     if keys.has("hostfile"):
         yield "hostfile was not read: it has the nodes and their GPUs."
     if layout.get("data_parallel"):
@@ -147,10 +157,6 @@ def _differences(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, 
 
 
 def _of_a_layer(keys: Settings, model: Mapping[str, Any]) -> Iterator[str]:
-    dropouts = [name for name in ("attention_dropout", "hidden_dropout") if keys.value(name)]
-    if dropouts:
-        given = " and ".join(f"{name} {keys.value(name)}" for name in dropouts)
-        yield f"Trials train without dropout; the file has {given}."
     activation = keys.text("activation")
     if activation is not None and activation not in ("gelu", "swiglu"):
         yield f"activation {activation}: trials have {'SiLU in the gate' if activation in GATED else 'GELU'}."

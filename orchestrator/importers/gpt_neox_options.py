@@ -19,8 +19,8 @@ _NEUTRAL = {
 
 _GROUPS = option_groups(
     read="""
-        activation= attention_config= attention_dropout= checkpoint_activations= checkpoint_num_layers=
-        expansion_factor= global_num_gpus= gradient_accumulation_steps= hidden_dropout= hidden_size= hostfile=
+        activation= attention_config= checkpoint_activations= checkpoint_num_layers=
+        expansion_factor= global_num_gpus= gradient_accumulation_steps= hidden_size= hostfile=
         intermediate_size= make_vocab_size_divisible_by= max_position_embeddings= mlp_multiple_of= model_parallel_size=
         no_weight_tying= norm= num_attention_heads= num_gpus= num_kv_heads= num_layers= num_nodes= pipe_parallel_size=
         pipe_partition_method= pos_emb= precision= rotary_emb_base= seq_length= sequence_parallel= te_layernorm_mlp=
@@ -98,7 +98,8 @@ _GROUPS = option_groups(
             gpt_j_residual= gpt_j_tied=
             """,
         reasons.ARITHMETIC: """
-            contiguous_checkpointing= fp16_lm_cross_entropy= partition_activations= rotary_pct= use_qk_layernorm=
+            attention_dropout= contiguous_checkpointing= fp16_lm_cross_entropy= hidden_dropout=
+            partition_activations= rotary_pct= use_qk_layernorm=
             """,
         reasons.KERNELS: """
             bias_dropout_fusion= bias_gelu_fusion= layernorm_fusion= rmsnorm_fusion= rope_fusion=
@@ -107,6 +108,7 @@ _GROUPS = option_groups(
             """,
         "it adds work to a step": "log_gradient_noise_scale= profile_backward= synchronize_each_layer=",
         reasons.COMMUNICATION: "distributed_backend= fp32_allreduce=",
+        reasons.OPTIMIZER_STATES: "optimizer.type=",
         reasons.HOST: "num_workers=",
     },
     refused={

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from search_spaces.errors import Problem
+
 
 @dataclass(frozen=True)
 class ImportedConfig:
@@ -14,10 +16,11 @@ class ImportedConfig:
     `model` holds ModelShape's fields, `layout` Layout's fields, `launcher` the launcher section. `origins`
     say of each key of the search file (`model.num_layers`, `baseline.zero_stage`, `cluster.num_nodes`) where its value
     was read. `notes` are sentences for the user: what was not found, what was left out, and which of the trainer's
-    defaults were assumed. `source` is the trainer's name where its own file was read, and `nearest_engine` the engine
-    of Parlay's trainer for its layout. `left_open` are the layout's fields that another file of the training decides,
-    `in_doubt` the fields that the file decides by a value that is not known, such as a variable that nothing sets.
-    `data_arguments` are a command's options about data and tokenizer, which `trainer.arguments` takes as they are.
+    defaults were assumed. `source` is the trainer's name where its own file was read, and `engine` the one that trials
+    train with: the trainer's own where it runs trials. `left_open` are the layout's fields that another file of the
+    training decides, `in_doubt` the fields that the file decides by a value that is not known, such as a variable that
+    nothing sets. `changed` are the values that trials would train otherwise. `arguments` are a command's other options,
+    which `trainer.arguments` takes as they are.
     """
 
     source: str
@@ -30,10 +33,11 @@ class ImportedConfig:
     launcher: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    nearest_engine: str = "deepspeed"
+    engine: str = "deepspeed"
     left_open: tuple[str, ...] = ()
     in_doubt: tuple[str, ...] = ()
-    data_arguments: tuple[str, ...] = ()
+    changed: tuple[Problem, ...] = ()
+    arguments: tuple[str, ...] = ()
 
     @property
     def has_layout(self) -> bool:

@@ -55,12 +55,16 @@ def read_nanotron(text: str) -> ImportedConfig:
         layout,
         batch,
         origins={**model_origins, **layout_origins, "global_batch_size": _BATCH_ORIGIN},
-        notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *_differences(keys, layout)])),
-        nearest_engine="torch",
+        notes=tuple(
+            dict.fromkeys([*keys.notes, *keys.left_out(keys.given.keys() - _REPLACED), *_differences(keys, layout)])
+        ),
+        engine="nanotron",
         in_doubt=tuple(keys.in_doubt),
     )
 
 
+_REPLACED = {f"{_MODEL}hidden_act"}
+"""Keys of a template that a trial replaces; it has the others as they are."""
 _BATCH_ORIGIN = "tokens.micro_batch_size x tokens.batch_accumulation_per_replica x parallelism.dp"
 
 

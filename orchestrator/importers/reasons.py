@@ -24,6 +24,7 @@ COMMUNICATION = "it changes how ranks communicate"
 ARITHMETIC = "it changes the arithmetic or memory of a layer"
 OPTIMIZER_STATES = "it changes the precision or memory of gradients or of the optimizer"
 HOST = "it changes the work of the host beside the GPUs"
+WATCHED = "it adds work to the steps that it watches"
 DOCUMENTS = "tokens then attend to their own document: trainer.data.attention_mask block_causal, with a token file"
 
 # refused
@@ -48,9 +49,13 @@ OFFLOADED_PARAMETERS = "parameters in host memory or on NVMe are no value of off
 LOW_PRECISION = "8-bit and 4-bit arithmetic are no values of precision"
 RECIPE = "matmul_precision has the recipes delayed, tensorwise, blockwise, mxfp8 and nvfp4"
 LAYERS_IN_BF16 = "layers_in_16_bits is the same number at both ends of the model"
+OTHER_MOMENTS = "trials with this trainer have moments and sums in fp32"
 MOMENTS = "moment_dtype is the type of both moments: fp32, bf16 or fp8"
 FIXED_BATCH = "the global batch of a search is fixed"
 WHOLE_GPT = "a search trains every layer of a GPT on tokens in sequences of one length"
+
+# values that trials would train otherwise
+EACH_LAYER = "trials recompute one layer at a time"
 
 # values that are refused
 NORM = "a model's norm is layernorm or rmsnorm"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from orchestrator.importers.option_table import DO_WITHOUT, OptionTable
 from search_spaces.errors import InputError, Problem, choice_fix, format_value
 from search_spaces.model_shape import DEFAULT_ROTARY_BASE
-from search_spaces.schema.unsafe_text import hidden
+from search_spaces.schema.unsafe_text import hidden, is_printable
 from search_spaces.schema.validation import FILL_IN
 
 CODE = "import"
@@ -42,7 +42,7 @@ class Setting:
 
     `line` is where it is written, `variable` the variable that holds it there. `doubt` is the reason why the value is
     not known, for example that the script does not set it. `origin` says where it is from if not from the file itself.
-    `words` are those of a command that the value is made of.
+    `words` are those of a command: the option, and the value's.
     """
 
     value: Any
@@ -74,10 +74,12 @@ class Settings:
             if self.has(name) and not self.is_in_doubt(name) and not is_expressed(self):
                 yield self.problem(name, rule, fix)
 
-    def left_out(self) -> Iterator[str]:
-        """Notes on the settings that were left out; by name only, as a value may be a secret."""
+    def left_out(self, kept: Container[str] = ()) -> Iterator[str]:
+        """Notes on the settings that were left out, all but the `kept` ones; by name only, as a value may be a
+        secret."""
         unnamed = dict.fromkeys(self.unnamed)
-        values = {name: setting.value for name, setting in self.given.items() if name not in unnamed}
+        others = {name: setting for name, setting in self.given.items() if name not in kept}
+        values = {name: setting.value for name, setting in others.items() if name not in unnamed}
         yield from self.table.notes(values)
         yield from (f"{self.key(name)} was left out: {self.given[name].doubt}." for name in unnamed)
         known = self._known()
@@ -85,15 +87,15 @@ class Settings:
             if name not in known:
                 yield f"{self.key(name)} was left out, since {self.given[name].doubt}: {reason}."
 
-    def words_of(self, names: Container[str], reasons: Container[str]) -> Iterator[str]:
-        """The words of a command's options with these names, or that the table handles for these reasons, as given;
-        FILL_IN for a value that is not known, or may be a secret."""
+    def words_of(self, names: Container[str]) -> Iterator[str]:
+        """The words of a command's options with these names, as given; FILL_IN for a value that is not known, or may be
+        a secret."""
         for name, setting in self.given.items():
-            group = self.table.group_of.get(name)
-            if group is not None and (name in names or group.reason in reasons):
-                yield f"{self.table.prefix}{name}"
+            if name in names:
+                option, *values = setting.words
+                yield option
                 is_told = setting.doubt is None and self._shown(name) == setting.value
-                yield from setting.words if is_told else (FILL_IN,)
+                yield from values if is_told and all(map(is_printable, values)) else (FILL_IN,)
 
     @property
     def unnamed(self) -> list[str]:

@@ -38,8 +38,12 @@ S = TypeVar("S", bound=Section)
 
 def validate(section: type[S], document: Document) -> S:
     """The document as this section; InputError with every problem found, in the order of the file."""
+    left = [_located(_LEFT, path, document) for path in _placeholders(document.data, ())]
     try:
-        return section.model_validate(document.data, context={"folder": document.folder})
+        found = section.model_validate(document.data, context={"folder": document.folder})
+        if left:
+            raise InputError(*left)
+        return found
     except ValidationError as error:
         details = sorted(
             error.errors(), key=lambda detail: document.location(_path_in(document, detail["loc"])).line or 0
@@ -47,8 +51,22 @@ def validate(section: type[S], document: Document) -> S:
         problems = [
             _with_placeholder_fix(p) for detail in details[:MAX_PROBLEMS] for p in _problems(detail, section, document)
         ]
+        named = {p.key for p in problems}
+        problems += [problem for problem in left if problem.key not in named]
         problems.sort(key=lambda p: (p.file or "", p.line or 0))
         raise InputError(*problems, *_more(len(details) - MAX_PROBLEMS, document)) from None
+
+
+_LEFT = Problem("value", f"is {FILL_IN!r}", rule="only you know this value", fix="fill this in", value=FILL_IN)
+
+
+def _placeholders(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """Paths of the values that are left to fill in."""
+    if value == FILL_IN:
+        yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield from _placeholders(each, (*path, key))
 
 
 def _more(count: int, document: Document) -> Iterator[Problem]:

@@ -46,6 +46,7 @@ TABLE = OptionTable(
         ("log", False, Import("text"), "no effect"),
         ("wandb.project.name", False, Import("text"), "no effect"),
         ("fused", False, Import("text", ("--fused was left out.",)), "noted"),
+        ("fused", False, Import("arguments: [--fused]"), "kept"),
         ("fused", False, Import("text"), "silent"),
         ("experts", True, Import("text"), "no effect"),
         ("experts", False, Import("text"), "silent"),
@@ -227,5 +228,5 @@ def test_projects_are_summed_up():
     ]
     (line,) = table(results)
     assert (line["files"], line["imported"], line["refused"], line["no_training"]) == (3, 1, 2, 1)
-    assert line["options"] == {"read": 1, "no effect": 0, "noted": 0, "refused": 1, "silent": 1}
+    assert line["options"] == {"read": 1, "no effect": 0, "noted": 0, "kept": 0, "refused": 1, "silent": 1}
     assert line["reasons"] == {"no axis": 1, "no command": 1}

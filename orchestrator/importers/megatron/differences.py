@@ -6,11 +6,19 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.importers.differences import layers_recomputed_together, other_number_of_positions
+from orchestrator.importers import reasons
+from orchestrator.importers.differences import other_number_of_positions
 from orchestrator.importers.megatron.model_fields import CORE, has_clamped_swiglu, is_megatron_deepspeed
 from orchestrator.importers.settings import Settings
+from search_spaces.errors import Problem
 
-_DROPOUTS = ("attention-dropout", "hidden-dropout")
+
+def changes(options: Settings, layout: Mapping[str, Any]) -> Iterator[Problem]:
+    """Problems with values of the layout that trials would train otherwise."""
+    if layout.get("activation_checkpointing") == "full" and options.text("recompute-method") != "block":
+        for name in ("recompute-num-layers", "checkpoint-num-layers"):
+            if options.text(name) not in (None, "1"):
+                yield options.problem(name, reasons.EACH_LAYER, "set it to 1")
 
 
 def differences(options: Settings, model: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]:
@@ -21,10 +29,6 @@ def differences(options: Settings, model: Mapping[str, Any], layout: Mapping[str
 
 
 def _of_a_layer(options: Settings, model: Mapping[str, Any]) -> Iterator[str]:
-    if dropout := [
-        f"--{name} {options.text(name) or '0.1'}" for name in _DROPOUTS if not _is_zero(options, name, "0.1")
-    ]:
-        yield f"Trials train without dropout; the script has {' and '.join(dropout)} (Megatron's default is 0.1)."
     positions = options.text("max-position-embeddings")
     if model.get("position_embedding") == "learned" and positions not in (None, str(model.get("seq_length"))):
         yield other_number_of_positions("--max-position-embeddings", positions)
@@ -40,11 +44,7 @@ def _of_the_layout(options: Settings, layout: Mapping[str, Any]) -> Iterator[str
         yield "Megatron-LM's default --attention-backend auto is taken as flash, its choice on current GPUs."
     if "activation_checkpointing" not in layout:
         yield from _of_no_recomputation(options)
-    block = options.text("recompute-num-layers") or options.text("checkpoint-num-layers")
-    is_uniform = layout.get("activation_checkpointing") == "full" and options.text("recompute-method") != "block"
-    if is_uniform and block not in (None, "1"):
-        yield layers_recomputed_together(block)
-    if _is_zero(options, "clip-grad", "1.0"):
+    if is_megatron_deepspeed(options) and re.fullmatch(r"0*(\.0*)?", options.text("clip-grad") or "1.0"):
         yield "--clip-grad is 0; trials clip the gradients' norm, which costs a reduction over the ranks."
 
 
@@ -62,7 +62,3 @@ def _of_the_batch(options: Settings) -> Iterator[str]:
     for name in ("rampup-batch-size", "step-batch-size-schedule"):
         if options.has(name):
             yield f"--{name}: the batch grows in the training; trials have the last global batch."
-
-
-def _is_zero(options: Settings, name: str, default: str) -> bool:
-    return re.fullmatch(r"0*(\.0*)?", options.text(name) or default) is not None

@@ -7,12 +7,10 @@ Defaults: megatron/core/transformer/transformer_config.py; of latent attention m
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from orchestrator.importers.expert_layers import expert_pattern
 from orchestrator.importers.settings import FieldReaders, Settings
-from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.layout import CHOICES, FUSED_DISPATCHERS
 from trials.trainers.common.megatron_experts import FLEX
 
@@ -20,11 +18,6 @@ Key = Callable[[str], str]
 """Key of a field of megatron-core's configuration."""
 _MOST_LAYERS = 10_000
 _OF_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
-
-
-def nearest_engine(model: Mapping[str, Any]) -> str:
-    """Engine of Parlay's trainer for a model of Megatron's: the one that distributes experts, if there are any."""
-    return MEGATRON_CORE if "num_experts" in model else "torch"
 
 
 class CoreFields:

@@ -100,7 +100,7 @@ MEGATRON_DEEPSPEED_OPTIONS = OptionTable(
             },
             noted={
                 reasons.ARITHMETIC: "embedding-weights-in-fp32 memory-centric-tiled-linear",
-                "it adds work to the steps that it watches": "profile=",
+                reasons.WATCHED: "profile=",
                 "trials have Megatron-DeepSpeed's own layers, of the local implementation": "transformer-impl=",
                 reasons.KERNELS: "disable-mem-efficient-ln",
                 reasons.COMMUNICATION: """

@@ -249,7 +249,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 qk-clip qk-clip-alpha= qk-clip-threshold= qk-l2-norm use-fused-weighted-squared-relu
                 use-te-activation-func
                 """,
-            "it adds work to the steps that it watches": """
+            reasons.WATCHED: """
                 log-num-zeros-in-grad log-params-norm memory-snapshot-path= profile record-memory-history rerun-mode=
                 timing-log-level= use-pytorch-profiler
                 """,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.importers import reasons
@@ -11,20 +11,21 @@ from orchestrator.importers.batch import complete_batch, require_agreement
 from orchestrator.importers.command_settings import command_settings
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.launcher_options import LAUNCHER_GROUPS
-from orchestrator.importers.megatron.differences import differences
+from orchestrator.importers.megatron.differences import changes, differences
 from orchestrator.importers.megatron.ds_config import named_ds_config
-from orchestrator.importers.megatron.expert_fields import nearest_engine
 from orchestrator.importers.megatron.layout_fields import LAYOUT_FIELDS
 from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
 from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
-from orchestrator.importers.megatron.model_fields import MODEL_FIELDS
+from orchestrator.importers.megatron.model_fields import MODEL_FIELDS, is_megatron_deepspeed
 from orchestrator.importers.megatron.programs import program_notes, program_problems
 from orchestrator.importers.megatron.value_rules import MEGATRON_VALUE_RULES, last_of_schedule
+from orchestrator.importers.option_table import Handling
 from orchestrator.importers.ranks import ranks_of
 from orchestrator.importers.settings import FieldReaders, Settings, read_fields, turn_off_sequence_parallel
 from orchestrator.importers.slurm_header import SlurmHeader
 from orchestrator.importers.source_file import ReadFile
 from search_spaces.errors import InputError
+from trials.trainers.common.megatron_options import unsupported_option_reason
 from trials.trainers.common.options import option_names
 
 _LM_TABLE = MEGATRON_LM_OPTIONS.with_groups(LAUNCHER_GROUPS)
@@ -69,14 +70,16 @@ def read_megatron_command(
         options.notes += config.notes
     ranks = ranks_of(texts, options, header, script.exported)
     batch = complete_batch(layout, batch, ranks.num_nodes, ranks.gpus_per_node, options.in_doubt)
+    kept = _kept(options)
     notes = [
         *options.notes,
         *program_notes(texts),
-        *options.left_out(),
+        *options.left_out(kept),
         *differences(options, model, layout),
     ]
+    source = "megatron-deepspeed" if is_deepspeed else "megatron-lm"
     return ImportedConfig(
-        "megatron-deepspeed" if is_deepspeed else "megatron-lm",
+        source,
         model,
         layout,
         batch,
@@ -84,14 +87,41 @@ def read_megatron_command(
         ranks.gpus_per_node,
         origins={"global_batch_size": _ONE_MICRO_BATCH, **origins, **ranks.origins},
         notes=tuple(dict.fromkeys(notes)),
-        nearest_engine="deepspeed" if is_deepspeed else nearest_engine(model),
+        engine=source,
         in_doubt=tuple(options.in_doubt),
-        data_arguments=tuple(options.words_of(_TOKENIZER, (reasons.TOKENS, reasons.HOST, reasons.DOCUMENTS))),
+        changed=tuple(changes(options, layout)),
+        arguments=(*options.words_of(kept), *_default_dropouts(options)),
     )
+
+
+def _kept(options: Settings) -> list[str]:
+    """Options that trials have as they are: those of the data, and those without a field of layout or model."""
+    groups = {name: group for name in options.given if (group := options.table.group_of.get(name))}
+    return [
+        name
+        for name, group in groups.items()
+        if unsupported_option_reason(name) is None
+        and (
+            (group.handling is Handling.NOTED and group.reason != reasons.WATCHED)
+            or group.reason == reasons.TOKENS
+            or name in (*_TOKENIZER, *_DROPOUTS)
+            or (name == "clip-grad" and not is_megatron_deepspeed(options))
+        )
+    ]
 
 
 _TOKENIZER = ("tokenizer-type", "vocab-size")
 """Options of the tokenizer that are read for the model's vocabulary."""
+_DROPOUTS = ("attention-dropout", "hidden-dropout")
+
+
+def _default_dropouts(options: Settings) -> Iterator[str]:
+    """Megatron's dropout where the command has none: trials are otherwise without."""
+    for name in _DROPOUTS:
+        if name not in options.given:
+            yield from (f"--{name}", "0.1")
+
+
 _ONE_MICRO_BATCH = "Megatron's default: one micro-batch a data-parallel rank"
 
 

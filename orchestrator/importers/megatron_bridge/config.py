@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.importers import reasons
 from orchestrator.importers.batch import complete_batch
-from orchestrator.importers.differences import layers_recomputed_together
 from orchestrator.importers.imported_config import ImportedConfig
-from orchestrator.importers.megatron.expert_fields import nearest_engine
 from orchestrator.importers.megatron_bridge.fields import (
     ACTIVATIONS,
     BATCH_FIELDS,
@@ -85,9 +84,10 @@ def imported_overrides(
         gpus_per_node,
         origins=origins,
         notes=tuple(dict.fromkeys(notes)),
-        nearest_engine=nearest_engine(model),
+        engine="megatron-lm",
         left_open=left_open,
         in_doubt=tuple(keys.in_doubt),
+        changed=tuple(_changes(keys, layout)),
     )
 
 
@@ -172,6 +172,11 @@ def _differences(keys: Settings) -> Iterator[str]:
         yield f"Trials train without dropout; the overrides set {' and '.join(dropout)}."
     if (name := activation_name(keys)) and name not in ACTIVATIONS:
         yield f"model.activation_func is {name}; the MLP of trials has SiLU with a gate, else GELU."
-    block = keys.value("model.recompute_num_layers")
-    if keys.text("model.recompute_method") != "block" and block not in (None, 1):
-        yield layers_recomputed_together(block)
+
+
+def _changes(keys: Settings, layout: Mapping[str, Any]) -> Iterator[Problem]:
+    """Problems with values of the layout that trials would train otherwise."""
+    count = "model.recompute_num_layers"
+    is_uniform = keys.text("model.recompute_method") != "block"
+    if layout.get("activation_checkpointing", "full") == "full" and is_uniform and keys.value(count) not in (None, 1):
+        yield keys.problem(count, reasons.EACH_LAYER, "set it to 1")

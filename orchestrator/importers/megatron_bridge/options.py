@@ -113,7 +113,7 @@ _GROUPS = option_groups(
         reasons.OPTIMIZER_STATES: """
             ddp.megatron_fsdp_grad_comm_dtype= ddp.megatron_fsdp_main_grads_dtype= ddp.megatron_fsdp_main_params_dtype=
             ddp.megatron_fsdp_use_decoupled_grad= ddp.param_name_patterns_for_fp32_local_accumulation=
-            ddp.reduce_scatter_with_fp32_accumulation= optimizer.exp_avg_dtype= optimizer.exp_avg_sq_dtype=
+            ddp.reduce_scatter_with_fp32_accumulation=
             optimizer.main_grads_dtype= optimizer.main_params_dtype= optimizer.optimizer=
             optimizer.overlap_cpu_optimizer_d2h_h2d= optimizer.pin_cpu_grads= optimizer.pin_cpu_params=
             optimizer.store_param_remainders= optimizer.use_precision_aware_optimizer=
@@ -151,6 +151,7 @@ _GROUPS = option_groups(
     },
     refused={
         reasons.NO_MODEL_FIELD: "train.skip_train=",
+        reasons.OTHER_MOMENTS: "optimizer.exp_avg_dtype= optimizer.exp_avg_sq_dtype=",
         reasons.SHARDING: """
             ddp.use_custom_fsdp= dist.use_torch_fsdp2= optimizer.use_layer_wise_distributed_optimizer=
             """,

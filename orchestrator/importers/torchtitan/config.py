@@ -23,7 +23,7 @@ from orchestrator.importers.torchtitan.fields import (
 from orchestrator.importers.torchtitan.options import TORCHTITAN_OPTIONS
 from orchestrator.importers.torchtitan.registry import DEFAULTS, Values
 from search_spaces.engines import TORCHTITAN
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import AXES, EXPERT_GROUPS
 from search_spaces.layouts.pipeline_split import SPLIT_FIELDS, GivenSplit, stage_layers
 from search_spaces.model_shape import MODEL_DEFAULTS, ModelShape
@@ -74,9 +74,10 @@ def imported_settings(
         ranks.gpus_per_node,
         origins={**origins, **model_origins, **layout_origins, **top_origins, **ranks.origins},
         notes=tuple(dict.fromkeys(notes)),
-        nearest_engine=TORCHTITAN,
+        engine=TORCHTITAN,
         left_open=left_open,
         in_doubt=tuple(keys.in_doubt),
+        changed=tuple(_changes(keys, model, layout)),
     )
 
 
@@ -145,10 +146,6 @@ def _of_the_unread(unread: str | None, left_open: tuple[str, ...]) -> Iterator[s
 def _differences(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]:
     """Notes on what the training has and a trial has not."""
     is_pipeline = (stages(keys) or 1) > 1
-    if keys.text("training.dtype") == "bfloat16":
-        yield "Weights, gradients and optimizer states are bf16 in the training; trials have them in fp32."
-    if keys.value("training.disable_cuda_graphs") is False and not is_pipeline:
-        yield "torchtitan captures CUDA graphs unless told not to; trials run without."
     if keys.has(f"{FLOAT8}recipe_name"):
         yield from _of_8_bits(keys)
     if any(keys.has(name) and not keys.listed(name) for name in CONVERTED.values()):
@@ -162,7 +159,31 @@ def _differences(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, 
     if others := _other_optimizers(keys):
         yield f"Trials train by AdamW; the training has {' and '.join(others)}."
     if is_pipeline:
-        yield from _of_a_pipeline(keys, model, layout)
+        yield from _of_a_pipeline(keys, layout)
+
+
+def _changes(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[Problem]:
+    """Problems with values of the layout that trials would train otherwise."""
+    if keys.text("training.dtype") == "bfloat16":
+        yield keys.problem(
+            "training.dtype", "trials have weights, gradients and optimizer states in fp32", "set it to float32"
+        )
+    if keys.value("training.disable_cuda_graphs") is False and stages(keys) == 1:
+        yield keys.problem("training.disable_cuda_graphs", "trials run without CUDA graphs", "set it to true")
+    if (stages(keys) or 1) > 1 and layout.keys().isdisjoint(SPLIT_FIELDS):
+        yield from _other_stages(keys, model)
+
+
+def _other_stages(keys: Settings, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """A problem with layers of pipeline stages that no split of a layout says."""
+    rule = "without pipeline_split, first_stage_layers or last_stage_layers trials split layers by each stage's work"
+    less, counts = "parallelism.pipeline_parallel_first_stage_less_layers", _listed_layers(keys)
+    if not counts and keys.value(less) is not None:
+        yield keys.problem(
+            less, rule, "choose fewer layers of the first and the last stage so that all others are equal"
+        )
+    elif counts and _own_split(model, len(counts)) not in (None, counts):
+        yield keys.problem(_LISTS, rule, "list the same number of layers for every stage but the first and the last")
 
 
 _CONVERTED_HEAD = "The training multiplies its head in 8 bits, too; trials multiply it in bf16."
@@ -184,21 +205,10 @@ def _other_optimizers(keys: Settings) -> list[str]:
     return [f"{name:.40}" for name in names if name != "AdamW"]
 
 
-def _of_a_pipeline(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]:
+def _of_a_pipeline(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
     at_once, steps = micro_batches_of_a_pass(keys), layout.get("grad_accum_steps")
     if at_once and steps and steps > at_once:
         yield (
             f"The training sends {at_once} of a step's {steps} micro-batches through the pipeline at a time; trials"
             " send all of them."
         )
-    if not layout.keys().isdisjoint(SPLIT_FIELDS):
-        return
-    counts = _listed_layers(keys)
-    if not counts and keys.value("parallelism.pipeline_parallel_first_stage_less_layers") is not None:
-        yield "torchtitan gives the first and the last stage fewer layers; trials split layers by each stage's work."
-    elif counts and (split := _own_split(model, len(counts))) not in (None, counts):
-        yield f"The training's stages have {_numbers(counts)} layers, those of trials {_numbers(split)}."
-
-
-def _numbers(counts: tuple[int, ...]) -> str:
-    return ", ".join(map(str, counts))

@@ -14,7 +14,6 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.schema.validation import FILL_IN
 from tests.orchestrator.importers.yaml_samples import BRIDGE, GPT_NEOX, NANOTRON
 from tests.trials.trainers.samples import DEEPSPEED, HF_GPT2, HF_LLAMA, MEGATRON_DEEPSPEED, MEGATRON_LM
-from trials.schema.trainer_section import TrainerSection
 
 
 def started_from(tmp_path, name: str, text: str):
@@ -26,10 +25,11 @@ def started_from(tmp_path, name: str, text: str):
 
 
 def loaded(tmp_path, yaml_text: str):
-    """The search, after its user has filled in the accelerator and the sequence length."""
+    """The search, after its user has filled in the accelerator, the sequence length and the trainer's script."""
     file = tmp_path / "search.yaml"
-    filled = yaml_text.replace("accelerator: FILL_IN", "accelerator: h100-80gb")
-    file.write_text(filled.replace("seq_length: FILL_IN", "seq_length: 1024"))
+    for key, value in (("accelerator", "h100-80gb"), ("seq_length", "1024"), ("script", "/shared/pretrain_gpt.py")):
+        yaml_text = yaml_text.replace(f"{key}: {FILL_IN}", f"{key}: {value}")
+    file.write_text(yaml_text)
     return load_search_file(file)
 
 
@@ -76,39 +76,59 @@ def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_pat
         pipeline_schedule="1f1b",
         precision="bf16",
         attention_kernel="flash",
-        engine="torch",
+        engine="megatron-lm",
     )
     space = candidates_of(spec)
     assert spec.baseline in space.layouts
     assert len(space.layouts) > 20
-    arguments = "[--tokenizer-type, GPT2BPETokenizer, --vocab-file, gpt2-vocab.json]"
-    section = f"{{kind: megatron-lm, script: ..., arguments: {arguments}}}"
-    assert f"To measure with that trainer and its data, set trainer: {section}; docs/trainers.md." in notes
-    assert not [note for note in notes if "is not supported by" in note]
-    assert "# - To measure with that trainer" in text
+    dropout = ("--attention-dropout", "0.1", "--hidden-dropout", "0.1")
+    data = ("--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "gpt2-vocab.json")
+    assert (spec.trainer.kind, spec.trainer.arguments) == ("megatron-lm", data + dropout)
+    assert notes[-1].startswith("Trials run megatron-lm, the trainer of this file")
+    assert "# - Trials run megatron-lm" in text
+
+
+LLAMA_IN_8_BITS = MEGATRON_LM.replace(
+    "    --bf16\n",
+    "    --bf16 --fp8-format hybrid --fp8-param-gather --grad-reduce-in-bf16 --fp8-amax-history-len 1024\n"
+    "    --cross-entropy-loss-fusion --context-parallel-size 2 --attention-dropout 0.0 --hidden-dropout 0.0\n",
+)
+
+
+def test_the_baseline_is_what_the_script_trains_with_its_own_trainer(tmp_path):
+    """Products in 8 bits, the type of gradients and context parallelism are the script's; what no field says is an
+    argument."""
+    spec, notes, _ = started_from(tmp_path, "train_llama3.sh", LLAMA_IN_8_BITS)
+    kept = ("matmul_precision", "quantized_weights", "gradients_in_bf16", "context_parallel", "data_parallel")
+    assert [getattr(spec.baseline, name) for name in kept] == ["fp8_delayed", True, True, 2, 1]
+    assert spec.baseline.engine == "megatron-lm"
+    assert {"--cross-entropy-loss-fusion", "--fp8-amax-history-len", "1024"} <= {*spec.trainer.arguments}
+    assert spec.baseline in candidates_of(spec).layouts
+    assert not [note for note in notes if "was left out" in note]
 
 
 GIVEN = "--tokenizer-type GPT2BPETokenizer --vocab-file $VOCAB_FILE"
 DATA = "--data-path 0.5 /data/a 0.5 /data/b --split=98,2,0 --tokenizer-type NullTokenizer --vocab-size 50000"
 DATA += " --reset-position-ids --data-cache-path $CACHE"
-WORDS = '--data-path, "0.5", /data/a, "0.5", /data/b, --split, "98,2,0", --tokenizer-type, NullTokenizer,'
-WORDS += ' --vocab-size, "50000", --reset-position-ids, --data-cache-path, FILL_IN'
+WORDS = "--data-path 0.5 /data/a 0.5 /data/b --split 98,2,0 --tokenizer-type NullTokenizer --vocab-size 50000"
+WORDS += " --reset-position-ids --data-cache-path FILL_IN --attention-dropout 0.1 --hidden-dropout 0.1"
 
 
-def test_the_scripts_data_and_tokenizer_are_handed_back_for_a_search_with_its_trainer(tmp_path):
-    """The words are YAML that the section takes; a value that the script does not set is asked for."""
-    _, notes, _ = started_from(tmp_path, "pretrain_gpt.sh", MEGATRON_LM.replace(GIVEN, DATA))
-    (note,) = (note for note in notes if note.startswith("To measure"))
-    assert f"trainer: {{kind: megatron-lm, script: ..., arguments: [{WORDS}]}};" in note
-    section = yaml.safe_load(note.partition("trainer: ")[2].partition(";")[0])
-    taken = TrainerSection.model_validate(section)
-    assert len(taken.arguments) == 14
-    assert taken.arguments[:5] == ("--data-path", "0.5", "/data/a", "0.5", "/data/b")
+def test_the_scripts_data_and_tokenizer_are_arguments_of_the_trainer(tmp_path):
+    """A value that the script does not set is asked for, and so is the trainer's script."""
+    (tmp_path / "x.sh").write_text(MEGATRON_LM.replace(GIVEN, DATA))
+    text, _ = render_from(tmp_path / "x.sh")
+    assert yaml.safe_load(text)["trainer"] == {"kind": "megatron-lm", "script": FILL_IN, "arguments": WORDS.split()}
+    (tmp_path / "search.yaml").write_text(text)
+    with pytest.raises(InputError) as refused:
+        load_search_file(tmp_path / "search.yaml")
+    keys = ["cluster.accelerator", "trainer.script", f"trainer.arguments[{WORDS.split().index(FILL_IN)}]"]
+    assert [problem.key for problem in refused.value.problems] == keys
 
 
 def test_a_megatron_deepspeed_script_keeps_its_engine_and_zero_stage(tmp_path):
     spec, _, _ = started_from(tmp_path, "ds_pretrain.sh", MEGATRON_DEEPSPEED)
-    assert (spec.baseline.engine, spec.baseline.zero_stage, spec.baseline.data_parallel) == ("deepspeed", 1, 4)
+    assert (spec.baseline.engine, spec.baseline.zero_stage, spec.baseline.data_parallel) == ("megatron-deepspeed", 1, 4)
     assert spec.baseline in candidates_of(spec).layouts
 
 
@@ -169,12 +189,13 @@ def test_a_nanotron_configuration_becomes_a_search_once_its_cluster_is_filled_in
 
 @pytest.mark.parametrize("name", ["llama.yml", "llama.json"])
 def test_a_gpt_neox_configuration_becomes_a_search_in_yaml_and_json(tmp_path, name):
-    text = GPT_NEOX if name.endswith("yml") else json.dumps(yaml.safe_load(GPT_NEOX))
+    by_layer = GPT_NEOX.replace('"checkpoint_num_layers": 2', '"checkpoint_num_layers": 1')
+    text = by_layer if name.endswith("yml") else json.dumps(yaml.safe_load(by_layer))
     spec, notes, _ = started_from(tmp_path, name, text)
     assert (spec.baseline.shape, spec.baseline.zero_stage) == ("tensor 2 x pipeline 2 x data 4", 1)
     assert (spec.model.ffn_hidden_size, spec.global_batch_size, spec.cluster.num_nodes) == (11008, 256, 2)
-    section = "{kind: gpt-neox, script: ..., template: this file}"
-    assert f"To measure with that trainer and its data, set trainer: {section}; docs/trainers.md." in notes
+    assert (spec.trainer.kind, spec.trainer.template["norm"]) == ("gpt-neox", "rmsnorm")
+    assert [note.partition(" ")[0] for note in notes if "has no effect" in note] == ["overlap_comm", "bucket_mib"]
 
 
 ACCELERATE = """distributed_type: MEGATRON_LM
@@ -204,7 +225,6 @@ PART_OF_NEOX = "num_layers: 12\npipe_parallel_size: 2\n"
                 "grad_accum_steps": 4,
                 "precision": "bf16",
                 "attention_kernel": "flash",
-                "engine": "torch",
             },
         ),
         (
@@ -235,8 +255,8 @@ PART_OF_NEOX = "num_layers: 12\npipe_parallel_size: 2\n"
                 "sequence_parallel": True,
                 "virtual_pipeline_stages": 2,
                 "precision": FILL_IN,
-                "engine": "torch",
                 "overlap_comm": True,
+                "tensor_parallel_overlap": True,
             },
         ),
         (
@@ -249,7 +269,6 @@ PART_OF_NEOX = "num_layers: 12\npipe_parallel_size: 2\n"
                 "zero_stage": FILL_IN,
                 "activation_checkpointing": FILL_IN,
                 "precision": FILL_IN,
-                "engine": "deepspeed",
             },
         ),
     ],
@@ -306,14 +325,50 @@ def test_a_llama_like_model_is_one_that_our_engines_run(tmp_path):
 def test_a_model_our_engines_cannot_run_is_said_to_be_one(tmp_path):
     odd = json.loads(HF_LLAMA) | {"hidden_size": 32 * 127}
     _, notes, _ = started_from(tmp_path, "config.json", json.dumps(odd))
-    assert "Parlay's trainer cannot run this model: the head size is 127." in notes
+    assert "Engine torch cannot run this model: the head size is 127." in notes
 
 
-def test_what_cannot_be_measured_is_replaced_by_the_nearest_and_noted(tmp_path):
-    spec, notes, _ = started_from(tmp_path, "x.sh", MEGATRON_DEEPSPEED.replace("ZERO_STAGE=1", "ZERO_STAGE=0"))
-    assert (spec.baseline.zero_stage, spec.baseline.precision) == (1, "fp16")
-    assert "zero_stage 0 is not supported by Parlay's engine deepspeed in this layout; the baseline has 1." in notes
-    candidates_of(spec)
+UNIFORM = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "key", "message", "fix"),
+    [
+        (
+            "ds.json",
+            DEEPSPEED.replace('"stage": 1', '"stage": 0'),
+            "baseline.precision",
+            "precision is bf16 with zero_stage 0",
+            "set zero_stage to 1, 2 or 3",
+        ),
+        (
+            "x.sh",
+            MEGATRON_LM.replace("--recompute-granularity full", UNIFORM),
+            "--recompute-num-layers",
+            "is '4'",
+            "set it to 1",
+        ),
+        ("a.yaml", "distributed_type: NO\ndynamo_backend: EAGER\n", "dynamo_backend", "EAGER", "set it to inductor"),
+    ],
+)
+def test_a_layout_that_trials_would_change_is_refused_with_the_way_to_go_on(tmp_path, name, text, key, message, fix):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError) as refused:
+        render_from(tmp_path / name)
+    (problem,) = refused.value.problems
+    assert (problem.key, problem.file) == (key, str(tmp_path / name))
+    assert message in problem.message
+    assert problem.rule
+    assert problem.fix.startswith(fix)
+    assert "in a copy of the file" in problem.fix
+
+
+def test_what_the_trainer_ignores_is_no_part_of_the_baseline(tmp_path):
+    """DeepSpeed overlaps nothing with ZeRO 1 in bf16, whatever its configuration says."""
+    (tmp_path / "ds.json").write_text(DEEPSPEED)
+    text, notes = render_from(tmp_path / "ds.json")
+    assert "overlap_comm" not in yaml.safe_load(text)["baseline"]
+    assert [note for note in notes if note.startswith("overlap_comm has no effect in this layout")]
 
 
 @pytest.mark.parametrize(

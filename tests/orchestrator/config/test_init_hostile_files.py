@@ -37,7 +37,9 @@ LAYER = (
     ' "w3": {}}}'
 )
 TORCHTITAN = (
-    '"training": {}, "parallelism": {}, "model_spec": {"name": "llama3", "model": {"dim": 64, "vocab_size": 128,'
+    '"training": {"disable_cuda_graphs": true}, "parallelism": {},'
+    ' "model_spec": {"name": "llama3", "model": {'
+    '"dim": 64, "vocab_size": 128,'
     f' "enable_weight_tying": false, "layers": [{LAYER}]}}}}}}'
 )
 TITAN = "torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --config llama3_8b"
@@ -106,8 +108,8 @@ def test_a_value_or_file_that_cannot_be_is_refused(tmp_path, name, text, words):
 
 
 def test_a_key_with_a_dot_is_an_unknown_key(tmp_path):
-    _, notes = started_from(tmp_path, "a.yaml", NEOX + "a.b: 1\ndeepspeed_extra_args: {c.d: 1}\n")
-    assert all(any(note.startswith(f"{key} was left out") for note in notes) for key in ("a.b", "c.d"))
+    _, notes = started_from(tmp_path, "a.yaml", "distributed_type: FSDP\na.b: 1\nfsdp_config: {c.d: 1}\n")
+    assert all(any(note.startswith(f"{key} was left out") for note in notes) for key in ("a.b", "fsdp_config.c.d"))
 
 
 def test_a_file_of_overrides_that_only_names_a_class_sets_nothing(tmp_path):
@@ -140,7 +142,7 @@ def test_only_a_line_break_begins_a_directive(tmp_path):
         'export NCCL_X="' + "eyJ" * 70_000 + '"\n' + RUN,
         BRIDGE.replace("llama3_8b", "_bf16" * 45_000),
         TITAN.replace("--module llama3", "--module " + "a." * 90_000),
-        TITAN + " " + " ".join(f"--training.opt{i} 1" for i in range(8_000)),
+        TITAN + " --training.disable_cuda_graphs " + " ".join(f"--training.opt{i} 1" for i in range(8_000)),
         RUN + " " + " ".join(f"--tensor-model-opt-{i}" for i in range(8_000)),
         "module load " + " ".join(f"m{i}" for i in range(20_000)) + "\nmodule unload "
         + " ".join(f"m{i}" for i in range(10_000)) + "\n" + RUN,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -34,13 +34,16 @@ def require_table(
     base: Mapping[str, Any],
     others: Sequence[Mapping[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
+    replaced: Collection[str] | None = None,
 ) -> None:
     """The reader handles every key as the table says; `base` and `others` are configurations that together have all
-    keys that it reads."""
+    keys that it reads. Of a template those that are noted otherwise stay, but for the `replaced` ones."""
     require_one_handling_of_each_key(table)
     require_refusals(read, table, base)
-    require_notes(read, table, base)
-    require_no_effect(read, table, base)
+    noted = {*keys_with(table, Handling.NOTED)}
+    require_notes(read, noted if replaced is None else noted & {*replaced}, base)
+    require_no_effect(read, {*()} if replaced is None else noted - {*replaced}, base)
+    require_no_effect(read, keys_with(table, Handling.NO_EFFECT), base)
     require_all_read(read, table, [base, *others], monkeypatch)
 
 
@@ -58,17 +61,17 @@ def require_refusals(read: Reader, table: OptionTable, base: Mapping[str, Any]) 
         assert [problem.key for problem in refused.value.problems] == [name]
 
 
-def require_notes(read: Reader, table: OptionTable, base: Mapping[str, Any]) -> None:
+def require_notes(read: Reader, names: Collection[str], base: Mapping[str, Any]) -> None:
     before = read(yaml.safe_dump(dict(base)))
-    for name in keys_with(table, Handling.NOTED):
+    for name in names:
         found = read(yaml.safe_dump(with_key(base, name, VALUE)))
         assert any(note.startswith(f"{name} was left out: ") for note in found.notes), name
         assert (found.model, found.layout) == (before.model, before.layout)
 
 
-def require_no_effect(read: Reader, table: OptionTable, base: Mapping[str, Any]) -> None:
+def require_no_effect(read: Reader, names: Collection[str], base: Mapping[str, Any]) -> None:
     config = dict(base)
-    for name in keys_with(table, Handling.NO_EFFECT):
+    for name in names:
         config = with_key(config, name, VALUE)
     found, before = read(yaml.safe_dump(config, sort_keys=False)), read(yaml.safe_dump(dict(base), sort_keys=False))
     assert (found.model, found.layout, found.notes) == (before.model, before.layout, before.notes)

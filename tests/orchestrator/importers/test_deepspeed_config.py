@@ -189,15 +189,19 @@ def test_what_no_search_file_expresses_is_refused_by_name(name, value, rule):
     [
         ("optimizer.type", "Lion", "optimizer.type is Lion; trials train with AdamW"),
         ("torch_autocast.enabled", True, "torch_autocast keeps parameters and gradients in fp32"),
-        ("pipeline.activation_checkpoint_interval", 2, "Layers are recomputed 2 at a time"),
         ("autotuning", {"enabled": True}, "autotuning was left out: it is a search of DeepSpeed's own"),
-        ("data_types.grad_accum_dtype", "bf16", "data_types.grad_accum_dtype was left out"),
         ("zero_optimisation.stage", 1, "zero_optimisation.stage was left out: it is no option of DeepSpeed"),
         ("train_batch_sise", 1, "train_batch_sise was left out: it is no option of DeepSpeed"),
     ],
 )
 def test_a_difference_from_a_trial_is_noted(name, value, note):
     assert any(each.startswith(note) for each in read(with_key(BASE, name, value)).notes)
+
+
+def test_layers_that_are_recomputed_together_are_another_baseline():
+    name = "pipeline.activation_checkpoint_interval"
+    assert [problem.key for problem in read(with_key(BASE, name, 2)).changed] == [name]
+    assert read(with_key(BASE, name, 1)).changed == ()
 
 
 @pytest.mark.parametrize(("text", "words"), [("{", "not JSON"), ("[1]", "not a JSON object")])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.importers import reasons
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.launcher_options import LAUNCHER_GROUPS
@@ -14,6 +15,7 @@ from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTI
 from orchestrator.importers.option_table import Handling, OptionTable
 from search_spaces.errors import InputError
 from tests.orchestrator.importers.config_tables import keys_with, require_one_handling_of_each_key
+from trials.trainers.common.megatron_options import unsupported_option_reason
 
 TABLES = pytest.mark.parametrize(
     ("table", "start"),
@@ -35,8 +37,9 @@ def read(start: str, options: str) -> ImportedConfig:
 
 
 def values_of(found: ImportedConfig) -> tuple:
-    """Values and notes, without their origins."""
-    return found.model, found.layout, found.global_batch_size, found.num_nodes, found.gpus_per_node, found.notes
+    """Values, notes and what is kept, without their origins."""
+    values = found.model, found.layout, found.global_batch_size, found.num_nodes, found.gpus_per_node
+    return *values, found.notes, found.arguments, found.changed
 
 
 @TABLES
@@ -134,23 +137,20 @@ def test_every_option_that_is_read_changes_what_is_read(table, start):
 
 
 @TABLES
-def test_a_refused_option_is_refused_and_a_noted_one_noted(table, start):
+def test_a_refused_option_is_refused_and_a_noted_one_noted_or_kept_for_the_trainer(table, start):
     for name in keys_with(table, Handling.REFUSED):
         with pytest.raises(InputError) as refused:
             read(start, given(table, name))
         assert [problem.key for problem in refused.value.problems] == [f"--{name}"]
     noted = keys_with(table, Handling.NOTED)
-    notes = read(start, " ".join(given(table, name) for name in noted)).notes
-    assert [name for name in noted if not any(note.startswith(f"--{name} was left out: ") for note in notes)] == []
-
-
-@TABLES
-def test_documents_that_attention_keeps_to_are_noted_with_the_key_that_trains_so(table, start):
-    [note] = [note for note in read(start, "--reset-attention-mask").notes if "reset-attention-mask was" in note]
-    assert "trainer.data.attention_mask block_causal" in note
+    found = read(start, " ".join(given(table, name) for name in noted))
+    left_out = {name for name in noted if any(note.startswith(f"--{name} was left out: ") for note in found.notes)}
+    assert left_out == {*noted} - {word.removeprefix("--") for word in found.arguments}
+    reasons_of = {table.group_of[name].reason for name in left_out if unsupported_option_reason(name) is None}
+    assert reasons_of <= {reasons.WATCHED}
 
 
 @TABLES
 def test_what_has_no_effect_changes_nothing_of_what_is_read(table, start):
     useless = " ".join(given(table, name) for name in keys_with(table, Handling.NO_EFFECT))
-    assert replace(read(start, useless), data_arguments=()) == replace(read(start, ""), data_arguments=())
+    assert replace(read(start, useless), arguments=()) == replace(read(start, ""), arguments=())

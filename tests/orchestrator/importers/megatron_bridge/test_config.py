@@ -54,7 +54,7 @@ def overrides(recipe: str | None = None, **ranks: int):
 def test_overrides_give_what_they_set_and_leave_the_rest_to_the_recipe():
     found = read_bridge_config(BRIDGE)
     assert looks_like_megatron_bridge(yaml.safe_load(BRIDGE))
-    assert (found.source, found.nearest_engine, found.global_batch_size) == ("megatron-bridge", "torch", 64)
+    assert (found.source, found.engine, found.global_batch_size) == ("megatron-bridge", "megatron-lm", 64)
     assert found.model == {"seq_length": 4096}
     assert found.layout == {
         "tensor_parallel": 2,
@@ -278,7 +278,12 @@ def test_overrides_of_experts_latent_attention_and_further_tokens_are_read(keys,
     found = read(**{f"model__{name}": value for name, value in keys.items()})
     assert fields.items() <= found.model.items()
     assert "qk_norm" not in found.model
-    assert found.nearest_engine == ("megatron-core" if "num_experts" in fields else "torch")
+
+
+@pytest.mark.parametrize(("granularity", "changed"), [("full", ["model.recompute_num_layers"]), ("selective", [])])
+def test_layers_that_are_recomputed_together_are_another_baseline(granularity, changed):
+    found = read(model__recompute_granularity=granularity, model__recompute_num_layers=2)
+    assert [problem.key for problem in found.changed] == changed
 
 
 def test_the_recipe_is_named_and_its_name_has_the_precision():
@@ -296,10 +301,10 @@ def test_a_whole_configuration_is_read_without_the_names_of_its_classes():
         model___target_="megatron.bridge.models.llama.llama_provider.Llama3ModelProvider8B",
         model__activation_func={"_target_": "torch.nn.functional.silu", "_call_": False},
         optimizer__main_grads_dtype={"_target_": "torch.float32", "_call_": False},
-        optimizer__exp_avg_dtype={"_target_": "torch.bfloat16", "_call_": False},
+        optimizer__main_params_dtype={"_target_": "torch.float16", "_call_": False},
     )
     left_out = [note.split(" was left out")[0] for note in found.notes if "was left out" in note]
-    assert left_out == ["optimizer.exp_avg_dtype"]
+    assert left_out == ["optimizer.main_params_dtype"]
 
 
 @pytest.mark.parametrize(
@@ -309,10 +314,6 @@ def test_a_whole_configuration_is_read_without_the_names_of_its_classes():
         (
             {"model__activation_func": "megatron.core.fusions.fused_bias_geglu.quick_gelu"},
             "model.activation_func is quick_gelu; the MLP of trials has",
-        ),
-        (
-            {"model__recompute_granularity": "full", "model__recompute_num_layers": 2},
-            "Layers are recomputed 2 at a time",
         ),
         (
             BLOCK,

@@ -42,7 +42,7 @@ def larger():
 
 def test_a_module_like_torchtitans_registry_is_read():
     found = read_module(OWN)
-    assert (found.source, found.nearest_engine, found.global_batch_size) == ("torchtitan", "torchtitan", 8)
+    assert (found.source, found.engine, found.global_batch_size) == ("torchtitan", "torchtitan", 8)
     assert (found.model["num_layers"], found.model["seq_length"]) == (32, 8192)
     assert found.layout["attention_kernel"] == "flash"
     assert (found.layout["tensor_parallel"], found.layout["data_parallel"]) == (8, 4)

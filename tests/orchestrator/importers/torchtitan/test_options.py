@@ -146,8 +146,6 @@ def test_the_batch_is_a_local_batch_of_every_rank_unless_it_is_said():
 @pytest.mark.parametrize(
     ("options", "note"),
     [
-        ({"training__dtype": "bfloat16"}, "Weights, gradients and optimizer states are bf16"),
-        ({}, "torchtitan captures CUDA graphs"),
         (FLOAT8, "The training multiplies its head in 8 bits, too"),
         (
             {**FLOAT8, "model_spec__float8__filter_fqns": ["lm_head", "attention.wo", "auto_filter_small_kn"]},
@@ -157,23 +155,45 @@ def test_the_batch_is_a_local_batch_of_every_rank_unless_it_is_said():
         ({"model_spec__attn_backend": "flex_flash"}, "FlexAttention has another backend"),
         ({"compile__enable": True, "compile__components": ["loss"]}, "Trials compile the blocks"),
         ({"optimizer__param_groups": [{"optimizer_name": "Muon"}]}, "Trials train by AdamW; the training has Muon."),
-        ({"parallelism__pipeline_parallel_degree": 3}, "torchtitan gives the first and the last stage fewer layers"),
         (
             {"parallelism__pipeline_parallel_degree": 2, "training__global_batch_size": 32},
             "The training sends 8 of a step's 16 micro-batches",
-        ),
-        (
-            {
-                "parallelism__pipeline_parallel_degree": 4,
-                "parallelism__module_fqns_per_model_part": listed(1, 2, 1, 2),
-            },
-            "The training's stages have 1, 2, 1, 2 layers, those of trials 1, 2, 2, 1.",
         ),
         ({"parallelism__spmd_backend": "full_dtensor"}, "parallelism.spmd_backend was left out"),
     ],
 )
 def test_differences_are_noted(options, note):
     assert [each for each in imported(**options).notes if each.startswith(note)]
+
+
+@pytest.mark.parametrize(
+    ("options", "changed"),
+    [
+        ({}, "training.disable_cuda_graphs"),
+        ({"training__disable_cuda_graphs": True}, None),
+        ({"training__disable_cuda_graphs": True, "training__dtype": "bfloat16"}, "training.dtype"),
+        (
+            {"parallelism__pipeline_parallel_degree": 3},
+            "parallelism.pipeline_parallel_first_stage_less_layers",
+        ),
+        (
+            {
+                "parallelism__pipeline_parallel_degree": 4,
+                "parallelism__module_fqns_per_model_part": listed(1, 2, 1, 2),
+            },
+            "parallelism.module_fqns_per_model_part",
+        ),
+        (
+            {
+                "parallelism__pipeline_parallel_degree": 2,
+                "parallelism__module_fqns_per_model_part": listed(1, 5),
+            },
+            None,
+        ),
+    ],
+)
+def test_what_trials_would_train_otherwise_is_another_baseline(options, changed):
+    assert [problem.key for problem in imported(**options).changed] == [name for name in [changed] if name]
 
 
 @pytest.mark.parametrize(
@@ -211,10 +231,6 @@ def test_lists_of_modules_that_a_rule_splits_are_named_by_the_rule(layers, word)
         parallelism__module_fqns_per_model_part=listed(*layers),
     )
     assert found.layout.get("pipeline_split", "own") == word
-
-
-def test_without_cuda_graphs_nothing_is_noted():
-    assert imported(training__disable_cuda_graphs=True).notes == ()
 
 
 @pytest.mark.parametrize(
