@@ -239,7 +239,7 @@ def _unsupported_model_notes(model: Mapping[str, Any], engine: str) -> Iterator[
 
 
 _NEEDED = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
-_WITHOUT_DEFAULT = ("zero_stage", "activation_checkpointing", "precision")
+_WITHOUT_DEFAULT = ("zero_stage", "activation_checkpointing", "precision", "matmul_precision")
 """Other fields that a baseline cannot do without where another file of the training decides them."""
 
 

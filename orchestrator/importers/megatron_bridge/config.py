@@ -138,6 +138,8 @@ def _left_open(keys: Settings, layout: Mapping[str, Any], has_experts: bool) -> 
     or of context parallelism without effect needs no key, nor does one of experts where neither the keys nor the recipe
     are known to have any."""
     decided = {*layout}
+    if "precision" in layout:  # by an override or the recipe's name, which say 8 bits, too
+        decided.add("matmul_precision")
     if any(keys.is_null(name) for name in ("ddp.bucket_size", "comm_overlap.bucket_size")):
         decided.add("bucket_mib")
     if keys.text("model.recompute_method") == "uniform" or layout.get("activation_checkpointing") != "full":

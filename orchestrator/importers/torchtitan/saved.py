@@ -39,10 +39,12 @@ def read_saved_config(text: str) -> ImportedConfig:
     given = flat({**data, **arguments}, TORCHTITAN_OPTIONS, lambda name: None)
     named = {f"model_spec.{name}": Setting(value) for name, value in _model_spec(spec).items()}
     found = imported_settings({**given, **named, "activation_checkpoint": Setting(policy)})
-    return found if found.layout.get("precision") == "fp32" else replace(found, notes=(*found.notes, _NOT_SAVED))
+    if found.layout.get("precision") == "fp32":
+        return found
+    return replace(found, notes=(*found.notes, _NOT_SAVED), left_open=(*found.left_open, "matmul_precision"))
 
 
-_NOT_SAVED = "torchtitan does not save whether linear layers multiply 8-bit floats: matmul_precision same is assumed."
+_NOT_SAVED = "torchtitan does not save whether linear layers multiply 8-bit floats: fill in matmul_precision."
 
 
 def _policy(saved: Any) -> tuple[str, dict[str, Any]]:

@@ -257,6 +257,7 @@ PART_OF_NEOX = "num_layers: 12\npipe_parallel_size: 2\n"
                 "precision": FILL_IN,
                 "overlap_comm": True,
                 "tensor_parallel_overlap": True,
+                "matmul_precision": FILL_IN,
             },
         ),
         (

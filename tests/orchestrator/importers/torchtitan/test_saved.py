@@ -75,8 +75,9 @@ def test_a_saved_configuration_gives_model_layout_and_batch(tmp_path):
     assert {name: found.layout[name] for name in expected} == expected
     assert found.global_batch_size == 4
     assert found.notes == (
-        "torchtitan does not save whether linear layers multiply 8-bit floats: matmul_precision same is assumed.",
+        "torchtitan does not save whether linear layers multiply 8-bit floats: fill in matmul_precision.",
     )
+    assert found.left_open == ("matmul_precision",)
     training = {**SAVED["training"], "mixed_precision_param": "float32"}
     assert read({**SAVED, "training": training}).notes == ()
 
