@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,9 @@ from trials.trainers.registry import TRAINERS
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """Command that trains with the recipe's files by a trainer, in the parent folder of the recipe. `was_measured`:
-    the layout was measured with this trainer. `files` are those of the recipe that state the layout for it."""
+    """Command that trains with the recipe's files by a trainer, in the parent folder of the recipe. It was not run.
+    `was_measured`: the layout was measured with this trainer. `files` are those of the recipe that state the layout for
+    it."""
 
     trainer: str
     command: str
@@ -35,9 +37,11 @@ class LaunchCommand:
 
 @dataclass(frozen=True)
 class UseIt:
-    """Use of a recipe: `recipe` is the path of its folder, `launches` the trainer that measured the layout first."""
+    """Use of a recipe: `recipe` is the path of its folder, `start` starts the measured program (None where nothing
+    ran), `launches` begins with the trainer that measured the layout."""
 
     recipe: str
+    start: str | None
     launches: tuple[LaunchCommand, ...]
     replay: str
 
@@ -49,7 +53,9 @@ def use_it(folder: SearchFolder) -> UseIt | None:
         recipe = parse_document(read_plain(file), str(file), file.parent).data
     except (OSError, ValueError, InputError):
         return None
-    return UseIt(printable(str(folder.recipe)), tuple(_launches(recipe)), f"parlay replay {folder.cli_name}")
+    start, path = recipe.get("start") if isinstance(recipe, Mapping) else None, printable(str(folder.recipe))
+    command = f"cd {shlex.quote(path)} && {printable(start)}" if isinstance(start, str) else None
+    return UseIt(path, command, tuple(_launches(recipe)), f"parlay replay {folder.cli_name}")
 
 
 def _launches(recipe: Mapping[str, Any]) -> Iterator[LaunchCommand]:
@@ -61,9 +67,11 @@ def _launches(recipe: Mapping[str, Any]) -> Iterator[LaunchCommand]:
     for export in sorted(
         known, key=lambda export: (export.get("status") != "measured", export.get("trainer") != engine)
     ):
-        if isinstance(export.get("start"), str):
+        if isinstance(export.get("unrun_start"), str):
             name = str(export.get("trainer"))
             was_measured = export.get("status") == "measured"
             given = export.get("files")
             files = tuple(printable(str(file)) for file in given) if isinstance(given, list) else ()
-            yield LaunchCommand(printable(titles.get(name, name)), printable(export["start"]), was_measured, files)
+            yield LaunchCommand(
+                printable(titles.get(name, name)), printable(export["unrun_start"]), was_measured, files
+            )

@@ -21,6 +21,7 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         describe_step_time,
         describe_training_rate,
     )
+    from orchestrator.cli.search_summary import launch_lines
     from orchestrator.records.lookup import find_search, missing_recipe_reason
     from orchestrator.records.summary import best_summary, result_line
     from trials.analysis.pareto import trade_offs
@@ -47,5 +48,6 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     lines.append(describe_search_cost(SearchCost.of(found.record, verdict)))
     lines.append(None if ranking.best is None else describe_energy(ranking.best.measured))
     lines += map(describe_flag, data["flags"])
-    lines.append(f"recipe: {data['recipe'] or missing_recipe_reason(found)}")
+    lines.append(f"recipe:  {data['recipe'] or missing_recipe_reason(found)}")
+    lines += launch_lines(found.folder)
     print_result(data, as_json, "\n".join(filter(None, lines)))

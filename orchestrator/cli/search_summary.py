@@ -172,7 +172,7 @@ def _next_steps(search: SearchRecord, folder: SearchFolder, is_driven: bool) -> 
     words = []
     if folder.recipe.exists():
         words.append(f"recipe:  {folder.recipe} (see its README.md)")
-        words += _launch_lines(folder)
+        words += launch_lines(folder)
         words.append(f"replay:  parlay replay {folder.cli_name}")
     if folder.mlflow.exists():
         words.append("MLflow:  parlay dashboard")
@@ -184,11 +184,12 @@ def _next_steps(search: SearchRecord, folder: SearchFolder, is_driven: bool) -> 
     return words
 
 
-def _launch_lines(folder: SearchFolder) -> list[str]:
-    """Command that trains with the recipe; none where no trainer's files have the layout."""
-    use = use_it(folder)
-    if use is None or not use.launches:
+def launch_lines(folder: SearchFolder) -> list[str]:
+    """Commands that start the measured program and a training with the recipe; none where there is none."""
+    if (use := use_it(folder)) is None:
         return []
-    first = use.launches[0]
-    where = "beside recipe/" + ("" if first.was_measured else f"; not measured with {first.trainer}")
-    return [f"launch:  {first.command} ({where})"]
+    lines = [] if use.start is None else [f"launch:  {use.start} (the measured program)"]
+    for first in use.launches[:1]:
+        without = "" if first.was_measured else f"; not measured with {first.trainer}"
+        lines.append(f"train:   {first.command} (beside recipe/; not run{without})")
+    return lines

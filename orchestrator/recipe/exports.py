@@ -47,7 +47,8 @@ def status_text(status: ExportStatus, is_emulated: bool) -> str:
 
 @dataclass(frozen=True)
 class Export:
-    """The layout for one trainer: `files` (name to text), and `start`, the command line that trains with them.
+    """The layout for one trainer: `files` (name to text), and `unrun_start`, a command line that trains with them and
+    that was not run: trials are started by Parlay.
 
     For a layout that the trainer cannot run, `rule` and `message` name the violated rule instead. `replayed` is the
     result of a replay with this trainer, if another one measured the layout (orchestrator/replay/note_in_recipe.py).
@@ -56,7 +57,7 @@ class Export:
     trainer: str
     status: ExportStatus
     files: Mapping[str, str] = field(default_factory=dict)
-    start: str | None = None
+    unrun_start: str | None = None
     rule: str | None = None
     message: str | None = None
     replayed: Mapping[str, Any] | None = None
@@ -67,7 +68,7 @@ class Export:
             "trainer": self.trainer,
             "status": self.status.value,
             "files": list(self.files),
-            "start": self.start,
+            "unrun_start": self.unrun_start,
             "rule": self.rule,
             "message": self.message,
             "replayed": self.replayed,
@@ -100,7 +101,7 @@ def _export(form: LayoutExport, measured: TrialSpec, fingerprint: Mapping[str, A
         return Export(form.name, ExportStatus.REFUSED, rule=problem.code, message=_problem_text(problem))
     spec = replace(measured, layout=layout, model=model)
     status = _status(has_run and measured_trainer(measured) == form.name)
-    start = _printable(form.start(spec))
+    start = None if (line := form.start(spec)) is None else _printable(line)
     heading = _heading(form.name, status, start, measured) + (_measured_lines(measured) if has_run else "")
     more = form.of_software(fingerprint)
     files = {file: _with_heading(file, text + more, heading) for file, text in form.files(spec).items()}
@@ -117,12 +118,13 @@ def _problem_text(problem: Problem) -> str:
     return problem.message if rule in problem.message else f"{problem.message}; {rule}"
 
 
-def _heading(name: str, status: ExportStatus, start: str, spec: TrialSpec) -> str:
+def _heading(name: str, status: ExportStatus, start: str | None, spec: TrialSpec) -> str:
     status_line = status_text(status, spec.is_emulated)
+    start_line = "" if start is None else f"# This line was not run:\n# {start}\n"
     return (
         f"# {TITLES[name]}: layout, model and batch of {spec.search_id} {spec.trial}, {status_line}.\n"
         "# You add the rest: data, tokenizer, optimizer, training length, checkpoint paths.\n"
-        f"# {start}\n"
+        f"{start_line}"
     )
 
 

@@ -34,8 +34,8 @@ class Recipe:
     them, the `baseline` first. `python` is the interpreter that starts the ranks, `launcher` the search file's
     section, `routing` that of experts in the runs (None without experts), `verified` what is known of the layout's
     axis values (search_spaces/verification.py). `evidence.files` has the SHA-256 of the files behind the numbers,
-    and of those that start the measured program. `exports` lists the files of each trainer, and whether it measured the
-    layout or cannot run it.
+    and of those that start the measured program: `start` is their command in recipe.yaml, before the `exports`, which
+    list the files of each trainer, and whether it measured the layout or cannot run it.
     `selection_reason`, `rationale`, `fastest` and `pareto` are those of the `best` object, `verdict` and `cost` the
     search's; all are None or empty for a layout that is not the best.
     """
@@ -88,6 +88,16 @@ class Recipe:
         }
 
     @property
+    def start(self) -> str | None:
+        """Command that starts the measured program, in the recipe's folder and as the trials were started; None where
+        a table was replayed, and nothing ran."""
+        if self.replayed_table is not None:
+            return None
+        if str(self.launcher.get("kind")).startswith("slurm"):
+            return "sbatch launch.sbatch"
+        return "bash launch.sh YOUR_SHARED_FOLDER" if self.cluster.num_nodes > 1 else "bash launch.sh"
+
+    @property
     def baseline(self) -> Mapping[str, Any] | None:
         """The comparison with the baseline; None without a measured one."""
         return next((other for other in self.compared_with if other.get("baseline")), None)
@@ -102,6 +112,7 @@ class Recipe:
             "model": self.model.to_json(),
             "cluster": _cluster_json(self.cluster),
             "batch": self.batch,
+            "start": self.start,
         }
         ordered = json.loads(json.dumps({name: data[name] for name in _FIELDS}, allow_nan=False))
         return ordered | {"checksum": checksum(ordered)}
@@ -165,6 +176,7 @@ _FIELDS = (
     "trainer",
     "python",
     "launcher",
+    "start",
     "exports",
     "fingerprint",
     "evidence",

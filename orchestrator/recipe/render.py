@@ -308,17 +308,24 @@ def _interval(other: Mapping[str, Any]) -> str | None:
 def _start_commands(recipe: Recipe) -> Iterator[str]:
     """A paragraph for every trainer: its command line, or the rule that keeps it from running the layout."""
     where = "" if recipe.cluster.num_nodes == 1 else ", on every node, with NODE_RANK and MASTER_ADDR set"
+    if recipe.start is not None:
+        here = "" if recipe.start.startswith("sbatch") else where
+        yield (
+            f"**As measured**, in this folder{here}, for as many steps as a measurement takes:\n\n    {recipe.start}"
+        )
     yield (
-        f"Run it in the parent folder of `recipe/`{where}; replace the words in capitals. Files that were not\n"
+        "The trainers' own lines were not run, since Parlay starts trials by itself. Run one in the parent folder of\n"
+        f"`recipe/`{where}; replace the words in capitals. Files that were not\n"
         "measured with their trainer describe the same layout, at an unknown speed; measure it with, for example,\n"
         "`parlay replay recipe --trainer megatron-lm --set trainer.script=pretrain_gpt.py`."
     )
     emulated = is_emulated(recipe.layout.engine, recipe.cluster.accelerator.name)
     for export in recipe.exports:
-        if export["start"] is not None:
+        if export["unrun_start"] is not None:
             files = ", ".join(f"`{name}`" for name in export["files"])
             status = status_text(ExportStatus(export["status"]), emulated) + _replay_result(export)
-            yield f"**{TITLES[export['trainer']]}**, {status} ({files}):\n\n    {export['start']}"
+            line = f"{status}; this line was not run ({files}):\n\n    {export['unrun_start']}"
+            yield f"**{TITLES[export['trainer']]}**, {line}"
     refused = [export for export in recipe.exports if export["status"] == ExportStatus.REFUSED]
     if refused:
         yield "No files, because the trainer cannot run the layout:\n\n" + "\n".join(map(_refusal, refused))

@@ -49,7 +49,8 @@ class LayoutExport:
 
     `name` and `title` are those of the recipe's entry. The layout is exported with this engine unless it has a
     `problem`; `files` (name to text) hold it, and `start` is the command line that trains with them in the parent
-    folder of recipe/. `of_software` are lines to add to them for the measurement's fingerprint.
+    folder of recipe/, None where the trainer cannot run it on the spec's device. `of_software` are lines to add to them
+    for the measurement's fingerprint.
     """
 
     name: str
@@ -57,7 +58,7 @@ class LayoutExport:
     engine: str
     problem: Callable[[Layout, ModelShape], Problem | None]
     files: Callable[[TrialSpec], dict[str, str]]
-    start: Callable[[TrialSpec], str]
+    start: Callable[[TrialSpec], str | None]
     of_software: Callable[[Mapping[str, Any]], str] = lambda fingerprint: ""
 
 

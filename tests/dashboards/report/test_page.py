@@ -207,10 +207,13 @@ def test_other_answers_to_several_goals_stand_beside_the_best():
 
 
 def test_the_recipe_can_be_used_from_the_first_screen():
-    use = UseIt("/runs/tiny/recipe", (LaunchCommand("DeepSpeed", f"deepspeed {HOSTILE}", True),), "parlay replay tiny")
+    launches = (LaunchCommand("DeepSpeed", f"deepspeed {HOSTILE}", True),)
+    use = UseIt("/runs/tiny/recipe", "sbatch launch.sbatch", launches, "parlay replay tiny")
     page = Page(report_page(report_data(a_full_search().record, START, use)))
     shown = page.text[: page.text.index("Best so far")]
-    assert "Train with DeepSpeed (measured with it)" in shown
+    assert shown.index("sbatch launch.sbatch") < shown.index(
+        "Train with DeepSpeed (measured with it; this line was not"
+    )
     assert all(words in shown for words in ("/runs/tiny/recipe", "parlay replay tiny", f"deepspeed {HOSTILE}"[:12]))
     assert not page.all("img")
     assert "Use it" not in Page(page_of(a_full_search())).text
@@ -221,7 +224,9 @@ def test_a_launch_command_says_what_it_needs():
     whole, plain = (LaunchCommand("nanotron", words, False, ("nanotron.yaml",)) for words in (command, "train.sh"))
     shown, other = (
         Page(
-            report_page(report_data(a_full_search().record, START, UseIt("/recipe", (launch,), "parlay replay t")))
+            report_page(
+                report_data(a_full_search().record, START, UseIt("/recipe", None, (launch,), "parlay replay t"))
+            )
         ).text
         for launch in (whole, plain)
     )

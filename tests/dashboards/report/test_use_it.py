@@ -9,10 +9,11 @@ from trials.files.folders import SearchFolder
 
 RECIPE = """\
 layout: {engine: nanotron}
+start: sbatch launch.sbatch
 exports:
-- {trainer: deepspeed, status: not_measured, start: deepspeed YOUR_SCRIPT}
-- {trainer: torchtitan, status: refused, start: null}
-- {trainer: nanotron, status: not_measured, start: torchrun run_train.py, files: [nanotron.yaml]}
+- {trainer: deepspeed, status: not_measured, unrun_start: deepspeed YOUR_SCRIPT}
+- {trainer: torchtitan, status: refused, unrun_start: null}
+- {trainer: nanotron, status: not_measured, unrun_start: torchrun run_train.py, files: [nanotron.yaml]}
 """
 
 
@@ -25,6 +26,7 @@ def folder_with(path, text: str) -> SearchFolder:
 def test_the_command_of_the_layouts_engine_comes_first(tmp_path):
     use = use_it(folder_with(tmp_path, RECIPE))
     assert use.recipe == str(tmp_path / "recipe")
+    assert use.start == f"cd {tmp_path}/recipe && sbatch launch.sbatch"
     assert use.replay == f"parlay replay {tmp_path.name}"
     assert use.launches == (
         LaunchCommand("nanotron", "torchrun run_train.py", False, ("nanotron.yaml",)),
@@ -38,10 +40,12 @@ def test_the_trainer_that_measured_it_comes_before(tmp_path):
     assert (first.trainer, first.was_measured) == ("DeepSpeed", True)
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "a: [", "layout: 3\nexports: {a: 1}", "exports: [1, {start: 2}]"])
+@pytest.mark.parametrize(
+    "text", ["", "[1]", "a: [", "layout: 3\nexports: {a: 1}", "exports: [1, {unrun_start: 2}]\nstart: [1]"]
+)
 def test_a_damaged_recipe_has_no_commands(tmp_path, text):
     use = use_it(folder_with(tmp_path, text))
-    assert use is None or use.launches == ()
+    assert use is None or (use.start, use.launches) == (None, ())
 
 
 def test_without_a_recipe_there_is_nothing_to_use(tmp_path):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from orchestrator.cli.search_summary import describe_upper_limit
+from orchestrator.cli.search_summary import describe_upper_limit, launch_lines
 from orchestrator.config.loader import load_search_file
 from orchestrator.planning.candidates import candidates_of
 from tests.orchestrator.cli.parlay import parlay_here
 from tests.orchestrator.cli.simulated import OK, write_simulated_search
+from trials.files.folders import SearchFolder
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,7 @@ def test_of_a_replayed_table_nobody_says_that_parlay_ran_anything(tmp_path):
     answer = parlay_here("run", path, cwd=tmp_path)
     lines = answer.out.splitlines()
     assert replayed in lines
+    assert [line.split()[0] for line in lines if line.startswith(("launch:", "train:"))] == ["train:"]
     assert any(" simulated node-hours used" in line for line in lines)
     best = parlay_here("best", cwd=tmp_path).out
     assert replayed in best.splitlines()
@@ -66,8 +68,12 @@ def test_of_a_replayed_table_nobody_says_that_parlay_ran_anything(tmp_path):
     assert replayed in again.out
 
 
-def test_the_summary_says_how_to_train_with_the_best_layout(tmp_path):
-    answer = parlay_here("run", write_simulated_search(tmp_path, OK), cwd=tmp_path)
-    (line,) = [line for line in answer.out.splitlines() if line.startswith("launch:  ")]
-    assert " recipe/" in line
-    assert line.endswith(" (beside recipe/)") or "(beside recipe/; not measured with " in line
+def test_the_start_that_was_measured_comes_before_a_line_that_was_not_run(tmp_path):
+    folder = SearchFolder(tmp_path)
+    folder.recipe.mkdir()
+    export = "{trainer: deepspeed, status: not_measured, unrun_start: deepspeed YOUR_SCRIPT}"
+    (folder.recipe / "recipe.yaml").write_text(f"start: sbatch launch.sbatch\nexports: [{export}]")
+    assert launch_lines(folder) == [
+        f"launch:  cd {folder.recipe} && sbatch launch.sbatch (the measured program)",
+        "train:   deepspeed YOUR_SCRIPT (beside recipe/; not run; not measured with DeepSpeed)",
+    ]

@@ -26,6 +26,7 @@ def test_megatron_lm_is_told_layout_model_and_batch_and_nothing_else():
     assert text.splitlines() == [
         f"# Megatron-LM: layout, model and batch of {SEARCH}, not measured with this trainer.",
         "# You add the rest: data, tokenizer, optimizer, training length, checkpoint paths.",
+        "# This line was not run:",
         "# CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --standalone --nproc-per-node 4 pretrain_gpt.py"
         " $(grep -v '^#' recipe/megatron_args.txt) YOUR_OPTIONS",
         "--tensor-model-parallel-size 2",
@@ -304,7 +305,7 @@ def test_torchtitans_module_is_python_and_has_a_policy_beside_it_where_the_layou
         assert {'mixed_precision_param="bfloat16",', "data_parallel_shard_degree=2,"} <= {
             *map(str.strip, text.split("\n"))
         }
-    assert made.start == (
+    assert made.unrun_start == (
         "torchrun --standalone --nproc-per-node 2 -m torchtitan.train --module recipe.torchtitan_config --config parlay"
         " YOUR_OPTIONS"
     )
@@ -388,10 +389,10 @@ def test_the_users_template_arguments_and_script_stay_where_their_trainer_ran():
     neox = exported(spec_of("gpt-neox", trainer={"template": {"data-path": "/data", "train-iters": 9, "save": "/ck"}}))
     config = yaml.safe_load(neox["gpt-neox"].files["gpt_neox.yml"])
     assert (config["data_path"], config["train_iters"], config["save"]) == ("/data", 9, "/ck")
-    assert neox["gpt-neox"].start == "python deepy.py /opt/pretrain_gpt.py recipe/gpt_neox.yml"
+    assert neox["gpt-neox"].unrun_start == "python deepy.py /opt/pretrain_gpt.py recipe/gpt_neox.yml"
     megatron = exported(spec_of("megatron-lm", trainer={"arguments": ["--data-path", "/my data/c4"]}))["megatron-lm"]
-    assert "--data-path" not in megatron.files["megatron_args.txt"].replace(str(megatron.start), "")
-    assert str(megatron.start).endswith(
+    assert "--data-path" not in megatron.files["megatron_args.txt"].replace(str(megatron.unrun_start), "")
+    assert str(megatron.unrun_start).endswith(
         "/opt/pretrain_gpt.py $(grep -v '^#' recipe/megatron_args.txt) --data-path '/my data/c4' YOUR_OPTIONS"
     )
 
@@ -404,7 +405,7 @@ def test_what_the_trainer_was_told_stands_as_a_shell_takes_it():
     assert "--train-iters" in words
     command = exported(spec_of("command", zero_stage=1, trainer=COMMAND))["command"]
     assert command.files["command.txt"] == "/env/bin/python train.py \\\n    --tp 1 \\\n    --shard\n"
-    assert command.start == "torchrun --standalone --nproc-per-node 2 --no-python sh recipe/command.txt"
+    assert command.unrun_start == "torchrun --standalone --nproc-per-node 2 --no-python sh recipe/command.txt"
     assert command.status is ExportStatus.MEASURED
 
 
@@ -419,7 +420,7 @@ def test_a_line_break_in_a_path_ends_no_comment():
     spec = spec_of("nanotron", LLAMA, trainer={"template": {"a": 1}, "script": "/opt/a\nevil: true #"})
     made = exported(spec)["nanotron"]
     assert "evil" not in yaml.safe_load(made.files["nanotron.yaml"])
-    assert "\n" not in str(made.start)
+    assert "\n" not in str(made.unrun_start)
 
 
 def test_several_nodes_are_started_one_by_one():
@@ -430,15 +431,17 @@ def test_several_nodes_are_started_one_by_one():
         " --master-port 29500 --nproc-per-node 4 "
     )
     for trainer in ("megatron-lm", "megatron-deepspeed", "megatron-bridge", "nanotron"):
-        assert str(made[trainer].start).startswith(torchrun)
-    assert str(made["deepspeed"].start).startswith("deepspeed --num_nodes 2 --num_gpus 4 ")
+        assert str(made[trainer].unrun_start).startswith(torchrun)
+    assert str(made["deepspeed"].unrun_start).startswith("deepspeed --num_nodes 2 --num_gpus 4 ")
 
 
 def test_every_start_line_has_the_variables_of_the_trial():
     settings = "-env.NCCL_ALGO 'env.NCCL_NET=a b' env.OMP_NUM_THREADS=2 launch.cpu_bind=cores"
     layouts = half(settings=settings), half(settings=settings, zero_stage=1)
     made = [exported(our_spec(layout, LLAMA)) for layout in layouts]
-    starts = {name: export.start for each in made for name, export in each.items() if export.start is not None}
+    starts = {
+        name: export.unrun_start for each in made for name, export in each.items() if export.unrun_start is not None
+    }
     assert {*NOT_OURS, "deepspeed"} == {*starts}
     for trainer, start in starts.items():
         assert "NCCL_NET='a b' OMP_NUM_THREADS=2 env -u NCCL_ALGO " in start, trainer

@@ -79,7 +79,7 @@ def test_every_layout_is_exported_and_read_back_or_refused_with_a_rule(layout, m
         export = made[trainer]
         if export.status is ExportStatus.REFUSED:
             assert not export.files
-            assert export.start is None
+            assert export.unrun_start is None
             assert (export.rule or "").startswith(f"{trainer}.")
             assert export.message
             continue

@@ -23,7 +23,7 @@ FIELDS += ["model", "cluster", "batch"]
 FIELDS += ["objective", "measured", "training_rate", "memory", "repeats"]
 FIELDS += ["ties", "verdict", "cost", "selection_reason", "rationale", "fastest", "pareto"]
 FIELDS += ["compared_with", "constraints", "routing", "trainer", "python", "launcher"]
-FIELDS += ["exports", "fingerprint", "evidence", "caveats", "checksum"]
+FIELDS += ["start", "exports", "fingerprint", "evidence", "caveats", "checksum"]
 
 BUILT = build_recipe(
     source_of(measured_trial("t0001", SLOWER_LAYOUT, 0.2), measured_trial("t0002", LAYOUT, 0.1)),

@@ -61,7 +61,7 @@ def test_recipe_yaml_says_of_every_trainer_what_it_has_or_why_it_has_nothing(fol
         "trainer": "megatron-lm",
         "status": "not_measured",
         "files": ["megatron_args.txt"],
-        "start": "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --standalone --nproc-per-node 4 pretrain_gpt.py"
+        "unrun_start": "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --standalone --nproc-per-node 4 pretrain_gpt.py"
         " $(grep -v '^#' recipe/megatron_args.txt) YOUR_OPTIONS",
         "rule": None,
         "message": None,
@@ -77,7 +77,8 @@ def test_recipe_yaml_says_of_every_trainer_what_it_has_or_why_it_has_nothing(fol
 
 def test_the_readme_says_how_to_start_every_trainer_and_why_some_cannot(folder):
     text = (folder / "README.md").read_text()
-    assert "**Megatron-LM**, not measured with this trainer (`megatron_args.txt`):\n\n    CUDA_DEVICE_MAX_" in text
+    assert re.findall(r"\n    (.*)", text)[0] == "bash launch.sh"
+    assert "**Megatron-LM**, not measured with this trainer; this line was not run (`megatron_args.txt`):\n\n" in text
     assert "- NeMo Megatron-Bridge: attention_kernel is math; Megatron-Bridge supports attention_kernel flash" in text
     assert os.access(folder / "launch.sh", os.X_OK)
 

@@ -67,7 +67,7 @@ def test_its_files_say_that_it_ran_the_layout_and_how_fast(recipe):
         "ratio_low": 0.87,
         "ratio_high": 0.93,
     }
-    assert "pretrain_mine.py" in export["start"]
+    assert "pretrain_mine.py" in export["unrun_start"]
     first = (recipe.folder / "megatron_args.txt").read_text().splitlines()[0]
     assert first.endswith(", measured with this trainer.")
     page = (recipe.folder / "README.md").read_text()

@@ -240,6 +240,13 @@ def test_a_search_on_a_cpu_measures_ddp_alone_and_ends_in_a_recipe_that_is_repla
     assert "measured with this trainer.\n" in text
     outcomes = [Outcome.from_json(read_json(found)) for found in recipe.parent.glob("trials/*/a1/outcome.r0.json")]
     assert {outcome.fingerprint["accelerate"] for outcome in outcomes} == {version("accelerate")}
+    [line] = (line for line in text.splitlines() if "torchrun" in line)
+    command = line.removeprefix("# ").replace("YOUR_ITERATIONS", "1")
+    bins = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    trained = subprocess.run(
+        command, shell=True, cwd=recipe.parent, env=bins, capture_output=True, text=True, check=True
+    )
+    assert "ranks 2, MULTI_CPU, no," in trained.stdout
     replayed = parlay("replay", answer.json["search_id"], "--repeats", "1", "--sessions", "1", "--json", cwd=tmp_path)
     # Measured again; the verdict is that of a machine whose cores are shared.
     assert replayed.json["measured"] is not None, replayed.err

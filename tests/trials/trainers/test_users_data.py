@@ -66,7 +66,7 @@ def test_a_trial_reads_the_users_data_and_no_mock_data(kind):
 def test_the_recipe_of_a_trial_starts_the_trainer_with_that_data(kind):
     made = exports(spec_with_data(kind), "python")[0]
     assert made.status is ExportStatus.MEASURED
-    told = "\n".join([made.start or "", *made.files.values()])
+    told = "\n".join([made.unrun_start or "", *made.files.values()])
     paths = {"gpt-neox": ("/data/a_text", "--local_rank=0"), "nanotron": ("/models/llama", "--job-id 7")}
     for path in paths.get(kind, ("/data/a",)):
         assert path in told

@@ -74,6 +74,14 @@ def dynamo_settings(layout: Layout) -> dict[str, Any]:
     return {"backend": "INDUCTOR", "mode": "default", "use_regional_compilation": True}
 
 
+def cpu_variables(layout: Layout) -> dict[str, str]:
+    """The configuration of DDP on a CPU as the variables that `accelerate launch` makes of it (utils/launch.py,
+    prepare_simple_launcher_cmd_env)."""
+    dynamo = {f"ACCELERATE_DYNAMO_{name.upper()}": str(value) for name, value in dynamo_settings(layout).items()}
+    mixed_precision = MIXED_PRECISIONS[layout.precision]
+    return {"ACCELERATE_USE_CPU": "True", "ACCELERATE_MIXED_PRECISION": mixed_precision, **dynamo}
+
+
 def _sections(layout: Layout) -> dict[str, dict[str, Any]]:
     """The sections that have an effect. Without replicas FSDP shards over all ranks by default."""
     sections: dict[str, dict[str, Any]] = {}

@@ -13,11 +13,11 @@ from search_spaces.engines import ACCELERATE_LAUNCH
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import Rule, RuleViolation, engine_limits, quantized_products, sharded_replicas
-from trials.trainers.accelerate.config import accelerate_config, is_sharded
+from trials.trainers.accelerate.config import accelerate_config, cpu_variables, is_sharded
 from trials.trainers.base import Invocation, LayoutExport, Trainer
 from trials.trainers.command.template import filled_arguments, placeholder_values
 from trials.trainers.common.plain_yaml import plain_yaml
-from trials.trainers.common.recipe import first_violation, script_or, with_variables
+from trials.trainers.common.recipe import first_violation, script_or, torchrun, with_variables
 from trials.trial import TrialSpec
 
 NAME = "accelerate"
@@ -48,11 +48,18 @@ def _files(spec: TrialSpec) -> dict[str, str]:
     return {_CONFIG_FILE: of_the_script + _config_text(spec)}
 
 
-def _start(spec: TrialSpec) -> str:
+def _start(spec: TrialSpec) -> str | None:
+    """The line of `accelerate launch`; on a CPU, where that starts a single rank (`simple_launcher`), one of torchrun
+    for what accelerate has there."""
+    is_group_on_cpu = spec.accelerator == "cpu" and spec.num_gpus > 1
+    if is_group_on_cpu and (is_sharded(spec.layout) or spec.layout.precision == "fp16"):
+        return None
     script, arguments = script_or(spec, NAME, "YOUR_SCRIPT.py"), "YOUR_OPTIONS"
     if spec.trainer["kind"] == NAME:
         values = placeholder_values(spec, "", "") | _OF_THE_RUN
         arguments = shlex.join(filled_arguments(spec.trainer.get("arguments", ()), values))
+    if is_group_on_cpu:
+        return f"{torchrun(spec, cpu_variables(spec.layout))} {script} {arguments}".rstrip()
     options = f"--config_file recipe/{_CONFIG_FILE}{_of_the_node(spec)}"
     return f"{with_variables(spec)}accelerate launch {options} {script} {arguments}".rstrip()
 

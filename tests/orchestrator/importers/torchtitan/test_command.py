@@ -89,7 +89,7 @@ def test_another_run_train_is_not_taken_for_torchtitans():
 def test_a_module_beside_the_script_is_read():
     spec = our_spec(Layout(data_parallel=8, zero_stage=3, attention_kernel="flex", engine="torchtitan"), LLAMA)
     files = {f"recipe/{CONFIG_FILE}": config_module(LLAMA, spec.layout)}
-    start = str(exported(spec)["torchtitan"].start).replace("YOUR_OPTIONS", "--training.global_batch_size 32")
+    start = str(exported(spec)["torchtitan"].unrun_start).replace("YOUR_OPTIONS", "--training.global_batch_size 32")
     found = read_launch_script(start, lambda name: files[name] if name in files else _missing(name))
     assert found.model["num_layers"] == LLAMA.num_layers
     assert (found.layout["zero_stage"], found.layout["grad_accum_steps"], found.left_open) == (3, 4, ())

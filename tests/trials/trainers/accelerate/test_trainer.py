@@ -58,6 +58,16 @@ def test_the_export_says_how_to_start_on_several_nodes_with_the_users_arguments(
     assert "micro-batches of 1 sequences, 4 a step and rank, attention flash" in text
 
 
+def test_on_a_cpu_where_accelerate_launch_starts_a_single_rank_the_export_is_started_by_torchrun():
+    on_cpu = replace(spec(data_parallel=16, num_nodes=2), num_gpus=16, accelerator="cpu")
+    assert TRAINER.export.start(on_cpu).startswith(
+        "ACCELERATE_USE_CPU=True ACCELERATE_MIXED_PRECISION=bf16 ACCELERATE_DYNAMO_BACKEND=NO torchrun --nnodes 2 "
+    )
+    sharded, half = ({"zero_stage": 3}, {"precision": "fp16"})
+    for fields in (sharded, half):
+        assert TRAINER.export.start(replace(on_cpu, layout=replace(on_cpu.layout, **fields))) is None
+
+
 def test_the_export_of_another_trainers_layout_names_no_script():
     other = replace(spec(), trainer={"kind": "parlay"})
     assert TRAINER.export.start(other).endswith("recipe/accelerate.yaml YOUR_SCRIPT.py YOUR_OPTIONS")

@@ -220,7 +220,7 @@ def test_torchtitans_own_program_trains_the_module_by_the_recipes_command_line(l
     for name, text in export.files.items():
         (tmp_path / "recipe" / name).write_text(text)
     trained = subprocess.run(
-        [sys.executable, "-m", *command_on_cpu(str(export.start), write_data(tmp_path))],
+        [sys.executable, "-m", *command_on_cpu(str(export.unrun_start), write_data(tmp_path))],
         cwd=tmp_path,
         env=os.environ | ENVIRONMENT | {"HF_HOME": str(tmp_path / "hf")},
         capture_output=True,
