@@ -14,7 +14,7 @@ def describe_search_cost(cost: SearchCost) -> str | None:
     if cost.pay_back is None:
         return None if cost.billed_hours is None else words
     joined = " and" if cost.billed_hours is None else ", and"
-    return f"{words}{joined} {describe_pay_back(cost.pay_back, 'pays', 'the best layout')}"
+    return f"{words}{joined} {describe_pay_back(cost.pay_back, 'pays', 'the layout that it found')}"
 
 
 def format_cost(node_hours: float, billed_hours: float | None) -> str:

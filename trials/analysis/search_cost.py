@@ -14,7 +14,7 @@ from math import fsum
 from typing import Any
 
 from trials.analysis.ranking import Objective, Speedup, speedup_over
-from trials.analysis.verdict import SearchVerdict
+from trials.analysis.verdict import SearchVerdict, VerdictKind
 from trials.ledger.events import SearchRecord
 from trials.trial import Trial
 
@@ -86,8 +86,8 @@ class PayBack:
 @dataclass(frozen=True)
 class SearchCost:
     """Cost of a search so far. `billed_hours` are Slurm's billing hours of its ended jobs, None where it did not
-    tell them of all; `pay_back` is None without a measured baseline, where that is the best, and where a table was
-    replayed."""
+    tell them of all; `pay_back` is None where the best layout is not clearly faster or slower than the baseline, and
+    where a table was replayed."""
 
     node_hours: float
     billed_hours: float | None
@@ -120,7 +120,7 @@ def trial_billed_hours(trial: Trial) -> float | None:
 
 def _pay_back(node_hours: float, verdict: SearchVerdict) -> PayBack | None:
     best, baseline = verdict.best, verdict.baseline
-    if best is None or baseline is None or best.layout.key == baseline.layout.key:
+    if verdict.kind not in (VerdictKind.FASTER, VerdictKind.SLOWER) or best is None or baseline is None:
         return None
     speedup = speedup_over(baseline, best, Objective.TOKENS_PER_SEC)
     if speedup is None:

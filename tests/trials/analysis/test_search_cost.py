@@ -45,14 +45,14 @@ def test_a_layout_on_fewer_nodes_may_be_slower_and_pay_back():
     [
         (Speedup(1.25, 1.0, 1.5), 8, "after 10 hours of training on 8 nodes with it instead of the baseline"),
         (Speedup(1.5), 16, "never pays back in node-hours: the same tokens take the baseline 12 node-hours where"),
-        (Speedup(0.9, 0.8, 1.25), 8, "where the best layout takes 8; after 10 hours at the soonest, at 95 %"),
+        (Speedup(0.9, 0.8, 1.25), 8, "where the layout that it found takes 8; after 10 hours at the soonest, at 95 %"),
     ],
 )
 def test_within_its_interval_it_may_never(speedup, nodes, words):
     found = PayBack.of(20.0, speedup, nodes, 8)
     assert found.may_never
     text = describe_search_cost(SearchCost(20.0, None, found))
-    assert words.replace("with it", "with the best layout") in text
+    assert words.replace("with it", "with the layout that it found") in text
     if speedup.low == 1.0:
         assert text.endswith("(95 % interval: 5 hours to never)")
 
@@ -96,3 +96,10 @@ def test_without_a_better_layout_nothing_pays_back():
     only.measure(only.start(BASELINE), 1000.0)
     assert cost_of(only.record).pay_back is None
     assert describe_search_cost(cost_of(only.record)) is None
+
+
+def test_without_a_clear_winner_nothing_pays_back():
+    tied = SearchUnderTest({"name": "tiny", "baseline": BASELINE.to_json(), "search": {"seed": 1}})
+    tied.measure(tied.start(BASELINE), 1000.0, tokens_per_sec_low=700.0, tokens_per_sec_high=1300.0)
+    tied.measure(tied.start(BETTER), 1280.0, tokens_per_sec_low=1000.0, tokens_per_sec_high=1700.0)
+    assert cost_of(tied.record).pay_back is None
