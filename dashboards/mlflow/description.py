@@ -47,7 +47,9 @@ def _winner(data: ReportData, link: Link) -> Iterator[str]:
     best = data.best
     if best is None:
         return
-    lines = [f"best layout: {_link_text(best.trial, link(best.trial))}, {_shape(best.layout, data)}"]
+    lines = [
+        f"{sentences.best_title(data).lower()}: {_link_text(best.trial, link(best.trial))}, {_shape(best.layout, data)}"
+    ]
     metrics, sequences = best.metrics, plural(best.layout.global_batch_size, "sequence")
     interval = format_throughput_interval(metrics)
     speed = format_number(metrics.tokens_per_sec) + (f", 95 % {interval}" if interval else "")
@@ -63,13 +65,13 @@ def _winner(data: ReportData, link: Link) -> Iterator[str]:
 
 
 def _best_layouts(data: ReportData, link: Link) -> Iterator[str]:
-    """Table of the best layouts over all their runs, in ranked order: a row a layout, with a link to its best run."""
-    best = data.layouts[:_MOST_LAYOUTS]
-    if not best:
+    """Table of the first layouts over all their runs, in ranked order: a row a layout, with a link to its first run."""
+    first = data.layouts[:_MOST_LAYOUTS]
+    if not first:
         return
     heading = ("layout", "tokens/s", "95 %", f"{sentences.TIMES}{_NO_BREAK}baseline", "GiB", "runs")
-    yield f"**The best {len(best)} of {len(data.layouts)} measured layouts**"
-    yield _table(heading, [_row(layout, data, link) for layout in best])
+    yield f"**The first {len(first)} of {len(data.layouts)} measured layouts**"
+    yield _table(heading, [_row(layout, data, link) for layout in first])
 
 
 def _row(trial: TrialView, data: ReportData, link: Link) -> tuple[str, ...]:

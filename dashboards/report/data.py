@@ -53,8 +53,8 @@ class TrialView:
 
     `speed` is the objective turned so that larger is better, for measured trials with the search's global batch size;
     `speed_at_most` is its upper bound for a trial that stopped early or ran out of time. `ended_h` is hours after the
-    search began, `best_so_far` the speed of the best layout by then. `excerpt` is short and without control characters.
-    `values` are a measured layout's values of the search's objectives, each in its own unit; () for a trial.
+    search began. `excerpt` is short and without control characters. `values` are a measured layout's values of the
+    search's objectives, each in its own unit; () for a trial.
     """
 
     trial: str
@@ -68,7 +68,6 @@ class TrialView:
     ended_h: float | None
     speed: float | None
     speed_at_most: float | None
-    best_so_far: float | None
     metrics: MeasuredMetrics | None
     predicted_step_time_s: float | None
     predicted_peak_memory_gib: float | None
@@ -323,19 +322,12 @@ def _last_moment(search: SearchRecord, at: float) -> float:
 
 
 def _views(search: SearchRecord, ranking: Ranking) -> tuple[TrialView, ...]:
-    best, excerpts = _best_so_far(search.trials, ranking), Excerpts.of(search.trials)
-    return tuple(
-        replace(
-            _view(trial, search, ranking),
-            best_so_far=best.get(trial.trial),
-            excerpt=excerpts.shown(trial),
-        )
-        for trial in search.trials
-    )
+    excerpts = Excerpts.of(search.trials)
+    return tuple(replace(_view(trial, search, ranking), excerpt=excerpts.shown(trial)) for trial in search.trials)
 
 
 def _view(trial: Trial, search: SearchRecord, ranking: Ranking) -> TrialView:
-    """View of one trial, without the fields that depend on other trials: `best_so_far` and `excerpt`."""
+    """View of one trial, without the `excerpt`, which depends on other trials."""
     last, metrics, predicted = trial.last_attempt, trial.measured, trial.prediction or {}
     limit_gib = _section(search.spec, "measure").get("memory_limit_gib")
     competes, objective = trial.layout.global_batch_size == global_batch_of(search), ranking.objective
@@ -352,7 +344,6 @@ def _view(trial: Trial, search: SearchRecord, ranking: Ranking) -> TrialView:
         ended_h=None if ended_at is None else _hours(ended_at - search.created_at),
         speed=value_of(trial, objective) if metrics and competes else None,
         speed_at_most=upper_bound_of(trial, objective) if competes else None,
-        best_so_far=None,
         metrics=metrics,
         predicted_step_time_s=_number(predicted.get("step_time_s")),
         predicted_peak_memory_gib=_number(predicted.get("peak_memory_gib")),
@@ -383,31 +374,6 @@ def _tried(
         view = measured.get(key, runs[key][-1])
         ratio = view.speed / baseline_speed if view.speed is not None and baseline_speed else None
         yield LayoutView(view, tuple(runs[key]), ratio)
-
-
-def _best_so_far(trials: Sequence[Trial], ranking: Ranking) -> dict[str, float]:
-    """Speed of the best layout after each ended trial, by trial name, as known now.
-
-    A layout counts with the speed over all its runs from its first run on, capped at the best layout's speed, so the
-    line never falls and ends at that speed.
-    """
-    if ranking.best is None:
-        return {}
-    most = value_of(ranking.best, ranking.objective)
-    speeds = {
-        trial.layout.key: min(value_of(trial, ranking.objective), most)
-        for trial in ranking.ordered
-        if ranking.has_headroom(trial) and not trial.is_suspect
-    }
-    best: dict[str, float] = {}
-    so_far: float | None = None
-    for trial in sorted((t for t in trials if t.state.is_ended), key=lambda t: t.ended_at or 0.0):
-        speed = speeds.get(trial.layout.key) if trial.measured else None
-        if speed is not None and (so_far is None or speed > so_far):
-            so_far = speed
-        if so_far is not None:
-            best[trial.trial] = so_far
-    return best
 
 
 def _speeds(ranking: Ranking) -> tuple[list[dict[str, Any]], list[float]]:

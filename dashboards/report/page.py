@@ -61,7 +61,11 @@ def report_without_scripts(data: ReportData) -> Page:
 
 def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
     figures = report_figures(data)
-    sections = [Section(key, title, tuple(figures[k] for k in keys if k in figures)) for key, title, keys in SECTIONS]
+    best_title = sentences.best_title(data)
+    sections = [
+        Section(key, title or best_title, tuple(figures[k] for k in keys if k in figures))
+        for key, title, keys in SECTIONS
+    ]
     return html_page(
         "report.html.jinja",
         f"{data.name}: {headline(data.verdict)}",
@@ -88,7 +92,9 @@ def _has_content(section: Section, data: ReportData) -> bool:
 def notebook_card(data: ReportData) -> str:
     """First screen in a few lines of HTML for a notebook's cell; without scripts, in the notebook's own colours."""
     screen = _first_screen(data)
-    shown = {name: screen[name] for name in ("headline", "below", "shape", "others", "tiles", "sure", "state")}
+    shown = {
+        name: screen[name] for name in ("headline", "below", "best_title", "shape", "others", "tiles", "sure", "state")
+    }
     return fragment("notebook_card.html.jinja", data=data, **shown)
 
 
@@ -96,7 +102,7 @@ def _first_screen(data: ReportData) -> dict[str, Any]:
     """Variables of the templates' first screen."""
     best, verdict = data.best, data.verdict
     full = headline(verdict)
-    clear = verdict.speedup if verdict.kind is VerdictKind.FASTER else None
+    clear = verdict.speedup if verdict.kind is VerdictKind.FASTER and verdict.is_complete else None
     ratio = None if clear is None else f"{clear.ratio:.2f}"
     return {
         "headline": full,
@@ -104,7 +110,7 @@ def _first_screen(data: ReportData) -> dict[str, Any]:
         "ratio_text": full.removeprefix(f"{ratio}x ") if ratio else None,
         "times": sentences.TIMES,
         "below": " ".join(sentences.describe_origin(data)),
-        "best_title": "Baseline" if verdict.kind is VerdictKind.ONLY_BASELINE else "Best layout",
+        "best_title": sentences.best_title(data),
         "shape": sentences.format_parallelism(best.layout) if best else None,
         "others": ", ".join(sentences.format_other_fields(best.layout, data.varying)) if best else None,
         "alternatives": list(sentences.alternatives(data)),
@@ -123,12 +129,13 @@ def _first_screen(data: ReportData) -> dict[str, Any]:
 
 
 def _caption(data: ReportData) -> str:
-    """Caption of the table, with the reasons for which layouts may be above the best."""
+    """Caption of the table, with the reasons why layouts may be above the best."""
     text = f"{plural(len(data.tried), 'layout')} in {plural(len(data.trials), 'trial')}, fastest first"
     text += "; click a heading to sort"
-    is_first = data.best is None or data.tried[0].layout.key == data.best.layout.key
+    if data.best is None or data.tried[0].layout.key == data.best.layout.key:
+        return text
     above = "tied with it, not measured again, suspect or short of free memory"
-    return text if is_first else f"{text}. A layout above the best is {above}."
+    return f"{text}. A layout above {data.best.trial} is {above}."
 
 
 def _tiles(data: ReportData) -> list[Tile]:

@@ -5,19 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dashboards.report.setup import cluster_size, model_size
-from dashboards.terminal.headline import describe_ending, format_interval
+from dashboards.terminal.headline import against_baseline, describe_ending
 from dashboards.terminal.searches_table import format_age
 from dashboards.text import printable
 from dashboards.trial_text import format_number, layout_name
 from search_spaces.layouts.short_name import varying_axes
-from trials.analysis.verdict import (
-    DisplayState,
-    SearchVerdict,
-    VerdictKind,
-    baseline_key_of,
-    ranking_of,
-    verdict_of,
-)
+from trials.analysis.verdict import DisplayState, baseline_key_of, ranking_of, verdict_of
 from trials.ledger.events import SearchRecord
 
 
@@ -68,26 +61,12 @@ def search_row(search: SearchRecord, owner: str) -> SearchListRow:
         max_layouts=verdict.max_layouts,
         tokens_per_sec="" if best is None else format_number(best.measured.tokens_per_sec),
         best="" if best is None else layout_name(best.layout, varying_axes([trial.layout for trial in search.trials])),
-        against_baseline=_against_baseline(verdict),
+        against_baseline=against_baseline(verdict),
         node_hours=_node_hours(search.node_hours_used),
         is_replayed=search.replayed_table is not None,
         created_at=search.created_at,
         owner=printable(owner),
     )
-
-
-def _against_baseline(verdict: SearchVerdict) -> tuple[str, str]:
-    """Speedup over the baseline and its interval; a tie is no number of its own."""
-    speedup = verdict.speedup
-    if verdict.kind is VerdictKind.BASELINE_BEST:
-        return "the baseline is the best", ""
-    if verdict.kind is VerdictKind.ONLY_BASELINE:
-        return "only the baseline", ""
-    if verdict.kind is VerdictKind.NO_WINNER:
-        return "no clear winner", "" if speedup is None else f"{speedup.ratio:.2f}x{format_interval(speedup)}"
-    if speedup is None:
-        return "", ""
-    return f"{speedup.ratio:.2f}x", format_interval(speedup).strip()
 
 
 def _node_hours(hours: float) -> str:

@@ -30,7 +30,7 @@ from search_spaces.layouts.short_name import short_name
 from search_spaces.routing import micro_batches_of_losses
 from search_spaces.verification import Verification
 from trials.analysis.final_rounds import describe_finals_end
-from trials.analysis.verdict import DisplayState
+from trials.analysis.verdict import DisplayState, VerdictKind
 from trials.failure_policy import policy_of
 from trials.files.text import plural
 from trials.trial import TrialState
@@ -39,6 +39,14 @@ SHAPE_FIELDS = (*DEGREES.values(), "micro_batch_size")
 """Fields of a layout that are always shown."""
 
 TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def best_title(data: ReportData) -> str:
+    """Title of the best layout; without one, and where nothing else was measured, of the baseline."""
+    if data.best is None or data.verdict.kind is VerdictKind.ONLY_BASELINE:
+        return "Baseline"
+    word = _capitalized(data.verdict.best_word)
+    return f"{word} layout" if data.verdict.is_complete else word
 
 
 def describe_confidence(data: ReportData) -> list[str]:

@@ -177,7 +177,7 @@ def _speed(trial: TrialView, data: ReportData) -> Cell:
 
 def _marks(tried: LayoutView, data: ReportData, is_best: bool) -> tuple[str, ...]:
     holds = {
-        "best": is_best,
+        data.verdict.best_word: is_best,
         "tie": data.best is not None and tried.view.trial in data.best.ties,
         "baseline": tried.layout.key == data.baseline_key,
         "flag": bool(tried.view.flags) and tried.view.tokens_per_sec is not None,

@@ -8,7 +8,16 @@ from typing import Any
 from dashboards.text import cut_word, printable
 from dashboards.trial_text import format_number, format_short, format_throughput_interval, join_names, layout_name
 from search_spaces.layouts.short_name import varying_axes
-from trials.analysis.best_layout import describe_choice, describe_memory_room, describe_no_best
+from trials.analysis.best_layout import (
+    Choice,
+    choice_of,
+    describe_choice,
+    describe_faster,
+    describe_memory_room,
+    describe_no_best,
+    faster_layout,
+)
+from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, Ranking, Speedup
 from trials.analysis.verdict import SearchVerdict, VerdictKind
 from trials.failure_policy import Cause, policy_of
@@ -42,6 +51,13 @@ _END_DESCRIPTIONS: Mapping[EndReason, str] = {
 }
 
 
+_CUT_SHORT: Mapping[EndReason | None, str] = {
+    EndReason.WALL_TIME: " by search.max_wall_time",
+    EndReason.IDLE: " by search.idle_limit",
+    EndReason.SUBMISSION_REJECTED: ": the cluster rejected a job",
+}
+
+
 def verdict_json(verdict: SearchVerdict) -> dict[str, Any]:
     """The contract's `verdict` object."""
     speedup, baseline = verdict.speedup, verdict.baseline
@@ -60,8 +76,21 @@ def verdict_json(verdict: SearchVerdict) -> dict[str, Any]:
 
 
 def headline(verdict: SearchVerdict) -> str:
-    """Result of the search in a few words, without a full stop."""
-    return _HEADLINES[verdict.kind](verdict)
+    """Result of the search in a few words, without a full stop; of one that is not complete also how far it went."""
+    if verdict.best is None or verdict.is_complete:
+        return _HEADLINES[verdict.kind](verdict)
+    return f"{describe_incomplete(verdict)}. {_result_so_far(verdict)}"
+
+
+def describe_incomplete(verdict: SearchVerdict) -> str:
+    """How far a search went that runs, was cancelled or cut short, without a full stop."""
+    layouts = plural(verdict.max_layouts or verdict.num_layouts, "layout")
+    if verdict.max_layouts is not None:
+        layouts = f"{verdict.num_layouts} of {layouts}"
+    if not verdict.is_ended:
+        return f"{str(verdict.state).capitalize()}, {layouts}"
+    word = "Cancelled" if verdict.end_reason is EndReason.CANCELLED_BY_USER else "Stopped"
+    return f"{word} after {layouts}{_CUT_SHORT.get(verdict.end_reason, '')}"
 
 
 def sentence(verdict: SearchVerdict) -> str:
@@ -70,9 +99,10 @@ def sentence(verdict: SearchVerdict) -> str:
     if verdict.kind is VerdictKind.ONLY_BASELINE:
         return "There is nothing to compare it with" + ("." if verdict.is_ended else " yet.")
     if best is not None:
-        text = f"{best.trial} is {describe_choice(verdict.ranking)}"
-        others = [tie.trial for tie in verdict.ranking.ties if tie is not verdict.ranking.fastest]
-        return f"{text}; statistically tied with {join_names(others)}." if others else f"{text}."
+        faster = faster_layout(verdict.ranking)
+        others = [tie.trial for tie in verdict.ranking.ties if tie is not faster]
+        tied = f" Statistically tied with it: {join_names(others)}." if others else ""
+        return f"{describe_choice(verdict.ranking)}.{tied}"
     if verdict.kind is VerdictKind.NONE_ALLOWED:
         reason = describe_no_best(verdict.ranking) or ""
         return f"{reason[0].upper()}{reason[1:]}."
@@ -89,17 +119,18 @@ def sentence(verdict: SearchVerdict) -> str:
 
 def best_layout_line(verdict: SearchVerdict) -> str:
     """Best layout, its throughput and speed-up in one line; the headline where there is none."""
-    best, text = verdict.best, headline(verdict)
+    best = verdict.best
     if best is None:
-        return describe_no_best(verdict.ranking) or _lower_first(text)
+        return describe_no_best(verdict.ranking) or _lower_first(headline(verdict))
+    text = _HEADLINES[verdict.kind](verdict)
     if verdict.kind is VerdictKind.NO_COMPARISON:
         text = _describe_missing_comparison(verdict)
-    parts = [
-        f"best: {best.trial}, {best_layout_name(verdict)}, {format_throughput(best.measured)} tokens/s",
-        _lower_first(text),
-    ]
-    if best is not verdict.ranking.fastest:
-        parts.append(describe_choice(verdict.ranking) or "")
+    speed = f"{format_throughput(best.measured)} tokens/s"
+    parts = [f"{verdict.best_word}: {best.trial}, {best_layout_name(verdict)}, {speed}", _lower_first(text)]
+    if verdict.is_ended and not verdict.is_complete:
+        parts.append(_describe_runs(best))
+    if (faster := describe_faster(verdict.ranking)) is not None:
+        parts.append(faster)
     elif verdict.ranking.ties:
         parts.append(f"statistically tied with {_tie_names(verdict)}")
     return "; ".join(parts)
@@ -123,7 +154,7 @@ def describe_ending(verdict: SearchVerdict) -> str:
     if reason is None:
         return ""
     if reason is EndReason.CANCELLED_BY_USER:
-        return _lower_first(_describe_cancellation(verdict))
+        return _lower_first(describe_incomplete(verdict))
     if reason is EndReason.MAX_TRIALS and verdict.max_layouts is not None:
         return f"reached the limit of {plural(verdict.max_layouts, 'layout')}"
     if reason is EndReason.SUBMISSION_REJECTED:
@@ -157,10 +188,40 @@ def headroom_lines(ranking: Ranking) -> list[str]:
     return [f"! {join_names([trial.trial for trial in too_full])} {leave} less memory free than required: {rule}"]
 
 
+def against_baseline(verdict: SearchVerdict) -> tuple[str, str]:
+    """Speed-up over the baseline and its 95 % interval; a word where there is no clear winner, and "" for unknown."""
+    speedup = verdict.speedup
+    if verdict.kind is VerdictKind.BASELINE_BEST:
+        return f"the baseline is {verdict.best_word}", ""
+    if verdict.kind is VerdictKind.ONLY_BASELINE:
+        return "only the baseline", ""
+    if verdict.kind is VerdictKind.NO_WINNER:
+        return "no clear winner", "" if speedup is None else f"{speedup.ratio:.2f}x{format_interval(speedup)}"
+    if speedup is None:
+        return "", ""
+    so_far = "" if verdict.is_complete else " so far"
+    return f"{speedup.ratio:.2f}x{so_far}", format_interval(speedup).strip()
+
+
 def format_throughput(metrics: MeasuredMetrics) -> str:
     """Tokens per second with the 95 % interval, where one is known."""
     interval = format_throughput_interval(metrics)
     return format_number(metrics.tokens_per_sec) + (f" ({interval})" if interval else "")
+
+
+def _result_so_far(verdict: SearchVerdict) -> str:
+    """Result of a search that is not complete, as far as it is known."""
+    best, speedup = verdict.best, verdict.speedup
+    if verdict.kind not in (VerdictKind.FASTER, VerdictKind.SLOWER) or best is None or speedup is None:
+        return _HEADLINES[verdict.kind](verdict)
+    objective = verdict.ranking.objective
+    unit = "" if objective is Objective.TOKENS_PER_SEC else f" in {UNITS[objective]}"
+    word = verdict.best_word
+    return f"{word[0].upper()}{word[1:]}: {speedup.ratio:.2f}x{unit}, {_describe_runs(best)}"
+
+
+def _describe_runs(best: RankedLayout) -> str:
+    return "not re-measured" if len(best.counted) == 1 else f"measured in {len(best.counted)} runs"
 
 
 def _measured_speedup(verdict: SearchVerdict) -> str:
@@ -176,11 +237,13 @@ def _no_winner(verdict: SearchVerdict) -> str:
 
 def _baseline_best(verdict: SearchVerdict) -> str:
     better = "faster" if verdict.ranking.objective is Objective.TOKENS_PER_SEC else "better"
-    return f"No measured layout{_headroom_clause(verdict.ranking)} is {better} than the baseline"
+    return f"No measured layout{_eligible_clause(verdict.ranking)} is {better} than the baseline"
 
 
-def _headroom_clause(ranking: Ranking) -> str:
-    return describe_memory_room(ranking).replace("leave ", "leaves ")
+def _eligible_clause(ranking: Ranking) -> str:
+    if choice_of(ranking) is Choice.FASTEST:
+        return ""
+    return describe_memory_room(ranking).replace("leave ", "leaves ") or " that may be chosen"
 
 
 def _only_baseline(verdict: SearchVerdict) -> str:
@@ -215,12 +278,6 @@ def _describe_baseline_end(baseline: Trial, verdict: SearchVerdict) -> str:
     return "was cancelled with the search" if by_search else "was cancelled from outside the search"
 
 
-def _describe_cancellation(verdict: SearchVerdict) -> str:
-    of_most = "" if verdict.max_layouts is None else f" of {verdict.max_layouts}"
-    noun = "layout" if not of_most and verdict.num_layouts == 1 else "layouts"
-    return f"Cancelled by the user after {verdict.num_layouts}{of_most} {noun}"
-
-
 def _describe_rejection(verdict: SearchVerdict) -> str:
     reason = cut_word(printable(" ".join((verdict.detail or "").split())), _LONGEST_REASON)
     return "The cluster rejected a job" + (f": {reason}" if reason else "")
@@ -252,6 +309,6 @@ _HEADLINES = {
     VerdictKind.NOTHING_YET: lambda verdict: "No layout has been measured yet",
     VerdictKind.NOTHING_MEASURED: lambda verdict: "No layout was measured",
     VerdictKind.ALL_FAILED: _all_failed,
-    VerdictKind.CANCELLED: _describe_cancellation,
+    VerdictKind.CANCELLED: describe_incomplete,
     VerdictKind.REFUSED: _describe_rejection,
 }

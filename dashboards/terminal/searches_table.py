@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dashboards.terminal.fitting_table import FittingColumn, FittingTable
+from dashboards.terminal.headline import against_baseline
 from dashboards.trial_text import UNKNOWN, format_number
 from trials.analysis.ranking import Objective, value_of
 from trials.analysis.verdict import baseline_key_of, ranking_of, verdict_of
@@ -35,7 +36,7 @@ def _cells(search: SearchRecord, now: float) -> list[str]:
         str(verdict.state) + ("" if search.replayed_table is None else ", replayed"),
         f"{verdict.num_layouts}{most}",
         format_number(speed),
-        UNKNOWN if verdict.speedup is None else f"{verdict.speedup.ratio:.2f}",
+        against_baseline(verdict)[0] or UNKNOWN,
         f"{search.node_hours_used:.3g}",
         format_age(now - search.created_at),
     ]

@@ -40,7 +40,7 @@ class VerdictAnswer(TypedDict):
 
 
 class FastestAnswer(TypedDict):
-    """The layout measured as the fastest. It is the best unless a tie was chosen for its memory."""
+    """The faster layout over which the best was chosen; the best itself where none was measured as faster."""
 
     trial: str
     value: float
@@ -89,10 +89,10 @@ class BestLayout(TypedDict):
     ties: list[str]
     """Trials whose intervals overlap."""
     selection_reason: Choice
-    """`memory`: of finalists tied with the fastest, the one that needs least."""
+    """Other than `fastest`, a faster layout was measured: `fastest` of this object."""
     fastest: FastestAnswer
     rationale: str
-    """Reason why it was chosen, as a clause that follows its name."""
+    """Sentence for people that says why it was chosen, without a full stop."""
     pareto: list[ParetoPoint]
     """The best first. Of several objectives; of one, against the number of nodes, where several were measured."""
     flags: list[str]

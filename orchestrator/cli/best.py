@@ -11,6 +11,7 @@ from search_spaces.errors import Problem
 def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Print the best layout of a search, and the path of its recipe."""
     from dashboards.cost_text import describe_search_cost
+    from dashboards.terminal.headline import best_layout_line, describe_incomplete
     from dashboards.trial_text import (
         describe_energy,
         describe_flag,
@@ -38,13 +39,13 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         fix = f"parlay status {found.folder.cli_name} shows what became of it"
         problem = Problem("no_measurement", f"search {name}: {why}", fix=fix)
         exit_with_error(ExitCode.NO_MEASUREMENT, problem, as_json)
-    table = found.record.replayed_table
-    lines = [None if table is None else describe_replayed_table(table), result_line(found.record, spec)]
+    verdict, table = verdict_of(found.record, ranking, spec.baseline_key), found.record.replayed_table
+    lines = [None if table is None else describe_replayed_table(table)]
+    lines += [None if verdict.is_complete else describe_incomplete(verdict), best_layout_line(verdict)]
     lines += [*trade_offs(ranking), describe_step_time(data["time_s"])]
     lines.append(describe_node_sets(data["on_disjoint_nodes"]))
     lines += [describe_fullest_rank(data["fullest_rank"]), describe_slowest_rank(data["slowest_rank"])]
     lines.append(describe_training_rate(TrainingRate.from_json(data["training_rate"])))
-    verdict = verdict_of(found.record, ranking, spec.baseline_key)
     lines.append(describe_search_cost(SearchCost.of(found.record, verdict)))
     lines.append(None if ranking.best is None else describe_energy(ranking.best.measured))
     lines += map(describe_flag, data["flags"])

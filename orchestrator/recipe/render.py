@@ -236,7 +236,7 @@ _MEAN = " (a mean over the tokens)"
 
 def _confidence(recipe: Recipe) -> Iterator[str]:
     if recipe.rationale is not None:
-        yield f"{recipe.trial} is {recipe.rationale}."
+        yield f"{recipe.rationale}."
     if (interval := format_throughput_interval(recipe.measured)) is not None:
         yield f"95 % confidence interval{_runs_of_interval(recipe)}: {interval} tokens/s."
     yield REPLAYED_VALUE if recipe.replayed_table else f"Based on {plural(recipe.repeats, 'run')}."

@@ -116,7 +116,7 @@ class TestRunning:
         out, err = capsys.readouterr()
         assert out == ""
         assert f"search {search.search_id} in {search.folder}" in err
-        assert "t0002 is the best" in err
+        assert "t0002 leads so far" in err
         api.run(question, quiet=True)
         assert capsys.readouterr() == ("", "")
 

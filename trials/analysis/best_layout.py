@@ -6,19 +6,22 @@ from typing import Any
 
 from trials.analysis.node_sets import runs_on_disjoint_nodes
 from trials.analysis.pareto import pareto_json, trade_offs
-from trials.analysis.ranked_layout import RankedLayout, suspect_reruns
+from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, Ranking, in_objective_unit, value_of
-from trials.trial import LowerStrEnum, TrialKind
+from trials.trial import LowerStrEnum
 
 
 class Choice(LowerStrEnum):
-    """Reason for the best layout: the fastest by the objective, or statistically tied with it and needing less
-    memory."""
+    """Reason for the best layout. It is recommended, rather than the fastest, where a faster one was measured."""
 
     FASTEST = "fastest"
-    """The best by the first objective."""
+    """No measured layout is better by the first objective."""
     MEMORY = "memory"
-    """Tied with the fastest, and needs the least memory."""
+    """Tied with a faster one, and needs less memory."""
+    INTERVAL = "interval"
+    """Tied with a faster one, whose 95 % interval reaches lower."""
+    EXCLUDED = "excluded"
+    """A faster one leaves too little memory free, is suspect or was not measured again."""
 
 
 def best_json(ranking: Ranking) -> dict[str, Any] | None:
@@ -50,14 +53,30 @@ def best_json(ranking: Ranking) -> dict[str, Any] | None:
 
 def choice_of(ranking: Ranking) -> Choice | None:
     """The reason for the choice of the best layout; None without a best."""
-    if ranking.best is None:
+    best, faster = ranking.best, faster_layout(ranking)
+    if best is None or faster is None:
+        return None if best is None else Choice.FASTEST
+    if faster not in ranking.ties:
+        return Choice.EXCLUDED
+    return Choice.INTERVAL if best is ranking.fastest else Choice.MEMORY
+
+
+def faster_layout(ranking: Ranking) -> RankedLayout | None:
+    """The layout over which the best was chosen though it was measured as faster: one tied with it, else the fastest
+    of all; None without a best, and where none is faster."""
+    best, objective = ranking.best, ranking.objective
+    if best is None:
         return None
-    return Choice.FASTEST if ranking.best is ranking.fastest else Choice.MEMORY
+    faster = [one for one in ranking.ordered if value_of(one, objective) > value_of(best, objective)]
+    if ranking.fastest in faster:
+        return ranking.fastest
+    tied = [one for one in faster if one in ranking.ties]
+    return max(tied or faster, key=lambda one: value_of(one, objective), default=None)
 
 
 def fastest_json(ranking: Ranking) -> dict[str, Any] | None:
-    """The layout that was measured as the fastest, which need not be the best; None where nothing counts as best."""
-    fastest = ranking.fastest
+    """The faster layout over which the best was chosen, else the best itself; None without a best."""
+    fastest = faster_layout(ranking) or ranking.best
     if fastest is None:
         return None
     value = in_objective_unit(value_of(fastest, ranking.objective), ranking.objective)
@@ -65,28 +84,33 @@ def fastest_json(ranking: Ranking) -> dict[str, Any] | None:
 
 
 def rationale(ranking: Ranking) -> str | None:
-    """The reason for the choice of the best layout, then the trade-offs of the other Pareto points.
-
-    The text continues a sentence that begins with the layout's name. None without a best.
-    """
+    """The reason for the choice of the best layout, then the trade-offs of the other Pareto points, without a full
+    stop. None without a best."""
     chosen = describe_choice(ranking)
     return None if chosen is None else "; ".join([chosen, *trade_offs(ranking)])
 
 
 def describe_choice(ranking: Ranking) -> str | None:
-    """The reason for the choice of the best layout by the first objective; None without a best."""
-    best, fastest = ranking.best, ranking.fastest
-    if best is None or fastest is None:
+    """The best layout and the reason for its choice by the first objective; None without a best."""
+    if ranking.best is None:
         return None
-    if best is not fastest:
-        return _spares_memory(best, fastest)
-    first = "the fastest" if ranking.objective is Objective.TOKENS_PER_SEC else f"the best in {ranking.objective}"
-    second = suspect_reruns(best.runs)
-    is_finalist = any(run.kind is TrialKind.REPEAT and run.trial not in second for run in best.runs)
-    room = describe_memory_room(ranking)
-    if is_finalist:
-        return f"{first} of those measured again{room}, by the lower end of its 95 % interval"
-    return f"{first} of the layouts measured{room}"
+    if (faster := describe_faster(ranking)) is not None:
+        return f"Recommended: {ranking.best.trial}. {faster}"
+    what = "the fastest" if ranking.objective is Objective.TOKENS_PER_SEC else f"the best in {ranking.objective}"
+    return f"{ranking.best.trial} is {what} of the layouts measured"
+
+
+def describe_faster(ranking: Ranking) -> str | None:
+    """By how much a layout is faster than the best, and why it was not chosen; None where none is."""
+    best, faster = ranking.best, faster_layout(ranking)
+    if best is None or faster is None:
+        return None
+    gain = 100 * (value_of(faster, ranking.objective) / value_of(best, ranking.objective) - 1)
+    words = f"{gain:.0f} % " if gain >= 1 else f"{gain:.1g} % "
+    words += "faster" if ranking.objective is Objective.TOKENS_PER_SEC else f"better in {ranking.objective}"
+    if faster not in ranking.ties:
+        return f"{faster.trial} is {words}, but {_obstacle(faster, ranking)}"
+    return f"{faster.trial} is {words}, within noise, but {_drawback(faster, best, ranking)}"
 
 
 def describe_memory_room(ranking: Ranking) -> str:
@@ -121,9 +145,20 @@ def describe_no_best(ranking: Ranking) -> str | None:
     return "no layout that was measured may be the best: one suspect run alone never is"
 
 
-def _spares_memory(best: RankedLayout, fastest: RankedLayout) -> str:
-    needed, limit = best.measured.peak_memory_gib, fastest.measured.peak_memory_gib
-    assert needed is not None, "it was chosen for its memory"
-    assert limit is not None, "which was compared with this"
-    less = f"{100 * (1 - needed / limit):.0f} % less memory"
-    return f"statistically tied with {fastest.trial}, the fastest, and needs {less}: {needed:.3g} GiB, not {limit:.3g}"
+def _obstacle(faster: RankedLayout, ranking: Ranking) -> str:
+    """Why a layout did not compete with the best."""
+    if not ranking.has_headroom(faster):
+        return "leaves too little memory free"
+    if faster.is_suspect:
+        return "is suspect"
+    return "failed when it was measured again" if faster.is_failing else "was not measured again"
+
+
+def _drawback(faster: RankedLayout, best: RankedLayout, ranking: Ranking) -> str:
+    """Why a layout tied with the best was not chosen."""
+    needed, limit = best.measured.peak_memory_gib, faster.measured.peak_memory_gib
+    if best is ranking.fastest or needed == limit:
+        return "its 95 % interval reaches lower"
+    if (nodes := faster.layout.num_nodes) > best.layout.num_nodes:
+        return f"takes {nodes} nodes instead of {best.layout.num_nodes}"
+    return "its peak memory is unknown" if limit is None else f"needs {limit:.3g} GiB instead of {needed:.3g}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
+from trials.analysis.best_layout import Choice, choice_of
 from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 from trials.analysis.ranking import Objective, Ranking, Speedup, objectives_of, rank, speedup_over
 from trials.failure_policy import Ending, policy_of
@@ -28,7 +29,7 @@ class VerdictKind(LowerStrEnum):
     NO_WINNER = "no_winner"
     """The interval of the speedup contains 1, or is unknown."""
     BASELINE_BEST = "baseline_best"
-    """The baseline is the best."""
+    """The baseline is the best, and no layout is tied with it."""
     ONLY_BASELINE = "only_baseline"
     """Nothing but the baseline was measured."""
     NO_COMPARISON = "no_comparison"
@@ -58,6 +59,10 @@ class DisplayState(LowerStrEnum):
     CANCELLED = "cancelled"
     REFUSED = "refused"
     """Ended as `submission_rejected`."""
+
+
+_CUT_SHORT = (EndReason.CANCELLED_BY_USER, EndReason.WALL_TIME, EndReason.IDLE, EndReason.SUBMISSION_REJECTED)
+"""Ends before the finals, or amid them."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,20 @@ class SearchVerdict:
     @property
     def is_ended(self) -> bool:
         return self.state not in (DisplayState.CREATED, DisplayState.RUNNING, DisplayState.STOPPING)
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the search has ended, and was neither cancelled nor cut short."""
+        return self.is_ended and self.end_reason not in _CUT_SHORT
+
+    @property
+    def best_word(self) -> str:
+        """Word for the best layout: recommended where a faster one was measured."""
+        if choice_of(self.ranking) is not Choice.FASTEST:
+            return "recommended" if self.is_complete else "recommended so far"
+        if self.is_complete:
+            return "best"
+        return "fastest so far" if self.ranking.objective is Objective.TOKENS_PER_SEC else "best so far"
 
 
 def verdict_of(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> SearchVerdict:

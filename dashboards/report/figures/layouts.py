@@ -324,7 +324,7 @@ def _effect_bars(effects: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _time(data: ReportData) -> Figure:
-    """Step time in seconds: from the baseline's to the best layout's, or the best layout's parts."""
+    """Step time in seconds: from the baseline's to the best layout's, or the parts of one of them."""
     title, found = "Step time", data.time_breakdowns
     if not found:
         texts = "Unknown: no layout was profiled (measure.profile), and the cost model does not know this accelerator."
@@ -333,7 +333,7 @@ def _time(data: ReportData) -> Figure:
     origin = "as profiled" if found[0].is_profiled else "as predicted by the cost model, not measured"
     return Figure(
         "time",
-        f"{title}: from the baseline to the best layout" if len(found) > 1 else f"{title} by part",
+        f"{title}: from {found[0].label} to {found[1].label}" if len(found) > 1 else f"{title} by part",
         f"{_measured_times(found)} By part, {origin}: {_bridge_sentence(found, steps)}.",
         plot(
             [_bridge_bars(found, steps)],
@@ -397,7 +397,7 @@ def _part_name(name: str) -> str:
 
 def _measured_times(found: Sequence[TimeBreakdown]) -> str:
     """Sentence with the measured step times."""
-    known = [f"{step_time(p.step_time_s)} (the {p.label})" for p in found]
+    known = [f"{step_time(p.step_time_s)} ({p.label})" for p in found]
     return f"Measured: {' to '.join(known)}."
 
 
@@ -414,15 +414,15 @@ def _signed(seconds: float) -> str:
 
 def _timeline(data: ReportData) -> Figure:
     """Timeline of the best layout's pipeline stages."""
-    title = "Pipeline of the best layout"
     if data.best is None:
-        return Figure("timeline", title, describe_empty(data))
+        return Figure("timeline", "Pipeline", describe_empty(data))
+    title = f"Pipeline of {data.best.trial}"
     layout = data.best.layout.canonical()
     stages = layout.pipeline_parallel
     found = pipeline_timeline(layout, data.num_layers)
     if found is None:
         words = f"The schedule {format_value(layout.pipeline_schedule)} is not drawn."
-        return Figure("timeline", title, words if stages > 1 else "The best layout has no pipeline stages.")
+        return Figure("timeline", title, words if stages > 1 else f"{data.best.trial} has no pipeline stages.")
     passes = f"{backward_passes(layout, data.num_layers):.3g}"
     drawn = f"the first {found.num_drawn} of " if found.num_drawn < found.num_micro_batches else ""
     return Figure(

@@ -11,11 +11,11 @@ from dashboards.report.figures.tradeoffs import tradeoff_figures
 SECTIONS = (
     ("search", "Progress", ("progress", "failures", "failures_by_axis", "importance")),
     ("layouts", "Layouts", ("objectives", "nodes", "memory", "heat", "parallel")),
-    ("best", "Best layout", ("time", "timeline")),
+    ("best", None, ("time", "timeline")),
     ("cost", "Cost", ("cost",)),
     ("accuracy", "Prediction accuracy", ("predictions",)),
 )
-"""Key, title and figures of each section of the page, in order."""
+"""Key, title (None: that of the best layout) and figures of each section of the page, in order."""
 
 _WIDE = {"progress", "importance", "objectives", "nodes", "parallel", "time", "timeline", "predictions", "cost"}
 

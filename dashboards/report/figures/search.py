@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from statistics import median
 from typing import Any
 
@@ -24,7 +24,7 @@ from trials.trial import FailureReason
 _MOST_BARS = 24
 _FEWEST_BARS = 6
 _FEWEST_OF_RANGE = 3
-_PROGRESS_NOTE = "A dot is one run; the line is the best layout by then, over all its runs."
+_PROGRESS_NOTE = "A dot is one run, and the line the highest by then; a layout's speed is that over all its runs."
 
 
 def search_figures(data: ReportData) -> list[Figure]:
@@ -32,24 +32,23 @@ def search_figures(data: ReportData) -> list[Figure]:
 
 
 def _progress(data: ReportData) -> Figure:
-    """Measured speeds over time, and the best so far."""
-    unit, title = UNITS[data.objective], "Best so far"
+    """Measured speeds over time, and the highest so far."""
+    unit, title = UNITS[data.objective], "Measured speed"
     measured = sorted((t for t in data.measured if t.ended_h is not None), key=lambda t: t.ended_h or 0.0)
     if not measured:
         return Figure("progress", title, describe_empty(data))
     scale, hour_word = _time_scale(data)
-    ended = sorted((t for t in data.trials if t.best_so_far is not None and t.ended_h is not None), key=_ended_h)
-    best = ended[-1].best_so_far if ended else None
-    summary = f"{plural(len(measured), 'run')} measured"
-    summary += "" if best is None else f"; the best layout reached {format_short(best)} {unit} over all its runs"
-    if (first := _first_near(ended)) is not None:
-        summary += f", and after {duration(_ended_h(first) * 3600)} the search was within 2 % of that"
+    summary, best = f"{plural(len(measured), 'run')} measured", _best_speed(data)
+    if data.best is not None and best is not None:
+        summary += f"; {data.best.trial} reached {format_short(best)} {unit} over all its runs"
+        first = next((t for t in measured if t.speed is not None and t.speed >= 0.98 * best), None)
+        summary += f", and after {duration(_ended_h(first) * 3600)} a run was within 2 % of that" if first else ""
     return Figure(
         "progress",
         title,
         summary + ".",
         plot(
-            list(_progress_traces(data, measured, ended, scale)),
+            list(_progress_traces(data, measured, scale)),
             xaxis=axis(f"{hour_word} since the search began", rangemode="tozero"),
             yaxis=axis(unit, rangemode="tozero"),
             legend={"orientation": "h", "y": 1.12, "x": 0},
@@ -60,30 +59,30 @@ def _progress(data: ReportData) -> Figure:
     )
 
 
-def _progress_traces(
-    data: ReportData, measured: Sequence[TrialView], ended: Sequence[TrialView], scale: float
-) -> Iterator[dict]:
-    """Traces of measured runs, the best so far, failures and the baseline."""
+def _progress_traces(data: ReportData, measured: Sequence[TrialView], scale: float) -> Iterator[dict]:
+    """Traces of measured runs, the highest so far, failures, the baseline and the best layout."""
     texts = [f"{format_trial(t, data.varying)}<br>{format_short(t.speed)} {UNITS[data.objective]}" for t in measured]
-    x = [_ended_h(t) * scale for t in measured]
-    yield scatter(x, [t.speed for t in measured], texts, "measured", "@c1", opacity=0.55)
-    best = line([_ended_h(t) * scale for t in ended], [t.best_so_far for t in ended], "best so far", "@accent")
-    yield best | {"line": {"shape": "hv", "width": 3, "color": "@accent"}}
+    x, speeds = [_ended_h(t) * scale for t in measured], [t.speed or 0.0 for t in measured]
+    ends = [0.0, max(map(_ended_h, data.trials)) * scale]
+    yield scatter(x, speeds, texts, "measured", "@c1", opacity=0.55)
+    highest = line([*x, ends[-1]], [*accumulate(speeds, max), max(speeds)], "highest so far", "@accent")
+    yield highest | {"line": {"shape": "hv", "width": 3, "color": "@accent"}}
     yield from _failure_crosses(data, scale)
-    if data.baseline_speed is not None and ended:
-        ends = [0.0, _ended_h(ended[-1]) * scale]
-        yield line(ends, [data.baseline_speed] * 2, "baseline", "@ink", line={"dash": "dot", "width": 1.5})
+    dotted = {"dash": "dot", "width": 1.5}
+    if data.baseline_speed is not None:
+        yield line(ends, [data.baseline_speed] * 2, "baseline", "@ink", line=dotted)
+    if data.best is not None and data.best.layout.key != data.baseline_key:
+        name = f"{data.verdict.best_word}: {data.best.trial}"
+        yield line(ends, [_best_speed(data)] * 2, name, "@c2", line=dotted)
 
 
 def _ended_h(trial: TrialView) -> float:
     return trial.ended_h or 0.0
 
 
-def _first_near(ended: Sequence[TrialView]) -> TrialView | None:
-    """First trial after which the best was within 2 % of the final best."""
-    last = ended[-1].best_so_far if ended else None
-    near = (t for t in ended if last is not None and t.best_so_far is not None and t.best_so_far >= 0.98 * last)
-    return next(near, None)
+def _best_speed(data: ReportData) -> float | None:
+    """Speed of the best layout over all its runs."""
+    return next((t.speed for t in data.layouts if data.best is not None and t.trial == data.best.trial), None)
 
 
 def _failure_crosses(data: ReportData, scale: float) -> Iterator[dict]:

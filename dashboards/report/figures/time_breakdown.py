@@ -31,15 +31,15 @@ def time_breakdowns(
     """
     wanted: dict[str, TrialOrLayout] = {}
     if baseline is not None and (best is None or baseline.layout.key != best.layout.key):
-        wanted["baseline"] = baseline
+        wanted["the baseline"] = baseline
     if best is not None:
-        wanted["best layout"] = best
+        wanted[best.trial] = best
     for are_profiled in (True, False):
         found = [_breakdown(label, trial, spec, are_profiled) for label, trial in wanted.items()]
         known = tuple(parts for parts in found if parts is not None)
         if len(known) == len(found):
             return known
-    alone = None if best is None else _breakdown("best layout", best, spec, is_profiled=True)
+    alone = None if best is None else _breakdown(best.trial, best, spec, is_profiled=True)
     return () if alone is None else (alone,)
 
 

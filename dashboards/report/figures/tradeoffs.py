@@ -8,7 +8,7 @@ from typing import Any
 
 from dashboards.report.data import ReportData, TrialView
 from dashboards.report.figures.figure import Figure, axis, by_range, line, logarithmic, plot, scatter
-from dashboards.report.sentences import describe_empty, format_trial
+from dashboards.report.sentences import best_title, describe_empty, format_trial
 from dashboards.terminal.headline import UNITS
 from dashboards.trial_text import format_short
 from search_spaces.layouts.short_name import short_name
@@ -61,7 +61,7 @@ def _nodes(data: ReportData, known: Sequence[TrialView], counts: Sequence[int]) 
         best = [point for point in points if data.best is not None and point.trial == data.best.trial]
         star = {"symbol": "star", "size": 17, "line": {"width": 1.5, "color": "@paper"}}
         traces.append(
-            scatter(_x(best), _y(best), [format_trial(t, data.varying) for t in best], "best layout", "@c2", **star)
+            scatter(_x(best), _y(best), [format_trial(t, data.varying) for t in best], best_title(data), "@c2", **star)
         )
     xaxis = axis("nodes", type="log", tickvals=list(counts), ticktext=[str(count) for count in counts])
     yaxis = axis("tokens/s", **logarithmic(min(_y(known)), max(_y(known))))
@@ -240,8 +240,8 @@ def _memory(data: ReportData) -> Figure:
     traces = [trace for group in _by_nodes(data, known) for trace in _memory_traces(data, unit, *group)]
     if best is not None:
         star = {"symbol": "star", "size": 17, "line": {"width": 1.5, "color": "@paper"}}
-        shown = [f"the best layout<br>{format_trial(best, data.varying)}"]
-        traces.append(scatter([best.peak_memory_gib], [best.speed], shown, "best layout", "@c2", **star))
+        shown = [f"{best_title(data)}<br>{format_trial(best, data.varying)}"]
+        traces.append(scatter([best.peak_memory_gib], [best.speed], shown, best_title(data), "@c2", **star))
     nodes = (best or known[0]).layout.num_nodes
     here = [t for t in known if t.layout.num_nodes == nodes]
     speeds = [t.speed for t in known if t.speed is not None]

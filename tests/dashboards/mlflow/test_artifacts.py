@@ -57,7 +57,7 @@ def test_the_first_report_of_a_running_search_is_due_and_the_next_ten_minutes_la
 def test_the_description_of_a_running_search_is_that_of_the_newest_report(folder):
     write(folder, START + 60)
     newer = due(RUNNING, folder, sent_at=START)
-    assert newer.tags[runs.NOTE].startswith("**1.00k tokens/s, no comparison: ")
+    assert newer.tags[runs.NOTE].startswith("**Running, 4 layouts. 1.00k tokens/s, no comparison: ")
     assert set(newer.tags) == {runs.NOTE, runs.NOTE_MARK}
     assert due(RUNNING, folder, sent_at=START, described_at=START + 60).tags == {}
 

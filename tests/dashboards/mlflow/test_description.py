@@ -46,7 +46,7 @@ def test_the_best_layouts_stand_in_a_table_fastest_first_ten_at_most():
     for size in range(1, 13):
         search.measure(search.start(replace(BASELINE, tensor_parallel=size)), 100.0 * size)
     text = note(search.record)
-    assert "The best 10 of 12 measured layouts" in text
+    assert "The first 10 of 12 measured layouts" in text
     rows = [line.split("&")[0] for line in text.splitlines() if line.startswith("| tp")]
     assert rows == [f"| tp{number} pp1 dp1 mb1" for number in range(12, 2, -1)]
 

@@ -46,7 +46,7 @@ def test_what_the_driver_has_to_say_meanwhile_is_replaced_by_its_last_word(sync,
     search.best(trial)
     os.utime(folder.report, (START, START))
     sync.sync(search.record, folder)
-    assert client.get_run(run_id).data.tags[NOTE].startswith("**1.00k tokens/s, no comparison: ")
+    assert client.get_run(run_id).data.tags[NOTE].startswith("**Running, 1 layout. 1.00k tokens/s, no comparison: ")
     search.end()
     folder.report.write_text("late")
     sync.sync(search.record, folder)

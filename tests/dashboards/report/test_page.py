@@ -161,7 +161,7 @@ def test_the_table_can_be_sorted_from_the_keyboard_by_numbers(page):
 
 
 def test_the_answer_comes_first(text, page):
-    assert page.text.index("faster than the baseline") < page.text.index("Best so far")
+    assert page.text.index("faster than the baseline") < page.text.index("Measured speed")
     assert "<title>tiny: 1.50x faster than the baseline (1.44–1.56)</title>" in text
 
 
@@ -173,6 +173,15 @@ def test_a_tie_is_no_win_in_large_type():
     page = Page(page_of(search))
     assert not page.all("span", **{"class": "ratio"})
     assert "No clear winner: 1.08x (0.58–2.01)" in page.text
+
+
+def test_a_cancelled_search_says_so_in_its_headline_and_has_no_ratio_in_large_type():
+    search = a_search()
+    search.end("cancelled", "cancelled_by_user")
+    page = Page(page_of(search))
+    assert not page.all("span", **{"class": "ratio"})
+    assert "Cancelled after 3 of 20 layouts. Fastest so far: 1.50x, not re-measured" in page.text
+    assert "Fastest so far, t0003" in page.text
 
 
 def test_a_search_that_the_cluster_refused_says_so_with_the_reason():
@@ -192,7 +201,7 @@ def test_a_layout_has_one_number_over_all_its_runs():
         drawn = json.dumps(figures[key].plot)
         assert pooled in drawn
         assert "1500" not in drawn
-    assert "the best layout reached 1.40k tokens/s" in figures["progress"].summary
+    assert "t0003 reached 1.40k tokens/s" in figures["progress"].summary
 
 
 def test_other_answers_to_several_goals_stand_beside_the_best():
@@ -200,7 +209,7 @@ def test_other_answers_to_several_goals_stand_beside_the_best():
     for nodes, speed in ((1, 900.0), (2, 1500.0)):
         search.measure(search.start(replace(BASELINE, num_nodes=nodes)), speed)
     page = Page(page_of(search))
-    assert "Alternatives to the best layout" in page.text
+    assert "Alternatives to t0002" in page.text
     assert "n1 tp4 pp1 dp2 mb1: t0001 on 1 node" in page.text
     assert "t0001 on 1 node has 60 % of its tokens/s" in page.text
     assert len(page.all("figure", id="figure-nodes")) == 1
@@ -210,7 +219,7 @@ def test_the_recipe_can_be_used_from_the_first_screen():
     launches = (LaunchCommand("DeepSpeed", f"deepspeed {HOSTILE}", True),)
     use = UseIt("/runs/tiny/recipe", "sbatch launch.sbatch", launches, "parlay replay tiny")
     page = Page(report_page(report_data(a_full_search().record, START, use)))
-    shown = page.text[: page.text.index("Best so far")]
+    shown = page.text[: page.text.index("Measured speed")]
     assert shown.index("sbatch launch.sbatch") < shown.index(
         "Train with DeepSpeed (measured with it; this line was not"
     )
@@ -342,7 +351,7 @@ def test_the_ranks_are_placed_where_neither_step_time_nor_pipeline_is_drawn():
     search = SearchUnderTest(spec(baseline=None))
     search.measure(search.start(BASELINE), 1000.0)
     page = Page(page_of(search))
-    assert "The best layout has no pipeline stages." in page.text
+    assert "t0001 has no pipeline stages." in page.text
     assert len(page.all("figure", id="figure-placement")) == 1
 
 
@@ -361,6 +370,6 @@ def test_the_table_says_why_a_layout_is_above_the_best():
     search.measure(search.start(replace(BASELINE, tensor_parallel=8, data_parallel=1, grad_accum_steps=8)), 2000.0)
     for kind in ("search", "repeat"):
         search.measure(search.start(FASTEST, kind), 1500.0)
-    why = "A layout above the best is tied with it, not measured again"
+    why = "A layout above t0002 is tied with it, not measured again"
     assert why in Page(page_of(search)).text
     assert why not in Page(page_of(a_search())).text

@@ -56,7 +56,7 @@ def test_every_event_that_matters_is_one_line():
     assert "t0001.a1 measured: 1,000 (980–1,020) tokens/s, 1 s a step, 1.5 GiB" in words
     assert "t0002.a1 failed, node failure: it broke" in words
     assert "t0003.a1 failed, out of memory: torch.OutOfMemoryError" in words
-    assert words[-2:] == ["t0002 is the best", "search completed (reached the limit of search.max_trials)"]
+    assert words[-2:] == ["t0002 leads so far", "search completed (reached the limit of search.max_trials)"]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_several_numbers_of_nodes_are_all_answered_and_the_best_says_what_fewer_
     best = json.loads(capfd.readouterr().out)
     assert [(point["trial"], point["num_nodes"]) for point in best["pareto"]] == [("t0002", 2), ("t0001", 1)]
     assert best["pareto"][1]["values"] == {"tokens_per_sec": 186.0}
-    assert best["rationale"] == f"the fastest of the layouts measured; {TRADE}"
+    assert best["rationale"] == f"t0002 is the fastest of the layouts measured; {TRADE}"
     for verb in ("best", "status"):
         assert run([verb, *search]) == 0
         assert f"\n{TRADE}\n" in capfd.readouterr().out
@@ -57,7 +57,7 @@ def test_of_several_objectives_each_answer_has_every_value(tmp_path, capfd):
     )
     assert (first["values"]["tokens_per_sec"], second["values"]["tokens_per_sec"]) == (186.0, 300.0)
     assert best["rationale"].startswith(
-        "the best in node_hours_per_billion_tokens of the layouts measured; t0002 on 2 nodes"
+        "t0001 is the best in node_hours_per_billion_tokens of the layouts measured; t0002 on 2 nodes"
     )
 
 

@@ -11,7 +11,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.trials.examples import TINY, with_metrics
 from trials.analysis.ranking import Objective, rank
-from trials.ledger.events import SearchRecord
+from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.measure_rules import MeasureRules
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import Attempt, Outcome, OutcomeStatus, Trial, TrialKind, TrialSpec, TrialState
@@ -92,6 +92,7 @@ def measured_trial(name: str, layout: Layout, step_time_s: float, half_width: fl
 def source_of(*trials: Trial, baseline: Trial | None = None, **of_spec: Any) -> RecipeSource:
     """The recipe source of the best of these trials; `of_spec` are further fields of its spec."""
     search = SearchRecord(SEARCH_ID, {"constraints": {"max_nodes": 1}}, "c0de" * 16, 1_800_000_000.0, trials=trials)
+    search = replace(search, state=SearchState.COMPLETED, end_reason=EndReason.MAX_TRIALS)
     batch = trials[0].layout.global_batch_size
     ranking = rank(trials, Objective.TOKENS_PER_SEC, batch)
     best = ranking.best

@@ -50,17 +50,17 @@ def test_layouts_whose_intervals_overlap_are_ties_and_a_caveat():
 
 
 def test_a_layout_chosen_for_its_memory_says_so_and_its_numbers_are_its_own():
-    first = [peaking(measured_trial(f"t000{n}", LAYOUT, 0.1), 3.0) for n in (1, 3, 5)]
-    second = [peaking(measured_trial(f"t000{n}", SLOWER_LAYOUT, 0.101), 2.0) for n in (2, 4, 6)]
+    first = [peaking(measured_trial(f"t000{n}", LAYOUT, 0.1), 63.0) for n in (1, 3, 5)]
+    second = [peaking(measured_trial(f"t000{n}", SLOWER_LAYOUT, 0.102), 55.5) for n in (2, 4, 6)]
     trials = [first[0], second[0], *map(repeated, (*first[1:], *second[1:]))]
     today, chosen = rank(trials, Objective.TOKENS_PER_SEC, LAYOUT.global_batch_size).ordered
     recipe = built(source_of(*trials, baseline=today))
     assert (recipe.trial, recipe.selection_reason, recipe.ties) == ("t0002", "memory", ("t0001",))
-    assert recipe.fastest == {"trial": "t0001", "value": pytest.approx(2560.0), "peak_memory_gib": 3.0}
-    assert recipe.baseline["speedup"] == pytest.approx(0.1 / 0.101)
+    assert recipe.fastest == {"trial": "t0001", "value": pytest.approx(2560.0), "peak_memory_gib": 63.0}
+    assert recipe.baseline["speedup"] == pytest.approx(0.1 / 0.102)
     page = readme(recipe)
-    assert "No clear winner: 0.99x (0.92–1.07)" in page.splitlines()[0]
-    assert "t0002 is statistically tied with t0001, the fastest, and needs 33 % less memory" in page
+    assert "No clear winner: 0.98x (0.91–1.06)" in page.splitlines()[0]
+    assert "- Recommended: t0002. t0001 is 2 % faster, within noise, but needs 63 GiB instead of 55.5.\n" in page
     assert "| t0001 (baseline, fastest, tie) |" in page
     tied = "No clear winner: the baseline is statistically tied with t0001"
     assert tied in readme(built(source_of(*trials, baseline=chosen))).splitlines()[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
@@ -12,13 +14,14 @@ from trials.analysis.best_layout import (
     Choice,
     best_json,
     choice_of,
+    describe_faster,
     describe_no_best,
     fastest_json,
     no_room_detail,
     rationale,
 )
 from trials.analysis.ranking import Ranking, rank
-from trials.trial import Trial
+from trials.trial import Trial, TrialKind
 
 
 def with_peak(run: Trial, peak_gib: float) -> Trial:
@@ -26,9 +29,9 @@ def with_peak(run: Trial, peak_gib: float) -> Trial:
 
 
 def spared() -> Ranking:
-    """Two tied finalists, of which the second needs 30 % less memory."""
-    first = [with_peak(run, 10.0) for run in (trial(1, 300.0), again(3, 1, 300.0), again(5, 1, 300.0))]
-    second = [with_peak(run, 7.0) for run in (trial(2, 299.0), again(4, 2, 299.0), again(6, 2, 299.0))]
+    """Two tied finalists, of which the slower one needs 12 % less memory."""
+    first = [with_peak(run, 63.0) for run in (trial(1, 300.0), again(3, 1, 300.0), again(5, 1, 300.0))]
+    second = [with_peak(run, 55.5) for run in (trial(2, 291.0), again(4, 2, 291.0), again(6, 2, 291.0))]
     return rank([*first, *second], SPEED, 8)
 
 
@@ -46,7 +49,7 @@ def test_it_has_the_contracts_names():
         "ties": ["t0002"],
         "selection_reason": "fastest",
         "fastest": {"trial": "t0001", "value": 300.0, "peak_memory_gib": None},
-        "rationale": "the fastest of the layouts measured",
+        "rationale": "t0001 is the fastest of the layouts measured",
         "pareto": [],
         "flags": [],
         "time_s": None,
@@ -69,26 +72,51 @@ def test_without_a_best_there_is_no_object_and_no_reason():
 def test_one_chosen_for_its_memory_says_over_which_and_for_how_much():
     best = best_json(spared())
     assert (best["trial"], best["selection_reason"], best["ties"]) == ("t0002", Choice.MEMORY, ["t0001"])
-    assert best["fastest"] == {"trial": "t0001", "value": pytest.approx(300.0), "peak_memory_gib": 10.0}
-    assert best["tokens_per_sec"] == pytest.approx(299.0), "the numbers are those of the chosen layout"
-    words = "statistically tied with t0001, the fastest, and needs 30 % less memory: 7 GiB, not 10"
+    assert best["fastest"] == {"trial": "t0001", "value": pytest.approx(300.0), "peak_memory_gib": 63.0}
+    assert best["tokens_per_sec"] == pytest.approx(291.0), "the numbers are those of the chosen layout"
+    words = "Recommended: t0002. t0001 is 3 % faster, within noise, but needs 63 GiB instead of 55.5"
     assert best["rationale"] == words
 
 
-def test_of_finalists_it_says_by_what_they_were_compared():
-    finalist = rank([trial(1, 300.0), again(2, 1, 300.0)], SPEED, 8)
-    assert rationale(finalist) == "the fastest of those measured again, by the lower end of its 95 % interval"
+@pytest.mark.parametrize(
+    ("peak_gib", "nodes", "words"),
+    [
+        (8.0, 1, "needs 8 GiB instead of 7"),
+        (None, 1, "its peak memory is unknown"),
+        (7.0, 1, "its 95 % interval reaches lower"),
+        (6.0, 2, "takes 2 nodes instead of 1"),
+    ],
+)
+def test_another_faster_tie_than_the_one_that_was_spared_has_its_own_drawback(
+    peak_gib: float | None, nodes: int, words: str
+):
+    """The first has the highest lower end and most memory; the second, of the least memory, is as fast, if varying."""
+    shape = {"tensor_parallel": 3, "num_nodes": nodes}
+    runs = [with_peak(run, 10.0) for run in (trial(1, 300.0), again(4, 1, 300.0))]
+    runs += [with_peak(run, 7.0) for run in (trial(2, 280.0), again(5, 2, 330.0))]
+    varying = trial(3, 270.0, **shape), replace(trial(6, 350.0, **shape), kind=TrialKind.REPEAT)
+    runs += [with_metrics(run, peak_memory_gib=peak_gib) for run in varying]
+    assert describe_faster(rank(runs, SPEED, 8)) == f"t0003 is 1 % faster, within noise, but {words}"
 
 
-def test_a_faster_one_that_leaves_too_little_memory_is_left_out_in_words_too():
+def test_one_chosen_for_the_lower_end_of_its_interval_is_not_called_the_fastest():
+    steady, varying = [trial(1, 300.0), again(3, 1, 300.0)], [trial(2, 250.0), again(4, 2, 380.0)]
+    ranking = rank([*steady, *varying], SPEED, 8)
+    assert (ranking.best.trial, choice_of(ranking), fastest_json(ranking)["trial"]) == ("t0001", "interval", "t0002")
+    words = "Recommended: t0001. t0002 is 3 % faster, within noise, but its 95 % interval reaches lower"
+    assert rationale(ranking) == words
+
+
+def test_a_faster_one_that_did_not_compete_is_named_with_its_obstacle():
     headroom, full, fits = MemoryHeadroom(10.0, 4.0), with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 5.0)
-    assert (
-        rationale(rank([full, fits], SPEED, 8, headroom)) == "the fastest of the layouts measured that leave 4 GiB free"
-    )
-    repeated = with_peak(again(3, 2, 200.0), 5.0)
-    words = "the fastest of those measured again that leave 4 GiB free, by the lower end of its 95 % interval"
-    assert rationale(rank([full, fits, repeated], SPEED, 8, headroom)) == words
-    assert rationale(rank([fits], SPEED, 8, headroom)) == "the fastest of the layouts measured"
+    ranking = rank([full, fits], SPEED, 8, headroom)
+    assert (choice_of(ranking), fastest_json(ranking)["trial"]) == (Choice.EXCLUDED, "t0001")
+    assert rationale(ranking) == "Recommended: t0002. t0001 is 50 % faster, but leaves too little memory free"
+    once = rank([trial(1, 303.0), trial(2, 300.0), again(3, 2, 300.0)], SPEED, 8)
+    assert rationale(once) == "Recommended: t0002. t0001 is 1 % faster, but was not measured again"
+    suspect = rank([trial(1, 303.0, flags=("suspect_node",)), trial(2, 302.0)], SPEED, 8)
+    assert rationale(suspect) == "Recommended: t0002. t0001 is 0.3 % faster, but is suspect"
+    assert rationale(rank([fits], SPEED, 8, headroom)) == "t0002 is the fastest of the layouts measured"
 
 
 def test_where_no_layout_leaves_the_memory_asked_for_the_nearest_is_named():
@@ -101,14 +129,9 @@ def test_where_no_layout_leaves_the_memory_asked_for_the_nearest_is_named():
     assert no_room_detail(rank(full, SPEED, 8)) is no_room_detail(rank([], SPEED, 8, headroom)) is None
 
 
-def test_a_rerun_after_a_suspect_run_makes_no_finalist():
-    suspect = trial(1, 300.0, flags=("suspect_node",))
-    assert rationale(rank([suspect, again(2, 1, 300.0)], SPEED, 8)) == "the fastest of the layouts measured"
-
-
 def test_what_is_not_a_speed_is_called_by_its_name():
     ranking = rank([trial(1, 300.0)], NODE_HOURS, 8)
-    assert rationale(ranking) == "the best in node_hours_per_billion_tokens of the layouts measured"
+    assert rationale(ranking) == "t0001 is the best in node_hours_per_billion_tokens of the layouts measured"
 
 
 def test_one_suspect_run_is_no_answer_and_that_is_said():

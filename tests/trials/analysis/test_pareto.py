@@ -125,7 +125,7 @@ class TestWords:
         (trade,) = trade_offs(self.RANKING)
         assert trade == "t0002 on 1 node has 62 % of its tokens/s at 81 % of its node-hours a token"
         best = best_json(self.RANKING)
-        assert best["rationale"] == rationale(self.RANKING) == f"the fastest of the layouts measured; {trade}"
+        assert best["rationale"] == rationale(self.RANKING) == f"t0001 is the fastest of the layouts measured; {trade}"
         assert best["pareto"] == pareto_json(self.RANKING)
 
     def test_with_one_goal_there_is_nothing_to_say(self):

@@ -37,6 +37,11 @@ def faster(search: Search) -> None:
     measured(search, OTHER, 160.0)
 
 
+def measured_again(search: Search) -> None:
+    faster(search)
+    search.measure(search.start(OTHER, "repeat"), 160.0)
+
+
 def tied(search: Search) -> None:
     measured(search, BASELINE, 100.0, spread=0.3)
     measured(search, OTHER, 108.0, spread=0.3)
@@ -113,7 +118,21 @@ REFUSED = ("failed", "submission_rejected", "sbatch: error: Invalid account")
     ("happens", "ends", "kind", "words"),
     [
         (faster, MAX, "faster", "1.60x faster than the baseline (1.54–1.67)"),
-        (faster, None, "faster", "1.60x faster than the baseline (1.54–1.67)"),
+        (faster, None, "faster", "Running, 2 of 10 layouts. Fastest so far: 1.60x, not re-measured"),
+        (faster, CANCELLED, "faster", "Cancelled after 2 of 10 layouts. Fastest so far: 1.60x, not re-measured"),
+        (
+            faster,
+            ("completed", "wall_time", None),
+            "faster",
+            "Stopped after 2 of 10 layouts by search.max_wall_time. Fastest so far: 1.60x, not re-measured",
+        ),
+        (
+            measured_again,
+            CANCELLED,
+            "faster",
+            "Cancelled after 2 of 10 layouts. Fastest so far: 1.60x, measured in 2 runs",
+        ),
+        (tied, CANCELLED, "no_winner", "Cancelled after 2 of 10 layouts. No clear winner: 1.08x (0.58–2.01)"),
         (tied, MAX, "no_winner", "No clear winner: 1.08x (0.58–2.01)"),
         (without_an_interval, MAX, "no_winner", "No clear winner: 1.60x (interval unknown)"),
         (baseline_first, MAX, "baseline_best", "No measured layout is faster than the baseline"),
@@ -124,7 +143,12 @@ REFUSED = ("failed", "submission_rejected", "sbatch: error: Invalid account")
             "No clear winner: the baseline is statistically tied with t0002",
         ),
         (only_the_baseline, MAX, "only_baseline", "Only the baseline was measured"),
-        (only_the_baseline, None, "only_baseline", "Only the baseline has been measured so far"),
+        (
+            only_the_baseline,
+            None,
+            "only_baseline",
+            "Running, 2 of 10 layouts. Only the baseline has been measured so far",
+        ),
         (
             baseline_out_of_memory,
             MAX,
@@ -142,13 +166,14 @@ REFUSED = ("failed", "submission_rejected", "sbatch: error: Invalid account")
             baseline_cancelled,
             CANCELLED,
             "no_comparison",
+            "Cancelled after 1 of 10 layouts. "
             "160 tokens/s, no comparison: the baseline (t0001) was cancelled with the search",
         ),
         (
             baseline_in_flight,
             None,
             "no_comparison",
-            "160 tokens/s, no comparison: the baseline has not been measured yet",
+            "Running, 1 of 10 layouts. 160 tokens/s, no comparison: the baseline has not been measured yet",
         ),
         (never_tried, MAX, "no_comparison", "160 tokens/s, no comparison: the baseline was not tried"),
         (
@@ -160,7 +185,7 @@ REFUSED = ("failed", "submission_rejected", "sbatch: error: Invalid account")
         (all_failed, None, "nothing_yet", "No layout has been measured yet"),
         (nothing, None, "nothing_yet", "No layout has been measured yet"),
         (nothing, ("failed", "wall_time", None), "nothing_measured", "No layout was measured"),
-        (one_in_flight, CANCELLED, "cancelled", "Cancelled by the user after 0 of 10 layouts"),
+        (one_in_flight, CANCELLED, "cancelled", "Cancelled after 0 of 10 layouts"),
         (nothing, REFUSED, "refused", "The cluster rejected a job: sbatch: error: Invalid account"),
     ],
 )
@@ -217,7 +242,7 @@ def test_a_refusal_after_a_measurement_leaves_the_finding_and_is_seen_in_the_sta
     [
         (None, ""),
         (MAX, "reached the limit of 10 layouts"),
-        (CANCELLED, "cancelled by the user after 2 of 10 layouts"),
+        (CANCELLED, "cancelled after 2 of 10 layouts"),
         (("completed", "converged", None), "converged: no remaining layout is likely to be faster"),
     ],
 )

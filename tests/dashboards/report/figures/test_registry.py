@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ from dashboards.report.figures import registry
 from dashboards.report.figures.tradeoffs import memory_front
 from dashboards.report.page import report_without_scripts
 from search_spaces.layouts.layout import Layout
-from tests.dashboards.report.searches import BASELINE, STATES, a_full_search, a_search, spec
+from tests.dashboards.report.searches import BASELINE, FASTEST, STATES, a_full_search, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.trial import FailureReason
 
@@ -63,10 +64,14 @@ def test_figures_are_in_the_order_of_the_page():
     assert drawn == re.findall(r'data-figure="(\w+)"', page)
 
 
-def test_the_line_of_the_best_follows_the_trials():
-    traces = {trace["name"]: trace for trace in report_figures(a_search())["progress"].plot["data"]}
-    assert traces["measured"]["y"] == [1000.0, 1500.0]
-    assert traces["best so far"]["y"] == [1000.0, 1000.0, 1500.0]
+def test_no_run_lies_above_the_line_of_the_highest():
+    """A layout that was measured twice is drawn by its runs, and its speed over both by a line of its own."""
+    search = a_search()
+    search.measure(search.start(FASTEST, "repeat"), 1300.0)
+    traces = {trace["name"]: trace for trace in report_figures(search)["progress"].plot["data"]}
+    assert traces["measured"]["y"] == [1000.0, 1500.0, 1300.0]
+    assert traces["highest so far"]["y"] == [1000.0, 1500.0, 1500.0, 1500.0]
+    assert traces["fastest so far: t0003"]["y"] == [pytest.approx(math.sqrt(1500.0 * 1300.0))] * 2
     assert traces["baseline"]["y"] == [1000.0, 1000.0]
     assert len(traces["failed"]["x"]) == 1
 
@@ -192,7 +197,7 @@ def test_what_more_nodes_bring_is_drawn_where_several_numbers_of_nodes_were_meas
     by_name = {trace["name"]: trace for trace in figure.plot["data"]}
     assert (by_name["Pareto front"]["x"], by_name["Pareto front"]["y"]) == ([1, 2], [900.0, 1500.0])
     assert (by_name["linear scaling"]["x"], by_name["linear scaling"]["y"]) == ([1, 4], [900.0, 3600.0])
-    assert by_name["best layout"]["x"] == [2]
+    assert by_name["Fastest so far"]["x"] == [2]
 
 
 def several_nodes(objectives=("tokens_per_sec", "joules_per_token")):

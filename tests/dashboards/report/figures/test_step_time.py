@@ -32,11 +32,11 @@ def measured(of_baseline=None, of_best=None, **more) -> SearchUnderTest:
 def test_the_bridge_leads_from_one_step_time_to_the_other():
     figure = step_time(measured(OF_BASELINE, OF_BEST))
     (bars,) = figure.plot["data"]
-    assert bars["y"] == ["baseline", "tensor", "compute", "bubble", "others", "unexplained", "best layout"]
+    assert bars["y"] == ["the baseline", "tensor", "compute", "bubble", "others", "unexplained", "t0002"]
     assert bars["x"] == pytest.approx([1.0, -0.2, -0.08, 0.05, 0.001, 0.029, 0.8])
     assert math.fsum(bars["x"][:-1]) == pytest.approx(bars["x"][-1])
     assert figure.summary == (
-        "Measured: 1.00 s (the baseline) to 0.800 s (the best layout). By part, as profiled: tensor"
+        "Measured: 1.00 s (the baseline) to 0.800 s (t0002). By part, as profiled: tensor"
         " \N{MINUS SIGN}0.200 s, compute \N{MINUS SIGN}0.0800 s, bubble +0.0500 s, others +0.00100 s, unexplained"
         " +0.0290 s."
     )
@@ -47,7 +47,7 @@ def test_profiled_and_predicted_seconds_are_not_mixed():
     figure = step_time(measured(None, OF_BEST, model=MODEL.to_json(), cluster=cluster))
     assert "as predicted by the cost model, not measured" in figure.summary
     (bars,) = figure.plot["data"]
-    assert (bars["y"][0], bars["y"][-2]) == ("baseline", "unexplained")
+    assert (bars["y"][0], bars["y"][-2]) == ("the baseline", "unexplained")
     assert (bars["x"][0], bars["x"][-1]) == (1.0, 0.8)
     (bars,) = step_time(measured(None, OF_BEST)).plot["data"]
     assert bars["y"][0] == "compute"
@@ -57,10 +57,10 @@ def test_a_layout_alone_is_shown_by_its_parts():
     search = SearchUnderTest(spec())
     search.measure(search.start(BASELINE), 1000.0, time_s=OF_BASELINE)
     (bars,) = step_time(search).plot["data"]
-    assert (bars["y"], bars["measure"][-1]) == (["compute", "tensor", "data", "best layout"], "total")
+    assert (bars["y"], bars["measure"][-1]) == (["compute", "tensor", "data", "t0001"], "total")
 
 
 def test_tensor_context_and_expert_communication_are_steps_of_their_own():
     of_best = {"compute": 0.6, "tensor": 0.1, "context": 0.05, "expert": 0.15, "data_parallel": 0.1}
     (bars,) = step_time(measured(OF_BASELINE, of_best)).plot["data"]
-    assert bars["y"] == ["baseline", "tensor", "expert", "context", "unexplained", "best layout"]
+    assert bars["y"] == ["the baseline", "tensor", "expert", "context", "unexplained", "t0002"]
