@@ -31,7 +31,7 @@ FLAG_DESCRIPTIONS: Mapping[Flag, str] = {
     Flag.HOST_MEMORY_GROWTH: "host memory grows with every step, which may end a long training",
     Flag.DEVICE_MEMORY_GROWTH: "device memory grows with every step, which may end a long training",
     Flag.PROFILE_FAILED: "the profiled steps after the measurement failed; the numbers are valid, without a breakdown",
-    Flag.LAYOUT_UNVERIFIED: "the trainer's log does not verify the whole layout; see proof.unproven in its outcome",
+    Flag.UNPROVEN: "nothing shows what the trainer trained; see proof.unproven in its outcome",
     Flag.THROUGHPUT_MISMATCH: "a rate that the trainer prints is over 10 % off; see proof.cross_checks in its outcome",
     Flag.EMULATED_DEVICE: "a CPU emulated the engine's GPU; compare only with layouts of this engine on this machine",
 }

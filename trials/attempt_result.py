@@ -13,6 +13,7 @@ from search_spaces.hardware.cluster import ACCELERATORS
 from search_spaces.layouts.layout import DEGREES, EXPERT_GROUPS, OTHER_DEGREES
 from trials.failure_policy import Ending, policy_of
 from trials.files.tracebacks import is_device_failure
+from trials.first_step import FirstStep, first_step_fault
 from trials.json_types import is_finite_number
 from trials.measurement.protocol import PROBE_SIZE, extrapolation_of
 from trials.outcome_types import MeasuredMetrics, fullest_rank_fault, metrics_fault, slowest_rank_fault
@@ -307,7 +308,11 @@ def _proof_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     proof, expected = outcome.proof, expected_proof(spec)
     if spec.trainer["kind"] != PARLAY:
         expected["global_batch_size"] = spec.global_batch_size
-        return _log_proof_fault(proof, expected) or _vocabulary_fault(proof, spec.model.vocab_size)
+        return (
+            _log_proof_fault(proof, expected)
+            or _vocabulary_fault(proof, spec.model.vocab_size)
+            or _first_step_fault(spec, proof.get("first_step"))
+        )
     if Flag.EXTRAPOLATED in outcome.flags and (extrapolation := extrapolation_of(spec)) is not None:
         expected["micro_batches_per_step"] = [extrapolation.short, extrapolation.long]
     for name, value in expected.items():
@@ -351,6 +356,17 @@ def _vocabulary_fault(proof: Mapping[str, Any], expected: int) -> str | None:
         f"the trainer's model has a vocabulary of {found} tokens, padding included; model.vocab_size is {expected}:"
         f" name a tokenizer of at most {expected} tokens, or set model.vocab_size to at least the tokenizer's size"
     )
+
+
+def _first_step_fault(spec: TrialSpec, seen: Any) -> str | None:
+    """Compare with the spec what an observer saw of a third-party trainer's first step."""
+    if seen is None:
+        return None
+    try:
+        fault = first_step_fault(spec, FirstStep.from_json(seen))
+    except ValueError as error:
+        return str(error)
+    return None if fault is None else f"the script trains something else: {fault}"
 
 
 def _mismatch(name: str, found: Any, expected: Any) -> str:

@@ -325,7 +325,10 @@ class LayoutProof(TypedDict, total=False):
     vocab_size: int
     """Size of the model's vocabulary, padding included. Third-party trainers only."""
     unproven: list[str]
-    """Fields that the log does not show. Third-party trainers only."""
+    """Of world size, global batch, parameters and data parallelism those that neither the log nor the first step shows.
+    Third-party trainers only."""
+    first_step: Mapping[str, Any]
+    """`FirstStep`, of a third-party trainer whose ranks were observed."""
     cross_checks: list[CrossCheck]
     """Third-party trainers only."""
 

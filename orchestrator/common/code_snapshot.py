@@ -13,7 +13,6 @@ import trials
 
 COMPUTE_SIDE = (
     "search_spaces/__init__.py",
-    "search_spaces/decoding.py",
     "search_spaces/engines.py",
     "search_spaces/errors.py",
     "search_spaces/model_shape.py",
@@ -62,6 +61,7 @@ COMPUTE_SIDE = (
     "trials/files/tracebacks.py",
     "trials/measurement/*.py",
     "trials/external/*.py",
+    "trials/external/observer/*.py",
     "trials/fork_server/*.py",
     "trials/pilot/*.py",
     "trials/ranks/*.py",

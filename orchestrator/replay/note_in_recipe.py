@@ -70,7 +70,7 @@ def with_export(recipe: Recipe, export: Export) -> Recipe:
 def _export(ran: LoadedRecipe, python: str, answer: Mapping[str, Any], at: str) -> Export | None:
     """The other trainer's export with the measured script, arguments and template; None if there is none to record."""
     elsewhere = any(difference["field"] == _DEVICE for difference in answer["differences"])
-    if ran.trainer is None or answer["detail"] is not None or elsewhere or Flag.LAYOUT_UNVERIFIED in answer["flags"]:
+    if ran.trainer is None or answer["detail"] is not None or elsewhere or Flag.UNPROVEN in answer["flags"]:
         return None
     made = _export_of(ran.spec(), python)
     if made is None or made.trainer not in {old["trainer"] for old in ran.recipe.exports}:

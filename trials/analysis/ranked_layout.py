@@ -99,6 +99,11 @@ class RankedLayout:
         return is_suspect(self.first)
 
     @property
+    def is_unproven(self) -> bool:
+        """True if nothing shows what some run trained."""
+        return Flag.UNPROVEN in self.flags
+
+    @property
     def may_be_best(self) -> bool:
         """A single suspect run never is; several may be where nothing else of the layout was measured."""
         return not self.is_suspect or len(self.counted) > 1

@@ -54,7 +54,8 @@ def objective_json(objectives: Sequence[Objective]) -> Any:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Measured layouts of one global batch, best first; suspect ones come last, and a single suspect run is never best.
+    """Measured layouts of one global batch, best first; unproven and suspect ones come last. A single suspect run is
+    never best.
 
     Once layouts are measured again as finalists, only these compete. `fastest` is the first. `best` is `fastest`,
     unless another finalist is tied with it (overlapping 95 % intervals) and needs less memory; `ties` are the other
@@ -88,10 +89,12 @@ class Speedup:
 
 
 class RankingKey(NamedTuple):
-    """Sort key of a layout: too little memory, suspect, cannot be the best, not a finalist; then the higher score."""
+    """Sort key of a layout: too little memory, suspect, unproven, cannot be the best, not a finalist; then the higher
+    score."""
 
     is_unfit: bool
     is_suspect: bool
+    is_unproven: bool
     cannot_be_best: bool
     is_no_finalist: bool
     negative_score: float
@@ -140,7 +143,7 @@ def _key(layout: RankedLayout, objective: Objective, headroom: MemoryHeadroom | 
     is_unfit = not _has_headroom(layout, headroom)
     score = lower_bound_of(layout, objective) if layout.is_finalist else value_of(layout, objective)
     cannot_be_best = is_unfit or not layout.may_be_best
-    return RankingKey(is_unfit, layout.is_suspect, cannot_be_best, not layout.is_finalist, -score)
+    return RankingKey(is_unfit, layout.is_suspect, layout.is_unproven, cannot_be_best, not layout.is_finalist, -score)
 
 
 def _has_headroom(layout: RankedLayout, headroom: MemoryHeadroom | None) -> bool:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from search_spaces.decoding import decode
 from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -63,7 +62,7 @@ class TrainingRate:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrainingRate:
-        return decode(cls, data)
+        return cls(**data)
 
 
 def training_rate(

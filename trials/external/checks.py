@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from trials.attempt_result import expected_proof
+from trials.first_step import FirstStep, unproven
 from trials.outcome_types import MeasuredMetrics
 from trials.trainers.common.trainer_log import TrainerStep
 from trials.trainers.registry import TRAINERS
@@ -22,10 +22,19 @@ ROUNDING_ERROR = 0.05
 """Rounding error of a number printed with one decimal, as Megatron prints TFLOP/s."""
 
 
-def layout_proof(spec: TrialSpec, reported: Mapping[str, float]) -> dict[str, Any]:
-    """The contract's outcome.proof by what a log shows; `unproven` names what it does not show."""
+def layout_proof(spec: TrialSpec, reported: Mapping[str, float], seen: FirstStep | None = None) -> dict[str, Any]:
+    """The contract's outcome.proof by what a log shows and an observer has `seen`; `unproven` names what neither does.
+
+    Where Parlay writes the trainer's options, parameters and data parallelism follow from them.
+    """
     found = {name: _whole(value) for name, value in reported.items()}
-    return found | {"unproven": sorted(set(expected_proof(spec)) - set(found))}
+    missing = set(unproven(spec, seen)) - set(found)
+    if "micro_batches_per_step" in found:
+        missing -= {"global_batch_size"}
+    if not TRAINERS[spec.trainer["kind"]].is_observed:
+        missing &= {"world_size", "global_batch_size"}
+    first_step = {} if seen is None else {"first_step": seen.to_json()}
+    return found | first_step | {"unproven": sorted(missing)}
 
 
 def cross_checks(spec: TrialSpec, metrics: MeasuredMetrics, steps: Sequence[TrainerStep]) -> list[dict[str, Any]]:

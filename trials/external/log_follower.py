@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 
 from trials.external.child import Child, end_descendants
 from trials.external.endings import failure_of
@@ -23,7 +24,7 @@ from trials.ranks.startup import StartupPart
 from trials.ranks.watchdog import Watchdog, hang_limit_s, silence_reason
 from trials.trainers.base import Invocation
 from trials.trainers.common.trainer_log import LineSplitter, OutputTail
-from trials.trainers.registry import invocation, log_rank_of
+from trials.trainers.registry import invocation, is_observed, log_rank_of
 from trials.trial import FailureReason, TrialSpec
 
 TICK_S = 0.25
@@ -35,6 +36,7 @@ MAX_COPIED_BYTES = 64 * 2**20
 END_MARGIN_S = 2.0
 """Seconds reserved for writing an outcome before the time limit."""
 
+_OBSERVER = Path(__file__).with_name("observer")
 _TAIL_LINES = 20
 _NOT_THE_TRAINERS = ("PYTHONPATH", "PYTHONSAFEPATH", "PARLAY_PARENT_PID")
 """Variables of our own code, which would hide packages next to the trainer's script."""
@@ -53,7 +55,7 @@ def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
     sample_node(spec, folder, env)
     made = invocation(spec, sys.executable, str(folder.path))
     address = exchange_address(spec, folder, env, made.files)
-    environment = trainer_environment(spec, env, made, address)
+    environment = trainer_environment(spec, env, made, address) | observer_variables(spec, folder, env)
     oom_kills = count_oom_kills()
     measurement = None
     if env.rank == log_rank_of(spec):
@@ -93,6 +95,14 @@ def trainer_environment(spec: TrialSpec, env: RankEnvironment, made: Invocation,
         "PYTHONUNBUFFERED": "1",
     }
     return {"OMP_NUM_THREADS": "1", **made.environment, **kept, **ranks}
+
+
+def observer_variables(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> dict[str, str]:
+    """The variables by which the trainer's Python runs the observer; none where that is switched off, or its log shows
+    as much."""
+    if not is_observed(spec.trainer):
+        return {}
+    return {"PYTHONPATH": str(_OBSERVER), "PARLAY_FIRST_STEP": str(folder.first_step(env.rank, env.restart))}
 
 
 class TrainerWatchdog(Watchdog):

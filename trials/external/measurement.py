@@ -11,7 +11,8 @@ from search_spaces.plain_file import open_plain
 from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pruned_detail
 from trials.attempt_result import outcome_fault
 from trials.external.checks import batch_fault, clock_fault, cross_checks, layout_proof
-from trials.files.folders import AttemptFolder
+from trials.files.folders import AttemptFolder, read_json
+from trials.first_step import FirstStep, of_all_ranks
 from trials.measurement.metrics import measured_metrics, throughput_bound
 from trials.measurement.protocol import Measurement, StopReason, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
@@ -122,7 +123,8 @@ class LogMeasurement:
         self._read_other_logs()
         metrics = self._metrics()
         checks = cross_checks(self._spec, metrics, self._steps[-metrics.measured_steps :])
-        proof = layout_proof(self._spec, self._reader.proof) | {"cross_checks": checks}
+        seen = self._first_step()
+        proof = layout_proof(self._spec, self._reader.proof, seen) | {"cross_checks": checks}
         fields: dict[str, Any] = {
             "measured": metrics,
             "proof": proof,
@@ -180,11 +182,20 @@ class LogMeasurement:
             Flag.TIME_LIMIT: self.measurement.stop is StopReason.TIME_LIMIT,
             Flag.WIDE_INTERVAL: self.measurement.is_wide,
             Flag.SUSPECT_NODE: slows_down(self.measurement.measured_times_s),
-            Flag.LAYOUT_UNVERIFIED: bool(proof["unproven"]),
+            Flag.UNPROVEN: bool(proof["unproven"]),
             Flag.THROUGHPUT_MISMATCH: not all(check["agrees"] for check in proof["cross_checks"]),
             Flag.EMULATED_DEVICE: self._spec.is_emulated,
         }
         return tuple(flag for flag, is_so in found.items() if is_so)
+
+    def _first_step(self) -> FirstStep | None:
+        """The first step as all ranks' observers saw it; None unless that of rank 0 did."""
+        paths = self._folder.first_steps(self._report.restart)
+        try:
+            ranks = [FirstStep.from_json(read_json(path)) for path in paths]
+        except ValueError:
+            return None
+        return of_all_ranks(ranks) if paths[:1] == [self._folder.first_step(0, self._report.restart)] else None
 
     def _read_other_logs(self) -> None:
         """Read layout and memory from the other ranks' logs: trainers report them on other ranks than steps."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from search_spaces.decoding import parse_json
 from search_spaces.plain_file import MAX_BYTES, read_plain
 
 
@@ -63,6 +62,14 @@ class AttemptFolder:
     def rank_times(self, restart: int = 0) -> Path:
         """Compute times of all ranks, of a trial that told them."""
         return self.path / f"rank_times.r{restart}.json"
+
+    def first_step(self, rank: int, restart: int = 0) -> Path:
+        """The first step of a third-party trainer's rank, as its observer saw it."""
+        return self.path / f"first_step.{rank:05d}.r{restart}.json"
+
+    def first_steps(self, restart: int = 0) -> list[Path]:
+        """In rank order."""
+        return sorted(self.path.glob(f"first_step.*.r{restart}.json"))
 
     def system(self, node: int, restart: int = 0) -> Path:
         """Node metrics of the trial's node of this number, written by its first rank."""
@@ -232,13 +239,13 @@ def sync_folder(path: Path) -> None:
 def read_json(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any] | None:
     """The JSON object at `path`; None where there is no file.
 
-    ValueError for anything else: JSON of another form or beyond the bounds of `parse_json`, what is not a plain file.
+    ValueError for anything else: other JSON, a number that is not finite, or what is not a plain file.
     """
     try:
-        data = parse_json(read_plain(path, most_bytes))
+        data = json.loads(read_plain(path, most_bytes), parse_constant=finite_number, parse_float=finite_number)
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(data, dict):
         raise ValueError(f"{path} holds {type(data).__name__}, not a JSON object")

@@ -26,6 +26,7 @@ class Report:
         self.phase = "start"
         self.last_progress = time.monotonic()
         self.folder = folder
+        self.restart = restart
         self._rank = rank
         self._path = folder.outcome(restart)
         self._blank = Outcome(

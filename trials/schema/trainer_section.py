@@ -127,6 +127,11 @@ class TrainerSection(Section):
         default=None,
         description="The rank whose log reports the steps. Default: the one on which the trainer logs them.",
     )
+    observe: bool = Field(
+        default=True,
+        description="See the first step of every rank through a sitecustomize on its PYTHONPATH: world, parameters,"
+        " samples. Without it a trial is unproven unless its log shows them.",
+    )
     data: DataSection = DataSection()
     checkpoint: CheckpointSection | None = Field(
         default=None,

@@ -83,8 +83,9 @@ class Trainer:
     may not have an option of this name. `model_keys` are keys that a template may have, dotted, with no other values
     than these for this model. `placeholder_axes` are the axes that only placeholders express, in the template
     of a command line, else in the arguments; without any, neither has placeholders. A command line `shows_layout` if a
-    reader of the recipe can use it. `preload` is what may be imported before a rank of a trial is forked, one of
-    PRELOADS; without it ranks are started plain.
+    reader of the recipe can use it. `is_observed` where the log does not show world and batch, so that an observer in
+    the ranks has to. `preload` is what may be imported before a rank of a trial is forked, one of PRELOADS; without it
+    ranks are started plain.
     """
 
     rules: EngineRules
@@ -98,6 +99,7 @@ class Trainer:
     model_keys: Callable[[ModelShape], Mapping[str, Any]] = lambda model: {}
     placeholder_axes: tuple[str, ...] = ()
     shows_layout: bool = False
+    is_observed: bool = False
     export: LayoutExport | None = None
     preload: Callable[[TrialSpec], str] | None = None
 

@@ -59,6 +59,11 @@ def log_rank_of(spec: TrialSpec) -> int:
     return {"first": 0, "last": spec.num_gpus - 1}.get(wanted, wanted)
 
 
+def is_observed(section: Mapping[str, Any]) -> bool:
+    """True if an observer sees the first step of this trainer's ranks, by the spec's trainer section."""
+    return TRAINERS[section["kind"]].is_observed and section.get("observe", True)
+
+
 def log_format_of(section: Mapping[str, Any]) -> LogFormat:
     """A trainer's own format, a named one, or the user's patterns, by the spec's trainer section."""
     patterns = section.get("patterns", section["kind"])

@@ -80,18 +80,14 @@ def test_a_search_with_megatron_ends_in_a_recipe_of_its_layouts(finished):
     assert "-m trials.external" in (recipe / "launch.sh").read_text()
     assert (recipe / "code/trials/external/program.py").exists()
     words = (recipe / "README.md").read_text()
-    assert "layout_unverified" in words
     assert "**Megatron-LM**, measured with this trainer on an emulated device (`megatron_args.txt`)" in words
     assert FAKE in (recipe / "command.txt").read_text()
 
 
 def test_what_its_flags_mean_is_said_beside_the_best_and_below_the_table(in_its_home):
     place, answer = in_its_home
-    assert answer["best"]["flags"] == ["layout_unverified", "emulated_device"]
-    meanings = (
-        "layout_unverified: the trainer's log does not verify",
-        "emulated_device: a CPU emulated the engine's GPU",
-    )
+    assert answer["best"]["flags"] == ["emulated_device"]
+    meanings = ("emulated_device: a CPU emulated the engine's GPU",)
     best, status = (parlay_here(verb, cwd=place).out for verb in ("best", "status"))
     recipe = Path(answer["recipe"], "README.md").read_text()
     for meaning in meanings:

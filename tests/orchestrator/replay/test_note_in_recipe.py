@@ -123,7 +123,7 @@ def test_a_recipe_that_another_search_has_replaced_or_that_is_gone_is_left_alone
     "answer",
     [
         {"detail": "script_error: its words"},
-        {"flags": ["layout_unverified"]},
+        {"flags": ["unproven"]},
         {"differences": [{"field": "device", "recorded": "NVIDIA A100", "here": "NVIDIA H100"}]},
     ],
     ids=["failed", "layout-unproven", "another-device"],

@@ -83,6 +83,12 @@ class TestRanking:
         trials = [trial(1, 300.0, 0.05), trial(2, 280.0, 0.05), trial(3, 260.0, 0.05), trial(4, 290.0, 0.0)]
         assert names(rank(trials, SPEED, 8).ties) == ["t0004", "t0002"]
 
+    def test_an_unproven_layout_is_not_recommended_over_a_proven_one(self):
+        ranking = rank([trial(1, 300.0, 0.05, ("unproven",)), trial(2, 299.0, 0.05), trial(3, 100.0)], SPEED, 8)
+        assert (names(ranking.ordered), names(ranking.ties)) == (["t0002", "t0003", "t0001"], [])
+        unproven = [trial(1, 300.0, 0.05, ("unproven",)), trial(2, 299.0, 0.05, ("unproven",))]
+        assert rank(unproven, SPEED, 8).best.trial == "t0001"
+
     def test_a_suspect_and_a_repeat_of_the_best_layout_are_no_ties(self):
         again = trial(3, 299.0, 0.05, tensor_parallel=1)
         ranking = rank([trial(1, 300.0, 0.05), trial(2, 299.0, 0.05, ("suspect_node",)), again], SPEED, 8)

@@ -119,8 +119,9 @@ and never enters its autocast (accelerator.py, _prepare_fsdp2)."""
 TRAINER = Trainer(
     rules={ACCELERATE_LAUNCH: RULES},
     required_keys=("script", "patterns"),
-    optional_keys=("python", "arguments", "log_rank"),
+    optional_keys=("python", "arguments", "log_rank", "observe"),
     invocation=_invocation,
+    is_observed=True,
     argument_error=argument_error,
     placeholder_axes=("micro_batch_size", "grad_accum_steps", "attention_kernel", "matmul_precision"),
     export=LayoutExport(

@@ -16,9 +16,10 @@ def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
 TRAINER = Trainer(
     rules={"command": (some_layers_recomputed, engine_limits("command"))},
     required_keys=("template", "patterns"),
-    optional_keys=("python", "log_rank"),
+    optional_keys=("python", "log_rank", "observe"),
     template_kind=TemplateKind.COMMAND_LINE,
     placeholder_axes=tuple(name for name in SEARCHED if name != "num_nodes"),
     invocation=_invocation,
+    is_observed=True,
     shows_layout=True,
 )

@@ -75,11 +75,12 @@ _REFUSED = {"megatron-config": "a trial writes the configuration from the templa
 TRAINER = Trainer(
     rules={NAME: RULES},
     required_keys=("script", "template"),
-    optional_keys=SCRIPT_KEYS,
+    optional_keys=(*SCRIPT_KEYS, "observe"),
     template_kind=TemplateKind.CONFIGURATION,
     argument_error=_REFUSED.get,
     model_keys=neox_model_keys,
     invocation=_invocation,
+    is_observed=True,
     log_format=MEGATRON_LOG,
     export=LayoutExport(NAME, "GPT-NeoX", NAME, first_violation(NAME, RULES), _files, _start),
 )

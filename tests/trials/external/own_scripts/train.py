@@ -1,0 +1,138 @@
+"""A user's script around plain torch, DeepSpeed or transformers' Trainer: a small GPT on tokens of chance.
+
+`--fault NAME` makes it train something else than it was told. Nothing of Parlay's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+class Model(nn.Module):
+    def __init__(self, args: argparse.Namespace):
+        super().__init__()
+        self.embedding = nn.Embedding(args.vocabulary, args.width)
+        self.positions = nn.Embedding(args.length, args.width)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(args.width, args.heads, 4 * args.width, 0.0, batch_first=True, norm_first=True)
+            for _ in range(args.depth)
+        )
+        self.norm = nn.LayerNorm(args.width)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        x = self.embedding(input_ids) + self.positions(torch.arange(input_ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        logits = self.norm(x) @ self.embedding.weight.T
+        return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), input_ids.flatten())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("batch", "accumulation", "steps", "vocabulary", "width", "heads", "depth", "length", "zero"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--by", choices=("torch", "compile", "deepspeed", "trainer", "fsdp"), default="torch")
+    parser.add_argument("--fault", default="")
+    args = parser.parse_args()
+    if args.fault == "one layer less":
+        args.depth -= 1
+    if args.fault == "fixed batch":
+        args.batch = 1
+    if args.fault == "short sequences":
+        args.length //= 2
+    if args.fault == "no accumulation":
+        args.accumulation = 1
+    torch.manual_seed(RANK)
+    model = Model(args)
+    if args.fault == "frozen":
+        model.blocks.requires_grad_(False)
+    {"deepspeed": by_deepspeed, "trainer": by_trainer}.get(args.by, by_torch)(args, model)
+
+
+def tokens(args: argparse.Namespace) -> torch.Tensor:
+    return torch.randint(args.vocabulary, (args.batch, args.length))
+
+
+def by_torch(args: argparse.Namespace, model: nn.Module) -> None:
+    if WORLD > 1 and args.fault != "every rank alone":
+        torch.distributed.init_process_group("gloo")
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        model = model if args.fault == "wrapper that does not wrap" else wrapped
+    if args.by == "compile":
+        model = torch.compile(model, backend="eager")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(1, args.steps + 1):
+        started = time.perf_counter()
+        for micro in range(args.accumulation):
+            is_last = micro == args.accumulation - 1
+            with nullcontext() if is_last or not hasattr(model, "no_sync") else model.no_sync():
+                model(tokens(args))["loss"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        report(step, time.perf_counter() - started)
+
+
+def by_deepspeed(args: argparse.Namespace, model: nn.Module) -> None:
+    import deepspeed
+
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # compiles for a minute
+    deepspeed.init_distributed("gloo", auto_mpi_discovery=False)
+    config = {
+        "train_micro_batch_size_per_gpu": args.batch,
+        "gradient_accumulation_steps": args.accumulation,
+        "zero_optimization": {"stage": args.zero},
+        "zero_allow_untested_optimizer": True,
+        "bf16": {"enabled": False},
+    }
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+    for step in range(1, args.steps + 1):
+        started = time.perf_counter()
+        for _ in range(args.accumulation):
+            engine.backward(engine(tokens(args))["loss"])
+            engine.step()
+        report(step, time.perf_counter() - started)
+
+
+def by_trainer(args: argparse.Namespace, model: nn.Module) -> None:
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    class Lines(TrainerCallback):
+        def on_step_begin(self, *_: object, **__: object) -> None:
+            self.started = time.perf_counter()
+
+        def on_step_end(self, _: object, state: object, *__: object, **___: object) -> None:
+            report(state.global_step, time.perf_counter() - self.started)
+
+    given = TrainingArguments(
+        "out",
+        max_steps=args.steps,
+        per_device_train_batch_size=args.batch,
+        gradient_accumulation_steps=args.accumulation,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        save_strategy="no",
+        logging_strategy="no",
+        dataloader_pin_memory=False,
+    )
+    data = [{"input_ids": row, "labels": row} for row in torch.randint(args.vocabulary, (256, args.length))]
+    Trainer(model, given, train_dataset=data, callbacks=[Lines()]).train()
+
+
+def report(step: int, seconds: float) -> None:
+    if RANK == 0:
+        print(f"step {step} took {seconds:.6f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

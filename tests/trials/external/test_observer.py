@@ -1,0 +1,146 @@
+"""What an observer in a trainer's ranks sees of real trainings on this machine's CPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search_spaces.layouts.layout import Layout
+from tests.trials.external.ranks import Ranks, start
+from tests.trials.external.specs import local_spec
+from trials.external import observer
+from trials.measure_rules import MeasureRules
+from trials.trial import FailureReason, Flag, Outcome, TrialSpec
+
+SCRIPT = Path(__file__).parent / "own_scripts" / "train.py"
+RULES = MeasureRules(min_steps=4, max_steps=4, max_warmup_steps=2, ci_relative_width=9.0, time_limit_s=120.0)
+OPTIONS = (
+    "--batch {micro_batch_size} --accumulation {grad_accum_steps} --steps {train_iterations} --zero {zero_stage}"
+    " --vocabulary {vocab_size} --width {hidden_size} --heads {num_attention_heads} --depth {num_layers}"
+    " --length {seq_length}"
+)
+LAYOUT = Layout(micro_batch_size=2, grad_accum_steps=3, engine="command")
+OBSERVER = Path(observer.__file__).parent
+
+
+def spec_of(layout: Layout = LAYOUT, by: str = "torch", fault: str = "", **trainer: Any) -> TrialSpec:
+    template = f"{{python}} {SCRIPT} {OPTIONS} --by {by}" + (f" --fault '{fault}'" if fault else "")
+    patterns = {"iteration": r"^step (\d+) took", "step_time_s": r" took ([\d.]+) s"}
+    section = {"kind": "command", "template": template, "patterns": patterns} | trainer
+    return local_spec(layout.canonical(), section, RULES)
+
+
+def run(folder: Path, spec: TrialSpec) -> tuple[Outcome, Ranks]:
+    ranks = start(folder, spec)
+    ranks.wait()
+    return ranks.outcome(), ranks
+
+
+TWO = replace(LAYOUT, data_parallel=2)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("by", "layout", "wrapper"),
+    [
+        ("torch", LAYOUT, None),
+        ("torch", TWO, "DistributedDataParallel"),
+        ("compile", TWO, "DistributedDataParallel"),
+        ("deepspeed", TWO, "DeepSpeedEngine"),
+        ("deepspeed", replace(TWO, zero_stage=3), "DeepSpeedEngine"),
+        ("trainer", TWO, "DistributedDataParallel"),
+    ],
+)
+def test_a_training_as_the_layout_says_is_proven(tmp_path, by, layout, wrapper):
+    if by == "trainer" and find_spec("transformers") is None:
+        pytest.skip("transformers is not installed: the extra `trainers`")
+    spec = spec_of(layout, by)
+    outcome, ranks = run(tmp_path, spec)
+    assert outcome.measured is not None, ranks.logs()
+    seen = outcome.proof["first_step"]
+    assert (outcome.proof["unproven"], Flag.UNPROVEN in outcome.flags) == ([], False), seen
+    assert (seen["wrapper"], seen["world_size"]) == (wrapper, layout.data_parallel)
+    assert seen["parameters"] == seen["trainable_parameters"]
+    assert seen["inputs"] == [[2, spec.model.seq_length, 3]]
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("fault", "layout", "words"),
+    [
+        ("one layer less", LAYOUT, "parameters, the model section's"),
+        ("frozen", LAYOUT, "it trains"),
+        ("fixed batch", LAYOUT, "trains 3 sequences in its first step, the layout has 6"),
+        ("no accumulation", LAYOUT, "trains 2 sequences in its first step, the layout has 6"),
+        ("short sequences", LAYOUT, "tokens, model.seq_length is"),
+        ("every rank alone", TWO, "its ranks form worlds of 1, the trial has 2 ranks"),
+        ("wrapper that does not wrap", TWO, "its 2 ranks have different gradients"),
+        (
+            "",
+            replace(TWO, zero_stage=2),
+            "its model is wrapped by DistributedDataParallel, the layout has zero_stage 2",
+        ),
+    ],
+)
+def test_a_training_of_something_else_is_not_credited_to_the_layout(tmp_path, fault, layout, words):
+    outcome, ranks = run(tmp_path, spec_of(layout, fault=fault))
+    assert outcome.reason is FailureReason.RESULT_INVALID, ranks.logs()
+    assert words in (outcome.excerpt or "")
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_training_that_nothing_shows_is_measured_and_unproven(tmp_path):
+    outcome, ranks = run(tmp_path, spec_of(observe=False))
+    assert outcome.measured is not None, ranks.logs()
+    assert Flag.UNPROVEN in outcome.flags
+    assert outcome.proof["unproven"] == ["global_batch_size", "parameters", "world_size"]
+
+
+def python(folder: Path, code: str, *options: str) -> str:
+    environment = {"PYTHONPATH": f"{OBSERVER}:{folder}", "PARLAY_FIRST_STEP": str(folder / "seen.json")}
+    command = [sys.executable, *options, "-c", code]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.processes
+def test_the_sites_own_sitecustomize_runs_and_nothing_heavy_is_imported(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.site_was_here = __name__\n")
+    code = "import sys; print(sys.site_was_here, sys.modules['sitecustomize'].__file__, 'torch' in sys.modules)"
+    assert python(tmp_path, code).split() == ["sitecustomize", str(tmp_path / "sitecustomize.py"), "False"]
+    (tmp_path / "sitecustomize.py").unlink()
+    assert python(tmp_path, "import sys; print([e for e in sys.path if 'observer' in e], 'json' in sys.modules)") == (
+        "[] False\n"
+    )
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_the_observer_is_gone_after_the_first_step(tmp_path):
+    code = """if True:
+        import torch
+        from torch.optim import optimizer
+        call = torch.nn.Module.__call__
+        model = torch.nn.Embedding(8, 4)
+        descent = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(2):
+            model(torch.zeros(2, 3, dtype=torch.long)).sum().backward()
+            descent.step()
+        after = torch.nn.Module.__call__
+        print(call is after, after is torch.nn.Module._wrapped_call_impl, len(optimizer._global_optimizer_pre_hooks))
+    """
+    assert python(tmp_path, code).split() == ["False", "True", "0"]
+    assert (tmp_path / "seen.json").exists()

@@ -1,0 +1,109 @@
+"""What an observed first step says of a trial."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from search_spaces.layouts.layout import Layout
+from tests.trials.examples import SPEC, TINY
+from trials.first_step import FirstStep, first_step_fault, of_all_ranks, unproven
+from trials.trial import TrialSpec
+
+LENGTH, PARAMETERS, LAYER = TINY.seq_length, TINY.parameters, round(TINY.layer_parameters)
+
+
+def spec_of(**fields: Any) -> TrialSpec:
+    layout = Layout(**{"micro_batch_size": 2, "grad_accum_steps": 3, "data_parallel": 2, "engine": "command", **fields})
+    return replace(
+        SPEC, model=TINY, layout=layout, global_batch_size=layout.global_batch_size, num_gpus=layout.num_gpus
+    )
+
+
+DDP = FirstStep(
+    world_size=2,
+    parameters=PARAMETERS,
+    trainable_parameters=PARAMETERS,
+    inputs=((2, LENGTH, 3),),
+    wrapper="DistributedDataParallel",
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes"),
+    [
+        ({}, {}),
+        ({}, {"inputs": ((2, LENGTH + 1, 3),)}),
+        ({}, {"inputs": ((LENGTH, 2, 3),)}),
+        ({}, {"inputs": ((1, 2 * LENGTH, 3),)}),
+        ({}, {"inputs": ((2 * LENGTH, 3),)}),
+        ({}, {"parameters": PARAMETERS + LAYER // 2 - 1}),
+        ({"context_parallel": 2}, {"world_size": 4, "inputs": ((2, LENGTH // 2, 3),)}),
+        ({"tensor_parallel": 2}, {"world_size": 4, "parameters": PARAMETERS // 2}),
+        ({"pipeline_parallel": 2}, {"world_size": 4, "inputs": ((6, LENGTH, 1),)}),
+        ({"precision": "fp16"}, {"inputs": ((2, LENGTH, 9),)}),
+        ({"zero_stage": 3}, {"wrapper": "FSDPModule"}),
+        ({"zero_stage": 2}, {"wrapper": "DeepSpeedEngine", "zero_stage": 2}),
+        ({}, {"wrapper": None, "is_reduced": True, "batches": 2}),
+    ],
+)
+def test_what_the_layout_says_is_proven(fields, changes):
+    spec, seen = spec_of(**fields), replace(DDP, **changes)
+    assert first_step_fault(spec, seen) is None
+    assert [*unproven(spec, seen)] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes", "words"),
+    [
+        ({}, {"world_size": 1}, "worlds of 1, the trial has 2"),
+        ({}, {"inputs": ((2, LENGTH, 1),)}, "trains 2 sequences in its first step, the layout has 6"),
+        ({"precision": "fp16"}, {"inputs": ((2, LENGTH, 2),)}, "trains 4 sequences"),
+        ({}, {"inputs": ((6, LENGTH, 1),)}, "micro-batches have 6 sequences, the layout's have 2"),
+        ({}, {"inputs": ((2, LENGTH // 2, 3),)}, f"have {LENGTH // 2} tokens, model.seq_length is {LENGTH}"),
+        ({}, {"parameters": PARAMETERS - LAYER}, f"{PARAMETERS - LAYER:,} parameters, the model section's"),
+        ({}, {"trainable_parameters": LAYER}, f"it trains {LAYER:,} of {PARAMETERS:,}"),
+        ({"zero_stage": 2}, {}, "DistributedDataParallel, the layout has zero_stage 2"),
+        ({}, {"wrapper": "FSDPModule"}, "FSDPModule, the layout has zero_stage 0"),
+        (
+            {"zero_stage": 2},
+            {"wrapper": "DeepSpeedEngine", "zero_stage": 1},
+            "ZeRO stage 1, the layout has zero_stage 2",
+        ),
+        ({}, {"wrapper": None, "is_reduced": False}, "its 2 ranks have different gradients"),
+        ({"tensor_parallel": 2}, {"world_size": 4, "batches": 4}, "train 4 different batches at once, the layout's 2"),
+    ],
+)
+def test_what_contradicts_the_layout_is_a_fault_with_both_numbers(fields, changes, words):
+    assert words in (first_step_fault(spec_of(**fields), replace(DDP, **changes)) or "")
+
+
+def test_what_was_not_seen_is_unproven_and_no_fault():
+    spec = spec_of()
+    assert first_step_fault(spec, FirstStep()) is None
+    assert [*unproven(spec, None)] == ["world_size", "global_batch_size", "parameters", "data_parallel"]
+
+
+@pytest.mark.parametrize(
+    ("sums", "norms", "is_reduced"),
+    [
+        ((1.0, 2.0), ((3.0, 4.0), (3.0, 4.0)), True),
+        ((1.0, 2.0), ((3.0, 4.0), (3.1, 4.0)), False),
+        ((1.0, 1.0), ((3.0, 4.0), (3.0, 4.0)), None),
+        ((1.0, 2.0), ((3.0, 4.0), ()), None),
+    ],
+)
+def test_gradients_were_reduced_where_different_batches_have_the_same(sums, norms, is_reduced):
+    ranks = [FirstStep(input_sum=total, gradient_norms=norm) for total, norm in zip(sums, norms, strict=True)]
+    assert of_all_ranks(ranks).is_reduced is is_reduced
+
+
+@pytest.mark.parametrize(
+    "change", [{"world_size": "2"}, {"inputs": [[2, "a"]]}, {"inputs": 3}, {"gradient_norms": [None]}, {"other": 1}]
+)
+def test_a_report_of_another_form_is_refused(change):
+    assert FirstStep.from_json(DDP.to_json()) == DDP
+    with pytest.raises(ValueError, match="first_step"):
+        FirstStep.from_json(DDP.to_json() | change)

@@ -1,0 +1,213 @@
+"""Observer of a rank's first optimizer step, which Python imports at its start (site, sitecustomize).
+
+The supervisor puts this folder, and nothing else, on the trainer's PYTHONPATH, and names the report in
+PARLAY_FIRST_STEP. The site's own sitecustomize runs first. Once torch is imported, outermost calls of modules are seen
+until the first optimizer step; then the report is written, and the next call removes what was added. The fields of the
+report are those of `trials.external.first_step.FirstStep`. Nothing here may end or change the training: what cannot be
+seen is left out. Standard library and torch only; nothing of Parlay is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
+
+REPORT = "PARLAY_FIRST_STEP"
+WRAPPERS = ("DeepSpeedEngine", "FullyShardedDataParallel", "FSDPModule", "DistributedDataParallel")
+"""Classes that reduce or shard gradients, by name; a wrapper inside another comes after it."""
+
+
+def run_the_sites_own():
+    """Run the sitecustomize that Python would have found without this folder."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        module = sys.modules["sitecustomize"] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+class AfterTorch:
+    """Finder and loader of torch that observes it once it is imported; everything else is left to the others."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec("torch")
+        if spec is not None and spec.loader is not None:
+            self._loader, spec.loader = spec.loader, self  # type: ignore[assignment]
+        return spec
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__loader__ = module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        with suppress(Exception):  # a torch without these hooks
+            FirstStep(module, os.environ[REPORT]).install()
+
+
+class FirstStep:
+    """What this process trains until its first optimizer step."""
+
+    def __init__(self, torch, path):
+        self._torch = torch
+        self._path = path
+        self._roots = []
+        self._inputs = {}
+        self._input_sum = None
+        self._is_inside = False
+        self._is_over = False
+
+    def install(self):
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        module_class, is_compiling = self._torch.nn.Module, self._torch.compiler.is_compiling
+        self._original = original = module_class.__dict__["__call__"]
+        self._hook = register_optimizer_step_pre_hook(self._before_optimizer)
+        enter, leave = self._enter, self._leave
+
+        def call(module, *args, **kwargs):
+            if is_compiling() or not enter(module, args, kwargs):
+                return original(module, *args, **kwargs)
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                leave()
+
+        # torch.compile leaves frames of this file alone, as it does with the original's, and compiles what they call.
+        call.__code__ = call.__code__.replace(co_filename=original.__code__.co_filename)
+        self._call = module_class.__call__ = call
+
+    def _enter(self, module, args, kwargs):
+        """True if this is an outermost call: modules inside of it are called as ever."""
+        if self._is_inside:
+            return False
+        if self._is_over:
+            self._remove()
+            return False
+        try:
+            if self._torch.is_grad_enabled() and module.training:
+                self._see(module, [*args, *kwargs.values()])
+        except Exception:
+            self._is_over = True
+        self._is_inside = True
+        self._torch.nn.Module.__call__ = self._original
+        return True
+
+    def _leave(self):
+        self._is_inside = False
+        self._torch.nn.Module.__call__ = self._original if self._is_over else self._call
+
+    def _remove(self):
+        self._torch.nn.Module.__call__ = self._original
+        self._hook.remove()  # of no effect once it is removed
+
+    def _see(self, module, values):
+        if next(module.parameters(), None) is None:
+            return
+        if not any(module is root for root in self._roots):
+            self._roots.append(module)
+        batch = self._batch_of(values) if module is self._roots[0] else None
+        if batch is None:
+            return
+        shape = tuple(batch.shape)
+        self._inputs[shape] = self._inputs.get(shape, 0) + 1
+        if self._input_sum is None:
+            self._input_sum = float(batch.detach().double().sum())
+
+    def _batch_of(self, values):
+        """The first tensor of whole numbers, as tokens are, else the first tensor with a dimension."""
+        tensors = [value for value in _flat(values) if isinstance(value, self._torch.Tensor) and value.dim() > 0]
+        whole = [t for t in tensors if not (t.is_floating_point() or t.dtype is self._torch.bool)]
+        return next(iter(whole or tensors), None)
+
+    def _before_optimizer(self, optimizer, args, kwargs):
+        if self._is_over or not self._roots:
+            return
+        self._is_over = True
+        with suppress(Exception):
+            _write(self._path, self._report(optimizer))
+
+    def _report(self, optimizer):
+        wrapper, engine = self._wrapper()
+        return {
+            "world_size": self._world_size(),
+            **self._parameters(wrapper),
+            "inputs": [[*shape, count] for shape, count in self._inputs.items()],
+            "input_sum": self._input_sum,
+            "wrapper": wrapper,
+            "zero_stage": engine.zero_optimization_stage() if wrapper == "DeepSpeedEngine" else None,
+            "gradient_norms": self._gradient_norms(optimizer) if wrapper is None else [],
+        }
+
+    def _world_size(self):
+        distributed = self._torch.distributed
+        is_ready = distributed.is_available() and distributed.is_initialized()
+        return distributed.get_world_size() if is_ready else 1
+
+    def _wrapper(self):
+        """(name of the wrapper's class, the wrapper); (None, None) without any that is known."""
+        for root in self._roots:
+            for module in root.modules():
+                known = [name for name in WRAPPERS if any(base.__name__ == name for base in type(module).__mro__)]
+                if known:
+                    return known[0], module
+        return None, None
+
+    def _parameters(self, wrapper):
+        """Counts over all shards, a shared parameter once."""
+        if wrapper == "FullyShardedDataParallel":
+            return {
+                "parameters": None,
+                "trainable_parameters": None,
+            }  # its flat parameters are shards of unknown padding
+        found = {id(parameter): parameter for root in self._roots for parameter in root.parameters()}.values()
+        return {
+            "parameters": sum(map(_size, found)),
+            "trainable_parameters": sum(_size(parameter) for parameter in found if parameter.requires_grad),
+        }
+
+    def _gradient_norms(self, optimizer):
+        """Norms of the first and the last gradient, equal on ranks that train together."""
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        gradients = [parameter.grad for parameter in parameters if type(parameter.grad) is self._torch.Tensor]
+        return [float(gradient.detach().double().norm()) for gradient in gradients[:1] + gradients[-1:]]
+
+
+def _flat(values):
+    """The values, with those of one level of lists, tuples and mappings."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from value
+        elif hasattr(value, "keys") and hasattr(value, "values"):
+            yield from value.values()
+        else:
+            yield value
+
+
+def _size(parameter):
+    """Elements of a parameter; of one that DeepSpeed's ZeRO 3 has taken apart, too."""
+    return int(getattr(parameter, "ds_numel", None) or parameter.numel())
+
+
+def _write(path, report):
+    """Write the report, unless another process of the rank has."""
+    import json
+
+    if not os.path.exists(path):
+        with open(f"{path}.{os.getpid()}", "w") as stream:
+            json.dump(report, stream)
+        os.replace(stream.name, path)
+
+
+try:
+    run_the_sites_own()
+finally:
+    if REPORT in os.environ:
+        sys.meta_path.insert(0, AfterTorch())

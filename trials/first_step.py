@@ -1,0 +1,186 @@
+"""First optimizer step of a third-party trainer as an observer in its ranks saw it (trials/external/observer), and what
+of it contradicts the trial. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isclose
+from typing import Any
+
+from search_spaces.layouts.layout import Layout
+from trials.json_types import FieldTypes, is_flag, is_integer, is_list_of, is_number, is_text, or_null, require_types
+from trials.trial import TrialSpec
+
+GRADIENT_TOLERANCE = 1e-5
+"""Relative difference of a gradient's norm on two ranks that reduced it: 0 where both got the same sum, a rounding
+where each added in its own order. The norms of two batches differ in the second or third digit."""
+
+_REPLICATED, _SHARDED = "DistributedDataParallel", "FSDPModule"
+
+
+@dataclass(frozen=True)
+class FirstStep:
+    """What one rank was seen to train until its first optimizer step; None or empty where it could not be seen.
+
+    `parameters` are those of all shards, each once. `inputs` are the shapes of the token tensors that the outermost
+    module got, each followed by its number of calls; `input_sum` is the sum of the first one. `wrapper` is the class
+    that reduces or shards gradients, `zero_stage` DeepSpeed's. `gradient_norms` are there without a wrapper only.
+    `batches` counts the different first batches of all ranks; `is_reduced` tells whether ranks of different batches had
+    the same gradients.
+    """
+
+    world_size: int | None = None
+    parameters: int | None = None
+    trainable_parameters: int | None = None
+    inputs: tuple[tuple[int, ...], ...] = ()
+    input_sum: float | None = None
+    wrapper: str | None = None
+    zero_stage: int | None = None
+    gradient_norms: tuple[float, ...] = ()
+    batches: int | None = None
+    is_reduced: bool | None = None
+
+    @classmethod
+    def from_json(cls, data: Any) -> FirstStep:
+        """The inverse of `to_json`; ValueError for anything else."""
+        if not isinstance(data, Mapping) or not set(data) <= set(cls.__dataclass_fields__):
+            raise ValueError("first_step has other fields")
+        require_types(data, _TYPES, "first_step's")
+        lists = {name: tuple(data.get(name, ())) for name in ("inputs", "gradient_norms")}
+        return cls(**dict(data) | lists | {"inputs": tuple(map(tuple, lists["inputs"]))})
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+_TYPES: FieldTypes = {
+    "a whole number or null": (
+        ("world_size", "parameters", "trainable_parameters", "zero_stage", "batches"),
+        or_null(is_integer),
+    ),
+    "a list of shapes": (("inputs",), is_list_of(lambda one: is_list_of(is_integer)(one) and len(one) > 1)),
+    "a number or null": (("input_sum",), or_null(is_number)),
+    "a list of numbers": (("gradient_norms",), is_list_of(is_number)),
+    "text or null": (("wrapper",), or_null(is_text)),
+    "true, false or null": (("is_reduced",), or_null(is_flag)),
+}
+
+
+def of_all_ranks(ranks: Sequence[FirstStep]) -> FirstStep:
+    """The first rank's, with what the ranks together show; the first of the pipeline's stages gets the tokens."""
+    sums = {rank.input_sum for rank in ranks if rank.input_sum is not None}
+    norms = [rank.gradient_norms for rank in ranks]
+    is_reduced = None
+    if len(ranks) > 1 and all(norms) and not any(rank.wrapper for rank in ranks):
+        is_alike = all(_is_close(norms[0], other) for other in norms)
+        # The same batch on every rank has the same gradients, reduced or not.
+        is_reduced = is_alike if len(sums) > 1 or not is_alike else None
+    return replace(ranks[0], batches=len(sums) or None, is_reduced=is_reduced)
+
+
+def _is_close(some: Sequence[float], others: Sequence[float]) -> bool:
+    return len(some) == len(others) and all(
+        isclose(one, other, rel_tol=GRADIENT_TOLERANCE) for one, other in zip(some, others, strict=True)
+    )
+
+
+def unproven(spec: TrialSpec, seen: FirstStep | None) -> Iterator[str]:
+    """Names of what `seen` does not show of the trial."""
+    seen = seen or FirstStep()
+    layout = spec.layout
+    if seen.world_size is None:
+        yield "world_size"
+    if not seen.inputs:
+        yield "global_batch_size"
+    if seen.parameters is None and _holds_whole_model(layout):
+        yield "parameters"
+    if layout.data_parallel > 1 and seen.wrapper is None and not seen.is_reduced:
+        yield "data_parallel"
+
+
+def first_step_fault(spec: TrialSpec, seen: FirstStep) -> str | None:
+    """What was seen to differ from the trial, with both numbers; None where nothing does."""
+    faults = (_world_fault, _batch_fault, _parameters_fault, _wrapper_fault, _reduction_fault)
+    return next((fault for find in faults if (fault := find(spec, seen)) is not None), None)
+
+
+def _world_fault(spec: TrialSpec, seen: FirstStep) -> str | None:
+    if seen.world_size in (None, spec.num_gpus):
+        return None
+    return f"its ranks form worlds of {seen.world_size}, the trial has {spec.num_gpus} ranks"
+
+
+def _batch_fault(spec: TrialSpec, seen: FirstStep) -> str | None:
+    layout = spec.layout
+    batches = [(*_sequences_and_length(dims, spec), calls) for *dims, calls in seen.inputs]
+    for _, length, _ in batches:
+        if length not in _lengths(spec):
+            return f"its sequences have {length} tokens, model.seq_length is {spec.model.seq_length}"
+    trained = sum(sequences * calls for sequences, _, calls in batches)
+    wanted = layout.micro_batch_size * layout.grad_accum_steps
+    # The loss scale of fp16 skips optimizer steps at first.
+    if batches and trained != wanted and not (layout.precision == "fp16" and trained % wanted == 0):
+        return (
+            f"a data-parallel rank trains {trained} sequences in its first step, the layout has {wanted}: micro-batch"
+            f" {layout.micro_batch_size} x accumulation {layout.grad_accum_steps}"
+        )
+    sizes = {sequences for sequences, _, _ in batches}
+    if layout.pipeline_parallel == 1 and sizes - {layout.micro_batch_size}:
+        return f"its micro-batches have {max(sizes)} sequences, the layout's have {layout.micro_batch_size}"
+    return None
+
+
+def _sequences_and_length(dims: Sequence[int], spec: TrialSpec) -> tuple[int, int]:
+    """Of a tensor of tokens, whichever dimension comes first, and of one into which sequences are packed."""
+    rows, length = (1, dims[0]) if len(dims) == 1 else dims[:2]
+    if length not in _lengths(spec) and rows in _lengths(spec):
+        rows, length = length, rows
+    if rows == 1 and length not in _lengths(spec) and length % spec.model.seq_length == 0:
+        rows, length = length // spec.model.seq_length, spec.model.seq_length
+    return rows, length
+
+
+def _lengths(spec: TrialSpec) -> tuple[int, ...]:
+    """Lengths that a rank may be given: whole or its own part, with or without the last target."""
+    whole, parts = spec.model.seq_length, spec.layout.context_parallel
+    return (whole, whole + 1, whole // parts, whole // parts + 1)
+
+
+def _parameters_fault(spec: TrialSpec, seen: FirstStep) -> str | None:
+    """Compare where a rank has the whole model. Half a layer is tolerated: biases, norms and padding differ between
+    models of one shape, and one layer more or less is another model."""
+    model, found = spec.model, seen.parameters
+    if found is None or not _holds_whole_model(spec.layout):
+        return None
+    if abs(found - model.parameters) >= model.layer_parameters / 2:
+        return f"its model has {found:,} parameters, the model section's {model.parameters:,}"
+    if found - (trainable := seen.trainable_parameters or 0) >= model.layer_parameters / 2:
+        return f"it trains {trainable:,} of {found:,} parameters, the trial all"
+    return None
+
+
+def _holds_whole_model(layout: Layout) -> bool:
+    return layout.tensor_parallel == layout.pipeline_parallel == layout.expert_parallel == 1
+
+
+def _wrapper_fault(spec: TrialSpec, seen: FirstStep) -> str | None:
+    """Compare what is sharded by the class that does it."""
+    layout = spec.layout
+    if layout.data_parallel == 1:
+        return None
+    of_class = {_REPLICATED: layout.zero_stage >= 2, _SHARDED: layout.zero_stage < 2}
+    if of_class.get(seen.wrapper or "") or seen.zero_stage not in (None, layout.zero_stage):
+        found = seen.wrapper if seen.zero_stage is None else f"{seen.wrapper} with ZeRO stage {seen.zero_stage}"
+        return f"its model is wrapped by {found}, the layout has zero_stage {layout.zero_stage}"
+    return None
+
+
+def _reduction_fault(spec: TrialSpec, seen: FirstStep) -> str | None:
+    layout = spec.layout
+    if layout.data_parallel == spec.num_gpus and layout.zero_stage == 0 and seen.is_reduced is False:
+        return f"its {spec.num_gpus} ranks have different gradients, the layout has data_parallel {spec.num_gpus}"
+    most = layout.data_parallel * layout.context_parallel
+    if (seen.batches or 0) > most:
+        return f"its ranks train {seen.batches} different batches at once, the layout's {most}"
+    return None
