@@ -29,15 +29,15 @@ from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
 
-FOLDER = Path(__file__).parent / "accelerate_on_cpu"
-SCRIPT = FOLDER / "train.py"
+SCRIPT = Path(__file__).parent / "own_scripts/accelerate_train.py"
 RULES = MeasureRules(min_steps=5, max_steps=8, max_warmup_steps=4, ci_relative_width=1.0, time_limit_s=300.0)
 ARGUMENTS = (
     "--batch-size={micro_batch_size}",
     "--accumulation={grad_accum_steps}",
     "--steps={train_iterations}",
     "--seed={seed}",
-    *("--vocabulary={vocab_size}", "--width={hidden_size}", "--depth={num_layers}", "--length={seq_length}"),
+    *("--vocabulary={vocab_size}", "--width={hidden_size}", "--heads={num_attention_heads}"),
+    *("--depth={num_layers}", "--length={seq_length}"),
 )
 PATTERNS = {
     "iteration": r"^step (\d+) took",
@@ -153,6 +153,7 @@ def test_ddp_trains_on_a_cpu_by_accelerates_own_path(tmp_path):
     assert outcome.status is OutcomeStatus.MEASURED, ranks.logs()
     assert said(ranks) == "ranks 2, MULTI_CPU, bf16, reshards None, mesh None, recomputes False, threads 1"
     assert outcome.proof["world_size"] == 2
+    assert (outcome.proof["unproven"], outcome.proof["first_step"]["wrapper"]) == ([], "DistributedDataParallel")
     assert 5 <= outcome.measured.measured_steps <= 8
 
 
@@ -170,6 +171,7 @@ def test_what_the_layout_says_of_fsdp_takes_effect(tmp_path, on_cpu, name, words
     outcome, ranks = run(tmp_path, spec_of(layout_of(**SHARDED[name])), on_cpu)
     assert outcome.status is OutcomeStatus.MEASURED, ranks.logs()
     assert said(ranks) == words
+    assert (outcome.proof["unproven"], outcome.proof["first_step"]["wrapper"]) == ([], "FSDPModule")
 
 
 @pytest.mark.walks

@@ -48,8 +48,13 @@ class AfterTorch:
     def exec_module(self, module):
         module.__loader__ = module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        with suppress(Exception):  # a torch without these hooks
-            FirstStep(module, os.environ[REPORT]).install()
+        observe(module)
+
+
+def observe(torch):
+    """Observe the first step, unless this torch lacks the hooks for it."""
+    with suppress(Exception):
+        FirstStep(torch, os.environ[REPORT]).install()
 
 
 class FirstStep:
@@ -206,8 +211,16 @@ def _write(path, report):
         os.replace(stream.name, path)
 
 
+def wait_for_torch():
+    """Observe torch once it is there, which a .pth file may have imported already."""
+    if "torch" in sys.modules:
+        observe(sys.modules["torch"])
+    else:
+        sys.meta_path.insert(0, AfterTorch())
+
+
 try:
     run_the_sites_own()
 finally:
     if REPORT in os.environ:
-        sys.meta_path.insert(0, AfterTorch())
+        wait_for_torch()

@@ -12,28 +12,10 @@ import time
 from contextlib import nullcontext
 
 import torch
+from gpt import Gpt
 from torch import nn
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-
-
-class Model(nn.Module):
-    def __init__(self, args: argparse.Namespace):
-        super().__init__()
-        self.embedding = nn.Embedding(args.vocabulary, args.width)
-        self.positions = nn.Embedding(args.length, args.width)
-        self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(args.width, args.heads, 4 * args.width, 0.0, batch_first=True, norm_first=True)
-            for _ in range(args.depth)
-        )
-        self.norm = nn.LayerNorm(args.width)
-
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        x = self.embedding(input_ids) + self.positions(torch.arange(input_ids.shape[1]))
-        for block in self.blocks:
-            x = block(x)
-        logits = self.norm(x) @ self.embedding.weight.T
-        return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), input_ids.flatten())}
 
 
 def main() -> None:
@@ -52,7 +34,7 @@ def main() -> None:
     if args.fault == "no accumulation":
         args.accumulation = 1
     torch.manual_seed(RANK)
-    model = Model(args)
+    model = Gpt(args.vocabulary, args.width, args.heads, args.depth, args.length)
     if args.fault == "frozen":
         model.blocks.requires_grad_(False)
     {"deepspeed": by_deepspeed, "trainer": by_trainer}.get(args.by, by_torch)(args, model)

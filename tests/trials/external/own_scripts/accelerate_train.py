@@ -8,42 +8,19 @@ import time
 
 import torch
 from accelerate import Accelerator
+from gpt import Gpt
 from torch import nn
-
-
-class Block(nn.Module):
-    def __init__(self, width: int):
-        super().__init__()
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(torch.relu(self.up(x)))
-
-
-class Model(nn.Module):
-    _no_split_modules = ("Block",)
-
-    def __init__(self, vocabulary: int, width: int, depth: int):
-        super().__init__()
-        self.embedding, self.head = nn.Embedding(vocabulary, width), nn.Linear(width, vocabulary)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name in ("batch-size", "accumulation", "steps", "vocabulary", "width", "depth", "length", "seed"):
+    for name in ("batch-size", "accumulation", "steps", "vocabulary", "width", "heads", "depth", "length", "seed"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--fault", default="")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     accelerator = Accelerator(gradient_accumulation_steps=args.accumulation)
-    model = Model(args.vocabulary, args.width, args.depth)
+    model = Gpt(args.vocabulary, args.width, args.heads, args.depth, args.length)
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
     describe(accelerator, model)
     for step in range(1, args.steps + 1):
@@ -53,8 +30,7 @@ def main() -> None:
         for _ in range(args.accumulation):
             batch = torch.randint(args.vocabulary, (args.batch_size, args.length + 1), device=accelerator.device)
             with accelerator.accumulate(model):
-                logits = model(batch[:, :-1])
-                loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten())
+                loss = model(batch[:, :-1], batch[:, 1:])["loss"]
                 accelerator.backward(loss)
                 optimizer.step()
                 optimizer.zero_grad()
