@@ -102,7 +102,8 @@ def _first_screen(data: ReportData) -> dict[str, Any]:
     """Variables of the templates' first screen."""
     best, verdict = data.best, data.verdict
     full = headline(verdict)
-    clear = verdict.speedup if verdict.kind is VerdictKind.FASTER and verdict.is_complete else None
+    is_clear = verdict.kind is VerdictKind.FASTER and verdict.is_complete and not verdict.is_unproven
+    clear = verdict.speedup if is_clear else None
     ratio = None if clear is None else f"{clear.ratio:.2f}"
     return {
         "headline": full,

@@ -78,8 +78,13 @@ def verdict_json(verdict: SearchVerdict) -> dict[str, Any]:
 def headline(verdict: SearchVerdict) -> str:
     """Result of the search in a few words, without a full stop; of one that is not complete also how far it went."""
     if verdict.best is None or verdict.is_complete:
-        return _HEADLINES[verdict.kind](verdict)
+        return _result(verdict)
     return f"{describe_incomplete(verdict)}. {_result_so_far(verdict)}"
+
+
+def _result(verdict: SearchVerdict) -> str:
+    result = _HEADLINES[verdict.kind](verdict)
+    return f"Unproven: {_lower_first(result)}" if verdict.is_unproven else result
 
 
 def describe_incomplete(verdict: SearchVerdict) -> str:
@@ -122,7 +127,7 @@ def best_layout_line(verdict: SearchVerdict) -> str:
     best = verdict.best
     if best is None:
         return describe_no_best(verdict.ranking) or _lower_first(headline(verdict))
-    text = _HEADLINES[verdict.kind](verdict)
+    text = _result(verdict)
     if verdict.kind is VerdictKind.NO_COMPARISON:
         text = _describe_missing_comparison(verdict)
     speed = f"{format_throughput(best.measured)} tokens/s"
@@ -216,7 +221,7 @@ def _result_so_far(verdict: SearchVerdict) -> str:
         return _HEADLINES[verdict.kind](verdict)
     objective = verdict.ranking.objective
     unit = "" if objective is Objective.TOKENS_PER_SEC else f" in {UNITS[objective]}"
-    word = verdict.best_word
+    word = f"unproven, {verdict.best_word}" if verdict.is_unproven else verdict.best_word
     return f"{word[0].upper()}{word[1:]}: {speedup.ratio:.2f}x{unit}, {_describe_runs(best)}"
 
 

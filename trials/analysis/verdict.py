@@ -16,7 +16,7 @@ from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 from trials.analysis.ranking import Objective, Ranking, Speedup, objectives_of, rank, speedup_over
 from trials.failure_policy import Ending, policy_of
 from trials.ledger.events import EndReason, SearchRecord, SearchState
-from trials.trial import Attempt, FailureReason, LowerStrEnum, Trial, TrialKind, TrialState
+from trials.trial import Attempt, FailureReason, Flag, LowerStrEnum, Trial, TrialKind, TrialState
 
 
 class VerdictKind(LowerStrEnum):
@@ -111,6 +111,12 @@ class SearchVerdict:
     def is_complete(self) -> bool:
         """True if the search has ended, and was neither cancelled nor cut short."""
         return self.is_ended and self.end_reason not in _CUT_SHORT
+
+    @property
+    def is_unproven(self) -> bool:
+        """True if nothing shows what the trainer trained of the best layout, or of the baseline it is compared with."""
+        compared = [self.best, None if self.speedup is None else self.baseline]
+        return any(Flag.UNPROVEN in one.flags for one in compared if one is not None)
 
     @property
     def best_word(self) -> str:

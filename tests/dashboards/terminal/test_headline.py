@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-from dashboards.terminal.headline import best_layout_line
+from dashboards.terminal.headline import best_layout_line, verdict_json
 from dashboards.terminal.live_table import LiveView, progress_line, results_table
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
@@ -30,6 +30,15 @@ def test_the_headline_compares_all_runs_of_both():
     words = headline(search.record, ranking_of(search.record), BASELINE.key)
     assert words.startswith("best: t0002, ")
     assert "3.00x faster than the baseline" in words
+
+
+def test_the_headline_of_what_nothing_proves_says_so():
+    search = SearchUnderTest()
+    for layout, rate in ((BASELINE, 100_000.0), (replace(BASELINE, tensor_parallel=2), 300_000.0)):
+        search.measure(search.start(layout), rate, flags=("unproven",))
+    search.end()
+    verdict = verdict_of(search.record, ranking_of(search.record), BASELINE.key)
+    assert verdict_json(verdict)["headline"].startswith("Unproven: 3.00x faster than the baseline")
 
 
 def test_the_headline_compares_with_what_runs_today_and_names_ties():
