@@ -135,7 +135,7 @@ def _caption(data: ReportData) -> str:
     text += "; click a heading to sort"
     if data.best is None or data.tried[0].layout.key == data.best.layout.key:
         return text
-    above = "tied with it, not measured again, suspect or short of free memory"
+    above = "tied with it, not measured again, suspect, unproven or short of free memory"
     return f"{text}. A layout above {data.best.trial} is {above}."
 
 

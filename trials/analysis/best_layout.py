@@ -21,7 +21,7 @@ class Choice(LowerStrEnum):
     INTERVAL = "interval"
     """Tied with a faster one, whose 95 % interval reaches lower."""
     EXCLUDED = "excluded"
-    """A faster one leaves too little memory free, is suspect or was not measured again."""
+    """A faster one leaves too little memory free, is suspect or unproven, or was not measured again."""
 
 
 def best_json(ranking: Ranking) -> dict[str, Any] | None:
@@ -149,8 +149,8 @@ def _obstacle(faster: RankedLayout, ranking: Ranking) -> str:
     """Why a layout did not compete with the best."""
     if not ranking.has_headroom(faster):
         return "leaves too little memory free"
-    if faster.is_suspect:
-        return "is suspect"
+    if faster.is_suspect or faster.is_unproven:
+        return "is suspect" if faster.is_suspect else "is unproven"
     return "failed when it was measured again" if faster.is_failing else "was not measured again"
 
 

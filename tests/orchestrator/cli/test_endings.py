@@ -49,7 +49,7 @@ def test_a_recipe_that_was_removed_is_not_called_unwritten_and_resume_writes_it_
     capfd.readouterr()
     assert run(["best"]) == 0
     assert (
-        f"recipe: missing from the search's folder; parlay resume {recipe.parent.name} writes it"
+        f"recipe:  missing from the search's folder; parlay resume {recipe.parent.name} writes it"
         in capfd.readouterr().out
     )
     assert run(["resume", recipe.parent.name]) == 0

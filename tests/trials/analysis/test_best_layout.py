@@ -116,6 +116,8 @@ def test_a_faster_one_that_did_not_compete_is_named_with_its_obstacle():
     assert rationale(once) == "Recommended: t0002. t0001 is 1 % faster, but was not measured again"
     suspect = rank([trial(1, 303.0, flags=("suspect_node",)), trial(2, 302.0)], SPEED, 8)
     assert rationale(suspect) == "Recommended: t0002. t0001 is 0.3 % faster, but is suspect"
+    unproven = rank([trial(1, 330.0, flags=("unproven",)), trial(2, 300.0)], SPEED, 8)
+    assert rationale(unproven) == "Recommended: t0002. t0001 is 10 % faster, but is unproven"
     assert rationale(rank([fits], SPEED, 8, headroom)) == "t0002 is the fastest of the layouts measured"
 
 
