@@ -31,7 +31,7 @@ def fingerprint(spec: TrialSpec, env: RankEnvironment, environment: Mapping[str,
     """Fingerprint of the rank that reads the log, whose interpreter is the trainer's, with the trainer's environment;
     unknown fields are absent."""
     found = {
-        **_program(spec),
+        **program(spec),
         "python": platform.python_version(),
         "torch": package_version("torch"),
         "deepspeed": package_version("deepspeed"),
@@ -50,7 +50,7 @@ def fingerprint(spec: TrialSpec, env: RankEnvironment, environment: Mapping[str,
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _program(spec: TrialSpec) -> dict[str, Any]:
+def program(spec: TrialSpec) -> dict[str, Any]:
     """The command, and what is known of the files that it runs."""
     command = invocation(spec, "{python}", "{attempt_folder}").command
     found: dict[str, Any] = {"command": shlex.join(command)}

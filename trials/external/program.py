@@ -16,6 +16,7 @@ from typing import NoReturn
 from search_spaces.errors import InputError
 from search_spaces.rules.check import engine_violations
 from trials.external.child import KILL_TIMEOUT_S, end_descendants
+from trials.external.fingerprint import program
 from trials.external.log_follower import follow
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment, process_age_s
@@ -39,7 +40,7 @@ def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bo
         require_runnable(spec, env)
         follow(spec, folder, env, report)
     except BaseException as error:
-        return _report_failure(error, report)
+        return _report_failure(error, spec, report)
     return report.failure() is None
 
 
@@ -59,8 +60,9 @@ def _read_spec(path: Path) -> TrialSpec:
     return spec
 
 
-def _report_failure(error: BaseException, report: Report) -> bool:
-    """Write the failure, after a grace period if the root cause seems to lie in another rank, and print the excerpt.
+def _report_failure(error: BaseException, spec: TrialSpec, report: Report) -> bool:
+    """Write the failure and the program that failed, after a grace period if the root cause seems to lie in another
+    rank, and print the excerpt.
 
     True if the trial was measured meanwhile: the end of this rank is then the normal end.
     """
@@ -69,7 +71,8 @@ def _report_failure(error: BaseException, report: Report) -> bool:
     if report.has_outcome() and report.failure() is None:
         return True
     print(excerpt, file=sys.stderr, flush=True)
-    report.fail(reason, excerpt, bound_of(error))
+    ran = {} if isinstance(error, InputError) else program(spec)
+    report.fail(reason, excerpt, bound_of(error), fingerprint=ran)
     return False
 
 

@@ -68,12 +68,13 @@ class Report:
         reason = FailureReason(outcome["reason"])
         return None if policy_of(reason).ending is Ending.STOPPED_EARLY else reason
 
-    def fail(self, reason: FailureReason, excerpt: str, measured: ThroughputBound | None = None) -> None:
-        """Write a failure of this rank, with the bound that it found, unless there is an outcome already."""
+    def fail(self, reason: FailureReason, excerpt: str, measured: ThroughputBound | None = None, **fields: Any) -> None:
+        """Write a failure of this rank, with the bound that it found and other fields as in `Outcome`, unless there is
+        an outcome already."""
         if self.has_outcome():
             return
         failed = replace(self._blank, reason=reason, phase=self.phase, rank=self._rank, excerpt=excerpt)
-        self.write(replace(failed, measured=measured))
+        self.write(replace(failed, measured=measured, **fields))
 
     def outcome(self, **fields: Any) -> Outcome:
         """A measured outcome, not written yet; other fields as in `Outcome`."""

@@ -127,6 +127,7 @@ def test_the_first_real_traceback_is_the_cause_not_that_of_a_rank_that_lost_it(t
     outcome, _ = run(tmp_path, codes={1}, fault="broken")
     assert (outcome.reason, outcome.rank) == (FailureReason.SCRIPT_ERROR, 0)
     assert "ValueError: the optimizer has no parameters" in (outcome.excerpt or "")
+    assert [*outcome.fingerprint["scripts"]] == [FAKE]  # an edit that broke it ends the search by name
 
 
 def test_a_script_that_cannot_start_is_a_broken_script(tmp_path):
