@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any
 
+from search_spaces.decoding import require_fields
 from search_spaces.errors import InputError, format_value
 from search_spaces.layouts.layout import Layout
 
@@ -531,7 +532,8 @@ class ModelShape:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ModelShape:
-        """The inverse of `to_json`; raises InputError for a wrong value, TypeError for a wrong set of fields."""
+        """The inverse of `to_json`; raises InputError for a wrong value, ValueError for a wrong set of fields."""
+        require_fields(cls, data)
         return cls(**data)
 
 

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
+from search_spaces.decoding import T, decode
 from search_spaces.engines import PARLAY, is_emulated
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -178,22 +179,12 @@ class TrialSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrialSpec:
-        """The inverse of `to_json`; ValueError for another schema or a trainer without a kind, InputError for a bad
-        layout or model."""
-        require_schema(data, SPEC_SCHEMA)
-        if not isinstance(data["trainer"], Mapping) or "kind" not in data["trainer"]:
-            raise ValueError(f"its trainer is {data['trainer']!r:.80}, not an object with a kind")
-        values = {name: value for name, value in data.items() if name != "schema"}
-        return cls(
-            **values
-            | {
-                "kind": TrialKind(data["kind"]),
-                "layout": Layout.from_json(data["layout"]),
-                "model": ModelShape.from_json(data["model"]),
-                "measure": MeasureRules(**data["measure"]),
-                "rendezvous": Rendezvous(**data["rendezvous"]),
-            }
-        )
+        """The inverse of `to_json`; ValueError for other data or a trainer without a kind, InputError for a bad layout
+        or model."""
+        spec = decode_as(cls, SPEC_SCHEMA, data)
+        if not isinstance(spec.trainer.get("kind"), str):
+            raise ValueError(f"its trainer is {dict(spec.trainer)!r:.80}, not an object with a kind")
+        return spec
 
 
 class OutcomeStatus(LowerStrEnum):
@@ -389,6 +380,12 @@ def require_schema(data: Mapping[str, Any], schema: str) -> None:
     """ValueError unless `data` is of this kind and version."""
     if data.get("schema") != schema:
         raise ValueError(f"schema is {str(data.get('schema'))!r}, this Parlay reads {schema}")
+
+
+def decode_as(kind: type[T], schema: str, data: Mapping[str, Any]) -> T:
+    """The dataclass whose fields stand beside this schema. ValueError for anything else."""
+    require_schema(data, schema)
+    return decode(kind, {name: value for name, value in data.items() if name != "schema"})
 
 
 def utc_text(epoch_s: float | None = None) -> str:

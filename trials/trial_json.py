@@ -7,24 +7,14 @@ from dataclasses import fields
 from enum import Enum
 from typing import Any
 
+from search_spaces.decoding import decode
 from search_spaces.layouts.layout import Layout
-from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialKind, TrialState, utc_text
+from trials.trial import Attempt, Outcome, Trial, utc_text
 
 ATTEMPT_FIELDS = tuple(field.name for field in fields(Attempt))
 TRIAL_FIELDS = tuple(field.name for field in fields(Trial) if field.name != "attempts")
 
 _TIMES = ("proposed_at", "submitted_at", "started_at", "ended_at", "unknown_since")
-_DECODERS: Mapping[str, Callable[[Any], Any]] = {
-    "kind": TrialKind,
-    "state": TrialState,
-    "reason": FailureReason,
-    "layout": Layout.from_json,
-    "outcome": Outcome.from_json,
-    "exclude": tuple,
-    "nodes": tuple,
-    "leaves": tuple,
-}
-_NULLABLE = ("reason", "outcome")
 
 
 def trial_json(trial: Trial, *names: str) -> dict[str, Any]:
@@ -39,30 +29,21 @@ def attempt_json(attempt: Attempt, *names: str) -> dict[str, Any]:
 
 
 def trial_of(data: Mapping[str, Any], attempts: Iterable[Attempt] = ()) -> Trial:
-    """The trial with these fields and attempts; what `data` lacks has its default. ValueError for an unknown word."""
-    trial = Trial(**_decoded(data))
+    """The trial with these fields and attempts; what `data` lacks has its default. ValueError as `decode`."""
+    trial = decode(Trial, data)
     for attempt in attempts:
         trial = trial.with_attempt(attempt)
     return trial
 
 
 def attempt_of(data: Mapping[str, Any]) -> Attempt:
-    """The attempt with these fields; what `data` lacks has its default. ValueError for an unknown word."""
-    return Attempt(**_decoded(data))
+    """The attempt with these fields; what `data` lacks has its default. ValueError as `decode`."""
+    return decode(Attempt, data)
 
 
 def with_times(data: Mapping[str, Any], change: Callable[[Any], Any] = utc_text) -> dict[str, Any]:
     """The same fields with the known times changed, by default to UTC text."""
     return {name: change(value) if name in _TIMES and value is not None else value for name, value in data.items()}
-
-
-def _decoded(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _decode(name, value) for name, value in data.items()}
-
-
-def _decode(name: str, value: Any) -> Any:
-    is_plain = name not in _DECODERS or (value is None and name in _NULLABLE)
-    return value if is_plain else _DECODERS[name](value)
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,6 @@ from typing import Any
 from dashboards.text import printable
 from dashboards.trial_text import format_tokens
 from search_spaces.engines import PARLAY
-from search_spaces.errors import InputError
 from search_spaces.model_shape import ModelShape
 from trials.analysis.ranked_layout import RankedLayout
 from trials.attempt_result import COMPARABLE, PROGRAM
@@ -97,5 +96,5 @@ def _versions(layouts: Sequence[RankedLayout]) -> Iterator[str]:
 def _shape(spec: Mapping[str, Any]) -> ModelShape | None:
     try:
         return ModelShape.from_json(spec["model"])
-    except (InputError, KeyError, TypeError, AttributeError):
+    except (KeyError, ValueError):
         return None

@@ -7,7 +7,6 @@ from functools import partial
 from itertools import groupby, zip_longest
 from typing import Any, TypeVar
 
-from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.groups import expert_mesh
 from search_spaces.layouts.layout import Layout
@@ -33,7 +32,7 @@ def nodes_per_domain(cluster: Mapping[str, Any], layout: Layout) -> int:
     """Nodes of the layout's job in one link domain of a search's recorded cluster; 1 where the record lacks fields."""
     try:
         return Cluster.from_json(cluster).nodes_per_domain(layout.num_nodes)
-    except (InputError, KeyError, TypeError, AttributeError):
+    except ValueError:
         return 1
 
 

@@ -12,6 +12,7 @@ from orchestrator.launchers.slurm_pilot.sizing import pilot_nodes
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.schema.notify import NotifySection
 from orchestrator.schema.search_file import SearchSection
+from search_spaces.decoding import decode
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.links import Links
@@ -101,7 +102,7 @@ class SearchSpec:
         """The spec with the links that the search's fabric check measured; unchanged without any."""
         if check is None or check.links is None:
             return self
-        return replace(self, cluster=replace(self.cluster, given_links=Links.from_json(check.links)))
+        return replace(self, cluster=replace(self.cluster, given_links=decode(Links, check.links)))
 
     def training_rate(self, measured: RankedLayout) -> TrainingRate:
         """Tokens a day of the training with a measured layout."""
@@ -147,7 +148,7 @@ class SearchSpec:
             raise
         except KeyError as error:
             raise _invalid_record(f"{error.args[0]} is missing") from None
-        except (AttributeError, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise _invalid_record(str(error)) from None
 
 
@@ -190,7 +191,7 @@ def _fields_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
         "baseline": None if data["baseline"] is None else Layout.from_json(data["baseline"]),
         "candidates": None if candidates is None else tuple(Layout.from_json(layout) for layout in candidates),
         "objectives": objectives_of(data["objective"]),
-        "measure": MeasureRules(**data["measure"]),
+        "measure": decode(MeasureRules, data["measure"]),
         "work_dir": Path(_require_type(data, "work_dir", str)),
         **sections,
     }

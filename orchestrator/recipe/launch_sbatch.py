@@ -18,6 +18,7 @@ from orchestrator.launchers.slurm.job_files import with_launch
 from orchestrator.recipe.render import NO_CACHES, OWN_CODE
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
+from search_spaces.decoding import decode
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.links import Links
 from search_spaces.schema.presets import accelerator_named
@@ -43,7 +44,7 @@ def slurm_options(search: Mapping[str, Any], spec: TrialSpec) -> JobOptions | No
     launcher, links = search.get("launcher") or {}, (search.get("cluster") or {}).get("links")
     if not str(launcher.get("kind")).startswith("slurm"):
         return None
-    given = None if links is None else Links.from_json(links)
+    given = None if links is None else decode(Links, links)
     cluster = Cluster(accelerator_named(spec.accelerator), spec.gpus_per_node, spec.num_nodes, given)
     return job_options(restore(LauncherSection, launcher), cluster)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from orchestrator.recipe.recipe import AS_WRITTEN, Recipe, checksum
 from orchestrator.recipe.write import sha256, tree_sha256
+from search_spaces.decoding import parse_json
 from search_spaces.errors import InputError, Problem
 from search_spaces.plain_file import read_named
 from search_spaces.schema.yaml_document import read_document
@@ -43,8 +43,8 @@ class LoadedRecipe:
         """
         recipe, path = self.recipe, self.folder / "spec.json"
         try:
-            spec = TrialSpec.from_json(json.loads(read_named(path)))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            spec = TrialSpec.from_json(parse_json(read_named(path)))
+        except (OSError, ValueError) as error:
             fix = f"{AS_WRITTEN}: --force needs its spec.json too"
             raise InputError.of("recipe", f"spec.json: {error}", file=str(path), rule=_RULE, fix=fix) from error
         return replace(

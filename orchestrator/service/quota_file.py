@@ -10,6 +10,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from orchestrator.service.quota import Quota, QuotaRequest
+from search_spaces.decoding import decode_value
 from trials.files.folders import read_json, write_json
 
 QUOTA_SCHEMA = "parlay.quota/1"
@@ -49,14 +50,14 @@ class QuotaFile:
 
     def _read(self) -> dict[str, QuotaRequest]:
         """Latest requests; none if the file is missing or truncated, since searches ask again."""
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            found = read_json(self._path) or {}
-            return {row["search_id"]: QuotaRequest(row["active"], row["target"]) for row in found["searches"]}
+        with suppress(OSError, ValueError):
+            found = (read_json(self._path) or {}).get("searches")
+            return dict(decode_value(Mapping[str, QuotaRequest], found, "searches"))
         return {}
 
     def _write(self, requests: Mapping[str, QuotaRequest]) -> None:
-        rows = [{"search_id": search, **asdict(request)} for search, request in requests.items()]
-        write_json(self._path, {"schema": QUOTA_SCHEMA, "searches": rows})
+        searches = {search: asdict(request) for search, request in requests.items()}
+        write_json(self._path, {"schema": QUOTA_SCHEMA, "searches": searches})
 
     def _locked(self) -> FileLock:
         return FileLock(self._path.with_name(f"{self._path.name}.lock"), mode=0o600, fallback_to_soft=False)

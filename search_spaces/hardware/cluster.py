@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from search_spaces.decoding import decode
 from search_spaces.errors import InputError
 from search_spaces.hardware.default_links import default_links
 from search_spaces.hardware.links import Links
@@ -237,7 +238,7 @@ class MeasuredSpeed:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> MeasuredSpeed:
-        return cls(**{**data, "matmul_tflops": tuple(data["matmul_tflops"].items())})
+        return decode(cls, _with_pairs(data, "matmul_tflops"))
 
 
 @dataclass(frozen=True)
@@ -312,15 +313,17 @@ class Cluster:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cluster:
-        """The inverse of `to_json`."""
-        accelerator, links, measured = data["accelerator"], data["links"], data["measured"]
-        return cls(
-            Accelerator(**{**accelerator, "peak_flops": tuple(accelerator["peak_flops"].items())}),
-            data["gpus_per_node"],
-            data["num_nodes"],
-            None if links is None else Links.from_json(links),
-            None if measured is None else MeasuredSpeed.from_json(measured),
-        )
+        """The inverse of `to_json`. ValueError for anything else."""
+        if not isinstance(data, Mapping):
+            raise ValueError(f"a cluster is {data!r:.80}, not an object")
+        given = {("given_links" if name == "links" else name): _with_pairs(v, "peak_flops") for name, v in data.items()}
+        return decode(cls, given)
+
+
+def _with_pairs(data: Any, name: str) -> Any:
+    """The object with a list of pairs in place of this mapping."""
+    pairs = data.get(name) if isinstance(data, Mapping) else None
+    return {**data, name: [*pairs.items()]} if isinstance(pairs, Mapping) else data
 
 
 def _require_positive(key: str, value: float, unit: str) -> None:

@@ -7,7 +7,7 @@ all-reduce, and (n - 1) / n times those of an all-gather or a reduce-scatter, at
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -178,16 +178,8 @@ class Links:
         return inside + hops * fabric.latency_us
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data that `from_json` reads."""
+        """Plain data that `decode` reads."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Links:
-        fabric = data["fabric"]
-        if fabric is not None:
-            curves = {name: _curve(fabric[name]) for name in ("by_nodes", "gather_by_nodes")}
-            fabric = Fabric(**{**fabric, **curves})
-        return cls(tuple(LinkDomain(**domain) for domain in data["domains"]), fabric)
 
     def _domain_around(self, span: int) -> LinkDomain | None:
         """The innermost domain that contains every block of `span` ranks; None where blocks leave the outermost."""
@@ -214,10 +206,6 @@ class Links:
 
 def _bus_gb_per_s(domain: LinkDomain, gathers: bool) -> float:
     return (gathers and domain.gather_gb_per_s) or domain.bus_gb_per_s
-
-
-def _curve(points: Iterable[Sequence[Any]]) -> tuple[tuple[int, float], ...]:
-    return tuple((nodes, bandwidth) for nodes, bandwidth in points)
 
 
 def _blocks_of(num_ranks: int, stride: int, block: int) -> int:

@@ -556,6 +556,8 @@ class Layout:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Layout:
         """The inverse of `to_json`; absent fields take their defaults, unknown ones raise InputError."""
+        if not isinstance(data, Mapping):
+            raise ValueError(f"a layout is {data!r:.80}, not an object")
         unknown = sorted(set(data) - set(LAYOUT_FIELDS))
         if unknown:
             raise InputError.of(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from search_spaces.decoding import decode
 from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -62,7 +63,7 @@ class TrainingRate:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrainingRate:
-        return cls(**data)
+        return decode(cls, data)
 
 
 def training_rate(

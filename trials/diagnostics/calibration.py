@@ -13,7 +13,7 @@ from typing import Any
 
 from search_spaces.model_shape import ModelShape
 from trials.files.folders import read_json, write_json
-from trials.trial import LowerStrEnum, require_schema
+from trials.trial import LowerStrEnum, decode_as
 
 MEASUREMENTS_SCHEMA = "parlay.measurements/1"
 
@@ -173,11 +173,6 @@ class GroupTime:
         """Bus bandwidth as NCCL's tests define it, in GB/s (1e9 bytes)."""
         return bus_gb_per_s(self.kind, self.num_ranks, self.num_bytes, self.seconds)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> GroupTime:
-        """The inverse of `asdict`."""
-        return cls(**{**data, "kind": Collective(data["kind"])})
-
 
 @dataclass(frozen=True)
 class PairTime:
@@ -212,19 +207,8 @@ class Measurements:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measurements:
-        """The inverse of `to_json`; ValueError for another schema."""
-        require_schema(data, MEASUREMENTS_SCHEMA)
-        values = {name: value for name, value in data.items() if name != "schema"}
-        return cls(
-            **values
-            | {
-                "products": tuple(
-                    ProductRate(**rate | {"product": Product(**rate["product"])}) for rate in data["products"]
-                ),
-                "groups": tuple(map(GroupTime.from_json, data["groups"])),
-                "pairs": tuple(PairTime(**time) for time in data["pairs"]),
-            }
-        )
+        """The inverse of `to_json`; ValueError for anything else."""
+        return decode_as(cls, MEASUREMENTS_SCHEMA, data)
 
     def write(self, folder: Path) -> None:
         write_json(folder / "measurements.json", self.to_json())

@@ -12,7 +12,7 @@ from typing import Any
 
 from trials.diagnostics.calibration import GroupTime
 from trials.files.folders import read_json, write_json
-from trials.trial import require_schema
+from trials.trial import decode_as
 
 NODE_PROBE_SCHEMA = "parlay.node_probe/1"
 MARKS_SEEN_WITHIN_S = 90.0
@@ -43,12 +43,6 @@ class RankProbe:
     unseen: tuple[int, ...] = ()
     packages: Mapping[str, str | None] = field(default_factory=dict)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RankProbe:
-        """The inverse of `asdict`."""
-        lists: dict[str, Any] = {name: tuple(data[name]) for name in ("gpus", "cores", "unseen")}
-        return cls(**{**data, **lists})
-
 
 @dataclass(frozen=True)
 class NodeProbeReport:
@@ -62,9 +56,8 @@ class NodeProbeReport:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NodeProbeReport:
-        """The inverse of `to_json`; ValueError for another schema."""
-        require_schema(data, NODE_PROBE_SCHEMA)
-        return cls(tuple(map(RankProbe.from_json, data["ranks"])), tuple(map(GroupTime.from_json, data["groups"])))
+        """The inverse of `to_json`; ValueError for anything else."""
+        return decode_as(cls, NODE_PROBE_SCHEMA, data)
 
     def write(self, folder: Path) -> None:
         write_json(folder / "node_probe.json", self.to_json())

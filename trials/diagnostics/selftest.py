@@ -14,11 +14,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from search_spaces.decoding import decode, decode_value
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.files.folders import read_json, write_json
 from trials.measure_rules import MeasureRules
-from trials.trial import LowerStrEnum, Rendezvous, TrialKind, TrialSpec, require_schema
+from trials.trial import LowerStrEnum, Rendezvous, TrialKind, TrialSpec, decode_as, require_schema
 
 CASES_SCHEMA = "parlay.selftest_cases/1"
 RESULTS_SCHEMA = "parlay.selftest_results/1"
@@ -58,13 +59,6 @@ class Case:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Case:
-        """The inverse of `to_json`; ValueError, TypeError or InputError for anything else."""
-        model, layout = ModelShape.from_json(data["model"]), Layout.from_json(data["layout"])
-        expected = ExpectedResult(data["expected"])
-        return cls(**{**data, "model": model, "layout": layout, "expected": expected})
-
 
 @dataclass(frozen=True)
 class CaseResult:
@@ -81,10 +75,6 @@ class CaseResult:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CaseResult:
-        return cls(**data)
-
 
 @dataclass(frozen=True)
 class RankTraining:
@@ -98,7 +88,7 @@ class RankTraining:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RankTraining:
-        return cls(**{**data, "losses": tuple(data["losses"]), "grad_norms": tuple(data["grad_norms"])})
+        return decode(cls, data)
 
 
 @dataclass(frozen=True)
@@ -197,7 +187,7 @@ def read_cases(folder: Path) -> list[Case]:
     if data is None:
         raise FileNotFoundError(f"{folder} holds no cases.json")
     require_schema(data, CASES_SCHEMA)
-    return [Case.from_json(case) for case in data["cases"]]
+    return list(decode_value(tuple[Case, ...], data.get("cases"), "cases"))
 
 
 def trained_path(place: Path, rank: int) -> Path:
@@ -221,5 +211,4 @@ class Results:
         data = read_json(folder / "results.json")
         if data is None:
             return cls()
-        require_schema(data, RESULTS_SCHEMA)
-        return cls(tuple(CaseResult.from_json(result) for result in data["results"]), data["fingerprint"])
+        return decode_as(cls, RESULTS_SCHEMA, data)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from search_spaces.decoding import parse_json
 from search_spaces.plain_file import MAX_BYTES, read_plain
 
 
@@ -239,13 +240,13 @@ def sync_folder(path: Path) -> None:
 def read_json(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any] | None:
     """The JSON object at `path`; None where there is no file.
 
-    ValueError for anything else: other JSON, a number that is not finite, or what is not a plain file.
+    ValueError for anything else: JSON of another form or beyond the bounds of `parse_json`, what is not a plain file.
     """
     try:
-        data = json.loads(read_plain(path, most_bytes), parse_constant=finite_number, parse_float=finite_number)
+        data = parse_json(read_plain(path, most_bytes))
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(data, dict):
         raise ValueError(f"{path} holds {type(data).__name__}, not a JSON object")

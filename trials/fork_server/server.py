@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from search_spaces.decoding import parse_json
 from trials.fork_server.child import become_rank
 from trials.fork_server.equality import Identity, Request, difference
 from trials.fork_server.stub import FORWARDED, node_name, peer_of
@@ -165,7 +166,7 @@ class Server:
             body = bytes(stub.received[_LENGTH.size : _LENGTH.size + length])
             del stub.received[: _LENGTH.size + length]
             try:
-                request = Request.from_json(json.loads(body))
+                request = Request.from_json(parse_json(body))
                 if not 3 <= len(stub.descriptors) <= _MOST_DESCRIPTORS:
                     raise ValueError(f"{len(stub.descriptors)} descriptors")
             except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from search_spaces.decoding import parse_json
 from search_spaces.errors import ExternalError
 from search_spaces.plain_file import open_plain
 from trials.files.folders import sync_folder
@@ -212,7 +213,7 @@ def _parse(path: Path, data: bytes, before: _Contents = _NOTHING) -> _Contents:
     for number, line in enumerate(lines, start=before.lines + 1):
         try:
             event = _event(line)
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise JournalDamaged(f"{path}:{number}: {error}") from error
         due = before.due + len(events)
         if event.fencing < fencing:
@@ -231,7 +232,7 @@ def _event(line: bytes) -> Event:
     body, checksum = line[: -len(_CHECKSUM_FIELD)], line[-len(_CHECKSUM_FIELD) :]
     if checksum != f',"crc32":"{zlib.crc32(body):08x}"}}'.encode():
         raise ValueError("the line does not match its checksum")
-    fields = json.loads(line)
+    fields = parse_json(line)
     if not isinstance(fields, dict):
         raise ValueError("the line is not an event")
     del fields["crc32"]

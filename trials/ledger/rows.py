@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from search_spaces.decoding import decode
 from trials.ledger.events import DriverJobUsage, EndReason, FabricCheck, PilotUsage, SearchRecord, SearchState
 from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
 from trials.trial import Attempt, Trial
@@ -58,8 +59,8 @@ def search_record(row: SearchRow | Row[Any], trials: Iterable[Trial] = ()) -> Se
         last_seq=row.last_seq,
         fencing=row.fencing,
         trials=tuple(trials),
-        pilots={name: PilotUsage(**usage) for name, usage in row.pilots.items()},
-        driver_jobs={job_id: DriverJobUsage(**usage) for job_id, usage in (row.driver_jobs or {}).items()},
+        pilots={name: decode(PilotUsage, usage) for name, usage in row.pilots.items()},
+        driver_jobs={job_id: decode(DriverJobUsage, usage) for job_id, usage in (row.driver_jobs or {}).items()},
         fabric_check=_check_of(row.fabric_check),
     )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from search_spaces.decoding import parse_json
 from search_spaces.plain_file import read_plain
 from trials.json_types import is_finite_number
 from trials.trial import utc_seconds
@@ -71,6 +72,6 @@ def read_samples(path: Path) -> list[NodeSample]:
         return []
     whole_lines = written[: written.rfind(b"\n") + 1].splitlines()
     try:
-        return [NodeSample.from_json(json.loads(line)) for line in whole_lines]
-    except (ValueError, RecursionError) as error:
+        return [NodeSample.from_json(parse_json(line)) for line in whole_lines]
+    except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error

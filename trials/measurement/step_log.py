@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from search_spaces.decoding import decode, parse_json
 from search_spaces.plain_file import read_plain
 from trials.trial import LowerStrEnum
 
@@ -53,10 +54,7 @@ class StepRecord:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StepRecord:
         """The inverse of `to_json`. ValueError for anything else."""
-        try:
-            return cls(**{**data, "phase": StepPhase(data["phase"])})
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a metrics line: {data!r}") from error
+        return decode(cls, data)
 
 
 class MetricsWriter:
@@ -84,4 +82,4 @@ def read_metrics(path: Path) -> list[StepRecord]:
     except FileNotFoundError:
         return []
     whole_lines = text[: text.rfind("\n") + 1].splitlines()
-    return [StepRecord.from_json(json.loads(line)) for line in whole_lines]
+    return [StepRecord.from_json(parse_json(line)) for line in whole_lines]

@@ -106,7 +106,7 @@ class Agent:
         """True once it is known whether fork servers serve its ranks."""
         try:
             kind = self._folder.request(name, StepFileKind.CLAIMED).fork_servers
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError):
             return True  # the start fails with the same error
         if kind is None:
             return True
@@ -132,7 +132,7 @@ class Agent:
             servers = None if kind is None else self._servers.folder(kind)
             self._steps[name] = Step(request, self._folder.steps / f"{name}.number", servers)
             self._costs.start(name, request.num_nodes, time.monotonic())
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError) as error:
             self._known_steps.add(name)
             share = self._costs.settle(time.monotonic())
             self._ends[name] = StepEnd(StepEndReason.EXITED, began_at, time.time(), COULD_NOT_START, 0, share)

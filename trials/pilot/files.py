@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from search_spaces.decoding import T
 from trials.files.folders import read_json, write_json
-from trials.trial import LowerStrEnum, require_schema
+from trials.trial import LowerStrEnum, decode_as
 
 PILOT_SCHEMA = "parlay.pilot/1"
 
@@ -109,6 +110,21 @@ class PilotPlan:
 
 
 @dataclass(frozen=True)
+class PilotJob:
+    """job.json: the id of its Slurm job."""
+
+    job_id: str
+
+
+@dataclass(frozen=True)
+class PilotShares:
+    """shares.json: shares of the pilot's cost for attempts that waited for it and never ran, as the driver settled
+    them, by label."""
+
+    node_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class PilotFolder:
     """`pilots/p0001/` of a search; the steps' files are in `steps/`."""
 
@@ -125,17 +141,17 @@ class PilotFolder:
 
     @property
     def job(self) -> Path:
-        """The id of its Slurm job."""
+        """PilotJob."""
         return self.path / "job.json"
 
     @property
     def job_end(self) -> Path:
-        """The end of its job, as the driver saw it."""
+        """LaunchStatus: the end of its job, as the driver saw it."""
         return self.path / "job_end.json"
 
     @property
     def shares(self) -> Path:
-        """Shares of the pilot's cost for attempts that waited for it and never ran, as the driver settled them."""
+        """PilotShares."""
         return self.path / "shares.json"
 
     @property
@@ -168,9 +184,8 @@ class PilotFolder:
         return self.path / "steps"
 
     def read_plain_starts(self) -> PlainStarts | None:
-        """None where all ranks are forked that can be. Raises OSError, ValueError, TypeError."""
-        data = read(self.plain_starts)
-        return None if data is None else PlainStarts(**data)
+        """None where all ranks are forked that can be. Raises OSError, ValueError."""
+        return read_as(PlainStarts, self.plain_starts)
 
     def step_file(self, name: str, kind: StepFileKind) -> Path:
         """A file of a step, which is named as its attempt: `t0001.a1`."""
@@ -200,20 +215,18 @@ class PilotFolder:
         return taken.exists()
 
     def read_plan(self) -> PilotPlan | None:
-        """None without a plan; ValueError or TypeError for an invalid one."""
-        data = read(self.plan)
-        return None if data is None else PilotPlan(**_tupled(data, "exclude"))
+        """None without a plan. Raises OSError, ValueError."""
+        return read_as(PilotPlan, self.plan)
 
     def request(self, name: str, kind: StepFileKind) -> StepRequest:
-        """The request in this file. Raises OSError, ValueError, TypeError."""
-        return StepRequest(**_tupled(_there(self.step_file(name, kind)), "nodes"))
+        """The request in this file. Raises OSError, ValueError, as `start` and `end`."""
+        return _there(StepRequest, self.step_file(name, kind))
 
     def start(self, name: str) -> StepStart:
-        return StepStart(**_there(self.step_file(name, StepFileKind.STARTED)))
+        return _there(StepStart, self.step_file(name, StepFileKind.STARTED))
 
     def end(self, name: str) -> StepEnd:
-        data = _there(self.step_file(name, StepFileKind.ENDED))
-        return StepEnd(**data | {"reason": StepEndReason(data["reason"])})
+        return _there(StepEnd, self.step_file(name, StepFileKind.ENDED))
 
 
 def write(path: Path, what: Any) -> None:
@@ -222,21 +235,14 @@ def write(path: Path, what: Any) -> None:
     write_json(path, {"schema": PILOT_SCHEMA, **fields})
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    """The JSON that `write` wrote, without its schema; None without a file. ValueError for anything else."""
+def read_as(kind: type[T], path: Path) -> T | None:
+    """The dataclass that `write` wrote; None without a file. ValueError for anything else."""
     data = read_json(path)
-    if data is None:
-        return None
-    require_schema(data, PILOT_SCHEMA)
-    return {name: value for name, value in data.items() if name != "schema"}
+    return None if data is None else decode_as(kind, PILOT_SCHEMA, data)
 
 
-def _there(path: Path) -> dict[str, Any]:
-    data = read(path)
-    if data is None:
+def _there(kind: type[T], path: Path) -> T:
+    found = read_as(kind, path)
+    if found is None:
         raise FileNotFoundError(f"{path} is not there")
-    return data
-
-
-def _tupled(data: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {**data, **{name: tuple(data[name]) for name in names}}
+    return found

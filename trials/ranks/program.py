@@ -44,7 +44,7 @@ def run_program(
     try:
         spec, env = read(path), RankEnvironment.read(os.environ)
         bind(spec, env)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         leave(FILES_FAILED if isinstance(error, OSError) else 2)
     try:

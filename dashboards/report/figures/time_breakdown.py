@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 
@@ -63,7 +62,7 @@ def _estimate(layout: Layout, spec: Mapping[str, Any]) -> dict[str, float] | Non
 
     try:
         model, cluster = ModelShape.from_json(spec["model"]), Cluster.from_json(spec["cluster"])
-    except (InputError, KeyError, TypeError, AttributeError):
+    except (KeyError, ValueError):
         return None
     if cluster.accelerator.peak_flops_for(layout.precision) is None:
         return None

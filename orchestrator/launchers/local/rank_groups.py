@@ -18,6 +18,7 @@ from orchestrator.launchers.local.processes import (
     end_surviving_ranks,
     surviving_ranks,
 )
+from search_spaces.decoding import decode
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.files.text import tail
@@ -117,12 +118,12 @@ def write_ranks(request: LaunchRequest, job_id: str, ranks: Sequence[RankProcess
 
 
 def read_ranks(folder: AttemptFolder) -> AcceptedLaunch | None:
-    """Read ranks.json; None for an attempt that was never accepted. ValueError for another schema."""
+    """Read ranks.json; None for an attempt that was never accepted. ValueError for anything else."""
     data = read_json(folder.ranks)
     if data is None:
         return None
     require_schema(data, RANKS_SCHEMA)
-    return AcceptedLaunch(data["job_id"], tuple(RankProcess(**rank) for rank in data["ranks"]))
+    return decode(AcceptedLaunch, {name: data[name] for name in ("job_id", "ranks") if name in data})
 
 
 def find_orphans(requests: Mapping[str, LaunchRequest]) -> dict[str, OrphanedAttempt]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.common.process_identity import boot_id
+from search_spaces.decoding import decode, decode_value
 from trials.files.folders import read_json, write_json
 from trials.trial import require_schema
 
@@ -71,7 +72,7 @@ class HandoverFile:
             data = read_json(self._path)
             self._path.unlink(missing_ok=True)
             return {} if data is None else _handover_entries(data, self._now())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError):
             return {}
 
     def save(self, attempts: Mapping[str, HandoverEntry]) -> None:
@@ -91,7 +92,8 @@ class HandoverFile:
 
 
 def _handover_entries(data: Mapping[str, Any], now: ClockReading) -> dict[str, HandoverEntry]:
-    """Raises ValueError, KeyError, TypeError or AttributeError for damaged content."""
+    """Raises ValueError for damaged content."""
     require_schema(data, HANDOVER_SCHEMA)
-    passed_s = now.since(ClockReading(**data["at"]))
-    return {key: HandoverEntry(**attempt).aged_by(passed_s) for key, attempt in data["attempts"].items()}
+    passed_s = now.since(decode(ClockReading, data.get("at")))
+    attempts = decode_value(Mapping[str, HandoverEntry], data.get("attempts"), "attempts")
+    return {key: attempt.aged_by(passed_s) for key, attempt in attempts.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from orchestrator.launchers.local.rank_groups import program_environment
 from orchestrator.launchers.slurm.job_files import write_setup_copy
@@ -15,7 +14,6 @@ from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder, write_text
 from trials.files.text import plural
 from trials.pilot.files import PilotFolder, PilotPlan, PlainStarts, StepEnd, StepFileKind
-from trials.trial import FailureReason
 
 
 @dataclass(frozen=True)
@@ -173,14 +171,3 @@ def read_pilot_folder(folder: PilotFolder) -> tuple[dict[str, set[StepFileKind]]
     except FileNotFoundError:
         heartbeat = None
     return folder.step_files(), heartbeat, folder.closed.exists()
-
-
-def status_to_json(status: LaunchStatus) -> dict[str, Any]:
-    times = ("started_at", "ended_at", "is_metered", "restart", "nodes_were_silent", "billing")
-    names = ("started", "failed", "detail", "nodes", "job_id", *times)
-    return {name: getattr(status, name) for name in names} | {"reason": status.reason}
-
-
-def status_from_json(data: dict[str, Any]) -> LaunchStatus:
-    reason = None if data["reason"] is None else FailureReason(data["reason"])
-    return LaunchStatus(Liveness.ENDED, **{**data, "nodes": tuple(data["nodes"]), "reason": reason})

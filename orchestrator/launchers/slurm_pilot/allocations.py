@@ -10,8 +10,9 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 
 from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from orchestrator.launchers.base import EndedPilot, LaunchPostponed, LaunchRefused, LaunchRequest
@@ -26,8 +27,6 @@ from orchestrator.launchers.slurm_pilot.allocation import (
     pilot_request,
     read_pilot_folder,
     startup_timeout_reason,
-    status_from_json,
-    status_to_json,
     write_pilot_files,
 )
 from orchestrator.launchers.slurm_pilot.sizing import (
@@ -38,12 +37,13 @@ from orchestrator.launchers.slurm_pilot.sizing import (
     min_pilot_s,
     planned_pilot_s,
 )
+from search_spaces.decoding import T
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.request import JobOptions, JobRequest, limit_min
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder, write_json
 from trials.files.text import plural
-from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, read, write
+from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotJob, PilotPlan, PilotShares, read_as, write
 
 _log = logging.getLogger(__name__)
 
@@ -112,18 +112,17 @@ class PilotPool:
         return True
 
     def _read_pilot(self, search: SearchFolder, folder: PilotFolder) -> Pilot | None:
-        """Return the pilot in this folder; None if it was never submitted."""
-        try:
-            plan, job, over, shares = folder.read_plan(), read(folder.job), read(folder.job_end), read(folder.shares)
-        except (ValueError, TypeError):
-            return None
+        """Return the pilot in this folder; None if it was never submitted, or its plan is damaged. Other files that are
+        damaged are taken as not written: Slurm knows its job by name."""
+        plan = _read_whole(PilotPlan, folder.plan)
         if plan is None or not may_exist(folder.path / "job.sh"):
             return None
-        pilot = Pilot(folder, plan, f"{search.search_id}.{folder.name}", None if job is None else job["job_id"])
+        job, shares = _read_whole(PilotJob, folder.job), _read_whole(PilotShares, folder.shares)
+        pilot = Pilot(folder, plan, f"{search.search_id}.{folder.name}", None if job is None else job.job_id)
         pilot.is_draining = folder.drain.exists()
-        pilot.shares = {} if shares is None else shares["node_s"]
-        if over is not None:
-            pilot.status = status_from_json(over)
+        pilot.shares = {} if shares is None else dict(shares.node_s)
+        if (over := _read_whole(LaunchStatus, folder.job_end)) is not None:
+            pilot.status = over
             self._read_folder(pilot)
         return pilot
 
@@ -171,7 +170,7 @@ class PilotPool:
         """Tell once why the pilot's ranks are not forked."""
         if pilot.plain_starts is not None:
             return
-        with suppress(ValueError, TypeError):
+        with suppress(ValueError):
             pilot.plain_starts = self._folders.call(str(pilot.folder.path), pilot.folder.read_plain_starts)
         if pilot.plain_starts is not None:
             _log.warning(f"ranks in pilot {pilot.folder.name} start plain: {pilot.plain_starts.reason}")
@@ -196,7 +195,7 @@ class PilotPool:
 
     def _record_end(self, pilot: Pilot) -> None:
         with suppress(OSError):
-            write_json(pilot.folder.job_end, {"schema": PILOT_SCHEMA, **status_to_json(pilot.status)})
+            write_json(pilot.folder.job_end, {"schema": PILOT_SCHEMA, **asdict(pilot.status)})
         if pilot.status.failed and not (pilot.is_draining or pilot.startup_timed_out):
             _log.info(f"pilot {pilot.folder.name} has ended: {pilot.status.detail}")
 
@@ -292,7 +291,7 @@ class PilotPool:
         """Return the node-seconds that steps with a reported end have not paid; lost steps pay them."""
         ends = []
         for name in pilot.ended_steps:
-            with suppress(OSError, ValueError, TypeError):
+            with suppress(OSError, ValueError):
                 ends.append(pilot.folder.end(name))
         return pilot.unpaid_node_s(ends)
 
@@ -386,6 +385,15 @@ class PilotPool:
     def save(self) -> None:
         """Save the state for the next driver."""
         self._submissions.save()
+
+
+def _read_whole(kind: type[T], path: Path) -> T | None:
+    """The dataclass in this file of a pilot; None without one, and where it is damaged."""
+    try:
+        return read_as(kind, path)
+    except ValueError as error:
+        _log.warning(f"{error}")
+        return None
 
 
 def _held_node_s(pilot: Pilot) -> float | None:

@@ -108,7 +108,7 @@ class SlurmPilotLauncher(Launcher):
             step = self._steps[key] = Step(request, waits_for=waits_for)
             if submitted_to:
                 step.pilot = submitted_to[-1]
-                step.nodes = self._monitor.step_request(step.pilot, request.label).nodes
+                step.nodes = self._monitor.step_nodes(step.pilot, request.label)
                 self._monitor.read(step)
             pilot = step.pilot or waits_for
             adopted[key] = step.status.job_id or (pilot and pilot.job_id) or request.job_id or ""
@@ -251,7 +251,7 @@ class SlurmPilotLauncher(Launcher):
     def _nodes_of_unknown_steps(self, pilot: Pilot) -> set[str]:
         """Return nodes of the pilot's steps that this driver does not know: an earlier one failed to end them."""
         known = {step.request.label for step in self._steps.values()}
-        return {node for label in pilot.live_steps - known for node in self._monitor.step_request(pilot, label).nodes}
+        return {node for label in pilot.live_steps - known for node in self._monitor.step_nodes(pilot, label)}
 
     # -- watching
 

@@ -74,10 +74,18 @@ class StepMonitor:
         """Restore the suspect nodes of an earlier driver, of a pilot that has not ended."""
         for label in () if pilot.is_ended else pilot.ended_steps:
             trial, _, attempt = label.partition(".")
-            nodes = self.step_request(pilot, label).nodes
+            nodes = self.step_nodes(pilot, label)
             self.suspects |= {*suspect_nodes(search.attempt(trial, attempt), nodes, self._rules.tasks_per_node)}
 
-    def step_request(self, pilot: Pilot, label: str) -> StepRequest:
+    def step_nodes(self, pilot: Pilot, label: str) -> tuple[str, ...]:
+        """Return the nodes of a step, by its request; all of its pilot's where that is damaged."""
+        try:
+            return self._step_request(pilot, label).nodes
+        except ValueError as error:
+            _log.warning(f"{error}")
+            return pilot.nodes
+
+    def _step_request(self, pilot: Pilot, label: str) -> StepRequest:
         if StepFileKind.CLAIMED not in pilot.step_files[label]:
             with suppress(FileNotFoundError):  # its agent has claimed it meanwhile
                 return pilot.folder.request(label, StepFileKind.REQUESTED)
@@ -88,7 +96,7 @@ class StepMonitor:
         try:
             if step.pilot is not None:
                 step.status = self._status_of(step, step.pilot)
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError) as error:
             step.status = LaunchStatus(Liveness.UNKNOWN, detail=f"its pilot's folder cannot be read: {error}")
         if step.is_ended and step.nodes:
             self._note_suspects(step)

@@ -8,6 +8,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.diagnostics.doctor.finding import Level
 from orchestrator.diagnostics.fabric import conclude, fabric_cluster, fabric_program, findings_of
 from orchestrator.planning.candidates import candidates_of
+from search_spaces.decoding import decode
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Links
@@ -49,7 +50,7 @@ def test_a_search_checks_the_shapes_of_its_layouts_where_it_asks_for_it(tmp_path
 def test_slow_nodes_are_avoided_and_links_are_those_of_the_others():
     found = conclude(times(4, slow_at(2)), cluster(4), cluster(4), 9)
     assert (found["slow_nodes"], found["num_available"]) == (["n2"], 9)
-    links = Links.from_json(found["links"])
+    links = decode(Links, found["links"])
     assert links.domains[0].bus_gb_per_s == pytest.approx(200.0)
     assert dict(links.fabric.by_nodes)[2] == pytest.approx(90.0)
     assert found["findings"][0].startswith("n2 is slow")
@@ -64,7 +65,7 @@ def test_a_slow_rank_of_a_single_node_is_told_and_nothing_is_avoided():
 def test_where_the_launcher_cannot_avoid_a_node_its_links_are_measured_with_it():
     found = conclude(times(4, slow_at(2)), cluster(4), cluster(4), None)
     assert (found["slow_nodes"], found["findings"][0][:10]) == ([], "n2 is slow")
-    assert dict(Links.from_json(found["links"]).fabric.by_nodes)[2] == pytest.approx(27.0)
+    assert dict(decode(Links, found["links"]).fabric.by_nodes)[2] == pytest.approx(27.0)
 
 
 def test_a_simulated_launcher_has_nothing_to_check(tmp_path):
@@ -76,7 +77,7 @@ def test_a_simulated_launcher_has_nothing_to_check(tmp_path):
 
 def test_one_node_says_nothing_about_what_joins_it():
     one = times(1, lambda exchange, ranks: 0.5)
-    links = Links.from_json(conclude(one, cluster(1), cluster(4), 4)["links"])
+    links = decode(Links, conclude(one, cluster(1), cluster(4), 4)["links"])
     assert links.domains[0].bus_gb_per_s == pytest.approx(100.0)
     assert links.fabric == LINKS.fabric
     unknown = Cluster(ACCELERATORS["cpu"], 4, 4)

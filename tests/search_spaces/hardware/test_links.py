@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from search_spaces.decoding import decode
 from search_spaces.errors import InputError
 from search_spaces.hardware.links import NIC_EFFICIENCY, Fabric, LinkDomain, Links
 
@@ -87,7 +88,7 @@ def test_gathers_are_as_fast_as_an_all_reduce_but_where_somebody_measured_less()
     assert measured.collective_gb_per_s(16, 1, gpus_per_node=8, gathers=True) == 32
     assert measured.collective_gb_per_s(32, 1, gpus_per_node=8, gathers=True) == pytest.approx(16)
     assert measured.collective_gb_per_s(16, 1, gpus_per_node=8) == 64
-    assert Links.from_json(measured.to_json()) == measured
+    assert decode(Links, measured.to_json()) == measured
 
 
 def test_below_the_fewest_nodes_measured_it_is_what_they_reached():
@@ -156,8 +157,8 @@ def test_a_bandwidth_is_positive_and_finite(bandwidth: float):
 
 
 def test_links_written_down_are_read_back_the_same():
-    assert Links.from_json(LINKS.to_json()) == LINKS
-    assert Links.from_json(Links(()).to_json()) == Links(())
+    assert decode(Links, LINKS.to_json()) == LINKS
+    assert decode(Links, Links(()).to_json()) == Links(())
 
 
 # Nodes of four, four of them in a rack whose links reach every rank; 20 GB/s of NICs a node.

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook
 
+from search_spaces.decoding import decode
 from trials.diagnostics.selftest import Case, case_spec
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
@@ -36,12 +37,12 @@ CPU = Device(torch.device("cpu"))
 
 def train_reference(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Ten steps of the plain GPT from the trial program's initial weights, on the same global batches."""
-    return asdict(training.train_reference(Case.from_json(arguments["case"]), CPU))
+    return asdict(training.train_reference(decode(Case, arguments["case"]), CPU))
 
 
 def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Some steps of a layout by its engine. `without` names a disabled reduction or guard."""
-    case, env = Case.from_json(arguments["case"]), RankEnvironment.read(os.environ)
+    case, env = decode(Case, arguments["case"]), RankEnvironment.read(os.environ)
     used = switch_off(arguments["without"]) if arguments.get("without") else []
     spec = case_spec(case, "cpu", gpus_per_node=case.layout.num_gpus)
     trained = training.train_layout(spec, AttemptFolder(folder), env, CPU, arguments["steps"])
@@ -139,7 +140,7 @@ def graphs_of_compiled_blocks(arguments: Mapping[str, Any], folder: Path) -> int
 
     store = torch.distributed.FileStore(str(folder / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    model = Case.from_json(arguments["case"]).model
+    model = decode(Case, arguments["case"]).model
     group = TensorParallelRanks(0, 1, torch.distributed.group.WORLD, arguments["splits_sequence"])
     chunk = ModelChunk(model, ChunkPlan.of(model, 0, 1), group, WeightSource(1, CPU.torch_device), ChunkExecution())
     for block in chunk.blocks:

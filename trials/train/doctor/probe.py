@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from search_spaces.decoding import decode
 from search_spaces.plain_file import read_plain
 from trials.diagnostics.calibration import CPU_BUDGET, GPU_BUDGET
 from trials.diagnostics.node_probe import MARKS_SEEN_WITHIN_S, NodeProbeReport, RankProbe, marker_path
@@ -41,7 +42,7 @@ def probe_nodes(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, re
     report.progress()
     budget = CPU_BUDGET if device.is_cpu else GPU_BUDGET
     runner = BenchmarkRunner(spec, env.rank, device, budget, Stopwatch(device, report, budget.seconds))
-    return NodeProbeReport(tuple(map(RankProbe.from_json, ranks)), tuple(runner.group_times()))
+    return NodeProbeReport(tuple(decode(RankProbe, rank) for rank in ranks), tuple(runner.group_times()))
 
 
 def rank_probe(rank: int, device: Device, clock_s: float, unseen: tuple[int, ...]) -> RankProbe:

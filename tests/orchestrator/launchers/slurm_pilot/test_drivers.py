@@ -137,11 +137,11 @@ def test_a_request_that_is_claimed_while_the_next_driver_reads_it_is_found(rig):
     rig.look()
     rig.launcher = rig.new_launcher()
     monitor, claims = rig.launcher._monitor, iter([lambda: folder.take("t0001.a1", StepFileKind.CLAIMED)])
-    adopted = monitor.step_request
+    adopted = monitor._step_request
 
     def claimed_first(pilot, label):
         next(claims)()
         return adopted(pilot, label)
 
-    monitor.step_request = claimed_first
+    monitor._step_request = claimed_first
     assert rig.launcher.adopt({first.key: first}) == {first.key: rig.job().job_id}
