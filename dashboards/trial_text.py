@@ -26,6 +26,7 @@ FLAG_DESCRIPTIONS: Mapping[Flag, str] = {
     Flag.WIDE_INTERVAL: "step times still varied at measure.max_steps: the interval is wider than ci_relative_width",
     Flag.FAILED_AFTER_RESULT: "a rank failed after the result was written; the numbers are valid, see the logs",
     Flag.SUSPECT_NODE: "a slow device or steps that slowed down, perhaps a bad node; one such run is never the best",
+    Flag.SHARED_NODE: "other jobs ran on its nodes meanwhile, which may have slowed it: launcher.slurm.exclusive",
     Flag.STRAGGLER: "a rank computes over 15 % longer than those with equal work; see slowest_rank in its outcome",
     Flag.FINGERPRINT_CHANGED: "program, software or hardware is not that of the first measurement: not comparable",
     Flag.HOST_MEMORY_GROWTH: "host memory grows with every step, which may end a long training",

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from slurm.association_limits import ASSOCIATION_FORMAT, QOS_FORMAT, AssociationLimits, parse_associations, parse_qos
 from slurm.environment import query_environment, submission_environment
+from slurm.hostlist import compress
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot
 from slurm.nodes import SINFO_FORMAT, NodeSnapshot, parse_sinfo, wait_reason
@@ -158,10 +159,14 @@ class SlurmClient(Slurm):
         return classify_submission(result.rc, result.stdout, result.stderr)
 
     def jobs(self) -> tuple[JobSnapshot, ...]:
+        return self._squeue(f"--user={self._uid}")
+
+    def jobs_on(self, nodes: Sequence[str]) -> tuple[JobSnapshot, ...]:
+        return self._squeue(f"--nodelist={compress(nodes)}")
+
+    def _squeue(self, wanted: str) -> tuple[JobSnapshot, ...]:
         # --all: jobs in partitions hidden from listings would otherwise seem to be gone.
-        stdout = self._query(
-            "squeue", "--noheader", "--all", "--states=all", f"--user={self._uid}", f"--format={SQUEUE_FORMAT}"
-        )
+        stdout = self._query("squeue", "--noheader", "--all", "--states=all", wanted, f"--format={SQUEUE_FORMAT}")
         jobs = parse_squeue(stdout)
         if not jobs and _rows(stdout):
             raise SlurmUnreachable(f"squeue printed something other than a list of jobs: {printable(stdout)}")

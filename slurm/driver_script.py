@@ -15,6 +15,9 @@ SIGNAL_BEFORE_END_S = 120
 PAUSE_S = 60
 """Earliest start of a driver job after its submission: drivers that die at once follow each other a minute apart."""
 
+DRIVER_SUFFIX = ".driver"
+"""End of the name of every job that drives a search."""
+
 _SHARED = ("account", "partition", "qos", "reservation", "comment")
 """Options about accounting and placement, which the driver's job shares with the trials."""
 

@@ -157,6 +157,11 @@ class Slurm(ABC):
         """Return all of the user's jobs that the controller knows, ended ones included, with one squeue."""
 
     @abstractmethod
+    def jobs_on(self, nodes: Sequence[str]) -> tuple[JobSnapshot, ...]:
+        """Return all users' jobs that hold one of these nodes, or have held it and are not yet forgotten, as `jobs`
+        does (squeue). A site may hide other users' jobs."""
+
+    @abstractmethod
     def describe(self, job_id: str) -> JobSnapshot | None:
         """Return one job with exit code and restarts (scontrol), or None if the controller does not know the id."""
 

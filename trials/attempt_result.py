@@ -49,7 +49,7 @@ class LaunchStatus:
     are node-seconds used in addition, by other jobs of the attempt or as its share of a pilot. `job_id` is given where
     it may have changed. `restart` counts requeues of the job; outcomes of earlier runs do not count.
     `nodes_were_silent`: the nodes had not answered for long before the end. `billing` is what Slurm bills the job in an
-    hour, in billing units, with the factor of its QOS.
+    hour, in billing units, with the factor of its QOS. `had_neighbours`: other jobs were seen on its nodes meanwhile.
     """
 
     liveness: Liveness
@@ -66,6 +66,7 @@ class LaunchStatus:
     extra_node_s: float = 0.0
     nodes_were_silent: bool = False
     billing: float | None = None
+    had_neighbours: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def _from_outcome(spec: TrialSpec, outcome: Outcome, status: LaunchStatus) -> At
     if fault is not None:
         return AttemptResult(TrialState.FAILED, FailureReason.RESULT_INVALID, None, fault)
     if outcome.status is OutcomeStatus.MEASURED:
-        return AttemptResult(TrialState.MEASURED, None, _flagged_if_failed_after(outcome, status))
+        return AttemptResult(TrialState.MEASURED, None, _with_flags(outcome, status))
     reason = _reason(spec, outcome, status)
     return AttemptResult(_state_for(reason), reason, outcome, outcome.excerpt or status.detail)
 
@@ -216,10 +217,10 @@ def _state_for(reason: FailureReason) -> TrialState:
     return TrialState.CANCELLED if policy_of(reason).ending is Ending.CANCELLED else TrialState.FAILED
 
 
-def _flagged_if_failed_after(outcome: Outcome, status: LaunchStatus) -> Outcome:
-    if not status.failed:
-        return outcome
-    return replace(outcome, flags=(*outcome.flags, Flag.FAILED_AFTER_RESULT))
+def _with_flags(outcome: Outcome, status: LaunchStatus) -> Outcome:
+    """The outcome with the flags that its launcher knows."""
+    found = {Flag.FAILED_AFTER_RESULT: status.failed, Flag.SHARED_NODE: status.had_neighbours}
+    return replace(outcome, flags=(*outcome.flags, *(flag for flag, is_so in found.items() if is_so)))
 
 
 def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:

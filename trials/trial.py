@@ -98,6 +98,7 @@ class Flag(LowerStrEnum):
     WIDE_INTERVAL = "wide_interval"
     FAILED_AFTER_RESULT = "failed_after_result"
     SUSPECT_NODE = "suspect_node"
+    SHARED_NODE = "shared_node"
     STRAGGLER = "straggler"
     FINGERPRINT_CHANGED = "fingerprint_changed"
     HOST_MEMORY_GROWTH = "host_memory_growth"

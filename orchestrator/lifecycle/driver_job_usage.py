@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from orchestrator.search.own_job import OwnJob
 from slurm.billing import billing_with_factor
+from slurm.driver_script import DRIVER_SUFFIX
 from slurm.interface import Slurm, SlurmUnreachable
 from slurm.job_state import JobSnapshot
 from trials.ledger.events import DriverJobUsage, SearchRecord
@@ -20,7 +21,7 @@ WHOLE_NODE = 1.0
 
 def job_name(search_id: str) -> str:
     """Name of every job that drives the search."""
-    return f"{search_id}.driver"
+    return f"{search_id}{DRIVER_SUFFIX}"
 
 
 def own_job(slurm: Slurm, job_id: str, environ: Mapping[str, str]) -> OwnJob:

@@ -132,9 +132,15 @@ class FakeSlurm(Slurm):
         return Submission(SubmitStatus.ACCEPTED, self.cluster.accept(self.user, request).job_id, self.warning)
 
     def jobs(self) -> tuple[JobSnapshot, ...]:
+        return tuple(job for job in self._squeue() if job.user == self.user)
+
+    def jobs_on(self, nodes: Sequence[str]) -> tuple[JobSnapshot, ...]:
+        return tuple(job for job in self._squeue() if not {*job.nodes}.isdisjoint(nodes))
+
+    def _squeue(self) -> list[JobSnapshot]:
         self._ask_controller()
-        mine = (self._snapshot(job) for job in self.cluster.jobs() if job.user == self.user)
-        return tuple(replace(job, exit_code=None, signal=None, restarts=None, billing=None, qos=None) for job in mine)
+        known = map(self._snapshot, self.cluster.jobs())
+        return [replace(job, exit_code=None, signal=None, restarts=None, billing=None, qos=None) for job in known]
 
     def describe(self, job_id: str) -> JobSnapshot | None:
         self._ask_controller()

@@ -85,6 +85,16 @@ def test_two_jobs_of_one_name_are_both_told(bench: Bench) -> None:
     assert len(ids) == 2
 
 
+def test_all_jobs_on_a_node_are_told_also_those_that_have_ended(bench: Bench) -> None:
+    ended = bench.until(bench.submit("succeed", options=JobOptions(nodelist=("n2",))), *ENDED)
+    running = bench.until(bench.submit("hang", options=JobOptions(nodelist=("n2",))), JobState.RUNNING)
+    elsewhere = bench.until(bench.submit("hang", options=JobOptions(nodelist=("n3",))), JobState.RUNNING)
+    found = {job.name: job for job in bench.slurm.jobs_on(["n2", "n4"])}
+    assert found[ended.name] == ended
+    assert found[running.name] == running
+    assert elsewhere.name not in found
+
+
 def test_a_cancelled_job_ends(bench: Bench) -> None:
     job = bench.until(bench.submit("hang"), JobState.RUNNING)
     bench.until_ready(job.name)

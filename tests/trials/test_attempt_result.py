@@ -50,6 +50,10 @@ class TestWhatCountsFirst:
         assert result.reason is None
         assert result.outcome.flags == ("failed_after_result",)
 
+    def test_it_says_so_where_other_jobs_ran_on_its_nodes(self):
+        result = classify(SPEC, OUTCOME, replace(ENDED, had_neighbours=True))
+        assert (result.state, result.outcome.flags) == (TrialState.MEASURED, ("shared_node",))
+
     @pytest.mark.parametrize("reason", REASONS)
     def test_without_an_outcome_the_launchers_reason_counts(self, reason):
         result = classify(SPEC, None, replace(ENDED, reason=reason, detail="Slurm says so"))

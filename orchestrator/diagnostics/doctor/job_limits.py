@@ -29,8 +29,17 @@ from orchestrator.preflight.slurm_site import (
 from search_spaces.errors import InputError
 from search_spaces.search_space import SearchSpace
 from slurm.association_limits import Association, AssociationLimits, Qos, normalized_name
+from slurm.hostlist import compress
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
-from slurm.nodes import NodeSnapshot, Resource, gpus_requested, shortages, wait_reason
+from slurm.nodes import (
+    NodeSnapshot,
+    Resource,
+    cpus_requested,
+    gpus_requested,
+    shortages,
+    usable_nodes,
+    wait_reason,
+)
 from slurm.option_checks import option_warnings
 from slurm.partitions import NO_OVERRIDES, PartitionSnapshot, beyond_limits, named_partitions
 from slurm.preemption import preemption_of
@@ -95,6 +104,7 @@ def check_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator[F
             yield from job_findings(may_run, cluster, is_smallest=request is requests[0])
             faults = list(_limit_errors(may_run, cluster))
             yield from faults or test_findings(slurm, request, spec)
+    yield from sharing_findings(requests[0], cluster)
     if spec.launcher.kind == "slurm":  # a pilot's trials are not jobs
         yield from parallel_findings(jobs, options, entered, cluster)
     for risk in option_warnings(options):
@@ -192,6 +202,18 @@ def test_findings(slurm: Slurm, request: JobRequest, spec: SearchSpec) -> Iterat
         yield error("sbatch", f"{where}{problem.message}", problem.fix or "ask for what sinfo shows")
     elif tested.status is SubmitStatus.ACCEPTED:
         yield ok("sbatch", f"{describe_job(request)}: sbatch --test-only takes it")
+
+
+def sharing_findings(request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Finding]:
+    """Warn where Slurm may start a second job like this one on the same node."""
+    shared = {each.name for each in named_partitions(request, cluster.partitions) if not each.has_whole_nodes}
+    cpus, gpus = cpus_requested(request), gpus_requested(request)
+    nodes = [node for node in usable_nodes(request, cluster.nodes) if node.partition in shared]
+    roomy = {node.name for node in nodes if node.cpus >= 2 * cpus and node.gpus >= 2 * gpus}
+    if roomy and request.options.exclusive is not True:
+        words = f"another job of this search, or of another one, may share a node with a trial ({compress(roomy)})"
+        fix = "set launcher.slurm.exclusive: true; a trial that had company is flagged shared_node"
+        yield warning("exclusive", f"{describe_job(request)}: {words}", fix)
 
 
 def parallel_findings(

@@ -51,7 +51,7 @@ class SlurmLauncher(Launcher):
         self._slurm = slurm
         self._options = options
         self._sleep = sleep
-        self._queries = SlurmQueries(slurm, backoff, jobs)
+        self._queries = SlurmQueries(slurm, backoff, jobs, whole_nodes=options.exclusive is True)
         self.iteration_interval_s = self._queries.iteration_interval_s(self.iteration_interval_s)
         self._submissions = Submissions(
             slurm, options, self._queries, HandoverFile(handover, slurm.monotonic, slurm.now)

@@ -135,6 +135,7 @@ class JobMonitor:
         is_metered = status.is_metered and self._is_plausible_duration(tracked, job)
         status = replace(status, restart=max(tracked.restart, restart), is_metered=is_metered)
         status = replace(status, billing=self._queries.billing(job))
+        status = self._queries.with_neighbours(status)
         if status.failed and (status.reason is None or policy_of(status.reason).stops_search):
             return replace(status, detail=failure_excerpt(tracked.request.folder, describe_job(job), log))
         return status

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from slurm.association_limits import AssociationLimits
 from slurm.billing import billing_with_factor
+from slurm.driver_script import DRIVER_SUFFIX
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 from slurm.job_state import JobSnapshot
 from slurm.poll_backoff import BUSY_FACTOR, PollBackoff
 from slurm.squeue_cache import SqueueSnapshot
+from trials.attempt_result import LaunchStatus
 
 _MAX_ITERATION_INTERVAL_S = 2.0  # between two answers only a cancellation or the files of pilot steps bring news
 
@@ -20,10 +23,16 @@ class SlurmQueries:
 
     `jobs` returns all the user's jobs from a query of at most the given age. `answer` is the last one, queried at
     `asked_at`; None before the first and while Slurm does not answer, of which `error_message` says why. `has_news` is
-    set by every refresh, also a failed one, and cleared by its reader.
+    set by every refresh, also a failed one, and cleared by its reader. Jobs with `whole_nodes` have no neighbours.
     """
 
-    def __init__(self, slurm: Slurm, backoff: PollBackoff, jobs: Callable[[float], SqueueSnapshot]):
+    def __init__(
+        self,
+        slurm: Slurm,
+        backoff: PollBackoff,
+        jobs: Callable[[float], SqueueSnapshot],
+        whole_nodes: bool = False,
+    ):
         self.answer: SqueueSnapshot | None = None
         self.asked_at = 0.0
         self.error_message = ""
@@ -32,11 +41,13 @@ class SlurmQueries:
         self._slurm = slurm
         self._backoff = backoff
         self._jobs = jobs
+        self._whole_nodes = whole_nodes
         self._settings: SlurmSettings | None = None
         self._settings_again_at = 0.0
         self._next_look_at = 0.0
         self._describes = True
         self._accounting_again_at = 0.0
+        self._neighbours: tuple[JobSnapshot, ...] | None = None
         self._limits: AssociationLimits | None = None
         self._leaves: Mapping[str, str] | None = None
         self._leaves_again_at = 0.0
@@ -45,7 +56,7 @@ class SlurmQueries:
         """Query the jobs if the interval has passed, or now; failures lengthen the interval."""
         if not now and self.is_future(self._next_look_at):
             return
-        self._describes = True
+        self._describes, self._neighbours = True, None
         began = self._slurm.monotonic()
         try:
             self.answer = self._jobs(0.0 if now else self._backoff.interval_s / 2)
@@ -121,6 +132,35 @@ class SlurmQueries:
                 self._leaves_again_at = self._slurm.monotonic() + self._backoff.interval_s
         leaves = self._leaves or {}
         return tuple(leaves[node] for node in nodes) if all(node in leaves for node in nodes) else ()
+
+    def with_neighbours(self, status: LaunchStatus) -> LaunchStatus:
+        """Return the status of an ended attempt, which says whether other jobs were seen on its nodes while it ran.
+
+        One query for all attempts that end between two refreshes. Drivers of the user's searches are not counted.
+        """
+        begins, ends, own_id = status.started_at, status.ended_at, (status.job_id or "").partition(".")[0]
+        if self._whole_nodes or begins is None or ends is None:
+            return status
+        others = [
+            job
+            for job in self._jobs_on_own_nodes()
+            if job.job_id != own_id
+            and not (job.user == self._slurm.user and job.name.endswith(DRIVER_SUFFIX))
+            and job.started_at is not None
+            and job.started_at < ends
+            and (job.ended_at is None or job.ended_at > begins)
+            and not {*job.nodes}.isdisjoint(status.nodes)
+        ]
+        return replace(status, had_neighbours=bool(others))
+
+    def _jobs_on_own_nodes(self) -> tuple[JobSnapshot, ...]:
+        """Return all jobs on the nodes of the user's jobs in the last answer; () while Slurm does not answer."""
+        if self._neighbours is None and self.answer is not None:
+            nodes = sorted({node for job in self.answer.jobs for node in job.nodes})
+            self._neighbours = ()
+            with suppress(SlurmUnreachable):
+                self._neighbours = self._slurm.jobs_on(nodes) if nodes else ()
+        return self._neighbours or ()
 
     def accounted_jobs(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
         """Return accounting records, () without accounting; None where it does not answer (`accounting_error`)."""

@@ -77,12 +77,12 @@ class SlurmPilotLauncher(Launcher):
         self._options = options
         self._sleep = sleep
         self._search = None if handover is None else SearchFolder(handover.parent)
-        self._queries = queries = SlurmQueries(slurm, backoff, jobs)
+        self._queries = queries = SlurmQueries(slurm, backoff, jobs, whole_nodes=options.exclusive is True)
         self.iteration_interval_s = queries.iteration_interval_s(self.iteration_interval_s)
         handover_file = HandoverFile(handover, slurm.monotonic, slurm.now)
         self._pool = PilotPool(slurm, options, rules, queries, remaining_work, handover_file)
         self._steps: dict[str, Step] = {}
-        self._monitor = StepMonitor(slurm, self._pool, rules)
+        self._monitor = StepMonitor(slurm, self._pool, rules, queries)
         self._canceller = StepCanceller(self._pool, self._monitor, self._steps)
 
     # -- launching

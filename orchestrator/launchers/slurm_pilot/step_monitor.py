@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm_pilot.allocation import Pilot
 from orchestrator.launchers.slurm_pilot.allocations import PilotPool
 from orchestrator.launchers.slurm_pilot.sizing import PilotRules
@@ -63,12 +64,13 @@ class Step:
 class StepMonitor:
     """Reads the folders of pilots, each with a timeout. `suspects` are nodes that are used only if no other is free."""
 
-    def __init__(self, slurm: Slurm, pilots: PilotPool, rules: PilotRules):
+    def __init__(self, slurm: Slurm, pilots: PilotPool, rules: PilotRules, queries: SlurmQueries):
         self.suspects: set[str] = set()
         self.folders = HangGuard(FOLDER_TIMEOUT_S)
         self._slurm = slurm
         self._pool = pilots
         self._rules = rules
+        self._queries = queries
 
     def adopt_suspects(self, pilot: Pilot, search: SearchFolder) -> None:
         """Restore the suspect nodes of an earlier driver, of a pilot that has not ended."""
@@ -108,7 +110,7 @@ class StepMonitor:
         if StepFileKind.ENDED in step_files:
             end = self.with_timeout(pilot, partial(pilot.folder.end, label))
             if end.reason is not StepEndReason.INTERRUPTED:
-                return ended_step_status(request, pilot.job_id, step.nodes, end)
+                return self._queries.with_neighbours(ended_step_status(request, pilot.job_id, step.nodes, end))
             if pilot.is_ended:
                 return lost_step_status(request, step.nodes, step.start, pilot.status, step.cancelled, end.node_s)
         elif pilot.is_ended:

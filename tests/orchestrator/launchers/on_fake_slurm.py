@@ -145,8 +145,7 @@ def nodes_asked(folder: PilotFolder, name: str) -> tuple[str, ...]:
     ).nodes
 
 
-def finish(folder: PilotFolder, name: str, node_s: float = 100.0, exit_code: int = 0) -> None:
-    at = 1e9
+def finish(folder: PilotFolder, name: str, node_s: float = 100.0, exit_code: int = 0, at: float = 1e9) -> None:
     write(folder.step_file(name, StepFileKind.STARTED), StepStart(at, "0"))
     write(
         folder.step_file(name, StepFileKind.ENDED),

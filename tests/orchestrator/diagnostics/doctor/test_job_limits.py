@@ -63,6 +63,24 @@ def test_a_search_that_the_cluster_takes(tmp_path, slurm):
     assert slurm.cluster.jobs() == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "whole_nodes", "levels"),
+    [
+        ([], False, []),
+        (["launcher.slurm.gpus_per_node=2"], False, [Level.WARNING]),
+        (["launcher.slurm.gpus_per_node=2", "launcher.slurm.cpus_per_task=2"], False, []),
+        (["launcher.slurm.gpus_per_node=2", "launcher.slurm.exclusive=user"], False, [Level.WARNING]),
+        (["launcher.slurm.gpus_per_node=2", "launcher.slurm.exclusive=true"], False, []),
+        (["launcher.slurm.gpus_per_node=2"], True, []),
+    ],
+)
+def test_trials_that_may_share_a_node_are_warned_of(tmp_path, slurm, changes, whole_nodes, levels):
+    slurm.partition_limits["main"] = replace(MAIN, has_whole_nodes=whole_nodes)
+    found = [f for f in examined(slurm, tmp_path, *changes) if f.name == "exclusive"]
+    assert [f.level for f in found] == levels
+    assert all("(n[1-4])" in f.message and "shared_node" in (f.fix or "") for f in found)
+
+
 @pytest.mark.bad_input(20)
 def test_two_hours_in_a_partition_of_one_are_an_error_though_sbatch_would_take_them(tmp_path, slurm):
     slurm.partition_limits["main"] = replace(MAIN, max_time_s=3600.0)

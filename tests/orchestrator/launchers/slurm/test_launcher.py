@@ -16,12 +16,12 @@ from orchestrator.search.node_hours import longest_attempt_s
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
 from slurm.poll_backoff import LONGEST_INTERVAL_S, PollBackoff
-from slurm.request import JobOptions, Placement
+from slurm.request import JobOptions, JobRequest, Placement
 from tests.orchestrator.launchers.attempts import poll_one
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S, asking
 from tests.orchestrator.search.rig import RULES
 from tests.orchestrator.search.slurm_rig import slurm_rig
-from trials.attempt_result import Liveness
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.trial import FailureReason
 
 # -- submitting
@@ -274,3 +274,53 @@ def test_what_a_trial_costs_under_a_slurm_that_does_not_answer_is_reckoned_with_
     rig.cluster.controller_down(600.0)
     monkeypatch.setattr(factory, "SlurmClient", lambda: rig.slurm)
     assert factory.longest_s(LauncherSection.model_validate({"kind": "slurm"}), 60.0) == 60 + 60 + 30
+
+
+# -- neighbours
+
+
+def end_beside(bench, *neighbours: tuple[float, float, str], exclusive: bool = False) -> LaunchStatus:
+    """The status of an attempt on n1 from 60 to 120 s, where these (start, seconds, name) are another user's jobs."""
+    bench.cluster.on_start = lambda job: JobPlan(duration_s=seconds[job.name])
+    bench.cluster.schedule_s = 0.0
+    launcher = SlurmLauncher(
+        bench.slurm, JobOptions(exclusive=exclusive), PollBackoff(POLL_S), asking(bench.slurm), bench.cluster.advance
+    )
+    request = bench.request()
+    seconds = {request.key: 60.0, **{name: takes_s for _, takes_s, name in neighbours}}
+    for starts, _, name in neighbours:
+        job = JobRequest(name, bench.root, 1, 1, 6000.0, ("true",), options=JobOptions(nodelist=("n1",)))
+        bench.cluster.at(bench.began + starts, lambda job=job: bench.cluster.accept("bob", job))
+    bench.cluster.advance(60.0)
+    launcher.launch(request)
+    bench.cluster.advance(90.0)
+    return poll_one(launcher, request)
+
+
+@pytest.mark.parametrize(
+    ("neighbour", "is_shared"),
+    [((0, 30.0), False), ((0, 1000.0), True), ((70, 10.0), True), ((130, 10.0), False)],
+    ids=["before", "throughout", "meanwhile", "after"],
+)
+def test_an_attempt_beside_another_job_on_its_nodes_says_so(bench, neighbour, is_shared):
+    status = end_beside(bench, (*neighbour, "other"))
+    assert (status.liveness, status.nodes) == (Liveness.ENDED, ("n1",))
+    assert status.had_neighbours is is_shared
+
+
+def test_a_driver_of_the_users_own_search_is_no_neighbour(bench):
+    bench.slurm.user = "bob"
+    assert end_beside(bench, (0, 1000.0, "demo-abc234.driver")).had_neighbours is False
+
+
+def test_neighbours_are_asked_for_once_an_answer_and_not_on_whole_nodes_or_while_slurm_is_silent(bench, monkeypatch):
+    asked, ask = [], bench.slurm.jobs_on
+    monkeypatch.setattr(bench.slurm, "jobs_on", lambda nodes: asked.append(tuple(nodes)) or ask(nodes))
+    requests = [bench.launched(trial) for trial in ("t0001", "t0002")]
+    for job in bench.cluster.jobs():
+        bench.cluster.cancel(job.job_id)
+    bench.cluster.advance(POLL_S)
+    bench.launcher.poll([request.key for request in requests])
+    assert asked == [("n1",)]
+    assert end_beside(bench, exclusive=True).liveness is Liveness.ENDED
+    assert len(asked) == 1

@@ -10,7 +10,7 @@ from orchestrator.launchers.slurm_pilot.allocations import SILENT_S
 from orchestrator.launchers.slurm_pilot.sizing import SLOW_START_S, STARTUP_S, min_pilot_s
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
-from slurm.request import Container, Runtime
+from slurm.request import Container, JobOptions, JobRequest, Runtime
 from tests.orchestrator.launchers.on_fake_slurm import LIMIT_S, PilotBench, finish, held_node_s, nodes_asked
 from trials.attempt_result import Liveness
 from trials.pilot.files import StepFileKind, StepStart, write
@@ -27,6 +27,17 @@ def test_one_pilot_for_all_and_each_attempt_on_nodes_of_its_own(rig):
     assert rig.status(second).job_id == f"{rig.job().job_id}.0"
     assert nodes_asked(folder, "t0003.a1") == ("n2",)
     assert rig.status(first).liveness is Liveness.ALIVE
+
+
+def test_a_step_beside_another_job_on_its_node_says_so(rig):
+    first, second = rig.launch("t0001"), rig.launch("t0002")
+    folder = rig.serve()
+    other = JobRequest("other", rig.root, 1, 1, 600.0, ("true",), options=JobOptions(nodelist=("n2",)))
+    rig.cluster.accept("bob", other)
+    for name in ("t0001.a1", "t0002.a1"):
+        rig.look()
+        finish(folder, name, at=rig.cluster.time)
+    assert [rig.status(each).had_neighbours for each in (first, second)] == [False, True]
 
 
 def test_while_slurm_is_silent_steps_go_on_and_end(rig):
