@@ -51,10 +51,10 @@ def test_what_is_installed_is_compared_with_what_was_verified(tmp_path, core, en
 
 @pytest.mark.parametrize(("version", "level"), [("1.15.0", Level.OK), ("1.16.0", Level.ERROR), (None, Level.ERROR)])
 def test_the_trainer_accelerate_has_a_finding_on_its_package(tmp_path, version, level):
-    trainer = (
-        "trainer={kind: accelerate, script: train.py, patterns: {step_time_s: 'took (.*) s'}, arguments: ['{ARG}']}"
-    )
-    changes = (trainer.replace("ARG", "micro_batch_size"), "space.engine=accelerate-launch", "baseline={}")
+    arguments = "['{micro_batch_size}', '{grad_accum_steps}']"
+    patterns = "{step_time_s: 'took (.*) s'}"
+    trainer = f"trainer={{kind: accelerate, script: train.py, patterns: {patterns}, arguments: {arguments}}}"
+    changes = (trainer, "space.engine=accelerate-launch", "baseline={}")
     spec = load_search_file(write_search(tmp_path, TINY_SEARCH), changes)
     [found] = package_findings({"accelerate": version, "transformers": None}, "/opt/python", spec)
     assert (found.name, found.level) == ("accelerate", level)
