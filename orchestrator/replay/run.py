@@ -59,7 +59,8 @@ def with_trainer(
     could be replaced by one: a replay runs both.
     """
     if not trust:
-        _require_own(loaded.folder, "recipe")
+        for name in ("", "recipe.yaml", "spec.json", "code"):  # in /tmp they may be another user's
+            _require_own(loaded.folder / name, "recipe")
     if kind is None and not sets:
         return loaded, _python_of(loaded.recipe, launcher_section(loaded.recipe, launcher_kind), trust)
     if kind is None:

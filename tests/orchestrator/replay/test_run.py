@@ -57,15 +57,18 @@ def test_parlay_python_names_another_as_it_does_for_the_recipes_scripts(loaded, 
 @pytest.mark.bad_input(42)
 @pytest.mark.security("paths")
 @needs_a_stranger
-@pytest.mark.parametrize("theirs", ["recipe", "python"])
-def test_a_recipe_or_interpreter_of_another_user_is_not_run_unless_told_to_trust_it(loaded, tmp_path, theirs):
+@pytest.mark.parametrize(
+    ("theirs", "key"),
+    [("recipe", "recipe"), ("recipe/spec.json", "recipe"), ("recipe/code", "recipe"), ("python",) * 2],
+)
+def test_a_recipe_or_interpreter_of_another_user_is_not_run_unless_told_to_trust_it(loaded, tmp_path, theirs, key):
     python = tmp_path / "python"
     python.symlink_to(THERE)
     os.chown(tmp_path / theirs, STRANGER, -1, follow_symlinks=False)
     with pytest.raises(InputError) as refused:
         python_of(loaded, str(python))
     (problem,) = refused.value.problems
-    assert (problem.key, problem.value, "--trust" in problem.fix) == (theirs, str(tmp_path / theirs), True)
+    assert (problem.key, problem.value, "--trust" in problem.fix) == (key, str(tmp_path / theirs), True)
     recipe = replace(loaded, recipe=replace(loaded.recipe, python=str(python)))
     assert with_trainer(recipe, None, (), None, trust=True)[1] == str(python)
 

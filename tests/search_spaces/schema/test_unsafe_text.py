@@ -18,7 +18,7 @@ RANDOM = "0123456789abcdefghijABCDEFGHIJklmnopq"
         *("password", "passphrase", "token", "api_key", "credentials", "dbPassword", "apiKey", "wandb-token"),
         *("PGPASSWORD", "DB_PASS", "MYSQL_PWD", "SSHPASS", "AUTHTOKEN", "HF_TOKEN", "REDIS_PASSWORD_2"),
         *("PRIVATE_KEY", "SECRET_KEY", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "OPENAI_KEY", "GITHUB_PAT"),
-        *("AccountKey", "client_secret", "SECRET_SALT", "--hf-token", "--db-password"),
+        *("AccountKey", "client_secret", "SECRET_SALT", "AWS_CREDS", "--hf-token", "--db-password"),
     ],
 )
 def test_a_secret_is_known_by_its_name(name: str):
@@ -58,6 +58,8 @@ def test_a_secret_is_known_by_its_form(value: str):
         *(("--tokenizer-type", "GPT2BPETokenizer"), ("--moe-token-dispatcher-type", "alltoall")),
         *(("num_key_value_heads", "8"), ("text_key", "content"), ("--json-keys", "text"), ("NCCL_IB_PKEY", "0x8001")),
         *(("--calculate-per-token-loss", "true"), ("eos_token", "<|endoftext|>"), ("pad_token", "[PAD]")),
+        *(("eos_token", "128001"), ("--mask-token", "128002"), ("note", "Basic configuration")),
+        *(("data", "/mnt/disk-of-the-whole-project/pile"), ("words", "a forward_pass=everything")),
         *(
             ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
             ("NCCL_ALGO", "Ring"),
@@ -73,3 +75,7 @@ def test_a_secret_is_known_by_its_form(value: str):
 def test_what_only_resembles_a_secret_is_none(name: str | None, value: str):
     assert not looks_secret(value, name)
     assert not looks_secret(f"{name}={value}", None)
+
+
+def test_a_secret_that_begins_as_a_harmless_value_is_one():
+    assert looks_secret("no one else knows this", "passphrase")
