@@ -70,11 +70,9 @@ class FirstStep:
         self._is_over = False
 
     def install(self):
-        from torch.optim.optimizer import register_optimizer_step_pre_hook
-
         module_class, is_compiling = self._torch.nn.Module, self._torch.compiler.is_compiling
         self._original = original = module_class.__dict__["__call__"]
-        self._hook = register_optimizer_step_pre_hook(self._before_optimizer)
+        self._hook = self._torch.optim.optimizer.register_optimizer_step_pre_hook(self._before_optimizer)
         enter, leave = self._enter, self._leave
 
         def call(module, *args, **kwargs):
