@@ -72,7 +72,8 @@ class FirstStep:
     def install(self):
         module_class, is_compiling = self._torch.nn.Module, self._torch.compiler.is_compiling
         self._original = original = module_class.__dict__["__call__"]
-        self._hook = self._torch.optim.optimizer.register_optimizer_step_pre_hook(self._before_optimizer)
+        optimizers = sys.modules["torch.optim.optimizer"]
+        self._hook = optimizers.register_optimizer_step_pre_hook(self._before_optimizer)
         enter, leave = self._enter, self._leave
 
         def call(module, *args, **kwargs):
