@@ -347,7 +347,7 @@ def _time(data: ReportData) -> Figure:
 
 _NOTES = {
     "others": "Others: parts that differ by less than 0.5 % of the step.",
-    "unexplained": "Unexplained: the rest of the measured step times, which is in no part.",
+    "unexplained": "Unexplained: measured time that no part accounts for.",
 }
 
 

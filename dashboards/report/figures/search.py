@@ -42,7 +42,7 @@ def _progress(data: ReportData) -> Figure:
     if data.best is not None and best is not None:
         summary += f"; {data.best.trial} reached {format_short(best)} {unit} over all its runs"
         first = next((t for t in measured if t.speed is not None and t.speed >= 0.98 * best), None)
-        summary += f", and after {duration(_ended_h(first) * 3600)} a run was within 2 % of that" if first else ""
+        summary += f", and after {duration(_ended_h(first) * 3600)} a run had reached 98 % of that" if first else ""
     return Figure(
         "progress",
         title,
@@ -153,7 +153,7 @@ def _failures_by_axis(data: ReportData) -> Figure:
         "failures_by_axis",
         title,
         " ".join(map(describe_pattern, data.failure_patterns))
-        + (f" Of {', '.join(others)} no axis value tells." if others else ""),
+        + (f" No axis value explains the rest: {', '.join(others)}." if others else ""),
         plot(
             [
                 {"type": "bar", "name": word, "x": texts, "y": [counts[v] for v in values], "marker": {"color": color}}
@@ -257,7 +257,8 @@ def _queue_points(waited: Sequence[TrialView], varying: Sequence[str]) -> dict[s
 
 
 def _cost_summary(data: ReportData, spent: Mapping[str, float], waited_s: Sequence[float]) -> str:
-    summary = f"{format_hours(data.progress.node_hours_used)} used"
+    simulated = "" if data.replayed_table is None else "simulated "
+    summary = f"{simulated}{format_hours(data.progress.node_hours_used)} used"
     if spent:
         most = max(spent, key=lambda what: spent[what])
         share = spent[most] / sum(spent.values())

@@ -76,6 +76,14 @@ def test_no_run_lies_above_the_line_of_the_highest():
     assert len(traces["failed"]["x"]) == 1
 
 
+def test_a_run_above_the_speed_over_all_runs_is_not_said_to_be_within_2_percent_of_it():
+    search = a_search()
+    search.measure(search.start(FASTEST, "repeat"), 1000.0)
+    words = report_figures(search)["progress"].summary
+    assert "within 2 %" not in words
+    assert words.endswith("a run had reached 98 % of that.")
+
+
 def test_the_pareto_line_has_what_nothing_beats_in_both():
     trial = report_data(a_search().record, START).trials[0]
     points = [(1.0, 10.0), (2.0, 30.0), (2.0, 20.0), (3.0, 25.0), (4.0, 40.0), (1.0, 5.0)]
@@ -132,7 +140,8 @@ def test_failures_by_axis_value_are_of_all_reasons_and_say_of_which_no_value_tel
                 search.measure(trial, 1000.0)
     figure = report_figures(search)["failures_by_axis"]
     assert figure.summary == (
-        "Time limit: 3 of 3 had micro-batch 8, and 0 of the 6 that ran. Of 3 trainer crashed no axis value tells."
+        "Time limit: 3 of 3 had micro-batch 8, and 0 of the 6 that ran. "
+        "No axis value explains the rest: 3 trainer crashed."
     )
     assert {bar["name"]: bar["y"] for bar in figure.plot["data"]} == {
         "ran": [2, 2, 2, 0],
