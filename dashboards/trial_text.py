@@ -32,7 +32,7 @@ FLAG_DESCRIPTIONS: Mapping[Flag, str] = {
     Flag.HOST_MEMORY_GROWTH: "host memory grows with every step, which may end a long training",
     Flag.DEVICE_MEMORY_GROWTH: "device memory grows with every step, which may end a long training",
     Flag.PROFILE_FAILED: "the profiled steps after the measurement failed; the numbers are valid, without a breakdown",
-    Flag.UNPROVEN: "nothing shows what the trainer trained; see proof.unproven in its outcome",
+    Flag.UNPROVEN: "not all that the trainer trained could be seen; see proof.unproven in its outcome",
     Flag.THROUGHPUT_MISMATCH: "a rate that the trainer prints is over 10 % off; see proof.cross_checks in its outcome",
     Flag.EMULATED_DEVICE: "a CPU emulated the engine's GPU; compare only with layouts of this engine on this machine",
 }
@@ -51,7 +51,7 @@ _MIN_SHARE = 0.005
 """Share of the step time below which a part is omitted."""
 
 
-REPLAYED_VALUE = "Replayed value; its interval is assumed or spans equal rows of the table, not measured."
+REPLAYED_VALUE = "Replayed value. Its interval is assumed, or spans the rows of this layout; Parlay measured neither."
 """Confidence in a value of a measured table."""
 
 
@@ -303,8 +303,8 @@ def describe_verification(verified: Mapping[str, Any] | None) -> str:
     """Knowledge of Parlay's tests of a layout's axis values with its engine; docs/trainers.md."""
     if not verified or not verified["values"]:
         return "verified: tests of Parlay trained all axis values of the layout with its engine"
-    known = "its trainer's parser takes" if verified["level"] == Level.PARSED.text else "only rules describe"
-    return f"verified: {verified['level']}; no test of Parlay trained, but {known}: {', '.join(verified['values'])}"
+    known = "its trainer's parser accepts" if verified["level"] == Level.PARSED.text else "Parlay's rules allow"
+    return f"verified: {verified['level']}; {known}, but no test of Parlay trained: {', '.join(verified['values'])}"
 
 
 def time_lines(layouts: Sequence[RankedLayout]) -> list[str]:

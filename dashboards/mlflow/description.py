@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dashboards.report import sentences
 from dashboards.report.data import ReportData, TrialView
-from dashboards.terminal.headline import headline
+from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
 from dashboards.trial_text import (
     UNKNOWN,
@@ -32,7 +32,7 @@ def search_description(data: ReportData, link: Link = lambda trial: None, trials
     """Description of a search's run; `trials` is the link to a view of its trials."""
     parts = [
         f"**{_escape_markdown(headline(data.verdict))}**",
-        *map(_escape_markdown, sentences.describe_origin(data)),
+        _escape_markdown(sentence(data.verdict)),
         *_winner(data, link),
         _escape_markdown(" ".join([*sentences.describe_confidence(data), *sentences.describe_tradeoffs(data)])),
         _escape_markdown(sentences.describe_state(data)),

@@ -16,7 +16,7 @@ from dashboards.report.figures.registry import SECTIONS, report_figures, wide_fi
 from dashboards.report.html import Page, embedded_json, fragment, html_page, package_file, plotly
 from dashboards.report.rank_placement import rank_placement
 from dashboards.report.table import RUN_COLUMNS, filter_keys, sorted_column, table_columns, table_rows
-from dashboards.terminal.headline import headline
+from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
 from dashboards.trial_text import format_short, format_short_interval, format_tokens
 from trials.analysis.verdict import VerdictKind
@@ -110,7 +110,7 @@ def _first_screen(data: ReportData) -> dict[str, Any]:
         "ratio": ratio,
         "ratio_text": full.removeprefix(f"{ratio}x ") if ratio else None,
         "times": sentences.TIMES,
-        "below": " ".join(sentences.describe_origin(data)),
+        "below": sentence(verdict),
         "best_title": sentences.best_title(data),
         "shape": sentences.format_parallelism(best.layout) if best else None,
         "others": ", ".join(sentences.format_other_fields(best.layout, data.varying)) if best else None,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from dashboards.cost_text import describe_search_cost
 from dashboards.report.data import BestLayout, ReportData, TrialView
-from dashboards.terminal.headline import describe_ending, sentence
+from dashboards.terminal.headline import describe_ending
 from dashboards.terminal.progress import describe_driver_jobs, describe_node_time
 from dashboards.text import with_full_stop
 from dashboards.trial_text import (
@@ -15,7 +15,6 @@ from dashboards.trial_text import (
     describe_flag,
     describe_fullest_rank,
     describe_node_sets,
-    describe_replayed_table,
     describe_slowest_rank,
     describe_verification,
     format_counts,
@@ -53,13 +52,6 @@ def describe_confidence(data: ReportData) -> list[str]:
     """Sentences about the confidence in the result."""
     best = data.best
     return [] if best is None else list(_confidence_sentences(best, data))
-
-
-def describe_origin(data: ReportData) -> Iterator[str]:
-    """Sentences below the headline: that a table was replayed, and the evidence."""
-    if data.replayed_table:
-        yield describe_replayed_table(data.replayed_table)
-    yield sentence(data.verdict)
 
 
 def describe_tradeoffs(data: ReportData) -> list[str]:

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from dashboards.text import cut_word, printable
-from dashboards.trial_text import format_number, format_short, format_throughput_interval, join_names, layout_name
+from dashboards.trial_text import (
+    describe_replayed_table,
+    format_number,
+    format_short,
+    format_throughput_interval,
+    join_names,
+    layout_name,
+)
 from search_spaces.layouts.short_name import varying_axes
 from trials.analysis.best_layout import (
     Choice,
@@ -44,17 +51,17 @@ _END_DESCRIPTIONS: Mapping[EndReason, str] = {
     EndReason.WALL_TIME: "reached search.max_wall_time",
     EndReason.IDLE: "idle: no trial started, ran or ended within search.idle_limit",
     EndReason.NO_FEASIBLE_LAYOUT: "no layout could be measured",
-    EndReason.SCRIPT_ERROR: "the trainer crashed in every trial",
+    EndReason.SCRIPT_ERROR: "three trials in a row crashed alike",
     EndReason.PROGRAM_CHANGED: "the training script changed during the search",
     EndReason.CANCELLED_BY_USER: "cancelled by the user",
     EndReason.SUBMISSION_REJECTED: "the cluster rejected a job",
 }
-
-
-_CUT_SHORT: Mapping[EndReason | None, str] = {
+_CUT_SHORT_BY: Mapping[EndReason | None, str] = {
     EndReason.WALL_TIME: " by search.max_wall_time",
     EndReason.IDLE: " by search.idle_limit",
     EndReason.SUBMISSION_REJECTED: ": the cluster rejected a job",
+    EndReason.SCRIPT_ERROR: ": three trials in a row crashed alike",
+    EndReason.PROGRAM_CHANGED: ": the training script changed",
 }
 
 
@@ -95,11 +102,16 @@ def describe_incomplete(verdict: SearchVerdict) -> str:
     if not verdict.is_ended:
         return f"{str(verdict.state).capitalize()}, {layouts}"
     word = "Cancelled" if verdict.end_reason is EndReason.CANCELLED_BY_USER else "Stopped"
-    return f"{word} after {layouts}{_CUT_SHORT.get(verdict.end_reason, '')}"
+    return f"{word} after {layouts}{_CUT_SHORT_BY.get(verdict.end_reason, '')}"
 
 
 def sentence(verdict: SearchVerdict) -> str:
-    """Evidence for the headline, in one or two sentences."""
+    """Evidence for the headline in a few sentences: first that a table was replayed, if one was."""
+    table = verdict.replayed_table
+    return _evidence(verdict) if table is None else f"{describe_replayed_table(table)} {_evidence(verdict)}"
+
+
+def _evidence(verdict: SearchVerdict) -> str:
     best = verdict.best
     if verdict.kind is VerdictKind.ONLY_BASELINE:
         return "There is nothing to compare it with" + ("." if verdict.is_ended else " yet.")
@@ -205,7 +217,8 @@ def against_baseline(verdict: SearchVerdict) -> tuple[str, str]:
     if speedup is None:
         return "", ""
     so_far = "" if verdict.is_complete else " so far"
-    return f"{speedup.ratio:.2f}x{so_far}", format_interval(speedup).strip()
+    unproven = ", unproven" if verdict.is_unproven else ""
+    return f"{speedup.ratio:.2f}x{so_far}{unproven}", format_interval(speedup).strip()
 
 
 def format_throughput(metrics: MeasuredMetrics) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.terminal.headline import best_layout_line, best_layout_name, format_speedup
+from dashboards.terminal.headline import best_layout_line, best_layout_name, headline
 from dashboards.terminal.progress import format_clock, limit_usages
 from orchestrator.schema.notify import NotifyEvent, NotifySection
 from trials.analysis.verdict import VerdictKind, baseline_key_of, ranking_of, verdict_of
@@ -61,5 +61,4 @@ def _speedup_message(search: SearchRecord, notify: NotifySection, now: float) ->
         return None
     if verdict.speedup.ratio < notify.speedup:
         return None
-    faster = format_speedup(verdict.speedup, verdict.ranking.objective)
-    return f"{search.search_id}: {verdict.best.trial} ({best_layout_name(verdict)}) is {faster}"
+    return f"{search.search_id}: {headline(verdict)}; {verdict.best.trial} ({best_layout_name(verdict)})"

@@ -62,9 +62,9 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str, repl
     )
 
 
-def _untried(spec: TrialSpec) -> str:
-    engine = spec.layout.engine
-    if spec.trainer["kind"] == PARLAY and engine not in OWN_ENGINES:
+def _untried(of: TrialSpec | Recipe) -> str:
+    engine = of.layout.engine
+    if of.trainer["kind"] == PARLAY and engine not in OWN_ENGINES:
         return f"This script is untried, and its ranks refuse the layout: Parlay's own trainer has no engine {engine}."
     return "This script is untried."
 
@@ -314,9 +314,9 @@ def _start_commands(recipe: Recipe) -> Iterator[str]:
             f"**As measured**, in this folder{here}, for as many steps as a measurement takes:\n\n    {recipe.start}"
         )
     yield (
-        "The trainers' own lines were not run, since Parlay starts trials by itself. Run one in the parent folder of\n"
-        f"`recipe/`{where}; replace the words in capitals. Files that were not\n"
-        "measured with their trainer describe the same layout, at an unknown speed; measure it with, for example,\n"
+        f"The search ran none of the trainers' own lines. Run one in the parent folder of `recipe/`{where}; replace\n"
+        "the words in capitals. Files that were not measured with their trainer describe the same layout, at an\n"
+        "unknown speed; measure it with, for example,\n"
         "`parlay replay recipe --trainer megatron-lm --set trainer.script=pretrain_gpt.py`."
     )
     emulated = is_emulated(recipe.layout.engine, recipe.cluster.accelerator.name)
@@ -346,14 +346,10 @@ def _refusal(export: Mapping[str, Any]) -> str:
 
 def _files(recipe: Recipe) -> Iterator[str]:
     yield "`recipe.yaml`: the same as data, with a checksum."
-    ran = (
-        "the measured program, on the same tokens,"
-        if recipe.replayed_table is None
-        else "the search's trainer, untried,"
-    )
+    runs = "It runs the measured program; it is not your training."
     yield (
-        f"`launch.sh`: trains with this layout by torchrun, from `code/` and `spec.json`. It runs {ran} for as many "
-        "steps as a measurement takes; it is not your training."
+        "`launch.sh`: trains with this layout by torchrun, from `code/` and `spec.json`, for as many steps as a "
+        f"measurement takes. {runs if recipe.replayed_table is None else _untried(recipe)}"
     )
     if str(recipe.launcher.get("kind")).startswith("slurm"):
         yield (

@@ -101,7 +101,7 @@ class SearchSection(Section):
         default=DEFAULT_FINALS,
         strict=False,
         description="When the repeats end. until_decided: after the round in which one layout is clearly faster than"
-        " the others, or in which further repeats would hardly tell those apart that are still tied; what is clearly"
+        " the others, or in which further repeats would hardly separate layouts that are still tied; what is clearly"
         " slower drops out before (docs/measuring.md). fixed: after finalist_repeats of each.",
     )
     against: str | None = Field(

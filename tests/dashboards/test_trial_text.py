@@ -76,9 +76,9 @@ def test_values_that_no_test_trained_are_named():
         "trained all axis values of the layout with its engine"
     )
     parsed = describe_verification({"level": "parsed", "values": ["torch_compile True"]})
-    assert parsed == "verified: parsed; no test of Parlay trained, but its trainer's parser takes: torch_compile True"
+    assert parsed == "verified: parsed; its trainer's parser accepts, but no test of Parlay trained: torch_compile True"
     by_rule = describe_verification({"level": "by rule", "values": ["offload optimizer", "bucket_mib 4"]})
-    assert by_rule.endswith("but only rules describe: offload optimizer, bucket_mib 4")
+    assert by_rule.endswith("Parlay's rules allow, but no test of Parlay trained: offload optimizer, bucket_mib 4")
 
 
 @pytest.mark.parametrize(

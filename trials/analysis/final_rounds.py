@@ -162,7 +162,7 @@ def describe_finals_end(end: FinalsEnd) -> str:
 
 _REASONS: Mapping[FinalsEnding, str] = {
     FinalsEnding.DECIDED: "one layout is clearly faster than every other that was measured again",
-    FinalsEnding.TIE: "further repeats would hardly tell those apart that are still tied",
+    FinalsEnding.TIE: "further repeats would hardly separate layouts that are still tied",
 }
 _REASONS_OF_PAIRS: Mapping[FinalsEnding, str] = {
     FinalsEnding.DECIDED: "every layout measured again is clearly faster with one of the two stacks",

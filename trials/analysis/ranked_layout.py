@@ -100,7 +100,7 @@ class RankedLayout:
 
     @property
     def is_unproven(self) -> bool:
-        """True if nothing shows what some run trained."""
+        """True if not all that some run trained could be seen."""
         return Flag.UNPROVEN in self.flags
 
     @property

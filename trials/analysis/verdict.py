@@ -61,7 +61,10 @@ class DisplayState(LowerStrEnum):
     """Ended as `submission_rejected`."""
 
 
-_CUT_SHORT = (EndReason.CANCELLED_BY_USER, EndReason.WALL_TIME, EndReason.IDLE, EndReason.SUBMISSION_REJECTED)
+_CUT_SHORT = (
+    *(EndReason.CANCELLED_BY_USER, EndReason.WALL_TIME, EndReason.IDLE, EndReason.SUBMISSION_REJECTED),
+    *(EndReason.SCRIPT_ERROR, EndReason.PROGRAM_CHANGED),
+)
 """Ends before the finals, or amid them."""
 
 
@@ -84,6 +87,7 @@ class SearchVerdict:
     measured, else its last trial; None where it was never tried. `speedup` is the best's over the baseline; None where
     they cannot be compared, or are one layout. `num_layouts` were tried and have ended, of `max_layouts` (None: unknown
     limit). `most_common_failure` is the reason of most failed trials, with their number and the name of the first.
+    `replayed_table` answered in place of trials.
     """
 
     kind: VerdictKind
@@ -98,6 +102,7 @@ class SearchVerdict:
     num_layouts: int
     max_layouts: int | None
     most_common_failure: tuple[FailureReason, int, str] | None
+    replayed_table: str | None
 
     @property
     def best(self) -> RankedLayout | None:
@@ -114,7 +119,7 @@ class SearchVerdict:
 
     @property
     def is_unproven(self) -> bool:
-        """True if nothing shows what the trainer trained of the best layout, or of the baseline it is compared with."""
+        """True if not all that was trained could be seen of the best layout, or of the baseline it is compared with."""
         compared = [self.best, None if self.speedup is None else self.baseline]
         return any(Flag.UNPROVEN in one.flags for one in compared if one is not None)
 
@@ -149,6 +154,7 @@ def verdict_of(search: SearchRecord, ranking: Ranking, baseline_key: str | None)
         num_layouts=num_layouts_tried(search),
         max_layouts=(search.spec.get("search") or {}).get("max_trials"),
         most_common_failure=_most_common_failure(search.trials),
+        replayed_table=search.replayed_table,
     )
 
 

@@ -118,7 +118,7 @@ def test_why_a_search_ended_is_one_remark():
     detail = "Traceback (most recent call last):\n  File x\nImportError: no module"
     search.event(EventKind.SEARCH_STATE, state="failed", end_reason="script_error", detail=detail)
     line = event_line(search.events[-1], search.record)
-    assert line.endswith(" search failed (the trainer crashed in every trial): ImportError: no module")
+    assert line.endswith(" search failed (three trials in a row crashed alike): ImportError: no module")
 
 
 def test_an_event_of_a_kind_from_a_later_version_has_no_line():

@@ -58,7 +58,9 @@ def test_of_a_replayed_table_nobody_says_that_parlay_ran_anything(tmp_path):
     assert page.splitlines()[2] == replayed
     for false in ("Measured", "trained on", "Based on", "the measured program"):
         assert false not in page
-    assert "Replayed value; " in page
+    assert "Replayed value. " in page
+    (line,) = (line for line in page.splitlines() if line.startswith("- `launch.sh`"))
+    assert line.endswith("its ranks refuse the layout: Parlay's own trainer has no engine nanotron.")
     assert f"# {replayed}\n# This script is untried" in script
     recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
     assert replayed in recipe["caveats"]

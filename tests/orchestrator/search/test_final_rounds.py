@@ -73,7 +73,7 @@ def test_those_that_repeats_would_not_tell_apart_are_measured_again_once(rig, ca
     rig.launcher.script = speeds(3000.0, 2990.0)
     repeats, [told] = finals_of(rig, caplog)
     assert repeats == "ABt"
-    assert told.endswith("1 of at most 3 rounds: further repeats would hardly tell those apart that are still tied")
+    assert told.endswith("1 of at most 3 rounds: further repeats would hardly separate layouts that are still tied")
 
 
 def test_two_in_doubt_go_on_without_what_is_clearly_slower(rig, caplog):

@@ -127,6 +127,19 @@ REFUSED = ("failed", "submission_rejected", "sbatch: error: Invalid account")
             "Stopped after 2 of 10 layouts by search.max_wall_time. Fastest so far: 1.60x, not re-measured",
         ),
         (
+            faster,
+            ("completed", "program_changed", "the program changed: train.py"),
+            "faster",
+            "Stopped after 2 of 10 layouts: the training script changed. Fastest so far: 1.60x, not re-measured",
+        ),
+        (
+            faster,
+            ("completed", "script_error", "ImportError: no module"),
+            "faster",
+            "Stopped after 2 of 10 layouts: three trials in a row crashed alike. "
+            "Fastest so far: 1.60x, not re-measured",
+        ),
+        (
             measured_again,
             CANCELLED,
             "faster",
@@ -217,6 +230,12 @@ def test_the_numbers_are_over_all_runs_of_both_layouts():
     for layout, speed in ((BASELINE, 100.0), (OTHER, 200.0), (BASELINE, 100.0), (OTHER, 450.0)):
         search.measure(search.start(layout, "search" if speed < 450 else "repeat"), speed)
     assert verdict_over(search).speedup.ratio == pytest.approx(3.0), "the middle of 200 and 450 is 300"
+
+
+def test_the_sentence_of_a_replayed_table_names_it_for_whoever_reads_only_that():
+    search = Search(SPEC | {"launcher": {"kind": "simulated", "table": "/data/llama.csv"}})
+    faster(search)
+    assert sentence(verdict_over(search)).startswith("Replayed from llama.csv. Parlay ran nothing in this search. t0")
 
 
 def test_a_pruned_trial_has_stopped_early_and_is_in_no_count_of_failures():
