@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 MOST_LEVELS = 60
 """Levels of nesting, far above those of Parlay's own files: code that walks a value may recurse."""
@@ -77,20 +78,31 @@ def require_fields(kind: type, data: Any) -> Mapping[str, Any]:
 
 
 @cache
+def _types_of(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+@cache
 def _fields_of(kind: type) -> tuple[Mapping[str, Any], frozenset[str]]:
     """Types of a dataclass's fields, and the names of those without a default."""
-    types, given = get_type_hints(kind), [field for field in fields(kind) if field.init]
+    types, given = _types_of(kind), [field for field in fields(kind) if field.init]
     required = [field.name for field in given if field.default is MISSING and field.default_factory is MISSING]
     return {field.name: types[field.name] for field in given}, frozenset(required)
 
 
 def decode_value(kind: Any, value: Any, name: str) -> Any:
-    """The value of a type that a dataclass' field may have. ValueError with the name for any other."""
+    """The value of a type that a field may have; a TypedDict may lack keys and have others. ValueError with the name
+    for any other."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any or (value is None and NoneType in inner):
         return value
     if origin in (Union, UnionType):
-        return decode_value(next(one for one in inner if one is not NoneType), value, name)
+        return _decode_one_of([one for one in inner if one is not NoneType], value, name)
+    if is_typeddict(kind) and isinstance(value, Mapping):
+        types = _types_of(kind)
+        return {key: decode_value(types.get(key, Any), part, f"{name}.{key:.40}") for key, part in value.items()}
+    if origin is list and isinstance(value, (list, tuple)):
+        return [decode_value(inner[0], part, name) for part in value]
     if origin is tuple and isinstance(value, (list, tuple)):
         kinds = inner[:1] * len(value) if inner[1:] == (...,) else inner
         if len(kinds) == len(value):
@@ -104,6 +116,16 @@ def decode_value(kind: Any, value: Any, name: str) -> Any:
     elif origin is None and issubclass(kind, Enum):
         if value in [member.value for member in kind]:
             return kind(value)
-    elif type(value) is kind or (kind is float and type(value) is int):
+    elif kind is float:
+        if type(value) in (int, float) and abs(value) <= LARGEST_NUMBER:
+            return value
+    elif type(value) is kind:
         return value
     raise ValueError(f"{name} is {value!r:.80}, not {getattr(kind, '__name__', kind)}")
+
+
+def _decode_one_of(kinds: list[Any], value: Any, name: str) -> Any:
+    for kind in kinds[:-1]:
+        with suppress(ValueError):
+            return decode_value(kind, value, name)
+    return decode_value(kinds[-1], value, name)

@@ -16,7 +16,7 @@ from trials.files.tracebacks import is_device_failure
 from trials.first_step import FirstStep, first_step_fault
 from trials.json_types import is_finite_number
 from trials.measurement.protocol import PROBE_SIZE, extrapolation_of
-from trials.outcome_types import MeasuredMetrics, fullest_rank_fault, metrics_fault, slowest_rank_fault
+from trials.outcome_types import MeasuredMetrics, metrics_fault
 from trials.trial import (
     Attempt,
     FailureReason,
@@ -232,40 +232,12 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     mine = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
     if (outcome.search_id, outcome.trial, outcome.attempt, outcome.nonce) != mine:
         return "the outcome belongs to another attempt (search, trial, attempt or nonce differ)"
-    if (fault := ranks_fault(outcome)) is not None:
-        return fault
     is_pruned = outcome.reason is FailureReason.PRUNED and outcome.measured is not None
     if outcome.status is not OutcomeStatus.MEASURED and not is_pruned:
         return None
     if outcome.metrics is None:
         return "it has no measurement"
     return _number_fault(spec, outcome, outcome.metrics) or _proof_fault(spec, outcome) or _clock_fault(outcome)
-
-
-def ranks_fault(outcome: Outcome) -> str | None:
-    """The reason why what an outcome says of its ranks, whatever became of the trial, cannot be believed; None where it
-    can."""
-    return (
-        _fingerprint_fault(outcome.fingerprint)
-        or slowest_rank_fault(outcome.slowest_rank)
-        or fullest_rank_fault(outcome.fullest_rank)
-    )
-
-
-def _fingerprint_fault(fingerprint: Mapping[str, Any]) -> str | None:
-    """Check fingerprint fields that are used whatever became of the trial: slow ranks, interpreter and program."""
-    probes_ms, executable = fingerprint.get("probe_ms_by_rank"), fingerprint.get("executable")
-    is_list = isinstance(probes_ms, (list, tuple)) and all(is_finite_number(ms) and ms > 0 for ms in probes_ms)
-    if probes_ms is not None and not is_list:
-        return f"probe_ms_by_rank is {probes_ms!r:.80}, not a list of positive numbers"
-    if executable is not None and not isinstance(executable, str):
-        return f"executable is {executable!r:.80}, not text"
-    for name in ("scripts", "script_modified"):
-        files = fingerprint.get(name)
-        is_listing = isinstance(files, Mapping) and all(isinstance(text, str) for text in files.values())
-        if files is not None and not is_listing:
-            return f"{name} is {files!r:.80}, not files with their hashes"
-    return None
 
 
 def _number_fault(spec: TrialSpec, outcome: Outcome, metrics: MeasuredMetrics) -> str | None:

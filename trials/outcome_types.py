@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypedDict, get_type_hints
 
+from search_spaces.decoding import decode_value
 from trials.json_types import is_finite_number, is_integer, is_text
 
 
@@ -390,3 +391,16 @@ class Fingerprint(TypedDict, total=False):
     """Time of one matrix product of fixed size before training, on GPUs."""
     slow_hosts: list[str]
     """Hosts of ranks more than 15 % slower than the median at it."""
+
+
+def ranks_fault(outcome: Mapping[str, Any]) -> str | None:
+    """The reason why what an outcome says of its ranks and their layout, whatever became of the trial, has not the
+    types of the contract; None where it has."""
+    try:
+        decode_value(LayoutProof, outcome.get("proof", {}), "proof")
+        fingerprint = decode_value(Fingerprint, outcome.get("fingerprint", {}), "fingerprint")
+    except ValueError as error:
+        return str(error)
+    if any(ms <= 0 for ms in fingerprint.get("probe_ms_by_rank", ())):
+        return f"probe_ms_by_rank is {fingerprint['probe_ms_by_rank']!r:.80}, not a list of positive numbers"
+    return slowest_rank_fault(outcome.get("slowest_rank", {})) or fullest_rank_fault(outcome.get("fullest_rank", {}))

@@ -27,7 +27,7 @@ from trials.json_types import (
     require_types,
 )
 from trials.measure_rules import MeasureRules
-from trials.outcome_types import MeasuredMetrics, ThroughputBound, measured_of
+from trials.outcome_types import MeasuredMetrics, ThroughputBound, measured_of, ranks_fault
 
 SPEC_SCHEMA = "parlay.spec/1"
 OUTCOME_SCHEMA = "parlay.outcome/1"
@@ -255,6 +255,8 @@ class Outcome:
         values["flags"] = tuple(map(Flag, data.get("flags", ())))
         values["step_times_s"] = tuple(data.get("step_times_s", ()))
         values["measured"] = measured_of(data.get("measured", {}))
+        if (fault := ranks_fault(data)) is not None:
+            raise ValueError(fault)
         try:
             return cls(**values)
         except TypeError as error:

@@ -143,7 +143,9 @@ class SearchSpec:
             fix = "continue a search with the version of Parlay that started it"
             raise InputError.of("schema", str(error), key="schema", value=data.get("schema"), fix=fix) from None
         try:
-            return cls(**_fields_from_json(data))
+            spec = cls(**_fields_from_json(data))
+            _require_complete(data, spec)
+            return spec
         except InputError:
             raise
         except KeyError as error:
@@ -195,6 +197,14 @@ def _fields_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
         "work_dir": Path(_require_type(data, "work_dir", str)),
         **sections,
     }
+
+
+def _require_complete(data: Mapping[str, Any], spec: SearchSpec) -> None:
+    """ValueError for a section that lacks a default: views read the record's own keys."""
+    for name, section in spec.to_json().items():
+        missing = [key for key in section if key not in data[name]] if name in _SECTIONS else []
+        for key in missing:
+            raise ValueError(f"{name}.{key} is missing")
 
 
 def _require_type(data: Mapping[str, Any], key: str, kind: type) -> Any:

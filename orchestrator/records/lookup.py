@@ -21,11 +21,17 @@ from trials.trial import Attempt, Trial
 
 @dataclass(frozen=True)
 class LocatedSearch:
-    """A recorded search with its folder and its ledger. It may be another user's, so it is for reading."""
+    """A recorded search with its folder and its ledger. It may be another user's, so it is for reading.
+
+    InputError for a record whose spec is not one: views read its keys.
+    """
 
     record: SearchRecord
     folder: SearchFolder
     ledger_url: str
+
+    def __post_init__(self) -> None:
+        _ = self.spec
 
     @cached_property
     def spec(self) -> SearchSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +52,7 @@ def test_a_dataclass_is_decoded_by_its_types():
     ("change", "message"),
     [
         *(({"count": value}, "count is") for value in (None, True, 1.0, "3", [3])),
-        *(({"limit_s": value}, "limit_s is") for value in ("1", True, {})),
+        *(({"limit_s": value}, "limit_s is") for value in ("1", True, {}, math.nan, 10**400)),
         *(({"reason": value}, "reason is") for value in ("slow", 0, [], {})),
         *(({"parts": value}, "parts is") for value in (None, {}, "x")),
         *(({"curve": value}, "curve is") for value in ([[1]], [1], [["1", 1]])),

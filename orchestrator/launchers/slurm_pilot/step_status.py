@@ -16,7 +16,7 @@ from orchestrator.launchers.slurm_pilot.fork_servers import stub_command, warm_e
 from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
 from slurm.srun_command import gpu_options
-from trials.attempt_result import LaunchStatus, Liveness, ranks_fault
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.failure_policy import Cause, NodeBlame, policy_of
 from trials.files.folders import AttemptFolder, read_json
 from trials.measurement.stragglers import suspect_ranks
@@ -193,7 +193,7 @@ def suspect_nodes(folder: AttemptFolder, nodes: tuple[str, ...], tasks_per_node:
         outcome = None if data is None else Outcome.from_json(data)
     except (OSError, ValueError):
         return ()
-    if outcome is None or ranks_fault(outcome) is not None:
+    if outcome is None:
         return ()
     blame = policy_of(outcome.reason).blame
     if blame is NodeBlame.NONE and Flag.SUSPECT_NODE not in outcome.flags:
