@@ -381,6 +381,8 @@ class Trial:
 
 def require_schema(data: Mapping[str, Any], schema: str) -> None:
     """ValueError unless `data` is of this kind and version."""
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{data!r:.80} is not an object")
     if data.get("schema") != schema:
         raise ValueError(f"schema is {str(data.get('schema'))!r}, this Parlay reads {schema}")
 
@@ -398,5 +400,7 @@ def utc_text(epoch_s: float | None = None) -> str:
 
 
 def utc_seconds(text: str) -> float:
-    """Seconds since the epoch of `utc_text`'s form; ValueError for any other."""
+    """Seconds since the epoch of `utc_text`'s form; ValueError for anything else."""
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r:.80} is not a time")
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()

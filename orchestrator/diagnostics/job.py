@@ -13,7 +13,7 @@ from search_spaces.model_shape import ModelShape
 from trials.attempt_result import LaunchStatus
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.files.path_owners import FolderIdentity
-from trials.trial import Attempt
+from trials.trial import Attempt, Outcome
 
 RESULTS_GRACE_S = 90.0
 """NFS may show another machine's files a minute late, as for outcomes."""
@@ -49,12 +49,16 @@ def new_job(
 
 
 def rank_failure(folder: AttemptFolder, status: LaunchStatus) -> tuple[int, str] | None:
-    """Return the failed rank and its reason, or None if no rank wrote an outcome."""
-    outcome = read_json(folder.outcome(status.restart))
-    if outcome is None:
+    """Return the failed rank and its reason, or None if no rank wrote a valid outcome."""
+    try:
+        data = read_json(folder.outcome(status.restart))
+        outcome = None if data is None else Outcome.from_json(data)
+    except ValueError:
         return None
-    last_line = (outcome["excerpt"] or "").strip().splitlines()[-1:]
-    return outcome["rank"], ": ".join([f"rank {outcome['rank']}: {outcome['reason']}", *last_line])
+    if outcome is None or outcome.rank is None:
+        return None
+    last_line = (outcome.excerpt or "").strip().splitlines()[-1:]
+    return outcome.rank, ": ".join([f"rank {outcome.rank}: {outcome.reason}", *last_line])
 
 
 def launcher_reason(status: LaunchStatus, otherwise: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.launchers.base import Launcher, LaunchRefused, LaunchRequest
@@ -13,7 +13,7 @@ from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.tables.benchmark_problem import BenchmarkProblem, problem_for
 from search_spaces.tables.measured_table import Observation
 from trials.attempt_result import LaunchStatus, Liveness, expected_proof
-from trials.files.folders import AttemptFolder, read_json, write_json
+from trials.files.folders import AttemptFolder, read_as, write_json
 from trials.measurement.metrics import throughput_fields
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import (
@@ -22,7 +22,6 @@ from trials.trial import (
     Outcome,
     OutcomeStatus,
     TrialSpec,
-    require_schema,
     utc_seconds,
     utc_text,
 )
@@ -69,7 +68,7 @@ class SimulatedLauncher(Launcher):
         if request.folder.ranks.exists():
             raise ValueError(f"{key} was launched before")
         self._attempts[key] = self._simulate(request, launched_at=self._now)
-        launched = {"schema": SIMULATED_SCHEMA, "attempt_key": key, "launched_at": utc_text(self._now)}
+        launched = {"schema": SIMULATED_SCHEMA, **asdict(_SimulatedLaunch(key, utc_text(self._now)))}
         write_json(request.folder.ranks, launched)
         return key
 
@@ -191,11 +190,16 @@ class SimulatedLauncher(Launcher):
 
 
 def _launched_at(folder: AttemptFolder) -> float | None:
-    data = read_json(folder.ranks)
-    if data is None:
-        return None
-    require_schema(data, SIMULATED_SCHEMA)
-    return utc_seconds(data["launched_at"])
+    launch = read_as(_SimulatedLaunch, SIMULATED_SCHEMA, folder.ranks)
+    return None if launch is None else utc_seconds(launch.launched_at)
+
+
+@dataclass(frozen=True)
+class _SimulatedLaunch:
+    """ranks.json of a simulated attempt."""
+
+    attempt_key: str
+    launched_at: str
 
 
 def _same(a: Observation, b: Observation) -> bool:

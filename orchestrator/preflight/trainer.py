@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,9 +10,11 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
+from orchestrator.common.bounded_output import bounded_output
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.launchers.local.processes import PYTHON_VARIABLES
 from orchestrator.schema.launcher import LauncherSection
+from search_spaces.decoding import parse_json
 from search_spaces.engines import PARLAY
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import Layout
@@ -197,7 +198,7 @@ def _interpreter_line_error(program: Path) -> tuple[str, str] | None:
 def _finds_torch(python: str) -> bool | None:
     """True unless this Python is known to lack torch, also for one that does not answer in time; None for no Python."""
     try:
-        answer = run_python(python, _FINDS_TORCH, _ANSWERS_WITHIN_S).stdout.split()
+        answer = run_python(python, _FINDS_TORCH, _ANSWERS_WITHIN_S).split()
     except subprocess.TimeoutExpired:
         return True
     except (OSError, ValueError):
@@ -208,26 +209,19 @@ def _finds_torch(python: str) -> bool | None:
 def packages_of(python: str) -> Installed | None:
     """Versions of DeepSpeed and of `PACKAGES` installed for this Python; None if it does not answer."""
     try:
-        answer = json.loads(run_python(python, PACKAGES_PROGRAM, _ANSWERS_WITHIN_S).stdout)
+        answer = parse_json(run_python(python, PACKAGES_PROGRAM, _ANSWERS_WITHIN_S))
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
     return {name: answer.get(name) for name in _ASKED} if isinstance(answer, dict) else None
 
 
-def run_python(python: str, program: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run a program with the ranks' Python on this machine, in the environment that ranks get.
+def run_python(python: str, program: str, timeout_s: float) -> str:
+    """Return what a program prints with the ranks' Python on this machine, in the environment that ranks get.
 
-    Raises OSError and subprocess.TimeoutExpired.
+    Raises as `bounded_output`.
     """
-    return subprocess.run(
-        [Path(shutil.which(python) or python).absolute(), "-c", program],
-        env={name: value for name, value in os.environ.items() if name not in PYTHON_VARIABLES},
-        cwd="/",  # Python 3.10 imports from the working directory; it knows neither -P nor PYTHONSAFEPATH
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-    )
+    environment = {name: value for name, value in os.environ.items() if name not in PYTHON_VARIABLES}
+    return bounded_output([Path(shutil.which(python) or python).absolute(), "-c", program], environment, timeout_s)
 
 
 _FINDS_TORCH = "import importlib.util; print('torch' if importlib.util.find_spec('torch') else 'no-torch')"

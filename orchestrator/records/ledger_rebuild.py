@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.preflight.integrity import require_owned_folder
 from orchestrator.search.lease import LeaseHeld, LeaseLost, acquire_lease, current_lease, release_lease
 from search_spaces.errors import ExternalError, InputError
 from trials.files.folders import SearchFolder
@@ -127,8 +128,9 @@ def _read_search(folder: SearchFolder) -> tuple[SearchRecord, list[Event]]:
 @contextmanager
 def _lease_held(folder: SearchFolder) -> Iterator[None]:
     try:
+        require_owned_folder(folder)  # root may write here, and would leave a lease that its user cannot read
         lease = acquire_lease(folder, time.time())
-    except OSError as error:
+    except (OSError, InputError) as error:
         raise _Unreadable(f"{folder.path}: the search has not ended and cannot be locked: {error}") from error
     try:
         yield

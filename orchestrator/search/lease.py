@@ -19,7 +19,7 @@ from typing import Any
 
 from orchestrator.common.process_identity import boot_id, start_ticks
 from search_spaces.errors import ExternalError, format_value
-from trials.files.folders import SearchFolder, read_json, sync_folder, write_json
+from trials.files.folders import DamagedFile, SearchFolder, read_json, sync_folder, write_json
 from trials.trial import require_schema, utc_seconds, utc_text
 
 LEASE_SCHEMA = "parlay.lease/1"
@@ -292,8 +292,8 @@ def _read(path: Path) -> Lease | None:
     try:
         data = read_json(path)
         return None if data is None else Lease.from_json(data)
-    except (ValueError, TypeError) as error:
-        raise LeaseDamaged(path, str(error)) from error
+    except ValueError as error:
+        raise LeaseDamaged(path, error.why if isinstance(error, DamagedFile) else str(error)) from error
 
 
 def _pid_scope() -> str | None:

@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
 from orchestrator.common.process_identity import boot_id, start_ticks
+from search_spaces.decoding import decode_value
 from search_spaces.errors import ExternalError
 from search_spaces.plain_file import read_plain
 from trials.files.folders import read_json, write_text
@@ -129,9 +130,10 @@ class ServiceStateDir:
     def read_searches(self) -> dict[str, ServiceSearch]:
         """Searches to drive, by id. Raises ExternalError for a damaged file."""
         try:
-            rows = (read_json(self.searches) or {"searches": []})["searches"]
+            data = read_json(self.searches) or {"searches": []}
+            rows = decode_value(tuple[dict[str, str], ...], data.get("searches"), "searches")
             return {r["search_id"]: ServiceSearch(r["search_id"], Path(r["folder"]), r["ledger_url"]) for r in rows}
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError) as error:
             fix = "remove it; parlay status --all lists the searches, parlay resume ID continues one"
             raise ExternalError(f"{self.searches} is damaged: {error!r}", fix) from error
 

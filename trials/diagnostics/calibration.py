@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.model_shape import ModelShape
-from trials.files.folders import read_json, write_json
+from trials.files.folders import read_as, write_json
 from trials.trial import LowerStrEnum, decode_as
 
 MEASUREMENTS_SCHEMA = "parlay.measurements/1"
@@ -216,8 +216,7 @@ class Measurements:
     @classmethod
     def read(cls, folder: Path) -> Measurements | None:
         """The measurements in this folder; None without any yet."""
-        data = read_json(folder / "measurements.json")
-        return None if data is None else cls.from_json(data)
+        return read_as(cls, MEASUREMENTS_SCHEMA, folder / "measurements.json")
 
 
 def trainer_of(precisions: Sequence[str]) -> dict[str, Any]:

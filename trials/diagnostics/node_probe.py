@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trials.diagnostics.calibration import GroupTime
-from trials.files.folders import read_json, write_json
+from trials.files.folders import read_as, write_json
 from trials.trial import decode_as
 
 NODE_PROBE_SCHEMA = "parlay.node_probe/1"
@@ -65,8 +65,7 @@ class NodeProbeReport:
     @classmethod
     def read(cls, folder: Path) -> NodeProbeReport | None:
         """None while there are none."""
-        data = read_json(folder / "node_probe.json")
-        return None if data is None else cls.from_json(data)
+        return read_as(cls, NODE_PROBE_SCHEMA, folder / "node_probe.json")
 
 
 def marker_path(folder: Path, rank: int) -> Path:

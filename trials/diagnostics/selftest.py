@@ -17,9 +17,9 @@ from typing import Any
 from search_spaces.decoding import decode, decode_value
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.files.folders import read_json, write_json
+from trials.files.folders import read_as, read_json, write_json
 from trials.measure_rules import MeasureRules
-from trials.trial import LowerStrEnum, Rendezvous, TrialKind, TrialSpec, decode_as, require_schema
+from trials.trial import LowerStrEnum, Rendezvous, TrialKind, TrialSpec, require_schema
 
 CASES_SCHEMA = "parlay.selftest_cases/1"
 RESULTS_SCHEMA = "parlay.selftest_results/1"
@@ -208,7 +208,4 @@ class Results:
     @classmethod
     def read(cls, folder: Path) -> Results:
         """The results in this folder, empty without a file; ValueError for another schema."""
-        data = read_json(folder / "results.json")
-        if data is None:
-            return cls()
-        return decode_as(cls, RESULTS_SCHEMA, data)
+        return read_as(cls, RESULTS_SCHEMA, folder / "results.json") or cls()

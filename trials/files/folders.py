@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from search_spaces.decoding import parse_json
+from search_spaces.decoding import T, parse_json
+from search_spaces.errors import ExternalError
 from search_spaces.plain_file import MAX_BYTES, read_plain
+from trials.trial import decode_as
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,14 @@ class SearchFolder:
         return AttemptFolder(self.path / "trials" / trial / attempt)
 
 
+class DamagedFile(ExternalError, ValueError):
+    """A file of ours with other content; the message names it."""
+
+    def __init__(self, path: Path, why: object):
+        super().__init__(f"{path} is damaged: {why}", f"put {path.name} back from a copy of its folder, or remove it")
+        self.why = str(why)
+
+
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write `data` as JSON, atomically by a rename; ValueError for NaN."""
     write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
@@ -240,17 +250,27 @@ def sync_folder(path: Path) -> None:
 def read_json(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any] | None:
     """The JSON object at `path`; None where there is no file.
 
-    ValueError for anything else: JSON of another form or beyond the bounds of `parse_json`, what is not a plain file.
+    DamagedFile for anything else: JSON of another form or beyond the bounds of `parse_json`, what is not a plain file.
     """
     try:
         data = parse_json(read_plain(path, most_bytes))
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise DamagedFile(path, error) from error
     if not isinstance(data, dict):
-        raise ValueError(f"{path} holds {type(data).__name__}, not a JSON object")
+        raise DamagedFile(path, f"it holds {type(data).__name__}, not a JSON object")
     return data
+
+
+def read_as(kind: type[T], schema: str, path: Path) -> T | None:
+    """The dataclass whose fields this file has beside the schema; None where there is no file. DamagedFile for anything
+    else."""
+    data = read_json(path)
+    try:
+        return None if data is None else decode_as(kind, schema, data)
+    except ValueError as error:
+        raise DamagedFile(path, error) from error
 
 
 def links_outside(path: Path, root: Path) -> bool:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.decoding import T
-from trials.files.folders import read_json, write_json
-from trials.trial import LowerStrEnum, decode_as
+from trials.files.folders import read_as, write_json
+from trials.trial import LowerStrEnum
 
 PILOT_SCHEMA = "parlay.pilot/1"
 
@@ -185,7 +185,7 @@ class PilotFolder:
 
     def read_plain_starts(self) -> PlainStarts | None:
         """None where all ranks are forked that can be. Raises OSError, ValueError."""
-        return read_as(PlainStarts, self.plain_starts)
+        return read(PlainStarts, self.plain_starts)
 
     def step_file(self, name: str, kind: StepFileKind) -> Path:
         """A file of a step, which is named as its attempt: `t0001.a1`."""
@@ -216,7 +216,7 @@ class PilotFolder:
 
     def read_plan(self) -> PilotPlan | None:
         """None without a plan. Raises OSError, ValueError."""
-        return read_as(PilotPlan, self.plan)
+        return read(PilotPlan, self.plan)
 
     def request(self, name: str, kind: StepFileKind) -> StepRequest:
         """The request in this file. Raises OSError, ValueError, as `start` and `end`."""
@@ -235,14 +235,13 @@ def write(path: Path, what: Any) -> None:
     write_json(path, {"schema": PILOT_SCHEMA, **fields})
 
 
-def read_as(kind: type[T], path: Path) -> T | None:
-    """The dataclass that `write` wrote; None without a file. ValueError for anything else."""
-    data = read_json(path)
-    return None if data is None else decode_as(kind, PILOT_SCHEMA, data)
+def read(kind: type[T], path: Path) -> T | None:
+    """The dataclass that `write` wrote; None without a file. DamagedFile for anything else."""
+    return read_as(kind, PILOT_SCHEMA, path)
 
 
 def _there(kind: type[T], path: Path) -> T:
-    found = read_as(kind, path)
+    found = read(kind, path)
     if found is None:
         raise FileNotFoundError(f"{path} is not there")
     return found

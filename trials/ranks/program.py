@@ -57,7 +57,7 @@ def run_program(
 
 
 def read_spec(path: Path) -> TrialSpec:
-    """Read spec.json; FileNotFoundError without one, ValueError and the like for a damaged one."""
+    """Read spec.json; FileNotFoundError without one, ValueError for a damaged one."""
     data = read_json(path)
     if data is None:
         raise FileNotFoundError("the spec does not exist")

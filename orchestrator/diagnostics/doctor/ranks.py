@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from orchestrator.diagnostics.doctor.engine_packages import engines_of_search, p
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 from orchestrator.diagnostics.doctor.warm_start import check_warm_start
 from orchestrator.preflight.trainer import packages_of, python_of, ranks_run_here, run_python
+from search_spaces.decoding import parse_json
 from search_spaces.engines import PARLAY
 from trials.files.folders import read_json
 from trials.ranks.engine_packages import Installed
@@ -90,8 +90,7 @@ def probe_interpreter(python: str) -> InterpreterInfo | Finding:
     if shutil.which(python) is None:
         return error("ranks_python", f"{python} is not an executable on this machine", fix)
     try:
-        done = run_python(python, _PROBE_PROGRAM, _INTERPRETER_LIMIT_S)
-        answer = _answer_in(done.stdout)
+        answer = _answer_in(run_python(python, _PROBE_PROGRAM, _INTERPRETER_LIMIT_S))
     except subprocess.TimeoutExpired:
         words = f"{python} did not import torch within {_INTERPRETER_LIMIT_S:.0f} s"
         return error("ranks_python", words, "check that its file system responds")
@@ -105,7 +104,7 @@ def probe_interpreter(python: str) -> InterpreterInfo | Finding:
 
 def _answer_in(printed: str) -> dict[str, Any]:
     """Answer of the probe's program; ValueError or IndexError without one."""
-    answer = json.loads(printed.strip().splitlines()[-1])
+    answer = parse_json(printed.strip().splitlines()[-1])
     missing = [name for name in ("python", "torch", "gpus") if not isinstance(answer, dict) or name not in answer]
     if missing:
         raise ValueError(f"it answers without {', '.join(missing)}")

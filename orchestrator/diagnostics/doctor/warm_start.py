@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import trials
+from orchestrator.common.bounded_output import bounded_output
 from orchestrator.config.fork_servers import forked_engines
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.finding import Finding, note, ok
 from orchestrator.launchers.local.processes import PYTHON_VARIABLES
 from orchestrator.launchers.local.rank_groups import program_environment
 from orchestrator.preflight.trainer import python_of
+from search_spaces.decoding import parse_json
 
 _LIMIT_S = 120.0  # torch on a busy file system
 _ON_CPU = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -46,16 +47,7 @@ def probe_preload(python: str, preload: str) -> str | None:
     environment = inherited | code | (_ON_CPU if preload.endswith("/cpu") else {})
     command = [python, "-m", "trials.fork_server", "--check", preload]
     try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT_S,
-        )
-        refused = json.loads(done.stdout.strip().splitlines()[-1])["refused"]
+        refused = parse_json(bounded_output(command, environment, _LIMIT_S).strip().splitlines()[-1])["refused"]
     except subprocess.TimeoutExpired:
         return f"the imports took more than {_LIMIT_S:.0f} s"
     except (OSError, ValueError, LookupError, TypeError) as failed:

@@ -18,14 +18,13 @@ from orchestrator.launchers.local.processes import (
     end_surviving_ranks,
     surviving_ranks,
 )
-from search_spaces.decoding import decode
 from trials.attempt_result import LaunchStatus, Liveness
-from trials.files.folders import AttemptFolder, read_json, write_json
+from trials.files.folders import AttemptFolder, read_as, write_json
 from trials.files.text import tail
 from trials.fork_server.equality import PRELOAD_VARIABLE, PROGRAM
 from trials.ranks.program import FILES_FAILED
 from trials.trainers.registry import preload_of
-from trials.trial import FailureReason, TrialSpec, require_schema
+from trials.trial import FailureReason, TrialSpec
 
 RANKS_SCHEMA = "parlay.ranks/1"
 _EXCERPT_LINES = 20
@@ -35,6 +34,7 @@ _EXCERPT_LINES = 20
 class AcceptedLaunch:
     """Content of ranks.json: the attempt was accepted under this job id, these ranks were started."""
 
+    attempt_key: str
     job_id: str
     ranks: tuple[RankProcess, ...] = ()
 
@@ -113,17 +113,13 @@ def counts_own_cores(spec: TrialSpec) -> bool:
 
 def write_ranks(request: LaunchRequest, job_id: str, ranks: Sequence[RankProcess]) -> None:
     """Replace ranks.json. It is first written without ranks, before any is started: its presence means "accepted"."""
-    data = {"schema": RANKS_SCHEMA, "attempt_key": request.spec.attempt_key, "job_id": job_id}
-    write_json(request.folder.ranks, data | {"ranks": [asdict(rank) for rank in ranks]})
+    accepted = AcceptedLaunch(request.spec.attempt_key, job_id, tuple(ranks))
+    write_json(request.folder.ranks, {"schema": RANKS_SCHEMA, **asdict(accepted)})
 
 
 def read_ranks(folder: AttemptFolder) -> AcceptedLaunch | None:
-    """Read ranks.json; None for an attempt that was never accepted. ValueError for anything else."""
-    data = read_json(folder.ranks)
-    if data is None:
-        return None
-    require_schema(data, RANKS_SCHEMA)
-    return decode(AcceptedLaunch, {name: data[name] for name in ("job_id", "ranks") if name in data})
+    """Read ranks.json; None for an attempt that was never accepted. DamagedFile for anything else."""
+    return read_as(AcceptedLaunch, RANKS_SCHEMA, folder.ranks)
 
 
 def find_orphans(requests: Mapping[str, LaunchRequest]) -> dict[str, OrphanedAttempt]:

@@ -43,7 +43,7 @@ from slurm.request import JobOptions, JobRequest, limit_min
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder, write_json
 from trials.files.text import plural
-from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotJob, PilotPlan, PilotShares, read_as, write
+from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotJob, PilotPlan, PilotShares, read, write
 
 _log = logging.getLogger(__name__)
 
@@ -390,7 +390,7 @@ class PilotPool:
 def _read_whole(kind: type[T], path: Path) -> T | None:
     """The dataclass in this file of a pilot; None without one, and where it is damaged."""
     try:
-        return read_as(kind, path)
+        return read(kind, path)
     except ValueError as error:
         _log.warning(f"{error}")
         return None

@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.search.lease import acquire_lease, current_lease, release_lease
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
+from tests.strangers import STRANGER, needs_a_stranger
 from tests.trials.ledger.stories import Story
 from trials.files.folders import SearchFolder
 from trials.ledger.commands import request_cancel
@@ -129,6 +130,21 @@ class TestRebuild:
         before = Journal(folder.journal).read()
         assert acquire_lease(folder, 2e9).fencing == 3
         assert Journal(folder.journal).read() == before, "who only reads a search leaves no line in it"
+
+    @needs_a_stranger
+    @pytest.mark.parametrize("is_ended", [False, True])
+    def test_another_users_search_is_added_once_it_has_ended_and_nothing_is_left_in_its_folder(
+        self, finished, parlay, url, tmp_path, is_ended
+    ):
+        folder = finished if is_ended else unfinished(tmp_path / "theirs")
+        for path in (folder.path, *folder.path.rglob("*")):
+            os.chown(path, STRANGER, STRANGER)
+        before = sorted(folder.path.rglob("*"))
+        Path(url.removeprefix("sqlite:///")).unlink()
+        code, answer, _ = parlay("ledger", "rebuild", folder.path)
+        assert results(answer) == {folder.search_id: "added" if is_ended else "damaged"}
+        assert code == (0 if is_ended else 6)
+        assert sorted(folder.path.rglob("*")) == before
 
     def test_a_damaged_journal_is_named_with_its_line_and_the_others_are_done(self, finished, parlay, url, tmp_path):
         whole, damaged = unfinished(tmp_path / "runs"), unfinished(tmp_path / "runs", "broken-aaaaaa")

@@ -198,9 +198,9 @@ def test_ranks_json_reads_back_as_written(tmp_path: Path) -> None:
     ranks = (RankProcess(0, "node1", 77, 1, "boot", 10.0), RankProcess(1, "node1", 78, 2, "boot", 10.5))
     assert read_ranks(request.folder) is None
     write_ranks(request, "job", ())
-    assert read_ranks(request.folder) == AcceptedLaunch("job")
+    assert read_ranks(request.folder) == AcceptedLaunch(request.spec.attempt_key, "job")
     write_ranks(request, "job", ranks)
-    assert read_ranks(request.folder) == AcceptedLaunch("job", ranks)
+    assert read_ranks(request.folder) == AcceptedLaunch(request.spec.attempt_key, "job", ranks)
 
 
 def test_a_newer_ranks_json_is_refused(tmp_path: Path) -> None:
