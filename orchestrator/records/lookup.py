@@ -12,10 +12,11 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.preflight.integrity import require_owned_folder
 from search_spaces.errors import InputError
 from trials.files.folders import SearchFolder
+from trials.ledger.database import LedgerDamaged
 from trials.ledger.events import SearchRecord
 from trials.ledger.journal import Journal, JournalDamaged, search_of
 from trials.ledger.location import ledger_to_read, ledger_url
-from trials.ledger.reader import LedgerReader
+from trials.ledger.reader import LedgerReader, folder_of
 from trials.trial import Attempt, Trial
 
 
@@ -56,7 +57,15 @@ def find_search(given: str | None, ledger: str | None) -> LocatedSearch:
     url = ledger_to_read(ledger)
     with closing(LedgerReader(url)) as reader:
         record = reader.search(reader.resolve(given) if given is not None else _newest(reader))
-    return LocatedSearch(record, SearchFolder(Path(record.spec["folder"])), url)
+    return recorded_search(record, url)
+
+
+def recorded_search(record: SearchRecord, url: str) -> LocatedSearch:
+    """The search of these rows of a ledger, in the folder that they name; LedgerDamaged where they name none."""
+    folder = folder_of(record.spec)
+    if folder is None:
+        raise LedgerDamaged(f"it has no folder of search {record.search_id}")
+    return LocatedSearch(record, SearchFolder(Path(folder)), url)
 
 
 def find_own_search(given: str | None, ledger: str | None) -> OwnSearch:

@@ -18,7 +18,14 @@ from orchestrator.config.loader import load_search_text
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import create_runnable_search, validate_search
 from orchestrator.recipe.read import read_recipe
-from orchestrator.records.lookup import LocatedSearch, OwnSearch, find_attempt, missing_recipe_reason, own_search
+from orchestrator.records.lookup import (
+    LocatedSearch,
+    OwnSearch,
+    find_attempt,
+    missing_recipe_reason,
+    own_search,
+    recorded_search,
+)
 from orchestrator.records.summary import best_summary, logs_summary, result_line, search_summary, searches_summary
 from orchestrator.search.lease import lease_holder, require_no_holder
 from orchestrator.service.state_dir import ServiceSearch
@@ -195,7 +202,7 @@ class RequestHandlers:
         url = self.ledger_url if entry is None else entry.search.ledger_url
         with closing(LedgerReader(url)) as reader:
             record = reader.search(reader.resolve(given))
-        return LocatedSearch(record, SearchFolder(Path(record.spec["folder"])), url)
+        return recorded_search(record, url)
 
 
 def _in_folder(search_id: str, path: str, url: str | None) -> OwnSearch:

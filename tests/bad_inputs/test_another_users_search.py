@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.main import run
 from orchestrator.config.loader import load_search_text
 from orchestrator.lifecycle.create import create_search
@@ -147,3 +149,16 @@ def test_a_row_of_a_shared_ledger_says_nothing_that_the_journal_of_our_folder_do
     assert run(["cancel", folder.search_id, "--json"]) == 0
     assert json.loads(cli.capsys.readouterr().out)["search_id"] == folder.search_id
     assert not was_used(cli, listener)
+
+
+@pytest.mark.parametrize("folder", ["\0", 5, None])
+def test_a_row_of_a_shared_ledger_without_a_folder_ends_no_verb_in_a_traceback(
+    cli: Cli, search: SearchFolder, folder: object
+):
+    with closing(LedgerWriter(ledger_url())) as ledger:
+        ledger.replace("theirs", Journal(search.journal).read(), cast("str", folder))
+    for verb in (*DRIVING, "status", "report"):
+        assert run([verb, "theirs"]) == ExitCode.REFUSED
+        assert "no folder" in cli.capsys.readouterr().err
+    StallWatch(ledger_url()).check(time.time() + A_DAY_S)
+    assert (cli.folder / "started").exists(), "one's own search is watched as ever"

@@ -132,7 +132,7 @@ def _newest(session: Session, count: int) -> list[tuple[str, Mapping[str, Any]]]
 def _summary(row: SearchRow, num_trials: int) -> SearchSummary:
     return SearchSummary(
         search_id=row.search_id,
-        folder=row.spec.get("folder"),
+        folder=folder_of(row.spec),
         state=SearchState(row.state),
         end_reason=None if row.end_reason is None else EndReason(row.end_reason),
         best_trial=row.best_trial,
@@ -142,6 +142,12 @@ def _summary(row: SearchRow, num_trials: int) -> SearchSummary:
         last_seq=row.last_seq,
         lease=row.lease,
     )
+
+
+def folder_of(spec: Mapping[str, Any]) -> str | None:
+    """Folder of the search with this spec; None where a row of somebody else's names none."""
+    folder = spec.get("folder")
+    return folder if isinstance(folder, str) and "\0" not in folder else None
 
 
 def _ambiguous(prefix: str, matches: Sequence[str]) -> InputError:
