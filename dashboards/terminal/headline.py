@@ -118,7 +118,7 @@ def _evidence(verdict: SearchVerdict) -> str:
     if best is not None:
         faster = faster_layout(verdict.ranking)
         others = [tie.trial for tie in verdict.ranking.ties if tie is not faster]
-        tied = f" Statistically tied with it: {join_names(others)}." if others else ""
+        tied = f" Statistically tied with {best.trial}: {join_names(others)}." if others else ""
         return f"{describe_choice(verdict.ranking)}.{tied}"
     if verdict.kind is VerdictKind.NONE_ALLOWED:
         reason = describe_no_best(verdict.ranking) or ""

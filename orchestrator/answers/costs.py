@@ -32,7 +32,8 @@ class CostAnswer(TypedDict):
     """Slurm's billing hours of its ended jobs and its driver's: billing units times hours, with the usage factor of the
     QOS. Null where Slurm did not tell those of all."""
     pay_back: PayBackAnswer | None
-    """Null where the best layout is not clearly faster or slower than the baseline, and of a replayed table."""
+    """Null where the best layout is not clearly faster or slower than the baseline, where that is unproven, and of a
+    replayed table."""
 
 
 class PreemptionAnswer(TypedDict):

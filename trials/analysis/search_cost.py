@@ -86,8 +86,8 @@ class PayBack:
 @dataclass(frozen=True)
 class SearchCost:
     """Cost of a search so far. `billed_hours` are Slurm's billing hours of its ended jobs, None where it did not
-    tell them of all; `pay_back` is None where the best layout is not clearly faster or slower than the baseline, and
-    where a table was replayed."""
+    tell them of all; `pay_back` is None where the best layout is not clearly faster or slower than the baseline, where
+    that is unproven, and where a table was replayed."""
 
     node_hours: float
     billed_hours: float | None
@@ -95,8 +95,7 @@ class SearchCost:
 
     @classmethod
     def of(cls, search: SearchRecord, verdict: SearchVerdict) -> SearchCost:
-        pay_back = _pay_back(search.node_hours_used, verdict) if search.replayed_table is None else None
-        return cls(search.node_hours_used, search.billed_hours, pay_back)
+        return cls(search.node_hours_used, search.billed_hours, _pay_back(search.node_hours_used, verdict))
 
     def to_json(self) -> dict[str, Any]:
         """The contract's `cost` object."""
@@ -120,6 +119,8 @@ def trial_billed_hours(trial: Trial) -> float | None:
 
 def _pay_back(node_hours: float, verdict: SearchVerdict) -> PayBack | None:
     best, baseline = verdict.best, verdict.baseline
+    if verdict.is_unproven or verdict.replayed_table is not None:
+        return None
     if verdict.kind not in (VerdictKind.FASTER, VerdictKind.SLOWER) or best is None or baseline is None:
         return None
     speedup = speedup_over(baseline, best, Objective.TOKENS_PER_SEC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-from dashboards.terminal.headline import best_layout_line, verdict_json
+from dashboards.terminal.headline import best_layout_line, sentence, verdict_json
 from dashboards.terminal.live_table import LiveView, progress_line, results_table
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
@@ -72,6 +72,21 @@ def test_the_headline_says_of_a_layout_chosen_for_its_memory_why_and_how_much():
     assert words.endswith("; t0001 is 0.1 % faster, within noise, but needs 3 GiB instead of 2")
     rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))[1:]
     assert [row.split()[:2] for row in rows] == [["t0001", "=b"], ["t0002", "*"]]
+
+
+def test_the_sentence_names_the_layout_with_which_others_are_tied():
+    search = SearchUnderTest()
+    for layout, rate, peak_gib in zip(
+        (BASELINE, Layout(micro_batch_size=4, grad_accum_steps=4), Layout(micro_batch_size=2, grad_accum_steps=8)),
+        (100_000.0, 99_900.0, 99_800.0),
+        (3.0, 2.0, 3.0),
+        strict=True,
+    ):
+        for kind in ("search", "repeat", "repeat"):
+            search.measure(search.start(layout, kind), rate, peak_memory_gib=peak_gib)
+    verdict = verdict_of(search.record, ranking_of(search.record), BASELINE.key)
+    words = "Recommended: t0004. t0001 is 0.1 % faster, within noise, but needs 3 GiB instead of 2."
+    assert sentence(verdict) == f"{words} Statistically tied with t0004: t0007."
 
 
 def test_the_headline_says_where_no_layout_leaves_the_memory_asked_for():

@@ -35,6 +35,13 @@ def test_a_replayed_search_cost_nothing_that_a_training_pays_back():
     assert cost_of(replayed.record).pay_back is None
 
 
+def test_a_speedup_that_is_unproven_pays_nothing_back():
+    unproven = SearchUnderTest({"baseline": BASELINE.to_json()})
+    for layout, speed in ((BASELINE, 1000.0), (BETTER, 1250.0)):
+        unproven.measure(unproven.start(layout), speed, flags=("unproven",))
+    assert cost_of(unproven.record).pay_back is None
+
+
 def test_a_layout_on_fewer_nodes_may_be_slower_and_pay_back():
     found = PayBack.of(10.0, Speedup(0.75), 4, 8)
     assert (found.saved, found.hours, found.has_interval) == (2.0, 5.0, False)
