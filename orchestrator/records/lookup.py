@@ -62,7 +62,7 @@ def find_search(given: str | None, ledger: str | None) -> LocatedSearch:
 
 def recorded_search(record: SearchRecord, url: str) -> LocatedSearch:
     """The search of these rows of a ledger, in the folder that they name; LedgerDamaged where they name none."""
-    folder = folder_of(record.spec)
+    folder = folder_of(record.search_id, record.spec)
     if folder is None:
         raise LedgerDamaged(f"it has no folder of search {record.search_id}")
     return LocatedSearch(record, SearchFolder(Path(folder)), url)

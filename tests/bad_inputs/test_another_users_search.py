@@ -151,10 +151,11 @@ def test_a_row_of_a_shared_ledger_says_nothing_that_the_journal_of_our_folder_do
     assert not was_used(cli, listener)
 
 
-@pytest.mark.parametrize("folder", ["\0", 5, None])
-def test_a_row_of_a_shared_ledger_without_a_folder_ends_no_verb_in_a_traceback(
+@pytest.mark.parametrize("folder", ["\0", 5, None, "that of another search"])
+def test_a_row_of_a_shared_ledger_without_a_folder_of_its_own_is_refused_in_words(
     cli: Cli, search: SearchFolder, folder: object
 ):
+    folder = str(search.path) if folder == "that of another search" else folder
     with closing(LedgerWriter(ledger_url())) as ledger:
         ledger.replace("theirs", Journal(search.journal).read(), cast("str", folder))
     for verb in (*DRIVING, "status", "report"):

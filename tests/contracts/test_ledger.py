@@ -155,9 +155,9 @@ class TestReplacing:
         story = Story()
         story.create(folder="/old")
         tell(writer, story)
-        writer.set_folder(SEARCH_ID, "/new")
+        writer.set_folder(SEARCH_ID, f"/new/{SEARCH_ID}")
         writer.apply(SEARCH_ID, story.propose())
-        assert reader.searches()[0].folder == "/new"
+        assert reader.searches()[0].folder == f"/new/{SEARCH_ID}"
 
 
 class TestRefusals:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine, func, select
@@ -132,7 +133,7 @@ def _newest(session: Session, count: int) -> list[tuple[str, Mapping[str, Any]]]
 def _summary(row: SearchRow, num_trials: int) -> SearchSummary:
     return SearchSummary(
         search_id=row.search_id,
-        folder=folder_of(row.spec),
+        folder=folder_of(row.search_id, row.spec),
         state=SearchState(row.state),
         end_reason=None if row.end_reason is None else EndReason(row.end_reason),
         best_trial=row.best_trial,
@@ -144,10 +145,12 @@ def _summary(row: SearchRow, num_trials: int) -> SearchSummary:
     )
 
 
-def folder_of(spec: Mapping[str, Any]) -> str | None:
-    """Folder of the search with this spec; None where a row of somebody else's names none."""
+def folder_of(search_id: str, spec: Mapping[str, Any]) -> str | None:
+    """Folder of a search, whose name is the id; None where a row of somebody else's names none, or another search's."""
     folder = spec.get("folder")
-    return folder if isinstance(folder, str) and "\0" not in folder else None
+    if not isinstance(folder, str) or "\0" in folder or PurePath(folder).name != search_id:
+        return None
+    return folder
 
 
 def _ambiguous(prefix: str, matches: Sequence[str]) -> InputError:
