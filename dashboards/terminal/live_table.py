@@ -145,6 +145,7 @@ class LiveView:
             *map(printable, (*describe_fabric_check(search), *flag_lines(search.trials), *headroom_lines(ranking))),
             *in_flight_lines(search, now, self._console.height // _LINES_PER_IN_FLIGHT),
         ]
+        below += [] if search.replayed_table is None else [describe_replayed_table(search.replayed_table)]
         below += best_layout_line(verdict_of(search, ranking, self._baseline_key)).split("; ")
         below += filter(None, [describe_time(search, now)])
         lines = self._wrapped(below)

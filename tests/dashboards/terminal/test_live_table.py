@@ -139,6 +139,15 @@ def test_a_replayed_search_says_once_that_nothing_runs():
     assert said not in plain_lines(ended_search())
 
 
+def test_the_live_table_of_a_replayed_search_says_that_nothing_runs(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    search, stream = SearchUnderTest({"launcher": {"kind": "simulated", "table": "/data/a.csv"}}), Terminal()
+    with LiveView(Objective.TOKENS_PER_SEC, BATCH, BASELINE.key, stream) as view:
+        view.begin(search.record)
+        view._live.refresh()
+    assert "Replayed from a.csv. Parlay ran nothing in this search." in stream.getvalue()
+
+
 def test_a_small_terminal_has_every_word_of_the_remarks_and_the_last_line(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
