@@ -123,7 +123,7 @@ def _toml(path: Path) -> dict[str, Any]:
         message = f"cannot be read: {error.strerror or error}"
         fix = f"name a file, or one of {', '.join(site_names())}"
         raise SiteProfileError(str(path), _fault(None, str(path), message, fix)) from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise SiteProfileError(str(path), _fault(None, None, f"not TOML: {error}", "correct that line")) from error
 
 

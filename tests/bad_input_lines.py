@@ -149,6 +149,10 @@ SECURITY = {
         "The service", "is off by default; a unix socket (0600) or loopback with a token, Host and Origin checked"
     ),
     "ray": Line("Ray", "listens on loopback, without dashboard, in a private folder; `ray stop` is never called"),
+    "contents": Line(
+        "Files of a search, a pilot and Parlay's home",
+        "end no driver and no verb in a traceback, whatever they hold: types, absent keys, numbers, levels, bytes",
+    ),
     "cancel": Line("A job is cancelled", "only if its id, name and user all match"),
     "environment": Line("`sbatch` is started", "without `SBATCH_*` and another job's `SLURM_*`"),
     "csv_cells": Line("Text in a CSV cell", "is never a formula to a spreadsheet"),

@@ -399,7 +399,7 @@ def utc_text(epoch_s: float | None = None) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def utc_seconds(text: str) -> float:
+def utc_seconds(text: Any) -> float:
     """Seconds since the epoch of `utc_text`'s form; ValueError for anything else."""
     if not isinstance(text, str):
         raise ValueError(f"{text!r:.80} is not a time")

@@ -14,13 +14,12 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from orchestrator.common.process_identity import boot_id, start_ticks
-from search_spaces.errors import ExternalError, format_value
+from search_spaces.errors import ExternalError
 from trials.files.folders import DamagedFile, SearchFolder, read_json, sync_folder, write_json
-from trials.trial import require_schema, utc_seconds, utc_text
+from trials.trial import decode_as, utc_seconds, utc_text
 
 LEASE_SCHEMA = "parlay.lease/1"
 
@@ -103,26 +102,10 @@ class Lease:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Lease:
-        """Inverse of `to_json`; ValueError or TypeError for other content."""
-        require_schema(data, LEASE_SCHEMA)
-        for name, kinds in _TYPES.items():
-            if type(data.get(name)) not in kinds:
-                raise ValueError(f"{name} is {format_value(data.get(name)):.80}")
-        values = {name: value for name, value in data.items() if name != "schema"}
-        times = {name: utc_seconds(data[name]) for name in ("heartbeat_at", "expires")}
-        return cls(**values | times)
+        """Inverse of `to_json`; ValueError for other content."""
+        times = {name: utc_seconds(data.get(name)) for name in ("heartbeat_at", "expires")}
+        return decode_as(cls, LEASE_SCHEMA, {**data, **times})
 
-
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "search_id": (str,),
-    "fencing": (int,),
-    "host": (str,),
-    "pid": (int,),
-    "pid_started": (int, NoneType),
-    "pid_scope": (str, NoneType),
-    "heartbeat_at": (str,),
-    "expires": (str,),
-}
 
 _unreleased: dict[tuple[str, int], tuple[SearchFolder, Lease]] = {}
 """Leases that this process has released but could not write, because of a full disk. They count as free."""

@@ -30,6 +30,7 @@ def test_what_a_program_prints_is_returned(tmp_path):
     assert bounded_output(["sh", "-c", "pwd; cat; echo lost >&2"], os.environ, 60) == "/\n"
 
 
+@pytest.mark.security("contents")
 @pytest.mark.parametrize(
     ("program", "limit_s", "error"),
     [

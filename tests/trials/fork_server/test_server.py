@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -264,6 +265,16 @@ class TestPlainStarts:
         stubs = [node.stub("", {"OMP_NUM_THREADS": "8"}) for _ in range(20)]
         lines = [stub.communicate(timeout=60)[1].decode() for stub in stubs]
         assert [line for line in lines if "OMP_NUM_THREADS" not in line] == []
+
+    @pytest.mark.security("contents")
+    @pytest.mark.parametrize("body", [b"[" * 100_000, b"{", b"[]", b'{"argv": 1}', b"\xff"])
+    def test_what_is_no_request_is_refused_and_the_next_rank_is_forked(self, node: Node, body: bytes) -> None:
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.settimeout(60)
+            stranger.connect(str(node.socket_path))
+            stranger.sendall(len(body).to_bytes(4, "big") + body)
+            assert stranger.recv(4096).startswith(b"refused it does not understand the request")
+        assert node.run("print(os.environ['PARLAY_WARM'])") == (0, "1\n", "")
 
     def test_a_secret_in_a_variable_is_not_shown(self, node: Node) -> None:
         line = self.refusal(node, environment={"MY_TOKEN": "hunter2"})
