@@ -116,7 +116,7 @@ def changed_recipe(text: str, draw: random.Random) -> str:
     try:
         data = json.loads(recipe)
         return json.dumps(data | {"checksum": checksum(data)})
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return recipe
 
 

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, get_type_hints
 
 import yaml
 
+from search_spaces.decoding import decode_value
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
@@ -135,12 +136,14 @@ class Recipe:
             ) from error
         _require_fields(data)
         try:
-            recipe = cls(**{f.name: data[f.name] for f in fields(cls)} | _parts(data))
+            types = get_type_hints(cls) | {"cluster": dict[str, Any]}
+            values = {f.name: decode_value(types[f.name], data[f.name], f.name) for f in fields(cls)}
+            recipe = cls(**values | {"cluster": _cluster(values["cluster"])})
             problems = [*_batch_problems(recipe, data["batch"]), *_world_problems(recipe)]
         except InputError as error:
             raise InputError(*(replace(p, fix=p.fix or _AGREEING) for p in error.problems)) from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            message = f"a value has the wrong type: {error!r}"
+        except (KeyError, ValueError) as error:
+            message = f"a value has the wrong type: {error}"
             raise InputError.of("recipe", message, rule=_TYPE_RULE, fix=AS_WRITTEN) from error
         if problems:
             raise InputError(*problems)
@@ -225,26 +228,17 @@ def _cluster_json(cluster: Cluster) -> dict[str, Any]:
 
 
 def _cluster(data: Mapping[str, Any]) -> Cluster:
-    return Cluster(accelerator_named(data["accelerator"]), data["gpus_per_node"], data["num_nodes"])
-
-
-def _parts(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that are not plain JSON data."""
-    lists = {name: tuple(data[name]) for name in _LISTS}
-    return lists | {
-        "layout": Layout.from_json(data["layout"]),
-        "measured": MeasuredMetrics.from_json(data["measured"]),
-        "training_rate": TrainingRate.from_json(data["training_rate"]),
-        "model": ModelShape.from_json(data["model"]),
-        "cluster": _cluster(data["cluster"]),
-    }
+    return Cluster(
+        accelerator_named(decode_value(str, data["accelerator"], "cluster.accelerator")),
+        data["gpus_per_node"],
+        data["num_nodes"],
+    )
 
 
 _SECTIONS = (
     *("layout", "model", "cluster", "batch", "measured", "training_rate", "memory", "constraints", "trainer"),
     *("fingerprint", "evidence"),
 )
-_LISTS = ("ties", "pareto", "compared_with", "exports", "caveats")
 
 
 def _require_fields(data: Mapping[str, Any]) -> None:
@@ -252,7 +246,6 @@ def _require_fields(data: Mapping[str, Any]) -> None:
     wrong = [f"{name} is missing" for name in sorted(expected - set(data))]
     wrong += [f"{name} is unknown" for name in sorted(set(data) - expected)]
     wrong += [f"{name} is not a mapping" for name in _SECTIONS if not isinstance(data.get(name, {}), Mapping)]
-    wrong += [f"{name} is not a list" for name in _LISTS if not isinstance(data.get(name, []), list)]
     if wrong:
         rule = "recipe.yaml has the fields " + ", ".join(_FIELDS)
         raise InputError.of("recipe", "; ".join(wrong), rule=rule, fix=AS_WRITTEN)

@@ -87,7 +87,7 @@ def test_readers_of_both_yaml_versions_get_the_same_data():
         ({"batch": "many"}, "batch is not a mapping"),
         ({"model": {"num_layers": 2}}, "a value has the wrong type"),
         ({"cluster": {"accelerator": "cpu"}}, "a value has the wrong type"),
-        ({"ties": 3}, "ties is not a list"),
+        ({"ties": 3}, "ties is 3, not tuple"),
     ],
 )
 def test_what_is_no_recipe_of_ours_is_refused(change, words):
