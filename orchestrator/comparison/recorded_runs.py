@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.comparison.sessions import Run
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import AS_WRITTEN
+from search_spaces.decoding import decode_value
 from search_spaces.errors import InputError
 from trials.analysis.ranked_layout import is_suspect
 from trials.files.folders import read_json
@@ -28,7 +29,7 @@ def recorded_runs(loaded: LoadedRecipe) -> list[Run]:
         runs = [_recorded_run(run, outcome) for run, outcome in unsuspicious or pairs]
         if runs and all(run.step_time_s > 0 for run in runs):
             return runs
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         pass
     raise InputError.of(
         "recipe",
@@ -49,9 +50,9 @@ def _recorded_outcomes(file: Path) -> dict[str, Outcome]:
 
 def _recorded_run(run: Mapping[str, Any], outcome: Outcome | None) -> Run:
     started_s = _started_s(run["started_at"])
-    times: dict[str, Any] = {name: run.get(name) for name in ("step_time_low_s", "step_time_high_s")} | {
-        "step_time_s": run["step_time_s"]
-    }
+    ends = ("step_time_low_s", "step_time_high_s")
+    times: dict[str, Any] = {name: decode_value(float | None, run.get(name), name) for name in ends}
+    times["step_time_s"] = decode_value(float, run["step_time_s"], "step_time_s")
     if outcome is None or outcome.metrics is None:
         return Run(**times, started_s=started_s)
     return Run.of(replace(outcome.metrics, **times), outcome.step_times_s, started_s, outcome.flags)

@@ -273,7 +273,12 @@ def test_this_machine_has_as_many_cpu_ranks_as_needed_and_only_the_gpus_it_shows
     assert this_machine(Cluster(H100, 8, 1), {"CUDA_VISIBLE_DEVICES": ""}).accelerator.name == "cpu"
 
 
-@pytest.mark.parametrize("runs", [[], None, 3, [{"trial": "t0001"}], [{"step_time_s": "fast"}], [{"step_time_s": 0}]])
+ODD_END = {"trial": "t0001", "started_at": None, "step_time_s": 0.5, "step_time_low_s": []}
+
+
+@pytest.mark.parametrize(
+    "runs", [[], None, 3, [{"trial": "t0001"}], [{"step_time_s": "fast"}], [{"step_time_s": 0}], [ODD_END]]
+)
 def test_a_recipe_that_rests_on_no_run_is_refused(loaded, tmp_path, runs):
     evidence = dict(loaded.recipe.evidence) | {"runs": runs}
     bare = replace(loaded, recipe=replace(loaded.recipe, evidence=evidence))
