@@ -13,9 +13,9 @@ from search_spaces.hardware.cluster import ACCELERATORS
 from search_spaces.layouts.layout import DEGREES, EXPERT_GROUPS, OTHER_DEGREES
 from trials.failure_policy import Ending, policy_of
 from trials.files.tracebacks import is_device_failure
-from trials.first_step import FirstStep, first_step_fault
 from trials.json_types import is_finite_number
 from trials.measurement.protocol import PROBE_SIZE, extrapolation_of
+from trials.observed_step import ObservedStep, observed_step_fault
 from trials.outcome_types import MeasuredMetrics, metrics_fault
 from trials.trial import (
     Attempt,
@@ -284,7 +284,7 @@ def _proof_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
         return (
             _log_proof_fault(proof, expected)
             or _vocabulary_fault(proof, spec.model.vocab_size)
-            or _first_step_fault(spec, proof.get("first_step"))
+            or _observed_step_fault(spec, proof.get("observed_step"))
         )
     if Flag.EXTRAPOLATED in outcome.flags and (extrapolation := extrapolation_of(spec)) is not None:
         expected["micro_batches_per_step"] = [extrapolation.short, extrapolation.long]
@@ -331,12 +331,12 @@ def _vocabulary_fault(proof: Mapping[str, Any], expected: int) -> str | None:
     )
 
 
-def _first_step_fault(spec: TrialSpec, seen: Any) -> str | None:
+def _observed_step_fault(spec: TrialSpec, seen: Any) -> str | None:
     """Compare with the spec what an observer saw of a third-party trainer's first step."""
     if seen is None:
         return None
     try:
-        fault = first_step_fault(spec, FirstStep.from_json(seen))
+        fault = observed_step_fault(spec, ObservedStep.from_json(seen))
     except ValueError as error:
         return str(error)
     return None if fault is None else f"the script trains something else: {fault}"

@@ -326,10 +326,10 @@ class LayoutProof(TypedDict, total=False):
     vocab_size: int
     """Size of the model's vocabulary, padding included. Third-party trainers only."""
     unproven: list[str]
-    """Of world size, global batch, parameters and data parallelism those that neither the log nor the first step shows.
-    Third-party trainers only."""
-    first_step: Mapping[str, Any]
-    """`FirstStep`, of a third-party trainer whose ranks were observed."""
+    """Of world size, global batch, parameters and data parallelism those that neither the log nor the observed step
+    shows. Third-party trainers only."""
+    observed_step: Mapping[str, Any]
+    """`ObservedStep`, of a third-party trainer whose ranks were observed."""
     cross_checks: list[CrossCheck]
     """Third-party trainers only."""
 

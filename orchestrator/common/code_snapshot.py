@@ -39,7 +39,7 @@ COMPUTE_SIDE = (
     "trials/__init__.py",
     "trials/attempt_result.py",
     "trials/failure_policy.py",
-    "trials/first_step.py",
+    "trials/observed_step.py",
     "trials/json_types.py",
     "trials/measure_rules.py",
     "trials/outcome_types.py",

@@ -10,10 +10,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from trials.first_step import FirstStep, unproven
+from trials.observed_step import ObservedStep, unproven
 from trials.outcome_types import MeasuredMetrics
 from trials.trainers.common.trainer_log import TrainerStep
-from trials.trainers.registry import TRAINERS
+from trials.trainers.registry import TRAINERS, log_rank_of
 from trials.trial import TrialSpec
 
 RATE_TOLERANCE = 0.10
@@ -22,7 +22,7 @@ ROUNDING_ERROR = 0.05
 """Rounding error of a number printed with one decimal, as Megatron prints TFLOP/s."""
 
 
-def layout_proof(spec: TrialSpec, reported: Mapping[str, float], seen: FirstStep | None = None) -> dict[str, Any]:
+def layout_proof(spec: TrialSpec, reported: Mapping[str, float], seen: ObservedStep | None = None) -> dict[str, Any]:
     """The contract's outcome.proof by what a log shows and an observer has `seen`; `unproven` names what neither does.
 
     Where Parlay writes the trainer's options, parameters and data parallelism follow from them.
@@ -33,8 +33,8 @@ def layout_proof(spec: TrialSpec, reported: Mapping[str, float], seen: FirstStep
         missing -= {"global_batch_size"}
     if not TRAINERS[spec.trainer["kind"]].is_observed:
         missing &= {"world_size", "global_batch_size"}
-    first_step = {} if seen is None else {"first_step": seen.to_json()}
-    return found | first_step | {"unproven": sorted(missing)}
+    observed_step = {} if seen is None else {"observed_step": seen.to_json()}
+    return found | observed_step | {"unproven": sorted(missing)}
 
 
 def cross_checks(spec: TrialSpec, metrics: MeasuredMetrics, steps: Sequence[TrainerStep]) -> list[dict[str, Any]]:
@@ -85,13 +85,48 @@ def clock_fault(steps: Sequence[TrainerStep], seen_s: Sequence[float], has_itera
     """
     if (longest_s := max((step.step_time_s for step in steps), default=MIN_STEP_S)) < MIN_STEP_S:
         return f"the log reports steps of {longest_s:g} s; none takes less than {MIN_STEP_S:g} s"
-    reported_s = sum(step.step_time_s * (step.iteration - before.iteration) for before, step in pairwise(steps))
+    reported_s = _reported_s(steps)
     gaps_s = sorted(after - before for before, after in pairwise(seen_s))[:-1]
     took_s = sum(gaps_s) - LINE_OVERHEAD_S * len(gaps_s)
     if took_s <= (MAX_CLOCK_RATIO if has_iterations else MAX_UNNUMBERED_CLOCK_RATIO) * reported_s:
         return None
     return f"the log reports {reported_s:.3g} s for {len(steps)} steps, but their lines arrived over {took_s:.3g} s"
 
+
+def rate_fault(spec: TrialSpec, steps: Sequence[TrainerStep], seen_s: Sequence[float]) -> str | None:
+    """Evidence that the steps of the user's own patterns took less time than these report, as of a rate that leaves out
+    accumulation or ranks, or of milliseconds read as seconds; None without any.
+
+    Lines that arrive at an even pace were not buffered, so that the time between them is that of a step.
+    """
+    gaps_s = [after - before for before, after in pairwise(seen_s)]
+    is_even = gaps_s and min(gaps_s) >= median(gaps_s) / 2
+    if TRAINERS[spec.trainer["kind"]].log_format is not None or not is_even:
+        return None
+    if (reported_s := _reported_s(steps)) <= MAX_REPORTED_RATIO * sum(gaps_s):
+        return None
+    took_s = sum(gaps_s)
+    return f"the log reports {reported_s:.3g} s for {len(gaps_s)} steps, but their lines arrived within {took_s:.3g} s"
+
+
+MAX_REPORTED_RATIO = 2.0
+"""Largest plausible ratio of the time reported to the time between lines: no step ends before its time has passed, and
+a rate of another batch is off by a whole factor."""
+
+
+def lines_fault(spec: TrialSpec, seen_s: Sequence[float], at_s: float | None) -> str | None:
+    """Evidence that the log's lines are no steps, as where it has one for each micro-batch; None without any.
+
+    Until `at_s`, in the second optimizer step, one line can have come. The loss scale of fp16 skips optimizer steps.
+    """
+    early = 0 if at_s is None else sum(one < at_s for one in seen_s)
+    if early <= MOST_EARLY_LINES or log_rank_of(spec) != 0 or spec.layout.precision == "fp16":
+        return None
+    return f"the log reports {early} steps before the second optimizer step: its lines are no steps"
+
+
+MOST_EARLY_LINES = 2
+"""Lines before the second optimizer step that are accepted: of the first step, and one to spare."""
 
 MIN_STEP_S = 1e-5
 """Shortest plausible step in seconds: the launch of a single kernel takes as long."""
@@ -105,6 +140,11 @@ MAX_UNNUMBERED_CLOCK_RATIO = 1000.0
 _RATES_OF_BATCH = ("samples_per_sec", "tokens_per_sec")
 OTHER_BATCH_RATIO = 1.5
 """Smallest ratio of rates taken for another global batch."""
+
+
+def _reported_s(steps: Sequence[TrainerStep]) -> float:
+    """Time in seconds from the first line to the last as the log reports it."""
+    return sum(step.step_time_s * (step.iteration - before.iteration) for before, step in pairwise(steps))
 
 
 def _repeated(spec: TrialSpec) -> float:

@@ -102,7 +102,7 @@ def observer_variables(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironm
     as much."""
     if not is_observed(spec.trainer):
         return {}
-    return {"PYTHONPATH": str(_OBSERVER), "PARLAY_FIRST_STEP": str(folder.first_step(env.rank, env.restart))}
+    return {"PYTHONPATH": str(_OBSERVER), "PARLAY_OBSERVED_STEP": str(folder.observed_step(env.rank, env.restart))}
 
 
 class TrainerWatchdog(Watchdog):

@@ -10,12 +10,12 @@ from typing import Any
 from search_spaces.plain_file import open_plain
 from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pruned_detail
 from trials.attempt_result import outcome_fault
-from trials.external.checks import batch_fault, clock_fault, cross_checks, layout_proof
+from trials.external.checks import batch_fault, clock_fault, cross_checks, layout_proof, lines_fault, rate_fault
 from trials.files.folders import AttemptFolder, read_json
-from trials.first_step import FirstStep, of_all_ranks
 from trials.measurement.metrics import measured_metrics, throughput_bound
 from trials.measurement.protocol import Measurement, StopReason, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
+from trials.observed_step import ObservedStep, of_all_ranks
 from trials.outcome_types import MeasuredMetrics
 from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
@@ -123,7 +123,7 @@ class LogMeasurement:
         self._read_other_logs()
         metrics = self._metrics()
         checks = cross_checks(self._spec, metrics, self._steps[-metrics.measured_steps :])
-        seen = self._first_step()
+        seen = self._observed_step()
         proof = layout_proof(self._spec, self._reader.proof, seen) | {"cross_checks": checks}
         fields: dict[str, Any] = {
             "measured": metrics,
@@ -138,6 +138,7 @@ class LogMeasurement:
         else:
             outcome = self._report.outcome(**fields)
         fault = outcome_fault(self._spec, outcome) or batch_fault(self._spec, checks)
+        fault = fault or lines_fault(self._spec, self._seen_s, None if seen is None else seen.at_s)
         if (fault := fault or self._clock_fault(metrics.measured_steps)) is not None:
             raise TrialFailure(FailureReason.RESULT_INVALID, fault)
         return outcome
@@ -145,7 +146,8 @@ class LogMeasurement:
     def _clock_fault(self, num_steps: int) -> str | None:
         """Check the clock over the measured steps, which are the last."""
         has_iterations = "iteration" in self._format.findings
-        return clock_fault(self._steps[-num_steps:], self._seen_s[-num_steps:], has_iterations)
+        steps, seen_s = self._steps[-num_steps:], self._seen_s[-num_steps:]
+        return clock_fault(steps, seen_s, has_iterations) or rate_fault(self._spec, steps, seen_s)
 
     def _take(self, step: TrainerStep) -> None:
         if not self._steps:
@@ -188,14 +190,14 @@ class LogMeasurement:
         }
         return tuple(flag for flag, is_so in found.items() if is_so)
 
-    def _first_step(self) -> FirstStep | None:
+    def _observed_step(self) -> ObservedStep | None:
         """The first step as all ranks' observers saw it; None unless that of rank 0 did."""
-        paths = self._folder.first_steps(self._report.restart)
+        paths = self._folder.observed_steps(self._report.restart)
         try:
-            ranks = [FirstStep.from_json(read_json(path)) for path in paths]
+            ranks = [ObservedStep.from_json(read_json(path)) for path in paths]
         except ValueError:
             return None
-        return of_all_ranks(ranks) if paths[:1] == [self._folder.first_step(0, self._report.restart)] else None
+        return of_all_ranks(ranks) if paths[:1] == [self._folder.observed_step(0, self._report.restart)] else None
 
     def _read_other_logs(self) -> None:
         """Read layout and memory from the other ranks' logs: trainers report them on other ranks than steps."""

@@ -66,13 +66,13 @@ class AttemptFolder:
         """Compute times of all ranks, of a trial that told them."""
         return self.path / f"rank_times.r{restart}.json"
 
-    def first_step(self, rank: int, restart: int = 0) -> Path:
+    def observed_step(self, rank: int, restart: int = 0) -> Path:
         """The first step of a third-party trainer's rank, as its observer saw it."""
-        return self.path / f"first_step.{rank:05d}.r{restart}.json"
+        return self.path / f"observed_step.{rank:05d}.r{restart}.json"
 
-    def first_steps(self, restart: int = 0) -> list[Path]:
+    def observed_steps(self, restart: int = 0) -> list[Path]:
         """In rank order."""
-        return sorted(self.path.glob(f"first_step.*.r{restart}.json"))
+        return sorted(self.path.glob(f"observed_step.*.r{restart}.json"))
 
     def system(self, node: int, restart: int = 0) -> Path:
         """Node metrics of the trial's node of this number, written by its first rank."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.trials.trainers.specs import LLAMA, spec_of
 from trials.attempt_result import expected_proof, outcome_fault
-from trials.external.checks import batch_fault, clock_fault, cross_checks, layout_proof
+from trials.external.checks import batch_fault, clock_fault, cross_checks, layout_proof, lines_fault, rate_fault
 from trials.external.endings import failure_of
 from trials.external.log_follower import trainer_environment, trainer_hang_limit_s
 from trials.external.rendezvous import Address
@@ -242,3 +242,31 @@ def test_a_step_of_minutes_is_no_hang_where_the_limit_leaves_room_for_many():
     assert trainer_hang_limit_s(MeasureRules(time_limit_s=16)) == 8
     assert trainer_hang_limit_s(MeasureRules(time_limit_s=600)) == 300
     assert trainer_hang_limit_s(MeasureRules(time_limit_s=7200)) == 1800
+
+
+COMMAND = replace(SPEC, trainer={"kind": "command", "template": "train", "patterns": {"step_time_s": "(.+) s"}})
+
+
+@pytest.mark.parametrize(
+    ("seen_s", "at_s", "precision", "is_fault"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], 3.5, "fp32", True),
+        ([1.0, 2.0, 3.0, 4.0], 3.5, "fp16", False),
+        ([1.0, 2.0, 3.0, 4.0], 2.5, "fp32", False),
+        ([1.0, 2.0, 3.0, 4.0], None, "fp32", False),
+    ],
+)
+def test_more_lines_than_optimizer_steps_are_a_fault(seen_s, at_s, precision, is_fault):
+    spec = replace(COMMAND, layout=replace(COMMAND.layout, precision=precision))
+    assert (lines_fault(spec, seen_s, at_s) is not None) is is_fault
+
+
+@pytest.mark.parametrize(
+    ("gaps_s", "is_fault"),
+    [([0.5] * 7, False), ([0.2] * 7, True), ([0.2, 0.3] * 3 + [0.2], True), ([1.4] + [0.0] * 6, False)],
+    ids=["as reported", "too slow", "uneven", "buffered"],
+)
+def test_a_step_that_ended_before_its_reported_time_had_passed_is_a_fault(gaps_s, is_fault):
+    seen_s = [sum(gaps_s[:number]) for number in range(len(gaps_s) + 1)]
+    assert (rate_fault(COMMAND, told(0.5), seen_s) is not None) is is_fault
+    assert rate_fault(SPEC, told(0.5), seen_s) is None  # of a log whose format is known

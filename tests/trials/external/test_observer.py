@@ -53,6 +53,7 @@ TWO = replace(LAYOUT, data_parallel=2)
     [
         ("torch", LAYOUT, None),
         ("torch", TWO, "DistributedDataParallel"),
+        ("tried before", TWO, "DistributedDataParallel"),
         ("compile", TWO, "DistributedDataParallel"),
         ("deepspeed", TWO, "DeepSpeedEngine"),
         ("deepspeed", replace(TWO, zero_stage=3), "DeepSpeedEngine"),
@@ -62,10 +63,10 @@ TWO = replace(LAYOUT, data_parallel=2)
 def test_a_training_as_the_layout_says_is_proven(tmp_path, by, layout, wrapper):
     if by == "trainer" and find_spec("transformers") is None:
         pytest.skip("transformers is not installed: the extra `trainers`")
-    spec = spec_of(layout, by)
+    spec = spec_of(layout, fault=by) if by == "tried before" else spec_of(layout, by)
     outcome, ranks = run(tmp_path, spec)
     assert outcome.measured is not None, ranks.logs()
-    seen = outcome.proof["first_step"]
+    seen = outcome.proof["observed_step"]
     assert (outcome.proof["unproven"], Flag.UNPROVEN in outcome.flags) == ([], False), seen
     assert (seen["wrapper"], seen["world_size"]) == (wrapper, layout.data_parallel)
     assert seen["parameters"] == seen["trainable_parameters"]
@@ -80,10 +81,14 @@ def test_a_training_as_the_layout_says_is_proven(tmp_path, by, layout, wrapper):
     [
         ("one layer less", LAYOUT, "parameters, the model section's"),
         ("frozen", LAYOUT, "it trains"),
-        ("fixed batch", LAYOUT, "trains 3 sequences in its first step, the layout has 6"),
-        ("no accumulation", LAYOUT, "trains 2 sequences in its first step, the layout has 6"),
+        ("fixed batch", LAYOUT, "trains 3 sequences a step, the layout has 6"),
+        ("no accumulation", LAYOUT, "trains 2 sequences a step, the layout has 6"),
         ("short sequences", LAYOUT, "tokens, model.seq_length is"),
         ("every rank alone", TWO, "its ranks form worlds of 1, the trial has 2 ranks"),
+        ("no reduction", TWO, "its 2 ranks have different gradients"),
+        ("rank 1 trains less", TWO, "trains 3 sequences a step, the layout has 6"),
+        ("", replace(TWO, zero_stage=1), "parameters, the layout has zero_stage 1"),
+        ("milliseconds", LAYOUT, "but their lines arrived within"),
         ("wrapper that does not wrap", TWO, "its 2 ranks have different gradients"),
         (
             "",
@@ -109,7 +114,7 @@ def test_a_training_that_nothing_shows_is_measured_and_unproven(tmp_path):
 
 
 def python(folder: Path, code: str, *options: str) -> str:
-    environment = {"PYTHONPATH": f"{OBSERVER}:{folder}", "PARLAY_FIRST_STEP": str(folder / "seen.json")}
+    environment = {"PYTHONPATH": f"{OBSERVER}:{folder}", "PARLAY_OBSERVED_STEP": str(folder / "seen.json")}
     command = [sys.executable, *options, "-c", code]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -129,14 +134,14 @@ def test_the_sites_own_sitecustomize_runs_and_nothing_heavy_is_imported(tmp_path
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_the_observer_is_gone_after_the_first_step(tmp_path):
+def test_the_observer_is_gone_after_the_second_step(tmp_path):
     code = """if True:
         import torch
         from torch.optim import optimizer
         call = torch.nn.Module.__call__
         model = torch.nn.Embedding(8, 4)
         descent = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(2):
+        for step in range(3):
             model(torch.zeros(2, 3, dtype=torch.long)).sum().backward()
             descent.step()
         after = torch.nn.Module.__call__

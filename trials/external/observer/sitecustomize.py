@@ -1,22 +1,25 @@
-"""Observer of a rank's first optimizer step, which Python imports at its start (site, sitecustomize).
+"""Observer of a rank's second optimizer step, which Python imports at its start (site, sitecustomize).
 
 The supervisor puts this folder, and nothing else, on the trainer's PYTHONPATH, and names the report in
-PARLAY_FIRST_STEP. The site's own sitecustomize runs first. Once torch is imported, outermost calls of modules are seen
-until the first optimizer step; then the report is written, and the next call removes what was added. The fields of the
-report are those of `trials.external.first_step.FirstStep`. Nothing here may end or change the training: what cannot be
-seen is left out. Standard library and torch only; nothing of Parlay is imported.
+PARLAY_OBSERVED_STEP. The site's own sitecustomize runs first. Once torch is imported, outermost calls of modules are
+seen until the second optimizer step; then the report is written, and the next call removes what was added. The first
+step is left out, since scripts try, compile and skip before it. The fields of the report are those of
+`trials.observed_step.ObservedStep`. Nothing here may end or change the training: what cannot be seen is left out.
+Standard library and torch only; nothing of Parlay is imported.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 
-REPORT = "PARLAY_FIRST_STEP"
-WRAPPERS = ("DeepSpeedEngine", "FullyShardedDataParallel", "FSDPModule", "DistributedDataParallel")
+REPORT = "PARLAY_OBSERVED_STEP"
+REPLICATED = "DistributedDataParallel"
+WRAPPERS = ("DeepSpeedEngine", "FullyShardedDataParallel", "FSDPModule", REPLICATED)
 """Classes that reduce or shard gradients, by name; a wrapper inside another comes after it."""
 
 
@@ -52,13 +55,13 @@ class AfterTorch:
 
 
 def observe(torch):
-    """Observe the first step, unless this torch lacks the hooks for it."""
+    """Observe the second step, unless this torch lacks the hooks for it."""
     with suppress(Exception):
-        FirstStep(torch, os.environ[REPORT]).install()
+        ObservedStep(torch, os.environ[REPORT]).install()
 
 
-class FirstStep:
-    """What this process trains until its first optimizer step."""
+class ObservedStep:
+    """What this process trains between its first and its second optimizer step."""
 
     def __init__(self, torch, path):
         self._torch = torch
@@ -66,6 +69,7 @@ class FirstStep:
         self._roots = []
         self._inputs = {}
         self._input_sum = None
+        self._is_second = False
         self._is_inside = False
         self._is_over = False
 
@@ -132,7 +136,10 @@ class FirstStep:
         return next(iter(whole or tensors), None)
 
     def _before_optimizer(self, optimizer, args, kwargs):
-        if self._is_over or not self._roots:
+        if self._is_over or not self._roots:  # one of several optimizers: the step has been seen
+            return
+        if not self._is_second:
+            self._is_second, self._roots, self._inputs, self._input_sum = True, [], {}, None
             return
         self._is_over = True
         with suppress(Exception):
@@ -141,13 +148,15 @@ class FirstStep:
     def _report(self, optimizer):
         wrapper, engine = self._wrapper()
         return {
+            "at_s": time.monotonic(),
             "world_size": self._world_size(),
             **self._parameters(wrapper),
+            "optimizer_parameters": self._optimizer_parameters(optimizer),
             "inputs": [[*shape, count] for shape, count in self._inputs.items()],
             "input_sum": self._input_sum,
             "wrapper": wrapper,
             "zero_stage": engine.zero_optimization_stage() if wrapper == "DeepSpeedEngine" else None,
-            "gradient_norms": self._gradient_norms(optimizer) if wrapper is None else [],
+            "gradient_norms": self._gradient_norms(optimizer) if wrapper in (None, REPLICATED) else [],
         }
 
     def _world_size(self):
@@ -166,22 +175,29 @@ class FirstStep:
 
     def _parameters(self, wrapper):
         """Counts over all shards, a shared parameter once."""
-        if wrapper == "FullyShardedDataParallel":
-            return {
-                "parameters": None,
-                "trainable_parameters": None,
-            }  # its flat parameters are shards of unknown padding
+        if wrapper == "FullyShardedDataParallel":  # flat parameters: shards with padding
+            return {}
         found = {id(parameter): parameter for root in self._roots for parameter in root.parameters()}.values()
         return {
             "parameters": sum(map(_size, found)),
             "trainable_parameters": sum(_size(parameter) for parameter in found if parameter.requires_grad),
         }
 
+    def _optimizer_parameters(self, optimizer):
+        """Elements for which one of torch's own optimizers holds state; None for others, which may shard it."""
+        if not type(optimizer).__module__.startswith("torch.optim."):
+            return None
+        return sum(map(_size, _parameters_of(optimizer)))
+
     def _gradient_norms(self, optimizer):
         """Norms of the first and the last gradient, equal on ranks that train together."""
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = _parameters_of(optimizer)
         gradients = [parameter.grad for parameter in parameters if type(parameter.grad) is self._torch.Tensor]
         return [float(gradient.detach().double().norm()) for gradient in gradients[:1] + gradients[-1:]]
+
+
+def _parameters_of(optimizer):
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _flat(values):

@@ -33,6 +33,8 @@ def main() -> None:
         args.length //= 2
     if args.fault == "no accumulation":
         args.accumulation = 1
+    if args.fault == "rank 1 trains less" and RANK == 1:
+        args.batch //= 2
     torch.manual_seed(RANK)
     model = Gpt(args.vocabulary, args.width, args.heads, args.depth, args.length)
     if args.fault == "frozen":
@@ -52,15 +54,18 @@ def by_torch(args: argparse.Namespace, model: nn.Module) -> None:
     if args.by == "compile":
         model = torch.compile(model, backend="eager")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    if args.fault == "tried before":
+        model(torch.zeros(5, args.length, dtype=torch.long))["loss"].backward()
+        optimizer.zero_grad()
     for step in range(1, args.steps + 1):
         started = time.perf_counter()
         for micro in range(args.accumulation):
-            is_last = micro == args.accumulation - 1
+            is_last = micro == args.accumulation - 1 and args.fault != "no reduction"
             with nullcontext() if is_last or not hasattr(model, "no_sync") else model.no_sync():
                 model(tokens(args))["loss"].backward()
         optimizer.step()
         optimizer.zero_grad()
-        report(step, time.perf_counter() - started)
+        report(step, (time.perf_counter() - started) * (1e3 if args.fault == "milliseconds" else 1))
 
 
 def by_deepspeed(args: argparse.Namespace, model: nn.Module) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.examples import SPEC, TINY
-from trials.first_step import FirstStep, first_step_fault, of_all_ranks, unproven
+from trials.observed_step import ObservedStep, observed_step_fault, of_all_ranks, unproven
 from trials.trial import TrialSpec
 
 LENGTH, PARAMETERS, LAYER = TINY.seq_length, TINY.parameters, round(TINY.layer_parameters)
@@ -22,7 +22,7 @@ def spec_of(**fields: Any) -> TrialSpec:
     )
 
 
-DDP = FirstStep(
+DDP = ObservedStep(
     world_size=2,
     parameters=PARAMETERS,
     trainable_parameters=PARAMETERS,
@@ -44,6 +44,7 @@ DDP = FirstStep(
         ({"tensor_parallel": 2}, {"world_size": 4, "parameters": PARAMETERS // 2}),
         ({"pipeline_parallel": 2}, {"world_size": 4, "inputs": ((6, LENGTH, 1),)}),
         ({"precision": "fp16"}, {"inputs": ((2, LENGTH, 9),)}),
+        ({"zero_stage": 1}, {"optimizer_parameters": None}),
         ({"zero_stage": 3}, {"wrapper": "FSDPModule"}),
         ({"zero_stage": 2}, {"wrapper": "DeepSpeedEngine", "zero_stage": 2}),
         ({}, {"wrapper": None, "is_reduced": True, "batches": 2}),
@@ -51,7 +52,7 @@ DDP = FirstStep(
 )
 def test_what_the_layout_says_is_proven(fields, changes):
     spec, seen = spec_of(**fields), replace(DDP, **changes)
-    assert first_step_fault(spec, seen) is None
+    assert observed_step_fault(spec, seen) is None
     assert [*unproven(spec, seen)] == []
 
 
@@ -59,7 +60,7 @@ def test_what_the_layout_says_is_proven(fields, changes):
     ("fields", "changes", "words"),
     [
         ({}, {"world_size": 1}, "worlds of 1, the trial has 2"),
-        ({}, {"inputs": ((2, LENGTH, 1),)}, "trains 2 sequences in its first step, the layout has 6"),
+        ({}, {"inputs": ((2, LENGTH, 1),)}, "trains 2 sequences a step, the layout has 6"),
         ({"precision": "fp16"}, {"inputs": ((2, LENGTH, 2),)}, "trains 4 sequences"),
         ({}, {"inputs": ((6, LENGTH, 1),)}, "micro-batches have 6 sequences, the layout's have 2"),
         ({}, {"inputs": ((2, LENGTH // 2, 3),)}, f"have {LENGTH // 2} tokens, model.seq_length is {LENGTH}"),
@@ -72,17 +73,20 @@ def test_what_the_layout_says_is_proven(fields, changes):
             {"wrapper": "DeepSpeedEngine", "zero_stage": 1},
             "ZeRO stage 1, the layout has zero_stage 2",
         ),
+        ({}, {"other_inputs": (((1, LENGTH, 3),),)}, "trains 3 sequences a step, the layout has 6"),
+        ({"zero_stage": 1}, {"optimizer_parameters": PARAMETERS}, "every rank's optimizer has all"),
+        ({}, {"is_reduced": False}, "its 2 ranks have different gradients"),
         ({}, {"wrapper": None, "is_reduced": False}, "its 2 ranks have different gradients"),
         ({"tensor_parallel": 2}, {"world_size": 4, "batches": 4}, "train 4 different batches at once, the layout's 2"),
     ],
 )
 def test_what_contradicts_the_layout_is_a_fault_with_both_numbers(fields, changes, words):
-    assert words in (first_step_fault(spec_of(**fields), replace(DDP, **changes)) or "")
+    assert words in (observed_step_fault(spec_of(**fields), replace(DDP, **changes)) or "")
 
 
 def test_what_was_not_seen_is_unproven_and_no_fault():
     spec = spec_of()
-    assert first_step_fault(spec, FirstStep()) is None
+    assert observed_step_fault(spec, ObservedStep()) is None
     assert [*unproven(spec, None)] == ["world_size", "global_batch_size", "parameters", "data_parallel"]
 
 
@@ -96,14 +100,28 @@ def test_what_was_not_seen_is_unproven_and_no_fault():
     ],
 )
 def test_gradients_were_reduced_where_different_batches_have_the_same(sums, norms, is_reduced):
-    ranks = [FirstStep(input_sum=total, gradient_norms=norm) for total, norm in zip(sums, norms, strict=True)]
+    ranks = [ObservedStep(input_sum=total, gradient_norms=norm) for total, norm in zip(sums, norms, strict=True)]
     assert of_all_ranks(ranks).is_reduced is is_reduced
 
 
+def test_a_rank_with_other_inputs_is_kept_beside_the_first():
+    ranks = [DDP, replace(DDP, inputs=((1, LENGTH, 3),)), DDP]
+    assert of_all_ranks(ranks).other_inputs == (((1, LENGTH, 3),),)
+    assert of_all_ranks([DDP, DDP]).other_inputs == ()
+
+
 @pytest.mark.parametrize(
-    "change", [{"world_size": "2"}, {"inputs": [[2, "a"]]}, {"inputs": 3}, {"gradient_norms": [None]}, {"other": 1}]
+    "change",
+    [
+        {"world_size": "2"},
+        {"inputs": [[2, "a"]]},
+        {"inputs": 3},
+        {"other_inputs": [[2]]},
+        {"gradient_norms": [None]},
+        {"other": 1},
+    ],
 )
 def test_a_report_of_another_form_is_refused(change):
-    assert FirstStep.from_json(DDP.to_json()) == DDP
-    with pytest.raises(ValueError, match="first_step"):
-        FirstStep.from_json(DDP.to_json() | change)
+    assert ObservedStep.from_json(DDP.to_json()) == DDP
+    with pytest.raises(ValueError, match="observed_step"):
+        ObservedStep.from_json(DDP.to_json() | change)

@@ -1,5 +1,5 @@
-"""First optimizer step of a third-party trainer as an observer in its ranks saw it (trials/external/observer), and what
-of it contradicts the trial. Pure; standard library only."""
+"""Second optimizer step of a third-party trainer as an observer in its ranks saw it (trials/external/observer), and
+what of it contradicts the trial. Pure; standard library only."""
 
 from __future__ import annotations
 
@@ -20,63 +20,81 @@ _REPLICATED, _SHARDED = "DistributedDataParallel", "FSDPModule"
 
 
 @dataclass(frozen=True)
-class FirstStep:
-    """What one rank was seen to train until its first optimizer step; None or empty where it could not be seen.
+class ObservedStep:
+    """What one rank was seen to train in its second optimizer step; None or empty where it could not be seen.
 
-    `parameters` are those of all shards, each once. `inputs` are the shapes of the token tensors that the outermost
-    module got, each followed by its number of calls; `input_sum` is the sum of the first one. `wrapper` is the class
-    that reduces or shards gradients, `zero_stage` DeepSpeed's. `gradient_norms` are there without a wrapper only.
-    `batches` counts the different first batches of all ranks; `is_reduced` tells whether ranks of different batches had
-    the same gradients.
+    `at_s` is when its optimizer began, by the node's monotonic clock. `parameters` are those of all shards, each once;
+    `optimizer_parameters` those that an optimizer of torch's own holds. `inputs` are the shapes of the token tensors
+    that the outermost module got, each followed by its number of calls; `input_sum` is the sum of the first one.
+    `wrapper` is the class that reduces or shards gradients, `zero_stage` DeepSpeed's. `gradient_norms` are those of
+    gradients that every rank has whole.
+
+    Of all ranks together, `other_inputs` are the inputs that differ from the first rank's, `batches` counts their
+    different first batches, and `is_reduced` tells whether ranks of different batches had the same gradients.
     """
+
+    at_s: float | None = None
 
     world_size: int | None = None
     parameters: int | None = None
     trainable_parameters: int | None = None
+    optimizer_parameters: int | None = None
     inputs: tuple[tuple[int, ...], ...] = ()
     input_sum: float | None = None
     wrapper: str | None = None
     zero_stage: int | None = None
     gradient_norms: tuple[float, ...] = ()
+    other_inputs: tuple[tuple[tuple[int, ...], ...], ...] = ()
     batches: int | None = None
     is_reduced: bool | None = None
 
     @classmethod
-    def from_json(cls, data: Any) -> FirstStep:
+    def from_json(cls, data: Any) -> ObservedStep:
         """The inverse of `to_json`; ValueError for anything else."""
         if not isinstance(data, Mapping) or not set(data) <= set(cls.__dataclass_fields__):
-            raise ValueError("first_step has other fields")
-        require_types(data, _TYPES, "first_step's")
-        lists = {name: tuple(data.get(name, ())) for name in ("inputs", "gradient_norms")}
-        return cls(**dict(data) | lists | {"inputs": tuple(map(tuple, lists["inputs"]))})
+            raise ValueError("observed_step has other fields")
+        require_types(data, _TYPES, "observed_step's")
+        lists = {
+            "gradient_norms": tuple(data.get("gradient_norms", ())),
+            "inputs": _shapes(data.get("inputs", ())),
+            "other_inputs": tuple(map(_shapes, data.get("other_inputs", ()))),
+        }
+        return cls(**dict(data) | lists)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
+def _shapes(lists: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, lists))
+
+
+_is_list_of_shapes = is_list_of(lambda one: is_list_of(is_integer)(one) and len(one) > 1)
 _TYPES: FieldTypes = {
     "a whole number or null": (
-        ("world_size", "parameters", "trainable_parameters", "zero_stage", "batches"),
+        ("world_size", "parameters", "trainable_parameters", "optimizer_parameters", "zero_stage", "batches"),
         or_null(is_integer),
     ),
-    "a list of shapes": (("inputs",), is_list_of(lambda one: is_list_of(is_integer)(one) and len(one) > 1)),
-    "a number or null": (("input_sum",), or_null(is_number)),
+    "a list of shapes": (("inputs",), _is_list_of_shapes),
+    "a list of lists of shapes": (("other_inputs",), is_list_of(_is_list_of_shapes)),
+    "a number or null": (("at_s", "input_sum"), or_null(is_number)),
     "a list of numbers": (("gradient_norms",), is_list_of(is_number)),
     "text or null": (("wrapper",), or_null(is_text)),
     "true, false or null": (("is_reduced",), or_null(is_flag)),
 }
 
 
-def of_all_ranks(ranks: Sequence[FirstStep]) -> FirstStep:
+def of_all_ranks(ranks: Sequence[ObservedStep]) -> ObservedStep:
     """The first rank's, with what the ranks together show; the first of the pipeline's stages gets the tokens."""
     sums = {rank.input_sum for rank in ranks if rank.input_sum is not None}
     norms = [rank.gradient_norms for rank in ranks]
     is_reduced = None
-    if len(ranks) > 1 and all(norms) and not any(rank.wrapper for rank in ranks):
+    if len(ranks) > 1 and all(norms):
         is_alike = all(_is_close(norms[0], other) for other in norms)
         # The same batch on every rank has the same gradients, reduced or not.
         is_reduced = is_alike if len(sums) > 1 or not is_alike else None
-    return replace(ranks[0], batches=len(sums) or None, is_reduced=is_reduced)
+    others = dict.fromkeys(rank.inputs for rank in ranks if rank.inputs and rank.inputs != ranks[0].inputs)
+    return replace(ranks[0], other_inputs=tuple(others), batches=len(sums) or None, is_reduced=is_reduced)
 
 
 def _is_close(some: Sequence[float], others: Sequence[float]) -> bool:
@@ -85,9 +103,9 @@ def _is_close(some: Sequence[float], others: Sequence[float]) -> bool:
     )
 
 
-def unproven(spec: TrialSpec, seen: FirstStep | None) -> Iterator[str]:
+def unproven(spec: TrialSpec, seen: ObservedStep | None) -> Iterator[str]:
     """Names of what `seen` does not show of the trial."""
-    seen = seen or FirstStep()
+    seen = seen or ObservedStep()
     layout = spec.layout
     if seen.world_size is None:
         yield "world_size"
@@ -99,21 +117,28 @@ def unproven(spec: TrialSpec, seen: FirstStep | None) -> Iterator[str]:
         yield "data_parallel"
 
 
-def first_step_fault(spec: TrialSpec, seen: FirstStep) -> str | None:
+def observed_step_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
     """What was seen to differ from the trial, with both numbers; None where nothing does."""
     faults = (_world_fault, _batch_fault, _parameters_fault, _wrapper_fault, _reduction_fault)
     return next((fault for find in faults if (fault := find(spec, seen)) is not None), None)
 
 
-def _world_fault(spec: TrialSpec, seen: FirstStep) -> str | None:
+def _world_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
     if seen.world_size in (None, spec.num_gpus):
         return None
     return f"its ranks form worlds of {seen.world_size}, the trial has {spec.num_gpus} ranks"
 
 
-def _batch_fault(spec: TrialSpec, seen: FirstStep) -> str | None:
+def _batch_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
+    """Compare the first data-parallel rank's and, where every rank gets tokens, the others'."""
+    others = seen.other_inputs if spec.layout.pipeline_parallel == 1 else ()
+    faults = (_inputs_fault(spec, inputs) for inputs in (seen.inputs, *others))
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def _inputs_fault(spec: TrialSpec, inputs: Sequence[Sequence[int]]) -> str | None:
     layout = spec.layout
-    batches = [(*_sequences_and_length(dims, spec), calls) for *dims, calls in seen.inputs]
+    batches = [(*_sequences_and_length(dims, spec), calls) for *dims, calls in inputs]
     for _, length, _ in batches:
         if length not in _lengths(spec):
             return f"its sequences have {length} tokens, model.seq_length is {spec.model.seq_length}"
@@ -122,7 +147,7 @@ def _batch_fault(spec: TrialSpec, seen: FirstStep) -> str | None:
     # The loss scale of fp16 skips optimizer steps at first.
     if batches and trained != wanted and not (layout.precision == "fp16" and trained % wanted == 0):
         return (
-            f"a data-parallel rank trains {trained} sequences in its first step, the layout has {wanted}: micro-batch"
+            f"a data-parallel rank trains {trained} sequences a step, the layout has {wanted}: micro-batch"
             f" {layout.micro_batch_size} x accumulation {layout.grad_accum_steps}"
         )
     sizes = {sequences for sequences, _, _ in batches}
@@ -147,7 +172,7 @@ def _lengths(spec: TrialSpec) -> tuple[int, ...]:
     return (whole, whole + 1, whole // parts, whole // parts + 1)
 
 
-def _parameters_fault(spec: TrialSpec, seen: FirstStep) -> str | None:
+def _parameters_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
     """Compare where a rank has the whole model. Half a layer is tolerated: biases, norms and padding differ between
     models of one shape, and one layer more or less is another model."""
     model, found = spec.model, seen.parameters
@@ -164,11 +189,17 @@ def _holds_whole_model(layout: Layout) -> bool:
     return layout.tensor_parallel == layout.pipeline_parallel == layout.expert_parallel == 1
 
 
-def _wrapper_fault(spec: TrialSpec, seen: FirstStep) -> str | None:
+def _wrapper_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
     """Compare what is sharded by the class that does it."""
     layout = spec.layout
     if layout.data_parallel == 1:
         return None
+    if (
+        layout.zero_stage == 1
+        and seen.wrapper == _REPLICATED
+        and seen.optimizer_parameters == seen.trainable_parameters
+    ):
+        return f"every rank's optimizer has all {seen.optimizer_parameters:,} parameters, the layout has zero_stage 1"
     of_class = {_REPLICATED: layout.zero_stage >= 2, _SHARDED: layout.zero_stage < 2}
     if of_class.get(seen.wrapper or "") or seen.zero_stage not in (None, layout.zero_stage):
         found = seen.wrapper if seen.zero_stage is None else f"{seen.wrapper} with ZeRO stage {seen.zero_stage}"
@@ -176,9 +207,10 @@ def _wrapper_fault(spec: TrialSpec, seen: FirstStep) -> str | None:
     return None
 
 
-def _reduction_fault(spec: TrialSpec, seen: FirstStep) -> str | None:
+def _reduction_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
     layout = spec.layout
-    if layout.data_parallel == spec.num_gpus and layout.zero_stage == 0 and seen.is_reduced is False:
+    has_whole_gradients = layout.zero_stage == 0 or seen.wrapper == _REPLICATED
+    if layout.data_parallel == spec.num_gpus and has_whole_gradients and seen.is_reduced is False:
         return f"its {spec.num_gpus} ranks have different gradients, the layout has data_parallel {spec.num_gpus}"
     most = layout.data_parallel * layout.context_parallel
     if (seen.batches or 0) > most:
