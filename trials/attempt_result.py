@@ -150,7 +150,7 @@ def are_comparable(found: Mapping[str, Any], reference: Mapping[str, Any]) -> bo
 
 
 def program_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """What differs between two fingerprints' programs, with hashes; None where they agree in all that both know.
+    """Difference between two fingerprints' programs, with hashes; None where they agree in all that both know.
 
     Files that the command names come first, then other ones of the checkout.
     """

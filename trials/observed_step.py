@@ -21,7 +21,7 @@ _REPLICATED, _SHARDED = "DistributedDataParallel", "FSDPModule"
 
 @dataclass(frozen=True)
 class ObservedStep:
-    """What one rank was seen to train in its second optimizer step; None or empty where it could not be seen.
+    """One rank's second optimizer step; a field that could not be seen is None or empty.
 
     `at_s` is when its optimizer began, by the node's monotonic clock. `parameters` are those of all shards, each once;
     `optimizer_parameters` those that an optimizer of torch's own holds. `inputs` are the shapes of the token tensors
@@ -118,7 +118,7 @@ def unproven(spec: TrialSpec, seen: ObservedStep | None) -> Iterator[str]:
 
 
 def observed_step_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
-    """What was seen to differ from the trial, with both numbers; None where nothing does."""
+    """Contradiction between the step and the trial, with both numbers; None without any."""
     faults = (_world_fault, _batch_fault, _parameters_fault, _wrapper_fault, _reduction_fault)
     return next((fault for find in faults if (fault := find(spec, seen)) is not None), None)
 
@@ -157,7 +157,7 @@ def _inputs_fault(spec: TrialSpec, inputs: Sequence[Sequence[int]]) -> str | Non
 
 
 def _sequences_and_length(dims: Sequence[int], spec: TrialSpec) -> tuple[int, int]:
-    """Of a tensor of tokens, whichever dimension comes first, and of one into which sequences are packed."""
+    """Sequences of a tensor of tokens and their length, whichever dimension comes first, or packed into one."""
     rows, length = (1, dims[0]) if len(dims) == 1 else dims[:2]
     if length not in _lengths(spec) and rows in _lengths(spec):
         rows, length = length, rows

@@ -326,7 +326,7 @@ class LayoutProof(TypedDict, total=False):
     vocab_size: int
     """Size of the model's vocabulary, padding included. Third-party trainers only."""
     unproven: list[str]
-    """Of world size, global batch, parameters and data parallelism those that neither the log nor the observed step
+    """Fields among world size, global batch, parameters and data parallelism that neither the log nor the observed step
     shows. Third-party trainers only."""
     observed_step: Mapping[str, Any]
     """`ObservedStep`, of a third-party trainer whose ranks were observed."""

@@ -95,7 +95,7 @@ def _result(verdict: SearchVerdict) -> str:
 
 
 def describe_incomplete(verdict: SearchVerdict) -> str:
-    """How far a search went that runs, was cancelled or cut short, without a full stop."""
+    """Progress of a search that runs, was cancelled or cut short, without a full stop."""
     layouts = plural(verdict.max_layouts or verdict.num_layouts, "layout")
     if verdict.max_layouts is not None:
         layouts = f"{verdict.num_layouts} of {layouts}"

@@ -293,7 +293,7 @@ def _compare_measured(
 
 
 def _program_change(loaded: LoadedRecipe, outcome: Outcome | None) -> str | None:
-    """What differs between the recorded program and this run's; None with another trainer, whose program is its own."""
+    """Difference between the recorded program and this run's; None with another trainer, whose program is its own."""
     if outcome is None or loaded.trainer is not None:
         return None
     return program_change(loaded.recipe.fingerprint, outcome.fingerprint)

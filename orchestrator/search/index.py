@@ -154,7 +154,7 @@ class SearchIndex:
 
     @property
     def program_change(self) -> str | None:
-        """What changed in the user's program from the first attempts to the next ones; None while all ran the same. In
+        """Change of the user's program from the first attempts to the next ones; None while all ran the same. In
         an experiment, either software may have a program of its own."""
         in_order = (sorted(programs, key=itemgetter(0)) for programs in self._programs.values())
         changes = (

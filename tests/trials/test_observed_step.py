@@ -1,4 +1,4 @@
-"""What an observed first step says of a trial."""
+"""An observed step: what it proves of a trial, and what it contradicts."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def describe_no_best(ranking: Ranking) -> str | None:
 
 
 def _obstacle(faster: RankedLayout, ranking: Ranking) -> str:
-    """Why a layout did not compete with the best."""
+    """Reason why a layout did not compete with the best."""
     if not ranking.has_headroom(faster):
         return "leaves too little memory free"
     if faster.is_suspect or faster.is_unproven:
@@ -155,7 +155,7 @@ def _obstacle(faster: RankedLayout, ranking: Ranking) -> str:
 
 
 def _drawback(faster: RankedLayout, best: RankedLayout, ranking: Ranking) -> str:
-    """Why a layout tied with the best was not chosen."""
+    """Reason why a layout tied with the best was not chosen."""
     needed, limit = best.measured.peak_memory_gib, faster.measured.peak_memory_gib
     if best is ranking.fastest or needed == limit:
         return "its 95 % interval reaches lower"

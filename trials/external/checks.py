@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from trials.observed_step import ObservedStep, unproven
@@ -100,7 +100,7 @@ def rate_fault(spec: TrialSpec, steps: Sequence[TrainerStep], seen_s: Sequence[f
     Lines that arrive at an even pace were not buffered, so that the time between them is that of a step.
     """
     gaps_s = [after - before for before, after in pairwise(seen_s)]
-    is_even = gaps_s and min(gaps_s) >= median(gaps_s) / 2
+    is_even = gaps_s and min(gaps_s) >= fmean(gaps_s) / 2
     if TRAINERS[spec.trainer["kind"]].log_format is not None or not is_even:
         return None
     if (reported_s := _reported_s(steps)) <= MAX_REPORTED_RATIO * sum(gaps_s):

@@ -191,7 +191,7 @@ class LogMeasurement:
         return tuple(flag for flag, is_so in found.items() if is_so)
 
     def _observed_step(self) -> ObservedStep | None:
-        """The first step as all ranks' observers saw it; None unless that of rank 0 did."""
+        """The second step as all ranks' observers saw it; None unless that of rank 0 did."""
         paths = self._folder.observed_steps(self._report.restart)
         try:
             ranks = [ObservedStep.from_json(read_json(path)) for path in paths]

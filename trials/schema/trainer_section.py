@@ -129,7 +129,7 @@ class TrainerSection(Section):
     )
     observe: bool = Field(
         default=True,
-        description="See the first step of every rank through a sitecustomize on its PYTHONPATH: world, parameters,"
+        description="See the second step of every rank through a sitecustomize on its PYTHONPATH: world, parameters,"
         " samples. Without it a trial is unproven unless its log shows them.",
     )
     data: DataSection = DataSection()
@@ -198,7 +198,8 @@ class TrainerSection(Section):
         """The section as spec.json has it."""
         if self.kind == PARLAY:
             return {"kind": self.kind, "data": self.data.for_trials()}
-        return self.model_dump(mode="json", exclude_none=True, exclude={"python", "data", "checkpoint"})
+        usual = {"observe"} if self.observe else set()
+        return self.model_dump(mode="json", exclude_none=True, exclude={"python", "data", "checkpoint", *usual})
 
     def _missing(self) -> Iterator[Problem]:
         for key in TRAINERS[self.kind].required_keys:

@@ -38,7 +38,7 @@ trainer:
   template: >-
     {{python}} {FAKE} --train-iters {{train_iterations}} --global-batch-size {{global_batch_size}}
     --micro-batch-size {{micro_batch_size}} --tensor-model-parallel-size {{tensor_parallel}}
-    --pipeline-model-parallel-size {{pipeline_parallel}}
+    --pipeline-model-parallel-size {{pipeline_parallel}} --honest
   patterns: {{step_time_ms: 'per iteration \\(ms\\): ([\\d.]+) \\|', iteration: 'iteration +(\\d+)/'}}
   log_rank: last
 """

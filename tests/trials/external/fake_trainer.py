@@ -122,9 +122,9 @@ def train(line: str, telling: int) -> None:
     total, batch = option("--train-iters"), option("--global-batch-size")
     for number in range(1, total + 1):
         go_wrong(number)
-        time.sleep(STEP_S)
+        ms = 500.0 if number == 1 else 100.0 + (number % 3) + 50.0 * (option("--micro-batch-size") > 1)
+        time.sleep(ms / 1e3 if "--honest" in OPTIONS else STEP_S)
         if telling == RANK:
-            ms = 500.0 if number == 1 else 100.0 + (number % 3) + 50.0 * (option("--micro-batch-size") > 1)
             ms = 1e-7 if FAULT == "tells_no_time" else ms
             loss = float("nan") if FAULT == "nan" and number == 4 else 10.0 - number / 100
             tflops = 99.0 if FAULT == "boasts" else 0.0

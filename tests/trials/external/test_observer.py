@@ -1,4 +1,4 @@
-"""What an observer in a trainer's ranks sees of real trainings on this machine's CPU."""
+"""The observer in a trainer's ranks, in real trainings on this machine's CPU."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def test_a_command_is_followed_by_the_users_own_patterns(tmp_path):
     template = (
         f"{{python}} {FAKE} --train-iters {{train_iterations}} --global-batch-size {{global_batch_size}} "
         "--micro-batch-size {micro_batch_size} --tensor-model-parallel-size {tensor_parallel} "
-        "--pipeline-model-parallel-size {pipeline_parallel}"
+        "--pipeline-model-parallel-size {pipeline_parallel} --honest"
     )
     patterns = {"step_time_ms": r"per iteration \(ms\): ([\d.]+) \|", "loss": r"lm loss: (\S+)"}
     spec = spec_for(kind="command", template=template, patterns=patterns, log_rank="last")

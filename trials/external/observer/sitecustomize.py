@@ -61,7 +61,7 @@ def observe(torch):
 
 
 class ObservedStep:
-    """What this process trains between its first and its second optimizer step."""
+    """Record of the training between the first and the second optimizer step of this process."""
 
     def __init__(self, torch, path):
         self._torch = torch

@@ -117,7 +117,7 @@ def _values_with_effect(name: str, layouts: Sequence[Layout]) -> list[object]:
 
 
 def _told(texts: Iterable[str], name: str, value: object) -> tuple[str, ...]:
-    """What the placeholders of this name become for this value."""
+    """The text of each placeholder of this name for this value."""
     values = {name: _text(value)}
     return tuple(_filled(part, values) for text in texts for part in _PART.finditer(text) if part["name"] == name)
 
