@@ -27,7 +27,7 @@ def asked(folder: Path, *overrides: str) -> list[str]:
         for name, layout, speed in (("t0001", ON_ONE, 186.0), ("t0002", ON_TWO, 300.0))
     ]
     search = past(spec, *trials)
-    search = replace(search, spec=search.spec | {"folder": str(folder)})
+    search = replace(search, spec=search.spec | {"folder": str(folder / search.search_id)})
     return ["past-aaaaaa", "--ledger", write_ledger(f"sqlite:///{folder / 'ledger.db'}", search)]
 
 
