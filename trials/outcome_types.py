@@ -284,14 +284,14 @@ def _is_rank(value: Any) -> bool:
 
 
 class CrossCheck(TypedDict):
-    """A rate that a third-party trainer prints, against ours."""
+    """A rate or time that a third-party trainer prints, against ours."""
 
     name: str
-    """`tokens_per_sec`, `samples_per_sec` or `tflops`."""
+    """`tokens_per_sec`, `samples_per_sec`, `tflops` or `seconds_between_lines`."""
     printed: float
     ours: float
     agrees: bool
-    """True within 10 %."""
+    """True within 10 %; of seconds between lines up to 1.5 times those printed, and 0.1."""
 
 
 class LayoutProof(TypedDict, total=False):

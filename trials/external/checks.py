@@ -57,6 +57,21 @@ def cross_checks(spec: TrialSpec, metrics: MeasuredMetrics, steps: Sequence[Trai
     ]
 
 
+def interval_check(steps: Sequence[TrainerStep], seen_s: Sequence[float]) -> list[dict[str, Any]]:
+    """The time between lines, as a check like those of `cross_checks`: a step that takes longer than it reports leaves
+    out what a training pays, such as loading data."""
+    gaps_s = [after - before for before, after in pairwise(seen_s)]
+    if not gaps_s:
+        return []
+    ours, printed = median(gaps_s), _reported_s(steps) / len(gaps_s)
+    agrees = ours <= MAX_INTERVAL_RATIO * printed + LINE_OVERHEAD_S
+    return [{"name": "seconds_between_lines", "printed": printed, "ours": ours, "agrees": agrees}]
+
+
+MAX_INTERVAL_RATIO = 1.5
+"""Largest ratio of the time between lines to the time reported that raises no flag."""
+
+
 def batch_fault(spec: TrialSpec, checks: Sequence[Mapping[str, Any]]) -> str | None:
     """Evidence that the trainer used another global batch than the spec's; None without any.
 

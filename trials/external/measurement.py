@@ -10,7 +10,15 @@ from typing import Any
 from search_spaces.plain_file import open_plain
 from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pruned_detail
 from trials.attempt_result import outcome_fault
-from trials.external.checks import batch_fault, clock_fault, cross_checks, layout_proof, lines_fault, rate_fault
+from trials.external.checks import (
+    batch_fault,
+    clock_fault,
+    cross_checks,
+    interval_check,
+    layout_proof,
+    lines_fault,
+    rate_fault,
+)
 from trials.files.folders import AttemptFolder, read_json
 from trials.measurement.metrics import measured_metrics, throughput_bound
 from trials.measurement.protocol import Measurement, StopReason, slows_down
@@ -122,7 +130,8 @@ class LogMeasurement:
         """The outcome of the measurement; TrialFailure where it is implausible."""
         self._read_other_logs()
         metrics = self._metrics()
-        checks = cross_checks(self._spec, metrics, self._steps[-metrics.measured_steps :])
+        steps, seen_s = self._steps[-metrics.measured_steps :], self._seen_s[-metrics.measured_steps :]
+        checks = cross_checks(self._spec, metrics, steps) + interval_check(steps, seen_s)
         seen = self._observed_step()
         proof = layout_proof(self._spec, self._reader.proof, seen) | {"cross_checks": checks}
         fields: dict[str, Any] = {

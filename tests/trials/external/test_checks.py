@@ -9,7 +9,15 @@ import pytest
 
 from tests.trials.trainers.specs import LLAMA, spec_of
 from trials.attempt_result import expected_proof, outcome_fault
-from trials.external.checks import batch_fault, clock_fault, cross_checks, layout_proof, lines_fault, rate_fault
+from trials.external.checks import (
+    batch_fault,
+    clock_fault,
+    cross_checks,
+    interval_check,
+    layout_proof,
+    lines_fault,
+    rate_fault,
+)
 from trials.external.endings import failure_of
 from trials.external.log_follower import trainer_environment, trainer_hang_limit_s
 from trials.external.rendezvous import Address
@@ -270,3 +278,8 @@ def test_a_step_that_ended_before_its_reported_time_had_passed_is_a_fault(gaps_s
     seen_s = [sum(gaps_s[:number]) for number in range(len(gaps_s) + 1)]
     assert (rate_fault(COMMAND, told(0.5), seen_s) is not None) is is_fault
     assert rate_fault(SPEC, told(0.5), seen_s) is None  # of a log whose format is known
+
+
+def test_steps_that_take_longer_than_they_report_are_told():
+    [slow], [fine] = (interval_check(told(0.5), [gap * line for line in range(8)]) for gap in (1.0, 0.8))
+    assert (slow["printed"], slow["ours"], slow["agrees"], fine["agrees"]) == (0.5, 1.0, False, True)

@@ -94,7 +94,7 @@ def test_a_recorded_megatron_deepspeed_log_becomes_an_outcome(tmp_path):
     assert measured.mfu == pytest.approx(0.49, abs=0.02)
     assert measured.fastest_rank_step_time_s is None
     checks = {check["name"]: check for check in outcome.proof["cross_checks"]}
-    assert set(checks) == {"tokens_per_sec", "samples_per_sec", "tflops"}
+    assert set(checks) == {"tokens_per_sec", "samples_per_sec", "tflops", "seconds_between_lines"}
     assert all(check["agrees"] for check in checks.values())
     assert outcome.proof["global_batch_size"] == 1536
     assert "unproven" in outcome.flags
