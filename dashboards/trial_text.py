@@ -33,7 +33,7 @@ FLAG_DESCRIPTIONS: Mapping[Flag, str] = {
     Flag.DEVICE_MEMORY_GROWTH: "device memory grows with every step, which may end a long training",
     Flag.PROFILE_FAILED: "the profiled steps after the measurement failed; the numbers are valid, without a breakdown",
     Flag.UNPROVEN: "not all that the trainer trained could be seen; see proof.unproven in its outcome",
-    Flag.THROUGHPUT_MISMATCH: "a rate or time that the trainer prints is not ours; see proof.cross_checks in its outcome",
+    Flag.THROUGHPUT_MISMATCH: "a rate or time that the trainer prints is not ours; proof.cross_checks in its outcome",
     Flag.EMULATED_DEVICE: "a CPU emulated the engine's GPU; compare only with layouts of this engine on this machine",
 }
 """Meaning of each of the contract's flags."""

@@ -332,7 +332,7 @@ def _vocabulary_fault(proof: Mapping[str, Any], expected: int) -> str | None:
 
 
 def _observed_step_fault(spec: TrialSpec, seen: Any) -> str | None:
-    """Compare with the spec what an observer saw of a third-party trainer's first step."""
+    """Compare with the spec what an observer saw of a third-party trainer's second step."""
     if seen is None:
         return None
     try:

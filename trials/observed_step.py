@@ -16,7 +16,7 @@ GRADIENT_TOLERANCE = 1e-5
 """Relative difference of a gradient's norm on two ranks that reduced it: 0 where both got the same sum, a rounding
 where each added in its own order. The norms of two batches differ in the second or third digit."""
 
-_REPLICATED, _SHARDED = "DistributedDataParallel", "FSDPModule"
+_REPLICATED = "DistributedDataParallel"
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,12 @@ class ObservedStep:
     `at_s` is when its optimizer began, by the node's monotonic clock. `parameters` are those of all shards, each once;
     `optimizer_parameters` those that an optimizer of torch's own holds. `inputs` are the shapes of the token tensors
     that the outermost module got, each followed by its number of calls; `input_sum` is the sum of the first one.
-    `wrapper` is the class that reduces or shards gradients, `zero_stage` DeepSpeed's. `gradient_norms` are those of
-    gradients that every rank has whole.
+    `wrapper` is the class that reduces or shards gradients, `zero_stage` that of DeepSpeed or FSDP1. `gradient_norms`
+    are those of gradients that every rank has whole.
 
-    Of all ranks together, `other_inputs` are the inputs that differ from the first rank's, `batches` counts their
-    different first batches, and `is_reduced` tells whether ranks of different batches had the same gradients.
+    Of all ranks together, `ranks` counts those that reported, `other_inputs` are the inputs that differ from the first
+    rank's, `batches` counts their different first batches, and `is_reduced` tells whether ranks of different batches
+    had the same gradients.
     """
 
     at_s: float | None = None
@@ -44,6 +45,7 @@ class ObservedStep:
     wrapper: str | None = None
     zero_stage: int | None = None
     gradient_norms: tuple[float, ...] = ()
+    ranks: int | None = None
     other_inputs: tuple[tuple[tuple[int, ...], ...], ...] = ()
     batches: int | None = None
     is_reduced: bool | None = None
@@ -72,7 +74,7 @@ def _shapes(lists: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 _is_list_of_shapes = is_list_of(lambda one: is_list_of(is_integer)(one) and len(one) > 1)
 _TYPES: FieldTypes = {
     "a whole number or null": (
-        ("world_size", "parameters", "trainable_parameters", "optimizer_parameters", "zero_stage", "batches"),
+        ("world_size", "parameters", "trainable_parameters", "optimizer_parameters", "zero_stage", "ranks", "batches"),
         or_null(is_integer),
     ),
     "a list of shapes": (("inputs",), _is_list_of_shapes),
@@ -94,7 +96,8 @@ def of_all_ranks(ranks: Sequence[ObservedStep]) -> ObservedStep:
         # The same batch on every rank has the same gradients, reduced or not.
         is_reduced = is_alike if len(sums) > 1 or not is_alike else None
     others = dict.fromkeys(rank.inputs for rank in ranks if rank.inputs and rank.inputs != ranks[0].inputs)
-    return replace(ranks[0], other_inputs=tuple(others), batches=len(sums) or None, is_reduced=is_reduced)
+    together = {"ranks": len(ranks), "other_inputs": tuple(others), "batches": len(sums) or None}
+    return replace(ranks[0], **together, is_reduced=is_reduced)  # type: ignore[arg-type]
 
 
 def _is_close(some: Sequence[float], others: Sequence[float]) -> bool:
@@ -113,7 +116,8 @@ def unproven(spec: TrialSpec, seen: ObservedStep | None) -> Iterator[str]:
         yield "global_batch_size"
     if seen.parameters is None and _holds_whole_model(layout):
         yield "parameters"
-    if layout.data_parallel > 1 and seen.wrapper is None and not seen.is_reduced:
+    is_reduced = seen.is_reduced or seen.wrapper is not None
+    if layout.data_parallel > 1 and not (is_reduced and seen.ranks == spec.num_gpus):
         yield "data_parallel"
 
 
@@ -126,7 +130,7 @@ def observed_step_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
 def _world_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
     if seen.world_size in (None, spec.num_gpus):
         return None
-    return f"its ranks form worlds of {seen.world_size}, the trial has {spec.num_gpus} ranks"
+    return f"torch.distributed has a world size of {seen.world_size}, the trial {spec.num_gpus} ranks"
 
 
 def _batch_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
@@ -200,19 +204,34 @@ def _wrapper_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
         and seen.optimizer_parameters == seen.trainable_parameters
     ):
         return f"every rank's optimizer has all {seen.optimizer_parameters:,} parameters, the layout has zero_stage 1"
-    of_class = {_REPLICATED: layout.zero_stage >= 2, _SHARDED: layout.zero_stage < 2}
+    of_class = {
+        _REPLICATED: layout.zero_stage >= 2,
+        "ReplicateModule": layout.zero_stage >= 1,
+        "FSDPModule": layout.zero_stage < 2,
+    }
     if of_class.get(seen.wrapper or "") or seen.zero_stage not in (None, layout.zero_stage):
         found = seen.wrapper if seen.zero_stage is None else f"{seen.wrapper} with ZeRO stage {seen.zero_stage}"
         return f"its model is wrapped by {found}, the layout has zero_stage {layout.zero_stage}"
+    if seen.wrapper is None and seen.is_reduced and layout.zero_stage >= 2:
+        return f"every rank has all gradients, the layout has zero_stage {layout.zero_stage}"
     return None
 
 
 def _reduction_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
+    """Compare the ranks with each other. Later stages of a pipeline get no tokens."""
     layout = spec.layout
+    if layout.pipeline_parallel > 1:
+        return None
     has_whole_gradients = layout.zero_stage == 0 or seen.wrapper == _REPLICATED
     if layout.data_parallel == spec.num_gpus and has_whole_gradients and seen.is_reduced is False:
         return f"its {spec.num_gpus} ranks have different gradients, the layout has data_parallel {spec.num_gpus}"
-    most = layout.data_parallel * layout.context_parallel
+    most = layout.data_parallel * (layout.context_parallel if _gets_parts(spec, seen) else 1)
     if (seen.batches or 0) > most:
         return f"its ranks train {seen.batches} different batches at once, the layout's {most}"
     return None
+
+
+def _gets_parts(spec: TrialSpec, seen: ObservedStep) -> bool:
+    """True where a context-parallel rank is given its own part of the sequences."""
+    longest = spec.model.seq_length // spec.layout.context_parallel + 1
+    return any(_sequences_and_length(dims, spec)[1] <= longest for *dims, _ in seen.inputs)

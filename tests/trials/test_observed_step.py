@@ -28,6 +28,7 @@ DDP = ObservedStep(
     trainable_parameters=PARAMETERS,
     inputs=((2, LENGTH, 3),),
     wrapper="DistributedDataParallel",
+    ranks=2,
 )
 
 
@@ -40,12 +41,13 @@ DDP = ObservedStep(
         ({}, {"inputs": ((1, 2 * LENGTH, 3),)}),
         ({}, {"inputs": ((2 * LENGTH, 3),)}),
         ({}, {"parameters": PARAMETERS + LAYER // 2 - 1}),
-        ({"context_parallel": 2}, {"world_size": 4, "inputs": ((2, LENGTH // 2, 3),)}),
-        ({"tensor_parallel": 2}, {"world_size": 4, "parameters": PARAMETERS // 2}),
-        ({"pipeline_parallel": 2}, {"world_size": 4, "inputs": ((6, LENGTH, 1),)}),
+        ({"context_parallel": 2}, {"world_size": 4, "ranks": 4, "inputs": ((2, LENGTH // 2, 3),)}),
+        ({"tensor_parallel": 2}, {"world_size": 4, "ranks": 4, "parameters": PARAMETERS // 2}),
+        ({"pipeline_parallel": 2}, {"world_size": 4, "ranks": 4, "inputs": ((6, LENGTH, 1),), "batches": 4}),
         ({"precision": "fp16"}, {"inputs": ((2, LENGTH, 9),)}),
         ({"zero_stage": 1}, {"optimizer_parameters": None}),
         ({"zero_stage": 3}, {"wrapper": "FSDPModule"}),
+        ({}, {"wrapper": "ReplicateModule"}),
         ({"zero_stage": 2}, {"wrapper": "DeepSpeedEngine", "zero_stage": 2}),
         ({}, {"wrapper": None, "is_reduced": True, "batches": 2}),
     ],
@@ -59,13 +61,20 @@ def test_what_the_layout_says_is_proven(fields, changes):
 @pytest.mark.parametrize(
     ("fields", "changes", "words"),
     [
-        ({}, {"world_size": 1}, "worlds of 1, the trial has 2"),
+        ({}, {"world_size": 1}, "a world size of 1, the trial 2 ranks"),
         ({}, {"inputs": ((2, LENGTH, 1),)}, "trains 2 sequences a step, the layout has 6"),
         ({"precision": "fp16"}, {"inputs": ((2, LENGTH, 2),)}, "trains 4 sequences"),
         ({}, {"inputs": ((6, LENGTH, 1),)}, "micro-batches have 6 sequences, the layout's have 2"),
         ({}, {"inputs": ((2, LENGTH // 2, 3),)}, f"have {LENGTH // 2} tokens, model.seq_length is {LENGTH}"),
         ({}, {"parameters": PARAMETERS - LAYER}, f"{PARAMETERS - LAYER:,} parameters, the model section's"),
         ({}, {"trainable_parameters": LAYER}, f"it trains {LAYER:,} of {PARAMETERS:,}"),
+        (
+            {"context_parallel": 2},
+            {"world_size": 4, "ranks": 4, "batches": 4},
+            "different batches at once, the layout's 2",
+        ),
+        ({}, {"wrapper": "FullyShardedDataParallel", "zero_stage": 3}, "ZeRO stage 3, the layout has zero_stage 0"),
+        ({"zero_stage": 2}, {"wrapper": None, "is_reduced": True}, "every rank has all gradients"),
         ({"zero_stage": 2}, {}, "DistributedDataParallel, the layout has zero_stage 2"),
         ({}, {"wrapper": "FSDPModule"}, "FSDPModule, the layout has zero_stage 0"),
         (
@@ -77,7 +86,11 @@ def test_what_the_layout_says_is_proven(fields, changes):
         ({"zero_stage": 1}, {"optimizer_parameters": PARAMETERS}, "every rank's optimizer has all"),
         ({}, {"is_reduced": False}, "its 2 ranks have different gradients"),
         ({}, {"wrapper": None, "is_reduced": False}, "its 2 ranks have different gradients"),
-        ({"tensor_parallel": 2}, {"world_size": 4, "batches": 4}, "train 4 different batches at once, the layout's 2"),
+        (
+            {"tensor_parallel": 2},
+            {"world_size": 4, "ranks": 4, "batches": 4},
+            "train 4 different batches at once, the layout's 2",
+        ),
     ],
 )
 def test_what_contradicts_the_layout_is_a_fault_with_both_numbers(fields, changes, words):
@@ -86,6 +99,7 @@ def test_what_contradicts_the_layout_is_a_fault_with_both_numbers(fields, change
 
 def test_what_was_not_seen_is_unproven_and_no_fault():
     spec = spec_of()
+    assert [*unproven(spec, replace(DDP, ranks=1))] == ["data_parallel"]
     assert observed_step_fault(spec, ObservedStep()) is None
     assert [*unproven(spec, None)] == ["world_size", "global_batch_size", "parameters", "data_parallel"]
 

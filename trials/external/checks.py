@@ -115,7 +115,7 @@ def rate_fault(spec: TrialSpec, steps: Sequence[TrainerStep], seen_s: Sequence[f
     Lines that arrive at an even pace were not buffered, so that the time between them is that of a step.
     """
     gaps_s = [after - before for before, after in pairwise(seen_s)]
-    is_even = gaps_s and min(gaps_s) >= fmean(gaps_s) / 2
+    is_even = gaps_s and min(gaps_s) >= max(fmean(gaps_s) / 2, BUFFERED_LINES_S)
     if TRAINERS[spec.trainer["kind"]].log_format is not None or not is_even:
         return None
     if (reported_s := _reported_s(steps)) <= MAX_REPORTED_RATIO * sum(gaps_s):
@@ -124,6 +124,8 @@ def rate_fault(spec: TrialSpec, steps: Sequence[TrainerStep], seen_s: Sequence[f
     return f"the log reports {reported_s:.3g} s for {len(gaps_s)} steps, but their lines arrived within {took_s:.3g} s"
 
 
+BUFFERED_LINES_S = 1e-3
+"""Seconds between lines that were written separately; those of one read come within microseconds."""
 MAX_REPORTED_RATIO = 2.0
 """Largest plausible ratio of the time reported to the time between lines: no step ends before its time has passed, and
 a rate of another batch is off by a whole factor."""

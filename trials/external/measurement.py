@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from search_spaces.plain_file import open_plain
@@ -31,11 +32,17 @@ from trials.ranks.report import Report
 from trials.ranks.startup import Startup, StartupPart
 from trials.trainers.common.steps import train_iterations
 from trials.trainers.common.trainer_log import StepLikeLines, StepReader, TrainerStep
-from trials.trainers.registry import log_format_of
+from trials.trainers.registry import is_observed, log_format_of
 from trials.trial import FailureReason, Flag, Outcome, TrialKind, TrialSpec, utc_text
 
 HEAD_BYTES = 256 * 1024
 """Length of another rank's log that is read: layout and memory are reported at its beginning."""
+
+
+OBSERVED_STEPS = 2
+"""First steps of an observed trainer, which are not measured."""
+LATE_FILES_S = 1.0
+"""Seconds until a shared file system shows all ranks' reports, which are written steps before."""
 
 
 class LogMeasurement:
@@ -50,7 +57,8 @@ class LogMeasurement:
         writer: MetricsWriter,
     ):
         self._format = log_format_of(spec.trainer)
-        warmup_steps = max(spec.measure.max_warmup_steps, self._format.least_warmup_steps)
+        observed = OBSERVED_STEPS if is_observed(spec.trainer) else 0
+        warmup_steps = max(spec.measure.max_warmup_steps, self._format.least_warmup_steps, observed)
         self.measurement = Measurement(
             replace(spec.measure, max_warmup_steps=warmup_steps),
             is_finalist=spec.kind is TrialKind.REPEAT,
@@ -201,12 +209,13 @@ class LogMeasurement:
 
     def _observed_step(self) -> ObservedStep | None:
         """The second step as all ranks' observers saw it; None unless that of rank 0 did."""
-        paths = self._folder.observed_steps(self._report.restart)
-        try:
-            ranks = [ObservedStep.from_json(read_json(path)) for path in paths]
-        except ValueError:
-            return None
-        return of_all_ranks(ranks) if paths[:1] == [self._folder.observed_step(0, self._report.restart)] else None
+        restart, deadline = self._report.restart, time.monotonic() + LATE_FILES_S
+        while 0 < len(paths := self._folder.observed_steps(restart)) < self._spec.num_gpus:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        found = {path: seen for path in paths if (seen := _observed(path)) is not None}
+        return of_all_ranks([*found.values()]) if self._folder.observed_step(0, restart) in found else None
 
     def _read_other_logs(self) -> None:
         """Read layout and memory from the other ranks' logs: trainers report them on other ranks than steps."""
@@ -218,6 +227,14 @@ class LogMeasurement:
                 continue
             for line in head.splitlines():
                 self._reader.note(line)
+
+
+def _observed(path: Path) -> ObservedStep | None:
+    """One rank's report; None for anything else."""
+    try:
+        return ObservedStep.from_json(read_json(path))
+    except ValueError:
+        return None
 
 
 def _record(number: int, phase: StepPhase, step: TrainerStep) -> StepRecord:

@@ -67,7 +67,7 @@ class AttemptFolder:
         return self.path / f"rank_times.r{restart}.json"
 
     def observed_step(self, rank: int, restart: int = 0) -> Path:
-        """The first step of a third-party trainer's rank, as its observer saw it."""
+        """The second step of a third-party trainer's rank, as its observer saw it."""
         return self.path / f"observed_step.{rank:05d}.r{restart}.json"
 
     def observed_steps(self, restart: int = 0) -> list[Path]:

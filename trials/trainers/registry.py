@@ -60,7 +60,7 @@ def log_rank_of(spec: TrialSpec) -> int:
 
 
 def is_observed(section: Mapping[str, Any]) -> bool:
-    """True if an observer sees the first step of this trainer's ranks, by the spec's trainer section."""
+    """True if an observer sees the second step of this trainer's ranks, by the spec's trainer section."""
     return TRAINERS[section["kind"]].is_observed and section.get("observe", True)
 
 

@@ -271,8 +271,14 @@ def test_more_lines_than_optimizer_steps_are_a_fault(seen_s, at_s, precision, is
 
 @pytest.mark.parametrize(
     ("gaps_s", "is_fault"),
-    [([0.5] * 7, False), ([0.2] * 7, True), ([0.2, 0.3] * 3 + [0.2], True), ([1.4] + [0.0] * 6, False)],
-    ids=["as reported", "too slow", "uneven", "buffered"],
+    [
+        ([0.5] * 7, False),
+        ([0.2] * 7, True),
+        ([0.2, 0.3] * 3 + [0.2], True),
+        ([1.4] + [0.0] * 6, False),
+        ([1e-5] * 7, False),
+    ],
+    ids=["as reported", "too slow", "uneven", "buffered", "one read"],
 )
 def test_a_step_that_ended_before_its_reported_time_had_passed_is_a_fault(gaps_s, is_fault):
     seen_s = [sum(gaps_s[:number]) for number in range(len(gaps_s) + 1)]

@@ -52,6 +52,8 @@ TWO = replace(LAYOUT, data_parallel=2)
     ("by", "layout", "wrapper"),
     [
         ("torch", LAYOUT, None),
+        ("looks for torch first", LAYOUT, None),
+        ("recomputes all", LAYOUT, None),
         ("torch", TWO, "DistributedDataParallel"),
         ("tried before", TWO, "DistributedDataParallel"),
         ("compile", TWO, "DistributedDataParallel"),
@@ -63,7 +65,7 @@ TWO = replace(LAYOUT, data_parallel=2)
 def test_a_training_as_the_layout_says_is_proven(tmp_path, by, layout, wrapper):
     if by == "trainer" and find_spec("transformers") is None:
         pytest.skip("transformers is not installed: the extra `trainers`")
-    spec = spec_of(layout, fault=by) if by == "tried before" else spec_of(layout, by)
+    spec = spec_of(layout, fault=by) if " " in by else spec_of(layout, by)
     outcome, ranks = run(tmp_path, spec)
     assert outcome.measured is not None, ranks.logs()
     seen = outcome.proof["observed_step"]
@@ -84,7 +86,7 @@ def test_a_training_as_the_layout_says_is_proven(tmp_path, by, layout, wrapper):
         ("fixed batch", LAYOUT, "trains 3 sequences a step, the layout has 6"),
         ("no accumulation", LAYOUT, "trains 2 sequences a step, the layout has 6"),
         ("short sequences", LAYOUT, "tokens, model.seq_length is"),
-        ("every rank alone", TWO, "its ranks form worlds of 1, the trial has 2 ranks"),
+        ("every rank alone", TWO, "a world size of 1, the trial 2 ranks"),
         ("no reduction", TWO, "its 2 ranks have different gradients"),
         ("rank 1 trains less", TWO, "trains 3 sequences a step, the layout has 6"),
         ("", replace(TWO, zero_stage=1), "parameters, the layout has zero_stage 1"),

@@ -16,10 +16,11 @@ import time
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
+from weakref import WeakKeyDictionary
 
 REPORT = "PARLAY_OBSERVED_STEP"
 REPLICATED = "DistributedDataParallel"
-WRAPPERS = ("DeepSpeedEngine", "FullyShardedDataParallel", "FSDPModule", REPLICATED)
+WRAPPERS = ("DeepSpeedEngine", "FullyShardedDataParallel", "ReplicateModule", "FSDPModule", REPLICATED)
 """Classes that reduce or shard gradients, by name; a wrapper inside another comes after it."""
 
 
@@ -33,22 +34,36 @@ def run_the_sites_own():
         spec.loader.exec_module(module)
 
 
+FSDP_STAGES = {"FULL_SHARD": 3, "HYBRID_SHARD": 3, "SHARD_GRAD_OP": 2, "_HYBRID_SHARD_ZERO2": 2, "NO_SHARD": 0}
+"""ZeRO stage of each sharding strategy of FSDP1."""
+
+
 class AfterTorch:
     """Finder and loader of torch that observes it once it is imported; everything else is left to the others."""
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        if name != "torch" or self not in sys.meta_path:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec("torch")
+        place = sys.meta_path.index(self)
+        del sys.meta_path[place]
+        try:
+            spec = find_spec(name)
+        finally:  # somebody may only look whether there is a torch
+            sys.meta_path.insert(place, self)
         if spec is not None and spec.loader is not None:
             self._loader, spec.loader = spec.loader, self  # type: ignore[assignment]
         return spec
+
+    def __getattr__(self, name):
+        if name == "_loader":
+            raise AttributeError(name)
+        return getattr(self._loader, name)
 
     def create_module(self, spec):
         return self._loader.create_module(spec)
 
     def exec_module(self, module):
+        sys.meta_path.remove(self)
         module.__loader__ = module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         observe(module)
@@ -66,7 +81,7 @@ class ObservedStep:
     def __init__(self, torch, path):
         self._torch = torch
         self._path = path
-        self._roots = []
+        self._roots: WeakKeyDictionary = WeakKeyDictionary()  # a model that was tried and dropped is freed
         self._inputs = {}
         self._input_sum = None
         self._is_second = False
@@ -100,46 +115,61 @@ class ObservedStep:
             self._remove()
             return False
         try:
-            if self._torch.is_grad_enabled() and module.training:
+            if self._torch.is_grad_enabled() and module.training and not self._is_in_backward():
                 self._see(module, [*args, *kwargs.values()])
         except Exception:
             self._is_over = True
         self._is_inside = True
-        self._torch.nn.Module.__call__ = self._original
+        self._replace(self._call, self._original)
         return True
 
     def _leave(self):
         self._is_inside = False
-        self._torch.nn.Module.__call__ = self._original if self._is_over else self._call
+        if not self._is_over:
+            self._replace(self._original, self._call)
+
+    def _replace(self, old, new):
+        """Replace the call of modules, unless the script has replaced it meanwhile."""
+        if self._torch.nn.Module.__call__ is old:
+            self._torch.nn.Module.__call__ = new
 
     def _remove(self):
-        self._torch.nn.Module.__call__ = self._original
+        self._replace(self._call, self._original)
         self._hook.remove()  # of no effect once it is removed
+
+    def _is_in_backward(self):
+        """True where activations are computed again."""
+        return self._torch._C._current_graph_task_id() != -1
 
     def _see(self, module, values):
         if next(module.parameters(), None) is None:
             return
-        if not any(module is root for root in self._roots):
-            self._roots.append(module)
-        batch = self._batch_of(values) if module is self._roots[0] else None
+        self._roots[module] = None
+        batch = self._batch_of(values) if module is next(iter(self._roots)) else None
         if batch is None:
             return
         shape = tuple(batch.shape)
         self._inputs[shape] = self._inputs.get(shape, 0) + 1
-        if self._input_sum is None:
+        if self._input_sum is None and self._may_read(batch):
             self._input_sum = float(batch.detach().double().sum())
 
     def _batch_of(self, values):
-        """The first tensor of whole numbers, as tokens are, else the first tensor with a dimension."""
-        tensors = [value for value in _flat(values) if isinstance(value, self._torch.Tensor) and value.dim() > 0]
-        whole = [t for t in tensors if not (t.is_floating_point() or t.dtype is self._torch.bool)]
-        return next(iter(whole or tensors), None)
+        """The first tensor of whole numbers with a dimension, as tokens are."""
+        tensors = (value for value in _flat(values) if isinstance(value, self._torch.Tensor) and value.dim() > 0)
+        return next((t for t in tensors if not (t.is_floating_point() or t.dtype is self._torch.bool)), None)
+
+    def _may_read(self, tensor):
+        """False where reading a number would break the capture of a CUDA graph."""
+        return not (tensor.is_cuda and self._torch.cuda.is_current_stream_capturing())
 
     def _before_optimizer(self, optimizer, args, kwargs):
+        if self._torch.compiler.is_compiling():
+            return
         if self._is_over or not self._roots:  # one of several optimizers: the step has been seen
             return
         if not self._is_second:
-            self._is_second, self._roots, self._inputs, self._input_sum = True, [], {}, None
+            self._is_second, self._inputs, self._input_sum = True, {}, None
+            self._roots.clear()
             return
         self._is_over = True
         with suppress(Exception):
@@ -155,7 +185,7 @@ class ObservedStep:
             "inputs": [[*shape, count] for shape, count in self._inputs.items()],
             "input_sum": self._input_sum,
             "wrapper": wrapper,
-            "zero_stage": engine.zero_optimization_stage() if wrapper == "DeepSpeedEngine" else None,
+            "zero_stage": _zero_stage(wrapper, engine),
             "gradient_norms": self._gradient_norms(optimizer) if wrapper in (None, REPLICATED) else [],
         }
 
@@ -190,10 +220,26 @@ class ObservedStep:
         return sum(map(_size, _parameters_of(optimizer)))
 
     def _gradient_norms(self, optimizer):
-        """Norms of the first and the last gradient, equal on ranks that train together."""
-        parameters = _parameters_of(optimizer)
-        gradients = [parameter.grad for parameter in parameters if type(parameter.grad) is self._torch.Tensor]
-        return [float(gradient.detach().double().norm()) for gradient in gradients[:1] + gradients[-1:]]
+        """Norms of the first and the last gradient that the optimizer has whole, equal on ranks that train together."""
+        import math
+
+        whole = {id(parameter) for root in self._roots for parameter in root.parameters()}
+        gradients = [parameter.grad for parameter in _parameters_of(optimizer) if id(parameter) in whole]
+        plain = [
+            gradient for gradient in gradients if type(gradient) is self._torch.Tensor and self._may_read(gradient)
+        ]
+        norms = [
+            float(self._torch.linalg.vector_norm(gradient.detach(), dtype=self._torch.float32))
+            for gradient in plain[:1] + plain[-1:]
+        ]
+        return norms if all(map(math.isfinite, norms)) else []
+
+
+def _zero_stage(wrapper, module):
+    """ZeRO stage of DeepSpeed's engine or of FSDP1; None for others."""
+    if wrapper == "DeepSpeedEngine":
+        return module.zero_optimization_stage()
+    return FSDP_STAGES.get(getattr(getattr(module, "sharding_strategy", None), "name", ""))
 
 
 def _parameters_of(optimizer):

@@ -124,11 +124,7 @@ def command_format(patterns: Mapping[str, str]) -> LogFormat:
     """
     findings = {name: (Finding(re.compile(text)),) for name, text in patterns.items()}
     step = next(patterns[name] for name in STEP_NAMES if name in patterns)
-    return LogFormat(re.compile(step), findings, findings, OBSERVED_STEPS)
-
-
-OBSERVED_STEPS = 2
-"""First steps of a user's own script, which an observer sees (trials/external/observer)."""
+    return LogFormat(re.compile(step), findings, findings)
 
 
 # A number is complete only with the character after it: a line that another rank's output interrupts must not give half

@@ -11,7 +11,13 @@ import sys
 import time
 from contextlib import nullcontext
 
+if "looks for torch first" in sys.argv:
+    from importlib.util import find_spec
+
+    assert find_spec("torch").origin
+
 import torch
+import torch.utils.checkpoint
 from gpt import Gpt
 from torch import nn
 
@@ -62,10 +68,16 @@ def by_torch(args: argparse.Namespace, model: nn.Module) -> None:
         for micro in range(args.accumulation):
             is_last = micro == args.accumulation - 1 and args.fault != "no reduction"
             with nullcontext() if is_last or not hasattr(model, "no_sync") else model.no_sync():
-                model(tokens(args))["loss"].backward()
+                loss_of(args, model).backward()
         optimizer.step()
         optimizer.zero_grad()
         report(step, (time.perf_counter() - started) * (1e3 if args.fault == "milliseconds" else 1))
+
+
+def loss_of(args: argparse.Namespace, model: nn.Module) -> torch.Tensor:
+    if args.fault == "recomputes all":
+        return torch.utils.checkpoint.checkpoint(model, tokens(args), use_reentrant=False)["loss"]
+    return model(tokens(args))["loss"]
 
 
 def by_deepspeed(args: argparse.Namespace, model: nn.Module) -> None:
