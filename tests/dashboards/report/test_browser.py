@@ -70,7 +70,7 @@ def test_the_table_is_sorted_by_mouse_and_keyboard(tab, address):
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("out of gpu", ["t0002"]),
+        ("out of memory", ["t0002"]),
         ("pp2", ["t0004"]),
         ("tensor 8 ck-full", ["t0009", "t0013", "t0017"]),
         ("micro-batch 2 tp1", ["t0010"]),
