@@ -80,7 +80,10 @@ def test_a_search_with_megatron_ends_in_a_recipe_of_its_layouts(finished):
     assert "-m trials.external" in (recipe / "launch.sh").read_text()
     assert (recipe / "code/trials/external/program.py").exists()
     words = (recipe / "README.md").read_text()
-    assert "**Megatron-LM**, measured with this trainer on an emulated device; this line was not run (`megatron_args.txt`)" in words
+    assert (
+        "**Megatron-LM**, measured with this trainer on an emulated device; this line was not run (`megatron_args.txt`)"
+        in words
+    )
     assert FAKE in (recipe / "command.txt").read_text()
 
 
