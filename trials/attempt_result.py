@@ -339,7 +339,8 @@ def _observed_step_fault(spec: TrialSpec, seen: Any) -> str | None:
         fault = observed_step_fault(spec, ObservedStep.from_json(seen))
     except ValueError as error:
         return str(error)
-    return None if fault is None else f"the script trains something else: {fault}"
+    fix = "give the script the layout's and the model's values by placeholders, or correct the model section"
+    return None if fault is None else f"the script trains something else: {fault}; {fix}"
 
 
 def _mismatch(name: str, found: Any, expected: Any) -> str:

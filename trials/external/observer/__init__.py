@@ -1,1 +1,1 @@
-"""Observer of a third-party trainer's first step: the sitecustomize of its ranks (docs/trainers.md)."""
+"""Observer of a third-party trainer's second step: the sitecustomize of its ranks (docs/trainers.md)."""
