@@ -78,7 +78,7 @@ def observe(torch):
 class ObservedStep:
     """Record of the training between the first and the second optimizer step of this process."""
 
-    def __init__(self, torch, path):
+    def __init__(self, torch, path: str) -> None:
         self._torch = torch
         self._path = path
         self._roots: WeakKeyDictionary = WeakKeyDictionary()  # a model that was tried and dropped is freed
