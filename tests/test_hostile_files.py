@@ -32,10 +32,10 @@ from orchestrator.service.state_dir import ServiceSearch, ServiceStateDir
 from search_spaces.errors import ExternalError
 from search_spaces.tables.measured_table import read_table
 from slurm.site_profile import SITES, SiteProfileError, read_site
+from tests.kit import OUTCOME, SPEC
 from tests.orchestrator.cli.parlay import parlay_here
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from tests.orchestrator.launchers.on_fake_slurm import PilotBench, finish
-from tests.trials.examples import OUTCOME, SPEC
 from trials.analysis.early_stopping import read_incumbent
 from trials.diagnostics.calibration import Measurements
 from trials.diagnostics.node_probe import NodeProbeReport, RankProbe

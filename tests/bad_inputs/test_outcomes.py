@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from orchestrator.search.attempt_factory import MAX_OUTCOME_BYTES, AttemptFactory
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from tests.trials.examples import MEASURED, OUTCOME, SPEC
+from tests.kit import MEASURED, OUTCOME, SPEC
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
 from trials.files import folders
 from trials.files.folders import SearchFolder, read_json, write_json

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.warm_searches import Cost, cost_of, table
 from search_spaces.layouts.layout import Layout
-from tests.trials.examples import metrics
+from tests.kit import metrics
 from trials.ledger.events import PilotUsage, SearchRecord
 from trials.trial import Attempt, Outcome, OutcomeStatus, Trial, TrialState, utc_text
 

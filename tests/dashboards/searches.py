@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.examples import metrics
+from tests.kit import metrics
 from trials.files.folders import SearchFolder
 from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.ledger.fold import apply_event

@@ -12,7 +12,7 @@ from dashboards.report.sentences import describe_confidence
 from orchestrator.records.summary import search_summary
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
-from tests.orchestrator.search_files import MINIMAL, loaded
+from tests.kit import MINIMAL, loaded
 from trials.analysis.finals import Finals
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord

@@ -14,7 +14,7 @@ from dashboards.terminal.progress import format_node_hours
 from orchestrator.records.summary import search_summary
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
-from tests.orchestrator.search_files import MINIMAL, loaded
+from tests.kit import MINIMAL, loaded
 from trials.analysis.node_time import search_node_time
 from trials.files.folders import SearchFolder
 from trials.ledger.events import EventKind

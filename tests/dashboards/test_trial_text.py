@@ -16,7 +16,7 @@ from dashboards.trial_text import (
 )
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
-from tests.trials.examples import FULLEST, SLOWEST
+from tests.kit import FULLEST, SLOWEST
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import Flag
 

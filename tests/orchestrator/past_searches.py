@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from search_spaces.layouts.layout import Layout
-from tests.trials.examples import metrics
+from tests.kit import metrics
 from trials.ledger.database import open_to_write
 from trials.ledger.events import SearchRecord, SearchState
 from trials.ledger.rows import attempt_values, search_values, trial_values

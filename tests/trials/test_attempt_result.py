@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.trials.examples import FULLEST, MEASURED, OUTCOME, PROOF, SLOWEST, SPEC
+from tests.kit import FULLEST, MEASURED, OUTCOME, PROOF, SLOWEST, SPEC
 from tests.trials.ledger.stories import measured_story
 from trials.attempt_result import (
     AttemptResult,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.examples import SPEC, TINY
+from tests.kit import SPEC, TINY
 from trials.observed_step import ObservedStep, observed_step_fault, of_all_ranks, unproven
 from trials.trial import TrialSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.trials.examples import MEASURED
+from tests.kit import MEASURED
 from trials.outcome_types import MeasuredMetrics, ThroughputBound, measured_of
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
-from tests.trials.examples import OUTCOME, SPEC
+from tests.kit import OUTCOME, SPEC
 from trials.trial import (
     Attempt,
     FailureReason,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from tests.trials.examples import LAYOUT, OUTCOME
+from tests.kit import LAYOUT, OUTCOME
 from trials.trial import Attempt, FailureReason, Trial, TrialState
 from trials.trial_json import attempt_json, attempt_of, trial_json, trial_of, with_times
 

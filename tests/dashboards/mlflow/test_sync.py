@@ -15,7 +15,7 @@ from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, SETTINGS, Layo
 from tests.dashboards.compared import compared_search
 from tests.dashboards.mlflow.mlflow_content import runs_by_name
 from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, search_folder, steps
-from tests.trials.examples import SLOWEST
+from tests.kit import SLOWEST
 from trials.measurement.node_metrics import MAX_NODES
 from trials.trial import FailureReason
 

@@ -22,7 +22,7 @@ from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.report.searches import BASELINE, FASTEST, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
-from tests.trials.examples import SLOWEST
+from tests.kit import SLOWEST
 from trials.ledger.events import EventKind
 from trials.trial import FailureReason
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from orchestrator.comparison.sessions import SESSION_S, Run, by_session, step_time_of
 from orchestrator.comparison.speed_ratio import Confidence, ReplayVerdict, compare, fingerprint_differences
-from tests.trials.examples import metrics
+from tests.kit import metrics
 
 MARGIN = 0.05
 

@@ -11,8 +11,7 @@ from orchestrator.comparison.compare import software_rows
 from orchestrator.comparison.stacks import StackVerdict, stack_comparison
 from search_spaces.layouts.layout import Layout
 from tests.contract.answers import assert_as_declared
-from tests.orchestrator.search_files import MINIMAL, loaded
-from tests.trials.examples import OUTCOME, metrics
+from tests.kit import MINIMAL, OUTCOME, loaded, metrics
 from trials.ledger.events import SearchRecord
 from trials.trial import Attempt, FailureReason, Flag, Trial, TrialKind, TrialState
 

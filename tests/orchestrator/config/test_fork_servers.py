@@ -11,7 +11,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.preflight.slurm_site import smallest_and_largest
-from tests.orchestrator.search_files import MINIMAL
+from tests.kit import MINIMAL
 
 BOTH_ENGINES = "space.engine=[torch, deepspeed]"
 PILOT = "launcher.kind=slurm_pilot"

@@ -19,7 +19,7 @@ from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from search_spaces.schema import presets
-from tests.orchestrator.search_files import EVERYTHING, MINIMAL, loaded
+from tests.kit import EVERYTHING, MINIMAL, loaded
 from trials.analysis.finals import Finals
 from trials.analysis.ranking import Objective
 

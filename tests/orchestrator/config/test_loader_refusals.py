@@ -9,11 +9,11 @@ import pytest
 
 from orchestrator.samplers.factory import SAMPLERS
 from orchestrator.search.experiment import other_software
-from tests.orchestrator.search_files import MINIMAL, loaded, problems, the_problem
+from tests.kit import MINIMAL, loaded, refusal, refusals
 
 
 def test_a_newer_search_file_is_refused(tmp_path: Path):
-    assert the_problem(tmp_path, "schema: parlay.search/2\n" + MINIMAL).rule == "one of parlay.search/1"
+    assert refusal(tmp_path, "schema: parlay.search/2\n" + MINIMAL).rule == "one of parlay.search/1"
 
 
 @pytest.mark.bad_input(7, 10)
@@ -29,13 +29,13 @@ def test_a_newer_search_file_is_refused(tmp_path: Path):
     ],
 )
 def test_a_baseline_that_does_not_come_out_is_refused_with_all_numbers(tmp_path, baseline, code, words):
-    problem = the_problem(tmp_path, MINIMAL + f"baseline:\n  {baseline}\n")
+    problem = refusal(tmp_path, MINIMAL + f"baseline:\n  {baseline}\n")
     assert (problem.code, problem.key, problem.line) == (code, "baseline", 7)
     assert words in problem.message
 
 
 def test_a_problem_says_file_line_key_value_rule_and_fix(tmp_path: Path):
-    problem = the_problem(tmp_path, MINIMAL + "search:\n  sampler: deephiper\n")
+    problem = refusal(tmp_path, MINIMAL + "search:\n  sampler: deephiper\n")
     assert problem.to_json() == {
         "code": "choice",
         "message": "is 'deephiper'",
@@ -60,7 +60,7 @@ space:
 search: {max_trails: 3}
 tracking: {mlflow_uri: ./mlruns}
 """
-    found = problems(tmp_path, text)
+    found = refusals(tmp_path, text)
     assert [(p.key, p.line) for p in found] == [
         ("name", 1),
         ("model.num_layers", 2),
@@ -91,13 +91,13 @@ tracking: {mlflow_uri: ./mlruns}
     ],
 )
 def test_an_unknown_key_is_refused_with_a_suggestion(tmp_path: Path, text: str, key: str, fix: str):
-    problem = the_problem(tmp_path, MINIMAL + text + "\n")
+    problem = refusal(tmp_path, MINIMAL + text + "\n")
     assert (problem.code, problem.key, problem.fix, problem.line) == ("unknown_key", key, fix, 7)
 
 
 @pytest.mark.parametrize("where", ["  data_parallel: 2\n", "baseline: {data_parallel: 2}\n"])
 def test_data_parallel_is_refused_with_why(tmp_path: Path, where: str):
-    problem = the_problem(tmp_path, MINIMAL + where)
+    problem = refusal(tmp_path, MINIMAL + where)
     assert problem.code == "refused_key"
     assert "data_parallel is derived" in problem.rule
 
@@ -119,7 +119,7 @@ def test_data_parallel_is_refused_with_why(tmp_path: Path, where: str):
     ],
 )
 def test_a_value_of_another_type_is_refused(tmp_path: Path, line: str, key: str, rule: str):
-    problem = the_problem(tmp_path, MINIMAL + line + "\n")
+    problem = refusal(tmp_path, MINIMAL + line + "\n")
     assert (problem.code, problem.key, problem.rule, problem.line) == ("type", key, rule, 7)
     assert problem.fix
 
@@ -135,7 +135,7 @@ COUNTS = (
 @pytest.mark.parametrize("key", COUNTS)
 def test_a_count_is_a_whole_number_of_at_least_one(tmp_path: Path, key: str):
     for text, value in [("0", 0), ("-1", -1), ("2.0", 2.0), ("true", True), ("'2'", "2"), ("1_000", "1_000")]:
-        problem = the_problem(tmp_path, WITH_A_CLUSTER, f"{key}={text}")
+        problem = refusal(tmp_path, WITH_A_CLUSTER, f"{key}={text}")
         assert (problem.key, problem.value) == (key, value), text
         assert problem.rule in ("at least 1", "a whole number"), text
         assert problem.fix
@@ -143,7 +143,7 @@ def test_a_count_is_a_whole_number_of_at_least_one(tmp_path: Path, key: str):
 
 @pytest.mark.parametrize("key", ["global_batch_size", "space.tensor_parallel", "search.max_trials"])
 def test_a_count_that_is_null_is_none(tmp_path: Path, key: str):
-    problem = the_problem(tmp_path, MINIMAL, f"{key}=null")
+    problem = refusal(tmp_path, MINIMAL, f"{key}=null")
     assert (problem.key, problem.value, problem.rule) == (key, None, "a whole number")
 
 
@@ -151,7 +151,7 @@ def test_a_count_that_is_null_is_none(tmp_path: Path, key: str):
 @pytest.mark.parametrize("key", [*COUNTS, "search.budget_node_hours", "measure.memory_limit_gib"])
 def test_absurd_numbers_are_refused(tmp_path: Path, key: str):
     for text in ("1000000000000", "1e12", ".nan", ".inf", "-.inf", "1_000", "9" * 40):
-        problem = the_problem(tmp_path, WITH_A_CLUSTER, f"{key}={text}")
+        problem = refusal(tmp_path, WITH_A_CLUSTER, f"{key}={text}")
         assert (problem.key, problem.code in ("bounds", "type")) == (key, True), text
         assert problem.value is not None
         assert problem.fix
@@ -160,26 +160,26 @@ def test_absurd_numbers_are_refused(tmp_path: Path, key: str):
 @pytest.mark.bad_input(13)
 @pytest.mark.parametrize("value", ["0", "-1", ".nan", ".inf", "1e12", "true", "4GiB"])
 def test_memory_to_stay_free_is_a_number_of_gib(tmp_path: Path, value: str):
-    problem = the_problem(tmp_path, MINIMAL, "measure.memory_limit_gib=8", f"constraints.min_free_memory_gib={value}")
+    problem = refusal(tmp_path, MINIMAL, "measure.memory_limit_gib=8", f"constraints.min_free_memory_gib={value}")
     assert (problem.key, problem.code in ("bounds", "type")) == ("constraints.min_free_memory_gib", True)
 
 
 def test_more_memory_to_stay_free_than_there_is_is_refused_with_both_numbers(tmp_path: Path):
     asked = "constraints.min_free_memory_gib=8"
-    problem = the_problem(tmp_path, MINIMAL, "measure.memory_limit_gib=8", asked)
+    problem = refusal(tmp_path, MINIMAL, "measure.memory_limit_gib=8", asked)
     assert (problem.key, problem.value) == ("constraints.min_free_memory_gib", 8)
     assert "a rank can allocate 8 GiB" in problem.message
     assert problem.fix == "less than 8"
     on_a100 = MINIMAL.replace("this-machine", "{accelerator: a100-40gb, gpus_per_node: 4, num_nodes: 1}")
-    assert "can allocate 37.99 GiB" in the_problem(tmp_path, on_a100, "constraints.min_free_memory_gib=38").message
+    assert "can allocate 37.99 GiB" in refusal(tmp_path, on_a100, "constraints.min_free_memory_gib=38").message
 
 
 def test_memory_to_stay_free_of_what_nobody_knows_is_refused_with_what_to_set(tmp_path: Path):
-    problem = the_problem(tmp_path, MINIMAL, "constraints.min_free_memory_gib=1")
+    problem = refusal(tmp_path, MINIMAL, "constraints.min_free_memory_gib=1")
     assert "the memory of a rank on cpu is unknown" in problem.message
     assert problem.fix == "set measure.memory_limit_gib"
     theirs = ("trainer.kind=megatron-lm", "trainer.script=pretrain_gpt.py")
-    problem = the_problem(tmp_path, MINIMAL, "constraints.min_free_memory_gib=1", *theirs)
+    problem = refusal(tmp_path, MINIMAL, "constraints.min_free_memory_gib=1", *theirs)
     assert problem.fix.startswith("remove it")
 
 
@@ -188,7 +188,7 @@ def test_memory_to_stay_free_of_trials_that_cannot_say_what_they_took_is_refused
     on_a100 = MINIMAL.replace("this-machine", "{accelerator: a100-40gb, gpus_per_node: 4, num_nodes: 1}")
     theirs = ("trainer.kind=command", "trainer.template='train --tp {tensor_parallel}'")
     asked = "constraints.min_free_memory_gib=4"
-    problem = the_problem(tmp_path, on_a100, asked, *theirs, f"trainer.patterns={patterns}")
+    problem = refusal(tmp_path, on_a100, asked, *theirs, f"trainer.patterns={patterns}")
     assert (problem.code, problem.key) == ("contradiction", "constraints.min_free_memory_gib")
     told = "trainer.patterns={step_time_s: 'took ([0-9.]+) s', memory_gib: 'peak ([0-9.]+)'}"
     assert loaded(tmp_path, on_a100, asked, *theirs, told).memory_headroom is not None
@@ -207,7 +207,7 @@ def test_memory_to_stay_free_of_trials_that_cannot_say_what_they_took_is_refused
     ],
 )
 def test_an_axis_that_leads_nowhere_is_refused_at_its_line(tmp_path: Path, axis: str, key: str):
-    problem = the_problem(tmp_path, MINIMAL + f"  micro_batch_size: {axis}\n")
+    problem = refusal(tmp_path, MINIMAL + f"  micro_batch_size: {axis}\n")
     assert (problem.key, problem.line) == (f"space.micro_batch_size{key}", 7)
     assert problem.rule
     assert problem.fix
@@ -215,7 +215,7 @@ def test_an_axis_that_leads_nowhere_is_refused_at_its_line(tmp_path: Path, axis:
 
 @pytest.mark.bad_input(17)
 def test_an_unknown_objective_is_refused_with_the_known_ones(tmp_path: Path):
-    problem = the_problem(tmp_path, MINIMAL + "objective: tokens_per_second\n")
+    problem = refusal(tmp_path, MINIMAL + "objective: tokens_per_second\n")
     assert (
         problem.rule == "one of tokens_per_sec, tokens_per_sec_per_gpu, node_hours_per_billion_tokens, joules_per_token"
     )
@@ -234,7 +234,7 @@ def test_an_unknown_objective_is_refused_with_the_known_ones(tmp_path: Path):
     ],
 )
 def test_a_list_of_objectives_holds_different_known_ones(tmp_path: Path, given: str, key: str, words: str):
-    problem = the_problem(tmp_path, MINIMAL + f"objective: {given}\n")
+    problem = refusal(tmp_path, MINIMAL + f"objective: {given}\n")
     assert problem.key == key
     assert words in problem.message
     assert "tokens_per_sec" in problem.rule + problem.fix or problem.rule.startswith("one objective, or a list")
@@ -244,7 +244,7 @@ def test_a_list_of_objectives_holds_different_known_ones(tmp_path: Path, given: 
 @pytest.mark.parametrize("key", ["max_trials", "parallel_trials", "finalist_repeats", "budget_node_hours"])
 @pytest.mark.parametrize("value", [0, -3])
 def test_limits_are_positive(tmp_path: Path, key: str, value: int):
-    problem = the_problem(tmp_path, MINIMAL, f"search.{key}={value}")
+    problem = refusal(tmp_path, MINIMAL, f"search.{key}={value}")
     assert (problem.code, problem.key, problem.value) == ("bounds", f"search.{key}", value)
 
 
@@ -261,7 +261,7 @@ def test_limits_are_positive(tmp_path: Path, key: str, value: int):
     ],
 )
 def test_too_little_to_measure_is_refused(tmp_path: Path, measure: str, key: str):
-    problem = the_problem(tmp_path, MINIMAL + f"measure: {measure}\n")
+    problem = refusal(tmp_path, MINIMAL + f"measure: {measure}\n")
     assert (problem.key, f"{key}: {problem.value}" in measure) == (f"measure.{key}", True)
     assert problem.rule
     assert problem.fix
@@ -270,7 +270,7 @@ def test_too_little_to_measure_is_refused(tmp_path: Path, measure: str, key: str
 @pytest.mark.bad_input(20)
 def test_a_time_limit_in_a_wrong_form_is_refused_with_the_grammar(tmp_path: Path):
     for text in ("soon", "10:99", "0", "1.5", "1h30m", "-5", "400-00", "12:30:00:00"):
-        problem = the_problem(tmp_path, MINIMAL, f"measure.time_limit={text}")
+        problem = refusal(tmp_path, MINIMAL, f"measure.time_limit={text}")
         assert (problem.code, problem.key, str(problem.value)) == ("duration", "measure.time_limit", text)
         assert "duration" in problem.rule
 
@@ -280,7 +280,7 @@ def test_a_time_limit_in_a_wrong_form_is_refused_with_the_grammar(tmp_path: Path
     "line", ["ledger: {url: 'postgresql://me:hunter2@db/l'}", "tracking: {mlflow_uri: 'https://me:hunter2@host'}"]
 )
 def test_credentials_in_an_address_are_refused_and_not_repeated(tmp_path: Path, line: str):
-    problem = the_problem(tmp_path, MINIMAL + line + "\n")
+    problem = refusal(tmp_path, MINIMAL + line + "\n")
     assert (problem.code, problem.line) == ("secret", 7)
     assert "hunter2" not in str(problem)
 
@@ -295,7 +295,7 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(tmp_path: Path, 
 )
 def test_a_search_name_outside_its_pattern_is_refused(tmp_path: Path, name: str):
     text = MINIMAL.replace("name: small", f"name: {json.dumps(name, ensure_ascii=False)}")
-    problem = the_problem(tmp_path, text)
+    problem = refusal(tmp_path, text)
     assert (problem.code, problem.rule) in [
         ("pattern", "1 to 41 characters of a-z, 0-9 and -, not beginning with -"),
         ("control_character", "text has only printable characters"),
@@ -304,7 +304,7 @@ def test_a_search_name_outside_its_pattern_is_refused(tmp_path: Path, name: str)
 
 @pytest.mark.parametrize("address", ["h:0", "h:65536", "-h:1", "--block:1", "h", "", "h:1 ", "automatic", "h:1x"])
 def test_an_address_is_auto_or_a_host_and_a_port(tmp_path: Path, address: str):
-    problem = the_problem(tmp_path, MINIMAL, f"launcher.address={json.dumps(address)}")
+    problem = refusal(tmp_path, MINIMAL, f"launcher.address={json.dumps(address)}")
     assert (problem.code, problem.rule) == ("pattern", "auto, or host:port with a port from 1 to 65535")
 
 
@@ -318,18 +318,18 @@ def test_an_address_is_auto_or_a_host_and_a_port(tmp_path: Path, address: str):
     ],
 )
 def test_a_value_is_reported_in_the_words_of_the_file(tmp_path: Path, override: str, message: str):
-    assert the_problem(tmp_path, MINIMAL, override).message == message
+    assert refusal(tmp_path, MINIMAL, override).message == message
 
 
 def test_a_control_character_in_a_key_is_reported_with_its_line(tmp_path: Path):
-    problem = the_problem(tmp_path, MINIMAL + '"a\\x07": 3\n')
+    problem = refusal(tmp_path, MINIMAL + '"a\\x07": 3\n')
     assert (problem.code, problem.key, problem.line) == ("control_character", None, 7)
 
 
 @pytest.mark.parametrize("chunks", ["", "  virtual_pipeline_stages: 1\n"])
 def test_an_interleaved_schedule_of_one_chunk_is_refused_and_not_taken_for_1f1b(tmp_path: Path, chunks: str):
     axis = "  pipeline_schedule: [1f1b, interleaved_1f1b]\n"
-    problem = the_problem(tmp_path, MINIMAL + chunks + axis)
+    problem = refusal(tmp_path, MINIMAL + chunks + axis)
     assert (problem.code, problem.key, problem.value) == (
         "contradiction",
         "space.pipeline_schedule",
@@ -341,7 +341,7 @@ def test_an_interleaved_schedule_of_one_chunk_is_refused_and_not_taken_for_1f1b(
 @pytest.mark.parametrize(("chunks", "listed"), [("", "1"), ("1", "1"), ("[1, 4]", "1 or 4")])
 def test_a_v_schedule_without_two_chunks_is_refused_with_the_fix(tmp_path: Path, chunks: str, listed: str):
     axes = "  pipeline_schedule: [1f1b, zbv]\n" + (f"  virtual_pipeline_stages: {chunks}\n" if chunks else "")
-    problem = the_problem(tmp_path, MINIMAL + axes)
+    problem = refusal(tmp_path, MINIMAL + axes)
     assert (problem.key, problem.value) == ("space.pipeline_schedule", "zbv")
     assert problem.message == f"is zbv with virtual_pipeline_stages {listed}"
     assert problem.fix == "set virtual_pipeline_stages to 2, or use 1f1b"
@@ -356,7 +356,7 @@ def test_what_is_recomputed_is_refused_where_nothing_is_recomputed_so(
     tmp_path: Path, name: str, value: object, kind: str
 ):
     axis = f"  {name}: {value}\n"
-    problem = the_problem(tmp_path, MINIMAL + axis)
+    problem = refusal(tmp_path, MINIMAL + axis)
     assert (problem.code, problem.key, problem.value) == ("contradiction", f"space.{name}", value)
     assert problem.message == f"has no effect: space.activation_checkpointing has no {kind}"
     assert problem.fix == f"remove it, or add {kind} to space.activation_checkpointing"
@@ -371,24 +371,24 @@ def test_what_the_baseline_alone_recomputes_may_be_given_for_all(tmp_path: Path)
 
 def test_a_baseline_with_an_interleaved_schedule_of_one_chunk_is_refused(tmp_path: Path):
     text = MINIMAL + "baseline: {pipeline_parallel: 2, pipeline_schedule: interleaved_1f1b}\n"
-    problem = the_problem(tmp_path, text)
+    problem = refusal(tmp_path, text)
     assert (problem.code, problem.key, problem.line) == ("contradiction", "baseline.pipeline_schedule", 7)
 
 
 def test_a_baseline_on_more_nodes_than_there_are_is_told_so_first(tmp_path: Path):
-    problem = the_problem(tmp_path, MINIMAL + "baseline: {num_nodes: 3}\n")
+    problem = refusal(tmp_path, MINIMAL + "baseline: {num_nodes: 3}\n")
     assert (problem.code, problem.message) == ("world", "num_nodes is 3, but the cluster has 1")
     assert problem.fix
 
 
 def test_an_empty_tracking_address_is_said_to_be_empty(tmp_path: Path):
-    assert the_problem(tmp_path, MINIMAL, 'tracking.mlflow_uri=""').rule == "a tracking address must not be empty"
+    assert refusal(tmp_path, MINIMAL, 'tracking.mlflow_uri=""').rule == "a tracking address must not be empty"
 
 
 @pytest.mark.bad_input(34)
 @pytest.mark.parametrize("url", ["mysql://db/l", "ledger.db", "sqllite:///l.db", "/home/me/l.db"])
 def test_a_ledger_of_an_unknown_kind_is_refused(tmp_path: Path, url: str):
-    problem = the_problem(tmp_path, MINIMAL, f"ledger.url={url}")
+    problem = refusal(tmp_path, MINIMAL, f"ledger.url={url}")
     assert (problem.code, problem.key) == ("ledger_url", "ledger.url")
 
 
@@ -406,20 +406,20 @@ def test_a_ledger_of_an_unknown_kind_is_refused(tmp_path: Path, url: str):
     ],
 )
 def test_a_store_mlflow_does_not_have_is_refused_with_the_fix(tmp_path: Path, uri: str, fix: str):
-    problem = the_problem(tmp_path, MINIMAL, f"tracking.mlflow_uri='{uri}'")
+    problem = refusal(tmp_path, MINIMAL, f"tracking.mlflow_uri='{uri}'")
     assert (problem.code, problem.key, problem.value) == ("mlflow_uri", "tracking.mlflow_uri", uri)
     assert fix in problem.fix
 
 
 @pytest.mark.bad_input(49)
 def test_an_unknown_path_in_set_is_refused_with_a_suggestion(tmp_path: Path):
-    problem = the_problem(tmp_path, MINIMAL, "serch.max_trials=3")
+    problem = refusal(tmp_path, MINIMAL, "serch.max_trials=3")
     assert (problem.file, problem.key, problem.fix) == ("--set", "serch", "did you mean search?")
 
 
 @pytest.mark.parametrize("key", ["work_dir", "cluster"])
 def test_the_home_of_somebody_who_is_not_there_is_refused(tmp_path: Path, key: str):
-    problem = the_problem(tmp_path, MINIMAL, f"{key}=~nobody-here/x")
+    problem = refusal(tmp_path, MINIMAL, f"{key}=~nobody-here/x")
     assert (problem.code, problem.key, problem.file) == ("path", key, "--set")
 
 
@@ -438,11 +438,11 @@ def test_the_home_of_somebody_who_is_not_there_is_refused(tmp_path: Path, key: s
     ],
 )
 def test_a_launcher_with_keys_of_another_kind_is_refused(tmp_path: Path, launcher: str, key: str):
-    assert the_problem(tmp_path, MINIMAL + f"launcher: {launcher}\n").key == key
+    assert refusal(tmp_path, MINIMAL + f"launcher: {launcher}\n").key == key
 
 
 def test_shared_jobs_of_another_launcher_are_refused_with_the_launcher_that_has_them(tmp_path: Path):
-    problem = the_problem(tmp_path, MINIMAL + "launcher:\n  kind: local\n  slurm:\n    shared_jobs: true\n")
+    problem = refusal(tmp_path, MINIMAL + "launcher:\n  kind: local\n  slurm:\n    shared_jobs: true\n")
     assert (problem.code, problem.key, problem.value) == ("contradiction", "launcher.slurm.shared_jobs", True)
     assert (problem.rule, problem.fix) == (
         "slurm.shared_jobs belongs to kind slurm",
@@ -452,7 +452,7 @@ def test_shared_jobs_of_another_launcher_are_refused_with_the_launcher_that_has_
 
 
 def test_an_unknown_preset_is_refused_with_a_suggestion(tmp_path: Path):
-    problem = the_problem(tmp_path, MINIMAL, "model=gpt2-tinny")
+    problem = refusal(tmp_path, MINIMAL, "model=gpt2-tinny")
     assert (problem.code, problem.key, problem.fix) == ("unknown_preset", "model", "did you mean gpt2-tiny?")
 
 
@@ -473,20 +473,20 @@ def test_an_unknown_preset_is_refused_with_a_suggestion(tmp_path: Path):
     ],
 )
 def test_a_model_whose_sizes_contradict_each_other_is_refused(tmp_path: Path, model: str, key: str):
-    problem = the_problem(tmp_path, MINIMAL.replace("gpt2-tiny", model))
+    problem = refusal(tmp_path, MINIMAL.replace("gpt2-tiny", model))
     assert (problem.key, problem.line) == (key, 2)
 
 
 @pytest.mark.bad_input(8)
 def test_heads_that_do_not_share_the_width_are_reported_with_both_numbers(tmp_path: Path):
     model = "{num_layers: 2, hidden_size: 32, num_attention_heads: 3, vocab_size: 8, seq_length: 8}"
-    problem = the_problem(tmp_path, MINIMAL.replace("gpt2-tiny", model))
+    problem = refusal(tmp_path, MINIMAL.replace("gpt2-tiny", model))
     assert (problem.value, problem.rule) == (32, "hidden_size 32 must be a multiple of num_attention_heads 3")
 
 
 @pytest.mark.bad_input(21)
 def test_a_world_of_another_size_than_nodes_times_gpus_has_no_key(tmp_path: Path):
-    problem = the_problem(tmp_path, WITH_A_CLUSTER, "cluster.num_gpus=3")
+    problem = refusal(tmp_path, WITH_A_CLUSTER, "cluster.num_gpus=3")
     assert problem.key == "cluster.num_gpus"
     assert "gpus_per_node, num_nodes" in problem.rule
 
@@ -501,7 +501,7 @@ def test_a_world_of_another_size_than_nodes_times_gpus_has_no_key(tmp_path: Path
 )
 def test_sizes_that_no_plan_would_come_to_an_end_with_are_refused(tmp_path: Path, overrides, key: str, rule: str):
     model = "{num_layers: 2, hidden_size: 32, num_attention_heads: 2, vocab_size: 8, seq_length: 8}"
-    problem = the_problem(tmp_path, WITH_A_CLUSTER.replace("gpt2-tiny", model), *overrides)
+    problem = refusal(tmp_path, WITH_A_CLUSTER.replace("gpt2-tiny", model), *overrides)
     assert (problem.key, rule in problem.rule, bool(problem.fix)) == (key, True, True)
 
 
@@ -523,7 +523,7 @@ def test_sizes_that_no_plan_would_come_to_an_end_with_are_refused(tmp_path: Path
     ],
 )
 def test_engines_are_not_compared_where_a_cpu_emulates_the_gpu_of_one(tmp_path: Path, overrides, key, fix):
-    problem = the_problem(tmp_path, MINIMAL, *overrides)
+    problem = refusal(tmp_path, MINIMAL, *overrides)
     assert (problem.code, problem.key, problem.value) == ("emulated_engine", key, ["megatron-core", "torch"])
     assert problem.message == "compares megatron-core and torch on cpu, which emulates the GPU of megatron-core"
     assert (problem.fix, "only on the device that they are written for" in problem.rule) == (fix, True)
@@ -550,7 +550,7 @@ _ON_GPUS = "cluster={accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 1}"
     ],
 )
 def test_energy_is_no_objective_where_nothing_measures_it(tmp_path: Path, overrides, words):
-    found = problems(tmp_path, MINIMAL + "objective: [tokens_per_sec, joules_per_token]\n", *overrides)
+    found = refusals(tmp_path, MINIMAL + "objective: [tokens_per_sec, joules_per_token]\n", *overrides)
     assert words in [problem.message for problem in found if problem.key == "objective"]
 
 
@@ -567,7 +567,7 @@ _IN_IMAGE = "container: {runtime: pyxis, image: a.sqsh}"
     ],
 )
 def test_a_second_stack_that_cannot_be_measured_in_turns_is_refused(tmp_path: Path, overrides, words):
-    found = problems(tmp_path, MINIMAL, "search.against=/opt/b/bin/python", *overrides)
+    found = refusals(tmp_path, MINIMAL, "search.against=/opt/b/bin/python", *overrides)
     assert any(words in problem.message for problem in found if problem.key == "search.against")
 
 
@@ -580,7 +580,7 @@ def test_an_experiment_tries_its_layouts_with_both_stacks_and_measures_each_run_
 
 
 def test_a_number_of_layouts_without_a_second_stack_is_refused(tmp_path: Path):
-    [problem] = problems(tmp_path, MINIMAL, "search.against_layouts=4")
+    [problem] = refusals(tmp_path, MINIMAL, "search.against_layouts=4")
     assert (problem.key, problem.value, problem.message) == ("search.against_layouts", 4, "has no effect")
 
 

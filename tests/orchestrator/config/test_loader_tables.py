@@ -11,7 +11,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from search_spaces.tables.measured_table import render_table
-from tests.orchestrator.search_files import MINIMAL, TABLE_SEARCH, loaded, problems, the_problem
+from tests.kit import MINIMAL, TABLE_SEARCH, loaded, refusal, refusals
 from tests.search_spaces.example_tables import only
 
 
@@ -23,13 +23,13 @@ def test_a_cluster_file_is_found_from_the_search_files_folder(tmp_path: Path):
 
 def test_mistakes_in_a_cluster_file_are_reported_with_its_own_lines(tmp_path: Path):
     (tmp_path / "ours.yaml").write_text("accelerator: cpu\ngpus_per_node: 0\nnodes: 3\n")
-    found = problems(tmp_path, MINIMAL.replace("this-machine", "./ours.yaml"))
+    found = refusals(tmp_path, MINIMAL.replace("this-machine", "./ours.yaml"))
     assert {p.file for p in found} == {str(tmp_path / "ours.yaml")}
     assert [(p.key, p.line) for p in found] == [("num_nodes", None), ("gpus_per_node", 2), ("nodes", 3)]
 
 
 def test_a_cluster_file_that_is_not_there_is_refused(tmp_path: Path):
-    problem = the_problem(tmp_path, MINIMAL.replace("this-machine", "ours.yaml"))
+    problem = refusal(tmp_path, MINIMAL.replace("this-machine", "ours.yaml"))
     assert "cannot be read: No such file" in str(problem)
 
 
@@ -46,10 +46,10 @@ def test_a_measured_table_is_a_closed_set_that_no_longer_depends_on_the_file(tmp
 
 def test_a_table_without_a_row_for_this_search_is_refused(tmp_path: Path):
     (tmp_path / "table.csv").write_text(render_table(only({})))
-    found = problems(tmp_path, TABLE_SEARCH, "global_batch_size=128")
+    found = refusals(tmp_path, TABLE_SEARCH, "global_batch_size=128")
     assert [(p.code, p.key, p.line) for p in found] == [("no_measurement", "space.candidates", 12)]
     (tmp_path / "other.csv").write_text(render_table(only({})))
-    found = problems(tmp_path, TABLE_SEARCH, "global_batch_size=128", "launcher.table=other.csv")
+    found = refusals(tmp_path, TABLE_SEARCH, "global_batch_size=128", "launcher.table=other.csv")
     assert [(p.code, p.key, p.line) for p in found] == [
         ("no_measurement", "space.candidates", 12),
         ("no_measurement", "launcher.table", None),
@@ -69,17 +69,17 @@ def test_a_table_that_is_to_be_run_holds_to_every_rule(tmp_path: Path):
 
 def test_a_bad_row_of_the_table_that_is_both_candidates_and_answers_is_reported_once(tmp_path: Path):
     (tmp_path / "table.csv").write_text(render_table(only({})).replace(",256,", ",255,", 1))
-    found = problems(tmp_path, TABLE_SEARCH)
+    found = refusals(tmp_path, TABLE_SEARCH)
     assert [(p.key, p.line) for p in found] == [("global_batch_size", 2)]
 
 
 def test_a_table_with_bad_rows_is_refused_with_their_lines(tmp_path: Path):
     text = render_table(only({}, {})).replace(",3.5,", ",F_oom,", 1)
     (tmp_path / "table.csv").write_text(text)
-    found = problems(tmp_path, TABLE_SEARCH, "launcher={kind: local}")
+    found = refusals(tmp_path, TABLE_SEARCH, "launcher={kind: local}")
     assert [(p.file, p.line, p.key) for p in found] == [(str(tmp_path / "table.csv"), 2, "step_time_s")]
 
 
 def test_axes_beside_a_closed_set_are_refused(tmp_path: Path):
-    problem = the_problem(tmp_path, MINIMAL + "  candidates: table.csv\n")
+    problem = refusal(tmp_path, MINIMAL + "  candidates: table.csv\n")
     assert (problem.code, problem.key) == ("contradiction", "space.tensor_parallel")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.search_files import MINIMAL, loaded, the_problem
+from tests.kit import MINIMAL, loaded, refusal
 
 MODEL = (
     "model: {num_layers: 2, hidden_size: 64, num_attention_heads: 4, vocab_size: 256, seq_length: 32, num_experts: 8,"
@@ -47,5 +47,5 @@ def test_it_is_balanced_where_it_can_be_forced_and_none_without_experts(
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, model: str, text: str, message: str, fix: str) -> None:
-    problem = the_problem(tmp_path, model + f"measure: {{routing: {text}}}\n")
+    problem = refusal(tmp_path, model + f"measure: {{routing: {text}}}\n")
     assert (problem.key, problem.message, problem.fix) == ("measure.routing", message, fix)

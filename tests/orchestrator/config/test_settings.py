@@ -15,7 +15,7 @@ from orchestrator.planning.candidates import candidates_of
 from orchestrator.schema.search_file import SearchFile
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
-from tests.orchestrator.search_files import MINIMAL
+from tests.kit import MINIMAL
 
 LOCAL = "launcher.kind=local"
 SLURM = "launcher.kind=slurm"

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.config.spec import SEARCH_SCHEMA, SearchSpec
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
-from tests.orchestrator.search_files import EVERYTHING, MINIMAL, loaded
+from tests.kit import EVERYTHING, MINIMAL, loaded
 
 
 @pytest.mark.parametrize("text", [MINIMAL, EVERYTHING])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.search_files import MINIMAL, loaded, the_problem
+from tests.kit import MINIMAL, loaded, refusal
 
 
 @pytest.mark.parametrize(
@@ -21,12 +21,12 @@ def test_it_is_auto_true_or_false(tmp_path: Path, text: str, value: bool | None)
 
 @pytest.mark.parametrize("text", ["maybe", "1", "null"])
 def test_anything_else_is_refused(tmp_path: Path, text: str) -> None:
-    problem = the_problem(tmp_path, MINIMAL + f"measure:\n  warm_start: {text}\n")
+    problem = refusal(tmp_path, MINIMAL + f"measure:\n  warm_start: {text}\n")
     assert (problem.key, problem.rule) == ("measure.warm_start", "auto, true or false")
 
 
 def test_true_is_refused_where_the_launcher_cannot_fork(tmp_path: Path) -> None:
-    problem = the_problem(tmp_path, MINIMAL + "measure:\n  warm_start: true\nlauncher:\n  kind: slurm\n")
+    problem = refusal(tmp_path, MINIMAL + "measure:\n  warm_start: true\nlauncher:\n  kind: slurm\n")
     assert (problem.key, problem.line) == ("measure.warm_start", 8)
     assert problem.message == "is true with launcher.kind slurm"
     assert problem.rule == "ranks are forked by launcher.kind local or ray or slurm_pilot with trainer.kind parlay"
@@ -35,5 +35,5 @@ def test_true_is_refused_where_the_launcher_cannot_fork(tmp_path: Path) -> None:
 
 def test_true_is_refused_where_the_trainer_says_nothing_may_be_imported_before(tmp_path: Path) -> None:
     trainer = "trainer:\n  kind: megatron-lm\n  script: pretrain_gpt.py\n"
-    problem = the_problem(tmp_path, MINIMAL + "measure:\n  warm_start: true\n" + trainer)
+    problem = refusal(tmp_path, MINIMAL + "measure:\n  warm_start: true\n" + trainer)
     assert problem.message == "is true with trainer.kind megatron-lm"

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.recipe.build import RecipeSource
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from tests.trials.examples import TINY, with_metrics
+from tests.kit import TINY, with_metrics
 from trials.analysis.ranking import Objective, rank
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.measure_rules import MeasureRules

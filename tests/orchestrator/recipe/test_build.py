@@ -13,8 +13,8 @@ from search_spaces.cost_model.memory import StageMemory
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.layout import Layout
+from tests.kit import FULLEST, with_metrics
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of, without_interval
-from tests.trials.examples import FULLEST, with_metrics
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, rank
 from trials.trial import FailureReason, Trial, TrialKind, TrialState

@@ -7,8 +7,8 @@ from dataclasses import replace
 from orchestrator.samplers.base import TrialFeedback
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
+from tests.kit import OUTCOME, metrics
 from tests.orchestrator.samplers.histories import history_of
-from tests.trials.examples import OUTCOME, metrics
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 ROOM, NO_ROOM = MemoryHeadroom(10.0, 3.0), MemoryHeadroom(10.0, 4.0)

@@ -11,7 +11,7 @@ import yaml
 from orchestrator.config.loader import json_schema
 from orchestrator.config.reference import reference
 from search_spaces.schema import presets
-from tests.orchestrator.search_files import EVERYTHING, MINIMAL, TABLE_SEARCH, loaded, problems
+from tests.kit import EVERYTHING, MINIMAL, TABLE_SEARCH, loaded, refusals
 
 SCHEMA = json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -52,7 +52,7 @@ def test_the_json_schema_accepts_what_is_read(text: str):
 )
 def test_the_json_schema_refuses_what_is_refused(tmp_path: Path, line: str):
     text = MINIMAL + line + "\n"
-    problems(tmp_path, text)
+    refusals(tmp_path, text)
     with pytest.raises(jsonschema.ValidationError):
         VALIDATOR.validate(yaml.safe_load(text))
 
@@ -60,7 +60,7 @@ def test_the_json_schema_refuses_what_is_refused(tmp_path: Path, line: str):
 @pytest.mark.parametrize("axis", ["[]", "[1, 1]", "{min: 1, max: 2}", "{min: 1, max: 2, factor: 1}", "two", "0", "[x]"])
 def test_the_json_schema_refuses_axes_that_are_refused(tmp_path: Path, axis: str):
     text = MINIMAL + f"  micro_batch_size: {axis}\n"
-    problems(tmp_path, text)
+    refusals(tmp_path, text)
     with pytest.raises(jsonschema.ValidationError):
         VALIDATOR.validate(yaml.safe_load(text))
 

@@ -8,8 +8,8 @@ import pytest
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
+from tests.kit import with_metrics
 from tests.trials.analysis.test_ranking import NODE_HOURS, SPEED, again, trial
-from tests.trials.examples import with_metrics
 from trials.analysis.best_layout import (
     Choice,
     best_json,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit import SPEC
 from tests.trials.analysis.test_pareto import on
 from tests.trials.analysis.test_ranking import OF_THROUGHPUT
-from tests.trials.examples import SPEC
 from trials.analysis.early_stopping import (
     READ_EVERY_S,
     Incumbent,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from tests.kit import SPEC, with_metrics
 from tests.trials.analysis.test_ranking import SPEED, names, trial
-from tests.trials.examples import SPEC, with_metrics
 from trials.analysis.best_layout import best_json
 from trials.analysis.early_stopping import best_file, read_incumbent
 from trials.analysis.pareto import pareto, pareto_json, trade_offs

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.examples import metrics
+from tests.kit import metrics
 from trials.analysis.node_time import node_time
 from trials.ranks.startup import StartupPart
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState

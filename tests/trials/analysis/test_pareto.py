@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
+from tests.kit import with_metrics
 from tests.trials.analysis.test_ranking import NODE_HOURS, SPEED, names, trial
-from tests.trials.examples import with_metrics
 from trials.analysis.best_layout import best_json, rationale
 from trials.analysis.pareto import pareto, pareto_json, trade_offs
 from trials.analysis.ranking import Objective, Ranking, rank

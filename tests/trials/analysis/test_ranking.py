@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
-from tests.trials.examples import OUTCOME, metrics, with_metrics
+from tests.kit import OUTCOME, metrics, with_metrics
 from trials.analysis.best_layout import best_json
 from trials.analysis.early_stopping import best_file
 from trials.analysis.ranked_layout import needs_repeat, suspect_reruns

@@ -11,7 +11,7 @@ from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import parse_document
-from tests.trials.examples import TINY
+from tests.kit import TINY
 from trials.analysis.training_rate import Checkpoints, checkpoint_bytes, training_rate
 from trials.schema.checkpoint_section import CheckpointSection, checkpoints_of
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from tests.contract.outcomes import assert_outcome_as_declared
-from tests.trials.examples import SPEC, TINY
+from tests.kit import SPEC, TINY
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.measure_rules import MeasureRules
 from trials.trial import Outcome, TrialSpec

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.examples import SPEC, TINY
+from tests.kit import SPEC, TINY
 from trials.measure_rules import MeasureRules
 from trials.trial import TrialSpec
 

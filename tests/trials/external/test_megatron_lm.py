@@ -19,8 +19,8 @@ from search_spaces.engines import MEGATRON_CORE
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.measured_table import Observation, render_table
+from tests.kit import TINY
 from tests.orchestrator.cli.parlay import parlay, parlay_here, write_search
-from tests.trials.examples import TINY
 from tests.trials.external.megatron_on_cpu.environment import ARGUMENTS, START, VERSIONS, checkout_of
 from tests.trials.external.megatron_on_cpu.forward_passes import file_of
 from tests.trials.external.megatron_on_cpu.start import COUNTED, FAULT, GIVEN, SCRIPT

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.examples import metrics
+from tests.kit import metrics
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
 from trials.ledger.fold import apply_event
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.trials.examples import SPEC, TINY
+from tests.kit import SPEC, TINY
 from trials.measurement.epochs import epoch_fields, steps_per_epoch
 from trials.measurement.step_log import StepPhase, StepRecord
 

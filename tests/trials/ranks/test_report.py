@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.examples import metrics
+from tests.kit import metrics
 from tests.trials.train.trial_processes import make_spec
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.ranks.report import Report

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.examples import OUTCOME
+from tests.kit import OUTCOME
 from tests.trials.train.trial_processes import make_spec
 from trials.attempt_result import COMPARABLE
 from trials.ranks.failures import TrialFailure

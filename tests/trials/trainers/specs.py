@@ -8,7 +8,7 @@ from typing import Any
 from search_spaces.engines import engines_of
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from tests.trials.examples import SPEC, TINY
+from tests.kit import SPEC, TINY
 from trials.measure_rules import MeasureRules
 from trials.trial import TrialSpec
 

@@ -10,8 +10,8 @@ import pytest
 from orchestrator.launchers.slurm_pilot.step_status import ended_step_status, lost_step_status, step_job, suspect_nodes
 from slurm.request import JobOptions, Launch
 from slurm.script import render_script
+from tests.kit import OUTCOME, SLOWEST
 from tests.orchestrator.launchers.attempts import attempt_request
-from tests.trials.examples import OUTCOME, SLOWEST
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import write_json
 from trials.pilot.files import StepEnd, StepEndReason, StepStart

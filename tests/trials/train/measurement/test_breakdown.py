@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.examples import OUTCOME, SPEC
+from tests.kit import OUTCOME, SPEC
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.train.measurement.breakdown import Part, RangeSource, StepParts, TimedRange, Transfer, breakdown, split_step
 from trials.train.measurement.profile import add_breakdown, part_of_collective

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.trials.examples import SPEC
+from tests.kit import SPEC
 from trials.ranks.startup import Startup
 from trials.train.measurement.loop import TrainingLoop
 from trials.train.parallel.device import Device

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.examples import metrics
+from tests.kit import metrics
 from tests.trials.train.trial_processes import MODEL, make_spec
 from trials.attempt_result import LaunchStatus, Liveness, classify, expected_proof
 from trials.measurement.protocol import TwoPointExtrapolation
