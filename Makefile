@@ -54,7 +54,7 @@ test test-all: .venv/.trainers servers
 test-fast: .venv/.dev
 	@$(PYTEST) --numprocesses=2 -m 'not processes and not walks and not slow'
 
-# 200 small faults, each put into the code for itself: which ones do the tests notice? docs/mutants.md
+# Small faults, each put into the code for itself: which ones do the tests notice? docs/mutants.md
 mutants: .venv/.dev
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 

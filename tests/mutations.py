@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SEED = 19
 
 
 @dataclass(frozen=True)
@@ -92,6 +91,56 @@ ROOMS = (
         ),
     ),
     Room("recipe", 18, ("orchestrator/recipe/*.py",), ("tests/orchestrator/recipe/test_*.py",)),
+    Room(
+        "config",
+        20,
+        ("orchestrator/config/*.py",),
+        (
+            "tests/orchestrator/config/**/test_*.py",
+            "tests/orchestrator/schema/**/test_*.py",
+            "tests/bad_inputs/test_*.py",
+        ),
+    ),
+    Room("cli", 20, ("orchestrator/cli/*.py",), ("tests/orchestrator/cli/**/test_*.py", "tests/bad_inputs/test_*.py")),
+    Room(
+        "importers",
+        20,
+        ("orchestrator/importers/**/*.py",),
+        ("tests/orchestrator/importers/**/test_*.py", "tests/orchestrator/config/test_init*.py"),
+    ),
+    Room(
+        "exports",
+        20,
+        ("trials/trainers/**/*.py",),
+        ("tests/trials/trainers/**/test_*.py", "tests/orchestrator/recipe/test_*.py"),
+    ),
+    Room(
+        "planning",
+        15,
+        ("orchestrator/planning/*.py",),
+        (
+            "tests/orchestrator/planning/test_*.py",
+            "tests/orchestrator/cli/test_plan*.py",
+            "tests/orchestrator/cli/test_forecast.py",
+        ),
+    ),
+    Room(
+        "cost model",
+        20,
+        tuple(
+            f"search_spaces/cost_model/{name}.py"
+            for name in (
+                "attention",
+                "expert_time",
+                "machine_speed",
+                "posterior",
+                "recomputation",
+                "stage_table",
+                "step_time",
+            )
+        ),
+        ("tests/search_spaces/**/test_*.py",),
+    ),
 )
 
 _COMPARED = {
@@ -117,7 +166,7 @@ _COMPUTED = {
 _SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Mutant:
     """One change: the `operator` applied at its `place`-th occasion in a `function` of a `file`, counted from 0."""
 
@@ -136,36 +185,35 @@ class Mutant:
     def name(self) -> str:
         return f"{self.file}::{self.function} {self.operator} {self.place}"
 
-    @property
-    def rank(self) -> str:
-        """By which mutants are drawn: chance with a seed, and the same wherever the function stands."""
-        drawn = f"{SEED} {self.function} {self.operator} {self.place} {self.before}"
+    def rank(self, seed: str) -> str:
+        """Order of the draw: chance with a seed, and the same wherever the function stands."""
+        drawn = f"{seed} {self.function} {self.operator} {self.place} {self.before}"
         return hashlib.sha256(drawn.encode()).hexdigest() + self.file
 
     def applied(self, source: bytes) -> bytes:
         return source[: self.begin] + self.after.encode() + source[self.end :]
 
 
-def drawn_mutants() -> list[Mutant]:
-    """Those that are run: of every room as many as it says."""
-    return [mutant for room in ROOMS for mutant in _drawn(mutants_of(room))[: room.mutants]]
+def drawn_mutants(seed: str, root: Path = ROOT) -> list[Mutant]:
+    """The draw of a seed: each room's number of mutants, made of the sources under `root`."""
+    return [mutant for room in ROOMS for mutant in _in_turn(mutants_of(room, root), seed)[: room.mutants]]
 
 
-def _drawn(mutants: Iterable[Mutant]) -> list[Mutant]:
-    """In the order of their ranks, one of each operator in turn: else most of them would be forgotten returns."""
+def _in_turn(mutants: Iterable[Mutant], seed: str) -> list[Mutant]:
+    """Mutants by rank, one of each operator in turn: else most of the draw would be forgotten returns."""
     seen: Counter[str] = Counter()
     turns = []
-    for mutant in sorted(mutants, key=lambda mutant: mutant.rank):
-        turns.append((seen[mutant.operator], mutant.rank, mutant))
+    for rank, mutant in sorted((mutant.rank(seed), mutant) for mutant in mutants):
+        turns.append((seen[mutant.operator], rank, mutant))
         seen[mutant.operator] += 1
-    return [mutant for _, _, mutant in sorted(turns, key=lambda turn: turn[:2])]
+    return [mutant for _, _, mutant in sorted(turns)]
 
 
-def mutants_of(room: Room) -> Iterator[Mutant]:
+def mutants_of(room: Room, root: Path = ROOT) -> Iterator[Mutant]:
     """Every mutant that can be made of a room's functions."""
-    for path in globbed(ROOT, room.sources):
+    for path in globbed(root, room.sources):
         source = path.read_text(encoding="utf-8")
-        file = str(path.relative_to(ROOT))
+        file = str(path.relative_to(root))
         starts = _line_starts(source.encode())
         for name, function in _functions(ast.parse(source)):
             seen: Counter[str] = Counter()
