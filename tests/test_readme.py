@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 import shlex
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from slurm.sandbox.apt_packages import missing_packages
-from tests.docs.console import assert_as_shown, commands_of, environment_of_a_user, run
+from tests.docs.console import ROOT, commands_of
 from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, start
 from tests.servers import CHROMIUM_PACKAGE, POSTGRES_PACKAGE
 
-README = Path(__file__).resolve().parents[1] / "README.md"
-MAKEFILE = README.with_name("Makefile")
+README = ROOT / "README.md"
+MAKEFILE = ROOT / "Makefile"
 
 
 def commands() -> list[list[str]]:
@@ -24,28 +23,11 @@ def commands() -> list[list[str]]:
     return [shlex.split(command.typed) for command in commands_of(README.read_text(), marked=False)]
 
 
-def test_every_make_target_named_there_exists():
-    targets = {words[1] for words in commands() if words[0] == "make"}
-    named = {*targets, *re.findall(r"`make ([a-z-]+)`", README.read_text())}
-    assert {"demo", "test"} <= targets
-    for target in named:
-        plan = ["make", "--dry-run", "--file", str(MAKEFILE), target]
-        assert subprocess.run(plan, cwd=MAKEFILE.parent, capture_output=True).returncode == 0, target
-
-
 def test_every_package_that_make_installs_is_named():
     venv = re.findall(r"apt-get install -y -qq (\S+);", MAKEFILE.read_text())
     packages = {*venv, *missing_packages(accounting=True, path="/nonexistent"), POSTGRES_PACKAGE, CHROMIUM_PACKAGE}
     assert len(packages) == 9
     assert not {package for package in packages if f"`{package}`" not in README.read_text()}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)  # three command lines
-def test_what_runs_no_trial_prints_what_it_shows(tmp_path):
-    quick = commands_of(README.read_text())
-    assert quick
-    assert_as_shown(quick, run(quick, tmp_path, environment_of_a_user(), timeout_s=110))
 
 
 @pytest.mark.processes

@@ -50,6 +50,11 @@ class Answered:
     code: int
 
 
+def pages() -> list[Path]:
+    """Every page that people read: those beside the rooms, and docs/ with what is below it."""
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
 def commands_of(page: str, *, marked: bool = True) -> list[Command]:
     """The commands of a page's blocks in order; of those below a mark, or of all."""
     found: list[Command] = []

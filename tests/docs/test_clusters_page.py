@@ -3,48 +3,32 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from search_spaces.hardware.cluster import ACCELERATORS
+from tests.docs.console import ROOT
 
-PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
 
 
 def rows_after(heading: str) -> dict[str, list[float | None]]:
     """Numbers of the first table after a heading, by accelerator; None for an empty cell."""
     table = PAGE.split(heading, 1)[1].split("\n\n|", 1)[1].split("\n\n", 1)[0]
-    cells = [
-        [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
-        for line in table.split("\n")[2:]
-    ]
-    return {name: [*map(_number, rest)] for first, *rest in cells for name in re.findall(r"`([^`]+)`", first)}
+    rows = (line.strip().strip("|").split("|") for line in table.split("\n")[2:])
+    return {name: [*map(_number, rest)] for first, *rest in rows for name in re.findall(r"`([^`]+)`", first)}
 
 
 def _number(cell: str) -> float | None:
-    found = re.match(r"[\d.]+", cell)
-    return float(found[0]) if found else None
+    found = re.match(r" *([\d.]+)", cell)
+    return float(found[1]) if found else None
 
 
-def test_the_page_has_every_accelerators_numbers():
-    rows = rows_after("## Accelerators")
-    assert not any(rows.pop("cpu"))
-    expected = {
-        a.name: [
-            (a.peak_flops_for("fp16") or 0) / 1e12,
-            *(a.matmul_fraction, a.memory_gb_per_s, a.memory_gib, a.usable_memory_gib, a.host_gb_per_s),
-        ]
-        for a in ACCELERATORS.values()
-        if a.name != "cpu"
-    }
-    assert rows == expected
-
-
-def test_the_page_has_every_peak():
-    expected = {
-        a.name: [
-            None if (peak := a.peak_flops_for(name)) is None else peak / 1e12 for name in ("fp32", "fp16", "fp8", "fp4")
-        ]
-        for a in ACCELERATORS.values()
-        if a.name != "cpu"
-    }
-    assert rows_after("### Peaks by arithmetic") == expected
+def test_the_page_has_every_accelerators_numbers_and_peaks():
+    numbers, peaks = rows_after("## Accelerators"), rows_after("### Peaks by arithmetic")
+    assert not any(numbers.pop("cpu"))
+    assert numbers.keys() == peaks.keys() == ACCELERATORS.keys() - {"cpu"}
+    for name in numbers:
+        a = ACCELERATORS[name]
+        peak = {key: flops / 1e12 for key in ("fp32", "fp16", "fp8", "fp4") if (flops := a.peak_flops_for(key))}
+        others = [a.matmul_fraction, a.memory_gb_per_s, a.memory_gib, a.usable_memory_gib, a.host_gb_per_s]
+        assert numbers[name] == [peak.get("fp16", 0), *others]
+        assert peaks[name] == [peak.get(key) for key in ("fp32", "fp16", "fp8", "fp4")]

@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import typer
 
 from orchestrator.cli.verbs import app
-from tests.docs.console import ROOT
-from tests.docs.references import (
-    Mention,
-    commands_named,
-    headings,
-    links,
-    make_targets_named,
-    modules_named,
-    options_listed,
-    pages,
-    paths_named,
-)
+from tests.docs.console import ROOT, pages
 
 TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in pages()}
+ROOMS = "search_spaces|slurm|trials|dashboards|orchestrator|tests|benchmarks|docs"
 
-
-def test_there_are_pages():
-    assert len(TEXTS) > 20
+_FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"`([^`]+)`")
+_INDENTED = re.compile(r"^(?: {4,}|\t)(.+)$", re.MULTILINE)
+_COMMAND = re.compile(r"(?:^|[\s$(`])parlay ((?:[a-z][a-z-]*)(?: (?:start|stop|rebuild))?)\b([^|;&\n`)#]*)")
+_PATH = re.compile(rf"(?:{ROOMS})/[\w./*-]*")
 
 
 def wrong(broken: Callable[[str], Iterable[object]]) -> dict[str, list[object]]:
     """Pages that break a rule, each with its violations; `broken` is given their text."""
     return {page: found for page, text in TEXTS.items() if (found := list(broken(text)))}
+
+
+def commands_named(text: str) -> Iterator[tuple[str, set[str]]]:
+    """`parlay VERB` with its options, in blocks, indented lines and between backticks."""
+    prose = _FENCE.sub("", text)
+    spans = (" ".join(span.split()) for span in _SPAN.findall(prose))
+    for code in (*_FENCE.findall(text), *_INDENTED.findall(prose), *spans):
+        for verb, rest in _COMMAND.findall(re.sub(r"\\\n\s*", " ", code)):
+            yield verb, set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+|-[a-z])\b", rest))
 
 
 @pytest.fixture(scope="module")
@@ -51,27 +52,33 @@ def _options(command) -> set[str]:
 
 
 def test_every_command_that_is_named_exists_with_its_options(options):
-    def unknown(text):
-        for mention in commands_named(text):
-            if mention.verb not in options or set(mention.options) - options[mention.verb]:
-                yield mention
-
-    assert wrong(unknown) == {}
+    assert len([verb for text in TEXTS.values() for verb, _ in commands_named(text)]) > 200
+    assert wrong(lambda text: [one for one in commands_named(text) if not one[1] <= options.get(one[0], set())]) == {}
 
 
 def test_every_option_that_a_table_explains_is_one_of_a_verb(options):
+    def unknown(text):
+        cells = re.findall(r"^\| (`--[^|]*)", text, re.MULTILINE)
+        return {option for cell in cells for option in re.findall(r"`(--[a-z][a-z-]+)", cell)} - there
+
     there = set().union(*options.values())
-    assert wrong(lambda text: options_listed(text) - there) == {}
+    assert wrong(unknown) == {}
 
 
 def test_every_target_of_make_that_is_named_exists():
     targets = set(" ".join(re.findall(r"^([a-z -]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)).split())
-    assert wrong(lambda text: make_targets_named(text) - targets) == {}
+    assert wrong(lambda text: set(re.findall(r"(?:^\$ |`)make ([a-z-]+)", text, re.MULTILINE)) - targets) == {}
 
 
 def test_every_link_leads_somewhere():
-    dead = [(page, target) for page, text in TEXTS.items() for target in links(text) if not _leads(page, target)]
-    assert dead == []
+    found = [(page, target) for page, text in TEXTS.items() for target in links(text)]
+    assert len(found) > 200
+    assert [(page, target) for page, target in found if not _leads(page, target)] == []
+
+
+def links(text: str) -> list[str]:
+    """Targets of links and pictures within the project."""
+    return [target for target in re.findall(r"\]\(([^)\s]+)\)", _FENCE.sub("", text)) if "://" not in target]
 
 
 def _leads(page: str, target: str) -> bool:
@@ -80,16 +87,20 @@ def _leads(page: str, target: str) -> bool:
     return place.exists() and (not anchor or anchor in headings(place.read_text()))
 
 
+def headings(text: str) -> set[str]:
+    """The anchors that GitHub gives a page's headings."""
+    titles = re.findall(r"^#+ (.+)$", _FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def test_every_file_and_module_that_is_named_exists():
     def gone(text):
-        yield from (path for path in paths_named(text) if not _is_there(path))
-        yield from (name for name in modules_named(text) if not _is_run(ROOT / name.replace(".", "/")))
+        spans = {span for span in _SPAN.findall(_FENCE.sub("", text)) if _PATH.fullmatch(span)}
+        for_any = {span for span in spans if re.search(r"[A-Z]{3,}(?!\w*\.md)", span)}
+        yield from (span for span in spans - for_any if not _is_there(span))
+        yield from (name for name in re.findall(rf"-m\s+((?:{ROOMS})[\w.]*)", text) if not _is_run(name))
 
     assert wrong(gone) == {}
-
-
-def _is_run(module: Path) -> bool:
-    return module.with_suffix(".py").exists() or (module / "__main__.py").exists()
 
 
 def _is_there(path: str) -> bool:
@@ -97,39 +108,12 @@ def _is_there(path: str) -> bool:
     return any(any(place.glob(path)) for place in (ROOT, ROOT / "tests"))
 
 
+def _is_run(name: str) -> bool:
+    module = ROOT / name.replace(".", "/")
+    return module.with_suffix(".py").exists() or (module / "__main__.py").exists()
+
+
 def test_every_page_of_the_folder_is_in_its_index():
-    index = (ROOT / "docs" / "README.md").read_text()
-    listed = {Path(target.partition("#")[0]) for target in links(index)}
-    there = {page.relative_to(ROOT / "docs") for page in pages() if (ROOT / "docs") in page.parents}
-    assert not there - listed - {Path("README.md")}
-
-
-# -- how they are found
-
-
-def test_commands_are_found_in_blocks_in_indented_lines_and_between_backticks():
-    text = """\
-Say `parlay run --json`, or parlay --never in prose.
-
-    parlay watch | tee --append log
-
-```console
-$ parlay slurm-sandbox start --nodes 2 \\
-    --install
-```
-"""
-    assert set(commands_named(text)) == {
-        Mention("run", ("--json",)),
-        Mention("watch", ()),
-        Mention("slurm-sandbox start", ("--nodes", "--install")),
-    }
-
-
-def test_headings_are_anchors_as_github_makes_them():
-    assert headings("# In a browser\n## `cluster.links`\n```\n# no heading\n```\n") == {"in-a-browser", "clusterlinks"}
-
-
-def test_paths_and_modules_are_those_of_the_project():
-    text = "`trials/trial.py`, `tests/bad_inputs/*.py`, `recipe/code/`, `trials/NAME.py`; python -m benchmarks.driver"
-    assert paths_named(text) == {"trials/trial.py", "tests/bad_inputs/*.py"}
-    assert modules_named(text) == {"benchmarks.driver"}
+    docs = ROOT / "docs"
+    listed = {Path(target.partition("#")[0]) for target in links((docs / "README.md").read_text())}
+    assert {page.relative_to(docs) for page in pages() if docs in page.parents} - listed == {Path("README.md")}
