@@ -1,54 +1,57 @@
-"""The faults Parlay survives, each with the tests that prove it: the section `## Faults` of docs/lifecycle.md.
+"""Tables of the pages that name the tests of each line: faults, refused inputs, rules of security.
 
-Printed by `python -m tests.fault_table`; with --write the page is brought up to date. A test belongs to fault 7 if it
-carries `@pytest.mark.fault(7)`; the mark of one that brings about several holds all their numbers.
+A line is written by hand but for its last column, the tests with its mark: `@pytest.mark.fault(7)`, `bad_input(7)`,
+`security("no_shell")`. `python -m tests.fault_table --write` brings that of docs/lifecycle.md and of docs/bad_inputs.md
+up to date.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
 
-from tests.faults import FAULTS
-from tests.sources import ROOT, MarkedTest, all_tests
+from tests.sources import ROOT, all_tests
 
-PAGE = ROOT / "docs" / "lifecycle.md"
-_HEADING = "## Faults"
-_INTRODUCTION = """\
-Faults around a search, how Parlay handles them, and the tests that inject them. Generated from the tests' marks by
-`python -m tests.fault_table --write`.
-"""
+PAGES = (ROOT / "docs" / "lifecycle.md", ROOT / "docs" / "bad_inputs.md")
+MARKS = {"| # | fault |": "fault", "| # | input |": "bad_input", "| mark | what |": "security"}
+"""Mark of a table's lines, by the beginning of its first line."""
 
 
-def section(tests: Iterable[MarkedTest]) -> str:
-    """The section of the page, from its heading to the end of its table."""
-    files_of = defaultdict(set)
-    for test in tests:
-        for number in test.marked("fault"):
-            files_of[number].add(test.file)
-    rows = [_row(number, files_of[number]) for number in FAULTS]
-    table = ["| # | fault | what happens | tests |", "|---|---|---|---|", *rows]
-    return "\n".join([_HEADING, "", _INTRODUCTION, *table]) + "\n"
+def lines_of(text: str) -> dict[str, dict[str, str]]:
+    """The lines of a page's tables by mark and first cell, without their last column."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    mark = None
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            mark = None
+        elif mark is None:
+            mark = next((name for head, name in MARKS.items() if line.startswith(head)), "")
+        elif mark and not line.startswith("|---"):
+            found[mark][line.split(" | ")[0].removeprefix("| ")] = line.removesuffix(" |").rpartition(" | ")[0]
+    return found
 
 
-def page_with(page: str, section: str) -> str:
-    """The page with this section in the place of the one it has."""
-    before, _, rest = page.partition(f"\n{_HEADING}\n")
-    following = rest.find("\n## ")
-    after = rest[following:] if following >= 0 else ""
-    return f"{before.rstrip()}\n\n{section}{after}"
+def brought_up_to_date(text: str) -> str:
+    """The page with the tests that there are."""
+    of_lines = {f"{line} | ": (mark, key) for mark, lines in lines_of(text).items() for key, line in lines.items()}
+    beginnings = tuple(of_lines)
+    made = []
+    for line in text.splitlines():
+        beginning = f"{line.removesuffix(' |').rpartition(' | ')[0]} | "
+        made.append(f"{beginning}{_tests_of(*of_lines[beginning])} |" if beginning in beginnings else line)
+    return "\n".join(made) + "\n"
 
 
-def _row(number: int, files: set[str]) -> str:
-    fault = FAULTS[number]
-    shown_by = ", ".join(f"`{file}`" for file in sorted(files)) or "no test yet"
-    return f"| {number} | {fault.what} | {fault.then} | {shown_by} |"
+def _tests_of(mark: str, key: str) -> str:
+    names = defaultdict(list)
+    for test in all_tests():
+        if key in map(str, test.marked(mark)):
+            names[test.file].append(test.name.removeprefix("test_"))
+    if mark == "fault":
+        return ", ".join(f"`{file}`" for file in sorted(names))
+    return "<br>".join(f"`{file}`: {', '.join(tests)}" for file, tests in names.items())
 
 
 if __name__ == "__main__":
-    made = section(all_tests())
-    if "--write" in sys.argv[1:]:
-        PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), made), encoding="utf-8")
-    else:
-        sys.stdout.write(made)
+    for page in PAGES if "--write" in sys.argv[1:] else ():
+        page.write_text(brought_up_to_date(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,24 +1,29 @@
-"""The table of faults in docs/lifecycle.md: true to the tests, and no fault forgotten."""
+"""Tables of faults, refused inputs and rules of security: true to the tests, and no line forgotten."""
 
 from __future__ import annotations
 
 import re
 
-from tests.fault_table import PAGE, page_with, section
-from tests.faults import FAULTS
+import pytest
+
+from tests.fault_table import MARKS, PAGES, brought_up_to_date, lines_of
 from tests.sources import all_tests
 
-ADVICE = "python -m tests.fault_table --write"
+TEXTS = [page.read_text(encoding="utf-8") for page in PAGES]
+LINES = {mark: lines for text in TEXTS for mark, lines in lines_of(text).items()}
 
 
-def test_marks_are_faults_that_there_are():
-    assert [test for test in all_tests() if not set(test.marked("fault")) <= FAULTS.keys()] == []
+@pytest.mark.parametrize(("mark", "least"), [("fault", 56), ("bad_input", 54), ("security", 14)])
+def test_every_line_has_a_test_and_every_mark_a_line(mark, least):
+    marked = {str(key) for test in all_tests() for key in test.marked(mark)}
+    assert marked == LINES[mark].keys()
+    assert len(LINES[mark]) >= least
+    assert mark == "security" or list(LINES[mark]) == [str(number) for number in range(1, len(LINES[mark]) + 1)]
 
 
 def test_every_fault_has_a_test_of_its_own():
     marks = [test.marked("fault") for test in all_tests()]
-    assert list(FAULTS) == list(range(1, len(FAULTS) + 1))
-    assert FAULTS.keys() - {numbers[0] for numbers in marks if len(numbers) == 1} == set(), "a fault without a test"
+    assert LINES["fault"].keys() - {str(numbers[0]) for numbers in marks if len(numbers) == 1} == set()
 
 
 def test_no_name_carries_the_number_of_a_fault_or_of_a_line():
@@ -26,12 +31,6 @@ def test_no_name_carries_the_number_of_a_fault_or_of_a_line():
     assert numbered == [], "the mark says it: @pytest.mark.fault(N), @pytest.mark.bad_input(N)"
 
 
-def test_the_page_says_what_the_tests_say():
-    page = PAGE.read_text(encoding="utf-8")
-    assert page_with(page, section(all_tests())) == page, ADVICE
-
-
-def test_the_section_is_replaced_where_it_stands():
-    page = "# A\n\none\n\n## Faults\n\nold\n\n## B\n\ntwo\n"
-    assert page_with(page, "## Faults\n\nnew\n") == "# A\n\none\n\n## Faults\n\nnew\n\n## B\n\ntwo\n"
-    assert page_with("# A\n\none\n", "## Faults\n\nnew\n") == "# A\n\none\n\n## Faults\n\nnew\n"
+def test_the_pages_say_what_the_tests_say():
+    assert LINES.keys() == set(MARKS.values())
+    assert [brought_up_to_date(text) for text in TEXTS] == TEXTS, "python -m tests.fault_table --write"
