@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from slurm.association_limits import Association, AssociationLimits, Qos, parse_associations, parse_qos
 from slurm.request import JobOptions
 
@@ -21,6 +23,7 @@ fast|DenyOnLimit,PartitionTimeLimit|01:00:00|2|3|gres/gpu=4,node=2|2.500000|norm
 big|PartitionMaxNodes|||4|cpu=5000|1.000000||cluster|00:00:00
 small|OverPartQOS,PartitionMinNodes|||||0.000000||requeue|00:02:00
 """
+LIMITS = AssociationLimits(parse_associations(ASSOCIATIONS, "parlay-sandbox"), parse_qos(QUALITIES))
 
 
 def test_rows_are_associations_of_this_cluster():
@@ -32,60 +35,42 @@ def test_rows_are_associations_of_this_cluster():
 
 
 def test_rows_are_qualities_with_what_they_lift():
-    normal, fast, big, small = parse_qos(QUALITIES)
-    assert normal == Qos("normal")
-    assert fast == Qos(
-        "fast",
-        overrides_max_time=True,
-        max_wall_s=3600.0,
-        max_jobs=2,
-        max_submit=3,
-        max_nodes=2,
-        max_gpus=4,
-        usage_factor=2.5,
-        preempts=("normal", "small"),
+    limits = {"max_wall_s": 3600.0, "max_jobs": 2, "max_submit": 3, "max_nodes": 2, "max_gpus": 4}
+    lifted = {"overrides_min_nodes": True, "overrides_partition_qos": True}
+    assert parse_qos(QUALITIES) == (
+        Qos("normal"),
+        Qos("fast", overrides_max_time=True, **limits, usage_factor=2.5, preempts=("normal", "small")),
+        Qos("big", overrides_max_nodes=True, max_submit=4),
+        Qos("small", **lifted, usage_factor=0.0, preempt_mode="requeue", grace_time_s=120.0),
     )
-    assert big == Qos("big", overrides_max_nodes=True, max_submit=4)
-    assert big.max_gpus == math.inf
-    assert small == Qos(
-        "small",
-        overrides_min_nodes=True,
-        overrides_partition_qos=True,
-        usage_factor=0.0,
-        preempt_mode="requeue",
-        grace_time_s=120.0,
-    )
+    assert Qos("big").max_gpus == math.inf
 
 
-def test_a_job_runs_under_the_associations_of_its_account_and_partition():
-    association_limits = AssociationLimits(parse_associations(ASSOCIATIONS, "parlay-sandbox"), parse_qos(QUALITIES))
-    assert [a.max_submit for a in association_limits.associations_for(JobOptions(account="acc", partition="main"))] == [
-        5
-    ]
-    assert [
-        a.partition for a in association_limits.associations_for(JobOptions(account="acc", partition="main,gpu"))
-    ] == [
-        None,
-        "gpu",
-    ]
-    assert [a.account for a in association_limits.associations_for(JobOptions(partition="main"))] == ["acc", "root"]
-    assert association_limits.associations_for(JobOptions(account="nosuch", partition="main")) == ()
-    assert association_limits.qos("fast") is not None
-    assert association_limits.qos("nosuch") is association_limits.qos(None) is None
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (JobOptions(account="acc", partition="main"), [("acc", None)]),
+        (JobOptions(account="acc", partition="main,gpu"), [("acc", None), ("acc", "gpu")]),
+        (JobOptions(partition="main"), [("acc", None), ("root", None)]),
+        (JobOptions(account="nosuch", partition="main"), []),
+    ],
+)
+def test_a_job_runs_under_the_associations_of_its_account_and_partition(options, found):
+    assert [(one.account, one.partition) for one in LIMITS.associations_for(options)] == found
 
 
 def test_a_job_without_a_qos_has_its_accounts_default_where_they_agree():
     normal, fast = Qos("normal"), Qos("fast", overrides_max_time=True)
-    first, second = Association("a", default_qos="fast"), Association("b", default_qos="normal")
-    association_limits = AssociationLimits((first, second), (normal, fast))
-    assert association_limits.qos_for(JobOptions(qos="normal", account="a")) == normal
-    assert association_limits.qos_for(JobOptions(account="a")) == fast
-    assert association_limits.qos_for(JobOptions()) is None
+    limits = AssociationLimits(
+        (Association("a", default_qos="fast"), Association("b", default_qos="normal")), (normal, fast)
+    )
+    assert limits.qos_for(JobOptions(qos="normal", account="a")) == normal
+    assert limits.qos_for(JobOptions(account="a")) == fast
+    assert limits.qos_for(JobOptions()) is limits.qos("nosuch") is limits.qos(None) is None
 
 
 def test_the_usage_factor_is_known_where_all_possible_qos_have_the_same():
-    limits = AssociationLimits(parse_associations(ASSOCIATIONS, "parlay-sandbox"), parse_qos(QUALITIES))
-    assert limits.usage_factor_for(JobOptions(qos="fast")) == 2.5
-    assert limits.usage_factor_for(JobOptions(account="root")) == 1.0
-    assert limits.usage_factor_for(JobOptions(account="acc", partition="main")) is None, "normal or fast"
+    assert LIMITS.usage_factor_for(JobOptions(qos="fast")) == 2.5
+    assert LIMITS.usage_factor_for(JobOptions(account="root")) == 1.0
+    assert LIMITS.usage_factor_for(JobOptions(account="acc", partition="main")) is None, "normal or fast"
     assert AssociationLimits((), (Qos("normal"),)).usage_factor_for(JobOptions()) == 1.0

@@ -38,29 +38,29 @@ def test_weights_are_units_of_one_of_a_resource(text, weights):
     assert parse_weights(text) == weights
 
 
+GPUS, MEMORY = parse_weights(WEIGHTS), {"cpu": 1.0, "mem": 0.25 / 1024}
+
+
 @pytest.mark.parametrize(
     ("request_", "whole_nodes", "rules", "billed"),
     [
         # What Slurm 22.05 reported as billing= of these jobs on the sandbox.
-        (job(2, gpus_per_node=2), True, BillingRules(parse_weights(WEIGHTS)), 40.0),
-        (job(1, gpus_per_node=1, mem="1000M"), False, BillingRules(parse_weights(WEIGHTS)), 10.0),
-        (job(2, gpus_per_node=2), True, BillingRules(parse_weights(WEIGHTS), takes_max=True), 32.0),
+        (job(2, gpus_per_node=2), True, BillingRules(GPUS), 40.0),
+        (job(1, gpus_per_node=1, mem="1000M"), False, BillingRules(GPUS), 10.0),
+        (job(2, gpus_per_node=2), True, BillingRules(GPUS, takes_max=True), 32.0),
         (job(4, tasks=1), True, BillingRules(), 16.0),
         # By slurm.conf(5): memory where it is allocated, GPUs beside the largest of the others.
-        (job(1, 1, mem="3000M"), False, BillingRules({"cpu": 1.0, "mem": 0.25 / 1024}, tracks_memory=True), 1.0),
+        (job(1, 1, mem="3000M"), False, BillingRules(MEMORY, tracks_memory=True), 1.0),
         (job(1, 1), False, BillingRules({"cpu": 1.0, "mem": 1 / 1024}, tracks_memory=True), 4.0),
-        (job(2, gpus_per_node=2), True, BillingRules(parse_weights(WEIGHTS), True, True), 40.0),
-        (job(1, gpus_per_node=8), True, BillingRules(parse_weights(WEIGHTS)), 128.0),
+        (job(2, gpus_per_node=2), True, BillingRules(GPUS, True, True), 40.0),
+        (job(1, gpus_per_node=8), True, BillingRules(GPUS), 128.0),
         (job(1, 100), True, BillingRules({"cpu": 1.0}), 100.0),
     ],
 )
 def test_a_job_is_billed_what_it_is_allocated_on_the_smallest_node_that_it_fits(request_, whole_nodes, rules, billed):
     assert job_billing(request_, NODES, rules, whole_nodes) == billed
-
-
-def test_the_weight_of_a_kind_of_gpu_counts_where_the_nodes_have_one_kind():
-    nodes = parse_sinfo("n1|idle|4|4000|gpu:h100:2|main*|(null)\n")
-    assert job_billing(job(gpus_per_node=2), nodes, BillingRules({"gres/gpu:h100": 3.0}), False) == 6.0
+    one_kind = parse_sinfo("n1|idle|4|4000|gpu:h100:2|main*|(null)\n")
+    assert job_billing(job(gpus_per_node=2), one_kind, BillingRules({"gres/gpu:h100": 3.0}), False) == 6.0
 
 
 @pytest.mark.parametrize(

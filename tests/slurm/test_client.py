@@ -1,6 +1,5 @@
 """Slurm client against stub commands on PATH: their arguments, and bad answers."""
 
-import logging
 import os
 import signal
 import subprocess
@@ -107,9 +106,6 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-# -- submitting
-
-
 @pytest.mark.security("environment")
 def test_a_job_is_submitted_from_its_own_directory_in_an_environment_of_its_own(commands, request_):
     commands.write(sbatch="echo 12; echo 'sbatch: warning: low budget' >&2")
@@ -132,38 +128,35 @@ def test_a_submission_that_hangs_is_unconfirmed_and_leaves_no_process(commands, 
     wait_until(lambda: has_ended(commands.child()))
 
 
+@pytest.mark.parametrize(
+    ("sbatch", "folder", "status", "words"),
+    [
+        (b"#!/bin/sh\nkill -9 $$", "a1", SubmitStatus.UNCONFIRMED, ""),
+        (None, "a1", SubmitStatus.BUSY, "sbatch is not on PATH"),
+        (b"\x7fELF no program", "a1", SubmitStatus.BUSY, ""),
+        (b"#!/bin/sh\necho 12", "gone", SubmitStatus.BUSY, ""),
+    ],
+    ids=["killed", "no commands", "no program", "no folder"],
+)
+def test_an_sbatch_that_does_not_answer_or_start_ends_no_search(commands, request_, sbatch, folder, status, words):
+    """A search that is resumed on the wrong machine, or without the commands' file system, does not end."""
+    if sbatch is not None:
+        commands.write(sbatch="")
+        (commands.folder / "sbatch").write_bytes(sbatch)
+    client = SlurmClient({"PATH": str(commands.folder)})
+    submission = client.submit(replace(request_, directory=request_.directory.with_name(folder)))
+    assert submission.status is status
+    assert words in submission.message
+    with pytest.raises(SlurmUnreachable, match="squeue is not on PATH"):
+        client.jobs()
+
+
 def wait_until(condition, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
-
-def test_a_submission_that_is_killed_is_unconfirmed(commands, request_):
-    commands.write(sbatch="kill -9 $$")
-    assert commands.client().submit(request_).status is SubmitStatus.UNCONFIRMED
-
-
-def test_without_slurms_commands_nothing_was_submitted_nor_refused_and_it_is_said_plainly(tmp_path, request_):
-    """A search that is resumed on the wrong machine, or without the commands' file system, does not end."""
-    client = SlurmClient({"PATH": str(tmp_path)})
-    submission = client.submit(request_)
-    assert submission.status is SubmitStatus.BUSY
-    assert "sbatch is not on PATH" in submission.message
-    with pytest.raises(SlurmUnreachable, match="squeue is not on PATH"):
-        client.jobs()
-
-
-def test_an_sbatch_that_does_not_start_submitted_nothing(commands, request_):
-    commands.write(sbatch="echo 12")
-    (commands.folder / "sbatch").write_bytes(b"\x7fELF no program")
-    assert commands.client().submit(request_).status is SubmitStatus.BUSY
-    commands.write(sbatch="echo 12")
-    gone = replace(request_, directory=request_.directory / "gone")
-    assert commands.client().submit(gone).status is SubmitStatus.BUSY
-
-
-# -- testing what would be submitted
 
 TESTED = "sbatch: Job 2 to start at 2026-11-21T14:32:48 using 4 processors on nodes n1 in partition short"
 STARTS = f"cat > $HERE/script; echo '{TESTED}' >&2"
@@ -245,16 +238,6 @@ def test_a_job_that_its_partition_never_starts_is_refused(commands, request_, mi
     assert ("partition short allows at most 10 minutes" in tested.message) is is_refused
 
 
-# -- asking
-
-
-def test_each_command_is_logged_for_who_looks_for_a_fault(commands, caplog):
-    commands.write(squeue="")
-    with caplog.at_level(logging.DEBUG, "slurm.client"):
-        commands.client().jobs()
-    assert [record.message.split()[0] for record in caplog.records] == ["squeue"]
-
-
 def test_one_question_for_all_jobs_of_the_user(commands):
     commands.write(squeue=f"echo '{row('12')}'; echo '{row('13', 'PENDING')}'")
     client = commands.client(TZ="Asia/Tokyo", SQUEUE_FORMAT="%i", SLURM_CONF="/etc/big.conf")
@@ -323,17 +306,11 @@ def test_the_configuration_is_asked_for_once_and_that_of_the_partitions_with_it(
     assert commands.calls("scontrol") == ["show config", "--all --oneliner show partition"]
 
 
-@pytest.mark.parametrize(
-    ("script", "blocks"),
-    [
-        ("echo 'BlockName=b1 BlockIndex=0 Nodes=n[1-18]'", (18,)),
-        ("echo 'scontrol: error: No topology information available' >&2", ()),
-    ],
-)
-def test_a_cluster_without_blocks_has_none(commands, script, blocks):
-    commands.write(scontrol=script)
-    assert commands.client().blocks() == blocks
-    assert commands.calls("scontrol") == ["show topology"]
+def test_a_cluster_without_blocks_has_none(commands):
+    commands.write(scontrol="echo 'BlockName=b1 BlockIndex=0 Nodes=n[1-18]'")
+    assert commands.client().blocks() == (18,)
+    commands.write(scontrol="echo 'scontrol: error: No topology information available' >&2")
+    assert commands.client().blocks() == ()
 
 
 def test_a_configuration_that_could_not_be_had_is_asked_for_again(commands):
@@ -343,9 +320,6 @@ def test_a_configuration_that_could_not_be_had_is_asked_for_again(commands):
         client.settings()
     commands.write(scontrol=CONFIG)
     assert client.settings().cluster_name == "big"
-
-
-# -- accounting
 
 
 def sacct_row(job_id: str, name: str = NAME, submitted: str = "2026-11-21T12:00:00") -> str:
@@ -373,21 +347,23 @@ def test_many_names_are_asked_for_in_several_calls(commands):
     assert len(asked) == 3
 
 
-def test_without_accounting_nothing_is_asked(commands):
-    commands.write(scontrol="echo 'AccountingStorageType = (null)'", sacct="exit 1")
-    assert commands.client().accounted_jobs([NAME], SUBMITTED) is None
-    assert commands.calls("sacct") == []
+@pytest.mark.parametrize(
+    ("config", "sacct", "words"),
+    [
+        ("echo 'AccountingStorageType = (null)'", "exit 1", None),
+        (CONFIG, "echo 'Slurm accounting storage is disabled' >&2; exit 1", None),
+        (CONFIG, "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1", "database"),
+    ],
+)
+def test_accounting_that_is_disabled_is_not_there_and_one_that_is_down_is_unreachable(commands, config, sacct, words):
+    commands.write(scontrol=config, sacct=sacct)
+    if words is None:
+        assert commands.client().accounted_jobs([NAME], SUBMITTED) is None
+        assert len(commands.calls("sacct")) == (config == CONFIG)
+    else:
+        with pytest.raises(SlurmUnreachable, match=words):
+            commands.client().accounted_jobs([NAME], SUBMITTED)
 
-
-def test_accounting_that_is_disabled_is_not_there_and_one_that_is_down_is_unreachable(commands):
-    commands.write(scontrol=CONFIG, sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    assert commands.client().accounted_jobs([NAME], SUBMITTED) is None
-    commands.write(sacct="echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1")
-    with pytest.raises(SlurmUnreachable, match="database"):
-        commands.client().accounted_jobs([NAME], SUBMITTED)
-
-
-# -- cancelling
 
 SQUEUE = "cat $HERE/jobs 2>/dev/null || true"
 
@@ -402,16 +378,13 @@ def test_only_jobs_that_still_have_id_name_and_user_are_cancelled_in_one_call(co
     assert commands.calls("scancel") == ["9 12"]
 
 
-def test_nothing_of_ours_there_is_nothing_to_cancel(commands):
-    commands.write(squeue=SQUEUE, scancel="exit 1")
-    assert commands.client().cancel([job("12")]) == set()
-    assert commands.calls("scancel") == []
-
-
-def test_cancelling_nothing_asks_nothing(commands):
-    commands.write(squeue="exit 1", scancel="exit 1")
-    assert commands.client().cancel([]) == set()
-    assert commands.calls("squeue") == commands.calls("scancel") == []
+@pytest.mark.parametrize(
+    ("jobs", "squeue", "calls"), [([], "exit 1", 0), ([job("12")], SQUEUE, 1)], ids=["no jobs", "none of ours"]
+)
+def test_where_nothing_is_to_be_cancelled_nothing_is(commands, jobs, squeue, calls):
+    commands.write(squeue=squeue, scancel="exit 1")
+    assert commands.client().cancel(jobs) == set()
+    assert (len(commands.calls("squeue")), commands.calls("scancel")) == (calls, [])
 
 
 def test_a_job_that_takes_its_time_to_end_is_looked_at_six_times_in_fifteen_seconds(commands, slept):
@@ -450,14 +423,10 @@ def test_jobs_that_do_not_end_are_named_after_a_bounded_wait(commands, slept, sc
     assert sum(slept) == CANCEL_TIMEOUT_S
 
 
-def test_a_controller_that_falls_silent_leaves_them_named(commands, slept):
+def test_a_controller_that_falls_silent_leaves_them_named_and_a_silent_one_cancels_nothing(commands, slept):
     commands.write(squeue="test -e $HERE/down && exit 1; " + f"echo '{row('12')}'", scancel="touch $HERE/down; exit 1")
     assert commands.client().cancel([job("12")]) == {"12"}
     assert len(slept) == 1
-
-
-def test_a_silent_controller_cancels_nothing_and_says_so(commands):
-    commands.write(squeue="exit 1", scancel="exit 0")
     with pytest.raises(SlurmUnreachable):
         commands.client().cancel([job("12")])
-    assert commands.calls("scancel") == []
+    assert len(commands.calls("scancel")) == 1

@@ -74,12 +74,6 @@ def test_the_next_link_waits_for_the_end_of_the_one_before_whatever_it_is_and_a_
     ]
 
 
-def test_without_options_only_what_a_driver_needs_stands_in_the_script():
-    bare = replace(JOB, options=JobOptions())
-    assert "--account" not in render_driver_script(bare)
-    assert render_driver_script(bare).count("#SBATCH") == 8
-
-
 def test_the_first_link_of_a_new_search_waits_for_the_users_jobs():
     waits = "#SBATCH --dependency=afterok:12345\n#SBATCH --kill-on-invalid-dep=yes\n"
     assert waits in render_driver_script(replace(JOB, is_first=True))

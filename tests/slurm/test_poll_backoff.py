@@ -1,38 +1,29 @@
+import pytest
+
 from slurm.poll_backoff import LONGEST_INTERVAL_S, PollBackoff
 
 
-def test_a_quick_controller_is_asked_at_the_floor():
-    backoff = PollBackoff(30.0)
-    backoff.answered(0.2)
-    assert backoff.interval_s == 30.0
-
-
-def test_a_slow_controller_is_asked_less_often():
-    backoff = PollBackoff(30.0)
-    backoff.answered(12.0)
-    assert backoff.interval_s == 60.0
-    backoff.answered(0.2)
-    assert backoff.interval_s == 30.0
-
-
-def test_one_that_does_not_answer_is_asked_ever_less_often_until_it_does():
-    backoff = PollBackoff(30.0)
-    intervals = []
-    for _ in range(6):
-        backoff.failed()
-        intervals.append(backoff.interval_s)
-    assert intervals == [60.0, 120.0, 240.0, 300.0, 300.0, 300.0]
-    backoff.answered(0.1)
-    assert backoff.interval_s == 30.0
+@pytest.mark.parametrize(
+    ("floor_s", "answers_s", "interval_s"),
+    [
+        (30.0, [0.2], 30.0),
+        (30.0, [12.0], 60.0),
+        (30.0, [12.0, 0.2], 30.0),
+        (30.0, [None], 60.0),
+        (30.0, [None] * 3, 240.0),
+        (30.0, [None] * 6, LONGEST_INTERVAL_S),
+        (30.0, [None] * 6 + [0.1], 30.0),
+        (2 * LONGEST_INTERVAL_S, [None], 2 * LONGEST_INTERVAL_S),
+    ],
+)
+def test_a_slow_controller_is_asked_less_often_and_a_silent_one_ever_less(floor_s, answers_s, interval_s):
+    backoff = PollBackoff(floor_s)
+    for took_s in answers_s:
+        backoff.failed() if took_s is None else backoff.answered(took_s)
+    assert backoff.interval_s == interval_s
 
 
 def test_a_question_that_ran_into_its_limit_counts_as_slow():
     backoff = PollBackoff(1.0)
     backoff.failed(took_s=30.0)
     assert backoff.interval_s == 150.0
-
-
-def test_a_floor_above_the_longest_interval_is_kept():
-    backoff = PollBackoff(2 * LONGEST_INTERVAL_S)
-    backoff.failed()
-    assert backoff.interval_s == 2 * LONGEST_INTERVAL_S

@@ -6,27 +6,11 @@ import pytest
 
 from slurm.topology import parse_blocks, parse_leaves
 
-
-@pytest.mark.parametrize(
-    ("stdout", "blocks"),
-    [
-        ("BlockName=b1 BlockIndex=0 Nodes=n[01-18]\nBlockName=b2 BlockIndex=1 Nodes=n[19-35]\n", (18, 17)),
-        (
-            "BlockName=b1 BlockIndex=0 Nodes=n[1-4] BlockSize=4\nBlockName=b2 BlockIndex=1 Nodes=n[5-8] BlockSize=4\n"
-            "AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[1-8] BlockSize=8\n",
-            (4, 4),
-        ),
-        ("SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[1-4]\n", ()),
-        ("No topology information available\n", ()),
-        ("BlockName=b1 BlockIndex=0\n", (0,)),
-        ("BlockName=b1 BlockIndex=0 Nodes=(null)\n", (0,)),
-        ("", ()),
-    ],
-)
-def test_blocks_are_read_and_nothing_else(stdout: str, blocks: tuple[int, ...]):
-    assert parse_blocks(stdout) == blocks
-
-
+BLOCKS = """\
+BlockName=b1 BlockIndex=0 Nodes=n[1-3] BlockSize=4
+BlockName=b2 BlockIndex=1 Nodes=n4 BlockSize=4
+AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[1-4] BlockSize=8
+"""
 TREE = """\
 SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]
 SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[3-4]
@@ -36,13 +20,20 @@ SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=leaf[1-2]
 
 
 @pytest.mark.parametrize(
-    ("stdout", "leaves"),
+    ("stdout", "blocks", "leaves"),
     [
-        (TREE, {"n1": "leaf1", "n2": "leaf1", "n3": "leaf2", "n4": "leaf2"}),
-        ("BlockName=b1 Nodes=n[1-2] BlockSize=2\nBlockName=b2 Nodes=n3\n", {"n1": "b1", "n2": "b1", "n3": "b2"}),
-        ("BlockName=b1 BlockIndex=0 Nodes=n[1-", {}),
-        ("", {}),
+        (BLOCKS, (3, 1), {"n1": "b1", "n2": "b1", "n3": "b1", "n4": "b2"}),
+        (TREE, (), {"n1": "leaf1", "n2": "leaf1", "n3": "leaf2", "n4": "leaf2"}),
+        ("No topology information available\n", (), {}),
+        ("BlockName=b1 BlockIndex=0\n", (0,), {}),
+        ("BlockName=b1 BlockIndex=0 Nodes=(null)\n", (0,), None),
+        ("", (), {}),
     ],
 )
-def test_each_node_has_its_leaf_switch_or_its_block(stdout, leaves):
-    assert parse_leaves(stdout) == leaves
+def test_each_block_has_its_size_and_each_node_its_leaf_switch_or_its_block(stdout, blocks, leaves):
+    assert parse_blocks(stdout) == blocks
+    assert leaves is None or parse_leaves(stdout) == leaves
+
+
+def test_a_broken_list_of_nodes_has_no_leaves():
+    assert parse_leaves("BlockName=b1 BlockIndex=0 Nodes=n[1-") == {}

@@ -82,40 +82,6 @@ def rig(tmp_path: Path) -> Rig:
     return Rig(tmp_path)
 
 
-# -- queue and nodes
-
-
-def test_jobs_start_in_their_order_and_small_ones_fill_the_gaps(rig: Rig) -> None:
-    rig.run("long", limit_s=3600)
-    rig.submit("both", num_nodes=2)
-    too_long, short = rig.submit("too_long", limit_s=7200), rig.submit("short", limit_s=1800)
-    rig.cluster.advance(1.0)
-    assert (rig.job("2").reason, rig.job(too_long).reason) == ("Resources", "Priority")
-    assert rig.state(short) is JobState.RUNNING
-
-
-def test_jobs_share_a_node_unless_one_wants_it_alone(rig: Rig) -> None:
-    for name, exclusive in (("a", False), ("b", False), ("alone", True), ("c", False)):
-        rig.slurm.submit(replace(rig.request(name, exclusive=exclusive, nodelist=("n1",)), tasks_per_node=1))
-    rig.cluster.advance(1.0)
-    assert [job.state.value for job in rig.slurm.jobs()] == ["RUNNING", "RUNNING", "PENDING", "RUNNING"]
-
-
-def test_a_drained_node_keeps_its_jobs_and_takes_no_more(rig: Rig) -> None:
-    first = rig.run("first")
-    rig.cluster.drain_node("n1")
-    rig.cluster.drain_node("n2")
-    waits = rig.submit("waits")
-    rig.cluster.advance(5.0)
-    assert rig.state(first) is JobState.RUNNING
-    assert rig.job(waits).reason == "ReqNodeNotAvail, UnavailableNodes:n1,n2"
-    rig.cluster.resume_node("n2")
-    assert rig.job(waits).nodes == ("n2",)
-
-
-# -- how jobs end
-
-
 @pytest.mark.parametrize(
     ("plan", "ends_as", "reason", "code"),
     [
@@ -132,15 +98,6 @@ def test_a_job_ends_as_planned(rig: Rig, plan: JobPlan, ends_as: JobState, reaso
     rig.cluster.advance(10.0)
     job = rig.job(job_id)
     assert (job.state, job.reason, (job.exit_code, job.signal)) == (ends_as, reason, code)
-
-
-def test_what_a_job_leaves_at_its_end_is_not_left_by_one_that_is_killed(rig: Rig) -> None:
-    left: list[str] = []
-    rig.run("ends", JobPlan(10, on_end=lambda: left.append("ends")))
-    rig.run("killed", JobPlan(10, on_end=lambda: left.append("killed")))
-    rig.slurm.cancel([job for job in rig.slurm.jobs() if job.name == "killed"])
-    rig.cluster.advance(20.0)
-    assert left == ["ends"]
 
 
 def test_the_time_limit_is_looked_at_once_a_minute_and_a_stubborn_job_has_kill_wait_more(rig: Rig) -> None:
@@ -176,9 +133,6 @@ def test_ended_jobs_are_forgotten(rig: Rig) -> None:
     assert rig.names() == []
 
 
-# -- submissions
-
-
 def test_a_submission_that_timed_out_appears_later_or_never(rig: Rig) -> None:
     rig.slurm.submissions_time_out(appears_after_s=30.0)
     rig.slurm.submissions_time_out(appears_after_s=None)
@@ -197,9 +151,6 @@ def test_submissions_are_busy_for_a_while_and_refused_with_the_words_given(rig: 
     assert rig.slurm.submit(rig.request("a")) == Submission(SubmitStatus.REFUSED, message="Invalid account")
     rig.slurm.warning = "sbatch: warning: be brief"
     assert rig.slurm.submit(rig.request("a")) == Submission(SubmitStatus.ACCEPTED, "1", "sbatch: warning: be brief")
-
-
-# -- controller and accounting
 
 
 @pytest.mark.parametrize("outage", [FakeCluster.controller_down, FakeCluster.controller_hung])
@@ -252,17 +203,6 @@ def test_accounting_that_was_down_lies_until_it_knows_the_end(rig: Rig) -> None:
     assert (row.exit_code, row.ended_at) == (4, rig.began + 11.0)
 
 
-def test_accounting_says_nothing_of_the_exit_code_of_what_was_killed(rig: Rig) -> None:
-    rig.run("job")
-    rig.slurm.cancel(rig.slurm.jobs())
-    rig.cluster.advance(1.0)
-    assert (row := rig.row("job"))
-    assert (row.state, row.state_text, row.exit_code, row.signal) == (JobState.CANCELLED, "CANCELLED by 1000", 0, 0)
-
-
-# -- what others do to jobs
-
-
 def test_a_requeued_job_starts_again_under_its_id_two_minutes_later(rig: Rig) -> None:
     job_id = rig.run("job")
     rig.cluster.requeue(job_id)
@@ -285,22 +225,6 @@ def test_two_copies_are_seen_when_a_requeued_job_left_its_processes(rig: Rig) ->
     assert rig.slurm.most_running("job") == 2
 
 
-@pytest.mark.parametrize(("requeue", "state"), [(False, JobState.PREEMPTED), (True, JobState.PENDING)])
-def test_a_preempted_job_ends_or_is_put_back(rig: Rig, requeue: bool, state: JobState) -> None:
-    job_id = rig.run("job")
-    rig.cluster.preempt(job_id, requeue)
-    assert rig.state(job_id) is state
-
-
-def test_a_held_job_waits_until_it_is_released(rig: Rig) -> None:
-    job_id = rig.run("job")
-    rig.cluster.hold(job_id)
-    rig.cluster.advance(1000.0)
-    assert (rig.state(job_id), rig.job(job_id).reason) == (JobState.PENDING, "job requeued in held state")
-    rig.cluster.release(job_id)
-    assert rig.state(job_id) is JobState.RUNNING
-
-
 def test_processes_may_outlive_the_failure_of_their_node(rig: Rig) -> None:
     left: list[str] = []
     job_id = rig.run("job", JobPlan(20, on_end=lambda: left.append("outcome")))
@@ -310,22 +234,6 @@ def test_processes_may_outlive_the_failure_of_their_node(rig: Rig) -> None:
     assert left == ["outcome"]
     other = rig.run("other")
     assert rig.job(other).nodes == ("n2",)
-
-
-# -- cancels, clocks, strangers
-
-
-def test_cancels_fail_as_often_as_told(rig: Rig) -> None:
-    job_id = rig.run("job")
-    rig.slurm.failing_cancels = 2
-    assert [rig.slurm.cancel(rig.slurm.jobs()) for _ in range(3)] == [{job_id}, {job_id}, set()]
-
-
-def test_a_cancelled_job_that_is_slow_to_die_may_still_run(rig: Rig) -> None:
-    job_id = rig.run("job", JobPlan(heeds_term=False))
-    assert rig.slurm.cancel(rig.slurm.jobs()) == {job_id}
-    rig.cluster.advance(15.0)
-    assert rig.state(job_id) is JobState.CANCELLED
 
 
 def test_a_clock_that_goes_back_gives_an_end_before_the_start(rig: Rig) -> None:
@@ -339,46 +247,21 @@ def test_a_clock_that_goes_back_gives_an_end_before_the_start(rig: Rig) -> None:
     assert rig.slurm.monotonic() == rig.cluster.time
 
 
-def test_a_word_that_nobody_knows_is_kept(rig: Rig) -> None:
-    job_id = rig.run("job")
-    rig.slurm.state_words[job_id] = "LEVITATING"
-    assert (rig.state(job_id), rig.job(job_id).state_text) == (JobState.UNKNOWN, "LEVITATING")
-
-
-def test_other_users_jobs_are_described_and_not_listed(rig: Rig) -> None:
-    theirs = rig.cluster.accept("bob", rig.request("a|job of\ttheirs"), job_id="77")
-    assert rig.job("77").user == "bob"
-    assert rig.slurm.jobs() == ()
-    assert rig.slurm.cancel([rig.job("77")]) == set()
-    assert theirs.state is JobState.PENDING
-    assert rig.slurm.accounted_jobs(["a|job of\ttheirs"], 0.0) == ()
-
-
-def test_commands_take_the_time_they_are_told_to(rig: Rig) -> None:
-    rig.slurm.answer_s = 3.0
-    rig.slurm.jobs()
-    assert rig.cluster.time == rig.began + 3.0
-
-
-def test_time_goes_to_the_next_event_and_no_further_than_asked(rig: Rig) -> None:
-    rig.run("job", JobPlan(100))
-    assert rig.cluster.advance_to_next_event(at_most=30.0) == 30.0
-    assert rig.cluster.advance_to_next_event(at_most=500.0) == 70.0
-    assert rig.cluster.advance_to_next_event(at_most=500.0) == 500.0
-
-
-def test_a_job_beyond_its_partitions_limit_is_refused_unless_its_qos_lifts_that(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("default", "qos", "status"),
+    [
+        ("long", None, SubmitStatus.ACCEPTED),
+        ("normal", None, SubmitStatus.REFUSED),
+        ("normal", "long", SubmitStatus.ACCEPTED),
+        ("normal", "normal", SubmitStatus.REFUSED),
+        ("normal", "unknown", SubmitStatus.ACCEPTED),
+    ],
+)
+def test_a_job_beyond_its_partitions_limit_is_refused_unless_its_qos_lifts_that(rig: Rig, default, qos, status) -> None:
     rig.settings = replace(FAKE_SETTINGS, has_accounting=True)
     rig.__post_init__()
     name = rig.cluster.partitions[0]
     rig.slurm.partition_limits[name] = PartitionSnapshot(name, is_default=True, max_time_s=300.0)
-    request = rig.request("a", limit_s=600.0)
-    assert rig.slurm.test(request).status is SubmitStatus.REFUSED
-    long = Qos("long", overrides_max_time=True)
-    rig.slurm.limits = AssociationLimits((Association("acc", default_qos="long"),), (long,))
-    assert rig.slurm.test(request).status is SubmitStatus.ACCEPTED
-    rig.slurm.limits = AssociationLimits((Association("acc", default_qos="normal"),), (long, Qos("normal")))
-    assert rig.slurm.test(request).status is SubmitStatus.REFUSED
-    assert rig.slurm.test(rig.request("b", limit_s=600.0, qos="long")).status is SubmitStatus.ACCEPTED
-    assert rig.slurm.test(rig.request("c", limit_s=600.0, qos="normal")).status is SubmitStatus.REFUSED
-    assert rig.slurm.test(rig.request("d", limit_s=600.0, qos="unknown")).status is SubmitStatus.ACCEPTED
+    known = (Qos("long", overrides_max_time=True), Qos("normal"))
+    rig.slurm.limits = AssociationLimits((Association("acc", default_qos=default),), known)
+    assert rig.slurm.test(rig.request("a", limit_s=600.0, qos=qos)).status is status
