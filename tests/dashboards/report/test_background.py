@@ -12,6 +12,7 @@ from tests.dashboards.searches import SEARCH_ID, ended_search
 from trials.files.folders import SearchFolder
 
 RECORDS = ended_search().records
+FIRST, LAST = RECORDS[0].last_seq, RECORDS[-1].last_seq
 
 
 @pytest.fixture
@@ -24,61 +25,36 @@ def written(monkeypatch):
         again.release()
 
     monkeypatch.setattr(write, "write_report", write_one)
-    monkeypatch.setattr(background, "_FIRST_PAUSE_S", 0.0)
     return found, again
 
 
 @pytest.mark.usefixtures("silent")
-def test_after_the_first_report_the_next_is_the_last_where_the_search_ends_soon(written, tmp_path):
+@pytest.mark.parametrize(
+    ("first_pause_s", "least_pause_s", "waits", "sent", "expected"),
+    [
+        (0.0, None, 1, RECORDS, [FIRST, LAST]),
+        (0.0, 0.0, 2, (RECORDS[0], RECORDS[-1]), [FIRST, LAST]),
+        (3600.0, None, 0, RECORDS, [LAST]),
+        (0.0, None, 1, RECORDS[:1], [FIRST]),
+        (0.0, None, 0, (), []),
+    ],
+    ids=["ends soon", "after the pause", "over at once", "written already", "nothing handed"],
+)
+def test_after_the_first_report_one_is_written_after_a_pause_and_one_at_the_end(
+    written, tmp_path, monkeypatch, first_pause_s, least_pause_s, waits, sent, expected
+):
     found, again = written
+    monkeypatch.setattr(background, "_FIRST_PAUSE_S", first_pause_s)
+    if least_pause_s is not None:
+        monkeypatch.setattr(background, "_LEAST_PAUSE_S", least_pause_s)
     reporter = ReportWorker(SearchFolder(tmp_path))
-    reporter.submit(RECORDS[0])
-    assert again.acquire(timeout=5)
-    for record in RECORDS[1:]:
+    for number, record in enumerate(sent):
         reporter.submit(record)
+        if number < waits:
+            assert again.acquire(timeout=5)
     reporter.finish(5)
-    assert found == [RECORDS[0].last_seq, RECORDS[-1].last_seq]
-
-
-@pytest.mark.usefixtures("silent")
-def test_after_the_pause_the_newest_is_written_while_the_search_runs(written, tmp_path, monkeypatch):
-    found, again = written
-    monkeypatch.setattr(background, "_LEAST_PAUSE_S", 0.0)
-    reporter = ReportWorker(SearchFolder(tmp_path))
-    for record in (RECORDS[0], RECORDS[-1]):
-        reporter.submit(record)
-        assert again.acquire(timeout=5)
-    assert found == [RECORDS[0].last_seq, RECORDS[-1].last_seq]
-    reporter.finish(5)
-
-
-@pytest.mark.usefixtures("silent")
-def test_a_search_that_is_over_at_once_has_one_report(written, tmp_path, monkeypatch):
-    found, _ = written
-    monkeypatch.setattr(background, "_FIRST_PAUSE_S", 3600.0)
-    reporter = ReportWorker(SearchFolder(tmp_path))
-    for record in RECORDS:
-        reporter.submit(record)
-    reporter.finish(5)
-    assert found == [RECORDS[-1].last_seq]
-
-
-@pytest.mark.usefixtures("silent")
-def test_what_is_written_already_is_not_written_again(written, tmp_path):
-    found, again = written
-    reporter = ReportWorker(SearchFolder(tmp_path))
-    reporter.submit(RECORDS[0])
-    assert again.acquire(timeout=5)
-    reporter.finish(5)
-    assert found == [RECORDS[0].last_seq]
-
-
-def test_a_report_that_cannot_be_written_is_a_remark(tmp_path, logged):
-    reporter = ReportWorker(SearchFolder(tmp_path / "gone" / SEARCH_ID))
-    reporter.submit(RECORDS[-1])
-    reporter.finish(5)
-    assert len(logged) == 1
-    assert logged[0].startswith("report.html cannot be written, retrying: FileNotFoundError")
+    assert found == expected
+    assert (reporter._thread is None) is (not sent)
 
 
 @pytest.mark.usefixtures("silent")
@@ -93,12 +69,12 @@ def test_once_stopped_it_writes_nothing(written, tmp_path, monkeypatch):
     assert not reporter._thread.is_alive()
 
 
-@pytest.mark.usefixtures("silent")
-def test_where_nothing_was_handed_nothing_is_done(tmp_path):
-    reporter = ReportWorker(SearchFolder(tmp_path))
-    assert reporter._thread is None
+def test_a_report_that_cannot_be_written_is_a_remark(tmp_path, logged):
+    reporter = ReportWorker(SearchFolder(tmp_path / "gone" / SEARCH_ID))
+    reporter.submit(RECORDS[-1])
     reporter.finish(5)
-    assert not list(tmp_path.iterdir())
+    (said,) = logged
+    assert "FileNotFoundError" in said
 
 
 def test_where_no_thread_can_be_started_that_is_a_remark_and_tried_again(written, tmp_path, monkeypatch, logged):
@@ -113,7 +89,8 @@ def test_where_no_thread_can_be_started_that_is_a_remark_and_tried_again(written
         reporter.submit(RECORDS[0])
         reporter.submit(RECORDS[1])
         reporter.finish(0)
-    assert logged == ["report.html cannot be written, retrying: RuntimeError: can't start new thread"]
+    (said,) = logged
+    assert "can't start new thread" in said
     reporter.submit(RECORDS[-1])
     reporter.finish(5)
-    assert found == [RECORDS[-1].last_seq]
+    assert found == [LAST]

@@ -9,12 +9,11 @@ import pytest
 from dashboards.report.data import report_data
 from dashboards.report.page import report_without_scripts
 from dashboards.report.sentences import (
-    best_title,
     describe_confidence,
     describe_cost,
     describe_spending,
     describe_state,
-    describe_tradeoffs,
+    format_field,
 )
 from dashboards.report.table import table_rows
 from dashboards.terminal.headline import headline, sentence
@@ -39,20 +38,54 @@ def answer_below(data):
     return sentence(data.verdict)
 
 
-def test_the_answer_is_how_many_times_faster_than_today_and_how_sure():
-    search = a_search()
-    search.end(end_reason="converged")
-    data = data_of(search)
-    assert headline_of(data) == "1.50x faster than the baseline (1.44–1.56)"
+def ended(search: SearchUnderTest, *reason: str) -> SearchUnderTest:
+    search.end(*reason)
+    return search
+
+
+def measured(*speeds: float, **changes) -> SearchUnderTest:
+    """The baseline and a second layout, as fast as this."""
+    search = SearchUnderTest(spec(**changes))
+    for layout, speed in zip((BASELINE, FASTEST), speeds, strict=False):
+        search.measure(search.start(layout), speed)
+    return search
+
+
+def failed() -> SearchUnderTest:
+    search = SearchUnderTest(spec())
+    search.fail(search.start(BASELINE), FailureReason.SCRIPT_ERROR)
+    return search
+
+
+ASKED = {"constraints": {"min_free_memory_gib": 4.0}, "measure": {"memory_limit_gib": 5.0}}
+MINIMISED = "node_hours_per_billion_tokens"
+
+
+@pytest.mark.parametrize(
+    ("search", "words"),
+    [
+        (ended(a_search()), "1.50x faster than the baseline (1.44–1.56)"),
+        (ended(measured(1000.0, 500.0)), "No measured layout is faster than the baseline"),
+        (measured(1000.0), "Running, 1 of 20 layouts. Only the baseline has been measured so far"),
+        (ended(measured(1000.0)), "Only the baseline was measured"),
+        (ended(a_search(baseline=None)), "1.50k tokens/s, no comparison: the search file names no baseline"),
+        (ended(a_search(objective=MINIMISED)), "1.50x better than the baseline in tokens/s per node (1.44–1.56)"),
+        (failed(), "No layout has been measured yet"),
+        (ended(failed(), "failed", "script_error"), "No layout was measured: 1 trial failed, trainer crashed"),
+    ],
+    ids=["faster", "slower", "running", "baseline", "no baseline", "minimised", "not yet", "failed"],
+)
+def test_the_answer_is_how_many_times_faster_than_today_and_how_sure(search, words):
+    assert headline_of(data_of(search)) == words
+
+
+def test_what_a_search_cost_and_when_it_pays_back_is_told():
+    data = data_of(ended(a_search(), "completed", "converged"))
     assert describe_confidence(data)[0] == "95 % confidence interval 1.44–1.56x."
-    assert describe_state(data) == "Completed: converged: no remaining layout is likely to be faster."
+    assert describe_state(data).startswith("Completed: converged")
     assert describe_cost(data).startswith("0.75 node-hours, 3 trials (2 measured, 1 failed)")
-    spent = "0 % of 0.750 node-hours measured steps; 33 % attempts that measured nothing."
-    paid = (
-        "This search cost 0.75 node-hours and pays back after 1.5 hours of training on 1 node with the layout that it"
-        " found instead of the baseline (95 % interval: 1.34 hours to 1.7 hours)."
-    )
-    assert describe_spending(data) == f"{spent} {paid}"
+    for words in ("33 % attempts that measured nothing", "pays back after 1.5 hours", "1.34 hours to 1.7 hours"):
+        assert words in describe_spending(data)
     assert describe_spending(replace(data, replayed_table="a.csv")) is None
 
 
@@ -61,8 +94,7 @@ def test_the_slowest_rank_of_the_best_and_each_straggler_are_named():
     search.measure(search.start(BASELINE), 1000.0, ("straggler",), slowest_rank=SLOWEST)
     search.measure(search.start(FASTEST), 1500.0, slowest_rank=SLOWEST | {"rank": 5, "slowdown": 1.02})
     data = data_of(search)
-    words = "lowest rank: 5 on n2 computes 0.42 s (p95 0.45 s) of a step, 1.02 times as long as ranks with equal work"
-    assert f"S{words}." in describe_confidence(data)
+    assert any(words.startswith("Slowest rank: 5 on n2 ") for words in describe_confidence(data))
     assert [trial.remark and trial.remark[:17] for trial in data.trials] == ["slowest rank: 3 o", None]
 
 
@@ -75,16 +107,7 @@ def test_layouts_that_trained_different_losses_are_said(is_so):
     assert any("different losses" in sentence for sentence in describe_confidence(data)) is is_so
 
 
-def test_a_baseline_that_nothing_beats_is_the_answer():
-    search = SearchUnderTest(spec())
-    search.measure(search.start(BASELINE), 1000.0)
-    search.measure(search.start(FASTEST), 500.0)
-    search.end()
-    assert headline_of(data_of(search)) == "No measured layout is faster than the baseline"
-
-
 def test_where_the_best_was_chosen_for_its_memory_it_is_recommended_and_the_reason_said_once():
-    """Title, mark and figures have one word; the sentence has the reason."""
     search, third = SearchUnderTest(spec()), Layout(tensor_parallel=8, data_parallel=1, grad_accum_steps=8)
     for kind in ("search", "repeat", "repeat"):
         for layout, speed, peak_gib in ((FASTEST, 1530.0, 63.0), (third, 1490.0, 55.5), (BASELINE, 1000.0, 50.0)):
@@ -93,31 +116,28 @@ def test_where_the_best_was_chosen_for_its_memory_it_is_recommended_and_the_reas
     data = data_of(search)
     words = "Recommended: t0002. t0001 is 3 % faster, within noise, but needs 63 GiB instead of 55.5."
     assert (answer_below(data), data.best.ties) == (words, ("t0001",))
-    assert best_title(data) == "Recommended layout"
     assert [row.marks[0] for row in table_rows(data)] == ["tie", "recommended", "baseline"]
     page = report_without_scripts(data).text
     assert page.count("within noise") == page.count("Recommended layout, t0002") == 1
     assert "Best" not in page
-    assert answer_below(data_of(a_search())) == "t0003 is the fastest of the layouts measured."
 
 
 def test_several_objectives_have_several_answers_and_each_is_said():
     few = Layout(tensor_parallel=4, data_parallel=1, grad_accum_steps=8)
     many = Layout(num_nodes=2, tensor_parallel=4, data_parallel=2, grad_accum_steps=4)
-    search = SearchUnderTest(spec(baseline=None, objective=["tokens_per_sec", "node_hours_per_billion_tokens"]))
+    search = SearchUnderTest(spec(baseline=None, objective=["tokens_per_sec", MINIMISED]))
     search.measure(search.start(few), 900.0)
     search.measure(search.start(many), 1500.0)
     data = data_of(search)
     assert (data.objective.value, data.best.trial) == ("tokens_per_sec", "t0002")
     assert data.best.points == ("t0002", "t0001")
-    other = "t0001 on 1 node has 60 % of its tokens/s at 83 % of its node-hours a token"
-    assert data.best.trades == (other,)
-    assert describe_tradeoffs(data) == [f"Alternative: {other}."]
+    (other,) = data.best.trades
+    assert other == "t0001 on 1 node has 60 % of its tokens/s at 83 % of its node-hours a token"
+    assert other in report_without_scripts(data).text
 
 
 def test_where_no_layout_leaves_the_memory_asked_for_there_is_no_answer_and_the_search_says_why():
-    asked = {"constraints": {"min_free_memory_gib": 4.0}, "measure": {"memory_limit_gib": 5.0}}
-    search = a_search(**asked, cluster=Cluster(ACCELERATORS["cpu"], 4, 2).to_json())
+    search = a_search(**ASKED, cluster=Cluster(ACCELERATORS["cpu"], 4, 2).to_json())
     assert data_of(search).best is None
     search.event(EventKind.SEARCH_STATE, state="failed", end_reason="no_feasible_layout", detail="t0001 comes nearest")
     data = data_of(search)
@@ -126,8 +146,7 @@ def test_where_no_layout_leaves_the_memory_asked_for_there_is_no_answer_and_the_
 
 
 def test_what_beats_today_and_leaves_too_little_memory_is_not_denied():
-    asked = {"constraints": {"min_free_memory_gib": 4.0}, "measure": {"memory_limit_gib": 5.0}}
-    search = SearchUnderTest(spec(**asked, cluster=Cluster(ACCELERATORS["cpu"], 1, 1).to_json()))
+    search = SearchUnderTest(spec(**ASKED, cluster=Cluster(ACCELERATORS["cpu"], 1, 1).to_json()))
     search.measure(search.start(BASELINE), 1000.0, peak_memory_gib=0.5)
     search.measure(search.start(FASTEST), 2000.0, peak_memory_gib=2.0)
     search.end()
@@ -136,52 +155,11 @@ def test_what_beats_today_and_leaves_too_little_memory_is_not_denied():
     assert answer_below(data) == "Recommended: t0001. t0002 is 100 % faster, but leaves too little memory free."
 
 
-def test_nothing_is_said_of_what_beats_today_before_something_else_was_measured():
-    search = SearchUnderTest(spec())
-    search.measure(search.start(BASELINE), 1000.0)
-    assert headline_of(data_of(search)) == "Running, 1 of 20 layouts. Only the baseline has been measured so far"
-    assert answer_below(data_of(search)) == "There is nothing to compare it with yet."
-    search.end()
-    assert headline_of(data_of(search)) == "Only the baseline was measured"
-
-
-def test_without_a_baseline_the_answer_is_a_speed():
-    search = a_search(baseline=None)
-    search.end()
-    assert headline_of(data_of(search)) == "1.50k tokens/s, no comparison: the search file names no baseline"
-
-
-@pytest.mark.parametrize(
-    ("ends", "answer"),
-    [(False, "No layout has been measured yet"), (True, "No layout was measured: 1 trial failed, trainer crashed")],
-)
-def test_a_search_without_a_measurement_says_so(ends, answer):
-    search = SearchUnderTest(spec())
-    search.fail(search.start(BASELINE), FailureReason.SCRIPT_ERROR)
-    if ends:
-        search.end("failed", "script_error")
-    data = data_of(search)
-    assert (headline_of(data), data.best, data.measured) == (answer, None, ())
-
-
-def test_an_objective_that_is_minimised_is_reported_as_what_grows():
-    search = a_search(objective="node_hours_per_billion_tokens")
-    search.end()
-    data = data_of(search)
-    assert headline_of(data) == "1.50x better than the baseline in tokens/s per node (1.44–1.56)"
-
-
-def test_trials_of_another_batch_do_not_compete():
+def test_trials_of_another_batch_do_not_compete_and_a_simulated_clock_may_be_ahead_of_ours():
     search = a_search()
     search.measure(search.start(Layout(grad_accum_steps=64)), 9000.0)
-    data = data_of(search)
-    assert data.best.layout == FASTEST
-    assert data.trials[-1].speed is None
-    assert data.trials[-1].tokens_per_sec == 9000.0
-
-
-def test_a_simulated_clock_may_be_ahead_of_ours():
-    data = data_of(a_search(), after_s=1.0)
+    data = data_of(search, after_s=1.0)
+    assert (data.best.layout, data.trials[-1].speed, data.trials[-1].tokens_per_sec) == (FASTEST, None, 9000.0)
     assert data.progress.elapsed_h == max(t.ended_h for t in data.trials)
 
 
@@ -189,5 +167,17 @@ def test_the_time_of_a_step_is_the_profiles_where_there_is_one():
     search = SearchUnderTest(spec())
     search.measure(search.start(BASELINE), 1000.0, time_s={"compute": 0.6, "bubble": 0.2})
     (parts,) = data_of(search).time_breakdowns
-    assert parts.is_profiled
-    assert parts.seconds == {"compute": 0.6, "bubble": 0.2}
+    assert (parts.is_profiled, parts.seconds) == (True, {"compute": 0.6, "bubble": 0.2})
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        (("bucket_mib", 25), "bucket 25 MiB"),
+        (("bucket_mib", None), "bucket default"),
+        (("zero_stage", 1), "ZeRO 1"),
+        (("overlap_comm", True), "overlap on"),
+    ],
+)
+def test_a_field_is_named_with_its_value_and_unit(field, words):
+    assert format_field(*field) == words

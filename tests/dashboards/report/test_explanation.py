@@ -13,34 +13,24 @@ from tests.dashboards.searches import START, SearchUnderTest
 from trials.analysis.failure_patterns import Condition, FailurePattern
 from trials.trial import FailureReason
 
+AGAIN = "parlay run search.yaml"
+
 
 @pytest.mark.parametrize(
-    ("state", "sentences", "commands"),
+    ("state", "words", "commands"),
     [
-        (
-            "all_failed",
-            [
-                "8 trials of 8 failed: 6 out of memory, 2 trainer crashed.",
-                "All 6 logs end with: OutOfMemoryError: 2.00 GiB",
-                "All had ZeRO 0, offload none, recomputation none.",
-            ],
-            ["parlay logs t0003 --search tiny-abcdef", "parlay run search.yaml"],
-        ),
-        ("refused", [], ["parlay doctor search.yaml --submit-test", "parlay run search.yaml"]),
-        ("cancelled", [], ["parlay run search.yaml"]),
-        (
-            "only_baseline",
-            ["3 trials of 4 failed: 3 out of memory."],
-            ["parlay logs t0002 --search tiny-abcdef", "parlay run search.yaml"],
-        ),
-        ("nothing_yet", ["t0001.a1 running for 10:10 on node1 node2."], ["parlay watch tiny-abcdef"]),
+        ("all_failed", "All 6 logs end with: OutOfMemoryError", ["parlay logs t0003 --search tiny-abcdef", AGAIN]),
+        ("refused", "", ["parlay doctor search.yaml --submit-test", AGAIN]),
+        ("cancelled", "", [AGAIN]),
+        ("only_baseline", "3 trials of 4 failed", ["parlay logs t0002 --search tiny-abcdef", AGAIN]),
+        ("nothing_yet", "t0001.a1 running for 10:10 on node1 node2", ["parlay watch tiny-abcdef"]),
     ],
 )
-def test_a_search_without_a_comparison_says_why_and_what_to_do(state, sentences, commands):
+def test_a_search_without_a_comparison_says_why_and_what_to_do(state, words, commands):
     found = report_data(STATES[state]().record, START + 660).explanation
     assert [command.command for command in found.commands] == commands
-    assert [words for words in found.sentences if words in sentences] == sentences
-    assert bool(found.sentences) == bool(sentences)
+    assert words in " ".join(found.sentences)
+    assert bool(found.sentences) == bool(words)
 
 
 @pytest.mark.parametrize("search", [a_full_search, STATES["one_trial"]])
@@ -49,28 +39,20 @@ def test_a_search_with_a_best_layout_to_use_needs_none(search):
 
 
 def test_the_baseline_is_not_called_the_best_layout_where_nothing_else_was_measured():
-    page = report_page(report_data(STATES["only_baseline"]().record, START))
-    assert "<dt>Baseline, t0001</dt>" in page
-    assert "Best layout, t0001" not in page
+    assert "Best layout, t0001" not in report_page(report_data(STATES["only_baseline"]().record, START))
 
 
-@pytest.mark.parametrize(
-    ("phase", "advice"),
-    [
-        ("start", "a larger measure.memory_limit_gib (now 0.02): the process exceeds it before the model is built."),
-        ("build", "a larger measure.memory_limit_gib (now 0.02), a smaller micro_batch_size, more"),
-    ],
-)
-def test_of_a_memory_limit_that_ended_all_trials_the_first_advice_is_to_raise_it(phase, advice):
+@pytest.mark.parametrize(("phase", "has_more"), [("start", False), ("build", True)])
+def test_of_a_memory_limit_that_ended_all_trials_the_first_advice_is_to_raise_it(phase, has_more):
     search = SearchUnderTest({"measure": {"memory_limit_gib": 0.02}})
     for size in (1, 2):
         name = search.start(Layout(micro_batch_size=size))
         search.fail(name, FailureReason.GPU_OOM, outcome={"rank": 0, "phase": phase})
     search.end("failed", "no_feasible_layout")
-    counts, to_try, *evidence = report_data(search.record, START).explanation.sentences
-    assert counts == "2 trials of 2 failed: 2 out of memory."
-    assert to_try.startswith(f"To try: {advice}")
-    assert any(words.startswith("All had ZeRO 0") for words in evidence) is (phase == "build")
+    _, to_try, *evidence = report_data(search.record, START).explanation.sentences
+    assert to_try.startswith("To try: a larger measure.memory_limit_gib (now 0.02)")
+    assert ("a smaller micro_batch_size" in to_try) is has_more
+    assert any(words.startswith("All had ZeRO 0") for words in evidence) is has_more
 
 
 def test_a_pattern_is_told_with_both_shares():

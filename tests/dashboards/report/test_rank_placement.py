@@ -9,21 +9,17 @@ from search_spaces.layouts.layout import Layout
 
 
 @pytest.mark.parametrize(
-    ("layout", "gpus_per_node", "tensor"),
+    ("layout", "gpus_per_node", "nodes_per_domain", "tensor"),
     [
-        (Layout(num_nodes=2, tensor_parallel=4, data_parallel=3), 6, "tensor groups of 4 across nodes"),
-        (Layout(num_nodes=2, tensor_parallel=3, data_parallel=4), 6, "tensor groups of 3 inside a node"),
-        (Layout(tensor_parallel=3), 8, "tensor groups of 3 inside a node"),
+        (Layout(num_nodes=2, tensor_parallel=4, data_parallel=3), 6, 1, "of 4 across nodes"),
+        (Layout(num_nodes=2, tensor_parallel=3, data_parallel=4), 6, 1, "of 3 inside a node"),
+        (Layout(tensor_parallel=3), 8, 1, "of 3 inside a node"),
+        (Layout(num_nodes=4, tensor_parallel=8, data_parallel=2), 4, 2, "of 8 across nodes of one link domain"),
+        (Layout(num_nodes=4, tensor_parallel=8, data_parallel=2), 4, 1, "of 8 across nodes"),
     ],
 )
-def test_the_summary_says_whether_tensor_groups_cross_nodes(layout: Layout, gpus_per_node: int, tensor: str):
-    assert f" {tensor}," in rank_placement(layout, gpus_per_node).summary
-
-
-def test_the_summary_names_the_link_domain_that_a_tensor_group_stays_in():
-    layout = Layout(num_nodes=4, tensor_parallel=8, data_parallel=2)
-    assert " tensor groups of 8 across nodes of one link domain," in rank_placement(layout, 4, 2).summary
-    assert " tensor groups of 8 across nodes," in rank_placement(layout, 4, 1).summary
+def test_the_summary_says_whether_tensor_groups_cross_nodes(layout, gpus_per_node, nodes_per_domain, tensor):
+    assert f" tensor groups {tensor}," in rank_placement(layout, gpus_per_node, nodes_per_domain).summary
 
 
 @pytest.mark.parametrize(("order", "told"), [("tp-dp-pp", "pipeline"), ("tp-pp-dp", "data, copies of experts")])

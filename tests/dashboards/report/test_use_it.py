@@ -34,9 +34,8 @@ def test_the_command_of_the_layouts_engine_comes_first(tmp_path):
     )
 
 
-def test_the_trainer_that_measured_it_comes_before(tmp_path):
-    measured = RECIPE.replace("deepspeed, status: not_measured", "deepspeed, status: measured")
-    first = use_it(folder_with(tmp_path, measured)).launches[0]
+def test_that_of_the_trainer_that_measured_it_comes_before(tmp_path):
+    first = use_it(folder_with(tmp_path, RECIPE.replace("deepspeed, status: not_", "deepspeed, status: "))).launches[0]
     assert (first.trainer, first.was_measured) == ("DeepSpeed", True)
 
 
@@ -46,7 +45,4 @@ def test_the_trainer_that_measured_it_comes_before(tmp_path):
 def test_a_damaged_recipe_has_no_commands(tmp_path, text):
     use = use_it(folder_with(tmp_path, text))
     assert use is None or (use.start, use.launches) == (None, ())
-
-
-def test_without_a_recipe_there_is_nothing_to_use(tmp_path):
-    assert use_it(SearchFolder(tmp_path)) is None
+    assert use_it(SearchFolder(tmp_path / "none")) is None
