@@ -24,6 +24,14 @@ def with_key(base: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
     return {**base, section: with_key(base.get(section) or {}, inner, value) if inner else value}
 
 
+def with_keys(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with these values at the dotted keys."""
+    config = dict(base)
+    for name, value in values.items():
+        config = with_key(config, name, value)
+    return config
+
+
 def keys_with(table: OptionTable, handling: Handling) -> list[str]:
     return [name for name, group in table.group_of.items() if group.handling is handling]
 
@@ -70,9 +78,7 @@ def require_notes(read: Reader, names: Collection[str], base: Mapping[str, Any])
 
 
 def require_no_effect(read: Reader, names: Collection[str], base: Mapping[str, Any]) -> None:
-    config = dict(base)
-    for name in names:
-        config = with_key(config, name, VALUE)
+    config = with_keys(base, dict.fromkeys(names, VALUE))
     found, before = read(yaml.safe_dump(config, sort_keys=False)), read(yaml.safe_dump(dict(base), sort_keys=False))
     assert (found.model, found.layout, found.notes) == (before.model, before.layout, before.notes)
 

@@ -17,64 +17,28 @@ from tests.orchestrator.importers.config_tables import (
     with_key,
 )
 
-FSDP = {
-    "compute_environment": "LOCAL_MACHINE",
-    "debug": False,
-    "distributed_type": "FSDP",
-    "downcast_bf16": "no",
-    "fsdp_config": {
-        "fsdp_activation_checkpointing": True,
-        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "fsdp_backward_prefetch": "BACKWARD_PRE",
-        "fsdp_cpu_ram_efficient_loading": True,
-        "fsdp_forward_prefetch": False,
-        "fsdp_offload_params": False,
-        "fsdp_sharding_strategy": "FULL_SHARD",
-        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-        "fsdp_use_orig_params": True,
-    },
-    "machine_rank": 0,
-    "main_training_function": "main",
-    "mixed_precision": "bf16",
-    "num_machines": 2,
-    "num_processes": 16,
-    "rdzv_backend": "static",
-    "same_network": True,
-    "tpu_env": [],
-    "use_cpu": False,
-}
-DEEPSPEED = {
-    "distributed_type": "DEEPSPEED",
-    "deepspeed_config": {
-        "zero_stage": 2,
-        "gradient_accumulation_steps": 4,
-        "offload_optimizer_device": "cpu",
-        "offload_param_device": "none",
-        "zero3_init_flag": False,
-    },
-    "mixed_precision": "fp16",
-    "num_processes": 8,
-}
-MEGATRON = {
-    "distributed_type": "MEGATRON_LM",
-    "megatron_lm_config": {
-        "megatron_lm_tp_degree": 2,
-        "megatron_lm_pp_degree": 2,
-        "megatron_lm_num_micro_batches": 4,
-        "megatron_lm_sequence_parallelism": True,
-        "megatron_lm_recompute_activations": True,
-        "megatron_lm_use_distributed_optimizer": True,
-        "megatron_lm_gradient_clipping": 1.0,
-    },
-    "mixed_precision": "bf16",
-    "num_processes": 8,
-}
-NAMED = {
-    "distributed_type": "DEEPSPEED",
-    "deepspeed_config": {"deepspeed_config_file": "ds.json"},
-    "mixed_precision": "bf16",
-    "num_processes": 8,
-}
+FSDP = yaml.safe_load("""
+{compute_environment: LOCAL_MACHINE, debug: false, distributed_type: FSDP, downcast_bf16: 'no', machine_rank: 0,
+main_training_function: main, mixed_precision: bf16, num_machines: 2, num_processes: 16, rdzv_backend: static,
+same_network: true, tpu_env: [], use_cpu: false, fsdp_config: {fsdp_activation_checkpointing: true,
+fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, fsdp_backward_prefetch: BACKWARD_PRE, fsdp_forward_prefetch: false,
+fsdp_cpu_ram_efficient_loading: true, fsdp_offload_params: false, fsdp_sharding_strategy: FULL_SHARD,
+fsdp_state_dict_type: SHARDED_STATE_DICT, fsdp_use_orig_params: true}}
+""")
+DEEPSPEED = yaml.safe_load("""
+{distributed_type: DEEPSPEED, mixed_precision: fp16, num_processes: 8, deepspeed_config: {zero_stage: 2,
+gradient_accumulation_steps: 4, offload_optimizer_device: cpu, offload_param_device: none, zero3_init_flag: false}}
+""")
+MEGATRON = yaml.safe_load("""
+{distributed_type: MEGATRON_LM, mixed_precision: bf16, num_processes: 8, megatron_lm_config: {megatron_lm_tp_degree: 2,
+megatron_lm_pp_degree: 2, megatron_lm_num_micro_batches: 4, megatron_lm_sequence_parallelism: true,
+megatron_lm_recompute_activations: true, megatron_lm_use_distributed_optimizer: true,
+megatron_lm_gradient_clipping: 1.0}}
+""")
+NAMED = yaml.safe_load("""
+{distributed_type: DEEPSPEED, deepspeed_config: {deepspeed_config_file: ds.json}, mixed_precision: bf16,
+num_processes: 8}
+""")
 IN_8_BITS = {"mixed_precision": "fp8", "fp8_config": {"backend": "AO", "pad_inner_dim": True}}
 FSDP_IN_8_BITS = FSDP | IN_8_BITS
 IN_SCRIPT = "The model and the micro-batch are in the training script, not in the file."
@@ -95,50 +59,20 @@ def kind_of(name: str) -> dict[str, Any]:
     ("config", "engine", "cluster", "layout"),
     [
         (
-            FSDP,
-            "accelerate-launch",
-            (2, 8),
-            {
-                "num_nodes": 2,
-                "tensor_parallel": 1,
-                "pipeline_parallel": 1,
-                "data_parallel": 16,
-                "zero_stage": 3,
-                "activation_checkpointing": "full",
-                "precision": "bf16",
-            },
+            *(FSDP, "accelerate-launch", (2, 8)),
+            """{num_nodes: 2, tensor_parallel: 1, pipeline_parallel: 1, data_parallel: 16, zero_stage: 3,
+            activation_checkpointing: full, precision: bf16}""",
         ),
         (
-            DEEPSPEED,
-            "deepspeed",
-            (1, 8),
-            {
-                "num_nodes": 1,
-                "tensor_parallel": 1,
-                "pipeline_parallel": 1,
-                "data_parallel": 8,
-                "grad_accum_steps": 4,
-                "zero_stage": 2,
-                "offload": "optimizer",
-                "precision": "fp16",
-            },
+            *(DEEPSPEED, "deepspeed", (1, 8)),
+            """{num_nodes: 1, tensor_parallel: 1, pipeline_parallel: 1, data_parallel: 8, grad_accum_steps: 4,
+            zero_stage: 2, offload: optimizer, precision: fp16}""",
         ),
         (
-            MEGATRON,
-            "megatron-lm",
-            (1, 8),
-            {
-                "num_nodes": 1,
-                "tensor_parallel": 2,
-                "pipeline_parallel": 2,
-                "data_parallel": 2,
-                "grad_accum_steps": 4,
-                "zero_stage": 1,
-                "activation_checkpointing": "selective",
-                "sequence_parallel": True,
-                "precision": "bf16",
-                "attention_kernel": "flash",
-            },
+            *(MEGATRON, "megatron-lm", (1, 8)),
+            """{num_nodes: 1, tensor_parallel: 2, pipeline_parallel: 2, data_parallel: 2, grad_accum_steps: 4,
+            zero_stage: 1, activation_checkpointing: selective, sequence_parallel: true, precision: bf16,
+            attention_kernel: flash}""",
         ),
     ],
     ids=["fsdp", "deepspeed", "megatron"],
@@ -148,7 +82,7 @@ def test_a_configuration_gives_layout_and_cluster(config, engine, cluster, layou
     assert looks_like_accelerate(config)
     assert (found.source, found.engine) == ("accelerate", engine)
     assert (found.num_nodes, found.gpus_per_node) == cluster
-    assert found.layout == layout
+    assert found.layout == yaml.safe_load(layout)
     assert found.global_batch_size is None
     assert [note for note in found.notes if "auto_wrap_policy" not in note] == [IN_SCRIPT]
     assert found.origins["baseline.precision"].startswith("mixed_precision (line ")

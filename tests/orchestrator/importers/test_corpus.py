@@ -163,10 +163,6 @@ def shown(value: Any) -> str:
     return FILL_IN if value is None else str(value).lower()
 
 
-def test_the_script_of_windows_keeps_its_line_ends():
-    assert b"\r\n" in (CORPUS / "crlf_and_tabs.sh").read_bytes()
-
-
 def test_no_secret_is_written():
     text, notes = render_from(CORPUS / "secrets.sh")
     assert "SECRET" in (CORPUS / "secrets.sh").read_text(encoding="utf-8")

@@ -11,58 +11,35 @@ from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
 from tests.orchestrator.importers.config_tables import (
     require_table,
-    with_key,
+    with_keys,
 )
 from tests.orchestrator.importers.yaml_samples import GPT_NEOX
 
-BASE = {
-    "num_layers": 12,
-    "hidden_size": 768,
-    "num_attention_heads": 12,
-    "seq_length": 2048,
-    "max_position_embeddings": 2048,
-    "train_micro_batch_size_per_gpu": 4,
-}
+BASE = yaml.safe_load("""
+{num_layers: 12, hidden_size: 768, num_attention_heads: 12, seq_length: 2048, max_position_embeddings: 2048,
+train_micro_batch_size_per_gpu: 4}
+""")
 
 
 def read(**keys: Any):
-    config: dict[str, Any] = dict(BASE)
-    for name, value in keys.items():
-        config = with_key(config, name.replace("__", "."), value)
-    return read_gpt_neox(yaml.safe_dump(config))
+    named = {name.replace("__", "."): value for name, value in keys.items()}
+    return read_gpt_neox(yaml.safe_dump(with_keys(BASE, named)))
 
 
 def test_a_configuration_gives_model_layout_batch_and_cluster():
     found = read_gpt_neox(GPT_NEOX)
     assert (found.source, found.engine) == ("gpt-neox", "gpt-neox")
-    assert found.model == {
-        "num_layers": 32,
-        "hidden_size": 4096,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "ffn_hidden_size": 11008,  # two thirds of 32768, half of it for the gate, rounded up to 256
-        "gated_mlp": True,
-        "vocab_size": 50304,  # 50257 padded to a multiple of 64 x 2
-        "seq_length": 4096,
-        "tied_embeddings": False,
-        "position_embedding": "rotary",
-        "norm": "rmsnorm",
-    }
-    assert found.layout == {
-        "num_nodes": 2,
-        "tensor_parallel": 2,
-        "pipeline_parallel": 2,
-        "data_parallel": 4,
-        "micro_batch_size": 4,
-        "grad_accum_steps": 16,
-        "zero_stage": 1,
-        "activation_checkpointing": "full",
-        "sequence_parallel": True,
-        "precision": "bf16",
-        "attention_kernel": "flash",
-        "overlap_comm": True,
-        "bucket_mib": 200,
-    }
+    # The width is two thirds of 32768, half of it for the gate, rounded up to 256; 50257 is padded to 64 x 2.
+    assert found.model == yaml.safe_load("""
+        {num_layers: 32, hidden_size: 4096, num_attention_heads: 32, num_key_value_heads: 8, ffn_hidden_size: 11008,
+        gated_mlp: true, vocab_size: 50304, seq_length: 4096, tied_embeddings: false, position_embedding: rotary,
+        norm: rmsnorm}
+    """)
+    assert found.layout == yaml.safe_load("""
+        {num_nodes: 2, tensor_parallel: 2, pipeline_parallel: 2, data_parallel: 4, micro_batch_size: 4,
+        grad_accum_steps: 16, zero_stage: 1, activation_checkpointing: full, sequence_parallel: true, precision: bf16,
+        attention_kernel: flash, overlap_comm: true, bucket_mib: 200}
+    """)
     assert (found.global_batch_size, found.num_nodes, found.gpus_per_node) == (256, 2, 8)
     assert found.origins["baseline.pipeline_parallel"] == "pipe_parallel_size (line 3)"
     assert found.origins["baseline.zero_stage"] == "zero_optimization.stage (line 29)"
@@ -115,12 +92,9 @@ def test_all_gpus_of_all_hosts_are_a_number_that_the_file_does_not_have():
     assert (found.num_nodes, found.gpus_per_node) == (None, None)
 
 
-def test_the_vocabulary_comes_from_the_keys_that_decide_it_alone():
+def test_the_vocabulary_comes_from_the_keys_that_decide_it_alone_and_the_micro_batch_from_the_other_numbers():
     assert read().origins["model.vocab_size"] == "GPT-NeoX's default"
     assert read(model_parallel_size=2).origins["model.vocab_size"].startswith("model_parallel_size (line ")
-
-
-def test_the_micro_batch_follows_from_the_other_numbers():
     config = {**BASE, "train_batch_size": 64, "global_num_gpus": 8, "gradient_accumulation_steps": 2}
     del config["train_micro_batch_size_per_gpu"]
     assert read_gpt_neox(yaml.safe_dump(config)).layout["micro_batch_size"] == 4
@@ -128,17 +102,10 @@ def test_the_micro_batch_follows_from_the_other_numbers():
 
 def test_defaults_are_those_of_gpt_neox():
     found = read()
-    assert found.layout == {
-        "tensor_parallel": 1,
-        "pipeline_parallel": 1,
-        "micro_batch_size": 4,
-        "grad_accum_steps": 1,
-        "zero_stage": 0,
-        "activation_checkpointing": "none",
-        "sequence_parallel": False,
-        "precision": "fp32",
-        "attention_kernel": "math",
-    }
+    assert found.layout == yaml.safe_load("""
+        {tensor_parallel: 1, pipeline_parallel: 1, micro_batch_size: 4, grad_accum_steps: 1, zero_stage: 0,
+        activation_checkpointing: none, sequence_parallel: false, precision: fp32, attention_kernel: math}
+    """)
     assert found.model["ffn_hidden_size"] == 3072
     assert (found.model["position_embedding"], found.model["norm"]) == ("learned", "layernorm")
     assert (found.model["gated_mlp"], found.model["tied_embeddings"]) == (False, True)
@@ -224,13 +191,8 @@ def test_a_difference_from_a_trial_is_noted(keys, note):
 def test_in_one_of_several_files_defaults_are_left_open():
     found = read_gpt_neox("model_parallel_size: 2\nnum_layers: 12\nhidden_size: 768\nnum_attention_heads: 12\n")
     assert found.layout == {"tensor_parallel": 2}
-    assert found.model == {
-        "num_layers": 12,
-        "hidden_size": 768,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 12,
-        "ffn_hidden_size": 3072,
-    }
+    sizes = {"num_attention_heads": 12, "num_key_value_heads": 12, "ffn_hidden_size": 3072}
+    assert found.model == {"num_layers": 12, "hidden_size": 768, **sizes}
     assert "The file has no seq_length, train_batch_size or train_micro_batch_size_per_gpu" in " ".join(found.notes)
 
 

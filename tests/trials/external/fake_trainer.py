@@ -76,9 +76,6 @@ def option(name: str) -> int:
 def main() -> None:
     line = read_configuration()
     print(f"rank {RANK} of {WORLD} at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}", flush=True)
-    if FAULT == "imports_torch_from_nowhere":
-        sys.path[:] = []
-        import torch_that_is_not_there  # noqa: F401
     if FAULT == "leaves_a_process":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     if RANK == 0 and line == MEGATRON:
@@ -125,13 +122,11 @@ def train(line: str, telling: int) -> None:
         ms = 500.0 if number == 1 else 100.0 + (number % 3) + 50.0 * (option("--micro-batch-size") > 1)
         time.sleep(ms / 1e3 if "--honest" in OPTIONS else STEP_S)
         if telling == RANK:
-            ms = 1e-7 if FAULT == "tells_no_time" else ms
             loss = float("nan") if FAULT == "nan" and number == 4 else 10.0 - number / 100
-            tflops = 99.0 if FAULT == "boasts" else 0.0
             values = {"number": number, "total": total, "samples": number * batch, "ms": ms, "loss": loss}
             rate = 1e3 * batch / ms
             tokens = rate * int(OPTIONS.get("--seq-length", 1))
-            print(line.format(**values, tflops=tflops, batch=batch, rate=rate, tokens=tokens), flush=True)
+            print(line.format(**values, tflops=0.0, batch=batch, rate=rate, tokens=tokens), flush=True)
         if number == 2 and line == MEGATRON:
             print(
                 f"[Rank {RANK}] (after 2 iterations) memory (MB) | allocated: 1024.0 | max allocated: 2048.0 |"

@@ -7,14 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from tests.contract.outcomes import assert_outcome_as_declared
-from tests.kit import SPEC, TINY
+from tests.kit import TINY, trial
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.measure_rules import MeasureRules
 from trials.trial import Outcome, TrialSpec
@@ -23,20 +23,18 @@ FAKE = str(Path(__file__).with_name("fake_trainer.py"))
 RULES = MeasureRules(min_steps=5, max_steps=30, max_warmup_steps=20, ci_relative_width=0.5, time_limit_s=60.0)
 
 
+def local_spec(layout: Layout, trainer: Mapping[str, Any], measure: MeasureRules, **changed: Any) -> TrialSpec:
+    """A trial of the tiny model on one node of as many ranks as the layout has."""
+    ranks = layout.num_gpus
+    place = {"global_batch_size": layout.global_batch_size, "num_gpus": ranks, "gpus_per_node": ranks}
+    return trial(layout=layout, model=TINY, measure=measure, trainer=trainer, **place | changed)
+
+
 def spec_for(fault: str = "", num_ranks: int = 2, rules: MeasureRules = RULES, **trainer: Any) -> TrialSpec:
     """A spec for the fake trainer as Megatron-LM on this many tensor-parallel ranks."""
     layout = Layout(tensor_parallel=num_ranks, grad_accum_steps=4, engine="megatron-lm")
     arguments = ["--fault", fault] if fault else []
-    return replace(
-        SPEC,
-        layout=layout,
-        model=TINY,
-        global_batch_size=4,
-        num_gpus=num_ranks,
-        gpus_per_node=num_ranks,
-        measure=rules,
-        trainer={"kind": "megatron-lm", "script": FAKE, "arguments": arguments} | trainer,
-    )
+    return local_spec(layout, {"kind": "megatron-lm", "script": FAKE, "arguments": arguments} | trainer, rules)
 
 
 @dataclass

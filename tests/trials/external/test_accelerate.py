@@ -18,8 +18,7 @@ from search_spaces.engines import ACCELERATE_LAUNCH
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.cli.parlay import parlay, write_search
 from tests.trials.external.patched_interpreter import interpreter_in
-from tests.trials.external.ranks import Ranks, start
-from tests.trials.external.specs import local_spec
+from tests.trials.external.ranks import Ranks, local_spec, start
 from tests.trials.external.test_program import await_no_process_in
 from trials.files.folders import read_json
 from trials.measure_rules import MeasureRules

@@ -12,7 +12,7 @@ import pytest
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from tests.kit import SPEC
+from tests.kit import trial
 from tests.trials.trainers.common.test_log_lines import MEGATRON_DEEPSPEED, MEGATRON_WORLD, NANOTRON, NEOX
 from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
 from trials.attempt_result import LaunchStatus, Liveness, classify
@@ -33,27 +33,11 @@ RULES = MeasureRules(min_steps=5, max_steps=20, max_warmup_steps=1, time_limit_s
 
 
 def recorded_spec(kind: str = "megatron-deepspeed", **changes) -> TrialSpec:
-    layout = Layout(
-        num_nodes=8,
-        tensor_parallel=8,
-        pipeline_parallel=8,
-        grad_accum_steps=1536,
-        pipeline_schedule="1f1b",
-        precision="fp16",
-        attention_kernel="flash",
-        engine=kind,
-    )
-    fields = {
-        "layout": layout,
-        "model": GPT3_175B,
-        "global_batch_size": 1536,
-        "num_gpus": 64,
-        "gpus_per_node": 8,
-        "accelerator": "a100-80gb",
-        "measure": RULES,
-        "trainer": {"kind": kind, "script": "pretrain_gpt.py"},
-    }
-    return replace(SPEC, **fields | changes)
+    degrees = {"num_nodes": 8, "tensor_parallel": 8, "pipeline_parallel": 8, "grad_accum_steps": 1536}
+    layout = Layout(**degrees, pipeline_schedule="1f1b", precision="fp16", attention_kernel="flash", engine=kind)
+    place = {"global_batch_size": 1536, "num_gpus": 64, "gpus_per_node": 8, "accelerator": "a100-80gb"}
+    trainer = {"kind": kind, "script": "pretrain_gpt.py"}
+    return trial(**{"layout": layout, "model": GPT3_175B, "measure": RULES, "trainer": trainer, **place, **changes})
 
 
 def recorded_lines(times: int = 1) -> list[str]:
@@ -101,6 +85,13 @@ def test_a_recorded_megatron_deepspeed_log_becomes_an_outcome(tmp_path):
     assert "throughput_mismatch" not in outcome.flags
     [first, *_] = read_metrics(attempt_in(tmp_path, spec).metrics())
     assert (first.loss, first.grad_norm, first.samples, first.fastest_rank_step_time_s) == (11.00214, 0.0, 1536, None)
+
+
+def test_a_rate_far_from_the_steps_is_flagged(tmp_path):
+    lines = [line.replace("TFLOPs: 152.20", "TFLOPs: 999.0") for line in recorded_lines()]
+    outcome = follow(tmp_path, recorded_spec(), lines).outcome()
+    assert Flag.THROUGHPUT_MISMATCH in outcome.flags
+    assert [check["name"] for check in outcome.proof["cross_checks"] if not check["agrees"]] == ["tflops"]
 
 
 @pytest.mark.parametrize(("accelerator", "is_flagged"), [("cpu", True), ("a100-80gb", False)])
@@ -201,25 +192,14 @@ def test_iterations_that_are_skipped_are_progress_and_no_steps(tmp_path):
     assert measurement.num_steps == 1
 
 
-def test_too_few_steps_are_reported_with_how_many_there_were(tmp_path):
-    measurement = follow(tmp_path, recorded_spec(), recorded_lines()[:3])
-    with pytest.raises(TrialFailure, match="2 measured steps after 3 steps when the time limit came near; at least 5"):
-        measurement.end_for_time()
-
-
-def test_too_few_steps_are_reported_with_what_they_bound(tmp_path):
+def test_too_few_steps_are_reported_with_how_many_there_were_and_what_they_bound(tmp_path):
     spec = recorded_spec()
     measurement = follow(tmp_path, spec, recorded_lines()[:4])
-    with pytest.raises(TrialFailure) as caught:
+    words = "3 measured steps after 4 steps when the time limit came near; at least 5"
+    with pytest.raises(TrialFailure, match=words) as caught:
         measurement.end_for_time()
-    steps = measurement.measurement.step_times_s
-    assert len(steps) == 4
     tokens = spec.global_batch_size * spec.model.seq_length
-    assert caught.value.bound == ThroughputBound(tokens / min(steps[1:]))
-
-
-def test_a_trainer_that_ended_by_itself_bounds_nothing(tmp_path):
-    measurement = follow(tmp_path, recorded_spec(), recorded_lines()[:4])
+    assert caught.value.bound == ThroughputBound(tokens / min(measurement.measurement.step_times_s[1:]))
     with pytest.raises(TrialFailure) as caught:
         measurement.require_enough(FailureReason.RESULT_INVALID, "until the trainer ended by itself")
     assert caught.value.bound is None
@@ -242,14 +222,9 @@ def test_a_layout_that_cannot_be_the_best_ends_itself(tmp_path):
     spec = recorded_spec(measure=replace(RULES, min_steps=18))
     attempt = attempt_in(tmp_path, spec)
     attempt.path.mkdir(parents=True)
-    nodes, wanted = spec.layout.num_nodes, 10 * 1536 * 2048 / 346.0
-    best = {
-        "schema": INCUMBENTS_SCHEMA,
-        "search_id": spec.search_id,
-        "objectives": ["tokens_per_sec"],
-        "global_batch_size": 1536,
-        "incumbents": [{"trial": "t0009", "num_nodes": nodes, "threshold": wanted, "fingerprint": {}}],
-    }
+    incumbent = {"trial": "t0009", "num_nodes": 8, "threshold": 10 * 1536 * 2048 / 346.0, "fingerprint": {}}
+    best = {"schema": INCUMBENTS_SCHEMA, "search_id": spec.search_id, "incumbents": [incumbent]}
+    best |= {"objectives": ["tokens_per_sec"], "global_batch_size": 1536}
     write_json(attempt.best, best)
     lines = [recorded_lines()[0].replace("5/", f"{number}/", 1) for number in range(1, 20)]
     measurement = follow(tmp_path, spec, lines)

@@ -25,17 +25,15 @@ from tests.trials.external.megatron_on_cpu.environment import ARGUMENTS, START, 
 from tests.trials.external.megatron_on_cpu.forward_passes import file_of
 from tests.trials.external.megatron_on_cpu.start import COUNTED, FAULT, GIVEN, SCRIPT
 from tests.trials.external.patched_interpreter import interpreter_in
-from tests.trials.external.ranks import Ranks, start
-from tests.trials.external.specs import local_spec
+from tests.trials.external.ranks import Ranks, local_spec, start
 from tests.trials.external.test_program import IMPATIENT, await_no_process_in
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import WarmRanks
 from tests.trials.trainers.specs import LLAMA
-from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
 from trials.attempt_result import expected_proof
 from trials.diagnostics.parity_cases import named_case
 from trials.diagnostics.selftest import CPU_TOLERANCES, SEED, Case
-from trials.files.folders import AttemptFolder, read_json, write_json
+from trials.files.folders import read_json
 from trials.measure_rules import MeasureRules
 from trials.measurement.step_log import StepPhase, read_metrics
 from trials.ranks.cuda_connections import ONE
@@ -172,37 +170,10 @@ def test_four_ranks_are_measured_and_ended(run, script_of):
     assert list(outcome.metrics.startup_parts_s) == ["rendezvous", "build", "first_step", "warmup"]
 
 
-def test_a_layout_that_cannot_be_the_best_stops_early(run, script_of, tmp_path):
-    rules = replace(RULES, min_steps=18, max_steps=20)
-    spec = replace(spec_of(script_of(TAG), layout_of(4, **DP2)), measure=rules)
-    attempt = AttemptFolder(tmp_path / spec.search_id / "trials" / spec.trial / spec.attempt)
-    attempt.best.parent.mkdir(parents=True, exist_ok=True)
-    write_json(attempt.best, faster_than_any(spec))
-    outcome, _ = run(spec)
-    assert outcome.reason is FailureReason.PRUNED
-
-
-def faster_than_any(spec: TrialSpec) -> dict[str, Any]:
-    incumbent = {"trial": "t0009", "num_nodes": 1, "threshold": 1e9, "fingerprint": {}}
-    return {
-        "schema": INCUMBENTS_SCHEMA,
-        "search_id": spec.search_id,
-        "objectives": ["tokens_per_sec"],
-        "global_batch_size": spec.global_batch_size,
-        "incumbents": [incumbent],
-    }
-
-
 @pytest.mark.parametrize(
     ("fault", "version", "reason", "rank", "words"),
     [
-        (
-            "gpu_oom",
-            TAG,
-            FailureReason.GPU_OOM,
-            0,
-            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00",
-        ),
+        ("gpu_oom", TAG, FailureReason.GPU_OOM, 0, "torch.OutOfMemoryError: CUDA out of memory."),
         ("cpu_oom", MAIN, FailureReason.GPU_OOM, 0, "DefaultCPUAllocator: can't allocate memory"),
         ("killed", MAIN, FailureReason.NODE_FAILURE, 0, "was killed by signal 9"),
     ],
@@ -218,14 +189,6 @@ def test_a_rank_that_stops_is_a_hang(run, script_of):
     outcome, _ = run(spec_of(script_of(TAG), layout_of(4, **TP2)), {FAULT: "hang"}, IMPATIENT)
     assert (outcome.reason, outcome.rank) == (FailureReason.HANG, 1)
     assert "iteration        2/" in (outcome.excerpt or "")
-
-
-def test_an_option_that_it_does_not_know_ends_the_trial_with_its_words(run, script_of):
-    spec = spec_of(script_of(MAIN), layout_of(4, **TP2))
-    spec = replace(spec, trainer=spec.trainer | {"arguments": [*ARGUMENTS, "--no-such-option"]})
-    outcome, _ = run(spec)
-    assert outcome.reason is FailureReason.SCRIPT_ERROR
-    assert "unrecognized arguments: --no-such-option" in (outcome.excerpt or "")
 
 
 def test_a_tokenizer_larger_than_the_models_vocabulary_makes_the_result_invalid(run, script_of):

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.external.ranks import Ranks, start
-from tests.trials.external.specs import local_spec
+from tests.trials.external.ranks import Ranks, local_spec, start
 from trials.external import observer
 from trials.measure_rules import MeasureRules
 from trials.trial import FailureReason, Flag, Outcome, TrialSpec

@@ -8,12 +8,13 @@ from search_spaces.engines import ACCELERATE, PARLAY, TRAINER_KINDS, engines_of
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
-from trials.trainers.registry import TRAINERS
+from tests.kit import model
+from trials.trainers.megatron_bridge.overrides import MIXED_PRECISIONS, quantization_of
+from trials.trainers.megatron_bridge.trainer import RULES as BRIDGE_RULES
+from trials.trainers.registry import ENGINE_RULES, TRAINERS
 
-GPT2 = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
-LLAMA = replace(
-    GPT2, num_key_value_heads=2, gated_mlp=True, tied_embeddings=False, position_embedding="rotary", norm="rmsnorm"
-)
+GPT2 = model(vocab_size=256, seq_length=64, tied_embeddings=False)
+LLAMA = replace(GPT2, num_key_value_heads=2, gated_mlp=True, position_embedding="rotary", norm="rmsnorm")
 LAYOUT = Layout(
     pipeline_parallel=2,
     data_parallel=2,
@@ -25,9 +26,9 @@ LAYOUT = Layout(
 OTHERS = [kind for kind in TRAINER_KINDS if kind != PARLAY]
 
 
-def broken(kind: str, model: ModelShape = LLAMA, **fields) -> list[str]:
+def broken(kind: str, shape: ModelShape = LLAMA, **fields) -> list[str]:
     layout = replace(LAYOUT, engine=engines_of(kind)[-1], **fields)
-    return [problem.code for problem in engine_violations(layout, model, TRAINERS[kind].rules)]
+    return [problem.code for problem in engine_violations(layout, shape, TRAINERS[kind].rules)]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in OTHERS if kind != ACCELERATE])
@@ -68,31 +69,24 @@ def test_what_a_trainer_cannot_express_is_refused_by_name(engine, fields, rule):
 
 EXPERTS = replace(LLAMA, num_experts=4, experts_per_token=2)
 TP2 = {"tensor_parallel": 2, "sequence_parallel": True}
+TP_PP = {"rank_order": "tp-pp-dp", **TP2}
 BIASED = replace(EXPERTS, linear_biases=True)
 
 
 @pytest.mark.parametrize(
-    ("model", "fields", "rules"),
+    ("shape", "fields", "rules"),
     [
         (EXPERTS, {"tensor_parallel": 2}, ["expert_sequence", "expert_groups"]),
         (EXPERTS, {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}, []),
         (EXPERTS, {"data_parallel": 2, "expert_parallel": 2, "expert_dispatcher": "deepep"}, []),
-        (
-            EXPERTS,
-            {"data_parallel": 2, "expert_parallel": 2, "expert_dispatcher": "deepep", "precision": "fp16"},
-            ["expert_dispatcher"],
-        ),
+        (EXPERTS, {"expert_parallel": 2, "expert_dispatcher": "deepep", "precision": "fp16"}, ["expert_dispatcher"]),
         (replace(EXPERTS, experts_per_token=1), {}, ["experts_per_token"]),
         (EXPERTS, {"expert_tensor_parallel": 2}, ["expert_groups"]),
         (EXPERTS, {"rank_order": "tp-pp-dp", "expert_tensor_parallel": 2}, ["expert_groups", "expert_rank_order"]),
         (EXPERTS, {"rank_order": "tp-pp-dp", "expert_parallel": 2}, ["expert_rank_order"]),
-        (EXPERTS, {"rank_order": "tp-pp-dp", **TP2, "expert_parallel": 2}, []),
-        (EXPERTS, {"rank_order": "tp-pp-dp", **TP2, "expert_tensor_parallel": 2}, []),
-        (
-            EXPERTS,
-            {"rank_order": "tp-pp-dp", **TP2, "expert_parallel": 2, "expert_tensor_parallel": 2},
-            ["expert_rank_order"],
-        ),
+        (EXPERTS, {**TP_PP, "expert_parallel": 2}, []),
+        (EXPERTS, {**TP_PP, "expert_tensor_parallel": 2}, []),
+        (EXPERTS, {**TP_PP, "expert_parallel": 2, "expert_tensor_parallel": 2}, ["expert_rank_order"]),
         (BIASED, {}, []),
         (BIASED, {**TP2, "expert_tensor_parallel": 2}, ["expert_biases"]),
         (replace(BIASED, shared_expert_ffn_hidden_size=64), {}, ["expert_biases"]),
@@ -102,22 +96,18 @@ BIASED = replace(EXPERTS, linear_biases=True)
         (replace(LLAMA, num_mtp_layers=1, position_embedding="learned"), {}, ["position_embedding"]),
     ],
 )
-def test_megatron_lm_refuses_what_it_cannot_train_of_experts_and_further_tokens(model, fields, rules):
-    assert broken("megatron-lm", model, **fields) == [f"megatron-lm.{rule}" for rule in rules]
+def test_megatron_lm_refuses_what_it_cannot_train_of_experts_and_further_tokens(shape, fields, rules):
+    assert broken("megatron-lm", shape, **fields) == [f"megatron-lm.{rule}" for rule in rules]
 
 
 @pytest.mark.parametrize("trainer", ["megatron-deepspeed", "gpt-neox"])
 @pytest.mark.parametrize(
     "fields",
     [
-        {"zero_stage": 2},
-        {"offload": "optimizer"},
-        {"overlap_comm": True},
-        {"bucket_mib": 25},
+        *({"zero_stage": 2}, {"offload": "optimizer"}, {"overlap_comm": True}, {"bucket_mib": 25}),
         {"pipeline_schedule": "gpipe"},
         {"pipeline_parallel": 1, "zero_stage": 2, "offload": "optimizer", "overlap_comm": True, "bucket_mib": 25},
     ],
-    ids=lambda fields: "-".join(f"{name}_{value}" for name, value in fields.items()),
 )
 def test_what_deepspeed_itself_cannot_run_is_refused_in_the_same_words_whoever_drives_it(trainer, fields):
     def problems(engine: str) -> list[tuple]:
@@ -196,3 +186,68 @@ def test_another_trainers_engine_is_refused_with_the_ones_there_are(kind):
     [problem] = engine_violations(replace(LAYOUT, engine="torch"), GPT2, TRAINERS[kind].rules)
     assert problem.code == "torch.engine_mismatch"
     assert engine in str(problem)
+
+
+MXFP8 = {"matmul_precision": "mxfp8"}
+HALF = {"engine": "megatron-lm", "data_parallel": 2, "precision": "bf16", "attention_kernel": "flash"}
+
+
+def of_types(shape: ModelShape, **fields) -> list[str]:
+    layout = Layout(**{**HALF, **fields}, grad_accum_steps=4).canonical()
+    return [problem.code for problem in engine_violations(layout, shape, ENGINE_RULES)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"matmul_precision": "fp8_tensorwise", "layers_in_16_bits": 2}, None),
+        ({"matmul_precision": "fp8_rowwise"}, "matmul_precision"),
+        ({"matmul_precision": "mxfp8", "precision": "fp32", "attention_kernel": "math"}, "matmul_precision"),
+        ({"matmul_precision": "fp8_delayed", "layers_in_16_bits": 1}, "layers_in_16_bits"),
+        ({"matmul_precision": "mxfp8", "layers_in_16_bits": 3, "pipeline_parallel": 2}, "layers_in_16_bits"),
+        ({"matmul_precision": "mxfp8", "quantized_weights": True}, "quantized_weights"),
+        ({"matmul_precision": "mxfp8", "quantized_weights": True, "zero_stage": 1}, None),
+        ({**MXFP8, "quantized_weights": True, "zero_stage": 1, "offload": "optimizer"}, "quantized_weights"),
+        ({"gradients_in_bf16": True}, None),
+        ({"gradients_in_bf16": True, "precision": "fp16"}, "gradients_in_bf16"),
+        ({"moment_dtype": "fp8", "zero_stage": 1}, None),
+        ({"moment_dtype": "bf16"}, "moment_dtype"),
+    ],
+)
+def test_megatron_lm_has_these_types_of_products_weights_gradients_and_moments(fields, code):
+    assert of_types(GPT2, **fields) == ([] if code is None else [f"megatron-lm.{code}"])
+
+
+@pytest.mark.parametrize(
+    ("word", "hidden_size", "refused"),
+    [("fp8_delayed", 80, False), ("mxfp8", 96, False), ("mxfp8", 80, True), ("nvfp4", 80, True)],
+)
+def test_a_recipe_takes_multiples_of_its_own(word, hidden_size, refused):
+    heads = hidden_size // 16
+    sizes = {"hidden_size": hidden_size, "ffn_hidden_size": 128, "num_attention_heads": heads}
+    shape = replace(GPT2, **sizes, num_key_value_heads=heads)
+    assert of_types(shape, matmul_precision=word) == ["megatron-lm.matmul_dimensions"] * refused
+
+
+def test_delayed_scaling_recomputes_no_norm():
+    layout = {"activation_checkpointing": "selective", "recompute_modules": "layernorm"}
+    needing = "megatron-lm.recompute_modules"
+    assert needing in of_types(GPT2, matmul_precision="fp8_delayed", **layout)
+    assert needing not in of_types(GPT2, matmul_precision="fp8_tensorwise", **layout)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"matmul_precision": "fp8_tensorwise", "layers_in_16_bits": 1, "quantized_weights": True}, None),
+        ({"matmul_precision": "fp8_tensorwise", "quantized_weights": True}, "quantization"),
+        ({"gradients_in_bf16": True}, "gradients_in_bf16"),
+        ({"moment_dtype": "bf16"}, "moment_dtype"),
+    ],
+)
+def test_megatron_bridge_has_whole_precisions_by_their_names(fields, code):
+    layout = Layout(**HALF, zero_stage=1, **fields)
+    found = [violation.name for rule in BRIDGE_RULES for violation in rule(layout, GPT2)]
+    assert found == ([] if code is None else [code])
+    if code is None:
+        assert MIXED_PRECISIONS[quantization_of(layout)] == "bf16_with_fp8_current_scaling_mixed"

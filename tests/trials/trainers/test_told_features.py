@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
+from typing import Any
 
 import pytest
-import yaml
 
 from search_spaces.engines import ACCELERATE_LAUNCH
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from tests.orchestrator.recipe.exported import exported, half, our_spec
@@ -16,10 +17,9 @@ from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
 from trials.diagnostics.parity_models import SHAPES
 from trials.trainers.gpt_neox.config import neox_config
 from trials.trainers.nanotron.config import nanotron_config
-from trials.trainers.registry import ENGINE_RULES
+from trials.trainers.registry import ENGINE_RULES, TRAINERS
 
 ROTARY = {"rotary_base": 1_000_000}
-BIASES = {"linear_biases": True}
 SQUARED = {"gated_mlp": False, "activation": "squared_relu"}
 NO_BIASES = {"linear_biases": False}
 EXPERTS = {"num_experts": 4, "experts_per_token": 2}
@@ -28,13 +28,9 @@ EXPERT_OPTIONS = (
     *("--moe-router-load-balancing-type none", "--moe-router-dtype fp32", "--moe-token-dispatcher-type alltoall"),
     "--moe-grouped-gemm",
 )
-LATENT = {
-    "attention_head_size": 24,
-    "key_value_latent_size": 32,
-    "rotary_head_size": 8,
-    "value_head_size": 12,
-}
-ALL_BIASES = ("add_bias_linear", "add_qkv_bias")
+MIXED = {**EXPERTS, "expert_ffn_hidden_size": 32, "shared_expert_ffn_hidden_size": 16, "num_dense_layers": 1}
+MIXED["expert_layer_every"] = 2
+LATENT = {"attention_head_size": 24, "key_value_latent_size": 32, "rotary_head_size": 8, "value_head_size": 12}
 FILES = {
     "megatron-lm": "megatron_args.txt",
     "megatron-deepspeed": "megatron_deepspeed_args.txt",
@@ -50,21 +46,12 @@ def lines_of(trainer: str, model: ModelShape, **fields) -> list[str]:
 @pytest.mark.parametrize(
     ("trainer", "model", "change", "gone", "come"),
     [
-        ("megatron-lm", LLAMA, {"attention_head_size": 32}, [], ["--kv-channels 32"]),
         ("megatron-lm", LLAMA, {"attention_head_size": 16}, [], []),
-        ("megatron-lm", LLAMA, ROTARY, [], ["--rotary-base 1000000"]),
-        ("megatron-lm", LLAMA, {"qkv_bias": True}, [], ["--add-qkv-bias"]),
-        ("megatron-lm", LLAMA, {"qk_norm": True}, [], ["--qk-layernorm"]),
-        ("megatron-lm", LLAMA, BIASES, ["--disable-bias-linear"], []),
         ("megatron-lm", GPT2, NO_BIASES, [], ["--disable-bias-linear"]),
         ("megatron-lm", LLAMA, SQUARED, ["--swiglu"], ["--squared-relu"]),
         ("megatron-lm", GPT2, {"activation": "squared_relu"}, [], ["--squared-relu", "--no-bias-gelu-fusion"]),
-        ("megatron-lm", LLAMA, {"sliding_window": 8}, [], ["--window-size 7,0"]),
         (
-            "megatron-lm",
-            LLAMA,
-            {"sliding_window": 8, "full_attention_every": 2},
-            [],
+            *("megatron-lm", LLAMA, {"sliding_window": 8, "full_attention_every": 2}, []),
             ["--window-size 7,0", "--window-attn-skip-freq 2"],
         ),
         ("megatron-lm", LLAMA, EXPERTS, [], [*EXPERT_OPTIONS, "--moe-ffn-hidden-size 192"]),
@@ -76,20 +63,9 @@ def lines_of(trainer: str, model: ModelShape, **fields) -> list[str]:
             ["--moe-router-load-balancing-type aux_loss", "--moe-aux-loss-coeff 0.01"],
         ),
         (
-            "megatron-lm",
-            replace(LLAMA, num_layers=6),
-            {
-                **EXPERTS,
-                "expert_ffn_hidden_size": 32,
-                "shared_expert_ffn_hidden_size": 16,
-                "num_dense_layers": 1,
-                "expert_layer_every": 2,
-            },
-            [],
+            *("megatron-lm", replace(LLAMA, num_layers=6), MIXED, []),
             [
-                *EXPERT_OPTIONS,
-                "--moe-ffn-hidden-size 32",
-                "--moe-shared-expert-intermediate-size 16",
+                *(*EXPERT_OPTIONS, "--moe-ffn-hidden-size 32", "--moe-shared-expert-intermediate-size 16"),
                 "--moe-layer-freq ([0]*2+[1]*1+[0]*1+[1]*1+[0]*1)",
             ],
         ),
@@ -101,54 +77,22 @@ def lines_of(trainer: str, model: ModelShape, **fields) -> list[str]:
             ["--quick-geglu", "--glu-linear-offset 1.0", "--activation-func-clamp-value 7.0", "--no-bias-gelu-fusion"],
         ),
         (
-            "megatron-lm",
-            replace(LLAMA, num_key_value_heads=4),
-            LATENT,
-            [],
+            *("megatron-lm", replace(LLAMA, num_key_value_heads=4), LATENT, []),
             [
-                "--kv-channels 24",
-                "--qk-layernorm",
-                "--multi-latent-attention",
-                "--kv-lora-rank 32",
-                "--qk-head-dim 16",
-                "--qk-pos-emb-head-dim 8",
-                "--v-head-dim 12",
-                "--rope-type rope",
+                *("--kv-channels 24", "--qk-layernorm", "--multi-latent-attention", "--kv-lora-rank 32"),
+                *("--qk-head-dim 16", "--qk-pos-emb-head-dim 8", "--v-head-dim 12", "--rope-type rope"),
                 "--no-rope-fusion",
             ],
         ),
         ("megatron-lm", LLAMA, {"num_mtp_layers": 2}, [], ["--mtp-num-layers 2"]),
-        ("megatron-deepspeed", LLAMA, {"attention_head_size": 32}, [], ["--kv-channels 32"]),
-        ("megatron-deepspeed", LLAMA, ROTARY, [], ["--rotary-position-embeddings-theta 1000000"]),
-        ("megatron-deepspeed", LLAMA, BIASES, ["--disable-bias-linear"], []),
         ("megatron-deepspeed", LLAMA, SQUARED, ["--swiglu"], ["--squared-relu"]),
+        ("megatron-bridge", LLAMA, {"num_mtp_layers": 1}, ["model.mtp_num_layers=null"], ["model.mtp_num_layers=1"]),
         (
             "megatron-bridge",
             LLAMA,
-            {"attention_head_size": 32, **ROTARY},
-            ["model.kv_channels=16", "model.rotary_base=10000"],
-            ["model.kv_channels=32", "model.rotary_base=1000000"],
-        ),
-        (
-            "megatron-bridge",
-            LLAMA,
-            {"qkv_bias": True, "qk_norm": True},
-            ["model.add_qkv_bias=false", "model.qk_layernorm=false"],
-            ["model.add_qkv_bias=true", "model.qk_layernorm=true"],
-        ),
-        (
-            "megatron-bridge",
-            LLAMA,
-            {"num_mtp_layers": 1},
-            ["model.mtp_num_layers=null"],
-            ["model.mtp_num_layers=1"],
-        ),
-        (
-            "megatron-bridge",
-            LLAMA,
-            BIASES,
-            [f"model.{name}=false" for name in ALL_BIASES],
-            [f"model.{name}=true" for name in ALL_BIASES],
+            {"linear_biases": True},
+            ["model.add_bias_linear=false", "model.add_qkv_bias=false"],
+            ["model.add_bias_linear=true", "model.add_qkv_bias=true"],
         ),
     ],
 )
@@ -226,12 +170,6 @@ def test_a_nanotron_config_has_the_models_features_in_place_of_the_templates(cha
     assert ("is_llama_config" in config) == (theirs.get("is_llama_config", False) and "is_qwen2_config" not in said)
 
 
-def test_nanotron_without_a_template_is_given_qwen2_for_biases_of_queries_keys_and_values():
-    made = exported(our_spec(half(), SHAPES["qwen2"]))["nanotron"]
-    config = yaml.safe_load(made.files["nanotron.yaml"])["model"]["model_config"]
-    assert (config["is_qwen2_config"], config["attention_bias"]) == (True, True)
-
-
 def test_torchtitans_module_has_qwen3_for_normalised_queries_and_keys():
     layout = half(zero_stage=2, attention_kernel="flex", engine="torchtitan")
     for name, family in (("mistral", "llama3"), ("qwen3", "qwen3")):
@@ -294,14 +232,74 @@ def _kernel(trainer: str) -> str:
     return "flex" if trainer == "torchtitan" else "flash"
 
 
-@pytest.mark.parametrize("trainer", [*FILES, "gpt-neox", "nanotron", "torchtitan"])
-def test_no_trainer_builds_norms_after_attention_and_mlp(trainer):
-    layout = half(attention_kernel=_kernel(trainer))
-    export = exported(our_spec(layout, replace(LLAMA, post_norms=True)))[trainer]
-    assert export.rule == f"{trainer}.post_norms"
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_script_of_accelerate_decides_its_model(shape):
     layout, model = half(engine=ACCELERATE_LAUNCH), replace(SHAPES[shape], document_length=None)
     assert not list(engine_violations(layout, model, ENGINE_RULES))
+
+
+SHARDED = Layout(precision="bf16", attention_kernel="flash", zero_stage=1, data_parallel=8, grad_accum_steps=1)
+FEATURES: dict[str, Any] = {
+    "attention_head_size": 32,
+    "rotary_base": 500_000,
+    "sliding_window": 8,
+    "activation": "relu",
+}
+FEATURES |= dict.fromkeys(("qkv_bias", "qk_norm", "linear_biases", "attention_sinks", "post_norms"), True)
+SAID = {
+    ("megatron-lm", "attention_head_size"): "--kv-channels 32",
+    ("megatron-lm", "qkv_bias"): "--add-qkv-bias",
+    ("megatron-lm", "qk_norm"): "--qk-layernorm",
+    ("megatron-lm", "rotary_base"): "--rotary-base 500000",
+    ("megatron-lm", "linear_biases"): None,
+    ("megatron-lm", "sliding_window"): "--window-size 7,0",
+    ("megatron-lm", "attention_sinks"): "--softmax-type learnable",
+    ("megatron-bridge", "attention_sinks"): "model.softmax_type=learnable",
+    ("megatron-bridge", "attention_head_size"): "model.kv_channels=32",
+    ("megatron-bridge", "qkv_bias"): "model.add_qkv_bias=true",
+    ("megatron-bridge", "qk_norm"): "model.qk_layernorm=true",
+    ("megatron-bridge", "rotary_base"): "model.rotary_base=500000",
+    ("megatron-bridge", "linear_biases"): "model.add_bias_linear=true",
+    ("megatron-deepspeed", "attention_head_size"): "--kv-channels 32",
+    ("megatron-deepspeed", "rotary_base"): "--rotary-position-embeddings-theta 500000",
+    ("megatron-deepspeed", "linear_biases"): None,
+    ("gpt-neox", "rotary_base"): '"rotary_emb_base": 500000',
+    ("gpt-neox", "linear_biases"): '"use_bias_in_mlp": true',
+    ("gpt-neox", "activation"): '"activation": "reglu"',
+    ("nanotron", "rotary_base"): '"rope_theta": 500000.0',
+    ("nanotron", "activation"): '"hidden_act": "relu"',
+    ("nanotron", "qkv_bias"): '"is_qwen2_config": true',
+    ("torchtitan", "attention_head_size"): "head_dim=32",
+    ("torchtitan", "qk_norm"): "qk_norm=True",
+    ("torchtitan", "rotary_base"): "rope_theta=500000",
+}
+"""Words of an export for a feature; None: it leaves out the words for a model without."""
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("trainer", sorted({name for name, _ in SAID}))
+def test_an_export_says_a_feature_of_a_model_or_refuses_it_by_name(trainer, feature):
+    model = replace(LLAMA, **{feature: FEATURES[feature]})
+    assert model.features == (feature,)
+    form = TRAINERS[trainer].export
+    stage = 3 if trainer == "torchtitan" else 1
+    layout = replace(SHARDED, engine=form.engine, zero_stage=stage).canonical()
+    problem = form.problem(layout, model)
+    if (trainer, feature) not in SAID:
+        assert problem is not None
+        assert problem.code == f"{trainer}.{feature}"
+        return
+    assert problem is None, problem
+    plain, text = (text_of(form, layout, each) for each in (LLAMA, model))
+    words = SAID[trainer, feature]
+    if words is None:
+        assert ("--disable-bias-linear" in plain, "--disable-bias-linear" in text) == (True, False)
+    else:
+        assert words in text
+        assert words not in plain
+
+
+def text_of(form, layout, model) -> str:
+    spec = spec_of("command", model)
+    spec = replace(spec, layout=layout, num_gpus=8, global_batch_size=layout.global_batch_size)
+    return "\n".join(" ".join(text.split()) for text in form.files(spec).values())

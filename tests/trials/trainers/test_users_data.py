@@ -17,12 +17,7 @@ MEGATRON += ("HuggingFaceTokenizer", "--tokenizer-model", "/models/gpt2")
 PACKED = ("--reset-position-ids", "--reset-attention-mask", "--eod-mask-loss")
 STAGES = [{"name": "a", "start_training_step": 1, "data": {"dataset": {"dataset_folder": ["/data/a"]}, "seed": 4}}]
 NANOTRON = {"data_stages": STAGES, "tokenizer": {"tokenizer_name_or_path": "/models/llama"}}
-NEOX = {
-    "data_path": "/data/a_text",
-    "vocab_file": "/data/vocab.json",
-    "tokenizer_type": "HFTokenizer",
-    "pack_impl": "packed",
-}
+NEOX = {"data_path": "/data/a_text", "vocab_file": "/data/vocab.json", "tokenizer_type": "HFTokenizer"}
 SCRIPT = ("--data=/data/a b", "--pack", "--mbs={micro_batch_size}")
 
 DATA: dict[str, dict[str, Any]] = {
@@ -34,6 +29,7 @@ DATA: dict[str, dict[str, Any]] = {
     "command": {"template": "train --data '/data/a b' --mbs {micro_batch_size}", "patterns": {"step_time_s": "(.+) s"}},
 }
 MODELS = {"nanotron": LLAMA}
+TOKENS = {"kind": "tokens", "path": "tokens.bin"}
 
 
 def spec_with_data(kind: str):
@@ -78,19 +74,11 @@ def test_the_recipe_of_a_trial_starts_the_trainer_with_that_data(kind):
     [
         ("megatron-lm", {"arguments": ("--seq-length", "8192")}, "arguments[0]", "gives --seq-length"),
         ("megatron-lm", {"arguments": (*MEGATRON, "--train-samples=7")}, "arguments[11]", "gives --train-samples"),
-        (
-            "megatron-deepspeed",
-            {"arguments": ("--rampup-batch-size", "8")},
-            "arguments[0]",
-            "gives --rampup-batch-size",
-        ),
+        ("megatron-deepspeed", {"arguments": ("--rampup-batch-size", "8")}, "arguments[0]", "gives --rampup-batch"),
         ("gpt-neox", {"arguments": ("--megatron_config", "x")}, "arguments[0]", "gives --megatron_config"),
         ("nanotron", {"arguments": ("--config-file=x.yaml",)}, "arguments[0]", "gives --config-file"),
         ("accelerate", {"arguments": ("--mixed_precision=bf16",)}, "arguments[0]", "gives --mixed_precision"),
-        *(
-            (kind, {"data": {"kind": "tokens", "path": "tokens.bin"}}, "data", f"no effect with kind {kind}")
-            for kind in DATA
-        ),
+        *((kind, {"data": TOKENS}, "data", f"no effect with kind {kind}") for kind in DATA),
     ],
 )
 def test_what_contradicts_the_search_is_refused_by_name(kind, changes, key, words):

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from orchestrator.importers.launch_script import read_launch_script
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
 from tests.trials.trainers.samples import MEGATRON_DEEPSPEED, MEGATRON_LM
 
+EXPERTS = "--num-experts 8"
+FLEX = f"{EXPERTS} --moe-token-dispatcher-type flex"
+SELECTIVE = "--recompute-granularity selective"
+PIPELINE, PLAIN = "--deepspeed", "--deepspeed --no-pipeline-parallel"
 BLOCK = "--recompute-granularity full --recompute-method block --recompute-num-layers"
 
 
@@ -17,32 +22,16 @@ def launch(options: str) -> str:
 def test_a_megatron_lm_script_gives_model_layout_and_batch():
     found = read_launch_script(MEGATRON_LM)
     assert found.source == "megatron-lm"
-    assert found.model == {
-        "num_layers": 24,
-        "hidden_size": 1024,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "ffn_hidden_size": 4096,
-        "gated_mlp": False,
-        "vocab_size": 50432,  # 50257 padded to a multiple of 128 x 2
-        "seq_length": 2048,
-        "tied_embeddings": True,
-        "position_embedding": "learned",
-        "norm": "layernorm",
-    }
-    assert found.layout == {
-        "num_nodes": 2,
-        "tensor_parallel": 2,
-        "pipeline_parallel": 4,
-        "data_parallel": 2,
-        "micro_batch_size": 2,
-        "grad_accum_steps": 16,
-        "zero_stage": 1,
-        "activation_checkpointing": "full",
-        "sequence_parallel": True,
-        "precision": "bf16",
-        "attention_kernel": "flash",
-    }
+    assert found.model == yaml.safe_load("""
+        {num_layers: 24, hidden_size: 1024, num_attention_heads: 16, num_key_value_heads: 16, ffn_hidden_size: 4096,
+        gated_mlp: false, vocab_size: 50432, seq_length: 2048, tied_embeddings: true, position_embedding: learned,
+        norm: layernorm}
+    """)  # a vocabulary of 50257 padded to a multiple of 128 x 2
+    assert found.layout == yaml.safe_load("""
+        {num_nodes: 2, tensor_parallel: 2, pipeline_parallel: 4, data_parallel: 2, micro_batch_size: 2,
+        grad_accum_steps: 16, zero_stage: 1, activation_checkpointing: full, sequence_parallel: true, precision: bf16,
+        attention_kernel: flash}
+    """)
     assert (found.global_batch_size, found.num_nodes, found.gpus_per_node) == (64, 2, 8)
     assert found.notes == (
         "PP is taken as its default 4; the environment may set another.",
@@ -56,33 +45,11 @@ def test_a_megatron_deepspeed_script_is_read_together_with_its_config():
     assert found.source == "megatron-deepspeed"
     assert found.model["hidden_size"] == 2048
     assert found.model["vocab_size"] == 50432  # 50257 of GPT-2's tokenizer, padded to a multiple of 128 x 2
-    assert found.layout == {
-        "num_nodes": 1,
-        "tensor_parallel": 2,
-        "pipeline_parallel": 1,
-        "data_parallel": 4,
-        "micro_batch_size": 4,
-        "grad_accum_steps": 4,
-        "zero_stage": 1,
-        "activation_checkpointing": "full",
-        "precision": "fp16",
-    }
+    assert found.layout == yaml.safe_load("""
+        {num_nodes: 1, tensor_parallel: 2, pipeline_parallel: 1, data_parallel: 4, micro_batch_size: 4,
+        grad_accum_steps: 4, zero_stage: 1, activation_checkpointing: full, precision: fp16}
+    """)
     assert found.global_batch_size == 64
-
-
-def test_llama_options_are_understood():
-    found = read_launch_script(
-        launch(
-            "--num-attention-heads 8 --group-query-attention --num-query-groups 2 --swiglu --normalization RMSNorm "
-            "--position-embedding-type rope --untie-embeddings-and-output-weights --ffn-hidden-size 688"
-        )
-    )
-    assert found.model["num_key_value_heads"] == 2
-    assert found.model["gated_mlp"] is True
-    assert found.model["norm"] == "rmsnorm"
-    assert found.model["position_embedding"] == "rotary"
-    assert found.model["tied_embeddings"] is False
-    assert found.model["ffn_hidden_size"] == 688
 
 
 @pytest.mark.parametrize(
@@ -100,22 +67,14 @@ def test_llama_options_are_understood():
         ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn", "cuda_graphs", "attn"),
         ("--cuda-graph-impl local", "cuda_graphs", "attn+mlp"),
         ("--enable-cuda-graph --cuda-graph-scope full", "cuda_graphs", "attn+mlp"),
-        (
-            "--num-experts 8 --external-cuda-graph --cuda-graph-scope moe_router attn",
-            "cuda_graphs",
-            "attn+moe_router",
-        ),
+        (f"{EXPERTS} --external-cuda-graph --cuda-graph-scope moe_router attn", "cuda_graphs", "attn+moe_router"),
         ("--num-distributed-optimizer-instances 2", "data_parallel_replicas", 2),
         ("--decoder-last-pipeline-num-layers 3", "last_stage_layers", 3),
         ("--pipeline-model-parallel-layout Et,tttL --pipeline-model-parallel-size 1", "virtual_pipeline_stages", 1),
         ('--pipeline-model-parallel-layout "Et|tttL" --pipeline-model-parallel-size 2', "first_stage_layers", 1),
         ('--pipeline-model-parallel-layout "E(t|)*3tL" --pipeline-model-parallel-size 2', "virtual_pipeline_stages", 2),
-        ("--recompute-granularity selective --recompute-modules mlp core_attn", "recompute_modules", "core_attn+mlp"),
-        (
-            "--recompute-granularity selective --recompute-modules moe_act layernorm",
-            "recompute_modules",
-            "layernorm+moe_act",
-        ),
+        (f"{SELECTIVE} --recompute-modules mlp core_attn", "recompute_modules", "core_attn+mlp"),
+        (f"{SELECTIVE} --recompute-modules moe_act layernorm", "recompute_modules", "layernorm+moe_act"),
         ("--deepspeed --checkpoint-activations", "activation_checkpointing", "full"),
         ("--deepspeed --use_flash_attn", "attention_kernel", "flash"),
         ("--bf16 --use-flash-attn --transformer-impl local", "attention_kernel", "math"),
@@ -124,13 +83,9 @@ def test_llama_options_are_understood():
         ("--overlap-grad-reduce", "overlap_comm", True),
         ("--num-experts 8", "expert_dispatcher", "allgather"),
         ("--num-experts 8 --moe-token-dispatcher-type alltoall", "expert_dispatcher", "alltoall"),
-        ("--num-experts 8 --moe-token-dispatcher-type flex", "expert_dispatcher", "deepep"),
+        (FLEX, "expert_dispatcher", "deepep"),
         ("--num-experts 8 --moe-enable-deepep", "expert_dispatcher", "deepep"),
-        (
-            "--num-experts 8 --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
-            "expert_dispatcher",
-            "hybridep",
-        ),
+        (f"{FLEX} --moe-flex-dispatcher-backend hybridep", "expert_dispatcher", "hybridep"),
         ("--grad-reduce-in-bf16", "gradients_in_bf16", True),
         ("--context-parallel-size 4", "context_parallel", 4),
         ("--cp-comm-type allgather", "context_transport", "all_gather"),
@@ -145,14 +100,18 @@ def test_llama_options_are_understood():
         ("--use-tp-pp-dp-mapping", "rank_order", "tp-pp-dp"),
         ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1", "virtual_pipeline_stages", 2),
         ("--num-virtual-stages-per-pipeline-rank 3", "virtual_pipeline_stages", 3),
+        ("--use-megatron-fsdp", "zero_stage", 3),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", "zero_stage", 2),
+        ("--bf16", "attention_kernel", "flash"),
+        ("--bf16 --transformer-impl local", "attention_kernel", "math"),
+        ("--micro-batch-size 1", "attention_kernel", "math"),
+        (f"{BLOCK} 4", "activation_checkpointing", "full"),
+        (f"{SELECTIVE} --recompute-modules core_attn", "activation_checkpointing", "selective"),
         ("--micro-batch-size 3", "grad_accum_steps", 1),  # no global batch: one micro-batch a data-parallel rank
     ],
 )
 def test_an_option_sets_its_layout_field(options, field, value):
     assert read_launch_script(launch(options)).layout[field] == value
-
-
-PIPELINE, PLAIN = "--deepspeed", "--deepspeed --no-pipeline-parallel"
 
 
 @pytest.mark.parametrize(
@@ -263,17 +222,10 @@ def test_a_config_file_beside_the_script_is_said_not_to_be_read():
         ("--softmax-type off-by-one", "attention_sinks"),
         ("--position-embedding-type none", "position_embedding is learned or rotary"),
         ("--recompute-granularity full --recompute-method block", "block needs --recompute-num-layers"),
-        (
-            "--deepspeed --no-pipeline-parallel --pipeline-model-parallel-size 2"
-            " --recompute-granularity full --recompute-method block --recompute-num-layers 2",
-            "partial recomputation",
-        ),
+        (f"{PLAIN} --pipeline-model-parallel-size 2 {BLOCK} 2", "partial recomputation"),
         ("--cuda-graph-impl local --cuda-graph-modules mamba", "cuda_graphs is attn, mlp, moe_router or"),
         ("--num-experts 8 --cuda-graph-impl local", "cuda_graphs is attn, mlp, moe_router or"),
-        (
-            "--recompute-granularity selective --recompute-modules mhc mlp",
-            "recompute_modules is layernorm, mla_up_proj,",
-        ),
+        (f"{SELECTIVE} --recompute-modules mhc mlp", "recompute_modules is layernorm, mla_up_proj,"),
         ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "offload moves the whole optimizer"),
         ("--use-torch-fsdp2", "no value of zero_stage"),
         ("--deepspeed --ds-sequence-parallel-size 2", "are no axis of a layout"),
@@ -302,26 +254,6 @@ def test_all_that_is_refused_is_reported_at_once():
 
 
 @pytest.mark.parametrize(
-    ("options", "field", "value"),
-    [
-        ("--use-megatron-fsdp", "zero_stage", 3),
-        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", "zero_stage", 2),
-        ("--bf16", "attention_kernel", "flash"),
-        ("--bf16 --transformer-impl local", "attention_kernel", "math"),
-        ("--micro-batch-size 1", "attention_kernel", "math"),
-        (
-            "--recompute-granularity full --recompute-method block --recompute-num-layers 4",
-            "activation_checkpointing",
-            "full",
-        ),
-        ("--recompute-granularity selective --recompute-modules core_attn", "activation_checkpointing", "selective"),
-    ],
-)
-def test_defaults_are_those_of_the_trainer(options, field, value):
-    assert read_launch_script(launch(options)).layout[field] == value
-
-
-@pytest.mark.parametrize(
     ("options", "note"),
     [
         ("--use-flash-attn", "--use-flash-attn was left out: Megatron-LM of this version reads it nowhere"),
@@ -330,27 +262,12 @@ def test_defaults_are_those_of_the_trainer(options, field, value):
         ("--quick-geglu", "--quick-geglu: the MLP is gated, with SiLU in place of GELU."),
         ("--num-expert 8", "--num-expert was left out: it is no option of Megatron-LM of"),
         ("--num-expert 8", "did you mean num-experts?"),
-        (
-            "--te-precision-config-file $LAYERS",
-            "--te-precision-config-file was left out, since the script does not set",
-        ),
-        (
-            "--max-position-embeddings 4096 --seq-length 2048",
-            "--max-position-embeddings is 4096; a model",
-        ),
+        ("--te-precision-config-file $LAYERS", "--te-precision-config-file was left out, since the script does not"),
+        ("--max-position-embeddings 4096 --seq-length 2048", "--max-position-embeddings is 4096; a model"),
         ("--vocab-size 51200", "padded as Megatron pads it; --vocab-size is not used."),
-        (
-            "--tokenizer-type Llama2Tokenizer --vocab-size 32000",
-            "vocab_size: --vocab-size 32000 was taken; Megatron has that of Llama2Tokenizer's files.",
-        ),
-        (
-            "--deepspeed --deepspeed-activation-checkpointing",
-            "--deepspeed-activation-checkpointing recomputes nothing without --checkpoint-activations.",
-        ),
-        (
-            "--deepspeed --recompute-granularity full",
-            "--recompute-granularity full recomputes nothing in Megatron-DeepSpeed's pipeline without --recompute-meth",
-        ),
+        ("--tokenizer-type Llama2Tokenizer --vocab-size 32000", "vocab_size: --vocab-size 32000 was taken; Megatron"),
+        ("--deepspeed --deepspeed-activation-checkpointing", "recomputes nothing without --checkpoint-activations."),
+        ("--deepspeed --recompute-granularity full", "recomputes nothing in Megatron-DeepSpeed's pipeline without"),
     ],
 )
 def test_what_trials_run_without_is_noted(options, note):
@@ -358,24 +275,21 @@ def test_what_trials_run_without_is_noted(options, note):
 
 
 @pytest.mark.parametrize(
-    ("options", "option"),
+    ("kind", "option"),
     [
-        ("--deepspeed --position-embedding-type rope", "--position-embedding-type"),
-        ("--deepspeed --overlap-grad-reduce", "--overlap-grad-reduce"),
-        ("--deepspeed --context-parallel-size 2", "--context-parallel-size"),
-        ("--deepspeed --manual-gc", "--manual-gc"),
-        ("--num-key-value-heads 2", "--num-key-value-heads"),
-        ("--cpu-optimizer", "--cpu-optimizer"),
+        ("--deepspeed", "--position-embedding-type rope"),
+        ("--deepspeed", "--context-parallel-size 2"),
+        ("--deepspeed", "--manual-gc"),
+        ("", "--num-key-value-heads 2"),
+        ("", "--cpu-optimizer"),
     ],
 )
-def test_an_option_of_the_other_megatron_is_unknown_and_not_read(options, option):
-    found = read_launch_script(launch(f"--num-attention-heads 4 --micro-batch-size 1 {options}"))
-    without = read_launch_script(
-        launch(f"--num-attention-heads 4 --micro-batch-size 1 {'--deepspeed' if '--deepspeed' in options else ''}")
-    )
+def test_an_option_of_the_other_megatron_is_unknown_and_not_read(kind, option):
+    usual = f"--num-attention-heads 4 --micro-batch-size 1 {kind}"
+    without, found = (read_launch_script(launch(f"{usual} {more}")) for more in ("", option))
     assert (found.model, found.layout) == (without.model, without.layout)
     (note,) = {*found.notes} - {*without.notes}
-    assert note.startswith(f"{option} was left out: it is no option of Megatron-")
+    assert note.startswith(f"{option.split()[0]} was left out: it is no option of Megatron-")
 
 
 @pytest.mark.parametrize(
@@ -395,21 +309,25 @@ def test_a_program_that_is_no_gpt_is_refused(program):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "words", "rule", "fix"),
     [
-        ("--tensor-model-parallel-size 3", "1 nodes x 4 = 4 ranks are not a multiple of tensor 3 x pipeline 1"),
         (
-            "--micro-batch-size 2 --global-batch-size 12",
-            "global batch 12 is not a multiple of micro batch 2 x data 4 = 8",
+            "--tensor-model-parallel-size 3",
+            "4 ranks are not a multiple of tensor 3",
+            WORLD_RULE,
+            "model parallel sizes",
         ),
-        ("--micro-batch-size 0", "--micro-batch-size: is '0'"),
-        ("--micro-batch-size 1.5", "--micro-batch-size: is '1.5'"),
+        ("--micro-batch-size 2 --global-batch-size 12", "micro batch 2 x data 4 = 8", BATCH_RULE, "a multiple of 8"),
+        ("--micro-batch-size 0", "--micro-batch-size: is '0'", "", ""),
+        ("--micro-batch-size 1.5", "--micro-batch-size: is '1.5'", "", ""),
     ],
 )
-def test_numbers_that_contradict_each_other_are_refused_with_all_of_them(options, words):
+def test_numbers_that_contradict_each_other_are_refused_with_all_of_them_and_what_to_correct(options, words, rule, fix):
     with pytest.raises(InputError, match=words) as refused:
         read_launch_script(launch(options))
     assert all(problem.fix for problem in refused.value.problems)
+    assert rule in str(refused.value.problems[0].rule)
+    assert fix in refused.value.problems[0].fix
 
 
 def test_a_config_that_says_otherwise_than_its_script_is_refused():
@@ -427,20 +345,77 @@ def test_data_ranks_that_the_command_does_not_have_are_refused():
     assert "correct the batch sizes" in refused.value.problems[0].fix
 
 
-@pytest.mark.parametrize(
-    ("options", "rule", "fix"),
-    [
-        ("--tensor-model-parallel-size 3", WORLD_RULE, "correct the model parallel sizes, the nodes"),
-        ("--micro-batch-size 2 --global-batch-size 12", BATCH_RULE, "a global batch that is a multiple of 8"),
-    ],
-)
-def test_numbers_that_do_not_come_out_are_told_the_rule_and_what_to_correct(options, rule, fix):
-    with pytest.raises(InputError) as refused:
-        read_launch_script(launch(options))
-    assert refused.value.problems[0].rule == rule
-    assert fix in refused.value.problems[0].fix
-
-
 def test_a_script_without_a_training_command_is_refused():
     with pytest.raises(InputError, match="no command with Megatron's options"):
         read_launch_script("#!/bin/bash\necho hello --num-layers\n")
+
+
+# -- the model
+
+
+def model_of(options: str):
+    return read_launch_script(launch(f"--num-attention-heads 8 {options}")).model
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
+        ("--group-query-attention", "num_key_value_heads", 1),
+        ("--group-query-attention --num-query-groups 2", "num_key_value_heads", 2),
+        ("--swiglu", "gated_mlp", True),
+        ("--normalization RMSNorm", "norm", "rmsnorm"),
+        ("--position-embedding-type rope", "position_embedding", "rotary"),
+        ("--untie-embeddings-and-output-weights", "tied_embeddings", False),
+        ("--ffn-hidden-size 688", "ffn_hidden_size", 688),
+        ("", "num_key_value_heads", 8),
+        ("--deepspeed --num-key-value-heads 2", "num_key_value_heads", 2),
+        ("--tokenizer-type GPT2BPETokenizer --vocab-size 51200", "vocab_size", 50304),
+        ("--deepspeed --vocab-size 51200", "vocab_size", 50304),
+        ("--tokenizer-type TikTokenizer --vocab-size 51200", "vocab_size", 51200),
+        ("--tokenizer-type Llama2Tokenizer --vocab-size 32000", "vocab_size", 32000),
+        ("--tokenizer-type Llama2Tokenizer --vocab-size 32000 --padded-vocab-size 32768", "vocab_size", 32768),
+        ("--deepspeed --tokenizer-type NullTokenizer --vocab-size 51200", "vocab_size", 51328),
+        ("--kv-channels 128", "attention_head_size", 128),
+        ("--deepspeed --kv-channels 128", "attention_head_size", 128),
+        ("--disable-bias-linear --add-qkv-bias", "qkv_bias", True),
+        ("--qk-layernorm", "qk_norm", True),
+        ("--squared-relu", "activation", "squared_relu"),
+        ("--deepspeed --squared-relu", "activation", "squared_relu"),
+        ("--disable-bias-linear", "linear_biases", False),
+        ("--normalization RMSNorm", "linear_biases", True),
+        ("--softmax-type learnable", "attention_sinks", True),
+        ("--window-size '(127, 0)'", "sliding_window", 128),
+        ("--window-size 127,0 --window-attn-skip-freq 2", "full_attention_every", 2),
+        ("--quick-geglu --glu-linear-offset 1 --activation-func-clamp-value 7", "activation", "clamped_swiglu"),
+        ("--num-experts 8", "experts_per_token", 2),
+        ("--num-experts 8 --moe-router-topk 4", "experts_per_token", 4),
+        ("--num-experts 8 --moe-ffn-hidden-size 96", "expert_ffn_hidden_size", 96),
+        ("--num-experts 8 --moe-shared-expert-intermediate-size 32", "shared_expert_ffn_hidden_size", 32),
+        ("--num-experts 8 --moe-layer-freq '([0]*1+[1]*3)'", "num_dense_layers", 1),
+        ("--num-experts 8 --moe-layer-freq [0,1]*2", "expert_layer_every", 2),
+        ("--mtp-num-layers 2", "num_mtp_layers", 2),
+        ("--multi-latent-attention", "key_value_latent_size", 32),
+        ("--multi-latent-attention --qk-head-dim 96", "attention_head_size", 160),
+        ("--multi-latent-attention --v-head-dim 48", "value_head_size", 48),
+    ],
+)
+def test_an_option_sets_its_model_field(options, field, value):
+    assert model_of(options)[field] == value
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ("--kv-channels $KV", "attention_head_size"),
+        ("--kv-channels 32", "attention_head_size"),
+        ("--add-qkv-bias", "qkv_bias"),
+        ("--deepspeed --disable-bias-linear --add-qkv-bias", "qkv_bias"),
+        ("--deepspeed --qk-layernorm", "qk_norm"),
+        ("--normalization RMSNorm --disable-bias-linear", "linear_biases"),
+        ("--num-experts 0 --moe-router-topk 4", "experts_per_token"),
+        ("--multi-latent-attention --qk-layernorm", "qk_norm"),
+        ("--mtp-num-layers 0", "num_mtp_layers"),
+    ],
+)
+def test_a_field_is_left_out_where_it_has_the_usual_value_or_the_trainer_has_no_such_option(options, field):
+    assert field not in model_of(options)

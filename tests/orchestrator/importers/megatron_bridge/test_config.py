@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
+from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.megatron_bridge.config import (
     imported_overrides,
     looks_like_megatron_bridge,
@@ -15,22 +16,22 @@ from orchestrator.importers.settings import Setting, Settings
 from search_spaces.errors import InputError
 from tests.orchestrator.importers.config_tables import (
     require_table,
-    with_key,
+    with_keys,
 )
 from tests.orchestrator.importers.yaml_samples import BRIDGE
 
 BASE = {"model": {"tensor_model_parallel_size": 2, "normalization": "RMSNorm"}, "train": {"global_batch_size": 64}}
 
-
-COUNTED = {
-    "model__account_for_embedding_in_pipeline_split": True,
-    "model__account_for_loss_in_pipeline_split": False,
-}
+FLEX, FSDP = {"model__moe_token_dispatcher_type": "flex"}, {"dist__use_megatron_fsdp": True}
+OFFLOAD = {"optimizer__optimizer_cpu_offload": True}
+SPLIT = "in_pipeline_split"
+COUNTED = {f"model__account_for_embedding_{SPLIT}": True, f"model__account_for_loss_{SPLIT}": False}
 STAGES = {"model__pipeline_model_parallel_size": 4}
 LISTED = [["embedding", *["decoder"] * 3], ["decoder"] * 3, ["decoder"] * 3, ["decoder", "mtp", "loss"]]
 BLOCK = {"model__recompute_granularity": "full", "model__recompute_method": "block"}
 SELECTIVE = {"model__recompute_granularity": "selective"}
 GRAPHS = {"model__cuda_graph_impl": "transformer_engine"}
+UNREAD = "The recipe of these overrides was not read; it decides"
 WHOLE = "full_iteration"
 EXPERTS = {"model__num_moe_experts": 8, "model__expert_model_parallel_size": 4}
 OVERLAPPED = {"model__overlap_moe_expert_parallel_comm": True}
@@ -39,10 +40,8 @@ SQUARED_RELU = {"_target_": "megatron.core.activations.squared_relu", "_call_": 
 
 
 def read(**keys: Any):
-    config: dict[str, Any] = dict(BASE)
-    for name, value in keys.items():
-        config = with_key(config, name.replace("__", "."), value)
-    return read_bridge_config(yaml.safe_dump(config))
+    named = {name.replace("__", "."): value for name, value in keys.items()}
+    return read_bridge_config(yaml.safe_dump(with_keys(BASE, named)))
 
 
 def overrides(recipe: str | None = None, **ranks: int):
@@ -56,47 +55,29 @@ def test_overrides_give_what_they_set_and_leave_the_rest_to_the_recipe():
     assert looks_like_megatron_bridge(yaml.safe_load(BRIDGE))
     assert (found.source, found.engine, found.global_batch_size) == ("megatron-bridge", "megatron-lm", 64)
     assert found.model == {"seq_length": 4096}
-    assert found.layout == {
-        "tensor_parallel": 2,
-        "pipeline_parallel": 4,
-        "micro_batch_size": 2,
-        "zero_stage": 1,
-        "activation_checkpointing": "selective",
-        "sequence_parallel": True,
-        "virtual_pipeline_stages": 2,
-        "precision": "bf16",
-        "attention_kernel": "flash",
-        "overlap_comm": True,
-        "matmul_precision": "same",
-        "layers_in_16_bits": 0,
-        "quantized_weights": False,
-        "gradients_in_bf16": False,
-        "context_parallel": 1,
-        "tensor_parallel_overlap": True,
-    }
+    assert found.layout == yaml.safe_load("""
+        {tensor_parallel: 2, pipeline_parallel: 4, micro_batch_size: 2, zero_stage: 1, sequence_parallel: true,
+        activation_checkpointing: selective, virtual_pipeline_stages: 2, precision: bf16, attention_kernel: flash,
+        overlap_comm: true, matmul_precision: same, layers_in_16_bits: 0, quantized_weights: false,
+        gradients_in_bf16: false, context_parallel: 1, tensor_parallel_overlap: true}
+    """)
     assert found.left_open == (
         *("offload", "rank_order", "bucket_mib", "recompute_modules", "data_parallel_replicas", "offloaded_layers"),
         *("pipeline_split", "first_stage_layers", "last_stage_layers", "cuda_graphs"),
     )
     assert found.origins["baseline.zero_stage"] == "ddp.use_distributed_optimizer (line 24)"
-    assert found.notes == (
-        "The recipe of these overrides was not read; it decides offload, rank_order, bucket_mib, recompute_modules,"
-        " data_parallel_replicas, offloaded_layers, pipeline_split, first_stage_layers, last_stage_layers, cuda_graphs"
-        " and all else that no override sets.",
-    )
+    assert [note.partition(";")[0] for note in found.notes] == ["The recipe of these overrides was not read"]
 
 
 def test_the_reader_keeps_to_its_table(monkeypatch):
-    sharded = with_key(BASE, "ddp.use_megatron_fsdp", True)
-    partial = with_key(with_key(BASE, "model.kv_channels", 64), "model.recompute_num_layers", 1)
-    block = with_key(with_key(partial, "model.recompute_method", "uniform"), "model.recompute_modules", ["core_attn"])
-    sharded = with_key(sharded, "model.cpu_offloading", True)
-    sharded = with_key(sharded, "model.moe_token_dispatcher_type", "alltoall")
-    experts = with_key(BASE, "model.moe_token_dispatcher_type", "flex")
-    offload = with_key(
-        with_key(BASE, "optimizer.optimizer_cpu_offload", True), "optimizer.optimizer_offload_fraction", 1
-    )
-    require_table(read_bridge_config, MEGATRON_BRIDGE_OPTIONS, BASE, [sharded, block, offload, experts], monkeypatch)
+    others = [
+        {"ddp.use_megatron_fsdp": True, "model.cpu_offloading": True, "model.moe_token_dispatcher_type": "alltoall"},
+        {"model.kv_channels": 64, "model.recompute_num_layers": 1, "model.recompute_method": "uniform"},
+        {"model.recompute_modules": ["core_attn"], "model.moe_token_dispatcher_type": "flex"},
+        {"optimizer.optimizer_cpu_offload": True, "optimizer.optimizer_offload_fraction": 1},
+    ]
+    configs = [with_keys(BASE, keys) for keys in others]
+    require_table(read_bridge_config, MEGATRON_BRIDGE_OPTIONS, BASE, configs, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -119,11 +100,7 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
         ({"model__expert_model_parallel_size": 8}, "expert_parallel", 8),
         ({"model__expert_tensor_parallel_size": 1}, "expert_tensor_parallel", 1),
         ({"model__moe_token_dispatcher_type": "allgather"}, "expert_dispatcher", "allgather"),
-        (
-            {"model__moe_token_dispatcher_type": "flex", "model__moe_flex_dispatcher_backend": "hybridep"},
-            "expert_dispatcher",
-            "hybridep",
-        ),
+        ({**FLEX, "model__moe_flex_dispatcher_backend": "hybridep"}, "expert_dispatcher", "hybridep"),
         ({**EXPERTS, **OVERLAPPED}, "expert_overlap", True),
         ({**EXPERTS, **OVERLAPPED, "comm_overlap__overlap_moe_expert_parallel_comm": False}, "expert_overlap", False),
         ({"model__cuda_graph_impl": "none"}, "cuda_graphs", "none"),
@@ -147,17 +124,9 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
         ({"model__attention_backend": "unfused"}, "attention_kernel", "math"),
         ({"model__transformer_impl": "local"}, "attention_kernel", "math"),
         ({"ddp__use_distributed_optimizer": False}, "zero_stage", 0),
-        (
-            {"dist__use_megatron_fsdp": True, "ddp__data_parallel_sharding_strategy": "optim_grads_params"},
-            "zero_stage",
-            3,
-        ),
+        ({**FSDP, "ddp__data_parallel_sharding_strategy": "optim_grads_params"}, "zero_stage", 3),
         ({"optimizer__optimizer_cpu_offload": False}, "offload", "none"),
-        (
-            {"optimizer__optimizer_cpu_offload": True, "optimizer__optimizer_offload_fraction": 1.0},
-            "offload",
-            "optimizer",
-        ),
+        ({**OFFLOAD, "optimizer__optimizer_offload_fraction": 1.0}, "offload", "optimizer"),
         ({"dist__use_tp_pp_dp_mapping": True}, "rank_order", "tp-pp-dp"),
         ({"ddp__overlap_grad_reduce": True, "comm_overlap__overlap_grad_reduce": False}, "overlap_comm", False),
         ({"ddp__bucket_size": 26214400}, "bucket_mib", 100),
@@ -202,14 +171,11 @@ def test_an_override_sets_its_model_field(keys, field, expected):
         ({"model__rotary_base": 10000}, "rotary_base"),
         ({"model__rotary_base": 500000, "model__position_embedding_type": "learned_absolute"}, "rotary_base"),
         ({"model__add_bias_linear": False}, "linear_biases"),
+        ({"model__vocab_size": 1000}, "vocab_size"),  # the recipe may pad it
     ],
 )
-def test_an_override_with_the_usual_value_sets_no_field(keys, field):
+def test_an_override_with_the_usual_value_or_an_unknown_one_sets_no_field(keys, field):
     assert field not in read(**keys).model
-
-
-def test_a_vocabulary_that_the_recipe_may_pad_is_not_known():
-    assert "vocab_size" not in read(model__vocab_size=1000).model
 
 
 @pytest.mark.parametrize(
@@ -224,10 +190,7 @@ def test_a_vocabulary_that_the_recipe_may_pad_is_not_known():
         ({"mixed_precision": {"bf16": True, "num_layers_at_end_in_bf16": 2}}, "as many layers in 16 bits"),
         ({"model__position_embedding_type": "yarn"}, "position_embedding is learned or rotary"),
         ({**SELECTIVE, "model__recompute_modules": ["moe_act", "mhc"]}, "recompute_modules is layernorm, mla_up_proj,"),
-        (
-            {**GRAPHS, "model__cuda_graph_scope": ["mamba"]},
-            "cuda_graphs is attn, mlp, moe_router or",
-        ),
+        ({**GRAPHS, "model__cuda_graph_scope": ["mamba"]}, "cuda_graphs is attn, mlp, moe_router or"),
         ({"model__cpu_offloading_weights": True}, "all activations of a layer in host memory"),
         ({"optimizer__optimizer_offload_fraction": 0.5}, "offload moves the whole optimizer"),
         ({"peft": {"dim": 8}}, "a search trains all parameters"),
@@ -312,22 +275,91 @@ def test_a_whole_configuration_is_read_without_the_names_of_its_classes():
     [
         ({"model__hidden_dropout": 0.1}, "Trials train without dropout; the overrides set hidden_dropout."),
         (
-            {"model__activation_func": "megatron.core.fusions.fused_bias_geglu.quick_gelu"},
-            "model.activation_func is quick_gelu; the MLP of trials has",
+            {"model__activation_func": "core.fused_bias_geglu.quick_gelu"},
+            "model.activation_func is quick_gelu; the MLP",
         ),
-        (
-            BLOCK,
-            "The recipe of these overrides was not read; it decides pipeline_parallel, micro_batch_size, zero_stage,"
-            " offload, sequence_parallel, virtual_pipeline_stages, precision, attention_kernel, rank_order,"
-            " overlap_comm, bucket_mib, recompute_layers, data_parallel_replicas, tensor_parallel_overlap,"
-            " context_parallel, matmul_precision",
-        ),
-        (
-            {"model__tensor_model_parallel_size": "${TP}"},
-            "The recipe of these overrides was not read; it decides tensor",
-        ),
+        (BLOCK, f"{UNREAD} pipeline_parallel, micro_batch_size, zero_stage, offload, sequence_parallel, virtual"),
+        ({"model__tensor_model_parallel_size": "${TP}"}, f"{UNREAD} tensor"),
         ({"model__tensor_parallel": 2}, "model.tensor_parallel was left out: it is no option of Megatron-Bridge"),
     ],
 )
 def test_a_difference_from_a_trial_is_noted(keys, note):
     assert any(each.startswith(note) for each in read(**keys).notes)
+
+
+# -- overrides on a command line
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --gpus-per-node=8
+TP=2
+OVERRIDES=(
+    model.tensor_model_parallel_size=$TP
+    model.pipeline_model_parallel_size=2
+    +model.virtual_pipeline_model_parallel_size=null
+    train.global_batch_size=64
+    logger.log_interval=1
+)
+torchrun --nnodes 2 --nproc-per-node 8 scripts/training/run_recipe.py --recipe llama3_8b_pretrain_config \\
+    -mb 1 --seq_length 8192 "${OVERRIDES[@]}" mixed_precision=bf16_mixed ddp.use_distributed_optimizer=true
+"""
+
+
+def started(words: str, read_file=None):
+    return read_launch_script(f"torchrun --nproc-per-node 8 run_recipe.py {words}", read_file)
+
+
+def test_a_launch_script_gives_its_overrides_and_its_ranks():
+    found = read_launch_script(SCRIPT)
+    assert (found.source, found.global_batch_size) == ("megatron-bridge", 64)
+    assert (found.num_nodes, found.gpus_per_node) == (2, 8)
+    assert found.model == {"seq_length": 8192}
+    assert found.layout == yaml.safe_load("""
+        {num_nodes: 2, tensor_parallel: 2, pipeline_parallel: 2, data_parallel: 4, micro_batch_size: 1,
+        grad_accum_steps: 16, zero_stage: 1, virtual_pipeline_stages: 1, precision: bf16, attention_kernel: flash,
+        matmul_precision: same, layers_in_16_bits: 0, quantized_weights: false, gradients_in_bf16: false}
+    """)
+    assert found.origins["baseline.tensor_parallel"] == "model.tensor_model_parallel_size $TP (line 6)"
+    assert found.origins["baseline.pipeline_parallel"] == "model.pipeline_model_parallel_size (line 7)"
+    assert [note.partition(";")[0] for note in found.notes] == ["The recipe llama3_8b_pretrain_config was not read"]
+
+
+def test_an_override_prevails_over_an_option_and_both_over_the_file():
+    words = "--recipe a_pretrain_config --config-file a.yaml -tp 4 -pp 8 model.pipeline_model_parallel_size=1"
+    layout = started(words, lambda name: {"a.yaml": BRIDGE}[name]).layout
+    assert (layout["tensor_parallel"], layout["pipeline_parallel"]) == (4, 1)
+    assert layout["micro_batch_size"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        ("--config-file a.yaml", "The file behind --config-file was not read; what only it sets is missing."),
+        ("train.micro_batch_size=$MBS", "train.micro_batch_size is '$MBS', which was not used"),
+        ("model.tp=2", "model.tp was left out: it is no option of Megatron-Bridge"),
+        ("--deterministic", "--deterministic was left out: it changes which kernels run."),
+        ("--num_moe 8", "--num-moe was left out: it is no option"),
+        ("-ng 8", "-ng was left out: it is no option"),
+    ],
+)
+def test_what_is_not_known_or_left_out_is_noted(words, note):
+    assert any(each.startswith(note) for each in started(f"--recipe a_pretrain_config {words}").notes)
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        ("--model llama3_8b --mode lora", "a search pretrains a GPT"),
+        ("--recipe a_pretrain_config model.hybrid_context_parallel=true", "context parallelism is no axis"),
+        ("--recipe a_pretrain_config mixed_precision=bf16_with_my_scaling", "precision is bf16 or fp16"),
+    ],
+)
+def test_what_no_search_file_expresses_is_refused_of_a_command(words, rule):
+    with pytest.raises(InputError, match=rule):
+        started(words)
+
+
+def test_a_script_of_ones_own_is_known_by_its_overrides():
+    found = read_launch_script("torchrun my_train.py model.num_layers=4 train.global_batch_size=8")
+    assert (found.source, found.model, found.global_batch_size) == ("megatron-bridge", {"num_layers": 4}, 8)

@@ -28,7 +28,8 @@ PIPELINE = {
     "compile.enable": True,
 }
 
-
+TWO_STAGES = {"pipeline_parallel_degree": 2}
+ZBV = {"pipeline_schedule": "zbv", "virtual_pipeline_stages": 2}
 FLOAT8 = {"model_spec__float8__recipe_name": "rowwise"}
 
 
@@ -56,6 +57,12 @@ def listed(*layers: int) -> list[list[str]]:
     return [["tok_embeddings", *names[0]], *names[1:-1], [*names[-1], "norm", "lm_head"]]
 
 
+def split(*layers: int) -> dict[str, Any]:
+    """Options of a stage a list, with so many layers."""
+    part = "parallelism__module_fqns_per_model_part"
+    return {"parallelism__pipeline_parallel_degree": len(layers), part: listed(*layers)}
+
+
 def given(options: dict[str, Any]) -> dict[str, Setting]:
     return {name.replace("__", "."): Setting(value) for name, value in options.items()}
 
@@ -74,25 +81,15 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
         ({"expert_parallel_degree": 2, "tensor_parallel_degree": 2}, {"expert_parallel": 2}),
         ({"fsdp_reshard_after_forward": "never"}, {"zero_stage": 2}),
         ({"fsdp_reshard_after_forward": "always"}, {"zero_stage": 3}),
-        ({"pipeline_parallel_degree": 2}, {"zero_stage": 2, "micro_batch_size": 1, "grad_accum_steps": 8}),
+        (TWO_STAGES, {"zero_stage": 2, "micro_batch_size": 1, "grad_accum_steps": 8}),
         (
-            {"pipeline_parallel_degree": 2, "pipeline_parallel_microbatch_size": 4},
+            {**TWO_STAGES, "pipeline_parallel_microbatch_size": 4},
             {"micro_batch_size": 4, "grad_accum_steps": 2, "pipeline_schedule": "1f1b", "virtual_pipeline_stages": 1},
         ),
+        ({**TWO_STAGES, "pipeline_parallel_schedule": "interleaved1f1b"}, {"pipeline_schedule": "interleaved_1f1b"}),
+        ({**TWO_STAGES, "pipeline_parallel_schedule": "ZBVZeroBubble"}, ZBV),
         (
-            {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "interleaved1f1b"},
-            {"pipeline_schedule": "interleaved_1f1b", "virtual_pipeline_stages": 2},
-        ),
-        (
-            {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "ZBVZeroBubble"},
-            {"pipeline_schedule": "zbv", "virtual_pipeline_stages": 2},
-        ),
-        (
-            {
-                "pipeline_parallel_degree": 2,
-                "pipeline_parallel_schedule": "Interleaved1F1B",
-                "pipeline_parallel_layers_per_stage": 1,
-            },
+            {"pipeline_parallel_schedule": "Interleaved1F1B", "pipeline_parallel_layers_per_stage": 1, **TWO_STAGES},
             {"virtual_pipeline_stages": 4},
         ),
         ({"data_parallel_replicate_degree": 2}, {"data_parallel": 4, "data_parallel_replicas": 2, "zero_stage": 3}),
@@ -172,24 +169,9 @@ def test_differences_are_noted(options, note):
         ({}, "training.disable_cuda_graphs"),
         ({"training__disable_cuda_graphs": True}, None),
         ({"training__disable_cuda_graphs": True, "training__dtype": "bfloat16"}, "training.dtype"),
-        (
-            {"parallelism__pipeline_parallel_degree": 3},
-            "parallelism.pipeline_parallel_first_stage_less_layers",
-        ),
-        (
-            {
-                "parallelism__pipeline_parallel_degree": 4,
-                "parallelism__module_fqns_per_model_part": listed(1, 2, 1, 2),
-            },
-            "parallelism.module_fqns_per_model_part",
-        ),
-        (
-            {
-                "parallelism__pipeline_parallel_degree": 2,
-                "parallelism__module_fqns_per_model_part": listed(1, 5),
-            },
-            None,
-        ),
+        ({"parallelism__pipeline_parallel_degree": 3}, "parallelism.pipeline_parallel_first_stage_less_layers"),
+        (split(1, 2, 1, 2), "parallelism.module_fqns_per_model_part"),
+        (split(1, 5), None),
     ],
 )
 def test_what_trials_would_train_otherwise_is_another_baseline(options, changed):
@@ -209,9 +191,7 @@ def test_what_trials_would_train_otherwise_is_another_baseline(options, changed)
     ],
 )
 def test_lists_of_modules_are_the_split_that_they_say(stages, layers, said):
-    found = imported(
-        parallelism__pipeline_parallel_degree=stages, parallelism__module_fqns_per_model_part=listed(*layers)
-    )
+    found = imported(**split(*layers) | {"parallelism__pipeline_parallel_degree": stages})
     usual = {name: AXES[name].default for name in (*SPLIT_FIELDS, "virtual_pipeline_stages")}
     assert {name: found.layout.get(name, usual[name]) for name in usual} == usual | said
     of_lists = {name: found.origins[f"baseline.{name}"] for name in SPLIT_FIELDS if name in said}
@@ -225,11 +205,7 @@ def test_lists_of_modules_are_the_split_that_they_say(stages, layers, said):
 def test_lists_of_modules_that_a_rule_splits_are_named_by_the_rule(layers, word):
     """The engine's own rule gives 7 and 1 layers of 8 with this vocabulary, and 2, 2, 2 and 1 of 7."""
     model = {"model_spec__vocab_size": 128_256, "model_spec__n_layers": sum(layers)}
-    found = imported(
-        **model,
-        parallelism__pipeline_parallel_degree=len(layers),
-        parallelism__module_fqns_per_model_part=listed(*layers),
-    )
+    found = imported(**model, **split(*layers))
     assert found.layout.get("pipeline_split", "own") == word
 
 

@@ -30,26 +30,14 @@ def bring_about(name: str) -> None:
     training.train_step = failing_step
 
 
-def _hang() -> None:
-    time.sleep(600)
-
-
 def _exceed_gpu_memory() -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.00 GiB free.")
 
 
-def _exceed_cpu_memory() -> None:
-    torch.empty(2**50)
-
-
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-FAULTS: dict[str, tuple[int, Callable[[], None]]] = {
-    "hang": (0, _hang),
+FAULTS: dict[str, tuple[int, Callable[[], object]]] = {
+    "hang": (0, lambda: time.sleep(600)),
     "gpu_oom": (0, _exceed_gpu_memory),
-    "cpu_oom": (0, _exceed_cpu_memory),
-    "killed": (0, _die),
+    "cpu_oom": (0, lambda: torch.empty(2**50)),
+    "killed": (0, lambda: os.kill(os.getpid(), signal.SIGKILL)),
 }
 """Rank and effect by name."""

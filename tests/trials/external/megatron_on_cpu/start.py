@@ -6,9 +6,9 @@ import os
 import sys
 
 SCRIPT = "pretrain_gpt.py"
-FAULT, GIVEN, COUNTED, WITHOUT = "PRETRAIN_FAULT", "PRETRAIN_GIVEN", "PRETRAIN_COUNTED", "PRETRAIN_WITHOUT"
-"""Environment variables: a fault by name, any text for given weights and tokens, any text for a file with the forward
-passes, and a patch by name that is left out."""
+FAULT, GIVEN, COUNTED = "PRETRAIN_FAULT", "PRETRAIN_GIVEN", "PRETRAIN_COUNTED"
+"""Environment variables: a fault by name, any text for given weights and tokens, any text for a file with the
+forward passes."""
 
 
 def prepare(script: str) -> None:
@@ -16,7 +16,7 @@ def prepare(script: str) -> None:
     sys.path.insert(0, os.path.dirname(script))
     from tests.trials.external.megatron_on_cpu import faults, forward_passes, given, training
 
-    training.emulate_device(os.environ.get(WITHOUT))
+    training.emulate_device()
     if name := os.environ.get(FAULT):
         faults.bring_about(name)
     if GIVEN in os.environ:

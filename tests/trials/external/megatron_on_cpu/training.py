@@ -23,10 +23,9 @@ from trials.train.cpu_device.patch import Patch, apply_all
 MEMORY_BYTES = 16 * 2**30
 
 
-def emulate_device(without: str | None = None) -> None:
-    """Apply all patches but the one of this name; the checkout must be first on the path."""
-    patches = (*IMPORTS, *megatron_core.PATCHES, *DEVICE, *MEGATRON)
-    apply_all([patch for patch in patches if patch.name != without])
+def emulate_device() -> None:
+    """Apply all patches; the checkout must be first on the path."""
+    apply_all([*IMPORTS, *megatron_core.PATCHES, *DEVICE, *MEGATRON])
 
 
 class _TritonFinder(MetaPathFinder, Loader):

@@ -52,80 +52,36 @@ DEEPSPEED_PIPELINE = "steps: 2 loss: 5.5322 iter time (s): 0.047 samples/sec: 16
     ("name", "line", "said"),
     [
         (
-            "megatron-lm",
-            MEGATRON_LM,
-            {
-                "iteration": 5,
-                "step_time_s": 1.2345,
-                "loss": 10.5,
-                "grad_norm": 2.345,
-                "global_batch_size": 128,
-                "consumed_samples": 640,
-                "tflops": 98.7,
-                "skipped": 0,
-                "nan": 0,
-            },
+            *("megatron-lm", MEGATRON_LM),
+            "iteration 5, step_time_s 1.2345, loss 10.5, grad_norm 2.345, global_batch_size 128, consumed_samples 640,"
+            " tflops 98.7, skipped 0, nan 0",
         ),
         (
-            "megatron-deepspeed",
-            MEGATRON_DEEPSPEED,
-            {
-                "iteration": 6,
-                "step_time_s": 347.3192,
-                "loss": 11.00214,
-                "grad_norm": 0,
-                "global_batch_size": 1536,
-                "consumed_samples": 9216,
-                "tflops": 152.2,
-                "samples_per_sec": 4.422,
-                "tokens_per_sec_per_gpu": 141.518,
-                "skipped": 0,
-                "nan": 0,
-            },
+            *("megatron-deepspeed", MEGATRON_DEEPSPEED),
+            "iteration 6, step_time_s 347.3192, loss 11.00214, grad_norm 0, global_batch_size 1536, consumed_samples"
+            " 9216, tflops 152.2, samples_per_sec 4.422, tokens_per_sec_per_gpu 141.518, skipped 0, nan 0",
         ),
         (
-            "gpt-neox",
-            NEOX,
-            {
-                "iteration": 5,
-                "step_time_s": 0.5802,
-                "loss": 10.1,
-                "tflops": 61.2,
-                "samples_per_sec": 55.1,
-                "skipped": 0,
-                "nan": 0,
-            },
+            *("gpt-neox", NEOX),
+            "iteration 5, step_time_s 0.5802, loss 10.1, tflops 61.2, samples_per_sec 55.1, skipped 0, nan 0",
         ),
         (
-            "nanotron",
-            NANOTRON,
-            {
-                "iteration": 2,
-                "step_time_s": 5.35,
-                "loss": 5.29,
-                "grad_norm": 3.29,
-                "tokens_per_sec": 43200,
-                "tokens_per_sec_per_gpu": 5400,
-                "tflops": 0.00744,
-                "memory_gib": 5.2e9 / 2**30,
-            },
+            *("nanotron", NANOTRON),
+            "iteration 2, step_time_s 5.35, loss 5.29, grad_norm 3.29, tokens_per_sec 43200, tokens_per_sec_per_gpu"
+            " 5400, tflops 0.00744, memory_gib 4.842877388",
         ),
-        (
-            "deepspeed",
-            DEEPSPEED,
-            {"iteration": 4, "samples_per_sec": 356.1697650691015, "memory_allocated_gib": 0.36},
-        ),
+        ("deepspeed", DEEPSPEED, "iteration 4, samples_per_sec 356.1697650691015, memory_allocated_gib 0.36"),
         (
             "deepspeed-pipeline",
             DEEPSPEED_PIPELINE,
-            {"iteration": 2, "loss": 5.5322, "step_time_s": 0.047, "samples_per_sec": 169.548},
+            "iteration 2, loss 5.5322, step_time_s 0.047, samples_per_sec 169.548",
         ),
     ],
 )
 def test_a_step_is_read_as_each_trainer_writes_it(name, line, said):
     found = read_line(line, LOG_FORMATS[name])
     assert found.is_step
-    assert found.values == pytest.approx(said)
+    assert found.values == pytest.approx({each.split()[0]: float(each.split()[1]) for each in said.split(", ")})
 
 
 def test_nanotron_tells_a_batch_only_where_it_is_not_rounded():
@@ -169,10 +125,7 @@ def test_a_line_cut_anywhere_never_gives_half_a_number(name, line):
         assert found.values.items() <= whole.items(), line[:end]
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [("megatron-lm", MEGATRON_LM), ("nanotron", NANOTRON), ("gpt-neox", NEOX)],
-)
+@pytest.mark.parametrize(("name", "line"), [("megatron-lm", MEGATRON_LM), ("nanotron", NANOTRON)])
 def test_colours_hide_no_step(name, line):
     coloured = "\x1b[1;32m" + line.replace("| ", "\x1b[0m| \x1b[38;5;12m").replace(": ", ":\x1b[36m ") + "\x1b[0m\x1b[K"
     assert read_line(coloured, LOG_FORMATS[name]) == read_line(line, LOG_FORMATS[name])

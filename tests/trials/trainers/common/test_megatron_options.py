@@ -52,21 +52,20 @@ DEEPSPEED_LAYOUTS = [
 ]
 
 
-def read_back(spec: TrialSpec, words: list[str]) -> tuple[Layout, dict, int | None]:
-    """The layout that a torchrun with these options would train, as the importer reads it."""
+def assert_read_back(spec: TrialSpec, words: list[str]) -> None:
+    """A torchrun with these options would train the spec's layout, model and batch, as the importer reads it."""
     nodes = f"torchrun --nnodes {spec.num_nodes} --nproc_per_node {min(spec.num_gpus, 8)} pretrain_gpt.py "
     found = read_launch_script(nodes + shlex.join(words))
-    return Layout(**found.layout, engine=found.source).canonical(), dict(found.model), found.global_batch_size
+    assert Layout(**found.layout, engine=found.source).canonical() == spec.layout
+    assert ModelShape(**found.model) == spec.model
+    assert found.global_batch_size == spec.global_batch_size
 
 
 @pytest.mark.parametrize("model", [GPT2, LLAMA])
 @pytest.mark.parametrize("fields", LM_LAYOUTS)
 def test_what_megatron_lm_is_told_is_the_layout(fields, model):
     spec = spec_of("megatron-lm", model, **fields)
-    layout, read_model, batch = read_back(spec, megatron_lm_options(spec, ()))
-    assert layout == spec.layout
-    assert ModelShape(**read_model) == model
-    assert batch == spec.global_batch_size
+    assert_read_back(spec, megatron_lm_options(spec, ()))
 
 
 EXPERT_LAYOUTS = [
@@ -84,10 +83,7 @@ def test_experts_and_latent_attention_are_read_back(fields, shape):
     model = replace(SHAPES[shape], vocab_size=GPT2.vocab_size)
     fields = {name: value for name, value in fields.items() if model.num_experts or name not in EXPERT_GROUPS}
     spec = spec_of("megatron-lm", model, **fields)
-    layout, read_model, batch = read_back(spec, megatron_lm_options(spec, ()))
-    assert layout == spec.layout
-    assert ModelShape(**read_model) == model
-    assert batch == spec.global_batch_size
+    assert_read_back(spec, megatron_lm_options(spec, ()))
 
 
 @pytest.mark.parametrize("model", [GPT2, LLAMA])
@@ -96,10 +92,7 @@ def test_what_megatron_deepspeed_is_told_is_the_layout(fields, model):
     spec = spec_of("megatron-deepspeed", model, **fields)
     tokenizer = ["--tokenizer-type", "NullTokenizer", "--vocab-size", str(model.vocab_size - 1)]  # it adds a token
     words = megatron_deepspeed_options(spec, "/run/ds_config.json", tokenizer)
-    layout, read_model, batch = read_back(spec, [*words, "--make-vocab-size-divisible-by", "1"])
-    assert layout == spec.layout
-    assert ModelShape(**read_model) == model
-    assert batch == spec.global_batch_size
+    assert_read_back(spec, [*words, "--make-vocab-size-divisible-by", "1"])
     assert words[words.index("--deepspeed_config") + 1] == "/run/ds_config.json"
     assert ("--no-pipeline-parallel" in words) == (spec.layout.pipeline_parallel == 1)
 

@@ -28,11 +28,8 @@ TRACEBACK = [
 PEER = [*TRACEBACK[:3], "torch.distributed.DistBackendError: NCCL error in ProcessGroupNCCL.cpp: remote process exited"]
 
 
-def iteration(number: int, **changes: str) -> str:
-    line = MEGATRON_LM.replace("       5/", f"{number:8d}/")
-    for old, new in changes.items():
-        line = line.replace(old.replace("_", " "), new)
-    return line
+def iteration(number: int) -> str:
+    return MEGATRON_LM.replace("       5/", f"{number:8d}/")
 
 
 def reader(name: str = "megatron-lm", batch: int = 128) -> StepReader:
@@ -45,13 +42,7 @@ def test_lines_come_whole_however_the_bytes_come():
     assert list(splitter.feed(b"o\r\nthree")) == ["two", ""]
     assert splitter.last() == "three"
     assert splitter.last() == ""
-
-
-def test_a_progress_bar_ends_its_lines_with_returns():
     assert list(LineSplitter().feed(b"10%\r20%\r")) == ["10%", "20%"]
-
-
-def test_bytes_that_are_no_utf_8_are_replaced():
     assert list(LineSplitter().feed(b"loss \xff\xfe 3\n")) == ["loss �� 3"]
 
 
@@ -125,14 +116,8 @@ def test_layout_and_memory_are_kept_from_wherever_they_are_reported():
         log.feed(line)
     log.note(MEGATRON_MEMORY.replace("max reserved: 3072.00", "max reserved: 4096.00"))
     log.note(iteration(9))
-    assert log.proof == {
-        "world_size": 64,
-        "data_parallel": 4,
-        "tensor_parallel": 8,
-        "pipeline_parallel": 2,
-        "micro_batches_per_step": 8,
-        "global_batch_size": 128,
-    }
+    degrees = {"world_size": 64, "data_parallel": 4, "tensor_parallel": 8, "pipeline_parallel": 2}
+    assert log.proof == degrees | {"micro_batches_per_step": 8, "global_batch_size": 128}
     assert (log.peak_memory_gib, log.peak_memory_allocated_gib) == (4.0, 2.0)
     assert log.feed(iteration(6)).iteration == 6  # what was only noted was no step
 
@@ -157,16 +142,10 @@ def test_the_first_traceback_that_is_no_echo_is_the_cause():
     assert words(["nothing", "to say"]).cause() is None
 
 
-def test_a_cause_is_kept_however_much_is_said_after_it():
-    assert words([*TRACEBACK, *(f"line {n}" for n in range(5000))]).cause() == "\n".join(TRACEBACK)
-
-
-def test_a_ranks_prefix_hides_no_traceback():
-    assert words([f"[rank3]: {line}" for line in TRACEBACK]).cause() == "\n".join(TRACEBACK)
-
-
-def test_colours_hide_no_traceback():
-    assert words([f"\x1b[35m{line}\x1b[0m" for line in TRACEBACK]).cause() == "\n".join(TRACEBACK)
+@pytest.mark.parametrize("written", ["{}", "[rank3]: {}", "\x1b[35m{}\x1b[0m"])
+def test_a_cause_is_kept_however_much_is_said_after_it_and_however_it_is_marked(written):
+    lines = [written.format(line) for line in TRACEBACK] + [f"line {n}" for n in range(5000)]
+    assert words(lines).cause() == "\n".join(TRACEBACK)
 
 
 def test_out_of_memory_is_seen_with_and_without_a_traceback():
@@ -180,9 +159,6 @@ def test_out_of_memory_is_seen_with_and_without_a_traceback():
     assert lost.startswith("CUDA error: out of memory\nTraceback")
 
 
-def test_a_taken_port_is_seen():
+def test_a_taken_port_is_seen_and_the_last_words_are_the_last():
     assert words(["RuntimeError: The server socket has failed to listen: EADDRINUSE"]).port_was_taken
-
-
-def test_the_last_words_are_the_last():
     assert words([str(n) for n in range(1000)]).tail(3) == "997\n998\n999"

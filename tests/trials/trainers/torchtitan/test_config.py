@@ -19,19 +19,20 @@ from trials.trainers.torchtitan.config import (
 
 
 @pytest.mark.parametrize(
-    ("zero_stage", "replicas", "degrees"), [(0, 1, (4, 1)), (2, 1, (1, 4)), (3, 1, (1, 4)), (3, 2, (2, 2))]
+    ("fields", "degrees", "policy"),
+    [
+        ({}, (4, 1), "never"),
+        ({"zero_stage": 2}, (1, 4), "never"),
+        ({"zero_stage": 3}, (1, 4), "default"),
+        ({"zero_stage": 3, "data_parallel_replicas": 2}, (2, 2), "default"),
+        ({"zero_stage": 2, "pipeline_parallel": 2}, (1, 4), "never"),
+        ({"zero_stage": 3, "pipeline_parallel": 2}, (1, 4), "always"),
+    ],
 )
-def test_ranks_shard_the_model_or_hold_replicas(zero_stage, replicas, degrees):
-    layout = Layout(data_parallel=4, zero_stage=zero_stage, data_parallel_replicas=replicas, engine="torchtitan")
+def test_ranks_shard_the_model_or_hold_replicas_and_zero_3_reshards_after_the_forward_pass(fields, degrees, policy):
+    layout = Layout(data_parallel=4, grad_accum_steps=4, **fields, engine="torchtitan")
     made = parallelism_arguments(LLAMA, layout)
     assert (made["data_parallel_replicate_degree"], made["data_parallel_shard_degree"]) == degrees
-
-
-@pytest.mark.parametrize(
-    ("zero_stage", "stages", "policy"), [(0, 1, "never"), (2, 2, "never"), (3, 1, "default"), (3, 2, "always")]
-)
-def test_zero_3_reshards_after_the_forward_pass(zero_stage, stages, policy):
-    layout = Layout(data_parallel=2, zero_stage=zero_stage, pipeline_parallel=stages)
     assert reshard_policy(layout) == policy
 
 
