@@ -12,8 +12,16 @@ from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.schema.validation import FILL_IN
-from tests.orchestrator.importers.yaml_samples import BRIDGE, GPT_NEOX, NANOTRON
-from tests.trials.trainers.samples import DEEPSPEED, HF_GPT2, HF_LLAMA, MEGATRON_DEEPSPEED, MEGATRON_LM
+from tests.orchestrator.importers.samples import (
+    BRIDGE,
+    DEEPSPEED,
+    GPT_NEOX,
+    HF_GPT2,
+    HF_LLAMA,
+    MEGATRON_DEEPSPEED,
+    MEGATRON_LM,
+    NANOTRON,
+)
 
 
 def started_from(tmp_path, name: str, text: str):

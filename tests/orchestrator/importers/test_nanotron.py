@@ -12,7 +12,7 @@ from tests.orchestrator.importers.config_tables import (
     require_table,
     with_key,
 )
-from tests.orchestrator.importers.yaml_samples import NANOTRON
+from tests.orchestrator.importers.samples import NANOTRON
 
 BASE = {
     "model": {"model_config": {"hidden_size": 256, "num_attention_heads": 8}},
@@ -25,24 +25,12 @@ def read(name: str, value: Any):
     return read_nanotron(yaml.safe_dump(with_key(BASE, name, value)))
 
 
-def test_a_configuration_gives_model_layout_and_batch():
-    found = read_nanotron(NANOTRON)
+def test_a_value_has_its_line_or_is_a_default():
     assert looks_like_nanotron(yaml.safe_load(NANOTRON))
-    assert (found.source, found.engine) == ("nanotron", "nanotron")
-    assert found.model == yaml.safe_load("""
-        {num_layers: 16, hidden_size: 2048, num_attention_heads: 32, num_key_value_heads: 8, ffn_hidden_size: 8192,
-        gated_mlp: true, vocab_size: 128256, seq_length: 4096, tied_embeddings: true, position_embedding: rotary,
-        norm: rmsnorm, rotary_base: 500000}
-    """)
-    assert found.layout == yaml.safe_load("""
-        {tensor_parallel: 2, pipeline_parallel: 2, data_parallel: 4, micro_batch_size: 2, grad_accum_steps: 8,
-        zero_stage: 1, activation_checkpointing: full, sequence_parallel: true, pipeline_schedule: 1f1b,
-        precision: bf16, attention_kernel: flash}
-    """)
-    assert found.global_batch_size == 64
+    found = read_nanotron(NANOTRON)
+    assert found.engine == "nanotron"
     assert found.origins["baseline.tensor_parallel"] == "parallelism.tp (line 36)"
     assert found.origins["baseline.attention_kernel"] == "nanotron's default"
-    assert found.notes == ("The training runs on 16 ranks; the file does not say on how many nodes.",)
 
 
 def test_the_reader_keeps_to_its_table(monkeypatch):

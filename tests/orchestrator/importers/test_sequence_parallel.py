@@ -12,7 +12,7 @@ from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.megatron_bridge.config import read_bridge_config
 from orchestrator.importers.nanotron import read_nanotron
-from tests.orchestrator.importers.yaml_samples import BRIDGE, GPT_NEOX, NANOTRON
+from tests.orchestrator.importers.samples import BRIDGE, GPT_NEOX, NANOTRON
 
 _COMMAND = (
     "torchrun --nproc_per_node 4 pretrain_gpt.py --num-layers 4 --tensor-model-parallel-size 2 --sequence-parallel"

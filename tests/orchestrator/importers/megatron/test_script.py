@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 
 from orchestrator.importers.launch_script import read_launch_script
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
-from tests.trials.trainers.samples import MEGATRON_DEEPSPEED, MEGATRON_LM
+from tests.orchestrator.importers.samples import MEGATRON_DEEPSPEED
 
 EXPERTS = "--num-experts 8"
 FLEX = f"{EXPERTS} --moe-token-dispatcher-type flex"
@@ -17,39 +16,6 @@ BLOCK = "--recompute-granularity full --recompute-method block --recompute-num-l
 
 def launch(options: str) -> str:
     return f"torchrun --nproc_per_node 4 pretrain_gpt.py --num-layers 4 --hidden-size 256 {options}"
-
-
-def test_a_megatron_lm_script_gives_model_layout_and_batch():
-    found = read_launch_script(MEGATRON_LM)
-    assert found.source == "megatron-lm"
-    assert found.model == yaml.safe_load("""
-        {num_layers: 24, hidden_size: 1024, num_attention_heads: 16, num_key_value_heads: 16, ffn_hidden_size: 4096,
-        gated_mlp: false, vocab_size: 50432, seq_length: 2048, tied_embeddings: true, position_embedding: learned,
-        norm: layernorm}
-    """)  # a vocabulary of 50257 padded to a multiple of 128 x 2
-    assert found.layout == yaml.safe_load("""
-        {num_nodes: 2, tensor_parallel: 2, pipeline_parallel: 4, data_parallel: 2, micro_batch_size: 2,
-        grad_accum_steps: 16, zero_stage: 1, activation_checkpointing: full, sequence_parallel: true, precision: bf16,
-        attention_kernel: flash}
-    """)
-    assert (found.global_batch_size, found.num_nodes, found.gpus_per_node) == (64, 2, 8)
-    assert found.notes == (
-        "PP is taken as its default 4; the environment may set another.",
-        "vocab_size: 50257 of GPT-2's tokenizer was taken, padded as Megatron pads it.",
-        "Megatron-LM's default --attention-backend auto is taken as flash, its choice on current GPUs.",
-    )
-
-
-def test_a_megatron_deepspeed_script_is_read_together_with_its_config():
-    found = read_launch_script(MEGATRON_DEEPSPEED)
-    assert found.source == "megatron-deepspeed"
-    assert found.model["hidden_size"] == 2048
-    assert found.model["vocab_size"] == 50432  # 50257 of GPT-2's tokenizer, padded to a multiple of 128 x 2
-    assert found.layout == yaml.safe_load("""
-        {num_nodes: 1, tensor_parallel: 2, pipeline_parallel: 1, data_parallel: 4, micro_batch_size: 4,
-        grad_accum_steps: 4, zero_stage: 1, activation_checkpointing: full, precision: fp16}
-    """)
-    assert found.global_batch_size == 64
 
 
 @pytest.mark.parametrize(

