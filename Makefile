@@ -3,13 +3,14 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
+RUN := $(PYTEST) --numprocesses=2 --dist=loadgroup --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SEEN_BEFORE := --ignore=tests/test_import_direction.py --ignore=tests/test_readme.py
 TORCH := $(shell grep '^torch==' constraints.txt)
 # Tests start hundreds of processes: where nothing compiled may be kept, each would compile these sources anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo gallery servers test test-all test-fast mutants parity-full licences check format lint types imports readme clean
+.PHONY: setup demo gallery servers test test-fast nightly mutants parity-full licences check format lint types imports readme clean
 
 setup: .venv/.trainer
 
@@ -43,16 +44,17 @@ gallery: .venv/.trainer
 servers: .venv/.dev
 	@$(BIN)/python -m tests.servers
 
-# Tests that train and tests that wait for servers share the cores, file by file; those that tell by the clock do not.
-# test-all is everything; test leaves out walks over every crash point, fault, layout, engine or server that there is.
-test: LEFT_OUT_MARKS := and not walks
-test test-all: .venv/.trainers servers
-	@$(PYTEST) $(LEFT_OUT) --numprocesses=2 -m 'not processes $(LEFT_OUT_MARKS)'
-	@$(PYTEST) $(LEFT_OUT) --numprocesses=2 --dist=loadfile --no-loadscope-reorder -m 'processes and not alone $(LEFT_OUT_MARKS)'
-	@$(PYTEST) $(LEFT_OUT) -m 'alone $(LEFT_OUT_MARKS)'
+# One run: what a test shares a server with, or a file, it shares a worker with (tests/conftest.py).
+# `test` leaves out walks over every crash point, fault, layout, engine or server that there is; `check` has them.
+test: .venv/.trainers servers
+	@$(RUN) -m 'not walks and not nightly'
 
 test-fast: .venv/.dev
-	@$(PYTEST) --numprocesses=2 -m 'not processes and not walks and not slow'
+	@$(RUN) -m 'not processes and not walks and not nightly and not slow'
+
+# What needs many minutes for a promise that seldom breaks, step by step; a second run goes on after the last step.
+nightly: .venv/.trainers servers
+	@$(BIN)/python -m tests.nightly
 
 # Small faults, each put into the code for itself: which ones do the tests notice? docs/mutants.md
 mutants: .venv/.dev
@@ -69,7 +71,7 @@ licences: .venv/.dev
 
 # The gate: .ci/run calls this and nothing else. Skips must be on tests/allowed_skips.txt.
 check: .venv/.trainers servers format lint types imports readme
-	@PARLAY_GATE=1 $(MAKE) --no-print-directory test-all LEFT_OUT='$(SEEN_BEFORE)'
+	@PARLAY_GATE=1 $(RUN) $(SEEN_BEFORE) -m 'not nightly'
 
 format: .venv/.dev
 	@$(BIN)/ruff format --check .

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import re
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,18 @@ from orchestrator.common.logs import ListSink, sending_to
 pytest_plugins = ("tests.slurm.sandboxes", "tests.postgres", "tests.chromium")
 
 MEMORY = Path("/dev/shm")
+SERVERS = {
+    "slurm_sandbox": "slurm",
+    "slurm_sandbox_accounting": "slurm",
+    "ranks": "torch",
+    "chromium": "web",
+    "postgres_server": "postgres",
+}
+"""Group of the tests that use a fixture which starts a server for the whole session."""
+
+_TURN, _MACHINE = 0, 1
+"""Bytes of the lock file."""
+
 _OF_A_TARGET = re.compile(r"(?:(?P<wanted>processes|alone)|not \w+)(?: and not \w+)*")
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 
@@ -89,8 +104,40 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_left_out or (asked["wanted"] and f"mark.{asked['wanted']}" not in text) else None
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
+    """Groups, each run by one worker: the tests of a server, which so starts once, and those of a file. What takes
+    minutes comes first, then servers: nothing waits for them at the end."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+    items.sort(key=lambda item: (item.get_closest_marker("minutes") is None, _server(item) is None))
+
+
+def _group(item: pytest.Item) -> str:
+    return _server(item) or str(item.path.relative_to(item.config.rootpath))
+
+
+def _server(item: pytest.Item) -> str | None:
+    fixtures = getattr(item, "fixturenames", ())
+    return next((group for fixture, group in SERVERS.items() if fixture in fixtures), None)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    """A test that tells by the clock runs while no other worker runs any; its time limit begins after the wait."""
+    with _machine(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
+@contextmanager
+def _machine(alone: bool) -> Iterator[None]:
+    """The machine, shared with tests of other processes or alone."""
+    with open(Path(tempfile.gettempdir()) / f"parlay-tests-{os.getuid()}.lock", "a+b") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX, 1, _TURN)  # who waits for the machine alone is not passed by others
+        fcntl.lockf(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH, 1, _MACHINE)
+        fcntl.lockf(lock, fcntl.LOCK_UN, 1, _TURN)
+        yield
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
