@@ -20,7 +20,6 @@ from tests.dashboards.searches import START, SearchUnderTest
 from trials.analysis.node_time import NodeTime
 from trials.ledger.events import EventKind
 from trials.ranks.startup import StartupPart
-from trials.trial import TrialState
 
 LIMITS = {"max_trials": 10, "budget_node_hours": 4.0, "max_wall_time": "7200s"}
 
@@ -93,40 +92,41 @@ class TestTimeRemaining:
         assert describe_time_remaining(ended.record, START) is None
 
 
-class TestInFlight:
-    def test_one_that_runs_says_where_and_since_when_it_runs(self):
-        (attempt,) = searched(0, 1).record.in_flight
-        assert describe_in_flight(attempt, attempt.started_at + 75) == "t0001.a1 running for 1:15 on node1 node2"
+def waiting(job_id: str | None) -> SearchUnderTest:
+    """Search of one attempt that does not run yet."""
+    search, layout = SearchUnderTest(), Layout().to_json()
+    search.event(EventKind.TRIAL_PROPOSED, trial="t0001", layout=layout, kind="search", prediction=None)
+    search.submit("t0001", "a1")
+    if job_id is not None:
+        search.event(EventKind.ATTEMPT_LAUNCHED, trial="t0001", attempt="a1", job_id=job_id)
+    return search
 
-    def test_one_that_waits_says_as_what_and_since_when_it_waits(self):
-        search = SearchUnderTest()
-        layout = Layout().to_json()
-        search.event(EventKind.TRIAL_PROPOSED, trial="t0001", layout=layout, kind="search", prediction=None)
-        which = {"trial": "t0001", "attempt": "a1"}
-        search.submit("t0001", "a1")
-        (attempt,) = search.record.in_flight
-        assert describe_in_flight(attempt, attempt.submitted_at + 5) == "t0001.a1 submitted for 0:05"
-        search.event(EventKind.ATTEMPT_LAUNCHED, **which, job_id="4711")
-        (attempt,) = search.record.in_flight
-        assert describe_in_flight(attempt, attempt.submitted_at + 3700) == "t0001.a1 queued for 1:01:40 as 4711"
 
-    def test_one_that_does_not_go_on_says_why(self):
-        (attempt,) = searched(0, 1).record.in_flight
-        held = replace(attempt, waits_for="suspended")
-        words = "t0001.a1 running (suspended) for 1:15 on node1 node2"
-        assert describe_in_flight(held, attempt.started_at + 75) == words
+MANY = tuple(f"n{number}" for number in range(9))
 
-    def test_one_that_is_unreachable_says_since_when_and_of_many_nodes_some_are_named(self):
-        (attempt,) = searched(0, 1).record.in_flight
-        nodes = tuple(f"n{number}" for number in range(9))
-        lost = replace(attempt, nodes=nodes, unknown_since=attempt.started_at + 60)
-        words = describe_in_flight(lost, attempt.started_at + 90)
-        assert words == "t0001.a1 running for 1:30 on n0 n1 n2 n3 and 5 more, unreachable for 0:30"
 
-    def test_on_a_simulated_clock_no_time_is_reported(self):
-        (attempt,) = searched(0, 1).record.in_flight
-        assert attempt.state is TrialState.RUNNING
-        assert describe_in_flight(attempt, START, is_simulated=True) == "t0001.a1 running on node1 node2"
+@pytest.mark.parametrize(
+    ("search", "changes", "after_s", "words"),
+    [
+        (searched(0, 1), {}, 75, "running for 1:15 on node1 node2"),
+        (waiting(None), {}, 5, "submitted for 0:05"),
+        (waiting("4711"), {}, 3700, "queued for 1:01:40 as 4711"),
+        (searched(0, 1), {"waits_for": "suspended"}, 75, "running (suspended) for 1:15 on node1 node2"),
+        (searched(0, 1), {"nodes": MANY}, 90, "running for 1:30 on n0 n1 n2 n3 and 5 more"),
+    ],
+    ids=["running", "submitted", "queued", "suspended", "many nodes"],
+)
+def test_an_attempt_in_flight_says_as_what_where_and_since_when(search, changes, after_s, words):
+    (attempt,) = search.record.in_flight
+    since = attempt.started_at or attempt.submitted_at
+    assert describe_in_flight(replace(attempt, **changes), since + after_s) == f"t0001.a1 {words}"
+
+
+def test_an_attempt_out_of_reach_says_since_when_and_on_a_simulated_clock_no_time_is_reported():
+    (attempt,) = searched(0, 1).record.in_flight
+    lost = replace(attempt, unknown_since=attempt.started_at + 60)
+    assert describe_in_flight(lost, attempt.started_at + 90).endswith(" on node1 node2, unreachable for 0:30")
+    assert describe_in_flight(attempt, START, is_simulated=True) == "t0001.a1 running on node1 node2"
 
 
 @pytest.mark.parametrize(
@@ -136,41 +136,28 @@ def test_a_span_of_time_is_written_as_a_clock_shows_it(seconds, text):
     assert format_clock(seconds) == text
 
 
+def spent(parts: dict[StartupPart, float]) -> NodeTime:
+    return NodeTime(1.0, 0.23, parts, 0.0, 0.0)
+
+
 @pytest.mark.parametrize(
-    ("spent", "words"),
+    ("time", "words"),
     [
-        (
-            {
-                StartupPart.IMPORT: 0.41,
-                StartupPart.RENDEZVOUS: 0.03,
-                StartupPart.BUILD: 0.06,
-                StartupPart.FIRST_STEP: 0.04,
-                StartupPart.WARMUP: 0.08,
-            },
-            "23 % of 1.000 node-hours measured steps; 41 % imports, 9 % rendezvous and build, 12 % warm-up",
-        ),
-        (
-            {StartupPart.COMPILE: 0.5, StartupPart.BUILD: 0.004},
-            "23 % of 1.000 node-hours measured steps; 50 % compilation",
-        ),
-        ({}, "23 % of 1.000 node-hours measured steps"),
+        (NodeTime(1.0, 0.23, {}, 0.0, 0.0), "23 % of 1.000 node-hours measured steps"),
+        (spent({StartupPart.COMPILE: 0.5, StartupPart.BUILD: 0.004}), "50 % compilation"),
+        (spent({StartupPart.IMPORT: 0.41, StartupPart.WARMUP: 0.08}), "41 % imports, 8 % warm-up"),
+        (spent({StartupPart.RENDEZVOUS: 0.03, StartupPart.BUILD: 0.06}), "9 % rendezvous and build"),
+        (spent({StartupPart.FIRST_STEP: 0.04, StartupPart.WARMUP: 0.08}), "12 % warm-up"),
+        (NodeTime(2.0, 0.0, {}, 1.5, 0.5), "75 % attempts that measured nothing, 25 % idle pilots"),
+        (NodeTime(1.0, 0.0, {}, 0.0, 0.0, fabric_check=0.25), "25 % the fabric check"),
     ],
-    ids=["plain", "compiled", "unknown"],
 )
-def test_node_hours_are_told_by_what_they_were_spent_on(spent, words):
-    assert describe_node_time(NodeTime(1.0, 0.23, spent, 0.0, 0.0)) == words
+def test_node_hours_are_told_by_what_they_were_spent_on(time, words):
+    assert describe_node_time(time).endswith(words)
 
 
-def test_attempts_without_a_measurement_and_idle_pilots_are_told_too():
-    words = "0 % of 2.000 node-hours measured steps; 75 % attempts that measured nothing, 25 % idle pilots"
-    assert describe_node_time(NodeTime(2.0, 0.0, {}, 1.5, 0.5)) == words
+def test_of_no_node_hours_nothing_is_told_and_the_drivers_own_job_has_a_line_of_its_own():
     assert describe_node_time(NodeTime(0.0, 0.0, {}, 0.0, 0.0)) is None
-    words = "0 % of 1.000 node-hours measured steps; 25 % the fabric check"
-    assert describe_node_time(NodeTime(1.0, 0.0, {}, 0.0, 0.0, fabric_check=0.25)) == words
-
-
-def test_the_drivers_own_job_has_a_line_of_its_own():
-    assert describe_driver_jobs(NodeTime(2.0, 0.0, {}, 1.5, 0.0, 0.5)) == (
-        "the driver's own job took 0.500 of 2.000 node-hours"
-    )
+    words = "the driver's own job took 0.500 of 2.000 node-hours"
+    assert describe_driver_jobs(NodeTime(2.0, 0.0, {}, 1.5, 0.0, 0.5)) == words
     assert describe_driver_jobs(NodeTime(2.0, 0.0, {}, 2.0, 0.0)) is None
