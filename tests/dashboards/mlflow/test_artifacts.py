@@ -69,6 +69,7 @@ def test_an_ended_search_has_its_newest_report_and_its_figures_once(folder):
     assert {"report.html", "figures/progress.html"} <= set(last.texts)
     assert last.texts["figures/progress.html"].startswith("<!DOCTYPE html>")
     assert due(ENDED, folder, sent_at=START + 1) == PendingPages()
+    assert "report.html" in due(RUNNING, folder, sent_at=START + 6).texts, "brought here, although it is older"
 
 
 @pytest.mark.slow
@@ -82,11 +83,6 @@ def test_without_a_new_report_the_end_is_still_described_and_drawn(folder, sent_
     assert set(last.tags) == {runs.NOTE, runs.NOTE_MARK}
 
 
-def test_a_report_of_a_folder_that_was_brought_here_counts_although_it_is_older(folder):
-    write(folder, START)
-    assert "report.html" in due(RUNNING, folder, sent_at=START + 5).texts
-
-
 @pytest.mark.slow
 def test_a_link_in_place_of_the_report_is_not_followed(folder, tmp_path):
     Path(tmp_path / "secret").write_text("x")
@@ -96,13 +92,8 @@ def test_a_link_in_place_of_the_report_is_not_followed(folder, tmp_path):
 
 
 def test_a_description_is_ours_while_nobody_has_changed_it():
-    ours = runs.note_tags("the best is t0001")
-    assert runs.may_describe({})
-    assert runs.may_describe(ours)
-    assert not runs.may_describe({runs.NOTE: "see the ticket"})
-    assert not runs.may_describe(ours | {runs.NOTE: ours[runs.NOTE] + " - no, t0002"})
-    assert not runs.may_describe({runs.NOTE_MARK: ours[runs.NOTE_MARK]}), "one that was taken away stays away"
-
-
-def test_a_description_that_was_cut_is_still_ours():
-    assert runs.may_describe(runs.note_tags("x" * 10_000))
+    ours, cut = runs.note_tags("the best is t0001"), runs.note_tags("x" * 10_000)
+    assert all(map(runs.may_describe, ({}, ours, cut)))
+    edited = ours | {runs.NOTE: ours[runs.NOTE] + " - no, t0002"}
+    taken_away = {runs.NOTE_MARK: ours[runs.NOTE_MARK]}
+    assert not any(map(runs.may_describe, ({runs.NOTE: "see the ticket"}, edited, taken_away)))

@@ -22,31 +22,21 @@ def the_problem(uri: str) -> Problem:
     return problem
 
 
-def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("sqlite:///{}/notes.db", "is not an SQLite database"),
+        ("sqlite:///{}", "is not a regular file"),
+        ("sqlite:///{}/notes.db/below/mlflow.db", "/notes.db is not a folder"),
+        ("sqlite://", "is not a file"),
+        ("sqlite:mlflow.db", "is not a database address"),
+        ("postgresql://db:port/mlflow", "is not a database address"),
+        ("postgresql+nodriver://db/mlflow", "'postgresql+nodriver'"),
+    ],
+)
+def test_what_can_be_no_database_is_refused(tmp_path, uri, words):
     (tmp_path / "notes.db").write_text("a shopping list, long enough to be no database")
-    assert "is not an SQLite database" in the_problem(f"sqlite:///{tmp_path}/notes.db").message
-
-
-def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path):
-    assert "is not a regular file" in the_problem(f"sqlite:///{tmp_path}").message
-
-
-def test_a_file_below_another_file_is_refused(tmp_path: Path):
-    (tmp_path / "file").touch()
-    assert f"{tmp_path}/file is not a folder" in the_problem(f"sqlite:///{tmp_path}/file/below/mlflow.db").message
-
-
-def test_a_database_in_memory_is_refused():
-    assert "is not a file" in the_problem("sqlite://").message
-
-
-@pytest.mark.parametrize("uri", ["sqlite:mlflow.db", "postgresql://db:port/mlflow"])
-def test_what_is_no_address_is_refused(uri: str):
-    assert "is not a database address" in the_problem(uri).message
-
-
-def test_a_driver_nobody_knows_is_refused():
-    assert "'postgresql+nodriver'" in the_problem("postgresql+nodriver://db/mlflow").message
+    assert words in the_problem(uri.format(tmp_path)).message
 
 
 def test_a_driver_that_is_not_installed_is_refused_with_what_to_install(monkeypatch):
@@ -65,9 +55,6 @@ def test_a_database_that_is_there_or_can_be_made_is_usable_and_left_as_it_is(tmp
     database.close()
     require_usable_store(f"sqlite:///{tmp_path}/{name}")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.db", "mine.db"]
-
-
-def test_a_server_is_not_judged_by_its_address():
     require_usable_store("http://127.0.0.1:9")
 
 

@@ -49,22 +49,27 @@ def _no_pauses(monkeypatch):
         monkeypatch.setattr(background, name, 0.0)
 
 
-def test_the_last_record_is_sent_before_finish_returns(logged):
-    sync = FakeSync()
-    worker = MlflowWorker(sync, FOLDER)
-    for record in RECORDS:
+def worker_of(sync: FakeSync, *records, ready=None) -> MlflowWorker:
+    worker = MlflowWorker(sync, FOLDER, *([ready] if ready else []))
+    for record in records:
         worker.submit(record)
+    return worker
+
+
+def test_the_last_record_is_sent_before_finish_returns_and_without_one_there_is_nothing_to_finish(logged):
+    sync = FakeSync()
+    worker = worker_of(sync, *RECORDS)
     assert worker.finish(5) == []
     assert sync.sent[-1] == RECORDS[-1].last_seq
-    assert logged == []
     assert worker.report is not None
+    assert worker_of(FakeSync()).finish(5) == []
+    assert logged == []
 
 
 def test_of_the_records_handed_over_meanwhile_only_the_newest_is_sent():
     sync = FakeSync()
     sync.gate.clear()
-    worker = MlflowWorker(sync, FOLDER)
-    worker.submit(RECORDS[0])
+    worker = worker_of(sync, RECORDS[0])
     sync.entered.wait()
     for record in RECORDS[1:]:
         worker.submit(record)
@@ -77,53 +82,35 @@ def test_of_the_records_handed_over_meanwhile_only_the_newest_is_sent():
 @pytest.mark.fault(33)
 def test_a_store_that_fails_is_noted_once_without_its_secrets_and_tried_again(logged):
     sync = FakeSync(failures=3)
-    worker = MlflowWorker(sync, FOLDER)
-    worker.submit(RECORDS[-1])
+    worker = worker_of(sync, RECORDS[-1])
     while not sync.sent:
         sync.entered.wait()
     assert worker.finish(5) == []
-    assert len(logged) == 1
-    assert "connection refused" in logged[0]
-    assert "secret" not in logged[0]
+    (said,) = logged
+    assert "connection refused" in said
+    assert "secret" not in said
 
 
 @pytest.mark.fault(33)
 def test_a_store_that_never_answers_costs_the_search_its_timeout_and_names_what_is_missing():
     sync = FakeSync()
     sync.gate.clear()
-    worker = MlflowWorker(sync, FOLDER)
-    worker.submit(RECORDS[-1])
-    assert worker.finish(0.05) == [SEARCH_ID]
+    assert worker_of(sync, RECORDS[-1]).finish(0.05) == [SEARCH_ID]
     sync.gate.set()
-
-
-def test_the_last_call_fails_once_and_is_not_repeated():
-    sync = FakeSync(failures=10**9)
-    worker = MlflowWorker(sync, FOLDER)
-    worker.submit(RECORDS[-1])
-    assert worker.finish(5) == [SEARCH_ID]
+    assert worker_of(FakeSync(failures=10**9), RECORDS[-1]).finish(5) == [SEARCH_ID]
 
 
 def test_what_was_changed_or_left_out_is_said_once(logged):
     report = SyncReport("sqlite:///x", "r", 1, altered_names=("a/b",), unread=("t0001: no such file",))
-    worker = MlflowWorker(FakeSync(report=report), FOLDER)
-    for record in RECORDS:
-        worker.submit(record)
-    worker.finish(5)
-    assert sorted(logged) == [
-        "names that MLflow does not accept were altered: a/b",
-        "not sent to MLflow: t0001: no such file",
-    ]
-
-
-def test_without_a_record_there_is_nothing_to_finish():
-    assert MlflowWorker(FakeSync(), FOLDER).finish(5) == []
+    worker_of(FakeSync(report=report), *RECORDS).finish(5)
+    altered, unread = sorted(logged)
+    assert altered.endswith(": a/b")
+    assert unread.endswith(": t0001: no such file")
 
 
 def test_nothing_is_sent_before_the_store_may_be_used():
     sync, ready = FakeSync(), threading.Event()
-    worker = MlflowWorker(sync, FOLDER, ready.wait)
-    worker.submit(RECORDS[0])
+    worker = worker_of(sync, RECORDS[0], ready=ready.wait)
     assert worker.finish(0.05) == [SEARCH_ID]
     assert not sync.entered.is_set()
     ready.set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from dashboards.mlflow.description import search_description
 from dashboards.report.data import report_data
 from search_spaces.layouts.layout import Layout
@@ -45,45 +47,25 @@ def test_the_best_layouts_stand_in_a_table_fastest_first_ten_at_most():
     search = SearchUnderTest()
     for size in range(1, 13):
         search.measure(search.start(replace(BASELINE, tensor_parallel=size)), 100.0 * size)
-    text = note(search.record)
+    search.measure(search.start(replace(BASELINE, tensor_parallel=12), "repeat"), 1100.0)
+    text = note(search.record, t0012="#/experiments/1/runs/2")
     assert "The first 10 of 12 measured layouts" in text
-    rows = [line.split("&")[0] for line in text.splitlines() if line.startswith("| tp")]
-    assert rows == [f"| tp{number} pp1 dp1 mb1" for number in range(12, 2, -1)]
-
-
-def test_a_layout_that_was_measured_again_is_one_row_over_all_its_runs():
-    search = compared()
-    search.measure(search.start(search.record.trial("t0002").layout, "repeat"), 1400.0)
-    rows = [line.split("&ensp; | ") for line in note(search.record).splitlines() if line.startswith("| tp")]
-    assert [(row[0], row[1], row[-1]) for row in rows] == [
-        ("| tp2 pp1 dp1 mb1", "1,449", "2&ensp; |"),
-        ("| tp1 pp1 dp1 mb1", "1,000", "1&ensp; |"),
+    rows = [
+        line.removeprefix("| ").split("&ensp; | ") for line in text.splitlines() if line.startswith(("| tp", "| [tp"))
     ]
+    assert [row[0] for row in rows[1:]] == [f"tp{number} pp1 dp1 mb1" for number in range(11, 2, -1)]
+    assert (rows[0][0], rows[0][1], rows[0][-1]) == ("[tp12 pp1 dp1 mb1](#/experiments/1/runs/2)", "1,149", "2&ensp; |")
 
 
-def test_a_layout_leads_to_the_run_of_its_best_trial_and_a_search_to_its_trials():
-    search = compared().record
-    data = report_data(search, search.created_at)
-    assert "[All trials, the fastest first](#/view)" in search_description(data, trials="#/view")
-    assert "| [tp2 pp1 dp1 mb1](#/experiments/1/runs/2)&ensp; | 1,500&ensp; |" in note(
-        compared().record, t0002="#/experiments/1/runs/2"
-    )
-
-
-def test_a_replayed_table_is_named():
-    search = SearchUnderTest({"launcher": {"kind": "simulated", "table": "/data/a.csv"}})
-    search.measure(search.start(BASELINE), 1000.0)
-    assert note(search.record).split("\n\n")[1].startswith("Replayed from a.csv. Parlay ran nothing in this search.")
-
-
-def test_without_a_measured_trial_it_says_so():
-    search = SearchUnderTest()
-    assert note(search.record).startswith("**No layout has been measured yet**")
-    search.fail(search.start(BASELINE), FailureReason.GPU_OOM)
-    search.end("failed", "no_feasible_layout")
-    ended = note(search.record)
-    assert ended.startswith("**No layout was measured: 1 trial failed, out of memory**")
-    assert "|" not in ended
+@pytest.mark.parametrize(
+    ("spec", "beginning"),
+    [
+        ({}, "**No layout has been measured yet**"),
+        ({"launcher": {"kind": "simulated", "table": "/data/a.csv"}}, "Replayed from a.csv."),
+    ],
+)
+def test_a_replayed_table_is_named_and_so_is_that_nothing_was_measured(spec, beginning):
+    assert beginning in note(SearchUnderTest(spec).record)
 
 
 def test_what_others_wrote_is_no_markdown_and_no_html():

@@ -1,7 +1,8 @@
-"""Repeated synchronisation gives the same runs and leaves people's notes alone."""
+"""Repeated synchronisation: the same runs, the newest report, and people's notes left alone."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from dashboards.mlflow.runs import NOTE
 from dashboards.mlflow.sync import MlflowSync
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.mlflow.mlflow_content import everything, runs_by_name, without_ids
-from tests.dashboards.searches import SEARCH_ID, SearchUnderTest, ended_search, search_folder
+from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, search_folder
 from trials.trial import FailureReason
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the first use of a fresh MLflow database takes seconds
@@ -69,33 +70,22 @@ def _lose_every_second_reply(monkeypatch, client, call: str) -> None:
     monkeypatch.setattr(client, call, losing)
 
 
-@pytest.mark.parametrize("run", ["t0003", SEARCH_ID])
-def test_a_note_a_person_wrote_is_left_alone(sync, client, home, tmp_path, request, run):
-    search = ended_search().record
-    folder = search_folder(tmp_path, search)
-    sync.sync(search, folder)
-    run_id = runs_by_name(client, request.node.name)[run].info.run_id
-    client.set_tag(run_id, NOTE, "see the ticket")
-    folder.report.write_text("written later")
-    for later in (sync, MlflowSync(None, request.node.name, home)):  # one that remembers its own, and one that asks
-        later.sync(search, folder)
-        assert client.get_run(run_id).data.tags[NOTE] == "see the ticket"
-        assert later.unsent(search) == []
-
-
-def test_a_note_a_person_wrote_on_a_run_that_goes_on_is_there_after_its_end(sync, client, tmp_path, request):
+def test_a_note_a_person_wrote_is_left_alone(sync, client, home, tmp_path, request):
     search = SearchUnderTest()
     trial = search.start(Layout())
     folder = search_folder(tmp_path, search.record)
     sync.sync(search.record, folder)
-    found = runs_by_name(client, request.node.name)
-    for run in found.values():
-        client.set_tag(run.info.run_id, NOTE, f"mine: {run.info.run_name.split()[0]}")
+    runs = runs_by_name(client, request.node.name)
+    for run in runs.values():
+        client.set_tag(run.info.run_id, NOTE, "see the ticket")
     search.fail(trial, FailureReason.GPU_OOM)
     search.end()
-    sync.sync(search.record, folder)
-    notes = {name: run.data.tags[NOTE] for name, run in runs_by_name(client, request.node.name).items()}
-    assert notes == {name: f"mine: {name}" for name in (SEARCH_ID, "t0001")}
+    folder.report.write_text("written later")
+    for later in (sync, MlflowSync(None, request.node.name, home)):  # one that remembers its own, and one that asks
+        later.sync(search.record, folder)
+        found = runs_by_name(client, request.node.name)
+        assert {run.data.tags[NOTE] for run in found.values()} == {"see the ticket"}
+        assert later.unsent(search.record) == []
 
 
 def test_the_best_of_before_loses_its_tag(sync, client, tmp_path, request):
@@ -123,3 +113,49 @@ def test_a_recipe_made_after_the_end_is_still_sent(sync, client, tmp_path, reque
     parent = runs_by_name(client, request.node.name)[SEARCH_ID]
     assert parent.data.tags["parlay.recipe"] == str(folder.recipe)
     assert [file.path for file in client.list_artifacts(parent.info.run_id, "recipe")] == ["recipe/recipe.yaml"]
+
+
+def test_what_the_driver_has_to_say_meanwhile_is_replaced_by_its_last_word(sync, client, tmp_path, request):
+    search = SearchUnderTest()
+    trial = search.start(Layout())
+    folder = search_folder(tmp_path, search.record)
+    folder.report.write_text("early")
+    sync.sync(search.record, folder)
+    run_id = runs_by_name(client, request.node.name)[SEARCH_ID].info.run_id
+    assert client.get_run(run_id).data.tags[NOTE].startswith("**No layout has been measured yet**")
+    search.measure(trial, 1000.0)
+    search.best(trial)
+    os.utime(folder.report, (START, START))
+    sync.sync(search.record, folder)
+    assert client.get_run(run_id).data.tags[NOTE].startswith("**Running, 1 layout. 1.00k tokens/s, no comparison: ")
+    search.end()
+    folder.report.write_text("late")
+    sync.sync(search.record, folder)
+    assert "Completed" in client.get_run(run_id).data.tags[NOTE]
+    assert Path(client.download_artifacts(run_id, "report.html", str(tmp_path))).read_text() == "late"
+
+
+def test_a_server_that_takes_no_large_files_has_all_else_and_the_report_once_it_does(
+    sync, client, home, tmp_path, request, monkeypatch
+):
+    search = ended_search().record
+    folder = search_folder(tmp_path, search)
+    folder.report.write_text("the report")
+    log_text = sync._store._client.log_text
+
+    def refuse_pages(run_id: str, text: str, name: str) -> None:
+        if name.endswith(".html"):
+            raise OSError("413 Request Entity Too Large")
+        log_text(run_id, text, name)
+
+    monkeypatch.setattr(sync._store._client, "log_text", refuse_pages)
+    report = sync.sync(search, folder)
+    assert report.unread == ("report.html: OSError: 413 Request Entity Too Large",)
+    parent = runs_by_name(client, request.node.name)[SEARCH_ID]
+    assert parent.info.status == "FINISHED"
+    assert NOTE in parent.data.tags
+    assert MlflowSync(None, request.node.name, home).sync(search, folder).unread == ()
+    assert "report.html" in [file.path for file in client.list_artifacts(parent.info.run_id)]
+    later = MlflowSync(None, request.node.name, home)
+    monkeypatch.setattr(later._store._client, "log_text", pytest.fail)
+    later.sync(search, folder)

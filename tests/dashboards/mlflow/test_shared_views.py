@@ -16,12 +16,13 @@ from dashboards.mlflow.sync import MlflowSync
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.settings import Settings
 from tests.dashboards.compared import BASELINE, BATCH, compared_search
-from tests.dashboards.mlflow.mlflow_content import runs_by_name
 from tests.dashboards.searches import SearchUnderTest, ended_search, search_folder
 from trials.files.folders import SearchFolder
 
 LONGEST_TAG = 5000
 """MLflow's limit for a tag of an experiment."""
+SYNTHETIC = {"kind": "synthetic"}
+SIMULATED = {"kind": "simulated", "table": "/data/measured.csv"}
 SPEC = {"baseline": BASELINE.to_json(), "global_batch_size": BATCH}
 
 
@@ -38,16 +39,6 @@ def test_a_view_fits_into_a_tag_and_names_its_runs_by_their_kind():
         view_path("7", SEARCHES)
         == "/#/experiments/7/runs?workflowType=machine_learning&viewStateShareKey=parlay-searches"
     )
-
-
-def test_the_experiment_gets_its_views_and_searches_are_found_by_their_kind(sync, client, tmp_path, request):
-    search = ended_search().record
-    sync.sync(search, search_folder(tmp_path, search))
-    experiment = client.get_experiment_by_name(request.node.name)
-    assert shared_views(search.search_id).items() <= experiment.tags.items()
-    found = client.search_runs([experiment.experiment_id], "tags.`parlay.kind` = 'search'")
-    assert search.search_id in {run.info.run_name for run in found}
-    assert {run.data.tags["parlay.kind"] for run in found} == {"search"}
 
 
 def test_a_view_that_a_person_edited_stays(sync, client, home, tmp_path, request):
@@ -79,36 +70,17 @@ def test_a_name_fits_into_mlflows_databases():
     assert [len(name) for name in run_names(search.record.trials).values()] == [len("t0001 tp1 pp1 dp1 mb1"), 250]
 
 
-def test_user_source_and_dataset_are_filled(sync, client, tmp_path, request):
-    search = ended_search().record
-    sync.sync(search, search_folder(tmp_path, search))
-    found = runs_by_name(client, request.node.name)
-    for run in found.values():
-        assert run.data.tags["mlflow.user"]
-        assert run.data.tags["mlflow.source.name"].startswith("parlay ")
-        (dataset,) = run.inputs.dataset_inputs
-        assert (dataset.dataset.name, dataset.dataset.source_type) == ("the trainer's own tokens", "code")
-
-
 @pytest.mark.parametrize(
-    ("trainer", "name", "kind"),
+    ("spec", "dataset"),
     [
-        ({"data": {"kind": "synthetic"}}, "synthetic tokens", "code"),
-        ({"data": {"kind": "tokens", "path": "/data/c4.bin"}}, "c4.bin", "local"),
+        ({"trainer": {"data": SYNTHETIC}}, ("synthetic tokens", "code", "training")),
+        ({"trainer": {"data": {"kind": "tokens", "path": "/data/c4.bin"}}}, ("c4.bin", "local", "training")),
+        ({"launcher": SIMULATED, "trainer": {"data": SYNTHETIC}}, ("measured.csv", "local", "measured table")),
     ],
 )
-def test_a_dataset_is_named_by_its_file(trainer, name, kind):
-    found = dataset_of(SearchUnderTest({"name": "x", "trainer": trainer}).record)
-    assert (found.name, found.source_type) == (name, kind)
-
-
-def test_a_simulated_search_trains_on_nothing_and_names_its_table():
-    simulated = {
-        "launcher": {"kind": "simulated", "table": "/data/measured.csv"},
-        "trainer": {"data": {"kind": "synthetic"}},
-    }
-    found = dataset_of(SearchUnderTest(simulated).record)
-    assert (found.name, found.source_type, found.context) == ("measured.csv", "local", "measured table")
+def test_a_dataset_is_named_by_its_file_and_a_simulated_search_names_its_table(spec, dataset):
+    found = dataset_of(SearchUnderTest({"name": "x"} | spec).record)
+    assert (found.name, found.source_type, found.context) == dataset
 
 
 def test_a_trial_has_its_speedup_and_every_objective_of_the_search():

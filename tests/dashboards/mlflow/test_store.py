@@ -48,13 +48,6 @@ def test_a_store_that_cannot_be_reached_does_not_hinder_a_search(home):
     assert "secret" not in words
 
 
-def test_a_store_that_can_never_work_is_said_before_the_first_trial(home, tmp_path):
-    (tmp_path / "notes.db").write_text("a shopping list, long enough to be no database")
-    with pytest.raises(InputError, match="not an SQLite database") as caught:
-        MlflowSync(f"sqlite:///{tmp_path}/notes.db", "parlay", home).check()
-    assert caught.value.problems[0].key == "tracking.mlflow_uri"
-
-
 def test_a_database_of_another_mlflow_is_said_before_the_first_trial_with_the_command_that_helps(tmp_path):
     assert MlflowSync(None, "parlay", tmp_path).check() is None
     shutil.copy(tmp_path / "mlflow.db", tmp_path / "old.db")

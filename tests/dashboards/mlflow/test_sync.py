@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dashboards.mlflow.backend_store import tracking_uri
 from dashboards.mlflow.points import search_points, system_points, trial_points
 from dashboards.mlflow.runs import NOTE, RunStatus, child_view, parent_view
+from dashboards.mlflow.shared_views import shared_views
+from dashboards.mlflow.sync import MlflowSync, SyncReport
 from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, SETTINGS, Layout
 from tests.dashboards.compared import compared_search
 from tests.dashboards.mlflow.mlflow_content import runs_by_name
@@ -29,64 +32,84 @@ def step_line(**changes: Any) -> str:
     return json.dumps(next(iter(steps(1))).to_json() | changes)
 
 
-def test_one_parent_and_a_child_for_every_trial(sync, client, tmp_path, request):
-    search = ended_search().record
-    report = sync.sync(search, search_folder(tmp_path, search))
-    found = runs_by_name(client, request.node.name)
-    parent = found.pop(SEARCH_ID)
-    assert report.run_id == parent.info.run_id
-    assert report.num_runs == 5
-    assert sorted(found) == ["t0001", "t0002", "t0003", "t0004"]
-    assert {run.data.tags["mlflow.parentRunId"] for run in found.values()} == {parent.info.run_id}
+@dataclass(frozen=True)
+class Sent:
+    """What the store has of `ended_search`."""
+
+    client: Any
+    experiment: str
+    report: SyncReport
+    runs: dict[str, Any]
+
+    def series(self, run: str, key: str) -> list[tuple[int, float]]:
+        return [(m.step, m.value) for m in self.client.get_metric_history(self.runs[run].info.run_id, key)]
+
+    def files(self, run: str, folder: str | None = None) -> list[str]:
+        return sorted(file.path for file in self.client.list_artifacts(self.runs[run].info.run_id, folder))
 
 
-def test_statuses_are_truthful(sync, client, tmp_path, request):
+@pytest.fixture(scope="module")
+def sent(home, tmp_path_factory) -> Sent:
+    """The ended search, sent once for the tests of this file."""
+    search, sync = ended_search().record, MlflowSync(None, "sent", home)
+    folder = search_folder(tmp_path_factory.mktemp("sent"), search)
+    folder.report.write_text("<p>the report")
+    report = sync.sync(search, folder)
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri(None, home))
+    return Sent(client, "sent", report, runs_by_name(client, "sent"))
+
+
+def test_one_parent_and_a_child_for_every_trial(sent):
+    parent = sent.runs[SEARCH_ID]
+    assert (sent.report.run_id, sent.report.num_runs, sent.report.unread) == (parent.info.run_id, 5, ())
+    children = {name: run for name, run in sent.runs.items() if name != SEARCH_ID}
+    assert sorted(children) == ["t0001", "t0002", "t0003", "t0004"]
+    assert {run.data.tags["mlflow.parentRunId"] for run in children.values()} == {parent.info.run_id}
+    for run in sent.runs.values():
+        assert run.data.tags["mlflow.user"]
+        assert run.data.tags["mlflow.source.name"].startswith("parlay ")
+        (dataset,) = run.inputs.dataset_inputs
+        assert (dataset.dataset.name, dataset.dataset.source_type) == ("the trainer's own tokens", "code")
+
+
+def test_statuses_are_truthful():
     search = SearchUnderTest()
     names = [search.start(Layout(micro_batch_size=size)) for size in (1, 2, 3, 4, 5, 6, 7)]
     search.measure(names[0], 1000.0)
-    search.fail(names[1], FailureReason.GPU_OOM)
-    search.fail(names[2], FailureReason.PRUNED)
-    search.fail(names[3], FailureReason.PREEMPTED)
-    search.fail(names[4], FailureReason.CANCELLED_BY_SEARCH)
+    for name, reason in zip(names[1:], ("gpu_oom", "pruned", "preempted", "cancelled_by_search"), strict=False):
+        search.fail(name, FailureReason(reason))
     search.fail(names[5], FailureReason.HANG, again=True)
-    sync.sync(search.record, search_folder(tmp_path, search.record))
-    status = {name: run.info.status for name, run in runs_by_name(client, request.node.name).items()}
-    assert status == {
-        SEARCH_ID: "RUNNING",
-        "t0001": "FINISHED",
-        "t0002": "FAILED",
-        "t0003": "KILLED",
-        "t0004": "KILLED",
-        "t0005": "KILLED",
-        "t0006": "RUNNING",
-        "t0007": "RUNNING",
-    }
+    found = [child_view(search.record, trial).status.value for trial in search.record.trials]
+    assert found == ["FINISHED", "FAILED", "KILLED", "KILLED", "KILLED", "RUNNING", "RUNNING"]
+    assert parent_view(search.record).status is RunStatus.RUNNING
 
 
 @pytest.mark.parametrize(
-    ("state", "status"), [("completed", "FINISHED"), ("failed", "FAILED"), ("cancelled", "KILLED")]
+    ("state", "reason", "status"),
+    [
+        ("completed", "max_trials", "FINISHED"),
+        ("failed", "script_error", "FAILED"),
+        ("cancelled", "cancelled_by_user", "KILLED"),
+        ("completed", "submission_rejected", "FAILED"),
+    ],
 )
-def test_the_parent_ends_as_the_search_did(sync, client, tmp_path, request, state, status):
+def test_the_parent_ends_as_the_search_did(state, reason, status):
     search = SearchUnderTest()
-    search.end(state, "cancelled_by_user")
-    sync.sync(search.record, search_folder(tmp_path, search.record))
-    assert runs_by_name(client, request.node.name)[SEARCH_ID].info.status == status
+    search.end(state, reason)
+    assert parent_view(search.record).status.value == status
+    assert "parlay.best_run_id" not in parent_view(search.record).tags
 
 
-def test_a_child_carries_the_contracts_parameters_and_tags(sync, client, tmp_path, request):
-    search = ended_search().record
-    sync.sync(search, search_folder(tmp_path, search))
-    found = runs_by_name(client, request.node.name)
-    child = found["t0002"]
-    layout = Layout(micro_batch_size=2)
-    expected = {*LAYOUT_FIELDS, "global_batch_size", "num_gpus", "layout_key"} - {
-        *NULLABLE,
-        SETTINGS,
-    }  # unknown is absent
+def test_a_child_carries_the_contracts_parameters_and_tags(sent):
+    child = sent.runs["t0002"]
+    unknown = {*NULLABLE, SETTINGS}
+    expected = {*LAYOUT_FIELDS, "global_batch_size", "num_gpus", "layout_key"} - unknown
     assert set(child.data.params) == expected
     assert child.data.params["micro_batch_size"] == "2"
     assert child.data.params["sequence_parallel"] == "false"
-    assert child.data.params["layout_key"] == layout.key
+    assert child.data.params["layout_key"] == Layout(micro_batch_size=2).key
     ours = {key: value for key, value in child.data.tags.items() if key.startswith("parlay.")}
     assert ours == {
         "parlay.search_id": SEARCH_ID,
@@ -98,9 +121,19 @@ def test_a_child_carries_the_contracts_parameters_and_tags(sync, client, tmp_pat
         "parlay.nodes": "node1,node2",
         "parlay.best": "true",
     }
-    assert found["t0003"].data.tags["parlay.reason"] == "gpu_oom"
-    assert "torch.OutOfMemoryError" in found["t0003"].data.tags[NOTE]
-    assert found[SEARCH_ID].data.tags["parlay.best_run_id"] == child.info.run_id
+    failed = sent.runs["t0003"].data.tags
+    assert failed["parlay.reason"] == "gpu_oom"
+    assert "torch.OutOfMemoryError" in failed[NOTE]
+    assert sent.runs[SEARCH_ID].data.tags["parlay.best_run_id"] == child.info.run_id
+
+
+def test_each_variable_is_a_parameter_of_its_own():
+    search = SearchUnderTest()
+    search.start(Layout(settings="env.OMP_NUM_THREADS=2 launch.cpu_bind=cores"))
+    search.start(Layout(settings="-env.OMP_NUM_THREADS launch.cpu_bind=cores"))
+    first, second = (child_view(search.record, trial).params for trial in search.record.trials)
+    assert (first["env.OMP_NUM_THREADS"], first["launch.cpu_bind"]) == ("2", "cores")
+    assert {"env.OMP_NUM_THREADS", "settings"}.isdisjoint(second)
 
 
 def test_a_child_names_the_slowest_rank_and_its_node():
@@ -109,103 +142,71 @@ def test_a_child_names_the_slowest_rank_and_its_node():
     [trial] = search.record.trials
     assert child_view(search.record, trial).tags["parlay.slowest_node"] == "n2"
     points = {point.key: point.value for point in trial_points(search.record, trial)}
-    assert (points["slowest_rank.rank"], points["slowest_rank.compute_s"]) == (3, 0.42)
-    assert points["slowest_rank.slowdown"] == 1.4
+    assert [points[f"slowest_rank.{key}"] for key in ("rank", "compute_s", "slowdown")] == [3, 0.42, 1.4]
 
 
 def test_a_start_that_slurm_tells_in_whole_seconds_is_no_negative_wait():
     search = ended_search()
     trial = search.record.trial("t0002")
-    last = trial.last_attempt
-    assert last is not None
-    assert last.submitted_at is not None
-    early = trial.with_attempt(replace(last, started_at=last.submitted_at - 0.7))
+    early = trial.with_attempt(replace(trial.last_attempt, started_at=trial.last_attempt.submitted_at - 0.7))
     assert [point.value for point in trial_points(search.record, early) if point.key == "queue_wait_s"] == [0.0]
 
 
-def test_a_child_carries_what_was_measured_once_and_its_steps_as_series(sync, client, tmp_path, request):
-    search = ended_search().record
-    sync.sync(search, search_folder(tmp_path, search))
-    child = runs_by_name(client, request.node.name)["t0002"]
-    metrics = child.data.metrics
-    assert metrics["tokens_per_sec"] == 1600.0
-    assert metrics["startup_parts_s.import"] == 1.25
+def test_a_child_carries_what_was_measured_once_and_its_steps_and_nodes_as_series(sent):
+    metrics = sent.runs["t0002"].data.metrics
+    assert (metrics["tokens_per_sec"], metrics["startup_parts_s.import"], metrics["queue_wait_s"]) == (1600, 1.25, 10)
     assert metrics["node_hours"] == 0.5  # both attempts
     assert metrics["measured_share"] == pytest.approx(8 / 1.6 / 3600 / 0.5)
-    assert metrics["queue_wait_s"] == 10.0
-    assert len(client.get_metric_history(child.info.run_id, "tokens_per_sec")) == 1
-    series = client.get_metric_history(child.info.run_id, "steps/loss")
-    assert [(m.step, m.value) for m in series] == [(1, 6.0), (2, 5.0), (3, 4.0)]
+    assert len(sent.series("t0002", "tokens_per_sec")) == 1
+    assert sent.series("t0002", "steps/loss") == [(1, 6.0), (2, 5.0), (3, 4.0)]
     assert "steps/memory_allocated_gib" not in metrics
-
-
-def test_a_child_shows_what_its_node_did_under_mlflows_own_names(sync, client, tmp_path, request):
-    search = ended_search().record
-    sync.sync(search, search_folder(tmp_path, search))
-    run_id = runs_by_name(client, request.node.name)["t0002"].info.run_id
-    series = client.get_metric_history(run_id, "system/cpu_utilization_percentage")
-    began_ms = (START + 100) * 1000
-    assert [(m.step, m.timestamp - began_ms, m.value) for m in series] == [
-        (0, 0, 0.0),
-        (1, 5000, 10.0),
-        (2, 10000, 20.0),
-    ]
+    used = "system/cpu_utilization_percentage"
+    assert sent.series("t0002", used) == [(0, 0.0), (1, 10.0), (2, 20.0)]
+    times = [m.timestamp for m in sent.client.get_metric_history(sent.runs["t0002"].info.run_id, used)]
+    assert times == [(START + 100 + 5 * step) * 1000 for step in range(3)]
 
 
 def test_of_several_nodes_each_has_its_number_in_the_order_of_the_ranks(tmp_path):
     search = ended_search().record
     folder = search_folder(tmp_path, search)
     trial = search.trial("t0002")
-    last = trial.last_attempt
-    assert last is not None
     place = folder.attempt("t0002", "a2")
     place.system(2).write_bytes(place.system(0).read_bytes())
-    on_many = trial.with_attempt(replace(last, num_nodes=MAX_NODES + 1))
     place.system(MAX_NODES).write_text("is not looked for\n")
+    on_many = trial.with_attempt(replace(trial.last_attempt, num_nodes=MAX_NODES + 1))
     keys = {point.key for point in system_points(on_many, folder)}
     assert keys == {f"system/node_{node}/cpu_utilization_percentage" for node in (0, 2)}
 
 
-def test_a_child_carries_its_attempts_spec_outcome_and_log(sync, client, tmp_path, request):
-    search = ended_search().record
-    sync.sync(search, search_folder(tmp_path, search))
-    run_id = runs_by_name(client, request.node.name)["t0002"].info.run_id
-    names = sorted(file.path for file in client.list_artifacts(run_id))
-    assert names == ["attempts.json", "outcome.r0.json", "rank-00000.tail.log", "spec.json"]
-    folder = Path(client.download_artifacts(run_id, "", str(tmp_path)))
+def test_runs_carry_their_files(sent, tmp_path):
+    assert sent.files("t0002") == ["attempts.json", "outcome.r0.json", "rank-00000.tail.log", "spec.json"]
+    folder = Path(sent.client.download_artifacts(sent.runs["t0002"].info.run_id, "", str(tmp_path)))
     attempts = json.loads((folder / "attempts.json").read_text())
     assert [(a["attempt"], a["reason"]) for a in attempts] == [("a1", "node_failure"), ("a2", None)]
     assert (folder / "rank-00000.tail.log").read_text() == "log of t0002.a2\n"
+    place = Path(sent.client.download_artifacts(sent.runs[SEARCH_ID].info.run_id, "", str(tmp_path)))
+    assert (place / "report.html").read_text() == "<p>the report"
+    assert "Plotly.react" in (place / "figures/progress.html").read_text()
 
 
-def test_the_parent_shows_how_the_search_went(sync, client, tmp_path, request):
-    search = ended_search().record
-    sync.sync(search, search_folder(tmp_path, search))
-    parent = runs_by_name(client, request.node.name)[SEARCH_ID]
-    series = {
-        key: [(m.step, m.value) for m in client.get_metric_history(parent.info.run_id, key)]
-        for key in parent.data.metrics
-    }
+def test_the_parent_shows_how_the_search_went(sent):
+    parent = sent.runs[SEARCH_ID]
     measured_s = (8.0, 8.0, 8.0 + 5.0, 8.0 + 5.0)  # eight steps of a second, then of 1 / 1.6 s
     shares = [seconds / 3600 / hours for seconds, hours in zip(measured_s, (0.25, 0.5, 1.0, 1.25), strict=True)]
-    assert series == {
-        "best_tokens_per_sec": [(1, 1000.0), (2, 1000.0), (3, 1000.0), (4, 1000.0)],
-        "node_hours_used": [(1, 0.25), (2, 0.5), (3, 1.0), (4, 1.25)],
-        "measured_share": [(step, pytest.approx(share)) for step, share in enumerate(shares, 1)],
-        "trials_measured": [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0)],
-        "trials_stopped_early": [(1, 0.0), (2, 0.0), (3, 0.0), (4, 1.0)],
-        "trials_failed": [(1, 0.0), (2, 1.0), (3, 1.0), (4, 1.0)],
+    assert {key: [value for _, value in sent.series(SEARCH_ID, key)] for key in parent.data.metrics} == {
+        "best_tokens_per_sec": [1000.0] * 4,
+        "node_hours_used": [0.25, 0.5, 1.0, 1.25],
+        "measured_share": [pytest.approx(share) for share in shares],
+        "trials_measured": [1.0, 1.0, 2.0, 2.0],
+        "trials_stopped_early": [0.0, 0.0, 0.0, 1.0],
+        "trials_failed": [0.0, 1.0, 1.0, 1.0],
     }
-
-
-def test_a_repeat_is_a_child_of_its_kind_and_a_lucky_one_is_not_the_best_speed(sync, client, tmp_path, request):
-    search = SearchUnderTest()
-    for kind, rate in (("search", 1000.0), ("repeat", 1500.0), ("repeat", 1100.0)):
-        search.measure(search.start(Layout(), kind), rate)
-    sync.sync(search.record, search_folder(tmp_path, search.record))
-    found = runs_by_name(client, request.node.name)
-    assert [found[name].data.tags["parlay.kind"] for name in ("t0001", "t0002")] == ["trial", "repeat"]
-    assert found[SEARCH_ID].data.metrics["best_tokens_per_sec"] == pytest.approx(1100.0)
+    experiment = sent.client.get_experiment_by_name("sent")
+    link = f"#/experiments/{experiment.experiment_id}/runs/{sent.runs['t0001'].info.run_id}"
+    assert f"[t0001]({link}?workflowType=machine_learning)" in parent.data.tags[NOTE]
+    assert shared_views(SEARCH_ID).items() <= experiment.tags.items()
+    found = sent.client.search_runs([experiment.experiment_id], "tags.`parlay.kind` = 'search'")
+    assert [run.info.run_name for run in found] == [SEARCH_ID]
 
 
 def test_the_series_of_the_best_is_the_answer_as_it_stood_then():
@@ -213,15 +214,10 @@ def test_the_series_of_the_best_is_the_answer_as_it_stood_then():
     search = compared_search()
     search.measure(search.start(Layout(micro_batch_size=64)), 900_000.0)
     search.measure(search.start(search.record.trial("t0002").layout, "repeat"), 150_000.0)
-    points = search_points(search.record)
-    best = [point.value for point in points if point.key == "best_tokens_per_sec"]
+    best = [point.value for point in search_points(search.record) if point.key == "best_tokens_per_sec"]
     assert best == [100_000.0, 160_000.0, 160_000.0, 160_000.0, 160_000.0, pytest.approx(154_919.33, abs=0.01)]
-
-
-def test_a_search_that_the_cluster_refused_has_failed():
-    search = compared_search()
-    search.end("completed", "submission_rejected")
-    assert parent_view(search.record).status is RunStatus.FAILED
+    repeat = search.record.trials[-1]
+    assert child_view(search.record, repeat).tags["parlay.kind"] == "repeat"
 
 
 @pytest.mark.bad_input(37)
@@ -238,37 +234,31 @@ def test_the_search_file_is_flattened_in_batches_and_cut_where_too_long(sync, cl
     assert report.altered_names == ("trainer.arguments.a b/../c$",)
 
 
-def test_without_a_best_the_parent_names_none(sync, client, tmp_path, request):
-    search = SearchUnderTest()
-    search.fail(search.start(Layout()), FailureReason.GPU_OOM)
-    sync.sync(search.record, search_folder(tmp_path, search.record))
-    assert "parlay.best_run_id" not in runs_by_name(client, request.node.name)[SEARCH_ID].data.tags
-
-
-@pytest.mark.parametrize(
-    ("damaged", "text", "left"),
-    [
-        ("metrics.r0.jsonl", "nonsense", "system/cpu_utilization_percentage"),
-        ("metrics.r0.jsonl", "[" * 100_000, "system/cpu_utilization_percentage"),
-        ("metrics.r0.jsonl", step_line(time=5), "system/cpu_utilization_percentage"),
-        ("metrics.r0.jsonl", step_line(step="one"), "system/cpu_utilization_percentage"),
-        ("metrics.r0.jsonl", step_line(loss=10**400), "system/cpu_utilization_percentage"),
-        ("metrics.r0.jsonl", step_line(step=2**63), "system/cpu_utilization_percentage"),
-        ("metrics.r0.jsonl", step_line(time=BEFORE_1970), "system/cpu_utilization_percentage"),
-        ("system.n0.r0.jsonl", '{"time": 5}', "steps/loss"),
-        ("system.n0.r0.jsonl", SAMPLE_OF_THE_SIXTIES, "steps/loss"),
-    ],
-    ids=["words", "depth", "time", "word-for-step", "no-float", "high-step", "old-step", "system", "old-system"],
+DAMAGED = (
+    ("metrics.r0.jsonl", "nonsense"),
+    ("metrics.r0.jsonl", "[" * 100_000),
+    ("metrics.r0.jsonl", step_line(time=5)),
+    ("metrics.r0.jsonl", step_line(step="one")),
+    ("metrics.r0.jsonl", step_line(loss=10**400)),
+    ("metrics.r0.jsonl", step_line(step=2**63)),
+    ("metrics.r0.jsonl", step_line(time=BEFORE_1970)),
+    ("system.n0.r0.jsonl", '{"time": 5}'),
+    ("system.n0.r0.jsonl", SAMPLE_OF_THE_SIXTIES),
 )
-def test_a_file_that_cannot_be_read_is_reported_and_the_rest_is_sent(
-    sync, client, tmp_path, request, damaged, text, left
-):
-    search = ended_search().record
-    folder = search_folder(tmp_path, search)
-    (folder.attempt("t0001", "a1").path / damaged).write_text(text + "\n")
-    report = sync.sync(search, folder)
-    assert [words.split(":")[0] for words in report.unread] == ["t0001"]
-    child = runs_by_name(client, request.node.name)["t0001"]
-    assert child.data.metrics["tokens_per_sec"] == 1000.0
-    assert {key for key in child.data.metrics if "/" in key} >= {left}
-    assert "rank-00000.tail.log" in [file.path for file in client.list_artifacts(child.info.run_id)]
+
+
+def test_a_file_that_cannot_be_read_is_reported_and_the_rest_is_sent(sync, client, tmp_path, request):
+    search = SearchUnderTest()
+    for number in range(len(DAMAGED)):
+        search.measure(search.start(Layout(micro_batch_size=number + 1)), 1000.0)
+    folder = search_folder(tmp_path, search.record)
+    names = [trial.trial for trial in search.record.trials]
+    for name, (file, text) in zip(names, DAMAGED, strict=True):
+        (folder.attempt(name, "a1").path / file).write_text(text + "\n")
+    report = sync.sync(search.record, folder)
+    assert [words.split(":")[0] for words in report.unread] == names
+    found = runs_by_name(client, request.node.name)
+    for name, (file, _) in zip(names, DAMAGED, strict=True):
+        left = "system/cpu_utilization_percentage" if file.startswith("metrics") else "steps/loss"
+        assert found[name].data.metrics.keys() >= {"tokens_per_sec", left}
+        assert "rank-00000.tail.log" in [file.path for file in client.list_artifacts(found[name].info.run_id)]

@@ -21,19 +21,36 @@ from tests.dashboards.compared import (
     repeated_search,
     shown,
 )
-from tests.dashboards.searches import SearchUnderTest, ended_search
+from tests.dashboards.searches import SearchUnderTest
 from trials.analysis.ranking import Objective, rank
 from trials.trial import FailureReason
 
+COLUMNS = ["trial", "layout", "tokens/s", "±", "%", "step", "s", "GiB", "state"]
+
+
+def rows_of(search: SearchUnderTest, baseline: str | None = BASELINE.key) -> list[str]:
+    return shown(results_table(search.record, ranking_of(search.record), baseline))[1:]
+
+
+def measured(layout: Layout, tokens_per_sec: float = 1000.0, **fields) -> SearchUnderTest:
+    """Search of one layout."""
+    search = SearchUnderTest()
+    search.measure(search.start(layout), tokens_per_sec, **fields)
+    return search
+
 
 def test_the_table_has_the_best_first_marked_and_what_failed_last_with_its_reason():
-    search = compared_search().record
-    header, *rows = shown(results_table(search, ranking_of(search), BASELINE.key))
-    assert header.split() == ["trial", "layout", "tokens/s", "±", "%", "step", "s", "GiB", "state"]
-    assert [row.split()[:2] for row in rows] == [["t0002", "*"], ["t0003", "="], ["t0001", "b"], ["t0004", "tp1"]]
+    search = compared_search()
+    flagged = Layout(micro_batch_size=16, grad_accum_steps=1)
+    search.measure(search.start(flagged), 9.0, ("extrapolated",))
+    header, *rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))
+    assert header.split() == COLUMNS
+    marks = [["t0002", "*"], ["t0003", "="], ["t0001", "b"], ["t0005", "!"], ["t0004", "tp1"]]
+    assert [row.split()[:2] for row in rows] == marks
     assert "  160,000  ±2 " in rows[0]
-    assert "tp1 pp2 dp1 mb8 1f1b" in rows[3]
-    assert rows[3].rstrip().endswith("OOM")
+    assert "tp1 pp2 dp1 mb8 1f1b" in rows[-1]
+    assert "deepspeed" in rows[-1], "a field without a column is shown where it differs"
+    assert rows[-1].rstrip().endswith("OOM")
 
 
 def test_a_pruned_trial_shows_what_it_reaches_at_most():
@@ -41,14 +58,13 @@ def test_a_pruned_trial_shows_what_it_reaches_at_most():
     search.prune(search.start(Layout(micro_batch_size=4, grad_accum_steps=4)), 90_000.0)
     said = event_line(search.events[-2], search.records[-2])
     assert said.endswith("t0005.a1 stopped early: 90,000 tokens/s")
-    _, *rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))
-    assert "≤ 91,800" in rows[-1]
-    assert rows[-1].split()[-1] == "pruned"
+    last = rows_of(search)[-1]
+    assert "≤ 91,800" in last
+    assert last.split()[-1] == "pruned"
 
 
 def test_a_layout_that_was_measured_again_is_one_row_over_all_its_runs():
-    search = repeated_search().record
-    _, *rows = shown(results_table(search, ranking_of(search), BASELINE.key))
+    rows = rows_of(repeated_search())
     assert [row.split()[:2] for row in rows[:3]] == [["t0002", "*"], ["t0003", "tp1"], ["t0001", "b"]]
     assert "152,000" in rows[0]
     assert rows[0].split()[-2:] == ["3", "runs"]
@@ -57,19 +73,25 @@ def test_a_layout_that_was_measured_again_is_one_row_over_all_its_runs():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "words"), [(990.1, 1010.0, "±1"), (994.0, 1006.1, "±0.6"), (899.0, 1106.0, "-10/+11")]
+    ("rate", "low", "high", "words"),
+    [
+        (1000.0, 990.1, 1010.0, "±1"),
+        (1000.0, 994.0, 1006.1, "±0.6"),
+        (1000.0, 899.0, 1106.0, "-10/+11"),
+        (4268.0, 3624.0, 9266.0, "-15/+117"),
+    ],
 )
-def test_an_interval_that_is_all_but_symmetric_is_one_number(low, high, words):
-    search = SearchUnderTest()
-    search.measure(search.start(BASELINE), 1000.0, tokens_per_sec_low=low, tokens_per_sec_high=high)
-    assert shown(results_table(search.record, ranking_of(search.record), None))[1].split()[-4] == words
+def test_an_interval_that_is_all_but_symmetric_is_one_number(rate, low, high, words):
+    search = measured(BASELINE, rate, tokens_per_sec_low=low, tokens_per_sec_high=high)
+    assert rows_of(search, None)[0].split()[-4] == words
+    assert f" {rate:,.0f} (" in event_line(search.events[-2], search.record)
 
 
-def test_an_interval_that_is_not_symmetric_shows_both_of_its_ends():
-    search = SearchUnderTest()
-    search.measure(search.start(BASELINE), 4268.0, tokens_per_sec_low=3624.0, tokens_per_sec_high=9266.0)
-    assert event_line(search.events[-2], search.record).count("4,268 (3,624–9,266) tokens/s") == 1
-    assert "-15/+117" in shown(results_table(search.record, ranking_of(search.record), None))[1]
+@pytest.mark.parametrize(
+    ("step_time_s", "words"), [(2.5, "2.50"), (0.0031, "0.00310"), (63.0, "63.0"), (99.97, "100"), (1234.5, "1,234")]
+)
+def test_a_step_time_has_three_digits_with_their_zeros(step_time_s, words):
+    assert rows_of(measured(BASELINE, step_time_s=step_time_s), None)[0].split()[-3] == words
 
 
 NEEDED = {
@@ -99,37 +121,20 @@ def test_no_two_layouts_look_alike(field):
     other = 2 * (value or 1) if axis.is_number else next(word for word in axis.words or (False, True) if word != value)
     for layout in (known, replace(known, **{field: other}), replace(known, bucket_mib=25)):
         search.measure(search.start(layout), 1000.0)
-    _, *rows = shown(results_table(search.record, ranking_of(search.record), None))
-    assert len({row[len("t0001 =") :] for row in rows}) == 3
-
-
-def test_fields_without_a_column_are_shown_where_they_differ():
-    search = compared_search().record
-    table = results_table(search, ranking_of(search), BASELINE.key)
-    assert "deepspeed" in shown(table)[4]
-    alike = ended_search().record
-    assert "other" not in shown(results_table(alike, ranking_of(alike), None))[0]
+    assert len({row[len("t0001 =") :] for row in rows_of(search, None)}) == 3
 
 
 def test_no_line_is_wider_than_eighty_columns_without_a_terminal(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     search = SearchUnderTest()
-    engines = ("torch", "megatron-deepspeed")
-    for engine in engines:
-        layout = Layout(
-            tensor_parallel=1024,
-            pipeline_parallel=128,
-            data_parallel=2048,
-            grad_accum_steps=1024,
-            virtual_pipeline_stages=2,
-            activation_checkpointing="selective",
-            engine=engine,
-        )
-        search.measure(search.start(layout), 123_456_789.0)
+    degrees = {"tensor_parallel": 1024, "pipeline_parallel": 128, "data_parallel": 2048, "grad_accum_steps": 1024}
+    others = {"virtual_pipeline_stages": 2, "activation_checkpointing": "selective"}
+    for engine in ("torch", "megatron-deepspeed"):
+        search.measure(search.start(Layout(**degrees, **others, engine=engine)), 123_456_789.0)
     search.fail(search.start(Layout(precision="bf16")), FailureReason.CANCELLED_BY_SEARCH)
-    lines = shown(results_table(search.record, ranking_of(search.record), None))
-    assert max(len(line.rstrip()) for line in lines) <= 80
-    assert sum("123,456,789" in line for line in lines) == 2
+    rows = rows_of(search, None)
+    assert max(len(row.rstrip()) for row in rows) <= 80
+    assert sum("123,456,789" in row for row in rows) == 2
 
 
 def test_columns_are_left_out_before_a_line_would_wrap(monkeypatch):
@@ -142,8 +147,7 @@ def test_columns_are_left_out_before_a_line_would_wrap(monkeypatch):
         headers.append(lines[0].split())
         assert max(len(line.rstrip()) for line in lines) <= width
         assert len(lines) == 5
-    whole = ["trial", "layout", "tokens/s", "±", "%", "step", "s", "GiB", "state"]
-    assert headers[0] == whole
+    assert headers[0] == COLUMNS
     assert headers[-1] == ["trial", "layout", "tokens/s", "state"]
     assert [len(header) for header in headers] == sorted(map(len, headers), reverse=True)
 
@@ -185,19 +189,3 @@ def test_a_layout_that_leaves_too_little_memory_is_said_to_and_is_last_in_the_ta
     (line,) = headroom_lines(ranking)
     assert line == "! t0001 leaves less memory free than required: constraints.min_free_memory_gib is 4 GiB"
     assert headroom_lines(ranking_of(search.record)) == []
-
-
-def test_a_flagged_measurement_has_a_mark_in_the_table():
-    search = compared_search()
-    search.measure(search.start(Layout(micro_batch_size=16, grad_accum_steps=1)), 9.0, ("extrapolated",))
-    _, *rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))
-    assert [row.split()[1] for row in rows if row.startswith("t0005")] == ["!"]
-
-
-@pytest.mark.parametrize(
-    ("step_time_s", "words"), [(2.5, "2.50"), (0.0031, "0.00310"), (63.0, "63.0"), (99.97, "100"), (1234.5, "1,234")]
-)
-def test_a_step_time_has_three_digits_with_their_zeros(step_time_s, words):
-    search = SearchUnderTest()
-    search.measure(search.start(BASELINE), 1000.0, step_time_s=step_time_s)
-    assert shown(results_table(search.record, ranking_of(search.record), None))[1].split()[-3] == words
