@@ -35,7 +35,7 @@ from slurm.site_profile import SITES, SiteProfileError, read_site
 from tests.kit import OUTCOME, SPEC
 from tests.orchestrator.cli.parlay import parlay_here
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
-from tests.orchestrator.launchers.on_fake_slurm import PilotBench, finish
+from tests.rig import PilotBench, finish
 from trials.analysis.early_stopping import read_incumbent
 from trials.diagnostics.calibration import Measurements
 from trials.diagnostics.node_probe import NodeProbeReport, RankProbe

@@ -40,8 +40,8 @@ from tests.orchestrator.launchers.attempts import (
     wait_until_started,
     with_spec,
 )
-from tests.orchestrator.launchers.on_fake_slurm import asking
 from tests.orchestrator.scripted import measured_outcome
+from tests.rig import asking
 from tests.trials.fork_server.servers import light_code
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.trial import TrialSpec

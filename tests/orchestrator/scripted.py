@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ class Script:
     """
 
     waits_s: float = 0.0
-    duration_s: float = 60.0
+    duration_s: float | None = 60.0
     tokens_per_sec: float | None = 1000.0
     reason: FailureReason | None = None
     excerpt: str = "it broke"
@@ -36,6 +37,10 @@ class Script:
     peak_memory_gib: float | None = None
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     look: Callable[[LaunchRequest, int], LaunchStatus | None] = lambda request, number: None
+
+    @property
+    def lasts_s(self) -> float:
+        return math.inf if self.duration_s is None else self.duration_s
 
 
 @dataclass
@@ -119,10 +124,10 @@ class ScriptedLauncher(Launcher):
     def _next_change(self, job: Job) -> float:
         if self.clock < job.started_at:
             return min(job.started_at, self.clock + 600.0)  # a driver looks now and then at what only waits
-        return job.started_at + job.script.duration_s
+        return min(job.started_at + job.script.lasts_s, self.clock + 600.0)
 
     def _is_over(self, job: Job) -> bool:
-        return job.cancelled or self.clock >= job.started_at + job.script.duration_s
+        return job.cancelled or self.clock >= job.started_at + job.script.lasts_s
 
     def _status(self, key: str) -> LaunchStatus:
         job = self.jobs.get(key)
@@ -140,19 +145,24 @@ class ScriptedLauncher(Launcher):
             write_json(job.request.folder.outcome(), self._outcome(job).to_json())
         launcher_knows = job.script.reason if not job.script.leaves_outcome else None
         detail = job.script.excerpt if launcher_knows else None
-        ended_at = min(self.clock, job.started_at + job.script.duration_s)
+        ended_at = min(self.clock, job.started_at + job.script.lasts_s)
         return LaunchStatus(Liveness.ENDED, True, False, launcher_knows, detail, (job.node,), job.started_at, ended_at)
 
     def _outcome(self, job: Job) -> Outcome:
-        spec, script = job.request.spec, job.script
-        if script.reason is None and script.tokens_per_sec is not None:
-            outcome = measured_outcome(spec, script.tokens_per_sec, script.flags, script.peak_memory_gib)
-            return replace(outcome, started_at=utc_text(job.started_at), fingerprint=script.fingerprint)
-        if script.reason is FailureReason.PRUNED and script.tokens_per_sec is not None:
-            seen = measured_outcome(spec, script.tokens_per_sec)
-            return replace(seen, status=OutcomeStatus.FAILED, reason=script.reason, excerpt=script.excerpt)
-        ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
-        return Outcome(*ids, OutcomeStatus.FAILED, reason=script.reason, excerpt=script.excerpt)
+        return replace(outcome_of(job.request.spec, job.script), started_at=utc_text(job.started_at))
+
+
+def outcome_of(spec: TrialSpec, script: Script, restart: int = 0) -> Outcome:
+    """What the ranks of an attempt leave that goes by this script."""
+    if script.tokens_per_sec is not None and script.reason in (None, FailureReason.PRUNED):
+        outcome = measured_outcome(spec, script.tokens_per_sec, script.flags, script.peak_memory_gib)
+        outcome = replace(outcome, restart=restart, fingerprint=script.fingerprint)
+        if script.reason is None:
+            return outcome
+        return replace(outcome, status=OutcomeStatus.FAILED, reason=script.reason, excerpt=script.excerpt)
+    ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
+    reason = script.reason or FailureReason.SCRIPT_ERROR
+    return Outcome(*ids, OutcomeStatus.FAILED, restart, reason=reason, excerpt=script.excerpt)
 
 
 def measured_outcome(

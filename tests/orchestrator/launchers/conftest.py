@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.launchers.on_fake_slurm import PilotBench, SlurmBench
+from tests.rig import JobsBench, PilotBench
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> SlurmBench:
+def bench(tmp_path: Path) -> JobsBench:
     """A launcher with a job for each attempt, on a simulated cluster of four nodes."""
-    return SlurmBench(tmp_path)
+    return JobsBench(tmp_path)
 
 
 @pytest.fixture

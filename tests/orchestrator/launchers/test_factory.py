@@ -14,7 +14,6 @@ from orchestrator.schema.launcher import LauncherSection
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.tables.measured_table import render_table
-from tests.orchestrator.search.shared_jobs_rig import shared_jobs_rig
 
 ONE_NODE = Cluster(ACCELERATORS["cpu"], 2, 1)
 
@@ -84,12 +83,10 @@ def test_jobs_are_shared_where_the_search_file_says_so_and_there_is_work_to_plan
     assert [type(launcher) for launcher in (*launchers, single)] == [SlurmLauncher, SharedJobsLauncher, SlurmLauncher]
 
 
-def test_what_a_repeat_reserves_is_known_before_there_is_a_launcher(tmp_path: Path) -> None:
-    launcher = shared_jobs_rig(tmp_path).new_launcher(lambda: RemainingWork(3, 1, num_nodes=2))
+def test_what_a_repeat_reserves_is_known_before_there_is_a_launcher() -> None:
     shared = section(kind="slurm", slurm={"shared_jobs": True})
     repeat_s = longest_s(shared, 600.0, num_nodes=2, may_share_job=True)
-    assert launcher.longest_s(600.0, 2, may_share_job=True) == repeat_s == STARTUP_S + IDLE_S + 615.0 + TAIL_S
-    assert launcher.longest_s(600.0, 2) < repeat_s
+    assert longest_s(shared, 600.0, 2) < repeat_s == STARTUP_S + IDLE_S + 615.0 + TAIL_S
 
 
 @pytest.mark.fault(36)

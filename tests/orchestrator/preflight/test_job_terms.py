@@ -16,7 +16,7 @@ from slurm.interface import SlurmUnreachable
 from slurm.partitions import PartitionSnapshot
 from slurm.preemption import Preemption, PreemptsBy
 from tests.orchestrator.cli.parlay import parlay_here, write_search
-from tests.orchestrator.launchers.on_fake_slurm import four_nodes
+from tests.rig import four_nodes
 from trials.analysis.search_cost import PayBack
 
 SEARCH = """\

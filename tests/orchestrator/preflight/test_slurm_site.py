@@ -19,8 +19,8 @@ from slurm.partitions import PartitionSnapshot
 from slurm.request import JobRequest
 from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import Answer, parlay_here, write_search
-from tests.orchestrator.launchers.on_fake_slurm import four_nodes
 from tests.orchestrator.slurm_searches import answered, ids_of_jobs, until
+from tests.rig import four_nodes
 from tests.slurm.sandboxes import resume
 
 SEARCH = """\

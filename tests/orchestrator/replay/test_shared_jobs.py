@@ -15,7 +15,7 @@ from orchestrator.replay.runs import ReplayCallbacks
 from slurm.job_state import JobState
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 from tests.orchestrator.scripted import Script
-from tests.orchestrator.search.shared_jobs_rig import SharedJobsRig, shared_jobs_rig
+from tests.orchestrator.search.on_slurm.test_shared_jobs import SharedJobsRig
 from trials.files.folders import SearchFolder
 from trials.pilot.files import PilotFolder, StepFileKind
 
@@ -40,7 +40,7 @@ def replayed(loaded: LoadedRecipe, rig: SharedJobsRig, callbacks: ReplayCallback
 
 
 def test_the_runs_of_a_session_are_steps_of_one_job_and_no_nodes_are_held_between_sessions(loaded, tmp_path):
-    rig = shared_jobs_rig(tmp_path)
+    rig = SharedJobsRig("jobs", tmp_path, settings={"min_job_age_s": 86400.0})
     rig.script = lambda spec, restart: Script(duration_s=60.0, tokens_per_sec=10.0)  # slower: takes three sessions
     result = replayed(loaded, rig)
     rig.cluster.advance(10.0)
@@ -54,7 +54,7 @@ def test_the_runs_of_a_session_are_steps_of_one_job_and_no_nodes_are_held_betwee
 
 
 def test_a_replay_that_is_stopped_leaves_no_job(loaded, tmp_path):
-    rig = shared_jobs_rig(tmp_path)
+    rig = SharedJobsRig("jobs", tmp_path, settings={"min_job_age_s": 86400.0})
     rig.script = lambda spec, restart: Script(duration_s=60.0)
     began = rig.cluster.time
     callbacks = ReplayCallbacks(lambda: rig.cluster.time > began + 30.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.search import stopping
-from tests.orchestrator.search.rig import Rig
+from tests.rig import Rig
 
 
 @pytest.fixture
@@ -17,4 +17,4 @@ def constant_limits(monkeypatch):
 @pytest.fixture
 def rig(tmp_path) -> Rig:
     """A search on a simulated clock, with a launcher whose attempts follow scripts."""
-    return Rig(tmp_path)
+    return Rig("scripted", tmp_path)

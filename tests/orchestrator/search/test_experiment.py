@@ -9,83 +9,71 @@ import pytest
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
-from tests.orchestrator.search.rig import LAYOUTS, Killed, Rig, kill_after
+from tests.rig import LAYOUTS, Killed, Rig, kill_after
 from trials.analysis.final_rounds import FinalRounds, FinalsTerms
 from trials.analysis.finals import FinalsEnding
 from trials.analysis.ranking import Objective
 from trials.ledger.events import Event
 from trials.trial import FailureReason, Flag, TrialKind, TrialSpec, TrialState
 
-OTHER = {"python": "/opt/b/bin/python"}
 LIMITS = Limits(max_trials=4, parallel_trials=1, finalists=4, finalist_repeats=3, are_paired=True)
 
 
-def twice_as_fast(spec: TrialSpec) -> Script:
+def twice_as_fast(spec: TrialSpec, restart: int = 0) -> Script:
     """Twice as fast with the other software, which has another torch."""
     is_other = bool(spec.layout.of_trial.software)
     fingerprint = {"torch": "2.15.0" if is_other else "2.14.0"}
     return Script(tokens_per_sec=2000.0 if is_other else 1000.0, fingerprint=fingerprint)
 
 
-def alike(spec: TrialSpec) -> Script:
-    return Script(tokens_per_sec=1000.0)
+def experiment_in(path) -> Rig:
+    return Rig("scripted", path, LIMITS, software={"python": "/opt/b/bin/python"}, script=twice_as_fast)
 
 
 @pytest.fixture
-def experiment(rig: Rig) -> Rig:
-    rig.limits, rig.software = LIMITS, OTHER
-    rig.launcher.script = twice_as_fast
-    return rig
+def experiment(tmp_path) -> Rig:
+    return experiment_in(tmp_path)
 
 
 def sides(search) -> list[tuple[int, str]]:
     """Number of the layout and the stack of each trial, in order."""
-    return [
-        (LAYOUTS.index(t.layout.with_software({})), "B" if t.layout.of_trial.software else "A") for t in search.trials
-    ]
+    number = lambda trial: LAYOUTS.index(trial.layout.with_software({}))  # noqa: E731
+    return [(number(t), "B" if t.layout.of_trial.software else "A") for t in search.trials]
 
 
 def test_layouts_are_measured_in_turns_and_a_clear_difference_needs_one_round(experiment):
-    search = experiment.open_driver().run()
+    search = experiment.run()
     first, repeats = sides(search)[:4], sides(search)[4:]
     assert first == [(0, "A"), (0, "B"), (1, "B"), (1, "A")]
     assert sorted(repeats) == [(0, "A"), (0, "B"), (1, "A"), (1, "B")]
     assert [side for _, side in repeats] == ["B", "A", "B", "A"], "after A B comes B A"
     assert all(t.kind is TrialKind.REPEAT for t in search.trials[4:])
+    assert not any(Flag.FINGERPRINT_CHANGED in trial.flags for trial in search.trials)
+    assert {t.last_attempt.outcome.fingerprint["torch"] for t in search.trials} == {"2.14.0", "2.15.0"}
 
 
 def test_two_stacks_that_are_alike_are_measured_up_to_the_limit_or_a_tie(experiment):
-    experiment.launcher.script = alike
-    search = experiment.open_driver().run()
-    rounds = (len(search.trials) - 4) / 4
-    assert rounds == LIMITS.finalist_repeats
+    experiment.script = lambda spec, restart: Script(tokens_per_sec=1000.0)
+    search = experiment.run()
+    assert (len(search.trials) - 4) / 4 == LIMITS.finalist_repeats
     terms = FinalsTerms(LIMITS.finals, 3, Objective.TOKENS_PER_SEC, are_paired=True)
     end = FinalRounds(search.trials, terms).end({trial.layout.key for trial in search.trials})
     assert end.ending is FinalsEnding.LIMIT
 
 
-def test_each_stack_has_a_fingerprint_of_its_own_and_a_third_one_is_noticed(experiment):
-    search = experiment.open_driver().run()
-    assert not any(Flag.FINGERPRINT_CHANGED in trial.flags for trial in search.trials)
-    assert {t.last_attempt.outcome.fingerprint["torch"] for t in search.trials} == {"2.14.0", "2.15.0"}
-
-
 def test_an_update_of_one_stack_in_between_is_flagged(experiment):
-    experiment.launcher.script = lambda spec: replace(
-        twice_as_fast(spec),
-        fingerprint={"torch": "2.16.0"} if spec.trial == "t0003" else twice_as_fast(spec).fingerprint,
+    other = {"torch": "2.16.0"}
+    experiment.script = lambda spec, restart: (
+        replace(twice_as_fast(spec), fingerprint=other) if spec.trial == "t0003" else twice_as_fast(spec)
     )
-    search = experiment.open_driver().run()
-    assert [t.trial for t in search.trials if Flag.FINGERPRINT_CHANGED in t.flags] == ["t0003"]
+    assert [t.trial for t in experiment.run().trials if Flag.FINGERPRINT_CHANGED in t.flags] == ["t0003"]
 
 
 def test_a_layout_that_fails_with_one_stack_is_tried_with_the_other_and_not_repeated(experiment):
-    def script(spec: TrialSpec) -> Script:
-        fails = spec.layout == LAYOUTS[0]
-        return Script(reason=FailureReason.GPU_OOM) if fails else twice_as_fast(spec)
-
-    experiment.launcher.script = script
-    search = experiment.open_driver().run()
+    experiment.script = lambda spec, restart: (
+        Script(reason=FailureReason.GPU_OOM) if spec.layout == LAYOUTS[0] else twice_as_fast(spec)
+    )
+    search = experiment.run()
     assert sides(search)[:4] == [(0, "A"), (0, "B"), (1, "B"), (1, "A")]
     assert {number for number, _ in sides(search)[4:]} == {1}
 
@@ -93,14 +81,13 @@ def test_a_layout_that_fails_with_one_stack_is_tried_with_the_other_and_not_repe
 def test_whenever_the_driver_is_killed_the_next_one_completes_the_pairs_and_nothing_runs_twice(experiment, tmp_path):
     events: list[Event] = []
     experiment.callbacks = DriverCallbacks(on_event=lambda search, event: events.append(event))
-    whole = experiment.open_driver().run()
+    whole = experiment.run()
     for killing in events[1:-1:3]:
-        (path := tmp_path / f"killed-after-{killing.seq}").mkdir()
-        again = Rig(path, limits=LIMITS, software=OTHER, callbacks=kill_after(killing))
-        again.launcher.script = twice_as_fast
+        again = experiment_in(tmp_path / f"killed-after-{killing.seq}")
+        again.callbacks = kill_after(killing)
         with pytest.raises(Killed):
-            again.open_driver().run()
+            again.run()
         again.callbacks = DriverCallbacks()
-        search = again.open_driver().run()
+        search = again.run()
         assert sides(search) == sides(whole)
         assert all(len(t.attempts) == 1 and t.state is TrialState.MEASURED for t in search.trials)

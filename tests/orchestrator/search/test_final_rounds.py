@@ -11,164 +11,123 @@ from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
-from tests.orchestrator.search.rig import LAYOUTS, RULES, Killed, Rig, raise_killed
+from tests.rig import LAYOUTS, RULES, Killed, Rig, kill_after
 from trials.analysis.final_rounds import describe_finals_end, finals_end_of
 from trials.analysis.finals import Finals
-from trials.ledger.events import EndReason, EventKind, SearchRecord
+from trials.ledger.events import EndReason, EventKind
 from trials.trial import FailureReason, Flag, TrialKind
 
 pytestmark = pytest.mark.slow
 
 A, B, C, TODAY = LAYOUTS[8], LAYOUTS[7], LAYOUTS[6], LAYOUTS[0]
+CLEAR, IN_DOUBT = 2000.0, 2800.0
+"""Throughput of B that is clearly less than A's 3000, and one that more repeats may separate."""
 
 
-def speeds(a: float, b: float, today: float = 1000.0):
+def speeds(b: float):
     """Scripts by layout; all others are slower still."""
-    known = {A: a, B: b, TODAY: today}
-    return lambda spec: Script(tokens_per_sec=known.get(spec.layout, 500.0), duration_s=290.0)
+    known = {A: 3000.0, B: b, TODAY: 1000.0}
+    return lambda spec, restart=0: Script(tokens_per_sec=known.get(spec.layout, 500.0), duration_s=290.0)
 
 
 @pytest.fixture
-def rig(tmp_path):
+def rig(tmp_path) -> Rig:
     limits = Limits(9, 1, finalists=2, finalist_repeats=3, finals=Finals.UNTIL_DECIDED)
-    return Rig(tmp_path, limits=limits, first=(TODAY,))
+    return Rig("scripted", tmp_path, limits, first=(TODAY,))
 
 
-def names_of_repeats(search) -> str:
-    names = {A: "A", B: "B", C: "C", TODAY: "t"}
-    return "".join(names[trial.layout] for trial in search.trials if trial.kind is TrialKind.REPEAT)
-
-
-def finals_of(rig, caplog) -> tuple[str, list[str]]:
+def finals_of(rig: Rig, caplog) -> tuple[str, str | None]:
     """Repeats of a search that is driven to its end, and what the log says of the finals, as its record does."""
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        search = rig.open_driver().run()
+        search = rig.run()
     told = [text for text in caplog.messages if "the finals" in text]
-    end = finals_end_of(as_recorded(search, rig))
-    assert told == ([] if end is None else [describe_finals_end(end)])
-    return names_of_repeats(search), told
-
-
-def as_recorded(search: SearchRecord, rig: Rig) -> SearchRecord:
-    """The record with the sections of a search file that the finals follow from."""
-    limits = rig.limits
+    limits, baseline = rig.limits, rig.first[0].to_json() if rig.first else None
     counts = {"finals": limits.finals.value, "finalists": limits.finalists, "finalist_repeats": limits.finalist_repeats}
-    baseline = rig.first[0].to_json() if rig.first else None
-    return replace(search, spec={"search": counts, "baseline": baseline, "global_batch_size": 16})
+    end = finals_end_of(replace(search, spec={"search": counts, "baseline": baseline, "global_batch_size": 16}))
+    assert told == ([] if end is None else [describe_finals_end(end)])
+    names = {A: "A", B: "B", C: "C", TODAY: "t"}
+    repeats = "".join(names[trial.layout] for trial in search.trials if trial.kind is TrialKind.REPEAT)
+    return repeats, told[0] if told else None
 
 
-def test_one_clearly_faster_than_all_is_measured_again_once(rig, caplog):
-    rig.launcher.script = speeds(3000.0, 2000.0)
-    assert finals_of(rig, caplog) == (
-        "ABt",
-        [
-            "the finals ended after 1 of at most 3 rounds: one layout is clearly faster than every other that was"
-            " measured again"
-        ],
-    )
-
-
-def test_those_that_repeats_would_not_tell_apart_are_measured_again_once(rig, caplog):
-    rig.launcher.script = speeds(3000.0, 2990.0)
-    repeats, [told] = finals_of(rig, caplog)
-    assert repeats == "ABt"
-    assert told.endswith("1 of at most 3 rounds: further repeats would hardly separate layouts that are still tied")
-
-
-def test_two_in_doubt_go_on_without_what_is_clearly_slower(rig, caplog):
-    rig.launcher.script = speeds(3000.0, 2800.0)
-    repeats, [told] = finals_of(rig, caplog)
-    assert repeats == "ABtABAB"
-    assert told.startswith("the finals ended after 3 of at most 3 rounds: one layout is clearly faster")
-
-
-def test_what_is_in_doubt_after_the_last_round_stays_so(rig, caplog):
-    rig.limits = replace(rig.limits, finalist_repeats=1)
-    rig.launcher.script = speeds(3000.0, 2840.0)
-    assert finals_of(rig, caplog) == (
-        "ABt",
-        ["the finals ended after 1 round, the limit (search.finalist_repeats)"],
-    )
-
-
-def test_a_fixed_count_is_kept_and_nothing_is_said(rig, caplog):
-    rig.limits = replace(rig.limits, finals=Finals.FIXED)
-    rig.launcher.script = speeds(3000.0, 2000.0)
-    assert finals_of(rig, caplog) == ("ABt" * 3, [])
+@pytest.mark.parametrize(
+    ("b", "limits", "repeats", "words"),
+    [
+        (CLEAR, {}, "ABt", "1 of at most 3 rounds: one layout is clearly faster than every other"),
+        (2990.0, {}, "ABt", "1 of at most 3 rounds: further repeats would hardly separate layouts that are still tied"),
+        (IN_DOUBT, {}, "ABtABAB", "3 of at most 3 rounds: one layout is clearly faster"),
+        (2840.0, {"finalist_repeats": 1}, "ABt", "1 round, the limit (search.finalist_repeats)"),
+        (CLEAR, {"finals": Finals.FIXED}, "ABt" * 3, None),
+    ],
+    ids=["clear", "tied", "in doubt", "limit", "fixed"],
+)
+def test_finals_end_once_they_are_decided_without_what_is_clearly_slower(rig, caplog, b, limits, repeats, words):
+    rig.limits, rig.script = replace(rig.limits, **limits), speeds(b)
+    found, told = finals_of(rig, caplog)
+    assert found == repeats
+    assert told is None if words is None else f"the finals ended after {words}" in told
 
 
 def test_a_layout_whose_repeat_failed_is_out_and_the_others_are_decided(rig, caplog):
-    steady = speeds(3000.0, 2800.0)
-    rig.launcher.script = lambda spec: (
-        Script(reason=FailureReason.GPU_OOM) if spec.layout == A and spec.kind is TrialKind.REPEAT else steady(spec)
-    )
-    repeats, [told] = finals_of(rig, caplog)
+    def script(spec, restart) -> Script:
+        fails = spec.layout == A and spec.kind is TrialKind.REPEAT
+        return Script(reason=FailureReason.GPU_OOM) if fails else speeds(IN_DOUBT)(spec)
+
+    rig.script = script
+    repeats, told = finals_of(rig, caplog)
     assert repeats == "ABt"
     assert "clearly faster" in told
 
 
 def test_a_suspect_repeat_does_not_decide(rig, caplog):
-    steady = speeds(3000.0, 2000.0)
-    rig.launcher.script = lambda spec: (
-        replace(steady(spec), flags=(Flag.SUSPECT_NODE.value,)) if spec.trial == "t0010" else steady(spec)
-    )
-    repeats, _ = finals_of(rig, caplog)
-    assert repeats == "ABtABt"
+    suspect = (Flag.SUSPECT_NODE.value,)
+    rig.script = lambda spec, restart: replace(speeds(CLEAR)(spec), flags=suspect if spec.trial == "t0010" else ())
+    assert finals_of(rig, caplog)[0] == "ABtABt"
 
 
 def test_one_layout_alone_is_measured_again_once(rig, caplog):
-    rig.limits, rig.first = replace(rig.limits, finalists=1), ()
-    rig.launcher.script = speeds(3000.0, 2000.0)
-    assert finals_of(rig, caplog) == (
-        "A",
-        ["the finals ended after 1 of at most 3 rounds: one layout alone was measured again"],
-    )
+    rig.limits, rig.first, rig.script = replace(rig.limits, finalists=1), (), speeds(CLEAR)
+    repeats, told = finals_of(rig, caplog)
+    assert repeats == "A"
+    assert told.endswith("1 of at most 3 rounds: one layout alone was measured again")
 
 
 @pytest.mark.usefixtures("constant_limits")
 def test_a_budget_that_ends_a_round_is_said_so(rig, caplog):
-    rig.launcher.script = speeds(3000.0, 2800.0)
     last_s = rig.launcher.longest_s(RULES.time_limit_s + LAUNCHER_GRACE_S)
-    rig.limits = replace(rig.limits, budget_node_hours=(12.5 * 290.0 + last_s) / 3600)
-    assert finals_of(rig, caplog) == ("ABtA", ["the finals were cut short in round 2 of at most 3"])
+    rig.limits, rig.script = replace(rig.limits, budget_node_hours=(12.5 * 290.0 + last_s) / 3600), speeds(IN_DOUBT)
+    assert finals_of(rig, caplog) == ("ABtA", "the finals were cut short in round 2 of at most 3")
     assert rig.open_driver().search.end_reason is EndReason.MAX_TRIALS
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_killed_as_a_repeat_begins_or_ends_the_next_driver_decides_alike(tmp_path, caplog, parallel):
     def searched(name: str) -> Rig:
-        (tmp_path / name).mkdir()
         limits = Limits(5, parallel, finalists=2, finalist_repeats=3, finals=Finals.UNTIL_DECIDED)
-        rig = Rig(tmp_path / name, limits=limits, first=(TODAY,), layouts=(B, A, C))
-        rig.launcher.script = speeds(3000.0, 2800.0)
-        return rig
+        layouts, script = (B, A, C), speeds(IN_DOUBT)
+        return Rig("scripted", tmp_path / name, limits, first=(TODAY,), layouts=layouts, script=script)
 
     events: list = []
     rig = searched("undisturbed")
     rig.callbacks = DriverCallbacks(on_event=lambda search, event: events.append(event))
-    wanted, told = finals_of(rig, caplog)
+    wanted = finals_of(rig, caplog)
     first = next(event.seq for event in events if event.data.get("kind") == "repeat")
     changes = (EventKind.TRIAL_PROPOSED, EventKind.TRIAL_ENDED)
     for event in [event for event in events if event.seq >= first and event.kind in changes]:
         rig = searched(str(event.seq))
-        rig.callbacks = DriverCallbacks(on_event=lambda _, e, at=event.seq: raise_killed(e.seq == at))
+        rig.callbacks = kill_after(event)
         with pytest.raises(Killed):
-            rig.open_driver().run()
+            rig.run()
         rig.callbacks = DriverCallbacks()
-        assert finals_of(rig, caplog) == (wanted, told), f"killed at {event.kind}"
+        assert finals_of(rig, caplog) == wanted, f"killed at {event.kind}"
 
 
 def test_layouts_of_other_numbers_of_nodes_go_on_only_while_they_may_win(rig):
-    wide = replace(
-        LAYOUTS[3],
-        num_nodes=2,
-        data_parallel=2 * LAYOUTS[3].data_parallel,
-        grad_accum_steps=LAYOUTS[3].grad_accum_steps // 2,
-    )
-    rig.layouts, rig.num_nodes, rig.first = (A, B, wide), 2, ()
-    rig.limits = replace(rig.limits, finalists=1)
+    three = LAYOUTS[3]
+    accumulation = three.grad_accum_steps // 2
+    wide = replace(three, num_nodes=2, data_parallel=2 * three.data_parallel, grad_accum_steps=accumulation)
+    rig.layouts, rig.num_nodes, rig.first, rig.limits = (A, B, wide), 2, (), replace(rig.limits, finalists=1)
     known = {A: 1000.0, B: 900.0, wide: 2000.0}
-    rig.launcher.script = lambda spec: Script(tokens_per_sec=known[spec.layout])
-    search = rig.open_driver().run()
-    assert [trial.layout for trial in search.trials if trial.kind is TrialKind.REPEAT] == [wide, A]
+    rig.script = lambda spec, restart: Script(tokens_per_sec=known[spec.layout])
+    assert [trial.layout for trial in rig.run().trials if trial.kind is TrialKind.REPEAT] == [wide, A]

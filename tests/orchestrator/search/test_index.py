@@ -12,7 +12,7 @@ from orchestrator.search.index import NUM_LAST_ENDED, SearchIndex
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from tests.orchestrator.samplers.histories import history_of
 from tests.orchestrator.scripted import Script
-from tests.orchestrator.search.rig import LAYOUTS, Rig
+from tests.rig import LAYOUTS, Rig
 from tests.trials.analysis.test_pareto import on
 from tests.trials.ledger.stories import Story, stories
 from trials.analysis.ranked_layout import needs_repeat, suspect_reruns
@@ -114,7 +114,7 @@ def eventful(spec) -> Script:
 
 @pytest.mark.parametrize("headroom", [None, MemoryHeadroom(2.0, 0.5)], ids=["any memory", "memory left free"])
 def test_through_a_whole_search_with_reruns_and_finalists_it_says_what_the_record_says(tmp_path, headroom):
-    rig, followed, kinds = Rig(tmp_path, headroom=headroom), [], set()
+    rig, followed, kinds = Rig("scripted", tmp_path, headroom=headroom), [], set()
     rig.launcher.script = eventful
     rig.limits = replace(rig.limits, finalists=2, finalist_repeats=2)
 
@@ -128,19 +128,19 @@ def test_through_a_whole_search_with_reruns_and_finalists_it_says_what_the_recor
         kinds.add((bool(index.suspects), bool(repeats)))
 
     rig.callbacks = DriverCallbacks(on_event=look)
-    assert rig.open_driver().run().state.is_ended
+    assert rig.run().state.is_ended
     assert kinds == {(False, False), (True, False), (True, True)}, "the search went through all of it"
 
 
 def test_an_event_updates_one_trial_and_an_iteration_without_one_none(tmp_path, monkeypatch):
-    rig, updated, iterations = Rig(tmp_path), [], []
+    rig, updated, iterations = Rig("scripted", tmp_path), [], []
     note = SearchIndex._apply
     monkeypatch.setattr(SearchIndex, "_apply", lambda *known: updated.append(known[1]) or note(*known))
     events = []
     rig.callbacks = DriverCallbacks(
         on_event=lambda search, event: events.append(event), renew_lease=lambda: iterations.append(len(updated))
     )
-    rig.open_driver().run()
+    rig.run()
     about_trials = [event for event in events if "trial" in event.data and event.kind is not EventKind.BEST_CHANGED]
     assert len(updated) == len(about_trials)
     assert len(iterations) > len(LAYOUTS)

@@ -21,7 +21,7 @@ from orchestrator.service.supervisor import (
     DriverSupervisor,
 )
 from search_spaces.errors import ExternalError
-from tests.orchestrator.search.rig import Rig
+from tests.rig import Rig
 
 
 class ScriptedExecutor(Executor):
@@ -130,7 +130,7 @@ def test_a_search_that_was_given_up_is_driven_again_when_somebody_asks(rig):
 @pytest.mark.slow
 def test_a_stopped_search_holds_what_others_leave_in_flight_and_nothing_once_they_have_ended_it(tmp_path):
     rig, quota = SupervisorRig(tmp_path, max_in_flight=2), QuotaFile(tmp_path / "service" / "quota.json", 2)
-    search = Rig(tmp_path)
+    search = Rig("scripted", tmp_path)
     driver = search.open_driver()
     driver.recover()
     driver.iterate()

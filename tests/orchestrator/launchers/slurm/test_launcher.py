@@ -1,4 +1,4 @@
-"""Slurm launcher on a simulated cluster: submissions, cancellations, retries and reservations."""
+"""Slurm launcher on a simulated cluster: submissions, cancellations, reservations and neighbours."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ import pytest
 
 from orchestrator.launchers import factory
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
-from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from orchestrator.search.node_hours import longest_attempt_s
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
-from slurm.poll_backoff import LONGEST_INTERVAL_S, PollBackoff
+from slurm.poll_backoff import LONGEST_INTERVAL_S
 from slurm.request import JobOptions, JobRequest, Placement
 from tests.orchestrator.launchers.attempts import poll_one
-from tests.orchestrator.launchers.on_fake_slurm import POLL_S, asking
-from tests.orchestrator.search.rig import RULES
-from tests.orchestrator.search.slurm_rig import slurm_rig
+from tests.rig import POLL_S, RULES, JobsBench, Rig
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.trial import FailureReason
+
+ALL_NODES = ("n1", "n2", "n3", "n4")
+
+
+def postponed(bench, request, words: str = ".") -> None:
+    with pytest.raises(LaunchPostponed, match=words):
+        bench.launcher.launch(request)
+
 
 # -- submitting
 
@@ -33,99 +38,63 @@ def test_a_busy_slurm_is_left_alone_longer_each_time_by_all_attempts(bench):
     requests = [bench.request(trial) for trial in ("t0001", "t0002")]
     for _ in range(2 * 1500):
         for request in requests:
-            with pytest.raises(LaunchPostponed, match="Slurm accepts no more jobs at present"):
-                bench.launcher.launch(request)
+            postponed(bench, request, "Slurm accepts no more jobs at present")
         bench.cluster.advance(0.5)
     waits = [later - earlier for earlier, later in itertools.pairwise(bench.asked["submit"])]
     assert waits[:5] == [15.0, 30.0, 60.0, 120.0, 240.0]
     assert max(waits) == 300.0
 
 
+def test_after_a_success_the_next_refusal_is_waited_for_from_the_beginning(bench):
+    bench.slurm.submissions_busy(times=3)
+    first, second = bench.request("t0001"), bench.request("t0002")
+    for wait_s in (15.0, 30.0, 60.0):
+        postponed(bench, first)
+        bench.cluster.advance(wait_s)
+    assert bench.launcher.launch(first)
+    bench.slurm.submissions_busy(times=1)
+    postponed(bench, second)
+    bench.cluster.advance(15.0)
+    assert bench.launcher.launch(second)
+
+
 @pytest.mark.parametrize("fault", ["controller_down", "controller_hung"])
 def test_a_controller_that_does_not_answer_is_not_said_to_accept_no_more_jobs(bench, fault):
     getattr(bench.cluster, fault)(120.0)
-    with pytest.raises(LaunchPostponed):
-        bench.launcher.launch(bench.request("t0001"))
-    with pytest.raises(LaunchPostponed, match=r"^Slurm does not answer: "):
-        bench.launcher.launch(bench.request("t0002"))
+    postponed(bench, bench.request("t0001"))
+    postponed(bench, bench.request("t0002"), r"^Slurm does not answer: ")
+
+
+def test_a_cluster_that_is_away_refuses_no_launch_for_good(bench):
+    bench.cluster.controller_down(60.0)
+    request = bench.request()
+    postponed(bench, request, "Unable to contact slurm controller")
+    bench.cluster.advance(60.0)
+    assert bench.launcher.launch(request)
 
 
 def test_a_slurm_that_leaves_one_submission_in_doubt_is_not_sent_the_others_at_once(bench):
     bench.cluster.controller_hung(120.0)
     for number in range(1, 21):
-        with pytest.raises(LaunchPostponed):
-            bench.launcher.launch(bench.request(f"t{number:04}"))
+        postponed(bench, bench.request(f"t{number:04}"))
     assert len(bench.asked["submit"]) == 1
     assert bench.cluster.time - bench.began < 30, "twenty time limits are longer than a lease lasts"
-
-
-def test_repeats_go_anywhere_while_slurm_does_not_list_its_nodes(bench):
-    assert bench.launcher.num_choosable_nodes() == 4
-    bench.cluster.controller_down(120.0)
-    assert bench.launcher.num_choosable_nodes() is None
-
-
-@pytest.mark.parametrize(
-    ("placement", "with_one_away"),
-    [(Placement.ANY, 3), (Placement.ONE_SWITCH, 3), (Placement.ONE_BLOCK, None), (Placement.CONTIGUOUS, None)],
-)
-def test_placed_repeats_avoid_no_nodes_for_which_they_would_wait_for_one_that_is_away(bench, placement, with_one_away):
-    options = JobOptions(repeat_placement=placement)
-    launcher = SlurmLauncher(bench.slurm, options, PollBackoff(POLL_S), asking(bench.slurm))
-    assert launcher.num_choosable_nodes() == 4
-    bench.cluster.drain_node("n2")
-    assert launcher.num_choosable_nodes() == with_one_away
-
-
-def test_repeats_go_anywhere_where_a_reservation_decides_on_their_nodes(bench):
-    options = JobOptions(reservation="night")
-    launcher = SlurmLauncher(bench.slurm, options, PollBackoff(POLL_S), asking(bench.slurm))
-    assert launcher.num_choosable_nodes() is None
-
-
-def test_a_slurm_that_tells_no_topology_is_not_asked_for_it_at_the_end_of_every_attempt(bench, monkeypatch):
-    """Each question may take a command's time limit; with pilots many attempts end while Slurm does not answer."""
-    leaves, asked = bench.slurm.leaves, []
-    monkeypatch.setattr(bench.slurm, "leaves", lambda: asked.append(bench.cluster.time) or leaves())
-    bench.slurm.leaf_of_node = {"n1": "leaf1"}
-    bench.cluster.controller_hung(120.0)
-    assert [bench.launcher.leaves_of(("n1",)) for _ in range(20)] == [()] * 20
-    assert len(asked) == 1
-    bench.cluster.advance(150.0)
-    assert [bench.launcher.leaves_of(("n1",)) for _ in range(20)] == [("leaf1",)] * 20
-    assert len(asked) == 2
 
 
 @pytest.mark.slow
 def test_a_settled_submission_asks_accounting_once_however_long_the_queue_stays_full(bench):
     bench.slurm.submissions_time_out(times=1, appears_after_s=None)
     bench.slurm.submissions_busy()
-    doubtful, waiting = bench.request("t0001"), bench.request("t0002")
+    requests = bench.request("t0001"), bench.request("t0002")
     for _ in range(2 * 300):
-        for request in (doubtful, waiting):
-            with pytest.raises(LaunchPostponed):
-                bench.launcher.launch(request)
+        for request in requests:
+            postponed(bench, request)
         bench.cluster.advance(0.5)
     assert len(bench.asked["accounted_jobs"]) == 1
 
 
-def test_after_a_success_the_next_refusal_is_waited_for_from_the_beginning(bench):
-    bench.slurm.submissions_busy(times=3)
-    first, second = bench.request("t0001"), bench.request("t0002")
-    for wait_s in (15.0, 30.0, 60.0):
-        with pytest.raises(LaunchPostponed):
-            bench.launcher.launch(first)
-        bench.cluster.advance(wait_s)
-    assert bench.launcher.launch(first)
-    bench.slurm.submissions_busy(times=1)
-    with pytest.raises(LaunchPostponed):
-        bench.launcher.launch(second)
-    bench.cluster.advance(15.0)
-    assert bench.launcher.launch(second)
-
-
 def test_nodes_to_keep_away_from_are_used_all_the_same_where_too_few_are_left(bench, logged):
-    request = bench.request(exclude=("n1", "n2", "n3", "n4"))
+    request = bench.request(exclude=ALL_NODES)
     job_id = bench.launcher.launch(request)
     bench.cluster.advance(POLL_S)
     assert poll_one(bench.launcher, request).job_id == job_id
@@ -136,7 +105,7 @@ def test_nodes_to_keep_away_from_are_used_all_the_same_where_too_few_are_left(be
 
 
 def test_nodes_to_keep_away_from_are_kept_away_from_where_enough_are_left(bench, logged):
-    request = bench.launched(exclude=("n1", "n2", "n3"))
+    request = bench.launched(exclude=ALL_NODES[:3])
     assert poll_one(bench.launcher, request).nodes == ("n4",)
     assert len(bench.asked["submit"]) == 1
     assert logged == []
@@ -151,39 +120,61 @@ def test_what_is_refused_with_and_without_them_is_refused(bench):
 
 def test_the_record_that_a_refusal_left_is_not_taken_for_the_attempts_job(bench):
     """The job without the excluded nodes was submitted too, without an answer: it was not accepted."""
-    request = bench.request(exclude=("n1", "n2", "n3", "n4"))
-    submit, answers = bench.slurm.submit, []
+    request, submit = bench.request(exclude=ALL_NODES), bench.slurm.submit
 
     def lose_the_second(job):
-        answers.append(None)
-        if len(answers) == 2:
+        if len(bench.asked["submit"]) == 1:
             bench.slurm.submissions_time_out(times=1, appears_after_s=None)
         return submit(job)
 
     bench.slurm.submit = lose_the_second
-    with pytest.raises(LaunchPostponed, match="no answer from Slurm"):
-        bench.launcher.launch(request)
+    postponed(bench, request, "no answer from Slurm")
     bench.cluster.advance(CONFIRM_WINDOW_S / 2)
-    with pytest.raises(LaunchPostponed, match="searching for it by its name"):
-        bench.launcher.launch(request)
+    postponed(bench, request, "searching for it by its name")
     bench.cluster.advance(CONFIRM_WINDOW_S)
-    job_id = bench.launcher.launch(request)
-    assert bench.cluster.job(job_id).reason != "BadConstraints"
+    assert bench.cluster.job(bench.launcher.launch(request)).reason != "BadConstraints"
 
 
 def test_a_driver_that_comes_after_adopts_the_job_and_not_the_record_of_a_refusal(bench):
     bench.cluster.on_start = lambda job: JobPlan(5.0)
-    request = bench.request(exclude=("n1", "n2", "n3", "n4"))
+    request = bench.request(exclude=ALL_NODES)
     job_id = bench.launcher.launch(request)
     bench.cluster.advance(60.0)
-    key = request.spec.attempt_key
-    assert bench.new_launcher().adopt({key: request}) == {key: job_id}
+    assert bench.new_launcher().adopt({request.key: request}) == {request.key: job_id}
+
+
+@pytest.mark.parametrize(
+    ("placement", "with_one_away"),
+    [(Placement.ANY, 3), (Placement.ONE_SWITCH, 3), (Placement.ONE_BLOCK, None), (Placement.CONTIGUOUS, None)],
+)
+def test_placed_repeats_avoid_no_nodes_for_which_they_would_wait_for_one_that_is_away(bench, placement, with_one_away):
+    launcher = bench.new_launcher(repeat_placement=placement)
+    assert launcher.num_choosable_nodes() == 4
+    bench.cluster.drain_node("n2")
+    assert launcher.num_choosable_nodes() == with_one_away
+
+
+def test_repeats_go_anywhere_where_a_reservation_decides_and_while_slurm_does_not_list_its_nodes(bench):
+    assert bench.new_launcher(reservation="night").num_choosable_nodes() is None
+    bench.cluster.controller_down(120.0)
+    assert bench.launcher.num_choosable_nodes() is None
+
+
+def test_a_slurm_that_tells_no_topology_is_not_asked_for_it_at_the_end_of_every_attempt(bench):
+    """Each question may take a command's time limit; with pilots many attempts end while Slurm does not answer."""
+    asked = bench.note("leaves")
+    bench.slurm.leaf_of_node = {"n1": "leaf1"}
+    bench.cluster.controller_hung(120.0)
+    assert [bench.launcher.leaves_of(("n1",)) for _ in range(20)] == [()] * 20
+    assert len(asked) == 1
+    bench.cluster.advance(150.0)
+    assert [bench.launcher.leaves_of(("n1",)) for _ in range(20)] == [("leaf1",)] * 20
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(("interval_s", "iteration_interval_s"), [(1.0, 0.5), (15.0, 1.0), (600.0, 2.0)])
 def test_an_iteration_is_longer_where_slurm_is_asked_seldom(bench, interval_s, iteration_interval_s):
-    launcher = SlurmLauncher(bench.slurm, JobOptions(), PollBackoff(interval_s), asking(bench.slurm))
-    assert launcher.iteration_interval_s == iteration_interval_s
+    assert bench.new_launcher(interval_s).iteration_interval_s == iteration_interval_s
 
 
 # -- cancelling
@@ -191,24 +182,22 @@ def test_an_iteration_is_longer_where_slurm_is_asked_seldom(bench, interval_s, i
 
 @pytest.mark.slow
 def test_a_cancel_that_does_not_help_is_repeated_at_the_pace_of_questions(bench):
-    request = bench.launched()
+    key, began = bench.launched().key, bench.cluster.time
     bench.slurm.failing_cancels = 10**6
-    began = bench.cluster.time
     for _ in range(1200):
-        assert bench.launcher.cancel([request.spec.attempt_key]) == {request.spec.attempt_key}
+        assert bench.launcher.cancel([key]) == {key}
         bench.cluster.advance(0.5)
     waits = [later - earlier for earlier, later in itertools.pairwise(bench.asked["cancel"])]
     assert min(waits) >= POLL_S
     assert 5 < len(bench.asked["cancel"]) <= (bench.cluster.time - began) / POLL_S
     bench.slurm.failing_cancels = 0
     bench.cluster.advance(POLL_S)
-    assert bench.launcher.cancel([request.spec.attempt_key]) == set()
+    assert bench.launcher.cancel([key]) == set()
 
 
 def test_while_nobody_answers_a_cancel_names_what_may_still_run(bench):
     requests = [bench.launched(trial) for trial in ("t0001", "t0002")]
-    never = bench.request("t0003").spec.attempt_key
-    keys = {request.spec.attempt_key for request in requests}
+    never, keys = bench.request("t0003").key, {request.key for request in requests}
     bench.cluster.controller_down(120.0)
     assert bench.launcher.cancel([*keys, never]) == keys
     assert {poll_one(bench.launcher, request).liveness for request in requests} == {Liveness.UNKNOWN}
@@ -219,8 +208,7 @@ def test_while_nobody_answers_a_cancel_names_what_may_still_run(bench):
 
 @pytest.mark.slow
 def test_a_silent_controller_is_not_asked_oftener_because_something_is_to_be_cancelled(bench):
-    request = bench.launched()
-    key = request.spec.attempt_key
+    key = bench.launched().key
     bench.asked["jobs"].clear()
     bench.cluster.controller_down(3000.0)
     for _ in range(2 * 1500):
@@ -234,7 +222,7 @@ def test_a_silent_controller_is_not_asked_oftener_because_something_is_to_be_can
 
 def test_many_attempts_are_cancelled_with_one_request(bench):
     requests = [bench.launched(f"t{number:04}") for number in range(1, 9)]
-    assert bench.launcher.cancel([request.spec.attempt_key for request in requests]) == set()
+    assert bench.launcher.cancel([request.key for request in requests]) == set()
     assert len(bench.asked["cancel"]) == 1
     assert {poll_one(bench.launcher, request).reason for request in requests} == {FailureReason.CANCELLED_BY_SEARCH}
 
@@ -242,26 +230,18 @@ def test_many_attempts_are_cancelled_with_one_request(bench):
 def test_a_submission_nobody_knows_about_is_not_called_cancelled_before_it_is_certain(bench):
     bench.slurm.submissions_time_out(times=1, appears_after_s=CONFIRM_WINDOW_S - 5)
     request = bench.request()
-    key = request.spec.attempt_key
-    with pytest.raises(LaunchPostponed):
-        bench.launcher.launch(request)
-    assert bench.launcher.cancel([key]) == {key}
+    postponed(bench, request)
+    assert bench.launcher.cancel([request.key]) == {request.key}
     bench.cluster.advance(CONFIRM_WINDOW_S)
-    assert bench.launcher.cancel([key]) == set()
+    assert bench.launcher.cancel([request.key]) == set()
     assert [job.state for job in bench.cluster.jobs()] == [JobState.CANCELLED]
 
 
-def test_a_cluster_that_is_away_refuses_no_launch_for_good(bench):
-    bench.cluster.controller_down(60.0)
-    request = bench.request()
-    with pytest.raises(LaunchPostponed, match="Unable to contact slurm controller"):
-        bench.launcher.launch(request)
-    bench.cluster.advance(60.0)
-    assert bench.launcher.launch(request)
+# -- what a trial costs at most
 
 
 def test_what_a_trial_costs_at_most_is_the_same_before_the_search_and_in_it(tmp_path, monkeypatch):
-    rig = slurm_rig(tmp_path, kill_wait_s=45.0, over_time_limit_s=120.0)
+    rig = Rig("jobs", tmp_path, settings={"kill_wait_s": 45.0, "over_time_limit_s": 120.0})
     monkeypatch.setattr(factory, "SlurmClient", lambda: rig.slurm)
     section = LauncherSection.model_validate({"kind": "slurm"})
     rig.open_driver()
@@ -269,28 +249,24 @@ def test_what_a_trial_costs_at_most_is_the_same_before_the_search_and_in_it(tmp_
     assert longest_attempt_s(RULES, section) == rig.launcher.longest_s(RULES.time_limit_s + LAUNCHER_GRACE_S)
 
 
-def test_what_a_trial_costs_under_a_slurm_that_does_not_answer_is_reckoned_with_its_own_defaults(tmp_path, monkeypatch):
-    rig = slurm_rig(tmp_path)
-    rig.cluster.controller_down(600.0)
-    monkeypatch.setattr(factory, "SlurmClient", lambda: rig.slurm)
+def test_what_a_trial_costs_under_a_slurm_that_does_not_answer_is_reckoned_with_its_own_defaults(bench, monkeypatch):
+    bench.cluster.controller_down(600.0)
+    monkeypatch.setattr(factory, "SlurmClient", lambda: bench.slurm)
     assert factory.longest_s(LauncherSection.model_validate({"kind": "slurm"}), 60.0) == 60 + 60 + 30
 
 
 # -- neighbours
 
 
-def end_beside(bench, *neighbours: tuple[float, float, str], exclusive: bool = False) -> LaunchStatus:
-    """The status of an attempt on n1 from 60 to 120 s, where these (start, seconds, name) are another user's jobs."""
-    bench.cluster.on_start = lambda job: JobPlan(duration_s=seconds[job.name])
+def end_beside(bench: JobsBench, *neighbour: float, name: str = "other", exclusive: bool = False) -> LaunchStatus:
+    """Status of an attempt on n1 from 60 to 120 s, where another user's job begins then and takes so long."""
+    request, launcher = bench.request(), bench.new_launcher(exclusive=exclusive)
+    lasts_s = {request.key: 60.0, **({name: neighbour[1]} if neighbour else {})}
+    bench.cluster.on_start = lambda job: JobPlan(duration_s=lasts_s[job.name])
     bench.cluster.schedule_s = 0.0
-    launcher = SlurmLauncher(
-        bench.slurm, JobOptions(exclusive=exclusive), PollBackoff(POLL_S), asking(bench.slurm), bench.cluster.advance
-    )
-    request = bench.request()
-    seconds = {request.key: 60.0, **{name: takes_s for _, takes_s, name in neighbours}}
-    for starts, _, name in neighbours:
+    if neighbour:
         job = JobRequest(name, bench.root, 1, 1, 6000.0, ("true",), options=JobOptions(nodelist=("n1",)))
-        bench.cluster.at(bench.began + starts, lambda job=job: bench.cluster.accept("bob", job))
+        bench.cluster.at(bench.began + neighbour[0], lambda: bench.cluster.accept("bob", job))
     bench.cluster.advance(60.0)
     launcher.launch(request)
     bench.cluster.advance(90.0)
@@ -298,29 +274,27 @@ def end_beside(bench, *neighbours: tuple[float, float, str], exclusive: bool = F
 
 
 @pytest.mark.parametrize(
-    ("neighbour", "is_shared"),
-    [((0, 30.0), False), ((0, 1000.0), True), ((70, 10.0), True), ((130, 10.0), False)],
+    ("begins_at", "lasts_s", "is_shared"),
+    [(0, 30.0, False), (0, 1000.0, True), (70, 10.0, True), (130, 10.0, False)],
     ids=["before", "throughout", "meanwhile", "after"],
 )
-def test_an_attempt_beside_another_job_on_its_nodes_says_so(bench, neighbour, is_shared):
-    status = end_beside(bench, (*neighbour, "other"))
-    assert (status.liveness, status.nodes) == (Liveness.ENDED, ("n1",))
-    assert status.had_neighbours is is_shared
+def test_an_attempt_beside_another_job_on_its_nodes_says_so(bench, begins_at, lasts_s, is_shared):
+    status = end_beside(bench, begins_at, lasts_s)
+    assert (status.liveness, status.nodes, status.had_neighbours) == (Liveness.ENDED, ("n1",), is_shared)
 
 
 def test_a_driver_of_the_users_own_search_is_no_neighbour(bench):
     bench.slurm.user = "bob"
-    assert end_beside(bench, (0, 1000.0, "demo-abc234.driver")).had_neighbours is False
+    assert end_beside(bench, 0, 1000.0, name="demo-abc234.driver").had_neighbours is False
 
 
-def test_neighbours_are_asked_for_once_an_answer_and_not_on_whole_nodes_or_while_slurm_is_silent(bench, monkeypatch):
-    asked, ask = [], bench.slurm.jobs_on
-    monkeypatch.setattr(bench.slurm, "jobs_on", lambda nodes: asked.append(tuple(nodes)) or ask(nodes))
+def test_neighbours_are_asked_for_once_an_answer_and_not_on_whole_nodes(bench):
+    asked = bench.note("jobs_on")
     requests = [bench.launched(trial) for trial in ("t0001", "t0002")]
     for job in bench.cluster.jobs():
         bench.cluster.cancel(job.job_id)
     bench.cluster.advance(POLL_S)
     bench.launcher.poll([request.key for request in requests])
-    assert asked == [("n1",)]
+    assert len(asked) == 1
     assert end_beside(bench, exclusive=True).liveness is Liveness.ENDED
     assert len(asked) == 1

@@ -1,4 +1,4 @@
-"""Slurm launcher on a simulated cluster: query rate, waiting times, and unconfirmed submissions."""
+"""Slurm launcher on a simulated cluster: query rate, clocks, lost jobs, twins, and unconfirmed submissions."""
 
 from __future__ import annotations
 
@@ -9,18 +9,36 @@ from contextlib import suppress
 import pytest
 
 from orchestrator.launchers.base import LaunchPostponed
-from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.search.node_hours import node_hours_of
 from slurm.fake.cluster import FAKE_SETTINGS
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
-from slurm.poll_backoff import LONGEST_INTERVAL_S, PollBackoff
-from slurm.request import JobOptions
+from slurm.poll_backoff import LONGEST_INTERVAL_S
 from tests.orchestrator.launchers.attempts import poll_one
-from tests.orchestrator.launchers.on_fake_slurm import POLL_S, SlurmBench, asking
+from tests.rig import POLL_S, JobsBench
 from trials.attempt_result import Liveness
 from trials.trial import Attempt, FailureReason
+
+LONGEST_S = 600 + 60 + FAKE_SETTINGS.kill_wait_s
+"""What is reserved for an attempt of 600 s."""
+
+
+def gaps(times: list[float]) -> list[float]:
+    return [later - earlier for earlier, later in itertools.pairwise(times)]
+
+
+def launch_until_accepted(bench: JobsBench, request, submissions: int = 10**9) -> tuple[str | None, set[str]]:
+    """Launch every half second, as a driver does: the job's id, and the reasons of the waits."""
+    words: set[str] = set()
+    while len(bench.asked["submit"]) < submissions:
+        try:
+            return bench.launcher.launch(request), words
+        except LaunchPostponed as postponed:
+            words.add(str(postponed))
+        bench.cluster.advance(0.5)
+    return None, words
+
 
 # -- asking
 
@@ -40,17 +58,14 @@ def test_a_slow_controller_is_asked_less_often_and_a_quick_one_at_the_usual_pace
     request = bench.launched()
     bench.slurm.answer_s = 20.0
     bench.poll_for(1000.0, request)
-    slow = [later - earlier for earlier, later in itertools.pairwise(bench.asked["jobs"])][-3:]
-    assert min(slow) >= 100.0
+    assert min(gaps(bench.asked["jobs"])[-3:]) >= 100.0
     bench.slurm.answer_s = 0.0
     bench.poll_for(300.0, request)
-    quick = [later - earlier for earlier, later in itertools.pairwise(bench.asked["jobs"])][-3:]
-    assert max(quick) <= POLL_S + 1
+    assert max(gaps(bench.asked["jobs"])[-3:]) <= POLL_S + 1
 
 
 def test_a_slow_accounting_is_asked_less_often_about_a_job_that_is_gone_and_the_controller_as_before(bench):
-    request = bench.launched()
-    accounted_jobs = bench.slurm.accounted_jobs
+    request, accounted_jobs = bench.launched(), bench.slurm.accounted_jobs
 
     def slowly(names, since):
         bench.cluster.advance(20.0)
@@ -59,11 +74,9 @@ def test_a_slow_accounting_is_asked_less_often_about_a_job_that_is_gone_and_the_
     bench.slurm.accounted_jobs = slowly
     bench.cluster.crash(loses_s=60.0)
     bench.poll_for(400.0, request)
-    asked = bench.asked["accounted_jobs"]
-    assert len(asked) >= 3
-    assert min(later - earlier for earlier, later in itertools.pairwise(asked)) >= 100.0
-    controller = [later - earlier for earlier, later in itertools.pairwise(bench.asked["jobs"])]
-    assert max(controller) <= POLL_S + 20.0 + 1
+    assert len(bench.asked["accounted_jobs"]) >= 3
+    assert min(gaps(bench.asked["accounted_jobs"])) >= 100.0
+    assert max(gaps(bench.asked["jobs"])) <= POLL_S + 20.0 + 1
 
 
 @pytest.mark.slow
@@ -79,32 +92,35 @@ def test_a_silent_controller_is_asked_less_and_less_often_and_nothing_is_taken_f
     assert poll_one(bench.launcher, request).liveness is Liveness.ALIVE
 
 
-def test_settings_that_cannot_be_had_are_not_asked_for_again_and_again(bench):
-    asked, settings = [], bench.slurm.settings
-    bench.slurm.settings = lambda: asked.append(bench.cluster.time) or settings()
+def test_settings_that_cannot_be_had_are_not_asked_for_again_and_again_nor_guessed(bench):
+    """Twice in a time limit of a command, and what a job may cost is not guessed meanwhile."""
+    asked = bench.note("settings")
     bench.cluster.controller_hung(600.0)
     launcher = bench.new_launcher()
     for _ in range(40):
-        with pytest.raises(LaunchPostponed):
+        with pytest.raises(LaunchPostponed, match="does not report its settings"):
             launcher.longest_s(600.0)
     assert len(asked) == 1
+    bench.cluster.advance(600.0)
+    assert launcher.longest_s(600.0) == LONGEST_S
 
 
-def test_settings_that_cannot_be_had_are_no_reason_to_guess_what_a_job_may_cost(bench):
-    known = bench.launcher.longest_s(600.0)
-    bench.cluster.controller_down(60.0)
-    anew = bench.new_launcher()
-    with pytest.raises(LaunchPostponed, match="does not report its settings"):
-        anew.longest_s(600.0)
-    bench.cluster.advance(60.0)
-    assert anew.longest_s(600.0) == known == 600 + 60 + FAKE_SETTINGS.kill_wait_s
+@pytest.mark.parametrize(("partition", "over_time_s"), [(None, 60.0), ("main", 60.0), ("over,main", 300.0)])
+def test_what_is_reserved_is_what_the_jobs_own_partition_allows(tmp_path, partition, over_time_s):
+    bench = JobsBench(tmp_path, over_time_limit_s=60.0, partition_over_times_s={"over": 300.0})
+    assert bench.new_launcher(partition=partition).longest_s(600.0) == LONGEST_S + over_time_s
+
+
+def test_what_is_reserved_where_jobs_may_run_on_for_ever_can_be_written_down(tmp_path):
+    bench = JobsBench(tmp_path, over_time_limit_s=math.inf)
+    assert 600 + 86400 < bench.launcher.longest_s(600.0) < math.inf
 
 
 def test_a_controller_that_falls_silent_after_its_list_is_asked_about_one_ended_job_and_no_death_is_guessed(bench):
     bench.cluster.on_start = lambda job: JobPlan(5.0, exit_code=1)
-    requests = [bench.request(f"t{number:04}") for number in range(1, 4)]
-    for request in requests:
-        bench.launcher.launch(request)
+    keys = [bench.request(f"t{number:04}").key for number in range(1, 4)]
+    for number in range(1, 4):
+        bench.launcher.launch(bench.request(f"t{number:04}"))
     bench.cluster.advance(POLL_S)
     jobs = bench.slurm.jobs
 
@@ -114,8 +130,7 @@ def test_a_controller_that_falls_silent_after_its_list_is_asked_about_one_ended_
         bench.slurm.jobs = jobs
         return answer
 
-    bench.slurm.jobs = then_silent
-    keys, began = [request.spec.attempt_key for request in requests], bench.cluster.time
+    bench.slurm.jobs, began = then_silent, bench.cluster.time
     assert {status.liveness for status in bench.launcher.poll(keys).values()} == {Liveness.UNKNOWN}
     assert bench.cluster.time - began == FAKE_SETTINGS.message_timeout_s
     bench.cluster.advance(60.0 + POLL_S)
@@ -124,34 +139,13 @@ def test_a_controller_that_falls_silent_after_its_list_is_asked_about_one_ended_
     assert all("exit code 1" in (status.detail or "") for status in statuses)
 
 
-def test_a_clock_that_is_set_back_stops_no_questions(bench):
-    request = bench.launched()
-    bench.launcher.poll([request.spec.attempt_key])
-    asked = len(bench.asked["jobs"])
-    bench.cluster.clock_ahead_s = -7200.0
-    bench.poll_for(2 * POLL_S, request)
-    assert len(bench.asked["jobs"]) > asked
-
-
-@pytest.mark.parametrize(("partition", "over_time_s"), [(None, 60.0), ("main", 60.0), ("over,main", 300.0)])
-def test_what_is_reserved_is_what_the_jobs_own_partition_allows(tmp_path, partition, over_time_s):
-    bench = SlurmBench(tmp_path, over_time_limit_s=60.0, partition_over_times_s={"over": 300.0})
-    launcher = SlurmLauncher(bench.slurm, JobOptions(partition=partition), PollBackoff(POLL_S), asking(bench.slurm))
-    assert launcher.longest_s(600.0) == 600 + over_time_s + 60 + FAKE_SETTINGS.kill_wait_s
-
-
-def test_what_is_reserved_where_jobs_may_run_on_for_ever_can_be_written_down(tmp_path):
-    bench = SlurmBench(tmp_path, over_time_limit_s=math.inf)
-    assert 600 + 86400 < bench.launcher.longest_s(600.0) < math.inf
-
-
-# -- jobs that nobody remembers
+# -- jobs that nobody remembers, and jobs that are there twice
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("min_job_age_s", "grace_s"), [(300.0, 600.0), (900.0, 1800.0)])
 def test_a_job_is_lost_only_after_a_long_time_without_any_sign_of_it(tmp_path, min_job_age_s, grace_s):
-    bench = SlurmBench(tmp_path, has_accounting=False, min_job_age_s=min_job_age_s)
+    bench = JobsBench(tmp_path, has_accounting=False, min_job_age_s=min_job_age_s)
     request = bench.launched()
     assert poll_one(bench.launcher, request).liveness is Liveness.ALIVE
     bench.cluster.crash(loses_s=60.0)
@@ -163,25 +157,21 @@ def test_a_job_is_lost_only_after_a_long_time_without_any_sign_of_it(tmp_path, m
     assert (status.liveness, status.reason, status.started) == (Liveness.ENDED, FailureReason.JOB_LOST, True)
 
 
-def test_a_younger_twin_is_cancelled_and_the_elder_goes_on(bench):
-    request = bench.launched()
-    elder = bench.cluster.jobs()[0]
-    twin = bench.cluster.accept(bench.slurm.user, elder.request)
-    bench.poll_for(2 * POLL_S, request)
-    assert (elder.state, twin.state) == (JobState.RUNNING, JobState.CANCELLED)
-    status = poll_one(bench.launcher, request)
-    assert (status.liveness, status.job_id) == (Liveness.ALIVE, elder.job_id)
-
-
-def test_a_twin_that_runs_stays_whatever_still_waits(bench):
+@pytest.mark.parametrize("is_held", [False, True], ids=["the elder runs", "the elder waits"])
+def test_of_twins_the_one_that_runs_goes_on_else_the_elder(bench, is_held):
     request = bench.request()
-    elder = bench.launcher.launch(request)
-    bench.cluster.hold(elder)
-    twin = bench.cluster.accept(bench.slurm.user, bench.cluster.job(elder).request)
+    elder = bench.cluster.job(bench.launcher.launch(request))
+    if is_held:
+        bench.cluster.hold(elder.job_id)
+    else:
+        bench.cluster.advance(POLL_S)
+    twin = bench.cluster.accept(bench.slurm.user, elder.request)
     bench.cluster.advance(POLL_S)
     bench.poll_for(2 * POLL_S, request)
-    assert (bench.cluster.job(elder).state, twin.state) == (JobState.CANCELLED, JobState.RUNNING)
-    assert poll_one(bench.launcher, request).job_id == twin.job_id
+    stays, goes = (twin, elder) if is_held else (elder, twin)
+    assert (stays.state, goes.state) == (JobState.RUNNING, JobState.CANCELLED)
+    status = poll_one(bench.launcher, request)
+    assert (status.liveness, status.job_id) == (Liveness.ALIVE, stays.job_id)
 
 
 def test_what_a_twin_held_before_it_was_cancelled_is_reported_with_the_end(bench):
@@ -194,9 +184,8 @@ def test_what_a_twin_held_before_it_was_cancelled_is_reported_with_the_end(bench
     assert twin.state is JobState.CANCELLED
     bench.poll_for(200.0, request)
     status = poll_one(bench.launcher, request)
-    assert status.liveness is Liveness.ENDED
+    assert (status.liveness, status.is_metered) == (Liveness.ENDED, True)
     assert status.extra_node_s == pytest.approx(held_s, abs=2)
-    assert status.is_metered
     attempt = Attempt("t0001", "a1", "0" * 32, 1, 7200.0)
     assert node_hours_of(attempt, status, bench.slurm.now()) * 3600 == pytest.approx(200 + held_s, abs=2)
 
@@ -227,23 +216,28 @@ def test_what_the_run_before_a_requeue_left_in_the_log_is_no_reason_of_the_next(
 # -- a clock that people set
 
 
+def test_a_clock_that_is_set_back_stops_no_questions(bench):
+    request = bench.launched()
+    poll_one(bench.launcher, request)
+    asked = len(bench.asked["jobs"])
+    bench.cluster.clock_ahead_s = -7200.0
+    bench.poll_for(2 * POLL_S, request)
+    assert len(bench.asked["jobs"]) > asked
+
+
 def test_a_clock_set_forward_shortens_no_confirm_window(bench):
     bench.slurm.submissions_time_out(times=1, appears_after_s=CONFIRM_WINDOW_S - 5)
     request = bench.request()
     with pytest.raises(LaunchPostponed):
         bench.launcher.launch(request)
     bench.cluster.clock_ahead_s = 7200.0
-    job_id = None
-    while job_id is None:
-        with suppress(LaunchPostponed):
-            job_id = bench.launcher.launch(request)
-        bench.cluster.advance(0.5)
+    job_id, _ = launch_until_accepted(bench, request)
     assert [job.job_id for job in bench.cluster.jobs()] == [job_id]
     assert len(bench.asked["submit"]) == 1
 
 
 def test_a_clock_set_forward_loses_no_job(tmp_path):
-    bench = SlurmBench(tmp_path, has_accounting=False)
+    bench = JobsBench(tmp_path, has_accounting=False)
     request = bench.launched()
     bench.cluster.crash(loses_s=60.0)
     bench.poll_for(POLL_S, request)
@@ -278,15 +272,8 @@ def test_whole_seconds_of_a_job_that_began_at_once_and_has_ended_just_now_are_me
 def test_while_accounting_does_not_answer_nobody_knows_that_there_was_no_job(bench):
     bench.slurm.submissions_time_out(times=1, appears_after_s=None)
     bench.cluster.accounting_down(300.0)
-    request = bench.request()
-    words = set()
-    while "submitted" not in words:
-        try:
-            bench.launcher.launch(request)
-            words.add("submitted")
-        except LaunchPostponed as postponed:
-            words.add(str(postponed))
-        bench.cluster.advance(0.5)
+    job_id, words = launch_until_accepted(bench, bench.request())
+    assert job_id is not None
     assert any("its accounting does not answer" in word for word in words)
     assert bench.asked["submit"][1] >= 300.0
     assert len(bench.asked["accounted_jobs"]) <= 300 / POLL_S + 1, "once for every list of jobs"
@@ -296,9 +283,6 @@ def test_while_accounting_does_not_answer_nobody_knows_that_there_was_no_job(ben
 def test_an_accounting_that_never_answers_is_waited_for_as_long_as_a_job_that_is_gone(bench):
     bench.slurm.submissions_time_out(times=1, appears_after_s=None)
     bench.cluster.accounting_down(10**6)
-    request = bench.request()
-    while len(bench.asked["submit"]) < 2:
-        with suppress(LaunchPostponed):
-            bench.launcher.launch(request)
-        bench.cluster.advance(0.5)
+    with suppress(LaunchPostponed):
+        launch_until_accepted(bench, bench.request(), submissions=2)
     assert 600.0 <= bench.asked["submit"][1] < 700.0

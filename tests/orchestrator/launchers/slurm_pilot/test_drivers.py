@@ -10,7 +10,7 @@ import pytest
 from orchestrator.launchers.base import LaunchPostponed
 from orchestrator.launchers.slurm_pilot.allocations import PilotPool
 from slurm.job_state import JobState
-from tests.orchestrator.launchers.on_fake_slurm import PilotBench, finish, nodes_asked
+from tests.rig import PilotBench, finish, nodes_asked
 from trials.pilot.files import StepFileKind, StepStart, write
 
 

@@ -11,7 +11,7 @@ from orchestrator.launchers.slurm_pilot.sizing import SLOW_START_S, STARTUP_S, m
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
 from slurm.request import Container, JobOptions, JobRequest, Runtime
-from tests.orchestrator.launchers.on_fake_slurm import LIMIT_S, PilotBench, finish, held_node_s, nodes_asked
+from tests.rig import LIMIT_S, PilotBench, finish, nodes_asked
 from trials.attempt_result import Liveness
 from trials.pilot.files import StepFileKind, StepStart, write
 from trials.trial import FailureReason
@@ -59,8 +59,7 @@ def test_a_pilot_whose_agent_gives_no_sign_of_life_leaves_its_steps_unknown(rig)
     rig.look(SILENT_S + 1)
     assert rig.status(first).liveness is Liveness.UNKNOWN
     assert rig.launcher.cancel([first.key]) == {first.key}  # and with its pilot it then ends
-    rig.look()
-    rig.look()
+    rig.look(times=2)
     assert rig.status(first).reason is FailureReason.CANCELLED_BY_SEARCH
 
 
@@ -153,7 +152,7 @@ def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(ri
     assert (status.liveness, status.reason) == (Liveness.ENDED, FailureReason.LAUNCH_FAILURE)
     assert "its agent did not start within 5 minutes: see " in (status.detail or "")
     assert len([note for note in logged if "pilot p0001 is cancelled: its agent did not start" in note]) == 1
-    assert 2 * STARTUP_S <= status.extra_node_s == held_node_s(rig.job()) <= 2 * reserved_s
+    assert 2 * STARTUP_S <= status.extra_node_s == rig.held_node_s() <= 2 * reserved_s
 
 
 def test_one_that_comes_to_life_late_is_not(rig):

@@ -11,7 +11,7 @@ from orchestrator.launchers.slurm_pilot.shared_jobs import SharedJobsLauncher
 from orchestrator.launchers.slurm_pilot.sizing import TAIL_S
 from slurm.poll_backoff import PollBackoff
 from slurm.request import Container, JobOptions
-from tests.orchestrator.launchers.on_fake_slurm import LIMIT_S, PilotBench, asking, finish
+from tests.rig import LIMIT_S, PilotBench, asking, finish
 from trials.attempt_result import Liveness
 from trials.trial import FailureReason
 
@@ -20,18 +20,8 @@ class SharedBench(PilotBench):
     """Shared jobs of two nodes, and jobs of their own."""
 
     def new_launcher(self, container: Container | None = None) -> SharedJobsLauncher:
-        alone = SlurmLauncher(
-            self.slurm,
-            JobOptions(),
-            PollBackoff(5.0),
-            asking(self.slurm),
-            self.cluster.advance,
-            self.root / "alone.json",
-        )
-        return SharedJobsLauncher(alone, super().new_launcher(container))
-
-    def names(self) -> list[str]:
-        return [job.request.name for job in self.cluster.jobs()]
+        parts = self.slurm, JobOptions(), PollBackoff(5.0), asking(self.slurm), self.cluster.advance
+        return SharedJobsLauncher(SlurmLauncher(*parts, self.root / "alone.json"), super().new_launcher(container))
 
 
 @pytest.fixture
@@ -39,19 +29,7 @@ def rig(tmp_path: Path) -> SharedBench:
     return SharedBench(tmp_path, attempts=3)
 
 
-def test_an_attempt_that_may_share_a_job_is_a_step_and_another_is_a_job(rig):
-    step, job = rig.launch("t0001", may_share_job=True), rig.launch("t0002")
-    assert rig.names() == ["demo-abc234.p0001", "demo-abc234.t0002.a1"]
-    rig.look()
-    folder = rig.serve()
-    finish(folder, "t0001.a1")
-    rig.cluster.advance(6.0)
-    statuses = rig.launcher.poll([job.key, step.key])
-    assert (statuses[step.key].liveness, statuses[step.key].job_id) == (Liveness.ENDED, "1.0")
-    assert (statuses[job.key].liveness, statuses[job.key].started) == (Liveness.ALIVE, True)
-
-
-def test_the_next_driver_finds_each_where_it_is(rig):
+def test_an_attempt_that_may_share_a_job_is_a_step_and_the_next_driver_finds_each_where_it_is(rig):
     step, job = rig.launch("t0001", may_share_job=True), rig.launch("t0002")
     rig.look()
     folder = rig.serve()
@@ -60,25 +38,25 @@ def test_the_next_driver_finds_each_where_it_is(rig):
     adopted = rig.launcher.adopt({request.key: request for request in (job, never_launched, step)})
     assert adopted == {job.key: "2", step.key: "1"}
     finish(folder, "t0001.a1")
-    assert rig.status(step).liveness is Liveness.ENDED
-    assert rig.status(job).liveness is Liveness.ALIVE
-    assert len(rig.names()) == 2
+    statuses = rig.launcher.poll([job.key, step.key])
+    assert (statuses[step.key].liveness, statuses[step.key].job_id) == (Liveness.ENDED, "1.0")
+    assert (statuses[job.key].liveness, statuses[job.key].started) == (Liveness.ALIVE, True)
+    assert [job.request.name for job in rig.cluster.jobs()] == ["demo-abc234.p0001", "demo-abc234.t0002.a1"]
 
 
 def test_both_are_cancelled_and_nothing_is_left(rig):
     step, job = rig.launch("t0001", may_share_job=True), rig.launch("t0002")
     assert rig.launcher.cancel([step.key, job.key]) == set()
-    reasons = {rig.status(request).reason for request in (step, job)}
-    assert reasons == {FailureReason.CANCELLED_BY_SEARCH}
+    assert {rig.status(request).reason for request in (step, job)} == {FailureReason.CANCELLED_BY_SEARCH}
     assert [job.state.is_ended for job in rig.cluster.jobs()] == [True, True]
 
 
 def test_what_a_shared_job_holds_beyond_its_steps_counts_for_every_reservation(rig):
     job_s, step_s = (rig.launcher.longest_s(LIMIT_S, 2, may_share_job) for may_share_job in (False, True))
+    assert job_s < step_s
     rig.launch("t0001", may_share_job=True)
     rig.look()
     rig.serve()
-    rig.look()
     rig.serve()
     assert rig.launcher.longest_s(LIMIT_S, 2) == job_s + TAIL_S
     assert rig.launcher.longest_s(LIMIT_S, 2, may_share_job=True) == step_s + TAIL_S
@@ -89,9 +67,8 @@ def test_a_second_release_waits_for_the_agent_as_the_first_did(rig):
     for number, trial in enumerate(("t0001", "t0002"), start=1):
         rig.launch(trial, may_share_job=True)
         rig.look()
-        folder = rig.serve(number)
-        rig.look()
         rig.serve(number)
+        folder = rig.serve(number)
         finish(folder, f"{trial}.a1")
         rig.look()
         rig.launcher.release()

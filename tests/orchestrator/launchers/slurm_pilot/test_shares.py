@@ -11,7 +11,7 @@ from orchestrator.launchers.slurm.monitor import JobMonitor
 from orchestrator.launchers.slurm_pilot.allocations import PilotPool
 from orchestrator.launchers.slurm_pilot.sizing import TAIL_S, RemainingWork
 from slurm.fake.jobs import JobPlan
-from tests.orchestrator.launchers.on_fake_slurm import LIMIT_S, PilotBench, finish, held_node_s
+from tests.rig import LIMIT_S, PilotBench, finish
 from trials.attempt_result import Liveness
 from trials.pilot.files import StepFileKind
 from trials.trial import FailureReason
@@ -29,7 +29,7 @@ def test_what_was_asked_of_a_pilot_that_ended_before_it_began_anything_is_tried_
     assert StepFileKind.WITHDRAWN in folder.step_files()["t0001.a1"]
     status = rig.status(first)
     assert (status.liveness, status.reason) == (Liveness.ENDED, FailureReason.INTERRUPTED)
-    assert status.extra_node_s == held_node_s(rig.job()) > 0.0
+    assert status.extra_node_s == rig.held_node_s() > 0.0
     assert len(rig.cluster.jobs()) == 1
 
 
@@ -61,7 +61,7 @@ def test_what_a_pilot_holds_and_no_step_pays_is_reserved_until_its_end_is_booked
     rig.cluster.advance(200.0)
     rig.cluster.cancel(rig.job().job_id)
     rig.look(30.0)
-    held = held_node_s(rig.job())
+    held = rig.held_node_s()
     assert rig.launcher.longest_s(LIMIT_S, 2) == plain + held / 2
     assert rig.launcher.ended_pilots() == [EndedPilot("p0001", rig.job().job_id, held, 2 * TAIL_S)]
     rig.work = replace(rig.work, booked=("p0001",))
@@ -116,7 +116,7 @@ def test_what_is_in_no_book_yet_is_reserved_by_the_next_driver_that_has_nothing_
     rig.look()
     rig.cluster.cancel(rig.job().job_id)
     rig.look(30.0)
-    unbooked_s = (held_node_s(rig.job()) - 10.0) / 2
+    unbooked_s = (rig.held_node_s() - 10.0) / 2
     rig.launcher = rig.new_launcher()
     assert rig.launcher.longest_s(LIMIT_S, 2) == plain + unbooked_s > plain
 
@@ -133,7 +133,7 @@ def test_attempts_that_waited_for_an_unused_pilot_share_what_it_held_once(rig):
     rig.look(120.0)
     rig.look()
     assert [rig.status(one).extra_node_s for one in (first, second)] == [100.0, 100.0]
-    assert held_node_s(rig.job()) == 200.0
+    assert rig.held_node_s() == 200.0
     rig.launcher = rig.new_launcher()  # after one that was killed before it had written down how they ended
     again = [replace(first, job_id=None), replace(second, job_id=rig.job().job_id)]
     assert set(rig.launcher.adopt({one.key: one for one in again})) == {first.key, second.key}

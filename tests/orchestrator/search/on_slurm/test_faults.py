@@ -8,82 +8,75 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
+from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.lease import LeaseLost
 from orchestrator.search.stopping import Limits
 from search_spaces.errors import ExternalError
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
-from tests.orchestrator.launchers.on_fake_slurm import POLL_S
 from tests.orchestrator.scripted import Script
-from tests.orchestrator.search.slurm_rig import SlurmRig, one_attempt, slurm_rig, speed_of
-from trials.ledger.events import EndReason, EventKind, SearchState
+from tests.rig import POLL_S, Killed, Rig, attempts_of, one_attempt, speed_of
+from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState
 from trials.trial import FailureReason, TrialState
+
+ONE = Limits(max_trials=1, parallel_trials=1)
 
 
 @pytest.fixture
-def rig(tmp_path) -> SlurmRig:
-    return SlurmRig(tmp_path, limits=Limits(max_trials=3, parallel_trials=2))
+def rig(tmp_path) -> Rig:
+    return Rig("jobs", tmp_path, Limits(max_trials=3, parallel_trials=2))
 
 
-def killed(*_: object) -> None:
-    raise KeyboardInterrupt("the driver is killed here")
+def without_accounting(path, limits: Limits) -> Rig:
+    return Rig("jobs", path, limits, settings={"has_accounting": False})
 
 
-def run_until_killed(rig: SlurmRig, monkeypatch, **replaced) -> None:
-    """Run a driver that is killed by these methods of its Slurm."""
-    with monkeypatch.context() as patch:
-        for name, action in replaced.items():
-            patch.setattr(rig.slurm, name, action)
-        with pytest.raises(KeyboardInterrupt):
-            rig.open_driver().run()
+def endless(spec, restart) -> Script:
+    return Script(duration_s=None)
 
 
-@pytest.mark.slow
-@pytest.mark.fault(1)
-def test_a_driver_killed_before_sbatch_submits_once_after_its_resume(rig, monkeypatch):
-    run_until_killed(rig, monkeypatch, submit=killed)
-    assert rig.cluster.jobs() == []
-    search = rig.open_driver().run()
-    rig.check(search)
-    assert search.end_reason is EndReason.MAX_TRIALS
-    assert [len(trial.attempts) for trial in search.trials] == [1, 1, 1]
-
-
-@pytest.mark.slow
-@pytest.mark.fault(2)
-def test_a_job_accepted_before_the_driver_was_killed_is_adopted_by_its_name(rig, monkeypatch):
+def run_until_killed(rig: Rig, monkeypatch, is_accepted: bool) -> None:
+    """Run a driver that is killed before its first sbatch, or after it was accepted."""
     submit = rig.slurm.submit
 
-    def accepted_then_killed(request):
-        submit(request)
-        killed()
+    def killed(request):
+        if is_accepted:
+            submit(request)
+        raise Killed
 
-    run_until_killed(rig, monkeypatch, submit=accepted_then_killed)
-    [job] = rig.cluster.jobs()
-    search = rig.open_driver().run()
-    rig.check(search)
-    assert one_attempt(search).job_id == job.job_id
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.slurm, "submit", killed)
+        with pytest.raises(Killed):
+            rig.run()
 
 
-@pytest.mark.fault(3)
-def test_a_submission_that_timed_out_and_was_accepted_is_adopted(rig, logged):
-    rig.slurm.submissions_time_out(times=1, appears_after_s=0.0)
-    search = rig.open_driver().run()
-    rig.check(search)
-    assert len(search.trials) == 3
-    assert any("no answer from Slurm" in note for note in logged)
+def all_measured_at_once(search: SearchRecord) -> bool:
+    return all(trial.state is TrialState.MEASURED and len(trial.attempts) == 1 for trial in search.trials)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "is_accepted",
+    [pytest.param(False, marks=pytest.mark.fault(1)), pytest.param(True, marks=pytest.mark.fault(2))],
+)
+def test_a_driver_killed_around_sbatch_is_followed_by_one_that_has_one_job(rig, monkeypatch, is_accepted):
+    run_until_killed(rig, monkeypatch, is_accepted)
+    before = [job.job_id for job in rig.cluster.jobs()]
+    assert len(before) == is_accepted
+    search = rig.run()
+    assert all_measured_at_once(search)
+    assert search.end_reason is EndReason.MAX_TRIALS
+    assert not is_accepted or [one_attempt(search).job_id] == before, "adopted by its name"
 
 
 @pytest.mark.fault(3)
 def test_what_a_job_used_that_was_cancelled_before_anybody_had_heard_of_it_is_booked(rig):
-    rig.script = lambda spec, restart: Script(duration_s=None)
-    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    rig.limits, rig.script, began = ONE, endless, rig.cluster.time
     rig.slurm.submissions_time_out(times=1, appears_after_s=0.0)
-    rig.callbacks = replace(
-        rig.callbacks, cancel_requested=lambda: rig.cluster.jobs() != [] and rig.cluster.time > began + 200
-    )
-    began, driver = rig.cluster.time, rig.open_driver()
+    is_due = lambda: rig.cluster.jobs() != [] and rig.cluster.time > began + 200  # noqa: E731
+    rig.callbacks = DriverCallbacks(cancel_requested=is_due)
+    driver = rig.open_driver()
     driver.recover()
     driver.iterate()
     rig.cluster.advance(250.0)
@@ -95,34 +88,36 @@ def test_what_a_job_used_that_was_cancelled_before_anybody_had_heard_of_it_is_bo
 
 
 @pytest.mark.slow
-@pytest.mark.fault(4)
-@pytest.mark.parametrize("late_s", [30.0, CONFIRM_WINDOW_S - 5])
-def test_a_job_that_appears_within_the_confirm_window_is_adopted_and_not_submitted_again(rig, late_s):
+@pytest.mark.parametrize(
+    "late_s",
+    [
+        pytest.param(0.0, marks=pytest.mark.fault(3)),
+        pytest.param(30.0, marks=pytest.mark.fault(4)),
+        pytest.param(CONFIRM_WINDOW_S - 5, marks=pytest.mark.fault(4)),
+    ],
+)
+def test_a_job_that_appears_within_the_confirm_window_is_adopted_and_not_submitted_again(rig, late_s, logged):
     rig.slurm.submissions_time_out(times=1, appears_after_s=late_s)
-    search = rig.open_driver().run()
-    rig.check(search)
+    rig.run()
     assert len({job.request.name for job in rig.cluster.jobs()}) == len(rig.cluster.jobs()) == 3
+    assert any("no answer from Slurm" in note for note in logged)
 
 
 @pytest.mark.fault(4)
 def test_a_submission_that_never_was_is_repeated_after_the_window_and_not_before(rig):
     began = rig.cluster.time
     rig.slurm.submissions_time_out(times=1, appears_after_s=None)
-    search = rig.open_driver().run()
-    rig.check(search)
-    assert one_attempt(search).job_id is not None
+    assert one_attempt(rig.run()).job_id is not None
     [job] = [job for job in rig.cluster.jobs() if job.request.name.endswith("t0001.a1")]
     assert job.submitted_at - began >= CONFIRM_WINDOW_S
 
 
 @pytest.mark.fault(4)
 def test_a_twin_that_appears_after_the_window_is_cancelled(tmp_path):
-    rig = slurm_rig(tmp_path, min_job_age_s=86400.0)
-    rig.limits = Limits(max_trials=3, parallel_trials=2)
+    rig = Rig("jobs", tmp_path, Limits(3, 2), settings={"min_job_age_s": 86400.0})
     rig.script = lambda spec, restart: Script(duration_s=400.0, tokens_per_sec=speed_of(spec))
     rig.slurm.submissions_time_out(times=1, appears_after_s=CONFIRM_WINDOW_S + 2 * POLL_S)
-    search = rig.open_driver().run()
-    rig.check(search, twins=True)
+    search = rig.run(twins=True)
     elder, younger = [job for job in rig.cluster.jobs() if job.request.name.endswith("t0001.a1")]
     assert (elder.state, younger.state) == (JobState.COMPLETED, JobState.CANCELLED)
     assert one_attempt(search).job_id == elder.job_id
@@ -131,32 +126,21 @@ def test_a_twin_that_appears_after_the_window_is_cancelled(tmp_path):
 @pytest.mark.fault(5)
 def test_an_id_with_a_warning_is_an_accepted_job(rig):
     rig.slurm.warning = "sbatch: warning: can't run 1 processes on 2 nodes, setting nnodes to 1"
-    search = rig.open_driver().run()
-    rig.check(search)
-    assert search.state is SearchState.COMPLETED
+    assert rig.run().state is SearchState.COMPLETED
 
 
 @pytest.mark.slow
 @pytest.mark.fault(6)
-def test_a_full_queue_is_waited_for_and_costs_no_attempt(rig, logged):
-    rig.slurm.submissions_busy(for_s=900.0)
-    search = rig.open_driver().run()
-    rig.check(search)
-    assert [len(trial.attempts) for trial in search.trials] == [1, 1, 1]
-    assert any("job submit limit" in note for note in logged)
-
-
-@pytest.mark.slow
-@pytest.mark.fault(6)
-def test_a_busy_slurm_is_asked_less_and_less_often(rig, monkeypatch):
+def test_a_full_queue_is_waited_for_costs_no_attempt_and_is_asked_less_and_less_often(rig, monkeypatch, logged):
     submit, asked = rig.slurm.submit, []
     monkeypatch.setattr(rig.slurm, "submit", lambda request: asked.append(rig.slurm.now()) or submit(request))
     rig.slurm.submissions_busy(for_s=3600.0)
-    rig.limits = Limits(max_trials=1, parallel_trials=1)
-    rig.open_driver().run()
+    rig.limits = ONE
+    assert all_measured_at_once(rig.run())
     waits = [later - earlier for earlier, later in itertools.pairwise(asked)]
     assert len(asked) < 25
     assert waits[0] < waits[1] < waits[2] < waits[-1]
+    assert any("job submit limit" in note for note in logged)
 
 
 @pytest.mark.fault(7)
@@ -174,10 +158,7 @@ def test_an_hour_without_an_answer_freezes_the_states_and_slows_the_questions(ri
     jobs, asked = rig.slurm.jobs, []
     monkeypatch.setattr(rig.slurm, "jobs", lambda: asked.append(rig.cluster.time) or jobs())
     rig.cluster.at(rig.cluster.time + 40, lambda: rig.cluster.controller_hung(3600.0))
-    search = rig.open_driver().run()
-    rig.check(search, books_are_uncertain=True)
-    assert [len(trial.attempts) for trial in search.trials] == [1, 1, 1]
-    assert all(trial.state is TrialState.MEASURED for trial in search.trials)
+    assert all_measured_at_once(rig.run(books_are_uncertain=True))
     assert len(asked) < 50, "an hour at the usual pace is 120 questions"
     assert any("does not answer" in note for note in logged)
 
@@ -185,18 +166,16 @@ def test_an_hour_without_an_answer_freezes_the_states_and_slows_the_questions(ri
 @pytest.mark.fault(9)
 def test_a_controller_that_was_down_changes_nothing(rig):
     rig.cluster.at(rig.cluster.time + 20, lambda: rig.cluster.controller_down(300.0))
-    search = rig.open_driver().run()
-    rig.check(search, books_are_uncertain=True)
-    assert [len(trial.attempts) for trial in search.trials] == [1, 1, 1]
+    search = rig.run(books_are_uncertain=True)
+    assert all_measured_at_once(search)
     assert search.state is SearchState.COMPLETED
 
 
 @pytest.mark.fault(9)
 def test_what_a_job_used_while_its_controller_was_away_is_booked_whatever_was_reserved(rig):
-    rig.script = lambda spec, restart: Script(duration_s=None)
-    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    rig.limits, rig.script = ONE, endless
     rig.cluster.at(rig.cluster.time + 100, lambda: rig.cluster.controller_down(3600.0))
-    attempt = one_attempt(rig.open_driver().run())
+    attempt = one_attempt(rig.run())
     used_s = rig.slurm.used_node_s("rig-aaaaaa.t0001.a1")
     assert attempt.reason is FailureReason.TIME_LIMIT
     assert used_s > 3600 > attempt.reserved_s
@@ -205,30 +184,25 @@ def test_what_a_job_used_while_its_controller_was_away_is_booked_whatever_was_re
 
 @pytest.mark.fault(9)
 def test_a_controller_that_is_down_at_the_start_is_no_spent_budget(rig):
-    rig.limits = Limits(max_trials=1, parallel_trials=1, budget_node_hours=750 / 3600)
+    rig.limits = replace(ONE, budget_node_hours=750 / 3600)
     rig.cluster.controller_down(60.0)
-    search = rig.open_driver().run()
-    rig.check(search)
-    assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.MAX_TRIALS)
+    assert rig.run().end_reason is EndReason.MAX_TRIALS
 
 
-@pytest.mark.fault(10)
-def test_without_accounting_results_and_the_controller_tell(tmp_path):
-    rig = slurm_rig(tmp_path, has_accounting=False)
-    rig.limits = Limits(max_trials=3, parallel_trials=2)
-    rig.cluster.purges_at_once = True
-    search = rig.open_driver().run()
-    rig.check(search)
-    assert all(trial.state is TrialState.MEASURED for trial in search.trials)
-
-
-@pytest.mark.fault(10)
-def test_a_dead_accounting_daemon_is_no_death_of_a_job(rig):
+@pytest.mark.parametrize(
+    ("has_accounting", "duration_s"),
+    [
+        pytest.param(False, 60.0, marks=pytest.mark.fault(10), id="no accounting"),
+        pytest.param(True, 60.0, marks=pytest.mark.fault(10), id="a dead daemon"),
+        pytest.param(False, 2.0, marks=pytest.mark.fault(13), id="purged before the first look"),
+    ],
+)
+def test_a_job_purged_by_a_controller_without_accounting_is_told_by_its_outcome(tmp_path, has_accounting, duration_s):
+    rig = Rig("jobs", tmp_path, Limits(3, 2), settings={"has_accounting": has_accounting})
+    rig.script = lambda spec, restart: Script(duration_s=duration_s, tokens_per_sec=speed_of(spec))
     rig.cluster.purges_at_once = True
     rig.cluster.accounting_down(10**6)
-    search = rig.open_driver().run()
-    rig.check(search)
-    assert all(trial.state is TrialState.MEASURED for trial in search.trials)
+    assert all_measured_at_once(rig.run())
 
 
 @pytest.mark.fault(11)
@@ -236,76 +210,62 @@ def test_accounting_that_lags_or_lies_is_not_believed_before_it_is_final(rig):
     rig.cluster.purges_at_once = True
     rig.cluster.accounting.lag_s = 120.0
     rig.cluster.accounting_down(90.0, wrong_for_s=200.0)
-    rig.script = lambda spec, restart: Script(tokens_per_sec=None, leaves_outcome=False)
-    rig.limits = Limits(max_trials=1, parallel_trials=1)
-    search = rig.open_driver().run()
-    assert one_attempt(search).reason is FailureReason.SCRIPT_ERROR
-    assert "exit code 1" in one_attempt(search).excerpt
+    rig.limits, rig.script = ONE, lambda spec, restart: Script(tokens_per_sec=None, leaves_outcome=False)
+    attempt = one_attempt(rig.run())
+    assert attempt.reason is FailureReason.SCRIPT_ERROR
+    assert "exit code 1" in attempt.excerpt
 
 
 @pytest.mark.fault(12)
 @pytest.mark.parametrize("user", ["bob", "ann"])  # ann is who searches: squeue shows her other jobs too
 def test_a_strangers_job_under_our_id_is_neither_adopted_nor_cancelled(rig, user):
-    stranger = FakeStranger(rig, user)
-    rig.cluster.at(rig.cluster.time + 25, stranger.takes_the_ids)
+    """A crashed controller issues job ids a second time."""
+    jobs, start = [], rig.cluster.on_start
+    rig.cluster.on_start = lambda job: JobPlan() if job.name == "somebody-elses" else start(job)
+
+    def strangers_take_the_ids() -> None:
+        mine = [job for job in rig.cluster.jobs() if not job.state.is_ended]
+        rig.cluster.crash(loses_s=60.0)
+        for job in mine:
+            request = replace(job.request, name="somebody-elses", time_limit_s=10**6)
+            jobs.append(rig.cluster.accept(user, request, job_id=job.job_id))
+
+    rig.cluster.at(rig.cluster.time + 25, strangers_take_the_ids)
     rig.limits = Limits(max_trials=2, parallel_trials=1)
     search = rig.open_driver().run()
-    assert stranger.jobs, "the controller lost nothing"
-    assert all(job.state is JobState.RUNNING for job in stranger.jobs)
+    assert jobs, "the controller lost nothing"
+    assert all(job.state is JobState.RUNNING for job in jobs)
     assert all(trial.state is TrialState.MEASURED for trial in search.trials)
     assert [a.reason for a in search.trial("t0001").attempts] == [FailureReason.JOB_LOST, None]
 
 
 @pytest.mark.fault(13)
-def test_a_job_purged_before_the_first_look_is_told_by_its_outcome(tmp_path):
-    rig = slurm_rig(tmp_path, has_accounting=False)
-    rig.cluster.purges_at_once = True
-    rig.script = lambda spec, restart: Script(duration_s=2.0, tokens_per_sec=speed_of(spec))
-    rig.limits = Limits(max_trials=2, parallel_trials=1)
-    search = rig.open_driver().run()
-    rig.check(search)
-    assert all(trial.state is TrialState.MEASURED for trial in search.trials)
-
-
-@pytest.mark.fault(13)
 def test_a_job_purged_without_an_outcome_is_told_by_accounting(rig):
-    rig.cluster.purges_at_once = True
+    rig.cluster.purges_at_once, rig.limits = True, ONE
     rig.script = lambda spec, restart: Script(duration_s=2.0, tokens_per_sec=None, leaves_outcome=False)
-    rig.limits = Limits(max_trials=1, parallel_trials=1)
-    search = rig.open_driver().run()
-    assert one_attempt(search).reason is FailureReason.SCRIPT_ERROR
+    assert one_attempt(rig.run()).reason is FailureReason.SCRIPT_ERROR
 
 
 @pytest.mark.fault(13)
 def test_a_job_that_came_and_went_while_no_driver_was_there_is_not_submitted_again(tmp_path, monkeypatch):
-    rig = slurm_rig(tmp_path, has_accounting=False)
-    rig.limits = Limits(max_trials=1, parallel_trials=1)
-    submit = rig.slurm.submit
-
-    def accepted_then_killed(request):
-        submit(request)
-        killed()
-
-    run_until_killed(rig, monkeypatch, submit=accepted_then_killed)
+    rig = without_accounting(tmp_path, ONE)
+    run_until_killed(rig, monkeypatch, is_accepted=True)
     rig.cluster.advance(7200.0)
     assert rig.cluster.jobs() == [], "the controller has forgotten the job"
-    search = rig.open_driver().run()
-    rig.check(search)
-    assert (one_attempt(search).state, one_attempt(search).job_id) == (TrialState.MEASURED, "unknown")
+    attempt = one_attempt(rig.run())
+    assert (attempt.state, attempt.job_id) == (TrialState.MEASURED, "unknown")
 
 
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("hang", [False, True])
 def test_a_cancel_that_fails_is_repeated_until_nothing_runs(rig, hang, logged):
-    rig.script = lambda spec, restart: Script(duration_s=None)
+    rig.script, asked = endless, iter([False] * 20)
     rig.slurm.failing_cancels, rig.slurm.cancels_hang = 3, hang
-    asked = iter([False] * 20)
-    rig.callbacks = type(rig.callbacks)(cancel_requested=lambda: next(asked, True))
-    search = rig.open_driver().run()
-    rig.check(search)
+    rig.callbacks = DriverCallbacks(cancel_requested=lambda: next(asked, True))
+    search = rig.run()
     assert search.state is SearchState.CANCELLED
     assert any("unreachable" in note for note in logged)
-    assert {t.reason for t in search.trials} == {FailureReason.CANCELLED_BY_USER}
+    assert {attempt.reason for attempt in attempts_of(search)} == {FailureReason.CANCELLED_BY_USER}
 
 
 @pytest.mark.fault(14)
@@ -314,32 +274,15 @@ def test_a_driver_that_is_taken_over_between_two_launches_launches_nothing_more(
         if rig.cluster.jobs():
             raise LeaseLost("another driver has come")
 
-    rig.callbacks = replace(rig.callbacks, renew_lease=taken_over)
+    rig.callbacks = DriverCallbacks(renew_lease=taken_over)
     with pytest.raises(LeaseLost):
-        rig.open_driver().run()
+        rig.run()
     assert len(rig.cluster.jobs()) == 1
 
 
-class FakeStranger:
-    """Submit foreign jobs that get the job ids which a crashed controller issues a second time."""
-
-    def __init__(self, rig: SlurmRig, user: str):
-        self._rig = rig
-        self._user = user
-        self.jobs = []
-        start = rig.cluster.on_start
-        rig.cluster.on_start = lambda job: JobPlan() if job.name == "somebody-elses" else start(job)
-
-    def takes_the_ids(self) -> None:
-        mine = [job for job in self._rig.cluster.jobs() if not job.state.is_ended]
-        self._rig.cluster.crash(loses_s=60.0)
-        for job in mine:
-            request = replace(job.request, name="somebody-elses", time_limit_s=10**6)
-            self.jobs.append(self._rig.cluster.accept(self._user, request, job_id=job.job_id))
-
-
-def refuse_to_write_down_a_launch(monkeypatch, error: Exception) -> None:
-    """Raise this error at the first event of a launch, like a disk that is full just then."""
+@pytest.mark.parametrize("error", [OSError("no space left"), ExternalError("the ledger is away")])
+def test_a_launch_that_cannot_be_written_down_at_once_is_written_down_later_and_has_no_twin(rig, monkeypatch, error):
+    """By the same driver where its disk was full just then, or by the next one."""
     record, errors = EventStore.record, iter([error])
 
     def refusing(history, kind, /, **data):
@@ -348,20 +291,9 @@ def refuse_to_write_down_a_launch(monkeypatch, error: Exception) -> None:
         return record(history, kind, **data)
 
     monkeypatch.setattr(EventStore, "record", refusing)
-
-
-def test_a_launch_that_cannot_be_written_down_at_once_is_written_down_later(rig, monkeypatch):
-    refuse_to_write_down_a_launch(monkeypatch, OSError("no space left"))
-    search = rig.open_driver().run()
-    rig.check(search)
-    assert len(rig.cluster.jobs()) == 3
-
-
-def test_a_job_whose_id_the_last_driver_could_not_write_down_is_found_and_has_no_twin(rig, monkeypatch):
-    refuse_to_write_down_a_launch(monkeypatch, ExternalError("the ledger is away"))
-    with pytest.raises(ExternalError):
-        rig.open_driver().run()
-    rig.launcher.close()
-    search = rig.open_driver().run()
-    rig.check(search)
+    if isinstance(error, ExternalError):
+        with pytest.raises(ExternalError):
+            rig.run()
+        rig.launcher.close()
+    rig.run()
     assert len(rig.cluster.jobs()) == 3

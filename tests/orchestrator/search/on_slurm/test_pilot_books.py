@@ -6,103 +6,88 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import IDLE_S
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
-from tests.orchestrator.search import pilot_rig as rigs
-from tests.orchestrator.search.pilot_rig import PILOT_NODES, PilotRig, SimulatedAgent, pilot_rig
+from slurm.fake.client import FakeSlurm
+from tests.orchestrator.search.on_slurm.test_crashes import KillPoint, counting, eventful
+from tests.rig import PILOT_NODES, CostSplitter, Killed, Rig, SimulatedAgent, attempts_of
 from trials.ledger.events import SearchRecord
 from trials.ledger.reader import LedgerReader
+from trials.trial import FailureReason, TrialState
 
 
-def held_node_hours(rig: PilotRig) -> float:
-    names = {job.request.name for job in rig.cluster.jobs()}
-    return sum(rig.slurm.used_node_s(name) for name in names) / 3600
+@pytest.fixture
+def rig(tmp_path) -> Rig:
+    """A search of one trial, on four nodes whose controller keeps its job records."""
+    return Rig("pilot", tmp_path, Limits(1, 1), settings={"min_job_age_s": 86400.0})
 
 
-def accounted_node_hours(rig: PilotRig) -> float:
-    """Node-hours of the pilots by Slurm's accounting, which does not count the time in which nodes are cleaned up."""
+def cancel_after(rig: Rig, seconds: float) -> None:
+    began = rig.cluster.time
+    rig.callbacks = DriverCallbacks(cancel_requested=lambda: rig.cluster.time > began + seconds)
+
+
+def run_until_killed(rig: Rig, name: str, kill_point: KillPoint) -> None:
+    with counting("pilot", name, kill_point), pytest.raises(Killed):
+        rig.run()
+
+
+def assert_booked_as_accounted(rig: Rig, search: SearchRecord) -> None:
+    """Compare with Slurm's accounting, which counts whole seconds and no cleaning up of nodes."""
+    rig.cluster.advance(IDLE_S + 300.0)
     rows = rig.cluster.accounting.rows(rig.cluster.time)
     times = [(len(row.nodes), row.started_at, row.ended_at) for row in rows if row.started_at is not None]
-    return sum(nodes * (ended_at - started_at) for nodes, started_at, ended_at in times if ended_at) / 3600
+    accounted = sum(nodes * (ended_at - started_at) for nodes, started_at, ended_at in times if ended_at) / 3600
+    assert search.node_hours_used == pytest.approx(accounted, abs=PILOT_NODES * len(rig.cluster.jobs()) / 3600)
 
 
-def assert_booked_as_accounted(rig: PilotRig, search: SearchRecord) -> None:
-    """Slurm counts whole seconds: a pilot may start and end up to one of them apart from what it booked."""
-    rig.cluster.advance(IDLE_S + 300.0)
-    slack = PILOT_NODES * len(rig.cluster.jobs()) / 3600
-    assert search.node_hours_used == pytest.approx(accounted_node_hours(rig), abs=slack)
+def test_a_search_that_has_ended_has_used_what_its_pilot_held(rig):
+    search = rig.run()
+    told = LedgerReader(f"sqlite:///{rig.path / 'ledger.db'}").search(search.search_id)
+    assert told.node_hours_used == pytest.approx(rig.held_node_hours(), rel=1e-6)
 
 
-def test_a_search_that_has_ended_has_used_what_its_pilot_held(tmp_path):
-    rig = pilot_rig(tmp_path)
-    rig.limits = Limits(1, 1)
-    search = rig.open_driver().run()
-    rig.cluster.advance(300.0)
-    assert search.node_hours_used == pytest.approx(held_node_hours(rig), rel=1e-6)
-    told = LedgerReader(f"sqlite:///{tmp_path / 'ledger.db'}").search(search.search_id)
-    assert told.node_hours_used == pytest.approx(search.node_hours_used)
-
-
-def test_a_pilot_whose_submission_was_never_answered_is_found_ended_and_booked_when_the_search_is_cancelled(tmp_path):
-    rig = pilot_rig(tmp_path)
-    rig.limits = Limits(1, 1)
+def test_a_pilot_whose_submission_was_never_answered_is_found_ended_and_booked_when_the_search_is_cancelled(rig):
     rig.slurm.submissions_time_out(times=1, appears_after_s=10.0)
-    began = rig.cluster.time
-    rig.callbacks = DriverCallbacks(cancel_requested=lambda: rig.cluster.time > began + 2)
+    cancel_after(rig, 2)
     search = rig.open_driver().run()
     assert [job.state.is_ended for job in rig.cluster.jobs()] == [True]
-    assert search.node_hours_used == pytest.approx(held_node_hours(rig))
-    assert held_node_hours(rig) > 0.0
+    assert search.node_hours_used == pytest.approx(rig.held_node_hours()) != 0.0
 
 
-def test_a_pilot_that_was_never_submitted_holds_up_no_end(tmp_path):
-    rig = pilot_rig(tmp_path)
+def test_a_pilot_that_was_never_submitted_holds_up_no_end(rig):
     rig.slurm.submissions_busy()
-    began = rig.cluster.time
-    rig.callbacks = DriverCallbacks(cancel_requested=lambda: rig.cluster.time > began + 2)
-    search = rig.open_driver().run()
-    assert search.ended_at - began < 30.0
+    cancel_after(rig, 2)
+    search = rig.run()
+    assert search.ended_at - search.created_at < 30.0
 
 
 @pytest.mark.slow
-def test_what_a_pilot_held_whose_agent_hung_after_its_last_step_while_no_driver_lived_is_booked(tmp_path, monkeypatch):
-    rig = pilot_rig(tmp_path)
-    rig.limits = Limits(1, 1)
+def test_what_a_pilot_held_whose_agent_hung_after_its_last_step_while_no_driver_lived_is_booked(rig, monkeypatch):
     monkeypatch.setattr(SimulatedAgent, "_is_done", False)
-    driver = rig.open_driver()
-    driver.recover()
-    while not driver.search.trials or not driver.search.trials[0].state.is_ended:
-        driver.iterate()
-        rig.launcher.wait(1.0)
+    rig.iterate(until=lambda search: search.trials and search.trials[0].state.is_ended)
     rig.cluster.advance(1000.0)
     search = rig.open_driver().run()
     assert [job.state.is_ended for job in rig.cluster.jobs()] == [True]
-    assert search.node_hours_used == pytest.approx(held_node_hours(rig))
-    assert held_node_hours(rig) > 2 * 1000.0 / 3600
+    assert search.node_hours_used == pytest.approx(rig.held_node_hours())
+    assert rig.held_node_hours() > 2 * 1000.0 / 3600
 
 
-@pytest.mark.parametrize("poll_s", [5.0, 200.0])
-@pytest.mark.parametrize("completing_s", [0.0, 20.0, 70.0])
+@pytest.mark.parametrize(("poll_s", "completing_s"), [(5.0, 70.0), (200.0, 0.0), (200.0, 20.0)])
 def test_a_pilot_is_booked_by_its_end_however_long_its_nodes_are_cleaned_up_and_however_rarely_slurm_is_queried(
-    tmp_path, monkeypatch, poll_s, completing_s
+    rig, poll_s, completing_s
 ):
-    monkeypatch.setattr(rigs, "POLL_S", poll_s)
-    rig = pilot_rig(tmp_path)
     start = rig.cluster.on_start
     rig.cluster.on_start = lambda job: replace(start(job), completing_s=completing_s)
-    rig.limits = Limits(2, 1)
+    rig.limits, rig.poll_s = Limits(2, 1), poll_s
     assert_booked_as_accounted(rig, rig.open_driver().run())
 
 
-def test_a_pilot_that_ended_idle_without_a_driver_is_booked_by_the_next_one(tmp_path):
-    rig = pilot_rig(tmp_path)
+def test_a_pilot_that_ended_idle_without_a_driver_is_booked_by_the_next_one(rig):
     rig.limits = Limits(2, 1)
-    driver = rig.open_driver()
-    driver.recover()
-    while not driver.search.trials or not driver.search.trials[0].state.is_ended:
-        driver.iterate()
-        rig.launcher.wait(1.0)
+    rig.iterate(until=lambda search: search.trials and search.trials[0].state.is_ended)
     rig.cluster.advance(2 * IDLE_S)
     assert [job.state.is_ended for job in rig.cluster.jobs()] == [True]
     search = rig.open_driver().run()
@@ -111,12 +96,95 @@ def test_a_pilot_that_ended_idle_without_a_driver_is_booked_by_the_next_one(tmp_
     assert_booked_as_accounted(rig, search)
 
 
-def test_what_attempts_were_booked_beyond_what_their_pilot_held_is_given_back(tmp_path, monkeypatch):
+def test_what_attempts_were_booked_beyond_what_their_pilot_held_is_given_back(rig, monkeypatch):
     """An agent whose clock runs fast reports too much."""
-    rig = pilot_rig(tmp_path)
-    rig.limits = Limits(2, 1)
-    end = rigs.CostSplitter.end
-    monkeypatch.setattr(rigs.CostSplitter, "end", lambda *arguments: 2 * end(*arguments))
+    rig.limits, end = Limits(2, 1), CostSplitter.end
+    monkeypatch.setattr(CostSplitter, "end", lambda *arguments: 2 * end(*arguments))
     search = rig.open_driver().run()
     assert search.pilots["p0001"].node_hours < 0.0
     assert_booked_as_accounted(rig, search)
+
+
+@pytest.mark.walks
+def test_what_pilots_held_that_never_served_is_booked_although_no_other_comes(tmp_path):
+    rig = eventful("pilot", tmp_path)
+    rig.startup_s = None
+    assert rig.run().best_trial is None
+    assert rig.held_node_hours() > 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("startup_s", "seconds"), [(100.0, 1), (100.0, 40), (None, 40)])
+def test_what_a_pilot_held_that_nobody_waits_for_any_more_is_booked(tmp_path, startup_s, seconds):
+    """Cancel the search while its first pilot starts: no next one is submitted."""
+    rig = eventful("pilot", tmp_path)
+    rig.startup_s = startup_s
+    cancel_after(rig, seconds)
+    search = rig.run()
+    assert rig.slurm.used_node_s("rig-aaaaaa.p0001") > 0.0
+    assert {attempt.reason for attempt in attempts_of(search)} == {FailureReason.CANCELLED_BY_USER}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("after_s", "reason"),
+    [(20.0, FailureReason.CANCELLED_BY_USER), (400.0, FailureReason.INTERRUPTED)],
+    ids=["while it starts", "once it has ended by itself"],
+)
+def test_what_a_pilot_held_of_which_its_driver_could_not_tell_any_more_is_booked(tmp_path, after_s, reason):
+    """Kill the driver before the pilot's id is recorded, then cancel the search: no step starts in the pilot."""
+    rig = eventful("pilot", tmp_path)
+    rig.startup_s = 50.0
+    run_until_killed(rig, "job.json and job_end.json", KillPoint(1, after=False))
+    rig.cluster.advance(after_s)
+    cancel_after(rig, -1)
+    search = rig.run()
+    assert rig.slurm.used_node_s("rig-aaaaaa.p0001") > 0.0
+    assert search.trials[0].attempts[0].reason is reason
+
+
+@pytest.mark.slow
+def test_what_a_pilot_held_that_was_drained_before_anything_began_in_it_is_booked(rig):
+    """Kill the driver and leave the next one too little of the pilot's time: the last pilot follows."""
+    rig.startup_s, rig.longest_s = 280.0, 1.0
+    run_until_killed(rig, "squeue", KillPoint(3, after=True))
+    rig.cluster.advance(320.0)
+    first, second = rig.run().trials[0].attempts
+    assert (first.reason, second.state) == (FailureReason.INTERRUPTED, TrialState.MEASURED)
+    assert first.node_hours == pytest.approx(rig.slurm.used_node_s("rig-aaaaaa.p0001") / 3600)
+    assert len(rig.cluster.jobs()) == 2
+
+
+def waiting(rig: Rig, monkeypatch) -> None:
+    """Kill a driver while it ends the pilot that its cancelled search had waited for."""
+    rig.startup_s = None
+    cancel_after(rig, 30)
+    monkeypatch.setattr(FakeSlurm, "cancel", KillPoint(1, after=False).guard(FakeSlurm.cancel))
+    with pytest.raises(Killed):
+        rig.open_driver().run()
+
+
+def idle(rig: Rig, monkeypatch) -> None:
+    """End a search while the state of its pilot is unknown, and kill its driver then."""
+    monkeypatch.setattr(SlurmPilotLauncher, "release", lambda _: True)
+    assert rig.open_driver().run().state.is_ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left", [waiting, idle])
+def test_pilots_of_a_driver_killed_at_the_very_end_are_ended_by_whoever_releases_them(rig, monkeypatch, left):
+    with monkeypatch.context() as patched:
+        left(rig, patched)
+    assert [job.state.is_ended for job in rig.cluster.jobs()] == [False]
+    rig.open_driver()
+    assert rig.launcher.cancel_leftovers() == []
+    rig.cluster.advance(10.0)
+    assert [job.state.is_ended for job in rig.cluster.jobs()] == [True]
+
+
+def test_a_pilot_that_slurm_does_not_end_is_named(rig, monkeypatch):
+    with monkeypatch.context() as patched:
+        waiting(rig, patched)
+    rig.cluster.controller_down(for_s=3600.0)
+    rig.open_driver()
+    assert rig.launcher.cancel_leftovers() == ["rig-aaaaaa.p0001"]
