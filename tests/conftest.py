@@ -24,7 +24,6 @@ MEMORY = Path("/dev/shm")
 SERVERS = {
     "slurm_sandbox": "slurm",
     "slurm_sandbox_accounting": "slurm",
-    "ranks": "torch",
     "chromium": "web",
     "postgres_server": "postgres",
 }
