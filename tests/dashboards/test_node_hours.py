@@ -1,4 +1,4 @@
-"""Node-hours of a search with an idle pilot and a driver's job: every view has the same sum."""
+"""The same in every view: node-hours with an idle pilot and a driver's job, and the reason why finals ended."""
 
 from __future__ import annotations
 
@@ -8,36 +8,50 @@ from typing import Any
 import pytest
 
 from dashboards.mlflow.points import search_points
+from dashboards.mlflow.runs import parent_view
 from dashboards.report.data import report_data
-from dashboards.report.sentences import describe_cost, describe_spending
+from dashboards.report.sentences import describe_confidence, describe_cost, describe_spending
 from dashboards.terminal.progress import format_node_hours
 from orchestrator.records.summary import search_summary
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 from tests.kit import MINIMAL, loaded
+from trials.analysis.finals import Finals
 from trials.analysis.node_time import search_node_time
 from trials.files.folders import SearchFolder
-from trials.ledger.events import EventKind
+from trials.ledger.events import EventKind, SearchRecord
 
 ATTEMPT_H, IDLE_H, DRIVER_H = 0.25, 0.125, 0.5
 ALL_H = ATTEMPT_H + IDLE_H + DRIVER_H
 
 
-@pytest.fixture
-def search() -> SearchUnderTest:
+def summary_of(record: SearchRecord, folder: Path) -> dict:
+    return search_summary(record, loaded(folder, MINIMAL), SearchFolder(Path("/none")))
+
+
+def points_of(record: SearchRecord, key: str, **after: int) -> list[tuple[int, float]]:
+    return [(point.step, point.value) for point in search_points(record, **after) if point.key == key]
+
+
+def test_node_hours_that_no_trial_was_charged_for_are_in_every_sum(tmp_path):
     search = SearchUnderTest()
     search.measure(search.start(Layout()), 1000.0)
     search.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=IDLE_H, billed_hours=2 * IDLE_H)
     search.event(EventKind.DRIVER_JOB_USED, job_id="815", node_share=0.25, node_hours=DRIVER_H, billed_hours=None)
     search.end()
-    return search
-
-
-def test_status_as_json(search, tmp_path):
-    summary = search_summary(search.record, loaded(tmp_path, MINIMAL), SearchFolder(Path("/none")))
+    record = search.record
+    summary = summary_of(record, tmp_path)
     assert summary["budget"]["node_hours_used"] == ALL_H
-    assert summary["node_time"]["idle_node_hours"] == IDLE_H
-    assert summary["node_time"]["driver_node_hours"] == DRIVER_H
+    times = summary["node_time"]
+    assert (times["idle_node_hours"], times["driver_node_hours"]) == (IDLE_H, DRIVER_H)
+    data = report_data(record, record.ended_at)
+    assert format_node_hours(record) == "0.875 node-hours used"
+    assert describe_cost(data).startswith("0.875 node-hours")
+    assert "The driver's own job took 0.500 of 0.875 node-hours." in describe_spending(data)
+    assert points_of(record, "node_hours_used") == [(1, ATTEMPT_H), (2, ALL_H)]
+    assert points_of(record, "driver_node_hours") == [(2, DRIVER_H)]
+    assert search_points(record, after_step=2) == [], "it is sent once"
+    assert {point.step for point in search_points(search.records[-2])} == {1}, "while the search runs"
 
 
 def test_the_fabric_check_is_told_by_name_with_its_retry():
@@ -50,27 +64,26 @@ def test_the_fabric_check_is_told_by_name_with_its_retry():
     found = search_node_time(search.record)
     assert (found.total, found.fabric_check, found.preempted, found.unmeasured) == (0.5, 0.5, 0.0, 0.0)
     search.end()
-    assert 0.5 in [point.value for point in search_points(search.record) if point.key == "node_hours_used"]
+    assert points_of(search.record, "node_hours_used")[-1][1] == 0.5
 
 
-def test_terminal_and_report(search):
-    data = report_data(search.record, search.record.ended_at)
-    assert format_node_hours(search.record) == "0.875 node-hours used"
-    assert describe_cost(data).startswith("0.875 node-hours")
-    assert "The driver's own job took 0.500 of 0.875 node-hours." in describe_spending(data)
+UNTIL, FIXED = Finals.UNTIL_DECIDED, Finals.FIXED
 
 
-def test_the_last_point_of_mlflow_has_what_no_trial_was_charged_for(search):
-    used = [(point.step, point.value) for point in search_points(search.record) if point.key == "node_hours_used"]
-    assert used == [(1, ATTEMPT_H), (2, ALL_H)]
-    driver = [(point.step, point.value) for point in search_points(search.record) if point.key == "driver_node_hours"]
-    assert driver == [(2, DRIVER_H)]
-    assert search_points(search.record, after_step=2) == [], "it is sent once"
-
-
-def test_mlflow_has_no_such_point_while_the_search_runs_or_where_trials_paid_for_all(search):
-    assert {point.step for point in search_points(search.records[-2])} == {1}
-    plain = SearchUnderTest()
-    plain.measure(plain.start(Layout()), 1000.0)
-    plain.end()
-    assert {point.step for point in search_points(plain.record)} == {1}
+@pytest.mark.parametrize(
+    ("rule", "has_ended", "is_told"), [(UNTIL, True, True), (FIXED, True, False), (UNTIL, False, False)]
+)
+def test_status_report_and_mlflow_say_why_the_finals_ended_where_that_was_decided(tmp_path, rule, has_ended, is_told):
+    spec = {"search": {"finals": rule.value, "finalists": 2, "finalist_repeats": 3}, "global_batch_size": 2}
+    search = SearchUnderTest(spec)
+    for kind in ("search", "repeat"):
+        for layout, speed in ((Layout(micro_batch_size=2), 1000.0), (Layout(grad_accum_steps=2), 2000.0)):
+            search.measure(search.start(layout, kind), speed)
+    if has_ended:
+        search.end()
+    record = search.record
+    told = {"ending": "decided", "rounds": 1, "max_rounds": 3, "layouts": 2} if is_told else None
+    assert summary_of(record, tmp_path)["finals"] == told
+    assert parent_view(record).tags.get("parlay.finals") == ("decided" if is_told else None)
+    words = describe_confidence(report_data(record, record.ended_at or record.created_at))
+    assert any("The finals ended after 1 of at most 3 rounds" in sentence for sentence in words) is is_told

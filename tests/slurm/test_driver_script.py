@@ -72,9 +72,3 @@ def test_the_next_link_waits_for_the_end_of_the_one_before_whatever_it_is_and_a_
         "#SBATCH --dependency=afterany:17",
         "#SBATCH --begin=now+60",
     ]
-
-
-def test_the_first_link_of_a_new_search_waits_for_the_users_jobs():
-    waits = "#SBATCH --dependency=afterok:12345\n#SBATCH --kill-on-invalid-dep=yes\n"
-    assert waits in render_driver_script(replace(JOB, is_first=True))
-    assert "afterok" not in render_driver_script(replace(JOB, is_first=True, after="4711"))

@@ -51,16 +51,13 @@ def test_lines_are_nodes_in_partitions():
     assert [n.is_away for n in nodes] == [True, True, True, False, False]
 
 
-@pytest.mark.parametrize(
-    "state", ["down", "down*", "drained", "draining", "idle*", "fail", "failing", "maint", "unknown", "inval"]
-)
-def test_a_node_that_takes_no_job_now_is_away(state):
-    assert NodeSnapshot("n1", state, 1, 0, "main", True).is_away
+AWAY = ("down", "down*", "drained", "draining", "idle*", "fail", "failing", "maint", "unknown", "inval")
+THERE = ("idle", "idle~", "mixed", "mixed-", "allocated", "completing", "planned", "idle#")
 
 
-@pytest.mark.parametrize("state", ["idle", "idle~", "mixed", "mixed-", "allocated", "completing", "planned", "idle#"])
-def test_a_node_that_is_busy_asleep_or_starting_is_not_away(state):
-    assert not NodeSnapshot("n1", state, 1, 0, "main", True).is_away
+@pytest.mark.parametrize("state", [*AWAY, *THERE])
+def test_a_node_that_takes_no_job_now_is_away_and_one_that_is_busy_asleep_or_starting_is_not(state):
+    assert NodeSnapshot("n1", state, 1, 0, "main", True).is_away is (state in AWAY)
 
 
 @pytest.mark.parametrize(
@@ -140,49 +137,50 @@ def test_only_nodes_that_would_do_and_are_needed_are_waited_for(request_, away):
     assert words is None or words.startswith(f"{away} of the ")
 
 
-def test_gpus_are_asked_for_by_number_or_as_resources():
-    assert gpus_requested(asked(gpus_per_node=4)) == 4
-    assert gpus_requested(asked(gres="ssd:1,gpu:a100:2,gpu:v100:1")) == 3
-    assert gpus_requested(asked(gres="ssd:1")) == gpus_requested(asked()) == 0
-
-
 @pytest.mark.parametrize(
-    ("mem", "mib"), [(None, 0), ("0", 0), ("4000", 4000), ("4000M", 4000), ("20G", 20480), ("1T", 1048576), ("512K", 0)]
+    ("options", "gpus", "mib"),
+    [
+        ({}, 0, 0),
+        ({"gpus_per_node": 4, "mem": "0"}, 4, 0),
+        ({"gres": "ssd:1,gpu:a100:2,gpu:v100:1", "mem": "4000"}, 3, 4000),
+        ({"gres": "ssd:1", "mem": "4000M"}, 0, 4000),
+        ({"mem": "20G"}, 0, 20480),
+        ({"mem": "1T"}, 0, 1048576),
+        ({"mem": "512K"}, 0, 0),
+    ],
 )
-def test_memory_is_asked_for_in_mib_of_a_node(mem, mib):
-    assert memory_mib(mem) == mib
+def test_gpus_and_memory_are_asked_for_of_a_node(options, gpus, mib):
+    assert gpus_requested(asked(**options)) == gpus
+    assert memory_mib(options.get("mem")) == mib
+
+
+SHORT = {
+    Resource.NODES: "{} nodes requested, there are {}",
+    Resource.CPUS: "{} CPUs per node requested, the nodes have 8 to 64",
+    Resource.MEMORY: "{} MiB of memory per node requested, the nodes have 16000 to 512000",
+    Resource.GPUS: "{} GPUs per node requested, the nodes have 0 to 4",
+}
 
 
 @pytest.mark.parametrize(
     ("request_", "short"),
     [
         (asked(4), {}),
-        (asked(5), {Resource.NODES: "5 nodes requested, there are 4"}),
+        (asked(5), {Resource.NODES: (5, 4)}),
         (asked(1, partition="gpu"), {}),
-        (asked(2, partition="gpu"), {Resource.NODES: "2 nodes requested, there are 1"}),
+        (asked(2, partition="gpu"), {Resource.NODES: (2, 1)}),
         (asked(3, tasks=64), {}),  # nodes that are down count
-        (asked(4, tasks=64), {Resource.CPUS: "64 CPUs per node requested, the nodes have 8 to 64"}),
-        (asked(3, tasks=4, cpus_per_task=17), {Resource.CPUS: "68 CPUs per node requested, the nodes have 8 to 64"}),
+        (asked(4, tasks=64), {Resource.CPUS: (64,)}),
+        (asked(3, tasks=4, cpus_per_task=17), {Resource.CPUS: (68,)}),
         (asked(2, mem="500G"), {}),
-        (
-            asked(3, mem="500G"),
-            {Resource.MEMORY: "512000 MiB of memory per node requested, the nodes have 16000 to 512000"},
-        ),
+        (asked(3, mem="500G"), {Resource.MEMORY: (512000,)}),
         (asked(2, gpus_per_node=4), {}),
-        (asked(3, gpus_per_node=4), {Resource.GPUS: "4 GPUs per node requested, the nodes have 0 to 4"}),
-        (
-            asked(1, tasks=65, gpus_per_node=8),
-            {
-                Resource.CPUS: "65 CPUs per node requested, the nodes have 8 to 64",
-                Resource.GPUS: "8 GPUs per node requested, the nodes have 0 to 4",
-            },
-        ),
+        (asked(3, gpus_per_node=4), {Resource.GPUS: (4,)}),
+        (asked(1, tasks=65, gpus_per_node=8), {Resource.CPUS: (65,), Resource.GPUS: (8,)}),
     ],
 )
 def test_what_no_enough_nodes_have_is_reported_with_both_numbers(request_, short):
-    assert {s.resource: s.message for s in shortages(request_, parse_sinfo(LISTED))} == short
-
-
-def test_what_nobody_says_of_a_node_is_no_shortage():
+    expected = {resource: SHORT[resource].format(*numbers) for resource, numbers in short.items()}
+    assert {s.resource: s.message for s in shortages(request_, parse_sinfo(LISTED))} == expected
     unknown = NodeSnapshot("n1", "idle", 8, 0, "main", True)
-    assert shortages(asked(1, mem="500G"), [unknown]) == ()
+    assert shortages(asked(1, mem="500G"), [unknown]) == (), "nobody says how much memory it has"

@@ -11,6 +11,7 @@ from slurm import squeue_cache
 from slurm.interface import SlurmUnreachable
 from slurm.job_state import JobSnapshot, JobState
 from slurm.squeue_cache import SqueueCache
+from tests.kit import ABSENT
 
 JOB = JobSnapshot("7", "gpt-abcdef.t0001.a1", "me", JobState.RUNNING, "RUNNING", None, ("n1", "n2"), 1.0, 2.5)
 ODD = JobSnapshot("8", "x", "me", JobState.UNKNOWN, "NEW_WORD", "a, b", (), None, None, None, 3, 0, 1)
@@ -70,19 +71,17 @@ def test_a_process_reads_an_answer_once_for_all_its_drivers(tmp_path, clock, mon
     assert len(parsed) == 2
 
 
-def test_who_needs_a_fresh_answer_asks(tmp_path, clock):
+@pytest.mark.parametrize(
+    ("age_s", "passes_s", "num_asked"),
+    [(0, 0.0, 2), (30.0, 0.0, 1), (30.0, -60.0, 2)],
+    ids=["fresh", "shared", "future"],
+)
+def test_who_needs_a_fresh_answer_asks_and_one_from_the_future_has_no_age(tmp_path, clock, age_s, passes_s, num_asked):
     slurm = CountingSlurm(JOB)
-    for _ in range(2):
-        shared(slurm, tmp_path).jobs(0)
-    assert slurm.asked == 2
-
-
-def test_an_answer_from_the_future_has_no_age(tmp_path, clock):
-    slurm = CountingSlurm(JOB)
-    shared(slurm, tmp_path).jobs(30.0)
-    clock["now"] -= 60.0
-    shared(slurm, tmp_path).jobs(30.0)
-    assert slurm.asked == 2
+    shared(slurm, tmp_path).jobs(age_s)
+    clock["now"] += passes_s
+    shared(slurm, tmp_path).jobs(age_s)
+    assert slurm.asked == num_asked
 
 
 def test_other_clusters_and_other_users_have_answers_of_their_own(tmp_path):
@@ -93,19 +92,28 @@ def test_other_clusters_and_other_users_have_answers_of_their_own(tmp_path):
     assert shared(somebody, tmp_path, ("/a",)).jobs(30.0).jobs == ()
 
 
-def test_the_file_is_private(tmp_path):
-    before = os.umask(0)
+@pytest.mark.security("private_files")
+def test_the_file_is_private_and_a_strangers_is_ignored(tmp_path, monkeypatch):
+    before, slurm = os.umask(0), CountingSlurm(JOB)
     try:
-        shared(CountingSlurm(JOB), tmp_path).jobs(30.0)
+        shared(slurm, tmp_path).jobs(30.0)
     finally:
         os.umask(before)
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+    stranger = os.geteuid() + 1
+    monkeypatch.setattr("slurm.squeue_cache.os.geteuid", lambda: stranger)
+    shared(slurm, tmp_path).jobs(30.0)
+    assert slurm.asked == 2
 
 
-def rewritten(change: Callable[[dict], object]) -> Callable[[Path], object]:
+def rewritten(**changes: object) -> Callable[[Path], object]:
+    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def with_job(**changes: object) -> Callable[[Path], object]:
     def spoil(path: Path) -> None:
         data = json.loads(path.read_text())
-        change(data)
+        data["jobs"][0] = {key: value for key, value in (data["jobs"][0] | changes).items() if value is not ABSENT}
         path.write_text(json.dumps(data))
 
     return spoil
@@ -122,15 +130,15 @@ SPOILED = {
     "no text": lambda path: path.write_bytes(b"\xff\xfe\x00"),
     "a list": lambda path: path.write_text("[]"),
     "deep": lambda path: path.write_text("[" * 100_000),
-    "endless numbers": rewritten(lambda data: data.update(took_s=10**400)),
-    "not a number": rewritten(lambda data: data.update(asked_at=float("nan"))),
-    "another schema": rewritten(lambda data: data.update(schema="parlay.slurm-jobs/2")),
-    "another cluster": rewritten(lambda data: data.update(key=["/other", "me"])),
-    "no jobs": rewritten(lambda data: data.pop("jobs")),
-    "a job without a name": rewritten(lambda data: data["jobs"][0].pop("name")),
-    "a state nobody knows": rewritten(lambda data: data["jobs"][0].update(state="ODD")),
-    "nodes in one text": rewritten(lambda data: data["jobs"][0].update(nodes="n1")),
-    "a time in words": rewritten(lambda data: data["jobs"][0].update(started_at="now")),
+    "endless numbers": rewritten(took_s=10**400),
+    "not a number": rewritten(asked_at=float("nan")),
+    "another schema": rewritten(schema="parlay.slurm-jobs/2"),
+    "another cluster": rewritten(key=["/other", "me"]),
+    "no jobs": rewritten(jobs=None),
+    "a job without a name": with_job(name=ABSENT),
+    "a state nobody knows": with_job(state="ODD"),
+    "nodes in one text": with_job(nodes="n1"),
+    "a time in words": with_job(started_at="now"),
     "readable by others": lambda path: path.chmod(0o644),
     "a link": replaced_by_a_link,
 }
@@ -146,24 +154,11 @@ def test_a_file_that_cannot_be_trusted_is_ignored_and_replaced(tmp_path, spoil):
     assert slurm.asked == 2
 
 
-@pytest.mark.security("private_files")
-def test_a_strangers_file_is_ignored(tmp_path, monkeypatch):
-    slurm = CountingSlurm(JOB)
-    shared(slurm, tmp_path).jobs(30.0)
-    stranger = os.geteuid() + 1
-    monkeypatch.setattr("slurm.squeue_cache.os.geteuid", lambda: stranger)
-    shared(slurm, tmp_path).jobs(30.0)
-    assert slurm.asked == 2
-
-
-def test_without_a_folder_every_driver_asks_for_itself(tmp_path):
+def test_without_a_folder_every_driver_asks_for_itself_and_no_answer_is_not_shared(tmp_path):
     slurm = CountingSlurm(JOB)
     for _ in range(2):
         assert shared(slurm, tmp_path / "missing").jobs(30.0).jobs == (JOB,)
     assert slurm.asked == 2
-
-
-def test_no_answer_is_told_and_not_shared(tmp_path):
     with pytest.raises(SlurmUnreachable):
         shared(CountingSlurm(fails=True), tmp_path).jobs(30.0)
     assert list(tmp_path.glob("*.json")) == []

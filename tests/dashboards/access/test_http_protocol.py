@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse
 
 from dashboards.access import http_protocol
 from dashboards.access.http_protocol import BoundedProtocol
+from dashboards.access.ports import reserve_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.security("service")]
 HALF = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -93,3 +94,13 @@ def test_of_too_many_the_longest_idle_goes_and_who_asks_is_answered(monkeypatch,
         assert all(is_closed(connection) for connection in idle[:15])
         idle[-1].sendall(b"\r\n")
         assert b"200 OK" in idle[-1].recv(4096)
+
+
+def test_a_held_port_is_given_to_nobody_and_servers_can_listen_on_it_one_after_the_other():
+    with reserve_port() as held:
+        address = held.getsockname()
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(address)
+        for _ in range(2):
+            with socket.create_server(address), socket.create_connection(address, timeout=5):
+                pass

@@ -14,7 +14,6 @@ from dashboards.mlflow.runs import child_view, dataset_of, parent_view
 from dashboards.mlflow.shared_views import SEARCHES, shared_views, view_path
 from dashboards.mlflow.sync import MlflowSync
 from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.settings import Settings
 from tests.dashboards.compared import BASELINE, BATCH, compared_search
 from tests.dashboards.searches import SearchUnderTest, ended_search, search_folder
 from trials.files.folders import SearchFolder
@@ -61,13 +60,6 @@ def test_a_run_is_named_by_the_axes_that_vary_up_to_its_trial():
     layouts = [name.split(" mb1")[1] for name in run_names(search.record.trials).values()]
     assert layouts == ["", " z1", " z0", " z0 flash"]
     assert run_names(search.record.trials[:2]).items() <= run_names(search.record.trials).items()
-
-
-def test_a_name_fits_into_mlflows_databases():
-    search = SearchUnderTest()
-    for value in ("a", "b" * 1000):
-        search.start(Layout(settings=Settings({f"VARIABLE_{number}": value for number in range(9)}, {}).text))
-    assert [len(name) for name in run_names(search.record.trials).values()] == [len("t0001 tp1 pp1 dp1 mb1"), 250]
 
 
 @pytest.mark.parametrize(

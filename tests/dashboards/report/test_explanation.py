@@ -6,7 +6,6 @@ import pytest
 
 from dashboards.report.data import report_data
 from dashboards.report.explanation import describe_pattern
-from dashboards.report.page import report_page
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.report.searches import STATES, a_full_search
 from tests.dashboards.searches import START, SearchUnderTest
@@ -36,10 +35,6 @@ def test_a_search_without_a_comparison_says_why_and_what_to_do(state, words, com
 @pytest.mark.parametrize("search", [a_full_search, STATES["one_trial"]])
 def test_a_search_with_a_best_layout_to_use_needs_none(search):
     assert report_data(search().record, START).explanation is None
-
-
-def test_the_baseline_is_not_called_the_best_layout_where_nothing_else_was_measured():
-    assert "Best layout, t0001" not in report_page(report_data(STATES["only_baseline"]().record, START))
 
 
 @pytest.mark.parametrize(("phase", "has_more"), [("start", False), ("build", True)])

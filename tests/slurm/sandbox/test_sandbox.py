@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ from slurm.sandbox.config_files import (
     render_slurm_conf,
 )
 from slurm.sandbox.daemons import port_answers, running_pids
-from slurm.sandbox.sandbox import SANDBOX_SCHEMA, SLURMCTLD, SLURMDBD, PackagesMissing, SandboxFailed, SlurmSandbox
+from slurm.sandbox.sandbox import SANDBOX_SCHEMA, SLURMCTLD, PackagesMissing, SandboxFailed, SlurmSandbox
 from tests.slurm.sandboxes import require_slurm, sandbox, short_folder
 
 T = TypeVar("T")
@@ -42,10 +43,6 @@ def submit(cluster: SlurmSandbox, body: str, *options: str) -> str:
     done = cluster.ask("sbatch", "--parsable", f"--output={folder}/job-%j.out", *options, f"--wrap={body}")
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
-
-
-def output_of(cluster: SlurmSandbox, job: str) -> str:
-    return (cluster.paths.folder / f"job-{job}.out").read_text()
 
 
 def state_of(cluster: SlurmSandbox, job: str) -> str:
@@ -76,120 +73,96 @@ def ports_of(cluster: SlurmSandbox) -> list[int]:
     return [*range(nodes[0] - 2, nodes[0]), *nodes]
 
 
-class TestRendering:
-    paths = SandboxPaths(Path("/tmp/sandbox"))
-
-    def rendered(self, shape: Shape) -> list[str]:
-        return render_slurm_conf(self.paths, shape, Ports(12_000), "ada").splitlines()
-
-    def test_a_setting_given_replaces_the_sandboxs_own_whatever_its_case(self):
-        lines = self.rendered(Shape(extra=("slurmdtimeout=5", "PartitionName=tiny Nodes=ALL")))
-        assert [line for line in lines if line.lower().startswith("slurmdtimeout")] == ["slurmdtimeout=5"]
-        assert [line.split()[0] for line in lines if line.startswith("Part")] == [
-            "PartitionName=main",
-            "PartitionName=tiny",
-        ]
-
-    def test_gpus_are_on_every_node_and_accounting_counts_them(self):
-        lines = self.rendered(Shape(nodes=3, gpus_per_node=2, accounting=True))
-        assert "NodeName=DEFAULT CPUs=4 RealMemory=4000 State=UNKNOWN Gres=gpu:2" in lines
-        assert "AccountingStorageTRES=gres/gpu" in lines
-        assert not [line for line in self.rendered(Shape()) if line.startswith("AccountingStorage")]
-
-    def test_nodes_that_are_not_there_have_partitions_of_their_own_and_leave_the_others_as_they_are(self):
-        cloud = (CloudNodes("big", nodes=300, gpus_per_node=8, cpus_per_node=64), CloudNodes("plain", 5, 0))
-        shape = Shape(nodes=2, gpus_per_node=1, cloud=cloud)
-        lines = self.rendered(shape)
-        nodes = [line for line in lines if line.startswith(("NodeName", "PartitionName"))]
-        assert nodes[:3] == [
-            "NodeName=big-[1-300] CPUs=64 RealMemory=512000 Gres=gpu:8 State=CLOUD",
-            "NodeName=plain-[1-5] CPUs=128 RealMemory=512000 State=CLOUD",
-            "NodeName=DEFAULT CPUs=4 RealMemory=4000 State=UNKNOWN Gres=gpu:1",
-        ]
-        assert nodes[-3:] == [
-            "PartitionName=main Nodes=n[1-2] Default=YES MaxTime=UNLIMITED State=UP",
-            "PartitionName=big Nodes=big-[1-300] MaxTime=UNLIMITED State=UP",
-            "PartitionName=plain Nodes=plain-[1-5] MaxTime=UNLIMITED State=UP",
-        ]
-        assert "SuspendExcParts=main" in lines
-        assert render_gres_conf(self.paths, shape) == "NodeName=n[1-2] Name=gpu File=/tmp/sandbox/dev/nvidia[0-0]\n"
-        assert shape.num_ports == Shape(nodes=2).num_ports
-
-    @pytest.mark.parametrize("name", ["main", "Default", "a b", "a,b", "a=b", "", "-a", "a" * 64, "a[1-2]"])
-    def test_a_partition_slurm_cannot_have_is_refused(self, name):
-        with pytest.raises(ValueError, match="cannot be the partition of cloud nodes"):
-            CloudNodes(name, 1, 0)
-
-    @pytest.mark.parametrize("shape", [{"nodes": 0}, {"nodes": 65}, {"cpus_per_node": 0}, {"gpus_per_node": -1}])
-    def test_a_shape_out_of_bounds_is_refused_with_its_bounds(self, shape):
-        with pytest.raises(ValueError, match=rf"{next(iter(shape))} is -?\d+: \d to \d+ are allowed"):
-            Shape(**shape)
-
-    @pytest.mark.parametrize("folder", ["/tmp/with space", "/tmp/50%", "/tmp/a,b", "/tmp/#1", "/tmp/é"])
-    def test_a_folder_slurm_cannot_name_is_refused(self, folder):
-        with pytest.raises(ValueError, match="may contain only letters"):
-            SandboxPaths(Path(folder))
-
-    def test_the_longest_folder_is_the_one_it_says(self):
-        with pytest.raises(ValueError, match=r"at most (\d+) characters") as caught:
-            SandboxPaths(Path("/" + "x" * 120))
-        most = int(str(caught.value).split()[-2])
-        SandboxPaths(Path("/" + "x" * (most - 1)))
-        with pytest.raises(ValueError, match="shorter path"):
-            SandboxPaths(Path("/" + "x" * most))
+PATHS = SandboxPaths(Path("/tmp/sandbox"))
 
 
-class TestPorts:
-    def test_a_folder_keeps_its_ports_and_gives_way_where_they_are_taken(self):
-        first = choose_ports(Path("/tmp/one"), 4, lambda port: True)
-        assert first == choose_ports(Path("/tmp/one"), 4, lambda port: True)
-        taken = first.slurmd(1)
-        second = choose_ports(Path("/tmp/one"), 4, lambda port: port != taken)
-        assert second.base != first.base
-        assert taken not in range(second.base, second.base + 4)
-
-    def test_without_free_ports_there_are_none(self):
-        assert choose_ports(Path("/tmp/one"), 4, lambda port: False) is None
+def rendered(shape: Shape) -> list[str]:
+    return render_slurm_conf(PATHS, shape, Ports(12_000), "ada").splitlines()
 
 
-class TestRecords:
-    def test_nodes_that_are_not_there_are_found_again(self):
-        with short_folder() as folder:
-            made = SlurmSandbox(folder, nodes=3, extra=("KillWait=1",), cloud=[CloudNodes("big", 300, 8, 64)])
-            about = {"schema": SANDBOX_SCHEMA, "port": 12_000, **asdict(made.shape)}
-            made.paths.about.write_text(json.dumps(about))
-            assert SlurmSandbox.found_in(folder).shape == made.shape
+def test_a_setting_given_replaces_the_sandboxs_own_whatever_its_case():
+    lines = rendered(Shape(extra=("slurmdtimeout=5", "PartitionName=tiny Nodes=ALL")))
+    assert [line for line in lines if line.lower().startswith("slurmdtimeout")] == ["slurmdtimeout=5"]
+    assert [line.split()[0] for line in lines if line.startswith("Part")] == [
+        "PartitionName=main",
+        "PartitionName=tiny",
+    ]
 
 
-class TestRefusals:
-    def test_without_programs_nothing_is_made(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("PATH", "")
-        with pytest.raises(PackagesMissing, match="slurm-client"):
-            SlurmSandbox(tmp_path / "s").start()
-        assert not (tmp_path / "s").exists()
+def test_gpus_are_on_every_node_and_nodes_that_are_not_there_have_partitions_of_their_own():
+    shape = Shape(nodes=2, gpus_per_node=1, cloud=(CloudNodes("big", nodes=300, gpus_per_node=8, cpus_per_node=64),))
+    lines = rendered(shape)
+    assert [line for line in lines if line.startswith(("NodeName=big", "NodeName=DEFAULT", "PartitionName"))] == [
+        "NodeName=big-[1-300] CPUs=64 RealMemory=512000 Gres=gpu:8 State=CLOUD",
+        "NodeName=DEFAULT CPUs=4 RealMemory=4000 State=UNKNOWN Gres=gpu:1",
+        "PartitionName=main Nodes=n[1-2] Default=YES MaxTime=UNLIMITED State=UP",
+        "PartitionName=big Nodes=big-[1-300] MaxTime=UNLIMITED State=UP",
+    ]
+    assert "SuspendExcParts=main" in lines
+    assert render_gres_conf(PATHS, shape) == "NodeName=n[1-2] Name=gpu File=/tmp/sandbox/dev/nvidia[0-0]\n"
+    assert shape.num_ports == Shape(nodes=2).num_ports
+    assert "AccountingStorageTRES=gres/gpu" in rendered(Shape(gpus_per_node=2, accounting=True))
+    with short_folder() as folder:
+        about = {"schema": SANDBOX_SCHEMA, "port": 12_000, **asdict(shape)}
+        (folder / PATHS.about.name).write_text(json.dumps(about))
+        assert SlurmSandbox.found_in(folder).shape == shape
 
-    def test_a_folder_of_something_else_is_left_alone(self):
-        require_slurm(accounting=False)
-        with short_folder() as folder:
-            (folder / "thesis.tex").write_text("all of it")
-            with pytest.raises(ValueError, match="neither empty nor the folder of a sandbox"):
-                SlurmSandbox(folder).start()
-            assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
 
-    def test_stopping_what_never_started_is_no_error(self, tmp_path):
-        SlurmSandbox(tmp_path / "never").stop()
-        assert SlurmSandbox.found_in(tmp_path / "never") is None
-        assert not (tmp_path / "never").exists()
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        *(
+            (partial(CloudNodes, name, 1, 0), "partition of cloud nodes")
+            for name in ("main", "a,b", "", "-a", "a" * 64)
+        ),
+        (partial(Shape, nodes=0), r"nodes is 0: \d to \d+ are allowed"),
+        (partial(Shape, nodes=65), "nodes is 65"),
+        (partial(Shape, cpus_per_node=0), "cpus_per_node is 0"),
+        (partial(Shape, gpus_per_node=-1), "gpus_per_node is -1"),
+        *((partial(SandboxPaths, Path(f"/tmp/{name}")), "only letters") for name in ("with space", "50%", "a,b", "#1")),
+        (partial(SandboxPaths, Path("/" + "x" * 120)), r"at most \d+ characters"),
+    ],
+)
+def test_what_slurm_cannot_have_is_refused(made, words):
+    with pytest.raises(ValueError, match=words):
+        made()
 
-    @pytest.mark.processes
-    @pytest.mark.timeout(180)
-    def test_a_daemon_that_does_not_come_up_is_reported_in_its_own_words_and_the_rest_is_ended(self):
-        require_slurm(accounting=False)
-        with short_folder() as folder:
-            broken = SlurmSandbox(folder, extra=("SchedulerType=sched/nosuch",))
-            with pytest.raises(SandboxFailed, match=r"(?s)slurmctld has ended:.*sched/nosuch"):
-                broken.start()
-            assert not processes_of(broken)
+
+def test_a_folder_keeps_its_ports_and_gives_way_where_they_are_taken():
+    first = choose_ports(Path("/tmp/one"), 4, lambda port: True)
+    assert first == choose_ports(Path("/tmp/one"), 4, lambda port: True)
+    taken = first.slurmd(1)
+    second = choose_ports(Path("/tmp/one"), 4, lambda port: port != taken)
+    assert taken not in range(second.base, second.base + 4)
+    assert choose_ports(Path("/tmp/one"), 4, lambda port: False) is None
+
+
+def test_without_programs_nothing_is_made_and_stopping_what_never_started_is_no_error(tmp_path, monkeypatch):
+    SlurmSandbox(tmp_path / "s").stop()
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(PackagesMissing, match="slurm-client"):
+        SlurmSandbox(tmp_path / "s").start()
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone():
+    require_slurm(accounting=False)
+    with short_folder() as folder:
+        (folder / "thesis.tex").write_text("all of it")
+        with pytest.raises(ValueError, match="neither empty nor the folder of a sandbox"):
+            SlurmSandbox(folder).start()
+        assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)
+def test_a_daemon_that_does_not_come_up_is_reported_in_its_own_words_and_the_rest_is_ended():
+    require_slurm(accounting=False)
+    with short_folder() as folder:
+        broken = SlurmSandbox(folder, extra=("SchedulerType=sched/nosuch",))
+        with pytest.raises(SandboxFailed, match=r"(?s)slurmctld has ended:.*sched/nosuch"):
+            broken.start()
+        assert not processes_of(broken)
 
 
 @pytest.mark.processes
@@ -198,14 +171,13 @@ class TestShared:
     """Tests on the session's sandbox, which each leaves unchanged."""
 
     def test_a_job_runs_over_two_nodes_with_its_gpus(self, slurm_sandbox):
-        task = "srun sh -c 'echo $SLURM_PROCID $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES'; exit 3"
+        folder = slurm_sandbox.paths.folder
+        task = f"srun sh -c 'echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES >> {folder}/gpus'; exit 3"
         job = submit(slurm_sandbox, task, "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=4")
         until(slurm_sandbox, job, "FAILED")
-        ranks = [line.split() for line in sorted(output_of(slurm_sandbox, job).splitlines())]
-        assert [rank for rank, _, _ in ranks] == ["0", "1", "2", "3"]
-        assert len({node for _, node, _ in ranks}) == 2
-        assert {devices for _, _, devices in ranks} == {"0,1,2,3"}
-        assert "ExitCode=3:0" in slurm_sandbox.ask("scontrol", "-o", "show", "job", job).stdout
+        ranks = [line.split() for line in (folder / "gpus").read_text().splitlines()]
+        assert (len(ranks), len({node for node, _ in ranks})) == (4, 2)
+        assert {devices for _, devices in ranks} == {"0,1,2,3"}
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.walks)])
     def test_a_job_outlives_its_controller(self, slurm_sandbox, number):
@@ -233,22 +205,6 @@ class TestShared:
             if fields[1].split(":")[1] in listening and fields[3] == "0A"
         }
         assert addresses == {"0100007F"}
-
-
-@pytest.mark.processes
-@pytest.mark.timeout(180)
-def test_accounting_shows_what_ran(slurm_sandbox_accounting):
-    job = submit(slurm_sandbox_accounting, "exit 5", "--job-name=accounted")
-
-    def record() -> str:
-        columns = ("--format=JobName,State,ExitCode", "--allocations", "--parsable2", "--noheader")
-        return slurm_sandbox_accounting.ask("sacct", f"--jobs={job}", *columns).stdout.strip()
-
-    eventually(record, lambda found: found == "accounted|FAILED|5:0")
-    slurm_sandbox_accounting.kill(SLURMDBD)
-    assert slurm_sandbox_accounting.ask("sacct").returncode == 1
-    slurm_sandbox_accounting.start_daemon(SLURMDBD)
-    eventually(record, lambda found: found == "accounted|FAILED|5:0")
 
 
 @pytest.mark.walks

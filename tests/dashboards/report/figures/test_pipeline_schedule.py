@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -45,29 +44,11 @@ def test_a_stage_does_one_thing_at_a_time_and_idles_as_long_as_the_formula_says(
         assert 1 - sum(b.end - b.start for b in boxes) / end == pytest.approx(timeline.bubble)
 
 
-@pytest.mark.parametrize(("schedule", "most"), [("gpipe", 8), ("1f1b", 4)])
-def test_1f1b_holds_no_more_micro_batches_than_stages(schedule, most):
-    held, peak = Counter(), 0
-    for box in sorted(pipeline_timeline(SCHEDULES[schedule], LAYERS).boxes, key=lambda box: box.start):
-        held[box.stage] += 1 if box.is_forward else -1
-        peak = max(peak, held[0])
-    assert peak == most
-
-
 def test_of_a_long_step_the_beginning_is_drawn_and_the_bubble_is_of_all():
     long = replace(FOUR, pipeline_parallel=64, pipeline_schedule="1f1b", grad_accum_steps=4096)
     timeline = pipeline_timeline(long, LAYERS)
     assert (timeline.num_drawn, timeline.num_micro_batches) == (64, 4096)
     assert timeline.bubble == pytest.approx(63 / (4096 + 63))
-
-
-def test_recomputing_makes_the_way_back_longer():
-    def longest(layout):
-        return max(box.end - box.start for box in pipeline_timeline(layout, LAYERS).boxes)
-
-    full = replace(FOUR, activation_checkpointing="full")
-    assert longest(full) == longest(FOUR) + 1
-    assert longest(replace(full, recompute_layers=4)) == longest(FOUR) + 4 / 16
 
 
 def test_without_stages_there_is_nothing_to_draw():

@@ -58,9 +58,3 @@ def test_a_layout_alone_is_shown_by_its_parts():
     search.measure(search.start(BASELINE), 1000.0, time_s=OF_BASELINE)
     (bars,) = step_time(search).plot["data"]
     assert (bars["y"], bars["measure"][-1]) == (["compute", "tensor", "data", "t0001"], "total")
-
-
-def test_tensor_context_and_expert_communication_are_steps_of_their_own():
-    of_best = {"compute": 0.6, "tensor": 0.1, "context": 0.05, "expert": 0.15, "data_parallel": 0.1}
-    (bars,) = step_time(measured(OF_BASELINE, of_best)).plot["data"]
-    assert bars["y"] == ["the baseline", "tensor", "expert", "context", "unexplained", "t0002"]
