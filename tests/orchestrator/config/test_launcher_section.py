@@ -1,0 +1,225 @@
+"""Section launcher: containers, options of Slurm from the file and the environment, memory of fork servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config.fork_servers import SERVER_MEMORY_MIB, forked_engines, launcher_with_servers
+from orchestrator.config.spec import SearchSpec
+from orchestrator.launchers.factory import job_options
+from orchestrator.lifecycle.create import with_environment_options
+from orchestrator.lifecycle.drive import attempt_factory_of
+from orchestrator.planning.candidates import candidates_of
+from orchestrator.preflight.slurm_site import smallest_and_largest
+from search_spaces.errors import InputError
+from slurm.client import SlurmClient
+from slurm.interface import SubmitStatus
+from slurm.option_checks import option_problems
+from slurm.request import Container, JobOptions, JobRequest, Launch, Runtime
+from slurm.sandbox.sandbox import SlurmSandbox
+from slurm.script import render_script
+from tests.kit import MINIMAL, loaded, refusals
+from trials.files.folders import SearchFolder
+
+SLURM = "launcher.kind=slurm"
+PILOT = "launcher.kind=slurm_pilot"
+BOTH_ENGINES = "space.engine=[torch, deepspeed]"
+MEGATRON = ["trainer.kind=megatron-lm", "trainer.script=pretrain_gpt.py"]
+
+
+def containing(folder: Path, container: str, *changes: str) -> SearchSpec:
+    return loaded(folder, MINIMAL, SLURM, f"launcher.slurm.container={container}", *changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("[]", None),
+        ("null", None),
+        ("[apptainer, exec, x.sif]", Container(command=("apptainer", "exec", "x.sif"))),
+        ("{runtime: pyxis, image: 'nvcr.io#nvidia/torch'}", Container(Runtime.PYXIS, "nvcr.io#nvidia/torch")),
+        (
+            "{runtime: shifter, image: 'docker:nersc/pytorch:1', mounts: ['/tmp:/data:ro']}",
+            Container(Runtime.SHIFTER, "docker:nersc/pytorch:1", ("/tmp:/data:ro",)),
+        ),
+    ],
+)
+def test_a_container_is_read_and_written_down(tmp_path, given, read):
+    spec = containing(tmp_path, given)
+    assert spec.launcher.slurm.job_options().container == read
+    assert SearchSpec.from_json(json.loads(json.dumps(spec.to_json()))).launcher == spec.launcher
+
+
+@pytest.mark.parametrize("image", ["torch.sif", "./torch.sif"])
+def test_an_image_that_is_a_path_starts_from_the_files_folder(tmp_path, image):
+    launcher = {"kind": "slurm", "slurm": {"container": {"runtime": "apptainer", "image": image}}}
+    container = loaded(tmp_path, launcher=launcher).launcher.slurm.job_options().container
+    assert container.image == str(tmp_path / "torch.sif")
+
+
+@pytest.mark.parametrize(("accelerator", "gpus"), [("h100-80gb", "nv"), ("mi250x-gcd-64gb", "rocm"), ("cpu", None)])
+def test_apptainer_brings_in_the_accelerators_driver(tmp_path, accelerator, gpus):
+    cluster = f"cluster={{accelerator: {accelerator}, gpus_per_node: 2, num_nodes: 1}}"
+    spec = containing(tmp_path, "{runtime: apptainer, image: 'docker://torch'}", cluster)
+    assert job_options(spec.launcher, spec.cluster).container.gpus == gpus
+
+
+def test_ranks_in_an_image_take_its_python_unless_they_are_told_of_another(tmp_path):
+    folder = SearchFolder(tmp_path / "small-abcdef")
+    image = "{runtime: pyxis, image: torch}"
+    assert attempt_factory_of(folder, containing(tmp_path, image)).python == "python3"
+    assert attempt_factory_of(folder, containing(tmp_path, image, "trainer.python=/opt/py")).python == "/opt/py"
+    assert attempt_factory_of(folder, containing(tmp_path, "[apptainer, exec, x.sif]")).python != "python3"
+
+
+@pytest.mark.bad_input(23, 24, 25, 26, 28, 29, 30)
+@pytest.mark.security("no_shell", "directive_values")
+def test_what_does_not_belong_into_a_script_is_refused_in_the_words_of_its_rule(tmp_path):
+    """One case for each kind of option; tests/slurm/test_option_checks.py has the whole table."""
+    options = JobOptions(
+        partition="gpu;reboot",
+        gpus_per_node=4,
+        gres="gpu:4",
+        exclude=("n 1",),
+        modules=("cuda/12.1", "$(id)"),
+        env={"2ND": "x", "RANK": "0"},
+        container=Container(command=("apptainer exec; id",)),
+        launch=Launch(srun=("--ntasks=2",), node_folders={"A;B": "/tmp"}, address="node1"),
+        directives=("--nice=5", "--output=x", "nice=5", "--uid=root"),
+    )
+    lines = {
+        "partition": "'gpu;reboot'",
+        "gpus_per_node": "4",
+        "gres": "'gpu:4'",
+        "exclude": "['n 1']",
+        "modules": "[cuda/12.1, $(id)]",
+        "env": "{2ND: x, RANK: '0'}",
+        "container": "['apptainer exec; id']",
+        "launch": "{srun: [--ntasks=2], node_folders: {A;B: /tmp}, address: node1}",
+        "directives": "[--nice=5, --output=x, nice=5, --uid=root]",
+    }
+    section = "launcher:\n  kind: slurm\n  slurm:\n" + "".join(f"    {key}: {value}\n" for key, value in lines.items())
+    found = refusals(tmp_path, MINIMAL + section)
+    assert [(p.code, p.key, p.value, p.rule, p.fix) for p in found] == [
+        ("slurm_option", f"launcher.slurm.{p.key}", p.value, p.rule, p.fix) for p in option_problems(options)
+    ]
+    names = [re.split(r"[.\[]", p.key.removeprefix("launcher.slurm."))[0] for p in found]
+    assert [p.line for p in found] == [MINIMAL.count("\n") + 4 + list(lines).index(name) for name in names]
+    assert set(names) == lines.keys() - {"gpus_per_node"}
+
+
+CARRIED = {"SBATCH_ACCOUNT": "mine", "SBATCH_PARTITION": "main", "SBATCH_EXCLUSIVE": "", "SBATCH_GPUS_PER_NODE": "2"}
+
+
+def test_options_of_the_environment_are_said_and_written_into_the_search(tmp_path, logged):
+    spec = loaded(tmp_path, MINIMAL, SLURM, "launcher.slurm.partition=gpu")
+    spec = with_environment_options(spec, CARRIED | {"SBATCH_QOS": "debug"})
+    section = spec.launcher.slurm
+    assert (section.account, section.partition, section.qos, section.gpus_per_node) == ("mine", "gpu", "debug", 2)
+    assert section.exclusive is True
+    [line] = logged
+    assert "launcher.slurm.account mine (SBATCH_ACCOUNT)" in line
+    assert "partition" not in line
+    assert SearchSpec.from_json(json.loads(json.dumps(spec.to_json()))).launcher.slurm == section
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "key"),
+    [
+        ("SBATCH_ACCOUNT", "a b", "account"),
+        ("SBATCH_GPUS_PER_NODE", "many", "gpus_per_node"),
+        ("SBATCH_GPUS_PER_NODE", "99", "gpus_per_node"),
+        ("SBATCH_GPUS_PER_NODE", "v100 x:2", "gres"),
+        ("SBATCH_EXCLUSIVE", "1", "exclusive"),
+    ],
+)
+def test_an_option_of_the_environment_that_may_not_stand_in_a_script_is_the_variables_fault(
+    tmp_path, variable, value, key
+):
+    with pytest.raises(InputError) as caught:
+        with_environment_options(loaded(tmp_path, MINIMAL, SLURM), {variable: value})
+    [problem] = caught.value.problems
+    assert (problem.file, problem.line, problem.key) == (variable, None, f"launcher.slurm.{key}")
+    assert problem.fix == f"correct or unset {variable}, or set launcher.slurm.{key} in the search file"
+
+
+def test_whom_nodes_are_shared_with_and_gpus_of_a_kind_reach_the_script(tmp_path):
+    environ = {"SBATCH_EXCLUSIVE": "user", "SBATCH_GPUS_PER_NODE": "v100:2"}
+    section = with_environment_options(loaded(tmp_path, MINIMAL, SLURM), environ).launcher.slurm
+    script = render_script(JobRequest("a.t0001.a1", tmp_path, 1, 1, 60.0, ("true",), options=section.job_options()))
+    assert "#SBATCH --exclusive=user\n" in script
+    assert "#SBATCH --gres=gpu:v100:2\n" in script
+    assert "gpus-per-node" not in script
+
+
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize(
+    "changes",
+    [[SLURM, "launcher.slurm.gres='gpu:4'"], [SLURM, "launcher.slurm.gpus_per_node=4"], ["launcher.kind=local"]],
+)
+def test_a_file_that_asks_for_gpus_or_has_another_launcher_is_not_contradicted_by_the_environment(tmp_path, changes):
+    spec = loaded(tmp_path, MINIMAL, *changes)
+    assert with_environment_options(spec, {"SBATCH_GPUS_PER_NODE": "2", "SBATCH_GRES": "gpu:2"}) == spec
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)
+def test_name_and_limit_of_a_job_are_its_scripts_whatever_the_shell_says(
+    tmp_path, slurm_sandbox: SlurmSandbox, monkeypatch
+):
+    monkeypatch.setattr("slurm.client.CANCEL_TIMEOUT_S", 120.0)  # COMPLETING was seen to last 40 s
+    variables = {"SBATCH_JOB_NAME": "other", "SBATCH_TIMELIMIT": "1", "SBATCH_PARTITION": "nosuch"}
+    client = SlurmClient({"PATH": os.environ["PATH"], **slurm_sandbox.environment, **variables})
+    request = JobRequest("carried-abcdef.t0001.a1", tmp_path, 1, 1, 420.0, ("sleep", "300"))
+    request.script.write_text(render_script(request))
+    submission = client.submit(request)
+    assert submission.status is SubmitStatus.ACCEPTED, submission.message
+    job = client.describe(str(submission.job_id))
+    assert job is not None
+    assert job.name == request.name
+    shown = slurm_sandbox.ask("scontrol", "show", "job", str(submission.job_id)).stdout
+    assert "TimeLimit=00:07:00" in shown
+    assert "Partition=main" in shown
+    assert client.cancel([job]) == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "engines"),
+    [
+        ([], ("torch",)),
+        ([BOTH_ENGINES], ("deepspeed", "torch")),
+        ([BOTH_ENGINES, "launcher.kind=local", "measure.warm_start=true"], ("deepspeed", "torch")),
+        (["measure.warm_start=auto"], ("torch",)),
+        (["measure.warm_start=false"], ()),
+        ([SLURM], ()),
+        ([SLURM, "launcher.slurm.shared_jobs=true"], ("torch",)),
+        (MEGATRON, ()),
+    ],
+)
+def test_ranks_are_forked_where_the_launcher_the_trainer_and_the_user_allow_it(tmp_path, changes, engines):
+    assert forked_engines(loaded(tmp_path, MINIMAL, *changes)) == engines
+
+
+@pytest.mark.parametrize(
+    ("changes", "mem"),
+    [
+        ([PILOT, "launcher.slurm.mem=4G"], f"{4096 + SERVER_MEMORY_MIB}M"),
+        ([PILOT, "launcher.slurm.mem=4G", BOTH_ENGINES], f"{4096 + 2 * SERVER_MEMORY_MIB}M"),
+        ([PILOT, "launcher.slurm.mem=4G", "space.env={OMP_NUM_THREADS: [1, 2]}"], f"{4096 + 2 * SERVER_MEMORY_MIB}M"),
+        ([PILOT, "launcher.slurm.mem=4G", "space.launch={cpu_bind: [null, cores]}"], f"{4096 + SERVER_MEMORY_MIB}M"),
+        ([PILOT, "launcher.slurm.mem=4G", "measure.warm_start=false"], "4G"),
+        ([PILOT, "launcher.slurm.mem='0'"], "0"),
+        ([PILOT], None),
+        ([SLURM, "launcher.slurm.shared_jobs=true", "launcher.slurm.mem=4G"], f"{4096 + SERVER_MEMORY_MIB}M"),
+        ([SLURM, "launcher.slurm.mem=4G"], "4G"),
+    ],
+)
+def test_jobs_of_several_trials_ask_for_the_memory_of_their_fork_servers_too(tmp_path, changes, mem):
+    spec = loaded(tmp_path, MINIMAL, *changes)
+    assert launcher_with_servers(spec).slurm.mem == mem
+    assert {request.options.mem for request in smallest_and_largest(spec, candidates_of(spec))} == {mem}
