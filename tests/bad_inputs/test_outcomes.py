@@ -170,11 +170,7 @@ def test_whatever_the_numbers_are_there_is_a_verdict(section, name, value):
 @pytest.mark.bad_input(41)
 def test_a_fingerprint_that_nothing_can_rely_on_is_not_believed():
     probes = ("abc", 5, [0], [None], ["1"], [10**400], {"a": 1})
-    programs = (
-        {"scripts": "train.py"},
-        {"scripts": {"train.py": 5}},
-        {"script_modified": ["train.py"]},
-    )
+    programs = ({"scripts": "train.py"}, {"scripts": {"train.py": 5}}, {"script_modified": ["train.py"]})
     for fingerprint in ({"executable": ["rm"]}, *programs, *({"probe_ms_by_rank": values} for values in probes)):
         with pytest.raises(ValueError, match=next(iter(fingerprint))):
             Outcome.from_json(OUTCOME.to_json() | {"fingerprint": fingerprint})

@@ -29,11 +29,7 @@ def test_a_problem_is_plain_finite_json_whatever_its_value(value, plain):
 def test_a_place_is_filled_in_where_a_problem_does_not_know_its_own():
     error = InputError(Problem("a", "x"), Problem("b", "x", file="table.csv"), Problem("c", "x", line=3))
     placed = error.at(file="search.yaml", line=7, key="space")
-    assert [(p.file, p.line) for p in placed.problems] == [
-        ("search.yaml", 7),
-        ("table.csv", None),
-        ("search.yaml", 3),
-    ]
+    assert [(p.file, p.line) for p in placed.problems] == [("search.yaml", 7), ("table.csv", None), ("search.yaml", 3)]
     assert {p.key for p in placed.problems} == {"space"}
 
 

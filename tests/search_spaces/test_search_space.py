@@ -336,12 +336,7 @@ def test_megatron_core_has_no_sequence_parallelism_in_fp32_on_a_gpu(accelerator,
     ("accelerator", "heads", "changes", "message"),
     [
         ("h100-80gb", 6, {}, None),
-        (
-            "h100-80gb",
-            12,
-            {},
-            "attention_kernel is flex with a head size of 8 on h100-80gb",
-        ),
+        ("h100-80gb", 12, {}, "attention_kernel is flex with a head size of 8 on h100-80gb"),
         ("h100-80gb", 12, {"attention_kernel": "flash", "precision": "bf16"}, None),
         ("cpu", 12, {}, None),
     ],

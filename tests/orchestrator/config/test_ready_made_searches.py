@@ -28,11 +28,7 @@ PUBLISHED = {
     "asc22-yuan": (4, 1, 1, 4),
     "zero-mini": (2, 1, 1, 2),
 }
-TODAY = {
-    "llama3-70b-h100": (64, 4, 8, 2),
-    "qwen3-30b-a3b-gb200": (8, 1, 1, 8),
-    "gpt-oss-120b-gb200": (64, 1, 1, 64),
-}
+TODAY = {"llama3-70b-h100": (64, 4, 8, 2), "qwen3-30b-a3b-gb200": (8, 1, 1, 8), "gpt-oss-120b-gb200": (64, 1, 1, 64)}
 """Layouts of NeMo's performance summary, whose recipes have a loss that keeps less memory."""
 
 
@@ -82,11 +78,7 @@ def test_every_search_of_the_gallery_can_be_one_of_slurm_jobs(name: str):
 
 @pytest.mark.parametrize(
     ("zero_stage", "offload", "engine"),
-    [
-        (0, "none", "torch"),
-        *((stage, "none", "deepspeed") for stage in (1, 2, 3)),
-        (3, "optimizer", "deepspeed"),
-    ],
+    [(0, "none", "torch"), *((stage, "none", "deepspeed") for stage in (1, 2, 3)), (3, "optimizer", "deepspeed")],
 )
 @pytest.mark.parametrize("model", ["gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1.5b"])
 def test_all_runs_of_the_zero_project_are_in_its_space_and_fit(model: str, zero_stage: int, offload: str, engine: str):

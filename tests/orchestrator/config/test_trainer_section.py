@@ -193,12 +193,7 @@ def test_a_template_that_cannot_be_read_is_refused_by_its_own_name(folder):
             "first, last, or a whole number",
         ),
         ("{kind: megatron-lm, script: a.py, log_rank: 4}", "bounds", "trainer.log_rank", "smallest trial has 4 ranks"),
-        (
-            "{kind: nanotron, script: a.py, template: 'missing.yaml'}",
-            "file",
-            "trainer.template",
-            "missing.yaml",
-        ),
+        ("{kind: nanotron, script: a.py, template: 'missing.yaml'}", "file", "trainer.template", "missing.yaml"),
     ],
 )
 def test_a_wrong_combination_is_refused_with_its_key_and_rule(folder, trainer, code, key, words):

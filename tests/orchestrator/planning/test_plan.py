@@ -140,11 +140,7 @@ def test_assumed_links_are_said_and_described_ones_are_not(spec):
 
 @pytest.mark.parametrize(
     ("routing", "words"),
-    [
-        ("balanced", "equally many tokens"),
-        ("skewed(3)", "3 times the mean"),
-        ("learned", "their router"),
-    ],
+    [("balanced", "equally many tokens"), ("skewed(3)", "3 times the mean"), ("learned", "their router")],
 )
 def test_the_routing_of_experts_by_which_memory_is_judged_is_said(spec, routing, words):
     experts = replace(spec.model, num_experts=8, experts_per_token=2)

@@ -51,12 +51,7 @@ GPT_1T = (
     gpt(128, 25600, 160),
     replace(MEGATRON, num_nodes=64, pipeline_parallel=64, pipeline_schedule="1f1b", grad_accum_steps=512),
 )
-KORTHIKANTI = [
-    (GPT_22B, 1.42, 1.10),
-    (GPT_175B, 18.13, 13.75),
-    (GPT_530B, 49.05, 37.83),
-    (GPT_1T, 94.42, 71.49),
-]
+KORTHIKANTI = [(GPT_22B, 1.42, 1.10), (GPT_175B, 18.13, 13.75), (GPT_530B, 49.05, 37.83), (GPT_1T, 94.42, 71.49)]
 
 
 def test_the_eight_published_steps_that_such_models_are_judged_by_are_met_within_5_percent_on_average():
@@ -296,8 +291,7 @@ def test_gradients_added_up_whole_are_reduced_once_a_step(zero_stage):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "micro_batch_size", "published_s"),
-    [(384, 4, 81.6), (768, 2, 66.7), (1536, 1, 66.7)],
+    ("ranks", "micro_batch_size", "published_s"), [(384, 4, 81.6), (768, 2, 66.7), (1536, 1, 66.7)]
 )
 def test_published_steps_of_zero_3_on_many_nodes_are_met_within_15_percent(ranks, micro_batch_size, published_s):
     # Narayanan et al., arXiv 2104.04473, table 2: 175B, a global batch of 1536.

@@ -125,12 +125,7 @@ def test_a_cluster_file_says_what_ranks_reached():
         ("schema: parlay.cluster/2\n" + HEAD + NODE + FABRIC, "schema", 1, "one of parlay.cluster/1"),
         (HEAD + NODE, "links.fabric", 4, "links of more nodes than the last domain has include a fabric"),
         (HEAD + FABRIC, "links.domains", 4, WHOLE_NODES),
-        (
-            HEAD + NODE.replace("num_ranks: 8", "num_ranks: 4") + FABRIC,
-            "links.domains",
-            5,
-            WHOLE_NODES,
-        ),
+        (HEAD + NODE.replace("num_ranks: 8", "num_ranks: 4") + FABRIC, "links.domains", 5, WHOLE_NODES),
         (HEAD + NODE.replace("num_ranks: 8", "num_ranks: 20") + FABRIC, "links.domains", 5, WHOLE_NODES),
         (
             HEAD + RACK.replace("num_ranks: 8", "num_ranks: 12") + FABRIC,

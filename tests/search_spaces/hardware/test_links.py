@@ -72,8 +72,7 @@ def test_nodes_of_one_gpu_have_a_fabric_alone():
 
 
 @pytest.mark.parametrize(
-    ("num_nodes", "bandwidth"),
-    [(2, 64), (4, 32), (8, 16), (3, 64 * 1.5**-1), (6, 64 / 3), (64, 16)],
+    ("num_nodes", "bandwidth"), [(2, 64), (4, 32), (8, 16), (3, 64 * 1.5**-1), (6, 64 / 3), (64, 16)]
 )
 def test_between_measured_numbers_of_nodes_it_is_a_power_law_and_beyond_them_constant(num_nodes: int, bandwidth: float):
     assert FABRIC.bus_gb_per_s(num_nodes) == pytest.approx(bandwidth)

@@ -69,10 +69,7 @@ def test_a_layout_without_settings_has_the_key_that_it_had():
 def test_every_combination_has_a_text():
     found = list(combinations({"A": ("1", None)}, {"cpu_bind": (None, "cores")}))
     assert found == ["env.A=1", "env.A=1 launch.cpu_bind=cores", "-env.A", "-env.A launch.cpu_bind=cores"]
-    assert setting_axes(found) == {
-        "env.A": ["1", "1", None, None],
-        "launch.cpu_bind": [None, "cores", None, "cores"],
-    }
+    assert setting_axes(found) == {"env.A": ["1", "1", None, None], "launch.cpu_bind": [None, "cores", None, "cores"]}
 
 
 def test_rows_of_a_table_sort_by_their_text_whatever_was_seen_before():
