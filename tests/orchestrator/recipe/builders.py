@@ -8,13 +8,11 @@ from typing import Any
 
 from orchestrator.recipe.build import RecipeSource
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
-from tests.kit import TINY, with_metrics
+from tests.kit import TINY, metrics, trial, with_metrics
 from trials.analysis.ranking import Objective, rank
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.measure_rules import MeasureRules
-from trials.outcome_types import MeasuredMetrics
-from trials.trial import Attempt, Outcome, OutcomeStatus, Trial, TrialKind, TrialSpec, TrialState
+from trials.trial import Attempt, Outcome, OutcomeStatus, Trial, TrialSpec, TrialState
 
 MODEL = TINY
 LAYOUT = Layout(
@@ -25,67 +23,25 @@ SEARCH_ID = "quickstart-abc234"
 RULES = MeasureRules(min_steps=8, max_steps=10, time_limit_s=60.0)
 
 
-def spec_of(layout: Layout, model: ModelShape = MODEL, **changes) -> TrialSpec:
-    values = {
-        "search_id": SEARCH_ID,
-        "trial": "t0001",
-        "attempt": "a1",
-        "nonce": "0" * 32,
-        "kind": TrialKind.SEARCH,
-        "layout": layout,
-        "model": model,
-        "global_batch_size": layout.global_batch_size,
-        "num_gpus": layout.num_gpus,
-        "gpus_per_node": layout.num_gpus // layout.num_nodes,
-        "accelerator": "cpu",
-        "measure": RULES,
-    }
-    return TrialSpec(**values | changes)
+def spec_of(layout: Layout, **changes: Any) -> TrialSpec:
+    place = {"num_gpus": layout.num_gpus, "gpus_per_node": layout.num_gpus // layout.num_nodes}
+    mine = {"search_id": SEARCH_ID, "nonce": "0" * 32, "layout": layout, "measure": RULES, **place}
+    return trial(**mine | {"global_batch_size": layout.global_batch_size} | changes)
 
 
 def measured_trial(name: str, layout: Layout, step_time_s: float, half_width: float = 0.02) -> Trial:
     """A measured trial whose interval is +- `half_width` of its step time."""
     low, high = step_time_s * (1 - half_width), step_time_s * (1 + half_width)
     tokens = layout.global_batch_size * MODEL.seq_length
-    outcome = Outcome(
-        search_id=SEARCH_ID,
-        trial=name,
-        attempt="a1",
-        nonce="0" * 32,
-        status=OutcomeStatus.MEASURED,
-        measured=MeasuredMetrics(
-            measured_steps=8,
-            tokens_per_sec_per_gpu=tokens / step_time_s / layout.num_gpus,
-            samples_per_sec=layout.global_batch_size / step_time_s,
-            step_time_s=step_time_s,
-            step_time_low_s=low,
-            step_time_high_s=high,
-            tokens_per_sec=tokens / step_time_s,
-            tokens_per_sec_low=tokens / high,
-            tokens_per_sec_high=tokens / low,
-            peak_memory_gib=0.25,
-        ),
-        fingerprint={
-            "torch": "2.13.0",
-            "python": "3.11.2",
-            "kernel": "1e3",
-            "host": "node01",
-            "executable": sys.executable,
-        },
-        step_times_s=(low, step_time_s, high),
-    )
-    attempt = Attempt(
-        trial=name,
-        attempt="a1",
-        nonce="0" * 32,
-        num_nodes=1,
-        time_limit_s=60.0,
-        state=TrialState.MEASURED,
-        job_id="local-1",
-        nodes=("node01",),
-        started_at=1_800_000_000.0,
-        outcome=outcome,
-    )
+    rates = {"tokens_per_sec_per_gpu": tokens / step_time_s / layout.num_gpus, "peak_memory_gib": 0.25}
+    rates |= {"samples_per_sec": layout.global_batch_size / step_time_s}
+    rates |= {"tokens_per_sec_low": tokens / high, "tokens_per_sec_high": tokens / low}
+    measured = metrics(tokens / step_time_s, step_time_s, step_time_low_s=low, step_time_high_s=high, **rates)
+    software = {"torch": "2.13.0", "python": "3.11.2", "kernel": "1e3", "host": "node01", "executable": sys.executable}
+    told = {"measured": measured, "fingerprint": software, "step_times_s": (low, step_time_s, high)}
+    outcome = Outcome(SEARCH_ID, name, "a1", "0" * 32, OutcomeStatus.MEASURED, **told)
+    ran = {"state": TrialState.MEASURED, "job_id": "local-1", "nodes": ("node01",), "started_at": 1_800_000_000.0}
+    attempt = Attempt(name, "a1", "0" * 32, 1, 60.0, outcome=outcome, **ran)
     return Trial(name, layout, state=TrialState.MEASURED, attempts=(attempt,))
 
 
@@ -101,7 +57,7 @@ def source_of(*trials: Trial, baseline: Trial | None = None, **of_spec: Any) -> 
     return RecipeSource(search, best, spec, ranking, baseline)
 
 
-def without_interval(trial: Trial) -> Trial:
+def without_interval(measured: Trial) -> Trial:
     """The measured trial with too few steps for an interval."""
     ends = ("tokens_per_sec_low", "tokens_per_sec_high", "step_time_low_s", "step_time_high_s")
-    return with_metrics(trial, **dict.fromkeys(ends))
+    return with_metrics(measured, **dict.fromkeys(ends))

@@ -37,26 +37,12 @@ def spared() -> Ranking:
 
 def test_it_has_the_contracts_names():
     best = best_json(rank([trial(1, 300.0, 0.05), trial(2, 299.0, 0.05)], SPEED, 8))
-    assert best == {
-        "trial": "t0001",
-        "layout": Layout(data_parallel=8).to_json(),
-        "objective": "tokens_per_sec",
-        "value": 300.0,
-        "tokens_per_sec": 300.0,
-        "tokens_per_sec_low": 285.0,
-        "tokens_per_sec_high": 315.0,
-        "peak_memory_gib": None,
-        "ties": ["t0002"],
-        "selection_reason": "fastest",
-        "fastest": {"trial": "t0001", "value": 300.0, "peak_memory_gib": None},
-        "rationale": "t0001 is the fastest of the layouts measured",
-        "pareto": [],
-        "flags": [],
-        "time_s": None,
-        "slowest_rank": None,
-        "fullest_rank": None,
-        "on_disjoint_nodes": None,
-    }
+    expected = {"trial": "t0001", "layout": Layout(data_parallel=8).to_json(), "objective": "tokens_per_sec"}
+    expected |= {"value": 300.0, "tokens_per_sec": 300.0, "tokens_per_sec_low": 285.0, "tokens_per_sec_high": 315.0}
+    expected |= {"ties": ["t0002"], "selection_reason": "fastest", "pareto": [], "flags": []}
+    expected |= {"fastest": {"trial": "t0001", "value": 300.0, "peak_memory_gib": None}}
+    expected |= {"rationale": "t0001 is the fastest of the layouts measured", "on_disjoint_nodes": None}
+    assert best == expected | dict.fromkeys(("peak_memory_gib", "time_s", "slowest_rank", "fullest_rank"))
 
 
 def test_bounds_that_are_unknown_are_null():

@@ -56,13 +56,10 @@ class TestRanking:
         assert ranking.best.trial == "t0002"
         assert ranking.ties == ()
 
-    def test_nothing_measured_has_no_best(self):
+    def test_only_measured_layouts_of_the_same_global_batch_compete(self):
         failed = Trial("t0001", Layout(data_parallel=8), state=TrialState.FAILED, reason=FailureReason.GPU_OOM)
         assert rank([failed, Trial("t0002", Layout(data_parallel=8))], SPEED, 8) == Ranking(SPEED)
-
-    def test_only_layouts_of_the_same_global_batch_compete(self):
-        ranking = rank([trial(1, 100.0), trial(2, 300.0, grad_accum_steps=2)], SPEED, 8)
-        assert names(ranking.ordered) == ["t0001"]
+        assert names(rank([trial(1, 100.0), trial(2, 300.0, grad_accum_steps=2)], SPEED, 8).ordered) == ["t0001"]
 
     @pytest.mark.parametrize("flag", ["suspect_node", "fingerprint_changed"])
     def test_a_suspect_is_never_the_best_however_fast(self, flag):
@@ -179,19 +176,20 @@ class TestRepeats:
         assert measured.step_time_low_s < measured.step_time_s < measured.step_time_high_s
         assert measured.peak_memory_gib == 3.0
 
-    def test_the_parts_of_a_step_are_the_profiled_runs_mean_shares_and_add_up_to_its_time(self):
-        parts = (None, *({"compute": compute_s, "bubble": 2.0 - compute_s} for compute_s in (0.5, 1.4)))
+    @pytest.mark.parametrize(
+        ("parts", "expected"),
+        [
+            (
+                (None, {"compute": 0.5, "bubble": 1.5}, {"compute": 1.4, "bubble": 0.6}),
+                {"compute": 0.95, "bubble": 1.05},
+            ),
+            (({"compute": 0.0}, {"compute": 1.0}, {"compute": 1.0, "bubble": 1.0}), {"compute": 1.5, "bubble": 0.5}),
+        ],
+    )
+    def test_the_parts_of_a_step_are_the_profiled_runs_mean_shares_and_add_up_to_its_time(self, parts, expected):
         runs = [trial(1, 100.0), again(2, 1, 100.0), again(3, 1, 100.0)]
         profiled = [with_metrics(r, step_time_s=2.0, time_s=time_s) for r, time_s in zip(runs, parts, strict=True)]
-        found = best_json(rank(profiled, SPEED, 8))["time_s"]
-        assert found == {"compute": pytest.approx(0.95), "bubble": pytest.approx(1.05)}
-
-    def test_parts_of_a_step_may_be_zero_or_missing_in_a_run(self):
-        parts = ({"compute": 0.0}, {"compute": 1.0}, {"compute": 1.0, "bubble": 1.0})
-        runs = [trial(1, 100.0), again(2, 1, 100.0), again(3, 1, 100.0)]
-        profiled = [with_metrics(r, step_time_s=2.0, time_s=time_s) for r, time_s in zip(runs, parts, strict=True)]
-        found = best_json(rank(profiled, SPEED, 8))["time_s"]
-        assert found == {"compute": pytest.approx(1.5), "bubble": pytest.approx(0.5)}
+        assert best_json(rank(profiled, SPEED, 8))["time_s"] == pytest.approx(expected)
 
     def test_the_answer_names_a_trial_of_the_layout_with_the_numbers_over_all_runs(self):
         flagged = trial(1, 300.0, flags=("extrapolated",))
@@ -226,20 +224,21 @@ class TestMemoryToSpare:
         assert names(ranking.ties) == ["t0001", "t0003"]
         assert names(ranking.ordered) == ["t0001", "t0002", "t0003"]
 
-    def test_of_several_it_is_the_one_that_needs_the_least(self):
-        assert self.chosen((300.0, 10.0), (299.0, 7.0), (298.0, 6.0)) == ["t0003", "t0001", "t0002"]
-
-    def test_a_little_less_is_no_reason(self):
-        almost = 10.0 * (1 - MIN_MEMORY_SAVING)
-        assert self.chosen((300.0, 10.0), (299.0, almost + 0.01)) == ["t0001", "t0002"]
-        assert self.chosen((300.0, 10.0), (299.0, almost)) == ["t0002", "t0001"]
-
-    def test_one_that_is_slower_for_certain_is_no_choice(self):
-        assert self.chosen((300.0, 10.0), (200.0, 1.0)) == ["t0001"]
-
-    @pytest.mark.parametrize("peaks", [(None, 1.0), (10.0, None), (None, None)])
-    def test_a_peak_that_nobody_knows_is_no_claim(self, peaks):
-        assert self.chosen((300.0, peaks[0]), (299.0, peaks[1])) == ["t0001", "t0002"]
+    @pytest.mark.parametrize(
+        ("layouts", "nodes", "chosen"),
+        [
+            ([(300.0, 10.0), (299.0, 7.0), (298.0, 6.0)], (1, 1, 1), "t0003 t0001 t0002"),  # the least of all
+            ([(300.0, 10.0), (299.0, 10.0 * (1 - MIN_MEMORY_SAVING) + 0.01)], (1, 1), "t0001 t0002"),
+            ([(300.0, 10.0), (299.0, 10.0 * (1 - MIN_MEMORY_SAVING))], (1, 1), "t0002 t0001"),
+            ([(300.0, 10.0), (200.0, 1.0)], (1, 1), "t0001"),  # slower for certain
+            ([(300.0, None), (299.0, 1.0)], (1, 1), "t0001 t0002"),
+            ([(300.0, 10.0), (299.0, None)], (1, 1), "t0001 t0002"),
+            ([(300.0, 10.0), (299.0, 5.0)], (1, 2), "t0001 t0002"),  # bought with more nodes
+            ([(300.0, 10.0), (299.0, 5.0)], (2, 1), "t0002 t0001"),
+        ],
+    )
+    def test_it_is_the_one_of_the_least_memory_among_as_fast_ones_on_as_few_nodes(self, layouts, nodes, chosen):
+        assert self.chosen(*layouts, nodes=nodes) == chosen.split()
 
     def test_the_peak_of_a_layout_is_the_highest_of_its_runs(self):
         ranking = self.ranking((300.0, 10.0), (299.0, 7.0))
@@ -247,10 +246,6 @@ class TestMemoryToSpare:
         runs = [run for layout in ranking.ordered for run in layout.runs if run is not changed]
         again = rank([*runs, with_metrics(changed, peak_memory_gib=9.9)], SPEED, 8)
         assert (ranking.best.trial, again.best.trial) == ("t0002", "t0001")
-
-    def test_memory_bought_with_more_nodes_is_not_to_spare(self):
-        assert self.chosen((300.0, 10.0), (299.0, 5.0), nodes=(1, 2)) == ["t0001", "t0002"]
-        assert self.chosen((300.0, 10.0), (299.0, 5.0), nodes=(2, 1)) == ["t0002", "t0001"]
 
     def test_without_finalists_the_fastest_stays_the_best(self):
         lone = with_metrics(trial(1, 300.0, 0.05), peak_memory_gib=10.0)
@@ -281,9 +276,8 @@ class TestMemoryFloor:
         assert names(ranking.ordered) == ["t0002", "t0001", "t0003"]
         assert (ranking.best.trial, ranking.fastest.trial, ranking.ties) == ("t0002", "t0002", ())
         assert [ranking.has_headroom(t) for t in ranking.ordered] == [True, False, False]
-
-    def test_neither_is_one_whose_peak_nobody_knows(self):
         assert self.of((trial(1, 300.0), None), (trial(2, 200.0), 5.0)).best.trial == "t0002"
+        assert rank([trial(1, 300.0)], SPEED, 8).has_headroom(trial(1, 300.0)), "nothing is too full without a headroom"
 
     def test_where_none_leaves_enough_there_is_no_best_and_no_file_to_compare_with(self):
         ranking = self.of((trial(1, 300.0), 7.0), (trial(2, 200.0), 6.5))
@@ -294,10 +288,6 @@ class TestMemoryFloor:
         slower = [(trial(2, 200.0), 5.0), (again(4, 2, 200.0), 5.0)]
         assert self.of((trial(1, 300.0), 5.0), (again(3, 1, 300.0), 5.9), *slower).best.trial == "t0001"
         assert self.of((trial(1, 300.0), 5.0), (again(3, 1, 300.0), 6.1), *slower).best.trial == "t0002"
-
-    def test_without_a_memory_headroom_nothing_is_too_full(self):
-        full = trial(1, 300.0)
-        assert rank([full], SPEED, 8).has_headroom(full)
 
 
 class TestSuspects:
@@ -387,15 +377,12 @@ class TestBestFile:
         assert told["tokens_per_sec"] == 300.0
         assert told["fingerprint"] == {"torch": "2.13.0"}
 
-    def test_one_run_is_as_fast_only_to_within_what_runs_differ_by(self):
-        assert self.threshold(trial(1, 300.0)) == pytest.approx(300.0 * 0.92, rel=0.01)
-
-    def test_several_that_agree_are_as_fast_to_within_less(self):
+    def test_one_run_is_as_fast_only_to_within_what_runs_differ_by_and_several_that_agree_to_within_less(self):
+        alone = self.threshold(trial(1, 300.0))
+        assert alone == pytest.approx(300.0 * 0.92, rel=0.01)
         assert self.threshold(trial(1, 300.0), *(again(n, 1, 300.0) for n in (2, 3, 4))) > 0.95 * 300.0
-
-    def test_it_is_the_objectives(self):
-        alone = self.threshold(trial(1, 300.0), objective=Objective.TOKENS_PER_SEC_PER_GPU)
-        assert alone == pytest.approx(self.threshold(trial(1, 300.0)) / 8)
+        per_gpu = Objective.TOKENS_PER_SEC_PER_GPU
+        assert self.threshold(trial(1, 300.0), objective=per_gpu) == pytest.approx(alone / 8)
 
     def test_each_number_of_nodes_has_an_incumbent_in_tokens_per_second(self):
         slow, fast = trial(1, 100.0, num_nodes=1), trial(2, 300.0, num_nodes=2)

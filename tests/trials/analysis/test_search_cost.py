@@ -27,19 +27,24 @@ def test_equally_many_nodes_pay_back_by_the_tokens_that_the_baseline_would_take_
     assert not found.may_never
 
 
-def test_a_replayed_search_cost_nothing_that_a_training_pays_back():
-    spec = {"baseline": BASELINE.to_json(), "launcher": {"kind": "simulated", "table": "a.csv"}}
-    replayed = SearchUnderTest(spec)
-    replayed.measure(replayed.start(BASELINE), 1000.0)
-    replayed.measure(replayed.start(BETTER), 1250.0)
-    assert cost_of(replayed.record).pay_back is None
+SPEC = {"name": "tiny", "baseline": BASELINE.to_json(), "search": {"seed": 1}}
+WIDE = {"tokens_per_sec_low": 700.0, "tokens_per_sec_high": 1700.0}
 
 
-def test_a_speedup_that_is_unproven_pays_nothing_back():
-    unproven = SearchUnderTest({"baseline": BASELINE.to_json()})
-    for layout, speed in ((BASELINE, 1000.0), (BETTER, 1250.0)):
-        unproven.measure(unproven.start(layout), speed, flags=("unproven",))
-    assert cost_of(unproven.record).pay_back is None
+@pytest.mark.parametrize(
+    ("spec", "speeds", "fields"),
+    [
+        (SPEC | {"launcher": {"kind": "simulated", "table": "a.csv"}}, (1000.0, 1250.0), {}),
+        (SPEC, (1000.0, 1250.0), {"flags": ("unproven",)}),
+        (SPEC, (1000.0,), {}),  # no better layout
+        (SPEC, (1000.0, 1280.0), WIDE),  # no clear winner
+    ],
+)
+def test_what_was_not_trained_or_not_proven_to_be_faster_pays_nothing_back(spec, speeds, fields):
+    found = SearchUnderTest(spec)
+    for layout, speed in zip((BASELINE, BETTER), speeds, strict=False):
+        found.measure(found.start(layout), speed, **fields)
+    assert cost_of(found.record).pay_back is None
 
 
 def test_a_layout_on_fewer_nodes_may_be_slower_and_pay_back():
@@ -65,7 +70,7 @@ def test_within_its_interval_it_may_never(speedup, nodes, words):
 
 
 def search(billed_hours: float | None) -> SearchUnderTest:
-    search = SearchUnderTest({"name": "tiny", "baseline": BASELINE.to_json(), "search": {"seed": 1}})
+    search = SearchUnderTest(SPEC)
     search.billed_hours = billed_hours
     search.measure(search.start(BASELINE), 1000.0)
     search.measure(search.start(BETTER), 1250.0)
@@ -78,10 +83,9 @@ def test_a_search_says_what_its_jobs_were_billed():
     assert found.pay_back is not None
     assert found.pay_back.hours == pytest.approx(2.0)
     assert SearchCost.from_json(found.to_json()) == found
-    words = (
-        "this search cost 0.5 node-hours, billed as 16 billing hours, and pays back after 2 hours of training on 1 node"
+    assert describe_search_cost(found).startswith(
+        "this search cost 0.5 node-hours, billed as 16 billing hours, and pays"
     )
-    assert describe_search_cost(found).startswith(words)
 
 
 def test_billing_hours_are_unknown_where_those_of_one_job_are():
@@ -96,17 +100,3 @@ def test_pilots_and_drivers_are_billed_as_jobs_of_their_own():
     found.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=0.125, billed_hours=3.0)
     found.event(EventKind.DRIVER_JOB_USED, job_id="815", node_share=0.25, node_hours=0.5, billed_hours=2.0)
     assert found.record.billed_hours == 21.0
-
-
-def test_without_a_better_layout_nothing_pays_back():
-    only = SearchUnderTest({"name": "tiny", "baseline": BASELINE.to_json(), "search": {"seed": 1}})
-    only.measure(only.start(BASELINE), 1000.0)
-    assert cost_of(only.record).pay_back is None
-    assert describe_search_cost(cost_of(only.record)) is None
-
-
-def test_without_a_clear_winner_nothing_pays_back():
-    tied = SearchUnderTest({"name": "tiny", "baseline": BASELINE.to_json(), "search": {"seed": 1}})
-    tied.measure(tied.start(BASELINE), 1000.0, tokens_per_sec_low=700.0, tokens_per_sec_high=1300.0)
-    tied.measure(tied.start(BETTER), 1280.0, tokens_per_sec_low=1000.0, tokens_per_sec_high=1700.0)
-    assert cost_of(tied.record).pay_back is None

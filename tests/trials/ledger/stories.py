@@ -67,24 +67,13 @@ class Story:
         return self.add(EventKind.ATTEMPT_UNKNOWN, trial=trial, attempt=attempt, unknown_since=since)
 
     def measure(self, trial: str = "t0001", attempt: str = "a1", tokens_per_sec: float = 1000.0) -> Event:
-        outcome = Outcome(
-            self.search_id,
-            trial,
-            attempt,
-            "0" * 32,
-            OutcomeStatus.MEASURED,
-            flags=("time_limit",),
-            measured=metrics(tokens_per_sec, 0.1, startup_parts_s={"import": 0.1}),
-            step_times_s=(0.1, 0.2),
-        )
+        measured = metrics(tokens_per_sec, 0.1, startup_parts_s={"import": 0.1})
+        told = {"flags": ("time_limit",), "measured": measured, "step_times_s": (0.1, 0.2)}
+        outcome = Outcome(self.search_id, trial, attempt, "0" * 32, OutcomeStatus.MEASURED, **told)
         return self.end_attempt(trial, attempt, state="measured", reason=None, outcome=outcome.to_json())
 
     def fail(
-        self,
-        trial: str = "t0001",
-        attempt: str = "a1",
-        reason: FailureReason = FailureReason.JOB_LOST,
-        excerpt: str | None = None,
+        self, trial: str = "t0001", attempt: str = "a1", reason: FailureReason = FailureReason.JOB_LOST, excerpt=None
     ) -> Event:
         return self.end_attempt(trial, attempt, state="failed", reason=reason, excerpt=excerpt)
 
@@ -135,11 +124,11 @@ def measured_story(search_id: str = SEARCH_ID, **spec) -> Story:
     story.create(**spec)
     story.set_state(SearchState.RUNNING)
     story.propose(prediction={"step_time_s": 0.25})
-    story.submit()
-    story.launch()
-    story.fail(excerpt="the node went away")
-    story.submit(attempt="a2")
-    story.launch(attempt="a2")
+    for attempt in ("a1", "a2"):
+        story.submit(attempt=attempt)
+        story.launch(attempt=attempt)
+        if attempt == "a1":
+            story.fail(excerpt="the node went away")
     story.run(attempt="a2")
     story.measure(attempt="a2")
     story.end_trial()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from tests.trials.ledger.stories import NOON, SEARCH_ID, Story, measured_story, stories
 from trials.ledger.events import Event, EventKind, FencedError, SearchState
 from trials.ledger.fold import apply_event, fold
-from trials.trial import FailureReason, TrialState
+from trials.trial import TrialState
 
 
 @pytest.fixture
@@ -58,25 +59,20 @@ def test_an_event_that_lacks_a_name_of_its_kind_is_refused():
                 apply_event(before, SEARCH_ID, lacking)
 
 
-UNBILLED = {"billed_hours": None}
+JOB = {"job_id": "815", "node_share": 1.0, "node_hours": 1.0, "billed_hours": None}
 
 
 @pytest.mark.parametrize(
     ("kind", "data"),
     [
         (EventKind.ATTEMPT_WAITS, {"trial": "t0001", "attempt": "a1", "waits_for": 3}),
-        (EventKind.PILOT_ENDED, {"pilot": "p0001", "job_id": "4711", "node_hours": None, **UNBILLED}),
-        (EventKind.DRIVER_JOB_USED, {"job_id": None, "node_share": 1.0, "node_hours": 1.0, **UNBILLED}),
-        (EventKind.DRIVER_JOB_USED, {"job_id": "815", "node_share": 1.0, "node_hours": None, **UNBILLED}),
-        (EventKind.DRIVER_JOB_USED, {"job_id": "815", "node_share": 1.0, "node_hours": -1.0, **UNBILLED}),
-        (EventKind.DRIVER_JOB_USED, {"job_id": "815", "node_share": -1.0, "node_hours": 1.0, **UNBILLED}),
+        (EventKind.PILOT_ENDED, {"pilot": "p0001", "job_id": "4711", "node_hours": None, "billed_hours": None}),
+        *((EventKind.DRIVER_JOB_USED, JOB | {name: None}) for name in ("job_id", "node_hours")),
+        *((EventKind.DRIVER_JOB_USED, JOB | {name: -1.0}) for name in ("node_hours", "node_share")),
     ],
 )
-def test_a_value_of_another_type_is_refused(kind, data):
-    story = Story()
-    story.create()
-    story.propose("t0001")
-    story.submit("t0001")
+def test_a_value_of_another_type_is_refused(story, kind, data):
+    story.submit()
     event = Event(story.search.last_seq + 1, 1, NOON, kind, data)
     with pytest.raises((ValueError, TypeError)):
         apply_event(story.search, story.search.search_id, Event.from_json(event.to_json()))
@@ -113,10 +109,6 @@ def test_the_last_event_of_a_drivers_job_counts_and_several_jobs_add_up(story):
     assert story.search.node_hours_used == pytest.approx(before + 1.75)
 
 
-def test_the_fold_of_nothing_is_nothing():
-    assert fold("story-aaaaaa", []) is None
-
-
 def test_node_hours_are_reserved_while_an_attempt_is_in_flight(story):
     story.submit()
     assert story.search.node_hours_reserved == pytest.approx(90 / 3600)
@@ -129,24 +121,18 @@ def test_a_requeued_attempt_waits_again_and_what_its_first_run_cost_is_kept(stor
     story.requeue(restart=1, node_hours=0.25)
     [attempt] = story.search.in_flight
     assert (attempt.state, attempt.restart, attempt.started_at, attempt.nodes) == (TrialState.QUEUED, 1, None, ())
-    assert attempt.reserved_node_hours == 0.25 + 90 / 3600
-    assert attempt.job_id == "4711"
+    assert (attempt.reserved_node_hours, attempt.job_id) == (0.25 + 90 / 3600, "4711")
 
 
-@pytest.mark.parametrize(("restart", "node_hours"), [(1, 0.5), (0, 0.5), (2, 0.1)])
-def test_a_requeue_goes_forward_only(story, restart, node_hours):
-    story.submit()
-    story.requeue(restart=1, node_hours=0.25)
-    with pytest.raises(ValueError, match="cannot go back"):
-        story.requeue(restart=restart, node_hours=node_hours)
-
-
-def test_a_trial_between_two_attempts_has_not_ended(story):
+def test_a_trial_between_two_attempts_has_not_ended_and_one_in_sight_again_is_no_longer_unknown(story):
     story.submit()
     story.fail()
     assert not story.search.trial("t0001").state.is_ended
     story.submit(attempt="a2")
     assert story.search.trial("t0001").state is TrialState.SUBMITTED
+    for since in (NOON, None):
+        story.lose_sight("t0001", "a2", since)
+        assert story.search.in_flight[0].unknown_since == since
 
 
 def test_a_start_at_the_beginning_of_a_simulated_clock_is_kept(story):
@@ -156,94 +142,53 @@ def test_a_start_at_the_beginning_of_a_simulated_clock_is_kept(story):
     assert story.search.trial("t0001").last_attempt.started_at == 0.0
 
 
-def test_an_event_in_sight_again_is_no_longer_unknown(story):
-    story.submit()
-    story.lose_sight("t0001", "a1", NOON)
-    assert story.search.in_flight[0].unknown_since == NOON
-    story.lose_sight("t0001", "a1", None)
-    assert story.search.in_flight[0].unknown_since is None
+def trial_ended(state: str | None, reason: str | None) -> Callable[[Story], Event]:
+    return lambda story: story.add(EventKind.TRIAL_ENDED, trial="t0001", state=state, reason=reason)
 
 
-def test_a_finished_trial_is_frozen():
-    story = measured_story()
-    for change in (story.submit, story.end_trial, lambda: story.launch(attempt="a2"), story.measure):
-        with pytest.raises(ValueError, match="frozen"):
-            change()
+MEASURED = ("submit", "measure", "end_trial")
+SECOND = {"attempt": "a2"}
 
 
-def test_an_attempt_ends_once(story):
-    story.submit()
-    story.fail()
-    for change in (story.fail, story.run, story.launch, story.measure):
-        with pytest.raises(ValueError, match="not in flight"):
-            change()
+@pytest.mark.parametrize(
+    ("before", "act", "words"),
+    [
+        *((MEASURED, act, "frozen") for act in (Story.submit, Story.end_trial, Story.launch, Story.measure)),
+        *((("submit", "fail"), act, "not in flight") for act in (Story.fail, Story.run, Story.launch, Story.measure)),
+        (("submit",), lambda story: story.submit(**SECOND), "another attempt"),
+        (("submit",), trial_ended("failed", "job_lost"), "before its attempt a1"),
+        (("submit", "fail"), trial_ended("measured", None), "not measured by its last attempt"),
+        (("submit",), lambda story: story.end_attempt("t0001", "a1", state="measured", reason=None), "without a meas"),
+        ((), trial_ended("measured", "job_lost"), "measured"),
+        ((), trial_ended("failed", None), "failed"),
+        ((), trial_ended("running", None), "running"),
+        (("submit", "launch", "launch", "run"), Story.launch, "already runs"),
+        (("submit", "requeue"), lambda story: story.requeue(restart=1, node_hours=0.5), "cannot go back"),
+        (("submit", "requeue"), lambda story: story.requeue(restart=0, node_hours=0.5), "cannot go back"),
+        (("submit", "requeue"), lambda story: story.requeue(restart=2, node_hours=-0.1), "cannot go back"),
+        ((), lambda story: story.best("t0001"), "cannot be the best"),
+        (("end_trial",), lambda story: story.best("t0001"), "cannot be the best"),
+        ((), Story.propose, "twice"),
+        ((), lambda story: story.submit("t0002"), "never proposed"),
+        ((), lambda story: story.best("t0002"), "never proposed"),
+        ((), Story.create, "once"),
+        ((), Story.take_over, "not a new one"),
+    ],
+)
+def test_what_no_search_does_is_refused(story, before, act, words):
+    for step in before:
+        getattr(story, step)()
+    with pytest.raises(ValueError, match=words):
+        act(story)
 
 
-def test_there_is_never_more_than_one_live_attempt(story):
-    story.submit()
-    with pytest.raises(ValueError, match="another attempt"):
-        story.submit(attempt="a2")
-
-
-def test_a_trial_cannot_end_before_its_attempt(story):
-    story.submit()
-    with pytest.raises(ValueError, match="before its attempt a1"):
-        story.add(EventKind.TRIAL_ENDED, trial="t0001", state="failed", reason="job_lost")
-
-
-def test_a_trial_is_measured_only_by_its_last_attempt(story):
-    story.submit()
-    story.fail()
-    with pytest.raises(ValueError, match="not measured by its last attempt"):
-        story.add(EventKind.TRIAL_ENDED, trial="t0001", state="measured", reason=None)
-
-
-def test_a_measured_attempt_has_an_outcome(story):
-    story.submit()
-    with pytest.raises(ValueError, match="without a measurement"):
-        story.end_attempt("t0001", "a1", state="measured", reason=None)
-
-
-@pytest.mark.parametrize(("state", "reason"), [("measured", "job_lost"), ("failed", None), ("running", None)])
-def test_every_ending_but_a_measurement_has_a_reason(story, state, reason):
-    with pytest.raises(ValueError, match=state):
-        story.add(EventKind.TRIAL_ENDED, trial="t0001", state=state, reason=reason)
-
-
-def test_an_attempt_that_runs_cannot_be_launched_again(story):
-    story.submit()
-    story.launch()
-    story.launch()
-    story.run()
-    with pytest.raises(ValueError, match="already runs"):
-        story.launch()
-
-
-def test_only_a_measured_trial_may_be_the_best(story):
-    with pytest.raises(ValueError, match="cannot be the best"):
-        story.best("t0001")
-    story.add(EventKind.TRIAL_ENDED, trial="t0001", state="failed", reason=FailureReason.INVALID_LAYOUT)
-    with pytest.raises(ValueError, match="cannot be the best"):
-        story.best("t0001")
-
-
-def test_a_trial_is_proposed_once_and_before_anything_else_of_it(story):
-    with pytest.raises(ValueError, match="twice"):
-        story.propose()
-    with pytest.raises(ValueError, match="never proposed"):
-        story.submit("t0002")
-    with pytest.raises(ValueError, match="never proposed"):
-        story.best("t0002")
-
-
-def test_a_gap_a_repeat_and_a_second_beginning_are_refused(story):
+def test_a_gap_a_repeat_and_no_beginning_are_refused(story):
     for seq in (2, 4):
         with pytest.raises(ValueError, match="3 was expected"):
             apply_event(story.search, story.search_id, Event(seq, 1, NOON, EventKind.BEST_CHANGED, {"trial": None}))
     with pytest.raises(ValueError, match="once"):
-        story.create()
-    with pytest.raises(ValueError, match="once"):
         Story().propose()
+    assert fold("story-aaaaaa", []) is None
 
 
 def test_a_driver_that_takes_over_changes_nothing_but_whose_word_counts(story):
@@ -251,11 +196,6 @@ def test_a_driver_that_takes_over_changes_nothing_but_whose_word_counts(story):
     story.fencing = 2
     story.take_over()
     assert story.search == replace(before, last_seq=before.last_seq + 1, fencing=2)
-
-
-def test_a_search_is_taken_over_under_a_new_lease_only(story):
-    with pytest.raises(ValueError, match="not a new one"):
-        story.take_over()
 
 
 def test_an_old_lease_is_fenced_off(story):

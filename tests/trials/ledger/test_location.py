@@ -36,23 +36,14 @@ user@host:/ /mnt/far fuse.sshfs rw 0 0
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("/home/ada/.local/state/parlay", "nfs4"),
-        ("/home/local/ada", None),
-        ("/homeless/ada", None),
-        ("/scratch/ada/ledger.db", "lustre"),
-        ("/work/ada", "gpfs"),
-        ("/bee hive/ada", "beegfs"),
-        ("/mnt/far/ledger.db", "sshfs"),
-        ("/tmp/parlay", None),
-        ("/", None),
+        *(("/home/ada/.local/state/parlay", "nfs4"), ("/home/local/ada", None), ("/homeless/ada", None)),
+        *(("/scratch/ada/ledger.db", "lustre"), ("/work/ada", "gpfs"), ("/bee hive/ada", "beegfs")),
+        *(("/mnt/far/ledger.db", "sshfs"), ("/tmp/parlay", None), ("/", None)),
     ],
 )
 def test_the_deepest_mount_point_decides_whether_a_path_is_remote(path, kind):
     assert network_file_system(Path(path), MOUNTS) == kind
-
-
-def test_without_a_table_of_mounts_every_path_counts_as_local():
-    assert network_file_system(Path("/home/ada"), "") is None
+    assert network_file_system(Path(path), "") is None
 
 
 @pytest.mark.parametrize(
@@ -176,13 +167,12 @@ def test_a_file_on_a_network_file_system_is_refused_with_the_local_path_to_use()
 @pytest.mark.parametrize(
     "url",
     [
-        "mysql://ada@db.example/parlay",
-        "postgres://ada@db.example/parlay",
-        "postgresql+asyncpg://db.example/parlay",
-        "ledger.db",
-        "postgresql://db.example:port/parlay",
-        "sqlite://",
-        "sqlite:///:memory:",
+        *(
+            "mysql://ada@db.example/parlay",
+            "postgres://ada@db.example/parlay",
+            "postgresql+asyncpg://db.example/parlay",
+        ),
+        *("ledger.db", "postgresql://db.example:port/parlay", "sqlite://", "sqlite:///:memory:"),
         "sqlite:///file:x?mode=memory&uri=true",
     ],
 )
