@@ -62,10 +62,6 @@ def test_defaults_are_those_of_nanotron():
 @pytest.mark.parametrize(
     ("name", "value", "rule"),
     [
-        ("parallelism.context_parallel_size", 2, "context parallelism is no axis"),
-        ("parallelism.expert_parallel_size", 2, "experts are not read from this trainer"),
-        ("model.model_config.moe_config", {"num_experts": 8}, "experts are not read from this trainer"),
-        ("model.model_config.is_starcoder2_config", True, "StarCoder2"),
         ("model.model_config._attn_implementation", "ring_flash_triton", "context parallelism"),
         ("model.model_config._attn_implementation", "flex_attention", "attention_kernel is math or flash"),
         ("model.dtype", "float64", "precision is fp32, bf16 or fp16"),
@@ -87,7 +83,6 @@ def test_what_no_search_file_expresses_is_refused_by_name(name, value, rule):
         ("model.model_config.attention_bias", True, "model.model_config.attention_bias was left out"),
         ("model.model_config._attn_implementation", "sdpa", "PyTorch chooses the kernel of sdpa"),
         ("data_stages", [{"sequence_length": 256}], "data_stages train with sequences of 256 tokens too"),
-        ("model.model_config.hidden_act", "gelu", "model.model_config.hidden_act was left out"),
         ("model.model_config.vocab_size", -1, "model.model_config.vocab_size is -1"),
     ],
 )

@@ -27,15 +27,15 @@ def test_an_option_is_read_as_getopt_reads_it(written):
     assert read(written).num_nodes == 2
 
 
-def test_of_two_options_the_last_one_counts():
+def test_of_two_options_the_last_one_counts_and_directives_end_at_the_first_command():
     header = read("--nodes=2", "-A first", "-N 4 --account=second")
     assert (header.num_nodes, header.slurm["account"]) == (4, "second")
     assert header.origins["launcher.slurm.account"] == "#SBATCH --account (line 4)"
-
-
-def test_directives_end_at_the_first_command_and_commented_ones_do_not_count():
     text = "#!/bin/bash\n# a comment\n##SBATCH -N 3\n# SBATCH -N 5\n#SBATCH -N 2\n\ncd /x\n#SBATCH -N 9\n"
     assert read_slurm_header(read_directives(text), [], {}).num_nodes == 2
+    header = read("<SLURM OPTIONS> --nodes=128 --exclusive")
+    assert (header.num_nodes, header.slurm) == (128, {"exclusive": True})
+    assert "is no option" in header.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -73,15 +73,9 @@ def test_an_accelerator_is_read_where_its_name_says_the_memory(directive, accele
     assert read(directive).accelerator == accelerator
 
 
-def test_the_nodes_of_a_segment_are_read():
-    assert read("--segment=16", "--nodes=32").slurm == {"segment": 16}
-
-
-def test_an_accelerator_of_two_sizes_is_asked_about():
+def test_an_accelerator_of_two_sizes_is_asked_about_and_cores_are_divided():
     assert any("a100-40gb or a100-80gb" in note for note in read("--gres=gpu:a100:8").notes)
-
-
-def test_cores_of_a_task_per_node_are_divided_among_its_gpus():
+    assert read("--segment=16", "--nodes=32").slurm == {"segment": 16}
     assert read("--ntasks-per-node=1", "-c 96", "--gpus-per-node=8").slurm["cpus_per_task"] == 12
     assert read("--ntasks-per-node=8", "-c 12", "--gpus-per-node=8").slurm["cpus_per_task"] == 12
     assert "cpus_per_task" not in read("-c 96").slurm
@@ -152,25 +146,11 @@ def test_the_container_of_the_launch_line_is_read(command, container):
     assert read("-N1", commands=[command]).slurm.get("container") == container
 
 
-def test_pyxis_is_read_from_the_header_and_the_launch_line_together():
+def test_the_launch_line_has_binding_and_container():
     header = read("--container-image=/i.sqsh", commands=["srun --container-mounts=/a python x.py"])
     assert header.slurm["container"] == {"runtime": "pyxis", "image": "/i.sqsh", "mounts": ["/a:/a"]}
     origin = "#SBATCH --container-image (line 2), srun --container-mounts (line 20)"
     assert header.origins["launcher.slurm.container"] == origin
-
-
-def test_a_step_restricted_to_part_of_the_job_does_not_restrict_the_job():
-    header = read("-N2", commands=["srun --exclusive --mem=1G -w n1 python train.py"])
-    assert header.slurm == {}
-
-
-def test_options_beside_a_word_that_is_none_are_read():
-    header = read("<SLURM OPTIONS> --nodes=128 --exclusive")
-    assert (header.num_nodes, header.slurm) == (128, {"exclusive": True})
-    assert "is no option" in header.notes[0]
-
-
-def test_binding_is_that_of_the_launch_line():
     header = read(
         "-N1", commands=["srun hostname", "srun --cpu-bind=cores --mpi pmix -l python train.py --cpu-bind=no"]
     )
@@ -179,15 +159,10 @@ def test_binding_is_that_of_the_launch_line():
 
 
 def test_variables_that_matter_to_speed_are_kept_and_others_named():
-    exported = {
-        "NCCL_IB_HCA": "mlx5",
-        "OMP_NUM_THREADS": "4",
-        "UCX_TLS": "$TLS",
-        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-        "WANDB_API_KEY": "s3cr3t",
-    }
-    header = read("-N1", exported=exported)
-    assert header.slurm["env"] == {"NCCL_IB_HCA": "mlx5", "OMP_NUM_THREADS": "4"}
+    kept = {"NCCL_IB_HCA": "mlx5", "OMP_NUM_THREADS": "4"}
+    others = {"UCX_TLS": "$TLS", "CUDA_DEVICE_MAX_CONNECTIONS": "1", "WANDB_API_KEY": "s3cr3t"}
+    header = read("-N1", exported=kept | others)
+    assert header.slurm["env"] == kept
     notes = " ".join(header.notes)
     assert "UCX_TLS, WANDB_API_KEY" in notes
     assert "s3cr3t" not in notes
@@ -197,29 +172,20 @@ def test_variables_that_matter_to_speed_are_kept_and_others_named():
 @pytest.mark.parametrize(
     ("options", "variables"),
     [
-        (
-            ["-N 4", "--gpus-per-node=8"],
-            {"NNODES": "4", "JOB_NUM_NODES": "4", "GPUS_ON_NODE": "8", "GPUS_PER_NODE": "8"},
-        ),
-        (["-N 2", "--gres=gpu:a100:4"], {"NNODES": "2", "JOB_NUM_NODES": "2", "GPUS_ON_NODE": "4"}),
+        (["-N 4", "--gpus-per-node=8"], "NNODES=4 JOB_NUM_NODES=4 GPUS_ON_NODE=8 GPUS_PER_NODE=8"),
+        (["-N 2", "--gres=gpu:a100:4"], "NNODES=2 JOB_NUM_NODES=2 GPUS_ON_NODE=4"),
         (
             ["-N 2", "--ntasks-per-node=4", "-c 8"],
-            {
-                "NNODES": "2",
-                "JOB_NUM_NODES": "2",
-                "NTASKS": "8",
-                "NPROCS": "8",
-                "NTASKS_PER_NODE": "4",
-                "CPUS_PER_TASK": "8",
-            },
+            "NNODES=2 JOB_NUM_NODES=2 NTASKS=8 NPROCS=8 NTASKS_PER_NODE=4 CPUS_PER_TASK=8",
         ),
-        (["-n 16"], {}),
-        ([], {}),
+        (["-n 16"], ""),
+        ([], ""),
     ],
 )
 def test_the_variables_of_the_job_follow_from_its_header(options, variables):
     text = "".join(f"#SBATCH {option}\n" for option in options)
-    assert job_variables(text) == {f"SLURM_{name}": value for name, value in variables.items()}
+    expected = dict(variable.split("=") for variable in variables.split())
+    assert job_variables(text) == {f"SLURM_{name}": value for name, value in expected.items()}
 
 
 def test_an_srun_without_a_header_asks_for_the_nodes_itself():
@@ -270,8 +236,9 @@ def test_a_number_of_tasks_on_the_launch_line_prevails_over_the_headers_for_each
     assert "srun --nodes is 2, as the command starts its ranks; the job has 4." in found.notes
 
 
-def test_options_by_which_a_step_takes_a_part_of_the_job_are_noted():
+def test_options_by_which_a_step_takes_a_part_of_the_job_do_not_restrict_the_job_and_are_noted():
     header = read("-N4", commands=["srun --exclusive -w n1 --mem=0 python x.py"])
+    assert header.slurm == {}
     assert header.notes == (
         "Options of srun were left out, since a trial's step has its whole job: --exclusive, --nodelist, --mem.",
     )
@@ -305,18 +272,11 @@ def test_a_search_file_with_a_full_header_loads(site, tmp_path: Path):
         commands=["module load cuda/12.4", "srun --cpu-bind=cores --container-image=/i.sqsh --container-writable x"],
         exported={"OMP_NUM_THREADS": "1", "NCCL_IB_DISABLE": "0", "NCCL_SOCKET_IFNAME": "=hsn0:1"},
     )
-    text = render(
-        Draft(
-            title="A test.",
-            name="x",
-            model={"num_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "vocab_size": 512, "seq_length": 128},
-            cluster={"accelerator": header.accelerator, "gpus_per_node": header.gpus_per_node, "num_nodes": 4},
-            global_batch_size=64,
-            space={"tensor_parallel": 1, "pipeline_parallel": 1, "micro_batch_size": 1, "engine": "torch"},
-            site=site,
-            launcher=header.launcher,
-        )
-    )
+    sizes = {"num_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "vocab_size": 512, "seq_length": 128}
+    cluster = {"accelerator": header.accelerator, "gpus_per_node": header.gpus_per_node, "num_nodes": 4}
+    space = {"tensor_parallel": 1, "pipeline_parallel": 1, "micro_batch_size": 1, "engine": "torch"}
+    search = {"name": "x", "model": sizes, "cluster": cluster, "global_batch_size": 64, "space": space, "site": site}
+    text = render(Draft(title="A test.", launcher=header.launcher, **search))
     path = tmp_path / "search.yaml"
     path.write_text(text)
     section = load_search_file(path).launcher.slurm

@@ -24,34 +24,49 @@ def built(source):
     return build_recipe(source, "2026-01-01T00:00:00.000000Z", "0.1.0", {})
 
 
+def changed(trial: Trial, **fields) -> Trial:
+    """The trial with these fields of its last attempt's outcome."""
+    attempt = trial.last_attempt
+    return replace(trial, attempts=(replace(attempt, outcome=replace(attempt.outcome, **fields)),))
+
+
 def test_the_layout_run_today_comes_first_and_says_how_many_times_faster_the_recipe_is():
-    today, other = measured_trial("t0001", SLOWER_LAYOUT, 0.2), measured_trial("t0003", other_layout(), 0.15)
+    today, other = (
+        measured_trial("t0001", SLOWER_LAYOUT, 0.2),
+        measured_trial("t0003", replace(LAYOUT, grad_accum_steps=2, micro_batch_size=4), 0.15),
+    )
     recipe = built(source_of(today, measured_trial("t0002", LAYOUT, 0.1), other, baseline=today))
     assert [c["trial"] for c in recipe.compared_with] == ["t0001", "t0003"]
     assert recipe.baseline["speedup"] == pytest.approx(2.0)
     assert recipe.baseline["speedup_low"] < 2.0 < recipe.baseline["speedup_high"]
 
 
-def other_layout():
-    return replace(LAYOUT, grad_accum_steps=2, micro_batch_size=4)
-
-
-def test_a_baseline_that_is_the_fastest_is_compared_with_itself():
+def test_the_layout_run_today_comes_first_and_one_that_is_slower_is_not_said_to_be_faster():
     best = measured_trial("t0001", LAYOUT, 0.1)
     recipe = built(source_of(best, measured_trial("t0002", SLOWER_LAYOUT, 0.2), baseline=best))
     assert recipe.baseline["trial"] == "t0001"
     assert recipe.baseline["speedup"] == 1.0
+    slow, fast = measured_trial("t0001", LAYOUT, 0.2), measured_trial("t0002", SLOWER_LAYOUT, 0.1)
+    page = readme(built(replace(source_of(fast, slow), best=RankedLayout((slow,)))))
+    assert "| trial | layout | tokens/s | this layout's speed over it |" in page
+    assert "| 0.50x (0.48–0.52) |" in page
+    assert "is faster" not in page
 
 
-def test_layouts_whose_intervals_overlap_are_ties_and_a_caveat():
+def test_ties_are_a_caveat_and_no_win_in_the_headline():
     recipe = built(source_of(measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.101)))
     assert recipe.ties == ("t0002",)
     assert "Statistically tied with t0002: the 95 % intervals overlap." in recipe.caveats
+    trials = [measured_trial("t0001", LAYOUT, 0.1, 0.3), measured_trial("t0002", SLOWER_LAYOUT, 0.108, 0.3)]
+    recipe = built(source_of(*trials, baseline=trials[1]))
+    assert recipe.verdict["kind"] == "no_winner"
+    assert readme(recipe).splitlines()[0] == f"# quickstart-abc234: {recipe.verdict['headline']}"
+    assert "No clear winner: 1.08x (0.58–2.01)" in recipe.verdict["headline"]
 
 
 def test_a_layout_chosen_for_its_memory_says_so_and_its_numbers_are_its_own():
-    first = [peaking(measured_trial(f"t000{n}", LAYOUT, 0.1), 63.0) for n in (1, 3, 5)]
-    second = [peaking(measured_trial(f"t000{n}", SLOWER_LAYOUT, 0.102), 55.5) for n in (2, 4, 6)]
+    first = [with_metrics(measured_trial(f"t000{n}", LAYOUT, 0.1), peak_memory_gib=63.0) for n in (1, 3, 5)]
+    second = [with_metrics(measured_trial(f"t000{n}", SLOWER_LAYOUT, 0.102), peak_memory_gib=55.5) for n in (2, 4, 6)]
     trials = [first[0], second[0], *map(repeated, (*first[1:], *second[1:]))]
     today, chosen = rank(trials, Objective.TOKENS_PER_SEC, LAYOUT.global_batch_size).ordered
     recipe = built(source_of(*trials, baseline=today))
@@ -66,22 +81,6 @@ def test_a_layout_chosen_for_its_memory_says_so_and_its_numbers_are_its_own():
     assert tied in readme(built(source_of(*trials, baseline=chosen))).splitlines()[0]
 
 
-def test_a_tie_with_the_baseline_is_no_win_in_the_headline():
-    trials = [measured_trial("t0001", LAYOUT, 0.1, 0.3), measured_trial("t0002", SLOWER_LAYOUT, 0.108, 0.3)]
-    recipe = built(source_of(*trials, baseline=trials[1]))
-    assert recipe.verdict["kind"] == "no_winner"
-    assert readme(recipe).splitlines()[0] == f"# quickstart-abc234: {recipe.verdict['headline']}"
-    assert "No clear winner: 1.08x (0.58–2.01)" in recipe.verdict["headline"]
-
-
-def test_a_layout_that_is_slower_is_not_said_to_be_faster():
-    slow, fast = measured_trial("t0001", LAYOUT, 0.2), measured_trial("t0002", SLOWER_LAYOUT, 0.1)
-    page = readme(built(replace(source_of(fast, slow), best=RankedLayout((slow,)))))
-    assert "| trial | layout | tokens/s | this layout's speed over it |" in page
-    assert "| 0.50x (0.48–0.52) |" in page
-    assert "is faster" not in page
-
-
 def test_where_there_are_several_answers_the_readme_lists_them_and_the_recipe_has_them():
     on_two = replace(LAYOUT, num_nodes=2, data_parallel=2, grad_accum_steps=2)
     recipe = built(source_of(measured_trial("t0001", on_two, 0.06), measured_trial("t0002", LAYOUT, 0.1)))
@@ -92,19 +91,6 @@ def test_where_there_are_several_answers_the_readme_lists_them_and_the_recipe_ha
     assert f"| t0002 | 1 | `{LAYOUT.key}` | 2,560 |" in page
     one = built(source_of(measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.2)))
     assert (one.pareto, "Pareto front" in readme(one)) == ((), False)
-
-
-def peaking(trial: Trial, peak_gib: float) -> Trial:
-    return with_metrics(trial, peak_memory_gib=peak_gib)
-
-
-def test_every_measurement_of_the_layout_counts_as_a_repeat():
-    again = measured_trial("t0003", LAYOUT, 0.11)
-    source = source_of(measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.3), again)
-    recipe = built(source)
-    assert recipe.repeats == 2
-    assert [run["trial"] for run in recipe.evidence["runs"]] == ["t0001", "t0003"]
-    assert not any("Measured once" in caveat for caveat in recipe.caveats)
 
 
 def repeated(trial: Trial) -> Trial:
@@ -121,74 +107,53 @@ def test_what_was_measured_is_over_all_runs_of_the_layout_and_of_what_runs_today
     assert recipe.baseline["speedup"] == pytest.approx(4.0)
     assert [run["step_time_s"] for run in recipe.evidence["runs"]] == [0.2, 0.1, 0.1]
     assert "95 % confidence interval over the medians of 3 runs" in readme(recipe)
+    assert not any("Measured once" in caveat for caveat in recipe.caveats)
 
 
-def test_a_repeat_that_failed_is_a_caveat_and_stands_in_the_evidence():
+def test_a_repeat_and_a_baseline_that_failed_are_caveats_and_the_evidence_has_nodes_jobs_and_raw_step_times():
     failed = Trial("t0003", LAYOUT, TrialKind.REPEAT, TrialState.FAILED, FailureReason.NODE_FAILURE)
-    source = source_of(measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.3), failed)
-    assert "A repeat (t0003) was not measured: node failure." in built(source).caveats
-    assert [other["trial"] for other in evidence(source)["others"]] == ["t0002", "t0003"]
-
-
-def test_evidence_has_raw_step_times_nodes_and_jobs_and_how_the_others_ended():
-    failed = Trial("t0002", SLOWER_LAYOUT, state=TrialState.FAILED, reason=FailureReason.GPU_OOM)
-    source = source_of(measured_trial("t0001", LAYOUT, 0.1), failed)
-    data = evidence(source)
-    run = data["runs"][0]
+    today = Trial("t0002", SLOWER_LAYOUT, state=TrialState.FAILED, reason=FailureReason.GPU_OOM)
+    source = source_of(measured_trial("t0001", LAYOUT, 0.1), today, failed, baseline=today)
+    recipe, data = built(source), evidence(source)
+    assert recipe.baseline is None
+    told = ("A repeat (t0003) was not measured: node failure.", "The baseline (t0002) was not measured: out of memory.")
+    assert {*told} <= {*recipe.caveats}
+    [run] = data["runs"]
     assert run["outcome"]["step_times_s"] == source.runs[0].outcome.step_times_s
     assert (run["job_id"], run["nodes"]) == ("local-1", ["node01"])
-    assert data["others"][0]["reason"] == "gpu_oom"
+    assert [(other["trial"], other["reason"]) for other in data["others"]] == [
+        ("t0002", "gpu_oom"),
+        ("t0003", "node_failure"),
+    ]
 
 
-def test_a_baseline_that_could_not_be_measured_is_a_caveat():
-    today = Trial("t0002", SLOWER_LAYOUT, state=TrialState.FAILED, reason=FailureReason.GPU_OOM)
-    recipe = built(source_of(measured_trial("t0001", LAYOUT, 0.1), today, baseline=today))
-    assert recipe.baseline is None
-    assert "The baseline (t0002) was not measured: out of memory." in recipe.caveats
-
-
-def test_flags_and_growing_host_memory_are_caveats_and_the_page_says_where_the_time_goes():
-    parts = {"compute": 0.09, "bubble": 0.01}
-    grown = {"host_memory_full_at_step": 1200, "host_memory_slope_mib_per_step": 4.0}
-    trial = with_metrics(measured_trial("t0001", LAYOUT, 0.1), time_s=parts, **grown)
-    attempt = trial.attempts[0]
-    outcome = replace(attempt.outcome, flags=("time_limit",))
-    recipe = built(source_of(replace(trial, attempts=(replace(attempt, outcome=outcome),))))
-    assert any(caveat.startswith("Flagged time_limit: time limit reached before ") for caveat in recipe.caveats)
-    words = (
-        "Host memory grows by 4 MiB a step: at this rate a node is full at step 1200, and a longer training fails"
-        " there."
-    )
-    assert words in recipe.caveats
-    assert "\n- step time: compute 90 %, bubble 10 %\n" in readme(recipe)
-
-
-def test_the_margin_to_out_of_memory_and_what_eats_it_is_stated():
+def test_flags_and_growing_memory_are_caveats_and_the_page_says_where_time_and_memory_go():
     grown = {
+        "host_memory_full_at_step": 1200,
+        "host_memory_slope_mib_per_step": 4.0,
         "device_memory_full_at_step": 4000,
-        "allocated_memory_slope_mib_per_step": 0.0,
-        "reserved_memory_slope_mib_per_step": 2.0,
-        "device_memory_slope_mib_per_step": 2.0,
-        "peak_host_memory_gib": 12.5,
-        "host_memory_available_gib": 40.0,
     }
-    trial = with_metrics(measured_trial("t0001", LAYOUT, 0.1), **grown)
-    outcome = replace(trial.attempts[0].outcome, fullest_rank=FULLEST)
-    recipe = built(source_of(replace(trial, attempts=(replace(trial.attempts[0], outcome=outcome),))))
+    grown |= {"allocated_memory_slope_mib_per_step": 0.0, "reserved_memory_slope_mib_per_step": 2.0}
+    grown |= {"device_memory_slope_mib_per_step": 2.0, "peak_host_memory_gib": 12.5, "host_memory_available_gib": 40.0}
+    trial = with_metrics(measured_trial("t0001", LAYOUT, 0.1), time_s={"compute": 0.09, "bubble": 0.01}, **grown)
+    recipe = built(source_of(changed(trial, flags=("time_limit",), fullest_rank=FULLEST)))
+    for words in (
+        "Flagged time_limit: time limit reached before ",
+        "Host memory grows by 4 MiB a step: at this rate a node is full at step 1200",
+        "Device memory grows, in MiB a step: 2 used of the device, 2 reserved by the allocator, 0 allocated",
+    ):
+        assert any(caveat.startswith(words) for caveat in recipe.caveats), words
     assert recipe.to_json()["memory"]["fullest_rank"] == FULLEST
     assert recipe.memory["predicted_gib"]["weights"] > 0
     assert set(recipe.memory["predicted_gib"]) == {field.name for field in fields(StageMemory)}
     page = readme(recipe)
-    assert (
-        "\n- fullest rank: 3 on n2, 66 of 80 GiB used, 14 GiB free: 45 tensors, 16 kept by the allocator,"
-        " 5 outside of it (context, communication, graphs); up to 3 GiB lay in fragments\n"
-    ) in page
-    assert "\n- predicted for a rank of the fullest stage, in GiB: weights " in page
-    assert "host memory: the ranks of a node take up to 12.5 GiB, and 40 GiB were left after the last step" in page
-    assert (
-        "Device memory grows, in MiB a step: 2 used of the device, 2 reserved by the allocator, 0 allocated to"
-        " tensors. At this rate a GPU is full at step 4000, and a longer training fails there."
-    ) in recipe.caveats
+    for words in (
+        "\n- step time: compute 90 %, bubble 10 %\n",
+        "\n- fullest rank: 3 on n2, 66 of 80 GiB used, 14 GiB free: 45 tensors, 16 kept by the allocator, 5 outside of",
+        "\n- predicted for a rank of the fullest stage, in GiB: weights ",
+        "host memory: the ranks of a node take up to 12.5 GiB, and 40 GiB were left after the last step",
+    ):
+        assert words in page
 
 
 @pytest.mark.parametrize(("order", "groups"), [("tp-dp-pp", "pipeline"), ("tp-pp-dp", "data")])
@@ -207,11 +172,8 @@ def test_the_groups_in_several_link_domains_are_a_caveat(order: str, groups: str
 
 @pytest.mark.bad_input(50)
 def test_control_characters_do_not_reach_the_recipe():
-    trial = measured_trial("t0001", LAYOUT, 0.1)
-    attempt = trial.attempts[0]
-    outcome = replace(attempt.outcome, fingerprint={"device": "CPU\x1b[31m\nred"})
-    recipe = built(source_of(replace(trial, attempts=(replace(attempt, outcome=outcome),))))
-    assert recipe.fingerprint == {"device": "CPU [31m red"}
+    trial = changed(measured_trial("t0001", LAYOUT, 0.1), fingerprint={"device": "CPU\x1b[31m\nred"})
+    assert built(source_of(trial)).fingerprint == {"device": "CPU [31m red"}
 
 
 def test_runs_of_too_few_steps_for_an_interval_are_reported_without_one():
@@ -255,10 +217,3 @@ def test_the_recipe_starts_what_the_search_started_not_what_that_started(softwar
     source = replace(source, search=replace(source.search, spec={"trainer": trainer}))
     assert built(source).python == started
     assert f"default: {started})" in recipe_files(source, "2026-11-28T00:00:00Z", "0" * 64)["launch.sh"]
-
-
-def test_how_sure_it_is_that_it_is_faster_than_todays_stands_in_the_readme():
-    trials = [measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.2)]
-    recipe = built(source_of(*trials, baseline=trials[1]))
-    low, high = recipe.baseline["speedup_low"], recipe.baseline["speedup_high"]
-    assert f"Over the baseline: 95 % confidence interval {low:.2f}–{high:.2f}x." in readme(recipe)

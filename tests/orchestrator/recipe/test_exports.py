@@ -46,38 +46,46 @@ SEARCH = f"{_SPEC.search_id} {_SPEC.trial}"
 BASE = {"tensor_parallel": 2}
 STAGES = {"tensor_parallel": 2, "pipeline_parallel": 2}
 OFFLOADED = {"zero_stage": 1, "offload": "optimizer"}
-BUCKETS = {"overlap_comm": True, "bucket_mib": 40}
-FULL = {"activation_checkpointing": "full"}
 
 
 @pytest.mark.parametrize(
-    ("base", "change", "gone", "come"),
+    ("trainer", "file", "change", "come"),
     [
-        (BASE, {"sequence_parallel": True}, "", "--sequence-parallel"),
-        (BASE, {"activation_checkpointing": "selective"}, "", "--recompute-granularity selective"),
-        (BASE, FULL, "", "--recompute-granularity full, --recompute-method uniform, --recompute-num-layers 1"),
-        (BASE, {"precision": "fp16"}, "--bf16", "--fp16, --accumulate-allreduce-grads-in-fp32"),
-        (BASE, {"attention_kernel": "math"}, "--attention-backend flash", "--attention-backend unfused"),
-        (BASE, {"zero_stage": 1}, "", "--use-distributed-optimizer"),
         (
-            *(BASE, {"zero_stage": 3}, ""),
-            "--use-distributed-optimizer, --use-megatron-fsdp, --data-parallel-sharding-strategy optim_grads_params,"
-            " --ckpt-format fsdp_dtensor, --no-gradient-accumulation-fusion",
+            *("megatron-lm", "megatron_args.txt", {"zero_stage": 3}),
+            "--use-distributed-optimizer --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
+            " --ckpt-format fsdp_dtensor --no-gradient-accumulation-fusion",
         ),
         (
-            *(BASE, OFFLOADED, ""),
-            "--use-distributed-optimizer, --optimizer-cpu-offload, --use-precision-aware-optimizer",
+            *("megatron-lm", "megatron_args.txt", OFFLOADED),
+            "--use-distributed-optimizer --optimizer-cpu-offload --use-precision-aware-optimizer",
         ),
-        (BASE, BUCKETS, "", "--overlap-grad-reduce, --ddp-bucket-size 10485760"),
-        (STAGES, {"virtual_pipeline_stages": 2}, "", "--num-virtual-stages-per-pipeline-rank 2"),
-        (STAGES, {"rank_order": "tp-pp-dp"}, "", "--use-tp-pp-dp-mapping"),
+        (
+            *("megatron-lm", "megatron_args.txt", {"precision": "fp16"}),
+            "--fp16 --accumulate-allreduce-grads-in-fp32",
+        ),
+        (
+            *("megatron-bridge", "nemo_overrides.txt", OFFLOADED),
+            "ddp.use_distributed_optimizer=true optimizer.use_distributed_optimizer=true"
+            " optimizer.optimizer_cpu_offload=true optimizer.optimizer_offload_fraction=1.0"
+            " optimizer.use_precision_aware_optimizer=true",
+        ),
+        (
+            *("megatron-bridge", "nemo_overrides.txt", {"zero_stage": 2}),
+            "ddp.use_distributed_optimizer=true ddp.use_megatron_fsdp=true"
+            " ddp.data_parallel_sharding_strategy=optim_grads optimizer.use_distributed_optimizer=true"
+            " dist.use_megatron_fsdp=true checkpoint.ckpt_format=fsdp_dtensor model.gradient_accumulation_fusion=false",
+        ),
+        (
+            *("megatron-bridge", "nemo_overrides.txt", {"pipeline_parallel": 2, "virtual_pipeline_stages": 2}),
+            "model.pipeline_model_parallel_size=2 model.virtual_pipeline_model_parallel_size=2"
+            " model.overlap_p2p_comm=true model.batch_p2p_comm=false",
+        ),
     ],
 )
-def test_what_one_field_changes_for_megatron_lm(base, change, gone, come):
-    before = lines_of("megatron-lm", "megatron_args.txt", **base)
-    after = lines_of("megatron-lm", "megatron_args.txt", **base, **change)
-    assert ", ".join(line for line in before if line not in after) == gone
-    assert ", ".join(line for line in after if line not in before) == come
+def test_a_field_brings_what_its_trainer_needs_with_it(trainer, file, change, come):
+    before, after = (lines_of(trainer, file, **BASE, **fields) for fields in ({}, change))
+    assert " ".join(line for line in after if line not in before) == come
 
 
 @pytest.mark.parametrize(
@@ -97,49 +105,11 @@ def test_a_newer_megatron_fsdp_needs_an_option_that_older_parsers_refuse(fields,
     assert all(line.startswith("# Megatron-LM from core_v0.17.0 on also needs ") for line in advice)
 
 
-@pytest.mark.parametrize(
-    ("base", "change", "come"),
-    [
-        (BASE, {"sequence_parallel": True}, "model.sequence_parallel=true"),
-        (BASE, {"activation_checkpointing": "selective"}, "model.recompute_granularity=selective"),
-        (
-            *(BASE, FULL),
-            "model.recompute_granularity=full model.recompute_method=uniform model.recompute_num_layers=1",
-        ),
-        (
-            *(BASE, OFFLOADED),
-            "ddp.use_distributed_optimizer=true optimizer.use_distributed_optimizer=true"
-            " optimizer.optimizer_cpu_offload=true optimizer.optimizer_offload_fraction=1.0"
-            " optimizer.use_precision_aware_optimizer=true",
-        ),
-        (
-            *(BASE, {"zero_stage": 2}),
-            "ddp.use_distributed_optimizer=true ddp.use_megatron_fsdp=true"
-            " ddp.data_parallel_sharding_strategy=optim_grads optimizer.use_distributed_optimizer=true"
-            " dist.use_megatron_fsdp=true checkpoint.ckpt_format=fsdp_dtensor model.gradient_accumulation_fusion=false",
-        ),
-        (BASE, BUCKETS, "ddp.overlap_grad_reduce=true ddp.bucket_size=10485760"),
-        (
-            *(STAGES, {"virtual_pipeline_stages": 2}),
-            "model.virtual_pipeline_model_parallel_size=2 model.overlap_p2p_comm=true model.batch_p2p_comm=false",
-        ),
-        (STAGES, {"rank_order": "tp-pp-dp"}, "dist.use_tp_pp_dp_mapping=true"),
-    ],
-)
-def test_what_one_field_changes_for_megatron_bridge(base, change, come):
-    before = lines_of("megatron-bridge", "nemo_overrides.txt", **base)
-    after = lines_of("megatron-bridge", "nemo_overrides.txt", **base, **change)
-    assert " ".join(line for line in after if line not in before) == come
-
-
-def test_what_a_recipe_of_megatron_bridge_overlaps_by_itself_is_switched_off():
+def test_what_a_recipe_of_megatron_bridge_overlaps_by_itself_is_switched_off_and_zero_stages_agree():
     lines = lines_of("megatron-bridge", "nemo_overrides.txt")
     off = {"comm_overlap=null", "model.tp_comm_overlap=false", "ddp.overlap_param_gather=false"}
     off |= {"ddp.overlap_grad_reduce=false", "ddp.bucket_size=null", "model.context_parallel_size=1"}
     assert off <= {*lines}
-
-
-def test_megatron_deepspeeds_options_and_its_configuration_say_the_same_zero_stage():
     made = exported(our_spec(half(**STAGES, activation_checkpointing="full"), LLAMA))["megatron-deepspeed"]
     words = words_of(made.files["megatron_deepspeed_args.txt"])
     assert {"--attention-dropout", "--hidden-dropout", "0.0"} <= {*words}
@@ -314,10 +284,12 @@ def test_what_the_trainer_was_told_stands_as_a_shell_takes_it():
     assert command.status is ExportStatus.MEASURED
 
 
-def test_what_only_a_table_answered_for_has_no_words_of_its_own():
+def test_what_only_a_table_answered_for_has_no_words_and_every_trainer_a_name():
     made = exported(spec_of("nanotron", trainer={"template": {}}))  # a GPT-2 shape
     assert made["nanotron"].status is ExportStatus.REFUSED
     assert "command" not in made
+    made = exports(spec_of("command", trainer=COMMAND), "python")
+    assert {export.trainer for export in made} == set(TITLES)
 
 
 @pytest.mark.bad_input(50)
@@ -350,8 +322,3 @@ def test_every_start_line_has_the_variables_of_the_trial():
     assert {*NOT_OURS, "deepspeed"} == {*starts}
     for trainer, start in starts.items():
         assert "NCCL_NET='a b' OMP_NUM_THREADS=2 env -u NCCL_ALGO " in start, trainer
-
-
-def test_every_trainer_has_a_name_for_people():
-    made = exports(spec_of("command", trainer=COMMAND), "python")
-    assert {export.trainer for export in made} == set(TITLES)

@@ -86,14 +86,11 @@ def test_the_nodes_of_a_link_domain_that_the_search_described_stay_together():
     assert slurm_options(source.search.spec, spec).segment is None
 
 
-def test_in_a_container_the_recipes_own_folder_is_mounted_wherever_it_lies():
+def test_a_container_mounts_the_recipes_folder_and_trials_that_were_no_jobs_have_no_script():
     container = {"runtime": "apptainer", "image": "/images/torch.sif", "mounts": ["/data:/data:ro"]}
     script = files_of(source_with(container=container))["launch.sbatch"]
     assert 'apptainer exec --bind=/data:/data:ro "--bind=$here:$here" "--pwd=$attempt" /images/torch.sif' in script
     assert 'export APPTAINERENV_PYTHONPATH="$here/code"' in script
-
-
-def test_trials_that_were_no_jobs_have_none():
     assert not {"launch.sbatch", "modules.txt", "setup.sh"} & set(
         files_of(source_of(measured_trial("t0001", LAYOUT, 0.1)))
     )

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.recipe import build, write
-from orchestrator.recipe.exports import exports
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.write import write_recipe
 from search_spaces.errors import InputError
@@ -45,34 +43,15 @@ def test_the_folder_holds_the_files_the_contract_names(folder):
     assert names == expected | told | {"spec.json", "code"}
 
 
-def test_the_words_for_other_trainers_are_made_once(tmp_path, code, monkeypatch):
-    made = []
-    for module in (build, write):
-        monkeypatch.setattr(module, "exports", lambda *given: made.append(given) or exports(*given), raising=False)
-    write_recipe(tmp_path / "recipe", source(), code)
-    assert len(made) == 1
-
-
 def test_recipe_yaml_says_of_every_trainer_what_it_has_or_why_it_has_nothing(folder):
     by_trainer = {export["trainer"]: export for export in read_recipe(folder).recipe.exports}
     for export in by_trainer.values():
         assert all((folder / name).exists() for name in export["files"])
-    assert by_trainer["megatron-lm"] == {
-        "trainer": "megatron-lm",
-        "status": "not_measured",
-        "files": ["megatron_args.txt"],
-        "unrun_start": "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --standalone --nproc-per-node 4 pretrain_gpt.py"
-        " $(grep -v '^#' recipe/megatron_args.txt) YOUR_OPTIONS",
-        "rule": None,
-        "message": None,
-        "replayed": None,
-    }
-    refused = by_trainer["megatron-bridge"]
-    assert (refused["status"], refused["rule"], refused["files"]) == (
-        "refused",
-        "megatron-bridge.attention_kernel",
-        [],
-    )
+    said = {"status": "not_measured", "files": ["megatron_args.txt"], "rule": None, "message": None, "replayed": None}
+    assert said.items() <= by_trainer["megatron-lm"].items()
+    assert by_trainer["megatron-lm"]["unrun_start"].endswith(" $(grep -v '^#' recipe/megatron_args.txt) YOUR_OPTIONS")
+    refused = {"status": "refused", "rule": "megatron-bridge.attention_kernel", "files": []}
+    assert refused.items() <= by_trainer["megatron-bridge"].items()
 
 
 def test_the_readme_says_how_to_start_every_trainer_and_why_some_cannot(folder):
@@ -127,17 +106,17 @@ def test_an_edited_recipe_is_refused_and_forced_only_with_a_banner(folder, name,
     assert read_recipe(folder, force=True).banner.startswith("EDITED RECIPE: " + name.split("/")[0])
 
 
-def test_a_missing_file_is_named(folder):
-    (folder / "evidence.json").unlink()
-    with pytest.raises(InputError, match=r"evidence\.json is missing"):
-        read_recipe(folder)
-
-
-def test_python_caches_are_no_edit(folder):
+def test_a_missing_file_is_named_and_caches_are_no_edit(folder):
     cache = folder / "code" / "trials" / "__pycache__"
     cache.mkdir()
     (cache / "train.pyc").write_bytes(b"x")
     assert read_recipe(folder).banner is None
+    (folder / "evidence.json").unlink()
+    with pytest.raises(InputError, match=r"evidence\.json is missing"):
+        read_recipe(folder)
+    (folder / "spec.json").unlink()
+    with pytest.raises(InputError, match=r"--force needs its spec\.json"):
+        read_recipe(folder, force=True).spec()
 
 
 @pytest.mark.bad_input(42)
@@ -191,14 +170,10 @@ def test_what_is_no_recipe_is_told_how_one_is_named(tmp_path, text):
     assert refused.value.problems[0].fix.startswith("name a recipe by its folder")
 
 
-def test_a_forced_recipe_without_its_spec_is_refused_when_the_spec_is_needed(folder):
-    (folder / "spec.json").unlink()
-    with pytest.raises(InputError, match=r"--force needs its spec\.json"):
-        read_recipe(folder, force=True).spec()
-
-
-def test_env_txt_says_what_the_launcher_tells_every_rank(folder):
+def test_env_txt_has_the_ranks_variables_and_ds_config_the_layouts_batch(folder):
     assert (folder / "env.txt").read_text() == "OMP_NUM_THREADS=1\nCUDA_VISIBLE_DEVICES=''\n"
+    config = json.loads((folder / "ds_config.json").read_text())
+    assert config["train_batch_size"] == LAYOUT.global_batch_size
 
 
 def test_ds_config_is_left_out_where_deepspeed_cannot_run_the_layout(tmp_path, code):
@@ -208,26 +183,18 @@ def test_ds_config_is_left_out_where_deepspeed_cannot_run_the_layout(tmp_path, c
     assert "DeepSpeed supports pipeline_schedule none or 1f1b" in (tmp_path / "recipe" / "README.md").read_text()
 
 
-def test_ds_config_has_the_layouts_batch(folder):
-    config = json.loads((folder / "ds_config.json").read_text())
-    assert config["train_batch_size"] == LAYOUT.global_batch_size
-
-
 def test_ds_config_clips_gradients_as_the_trials_did():
     from trials.train.engines.optimizer import OptimizerConfig
 
     assert OptimizerConfig().max_grad_norm == GRADIENT_CLIPPING
 
 
-def test_the_readme_says_first_what_a_person_wants_to_know(tmp_path, code):
+def test_the_readme_says_first_what_a_person_wants_to_know_and_exports_are_rendered_once(tmp_path, code, monkeypatch):
     today = measured_trial("t0001", SLOWER_LAYOUT, 0.2)
     write_recipe(tmp_path / "recipe", source_of(today, measured_trial("t0002", LAYOUT, 0.1), baseline=today), code)
     lines = (tmp_path / "recipe" / "README.md").read_text().splitlines()
     assert lines[0] == "# quickstart-abc234: 2.00x faster than the baseline (1.92–2.08)"
     assert any(line.startswith("| t0001 (baseline) |") for line in lines)
-
-
-def test_exports_are_rendered_once(tmp_path, code, monkeypatch):
     rendered = []
     monkeypatch.setattr("orchestrator.recipe.build.exports", lambda *given: rendered.append(given) or [])
     write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", LAYOUT, 0.1)), code)

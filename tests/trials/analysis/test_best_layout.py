@@ -35,7 +35,7 @@ def spared() -> Ranking:
     return rank([*first, *second], SPEED, 8)
 
 
-def test_it_has_the_contracts_names():
+def test_it_has_the_contracts_names_and_null_for_what_is_unknown():
     best = best_json(rank([trial(1, 300.0, 0.05), trial(2, 299.0, 0.05)], SPEED, 8))
     expected = {"trial": "t0001", "layout": Layout(data_parallel=8).to_json(), "objective": "tokens_per_sec"}
     expected |= {"value": 300.0, "tokens_per_sec": 300.0, "tokens_per_sec_low": 285.0, "tokens_per_sec_high": 315.0}
@@ -43,14 +43,10 @@ def test_it_has_the_contracts_names():
     expected |= {"fastest": {"trial": "t0001", "value": 300.0, "peak_memory_gib": None}}
     expected |= {"rationale": "t0001 is the fastest of the layouts measured", "on_disjoint_nodes": None}
     assert best == expected | dict.fromkeys(("peak_memory_gib", "time_s", "slowest_rank", "fullest_rank"))
-
-
-def test_bounds_that_are_unknown_are_null():
     best = best_json(rank([trial(1, 300.0, None)], SPEED, 8))
     assert (best["tokens_per_sec_low"], best["tokens_per_sec_high"]) == (None, None)
-
-
-def test_without_a_best_there_is_no_object_and_no_reason():
+    ranking = rank([trial(1, 300.0)], NODE_HOURS, 8)
+    assert rationale(ranking) == "t0001 is the best in node_hours_per_billion_tokens of the layouts measured"
     nothing = Ranking(SPEED)
     assert [tell(nothing) for tell in (best_json, choice_of, fastest_json, rationale)] == [None] * 4
 
@@ -115,11 +111,6 @@ def test_where_no_layout_leaves_the_memory_asked_for_the_nearest_is_named():
     assert no_room_detail(rank(full[2:], SPEED, 8, headroom)) == f"{asked}: the peak of none is known"
     assert no_room_detail(rank([*full, with_peak(trial(4, 1.0), 1.0)], SPEED, 8, headroom)) is None
     assert no_room_detail(rank(full, SPEED, 8)) is no_room_detail(rank([], SPEED, 8, headroom)) is None
-
-
-def test_what_is_not_a_speed_is_called_by_its_name():
-    ranking = rank([trial(1, 300.0)], NODE_HOURS, 8)
-    assert rationale(ranking) == "t0001 is the best in node_hours_per_billion_tokens of the layouts measured"
 
 
 def test_one_suspect_run_is_no_answer_and_that_is_said():

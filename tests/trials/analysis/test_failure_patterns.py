@@ -32,11 +32,13 @@ def test_the_value_that_tells_most_is_named_with_both_shares():
     (pattern,) = failure_patterns(searched(lambda tensor, mb: (mb >= 4 and tensor < 4) or mb == 8).record.trials)
     assert pattern.condition == Condition("micro_batch_size", 4, "at_least")
     assert (pattern.num_with, pattern.num_failed, pattern.others_with, pattern.num_others) == (5, 5, 1, 7)
-
-
-def test_the_largest_value_alone_is_a_condition_too():
     (pattern,) = failure_patterns(searched(lambda tensor, mb: mb == 8).record.trials)
     assert pattern.condition == Condition("micro_batch_size", 8)
+    search = SearchUnderTest()
+    search.measure(search.start(replace(layout(1, 1), settings="env.NET=lo")), 100.0)
+    search.fail(search.start(replace(layout(2, 1), settings="env.NET=nope")), FailureReason.SETTING_FAILURE)
+    (pattern,) = failure_patterns(search.record.trials)
+    assert pattern.condition == Condition("env.NET", "nope")
 
 
 def test_nothing_is_told_of_few_failures_of_all_and_without_a_difference():
@@ -44,14 +46,6 @@ def test_nothing_is_told_of_few_failures_of_all_and_without_a_difference():
     assert failure_patterns(searched(lambda tensor, mb: True).record.trials) == ()
     assert failure_patterns(searched(lambda tensor, mb: (tensor + mb) % 3 == 0).record.trials) == ()
     assert failure_patterns(()) == ()
-
-
-def test_of_a_failing_setting_the_value_is_told_after_one_trial():
-    search = SearchUnderTest()
-    search.measure(search.start(replace(layout(1, 1), settings="env.NET=lo")), 100.0)
-    search.fail(search.start(replace(layout(2, 1), settings="env.NET=nope")), FailureReason.SETTING_FAILURE)
-    (pattern,) = failure_patterns(search.record.trials)
-    assert pattern.condition == Condition("env.NET", "nope")
 
 
 def test_the_line_with_which_most_end_is_found():

@@ -36,19 +36,18 @@ def trial(*attempts: Attempt) -> Trial:
     return Trial("t0001", Layout(), attempts=attempts)
 
 
-def test_a_trial_measures_in_its_measured_steps_and_starts_on_all_its_nodes():
+def test_a_trial_measures_in_its_measured_steps_as_long_as_they_were():
     found = node_time([trial(attempt())])
     assert found.measured == pytest.approx(2 * 10 * 9.0 / 3600)
     assert found.measured_share == pytest.approx(0.1)
     assert found.startup == pytest.approx({"import": 0.02, "rendezvous": 0.002, "warmup": 0.01})
     assert list(found.startup) == [StartupPart.IMPORT, StartupPart.RENDEZVOUS, StartupPart.WARMUP]
     assert (found.unmeasured, found.idle) == (0.0, 0.0)
-
-
-def test_steps_count_as_long_as_they_were():
-    """Short steps stand for full ones, whose time is an extrapolation; those of warm-up do not count."""
     times = (50.0, 5.0, *[1.0, 2.0] * 5, 100.0)
     assert node_time([trial(attempt(step_times_s=times))]).measured == pytest.approx(2 * 15.0 / 3600)
+    found = node_time([trial(attempt(TrialState.FAILED, FailureReason.PRUNED))])
+    assert (found.measured_share, found.unmeasured) == (pytest.approx(0.1), 0.0)
+    assert node_time([trial(attempt(node_hours=0.01))]).measured_share == 1.0
 
 
 @pytest.mark.parametrize("reason", [FailureReason.NODE_FAILURE, FailureReason.RESULT_INVALID])
@@ -57,11 +56,6 @@ def test_a_failed_attempt_measures_nothing_whatever_its_outcome_says(reason):
     assert found.unmeasured == 0.5
     assert found.measured_share == pytest.approx(0.05)
     assert found.startup[StartupPart.IMPORT] == pytest.approx(0.02)
-
-
-def test_a_trial_that_stopped_early_has_measured_something():
-    found = node_time([trial(attempt(TrialState.FAILED, FailureReason.PRUNED))])
-    assert (found.measured_share, found.unmeasured) == (pytest.approx(0.1), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -79,14 +73,11 @@ def test_pilots_that_idle_drivers_and_the_fabric_check_are_part_of_the_whole(oth
     assert found.measured_share == pytest.approx(share)
 
 
-def test_what_is_unknown_is_absent():
+def test_what_is_unknown_is_absent_and_no_share_known_before_a_charge():
     assert node_time([trial(attempt(startup_parts_s=None))]).startup == {}
     found = node_time([trial(attempt(startup_parts_s={"build": 1.0})), trial(attempt(startup_parts_s={"build": 2.0}))])
     assert found.startup == pytest.approx({"build": 2 * 3.0 / 3600})
     assert found.to_json()["startup_node_hours"] == pytest.approx({"build": 2 * 3.0 / 3600})
-
-
-def test_no_share_is_known_before_anything_was_charged():
     assert node_time([]).measured_share is None
     running = replace(attempt(TrialState.RUNNING), outcome=None, node_hours=None)
     found = node_time([trial(running)]).to_json()
@@ -100,8 +91,3 @@ def test_what_preemption_and_requeues_cost_is_apart_from_other_attempts_without_
     )
     found = node_time([trial(preempted), trial(requeued)])
     assert (found.preempted, found.unmeasured, found.total) == (0.75, 0.75, 1.5)
-
-
-def test_a_clock_that_is_a_little_off_makes_no_share_above_one():
-    """Slurm charges whole seconds."""
-    assert node_time([trial(attempt(node_hours=0.01))]).measured_share == 1.0

@@ -32,20 +32,14 @@ def ranked(*trials: Trial, others: tuple[Objective, ...] = (), headroom: MemoryH
 class TestNodes:
     """One objective, and layouts on several numbers of nodes."""
 
-    def test_the_best_comes_first_and_each_smaller_number_of_nodes_is_spoken_for_by_its_fastest(self):
+    def test_each_smaller_number_of_nodes_is_spoken_for_where_it_gains_something(self):
         front = pareto(ranked(on(4, 1, 300.0), on(4, 2, 280.0), on(2, 3, 200.0), on(2, 4, 150.0), on(1, 5, 120.0)))
         assert names(front) == ["t0001", "t0003", "t0005"]
-
-    def test_more_nodes_that_gain_nothing_are_no_answer(self):
         assert names(pareto(ranked(on(2, 1, 300.0), on(4, 2, 200.0)))) == ["t0001"]
         assert names(pareto(ranked(on(2, 1, 300.0), on(4, 2, 200.0), on(1, 3, 90.0)))) == ["t0001", "t0003"]
-
-    def test_more_nodes_that_gain_less_than_the_noise_are_no_answer_unless_they_are_the_best(self):
         alike = [on(4, 1, 302.0), on(2, 2, 300.0), on(1, 3, 100.0)]
         assert names(pareto(ranked(*alike))) == ["t0001", "t0002", "t0003"]
         assert names(pareto(ranked(on(8, 9, 400.0), *alike))) == ["t0009", "t0002", "t0003"]
-
-    def test_on_one_number_of_nodes_there_is_one_goal_and_no_set(self):
         assert pareto(ranked(on(2, 1, 300.0), on(2, 2, 299.0))) == ()
         assert pareto(ranked()) == ()
 
@@ -82,18 +76,14 @@ class TestNodes:
 class TestObjectives:
     """A list of objectives, of which the first decides."""
 
-    def test_the_set_has_what_no_other_layout_beats_in_all_of_them(self):
+    def test_the_set_has_what_no_other_layout_beats_and_the_first_objective_decides(self):
         trials = on(4, 1, 300.0), on(2, 2, 200.0), on(1, 3, 60.0)
         assert names(pareto(ranked(*trials, others=(PER_GPU,)))) == ["t0001", "t0002"]
         assert names(pareto(ranked(*trials, others=(NODE_HOURS,)))) == ["t0001", "t0002"]
         assert names(pareto(ranked(*trials))) == ["t0001", "t0002", "t0003"]
-
-    def test_the_first_decides_which_is_the_best(self):
         trials = on(4, 1, 300.0), on(2, 2, 200.0)
         ranking = rank(trials, NODE_HOURS, 8, others=(SPEED,))
         assert names(pareto(ranking)) == ["t0002", "t0001"]
-
-    def test_a_layout_that_is_the_best_by_all_stands_alone(self):
         assert names(pareto(ranked(on(2, 1, 300.0), on(2, 2, 200.0), others=(PER_GPU, NODE_HOURS)))) == ["t0001"]
 
     @pytest.mark.slow
@@ -127,7 +117,5 @@ class TestWords:
         best = best_json(self.RANKING)
         assert best["rationale"] == rationale(self.RANKING) == f"t0001 is the fastest of the layouts measured; {trade}"
         assert best["pareto"] == pareto_json(self.RANKING)
-
-    def test_with_one_goal_there_is_nothing_to_say(self):
         lone = ranked(on(2, 1, 300.0))
         assert (pareto_json(lone), trade_offs(lone), best_json(lone)["pareto"]) == ([], [], [])

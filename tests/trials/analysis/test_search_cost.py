@@ -19,12 +19,13 @@ def cost_of(search: SearchRecord) -> SearchCost:
     return SearchCost.of(search, verdict_of(search, ranking_of(search, search.trials), baseline_key_of(search)))
 
 
-def test_equally_many_nodes_pay_back_by_the_tokens_that_the_baseline_would_take_longer_for():
-    """8 nodes, 1.25 times as fast: an hour trains what takes the baseline 10 node-hours, at 8."""
+def test_pay_back_is_by_the_tokens_that_the_baseline_would_take_longer_for():
     found = PayBack.of(20.0, Speedup(1.25, 1.125, 1.5), 8, 8)
     assert (found.saved, found.hours) == (2.0, 10.0)
     assert (found.hours_low, found.hours_high) == (5.0, 20.0)
     assert not found.may_never
+    found = PayBack.of(10.0, Speedup(0.75), 4, 8)
+    assert (found.saved, found.hours, found.has_interval) == (2.0, 5.0, False)
 
 
 SPEC = {"name": "tiny", "baseline": BASELINE.to_json(), "search": {"seed": 1}}
@@ -45,11 +46,6 @@ def test_what_was_not_trained_or_not_proven_to_be_faster_pays_nothing_back(spec,
     for layout, speed in zip((BASELINE, BETTER), speeds, strict=False):
         found.measure(found.start(layout), speed, **fields)
     assert cost_of(found.record).pay_back is None
-
-
-def test_a_layout_on_fewer_nodes_may_be_slower_and_pay_back():
-    found = PayBack.of(10.0, Speedup(0.75), 4, 8)
-    assert (found.saved, found.hours, found.has_interval) == (2.0, 5.0, False)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +84,11 @@ def test_a_search_says_what_its_jobs_were_billed():
     )
 
 
-def test_billing_hours_are_unknown_where_those_of_one_job_are():
+def test_billing_hours_of_pilots_and_drivers_count_and_one_unknown_makes_all_unknown():
     partly = search(billed_hours=8.0)
     partly.billed_hours = None
     partly.measure(partly.start(Layout(micro_batch_size=4, grad_accum_steps=1)), 900.0)
     assert cost_of(partly.record).billed_hours is None
-
-
-def test_pilots_and_drivers_are_billed_as_jobs_of_their_own():
     found = search(billed_hours=8.0)
     found.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=0.125, billed_hours=3.0)
     found.event(EventKind.DRIVER_JOB_USED, job_id="815", node_share=0.25, node_hours=0.5, billed_hours=2.0)

@@ -80,7 +80,7 @@ def test_only_failures_that_are_no_nodes_show_that_a_value_fails(ended, expected
     assert failures.failing_values(Layout(settings="env.NET=bad")) == expected
 
 
-def test_software_is_no_setting_that_fails():
+def test_software_is_no_setting_that_fails_and_values_that_did_not_run_are_untried():
     failures = SettingFailures()
     for tensor in (1, 2, 4):
         layout = Layout(tensor_parallel=tensor, settings="software.python=/new/bin/python")
@@ -88,9 +88,6 @@ def test_software_is_no_setting_that_fails():
         failures.add(layout, attempt)
         failures.add(layout.without_settings, replace(attempt, state=TrialState.MEASURED, reason=None))
     assert failures.failing_values(layout) == {}
-
-
-def test_the_values_that_no_attempt_ran_with_are_untried():
     failures = SettingFailures()
     failures.add(Layout(settings="env.NET=lo"), Attempt("t0001", "a1", "0" * 32, 1, 60.0, state=TrialState.MEASURED))
     assert failures.untried_values(Layout(settings="env.NET=lo env.OMP=1")) == {"env.OMP": "1"}

@@ -22,15 +22,11 @@ def runs(own: Sequence[float], other: Sequence[float]) -> list[PairedRuns]:
 
 
 def test_what_both_runs_of_a_pair_met_does_not_widen_the_interval():
-    """The machine is twice as slow in the second round, for both."""
     alike = paired_ratio(runs((100, 50, 100), (110, 55, 110)))
     assert alike.value == pytest.approx(1.1)
     assert alike.low > 1.05
     apart = paired_ratio(runs((100, 50, 100), (55, 110, 110)))
     assert apart.low < 1 < apart.high
-
-
-def test_one_pair_has_the_prior_spread_and_no_pair_no_ratio():
     found = paired_ratio(runs((100,), (103,)))
     assert (found.pairs, found.low < 1 < found.high) == (1, True)
     assert paired_ratio(()) is None
@@ -54,9 +50,6 @@ def test_a_pair_goes_on_until_it_is_told_apart_tied_or_at_the_limit():
     assert paired_standing([clear, doubtful], 3, 3).ending is FinalsEnding.LIMIT
     assert paired_standing([clear], 1, 3).ending is FinalsEnding.DECIDED
     assert paired_standing([clear, tied], 1, 3).ending is FinalsEnding.TIE
-
-
-def test_nothing_is_decided_without_pairs_of_runs():
     unpaired = StackPair("a", "A", ())
     assert paired_standing([unpaired], 1, 3).next_round == {"a", "A"}
     assert paired_standing([unpaired], 3, 3).ending is FinalsEnding.LIMIT

@@ -98,18 +98,12 @@ def test_each_case_has_a_kind_and_a_headline(story, ends, kind, words):
     assert sentence(verdict).endswith(".")
 
 
-def test_a_search_file_without_a_baseline_is_said_to_name_none():
+def test_a_verdict_names_a_missing_baseline_and_a_replayed_table_and_counts_all_runs():
     verdict = verdict_over(told("other 160", MAX), baseline_key=None)
     assert verdict.kind is VerdictKind.NO_COMPARISON
     assert headline(verdict) == "160 tokens/s, no comparison: the search file names no baseline"
-
-
-def test_the_numbers_are_over_all_runs_of_both_layouts():
     search = told("baseline 100, other 200, baseline 100 again, other 450 again")
     assert verdict_over(search).speedup.ratio == pytest.approx(3.0), "the middle of 200 and 450 is 300"
-
-
-def test_the_sentence_of_a_replayed_table_names_it_for_whoever_reads_only_that():
     search = told(FASTER, spec=SPEC | {"launcher": {"kind": "simulated", "table": "/data/llama.csv"}})
     assert sentence(verdict_over(search)).startswith("Replayed from llama.csv. Parlay ran nothing in this search. t0")
 

@@ -180,13 +180,10 @@ def test_the_first_real_traceback_of_the_script_is_the_cause(tmp_path):
     assert "ValueError: the data has no tokens" in (outcome.excerpt or "")
 
 
-def test_fsdp_is_refused_on_a_cpu_where_accelerate_would_train_every_rank_alone(tmp_path):
+def test_what_accelerate_would_train_otherwise_on_a_cpu_is_refused(tmp_path):
     outcome, _ = run(tmp_path, spec_of(layout_of(**SHARDED["zero 3"])))
     assert outcome.reason is FailureReason.SCRIPT_ERROR
     assert "accelerate finds no accelerator on this node" in (outcome.excerpt or "")
-
-
-def test_fp16_is_refused_on_a_cpu_where_accelerate_would_train_in_fp32(tmp_path):
     outcome, _ = run(tmp_path, spec_of(layout_of(**DDP, precision="fp16")))
     assert outcome.reason is FailureReason.SCRIPT_ERROR
     assert "accelerate trains in fp32 on a CPU where fp16 is asked for" in (outcome.excerpt or "")

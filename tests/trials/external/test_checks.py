@@ -128,12 +128,18 @@ def outcome(proof: dict) -> Outcome:
     return Outcome(**mine, status=OutcomeStatus.MEASURED, measured=MEASURED, proof=proof)
 
 
-def test_what_a_log_does_not_say_is_unproven_and_no_fault():
+def test_what_a_log_does_not_say_is_unproven_and_what_it_says_otherwise_a_fault():
     proof = layout_proof(SPEC, {"world_size": 4.0, "tensor_parallel": 2.0, "global_batch_size": 8.0})
     assert (proof["world_size"], type(proof["world_size"])) == (4, int)
     assert proof["unproven"] == []  # the options are written from layout and model
     assert layout_proof(SPEC, {})["unproven"] == ["global_batch_size", "world_size"]
     assert outcome_fault(SPEC, outcome(proof)) is None
+    size = SPEC.model.vocab_size
+    assert outcome_fault(SPEC, outcome(layout_proof(SPEC, {"vocab_size": size}))) is None
+    fault = outcome_fault(SPEC, outcome(layout_proof(SPEC, {"vocab_size": 2 * size})))
+    assert f"a vocabulary of {2 * size} tokens, padding included; model.vocab_size is {size}:" in str(fault)
+    spec = replace(SPEC, trainer={"kind": "parlay"})
+    assert "the layout did not take effect" in str(outcome_fault(spec, outcome(layout_proof(SPEC, {}))))
 
 
 @pytest.mark.parametrize(("name", "value"), [("world_size", 8), ("global_batch_size", 16), ("pipeline_parallel", 2)])
@@ -141,18 +147,6 @@ def test_what_a_log_says_against_the_spec_is_a_fault(name, value):
     fault = outcome_fault(SPEC, outcome(layout_proof(SPEC, {name: value})))
     assert fault is not None
     assert f"{name} is {value}, the spec says" in fault
-
-
-def test_a_vocabulary_other_than_the_models_is_a_fault():
-    size = SPEC.model.vocab_size
-    assert outcome_fault(SPEC, outcome(layout_proof(SPEC, {"vocab_size": size}))) is None
-    fault = outcome_fault(SPEC, outcome(layout_proof(SPEC, {"vocab_size": 2 * size})))
-    assert f"a vocabulary of {2 * size} tokens, padding included; model.vocab_size is {size}:" in str(fault)
-
-
-def test_our_own_trainer_still_has_to_prove_everything():
-    spec = replace(SPEC, trainer={"kind": "parlay"})
-    assert "the layout did not take effect" in str(outcome_fault(spec, outcome(layout_proof(SPEC, {}))))
 
 
 TRACE = "Traceback (most recent call last):"
@@ -228,13 +222,10 @@ def test_a_trainer_gets_its_own_environment_and_not_ours(monkeypatch):
     assert not {"PYTHONPATH", "PYTHONSAFEPATH", "TORCHELASTIC_USE_AGENT_STORE", "PARLAY_PARENT_PID"} & set(found)
 
 
-def test_a_trainer_that_is_shown_one_gpu_is_told_that_it_is_number_0(monkeypatch):
+def test_a_trainers_environment_has_its_gpu_and_its_hang_limit_room_for_long_steps(monkeypatch):
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "5")
     found = trainer_environment(SPEC, RankEnvironment(13, 16, 5), Invocation(()), Address("node7", 20001))
     assert (found["RANK"], found["LOCAL_RANK"]) == ("13", "0")
-
-
-def test_a_step_of_minutes_is_no_hang_where_the_limit_leaves_room_for_many():
     assert trainer_hang_limit_s(MeasureRules(time_limit_s=16)) == 8
     assert trainer_hang_limit_s(MeasureRules(time_limit_s=600)) == 300
     assert trainer_hang_limit_s(MeasureRules(time_limit_s=7200)) == 1800

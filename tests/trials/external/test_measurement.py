@@ -132,10 +132,16 @@ def test_what_other_ranks_say_of_the_layout_is_found_in_their_logs(tmp_path):
     assert caught.value.reason is FailureReason.RESULT_INVALID
 
 
-def test_a_log_of_another_batch_is_no_number(tmp_path):
+def test_a_log_of_another_batch_or_rate_is_no_number(tmp_path):
     lines = [line.replace("batch size:  1536", "batch size:   768") for line in recorded_lines()]
     with pytest.raises(TrialFailure, match="global_batch_size is 768, the spec says 1536"):
         follow(tmp_path, recorded_spec(), lines).outcome()
+    layout = Layout(data_parallel=2, grad_accum_steps=8, engine="gpt-neox")
+    world = {"num_gpus": 2, "gpus_per_node": 2, "accelerator": "cpu"}
+    lines = [NEOX.replace("       5/", f"{n:8d}/") for n in range(1, 9)]
+    with pytest.raises(TrialFailure, match="is that of 2 times the global batch 16") as caught:
+        follow(tmp_path, recorded_spec("gpt-neox", layout=layout, global_batch_size=16, **world), lines).outcome()
+    assert caught.value.reason is FailureReason.RESULT_INVALID
 
 
 @pytest.mark.parametrize(
@@ -153,15 +159,6 @@ def test_logs_of_other_trainers_are_followed_in_their_own_format(
     outcome = follow(tmp_path, spec, lines).outcome()
     assert outcome.measured.step_time_s == pytest.approx(step_time_s)
     assert outcome.measured.measured_steps == 6  # then the interval is known, and narrow
-
-
-def test_a_rate_of_another_batch_is_no_number_where_the_log_prints_no_batch(tmp_path):
-    layout = Layout(data_parallel=2, grad_accum_steps=8, engine="gpt-neox")
-    world = {"num_gpus": 2, "gpus_per_node": 2, "accelerator": "cpu"}
-    lines = [NEOX.replace("       5/", f"{n:8d}/") for n in range(1, 9)]
-    with pytest.raises(TrialFailure, match="is that of 2 times the global batch 16") as caught:
-        follow(tmp_path, recorded_spec("gpt-neox", layout=layout, global_batch_size=16, **world), lines).outcome()
-    assert caught.value.reason is FailureReason.RESULT_INVALID
 
 
 @pytest.mark.parametrize(("clock_s", "is_believed"), [(0.5, True), (60.0, False)])

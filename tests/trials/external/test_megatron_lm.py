@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -22,14 +21,12 @@ from search_spaces.tables.measured_table import Observation, render_table
 from tests.kit import TINY
 from tests.orchestrator.cli.parlay import parlay, parlay_here, write_search
 from tests.trials.external.megatron_on_cpu.environment import ARGUMENTS, START, VERSIONS, checkout_of
-from tests.trials.external.megatron_on_cpu.forward_passes import file_of
-from tests.trials.external.megatron_on_cpu.start import COUNTED, FAULT, GIVEN, SCRIPT
+from tests.trials.external.megatron_on_cpu.start import FAULT, GIVEN, SCRIPT
 from tests.trials.external.patched_interpreter import interpreter_in
 from tests.trials.external.ranks import Ranks, local_spec, start
 from tests.trials.external.test_program import IMPATIENT, await_no_process_in
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import WarmRanks
-from tests.trials.trainers.specs import LLAMA
 from trials.attempt_result import expected_proof
 from trials.diagnostics.parity_cases import named_case
 from trials.diagnostics.selftest import CPU_TOLERANCES, SEED, Case
@@ -197,24 +194,6 @@ def test_a_tokenizer_larger_than_the_models_vocabulary_makes_the_result_invalid(
     outcome, _ = run(replace(spec, trainer=spec.trainer | {"arguments": [*ARGUMENTS, *larger]}))
     assert outcome.reason is FailureReason.RESULT_INVALID
     assert f"has a vocabulary of {2 * TINY.vocab_size} tokens" in (outcome.excerpt or "")
-
-
-@pytest.mark.parametrize(
-    ("version", "recomputation", "passes"),
-    [
-        (TAG, {"activation_checkpointing": "full", "recompute_layers": 3}, (8 + 3, 8 + 3, 8 + 3)),
-        (MAIN, {"activation_checkpointing": "selective", "recompute_modules": "core_attn+mlp"}, (8, 8 + 8, 8 + 8)),
-    ],
-)
-def test_what_is_recomputed_has_a_second_forward_pass(run, script_of, version, recomputation, passes):
-    layout = layout_of(2, **recomputation)
-    spec = replace(spec_of(script_of(version), layout), model=LLAMA)
-    unfused = {"arguments": [*ARGUMENTS, "--no-rope-fusion"]}  # the fused one is Transformer Engine's
-    outcome, ranks = run(replace(spec, trainer=spec.trainer | unfused), {COUNTED: "yes"})
-    assert outcome.status is OutcomeStatus.MEASURED, ranks.logs()
-    counted = json.loads(file_of(ranks.folder.path, 0).read_text())
-    names = ("TransformerLayer", "DotProductAttention", "MLP")
-    assert tuple(counted[name] / layout.grad_accum_steps for name in names) == passes
 
 
 @pytest.mark.parametrize("version", VERSIONS)

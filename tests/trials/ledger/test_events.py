@@ -30,23 +30,20 @@ def test_an_event_read_back_from_its_text_is_the_event_that_was_written(story):
     assert [Event.from_json(json.loads(text)) for text in texts] == story.events
 
 
-def test_times_stand_in_the_text_as_utc_and_keep_their_microseconds():
+def test_times_keep_their_microseconds_and_a_newer_event_is_refused():
     event = Event(1, 1, 0.1234567, EventKind.ATTEMPT_RUNNING, {"started_at": 1.0000004, "nodes": ("n1",)})
     text = event.to_json()
     assert (text["at"], text["data"]["started_at"]) == ("1970-01-01T00:00:00.123457Z", "1970-01-01T00:00:01.000000Z")
     assert event.data == {"started_at": 1.0, "nodes": ["n1"]}
+    newer = measured_story().events[0].to_json() | {"schema": "parlay.event/2"}
+    with pytest.raises(ValueError, match=r"parlay\.event/2"):
+        Event.from_json(newer)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
 def test_an_event_holds_nothing_that_json_cannot_say(value):
     with pytest.raises((ValueError, TypeError)):
         Event(1, 1, NOON, EventKind.SEARCH_CREATED, {"spec": {"x": value}, "code_hash": ""})
-
-
-def test_a_newer_event_is_refused():
-    newer = measured_story().events[0].to_json() | {"schema": "parlay.event/2"}
-    with pytest.raises(ValueError, match=r"parlay\.event/2"):
-        Event.from_json(newer)
 
 
 def test_an_event_that_lacks_a_name_of_its_kind_is_refused():
@@ -101,15 +98,12 @@ def test_the_fold_tells_how_the_search_went():
     assert search.ended_at == search.created_at + 12
 
 
-def test_the_last_event_of_a_drivers_job_counts_and_several_jobs_add_up(story):
+def test_node_hours_of_drivers_jobs_add_up_and_are_reserved_in_flight(story):
     before = story.search.node_hours_used
     for job_id, node_hours in (("815", 0.5), ("815", 0.75), ("816", 1.0)):
         story.use_driver_job(job_id, 0.25, node_hours)
     assert story.search.driver_node_hours == 1.75
     assert story.search.node_hours_used == pytest.approx(before + 1.75)
-
-
-def test_node_hours_are_reserved_while_an_attempt_is_in_flight(story):
     story.submit()
     assert story.search.node_hours_reserved == pytest.approx(90 / 3600)
 
@@ -191,14 +185,11 @@ def test_a_gap_a_repeat_and_no_beginning_are_refused(story):
     assert fold("story-aaaaaa", []) is None
 
 
-def test_a_driver_that_takes_over_changes_nothing_but_whose_word_counts(story):
+def test_a_driver_that_takes_over_changes_whose_word_counts(story):
     before = story.search
     story.fencing = 2
     story.take_over()
     assert story.search == replace(before, last_seq=before.last_seq + 1, fencing=2)
-
-
-def test_an_old_lease_is_fenced_off(story):
     story.fencing = 2
     story.submit()
     story.fencing = 1

@@ -288,14 +288,7 @@ def test_a_full_disk_changes_nothing_and_the_event_can_be_appended_later(path, m
     assert journal.read() == [*first, last]
 
 
-def test_a_short_write_is_continued(path, monkeypatch):
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
-    events = measured_story().events
-    assert written(path, events).read() == events
-
-
-def test_excerpts_of_any_bytes_stay_on_one_line(path):
+def test_excerpts_stay_on_one_line_and_a_short_write_is_continued(path, monkeypatch):
     story = Story()
     story.create()
     story.propose()
@@ -305,3 +298,7 @@ def test_excerpts_of_any_bytes_stay_on_one_line(path):
     assert len(path.read_bytes().splitlines()) == len(story.events)
     assert Journal(path).read() == story.events
     assert story.events[-1].kind is EventKind.ATTEMPT_ENDED
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
+    events = measured_story().events
+    assert written(path.with_name("short.jsonl"), events).read() == events

@@ -68,7 +68,10 @@ def test_the_default_ledgers_folder_is_the_users_alone(own_home, monkeypatch):
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):
+def test_a_folder_of_another_user_or_that_cannot_be_made_is_refused(own_home, monkeypatch, tmp_path):
+    monkeypatch.setattr(location.os, "getuid", lambda: os.geteuid() + 1)
+    with pytest.raises(InputError, match=r"is (world-)?writable"):
+        ledger_url()
     (tmp_path / "file").touch()
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "file" / "parlay"))
     with pytest.raises(InputError, match=r"file/parlay cannot be created"):
@@ -79,12 +82,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize("mode", [0o777, 0o770])
 def test_a_folder_others_may_write_to_is_refused(own_home, mode):
     own_home.chmod(mode)
-    with pytest.raises(InputError, match=r"is (world-)?writable"):
-        ledger_url()
-
-
-def test_a_folder_of_another_user_is_refused(own_home, monkeypatch):
-    monkeypatch.setattr(location.os, "getuid", lambda: os.geteuid() + 1)
     with pytest.raises(InputError, match=r"is (world-)?writable"):
         ledger_url()
 
@@ -143,12 +140,9 @@ def test_a_file_that_another_user_could_swap_is_refused(tmp_path, owned):
         ledger_url(f"sqlite:///{link}/ledger.db")
 
 
-def test_a_relative_file_is_made_absolute_so_that_every_verb_finds_it(tmp_path, monkeypatch):
+def test_a_relative_file_is_made_absolute_and_postgres_spoken_to_by_psycopg(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert make_url(ledger_url("sqlite:///mine.db")).database == str(tmp_path / "mine.db")
-
-
-def test_postgres_is_spoken_to_by_psycopg():
     expected = "postgresql+psycopg://ada@db.example:5433/parlay"
     for scheme in ("postgresql", "postgresql+psycopg"):
         assert checked_url(f"{scheme}://ada@db.example:5433/parlay", Path("/local"), MOUNTS) == expected

@@ -39,16 +39,13 @@ def test_a_neox_config_says_the_layout_and_keeps_the_rest():
     assert not {"save", "checkpoint_factor", "pipe-parallel-size"} & set(config)
 
 
-def test_a_neox_config_leaves_the_pipeline_for_zero_2_and_keeps_the_users_loss_scaling():
+def test_a_neox_config_leaves_the_pipeline_for_zero_2_and_tells_biases():
     spec = spec_of("gpt-neox", zero_stage=2, offload="optimizer", precision="fp16")
     config = neox_config(spec, NEOX)
     assert config["pipe_parallel_size"] == 0
     assert config["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
     assert config["fp16"] == {"enabled": True, "loss_scale_window": 1000}
     assert "bf16" not in config
-
-
-def test_a_neox_model_without_biases_is_told_so():
     said = {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False, "norm": "rmsnorm", "num_kv_heads": 2}
     assert said.items() <= neox_config(spec_of("gpt-neox", LLAMA), {}).items()
     theirs = {"use_bias_in_mlp": False, "num_kv_heads": 2, "rotary_emb_base": 500_000, "use_qk_layernorm": True}

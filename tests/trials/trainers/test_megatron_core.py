@@ -33,17 +33,6 @@ pytestmark = [needs_megatron, pytest.mark.slow, pytest.mark.filterwarnings("igno
 
 EXPORT = TRAINER.export
 
-NOT_IN_CONFIGS = {
-    *("--make-vocab-size-divisible-by", "--ckpt-format"),
-    *("--hierarchical-context-parallel-sizes", "--no-check-for-nan-in-loss-and-grad"),
-}
-"""Options of the tokenizer and of checkpoints, and two without which Megatron-LM refuses others."""
-WITHOUT_MEANING = {
-    *("--no-gradient-accumulation-fusion", "--no-bias-dropout-fusion"),
-    *("--moe-grouped-gemm", "--reuse-grad-buf-for-mxfp8-param-ag"),
-}
-"""Options that change a kernel or a collective alone, and where gathered weights are."""
-
 
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
@@ -51,38 +40,16 @@ def cases() -> list[Case]:
     return [case for case in export_cases("megatron-lm") if oldest_megatron_lm(case.spec.layout) is None]
 
 
-def options_of(case: Case) -> list[list[str]]:
-    return [line.split() for line in case.files["megatron_args.txt"].splitlines() if not line.startswith("#")]
-
-
-def differing(case: Case, options: Sequence[Sequence[str]]) -> list[str]:
+def differing(case: Case) -> list[str]:
     """Differences of the layout from what megatron-core is configured to train."""
     with transformer_engine_stubbed():
-        values, configs = core_configs([word for option in options for word in option], case.spec.num_gpus)
+        values, configs = core_configs(words_of(case.files["megatron_args.txt"]), case.spec.num_gpus)
     return differences(case.spec, of_megatron_lm(values, {name: fields_of(made) for name, made in configs.items()}))
 
 
 def test_megatron_core_is_configured_as_the_layout_says(cases):
-    found = {case.spec.layout.key: differing(case, options_of(case)) for case in cases}
+    found = {case.spec.layout.key: differing(case) for case in cases}
     assert not {key: sentences for key, sentences in found.items() if sentences}
-
-
-def test_no_option_can_be_left_out(cases):
-    """Each decides the meaning of some layout, or megatron-core does not take the others without it."""
-    given = {option[0] for case in cases for option in options_of(case)}
-    assert given - {name for name in given if any(is_needed(case, name) for case in cases)} == (
-        (NOT_IN_CONFIGS | WITHOUT_MEANING) & given
-    )
-
-
-def is_needed(case: Case, name: str) -> bool:
-    rest = [option for option in options_of(case) if option[0] != name]
-    if len(rest) == len(options_of(case)):
-        return False
-    try:
-        return bool(differing(case, rest))
-    except (ArithmeticError, AssertionError, KeyError, RuntimeError, TypeError, ValueError):
-        return True
 
 
 OF_A_CPU = {

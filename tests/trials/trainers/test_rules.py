@@ -128,8 +128,10 @@ def test_a_reduction_setting_that_deepspeeds_bf16_optimizer_ignores_is_refused(t
         assert broken(trainer, **{**zero1, **other}, **{field: value}) == []
 
 
-def test_a_trainer_refuses_a_model_it_has_not():
+def test_a_trainer_refuses_a_model_it_has_not_and_a_command_none():
     assert broken("nanotron", GPT2) == ["nanotron.gated_mlp", "nanotron.norm", "nanotron.position_embedding"]
+    wild = {"zero_stage": 3, "pipeline_schedule": "gpipe", "torch_compile": True, "bucket_mib": 1}
+    assert broken("command", **wild) == []
 
 
 @pytest.mark.parametrize(
@@ -146,11 +148,6 @@ def test_a_trainer_refuses_a_model_it_has_not():
 )
 def test_what_a_trainer_can_express_is_not_refused(engine, fields):
     assert broken(engine, **fields) == []
-
-
-def test_a_command_runs_whatever_its_template_says():
-    wild = {"zero_stage": 3, "pipeline_schedule": "gpipe", "torch_compile": True, "bucket_mib": 1}
-    assert broken("command", **wild) == []
 
 
 @pytest.mark.parametrize(

@@ -114,26 +114,17 @@ def test_megatron_bridge_is_told_of_experts_and_latent_attention():
     assert {f"model.{each}" for each in said} <= {*latent}
 
 
-def test_megatron_lm_recomputes_the_modules_of_the_layout():
+def test_megatron_is_told_of_recomputed_modules_kernels_and_sinks():
     fields = {"activation_checkpointing": "selective", "recompute_modules": "layernorm+moe_act"}
     assert "--recompute-modules layernorm moe_act" in lines_of("megatron-lm", replace(LLAMA, **EXPERTS), **fields)
-
-
-def test_experts_multiply_one_by_one_in_fp32_and_biases_need_another_kernel():
     in_fp32 = lines_of("megatron-lm", replace(LLAMA, **EXPERTS), precision="fp32", attention_kernel="math")
     assert "--moe-grouped-gemm" not in in_fp32
     biased = replace(LLAMA, **EXPERTS, linear_biases=True)
     assert "--no-bias-dropout-fusion" in lines_of("megatron-lm", biased)
-
-
-def test_megatron_lms_flash_attention_with_sinks_is_cudnns():
     model = replace(LLAMA, attention_sinks=True)
     assert {"--softmax-type learnable", "--attention-backend fused"} <= {*lines_of("megatron-lm", model)}
     assert "--attention-backend unfused" in lines_of("megatron-lm", model, attention_kernel="math")
     assert "model.softmax_type=learnable" in lines_of("megatron-bridge", model)
-
-
-def test_a_recipe_of_megatron_bridge_has_no_window_and_no_sinks_of_its_own():
     assert {"model.window_size=null", "model.softmax_type=vanilla"} <= set(lines_of("megatron-bridge", LLAMA))
 
 
@@ -170,7 +161,7 @@ def test_a_nanotron_config_has_the_models_features_in_place_of_the_templates(cha
     assert ("is_llama_config" in config) == (theirs.get("is_llama_config", False) and "is_qwen2_config" not in said)
 
 
-def test_torchtitans_module_has_qwen3_for_normalised_queries_and_keys():
+def test_torchtitans_module_has_qwen3_for_normalised_queries_and_keys_and_for_experts():
     layout = half(zero_stage=2, attention_kernel="flex", engine="torchtitan")
     for name, family in (("mistral", "llama3"), ("qwen3", "qwen3")):
         text = exported(our_spec(layout, SHAPES[name]))["torchtitan"].files["torchtitan_config.py"]
@@ -178,9 +169,6 @@ def test_torchtitans_module_has_qwen3_for_normalised_queries_and_keys():
         assert functions & {"llama3", "qwen3"} == {family}
         assert {"head_dim=16,", "rope_theta=1000000,"} <= {line.strip() for line in text.splitlines()}
         assert ("qk_norm=True," in text) == (family == "qwen3")
-
-
-def test_torchtitans_module_has_qwen3_for_experts_too():
     layout = half(zero_stage=2, attention_kernel="flex", engine="torchtitan", expert_parallel=2)
     text = exported(our_spec(layout, SHAPES["deepseek-moe"]))["torchtitan"].files["torchtitan_config.py"]
     said = {line.strip() for line in text.splitlines()}

@@ -91,10 +91,7 @@ def test_a_written_file_that_is_sourced_is_read_in_place_of_the_one_beside_the_s
     assert script.notes == ("./env.sh was not read; what it sets is missing.",)
 
 
-def test_the_tasks_of_a_step_read_their_commands_from_a_here_document():
+def test_a_here_document_is_read_by_its_step_and_a_script_that_starts_itself_ends():
     script = read_script("srun --ntasks=2 bash <<E\nrun --a\nE")
     assert [word.text for word in script.commands[-1]] == ["run", "--a"]
-
-
-def test_a_script_that_starts_itself_ends():
     read_script("echo bash run.sh > run.sh\nbash run.sh")

@@ -107,10 +107,15 @@ def test_what_is_not_known_stays_as_written(word):
     assert last_command(f"run {word}") == ["run", word]
 
 
-def test_options_after_a_comment_that_ends_the_command_are_read_with_a_note():
+def test_comments_checks_and_here_documents_are_no_commands():
     script = read_script("run --a \\\n  # --b \\\n  --c")
     assert [word.text for word in script.commands[-1]] == ["run", "--a", "--c"]
     assert script.notes == ("Line 2: bash ends the command at this comment; what follows was read as well.",)
+    script = read_script('IMAGE=\nif [ -z "$IMAGE" ]; then\n  echo "set IMAGE"\n  exit 1\nfi\nrun')
+    assert [word.text for word in script.commands[-1]] == ["run"]
+    assert script.notes == ("As it stands, the script ends with an error (line 4); it was read on.",)
+    script = read_script('B=8\ncat <<EOF > f.json\n{"batch": $B, "x": ${B}}\nEOF\nrun')
+    assert [word.text for word in script.commands[-1]] == ["run"]
 
 
 @pytest.mark.parametrize(
@@ -120,27 +125,27 @@ def test_a_script_that_cannot_be_parsed_as_a_whole_has_a_note(text):
     assert any("Line 1 could not be parsed" in note for note in read_script(text).notes)
 
 
-def test_a_check_that_ends_the_script_with_an_error_is_noted_and_passed_over():
-    script = read_script('IMAGE=\nif [ -z "$IMAGE" ]; then\n  echo "set IMAGE"\n  exit 1\nfi\nrun')
-    assert [word.text for word in script.commands[-1]] == ["run"]
-    assert script.notes == ("As it stands, the script ends with an error (line 4); it was read on.",)
-
-
-def test_variables_that_are_set_before_the_script_begins_are_known_and_no_exports_of_its_own():
+def test_words_defaults_and_exports_are_those_that_are_known():
+    script = read_script('A=8\nB=$A\nARGS=(\n  --tp $B\n)\nrun "${ARGS[@]}"')
+    assert script.commands[-1][1:] == (Word("--tp", 4, ("ARGS",)), Word("8", 4, ("A", "B", "ARGS")))
+    script = read_script("export A=${X:-8} B=$Y\nC=2\nD=1 run $A")
+    assert script.defaults == {"X": "8"}
+    assert script.exported == {"D": "1", "A": "8"}
+    assert script.variables == {"A": "8", "C": "2"}
     script = read_script('A=$((N * 8))\nbash -c "run $A \\$N"', environment={"N": "4"})
     assert [word.text for word in script.commands[-1]] == ["run", "32", "4"]
     assert script.exported == {}
-
-
-def test_here_documents_are_no_commands():
-    script = read_script('B=8\ncat <<EOF > f.json\n{"batch": $B, "x": ${B}}\nEOF\nrun')
-    assert [word.text for word in script.commands[-1]] == ["run"]
 
 
 def test_options_a_condition_adds_are_reported():
     script = read_script('A="--x"\nif [ $Y = 1 ]; then\n A="$A --y"\nfi\nrun $A')
     assert [word.text for word in script.commands[-1]] == ["run", "--x"]
     assert script.notes == ("--y is added under a condition that the script does not decide; it was left out.",)
+    script = read_script("if [ $Y = 1 ]; then A=--x; else A='--y 2'; fi\nrun $A")
+    words = ("--x", "--y")
+    assert script.notes == tuple(
+        f"{word} is added under a condition that the script does not decide; it was left out." for word in words
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,14 +170,6 @@ def test_a_default_that_decides_what_is_read_is_noted_once(text, notes):
     assert [note for note, start in zip(found, notes, strict=True) if not note.startswith(start)] == []
 
 
-def test_options_in_a_value_that_a_condition_decides_are_reported():
-    script = read_script("if [ $Y = 1 ]; then A=--x; else A='--y 2'; fi\nrun $A")
-    words = ("--x", "--y")
-    assert script.notes == tuple(
-        f"{word} is added under a condition that the script does not decide; it was left out." for word in words
-    )
-
-
 def test_a_command_knows_those_that_start_it():
     script = read_script("srun a\nsrun -n 2 bash -c 'eval run'\nsbatch <<E\nbash -c stop\nE")
     names = [[word.text for word in command] for command in script.commands]
@@ -182,15 +179,13 @@ def test_a_command_knows_those_that_start_it():
     assert [names[index][0] for index in script.jobs] == ["sbatch"]
 
 
-def test_a_script_that_grows_without_bound_is_refused():
+def test_what_cannot_be_parsed_is_noted_and_endless_growth_refused():
+    script = read_script("A=1\nrun $A\nfi )\n")
+    assert [word.text for word in script.commands[0]] == ["run", "1"]
+    assert any("could not be parsed" in note for note in script.notes)
     doubling = "A=xxxxxxxx\n" + 'A="$A $A"\n' * 30
     with pytest.raises(InputError, match="characters"):
         read_script(doubling)
-
-
-def test_a_word_knows_its_line_and_the_variables_in_it():
-    script = read_script('A=8\nB=$A\nARGS=(\n  --tp $B\n)\nrun "${ARGS[@]}"')
-    assert script.commands[-1][1:] == (Word("--tp", 4, ("ARGS",)), Word("8", 4, ("A", "B", "ARGS")))
 
 
 @pytest.mark.parametrize(
@@ -212,30 +207,11 @@ def test_a_placeholder_says_why_it_is_asked_about(text, placeholder):
     assert read_script(text).commands[-1][-1].placeholder == placeholder
 
 
-def test_defaults_exports_and_variables_are_those_that_are_known():
-    script = read_script("export A=${X:-8} B=$Y\nC=2\nD=1 run $A")
-    assert script.defaults == {"X": "8"}
-    assert script.exported == {"D": "1", "A": "8"}
-    assert script.variables == {"A": "8", "C": "2"}
-
-
-def test_a_sourced_file_is_read_in_place():
+def test_a_sourced_file_is_read_in_place_or_noted():
     script = read_script(". ./env.sh\nrun $A", {"./env.sh": "A=3"}.__getitem__)
     assert [word.text for word in script.commands[-1]] == ["run", "3"]
-
-
-def test_a_file_that_cannot_be_read_is_noted():
     assert read_script("source env.sh").notes == ("env.sh was not read; what it sets is missing.",)
-
-
-def test_a_file_that_sources_itself_ends():
     read_script("source x", lambda path: "source x")
-
-
-def test_what_cannot_be_parsed_is_noted_and_the_rest_is_read():
-    script = read_script("A=1\nrun $A\nfi )\n")
-    assert [word.text for word in script.commands[0]] == ["run", "1"]
-    assert any("could not be parsed" in note for note in script.notes)
 
 
 @pytest.mark.parametrize(

@@ -86,15 +86,9 @@ def test_a_config_whose_name_is_not_known_is_the_only_one_that_the_script_writes
     assert found.in_doubt == DECIDED
 
 
-def test_without_a_config_nothing_is_asked_for():
-    assert imported("", None).in_doubt == ()
-
-
-def test_a_default_in_the_config_is_noted():
+def test_a_default_is_noted_and_an_unknown_value_asked_for():
     found = imported(written("a.json", "${STAGE:-1}"), "a.json")
     assert found.layout["zero_stage"] == 1
     assert "STAGE is taken as its default 1; the environment may set another." in found.notes
-
-
-def test_a_value_of_the_config_that_is_not_known_is_asked_for():
+    assert imported("", None).in_doubt == ()
     assert imported(written("a.json", '"auto"'), "a.json").in_doubt == ("zero_stage", "overlap_comm")

@@ -47,6 +47,7 @@ def test_every_option_is_in_one_group_and_every_neutral_value_is_that_of_an_opti
     require_one_handling_of_each_key(table)
 
 
+EXPERTS, STAGES = "--num-experts 4 --num-layers 4", "--pipeline-model-parallel-size 2 --nproc-per-node 4"
 BESIDE = {
     "add-qkv-bias": ("", "--disable-bias-linear"),
     "data-parallel-sharding-strategy": ("optim_grads", "--use-megatron-fsdp"),
@@ -54,10 +55,7 @@ BESIDE = {
     "group-query-attention": ("", "--num-query-groups 2 --num-attention-heads 4"),
     "make-vocab-size-divisible-by": ("1", "--vocab-size 1000"),
     "no-pad-vocab-size": ("", "--vocab-size 1000"),
-    "num-layers-per-virtual-pipeline-stage": (
-        "1",
-        "--num-layers 4 --pipeline-model-parallel-size 2 --nproc-per-node 4",
-    ),
+    "num-layers-per-virtual-pipeline-stage": ("1", f"--num-layers 4 {STAGES}"),
     "num-query-groups": ("2", "--group-query-attention --num-attention-heads 4"),
     "quick-geglu": ("", ""),
     "glu-linear-offset": ("1.0", "--quick-geglu --activation-func-clamp-value 7.0"),
@@ -67,20 +65,18 @@ BESIDE = {
             *("moe-router-topk", "moe-ffn-hidden-size", "moe-shared-expert-intermediate-size"),
             *("expert-model-parallel-size", "expert-tensor-parallel-size"),
         ),
-        ("3", "--num-experts 4 --num-layers 4"),
+        ("3", EXPERTS),
     ),
-    "moe-token-dispatcher-type": ("alltoall", "--num-experts 4 --num-layers 4"),
-    "moe-enable-deepep": ("", "--num-experts 4 --num-layers 4"),
-    "moe-flex-dispatcher-backend": (
-        "hybridep",
-        "--num-experts 4 --num-layers 4 --moe-token-dispatcher-type flex",
-    ),
-    "moe-layer-freq": ("[0,0,1,1]", "--num-experts 4 --num-layers 4"),
+    "moe-token-dispatcher-type": ("alltoall", EXPERTS),
+    "moe-enable-deepep": ("", EXPERTS),
+    "moe-flex-dispatcher-backend": ("hybridep", f"{EXPERTS} --moe-token-dispatcher-type flex"),
+    "moe-layer-freq": ("[0,0,1,1]", EXPERTS),
     **dict.fromkeys(
         ("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim"),
         ("3", "--multi-latent-attention"),
     ),
     **dict.fromkeys(("cuda-graph-scope", "cuda-graph-modules"), ("attn", "--cuda-graph-impl transformer_engine")),
+    **dict.fromkeys(("attention-dropout", "hidden-dropout", "clip-grad"), ("0", "")),
     "softmax-type": ("learnable", ""),
     "window-size": ("7,0", ""),
     "window-attn-skip-freq": ("2", "--window-size 7,0"),
@@ -94,9 +90,6 @@ BESIDE = {
     "tokenizer-type": ("Llama2Tokenizer", ""),
     "attention-backend": ("unfused", "--bf16"),
     "transformer-impl": ("local", "--bf16"),
-    "attention-dropout": ("0", ""),
-    "hidden-dropout": ("0", ""),
-    "clip-grad": ("0", ""),
     "position-embedding-type": ("rope", ""),
     "normalization": ("RMSNorm", ""),
     "kv-channels": ("128", "--num-attention-heads 4"),
@@ -106,7 +99,7 @@ BESIDE = {
     "rampup-batch-size": ("16 16 1000", ""),
     "step-batch-size-schedule": ("0:8", ""),
     "num-layers": ("8", ""),
-    "no-pipeline-parallel": ("", "--pipeline-model-parallel-size 2 --nproc-per-node 4"),
+    "no-pipeline-parallel": ("", STAGES),
     "hidden-size": ("512", ""),
     "deepspeed-config": ("ds.json", ""),
     "standalone": ("", "--nnodes 2 --nproc-per-node 4"),

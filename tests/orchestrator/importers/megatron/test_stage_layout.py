@@ -62,12 +62,9 @@ def test_another_layout_is_refused_by_the_rule_that_it_breaks(layout, stages, ru
     assert problem.fix
 
 
-def test_the_layers_of_a_layout_are_those_of_the_model():
+def test_a_layout_has_the_models_layers_and_no_split_without_stages():
     (problem,) = options("Ett|ttL", **{"num-layers": 6}).problems(MEGATRON_VALUE_RULES)
     assert problem.rule == "the layout has as many t as the model has layers"
-
-
-def test_a_layout_whose_number_of_stages_is_not_known_says_no_split():
     found = options("Et|tt|t|ttL", "$PP")
     assert [*found.problems(MEGATRON_VALUE_RULES)] == []
     assert [LAYOUT_FIELDS[name](found) for name in SPLIT] == [None] * 4

@@ -122,15 +122,6 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
         ({"dist__use_tp_pp_dp_mapping": True}, "rank_order", "tp-pp-dp"),
         ({"ddp__overlap_grad_reduce": True, "comm_overlap__overlap_grad_reduce": False}, "overlap_comm", False),
         ({"ddp__bucket_size": 26214400}, "bucket_mib", 100),
-    ],
-)
-def test_an_override_sets_its_layout_field(keys, field, expected):
-    assert read(**keys).layout[field] == expected
-
-
-@pytest.mark.parametrize(
-    ("keys", "field", "expected"),
-    [
         ({"model__num_query_groups": None, "model__num_attention_heads": 8}, "num_key_value_heads", 8),
         ({"model__ffn_hidden_size": None, "model__hidden_size": 256}, "ffn_hidden_size", 1024),
         ({"model__vocab_size": 1000, "model__should_pad_vocab": False}, "vocab_size", 1000),
@@ -145,35 +136,26 @@ def test_an_override_sets_its_layout_field(keys, field, expected):
         ({"model__rotary_base": 500000}, "rotary_base", 500_000),
         ({"model__add_bias_linear": True}, "linear_biases", True),
         ({"model__add_bias_linear": False, "model__normalization": "LayerNorm"}, "linear_biases", False),
+        ({**HEADS, "model__kv_channels": 64}, "attention_head_size", None),
+        ({**HEADS, "model__kv_channels": None}, "attention_head_size", None),
+        ({"model__add_qkv_bias": True, "model__add_bias_linear": True}, "qkv_bias", None),
+        ({"model__add_qkv_bias": True, "model__normalization": "LayerNorm"}, "qkv_bias", None),
+        ({"model__qk_layernorm": False}, "qk_norm", None),
+        ({"model__gated_linear_unit": True, "model__activation_func": "torch.nn.functional.silu"}, "activation", None),
+        ({"model__rotary_base": 10000}, "rotary_base", None),
+        ({"model__rotary_base": 500000, "model__position_embedding_type": "learned_absolute"}, "rotary_base", None),
+        ({"model__add_bias_linear": False}, "linear_biases", None),
+        ({"model__vocab_size": 1000}, "vocab_size", None),  # the recipe may pad it
     ],
 )
-def test_an_override_sets_its_model_field(keys, field, expected):
-    assert read(**keys).model[field] == expected
-
-
-@pytest.mark.parametrize(
-    ("keys", "field"),
-    [
-        ({**HEADS, "model__kv_channels": 64}, "attention_head_size"),
-        ({**HEADS, "model__kv_channels": None}, "attention_head_size"),
-        ({"model__add_qkv_bias": True, "model__add_bias_linear": True}, "qkv_bias"),
-        ({"model__add_qkv_bias": True, "model__normalization": "LayerNorm"}, "qkv_bias"),
-        ({"model__qk_layernorm": False}, "qk_norm"),
-        ({"model__gated_linear_unit": True, "model__activation_func": "torch.nn.functional.silu"}, "activation"),
-        ({"model__rotary_base": 10000}, "rotary_base"),
-        ({"model__rotary_base": 500000, "model__position_embedding_type": "learned_absolute"}, "rotary_base"),
-        ({"model__add_bias_linear": False}, "linear_biases"),
-        ({"model__vocab_size": 1000}, "vocab_size"),  # the recipe may pad it
-    ],
-)
-def test_an_override_with_the_usual_value_or_an_unknown_one_sets_no_field(keys, field):
-    assert field not in read(**keys).model
+def test_an_override_sets_its_field_and_with_the_usual_value_none(keys, field, expected):
+    found = read(**keys)
+    assert {**found.layout, **found.model}.get(field) == expected
 
 
 @pytest.mark.parametrize(
     ("keys", "rule"),
     [
-        ({"model__hybrid_context_parallel": True}, "context parallelism is no axis"),
         ({"model__cp_comm_type": ["p2p", "a2a"]}, "context_transport is p2p"),
         ({"model__num_layers": 4, "model__moe_layer_freq": [1, 0, 0, 1]}, "expert_layer_every"),
         ({"model__pipeline_model_parallel_layout": "Et*3|L"}, "none has the embedding, the loss"),
@@ -183,10 +165,7 @@ def test_an_override_with_the_usual_value_or_an_unknown_one_sets_no_field(keys, 
         ({"model__position_embedding_type": "yarn"}, "position_embedding is learned or rotary"),
         ({**SELECTIVE, "model__recompute_modules": ["moe_act", "mhc"]}, "recompute_modules is layernorm, mla_up_proj,"),
         ({**GRAPHS, "model__cuda_graph_scope": ["mamba"]}, "cuda_graphs is attn, mlp, moe_router or"),
-        ({"model__cpu_offloading_weights": True}, "all activations of a layer in host memory"),
         ({"optimizer__optimizer_offload_fraction": 0.5}, "offload moves the whole optimizer"),
-        ({"peft": {"dim": 8}}, "a search trains all parameters"),
-        ({"train__rampup_batch_size": [16, 16, 1000]}, "the global batch of a search is fixed"),
     ],
 )
 def test_what_no_search_file_expresses_is_refused_by_name(keys, rule):
@@ -210,9 +189,16 @@ def test_a_recipe_for_another_training_is_refused(recipe, rule):
         overrides(recipe)
 
 
-def test_a_recipe_of_experts_decides_their_ranks_where_no_override_does():
+def test_a_recipe_is_named_decides_experts_and_its_name_has_the_precision():
     assert {"expert_parallel", "expert_tensor_parallel"} <= {*overrides("qwen3_30b_a3b_pretrain_config").left_open}
     assert "expert_parallel" not in overrides("llama3_8b_pretrain_config").left_open
+    found = overrides("llama3_8b_pretrain_8gpu_h100_bf16_config", num_nodes=2, gpus_per_node=8)
+    assert (found.layout["precision"], found.layout["data_parallel"], found.layout["num_nodes"]) == ("bf16", 4, 2)
+    assert found.origins["baseline.precision"] == "the name of the recipe llama3_8b_pretrain_8gpu_h100_bf16_config"
+    assert "precision" not in found.left_open
+    assert found.notes[0].startswith(
+        "The recipe llama3_8b_pretrain_8gpu_h100_bf16_config was not read; it decides micro_batch_size, zero_stage"
+    )
 
 
 @pytest.mark.parametrize(
@@ -239,16 +225,6 @@ def test_overrides_of_experts_latent_attention_and_further_tokens_are_read(keys,
 def test_layers_that_are_recomputed_together_are_another_baseline(granularity, changed):
     found = read(model__recompute_granularity=granularity, model__recompute_num_layers=2)
     assert [problem.key for problem in found.changed] == changed
-
-
-def test_the_recipe_is_named_and_its_name_has_the_precision():
-    found = overrides("llama3_8b_pretrain_8gpu_h100_bf16_config", num_nodes=2, gpus_per_node=8)
-    assert (found.layout["precision"], found.layout["data_parallel"], found.layout["num_nodes"]) == ("bf16", 4, 2)
-    assert found.origins["baseline.precision"] == "the name of the recipe llama3_8b_pretrain_8gpu_h100_bf16_config"
-    assert "precision" not in found.left_open
-    assert found.notes[0].startswith(
-        "The recipe llama3_8b_pretrain_8gpu_h100_bf16_config was not read; it decides micro_batch_size, zero_stage"
-    )
 
 
 def test_a_whole_configuration_is_read_without_the_names_of_its_classes():
@@ -311,11 +287,13 @@ def test_a_launch_script_gives_its_overrides_and_its_ranks():
     assert [note.partition(";")[0] for note in found.notes] == ["The recipe llama3_8b_pretrain_config was not read"]
 
 
-def test_an_override_prevails_over_an_option_and_both_over_the_file():
+def test_an_override_prevails_and_names_a_script_of_ones_own():
     words = "--recipe a_pretrain_config --config-file a.yaml -tp 4 -pp 8 model.pipeline_model_parallel_size=1"
     layout = started(words, lambda name: {"a.yaml": BRIDGE}[name]).layout
     assert (layout["tensor_parallel"], layout["pipeline_parallel"]) == (4, 1)
     assert layout["micro_batch_size"] == 2
+    found = read_launch_script("torchrun my_train.py model.num_layers=4 train.global_batch_size=8")
+    assert (found.source, found.model, found.global_batch_size) == ("megatron-bridge", {"num_layers": 4}, 8)
 
 
 @pytest.mark.parametrize(
@@ -344,8 +322,3 @@ def test_what_is_not_known_or_left_out_is_noted(words, note):
 def test_what_no_search_file_expresses_is_refused_of_a_command(words, rule):
     with pytest.raises(InputError, match=rule):
         started(words)
-
-
-def test_a_script_of_ones_own_is_known_by_its_overrides():
-    found = read_launch_script("torchrun my_train.py model.num_layers=4 train.global_batch_size=8")
-    assert (found.source, found.model, found.global_batch_size) == ("megatron-bridge", {"num_layers": 4}, 8)

@@ -64,9 +64,11 @@ def test_run_train_takes_module_configuration_and_ranks_from_variables(start):
     assert "run_train.sh is taken for torchtitan's own, with its MODULE llama3." in found.notes
 
 
-def test_another_run_train_is_not_taken_for_torchtitans():
+def test_another_run_train_and_an_older_torchtitan_are_refused():
     with pytest.raises(InputError, match="no command"):
         read_launch_script("./run_train.sh --epochs 3")
+    with pytest.raises(InputError, match="--module and --config name"):
+        started("--job.config_file llama3_8b.toml")
 
 
 def test_a_module_beside_the_script_is_read():
@@ -91,9 +93,6 @@ def test_what_an_unknown_configuration_decides_is_left_open():
     assert found.global_batch_size is None
     assert {"tensor_parallel", "zero_stage", "precision", "activation_checkpointing"} <= {*found.left_open}
     assert found.notes[0].startswith("The configuration big of my.own was not read; it decides tensor_parallel, ")
-
-
-def test_a_configuration_that_a_variable_names_is_left_open():
     found = started("--module llama3 --config $CONFIG")
     assert "tensor_parallel" in found.left_open
     assert "The configuration behind --config was not read; it decides" in " ".join(found.notes)
@@ -126,8 +125,3 @@ def test_what_no_search_file_expresses_is_refused_by_name(words, key, rule):
         started(words)
     (problem,) = refused.value.problems
     assert (problem.key, problem.line) == (key, 1)
-
-
-def test_a_command_of_an_older_torchtitan_is_refused():
-    with pytest.raises(InputError, match="--module and --config name"):
-        started("--job.config_file llama3_8b.toml")

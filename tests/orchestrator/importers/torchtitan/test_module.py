@@ -40,8 +40,10 @@ def larger():
 """
 
 
-def test_a_module_like_torchtitans_registry_is_read():
-    found = read_module(OWN)
+def test_a_module_like_torchtitans_registry_is_read(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    found = read_source(tmp_path / "mine.py")
+    assert found is not None
     assert (found.source, found.engine, found.global_batch_size) == ("torchtitan", "torchtitan", 8)
     assert (found.model["num_layers"], found.model["seq_length"]) == (32, 8192)
     assert found.layout["attention_kernel"] == "flash"
@@ -51,24 +53,14 @@ def test_a_module_like_torchtitans_registry_is_read():
     assert found.origins["baseline.tensor_parallel"] == "parallelism.tensor_parallel_degree (line 16)"
 
 
-def test_options_that_a_function_changes_are_read():
+def test_options_that_a_function_changes_are_read_and_it_starts_from_another():
     found = read_module(CHANGED)
     assert (found.model["num_layers"], found.model["seq_length"]) == (32, 16384)
     assert (found.layout["tensor_parallel"], found.layout["data_parallel"]) == (2, 4)
     assert found.layout["activation_checkpointing"] == "full"
-
-
-def test_a_function_starts_from_another_of_the_module():
     longer = "def longer():\n    config = mine()\n    config.training.seq_len = 32\n    return config\n"
     found = read_module(OWN + longer, "longer")
     assert (found.model["seq_length"], found.layout["tensor_parallel"]) == (32, 8)
-
-
-def test_a_python_file_is_read_as_a_module(tmp_path):
-    (tmp_path / "mine.py").write_text(OWN)
-    found = read_source(tmp_path / "mine.py")
-    assert found is not None
-    assert found.model["num_layers"] == 32
 
 
 def test_what_the_module_computes_is_asked_for():
@@ -78,6 +70,9 @@ def test_what_the_module_computes_is_asked_for():
     parallelism = "ParallelismConfig(tensor_parallel_degree=8, data_parallel_shard_degree=4)"
     found = read_module(OWN.replace(parallelism, "all_of_it()"))
     assert {"tensor_parallel", "pipeline_parallel", "zero_stage"} <= {*found.in_doubt}
+    converters = "[Float8LinearConverter.Config(recipe_name=recipe())]"
+    found = read_module(OWN.replace('attn_backend="varlen"', f"converters={converters}"))
+    assert found.in_doubt == ("matmul_precision",)
 
 
 @pytest.mark.parametrize(
@@ -100,16 +95,11 @@ def test_a_converter_of_linear_layers_is_the_precision_of_linear_layers(converte
     assert (found.layout, found.in_doubt) == ({**plain, **fields}, ())
 
 
-def test_a_recipe_that_the_module_computes_is_asked_for():
-    converters = "[Float8LinearConverter.Config(recipe_name=recipe())]"
-    found = read_module(OWN.replace('attn_backend="varlen"', f"converters={converters}"))
-    assert found.in_doubt == ("matmul_precision",)
-
-
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
         ("def f(:", "a module is Python"),
+        ("def f():\n    config = f()\n    return config\n", "a function starts from Trainer.Config"),
         ("x = 1", "a module's function returns torchtitan's Trainer.Config"),
         (OWN + OWN.replace("mine", "other"), "a module's function returns torchtitan's Trainer.Config"),
         (OWN.replace('"8B"', "SIZE"), "a model is one of torchtitan's llama3: debugmodel, 1B"),
@@ -135,8 +125,3 @@ def test_what_cannot_be_read_is_refused(text, rule):
     with pytest.raises(InputError, match=rule) as refused:
         read_module(text)
     assert refused.value.problems[0].fix
-
-
-def test_a_function_that_calls_itself_is_refused():
-    with pytest.raises(InputError):
-        read_module("def f():\n    config = f()\n    return config\n")

@@ -103,16 +103,6 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
         ),
         ({"tensor_parallel_degree": 2}, {"sequence_parallel": True}),
         ({"tensor_parallel_degree": 2, "enable_sequence_parallel": False}, {"sequence_parallel": False}),
-    ],
-)
-def test_parallelism_gives_degrees_stage_and_schedule(options, fields):
-    layout = imported(**{f"parallelism__{name}": value for name, value in options.items()}).layout
-    assert {name: layout.get(name) for name in fields} == fields
-
-
-@pytest.mark.parametrize(
-    ("options", "fields"),
-    [
         ({}, {"precision": "bf16", "torch_compile": False, "activation_checkpointing": "selective"}),
         ({}, {"recompute_modules": "ops", "attention_kernel": "flex"}),
         ({"training__mixed_precision_param": "float32"}, {"precision": "fp32"}),
@@ -124,13 +114,16 @@ def test_parallelism_gives_degrees_stage_and_schedule(options, fields):
         ({"activation_checkpoint": "full", "activation_checkpoint__layers": 2}, {"recompute_layers": 2}),
         ({"model_spec__attn_backend": "varlen"}, {"attention_kernel": "flash"}),
         (
-            {"parallelism__tensor_parallel_degree": 2, "compile__enable_async_tensor_parallel": True},
+            {"tensor_parallel_degree": 2, "compile__enable_async_tensor_parallel": True},
             {"tensor_parallel_overlap": True},
         ),
     ],
 )
-def test_other_options_give_their_fields(options, fields):
-    layout = imported(**options).layout
+def test_options_give_their_fields(options, fields):
+    """Options of parallelism have their last name."""
+    others = ("activation_checkpoint", "training", "compile", "model_spec")
+    named = {name if name.startswith(others) else f"parallelism__{name}": value for name, value in options.items()}
+    layout = imported(**named).layout
     assert {name: layout.get(name) for name in fields} == fields
 
 
@@ -156,7 +149,6 @@ def test_the_batch_is_a_local_batch_of_every_rank_unless_it_is_said():
             {"parallelism__pipeline_parallel_degree": 2, "training__global_batch_size": 32},
             "The training sends 8 of a step's 16 micro-batches",
         ),
-        ({"parallelism__spmd_backend": "full_dtensor"}, "parallelism.spmd_backend was left out"),
     ],
 )
 def test_differences_are_noted(options, note):
@@ -212,16 +204,12 @@ def test_lists_of_modules_that_a_rule_splits_are_named_by_the_rule(layers, word)
 @pytest.mark.parametrize(
     ("option", "value", "rule"),
     [
-        ("parallelism__context_parallel_load_balancer", "ptrr", "a chunk of each half"),
-        ("parallelism__pipeline_parallel_schedule_csv", "order.csv", "the order of a pipeline's work"),
         ("parallelism__fsdp_reshard_after_forward", "sometimes", "default, always and never"),
         ("parallelism__tensor_parallel_degree", 0, "at least 1"),
-        ("training__enable_cpu_offload", True, "parameters in host memory"),
         ("training__dtype", "float64", "precision is fp32, bf16 or fp16"),
         ("activation_checkpoint", "memory-budget", "not a memory budget"),
         ("model_spec__name", "llama4", "torchtitan's llama3 or qwen3"),
         ("model_spec__attn_backend", "sdpa", "flex or flash"),
-        ("comm__mode", "fake_backend", "torch's own backends"),
     ],
 )
 def test_what_no_search_file_expresses_is_refused_by_name(option, value, rule):

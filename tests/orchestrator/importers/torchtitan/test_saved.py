@@ -102,10 +102,11 @@ def test_the_kernel_is_known_by_its_arguments(inner, kernel):
     assert read(with_layer(attention__inner_attention=inner)).layout["attention_kernel"] == kernel
 
 
-def test_a_qwen3_has_norms_of_queries_and_keys_and_heads_of_its_own():
+def test_attention_has_its_own_heads_and_norms():
     saved = with_layer(attention__qk_norm={"eps": 1e-5}, attention__head_dim=32)
     model = read({**saved, "model_spec": {**saved["model_spec"], "name": "qwen3"}}).model
     assert (model["qk_norm"], model["attention_head_size"]) == (True, 32)
+    assert read(with_layer(attention__n_kv_heads=None)).model["num_key_value_heads"] == 4
 
 
 ROUTER = {"score_func": "softmax", "route_norm": True, "top_k": 2, "gate": _PRODUCT}
@@ -137,10 +138,6 @@ def test_experts_are_read_with_the_layers_that_have_them(has_experts, fields):
     sizes = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 96}
     assert (fields | sizes | {"shared_expert_ffn_hidden_size": 48}).items() <= model.items()
     assert "qk_norm" not in model
-
-
-def test_heads_without_a_number_of_key_value_heads_have_their_own():
-    assert read(with_layer(attention__n_kv_heads=None)).model["num_key_value_heads"] == 4
 
 
 @pytest.mark.parametrize(

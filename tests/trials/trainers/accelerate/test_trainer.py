@@ -50,7 +50,7 @@ def test_zero_2_and_3_over_several_ranks_are_fsdp(fields, on_cpu, kind):
     assert config["use_cpu"] is on_cpu
 
 
-def test_the_export_says_how_to_start_on_several_nodes_with_the_users_arguments():
+def test_the_export_says_how_to_start_with_the_users_arguments():
     several = replace(spec(data_parallel=16, num_nodes=2), num_gpus=16)
     assert TRAINER.export.start(several) == (
         'accelerate launch --config_file recipe/accelerate.yaml --machine_rank "$NODE_RANK" --main_process_ip'
@@ -59,6 +59,8 @@ def test_the_export_says_how_to_start_on_several_nodes_with_the_users_arguments(
     [text] = TRAINER.export.files(several).values()
     assert yaml.safe_load(text)["num_machines"] == 2
     assert "micro-batches of 1 sequences, 4 a step and rank, attention flash" in text
+    other = replace(spec(), trainer={"kind": "parlay"})
+    assert TRAINER.export.start(other).endswith("recipe/accelerate.yaml YOUR_SCRIPT.py YOUR_OPTIONS")
 
 
 def test_on_a_cpu_where_accelerate_launch_starts_a_single_rank_the_export_is_started_by_torchrun():
@@ -69,11 +71,6 @@ def test_on_a_cpu_where_accelerate_launch_starts_a_single_rank_the_export_is_sta
     sharded, half = ({"zero_stage": 3}, {"precision": "fp16"})
     for fields in (sharded, half):
         assert TRAINER.export.start(replace(on_cpu, layout=replace(on_cpu.layout, **fields))) is None
-
-
-def test_the_export_of_another_trainers_layout_names_no_script():
-    other = replace(spec(), trainer={"kind": "parlay"})
-    assert TRAINER.export.start(other).endswith("recipe/accelerate.yaml YOUR_SCRIPT.py YOUR_OPTIONS")
 
 
 @pytest.mark.parametrize(

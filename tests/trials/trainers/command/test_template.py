@@ -20,10 +20,14 @@ def words(template: str) -> list[str]:
     return command_arguments(template, SPEC, "/my env/python", "/run/it's/a1")
 
 
-def test_placeholders_stand_for_the_layouts_values():
+def test_placeholders_stand_for_values_and_text_may_depend_on_one():
     template = "{python} train.py --tp {tensor_parallel} --batch={global_batch_size} --sp {sequence_parallel}"
     assert words(template) == ["/my env/python", "train.py", "--tp", "2", "--batch=8", "--sp", "true"]
     assert words("run {num_layers} {train_iterations} {offload} {precision}") == ["run", "8", "40", "none", "bf16"]
+    switch = "{activation_checkpointing=full:--recompute --every 1} {sequence_parallel=true:--sp}"
+    assert words("train " + switch) == ["train", "--recompute", "--every", "1", "--sp"]
+    assert words("train {activation_checkpointing=none:--no-recompute} {zero_stage=3:--fsdp}") == ["train"]
+    assert placeholders_in("t {zero_stage} {precision=bf16:--bf16} {{tensor_parallel}}") == {"zero_stage", "precision"}
 
 
 @pytest.mark.bad_input(39)
@@ -35,21 +39,11 @@ def test_a_placeholder_that_would_stand_for_nothing_is_refused():
     assert words("run {bucket_mib=25:--bucket-mb 25} {bucket_mib=none:--own-buckets}") == ["run", "--own-buckets"]
 
 
-def test_text_may_depend_on_a_value():
-    switch = "{activation_checkpointing=full:--recompute --every 1} {sequence_parallel=true:--sp}"
-    assert words("train " + switch) == ["train", "--recompute", "--every", "1", "--sp"]
-    assert words("train {activation_checkpointing=none:--no-recompute} {zero_stage=3:--fsdp}") == ["train"]
-
-
 @pytest.mark.security("no_shell")
 def test_words_are_split_as_a_shell_splits_them_and_no_shell_runs():
     assert words("""train 'a b' "$HOME" `x` {{}} {attempt_folder}/out""") == [
         *("train", "a b", "$HOME", "`x`", "{}", "/run/it's/a1/out"),
     ]
-
-
-def test_the_names_a_template_asks_for_are_known():
-    assert placeholders_in("t {zero_stage} {precision=bf16:--bf16} {{tensor_parallel}}") == {"zero_stage", "precision"}
 
 
 @pytest.mark.bad_input(39)

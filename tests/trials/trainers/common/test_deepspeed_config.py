@@ -72,20 +72,14 @@ def test_half_precision_is_never_deepspeeds_zero_0_and_adds_gradients_up_in_fp32
     assert Layout(**found.layout).canonical() == Layout(precision=precision)
 
 
-def test_in_fp32_zero_0_is_deepspeeds_own_and_nothing_is_said_of_types():
+def test_zero_0_and_a_pipeline_are_deepspeeds_own():
     config = ds_config(Layout(), 1, 1.0)
     assert config["zero_optimization"]["stage"] == 0
     assert "data_types" not in config
-
-
-def test_a_pipeline_checkpoints_every_layer_when_the_layout_says_full():
     layout = Layout(pipeline_parallel=2, grad_accum_steps=4, activation_checkpointing="full")
     section = ds_config(layout, 4, 0.0)["pipeline"]
     assert section["activation_checkpoint_interval"] == 1
     assert section["use_reentrant"] is False
-
-
-def test_a_layout_that_does_not_make_the_global_batch_is_refused_with_the_numbers():
     with pytest.raises(InputError, match=r"micro batch 2 x accumulation 3 x data 1 = 6, but the global batch is 8"):
         ds_config(Layout(micro_batch_size=2, grad_accum_steps=3), 8, 1.0)
 

@@ -84,9 +84,17 @@ def test_a_step_is_read_as_each_trainer_writes_it(name, line, said):
     assert found.values == pytest.approx({each.split()[0]: float(each.split()[1]) for each in said.split(", ")})
 
 
-def test_nanotron_tells_a_batch_only_where_it_is_not_rounded():
+def test_half_a_number_and_one_that_cannot_be_are_left_out():
     line = NANOTRON.replace("global_batch_size: 1.02K", "global_batch_size: 512")
     assert read_line(line, LOG_FORMATS["nanotron"]).values["global_batch_size"] == 512
+    cut = MEGATRON_LM.index("1234.5") + 2
+    mixed = MEGATRON_LM[:cut] + MEGATRON_MEMORY + MEGATRON_LM[cut:]
+    assert not read_line(mixed, LOG_FORMATS["megatron-lm"]).is_step
+    line = MEGATRON_LM.replace("1.050000E+01", "NAN").replace("98.7", "-98.7")
+    values = read_line(line, LOG_FORMATS["megatron-lm"]).values
+    assert math.isnan(values["loss"])
+    assert "tflops" not in values
+    assert not read_line("x" * LONGEST_LINE + MEGATRON_LM, LOG_FORMATS["megatron-lm"]).is_step
 
 
 def test_what_else_megatron_says_of_memory_and_layout_is_read():
@@ -129,23 +137,6 @@ def test_a_line_cut_anywhere_never_gives_half_a_number(name, line):
 def test_colours_hide_no_step(name, line):
     coloured = "\x1b[1;32m" + line.replace("| ", "\x1b[0m| \x1b[38;5;12m").replace(": ", ":\x1b[36m ") + "\x1b[0m\x1b[K"
     assert read_line(coloured, LOG_FORMATS[name]) == read_line(line, LOG_FORMATS[name])
-
-
-def test_two_ranks_words_in_one_line_give_no_half_number():
-    cut = MEGATRON_LM.index("1234.5") + 2
-    mixed = MEGATRON_LM[:cut] + MEGATRON_MEMORY + MEGATRON_LM[cut:]
-    assert not read_line(mixed, LOG_FORMATS["megatron-lm"]).is_step
-
-
-def test_a_loss_that_is_no_number_is_kept_and_a_rate_that_cannot_be_is_left_out():
-    line = MEGATRON_LM.replace("1.050000E+01", "NAN").replace("98.7", "-98.7")
-    values = read_line(line, LOG_FORMATS["megatron-lm"]).values
-    assert math.isnan(values["loss"])
-    assert "tflops" not in values
-
-
-def test_only_the_beginning_of_a_huge_line_is_looked_at():
-    assert not read_line("x" * LONGEST_LINE + MEGATRON_LM, LOG_FORMATS["megatron-lm"]).is_step
 
 
 def test_a_commands_own_patterns_say_what_a_step_is():

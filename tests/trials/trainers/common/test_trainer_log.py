@@ -64,20 +64,14 @@ def test_it_makes_no_difference_where_the_bytes_are_cut(parts):
     assert in_parts.last() == at_once.last()
 
 
-def test_a_step_is_what_its_line_says():
+def test_a_step_is_what_its_line_says_and_counts_once():
     step = reader().feed(MEGATRON_LM)
     assert step is not None
     assert (step.iteration, step.step_time_s, step.samples, step.loss, step.grad_norm) == (5, 1.2345, 128, 10.5, 2.345)
     assert (step.tflops, step.has_nan) == (98.7, False)
-
-
-def test_an_iteration_counts_once_and_never_after_a_later_one():
     log = reader()
     found = [log.feed(iteration(number)) for number in (1, 1, 2, 4, 3, 5)]
     assert [step and step.iteration for step in found] == [1, None, 2, 4, None, 5]
-
-
-def test_an_iteration_that_was_skipped_is_no_step():
     log = reader()
     skipped = iteration(1).replace("skipped iterations:   0", "skipped iterations:   1")
     assert log.feed(skipped) is None
@@ -94,16 +88,17 @@ def test_a_training_gone_mad_is_seen(old, new):
     assert step.has_nan
 
 
-def test_the_time_of_a_step_follows_from_the_samples_a_second_where_only_they_are_reported():
+def test_times_and_rates_follow_from_what_is_reported():
     step = reader("deepspeed", batch=712).feed(DEEPSPEED)
     assert step is not None
     assert step.step_time_s == pytest.approx(712 / 356.1697650691015)
     tokens = StepReader(command_format({"tokens_per_sec": r"(\d+) tok/s"}), SPEC).feed("640 tok/s")
     assert tokens is not None
     assert tokens.step_time_s == pytest.approx(SPEC.global_batch_size * SPEC.model.seq_length / 640)
-
-
-def test_steps_without_a_number_are_counted():
+    step = reader("megatron-deepspeed", batch=1536).feed(MEGATRON_DEEPSPEED)
+    assert step is not None
+    assert step.tokens_per_sec == pytest.approx(141.518 * SPEC.num_gpus)
+    assert step.samples_per_sec == 4.422
     log = StepReader(command_format({"step_time_s": r"took (\S+)"}), SPEC)
     assert [log.feed("took 0.5").iteration for _ in range(3)] == [1, 2, 3]
     assert log.feed("took 0") is None
@@ -120,13 +115,6 @@ def test_layout_and_memory_are_kept_from_wherever_they_are_reported():
     assert log.proof == degrees | {"micro_batches_per_step": 8, "global_batch_size": 128}
     assert (log.peak_memory_gib, log.peak_memory_allocated_gib) == (4.0, 2.0)
     assert log.feed(iteration(6)).iteration == 6  # what was only noted was no step
-
-
-def test_rates_of_a_gpu_are_those_of_all():
-    step = reader("megatron-deepspeed", batch=1536).feed(MEGATRON_DEEPSPEED)
-    assert step is not None
-    assert step.tokens_per_sec == pytest.approx(141.518 * SPEC.num_gpus)
-    assert step.samples_per_sec == 4.422
 
 
 def words(lines: list[str]) -> OutputTail:

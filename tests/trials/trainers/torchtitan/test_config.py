@@ -36,14 +36,11 @@ def test_ranks_shard_the_model_or_hold_replicas_and_zero_3_reshards_after_the_fo
     assert reshard_policy(layout) == policy
 
 
-def test_a_pipeline_takes_a_steps_sequences_at_once():
+def test_a_pipeline_takes_a_steps_sequences_at_once_and_its_chunks_all_modules():
     fields = {"micro_batch_size": 2, "grad_accum_steps": 4, "data_parallel": 2}
     assert training_arguments(LLAMA, Layout(**fields))["local_batch_size"] == 2
     assert training_arguments(LLAMA, Layout(**fields, pipeline_parallel=2))["local_batch_size"] == 8
     assert training_arguments(LLAMA, Layout(**fields))["global_batch_size"] == 16
-
-
-def test_the_first_chunk_has_the_embedding_and_the_last_the_head():
     chunks = modules_by_chunk(LLAMA, Layout(pipeline_parallel=2, virtual_pipeline_stages=2))
     assert chunks is not None
     assert [module for chunk in chunks for module in chunk] == [
