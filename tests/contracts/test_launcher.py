@@ -88,7 +88,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @EVERYWHERE
-def test_an_attempt_is_alive_and_then_ends_measured(bench: Bench) -> None:
+def test_an_attempt_is_alive_and_then_ends_measured(bench):
     request = bench.request("measure")
     assert bench.launcher.launch(request)
     assert poll_one(bench.launcher, request).liveness in (Liveness.ALIVE, Liveness.ENDED)
@@ -102,7 +102,7 @@ def test_an_attempt_is_alive_and_then_ends_measured(bench: Bench) -> None:
 
 
 @pytest.mark.security("paths")
-def test_nothing_is_launched_in_a_folder_that_was_put_in_the_place_of_the_one_taken(bench: Bench) -> None:
+def test_nothing_is_launched_in_a_folder_that_was_put_in_the_place_of_the_one_taken(bench):
     request = bench.request("measure")
     root = request.folder.path.parents[2]
     request = replace(request, taken=FolderIdentity.at(root))
@@ -114,7 +114,7 @@ def test_nothing_is_launched_in_a_folder_that_was_put_in_the_place_of_the_one_ta
 
 
 @pytest.mark.parametrize("bench", [*HERE, RAY, RAY_WARM, SLURM, PILOT], indirect=True)
-def test_a_broken_script_ends_as_script_error_with_what_shows_it(bench: Bench) -> None:
+def test_a_broken_script_ends_as_script_error_with_what_shows_it(bench):
     request = bench.request("fail", rank=1, others="hang")
     bench.launcher.launch(request)
     status = wait_until_ended(bench.launcher, request)
@@ -126,7 +126,7 @@ def test_a_broken_script_ends_as_script_error_with_what_shows_it(bench: Bench) -
 
 
 @EVERYWHERE
-def test_a_cancelled_attempt_has_ended_when_cancel_returns(bench: Bench) -> None:
+def test_a_cancelled_attempt_has_ended_when_cancel_returns(bench):
     request = bench.request("hang")
     bench.launcher.launch(request)
     wait_until_started(bench.launcher, request)
@@ -136,7 +136,7 @@ def test_a_cancelled_attempt_has_ended_when_cancel_returns(bench: Bench) -> None
     assert not bench.has_processes(request)
 
 
-def test_an_attempt_cancelled_before_it_starts_never_starts(bench: Bench) -> None:
+def test_an_attempt_cancelled_before_it_starts_never_starts(bench):
     request = bench.request("hang")
     bench.launcher.launch(request)
     assert bench.launcher.cancel([request.spec.attempt_key]) == set()
@@ -144,7 +144,7 @@ def test_an_attempt_cancelled_before_it_starts_never_starts(bench: Bench) -> Non
     assert not bench.has_processes(request)
 
 
-def test_cancelling_what_has_ended_or_was_never_launched_changes_nothing(bench: Bench) -> None:
+def test_cancelling_what_has_ended_or_was_never_launched_changes_nothing(bench):
     request = bench.request("measure")
     bench.launcher.launch(request)
     before = wait_until_ended(bench.launcher, request)
@@ -152,12 +152,12 @@ def test_cancelling_what_has_ended_or_was_never_launched_changes_nothing(bench: 
     assert poll_one(bench.launcher, request) == before
 
 
-def test_an_attempt_it_never_saw_is_unknown(bench: Bench) -> None:
+def test_an_attempt_it_never_saw_is_unknown(bench):
     assert poll_one(bench.launcher, bench.request("measure")).liveness is Liveness.UNKNOWN
 
 
 @pytest.mark.parametrize("bench", IN_SECONDS, indirect=True)
-def test_the_time_limit_ends_an_attempt(bench: Bench) -> None:
+def test_the_time_limit_ends_an_attempt(bench):
     request = bench.request("hang", time_limit_s=0.5)
     bench.launcher.launch(request)
     status = wait_until_ended(bench.launcher, request)
@@ -167,7 +167,7 @@ def test_the_time_limit_ends_an_attempt(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("bench", [*IN_SECONDS, RAY_WARM], indirect=True)
-def test_nothing_outlasts_the_time_limit_by_more_than_the_allowance(bench: Bench) -> None:
+def test_nothing_outlasts_the_time_limit_by_more_than_the_allowance(bench):
     request = bench.request("ignore_sigterm", time_limit_s=2.0)
     bench.launcher.launch(request)
     status = wait_until_ended(bench.launcher, request)
@@ -177,7 +177,7 @@ def test_nothing_outlasts_the_time_limit_by_more_than_the_allowance(bench: Bench
     assert 2.0 <= status.ended_at - status.started_at <= bench.longest_s(2.0)
 
 
-def test_two_attempts_run_side_by_side(bench: Bench) -> None:
+def test_two_attempts_run_side_by_side(bench):
     requests = [bench.request("hang", trial=trial) for trial in ("t0001", "t0002")]
     for request in requests:
         assert bench.launcher.launch(request)
@@ -188,7 +188,7 @@ def test_two_attempts_run_side_by_side(bench: Bench) -> None:
     assert bench.launcher.cancel(statuses) == set()
 
 
-def test_an_attempt_is_launched_once(bench: Bench) -> None:
+def test_an_attempt_is_launched_once(bench):
     request = bench.request("measure")
     bench.launcher.launch(request)
     with pytest.raises(ValueError, match="launched before"):
@@ -198,7 +198,7 @@ def test_an_attempt_is_launched_once(bench: Bench) -> None:
         bench.launcher.launch(request)
 
 
-def test_an_attempt_that_was_never_accepted_is_not_adopted(bench: Bench) -> None:
+def test_an_attempt_that_was_never_accepted_is_not_adopted(bench):
     request = bench.request("measure")
     assert bench.launcher.adopt({request.spec.attempt_key: request}) == {}
     assert bench.launcher.launch(request)
@@ -206,7 +206,7 @@ def test_an_attempt_that_was_never_accepted_is_not_adopted(bench: Bench) -> None
 
 
 @EVERYWHERE
-def test_the_next_driver_takes_over_what_the_last_one_left_and_nothing_runs_twice(bench: Bench) -> None:
+def test_the_next_driver_takes_over_what_the_last_one_left_and_nothing_runs_twice(bench):
     request, launcher = bench.take_over()
     assert list(launcher.adopt({request.spec.attempt_key: request})) == [request.spec.attempt_key]
     if not bench.outlives_its_driver:
@@ -226,7 +226,7 @@ def test_the_next_driver_takes_over_what_the_last_one_left_and_nothing_runs_twic
 
 
 @pytest.mark.parametrize("bench", ["fake_slurm", SLURM, PILOT], indirect=True)
-def test_what_is_taken_over_lives_under_its_job_and_the_next_driver_can_end_it(bench: Bench) -> None:
+def test_what_is_taken_over_lives_under_its_job_and_the_next_driver_can_end_it(bench):
     request, launcher = bench.take_over()
     key = request.spec.attempt_key
     adopted = launcher.adopt({key: request})

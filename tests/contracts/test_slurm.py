@@ -35,7 +35,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     made.clear()
 
 
-def test_a_job_is_found_by_its_name_and_ends(bench: Bench) -> None:
+def test_a_job_is_found_by_its_name_and_ends(bench):
     before = bench.slurm.now()
     name = bench.submit("succeed")
     ended = bench.until(name, *ENDED)
@@ -55,7 +55,7 @@ def test_a_job_is_found_by_its_name_and_ends(bench: Bench) -> None:
     assert described == replace(ended, exit_code=0, signal=0, restarts=0, **of_job)
 
 
-def test_a_running_job_has_nodes_and_a_start_but_no_end(bench: Bench) -> None:
+def test_a_running_job_has_nodes_and_a_start_but_no_end(bench):
     job = bench.until(bench.submit("hang"), JobState.RUNNING)
     assert job.started_at is not None
     assert 0 <= bench.slurm.now() - job.started_at < 60
@@ -66,7 +66,7 @@ def test_a_running_job_has_nodes_and_a_start_but_no_end(bench: Bench) -> None:
     assert described.restarts == 0
 
 
-def test_the_exit_code_of_a_failed_job_is_reported(bench: Bench) -> None:
+def test_the_exit_code_of_a_failed_job_is_reported(bench):
     job = bench.until(bench.submit("fail"), *ENDED)
     assert (job.state, job.reason) == (JobState.FAILED, "NonZeroExitCode")
     described = bench.slurm.describe(job.job_id)
@@ -74,18 +74,18 @@ def test_the_exit_code_of_a_failed_job_is_reported(bench: Bench) -> None:
     assert (described.exit_code, described.signal) == (3, 0)
 
 
-def test_an_id_that_slurm_does_not_know_is_none(bench: Bench) -> None:
+def test_an_id_that_slurm_does_not_know_is_none(bench):
     assert bench.slurm.describe("999999") is None
 
 
-def test_two_jobs_of_one_name_are_both_told(bench: Bench) -> None:
+def test_two_jobs_of_one_name_are_both_told(bench):
     request = bench.request("hang")
     ids = {bench.slurm.submit(request).job_id for _ in range(2)}
     assert {job.job_id for job in bench.slurm.jobs() if job.name == request.name} == ids
     assert len(ids) == 2
 
 
-def test_all_jobs_on_a_node_are_told_also_those_that_have_ended(bench: Bench) -> None:
+def test_all_jobs_on_a_node_are_told_also_those_that_have_ended(bench):
     ended = bench.until(bench.submit("succeed", options=JobOptions(nodelist=("n2",))), *ENDED)
     running = bench.until(bench.submit("hang", options=JobOptions(nodelist=("n2",))), JobState.RUNNING)
     elsewhere = bench.until(bench.submit("hang", options=JobOptions(nodelist=("n3",))), JobState.RUNNING)
@@ -95,7 +95,7 @@ def test_all_jobs_on_a_node_are_told_also_those_that_have_ended(bench: Bench) ->
     assert elsewhere.name not in found
 
 
-def test_a_cancelled_job_ends(bench: Bench) -> None:
+def test_a_cancelled_job_ends(bench):
     job = bench.until(bench.submit("hang"), JobState.RUNNING)
     bench.until_ready(job.name)
     assert bench.slurm.cancel([job]) == set()
@@ -110,7 +110,7 @@ def test_a_cancelled_job_ends(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("bench", [*FAKE, REAL_IN_A_WALK], indirect=True)
-def test_a_cancelled_job_that_ignores_sigterm_is_killed(bench: Bench) -> None:
+def test_a_cancelled_job_that_ignores_sigterm_is_killed(bench):
     job = bench.until(bench.submit("ignore_sigterm"), JobState.RUNNING)
     bench.until_ready(job.name)
     asked_at = bench.slurm.now()
@@ -120,7 +120,7 @@ def test_a_cancelled_job_that_ignores_sigterm_is_killed(bench: Bench) -> None:
     assert (ended.state, ended.nodes) == (JobState.CANCELLED, job.nodes)
 
 
-def test_a_job_cancelled_before_it_starts_never_had_nodes(bench: Bench) -> None:
+def test_a_job_cancelled_before_it_starts_never_had_nodes(bench):
     bench.fill()
     waits = bench.until(bench.submit("hang"), JobState.PENDING)
     assert (waits.nodes, waits.started_at, waits.ended_at) == ((), None, None)
@@ -130,7 +130,7 @@ def test_a_job_cancelled_before_it_starts_never_had_nodes(bench: Bench) -> None:
     assert ended.ended_at is not None
 
 
-def test_a_job_waits_for_nodes_and_then_starts(bench: Bench) -> None:
+def test_a_job_waits_for_nodes_and_then_starts(bench):
     full = bench.fill()
     name = bench.submit("hang")
     bench.eventually(lambda: bench.job(name).reason, lambda reason: reason in ("Resources", "Priority"))
@@ -138,7 +138,7 @@ def test_a_job_waits_for_nodes_and_then_starts(bench: Bench) -> None:
     bench.until(name, JobState.RUNNING)
 
 
-def test_cancelling_a_job_that_has_ended_changes_nothing(bench: Bench) -> None:
+def test_cancelling_a_job_that_has_ended_changes_nothing(bench):
     job = bench.until(bench.submit("fail"), *ENDED)
     assert bench.slurm.cancel([job]) == set()
     assert bench.job(job.name) == job
@@ -146,25 +146,25 @@ def test_cancelling_a_job_that_has_ended_changes_nothing(bench: Bench) -> None:
 
 @pytest.mark.security("cancel")
 @pytest.mark.parametrize("stranger", [{"name": "another-name"}, {"user": "nobody"}])
-def test_a_job_is_not_cancelled_for_its_id_alone(bench: Bench, stranger: dict[str, str]) -> None:
+def test_a_job_is_not_cancelled_for_its_id_alone(bench, stranger):
     job = bench.until(bench.submit("hang"), JobState.RUNNING)
     assert bench.slurm.cancel([replace(job, **stranger)]) == set()  # type: ignore[arg-type]
     assert bench.job(job.name) == job
 
 
-def test_many_jobs_are_cancelled_at_once(bench: Bench) -> None:
+def test_many_jobs_are_cancelled_at_once(bench):
     names = [bench.submit("hang") for _ in range(3)]
     assert bench.slurm.cancel([bench.job(name) for name in names]) == set()
     assert {bench.job(name).state for name in names} == {JobState.CANCELLED}
 
 
-def test_excluded_nodes_are_kept_free(bench: Bench) -> None:
+def test_excluded_nodes_are_kept_free(bench):
     options = JobOptions(exclude=NODES[:2])
     job = bench.until(bench.submit("hang", exclude=("n3",), options=options), JobState.RUNNING)
     assert job.nodes == ("n4",)
 
 
-def test_a_job_runs_on_two_nodes(bench: Bench) -> None:
+def test_a_job_runs_on_two_nodes(bench):
     job = bench.until(bench.submit("hang", num_nodes=2, exclude=("n2",)), JobState.RUNNING)
     assert len(set(job.nodes) & {"n1", "n3", "n4"}) == 2
 
@@ -178,7 +178,7 @@ def test_a_job_runs_on_two_nodes(bench: Bench) -> None:
         (JobOptions(exclude=NODES), "Requested node configuration is not available"),
     ],
 )
-def test_what_can_never_run_is_refused_with_slurms_words(bench: Bench, options: JobOptions, message: str) -> None:
+def test_what_can_never_run_is_refused_with_slurms_words(bench, options, message):
     request = bench.request(options=options)
     tested = bench.slurm.test(request)
     assert (tested.status, tested.job_id) == (SubmitStatus.REFUSED, None)
@@ -189,7 +189,7 @@ def test_what_can_never_run_is_refused_with_slurms_words(bench: Bench, options: 
     assert message in submission.message
 
 
-def test_what_is_tested_is_not_submitted_and_needs_no_script(bench: Bench) -> None:
+def test_what_is_tested_is_not_submitted_and_needs_no_script(bench):
     request = bench.request("hang", num_nodes=2)
     request.script.unlink()
     assert bench.slurm.test(request).status is SubmitStatus.ACCEPTED
@@ -199,14 +199,14 @@ def test_what_is_tested_is_not_submitted_and_needs_no_script(bench: Bench) -> No
     assert bench.slurm.cancel([bench.job(full)]) == set()
 
 
-def test_a_refused_submission_may_leave_a_job_that_never_ran(bench: Bench) -> None:
+def test_a_refused_submission_may_leave_a_job_that_never_ran(bench):
     request = bench.request(exclude=NODES)
     assert bench.slurm.submit(request).status is SubmitStatus.REFUSED
     left = bench.job(request.name)
     assert (left.state, left.reason, left.nodes, left.started_at) == (JobState.FAILED, "BadConstraints", (), None)
 
 
-def test_a_job_without_its_script_is_refused(bench: Bench) -> None:
+def test_a_job_without_its_script_is_refused(bench):
     request = bench.request()
     request.script.unlink()
     submission = bench.slurm.submit(request)
@@ -214,7 +214,7 @@ def test_a_job_without_its_script_is_refused(bench: Bench) -> None:
     assert "Unable to open file" in submission.message
 
 
-def test_settings_are_the_clusters(bench: Bench) -> None:
+def test_settings_are_the_clusters(bench):
     settings = bench.slurm.settings()
     assert (settings.kill_wait_s, settings.over_time_limit_s) == (KILL_WAIT_S, 0.0)
     assert settings.min_job_age_s > 0
@@ -223,7 +223,7 @@ def test_settings_are_the_clusters(bench: Bench) -> None:
     assert settings.version
 
 
-def test_partitions_and_their_nodes_are_the_clusters(bench: Bench) -> None:
+def test_partitions_and_their_nodes_are_the_clusters(bench):
     main = next(partition for partition in bench.slurm.partitions() if partition.name == "main")
     assert (main.is_default, main.state_text, main.num_nodes) == (True, "UP", len(NODES))
     assert main.allows_account("any")
@@ -235,13 +235,13 @@ def test_partitions_and_their_nodes_are_the_clusters(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("bench", [*FAKE, REAL, REAL_WITHOUT_ACCOUNTING], indirect=True)
-def test_what_a_user_may_have_is_accountings_to_say(bench: Bench) -> None:
+def test_what_a_user_may_have_is_accountings_to_say(bench):
     association_limits = bench.slurm.association_limits()
     assert (association_limits is not None) is bench.slurm.settings().has_accounting
 
 
 @pytest.mark.parametrize("bench", [*FAKE, REAL, REAL_WITHOUT_ACCOUNTING], indirect=True)
-def test_accounting_has_the_last_word_or_is_not_there(bench: Bench) -> None:
+def test_accounting_has_the_last_word_or_is_not_there(bench):
     before = bench.slurm.now()
     failed, cancelled = bench.submit("fail"), bench.submit("hang")
     bench.until(cancelled, JobState.RUNNING)
@@ -265,7 +265,7 @@ def test_accounting_has_the_last_word_or_is_not_there(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("bench", [*FAKE, REAL_IN_A_WALK], indirect=True)
-def test_without_a_controller_nothing_is_known_and_nothing_submitted(bench: Bench) -> None:
+def test_without_a_controller_nothing_is_known_and_nothing_submitted(bench):
     name = bench.submit("hang")
     running = bench.until(name, JobState.RUNNING)
     request = bench.request()
@@ -287,7 +287,7 @@ def test_without_a_controller_nothing_is_known_and_nothing_submitted(bench: Benc
     assert _known(bench, request.name) == []
 
 
-def test_a_submission_without_an_answer_may_have_been_accepted(bench: Bench) -> None:
+def test_a_submission_without_an_answer_may_have_been_accepted(bench):
     request = bench.request("hang")
     with bench.controller_hung():
         submission = bench.slurm.submit(request)

@@ -1,6 +1,9 @@
+"""Launchers by the search file's section."""
+
+from __future__ import annotations
+
 import os
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -8,6 +11,7 @@ from orchestrator.launchers.base import LaunchRefused
 from orchestrator.launchers.factory import job_options, longest_s, make_launcher
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
+from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.shared_jobs import SharedJobsLauncher
 from orchestrator.launchers.slurm_pilot.sizing import IDLE_S, STARTUP_S, TAIL_S, RemainingWork
 from orchestrator.schema.launcher import LauncherSection
@@ -16,19 +20,23 @@ from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.tables.measured_table import render_table
 
 ONE_NODE = Cluster(ACCELERATORS["cpu"], 2, 1)
+SHARED = {"shared_jobs": True}
 
 
 def section(**fields: object) -> LauncherSection:
     return LauncherSection.model_validate(fields)
 
 
-def test_local_is_plain_processes() -> None:
-    launcher, note = make_launcher(section(kind="local"), parallel_trials=2, cluster=ONE_NODE)
+def made(parallel_trials: int = 1, cluster: Cluster = ONE_NODE, remaining_work=None, **fields: object):
+    parts = {"parallel_trials": parallel_trials, "cluster": cluster, "remaining_work": remaining_work}
+    return make_launcher(section(**fields), **parts)
+
+
+def test_local_is_plain_processes():
+    launcher, note = made(kind="local")
     assert (launcher.name, note) == ("local", None)
 
 
-@pytest.mark.processes
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("accelerator", "slurm", "segment"),
     [
@@ -44,13 +52,12 @@ def test_jobs_ask_for_segments_as_large_as_a_link_domain_of_several_nodes(accele
     assert job_options(section(kind="slurm", slurm=slurm), cluster).segment == segment
 
 
-def test_under_slurm_the_lease_is_kept_before_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_slurm_the_lease_is_kept_before_every_command(tmp_path, monkeypatch):
     """A hanging command takes its timeout, and one iteration may run several."""
     for command in ("scontrol", "squeue"):
         (tmp_path / command).write_text("#!/bin/sh\n")
         (tmp_path / command).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     kept: list[None] = []
     keep = lambda: kept.append(None)  # noqa: E731
     launcher, _ = make_launcher(section(kind="slurm"), parallel_trials=1, cluster=ONE_NODE, before_command=keep)
@@ -59,88 +66,63 @@ def test_under_slurm_the_lease_is_kept_before_every_command(tmp_path: Path, monk
     assert len(kept) == 3
 
 
-def test_a_single_run_needs_no_pilot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Under slurm_pilot replay, selftest and calibrate run in a job of their own; only a search has remaining work."""
+@pytest.mark.parametrize(
+    ("kind", "slurm", "has_work", "expected"),
+    [
+        ("slurm", {}, True, SlurmLauncher),
+        ("slurm", SHARED, True, SharedJobsLauncher),
+        ("slurm", SHARED, False, SlurmLauncher),
+        ("slurm_pilot", {}, True, SlurmPilotLauncher),
+        ("slurm_pilot", {}, False, SlurmLauncher),
+    ],
+)
+def test_only_a_search_has_remaining_work_to_plan_pilots_and_shared_jobs_for(
+    tmp_path, monkeypatch, kind, slurm, has_work, expected
+):
+    """Replay, selftest and calibrate run in a job of their own."""
     monkeypatch.setenv("PATH", str(tmp_path))  # no Slurm answers, and none has to
-    pilots = section(kind="slurm_pilot")
-    one, _ = make_launcher(pilots, parallel_trials=1, cluster=ONE_NODE)
-    search, _ = make_launcher(pilots, parallel_trials=1, cluster=ONE_NODE, remaining_work=lambda: RemainingWork(3, 1))
-    assert (one.name, search.name) == ("slurm", "slurm_pilot")
+    work = (lambda: RemainingWork(3, 1)) if has_work else None
+    assert type(made(kind=kind, slurm=slurm, remaining_work=work)[0]) is expected
 
 
-def test_jobs_are_shared_where_the_search_file_says_so_and_there_is_work_to_plan(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
-    work = lambda: RemainingWork(3, 1)  # noqa: E731
-    launchers = [
-        make_launcher(section(kind="slurm", slurm=slurm), parallel_trials=1, cluster=ONE_NODE, remaining_work=work)[0]
-        for slurm in ({}, {"shared_jobs": True})
-    ]
-    shared = section(kind="slurm", slurm={"shared_jobs": True})
-    single, _ = make_launcher(shared, parallel_trials=1, cluster=ONE_NODE)
-    assert [type(launcher) for launcher in (*launchers, single)] == [SlurmLauncher, SharedJobsLauncher, SlurmLauncher]
-
-
-def test_what_a_repeat_reserves_is_known_before_there_is_a_launcher() -> None:
-    shared = section(kind="slurm", slurm={"shared_jobs": True})
+def test_what_a_repeat_reserves_is_known_before_there_is_a_launcher():
+    shared = section(kind="slurm", slurm=SHARED)
     repeat_s = longest_s(shared, 600.0, num_nodes=2, may_share_job=True)
     assert longest_s(shared, 600.0, 2) < repeat_s == STARTUP_S + IDLE_S + 615.0 + TAIL_S
 
 
 @pytest.mark.fault(36)
-def test_when_ray_cannot_start_plain_processes_take_over_and_it_is_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("words", ["no free port", "no temporary folder for Ray"])
+def test_when_ray_cannot_start_plain_processes_take_over_and_it_is_said(monkeypatch, words):
     def no_sockets(rank_slots: int, num_gpus: int) -> RayRuntime:
         raise RayUnavailable("no free port")
 
-    monkeypatch.setattr(RayRuntime, "start_loopback", no_sockets)
-    launcher, note = make_launcher(section(kind="ray"), parallel_trials=2, cluster=ONE_NODE)
+    if words == "no free port":
+        monkeypatch.setattr(RayRuntime, "start_loopback", no_sockets)
+    else:
+        monkeypatch.setattr(tempfile, "tempdir", f"/tmp/parlay-gone-{os.getpid()}")  # short, for Ray's sockets
+    launcher, note = made(kind="ray", parallel_trials=2)
     assert launcher.name == "local"
-    assert "no free port" in str(note)
+    assert words in str(note)
 
 
-@pytest.mark.fault(36)
-def test_without_a_temporary_folder_for_ray_plain_processes_take_over_and_it_is_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", f"/tmp/parlay-gone-{os.getpid()}")  # short: Ray's sockets lie below it
-    launcher, note = make_launcher(section(kind="ray"), parallel_trials=2, cluster=ONE_NODE)
-    assert launcher.name == "local"
-    assert "no temporary folder for Ray" in str(note)
-
-
-def test_a_named_ray_that_is_not_there_is_refused_at_once_and_not_replaced() -> None:
+def test_a_named_ray_that_is_not_there_is_refused_at_once_and_not_replaced():
     with pytest.raises(LaunchRefused, match=r"no Ray at 127\.0\.0\.1:1"):
-        make_launcher(section(kind="ray", address="127.0.0.1:1"), parallel_trials=1, cluster=ONE_NODE)
+        made(kind="ray", address="127.0.0.1:1")
 
 
 @pytest.mark.parametrize("kind", ["local", "ray"])
-def test_more_than_this_machine_is_refused_before_anything_starts(kind: str) -> None:
+def test_more_than_this_machine_is_refused_before_anything_starts(kind):
     with pytest.raises(InputError, match="the cluster has 2 nodes"):
-        make_launcher(section(kind=kind), parallel_trials=1, cluster=Cluster(ACCELERATORS["cpu"], 2, 2))
+        made(kind=kind, cluster=Cluster(ACCELERATORS["cpu"], 2, 2))
 
 
-def test_simulated_reads_its_table_and_needs_no_machine(tmp_path: Path) -> None:
+def test_simulated_reads_its_table_needs_no_machine_and_goes_on_at_the_newest_moment_it_knows(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text(render_table([]))
-    recorded = section(kind="simulated", table=str(table))
-    launcher, note = make_launcher(recorded, parallel_trials=9, cluster=Cluster(ACCELERATORS["h100-80gb"], 8, 64))
-    assert (launcher.name, note) == ("simulated", None)
-
-
-def test_a_simulated_search_goes_on_at_the_newest_moment_it_knows(tmp_path: Path) -> None:
-    table = tmp_path / "table.csv"
-    table.write_text(render_table([]))
-    recorded = section(kind="simulated", table=str(table))
-    launcher, _ = make_launcher(recorded, parallel_trials=1, cluster=ONE_NODE, not_before=1e9)
-    assert launcher.now() == 1e9
-
-
-def test_a_table_that_is_none_is_refused(tmp_path: Path) -> None:
-    table = tmp_path / "table.csv"
+    recorded, cluster = section(kind="simulated", table=str(table)), Cluster(ACCELERATORS["h100-80gb"], 8, 64)
+    launcher, note = make_launcher(recorded, parallel_trials=9, cluster=cluster, not_before=1e9)
+    assert (launcher.name, note, launcher.now()) == ("simulated", None, 1e9)
     table.write_text("problem,source\n")
     with pytest.raises(InputError, match="column outcome is missing"):
-        make_launcher(section(kind="simulated", table=str(table)), parallel_trials=1, cluster=ONE_NODE)
+        make_launcher(recorded, parallel_trials=1, cluster=ONE_NODE)

@@ -68,7 +68,7 @@ def assert_true_to(index: SearchIndex, search: SearchRecord, headroom: MemoryHea
 
 @settings(deadline=None, max_examples=60)
 @given(story=stories())
-def test_followed_event_by_event_it_says_what_the_record_says(story: Story):
+def test_followed_event_by_event_it_says_what_the_record_says(story):
     search, index = None, None
     for event in story.events:
         search = apply_event(search, story.search_id, event)

@@ -69,9 +69,7 @@ def engine(request: LaunchRequest, name: str) -> LaunchRequest:
     return with_spec(request, layout=replace(request.spec.layout, engine=name))
 
 
-def test_one_server_forks_the_ranks_of_all_attempts_whatever_their_devices(
-    tmp_path: Path, launcher: LocalLauncher
-) -> None:
+def test_one_server_forks_the_ranks_of_all_attempts_whatever_their_devices(tmp_path, launcher):
     held = attempt_request(tmp_path, "hang", trial="t0000")
     launcher.launch(held)
     found = [ran(launcher, attempt_request(tmp_path, "tell_environment", trial=f"t000{i}")) for i in (1, 2)]
@@ -79,9 +77,7 @@ def test_one_server_forks_the_ranks_of_all_attempts_whatever_their_devices(
     assert found[0][0]["CUDA_VISIBLE_DEVICES"] == "1"
 
 
-def test_what_the_driver_sets_later_changes_no_rank(
-    tmp_path: Path, launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_driver_sets_later_changes_no_rank(tmp_path, launcher, monkeypatch):
     found = []
     for trial in ("t0001", "t0002"):
         found += ran(launcher, attempt_request(tmp_path, "tell_environment", trial=trial))
@@ -90,9 +86,7 @@ def test_what_the_driver_sets_later_changes_no_rank(
     assert not any("KMP_INIT_AT_FORK" in environment for environment in found)
 
 
-def test_an_engine_has_its_own_server_and_of_three_the_oldest_idle_one_goes(
-    tmp_path: Path, launcher: LocalLauncher
-) -> None:
+def test_an_engine_has_its_own_server_and_of_three_the_oldest_idle_one_goes(tmp_path, launcher):
     first = attempt_request(tmp_path, "tell_environment", trial="t0001")
     (old,) = parents(ran(launcher, first))
     other = engine(attempt_request(tmp_path, "tell_environment", trial="t0002"), "deepspeed")
@@ -104,14 +98,14 @@ def test_an_engine_has_its_own_server_and_of_three_the_oldest_idle_one_goes(
     assert is_running(int(second))
 
 
-def test_where_two_servers_are_at_work_other_ranks_start_plain(tmp_path: Path, launcher: LocalLauncher) -> None:
+def test_where_two_servers_are_at_work_other_ranks_start_plain(tmp_path, launcher):
     hanging(launcher, attempt_request(tmp_path, "hang", trial="t0001"))
     hanging(launcher, engine(attempt_request(tmp_path, "hang", trial="t0002"), "deepspeed"))
     third = with_spec(attempt_request(tmp_path, "tell_environment", trial="t0003"), accelerator="h100-80gb")
     assert not any("PARLAY_WARM" in environment for environment in ran(launcher, third))
 
 
-def test_ranks_of_another_environment_have_another_server(tmp_path: Path, launcher: LocalLauncher) -> None:
+def test_ranks_of_another_environment_have_another_server(tmp_path, launcher):
     with_settings = [
         with_spec(
             attempt_request(tmp_path, "tell_environment", trial=f"t000{number}"), layout=replace(LAYOUT, settings=text)
@@ -124,35 +118,8 @@ def test_ranks_of_another_environment_have_another_server(tmp_path: Path, launch
     assert first != second == third
 
 
-def test_ranks_that_would_count_their_own_cores_start_plain(tmp_path: Path) -> None:
-    bound = replace(LAYOUT, settings="launch.cpu_bind=cores")
-    [on_cpu] = node_plans(with_spec(attempt_request(tmp_path), layout=bound))
-    [on_gpu] = node_plans(with_spec(attempt_request(tmp_path), layout=bound, accelerator="h100-80gb"))
-    assert "PARLAY_PRELOAD" in on_cpu.environment
-    assert "PARLAY_PRELOAD" not in on_gpu.environment
-
-
-def test_warm_start_false_starts_plain(tmp_path: Path, launcher: LocalLauncher) -> None:
-    request = with_spec(attempt_request(tmp_path, "tell_environment"), measure=MeasureRules(warm_start=False))
-    assert not any({"PARLAY_WARM", "PARLAY_PRELOAD"} & set(environment) for environment in ran(launcher, request))
-
-
-@pytest.mark.parametrize("kind", ["command", "megatron-lm", "selftest", "calibrate", "doctor"])
-def test_other_programs_start_plain(tmp_path: Path, kind: str) -> None:
-    [plan] = node_plans(attempt_request(tmp_path, kind=kind))
-    assert "PARLAY_PRELOAD" not in plan.environment
-
-
-def test_the_preload_is_that_of_the_layouts_engine_and_device(tmp_path: Path) -> None:
-    request = attempt_request(tmp_path)
-    on_gpu = with_spec(request, accelerator="h100-80gb", layout=Layout(data_parallel=2, engine="deepspeed"))
-    assert [node_plans(r)[0].environment["PARLAY_PRELOAD"] for r in (request, on_gpu)] == ["torch/cpu", "deepspeed/gpu"]
-
-
 @pytest.mark.fault(49)
-def test_a_killed_server_is_a_node_failure_and_the_next_attempt_has_another(
-    tmp_path: Path, launcher: LocalLauncher
-) -> None:
+def test_a_killed_server_is_a_node_failure_and_the_next_attempt_has_another(tmp_path, launcher):
     request = attempt_request(tmp_path, "hang", trial="t0001")
     pids = hanging(launcher, request)
     server = int(Path(f"/proc/{pids[-1]}/stat").read_text().rpartition(")")[2].split()[1])
@@ -165,9 +132,7 @@ def test_a_killed_server_is_a_node_failure_and_the_next_attempt_has_another(
 
 @pytest.mark.fault(48)
 @pytest.mark.parametrize("victim", [0, 2], ids=["stub", "rank"])
-def test_a_killed_rank_or_stub_is_a_node_failure_and_nothing_is_left(
-    tmp_path: Path, launcher: LocalLauncher, victim: int
-) -> None:
+def test_a_killed_rank_or_stub_is_a_node_failure_and_nothing_is_left(tmp_path, launcher, victim):
     request = attempt_request(tmp_path, "hang")
     pids = hanging(launcher, request)
     os.kill(pids[victim], signal.SIGKILL)
@@ -176,9 +141,7 @@ def test_a_killed_rank_or_stub_is_a_node_failure_and_nothing_is_left(
 
 
 @pytest.mark.fault(50)
-def test_a_server_that_cannot_be_forked_is_told_once_and_not_started_again(
-    tmp_path: Path, launcher: LocalLauncher, logged: list[str]
-) -> None:
+def test_a_server_that_cannot_be_forked_is_told_once_and_not_started_again(tmp_path, launcher, logged):
     light_code(tmp_path / "code", preload=REFUSES)
     for trial in ("t0001", "t0002"):
         request = attempt_request(tmp_path, "measure", trial=trial)
@@ -189,9 +152,7 @@ def test_a_server_that_cannot_be_forked_is_told_once_and_not_started_again(
     assert len(logged) == 1
 
 
-def test_an_attempt_cancelled_while_its_server_imports_has_ended_at_once(
-    tmp_path: Path, launcher: LocalLauncher
-) -> None:
+def test_an_attempt_cancelled_while_its_server_imports_has_ended_at_once(tmp_path, launcher):
     light_code(tmp_path / "code", preload="import time\ndef import_engine(engine, on_cpu): time.sleep(600)")
     request = attempt_request(tmp_path, "hang")
     launcher.launch(request)
@@ -200,7 +161,7 @@ def test_an_attempt_cancelled_while_its_server_imports_has_ended_at_once(
     assert poll_one(launcher, request).liveness is Liveness.ENDED
 
 
-def test_a_closed_launcher_leaves_no_server_and_no_folder(tmp_path: Path, launcher: LocalLauncher) -> None:
+def test_a_closed_launcher_leaves_no_server_and_no_folder(tmp_path, launcher):
     (server,) = parents(ran(launcher, attempt_request(tmp_path, "tell_environment")))
     folder = launcher._fork_servers._folder
     assert folder is not None
@@ -208,3 +169,24 @@ def test_a_closed_launcher_leaves_no_server_and_no_folder(tmp_path: Path, launch
     launcher.close()
     assert not is_running(int(server))
     assert not folder.exists()
+
+
+BOUND = replace(LAYOUT, settings="launch.cpu_bind=cores")
+
+
+@pytest.mark.parametrize(
+    ("changes", "trainer", "preload"),
+    [
+        ({}, {}, "torch/cpu"),
+        ({"accelerator": "h100-80gb", "layout": Layout(data_parallel=2, engine="deepspeed")}, {}, "deepspeed/gpu"),
+        ({"layout": BOUND}, {}, "torch/cpu"),
+        ({"layout": BOUND, "accelerator": "h100-80gb"}, {}, None),  # they would count their own cores
+        ({"measure": MeasureRules(warm_start=False)}, {}, None),
+        *(({}, {"kind": kind}, None) for kind in ("command", "megatron-lm", "selftest", "calibrate", "doctor")),
+    ],
+)
+def test_ranks_are_forked_by_servers_of_their_engine_and_device_where_that_changes_nothing(
+    tmp_path, changes, trainer, preload
+):
+    [plan] = node_plans(with_spec(attempt_request(tmp_path, **trainer), **changes))
+    assert plan.environment.get("PARLAY_PRELOAD") == preload

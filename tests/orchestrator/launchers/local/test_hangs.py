@@ -34,30 +34,18 @@ def test_a_stopped_rank_ends_as_a_hang_and_no_rank_is_left(tmp_path, warm_start)
     spec = make_spec(Layout(tensor_parallel=2), measure=rules)
     folder = SearchFolder(tmp_path / spec.search_id).attempt(spec.trial, spec.attempt)
     request = written(LaunchRequest(spec, folder, sys.executable, str(REPOSITORY), time_limit_s=100.0))
-    launcher = LocalLauncher([[]], GracePeriods(after_failure_s=1.0))
+    launcher, deadline = LocalLauncher([[]], GracePeriods(after_failure_s=1.0)), time.monotonic() + 120
     launcher.launch(request)
-    _wait_for_steps(request, 2)
+    while not folder.metrics().exists() or folder.metrics().read_bytes().count(b"\n") < 2:
+        assert time.monotonic() < deadline, [log.read_text() for log in folder.rank_logs()]
+        time.sleep(0.05)
     pids = rank_pids(folder)
     assert len(pids) == (2 if warm_start is False else 4)  # stubs come before the ranks that were forked
-    stopped = _pid_of(request, 0)
-    os.kill(stopped, signal.SIGSTOP)
+    ranks = json.loads(folder.ranks.read_text())["ranks"]
+    os.kill([process["pid"] for process in ranks if process["rank"] == 0][-1], signal.SIGSTOP)
     result = result_of(request, wait_until_ended(launcher, request))
     assert result.reason is FailureReason.HANG
     assert result.outcome.rank == 1  # who stands still says nothing
     assert "all_reduce" in result.excerpt
     assert not [pid for pid in pids if is_running(pid)]
     launcher.close()
-
-
-def _pid_of(request: LaunchRequest, rank: int) -> int:
-    """The process of a rank itself, rather than its stub."""
-    ranks = json.loads(request.folder.ranks.read_text())["ranks"]
-    return [process["pid"] for process in ranks if process["rank"] == rank][-1]
-
-
-def _wait_for_steps(request: LaunchRequest, count: int) -> None:
-    deadline = time.monotonic() + 120
-    metrics = request.folder.metrics()
-    while not metrics.exists() or metrics.read_bytes().count(b"\n") < count:
-        assert time.monotonic() < deadline, [log.read_text() for log in request.folder.rank_logs()]
-        time.sleep(0.05)

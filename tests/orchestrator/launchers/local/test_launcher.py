@@ -1,6 +1,10 @@
+"""Local launcher: the ranks' environment, its slots and devices, and ranks that end as they should not."""
+
+from __future__ import annotations
+
 import json
 import os
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -21,64 +25,60 @@ def rank_environments(request: LaunchRequest) -> list[dict[str, str]]:
     return [json.loads((request.folder.path / f"environment-{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.fixture
+def made() -> Iterator[Callable[..., LocalLauncher]]:
+    launchers: list[LocalLauncher] = []
+    yield lambda *slots: launchers.append(LocalLauncher([list(slot) for slot in slots])) or launchers[-1]
+    for launcher in launchers:
+        launcher.close()
+
+
 @pytest.mark.processes
 @pytest.mark.timeout(180)
 class TestLocalLauncher:
-    def test_each_rank_knows_its_place_and_nothing_of_other_launchers(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_each_rank_knows_its_place_and_nothing_of_other_launchers(self, tmp_path, monkeypatch, made):
         for name in ("SLURM_PROCID", "MASTER_PORT", "PMI_RANK", "RANK"):
             monkeypatch.setenv(name, "7")
-        launcher, request = LocalLauncher([["4", "5"]]), attempt_request(tmp_path, "tell_environment")
+        launcher, request = made("45"), attempt_request(tmp_path, "tell_environment")
         launcher.launch(request)
         wait_until_ended(launcher, request)
-        for rank, environment in enumerate(rank_environments(request)):
-            told = {name: environment[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
-            assert told == {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
-            assert environment["cwd"] == str(request.folder.path)
-            assert (environment["PYTHONPATH"], environment["PYTHONSAFEPATH"]) == (request.code, "1")
-            assert environment["PARLAY_PARENT_PID"] == str(os.getpid())
-            assert environment["CUDA_VISIBLE_DEVICES"] == "4,5"
-            assert not {"SLURM_PROCID", "MASTER_PORT", "PMI_RANK"} & set(environment)
+        expected = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "cwd": str(request.folder.path)}
+        expected |= {"PYTHONPATH": request.code, "PYTHONSAFEPATH": "1", "CUDA_VISIBLE_DEVICES": "4,5"}
+        expected |= {"PARLAY_PARENT_PID": str(os.getpid())}
+        for rank, told in enumerate(rank_environments(request)):
+            own = expected | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            assert {name: told[name] for name in own} == own
+            assert not {"SLURM_PROCID", "MASTER_PORT", "PMI_RANK"} & set(told)
 
-    def test_attempts_side_by_side_have_their_own_devices_and_a_full_launcher_says_so(self, tmp_path: Path) -> None:
-        launcher = LocalLauncher([["0"], ["1"]])
+    def test_attempts_side_by_side_have_their_own_devices_and_a_full_launcher_says_so(self, tmp_path, made):
+        launcher = made("0", "1")
         first, second, third = (attempt_request(tmp_path, "hang", trial=f"t{i:04d}") for i in range(3))
         assert launcher.launch(first)
         assert launcher.launch(second)
         assert launcher.launch(third) is None
         assert not third.folder.ranks.exists()
-        launcher.cancel([first.spec.attempt_key])
+        launcher.cancel([first.key])
         last = attempt_request(tmp_path, "tell_environment", trial="t0004")
         assert launcher.launch(last)
         wait_until_ended(launcher, last)
         assert {e["CUDA_VISIBLE_DEVICES"] for e in rank_environments(last)} == {"0"}
-        launcher.close()
 
-    def test_a_rank_killed_from_outside_is_a_node_failure(self, tmp_path: Path) -> None:
-        launcher, request = LocalLauncher([[]]), attempt_request(tmp_path, "kill_itself", rank=1, others="measure")
+    def test_a_rank_killed_from_outside_is_a_node_failure(self, tmp_path, made):
+        launcher, request = made(""), attempt_request(tmp_path, "kill_itself", rank=1, others="measure")
         launcher.launch(request)
         status = wait_until_ended(launcher, request)
         assert status.reason is FailureReason.NODE_FAILURE
         assert "rank 1 was killed by signal 9" in str(status.detail)
 
-    def test_an_interpreter_that_is_not_there_is_a_launch_failure(self, tmp_path: Path) -> None:
-        launcher, request = LocalLauncher([[]]), attempt_request(tmp_path, python="/no/such/python")
-        launcher.launch(request)
-        status = wait_until_ended(launcher, request)
-        assert (status.reason, status.started) == (FailureReason.LAUNCH_FAILURE, False)
-
-    def test_waiting_ends_when_an_attempt_does(self, tmp_path: Path) -> None:
-        launcher, request = LocalLauncher([[]]), attempt_request(tmp_path)
+    def test_waiting_ends_when_an_attempt_does(self, tmp_path, made):
+        launcher, request = made(""), attempt_request(tmp_path)
         launcher.launch(request)
         while poll_one(launcher, request).ended_at is None:
             launcher.wait(3600)
 
-    def test_what_cannot_be_ended_is_told_after_one_wait_for_all(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        launcher = LocalLauncher([[]] * 4)
-        requests = {r.spec.attempt_key: r for r in (attempt_request(tmp_path, "hang", trial=f"t{i}") for i in range(4))}
+    def test_what_cannot_be_ended_is_told_after_one_wait_for_all(self, tmp_path, monkeypatch, made):
+        launcher = made(*[""] * 4)
+        requests = {r.key: r for r in (attempt_request(tmp_path, "hang", trial=f"t{i}") for i in range(4))}
         for request in requests.values():
             launcher.launch(request)
         waited: list[float] = []
@@ -90,8 +90,8 @@ class TestLocalLauncher:
         assert waited == [_END_TIMEOUT_S, 0.0, 0.0, 0.0]
         assert launcher.cancel(requests) == set()
 
-    def test_no_rank_outlives_the_launcher(self, tmp_path: Path) -> None:
-        launcher, request = LocalLauncher([[]]), attempt_request(tmp_path, "hang")
+    def test_no_rank_outlives_the_launcher(self, tmp_path, made):
+        launcher, request = made(""), attempt_request(tmp_path, "hang")
         launcher.launch(request)
         while not rank_pids(request.folder):
             launcher.wait(30)
@@ -99,31 +99,27 @@ class TestLocalLauncher:
         assert poll_one(launcher, request).reason is FailureReason.CANCELLED_BY_SEARCH
 
 
-def test_on_cpu_there_are_as_many_slots_as_parallel_trials() -> None:
+def test_slots_are_as_many_as_parallel_trials_and_gpus_are_dealt_to_them_and_never_shared():
     assert local_slots(Cluster(CPU, 4, 1), 3, {}) == [[], [], []]
-
-
-def test_gpus_are_dealt_to_slots_and_never_shared() -> None:
     devices = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4"}
     assert local_slots(Cluster(H100, 2, 1), 2, devices) == [["0", "1"], ["2", "3"]]
 
 
-def test_too_few_gpus_are_refused_with_all_numbers() -> None:
-    with pytest.raises(InputError, match=r"2 parallel trials x 2 GPUs = 4 GPUs, but 3 are visible on this machine"):
-        local_slots(Cluster(H100, 2, 1), 2, {"CUDA_VISIBLE_DEVICES": "0,1,2"})
+@pytest.mark.parametrize(
+    ("cluster", "trials", "words"),
+    [
+        (Cluster(H100, 2, 1), 2, "2 parallel trials x 2 GPUs = 4 GPUs, but 3 are visible on this machine"),
+        (Cluster(CPU, 2, 2), 1, "the cluster has 2 nodes"),
+    ],
+)
+def test_more_than_this_machine_has_is_refused_with_all_numbers(cluster, trials, words):
+    with pytest.raises(InputError, match=words):
+        local_slots(cluster, trials, {"CUDA_VISIBLE_DEVICES": "0,1,2"})
 
 
-def test_a_cluster_of_several_nodes_is_more_than_this_machine() -> None:
-    with pytest.raises(InputError, match="the cluster has 2 nodes"):
-        local_slots(Cluster(CPU, 2, 2), 1, {})
-
-
-def test_devices_are_those_the_environment_names() -> None:
+def test_devices_are_those_the_environment_names_else_the_device_files_are_counted(tmp_path):
     assert visible_devices({"CUDA_VISIBLE_DEVICES": " MIG-1f, 3 "}) == ["MIG-1f", "3"]
     assert visible_devices({"CUDA_VISIBLE_DEVICES": ""}) == []
-
-
-def test_without_a_word_in_the_environment_the_device_files_are_counted(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia7", "nvidiactl", "nvidia-uvm", "null"):
         (tmp_path / name).touch()
     assert visible_devices({}, tmp_path) == ["0", "1"]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,8 @@ import pytest
 from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.launcher import LocalLauncher
-from search_spaces.layouts.layout import Layout
-from tests.orchestrator.launchers.attempts import attempt_request, result_of, wait_until_ended, with_spec, written
-from tests.trials.train.trial_processes import RULES, make_spec
+from tests.orchestrator.launchers.attempts import attempt_request, wait_until_ended, with_spec
 from trials.files.folders import SearchFolder
-from trials.trial import TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -92,24 +88,3 @@ def test_ranks_have_the_number_of_threads_of_their_own_search(tmp_path, monkeypa
     assert all(rank["is_warm"] for rank in told)
     parents = [rank["parent"] for rank in told]
     assert parents[0] == parents[1] != parents[2] == parents[3]
-
-
-def training(root: Path) -> LaunchRequest:
-    """A trial of the GPT trainer on two ranks of the CPU, each of which has one thread."""
-    spec = make_spec(Layout(data_parallel=2), measure=replace(RULES, time_limit_s=200.0))
-    snapshot_code(root / "code")
-    folder = SearchFolder(root / spec.search_id).attempt(spec.trial, spec.attempt)
-    return written(LaunchRequest(spec, folder, sys.executable, str(root / "code"), time_limit_s=250.0))
-
-
-def test_trials_on_cpus_are_warm_whatever_number_of_threads_their_drivers_have(tmp_path, monkeypatch):
-    requests = [training(tmp_path / name) for name in ("one", "two")]
-    with (
-        launched(requests[0], THREADS[0], monkeypatch) as one,
-        launched(requests[1], THREADS[1], monkeypatch) as two,
-    ):
-        for search in (one, two):
-            result = result_of(search.request, wait_until_ended(search.launcher, search.request))
-            assert (result.state, result.excerpt) == (TrialState.MEASURED, None)
-            assert result.outcome is not None
-            assert result.outcome.started_warm is True, search.request.folder.rank_log(0).read_text()

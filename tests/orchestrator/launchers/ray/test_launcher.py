@@ -89,7 +89,7 @@ def cluster() -> Iterator[Any]:
 
 class TestOnLoopback:
     @pytest.mark.security("ray")
-    def test_ray_listens_on_loopback_alone(self, loopback: RayLauncher) -> None:
+    def test_ray_listens_on_loopback_alone(self, loopback):
         this = psutil.Process()
         sockets = [socket for p in (this, *this.children(recursive=True)) for socket in sockets_of(p)]
         addresses = {socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN}
@@ -97,7 +97,7 @@ class TestOnLoopback:
         assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
     @pytest.mark.security("ray")
-    def test_a_process_without_the_token_is_refused(self, loopback: RayLauncher) -> None:
+    def test_a_process_without_the_token_is_refused(self, loopback):
         import ray
 
         address = ray.get_runtime_context().gcs_address
@@ -108,7 +108,7 @@ class TestOnLoopback:
         assert with_token.returncode == 0, with_token.stderr
         assert "AuthenticationError" in refused.stderr
 
-    def test_more_ranks_than_cores_run_at_once(self, loopback: RayLauncher, tmp_path: Path) -> None:
+    def test_more_ranks_than_cores_run_at_once(self, loopback, tmp_path):
         request = attempt_request(tmp_path, "meet")
         layout = replace(request.spec.layout, data_parallel=4, grad_accum_steps=1)
         request = with_spec(request, layout=layout, num_gpus=4, gpus_per_node=4)
@@ -117,9 +117,7 @@ class TestOnLoopback:
         assert result_of(request, status).state is TrialState.MEASURED
         assert len(rank_pids(request.folder)) == 4
 
-    def test_the_ranks_of_a_nodes_attempts_are_forked_by_one_server(
-        self, loopback: RayLauncher, tmp_path: Path
-    ) -> None:
+    def test_the_ranks_of_a_nodes_attempts_are_forked_by_one_server(self, loopback, tmp_path):
         light_code(tmp_path / "code")
         servers = set()
         for trial in ("t0001", "t0002"):
@@ -135,7 +133,7 @@ class TestOnLoopback:
         loopback._runtime.close_fork_servers()
         assert not is_running(server)
 
-    def test_an_attempt_without_room_waits_and_can_be_cancelled(self, loopback: RayLauncher, tmp_path: Path) -> None:
+    def test_an_attempt_without_room_waits_and_can_be_cancelled(self, loopback, tmp_path):
         running = [attempt_request(tmp_path, "hang", trial=f"t000{i}") for i in (1, 2)]
         for request in running:
             loopback.launch(request)
@@ -150,7 +148,7 @@ class TestOnLoopback:
         assert not poll_one(loopback, waiting).started
 
     @pytest.mark.fault(35)
-    def test_a_supervisor_that_dies_takes_its_ranks_along(self, loopback: RayLauncher, tmp_path: Path) -> None:
+    def test_a_supervisor_that_dies_takes_its_ranks_along(self, loopback, tmp_path):
         request = attempt_request(tmp_path, "hang")
         loopback.launch(request)
         wait_until_started(loopback, request)
@@ -161,9 +159,7 @@ class TestOnLoopback:
         assert status.ended_at == last_sign_of_life(request.folder, status.started_at)
         assert not any(is_running(pid) for pid in rank_pids(request.folder))
 
-    def test_what_cannot_be_ended_is_told_after_one_wait_for_all(
-        self, loopback: RayLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_cannot_be_ended_is_told_after_one_wait_for_all(self, loopback, tmp_path, monkeypatch):
         requests = {r.spec.attempt_key: r for r in (attempt_request(tmp_path, "hang", trial=f"t{i}") for i in (1, 2))}
         for request in requests.values():
             loopback.launch(request)
@@ -179,9 +175,7 @@ class TestOnLoopback:
 
     @pytest.mark.walks
     @pytest.mark.fault(35)
-    def test_when_ray_dies_its_attempts_have_ended_and_the_next_runs_on_a_new_one(
-        self, loopback: RayLauncher, tmp_path: Path
-    ) -> None:
+    def test_when_ray_dies_its_attempts_have_ended_and_the_next_runs_on_a_new_one(self, loopback, tmp_path):
         request = attempt_request(tmp_path, "hang")
         loopback.launch(request)
         wait_until_started(loopback, request)
@@ -203,7 +197,7 @@ class TestOnTwoNodes:
         yield launcher
         launcher.close()
 
-    def test_the_ranks_of_both_nodes_meet(self, launcher: RayLauncher, tmp_path: Path) -> None:
+    def test_the_ranks_of_both_nodes_meet(self, launcher, tmp_path):
         request = on_two_nodes(attempt_request(tmp_path, "meet"), ranks_per_node=2)
         launcher.launch(request)
         status = wait_until_ended(launcher, request)
@@ -211,7 +205,7 @@ class TestOnTwoNodes:
         assert len(status.nodes) == 2
         assert len(set(rank_pids(request.folder))) == 4
 
-    def test_the_trial_program_trains_across_both_nodes(self, launcher: RayLauncher, tmp_path: Path) -> None:
+    def test_the_trial_program_trains_across_both_nodes(self, launcher, tmp_path):
         snapshot_code(tmp_path / "snapshot")
         request = on_two_nodes(attempt_request(tmp_path), ranks_per_node=1)
         measure = MeasureRules(min_steps=5, max_steps=6, max_warmup_steps=6)
@@ -223,7 +217,7 @@ class TestOnTwoNodes:
         result = result_of(request, wait_until_ended(launcher, request))
         assert (result.state, result.reason, result.excerpt) == (TrialState.MEASURED, None, None)
 
-    def test_a_failure_on_one_node_ends_the_other(self, launcher: RayLauncher, tmp_path: Path) -> None:
+    def test_a_failure_on_one_node_ends_the_other(self, launcher, tmp_path):
         request = on_two_nodes(attempt_request(tmp_path, "fail", rank=3, others="hang"), ranks_per_node=2)
         launcher.launch(request)
         result = result_of(request, wait_until_ended(launcher, request))
@@ -231,7 +225,7 @@ class TestOnTwoNodes:
         assert "rank 3 is broken" in str(result.excerpt)
         assert not any(is_running(pid) for pid in rank_pids(request.folder))
 
-    def test_the_time_limit_ends_the_ranks_of_both_nodes(self, launcher: RayLauncher, tmp_path: Path) -> None:
+    def test_the_time_limit_ends_the_ranks_of_both_nodes(self, launcher, tmp_path):
         request = on_two_nodes(attempt_request(tmp_path, "ignore_sigterm", time_limit_s=2.0), ranks_per_node=1)
         launcher.launch(request)
         status = wait_until_ended(launcher, request)
@@ -239,13 +233,11 @@ class TestOnTwoNodes:
         assert (status.ended_at or 0) - (status.started_at or 0) < 2.0 + ENDING_ALLOWANCE_S
 
     @pytest.mark.security("ray")
-    def test_leaving_the_cluster_does_not_end_it(self, launcher: RayLauncher, cluster: Any) -> None:
+    def test_leaving_the_cluster_does_not_end_it(self, launcher, cluster):
         launcher.close()
         assert all(not node.dead_processes() for node in cluster.list_all_nodes())
 
-    def test_a_lost_node_is_a_node_failure_and_leaves_no_rank(
-        self, launcher: RayLauncher, cluster: Any, tmp_path: Path
-    ) -> None:
+    def test_a_lost_node_is_a_node_failure_and_leaves_no_rank(self, launcher, cluster, tmp_path):
         request = on_two_nodes(attempt_request(tmp_path, "hang"), ranks_per_node=2)
         launcher.launch(request)
         wait_until_started(launcher, request)
@@ -255,7 +247,7 @@ class TestOnTwoNodes:
         assert not any(is_running(pid) for pid in rank_pids(request.folder))
 
 
-def test_a_ray_that_died_and_does_not_come_back_is_a_passing_condition(tmp_path: Path) -> None:
+def test_a_ray_that_died_and_does_not_come_back_is_a_passing_condition(tmp_path):
     class DeadRay:
         is_alive = False
 
@@ -283,11 +275,11 @@ def test_a_ray_that_died_and_does_not_come_back_is_a_passing_condition(tmp_path:
         (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left on device"),
     ],
 )
-def test_a_ray_that_takes_too_long_is_described_in_plain_words(raised, said) -> None:
+def test_a_ray_that_takes_too_long_is_described_in_plain_words(raised, said):
     assert said in _describe_start_error(raised)
 
 
-def test_ray_leaves_the_processs_own_signal_handlers_in_force() -> None:
+def test_ray_leaves_the_processs_own_signal_handlers_in_force():
     program = (
         "import os, signal\nfrom orchestrator.launchers.ray.runtime import RayRuntime\n"
         "heard = []\n"
@@ -306,7 +298,7 @@ def test_ray_leaves_the_processs_own_signal_handlers_in_force() -> None:
 
 
 @pytest.mark.fault(16)
-def test_a_signal_to_the_whole_process_group_leaves_ray_to_its_process() -> None:
+def test_a_signal_to_the_whole_process_group_leaves_ray_to_its_process():
     program = (
         "import os, psutil, signal\nfrom orchestrator.launchers.ray.runtime import RayRuntime\n"
         "heard = []\n"
@@ -324,7 +316,7 @@ def test_a_signal_to_the_whole_process_group_leaves_ray_to_its_process() -> None
     assert (done.stdout, done.returncode) == ("15 True True\n", 0), done.stderr
 
 
-def test_a_node_without_parlay_can_run_the_supervisor(tmp_path: Path) -> None:
+def test_a_node_without_parlay_can_run_the_supervisor(tmp_path):
     from ray import cloudpickle
 
     for module in SENT_MODULES:

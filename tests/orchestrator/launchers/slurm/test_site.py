@@ -12,23 +12,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
-from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm.site import load_profile, section_from_profile, site_remarks, with_site
 from orchestrator.lifecycle.create import with_environment_options
-from search_spaces.errors import InputError, Problem
+from search_spaces.errors import Problem
 from slurm.client import SlurmClient
 from slurm.interface import SubmitStatus
-from slurm.option_checks import SRUN_KEYS
 from slurm.request import JobRequest
 from slurm.sandbox.sandbox import SlurmSandbox
 from slurm.script import render_script
 from slurm.site_profile import site_names
+from tests import kit
 from tests.slurm.sandbox.test_sandbox import eventually
 
 STORED = Path(__file__).with_name("data")
+PAGE = (Path(__file__).parents[4] / "docs" / "sites.md").read_text()
 MACHINES = {
     "frontier": ("mi250x-gcd-64gb", 8),
     "juwels-booster": ("a100-40gb", 4),
@@ -37,45 +38,33 @@ MACHINES = {
     "perlmutter": ("a100-40gb", 4),
     "plain": ("h100-80gb", 8),
 }
-SEARCH = """\
-name: small
-model: gpt2-tiny
-cluster: {{accelerator: {accelerator}, gpus_per_node: {gpus}, num_nodes: 2}}
-global_batch_size: 16
-space:
-  tensor_parallel: [1, 2]
-launcher:
-  kind: slurm
-  slurm:
-"""
-FIRST_LINE = SEARCH.count("\n") + 1
 
 
-def loaded(folder: Path, *lines: str, accelerator: str = "cpu", gpus: int = 2) -> SearchSpec:
-    path = folder / "search.yaml"
-    text = SEARCH.format(accelerator=accelerator, gpus=gpus)
-    path.write_text(text + "".join(f"    {line}\n" for line in lines))
-    return load_search_file(path)
+def changes(slurm: dict[str, object], accelerator: str = "cpu", gpus: int = 2) -> dict[str, object]:
+    """Changes of a search file: these keys of launcher.slurm, on two nodes of such accelerators."""
+    cluster = {"accelerator": accelerator, "gpus_per_node": gpus, "num_nodes": 2}
+    return {"cluster": cluster, "launcher": {"kind": "slurm", "slurm": slurm}}
 
 
-def problem_of(folder: Path, *lines: str, accelerator: str = "cpu", gpus: int = 2) -> Problem:
-    with pytest.raises(InputError) as caught:
-        loaded(folder, *lines, accelerator=accelerator, gpus=gpus)
-    [problem] = caught.value.problems
-    return problem
+def loaded(folder: Path, machine: tuple[str, int] = ("cpu", 2), /, **slurm: object) -> SearchSpec:
+    return kit.loaded(folder, **changes(slurm, *machine))
 
 
-def script_of(spec: SearchSpec, argv: tuple[str, ...] = ("/opt/python3", "-m", "trials.train", "spec.json")) -> str:
-    return render_script(request_of(spec, Path("/shared/small-abcdef/trials/t0001/a1"), argv))
+def problem_of(folder: Path, machine: tuple[str, int] = ("cpu", 2), /, **slurm: object) -> Problem:
+    return kit.refusal(folder, **changes(slurm, *machine))
 
 
-def request_of(spec: SearchSpec, directory: Path, argv: tuple[str, ...]) -> JobRequest:
+def request_of(
+    spec: SearchSpec,
+    directory: Path = Path("/shared/small-abcdef/trials/t0001/a1"),
+    argv: tuple[str, ...] = ("/opt/python3", "-m", "trials.train", "spec.json"),
+) -> JobRequest:
     options = job_options(spec.launcher, spec.cluster)
     return JobRequest("small-abcdef.t0001.a1", directory, 2, spec.cluster.gpus_per_node, 600.0, argv, options=options)
 
 
-def profile(folder: Path, text: str, name: str = "ours.toml") -> Path:
-    path = folder / name
+def profile(folder: Path, text: str) -> Path:
+    path = folder / "ours.toml"
     path.write_text(f'title = "Ours"\nsources = []\n{text}')
     return path
 
@@ -83,83 +72,72 @@ def profile(folder: Path, text: str, name: str = "ours.toml") -> Path:
 # -- the six
 
 
-def test_there_is_a_machine_for_each_profile():
-    assert sorted(MACHINES) == site_names()
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_the_job_of_a_site_is_the_stored_one(tmp_path, name):
-    accelerator, gpus = MACHINES[name]
-    found = script_of(loaded(tmp_path, f"site: {name}", "account: project1", accelerator=accelerator, gpus=gpus))
-    path = STORED / f"site-{name}.sh"
+@pytest.mark.parametrize("name", site_names())
+def test_the_job_of_a_site_is_the_stored_one_and_asks_for_no_more_cpus_than_its_nodes_have(tmp_path, name):
+    spec = loaded(tmp_path, MACHINES[name], site=name, account="project1")
+    found, path = render_script(request_of(spec)), STORED / f"site-{name}.sh"
     if os.environ.get("PARLAY_UPDATE_STORED"):
         path.write_text(found)
     assert found == path.read_text(), __doc__
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_a_site_asks_for_no_more_cpus_than_its_nodes_have_for_jobs(tmp_path, name):
-    accelerator, gpus = MACHINES[name]
-    slurm = loaded(tmp_path, f"site: {name}", accelerator=accelerator, gpus=gpus).launcher.slurm
-    assert (slurm.cpus_per_task or 1) * gpus <= (slurm.usable_cpus or 4096)
+    slurm = spec.launcher.slurm
+    assert (slurm.cpus_per_task or 1) * MACHINES[name][1] <= (slurm.usable_cpus or 4096)
+    assert section_from_profile(load_profile(name)).site is None
 
 
 # -- under the user's keys
 
 
 def test_what_the_user_says_stands_and_the_profile_fills_in_the_rest(tmp_path):
-    lines = ("site: lumi", "partition: dev-g", "env: {NCCL_NET_GDR_LEVEL: '3', MINE: x}", "launch: {address: '{ip}'}")
-    slurm = loaded(tmp_path, *lines).launcher.slurm
+    said = {"partition": "dev-g", "env": {"NCCL_NET_GDR_LEVEL": "3", "MINE": "x"}, "launch": {"address": "{ip}"}}
+    slurm = loaded(tmp_path, site="lumi", **said).launcher.slurm
     assert (slurm.site, slurm.partition, slurm.cpus_per_task) == ("lumi", "dev-g", 7)
     assert slurm.env == {"NCCL_SOCKET_IFNAME": "hsn0,hsn1,hsn2,hsn3", "NCCL_NET_GDR_LEVEL": "3", "MINE": "x"}
     assert (slurm.launch.address, slurm.launch.visible_devices) == ("{ip}", "ROCR_VISIBLE_DEVICES")
-
-
-def test_a_key_set_to_null_takes_the_profiles_away(tmp_path):
-    assert loaded(tmp_path, "site: lumi", "partition: null").launcher.slurm.partition is None
+    assert loaded(tmp_path, site="lumi", partition=None).launcher.slurm.partition is None, "null takes it away"
 
 
 @pytest.mark.parametrize(
-    ("lines", "expected"),
+    ("said", "expected"),
     [
-        ((), ["--gres=gpu:4"]),
-        (("gpus_per_node: 2",), ["--gpus-per-node=2"]),
-        (("gres: 'gpu:a100:4'",), ["--gres=gpu:a100:4"]),
-        (("gres: 'nvme:1'",), ["--gres=gpu:4,nvme:1"]),
+        ({}, ["--gres=gpu:4"]),
+        ({"gpus_per_node": 2}, ["--gpus-per-node=2"]),
+        ({"gres": "gpu:a100:4"}, ["--gres=gpu:a100:4"]),
+        ({"gres": "nvme:1"}, ["--gres=gpu:4,nvme:1"]),
     ],
 )
-def test_gpus_are_asked_for_once_and_as_the_site_does(tmp_path, lines, expected):
-    spec = loaded(tmp_path, "site: leonardo", *lines, accelerator="a100-80gb", gpus=4)
-    directives = [line.removeprefix("#SBATCH ") for line in script_of(spec).splitlines()]
+def test_gpus_are_asked_for_once_and_as_the_site_does(tmp_path, said, expected):
+    spec = loaded(tmp_path, MACHINES["leonardo"], site="leonardo", **said)
+    directives = [line.removeprefix("#SBATCH ") for line in render_script(request_of(spec)).splitlines()]
     assert [line for line in directives if line.startswith(("--gres", "--gpus"))] == expected
 
 
 def test_a_search_that_was_written_down_keeps_what_the_profile_said_then(tmp_path):
-    path = profile(tmp_path, '[slurm]\npartition = "gpu"\nusable_cpus = 8\n')
-    spec = loaded(tmp_path, "site: ./ours.toml")
+    path = profile(tmp_path, '[slurm]\npartition = "gpu"\nusable_cpus = 8\nsetup_file = "setup.sh"\n')
+    spec = loaded(tmp_path, site="./ours.toml")
     written = json.loads(json.dumps(spec.to_json()))
     path.unlink()
     again = SearchSpec.from_json(written)
     assert again.launcher == spec.launcher
-    assert (again.launcher.slurm.site, again.launcher.slurm.partition) == (str(path), "gpu")
-
-
-def test_the_shells_own_variables_go_before_the_profile_and_after_the_file(tmp_path):
-    spec = loaded(tmp_path, "site: lumi", "account: mine")
-    environ = {"SBATCH_PARTITION": "dev-g", "SBATCH_ACCOUNT": "other"}
-    slurm = with_environment_options(spec, environ).launcher.slurm
-    assert (slurm.partition, slurm.account) == ("dev-g", "mine")
+    slurm = again.launcher.slurm
+    assert (slurm.site, slurm.partition, slurm.setup_file) == (str(path), "gpu", str(tmp_path / "setup.sh"))
 
 
 def test_files_of_a_profile_start_from_its_own_folder(tmp_path):
     (tmp_path / "sites").mkdir()
     profile(tmp_path / "sites", '[slurm]\nsetup_file = "setup.sh"\n')
-    slurm = loaded(tmp_path, "site: sites/ours.toml").launcher.slurm
+    slurm = loaded(tmp_path, site="sites/ours.toml").launcher.slurm
     assert slurm.setup_file == str(tmp_path / "sites" / "setup.sh")
 
 
+def test_the_shells_own_variables_go_before_the_profile_and_after_the_file(tmp_path):
+    spec = loaded(tmp_path, site="lumi", account="mine")
+    environ = {"SBATCH_PARTITION": "dev-g", "SBATCH_ACCOUNT": "other"}
+    slurm = with_environment_options(spec, environ).launcher.slurm
+    assert (slurm.partition, slurm.account) == ("dev-g", "mine")
+
+
 def test_other_searches_know_nothing_of_sites(tmp_path):
-    slurm = loaded(tmp_path, "comment: x").launcher.slurm
+    slurm = loaded(tmp_path, comment="x").launcher.slurm
     assert with_site(slurm) is slurm
     assert site_remarks(slurm, 1, 60.0, 1) == []
 
@@ -169,8 +147,8 @@ def test_other_searches_know_nothing_of_sites(tmp_path):
 
 @pytest.mark.parametrize(("site", "fix"), [("lummi", "did you mean lumi?"), ("ours", "./my-site.toml")])
 def test_a_site_nobody_knows_is_refused_with_the_ones_that_are(tmp_path, site, fix):
-    problem = problem_of(tmp_path, "comment: x", f"site: {site}")
-    assert (problem.key, problem.line, problem.value) == ("launcher.slurm.site", FIRST_LINE + 1, site)
+    problem = problem_of(tmp_path, site=site)
+    assert (problem.key, problem.value) == ("launcher.slurm.site", site)
     assert "juwels-booster" in str(problem.rule)
     assert fix in str(problem.fix)
 
@@ -190,111 +168,85 @@ def test_a_site_nobody_knows_is_refused_with_the_ones_that_are(tmp_path, site, f
 )
 def test_what_is_wrong_in_a_profile_is_the_profiles_fault(tmp_path, text, key, value):
     path = profile(tmp_path, text)
-    problem = problem_of(tmp_path, "comment: x", "site: ours.toml")
+    problem = problem_of(tmp_path, site="ours.toml")
     assert (problem.file, problem.key, problem.value) == (str(path), key, value)
-    assert problem.rule
-    assert problem.fix
+    assert None not in (problem.rule, problem.fix)
 
 
 def test_what_does_not_go_together_is_reported_with_the_site(tmp_path):
-    problem = problem_of(tmp_path, "site: lumi", "launch: {srun: [--gpus-per-task=1]}")
-    assert (problem.key, problem.line) == ("launcher.slurm.launch.visible_devices", FIRST_LINE)
+    problem = problem_of(tmp_path, site="lumi", launch={"srun": ["--gpus-per-task=1"]})
+    assert problem.key == "launcher.slurm.launch.visible_devices"
     assert "site lumi" in problem.message
 
 
-def test_segments_are_what_jobs_have_of_a_link_domain(tmp_path):
-    whole = loaded(tmp_path, "comment: x", accelerator="gb200-186gb", gpus=4).cluster
-    parts = loaded(tmp_path, "segment: 16", accelerator="gb200-186gb", gpus=4).cluster
-    anywhere = loaded(tmp_path, "segment: 0", accelerator="gb200-186gb", gpus=4).cluster
-    assert [each.domain_nodes for each in (whole, parts, anywhere)] == [18, 16, 18]
-    assert loaded(tmp_path, "segment: 16", accelerator="h100-80gb", gpus=8).cluster.domain_nodes == 1
+@pytest.mark.parametrize(
+    ("machine", "said", "nodes"),
+    [
+        (("gb200-186gb", 4), {}, 18),
+        (("gb200-186gb", 4), {"segment": 16}, 16),
+        (("gb200-186gb", 4), {"segment": 0}, 18),
+        (("h100-80gb", 8), {"segment": 16}, 1),
+    ],
+)
+def test_segments_are_what_jobs_have_of_a_link_domain(tmp_path, machine, said, nodes):
+    assert loaded(tmp_path, machine, comment="x", **said).cluster.domain_nodes == nodes
 
 
 def test_segments_larger_than_a_link_domain_are_refused(tmp_path):
-    problem = problem_of(tmp_path, "segment: 19", accelerator="gb200-186gb", gpus=4)
-    assert (problem.key, problem.value, problem.line) == ("launcher.slurm.segment", 19, FIRST_LINE)
-    assert problem.message == "is 19, but a link domain of the cluster has 18 nodes"
-    assert (problem.rule, bool(problem.fix)) == ("the nodes of a segment are in one link domain", True)
+    problem = problem_of(tmp_path, ("gb200-186gb", 4), segment=19)
+    assert (problem.key, problem.value) == ("launcher.slurm.segment", 19)
+    assert "18 nodes" in problem.message
+    assert problem.fix
 
 
 @pytest.mark.bad_input(22)
 @pytest.mark.parametrize(("cpus", "gpus"), [(8, 8), (57, 1), (1, 64)])
 def test_more_cpus_than_a_node_has_for_jobs_are_refused(tmp_path, cpus, gpus):
-    problem = problem_of(tmp_path, "site: lumi", f"cpus_per_task: {cpus}", gpus=gpus)
+    problem = problem_of(tmp_path, ("cpu", gpus), site="lumi", cpus_per_task=cpus)
     assert (problem.code, problem.key, problem.value) == ("usable_cpus", "launcher.slurm.cpus_per_task", cpus)
-    assert problem.line == FIRST_LINE + 1
     assert f"{cpus} x {gpus} ranks of a node = {cpus * gpus} CPUs" in problem.message
-    assert problem.rule == "jobs may use 56 CPUs of a node, by the profile of site lumi"
+    assert "56 CPUs" in problem.rule
     assert problem.fix
-    assert loaded(tmp_path, "site: lumi", "cpus_per_task: 7", gpus=8)
+    assert loaded(tmp_path, ("cpu", 8), site="lumi", cpus_per_task=7)
 
 
 # -- what is said
 
 
 def test_a_search_is_told_what_its_site_is_and_where_its_jobs_go_beyond_it(tmp_path):
-    slurm = loaded(tmp_path, "site: lumi", "partition: dev-g").launcher.slurm
+    slurm = loaded(tmp_path, site="lumi", partition="dev-g").launcher.slurm
     first, *others = site_remarks(slurm, num_nodes=64, time_limit_s=600.0, jobs=4)
-    assert first == "site lumi: LUMI-G (CSC): community profile, read 2026-11-22, not verified (docs/sites.md)"
-    assert others[:3] == [
-        "site lumi: dev-g allows 32 nodes per job, 64 requested",
-        "site lumi: dev-g allows 1 running jobs per user, 4 requested",
-        "site lumi: dev-g allows 2 running and pending jobs per user, 4 requested",
-    ]
+    assert "not verified" in first
+    beyond = ("32 nodes per job, 64 requested", "1 running jobs per user, 4 requested", "2 running and pending jobs")
+    assert all(words in told for words, told in zip(beyond, others[:3], strict=True))
     assert others[3:] == [f"site lumi: {note}" for note in load_profile("lumi").notes]
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_what_a_profile_says_is_a_section(name):
-    assert section_from_profile(load_profile(name)).site is None
-
-
-# -- docs/sites.md
-
-
-PAGE = (Path(__file__).parents[4] / "docs" / "sites.md").read_text()
 
 
 def test_the_page_shows_a_profile_and_containers_that_can_be_read(tmp_path):
     [text] = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "ada.toml").write_text(text)
-    assert loaded(tmp_path, "site: ada.toml").launcher.slurm.launch.address == "{host}-ib"
+    assert loaded(tmp_path, site="ada.toml").launcher.slurm.launch.address == "{host}-ib"
     assert load_profile(str(tmp_path / "ada.toml")).limits["gpu"].max_running == 4
-    containers = re.findall(r"```yaml\n(container:.*?)\n```", PAGE, re.DOTALL)
-    assert [loaded(tmp_path, found).launcher.slurm.container is not None for found in containers] == [True, True]
+    containers = [yaml.safe_load(found) for found in re.findall(r"```yaml\n(container:.*?)\n```", PAGE, re.DOTALL)]
+    assert [loaded(tmp_path, **found).launcher.slurm.container is not None for found in containers] == [True, True]
 
 
-def test_the_pages_table_says_what_the_profiles_say():
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("| ")]
-    table = {row[0]: row[1:] for row in rows}
-    for place, name in enumerate(cell.strip("`") for cell in table[""]):
-        found = section_from_profile(load_profile(name))
-        told = {title: cells[place] for title, cells in table.items() if len(cells) == len(MACHINES)}
-        asked = [one for one in (found.partition, found.qos, found.constraint) if one is not None]
-        assert told["partition, QOS, constraint"] == ", ".join(asked)
-        cpus = "" if found.cpus_per_task is None else f"{found.cpus_per_task}, {found.usable_cpus}"
-        assert told["CPUs of a rank, of a node"].startswith(cpus)
-        assert told["asked for by"].startswith("`--gres" if found.gpus_as == "gres" else "`--gpus-per-node")
-        assert bool(told["MIOpen's caches"]) == ("MIOPEN_USER_DB_PATH" in found.launch.node_folders)
-        assert (str(found.launch.visible_devices) in told["a rank sees"]) == (found.launch.visible_devices is not None)
-        assert (told["rank 0 is met at"] == "its name") == (found.launch.address is None)
-
-
-def test_the_page_knows_the_same_sites_and_options_of_srun():
+def test_the_page_knows_the_same_sites():
     header = next(line for line in PAGE.splitlines() if line.startswith("| |"))
     assert sorted(re.findall(r"`(.+?)`", header)) == site_names()
-    listed = next(line for line in PAGE.splitlines() if line.startswith("| `srun` |"))
-    assert sorted(re.findall(r"--([a-z-]+)", listed)) == sorted(SRUN_KEYS)
 
 
 # -- a real Slurm
 
 
+def client_of(sandbox: SlurmSandbox) -> SlurmClient:
+    return SlurmClient({"PATH": os.environ["PATH"], **sandbox.environment})
+
+
 def run(sandbox: SlurmSandbox, request: JobRequest) -> dict[int, dict[str, str]]:
     """Return what each rank of this job saw in its environment, by its number."""
     request.script.write_text(render_script(request))
-    client = SlurmClient({"PATH": os.environ["PATH"], **sandbox.environment})
-    submission = client.submit(request)
+    submission = client_of(sandbox).submit(request)
     assert submission.status is SubmitStatus.ACCEPTED, submission.message
     ranks = request.num_nodes * request.tasks_per_node
     logs = [request.directory / f"rank-{rank:05d}.log" for rank in range(ranks)]
@@ -309,28 +261,18 @@ def run(sandbox: SlurmSandbox, request: JobRequest) -> dict[int, dict[str, str]]
 
 @pytest.mark.processes
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", MACHINES)
-def test_a_real_slurm_understands_what_each_site_asks_for(tmp_path, slurm_sandbox: SlurmSandbox, name):
-    here = ("partition: main", "qos: null", "constraint: null", "cpus_per_task: 1")
-    spec = loaded(tmp_path, f"site: {name}", *here, accelerator=MACHINES[name][0], gpus=4)
-    client = SlurmClient({"PATH": os.environ["PATH"], **slurm_sandbox.environment})
-    submission = client.test(request_of(spec, tmp_path, ("true",)))
+@pytest.mark.parametrize("name", site_names())
+def test_a_real_slurm_understands_what_each_site_asks_for(tmp_path, slurm_sandbox, name):
+    here = {"partition": "main", "qos": None, "constraint": None, "cpus_per_task": 1}
+    spec = loaded(tmp_path, (MACHINES[name][0], 4), site=name, **here)
+    submission = client_of(slurm_sandbox).test(request_of(spec, tmp_path, ("true",)))
     assert submission.status is SubmitStatus.ACCEPTED, submission.message
 
 
 @pytest.mark.processes
 @pytest.mark.timeout(240)
-def test_a_real_slurm_takes_the_plain_profile(tmp_path, slurm_sandbox: SlurmSandbox):
-    spec = loaded(tmp_path, "site: plain", accelerator="h100-80gb", gpus=2)
-    seen = run(slurm_sandbox, request_of(spec, tmp_path, ("/usr/bin/env", "ENDED=1")))
-    assert [seen[rank]["SLURM_LOCALID"] for rank in range(4)] == ["0", "1", "0", "1"]
-    assert {one["CUDA_VISIBLE_DEVICES"] for one in seen.values()} == {"0,1"}
-
-
-@pytest.mark.processes
-@pytest.mark.timeout(240)
 def test_a_real_slurm_takes_a_profile_with_a_core_map_a_gpu_for_each_rank_and_folders_of_the_node(
-    tmp_path, slurm_sandbox: SlurmSandbox
+    tmp_path, slurm_sandbox
 ):
     profile(
         tmp_path,
@@ -353,7 +295,7 @@ def test_a_real_slurm_takes_a_profile_with_a_core_map_a_gpu_for_each_rank_and_fo
         """,
     )
     (tmp_path / "setup.sh").write_text("export SOURCED=yes\n")
-    spec = loaded(tmp_path, "site: ours.toml", "setup_file: mine.sh", accelerator="h100-80gb", gpus=2)
+    spec = loaded(tmp_path, ("h100-80gb", 2), site="ours.toml", setup_file="setup.sh")
     request = request_of(spec, tmp_path, ("/usr/bin/env", "ENDED=1"))
     seen = run(slurm_sandbox, replace(request, environment={"PYTHONSAFEPATH": "1"}))
     assert [seen[rank]["CUDA_VISIBLE_DEVICES"] for rank in range(4)] == ["0", "1", "0", "1"]

@@ -11,7 +11,6 @@ from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from slurm.client import SlurmClient
 from slurm.poll_backoff import PollBackoff
 from slurm.request import JobOptions
-from slurm.sandbox.sandbox import SlurmSandbox
 from slurm.squeue_cache import SqueueSnapshot
 from tests.orchestrator.launchers.attempts import attempt_request, poll_one
 from trials.attempt_result import Liveness
@@ -22,7 +21,7 @@ from trials.trial import FailureReason
 @pytest.mark.walks
 @pytest.mark.processes
 @pytest.mark.timeout(300)
-def test_a_real_slurm_that_ends_a_job_at_its_limit_is_a_time_limit(tmp_path, slurm_sandbox: SlurmSandbox):
+def test_a_real_slurm_that_ends_a_job_at_its_limit_is_a_time_limit(tmp_path, slurm_sandbox):
     slurm = SlurmClient(os.environ | slurm_sandbox.environment)
     jobs = lambda max_age_s: SqueueSnapshot(slurm.jobs(), slurm.now(), 0.0)  # noqa: E731
     launcher = SlurmLauncher(slurm, JobOptions(), PollBackoff(0.5), jobs, lambda seconds: time.sleep(min(seconds, 0.5)))

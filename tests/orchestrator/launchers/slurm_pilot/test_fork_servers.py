@@ -130,7 +130,7 @@ def is_warm(environments: list[dict[str, str]]) -> bool:
     return warm.pop()
 
 
-def test_attempts_of_a_pilot_are_forked_by_one_server_a_node_with_their_own_place(bench: Bench) -> None:
+def test_attempts_of_a_pilot_are_forked_by_one_server_a_node_with_their_own_place(bench):
     held = bench.hanging("t0000")
     environments = bench.environments("t0001") + bench.environments("t0002")
     assert is_warm(environments)
@@ -141,7 +141,7 @@ def test_attempts_of_a_pilot_are_forked_by_one_server_a_node_with_their_own_plac
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="no leave to be another user")
-def test_ranks_in_a_container_are_forked_by_a_server_in_a_container_of_its_own(bench: Bench) -> None:
+def test_ranks_in_a_container_are_forked_by_a_server_in_a_container_of_its_own(bench):
     bench.launcher = bench.new_launcher(JobOptions(container=Container(command=("unshare", "--mount"))))
     assert is_warm(bench.environments("t0001"))
 
@@ -150,9 +150,7 @@ def test_ranks_in_a_container_are_forked_by_a_server_in_a_container_of_its_own(b
     "container",
     [None, *(Container(runtime, "image") for runtime in Runtime), Container(command=("unshare", "--mount"))],
 )
-def test_attempts_that_differ_in_folder_limit_and_nodes_only_have_the_same_servers(
-    tmp_path: Path, container: Container | None
-) -> None:
+def test_attempts_that_differ_in_folder_limit_and_nodes_only_have_the_same_servers(tmp_path, container):
     light_code(tmp_path / "code")
     plan = PilotPlan(2, 2, 600.0, "python", "code", 60.0, 0.0)
     pilot, options = Pilot(PilotFolder(tmp_path / "p0001"), plan, "demo.p0001"), JobOptions(container=container)
@@ -163,7 +161,7 @@ def test_attempts_that_differ_in_folder_limit_and_nodes_only_have_the_same_serve
     assert {write_fork_servers(other, options, pilot) for other in others} == {name}
 
 
-def test_a_search_whose_code_has_no_servers_in_pilots_is_asked_for_none(tmp_path: Path) -> None:
+def test_a_search_whose_code_has_no_servers_in_pilots_is_asked_for_none(tmp_path):
     (light_code(tmp_path / "code") / "trials" / "pilot" / "fork_servers.py").unlink()
     pilot = Pilot(PilotFolder(tmp_path / "p0001"), PilotPlan(2, 2, 600.0, "python", "code", 60.0, 0.0), "demo.p0001")
     name = write_fork_servers(attempt_request(tmp_path, "hang", trial="t0001"), JobOptions(), pilot)
@@ -172,15 +170,13 @@ def test_a_search_whose_code_has_no_servers_in_pilots_is_asked_for_none(tmp_path
 
 
 @pytest.mark.parametrize(("name", "is_warm"), [("MIOPEN_USER_DB_PATH", True), ("TMPDIR", False)])
-def test_ranks_with_a_folder_of_their_step_have_servers_only_where_no_import_reads_it(
-    tmp_path: Path, name: str, is_warm: bool
-) -> None:
+def test_ranks_with_a_folder_of_their_step_have_servers_only_where_no_import_reads_it(tmp_path, name, is_warm):
     light_code(tmp_path / "code")
     options = JobOptions(launch=Launch(node_folders={name: "/tmp"}))
     assert bool(warm_environment(attempt_request(tmp_path, "hang"), options)) is is_warm
 
 
-def test_servers_have_all_cpus_of_the_pilot_and_not_those_of_one_rank(bench: Bench) -> None:
+def test_servers_have_all_cpus_of_the_pilot_and_not_those_of_one_rank(bench):
     bench.launcher = bench.new_launcher(JobOptions(cpus_per_task=2))
     held = bench.hanging("t0000")
     rank = bench.pids(held, rank=True)[0]
@@ -210,9 +206,7 @@ def memory_group() -> Iterator[Path]:
 
 
 @pytest.mark.fault(52)
-def test_a_rank_that_the_kernel_kills_for_memory_is_out_of_memory_itself_and_no_other_is(
-    bench: Bench, memory_group: Path
-) -> None:
+def test_a_rank_that_the_kernel_kills_for_memory_is_out_of_memory_itself_and_no_other_is(bench, memory_group):
     first, other = bench.hanging("t0001"), bench.hanging("t0002")
     (memory_group / "cgroup.procs").write_text(str(bench.server_of(bench.pids(first, rank=True)[0])))
     bench.launcher.cancel([first.key])
@@ -232,7 +226,7 @@ KILLS = {
 
 @pytest.mark.fault(51)
 @pytest.mark.parametrize("killed", KILLS)
-def test_a_kill_ends_the_attempt_on_that_node_and_no_other(bench: Bench, killed: str) -> None:
+def test_a_kill_ends_the_attempt_on_that_node_and_no_other(bench, killed):
     request, other = bench.hanging("t0001"), bench.hanging("t0002")
     before = bench.pids(other)
     KILLS[killed](bench, request)
@@ -244,7 +238,7 @@ def test_a_kill_ends_the_attempt_on_that_node_and_no_other(bench: Bench, killed:
 
 
 @pytest.mark.fault(55)
-def test_a_cancelled_step_ends_with_its_ranks(bench: Bench) -> None:
+def test_a_cancelled_step_ends_with_its_ranks(bench):
     request = bench.hanging("t0001")
     step = bench.until(request, lambda status: status.started).job_id
     bench.sandbox.ask("scancel", str(step))
@@ -252,7 +246,7 @@ def test_a_cancelled_step_ends_with_its_ranks(bench: Bench) -> None:
 
 
 @pytest.mark.fault(55)
-def test_a_cancelled_step_of_the_servers_ends_their_ranks_and_the_next_attempt_has_others(bench: Bench) -> None:
+def test_a_cancelled_step_of_the_servers_ends_their_ranks_and_the_next_attempt_has_others(bench):
     request = bench.hanging("t0001")
     job = str(bench.until(request, lambda status: status.started).job_id).split(".")[0]
     rows = bench.sandbox.ask("squeue", "--steps", "--noheader", "--format=%i %j", f"--jobs={job}").stdout.splitlines()
@@ -263,7 +257,7 @@ def test_a_cancelled_step_of_the_servers_ends_their_ranks_and_the_next_attempt_h
 
 
 @pytest.mark.fault(56)
-def test_an_agent_that_is_killed_takes_servers_and_ranks_with_it(bench: Bench) -> None:
+def test_an_agent_that_is_killed_takes_servers_and_ranks_with_it(bench):
     request = bench.hanging("t0001")
     server = bench.server_of(bench.pids(request, rank=True)[0])
     folder = str(bench.pilot().path.absolute())
@@ -274,7 +268,7 @@ def test_an_agent_that_is_killed_takes_servers_and_ranks_with_it(bench: Bench) -
 
 
 @pytest.mark.fault(56)
-def test_the_driver_is_killed_and_the_next_one_finds_its_forked_ranks(bench: Bench) -> None:
+def test_the_driver_is_killed_and_the_next_one_finds_its_forked_ranks(bench):
     request = bench.hanging("t0001")
     before = bench.pids(request)
     bench.launcher = bench.new_launcher(JobOptions())
@@ -285,7 +279,7 @@ def test_the_driver_is_killed_and_the_next_one_finds_its_forked_ranks(bench: Ben
 
 
 @pytest.mark.fault(56)
-def test_a_node_that_fails_takes_servers_and_ranks_with_it(bench: Bench) -> None:
+def test_a_node_that_fails_takes_servers_and_ranks_with_it(bench):
     request = bench.hanging("t0001")
     bench.sandbox.ask("scontrol", "update", "nodename=n1", "state=down", "reason=test")
     try:
