@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -72,9 +71,8 @@ def test_pilots_that_nobody_needs_end_with_their_driver_and_others_stay(rig):
 
 
 @pytest.fixture
-def full(tmp_path: Path) -> PilotBench:
+def full(rig) -> PilotBench:
     """A cluster on which no pilot can start."""
-    rig = PilotBench(tmp_path)
     for node in ("n1", "n2", "n3"):
         rig.cluster.drain_node(node)
     return rig
@@ -121,27 +119,21 @@ def test_a_pilot_that_ended_while_no_driver_lived_takes_no_attempt_of_the_next(r
     assert rig.launcher.launch(rig.request("t0002")) == rig.job(2).job_id
 
 
-def test_a_request_that_no_agent_has_claimed_yet_is_found_by_the_next_driver(rig):
-    first = rig.launch()
-    rig.pilot().heartbeat.write_text("alive")
-    rig.look()
-    assert rig.pilot().step_files()["t0001.a1"] == {StepFileKind.REQUESTED}
-    rig.launcher = rig.new_launcher()
-    assert rig.launcher.adopt({first.key: first}) == {first.key: rig.job().job_id}
-
-
-def test_a_request_that_is_claimed_while_the_next_driver_reads_it_is_found(rig):
+@pytest.mark.parametrize("is_claimed_meanwhile", [False, True])
+def test_a_request_is_found_by_the_next_driver_also_where_it_is_claimed_while_that_reads_it(rig, is_claimed_meanwhile):
     first = rig.launch()
     folder = rig.pilot()
     folder.heartbeat.write_text("alive")
     rig.look()
+    assert folder.step_files()["t0001.a1"] == {StepFileKind.REQUESTED}
     rig.launcher = rig.new_launcher()
-    monitor, claims = rig.launcher._monitor, iter([lambda: folder.take("t0001.a1", StepFileKind.CLAIMED)])
-    adopted = monitor._step_request
+    monitor = rig.launcher._monitor
+    read = monitor._step_request
 
     def claimed_first(pilot, label):
-        next(claims)()
-        return adopted(pilot, label)
+        assert folder.take("t0001.a1", StepFileKind.CLAIMED)
+        return read(pilot, label)
 
-    monitor._step_request = claimed_first
+    if is_claimed_meanwhile:
+        monitor._step_request = claimed_first
     assert rig.launcher.adopt({first.key: first}) == {first.key: rig.job().job_id}

@@ -90,21 +90,17 @@ def test_where_too_few_nodes_are_left_the_next_pilot_keeps_away_from_the_bad_one
 
 
 @pytest.mark.parametrize("exit_code", [0, 1])
-def test_a_pilot_that_never_serves_fails_those_that_wait_and_no_next_one_is_asked_for(tmp_path, exit_code):
-    rig = PilotBench(tmp_path)
+def test_a_pilot_that_never_serves_fails_those_that_wait_and_no_next_one_is_asked_for(rig, exit_code):
     rig.plan = JobPlan(1.0, exit_code=exit_code)
     first = rig.launch()
-    for _ in range(5):
-        rig.look(10.0)
+    rig.look(10.0, times=5)
     assert (rig.status(first).liveness, rig.status(first).reason) == (Liveness.ENDED, FailureReason.LAUNCH_FAILURE)
     assert len(rig.cluster.jobs()) == 1
 
 
-def test_a_pilot_that_the_user_cancels_before_it_runs_ends_what_waits_for_it(tmp_path):
-    rig = PilotBench(tmp_path)
-    rig.cluster.drain_node("n1")
-    rig.cluster.drain_node("n2")
-    rig.cluster.drain_node("n3")
+def test_a_pilot_that_the_user_cancels_before_it_runs_ends_what_waits_for_it(rig):
+    for node in ("n1", "n2", "n3"):
+        rig.cluster.drain_node(node)
     first = rig.launch()
     rig.look()
     rig.cluster.cancel(rig.job().job_id)
@@ -132,21 +128,12 @@ def test_it_asks_for_what_is_left_to_try(tmp_path):
     assert min_pilot_s(LIMIT_S) < 5 * LIMIT_S < rig.job().limit_s
 
 
-def test_a_pilot_that_runs_and_does_not_serve_is_said(rig):
-    first = rig.launch()
-    rig.look()
-    assert rig.status(first).detail == "Resources"
-    rig.look(SLOW_START_S)
-    assert "p0001 runs, but its agent has not started" in (rig.status(first).detail or "")
-
-
 def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(rig, logged):
     first = rig.launch()
     reserved_s = rig.launcher.longest_s(LIMIT_S, 2)
     rig.look(STARTUP_S - 30.0)
     assert rig.job().state is JobState.RUNNING
-    for _ in range(3):
-        rig.look(35.0)
+    rig.look(35.0, times=3)
     assert rig.job().state is JobState.CANCELLED
     status = rig.status(first)
     assert (status.liveness, status.reason) == (Liveness.ENDED, FailureReason.LAUNCH_FAILURE)
@@ -156,8 +143,12 @@ def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(ri
 
 
 def test_one_that_comes_to_life_late_is_not(rig):
-    rig.launch()
-    rig.look(STARTUP_S - 30.0)
+    first = rig.launch()
+    rig.look()
+    assert rig.status(first).detail == "Resources"
+    rig.look(SLOW_START_S)
+    assert "p0001 runs, but its agent has not started" in (rig.status(first).detail or "")
+    rig.look(STARTUP_S - SLOW_START_S - 30.0)
     rig.serve()
     rig.look(60.0)
     assert rig.job().state is JobState.RUNNING
