@@ -2,36 +2,241 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from orchestrator.launchers.base import ENDING_ALLOWANCE_S, Launcher, LaunchRequest
 from orchestrator.launchers.local.launcher import LocalLauncher
+from orchestrator.launchers.local.processes import GracePeriods
 from orchestrator.launchers.ray.launcher import RayLauncher
 from orchestrator.launchers.ray.runtime import RayRuntime
+from orchestrator.launchers.simulated import SimulatedLauncher
+from orchestrator.launchers.slurm.launcher import SlurmLauncher
+from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
+from orchestrator.launchers.slurm_pilot.sizing import PilotRules, RemainingWork
 from search_spaces.errors import InputError
-from tests.contracts.launcher_benches import (
-    GRACE_PERIODS,
-    Bench,
-    FakeSlurmBench,
-    ProcessBench,
-    SimulatedBench,
-    SlurmBench,
-    SlurmPilotBench,
-)
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.tables.measured_table import Observation
+from slurm.client import SlurmClient
+from slurm.fake.client import FakeSlurm
+from slurm.fake.cluster import FakeCluster
+from slurm.fake.jobs import JobPlan, StartedJob
+from slurm.fake.placement import FakeNode
+from slurm.poll_backoff import PollBackoff
+from slurm.request import JobOptions
+from slurm.sandbox.daemons import running_pids
+from slurm.sandbox.sandbox import SlurmSandbox
+from slurm.squeue_cache import SqueueSnapshot
 from tests.orchestrator.launchers.attempts import (
+    LAYOUT,
+    MODEL,
+    attempt_request,
+    is_running,
     poll_one,
+    rank_pids,
     result_of,
     wait_until_ended,
     wait_until_started,
+    with_spec,
 )
+from tests.orchestrator.scripted import measured_outcome
+from tests.rig import asking
 from tests.trials.fork_server.servers import light_code
-from trials.attempt_result import Liveness
+from trials.attempt_result import LaunchStatus, Liveness
+from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.files.path_owners import FolderIdentity
-from trials.trial import FailureReason, TrialState
+from trials.trial import FailureReason, TrialSpec, TrialState
+
+GRACE_PERIODS = GracePeriods(after_failure_s=0.3, after_term_s=0.3)
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Bench(ABC):
+    """A launcher with room for two attempts of two ranks, and attempts that behave as asked."""
+
+    launcher: Launcher
+    outlives_its_driver = False
+    """True if an attempt goes on without its driver and ends normally."""
+
+    def __init__(self, root: Path):
+        self.root = root
+
+    def request(self, behaviour: str, trial: str = "t0001", **details: object) -> LaunchRequest:
+        return attempt_request(self.root, behaviour, trial=trial, **details)
+
+    @abstractmethod
+    def take_over(self) -> tuple[LaunchRequest, Launcher]:
+        """Return an attempt whose driver was killed while it ran, and the launcher of the next driver.
+
+        An attempt that outlives its driver may wait for the file `go` in its folder.
+        """
+
+    def longest_s(self, time_limit_s: float) -> float:
+        """The most seconds that an attempt of this limit may take, with grace periods shorter than the defaults."""
+        return time_limit_s + ENDING_ALLOWANCE_S - (GracePeriods().after_term_s - GRACE_PERIODS.after_term_s)
+
+    def has_processes(self, request: LaunchRequest) -> bool:
+        return any(is_running(pid) for pid in rank_pids(request.folder))
+
+
+class ProcessBench(Bench):
+    """Ranks are real processes: the driver of `take_over` is killed with SIGKILL."""
+
+    def __init__(self, root: Path, launcher: Launcher):
+        super().__init__(root)
+        self.launcher = launcher
+
+    def take_over(self) -> tuple[LaunchRequest, Launcher]:
+        arguments = ["-m", "tests.orchestrator.launchers.vanishing_driver", self.launcher.name, str(self.root)]
+        with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, cwd=REPOSITORY) as driver:
+            assert driver.stdout is not None
+            assert b"started" in driver.stdout.readline()
+            driver.send_signal(signal.SIGKILL)
+        return self.request("hang"), self.launcher
+
+
+class SimulatedBench(Bench):
+    """Behaviours are rows of a table: a layout that ran, one that failed, one that takes an hour."""
+
+    outlives_its_driver = True
+
+    def __init__(self, root: Path):
+        super().__init__(root)
+        self.layouts = {
+            "measure": LAYOUT,
+            "fail": replace(LAYOUT, micro_batch_size=4, grad_accum_steps=1),
+            "hang": replace(LAYOUT, micro_batch_size=1, grad_accum_steps=4),
+        }
+        self.layouts["ignore_sigterm"] = self.layouts["hang"]
+        self.launcher = SimulatedLauncher(self._table(), queue_wait_s=5.0, now=1e9)
+
+    def _table(self) -> list[Observation]:
+        row = Observation(
+            problem="p",
+            source="test",
+            model_name="tiny",
+            model=MODEL,
+            cluster=Cluster(ACCELERATORS["cpu"], 2, 1),
+            global_batch_size=LAYOUT.global_batch_size,
+            layout=LAYOUT,
+            outcome="ok",
+            step_time_s=0.5,
+        )
+        failed = replace(row, layout=self.layouts["fail"], outcome="failed", step_time_s=None)
+        return [row, failed, replace(row, layout=self.layouts["hang"], recorded_duration_s=3600.0)]
+
+    def request(self, behaviour: str, trial: str = "t0001", **details: object) -> LaunchRequest:
+        return with_spec(super().request(behaviour, trial, **details), layout=self.layouts[behaviour])
+
+    def take_over(self) -> tuple[LaunchRequest, Launcher]:
+        request = self.request("hang")
+        self.launcher.launch(request)
+        wait_until_started(self.launcher, request)
+        return request, SimulatedLauncher(self._table(), queue_wait_s=5.0, now=1e9)
+
+    def has_processes(self, request: LaunchRequest) -> bool:
+        return False
+
+
+class FakeSlurmBench(Bench):
+    """Behaviours are plans of jobs on a simulated cluster."""
+
+    outlives_its_driver = True
+
+    def __init__(self, root: Path):
+        super().__init__(root)
+        self.cluster = FakeCluster([FakeNode("n1")], self._start)
+        self.slurm = FakeSlurm(self.cluster)
+        self.launcher = self.new_launcher()
+
+    def new_launcher(self) -> Launcher:
+        return SlurmLauncher(self.slurm, JobOptions(), PollBackoff(30.0), asking(self.slurm), self.cluster.advance)
+
+    def _start(self, job: StartedJob) -> JobPlan:
+        folder = AttemptFolder(job.directory)
+        spec = TrialSpec.from_json(read_json(folder.spec) or {})
+        measured = partial(write_json, folder.outcome(), measured_outcome(spec, 1.0).to_json())
+        return {
+            "measure": JobPlan(5.0, on_end=measured),
+            "wait_to_measure": JobPlan(3600.0, on_end=measured),
+            "fail": JobPlan(5.0, exit_code=1),
+            "hang": JobPlan(),
+            "ignore_sigterm": JobPlan(heeds_term=False),
+        }[spec.trainer["behaviour"]]
+
+    def take_over(self) -> tuple[LaunchRequest, Launcher]:
+        request = self.request("wait_to_measure")
+        self.launcher.launch(request)
+        wait_until_started(self.launcher, request)
+        return request, self.new_launcher()
+
+    def longest_s(self, time_limit_s: float) -> float:
+        return self.launcher.longest_s(time_limit_s)
+
+    def has_processes(self, request: LaunchRequest) -> bool:
+        return any(job.run is not None for job in self.cluster.jobs() if job.request.name == request.key)
+
+
+class SlurmBench(Bench):
+    """Ranks are real processes in batch jobs of a real Slurm."""
+
+    outlives_its_driver = True
+
+    def __init__(self, root: Path, sandbox: SlurmSandbox):
+        super().__init__(root)
+        self.slurm = SlurmClient(os.environ | sandbox.environment)
+        self.launcher = self.new_launcher()
+
+    def new_launcher(self) -> Launcher:
+        return SlurmLauncher(self.slurm, JobOptions(), PollBackoff(0.1), self.jobs, _sleep_briefly)
+
+    def jobs(self, max_age_s: float) -> SqueueSnapshot:
+        return SqueueSnapshot(self.slurm.jobs(), self.slurm.now(), 0.0)
+
+    def take_over(self) -> tuple[LaunchRequest, Launcher]:
+        request = self.request("wait_to_measure")
+        self.launcher.launch(request)
+        while not all((request.folder.path / f"waiting-{rank}").exists() for rank in range(2)):
+            poll_one(self.launcher, request)
+            self.launcher.wait(0.1)
+        return request, self.new_launcher()
+
+    def has_processes(self, request: LaunchRequest) -> bool:
+        return any(str(request.folder.spec) in _command_line(pid) for pid in running_pids())
+
+
+class SlurmPilotBench(SlurmBench):
+    """Ranks are real processes, forked by servers, in steps of one batch job. A step needs a whole node of two."""
+
+    def __init__(self, root: Path, sandbox: SlurmSandbox):
+        light_code(root / "code")  # the stand-in trial takes its place in it
+        super().__init__(root, sandbox)
+
+    def new_launcher(self) -> Launcher:
+        work, rules, backoff = RemainingWork(attempts=2, parallel=2), PilotRules(2, 2), PollBackoff(0.1)
+        return SlurmPilotLauncher(self.slurm, JobOptions(), rules, backoff, self.jobs, lambda: work, _sleep_briefly)
+
+
+def _sleep_briefly(seconds: float) -> None:
+    time.sleep(min(seconds, 0.1))
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +292,20 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         launcher.close()
 
 
-@EVERYWHERE
-def test_an_attempt_is_alive_and_then_ends_measured(bench):
-    request = bench.request("measure")
+def ended(bench: Bench, behaviour: str, **details: object) -> tuple[LaunchRequest, LaunchStatus]:
+    """An attempt that was launched, and its status once it has ended and nothing of it runs any more."""
+    request = bench.request(behaviour, **details)
     assert bench.launcher.launch(request)
     assert poll_one(bench.launcher, request).liveness in (Liveness.ALIVE, Liveness.ENDED)
     status = wait_until_ended(bench.launcher, request)
+    assert not bench.has_processes(request)
+    return request, status
+
+
+@EVERYWHERE
+def test_an_attempt_is_alive_and_then_ends_measured(bench):
+    request, status = ended(bench, "measure")
     assert (status.liveness, status.started, status.failed, status.reason) == (Liveness.ENDED, True, False, None)
-    assert status.started_at is not None
-    assert status.ended_at is not None
     assert status.started_at <= status.ended_at <= bench.launcher.now()
     verdict = result_of(request, status)
     assert (verdict.state, verdict.excerpt) == (TrialState.MEASURED, None)
@@ -115,14 +325,11 @@ def test_nothing_is_launched_in_a_folder_that_was_put_in_the_place_of_the_one_ta
 
 @pytest.mark.parametrize("bench", [*HERE, RAY, RAY_WARM, SLURM, PILOT], indirect=True)
 def test_a_broken_script_ends_as_script_error_with_what_shows_it(bench):
-    request = bench.request("fail", rank=1, others="hang")
-    bench.launcher.launch(request)
-    status = wait_until_ended(bench.launcher, request)
+    request, status = ended(bench, "fail", rank=1, others="hang")
     verdict = result_of(request, status)
     assert (verdict.state, verdict.reason) == (TrialState.FAILED, FailureReason.SCRIPT_ERROR)
     assert verdict.excerpt
     assert status.failed
-    assert not bench.has_processes(request)
 
 
 @EVERYWHERE
@@ -130,7 +337,7 @@ def test_a_cancelled_attempt_has_ended_when_cancel_returns(bench):
     request = bench.request("hang")
     bench.launcher.launch(request)
     wait_until_started(bench.launcher, request)
-    assert bench.launcher.cancel([request.spec.attempt_key]) == set()
+    assert bench.launcher.cancel([request.key]) == set()
     status = poll_one(bench.launcher, request)
     assert (status.liveness, status.reason) == (Liveness.ENDED, FailureReason.CANCELLED_BY_SEARCH)
     assert not bench.has_processes(request)
@@ -139,68 +346,50 @@ def test_a_cancelled_attempt_has_ended_when_cancel_returns(bench):
 def test_an_attempt_cancelled_before_it_starts_never_starts(bench):
     request = bench.request("hang")
     bench.launcher.launch(request)
-    assert bench.launcher.cancel([request.spec.attempt_key]) == set()
+    assert bench.launcher.cancel([request.key]) == set()
     assert poll_one(bench.launcher, request).reason is FailureReason.CANCELLED_BY_SEARCH
     assert not bench.has_processes(request)
 
 
-def test_cancelling_what_has_ended_or_was_never_launched_changes_nothing(bench):
-    request = bench.request("measure")
-    bench.launcher.launch(request)
-    before = wait_until_ended(bench.launcher, request)
-    assert bench.launcher.cancel([request.spec.attempt_key, "demo-abc234.t0009.a1"]) == set()
+def test_cancelling_what_has_ended_or_was_never_launched_changes_nothing_and_it_is_launched_once(bench):
+    request, before = ended(bench, "measure")
+    assert bench.launcher.cancel([request.key, "demo-abc234.t0009.a1"]) == set()
     assert poll_one(bench.launcher, request) == before
-
-
-def test_an_attempt_it_never_saw_is_unknown(bench):
-    assert poll_one(bench.launcher, bench.request("measure")).liveness is Liveness.UNKNOWN
+    with pytest.raises(ValueError, match="launched before"):
+        bench.launcher.launch(request)
 
 
 @pytest.mark.parametrize("bench", IN_SECONDS, indirect=True)
 def test_the_time_limit_ends_an_attempt(bench):
-    request = bench.request("hang", time_limit_s=0.5)
-    bench.launcher.launch(request)
-    status = wait_until_ended(bench.launcher, request)
+    request, status = ended(bench, "hang", time_limit_s=0.5)
     assert (status.liveness, status.reason) == (Liveness.ENDED, FailureReason.TIME_LIMIT)
     assert result_of(request, status).state is TrialState.FAILED
-    assert not bench.has_processes(request)
 
 
 @pytest.mark.parametrize("bench", [*IN_SECONDS, RAY_WARM], indirect=True)
 def test_nothing_outlasts_the_time_limit_by_more_than_the_allowance(bench):
-    request = bench.request("ignore_sigterm", time_limit_s=2.0)
-    bench.launcher.launch(request)
-    status = wait_until_ended(bench.launcher, request)
+    _, status = ended(bench, "ignore_sigterm", time_limit_s=2.0)
     assert status.reason is FailureReason.TIME_LIMIT
-    assert status.started_at is not None
-    assert status.ended_at is not None
     assert 2.0 <= status.ended_at - status.started_at <= bench.longest_s(2.0)
 
 
-def test_two_attempts_run_side_by_side(bench):
+def test_two_attempts_run_side_by_side_each_launched_once(bench):
     requests = [bench.request("hang", trial=trial) for trial in ("t0001", "t0002")]
     for request in requests:
         assert bench.launcher.launch(request)
+        with pytest.raises(ValueError, match="launched before"):
+            bench.launcher.launch(request)
     for request in requests:
         wait_until_started(bench.launcher, request)
-    statuses = bench.launcher.poll(request.spec.attempt_key for request in requests)
+    statuses = bench.launcher.poll(request.key for request in requests)
     assert all(status.liveness is Liveness.ALIVE and status.started for status in statuses.values())
     assert bench.launcher.cancel(statuses) == set()
 
 
-def test_an_attempt_is_launched_once(bench):
+def test_an_attempt_that_was_never_accepted_is_unknown_and_not_adopted(bench):
     request = bench.request("measure")
-    bench.launcher.launch(request)
-    with pytest.raises(ValueError, match="launched before"):
-        bench.launcher.launch(request)
-    wait_until_ended(bench.launcher, request)
-    with pytest.raises(ValueError, match="launched before"):
-        bench.launcher.launch(request)
-
-
-def test_an_attempt_that_was_never_accepted_is_not_adopted(bench):
-    request = bench.request("measure")
-    assert bench.launcher.adopt({request.spec.attempt_key: request}) == {}
+    assert poll_one(bench.launcher, request).liveness is Liveness.UNKNOWN
+    assert bench.launcher.adopt({request.key: request}) == {}
     assert bench.launcher.launch(request)
     assert result_of(request, wait_until_ended(bench.launcher, request)).state is TrialState.MEASURED
 
@@ -208,33 +397,27 @@ def test_an_attempt_that_was_never_accepted_is_not_adopted(bench):
 @EVERYWHERE
 def test_the_next_driver_takes_over_what_the_last_one_left_and_nothing_runs_twice(bench):
     request, launcher = bench.take_over()
-    assert list(launcher.adopt({request.spec.attempt_key: request})) == [request.spec.attempt_key]
-    if not bench.outlives_its_driver:
-        assert not bench.has_processes(request)
+    assert list(launcher.adopt({request.key: request})) == [request.key]
+    assert bench.outlives_its_driver or not bench.has_processes(request)
     with pytest.raises(ValueError, match="launched before"):
         launcher.launch(request)
     (request.folder.path / "go").touch()
     status = wait_until_ended(launcher, request)
-    assert status.started_at is not None
-    assert status.ended_at is not None
     assert status.started_at <= status.ended_at <= launcher.now()
     verdict = result_of(request, status)
-    if bench.outlives_its_driver:
-        assert verdict.state is TrialState.MEASURED
-    else:
-        assert verdict.reason is FailureReason.INTERRUPTED
+    assert verdict.reason is (None if bench.outlives_its_driver else FailureReason.INTERRUPTED)
+    assert (verdict.state is TrialState.MEASURED) is bench.outlives_its_driver
 
 
 @pytest.mark.parametrize("bench", ["fake_slurm", SLURM, PILOT], indirect=True)
 def test_what_is_taken_over_lives_under_its_job_and_the_next_driver_can_end_it(bench):
     request, launcher = bench.take_over()
-    key = request.spec.attempt_key
-    adopted = launcher.adopt({key: request})
+    adopted = launcher.adopt({request.key: request})
     status = wait_until_started(launcher, request)
     assert status.liveness is Liveness.ALIVE
     # A step's number is known once it has its nodes, which may be after it was taken over.
-    assert str(status.job_id).partition(".")[0] == adopted[key].partition(".")[0]
+    assert str(status.job_id).partition(".")[0] == adopted[request.key].partition(".")[0]
     assert bench.has_processes(request)
-    assert launcher.cancel([key]) == set()
+    assert launcher.cancel([request.key]) == set()
     assert poll_one(launcher, request).reason is FailureReason.CANCELLED_BY_SEARCH
     assert not bench.has_processes(request)
