@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,12 @@ import yaml
 from orchestrator.config.init import render_from
 from orchestrator.config.loader import load_search_file
 from orchestrator.importers.imported_config import ImportedConfig
-from orchestrator.importers.launcher_options import LAUNCHER_GROUPS
-from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
-from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
-from orchestrator.importers.option_table import Handling
 from orchestrator.importers.registry import read_source
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import MODEL_DEFAULTS, ModelShape
 from search_spaces.schema.validation import FILL_IN
-from trials.trainers.common.options import option_name
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -34,8 +28,7 @@ def expectations(name: str) -> dict[str, dict[str, Any]]:
     `model` has all fields that follow from the file, `like` another one and what differs. `layout` has what differs
     from a layout's defaults, and of ranks and batch all that follows. `notes` are words that are each in some note,
     `refused` the subject of each problem with words of its rule, `changed` those of values that trials would train
-    otherwise, for which the baseline is refused. `elsewhere` are options in the text that are not in
-    the training command, `neutral` those whose value is the default.
+    otherwise, for which the baseline is refused.
     """
     return yaml.safe_load((CORPUS / "expected" / f"{name}.yaml").read_text(encoding="utf-8"))
 
@@ -57,10 +50,6 @@ EXPECTED = {
 IMPORTED = [name for name in EXPECTED if "refused" not in EXPECTED[name]]
 SAME = [name for name in IMPORTED if "changed" not in EXPECTED[name]]
 REFUSED = [name for name in EXPECTED if "refused" in EXPECTED[name]]
-TABLES = {
-    source: table.with_groups(LAUNCHER_GROUPS)
-    for source, table in (("megatron-lm", MEGATRON_LM_OPTIONS), ("megatron-deepspeed", MEGATRON_DEEPSPEED_OPTIONS))
-}
 _DEFAULTS = Layout().to_json()
 _WITHOUT_DEFAULT = (
     *("tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size", "grad_accum_steps", "num_nodes"),
@@ -109,26 +98,6 @@ def test_a_file_that_no_search_expresses_is_refused_by_the_option_that_says_so(n
         assert problem.fix
 
 
-@pytest.mark.parametrize("name", [name for name in IMPORTED if EXPECTED[name]["source"] in TABLES])
-def test_every_option_of_a_training_command_is_read_or_without_effect_or_in_a_note(name):
-    found, table = read(name), TABLES[EXPECTED[name]["source"]]
-    elsewhere = {*EXPECTED[name].get("elsewhere", []), *EXPECTED[name].get("neutral", [])}
-    options = options_in(CORPUS / name)
-    assert {"--num-layers", "--num_layers"} & options
-    assert elsewhere <= options
-    notes, kept = " ".join(found.notes), {option_name(word) for word in found.arguments}
-    for option in map(option_name, options - elsewhere):
-        group = table.group_of.get(option)
-        is_silent = group is not None and group.handling in (Handling.READ, Handling.NO_EFFECT)
-        assert is_silent or option in kept or f"--{option} was left out" in notes, option
-
-
-def options_in(path: Path) -> set[str]:
-    """The words of a script that begin with `--`, outside of comments."""
-    text = re.sub(r"(?m)(^|\s)#.*$", "", path.read_text(encoding="utf-8"))
-    return set(re.findall(r"(?<![\w-])--[A-Za-z][\w-]*", text))
-
-
 def is_whole(name: str) -> bool:
     """True if the file leaves nothing open but the machine's accelerator."""
     expected = EXPECTED[name]
@@ -146,21 +115,6 @@ def test_a_whole_import_loads_and_its_baseline_is_the_files_layout_and_can_be_pl
     space = candidates_of(load_search_file(tmp_path / "search.yaml"))
     assert space.baseline in space.layouts
     assert space.baseline == replace(space.baseline, **read(name).layout).canonical()
-
-
-@pytest.mark.parametrize("name", SAME)
-def test_the_first_lines_say_what_was_read_from_where(name):
-    title, *table = render_from(CORPUS / name)[0].partition("\n\n")[0].splitlines()
-    assert name in title
-    assert table[1].split()[1:] == ["key", "value", "read", "from"]
-    rows = dict(line.split()[1:3] for line in table if line.startswith("#   model."))
-    model = EXPECTED[name].get("model", {})
-    named = [key for key in ModelShape.__dataclass_fields__ if key in model or key not in MODEL_DEFAULTS]
-    assert rows == {f"model.{key}": shown(model.get(key)) for key in named}
-
-
-def shown(value: Any) -> str:
-    return FILL_IN if value is None else str(value).lower()
 
 
 def test_no_secret_is_written():

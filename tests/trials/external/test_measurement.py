@@ -13,7 +13,7 @@ import pytest
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.kit import trial
-from tests.trials.trainers.common.test_log_lines import MEGATRON_DEEPSPEED, MEGATRON_WORLD, NANOTRON, NEOX
+from tests.trials.trainers.common.test_log_lines import MEGATRON_DEEPSPEED, MEGATRON_WORLD, NEOX
 from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
 from trials.attempt_result import LaunchStatus, Liveness, classify
 from trials.external.measurement import LogMeasurement
@@ -142,23 +142,6 @@ def test_a_log_of_another_batch_or_rate_is_no_number(tmp_path):
     with pytest.raises(TrialFailure, match="is that of 2 times the global batch 16") as caught:
         follow(tmp_path, recorded_spec("gpt-neox", layout=layout, global_batch_size=16, **world), lines).outcome()
     assert caught.value.reason is FailureReason.RESULT_INVALID
-
-
-@pytest.mark.parametrize(
-    ("kind", "line", "number", "step_time_s", "batch", "seq_length"),
-    [("gpt-neox", NEOX, "       5/", 0.5802, 32, 2048), ("nanotron", NANOTRON, "iteration: 2 ", 5.35, 1024, 256)],
-)
-def test_logs_of_other_trainers_are_followed_in_their_own_format(
-    tmp_path, kind, line, number, step_time_s, batch, seq_length
-):
-    layout = Layout(data_parallel=2, grad_accum_steps=batch // 2, engine=kind)
-    world = {"num_gpus": 2, "gpus_per_node": 2, "accelerator": "cpu"}
-    model = replace(GPT3_175B, seq_length=seq_length)
-    spec = recorded_spec(kind, layout=layout, global_batch_size=batch, model=model, **world)
-    lines = [line.replace(number, number.replace("5" if kind == "gpt-neox" else "2", str(n))) for n in range(1, 9)]
-    outcome = follow(tmp_path, spec, lines).outcome()
-    assert outcome.measured.step_time_s == pytest.approx(step_time_s)
-    assert outcome.measured.measured_steps == 6  # then the interval is known, and narrow
 
 
 @pytest.mark.parametrize(("clock_s", "is_believed"), [(0.5, True), (60.0, False)])

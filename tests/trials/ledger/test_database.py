@@ -357,17 +357,6 @@ def test_a_database_that_refuses_for_good_or_has_no_room_is_not_waited_for(monke
         retry_while_busy(refusing(words, monkeypatch, times=9))
 
 
-def test_readers_are_not_held_up_by_a_writer_nor_it_by_them(path, url, story):
-    with closing(sqlite3.connect(path, isolation_level=None)) as someone:
-        someone.execute("BEGIN")
-        assert someone.execute("SELECT count(*) FROM trial").fetchone() == (1,)
-        LedgerWriter(url).apply("other-aaaaaa", Story("other-aaaaaa").create())
-        assert someone.execute("SELECT count(*) FROM search").fetchone() == (1,)
-    with closing(sqlite3.connect(path, isolation_level=None)) as someone:
-        someone.execute("BEGIN IMMEDIATE")
-        assert LedgerReader(url).search(SEARCH_ID) == story.search
-
-
 def test_a_ledger_on_a_read_only_disk_refuses_at_once(url, story, monkeypatch):
     writer = LedgerWriter(url)
     monkeypatch.setattr(database.time, "sleep", lambda seconds: pytest.fail("waited for what cannot pass"))
