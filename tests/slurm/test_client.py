@@ -238,6 +238,12 @@ def test_a_job_that_its_partition_never_starts_is_refused(commands, request_, mi
     assert ("partition short allows at most 10 minutes" in tested.message) is is_refused
 
 
+def test_no_jobs_is_an_answer(commands):
+    for line in ("true", "echo", "echo 'CLUSTER: big'"):
+        commands.write(squeue=line)
+        assert commands.client().jobs() == ()
+
+
 def test_one_question_for_all_jobs_of_the_user(commands):
     commands.write(squeue=f"echo '{row('12')}'; echo '{row('13', 'PENDING')}'")
     client = commands.client(TZ="Asia/Tokyo", SQUEUE_FORMAT="%i", SLURM_CONF="/etc/big.conf")
@@ -248,12 +254,6 @@ def test_one_question_for_all_jobs_of_the_user(commands):
     assert (environment["TZ"], environment["SLURM_TIME_FORMAT"]) == ("UTC", "standard")
     assert environment["SLURM_CONF"] == "/etc/big.conf"
     assert "SQUEUE_FORMAT" not in environment
-
-
-@pytest.mark.parametrize("line", ["true", "echo", "echo 'CLUSTER: big'"])
-def test_no_jobs_is_an_answer(commands, line):
-    commands.write(squeue=line)
-    assert commands.client().jobs() == ()
 
 
 @pytest.mark.parametrize(

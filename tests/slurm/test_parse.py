@@ -1,5 +1,6 @@
 import math
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -24,9 +25,6 @@ from slurm.parse import (
 
 NOON, LATER = 1795262400.0, 1795262461.0  # 2026-11-21T12:00:00Z and 61 s after it
 KEY = "gpt-abcdef.t0001.a1"
-
-
-# -- squeue
 
 
 def test_squeue_rows_are_jobs():
@@ -66,9 +64,8 @@ def test_lines_that_are_no_jobs_hide_no_others():
     row = f"7|me|RUNNING|None|n1|2026-11-21T12:00:00|2026-11-21T12:00:00|N/A|{KEY}"
     text = f"CLUSTER: big\nsqueue: warning: x\n|||||||||\nx|{row}\n{row}\n0{row}\n7|me|RUNNING\n"
     assert [job.job_id for job in parse_squeue(text)] == ["7"]
-
-
-# -- sacct
+    [job] = parse_squeue(row.replace("RUNNING", "LAUNCHING"))
+    assert (job.state, job.state_text, job.state.is_ended) == (JobState.UNKNOWN, "LAUNCHING", False)
 
 
 def test_sacct_rows_are_jobs():
@@ -86,8 +83,6 @@ def test_sacct_rows_are_jobs():
     assert (cancelled.nodes, cancelled.started_at, cancelled.ended_at) == ((), None, LATER)
     assert (unfinished.state, unfinished.ended_at) == (JobState.FAILED, None)
 
-
-# -- scontrol
 
 SCONTROL = (
     "JobId={id} JobName={name} UserId=me(1000) GroupId=us(1000) MCS_label=N/A Priority=1 Nice=0 Account=a QOS=normal"
@@ -111,13 +106,8 @@ def test_scontrol_describes_a_job_in_full():
         qos="normal",
     )
     assert parse_scontrol_job(scontrol() + "\n", "11") == expected
-
-
-def test_a_newer_slurm_tells_what_was_requested_and_what_is_allocated():
-    line = scontrol().replace(" TRES=cpu=8,node=2,billing=40", " ReqTRES=cpu=2,billing=2 AllocTRES=cpu=8,billing=9")
-    job = parse_scontrol_job(line, "11")
-    assert job is not None
-    assert job.billing == 9.0
+    newer = scontrol().replace(" TRES=cpu=8,node=2,billing=40", " ReqTRES=cpu=2,billing=2 AllocTRES=cpu=8,billing=9")
+    assert parse_scontrol_job(newer, "11") == replace(expected, billing=9.0)
 
 
 def test_of_several_lines_the_one_of_this_job_counts():
@@ -135,24 +125,10 @@ def test_what_a_name_or_a_comment_says_is_no_field(name):
     assert (job.reason, job.nodes) == ("job_requeued_in_held_state", ("n1", "n2"))
 
 
-def test_an_array_task_is_found_by_its_own_id():
-    line = scontrol().replace("JobId=11 ", "JobId=11 ArrayJobId=9 ArrayTaskId=2 ")
-    job = parse_scontrol_job(line, "11")
-    assert job is not None
-    assert job.name == KEY
-
-
-# -- words
-
-
-@pytest.mark.parametrize("state", JobState)
-def test_every_state_is_read(state):
-    assert parse_state(state.value) is state
-
-
 @pytest.mark.parametrize(
     ("text", "state"),
     [
+        *((state.value, state) for state in JobState),
         ("CANCELLED by 0", JobState.CANCELLED),
         ("CANCELLED+", JobState.CANCELLED),
         ("OUT_OF_ME+", JobState.OUT_OF_MEMORY),
@@ -168,17 +144,7 @@ def test_states_in_slurms_spellings(text, state):
     assert parse_state(text) is state
 
 
-def test_an_unknown_state_keeps_its_word_and_has_not_ended():
-    [job] = parse_squeue(f"7|me|LAUNCHING|None|n1|2026-11-21T12:00:00|2026-11-21T12:00:00|N/A|{KEY}")
-    assert (job.state, job.state_text, job.state.is_ended) == (JobState.UNKNOWN, "LAUNCHING", False)
-
-
-@pytest.mark.parametrize("text", ["N/A", "Unknown", "None", "", "INVALID", "2026-13-01T00:00:00", "12:00:00", "NOW"])
-def test_what_is_no_time_is_none(text):
-    assert parse_time(text) is None
-
-
-def test_times_are_utc(monkeypatch):
+def test_times_are_utc_and_what_is_no_time_is_none(monkeypatch):
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
@@ -186,14 +152,13 @@ def test_times_are_utc(monkeypatch):
     finally:
         monkeypatch.undo()
         time.tzset()
+    for text in ("N/A", "Unknown", "None", "", "INVALID", "2026-13-01T00:00:00", "12:00:00", "NOW"):
+        assert parse_time(text) is None
 
 
 def test_exit_codes_have_two_halves():
     assert parse_exit_code("0:53") == (0, 53)
     assert parse_exit_code("3:") == parse_exit_code("x:0") == parse_exit_code("") == (None, None)
-
-
-# -- the configuration
 
 
 def test_the_configuration_in_seconds():
@@ -215,12 +180,6 @@ def test_what_the_configuration_does_not_say_is_slurms_default():
     assert not parse_config("EnforcePartLimits = NO").enforces_limits
 
 
-def test_the_partition_that_a_test_would_start_in():
-    message = "sbatch: Job 2 to start at 2026-11-21T14:32:48 using 4 processors on nodes n[1-2] in partition short"
-    assert parse_tested_partition(f"sbatch: warning: odd\n{message}\n") == "short"
-    assert parse_tested_partition("allocation failure: Invalid partition name specified") is None
-
-
 @pytest.mark.parametrize(
     ("message", "answered"),
     [
@@ -232,9 +191,9 @@ def test_the_partition_that_a_test_would_start_in():
 )
 def test_a_controller_that_says_nothing_is_no_refusal(message, answered):
     assert reports_no_answer(message) is not answered
-
-
-# -- submissions
+    assert parse_tested_partition(message) is None
+    starts = "sbatch: Job 2 to start at 2026-11-21T14:32:48 using 4 processors on nodes n[1-2] in partition short"
+    assert parse_tested_partition(f"sbatch: warning: odd\n{starts}\n") == "short"
 
 
 @pytest.mark.parametrize(
@@ -256,6 +215,7 @@ def test_the_id_of_a_new_job(stdout, job_id):
 
 
 FAILED = "sbatch: error: Batch job submission failed: "
+POLICY = FAILED + "Job violates accounting/QOS policy (...)"
 
 SUBMISSIONS = [
     (0, "12\n", "", "accepted"),
@@ -276,19 +236,9 @@ SUBMISSIONS = [
     (1, "", FAILED + "Unable to contact slurm controller (connect failure)", "busy"),
     (1, "", FAILED + "Resource temporarily unavailable", "busy"),
     (1, "", FAILED + "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", "busy"),
-    (
-        1,
-        "",
-        "sbatch: error: QOSMaxSubmitJobPerUserLimit\n" + FAILED + "Job violates accounting/QOS policy (...)",
-        "busy",
-    ),
-    (1, "", "sbatch: error: AssocMaxSubmitJobLimit\n" + FAILED + "Job violates accounting/QOS policy (...)", "busy"),
-    (
-        1,
-        "",
-        "sbatch: error: QOSMaxWallDurationPerJobLimit\n" + FAILED + "Job violates accounting/QOS policy",
-        "refused",
-    ),
+    (1, "", "sbatch: error: QOSMaxSubmitJobPerUserLimit\n" + POLICY, "busy"),
+    (1, "", "sbatch: error: AssocMaxSubmitJobLimit\n" + POLICY, "busy"),
+    (1, "", "sbatch: error: QOSMaxWallDurationPerJobLimit\n" + POLICY, "refused"),
     (1, "", FAILED + "Required partition not available (inactive or drain)", "busy"),
     (1, "", FAILED + "Unable to create job record, try again", "busy"),
     (1, "", "sbatch: fatal: Could not establish a configuration source", "busy"),
@@ -327,8 +277,6 @@ def test_words_are_plain():
     assert printable("\x1b[31mred\x1b[0m \n\n  two\r\n") == "[31mred [0m\ntwo"
     assert len(printable("x" * 10_000)) <= 1000
 
-
-# -- no text makes a parser raise
 
 lines = st.one_of(
     st.text(),

@@ -33,18 +33,9 @@ def asked(minutes: float, num_nodes: int = 1, partition: str | None = None) -> J
 def test_lines_are_partitions():
     main, debug, long, odd = parse_partitions(SHOWN)
     assert main == PartitionSnapshot("main", is_default=True, num_nodes=4, nodes=("n1", "n2", "n3", "n4"))
-    assert debug == PartitionSnapshot(
-        "debug",
-        state_text="DRAIN",
-        max_time_s=3600.0,
-        min_nodes=2,
-        max_nodes=2.0,
-        num_nodes=8,
-        over_time_s=300.0,
-        allowed_accounts=("a", "b"),
-        denied_qos=("slow",),
-        allowed_groups=("physics", "chem"),
-    )
+    limits = {"max_time_s": 3600.0, "min_nodes": 2, "max_nodes": 2.0, "num_nodes": 8, "over_time_s": 300.0}
+    lets_in = {"allowed_accounts": ("a", "b"), "denied_qos": ("slow",), "allowed_groups": ("physics", "chem")}
+    assert debug == PartitionSnapshot("debug", state_text="DRAIN", **limits, **lets_in)
     assert (long.max_time_s, long.over_time_s) == ((7 * 24 + 12.5) * 3600, math.inf)
     assert (odd.max_time_s, odd.over_time_s) == (math.inf, 0.0)
     assert [p.qos for p in (main, debug, long, odd)] == [None, None, "part-long", None]
@@ -74,10 +65,7 @@ def test_a_request_names_its_partitions_or_takes_the_default():
         (asked(60, 3, "debug"), "PartitionNodeLimit: .*partition debug allows at most 2 nodes"),
         (asked(60, 1, "debug"), "PartitionNodeLimit: .*partition debug needs at least 2 nodes"),
         (asked(61, 3, "debug,main"), None),  # one that takes it is enough
-        (
-            asked(60 * 24 * 8, 1, "debug,long"),
-            "partition debug allows at most 60 minutes, .*partition long allows at most 10830 minutes",
-        ),
+        (asked(60 * 24 * 8, 1, "debug,long"), "debug allows at most 60 minutes, .*long allows at most 10830 minutes"),
         (asked(1, 1, "nosuch"), None),
     ],
 )

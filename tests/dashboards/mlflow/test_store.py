@@ -13,7 +13,6 @@ import pytest
 
 from dashboards.mlflow.sync import MlflowSync
 from search_spaces.errors import InputError
-from tests.dashboards.searches import ended_search, search_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the first use of a fresh MLflow database takes seconds
 
@@ -60,11 +59,12 @@ def test_a_database_of_another_mlflow_is_said_before_the_first_trial_with_the_co
     assert "mlflow db upgrade" in problem.fix
 
 
-def test_a_store_that_is_known_to_be_writable_is_not_asked_again(home, request):
+def test_a_store_that_is_known_to_be_writable_is_not_asked_again_and_nothing_is_printed(home, request, capfd):
     assert MlflowSync(None, request.node.name, home).check() is None
     again = MlflowSync(None, request.node.name, home)
     assert again.check() is None
     assert "_client" not in vars(again._store)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_an_experiment_made_by_somebody_else_at_the_same_moment_is_taken(home, client, request, monkeypatch):
@@ -91,12 +91,3 @@ def test_a_fresh_store_may_be_opened_by_several_processes_at_once(tmp_path):
         started.append(subprocess.Popen(command, env={**os.environ, "TMPDIR": str(place)}, stderr=subprocess.PIPE))
     endings = [(process.communicate()[1], process.returncode) for process in started]
     assert endings == [(b"", 0)] * 2
-
-
-def test_nothing_is_printed_and_nothing_lies_in_the_working_directory(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    search = ended_search().record
-    sync = MlflowSync(None, "quiet", tmp_path / "home")
-    sync.sync(search, search_folder(tmp_path / "work", search))
-    assert capfd.readouterr() == ("", "")
-    assert sorted(os.listdir(tmp_path)) == ["home", "work"]

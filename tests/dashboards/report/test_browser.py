@@ -95,17 +95,6 @@ def test_the_table_is_sorted_filtered_and_opened_by_mouse_and_keyboard(tab, addr
     assert tab.complaints() == []
 
 
-def test_a_screen_reader_hears_that_a_command_was_copied(tab, tmp_path):
-    file = tmp_path / "report.html"
-    file.write_text(report_page(report_data(STATES["all_failed"]().record, START)), encoding="utf-8")
-    tab.look()
-    tab.open(file.as_uri())
-    tab.click(".copy")
-    said = "document.querySelector('[role=status]#copied').textContent"
-    tab.until(f"{said}.includes('the command')")
-    tab.until(f"{said} === '' && document.querySelector('.copy').textContent === 'Copy'")
-
-
 @pytest.mark.walks
 def test_on_a_phone_nothing_is_wider_than_the_page_and_what_is_touched_is_no_smaller_than_a_finger(tab, address):
     tab.look(width=390, height=2 * TALL)

@@ -98,15 +98,6 @@ def test_the_slowest_rank_of_the_best_and_each_straggler_are_named():
     assert [trial.remark and trial.remark[:17] for trial in data.trials] == ["slowest rank: 3 o", None]
 
 
-@pytest.mark.parametrize("is_so", [False, True])
-def test_layouts_that_trained_different_losses_are_said(is_so):
-    search = SearchUnderTest(spec())
-    for layout in (BASELINE, replace(FASTEST, micro_batch_size=2, grad_accum_steps=2)):
-        search.measure(search.start(layout), 1000.0)
-    data = replace(data_of(search), has_balancing_loss=is_so)
-    assert any("different losses" in sentence for sentence in describe_confidence(data)) is is_so
-
-
 def test_where_the_best_was_chosen_for_its_memory_it_is_recommended_and_the_reason_said_once():
     search, third = SearchUnderTest(spec()), Layout(tensor_parallel=8, data_parallel=1, grad_accum_steps=8)
     for kind in ("search", "repeat", "repeat"):
@@ -161,13 +152,6 @@ def test_trials_of_another_batch_do_not_compete_and_a_simulated_clock_may_be_ahe
     data = data_of(search, after_s=1.0)
     assert (data.best.layout, data.trials[-1].speed, data.trials[-1].tokens_per_sec) == (FASTEST, None, 9000.0)
     assert data.progress.elapsed_h == max(t.ended_h for t in data.trials)
-
-
-def test_the_time_of_a_step_is_the_profiles_where_there_is_one():
-    search = SearchUnderTest(spec())
-    search.measure(search.start(BASELINE), 1000.0, time_s={"compute": 0.6, "bubble": 0.2})
-    (parts,) = data_of(search).time_breakdowns
-    assert (parts.is_profiled, parts.seconds) == (True, {"compute": 0.6, "bubble": 0.2})
 
 
 @pytest.mark.parametrize(

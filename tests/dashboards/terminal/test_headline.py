@@ -22,17 +22,6 @@ def headline(search, ranking, baseline_key):
     return best_layout_line(verdict_of(search, ranking, baseline_key))
 
 
-def test_the_headline_compares_all_runs_of_both():
-    search = compared_search()
-    for layout, rate in ((search.record.trial("t0002").layout, 300_000.0), (BASELINE, 100_000.0)):
-        for _ in range(2):
-            search.measure(search.start(layout, "repeat"), rate)
-    search.end()
-    words = headline(search.record, ranking_of(search.record), BASELINE.key)
-    assert words.startswith("best: t0002, ")
-    assert "3.00x faster than the baseline" in words
-
-
 def test_the_headline_compares_with_what_runs_today_and_names_ties():
     search = compared_search().record
     words = headline(search, ranking_of(search), BASELINE.key)

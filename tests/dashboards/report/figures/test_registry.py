@@ -191,14 +191,6 @@ def test_the_heat_map_has_the_best_of_each_cell_and_a_cross_where_all_failed():
     assert (cross["x"], cross["y"]) == (0, 0)
 
 
-def test_the_fastest_fifth_of_the_layouts_is_drawn_strongest():
-    colours = [
-        [trace["line"]["color"] for trace in report_figures(a_search(count))["parallel"].plot["data"]]
-        for count in (2, 18)
-    ]
-    assert colours == [["@s2", "@s4"], ["@s0", "@s1", "@s2", "@s3", "@s4"]]
-
-
 def test_predictions_are_those_of_the_proposal_and_their_error_is_told_by_range_where_enough_have_one():
     search = a_search(9)
     measured = iter((1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 10.0, 20.0, 30.0))
@@ -218,12 +210,6 @@ def test_predictions_are_those_of_the_proposal_and_their_error_is_told_by_range_
     ticks = dict(zip(axis["ticktext"], axis["tickvals"], strict=True))
     assert axis["type"] == "log"
     assert {float(text): value for text, value in ticks.items()} == {value: value for value in ticks.values()}
-
-
-def test_a_third_objective_has_a_panel_of_its_own():
-    objectives = ("tokens_per_sec", "joules_per_token", "node_hours_per_billion_tokens")
-    layout = report_figures(several_nodes(objectives))["objectives"].plot["layout"]
-    assert (layout["grid"]["columns"], "xaxis2" in layout) == (2, True)
 
 
 def test_numbers_of_nodes_are_not_pooled():
