@@ -306,13 +306,6 @@ def test_the_configuration_is_asked_for_once_and_that_of_the_partitions_with_it(
     assert commands.calls("scontrol") == ["show config", "--all --oneliner show partition"]
 
 
-def test_a_cluster_without_blocks_has_none(commands):
-    commands.write(scontrol="echo 'BlockName=b1 BlockIndex=0 Nodes=n[1-18]'")
-    assert commands.client().blocks() == (18,)
-    commands.write(scontrol="echo 'scontrol: error: No topology information available' >&2")
-    assert commands.client().blocks() == ()
-
-
 def test_a_configuration_that_could_not_be_had_is_asked_for_again(commands):
     commands.write(scontrol="exit 1")
     client = commands.client()

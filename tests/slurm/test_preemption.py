@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from slurm.association_limits import AssociationLimits, Qos
-from slurm.interface import PreemptsBy, SlurmSettings
+from slurm.interface import PreemptsBy
 from slurm.parse import parse_config
 from slurm.partitions import parse_partitions
 from slurm.preemption import Preemption, preemption_of
@@ -23,27 +25,28 @@ PARTITIONS = parse_partitions(SHOWN)
 CONFIG = parse_config("PreemptMode             = REQUEUE\nPreemptType             = preempt/partition_prio\n")
 
 
-def job(**options) -> JobRequest:
-    return JobRequest("a", Path("/a"), 1, 1, 60.0, ("true",), options=JobOptions(**options))
+BY_QOS = replace(CONFIG, preempts_by=PreemptsBy.QOS)
+QOS = (
+    Qos("low", preempt_mode="requeue", grace_time_s=60.0),
+    Qos("high", preempts=("low", "normal")),
+    Qos("normal"),
+)
 
 
-def preempted(request: JobRequest, settings: SlurmSettings = CONFIG, limits: AssociationLimits | None = None):
-    return preemption_of(request, settings, PARTITIONS, limits)
-
-
-def test_partitions_of_a_higher_tier_preempt_on_nodes_that_they_share():
-    assert preempted(job(partition="scav")) == Preemption(PreemptsBy.PARTITION, ("high",), "CANCEL", 5.0)
-    assert preempted(job()) == Preemption(PreemptsBy.PARTITION, ("high",), "REQUEUE", 0.0)
-    assert preempted(job(partition="high")) is None
-    assert preempted(job(partition="apart")) is None, "no partition has its nodes as well"
-    assert preempted(job(partition="scav"), parse_config("PreemptType = (null)\nPreemptMode = OFF")) is None
-
-
-def test_qos_preempt_those_that_they_name():
-    settings = replace(CONFIG, preempts_by=PreemptsBy.QOS)
-    low, high = Qos("low", preempt_mode="requeue", grace_time_s=60.0), Qos("high", preempts=("low", "normal"))
-    limits = AssociationLimits((), (Qos("normal"), low, high))
-    assert preempted(job(qos="low"), settings, limits) == Preemption(PreemptsBy.QOS, ("high",), "REQUEUE", 60.0)
-    assert preempted(job(qos="normal"), settings, limits) == Preemption(PreemptsBy.QOS, ("high",), "REQUEUE", 0.0)
-    assert preempted(job(qos="high"), settings, limits) is None
-    assert preempted(job(), settings, limits) is None, "its QOS is not known"
+@pytest.mark.parametrize(
+    ("options", "settings", "expected"),
+    [
+        (JobOptions(partition="scav"), CONFIG, Preemption(PreemptsBy.PARTITION, ("high",), "CANCEL", 5.0)),
+        (JobOptions(), CONFIG, Preemption(PreemptsBy.PARTITION, ("high",), "REQUEUE", 0.0)),
+        (JobOptions(partition="high"), CONFIG, None),
+        (JobOptions(partition="apart"), CONFIG, None),  # no partition has its nodes as well
+        (JobOptions(partition="scav"), parse_config("PreemptType = (null)\nPreemptMode = OFF"), None),
+        (JobOptions(qos="low"), BY_QOS, Preemption(PreemptsBy.QOS, ("high",), "REQUEUE", 60.0)),
+        (JobOptions(qos="normal"), BY_QOS, Preemption(PreemptsBy.QOS, ("high",), "REQUEUE", 0.0)),
+        (JobOptions(qos="high"), BY_QOS, None),
+        (JobOptions(), BY_QOS, None),  # its QOS is not known
+    ],
+)
+def test_a_job_is_preempted_by_a_higher_tier_on_its_nodes_or_by_a_qos_that_names_its_own(options, settings, expected):
+    request = JobRequest("a", Path("/a"), 1, 1, 60.0, ("true",), options=options)
+    assert preemption_of(request, settings, PARTITIONS, AssociationLimits((), QOS)) == expected

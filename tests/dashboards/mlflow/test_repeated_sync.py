@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from dashboards.mlflow.runs import NOTE
 from dashboards.mlflow.sync import MlflowSync
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.mlflow.mlflow_content import everything, runs_by_name, without_ids
-from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, search_folder
+from tests.dashboards.searches import SEARCH_ID, SearchUnderTest, ended_search, search_folder
 from trials.trial import FailureReason
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the first use of a fresh MLflow database takes seconds
@@ -113,26 +112,6 @@ def test_a_recipe_made_after_the_end_is_still_sent(sync, client, tmp_path, reque
     parent = runs_by_name(client, request.node.name)[SEARCH_ID]
     assert parent.data.tags["parlay.recipe"] == str(folder.recipe)
     assert [file.path for file in client.list_artifacts(parent.info.run_id, "recipe")] == ["recipe/recipe.yaml"]
-
-
-def test_what_the_driver_has_to_say_meanwhile_is_replaced_by_its_last_word(sync, client, tmp_path, request):
-    search = SearchUnderTest()
-    trial = search.start(Layout())
-    folder = search_folder(tmp_path, search.record)
-    folder.report.write_text("early")
-    sync.sync(search.record, folder)
-    run_id = runs_by_name(client, request.node.name)[SEARCH_ID].info.run_id
-    assert client.get_run(run_id).data.tags[NOTE].startswith("**No layout has been measured yet**")
-    search.measure(trial, 1000.0)
-    search.best(trial)
-    os.utime(folder.report, (START, START))
-    sync.sync(search.record, folder)
-    assert client.get_run(run_id).data.tags[NOTE].startswith("**Running, 1 layout. 1.00k tokens/s, no comparison: ")
-    search.end()
-    folder.report.write_text("late")
-    sync.sync(search.record, folder)
-    assert "Completed" in client.get_run(run_id).data.tags[NOTE]
-    assert Path(client.download_artifacts(run_id, "report.html", str(tmp_path))).read_text() == "late"
 
 
 def test_a_server_that_takes_no_large_files_has_all_else_and_the_report_once_it_does(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import select
 import signal
@@ -21,7 +19,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from dashboards.access.mlflow_token import page_address
 from dashboards.access.ports import reserve_port
-from dashboards.mlflow.server import MlflowServer, ServerFailed, is_answering, show_dashboard, tunnel_command
+from dashboards.mlflow.server import MlflowServer, is_answering, show_dashboard, tunnel_command
 from dashboards.mlflow.sync import MlflowSync
 from orchestrator.lifecycle.mlflow_resync import resync
 from search_spaces.errors import ExternalError, InputError
@@ -239,15 +237,6 @@ def parent_of(process: Path) -> int | None:
         return None
 
 
-@pytest.mark.walks
-@processes
-@pytest.mark.timeout(400)
-def test_a_server_that_cannot_start_says_what_its_log_says(tmp_path):
-    server = MlflowServer("nonsense://nowhere", tmp_path)
-    with pytest.raises(ServerFailed, match="nonsense"), server:
-        pass
-
-
 @pytest.mark.parametrize(
     ("full", "shown"),
     [("node1.example.org", "node1.example.org"), ("localhost", "node1"), ("localhost.local", "node1")],
@@ -257,28 +246,6 @@ def test_the_tunnel_leads_to_a_name_that_others_know(monkeypatch, full, shown):
     monkeypatch.setattr(socket, "gethostname", lambda: "node1")
     assert tunnel_command(5123).startswith("ssh -N -L 5123:127.0.0.1:5123 ")
     assert tunnel_command(5123).endswith(f"@{shown}")
-
-
-def test_every_experiment_with_searches_is_linked_or_counted(tmp_path, monkeypatch):
-    class FakeServer(MlflowServer):
-        """A server that is not started, whose MLflow knows twelve experiments with searches."""
-
-        def __enter__(self) -> MlflowServer:
-            self.port = 5123
-            self.token.write(self.port)
-            return self
-
-    def answer(request, timeout):
-        known = [{"name": f"of-{number}", "experiment_id": str(number)} for number in range(12, 0, -1)]
-        return io.BytesIO(json.dumps({"experiments": known[: json.loads(request.data)["max_results"]]}).encode())
-
-    monkeypatch.setattr("dashboards.mlflow.server.MlflowServer", FakeServer)
-    monkeypatch.setattr("urllib.request.urlopen", answer)
-    said: list[str] = []
-    show_dashboard(f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "home", said.append)
-    links = [line for line in said if line.startswith("searches of ")]
-    assert (len(links), "#/experiments/12/runs?" in links[0]) == (10, True)
-    assert any(line.startswith("2 older experiments") for line in said)
 
 
 @pytest.mark.bad_input(35)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dashboards.report.data import report_data
-from dashboards.report.explanation import describe_pattern
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.report.searches import STATES, a_full_search
 from tests.dashboards.searches import START, SearchUnderTest
-from trials.analysis.failure_patterns import Condition, FailurePattern
 from trials.trial import FailureReason
 
 AGAIN = "parlay run search.yaml"
@@ -48,12 +46,3 @@ def test_of_a_memory_limit_that_ended_all_trials_the_first_advice_is_to_raise_it
     assert to_try.startswith("To try: a larger measure.memory_limit_gib (now 0.02)")
     assert ("a smaller micro_batch_size" in to_try) is has_more
     assert any(words.startswith("All had ZeRO 0") for words in evidence) is has_more
-
-
-def test_a_pattern_is_told_with_both_shares():
-    pattern = FailurePattern(FailureReason.GPU_OOM, Condition("micro_batch_size", 8, "at_least"), 40, 56, 12, 108)
-    assert describe_pattern(pattern) == (
-        "Out of memory: 40 of 56 had micro-batch 8 and more, and 12 of the 108 that ran."
-    )
-    switch = FailurePattern(FailureReason.HANG, Condition("sequence_parallel", True), 3, 3, 0, 4)
-    assert "had sequence parallel on" in describe_pattern(switch)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
-
 from dashboards.terminal.headline import best_layout_line, sentence
 from dashboards.terminal.live_table import progress_line, results_table
-from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.settings import Settings
-from tests.dashboards.compared import BASELINE, BATCH, asking_for_room, compared_search, ranking_of, shown
+from tests.dashboards.compared import BASELINE, BATCH, compared_search, ranking_of, shown
 from tests.dashboards.searches import SearchUnderTest
-from trials.analysis.ranking import Objective, rank
 from trials.analysis.verdict import verdict_of
-from trials.ledger.events import SearchState
 
 
 def headline(search, ranking, baseline_key):
@@ -58,30 +51,6 @@ def test_the_headline_says_of_a_layout_chosen_for_its_memory_why_and_how_much():
         search.measure(search.start(third, kind), 99_800.0, peak_memory_gib=3.0)
     verdict = verdict_of(search.record, ranking_of(search.record), BASELINE.key)
     assert sentence(verdict).endswith("needs 3 GiB instead of 2. Statistically tied with t0002: t0007.")
-
-
-@pytest.mark.parametrize(
-    ("state", "speeds", "words"),
-    [
-        (None, (), "no layout has been measured yet"),
-        (SearchState.FAILED, (), "no layout was measured"),
-        (None, (5.0,), "only the baseline has been measured so far"),
-    ],
-)
-def test_the_headline_says_when_nothing_beats_today_or_was_measured(state, speeds, words):
-    search = SearchUnderTest()
-    for speed in speeds:
-        search.measure(search.start(BASELINE), speed)
-    record = replace(search.record, state=state) if state else search.record
-    assert words in headline(record, ranking_of(record), BASELINE.key)
-
-
-def test_the_headline_says_where_what_beats_today_leaves_too_little_memory():
-    search, today = asking_for_room(), Layout(micro_batch_size=4, grad_accum_steps=4)
-    search.measure(search.start(today), 80_000.0, peak_memory_gib=6.0)
-    ranking = rank(search.record.trials, Objective.TOKENS_PER_SEC, BATCH, MemoryHeadroom.of_search(search.record.spec))
-    words = headline(search.record, ranking, today.key)
-    assert "no measured layout that leaves 4 GiB free is faster than the baseline" in words
 
 
 def test_progress_counts_trials_and_node_hours():

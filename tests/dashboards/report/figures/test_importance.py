@@ -79,9 +79,3 @@ def test_noise_explains_nothing():
 def test_below_ten_layouts_nothing_is_said(count):
     layouts, speeds = grid()
     assert axis_importance(layouts[:count], speeds[:count]) is None
-
-
-def test_there_is_none_of_one_speed_or_one_layout():
-    layouts, speeds = grid()
-    assert axis_importance(layouts, [1000.0] * len(layouts)) is None
-    assert axis_importance([layouts[0]] * 12, speeds[:12]) is None

@@ -51,10 +51,3 @@ def test_profiled_and_predicted_seconds_are_not_mixed():
     assert (bars["x"][0], bars["x"][-1]) == (1.0, 0.8)
     (bars,) = step_time(measured(None, OF_BEST)).plot["data"]
     assert bars["y"][0] == "compute"
-
-
-def test_a_layout_alone_is_shown_by_its_parts():
-    search = SearchUnderTest(spec())
-    search.measure(search.start(BASELINE), 1000.0, time_s=OF_BASELINE)
-    (bars,) = step_time(search).plot["data"]
-    assert (bars["y"], bars["measure"][-1]) == (["compute", "tensor", "data", "t0001"], "total")
