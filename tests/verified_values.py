@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from functools import cache
 from io import StringIO
 
-from benchmarks.check_exports import PROJECTS
-from benchmarks.export_cases import export_cases
 from search_spaces.engines import ENGINES, OWN_ENGINES
 from search_spaces.layouts.axis import Kind
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.verification import NOT_VERIFIED, TABLE, words_of
+from tests.oracles.cases import FORMATS, export_cases
 from trials.diagnostics.parity_cases import Case, compiled_cases, covering_cases
 
 
@@ -46,9 +45,8 @@ def trained_cases() -> list[Case]:
 
 
 def parsed_layouts() -> list[Layout]:
-    """Layouts of the exports that benchmarks/check_exports.py gives to the trainers' parsers."""
-    trainers = dict.fromkeys(project.trainer for project in PROJECTS)
-    return [case.spec.layout for trainer in trainers for case in export_cases(trainer)]
+    """Layouts of the exports that trainers' parsers have read."""
+    return [case.spec.layout for trainer in FORMATS for case in export_cases(trainer)]
 
 
 def words(layouts: Iterable[Layout], engine: str, axis: str) -> set[str]:

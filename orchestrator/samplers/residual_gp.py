@@ -22,7 +22,7 @@ _NOISE = 0.03
 """Relative noise of a measurement."""
 _NOISE_OF_SETTINGS = 0.01
 """The same between settings of a layout. With more of it, settings without effect would be tried with each layout that
-is the best so far (`benchmarks/setting_axes.py`)."""
+is the best so far (docs/settings.md)."""
 _STEPS = np.linspace(-12.0, 12.0, 4801)
 
 

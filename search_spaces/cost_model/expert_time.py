@@ -91,7 +91,7 @@ def expert_launch_s(model: ModelShape, machine: MachineSpeed, layouts: LayoutTab
 
 EXPERT_LAUNCH_S = 0.12e-3
 """Host time of a pass to launch the products of one expert of a rank and what is between them: nine kernels
-(benchmarks/expert_kernels.py), a thirtieth of `LAYER_LAUNCH_S` each."""
+(docs/cost_model.md), a thirtieth of `LAYER_LAUNCH_S` each."""
 
 
 def awaited_share(model: ModelShape, machine: MachineSpeed) -> float:

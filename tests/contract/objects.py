@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks import lines
 from dashboards.mlflow.runs import RunStatus
 from dashboards.trial_text import FLAG_DESCRIPTIONS
 from orchestrator.answers import cluster, comparison, planning, searches
@@ -137,7 +136,6 @@ OBJECTS: Mapping[str, tuple[type, ...]] = {
         *(models.SubmitRequest, models.ResumeRequest, models.HealthAnswer, models.DriverAnswer, models.TrialsAnswer),
         *(models.TrialAnswer, models.AttemptAnswer, models.RecipeAnswer, models.AcceptedAnswer),
     ),
-    "benchmarks": _typed(lines),
 }
 
 FOLDERS: Mapping[str, Folder] = {

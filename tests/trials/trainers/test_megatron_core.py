@@ -1,4 +1,4 @@
-"""A recipe's options for Megatron-LM, loaded by the real thing: megatron-core, and pretrain_gpt.py's own parser."""
+"""A recipe's options for Megatron-LM, loaded by the real megatron-core."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks.check_exports import CORE_TAG, at_version, question
-from benchmarks.export_cases import Case, export_cases
-from benchmarks.export_meanings import differences, of_megatron_lm
-from benchmarks.parser_process import DOWNLOADS, ask
-from benchmarks.real_configs import fields_of, transformer_engine_stubbed
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.routing import Routing
 from search_spaces.rules.check import engine_violations
+from tests.oracles.cases import Case, export_cases
+from tests.oracles.configs import fields_of, transformer_engine_stubbed
+from tests.oracles.meanings import differences, of_megatron_lm
 from tests.orchestrator.recipe.export_readers import words_of
 from tests.trials.train.parity import needs_megatron
 from tests.trials.train.trial_processes import make_spec
@@ -124,21 +121,6 @@ def test_megatron_core_leaves_transformer_engine_one_kernel_of_attention(monkeyp
     LanguageModule._set_attention_backend(SimpleNamespace(config=config))
     found = {name: os.environ[f"NVTE_{name}_ATTN"] for name in ("FLASH", "FUSED", "UNFUSED")}
     assert found == {"FLASH": flash, "FUSED": "0", "UNFUSED": unfused}
-
-
-@pytest.mark.processes
-def test_pretrain_gpt_makes_the_same_configurations_of_the_options(cases, tmp_path):
-    checkout = Path(os.environ.get(DOWNLOADS, "no downloads")) / "Megatron-LM"
-    if not checkout.is_dir():
-        pytest.skip(f"no downloads: {DOWNLOADS} names no folder with a checkout of Megatron-LM")
-    words = [words_of(case.files["megatron_args.txt"]) for case in cases]
-    questions = [question("megatron-lm", case, tmp_path / f"{n}") | {"words": words[n]} for n, case in enumerate(cases)]
-    answers = ask("megatron-lm", at_version(checkout, CORE_TAG, tmp_path / "source"), questions, tmp_path)
-    for case, given, answer in zip(cases, words, answers, strict=True):
-        with transformer_engine_stubbed():
-            _, configs = core_configs(given, case.spec.num_gpus)
-        assert answer["configs"] == {name: fields_of(made) for name, made in configs.items()}
-        assert answer["vocabulary"] == case.spec.model.vocab_size
 
 
 # -- the configurations of pretrain_gpt.py

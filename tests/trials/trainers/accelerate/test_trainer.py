@@ -7,9 +7,6 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from benchmarks.check_exports import PROJECTS, check
-from benchmarks.export_cases import NUM_CASES, export_cases
-from search_spaces.engines import ACCELERATE
 from tests.trials.trainers.specs import spec_of
 from trials.trainers.accelerate.config import accelerate_config
 from trials.trainers.accelerate.trainer import TRAINER, argument_error
@@ -85,25 +82,3 @@ def test_on_a_cpu_where_accelerate_launch_starts_a_single_rank_the_export_is_sta
 )
 def test_what_the_configuration_says_may_not_be_given_again(names, error):
     assert {argument_error(name) for name in names} == {error}
-
-
-@pytest.mark.slow
-def test_the_layouts_have_every_stage_precision_and_replicas():
-    layouts = [case.spec.layout for case in export_cases(ACCELERATE)]
-    assert {layout.zero_stage for layout in layouts} == {0, 2, 3}
-    assert {layout.precision for layout in layouts} == {"fp32", "bf16", "fp16"}
-    assert {layout.data_parallel for layout in layouts} == {1, 2, 4}
-    assert {layout.data_parallel_replicas for layout in layouts} == {1, 2}
-    for name in ("torch_compile", "activation_checkpointing"):
-        assert len({getattr(layout, name) for layout in layouts}) == 2
-
-
-@pytest.mark.processes
-@pytest.mark.slow
-def test_accelerate_understands_every_layout_as_it_is():
-    project = next(project for project in PROJECTS if project.trainer == ACCELERATE)
-    if (source := project.source(None)) is None:
-        pytest.skip("accelerate is not installed: the extra `trainers`")
-    found = check(project, source)
-    assert [one for one in found if one.differing or not one.is_loaded] == []
-    assert len(found) == NUM_CASES

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.export_cases import SHAPES
 from orchestrator.importers.launch_script import read_launch_script
 from search_spaces.layouts.layout import EXPERT_GROUPS, Layout
 from search_spaces.model_shape import ModelShape
+from tests.oracles.cases import SHAPES
 from tests.trials.trainers.specs import GPT2, ITERATIONS, LLAMA, spec_of
 from trials.trainers.common.megatron_options import (
     megatron_deepspeed_options,

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.check_exports import Checked, checked, question
-from benchmarks.export_cases import Case, export_cases
-from benchmarks.parser_process import ask
 from orchestrator.importers.torchtitan.saved import read_saved_config
 from search_spaces.engines import TORCHTITAN
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.layouts.pipeline_split import SPLIT_FIELDS, chunk_layers
 from search_spaces.model_shape import ModelShape
+from tests.oracles.cases import Case, export_cases
+from tests.oracles.parsers import read_back
 from tests.orchestrator.recipe.export_readers import read_export
 from tests.orchestrator.recipe.exported import exported, our_spec
 from tests.sources import ROOT
@@ -36,14 +35,8 @@ def cases() -> list[Case]:
     return export_cases(TORCHTITAN) + [Case(spec, exported(spec)[TORCHTITAN].files) for spec in specs]
 
 
-def read_by_torchtitan(cases: list[Case], folder: Path) -> list[Checked]:
-    questions = [question(TORCHTITAN, case, folder / f"{n}") for n, case in enumerate(cases)]
-    answers = ask(TORCHTITAN, folder, questions, folder)
-    return [checked(TORCHTITAN, case, answer) for case, answer in zip(cases, answers, strict=True)]
-
-
 def test_torchtitan_is_configured_as_the_layout_says(cases, tmp_path):
-    found = read_by_torchtitan(cases, tmp_path)
+    found = read_back(TORCHTITAN, cases, tmp_path)
     assert not {one.layout: one.differing for one in found if one.differing or not one.is_loaded}
 
 

@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.meaning import PRECISIONS, RECOMPUTED_MODULES, Meaning, Values, same
+from search_spaces.layouts.layout import AXES
 from search_spaces.routing import BALANCED, LEARNED
 
+Values = Mapping[str, Any]
+Meaning = dict[str, Any]
 
-def of_torchtitan(values: Values, configs: Mapping[str, Values]) -> Meaning:
+PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+RECOMPUTED_MODULES = AXES["recompute_modules"]
+ROUTING = ("softmax of the chosen", "no other auxiliary loss", "fp32")
+"""Weights of a token's experts, what balances them, and the arithmetic of their logits."""
+
+
+def same(values: Any) -> Any:
+    """The value that all of them have; the sorted values where they differ."""
+    found = sorted(set(values))
+    return found[0] if len(found) == 1 else found
+
+
+def of_torchtitan(values: Values) -> Meaning:
     """torchtitan by its configuration, as torchtitan/trainer.py and torchtitan/distributed understand it."""
     parallel, training, classes = values["parallelism"], values["training"], values["classes"]
     replicas, shards = parallel["data_parallel_replicate_degree"], parallel["data_parallel_shard_degree"]
@@ -162,7 +176,7 @@ def _without_weights(config: Any) -> Any:
     return config
 
 
-def of_accelerate(values: Values, configs: Mapping[str, Values]) -> Meaning:
+def of_accelerate(values: Values) -> Meaning:
     """accelerate by what a script finds in its environment; batch and kernel are the script's."""
     fsdp, sizes = values["fsdp"], values["sizes"]
     degrees = {name: sizes[f"{name}_size"] if sizes else 1 for name in ("dp_replicate", "tp", "cp", "sp")}

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from benchmarks.config_expectations import neox_ffn
-from benchmarks.meaning import PRECISIONS, RECOMPUTED_MODULES, Meaning, Values, same
-from benchmarks.pytorch_meanings import of_accelerate, of_torchtitan
-from search_spaces.engines import ENGINE_PROFILES, TORCHTITAN
+from search_spaces.engines import ACCELERATE, ENGINE_PROFILES, TORCHTITAN
 from search_spaces.layouts.layout import AXES
 from search_spaces.routing import BALANCED, LEARNED, Routing
+from tests.oracles.pytorch_meanings import (
+    PRECISIONS,
+    RECOMPUTED_MODULES,
+    ROUTING,
+    Meaning,
+    Values,
+    of_accelerate,
+    of_torchtitan,
+    same,
+)
 from trials.trial import TrialSpec
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -45,10 +52,6 @@ def meaning_of_layout(spec: TrialSpec) -> Meaning:
         "deepspeed_batch": (spec.global_batch_size, layout.micro_batch_size, layout.grad_accum_steps),
         "deepspeed_precision": layout.precision,
     }
-
-
-ROUTING = ("softmax of the chosen", "no other auxiliary loss", "fp32")
-"""Weights of a token's experts, what balances them, and the arithmetic of their logits."""
 
 
 def gradient_dtype(spec: TrialSpec) -> str:
@@ -268,53 +271,6 @@ def _recomputation_of_megatron_lm(model: Values) -> Meaning:
     }
 
 
-def of_megatron_deepspeed(values: Values, configs: Mapping[str, Values]) -> Meaning:
-    """Megatron-DeepSpeed by its options and DeepSpeed's configuration."""
-    is_deepspeeds = values["deepspeed_activation_checkpointing"] and not values["checkpoint_activations"]
-    recomputation = values["recompute_granularity"] or "none"
-    return {
-        **_degrees_of_megatron(values, values),
-        "sequence_parallel": values["sequence_parallel"],
-        "virtual_pipeline_stages": values["virtual_pipeline_model_parallel_size"] or 1,
-        "zero_stage": values["zero_stage"],
-        "is_pipelined": not values["no_pipeline_parallel"],
-        "precision": PRECISIONS[values["params_dtype"]],
-        "activation_checkpointing": recomputation if is_deepspeeds or recomputation != "full" else "none",
-        "recomputed_layers_at_once": values["recompute_num_layers"] if recomputation == "full" else None,
-        "attention_kernel": "flash" if values["use_flash_attn_v2"] else "math",
-        "dropout": (values["attention_dropout"], values["hidden_dropout"]),
-        **_sizes_of_megatron(values),
-        "num_key_value_heads": values["num_key_value_heads"],
-        "gated_mlp": values["swiglu"],
-        "mlp_activation": "silu" if values["swiglu"] else "squared_relu" if values["squared_relu"] else "gelu",
-        "head_size": values["kv_channels"],
-        "rotary_base": values["rope_theta"],
-        "norm": values["normalization"],
-        "has_biases": values["add_bias_linear"],
-        "tied_embeddings": not values["untie_embeddings_and_output_weights"],
-        "position_embedding": "rotary" if values["use_rotary_position_embeddings"] else "learned",
-        "seq_length": values["seq_length"],
-        "max_positions": values["max_position_embeddings"],
-        **_reductions_of_deepspeed(configs["deepspeed"]),
-        "offload": _offload_of_megatron_deepspeed(values, configs["deepspeed"]),
-    }
-
-
-def _offload_of_megatron_deepspeed(values: Values, config: Values) -> str:
-    is_told = "optimizer" if values["cpu_optimizer"] else "none"
-    return is_told if is_told == _offload_of_deepspeed(config) else "differs"
-
-
-def _reductions_of_deepspeed(config: Values) -> Meaning:
-    """The part of a trainer that DeepSpeed decides; its bf16 optimizer has neither buckets nor overlap."""
-    zero, has_buckets = config["zero_config"], config["optimizer"] != "bf16"
-    return {
-        **_of_deepspeed_alone(config),
-        "bucket_mib": _bucket_of_deepspeed(config) if has_buckets else None,
-        "overlap_comm": zero["overlap_comm"] and has_buckets,
-    }
-
-
 def _of_deepspeed_alone(config: Values) -> Meaning:
     batch = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     return {
@@ -340,98 +296,16 @@ def _bucket_of_deepspeed(config: Values) -> float | None:
     return float(elements * _BYTES[config["sent_dtype"]] / _MEBI)
 
 
-def of_deepspeed(values: Values, configs: Mapping[str, Values]) -> Meaning:
+def of_deepspeed(values: Values) -> Meaning:
     """DeepSpeed's own configuration; degrees, model and recomputation are the user's program's."""
     overlap = {"overlap_comm": values["zero_config"]["overlap_comm"]}
     return {**_of_deepspeed_alone(values), **overlap, "bucket_mib": _bucket_of_deepspeed(values)}
 
 
-def of_gpt_neox(values: Values, configs: Mapping[str, Values]) -> Meaning:
-    """GPT-NeoX by its arguments and the DeepSpeed configuration that it makes of them."""
-    stages, recomputes = values["pipe_parallel_size"], values["checkpoint_activations"]
-    batch, micro = values["train_batch_size"], values["train_micro_batch_size_per_gpu"]
-    return {
-        "tensor_parallel": values["model_parallel_size"],
-        "pipeline_parallel": max(1, stages),
-        "data_parallel": batch / (micro * values["gradient_accumulation_steps"]),
-        "micro_batch_size": micro,
-        "grad_accum_steps": values["gradient_accumulation_steps"],
-        "global_batch_size": batch,
-        "sequence_parallel": values["sequence_parallel"],
-        "zero_stage": values["zero_stage"],
-        "precision": {"fp16": "fp16", "bfloat16": "bf16", "fp32": "fp32"}[values["precision"]],
-        "activation_checkpointing": "full" if recomputes else "none",
-        "recomputed_layers_at_once": values["checkpoint_num_layers"] if recomputes else None,
-        "attention_kernel": same({"flash": "flash", "global": "math"}[one] for one in values["attention_config"]),
-        "dropout": (values["attention_dropout"], values["hidden_dropout"]),
-        "num_layers": values["num_layers"],
-        "hidden_size": values["hidden_size"],
-        "num_attention_heads": values["num_attention_heads"],
-        "num_key_value_heads": values["num_kv_heads"] or values["num_attention_heads"],
-        "ffn_hidden_size": neox_ffn(values),
-        "gated_mlp": values["activation"] in _GATES_OF_NEOX,
-        "mlp_activation": _GATES_OF_NEOX.get(values["activation"], values["activation"]),
-        "rotary_base": values["rotary_emb_base"],
-        "qk_norm": values["use_qk_layernorm"],
-        "sliding_window": values["sliding_window_width"],
-        "norm": values["norm"],
-        "has_biases": same(values[f"use_bias_in_{part}"] for part in ("attn_linear", "mlp")),
-        "tied_embeddings": not values["no_weight_tying"],
-        "position_embedding": _POSITIONS[values["pos_emb"]],
-        "seq_length": values["seq_length"],
-        "max_positions": values["max_position_embeddings"],
-        **_reductions_of_deepspeed(configs["deepspeed"]),
-    }
-
-
-_GATES_OF_NEOX = {"swiglu": "silu", "reglu": "relu"}
-
-
-def of_nanotron(values: Values, configs: Mapping[str, Values]) -> Meaning:
-    """nanotron by the file that it read; sums of gradients are the user's choice there."""
-    parallel, tokens, model = values["parallelism"], values["tokens"], values["model"]["model_config"]
-    factors = (tokens["micro_batch_size"], tokens["batch_accumulation_per_replica"], parallel["dp"])
-    return {
-        "tensor_parallel": parallel["tp"],
-        "pipeline_parallel": parallel["pp"],
-        "data_parallel": parallel["dp"],
-        "micro_batch_size": factors[0],
-        "grad_accum_steps": factors[1],
-        "global_batch_size": factors[0] * factors[1] * factors[2],
-        "sequence_parallel": parallel["tp"] > 1 and parallel["tp_mode"] == "REDUCE_SCATTER",
-        "pipeline_schedule": _schedule_of_nanotron(parallel),
-        "zero_stage": values["optimizer"]["zero_stage"],
-        "precision": PRECISIONS[values["model"]["dtype"]],
-        "activation_checkpointing": "full" if parallel["recompute_layer"] else "none",
-        "num_layers": model["num_hidden_layers"],
-        "hidden_size": model["hidden_size"],
-        "num_attention_heads": model["num_attention_heads"],
-        "num_key_value_heads": model["num_key_value_heads"],
-        "ffn_hidden_size": model["intermediate_size"],
-        "vocab_size": model["vocab_size"],
-        "tied_embeddings": model["tie_word_embeddings"],
-        "rotary_base": model["rope_theta"],
-        "mlp_activation": {"gelu_pytorch_tanh": "gelu", "relu2": "squared_relu"}.get(*[model["hidden_act"]] * 2),
-        "qkv_bias": model["attention_bias"] if "is_qwen2_config" in model else False,
-        "sliding_window": model.get("sliding_window_size"),
-        "seq_length": tokens["sequence_length"],
-        "max_positions": model["max_position_embeddings"],
-    }
-
-
-def _schedule_of_nanotron(parallel: Values) -> str:
-    engines = {"AllForwardAllBackwardPipelineEngine": "gpipe", "OneForwardOneBackwardPipelineEngine": "1f1b"}
-    return engines[parallel["pp_engine"]] if parallel["pp"] > 1 else "none"
-
-
-MEANINGS: Mapping[str, Callable[[Values, Mapping[str, Values]], Meaning]] = {
-    "megatron-lm": of_megatron_lm,
-    "megatron-deepspeed": of_megatron_deepspeed,
-    "gpt-neox": of_gpt_neox,
-    "nanotron": of_nanotron,
+MEANINGS: Mapping[str, Callable[[Values], Meaning]] = {
     "deepspeed": of_deepspeed,
     TORCHTITAN: of_torchtitan,
-    "accelerate": of_accelerate,
+    ACCELERATE: of_accelerate,
 }
 
 

@@ -1,4 +1,4 @@
-"""Layouts whose exports are given to the trainers' own parsers: a covering array over the axes, for each trainer."""
+"""Layouts whose exports trainers' own parsers are asked about: a covering array over the axes, for each trainer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from search_spaces.engines import ACCELERATE_LAUNCH, PARLAY, TORCHTITAN
+from search_spaces.engines import ACCELERATE, ACCELERATE_LAUNCH, PARLAY, TORCHTITAN
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.covering_array import cover, value_combinations
 from search_spaces.layouts.layout import AXES, DEGREES, Layout
@@ -38,8 +38,8 @@ NUM_DRAWS = 28_000
 MOST_COVERED = 600
 """Layouts among which those that cover the pairs are looked for, which takes as long as their square."""
 USUAL_SHARE = 0.5
-TOKENS = 50_257
-"""Tokens of GPT-2's tokenizer, of which each shape has the padded vocabulary."""
+FORMATS = ("megatron-lm", "megatron-deepspeed", "gpt-neox", "nanotron", "deepspeed", TORCHTITAN, ACCELERATE)
+"""Exports that trainers' parsers have read; docs/trainers.md says when, and which are tested."""
 
 _WIDER = {
     "num_layers": 8,
@@ -51,6 +51,14 @@ _WIDER = {
 }
 _GPT2 = replace(DRAWN_SHAPES["gpt2-tied"], **_WIDER, ffn_hidden_size=1920)
 _LLAMA = replace(DRAWN_SHAPES["llama"], **_WIDER | {"num_key_value_heads": 4}, ffn_hidden_size=1376)
+_LATENT = replace(
+    _LLAMA,
+    num_key_value_heads=8,
+    attention_head_size=96,
+    key_value_latent_size=128,
+    rotary_head_size=32,
+    value_head_size=64,
+)
 SHAPES = {
     "gpt2": _GPT2,
     "gpt2-untied": replace(_GPT2, tied_embeddings=False),
@@ -86,13 +94,8 @@ SHAPES = {
         expert_layer_every=2,
     ),
     "deepseek": replace(
-        _LLAMA,
-        num_key_value_heads=8,
-        attention_head_size=96,
-        key_value_latent_size=128,
+        _LATENT,
         query_latent_size=192,
-        rotary_head_size=32,
-        value_head_size=64,
         num_experts=8,
         experts_per_token=3,
         expert_ffn_hidden_size=256,
@@ -100,14 +103,7 @@ SHAPES = {
         num_dense_layers=2,
         num_mtp_layers=1,
     ),
-    "latent": replace(
-        _LLAMA,
-        num_key_value_heads=8,
-        attention_head_size=96,
-        key_value_latent_size=128,
-        rotary_head_size=32,
-        value_head_size=64,
-    ),
+    "latent": _LATENT,
 }
 """Models with the features that trainers have; each trainer gets those that it can be told."""
 
@@ -185,23 +181,17 @@ class Case:
     files: Mapping[str, str]
 
 
-def export_cases(trainer: str, section: Mapping[str, Any] | None = None) -> list[Case]:
+def export_cases(trainer: str) -> list[Case]:
     """NUM_CASES layouts: those of `NAMED`, then such that together cover the pairs of axis values that the trainer can
-    have, or most of them.
-
-    `section` is the search file's section on the trainer, for those that start from a configuration of the user's.
-    """
+    have, or most of them."""
     form = next(made for one in TRAINERS.values() if (made := one.export) is not None and made.name == trainer)
-    specs = _specs(form.engine, section or {"kind": PARLAY})
+    specs = _specs(form.engine)
     valid = [spec for spec in specs if form.problem(spec.layout, spec.model) is None]
     valid = valid[:: -(-len(valid) // MOST_COVERED)]
     covered = (*COVERED, *VALUES_OF_ENGINE.get(form.engine, {}), *EXPERT_VALUES)
     pairs = [value_combinations(_axis_values(spec), covered, 2) for spec in valid]
     chosen = dict.fromkeys([*cover(pairs, [1.0] * len(valid)), *range(NUM_CASES)])
-    named = [
-        _spec(Layout(**fields, engine=form.engine), shape, section or {"kind": PARLAY})
-        for shape, fields in NAMED.get(trainer, ())
-    ]
+    named = [_spec(Layout(**fields, engine=form.engine), shape) for shape, fields in NAMED.get(trainer, ())]
     drawn = [valid[index] for index in chosen]
     return [Case(spec, form.files(spec)) for spec in [*named, *drawn][:NUM_CASES]]
 
@@ -211,7 +201,7 @@ def _axis_values(spec: TrialSpec) -> dict[str, Any]:
     return {"shape": shape, **spec.layout.to_json()}
 
 
-def _specs(engine: str, section: Mapping[str, Any]) -> Iterator[TrialSpec]:
+def _specs(engine: str) -> Iterator[TrialSpec]:
     """Trials with seeded draws of every axis, without those that the rules of every engine refuse."""
     draw = random.Random(0)
     for shape, model in SHAPES.items():
@@ -222,7 +212,7 @@ def _specs(engine: str, section: Mapping[str, Any]) -> Iterator[TrialSpec]:
         broken = first_violation(table, workload, _RULES)
         for layout, first in zip(drawn, broken, strict=True):
             if first == len(_RULES):
-                yield _spec(layout, shape, section)
+                yield _spec(layout, shape)
 
 
 def _layout(draw: random.Random, engine: str, values: Mapping[str, tuple[Any, ...]]) -> Layout:
@@ -249,7 +239,7 @@ def _values_of(engine: str, has_experts: bool) -> dict[str, tuple[Any, ...]]:
     return {name: values for name, values in offered.items() if len(values) > 1}
 
 
-def _spec(layout: Layout, shape: str, section: Mapping[str, Any]) -> TrialSpec:
+def _spec(layout: Layout, shape: str) -> TrialSpec:
     """A trial whose routing the export says: a module for torchtitan leaves it to the router."""
     is_forced = SHAPES[shape].num_experts is not None and layout.engine != TORCHTITAN
     return TrialSpec(
@@ -265,7 +255,7 @@ def _spec(layout: Layout, shape: str, section: Mapping[str, Any]) -> TrialSpec:
         gpus_per_node=MOST_RANKS,
         accelerator="h100-80gb",
         measure=MeasureRules(routing=BALANCED if is_forced else None),
-        trainer=section,
+        trainer={"kind": PARLAY},
     )
 
 

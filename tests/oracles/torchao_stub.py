@@ -50,7 +50,7 @@ class _Recipe:
 
 def products_of(model: Any) -> dict[str, str | None]:
     """torchao's recipe of each linear layer of a torchtitan model's configuration; None for torch's own products."""
-    from torchao.float8 import Float8LinearConfig  # type: ignore[import-not-found]
+    from torchao.float8 import Float8LinearConfig
     from torchtitan.components.quantization import MXFP8Linear
     from torchtitan.models.common.linear import Linear
 

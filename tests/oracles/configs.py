@@ -1,5 +1,4 @@
-"""Configurations that trainers make of the values that they parsed. Imported where a trainer's packages are: in
-real_parsers.py."""
+"""Configurations that installed trainers make of an export."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import dataclasses
 import enum
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
@@ -17,25 +15,11 @@ from unittest.mock import MagicMock, patch
 Values = dict[str, Any]
 
 
-def of_megatron_lm(args: Namespace, data_parallel: int) -> dict[str, Values]:
-    """Megatron-LM's three configurations, by its own functions: `transformer`, `ddp` and `optimizer`."""
-    from megatron.training import arguments, training  # type: ignore[import-not-found]
-
-    with transformer_engine_stubbed():
-        transformer = arguments.core_transformer_config_from_args(args)
-        if hasattr(training, "get_megatron_ddp_config"):
-            ddp = training.get_megatron_ddp_config(args)
-        else:
-            ddp = _ddp_config_of_get_model(training, args, transformer, data_parallel)
-        optimizer, _ = training.get_megatron_optimizer_config(args)
-    return {"transformer": fields_of(transformer), "ddp": fields_of(ddp), "optimizer": fields_of(optimizer)}
-
-
 @contextmanager
 def transformer_engine_stubbed() -> Iterator[None]:
     """Megatron-core's checks of Transformer Engine, which is not installed, pass: version, rotary kernel, optimizer."""
-    import megatron.core.utils  # type: ignore[import-untyped]
-    from megatron.core.models.common.embeddings import rope_utils  # type: ignore[import-untyped]
+    import megatron.core.utils
+    from megatron.core.models.common.embeddings import rope_utils
     from packaging.version import Version
 
     package = "transformer_engine"
@@ -59,47 +43,11 @@ class _FusedAdam:
     ) -> None: ...
 
 
-def _ddp_config_of_get_model(training: ModuleType, args: Namespace, config: Any, data_parallel: int) -> Any:
-    """The configuration that get_model hands to data parallelism; core_v0.16.1 has no function that makes it."""
-    import torch
-
-    wrapper, group = MagicMock(), SimpleNamespace(size=lambda: 1, rank=lambda: 0)
-    groups = SimpleNamespace(tp=group, pp=group, dp=group, cp=group)
-    module = torch.nn.Linear(1, 1)
-    module.cuda = lambda *_: module  # type: ignore[method-assign]
-    stubs = {
-        **dict.fromkeys(("DDP", "megatron_FSDP"), wrapper),
-        "get_args": lambda: args,
-        "get_model_config": lambda _: config,
-        "Float16Module": lambda _, inner: inner,
-        "mpu": SimpleNamespace(get_data_parallel_world_size=lambda **_: data_parallel),
-        "torch": MagicMock(),
-        "correct_amax_history_if_needed": lambda _: None,
-    }
-    with patch.multiple(training, **stubs):
-        training.get_model(lambda **_: module, pg_collection=groups)
-    return wrapper.call_args.kwargs["ddp_config"]
-
-
-def megatron_lm_vocabulary(args: Namespace, tokens: int) -> int:
-    """The vocabulary of a tokenizer with so many tokens, as Megatron-LM pads it."""
-    try:
-        from megatron.core.tokenizers.utils.build_tokenizer import (  # type: ignore[import-not-found]
-            vocab_size_with_padding as padded,
-        )
-    except ImportError:
-        from megatron.training.tokenizer.tokenizer import (  # type: ignore[import-not-found]
-            _vocab_size_with_padding as padded,
-        )
-    size: int = padded(tokens, args)
-    return size
-
-
 @contextmanager
 def _without_mlflow() -> Iterator[None]:
     """Context in which DeepSpeed does not import mlflow, whose logging would be set up by that."""
     known = sys.modules.pop("mlflow", None)
-    sys.modules["mlflow"] = None  # type: ignore[assignment]
+    sys.modules["mlflow"] = None
     try:
         yield
     finally:
@@ -136,7 +84,7 @@ def of_torchtitan(words: Sequence[str], folder: str, world: int) -> Values:
     AssertionError where it is refused for so many ranks."""
     import torch
 
-    from benchmarks.torchao_stub import convert_on_any_device, products_of, stub_torchao
+    from tests.oracles.torchao_stub import convert_on_any_device, products_of, stub_torchao
 
     stub_torchao()
     if not torch.cuda.is_available():
