@@ -10,7 +10,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # Tests start hundreds of processes: where nothing compiled may be kept, each would compile these sources anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo gallery servers test test-fast nightly mutants parity-full licences check format lint types imports readme clean
+.PHONY: setup demo gallery gpu servers test test-fast nightly mutants parity-full licences check format lint types imports readme clean
 
 setup: .venv/.trainer
 
@@ -40,6 +40,11 @@ demo: .venv/.trainer
 # Each of the five systems scaled down, trained on this machine; docs/gallery.md.
 gallery: .venv/.trainer
 	@$(BIN)/python -m benchmarks.gallery --page docs/gallery.md
+
+# Predicted against measured layouts on this machine's GPU, in at most eight minutes: docs/cost_model.md. GPU_PYTHON is an
+# interpreter with a torch for the GPU, numpy and PyYAML; without one, that of `setup`.
+gpu: $(if $(GPU_PYTHON),,.venv/.trainer)
+	@$(or $(GPU_PYTHON),$(BIN)/python) -m benchmarks.gpu
 
 servers: .venv/.dev
 	@$(BIN)/python -m tests.servers

@@ -7,12 +7,16 @@ In mode cold the models have only the shipped priors. In calibrated they know fi
 sampler as in a search; in leave_one_model_out they have learnt from trials of the source's other models, as from
 earlier searches. Known trials are not scored. A table of published figures (benchmarks/published.py) is compared with
 the predictions of the cold models.
+
+A line a problem, null where no row shows a value: median errors of step time and memory, rank correlation of step
+times, and of failed rows those that a rule rejects, that are labelled or proven out of memory (`oom`: a smaller
+micro-batch came near the limit) or foreseen to be (a line through two smaller ones passes it), with the shares that
+were predicted not to fit, and the unexplained others. Then summaries by source, and one averaged over them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections import defaultdict
@@ -20,16 +24,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
 
-from benchmarks.machines import with_links
-from benchmarks.others import others_of
-from benchmarks.published import columns_of, is_published, published_lines, readable_published
-from benchmarks.search_efficiency import feedback_of, strict_sampler
-from orchestrator.samplers.base import TrialFeedback
+from benchmarks.measured import first_trials, observations_in, others_of, strict_sampler, task_of
+from benchmarks.output import Line, arguments_of, mean_of, share_of, show
+from benchmarks.published import columns_of, is_published, published_lines
 from orchestrator.samplers.cost_model_posterior import TuningTask, memory_posterior
 from orchestrator.samplers.factory import SAMPLERS
 from search_spaces.cost_model.memory import stage_memory
@@ -38,7 +39,7 @@ from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
-from search_spaces.tables.measured_table import Observation, read_table
+from search_spaces.tables.measured_table import Observation
 
 MODES = ("cold", "calibrated", "leave_one_model_out")
 NUM_TRIALS = 5
@@ -52,16 +53,10 @@ _NEAR_THE_LIMIT = 0.9
 
 def main() -> None:
     arguments = _arguments()
-    shown = _print_json if arguments.json else _print_text
     measured, published = _split_by_kind(arguments.tables)
-    lines = []
-    for line in _lines(measured, arguments):
-        lines.append(line)
-        shown(line)
-    for summary in summaries(lines):
-        shown(summary)
-    for line in published_lines(published):
-        shown(line)
+    lines = show(_lines(observations_in(measured), arguments), arguments.json)
+    show(summaries(lines), arguments.json)
+    show(published_lines(published), arguments.json)
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ class Case:
 
     @classmethod
     def of(cls, name: str, rows: Sequence[Observation], rule_rows: int = 0) -> Case:
-        task = TuningTask(rows[0].model, with_links(rows[0]))
+        task = task_of(rows[0])
         table = LayoutTable.of(row.layout for row in rows)
         terms = StepTerms.of(task.model, task.cluster, table)
         return cls(name, task, tuple(rows), rule_rows, terms, stage_memory(task.model, table).peak)
@@ -107,8 +102,8 @@ class Posteriors:
 
 def line_of(
     case: Case, mode: str, seed: int, others: Sequence[Observation] = (), sampler: str | None = None
-) -> dict[str, Any] | None:
-    """Contract's line; None for a problem that is too small to be calibrated, or without other models."""
+) -> Line | None:
+    """Line of a case; None for a problem that is too small to be calibrated, or without other models."""
     known: list[int] = []
     if mode == "calibrated" and len(case.rows) >= _FEWEST_CALIBRATED:
         known = _trials(case, sampler or "random", seed)
@@ -128,8 +123,8 @@ def line_of(
     return head | score(case, Posteriors.after(case, known, seed), known)
 
 
-def score(case: Case, posteriors: Posteriors, known: Iterable[int] = ()) -> dict[str, Any]:
-    """Contract's figures over the rows that are not known trials."""
+def score(case: Case, posteriors: Posteriors, known: Iterable[int] = ()) -> Line:
+    """Figures over the rows that are not known trials."""
     scored = np.ones(len(case.rows), dtype=bool)
     scored[list(known)] = False
     ran = np.array([row.outcome == "ok" for row in case.rows])
@@ -148,15 +143,15 @@ def score(case: Case, posteriors: Posteriors, known: Iterable[int] = ()) -> dict
         "failed_rows": int((scored & ~ran).sum()),
         "rule_rows": case.rule_rows,
         "oom_rows": int((scored & out_of_memory).sum()),
-        "oom_recalled": _share(refused[scored & out_of_memory]),
+        "oom_recalled": share_of(refused[scored & out_of_memory]),
         "foreseen_oom_rows": int((scored & foreseen).sum()),
-        "foreseen_oom_recalled": _share(refused[scored & foreseen]),
+        "foreseen_oom_recalled": share_of(refused[scored & foreseen]),
         "unexplained": int((scored & ~ran & ~out_of_memory & ~foreseen & ~refused).sum()),
-        "ok_refused": _share(refused[scored & ran]),
+        "ok_refused": share_of(refused[scored & ran]),
     }
 
 
-def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def summaries(lines: Sequence[Line]) -> Iterator[Line]:
     """Line per mode, sampler, machine size and source, and one averaged over the sources.
 
     Errors are medians over problems, rank correlations means; shares are of all rows together, and rows are counted
@@ -164,50 +159,50 @@ def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """
     for mode, sampler in dict.fromkeys((line["mode"], line["sampler"]) for line in lines):
         for nodes in ("one", "many"):
-            by_source: dict[str, list[dict[str, Any]]] = defaultdict(list)
+            by_source: dict[str, list[Line]] = defaultdict(list)
             for line in lines:
                 is_many = line["num_nodes"] > 1
                 if (line["mode"], line["sampler"], is_many) == (mode, sampler, nodes == "many"):
                     by_source[line["source"]].append(line)
             rows = [{"source": source, **_summary(found)} for source, found in by_source.items()]
             if rows:
-                rows.append({"source": "macro", **{name: _mean(row[name] for row in rows) for name in _AVERAGED}})
+                rows.append({"source": "macro", **{name: mean_of(row[name] for row in rows) for name in _AVERAGED}})
             head = {"summary": True, "mode": mode, "sampler": sampler, "nodes": nodes}
             yield from (head | row for row in rows)
 
 
-_SHARES = ("oom_recalled", "foreseen_oom_recalled", "ok_refused")
-_AVERAGED = ("time_error_median", "rank_correlation", "memory_error_median", *_SHARES)
+_COUNTED = ("failed_rows", "oom_rows", "foreseen_oom_rows", "unexplained", "rule_rows")
+_AVERAGED = (
+    *("time_error_median", "rank_correlation", "memory_error_median"),
+    *("oom_recalled", "foreseen_oom_recalled", "ok_refused"),
+)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments_of(__doc__)
     parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="measured tables, published figures")
     parser.add_argument("--mode", default=",".join(MODES), help=f"of {', '.join(MODES)}; several with commas")
     parser.add_argument("--sampler", default="guided,random", help=f"calibrated: who chooses; of {', '.join(SAMPLERS)}")
     parser.add_argument("--seeds", type=int, default=1, help="seeds 0, 1, ... of all chance but of cold")
     parser.add_argument("--problem", default="", help="only problems whose name contains this")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line")
     return parser.parse_args()
 
 
 def _split_by_kind(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Measured tables and published figures among the files; others are reported as skipped."""
+    """Measured tables and published figures among the files; one with other columns is reported as skipped."""
     measured, published = [], []
     for path in paths:
-        if not path.is_file():
-            print(f"{path} is not there: skipped", file=sys.stderr)
-        elif is_published(path):
+        if path.is_file() and is_published(path):
             published.append(path)
-        elif "problem" in columns_of(path):
+        elif not path.is_file() or "problem" in columns_of(path):
             measured.append(path)
         else:
             print(f"{path} has no figures of a kind that is known here: skipped", file=sys.stderr)
     return measured, published
 
 
-def _lines(tables: Iterable[Path], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    problems = problems_in(row for path in tables for row in read_table(path).require_valid().observations)
+def _lines(observations: Iterable[Observation], arguments: argparse.Namespace) -> Iterator[Line]:
+    problems = problems_in(observations)
     chosen = {name: problem for name, problem in problems.items() if arguments.problem in name}
     for mode in arguments.mode.split(","):
         for sampler in arguments.sampler.split(",") if mode == "calibrated" else [None]:
@@ -227,15 +222,10 @@ def _cases(problems: Mapping[str, BenchmarkProblem]) -> Iterator[Case]:
 
 def _trials(case: Case, sampler_name: str, seed: int) -> list[int]:
     """First rows that a search would try, in order."""
-    layouts = [row.layout for row in case.rows]
-    sampler = strict_sampler(sampler_name, layouts, case.task, seed)
-    index = {layout.key: number for number, layout in enumerate(layouts)}
-    chosen: list[int] = []
-    history: list[TrialFeedback] = []
-    while len(chosen) < NUM_TRIALS:
-        chosen.append(index[sampler.ask(1, history)[0].key])
-        history.append(feedback_of(case.rows[chosen[-1]]))
-    return chosen
+    results = {row.layout.key: row for row in case.rows}
+    sampler = strict_sampler(sampler_name, [row.layout for row in case.rows], case.task, seed)
+    index = {key: number for number, key in enumerate(results)}
+    return [index[row.layout.key] for row in first_trials(sampler, results, NUM_TRIALS)]
 
 
 def _has_memory_evidence(row: Observation) -> bool:
@@ -287,13 +277,9 @@ def _rank_correlation(predicted: np.ndarray, measured: np.ndarray) -> float | No
     return round(float(spearmanr(predicted, measured).statistic), 4)
 
 
-def _share(hits: np.ndarray) -> float | None:
-    return round(float(hits.mean()), 4) if len(hits) else None
-
-
-def _summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _summary(lines: Sequence[Line]) -> Line:
     seeds = len({line["seed"] for line in lines})
-    counts = {name: round(sum(line[name] for line in lines) / seeds) for name in _COUNTED if name != "problems"}
+    counts = {name: round(sum(line[name] for line in lines) / seeds) for name in _COUNTED}
     return {
         "problems": len({line["problem"] for line in lines}),
         "time_error_median": _over(median, lines, "time_error_median"),
@@ -306,60 +292,15 @@ def _summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _over(average: Callable[[list[float]], float], lines: Iterable[dict[str, Any]], name: str) -> float | None:
+def _over(average: Callable[[list[float]], float], lines: Iterable[Line], name: str) -> float | None:
     known = [line[name] for line in lines if line[name] is not None]
     return round(average(known), 4) if known else None
 
 
-def _pooled(lines: Iterable[dict[str, Any]], share: str, rows: str) -> float | None:
+def _pooled(lines: Iterable[Line], share: str, rows: str) -> float | None:
     known = [line for line in lines if line[share] is not None]
     count = sum(line[rows] for line in known)
     return round(sum(line[share] * line[rows] for line in known) / count, 4) if count else None
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(fmean(known), 4) if known else None
-
-
-def _print_json(line: dict[str, Any]) -> None:
-    print(json.dumps(line), flush=True)
-
-
-def _print_text(line: dict[str, Any]) -> None:
-    print(readable_published(line) if "published" in line else _readable(line), flush=True)
-
-
-def _readable(line: dict[str, Any]) -> str:
-    name = (
-        f"= {line['source']} on {line['nodes']} node{'s' * (line['nodes'] == 'many')}"
-        if "summary" in line
-        else line["problem"]
-    )
-    time, memory, *shares = (_percent(line[name]) for name in ("time_error_median", "memory_error_median", *_SHARES))
-    rank = "    -" if line["rank_correlation"] is None else f"{line['rank_correlation']:5.2f}"
-    mode = f"{line['mode']} {line['sampler'] or ''}"
-    text = f"{mode:20} {name:36} time off {time}  rank {rank}  memory off {memory}"
-    text += "".join(f"  {what} {share}" for what, share in zip(_SHARE_LABELS, shares, strict=True))
-    rest = [f"{line[key]} {what}" for key, what in _COUNTED.items() if line.get(key)]
-    return f"{text}  " + ", ".join(rest)
-
-
-_SHARE_LABELS = ("oom recalled", "foreseen", "ok refused")
-
-
-_COUNTED = {
-    "failed_rows": "failed",
-    "oom_rows": "oom",
-    "foreseen_oom_rows": "foreseen",
-    "unexplained": "unexplained",
-    "rule_rows": "by rule",
-    "problems": "problems",
-}
-
-
-def _percent(share: float | None) -> str:
-    return "     -" if share is None else f"{share:6.1%}"
 
 
 if __name__ == "__main__":

@@ -20,20 +20,19 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
 
+from benchmarks.output import Line
 from dashboards.mlflow.points import trial_points
 from dashboards.mlflow.runs import child_view, parent_view
 from dashboards.mlflow.sync import MlflowSync
 from dashboards.schema import TrackingSection
 from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.lifecycle.mlflow_resync import resync
-from slurm.sandbox.sandbox import SLURMCTLD, SlurmSandbox
+from slurm.sandbox.sandbox import SLURMCTLD
 from tests.orchestrator.service.services import ask
 from tests.orchestrator.slurm_searches import SEARCH, Bench, record_of, until
 from tests.slurm.sandboxes import sandbox
@@ -41,6 +40,8 @@ from trials.files import sqlite_file
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 from trials.ledger.reader import LedgerReader
+
+Records = Mapping[str, SearchRecord]
 
 TEXT = SEARCH.replace("parallel_trials: 4", "parallel_trials: 2").replace("tracking: {enabled: false}\n", "")
 READER = """\
@@ -52,9 +53,10 @@ while True:
             with contextlib.suppress(sqlite3.OperationalError):  # no tables yet, or busy
                 connection.execute("SELECT count(*) FROM attempt").fetchone()
 """
-
 LONGEST_END_S = 900.0
 """A submission whose driver was killed is looked for at least 60 s, a requeued job waits for two minutes."""
+AN_HOUR = {"kill_driver": 30, "restart_service": 8, "restart_controller": 6, "requeue": 15, "suspend": 15}
+AN_HOUR |= {"cancel_job": 15}
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,6 @@ class Plan:
     takes_s: float = 8.0
 
 
-def hour(minutes: float, seed: int) -> Plan:
-    """Thirty kills of the driver in an hour, and the rest in proportion."""
-    an_hour = {"kill_driver": 30, "restart_service": 8, "restart_controller": 6, "requeue": 15, "suspend": 15}
-    an_hour |= {"cancel_job": 15}
-    times = {name: max(1, round(count * minutes / 60)) for name, count in an_hour.items()}
-    return Plan(60 * minutes, seed, times)
-
-
 @dataclass
 class Stage:
     """Targets of the disturbances: searches, the driver of a terminal, the service."""
@@ -87,42 +81,47 @@ class Stage:
     home: Path
     random: random.Random
     searches: list[SearchFolder] = field(default_factory=list)
-    driver: subprocess.Popen[bytes] | None = None
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     driven: SearchFolder | None = None
-    service: subprocess.Popen[bytes] | None = None
     happened: Counter[str] = field(default_factory=Counter)
     checks: int = 0
 
     # -- what goes on
 
-    def keep_going(self) -> None:
-        """Start a search where one has ended."""
-        if self.driver is None or self.driver.poll() is not None:
-            self._begin_in_terminal()
-        if len([search for search in self._served() if not self._is_over(search)]) < self.plan.served:
-            self.searches.append(self._submitted())
+    def go_on_until(self, until_s: float) -> None:
+        """Start a search wherever one has ended, until this time."""
+        while True:
+            if "driver" not in self.processes or self.processes["driver"].poll() is not None:
+                self._begin_in_terminal()
+            served = [search for search in self.searches if search != self.driven and not _is_over(search)]
+            if len(served) < self.plan.served:
+                self._submit()
+            if (left_s := until_s - time.monotonic()) <= 0:
+                return
+            time.sleep(min(1.0, left_s))
+
+    def start_service(self) -> None:
+        self._about.unlink(missing_ok=True)  # one that was killed leaves it
+        self._start("service", "serve", "--executor", "thread")
+        until(self._about.exists, bool)
 
     def _begin_in_terminal(self) -> None:
         before = self._folders()
-        driver = self.driver = self._start("run", self._search_file())
+        self._start("driver", "run", self._search_file())
+        driver = self.processes["driver"]
         begun = until(lambda: self._folders() - before or driver.poll() is not None, bool, 300.0)
         if isinstance(begun, bool):  # rejected, for example without a controller: retried in the next turn
             self.happened["refused_run"] += 1
             return
-        [path] = begun
-        self.driven = SearchFolder(path)
+        self.driven = SearchFolder(begun.pop())
         self.searches.append(self.driven)
 
-    def _submitted(self) -> SearchFolder:
-        about = json.loads(self._about.read_text())
+    def _submit(self) -> None:
         wanted = {"yaml": self._search_file().read_text(), "directory": str(self.bench.place)}
-        status, answer = ask(about, "POST", "/v1/searches", wanted)
+        status, answer = ask(json.loads(self._about.read_text()), "POST", "/v1/searches", wanted)
         if status != 201:
             raise RuntimeError(str(answer))
-        return SearchFolder(Path(answer["folder"]))
-
-    def _served(self) -> list[SearchFolder]:
-        return [search for search in self.searches if search != self.driven]
+        self.searches.append(SearchFolder(Path(answer["folder"])))
 
     def _search_file(self) -> Path:
         text = TEXT.replace("max_trials: 30", f"max_trials: {self.plan.trials}")
@@ -132,13 +131,8 @@ class Stage:
         journals = self.bench.place.glob("runs/*/journal.jsonl")
         return {journal.parent for journal in journals if journal.stat().st_size}
 
-    def _start(self, *words: str | Path) -> subprocess.Popen[bytes]:
-        return self.bench.start(*words, tabled=True)
-
-    def start_service(self) -> None:
-        self._about.unlink(missing_ok=True)  # one that was killed leaves it
-        self.service = self._start("serve", "--executor", "thread")
-        until(self._about.exists, bool)
+    def _start(self, name: str, *words: str | Path) -> None:
+        self.processes[name] = self.bench.start(*words, tabled=True)
 
     @property
     def _about(self) -> Path:
@@ -147,44 +141,37 @@ class Stage:
     # -- what happens to it
 
     def kill_driver(self) -> str:
-        assert self.driver is not None
         if self.driven is None:
             return "none"
-        self.driver.kill()
-        self.driver.wait()
-        self.check_files()
-        self.driver = self._start("resume", self.driven.path)
+        self._stop("driver", signal.SIGKILL)
+        self._start("driver", "resume", self.driven.path)
         return self.driven.search_id
 
     def restart_service(self) -> str:
-        assert self.service is not None
         how = self.random.choice((signal.SIGKILL, signal.SIGTERM))
-        self.service.send_signal(how)
-        self.service.wait(120)
-        self.check_files()
+        self._stop("service", how)
         self.start_service()
         return how.name
 
     def restart_controller(self) -> str:
-        cluster = self.bench.cluster
-        cluster.kill(SLURMCTLD, signal.SIGTERM)
+        self.bench.cluster.kill(SLURMCTLD, signal.SIGTERM)
         time.sleep(self.random.uniform(0, 10))
-        cluster.start_daemon(SLURMCTLD)
+        self.bench.cluster.start_daemon(SLURMCTLD)
         return ""
 
     def requeue(self) -> str:
         """Requeue as an operator would, without Slurm's two-minute delay of such a job."""
         job = self._running_job()
-        self._scontrol("update", f"JobId={job}", "Requeue=1")
-        self._scontrol("requeue", job)
-        self._scontrol("update", f"JobId={job}", "StartTime=now+1")
+        for words in (("update", f"JobId={job}", "Requeue=1"), ("requeue", job)):
+            self.bench.cluster.ask("scontrol", *words)  # refused where the job has just ended
+        self.bench.cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now+1")
         return job
 
     def suspend(self) -> str:
         job = self._running_job()
-        self._scontrol("suspend", job)
+        self.bench.cluster.ask("scontrol", "suspend", job)
         time.sleep(self.random.uniform(1, 10))
-        self._scontrol("resume", job)
+        self.bench.cluster.ask("scontrol", "resume", job)
         return job
 
     def cancel_job(self) -> str:
@@ -193,16 +180,13 @@ class Stage:
         return job
 
     def _running_job(self) -> str:
-        jobs = until(lambda: self.bench.jobs("tabled-", "RUNNING"), bool)
-        return self.random.choice(sorted(jobs))
+        return self.random.choice(sorted(until(lambda: self.bench.jobs("tabled-", "RUNNING"), bool)))
 
-    def _scontrol(self, *words: str) -> None:
-        self.bench.cluster.ask("scontrol", *words)  # refused where the job has just ended
-
-    def check_files(self) -> None:
-        """RuntimeError where SQLite finds a damaged file."""
-        for name in ("ledger.db", "mlflow.db"):
-            path = self.home / name
+    def _stop(self, name: str, how: signal.Signals) -> None:
+        """End a process and check the files; RuntimeError where SQLite finds a damaged one."""
+        self.processes[name].send_signal(how)
+        self.processes[name].wait(120)
+        for path in (self.home / "ledger.db", self.home / "mlflow.db"):
             if path.exists() and (found := sqlite_file.damage(path)) is not None:
                 raise RuntimeError(f"{path}: {found}")
         self.checks += 1
@@ -211,44 +195,40 @@ class Stage:
 
     def end(self) -> None:
         """Return when every search has ended and has no driver any more."""
-        until(
-            lambda: [s.search_id for s in self.searches if not self._is_over(s)], lambda left: not left, LONGEST_END_S
-        )
-        assert self.driver is not None
-        assert self.service is not None
-        self.driver.wait(120)
-        self.service.send_signal(signal.SIGTERM)
-        self.service.wait(120)
-        self.check_files()
+        until(lambda: all(map(_is_over, self.searches)), bool, LONGEST_END_S)
+        self.processes["driver"].wait(120)
+        self._stop("service", signal.SIGTERM)
 
-    def _is_over(self, search: SearchFolder) -> bool:
-        return record_of(search).state.is_ended
+    def kill(self) -> None:
+        for process in self.processes.values():
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
 
 
-def run(plan: Plan, note: Callable[[str], None]) -> dict[str, Any]:
+def _is_over(search: SearchFolder) -> bool:
+    return record_of(search).state.is_ended
+
+
+def run(plan: Plan, note: Callable[[str], None]) -> Line:
     """Run the plan; return counts of disturbances and comparisons, and every contradiction."""
     with tempfile.TemporaryDirectory(prefix="parlay-disturbed-") as folder, sandbox(accounting=True) as cluster:
-        stage = _stage(plan, Path(folder), cluster)
-        with _reader(stage.home / "ledger.db") as reader:
-            try:
-                stage.start_service()
-                stage.keep_going()
-                began = time.monotonic()
-                for at_s, name in _moments(plan, stage.random):
-                    _wait(stage, began + at_s)
-                    what = getattr(stage, name)()
-                    stage.happened[name] += 1
-                    note(f"{time.monotonic() - began:7.1f} s  {name} {what}")
-                _wait(stage, began + plan.seconds)
-                stage.end()
-            except BaseException:
-                note((stage.bench.place / "driver.out").read_text()[-4000:])
-                raise
-            finally:
-                _kill(stage.driver, stage.service)
-            is_read = reader.poll() is None
+        home = Path(folder) / "home"
+        bench = Bench(Path(folder), cluster, {"PARLAY_HOME": str(home)})
+        stage = Stage(bench, plan, home, random.Random(plan.seed))
+        reader = subprocess.Popen([sys.executable, "-I", "-c", READER, str(home / "ledger.db")])
+        began = time.monotonic()
+        try:
+            _disturb(stage, note)
+            contradictions = [] if reader.poll() is None else ["the reader of the ledger died"]
+        except BaseException:
+            note((bench.place / "driver.out").read_text()[-4000:])
+            raise
+        finally:
+            stage.kill()
+            reader.kill()
+            reader.wait()
         records = {search.search_id: record_of(search) for search in stage.searches}
-        contradictions = [] if is_read else ["the reader of the ledger died"]
         for compare in (_with_ledger, _with_slurm, _with_mlflow):
             contradictions += compare(stage, records)
         trials = [trial for record in records.values() for trial in record.trials]
@@ -264,48 +244,26 @@ def run(plan: Plan, note: Callable[[str], None]) -> dict[str, Any]:
         }
 
 
-def _stage(plan: Plan, folder: Path, cluster: SlurmSandbox) -> Stage:
-    home = folder / "home"
-    bench = Bench(folder, cluster, {"PARLAY_HOME": str(home)})
-    return Stage(bench, plan, home, random.Random(plan.seed))
-
-
-def _moments(plan: Plan, rng: random.Random) -> list[tuple[float, str]]:
-    names = [name for name, count in plan.times.items() for _ in range(count)]
-    rng.shuffle(names)
-    return list(zip(sorted(rng.uniform(0, plan.seconds) for _ in names), names, strict=True))
-
-
-def _wait(stage: Stage, until_s: float) -> None:
-    while True:
-        stage.keep_going()
-        if (left_s := until_s - time.monotonic()) <= 0:
-            return
-        time.sleep(min(1.0, left_s))
-
-
-@contextmanager
-def _reader(path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-I", "-c", READER, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def _kill(*processes: subprocess.Popen[bytes] | None) -> None:
-    for process in processes:
-        if process is not None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            process.wait()
+def _disturb(stage: Stage, note: Callable[[str], None]) -> None:
+    names = [name for name, count in stage.plan.times.items() for _ in range(count)]
+    stage.random.shuffle(names)
+    times = sorted(stage.random.uniform(0, stage.plan.seconds) for _ in names)
+    stage.start_service()
+    stage.go_on_until(0.0)
+    began = time.monotonic()
+    for at_s, name in zip(times, names, strict=True):
+        stage.go_on_until(began + at_s)
+        what = getattr(stage, name)()
+        stage.happened[name] += 1
+        note(f"{time.monotonic() - began:7.1f} s  {name} {what}")
+    stage.go_on_until(began + stage.plan.seconds)
+    stage.end()
 
 
 # -- what must be true
 
 
-def _with_ledger(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]:
+def _with_ledger(stage: Stage, records: Records) -> list[str]:
     with closing(LedgerReader(f"sqlite:///{stage.home / 'ledger.db'}")) as reader:
         known = {summary.search_id for summary in reader.searches()}
         wrong = [f"ledger: searches {sorted(known ^ set(records))}"] if known != set(records) else []
@@ -313,7 +271,7 @@ def _with_ledger(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]
         return wrong + [f"ledger: {name} is not its journal" for name in both if reader.search(name) != records[name]]
 
 
-def _with_slurm(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]:
+def _with_slurm(stage: Stage, records: Records) -> list[str]:
     """Check that every accounted job belongs to one attempt, and every launched attempt has its job."""
     recorded = {
         (attempt.job_id, f"{search_id}.{trial.trial}.{attempt.attempt}")
@@ -323,7 +281,7 @@ def _with_slurm(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]:
         if attempt.job_id is not None
     }
     try:
-        until(partial(_accounted, stage), lambda jobs: jobs == recorded)  # accounting lags behind
+        until(lambda: _accounted(stage), lambda jobs: jobs == recorded)  # accounting lags behind
     except AssertionError:
         jobs = _accounted(stage)
         return [f"sacct: without an attempt {sorted(jobs - recorded)}, without a job {sorted(recorded - jobs)}"]
@@ -336,7 +294,7 @@ def _accounted(stage: Stage) -> set[tuple[str, str]]:
     return {(job, name) for job, name in (line.split("|") for line in lines) if name.startswith("tabled-")}
 
 
-def _with_mlflow(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]:
+def _with_mlflow(stage: Stage, records: Records) -> list[str]:
     """Check that MLflow has one run per search and per trial, with the same end and numbers as the record, after
     `parlay sync`."""
     from mlflow.tracking import MlflowClient
@@ -347,9 +305,7 @@ def _with_mlflow(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]
     for search in stage.searches:
         record, name = records[search.search_id], search.search_id
         with sending_to(sink):
-            unsent = resync(search, tracking).unsent
-        if unsent:
-            wrong.append(f"mlflow: {name}: not sent: {', '.join(unsent)}")
+            wrong += [f"mlflow: {name}: not sent: {part}" for part in resync(search, tracking).unsent]
         runs = client.search_runs([experiment], f"tags.`parlay.search_id` = '{name}'", max_results=1000)
         views = [parent_view(record), *(child_view(record, trial) for trial in record.trials)]
         wanted = Counter((view.trial, view.status.value.upper()) for view in views)
@@ -371,7 +327,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="how long searches are disturbed")
     parser.add_argument("--seed", type=int, default=1, help="of what happens when")
     wanted = parser.parse_args()
-    result = run(hour(wanted.minutes, wanted.seed), lambda text: print(text, file=sys.stderr, flush=True))
+    times = {name: max(1, round(count * wanted.minutes / 60)) for name, count in AN_HOUR.items()}
+    plan = Plan(60 * wanted.minutes, wanted.seed, times)
+    result = run(plan, lambda text: print(text, file=sys.stderr, flush=True))
     print(json.dumps(result))
     return 1 if result["contradictions"] else 0
 

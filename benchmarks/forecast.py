@@ -5,29 +5,28 @@
 Problems of one model and node type are known up to some number of nodes, with `--trials` trials each as the guided
 sampler chooses them (0: every row), and forecast at 2, 4 and 8 times as many nodes, where the table has the global
 batch of weak or strong scaling. Candidates for the best are all layouts of the table, failed ones too.
+
+A line a forecast: whether its interval has the measured best, its error, whether the best is among its contenders, and
+how much slower than the best the named layout is (null where it failed). Then a summary by multiple of the nodes.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.machines import with_links
-from benchmarks.search_efficiency import feedback_of, strict_sampler
+from benchmarks.measured import first_of, first_trials, observations_in, strict_sampler, task_of
+from benchmarks.output import Line, arguments_of, share_of, show
 from orchestrator.planning.forecast import MIN_MEASURED, NODE_MULTIPLES, Forecast, ForecastInput, Scaling, forecast
-from orchestrator.samplers.base import TrialFeedback
-from orchestrator.samplers.cost_model_posterior import TuningTask
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
-from search_spaces.tables.measured_table import Observation, read_table
+from search_spaces.tables.measured_table import Observation
 
 Family = Mapping[str, BenchmarkProblem]
 """Problems of one model and node type, by name."""
@@ -35,26 +34,18 @@ Family = Mapping[str, BenchmarkProblem]
 
 def main() -> None:
     arguments = _arguments()
-    lines = []
-    for path in arguments.tables:
-        if not path.is_file():
-            print(f"{path} is not there: skipped", file=sys.stderr)
-            continue
-        for family in _families(problems_in(read_table(path).require_valid().observations)):
-            for line in _lines(family, arguments.trials, arguments.seeds):
-                lines.append(line)
-                print(json.dumps(line) if arguments.json else _readable(line), flush=True)
-    for summary in summaries(lines):
-        print(json.dumps(summary) if arguments.json else _readable_summary(summary))
+    families = _families(problems_in(observations_in(arguments.tables)))
+    found = (line for family in families for line in _lines(family, arguments.trials, arguments.seeds))
+    show(summaries(show(found, arguments.json)), arguments.json)
 
 
-def lines_of(family: Family, base_nodes: int, rows: Sequence[Observation], seed: int) -> Iterator[dict[str, Any]]:
-    """Contract's line for each scaling and multiple of the nodes that the family has measured; none where too few of
+def lines_of(family: Family, base_nodes: int, rows: Sequence[Observation], seed: int) -> Iterator[Line]:
+    """Line for each scaling and multiple of the nodes that the family has measured; none where too few of
     the rows on at most `base_nodes` nodes ran."""
     if sum(row.step_time_s is not None for row in rows) < MIN_MEASURED:
         return
     first = rows[0]
-    tried = ForecastInput.of(TuningTask(first.model, with_links(first)), rows, _layouts_in(family), seed=seed)
+    tried = ForecastInput.of(task_of(first), rows, _layouts_in(family), seed=seed)
     for times in NODE_MULTIPLES:
         for found in forecast(tried, [*Scaling], [times * base_nodes]).forecasts:
             layout = found.speed.layout
@@ -63,8 +54,8 @@ def lines_of(family: Family, base_nodes: int, rows: Sequence[Observation], seed:
                 yield _head(first, base_nodes, times, rows, seed) | score(found, problem)
 
 
-def score(found: Forecast, problem: BenchmarkProblem) -> dict[str, Any]:
-    """Contract's line: a forecast against the measurements."""
+def score(found: Forecast, problem: BenchmarkProblem) -> Line:
+    """Line of a forecast against the measurements."""
     ran = {key: row.step_time_s for key, row in problem.results.items() if row.step_time_s is not None}
     best_key = min(ran, key=lambda key: ran[key])
     best_s, chosen_s = ran[best_key], ran.get(found.speed.layout.key)
@@ -83,9 +74,9 @@ def score(found: Forecast, problem: BenchmarkProblem) -> dict[str, Any]:
     }
 
 
-def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def summaries(lines: Sequence[Line]) -> Iterator[Line]:
     """Line for each multiple of the nodes."""
-    by_times: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    by_times: dict[int, list[Line]] = defaultdict(list)
     for line in lines:
         by_times[line["times"]].append(line)
     for times, found in sorted(by_times.items()):
@@ -94,12 +85,12 @@ def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             "summary": True,
             "times": times,
             "forecasts": len(found),
-            "covered": _share(line["is_covered"] for line in found),
-            "chosen_covered": _share(line["chosen_is_covered"] for line in found if line["regret"] is not None),
+            "covered": share_of(line["is_covered"] for line in found),
+            "chosen_covered": share_of(line["chosen_is_covered"] for line in found if line["regret"] is not None),
             "error_median": round(median(abs(line["error"]) for line in found), 4),
             "half_width_median": round(median(_half_width(line) for line in found), 3),
             "contenders_median": median(line["contenders"] for line in found),
-            "best_is_contender": _share(line["best_is_contender"] for line in found),
+            "best_is_contender": share_of(line["best_is_contender"] for line in found),
             "regret_median": median(regrets) if regrets else None,
             "regret_max": max(regrets, default=None),
             "failed": len(found) - len(regrets),
@@ -107,11 +98,10 @@ def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments_of(__doc__)
     parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="measured tables")
     parser.add_argument("--trials", type=int, default=12, help="known trials of each problem; 0 is every row")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0, 1, ... of all chance")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line")
     return parser.parse_args()
 
 
@@ -128,7 +118,7 @@ def _node_counts(family: Family) -> list[int]:
     return sorted({problem.cluster.num_nodes for problem in family.values()})
 
 
-def _lines(family: Family, trials: int, seeds: int) -> Iterator[dict[str, Any]]:
+def _lines(family: Family, trials: int, seeds: int) -> Iterator[Line]:
     for seed in range(seeds):
         rows: list[Observation] = []
         for base_nodes in _node_counts(family)[:-1]:
@@ -142,13 +132,8 @@ def _known_rows(name: str, problem: BenchmarkProblem, trials: int, seed: int) ->
     """First rows that a guided search of the problem would try, under the problem's name; all of them for 0."""
     if trials == 0:
         return list(problem.results.values())
-    task = TuningTask(problem.model, with_links(next(iter(problem.results.values()))))
-    sampler = strict_sampler("guided", problem.layouts, task, seed)
-    rows: list[Observation] = []
-    history: list[TrialFeedback] = []
-    while len(rows) < min(trials, len(problem.results)):
-        rows.append(problem.results[sampler.ask(1, history)[0].key])
-        history.append(feedback_of(rows[-1]))
+    sampler = strict_sampler("guided", problem.layouts, task_of(first_of(problem)), seed)
+    rows = first_trials(sampler, problem.results, trials)
     return [replace(row, problem=name) for row in rows]
 
 
@@ -166,7 +151,7 @@ def _problem_on(family: Family, num_nodes: int, batch: int) -> BenchmarkProblem 
     return next((p for p in family.values() if (p.cluster.num_nodes, p.global_batch_size) == (num_nodes, batch)), None)
 
 
-def _head(first: Observation, base_nodes: int, times: int, rows: Sequence[Observation], seed: int) -> dict[str, Any]:
+def _head(first: Observation, base_nodes: int, times: int, rows: Sequence[Observation], seed: int) -> Line:
     return {
         "source": first.source,
         "model_name": first.model_name,
@@ -177,36 +162,9 @@ def _head(first: Observation, base_nodes: int, times: int, rows: Sequence[Observ
     }
 
 
-def _share(hits: Iterable[bool]) -> float | None:
-    found = list(hits)
-    return round(sum(found) / len(found), 4) if found else None
-
-
 def _half_width(line: Mapping[str, Any]) -> float:
     """Factor from the centre of the interval to its ends."""
     return (line["step_time_high_s"] / line["step_time_low_s"]) ** 0.5
-
-
-def _readable(line: Mapping[str, Any]) -> str:
-    regret = "failed" if line["regret"] is None else f"{line['regret']:6.1%}"
-    interval = f"{line['step_time_low_s']:.3g} to {line['step_time_high_s']:.3g}"
-    return (
-        f"{line['model_name']:8} {line['scaling']:6} {line['base_nodes']:3d} -> {line['base_nodes'] * line['times']:3d}"
-        f" nodes  seed {line['seed']}  measured {line['measured_s']:7.3g} s  forecast {line['step_time_s']:7.3g}"
-        f"  95 % {interval:16}  {'covered' if line['is_covered'] else 'MISSED '}  regret {regret}"
-    )
-
-
-def _readable_summary(summary: Mapping[str, Any]) -> str:
-    regret, chosen = (
-        "-" if summary[name] is None else f"{summary[name]:.1%}" for name in ("regret_median", "chosen_covered")
-    )
-    return (
-        f"{summary['times']} times the nodes: {summary['forecasts']} forecasts, best covered {summary['covered']:.1%},"
-        f" chosen {chosen}, median error {summary['error_median']:.1%}, interval x/ {summary['half_width_median']:.2f},"
-        f" best among {summary['contenders_median']:g} contenders in {summary['best_is_contender']:.0%},"
-        f" regret {regret} in the median, {summary['failed']} chosen layouts failed"
-    )
 
 
 if __name__ == "__main__":

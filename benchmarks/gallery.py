@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.output import Line, arguments_of, show
 from orchestrator.recipe.read import read_recipe
 from orchestrator.records.lookup import LocatedSearch, find_search
 from search_spaces.schema import presets
@@ -78,22 +79,22 @@ TWINS = (
 
 def main() -> None:
     arguments = _arguments()
-    faults = []
+    lines = show(_lines(arguments), arguments.json)
+    sys.exit(any(line["faults"] for line in lines))
+
+
+def _lines(arguments: argparse.Namespace) -> Iterator[Line]:
     for twin in TWINS:
         if arguments.twins and twin.name not in arguments.twins:
             continue
         print(f"{twin.name}: trains", file=sys.stderr)
         line = run_twin(twin, arguments.work_dir, arguments.replay)
-        faults += line["faults"]
-        print(json.dumps(line) if arguments.json else readable(line), flush=True)
-        with (arguments.work_dir / "twins.jsonl").open("a") as kept:
-            kept.write(json.dumps(line) + "\n")
         if arguments.page:
             arguments.page.write_text(filled(arguments.page.read_text(), page_parts([line])))
-    sys.exit(bool(faults))
+        yield line
 
 
-def run_twin(twin: Twin, work_dir: Path, replay: bool = False, settings: Sequence[str] = ()) -> dict[str, Any]:
+def run_twin(twin: Twin, work_dir: Path, replay: bool = False, settings: Sequence[str] = ()) -> Line:
     """Run the search to its end and return its line; `settings` are KEY=VALUE on top of the twin's own."""
     work_dir = work_dir.resolve()
     work_dir.mkdir(parents=True, exist_ok=True)
@@ -112,7 +113,7 @@ def run_twin(twin: Twin, work_dir: Path, replay: bool = False, settings: Sequenc
     return line
 
 
-def line_of(twin: Twin, found: LocatedSearch, result: Mapping[str, Any]) -> dict[str, Any]:
+def line_of(twin: Twin, found: LocatedSearch, result: Mapping[str, Any]) -> Line:
     """Gallery line of an ended search. `result` is the answer of `parlay run --json`.
 
     `grows` names the trials whose host memory grew, with the step at which a node would be full; `faults` lists
@@ -134,21 +135,20 @@ def line_of(twin: Twin, found: LocatedSearch, result: Mapping[str, Any]) -> dict
         "speedup_high": verdict["speedup_high"],
         "recipe": result["recipe"],
         "caveats": list(read_recipe(Path(result["recipe"])).recipe.caveats) if result["recipe"] else [],
-        "grows": {t.trial: _full_at(t) for t in trials if t.measured and Flag.HOST_MEMORY_GROWTH in t.flags},
-        "runs": [run_of(trial, found.spec.cluster.accelerator.name) for trial in trials if trial.measured],
+        "grows": {
+            trial.trial: int(trial.measured.host_memory_full_at_step)
+            for trial in trials
+            if trial.measured and Flag.HOST_MEMORY_GROWTH in trial.flags
+        },
+        "runs": [run_of(trial) for trial in trials if trial.measured],
     }
     return line | {"faults": list(faults_of(twin, line))}
 
 
-def run_of(trial: Trial, accelerator: str) -> dict[str, Any]:
-    """Measurements of a trial in the contract's names, as the ZeRO project collected them.
-
-    `gpu_memory_gib` is the fullest rank's; None on a CPU, where `peak_memory_gib` is a rank's resident memory.
-    """
+def run_of(trial: Trial) -> Line:
+    """Layout and measurements of a trial, as the ZeRO project collected them."""
     layout = {name: getattr(trial.layout, name) for name in _OF_LAYOUT}
-    result = {name: getattr(trial.measured, name) for name in _COLLECTED}
-    of_gpu = None if accelerator == "cpu" else result["peak_memory_gib"]
-    return {"trial": trial.trial, **layout, **result, "gpu_memory_gib": of_gpu}
+    return {"trial": trial.trial, **layout, **{name: getattr(trial.measured, name) for name in _COLLECTED}}
 
 
 def faults_of(twin: Twin, line: Mapping[str, Any]) -> Iterator[str]:
@@ -220,11 +220,10 @@ def runs_table(line: Mapping[str, Any]) -> str:
     order = [*_THEIR_RUNS, (1, "optimizer"), (2, "optimizer")]
     for run in sorted(line["runs"], key=lambda run: order.index((run["zero_stage"], run["offload"]))):
         place = "host" if run["offload"] == "optimizer" else "device"
-        memory = "n/a (CPU)" if run["gpu_memory_gib"] is None else f"{run['gpu_memory_gib']:.2f} GiB"
         losses = f"{_number(run['loss_first'], 3)}, {_number(run['loss_after_epoch'], 3)}"
         speed, epoch = f"{run['tokens_per_sec']:,.0f}", _number(run["epoch_s"], 1)
         host = f"{_number(run['peak_host_memory_gib'], 2)} GiB"
-        rows.append(f"| {run['zero_stage']} | {place} | {speed} | {epoch} | {memory} | {host} | {losses} |")
+        rows.append(f"| {run['zero_stage']} | {place} | {speed} | {epoch} | n/a (CPU) | {host} | {losses} |")
     return "\n".join(rows)
 
 
@@ -241,27 +240,19 @@ TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"mt-nlg-530b": accum
 """Tables of runs, by twin."""
 
 
-def readable(line: Mapping[str, Any]) -> str:
-    """Line for the terminal, with the table of runs where the twin has one."""
-    replayed = f"; replay: {line['replay']}" if "replay" in line else ""
-    result = f"{line['twin']}: {cell_of(line)}{replayed}; recipe: {line['recipe']}"
-    return f"{result}\n{TABLES[line['twin']](line)}" if line["twin"] in TABLES else result
-
-
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("twins", nargs="*", metavar="TWIN", help="all of them where none is named")
+    parser = arguments_of(__doc__)
+    parser.add_argument(
+        "twins",
+        nargs="*",
+        metavar="TWIN",
+        choices=[[], *(twin.name for twin in TWINS)],
+        help="all of them where none is named",
+    )
     parser.add_argument("--work-dir", type=Path, default=Path("runs/gallery"), help="where the searches are kept")
     parser.add_argument("--replay", action="store_true", help="replay each recipe at once, too")
     parser.add_argument("--page", type=Path, help="a page whose marks are filled with what was seen")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line")
-    arguments = parser.parse_args()
-    names = [twin.name for twin in TWINS]
-    if unknown := set(arguments.twins) - set(names):
-        parser.error(f"no twin is called {', '.join(sorted(unknown))}: {', '.join(names)}")
-    if arguments.page and not arguments.page.is_file():
-        parser.error(f"{arguments.page} is no page")
-    return arguments
+    return parser.parse_args()
 
 
 def _parlay(words: Sequence[str], work_dir: Path, sources: Path = SOURCES) -> dict[str, Any]:
@@ -288,10 +279,6 @@ def _tokens(work_dir: Path) -> Path:
         command = [sys.executable, "-P", "-m", "orchestrator.cli.main", "prepare", str(lines)]
         subprocess.run([*command, "--tokenizer", "bytes", "--append-eos", "--out", str(tokens)], check=True)
     return tokens
-
-
-def _full_at(trial: Trial) -> int:
-    return int(trial.measured.host_memory_full_at_step)
 
 
 def _speedup_text(line: Mapping[str, Any]) -> str:

@@ -9,13 +9,12 @@ One line per recipe, then its system's choice. `--page` writes them into that pa
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.gallery import filled
+from benchmarks.output import Line, arguments_of, show
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.candidates import candidates_of
@@ -23,8 +22,6 @@ from orchestrator.planning.explain import LayoutExplanation, explain_layouts
 from orchestrator.planning.plan import Plan, plan_of
 from search_spaces.schema import presets
 from trials.outcome_types import TimeParts
-
-Line = dict[str, Any]
 
 STEP_TIME, TOKENS, SHARE = "step_time_s", "tokens_per_sec", "share_of_peak"
 """Published quantities of a recipe: seconds per step, tokens per second, or the share of peak, for which it may be open
@@ -72,10 +69,7 @@ SYSTEMS: Mapping[str, tuple[Recipe, ...]] = {
 
 def main() -> None:
     arguments = _arguments()
-    lines = []
-    for line in gallery_lines():
-        print(json.dumps(line) if arguments.json else readable(line), flush=True)
-        lines.append(line)
+    lines = show(gallery_lines(), arguments.json)
     if arguments.page:
         arguments.page.write_text(filled(arguments.page.read_text(), page_parts(lines)))
 
@@ -111,11 +105,6 @@ def page_parts(lines: Sequence[Line]) -> dict[str, str]:
     return parts
 
 
-def readable(line: Line) -> str:
-    """Line for the terminal."""
-    return f"{line['system']}: {line['recipe']}: {_published(line)}; predicted {_numbers(line)}; {line['layout_key']}"
-
-
 def _planned(system: str, settings: Sequence[str]) -> tuple[SearchSpec, Plan]:
     path = Path(presets.__file__).parents[1] / presets.SEARCHES / f"{system}.yaml"
     spec = load_search_file(path, settings)
@@ -131,13 +120,13 @@ def _line(system: str, recipe: Recipe, plan: Plan, of_recipe: LayoutExplanation)
 
 def _published(line: Line) -> str:
     if line["published"] is None:
-        return "no speed published"
+        return ""
     words = {
         STEP_TIME: f"{line['published']:g} s a step",
         TOKENS: f"{line['published']:,.0f} tokens/s",
         SHARE: f"{line['published']:.2%} of the peak",
     }
-    return f"published {words[line['quantity']]}"
+    return words[line["quantity"]]
 
 
 def _numbers(line: Line) -> str:
@@ -168,10 +157,9 @@ def _table(rows: Sequence[Line]) -> str:
     heads = ["", "place", "published", "s a step", *named, "MFU", "HFU", "GiB", "fits"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row in rows:
-        published = "" if row["published"] is None else _published(row).removeprefix("published ")
         seconds = [f"{row['time_s'][name]:.3g}" for name in parts]
         shares = [f"{row['mfu']:.1%}", f"{row['hfu']:.1%}"]
-        cells = [f"{row['recipe']}, `{row['layout_key']}`", f"{row['place']} of {row['num_layouts']}", published]
+        cells = [f"{row['recipe']}, `{row['layout_key']}`", f"{row['place']} of {row['num_layouts']}", _published(row)]
         cells += [f"{row['step_time_s']:.3g}", *seconds, *shares]
         cells += [f"{row['peak_memory_gib']:.3g}", str(row["fits"])]
         lines.append(f"| {' | '.join(cells)} |")
@@ -179,9 +167,8 @@ def _table(rows: Sequence[Line]) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser = arguments_of(__doc__)
     parser.add_argument("--page", type=Path, help="a page whose marks are filled with these numbers")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line")
     return parser.parse_args()
 
 

@@ -1,24 +1,10 @@
-"""Reference for the trainer benchmark: a GPT in plain PyTorch, and a minimal script that trains it.
-
-    python -m benchmarks.plain_gpt JSON
-
-runs one rank of a world (RANK, WORLD_SIZE): joins it, builds model and optimizer, takes some steps, exits. JSON:
-{"model": ..., "micro_batch_size": ..., "grad_accum_steps": ..., "steps": ..., "store": PATH, "device": "cpu"}.
-"""
+"""Reference of the trainer benchmark: a GPT in plain PyTorch, and its training."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.model_shape import ModelShape
 
@@ -66,9 +52,8 @@ class PlainGpt(nn.Module):
 class PlainTrainer:
     """Accumulation, clipping and AdamW around a `PlainGpt` in fp32."""
 
-    def __init__(self, model: ModelShape, device: torch.device, is_distributed: bool = False):
-        gpt = PlainGpt(model).to(device)
-        self._gpt = DistributedDataParallel(gpt) if is_distributed else gpt
+    def __init__(self, model: ModelShape, device: torch.device):
+        self._gpt = PlainGpt(model).to(device)
         is_cuda = device.type == "cuda"
         self._optimizer = torch.optim.AdamW(self._gpt.parameters(), lr=LEARNING_RATE, fused=is_cuda)
 
@@ -80,24 +65,3 @@ class PlainTrainer:
             (loss / micro_batches).backward()
         nn.utils.clip_grad_norm_(self._gpt.parameters(), MAX_GRAD_NORM)
         self._optimizer.step()
-
-
-def train_bare(job: Mapping[str, Any]) -> None:
-    """One rank of a data-parallel training with nothing around it."""
-    device = torch.device(job["device"])
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group(
-        "gloo" if device.type == "cpu" else "nccl", init_method=f"file://{job['store']}", rank=rank, world_size=ranks
-    )
-    model = ModelShape.from_json(job["model"])
-    trainer = PlainTrainer(model, device, is_distributed=True)
-    sequences = job["micro_batch_size"] * job["grad_accum_steps"]
-    for _ in range(job["steps"]):
-        ids = torch.randint(model.vocab_size, (sequences, model.seq_length + 1), device=device)
-        trainer.train_step(ids[:, :-1], ids[:, 1:], job["grad_accum_steps"])
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    train_bare(json.loads(sys.argv[1]))

@@ -1,6 +1,6 @@
-"""Benchmark of the planner on many layouts: a JSON line for each part, and a table on stderr.
+"""Benchmark of the planner on many layouts: seconds of each part of a plan.
 
-    python -m benchmarks.planner_speed [--layouts 100000] [--repeats 3]
+    python -m benchmarks.planner_speed [--layouts 100000] [--repeats 3] [--json]
 
 `estimate` covers a layout's numbers: step time and its breakdown, memory, and the fit probability. Each part's fastest
 run counts, since other load only adds time.
@@ -9,8 +9,6 @@ run counts, since other load only adds time.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.output import Line, arguments_of, show
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import Estimates, plan_of, task_of
 from search_spaces.layouts.table import LayoutTable
-from search_spaces.search_space import SearchSpace
 
 SEARCH = """\
 name: planner-speed
@@ -49,20 +47,18 @@ space:
 
 def main() -> None:
     arguments = _arguments()
-    for line in lines(arguments.layouts, arguments.repeats):
-        print(json.dumps(line), flush=True)
-        print(f"{line['what']:16} {line['layouts']:7d} layouts  {line['seconds']:8.3f} s", file=sys.stderr)
+    show(lines(arguments.layouts, arguments.repeats), arguments.json)
 
 
-def lines(most_layouts: int, repeats: int = 1) -> Iterator[dict[str, Any]]:
-    """Seconds of each part of a plan, for at most a number of layouts."""
+def lines(most_layouts: int, repeats: int = 1) -> Iterator[Line]:
+    """Seconds of each part of a plan, for at most a number of layouts, spread over the space."""
     spec = _spec()
     begun = time.perf_counter()
-    whole = candidates_of(spec)
-    yield _line("enumerate", len(whole.layouts), time.perf_counter() - begun)
-    space = _thinned(whole, most_layouts)
-    count, table = len(space.layouts), LayoutTable.of(space.layouts)
-    plan = plan_of(spec, space)
+    space = candidates_of(spec)
+    yield _line("enumerate", len(space.layouts), time.perf_counter() - begun)
+    rows = np.linspace(0, len(space.layouts) - 1, min(most_layouts, len(space.layouts))).astype(int)
+    space = replace(space, layouts=tuple(space.layouts[row] for row in rows))
+    table, plan = LayoutTable.of(space.layouts), plan_of(spec, space)
     parts: dict[str, Callable[[], Any]] = {
         "columns": lambda: LayoutTable.of(space.layouts),
         "estimate": lambda: Estimates.of(task_of(spec), table),
@@ -71,7 +67,7 @@ def lines(most_layouts: int, repeats: int = 1) -> Iterator[dict[str, Any]]:
         "plan_json": plan.to_json,
     }
     for what, work in parts.items():
-        yield _line(what, count, min(_seconds(work) for _ in range(repeats)))
+        yield _line(what, len(rows), min(_seconds(work) for _ in range(repeats)))
 
 
 def _spec() -> SearchSpec:
@@ -81,14 +77,7 @@ def _spec() -> SearchSpec:
         return load_search_file(path)
 
 
-def _thinned(space: SearchSpace, most: int) -> SearchSpace:
-    """Subset of the layouts of limited size, spread over the space."""
-    total = len(space.layouts)
-    rows = np.linspace(0, total - 1, min(most, total)).astype(int)
-    return replace(space, layouts=tuple(space.layouts[row] for row in rows))
-
-
-def _line(what: str, layouts: int, seconds: float) -> dict[str, Any]:
+def _line(what: str, layouts: int, seconds: float) -> Line:
     return {"what": what, "layouts": layouts, "seconds": round(seconds, 4)}
 
 
@@ -99,8 +88,8 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--layouts", type=int, default=100_000, help="layouts that are estimated; 100000 if absent")
+    parser = arguments_of(__doc__)
+    parser.add_argument("--layouts", type=int, default=100_000, help="layouts that are estimated")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each part, the fastest of which counts")
     return parser.parse_args()
 

@@ -9,19 +9,18 @@ have the value that they would have without any fit. A family that set no consta
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks import published_throughput as published
-from benchmarks.published import published_lines, readable_published
+from benchmarks.output import Line, arguments_of, show
+from benchmarks.published import published_lines
 from benchmarks.published_throughput import Reading
 from search_spaces.cost_model import attention, machine_speed, posterior, step_time
 from search_spaces.engines import ENGINE_PROFILES, TITAN_EAGER_TRAFFIC, TORCHTITAN
@@ -68,16 +67,15 @@ others."""
 def main() -> None:
     arguments = _arguments()
     readings = [Reading.of(row) for row in published.read_rows(arguments.table)]
-    for line in lines(readings, arguments.papers):
-        print(json.dumps(line) if arguments.json else readable(line), flush=True)
+    show(lines(readings, arguments.papers), arguments.json)
 
 
-def lines(readings: Sequence[Reading], papers: Path | None) -> Iterator[dict[str, Any]]:
+def lines(readings: Sequence[Reading], papers: Path | None) -> Iterator[Line]:
     """For each family the constants it is predicted with, its errors, and those of the papers' figures of its kind."""
     for family in sorted({reading.family for reading in readings}):
         constants = without(family, readings)
         changed = {name: round(value, 4) for name, value in constants.items() if value != SHIPPED[name]}
-        yield {"left_out": family, "constants": changed}
+        yield {"left_out": family, "constants": changed, "shipped": {name: SHIPPED[name] for name in changed}}
         with using(constants):
             yield from published.family_lines(reading for reading in readings if reading.family == family)
             yield from paper_lines(papers, family)
@@ -128,7 +126,7 @@ def using(constants: Constants) -> Iterator[None]:
         yield
 
 
-def paper_lines(papers: Path | None, family: str) -> Iterator[dict[str, Any]]:
+def paper_lines(papers: Path | None, family: str) -> Iterator[Line]:
     """Summaries of the papers' steps of this family."""
     for line in published_lines([papers] if papers else []):
         kind = DENSE_FSDP if "ZeRO-3" in line["source"] else DENSE_3D
@@ -136,18 +134,10 @@ def paper_lines(papers: Path | None, family: str) -> Iterator[dict[str, Any]]:
             yield line
 
 
-def readable(line: dict[str, Any]) -> str:
-    if "left_out" not in line:
-        return published.readable(line) if "family" in line else readable_published(line)
-    said = ", ".join(f"{name} {value:g} (shipped {SHIPPED[name]:g})" for name, value in line["constants"].items())
-    return f"{line['left_out']} left out: {said or 'no constant was fitted to it'}"
-
-
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments_of(__doc__)
     parser.add_argument("table", type=Path, metavar="TABLE", help="throughput_2023_2026.csv")
     parser.add_argument("papers", nargs="?", type=Path, metavar="PAPERS", help="papers_published_layouts.csv")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line")
     return parser.parse_args()
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.output import Line, arguments_of, show
 from orchestrator.planning.plan import UNLIKELY
 from search_spaces.cost_model.attention import FLASH_2_SHARE, NEWEST_SHARE, overhead
 from search_spaces.cost_model.memory import stage_memory
@@ -45,13 +45,12 @@ def main() -> None:
     arguments = _arguments()
     readings = [Reading.of(row) for row in read_rows(arguments.table)]
     lines = [
-        *(readings_lines(readings) if arguments.rows else ()),
+        *(map(row_line, readings) if arguments.rows else ()),
         said_line(readings),
         *family_lines(readings),
         memory_line(readings),
     ]
-    for line in lines:
-        print(json.dumps(line) if arguments.json else readable(line))
+    show(lines, arguments.json)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -409,20 +408,17 @@ def unknown_values(values: Mapping[str, Any]) -> Iterator[str]:
 # -- lines
 
 
-def readings_lines(readings: Iterable[Reading]) -> Iterator[dict[str, Any]]:
-    for reading in readings:
-        row, training = reading.row, reading.training
-        head = {"model": row["model"], "accelerator": row["accelerator"], "num_gpus": int(row["num_gpus"])}
-        if training is None:
-            yield head | {"reasons": list(reading.reasons)}
-        else:
-            rates = {"published": reading.measured, "predicted": round(training.predicted, 1)}
-            error = round(rates["predicted"] / rates["published"] - 1, 4)
-            layout = {"layout": training.layout.key, "seq_length": training.model.seq_length}
-            yield head | layout | {"family": reading.family} | rates | {"error": error}
+def row_line(reading: Reading) -> Line:
+    row, training = reading.row, reading.training
+    head = {"model": row["model"], "accelerator": row["accelerator"], "num_gpus": int(row["num_gpus"])}
+    if training is None:
+        return head | {"reasons": list(reading.reasons)}
+    predicted = round(training.predicted, 1)
+    rates = {"published": reading.measured, "predicted": predicted, "error": round(predicted / reading.measured - 1, 4)}
+    return head | {"layout": training.layout.key, "seq_length": training.model.seq_length, **rates}
 
 
-def said_line(readings: Sequence[Reading]) -> dict[str, Any]:
+def said_line(readings: Sequence[Reading]) -> Line:
     """Rows that can be said, and why others cannot, the first reason of each."""
     from_start = [reading for reading in readings if task_of(reading.row) is None]
     said = [reading for reading in from_start if reading.training is not None]
@@ -430,7 +426,7 @@ def said_line(readings: Sequence[Reading]) -> dict[str, Any]:
     return {"rows": len(readings), "from_start": len(from_start), "said": len(said), "reasons": dict(reasons)}
 
 
-def family_lines(readings: Iterable[Reading]) -> Iterator[dict[str, Any]]:
+def family_lines(readings: Iterable[Reading]) -> Iterator[Line]:
     errors: dict[tuple[str, str], list[float]] = {}
     for reading in readings:
         if reading.training is not None and is_whole(reading.row) and not has_named_fault(reading.row):
@@ -452,7 +448,7 @@ def family_lines(readings: Iterable[Reading]) -> Iterator[dict[str, Any]]:
 _EVERY_STACK = "all"
 
 
-def memory_line(readings: Iterable[Reading]) -> dict[str, Any]:
+def memory_line(readings: Iterable[Reading]) -> Line:
     """Fit probabilities of rows, all of which ran: how many the plan says do not fit, and are below one half."""
     fits = np.array([reading.training.fit_probability for reading in readings if reading.training is not None])
     return {
@@ -462,34 +458,10 @@ def memory_line(readings: Iterable[Reading]) -> dict[str, Any]:
     }
 
 
-def readable(line: Mapping[str, Any]) -> str:
-    if "said" in line:
-        share = line["said"] / line["from_start"]
-        reasons = "".join(f"\n  {count:4} {reason}" for reason, count in line["reasons"].items())
-        return f"{line['said']} of {line['from_start']} rows from the start can be said, {share:.1%}; not:{reasons}"
-    if "ran" in line:
-        not_fitting, unlikely = (line[name] / line["ran"] for name in ("said_not_to_fit", "below_one_half"))
-        return (
-            f"memory of {line['ran']} rows, which all ran: {line['said_not_to_fit']} ({not_fitting:.1%}) are said not"
-            f" to fit, {line['below_one_half']} ({unlikely:.1%}) have a fit probability below one half"
-        )
-    if "count" in line:
-        shares = (line[name] for name in ("error_median", "error_p90", "bias_median"))
-        median, worst, bias = (f"{share:+.1%}" if index == 2 else f"{share:.1%}" for index, share in enumerate(shares))
-        name = f"{line['family']}, {line['stack']}"
-        return f"{name:32} {line['count']:4} rows: off {median} in the median, 90 % within {worst}, bias {bias}"
-    head = f"{line['model']:24} {line['accelerator']:15} {line['num_gpus']:4}"
-    if "reasons" in line:
-        return f"{head} cannot be said: {', '.join(line['reasons'])}"
-    rates = f"{line['published']:9.1f} predicted {line['predicted']:9.1f} {line['error']:+7.1%}"
-    return f"{head} {line['seq_length']:6} {rates}  {line['family']}  {line['layout']}"
-
-
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments_of(__doc__)
     parser.add_argument("table", type=Path, metavar="TABLE", help="throughput_2023_2026.csv")
     parser.add_argument("--rows", action="store_true", help="a line for each row, too")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line")
     return parser.parse_args()
 
 

@@ -23,6 +23,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.output import Line, arguments_of, show
+
 LOOP = Path("code/trials/train/measurement/loop.py")
 """File in a recipe's folder that times a step."""
 _VALUES = ("verdict", "detail", "ratio", "ratio_low", "ratio_high", "fast_ratio", "fast_ratio_low", "fast_ratio_high")
@@ -32,12 +34,8 @@ _END_OF_STEP = "        step_time_s = time.perf_counter() - started\n"
 def main() -> None:
     arguments = _arguments()
     with tempfile.TemporaryDirectory(prefix="parlay-replays-") as folder:
-        lines = []
-        for line in _lines(arguments, Path(folder)):
-            print(json.dumps(line) if arguments.json else _readable(line), flush=True)
-            lines.append(line)
-    for line in summaries(lines):
-        print(json.dumps(line) if arguments.json else _readable(line))
+        lines = show(_lines(arguments, Path(folder)), arguments.json)
+    show(summaries(lines), arguments.json)
 
 
 def slowed_copy(recipe: Path, copy: Path, share: float) -> Path:
@@ -52,7 +50,7 @@ def slowed_copy(recipe: Path, copy: Path, share: float) -> Path:
     return copy
 
 
-def summaries(lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def summaries(lines: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
     """Line for each slow-down: counts of verdicts, and the ratios of complete replays."""
     for slower in dict.fromkeys(line["slower"] for line in lines):
         found = [line for line in lines if line["slower"] == slower]
@@ -69,18 +67,17 @@ def summaries(lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments_of(__doc__)
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a recipe's folder")
     parser.add_argument("--replays", type=int, default=20, help="of the recipe, and as many of the slower one")
     parser.add_argument("--slower", type=float, default=0.15, help="how much longer a step takes, as a fraction")
     parser.add_argument("--repeats", type=int, default=5, help="runs of a session")
     parser.add_argument("--at-once", type=int, default=12, metavar="N", help="replays under way, of which one measures")
     parser.add_argument("--launcher", default=None, help="what starts the ranks; what the search used if absent")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line")
     return parser.parse_args()
 
 
-def _lines(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+def _lines(arguments: argparse.Namespace, folder: Path) -> Iterator[Line]:
     slower = slowed_copy(arguments.recipe, folder / "slower", arguments.slower)
     wanted = [
         (number, share, recipe)
@@ -109,17 +106,6 @@ def _replayed(recipe: Path, arguments: argparse.Namespace, folder: Path) -> dict
     if "verdict" not in answer:
         raise SystemExit(f"{' '.join(command)} left with {done.returncode}: {answer}")
     return answer
-
-
-def _readable(line: Mapping[str, Any]) -> str:
-    rest = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in line.items() if name != "summary")
-    return f"= {rest}" if "summary" in line else rest
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_short(item) for item in value]
-    return round(value, 3) if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

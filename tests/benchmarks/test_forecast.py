@@ -16,12 +16,6 @@ from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
 from search_spaces.tables.measured_table import Observation, render_table
 from tests.orchestrator.planning.test_forecast import measured, truth
 
-CONTRACT = {
-    *("source", "model_name", "base_nodes", "times", "trials", "seed", "scaling", "step_time_s", "step_time_low_s"),
-    *("step_time_high_s", "measured_s", "is_covered", "error", "contenders", "best_is_contender", "regret"),
-    "chosen_is_covered",
-}
-
 
 def rows_on(*node_counts: int) -> list[Observation]:
     return [row for count in node_counts for row in measured(count, truth(data_parallel=2))]
@@ -64,13 +58,9 @@ def test_a_line_for_each_multiple_that_was_measured_with_the_batch_of_its_scalin
     lines = list(lines_of(family, 1, rows_on(1), seed=3))
     assert [(line["scaling"], line["times"]) for line in lines] == [("strong", 2), ("strong", 4)]
     for line in lines:
-        assert set(line) == CONTRACT
         assert (line["base_nodes"], line["trials"], line["seed"]) == (1, 12, 3)
         assert line["is_covered"]
-
-
-def test_too_few_trials_that_ran_have_no_line():
-    assert not list(lines_of(problems_in(rows_on(1, 2)), 1, rows_on(1)[:2], seed=0))
+    assert not list(lines_of(family, 1, rows_on(1)[:2], seed=0))  # too few of them ran
 
 
 def test_shares_and_medians_are_over_the_forecasts_of_a_multiple():
@@ -96,6 +86,3 @@ def test_the_command_prints_lines_and_summaries_and_skips_what_is_not_there(tmp_
     assert (line["base_nodes"], line["times"], line["trials"]) == (1, 2, 3)
     assert (summary["summary"], summary["forecasts"]) == (True, 1)
     assert "absent.csv is not there: skipped" in told.err
-    monkeypatch.setattr(sys, "argv", [*words[:-4], "--trials", "0", "--seeds", "1"])
-    benchmark.main()
-    assert "2 times the nodes: 1 forecasts" in capsys.readouterr().out

@@ -1,10 +1,9 @@
-"""Twins of the gallery: what each tries, planted effects, reported lines; one of them trains."""
+"""Gallery: twins, what they plant and report (one of them trains), and predictions of the published recipes."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,13 @@ from benchmarks.gallery import (
     page_parts,
     runs_table,
 )
+from benchmarks.gallery_table import CHOICE, SYSTEMS, Line, gallery_lines
+from benchmarks.gallery_table import page_parts as table_parts
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.candidates import candidates_of
-from search_spaces.layouts.layout import Layout
 from search_spaces.schema import presets
+from tests.orchestrator.config.test_ready_made_searches import PUBLISHED, TODAY
 
 FILES = sorted({twin.file for twin in TWINS})
 LINE: dict[str, Any] = {
@@ -51,10 +52,6 @@ def spec_of(twin: Twin) -> SearchSpec:
     return load_search_file(path, [*twin.settings])
 
 
-def layouts_of(file: str) -> Sequence[Layout]:
-    return candidates_of(spec_of(Twin(file, file))).layouts
-
-
 def test_every_ready_made_twin_is_run():
     assert presets.preset_names(presets.TWINS) == FILES
 
@@ -69,65 +66,26 @@ def test_a_twin_begins_with_its_baseline_on_ranks_of_this_machine(twin: Twin):
     assert spec.search.parallel_trials == 1
 
 
-def test_asc22s_twin_shards_by_zero_with_the_optimizer_on_the_host():
-    spec = spec_of(TWINS[0])
-    assert spec.baseline is not None
-    assert (spec.baseline.zero_stage, spec.baseline.offload, spec.baseline.engine) == (2, "optimizer", "deepspeed")
-    assert spec.baseline.data_parallel == 4
-    assert spec.measure.min_steps > 8, "fewer do not tell whether memory grows"
+@pytest.mark.parametrize(
+    ("file", "values"),
+    [
+        ("mt-nlg-530b", {"tensor_parallel": {2}, "pipeline_parallel": {2}, "micro_batch_size": {1, 2, 4}}),
+        ("yuan-245b", {"tensor_parallel": {2, 4}, "rank_order": {"tp-dp-pp", "tp-pp-dp"}}),
+        ("zero-mini", {"zero_stage": {0, 1, 2, 3}, "offload": {"none", "optimizer"}}),
+        ("qwen3-30b-a3b", {"expert_parallel": {1, 2, 4}, "expert_tensor_parallel": {1, 2}}),
+        ("llama-3-long", {"context_parallel": {1, 2, 4}}),
+    ],
+)
+def test_a_twin_varies_what_its_system_did(file, values):
+    layouts = candidates_of(spec_of(Twin(file, file))).layouts
+    assert {axis: {getattr(layout, axis) for layout in layouts} for axis in values} == values
 
 
-def test_mt_nlgs_twin_is_cut_three_ways_and_accumulates_what_a_smaller_micro_batch_leaves():
-    layouts = layouts_of("mt-nlg-530b")
-    assert {(at.tensor_parallel, at.pipeline_parallel, at.data_parallel) for at in layouts} == {(2, 2, 2)}
-    assert [(at.micro_batch_size, at.grad_accum_steps) for at in layouts] == [(1, 8), (2, 4), (4, 2)]
-
-
-def test_yuans_twin_keeps_its_tensor_ranks_within_a_server_of_four():
-    layouts = layouts_of("yuan-245b")
-    assert {at.tensor_parallel for at in layouts} == {2, 4}
-    assert {at.pipeline_parallel for at in layouts} == {2}
-    assert {at.rank_order for at in layouts} == {"tp-dp-pp", "tp-pp-dp"}
-
-
-def test_frontiers_twin_varies_what_the_study_varied():
-    layouts = layouts_of("frontier")
-    for axis in ("tensor_parallel", "pipeline_parallel", "micro_batch_size", "grad_accum_steps"):
-        assert len({getattr(at, axis) for at in layouts}) >= 3
-    assert [spec_of(twin).search.sampler for twin in TWINS if twin.file == "frontier"] == ["deephyper", "guided"]
-
-
-def test_the_zero_projects_twin_has_its_five_runs_and_goes_a_step_beyond_an_epoch():
-    found = {(at.zero_stage, at.offload) for at in layouts_of("zero-mini")}
-    assert found >= set(gallery._THEIR_RUNS)
+def test_the_zero_projects_twin_goes_a_step_beyond_an_epoch():
     spec = spec_of(Twin("zero-mini", "zero-mini"))
     steps = (gallery.EPOCH_TOKENS - 1) // spec.model.seq_length // spec.global_batch_size
     assert spec.measure.min_steps == spec.measure.max_steps == steps + 1
     assert not spec.measure.early_stopping
-
-
-def test_the_twin_with_experts_distributes_and_splits_them():
-    layouts = layouts_of("qwen3-30b-a3b")
-    assert {at.expert_parallel for at in layouts} == {1, 2, 4}
-    assert {at.expert_tensor_parallel for at in layouts} == {1, 2}
-    spec = spec_of(Twin("qwen3-30b-a3b", "qwen3-30b-a3b"))
-    assert (spec.model.num_experts, spec.model.experts_per_token, spec.measure.routing) == (8, 2, "balanced")
-
-
-def test_the_twin_with_long_sequences_splits_them():
-    layouts = layouts_of("llama-3-long")
-    assert {(at.context_parallel, at.data_parallel, at.tensor_parallel) for at in layouts} >= {(4, 1, 1), (2, 1, 2)}
-    assert {at.context_transport for at in layouts if at.context_parallel > 1} == {"all_gather"}
-
-
-def test_a_replay_asks_for_one_verdict_and_waits_for_no_other_session(tmp_path: Path, monkeypatch):
-    told = {"search_id": "s-aaaaaa", "recipe": "recipe", "verdict": "inconclusive"}
-    asked = []
-    monkeypatch.setattr(gallery, "_parlay", lambda words, *_: asked.append(words) or told)
-    monkeypatch.setattr(gallery, "find_search", lambda *_: None)
-    monkeypatch.setattr(gallery, "line_of", lambda *_: {})
-    assert gallery.run_twin(TWINS[0], tmp_path, replay=True)["replay"] == "inconclusive"
-    assert asked[1][:4] == ["replay", "recipe", "--sessions", "1"]
 
 
 def test_the_leaking_copy_keeps_memory_in_each_step_whose_optimizer_is_on_the_host(tmp_path: Path):
@@ -144,64 +102,47 @@ def test_a_program_that_ends_its_steps_otherwise_leaks_nothing_by_chance(tmp_pat
         leaking_copy(tmp_path / "copy")
 
 
-class TestFaults:
-    CLEAN, LEAKING = Twin("a", "a"), Twin("a", "a", leaks=True)
-
-    def test_a_clean_twin_has_a_recipe_and_no_growth(self):
-        assert list(faults_of(self.CLEAN, LINE)) == []
-
-    def test_no_recipe(self):
-        assert list(faults_of(self.CLEAN, LINE | {"recipe": None})) == ["ended without a recipe"]
-
-    def test_growth_that_nobody_planted(self):
-        [fault] = faults_of(self.CLEAN, LINE | {"grows": {"t0001": 900}})
-        assert fault == "host memory grows in t0001, and no leak was planted"
-
-    def test_a_planted_leak_that_is_not_seen(self):
-        caveat = "Host memory grows: at this rate a node is full at step 900, and a longer training fails there."
-        told = LINE | {"caveats": [caveat]}
-        assert list(faults_of(self.LEAKING, told)) == ["the planted leak was not seen in t0001"]
-        assert list(faults_of(self.LEAKING, told | {"grows": {"t0001": 900}})) == []
-
-    def test_a_recipe_that_keeps_a_leak_to_itself(self):
-        [fault] = faults_of(self.LEAKING, LINE | {"grows": {"t0001": 900}})
-        assert fault == "the recipe does not say when its training fills a node's memory"
-
-    def test_a_run_that_knows_no_epoch(self):
-        assert list(faults_of(Twin("z", "z", reads_tokens=True), LINE)) == ["a run ended before its epoch"]
+GROWS = {"grows": {"t0001": 900}}
+CAVEAT = "Host memory grows: at this rate a node is full at step 900, and a longer training fails there."
 
 
-class TestPage:
-    def test_a_cell_names_the_layout_and_how_much_faster_it_is_than_the_baseline(self):
-        assert cell_of(LINE) == "`n1.tp1`; 1.25 x the baseline's tokens/s (1.10 to 1.40); 2 trials in 62 s"
+@pytest.mark.parametrize(
+    ("twin", "changed", "faults"),
+    [
+        ({}, {}, []),
+        ({}, {"recipe": None}, ["ended without a recipe"]),
+        ({}, GROWS, ["host memory grows in t0001, and no leak was planted"]),
+        ({"leaks": True}, {"caveats": [CAVEAT]}, ["the planted leak was not seen in t0001"]),
+        ({"leaks": True}, {"caveats": [CAVEAT], **GROWS}, []),
+        ({"leaks": True}, GROWS, ["the recipe does not say when its training fills a node's memory"]),
+        ({"reads_tokens": True}, {}, ["a run ended before its epoch"]),
+    ],
+)
+def test_what_a_twin_does_not_show_is_a_fault(twin, changed, faults):
+    assert list(faults_of(Twin("a", "a", **twin), LINE | changed)) == faults
 
-    def test_a_cell_says_whose_memory_grows_until_when(self):
-        assert cell_of(LINE | {"grows": {"t0001": 1244}}).endswith("host memory grows: full at step 1244 (t0001)")
 
-    def test_the_gallery_has_a_place_for_all_that_its_twins_show(self):
-        page = (gallery.SOURCES / "docs/gallery.md").read_text()
-        marks = set(re.findall(r"<!-- ((?:twin|runs) [\w-]+) -->", page))
-        assert marks == {f"twin {twin.name}" for twin in TWINS} | {f"runs {name}" for name in gallery.TABLES}
+def test_a_cell_names_the_layout_its_speed_up_and_whose_memory_grows():
+    assert cell_of(LINE) == "`n1.tp1`; 1.25 x the baseline's tokens/s (1.10 to 1.40); 2 trials in 62 s"
+    assert cell_of(LINE | GROWS).endswith("host memory grows: full at step 900 (t0001)")
 
-    def test_what_was_seen_goes_between_its_marks_and_nowhere_else(self):
-        page = "| a | <!-- twin asc22-yuan -->old<!-- / --> | <!-- twin frontier -->kept<!-- / --> |\n"
-        once = filled(page, page_parts([LINE]))
-        assert once == page.replace("old", cell_of(LINE))
-        assert filled(once, page_parts([LINE])) == once
 
-    def test_runs_without_a_gpu_have_no_gpu_memory(self):
-        run = {"zero_stage": 3, "offload": "optimizer", "tokens_per_sec": 4152.4, "epoch_s": 8.44}
-        run |= {"gpu_memory_gib": None, "peak_host_memory_gib": 0.621, "loss_first": 5.4921, "loss_after_epoch": 3.281}
-        row = runs_table({"runs": [run]}).splitlines()[-1]
-        assert row == "| 3 | host | 4,152 | 8.4 | n/a (CPU) | 0.62 GiB | 5.492, 3.281 |"
+def test_what_was_seen_goes_between_its_marks_and_nowhere_else():
+    page = "| a | <!-- twin asc22-yuan -->old<!-- / --> | <!-- twin frontier -->kept<!-- / --> |\n"
+    once = filled(page, page_parts([LINE]))
+    assert once == page.replace("old", cell_of(LINE))
+    assert filled(once, page_parts([LINE])) == once
 
-    def test_micro_batches_are_compared_from_the_smallest_on(self):
-        runs = [
-            {"micro_batch_size": size, "grad_accum_steps": 8 // size, "tokens_per_sec": 1e3, "peak_memory_gib": 0.3}
-            for size in (4, 1)
-        ]
-        rows = accumulation_table({"runs": runs}).splitlines()
-        assert rows[2:] == ["| 1 | 8 | 1,000 | 0.300 GiB |", "| 4 | 2 | 1,000 | 0.300 GiB |"]
+
+def test_tables_of_runs_are_in_the_order_of_zero_and_of_micro_batches():
+    run = {"zero_stage": 3, "offload": "optimizer", "tokens_per_sec": 4152.4, "epoch_s": 8.44}
+    run |= {"peak_host_memory_gib": 0.621, "loss_first": 5.4921, "loss_after_epoch": 3.281}
+    *_, first, last = runs_table({"runs": [run, run | {"zero_stage": 0, "offload": "none"}]}).splitlines()
+    assert first.startswith("| 0 | device |")
+    assert last == "| 3 | host | 4,152 | 8.4 | n/a (CPU) | 0.62 GiB | 5.492, 3.281 |"
+    sizes = [{"micro_batch_size": n, "grad_accum_steps": 8 // n, "tokens_per_sec": 1e3} for n in (4, 1)]
+    rows = accumulation_table({"runs": [size | {"peak_memory_gib": 0.3} for size in sizes]}).splitlines()
+    assert rows[2:] == ["| 1 | 8 | 1,000 | 0.300 GiB |", "| 4 | 2 | 1,000 | 0.300 GiB |"]
 
 
 @pytest.mark.processes
@@ -216,4 +157,40 @@ def test_the_quickest_twin_trains_an_epoch_and_ends_in_a_recipe(tmp_path: Path):
     for run in line["runs"]:
         assert run["loss_after_epoch"] < run["loss_first"] - 1
         assert run["epoch_s"] > 0
-        assert run["gpu_memory_gib"] is None
+
+
+# -- predictions of the published recipes
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[str, list[Line]]:
+    """Lines of each system; a plan for each recipe."""
+    lines: dict[str, list[Line]] = {}
+    for line in gallery_lines():
+        lines.setdefault(line["system"], []).append(line)
+    return lines
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_each_system_has_its_recipes_compared_with_what_was_published_and_a_choice(table):
+    assert set(table) == {*PUBLISHED, *TODAY} - {"frontier-175b-deephyper"}
+    for system, recipes in SYSTEMS.items():
+        assert [line["recipe"] for line in table[system]] == [*(each.words for each in recipes), CHOICE]
+        assert table[system][-1]["place"] == 1
+    step, rate, share = (table[system][0] for system in ("mt-nlg-530b", "asc22-yuan", "frontier-175b"))
+    assert step["off"] == {"step_time_s": pytest.approx(step["step_time_s"] / 60.1 - 1)}
+    assert rate["off"] == {"tokens_per_sec": pytest.approx(rate["tokens_per_sec"] / 4100 - 1)}
+    assert share["off"] == {name: pytest.approx(share[name] / 0.3614 - 1) for name in ("mfu", "hfu")}
+    assert len({line["layout_key"] for line in table["zero-mini"][:5]}) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_page_has_a_place_for_all_and_the_numbers_that_the_models_give_now(table):
+    """Written anew by `python -m benchmarks.gallery_table --page docs/gallery.md`."""
+    page = (gallery.SOURCES / "docs/gallery.md").read_text()
+    parts = table_parts([line for lines in table.values() for line in lines])
+    of_twins = {f"twin {twin.name}" for twin in TWINS} | {f"runs {name}" for name in gallery.TABLES}
+    assert {" ".join(mark) for mark in re.findall(r"<!-- (\w+) ([\w-]+) -->", page)} == {*parts} | of_twins
+    assert filled(page, parts) == page

@@ -1,13 +1,39 @@
-"""Published figures against the model: rows with enough information, and their numbers."""
+"""Published step times and throughputs: what a row says, its prediction, and errors without each family's tuning."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.published import is_published, published_lines, readable_published
+from benchmarks.published import is_published, published_lines
+from benchmarks.published_left_out import (
+    DENSE_3D,
+    DENSE_FSDP,
+    EXPERTS,
+    FITTED_TO_MPT,
+    SHIPPED,
+    TUNED_BY,
+    UNFITTED,
+    fitted,
+    lines,
+    using,
+    without,
+)
+from benchmarks.published_throughput import (
+    Reading,
+    Row,
+    family_lines,
+    layout_values,
+    memory_line,
+    read_rows,
+    said_line,
+    unknown_values,
+)
+from search_spaces.layouts.layout import Layout
 
+PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "published" / "throughput_2023_2026.csv"
 PAPERS = """# where it comes from
 source,table,model,n_layers,hidden,n_heads,vocab,seq_len,gpu,n_gpus,tp,pp,dp,vp,global_batch,micro_batch,zero_stage,\
 recompute,seq_parallel,iter_time_s,tflops_gpu,mfu
@@ -27,73 +53,277 @@ SAYS_TOO_LITTLE = [
     # Megatron-DeepSpeed's authors do not say whether they count recomputation.
     "MT-NLG,x,x,105,20480,128,50257,2048,A100-80GB,2240,8,35,8,,1920,1,,full,,,126,",
 ]
-SYSTEMS = """system,case,num_layers,hidden_size,num_attention_heads,vocab_size,seq_length,accelerator,num_gpus,\
-gpus_per_node,tensor_parallel,pipeline_parallel,data_parallel,micro_batch_size,global_batch_size,zero_stage,\
-activation_checkpointing,step_time_s,tflops_per_gpu,pct_of_peak
-frontier,175B,96,12288,96,50688,2048,MI250X GCD 64GB,128,8,4,16,2,1,640,1,full,,69.2,36.14
-mt-nlg,280 nodes,105,20480,128,50257,2048,A100-80GB DGX,2240,8,8,35,8,1,1920,,full,60.1,126,
-asc22-yuan,final,40,3072,24,53228,2048,V100-32GB DGXS,4,4,,,,,,,,,,
-"""
 
 
-def lines_of(tmp_path: Path, **tables: str) -> list[dict]:
-    paths = [tmp_path / f"{name}.csv" for name in tables]
-    for path, text in zip(paths, tables.values(), strict=True):
-        path.write_text(text)
-        assert is_published(path)
-    return list(published_lines(paths))
-
-
-def figures(lines: list[dict]) -> list[dict]:
-    return [line for line in lines if "summary" not in line]
+def paper_lines(tmp_path: Path, text: str) -> list[dict]:
+    (tmp_path / "papers.csv").write_text(text)
+    assert is_published(tmp_path / "papers.csv")
+    return list(published_lines([tmp_path / "papers.csv"]))
 
 
 def test_rows_that_state_layout_and_time_or_counting_are_met_within_15_percent(tmp_path: Path):
-    lines = lines_of(tmp_path, papers=PAPERS)
-    found = figures(lines)
+    *found, sc21, korthikanti, mt_nlg = paper_lines(tmp_path, PAPERS)
     assert [line["source"] for line in found] == ["SC21 Table 1", "Korthikanti Table 5", "MT-NLG text"]
     # 96 B s L h^2 (1 + s / 6h + V / 16Lh) at 137 TFLOP/s on 32 GPUs: the paper's own formula.
     assert found[0]["published"] == pytest.approx(3.53, abs=0.01)
     assert all(abs(line["error"]) <= 0.15 for line in found)
-    assert [line["count"] for line in lines if "summary" in line] == [1, 1, 1]
-    assert all(readable_published(line) for line in lines)
+    assert [line["error_max"] for line in (sc21, korthikanti, mt_nlg)] == [abs(line["error"]) for line in found]
 
 
 def test_rows_that_say_too_little_are_left_out(tmp_path: Path):
     header = PAPERS.splitlines()[1]
-    assert lines_of(tmp_path, papers="\n".join([header, *SAYS_TOO_LITTLE]) + "\n") == []
-
-
-def test_a_rate_whose_counting_is_open_is_read_both_ways_and_counts_in_no_summary(tmp_path: Path):
-    lines = lines_of(tmp_path, systems=SYSTEMS)
-    hardware, model = (line for line in lines if line["source"] == "frontier 175B")
-    assert (hardware["reading"], model["reading"]) == ("hardware", "model")
-    assert hardware["published"] / model["published"] == pytest.approx(4 / 3, rel=0.01)
-    assert model["published"] < hardware["predicted"] == model["predicted"] < hardware["published"]
-    assert {line["source"] for line in lines if "summary" in line} == {"mt-nlg 280 nodes"}
-
-
-def test_what_two_tables_say_is_reported_once(tmp_path: Path):
-    both = figures(lines_of(tmp_path, papers=PAPERS, systems=SYSTEMS))
-    assert len([line for line in both if line["published"] == 60.1]) == 1
-
-
-def test_memory_of_the_figure_and_of_the_log(tmp_path: Path):
-    figure = "figure,model,mode,quantity,published,calculon\n"
-    figure += "fig1,175B,any,params+optimizer GiB,45.5625,40.93\nfig1,175B,none,activations GiB,66.84375,66.94\n"
-    figure += "fig1,175B,seqsel,activations GiB,12.3515625,12.69\nfig7,22B,seq,activations % of none,66.84,66.92\n"
-    log = "rank,pp_stage,allocated_mb,max_allocated_mb\n0,0,25142.4,33901.5\n8,1,23360.9,31435.5\n9,1,23360.9,31435.5\n"
-    found = figures(lines_of(tmp_path, figure=figure, log=log))
-    assert [line["quantity"] for line in found[:3]] == [
-        "params+optimizer_gib",
-        "activations_gib",
-        "activations_gib (selective)",
-    ]
-    assert [line["error"] for line in found[:3]] == [pytest.approx(0, abs=0.002)] * 3
-    assert [(line["case"], line["published"]) for line in found[3:]] == [("stage  0", 33.107), ("stage  1", 30.699)]
-    assert all(abs(line["error"]) <= 0.05 for line in found[3:])
+    assert paper_lines(tmp_path, "\n".join([header, *SAYS_TOO_LITTLE]) + "\n") == []
 
 
 def test_a_measured_table_is_none(tmp_path: Path):
     (tmp_path / "table.csv").write_text("problem,source\na,b\n")
     assert not is_published(tmp_path / "table.csv")
+
+
+# -- throughputs
+
+MPT = {
+    "model": "mpt-7b",
+    "num_layers": "32",
+    "hidden_size": "4096",
+    "num_attention_heads": "32",
+    "num_key_value_heads": "32",
+    "ffn_hidden_size": "16384",
+    "gated_mlp": "0",
+    "vocab_size": "50368",
+    "seq_length": "2048",
+    "tied_embeddings": "1",
+    "position_embedding": "learned",
+    "norm": "layernorm",
+    "num_experts": "",
+    "accelerator": "a100-80gb",
+    "num_gpus": "8",
+    "gpus_per_node": "8",
+    "trainer": "composer-fsdp",
+    "section": "",
+    "tp": "1",
+    "pp": "1",
+    "vp": "1",
+    "dp": "8",
+    "cp": "1",
+    "ep": "1",
+    "zero_stage": "3",
+    "micro_batch_size": "6",
+    "grad_accum": "2",
+    "recompute": "none",
+    "sequence_parallel": "0",
+    "compile": "0",
+    "precision": "bf16",
+    "tokens_per_s_per_gpu": "4641.25",
+    "note": "",
+}
+TITAN = {"trainer": "torchtitan", "model": "llama3-8b", "recompute": "selective-op"}
+BRIDGE = {"trainer": "megatron-bridge", "recompute": "?", "zero_stage": "1"}
+QWEN = {"model": "Qwen3_30B_a3B (tokendrop)", "num_experts": "128", "ep": "8", "accelerator": "dgx-b200"}
+
+
+def reading(**changed: str) -> Reading:
+    return Reading.of(row(**changed))
+
+
+def row(**changed: str) -> Row:
+    return MPT | changed
+
+
+def test_a_row_that_says_all_is_a_training_with_a_predicted_rate():
+    training = reading().training
+    assert training is not None
+    assert training.model.parameters == 6_658_859_008  # llm-foundry, scripts/train/benchmarking/README.md
+    assert (training.layout.zero_stage, training.layout.grad_accum_steps) == (3, 2)
+    assert training.predicted == pytest.approx(4641, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"note": "LoRA"}, "fine-tuning (LoRA)"),
+        ({"model": "Nemotron_3_Nano", "hidden_size": "0"}, "no published shape of a GPT"),
+        (TITAN | {"pp": "3", "num_gpus": "24"}, "torchtitan."),
+    ],
+)
+def test_a_row_that_cannot_be_said_has_a_reason(changed: dict[str, str], reason: str):
+    found = reading(**changed)
+    assert found.training is None
+    assert any(each.startswith(reason) for each in found.reasons)
+
+
+def test_fields_and_words_that_no_layout_has_are_named():
+    known = layout_values(row())
+    assert not [*unknown_values(known)]
+    assert [*unknown_values(known | {"offload": "moon", "warp_parallel": 2})] == ["offload moon", "warp_parallel"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "family"),
+    [
+        ({}, "dense FSDP"),
+        ({"tp": "2", "dp": "4"}, "dense 3D"),
+        ({"precision": "fp8"}, "8 and 4 bits"),
+        ({"cp": "2", "dp": "4", "precision": "fp8"}, "context"),
+        (BRIDGE | QWEN, "experts"),
+    ],
+)
+def test_each_row_has_one_family(changed: dict[str, str], family: str):
+    assert reading(**changed).family == family
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (BRIDGE, {"activation_checkpointing": "none"}),
+        (BRIDGE | {"model": "LLAMA3_70B", "zero_stage": "3"}, {"offloaded_layers": 40}),
+        (BRIDGE | {"model": "LLAMA3_8B", "zero_stage": "3", "section": "25.11"}, {"recompute_layers": 5}),
+        (BRIDGE | {"model": "GPT OSS 120B", "accelerator": "dgx-b200"}, {"recompute_modules": "layernorm+moe_act"}),
+        (TITAN | {"pp": "2"}, {"zero_stage": 2, "activation_checkpointing": "selective"}),
+        (TITAN | {"precision": "fp8", "tokens_per_s_per_gpu": "624.8"}, {"matmul_precision": "fp8_rowwise"}),
+        ({"precision": "fp8"}, {"matmul_precision": "fp8_delayed"}),
+    ],
+)
+def test_recipes_and_code_tell_what_the_row_leaves_open(changed: dict[str, str], told: dict[str, object]):
+    assert layout_values(row(**changed)).items() >= told.items()
+
+
+@pytest.mark.parametrize("changed", [{"tokens_per_s_per_gpu": "624.8"}, {"note": "microbatch not stated"}])
+def test_a_row_with_a_named_fault_or_without_its_micro_batch_counts_for_no_error(changed: dict[str, str]):
+    found = reading(**TITAN | {"precision": "fp8"} | changed)
+    assert found.training is not None
+    assert [*family_lines([found])] == []
+
+
+def test_errors_are_told_by_family_and_by_the_release_that_was_measured():
+    readings = [reading(), reading(tokens_per_s_per_gpu="1"), reading(**TITAN), reading(note="SFT")]
+    assert [(line["family"], line["stack"], line["count"]) for line in family_lines(readings)] == [
+        ("dense FSDP", "all", 3),
+        ("dense FSDP", "composer-fsdp", 2),
+        ("dense FSDP", "torchtitan", 1),
+    ]
+    assert reading(**BRIDGE, section="26.04 NeMo Container").stack == "megatron-bridge 26.04"
+    said = said_line(readings)
+    assert (said["rows"], said["from_start"], said["said"], said["reasons"]) == (4, 3, 3, {"fine-tuning (SFT)": 1})
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "release", "values"),
+    [
+        ("LLAMA3_8B", "dgx-b200", "25.09", ("attn+mlp", False, "alltoall")),
+        ("LLAMA3_8B", "dgx-gb200", "25.11", ("full_iteration", False, "alltoall")),
+        ("Qwen3_30B_a3B", "h100-80gb", "26.02", ("none", True, "deepep")),
+        ("Qwen3_30B_a3B", "dgx-b200", "26.02", ("moe_router+moe_preprocess", False, "alltoall")),
+        ("Qwen3_30B_a3B", "dgx-b200", "26.02.01", ("attn+moe_router+moe_preprocess", False, "hybridep")),
+        ("GPT OSS 120B", "dgx-gb300", "26.06.01", ("full_iteration", True, "hybridep")),
+        ("LLAMA3_70B", "dgx-gb200", "26.06", ("none", False, "alltoall")),
+    ],
+)
+def test_recipes_of_the_row_s_release_say_what_graphs_capture_and_how_tokens_reach_experts(
+    model, machine, release, values
+):
+    found = Layout(**layout_values(row(**BRIDGE, model=model, accelerator=machine, section=f"{release} NeMo", ep="8")))
+    assert (found.cuda_graphs, found.expert_overlap, found.expert_dispatcher) == values
+
+
+def test_rows_that_ran_are_counted_by_their_probability_to_fit():
+    larger = reading(micro_batch_size="64", grad_accum="1")
+    assert memory_line([reading(), larger, reading(note="SFT")]) == {
+        "ran": 2,
+        "said_not_to_fit": 1,
+        "below_one_half": 1,
+    }
+
+
+def test_torchtitan_exchanged_keys_and_values_of_every_query_head():
+    """Two ranks of a node, each with 4096 tokens: three more copies of 1024 elements, in bf16, in four passes."""
+    titan = TITAN | {"cp": "2", "dp": "4", "recompute": "full", "precision": "fp8", "seq_length": "8192"}
+    of_heads = reading(**titan, micro_batch_size="1").training
+    assert of_heads is not None
+    rate = of_heads.cluster.links.domains[-1].bus_gb_per_s * 1e9
+    assert of_heads.repeated_heads_s == pytest.approx(32 * 4 * 3 * (2 * 2 * 4096 * 1024) / rate)
+    assert reading(**titan | {"cp": "1", "dp": "8"}).training.repeated_heads_s == 0
+    as_now = replace(of_heads, model=replace(of_heads.model, num_key_value_heads=32))
+    assert as_now.repeated_heads_s == 0
+
+
+@pytest.mark.skipif(not PUBLISHED.exists(), reason="no measured tables beside the checkout")
+def test_all_published_rows_are_read_and_those_that_cannot_be_said_have_reasons():
+    readings = [Reading.of(row) for row in read_rows(PUBLISHED)]
+    assert len(readings) == 384
+    assert all((found.training is None) == bool(found.reasons) for found in readings)
+    assert said_line(readings)["from_start"] == 374
+    assert said_line(readings)["said"] >= 0.9 * 374
+    memory = memory_line(readings)
+    assert memory["said_not_to_fit"] <= 0.02 * memory["ran"]
+    assert memory["below_one_half"] <= 0.15 * memory["ran"]
+
+
+# -- families left out
+
+H100 = {"accelerator": "h100-80gb"}
+HEADS = {"num_attention_heads": "12", "num_key_value_heads": "12"}
+SMALL = HEADS | {"micro_batch_size": "1", "hidden_size": "768", "ffn_hidden_size": "3072"}
+WIDE = {"micro_batch_size": "1", "num_gpus": "64", "dp": "64"}
+
+
+def predicted(found: Reading) -> float:
+    assert found.training is not None
+    return found.training.predicted
+
+
+@pytest.mark.parametrize(
+    ("constant", "factor", "changed"),
+    [
+        ("matmul", 1.1, {}),
+        ("half_speed_hidden", 1.1, {}),
+        ("h100_slowdown", 1.1, H100),
+        ("launches", 1.5, SMALL),
+        ("sharded", 1.5, WIDE),
+        ("eager_traffic", 1.1, TITAN),
+        ("overhead_elements", 1.5, {}),
+        ("triton_a100", 1 / 1.1, {}),
+        ("triton_h100", 1 / 1.1, H100),
+        ("sinks", 1.5, BRIDGE | QWEN | {"model": "GPT OSS 120B"}),
+    ],
+)
+def test_each_constant_slows_the_rows_that_depend_on_it_and_is_shipped_again_afterwards(
+    constant: str, factor: float, changed: dict[str, str]
+):
+    found = reading(**changed)
+    shipped = predicted(found)
+    with using(SHIPPED):
+        assert predicted(found) == pytest.approx(shipped, rel=1e-9)
+    with using(SHIPPED | {constant: SHIPPED[constant] * factor}):
+        assert predicted(found) < shipped * 0.9999
+    assert predicted(found) == shipped
+
+
+def test_a_fit_finds_the_constants_with_which_the_rates_were_made():
+    lengths = [reading(seq_length=length, **machine) for length in ("512", "8192") for machine in ({}, H100, SMALL)]
+    slower = SHIPPED | {"matmul": 1.4, "triton_a100": 0.25}
+    with using(slower):
+        rates = [f"{predicted(found)}" for found in lengths]
+    made = [
+        replace(found, row={**found.row, "tokens_per_s_per_gpu": rate})
+        for found, rate in zip(lengths, rates, strict=True)
+    ]
+    with using(SHIPPED | fitted(made)):
+        assert [predicted(found) / found.measured for found in made] == pytest.approx([1] * len(made), abs=0.01)
+
+
+def test_a_constant_that_no_other_family_tells_has_no_fit():
+    readings = [reading(), reading(**BRIDGE | QWEN)]
+    for family in (DENSE_FSDP, EXPERTS):
+        assert without(family, readings) == SHIPPED | {name: UNFITTED[name] for name in TUNED_BY[family]}
+    changed = without(DENSE_3D, readings)
+    assert {name for name in SHIPPED if changed[name] != SHIPPED[name]} <= set(FITTED_TO_MPT)
+
+
+def test_a_family_that_set_no_constant_is_predicted_with_the_shipped_ones_and_says_so():
+    found = reading(precision="fp8")
+    first, all_stacks, *_ = lines([found, reading()], None)
+    assert (first["left_out"], first["constants"]) == ("8 and 4 bits", {})
+    assert all_stacks["error_median"] == pytest.approx(abs(predicted(found) / found.measured - 1), abs=1e-4)
+    other = next(lines([reading()], None))
+    assert (other["left_out"], other["constants"]["sharded"], other["shipped"]["sharded"]) == ("dense FSDP", 1, 1.45)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.others import others_of
+from benchmarks.measured import others_of
 from benchmarks.search_efficiency import noise_of, run, summaries
 from orchestrator.samplers.cost_model_posterior import TuningTask
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -46,11 +46,6 @@ def test_trials_are_counted_until_within_two_percent_failures_included():
     assert line["node_seconds_to_2pct"] == round(2 * sum(durations), 1)
 
 
-def test_a_best_a_quarter_faster_than_the_second_is_a_lone_outlier():
-    assert run("p", problem(1.25, 1.0), "grid", 0)["lone_outlier"]
-    assert not run("p", problem(1.24, 1.0), "grid", 0)["lone_outlier"]
-
-
 def test_sources_weigh_the_same_and_small_problems_stand_apart():
     lines = [
         {"candidates": candidates, "sampler": "grid", "source": source, "problem": source, "lone_outlier": False}
@@ -80,11 +75,6 @@ def test_repeats_of_a_layout_are_the_tables_noise_and_a_regret_within_it_is_none
     late = problem(1.0, *[2.0] * 3, *[1.04] * 4)
     regrets = [run("p", late, "guided", 0, noise=noise)["stop_regret"] for noise in (None, 0.03, 0.05)]
     assert regrets == [0.04, 0.04, 0.0]
-
-
-def test_one_layout_that_was_once_far_slower_is_no_noise_of_a_table():
-    slow, fast, near = problem(2.0, 1.0, 1.04).results.values()
-    assert noise_of([slow, fast, near, replace(fast, step_time_s=4.7)]) is None
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.published import FRONTIER_LOGGED
 from search_spaces.cost_model.memory import GIB, LayerActivations, StageMemory, stage_memory
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.layouts.layout import Layout
@@ -35,6 +34,19 @@ KORTHIKANTI = {
     "530B": (gpt(105, 20480, 128), replace(MEGATRON, pipeline_parallel=35, virtual_pipeline_stages=3)),
     "1T": (gpt(128, 25600, 160), replace(MEGATRON, pipeline_parallel=64)),
 }
+FRONTIER_LOGGED = Layout(
+    num_nodes=16,
+    tensor_parallel=4,
+    pipeline_parallel=16,
+    data_parallel=2,
+    grad_accum_steps=640,
+    zero_stage=1,
+    activation_checkpointing="full",
+    precision="fp16",
+    attention_kernel="flash",
+    engine="megatron-deepspeed",
+).canonical()
+"""The log's own command line, launch_gpt175b_tflops_149.slurm of Megatron-DeepSpeed-ORNL."""
 
 
 class TestPublished:

@@ -1,0 +1,168 @@
+"""Predicted against measured step time and peak memory of layouts on one GPU, in at most eight minutes.
+
+    python -m benchmarks.gpu [--accelerator h100-80gb] [--file RESULTS.json] [--minutes 8] [--json]
+
+Each case is a trial of one rank by Parlay's trainer: micro-batch sizes, bf16 and fp32, attention kernels,
+recomputation, compilation, the optimizer on the host, and torchtitan with products in 16 and in 8 bits where it is
+installed. What a case measured is kept in docs/data/gpu-DATE.json at once, and a second call goes on with the cases
+that are missing. A case that cannot run, for want of memory or a package, is kept with its reason.
+
+One GPU shows nothing about links: no collective is measured, so no exchange, pipeline, tensor or data parallelism.
+Without a GPU the same cases run with tiny shapes on the CPU, to show that they can be run, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.output import Line, arguments_of, show
+from benchmarks.trainer import attempt_of, spec_of
+from search_spaces.cost_model.memory import stage_memory
+from search_spaces.cost_model.posterior import MemoryPosterior, typical_constants
+from search_spaces.cost_model.step_time import StepTerms
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.hardware.memory_headroom import rank_memory_gib
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.model_shape import ModelShape
+from search_spaces.schema.presets import accelerator_named
+from trials.files.folders import read_json, write_json
+from trials.measure_rules import MeasureRules
+from trials.trial import Outcome
+
+MODEL = ModelShape(16, 2048, 16, 8, 5632, True, 32000, 2048, False, "rotary", "rmsnorm")
+"""0.9 billion parameters: 16 GB of weights, gradients and moments in bf16."""
+TINY = ModelShape(2, 64, 2, 2, 192, True, 256, 32, False, "rotary", "rmsnorm")
+GLOBAL_BATCH_SIZE = 8
+RULES = MeasureRules(min_steps=8, max_steps=16, max_warmup_steps=8, early_stopping=False)
+CASE_LIMIT_S = 90.0
+"""Above what a case takes, compilation included."""
+_BF16: dict[str, Any] = {"precision": "bf16", "attention_kernel": "flash"}
+_FOUR = {**_BF16, "micro_batch_size": 4}
+CASES: dict[str, dict[str, Any]] = {
+    "fp32": {"micro_batch_size": 1},
+    "bf16": {"precision": "bf16"},
+    "flash": _BF16,
+    "micro-batch 2": {**_BF16, "micro_batch_size": 2},
+    "micro-batch 4": _FOUR,
+    "micro-batch 8": {**_BF16, "micro_batch_size": 8},
+    "selective recomputation": {**_FOUR, "attention_kernel": "math", "activation_checkpointing": "selective"},
+    "full recomputation": {**_FOUR, "activation_checkpointing": "full"},
+    "compiled": {**_FOUR, "torch_compile": True},
+    "optimizer on the host": {**_FOUR, "offload": "optimizer"},
+    "torchtitan": {**_FOUR, "engine": "torchtitan", "torch_compile": True},
+    "torchtitan, fp8": {**_FOUR, "engine": "torchtitan", "torch_compile": True, "matmul_precision": "fp8_tensorwise"},
+}
+"""Fields of layouts. No engine of Parlay's trainer captures CUDA graphs, so none is here."""
+DOCS = Path(__file__).parents[1] / "docs" / "data"
+_FIND_DEVICE = "import torch; print(torch.__version__, torch.cuda.is_available() and torch.cuda.get_device_name())"
+_COMPARED = ("step_time_s", "peak_memory_gib")
+_KEPT = (*_COMPARED, "peak_memory_allocated_gib", "mfu", "hfu", "tokens_per_sec", "measured_steps")
+
+
+def main() -> None:
+    arguments = _arguments()
+    torch, device = found_device()
+    is_gpu = device != "False"
+    accelerator = arguments.accelerator or (accelerator_named(device).name if is_gpu else "cpu")
+    file = arguments.file or (DOCS / f"gpu-{datetime.now(UTC):%Y-%m-%d}.json" if is_gpu else None)
+    head: Line = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "device": device if is_gpu else "CPU", "torch": torch}
+    head |= {"accelerator": accelerator, "model": (MODEL if is_gpu else TINY).to_json()}
+    head["note"] = "One GPU shows nothing about links." if is_gpu else "No GPU: tiny shapes on a CPU, kept nowhere."
+    print(head["note"], file=sys.stderr)
+    show(measured_cases(head, file, arguments.minutes), arguments.json)
+
+
+def found_device() -> tuple[str, str]:
+    """Version of torch, and the GPU's name or `False`; asked in a process that leaves the GPU's memory alone."""
+    done = subprocess.run([sys.executable, "-c", _FIND_DEVICE], stdout=subprocess.PIPE, text=True, check=True)
+    torch, _, device = done.stdout.strip().partition(" ")
+    return torch, device
+
+
+def measured_cases(head: Line, file: Path | None, minutes: float) -> Iterator[Line]:
+    """Line for each case that is not in the file yet, while time is left; SystemExit for another machine's file."""
+    kept = (read_json(file) if file is not None and file.exists() else None) or head | {"cases": {}}
+    if any(kept[name] != head[name] for name in ("device", "torch", "model")):
+        raise SystemExit(f"{file} is of {kept['device']} with torch {kept['torch']}: name another --file")
+    ends = time.monotonic() + 60 * minutes
+    for name in CASES:
+        if name in kept["cases"]:
+            continue
+        if time.monotonic() + CASE_LIMIT_S / 2 > ends:
+            print("The time is over: another call goes on from here.", file=sys.stderr)
+            return
+        kept["cases"][name] = measured_case(name, ModelShape.from_json(head["model"]), head["accelerator"])
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, kept)
+        yield {"case": name, **kept["cases"][name]}
+
+
+def measured_case(name: str, model: ModelShape, accelerator: str) -> Line:
+    """What was predicted and measured, and prediction over measurement, less one; or why it ended otherwise."""
+    layout = layout_of(name)
+    predicted = prediction(model, layout, accelerator)
+    line: Line = {"layout": layout.key, "predicted": predicted}
+    outcome = run_case(model, layout, accelerator)
+    if outcome is None or outcome.measured is None:
+        reason = "no outcome in time" if outcome is None else str(outcome.reason)
+        return line | {"ended": reason, "detail": outcome.excerpt and outcome.excerpt[-300:] if outcome else None}
+    measured = outcome.measured.to_json()
+    compared = _COMPARED if accelerator != "cpu" else ()  # a CPU's memory is that of the process
+    off = {field: round(predicted[field] / measured[field] - 1, 4) for field in compared}
+    found = {field: measured[field] for field in _KEPT if field in measured}
+    return line | {"measured": found, "off": off, "flags": [flag.value for flag in outcome.flags]}
+
+
+def layout_of(name: str) -> Layout:
+    micro_batch_size = CASES[name].get("micro_batch_size", 1)
+    fields = {**CASES[name], "micro_batch_size": micro_batch_size}
+    return Layout(**fields, grad_accum_steps=GLOBAL_BATCH_SIZE // micro_batch_size).canonical()
+
+
+def prediction(model: ModelShape, layout: Layout, accelerator: str) -> Line:
+    """Step time, memory and the probability to fit before any trial; no step time for a device of unknown speed."""
+    cluster, table = Cluster(accelerator_named(accelerator), 1, 1), LayoutTable.of([layout])
+    memory = MemoryPosterior(rank_memory_gib(cluster.accelerator, None))
+    peaks = stage_memory(model, table).peak
+    step_time_s = StepTerms.of(model, cluster, table).seconds(typical_constants())
+    return {
+        "step_time_s": float(step_time_s[0]) if cluster.accelerator.peak_flops else None,
+        "peak_memory_gib": float(peaks[0] * memory.factor),
+        "fit_probability": float(memory.fits(peaks)[0]),
+    }
+
+
+def run_case(model: ModelShape, layout: Layout, accelerator: str) -> Outcome | None:
+    """Outcome of the trial; None for one that left none in time."""
+    with tempfile.TemporaryDirectory(prefix="parlay-gpu-") as folder:
+        attempt = attempt_of(spec_of(model, layout, accelerator, RULES), Path(folder))
+        command = [sys.executable, "-m", "trials.train", str(attempt.spec)]
+        world = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(command, env=os.environ | world, capture_output=True, timeout=CASE_LIMIT_S)
+        found = read_json(attempt.outcome())
+        return None if found is None else Outcome.from_json(found)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = arguments_of(__doc__)
+    parser.add_argument("--accelerator", help="the GPU's name in search_spaces, where nvidia-smi's is unknown")
+    parser.add_argument("--file", type=Path, help="where results are kept; docs/data/gpu-DATE.json if absent")
+    parser.add_argument("--minutes", type=float, default=8.0, help="time after which no other case is begun")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Output of the benchmarks: lines, each a dictionary, as JSON or as text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+from typing import Any
+
+Line = dict[str, Any]
+
+
+def arguments_of(docstring: str | None) -> argparse.ArgumentParser:
+    """Parser of a benchmark's command line, with its docstring as help and the option `--json`."""
+    parser = argparse.ArgumentParser(description=docstring, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    return parser
+
+
+def show(lines: Iterable[Line], as_json: bool) -> list[Line]:
+    """Print each line as it comes; return them all."""
+    shown = []
+    for line in lines:
+        print(json.dumps(line) if as_json else readable(line), flush=True)
+        shown.append(line)
+    return shown
+
+
+def readable(line: Mapping[str, Any]) -> str:
+    """Names and values; summaries begin with an equals sign, and what is unknown is left out."""
+    words = [f"{name.replace('_', ' ')} {short(value)}" for name, value in line.items() if value is not None]
+    return f"= {', '.join(words[1:])}" if "summary" in line else ", ".join(words)
+
+
+def short(value: Any) -> Any:
+    """The value with four digits, also within a list or dictionary."""
+    if isinstance(value, Mapping):
+        return {name: short(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [short(inner) for inner in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Mean of those that are known."""
+    known = [value for value in values if value is not None]
+    return round(fmean(known), 4) if known else None
+
+
+def share_of(hits: Iterable[bool]) -> float | None:
+    found = list(hits)
+    return round(sum(found) / len(found), 4) if found else None

@@ -1,0 +1,117 @@
+"""Benchmarks of the driver, planner, trainer, replays and a GPU run on a small input; timings are not tested."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import driver, driver_on_fake, gpu, planner_speed
+from benchmarks.driver_on_fake import Load
+from benchmarks.replays import LOOP, slowed_copy, summaries
+from tests.sources import ROOT
+from trials.train.measurement import loop
+
+
+@pytest.mark.slow
+def test_a_service_is_driven_to_its_end_and_told_by_windows(monkeypatch):
+    monkeypatch.setattr(driver_on_fake, "FIRST", 4)
+    monkeypatch.setattr(driver_on_fake, "EVERY", 4)
+    *windows, whole = driver.service_lines(Load(searches=3, trials=5, in_flight=4))
+    assert (whole["trials"], whole["searches"]) == (15, 3)
+    assert (windows[0]["from"], windows[-1]["to"]) == (0, 15)
+    assert len(windows) >= 2
+    assert whole["growth"] > 0
+    assert sum(whole["shares"].values()) == pytest.approx(1.0, abs=0.05)
+    assert whole["folder_bytes_per_trial"] > 1000  # spec, script and outcome
+    assert 0 < whole["questions_per_minute"] <= 10
+    assert whole["commands_per_trial"] == pytest.approx(2 + 3 / 15, abs=0.3)  # sbatch and scontrol, and three configs
+
+
+def test_each_part_of_a_plan_is_reported_with_how_many_layouts_it_had(monkeypatch):
+    small = planner_speed.SEARCH.replace("gpt-175b", "gpt2-124m").replace("num_nodes: 64", "num_nodes: 1")
+    monkeypatch.setattr(
+        planner_speed, "SEARCH", small.replace("[16, 32, 48, 64]", "1").replace("[torch, deepspeed]", "torch")
+    )
+    lines = list(planner_speed.lines(10))
+    assert [line["what"] for line in lines][:4] == ["enumerate", "columns", "estimate", "plan"]
+    assert lines[0]["layouts"] > 20
+    assert {line["layouts"] for line in lines[1:]} == {10}
+
+
+@pytest.mark.walks
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+def test_each_engine_is_compared_with_plain_pytorch():
+    """In a process of its own, since it joins a world."""
+    program = "from benchmarks import trainer; trainer.MODEL = trainer.SMALL; trainer.main()"
+    command = [sys.executable, "-c", program, "--rounds", "1", "--json"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=270)
+    ratios = json.loads(done.stdout.splitlines()[-1])
+    assert list(ratios) == ["step_torch", "step_deepspeed", "step_deepspeed_over_torch"]
+    assert all(ratio > 0 for ratio in ratios.values())
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+def test_a_layout_of_the_gpu_benchmark_is_measured_kept_and_not_measured_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "CASES", {"flash": gpu.CASES["flash"]})
+    head = {"device": "CPU", "torch": "2", "accelerator": "cpu", "model": gpu.TINY.to_json()}
+    file = tmp_path / "data" / "gpu.json"
+    [line] = gpu.measured_cases(head, file, minutes=5)
+    assert line["measured"]["step_time_s"] > 0
+    assert line["predicted"]["fit_probability"] == 1.0
+    assert json.loads(file.read_text())["cases"]["flash"].items() <= line.items()
+    assert list(gpu.measured_cases(head, file, minutes=5)) == []
+    with pytest.raises(SystemExit, match="another --file"):
+        list(gpu.measured_cases(head | {"device": "NVIDIA H200"}, file, minutes=5))
+
+
+@pytest.mark.parametrize("name", gpu.CASES)
+def test_every_case_on_a_gpu_has_a_prediction(name):
+    layout = gpu.layout_of(name)
+    found = gpu.prediction(gpu.MODEL, layout, "h100-80gb")
+    assert layout.global_batch_size == gpu.GLOBAL_BATCH_SIZE
+    assert 0.1 < found["step_time_s"] < 10
+    assert 8 < found["peak_memory_gib"] < 80
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """Part of a recipe that the slower copy changes."""
+    (tmp_path / "recipe" / LOOP).parent.mkdir(parents=True)
+    (tmp_path / "recipe" / LOOP).write_text(Path(loop.__file__).read_text())
+    return tmp_path / "recipe"
+
+
+def test_the_slower_copy_waits_once_in_a_step_before_its_clock_is_read(recipe: Path, tmp_path: Path):
+    lines = (slowed_copy(recipe, tmp_path / "slower", 0.15) / LOOP).read_text().splitlines()
+    planted = [number for number, line in enumerate(lines) if "time.sleep(" in line]
+    assert [lines[number].strip() for number in planted] == ["time.sleep(0.15 * (time.perf_counter() - started))"]
+    assert lines[planted[0] + 1].strip() == "step_time_s = time.perf_counter() - started"
+    ast.parse("\n".join(lines))
+    assert "time.sleep(" not in (recipe / LOOP).read_text()
+
+
+def test_a_program_that_times_its_steps_otherwise_is_not_made_slower_by_chance(recipe: Path, tmp_path: Path):
+    (recipe / LOOP).write_text("step_time_s = 1.0\n")
+    with pytest.raises(ValueError, match="does not end a step"):
+        slowed_copy(recipe, tmp_path / "slower", 0.15)
+
+
+def test_verdicts_are_counted_apart_for_each_slow_down():
+    told = [
+        *((0.0, "reproduced", 1.01, None), (0.15, "slower", 0.87, None), (0.0, "inconclusive", 0.94, None)),
+        *((0.15, "impossible", None, "2 nodes"), (0.0, "reproduced", 1.0, None)),
+        (0.15, "inconclusive", 0.2, "node_failure: n1 is gone"),
+    ]
+    lines = [dict(zip(("slower", "verdict", "ratio", "detail"), each, strict=True)) for each in told]
+    same, slower = summaries(lines)
+    assert same["verdicts"] == {"reproduced": 2, "inconclusive": 1}
+    assert (same["replays"], same["ratio_min"], same["ratio_median"], same["ratio_max"]) == (3, 0.94, 1.0, 1.01)
+    assert slower["verdicts"] == {"slower": 1, "impossible": 1, "inconclusive": 1}
+    assert (slower["ratio_min"], slower["ratio_max"]) == (0.87, 0.87)
