@@ -76,26 +76,6 @@ def test_a_file_that_cannot_be_trained_on_is_refused_in_its_line(folder, data, o
     assert problem.fix
 
 
-@pytest.mark.parametrize(
-    ("data", "key", "words"),
-    [
-        ("{kind: tokens}", "trainer.data.path", "required with kind tokens"),
-        ("{path: tokens.bin}", "trainer.data.path", "given with kind synthetic"),
-        ("{attention_mask: block_causal}", "trainer.data.attention_mask", "given with kind synthetic"),
-        ("{num_tokens: 3}", "trainer.data.num_tokens", "given with kind synthetic"),
-        ("{kind: token}", "trainer.data.kind", "did you mean tokens"),
-        ("{kind: tokens, path: ''}", "trainer.data.path", "at least 1 characters"),
-        ("{kind: tokens, path: [a]}", "trainer.data.path", "text"),
-        ("{kind: tokens, path: a, checksum: abc}", "trainer.data.checksum", "sha256"),
-        ("{kind: tokens, file: a}", "trainer.data.file", "unknown key"),
-    ],
-)
-def test_keys_that_make_no_sense_are_refused(folder, data, key, words):
-    with pytest.raises(InputError, match=words) as caught:
-        searching(folder, data)
-    assert caught.value.problems[0].key == key
-
-
 BY_DOCUMENT = "{kind: tokens, path: tokens.bin, attention_mask: block_causal}"
 
 

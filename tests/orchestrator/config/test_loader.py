@@ -157,11 +157,6 @@ def test_the_baseline_takes_what_it_does_not_say_from_the_space_and_the_batch(tm
     )
 
 
-def test_accumulation_as_an_axis_frees_the_global_batch(tmp_path: Path):
-    layouts = candidates_of(loaded(tmp_path, MINIMAL + "  grad_accum_steps: [4, 8]\n")).layouts
-    assert {layout.global_batch_size for layout in layouts} == {8, 16, 32}
-
-
 @pytest.mark.slow
 def test_several_objectives_are_kept_in_their_order_and_the_first_decides(tmp_path: Path):
     several = "objective: [node_hours_per_billion_tokens, tokens_per_sec]\n"
