@@ -1,6 +1,9 @@
+"""Rules of engines: what each runs, and what it refuses by the name of the rule."""
+
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,86 +12,169 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations, rule_violations
 from search_spaces.rules.engine_rules import MEGATRON_RULES
+from tests.kit import model
 
-MODEL = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
+MODEL = model(seq_length=64, vocab_size=256, tied_embeddings=False)
 LAYOUT = Layout(pipeline_parallel=2, data_parallel=2, grad_accum_steps=4, pipeline_schedule="1f1b")
 LLAMA = {"norm": "rmsnorm", "position_embedding": "rotary", "gated_mlp": True, "num_key_value_heads": 2}
+LLAMA_MODEL = replace(MODEL, **LLAMA)
 
 
-def broken(model: ModelShape = MODEL, **fields) -> list[str]:
+def broken(model: ModelShape = MODEL, **fields: Any) -> list[str]:
     return [problem.code for problem in engine_violations(replace(LAYOUT, **fields), model)]
 
 
-@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
-def test_our_engines_run_pipelines_with_tensor_and_data_parallelism(engine):
-    assert broken(engine=engine) == []
-    assert broken(engine="torch", precision="bf16") == []
-    assert broken(engine=engine, tensor_parallel=2, activation_checkpointing="full", attention_kernel="flash") == []
+def name_of(value: object) -> str:
+    """A case's name."""
+    return "-".join(f"{k}_{v}" for k, v in value.items()) or "plain" if isinstance(value, dict) else str(value)
+
+
+CORE = {"engine": "megatron-core"}
+TITAN = {"engine": "torchtitan", "attention_kernel": "flex"}
+ACCELERATE = {"engine": "accelerate", "pipeline_parallel": 1, "data_parallel": 4, "zero_stage": 3}
+ONE_STAGE = {"engine": "deepspeed", "pipeline_parallel": 1}
+BF16, FLASH = {"precision": "bf16"}, {"attention_kernel": "flash"}
+FULL, SELECTIVE = {"activation_checkpointing": "full"}, {"activation_checkpointing": "selective"}
+MLP, OPS = {**SELECTIVE, "recompute_modules": "mlp"}, {**SELECTIVE, "recompute_modules": "ops"}
+ONE_LAYER = {**FULL, "recompute_layers": 1}
+INTERLEAVED = {"pipeline_schedule": "interleaved_1f1b", "virtual_pipeline_stages": 2}
+ZBV = {"pipeline_schedule": "zbv", "virtual_pipeline_stages": 2}
+DUALPIPEV = {"pipeline_schedule": "dualpipev", "virtual_pipeline_stages": 2}
+FSDP = {"pipeline_parallel": 1, "data_parallel": 4, "zero_stage": 3}
+SEQUENCE = {"tensor_parallel": 2, "sequence_parallel": True}
+
+RUNS = {
+    "torch": [
+        *({}, BF16, {"precision": "fp16"}, {"offload": "optimizer"}, SELECTIVE, SEQUENCE, {"torch_compile": True}),
+        *({"zero_stage": stage} for stage in (1, 2, 3)),
+        *({"virtual_pipeline_stages": 2}, {"rank_order": "tp-pp-dp"}, {"tensor_parallel": 2, **FULL, **FLASH}),
+        {"zero_stage": 1, "overlap_comm": True, "bucket_mib": 25},
+        {"pipeline_schedule": "gpipe", "grad_accum_steps": 1},
+        # Fields without effect break no rule.
+        *({**SELECTIVE, "recompute_layers": 1}, {**FULL, "recompute_modules": "mlp"}, {"sequence_parallel": True}),
+        *({"data_parallel": 1, "zero_stage": 3}, {"pipeline_parallel": 1, **INTERLEAVED, "grad_accum_steps": 1}),
+    ],
+    "deepspeed": [
+        *({}, {"tensor_parallel": 2, **FULL, **FLASH}, {"grad_accum_steps": 1}),
+        *({**ONE_STAGE, "zero_stage": z, "offload": o} for z in (1, 2, 3) for o in ("none", "optimizer")),
+        *({**ONE_STAGE, "zero_stage": stage, **BF16} for stage in (1, 2, 3)),
+        {**ONE_STAGE, "zero_stage": 1, "precision": "fp16"},
+        {**ONE_STAGE, "data_parallel": 1, **BF16},
+        {**ONE_STAGE, **SEQUENCE, **SELECTIVE},
+        {**ONE_STAGE, "zero_stage": 2, "overlap_comm": True, "bucket_mib": 25, "torch_compile": True},
+        {**ONE_STAGE, "zero_stage": 1, "overlap_comm": True, **BF16, "offload": "optimizer"},
+        {"zero_stage": 1, "offload": "optimizer", **BF16, "bucket_mib": 25},
+        {"rank_order": "tp-pp-dp", "torch_compile": True},
+    ],
+    "megatron-core": [ONE_LAYER],
+    "torchtitan": [
+        *({}, {"zero_stage": 2}, {"zero_stage": 3, **BF16, **FLASH}, {**FSDP, "data_parallel_replicas": 2}),
+        {**SEQUENCE, "torch_compile": True, "tensor_parallel_overlap": True},
+        *(INTERLEAVED, ZBV, DUALPIPEV, SELECTIVE, OPS, ONE_LAYER, {**ZBV, **FULL}),
+        *({**BF16, "matmul_precision": word} for word in ("fp8_rowwise", "fp8_tensorwise", "mxfp8")),
+        {**BF16, "matmul_precision": "fp8_rowwise_with_gw_hp", "torch_compile": True},
+    ],
+    "accelerate": [
+        *({}, {"zero_stage": 0}, {"zero_stage": 2, **BF16, **FLASH}, {"data_parallel_replicas": 2}),
+        {**FULL, "torch_compile": True},
+    ],
+}
+"""Fields that the engines run, beside those of BASE."""
+BASE = {"torchtitan": TITAN, "accelerate": ACCELERATE}
+SHAPES = {"torch": [MODEL, LLAMA_MODEL], "torchtitan": [LLAMA_MODEL], "accelerate": [MODEL, LLAMA_MODEL]}
+
+
+@pytest.mark.parametrize(("engine", "fields"), [(e, f) for e, all_of in RUNS.items() for f in all_of], ids=name_of)
+def test_an_engine_runs_what_its_trainer_does(engine, fields):
+    for shape in SHAPES.get(engine, [MODEL]):
+        assert broken(shape, **{"engine": engine} | BASE.get(engine, {}) | fields) == []
+
+
+REFUSED = {
+    "torch": [
+        ({"grad_accum_steps": 1}, "micro_batches"),
+        ({"virtual_pipeline_stages": 2, "grad_accum_steps": 5}, "rounds"),
+        ({"zero_stage": 2, "overlap_comm": True}, "fsdp"),
+        ({"zero_stage": 3, "bucket_mib": 25}, "fsdp"),
+        ({"tensor_parallel": 3, "sequence_parallel": True}, "sequence"),
+        (ONE_LAYER, "recompute_layers"),
+        (ZBV, "pipeline_schedule"),
+        ({**FSDP, "data_parallel_replicas": 2}, "data_parallel_replicas"),
+        ({"matmul_precision": "fp8_rowwise"}, "matmul_precision"),
+    ],
+    "deepspeed": [
+        ({"pipeline_schedule": "gpipe"}, "pipeline_schedule"),
+        ({"zero_stage": 2}, "zero_stage"),
+        ({"zero_stage": 3}, "zero_stage"),
+        ({"offload": "optimizer"}, "offload"),
+        (BF16, "precision"),
+        ({"precision": "fp16", "pipeline_parallel": 1}, "precision"),
+        ({"overlap_comm": True}, "overlap_comm"),
+        ({"overlap_comm": True, "zero_stage": 1}, "overlap_comm"),
+        ({"overlap_comm": True, "zero_stage": 1, **BF16, "pipeline_parallel": 1}, "overlap_comm"),
+        ({"overlap_comm": True, "zero_stage": 1, **BF16}, "overlap_comm"),
+        ({"bucket_mib": 25}, "bucket_mib"),
+        ({"bucket_mib": 25, "zero_stage": 1, **BF16}, "bucket_mib"),
+        ({"torch_compile": True, "zero_stage": 3, "pipeline_parallel": 1}, "torch_compile"),
+        (MLP, "recompute_modules"),
+        ({"matmul_precision": "fp8_rowwise"}, "matmul_precision"),
+    ],
+    "megatron-core": [
+        # Two stages of four layers.
+        ({**FULL, "recompute_layers": 2}, "recompute_layers"),
+        ({**ONE_LAYER, **INTERLEAVED}, "recompute_layers"),
+        (MLP, "recompute_modules"),
+    ],
+    "torchtitan": [
+        ({"zero_stage": 1}, "zero_stage"),
+        ({"precision": "fp16"}, "precision"),
+        ({"attention_kernel": "math"}, "attention_kernel"),
+        (FLASH, "attention_kernel"),
+        ({"overlap_comm": True}, "overlap_comm"),
+        ({"rank_order": "tp-pp-dp"}, "rank_order"),
+        ({"grad_accum_steps": 1}, "micro_batches"),
+        ({**FSDP, "data_parallel_replicas": 3}, "data_parallel_replicas"),
+        ({**FSDP, "data_parallel_replicas": 4}, "data_parallel_replicas"),
+        ({"pipeline_schedule": "zbv"}, "virtual_pipeline_stages"),
+        ({**ZBV, "zero_stage": 3}, "zero_stage"),
+        ({**ZBV, "torch_compile": True}, "torch_compile"),
+        ({**ZBV, **OPS}, "activation_checkpointing"),
+        ({**DUALPIPEV, "grad_accum_steps": 3}, "micro_batches"),
+        ({"tensor_parallel": 2, "tensor_parallel_overlap": True}, "tensor_parallel_overlap"),
+        (MLP, "recompute_modules"),
+        ({**FULL, "recompute_layers": 2}, "recompute_layers"),
+        ({"matmul_precision": "fp8_rowwise"}, "matmul_precision"),
+        ({**BF16, "matmul_precision": "nvfp4"}, "matmul_precision"),
+        ({**INTERLEAVED, "virtual_pipeline_stages": 4}, "layers"),
+    ],
+    "accelerate": [
+        ({"tensor_parallel": 2}, "tensor_parallel"),
+        ({"pipeline_parallel": 2}, "pipeline_parallel"),
+        ({"zero_stage": 1}, "zero_stage"),
+        ({"offload": "optimizer"}, "offload"),
+        (SELECTIVE, "activation_checkpointing"),
+        (ONE_LAYER, "recompute_layers"),
+        ({"precision": "fp16"}, "precision"),
+        ({"attention_kernel": "flex"}, "attention_kernel"),
+        ({"data_parallel_replicas": 4}, "data_parallel_replicas"),
+        ({"overlap_comm": True}, "overlap_comm"),
+        ({"bucket_mib": 25}, "bucket_mib"),
+        ({"matmul_precision": "fp8_rowwise"}, "matmul_precision"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "fields", "rule"), [(e, f, rule) for e, rows in REFUSED.items() for f, rule in rows], ids=name_of
+)
+def test_what_an_engine_does_not_run_is_refused_by_name(engine, fields, rule):
+    shape = LLAMA_MODEL if engine == "torchtitan" else MODEL
+    assert broken(shape, **{"engine": engine} | BASE.get(engine, {}) | fields) == [f"{engine}.{rule}"]
 
 
 @pytest.mark.parametrize("engine", [e for e in ENGINES if e not in OWN_ENGINES])
 def test_other_trainers_are_not_ours(engine):
     assert broken(engine=engine) == [f"{engine}.engine_mismatch"]
-
-
-@pytest.mark.parametrize(
-    ("engine", "fields", "rule"),
-    [
-        ("torch", {"grad_accum_steps": 1}, "micro_batches"),
-        ("torch", {"virtual_pipeline_stages": 2, "grad_accum_steps": 5}, "rounds"),
-        ("deepspeed", {"pipeline_schedule": "gpipe"}, "pipeline_schedule"),
-        ("torch", {"zero_stage": 2, "overlap_comm": True}, "fsdp"),
-        ("torch", {"zero_stage": 3, "bucket_mib": 25}, "fsdp"),
-        ("torch", {"tensor_parallel": 3, "sequence_parallel": True}, "sequence"),
-        ("deepspeed", {"zero_stage": 2}, "zero_stage"),
-        ("deepspeed", {"zero_stage": 3}, "zero_stage"),
-        ("deepspeed", {"offload": "optimizer"}, "offload"),
-        ("deepspeed", {"precision": "bf16"}, "precision"),
-        ("deepspeed", {"precision": "fp16", "pipeline_parallel": 1}, "precision"),
-        ("deepspeed", {"overlap_comm": True}, "overlap_comm"),
-        ("deepspeed", {"overlap_comm": True, "zero_stage": 1}, "overlap_comm"),
-        (
-            "deepspeed",
-            {"overlap_comm": True, "zero_stage": 1, "precision": "bf16", "pipeline_parallel": 1},
-            "overlap_comm",
-        ),
-        ("deepspeed", {"bucket_mib": 25}, "bucket_mib"),
-        ("deepspeed", {"bucket_mib": 25, "zero_stage": 1, "precision": "bf16"}, "bucket_mib"),
-        ("deepspeed", {"overlap_comm": True, "zero_stage": 1, "precision": "bf16"}, "overlap_comm"),
-        ("deepspeed", {"torch_compile": True, "zero_stage": 3, "pipeline_parallel": 1}, "torch_compile"),
-        ("torch", {"activation_checkpointing": "full", "recompute_layers": 1}, "recompute_layers"),
-        ("deepspeed", {"activation_checkpointing": "selective", "recompute_modules": "mlp"}, "recompute_modules"),
-        # Two stages of four layers.
-        ("megatron-core", {"activation_checkpointing": "full", "recompute_layers": 2}, "recompute_layers"),
-        ("megatron-core", {"activation_checkpointing": "selective", "recompute_modules": "mlp"}, "recompute_modules"),
-    ],
-)
-def test_what_an_engine_does_not_run_is_refused_by_name(engine, fields, rule):
-    assert broken(engine=engine, **fields) == [f"{engine}.{rule}"]
-
-
-@pytest.mark.bad_input(54)
-@pytest.mark.parametrize(
-    ("engine", "head_size", "is_refused"),
-    [
-        *((engine, size, False) for engine in ("megatron-core", "torchtitan") for size in (8, 80, 256)),
-        *((engine, size, True) for engine in ("megatron-core", "torchtitan") for size in (84, 264)),
-        ("torch", 84, False),
-    ],
-)
-def test_heads_for_which_an_engine_has_no_flash_kernel_are_refused(engine, head_size, is_refused):
-    model = replace(MODEL, hidden_size=4 * head_size, **LLAMA)
-    found = broken(model, engine=engine, precision="bf16", attention_kernel="flash")
-    assert found == ([f"{engine}.flash_head_size"] if is_refused else [])
-    other = "flex" if engine == "torchtitan" else "math"
-    assert broken(model, engine=engine, precision="bf16", attention_kernel=other) == []
-
-
-@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
-def test_llama_like_models_are_run_and_rotary_positions_turn_pairs(engine):
-    assert broken(replace(MODEL, **LLAMA), engine=engine) == []
-    odd = replace(MODEL, hidden_size=60, position_embedding="rotary")
-    assert broken(odd, engine=engine) == [f"{engine}.rotary"]
 
 
 FEATURES = {
@@ -119,82 +205,81 @@ FEATURES = {
 @pytest.mark.parametrize("name", FEATURES)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_engine_builds_a_feature_of_a_model_or_refuses_it_by_name(engine, name):
-    model = replace(MODEL, **(LLAMA | FEATURES[name]))
-    assert [*model.features] in ([name], ["num_experts", name])
-    known = ENGINE_PROFILES[engine].model_features
-    found = [problem.code for problem in engine_violations(Layout(engine=engine), model, {engine: ()})]
-    assert found == [f"{engine}.{feature}" for feature in model.features if feature not in known]
-
-
-def test_there_is_no_feature_of_a_model_without_a_test():
     assert {name for profile in ENGINE_PROFILES.values() for name in profile.model_features} == set(FEATURES)
+    shape = replace(LLAMA_MODEL, **FEATURES[name])
+    assert [*shape.features] in ([name], ["num_experts", name])
+    known = ENGINE_PROFILES[engine].model_features
+    found = [problem.code for problem in engine_violations(Layout(engine=engine), shape, {engine: ()})]
+    assert found == [f"{engine}.{feature}" for feature in shape.features if feature not in known]
 
 
-@pytest.mark.parametrize("name", ["sliding_window", "attention_sinks"])
-@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
-def test_torchs_flash_attention_has_neither_windows_nor_sinks(engine, name):
-    model, layout = (
-        replace(MODEL, **LLAMA, **FEATURES[name]),
-        {"engine": engine, "precision": "bf16", "zero_stage": 1},
-    )
-    assert broken(model, attention_kernel="flash", **layout) == [f"{engine}.flash_mask"]
-    assert broken(model, **layout) == []
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        *({"zero_stage": stage} for stage in (1, 2, 3)),
-        {"offload": "optimizer"},
-        {"activation_checkpointing": "selective"},
-        {"tensor_parallel": 2, "sequence_parallel": True},
-        {"virtual_pipeline_stages": 2},
-        {"precision": "bf16"},
-        {"precision": "fp16"},
-        {"torch_compile": True},
-        {"rank_order": "tp-pp-dp"},
-        {"zero_stage": 1, "overlap_comm": True, "bucket_mib": 25},
-    ],
-    ids=lambda fields: "-".join(f"{name}_{value}" for name, value in fields.items()),
-)
-def test_the_torch_engine_runs_every_axis(fields):
-    assert broken(**fields) == []
-
-
-ONE_STAGE = {"engine": "deepspeed", "pipeline_parallel": 1}
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        *({"zero_stage": stage, "offload": offload} for stage in (1, 2, 3) for offload in ("none", "optimizer")),
-        *({"zero_stage": stage, "precision": "bf16"} for stage in (1, 2, 3)),
-        {"zero_stage": 1, "precision": "fp16"},
-        {"data_parallel": 1, "precision": "bf16"},
-        {"tensor_parallel": 2, "sequence_parallel": True, "activation_checkpointing": "selective"},
-        {"zero_stage": 2, "overlap_comm": True, "bucket_mib": 25, "torch_compile": True},
-        {"zero_stage": 1, "overlap_comm": True, "precision": "bf16", "offload": "optimizer"},
-        {"pipeline_parallel": 2, "zero_stage": 1, "offload": "optimizer", "precision": "bf16", "bucket_mib": 25},
-        {"pipeline_parallel": 2, "rank_order": "tp-pp-dp", "torch_compile": True},
-    ],
-    ids=lambda fields: "-".join(f"{name}_{value}" for name, value in fields.items()),
-)
-def test_the_deepspeed_engine_runs_what_deepspeed_does(fields):
-    assert broken(**ONE_STAGE | fields) == []
-
-
-@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
-def test_uneven_stages_are_legal_and_empty_ones_are_not(engine):
-    assert broken(replace(MODEL, num_layers=3), engine=engine) == []
-    assert broken(replace(MODEL, num_layers=1), engine=engine) == [f"{engine}.layers"]
-
-
-def test_deepspeed_and_gpipe_run_fewer_micro_batches_than_stages():
-    assert broken(engine="deepspeed", grad_accum_steps=1) == []
-    assert broken(pipeline_schedule="gpipe", grad_accum_steps=1) == []
-
-
+QWEN3 = {**LLAMA, "qk_norm": True, "attention_head_size": 32, "rotary_base": 1_000_000}
 EXPERTS = {**LLAMA, "num_experts": 4, "experts_per_token": 2, "num_dense_layers": 1}
+ZERO = {"zero_stage": 1, **BF16}
+MIXED = {**QWEN3, "qkv_bias": True, "activation": "squared_relu"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "fields", "rules"),
+    [
+        *(({"num_layers": 3}, {"engine": engine}, []) for engine in ("torch", "deepspeed")),
+        *(({"num_layers": 1}, {"engine": engine}, ["layers"]) for engine in ("torch", "deepspeed")),
+        *(
+            ({"hidden_size": 60, "position_embedding": "rotary"}, {"engine": engine}, ["rotary"])
+            for engine in ("torch", "deepspeed")
+        ),
+        # torch's flash attention has neither windows nor sinks
+        *(
+            ({**LLAMA, **FEATURES[name]}, {"engine": engine, **ZERO, **kernel}, ["flash_mask"] if kernel else [])
+            for name in ("sliding_window", "attention_sinks")
+            for engine in ("torch", "deepspeed")
+            for kernel in ({}, FLASH)
+        ),
+        (LLAMA, {**CORE, **SELECTIVE, "recompute_modules": "core_attn+mlp"}, []),
+        (MIXED, CORE, []),
+        (EXPERTS, {**CORE, **SELECTIVE, **BF16, "recompute_modules": "moe_act"}, []),
+        (EXPERTS, {**CORE, **SELECTIVE, "recompute_modules": "moe_act"}, ["grouped_products"]),
+        ({}, TITAN, ["norm", "position_embedding", "gated_mlp"]),
+        ({**LLAMA, "tied_embeddings": True}, TITAN, ["tied_embeddings"]),
+        ({**LLAMA, "tied_embeddings": True}, {**TITAN, "pipeline_parallel": 1}, []),
+        (QWEN3, TITAN, []),
+        ({**LLAMA, "qkv_bias": True, "activation": "gelu"}, TITAN, ["qkv_bias", "activation"]),
+        ({**EXPERTS, "num_dense_layers": 0}, {**TITAN, **BF16, "matmul_precision": "mxfp8"}, ["expert_products"]),
+        ({**EXPERTS, "num_dense_layers": 0}, {**TITAN, **BF16, "matmul_precision": "fp8_tensorwise"}, []),
+        ({"position_embedding": "rotary"}, ACCELERATE, ["model"]),
+        ({"num_key_value_heads": 2}, ACCELERATE, ["kv_heads"]),
+        ({"activation": "squared_relu"}, ACCELERATE, []),
+        ({**LLAMA, "activation": "gelu", "attention_head_size": 8}, ACCELERATE, []),
+        ({**LLAMA, "qkv_bias": True, "num_attention_heads": 6, "attention_head_size": 32}, ACCELERATE, []),
+        ({**QWEN3, "num_attention_heads": 6}, ACCELERATE, []),
+        ({"attention_head_size": 32}, ACCELERATE, ["attention_head_size"]),
+        ({"qk_norm": True}, ACCELERATE, ["qk_norm"]),
+        ({**LLAMA, "qk_norm": True, "qkv_bias": True}, ACCELERATE, ["qk_norm"]),
+        ({**LLAMA, "num_attention_heads": 6, "attention_head_size": 32}, ACCELERATE, ["attention_head_size"]),
+    ],
+    ids=name_of,
+)
+def test_a_rule_about_a_model_is_of_the_engine_and_the_layout(shape, fields, rules):
+    assert broken(replace(MODEL, **shape), **fields) == [f"{fields['engine']}.{rule}" for rule in rules]
+
+
+@pytest.mark.bad_input(54)
+@pytest.mark.parametrize(
+    ("engine", "head_size", "is_refused"),
+    [
+        *((engine, size, False) for engine in ("megatron-core", "torchtitan") for size in (8, 80, 256)),
+        *((engine, size, True) for engine in ("megatron-core", "torchtitan") for size in (84, 264)),
+        ("torch", 84, False),
+    ],
+)
+def test_heads_for_which_an_engine_has_no_flash_kernel_are_refused(engine, head_size, is_refused):
+    shape = replace(LLAMA_MODEL, hidden_size=4 * head_size)
+    found = broken(shape, engine=engine, **BF16, **FLASH)
+    assert found == ([f"{engine}.flash_head_size"] if is_refused else [])
+    other = "flex" if engine == "torchtitan" else "math"
+    assert broken(shape, engine=engine, **BF16, attention_kernel=other) == []
+
+
 _HEADS = {"attention_head_size": 24, "rotary_head_size": 8, "value_head_size": 16}
 LATENT = {**LLAMA, "num_key_value_heads": 4, "key_value_latent_size": 16, **_HEADS}
 
@@ -213,38 +298,10 @@ LATENT = {**LLAMA, "num_key_value_heads": 4, "key_value_latent_size": 16, **_HEA
     ],
 )
 def test_a_module_is_recomputed_where_the_model_has_it(features, modules, rules):
-    layout = replace(
-        LAYOUT,
-        engine="megatron-lm",
-        precision="bf16",
-        activation_checkpointing="selective",
-        recompute_modules=modules,
-        attention_kernel="flash",
-    )
+    recomputed = {**SELECTIVE, "recompute_modules": modules}
+    layout = replace(LAYOUT, engine="megatron-lm", **BF16, **FLASH, **recomputed)
     found = rule_violations("it", MEGATRON_RULES, layout, replace(MODEL, **features))
     assert [problem.code for problem in found] == [f"it.{rule}" for rule in rules]
-
-
-def test_activations_of_experts_are_recomputed_where_their_products_are_grouped():
-    fields = {"activation_checkpointing": "selective", "recompute_modules": "moe_act", "engine": "megatron-core"}
-    assert broken(replace(MODEL, **EXPERTS), precision="bf16", **fields) == []
-    assert broken(replace(MODEL, **EXPERTS), **fields) == ["megatron-core.grouped_products"]
-
-
-def test_megatron_core_recomputes_some_layers_or_modules():
-    full, selective = {"activation_checkpointing": "full"}, {"activation_checkpointing": "selective"}
-    assert broken(engine="megatron-core", recompute_layers=1, **full) == []
-    assert broken(replace(MODEL, **LLAMA), engine="megatron-core", recompute_modules="core_attn+mlp", **selective) == []
-    chunks = {"virtual_pipeline_stages": 2, "pipeline_schedule": "interleaved_1f1b"}
-    assert broken(engine="megatron-core", recompute_layers=1, **full, **chunks) == ["megatron-core.recompute_layers"]
-
-
-def test_a_field_without_effect_breaks_no_rule():
-    assert broken(activation_checkpointing="selective", recompute_layers=1) == []
-    assert broken(activation_checkpointing="full", recompute_modules="mlp") == []
-    assert broken(tensor_parallel=1, sequence_parallel=True) == []
-    assert broken(data_parallel=1, zero_stage=3) == []
-    assert broken(pipeline_parallel=1, pipeline_schedule="interleaved_1f1b", grad_accum_steps=1) == []
 
 
 def test_a_refusal_names_the_numbers_the_rule_and_the_fix():
@@ -258,70 +315,6 @@ def test_a_refusal_names_the_numbers_the_rule_and_the_fix():
     assert problem.fix == "set zero_stage to 0 or 1, or pipeline_parallel to 1"
 
 
-def broken_in_torchtitan(model: ModelShape | None = None, **fields) -> list[str]:
-    base = {"engine": "torchtitan", "attention_kernel": "flex"}
-    return broken(model or replace(MODEL, **LLAMA), **base | fields)
-
-
-V_SCHEDULE = {"virtual_pipeline_stages": 2, "grad_accum_steps": 4}
-FSDP = {"pipeline_parallel": 1, "data_parallel": 4, "zero_stage": 3}
-OPS = {"activation_checkpointing": "selective", "recompute_modules": "ops"}
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"zero_stage": 2},
-        {"zero_stage": 3, "precision": "bf16", "attention_kernel": "flash"},
-        {**FSDP, "data_parallel_replicas": 2},
-        {"tensor_parallel": 2, "sequence_parallel": True, "torch_compile": True, "tensor_parallel_overlap": True},
-        {"pipeline_schedule": "interleaved_1f1b", "virtual_pipeline_stages": 2},
-        {"pipeline_schedule": "zbv", **V_SCHEDULE},
-        {"pipeline_schedule": "dualpipev", **V_SCHEDULE},
-        {"activation_checkpointing": "selective"},
-        OPS,
-        {"activation_checkpointing": "full", "recompute_layers": 1},
-        {"pipeline_schedule": "zbv", "activation_checkpointing": "full", **V_SCHEDULE},
-        {"precision": "bf16", "matmul_precision": "fp8_rowwise"},
-        {"precision": "bf16", "matmul_precision": "fp8_rowwise_with_gw_hp", "torch_compile": True},
-        {"precision": "bf16", "matmul_precision": "fp8_tensorwise"},
-        {"precision": "bf16", "matmul_precision": "mxfp8"},
-    ],
-)
-def test_torchtitan_runs_what_its_trainer_does(fields):
-    assert broken_in_torchtitan(**fields) == []
-
-
-@pytest.mark.parametrize(
-    ("fields", "rule"),
-    [
-        ({"zero_stage": 1}, "zero_stage"),
-        ({"precision": "fp16"}, "precision"),
-        ({"attention_kernel": "math"}, "attention_kernel"),
-        ({"attention_kernel": "flash"}, "attention_kernel"),
-        ({"overlap_comm": True}, "overlap_comm"),
-        ({"rank_order": "tp-pp-dp"}, "rank_order"),
-        ({"grad_accum_steps": 1}, "micro_batches"),
-        ({**FSDP, "data_parallel_replicas": 3}, "data_parallel_replicas"),
-        ({**FSDP, "data_parallel_replicas": 4}, "data_parallel_replicas"),
-        ({"pipeline_schedule": "zbv"}, "virtual_pipeline_stages"),
-        ({"pipeline_schedule": "zbv", **V_SCHEDULE, "zero_stage": 3}, "zero_stage"),
-        ({"pipeline_schedule": "zbv", "torch_compile": True, **V_SCHEDULE}, "torch_compile"),
-        ({"pipeline_schedule": "zbv", **OPS, **V_SCHEDULE}, "activation_checkpointing"),
-        ({"pipeline_schedule": "dualpipev", **V_SCHEDULE, "grad_accum_steps": 3}, "micro_batches"),
-        ({"tensor_parallel": 2, "tensor_parallel_overlap": True}, "tensor_parallel_overlap"),
-        ({"activation_checkpointing": "selective", "recompute_modules": "mlp"}, "recompute_modules"),
-        ({"activation_checkpointing": "full", "recompute_layers": 2}, "recompute_layers"),
-        ({"matmul_precision": "fp8_rowwise"}, "matmul_precision"),
-        ({"precision": "bf16", "matmul_precision": "nvfp4"}, "matmul_precision"),
-        ({"pipeline_schedule": "interleaved_1f1b", "virtual_pipeline_stages": 4}, "layers"),
-    ],
-)
-def test_what_torchtitan_does_not_run_is_refused_by_name(fields, rule):
-    assert broken_in_torchtitan(**fields) == [f"torchtitan.{rule}"]
-
-
 @pytest.mark.parametrize(
     ("fields", "rules"),
     [
@@ -329,67 +322,15 @@ def test_what_torchtitan_does_not_run_is_refused_by_name(fields, rule):
         # Replicas of one data-parallel rank each, which context-parallel ranks shard.
         ({"context_parallel": 4, "data_parallel_replicas": 4}, []),
         ({"zero_stage": 0}, ["zero_stage"]),
-        ({"attention_kernel": "flash", "precision": "bf16"}, ["attention_kernel"]),
+        ({**FLASH, **BF16}, ["attention_kernel"]),
         ({"context_parallel": 8}, ["context_blocks"]),
         ({"tensor_parallel": 3, "sequence_parallel": True}, ["context_sequence", "sequence"]),
         ({"context_transport": "a2a"}, ["context_transport"]),
     ],
 )
 def test_torchtitan_splits_sequences_in_blocks_of_flex_attention(fields, rules):
-    long = replace(MODEL, **LLAMA, seq_length=512)
-    found = broken_in_torchtitan(long, **{**FSDP, "context_parallel": 2} | fields)
+    found = broken(replace(LLAMA_MODEL, seq_length=512), **{**TITAN, **FSDP, "context_parallel": 2} | fields)
     assert found == [f"torchtitan.{rule}" for rule in rules]
-
-
-def test_torchtitan_builds_llama_like_models_alone_and_ties_no_tables_in_a_pipeline():
-    assert broken_in_torchtitan(MODEL) == [f"torchtitan.{name}" for name in ("norm", "position_embedding", "gated_mlp")]
-    tied = replace(MODEL, **LLAMA, tied_embeddings=True)
-    assert broken_in_torchtitan(tied) == ["torchtitan.tied_embeddings"]
-    assert broken_in_torchtitan(tied, pipeline_parallel=1) == []
-
-
-ACCELERATED = {"engine": "accelerate", "pipeline_parallel": 1, "data_parallel": 4, "zero_stage": 3}
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"zero_stage": 0},
-        {"zero_stage": 2, "precision": "bf16", "attention_kernel": "flash"},
-        {"data_parallel_replicas": 2},
-        {"activation_checkpointing": "full", "torch_compile": True},
-    ],
-)
-@pytest.mark.parametrize("shape", [{}, LLAMA])
-def test_accelerate_runs_gpt2_and_llama_over_data_parallel_ranks(fields, shape):
-    assert broken(replace(MODEL, **shape), **ACCELERATED | fields) == []
-
-
-@pytest.mark.parametrize(
-    ("fields", "rule"),
-    [
-        ({"tensor_parallel": 2}, "tensor_parallel"),
-        ({"pipeline_parallel": 2}, "pipeline_parallel"),
-        ({"zero_stage": 1}, "zero_stage"),
-        ({"offload": "optimizer"}, "offload"),
-        ({"activation_checkpointing": "selective"}, "activation_checkpointing"),
-        ({"activation_checkpointing": "full", "recompute_layers": 1}, "recompute_layers"),
-        ({"precision": "fp16"}, "precision"),
-        ({"attention_kernel": "flex"}, "attention_kernel"),
-        ({"data_parallel_replicas": 4}, "data_parallel_replicas"),
-        ({"overlap_comm": True}, "overlap_comm"),
-        ({"bucket_mib": 25}, "bucket_mib"),
-    ],
-)
-def test_what_accelerate_does_not_run_is_refused_by_name(fields, rule):
-    assert broken(**ACCELERATED | fields) == [f"accelerate.{rule}"]
-
-
-def test_accelerate_builds_models_that_transformers_has():
-    mixed = replace(MODEL, position_embedding="rotary")
-    assert broken(mixed, **ACCELERATED) == ["accelerate.model"]
-    assert broken(replace(MODEL, num_key_value_heads=2), **ACCELERATED) == ["accelerate.kv_heads"]
 
 
 @pytest.mark.parametrize(
@@ -409,72 +350,7 @@ def test_accelerate_builds_models_that_transformers_has():
     ],
 )
 def test_products_with_dimensions_that_8_bits_do_not_take_are_refused_with_them(changes, fields, named):
-    model = replace(MODEL, **LLAMA | changes)
-    wanted = {
-        "engine": "torchtitan",
-        "attention_kernel": "flex",
-        "precision": "bf16",
-        "matmul_precision": "fp8_rowwise",
-    }
-    found = list(engine_violations(replace(LAYOUT, **wanted | fields), model))
+    wanted = {**TITAN, **BF16, "matmul_precision": "fp8_rowwise"} | fields
+    found = list(engine_violations(replace(LAYOUT, **wanted), replace(LLAMA_MODEL, **changes)))
     assert [problem.code for problem in found] == (["torchtitan.matmul_dimensions"] if named else [])
-    if named:
-        assert found[0].message == f"matmul_precision is {(wanted | fields)['matmul_precision']} with {named}"
-
-
-@pytest.mark.parametrize("engine", ["torch", "deepspeed", "megatron-core", "accelerate"])
-def test_8_bit_products_are_torchtitan_s_own(engine):
-    assert f"{engine}.matmul_precision" in broken(engine=engine, matmul_precision="fp8_rowwise")
-
-
-def test_torchtitan_converts_no_routers_to_8_bits():
-    fields = {"engine": "torchtitan", "attention_kernel": "flex", "precision": "bf16"}
-    experts = replace(MODEL, **LLAMA, num_experts=4, experts_per_token=2)
-    assert broken(experts, **fields, matmul_precision="mxfp8") == ["torchtitan.expert_products"]
-    assert broken(experts, **fields, matmul_precision="fp8_tensorwise") == []
-
-
-QWEN3 = {**LLAMA, "qk_norm": True, "attention_head_size": 32, "rotary_base": 1_000_000}
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"activation": "squared_relu"},
-        {**LLAMA, "activation": "gelu", "attention_head_size": 8},
-        {**LLAMA, "qkv_bias": True, "num_attention_heads": 6, "attention_head_size": 32},
-        {**QWEN3, "num_attention_heads": 6},
-    ],
-)
-def test_accelerate_builds_features_of_transformers_models(shape):
-    assert broken(replace(MODEL, **shape), **ACCELERATED) == []
-
-
-@pytest.mark.parametrize(
-    ("shape", "rule"),
-    [
-        ({"attention_head_size": 32}, "attention_head_size"),
-        ({"qk_norm": True}, "qk_norm"),
-        ({**LLAMA, "qk_norm": True, "qkv_bias": True}, "qk_norm"),
-        ({**LLAMA, "num_attention_heads": 6, "attention_head_size": 32}, "attention_head_size"),
-    ],
-)
-def test_features_that_transformers_models_lack_are_refused_by_name(shape, rule):
-    assert broken(replace(MODEL, **shape), **ACCELERATED) == [f"accelerate.{rule}"]
-
-
-def test_torchtitan_builds_qwen3_and_lacks_biases_and_activations():
-    assert broken_in_torchtitan(replace(MODEL, **QWEN3)) == []
-    lacking = replace(MODEL, **LLAMA, qkv_bias=True, activation="gelu")
-    assert broken_in_torchtitan(lacking) == ["torchtitan.qkv_bias", "torchtitan.activation"]
-
-
-def test_megatron_core_builds_features_of_several_models_together():
-    mixed = replace(MODEL, **QWEN3, qkv_bias=True, activation="squared_relu")
-    assert broken(mixed, engine="megatron-core") == []
-
-
-@pytest.mark.parametrize("field", [{"pipeline_schedule": "zbv", **V_SCHEDULE}, {**FSDP, "data_parallel_replicas": 2}])
-def test_v_schedules_and_replicas_are_torchtitan_s_own(field):
-    [code] = broken(**field)
-    assert code in ("torch.pipeline_schedule", "torch.data_parallel_replicas")
+    assert not named or found[0].message == f"matmul_precision is {wanted['matmul_precision']} with {named}"
