@@ -54,11 +54,3 @@ def test_what_a_problem_quotes_is_shortened_wherever_it_stands(value):
     assert str(problem).count("characters") >= 3
     assert "has " in str(problem)
     assert " in it" in str(problem)
-
-
-def test_what_is_of_a_usual_length_is_reported_as_it_is():
-    path = f"/scratch/{'a_long_name/' * 25}search.yaml"
-    problem = Problem("code", f"{path}: cannot be read, {'for one of many reasons, ' * 60}which ends here", file=path)
-    assert problem.message in str(problem)
-    assert problem.to_json()["message"] == problem.message
-    assert problem.to_json()["file"] == path

@@ -108,9 +108,3 @@ def test_a_file_that_changed_or_went_since_then_keeps_a_search_from_going_on(fol
     os.unlink(folder / "tokens.bin")
     with pytest.raises(InputError, match="No such file"):
         validate_space(spec)
-
-
-def test_a_search_that_was_written_down_can_be_looked_at_without_its_tokens(folder):
-    data = searching(folder, TOKENS).to_json()
-    os.unlink(folder / "tokens.bin")
-    assert SearchSpec.from_json(data).trainer.data.num_tokens == 200

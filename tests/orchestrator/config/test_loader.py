@@ -170,12 +170,6 @@ def test_several_objectives_are_kept_in_their_order_and_the_first_decides(tmp_pa
     jsonschema.validate(yaml.safe_load(MINIMAL + several), json_schema())
 
 
-@pytest.mark.parametrize(("nodes", "count"), [("2", 1), ("[1, 2]", 2)])
-def test_it_is_known_how_many_numbers_of_nodes_there_are(tmp_path: Path, nodes: str, count: int):
-    two = "cluster={accelerator: cpu, gpus_per_node: 4, num_nodes: 2}"
-    assert loaded(tmp_path, MINIMAL, two, f"space.num_nodes={nodes}").num_node_counts == count
-
-
 def test_set_wins_over_the_file(tmp_path: Path):
     assert loaded(tmp_path, MINIMAL, "search.max_trials=3", "model=gpt2-124m").model.num_layers == 12
 

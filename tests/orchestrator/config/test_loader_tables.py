@@ -11,7 +11,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from search_spaces.tables.measured_table import render_table
-from tests.kit import MINIMAL, TABLE_SEARCH, loaded, refusal, refusals
+from tests.kit import MINIMAL, TABLE_SEARCH, loaded, refusals
 from tests.search_spaces.example_tables import only
 
 
@@ -26,11 +26,6 @@ def test_mistakes_in_a_cluster_file_are_reported_with_its_own_lines(tmp_path: Pa
     found = refusals(tmp_path, MINIMAL.replace("this-machine", "./ours.yaml"))
     assert {p.file for p in found} == {str(tmp_path / "ours.yaml")}
     assert [(p.key, p.line) for p in found] == [("num_nodes", None), ("gpus_per_node", 2), ("nodes", 3)]
-
-
-def test_a_cluster_file_that_is_not_there_is_refused(tmp_path: Path):
-    problem = refusal(tmp_path, MINIMAL.replace("this-machine", "ours.yaml"))
-    assert "cannot be read: No such file" in str(problem)
 
 
 def test_a_measured_table_is_a_closed_set_that_no_longer_depends_on_the_file(tmp_path: Path):
@@ -78,8 +73,3 @@ def test_a_table_with_bad_rows_is_refused_with_their_lines(tmp_path: Path):
     (tmp_path / "table.csv").write_text(text)
     found = refusals(tmp_path, TABLE_SEARCH, "launcher={kind: local}")
     assert [(p.file, p.line, p.key) for p in found] == [(str(tmp_path / "table.csv"), 2, "step_time_s")]
-
-
-def test_axes_beside_a_closed_set_are_refused(tmp_path: Path):
-    problem = refusal(tmp_path, MINIMAL + "  candidates: table.csv\n")
-    assert (problem.code, problem.key) == ("contradiction", "space.tensor_parallel")

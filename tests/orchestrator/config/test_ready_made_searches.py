@@ -51,23 +51,6 @@ def test_a_published_layout_is_the_baseline_of_its_search_and_fits(name: str):
     assert fits(spec) >= (0.5 if name in PUBLISHED else 0.1)
 
 
-@pytest.mark.parametrize(("num_nodes", "data_parallel"), [(350, 10), (420, 12)])
-def test_mt_nlg_ran_on_more_nodes_too(num_nodes: int, data_parallel: int):
-    spec = ready_made("mt-nlg-530b", f"space.num_nodes={num_nodes}")
-    assert spec.baseline is not None
-    assert spec.baseline.data_parallel == data_parallel
-    assert spec.baseline in candidates_of(spec).layouts
-
-
-def test_the_studys_own_search_does_not_hold_what_it_shipped_but_for_the_baseline():
-    """Micro-batches of 4 to 20; see the file."""
-    layouts = candidates_of(ready_made("frontier-175b-deephyper")).layouts
-    assert min(layout.micro_batch_size for layout in layouts) == 1
-    assert {layout.micro_batch_size for layout in layouts[:-1]} <= {4, 5, 8, 10, 16, 20}
-    assert {layout.num_nodes for layout in layouts} == {12, 16}
-    assert {layout.global_batch_size for layout in layouts} == {640}
-
-
 @pytest.mark.parametrize("name", [*PUBLISHED, *TODAY])
 def test_every_search_of_the_gallery_can_be_one_of_slurm_jobs(name: str):
     spec = ready_made(name, "launcher.kind=slurm")

@@ -16,7 +16,6 @@ from orchestrator.planning.explain import count_fits, explain_layouts, time_save
 from orchestrator.planning.plan import plan_of
 from search_spaces.layouts.workload import Workload
 from search_spaces.search_space import closed_space
-from tests.orchestrator.cli.parlay import parlay_here, write_search
 
 SEARCH = """\
 name: explained
@@ -120,13 +119,6 @@ def test_a_precision_that_the_data_sheet_does_not_know_has_no_share_of_the_peak(
     assert re.search(r"^  the baseline .*  -        -$", told, re.MULTILINE)
 
 
-def test_what_fits_is_counted(spec):
-    plan = plan_of(spec, candidates_of(spec))
-    counted = count_fits(plan)
-    assert sum(counted.values()) == len(plan.layouts)
-    assert counted["yes"] == sum(plan.fits(row) == "yes" for row in range(len(plan.layouts)))
-
-
 def test_each_rule_that_refuses_has_an_example_with_its_numbers(spec):
     space = candidates_of(spec)
     examples = space.examples()
@@ -136,12 +128,3 @@ def test_each_rule_that_refuses_has_an_example_with_its_numbers(spec):
         assert example == next(rejected for rejected in every if rejected.problem.code == rule)
     told = plan_text(plan_of(spec, space), spec, space, 3, False)
     assert f"  world, for example {examples['world'].problem.message}" in told
-
-
-def test_the_command_tells_all_of_it_as_json(tmp_path):
-    found = parlay_here("plan", write_search(tmp_path, SEARCH), "--top", "1", "--json", cwd=tmp_path).json
-    assert [each["what"] for each in found["explained"]] == ["first", "baseline"]
-    assert found["explained"][0].items() >= found["layouts"][0].items()
-    assert set(found["rejected_examples"]) == set(found["rejected"]) == {"world", "batch"}
-    assert sum(found["fits"].values()) == found["num_layouts"]
-    assert set(found["saved_s"]) == set(found["layouts"][0]["time_s"])

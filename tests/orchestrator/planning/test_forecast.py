@@ -131,14 +131,6 @@ def test_the_batch_grows_with_the_nodes_or_stays_and_numbers_agree():
         assert data["layout"]["num_nodes"] == data["num_nodes"]
 
 
-def test_a_batch_that_is_no_whole_number_is_said():
-    of_three = Layout(num_nodes=3, tensor_parallel=3, data_parallel=8, precision="bf16", attention_kernel="flash")
-    base = replace(row(of_three, outcome="ok", step_time_s=0.3), global_batch_size=8)
-    notes = forecast_from([*measured(1, truth()), base], [Scaling.WEAK], [4]).notes
-    told = "8 x 4 / 3 sequences are not a whole number, which they are on each multiple of 3 nodes"
-    assert f"weak scaling has no layout on 4 nodes: {told}" in notes
-
-
 def test_traffic_that_no_trial_had_widens_the_interval_and_is_named():
     constants = truth(data_parallel=2)
     inside, between = measured(1, constants), measured(2, constants)
@@ -147,19 +139,6 @@ def test_traffic_that_no_trial_had_widens_the_interval_and_is_named():
     assert width(from_one) > 1.3 * width(from_two)
     assert ("data_parallel", True) in [(term.term, term.over_fabric) for term in from_one.uncertain_terms]
     assert "data_parallel" not in [term.term for term in from_two.uncertain_terms]
-
-
-def test_pipelines_that_no_trial_had_are_as_uncertain_as_before():
-    rows = measured(2, truth())
-    flat = [r for r in rows if r.layout.pipeline_parallel == 1]
-    piped = [layout for layout in layouts_of(4) if layout.pipeline_parallel == 2]
-    seen, unseen = (
-        forecast(replace(input_from_table(told, [], CLUSTER), layouts_on=lambda *_: piped), BOTH[1:], [4]).forecasts[0]
-        for told in (rows, flat)
-    )
-    assert width(unseen) > 1.2 * width(seen)
-    assert unseen.uncertain_terms[0].term == "pipeline_latency"
-    assert not seen.uncertain_terms
 
 
 def test_the_interval_grows_with_every_doubling_of_the_nodes():
@@ -185,20 +164,6 @@ def test_links_without_a_fabric_are_refused():
     lone = Cluster(CLUSTER.accelerator, 8, 1, Links((NODE,)))
     with pytest.raises(InputError, match="no fabric for 8 nodes"):
         forecast_from(measured(1, truth()), cluster=lone)
-
-
-def test_trials_on_more_nodes_than_are_asked_for_need_a_fabric_too():
-    lone = Cluster(CLUSTER.accelerator, 8, 1, Links((NODE,)))
-    assert forecast_from(measured(1, truth()), num_nodes=[1], cluster=lone).forecasts
-    with pytest.raises(InputError, match="no fabric for 2 nodes"):
-        forecast_from(measured(1, truth()) + measured(2, truth()), num_nodes=[1], cluster=lone)
-
-
-def test_between_nodes_of_a_machine_that_nobody_described_next_to_nothing_is_known():
-    on_cpu = [replace(r, cluster=Cluster(ACCELERATORS["cpu"], 8, 1)) for r in measured(1, 100 * truth())]
-    (found,) = forecast(input_from_table(on_cpu, []), [Scaling.STRONG], [16]).forecasts
-    assert found.speed.layout.data_parallel == 128
-    assert width(found) > 60
 
 
 def test_the_trials_tell_how_fast_a_machine_is_that_nobody_knows():
@@ -237,23 +202,12 @@ def test_the_layouts_that_may_be_the_best_are_told_and_the_best_is_among_them():
         assert len(found.to_json(top=1)["contenders"]) == 1
 
 
-def test_the_same_trials_say_the_same():
-    rows = measured(2, truth())
-    assert forecast_from(rows).to_json() == forecast_from(rows).to_json()
-
-
 def test_too_few_measured_layouts_are_refused():
     rows = measured(2, truth())[: MIN_MEASURED - 1]
     rows += [*rows, *(row(r.layout) for r in measured(1, truth()))]
     with pytest.raises(InputError, match="2 measured layouts of 14") as raised:
         forecast_from(rows)
     assert raised.value.problems[0].code == "no_measurement"
-
-
-def test_a_base_has_the_searches_own_batch():
-    tried = input_from_table(measured(2, truth()), [], CLUSTER)
-    with pytest.raises(InputError, match="no layout of global batch 64 was measured"):
-        forecast(replace(tried, global_batch_size=64), BOTH)
 
 
 @pytest.mark.parametrize(
@@ -274,12 +228,6 @@ def test_rows_of_several_engines_are_refused_where_a_cpu_emulates_the_gpu_of_one
     with pytest.raises(InputError, match="compares megatron-lm and torch on cpu"):
         input_from_table(rows + theirs, [])
     assert "a CPU emulated the GPU of engine megatron-lm" in forecast_from(theirs, cluster=cpu).notes[0]
-
-
-def test_a_cluster_of_other_nodes_is_refused():
-    other = Cluster(ACCELERATORS["h100-80gb"], 8, 2)
-    with pytest.raises(InputError, match="nodes of 8 h100-80gb, but the trials ran on nodes of 8 a100-80gb"):
-        input_from_table(measured(1, truth()), [], other)
 
 
 def test_a_tables_space_is_every_combination_of_what_its_rows_have():

@@ -94,30 +94,12 @@ def test_a_rows_numbers_agree_with_each_other(spec):
         assert row["relative_step_time"] == pytest.approx(row["step_time_s"] / rows[0]["step_time_s"])
 
 
-def test_as_many_rows_as_are_asked_for(spec):
-    assert planned(spec).to_json(top=3) == planned(spec).to_json()[:3]
-    assert len(planned(spec).to_json(top=10_000)) == len(planned(spec).layouts)
-
-
 def test_memory_by_stage_is_that_of_each_layout_alone(spec):
     layouts = planned(spec).layouts[:40]
     together = stage_memory_gib(task_of(spec), LayoutTable.of(layouts))
     assert {len(stages) for stages in together} == {1, 2, 4}
     for layout, stages in zip(layouts, together, strict=True):
         assert stage_memory_gib(task_of(spec), LayoutTable.of([layout])) == [pytest.approx(stages)]
-
-
-def test_a_larger_share_of_the_memory_limit_fits_less(tmp_path):
-    wide, narrow = (planned(searched(tmp_path, f"measure.memory_limit_gib={limit}")) for limit in (36, 6))
-    assert sum(wide.fits(row) is Fits.YES for row in range(len(wide.layouts))) > sum(
-        narrow.fits(row) is Fits.YES for row in range(len(narrow.layouts))
-    )
-
-
-def test_nothing_fits_is_said(tmp_path):
-    assert any(
-        "expected to fit" in note for note in planned(searched(tmp_path, "measure.memory_limit_gib=0.1")).notes()
-    )
 
 
 def test_memory_that_has_to_stay_free_is_taken_off_what_layouts_are_judged_by_and_said(tmp_path):
@@ -208,24 +190,6 @@ def test_a_prediction_is_what_the_plan_shows(spec):
     assert found["step_time_s"] == pytest.approx(row["step_time_s"])
     assert found["peak_memory_gib"] == pytest.approx(row["peak_memory_gib"])
     assert len(found["model_hash"]) == 64
-
-
-def test_nothing_is_predicted_where_nobody_knows_how_fast_the_accelerator_is(tmp_path):
-    assert predictor(task_of(on_cpu(tmp_path)))(Layout(num_nodes=2, data_parallel=16)) is None
-
-
-def test_the_text_tells_the_first_layouts_their_picture_and_the_cost(spec):
-    plan, space = planned(spec), candidates_of(spec)
-    text = plan_text(plan, spec, space, 3, False)
-    lines = text.splitlines()
-    assert lines[0] == f"{len(space.layouts)} layouts can be tried on 16 ranks, by expected speed and fit probability:"
-    assert f"  and {len(space.layouts) - 3} more (--top N lists N, --json all)" in lines
-    assert f"the first of them, {plan.layouts[0].key}:" in lines
-    assert "+ node 0 -" in text
-    assert "expected:" in text
-    assert "assuming that a guided search takes 12 trials and its finals all 2 rounds (upper limit);" in text
-    assert "note: uncalibrated" in text
-    assert max(map(len, lines)) < 200
 
 
 def test_an_uncalibrated_plan_names_the_stacks_that_its_constants_were_fitted_to(spec):

@@ -99,11 +99,6 @@ def test_an_emulated_device_teaches_no_other_search(tmp_path, url, accelerator, 
     assert found.remarks == (() if taught else (left_out,))
 
 
-def test_more_nodes_of_the_same_kind_teach(spec, url, tmp_path):
-    write_ledger(url, past(spec_in(tmp_path, ON_SLURM, "cluster.num_nodes=2"), measured("t0001", TWO_NODES)))
-    assert len(collect_prior_trials(spec, url).observations) == 1
-
-
 def test_a_played_search_teaches_nothing_and_learns_nothing_from_the_ledger(spec, url, tmp_path):
     (tmp_path / "table.csv").write_text(render_table(observed_trials(past(spec, *three_trials()), spec).rows))
     played = spec_in(tmp_path, "launcher={kind: simulated, table: table.csv}")
@@ -241,12 +236,6 @@ def test_a_single_nodes_links_hinder_no_trial_of_several_nodes(tmp_path, url):
     assert plan_of(spec, candidates_of(spec), prior_trials).speed_is_known
 
 
-def test_a_ledger_that_cannot_be_read_is_a_remark(spec, tmp_path):
-    (tmp_path / "ledger.db").write_text("no database, but long enough to be taken for one, if only for a moment")
-    (remark,) = collect_prior_trials(spec, f"sqlite:///{tmp_path}/ledger.db").remarks
-    assert remark.startswith("no warm start from the ledger: ")
-
-
 def test_none_asks_for_nothing(tmp_path, url):
     spec = spec_in(tmp_path, ON_SLURM, "search.warm_start=none")
     write_ledger(url, past(spec, *three_trials()))
@@ -297,19 +286,6 @@ def test_what_a_search_learns_from_is_frozen(spec, url, tmp_path):
         load_prior_trials(folder)
 
 
-def test_no_prior_trials_leave_no_file(tmp_path):
-    save_prior_trials(SearchFolder(tmp_path), PriorTrials())
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("sampler", ["deephyper_filtered", "random", "grid"])
-def test_samplers_that_are_there_to_compare_with_learn_nothing(spec, sampler):
-    rows = observed_trials(past(spec, *three_trials()), spec).rows
-    candidates = candidates_of(spec).layouts
-    asked = [make_sampler(sampler, candidates, task_of(spec, each), 7).ask(4, []) for each in ((), rows)]
-    assert asked[0] == asked[1]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["guided", "cost_model"])
 def test_a_sampler_of_the_models_asks_the_same_after_a_restart(spec, sampler, tmp_path):
@@ -358,11 +334,6 @@ def test_a_plan_reads_the_ledger_that_is_there(tmp_path, monkeypatch, url):
     spec = spec_in(tmp_path, f"ledger.url={url}")
     write_ledger(url, past(spec, *three_trials()))
     assert len(collect_prior_trials_for_plan(spec).observations) == 3
-
-
-def test_a_ledger_that_is_refused_is_a_remark_of_the_plan(tmp_path):
-    (remark,) = collect_prior_trials_for_plan(spec_in(tmp_path, "ledger.url='sqlite://'")).remarks
-    assert "not the path of a file" in remark
 
 
 @pytest.mark.slow

@@ -442,10 +442,6 @@ def test_an_accelerator_of_which_nothing_is_known_but_its_name_has_times_too():
     assert seconds(tiny, four, host) < seconds(tiny, two, host)
 
 
-def test_a_host_of_one_rank_has_times_too():
-    assert seconds(SMALL, Layout(), Cluster(ACCELERATORS["cpu"], 1, 1)) > 0
-
-
 def test_a_narrow_model_is_slow_on_an_accelerator_and_not_on_a_cpu():
     narrow, wide = (ModelShape(2, h, 2, 2, 4 * h, False, 512, 64, False, "learned", "layernorm") for h in (64, 1024))
     table, matmul = LayoutTable.of([Layout()]), TERMS.index("matmul")

@@ -90,10 +90,6 @@ def test_gathers_are_as_fast_as_an_all_reduce_but_where_somebody_measured_less()
     assert decode(Links, measured.to_json()) == measured
 
 
-def test_below_the_fewest_nodes_measured_it_is_what_they_reached():
-    assert Fabric(nic_gb_per_s=100, latency_us=5, by_nodes=((4, 30), (8, 10))).bus_gb_per_s(2) == 30
-
-
 def test_nobody_measured_it_so_it_is_a_share_of_the_nics():
     fabric = Fabric(nic_gb_per_s=100, latency_us=5)
     assert fabric.bus_gb_per_s(2) == fabric.bus_gb_per_s(512) == 100 * NIC_EFFICIENCY
@@ -123,11 +119,6 @@ def test_a_pipeline_is_as_slow_as_its_slowest_crossing(num_ranks: int, stride: i
 def test_pairs_that_cross_at_once_share_the_nics_where_nothing_else_bounds_them():
     assert SWITCHED.p2p_gb_per_s(2, 8, gpus_per_node=8) == pytest.approx(200 * NIC_EFFICIENCY / 8)
     assert SWITCHED.p2p_gb_per_s(16, 1, gpus_per_node=8) == pytest.approx(200 * NIC_EFFICIENCY)
-
-
-def test_across_nodes_without_a_fabric_is_a_mistake_of_the_caller():
-    with pytest.raises(ValueError, match="no fabric is described"):
-        Links((NODE,)).collective_gb_per_s(16, 1, gpus_per_node=8)
 
 
 def test_domains_that_do_not_nest_are_refused():

@@ -31,13 +31,6 @@ def test_a_peak_keeps_it_that_is_known_and_leaves_enough(peak_gib, is_satisfied)
     assert HEADROOM.is_satisfied(peak_gib) is is_satisfied
 
 
-@pytest.mark.parametrize(
-    ("peak_gib", "leaves"), [(8.8, "leaves 1.2 GiB free"), (12.0, "leaves 0 GiB free"), (None, "has an unknown peak")]
-)
-def test_the_words_have_both_numbers_and_the_key(peak_gib, leaves):
-    assert HEADROOM.describe(peak_gib) == f"{leaves}, constraints.min_free_memory_gib is 4"
-
-
 def test_it_is_found_in_what_a_search_wrote_down():
     spec = {"cluster": Cluster(A100, 8, 1).to_json(), "constraints": {"min_free_memory_gib": 4.0}, "measure": {}}
     assert MemoryHeadroom.of_search(spec) == MemoryHeadroom.of(A100, None, 4.0)

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
 
 from search_spaces.errors import InputError
-from search_spaces.layouts.axes import axis_type, axis_values, complete_axes
-from search_spaces.layouts.layout import AXES, LAYOUT_FIELDS
+from search_spaces.layouts.axes import axis_values, complete_axes
+from search_spaces.layouts.layout import LAYOUT_FIELDS
 
 
 @pytest.mark.parametrize(
@@ -51,10 +50,6 @@ def test_repeats_and_ranges_that_lead_nowhere_are_refused(given, words):
         axis_values(given)
 
 
-def test_one_and_true_are_different_values():
-    assert axis_values([1, True]) == (1, True)
-
-
 def test_every_field_that_is_not_given_gets_its_one_default():
     complete = complete_axes({"tensor_parallel": [1, 2]}, num_nodes=3)
     assert complete["tensor_parallel"] == (1, 2)
@@ -66,26 +61,3 @@ def test_every_field_that_is_not_given_gets_its_one_default():
 
 def test_accumulation_is_an_axis_only_where_it_is_given():
     assert complete_axes({"grad_accum_steps": [1, 2]}, num_nodes=1)["grad_accum_steps"] == (1, 2)
-
-
-def test_a_range_of_words_is_told_that_ranges_are_of_numbers():
-    with pytest.raises(ValidationError, match="a value or a list: ranges are of numbers"):
-        TypeAdapter(axis_type(AXES["cuda_graphs"])).validate_python({"min": 1, "max": 2, "step": 1})
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("cuda_graphs", "attn, mlp, moe_router, moe_preprocess, also several joined by + in this order; none, full"),
-        ("pipeline_split", "embedding, loss, also several joined by + in this order; own, even"),
-        ("rank_order", "tp-dp-pp, tp-pp-dp"),
-    ],
-)
-def test_words_that_are_joined_are_told_from_those_that_are_not(name, words):
-    assert AXES[name].choice_of(AXES[name].words, last=", ").startswith(words)
-
-
-def test_parts_alone_are_listed_without_words_that_are_not_joined():
-    assert AXES["cuda_graphs"].choice_of(("attn", "mlp", "attn+mlp")) == (
-        "attn or mlp, also several joined by + in this order"
-    )

@@ -12,14 +12,6 @@ AXES = {"a": (1, 2, 3), "b": (1, 2, 3), "c": (1, 2), "d": (1, 2)}
 POINTS = [dict(zip(AXES, values, strict=True)) for values in product(*AXES.values())]
 
 
-def test_tuples_are_every_choice_of_axes_with_their_values():
-    assert value_combinations({"a": 1, "b": 2, "c": 3}, ("a", "b", "c"), 2) == [
-        (("a", 1), ("b", 2)),
-        (("a", 1), ("c", 3)),
-        (("b", 2), ("c", 3)),
-    ]
-
-
 def test_all_pairs_of_four_axes_are_covered_by_far_fewer_than_all_points():
     shown = [value_combinations(point, tuple(AXES), 2) for point in POINTS]
     chosen = cover(shown, [1.0] * len(POINTS))
@@ -38,11 +30,6 @@ def test_two_cheap_ones_are_taken_before_an_expensive_one_that_shows_as_much():
 
 def test_the_first_is_left_out_where_those_after_it_show_all_that_it_does():
     assert cover([{"b", "c", "d", "e"}, {"a", "b", "c"}, {"d", "e", "f"}], [1.0, 1.0, 1.0]) == [1, 2]
-
-
-def test_nothing_to_show_takes_nobody():
-    assert cover([], []) == []
-    assert cover([set()], [1.0]) == []
 
 
 @pytest.mark.slow

@@ -63,13 +63,6 @@ def test_the_canonical_form_has_no_setting_without_effect(given, canonical):
     assert layout.canonical() == replace(layout, **canonical)
 
 
-def test_a_field_has_an_effect_unless_it_has_its_default_whatever_is_asked_for():
-    assert FULL.has_effect("zero_stage")
-    assert not replace(FULL, data_parallel=1, offload="none").has_effect("zero_stage")
-    assert not FULL.has_effect("recompute_modules")
-    assert replace(FULL, activation_checkpointing="selective").has_effect("recompute_modules")
-
-
 @pytest.mark.parametrize(
     ("field", "value", "rule"),
     [

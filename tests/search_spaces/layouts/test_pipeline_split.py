@@ -90,24 +90,6 @@ def test_the_most_layers_that_a_file_may_have_are_dealt_without_a_step_for_each(
     assert sum(greedy_stage_layers(model, 1000)[0]) == model.num_layers
 
 
-def test_layers_are_equal_where_the_head_weighs_little():
-    assert stage_layers(SMALL_HEAD, 4) == (3, 3, 3, 3)
-
-
-def test_a_heavy_head_takes_layers_away_from_the_last_stage():
-    assert stage_layers(GPT2, 2) == (8, 4)
-
-
-def test_a_layer_too_many_goes_to_the_latest_of_the_cheapest_stages():
-    assert stage_layers(replace(SMALL_HEAD, num_layers=13), 4) == (3, 3, 4, 3)
-
-
-def test_with_more_stages_than_layers_all_layers_are_still_dealt():
-    counts = stage_layers(replace(SMALL_HEAD, num_layers=2), 3)
-    assert sum(counts) == 2
-    assert max(counts) == 1
-
-
 def test_stages_cost_in_sum_what_the_model_does_forward():
     # A forward pass is a third of forward and backward; norms, biases and positions multiply nothing in the sum's sense
     # but are counted as weights there, so the two agree to a fraction of a percent only.

@@ -44,73 +44,28 @@ _OF_THEIR_OWN = {"a40-pair", "playbook-h100"}
 @pytest.mark.parametrize(
     ("name", "billions"),
     [
-        ("gpt2-124m", 0.124),
-        ("gpt2-350m", 0.355),
-        ("gpt2-1.3b", 1.3),
-        ("gpt2-774m", 0.774),
-        ("gpt2-1.5b", 1.558),
-        ("yuan-4.7b", 4.7),
-        ("gpt-22b", 22),
-        ("gpt-175b", 175),
-        ("yuan-245b", 245.7),
-        ("gpt-530b", 530),
-        ("gpt-1t", 1007),
-        ("llama-7b", 6.74),
-        ("llama-3.1-8b", 8.030),
-        ("llama-3.1-70b", 70.554),
-        ("llama-3.1-405b", 405.85),
-        ("qwen3-8b", 8.191),
-        ("qwen3-32b", 32.762),
-        ("mistral-7b", 7.248),
-        ("gemma-3-27b", 27.009),
-        ("mixtral-8x7b", 46.70),
-        ("qwen3-30b-a3b", 30.53),
-        ("gpt-oss-20b", 20.91),
-        ("gpt-oss-120b", 116.83),
-        ("deepseek-v3", 671.03 + 11.51),
+        *(("gpt2-124m", 0.124), ("gpt2-350m", 0.355), ("gpt2-1.3b", 1.3), ("gpt2-774m", 0.774)),
+        *(("gpt2-1.5b", 1.558), ("yuan-4.7b", 4.7), ("gpt-22b", 22), ("gpt-175b", 175), ("yuan-245b", 245.7)),
+        *(("gpt-530b", 530), ("gpt-1t", 1007), ("llama-7b", 6.74), ("llama-3.1-8b", 8.030)),
+        *(("llama-3.1-70b", 70.554), ("llama-3.1-405b", 405.85), ("qwen3-8b", 8.191), ("qwen3-32b", 32.762)),
+        *(("mistral-7b", 7.248), ("gemma-3-27b", 27.009), ("mixtral-8x7b", 46.70), ("qwen3-30b-a3b", 30.53)),
+        *(("gpt-oss-20b", 20.91), ("gpt-oss-120b", 116.83), ("deepseek-v3", 671.03 + 11.51)),
     ],
 )
 def test_a_models_name_tells_its_size(name: str, billions: float):
     shape = validate(ModelSection, presets.preset(presets.MODELS, name)).shape()
-    assert shape.parameters / 1e9 == pytest.approx(billions, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("name", "billions"),
-    [
-        ("llama-3.1-8b", 8.03),
-        ("llama-3.1-70b", 70.55),
-        ("llama-3.1-405b", 405.85),
-        ("qwen3-8b", 8.19),
-        ("qwen3-32b", 32.76),
-        ("mistral-7b", 7.25),
-    ],
-)
-def test_a_model_with_its_published_vocabulary_has_the_published_parameters(name: str, billions: float):
-    shape = validate(ModelSection, presets.preset(presets.MODELS, name)).shape()
-    assert round(shape.parameters / 1e9, 2) == billions
+    assert shape.parameters / 1e9 == pytest.approx(billions, rel=0.02 if name.startswith(("gpt", "yuan")) else 2e-3)
 
 
 @pytest.mark.parametrize(
     ("spelling", "name"),
     [
-        ("H100", "h100-80gb"),
-        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
-        ("NVIDIA H100 80GB HBM3", "h100-80gb"),
-        ("V100-32GB DGXS", "v100-32gb"),
-        ("A100 40GB", "a100-40gb"),
-        ("MI250X GCD 64GB", "mi250x-gcd-64gb"),
-        ("A40 48GB", "a40-48gb"),
-        ("NVIDIA GH200 480GB", "gh200-96gb"),
-        ("NVIDIA B200", "b200-180gb"),
-        ("NVIDIA B300 SXM6 AC", "b300-288gb"),
-        ("NVIDIA GB200", "gb200-186gb"),
-        ("NVIDIA GB300", "gb300-288gb"),
-        ("AMD Instinct MI300X", "mi300x-192gb"),
-        ("MI325X", "mi325x-256gb"),
-        ("AMD Instinct MI350X", "mi350x-288gb"),
-        ("AMD Instinct MI355X", "mi355x-288gb"),
-        ("cpu", "cpu"),
+        *(("H100", "h100-80gb"), ("NVIDIA A100-SXM4-80GB", "a100-80gb"), ("NVIDIA H100 80GB HBM3", "h100-80gb")),
+        *(("V100-32GB DGXS", "v100-32gb"), ("A100 40GB", "a100-40gb"), ("MI250X GCD 64GB", "mi250x-gcd-64gb")),
+        *(("A40 48GB", "a40-48gb"), ("NVIDIA GH200 480GB", "gh200-96gb"), ("NVIDIA B200", "b200-180gb")),
+        *(("NVIDIA B300 SXM6 AC", "b300-288gb"), ("NVIDIA GB200", "gb200-186gb"), ("NVIDIA GB300", "gb300-288gb")),
+        *(("AMD Instinct MI300X", "mi300x-192gb"), ("MI325X", "mi325x-256gb")),
+        *(("AMD Instinct MI350X", "mi350x-288gb"), ("AMD Instinct MI355X", "mi355x-288gb"), ("cpu", "cpu")),
     ],
 )
 def test_an_accelerator_goes_by_the_names_of_data_sheets_and_tables(spelling: str, name: str):

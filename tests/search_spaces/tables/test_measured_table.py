@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.engines import ENGINES
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.benchmark_problem import measured_on, problem_for, problems_in
@@ -149,14 +148,6 @@ def test_rows_of_another_length_and_broken_quotes_are_reported():
     assert "a line break in it is quoted" in (caught.value.problems[0].rule or "")
 
 
-@pytest.mark.bad_input(43)
-def test_a_quote_that_stays_open_in_the_header_is_reported():
-    with pytest.raises(InputError) as caught:
-        parse_table(table(ROW).replace("problem,", '"problem,'), "t.csv")
-    (problem,) = caught.value.problems
-    assert (problem.code, problem.file, problem.line) == ("csv", "t.csv", 3)
-
-
 @pytest.mark.parametrize("end", ["\r", "\r\n"])
 def test_lines_may_end_as_on_any_system(end):
     read = parse_table(table(ROW, ROW | {"outcome": "crashed"}).replace("\n", end), "t.csv")
@@ -176,17 +167,6 @@ def test_a_file_that_is_no_table_is_told_what_to_give(tmp_path):
     (tmp_path / "latin.csv").write_bytes(b"problem\n\xe9\n")
     with pytest.raises(InputError, match=r"latin\.csv:2: not UTF-8\n  fix: save it as UTF-8"):
         read_table(tmp_path / "latin.csv")
-
-
-@pytest.mark.bad_input(43)
-def test_what_cannot_be_told_is_told_the_column_to_fill_in():
-    (problem,) = parsed(ROW | {"source": "somebody"}).problems
-    assert problem.fix == f"fill column engine in: one of {', '.join(ENGINES)}"
-    assert not parsed(ROW | {"source": "somebody", "engine": "torch"}).problems
-
-
-def test_all_bad_cells_of_a_row_are_reported():
-    assert len(parsed(ROW | {"num_layers": "x", "seq_length": "", "gated_mlp": "2"}).problems) == 3
 
 
 def test_a_table_written_down_is_read_back_the_same():
@@ -211,16 +191,6 @@ def test_text_that_a_spreadsheet_would_run_is_quoted_and_read_back_the_same(name
     assert not any(cell.startswith(("=", "+", "-", "@")) for cell in text.splitlines()[1].split(","))
 
 
-@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
-def test_a_file_that_is_no_table_is_refused(tmp_path: Path, content: bytes | None):
-    path = tmp_path / "table.csv"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(InputError) as caught:
-        read_table(path)
-    assert caught.value.problems[0].file == str(path)
-
-
 def test_a_layouts_answer_is_the_median_of_the_rows_that_ran():
     rows = only(*({"step_time_s": t, "peak_memory_gib": m} for t, m in (("3", "40"), ("9", "50"), ("4", ""))), FAILED)
     (problem,) = problems_in(rows).values()
@@ -233,12 +203,6 @@ def test_a_layouts_answer_is_the_median_of_the_rows_that_ran():
 def test_a_layout_failed_only_where_no_row_ran_and_oom_is_reported_before_an_unknown_cause():
     (problem,) = problems_in(only(FAILED, FAILED | {"outcome": "oom"})).values()
     assert [answer.outcome for answer in problem.results.values()] == ["oom"]
-
-
-def test_rows_equal_in_canonical_form_are_one_layout():
-    alone = {"tensor_parallel": "8", "data_parallel": "1", "pipeline_parallel": "1", "grad_accum_steps": "64"}
-    (problem,) = problems_in(only(alone | {"zero_stage": "0"}, alone | {"zero_stage": "1"})).values()
-    assert len(problem.results) == 1
 
 
 @pytest.mark.parametrize(
