@@ -1,4 +1,4 @@
-"""Fixture for tests of the command line: commands run one after another in this process."""
+"""Fixtures for tests of the command line: commands run one after another in this process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.main import run
+from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, write_simulated_search
+from trials.files.folders import SearchFolder
 
 Answered = tuple[int, dict[str, Any], str]
 
@@ -31,3 +33,12 @@ def parlay(tmp_path, monkeypatch, capfd) -> Callable[..., Answered]:
 def url(own_home) -> str:
     """URL of the default ledger."""
     return f"sqlite:///{own_home}/ledger.db"
+
+
+@pytest.fixture
+def ended(tmp_path, parlay) -> SearchFolder:
+    """A search that has ended: of its three layouts the second is the fastest, and the third does not fit."""
+    rows = ({"step_time_s": "4.5"}, {"step_time_s": "3.5"}, OUT_OF_MEMORY)
+    code, answer, err = parlay("run", write_simulated_search(tmp_path, *rows))
+    assert code == 0, err
+    return SearchFolder(tmp_path / "runs" / answer["search_id"])

@@ -1,4 +1,4 @@
-"""A search without a resident driver: cron starts a turn from time to time."""
+"""Drivers of a search on Slurm that are not resident: turns that cron starts, and jobs of their own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import time
+from datetime import datetime
 from types import SimpleNamespace
 
 import pytest
@@ -14,18 +15,18 @@ from orchestrator.cli import advance
 from orchestrator.cli.output import Exit
 from orchestrator.records import lookup
 from orchestrator.schema.launcher import LauncherSection
-from orchestrator.schema.slurm import SlurmSection
+from orchestrator.search.lease import acquire_lease
 from search_spaces.errors import InputError
 from slurm.sandbox.sandbox import SlurmSandbox
-from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay_here, write_search
-from tests.orchestrator.slurm_searches import Bench, record_of, until
+from tests.orchestrator.slurm_searches import Bench, answered, num_ended, record_of, until
+from tests.orchestrator.unfinished_searches import search_with_a_job
+from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchState
 from trials.ledger.reader import LedgerReader
 from trials.trial import TrialState
 
-pytestmark = pytest.mark.timeout(120)  # each a command line or a few
-
-TRIALS = 4
+TRIALS, FREE = 4, 2
+"""Two run at a time; those after the free ones do not end before the test lets them, nor does the search."""
 FEW = ("--set", f"search.max_trials={TRIALS}", "--set", "search.parallel_trials=2")
 
 
@@ -62,53 +63,40 @@ def test_the_line_for_cron_drives_a_search_to_its_end(bench):
     assert record_of(folder).last_seq == record.last_seq
 
 
-@pytest.mark.processes
-@pytest.mark.timeout(240)
-def test_a_search_that_is_driven_gets_no_turn_and_one_without_slurm_none_ever(bench):
-    driver = bench.start("run", bench.write(free=0), *FEW, tabled=True)
-    try:
-        folder = bench.the_search()
-        until(lambda: record_of(folder).state, lambda state: state is SearchState.RUNNING)
-        held = bench.parlay("advance", str(folder.path), "--json")
-        assert (held.code, held.json["error"]["code"]) == (5, "held")
-        of_all = bench.parlay("advance", "--all", "--json")
-        assert (of_all.code, of_all.json["held"], of_all.json["searches"]) == (5, [folder.search_id], [])
-    finally:
-        driver.kill()
-        driver.wait()
-    freed = bench.parlay("advance", "--all", "--json")
-    assert (freed.code, [search["search_id"] for search in freed.json["searches"]]) == (0, [folder.search_id])
-    assert bench.parlay("cancel", str(folder.path)).code == 0
+@pytest.mark.timeout(120)
+def test_a_search_that_is_driven_gets_no_turn(tmp_path, parlay):
+    """Of a search alone, and of all of them."""
+    search = search_with_a_job(tmp_path)
+    acquire_lease(search, time.time())
+    code, answer, _ = parlay("advance", search.path)
+    assert (code, answer["error"]["code"]) == (5, "held")
+    code, answer, _ = parlay("advance", "--all")
+    assert (code, answer["held"], answer["searches"]) == (5, [search.search_id], [])
 
 
-def test_turns_are_refused_where_trials_end_with_their_driver_and_nothing_is_written(tmp_path):
-    path = write_search(tmp_path, TINY_SEARCH)
-    refused = parlay_here("submit", path, "--cron", "--json", cwd=tmp_path)
-    assert (refused.code, refused.json["error"]["key"]) == (2, "--cron")
-    both = parlay_here("submit", path, "--cron", "--as-job", "--launcher", "slurm", "--json", cwd=tmp_path)
-    assert (both.code, both.json["error"]["key"]) == (2, "--cron")
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("kind", ["slurm_pilot", "local", "ray"])
-def test_only_jobs_of_their_own_may_be_left_to_turns(kind):
+@pytest.mark.timeout(120)
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("launcher", "key", "value"),
+    [
+        ({"kind": "slurm_pilot"}, "--cron", "slurm_pilot"),
+        ({"kind": "local"}, "--cron", "local"),
+        ({"kind": "ray"}, "--cron", "ray"),
+        ({"kind": "slurm", "slurm": {"shared_jobs": True}}, "launcher.slurm.shared_jobs", True),
+    ],
+    ids=["pilot", "local", "ray", "shared jobs"],
+)
+def test_only_jobs_of_their_own_may_be_left_to_turns(launcher, key, value):
     """Between two turns a pilot would be idle, and end."""
     with pytest.raises(InputError) as refused:
-        advance.require_detached_jobs(LauncherSection(kind=kind), "--cron")
+        advance.require_detached_jobs(LauncherSection(**launcher), "--cron")
     [problem] = refused.value.problems
-    assert (problem.key, problem.value, problem.message) == ("--cron", kind, f"launcher.kind is {kind}")
-    assert problem.fix == "--launcher slurm, or `parlay submit` without --cron"
+    assert (problem.key, problem.value) == (key, value)
+    assert "`parlay submit` without --cron" in problem.fix
     advance.require_detached_jobs(LauncherSection(kind="slurm"), "--cron")
 
 
-def test_shared_jobs_are_not_left_to_turns():
-    with pytest.raises(InputError) as refused:
-        advance.require_detached_jobs(LauncherSection(kind="slurm", slurm=SlurmSection(shared_jobs=True)), "--cron")
-    [problem] = refused.value.problems
-    assert (problem.key, problem.value) == ("launcher.slurm.shared_jobs", True)
-    assert problem.fix == "leave it out, or `parlay submit` without --cron"
-
-
+@pytest.mark.timeout(120)
 def test_a_search_that_cannot_be_read_keeps_no_other_from_its_turn(tmp_path, monkeypatch, capsys):
     asked: list[str] = []
 
@@ -140,15 +128,114 @@ sys.exit(code)
 
 @pytest.mark.processes
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("verb", ["run", "advance"])
-def test_a_driver_on_slurm_imports_no_ray(bench, verb):
-    path, one = bench.write(takes_s=0.2), ("--set", "search.max_trials=1")
-    if verb == "advance":
-        assert bench.parlay("submit", path, "--cron", *one).code == 0
-    words = ["run", str(path), *one] if verb == "run" else ["advance", str(bench.the_search().path)]
+def test_a_driver_on_slurm_imports_no_ray(bench):
+    words = ["run", str(bench.write(takes_s=0.2)), "--set", "search.max_trials=1"]
     command = [sys.executable, "-P", "-c", _TELLS_WHAT_IT_IMPORTED, *words]
     done = subprocess.run(command, cwd=bench.place, env=bench.environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
-    assert record_of(bench.the_search()).trials
-    assert bench.parlay("cancel", str(bench.the_search().path)).code == 0
+    assert record_of(bench.the_search()).state.is_ended
+
+
+ALIVE = ("PENDING", "RUNNING", "COMPLETING")
+CHAIN = ["PENDING", "RUNNING"]
+
+
+def submitted(bench: Bench, *changes: str) -> tuple[SearchFolder, str]:
+    """A search with a driver job, and the job's id."""
+    path = bench.write(takes_s=0.2, free=FREE)
+    answer = bench.parlay("submit", path, "--as-job", "--job-time", "10", *FEW, *changes, "--json")
+    assert answer.code == 0, answer.err
+    assert set(answer.json) == {"schema", "search_id", "folder", "job_id"}
+    return bench.the_search(), answer.json["job_id"]
+
+
+def drivers(bench: Bench, folder: SearchFolder, *states: str) -> dict[str, str]:
+    return bench.jobs(f"{folder.search_id}.driver", *states)
+
+
+def link_behind(bench: Bench, folder: SearchFolder, running: str) -> str:
+    """The one job that waits behind the driver in this job, once it runs."""
+    states = until(lambda: drivers(bench, folder, "PENDING", "RUNNING"), lambda jobs: sorted(jobs.values()) == CHAIN)
+    [waiting] = set(states) - {running}
+    assert states[running] == "RUNNING"
+    return waiting
+
+
+def begin_now(bench: Bench, folder: SearchFolder, job: str) -> None:
+    """Links of a chain begin a minute after their submission at the earliest."""
+    begin = ("scontrol", "update", f"JobId={job}", "StartTime=now")
+    until(lambda: bench.cluster.ask(*begin).returncode == 0 or job not in drivers(bench, folder, "PENDING"), bool)
+
+
+def assert_done_once(bench: Bench, folder: SearchFolder) -> None:
+    """Every trial was measured in its only attempt, by the only job of its name, and no job is left."""
+    record = record_of(folder)
+    assert record.state is SearchState.COMPLETED
+    assert [trial.state for trial in record.trials] == [TrialState.MEASURED] * TRIALS
+    assert len({trial.layout.key for trial in record.trials}) == TRIALS
+    assert [len(trial.attempts) for trial in record.trials] == [1] * TRIALS
+    until(lambda: bench.jobs(f"{folder.search_id}.t", *ALIVE), lambda left: not left)
+    jobs = bench.jobs(f"{folder.search_id}.t")
+    assert set(jobs) == {trial.attempts[0].job_id for trial in record.trials}
+    assert set(jobs.values()) == {"COMPLETED"}
+
+
+def assert_booked_as_accounted(bench: Bench, folder: SearchFolder, *jobs: str) -> None:
+    """These drivers' jobs are booked by their CPUs of the node's four; the last one until it ended the search."""
+    record = record_of(folder)
+    times = "squeue", "--noheader", "--states=all", f"--jobs={','.join(jobs)}", "--format=%A %S %e %C"
+    rows = [line.split() for line in answered(bench.cluster, *times).splitlines()]
+    held_h = {
+        job: int(cpus) / 4 * (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds() / 3600
+        for job, start, end, cpus in rows
+    }
+    booked_h = {job: usage.node_hours for job, usage in record.driver_jobs.items()}
+    *earlier, last = jobs
+    assert booked_h.keys() == {*jobs}
+    assert {job: booked_h[job] for job in earlier} == {job: pytest.approx(held_h[job]) for job in earlier}
+    assert 0.0 < booked_h[last] <= held_h[last] + 1 / 3600
+    assert record.ended_at is not None
+    attempts = sum(attempt.node_hours or 0.0 for trial in record.trials for attempt in trial.attempts)
+    assert record.node_hours_used == pytest.approx(attempts + sum(booked_h.values()))
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+@pytest.mark.fault(15)
+def test_a_driver_whose_time_is_up_hands_over_to_the_job_that_waits_behind_it(bench):
+    folder, first = submitted(bench)
+    until(lambda: num_ended(folder), lambda ended: ended == FREE)
+    waiting = link_behind(bench, folder, first)
+    answered(bench.cluster, "scancel", "--signal=USR1", "--batch", first)
+    until(lambda: drivers(bench, folder), lambda jobs: jobs[first] == "COMPLETED")
+    assert not record_of(folder).state.is_ended
+    assert waiting in drivers(bench, folder, *ALIVE)
+    begin_now(bench, folder, waiting)
+    link_behind(bench, folder, waiting)
+    bench.open_gate()
+    until(lambda: record_of(folder).state.is_ended, bool)
+    until(lambda: drivers(bench, folder, *ALIVE), lambda jobs: not jobs)
+    states = drivers(bench, folder)
+    assert {first: states[first], waiting: states[waiting]} == {first: "COMPLETED", waiting: "COMPLETED"}
+    assert list(states.values()).count("CANCELLED") == len(states) - 2 == 1
+    assert_done_once(bench, folder)
+    assert_booked_as_accounted(bench, folder, first, waiting)
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+def test_trials_inherit_nothing_of_their_drivers_job_and_cancel_ends_it_and_the_one_behind_it(bench):
+    folder, first = submitted(bench)
+    link_behind(bench, folder, first)
+    of_driver = until(lambda: bench.environment_of(first), bool)
+    trials = lambda: bench.jobs(f"{folder.search_id}.t", "RUNNING")  # noqa: E731
+    of_trial = until(lambda: next(filter(None, map(bench.environment_of, trials())), {}), bool)
+    assert of_driver["SLURM_JOB_ID"] == first != of_trial["SLURM_JOB_ID"]
+    assert first not in {value for name, value in of_trial.items() if name.startswith("SLURM")}
+    assert (of_driver["SLURM_NTASKS"], of_trial["SLURM_NTASKS"]) == ("1", "2")
+    answer = bench.parlay("cancel", str(folder.path), "--json")
+    assert (answer.code, answer.json["unreached"]) == (0, [])
+    assert record_of(folder).state is SearchState.CANCELLED
+    assert not bench.jobs(folder.search_id, *ALIVE)
+    assert len(drivers(bench, folder)) == 2

@@ -5,7 +5,6 @@ Every Python process that a verb starts is watched, by an audit hook that its `s
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,9 +14,8 @@ import pytest
 from typer.main import get_command
 
 from orchestrator.cli.verbs import app
-from tests.orchestrator.cli.parlay import environment, parlay, start, write_search
+from tests.orchestrator.cli.parlay import environment
 from tests.orchestrator.cli.simulated import OK, TABLE_SEARCH, write_simulated_search
-from tests.orchestrator.service.services import SEARCH, ask, hold, open_gate, serving, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -105,29 +103,3 @@ def test_one_verb_after_another(tmp_path, own_home, opened):
     assert done.returncode == 0, done.stdout + done.stderr
     assert violations(opened) == []
     assert {f"{own_home}/{name}" in opened.read_text() for name in ("ledger.db", "mlflow.db")} == {True}
-
-
-@pytest.mark.walks
-def test_a_service_with_threads_that_is_asked_from_outside(tmp_path, own_home, opened, monkeypatch):
-    hold(tmp_path, monkeypatch)
-    path = write_search(tmp_path, SEARCH.replace("tracking: {enabled: false}\n", ""))
-    with serving(tmp_path, "--executor", "thread") as (_, about):
-        folders = [parlay("submit", path, "--json", cwd=tmp_path).json["search_id"] for _ in range(2)]
-        until(lambda: ask(about, "GET", f"/v1/searches/{folders[0]}")[1]["num_trials"] > 0)
-        assert parlay("status", "--all", cwd=tmp_path).code == 0
-        assert parlay("cancel", folders[0], cwd=tmp_path).code == 0
-        open_gate(tmp_path)
-        until(lambda: ask(about, "GET", f"/v1/searches/{folders[1]}")[1]["state"] == "completed")
-    assert violations(opened) == []
-    assert parlay("ledger", "rebuild", "--json", cwd=tmp_path).json["put_aside"] is None
-
-
-@pytest.mark.walks
-def test_the_dashboard(tmp_path, own_home, opened):
-    with start("dashboard", cwd=tmp_path) as dashboard:
-        assert dashboard.stderr is not None
-        assert any("http://127.0.0.1" in line for line in dashboard.stderr)
-        dashboard.send_signal(signal.SIGINT)
-        assert dashboard.wait(60) == 0
-    assert violations(opened) == []
-    assert f"{own_home}/mlflow.db" in opened.read_text()

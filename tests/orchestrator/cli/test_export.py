@@ -1,103 +1,52 @@
-"""`parlay export`, and searches over an exported table."""
+"""Results in and out: `parlay export`, `report` and `import`."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli.main import run
 from orchestrator.cli.output import write_new
-from orchestrator.config.loader import load_search_file
-from orchestrator.lifecycle.create import create_search, validate_space
-from orchestrator.lifecycle.drive import SearchCallbacks, drive
-from orchestrator.records.observations import write_measured_table
-from orchestrator.samplers.factory import SAMPLERS
 from search_spaces.errors import InputError
 from search_spaces.tables.measured_table import parse_table, read_table
-from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
-from trials.files.folders import SearchFolder
-from trials.ledger.events import Event, EventKind, SearchRecord
-from trials.ledger.location import ledger_url
-
-pytestmark = pytest.mark.slow
-
-ROWS = ({"step_time_s": "4.5"}, {"step_time_s": "3.5"}, OUT_OF_MEMORY)
+from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, write_simulated_search
+from tests.orchestrator.past_searches import SEARCH
 
 
-@pytest.fixture
-def ended(tmp_path, monkeypatch, capsys) -> SearchFolder:
-    """A search of three layouts that has ended."""
-    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    assert run(["run", str(write_simulated_search(tmp_path, *ROWS)), "--json"]) == 0
-    return SearchFolder(tmp_path / "runs" / json.loads(capsys.readouterr().out)["search_id"])
-
-
-def test_a_search_that_has_ended_left_its_table_beside_the_recipe(ended):
+@pytest.mark.slow
+def test_the_table_is_written_at_the_end_and_again_where_it_lies(ended, parlay):
+    before = ended.measured.read_text()
     rows = read_table(ended.measured).require_valid().observations
     assert [(row.outcome, row.step_time_s) for row in rows] == [("ok", 4.5), ("ok", 3.5), ("oom", None)]
-    assert {row.search_id for row in rows} == {ended.search_id}
     assert ended.measured.stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.usefixtures("silent")
-def test_what_was_exported_while_it_ran_is_written_over_at_its_end(tmp_path, monkeypatch):
-    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
-    spec = load_search_file(write_simulated_search(tmp_path, *ROWS), [f"work_dir={tmp_path}"])
-    folder = create_search(spec, ledger_url())
-
-    def export(search: SearchRecord, event: Event) -> None:
-        if event.kind is EventKind.TRIAL_ENDED and len(search.trials) == 1:
-            write_measured_table(folder, spec, search)
-
-    drive(folder, spec, validate_space(spec).layouts, None, ledger_url(), SearchCallbacks(on_event=export))
-    assert len(read_table(folder.measured).require_valid().observations) == 3
-
-
-def test_the_table_is_written_again_where_it_lies(ended, capsys):
-    before = ended.measured.read_text()
     ended.measured.unlink()
-    assert run(["export", ended.search_id[:7], "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer == {
-        "schema": "parlay.export/1",
-        "search_id": ended.search_id,
-        "format": "measured",
-        "file": str(ended.measured),
-        "rows": 3,
-        "left_out": {},
-    }
+    code, answer, _ = parlay("export", ended.search_id[:7])
+    told = {"search_id": ended.search_id, "format": "measured", "file": str(ended.measured), "rows": 3, "left_out": {}}
+    assert (code, answer) == (0, {"schema": "parlay.export/1", **told})
     assert ended.measured.read_text() == before
 
 
-def test_out_names_a_new_file_or_stdout(ended, tmp_path, capsys):
+@pytest.mark.slow
+def test_out_names_a_new_file_or_stdout(ended, tmp_path, capfd):
     assert run(["export", "--out", "mine.csv"]) == 0
-    assert capsys.readouterr().out == "mine.csv: 3 rows\n"
     assert (tmp_path / "mine.csv").read_text() == ended.measured.read_text()
     assert run(["export", "--out", "mine.csv"]) == 2
-    assert "use a new file" in capsys.readouterr().err
+    assert "use a new file" in capfd.readouterr().err
     assert run(["export", "--out", "-"]) == 0
-    assert parse_table(capsys.readouterr().out, "-").require_valid() == read_table(ended.measured)
+    assert parse_table(capfd.readouterr().out, "-").require_valid() == read_table(ended.measured)
 
 
-def test_the_measured_table_is_what_is_meant_where_nothing_is_said(ended, capsys):
-    before = ended.measured.read_text()
-    ended.measured.unlink()
-    assert run(["export"]) == 0
-    assert capsys.readouterr().out == f"{ended.measured}: 3 rows\n"
-    assert ended.measured.read_text() == before
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "name"), [("deephyper", "results.csv"), ("csv", "trials.csv"), ("parquet", "trials.parquet")]
 )
-def test_other_forms_lie_beside_it_and_are_written_anew(ended, capsys, form, name):
+def test_other_forms_lie_beside_it_and_are_written_anew(ended, parlay, form, name):
     for _ in range(2):
-        assert run(["export", ended.search_id, "--format", form, "--json"]) == 0
-        answer = json.loads(capsys.readouterr().out)
-        assert (answer["format"], answer["file"], answer["rows"]) == (form, str(ended.path / name), 3)
+        code, answer, _ = parlay("export", ended.search_id, "--format", form)
+        assert (code, answer["format"], answer["file"], answer["rows"]) == (0, form, str(ended.path / name), 3)
     assert (ended.path / name).stat().st_mode & 0o777 == 0o600
     assert not [path for path in ended.path.iterdir() if path.name.endswith(".part")]
 
@@ -120,6 +69,7 @@ class Unwritable:
         raise self._why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("why", "told"),
     [(OSError(28, "No space left on device"), InputError), (KeyboardInterrupt(), KeyboardInterrupt)],
@@ -127,11 +77,12 @@ class Unwritable:
 )
 def test_a_file_that_could_not_be_written_whole_is_not_there(tmp_path, monkeypatch, why, told):
     monkeypatch.setattr(Path, "open", lambda path, mode: Unwritable(path, mode, why))
-    with pytest.raises(told, match="No space left" if told is InputError else None):
+    with pytest.raises(told):
         write_new(tmp_path / "mine.csv", "a,b\n", "--out")
     assert not (tmp_path / "mine.csv").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
@@ -142,48 +93,113 @@ def test_a_file_that_could_not_be_written_whole_is_not_there(tmp_path, monkeypat
         (["export", "--out", "no-such-folder/x.csv"], 2, "No such file"),
     ],
 )
-def test_what_cannot_be_exported_is_refused(ended, capsys, words, code, told):
+def test_what_cannot_be_exported_is_refused(ended, capfd, words, code, told):
     assert run(words) == code
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     assert told in captured.out + captured.err
 
 
-def test_a_search_that_saw_nothing_has_nothing_to_export(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.slow
+def test_a_search_that_saw_nothing_has_nothing_to_export(tmp_path, parlay, capfd, monkeypatch):
+    """Named again as it was named: by its folder where the ledger does not know it."""
     lost = OUT_OF_MEMORY | {"outcome": "failed", "failure_reason": "launch_failure"}
-    assert run(["run", str(write_simulated_search(tmp_path, lost))]) == 3
-    capsys.readouterr()
-    assert run(["export"]) == 3
-    refused = capsys.readouterr().err
-    assert "has no measured trial yet (1 launch_failure)" in refused
-    shows = refused.split("fix: parlay ")[1].split(" shows")[0].split()
-    assert run(shows) == 0
-    assert "launch failure" in capsys.readouterr().out
+    _, answer, _ = parlay("run", write_simulated_search(tmp_path, lost))
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "another"))
+    folder = f"runs/{answer['search_id']}"
+    for verb, code in (("best", 3), ("export", 3), ("sync", 2)):
+        assert run([verb, folder]) == code
+        shows = capfd.readouterr().err.split("fix: parlay ")[1].split(" shows")[0].split()
+        assert shows[1:] == [folder]
+        assert run(shows) == 0
     assert not list(Path("runs").glob("*/measured.csv"))
 
 
-def test_a_search_that_the_ledger_does_not_know_is_named_again_by_its_folder(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+@pytest.mark.slow
+def test_a_report_is_left_at_the_end_and_written_anew_there_or_over_nothing_elsewhere(ended, parlay, tmp_path):
+    assert f"<code>{ended.search_id}</code>" in ended.report.read_text()
+    assert ended.report.stat().st_mode & 0o777 == 0o600
+    ended.report.write_text("an old one")
+    told = {"schema": "parlay.report/1", "search_id": ended.search_id, "file": str(ended.report)}
+    assert parlay("report", ended.search_id)[:2] == (0, told)
+    assert f"<code>{ended.search_id}</code>" in ended.report.read_text()
+    wanted = tmp_path / "for-the-boss.html"
+    assert parlay("report", ended.path, "--output", wanted)[0] == 0
+    before = wanted.read_text()
+    code, answer, _ = parlay("report", ended.path, "--output", wanted)
+    assert (code, wanted.read_text()) == (2, before)
+    assert "use a new file" in answer["error"]["fix"]
+
+
+BASELINE = "baseline: {tensor_parallel: 2, pipeline_parallel: 1, micro_batch_size: 1}\n"
+RESULTS = "p:tp,objective,job_status\n1,256,DONE\n2,F_oom,DONE\n1,F,CANCELLED\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    lost = OUT_OF_MEMORY | {"outcome": "failed", "failure_reason": "launch_failure"}
-    assert run(["run", str(write_simulated_search(tmp_path, lost)), "--json"]) == 3
-    folder = f"runs/{json.loads(capsys.readouterr().out)['search_id']}"
-    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "another"))
-    for verb, code in (("best", 3), ("export", 3), ("sync", 2)):
-        assert run([verb, folder]) == code
-        shows = capsys.readouterr().err.split("fix: parlay ")[1].split(" shows")[0].split()
-        assert shows[1:] == [folder]
-        assert run(shows) == 0
+    (tmp_path / "search.yaml").write_text(SEARCH + BASELINE)
+    (tmp_path / "results.csv").write_text(RESULTS)
+    return tmp_path
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_what_if_another_sampler_had_searched(ended, tmp_path, capsys, sampler):
-    measured = tmp_path / "past.csv"
-    measured.write_text(ended.measured.read_text())
-    (tmp_path / "again.yaml").write_text(TABLE_SEARCH.replace("table.csv", "past.csv"))
-    assert run(["run", "again.yaml", "--sampler", sampler, "--json"]) == 0
+def words(*more: str, source: str = "results.csv", out: str = "past.csv") -> list[str]:
+    return ["import", source, "search.yaml", "--out", out, *more]
+
+
+def test_results_become_a_table_that_a_search_learns_from(here, capsys):
+    assert run(words("--objective", "tokens_per_sec", "--json")) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert answer["trials"] == {"measured": 2, "stopped_early": 0, "failed": 1, "cancelled": 0, "in_flight": 0}
-    assert answer["best"]["layout"]["tensor_parallel"] == 4
-    assert answer["reasons"] == {"gpu_oom": 1}
+    assert answer == {
+        "schema": "parlay.import/1",
+        "source": "results.csv",
+        "kind": "deephyper",
+        "file": "past.csv",
+        "rows": 2,
+        "left_out": {"cancelled": 1},
+        "notes": [],
+    }
+    assert [row.outcome for row in read_table(here / "past.csv").require_valid().observations] == ["ok", "oom"]
+    (here / "next.yaml").write_text(SEARCH + BASELINE + "search: {warm_start: past.csv}\n")
+    assert run(["plan", "next.yaml", "--json"]) == 0
+    assert "2 trials of a table: deephyper" in " ".join(json.loads(capsys.readouterr().out)["notes"])
+
+
+def test_the_table_may_go_to_stdout(here, capsys):
+    assert run(words("--objective", "tokens_per_sec", out="-")) == 0
+    shown = capsys.readouterr()
+    assert len(parse_table(shown.out, "-").require_valid().observations) == 2
+    assert shown.err == "2 rows; left out: 1 cancelled\n"
+    assert run(words("--objective", "tokens_per_sec", "--json", out="-")) == 2
+    assert "both write to stdout" in capsys.readouterr().out
+    assert not (here / "-").exists()
+
+
+@pytest.mark.bad_input(43)
+@pytest.mark.parametrize(
+    ("given", "code", "told"),
+    [
+        (words(), 2, "--objective samples_per_sec or"),
+        (words("--objective", "tokens_per_sec", "--name", "tp"), 2, "--name TP=tensor_parallel"),
+        (words(source="nobody.csv"), 2, "cannot be read"),
+        (words(source="search.yaml"), 2, "has no known format of results"),
+        (words(source="pipe.csv"), 2, "not a regular file"),
+        (words(source="model.pkl"), 2, "not UTF-8"),
+        (words("--objective", "tokens_per_sec", out="results.csv"), 2, "use a new file"),
+        (["import", "results.csv", "search.yaml"], 2, "--out"),
+    ],
+    ids=["objective", "name", "missing", "unknown", "pipe", "binary", "exists", "no-out"],
+)
+def test_what_cannot_be_imported_is_refused_and_nothing_written(here, capsys, given, code, told):
+    os.mkfifo(here / "pipe.csv")
+    (here / "model.pkl").write_bytes(b"\x80\x04\x95")
+    assert run(given) == code
+    assert told in capsys.readouterr().err
+    assert not (here / "past.csv").exists()
+    assert (here / "results.csv").read_text() == RESULTS
+
+
+def test_results_that_say_nothing_leave_with_no_measurement(here, capsys):
+    (here / "results.csv").write_text("p:tp,objective,job_status\n1,F,CANCELLED\n")
+    assert run(words("--objective", "tokens_per_sec")) == 3
+    assert "left out: 1 cancelled" in capsys.readouterr().err
+    assert not (here / "past.csv").exists()

@@ -1,81 +1,112 @@
-"""The upper limit that is printed before a search begins; after it the end of its finals, and that a table answered."""
+"""The answer of a search in words: its upper limit, several goals, why its finals ended, that a table answered."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
 
-from orchestrator.cli.search_summary import describe_upper_limit, launch_lines
-from orchestrator.config.loader import load_search_file
+from orchestrator.cli.main import run
+from orchestrator.cli.search_summary import describe_upper_limit
 from orchestrator.planning.candidates import candidates_of
-from tests.orchestrator.cli.parlay import parlay_here
-from tests.orchestrator.cli.simulated import OK, write_simulated_search
+from search_spaces.layouts.layout import Layout
+from search_spaces.tables.measured_table import render_table
+from tests.orchestrator.cli.simulated import TABLE_SEARCH, write_simulated_search
+from tests.orchestrator.past_searches import measured, past, spec_in, write_ledger
+from tests.search_spaces.example_tables import only
 from trials.files.folders import SearchFolder
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (["search.max_trials=1"], "1 trial: upper limit "),
-        (["search.max_trials=2"], "2 trials: upper limit "),
+        (["search.max_trials=1", "search.finalists=0"], "1 trial: upper limit "),
+        (["search.max_trials=2", "search.finalists=0"], "2 trials: upper limit "),
         (["search.max_trials=1", "search.finalists=1", "search.finalist_repeats=1"], "1 trial and 1 repeat: upper "),
-    ],
-)
-def test_the_upper_limit_counts_trials_and_repeats(tmp_path, changes, words):
-    spec = load_search_file(write_simulated_search(tmp_path, OK, OK), changes)
-    assert describe_upper_limit(spec, candidates_of(spec)).startswith(words)
-
-
-@pytest.mark.parametrize(
-    ("rule", "told"),
-    [
+        (["search.max_trials=9", "search.finalists=3", "cluster.num_nodes=2", "space.num_nodes=2"], " and 6 repeats: "),
         (
-            "until_decided",
-            ["the finals ended after 1 of at most 2 rounds: one layout is clearly faster than every other"],
+            ["search.max_trials=9", "search.finalists=3", "cluster.num_nodes=2", "space.num_nodes=[1, 2]"],
+            " and 8 repeats: ",
         ),
-        ("fixed", []),
     ],
+    ids=["one", "two", "repeats", "two nodes", "one or two nodes"],
 )
-def test_the_summary_says_why_the_finals_ended(tmp_path, rule, told):
-    path = write_simulated_search(tmp_path, {"step_time_s": "10.0"}, {"step_time_s": "20.0"})
-    answer = parlay_here("run", path, "--set", "search.finalists=2", "--set", f"search.finals={rule}", cwd=tmp_path)
-    lines = [line.removesuffix(" that was measured again") for line in answer.out.splitlines()]
-    assert [line for line in lines if line.startswith("the finals")] == told
+def test_the_upper_limit_counts_trials_and_repeats_and_a_finalist_more_for_each_number_of_nodes(
+    tmp_path, changes, words
+):
+    spec = spec_in(tmp_path, *changes)
+    assert words in describe_upper_limit(spec, candidates_of(spec))
 
 
-def test_of_a_replayed_table_nobody_says_that_parlay_ran_anything(tmp_path):
+ON_ONE = Layout(tensor_parallel=2, micro_batch_size=4, grad_accum_steps=2)
+ON_TWO = Layout(num_nodes=2, tensor_parallel=2, data_parallel=2, micro_batch_size=4, grad_accum_steps=1)
+TRADE = "t0001 on 1 node has 62 % of its tokens/s at 81 % of its node-hours a token"
+
+
+def asked(folder: Path, *overrides: str) -> list[str]:
+    """A ledger with a search over one and two nodes, as options of the command line."""
+    spec = spec_in(folder, "cluster.num_nodes=2", "space.num_nodes=[1, 2]", *overrides)
+    trials = [
+        measured(name, layout, tokens_per_sec=speed, tokens_per_sec_low=0.99 * speed, tokens_per_sec_high=1.01 * speed)
+        for name, layout, speed in (("t0001", ON_ONE, 186.0), ("t0002", ON_TWO, 300.0))
+    ]
+    search = past(spec, *trials)
+    search = replace(search, spec=search.spec | {"folder": str(folder / search.search_id)})
+    return ["past-aaaaaa", "--ledger", write_ledger(f"sqlite:///{folder / 'ledger.db'}", search)]
+
+
+@pytest.mark.slow
+def test_several_numbers_of_nodes_are_all_answered_and_the_best_says_what_fewer_give(tmp_path, parlay, capfd):
+    search = asked(tmp_path)
+    _, best, _ = parlay("best", *search)
+    assert [(point["trial"], point["num_nodes"]) for point in best["pareto"]] == [("t0002", 2), ("t0001", 1)]
+    assert best["pareto"][1]["values"] == {"tokens_per_sec": 186.0}
+    assert best["rationale"].endswith(TRADE)
+    for verb in ("best", "status"):
+        assert run([verb, *search]) == 0
+        assert f"\n{TRADE}\n" in capfd.readouterr().out
+
+
+def test_of_several_objectives_each_answer_has_every_value(tmp_path, parlay):
+    _, best, _ = parlay("best", *asked(tmp_path, "objective=[node_hours_per_billion_tokens, tokens_per_sec]"))
+    assert (best["trial"], best["objective"]) == ("t0001", "node_hours_per_billion_tokens")
+    first, second = (point["values"] for point in best["pareto"])
+    assert first["node_hours_per_billion_tokens"] == best["value"] < second["node_hours_per_billion_tokens"]
+    assert (first["tokens_per_sec"], second["tokens_per_sec"]) == (186.0, 300.0)
+
+
+def test_of_a_replayed_table_nobody_says_that_parlay_ran_anything(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
     replayed = "Replayed from table.csv. Parlay ran nothing in this search."
-    path = write_simulated_search(tmp_path, {"step_time_s": "10.0"}, {"step_time_s": "20.0"})
-    answer = parlay_here("run", path, cwd=tmp_path)
-    lines = answer.out.splitlines()
+    assert run(["run", str(write_simulated_search(tmp_path, {"step_time_s": "10.0"}, {"step_time_s": "20.0"}))]) == 0
+    lines = capfd.readouterr().out.splitlines()
     assert replayed in lines
     assert [line.split()[0] for line in lines if line.startswith(("launch:", "train:"))] == ["train:"]
     assert any(" simulated node-hours used" in line for line in lines)
-    best = parlay_here("best", cwd=tmp_path).out
-    assert replayed in best.splitlines()
     (folder,) = (tmp_path / "runs").glob("*/recipe")
-    page, script = ((folder / name).read_text() for name in ("README.md", "launch.sh"))
+    page = (folder / "README.md").read_text()
     assert page.splitlines()[2] == replayed
     for false in ("Measured", "trained on", "Based on", "the measured program"):
         assert false not in page
-    assert "Replayed value. " in page
-    (line,) = (line for line in page.splitlines() if line.startswith("- `launch.sh`"))
-    assert line.endswith("its ranks refuse the layout: Parlay's own trainer has no engine nanotron.")
-    assert f"# {replayed}\n# This script is untried" in script
+    assert f"# {replayed}\n# This script is untried" in (folder / "launch.sh").read_text()
     recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
     assert replayed in recipe["caveats"]
     assert {export["status"] for export in recipe["exports"]} == {"not_measured", "refused"}
-    again = parlay_here("replay", folder, cwd=tmp_path)
-    assert again.out.startswith("impossible: replayed ")
-    assert replayed in again.out
+    for words in (["best"], ["replay", str(folder)]):
+        run(words)
+        assert replayed in capfd.readouterr().out
 
 
-def test_the_start_that_was_measured_comes_before_a_line_that_was_not_run(tmp_path):
-    folder = SearchFolder(tmp_path)
-    folder.recipe.mkdir()
-    export = "{trainer: deepspeed, status: not_measured, unrun_start: deepspeed YOUR_SCRIPT}"
-    (folder.recipe / "recipe.yaml").write_text(f"start: sbatch launch.sbatch\nexports: [{export}]")
-    assert launch_lines(folder) == [
-        f"launch:  cd {folder.recipe} && sbatch launch.sbatch (the measured program)",
-        "train:   deepspeed YOUR_SCRIPT (beside recipe/; not run; not measured with DeepSpeed)",
-    ]
+@pytest.mark.slow
+def test_what_a_search_learns_from_is_told_at_its_start_and_lies_in_its_folder(tmp_path, parlay):
+    others = [{"num_layers": "32", "micro_batch_size": str(2**n), "grad_accum_steps": str(128 >> n)} for n in range(4)]
+    (tmp_path / "past.csv").write_text(render_table(only(*others)))
+    text = TABLE_SEARCH.replace("sampler: grid", "sampler: cost_model, warm_start: past.csv")
+    path = write_simulated_search(tmp_path, {"step_time_s": "4.5"}, text=text)
+    for changes, is_told in (((), True), (("--set", "search.warm_start=none"), False)):
+        code, answer, err = parlay("run", path, *changes)
+        assert code == 0, err
+        assert ("warm start: 4 trials of a table: ultrascale-playbook" in err) is is_told
+        assert SearchFolder(tmp_path / "runs" / answer["search_id"]).warm_start.exists() is is_told

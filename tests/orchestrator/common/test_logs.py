@@ -6,11 +6,11 @@ import io
 import logging
 import re
 import threading
+from contextlib import closing
 from contextvars import copy_context
 
 import pytest
 
-from orchestrator.cli import main
 from orchestrator.common.logs import (
     FileSink,
     ListSink,
@@ -20,7 +20,8 @@ from orchestrator.common.logs import (
     use_times_in,
 )
 from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
-from tests.orchestrator.cli.simulated import OK, write_simulated_search
+from orchestrator.service import log
+from orchestrator.service.log import ServiceLogSink
 
 LOG = logging.getLogger("orchestrator.search.driver")
 TIMED = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
@@ -74,12 +75,6 @@ def test_a_terminal_shows_messages_from_its_level_on(capsys, level, shown):
     assert capsys.readouterr().err.split() == shown
 
 
-def test_a_verbose_terminal_names_time_level_and_logger(capsys):
-    with sending_to(TerminalSink(logging.DEBUG, is_verbose=True)):
-        LOG.debug("asked Slurm")
-    assert re.fullmatch(TIMED + r"DEBUG   orchestrator\.search\.driver: asked Slurm\n", capsys.readouterr().err)
-
-
 def test_no_message_controls_the_terminal(capsys):
     with sending_to(TerminalSink()):
         LOG.info("%s", "\x1b[2Jname\nnext")
@@ -123,15 +118,23 @@ def test_a_driver_whose_standard_error_is_its_log_writes_times(tmp_path, monkeyp
         assert bool(re.match(TIMED, (tmp_path / name).read_text())) is is_timed
 
 
-def test_a_verb_is_quiet_or_verbose_but_not_both(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    search = str(write_simulated_search(tmp_path, OK, OK))
-    seen = {}
-    for option in ("--json", "--quiet", "--verbose"):
-        assert main.run(["run", search, option]) == 0
-        seen[option] = capsys.readouterr().err
-    assert "proposed" in seen["--json"]
-    assert seen["--quiet"] == ""
-    assert re.search(TIMED + r"INFO    orchestrator\.cli\.output: search table-", seen["--verbose"])
-    assert main.run(["run", search, "--quiet", "--verbose"]) == 2
-    assert "--quiet: cannot be combined with --verbose" in capsys.readouterr().err
+def test_a_service_logs_with_times_to_its_file_and_as_asked_to_its_terminal(tmp_path, capsys):
+    path = tmp_path / "service.log"
+    with closing(ServiceLogSink(path, TerminalSink(logging.WARNING))) as sink, sending_to(sink):
+        for say, text in ((LOG.debug, "D"), (LOG.info, "a\x1b[2J"), (LOG.warning, "W")):
+            say(text)
+    assert re.fullmatch(TIMED + r"INFO    a\\x1b\[2J\n" + TIMED + r"WARNING W\n", path.read_text())
+    assert capsys.readouterr().err == "W\n"
+
+
+def test_a_services_log_is_rotated_and_one_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(log, "MAX_SERVICE_LOG_BYTES", 40)
+    path = tmp_path / "service.log"
+    with closing(ServiceLogSink(path, None)) as sink, sending_to(sink):
+        for number in range(3):
+            LOG.info("line %d", number)
+    with closing(ServiceLogSink(tmp_path / "absent" / "service.log", None)) as sink, sending_to(sink):
+        LOG.info("dropped")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert (path.read_text()[-7:], path.with_name("service.log.1").read_text()[-7:]) == ("line 2\n", "line 1\n")
+    assert capsys.readouterr().err == ""

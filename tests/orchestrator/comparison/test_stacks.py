@@ -84,10 +84,6 @@ def suspect(trial: Trial) -> Trial:
     return replace(trial, attempts=(replace(last, outcome=replace(last.outcome, flags=(Flag.SUSPECT_NODE,))),))
 
 
-def test_a_search_without_a_second_stack_is_no_experiment(tmp_path: Path):
-    assert stack_comparison(SearchRecord("one-aaaaaa", {}, "c0de", 1e9), loaded(tmp_path, MINIMAL)) is None
-
-
 def test_differences_that_matter_most_come_first():
     a = {"host": "n1", "python": "3.11", "environment": {"NCCL_ALGO": "Ring"}, "nccl": "2.27", "torch": "2.13.0"}
     b = {"host": "n2", "python": "3.12", "environment": {}, "nccl": "2.28", "torch": "2.14.0"}

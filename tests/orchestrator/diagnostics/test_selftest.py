@@ -1,4 +1,4 @@
-"""The tested part of a cluster, the cases of a selftest, its messages and its record."""
+"""Selftest and fabric check: their nodes, cases and messages, what follows for a search, and the record."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config.loader import load_search_file
+from orchestrator.diagnostics.doctor.finding import Level
+from orchestrator.diagnostics.fabric import conclude, fabric_program, findings_of
 from orchestrator.diagnostics.selftest import (
     SelftestReport,
     cases_for,
@@ -16,11 +19,15 @@ from orchestrator.diagnostics.selftest import (
 )
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import Launcher, LaunchRequest
+from orchestrator.planning.candidates import candidates_of
+from search_spaces.decoding import decode
 from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
-from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.hardware.links import Links
 from tests.orchestrator.scripted import ScriptedLauncher, one_job
+from tests.trials.diagnostics.test_fabric_findings import LINKS, cluster, slow_at, times
 from trials.attempt_result import LaunchStatus, Liveness
+from trials.diagnostics.fabric_findings import judge
 from trials.diagnostics.parity_cases import named_case
 from trials.diagnostics.selftest import CaseResult, Results, read_cases
 from trials.files.folders import SearchFolder, read_json
@@ -63,26 +70,12 @@ def test_the_cases_fit_the_world_and_end_with_those_that_must_fail():
 
 
 @pytest.mark.slow
-def test_compiled_layouts_are_among_them_on_gpus_where_the_ranks_suffice():
-    assert not [case for case in cases_for(selftest_cluster(Cluster(CPU, 8, 1))) if case.layout.torch_compile]
-    on_two = [case.name for case in cases_for(Cluster(H100, 2, 1)) if case.layout.torch_compile]
-    assert "compiled-one-rank" in on_two
-    assert "compiled-tensor-pipeline" not in on_two
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", [MEGATRON_CORE, TORCHTITAN])
 def test_layouts_of_a_packages_engine_are_among_them_where_the_search_names_it(engine):
     native, mixed = cases_for(PAIR, engines=("torch", "deepspeed")), cases_for(PAIR, engines=("torch", engine))
     added = [case for case in mixed if case.layout.engine == engine]
     assert max(case.layout.num_gpus for case in added) == PAIR.num_gpus
     assert [case for case in mixed if case not in added] == native
-
-
-@pytest.mark.slow
-def test_a_case_that_there_is_not_is_refused_by_name():
-    with pytest.raises(InputError, match="no case is named 'nosuch'"):
-        cases_for(PAIR, ["hang", "nosuch"])
 
 
 def test_the_attempt_finds_its_cases_and_runs_the_selftests_program(tmp_path):
@@ -97,20 +90,6 @@ def test_the_attempt_finds_its_cases_and_runs_the_selftests_program(tmp_path):
     assert (request.spec.num_gpus, request.spec.num_nodes) == (2, 1)
 
 
-def test_each_result_is_reported_once_as_it_comes_and_so_is_what_is_waited_for(tmp_path, logged):
-    launcher = launcher_of(GOOD, LaunchStatus(Liveness.ENDED, started=True))
-    run(tmp_path, launcher, on_result=lambda result: logged.append(result.name))
-    assert logged == ["the queue is full", "one", "two"]
-
-
-def test_one_case_that_failed_fails_the_selftest(tmp_path):
-    bad = CaseResult("two", 2, False, 0.5, 1e-5, 1.0, "differs")
-    report = run(tmp_path, launcher_of([GOOD[0], bad], LaunchStatus(Liveness.ENDED, started=True)))
-    assert not report.passed
-    assert report.failed == [bad]
-    assert report.detail is None
-
-
 def test_ranks_that_died_on_the_way_are_told_and_nothing_is_waited_for(tmp_path):
     launcher = launcher_of(
         GOOD[:1], LaunchStatus(Liveness.ENDED, started=True, failed=True, detail="rank 1 was killed")
@@ -119,13 +98,6 @@ def test_ranks_that_died_on_the_way_are_told_and_nothing_is_waited_for(tmp_path)
     assert not report.passed
     assert report.detail == "1 of 2 cases were run: rank 1 was killed"
     assert launcher.clock < 5.0
-
-
-def test_results_that_another_machine_wrote_are_waited_for(tmp_path):
-    launcher = launcher_of(GOOD[:1], LaunchStatus(Liveness.ENDED, started=True))
-    report = run(tmp_path, launcher)
-    assert report.detail == "1 of 2 cases were run: see the ranks' logs"
-    assert launcher.clock > 90.0
 
 
 def test_the_last_selftest_of_each_accelerator_is_kept(tmp_path):
@@ -156,8 +128,56 @@ def test_a_damaged_record_is_told_and_replaced_and_the_result_is_not_lost(tmp_pa
     assert str(tmp_path / "selftest.json") in note
 
 
-def test_a_record_that_cannot_be_written_is_reported(tmp_path, logged):
-    (tmp_path / "home").touch()
-    record_result(SelftestReport(tuple(CASES), Results(tuple(GOOD), {})), "local", PAIR, tmp_path / "home")
-    [note] = logged
-    assert "has no record of this selftest" in note
+SEARCH = """\
+name: mine
+model: gpt2-tiny
+cluster: {accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 8}
+global_batch_size: 64
+space: {tensor_parallel: [1, 2], num_nodes: [2, 8]}
+launcher: {kind: slurm, fabric_check: true}
+"""
+
+
+def spec_of(folder, *sets):
+    path = folder / "mine.yaml"
+    path.write_text(SEARCH)
+    return load_search_file(path, sets)
+
+
+def test_a_search_checks_the_shapes_of_its_layouts_where_it_asks_for_it(tmp_path):
+    spec = spec_of(tmp_path)
+    program = fabric_program(spec, candidates_of(spec).layouts)
+    assert program.cluster.num_gpus == 32
+    assert {(shape["num_ranks"], shape["stride"]) for shape in program.trainer["shapes"]} >= {(2, 1), (8, 1), (32, 1)}
+    assert fabric_program(spec_of(tmp_path, "launcher.fabric_check=false"), ()) is None
+
+
+def test_slow_nodes_are_avoided_and_links_are_those_of_the_others():
+    found = conclude(times(4, slow_at(2)), cluster(4), cluster(4), 9)
+    assert (found["slow_nodes"], found["num_available"]) == (["n2"], 9)
+    links = decode(Links, found["links"])
+    assert links.domains[0].bus_gb_per_s == pytest.approx(200.0)
+    assert dict(links.fabric.by_nodes)[2] == pytest.approx(90.0)
+    assert found["findings"][0].startswith("n2 is slow")
+
+
+def test_where_the_launcher_cannot_avoid_a_node_its_links_are_measured_with_it():
+    found = conclude(times(4, slow_at(2)), cluster(4), cluster(4), None)
+    assert (found["slow_nodes"], found["findings"][0][:10]) == ([], "n2 is slow")
+    assert dict(decode(Links, found["links"]).fabric.by_nodes)[2] == pytest.approx(27.0)
+
+
+def test_one_node_says_nothing_about_what_joins_it():
+    one = times(1, lambda exchange, ranks: 0.5)
+    links = decode(Links, conclude(one, cluster(1), cluster(4), 4)["links"])
+    assert links.domains[0].bus_gb_per_s == pytest.approx(100.0)
+    assert links.fabric == LINKS.fabric
+    unknown = Cluster(ACCELERATORS["cpu"], 4, 4)
+    assert conclude(one, Cluster(ACCELERATORS["cpu"], 4, 1), unknown, 4)["links"] is None
+
+
+def test_the_doctor_warns_of_slow_nodes_and_of_slow_shapes():
+    found = list(findings_of(judge(times(4, slow_at(2)), cluster(4)), cluster(4)))
+    assert [(f.name, f.level) for f in found][:1] == [("slow_nodes", Level.WARNING)]
+    fine = list(findings_of(judge(times(4, slow_at()), cluster(4)), cluster(4)))
+    assert [(f.name, f.level) for f in fine] == [("slow_nodes", Level.OK), ("group_bandwidth", Level.OK)]

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import sys
 from dataclasses import replace
 
 import pytest
@@ -76,12 +75,6 @@ def test_a_word_that_a_spreadsheet_would_run_is_quoted(search):
     assert (row["nodes"], row["job_id"]) == ("'=HYPERLINK(1)", "'@SUM(A1)")
 
 
-def test_numbers_that_are_none_are_unknown(search):
-    odd = measured("t0001", layouts()[0], loss_last=float("nan"), mfu="a lot", loss_first=True)
-    (row,) = trial_rows(replace(search, trials=(odd,)))
-    assert (row["loss_last"], row["mfu"], row["loss_first"]) == (None, None, None)
-
-
 def test_parquet_keeps_the_types_of_columns_of_which_nothing_is_known(search):
     import pandas
 
@@ -92,15 +85,6 @@ def test_parquet_keeps_the_types_of_columns_of_which_nothing_is_known(search):
     assert str(frame["started_at"][0]) == "2026-05-28 20:26:52+00:00"
     kinds = {name: frame[name].dtype.kind for name in ("hfu", "sequence_parallel", "tensor_parallel")}
     assert kinds == {"hfu": "f", "sequence_parallel": "b", "tensor_parallel": "i"}
-
-
-def test_every_column_has_the_kind_of_its_values(search):
-    from pyarrow import BufferReader, parquet
-
-    full = measured("t0001", layouts()[0], warmup_steps=3, measured_steps=9, host_memory_full_at_step=7, mfu=1)
-    again = parquet.read_table(BufferReader(parquet_bytes(trial_rows(replace(search, trials=(full,)))))).to_pylist()[0]
-    assert (again["warmup_steps"], again["host_memory_full_at_step"], again["mfu"]) == (3, 7, 1.0)
-    assert isinstance(again["mfu"], float)
 
 
 @pytest.mark.slow
@@ -176,16 +160,6 @@ def test_a_study_of_several_goals_has_a_direction_for_each(search, tmp_path):
     study = optuna.load_study(study_name="past-aaaaaa", storage=f"sqlite:///{tmp_path}/study.db")
     assert [direction.name for direction in study.directions] == ["MINIMIZE", "MAXIMIZE"]
     assert [trial.user_attrs["trial"] for trial in study.best_trials] == ["t0002"]
-
-
-def test_without_optuna_its_format_says_what_to_install(search, monkeypatch):
-    from orchestrator.interop.optuna_export import optuna_study
-    from search_spaces.errors import InputError
-
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(InputError, match=r"parlay\[optuna\]") as refused:
-        optuna_study(search, (Objective.TOKENS_PER_SEC,), {})
-    assert refused.value.problems[0].key == "--format"
 
 
 def test_a_search_without_an_ended_trial_has_no_rows(spec):

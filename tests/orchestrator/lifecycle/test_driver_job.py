@@ -1,14 +1,13 @@
-"""The chain of a driver's jobs on a simulated Slurm: one link waits, whatever happens to its submission."""
+"""A driver's jobs on a simulated Slurm: one link of their chain waits, and their node-hours are those of Slurm."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.lifecycle import driver_job
-from orchestrator.lifecycle.drive import SearchCallbacks
 from orchestrator.lifecycle.driver_job import (
     RETRY_S,
     DriverAlreadyQueued,
@@ -18,11 +17,14 @@ from orchestrator.lifecycle.driver_job import (
     own_job_id,
     submit_first_link,
 )
-from search_spaces.errors import ExternalError
+from orchestrator.lifecycle.driver_job_usage import WHOLE_NODE, own_job, usage_of_ended_jobs
+from orchestrator.search.own_job import OwnJob
 from slurm.driver_script import DriverJob
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
+from slurm.fake.jobs import FakeJob, JobPlan
 from slurm.fake.placement import FakeNode
+from trials.ledger.events import DriverJobUsage, SearchRecord
 
 NAME = "tiny-abc234.driver"
 
@@ -94,40 +96,6 @@ def test_a_controller_that_is_away_ends_no_driver(bench, logged):
     assert "Unable to contact slurm controller" in logged[0]
 
 
-def test_a_terminal_that_is_gone_keeps_no_link_from_being_submitted(bench):
-    """`on_event` is not called again after an OSError (`drive`), but the link is submitted by `on_iteration`."""
-
-    def broken(search: object, event: object) -> None:
-        raise OSError("the terminal is gone")
-
-    bench.slurm.submissions_busy(times=1)
-    chain = bench.chain()
-    callbacks = chain.attach_to(SearchCallbacks(on_event=broken))
-    callbacks.on_iteration()
-    assert not chain.has_next_link
-    with pytest.raises(OSError, match="the terminal is gone"):
-        callbacks.on_event(None, None)  # type: ignore[arg-type]
-    bench.now += RETRY_S
-    callbacks.on_iteration()
-    assert (chain.has_next_link, len(bench.waiting)) == (True, 1)
-
-
-def test_a_disk_that_is_full_is_said_and_the_link_submitted_later(bench, monkeypatch, logged):
-    chain = bench.chain()
-    with monkeypatch.context() as patch:
-        patch.setattr(driver_job, "write_text", _full_disk)
-        chain.ensure_next_link()
-    assert (chain.has_next_link, len(logged)) == (False, 1)
-    assert "No space left" in logged[0]
-    bench.now += RETRY_S
-    chain.ensure_next_link()
-    assert (chain.has_next_link, len(bench.waiting)) == (True, 1)
-
-
-def _full_disk(path: Path, text: str) -> None:
-    raise OSError(28, "No space left on device")
-
-
 def test_a_search_that_has_ended_leaves_no_link(bench):
     chain = bench.chain()
     chain.ensure_next_link()
@@ -145,16 +113,6 @@ def test_a_driver_that_ends_by_a_bug_takes_its_successor_with_it(bench):
     with pytest.raises(RuntimeError):
         drive()
     assert bench.waiting == []
-
-
-def test_a_driver_that_only_meets_a_database_that_is_away_leaves_its_successor(bench):
-    def drive() -> None:
-        with bench.chain().driver_context(object()):  # type: ignore[arg-type]
-            raise ExternalError("the ledger's database refused")
-
-    with pytest.raises(ExternalError):
-        drive()
-    assert len(bench.waiting) == 1
 
 
 def test_a_search_gets_one_driver_in_a_job_until_it_is_cancelled(bench):
@@ -176,3 +134,91 @@ def test_only_the_job_of_this_search_is_its_own():
     assert own_job_id(environ, "tiny-abc234") == "7"
     assert own_job_id(environ, "tiny-xyz234") is None
     assert own_job_id({}, "tiny-abc234") is None
+
+
+SEARCH_ID = "tiny-abc234"
+DRIVER = f"{SEARCH_ID}.driver"
+ENVIRON = {"SLURM_CPUS_ON_NODE": "2", "SLURMD_NODENAME": "n1"}
+SHARE = 0.25
+
+
+@dataclass
+class UsageBench:
+    """One node of eight CPUs, which driver's jobs share; each job runs `lasts_s`."""
+
+    folder: Path
+    lasts_s: float | None = 100.0
+
+    def __post_init__(self) -> None:
+        self.cluster = FakeCluster([FakeNode("n1", cpus=8)], lambda job: JobPlan(self.lasts_s, completing_s=20.0))
+        self.slurm = FakeSlurm(self.cluster)
+        self.record = SearchRecord(SEARCH_ID, {}, "c0de", self.cluster.time)
+
+    def run(self, name: str = DRIVER, user: str | None = None) -> FakeJob:
+        """Let a job run to its end; with `lasts_s` None it runs on."""
+        request = DriverJob(name, self.folder, 1, 1, 3600.0, ("parlay", "resume"))
+        job = self.cluster.accept(user or self.slurm.user, request)
+        self.cluster.advance(2.0 + (self.lasts_s or 0.0))
+        return job
+
+    def found(self, own: OwnJob | None = None) -> dict[str, DriverJobUsage]:
+        return usage_of_ended_jobs(self.slurm, self.record, own)
+
+    def own(self, **environ: str) -> OwnJob:
+        self.lasts_s = None
+        job = self.run()
+        self.cluster.advance(50.0)
+        return own_job(self.slurm, job.job_id, environ or ENVIRON)
+
+
+@pytest.fixture
+def usage(tmp_path) -> UsageBench:
+    return UsageBench(tmp_path)
+
+
+def test_a_drivers_job_counts_from_slurms_start_by_its_cpus_of_its_nodes(usage):
+    own = usage.own()
+    started_at = usage.cluster.job(own.job_id).started_at
+    assert (own.started_at, own.node_share) == (started_at, SHARE)
+    assert own.node_hours(started_at + 3600.0) == SHARE
+
+
+def test_a_job_of_a_slurm_that_does_not_answer_counts_from_now_on_as_a_whole_node(usage):
+    usage.cluster.controller_down(for_s=600.0)
+    began = usage.cluster.time
+    assert own_job(usage.slurm, "7", ENVIRON) == OwnJob("7", began, WHOLE_NODE)
+
+
+def test_a_job_that_has_ended_is_booked_by_slurms_times_though_its_driver_recorded_less(usage):
+    job = usage.run()
+    usage.record = replace(usage.record, driver_jobs={job.job_id: DriverJobUsage(SHARE, 0.001)})
+    wanted = {job.job_id: DriverJobUsage(SHARE, SHARE * 100.0 / 3600)}
+    assert usage.found() == wanted
+    usage.record = replace(usage.record, driver_jobs=wanted)
+    assert usage.found() == {}, "it is not recorded twice"
+
+
+def test_a_job_that_only_accounting_knows_is_found_and_the_running_one_is_not(usage):
+    job = usage.run()
+    usage.cluster.advance(100.0)
+    usage.cluster.purge(job.job_id)
+    own = usage.own()
+    assert usage.found(own) == {job.job_id: DriverJobUsage(SHARE, SHARE * 100.0 / 3600)}
+
+
+def _cancelled(usage: UsageBench) -> None:
+    usage.run(name="other-abc234.driver")
+    usage.run(user="bob")
+
+
+def _unreachable(usage: UsageBench) -> None:
+    usage.run()
+    usage.cluster.controller_down(for_s=600.0)
+
+
+@pytest.mark.parametrize("happens", [_cancelled, _unreachable], ids=["jobs of others", "no answer"])
+def test_what_others_held_and_what_slurm_does_not_tell_is_left_as_it_is_recorded(
+    usage, happens: Callable[[UsageBench], None]
+):
+    happens(usage)
+    assert usage.found() == {}

@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.dry_run import print_dry_run
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.dry_run import first_layouts, write_first_jobs
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import plan_of
-from orchestrator.planning.prior_trials import collect_prior_trials_for_plan
 from search_spaces.errors import InputError
-from search_spaces.tables.measured_table import Observation, render_table
-from tests.orchestrator.cli.parlay import parlay_here, write_search
+from tests.orchestrator.cli.parlay import write_search
 from trials.trial import TrialSpec
 
 SEARCH = """\
@@ -59,39 +56,8 @@ def test_the_baselines_job_and_the_first_choices_lie_as_a_search_would_submit_th
         assert script.rstrip().endswith(str(job.script.parent / "spec.json"))
 
 
-def test_the_ranks_are_those_of_the_layouts_and_not_all_of_the_cluster(tmp_path, capsys):
-    (tmp_path / "setup.sh").touch()
-    text = SEARCH.replace("num_nodes: 2}", "num_nodes: 4}").replace("space:\n", "space:\n  num_nodes: 2\n")
-    half = load_search_file(write_search(tmp_path, text))
-    print_dry_run(half, candidates_of(half), None, as_json=False)
-    assert " layouts would be tried on 16 ranks with launcher slurm" in capsys.readouterr().out
-
-
-def test_what_is_the_same_layout_is_one_job(spec):
-    space = candidates_of(spec)
-    of_the_first = replace(space, baseline=plan_of(spec, space).layouts[0])
-    assert list(first_layouts(spec, of_the_first)) == ["baseline"]
-
-
 def test_without_a_baseline_there_is_the_first(spec):
     assert list(first_layouts(spec, replace(candidates_of(spec), baseline=None))) == ["first"]
-
-
-@pytest.mark.slow
-def test_the_first_is_that_of_a_plan_which_earlier_trials_taught(tmp_path, spec):
-    """Prior trials of all layouts, with twice the predicted memory."""
-    untaught = plan_of(spec, candidates_of(spec))
-    of_all = ("p", "us", "m", spec.model, spec.cluster, 64)
-    rows = [
-        Observation(*of_all, layout, "ok", step_time_s=1.0, peak_memory_gib=2 * float(gib))
-        for layout, gib in zip(untaught.layouts, untaught.estimates.peak_memory_gib, strict=True)
-    ]
-    (tmp_path / "past.csv").write_text(render_table(rows))
-    taught = load_search_file(tmp_path / "search.yaml", ["search.warm_start=past.csv"])
-    space = candidates_of(taught)
-    first = write_first_jobs(taught, space, tmp_path)[-1].layout
-    assert first == plan_of(taught, space, collect_prior_trials_for_plan(taught)).layouts[0]
-    assert first != untaught.layouts[0]
 
 
 def test_what_is_there_stays_as_it_is(tmp_path, spec):
@@ -99,18 +65,3 @@ def test_what_is_there_stays_as_it_is(tmp_path, spec):
     with pytest.raises(InputError, match="dry-dry-run: File exists") as caught:
         write_first_jobs(spec, candidates_of(spec), tmp_path)
     assert caught.value.problems[0].key == "--scripts"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--dry-run", "--scripts", "out"], "the launcher is local"),
-        (["--scripts", "out"], "needs --dry-run"),
-    ],
-)
-def test_scripts_are_refused_where_there_are_none(tmp_path, words, message):
-    write_search(tmp_path)
-    answer = parlay_here("run", "search.yaml", *words, "--json", cwd=tmp_path)
-    assert (answer.code, answer.json["error"]["key"]) == (2, "--scripts")
-    assert message in answer.json["error"]["message"]
-    assert [path.name for path in tmp_path.iterdir()] == ["search.yaml"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.dry_run import DryJob, write_first_jobs
 from orchestrator.planning.candidates import candidates_of
 from slurm.sandbox.sandbox import SlurmSandbox
-from tests.orchestrator.cli.parlay import COMMAND, environment
 from tests.orchestrator.config.test_ready_made_searches import PUBLISHED, TODAY, path_of, ready_made
 from tests.slurm.sandboxes import require_slurm, short_folder
 
@@ -56,18 +54,3 @@ def test_slurm_would_run_the_published_recipe_and_parlays_own_choice(tmp_path: P
         assert refusal(big_slurm, job) is None
         assert "not available" in (refusal(big_slurm, job, f"--nodes={nodes + 1}") or "")
         assert "not available" in (refusal(big_slurm, job, f"--gpus-per-node={gpus + 1}") or "")
-
-
-@pytest.mark.walks
-def test_a_dry_run_of_the_largest_asks_that_slurm_and_leaves_its_scripts(tmp_path: Path, big_slurm):
-    command = [*COMMAND, "run", str(path_of("frontier-1t")), "--dry-run", "--scripts", "out"]
-    variables = environment() | big_slurm.environment
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "nothing was launched" in done.stdout
-    assert len(list(tmp_path.glob("out/frontier-1t-dry-run/trials/*/a1/job.sh"))) == 2
-    command = [*command[:-1], "more", "--set", "launcher.slurm.gpus_per_node=9"]
-    refused = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
-    assert refused.returncode == 2
-    assert "Slurm refuses a job of 128 nodes x 8 ranks" in refused.stderr
-    assert not (tmp_path / "more").exists()

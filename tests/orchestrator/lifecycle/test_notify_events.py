@@ -39,12 +39,6 @@ class TestStall:
         message = event_message(STALL, search, NOTIFY, last_progress_at(search) + 3600 * hours)
         assert (message is not None) is is_due
 
-    def test_its_sentence_says_for_how_long_and_what_is_in_flight(self):
-        search = measured((BASELINE, 1000.0))
-        search.start(FASTEST)
-        message = event_message(STALL, search.record, NOTIFY, last_progress_at(search.record) + 7260)
-        assert message == "tiny-abcdef: no trial has ended for 2:01:00 (1 trial in flight, 2 so far)"
-
 
 @pytest.mark.parametrize(
     ("limits", "passed_s", "said"),

@@ -113,37 +113,3 @@ def test_a_cancelled_search_leaves_neither_step_nor_pilot(tmp_path, cluster):
     until(lambda: bench.jobs(f"{folder.search_id}.p", "RUNNING", "COMPLETING", "PENDING"), lambda left: not left)
     until(lambda: [pid for job in jobs for pid in bench.processes_of(job)], lambda left: not left)
     assert round(record.node_hours_used * 3600, 6) >= held_node_s(bench, folder)  # hours are binary fractions
-
-
-def test_repeats_of_a_search_with_shared_jobs_and_the_runs_of_a_replay_are_steps_of_one_job(tmp_path, cluster):
-    few = f"max_trials: 3, parallel_trials: 2, budget_node_hours: {BUDGET_NODE_HOURS}"
-    text = SEARCH.replace("poll_interval: 1s", "poll_interval: 1s, shared_jobs: true").replace(
-        "max_trials: 30, parallel_trials: 4, finalists: 0", f"{few}, finalists: 2, finalist_repeats: 2, finals: fixed"
-    )
-    bench = Bench(tmp_path, cluster)
-    driver = bench.start("run", bench.write(takes_s=0.2, text=text), tabled=True)
-    assert driver.wait(180) == 0, (tmp_path / "driver.out").read_text()[-3000:]
-    folder = bench.the_search()
-    record = record_of(folder)
-    assert [trial.state for trial in record.trials] == [TrialState.MEASURED] * 7
-    assert held_node_s(bench, folder) > 0.0
-    ids = [str(attempt.job_id) for attempt in attempts_of(record)]
-    [shared] = bench.jobs(f"{folder.search_id}.p")
-    assert len(bench.jobs(folder.search_id)) == 4, "three trials and the shared job"
-    assert ids[3:] == [f"{shared}.{number}" for number in range(1, 5)], "after the step of the fork servers"
-    assert len({attempt.nodes for attempt in attempts_of(record)[3:]}) == 1
-    assert_completed(cluster, shared, steps=4)
-
-    replayed = bench.parlay("replay", folder.path, "--repeats", "2", "--sessions", "1", "--json")
-    assert [session["runs"] for session in replayed.json["sessions"]] == [2], replayed.err
-    [session] = bench.jobs("replay-")
-    assert_completed(cluster, session, steps=2)
-
-
-def assert_completed(cluster: SlurmSandbox, job: str, steps: int) -> None:
-    """Check that accounting has this number of completed steps of the job, beside its script and fork servers."""
-    answer = lambda: cluster.ask("sacct", "--noheader", "--parsable2", f"--jobs={job}", "--format=JobID,State").stdout  # noqa: E731
-    others = (f"{job}.batch|", f"{job}.0|")  # the script, and the fork servers, which end by a signal
-    rows = lambda: {line for line in answer().splitlines() if "." in line and not line.startswith(others)}  # noqa: E731
-    wanted = {f"{job}.{number}|COMPLETED" for number in range(1, steps + 1)}
-    assert until(rows, lambda found: found >= wanted) == wanted

@@ -1,22 +1,27 @@
+"""A recipe's layout measured again: verdicts, sessions, interruptions, and what is run."""
+
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.comparison.recorded_runs import recorded_runs
 from orchestrator.comparison.speed_ratio import ReplayVerdict
+from orchestrator.launchers import factory
 from orchestrator.launchers.base import LaunchRefused
-from orchestrator.launchers.local.launcher import LocalLauncher
-from orchestrator.recipe.read import read_recipe
+from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
+from orchestrator.lifecycle.signals import CancelOnSignal
+from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.write import write_recipe
 from orchestrator.replay.machine_lock import MachineLock
 from orchestrator.replay.replay import (
@@ -27,27 +32,30 @@ from orchestrator.replay.replay import (
     replay,
     this_machine,
 )
+from orchestrator.replay.run import run_replay, with_trainer
 from orchestrator.replay.runs import ReplayCallbacks
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from search_spaces.layouts.layout import Layout
+from slurm.job_state import JobState
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
-from tests.orchestrator.scripted import in_turn
+from tests.orchestrator.scripted import Script, in_turn
+from tests.orchestrator.search.on_slurm.test_shared_jobs import SharedJobsRig
+from tests.strangers import STRANGER, needs_a_stranger
 from trials.files.folders import SearchFolder
-from trials.measure_rules import MeasureRules
+from trials.pilot.files import PilotFolder, StepFileKind
 from trials.trial import FailureReason, utc_seconds
 
-CPU = ACCELERATORS["cpu"]
-H100 = ACCELERATORS["h100-80gb"]
+CPU, H100 = ACCELERATORS["cpu"], ACCELERATORS["h100-80gb"]
+REFUSED = "Slurm refused it: partition main is down"
 
 
 @pytest.fixture
-def loaded(tmp_path):
+def loaded(tmp_path, monkeypatch) -> LoadedRecipe:
+    monkeypatch.delenv("PARLAY_PYTHON", raising=False)
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "marker.py").write_text("")
-    return read_recipe(
-        write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", LAYOUT, 0.1)), tmp_path / "code")
-    )
+    source = source_of(measured_trial("t0001", LAYOUT, 0.1))
+    return read_recipe(write_recipe(tmp_path / "recipe", source, tmp_path / "code"))
 
 
 def replayed(loaded, launcher, tmp_path, rules=None, here=None, callbacks=None):
@@ -57,13 +65,36 @@ def replayed(loaded, launcher, tmp_path, rules=None, here=None, callbacks=None):
 
 
 def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path):
-    result = replayed(loaded, in_turn(0.1, 0.101, 0.099), tmp_path)
-    data = result.to_json()
-    assert data["verdict"] == "reproduced"
-    assert data["ratio"] == pytest.approx(1.0, abs=0.01)
+    launcher = in_turn(*[0.1, 0.101, 0.099] * 3)
+    data = replayed(loaded, launcher, tmp_path).to_json()
+    assert (data["verdict"], len(launcher.requests)) == ("reproduced", 3), "no other session is asked for"
     assert data["ratio_low"] < data["ratio"] < data["ratio_high"]
+    assert data["ratio"] == pytest.approx(1.0, abs=0.01)
     assert data["measured"] / data["recorded"] == pytest.approx(data["ratio"])
     assert data["differences"] == [{"field": "torch", "recorded": "2.13.0", "here": "2.14.0"}]
+
+
+@pytest.mark.parametrize(
+    ("step_times_s", "rules", "verdict", "sessions"),
+    [
+        ([0.115] * 9, ReplayRules(3), ReplayVerdict.SLOWER, [3, 3, 3]),
+        ([0.085] * 9, ReplayRules(3), ReplayVerdict.FASTER, [3, 3, 3]),
+        ([0.108] * 3 + [0.099] * 3 + [0.098] * 3, ReplayRules(3), ReplayVerdict.REPRODUCED, [3, 3]),
+        ([0.115, 0.095] * 4 + [0.115], ReplayRules(1, sessions=9), ReplayVerdict.INCONCLUSIVE, [1] * 9),
+    ],
+    ids=["slower", "faster", "slow minutes", "no verdict"],
+)
+def test_another_speed_is_said_once_every_session_agrees(
+    loaded, tmp_path, step_times_s, rules, verdict, sessions, logged
+):
+    launcher = in_turn(*step_times_s)
+    result = replayed(loaded, launcher, tmp_path, rules, callbacks=ReplayCallbacks())
+    found = result.to_json()["sessions"]
+    assert (result.verdict, [session["runs"] for session in found]) == (verdict, sessions)
+    assert len(logged) == len(sessions) - 1, "it may be a temporary effect"
+    starts = [utc_seconds(session["started_at"]) for session in found]
+    assert all(later - earlier >= 300 for earlier, later in pairwise(starts))
+    assert len({request.spec.trial for request in launcher.requests}) == sum(sessions)
 
 
 def test_another_script_is_named_after_one_run_and_its_speed_says_nothing_of_the_recorded_one(loaded, tmp_path):
@@ -74,72 +105,26 @@ def test_another_script_is_named_after_one_run_and_its_speed_says_nothing_of_the
     assert (data["verdict"], data["ratio"], len(launcher.requests)) == ("impossible", None, 1)
     [difference] = data["differences"]
     assert difference == {"field": "scripts./home/a/train.py", "recorded": "1a2b" * 16, "here": "9f8e" * 16}
-    assert all(part in data["detail"] for part in ("another program", "/home/a/train.py", "1a2b1a2b", "9f8e9f8e"))
     other_trainer = replace(recorded, trainer=loaded.spec().trainer)
     launcher = in_turn(0.1, 0.1, 0.1, fingerprint=now)
     assert replayed(other_trainer, launcher, tmp_path / "other").verdict is ReplayVerdict.REPRODUCED
 
 
-def test_a_replay_compares_speeds_also_where_energy_was_an_objective(tmp_path):
-    (tmp_path / "code").mkdir()
-    source = source_of(measured_trial("t0001", LAYOUT, 0.1), measure=MeasureRules(energy=True))
-    recipe, launcher = write_recipe(tmp_path / "recipe", source, tmp_path / "code"), in_turn(0.1, 0.101, 0.099)
-    assert replayed(read_recipe(recipe), launcher, tmp_path).verdict is ReplayVerdict.REPRODUCED
-    assert not launcher.requests[0].spec.measure.energy, "it may be unknown here, or to another trainer"
-
-
-@pytest.mark.parametrize(("step_time_s", "verdict"), [(0.115, ReplayVerdict.SLOWER), (0.085, ReplayVerdict.FASTER)])
-def test_another_speed_is_said_once_every_session_agrees(loaded, tmp_path, step_time_s, verdict, logged):
-    launcher = in_turn(*[step_time_s] * 9)
-    result = replayed(loaded, launcher, tmp_path, callbacks=ReplayCallbacks())
-    assert result.verdict is verdict
-    assert [note.partition(", which")[2] for note in logged] == [
-        " may be a temporary effect: measuring again in 300s"
-    ] * 2
-    sessions = result.to_json()["sessions"]
-    assert [session["runs"] for session in sessions] == [3, 3, 3]
-    assert [session["ratio"] for session in sessions] == pytest.approx([0.1 / step_time_s] * 3)
-    starts = [utc_seconds(session["started_at"]) for session in sessions]
-    assert all(later - earlier >= 300 for earlier, later in pairwise(starts))
-    assert len({request.spec.trial for request in launcher.requests}) == 9
-
-
-def test_minutes_in_which_the_machine_is_slow_do_not_make_the_layout_slow(loaded, tmp_path):
-    launcher = in_turn(*[0.108] * 3, *[0.099] * 3, *[0.098] * 3)
-    assert replayed(loaded, launcher, tmp_path, ReplayRules(3, sessions=3)).verdict is ReplayVerdict.REPRODUCED
-    launcher = in_turn(*[0.108] * 3)
-    lone = replayed(loaded, launcher, tmp_path / "lone", ReplayRules(3, sessions=1))
-    assert lone.verdict is not ReplayVerdict.REPRODUCED
-
-
-def test_a_replay_without_a_verdict_is_measured_until_there_is_one_or_no_session_is_left(loaded, tmp_path):
-    launcher = in_turn(*[0.115, 0.095] * 4, 0.115)
-    result = replayed(loaded, launcher, tmp_path, ReplayRules(1, sessions=9))
-    assert (result.verdict, len(launcher.requests)) == (ReplayVerdict.INCONCLUSIVE, 9)
-
-
-def test_a_replay_that_is_reproduced_asks_for_no_other_session(loaded, tmp_path):
-    launcher = in_turn(*[0.1] * 9)
-    assert replayed(loaded, launcher, tmp_path).verdict is ReplayVerdict.REPRODUCED
-    assert len(launcher.requests) == 3
-
-
-def test_a_replay_that_is_told_to_stop_between_sessions_stops_with_what_it_has_measured(loaded, tmp_path, logged):
-    launcher = in_turn(*[0.115] * 9)
+@pytest.mark.parametrize(
+    ("endings", "runs"),
+    [([0.115] * 9, 3), ([0.115, 0.115, KeyboardInterrupt()], 2), ([0.1, 0.1, KeyboardInterrupt()], 2)],
+    ids=["between sessions", "in a run", "in a run, as it was"],
+)
+def test_a_replay_that_is_stopped_decides_nothing_and_has_what_it_measured(loaded, tmp_path, endings, runs):
+    launcher = in_turn(*endings)
+    callbacks = ReplayCallbacks(lambda: len(launcher.requests) == 3)
     with pytest.raises(KeyboardInterrupt) as stopped:
-        replayed(loaded, launcher, tmp_path, callbacks=ReplayCallbacks(lambda: bool(logged)))
-    assert len(launcher.requests) == 3
+        replayed(loaded, launcher, tmp_path, callbacks=callbacks)
     data = stopped.value.result.to_json()
     assert (data["verdict"], data["detail"]) == ("inconclusive", "stopped before it had a verdict")
-    assert data["ratio"] == pytest.approx(0.1 / 0.115)
-    assert [session["runs"] for session in data["sessions"]] == [3]
-
-
-def test_runs_that_would_be_reproduced_decide_nothing_where_the_replay_was_stopped(loaded, tmp_path):
-    with pytest.raises(KeyboardInterrupt) as stopped:
-        replayed(loaded, in_turn(0.1, 0.1, KeyboardInterrupt()), tmp_path)
-    assert stopped.value.result.verdict is ReplayVerdict.INCONCLUSIVE
-    assert len(stopped.value.result.runs) == 2
+    assert [session["runs"] for session in data["sessions"]] == [runs]
+    assert data["ratio"] == pytest.approx(0.1 / endings[0])
+    assert launcher.cancelled == (["quickstart-replay.t0003.a1"] if runs == 2 else [])
 
 
 def test_replays_of_one_machine_take_turns_and_let_others_in_between_sessions(loaded, tmp_path):
@@ -159,88 +144,46 @@ def test_replays_of_one_machine_take_turns_and_let_others_in_between_sessions(lo
         replayed(loaded, launcher, tmp_path, ReplayRules(3, sessions=2), callbacks=ReplayCallbacks(lock=first))
     assert len(launcher.requests) == 6
     assert second.try_acquire()
-
-
-def test_the_machine_lock_is_held_until_it_is_released(tmp_path):
-    ours, other = MachineLock(tmp_path), MachineLock(tmp_path)
-    assert (ours.try_acquire(), ours.try_acquire(), other.try_acquire()) == (True, True, False)
-    ours.release()
-    assert (other.try_acquire(), ours.try_acquire()) == (True, False)
-    other.release()
+    assert (first.try_acquire(), second.try_acquire()) == (False, True)
 
 
 def test_each_run_is_a_replay_trial_of_the_recipes_layout_with_the_recipes_code(loaded, tmp_path):
-    launcher = in_turn(0.1, 0.1)
+    """A run that may be tried again is."""
+    launcher = in_turn(FailureReason.NODE_FAILURE, 0.1, 0.1)
     replayed(loaded, launcher, tmp_path, ReplayRules(repeats=2))
-    assert [r.spec.attempt_key for r in launcher.requests] == [
-        "quickstart-replay.t0001.a1",
-        "quickstart-replay.t0002.a1",
-    ]
-    assert {r.spec.kind.value for r in launcher.requests} == {"replay"}
-    assert {r.spec.layout for r in launcher.requests} == {LAYOUT}
+    names = [f"quickstart-replay.{name}" for name in ("t0001.a1", "t0001.a2", "t0002.a1")]
+    assert [r.spec.attempt_key for r in launcher.requests] == names
+    assert {(r.spec.kind.value, r.spec.layout) for r in launcher.requests} == {("replay", LAYOUT)}
     assert (Path(launcher.requests[0].code) / "marker.py").exists()
 
 
-def test_a_run_that_may_be_tried_again_is(loaded, tmp_path):
-    launcher = in_turn(FailureReason.NODE_FAILURE, 0.1)
-    result = replayed(loaded, launcher, tmp_path, ReplayRules(repeats=1))
-    assert result.verdict is ReplayVerdict.REPRODUCED
-    assert [r.spec.attempt for r in launcher.requests] == ["a1", "a2"]
-
-
 @pytest.mark.parametrize(
-    ("reason", "verdict"),
+    ("endings", "verdict", "detail", "runs"),
     [
-        (FailureReason.GPU_OOM, ReplayVerdict.IMPOSSIBLE),
-        (FailureReason.SCRIPT_ERROR, ReplayVerdict.INCONCLUSIVE),
-        (FailureReason.TIME_LIMIT, ReplayVerdict.INCONCLUSIVE),
+        ([FailureReason.GPU_OOM], ReplayVerdict.IMPOSSIBLE, "gpu_oom: its words", []),
+        ([FailureReason.SCRIPT_ERROR], ReplayVerdict.INCONCLUSIVE, "script_error: its words", []),
+        ([FailureReason.TIME_LIMIT], ReplayVerdict.INCONCLUSIVE, "time_limit: its words", []),
+        ([0.1] * 2 + [FailureReason.SCRIPT_ERROR], ReplayVerdict.INCONCLUSIVE, "script_error: its words", [2]),
+        ([0.115] * 5 + [FailureReason.SCRIPT_ERROR], ReplayVerdict.INCONCLUSIVE, "script_error: its words", [3, 2]),
+        ([0.1, 0.1, LaunchRefused(REFUSED)], ReplayVerdict.INCONCLUSIVE, REFUSED, [2]),
+        ([0.1, 0.1, ExternalError(REFUSED)], ReplayVerdict.INCONCLUSIVE, REFUSED, [2]),
     ],
+    ids=["memory", "script", "time", "as it was", "a later session", "refused", "no answer"],
 )
-def test_a_run_without_a_measurement_ends_the_replay_with_its_words(loaded, tmp_path, reason, verdict):
-    launcher = in_turn(reason)
-    result = replayed(loaded, launcher, tmp_path)
-    assert (result.verdict, result.comparison) == (verdict, None)
-    assert (result.to_json()["ratio"], result.to_json()["sessions"]) == (None, [])
-    assert result.detail == f"{reason}: its words"
-    assert len(launcher.requests) == 1
-
-
-def test_a_run_that_fails_at_a_later_session_leaves_the_numbers_of_the_runs_before_it(loaded, tmp_path):
-    launcher = in_turn(*[0.115] * 5, FailureReason.SCRIPT_ERROR)
+def test_a_run_without_a_measurement_ends_the_replay_with_its_words_and_what_was_measured_before(
+    loaded, tmp_path, endings, verdict, detail, runs
+):
+    launcher = in_turn(*endings)
     result = replayed(loaded, launcher, tmp_path)
     data = result.to_json()
-    assert (data["verdict"], data["detail"]) == ("inconclusive", "script_error: its words")
-    assert [session["runs"] for session in data["sessions"]] == [3, 2]
-    assert data["ratio"] == pytest.approx(0.1 / 0.115)
-    assert data["ratio_low"] < data["ratio"] < data["ratio_high"]
-    assert data["measured"] / data["recorded"] == pytest.approx(data["ratio"])
-    assert len(launcher.requests) == 6
-
-
-def test_runs_that_would_be_reproduced_decide_nothing_once_one_has_failed(loaded, tmp_path):
-    result = replayed(loaded, in_turn(0.1, 0.1, FailureReason.SCRIPT_ERROR), tmp_path)
-    assert (result.verdict, result.comparison.verdict) == (ReplayVerdict.INCONCLUSIVE, ReplayVerdict.REPRODUCED)
-
-
-@pytest.mark.parametrize("refusal", [LaunchRefused, ExternalError])
-def test_a_launcher_that_refuses_a_later_run_leaves_the_numbers_of_the_runs_before_it(loaded, tmp_path, refusal):
-    launcher = in_turn(0.1, 0.1, refusal("Slurm refused it: partition main is down"))
-    result = replayed(loaded, launcher, tmp_path)
-    assert (result.verdict, result.detail) == (ReplayVerdict.INCONCLUSIVE, "Slurm refused it: partition main is down")
-    assert [session["runs"] for session in result.to_json()["sessions"]] == [2]
+    assert (result.verdict, result.detail) == (verdict, detail)
+    assert [session["runs"] for session in data["sessions"]] == runs
+    assert data["ratio"] == (pytest.approx(0.1 / endings[0]) if runs else None)
 
 
 def test_a_launcher_that_refuses_the_first_run_is_not_hidden_behind_a_verdict(loaded, tmp_path):
     with pytest.raises(LaunchRefused):
         replayed(loaded, in_turn(LaunchRefused("no Ray at 10.0.0.1:6379")), tmp_path)
-
-
-def test_an_interrupt_cancels_the_run_in_flight(loaded, tmp_path):
-    launcher = in_turn(KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt) as stopped:
-        replayed(loaded, launcher, tmp_path)
-    assert launcher.cancelled == ["quickstart-replay.t0001.a1"]
-    assert stopped.value.result.comparison is None
 
 
 @pytest.mark.bad_input(42)
@@ -254,17 +197,15 @@ def test_an_interrupt_cancels_the_run_in_flight(loaded, tmp_path):
 def test_other_hardware_or_too_little_is_impossible_and_starts_nothing(loaded, tmp_path, here, words):
     launcher = in_turn()
     result = replayed(loaded, launcher, tmp_path, here=here)
-    assert result.verdict is ReplayVerdict.IMPOSSIBLE
+    assert (result.verdict, launcher.requests) == (ReplayVerdict.IMPOSSIBLE, [])
     assert words in result.detail
-    assert launcher.requests == []
 
 
-def test_more_of_the_same_hardware_is_enough():
-    assert cluster_mismatch_reason(Cluster(H100, 4, 1), Cluster(H100, 8, 2)) is None
-
-
-def test_two_nodes_of_four_are_not_one_of_eight():
-    assert cluster_mismatch_reason(Cluster(H100, 8, 1), Cluster(H100, 4, 2)) is not None
+@pytest.mark.parametrize(
+    ("needed", "here", "is_enough"), [((4, 1), (8, 2), True), ((8, 1), (4, 2), False), ((4, 2), (8, 1), False)]
+)
+def test_nodes_of_other_sizes_are_other_hardware(needed, here, is_enough):
+    assert (cluster_mismatch_reason(Cluster(H100, *needed), Cluster(H100, *here)) is None) is is_enough
 
 
 def test_this_machine_has_as_many_cpu_ranks_as_needed_and_only_the_gpus_it_shows():
@@ -314,51 +255,114 @@ def test_of_the_recorded_runs_a_suspect_one_counts_where_there_is_no_other(loade
 
 
 @pytest.mark.parametrize(
-    "rules",
+    ("rule", "value"),
     [
-        {"repeats": 0},
-        {"repeats": True},
-        {"margin": 0.0},
-        {"margin": 0.5},
-        {"sessions": 0},
-        {"session_interval_s": 299.0},
+        *(("repeats", 0), ("repeats", True), ("margin", 0.0), ("margin", 0.5)),
+        *(("sessions", 0), ("session_interval_s", 299.0)),
     ],
 )
-def test_rules_that_make_no_sense_are_refused(rules):
+def test_rules_that_make_no_sense_are_refused(rule, value):
     with pytest.raises(InputError):
-        ReplayRules(**rules)
+        ReplayRules(**{rule: value})
 
 
-@pytest.mark.processes
-@pytest.mark.timeout(180)
-def test_a_replay_really_trains_with_the_recipes_code(tmp_path):
-    snapshot_code(tmp_path / "code")
-    two_ranks = Layout(data_parallel=2, micro_batch_size=2)
-    file = write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", two_ranks, 0.1)), tmp_path / "code")
-    launcher = LocalLauncher([[]])
-    try:
-        result = replay(
-            read_recipe(file),
-            launcher,
-            SearchFolder(tmp_path / "r"),
-            python=sys.executable,
-            rules=ReplayRules(repeats=1, sessions=1),
-        )
-    finally:
-        launcher.close()
-    assert result.detail is None
-    assert result.comparison is not None
-    assert {d["field"] for d in result.differences} >= {"kernel", "host"}
+SHARED = {"kind": "slurm", "slurm": {"shared_jobs": True, "partition": "gpu"}}
 
 
-def test_the_launcher_of_the_search_is_taken_with_its_options_unless_another_is_named():
-    recipe = SimpleNamespace(launcher={"kind": "slurm", "slurm": {"partition": "gpu"}})
-    assert launcher_section(recipe, None).slurm.partition == "gpu"
-    assert launcher_section(recipe, "slurm").slurm.partition == "gpu"
-    assert launcher_section(recipe, "local").kind == "local"
-    assert launcher_section(SimpleNamespace(launcher={}), None).kind == "ray"
+@pytest.mark.parametrize(
+    ("recorded", "asked", "kind", "partition", "shares_jobs"),
+    [
+        (SHARED, None, "slurm", "gpu", True),
+        (SHARED, "slurm", "slurm", "gpu", True),
+        (SHARED, "local", "local", "gpu", False),
+        ({}, None, "ray", None, False),
+        ({"kind": "simulated", "table": "/tables/a.csv"}, None, "local", None, False),
+    ],
+    ids=["its own", "the same", "another", "none", "a table"],
+)
+def test_the_launcher_of_the_search_is_taken_with_its_options_unless_another_is_named(
+    recorded, asked, kind, partition, shares_jobs
+):
+    found = launcher_section(SimpleNamespace(launcher=recorded), asked)
+    assert (found.kind, found.slurm.partition, found.shares_jobs) == (kind, partition, shares_jobs)
 
 
-def test_what_a_table_answered_is_replayed_by_plain_processes():
-    recipe = SimpleNamespace(launcher={"kind": "simulated", "table": "/tables/a.csv"})
-    assert launcher_section(recipe, None).kind == "local"
+def test_the_runs_of_a_session_are_steps_of_one_shared_job_and_no_nodes_are_held_between_sessions(loaded, tmp_path):
+    rig = SharedJobsRig("jobs", tmp_path, settings={"min_job_age_s": 86400.0})
+    rules = ReplayRules(repeats=3, sessions=3)
+    rig.script = lambda spec, restart: Script(duration_s=60.0, tokens_per_sec=10.0)  # slower: takes three sessions
+    launcher = rig.new_launcher(lambda: RemainingWork(rules.repeats, 1, num_nodes=LAYOUT.num_nodes))
+    result = replayed(loaded, launcher, rig.path, rules)
+    launcher.close()
+    rig.cluster.advance(10.0)
+    assert len(result.runs) == 9
+    jobs = rig.cluster.jobs()
+    assert [job.request.name for job in jobs] == [f"quickstart-replay.p000{number}" for number in (1, 2, 3)]
+    steps = [PilotFolder(job.request.directory).step_files() for job in jobs]
+    assert [[StepFileKind.ENDED in kinds for kinds in of.values()] for of in steps] == [[True] * 3] * 3
+    assert {job.state for job in jobs} == {JobState.COMPLETED}
+    assert all(job.ended_at - job.started_at < 3 * 60.0 + 30.0 for job in jobs)
+
+
+IMAGE = {"kind": "slurm", "slurm": {"container": {"runtime": "apptainer", "image": "/images/torch.sif"}}}
+THERE, GONE = "/bin/sh", "/no/such/python"
+
+
+def python_of(loaded: LoadedRecipe, measured: str, kind: str | None = None, **changes: Any) -> str:
+    recipe = replace(loaded.recipe, python=measured, **changes)
+    return with_trainer(replace(loaded, recipe=recipe), None, (), kind)[1]
+
+
+@pytest.mark.parametrize(
+    ("measured", "kind", "changes", "taken"),
+    [
+        (THERE, None, {}, THERE),
+        (GONE, None, {}, sys.executable),
+        (GONE, None, {"launcher": IMAGE}, GONE),
+        (THERE, "local", {"launcher": IMAGE}, sys.executable),
+        (GONE, "local", {"launcher": IMAGE}, sys.executable),
+    ],
+)
+def test_the_python_that_was_measured_is_taken_where_it_is_still_there_or_in_an_image(
+    loaded, measured, kind, changes, taken
+):
+    assert python_of(loaded, measured, kind, **changes) == taken
+
+
+def test_parlay_python_names_another_as_it_does_for_the_recipes_scripts(loaded, monkeypatch):
+    monkeypatch.setenv("PARLAY_PYTHON", "/opt/py/bin/python")
+    assert python_of(loaded, THERE) == "/opt/py/bin/python"
+
+
+@pytest.mark.bad_input(42)
+@pytest.mark.security("paths")
+@needs_a_stranger
+@pytest.mark.parametrize(
+    ("theirs", "key"),
+    [("recipe", "recipe"), ("recipe/spec.json", "recipe"), ("recipe/code", "recipe"), ("python",) * 2],
+)
+def test_a_recipe_or_interpreter_of_another_user_is_not_run_unless_told_to_trust_it(loaded, tmp_path, theirs, key):
+    python = tmp_path / "python"
+    python.symlink_to(THERE)
+    os.chown(tmp_path / theirs, STRANGER, -1, follow_symlinks=False)
+    with pytest.raises(InputError) as refused:
+        python_of(loaded, str(python))
+    (problem,) = refused.value.problems
+    assert (problem.key, problem.value, "--trust" in problem.fix) == (key, str(tmp_path / theirs), True)
+    recipe = replace(loaded, recipe=replace(loaded.recipe, python=str(python)))
+    assert with_trainer(recipe, None, (), None, trust=True)[1] == str(python)
+
+
+@pytest.mark.bad_input(54)
+def test_a_python_without_the_packages_of_the_layouts_engine_is_refused_and_nothing_launched(tmp_path, monkeypatch):
+    monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: pytest.fail("a launcher is made"))
+    monkeypatch.setattr("orchestrator.replay.run.impossible_result", lambda *_: None)
+    (tmp_path / "code").mkdir()
+    source = source_of(measured_trial("t0001", replace(LAYOUT, engine="megatron-core"), 0.1))
+    recipe = read_recipe(write_recipe(tmp_path / "recipe", source, tmp_path / "code"))
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho \'{"megatron-core": "0.15.3"}\'\n')
+    python.chmod(0o755)
+    with pytest.raises(InputError, match=r"megatron-core 0\.15\.3 is installed"):
+        run_replay(recipe, str(python), "local", ReplayRules(), tmp_path / "runs", CancelOnSignal())
+    assert not (tmp_path / "runs").exists()

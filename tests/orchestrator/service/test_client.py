@@ -16,31 +16,25 @@ from orchestrator.service.state_dir import ServiceStateDir
 from search_spaces.errors import ExternalError
 
 
+@pytest.fixture
+def state_dir(tmp_path) -> ServiceStateDir:
+    """The folder of a service with a token."""
+    found = ServiceStateDir.of(tmp_path)
+    found.folder.mkdir(parents=True)
+    found.token.write_text("s3cret")
+    return found
+
+
 @pytest.mark.security("service")
-def test_a_stranger_on_the_port_of_a_killed_service_is_told_nothing(tmp_path):
+@pytest.mark.parametrize("reused", [False, True], ids=["a dead process", "its number taken by another"])
+def test_a_stranger_on_the_port_of_a_killed_service_is_told_nothing(state_dir, tmp_path, reused):
     """A process on that port could steal the token, and claim to have taken a search."""
     killed = subprocess.Popen([sys.executable, "-c", ""])
     killed.wait()
-    state_dir = ServiceStateDir.of(tmp_path)
-    state_dir.folder.mkdir(parents=True)
-    state_dir.token.write_text("s3cret")
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
-        port = stranger.getsockname()[1]
-        state_dir.about.write_text(json.dumps({"pid": killed.pid, "socket": None, "port": port, "executor": "ray"}))
-        assert running_service(tmp_path) is None
-        stranger.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            stranger.accept()
-
-
-@pytest.mark.security("service")
-def test_a_process_that_has_the_number_of_a_killed_service_is_not_taken_for_it(tmp_path):
-    state_dir = ServiceStateDir.of(tmp_path)
-    state_dir.folder.mkdir(parents=True)
-    state_dir.token.write_text("s3cret")
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         about = state_dir.write_about(None, stranger.getsockname()[1], "ray")
-        state_dir.about.write_text(json.dumps(about | {"pid_started": about["pid_started"] - 1}))
+        gone = {"pid_started": about["pid_started"] - 1} if reused else {"pid": killed.pid}
+        state_dir.about.write_text(json.dumps(about | gone))
         assert running_service(tmp_path) is None
         with pytest.raises(ExternalError, match="no service is running"):
             page_address(tmp_path, 0.0)
@@ -50,10 +44,7 @@ def test_a_process_that_has_the_number_of_a_killed_service_is_not_taken_for_it(t
 
 
 @pytest.mark.parametrize("health", [b"{}", b'{"schema": "parlay.health/1", "pid": 1}', b"[]", b"no JSON"])
-def test_what_answers_as_no_service_does_is_none(tmp_path, health):
-    state_dir = ServiceStateDir.of(tmp_path)
-    state_dir.folder.mkdir(parents=True)
-    state_dir.token.write_text("s3cret")
+def test_what_answers_as_no_service_does_is_none(state_dir, tmp_path, health):
 
     def answer(server: socket.socket) -> None:
         with server.accept()[0] as asked:
@@ -69,9 +60,7 @@ def test_what_answers_as_no_service_does_is_none(tmp_path, health):
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", '{"pid": 1}', '{"pid": null, "socket": null, "port": 1}'])
-def test_what_does_not_say_where_a_service_is_names_none(tmp_path, text):
-    state_dir = ServiceStateDir.of(tmp_path)
-    state_dir.folder.mkdir(parents=True)
+def test_what_does_not_say_where_a_service_is_names_none(state_dir, tmp_path, text):
     state_dir.about.write_text(text)
     assert running_service(tmp_path) is None
     with pytest.raises(ExternalError, match="no service is running"):
@@ -79,14 +68,11 @@ def test_what_does_not_say_where_a_service_is_names_none(tmp_path, text):
 
 
 @pytest.mark.security("service")
-def test_an_address_of_its_pages_is_made_by_whoever_may_read_its_token(tmp_path):
-    state_dir = ServiceStateDir.of(tmp_path)
-    state_dir.folder.mkdir(parents=True)
-    state_dir.token.write_text("token")
+def test_an_address_of_its_pages_is_made_by_whoever_may_read_its_token(state_dir, tmp_path):
     about = state_dir.write_about(None, 7000, "ray")
     way_in, _, key = page_address(tmp_path, 1000.0).partition("?key=")
     assert way_in == "http://127.0.0.1:7000/enter"
-    assert Sessions("token", "page key", 7000, lambda: 1000.0).enter(key) is not None
+    assert Sessions("s3cret", "page key", 7000, lambda: 1000.0).enter(key) is not None
     state_dir.about.write_text(json.dumps(about | {"port": None, "socket": "/parlay.sock"}))
     with pytest.raises(ExternalError, match="unix socket"):
         page_address(tmp_path, 1000.0)

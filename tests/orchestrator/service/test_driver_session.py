@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from orchestrator.search.lease import acquire_lease
 from orchestrator.service.driver_session import DriverExit, DriverSession
 from search_spaces.errors import ExternalError
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
-from trials.files.folders import SearchFolder, write_json
+from trials.files.folders import SearchFolder
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchState
 from trials.ledger.fold import fold
@@ -46,45 +44,11 @@ def state_of(search: SearchFolder) -> SearchState:
     return record.state
 
 
-@pytest.mark.slow
-def test_a_session_drives_to_the_end_and_one_more_leaves_everything_as_it_is(search):
-    assert turn_of(search).run().end is DriverExit.ENDED
-    assert state_of(search) is SearchState.COMPLETED
-    lines = search.journal.read_bytes()
-    assert turn_of(search).run().end is DriverExit.ENDED
-    assert search.journal.read_bytes().startswith(lines)
-    assert state_of(search) is SearchState.COMPLETED
-
-
-@pytest.mark.slow
-def test_a_session_that_is_stopped_before_it_drives_leaves_at_once(search):
-    turn = turn_of(search)
-    turn.stop()
-    assert turn.run().end is DriverExit.STOPPED
-    assert not state_of(search).is_ended
-
-
 def test_a_search_that_is_held_is_left_alone(search):
     acquire_lease(search, time.time())
     result = turn_of(search).run()
     assert result.end is DriverExit.HELD
     assert "driven by process" in result.detail
-
-
-@pytest.mark.slow
-def test_a_session_that_a_full_disk_keeps_from_freeing_its_search_ends_as_it_went_and_the_next_one_has_it(
-    search, monkeypatch
-):
-    def written(path: Path, data: dict) -> None:
-        if data["expires"] == data["heartbeat_at"]:
-            raise OSError("No space left on device")
-        write_json(path, data)
-
-    monkeypatch.setattr("orchestrator.search.lease.write_json", written)
-    stopped = turn_of(search)
-    stopped.stop()
-    assert stopped.run().end is DriverExit.STOPPED
-    assert turn_of(search).run().end is DriverExit.ENDED
 
 
 @pytest.mark.slow
@@ -101,18 +65,6 @@ def test_what_would_be_refused_again_is_told_so(search):
     assert result.end is DriverExit.REFUSED
     assert "has changed since the search was created" in result.detail
     assert result.detail in search.driver_log.read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.bad_input(44)
-def test_a_search_goes_on_as_its_journal_tells_it_whatever_its_folder_says_now(search):
-    written = json.loads(search.json.read_text())
-    written["search"]["max_trials"] = 1
-    search.json.write_text(json.dumps(written))
-    assert turn_of(search).run().end is DriverExit.ENDED
-    record = fold(search.search_id, Journal(search.journal).read())
-    assert record is not None
-    assert len(record.trials) == 3
 
 
 @pytest.mark.parametrize("gone", ["journal.jsonl", "."])
@@ -153,11 +105,6 @@ def service(monkeypatch):
     return client
 
 
-def test_a_running_service_takes_a_search_over(service, search, spec):
-    assert hand_over_to_service(search, spec, ledger_url()) == 4711
-    assert service.taken == (search.search_id, search.path, ledger_url())
-
-
 @pytest.mark.parametrize(
     ("launcher", "here", "taker"),
     [
@@ -180,18 +127,7 @@ def test_a_service_takes_only_what_it_would_run_in_the_same_place(
     assert (service.taken is not None) == (taker is not None)
 
 
-def test_what_tells_the_services_slurm_from_this_shells_is_named(service, search, spec, monkeypatch, logged):
-    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
-    spec = replace(spec, launcher=spec.launcher.model_copy(update={"table": None, "kind": "slurm"}))
-    assert hand_over_to_service(search, spec, ledger_url()) is None
-    assert "has another SLURM_CLUSTERS; starting a separate driver process" in logged[0]
-
-
 def test_a_service_that_refuses_a_search_leaves_it_to_a_driver_of_its_own(service, search, spec, logged):
     service.refusal = ExternalError("the service does not answer: timed out")
     assert hand_over_to_service(search, spec, ledger_url()) is None
     assert "a separate driver process" in logged[0]
-
-
-def test_without_a_service_a_search_is_handed_to_nobody(search, spec):
-    assert hand_over_to_service(search, spec, ledger_url()) is None

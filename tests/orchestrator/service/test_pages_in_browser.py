@@ -14,9 +14,7 @@ from dashboards.report.live_page import message_page, searches_page
 from dashboards.report.log_page import LiveLog, log_page
 from dashboards.report.search_rows import search_row
 from orchestrator.service.api import make_app
-from tests.chromium import Tab
 from tests.dashboards.report.searches import a_search
-from tests.dashboards.report.test_browser import Node
 from tests.dashboards.searches import START
 from tests.sources import ROOT
 
@@ -60,24 +58,3 @@ def test_every_text_can_be_read_and_nothing_is_wider_than_a_phone(tab, pages, sc
             assert tab.ask(CONTRAST) == [], address
             assert tab.violations() == [], address
             assert tab.ask(f"{SMALL}.map(e => e.outerHTML)") == [], address
-
-
-def test_a_screen_reader_is_told_what_each_cell_is_also_on_a_phone(tab, pages):
-    for width in (1440, 390):
-        nodes = shown(tab, pages[0], width)
-        assert len([node for node in nodes if node.role == "row"]) == 4
-        heads = [node.name for node in nodes if node.role == "columnheader"]
-        assert {"search", "state", "tokens/s", "times baseline", "node-hours", "age", "owner"} <= set(heads)
-        assert [node.name.split()[0] for node in nodes if node.role == "rowheader"][2] == "stopped-abcdef"
-        assert len([node for node in nodes if node.role == "progressbar" and node.name]) == 2
-    for address in pages:
-        nodes = shown(tab, address, 1440)
-        assert [node for node in nodes if node.is_focusable and not node.name and node.role != "RootWebArea"] == []
-        assert next(node.level for node in nodes if node.role == "heading") == 1
-
-
-def shown(tab: Tab, address: str, width: int) -> list[Node]:
-    tab.look(width=width)
-    tab.open(address)
-    tab.call("Accessibility.enable")
-    return [Node(raw) for raw in tab.call("Accessibility.getFullAXTree")["nodes"] if not raw["ignored"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -101,21 +100,3 @@ def test_a_damaged_file_is_as_good_as_none(tmp_path, damage):
     (tmp_path / "quota.json").write_text(damage)
     QuotaFile(tmp_path / "quota.json", 2).set_active("b", 1)
     assert QuotaFile(tmp_path / "quota.json", 2).grant("a", 0, 3) == 1
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_crowd_never_has_more_in_flight_than_is_allowed_and_leaves_nothing_idle(seed):
-    rng, quota, capacity = random.Random(seed), Quota(20), 20
-    active, left = dict.fromkeys("abcdefg", 0), {name: rng.randrange(1, 60) for name in "abcdefg"}
-    while any(left.values()) or any(active.values()):
-        for name in rng.sample(sorted(active), len(active)):
-            active[name] -= rng.randint(0, active[name])
-            begun = quota.grant(name, active[name], min(left[name], 15))
-            active[name] += begun
-            left[name] -= begun
-            assert sum(active.values()) <= capacity
-        for name in sorted(active) * 2:  # nobody ends a trial: what is free goes to those who want it
-            begun = quota.grant(name, active[name], min(left[name], 15))
-            active[name] += begun
-            left[name] -= begun
-        assert sum(active.values()) == capacity or not any(left.values())

@@ -14,19 +14,17 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from orchestrator.search.lease import current_lease
-from orchestrator.service.client import page_address, running_service
+from orchestrator.service.client import running_service
 from tests.orchestrator.cli.parlay import environment, parlay, write_search
 from tests.orchestrator.service.services import SEARCH, ask, hold, open_gate, serving, until
+from tests.orchestrator.slurm_searches import num_ended, record_of
 from tests.orchestrator.tabled_parlay import COMMAND
 from trials.files.folders import SearchFolder
-from trials.ledger.events import EndReason, SearchRecord
-from trials.ledger.fold import fold
-from trials.ledger.journal import Journal
+from trials.ledger.events import EndReason
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -62,16 +60,6 @@ def submitted_twice(folder: Path, about: dict[str, Any]) -> list[SearchFolder]:
     return [SearchFolder(Path(json.loads(first.stdout)["folder"])), SearchFolder(Path(second["folder"]))]
 
 
-def record(folder: SearchFolder) -> SearchRecord:
-    found = fold(folder.search_id, Journal(folder.journal).read())
-    assert found is not None
-    return found
-
-
-def num_ended(folder: SearchFolder) -> int:
-    return sum(trial.state.is_ended for trial in record(folder).trials)
-
-
 def driver_status(folder: SearchFolder) -> int:
     """Pid of the search's driver; 0 if it has none."""
     held = current_lease(folder)
@@ -88,7 +76,7 @@ def test_a_killed_driver_and_a_killed_service_lose_no_search_and_repeat_no_trial
         service.kill()
         service.wait()
         until(lambda: not any(driver_status(search) for search in searches))
-        assert not any(record(search).state.is_ended for search in searches)
+        assert not any(record_of(search).state.is_ended for search in searches)
     with serving(tmp_path) as (service, about):
         assert ask(about, "GET", "/v1/health")[1]["executor"] == "ray"
         until(lambda: driver_status(searches[1]) != 0)
@@ -96,10 +84,10 @@ def test_a_killed_driver_and_a_killed_service_lose_no_search_and_repeat_no_trial
         os.kill(killed, signal.SIGKILL)
         until(lambda: driver_status(searches[1]) not in (0, killed))
         open_gate(tmp_path)
-        until(lambda: all(record(search).state.is_ended for search in searches))
+        until(lambda: all(record_of(search).state.is_ended for search in searches))
         service.send_signal(signal.SIGTERM)
         assert service.wait(90) in (0, 75)
-    for search in map(record, searches):
+    for search in map(record_of, searches):
         assert search.end_reason is EndReason.MAX_TRIALS
         layouts = [trial.layout.key for trial in search.trials]
         assert len(layouts) == len(set(layouts)) == 4
@@ -123,16 +111,6 @@ def test_a_stranger_with_thousands_of_connections_keeps_the_owner_out_of_nothing
 
 
 @pytest.mark.security("service")
-def test_a_service_of_pages_that_only_read_gives_no_action_key(own_home, tmp_path):
-    with serving(tmp_path, "--port", "0", "--executor", "thread", "--read-only") as (_, about):
-        address = urlsplit(page_address(own_home, time.time()))
-        line = http.client.HTTPConnection("127.0.0.1", about["port"], timeout=60)
-        line.request("GET", f"{address.path}?{address.query}", headers={"accept": "text/html"})
-        answer = line.getresponse()
-        assert (answer.status, b'data-action-key=""' in answer.read()) == (200, True)
-
-
-@pytest.mark.security("service")
 def test_on_a_port_the_token_lies_in_a_file_and_a_stopped_service_leaves_its_searches_to_go_on_with(home, tmp_path):
     with serving(tmp_path, "--port", "0", "--executor", "thread") as (service, about):
         token = (home / "service" / "token").read_text()
@@ -150,11 +128,11 @@ def test_on_a_port_the_token_lies_in_a_file_and_a_stopped_service_leaves_its_sea
         until(lambda: driver_status(search) == service.pid)
         told = followed(about, search.search_id, {"authorization": f"Bearer {token}"})
         assert "event: trial_ended" in told
-        assert not record(search).state.is_ended
+        assert not record_of(search).state.is_ended
         service.send_signal(signal.SIGTERM)
         assert service.wait(90) == 75
     assert driver_status(search) == 0
-    assert not record(search).state.is_ended
+    assert not record_of(search).state.is_ended
     assert not (home / "service" / "token").exists()
     log = (home / "service" / "service.log").read_text()
     assert re.search(r"^\S+Z INFO    GET /v1/health 401", log, re.MULTILINE)

@@ -1,19 +1,24 @@
-"""The supervisor's searches, and its handling of sessions that end: simulated clock, scripted sessions."""
+"""The supervisor of drivers, its handling of sessions that end, and its watch over stalls."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from orchestrator.config.loader import load_search_file
+from orchestrator.lifecycle.create import create_search
+from orchestrator.search.lease import LEASE_DURATION_S, acquire_lease, release_lease
 from orchestrator.service.driver_session import DriverExit, DriverResult, DriverSession
 from orchestrator.service.executors import Executor, ExecutorKind, ThreadExecutor
 from orchestrator.service.quota_file import QuotaFile
+from orchestrator.service.stall_watch import StallWatch
 from orchestrator.service.state_dir import ServiceSearch, ServiceStateDir
 from orchestrator.service.supervisor import (
     BACKOFF_S,
-    HEALTHY_S,
     HELD_RETRY_S,
     MAX_FAILURES,
     STOPPED_CHECK_S,
@@ -21,7 +26,11 @@ from orchestrator.service.supervisor import (
     DriverSupervisor,
 )
 from search_spaces.errors import ExternalError
+from tests.kit import loaded
+from tests.orchestrator.lifecycle.test_notify import KEEP_STDIN
 from tests.rig import Rig
+from trials.files.folders import SearchFolder
+from trials.ledger.location import ledger_url
 
 
 class ScriptedExecutor(Executor):
@@ -110,15 +119,6 @@ def test_a_driver_that_died_is_replaced_later_and_later_and_at_last_no_more(rig,
     assert "has no driver any more" in logged[-1]
 
 
-def test_a_long_session_makes_up_for_the_failures_before_it(rig):
-    rig.take("a")
-    for _ in range(2 * MAX_FAILURES):
-        rig.now += HEALTHY_S
-        rig.end(DriverExit.LOST)
-        rig.after(BACKOFF_S)
-    assert rig.entry().state is DriverState.DRIVING
-
-
 def test_a_search_that_was_given_up_is_driven_again_when_somebody_asks(rig):
     rig.take("a")
     rig.end(DriverExit.REFUSED, "code has changed")
@@ -145,13 +145,6 @@ def test_a_stopped_search_holds_what_others_leave_in_flight_and_nothing_once_the
     assert rig.supervisor.searches() == rig.state_dir.read_searches() == {}
 
 
-def test_a_stopped_search_whose_files_have_gone_is_still_there_to_be_asked_for(rig):
-    rig.take("a")
-    rig.end(DriverExit.REFUSED, "it has no journal")
-    rig.after(STOPPED_CHECK_S)
-    assert rig.entry().state is DriverState.STOPPED
-
-
 def test_a_search_that_another_driver_holds_is_waited_for_and_that_is_no_failure(rig):
     rig.take("a")
     for turns in range(1, 3 * MAX_FAILURES):
@@ -160,27 +153,17 @@ def test_a_search_that_another_driver_holds_is_waited_for_and_that_is_no_failure
         assert rig.after(HELD_RETRY_S) == turns + 1
 
 
-def test_taking_a_search_that_is_driven_changes_nothing(rig):
-    rig.take("a")
-    rig.take("a")
-    assert rig.executor.started == ["a"]
-
-
 def full(*_) -> None:
     raise OSError("No space left on device")
 
 
-def test_a_search_that_cannot_be_written_down_is_refused_and_not_driven_all_the_same(rig, monkeypatch):
+def test_a_search_is_taken_and_forgotten_once_that_can_be_written_down(rig, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(ServiceStateDir, "write_searches", full)
         with pytest.raises(OSError, match="No space"):
             rig.take("a")
     rig.supervisor.iterate()
-    assert rig.supervisor.searches() == {}
-    assert rig.executor.started == []
-
-
-def test_a_search_that_has_ended_is_forgotten_once_that_can_be_written_down(rig, monkeypatch):
+    assert (rig.supervisor.searches(), rig.executor.started) == ({}, [])
     rig.take("a")
     rig.executor.results[0] = DriverResult(DriverExit.ENDED)
     with monkeypatch.context() as patched:
@@ -198,14 +181,6 @@ def test_a_new_supervisor_goes_on_with_the_searches_of_the_old_one(rig, tmp_path
     assert again.executor.started == ["a", "b"]
 
 
-def test_when_it_stops_every_session_is_stopped_and_nothing_is_forgotten(rig):
-    rig.take("a", "b")
-    rig.supervisor.stop()
-    rig.supervisor.run()
-    assert rig.executor.stopped == [0, 1]
-    assert set(rig.state_dir.read_searches()) == {"a", "b"}
-
-
 def test_what_was_lost_with_a_dead_ray_goes_on_in_threads(rig):
     rig.take("a")
     rig.executor.alive = False
@@ -213,21 +188,6 @@ def test_what_was_lost_with_a_dead_ray_goes_on_in_threads(rig):
     assert isinstance(rig.supervisor._executor, ThreadExecutor)
     assert rig.executor.closed
     assert (rig.entry().state, rig.entry().failures) == (DriverState.WAITING, 1)
-
-
-def test_what_keeps_it_from_a_session_does_not_end_it_and_is_logged_once(rig, monkeypatch, logged):
-    turns = []
-
-    def turn():
-        turns.append(1)
-        if len(turns) > 2:
-            rig.supervisor.stop()
-        rig.supervisor._wake.set()
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(rig.supervisor, "iterate", turn)
-    rig.supervisor.run()
-    assert logged == ["retrying: OSError: No space left on device"]
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"searches": [{"search_id": "a"}]}'])
@@ -239,3 +199,47 @@ def test_a_damaged_list_of_searches_is_reported_with_a_way_out(tmp_path, damage)
         state_dir.read_searches()
     assert str(state_dir.searches) in str(refused.value)
     assert "parlay resume" in (refused.value.fix or "")
+
+
+HOUR_S = 3600.0
+
+
+@pytest.fixture
+def search(tmp_path) -> SearchFolder:
+    """A search that nobody drives, and whose stalls are told to the file `told`."""
+    told = {"events": ["stall"], "stall_after": "1h", "command": [*KEEP_STDIN, str(tmp_path / "told")]}
+    return create_search(loaded(tmp_path, notify=told, work_dir=str(tmp_path / "runs")), ledger_url())
+
+
+@pytest.mark.slow
+def test_a_search_that_nobody_drives_is_told_of_once_after_the_stated_time(own_home, search, tmp_path):
+    created, told = time.time(), tmp_path / "told"
+    StallWatch(ledger_url()).check(created + HOUR_S - 60)
+    assert not told.exists()
+    for _ in range(2):
+        StallWatch(ledger_url()).check(created + HOUR_S + 60)
+    (sent,) = map(json.loads, told.read_text().splitlines())
+    assert (sent["event"], sent["status"]["state"]) == ("stall", "created")
+    assert sent["message"].startswith(f"{search.search_id}: no trial has ended for 1:0")
+    assert sent["message"].endswith("(0 trials in flight, 0 so far); no driver has begun")
+
+
+def test_what_the_lease_says_of_the_driver_is_part_of_the_message(own_home, search, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr("orchestrator.service.stall_watch.send_notification", lambda *given: said.append(given[-1]))
+    now = time.time()
+    lease = acquire_lease(search, now + HOUR_S)
+    for at in (now + HOUR_S, now + HOUR_S + LEASE_DURATION_S + 1):
+        StallWatch(ledger_url()).check(at)
+    release_lease(search, lease, now + HOUR_S)
+    StallWatch(ledger_url()).check(now + HOUR_S)
+    for message, words in zip(said, ("is at work", "is silent", "no driver has begun"), strict=True):
+        assert words in message
+
+
+def test_an_unreachable_folder_does_not_keep_others_from_being_told_of(own_home, search, tmp_path, monkeypatch):
+    second = create_search(load_search_file(tmp_path / "search.yaml"), ledger_url())
+    search.path.rename(tmp_path / "elsewhere")
+    StallWatch(ledger_url()).check(time.time() + 2 * HOUR_S)
+    (sent,) = map(json.loads, (tmp_path / "told").read_text().splitlines())
+    assert sent["status"]["search_id"] == second.search_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.orchestrator.diagnostics.doctor.test_node_findings import probe
+from tests.orchestrator.diagnostics.doctor.test_nodes import probe
 from trials.diagnostics.node_probe import NodeProbeReport
 from trials.train.doctor.program import enable_nccl_log
 

@@ -1,13 +1,28 @@
-"""Findings about Python, outdated libraries, umask and the shell's limits."""
+"""Findings about this machine, the work directory, Parlay's home, ledgers and MLflow."""
 
 from __future__ import annotations
 
+import errno
+import os
+from contextlib import closing
+from pathlib import Path
 from resource import RLIM_INFINITY
+from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.diagnostics.doctor import machine
-from orchestrator.diagnostics.doctor.finding import Finding, Level
+from dashboards.mlflow.sync import MlflowSync
+from dashboards.schema import TrackingSection
+from orchestrator.diagnostics.doctor import folders, machine
+from orchestrator.diagnostics.doctor.finding import Area, Finding, Level
+from orchestrator.diagnostics.doctor.folders import (
+    check_folder,
+    clock_finding,
+    room_findings,
+    sharing_finding,
+    write_access_findings,
+    writing_findings,
+)
 from orchestrator.diagnostics.doctor.machine import (
     check_machine,
     library_findings,
@@ -15,6 +30,12 @@ from orchestrator.diagnostics.doctor.machine import (
     python_finding,
     umask_finding,
 )
+from orchestrator.diagnostics.doctor.run import findings_with_timeout
+from orchestrator.diagnostics.doctor.storage import check_home, check_ledger, check_mlflow
+from search_spaces.errors import InputError
+from trials.files import path_owners
+from trials.ledger import location
+from trials.ledger.writer import LedgerWriter
 
 WANTED = ["ray<3,>=2.60", "numpy>=2", 'torch>=2.6; extra == "trainer"']
 ROOM = {"files": 4096, "processes": RLIM_INFINITY, "cpu_s": RLIM_INFINITY, "locked_bytes": RLIM_INFINITY}
@@ -22,10 +43,6 @@ ROOM = {"files": 4096, "processes": RLIM_INFINITY, "cpu_s": RLIM_INFINITY, "lock
 
 def levels(findings) -> list[tuple[str, Level]]:
     return [(finding.name, finding.level) for finding in findings]
-
-
-def test_this_machine_runs_parlay():
-    assert Level.ERROR not in {finding.level for finding in check_machine(ranks_run_here=True)}
 
 
 @pytest.mark.parametrize(
@@ -85,8 +102,144 @@ def test_limits_of_the_shell_that_a_driver_or_its_jobs_would_meet(changes, found
     assert levels(limit_findings({**ROOM, **changes})) == found
 
 
-def test_every_finding_but_ok_says_what_to_do():
-    with pytest.raises(ValueError, match="what to do"):
-        Finding("x", Level.WARNING, "bad")
-    with pytest.raises(ValueError, match="what to do"):
-        Finding("x", Level.OK, "good", "nothing")
+def test_a_folder_that_will_be_made_is_tried_where_it_will_be_and_nothing_is_left(tmp_path):
+    findings = {f.name: f for f in check_folder(tmp_path / "a" / "b", runs_on_nodes=False, is_sandbox=False)}
+    assert {f.level for f in findings.values()} == {Level.OK}
+    assert f"will be created in {tmp_path}" in findings["work_dir"].message
+    assert set(findings) == {"work_dir", "file_system", "writable", "clock", "space"}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.bad_input(32)
+@pytest.mark.parametrize(
+    ("kind", "runs_on_nodes", "is_sandbox", "level"),
+    [
+        ("lustre", True, False, Level.OK),
+        ("nfs4", True, False, Level.OK),
+        ("ext4", True, False, Level.WARNING),
+        ("tmpfs", True, False, Level.WARNING),
+        (None, True, False, Level.WARNING),
+        ("ext4", True, True, Level.OK),
+        ("ext4", False, False, Level.OK),
+    ],
+)
+def test_a_folder_that_nodes_may_not_share_is_a_warning(kind, runs_on_nodes, is_sandbox, level):
+    finding = sharing_finding(Path("/data/runs"), kind, runs_on_nodes, is_sandbox)
+    assert finding.level is level
+    assert level is Level.OK or "--submit-test" in (finding.fix or "")
+
+
+@pytest.mark.bad_input(32)
+def test_a_folder_that_takes_no_file_is_an_error_in_the_systems_words(tmp_path, monkeypatch):
+    def full(path: Path) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(folders, "_write", full)
+    [finding] = writing_findings(tmp_path)
+    assert (finding.name, finding.level) == ("writable", Level.ERROR)
+    assert "quota" in finding.message.lower()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_clocks_apart_are_a_warning():
+    assert clock_finding(0.5).level is Level.OK
+    assert "90 s apart" in clock_finding(90.0).message
+    assert clock_finding(90.0).level is Level.WARNING
+
+
+def test_little_room_is_a_warning(tmp_path, monkeypatch):
+    little = os.statvfs_result((4096, 4096, 10**6, 1000, 1000, 10**5, 50, 50, 0, 255))
+    monkeypatch.setattr(folders.os, "statvfs", lambda path: little)
+    assert [(f.name, f.level) for f in room_findings(tmp_path)] == [("space", Level.WARNING), ("files", Level.NOTE)]
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    """A folder for searches inside a group-writable one."""
+    monkeypatch.setattr(path_owners.grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="physics", gr_mem=["ada"]))
+    (tmp_path / "project" / "runs").mkdir(mode=0o755, parents=True)
+    (tmp_path / "project").chmod(0o2775)
+    return tmp_path / "project"
+
+
+@pytest.mark.security("paths")
+def test_a_group_that_could_put_a_folder_in_the_place_of_a_search_is_named(project):
+    [finding] = write_access_findings(project / "runs" / "to be made")
+    assert (finding.name, finding.level) == ("others_write", Level.WARNING)
+    assert finding.message.startswith(f"group physics can write to {project} ")
+    assert f"chmod g-w,o-w {project}" in (finding.fix or "")
+
+
+def ledger_finding(url: str | None) -> Finding:
+    [finding] = findings_with_timeout(Area.RECORDS, lambda: check_ledger(url))
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("mount", "words"),
+    [
+        ("nfs4 rw,local_lock=none", "flock is a lock on the server"),
+        ("nfs rw,nolock", "with flock local to this machine"),
+        ("nfs4 rw,local_lock=flock", "with flock local to this machine"),
+        ("lustre rw,flock", "with flock across machines"),
+        ("lustre rw,localflock", "with flock local to this machine"),
+        ("lustre rw", "without flock"),
+        ("gpfs rw", "flock may be local to this machine"),
+    ],
+)
+def test_a_home_on_a_network_file_system_is_not_used_and_what_flock_is_there_is_said(mount, words, monkeypatch):
+    monkeypatch.setenv("PARLAY_HOME", "/shared/home/ada")
+    monkeypatch.setattr(location, "_mounts", lambda: f"server:/home /shared/home {mount} 0 0\n")
+    (finding,) = [finding for finding in check_home() if finding.name == "locks"]
+    assert finding.level is Level.NOTE
+    assert "/shared/home/ada is on" in finding.message
+    assert words in finding.message
+    assert f"/var/tmp/parlay-{os.geteuid()} is used" in finding.message
+
+
+def test_a_ledger_is_not_made_and_one_that_is_there_is_counted(own_home, tmp_path):
+    finding = ledger_finding(None)
+    assert finding.level is Level.OK
+    assert "will be created by the first search" in finding.message
+    assert not (own_home / "ledger.db").exists()
+    url = f"sqlite:///{tmp_path}/mine.db"
+    with closing(LedgerWriter(url)):
+        pass
+    assert (ledger_finding(url).level, "it has 0 searches" in ledger_finding(url).message) == (Level.OK, True)
+
+
+@pytest.mark.bad_input(33, 34)
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("mysql://host/ledger", "unknown driver"),
+        ("postgresql://me:secret@host/ledger", "holds a password"),
+        ("sqlite:///{folder}/nowhere/ledger.db", "no file can be created in"),
+        ("sqlite:///{folder}/other.db", "file is not a database"),
+    ],
+)
+def test_a_ledger_that_cannot_be_used_is_an_error_with_what_to_do(tmp_path, url, words):
+    (tmp_path / "other.db").write_text("this is no database, " * 100)
+    finding = ledger_finding(url.replace("{folder}", str(tmp_path)))
+    assert finding.level is Level.ERROR
+    assert words in finding.message
+    assert "secret" not in finding.message + (finding.fix or "")
+    assert finding.fix
+
+
+@pytest.mark.bad_input(36)
+def test_an_experiment_that_was_deleted_is_an_error_and_a_server_that_is_away_a_warning(monkeypatch):
+    problem = InputError.of("mlflow", "was deleted", key="tracking.experiment", fix="mlflow experiments restore")
+    answers = iter([problem, "MLflow is unreachable"])
+
+    def check(self: MlflowSync) -> str:
+        answer = next(answers)
+        if isinstance(answer, InputError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(MlflowSync, "check", check)
+    tracking = TrackingSection(mlflow_uri="http://127.0.0.1:1")
+    [deleted], [away] = check_mlflow(tracking), check_mlflow(tracking)
+    assert (deleted.level, away.level, away.name) == (Level.ERROR, Level.WARNING, "mlflow")
+    assert "restore" in (deleted.fix or "")

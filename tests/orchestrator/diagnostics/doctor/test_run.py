@@ -7,15 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.config.loader import load_search_file
 from orchestrator.diagnostics.doctor.finding import Area, Finding, Level, ok
-from orchestrator.diagnostics.doctor.run import DoctorTarget, check_search, findings_with_timeout, run_checks
+from orchestrator.diagnostics.doctor.run import DoctorTarget, findings_with_timeout, run_checks
 from search_spaces.errors import ExternalError, InputError
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
 from slurm.fake.placement import FakeNode
 from slurm.interface import SlurmUnreachable
-from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 
 
 @pytest.mark.slow
@@ -53,34 +51,9 @@ def test_what_a_check_raises_is_a_finding_with_what_to_do(raised, name):
     assert fault.fix
 
 
-def test_a_bug_of_ours_is_no_finding():
-    def wrong() -> Iterator[Finding]:
-        yield ok("first", "is well")
-        raise KeyError("ours")
-
-    with pytest.raises(KeyError):
-        findings_with_timeout(Area.SLURM, wrong)
-
-
 def test_without_a_search_file_its_own_areas_are_left_out(own_home):
     target = DoctorTarget(None, "local", None, FakeSlurm(FakeCluster([FakeNode("n1")])))
     told: list[Area] = []
     found = run_checks(target, told.append)
     assert told == [area for area, _ in found.areas] == [Area.MACHINE, Area.RECORDS]
     assert list(own_home.iterdir()) == []
-
-
-@pytest.mark.parametrize(("engine", "is_found"), [("megatron-core", True), ("torch", False)])
-def test_an_engine_whose_gpu_a_cpu_emulates_is_found(tmp_path, engine, is_found):
-    spec = load_search_file(write_search(tmp_path, TINY_SEARCH), [f"space.engine={engine}"])
-    found = [finding for finding in check_search(spec) if finding.name == "emulated_device"]
-    assert [finding.level for finding in found] == [Level.NOTE] * is_found
-    assert all(engine in finding.message for finding in found)
-
-
-def test_a_home_that_cannot_be_used_is_reported_once(tmp_path, monkeypatch):
-    (tmp_path / "home").write_text("no folder")
-    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
-    target = DoctorTarget(None, "local", None, FakeSlurm(FakeCluster([FakeNode("n1")])))
-    [fault] = [f for f in run_checks(target).findings if f.level is Level.ERROR]
-    assert "PARLAY_HOME" in (fault.fix or "")

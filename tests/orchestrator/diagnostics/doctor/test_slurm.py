@@ -1,4 +1,4 @@
-"""Findings about a Slurm that answers, one that does not, and one with a short MinJobAge."""
+"""Findings about a simulated Slurm: its commands and settings, a search's jobs against its limits, its blocks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config.loader import load_search_file
 from orchestrator.diagnostics.doctor.finding import Finding, Level
+from orchestrator.diagnostics.doctor.job_limits import check_jobs
 from orchestrator.diagnostics.doctor.slurm import COMMANDS, check_slurm, unreachable_finding
+from orchestrator.diagnostics.doctor.topology import check_blocks
+from orchestrator.planning.candidates import candidates_of
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from slurm.association_limits import Association, AssociationLimits, Qos
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FAKE_SETTINGS, FakeCluster
 from slurm.fake.placement import FakeNode
-from slurm.interface import SlurmUnreachable
+from slurm.interface import PreemptsBy, SlurmUnreachable
+from slurm.partitions import PartitionSnapshot
+from tests.orchestrator.cli.parlay import write_search
 
 
 @pytest.fixture
@@ -50,19 +58,14 @@ def test_commands_that_are_not_there_are_named_and_nothing_is_asked(slurm, envir
     assert "slurm-sandbox start" in (findings["commands"].fix or "")
 
 
-def test_a_configuration_that_is_not_there_is_reported_before_slurm_is_asked(slurm, environ):
-    findings = found(slurm, environ | {"SLURM_CONF": "/no/such/slurm.conf"})
-    assert findings["configuration"].level is Level.ERROR
-    assert "/no/such/slurm.conf" in findings["configuration"].message
-    assert "controller" not in findings
-
-
-def test_a_controller_that_does_not_answer_is_reported_with_its_words(slurm, environ):
+def test_a_configuration_that_is_not_there_is_reported_before_a_controller_that_does_not_answer(slurm, environ):
     slurm.cluster.controller_down(3600.0)
     findings = found(slurm, environ)
-    assert findings["controller"].level is Level.ERROR
+    assert [(f.name, f.level) for f in findings.values()] == [("commands", Level.OK), ("controller", Level.ERROR)]
     assert "Unable to contact slurm controller" in findings["controller"].message
-    assert list(findings) == ["commands", "controller"]
+    findings = found(slurm, environ | {"SLURM_CONF": "/no/such/slurm.conf"})
+    assert findings["configuration"].level is Level.ERROR
+    assert "controller" not in findings
 
 
 @pytest.mark.parametrize(
@@ -93,32 +96,298 @@ def test_a_controller_that_forgets_a_job_before_it_is_asked_again(slurm, environ
     assert found(slurm, environ, wanted_s)["min_job_age"].level is level
 
 
-@pytest.mark.parametrize(
-    ("cluster_name", "wanted_s", "asked_s"),
-    [("ada", None, 30), ("parlay-sandbox", None, 1), ("parlay-sandbox", 5.0, 5), ("ada", 0.2, 1)],
-)
-def test_how_often_a_job_is_asked_for_is_said_as_the_driver_does_it(slurm, environ, cluster_name, wanted_s, asked_s):
-    slurm.cluster.settings = replace(FAKE_SETTINGS, cluster_name=cluster_name)
-    assert found(slurm, environ, wanted_s)["min_job_age"].message.endswith(f" polled every {asked_s} s")
-
-
-def test_a_controller_that_forgets_no_job_is_said_to(slurm, environ):
-    slurm.cluster.settings = replace(FAKE_SETTINGS, min_job_age_s=0.0)
-    assert found(slurm, environ)["min_job_age"].message.startswith(
-        "the controller never forgets an ended job (MinJobAge is 0)"
-    )
-
-
-def test_limits_that_are_not_enforced_no_accounting_and_an_old_version_are_said(slurm, environ):
+def test_an_old_version_and_what_is_not_enforced_accounted_or_answered_are_said(slurm, environ):
+    slurm.cluster.accounting.go_down(slurm.cluster.time + 3600.0, 0.0)
+    assert found(slurm, environ)["accounting"].level is Level.WARNING
     slurm.cluster.settings = replace(FAKE_SETTINGS, version="19.05.5", has_accounting=False)
-    findings = found(slurm, environ)
-    assert {name: f.level for name, f in findings.items() if f.level is not Level.OK} == {
+    levels = {name: finding.level for name, finding in found(slurm, environ).items()}
+    assert {name: level for name, level in levels.items() if level is not Level.OK} == {
         "version": Level.WARNING,
         "partition_limits": Level.NOTE,
         "accounting": Level.NOTE,
     }
 
 
-def test_accounting_that_does_not_answer_hinders_nothing(slurm, environ):
-    slurm.cluster.accounting.go_down(slurm.cluster.time + 3600.0, 0.0)
-    assert found(slurm, environ)["accounting"].level is Level.WARNING
+SEARCH = """\
+name: checked
+model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, vocab_size: 64, seq_length: 16}
+cluster: {accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 4}
+global_batch_size: 64
+space:
+  num_nodes: [1, 2, 4]
+  tensor_parallel: [1, 2]
+measure: {time_limit: 2h}
+launcher: {kind: slurm}
+"""
+MAIN = PartitionSnapshot("main", is_default=True, num_nodes=4)
+
+
+@pytest.fixture
+def four_nodes() -> FakeSlurm:
+    return slurm_with("main")
+
+
+def slurm_with(*partitions: str) -> FakeSlurm:
+    """Four nodes, all of them in each partition; the first is the default one."""
+    nodes = [FakeNode(f"n{i}", cpus=8, memory_mib=64_000, gpu_kinds=("a100",)) for i in range(1, 5)]
+    return FakeSlurm(FakeCluster(nodes, partitions=partitions))
+
+
+def examined(four_nodes: FakeSlurm, folder: Path, *changes: str) -> list[Finding]:
+    spec = load_search_file(write_search(folder, SEARCH), changes)
+    return list(check_jobs(four_nodes, spec, candidates_of(spec)))
+
+
+def faults(four_nodes: FakeSlurm, folder: Path, *changes: str) -> list[tuple[str, Level]]:
+    return [(f.name, f.level) for f in examined(four_nodes, folder, *changes) if f.level is not Level.OK]
+
+
+def test_a_search_that_the_cluster_takes(tmp_path, four_nodes):
+    four_nodes.limits = AssociationLimits((Association("acc", qos=("normal",)),), (Qos("normal"),))
+    findings = examined(four_nodes, tmp_path)
+    assert {f.level for f in findings} == {Level.OK}
+    assert [f.name for f in findings] == [
+        *("partition", "account", "accelerator", "nodes_up", "sbatch", "nodes_up", "sbatch", "parallel_trials")
+    ]
+    assert four_nodes.cluster.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "whole_nodes", "levels"),
+    [
+        ([], False, []),
+        (["launcher.slurm.gpus_per_node=2"], False, [Level.WARNING]),
+        (["launcher.slurm.gpus_per_node=2", "launcher.slurm.cpus_per_task=2"], False, []),
+        (["launcher.slurm.gpus_per_node=2", "launcher.slurm.exclusive=user"], False, [Level.WARNING]),
+        (["launcher.slurm.gpus_per_node=2", "launcher.slurm.exclusive=true"], False, []),
+        (["launcher.slurm.gpus_per_node=2"], True, []),
+    ],
+)
+def test_trials_that_may_share_a_node_are_warned_of(tmp_path, four_nodes, changes, whole_nodes, levels):
+    four_nodes.partition_limits["main"] = replace(MAIN, has_whole_nodes=whole_nodes)
+    found = [f for f in examined(four_nodes, tmp_path, *changes) if f.name == "exclusive"]
+    assert [f.level for f in found] == levels
+    assert all("(n[1-4])" in f.message and "shared_node" in (f.fix or "") for f in found)
+
+
+@pytest.mark.bad_input(20)
+def test_two_hours_in_a_partition_of_one_are_an_error_though_sbatch_would_take_them(tmp_path, four_nodes):
+    four_nodes.partition_limits["main"] = replace(MAIN, max_time_s=3600.0)
+    findings = [f for f in examined(four_nodes, tmp_path) if f.name == "time_limit"]
+    assert [f.level for f in findings] == [Level.ERROR, Level.ERROR]
+    assert "allows at most 60 minutes" in findings[0].message
+    assert faults(four_nodes, tmp_path, "measure.time_limit=59m") == [("account", Level.NOTE)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "level", "follows"),
+    [("REQUEUE", Level.NOTE, "starts again, at most 8 times"), ("SUSPEND,GANG", Level.WARNING, "measures the pause")],
+)
+def test_partitions_whose_jobs_others_preempt_are_named(tmp_path, mode, level, follows):
+    four_nodes = slurm_with("main", "high")
+    four_nodes.cluster.settings = replace(four_nodes.cluster.settings, preempts_by=PreemptsBy.PARTITION)
+    nodes = tuple(four_nodes.cluster.nodes)
+    four_nodes.partition_limits = {
+        "main": replace(MAIN, nodes=nodes, preempt_mode=mode, grace_time_s=30.0),
+        "high": PartitionSnapshot("high", num_nodes=4, nodes=nodes[:1], priority_tier=2),
+    }
+    [found] = [f for f in examined(four_nodes, tmp_path) if f.name == "preemption"]
+    assert found.level is level
+    assert f"by those of partition high (PreemptMode {mode}, 30 s of grace)" in found.message
+    assert follows in found.message
+
+
+def test_more_nodes_than_a_partition_gives_are_an_error_of_the_largest_job_alone(tmp_path, four_nodes):
+    four_nodes.partition_limits["main"] = replace(MAIN, max_nodes=2)
+    assert ("nodes", Level.ERROR) in faults(four_nodes, tmp_path)
+    assert ("nodes", Level.ERROR) not in faults(four_nodes, tmp_path, "constraints.max_nodes=2")
+
+
+@pytest.mark.bad_input(22)
+@pytest.mark.parametrize(
+    ("change", "name", "words"),
+    [
+        ("launcher.slurm.partition=nosuch", "partition", "there is no partition nosuch"),
+        ("launcher.slurm.cpus_per_task=3", "cpus", "12 CPUs per node requested, the nodes have 8"),
+        ("launcher.slurm.mem=100G", "memory", "102400 MiB of memory per node requested, the nodes have 64000"),
+        ("launcher.slurm.gpus_per_node=8", "gpus", "8 GPUs per node requested, the nodes have 4"),
+        ("launcher.slurm.exclude=[n4]", "nodes", "4 nodes requested, there are 3"),
+        ("cluster.accelerator=h100-80gb", "accelerator", "is h100-80gb, the nodes' GPUs are a100"),
+        ("cluster.accelerator=gb200", "accelerator", "is gb200-186gb, the nodes' GPUs are a100"),
+        ("cluster.accelerator=mi355x", "accelerator", "is mi355x-288gb, the nodes' GPUs are a100"),
+    ],
+)
+def test_what_the_nodes_have_not_is_reported_with_both_numbers(tmp_path, four_nodes, change, name, words):
+    found = [f for f in examined(four_nodes, tmp_path, change) if f.level is Level.ERROR and f.name == name]
+    assert found
+    assert words in found[0].message
+    assert found[0].fix
+
+
+def test_nodes_that_are_away_are_a_warning_until_no_trial_can_start(tmp_path, four_nodes):
+    four_nodes.cluster.drain_node("n1")
+    [largest] = [f for f in examined(four_nodes, tmp_path) if f.name == "nodes_up" and f.level is not Level.OK]
+    assert largest.level is Level.WARNING
+    assert "n1 of the 4 nodes that could run it: drained" in largest.message
+    for name in ("n2", "n3", "n4"):
+        four_nodes.cluster.drain_node(name)
+    found = [f.level for f in examined(four_nodes, tmp_path) if f.name == "nodes_up"]
+    assert found == [Level.ERROR, Level.WARNING]
+
+
+ONE_ACCOUNT = Association("acc", qos=("normal", "fast"), max_jobs=4, max_submit=8)
+QOS = (Qos("normal"), Qos("fast", max_wall_s=3600.0, max_nodes=2), Qos("big"))
+LIMITED = Association("acc", qos=("long",), default_qos="long", max_jobs=1, max_submit=1, max_wall_s=3600.0)
+HOUR, DAY = 3600.0, 86400.0
+TIME, NODES, TRIALS = ("time_limit", Level.ERROR), ("nodes", Level.ERROR), ("parallel_trials", Level.WARNING)
+TWO = "search.parallel_trials=2"
+
+
+def of(*qos: Qos, default: str | None = None) -> AssociationLimits:
+    """Limits of an account that may use these QOS."""
+    return AssociationLimits((Association("acc", qos=tuple(q.name for q in qos), default_qos=default),), qos)
+
+
+@pytest.mark.parametrize(
+    ("partition", "limits", "changes", "expected"),
+    [
+        ({"state_text": "DRAIN"}, None, (), [("partition", Level.WARNING)]),
+        ({"allowed_groups": ("no-such-group",)}, None, (), [("partition", Level.ERROR)]),
+        ({"allowed_accounts": ("b",)}, None, ("launcher.slurm.account=a",), [("partition", Level.ERROR)]),
+        ({"denied_qos": ("low",)}, None, ("launcher.slurm.qos=low",), [("partition", Level.ERROR)]),
+        ({"is_default": False}, None, (), [("partition", Level.ERROR)]),
+        ({}, None, ("launcher.slurm.partition=nosuch",), [("partition", Level.ERROR)]),
+        ({}, AssociationLimits((ONE_ACCOUNT,), QOS), (), []),
+        ({}, AssociationLimits((ONE_ACCOUNT,), QOS), ("launcher.slurm.account=acc",), []),
+        ({}, AssociationLimits((ONE_ACCOUNT,), QOS), ("launcher.slurm.account=other",), [("account", Level.WARNING)]),
+        ({}, AssociationLimits((ONE_ACCOUNT,), QOS), ("launcher.slurm.qos=fast",), [TIME, NODES]),
+        ({}, AssociationLimits((ONE_ACCOUNT,), QOS), ("launcher.slurm.qos=nosuch",), [("qos", Level.ERROR)]),
+        ({}, AssociationLimits((ONE_ACCOUNT,), QOS), ("launcher.slurm.qos=big",), [("qos", Level.WARNING)]),
+        ({}, AssociationLimits((ONE_ACCOUNT,), QOS), ("search.parallel_trials=5",), [("parallel_trials", Level.NOTE)]),
+        ({}, AssociationLimits((ONE_ACCOUNT,), QOS), ("search.parallel_trials=9",), [TRIALS]),
+        ({}, of(Qos("fast", max_wall_s=HOUR, max_submit=1), default="fast"), (TWO,), [TIME, TRIALS]),
+        # Slurm applies the account's limits only where the QOS sets none (resource_limits.html, "Hierarchy").
+        ({}, AssociationLimits((LIMITED,), (Qos("long", max_wall_s=DAY, max_jobs=8, max_submit=8),)), (TWO,), []),
+        ({}, AssociationLimits((LIMITED,), (Qos("long"),)), (TWO,), [TIME, TRIALS]),
+        ({}, of(Qos("few", max_gpus=8), default="few"), (), [("gpus", Level.ERROR)]),
+        ({}, of(Qos("few", max_gpus=8), default="few"), ("constraints.max_nodes=2",), []),
+        # Sites print names in capitals, and accounting keeps them in small letters.
+        (
+            {"allowed_accounts": ("ACC",), "denied_qos": ("Low",)},
+            of(Qos("normal")),
+            ("launcher.slurm.account=ACC", "launcher.slurm.qos=Normal"),
+            [],
+        ),
+        (
+            {"max_time_s": HOUR, "max_nodes": 2},
+            of(Qos("q", overrides_max_nodes=True)),
+            ("launcher.slurm.qos=q",),
+            [TIME],
+        ),
+        (
+            {"max_time_s": HOUR, "max_nodes": 2},
+            of(Qos("q", overrides_max_time=True)),
+            ("launcher.slurm.qos=q",),
+            [NODES],
+        ),
+        ({"min_nodes": 2}, of(Qos("q", overrides_min_nodes=True)), ("launcher.slurm.qos=q",), []),
+        ({"min_nodes": 2}, of(Qos("q", overrides_max_nodes=True)), ("launcher.slurm.qos=q",), [NODES]),
+    ],
+)
+def test_what_a_partition_an_account_and_a_qos_allow(tmp_path, four_nodes, partition, limits, changes, expected):
+    four_nodes.partition_limits["main"] = replace(MAIN, **partition)
+    four_nodes.limits = limits
+    found = dict.fromkeys(faults(four_nodes, tmp_path, *changes))
+    assert [fault for fault in found if limits is not None or fault != ("account", Level.NOTE)] == expected
+
+
+@pytest.mark.parametrize(
+    ("of_partition", "of_job", "expected"),
+    [
+        (Qos("part", max_wall_s=HOUR), Qos("mine"), {TIME}),
+        (Qos("part", max_nodes=2), Qos("mine"), {NODES}),
+        (Qos("part", max_wall_s=DAY), Qos("mine", max_wall_s=HOUR), set()),
+        (Qos("part", max_wall_s=DAY), Qos("mine", max_wall_s=HOUR, overrides_partition_qos=True), {TIME}),
+        (Qos("part", max_submit=1), Qos("mine"), {TRIALS}),
+    ],
+)
+def test_a_partitions_own_qos_stands_before_the_jobs(tmp_path, four_nodes, of_partition, of_job, expected):
+    four_nodes.partition_limits["main"] = replace(MAIN, qos="part")
+    four_nodes.limits = AssociationLimits(
+        (Association("acc", qos=("mine",), default_qos="mine"),), (of_partition, of_job)
+    )
+    assert set(faults(four_nodes, tmp_path, TWO)) == expected
+
+
+@pytest.mark.parametrize(
+    "shut", [{"state_text": "DOWN"}, {"allowed_groups": ("no-such-group",)}, {"denied_accounts": ("acc",)}]
+)
+def test_a_shut_partition_beside_an_open_one_is_a_remark(tmp_path, shut):
+    four_nodes = slurm_with("main", "b")
+    four_nodes.partition_limits["b"] = PartitionSnapshot("b", num_nodes=4, **shut)
+    changes = ("launcher.slurm.partition=main,b", "launcher.slurm.account=acc")
+    [finding] = [
+        f for f in examined(four_nodes, tmp_path, *changes) if f.name == "partition" and f.level is not Level.OK
+    ]
+    assert finding.level is Level.NOTE
+    assert "partition b " in finding.message
+
+
+def test_what_only_slurm_itself_knows_is_reported_in_its_words_with_the_key(tmp_path, four_nodes):
+    four_nodes.submissions_refused("allocation failure: Invalid feature specification")
+    found = [f for f in examined(four_nodes, tmp_path) if f.level is Level.ERROR]
+    assert {f.name for f in found} == {"sbatch"}
+    assert "launcher.slurm.constraint" in found[0].message
+    assert "Invalid feature specification" in found[0].message
+
+
+PROFILE = """\
+title = "Ada, our own cluster"
+sources = [{url = "https://example.org/ada", read = "2026-11-22"}]
+notes = ["the second Tuesday is for maintenance"]
+[slurm]
+partition = "main"
+usable_cpus = 16
+[limits.main]
+max_minutes = 240
+max_nodes = 2
+"""
+
+
+def test_a_sites_profile_is_held_against_the_live_cluster(tmp_path, four_nodes):
+    (tmp_path / "ada.toml").write_text(PROFILE)
+    changes = ("launcher.slurm.site=./ada.toml", "constraints.max_nodes=2")
+    four_nodes.partition_limits["main"] = replace(MAIN, max_time_s=14400.0)
+    found = [(f.level, f.message) for f in examined(four_nodes, tmp_path, *changes) if f.name == "site"]
+    assert [level for level, _ in found] == [Level.WARNING, Level.WARNING, Level.NOTE, Level.NOTE]
+    assert "the profile's limit is 2 nodes, Slurm's is no limit" in found[0][1]
+    assert "usable CPUs of a node are 16, Slurm has 8" in found[1][1]
+    assert "not verified" in found[2][1]
+    assert "second Tuesday" in found[3][1]
+    four_nodes.partition_limits["main"] = replace(MAIN, max_time_s=14400.0, max_nodes=2)
+    (tmp_path / "ada.toml").write_text(PROFILE.replace("usable_cpus = 16", "usable_cpus = 8"))
+    levels = [f.level for f in examined(four_nodes, tmp_path, *changes) if f.name == "site"]
+    assert levels == [Level.OK, Level.NOTE, Level.NOTE]
+
+
+GB200 = Cluster(ACCELERATORS["gb200-186gb"], 4, 36)
+H100 = Cluster(ACCELERATORS["h100-80gb"], 8, 4)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "blocks", "segment", "expected"),
+    [
+        (H100, (18,), None, []),
+        (GB200, (18, 18), None, [(Level.OK, "2 of 18 nodes; link domains have 18")]),
+        (GB200, (18, 20), None, [(Level.OK, "2 of 18 to 20 nodes; link domains have 18")]),
+        (GB200, (16, 17), None, [(Level.WARNING, "the largest of 2 blocks has 17 nodes, but link domains have 18")]),
+        (GB200, (), None, [(Level.WARNING, "it may refuse --segment, or spread jobs")]),
+        (GB200, (), 0, [(Level.NOTE, "a job may lie in several")]),
+    ],
+)
+def test_blocks_hold_the_link_domains_or_the_search_says_so(cluster, blocks, segment, expected):
+    slurm = FakeSlurm(FakeCluster([FakeNode("n1")]))
+    slurm.block_sizes = blocks
+    found = list(check_blocks(slurm, cluster, segment))
+    assert [finding.level for finding in found] == [level for level, _ in expected]
+    assert all(words in finding.message for finding, (_, words) in zip(found, expected, strict=True))

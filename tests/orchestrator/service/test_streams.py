@@ -1,21 +1,78 @@
-"""A live report is rendered once per change for all viewers, at a limited rate."""
+"""Events and reports of a search, told while its journal grows."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dashboards.report.html import Page
 from orchestrator.service import live_reports
-from orchestrator.service.live_reports import MAX_CPU_SHARE, MIN_PAUSE_S, LiveReport, LiveReports, report_events
-from search_spaces.errors import InputError
+from orchestrator.service.event_stream import JournalFollower, sse, stream
+from orchestrator.service.live_reports import MAX_CPU_SHARE, MIN_PAUSE_S, LiveReport, report_events
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story
-from trials.ledger.events import SearchRecord
-from trials.ledger.journal import Journal
+from trials.ledger.events import Event, SearchRecord
+from trials.ledger.fold import fold
+from trials.ledger.journal import Journal, JournalDamaged
+
+
+def written(folder: Path, events: list[Event]) -> Journal:
+    path = folder / SEARCH_ID / "journal.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    journal = Journal(path)
+    for event in events:
+        journal.append(event)
+    return journal
+
+
+async def told(journal: Journal, seq: int = 0) -> list[str]:
+    return [words async for words in stream(journal.path, seq, lambda: False)][1:]
+
+
+@pytest.mark.slow
+def test_an_end_that_is_written_between_two_looks_is_reported_as_well(tmp_path, monkeypatch):
+    story: Story = measured_story()
+    journal, read_on = written(tmp_path, story.events[:-1]), Journal.read_on
+
+    def read_then_ended(self: Journal) -> list[Event]:
+        events = read_on(self)
+        monkeypatch.setattr(Journal, "read_on", read_on)
+        journal.append(story.events[-1])
+        return events
+
+    monkeypatch.setattr(Journal, "read_on", read_then_ended)
+    assert asyncio.run(told(journal)) == [sse(event) for event in story.events]
+
+
+def test_each_look_reads_what_is_new_and_refuses_a_damaged_line(tmp_path):
+    story: Story = measured_story()
+    journal = written(tmp_path, story.events[:4])
+    follower = JournalFollower(journal.path)
+    assert follower.read_new() == story.events[:4]
+    for event in story.events[4:]:
+        journal.append(event)
+        assert follower.read_new() == [event]
+    assert follower.search == fold(SEARCH_ID, story.events)
+    assert follower.has_ended
+    assert follower.read_new() == []
+    journal.path.write_bytes(journal.path.read_bytes() + b"{}\n")
+    with pytest.raises(JournalDamaged, match=f":{len(story.events) + 1}: "):
+        follower.read_new()
+
+
+def test_a_line_that_its_writer_took_back_is_reported_as_the_one_that_stands_there(tmp_path):
+    story: Story = measured_story()
+    journal = written(tmp_path, story.events[:-1])
+    follower = JournalFollower(journal.path)
+    follower.read_new()
+    journal.path.write_bytes(b"".join(journal.path.read_bytes().splitlines(keepends=True)[:-1]))
+    other = replace(story.events[-2], at=story.events[-2].at + 1)
+    written(tmp_path, [other])
+    assert follower.read_new() == [*story.events[:-2], other]
 
 
 class LiveRig:
@@ -54,16 +111,6 @@ def test_one_rendering_serves_all_until_something_changes(rig):
     assert rig.rendered == [1]
 
 
-def test_however_fast_it_changes_a_pause_lies_between_two_renderings(rig):
-    rig.grow()
-    rig.report.newest()
-    for _ in range(6):
-        rig.grow()
-        rig.now += MIN_PAUSE_S / 3
-        rig.report.newest()
-    assert rig.rendered == [1, 4, 7]
-
-
 def test_a_long_rendering_has_a_longer_pause(rig):
     rig.render_s = 2.0
     rig.grow()
@@ -97,11 +144,6 @@ def test_who_comes_while_another_one_renders_does_not_wait(rig):
     assert rig.report.newest().page.text == "slow"
 
 
-def test_a_journal_that_cannot_be_seen_from_here_is_a_word_and_no_page(rig):
-    with pytest.raises(InputError, match=r"journal\.jsonl"):
-        rig.report.newest()
-
-
 def test_a_page_is_told_of_each_rendering_and_of_the_last_one(rig, monkeypatch):
     rig.grow()
 
@@ -110,47 +152,11 @@ def test_a_page_is_told_of_each_rendering_and_of_the_last_one(rig, monkeypatch):
         rig.now += MIN_PAUSE_S
 
     monkeypatch.setattr(live_reports.asyncio, "sleep", pause)
-    assert asyncio.run(told(rig)) == [(1, False), (5, False), (9, False), (13, True)]
+    assert asyncio.run(told_reports(rig)) == [(1, False), (5, False), (9, False), (13, True)]
 
 
-async def told(rig: LiveRig) -> list[tuple[int, bool]]:
+async def told_reports(rig: LiveRig) -> list[tuple[int, bool]]:
     blocks = [block async for block in report_events(rig.report, lambda: None, lambda: False)][1:]
     found = [dict(line.split(": ", 1) for line in block.strip().splitlines()) for block in blocks]
     assert {block["event"] for block in found} == {"report"}
     return [(data["seq"], data["is_ended"]) for data in (json.loads(block["data"]) for block in found)]
-
-
-def test_a_page_to_which_nothing_happens_is_told_that_the_line_stands_and_how_the_search_does(rig, monkeypatch):
-    rig.grow()
-    monkeypatch.setattr(live_reports, "KEEPALIVE_S", -1.0)
-    looks = iter([False, False, True])
-
-    async def nothing(_: float) -> None:
-        pass
-
-    monkeypatch.setattr(live_reports.asyncio, "sleep", nothing)
-
-    async def words() -> list[str]:
-        return [block async for block in report_events(rig.report, lambda: "its disk is full", lambda: next(looks))]
-
-    _, *blocks = asyncio.run(words())
-    assert [block.splitlines()[0] for block in blocks] == ["event: report", "event: alive"]
-    assert all('"stopped": "its disk is full"' in block for block in blocks)
-
-
-def test_the_reports_that_were_looked_at_last_are_kept(tmp_path):
-    reports = LiveReports()
-    first = id(reports.of(tmp_path / "0"))
-    for number in range(live_reports._MAX_CACHED):
-        assert reports.of(tmp_path / str(number)) is reports.of(tmp_path / str(number))
-    assert id(reports.of(tmp_path / "0")) == first
-    reports.of(tmp_path / "more")
-    assert id(reports.of(tmp_path / "0")) == first
-    reports.of(tmp_path / "more still")
-    assert len(reports._reports) == live_reports._MAX_CACHED
-
-
-def test_a_report_that_somebody_looks_at_is_kept_however_many_others_there_are(tmp_path):
-    reports = LiveReports()
-    watched = [reports.of(tmp_path / str(number)) for number in range(3 * live_reports._MAX_CACHED)]
-    assert [reports.of(tmp_path / str(number)) for number in range(3 * live_reports._MAX_CACHED)] == watched

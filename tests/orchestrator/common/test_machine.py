@@ -1,14 +1,93 @@
+"""What lies and runs beside on a machine: load, imports in a thread, programs without end, private folders."""
+
+from __future__ import annotations
+
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from orchestrator.common import private_tmp
+from orchestrator.common import background_imports, private_tmp
+from orchestrator.common.bounded_output import bounded_output
+from orchestrator.common.machine_load import describe_load
 from orchestrator.common.private_tmp import make_private_folder, remove_abandoned, remove_unfinished, write_owner
+from slurm.sandbox.daemons import running_pids
+
+
+@pytest.mark.parametrize(
+    ("load", "cpus", "is_busy"), [(0.0, 2, False), (0.4, 2, False), (0.5, 2, True), (7.9, 32, False)]
+)
+def test_a_machine_is_busy_from_a_quarter_of_its_cpus_on(load, cpus, is_busy):
+    assert (describe_load(load, cpus) is not None) is is_busy
+
+
+@pytest.fixture(autouse=True)
+def _no_imports_yet(monkeypatch):
+    monkeypatch.setattr(background_imports, "_thread", None)
+
+
+def test_the_imports_are_made_in_order_and_waited_for():
+    gate, made = threading.Event(), []
+    background_imports.start([gate.wait, lambda: made.append("first"), lambda: made.append("second")])
+    assert made == []
+    gate.set()
+    background_imports.wait()
+    assert made == ["first", "second"]
+
+
+def test_an_import_that_fails_is_left_to_who_uses_it():
+    made = []
+    background_imports.start([lambda: [][0], lambda: made.append("second")])
+    background_imports.wait()
+    assert made == ["second"]
+
+
+def test_without_a_thread_they_are_left_to_who_uses_them(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    background_imports.start([])
+    background_imports.wait()
+
+
+def running_with(word: Path) -> list[int]:
+    """Processes with this word on their command line."""
+    return [pid for pid in running_pids() if os.fsencode(word) in _command_line(pid)]
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""  # it has ended
+
+
+@pytest.mark.processes
+def test_what_a_program_prints_is_returned(tmp_path):
+    assert bounded_output(["sh", "-c", "pwd; cat; echo lost >&2"], os.environ, 60) == "/\n"
+
+
+@pytest.mark.processes
+@pytest.mark.security("contents")
+@pytest.mark.parametrize(
+    ("program", "limit_s", "error"),
+    [
+        ("exec yes {word}", 60, ValueError),
+        ("yes {word} & exit 0", 60, ValueError),
+        ("tail -f /dev/null {word}", 0.2, subprocess.TimeoutExpired),
+        (r"printf '\377'", 60, ValueError),
+    ],
+)
+def test_an_answer_without_end_ends_with_all_that_it_started(tmp_path, program, limit_s, error):
+    with pytest.raises(error):
+        bounded_output(["sh", "-c", program.format(word=tmp_path)], os.environ, limit_s)
+    assert running_with(tmp_path) == []
 
 
 @pytest.fixture(autouse=True)
@@ -63,13 +142,6 @@ def test_a_folder_that_names_no_owner_stays(text: str | None) -> None:
     assert folder.exists()
 
 
-def test_another_users_folder_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = owned_by(make_private_folder(), start_ticks=1)
-    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
-    remove_abandoned()
-    assert folder.exists()
-
-
 def unfinished(parent: Path, **changes: object) -> Path:
     """A half-created folder of a search, owned by this process or another one."""
     folder = parent / ".tiny-abcdef.part"
@@ -78,7 +150,7 @@ def unfinished(parent: Path, **changes: object) -> Path:
     return owned_by(folder, **changes)
 
 
-def aged(folder: Path) -> Path:
+def a_day_old(folder: Path) -> Path:
     a_day_ago = time.time() - 25 * 3600
     os.utime(folder, (a_day_ago, a_day_ago))
     return folder
@@ -102,17 +174,17 @@ class TestSearchesThatWereNeverMadeToTheEnd:
         (folder / "owner.json").unlink()
         remove_unfinished(parent)
         assert folder.exists()
-        aged(folder)
+        a_day_old(folder)
         remove_unfinished(parent)
         assert not folder.exists()
 
     def test_another_users_stays_and_so_does_what_a_link_leads_to(
         self, parent: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        folder = aged(unfinished(parent, start_ticks=1))
+        folder = a_day_old(unfinished(parent, start_ticks=1))
         (parent / ".link-abcdef.part").symlink_to(folder)
         (parent / ".file-abcdef.part").touch()
-        aged(parent / ".file-abcdef.part")
+        a_day_old(parent / ".file-abcdef.part")
         with monkeypatch.context() as patch:
             patch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
             remove_unfinished(parent)

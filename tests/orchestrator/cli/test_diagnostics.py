@@ -1,0 +1,256 @@
+"""`calibrate`, `selftest`, `doctor` and the fabric check as a user runs them, with real ranks, also on a real Slurm."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm.sandbox.sandbox import SlurmSandbox
+from tests.kit import ABSENT, search_file
+from tests.orchestrator.cli.parlay import (
+    TINY_SEARCH,
+    Answer,
+    parlay,
+    parlay_here,
+    python_that_begins_with,
+    write_search,
+)
+from tests.slurm.sandboxes import sandbox
+from tests.trials.train.parity import needs_megatron, needs_torchtitan
+from trials.ledger.events import Event
+from trials.ledger.journal import Journal
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+
+def test_what_two_processes_reach_becomes_a_cluster_file_by_which_plan_knows_seconds(tmp_path):
+    search = write_search(tmp_path, TINY_SEARCH)
+    before = parlay_here("plan", search, "--json", cwd=tmp_path).json
+    assert before["layouts"][0]["step_time_s"] is None
+    answer = parlay("calibrate", search, "--out", "mine.yaml", "--json", cwd=tmp_path, timeout_s=150.0)
+    assert answer.code == 0, answer.err
+    found, cluster = answer.json["measurements"], answer.json["cluster"]
+    assert cluster["measured"]["matmul_tflops"].keys() == {"fp32"}
+    assert cluster["measured"]["memory_gb_per_s"] > 0.1
+    assert [domain["num_ranks"] for domain in cluster["links"]["domains"]] == [2]
+    assert {group["kind"] for group in found["groups"]} == {"all_reduce", "all_gather"}
+    assert found["fingerprint"]["torch"]
+    plan = parlay_here("plan", search, "--set", "cluster=mine.yaml", "--json", cwd=tmp_path).json
+    assert 0 < plan["layouts"][0]["step_time_s"] < 10
+    assert plan["expected_node_hours"]["guided"] > 0
+    again = parlay_here("calibrate", search, "--out", "search.yaml", "--json", cwd=tmp_path)
+    assert (again.code, again.json["error"]["key"]) == (2, "--out")
+
+
+@pytest.mark.walks
+def test_it_is_one_job_on_two_nodes_of_a_real_slurm_and_tells_what_joins_them(tmp_path, slurm_sandbox):
+    search = search_file(tmp_path, TINY_SEARCH, cluster={"gpus_per_node": 1, "num_nodes": 2})
+    words = ("calibrate", search, "--launcher", "slurm", "--json")
+    answer = parlay(*words, cwd=tmp_path, timeout_s=170.0, variables=slurm_sandbox.environment)
+    assert answer.code == 0, answer.err
+    fabric = answer.json["cluster"]["links"]["fabric"]
+    assert fabric["by_nodes"][0]["num_nodes"] == 2
+    assert fabric["nic_gb_per_s"] > 0
+    assert fabric["p2p_gb_per_s"] > 0
+    changes = ("--set", "cluster=tiny-cluster.yaml", "--set", "space.allow_tensor_parallel_across_nodes=true")
+    plan = parlay_here("plan", search, *changes, "--json", cwd=tmp_path)
+    assert plan.json["layouts"][0]["step_time_s"] is not None
+
+
+PLAIN = ("clipping-zero0-pipeline", "tied-zero3")
+
+
+def asking_for(cases: tuple[str, ...]) -> list[str]:
+    return [word for case in cases for word in ("--case", case)]
+
+
+def results_of(answer: Answer) -> dict[str, bool]:
+    return {result["name"]: result["passed"] for result in answer.json["results"]}
+
+
+@pytest.mark.parametrize(
+    ("engines", "cases"),
+    [
+        ("torch", PLAIN),
+        pytest.param(
+            ["torch", "megatron-core", "torchtitan"],
+            ("tied-zero3", "aux-loss-pipeline-megatron-core", "torchtitan-tied-zero3"),
+            marks=[needs_megatron, needs_torchtitan, pytest.mark.walks],
+        ),
+    ],
+    ids=["torch", "several"],
+)
+def test_a_machine_that_trains_a_layout_as_one_process_does_passes(tmp_path, engines, cases):
+    path = search_file(tmp_path, TINY_SEARCH, space={"engine": engines})
+    answer = parlay("selftest", path, *asking_for(cases), "--json", cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    assert results_of(answer) == dict.fromkeys(cases, True)
+    assert answer.json["fingerprint"]["torch"]
+    assert max(result["difference"] for result in answer.json["results"]) <= 1e-5
+
+
+def test_a_library_that_sums_nothing_is_found_out(tmp_path):
+    """Every rank's Python has a torch that sums nothing, as a cluster's broken network library might."""
+    path = write_search(tmp_path, TINY_SEARCH)
+    python = python_that_begins_with(BROKEN_SUM, tmp_path)
+    words = (*asking_for(PLAIN), "--set", f"trainer.python={python}", "--json")
+    answer = parlay("selftest", path, *words, cwd=tmp_path)
+    assert answer.code == 3, answer.err
+    assert not any(results_of(answer).values())
+
+
+BROKEN_SUM = """
+import sys
+
+
+class Done:
+    def wait(self):
+        pass
+
+
+class Breaking:
+    def find_spec(self, name, path=None, target=None):
+        if name == "trials.train.parallel.collectives":
+            sys.meta_path.remove(self)
+            import torch.distributed
+
+            torch.distributed.all_reduce = lambda *arguments, **options: Done()
+
+
+sys.meta_path.insert(0, Breaking())
+"""
+
+
+ON_TWO_NODES = {"baseline": ABSENT, "cluster": {"gpus_per_node": 1, "num_nodes": 2}, "launcher": {"kind": "slurm"}}
+HOUR = ("PartitionName=hour Nodes=ALL MaxTime=60 State=UP",)
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[SlurmSandbox]:
+    """Two nodes and a partition whose limit of an hour is not enforced, as sites have them."""
+    with sandbox(accounting=False, nodes=2, extra=HOUR) as started:
+        yield started
+
+
+def examined(folder: Path, slurm: SlurmSandbox, *words: str | Path) -> Answer:
+    return parlay_here("doctor", *words, cwd=folder, variables=slurm.environment)
+
+
+def of_level(found: dict[str, Any], *levels: str) -> dict[str, dict[str, Any]]:
+    return {finding["name"]: finding for finding in found["findings"] if finding["level"] in levels}
+
+
+def test_a_healthy_sandbox_has_no_error_and_nothing_is_left(tmp_path, slurm):
+    path = search_file(tmp_path, TINY_SEARCH, **ON_TWO_NODES)
+    answer = examined(tmp_path, slurm, path, "--json")
+    assert answer.code == 0, answer.err
+    assert (answer.json["schema"], answer.json["errors"]) == ("parlay.doctor/1", 0)
+    wanted = {"controller", "partition", "nodes_up", "sbatch", "writable", "ledger", "mlflow"}
+    assert wanted <= set(of_level(answer.json, "ok"))
+    assert all(f["fix"] for f in answer.json["findings"] if f["level"] != "ok")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["search.yaml"]
+    assert slurm.ask("squeue", "--noheader", "--states=all").stdout == ""
+
+
+def test_a_job_on_two_nodes_tells_what_its_ranks_see(tmp_path, slurm):
+    path = search_file(tmp_path, TINY_SEARCH, **ON_TWO_NODES)
+    answer = parlay("doctor", path, "--submit-test", "--json", cwd=tmp_path, variables=slurm.environment)
+    assert answer.code == 0, answer.err + answer.out
+    job = {f["name"]: f for f in answer.json["findings"] if f["area"] == "a job that ran"}
+    assert set(job) == {"job", "ranks_python", "shared", "clocks", "cores", "transport", "bandwidth", "selftest"}
+    assert job["job"]["message"].startswith("2 ranks on n1, n2 responded")
+    assert "gloo" in job["transport"]["message"]
+    assert "torch" in job["ranks_python"]["message"]
+    assert {f["level"] for f in job.values()} <= {"ok", "note"}
+    assert len(slurm.ask("squeue", "--noheader", "--states=all").stdout.splitlines()) == 1
+
+
+def test_a_machine_without_slurm_says_so_and_still_looks_at_the_rest(tmp_path, monkeypatch):
+    path = search_file(tmp_path, TINY_SEARCH, **ON_TWO_NODES)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    answer = parlay_here("doctor", path, "--json", cwd=tmp_path)
+    assert answer.code == 8
+    errors = of_level(answer.json, "error")
+    assert set(errors) == {"commands"}
+    assert "parlay slurm-sandbox start" in errors["commands"]["fix"]
+    assert {"search_file", "python", "writable", "ledger", "mlflow"} <= set(of_level(answer.json, "ok"))
+    assert parlay_here("doctor", "--json", cwd=tmp_path).code == 0  # nobody said that there should be one
+
+
+CHECKED = ("--set", "launcher.fabric_check=true", "--set", "search.max_trials=1", "--json")
+
+
+def test_a_search_begins_with_the_check_once_and_takes_its_links(tmp_path):
+    search = write_search(tmp_path)
+    answer = parlay("run", search, *CHECKED, cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    check = answer.json["fabric_check"]
+    assert (check["state"], check["reason"], check["slow_nodes"]) == ("measured", None, [])
+    assert [domain["num_ranks"] for domain in check["links"]["domains"]] == [2]
+    events = journal(tmp_path)
+    kinds = [event.kind for event in events if event.kind in ("fabric_check", "trial_proposed")]
+    assert kinds[-2:] == ["fabric_check", "trial_proposed"]
+
+    # A driver that died after the check goes on without another one.
+    [path] = tmp_path.rglob("journal.jsonl")
+    first = next(number for number, event in enumerate(events) if event.kind == "trial_proposed")
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:first]))
+    shutil.rmtree(path.parent / "trials" / "t0001")
+    shutil.rmtree(path.parent / "recipe")
+    resumed = parlay("resume", answer.json["search_id"], "--json", cwd=tmp_path)
+    assert resumed.code == 0, resumed.err
+    assert resumed.json["state"] == "completed"
+    assert (path.parent / "trials" / "t0000" / "a1").is_dir()
+    assert not (path.parent / "trials" / "t0000" / "a2").exists()
+
+
+@pytest.mark.walks
+def test_a_slow_node_of_a_real_slurm_is_named_and_its_trials_avoid_it(tmp_path, slurm_sandbox):
+    changes = {"cluster": {"gpus_per_node": 1, "num_nodes": 4}, "space": {"tensor_parallel": ABSENT, "num_nodes": [2]}}
+    search = search_file(tmp_path, TINY_SEARCH, baseline=ABSENT, **changes)
+    python = python_that_begins_with(DELAYED, tmp_path)
+    words = ("run", search, "--launcher", "slurm", "--set", f"trainer.python={python}", *CHECKED)
+    answer = parlay(*words, cwd=tmp_path, timeout_s=280.0, variables=slurm_sandbox.environment)
+    assert answer.code == 0, answer.err
+    check = answer.json["fabric_check"]
+    assert (check["slow_nodes"], check["num_available"]) == (["n3"], 4)
+    assert check["findings"][0].startswith("n3 is slow: it explains ")
+    [submitted] = [event for event in journal(tmp_path) if event.kind == "attempt_submitted"]
+    assert submitted.data["exclude"] == ["n3"]
+    assert check["node_hours"] > 0
+
+
+def journal(folder: Path) -> list[Event]:
+    [path] = folder.rglob("journal.jsonl")
+    return Journal(path).read()
+
+
+DELAYED = """
+import os
+import sys
+import time
+
+
+class Delaying:
+    def find_spec(self, name, path=None, target=None):
+        if name == "trials.train.fabric.check" and os.environ.get("SLURMD_NODENAME") == "n3":
+            import torch.distributed as dist
+
+            for kind in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "batch_isend_irecv"):
+                setattr(dist, kind, after(0.04, getattr(dist, kind)))
+
+
+def after(delay_s, call):
+    def delayed(*arguments, **options):
+        time.sleep(delay_s)
+        return call(*arguments, **options)
+
+    return delayed
+
+
+sys.meta_path.insert(0, Delaying())
+"""

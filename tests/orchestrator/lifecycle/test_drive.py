@@ -1,0 +1,118 @@
+"""A search's folder and its driver: half-made, swapped under it, with callbacks that fail."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config.loader import load_search_file
+from orchestrator.lifecycle.create import create_search, validate_space
+from orchestrator.lifecycle.drive import SearchCallbacks, drive
+from search_spaces.errors import InputError
+from tests.orchestrator.cli.parlay import environment
+from tests.orchestrator.cli.simulated import OK, write_simulated_search
+from trials.files.folders import SearchFolder
+from trials.ledger.commands import request_cancel
+from trials.ledger.events import EventKind, SearchState
+from trials.ledger.location import ledger_url
+from trials.ledger.reader import LedgerReader
+
+
+@pytest.mark.slow
+def test_a_command_that_a_driver_killed_at_the_very_end_left_pending_is_settled_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    spec = load_search_file(write_simulated_search(tmp_path, OK))
+    folder = create_search(spec, ledger_url())
+    request_cancel(ledger_url(), folder.search_id, 1000.0)
+    with monkeypatch.context() as killed:
+        killed.setattr("orchestrator.lifecycle.drive._settle_commands", lambda lock, search: None)
+        assert drive(folder, spec, validate_space(spec).layouts, None, ledger_url(), SearchCallbacks()).state.is_ended
+    with closing(LedgerReader(ledger_url())) as reader:
+        assert len(reader.pending_commands(folder.search_id)) == 1
+        drive(folder, spec, (), None, ledger_url(), SearchCallbacks())
+        assert reader.pending_commands(folder.search_id) == []
+
+
+@pytest.mark.slow
+def test_a_callback_that_fails_ends_neither_the_search_nor_its_other_callbacks(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    spec = load_search_file(write_simulated_search(tmp_path, OK, OK))
+    folder, seen, kept = create_search(spec, ledger_url()), [], []
+
+    def breaks(search, event) -> None:
+        seen.append(event.kind)
+        raise OSError("the terminal is gone")
+
+    callbacks = SearchCallbacks(on_event=breaks, on_iteration=lambda: kept.append(len(seen)))
+    record = drive(folder, spec, validate_space(spec).layouts, None, ledger_url(), callbacks)
+    assert record.state is SearchState.COMPLETED
+    assert len(seen) == 1
+    assert kept.count(1) >= 2, "in every turn, also after the view's last word"
+
+
+def swapped(path: Path) -> Path:
+    """Replace this folder by a copy; returns the new path of the original."""
+    aside = path.rename(path.with_name("aside"))
+    shutil.copytree(aside, path)
+    return aside
+
+
+@pytest.mark.slow
+@pytest.mark.security("paths")
+def test_a_search_launches_nothing_there_and_goes_on_when_its_own_is_back(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = load_search_file(write_simulated_search(tmp_path, OK, OK, OK))
+    folder, launched = create_search(spec, ledger_url()), []
+
+    def swaps(search, event) -> None:
+        if event.kind is EventKind.ATTEMPT_LAUNCHED:
+            launched.append(event.data["trial"])
+        if event.kind is EventKind.TRIAL_ENDED:
+            swapped(folder.path)
+
+    with pytest.raises(InputError) as caught:
+        drive(folder, spec, validate_space(spec).layouts, None, ledger_url(), SearchCallbacks(on_event=swaps))
+    [problem] = caught.value.problems
+    assert (problem.code, problem.value) == ("folder_swapped", str(folder.path))
+    assert launched == ["t0001"]
+    assert not (folder.path / "trials" / "t0002").exists()
+    aside = SearchFolder(folder.path.with_name("aside"))
+    folder.lease.replace(aside.lease)  # given back there; the process that had it would be gone
+    shutil.rmtree(folder.path)
+    aside.path.rename(folder.path)
+    record = drive(SearchFolder(folder.path), spec, validate_space(spec).layouts, None, ledger_url(), SearchCallbacks())
+    assert (record.state, record.num_layouts) == (SearchState.COMPLETED, 3)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from orchestrator.lifecycle import create
+from orchestrator.config.loader import load_search_file
+from trials.ledger.location import ledger_url
+create.snapshot_code = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
+create.create_search(load_search_file(Path(sys.argv[1])), ledger_url())
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_the_folder_of_a_search_whose_maker_was_killed_is_removed_by_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = write_simulated_search(tmp_path, OK)
+    killed = subprocess.run([sys.executable, "-c", KILLED, path], env=environment(), timeout=100)
+    assert killed.returncode == -signal.SIGKILL
+    spec = load_search_file(path)
+    [left] = spec.work_dir.iterdir()
+    assert left.name.startswith(".table-")
+    folder = create_search(spec, ledger_url())
+    assert list(spec.work_dir.iterdir()) == [folder.path]
+    assert not (folder.path / "owner.json").exists()
