@@ -21,7 +21,7 @@ from trials.files.folders import SearchFolder, read_json
 from trials.ledger.events import SearchRecord, SearchState
 from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
-from trials.trial import Attempt, FailureReason, Trial, TrialState
+from trials.trial import Attempt, FailureReason, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(1200)]
 
@@ -248,21 +248,13 @@ def assert_traced(bench: Bench, folder: SearchFolder, record: SearchRecord) -> N
         for _ in range(1 + attempt.restart)
     ]
     until(lambda: accounted_runs(bench, folder), lambda runs: runs == sorted(known))  # accounting lags behind
-    for trial in record.trials:
-        assert_number_is_its_own(folder, trial)
-
-
-def assert_number_is_its_own(folder: SearchFolder, trial: Trial) -> None:
-    attempt = trial.attempts[-1]
-    files = folder.attempt(attempt.trial, attempt.attempt)
-    outcome = read_json(files.outcome(attempt.restart))
-    assert outcome is not None
-    assert attempt.outcome is not None
-    assert (outcome["nonce"], outcome["restart"]) == (attempt.nonce, attempt.restart)
-    assert outcome["measured"] == attempt.outcome.measured.to_json()
-    assert files.metrics(attempt.restart).exists()
-    assert files.rank_log(0).exists()
-    assert (files.path / "job.log").exists()
+    for attempt in (trial.attempts[-1] for trial in record.trials):
+        files = folder.attempt(attempt.trial, attempt.attempt)
+        outcome = read_json(files.outcome(attempt.restart))
+        assert (outcome["nonce"], outcome["restart"]) == (attempt.nonce, attempt.restart)
+        assert outcome["measured"] == attempt.outcome.measured.to_json()
+        for file in (files.metrics(attempt.restart), files.rank_log(0), files.path / "job.log"):
+            assert file.exists()
 
 
 def assert_within_budget(folder: SearchFolder) -> None:
@@ -277,16 +269,14 @@ def assert_within_budget(folder: SearchFolder) -> None:
 
 
 def assert_nothing_left(bench: Bench, folder: SearchFolder) -> None:
+    """Neither jobs nor processes that name the search's folder: drivers, batch scripts, ranks."""
     until(lambda: bench.jobs(f"{folder.search_id}.", "PENDING", "RUNNING", "COMPLETING"), lambda jobs: not jobs)
-    until(lambda: processes_in(folder), lambda found: not found)
+    named = lambda: [pid for pid in running_pids() if str(folder.path) in command_of(pid)]  # noqa: E731
+    until(named, lambda found: not found)
 
 
-def processes_in(folder: SearchFolder) -> list[str]:
-    """Command lines that name the search's folder: drivers, batch scripts, ranks."""
-    found = []
-    for pid in running_pids():
-        try:
-            found.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:
-            continue
-    return [command for command in found if str(folder.path) in command]
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""  # it has ended
