@@ -1,5 +1,5 @@
 """Verification: what is known of an axis value with an engine: trained, taken by the trainer's parser, or read in its
-source. verified.csv holds the first two, derived from the cases of tests (tests/verified_values.py)."""
+source. verified.csv holds the first two, derived from the cases of tests (tests/engine_table.py)."""
 
 from __future__ import annotations
 

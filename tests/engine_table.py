@@ -1,26 +1,31 @@
-"""Axes by engine of Parlay's trainer: what was trained, what the rules accept, and what they refuse.
+"""Axis values by engine: what a test trained, what a trainer's own parser takes in exports, what the rules accept.
 
-Printed by `python -m tests.engine_table`; with --write README.md and docs/trainers.md are brought up to date.
+`python -m tests.engine_table --write` brings search_spaces/verified.csv and the tables of README.md and of
+docs/trainers.md up to date.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from functools import cache
+from io import StringIO
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from search_spaces.engines import ENGINE_PROFILES, OWN_ENGINES
+from search_spaces.engines import ENGINES as ALL_ENGINES
 from search_spaces.layouts.axis import Kind
 from search_spaces.layouts.layout import AXES, CHOICES, V_SCHEDULES, Layout
 from search_spaces.rules.check import engine_violations
-from search_spaces.verification import words_of
+from search_spaces.verification import NOT_VERIFIED, TABLE, words_of
+from tests.oracles.cases import FORMATS, export_cases
 from tests.sources import ROOT
-from tests.verified_values import trained_cases
-from trials.diagnostics.parity_cases import VALUES, Case, violated_rules
+from trials.diagnostics.parity_cases import VALUES, Case, compiled_cases, covering_cases, violated_rules
 from trials.diagnostics.parity_models import SHAPES
 
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "trainers.md"
@@ -36,7 +41,7 @@ _NEUTRAL = ("none", "same")
 
 
 class Status(IntEnum):
-    """Knowledge of a value with an engine; the more the higher."""
+    """How well a value is verified with an engine."""
 
     REFUSED = 0
     OPTION = 1
@@ -180,9 +185,52 @@ def pages() -> dict[Path, str]:
     return {path: page_with(path.read_text(encoding="utf-8"), table) for path, table in made.items()}
 
 
+def verified_values() -> str:
+    """verified.csv: the words of each engine and axis by level, each at its highest."""
+    trained, parsed = [case.layout for case in trained_cases()], parsed_layouts()
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["engine", "axis", "run", "parsed"])
+    for engine in ALL_ENGINES:
+        for axis in AXES:
+            if axis in NOT_VERIFIED:
+                continue
+            run = words(trained, engine, axis)
+            others = words(parsed, engine, axis) - run
+            if run or others:
+                writer.writerow([engine, axis, " ".join(sorted(run)), " ".join(sorted(others))])
+    return text.getvalue()
+
+
+@cache
+def trained_cases() -> list[Case]:
+    """Cases of the parity tests, by every engine of Parlay's trainer."""
+    cases = [*covering_cases(), *compiled_cases(engines=OWN_ENGINES)]
+    others = [engine for engine in OWN_ENGINES if engine not in {case.layout.engine for case in covering_cases()}]
+    return cases + [case for engine in others for case in covering_cases(engines=(engine,))]
+
+
+def parsed_layouts() -> list[Layout]:
+    """Layouts of the exports that trainers' parsers have read."""
+    return [case.spec.layout for trainer in FORMATS for case in export_cases(trainer)]
+
+
+def words(layouts: Iterable[Layout], engine: str, axis: str) -> set[str]:
+    """Words of an axis in the engine's layouts, where they have an effect. The default of a number or switch, which is
+    to do without it, is in all of them."""
+    mine = [layout for layout in layouts if layout.engine == engine]
+    default = AXES[axis].default
+    neutral = {*words_of(axis, default)} if mine and AXES[axis].kind is not Kind.WORD else set()
+    return neutral | {
+        word
+        for layout in mine
+        if layout.has_effect(axis) or getattr(layout, axis) == default
+        for word in words_of(axis, getattr(layout, axis))
+    }
+
+
 if __name__ == "__main__":
     if "--write" in sys.argv[1:]:
+        TABLE.write_text(verified_values(), encoding="utf-8")
         for path, text in pages().items():
             path.write_text(text, encoding="utf-8")
-    else:
-        sys.stdout.write(full_table())

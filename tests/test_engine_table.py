@@ -1,10 +1,13 @@
-"""The tables of engines by axis in README.md and docs/trainers.md."""
+"""The tables of engines by axis in README.md and docs/trainers.md, and search_spaces/verified.csv."""
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 
-from tests.engine_table import Status, feature_status, pages, status
+from search_spaces.verification import TABLE
+from tests.engine_table import Status, feature_status, pages, parsed_layouts, status, trained_cases, words
 
 
 @pytest.mark.walks
@@ -29,3 +32,17 @@ def test_the_pages_say_what_rules_and_cases_say():
     assert feature_status("torchtitan", "qkv_bias") is Status.REFUSED
     for path, text in pages().items():
         assert path.read_text(encoding="utf-8") == text, "python -m tests.engine_table --write"
+
+
+@pytest.mark.walks
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_every_declared_value_is_in_a_case():
+    """More may be trained and parsed than is declared; `python -m tests.engine_table --write` adds it."""
+    trained, parsed = [case.layout for case in trained_cases()], parsed_layouts()
+    with TABLE.open(newline="") as file:
+        declared = list(csv.DictReader(file))
+    assert len(declared) > 100
+    for row in declared:
+        assert {*row["run"].split()} <= words(trained, row["engine"], row["axis"]), row
+        assert {*row["parsed"].split()} <= words(parsed, row["engine"], row["axis"]), row

@@ -135,50 +135,29 @@ Change = Callable[[str, random.Random], str]
 Reader = Callable[[Path], object]
 
 
-def json_files() -> dict[str, tuple[dict[str, Any], Reader]]:
-    """Content and reader of files that are one object."""
+def files_in(folder: Path) -> dict[str, tuple[str | None, Change, Reader]]:
+    """Content, change and reader of each file that a function of ours reads; None: it is there already."""
     lease = {"search_id": "a", "fencing": 2, "host": "h", "pid": 1, "pid_started": 5, "pid_scope": "x"}
     times = {name: utc_text(1e9) for name in ("heartbeat_at", "expires")}
     ranks = AcceptedLaunch("a.t0001.a1", "7", (RankProcess(0, "h", 1, 5, "b", 1e9),))
     handover = {"at": asdict(ClockReading("b", 1.0, 1e9)), "attempts": {"a": asdict(HandoverEntry(1.0))}}
-    probe = RankProbe(0, "n", "h", "3.11", "/p", "2.4", None, ("g",), None, (0, 1), 0.5)
+    probe = NodeProbeReport((RankProbe(0, "n", "h", "3.11", "/p", "2.4", None, ("g",), None, (0, 1), 0.5),))
     best = {"search_id": SPEC.search_id, "trial": "t0001", "fingerprint": {}, "incumbents": [{"num_nodes": 1}]}
-    return {
+    quota = {"schema": "parlay.quota/1", "searches": {"a": {"active": 1, "target": 2}}}
+    step = StepRecord(1, StepPhase.MEASURED, utc_text(1e9), 0.5, 0.4, 2.0, 1.0, 8).to_json()
+    sample = {"time": utc_text(1e9), "cpu_utilization_percentage": 5.0}
+    objects: dict[str, tuple[dict[str, Any], Reader]] = {
         "lease.json": ({"schema": "parlay.lease/1", **lease, **times}, _lease),
         "ranks.json": ({"schema": RANKS_SCHEMA, **asdict(ranks)}, lambda path: read_ranks(AttemptFolder(path.parent))),
-        "launcher.json": (
-            {"schema": "parlay.launcher/1", **handover},
-            lambda path: HandoverFile(path, lambda: 0.0, lambda: 0.0).load(),
-        ),
+        "launcher.json": ({"schema": "parlay.launcher/1", **handover}, _handover),
         "spec.json": (SPEC.to_json(), read_spec),
         "outcome.json": (OUTCOME.to_json(), lambda path: Outcome.from_json(read_json(path) or {})),
         "evidence.json": ({"runs": [{"trial": "t0001", "outcome": OUTCOME.to_json()}]}, _recorded_outcomes),
         "best.json": ({"schema": "parlay.incumbents/1", **best}, lambda path: read_incumbent(SPEC, path, {})),
-        "quota.json": (
-            {"schema": "parlay.quota/1", "searches": {"a": {"active": 1, "target": 2}}},
-            lambda path: QuotaFile(path, 4).grant("b", 0, 2),
-        ),
-        "node_probe.json": (NodeProbeReport((probe,)).to_json(), lambda path: NodeProbeReport.read(path.parent)),
+        "quota.json": (quota, lambda path: QuotaFile(path, 4).grant("b", 0, 2)),
+        "node_probe.json": (probe.to_json(), lambda path: NodeProbeReport.read(path.parent)),
         "measurements.json": (Measurements().to_json(), lambda path: Measurements.read(path.parent)),
     }
-
-
-def _lease(path: Path) -> object:
-    found = current_lease(SearchFolder(path.parent))
-    return None if found is None else found.is_held(1e9)
-
-
-@pytest.mark.parametrize("name", json_files())
-def test_a_file_of_one_object(tmp_path: Path, name: str):
-    content, reader = json_files()[name]
-    read_all(tmp_path / name, json.dumps(content), changed_json, reader)
-
-
-def written_by_us(folder: Path) -> dict[str, tuple[Change, Reader]]:
-    """Files that Parlay's own functions write here, with their readers."""
-    record = StepRecord(1, StepPhase.MEASURED, utc_text(1e9), 0.5, 0.4, 2.0, 1.0, 8)
-    write(folder / "metrics.jsonl", json.dumps(record.to_json()) + "\n")
-    write(folder / "system.jsonl", json.dumps({"time": utc_text(1e9), "cpu_utilization_percentage": 5.0}) + "\n")
     write_cases(folder, [Case("a", "tiny", SPEC.model, SPEC.layout)])
     Results((CaseResult("a", 1, True, 0.1, 0.2, 3.0),)).write(folder)
     service = ServiceStateDir(folder)
@@ -187,19 +166,29 @@ def written_by_us(folder: Path) -> dict[str, tuple[Change, Reader]]:
     (folder / "hook").chmod(0o600)
     shutil.copy(SITES / "frontier.toml", folder)
     return {
-        "metrics.jsonl": (changed_lines, read_metrics),
-        "system.jsonl": (changed_lines, read_samples),
-        "cases.json": (changed_json, lambda path: read_cases(path.parent)),
-        "results.json": (changed_json, lambda path: Results.read(path.parent)),
-        service.searches.name: (changed_json, lambda path: service.read_searches()),
-        "hook": (changed_text, webhook_address),
-        "frontier.toml": (changed_text, read_site),
+        **{name: (json.dumps(content), changed_json, reader) for name, (content, reader) in objects.items()},
+        "metrics.jsonl": (json.dumps(step) + "\n", changed_lines, read_metrics),
+        "system.jsonl": (json.dumps(sample) + "\n", changed_lines, read_samples),
+        "cases.json": (None, changed_json, lambda path: read_cases(path.parent)),
+        "results.json": (None, changed_json, lambda path: Results.read(path.parent)),
+        service.searches.name: (None, changed_json, lambda path: service.read_searches()),
+        "hook": (None, changed_text, webhook_address),
+        "frontier.toml": (None, changed_text, read_site),
     }
 
 
-def test_files_that_functions_of_ours_write(tmp_path: Path):
-    for name, (change, reader) in written_by_us(tmp_path).items():
-        read_all(tmp_path / name, (tmp_path / name).read_text(), change, reader)
+def _lease(path: Path) -> object:
+    found = current_lease(SearchFolder(path.parent))
+    return None if found is None else found.is_held(1e9)
+
+
+def _handover(path: Path) -> object:
+    return HandoverFile(path, lambda: 0.0, lambda: 0.0).load()
+
+
+def test_a_file_is_read_or_refused(tmp_path: Path):
+    for name, (content, change, reader) in files_in(tmp_path).items():
+        read_all(tmp_path / name, content or (tmp_path / name).read_text(), change, reader)
 
 
 def read_all(path: Path, text: str, change: Change, reader: Reader, times: int = 80) -> None:
@@ -217,27 +206,22 @@ def read_all(path: Path, text: str, change: Change, reader: Reader, times: int =
             pytest.fail(f"{path.name}, seed {seed}: {error!r} for {content[:2000]}")
 
 
-@pytest.mark.parametrize("name", ["pilot.json", "job.json", "job_end.json", "shares.json", "plain_starts.json"])
-def test_a_damaged_file_of_a_pilot_ends_no_driver(tmp_path: Path, name: str):
-    pilots_with(tmp_path, name)
+STEP_FILES = [f"steps/t0001.a1.{kind}" for kind in (StepFileKind.CLAIMED, StepFileKind.STARTED, StepFileKind.ENDED)]
 
 
-@pytest.mark.parametrize("kind", [StepFileKind.CLAIMED, StepFileKind.STARTED, StepFileKind.ENDED])
-def test_a_damaged_file_of_a_step_ends_no_driver(tmp_path: Path, kind: StepFileKind):
-    pilots_with(tmp_path, f"steps/t0001.a1.{kind}")
-
-
-def pilots_with(root: Path, name: str) -> None:
-    """Have new drivers take over a pilot of which this file is changed."""
+@pytest.mark.parametrize(
+    "name", ["pilot.json", "job.json", "job_end.json", "shares.json", "plain_starts.json", *STEP_FILES]
+)
+def test_a_damaged_file_of_a_pilot_ends_no_driver_that_takes_it_over(tmp_path: Path, name: str):
     for seed in range(25):
-        rig = PilotBench(root / str(seed))
+        rig = PilotBench(tmp_path / str(seed))
         request = rig.launch()
         folder = rig.serve()
         finish(folder, "t0001.a1")
         write_json(folder.shares, {"schema": "parlay.pilot/1", "node_s": {"t0002.a1": 5.0}})
         write_json(folder.plain_starts, {"schema": "parlay.pilot/1", "reason": "why"})
-        status = {"liveness": "ended", "started": True, "nodes": ["n1"], "started_at": 1e9, "ended_at": 1e9 + 5}
         if name == "job_end.json":
+            status = {"liveness": "ended", "started": True, "nodes": ["n1"], "started_at": 1e9, "ended_at": 1e9 + 5}
             write_json(folder.job_end, {"schema": "parlay.pilot/1", **status})
         write(folder.path / name, changed_json((folder.path / name).read_text(), random.Random(seed)))
         rig.launcher = rig.new_launcher()
@@ -324,15 +308,10 @@ def test_a_sealed_journal_with_what_only_views_read_is_refused(searched: Path, k
     path.write_text(before)
 
 
-def test_a_journal_is_a_search_or_is_damaged(searched: Path, tmp_path: Path):
-    text = (searched / "journal.jsonl").read_text()
-
-    def read(path: Path) -> object:
-        return search_of(path, "a", Journal(path).read())
-
-    read_all(tmp_path / "journal.jsonl", text, changed_journal, read, times=150)
-
-
-def test_a_table_is_read_or_refused(searched: Path, tmp_path: Path):
-    text = (searched.parents[1] / "table.csv").read_text()
-    read_all(tmp_path / "table.csv", text, changed_text, read_table, times=200)
+def test_a_journal_and_a_table_are_read_or_refused(searched: Path, tmp_path: Path):
+    files: dict[str, tuple[Path, Change, Reader]] = {
+        "journal.jsonl": (searched, changed_journal, lambda path: search_of(path, "a", Journal(path).read())),
+        "table.csv": (searched.parents[1], changed_text, read_table),
+    }
+    for name, (folder, change, reader) in files.items():
+        read_all(tmp_path / name, (folder / name).read_text(), change, reader, times=200)

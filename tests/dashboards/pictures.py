@@ -2,9 +2,6 @@
 
 `report REPORT.html`: the first screen of this report and of the searches in `STATES`.
 `terminal SEARCH`: `parlay status`, `parlay status --all` and the live table halfway, of a search of over 100 trials.
-`servers MANY REAL LIVE FAILED`: pages of `parlay serve` and `parlay dashboard`, which have to run on the same home.
-MANY is a search with many trials, REAL an ended one whose trials really ran, LIVE one that still runs, and the trainer
-of FAILED wrote a log.
 """
 
 from __future__ import annotations
@@ -16,17 +13,12 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-from mlflow import MlflowClient
 from PIL import Image
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from dashboards.mlflow.backend_store import tracking_uri
-from dashboards.mlflow.shared_views import SEARCHES, run_path, trials_key, view_path
 from dashboards.report.data import report_data
 from dashboards.report.page import report_page
 from dashboards.terminal.live_table import LiveView
@@ -38,16 +30,9 @@ from tests.sources import ROOT
 from trials.ledger.events import EventKind
 from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
-from trials.ledger.location import home_folder
 
 _LOOKS = {"desktop": (1440, 900, "light"), "dark": (1440, 900, "dark"), "phone": (390, 844, "light")}
 _PARLAY = (sys.executable, "-m", "orchestrator.cli.main")
-_MLFLOW_DRAWS_S = 3.0
-"""For MLflow's charts, which say nowhere that they are drawn."""
-_MLFLOW_STORAGE = {"mlflow.assistant.fab.autoOpenedOnFirstLoad_v1": "true", "mlflow.assistant.panelOpen_v1": "false"}
-"""Storage of MLflow's pages by which its assistant stays closed."""
-_SHOW_MORE = "[...document.querySelectorAll('button')].find(b => b.textContent === 'Show more')?.click()"
-_CHARTS = "document.querySelectorAll('.js-plotly-plot').length > 1"
 
 
 def take_reports(tab: Tab, report: str) -> None:
@@ -96,54 +81,6 @@ def _live(search: str, columns: int, lines: int) -> RenderableType:
     return view._render()
 
 
-def take_servers(tab: Tab, many: str, real: str, live: str, failed: str) -> None:
-    service = _signed_in(tab, "serve")
-    for name, look in (("list", "desktop"), ("phone", "phone")):
-        _take_page(tab, f"{service}/", _has_text(live), f"service-{name}", look)
-    _take_page(tab, f"{service}/searches/{failed}/logs/t0001", "document.querySelector('pre') !== null", "service-log")
-    is_live = "document.getElementById('line').dataset.state === 'live'"
-    _take_page(tab, f"{service}/searches/{live}", is_live, "report-live")
-    ask = "document.querySelector('[data-opens=cancel]').click()"
-    _take_page(tab, f"{service}/searches/{live}", is_live, "service-cancel", "dark", ask)
-    mlflow = _signed_in(tab, "dashboard")
-    for item, value in _MLFLOW_STORAGE.items():
-        tab.ask(f"localStorage.setItem('{item}', '{value}')")
-    client = MlflowClient(tracking_uri(None, home_folder()))
-    experiments = [found.experiment_id for found in client.search_experiments()]
-    (parent,) = client.search_runs(experiments, f"tags.`parlay.search_id` = '{real}' AND tags.`parlay.kind` = 'search'")
-    number, best = parent.info.experiment_id, parent.data.tags["parlay.best_run_id"]
-    trials = f"{view_path(number, trials_key(many))}&compareRunsMode=CHART"
-    for name, path, is_shown in (
-        ("searches", view_path(number, SEARCHES), _has_text("matching runs")),
-        ("charts", trials, f"{_has_text('matching runs')} && {_CHARTS}"),
-        ("search", run_path(number, parent.info.run_id), _has_text("measured layouts")),
-        ("system", run_path(number, best, "/system-metrics"), _CHARTS),
-    ):
-        _take_page(tab, mlflow + path, is_shown, f"mlflow-{name}", then=_SHOW_MORE)
-
-
-def _has_text(text: str) -> str:
-    return f"document.body.textContent.includes('{text}')"
-
-
-def _signed_in(tab: Tab, verb: str) -> str:
-    """Sign in to the running server that this command starts; its address."""
-    done = subprocess.run((*_PARLAY, verb, "--page"), cwd=ROOT, capture_output=True, text=True, check=True)
-    tab.call("Page.navigate", url=done.stdout.strip())
-    tab.until("location.pathname === '/' && document.readyState === 'complete'")
-    return done.stdout.partition("/enter")[0]
-
-
-def _take_page(tab: Tab, address: str, is_shown: str, name: str, look: str = "desktop", then: str = "0") -> None:
-    tab.look(*_LOOKS[look])
-    tab.call("Page.navigate", url="about:blank")
-    tab.call("Page.navigate", url=address)  # MLflow changes its address
-    tab.until(f"document.readyState === 'complete' && {is_shown}")
-    tab.ask(then)
-    time.sleep(_MLFLOW_DRAWS_S)
-    _take(tab, name)
-
-
 def _take_text(tab: Tab, page: str, look: tuple[int, int, str], name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "page.html"
@@ -161,10 +98,6 @@ def _take(tab: Tab, name: str) -> None:
 
 
 if __name__ == "__main__":
-    takers: dict[str, Callable[..., None]] = {
-        "report": take_reports,
-        "terminal": take_terminals,
-        "servers": take_servers,
-    }
+    take = {"report": take_reports, "terminal": take_terminals}[sys.argv[1]]
     with started_chromium() as chromium, chromium.tab() as tab:
-        takers[sys.argv[1]](tab, *sys.argv[2:])
+        take(tab, sys.argv[2])
