@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +60,7 @@ class SearchUnderTest:
         self.event(EventKind.ATTEMPT_SUBMITTED, trial=trial, attempt=attempt, **intent)
 
     def measure(
-        self,
-        trial: str,
-        tokens_per_sec: float,
-        flags: tuple[str, ...] = (),
-        slowest_rank: Mapping[str, Any] | None = None,
-        **fields: Any,
+        self, trial: str, tokens_per_sec: float, flags: tuple[str, ...] = (), slowest_rank: Any = None, **fields: Any
     ) -> None:
         """End the trial with this speed, to within 2 %; `fields` are other names of outcome.measured."""
         ends = {"tokens_per_sec_low": tokens_per_sec * 0.98, "tokens_per_sec_high": tokens_per_sec * 1.02}
@@ -157,30 +151,21 @@ def search_folder(root: Path, record: SearchRecord, num_steps: int = 3) -> Searc
     folder = SearchFolder(root / SEARCH_ID)
     folder.path.mkdir(parents=True)
     folder.yaml.write_text("name: tiny\n")
+    used = [{"cpu_utilization_percentage": 10.0 * (number % 10)} for number in range(num_steps)]
+    samples = [sample_line(NodeSample(utc_text(START + 100 + 5 * n), values)) for n, values in enumerate(used)]
     for trial in record.trials:
         for attempt in trial.attempts:
             place = folder.attempt(trial.trial, attempt.attempt)
             place.path.mkdir(parents=True)
             place.spec.write_text(json.dumps({"attempt": attempt.attempt}))
             place.rank_log(0).write_text(f"log of {trial.trial}.{attempt.attempt}\n")
-            _write_steps(place.metrics(), steps(num_steps))
-            place.system(0).write_bytes(b"".join(map(sample_line, samples(num_steps))))
+            place.system(0).write_bytes(b"".join(samples))
+            writer = MetricsWriter(place.metrics())
+            for step in range(1, num_steps + 1):
+                writer.write(measured_step(step))
+            writer.close()
     return folder
 
 
-def steps(count: int) -> Iterable[StepRecord]:
-    for step in range(1, count + 1):
-        time = utc_text(START + 100 + step)
-        yield StepRecord(step, StepPhase.MEASURED, time, 0.5, 0.4, 7.0 - step, 1.0, 64)
-
-
-def samples(count: int) -> Iterable[NodeSample]:
-    for number in range(count):
-        yield NodeSample(utc_text(START + 100 + 5 * number), {"cpu_utilization_percentage": 10.0 * (number % 10)})
-
-
-def _write_steps(path: Path, records: Iterable[StepRecord]) -> None:
-    writer = MetricsWriter(path)
-    for record in records:
-        writer.write(record)
-    writer.close()
+def measured_step(step: int) -> StepRecord:
+    return StepRecord(step, StepPhase.MEASURED, utc_text(START + 100 + step), 0.5, 0.4, 7.0 - step, 1.0, 64)

@@ -17,7 +17,7 @@ from dashboards.mlflow.sync import MlflowSync, SyncReport
 from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, SETTINGS, Layout
 from tests.dashboards.compared import compared_search
 from tests.dashboards.mlflow.mlflow_content import runs_by_name
-from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, search_folder, steps
+from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, measured_step, search_folder
 from tests.kit import SLOWEST
 from trials.measurement.node_metrics import MAX_NODES
 from trials.trial import FailureReason
@@ -29,7 +29,7 @@ SAMPLE_OF_THE_SIXTIES = json.dumps({"time": BEFORE_1970, "cpu_utilization_percen
 
 
 def step_line(**changes: Any) -> str:
-    return json.dumps(next(iter(steps(1))).to_json() | changes)
+    return json.dumps(measured_step(1).to_json() | changes)
 
 
 @dataclass(frozen=True)
