@@ -1,4 +1,4 @@
-"""Use of the node-hours of a search."""
+"""Use of the node-hours of a search, its cost and its pay-back."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
+from dashboards.cost_text import describe_search_cost
 from search_spaces.layouts.layout import Layout
+from tests.dashboards.searches import SearchUnderTest
 from tests.kit import metrics
 from trials.analysis.node_time import node_time
+from trials.analysis.ranking import Speedup
+from trials.analysis.search_cost import PayBack, SearchCost
+from trials.analysis.verdict import baseline_key_of, ranking_of, verdict_of
+from trials.ledger.events import EventKind, SearchRecord
 from trials.ranks.startup import StartupPart
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState
 
@@ -91,3 +97,86 @@ def test_what_preemption_and_requeues_cost_is_apart_from_other_attempts_without_
     )
     found = node_time([trial(preempted), trial(requeued)])
     assert (found.preempted, found.unmeasured, found.total) == (0.75, 0.75, 1.5)
+
+
+BASELINE, BETTER = Layout(micro_batch_size=1, grad_accum_steps=4), Layout(micro_batch_size=2, grad_accum_steps=2)
+
+
+def cost_of(search: SearchRecord) -> SearchCost:
+    return SearchCost.of(search, verdict_of(search, ranking_of(search, search.trials), baseline_key_of(search)))
+
+
+def test_pay_back_is_by_the_tokens_that_the_baseline_would_take_longer_for():
+    found = PayBack.of(20.0, Speedup(1.25, 1.125, 1.5), 8, 8)
+    assert (found.saved, found.hours) == (2.0, 10.0)
+    assert (found.hours_low, found.hours_high) == (5.0, 20.0)
+    assert not found.may_never
+    found = PayBack.of(10.0, Speedup(0.75), 4, 8)
+    assert (found.saved, found.hours, found.has_interval) == (2.0, 5.0, False)
+
+
+SPEC = {"name": "tiny", "baseline": BASELINE.to_json(), "search": {"seed": 1}}
+WIDE = {"tokens_per_sec_low": 700.0, "tokens_per_sec_high": 1700.0}
+
+
+@pytest.mark.parametrize(
+    ("spec", "speeds", "fields"),
+    [
+        (SPEC | {"launcher": {"kind": "simulated", "table": "a.csv"}}, (1000.0, 1250.0), {}),
+        (SPEC, (1000.0, 1250.0), {"flags": ("unproven",)}),
+        (SPEC, (1000.0,), {}),  # no better layout
+        (SPEC, (1000.0, 1280.0), WIDE),  # no clear winner
+    ],
+)
+def test_what_was_not_trained_or_not_proven_to_be_faster_pays_nothing_back(spec, speeds, fields):
+    found = SearchUnderTest(spec)
+    for layout, speed in zip((BASELINE, BETTER), speeds, strict=False):
+        found.measure(found.start(layout), speed, **fields)
+    assert cost_of(found.record).pay_back is None
+
+
+@pytest.mark.parametrize(
+    ("speedup", "nodes", "words"),
+    [
+        (Speedup(1.25, 1.0, 1.5), 8, "after 10 hours of training on 8 nodes with it instead of the baseline"),
+        (Speedup(1.5), 16, "never pays back in node-hours: the same tokens take the baseline 12 node-hours where"),
+        (Speedup(0.9, 0.8, 1.25), 8, "where the layout that it found takes 8; after 10 hours at the soonest, at 95 %"),
+    ],
+)
+def test_within_its_interval_it_may_never(speedup, nodes, words):
+    found = PayBack.of(20.0, speedup, nodes, 8)
+    assert found.may_never
+    text = describe_search_cost(SearchCost(20.0, None, found))
+    assert words.replace("with it", "with the layout that it found") in text
+    if speedup.low == 1.0:
+        assert text.endswith("(95 % interval: 5 hours to never)")
+
+
+def search(billed_hours: float | None) -> SearchUnderTest:
+    search = SearchUnderTest(SPEC)
+    search.billed_hours = billed_hours
+    search.measure(search.start(BASELINE), 1000.0)
+    search.measure(search.start(BETTER), 1250.0)
+    return search
+
+
+def test_a_search_says_what_its_jobs_were_billed():
+    found = cost_of(search(billed_hours=8.0).record)
+    assert (found.node_hours, found.billed_hours) == (0.5, 16.0)
+    assert found.pay_back is not None
+    assert found.pay_back.hours == pytest.approx(2.0)
+    assert SearchCost.from_json(found.to_json()) == found
+    assert describe_search_cost(found).startswith(
+        "this search cost 0.5 node-hours, billed as 16 billing hours, and pays"
+    )
+
+
+def test_billing_hours_of_pilots_and_drivers_count_and_one_unknown_makes_all_unknown():
+    partly = search(billed_hours=8.0)
+    partly.billed_hours = None
+    partly.measure(partly.start(Layout(micro_batch_size=4, grad_accum_steps=1)), 900.0)
+    assert cost_of(partly.record).billed_hours is None
+    found = search(billed_hours=8.0)
+    found.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=0.125, billed_hours=3.0)
+    found.event(EventKind.DRIVER_JOB_USED, job_id="815", node_share=0.25, node_hours=0.5, billed_hours=2.0)
+    assert found.record.billed_hours == 21.0

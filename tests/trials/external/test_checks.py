@@ -1,14 +1,17 @@
-"""Evaluation of a trainer's log: proof, cross-checks, reasons, placement. No process is started."""
+"""Evaluation of a trainer's log: proof, cross-checks, reasons, placement, fingerprint. No process is started."""
 
 from __future__ import annotations
 
 import signal
+import sys
 from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
 from tests.trials.trainers.specs import LLAMA, spec_of
-from trials.attempt_result import expected_proof, outcome_fault
+from trials.attempt_result import are_comparable, expected_proof, outcome_fault, program_change
 from trials.external.checks import (
     batch_fault,
     clock_fault,
@@ -19,6 +22,7 @@ from trials.external.checks import (
     rate_fault,
 )
 from trials.external.endings import failure_of
+from trials.external.fingerprint import fingerprint
 from trials.external.log_follower import trainer_environment, trainer_hang_limit_s
 from trials.external.rendezvous import Address
 from trials.measure_rules import MeasureRules
@@ -268,3 +272,57 @@ def test_a_step_that_ended_before_its_reported_time_had_passed_is_a_fault(gaps_s
 def test_steps_that_take_longer_than_they_report_are_told():
     [slow], [fine] = (interval_check(told(0.5), [gap * line for line in range(8)]) for gap in (1.0, 0.8))
     assert (slow["printed"], slow["ours"], slow["agrees"], fine["agrees"]) == (0.5, 1.0, False, True)
+
+
+ENV = RankEnvironment(rank=0, world_size=1, local_rank=0)
+
+
+def command_spec(template: str, **layout: int) -> TrialSpec:
+    return spec_of("command", trainer={"script": None, "template": template}, **layout)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text("print('step')\n")
+    return path
+
+
+def digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("kind", ["accelerate", "megatron-lm", "megatron-deepspeed"])
+def test_an_edited_script_is_another_program(script, kind):
+    spec = spec_of(kind, trainer={"script": str(script), "patterns": {}})
+    before, first = fingerprint(spec, ENV), digest(script)
+    assert before["scripts"] == {str(script): first}
+    script.write_text("import time\ntime.sleep(0.5)\nprint('step')\n")
+    now = fingerprint(spec, ENV)
+    assert not are_comparable(before, now)
+    change = program_change(before, now)
+    assert all(part in change for part in (str(script), first[:12], digest(script)[:12]))
+
+
+def test_of_a_command_the_program_and_its_script_are_hashed_and_no_data(script, tmp_path):
+    start, tokens, settings = tmp_path / "start.sh", tmp_path / "tokens.bin", tmp_path / "settings.json"
+    start.write_text('#!/bin/sh\nexec "$@"\n')
+    start.chmod(0o700)
+    tokens.write_bytes(b"\0\1" * 50)
+    settings.write_text("{}")
+    command = f"{start} {sys.executable} --data {tokens} {script} --settings {settings} {tmp_path}"
+    assert fingerprint(command_spec(command), ENV)["scripts"] == {str(p): digest(p) for p in (start, script)}
+    assert "scripts" not in fingerprint(command_spec("{python} -m train --data train.py"), ENV)
+
+
+def test_layouts_of_one_search_are_comparable_and_the_command_is_recorded_without_the_attempts_own_words(script):
+    template = f"{{python}} {script} --mb {{micro_batch_size}} --out {{attempt_folder}}/out"
+    one, two = (fingerprint(command_spec(template, micro_batch_size=size), ENV) for size in (1, 2))
+    assert one["command"] == f"'{{python}}' {script} --mb 1 --out '{{attempt_folder}}/out'"
+    assert one["command"] != two["command"]
+    assert are_comparable(one, two)
+
+
+def test_a_script_that_this_rank_cannot_read_is_unknown(tmp_path):
+    spec = spec_of("accelerate", trainer={"script": str(tmp_path / "gone.py"), "patterns": {}})
+    assert "scripts" not in fingerprint(spec, ENV)

@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 def killed_after(number: int, journal: Path, url: str) -> int:
     """Let a driver write `number` events and kill it while it goes on; returns the last event it reported as done."""
-    command = [sys.executable, "-m", "tests.trials.ledger.drive_forever", str(journal), url]
+    command = [sys.executable, "-m", "tests.trials.ledger.programs", "drive_forever", str(journal), url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as driver:
         for line in driver.stdout:
             if int(line) == number:
@@ -63,7 +63,7 @@ def test_a_killed_driver_leaves_a_whole_journal_and_a_ledger_that_catches_up(tmp
 @pytest.mark.fault(14)
 def test_a_driver_stopped_anywhere_and_taken_over_stops_when_it_wakes_and_damages_nothing(tmp_path, number):
     journal = Journal(tmp_path / "journal.jsonl")
-    command = [sys.executable, "-m", "tests.trials.ledger.drive_forever", str(journal.path)]
+    command = [sys.executable, "-m", "tests.trials.ledger.programs", "drive_forever", str(journal.path)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
     with subprocess.Popen([*command, f"sqlite:///{tmp_path}/old.db"], **pipes) as old:
         while int(old.stdout.readline()) != number:
@@ -85,7 +85,7 @@ def test_a_driver_stopped_anywhere_and_taken_over_stops_when_it_wakes_and_damage
 def test_readers_beside_a_writing_driver_only_see_whole_searches(tmp_path):
     url = f"sqlite:///{tmp_path}/ledger.db"
     journal = Journal(tmp_path / "journal.jsonl")
-    command = [sys.executable, "-m", "tests.trials.ledger.drive_forever", str(journal.path), url]
+    command = [sys.executable, "-m", "tests.trials.ledger.programs", "drive_forever", str(journal.path), url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as driver:
         driver.stdout.readline()
         reader, seen = LedgerReader(url), [LedgerReader(url).search(SEARCH_ID)]

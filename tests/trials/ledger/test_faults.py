@@ -109,7 +109,7 @@ def test_a_ledger_locked_by_another_process_is_waited_for_and_no_write_is_lost(t
     path, story = tmp_path / "ledger.db", measured_story()
     writer = LedgerWriter(f"sqlite:///{path}")
     writer.apply(SEARCH_ID, story.events[0])
-    command = [sys.executable, "-m", "tests.trials.ledger.hold_lock", str(path), kind]
+    command = [sys.executable, "-m", "tests.trials.ledger.programs", "hold_lock", str(path), kind]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
     waits, sleep = [], database.time.sleep
 
@@ -160,7 +160,7 @@ def test_a_second_writer_of_the_process_and_a_reader_outside_take_no_write_from_
 @pytest.mark.fault(30)
 def test_a_driver_killed_inside_a_transaction_leaves_the_ledger_as_it_was_before(tmp_path):
     url, story = f"sqlite:///{tmp_path}/ledger.db", measured_story()
-    command = [sys.executable, "-m", "tests.trials.ledger.die_in_transaction", url]
+    command = [sys.executable, "-m", "tests.trials.ledger.programs", "die_in_transaction", url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as driver:
         assert driver.stdout.readline() == "in the middle\n"
         driver.kill()

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces.engines import ACCELERATE, PARLAY, TRAINER_KINDS, engines_of
+from search_spaces.engines import ACCELERATE, PARLAY, TRAINER_ENGINES, TRAINER_KINDS, engines_of
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from tests.kit import model
+from tests.sources import ROOT
 from trials.trainers.megatron_bridge.overrides import MIXED_PRECISIONS, quantization_of
 from trials.trainers.megatron_bridge.trainer import RULES as BRIDGE_RULES
 from trials.trainers.registry import ENGINE_RULES, TRAINERS
@@ -248,3 +249,20 @@ def test_megatron_bridge_has_whole_precisions_by_their_names(fields, code):
     assert found == ([] if code is None else [code])
     if code is None:
         assert MIXED_PRECISIONS[quantization_of(layout)] == "bf16_with_fp8_current_scaling_mixed"
+
+
+def test_every_package_is_a_trainer_of_the_list_or_shared():
+    packages = {path.parent.name for path in (ROOT / "trials" / "trainers").glob("*/__init__.py")}
+    assert packages == {"common", *(name.replace("-", "_") for name in TRAINER_ENGINES)}
+
+
+@pytest.mark.parametrize("name", TRAINER_ENGINES)
+def test_a_trainer_has_rules_for_its_engines_and_no_other(name):
+    assert tuple(TRAINERS[name].rules) == tuple(TRAINER_ENGINES[name])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TRAINER_KINDS if kind != PARLAY])
+def test_a_trainer_can_be_started_and_its_log_be_read(kind):
+    trainer = TRAINERS[kind]
+    assert trainer.invocation is not None
+    assert trainer.log_format is not None or "patterns" in trainer.required_keys
