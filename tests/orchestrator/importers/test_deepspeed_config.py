@@ -10,10 +10,7 @@ from orchestrator.importers.deepspeed_config import looks_like_deepspeed, read_d
 from orchestrator.importers.deepspeed_options import DEEPSPEED_OPTIONS
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE
-from tests.orchestrator.importers.config_tables import (
-    require_table,
-    with_key,
-)
+from tests.orchestrator.importers.config_tables import require_table, with_key
 from tests.orchestrator.importers.deepspeed_source import keys_of_classes, removed_keys, top_keys
 
 BASE = yaml.safe_load("""

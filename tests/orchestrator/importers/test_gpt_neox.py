@@ -10,10 +10,7 @@ from orchestrator.importers.gpt_neox import looks_like_gpt_neox, read_gpt_neox
 from orchestrator.importers.gpt_neox_options import GPT_NEOX_OPTIONS
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
-from tests.orchestrator.importers.config_tables import (
-    require_table,
-    with_keys,
-)
+from tests.orchestrator.importers.config_tables import require_table, with_keys
 from tests.orchestrator.importers.samples import GPT_NEOX
 
 BASE = yaml.safe_load("""

@@ -10,9 +10,7 @@ from orchestrator.importers.hf_config import looks_like_hf, read_hf_config
 from orchestrator.importers.hf_families import FAMILIES, OTHER_MODELS
 from search_spaces.errors import InputError
 from search_spaces.model_shape import MODEL_DEFAULTS, ModelShape
-from tests.orchestrator.importers.config_tables import (
-    require_table,
-)
+from tests.orchestrator.importers.config_tables import require_table
 from tests.orchestrator.importers.samples import HF_GPT2, HF_GPT_NEOX, HF_LLAMA
 
 QWEN2 = yaml.safe_load("""

@@ -8,10 +8,7 @@ import yaml
 from orchestrator.importers.nanotron import looks_like_nanotron, read_nanotron
 from orchestrator.importers.nanotron_options import NANOTRON_OPTIONS
 from search_spaces.errors import InputError
-from tests.orchestrator.importers.config_tables import (
-    require_table,
-    with_key,
-)
+from tests.orchestrator.importers.config_tables import require_table, with_key
 from tests.orchestrator.importers.samples import NANOTRON
 
 BASE = {

@@ -60,10 +60,7 @@ OFFLOADED = {"zero_stage": 1, "offload": "optimizer"}
             *("megatron-lm", "megatron_args.txt", OFFLOADED),
             "--use-distributed-optimizer --optimizer-cpu-offload --use-precision-aware-optimizer",
         ),
-        (
-            *("megatron-lm", "megatron_args.txt", {"precision": "fp16"}),
-            "--fp16 --accumulate-allreduce-grads-in-fp32",
-        ),
+        (*("megatron-lm", "megatron_args.txt", {"precision": "fp16"}), "--fp16 --accumulate-allreduce-grads-in-fp32"),
         (
             *("megatron-bridge", "nemo_overrides.txt", OFFLOADED),
             "ddp.use_distributed_optimizer=true optimizer.use_distributed_optimizer=true"

@@ -72,12 +72,7 @@ def layout_of(**fields: Any) -> Layout:
 
 
 def spec_of(layout: Layout, *more: str, script: Path = SCRIPT, **changed: Any) -> TrialSpec:
-    trainer = {
-        "kind": "accelerate",
-        "script": str(script),
-        "arguments": [*ARGUMENTS, *more],
-        "patterns": PATTERNS,
-    }
+    trainer = {"kind": "accelerate", "script": str(script), "arguments": [*ARGUMENTS, *more], "patterns": PATTERNS}
     return local_spec(layout, trainer, RULES, **changed)
 
 

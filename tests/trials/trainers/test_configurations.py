@@ -54,8 +54,7 @@ def test_a_neox_config_leaves_the_pipeline_for_zero_2_and_tells_biases():
 
 
 @pytest.mark.parametrize(
-    ("model", "theirs", "activation"),
-    [(LLAMA, "gelu", "swiglu"), (GPT2, "geglu", "gelu"), (GPT2, "relu", "gelu")],
+    ("model", "theirs", "activation"), [(LLAMA, "gelu", "swiglu"), (GPT2, "geglu", "gelu"), (GPT2, "relu", "gelu")]
 )
 def test_a_neox_model_has_a_gate_where_ours_has_one(model, theirs, activation):
     config = neox_config(spec_of("gpt-neox", model), {"activation": theirs, "mlp_multiple_of": 256})

@@ -60,7 +60,7 @@ WITHOUT_EFFECT = {
 }
 """Dtype of gradients where weights have fp32; parts that no layout has."""
 PARLAYS_OWN = {
-    *("init_method", "embedding_init_method", "output_layer_init_method", "adam_beta2", "lr", "initial_loss_scale"),
+    *("init_method", "embedding_init_method", "output_layer_init_method", "adam_beta2", "lr", "initial_loss_scale")
 }
 """Initial weights and optimizer settings of all of Parlay's engines."""
 

@@ -178,11 +178,7 @@ def test_torchtitans_module_has_qwen3_for_normalised_queries_and_keys_and_for_ex
 
 @pytest.mark.parametrize(
     ("routing", "option", "said"),
-    [
-        ("balanced", ["--moe-router-force-load-balancing"], True),
-        ("skewed(1.5)", [], True),
-        ("learned", [], False),
-    ],
+    [("balanced", ["--moe-router-force-load-balancing"], True), ("skewed(1.5)", [], True), ("learned", [], False)],
 )
 def test_a_forced_routing_of_experts_is_told_where_megatron_lm_has_it_and_said_anyway(routing, option, said):
     spec = our_spec(half(), replace(LLAMA, **EXPERTS))

@@ -14,10 +14,7 @@ from orchestrator.importers.megatron_bridge.config import (
 from orchestrator.importers.megatron_bridge.options import MEGATRON_BRIDGE_OPTIONS
 from orchestrator.importers.settings import Setting, Settings
 from search_spaces.errors import InputError
-from tests.orchestrator.importers.config_tables import (
-    require_table,
-    with_keys,
-)
+from tests.orchestrator.importers.config_tables import require_table, with_keys
 from tests.orchestrator.importers.samples import BRIDGE
 
 BASE = {"model": {"tensor_model_parallel_size": 2, "normalization": "RMSNorm"}, "train": {"global_batch_size": 64}}

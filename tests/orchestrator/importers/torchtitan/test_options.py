@@ -15,9 +15,7 @@ from orchestrator.importers.torchtitan.registry import flavor
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import AXES
 from search_spaces.layouts.pipeline_split import SPLIT_FIELDS
-from tests.orchestrator.importers.config_tables import (
-    require_table,
-)
+from tests.orchestrator.importers.config_tables import require_table
 
 BASE = {**flavor("debugmodel"), "parallelism.data_parallel_shard_degree": 2}
 PIPELINE = {

@@ -42,7 +42,7 @@ def test_a_placeholder_that_would_stand_for_nothing_is_refused():
 @pytest.mark.security("no_shell")
 def test_words_are_split_as_a_shell_splits_them_and_no_shell_runs():
     assert words("""train 'a b' "$HOME" `x` {{}} {attempt_folder}/out""") == [
-        *("train", "a b", "$HOME", "`x`", "{}", "/run/it's/a1/out"),
+        *("train", "a b", "$HOME", "`x`", "{}", "/run/it's/a1/out")
     ]
 
 
@@ -71,8 +71,7 @@ def test_a_template_that_is_none_is_refused(template, words):
 
 @pytest.mark.bad_input(39)
 @pytest.mark.parametrize(
-    ("name", "fix"),
-    [("micro_batch", "did you mean {micro_batch_size}?"), ("xyzzy", "write one of these names")],
+    ("name", "fix"), [("micro_batch", "did you mean {micro_batch_size}?"), ("xyzzy", "write one of these names")]
 )
 def test_an_unknown_placeholder_is_answered_with_the_one_that_was_meant(name, fix):
     with pytest.raises(InputError) as caught:

@@ -126,8 +126,7 @@ def test_other_lines_report_no_step(name, line):
 
 
 @pytest.mark.parametrize(
-    ("name", "line"),
-    [("megatron-lm", MEGATRON_LM), ("nanotron", NANOTRON), ("megatron-deepspeed", MEGATRON_DEEPSPEED)],
+    ("name", "line"), [("megatron-lm", MEGATRON_LM), ("nanotron", NANOTRON), ("megatron-deepspeed", MEGATRON_DEEPSPEED)]
 )
 def test_a_line_cut_anywhere_never_gives_half_a_number(name, line):
     whole = read_line(line, LOG_FORMATS[name]).values

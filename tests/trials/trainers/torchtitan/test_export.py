@@ -97,12 +97,7 @@ EXPERTS = {
     "num_dense_layers": 1,
 }
 DISTRIBUTED = Layout(
-    data_parallel=2,
-    zero_stage=3,
-    grad_accum_steps=2,
-    expert_parallel=2,
-    attention_kernel="flex",
-    engine=TORCHTITAN,
+    data_parallel=2, zero_stage=3, grad_accum_steps=2, expert_parallel=2, attention_kernel="flex", engine=TORCHTITAN
 )
 EVERYTHING = Layout(
     tensor_parallel=2,
