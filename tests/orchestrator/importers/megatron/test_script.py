@@ -8,6 +8,8 @@ from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
 from tests.orchestrator.importers.samples import MEGATRON_DEEPSPEED
 
 EXPERTS = "--num-experts 8"
+OWN_VOCABULARY = "--tokenizer-type NullTokenizer --vocab-size 1000"
+THETA = "--rotary-position-embeddings-theta 500000"
 FLEX = f"{EXPERTS} --moe-token-dispatcher-type flex"
 SELECTIVE = "--recompute-granularity selective"
 PIPELINE, PLAIN = "--deepspeed", "--deepspeed --no-pipeline-parallel"
@@ -73,6 +75,19 @@ def launch(options: str) -> str:
         ("--micro-batch-size 1", "attention_kernel", "math"),
         (f"{BLOCK} 4", "activation_checkpointing", "full"),
         (f"{SELECTIVE} --recompute-modules core_attn", "activation_checkpointing", "selective"),
+        ("--account-for-embedding-in-pipeline-split", "pipeline_split", "embedding"),
+        ("--vocab-size 1000 --disable-pad-vocab-size", "vocab_size", 50257),
+        ("--vocab-size 1000 --no-pad-vocab-size", "vocab_size", 50257),
+        (f"{OWN_VOCABULARY} --make-vocab-size-divisible-by 1", "vocab_size", 1000),
+        (f"--deepspeed {OWN_VOCABULARY} --make-vocab-size-divisible-by 1", "vocab_size", 1001),
+        (f"{EXPERTS} --expert-tensor-parallel-size 2", "expert_tensor_parallel", 2),
+        ("--fp4-format e2m1 --fp4-param-gather --use-distributed-optimizer", "quantized_weights", True),
+        ("--multi-latent-attention --qk-pos-emb-head-dim 32", "rotary_head_size", 32),
+        (f"--deepspeed --use-rotary-position-embeddings {THETA}", "rotary_base", 500_000),
+        *(
+            (f"--deepspeed --use-flash-attn-{kind}", "attention_kernel", "flash")
+            for kind in ("builder", "triton", "v1")
+        ),
         ("--micro-batch-size 3", "grad_accum_steps", 1),  # no global batch: one micro-batch a data-parallel rank
         ("--group-query-attention", "num_key_value_heads", 1),
         ("--group-query-attention --num-query-groups 2", "num_key_value_heads", 2),
