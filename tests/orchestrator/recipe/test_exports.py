@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from orchestrator.recipe.exports import TITLES, ExportStatus, exports
-from tests.orchestrator.recipe.export_readers import words_of
 from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, lines_of, our_spec
+from tests.orchestrator.recipe.test_exports_of_every_layout import words_of
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
 
 COMMAND = {"template": "{python} train.py --tp {tensor_parallel} {zero_stage=1:--shard}", "patterns": "deepspeed"}

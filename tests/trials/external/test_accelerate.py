@@ -168,13 +168,6 @@ def test_what_the_layout_says_of_fsdp_takes_effect(tmp_path, on_cpu, name, words
     assert (outcome.proof["unproven"], outcome.proof["observed_step"]["wrapper"]) == ([], "FSDPModule")
 
 
-@pytest.mark.walks
-def test_the_first_real_traceback_of_the_script_is_the_cause(tmp_path):
-    outcome, _ = run(tmp_path, spec_of(layout_of(**DDP), "--fault", "the data has no tokens"))
-    assert (outcome.reason, outcome.rank) == (FailureReason.SCRIPT_ERROR, 1)
-    assert "ValueError: the data has no tokens" in (outcome.excerpt or "")
-
-
 def test_what_accelerate_would_train_otherwise_on_a_cpu_is_refused(tmp_path):
     outcome, _ = run(tmp_path, spec_of(layout_of(**SHARDED["zero 3"])))
     assert outcome.reason is FailureReason.SCRIPT_ERROR

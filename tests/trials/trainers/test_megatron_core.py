@@ -18,7 +18,7 @@ from search_spaces.rules.check import engine_violations
 from tests.oracles.cases import Case, export_cases
 from tests.oracles.configs import fields_of, transformer_engine_stubbed
 from tests.oracles.meanings import differences, of_megatron_lm
-from tests.orchestrator.recipe.export_readers import words_of
+from tests.orchestrator.recipe.test_exports_of_every_layout import words_of
 from tests.trials.train.parity import needs_megatron
 from tests.trials.train.trial_processes import make_spec
 from tests.trials.trainers.verified_options import MEGATRON_LM, parsed_options

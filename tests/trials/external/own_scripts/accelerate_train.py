@@ -16,7 +16,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("batch-size", "accumulation", "steps", "vocabulary", "width", "heads", "depth", "length", "seed"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--fault", default="")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     accelerator = Accelerator(gradient_accumulation_steps=args.accumulation)
@@ -25,8 +24,6 @@ def main() -> None:
     describe(accelerator, model)
     for step in range(1, args.steps + 1):
         started, total = time.perf_counter(), 0.0
-        if args.fault and step == 3 and accelerator.process_index == 1:
-            raise ValueError(args.fault)
         for _ in range(args.accumulation):
             batch = torch.randint(args.vocabulary, (args.batch_size, args.length + 1), device=accelerator.device)
             with accelerator.accumulate(model):

@@ -19,8 +19,8 @@ from search_spaces.layouts.pipeline_split import SPLIT_FIELDS, chunk_layers
 from search_spaces.model_shape import ModelShape
 from tests.oracles.cases import Case, export_cases
 from tests.oracles.parsers import read_back
-from tests.orchestrator.recipe.export_readers import read_export
 from tests.orchestrator.recipe.exported import exported, our_spec
+from tests.orchestrator.recipe.test_exports_of_every_layout import read_export
 from tests.sources import ROOT
 from tests.trials.train.parity import needs_torchtitan
 from tests.trials.trainers.specs import LLAMA
