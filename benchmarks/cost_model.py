@@ -1,7 +1,7 @@
 """Benchmark of the cost models: prediction errors on measured tables and on published figures of single layouts.
 
     python -m benchmarks.cost_model TABLE.csv ... [--mode cold,calibrated,leave_one_model_out] [--sampler guided,random]
-        [--seeds 5] [--json]
+        [--seeds 5] [--problem NAME] [--json]
 
 In mode cold the models have only the shipped priors. In calibrated they know five trials of the problem, chosen by a
 sampler as in a search; in leave_one_model_out they have learnt from trials of the source's other models, as from
@@ -9,9 +9,9 @@ earlier searches. Known trials are not scored. A table of published figures (ben
 the predictions of the cold models.
 
 A line a problem, null where no row shows a value: median errors of step time and memory, rank correlation of step
-times, and of failed rows those that a rule rejects, that are labelled or proven out of memory (`oom`: a smaller
-micro-batch came near the limit) or foreseen to be (a line through two smaller ones passes it), with the shares that
-were predicted not to fit, and the unexplained others. Then summaries by source, and one averaged over them.
+times, and of failed rows those that are labelled or proven out of memory (`oom`: a smaller micro-batch came near the
+limit), the share of them that was predicted not to fit, and the others that were predicted to fit. Then summaries by
+source, and one averaged over them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from benchmarks.measured import first_trials, observations_in, others_of, strict
 from benchmarks.output import Line, arguments_of, mean_of, share_of, show
 from benchmarks.published import columns_of, is_published, published_lines
 from orchestrator.samplers.cost_model_posterior import TuningTask, memory_posterior
-from orchestrator.samplers.factory import SAMPLERS
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import MemoryEvidence, MemoryPosterior, StepTimePosterior
 from search_spaces.cost_model.step_time import StepTerms
@@ -52,7 +51,8 @@ _NEAR_THE_LIMIT = 0.9
 
 
 def main() -> None:
-    arguments = _arguments()
+    chosen = {"mode": ",".join(MODES), "sampler": "guided,random", "problem": ""}
+    arguments = arguments_of(__doc__, "tables+", seeds=1, **chosen)
     measured, published = _split_by_kind(arguments.tables)
     lines = show(_lines(observations_in(measured), arguments), arguments.json)
     show(summaries(lines), arguments.json)
@@ -66,16 +66,15 @@ class Case:
     name: str
     task: TuningTask
     rows: tuple[Observation, ...]
-    rule_rows: int
     terms: StepTerms
     memory_gib: np.ndarray
 
     @classmethod
-    def of(cls, name: str, rows: Sequence[Observation], rule_rows: int = 0) -> Case:
+    def of(cls, name: str, rows: Sequence[Observation]) -> Case:
         task = task_of(rows[0])
         table = LayoutTable.of(row.layout for row in rows)
         terms = StepTerms.of(task.model, task.cluster, table)
-        return cls(name, task, tuple(rows), rule_rows, terms, stage_memory(task.model, table).peak)
+        return cls(name, task, tuple(rows), terms, stage_memory(task.model, table).peak)
 
     def evidence(self, index: int) -> MemoryEvidence:
         """Evidence about memory that the row would give as a trial."""
@@ -129,8 +128,7 @@ def score(case: Case, posteriors: Posteriors, known: Iterable[int] = ()) -> Line
     scored[list(known)] = False
     ran = np.array([row.outcome == "ok" for row in case.rows])
     refused = posteriors.memory.fits(case.memory_gib) < _REFUSED_BELOW
-    out_of_memory = np.array([row.outcome == "oom" for row in case.rows]) | _failed(case, _is_near_the_limit)
-    foreseen = ~out_of_memory & _failed(case, _leads_past_the_limit)
+    out_of_memory = np.array([row.outcome == "oom" for row in case.rows]) | _proven(case)
     predicted_s = np.exp(posteriors.time.predict(case.terms)[0])
     measured_s = np.array([row.step_time_s or np.nan for row in case.rows])
     peaks_gib = np.array([row.peak_memory_gib or np.nan for row in case.rows])
@@ -141,12 +139,9 @@ def score(case: Case, posteriors: Posteriors, known: Iterable[int] = ()) -> Line
         "rank_correlation": _rank_correlation(predicted_s[is_timed], measured_s[is_timed]),
         "memory_error_median": _median_error(case.memory_gib[has_peak] * posteriors.memory.factor, peaks_gib[has_peak]),
         "failed_rows": int((scored & ~ran).sum()),
-        "rule_rows": case.rule_rows,
         "oom_rows": int((scored & out_of_memory).sum()),
         "oom_recalled": share_of(refused[scored & out_of_memory]),
-        "foreseen_oom_rows": int((scored & foreseen).sum()),
-        "foreseen_oom_recalled": share_of(refused[scored & foreseen]),
-        "unexplained": int((scored & ~ran & ~out_of_memory & ~foreseen & ~refused).sum()),
+        "unexplained": int((scored & ~ran & ~out_of_memory & ~refused).sum()),
         "ok_refused": share_of(refused[scored & ran]),
     }
 
@@ -171,21 +166,8 @@ def summaries(lines: Sequence[Line]) -> Iterator[Line]:
             yield from (head | row for row in rows)
 
 
-_COUNTED = ("failed_rows", "oom_rows", "foreseen_oom_rows", "unexplained", "rule_rows")
-_AVERAGED = (
-    *("time_error_median", "rank_correlation", "memory_error_median"),
-    *("oom_recalled", "foreseen_oom_recalled", "ok_refused"),
-)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = arguments_of(__doc__)
-    parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="measured tables, published figures")
-    parser.add_argument("--mode", default=",".join(MODES), help=f"of {', '.join(MODES)}; several with commas")
-    parser.add_argument("--sampler", default="guided,random", help=f"calibrated: who chooses; of {', '.join(SAMPLERS)}")
-    parser.add_argument("--seeds", type=int, default=1, help="seeds 0, 1, ... of all chance but of cold")
-    parser.add_argument("--problem", default="", help="only problems whose name contains this")
-    return parser.parse_args()
+_COUNTED = ("failed_rows", "oom_rows", "unexplained")
+_AVERAGED = ("time_error_median", "rank_correlation", "memory_error_median", "oom_recalled", "ok_refused")
 
 
 def _split_by_kind(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
@@ -217,7 +199,7 @@ def _cases(problems: Mapping[str, BenchmarkProblem]) -> Iterator[Case]:
     for name, problem in problems.items():
         rows = list(problem.results.values())
         if any(row.step_time_s for row in rows):
-            yield Case.of(name, rows, problem.rule_rows)
+            yield Case.of(name, rows)
 
 
 def _trials(case: Case, sampler_name: str, seed: int) -> list[int]:
@@ -233,38 +215,23 @@ def _has_memory_evidence(row: Observation) -> bool:
     return row.outcome in ("ok", "oom")
 
 
-def _failed(case: Case, must_exceed: Callable[[Layout, Sequence[tuple[int, float]], float], bool]) -> np.ndarray:
-    """Failed rows that must have run out of memory, by the memory of the same layout with smaller micro-batches."""
+def _proven(case: Case) -> np.ndarray:
+    """Failed rows that must have run out of memory: the same layout with a smaller micro-batch came near the limit."""
     by_layout: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in case.rows:
         if row.peak_memory_gib is not None and row.outcome == "ok":
             by_layout[_without_micro_batch(row.layout)].append((row.layout.micro_batch_size, row.peak_memory_gib))
-    limit_gib = case.task.cluster.accelerator.usable_memory_gib
+    near_gib = _NEAR_THE_LIMIT * (case.task.cluster.accelerator.usable_memory_gib or math.inf)
     found = np.zeros(len(case.rows), dtype=bool)
     for index, row in enumerate(case.rows):
         peaks = by_layout[_without_micro_batch(row.layout)]
         smaller = sorted(peak for peak in peaks if peak[0] < row.layout.micro_batch_size)
-        found[index] = row.outcome != "ok" and limit_gib is not None and must_exceed(row.layout, smaller, limit_gib)
+        found[index] = row.outcome != "ok" and bool(smaller) and smaller[-1][1] >= near_gib
     return found
 
 
 def _without_micro_batch(layout: Layout) -> str:
     return replace(layout, micro_batch_size=1, grad_accum_steps=1).key
-
-
-def _is_near_the_limit(layout: Layout, smaller: Sequence[tuple[int, float]], limit_gib: float) -> bool:
-    return bool(smaller) and smaller[-1][1] >= _NEAR_THE_LIMIT * limit_gib
-
-
-def _leads_past_the_limit(layout: Layout, smaller: Sequence[tuple[int, float]], limit_gib: float) -> bool:
-    """True if the line through the peaks of two micro-batch sizes exceeds the limit.
-
-    With fewer micro-batches than stages, larger ones mean fewer at a time, and the line does not hold.
-    """
-    if len(smaller) < 2 or layout.grad_accum_steps < layout.pipeline_parallel:
-        return False
-    (small, low), (large, high) = smaller[-2:]
-    return high + (high - low) / (large - small) * (layout.micro_batch_size - large) >= limit_gib
 
 
 def _median_error(predicted: np.ndarray, measured: np.ndarray) -> float | None:
@@ -287,7 +254,6 @@ def _summary(lines: Sequence[Line]) -> Line:
         "memory_error_median": _over(median, lines, "memory_error_median"),
         **counts,
         "oom_recalled": _pooled(lines, "oom_recalled", "oom_rows"),
-        "foreseen_oom_recalled": _pooled(lines, "foreseen_oom_recalled", "foreseen_oom_rows"),
         "ok_refused": _pooled(lines, "ok_refused", "ok_rows"),
     }
 

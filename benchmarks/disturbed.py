@@ -11,7 +11,6 @@ the comparisons. Exits with 1 and the contradictions where there are any. Needs 
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import signal
@@ -25,7 +24,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.output import Line
+from benchmarks.output import Line, arguments_of
 from dashboards.mlflow.points import trial_points
 from dashboards.mlflow.runs import child_view, parent_view
 from dashboards.mlflow.sync import MlflowSync
@@ -161,26 +160,25 @@ class Stage:
 
     def requeue(self) -> str:
         """Requeue as an operator would, without Slurm's two-minute delay of such a job."""
-        job = self._running_job()
-        for words in (("update", f"JobId={job}", "Requeue=1"), ("requeue", job)):
-            self.bench.cluster.ask("scontrol", *words)  # refused where the job has just ended
-        self.bench.cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now+1")
-        return job
+        return self._to_a_job("update JobId={} Requeue=1", "requeue {}", "update JobId={} StartTime=now+1")
 
     def suspend(self) -> str:
-        job = self._running_job()
-        self.bench.cluster.ask("scontrol", "suspend", job)
+        job = self._to_a_job("suspend {}")
         time.sleep(self.random.uniform(1, 10))
         self.bench.cluster.ask("scontrol", "resume", job)
         return job
 
     def cancel_job(self) -> str:
-        job = self._running_job()
+        job = self._to_a_job()
         self.bench.cluster.ask("scancel", job)
         return job
 
-    def _running_job(self) -> str:
-        return self.random.choice(sorted(until(lambda: self.bench.jobs("tabled-", "RUNNING"), bool)))
+    def _to_a_job(self, *commands: str) -> str:
+        """Give commands of scontrol for a running job, refused where it has just ended; return the job."""
+        job = self.random.choice(sorted(until(lambda: self.bench.jobs("tabled-", "RUNNING"), bool)))
+        for command in commands:
+            self.bench.cluster.ask("scontrol", *command.format(job).split())
+        return job
 
     def _stop(self, name: str, how: signal.Signals) -> None:
         """End a process and check the files; RuntimeError where SQLite finds a damaged one."""
@@ -323,10 +321,7 @@ def _with_mlflow(stage: Stage, records: Records) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60.0, help="how long searches are disturbed")
-    parser.add_argument("--seed", type=int, default=1, help="of what happens when")
-    wanted = parser.parse_args()
+    wanted = arguments_of(__doc__, minutes=60.0, seed=1)
     times = {name: max(1, round(count * wanted.minutes / 60)) for name, count in AN_HOUR.items()}
     plan = Plan(60 * wanted.minutes, wanted.seed, times)
     result = run(plan, lambda text: print(text, file=sys.stderr, flush=True))

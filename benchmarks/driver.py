@@ -1,46 +1,97 @@
-"""Benchmark of the driver: its cost by the number of trials, on a simulated cluster (benchmarks/driver_on_fake.py).
+"""Benchmark of the driver: its cost by the number of trials, on a simulated cluster.
 
     python -m benchmarks.driver [--searches 50] [--trials 60] [--in-flight 200] [--json]
 
 Lines of a service for the first hundred trials (begun or ended) and for each further three hundred: CPU and bytes of
-ledger and folders a trial. Then lines for all trials, the later ones with fewer in flight: `growth`, the CPU a trial of
-the last window over that of the first in which trials both begin and end; `shares` of the CPU by part; Slurm's
-questions (squeue, sacct) a simulated minute and other commands a trial; memory.
+ledger and folders a trial. Then one for all: `growth`, the CPU a trial of the last window over that of the first in
+which trials both begin and end; Slurm's questions (squeue, sacct) a simulated minute and other commands a trial;
+memory.
+
+Everything is real but Slurm, whose clock runs as fast as it can: ledger, folders, journals and spec files are on disk.
+The CPU time of the simulation and of the sampler is not the drivers'.
 """
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
+import random
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, cast
 
-from benchmarks.driver_on_fake import Load, Sample, Service
 from benchmarks.output import Line, arguments_of, show
+from orchestrator.config.loader import load_search_file
+from orchestrator.launchers.slurm.launcher import SlurmLauncher
+from orchestrator.lifecycle.create import create_search
+from orchestrator.lifecycle.drive import attempt_factory_of
+from orchestrator.planning.candidates import candidates_of
+from orchestrator.planning.plan import predictor, task_of
+from orchestrator.samplers.factory import make_sampler
+from orchestrator.search.context import DriverCallbacks, SearchObjective
+from orchestrator.search.driver import Driver
+from orchestrator.search.event_store import EventStore
+from orchestrator.search.stopping import Limits
+from orchestrator.service.quota import Quota
+from slurm.fake.client import FakeSlurm
+from slurm.fake.cluster import FakeCluster
+from slurm.fake.jobs import JobPlan, StartedJob
+from slurm.fake.placement import FakeNode
+from slurm.interface import Slurm
+from slurm.poll_backoff import PollBackoff
+from slurm.squeue_cache import SqueueCache
+from tests.orchestrator.scripted import measured_outcome
+from trials.files.folders import AttemptFolder, read_json, write_json
+from trials.ledger.journal import Journal
+from trials.ledger.reader import LedgerReader
+from trials.ledger.writer import LedgerWriter
+from trials.trial import Outcome, TrialSpec
 
-FEWER_IN_FLIGHT = (20, 100)
+POLL_S = 30.0
+FIRST, EVERY = 100, 300
+
+ANSWER_S = 0.02
+"""Simulated seconds of a command, so that later submissions are newer than earlier answers."""
+
+COMMANDS = {
+    "settings": "scontrol config",
+    "submit": "sbatch",
+    "jobs": "squeue",
+    "describe": "scontrol",
+    "accounted_jobs": "sacct",
+    "cancel": "scancel",
+}
+"""Calls of the Slurm client, and the commands that they stand for."""
+
+CPUS_PER_NODE = 64
+
+SEARCH = """\
+schema: parlay.search/1
+name: scale
+model: {num_layers: 8, hidden_size: 64, num_attention_heads: 8, vocab_size: 256, seq_length: 64}
+cluster: {accelerator: cpu, gpus_per_node: 4, num_nodes: 1}
+global_batch_size: 256
+space:
+  tensor_parallel: [1, 2, 4]
+  pipeline_parallel: [1, 2, 4]
+  micro_batch_size: [1, 2, 4, 8, 16, 32, 64]
+  zero_stage: [0, 1, 2, 3]
+  activation_checkpointing: [none, selective, full]
+search: {sampler: random, finalists: 0, warm_start: none}
+tracking: {enabled: false}
+launcher: {kind: slurm}
+"""
 QUESTIONS = ("squeue", "sacct")
 
 
 def main() -> None:
-    arguments = _arguments()
-    show(_lines(arguments.searches, arguments.trials, arguments.in_flight), arguments.json)
-
-
-def _lines(searches: int, trials: int, in_flight: int) -> Iterator[Line]:
-    yield from service_lines(Load(searches, trials, in_flight))
-    for fewer in FEWER_IN_FLIGHT:
-        # A process of its own, whose memory is that of this load.
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-            yield process.submit(_whole, Load(searches, 4, fewer)).result()
-
-
-def _whole(load: Load) -> Line:
-    *_, whole = service_lines(load)
-    return whole
+    arguments = arguments_of(__doc__, searches=50, trials=60, in_flight=200)
+    show(service_lines(Load(arguments.searches, arguments.trials, arguments.in_flight)), arguments.json)
 
 
 def service_lines(load: Load) -> Iterator[Line]:
@@ -59,7 +110,6 @@ def service_lines(load: Load) -> Iterator[Line]:
         "trials": last.trials,
         **_per_trial(first, last),
         "growth": _growth(windows),
-        "shares": _shares(first, last),
         "questions_per_minute": round(_count(QUESTIONS, first, last) / minutes, 2),
         "commands_per_trial": round(_count(set(last.calls) - {*QUESTIONS}, first, last) / last.trials, 2),
         "peak_rss_mib": round(_peak_rss_mib()),
@@ -84,12 +134,6 @@ def _growth(windows: Sequence[tuple[Sample, Sample]]) -> float | None:
     return round(last / first, 2)
 
 
-def _shares(first: Sample, last: Sample) -> dict[str, float]:
-    """Shares of a driver's CPU time by part, the largest first; `loop` is the rest."""
-    spent, whole = last.parts_s - first.parts_s, last.cpu_s - first.cpu_s
-    return {part: round(seconds / whole, 2) for part, seconds in spent.most_common()}
-
-
 def _count(commands: Iterable[str], before: Sample, after: Sample) -> int:
     return sum(after.calls[command] - before.calls[command] for command in commands)
 
@@ -100,12 +144,157 @@ def _peak_rss_mib() -> float:
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
-def _arguments() -> argparse.Namespace:
-    parser = arguments_of(__doc__)
-    parser.add_argument("--searches", type=int, default=50, help="of the service")
-    parser.add_argument("--trials", type=int, default=60, help="of each search")
-    parser.add_argument("--in-flight", type=int, default=200, help="trials at once, of all searches together")
-    return parser.parse_args()
+APART = {"slurm": tuple(COMMANDS), "sampler": ("ask", "has_converged")}
+"""Calls whose CPU time is not a driver's: those of the simulation and of the sampler."""
+
+
+class Meter:
+    """Exclusive CPU seconds of this process by part, `drivers` among them; `calls` counts Slurm commands."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.cpu_s: Counter[str] = Counter()
+
+    def measured(self, part: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Result of the call; its CPU time is added to the part."""
+        before, began = self.cpu_s.total(), time.process_time()
+        try:
+            return call(*arguments)
+        finally:
+            by_others = self.cpu_s.total() - before
+            self.cpu_s[part] += time.process_time() - began - by_others
+
+    def attach(self, part: str, whole: Any) -> None:
+        """Measure the calls of an object that are apart."""
+        for name in APART[part]:
+            setattr(whole, name, partial(self._counted, part, name, getattr(whole, name)))
+
+    def _counted(self, part: str, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        if part == "slurm":
+            self.calls[COMMANDS[name]] += 1
+        return self.measured(part, call, *arguments)
+
+
+@dataclass(frozen=True)
+class Load:
+    """Number of searches, trials per search, and trials in flight in all."""
+
+    searches: int = 50
+    trials: int = 60
+    in_flight: int = 200
+    shortest_s: float = 60.0
+    longest_s: float = 240.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """State after a number of trials (one in flight counts half), of which some had ended: CPU seconds of all drivers,
+    bytes of ledger and trials' folders, simulated seconds, and Slurm commands so far."""
+
+    trials: int
+    ended: int
+    cpu_s: float
+    ledger_bytes: int
+    folder_bytes: int
+    simulated_s: float
+    calls: Counter[str]
+
+
+class Service:
+    """Drivers of a `load`, run in turn, in this folder."""
+
+    def __init__(self, folder: Path, load: Load, seed: int = 1):
+        self.folder = folder
+        self.load = load
+        num_nodes = -(-load.in_flight * 4 // CPUS_PER_NODE)
+        nodes = [FakeNode(f"n{number}", cpus=CPUS_PER_NODE) for number in range(1, num_nodes + 1)]
+        self.cluster = FakeCluster(nodes, self._start)
+        slurm = FakeSlurm(self.cluster)
+        slurm.answer_s = ANSWER_S
+        self.meter = Meter()
+        self.meter.attach("slurm", slurm)
+        self.slurm = cast(Slurm, slurm)
+        self.ended = 0
+        self._random = random.Random(seed)
+        self._quota = Quota(load.in_flight)
+        self._url = f"sqlite:///{folder / 'ledger.db'}"
+        (folder / "slurm").mkdir(mode=0o700)
+        self._answer = SqueueCache(self.slurm, folder / "slurm", ["scale"], clock=self.slurm.now)
+
+    def run(self) -> Iterator[Sample]:
+        """Samples before the first trial, after the first hundred, after every further three hundred, and after the
+        last."""
+        with ExitStack() as stack:
+            drivers = [self._opened(stack) for _ in range(self.load.searches)]
+            for driver in drivers:
+                self.meter.measured("drivers", driver.recover)
+            yield self._sample()
+            due = FIRST
+            while drivers:
+                for driver in drivers:
+                    self.meter.measured("drivers", driver.iterate)
+                self.cluster.advance(self._iteration_interval_s)
+                drivers = [driver for driver in drivers if not driver.search.state.is_ended]
+                if self._trials >= due:
+                    yield self._sample()
+                    due += EVERY
+            yield self._sample()
+
+    @property
+    def _trials(self) -> int:
+        """Number of trials, with half for each begin and each end."""
+        return (self.meter.calls["sbatch"] + self.ended) // 2
+
+    def _opened(self, stack: ExitStack) -> Driver:
+        """Search and its driver, built as by `lifecycle.drive`."""
+        path = self.folder / "search.yaml"
+        path.write_text(SEARCH)
+        settings = [f"search.max_trials={self.load.trials}", f"work_dir={self.folder / 'runs'}"]
+        spec = load_search_file(path, [*settings, f"search.parallel_trials={self.load.trials}"])
+        folder, task = create_search(spec, self._url), task_of(spec, ())
+        ledger = stack.enter_context(closing(LedgerWriter(self._url)))
+        reader = stack.enter_context(closing(LedgerReader(self._url)))
+        journal = stack.enter_context(closing(Journal(folder.journal)))
+        history = EventStore(folder.search_id, journal, ledger, 2, self.slurm.now)
+        launcher = SlurmLauncher(
+            self.slurm,
+            spec.launcher.slurm.job_options(),
+            PollBackoff(POLL_S),
+            self._answer.jobs,
+            handover=folder.launcher,
+        )
+        self._iteration_interval_s = launcher.iteration_interval_s
+        sampler = make_sampler(spec.search.sampler, candidates_of(spec).layouts, task, spec.search.seed)
+        callbacks = DriverCallbacks(
+            cancel_requested=lambda: bool(reader.pending_commands(folder.search_id)),
+            predict=predictor(task),
+            grant_slots=partial(self._quota.grant, folder.search_id),
+        )
+        limits = Limits(spec.search.max_trials, spec.search.parallel_trials)
+        goal = SearchObjective(spec.objective, spec.global_batch_size)
+        self.meter.attach("sampler", sampler)
+        return Driver(history, attempt_factory_of(folder, spec), sampler, launcher, goal, limits, callbacks)
+
+    def _start(self, job: StartedJob) -> JobPlan:
+        folder = AttemptFolder(job.directory)
+        spec = TrialSpec.from_json(read_json(folder.spec) or {})
+        seconds = self._random.uniform(self.load.shortest_s, self.load.longest_s)
+        return JobPlan(
+            seconds, on_end=partial(self._leave, folder, measured_outcome(spec, self._random.uniform(1000.0, 2000.0)))
+        )
+
+    def _leave(self, folder: AttemptFolder, outcome: Outcome) -> None:
+        write_json(folder.outcome(), outcome.to_json())
+        self.ended += 1
+
+    def _sample(self) -> Sample:
+        ledger, folders = _bytes_of(self.folder, "ledger.db*"), _bytes_of(self.folder / "runs", "**/trials/**/*")
+        calls = Counter(self.meter.calls)
+        return Sample(self._trials, self.ended, self.meter.cpu_s["drivers"], ledger, folders, self.cluster.time, calls)
+
+
+def _bytes_of(folder: Path, pattern: str) -> int:
+    return sum(path.stat().st_size for path in folder.glob(pattern) if path.is_file())
 
 
 if __name__ == "__main__":

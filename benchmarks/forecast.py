@@ -12,11 +12,9 @@ how much slower than the best the named layout is (null where it failed). Then a
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -33,7 +31,7 @@ Family = Mapping[str, BenchmarkProblem]
 
 
 def main() -> None:
-    arguments = _arguments()
+    arguments = arguments_of(__doc__, "tables+", trials=12, seeds=5)
     families = _families(problems_in(observations_in(arguments.tables)))
     found = (line for family in families for line in _lines(family, arguments.trials, arguments.seeds))
     show(summaries(show(found, arguments.json)), arguments.json)
@@ -95,14 +93,6 @@ def summaries(lines: Sequence[Line]) -> Iterator[Line]:
             "regret_max": max(regrets, default=None),
             "failed": len(found) - len(regrets),
         }
-
-
-def _arguments() -> argparse.Namespace:
-    parser = arguments_of(__doc__)
-    parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="measured tables")
-    parser.add_argument("--trials", type=int, default=12, help="known trials of each problem; 0 is every row")
-    parser.add_argument("--seeds", type=int, default=5, help="seeds 0, 1, ... of all chance")
-    return parser.parse_args()
 
 
 def _families(problems: Mapping[str, BenchmarkProblem]) -> list[Family]:

@@ -1,7 +1,7 @@
 """Twins of the gallery: the five systems, a model with experts and one with long sequences, scaled down and trained on
 this machine, one after another.
 
-    python -m benchmarks.gallery [TWIN ...] [--work-dir runs/gallery] [--replay] [--page docs/gallery.md] [--json]
+    python -m benchmarks.gallery [--twin NAME] [--work-dir runs/gallery] [--page docs/gallery.md] [--json]
 
 Each is a search of search_spaces/searches/twins that ends in a recipe. ASC22-Yuan's runs twice: as it is, and with a
 program that leaks host memory in every step whose optimizer is on the host, which its trials must flag. The Frontier
@@ -19,12 +19,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.output import Line, arguments_of, show
+from benchmarks.output import Line, arguments_of, short, show
 from orchestrator.recipe.read import read_recipe
 from orchestrator.records.lookup import LocatedSearch, find_search
 from search_spaces.schema import presets
@@ -47,8 +47,6 @@ LEAK_MIB = 4
 EPOCH_TOKENS = 32 * 16 * 64 + 1
 """An epoch of 32 steps of the ZeRO project's twin, and the token after the last one."""
 _END_OF_STEP = "        return StepResult(total / len(micro_batches), self._grad_norm())\n"
-_THEIR_RUNS = ((0, "none"), (1, "none"), (2, "none"), (3, "none"), (3, "optimizer"))
-"""The five runs of the ZeRO project, as ZeRO stage and offload."""
 _OF_LAYOUT = ("zero_stage", "offload", "micro_batch_size", "grad_accum_steps")
 _COLLECTED = ("tokens_per_sec", "epoch_s", "peak_memory_gib", "peak_host_memory_gib", "loss_first", "loss_after_epoch")
 
@@ -78,23 +76,23 @@ TWINS = (
 
 
 def main() -> None:
-    arguments = _arguments()
+    arguments = arguments_of(__doc__, twin="", work_dir=Path("runs/gallery"), page="")
     lines = show(_lines(arguments), arguments.json)
     sys.exit(any(line["faults"] for line in lines))
 
 
 def _lines(arguments: argparse.Namespace) -> Iterator[Line]:
     for twin in TWINS:
-        if arguments.twins and twin.name not in arguments.twins:
+        if arguments.twin not in ("", twin.name):
             continue
         print(f"{twin.name}: trains", file=sys.stderr)
-        line = run_twin(twin, arguments.work_dir, arguments.replay)
+        line = run_twin(twin, arguments.work_dir)
         if arguments.page:
-            arguments.page.write_text(filled(arguments.page.read_text(), page_parts([line])))
+            fill(Path(arguments.page), page_parts([line]))
         yield line
 
 
-def run_twin(twin: Twin, work_dir: Path, replay: bool = False, settings: Sequence[str] = ()) -> Line:
+def run_twin(twin: Twin, work_dir: Path, settings: Sequence[str] = ()) -> Line:
     """Run the search to its end and return its line; `settings` are KEY=VALUE on top of the twin's own."""
     work_dir = work_dir.resolve()
     work_dir.mkdir(parents=True, exist_ok=True)
@@ -107,9 +105,6 @@ def run_twin(twin: Twin, work_dir: Path, replay: bool = False, settings: Sequenc
     result = _parlay([*words, *(word for pair in given for word in ("--set", pair))], work_dir, sources)
     line = line_of(twin, find_search(str(work_dir / result["search_id"]), None), result)
     line["seconds"] = round(time.monotonic() - began, 1)
-    if replay and result["recipe"]:
-        words = ["replay", result["recipe"], "--sessions", "1", "--work-dir", str(work_dir)]
-        line["replay"] = _parlay(words, work_dir)["verdict"]
     return line
 
 
@@ -189,8 +184,12 @@ def leaking_copy(copy: Path) -> Path:
 def page_parts(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Texts between the page's marks: `twin NAME` for a cell of its table, `runs NAME` for a table of runs."""
     cells = {f"twin {line['twin']}": cell_of(line) for line in lines}
-    tables = {f"runs {line['twin']}": f"\n{TABLES[line['twin']](line)}\n" for line in lines if line["twin"] in TABLES}
+    tables = {f"runs {line['twin']}": f"\n{runs_table(line)}\n" for line in lines if line["twin"] in WITH_RUNS}
     return cells | tables
+
+
+def fill(page: Path, parts: Mapping[str, str]) -> None:
+    page.write_text(filled(page.read_text(), parts))
 
 
 def filled(page: str, parts: Mapping[str, str]) -> str:
@@ -212,47 +211,17 @@ def cell_of(line: Mapping[str, Any]) -> str:
 
 
 def runs_table(line: Mapping[str, Any]) -> str:
-    """Table with the ZeRO project's columns: its five runs in its order, then the others."""
-    rows = [
-        "| ZeRO | optimizer on | tokens/s, all ranks | s an epoch | GPU memory | host memory | loss after 0, 1 epoch |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    order = [*_THEIR_RUNS, (1, "optimizer"), (2, "optimizer")]
-    for run in sorted(line["runs"], key=lambda run: order.index((run["zero_stage"], run["offload"]))):
-        place = "host" if run["offload"] == "optimizer" else "device"
-        losses = f"{_number(run['loss_first'], 3)}, {_number(run['loss_after_epoch'], 3)}"
-        speed, epoch = f"{run['tokens_per_sec']:,.0f}", _number(run["epoch_s"], 1)
-        host = f"{_number(run['peak_host_memory_gib'], 2)} GiB"
-        rows.append(f"| {run['zero_stage']} | {place} | {speed} | {epoch} | n/a (CPU) | {host} | {losses} |")
-    return "\n".join(rows)
+    """Table of the trials: what their layouts differ in, and what was measured, as the ZeRO project collected it."""
+    runs = sorted(line["runs"], key=lambda run: [run[name] for name in ("offload", "zero_stage", "micro_batch_size")])
+    varied = [name for name in _OF_LAYOUT if len({run[name] for run in runs}) > 1]
+    columns = varied + [name for name in _COLLECTED if any(run[name] is not None for run in runs)]
+    rows = [[str(short(run[name])) for name in columns] for run in runs]
+    table = [[name.replace("_", " ") for name in columns], ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in table)
 
 
-def accumulation_table(line: Mapping[str, Any]) -> str:
-    """Table of one global batch size with different micro-batch sizes, the smallest first."""
-    rows = ["| micro batch | accumulated | tokens/s | memory of the fullest rank |", "|---|---|---|---|"]
-    for run in sorted(line["runs"], key=lambda run: run["micro_batch_size"]):
-        sizes = f"{run['micro_batch_size']} | {run['grad_accum_steps']}"
-        rows.append(f"| {sizes} | {run['tokens_per_sec']:,.0f} | {run['peak_memory_gib']:.3f} GiB |")
-    return "\n".join(rows)
-
-
-TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"mt-nlg-530b": accumulation_table, "zero-mini": runs_table}
-"""Tables of runs, by twin."""
-
-
-def _arguments() -> argparse.Namespace:
-    parser = arguments_of(__doc__)
-    parser.add_argument(
-        "twins",
-        nargs="*",
-        metavar="TWIN",
-        choices=[[], *(twin.name for twin in TWINS)],
-        help="all of them where none is named",
-    )
-    parser.add_argument("--work-dir", type=Path, default=Path("runs/gallery"), help="where the searches are kept")
-    parser.add_argument("--replay", action="store_true", help="replay each recipe at once, too")
-    parser.add_argument("--page", type=Path, help="a page whose marks are filled with what was seen")
-    return parser.parse_args()
+WITH_RUNS = ("mt-nlg-530b", "zero-mini")
+"""Twins whose runs are a table of the page."""
 
 
 def _parlay(words: Sequence[str], work_dir: Path, sources: Path = SOURCES) -> dict[str, Any]:
@@ -287,10 +256,6 @@ def _speedup_text(line: Mapping[str, Any]) -> str:
     low, high = line["speedup_low"], line["speedup_high"]
     between = "" if low is None else f" ({low:.2f} to {high:.2f})"
     return f"{line['speedup']:.2f} x the baseline's tokens/s{between}"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "n/a" if value is None else f"{value:.{digits}f}"
 
 
 if __name__ == "__main__":

@@ -8,12 +8,11 @@ One line per recipe, then its system's choice. `--page` writes them into that pa
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.gallery import filled
+from benchmarks.gallery import fill
 from benchmarks.output import Line, arguments_of, show
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
@@ -68,10 +67,10 @@ SYSTEMS: Mapping[str, tuple[Recipe, ...]] = {
 
 
 def main() -> None:
-    arguments = _arguments()
+    arguments = arguments_of(__doc__, page="")
     lines = show(gallery_lines(), arguments.json)
     if arguments.page:
-        arguments.page.write_text(filled(arguments.page.read_text(), page_parts(lines)))
+        fill(Path(arguments.page), page_parts(lines))
 
 
 def gallery_lines(systems: Sequence[str] = tuple(SYSTEMS)) -> Iterator[Line]:
@@ -164,12 +163,6 @@ def _table(rows: Sequence[Line]) -> str:
         cells += [f"{row['peak_memory_gib']:.3g}", str(row["fits"])]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = arguments_of(__doc__)
-    parser.add_argument("--page", type=Path, help="a page whose marks are filled with these numbers")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ Without a GPU the same cases run with tiny shapes on the CPU, to show that they 
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -71,11 +70,13 @@ _KEPT = (*_COMPARED, "peak_memory_allocated_gib", "mfu", "hfu", "tokens_per_sec"
 
 
 def main() -> None:
-    arguments = _arguments()
+    arguments = arguments_of(__doc__, accelerator="", file="", minutes=8.0)
     torch, device = found_device()
     is_gpu = device != "False"
     accelerator = arguments.accelerator or (accelerator_named(device).name if is_gpu else "cpu")
-    file = arguments.file or (DOCS / f"gpu-{datetime.now(UTC):%Y-%m-%d}.json" if is_gpu else None)
+    file = Path(arguments.file) if arguments.file else None
+    if file is None and is_gpu:
+        file = DOCS / f"gpu-{datetime.now(UTC):%Y-%m-%d}.json"
     head: Line = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "device": device if is_gpu else "CPU", "torch": torch}
     head |= {"accelerator": accelerator, "model": (MODEL if is_gpu else TINY).to_json()}
     head["note"] = "One GPU shows nothing about links." if is_gpu else "No GPU: tiny shapes on a CPU, kept nowhere."
@@ -154,14 +155,6 @@ def run_case(model: ModelShape, layout: Layout, accelerator: str) -> Outcome | N
             subprocess.run(command, env=os.environ | world, capture_output=True, timeout=CASE_LIMIT_S)
         found = read_json(attempt.outcome())
         return None if found is None else Outcome.from_json(found)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = arguments_of(__doc__)
-    parser.add_argument("--accelerator", help="the GPU's name in search_spaces, where nvidia-smi's is unknown")
-    parser.add_argument("--file", type=Path, help="where results are kept; docs/data/gpu-DATE.json if absent")
-    parser.add_argument("--minutes", type=float, default=8.0, help="time after which no other case is begun")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

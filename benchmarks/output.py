@@ -5,17 +5,29 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 Line = dict[str, Any]
 
 
-def arguments_of(docstring: str | None) -> argparse.ArgumentParser:
-    """Parser of a benchmark's command line, with its docstring as help and the option `--json`."""
+def arguments_of(docstring: str | None, *paths: str, **options: Any) -> argparse.Namespace:
+    """Command line of a benchmark, with its docstring as help and the option `--json`.
+
+    `paths` are positional: `name`, `name?` for one at most, `name+` for several. `options` have their defaults, which
+    say their types; one whose default is False is a switch.
+    """
     parser = argparse.ArgumentParser(description=docstring, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for path in paths:
+        parser.add_argument(path.rstrip("?+"), type=Path, nargs=path[-1] if path[-1] in "?+" else None)
+    for name, default in options.items():
+        if default is False:
+            parser.add_argument(f"--{name.replace('_', '-')}", action="store_true")
+        else:
+            parser.add_argument(f"--{name.replace('_', '-')}", default=default, type=type(default))
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
-    return parser
+    return parser.parse_args()
 
 
 def show(lines: Iterable[Line], as_json: bool) -> list[Line]:

@@ -8,7 +8,6 @@ run counts, since other load only adds time.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -46,7 +45,7 @@ space:
 
 
 def main() -> None:
-    arguments = _arguments()
+    arguments = arguments_of(__doc__, layouts=100_000, repeats=3)
     show(lines(arguments.layouts, arguments.repeats), arguments.json)
 
 
@@ -85,13 +84,6 @@ def _seconds(work: Callable[[], Any]) -> float:
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
-
-
-def _arguments() -> argparse.Namespace:
-    parser = arguments_of(__doc__)
-    parser.add_argument("--layouts", type=int, default=100_000, help="layouts that are estimated")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each part, the fastest of which counts")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ have the value that they would have without any fit. A family that set no consta
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -65,7 +64,7 @@ others."""
 
 
 def main() -> None:
-    arguments = _arguments()
+    arguments = arguments_of(__doc__, "table", "papers?")
     readings = [Reading.of(row) for row in published.read_rows(arguments.table)]
     show(lines(readings, arguments.papers), arguments.json)
 
@@ -132,13 +131,6 @@ def paper_lines(papers: Path | None, family: str) -> Iterator[Line]:
         kind = DENSE_FSDP if "ZeRO-3" in line["source"] else DENSE_3D
         if "summary" in line and kind == family:
             yield line
-
-
-def _arguments() -> argparse.Namespace:
-    parser = arguments_of(__doc__)
-    parser.add_argument("table", type=Path, metavar="TABLE", help="throughput_2023_2026.csv")
-    parser.add_argument("papers", nargs="?", type=Path, metavar="PAPERS", help="papers_published_layouts.csv")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

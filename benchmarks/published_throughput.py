@@ -1,6 +1,6 @@
 """Published throughputs of 2023 to 2026: how many of their layouts can be said, and the rates predicted for them.
 
-    python -m benchmarks.published_throughput throughput_2023_2026.csv [--rows] [--json]
+    python -m benchmarks.published_throughput throughput_2023_2026.csv [--json]
 
 A row can be said if its model, its machine and its layout are values of Parlay that the engine's rules allow. What a
 row leaves open is taken from the public recipes it was run with. Errors are those of tokens/s and GPU with the shipped
@@ -10,7 +10,6 @@ whose authors name a fault, or do not state its micro-batch, counts for none.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import math
 from collections import Counter
@@ -42,15 +41,9 @@ Row = Mapping[str, str]
 
 
 def main() -> None:
-    arguments = _arguments()
+    arguments = arguments_of(__doc__, "table")
     readings = [Reading.of(row) for row in read_rows(arguments.table)]
-    lines = [
-        *(map(row_line, readings) if arguments.rows else ()),
-        said_line(readings),
-        *family_lines(readings),
-        memory_line(readings),
-    ]
-    show(lines, arguments.json)
+    show([said_line(readings), *family_lines(readings), memory_line(readings)], arguments.json)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -408,16 +401,6 @@ def unknown_values(values: Mapping[str, Any]) -> Iterator[str]:
 # -- lines
 
 
-def row_line(reading: Reading) -> Line:
-    row, training = reading.row, reading.training
-    head = {"model": row["model"], "accelerator": row["accelerator"], "num_gpus": int(row["num_gpus"])}
-    if training is None:
-        return head | {"reasons": list(reading.reasons)}
-    predicted = round(training.predicted, 1)
-    rates = {"published": reading.measured, "predicted": predicted, "error": round(predicted / reading.measured - 1, 4)}
-    return head | {"layout": training.layout.key, "seq_length": training.model.seq_length, **rates}
-
-
 def said_line(readings: Sequence[Reading]) -> Line:
     """Rows that can be said, and why others cannot, the first reason of each."""
     from_start = [reading for reading in readings if task_of(reading.row) is None]
@@ -456,13 +439,6 @@ def memory_line(readings: Iterable[Reading]) -> Line:
         "said_not_to_fit": int(np.sum(fits <= UNLIKELY)),
         "below_one_half": int(np.sum(fits < 0.5)),
     }
-
-
-def _arguments() -> argparse.Namespace:
-    parser = arguments_of(__doc__)
-    parser.add_argument("table", type=Path, metavar="TABLE", help="throughput_2023_2026.csv")
-    parser.add_argument("--rows", action="store_true", help="a line for each row, too")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

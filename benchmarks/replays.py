@@ -32,7 +32,7 @@ _END_OF_STEP = "        step_time_s = time.perf_counter() - started\n"
 
 
 def main() -> None:
-    arguments = _arguments()
+    arguments = arguments_of(__doc__, "recipe", replays=20, slower=0.15, repeats=5, at_once=12, launcher="")
     with tempfile.TemporaryDirectory(prefix="parlay-replays-") as folder:
         lines = show(_lines(arguments, Path(folder)), arguments.json)
     show(summaries(lines), arguments.json)
@@ -64,17 +64,6 @@ def summaries(lines: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
             "ratio_min": ratios[0] if ratios else None,
             "ratio_max": ratios[-1] if ratios else None,
         }
-
-
-def _arguments() -> argparse.Namespace:
-    parser = arguments_of(__doc__)
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a recipe's folder")
-    parser.add_argument("--replays", type=int, default=20, help="of the recipe, and as many of the slower one")
-    parser.add_argument("--slower", type=float, default=0.15, help="how much longer a step takes, as a fraction")
-    parser.add_argument("--repeats", type=int, default=5, help="runs of a session")
-    parser.add_argument("--at-once", type=int, default=12, metavar="N", help="replays under way, of which one measures")
-    parser.add_argument("--launcher", default=None, help="what starts the ranks; what the search used if absent")
-    return parser.parse_args()
 
 
 def _lines(arguments: argparse.Namespace, folder: Path) -> Iterator[Line]:

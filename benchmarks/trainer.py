@@ -31,10 +31,7 @@ ENGINES = ("torch", "deepspeed")
 
 
 def main() -> None:
-    parser = arguments_of(__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    given = parser.parse_args()
+    given = arguments_of(__doc__, rounds=7, device="cpu")
     show([step_ratios(given.device, given.rounds)], given.json)
 
 
