@@ -37,6 +37,7 @@ def _note(frame: FrameType, _event: str, _argument: Any) -> None:
 def pytest_runtest_protocol(item: pytest.Item):
     _running[0] = item.nodeid
     _seen.clear()
+    sys.settrace(_note)  # again: Python drops it where it runs out of stack, as some tests let it
     return (yield)
 
 
