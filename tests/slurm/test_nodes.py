@@ -137,21 +137,12 @@ def test_only_nodes_that_would_do_and_are_needed_are_waited_for(request_, away):
     assert words is None or words.startswith(f"{away} of the ")
 
 
-@pytest.mark.parametrize(
-    ("options", "gpus", "mib"),
-    [
-        ({}, 0, 0),
-        ({"gpus_per_node": 4, "mem": "0"}, 4, 0),
-        ({"gres": "ssd:1,gpu:a100:2,gpu:v100:1", "mem": "4000"}, 3, 4000),
-        ({"gres": "ssd:1", "mem": "4000M"}, 0, 4000),
-        ({"mem": "20G"}, 0, 20480),
-        ({"mem": "1T"}, 0, 1048576),
-        ({"mem": "512K"}, 0, 0),
-    ],
-)
-def test_gpus_and_memory_are_asked_for_of_a_node(options, gpus, mib):
-    assert gpus_requested(asked(**options)) == gpus
-    assert memory_mib(options.get("mem")) == mib
+def test_gpus_are_asked_for_by_number_or_as_resources_and_memory_in_mib_of_a_node():
+    assert gpus_requested(asked(gpus_per_node=4)) == 4
+    assert gpus_requested(asked(gres="ssd:1,gpu:a100:2,gpu:v100:1")) == 3
+    assert gpus_requested(asked(gres="ssd:1")) == gpus_requested(asked()) == 0
+    sizes = {None: 0, "0": 0, "4000": 4000, "4000M": 4000, "20G": 20480, "1T": 1048576, "512K": 0}
+    assert {text: memory_mib(text) for text in sizes} == sizes
 
 
 SHORT = {

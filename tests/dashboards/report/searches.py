@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
 from tests.dashboards.searches import SearchUnderTest
+from tests.kit import TINY
 from trials.ledger.events import EventKind
 from trials.trial import FailureReason
 
@@ -79,9 +79,8 @@ def _prediction(step_time_s: float, peak_memory_gib: float) -> dict[str, float]:
 
 
 def _known() -> dict[str, Any]:
-    model = ModelShape(24, 2048, 16, 16, 8192, False, 51200, 2048, True, "learned", "layernorm").to_json()
     cluster = {"gpus_per_node": 4, "num_nodes": 2, "accelerator": {"name": "a100-40gb"}}
-    return {"model": model, "cluster": cluster, "trainer": {"kind": "parlay"}}
+    return {"model": TINY.to_json(), "cluster": cluster, "trainer": {"kind": "parlay"}}
 
 
 def all_failed() -> SearchUnderTest:

@@ -13,11 +13,10 @@ from dashboards.report.live_page import live_page, message_page, searches_page
 from dashboards.report.log_page import trials_page
 from dashboards.report.page import report_without_scripts
 from dashboards.report.search_rows import search_row
-from search_spaces.model_shape import ModelShape
 from tests.dashboards.report.searches import BASELINE, FASTEST, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
+from tests.kit import TINY
 
-MODEL = ModelShape(24, 2048, 16, 16, 8192, False, 51200, 2048, True, "learned", "layernorm")
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
 
 
@@ -51,7 +50,7 @@ def test_names_and_words_of_others_stay_text():
 
 
 def test_a_row_says_what_the_search_has_found_at_what_cost():
-    search = a_search(model=MODEL.to_json())
+    search = a_search(model=TINY.to_json())
     row = search_row(search.record, "smith")
     assert (row.state, row.is_ended, row.reason) == ("running", False, "")
     assert row.age(search.record.created_at + 7200) == "2 h"

@@ -9,13 +9,12 @@ import pytest
 from dashboards.report.data import report_data
 from dashboards.report.figures.registry import report_figures
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from search_spaces.model_shape import ModelShape
 from tests.dashboards.report.searches import BASELINE, FASTEST, spec
 from tests.dashboards.searches import START, SearchUnderTest
+from tests.kit import TINY
 
 OF_BASELINE = {"compute": 0.6, "tensor": 0.3, "data_parallel": 0.1}
 OF_BEST = {"compute": 0.52, "tensor": 0.1, "data_parallel": 0.1, "bubble": 0.05, "optimizer": 0.001}
-MODEL = ModelShape(24, 2048, 16, 16, 8192, False, 51200, 2048, True, "learned", "layernorm")
 
 
 def step_time(search: SearchUnderTest):
@@ -44,7 +43,7 @@ def test_the_bridge_leads_from_one_step_time_to_the_other():
 
 def test_profiled_and_predicted_seconds_are_not_mixed():
     cluster = Cluster(ACCELERATORS["a100-40gb"], 4, 2).to_json()
-    figure = step_time(measured(None, OF_BEST, model=MODEL.to_json(), cluster=cluster))
+    figure = step_time(measured(None, OF_BEST, model=TINY.to_json(), cluster=cluster))
     assert "as predicted by the cost model, not measured" in figure.summary
     (bars,) = figure.plot["data"]
     assert (bars["y"][0], bars["y"][-2]) == ("the baseline", "unexplained")
