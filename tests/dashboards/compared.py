@@ -7,7 +7,6 @@ import io
 from rich.table import Table
 
 from dashboards.terminal.live_table import LiveView, console_for
-from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 from trials.analysis.ranking import Objective, rank
@@ -52,15 +51,6 @@ def repeated_search() -> SearchUnderTest:
     for rate in (150_000.0, 152_000.0):
         search.measure(search.start(best, "repeat"), rate)
     search.fail(search.start(BASELINE, "repeat"), FailureReason.GPU_OOM)
-    return search
-
-
-def asking_for_room() -> SearchUnderTest:
-    """Ranks of 10 GiB, of which 4 have to stay free; the faster of two layouts leaves one."""
-    spec = {"name": "tiny", "cluster": Cluster(ACCELERATORS["cpu"], 1, 1).to_json()}
-    spec |= {"constraints": {"min_free_memory_gib": 4.0}, "measure": {"memory_limit_gib": 10.0}}
-    search = SearchUnderTest(spec)
-    search.measure(search.start(BASELINE), 100_000.0, peak_memory_gib=9.0)
     return search
 
 

@@ -35,6 +35,7 @@ def test_profiles_that_come_with_parlay_say_where_each_word_of_them_is_from():
         assert (found.name, bool(found.title), "account" in found.slurm) == (name, True, False)
         assert len(found.sources) >= 2
         assert all(source.url.startswith("https://") for source in found.sources)
+        assert (SITES / f"{name}.toml").read_text().startswith("# Community knowledge, verified by nobody")
 
 
 def test_a_whole_profile_is_read(tmp_path):

@@ -9,13 +9,13 @@ import pytest
 from dashboards.terminal.event_lines import event_line
 from dashboards.terminal.headline import headroom_lines
 from dashboards.terminal.live_table import results_table
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.layouts.settings import Settings
 from tests.dashboards.compared import (
     BASELINE,
     BATCH,
-    asking_for_room,
     compared_search,
     ranking_of,
     repeated_search,
@@ -179,7 +179,10 @@ def test_of_many_layouts_the_first_are_shown_and_the_baseline_and_how_many_are_l
 
 
 def test_a_layout_that_leaves_too_little_memory_is_said_to_and_is_last_in_the_table():
-    search = asking_for_room()
+    spec = {"name": "tiny", "cluster": Cluster(ACCELERATORS["cpu"], 1, 1).to_json()}
+    asked = {"constraints": {"min_free_memory_gib": 4.0}, "measure": {"memory_limit_gib": 10.0}}
+    search = SearchUnderTest(spec | asked)
+    search.measure(search.start(BASELINE), 100_000.0, peak_memory_gib=9.0)
     assert "leaves 1 GiB free, constraints.min_free_memory_gib is 4" in event_line(search.events[-2], search.record)
     search.measure(search.start(Layout(micro_batch_size=4, grad_accum_steps=4)), 80_000.0, peak_memory_gib=6.0)
     ranking = rank(search.record.trials, Objective.TOKENS_PER_SEC, BATCH, MemoryHeadroom.of_search(search.record.spec))

@@ -170,6 +170,15 @@ def test_a_daemon_that_does_not_come_up_is_reported_in_its_own_words_and_the_res
 class TestShared:
     """Tests on the session's sandbox, which each leaves unchanged."""
 
+    def test_a_job_runs_over_two_nodes_with_its_gpus(self, slurm_sandbox):
+        folder = slurm_sandbox.paths.folder
+        task = f"srun sh -c 'echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES >> {folder}/gpus'; exit 3"
+        job = submit(slurm_sandbox, task, "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=4")
+        until(slurm_sandbox, job, "FAILED")
+        ranks = [line.split() for line in (folder / "gpus").read_text().splitlines()]
+        assert (len(ranks), len({node for node, _ in ranks})) == (4, 2)
+        assert {devices for _, devices in ranks} == {"0,1,2,3"}
+
     @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.walks)])
     def test_a_job_outlives_its_controller(self, slurm_sandbox, number):
         gate = slurm_sandbox.paths.folder / f"gate-{number.name}"
