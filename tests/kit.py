@@ -32,6 +32,8 @@ TINY = ModelShape(
     position_embedding="learned",
     norm="layernorm",
 )
+LLAMA = {"gated_mlp": True, "position_embedding": "rotary", "norm": "rmsnorm"}
+"""Fields in which a Llama differs from a GPT."""
 LAYOUT = Layout(
     tensor_parallel=2, data_parallel=2, micro_batch_size=2, grad_accum_steps=3, zero_stage=1, engine="deepspeed"
 )
@@ -175,6 +177,13 @@ ABSENT = object()
 def model(**changes: Any) -> ModelShape:
     """TINY with these fields changed."""
     return replace(TINY, **changes)
+
+
+def gpt(num_layers: int, hidden_size: int, heads: int, **changes: Any) -> ModelShape:
+    """GPT of this depth and width with 2048 positions and separate embedding tables, with these fields changed."""
+    sizes = {"num_layers": num_layers, "hidden_size": hidden_size, "ffn_hidden_size": 4 * hidden_size}
+    sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads, "vocab_size": 51200, "seq_length": 2048}
+    return replace(TINY, **sizes | {"tied_embeddings": False} | changes)
 
 
 def layout(**changes: Any) -> Layout:

@@ -10,10 +10,10 @@ from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.workload import Workload
-from search_spaces.model_shape import ModelShape
 from search_spaces.rules.layout_rules import layout_violations
+from tests.kit import LLAMA, gpt
 
-DENSE = ModelShape(6, 64, 4, 2, 96, True, 256, 32, False, "rotary", "rmsnorm")
+DENSE = gpt(6, 64, 4, num_key_value_heads=2, ffn_hidden_size=96, vocab_size=256, seq_length=32, **LLAMA)
 EXPERTS = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 48}
 LATENT = {
     "num_key_value_heads": 4,

@@ -8,9 +8,10 @@ import pytest
 
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
+from tests.kit import LLAMA as LLAMA_FIELDS
+from tests.kit import gpt
 
-MODEL = ModelShape(8, 1024, 16, 16, 4096, False, 51200, 2048, False, "learned", "layernorm")
+MODEL = gpt(8, 1024, 16)
 SCORES = 4 * 1024 * 2048
 MLP = 2 * (2 * 4 * 1024**2 + 5 * 1024)
 LAYER = 2 * MODEL.layer_parameters + SCORES
@@ -70,7 +71,7 @@ def test_modules_recompute_their_own_products(model, modules, again):
     assert model.hardware_flops_per_token(layout) - model.model_flops_per_token == again
 
 
-LLAMA = ModelShape(4, 64, 8, 4, 192, True, 256, 32, False, "rotary", "rmsnorm")
+LLAMA = gpt(4, 64, 8, num_key_value_heads=4, ffn_hidden_size=192, vocab_size=256, seq_length=32, **LLAMA_FIELDS)
 
 
 @pytest.mark.parametrize(

@@ -9,37 +9,21 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.plan_table import plan_text
-from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.explain import count_fits, explain_layouts, time_saved_s
 from orchestrator.planning.plan import plan_of
 from search_spaces.layouts.workload import Workload
 from search_spaces.search_space import closed_space
+from tests.orchestrator.planning.test_plan import ON_CPU, searched
 
-SEARCH = """\
-name: explained
-model: gpt2-1.3b
-cluster: {accelerator: a100-40gb, gpus_per_node: 8, num_nodes: 2}
-global_batch_size: 64
-baseline: {tensor_parallel: 8, pipeline_parallel: 2, activation_checkpointing: full}
-space:
-  tensor_parallel: [1, 2, 8]
-  pipeline_parallel: [1, 2, 5]
-  micro_batch_size: [1, 2, 32]
-  activation_checkpointing: [none, full]
-  precision: bf16
-"""
+BASELINE = "baseline={tensor_parallel: 8, pipeline_parallel: 2, activation_checkpointing: full}"
+AXES = ("space.tensor_parallel=[1, 2, 8]", "space.pipeline_parallel=[1, 2, 5]", "space.micro_batch_size=[1, 2, 32]")
 
 
 @pytest.fixture
 def spec(tmp_path: Path) -> SearchSpec:
-    return searched(tmp_path)
-
-
-def searched(folder: Path, text: str = SEARCH) -> SearchSpec:
-    (folder / "search.yaml").write_text(text)
-    return load_search_file(folder / "search.yaml")
+    return searched(tmp_path, BASELINE, *AXES)
 
 
 def test_the_parts_of_both_layouts_add_up_and_their_difference_is_what_is_saved(spec):
@@ -86,8 +70,7 @@ def test_a_baseline_that_is_the_first_is_reported_once(spec):
 
 
 def test_without_a_baseline_the_first_is_explained_alone(tmp_path):
-    text = "\n".join(line for line in SEARCH.splitlines() if not line.startswith("baseline"))
-    spec = searched(tmp_path, text)
+    spec = searched(tmp_path, *AXES)
     plan, space = plan_of(spec, candidates_of(spec)), candidates_of(spec)
     assert [each.what for each in explain_layouts(plan, None)] == ["first"]
     assert time_saved_s(plan, None) is None
@@ -97,7 +80,7 @@ def test_without_a_baseline_the_first_is_explained_alone(tmp_path):
 
 
 def test_of_an_unknown_accelerator_parts_are_told_and_no_seconds(tmp_path):
-    spec = searched(tmp_path, SEARCH.replace("a100-40gb", "cpu").replace("bf16", "fp32"))
+    spec = searched(tmp_path, BASELINE, *AXES, *ON_CPU)
     plan = plan_of(spec, candidates_of(spec))
     assert time_saved_s(plan, spec.baseline) is None
     assert count_fits(plan) is None
@@ -110,7 +93,7 @@ def test_of_an_unknown_accelerator_parts_are_told_and_no_seconds(tmp_path):
 
 def test_a_precision_that_the_data_sheet_does_not_know_has_no_share_of_the_peak(tmp_path):
     """A layout of a table may break rules: measured rows are not checked."""
-    spec = searched(tmp_path, SEARCH.replace("a100-40gb", "v100-32gb").replace("bf16", "fp16"))
+    spec = searched(tmp_path, BASELINE, *AXES, "cluster.accelerator=v100-32gb", "space.precision=fp16")
     known = candidates_of(spec).layouts[0]
     other = dataclasses.replace(known, precision="bf16")
     space = closed_space(Workload(spec.model, spec.cluster, 64), [known, other], other)

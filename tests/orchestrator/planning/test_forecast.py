@@ -19,13 +19,13 @@ from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
-from search_spaces.model_shape import ModelShape
 from search_spaces.tables.measured_table import Observation
+from tests.kit import gpt
 from tests.orchestrator import past_searches
 
 pytestmark = pytest.mark.slow
 
-MODEL = ModelShape(24, 2048, 16, 16, 8192, False, 51200, 2048, False, "learned", "layernorm")
+MODEL = gpt(24, 2048, 16)
 NODE = LinkDomain("node", 8, 235, 10.2)
 CLUSTER = Cluster(ACCELERATORS["a100-80gb"], 8, 2, Links((NODE,), Fabric(nic_gb_per_s=50, latency_us=5)))
 BATCH = 128

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from orchestrator.cli.plan_table import plan_text
-from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import (
@@ -26,20 +25,22 @@ from orchestrator.planning.plan import (
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
+from tests.kit import MINIMAL, loaded
 from trials.measure_rules import MeasureRules
 
-SEARCH = """\
-name: planned
-model: gpt2-1.3b
-cluster: {accelerator: a100-40gb, gpus_per_node: 8, num_nodes: 2}
-global_batch_size: 64
-space:
-  tensor_parallel: [1, 2, 4, 8]
-  pipeline_parallel: [1, 2, 4]
-  micro_batch_size: [1, 2, 4, 8]
-  activation_checkpointing: [none, full]
-  precision: bf16
-"""
+SEARCH = {
+    "model": "gpt2-1.3b",
+    "cluster": {"accelerator": "a100-40gb", "gpus_per_node": 8, "num_nodes": 2},
+    "global_batch_size": 64,
+    "space": {
+        "tensor_parallel": [1, 2, 4, 8],
+        "pipeline_parallel": [1, 2, 4],
+        "micro_batch_size": [1, 2, 4, 8],
+        "activation_checkpointing": ["none", "full"],
+        "precision": "bf16",
+    },
+}
+ON_CPU = ("cluster.accelerator=cpu", "space.precision=fp32")
 
 
 @pytest.fixture
@@ -47,13 +48,12 @@ def spec(tmp_path: Path) -> SearchSpec:
     return searched(tmp_path)
 
 
-def searched(folder: Path, *overrides: str, text: str = SEARCH) -> SearchSpec:
-    (folder / "search.yaml").write_text(text)
-    return load_search_file(folder / "search.yaml", overrides)
+def searched(folder: Path, *overrides: str) -> SearchSpec:
+    return loaded(folder, MINIMAL, *overrides, **SEARCH)
 
 
 def on_cpu(folder: Path) -> SearchSpec:
-    return searched(folder, text=SEARCH.replace("a100-40gb", "cpu").replace("bf16", "fp32"))
+    return searched(folder, *ON_CPU)
 
 
 def planned(spec: SearchSpec) -> Plan:
@@ -143,8 +143,7 @@ def test_a_loss_that_depends_on_the_micro_batch_is_said(spec, sizes, is_said):
 
 @pytest.mark.parametrize(("engine", "is_said"), [("megatron-core", True), ("torch", False)])
 def test_that_a_cpu_emulates_the_gpu_of_an_engine_is_said(tmp_path, engine, is_said):
-    text = SEARCH.replace("a100-40gb", "cpu").replace("bf16", f"fp32\n  engine: {engine}")
-    notes = planned(searched(tmp_path, text=text)).notes()
+    notes = planned(searched(tmp_path, *ON_CPU, f"space.engine={engine}")).notes()
     remark = f"a CPU emulates the GPU of {engine}: measured speeds will be those of the emulation"
     assert (remark in notes) is is_said
     assert not any("emulates" in note for note in planned(searched(tmp_path, "space.engine=megatron-core")).notes())

@@ -10,9 +10,12 @@ from search_spaces.cost_model.attention import fused_slowdown, overhead
 from search_spaces.hardware.cluster import ACCELERATORS
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
-from search_spaces.model_shape import ModelShape
+from tests.kit import LLAMA as LLAMA_FIELDS
+from tests.kit import gpt
 
-LLAMA = ModelShape(32, 4096, 32, 8, 14336, True, 128256, 8192, False, "rotary", "rmsnorm")
+LLAMA = gpt(
+    32, 4096, 32, num_key_value_heads=8, ffn_hidden_size=14336, vocab_size=128256, seq_length=8192, **LLAMA_FIELDS
+)
 LAYOUT = Layout(precision="bf16", attention_kernel="flash", engine="torch")
 
 

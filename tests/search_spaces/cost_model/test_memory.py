@@ -14,12 +14,9 @@ from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
+from tests.kit import gpt
 
 PUBLISHED = Path(__file__).parents[4] / "shared" / "data" / "published"
-
-
-def gpt(num_layers: int, hidden: int, heads: int, vocab: int = 51200) -> ModelShape:
-    return ModelShape(num_layers, hidden, heads, heads, 4 * hidden, False, vocab, 2048, False, "learned", "layernorm")
 
 
 def memory(model: ModelShape, layout: Layout) -> StageMemory:
@@ -113,7 +110,7 @@ class TestPublished:
     def test_every_stage_of_a_real_175b_run_is_met_within_a_few_percent(self):
         if not PUBLISHED.is_dir():
             pytest.skip("no measured tables beside the checkout")
-        found = memory(gpt(96, 12288, 96, vocab=50688), FRONTIER_LOGGED)
+        found = memory(gpt(96, 12288, 96, vocab_size=50688), FRONTIER_LOGGED)
         # The log was taken after a first step, which fp16 passes over: there was no update yet.
         assert found.in_backward[0] * 1024 == pytest.approx(_logged_mib_by_stage(), rel=0.05)
 
@@ -128,7 +125,7 @@ def _logged_mib_by_stage() -> list[float]:
     return list({int(row["pp_stage"]): float(row["max_allocated_mb"]) for row in rows}.values())
 
 
-SMALL = gpt(8, 1024, 16, vocab=1024)
+SMALL = gpt(8, 1024, 16, vocab_size=1024)
 DATA4 = Layout(data_parallel=4, grad_accum_steps=8, precision="bf16")
 
 

@@ -16,9 +16,9 @@ from search_spaces.cost_model.step_time import TERMS, StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
-from search_spaces.model_shape import ModelShape
+from tests.kit import gpt
 
-MODEL = ModelShape(24, 2048, 16, 16, 8192, False, 51200, 2048, False, "learned", "layernorm")
+MODEL = gpt(24, 2048, 16)
 LAYOUTS = [
     Layout(
         num_nodes=2,

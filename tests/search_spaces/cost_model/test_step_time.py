@@ -18,12 +18,9 @@ from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.layout import CHOICES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
+from tests.kit import LLAMA, gpt
 
 SELENE = Links((LinkDomain("node", 8, 235, 10.2),), Fabric(200, 5, p2p_gb_per_s=25))
-
-
-def gpt(num_layers: int, hidden: int, heads: int) -> ModelShape:
-    return ModelShape(num_layers, hidden, heads, heads, 4 * hidden, False, 51200, 2048, False, "learned", "layernorm")
 
 
 def a100(num_nodes: int) -> Cluster:
@@ -362,7 +359,7 @@ def test_sequence_parallelism_talks_at_the_rate_of_gathers():
 @pytest.mark.parametrize(("compiled", "tokens_per_s"), [(False, 5762), (True, 6667)])
 def test_torchtitan_is_as_much_faster_compiled_as_published(compiled, tokens_per_s):
     # pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, table 1: H100s with 500 W and 2.4 TB/s.
-    model = ModelShape(32, 4096, 32, 8, 14336, True, 128256, 8192, False, "rotary", "rmsnorm")
+    model = gpt(32, 4096, 32, num_key_value_heads=8, ffn_hidden_size=14336, vocab_size=128256, seq_length=8192, **LLAMA)
     layout = Layout(
         data_parallel=8,
         micro_batch_size=2,
@@ -437,13 +434,13 @@ def test_many_draws_of_the_constants_are_computed_at_once():
 
 def test_an_accelerator_of_which_nothing_is_known_but_its_name_has_times_too():
     host = Cluster(ACCELERATORS["cpu"], 4, 1)
-    tiny = ModelShape(2, 64, 2, 2, 256, False, 512, 64, False, "learned", "layernorm")
+    tiny = gpt(2, 64, 2, vocab_size=512, seq_length=64)
     two, four = Layout(data_parallel=2, grad_accum_steps=2), Layout(data_parallel=4)
     assert seconds(tiny, four, host) < seconds(tiny, two, host)
 
 
 def test_a_narrow_model_is_slow_on_an_accelerator_and_not_on_a_cpu():
-    narrow, wide = (ModelShape(2, h, 2, 2, 4 * h, False, 512, 64, False, "learned", "layernorm") for h in (64, 1024))
+    narrow, wide = (gpt(2, h, 2, vocab_size=512, seq_length=64) for h in (64, 1024))
     table, matmul = LayoutTable.of([Layout()]), TERMS.index("matmul")
     loss = {}
     for name in ("cpu", "a100-80gb"):

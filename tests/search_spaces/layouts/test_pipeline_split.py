@@ -16,8 +16,9 @@ from search_spaces.layouts.pipeline_split import (
     stage_layers,
 )
 from search_spaces.model_shape import ModelShape
+from tests.kit import LLAMA, gpt
 
-SMALL_HEAD = ModelShape(12, 768, 12, 12, 3072, False, 256, 1024, False, "learned", "layernorm")
+SMALL_HEAD = gpt(12, 768, 12, vocab_size=256, seq_length=1024)
 GPT2 = replace(SMALL_HEAD, vocab_size=50304)
 
 
@@ -100,7 +101,7 @@ def test_stages_cost_in_sum_what_the_model_does_forward():
 
 def test_nanotron_fills_a_stage_until_its_share_is_exceeded():
     # Sixteen layers and a head as dear as four of them: 20 costs, 2.5 a stage. The last stage has nothing but the loss.
-    model = ModelShape(16, 2048, 32, 32, 8192, True, 131072, 4096, True, "rotary", "rmsnorm")
+    model = gpt(16, 2048, 32, vocab_size=131072, seq_length=4096, tied_embeddings=True, **LLAMA)
     assert greedy_stage_layers(model, 8) == ((3, 3, 2, 3, 2, 3, 0, 0), 6)
     assert greedy_stage_layers(model, 1) == ((16,), 0)
 

@@ -12,11 +12,12 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations, rule_violations
 from search_spaces.rules.engine_rules import MEGATRON_RULES
+from tests.kit import LLAMA as LLAMA_FIELDS
 from tests.kit import model
 
 MODEL = model(seq_length=64, vocab_size=256, tied_embeddings=False)
 LAYOUT = Layout(pipeline_parallel=2, data_parallel=2, grad_accum_steps=4, pipeline_schedule="1f1b")
-LLAMA = {"norm": "rmsnorm", "position_embedding": "rotary", "gated_mlp": True, "num_key_value_heads": 2}
+LLAMA = {**LLAMA_FIELDS, "num_key_value_heads": 2}
 LLAMA_MODEL = replace(MODEL, **LLAMA)
 
 
