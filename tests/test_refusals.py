@@ -6,9 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-import pytest
-
-from tests.sources import calls, calls_among, modules
+from tests.sources import calls, modules
 
 NEED_NEITHER = {
     ("orchestrator/cli/guard.py", "interrupted"): "the user interrupted",
@@ -34,20 +32,3 @@ def bare_problems(calls: Iterable[tuple[str, ast.Call]]) -> Iterator[str]:
 def test_every_refusal_has_a_rule_or_a_fix():
     found = Counter((module, code) for module in modules() for code in bare_problems(calls(module)))
     assert found == Counter(NEED_NEITHER.keys())
-
-
-@pytest.mark.parametrize(
-    ("source", "codes"),
-    [
-        ("InputError.of('a', 'is 0')", ["a"]),
-        ("Problem('a', 'is 0', key='b', value=0)", ["a"]),
-        ("Problem(code, 'is 0')", ["code"]),
-        ("Problem('a', 'is 0')\nProblem('a', 'is 1')", ["a", "a"]),
-        ("Problem('a', 'is 0', 'from 1')", []),
-        ("InputError.of('a', 'is 0', rule='from 1')", []),
-        ("InputError.of('a', 'is 0', fix='write 1')", []),
-        ("InputError.of('a', 'is 0', **told)", []),
-    ],
-)
-def test_one_with_neither_would_be_found(source, codes):
-    assert list(bare_problems(calls_among(ast.walk(ast.parse(source))))) == codes

@@ -126,13 +126,6 @@ def test_a_test_of_cloudai_becomes_the_axes_of_a_search(tmp_path):
     assert not any("context" in note for note in notes)
 
 
-def test_a_scenario_that_holds_its_test_says_how_many_nodes(tmp_path):
-    lines = CLOUDAI.replace("[cmd_args", "[Tests.test_spec.cmd_args").splitlines()
-    text = 'name = "s"\n[[Tests]]\nid = "a"\nnum_nodes = "4"\n[Tests.test_spec]\n' + "\n".join(lines[1:])
-    made, _ = started_from(tmp_path, "scenario.toml", text)
-    assert loaded(tmp_path, made).cluster.num_nodes == 4
-
-
 def test_of_megatron_bridge_the_gpu_is_known_and_no_secret_is_copied(tmp_path):
     text, notes = started_from(tmp_path, "bridge.toml", BRIDGE)
     spec = loaded(tmp_path, text)
@@ -142,17 +135,6 @@ def test_of_megatron_bridge_the_gpu_is_known_and_no_secret_is_copied(tmp_path):
     told = " ".join(notes)
     assert "Only ep 1 is tried: the file does not describe experts; with num_experts in the model" in told
     assert "Parlay's trainer does not support precision fp8_cs: bf16 is used." in told
-
-
-def test_precisions_may_be_a_list_as_any_value_of_the_grid(tmp_path):
-    eight = CLOUDAI + '[cmd_args.trainer.plugins]\nfp8 = ["hybrid", "none"]\n'
-    assert (
-        "Parlay's trainer does not support precision fp8: bf16 is used." in started_from(tmp_path, "a.toml", eight)[1]
-    )
-    several = 'compute_dtype = ["bf16", "fp8_mx", "fp16"]'
-    text, notes = started_from(tmp_path, "b.toml", BRIDGE.replace('compute_dtype = "fp8_cs"', several))
-    assert loaded(tmp_path, text).space.given_axes()["precision"] == ("bf16", "fp16")
-    assert "Parlay's trainer does not support precision fp8_mx: bf16 and fp16 are used." in notes
 
 
 @pytest.mark.bad_input(12)

@@ -17,7 +17,6 @@ from slurm.partitions import PartitionSnapshot
 from slurm.preemption import Preemption, PreemptsBy
 from tests.orchestrator.cli.parlay import parlay_here, write_search
 from tests.rig import four_nodes
-from trials.analysis.search_cost import PayBack
 
 SEARCH = """\
 name: billed
@@ -83,13 +82,6 @@ def test_the_lines_of_a_plan():
     assert billing.endswith("upper limit 3,200 billing hours")
     assert preempted.startswith("jobs in scav may be preempted by those of partition high (PreemptMode REQUEUE, 5 s")
     assert (cost.to_json()["billed_hours"], cost.to_json()["most_billed_hours"]) == (640.0, 3200.0)
-
-
-def test_a_first_layout_that_is_no_faster_is_not_the_whole_search():
-    [line] = PlannedCost(10.0, 50.0, PayBack(10.0, 2, saved=-0.5)).lines()
-    assert ", and with the first layout never to pay back in node-hours: " in line
-    [line] = PlannedCost(10.0, 50.0, PayBack(10.0, 2, saved=0.5)).lines()
-    assert ", and to pay back after 20 hours of training on 2 nodes with the first layout" in line
 
 
 def test_a_plan_without_slurm_is_in_node_hours(tmp_path, monkeypatch):

@@ -432,13 +432,6 @@ def test_many_draws_of_the_constants_are_computed_at_once():
     assert terms.seconds(draws)[1] == pytest.approx(2 * terms.seconds(draws)[0])
 
 
-def test_an_accelerator_of_which_nothing_is_known_but_its_name_has_times_too():
-    host = Cluster(ACCELERATORS["cpu"], 4, 1)
-    tiny = gpt(2, 64, 2, vocab_size=512, seq_length=64)
-    two, four = Layout(data_parallel=2, grad_accum_steps=2), Layout(data_parallel=4)
-    assert seconds(tiny, four, host) < seconds(tiny, two, host)
-
-
 def test_a_narrow_model_is_slow_on_an_accelerator_and_not_on_a_cpu():
     narrow, wide = (gpt(2, h, 2, vocab_size=512, seq_length=64) for h in (64, 1024))
     table, matmul = LayoutTable.of([Layout()]), TERMS.index("matmul")
