@@ -10,7 +10,6 @@ from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.on_slurm.test_crashes import advanced, eventful
 from tests.rig import POLL_S, Rig
-from trials.ledger.events import EndReason
 from trials.trial import FailureReason, TrialState
 
 pytestmark = pytest.mark.slow
@@ -37,14 +36,6 @@ def test_turns_find_what_one_driver_finds(tmp_path, every_s):
     assert layouts == others
     assert search.trial(search.best_trial).layout == stays.trial(stays.best_trial).layout
     assert search.end_reason is stays.end_reason
-
-
-def test_a_space_that_is_exhausted_has_its_finals(rig):
-    rig.limits = Limits(50, 4, finalists=2, finalist_repeats=1)
-    search = advanced(rig)
-    rig.check(search)
-    assert len(search.trials) == 9 + 2
-    assert search.end_reason is EndReason.SPACE_EXHAUSTED
 
 
 def test_a_turn_that_finds_nothing_new_only_takes_over(rig):

@@ -63,19 +63,6 @@ class TestLocalLauncher:
         wait_until_ended(launcher, last)
         assert {e["CUDA_VISIBLE_DEVICES"] for e in rank_environments(last)} == {"0"}
 
-    def test_a_rank_killed_from_outside_is_a_node_failure(self, tmp_path, made):
-        launcher, request = made(""), attempt_request(tmp_path, "kill_itself", rank=1, others="measure")
-        launcher.launch(request)
-        status = wait_until_ended(launcher, request)
-        assert status.reason is FailureReason.NODE_FAILURE
-        assert "rank 1 was killed by signal 9" in str(status.detail)
-
-    def test_waiting_ends_when_an_attempt_does(self, tmp_path, made):
-        launcher, request = made(""), attempt_request(tmp_path)
-        launcher.launch(request)
-        while poll_one(launcher, request).ended_at is None:
-            launcher.wait(3600)
-
     def test_what_cannot_be_ended_is_told_after_one_wait_for_all(self, tmp_path, monkeypatch, made):
         launcher = made(*[""] * 4)
         requests = {r.key: r for r in (attempt_request(tmp_path, "hang", trial=f"t{i}") for i in range(4))}

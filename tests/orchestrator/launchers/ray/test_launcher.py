@@ -13,17 +13,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
 
 from orchestrator.common.code_snapshot import snapshot_code
-from orchestrator.launchers.base import ENDING_ALLOWANCE_S, LaunchRefused, LaunchRequest
+from orchestrator.launchers.base import LaunchRefused, LaunchRequest
 from orchestrator.launchers.local.processes import GracePeriods
 from orchestrator.launchers.local.rank_groups import last_sign_of_life
 from orchestrator.launchers.ray.launcher import _END_TIMEOUT_S, RayLauncher
 from orchestrator.launchers.ray.node_actor import NodeSupervisor
-from orchestrator.launchers.ray.runtime import SENT_MODULES, RayRuntime, RayUnavailable, _describe_start_error
+from orchestrator.launchers.ray.runtime import SENT_MODULES, RayRuntime, RayUnavailable, _secure_loopback
 from search_spaces.errors import ExternalError
 from tests.orchestrator.launchers.attempts import (
     attempt_request,
@@ -87,6 +88,18 @@ def cluster() -> Iterator[Any]:
         cluster.shutdown()
 
 
+def hanging(launcher: RayLauncher, root: Path, trial: str = "t0001") -> LaunchRequest:
+    """An attempt whose ranks hang."""
+    request = attempt_request(root, "hang", trial=trial)
+    launcher.launch(request)
+    wait_until_started(launcher, request)
+    return request
+
+
+def runs(request: LaunchRequest) -> bool:
+    return any(is_running(pid) for pid in rank_pids(request.folder))
+
+
 class TestOnLoopback:
     @pytest.mark.security("ray")
     def test_ray_listens_on_loopback_alone(self, loopback):
@@ -113,8 +126,7 @@ class TestOnLoopback:
         layout = replace(request.spec.layout, data_parallel=4, grad_accum_steps=1)
         request = with_spec(request, layout=layout, num_gpus=4, gpus_per_node=4)
         loopback.launch(request)
-        status = wait_until_ended(loopback, request)
-        assert result_of(request, status).state is TrialState.MEASURED
+        assert result_of(request, wait_until_ended(loopback, request)).state is TrialState.MEASURED
         assert len(rank_pids(request.folder)) == 4
 
     def test_the_ranks_of_a_nodes_attempts_are_forked_by_one_server(self, loopback, tmp_path):
@@ -134,56 +146,43 @@ class TestOnLoopback:
         assert not is_running(server)
 
     def test_an_attempt_without_room_waits_and_can_be_cancelled(self, loopback, tmp_path):
-        running = [attempt_request(tmp_path, "hang", trial=f"t000{i}") for i in (1, 2)]
-        for request in running:
-            loopback.launch(request)
-            wait_until_started(loopback, request)
+        running = [hanging(loopback, tmp_path, f"t000{i}") for i in (1, 2)]
         waiting = attempt_request(tmp_path, "hang", trial="t0003")
         loopback.launch(waiting)
         loopback.wait(0.5)
         status = poll_one(loopback, waiting)
         assert (status.liveness, status.started) == (Liveness.ALIVE, False)
         assert "parlay_rank_slots" in str(status.detail)
-        assert loopback.cancel(r.spec.attempt_key for r in (*running, waiting)) == set()
+        assert loopback.cancel(request.key for request in (*running, waiting)) == set()
         assert not poll_one(loopback, waiting).started
 
     @pytest.mark.fault(35)
     def test_a_supervisor_that_dies_takes_its_ranks_along(self, loopback, tmp_path):
-        request = attempt_request(tmp_path, "hang")
-        loopback.launch(request)
-        wait_until_started(loopback, request)
+        request = hanging(loopback, tmp_path)
         os.kill(supervisor_of(request), signal.SIGKILL)
         status = wait_until_ended(loopback, request)
         assert (status.reason, status.started) == (FailureReason.NODE_FAILURE, True)
-        assert status.started_at is not None
         assert status.ended_at == last_sign_of_life(request.folder, status.started_at)
-        assert not any(is_running(pid) for pid in rank_pids(request.folder))
+        assert not runs(request)
 
     def test_what_cannot_be_ended_is_told_after_one_wait_for_all(self, loopback, tmp_path, monkeypatch):
-        requests = {r.spec.attempt_key: r for r in (attempt_request(tmp_path, "hang", trial=f"t{i}") for i in (1, 2))}
-        for request in requests.values():
-            loopback.launch(request)
-            wait_until_started(loopback, request)
-        waited: list[float] = []
+        keys, waited = {hanging(loopback, tmp_path, f"t{i}").key for i in (1, 2)}, []
         with monkeypatch.context() as patch:
             for what in ("end_ranks", "release"):
                 patch.setattr(RayRuntime, what, lambda runtime, job: None)
             patch.setattr(RayRuntime, "_await_reports", lambda runtime, nodes, timeout_s: waited.append(timeout_s))
-            assert loopback.cancel(requests) == set(requests)
+            assert loopback.cancel(keys) == keys
         assert sum(waited) == _END_TIMEOUT_S
-        assert loopback.cancel(requests) == set()
+        assert loopback.cancel(keys) == set()
 
     @pytest.mark.walks
     @pytest.mark.fault(35)
     def test_when_ray_dies_its_attempts_have_ended_and_the_next_runs_on_a_new_one(self, loopback, tmp_path):
-        request = attempt_request(tmp_path, "hang")
-        loopback.launch(request)
-        wait_until_started(loopback, request)
+        request = hanging(loopback, tmp_path)
         [server] = [child for child in psutil.Process().children() if child.name() == "gcs_server"]
         server.kill()
-        status = wait_until_ended(loopback, request)
-        assert status.reason is FailureReason.NODE_FAILURE
-        assert not any(is_running(pid) for pid in rank_pids(request.folder))
+        assert wait_until_ended(loopback, request).reason is FailureReason.NODE_FAILURE
+        assert not runs(request)
         later = attempt_request(tmp_path, "measure", trial="t0002")
         loopback.launch(later)
         assert result_of(later, wait_until_ended(loopback, later)).state is TrialState.MEASURED
@@ -197,25 +196,17 @@ class TestOnTwoNodes:
         yield launcher
         launcher.close()
 
-    def test_the_ranks_of_both_nodes_meet(self, launcher, tmp_path):
-        request = on_two_nodes(attempt_request(tmp_path, "meet"), ranks_per_node=2)
-        launcher.launch(request)
-        status = wait_until_ended(launcher, request)
-        assert result_of(request, status).state is TrialState.MEASURED
-        assert len(status.nodes) == 2
-        assert len(set(rank_pids(request.folder))) == 4
-
     def test_the_trial_program_trains_across_both_nodes(self, launcher, tmp_path):
         snapshot_code(tmp_path / "snapshot")
-        request = on_two_nodes(attempt_request(tmp_path), ranks_per_node=1)
         measure = MeasureRules(min_steps=5, max_steps=6, max_warmup_steps=6)
-        request = replace(
-            with_spec(request, trainer={"kind": "parlay"}, measure=measure),
-            code=str(tmp_path / "snapshot"),
-        )
+        request = on_two_nodes(attempt_request(tmp_path), ranks_per_node=1)
+        request = with_spec(request, trainer={"kind": "parlay"}, measure=measure)
+        request = replace(request, code=str(tmp_path / "snapshot"))
         launcher.launch(request)
-        result = result_of(request, wait_until_ended(launcher, request))
+        status = wait_until_ended(launcher, request)
+        result = result_of(request, status)
         assert (result.state, result.reason, result.excerpt) == (TrialState.MEASURED, None, None)
+        assert len(status.nodes) == 2
 
     def test_a_failure_on_one_node_ends_the_other(self, launcher, tmp_path):
         request = on_two_nodes(attempt_request(tmp_path, "fail", rank=3, others="hang"), ranks_per_node=2)
@@ -223,14 +214,7 @@ class TestOnTwoNodes:
         result = result_of(request, wait_until_ended(launcher, request))
         assert result.reason is FailureReason.SCRIPT_ERROR
         assert "rank 3 is broken" in str(result.excerpt)
-        assert not any(is_running(pid) for pid in rank_pids(request.folder))
-
-    def test_the_time_limit_ends_the_ranks_of_both_nodes(self, launcher, tmp_path):
-        request = on_two_nodes(attempt_request(tmp_path, "ignore_sigterm", time_limit_s=2.0), ranks_per_node=1)
-        launcher.launch(request)
-        status = wait_until_ended(launcher, request)
-        assert status.reason is FailureReason.TIME_LIMIT
-        assert (status.ended_at or 0) - (status.started_at or 0) < 2.0 + ENDING_ALLOWANCE_S
+        assert not runs(request)
 
     @pytest.mark.security("ray")
     def test_leaving_the_cluster_does_not_end_it(self, launcher, cluster):
@@ -242,9 +226,8 @@ class TestOnTwoNodes:
         launcher.launch(request)
         wait_until_started(launcher, request)
         cluster.remove_node(cluster.list_all_nodes()[1], allow_graceful=False)
-        status = wait_until_ended(launcher, request)
-        assert status.reason is FailureReason.NODE_FAILURE
-        assert not any(is_running(pid) for pid in rank_pids(request.folder))
+        assert wait_until_ended(launcher, request).reason is FailureReason.NODE_FAILURE
+        assert not runs(request)
 
 
 def test_a_ray_that_died_and_does_not_come_back_is_a_passing_condition(tmp_path):
@@ -265,18 +248,6 @@ def test_a_ray_that_died_and_does_not_come_back_is_a_passing_condition(tmp_path)
         launcher.launch(request)
     assert not isinstance(refused.value, LaunchRefused)
     assert not request.folder.ranks.exists()
-
-
-@pytest.mark.parametrize(
-    ("raised", "said"),
-    [
-        (Exception("The current node timed out during startup. This could happen because"), "did not start in time"),
-        (TimeoutError(), "did not start in time"),
-        (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left on device"),
-    ],
-)
-def test_a_ray_that_takes_too_long_is_described_in_plain_words(raised, said):
-    assert said in _describe_start_error(raised)
 
 
 def test_ray_leaves_the_processs_own_signal_handlers_in_force():
@@ -335,3 +306,20 @@ def on_two_nodes(request: LaunchRequest, ranks_per_node: int) -> LaunchRequest:
     ranks = 2 * ranks_per_node
     layout = replace(request.spec.layout, num_nodes=2, data_parallel=ranks, grad_accum_steps=4 // ranks)
     return with_spec(request, layout=layout, num_gpus=ranks, gpus_per_node=ranks_per_node, rendezvous=Rendezvous("tcp"))
+
+
+@pytest.mark.security("ray")
+@pytest.mark.parametrize("of_the_shell", [None, "", "a token that others know"])
+def test_a_ray_of_our_own_has_a_token_that_is_made_anew_each_time_whatever_the_shell_says(monkeypatch, of_the_shell):
+    for name in ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_USAGE_STATS_ENABLED", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "")  # put back afterwards, whatever is done to it
+    if of_the_shell is None:
+        monkeypatch.delenv("RAY_AUTH_TOKEN")
+    else:
+        monkeypatch.setenv("RAY_AUTH_TOKEN", of_the_shell)
+    tokens = []
+    for _ in range(2):
+        _secure_loopback(MagicMock())
+        tokens.append(os.environ["RAY_AUTH_TOKEN"])
+    assert len({of_the_shell, *tokens}) == 3
+    assert all(len(token) == 64 for token in tokens)

@@ -164,14 +164,6 @@ def test_an_hour_without_an_answer_freezes_the_states_and_slows_the_questions(ri
 
 
 @pytest.mark.fault(9)
-def test_a_controller_that_was_down_changes_nothing(rig):
-    rig.cluster.at(rig.cluster.time + 20, lambda: rig.cluster.controller_down(300.0))
-    search = rig.run(books_are_uncertain=True)
-    assert all_measured_at_once(search)
-    assert search.state is SearchState.COMPLETED
-
-
-@pytest.mark.fault(9)
 def test_what_a_job_used_while_its_controller_was_away_is_booked_whatever_was_reserved(rig):
     rig.limits, rig.script = ONE, endless
     rig.cluster.at(rig.cluster.time + 100, lambda: rig.cluster.controller_down(3600.0))

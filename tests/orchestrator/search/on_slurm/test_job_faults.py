@@ -127,14 +127,6 @@ def test_a_failed_node_costs_a_retry_elsewhere_soon(rig):
     assert second.submitted_at - first.ended_at < POLL_S + SILENT_NODES_GRACE_S + 5
 
 
-@pytest.mark.fault(19)
-def test_nodes_that_keep_failing_are_tried_twice_again_and_no_more(rig):
-    rig.script = lambda spec, restart: Script(duration_s=None)
-    for index in range(1, 5):
-        in_s(rig, 200.0 * index, lambda: [rig.cluster.fail_node(job.nodes[0]) for job in running(rig)])
-    assert [a.reason for a in attempts_of(rig.run())] == [FailureReason.NODE_FAILURE] * 3
-
-
 @pytest.mark.fault(20)
 def test_a_job_that_slurm_ends_at_its_limit_is_a_time_limit_and_no_more(rig):
     rig.script = lambda spec, restart: Script(duration_s=None)
@@ -235,27 +227,6 @@ def test_a_node_with_a_gpu_in_use_is_left_and_the_trial_measured_elsewhere(rig):
     assert "40.00 of 79.10 GiB" in dirty.excerpt
     assert (clean.exclude, set(clean.nodes) & set(dirty.nodes)) == (dirty.nodes, set())
     assert {attempt.exclude for attempt in others} == {dirty.nodes}
-
-
-@pytest.mark.fault(37)
-def test_gpus_in_use_wherever_a_trial_goes_end_it_after_two_retries(rig):
-    rig.script = lambda spec, restart: Script(duration_s=5.0, reason=FailureReason.GPU_MEMORY_IN_USE, excerpt="in use")
-    attempts = attempts_of(rig.run())
-    assert [a.reason for a in attempts] == [FailureReason.GPU_MEMORY_IN_USE] * 3
-    assert len({a.nodes for a in attempts}) == 3
-
-
-def test_a_trial_that_is_preempted_again_and_again_is_given_up_at_last(rig):
-    start = rig.cluster.on_start
-
-    def preempted(job):
-        in_s(rig, 20, lambda: rig.cluster.preempt(job.job_id))
-        return start(job)
-
-    rig.cluster.on_start = preempted
-    rig.script = lambda spec, restart: Script(duration_s=100.0, tokens_per_sec=1000.0)
-    [trial] = rig.run().trials
-    assert (trial.state, trial.reason, len(trial.attempts)) == (TrialState.FAILED, FailureReason.PREEMPTED, 9)
 
 
 # -- what the user has asked for

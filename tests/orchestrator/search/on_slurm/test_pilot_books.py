@@ -105,14 +105,6 @@ def test_what_attempts_were_booked_beyond_what_their_pilot_held_is_given_back(ri
     assert_booked_as_accounted(rig, search)
 
 
-@pytest.mark.walks
-def test_what_pilots_held_that_never_served_is_booked_although_no_other_comes(tmp_path):
-    rig = eventful("pilot", tmp_path)
-    rig.startup_s = None
-    assert rig.run().best_trial is None
-    assert rig.held_node_hours() > 0.0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("startup_s", "seconds"), [(100.0, 1), (100.0, 40), (None, 40)])
 def test_what_a_pilot_held_that_nobody_waits_for_any_more_is_booked(tmp_path, startup_s, seconds):
@@ -180,11 +172,3 @@ def test_pilots_of_a_driver_killed_at_the_very_end_are_ended_by_whoever_releases
     assert rig.launcher.cancel_leftovers() == []
     rig.cluster.advance(10.0)
     assert [job.state.is_ended for job in rig.cluster.jobs()] == [True]
-
-
-def test_a_pilot_that_slurm_does_not_end_is_named(rig, monkeypatch):
-    with monkeypatch.context() as patched:
-        waiting(rig, patched)
-    rig.cluster.controller_down(for_s=3600.0)
-    rig.open_driver()
-    assert rig.launcher.cancel_leftovers() == ["rig-aaaaaa.p0001"]

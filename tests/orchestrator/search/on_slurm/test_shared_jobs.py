@@ -100,13 +100,6 @@ def test_repeats_of_finalists_and_of_the_baseline_are_steps_of_one_job_and_other
     assert shared.request.time_limit_s == (6 + 1) * (limit_s + STEP_ENDING_S) + STARTUP_S + ROOM_S
 
 
-def test_a_shared_job_asks_for_no_more_than_the_budget_has_left(rig):
-    rig.limits = replace(rig.limits, budget_node_hours=0.6)
-    rig.run()
-    [shared] = rig.shared_jobs()
-    assert 0.4 * 3600 < shared.request.time_limit_s < 0.6 * 3600
-
-
 def test_a_shared_job_has_the_nodes_of_the_largest_finalist(rig):
     large = Layout(num_nodes=2, data_parallel=8, micro_batch_size=1, grad_accum_steps=2)
     rig.layouts, rig.num_nodes, rig.first = (*LAYOUTS[:2], large), 4, ()
@@ -114,12 +107,6 @@ def test_a_shared_job_has_the_nodes_of_the_largest_finalist(rig):
     search = rig.run()
     assert {trial.layout.num_nodes for trial in repeats(search)} == {1, 2}
     assert [job.request.num_nodes for job in rig.shared_jobs()] == [2]
-
-
-def test_without_finals_no_job_is_shared(rig):
-    rig.limits = replace(rig.limits, finalists=0)
-    rig.run()
-    assert rig.shared_jobs() == []
 
 
 def test_attempts_not_begun_when_the_job_has_no_room_left_wait_for_the_next_job(rig):
