@@ -24,13 +24,18 @@ def read(**keys: Any):
     return read_gpt_neox(yaml.safe_dump(with_keys(BASE, named)))
 
 
-def test_a_value_has_its_line_and_another_baseline_its_value():
+def test_a_value_has_its_line_and_the_vocabulary_those_that_decide_it():
     found = read_gpt_neox(GPT_NEOX)
     assert found.engine == "gpt-neox"
     assert found.origins["baseline.pipeline_parallel"] == "pipe_parallel_size (line 3)"
     assert found.origins["baseline.zero_stage"] == "zero_optimization.stage (line 29)"
     assert found.origins["cluster.num_nodes"] == "global_num_gpus (line 5), num_gpus (line 6)"
     assert [(problem.key, problem.value) for problem in found.changed] == [("checkpoint_num_layers", 2)]
+    assert read().origins["model.vocab_size"] == "GPT-NeoX's default"
+    assert read(model_parallel_size=2).origins["model.vocab_size"].startswith("model_parallel_size (line ")
+    config = {**BASE, "train_batch_size": 64, "global_num_gpus": 8, "gradient_accumulation_steps": 2}
+    del config["train_micro_batch_size_per_gpu"]
+    assert read_gpt_neox(yaml.safe_dump(config)).layout["micro_batch_size"] == 4
 
 
 def test_the_reader_keeps_to_its_table(monkeypatch):
@@ -77,14 +82,6 @@ def test_hyphens_are_underscores_and_all_gpus_an_unknown_number():
 def test_a_key_sets_its_field(keys, field, expected):
     found = read(**keys)
     assert {**found.layout, **found.model}[field] == expected
-
-
-def test_the_vocabulary_comes_from_the_keys_that_decide_it_alone_and_the_micro_batch_from_the_other_numbers():
-    assert read().origins["model.vocab_size"] == "GPT-NeoX's default"
-    assert read(model_parallel_size=2).origins["model.vocab_size"].startswith("model_parallel_size (line ")
-    config = {**BASE, "train_batch_size": 64, "global_num_gpus": 8, "gradient_accumulation_steps": 2}
-    del config["train_micro_batch_size_per_gpu"]
-    assert read_gpt_neox(yaml.safe_dump(config)).layout["micro_batch_size"] == 4
 
 
 def test_defaults_are_those_of_gpt_neox_and_open_in_one_of_several_files():

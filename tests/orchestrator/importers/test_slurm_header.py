@@ -104,11 +104,19 @@ def test_what_is_left_out_has_a_note(written, note):
     assert note in " ".join(read(written).notes)
 
 
-def test_what_the_schema_refuses_is_left_out_by_name():
+def test_what_a_search_does_not_take_is_left_out_by_name():
     header = read("--comment='a secret remark'", "-p gpu")
     assert header.slurm == {"partition": "gpu"}
     assert any("launcher.slurm.comment" in note for note in header.notes)
     assert "remark" not in " ".join(header.notes)
+    kept = {"NCCL_IB_HCA": "mlx5", "OMP_NUM_THREADS": "4"}
+    others = {"UCX_TLS": "$TLS", "CUDA_DEVICE_MAX_CONNECTIONS": "1", "WANDB_API_KEY": "s3cr3t"}
+    header = read("-N1", exported=kept | others)
+    assert header.slurm["env"] == kept
+    notes = " ".join(header.notes)
+    assert "UCX_TLS, WANDB_API_KEY" in notes
+    assert "s3cr3t" not in notes
+    assert "CUDA_DEVICE" not in notes
 
 
 @pytest.mark.parametrize(
@@ -158,17 +166,6 @@ def test_the_launch_line_has_binding_and_container():
     assert header.origins["launcher.slurm.launch"] == "srun (line 21)"
 
 
-def test_variables_that_matter_to_speed_are_kept_and_others_named():
-    kept = {"NCCL_IB_HCA": "mlx5", "OMP_NUM_THREADS": "4"}
-    others = {"UCX_TLS": "$TLS", "CUDA_DEVICE_MAX_CONNECTIONS": "1", "WANDB_API_KEY": "s3cr3t"}
-    header = read("-N1", exported=kept | others)
-    assert header.slurm["env"] == kept
-    notes = " ".join(header.notes)
-    assert "UCX_TLS, WANDB_API_KEY" in notes
-    assert "s3cr3t" not in notes
-    assert "CUDA_DEVICE" not in notes
-
-
 @pytest.mark.parametrize(
     ("options", "variables"),
     [
@@ -188,12 +185,15 @@ def test_the_variables_of_the_job_follow_from_its_header(options, variables):
     assert job_variables(text) == {f"SLURM_{name}": value for name, value in expected.items()}
 
 
-def test_an_srun_without_a_header_asks_for_the_nodes_itself():
+def test_a_script_without_a_header_has_no_launcher_and_an_srun_asks_for_nodes_itself():
     words = ["srun", "-N", "4", "--gpus-per-node=8", "-p", "batch", "--exclusive", "python", "x.py"]
     header = read_slurm_header(read_directives(""), [(1, words)], {})
     assert (header.num_nodes, header.gpus_per_node) == (4, 8)
     assert header.launcher == {"kind": "slurm", "slurm": {"partition": "batch", "exclusive": True}}
     assert header.notes == ()
+    header = read_slurm_header(read_directives("module load a\n"), [(1, ["module", "load", "a"])], {})
+    assert header.launcher == {}
+    assert header.notes == ("The script has no #SBATCH header: its modules were left out.",)
 
 
 @pytest.mark.parametrize(
@@ -242,12 +242,6 @@ def test_options_by_which_a_step_takes_a_part_of_the_job_do_not_restrict_the_job
     assert header.notes == (
         "Options of srun were left out, since a trial's step has its whole job: --exclusive, --nodelist, --mem.",
     )
-
-
-def test_a_script_without_a_header_has_no_launcher_section():
-    header = read_slurm_header(read_directives("module load a\n"), [(1, ["module", "load", "a"])], {})
-    assert header.launcher == {}
-    assert header.notes == ("The script has no #SBATCH header: its modules were left out.",)
 
 
 @pytest.mark.parametrize(("table", "letters"), [(SBATCH_OPTIONS, SBATCH_LETTERS), (SRUN_OPTIONS, SRUN_LETTERS)])

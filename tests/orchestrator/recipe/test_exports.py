@@ -257,7 +257,7 @@ def test_what_an_engine_measured_is_said_of_the_trainer_that_it_is(engine, measu
     assert measured in ([], [made[0].trainer])
 
 
-def test_the_users_template_arguments_and_script_stay_where_their_trainer_ran():
+def test_the_users_template_arguments_and_script_stay_as_a_shell_takes_them():
     neox = exported(spec_of("gpt-neox", trainer={"template": {"data-path": "/data", "train-iters": 9, "save": "/ck"}}))
     config = yaml.safe_load(neox["gpt-neox"].files["gpt_neox.yml"])
     assert (config["data_path"], config["train_iters"], config["save"]) == ("/data", 9, "/ck")
@@ -267,9 +267,6 @@ def test_the_users_template_arguments_and_script_stay_where_their_trainer_ran():
     assert str(megatron.unrun_start).endswith(
         "/opt/pretrain_gpt.py $(grep -v '^#' recipe/megatron_args.txt) --data-path '/my data/c4' YOUR_OPTIONS"
     )
-
-
-def test_what_the_trainer_was_told_stands_as_a_shell_takes_it():
     spec = spec_of("megatron-lm", tensor_parallel=2, trainer={"arguments": ["--data-path", "/my data/c4"]})
     words = shlex.split(exported(spec)["command"].files["command.txt"].replace("\\\n", " "))
     assert words[:2] == ["/env/bin/python", "/opt/pretrain_gpt.py"]
@@ -297,7 +294,7 @@ def test_a_line_break_in_a_path_ends_no_comment():
     assert "\n" not in str(made.unrun_start)
 
 
-def test_several_nodes_are_started_one_by_one():
+def test_every_start_line_has_its_nodes_and_the_variables_of_the_trial():
     layout = replace(half(data_parallel=4, tensor_parallel=2, zero_stage=1), num_nodes=2)
     made = exported(our_spec(layout, LLAMA))
     torchrun = (
@@ -307,9 +304,6 @@ def test_several_nodes_are_started_one_by_one():
     for trainer in ("megatron-lm", "megatron-deepspeed", "megatron-bridge", "nanotron"):
         assert str(made[trainer].unrun_start).startswith(torchrun)
     assert str(made["deepspeed"].unrun_start).startswith("deepspeed --num_nodes 2 --num_gpus 4 ")
-
-
-def test_every_start_line_has_the_variables_of_the_trial():
     settings = "-env.NCCL_ALGO 'env.NCCL_NET=a b' env.OMP_NUM_THREADS=2 launch.cpu_bind=cores"
     layouts = half(settings=settings), half(settings=settings, zero_stage=1)
     made = [exported(our_spec(layout, LLAMA)) for layout in layouts]

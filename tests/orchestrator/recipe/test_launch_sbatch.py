@@ -77,16 +77,13 @@ def test_what_was_asked_and_how_the_ranks_were_started_is_kept(tmp_path):
     assert source.search.spec["launcher"]["slurm"]["launch"]["srun"] == ["--cpu-bind=cores"]
 
 
-def test_the_nodes_of_a_link_domain_that_the_search_described_stay_together():
+def test_nodes_of_a_link_domain_stay_together_and_a_container_mounts_the_recipe():
     source = source_with()
     spec = replace(source.spec, gpus_per_node=2)
     links = Links((LinkDomain("node", 2, 90, 6), LinkDomain("rack", 8, 90, 25)))
     search = replace(source.search, spec={**source.search.spec, "cluster": {"links": links.to_json()}})
     assert slurm_options(search.spec, spec).segment == 4
     assert slurm_options(source.search.spec, spec).segment is None
-
-
-def test_a_container_mounts_the_recipes_folder_and_trials_that_were_no_jobs_have_no_script():
     container = {"runtime": "apptainer", "image": "/images/torch.sif", "mounts": ["/data:/data:ro"]}
     script = files_of(source_with(container=container))["launch.sbatch"]
     assert 'apptainer exec --bind=/data:/data:ro "--bind=$here:$here" "--pwd=$attempt" /images/torch.sif' in script

@@ -36,14 +36,11 @@ def source(**details):
     return source_of(measured_trial("t0001", SLOWER_LAYOUT, 0.2), measured_trial("t0002", LAYOUT, 0.1), **details)
 
 
-def test_the_folder_holds_the_files_the_contract_names(folder):
+def test_the_folder_holds_the_files_the_contract_names_and_says_how_to_start_each(folder):
     names = {path.name for path in folder.iterdir()}
     expected = {"recipe.yaml", "ds_config.json", "launch.sh", "evidence.json", "README.md", "env.txt"}
     told = {"megatron_args.txt", "megatron_deepspeed_args.txt", "megatron_deepspeed_config.json", "gpt_neox.yml"}
     assert names == expected | told | {"spec.json", "code"}
-
-
-def test_recipe_yaml_says_of_every_trainer_what_it_has_or_why_it_has_nothing(folder):
     by_trainer = {export["trainer"]: export for export in read_recipe(folder).recipe.exports}
     for export in by_trainer.values():
         assert all((folder / name).exists() for name in export["files"])
@@ -52,9 +49,6 @@ def test_recipe_yaml_says_of_every_trainer_what_it_has_or_why_it_has_nothing(fol
     assert by_trainer["megatron-lm"]["unrun_start"].endswith(" $(grep -v '^#' recipe/megatron_args.txt) YOUR_OPTIONS")
     refused = {"status": "refused", "rule": "megatron-bridge.attention_kernel", "files": []}
     assert refused.items() <= by_trainer["megatron-bridge"].items()
-
-
-def test_the_readme_says_how_to_start_every_trainer_and_why_some_cannot(folder):
     text = (folder / "README.md").read_text()
     assert re.findall(r"\n    (.*)", text)[0] == "bash launch.sh"
     assert "**Megatron-LM**, not measured with this trainer; this line was not run (`megatron_args.txt`):\n\n" in text
@@ -71,14 +65,11 @@ def test_a_recipe_reads_back_from_its_folder_and_from_its_file(folder):
     assert (spec.kind, spec.layout, spec.num_gpus) == (TrialKind.REPLAY, LAYOUT, 4)
 
 
-def test_an_older_recipe_is_replaced_whole_and_nothing_is_left_beside(folder, code):
+def test_an_older_recipe_is_replaced_whole_or_stays(folder, code, tmp_path):
     (folder / "left_over.txt").write_text("old")
     write_recipe(folder, source(), code)
     assert not (folder / "left_over.txt").exists()
     assert {path.name for path in folder.parent.iterdir()} == {"code", "recipe"}
-
-
-def test_a_recipe_that_cannot_be_written_leaves_the_old_one(folder, tmp_path):
     before = (folder / "recipe.yaml").read_text()
     with pytest.raises(OSError, match="no_code"):
         write_recipe(folder, source(), tmp_path / "no_code")
@@ -174,6 +165,9 @@ def test_env_txt_has_the_ranks_variables_and_ds_config_the_layouts_batch(folder)
     assert (folder / "env.txt").read_text() == "OMP_NUM_THREADS=1\nCUDA_VISIBLE_DEVICES=''\n"
     config = json.loads((folder / "ds_config.json").read_text())
     assert config["train_batch_size"] == LAYOUT.global_batch_size
+    from trials.train.engines.optimizer import OptimizerConfig
+
+    assert OptimizerConfig().max_grad_norm == GRADIENT_CLIPPING
 
 
 def test_ds_config_is_left_out_where_deepspeed_cannot_run_the_layout(tmp_path, code):
@@ -181,12 +175,6 @@ def test_ds_config_is_left_out_where_deepspeed_cannot_run_the_layout(tmp_path, c
     write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", gpipe, 0.1)), code)
     assert not (tmp_path / "recipe" / "ds_config.json").exists()
     assert "DeepSpeed supports pipeline_schedule none or 1f1b" in (tmp_path / "recipe" / "README.md").read_text()
-
-
-def test_ds_config_clips_gradients_as_the_trials_did():
-    from trials.train.engines.optimizer import OptimizerConfig
-
-    assert OptimizerConfig().max_grad_norm == GRADIENT_CLIPPING
 
 
 def test_the_readme_says_first_what_a_person_wants_to_know_and_exports_are_rendered_once(tmp_path, code, monkeypatch):

@@ -51,13 +51,18 @@ def test_it_has_the_contracts_names_and_null_for_what_is_unknown():
     assert [tell(nothing) for tell in (best_json, choice_of, fastest_json, rationale)] == [None] * 4
 
 
-def test_one_chosen_for_its_memory_says_over_which_and_for_how_much():
+def test_what_was_chosen_for_its_memory_or_interval_says_over_which():
     best = best_json(spared())
     assert (best["trial"], best["selection_reason"], best["ties"]) == ("t0002", Choice.MEMORY, ["t0001"])
     assert best["fastest"] == {"trial": "t0001", "value": pytest.approx(300.0), "peak_memory_gib": 63.0}
     assert best["tokens_per_sec"] == pytest.approx(291.0), "the numbers are those of the chosen layout"
     words = "Recommended: t0002. t0001 is 3 % faster, within noise, but needs 63 GiB instead of 55.5"
     assert best["rationale"] == words
+    steady, varying = [trial(1, 300.0), again(3, 1, 300.0)], [trial(2, 250.0), again(4, 2, 380.0)]
+    ranking = rank([*steady, *varying], SPEED, 8)
+    assert (ranking.best.trial, choice_of(ranking), fastest_json(ranking)["trial"]) == ("t0001", "interval", "t0002")
+    words = "Recommended: t0001. t0002 is 3 % faster, within noise, but its 95 % interval reaches lower"
+    assert rationale(ranking) == words
 
 
 @pytest.mark.parametrize(
@@ -81,14 +86,6 @@ def test_another_faster_tie_than_the_one_that_was_spared_has_its_own_drawback(
     assert describe_faster(rank(runs, SPEED, 8)) == f"t0003 is 1 % faster, within noise, but {words}"
 
 
-def test_one_chosen_for_the_lower_end_of_its_interval_is_not_called_the_fastest():
-    steady, varying = [trial(1, 300.0), again(3, 1, 300.0)], [trial(2, 250.0), again(4, 2, 380.0)]
-    ranking = rank([*steady, *varying], SPEED, 8)
-    assert (ranking.best.trial, choice_of(ranking), fastest_json(ranking)["trial"]) == ("t0001", "interval", "t0002")
-    words = "Recommended: t0001. t0002 is 3 % faster, within noise, but its 95 % interval reaches lower"
-    assert rationale(ranking) == words
-
-
 def test_a_faster_one_that_did_not_compete_is_named_with_its_obstacle():
     headroom, full, fits = MemoryHeadroom(10.0, 4.0), with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 5.0)
     ranking = rank([full, fits], SPEED, 8, headroom)
@@ -103,7 +100,7 @@ def test_a_faster_one_that_did_not_compete_is_named_with_its_obstacle():
     assert rationale(rank([fits], SPEED, 8, headroom)) == "t0002 is the fastest of the layouts measured"
 
 
-def test_where_no_layout_leaves_the_memory_asked_for_the_nearest_is_named():
+def test_where_no_layout_may_be_the_best_that_is_said():
     headroom = MemoryHeadroom(10.0, 4.0)
     full = [with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 8.8), trial(3, 100.0)]
     asked = "no layout that was measured leaves 4 GiB free (constraints.min_free_memory_gib)"
@@ -111,9 +108,6 @@ def test_where_no_layout_leaves_the_memory_asked_for_the_nearest_is_named():
     assert no_room_detail(rank(full[2:], SPEED, 8, headroom)) == f"{asked}: the peak of none is known"
     assert no_room_detail(rank([*full, with_peak(trial(4, 1.0), 1.0)], SPEED, 8, headroom)) is None
     assert no_room_detail(rank(full, SPEED, 8)) is no_room_detail(rank([], SPEED, 8, headroom)) is None
-
-
-def test_one_suspect_run_is_no_answer_and_that_is_said():
     suspect = rank([trial(1, 300.0, flags=("suspect_node",))], SPEED, 8)
     assert suspect.best is None
     assert describe_no_best(suspect) == "no layout that was measured may be the best: one suspect run alone never is"

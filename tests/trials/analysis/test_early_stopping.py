@@ -112,7 +112,7 @@ def test_a_file_that_is_damaged_missing_or_cannot_be_read_is_no_incumbent(path, 
     assert read_incumbent(SPEC, path.parent, HERE) is None
 
 
-def test_it_is_read_now_and_then(path):
+def test_it_is_read_now_and_then_and_never_by_a_repeat(path):
     seconds = [100.0]
     watch = IncumbentWatcher(SPEC, path, HERE, now=lambda: seconds[0])
     assert watch.look() is None
@@ -121,9 +121,6 @@ def test_it_is_read_now_and_then(path):
     assert watch.look() is None
     seconds[0] += 1
     assert watch.look() == watch.incumbent == Incumbent("t0007", TOKENS / 1000.0)
-
-
-def test_a_repeat_never_ends_itself_nor_does_what_its_rules_forbid():
     assert may_stop_early(SPEC)
     assert not may_stop_early(replace(SPEC, kind=TrialKind.REPEAT))
     assert not may_stop_early(replace(SPEC, kind=TrialKind.REPLAY))

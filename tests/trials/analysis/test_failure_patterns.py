@@ -41,14 +41,11 @@ def test_the_value_that_tells_most_is_named_with_both_shares():
     assert pattern.condition == Condition("env.NET", "nope")
 
 
-def test_nothing_is_told_of_few_failures_of_all_and_without_a_difference():
+def test_nothing_is_told_of_few_failures_and_the_line_with_which_most_end_is_found():
     assert failure_patterns(searched(lambda tensor, mb: (tensor, mb) in ((1, 8), (2, 8))).record.trials) == ()
     assert failure_patterns(searched(lambda tensor, mb: True).record.trials) == ()
     assert failure_patterns(searched(lambda tensor, mb: (tensor + mb) % 3 == 0).record.trials) == ()
     assert failure_patterns(()) == ()
-
-
-def test_the_line_with_which_most_end_is_found():
     trials = searched(lambda tensor, mb: mb == 8).record.trials
     assert common_last_line(trials, OOM) == ("out of memory", 3)
     assert common_last_line(trials, FailureReason.HANG) is None

@@ -45,13 +45,15 @@ def test_those_in_doubt_go_on_and_the_finals_end_where_none_is(finalists, ending
     assert (standing.ending, standing.next_round) == (ending, {*goes_on.split()})
 
 
-def test_those_that_the_remaining_rounds_would_hardly_tell_apart_are_a_tie():
+def test_a_tie_or_the_last_round_ends_the_finals():
     pair = finalist("a", 200, 200), finalist("b", 199, 199)
     assert after_one(*pair, rounds=2).ending is FinalsEnding.TIE
     assert after_one(*pair, rounds=100).ending is None, "a hundred rounds might"
     same = [100.0] * 60
     pair = Finalist("a", runs(*same), runs(*same)), Finalist("b", runs(*same), runs(*same))
     assert standing_after(pair, 59, 100, 2).ending is FinalsEnding.TIE, "surely below the margin"
+    standing = standing_after([finalist("a", 200, 201, 202), finalist("b", 190, 191, 192)], 2, 2, 2)
+    assert standing.ending is FinalsEnding.LIMIT
 
 
 @pytest.mark.parametrize(
@@ -65,11 +67,6 @@ def test_those_that_the_remaining_rounds_would_hardly_tell_apart_are_a_tie():
 )
 def test_who_is_clearly_faster(finalists, clear):
     assert after_one(*finalists).clear == clear
-
-
-def test_the_last_round_ends_the_finals_whatever_is_in_doubt():
-    standing = standing_after([finalist("a", 200, 201, 202), finalist("b", 190, 191, 192)], 2, 2, 2)
-    assert standing.ending is FinalsEnding.LIMIT
 
 
 @pytest.mark.parametrize("faster", [1.105, 1.15])

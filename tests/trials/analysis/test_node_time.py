@@ -169,9 +169,6 @@ def test_a_search_says_what_its_jobs_were_billed():
     assert describe_search_cost(found).startswith(
         "this search cost 0.5 node-hours, billed as 16 billing hours, and pays"
     )
-
-
-def test_billing_hours_of_pilots_and_drivers_count_and_one_unknown_makes_all_unknown():
     partly = search(billed_hours=8.0)
     partly.billed_hours = None
     partly.measure(partly.start(Layout(micro_batch_size=4, grad_accum_steps=1)), 900.0)

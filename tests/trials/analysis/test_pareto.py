@@ -136,7 +136,7 @@ def drawing(number: int, tokens_per_sec: float, joules: float, kind: TrialKind =
 FAST, FRUGAL, NEITHER = drawing(1, 300.0, 0.8), drawing(2, 200.0, 0.5), drawing(3, 100.0, 0.9)
 
 
-def test_the_layout_that_needs_the_least_energy_is_the_best_with_the_ratio_of_energies():
+def test_the_layout_that_needs_the_least_energy_is_the_best_and_one_without_energy_not_ranked():
     ranking = rank([FAST, FRUGAL, NEITHER], ENERGY, 8)
     assert names(ranking.ordered) == ["t0002", "t0001", "t0003"]
     assert best_json(ranking)["value"] == pytest.approx(0.5)
@@ -145,9 +145,6 @@ def test_the_layout_that_needs_the_least_energy_is_the_best_with_the_ratio_of_en
     assert speedup_over(FAST, ranking.best, ENERGY) == Speedup(
         pytest.approx(1.6), pytest.approx(0.8 * 0.99 / (0.5 * 1.01)), pytest.approx(0.8 * 1.01 / (0.5 * 0.99))
     )
-
-
-def test_a_layout_without_energy_is_not_ranked_by_it():
     ranking = rank([FAST, trial(4, 900.0)], ENERGY, 8)
     assert (names(ranking.ordered), ranking.ties) == (["t0001"], ())
     assert speedup_over(trial(4, 900.0), ranking.best, ENERGY) is None

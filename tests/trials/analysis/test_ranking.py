@@ -113,6 +113,15 @@ class TestRepeats:
         assert names(ranking.ordered) == ["t0001"]
         assert ranking.best.measured.tokens_per_sec == pytest.approx(220.0)
         assert names(ranking.best.runs) == ["t0001", "t0002", "t0003"]
+        slow = with_metrics(trial(1, 100.0), step_time_s=4.0, peak_memory_gib=2.0)
+        fast = with_metrics(again(2, 1, 400.0), step_time_s=1.0, peak_memory_gib=3.0)
+        measured = rank([slow, fast], SPEED, 8).best.measured
+        assert measured.tokens_per_sec * measured.step_time_s == pytest.approx(400.0)
+        assert measured.step_time_low_s < measured.step_time_s < measured.step_time_high_s
+        assert measured.peak_memory_gib == 3.0
+        suspect = replace(trial(1, 900.0, flags=("suspect_node",)))
+        best = rank([suspect, again(2, 1, 300.0), trial(3, 100.0)], SPEED, 8).best
+        assert (best.trial, best.measured.tokens_per_sec, best.flags) == ("t0002", 300.0, ())
 
     def test_the_winner_changes_when_the_best_was_lucky_or_varies_more(self):
         before = [trial(1, 300.0), trial(2, 280.0)]
@@ -150,19 +159,6 @@ class TestRepeats:
         assert rank([trial(1, 300.0), trial(2, 200.0), lost, again(4, 2, 200.0)], SPEED, 8).best.trial == "t0001"
         trials = [trial(1, 300.0), trial(2, 200.0), failed_again(3, 1, FailureReason.GPU_OOM)]
         assert rank(trials, SPEED, 8).best.trial == "t0001"
-
-    def test_a_suspect_run_does_not_count_beside_others_of_its_layout(self):
-        suspect = replace(trial(1, 900.0, flags=("suspect_node",)))
-        best = rank([suspect, again(2, 1, 300.0), trial(3, 100.0)], SPEED, 8).best
-        assert (best.trial, best.measured.tokens_per_sec, best.flags) == ("t0002", 300.0, ())
-
-    def test_peaks_are_the_highest_and_times_match_speeds(self):
-        slow = with_metrics(trial(1, 100.0), step_time_s=4.0, peak_memory_gib=2.0)
-        fast = with_metrics(again(2, 1, 400.0), step_time_s=1.0, peak_memory_gib=3.0)
-        measured = rank([slow, fast], SPEED, 8).best.measured
-        assert measured.tokens_per_sec * measured.step_time_s == pytest.approx(400.0)
-        assert measured.step_time_low_s < measured.step_time_s < measured.step_time_high_s
-        assert measured.peak_memory_gib == 3.0
 
     @pytest.mark.parametrize(
         ("parts", "expected"),
@@ -211,6 +207,15 @@ class TestMemoryToSpare:
         assert (ranking.best.trial, ranking.fastest.trial) == ("t0002", "t0001")
         assert names(ranking.ties) == ["t0001", "t0003"]
         assert names(ranking.ordered) == ["t0001", "t0002", "t0003"]
+        ranking = self.ranking((300.0, 10.0), (299.0, 7.0))
+        changed = ranking.best.runs[1]
+        runs = [run for layout in ranking.ordered for run in layout.runs if run is not changed]
+        again = rank([*runs, with_metrics(changed, peak_memory_gib=9.9)], SPEED, 8)
+        assert (ranking.best.trial, again.best.trial) == ("t0002", "t0001")
+        ranking = self.ranking((300.0, 10.0), (299.0, 7.0))
+        told = best_file(ranking, [ranking], "tiny-aaaaaa", 8)
+        assert (told["trial"], told["tokens_per_sec"]) == ("t0001", pytest.approx(300.0))
+        assert [incumbent["trial"] for incumbent in told["incumbents"]] == ["t0001"]
 
     @pytest.mark.parametrize(
         ("layouts", "nodes", "chosen"),
@@ -228,13 +233,6 @@ class TestMemoryToSpare:
     def test_it_is_the_one_of_the_least_memory_among_as_fast_ones_on_as_few_nodes(self, layouts, nodes, chosen):
         assert self.chosen(*layouts, nodes=nodes) == chosen.split()
 
-    def test_the_peak_of_a_layout_is_the_highest_of_its_runs(self):
-        ranking = self.ranking((300.0, 10.0), (299.0, 7.0))
-        changed = ranking.best.runs[1]
-        runs = [run for layout in ranking.ordered for run in layout.runs if run is not changed]
-        again = rank([*runs, with_metrics(changed, peak_memory_gib=9.9)], SPEED, 8)
-        assert (ranking.best.trial, again.best.trial) == ("t0002", "t0001")
-
     def test_without_finalists_the_fastest_stays_the_best(self):
         lone = with_metrics(trial(1, 300.0, 0.05), peak_memory_gib=10.0)
         ranking = rank([lone, with_metrics(trial(2, 299.0, 0.05), peak_memory_gib=1.0)], SPEED, 8)
@@ -243,12 +241,6 @@ class TestMemoryToSpare:
     @pytest.mark.fault(38)
     def test_suspect_runs_are_never_chosen_for_their_memory(self):
         assert self.chosen((300.0, 10.0), (299.0, 5.0), flags=("suspect_node",)) == ["t0001", "t0002"]
-
-    def test_best_json_on_disk_goes_on_telling_of_the_fastest(self):
-        ranking = self.ranking((300.0, 10.0), (299.0, 7.0))
-        told = best_file(ranking, [ranking], "tiny-aaaaaa", 8)
-        assert (told["trial"], told["tokens_per_sec"]) == ("t0001", pytest.approx(300.0))
-        assert [incumbent["trial"] for incumbent in told["incumbents"]] == ["t0001"]
 
 
 class TestMemoryFloor:

@@ -108,7 +108,7 @@ def test_a_verdict_names_a_missing_baseline_and_a_replayed_table_and_counts_all_
     assert sentence(verdict_over(search)).startswith("Replayed from llama.csv. Parlay ran nothing in this search. t0")
 
 
-def test_a_pruned_trial_has_stopped_early_and_is_in_no_count_of_failures():
+def test_a_pruned_trial_is_no_failure_and_a_refusal_after_a_measurement_leaves_the_finding():
     search = told(FASTER)
     search.prune(search.start(THIRD), 50.0)
     search.fail(search.start(Layout(micro_batch_size=8, grad_accum_steps=2)), FailureReason.HANG)
@@ -116,9 +116,6 @@ def test_a_pruned_trial_has_stopped_early_and_is_in_no_count_of_failures():
     verdict = verdict_over(search)
     assert verdict.counts == TrialCounts(measured=2, stopped_early=1, failed=1, in_flight=1)
     assert verdict.most_common_failure == (FailureReason.HANG, 1, "t0004")
-
-
-def test_a_refusal_after_a_measurement_leaves_the_finding_and_is_seen_in_the_state():
     search = told(FASTER, ("completed", "submission_rejected", "sbatch: error: Invalid account"))
     verdict = verdict_over(search)
     assert (verdict.kind, verdict.state) == (VerdictKind.FASTER, DisplayState.REFUSED)

@@ -62,12 +62,19 @@ def test_a_printed_rate_more_than_a_tenth_off_is_reported_and_rounding_is_none()
     assert checked(tflops=0.0) == {"tflops": True}
 
 
-def test_a_log_that_tells_all_of_the_layout_proves_it():
+def test_a_log_that_tells_all_of_the_layout_proves_it_and_flops_count_with_what_is_repeated():
     log_format = command_format({name: rf"\b{name}=(\d+)" for name in ("step_time_s", *PROOF_NAMES)})
     reader = StepReader(log_format, SPEC)
     expected = expected_proof(SPEC)
     reader.note(" ".join(f"{name}={value}" for name, value in expected.items()))
     assert layout_proof(SPEC, reader.proof) == expected | {"unproven": []}
+    spec = replace(SPEC, layout=replace(SPEC.layout, activation_checkpointing="full"), model=LARGE)
+    repeated = spec.model.hardware_flops_per_token(spec.layout) / spec.model.model_flops_per_token
+    assert repeated > 1.2
+    ours = metrics_of(spec).model_tflops_per_gpu
+    assert checked(spec, tflops=ours) == {"tflops": True}
+    assert checked(spec, tflops=ours * repeated) == {"tflops": True}
+    assert checked(spec, tflops=ours * repeated * 1.2) == {"tflops": False}
 
 
 def told(step_time_s: float, every: int = 1, lines: int = 8) -> list[TrainerStep]:
@@ -115,16 +122,6 @@ def test_a_rate_of_another_batch_is_a_batch_that_was_not_asked_for(factor, kind,
     found = batch_fault(spec, cross_checks(spec, MEASURED, steps))
     words = f"{factor:.2g} times the global batch {spec.global_batch_size}"
     assert words in (found or "") if is_fault else found is None
-
-
-def test_flops_may_be_counted_with_and_without_what_is_repeated():
-    spec = replace(SPEC, layout=replace(SPEC.layout, activation_checkpointing="full"), model=LARGE)
-    repeated = spec.model.hardware_flops_per_token(spec.layout) / spec.model.model_flops_per_token
-    assert repeated > 1.2
-    ours = metrics_of(spec).model_tflops_per_gpu
-    assert checked(spec, tflops=ours) == {"tflops": True}
-    assert checked(spec, tflops=ours * repeated) == {"tflops": True}
-    assert checked(spec, tflops=ours * repeated * 1.2) == {"tflops": False}
 
 
 def outcome(proof: dict) -> Outcome:
@@ -315,14 +312,11 @@ def test_of_a_command_the_program_and_its_script_are_hashed_and_no_data(script, 
     assert "scripts" not in fingerprint(command_spec("{python} -m train --data train.py"), ENV)
 
 
-def test_layouts_of_one_search_are_comparable_and_the_command_is_recorded_without_the_attempts_own_words(script):
+def test_layouts_of_one_search_are_comparable_and_a_script_that_cannot_be_read_is_unknown(script, tmp_path):
     template = f"{{python}} {script} --mb {{micro_batch_size}} --out {{attempt_folder}}/out"
     one, two = (fingerprint(command_spec(template, micro_batch_size=size), ENV) for size in (1, 2))
     assert one["command"] == f"'{{python}}' {script} --mb 1 --out '{{attempt_folder}}/out'"
     assert one["command"] != two["command"]
     assert are_comparable(one, two)
-
-
-def test_a_script_that_this_rank_cannot_read_is_unknown(tmp_path):
     spec = spec_of("accelerate", trainer={"script": str(tmp_path / "gone.py"), "patterns": {}})
     assert "scripts" not in fingerprint(spec, ENV)

@@ -87,7 +87,7 @@ def test_a_name_that_leads_elsewhere_is_none(story):
             story.submit(attempt=name)
 
 
-def test_the_fold_tells_how_the_search_went():
+def test_the_fold_tells_how_the_search_went_with_a_start_at_the_beginning(story):
     search = measured_story(folder="/scratch/story").search
     trial = search.trial("t0001")
     assert (search.state, search.best_trial, search.folder) == (SearchState.COMPLETED, "t0001", "/scratch/story")
@@ -96,6 +96,10 @@ def test_the_fold_tells_how_the_search_went():
     assert search.node_hours_used == pytest.approx(2 / 3)
     assert search.in_flight == ()
     assert search.ended_at == search.created_at + 12
+    story.submit()
+    story.run()
+    story.end_attempt("t0001", "a1", state="failed", reason="job_lost", started_at=0.0, ended_at=1.0)
+    assert story.search.trial("t0001").last_attempt.started_at == 0.0
 
 
 def test_node_hours_of_drivers_jobs_add_up_and_are_reserved_in_flight(story):
@@ -127,13 +131,6 @@ def test_a_trial_between_two_attempts_has_not_ended_and_one_in_sight_again_is_no
     for since in (NOON, None):
         story.lose_sight("t0001", "a2", since)
         assert story.search.in_flight[0].unknown_since == since
-
-
-def test_a_start_at_the_beginning_of_a_simulated_clock_is_kept(story):
-    story.submit()
-    story.run()
-    story.end_attempt("t0001", "a1", state="failed", reason="job_lost", started_at=0.0, ended_at=1.0)
-    assert story.search.trial("t0001").last_attempt.started_at == 0.0
 
 
 def trial_ended(state: str | None, reason: str | None) -> Callable[[Story], Event]:

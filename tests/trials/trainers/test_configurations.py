@@ -102,20 +102,10 @@ def test_a_nanotron_config_says_the_layout_and_keeps_the_rest():
     assert config["general"] == {"project": "mine", "seed": spec.seed}
 
 
-def test_nanotron_overlaps_nothing_without_sequence_parallelism():
+def test_nanotron_overlaps_nothing_alone_and_megatron_deepspeed_finds_its_config():
     config = nanotron_config(spec_of("nanotron", LLAMA), NANOTRON)
     assert config["parallelism"]["tp_mode"] == "ALL_REDUCE"
     assert config["parallelism"]["tp_linear_async_communication"] is False
-
-
-@pytest.mark.parametrize("zero_stage", [1, 2, 3])
-def test_one_connection_is_its_default_with_every_zero_stage_since_sequence_parallelism_needs_it(zero_stage):
-    spec = spec_of("megatron-deepspeed", zero_stage=zero_stage, tensor_parallel=2, sequence_parallel=True)
-    made = invocation(spec, "python", "/run/a1")
-    assert (made.environment, made.refused) == ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, {})
-
-
-def test_megatron_deepspeed_finds_the_layouts_own_deepspeed_config():
     spec = spec_of("megatron-deepspeed", zero_stage=0, bucket_mib=10)
     made = invocation(spec, "python", "/run/a1")
     config = json.loads(made.files["megatron_deepspeed_config.json"])
@@ -123,6 +113,13 @@ def test_megatron_deepspeed_finds_the_layouts_own_deepspeed_config():
     assert config["bf16"] == {"enabled": True}
     assert config["zero_optimization"]["stage"] == 0  # the layout's, and that of --zero-stage
     assert "/run/a1/megatron_deepspeed_config.json" in made.command
+
+
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_one_connection_is_its_default_with_every_zero_stage_since_sequence_parallelism_needs_it(zero_stage):
+    spec = spec_of("megatron-deepspeed", zero_stage=zero_stage, tensor_parallel=2, sequence_parallel=True)
+    made = invocation(spec, "python", "/run/a1")
+    assert (made.environment, made.refused) == ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, {})
 
 
 @pytest.mark.parametrize("number", [1e-5, -3e-12, 1e22, 0.1, 5.0, 17, math.pi])

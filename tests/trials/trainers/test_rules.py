@@ -129,10 +129,14 @@ def test_a_reduction_setting_that_deepspeeds_bf16_optimizer_ignores_is_refused(t
         assert broken(trainer, **{**zero1, **other}, **{field: value}) == []
 
 
-def test_a_trainer_refuses_a_model_it_has_not_and_a_command_none():
+def test_a_model_or_a_norm_that_a_trainer_has_not_is_refused_and_a_command_refuses_none():
     assert broken("nanotron", GPT2) == ["nanotron.gated_mlp", "nanotron.norm", "nanotron.position_embedding"]
     wild = {"zero_stage": 3, "pipeline_schedule": "gpipe", "torch_compile": True, "bucket_mib": 1}
     assert broken("command", **wild) == []
+    layout = {"activation_checkpointing": "selective", "recompute_modules": "layernorm"}
+    needing = "megatron-lm.recompute_modules"
+    assert needing in of_types(GPT2, matmul_precision="fp8_delayed", **layout)
+    assert needing not in of_types(GPT2, matmul_precision="fp8_tensorwise", **layout)
 
 
 @pytest.mark.parametrize(
@@ -225,13 +229,6 @@ def test_a_recipe_takes_multiples_of_its_own(word, hidden_size, refused):
     sizes = {"hidden_size": hidden_size, "ffn_hidden_size": 128, "num_attention_heads": heads}
     shape = replace(GPT2, **sizes, num_key_value_heads=heads)
     assert of_types(shape, matmul_precision=word) == ["megatron-lm.matmul_dimensions"] * refused
-
-
-def test_delayed_scaling_recomputes_no_norm():
-    layout = {"activation_checkpointing": "selective", "recompute_modules": "layernorm"}
-    needing = "megatron-lm.recompute_modules"
-    assert needing in of_types(GPT2, matmul_precision="fp8_delayed", **layout)
-    assert needing not in of_types(GPT2, matmul_precision="fp8_tensorwise", **layout)
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,10 @@ def test_a_default_that_decides_what_is_read_is_noted_once(text, notes):
     assert [note for note, start in zip(found, notes, strict=True) if not note.startswith(start)] == []
 
 
-def test_a_command_knows_those_that_start_it():
+def test_a_command_finds_files_and_those_that_start_it():
+    script = read_script("echo a > f\nrun 1\necho b > f\nrun 2")
+    found = [script.files_before(command)["f"] for command in script.commands if command[0].text == "run"]
+    assert [file and file.text for file in found] == ["a\n", "b\n"]
     script = read_script("srun a\nsrun -n 2 bash -c 'eval run'\nsbatch <<E\nbash -c stop\nE")
     names = [[word.text for word in command] for command in script.commands]
     run, stop = (next(c for c in script.commands if c[0].text == name) for name in ("run", "stop"))
@@ -284,12 +287,6 @@ def test_a_file_has_the_text_that_the_script_writes_or_is_not_known(text, files)
 )
 def test_after_an_undecided_condition_a_file_is_known_if_all_branches_write_the_same(first, second, text):
     assert files_of(f"if [ -f x ]; then {first}; else {second}; fi") == {"f": text}
-
-
-def test_a_command_finds_the_files_as_they_are_when_it_runs():
-    script = read_script("echo a > f\nrun 1\necho b > f\nrun 2")
-    found = [script.files_before(command)["f"] for command in script.commands if command[0].text == "run"]
-    assert [file and file.text for file in found] == ["a\n", "b\n"]
 
 
 @pytest.mark.parametrize(

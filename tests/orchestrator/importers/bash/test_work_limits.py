@@ -24,13 +24,19 @@ def test_a_text_that_the_parser_reads_again_and_again_is_refused(text):
         read_script(repeated(text))
 
 
-def test_long_scripts_words_and_indices_are_read_once():
+def test_long_texts_have_one_limit_however_they_come():
     line = "A=1 # a comment of some length, as in scripts that people write\n"
     assert len(read_script(repeated(line)).variables) == 1
     read_script("X=" + "1" * 100_000 + "\nA=(1 2)\nB=${A[" + "+".join(["X"] * 50_000) + "]}\n")
     pieces = tuple(Piece("a", line) for line in range(1, 200_000))
     assert list(split([Part((piece,)) for piece in pieces])) == [pieces]
     read_script("for i in a b; do ((" + "a" * 200_000 + ")); done")
+    with pytest.raises(InputError, match="1048576 characters"):
+        read_script("source x", lambda path: "A=1\n" * LARGEST_TEXT)
+    budget = Budget()
+    assert budget.matches("abc", "a*c")
+    with pytest.raises(InputError, match="too often"):
+        budget.matches("a" * 100_000, "a*" * 5_000)
 
 
 @pytest.mark.parametrize(
@@ -57,12 +63,3 @@ def test_long_scripts_words_and_indices_are_read_once():
 def test_reading_and_matching_long_values_again_and_again_is_refused(text):
     with pytest.raises(InputError, match="too often"):
         read_script(text)
-
-
-def test_a_sourced_script_and_a_glob_have_the_same_limit():
-    with pytest.raises(InputError, match="1048576 characters"):
-        read_script("source x", lambda path: "A=1\n" * LARGEST_TEXT)
-    budget = Budget()
-    assert budget.matches("abc", "a*c")
-    with pytest.raises(InputError, match="too often"):
-        budget.matches("a" * 100_000, "a*" * 5_000)

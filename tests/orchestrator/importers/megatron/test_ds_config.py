@@ -70,15 +70,12 @@ def test_what_a_file_decides_whose_text_is_not_known_is_asked_for(script):
     assert "ds.json" in note
 
 
-def test_what_a_file_decides_that_was_not_read_is_asked_for_but_what_the_command_says():
+def test_the_config_is_asked_for_where_its_name_or_text_is_not_known():
     script = COMMAND.replace("--global-batch-size 128 ", "") + " --zero-stage 1 --deepspeed_config ds.json"
     found = read_launch_script(script)
     assert found.in_doubt == ("global_batch_size", "offload", "overlap_comm", "bucket_mib")
     assert found.global_batch_size is None
     assert "ds.json behind --deepspeed-config was not read: values that only it has are asked for." in found.notes
-
-
-def test_a_config_whose_name_is_not_known_is_the_only_one_that_the_script_writes():
     found = imported(written("a.json", 1), "$CONFIG")
     assert found.layout["zero_stage"] == 1
     assert "a.json is taken for the DeepSpeed config, whose name is not known." in found.notes

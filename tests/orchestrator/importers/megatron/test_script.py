@@ -176,21 +176,20 @@ def test_as_many_layers_as_a_chunk_has_are_all_layers(options, value):
     assert (found["activation_checkpointing"], found.get("recompute_layers")) == ("full", value)
 
 
-def test_an_unknown_variable_is_reported_and_not_guessed():
+def test_an_unknown_variable_or_name_is_reported_and_not_guessed():
     found = read_launch_script(launch("--tensor-model-parallel-size $TP --micro-batch-size ${MBS} --bf16 $EXTRA_ARGS"))
     assert not {"tensor_parallel", "data_parallel", "micro_batch_size"} & set(found.layout)
     assert "--tensor-model-parallel-size is '$TP', which was not used: the script does not set it." in found.notes
     assert "--micro-batch-size is '${MBS}', which was not used: the script does not set it." in found.notes
     assert any(note.startswith("$EXTRA_ARGS is in the training command") for note in found.notes)
     assert len(set(found.notes)) == len(found.notes)
-
-
-def test_no_default_stands_for_an_option_whose_name_is_not_known():
     found = read_launch_script(launch("--micro-batch-size 1 --${DTYPE}"))
     assert "precision" not in found.layout
     assert {"precision", "attention_kernel"} <= {*found.in_doubt}
     assert "--${DTYPE} was left out: the script does not set which option it is." in found.notes
     assert read_launch_script(launch("--micro-batch-size 1 --${DTYPE} --bf16")).layout["precision"] == "bf16"
+    found = read_launch_script(launch("--deepspeed --deepspeed_config ds.json --micro-batch-size 1"))
+    assert "ds.json behind --deepspeed-config was not read: values that only it has are asked for." in found.notes
 
 
 def test_sizes_that_follow_from_the_job_are_calculated():
@@ -222,11 +221,6 @@ def test_values_that_may_be_secrets_are_not_repeated_in_notes():
     found = read_launch_script('A="--bf16"\n' + script + launch("--micro-batch-size 1 $A"))
     assert "--wandb-key is added under a condition that the script does not decide; it was left out." in found.notes
     assert "abcdef" not in " ".join(found.notes)
-
-
-def test_a_config_file_beside_the_script_is_said_not_to_be_read():
-    found = read_launch_script(launch("--deepspeed --deepspeed_config ds.json --micro-batch-size 1"))
-    assert "ds.json behind --deepspeed-config was not read: values that only it has are asked for." in found.notes
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def overrides(recipe: str | None = None, **ranks: int):
     return imported_overrides(Settings(keys, MEGATRON_BRIDGE_OPTIONS), recipe, **ranks)
 
 
-def test_overrides_give_what_they_set_and_leave_the_rest_to_the_recipe():
+def test_overrides_leave_the_rest_to_the_recipe_and_a_script_gives_its_ranks():
     found = read_bridge_config(BRIDGE)
     assert looks_like_megatron_bridge(yaml.safe_load(BRIDGE))
     assert (found.source, found.engine, found.global_batch_size) == ("megatron-bridge", "megatron-lm", 64)
@@ -56,6 +56,12 @@ def test_overrides_give_what_they_set_and_leave_the_rest_to_the_recipe():
         *("pipeline_split", "first_stage_layers", "last_stage_layers", "cuda_graphs"),
     )
     assert found.origins["baseline.zero_stage"] == "ddp.use_distributed_optimizer (line 24)"
+    found = read_launch_script(SCRIPT)
+    assert (found.num_nodes, found.gpus_per_node, found.global_batch_size) == (2, 8, 64)
+    assert (found.model, found.layout["pipeline_parallel"]) == ({"seq_length": 8192}, 2)
+    assert found.origins["baseline.tensor_parallel"] == "model.tensor_model_parallel_size $TP (line 6)"
+    assert found.origins["baseline.pipeline_parallel"] == "model.pipeline_model_parallel_size (line 7)"
+    assert [note.partition(";")[0] for note in found.notes] == ["The recipe llama3_8b_pretrain_config was not read"]
 
 
 def test_the_reader_keeps_to_its_table(monkeypatch):
@@ -273,15 +279,6 @@ torchrun --nnodes 2 --nproc-per-node 8 scripts/training/run_recipe.py --recipe l
 
 def started(words: str, read_file=None):
     return read_launch_script(f"torchrun --nproc-per-node 8 run_recipe.py {words}", read_file)
-
-
-def test_a_launch_script_gives_its_overrides_and_its_ranks():
-    found = read_launch_script(SCRIPT)
-    assert (found.num_nodes, found.gpus_per_node, found.global_batch_size) == (2, 8, 64)
-    assert (found.model, found.layout["pipeline_parallel"]) == ({"seq_length": 8192}, 2)
-    assert found.origins["baseline.tensor_parallel"] == "model.tensor_model_parallel_size $TP (line 6)"
-    assert found.origins["baseline.pipeline_parallel"] == "model.pipeline_model_parallel_size (line 7)"
-    assert [note.partition(";")[0] for note in found.notes] == ["The recipe llama3_8b_pretrain_config was not read"]
 
 
 def test_an_override_prevails_and_names_a_script_of_ones_own():

@@ -65,7 +65,10 @@ def given(options: dict[str, Any]) -> dict[str, Setting]:
     return {name.replace("__", "."): Setting(value) for name, value in options.items()}
 
 
-def test_the_reader_keeps_to_its_table(monkeypatch):
+def test_the_batch_is_a_local_batch_unless_said_and_the_reader_keeps_to_its_table(monkeypatch):
+    assert imported().global_batch_size == 16
+    found = imported(training__global_batch_size=64)
+    assert (found.global_batch_size, found.layout["grad_accum_steps"]) == (64, 4)
     fp8 = {"model_spec.float8.recipe_name": "rowwise", "model_spec.float8.emulate": False}
     qwen3 = {"model_spec.name": "qwen3", "model_spec.num_experts": 8}
     others = [{**BASE, "optimizer.param_groups": [], **fp8}, PIPELINE, {**BASE, **qwen3}]
@@ -123,12 +126,6 @@ def test_options_give_their_fields(options, fields):
     named = {name if name.startswith(others) else f"parallelism__{name}": value for name, value in options.items()}
     layout = imported(**named).layout
     assert {name: layout.get(name) for name in fields} == fields
-
-
-def test_the_batch_is_a_local_batch_of_every_rank_unless_it_is_said():
-    assert imported().global_batch_size == 16
-    found = imported(training__global_batch_size=64)
-    assert (found.global_batch_size, found.layout["grad_accum_steps"]) == (64, 4)
 
 
 @pytest.mark.parametrize(

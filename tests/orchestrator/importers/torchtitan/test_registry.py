@@ -38,7 +38,7 @@ def package(tmp_path_factory):
     return json.loads(answer.read_text())
 
 
-def test_every_option_function_and_default_is_torchtitans(package):
+def test_every_option_function_flavor_and_default_is_torchtitans(package):
     named = {name for name in TORCHTITAN_OPTIONS.group_of if not name.startswith("model_spec.")}
     assert named - OURS == {*package["options"]}
     assert {*CONFIGS, *REFUSED_CONFIGS} == {*package["functions"]}
@@ -47,9 +47,6 @@ def test_every_option_function_and_default_is_torchtitans(package):
     options = {name: value for name, value in DEFAULTS.items() if name not in OURS}
     assert options == {name: package["defaults"][name] for name in options}
     assert POLICIES[DEFAULTS["activation_checkpoint"]] == package["recomputation"]
-
-
-def test_flavors_have_torchtitans_sizes(package):
     assert {*FLAVORS} == package["flavors"].keys()
     for name, sizes in package["flavors"].items():
         found = flavor(name)

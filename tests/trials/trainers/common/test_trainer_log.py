@@ -36,7 +36,7 @@ def reader(name: str = "megatron-lm", batch: int = 128) -> StepReader:
     return StepReader(LOG_FORMATS[name], replace(SPEC, global_batch_size=batch))
 
 
-def test_lines_come_whole_however_the_bytes_come():
+def test_lines_come_whole_however_the_bytes_come_and_one_without_end_in_part():
     splitter = LineSplitter()
     assert list(splitter.feed(b"one\ntw")) == ["one"]
     assert list(splitter.feed(b"o\r\nthree")) == ["two", ""]
@@ -44,9 +44,6 @@ def test_lines_come_whole_however_the_bytes_come():
     assert splitter.last() == ""
     assert list(LineSplitter().feed(b"10%\r20%\r")) == ["10%", "20%"]
     assert list(LineSplitter().feed(b"loss \xff\xfe 3\n")) == ["loss �� 3"]
-
-
-def test_a_line_without_end_is_kept_in_part():
     splitter = LineSplitter()
     for _ in range(100):
         assert list(splitter.feed(b"na " * 10_000)) == []
@@ -124,10 +121,12 @@ def words(lines: list[str]) -> OutputTail:
     return last
 
 
-def test_the_first_traceback_that_is_no_echo_is_the_cause():
+def test_the_first_traceback_that_is_no_echo_is_the_cause_and_a_taken_port_is_seen():
     assert words([*PEER, *TRACEBACK]).cause() == "\n".join(TRACEBACK)
     assert words(PEER).cause() == "\n".join(PEER)
     assert words(["nothing", "to say"]).cause() is None
+    assert words(["RuntimeError: The server socket has failed to listen: EADDRINUSE"]).port_was_taken
+    assert words([str(n) for n in range(1000)]).tail(3) == "997\n998\n999"
 
 
 @pytest.mark.parametrize("written", ["{}", "[rank3]: {}", "\x1b[35m{}\x1b[0m"])
@@ -145,8 +144,3 @@ def test_out_of_memory_is_seen_with_and_without_a_traceback():
     lost = words(["CUDA error: out of memory", *PEER]).cause()
     assert lost is not None
     assert lost.startswith("CUDA error: out of memory\nTraceback")
-
-
-def test_a_taken_port_is_seen_and_the_last_words_are_the_last():
-    assert words(["RuntimeError: The server socket has failed to listen: EADDRINUSE"]).port_was_taken
-    assert words([str(n) for n in range(1000)]).tail(3) == "997\n998\n999"

@@ -36,7 +36,7 @@ def test_ranks_shard_the_model_or_hold_replicas_and_zero_3_reshards_after_the_fo
     assert reshard_policy(layout) == policy
 
 
-def test_a_pipeline_takes_a_steps_sequences_at_once_and_its_chunks_all_modules():
+def test_a_pipeline_takes_a_steps_sequences_and_float8_leaves_routers_alone():
     fields = {"micro_batch_size": 2, "grad_accum_steps": 4, "data_parallel": 2}
     assert training_arguments(LLAMA, Layout(**fields))["local_batch_size"] == 2
     assert training_arguments(LLAMA, Layout(**fields, pipeline_parallel=2))["local_batch_size"] == 8
@@ -48,6 +48,9 @@ def test_a_pipeline_takes_a_steps_sequences_at_once_and_its_chunks_all_modules()
     ]
     assert len(chunks) == 4
     assert modules_by_chunk(LLAMA, Layout()) is None
+    with_experts = replace(LLAMA, num_experts=4, experts_per_token=2)
+    made = converter(with_experts, Layout(precision="bf16", matmul_precision="fp8_rowwise"))
+    assert made[1]["filter_fqns"] == ["lm_head", "router.gate"]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +81,3 @@ def test_all_linear_layers_but_head_and_routers_are_converted_by_the_recipe(word
     made = converter(LLAMA, layout)
     assert made == (name, made[1] | arguments | {"model_compile_enabled": True})
     assert converter(LLAMA, Layout(precision="bf16")) is None
-
-
-def test_float8_leaves_routers_alone():
-    with_experts = replace(LLAMA, num_experts=4, experts_per_token=2)
-    made = converter(with_experts, Layout(precision="bf16", matmul_precision="fp8_rowwise"))
-    assert made[1]["filter_fqns"] == ["lm_head", "router.gate"]
