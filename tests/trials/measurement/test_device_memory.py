@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tests.kit import FULLEST
 from trials.measurement.device_memory import RankMemory, device_memory_fields, fullest_rank
 from trials.measurement.step_log import StepPhase, StepRecord
 
@@ -35,25 +38,13 @@ def steps(mib_a_step: tuple[float, float, float], count: int = 200) -> list[Step
 
 def test_the_parts_of_the_fullest_rank_add_up_and_say_what_is_left():
     fuller = RankMemory(61.0, 45.0, outside_gib=5.0, total_gib=80.0, inactive_split_gib=3.0, alloc_retries=0)
-    found = fullest_rank([GPU, GPU, fuller], HOSTS, None)
-    assert found == {
-        "rank": 2,
-        "host": "n2",
-        "device_gib": 80.0,
-        "used_gib": 66.0,
-        "free_gib": 14.0,
-        "allocated_gib": 45.0,
-        "cached_gib": 16.0,
-        "outside_gib": 5.0,
-        "inactive_split_gib": 3.0,
-        "alloc_retries": 0,
-    }
+    assert fullest_rank([GPU, GPU, fuller], HOSTS, None) == FULLEST | {"rank": 2}
 
 
-def test_a_limit_of_the_allocator_may_leave_less_than_the_device():
-    found = fullest_rank([GPU], HOSTS, 62.0)
-    assert (found["free_gib"], found["limit_gib"]) == (2.0, 62.0)
-    assert fullest_rank([GPU], HOSTS, 79.0)["free_gib"] == 16.0
+@pytest.mark.parametrize(("limit_gib", "free_gib"), [(62.0, 2.0), (79.0, 16.0)])
+def test_a_limit_of_the_allocator_may_leave_less_than_the_device(limit_gib, free_gib):
+    found = fullest_rank([GPU], HOSTS, limit_gib)
+    assert (found["free_gib"], found["limit_gib"]) == (free_gib, limit_gib)
 
 
 @pytest.mark.parametrize(("limit_gib", "left"), [(None, {}), (0.5, {"limit_gib": 0.5, "free_gib": 0.25})])
@@ -63,49 +54,37 @@ def test_on_a_cpu_only_a_limit_says_what_is_left(limit_gib, left):
 
 
 def test_memory_that_stays_as_it_is_has_slopes_of_zero_and_no_end():
-    assert device_memory_fields(steps((0.0, 0.0, 0.0)), FREE_16) == {
-        "peak_device_memory_gib": 64.0,
-        "allocated_memory_slope_mib_per_step": 0.0,
-        "reserved_memory_slope_mib_per_step": 0.0,
-        "device_memory_slope_mib_per_step": 0.0,
-    }
+    slopes = {f"{kind}_memory_slope_mib_per_step": 0.0 for kind in ("allocated", "reserved", "device")}
+    assert device_memory_fields(steps((0.0, 0.0, 0.0)), FREE_16) == {"peak_device_memory_gib": 64.0, **slopes}
+
+
+LIMITED = fullest_rank([GPU], HOSTS, limit_gib=62.0)
 
 
 @pytest.mark.parametrize(
-    ("mib_a_step", "full_at"),
+    ("mib_a_step", "fullest", "full_at"),
     [
-        ((0.0, 0.0, 2.0), 200 + 8 * 1024),
-        ((0.0, 4.0, 4.0), 200 + 4 * 1024),
-        ((2.0, 0.0, 0.0), 200 + 13 * 1024),
-        ((0.2, 0.2, 0.2), None),
+        ((0.0, 0.0, 2.0), FREE_16, 200 + 16 * 512),
+        ((0.0, 4.0, 4.0), FREE_16, 200 + 16 * 256),
+        ((2.0, 0.0, 0.0), FREE_16, 200 + (16 + 10) * 512),
+        ((0.2, 0.2, 0.2), FREE_16, None),
+        ((2.0, 2.0, 2.0), {}, None),
+        ((0.0, 0.0, 2.0), LIMITED, 200 + 16 * 512),
+        ((0.0, 2.0, 2.0), LIMITED, 200 + 2 * 512),
+        ((2.0, 0.0, 0.0), LIMITED, 200 + (2 + 10) * 512),
     ],
-    ids=["outside", "fragments", "tensors-in-what-is-kept", "too-little"],
 )
-def test_the_step_at_which_a_device_is_full_follows_from_what_grows(mib_a_step, full_at):
-    fields = device_memory_fields(steps(mib_a_step), FREE_16)
+def test_the_step_at_which_a_device_is_full_follows_from_what_grows_and_its_room(mib_a_step, fullest, full_at):
+    """A limit of the allocator leaves less room for what grows in it alone."""
+    fields = device_memory_fields(steps(mib_a_step), fullest)
     assert fields.get("device_memory_full_at_step") == full_at
     assert fields["device_memory_slope_mib_per_step"] == pytest.approx(mib_a_step[2])
-    assert "device_memory_full_at_step" not in device_memory_fields(steps(mib_a_step), {})
-
-
-@pytest.mark.parametrize(
-    ("mib_a_step", "room_gib", "slope_mib"),
-    [((0.0, 0.0, 2.0), 16, 2), ((0.0, 2.0, 2.0), 2, 2), ((2.0, 0.0, 0.0), 2 + 10, 2)],
-    ids=["outside", "fragments", "tensors-in-what-is-kept"],
-)
-def test_what_grows_outside_of_the_allocator_has_the_devices_room_and_not_that_of_a_limit(
-    mib_a_step, room_gib, slope_mib
-):
-    fullest = fullest_rank([GPU], HOSTS, limit_gib=62.0)
-    fields = device_memory_fields(steps(mib_a_step), fullest)
-    assert fields["device_memory_full_at_step"] == 200 + room_gib * 1024 // slope_mib
 
 
 def test_blocks_that_the_allocator_takes_now_and_then_are_growth_after_hundreds_of_steps_only():
     """It takes 20 MiB at once every twenty steps, as where memory is in fragments."""
     records = [
-        StepRecord(**{**vars(record), "memory_device_gib": 64 + 20 * (record.step // 20) / 1024})
-        for record in steps((0.0, 0.0, 0.0))
+        replace(record, memory_device_gib=64 + 20 * (record.step // 20) / 1024) for record in steps((0.0, 0.0, 0.0))
     ]
     assert "device_memory_full_at_step" not in device_memory_fields(records[:20], FREE_16)
     fields = device_memory_fields(records, FREE_16)
@@ -114,8 +93,5 @@ def test_blocks_that_the_allocator_takes_now_and_then_are_growth_after_hundreds_
 
 
 def test_without_a_device_there_is_nothing_to_say():
-    records = [StepRecord(**{**vars(record), **dict.fromkeys(GPU_FIELDS)}) for record in steps((1.0, 1.0, 1.0))]
-    assert device_memory_fields(records, {}) == {}
-
-
-GPU_FIELDS = ("memory_allocated_gib", "memory_reserved_gib", "memory_device_gib")
+    unknown = dict.fromkeys(("memory_allocated_gib", "memory_reserved_gib", "memory_device_gib"))
+    assert device_memory_fields([replace(record, **unknown) for record in steps((1.0, 1.0, 1.0))], {}) == {}

@@ -1,8 +1,9 @@
-"""Spread between runs: their geometric median and its interval."""
+"""Spread between runs, the distribution that its interval rests on, and growth over the steps of one."""
 
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -16,15 +17,40 @@ from trials.measurement.run_variance import (
     student_95,
     student_99,
 )
-
-values = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=9)
+from trials.measurement.student import student_above, student_quantile, student_tails
+from trials.measurement.trend import slope_of
 
 
 @pytest.mark.slow
-@given(values)
+@given(st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=9))
 def test_the_middle_of_speeds_is_the_inverse_of_the_middle_of_times(speeds):
     assert geometric_median(speeds) * geometric_median([1 / speed for speed in speeds]) == pytest.approx(1.0)
     assert min(speeds) * (1 - 1e-9) <= geometric_median(speeds) <= max(speeds) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("runs", "width"),
+    [
+        ([RunMeasurement(5.0, 5.0, 5.0)], 2.776 * SPREAD_ALLOWANCE),
+        ([RunMeasurement(5.0, 5.0, 5.0)] * 3, 2.447 * SPREAD_ALLOWANCE * math.sqrt(4 / 6 / 3)),
+        ([RunMeasurement(5.0)], 2.776 * SPREAD_ALLOWANCE * math.sqrt(2)),
+    ],
+    ids=["one", "agreeing", "own-interval-unknown"],
+)
+def test_runs_are_as_unsure_as_they_are_taken_to_differ(runs, width):
+    assert log_half_width(runs) == pytest.approx(width)
+
+
+def test_repeats_that_differ_and_a_run_whose_own_interval_is_wide_are_less_sure_than_one():
+    once = log_half_width([RunMeasurement(5.0, 5.0, 5.0)])
+    assert once < log_half_width([RunMeasurement(value, value, value) for value in (4.0, 5.0, 6.0)])
+    assert once < log_half_width([RunMeasurement(5.0, 4.0, 6.0)])
+
+
+@pytest.mark.parametrize("freedom", range(4, 31))
+def test_quantiles_are_those_of_the_printed_tables(freedom):
+    assert student_quantile(0.05, freedom) == pytest.approx(student_95(freedom), abs=6e-4)
+    assert student_quantile(0.01, freedom) == pytest.approx(student_99(freedom), abs=6e-4)
 
 
 def test_the_last_quantile_of_the_table_stands_for_all_beyond_it():
@@ -32,18 +58,59 @@ def test_the_last_quantile_of_the_table_stands_for_all_beyond_it():
     assert [student_99(freedom) for freedom in (29, 30, 31)] == [2.756, 2.750, 2.750]
 
 
-def test_one_run_is_as_unsure_as_runs_are_taken_to_differ():
-    assert log_half_width([RunMeasurement(5.0, 5.0, 5.0)]) == pytest.approx(2.776 * SPREAD_ALLOWANCE)
+@pytest.mark.parametrize(
+    ("t", "freedom", "tails"), [(0.0, 1, 1.0), (1.0, 1, 0.5), (12.706, 1, 0.05), (4.303, 2, 0.05), (3.182, 3, 0.05)]
+)
+def test_few_degrees_of_freedom_have_heavy_tails(t, freedom, tails):
+    assert student_tails(t, freedom) == pytest.approx(tails, abs=1e-4)
 
 
-def test_repeats_that_agree_narrow_the_interval_and_repeats_that_do_not_widen_it():
-    once = log_half_width([RunMeasurement(5.0, 5.0, 5.0)])
-    agreeing = log_half_width([RunMeasurement(5.0, 5.0, 5.0)] * 3)
-    assert agreeing == pytest.approx(2.447 * SPREAD_ALLOWANCE * math.sqrt(4 / 6 / 3))
-    assert agreeing < once < log_half_width([RunMeasurement(value, value, value) for value in (4.0, 5.0, 6.0)])
+@pytest.mark.parametrize("freedom", [1, 2, 7, 100])
+def test_the_part_above_a_value_and_above_its_opposite_make_the_whole(freedom):
+    assert student_above(1.3, freedom) + student_above(-1.3, freedom) == pytest.approx(1.0)
+    assert student_above(1.3, freedom) < 0.5 < student_above(-1.3, freedom)
 
 
-def test_a_run_whose_own_interval_is_unknown_or_wide_adds_to_it():
-    sure = log_half_width([RunMeasurement(5.0, 5.0, 5.0)])
-    assert log_half_width([RunMeasurement(5.0)]) == pytest.approx(2.776 * SPREAD_ALLOWANCE * math.sqrt(2))
-    assert log_half_width([RunMeasurement(5.0, 4.0, 6.0)]) > sure
+def grows(values: list[float], bound: float = 0.0) -> bool:
+    slope = slope_of(list(enumerate(values, 1)))
+    return slope is not None and slope.is_above(bound)
+
+
+@pytest.mark.parametrize(
+    ("points", "value"),
+    [([(3, 1.0), (4, 1.5), (6, 2.5)], 0.5), ([(n, 0.25 * n) for n in range(100_000)], 0.25)],
+    ids=["few", "100000"],
+)
+def test_the_slope_of_a_line_is_its_slope(points, value):
+    assert slope_of(points).value == pytest.approx(value)
+
+
+def test_one_point_has_no_slope():
+    assert slope_of([(1, 1.0)]) is slope_of([]) is None
+
+
+NOISE = random.Random(2)
+
+
+@pytest.mark.parametrize(
+    ("values", "bound", "is_growth"),
+    [
+        ([1.0 + step for step in range(8)], 0.0, True),
+        ([1.0 + step for step in range(7)], 0.0, False),
+        ([0.5 * step + NOISE.gauss(0, 2) for step in range(30)], 0.0, True),
+        ([0.5 * step for step in range(20)], 0.4, True),
+        ([0.5 * step for step in range(20)], 0.5, False),
+        ([1.0] * 20, 0.0, False),
+        ([20.0 - step for step in range(20)], 0.0, False),
+        *(([1.0] * at + [50.0] * (20 - at), 0.0, False) for at in range(1, 20)),
+    ],
+)
+def test_growth_is_seen_from_eight_steps_on_through_noise_and_one_jump_is_none(values, bound, is_growth):
+    assert grows(values, bound) is is_growth
+
+
+@pytest.mark.slow
+def test_noise_is_taken_for_growth_once_in_two_hundred_times():
+    draw = random.Random(7)
+    found = sum(grows([draw.gauss(0, 1) for _ in range(12)]) for _ in range(4000))
+    assert found / 4000 == pytest.approx(0.005, abs=0.003)

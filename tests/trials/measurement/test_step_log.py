@@ -1,9 +1,12 @@
+"""Files of steps and of nodes: written, read again, and damaged."""
+
 from __future__ import annotations
 
 import json
 
 import pytest
 
+from trials.measurement.node_metrics import MAX_BYTES, NodeSample, read_samples, sample_line
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord, read_metrics
 
 RECORD = StepRecord(1, StepPhase.WARMUP, "2026-11-20T12:00:00.000000Z", 0.5, 0.4, 5.5, 1.25, 16, host_memory_gib=0.3)
@@ -14,39 +17,17 @@ def path(tmp_path):
     return tmp_path / "metrics.r0.jsonl"
 
 
-def test_what_is_written_is_read_again(path):
-    writer = MetricsWriter(path)
-    second = StepRecord(2, StepPhase.MEASURED, RECORD.time, 0.4, 0.4, 5.0, 1.0, 16, 1.5, 2.0, 0.3)
-    for record in (RECORD, second):
-        writer.write(record)
-    assert read_metrics(path) == [RECORD, second]
-
-
-def test_a_line_has_the_contracts_names_in_order(path):
-    MetricsWriter(path).write(RECORD)
-    times = ["step_time_s", "fastest_rank_step_time_s"]
-    memory = ["memory_allocated_gib", "memory_reserved_gib", "memory_device_gib", "host_memory_gib"]
-    rest = ["data_wait_s", "gpu_utilization", "document_length"]
-    names = ["step", "phase", "time", *times, "loss", "grad_norm", "samples", *memory, *rest]
-    assert list(json.loads(path.read_text())) == names
-
-
-def test_a_step_can_be_read_as_soon_as_it_is_written(path):
+def test_what_is_written_is_read_again_at_once_without_a_line_still_being_written(path):
+    assert read_metrics(path) == []
     writer = MetricsWriter(path)
     writer.write(RECORD)
     assert read_metrics(path) == [RECORD]
+    second = StepRecord(2, StepPhase.MEASURED, RECORD.time, 0.4, 0.4, 5.0, 1.0, 16, 1.5, 2.0, 0.3)
+    writer.write(second)
     writer.close()
-
-
-def test_a_last_line_still_being_written_is_left_out(path):
-    MetricsWriter(path).write(RECORD)
     with path.open("a") as stream:
         stream.write('{"step": 2, "phase": "meas')
-    assert read_metrics(path) == [RECORD]
-
-
-def test_before_the_first_step_there_are_no_records(path):
-    assert read_metrics(path) == []
+    assert read_metrics(path) == [RECORD, second]
 
 
 UNKNOWN_NAME = json.dumps(RECORD.to_json() | {"energy_j": 4.0})
@@ -63,3 +44,67 @@ def test_not_a_number_is_no_measurement(path):
     broken = StepRecord(1, StepPhase.WARMUP, RECORD.time, 0.5, 0.4, float("nan"), 1.0, 16)
     with pytest.raises(ValueError, match="not JSON compliant"):
         MetricsWriter(path).write(broken)
+
+
+TIME = "2026-11-20T12:00:00.000000Z"
+VALUES = {
+    "cpu_utilization_percentage": 41.5,
+    "system_memory_usage_megabytes": 1024.0,
+    "network_receive_megabytes": 0.1,
+    "gpu_0_utilization_percentage": 97.0,
+    "gpu_15_power_usage_watts": 650.2,
+}
+SAMPLE = NodeSample(TIME, VALUES)
+
+
+@pytest.fixture
+def samples_path(tmp_path):
+    return tmp_path / "system.n0.r0.jsonl"
+
+
+def test_what_is_written_is_read_again_without_a_line_still_being_written(samples_path):
+    assert read_samples(samples_path) == []
+    samples_path.write_bytes(sample_line(SAMPLE) + sample_line(NodeSample(TIME)) + sample_line(SAMPLE)[:20])
+    assert read_samples(samples_path) == [SAMPLE, NodeSample(TIME)]
+
+
+@pytest.mark.parametrize("name", ["gpu_0_fan_percentage", "gpu_100_utilization_percentage", "parlay.best"])
+def test_a_name_that_is_none_of_ours_is_an_error(samples_path, name):
+    samples_path.write_text(json.dumps(SAMPLE.to_json() | {name: 1.0}) + "\n")
+    with pytest.raises(ValueError, match="with an unknown name"):
+        read_samples(samples_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense",
+        "[]",
+        "[" * 100_000,
+        "{}",
+        '{"time": 5}',
+        '{"time": "yesterday"}',
+        f'{{"time": "{TIME}", "cpu_utilization_percentage": NaN}}',
+        f'{{"time": "{TIME}", "cpu_utilization_percentage": "41"}}',
+        f'{{"time": "{TIME}", "cpu_utilization_percentage": 1{"0" * 400}}}',
+        "\0\0\0",
+        b"\xff\xfe".decode("latin-1"),
+    ],
+    ids=["words", "list", "depth", "empty", "number-for-time", "no-time", "nan", "text", "no-float", "holes", "bytes"],
+)
+def test_a_whole_line_that_is_no_sample_is_an_error_that_names_the_file(samples_path, line):
+    samples_path.write_text(line + "\n", encoding="latin-1")
+    with pytest.raises(ValueError, match=r"system\.n0\.r0\.jsonl"):
+        read_samples(samples_path)
+
+
+def test_a_file_without_an_end_and_a_link_are_not_read(samples_path, tmp_path):
+    (tmp_path / "elsewhere").write_bytes(sample_line(SAMPLE))
+    samples_path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="not a regular file"):
+        read_samples(samples_path)
+    samples_path.unlink()
+    with samples_path.open("wb") as stream:
+        stream.truncate(MAX_BYTES + 1)
+    with pytest.raises(ValueError, match="more than"):
+        read_samples(samples_path)

@@ -44,26 +44,13 @@ NOTHING = dict.fromkeys(PACKAGES)
 WELL = {**NOTHING, MEGATRON_CORE: "0.16.1", TRANSFORMER_ENGINE: "2.9.0", FLASH_ATTENTION: "2.8.1"}
 
 
-@pytest.mark.parametrize(
-    ("version", "is_in"),
-    [
-        ("0.16.1", True),
-        ("0.16.10", True),
-        ("0.16.2+local", True),
-        ("0.16.1.post1", True),
-        ("0.16.0", False),
-        ("0.16", False),
-        ("0.16.1rc0", False),
-        ("0.16.2.dev3", False),
-        ("0.17", False),
-        ("0.17.0", False),
-        ("1.0", False),
-        ("unknown", False),
-        ("", False),
-    ],
-)
-def test_a_release_of_the_range_is_verified_and_nothing_else(version, is_in):
-    assert (version in VersionRange("0.16.1", "0.17")) == is_in
+RELEASES = ("0.16.1", "0.16.10", "0.16.2+local", "0.16.1.post1")
+OTHERS = ("0.16.0", "0.16", "0.16.1rc0", "0.16.2.dev3", "0.17", "0.17.0", "1.0", "unknown", "")
+
+
+def test_a_release_of_the_range_is_verified_and_nothing_else():
+    verified = VersionRange("0.16.1", "0.17")
+    assert [version for version in RELEASES + OTHERS if version in verified] == [*RELEASES]
 
 
 @pytest.mark.parametrize(
@@ -115,55 +102,36 @@ def test_sequence_parallelism_needs_layers_whose_norm_supports_it(
     installed = {**WELL, TRANSFORMER_ENGINE: transformer_engine, APEX: apex}
     layout = replace(MATH, tensor_parallel=2, sequence_parallel=True)
     found = [str(fault) for fault in package_faults(layout, model, accelerator, installed)]
-    words = (
-        f"sequence_parallel is true with norm {model.norm}, and transformer-engine is not installed: engine"
-        " megatron-core needs Transformer Engine's layers for sequence_parallel, or Apex's norm for layernorm; pip"
-        " install 'transformer-engine[pytorch]>=2.9,<2.12', or set sequence_parallel to false"
+    assert [("sequence_parallel is true" in fault, "'transformer-engine[" in fault) for fault in found] == (
+        [(True, True)] if is_refused else []
     )
-    assert found == ([words] if is_refused else [])
     assert list(package_faults(MATH, model, accelerator, installed)) == []
 
 
+FP8 = {"matmul_precision": "fp8_rowwise"}
+STAGES = {"pipeline_parallel": 2}
+TITAN, SPED = {TORCHTITAN: "0.3.0"}, {ACCELERATE: "1.15.0", TRANSFORMERS: "5.23.1"}
+
+
 @pytest.mark.parametrize(
-    ("installed", "accelerator", "fields", "words"),
+    ("layout", "accelerator", "installed", "words"),
     [
-        ({TORCHTITAN: "0.3.0", TORCH: "2.13.0"}, GPU, {}, []),
-        ({TORCHTITAN: "0.3.0", TORCH: "2.13.0+cpu"}, "cpu", {"pipeline_parallel": 2}, []),
-        ({TORCHTITAN: "0.3.0", TORCH: "2.14.0"}, GPU, {"pipeline_parallel": 2}, []),
-        (
-            {TORCHTITAN: "0.3.0", TORCH: "2.13.0"},
-            GPU,
-            {"pipeline_parallel": 2},
-            [
-                "pipeline_parallel is more than 1, and torch 2.13.0 is installed: pipelines of engine torchtitan need"
-                " torch>=2.14; pip install 'torch>=2.14', or set pipeline_parallel to 1"
-            ],
-        ),
-        ({TORCHTITAN: "0.3.0", TORCHAO: "0.18.0"}, GPU, {"matmul_precision": "fp8_rowwise"}, []),
-        (
-            {TORCHTITAN: "0.3.0"},
-            GPU,
-            {"matmul_precision": "fp8_rowwise"},
-            [
-                "torchao is not installed: 8-bit products of engine torchtitan are those of torchao>=0.18,<0.19; pip"
-                " install 'torchao>=0.18,<0.19', or set matmul_precision to same"
-            ],
-        ),
-        (
-            {TORCHTITAN: "0.2.2"},
-            "cpu",
-            {},
-            [
-                "torchtitan 0.2.2 is installed: engine torchtitan was verified with torchtitan>=0.3.0,<0.4; pip install"
-                " 'torchtitan>=0.3.0,<0.4'"
-            ],
-        ),
+        (Layout(engine=TORCHTITAN), GPU, TITAN, None),
+        (Layout(engine=TORCHTITAN, **STAGES), "cpu", {**TITAN, TORCH: "2.13.0+cpu"}, None),
+        (Layout(engine=TORCHTITAN, **STAGES), GPU, {**TITAN, TORCH: "2.14.0"}, None),
+        (Layout(engine=TORCHTITAN, **STAGES), GPU, {**TITAN, TORCH: "2.13.0"}, "pip install 'torch>=2.14'"),
+        (Layout(engine=TORCHTITAN, **FP8), GPU, {**TITAN, TORCHAO: "0.18.0"}, None),
+        (Layout(engine=TORCHTITAN, **FP8), GPU, TITAN, "pip install 'torchao>=0.18,<0.19'"),
+        (Layout(engine=TORCHTITAN), "cpu", {TORCHTITAN: "0.2.2"}, "pip install 'torchtitan>=0.3.0,<0.4'"),
+        (Layout(engine=ACCELERATE), GPU, SPED, None),
+        (Layout(engine=ACCELERATE), GPU, {**SPED, ACCELERATE: "1.14.0"}, "pip install 'accelerate>=1.15.0,<1.16'"),
+        (Layout(engine=ACCELERATE), GPU, {ACCELERATE: "1.15.0"}, "pip install 'transformers>=5.23.0,<5.24'"),
     ],
 )
-def test_torchtitan_needs_its_release_and_on_gpus_others_for_some_layouts(installed, accelerator, fields, words):
-    layout = Layout(engine=TORCHTITAN, attention_kernel="flex", **fields)
-    found = package_faults(layout, LLAMA, accelerator, {**NOTHING, **installed})
-    assert [str(fault) for fault in found] == words
+def test_an_engine_needs_its_release_and_others_for_some_layouts(layout, accelerator, installed, words):
+    layout = replace(layout, attention_kernel="flex" if layout.engine == TORCHTITAN else "math")
+    found = [str(fault) for fault in package_faults(layout, LLAMA, accelerator, {**NOTHING, **installed})]
+    assert [words in fault for fault in found] == ([] if words is None else [True])
 
 
 @pytest.mark.parametrize(
@@ -179,38 +147,9 @@ def test_torchtitan_needs_its_release_and_on_gpus_others_for_some_layouts(instal
 def test_torchtitans_flash_attention_is_a_package_of_the_accelerators_generation(accelerator, lacks):
     layout = Layout(engine=TORCHTITAN, attention_kernel="flash")
     found = package_faults(layout, LLAMA, accelerator, {**NOTHING, TORCHTITAN: "0.3.0"})
-    words = (
-        f"{lacks} is not installed: attention_kernel flash of engine torchtitan is that of {lacks} on {accelerator};"
-        f" install {lacks} (Dao-AILab/flash-attention), or set attention_kernel to flex"
-    )
-    assert [str(fault) for fault in found] == ([] if lacks is None else [words])
+    assert [fault.message.split()[0] for fault in found] == ([] if lacks is None else [lacks])
     if lacks is not None:
         assert not list(package_faults(layout, LLAMA, accelerator, {**NOTHING, TORCHTITAN: "0.3.0", lacks: "1"}))
-
-
-@pytest.mark.parametrize(
-    ("installed", "words"),
-    [
-        ({ACCELERATE: "1.15.0", TRANSFORMERS: "5.23.1"}, []),
-        (
-            {ACCELERATE: "1.14.0", TRANSFORMERS: "5.23.0"},
-            [
-                "accelerate 1.14.0 is installed: engine accelerate was verified with accelerate>=1.15.0,<1.16; pip"
-                " install 'accelerate>=1.15.0,<1.16'"
-            ],
-        ),
-        (
-            {ACCELERATE: "1.15.0"},
-            [
-                "transformers is not installed: engine accelerate was verified with transformers>=5.23.0,<5.24; pip"
-                " install 'transformers>=5.23.0,<5.24'"
-            ],
-        ),
-    ],
-)
-def test_accelerate_needs_its_release_and_that_of_transformers(installed, words):
-    found = package_faults(Layout(engine=ACCELERATE), GPT2, GPU, {**NOTHING, **installed})
-    assert [str(fault) for fault in found] == words
 
 
 def test_what_is_installed_with_parlay_is_what_was_verified():
@@ -233,10 +172,8 @@ def test_a_rank_ends_with_what_it_lacks_before_it_imports_anything(tmp_path, mon
     with pytest.raises(TrialFailure) as ended:
         require_runnable(make_spec(MATH), RankEnvironment(rank=0, world_size=1, local_rank=0))
     assert reason_of(ended.value, tmp_path) is FailureReason.SCRIPT_ERROR
-    assert str(ended.value) == (
-        "megatron-core 0.15.3 is installed: engine megatron-core was verified with megatron-core>=0.16.1,<0.17; pip"
-        " install 'megatron-core>=0.16.1,<0.17'"
-    )
+    assert "megatron-core 0.15.3 is installed" in str(ended.value)
+    assert "pip install 'megatron-core>=0.16.1,<0.17'" in str(ended.value)
 
 
 def test_a_rank_with_all_that_its_layout_needs_goes_on(monkeypatch):

@@ -86,28 +86,27 @@ def os_error(code: int, path: str | None = None) -> OSError:
     return OSError(code, "words of the system", path)
 
 
+OF_THE_MACHINE, OF_THE_SCRIPT = FailureReason.LAUNCH_FAILURE, FailureReason.SCRIPT_ERROR
+
+
 @pytest.mark.fault(47)
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (os_error(errno.ENOENT, f"{FOLDER}/.outcome.r0.json.1f.part"), FailureReason.LAUNCH_FAILURE),
-        (os_error(errno.EACCES, f"{FOLDER}/heartbeat"), FailureReason.LAUNCH_FAILURE),
-        (os_error(errno.ENOENT, str(FOLDER)), FailureReason.LAUNCH_FAILURE),
-        (os_error(errno.ESTALE), FailureReason.LAUNCH_FAILURE),
-        (os_error(errno.EIO), FailureReason.LAUNCH_FAILURE),
-        (os_error(errno.ESHUTDOWN), FailureReason.LAUNCH_FAILURE),
-        (os_error(errno.ENOSPC), FailureReason.LAUNCH_FAILURE),
-        (os_error(errno.EDQUOT), FailureReason.LAUNCH_FAILURE),
-        (
-            ModuleNotFoundError("absent", name="trials.train.measurement.loop"),
-            FailureReason.LAUNCH_FAILURE,
+        (os_error(errno.ENOENT, f"{FOLDER}/.outcome.r0.json.1f.part"), OF_THE_MACHINE),
+        (os_error(errno.EACCES, f"{FOLDER}/heartbeat"), OF_THE_MACHINE),
+        (os_error(errno.ENOENT, str(FOLDER)), OF_THE_MACHINE),
+        *(
+            (os_error(getattr(errno, name)), OF_THE_MACHINE)
+            for name in ("ESTALE", "EIO", "ESHUTDOWN", "ENOSPC", "EDQUOT")
         ),
-        (ModuleNotFoundError("absent", name="flash_attn"), FailureReason.SCRIPT_ERROR),
-        (os_error(errno.ENOENT, "g++"), FailureReason.SCRIPT_ERROR),
-        (os_error(errno.ENOENT, "/shared/runs/gpt-1a2b3c/trials/t0001/a10/x"), FailureReason.SCRIPT_ERROR),
-        (os_error(errno.EACCES, "/root/.triton"), FailureReason.SCRIPT_ERROR),
-        (OSError("libcudart.so.12: cannot open shared object file"), FailureReason.SCRIPT_ERROR),
-        (os_error(errno.ECONNRESET), FailureReason.SCRIPT_ERROR),
+        (ModuleNotFoundError("absent", name="trials.train.measurement.loop"), OF_THE_MACHINE),
+        (ModuleNotFoundError("absent", name="flash_attn"), OF_THE_SCRIPT),
+        (os_error(errno.ENOENT, "g++"), OF_THE_SCRIPT),
+        (os_error(errno.ENOENT, "/shared/runs/gpt-1a2b3c/trials/t0001/a10/x"), OF_THE_SCRIPT),
+        (os_error(errno.EACCES, "/root/.triton"), OF_THE_SCRIPT),
+        (OSError("libcudart.so.12: cannot open shared object file"), OF_THE_SCRIPT),
+        (os_error(errno.ECONNRESET), OF_THE_SCRIPT),
     ],
 )
 def test_what_a_rank_cannot_read_or_write_of_its_own_files_is_the_machines(error, reason):
@@ -134,11 +133,8 @@ def test_a_rank_whose_own_gpu_is_dead_waits_for_nobody_elses_words(error):
     assert reason_of_output(f"torch.AcceleratorError: {ECC}") is FailureReason.NODE_FAILURE
 
 
-def test_the_excerpt_is_the_end_of_the_traceback():
+def test_the_excerpt_is_the_end_of_the_traceback_or_the_message_of_what_the_program_found_itself():
     excerpt = excerpt_of(wrapped(ValueError("x" * 10_000)))
     assert len(excerpt) <= 4000
     assert excerpt.endswith("RuntimeError: stage 1 failed to run forward\n")
-
-
-def test_the_excerpt_of_what_the_program_found_itself_is_its_message():
     assert excerpt_of(TrialFailure(FailureReason.TIME_LIMIT, "3 measured steps")) == "3 measured steps"

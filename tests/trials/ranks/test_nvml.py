@@ -98,20 +98,28 @@ def test_where_no_driver_tells_there_are_no_gpus(monkeypatch, failure):
     assert nvml_or_none() is None
 
 
-def test_energy_is_that_of_a_whole_gpu_or_unknown():
-    assert Nvml(Driver()).energy_j("aaaa") == 5_000_000.5
-    assert Nvml(Driver()).energy_j("bbbb") is None, "its parts share a counter"
-    assert Nvml(Driver()).energy_j("cccc") is None, "a part of a GPU has a UUID of its own"
+class Volta(Driver):
+    """Knows no parts of a GPU."""
+
+    def nvmlDeviceGetMigMode(self, device: ctypes.c_void_p, current: Any, pending: Any) -> int:
+        return UNSUPPORTED
 
 
-def test_a_gpu_that_knows_no_parts_has_energy_and_an_old_one_has_none():
-    class Volta(Driver):
-        def nvmlDeviceGetMigMode(self, device: ctypes.c_void_p, current: Any, pending: Any) -> int:
-            return UNSUPPORTED
+class Pascal(Volta):
+    def nvmlDeviceGetTotalEnergyConsumption(self, device: ctypes.c_void_p, millijoules: Any) -> int:
+        return UNSUPPORTED
 
-    class Pascal(Volta):
-        def nvmlDeviceGetTotalEnergyConsumption(self, device: ctypes.c_void_p, millijoules: Any) -> int:
-            return UNSUPPORTED
 
-    assert Nvml(Volta()).energy_j("bbbb") == 5_000_000.5
-    assert Nvml(Pascal()).energy_j("aaaa") is None
+@pytest.mark.parametrize(
+    ("driver", "uuid", "joules"),
+    [
+        (Driver, "aaaa", 5_000_000.5),
+        (Driver, "bbbb", None),
+        (Driver, "cccc", None),
+        (Volta, "bbbb", 5_000_000.5),
+        (Pascal, "aaaa", None),
+    ],
+    ids=["whole", "shared-counter", "part", "no-parts", "no-counter"],
+)
+def test_energy_is_that_of_a_whole_gpu_or_unknown(driver, uuid, joules):
+    assert Nvml(driver()).energy_j(uuid) == joules

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from search_spaces.layouts.layout import Layout
 from tests.kit import metrics
 from tests.trials.train.trial_processes import make_spec
-from trials.files.folders import AttemptFolder, read_json, write_json
+from trials.files.folders import AttemptFolder, read_json
 from trials.ranks.report import Report
 from trials.trial import FailureReason, Outcome, OutcomeStatus
 
@@ -41,41 +38,28 @@ def test_a_failure_says_who_where_and_why(folder):
     assert written.ended_at is not None
 
 
-def test_the_first_failure_stands(folder):
+def test_the_first_failure_stands_and_is_seen_by_all(folder):
+    watching = report(folder)
+    assert not watching.failure()
     report(folder, rank=1).fail(FailureReason.SCRIPT_ERROR, "the cause")
     report(folder, rank=0).fail(FailureReason.NODE_FAILURE, "a consequence")
     assert outcome(folder).excerpt == "the cause"
+    assert watching.failure() is FailureReason.SCRIPT_ERROR
 
 
-def test_a_measurement_stands_against_any_later_failure(folder):
-    rank_0 = report(folder)
-    rank_0.write(rank_0.outcome(measured=metrics(1000.0)))
-    report(folder, rank=1).fail(FailureReason.SCRIPT_ERROR, "afterwards")
-    assert outcome(folder).status is OutcomeStatus.MEASURED
-    assert not rank_0.failure()
-
-
-def test_each_restart_has_an_outcome_of_its_own(folder):
-    report(folder).fail(FailureReason.SCRIPT_ERROR, "before the restart")
-    restarted = report(folder, restart=1)
-    assert not restarted.has_outcome()
-    restarted.fail(FailureReason.GPU_OOM, "after it")
-    assert outcome(folder, restart=1).restart == 1
-
-
-def test_a_failure_of_any_rank_is_seen_by_all(folder):
-    watching = report(folder)
-    assert not watching.failure()
-    report(folder, rank=1).fail(FailureReason.GPU_OOM, "elsewhere")
-    assert watching.failure()
-
-
-def test_a_trial_that_ended_itself_has_failed_for_no_rank(folder):
+def test_a_measurement_or_an_early_end_stands_against_any_later_failure(folder):
     rank_0 = report(folder)
     rank_0.write(rank_0.pruned("slower than t0001"))
     assert outcome(folder).reason is FailureReason.PRUNED
     assert report(folder, rank=1).has_outcome()
     assert report(folder, rank=1).failure() is None
+    again = report(folder, restart=1)
+    assert not again.has_outcome()
+    again.write(again.outcome(measured=metrics(1000.0)))
+    report(folder, rank=1, restart=1).fail(FailureReason.SCRIPT_ERROR, "afterwards")
+    found = outcome(folder, restart=1)
+    assert (found.status, found.restart) == (OutcomeStatus.MEASURED, 1)
+    assert not again.failure()
 
 
 def test_only_rank_0_gives_the_sign_of_life(folder):
@@ -83,52 +67,3 @@ def test_only_rank_0_gives_the_sign_of_life(folder):
     assert not folder.heartbeat.exists()
     report(folder, rank=0).beat()
     assert folder.heartbeat.exists()
-
-
-HANGING = """
-import math, sys, time
-from pathlib import Path
-from trials.files.folders import AttemptFolder, read_json
-from trials.ranks.environment import RankEnvironment
-from trials.ranks.report import Report
-from trials.ranks.watchdog import Watchdog
-from trials.trial import TrialSpec
-
-folder = AttemptFolder(Path(sys.argv[1]))
-report = Report(TrialSpec.from_json(read_json(folder.spec)), folder, 0, 0, time.time())
-report.last_progress = math.inf  # until it stands where it is to be found
-Watchdog(report, RankEnvironment(0, 1, 0), hang_limit_s=float(sys.argv[2])).start()
-
-def stand_still():
-    report.progress()
-    time.sleep(120)
-
-stand_still()
-"""
-
-
-def run_until_ended_by_its_watchdog(folder: AttemptFolder, hang_limit_s: float) -> str:
-    """The end of the rank's output."""
-    command = [sys.executable, "-c", HANGING, str(folder.path), str(hang_limit_s)]
-    done = subprocess.run(command, check=False, capture_output=True, timeout=60)
-    assert done.returncode == 1
-    return done.stderr.decode()
-
-
-@pytest.mark.processes
-@pytest.mark.timeout(120)
-def test_a_rank_without_progress_ends_and_says_where_it_stood(folder):
-    write_json(folder.spec, SPEC.to_json())
-    assert "this rank is at" in run_until_ended_by_its_watchdog(folder, hang_limit_s=0.2)
-    written = outcome(folder)
-    assert written.reason is FailureReason.HANG
-    assert "stand_still" in written.excerpt
-
-
-@pytest.mark.processes
-@pytest.mark.timeout(120)
-def test_a_rank_ends_when_another_has_failed(folder):
-    write_json(folder.spec, SPEC.to_json())
-    report(folder, rank=1).fail(FailureReason.GPU_OOM, "elsewhere")
-    assert run_until_ended_by_its_watchdog(folder, hang_limit_s=60) == ""
-    assert outcome(folder).reason is FailureReason.GPU_OOM

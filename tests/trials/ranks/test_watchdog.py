@@ -47,13 +47,9 @@ def watched(
     return Watchdog(report, env, limit_s, reason)
 
 
-def test_half_a_short_time_limit_and_never_more_than_the_longest_hang():
-    assert hang_limit_s(MeasureRules(time_limit_s=40.0)) == 20.0
-    assert hang_limit_s(MeasureRules(time_limit_s=36_000.0)) == MAX_HANG_S
-
-
-def test_no_start_is_stuck_before_it_can_have_ended():
-    assert hang_limit_s(MeasureRules(time_limit_s=3.0)) == MIN_HANG_S
+@pytest.mark.parametrize(("limit_s", "hang_s"), [(40.0, 20.0), (36_000.0, MAX_HANG_S), (3.0, MIN_HANG_S)])
+def test_a_hang_is_half_a_time_limit_within_bounds(limit_s, hang_s):
+    assert hang_limit_s(MeasureRules(time_limit_s=limit_s)) == hang_s
 
 
 def test_silence_beyond_a_time_limit_so_short_tells_of_the_limit(tmp_path):
@@ -106,20 +102,16 @@ class OutOfReachOnce(OutOfReach):
         return super().failure() if self.looks == 1 else FailureReason.GPU_OOM
 
 
-def test_a_stuck_rank_ends_also_where_its_folder_cannot_be_reached(tmp_path, capsys):
-    with pytest.raises(Ended):
-        watched(AttemptFolder(tmp_path), 0, limit_s=-1.0, kind=OutOfReach).run()
-    assert "this rank is at" in capsys.readouterr().err
-
-
-def test_a_folder_that_cannot_be_reached_for_a_while_does_not_end_the_watch(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "limit_s", "is_orphan"),
+    [(OutOfReach, -1.0, False), (OutOfReachOnce, 3600.0, False), (OutOfReach, 3600.0, True)],
+    ids=["stuck", "another-failed", "orphan"],
+)
+def test_a_rank_ends_also_where_its_folder_cannot_be_reached(tmp_path, monkeypatch, capsys, kind, limit_s, is_orphan):
     monkeypatch.setattr("trials.ranks.watchdog.INTERVAL_S", 0.0)
-    with pytest.raises(Ended):
-        watched(AttemptFolder(tmp_path), 0, limit_s=3600.0, kind=OutOfReachOnce).run()
-
-
-def test_an_orphan_ends_also_where_its_folder_cannot_be_reached(tmp_path):
-    watchdog = watched(AttemptFolder(tmp_path), 0, limit_s=3600.0, kind=OutOfReach)
-    watchdog._parent_pid = os.getpid()  # nobody is their own parent
+    watchdog = watched(AttemptFolder(tmp_path), 0, limit_s, kind)
+    if is_orphan:
+        watchdog._parent_pid = os.getpid()  # nobody is their own parent
     with pytest.raises(Ended):
         watchdog.run()
+    assert ("this rank is at" in capsys.readouterr().err) is (limit_s < 0)
