@@ -102,6 +102,9 @@ def test_what_was_not_seen_is_unproven_and_no_fault():
     assert [*unproven(spec, replace(DDP, ranks=1))] == ["data_parallel"]
     assert observed_step_fault(spec, ObservedStep()) is None
     assert [*unproven(spec, None)] == ["world_size", "global_batch_size", "parameters", "data_parallel"]
+    ranks = [DDP, replace(DDP, inputs=((1, LENGTH, 3),)), DDP]
+    assert of_all_ranks(ranks).other_inputs == (((1, LENGTH, 3),),)
+    assert of_all_ranks([DDP, DDP]).other_inputs == ()
 
 
 @pytest.mark.parametrize(
@@ -116,12 +119,6 @@ def test_what_was_not_seen_is_unproven_and_no_fault():
 def test_gradients_were_reduced_where_different_batches_have_the_same(sums, norms, is_reduced):
     ranks = [ObservedStep(input_sum=total, gradient_norms=norm) for total, norm in zip(sums, norms, strict=True)]
     assert of_all_ranks(ranks).is_reduced is is_reduced
-
-
-def test_a_rank_with_other_inputs_is_kept_beside_the_first():
-    ranks = [DDP, replace(DDP, inputs=((1, LENGTH, 3),)), DDP]
-    assert of_all_ranks(ranks).other_inputs == (((1, LENGTH, 3),),)
-    assert of_all_ranks([DDP, DDP]).other_inputs == ()
 
 
 @pytest.mark.parametrize(

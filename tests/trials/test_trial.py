@@ -1,4 +1,4 @@
-"""Specs and outcomes in JSON, and the small rules of a trial."""
+"""Specs, outcomes, trials and attempts in JSON, and the small rules of a trial."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
-from tests.kit import OUTCOME, SPEC
+from tests.kit import LAYOUT, MEASURED, OUTCOME, SPEC
+from trials.outcome_types import MeasuredMetrics, ThroughputBound, measured_of
 from trials.trial import (
     Attempt,
     FailureReason,
@@ -26,6 +27,7 @@ from trials.trial import (
     utc_seconds,
     utc_text,
 )
+from trials.trial_json import attempt_json, attempt_of, trial_json, trial_of, with_times
 
 
 def through_json(data: dict) -> dict:
@@ -36,20 +38,9 @@ def attempt(name: str, **values) -> Attempt:
     return Attempt("t0001", name, "0" * 32, num_nodes=2, time_limit_s=1800, **values)
 
 
-class TestWords:
-    def test_a_state_is_its_lower_case_word_everywhere(self):
-        assert f"{TrialState.MEASURED} {FailureReason.GPU_OOM!s}" == "measured gpu_oom"
-        assert json.dumps([TrialState.MEASURED]) == '["measured"]'
-
-    def test_three_states_are_endings(self):
-        assert [s.value for s in TrialState if s.is_ended] == ["measured", "failed", "cancelled"]
-
-
 class TestSpec:
     def test_a_spec_read_back_is_the_spec_that_was_written(self):
         assert TrialSpec.from_json(through_json(SPEC.to_json())) == SPEC
-
-    def test_the_attempt_key_is_the_jobs_name(self):
         assert SPEC.attempt_key == "tiny-aaaaaa.t0001.a1"
 
     @pytest.mark.parametrize(("num_gpus", "nodes"), [(1, 1), (4, 1), (5, 2), (8, 2)])
@@ -124,7 +115,7 @@ class TestTrial:
     def test_an_attempt_replaces_the_one_of_its_name(self):
         trial = Trial("t0001", Layout()).with_attempt(attempt("a1"))
         (only,) = trial.with_attempt(attempt("a1", job_id="4711")).attempts
-        assert only.job_id == "4711"
+        assert (only.job_id, only.reserved_node_hours) == ("4711", 1.0)
 
     def test_only_a_measured_trial_has_numbers(self):
         measured = attempt("a1", state=TrialState.MEASURED, outcome=replace(OUTCOME, flags=("suspect_node",)))
@@ -134,9 +125,6 @@ class TestTrial:
         assert trial.flags == ("suspect_node",)
         assert Trial("t0002", Layout(), state=TrialState.MEASURED).measured is None
         assert Trial("t0002", Layout()).flags == ()
-
-    def test_an_attempt_reserves_all_its_nodes_for_its_whole_time_limit(self):
-        assert attempt("a1").reserved_node_hours == 1.0
 
 
 class TestSchemaAndTime:
@@ -150,10 +138,7 @@ class TestSchemaAndTime:
     def test_a_time_keeps_its_microseconds_through_text(self, microseconds):
         seconds = microseconds / 1_000_000
         assert utc_seconds(utc_text(seconds)) == seconds
-
-    def test_texts_sort_as_their_times_do(self):
         assert utc_text(0) == "1970-01-01T00:00:00.000000Z"
-        assert utc_text(9.5) < utc_text(10) < utc_text(1_780_000_000)
 
     @pytest.mark.parametrize("text", ["2026-05-28T20:26:40Z", "2026-05-28 20:26:40.000000", "now", ""])
     def test_another_way_to_write_a_time_is_refused(self, text):
@@ -166,3 +151,57 @@ def test_every_flag_is_set_where_trials_are_measured_or_judged():
     root = Path(__file__).resolve().parents[2] / "trials"
     sources = [path.read_text() for path in root.rglob("*.py") if path.parent.name != "analysis"]
     assert {flag for flag in Flag if not any(f"Flag.{flag.name}" in source for source in sources)} == set()
+
+
+ATTEMPT = Attempt(
+    *("t0001", "a1", "0" * 32, 2, 60.0, 90.0),
+    exclude=("n7",),
+    state=TrialState.FAILED,
+    nodes=("n1", "n2"),
+    started_at=1_700_000_000.5,
+    reason=FailureReason.PRUNED,
+    outcome=OUTCOME,
+)
+TRIAL = Trial("t0001", LAYOUT, prediction={"step_time_s": 0.5}, attempts=(ATTEMPT,), proposed_at=1_700_000_000.0)
+
+
+def test_an_attempt_is_read_back_as_it_was():
+    for one in (ATTEMPT, replace(ATTEMPT, reason=None, outcome=None)):
+        assert attempt_of(json.loads(json.dumps(attempt_json(one)))) == one
+
+
+def test_a_trial_is_read_back_as_it_was():
+    data = json.loads(json.dumps(trial_json(TRIAL)))
+    assert data.pop("layout_key") == LAYOUT.key
+    assert trial_of(data, [ATTEMPT]) == TRIAL
+
+
+def test_a_view_chooses_fields_and_has_times_as_text():
+    assert trial_json(TRIAL, "layout_key", "reason") == {"layout_key": LAYOUT.key, "reason": None}
+    chosen = with_times(attempt_json(ATTEMPT, "reason", "started_at", "ended_at"))
+    assert chosen == {"reason": "pruned", "started_at": "2023-11-14T22:13:20.500000Z", "ended_at": None}
+
+
+def test_metrics_and_bounds_are_decoded_as_they_were_written():
+    for measured in (MeasuredMetrics(**MEASURED, time_s={"compute": 0.5}), ThroughputBound(300.0), None):
+        assert measured_of({} if measured is None else measured.to_json()) == measured
+    assert measured_of(MEASURED | {"mfu": None}) == MeasuredMetrics(**MEASURED)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"speed": 1.0}, "speed is not a metric"),
+        ({"tokens_per_sec": 0}, "tokens_per_sec is 0, not a positive number"),
+        ({"samples_per_sec": None}, "samples_per_sec is None, not a positive number"),
+        ({"mfu": float("nan")}, "mfu is nan, not a finite number"),
+        ({"loss_last": True}, "loss_last is True, not a finite number"),
+        ({"warmup_steps": 3.5}, "warmup_steps is 3.5, not a whole number"),
+        ({"time_s": {"compute": "1"}}, "time_s is {'compute': '1'}, not finite numbers by name"),
+        ({"time_s": []}, "time_s is \\[\\], not finite numbers by name"),
+        ({"startup_parts_s": {"\x1b[2J": 1.0}}, "startup_parts_s is"),
+    ],
+)
+def test_what_is_no_metric_is_refused(change, fault):
+    with pytest.raises(ValueError, match=fault):
+        measured_of(MEASURED | change)

@@ -43,24 +43,30 @@ def out(tmp_path) -> Path:
     return tmp_path / "tokens.bin"
 
 
-def test_texts_follow_one_another_in_the_order_of_the_lines(lines, out):
-    header, progress = prepare(Preparation((lines,), ("text",)), BYTES, out)
-    assert tokens_in(out) == [*b"ab", *b"c", *"é".encode()]
+def prepared(inputs: tuple[str, ...], out: Path, **options: object):
+    return prepare(Preparation(inputs, ("text",), **options), BYTES, out)
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens"),
+    [
+        ({}, [*"abcéxy".encode()]),
+        ({"limit": 4}, [*"abcéx".encode()]),
+        ({"append_eos": True, "limit": 3}, [*b"ab", 256, *b"c", 256, *"é".encode(), 256]),
+    ],
+    ids=["all", "limit", "ends"],
+)
+def test_texts_follow_one_another_in_the_order_of_inputs_and_lines(tmp_path, lines, out, options, tokens):
+    second = tmp_path / "b.jsonl"
+    second.write_bytes(b'{"text": "x"}\r\n{"text": "y"}')  # the last line may lack its end
+    header, progress = prepared((lines, str(second)), out, **options)
+    assert tokens_in(out) == tokens
     assert header == read_token_header(out)
-    assert (progress.num_documents, progress.num_tokens, progress.num_skipped) == (3, 5, 0)
-    assert progress.bytes_read == Path(lines).stat().st_size
-
-
-def test_each_text_may_end_with_the_end_token(lines, out):
-    header, _ = prepare(Preparation((lines,), ("text",), append_eos=True), BYTES, out)
-    assert tokens_in(out) == [*b"ab", 256, *b"c", 256, *"é".encode(), 256]
-    assert (header.made["eos"], header.vocab_size) == (256, 257)
-
-
-def test_several_inputs_follow_one_another_and_the_limit_counts_texts(tmp_path, lines, out):
-    second = write_lines(tmp_path / "b.jsonl", {"text": "x"}, {"text": "y"})
-    prepare(Preparation((lines, second), ("text",), limit=4), BYTES, out)
-    assert tokens_in(out) == [*"abcéx".encode()]
+    num_texts = options.get("limit", 5)
+    assert (progress.num_documents, progress.num_tokens, progress.num_skipped) == (num_texts, len(tokens), 0)
+    assert (header.made["eos"], header.vocab_size) == (256 if "append_eos" in options else None, 257)
+    if not options:
+        assert progress.bytes_read == Path(lines).stat().st_size + second.stat().st_size
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -73,13 +79,16 @@ def test_fields_are_joined_in_the_order_given_whatever_theirs_in_the_line(texts,
     assert text_of(line, FIELDS, separator) == separator.join(text for text in texts if text)
 
 
-def test_a_key_that_nobody_asked_for_may_stand_twice():
-    assert text_of(b'{"id": 1, "id": 2, "text": "some"}', ("text",), "\n") == "some"
-
-
-def test_a_field_that_is_empty_leaves_no_separator():
-    line = b'{"context": "", "instruction": "do", "response": "done"}'
-    assert text_of(line, FIELDS, "\n") == "do\ndone"
+@pytest.mark.parametrize(
+    ("line", "fields", "text"),
+    [
+        (b'{"id": 1, "id": 2, "text": "some"}', ("text",), "some"),
+        (b'{"context": "", "instruction": "do", "response": "done"}', FIELDS, "do\ndone"),
+    ],
+    ids=["other-key-twice", "empty-field"],
+)
+def test_the_text_of_a_line(line, fields, text):
+    assert text_of(line, fields, "\n") == text
 
 
 BAD_LINES = [
@@ -128,12 +137,6 @@ def test_a_line_without_end_is_not_read_whole(tmp_path, out, monkeypatch):
     with pytest.raises(InputError, match="more than 100 bytes"):
         prepare(Preparation((name,), ("text",)), BYTES, out)
     prepare(Preparation((name,), ("text",), skip_bad=True), BYTES, out)
-    assert tokens_in(out) == [*b"abc"]
-
-
-def test_a_last_line_may_lack_its_line_end(tmp_path, out):
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "ab"}\r\n{"text": "c"}')
-    prepare(Preparation((str(tmp_path / "a.jsonl"),), ("text",)), BYTES, out)
     assert tokens_in(out) == [*b"abc"]
 
 
@@ -197,15 +200,6 @@ def test_a_disk_that_is_full_is_told_and_nothing_is_left(tmp_path, lines, out, r
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_an_interrupt_leaves_nothing(tmp_path, lines, out):
-    def interrupt(progress):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare(Preparation((lines,), ("text",)), BYTES, out, ProgressListener(interrupt))
-    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -236,7 +230,7 @@ class Wild(Tokenizer):
 def test_an_end_that_the_tokenizer_does_not_have_is_asked_for(lines, out):
     with pytest.raises(InputError, match="no known end-of-text token") as caught:
         prepare(Preparation((lines,), ("text",), append_eos=True), Endless(), out)
-    assert caught.value.problems[0].fix == "name the token with --eos-token"
+    assert "--eos-token" in caught.value.problems[0].fix
 
 
 def test_ids_outside_of_the_vocabulary_are_not_written(tmp_path, lines, out):
@@ -247,36 +241,30 @@ def test_ids_outside_of_the_vocabulary_are_not_written(tmp_path, lines, out):
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_an_interrupt_as_soon_as_the_file_is_there_leaves_nothing(tmp_path, lines, out, monkeypatch):
+def interrupt(progress=None):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["as-soon-as-the-file-is-there", "while-it-is-written"])
+def test_an_interrupt_leaves_nothing(tmp_path, lines, out, monkeypatch, is_open):
     def opened_and_interrupted(path: Path, mode: str):
         open_beside(path, mode).close()
-        raise KeyboardInterrupt
+        interrupt()
 
     open_beside = Path.open
-    monkeypatch.setattr("trials.data.writer.Path.open", opened_and_interrupted)
-    with pytest.raises(KeyboardInterrupt), TokenWriter(out, 10):
-        pass
+    if not is_open:
+        monkeypatch.setattr("trials.data.writer.Path.open", opened_and_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(Preparation((lines,), ("text",)), BYTES, out, ProgressListener(interrupt))
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_the_header_tells_how_the_file_was_made(lines, out):
-    wanted = Preparation((lines,), ("text",), separator=" ", limit=2)
-    header, _ = prepare(wanted, BYTES, out)
-    made = dict(header.made)
-    assert made.pop("created_at").endswith("Z")
-    assert made == {
-        "tokenizer": "bytes",
-        "tokenizer_checksum": None,
-        "fields": ["text"],
-        "separator": " ",
-        "eos": None,
-        "num_inputs": 1,
-        "num_skipped": 0,
-    }
-
-
-def test_the_longest_options_still_fit_into_the_header(tmp_path, out):
+def test_the_header_tells_how_the_file_was_made_with_the_longest_options(tmp_path, out):
     name = "\x01" * 499
     line = write_lines(tmp_path / "a.jsonl", {name: "ab"})
-    header, _ = prepare(Preparation((line,), (name,), separator="\x02"), BYTES, out)
+    header, _ = prepare(Preparation((line,), (name,), separator="\x02", limit=2), BYTES, out)
     assert read_token_header(out) == header
+    made = dict(header.made)
+    assert made.pop("created_at").endswith("Z")
+    told = {"tokenizer": "bytes", "tokenizer_checksum": None, "fields": [name], "separator": "\x02", "eos": None}
+    assert made == {**told, "num_inputs": 1, "num_skipped": 0}

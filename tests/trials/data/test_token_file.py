@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_spaces.errors import InputError
-from search_spaces.model_shape import ModelShape
+from tests.kit import model
 from tests.trials.token_files import document_ids, write_documents, write_tokens
 from trials.data.token_file import HEADER_BYTES, MAGIC, TokenFile, TokenHeader, read_token_header, require_tokens
 
-MODEL = ModelShape(2, 32, 2, 2, 64, False, 64, 16, False, "learned", "layernorm")
+MODEL = model(vocab_size=64, seq_length=16)
 HEADER = TokenHeader(2, 1000, 10, 64, "sha256:" + "ab" * 32, {"tokenizer": "bytes"})
 
 
@@ -69,17 +69,11 @@ def test_the_numbers_are_little_endian_and_their_places_fixed():
     assert struct.unpack_from("<I", raw, HEADER_BYTES - 4) == (zlib.crc32(raw[:-4]),)
 
 
-def test_a_header_of_the_other_byte_order_is_of_another_version():
-    raw = bytearray(HEADER.to_bytes())
-    struct.pack_into(">IIQQQ", raw, 8, 2, 2, 1000, 10, 64)
-    with pytest.raises(ValueError, match="version 33554432"):
-        TokenHeader.from_bytes(sealed(raw))
-
-
 @pytest.mark.parametrize(
     ("place", "number", "words"),
     [
         ("<8xI", 1, "version 1; this Parlay reads version 2"),
+        ("<8xI", 2 << 24, "version 33554432"),  # the other byte order
         ("<12xI", 3, "3 bytes a token"),
         ("<24xQ", 0, "0 documents of 1000 tokens"),
         ("<24xQ", 1001, "1001 documents of 1000 tokens"),
@@ -101,9 +95,6 @@ def test_a_header_that_does_not_tell_how_it_was_made_is_refused(made):
     raw[76 : 76 + len(made)] = made
     with pytest.raises(ValueError, match="how the file was made"):
         TokenHeader.from_bytes(sealed(raw))
-
-
-def test_a_story_too_long_for_the_header_is_not_written():
     with pytest.raises(ValueError, match="at most 4000 are allowed"):
         replace(HEADER, made={"separator": "x" * 4000}).to_bytes()
 
@@ -134,13 +125,6 @@ def test_sample_k_is_the_kth_sequence_and_the_token_after_it(tmp_path_factory, n
     ids = file.samples(indices, seq_length).tolist()
     wanted = [list(range(i % count * seq_length, i % count * seq_length + seq_length + 1)) for i in indices]
     assert ids == [token for sample in wanted for token in sample]
-
-
-def test_all_samples_together_pass_over_every_token_once_but_the_tail(path):
-    write_tokens(path, range(50))
-    ids = TokenFile(path).samples(range(6), 8).tolist()
-    firsts = [ids[k * 9 + j] for k in range(6) for j in range(8)]
-    assert firsts == list(range(48))
 
 
 def test_a_header_is_all_that_is_read_of_a_file_of_any_size(path):
@@ -189,30 +173,17 @@ def test_any_other_file_is_refused_with_what_it_is_and_what_to_do(path, content,
         with pytest.raises(InputError, match=words) as caught:
             read(path)
         problem = caught.value.problems[0]
-        assert (problem.key, problem.value, problem.fix) == (
-            "trainer.data.path",
-            str(path),
-            "make it with parlay prepare",
-        )
+        assert (problem.key, problem.value) == ("trainer.data.path", str(path))
+        assert "parlay prepare" in problem.fix
 
 
-def test_the_tokens_of_megatron_are_known_by_the_index_beside_them(path):
-    path.write_bytes(bytes(10_000))
-    path.with_suffix(".idx").write_bytes(b"MMIDIDX\x00\x00")
-    with pytest.raises(InputError, match=r"with an .idx beside it, it seems to be Megatron-LM's"):
-        read_token_header(path)
-
-
-def test_what_is_no_plain_file_is_refused_without_waiting_for_it(tmp_path):
+def test_what_is_no_plain_file_and_no_path_is_refused_without_waiting_for_it(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(InputError, match="not a regular file"):
-            read_token_header(path)
-
-
-def test_a_path_that_cannot_be_one_is_refused():
-    for path in (Path("/"), Path("a\0b"), Path("x" * 5000), Path("/etc/passwd/x")):
-        with pytest.raises(InputError, match="cannot be read"):
+    for path, words in [
+        *((path, "not a regular file") for path in (tmp_path / "pipe", Path("/dev/zero"))),
+        *((Path(path), "cannot be read") for path in ("/", "a\0b", "x" * 5000, "/etc/passwd/x")),
+    ]:
+        with pytest.raises(InputError, match=words):
             read_token_header(path)
 
 
@@ -228,15 +199,9 @@ def test_documents_are_cut_where_a_sequence_begins_and_ends(path, seq_length):
     found = TokenFile(path).document_lengths([*range(count), count + 1], seq_length)
     sequences = [owner[k % count * seq_length :][:seq_length] for k in (*range(count), count + 1)]
     assert found == [tuple(len(list(same)) for _, same in groupby(sequence)) for sequence in sequences]
-
-
-@pytest.mark.parametrize("seq_length", [4, 7, 70])
-def test_the_mean_length_is_that_of_a_tokens_document_in_its_sequence(path, seq_length):
-    header = write_documents(path, document_ids(LENGTHS))
-    file = TokenFile(path)
-    sequences = file.document_lengths(range(header.num_samples(seq_length)), seq_length)
-    lengths = [length for sequence in sequences for length in sequence]
-    assert file.mean_document_length(seq_length) == sum(length**2 for length in lengths) / sum(lengths)
+    lengths = [length for sequence in found[:count] for length in sequence]
+    mean = sum(length**2 for length in lengths) / sum(lengths)  # of a token's document in its sequence
+    assert TokenFile(path).mean_document_length(seq_length) == mean
 
 
 def test_the_mean_length_of_a_document_of_any_length_is_known_at_once(path):
@@ -249,14 +214,10 @@ def test_the_mean_length_of_a_document_of_any_length_is_known_at_once(path):
     assert TokenFile(path).mean_document_length(16) == (5**2 + 11**2 + (tokens - 16) * 16) / tokens
 
 
-def test_a_document_without_tokens_is_none(path):
+def test_a_document_without_tokens_is_none_and_the_checksum_tells_where_documents_end(path):
     header = write_documents(path, [[], [1, 2, 3], [], [4]])
     assert (header.num_documents, TokenFile(path).document_lengths([0], 3)) == (2, [(3,)])
-
-
-def test_the_checksum_tells_where_documents_end(path):
-    one, other = (write_documents(path, ids) for ids in ([[1, 2], [3]], [[1], [2, 3]]))
-    assert one.checksum != other.checksum
+    assert write_documents(path, [[1, 2], [3]]).checksum != write_documents(path, [[1], [2, 3]]).checksum
 
 
 def test_ends_that_are_not_those_of_documents_are_refused(path):

@@ -17,22 +17,10 @@ WORDS = {"[UNK]": 0, "good": 1, "day": 2, "<|endoftext|>": 3, "stop": 7}
 def write_tokenizer(folder: Path, vocabulary: dict[str, int] = WORDS, **fields) -> Path:
     """A tokenizer.json with these words; others are [UNK]."""
     path = folder / "tokenizer.json"
-    path.write_text(
-        json.dumps(
-            {
-                "version": "1.0",
-                "truncation": None,
-                "padding": None,
-                "added_tokens": [],
-                "normalizer": None,
-                "pre_tokenizer": {"type": "Whitespace"},
-                "post_processor": None,
-                "decoder": None,
-                "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
-                **fields,
-            }
-        )
-    )
+    empty = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
+    words = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"}
+    given = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": words}
+    path.write_text(json.dumps(empty | given | fields))
     return path
 
 
@@ -47,22 +35,14 @@ def test_a_tokenizer_json_gives_its_own_ids(tmp_path):
     assert tokenizer.encode(["good day", "day x good"]) == [[1, 2], [2, 0, 1]]
     assert (tokenizer.name, tokenizer.end_of_text) == ("tokenizer.json", 3)
     assert tokenizer.checksum.startswith("sha256:")
-
-
-def test_the_vocabulary_reaches_to_the_highest_id_and_not_only_to_the_number_of_tokens(tmp_path):
-    assert open_tokenizer(str(write_tokenizer(tmp_path))).vocab_size == 8
+    assert tokenizer.vocab_size == 8, "to the highest id and not only to the number of tokens"
+    assert open_tokenizer(str(write_tokenizer(tmp_path, {"[UNK]": 0}))).end_of_text is None
 
 
 def test_texts_are_neither_cut_nor_filled_up_nor_framed_whatever_the_file_says(tmp_path):
     truncation = {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0}
-    padding = {
-        "strategy": {"Fixed": 9},
-        "direction": "Right",
-        "pad_to_multiple_of": None,
-        "pad_id": 0,
-        "pad_type_id": 0,
-        "pad_token": "[UNK]",
-    }
+    padding = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0}
+    padding |= {"pad_type_id": 0, "pad_token": "[UNK]"}
     frame = {
         "type": "TemplateProcessing",
         "single": [{"SpecialToken": {"id": "stop", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
@@ -80,10 +60,6 @@ def test_the_end_of_a_text_may_be_named(tmp_path):
         open_tokenizer(path, "halt")
     with pytest.raises(InputError, match="has its own end-of-text token"):
         open_tokenizer("bytes", "stop")
-
-
-def test_no_usual_end_is_none(tmp_path):
-    assert open_tokenizer(str(write_tokenizer(tmp_path, {"[UNK]": 0}))).end_of_text is None
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"no json", b"\xff\xfe", b'{"model": 3}'])

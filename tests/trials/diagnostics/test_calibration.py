@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from search_spaces.model_shape import ModelShape
+from tests.kit import model
+from tests.orchestrator.diagnostics.doctor.test_node_findings import probe
 from trials.diagnostics.calibration import (
     CPU_BUDGET,
     GPU_BUDGET,
@@ -20,9 +21,11 @@ from trials.diagnostics.calibration import (
     pair_of,
     square_products,
 )
+from trials.diagnostics.node_probe import NodeProbeReport
 from trials.files.folders import read_json, write_json
+from trials.train.doctor.program import enable_nccl_log
 
-GQA = ModelShape(2, 64, 8, 2, 192, True, 512, 32, False, "rotary", "rmsnorm")
+GQA = model(num_attention_heads=8, num_key_value_heads=2, gated_mlp=True, position_embedding="rotary", norm="rmsnorm")
 
 
 @pytest.mark.parametrize(
@@ -46,17 +49,18 @@ def test_ranks_that_fill_no_group_are_left_over():
     assert [block_of(rank, 4, 6) for rank in range(6)] == [range(4)] * 4 + [None] * 2
 
 
-def test_all_pairs_talk_at_once_inside_their_nodes():
-    pairs = [pair_of(rank, 2, gpus_per_node=6, num_ranks=12, alone=False) for rank in range(12)]
-    assert pairs[:6] == [(0, 2), (1, 3), (0, 2), (1, 3), None, None]
-    assert pairs[6:] == [(6, 8), (7, 9), (6, 8), (7, 9), None, None]
-
-
-def test_alone_is_one_pair_in_each_node_and_between_two_nodes():
-    inside = [pair_of(rank, 1, gpus_per_node=4, num_ranks=8, alone=True) for rank in range(8)]
-    assert inside == [(0, 1), (0, 1), None, None, (4, 5), (4, 5), None, None]
-    between = [pair_of(rank, 2, gpus_per_node=2, num_ranks=6, alone=True) for rank in range(6)]
-    assert between == [(0, 2), None, (0, 2), None, None, None]
+@pytest.mark.parametrize(
+    ("apart", "gpus_per_node", "alone", "pairs"),
+    [
+        (2, 6, False, [(0, 2), (1, 3), (0, 2), (1, 3), None, None, (6, 8), (7, 9), (6, 8), (7, 9), None, None]),
+        (1, 4, True, [(0, 1), (0, 1), None, None, (4, 5), (4, 5), None, None]),
+        (2, 2, True, [(0, 2), None, (0, 2), None, None, None]),
+    ],
+    ids=["all-at-once", "alone-inside", "alone-between"],
+)
+def test_pairs_talk_all_at_once_inside_their_nodes_or_one_alone(apart, gpus_per_node, alone, pairs):
+    found = [pair_of(rank, apart, gpus_per_node, len(pairs), alone=alone) for rank in range(len(pairs))]
+    assert found == pairs
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -112,3 +116,12 @@ def test_measurements_are_read_as_they_were_written(tmp_path):
     write_json(tmp_path / "measurements.json", newer)
     with pytest.raises(ValueError, match="measurements/2"):
         Measurements.read(tmp_path)
+
+
+def test_sights_of_nodes_are_read_as_they_were_written_and_nccl_tells_in_the_ranks_log(tmp_path):
+    assert NodeProbeReport.read(tmp_path) is None
+    probe(unseen=(3,)).write(tmp_path)
+    assert NodeProbeReport.read(tmp_path) == probe(unseen=(3,))
+    environ = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/tmp/elsewhere", "NCCL_NET": "IB"}
+    enable_nccl_log(environ)
+    assert environ == {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET", "NCCL_NET": "IB"}

@@ -39,51 +39,45 @@ def cluster(num_nodes: int, links: Links | None = LINKS) -> Cluster:
     return Cluster(ACCELERATORS["a100-80gb" if links else "cpu"], 4, num_nodes, given_links=links)
 
 
-@pytest.mark.parametrize("num_nodes", [3, 4, 5, 8])
-def test_a_slow_node_is_named_and_no_other(num_nodes):
-    found = judge(times(num_nodes, slow_at(2)), cluster(num_nodes))
-    assert (found.slow_names, found.one_of, found.unexplained) == (("n2",), (), ())
-    assert found.sentences()[0].startswith("n2 is slow: it explains ")
-    assert "30% of the others' bandwidth" in found.sentences()[0]
+def among(*nodes: int) -> Callable[[tuple[int, ...]], bool]:
+    return lambda ranks: {rank // 4 for rank in ranks} == {*nodes}
 
 
-def test_two_slow_nodes_are_named_also_where_they_are_partners():
-    assert set(judge(times(8, slow_at(2, 3)), cluster(8)).slow_names) == {"n2", "n3"}
+@pytest.mark.parametrize(
+    ("num_nodes", "rate", "slow"),
+    [
+        *((number, slow_at(2), {"n2"}) for number in (3, 4, 5, 8)),
+        (8, slow_at(2, 3), {"n2", "n3"}),  # partners
+        # One slow adapter:
+        (4, lambda exchange, ranks: 0.4 if 9 in ranks and not among(2)(ranks) else 1.0, {"n2"}),
+    ],
+)
+def test_slow_nodes_are_named_and_no_other(num_nodes, rate, slow):
+    found = judge(times(num_nodes, rate), cluster(num_nodes))
+    assert ({*found.slow_names}, found.one_of, found.unexplained) == (slow, (), ())
+    if num_nodes == 3:
+        assert found.sentences()[0].startswith("n2 is slow: it explains ")
+        assert "30% of the others' bandwidth" in found.sentences()[0]
 
 
-def test_a_node_with_one_slow_adapter_is_named():
-    def rate(exchange, ranks):
-        return 0.4 if 9 in ranks and {rank // 4 for rank in ranks} != {2} else 1.0
-
-    assert judge(times(4, rate), cluster(4)).slow_names == ("n2",)
-
-
-def test_a_link_between_two_nodes_accuses_neither_of_them():
-    def rate(exchange, ranks):
-        return 0.3 if {rank // 4 for rank in ranks} == {1, 2} else 1.0
-
-    found = judge(times(6, rate), cluster(6))
+@pytest.mark.parametrize(
+    ("num_nodes", "rate", "names"),
+    [
+        (6, lambda exchange, ranks: 0.3 if among(1, 2)(ranks) else 1.0, ("n1", "n2")),
+        (2, lambda exchange, ranks: 0.3 if among(0, 1)(ranks) and 1 in ranks else 1.0, ("n0", "n1")),
+    ],
+    ids=["link", "some-groups"],
+)
+def test_what_is_slow_between_two_nodes_accuses_neither_of_them(num_nodes, rate, names):
+    found = judge(times(num_nodes, rate), cluster(num_nodes))
     assert found.slow == ()
-    assert found.one_of + found.unexplained == (("n1", "n2"),)
+    assert {*found.one_of, *found.unexplained} == {names}
 
 
 def test_one_disturbed_collective_accuses_nobody():
     disturbed = Exchange(Collective.REDUCE_SCATTER, DATA.num_ranks, DATA.stride)
-
-    def rate(exchange, ranks):
-        return 0.2 if exchange == disturbed and ranks[0] == 0 else 1.0
-
-    found = judge(times(4, rate), cluster(4))
-    assert found.sentences() == []
-
-
-def test_of_two_nodes_whose_groups_between_them_differ_it_is_one_or_the_other():
-    def rate(exchange, ranks):
-        return 0.3 if {rank // 4 for rank in ranks} == {0, 1} and 1 in ranks else 1.0
-
-    found = judge(times(2, rate), cluster(2))
-    assert found.slow == ()
-    assert {*found.one_of, *found.unexplained} == {("n0", "n1")}
+    rates = times(4, lambda exchange, ranks: 0.2 if exchange == disturbed and ranks[0] == 0 else 1.0)
+    assert judge(rates, cluster(4)).sentences() == []
 
 
 def test_all_groups_slower_than_promised_are_nobodys_fault_and_their_shape_is_told():
@@ -99,12 +93,9 @@ def test_all_groups_slower_than_promised_are_nobodys_fault_and_their_shape_is_to
     assert "all-reduce over 4 ranks 4 apart: 11.2 GB/s, 50% of the 22.5 that the links promise" in found.sentences()[0]
 
 
-def test_without_known_links_groups_are_compared_with_each_other_alone():
+def test_without_known_links_groups_are_compared_with_each_other_and_on_one_node_ranks():
     found = judge(times(4, slow_at(1)), cluster(4, None))
     assert (found.slow_names, found.slow_shapes) == (("n1",), ())
-
-
-def test_on_one_node_it_is_the_rank_that_is_named():
     one_node = times(1, lambda exchange, ranks: 0.2 if 3 in ranks else 1.0)
     assert judge(one_node, cluster(1)).slow_names == ("rank 3",)
 

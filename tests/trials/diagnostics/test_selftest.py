@@ -40,26 +40,19 @@ def failed(reason: str, excerpt: str = "") -> dict:
     return {"reason": reason, "rank": 1, "excerpt": excerpt}
 
 
-def test_a_difference_says_what_differs_at_which_step_and_by_how_much():
-    difference = largest_difference(ranks(losses=(3.0, 2.125)), REFERENCE)
-    assert (difference.what, difference.step, difference.value) == ("loss", 2, 0.125)
-    assert str(difference) == "1.2e-01 (loss of step 2)"
-
-
-def test_every_ranks_norm_is_compared_not_only_the_firsts():
-    difference = largest_difference(ranks(norms=(1.25, 1.25)), REFERENCE)
-    assert (difference.what, difference.step, difference.value) == ("gradient norm", 1, 0.25)
-
-
-def test_the_loss_is_the_mean_over_the_data_ranks():
-    both = [RankTraining((loss,), (1.5,), 1, 1.0) for loss in (2.5, 3.5)]
-    assert largest_difference(both, REFERENCE).value == 0.0
-
-
-def test_what_is_not_a_number_is_the_largest_difference_and_no_agreement():
-    trained = ranks(losses=(math.nan, 2.0), norms=(9.0, 1.25))
-    assert math.isnan(largest_difference(trained, REFERENCE).value)
-    assert not judge_agreement(STAGES, "cpu", trained, REFERENCE, None, 1.0).passed
+@pytest.mark.parametrize(
+    ("trained", "what", "step", "value"),
+    [
+        (ranks(losses=(3.0, 2.125)), "loss", 2, 0.125),
+        (ranks(norms=(1.25, 1.25)), "gradient norm", 1, 0.25),  # not only the first rank's
+        ([RankTraining((loss,), (1.5,), 1, 1.0) for loss in (2.5, 3.75)], "loss", 1, 0.125),  # the mean of data ranks
+    ],
+    ids=["loss", "norm", "data-ranks"],
+)
+def test_a_difference_says_what_differs_at_which_step_and_by_how_much(trained, what, step, value):
+    difference = largest_difference(trained, REFERENCE)
+    assert (difference.what, difference.step, difference.value) == (what, step, value)
+    assert f"({what} of step {step})" in str(difference)
 
 
 def test_counts_that_are_another_layouts_are_reported():
@@ -77,37 +70,26 @@ def test_a_gpu_may_differ_by_more_in_fp32_only():
         assert tolerance_of(case, "cpu") == tolerance_of(case, "h100-80gb") == tolerance
 
 
-def test_agreement_passes_and_says_how_close():
-    result = judge_agreement(STAGES, "cpu", ranks(losses=(3.0, 2.0 + 1e-6)), REFERENCE, None, 2.5)
-    assert (result.name, result.ranks, result.passed, result.message) == ("pp2", 2, True, None)
-    assert result.difference == pytest.approx(1e-6)
-
-
-def test_a_difference_beyond_the_tolerance_fails_with_its_step():
-    result = judge_agreement(STAGES, "cpu", ranks(losses=(3.0, 2.25)), REFERENCE, None, 1.0)
-    assert not result.passed
-    assert result.message == "differs by 2.5e-01 (loss of step 2), the tolerance is 1e-05"
-
-
-def test_a_layout_that_counts_wrong_fails_although_nothing_differs():
-    first, last = ranks()
-    short = replace(last, parameters=last.parameters - 1)
-    result = judge_agreement(STAGES, "cpu", [first, short], REFERENCE, None, 1.0)
-    assert not result.passed
-    assert "parameters" in (result.message or "")
+SHORT = [ranks()[0], replace(ranks()[1], parameters=1)]
 
 
 @pytest.mark.parametrize(
-    ("outcome", "words"),
+    ("trained", "outcome", "words"),
     [
-        (failed("script_error", "Traceback\nValueError: no such group\n"), "rank 1: script_error: ValueError: no such"),
-        (None, "1 of 2 ranks ended without an outcome"),
+        (ranks(losses=(3.0, 2.0 + 1e-6)), None, None),
+        (ranks(losses=(3.0, 2.25)), None, "differs by 2.5e-01 (loss of step 2), the tolerance is 1e-05"),
+        (ranks(losses=(math.nan, 2.0), norms=(9.0, 1.25)), None, "differs by nan"),
+        (SHORT, None, "parameters"),
+        (ranks()[:1], failed("script_error", "Traceback\nValueError: no\n"), "rank 1: script_error: ValueError: no"),
+        (ranks()[:1], None, "1 of 2 ranks ended without an outcome"),
     ],
+    ids=["close", "different", "not-a-number", "counts", "failed", "lost"],
 )
-def test_a_rank_that_failed_is_reported_in_its_own_words(outcome, words):
-    result = judge_agreement(STAGES, "cpu", ranks()[:1], None, outcome, 1.0)
-    assert not result.passed
-    assert words in (result.message or "")
+def test_only_what_agrees_and_counts_right_passes_and_the_reason_is_told(trained, outcome, words):
+    result = judge_agreement(STAGES, "cpu", trained, REFERENCE, outcome, 2.5)
+    assert (result.name, result.ranks, result.passed) == ("pp2", 2, words is None)
+    assert result.message is words is None or words in result.message
+    assert words is not None or result.difference == pytest.approx(1e-6)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +108,7 @@ def test_a_case_that_must_fail_passes_only_when_all_its_ranks_end_for_the_reason
     assert (result.passed, result.message) == (words is None, words)
 
 
-def test_cases_and_results_are_read_as_they_were_written(tmp_path):
+def test_cases_and_results_are_read_as_they_were_written_and_those_of_a_newer_parlay_refused(tmp_path):
     cases = [STAGES, *failing_cases()]
     write_cases(tmp_path, cases)
     assert read_cases(tmp_path) == cases
@@ -134,16 +116,13 @@ def test_cases_and_results_are_read_as_they_were_written(tmp_path):
     assert Results.read(tmp_path) == Results()
     results.write(tmp_path)
     assert Results.read(tmp_path) == results
-
-
-def test_cases_of_a_newer_parlay_are_refused(tmp_path):
-    write_cases(tmp_path, [STAGES])
     path = tmp_path / "cases.json"
     path.write_text(path.read_text().replace("selftest_cases/1", "selftest_cases/2"))
     with pytest.raises(ValueError, match="selftest_cases/2"):
         read_cases(tmp_path)
+    path.unlink()
     with pytest.raises(FileNotFoundError):
-        read_cases(tmp_path / "elsewhere")
+        read_cases(tmp_path)
 
 
 def test_a_case_within_a_node_meets_by_file_and_one_across_nodes_by_tcp():

@@ -111,11 +111,6 @@ def test_the_state_is_that_of_the_files_and_not_of_the_commit(sources):
     assert checkout_of(sources) == committed
 
 
-def test_a_folder_in_which_nothing_is_tracked_belongs_to_no_checkout(sources):
-    (sources / "scratch").mkdir()
-    assert checkout_of(sources / "scratch") is None
-
-
 @pytest.mark.parametrize("words", [("--index-version", "4"), ("--split-index",)])
 def test_with_an_index_of_another_form_the_commit_stands_for_the_files(sources, words):
     git(sources, "update-index", *words)
@@ -138,3 +133,5 @@ def test_a_sparse_checkout_is_not_modified(sources):
     git(sources, "sparse-checkout", "set", "--no-cone", "/train.py")
     assert not (sources / "lib").exists()
     assert checkout_of(sources).modified == {}
+    (sources / "scratch").mkdir()
+    assert checkout_of(sources / "scratch") is None, "nothing is tracked there"

@@ -17,23 +17,16 @@ def test_the_last_line_is_the_last_that_says_something(text: str, line: str):
     assert last_line(text) == line
 
 
-def test_a_tail_is_the_last_lines_of_a_file(tmp_path: Path):
+def test_a_tail_is_the_last_lines_of_a_file_of_which_no_more_is_read(tmp_path: Path):
     log = tmp_path / "log"
+    with pytest.raises(FileNotFoundError):
+        tail(log, 3)
     log.write_bytes(b"one\ntwo\nthr\xffee\n")
     assert tail(log, 2) == "two\nthr\N{REPLACEMENT CHARACTER}ee"
     assert tail(log, 9).startswith("one\n")
-
-
-def test_a_tail_reads_no_more_than_the_end_of_a_large_file(tmp_path: Path):
-    log = tmp_path / "log"
     log.write_bytes(b"x" * 2**20 + b"\nthe end\n")
     assert tail(log, 1) == "the end"
     assert len(tail(log, 2)) == 2**16 - 1
-
-
-def test_a_file_that_is_not_there_is_an_error(tmp_path: Path):
-    with pytest.raises(FileNotFoundError):
-        tail(tmp_path / "log", 3)
 
 
 def test_one_is_said_as_one():

@@ -35,47 +35,40 @@ During handling of the above exception, another exception occurred:
 RuntimeError: cannot load"""
 
 
-def test_the_first_traceback_that_is_no_echo_counts_whichever_rank_it_is_of():
-    logs = ["step 1\n", PEER, GLOO + "\nbye\n", f"starting\n{CAUSE}\nleaving\n", CAUSE.replace("2", "3")]
-    assert first_cause(logs) == CAUSE
+FIRST, SECOND = CHAINED.split("\n\nDuring handling of the above exception, another exception occurred:\n\n")
+CUT = CAUSE[: CAUSE.index("ValueError: rank")].rstrip("\n")
+ABORT = (
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    "  what():  [PG ID 0 PG GUID 0 Rank 3] Process group watchdog thread terminated with exception: CUDA error: "
+    "uncorrectable ECC error encountered\nAborted (core dumped)"
+)
+TOLD = CAUSE.replace("rank 2 is broken", "uncorrectable ECC error encountered")
 
 
-def test_where_all_are_echoes_the_first_of_them_is_reported():
-    assert first_cause([GLOO, PEER]) == GLOO
+@pytest.mark.parametrize(
+    ("logs", "cause"),
+    [
+        (["step 1\n", PEER, GLOO + "\nbye\n", f"starting\n{CAUSE}\nleaving\n", CAUSE.replace("2", "3")], CAUSE),
+        ([GLOO, PEER], GLOO),
+        ([], None),
+        ([""], None),
+        (["step 1\nstep 2\n", "Killed\n"], None),
+        ([CHAINED], FIRST),
+        ([CHAINED.replace(FIRST, CAUSE).replace(SECOND, PEER)], CAUSE),
+        ([f"noise\n{CUT}"], CUT),
+        ([CUT, PEER], CUT),
+        ([CAUSE.split("\n", 1)[1]], None),  # its beginning was cut off
+        ([PEER, CAUSE, f"step 3\n{ABORT}\n"], ABORT.splitlines()[1]),
+        ([PEER, CAUSE, f"step 3\n{ABORT}\n", TOLD], TOLD),
+    ],
+)
+def test_the_cause_is_the_first_traceback_that_is_no_echo_or_a_dead_device(logs, cause):
+    assert first_cause(logs) == cause
 
 
-@pytest.mark.parametrize("logs", [[], [""], ["step 1\nstep 2\n", "Killed\n"]])
-def test_without_a_traceback_there_is_no_cause(logs):
-    assert first_cause(logs) is None
-
-
-def test_of_chained_exceptions_the_first_is_the_cause():
-    first, second = tracebacks(CHAINED)
-    assert first.endswith("FileNotFoundError: [Errno 2] No such file or directory: 'data'")
-    assert second.endswith("RuntimeError: cannot load")
-    assert first_cause([CHAINED]) == first
-
-
-def test_an_echo_raised_while_the_cause_was_handled_does_not_hide_it():
-    assert (
-        first_cause([f"{CAUSE}\n\nDuring handling of the above exception, another exception occurred:\n\n{PEER}"])
-        == CAUSE
-    )
-
-
-def test_a_traceback_that_was_cut_is_reported_as_far_as_it_goes():
-    cut = CAUSE[: CAUSE.index("ValueError: rank")].rstrip("\n")
-    assert first_cause([f"noise\n{cut}"]) == cut
-    assert first_cause([cut, PEER]) == cut
-
-
-def test_a_log_whose_beginning_was_cut_off_has_no_traceback_left():
-    assert first_cause([CAUSE.split("\n", 1)[1]]) is None
-
-
-def test_what_follows_an_exceptions_line_is_not_part_of_it():
-    log = f"{CAUSE}\nsrun: error: n1: task 2: Exited with exit code 1\n"
-    assert tracebacks(log) == [CAUSE]
+def test_tracebacks_of_a_log_are_told_apart_and_what_follows_an_exceptions_line_is_not_part_of_it():
+    assert tracebacks(CHAINED) == [FIRST, SECOND]
+    assert tracebacks(f"{CAUSE}\nsrun: error: n1: task 2: Exited with exit code 1\n") == [CAUSE]
 
 
 @pytest.mark.parametrize(
@@ -98,13 +91,6 @@ def test_nothing_is_about_no_peer():
     assert not is_peer_failure("")
 
 
-ABORT = (
-    "terminate called after throwing an instance of 'c10::DistBackendError'\n"
-    "  what():  [PG ID 0 PG GUID 0 Rank 3] Process group watchdog thread terminated with exception: CUDA error: "
-    "uncorrectable ECC error encountered\nAborted (core dumped)"
-)
-
-
 @pytest.mark.parametrize(
     ("words", "is_dead"),
     [
@@ -123,10 +109,3 @@ ABORT = (
 )
 def test_a_dead_device_is_known_by_its_words(words, is_dead):
     assert is_device_failure(words) is is_dead
-
-
-def test_a_dead_device_is_the_cause_although_its_process_ended_without_a_traceback():
-    logs = [PEER, CAUSE, f"step 3\n{ABORT}\n"]
-    assert first_cause(logs) == ABORT.splitlines()[1]
-    told = CAUSE.replace("rank 2 is broken", "uncorrectable ECC error encountered")
-    assert first_cause([*logs, told]) == told

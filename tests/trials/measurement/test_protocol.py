@@ -86,8 +86,9 @@ def test_more_steps_never_change_the_length_of_a_warm_up():
         ([1.0] * 40, {"min_steps": 20}, StopReason.PRECISE, 20),
         ([1.0] * 6 + [1.0, 2.0] * 20, {"time_limit_s": 20}, StopReason.TIME_LIMIT, 10),
         ([1.0] * 40, {"time_limit_s": 10}, StopReason.TIME_LIMIT, 2),
+        ([0.25] * 40, {"energy": True}, StopReason.PRECISE, 12),
     ],
-    ids=["alike", "varying", "most-alike", "time", "too-little-time"],
+    ids=["alike", "varying", "most-alike", "time", "too-little-time", "three-seconds-of-energy"],
 )
 def test_a_measurement_stops_when_it_is_precise_or_at_a_limit(times, changes, stop, measured):
     measurement = run(times, replace(RULES, **changes))

@@ -4,16 +4,63 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.trials.pilot.pilots import NUMBERED, Pilot, until
-from trials.pilot.files import StepEndReason, StepFileKind, StepRequest, write
+from tests.trials.fork_server.servers import until
+from trials.pilot.files import PilotFolder, PilotPlan, StepEnd, StepEndReason, StepFileKind, StepRequest, write
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+WITHIN_S = 60.0
+AGENT = ("-m", "trials.pilot")
+NUMBERED = 'echo 4 > "$PARLAY_STEP_FILE"\n'
+"""The prolog's part of srun."""
+
+
+class Pilot:
+    """A pilot of two nodes and its agent."""
+
+    def __init__(self, path: Path):
+        self.folder = PilotFolder(path / "p0001")
+        self.path = path
+        self.agent: subprocess.Popen[bytes] | None = None
+
+    def start(self, idle_s: float = 60.0, program: Sequence[str] = AGENT) -> None:
+        self.folder.steps.mkdir(parents=True, exist_ok=True)
+        write(self.folder.plan, PilotPlan(2, 2, 3600.0, sys.executable, "", idle_s, time.time()))
+        argv = [sys.executable, *program, str(self.folder.path)]
+        self.agent = subprocess.Popen(argv, env={**os.environ, "SLURM_JOB_ID": "7"}, stderr=subprocess.DEVNULL)
+
+    def ask(self, name: str, script: str, limit_s: float = 60.0, **details: object) -> Path:
+        """Ask for a step on one node; returns its folder."""
+        place = self.path / name
+        place.mkdir()
+        (place / "job.sh").write_text(script)
+        self.folder.steps.mkdir(parents=True, exist_ok=True)
+        given = {"nodes": ("n1",), "num_nodes": 1, "time_limit_s": limit_s} | details
+        asked = StepRequest(str(place), "job.sh", **given)
+        write(self.folder.step_file(name, StepFileKind.REQUESTED), asked)
+        return place
+
+    def end_of(self, name: str) -> StepEnd:
+        until(self.folder.step_file(name, StepFileKind.ENDED).exists)
+        return self.folder.end(name)
+
+    def ends(self) -> int:
+        assert self.agent is not None
+        return self.agent.wait(WITHIN_S)
+
+    def kill(self) -> None:
+        if self.agent is not None and self.agent.poll() is None:
+            self.agent.kill()
+            self.agent.wait()
+
 
 PATIENT = """
 import sys
@@ -57,7 +104,7 @@ def test_what_the_driver_took_back_never_runs(pilot):
     assert not pilot.folder.step_file("t0001.a1", StepFileKind.CLAIMED).exists()
 
 
-def test_what_the_agent_has_claimed_can_not_be_taken_back(pilot):
+def test_what_the_agent_has_claimed_can_not_be_taken_back_but_cancelled(pilot):
     pilot.ask("t0001.a1", "exec sleep 60")
     pilot.start()
     until(pilot.folder.step_file("t0001.a1", StepFileKind.CLAIMED).exists)

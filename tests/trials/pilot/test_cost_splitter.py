@@ -9,26 +9,21 @@ from hypothesis import strategies as st
 from trials.pilot.cost_splitter import CostSplitter
 
 
-def test_a_step_alone_pays_for_all_nodes_and_for_the_time_before_it():
-    costs = CostSplitter(4, now=100.0)
-    costs.start("t0001.a1", 1, 110.0)
-    assert costs.end("t0001.a1", 130.0) == 4 * 30.0
-
-
-def test_steps_side_by_side_share_by_their_nodes_idle_ones_included():
-    costs = CostSplitter(4, now=0.0)
-    costs.start("a", 2, 0.0)
-    costs.start("b", 1, 0.0)
-    assert costs.end("a", 30.0) == pytest.approx(4 * 30.0 * 2 / 3)
-    assert costs.end("b", 40.0) == pytest.approx(4 * 30.0 / 3 + 4 * 10.0)
-
-
-def test_what_is_owed_falls_on_the_first_step_and_on_no_other():
-    costs = CostSplitter(2, now=0.0)
-    costs.add_debt(308.0)
-    costs.start("a", 1, 0.0)
-    costs.start("b", 1, 0.0)
-    assert (costs.end("a", 10.0), costs.end("b", 10.0)) == (308.0 + 10.0, 10.0)
+@pytest.mark.parametrize(
+    ("num_nodes", "debt", "steps", "costs"),
+    [
+        (4, 0.0, [(1, 110.0, 130.0)], [4 * 30.0]),  # and for the time before it
+        (4, 0.0, [(2, 100.0, 130.0), (1, 100.0, 140.0)], [4 * 30.0 * 2 / 3, 4 * 30.0 / 3 + 4 * 10.0]),
+        (2, 308.0, [(1, 100.0, 110.0), (1, 100.0, 110.0)], [308.0 + 10.0, 10.0]),
+    ],
+    ids=["alone", "side-by-side", "debt"],
+)
+def test_steps_share_all_nodes_by_their_own_and_the_first_pays_what_is_owed(num_nodes, debt, steps, costs):
+    splitter = CostSplitter(num_nodes, now=100.0)
+    splitter.add_debt(debt)
+    for number, (nodes, begin, _) in enumerate(steps):
+        splitter.start(f"t{number}", nodes, begin)
+    assert [splitter.end(f"t{n}", end) for n, (_, _, end) in enumerate(steps)] == pytest.approx(costs)
 
 
 def test_a_step_that_could_not_be_started_pays_what_is_owed_by_then():

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.orchestrator.launchers.attempts import is_running
-from tests.trials.pilot.pilots import NUMBERED, Pilot, until
+from tests.trials.fork_server.servers import until
+from tests.trials.pilot.test_agent import NUMBERED, Pilot
 from trials.pilot import fork_servers
 from trials.pilot.files import StepEndReason, StepFileKind
 from trials.pilot.fork_servers import LOG, OUTPUT, SCRIPT, ForkServers
@@ -75,6 +76,7 @@ def test_steps_of_three_kinds_at_once_do_not_end_each_others_servers(pilot: Pilo
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
+        (None, "No such file"),
         ("echo \"srun: unrecognized option '--overlap'\" >&2; exit 1", "srun: unrecognized option '--overlap'"),
         (
             'echo \'{"listens": "n1"}\n{"refused": "an import has started 1 threads"}\' >> servers.out; sleep 600',
@@ -85,24 +87,16 @@ def test_steps_of_three_kinds_at_once_do_not_end_each_others_servers(pilot: Pilo
     ],
 )
 def test_where_servers_are_refused_ranks_start_plain_and_the_reason_is_kept(
-    pilot: Pilot, script: str, reason: str
+    pilot: Pilot, script: str | None, reason: str
 ) -> None:
-    servers(pilot, script)
+    if script is not None:
+        servers(pilot, script)
     place = pilot.ask("t0001.a1", TELL, fork_servers="k1")
     pilot.start()
     assert pilot.end_of("t0001.a1").exit_code == 0
     assert how(place) == "plain"
     note = pilot.folder.read_plain_starts()
-    assert note is not None
-    assert reason in note.reason
-
-
-@pytest.mark.fault(54)
-def test_a_folder_that_is_gone_means_a_plain_start(pilot: Pilot) -> None:
-    place = pilot.ask("t0001.a1", TELL, fork_servers="k1")
-    pilot.start()
-    assert pilot.end_of("t0001.a1").exit_code == 0
-    assert how(place) == "plain"
+    assert script is None or (note is not None and reason in note.reason)
 
 
 def test_a_step_that_waits_for_its_servers_is_cancelled_at_once_and_a_drained_pilot_waits_for_it(pilot: Pilot) -> None:
@@ -146,18 +140,15 @@ class TestForkServers:
         until(lambda: kinds.is_decided(name, in_use))
         return kinds.folder(name)
 
-    def test_of_three_kinds_the_oldest_idle_one_goes(self, pilot: Pilot, kinds: ForkServers) -> None:
-        assert self.serve(kinds, "k1")
-        assert self.serve(kinds, "k2")
-        assert self.serve(kinds, "k3", "k1")
-        pids = [int((pilot.folder.fork_servers(f"k{i}") / "pid").read_text()) for i in (1, 2, 3)]
-        until(lambda: [is_running(pid) for pid in pids] == [True, False, True])
-
-    def test_where_two_are_in_use_a_third_starts_plain_for_this_time(self, kinds: ForkServers) -> None:
+    def test_of_three_kinds_the_oldest_idle_one_goes_or_where_both_are_in_use_the_third_starts_plain(
+        self, pilot: Pilot, kinds: ForkServers
+    ) -> None:
         self.serve(kinds, "k1")
-        self.serve(kinds, "k2")
+        assert self.serve(kinds, "k2")
         assert self.serve(kinds, "k3", "k1", "k2") is None
         assert self.serve(kinds, "k3", "k1") is not None
+        pids = [int((pilot.folder.fork_servers(f"k{i}") / "pid").read_text()) for i in (1, 2, 3)]
+        until(lambda: [is_running(pid) for pid in pids] == [True, False, True])
 
     def test_a_refusal_on_one_node_does_not_end_the_servers_of_running_ranks(
         self, pilot: Pilot, kinds: ForkServers

@@ -50,22 +50,14 @@ NCCL_ECC = (
         (RuntimeError(CPU_ALLOCATOR), FailureReason.GPU_OOM),
         (MemoryError(), FailureReason.GPU_OOM),
         (RuntimeError("std::bad_alloc"), FailureReason.GPU_OOM),
-        (
-            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-            FailureReason.GPU_OOM,
-        ),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublas`"), FailureReason.GPU_OOM),
         (dist.DistBackendError(NCCL_OOM), FailureReason.GPU_OOM),
         (RuntimeError(ECC), FailureReason.NODE_FAILURE),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), FailureReason.SCRIPT_ERROR),
         (RuntimeError(GLOO_RESET), FailureReason.NODE_FAILURE),
         (dist.DistBackendError("NCCL error: remote process exited"), FailureReason.NODE_FAILURE),
         (dist.DistStoreError("wait timeout after 60000ms"), FailureReason.NODE_FAILURE),
-        (
-            RuntimeError(
-                "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation to complete"
-            ),
-            FailureReason.HANG,
-        ),
+        (RuntimeError("[gloo/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv"), FailureReason.HANG),
         (TimeoutError("rank 0 published no address"), FailureReason.HANG),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), FailureReason.SCRIPT_ERROR),
         (NotImplementedError("Backend gloo does not implement startCoalescing"), FailureReason.SCRIPT_ERROR),

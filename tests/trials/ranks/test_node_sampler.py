@@ -35,6 +35,7 @@ def write_proc(proc: Path, busy: int, idle: int, available_kib: int = 750, recei
 def test_a_look_says_what_changed_since_the_last_one(tmp_path):
     node = Node(proc=write_proc(tmp_path, busy=100, idle=100, received=10**6))
     write_proc(tmp_path, busy=130, idle=170, received=2 * 10**6, sent=5 * 10**6)
+    assert "cpu_utilization_percentage" not in Node(proc=tmp_path).look(), "within one tick"
     assert node.look() == {
         "cpu_utilization_percentage": 30.0,
         "system_memory_usage_megabytes": 0.3,  # 250 KiB
@@ -45,10 +46,6 @@ def test_a_look_says_what_changed_since_the_last_one(tmp_path):
     write_proc(tmp_path, busy=140, idle=170, received=2 * 10**6, sent=5 * 10**6)
     second = node.look()
     assert (second["cpu_utilization_percentage"], second["network_receive_megabytes"]) == (100.0, 2.0)
-
-
-def test_two_looks_within_one_tick_say_nothing_of_the_processors(tmp_path):
-    assert "cpu_utilization_percentage" not in Node(proc=write_proc(tmp_path, busy=1, idle=9)).look()
 
 
 def sampled(monkeypatch, path: Path, looks: int) -> list[float]:
@@ -84,9 +81,14 @@ def test_a_week_of_samples_of_eight_gpus_can_be_read():
     assert lines * line < MAX_BYTES / 2
 
 
-def test_what_fails_ends_the_sampling_and_nothing_else(tmp_path):
+def test_what_fails_ends_the_sampling_and_nothing_else(monkeypatch, tmp_path):
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
     NodeSampler(tmp_path / "no such folder" / "system", has_gpus=False).run()
     NodeSampler(tmp_path / "system", has_gpus=False, proc=tmp_path / "none").run()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    sample_node(SPEC, AttemptFolder(tmp_path), RankEnvironment(0, 80, 0))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -105,12 +107,3 @@ def test_the_first_rank_of_each_of_the_first_nodes_samples(monkeypatch, tmp_path
     monkeypatch.setattr(NodeSampler, "start", lambda self: started.append(self._path.name))
     sample_node(SPEC, AttemptFolder(tmp_path), RankEnvironment(rank, 80, rank % 4, restart))
     assert started == expected
-
-
-def test_a_thread_that_cannot_be_had_ends_no_trial(monkeypatch, tmp_path):
-    def refuse(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    sample_node(SPEC, AttemptFolder(tmp_path), RankEnvironment(0, 80, 0))
-    assert list(tmp_path.iterdir()) == []

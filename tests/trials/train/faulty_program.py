@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trials.ranks.watchdog import hang_limit_s
@@ -112,14 +114,6 @@ def be_at_the_time_limit_in_the_twentieth_step() -> None:
     loop.process_age_s = lambda: age_s() + (600.0 if next(asked) > 20 else 0.0)
 
 
-def write_slowly_between_steps() -> None:
-    """Simulate a slow file system; rank 0 alone writes."""
-    from trials.measurement.step_log import MetricsWriter
-
-    original = MetricsWriter.write
-    MetricsWriter.write = lambda self, record: (time.sleep(0.2), original(self, record))[1]  # type: ignore[method-assign]
-
-
 def find_its_folder_stale_for_a_moment() -> None:
     """Simulate a stale NFS handle when the fifth step is written."""
     import errno
@@ -187,12 +181,6 @@ def _take_memory() -> None:
     torch.empty(2**31, dtype=torch.float32)
 
 
-def leave_out_a_layer() -> None:
-    from trials.train.model import chunk
-
-    chunk.stage_layers = lambda shape, stages: (shape.num_layers - 1,)
-
-
 def train_every_sample_twice() -> None:
     import torch
 
@@ -242,18 +230,30 @@ def take_every_step_for_a_long_one() -> None:
     TrainingLoop._shortened = shortened  # type: ignore[method-assign]
 
 
-def run_short_steps_in_full() -> None:
-    """Simulate an engine that takes the number of micro-batches from its layout."""
-    from trials.train.measurement.loop import TrainingLoop
+def note_late_imports() -> None:
+    """Write what this rank has imported of torch and DeepSpeed since all should be there, whether it has torch's
+    compiler, and whether mlflow."""
+    from trials.train import program
 
-    take_every_step_for_a_long_one()
-    shortened = TrainingLoop._shortened
+    leave, imported = program.exit_at_once, set[str]()
 
-    def in_full(self, batch, micro_batches):
-        shortened(self, batch, micro_batches)
-        return batch
+    def note_and_leave(code):
+        late = sorted(name for name in set(sys.modules) - imported if name.partition(".")[0] in ("torch", "deepspeed"))
+        found = {"late": late, "has_compiler": "torch._dynamo" in sys.modules, "has_mlflow": "mlflow" in sys.modules}
+        (Path(sys.argv[2]).parent / f"imports-{os.environ['RANK']}.json").write_text(json.dumps(found))
+        leave(code)
 
-    TrainingLoop._shortened = in_full  # type: ignore[method-assign]
+    program.exit_at_once = note_and_leave  # type: ignore[assignment]
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    from trials.train import trial_run
+
+    import_training = trial_run.import_training
+
+    def import_and_note(layout, on_cpu):
+        import_training(layout, on_cpu)
+        imported.update(sys.modules)
+
+    trial_run.import_training = import_and_note
 
 
 def have_a_profiler_that_does_not_start() -> None:
@@ -273,26 +273,6 @@ def lose_rank_1_while_it_is_profiled() -> None:
 
     if os.environ["RANK"] == "1":
         TrainingLoop.train = train  # type: ignore[method-assign]
-
-
-def fail_in_rank_1_while_it_is_profiled() -> None:
-    """Rank 0 is not there yet, since writing the measurement takes time."""
-    import torch.profiler
-
-    from trials.ranks.report import Report
-
-    original = Report.write
-
-    def fail(*arguments, **options):
-        raise torch.OutOfMemoryError("planted in rank 1")
-
-    def write(self, outcome):
-        time.sleep(1.5)
-        original(self, outcome)
-
-    if os.environ["RANK"] == "1":
-        torch.profiler.profile = fail  # type: ignore[assignment, misc]
-    Report.write = write  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

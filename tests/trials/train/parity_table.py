@@ -20,10 +20,8 @@ from pathlib import Path
 
 import torch
 
-from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
-from tests.trials.diagnostics.pairs_left_out import exclusion_reasons, pairs_left_out
-from tests.trials.train import accelerate_cases, megatron_cases, torchtitan_cases
-from tests.trials.train.left_out import MUTATION_BOUND, difference_without
+from tests.trials.diagnostics.test_parity_cases import exclusion_reasons, pairs_left_out
+from tests.trials.train.engine_cases import CASES, MUTATION_BOUND, difference_without, mutations
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import RanksFailed, WarmRanks
 from trials.diagnostics.parity_cases import NATIVE_ENGINES, compiled_cases, covering_cases, full_cases
@@ -31,9 +29,8 @@ from trials.diagnostics.selftest import Case, Difference, tolerance_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "parity.md"
 NATIVE = "native"
-OF_ENGINE = {MEGATRON_CORE: megatron_cases, TORCHTITAN: torchtitan_cases, ACCELERATE: accelerate_cases}
-"""Cases of an engine that has a table of its own."""
-TABLES = (NATIVE, *OF_ENGINE)
+TABLES = (NATIVE, *CASES)
+"""Of our own engines, and of each that others wrote."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +65,8 @@ def main() -> None:
             rows = list(_printed(trained(parity, cases(name, options.covering))))
             wrong += sum(not row.agrees for row in rows)
             lines = [*table(rows, command_of(options)), *(left_out_table() if name == NATIVE else [])]
-            if name in OF_ENGINE:
-                of_engine = OF_ENGINE[name]
-                differences = {
-                    m: difference_without(ranks, parity, of_engine.PROGRAMS, *m) for m in of_engine.MUTATIONS
-                }
+            if name in CASES:
+                differences = {m: difference_without(ranks, parity, *m) for m in mutations(name)}
                 wrong += sum(found.value <= MUTATION_BOUND for found in differences.values())
                 lines += mutation_table(name, differences)
         PAGE.write_text(with_table(PAGE.read_text(), name, lines))
@@ -98,7 +92,7 @@ def _printed(rows: Iterator[Row]) -> Iterator[Row]:
 def cases(name: str, only_covering: bool) -> list[Case]:
     """All cases of a table; those of torch.compile only where a compiler is installed."""
     chosen = covering_cases if only_covering else full_cases
-    engines = (name,) if name in OF_ENGINE else NATIVE_ENGINES
+    engines = (name,) if name in CASES else NATIVE_ENGINES
     return chosen(engines=engines) + (compiled_cases(engines=engines) if shutil.which("g++") else [])
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import math
 import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,9 +21,8 @@ from search_spaces.decoding import decode
 from trials.diagnostics.selftest import Case, case_spec
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
-from trials.train.data import Batch
+from trials.ranks.failures import TrialFailure
 from trials.train.engines import deepspeed_engine, fsdp
-from trials.train.engines.engine import Engine, StepResult, TrainingConfig
 from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel import collectives, gather
@@ -51,13 +50,16 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Train a case without the patch of this name, of the module `library` of trials.train.cpu_device; the error where
-    that fails."""
+    that fails. `compiler`: the C++ compiler that there is."""
+    if "compiler" in arguments:
+        importlib.import_module("torch._inductor.config").cpp.cxx = (None, arguments["compiler"])
     module = importlib.import_module(f"trials.train.cpu_device.{arguments['library']}")
     left = tuple(patch for patch in module.PATCHES if patch.name != arguments["patch"])
     assert len(left) == len(module.PATCHES) - 1
     module.PATCHES = left
     try:
-        return {"trained": train_layout(arguments, folder)}
+        trained = train_layout(arguments, folder)
+        return {"trained": {k: v for k, v in trained.items() if k != "switched_off"}}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
@@ -93,28 +95,6 @@ def held_parameters(arguments: Mapping[str, Any], folder: Path) -> int:
     return train_layout({**arguments, "steps": 2}, folder)["parameters"]
 
 
-def tensors_after_each_step(arguments: Mapping[str, Any], folder: Path) -> list[int]:
-    """Number of tensors, without scalars, that this rank holds after each step."""
-    build, held = training.build_engine, []
-
-    def counting(config: TrainingConfig, world: World) -> Engine:
-        engine = build(config, world)
-        train_step = engine.train_step
-
-        def counted(batch: Batch) -> StepResult:
-            result = train_step(batch)
-            gc.collect()
-            held.append(sum(isinstance(found, torch.Tensor) and found.dim() > 0 for found in gc.get_objects()))
-            return result
-
-        engine.train_step = counted
-        return engine
-
-    training.build_engine = counting
-    train_layout(arguments, folder)
-    return held
-
-
 def outputs_of_a_pipeline(arguments: Mapping[str, Any], folder: Path) -> dict[str, int]:
     """One step of a pipeline: the number of micro-batches whose logits torch kept until its end, and the number of
     tensors that its schedule concatenated them to."""
@@ -147,6 +127,88 @@ def graphs_of_compiled_blocks(arguments: Mapping[str, Any], folder: Path) -> int
         block.compile(backend=count)
     chunk(torch.zeros((2, model.seq_length), dtype=torch.long)).sum().backward()
     return len(compiled)
+
+
+def reason_of_a_loss_that_is_no_number(arguments: Mapping[str, Any], folder: Path) -> str:
+    """Reason for which a step ends whose loss is no number."""
+    from torchtitan.trainer import Trainer
+
+    Trainer.forward_backward_step = lambda *_, **__: torch.tensor(torch.nan)
+    try:
+        train_layout({**arguments, "steps": 1}, folder)
+    except TrialFailure as failure:
+        return failure.reason
+    return "none"
+
+
+def depth_of_recomputation(arguments: Mapping[str, Any], folder: Path) -> int:
+    """Depth to which the backward pass of something recomputed calls itself in a step; 3 ends it."""
+    from megatron.core.tensor_parallel.random import CheckpointFunction
+
+    backward, depths = CheckpointFunction.backward, [0]
+
+    def counted(*given: Any) -> Any:
+        depths.append(depths[-1] + 1)
+        if depths[-1] == 3:
+            raise RecursionError
+        gradients = backward(*given)
+        depths.append(depths[-1] - 1)
+        return gradients
+
+    CheckpointFunction.backward = staticmethod(counted)
+    with suppress(RecursionError):
+        train_layout({**arguments, "steps": 1}, folder)
+    return max(depths)
+
+
+def sees_an_overflow_of_the_last_rank(arguments: Mapping[str, Any], folder: Path) -> bool:
+    """True if this rank's optimizer skips a step in which a gradient of the last rank is infinite. `without`
+    names a place whose reductions are left out."""
+    from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params as Optimizer
+
+    from tests.trials.train.recorded_reductions import Reductions
+
+    Reductions(arguments.get("without")).watch_megatron()
+    gradients_of, seen = Optimizer._collect_main_grad_data_for_unscaling, []
+    check = Optimizer._unscale_main_grads_and_check_for_nan
+
+    def overflowed(optimizer: Any) -> list[torch.Tensor]:
+        gradients = gradients_of(optimizer)
+        if torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
+            gradients[0].fill_(torch.inf)
+        return gradients
+
+    def noted(optimizer: Any) -> bool:
+        seen.append(check(optimizer))
+        return True  # a rank that goes on would wait for the others in the norm's sum
+
+    Optimizer._collect_main_grad_data_for_unscaling = overflowed
+    Optimizer._unscale_main_grads_and_check_for_nan = noted
+    train_layout({**arguments, "without": None, "steps": 1}, folder)
+    return seen == [True]
+
+
+def sends_freed_before_they_are_waited_for(arguments: Mapping[str, Any], folder: Path) -> int:
+    """Number's tensors that megatron-core frees between a send and the wait for it."""
+    from torch.distributed import distributed_c10d
+
+    from trials.train.cpu_device import megatron_core
+
+    megatron_core.emulate_device()
+    original, freed = distributed_c10d.isend, []
+
+    def isend(tensor: torch.Tensor, *values: Any, **options: Any) -> SimpleNamespace:
+        work, elements = original(tensor, *values, **options), tensor.numel()
+
+        def wait() -> None:
+            freed.extend([elements] * (tensor.numel() != elements))
+            work.wait()
+
+        return SimpleNamespace(wait=wait)
+
+    torch.distributed.isend = distributed_c10d.isend = isend
+    train_layout({**arguments, "steps": 1}, folder)
+    return len(freed)
 
 
 def switch_off(name: str) -> list[str]:
@@ -184,21 +246,21 @@ def _trainer_modules() -> Iterator[ModuleType]:
     return (module for name, module in list(sys.modules.items()) if name.startswith("trials.train."))
 
 
-class _Done:
+class Done:
     """A finished `dist.Work`."""
 
     def wait(self) -> None:
         pass
 
 
-def _keep(tensor: torch.Tensor, group: Any) -> _Done:
-    return _Done()
+def _keep(tensor: torch.Tensor, group: Any) -> Done:
+    return Done()
 
 
-def _keep_share(mine: torch.Tensor, all_parts: torch.Tensor, group: Any) -> _Done:
+def _keep_share(mine: torch.Tensor, all_parts: torch.Tensor, group: Any) -> Done:
     """This rank's share of its own part of the sum."""
     mine.copy_(all_parts.chunk(torch.distributed.get_world_size(group))[torch.distributed.get_rank(group)])
-    return _Done()
+    return Done()
 
 
 _LEFT_OUT: dict[str, Callable] = {

@@ -9,18 +9,17 @@ import pytest
 
 from search_spaces.engines import ACCELERATE
 from search_spaces.model_shape import ACTIVATIONS
-from tests.trials.train.accelerate_cases import (
-    COPIES,
-    MUTATIONS,
-    PROGRAMS,
-    REPLICAS,
-    SHARDED,
+from tests.trials.train.engine_cases import (
+    MUTATION_BOUND,
+    PLACES,
+    SPED,
     accelerate_case,
+    difference_without,
+    gate_cases,
+    mutation_parameters,
+    places_called,
 )
-from tests.trials.train.few_cases import gate_cases
-from tests.trials.train.left_out import MUTATION_BOUND, difference_without, places_called
-from tests.trials.train.parity import NO_COMPILER, needs_accelerate, ranks_of
-from tests.trials.train.parity import PROGRAMS as OF_ANY_ENGINE
+from tests.trials.train.parity import NO_COMPILER, PROGRAMS, needs_accelerate, ranks_of
 from trials.diagnostics.parity_cases import compiled_cases
 
 pytestmark = [needs_accelerate, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
@@ -39,21 +38,12 @@ def test_so_are_compiled_ones(parity, given, record_property):
     parity.expect(given, record_property)
 
 
-@pytest.mark.parametrize("sharding", [{}, {"data_parallel": 2}, {"zero_stage": 3, "data_parallel": 2}])
-@pytest.mark.parametrize(("precision", "dtype"), [("fp32", "torch.float32"), ("bf16", "torch.bfloat16")])
-def test_matrices_are_multiplied_in_the_layout_s_precision(ranks, sharding, precision, dtype):
-    given = accelerate_case("precision", precision=precision, **sharding)
-    found = ranks.run(f"{PROGRAMS}:dtypes_inside", given.layout.num_gpus, {"case": given.to_json()})
-    assert found == [[dtype]] * given.layout.num_gpus
-
-
 @pytest.mark.parametrize("sharding", [{}, {"zero_stage": 3, "data_parallel": 2}])
 @pytest.mark.parametrize(("recomputation", "passes"), [("none", 8), ("full", 16)])
 def test_recomputed_layers_have_a_second_forward_pass(ranks, sharding, recomputation, passes):
     """Counted is attention, since the recomputation stops before the end of the layer, where nothing more is needed."""
     given = accelerate_case("recomputed", activation_checkpointing=recomputation, **sharding)
-    program = f"{OF_ANY_ENGINE}:count_forward_passes"
-    found = ranks.run(program, given.layout.num_gpus, {"case": given.to_json()})
+    found = ranks.run(f"{PROGRAMS}:count_forward_passes", given.layout.num_gpus, {"case": given.to_json()})
     expected = passes * given.layout.grad_accum_steps
     assert [rank["LlamaAttention"] for rank in found] == [expected] * given.layout.num_gpus
 
@@ -71,31 +61,23 @@ def test_an_activation_of_transformers_is_that_of_the_plain_gpt(name):
 
 
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
-    cases = (COPIES, REPLICAS, SHARDED)
-    assert places_called(ranks, PROGRAMS, cases) == {place for place, _ in MUTATIONS}
+    assert places_called(ranks, [*SPED.values()]) == PLACES[ACCELERATE].keys()
 
 
 @pytest.mark.walks
-@pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{place}-{given.name}" for place, given in MUTATIONS])
-def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given, record_property):
-    difference = difference_without(ranks, parity, PROGRAMS, without, given)
-    record_property("difference", difference.value)
-    assert difference.value > MUTATION_BOUND, f"without {without}: {difference}"
+@pytest.mark.parametrize(("without", "given"), mutation_parameters(ACCELERATE))
+def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given):
+    assert difference_without(ranks, parity, without, given).value > MUTATION_BOUND
 
 
 PATCHES = {"device": "integer modulo by zero", "backend": "accelerate found 1 ranks of 2"}
 """The error without each: there are no devices to divide the ranks among, and no ranks."""
 
 
+@pytest.mark.walks
 @pytest.mark.parametrize("patch", PATCHES)
 def test_without_a_patch_a_cpu_cannot_train(ranks, patch):
     """Fails once accelerate no longer needs it."""
-    arguments = {"case": SHARDED.to_json(), "steps": 1, "library": "accelerate", "patch": patch}
-    answers = ranks.run(f"{OF_ANY_ENGINE}:train_without_patch", SHARDED.layout.num_gpus, arguments)
+    arguments = {"case": SPED["sharded"].to_json(), "steps": 1, "library": "accelerate", "patch": patch}
+    answers = ranks.run(f"{PROGRAMS}:train_without_patch", 2, arguments)
     assert all(PATCHES[patch] in answer.get("error", "trained") for answer in answers), answers
-
-
-def test_every_patch_has_a_test_that_leaves_it_out():
-    from trials.train.cpu_device.accelerate import PATCHES as ALL
-
-    assert {patch.name for patch in ALL} == {*PATCHES}

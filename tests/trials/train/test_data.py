@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
@@ -27,28 +26,19 @@ LAYOUTS = [
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.key)
 @pytest.mark.parametrize("step", [0, 7])
 def test_a_step_trains_each_sample_of_the_global_batch_once_whatever_the_layout(layout, step):
-    indices = torch.cat([sample_indices(layout, rank, step) for rank in range(layout.data_parallel)])
-    assert sorted(indices.tolist()) == list(range(24 * step, 24 * (step + 1)))
+    indices = [sample_indices(layout, rank, step) for rank in range(layout.data_parallel)]
+    assert sorted(torch.cat(indices).tolist()) == list(range(24 * step, 24 * (step + 1)))
+    whole = SyntheticData(MODEL, Layout(), 0, CPU).samples(torch.arange(24 * (step + 1)))
+    for rank, mine in enumerate(indices):
+        assert torch.equal(SyntheticData(MODEL, layout, rank, CPU).batch(step).ids, whole.ids[mine])
 
 
-def test_a_sample_is_the_same_on_whichever_rank_it_falls():
-    for layout, step in product(LAYOUTS, (0, 3)):
-        whole = SyntheticData(MODEL, Layout(), 0, CPU).samples(torch.arange(24 * (step + 1)))
-        for rank in range(layout.data_parallel):
-            batch = SyntheticData(MODEL, layout, rank, CPU).batch(step)
-            assert torch.equal(batch.ids, whole.ids[sample_indices(layout, rank, step)])
-
-
-def test_targets_are_the_ids_that_follow():
-    batch = SyntheticData(MODEL, LAYOUTS[0], 0, CPU).batch(0)
+def test_synthetic_samples_differ_within_the_vocabulary_and_targets_are_the_ids_that_follow():
+    batch = SyntheticData(MODEL, Layout(micro_batch_size=200), 0, CPU).batch(0)
     assert torch.equal(batch.ids[:, 1:], batch.targets[:, :-1])
-    assert batch.ids.shape == (LAYOUTS[0].micro_batch_size * LAYOUTS[0].grad_accum_steps, MODEL.seq_length)
-
-
-def test_samples_differ_and_stay_within_the_vocabulary():
-    ids = SyntheticData(MODEL, Layout(), 0, CPU).samples(torch.arange(200)).ids
-    assert len({tuple(row) for row in ids.tolist()}) > 100
-    assert 0 <= ids.min() <= ids.max() < MODEL.vocab_size
+    assert batch.ids.shape == (200, MODEL.seq_length)
+    assert len({tuple(row) for row in batch.ids.tolist()}) > 100
+    assert 0 <= batch.ids.min() <= batch.ids.max() < MODEL.vocab_size
 
 
 def test_synthetic_sequences_are_ready_before_they_are_taken():
@@ -98,19 +88,21 @@ def test_the_ranks_together_take_the_global_batch_whatever_the_layout(
         assert torch.equal(token_data(token_path, layout, rank).begin(step)().ids, whole.ids[mine])
 
 
-def test_the_file_begins_again_after_its_last_whole_sequence(token_path):
+def test_the_file_begins_again_after_its_last_whole_sequence_and_steps_may_come_in_any_order(token_path):
     data = token_data(token_path, Layout(micro_batch_size=62), 0)
     first, again = data.begin(0)(), data.begin(1)()
     assert torch.equal(first.ids, again.ids)
     assert torch.equal(first.targets, again.targets)
+    data = token_data(token_path, Layout(), 0)
+    for step in (5, 0, 0, 7, 8):
+        assert data.begin(step)().ids[0, 0] == (step * 16) ** 2 % 61
 
 
-def test_the_largest_ids_are_no_negative_numbers(tmp_path):
-    for vocab_size in (2**16, 2**32):
-        ids = [vocab_size - 1 - i for i in range(17)]
-        write_tokens(tmp_path / f"{vocab_size}.bin", ids, vocab_size)
-        batch = token_data(tmp_path / f"{vocab_size}.bin", Layout(), 0).begin(0)()
-        assert batch.ids.tolist() == [ids[:-1]]
+@pytest.mark.parametrize("vocab_size", [2**16, 2**32])
+def test_the_largest_ids_are_no_negative_numbers(tmp_path, vocab_size):
+    ids = [vocab_size - 1 - i for i in range(17)]
+    write_tokens(tmp_path / "tokens.bin", ids, vocab_size)
+    assert token_data(tmp_path / "tokens.bin", Layout(), 0).begin(0)().ids.tolist() == [ids[:-1]]
 
 
 def test_a_step_is_read_while_the_one_before_it_trains(token_path, monkeypatch):
@@ -127,21 +119,14 @@ def test_a_step_is_read_while_the_one_before_it_trains(token_path, monkeypatch):
     take = data.begin(0)
     assert read == []
     go_on.release()
-    take()
+    batch = take()
     assert read == [0]
+    assert (batch.documents, batch.squared_lengths, batch.documents_of(1)) == (None, None, None)
     go_on.release()
     data._prefetched[1].result(timeout=5)
-    assert read == [0, 1]
-    take = data.begin(1)
-    take()
+    data.begin(1)()
     assert read == [0, 1]
     go_on.release(2)
-
-
-def test_steps_may_be_asked_for_in_any_order(token_path):
-    data = token_data(token_path, Layout(), 0)
-    for step in (5, 0, 0, 7, 8):
-        assert data.begin(step)().ids[0, 0] == (step * 16) ** 2 % 61
 
 
 def test_a_batch_tells_the_documents_of_each_of_its_micro_batches(tmp_path):
@@ -158,11 +143,6 @@ def test_a_batch_tells_the_documents_of_each_of_its_micro_batches(tmp_path):
     assert first.ends.tolist() == [0, 3, 16, 23, 24, 32]
     assert (first.longest, second.longest) == (13, 16)
     assert batch.first(2).documents == batch.documents[:2]
-
-
-def test_without_attention_by_document_none_are_read(token_path):
-    batch = token_data(token_path, Layout(), 0).begin(0)()
-    assert (batch.documents, batch.squared_lengths, batch.documents_of(1)) == (None, None, None)
 
 
 def spec_on(path, **fields):

@@ -12,12 +12,11 @@ from dataclasses import replace
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.train.trial_processes import make_spec
+from tests.trials.train.trial_processes import faulty, make_spec
 from trials.ranks.startup import StartupPart
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
-WATCHED = ("tests.trials.train.import_watching_program",)
 ONE = Layout(micro_batch_size=2, grad_accum_steps=2)
 DP2 = replace(ONE, data_parallel=2)
 PP2 = replace(ONE, pipeline_parallel=2, activation_checkpointing="full")
@@ -40,11 +39,11 @@ IN_EACH_RUN = ("torch-zero-3", "deepspeed-zero-3")
 )
 def test_nothing_of_torch_or_deepspeed_is_imported_once_the_ranks_meet(start, name):
     layout, has_compiler = CASES[name]
-    trial = start(make_spec(layout), program=WATCHED, warm=None)
+    trial = start(make_spec(layout), program=faulty("note_late_imports"), warm=None)
     assert set(trial.wait()) == {0}, trial.logs()
     for rank in range(layout.num_gpus):
         found = json.loads((trial.folder.path / f"imports-{rank}.json").read_text())
-        assert found == {"late": [], "has_compiler": has_compiler}
+        assert found == {"late": [], "has_compiler": has_compiler, "has_mlflow": False}
     measured = trial.outcome().measured
     assert list(measured.startup_parts_s) == [part for part in StartupPart if part is not StartupPart.COMPILE]
     assert measured.startup_s == pytest.approx(sum(measured.startup_parts_s.values()))

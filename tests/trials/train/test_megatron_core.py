@@ -8,23 +8,21 @@ import pytest
 
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.rules.check import engine_violations
-from tests.trials.train.few_cases import gate_cases
-from tests.trials.train.left_out import MUTATION_BOUND, difference_without, places_called
-from tests.trials.train.megatron_cases import (
+from tests.trials.train.engine_cases import (
     DP2,
-    EXPERTS,
-    MUTATIONS,
+    MEGATRON,
+    MUTATION_BOUND,
+    PLACES,
     PP2,
-    PROGRAMS,
-    SEQUENCE,
-    SHARDED,
     SP,
-    TIED,
     TP2,
+    difference_without,
+    gate_cases,
     megatron_case,
+    mutation_parameters,
+    places_called,
 )
-from tests.trials.train.parity import PROGRAMS as OF_ANY_ENGINE
-from tests.trials.train.parity import needs_megatron, ranks_of
+from tests.trials.train.parity import PROGRAMS, needs_megatron, ranks_of
 from trials.diagnostics.selftest import CPU_TOLERANCES
 
 pytestmark = [needs_megatron, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
@@ -68,7 +66,7 @@ INTERLEAVED = {"virtual_pipeline_stages": 2, "pipeline_schedule": "interleaved_1
 )
 def test_what_is_recomputed_has_a_second_forward_pass(ranks, recomputation, layers, attentions, mlps):
     given = megatron_case("recomputed", "llama", **INTERLEAVED, **recomputation)
-    passes = ranks.run(f"{OF_ANY_ENGINE}:count_forward_passes", given.layout.num_gpus, {"case": given.to_json()})
+    passes = ranks.run(f"{PROGRAMS}:count_forward_passes", given.layout.num_gpus, {"case": given.to_json()})
     count = given.layout.grad_accum_steps
     expected = {"TransformerLayer": layers, "DotProductAttention": attentions, "MLP": mlps}
     assert [{name: rank[name] / count for name in expected} for rank in passes] == [expected, expected]
@@ -81,7 +79,7 @@ def test_what_is_recomputed_has_a_second_forward_pass(ranks, recomputation, laye
 def test_modules_of_experts_are_computed_again(ranks, parity, modules, norms, experts, shared):
     """One of four layers has experts, with a shared one beside them. A layer has two norms, the model another."""
     given = megatron_case(f"selective-{modules}", "deepseek-moe", **SELECTIVE, recompute_modules=modules)
-    passes = ranks.run(f"{OF_ANY_ENGINE}:count_forward_passes", 1, {"case": given.to_json()})
+    passes = ranks.run(f"{PROGRAMS}:count_forward_passes", 1, {"case": given.to_json()})
     count = given.layout.grad_accum_steps
     expected = {"RMSNorm": norms, "SequentialMLP": experts, "SharedExpertMLP": shared}
     assert {name: passes[0].get(name, 0) / count for name in expected} == expected
@@ -96,58 +94,52 @@ def test_an_mlp_with_biases_cannot_be_recomputed(ranks, shape, depth):
     assert ranks.run(f"{PROGRAMS}:depth_of_recomputation", 1, {"case": given.to_json()}) == [depth]
 
 
-BEFORE_TRAINING = {"language_module.setup_embeddings_and_output_layer"}
-"""Reductions of a tied model's weights, which are then set."""
-
-
+@pytest.mark.walks
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
-    cases = (SEQUENCE, TIED, SHARDED, EXPERTS)
-    assert places_called(ranks, PROGRAMS, cases) - BEFORE_TRAINING == {place for place, _ in MUTATIONS}
+    cases = [MEGATRON[name] for name in ("sequence", "tied", "sharded", "experts")]
+    assert places_called(ranks, cases) == PLACES[MEGATRON_CORE].keys()
 
 
 @pytest.mark.walks
-@pytest.mark.parametrize("given", [SEQUENCE, TIED, SHARDED], ids=lambda case: case.name)
-def test_with_all_reductions_it_is_not(ranks, parity, given):
-    assert difference_without(ranks, parity, PROGRAMS, "none", given).value <= CPU_TOLERANCES["fp32"]
+@pytest.mark.parametrize("name", ["sequence", "tied", "sharded"])
+def test_with_all_reductions_it_is_not(ranks, parity, name):
+    assert difference_without(ranks, parity, "none", MEGATRON[name]).value <= CPU_TOLERANCES["fp32"]
 
 
 @pytest.mark.walks
-@pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{place}-{given.name}" for place, given in MUTATIONS])
-def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given, record_property):
-    difference = difference_without(ranks, parity, PROGRAMS, without, given)
-    record_property("difference", difference.value)
-    assert difference.value > MUTATION_BOUND, f"without {without}: {difference}"
+@pytest.mark.parametrize(("without", "given"), mutation_parameters(MEGATRON_CORE))
+def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given):
+    assert difference_without(ranks, parity, without, given).value > MUTATION_BOUND
 
 
 @pytest.mark.parametrize(
     ("without", "seen"), [(None, [True, True]), ("optimizer._unscale_main_grads_and_check_for_nan", [False, True])]
 )
 def test_all_ranks_skip_a_step_in_which_the_gradients_of_one_overflow(ranks, without, seen):
-    given = megatron_case("tp2-fp16", precision="fp16", **TP2)
-    arguments = {"case": given.to_json(), "without": without}
+    arguments = {"case": megatron_case("tp2-fp16", precision="fp16", **TP2).to_json(), "without": without}
     assert ranks.run(f"{PROGRAMS}:sees_an_overflow_of_the_last_rank", 2, arguments) == seen
 
 
 NO_CUDA = "Torch not compiled with CUDA enabled"
 PATCHES = {
-    "device_word": (SHARDED, NO_CUDA),
-    "current_device": (SHARDED, NO_CUDA),
-    "tensor_cuda": (TIED, NO_CUDA),
+    "device_word": (MEGATRON["sharded"], NO_CUDA),
+    "current_device": (MEGATRON["sharded"], NO_CUDA),
+    "tensor_cuda": (MEGATRON["tied"], NO_CUDA),
     "tensor_type": (megatron_case("dp2-zero1-bf16", zero_stage=1, precision="bf16", **DP2), "torch.BFloat16Tensor"),
-    "random_numbers": (SHARDED, NO_CUDA),
-    "synchronize": (TIED, NO_CUDA),
-    "stream": (EXPERTS, "torch.cuda.Stream requires CUDA support"),
-    "router_kernel": (EXPERTS, "te_general_gemm"),
+    "random_numbers": (MEGATRON["sharded"], NO_CUDA),
+    "synchronize": (MEGATRON["tied"], NO_CUDA),
+    "stream": (MEGATRON["experts"], "torch.cuda.Stream requires CUDA support"),
+    "router_kernel": (MEGATRON["experts"], "te_general_gemm"),
     "discarded_outputs": (
         megatron_case("layernorm", "mixtral", **SELECTIVE, recompute_modules="layernorm"),
         "FP8GlobalStateManager",
     ),
-    "split_sizes": (EXPERTS, "incompatible function arguments"),
+    "split_sizes": (MEGATRON["experts"], "incompatible function arguments"),
     "unequal_parts": (
         megatron_case("ep2-etp2", "deepseek-moe", expert_parallel=2, expert_tensor_parallel=2, **TP2, **SP, **DP2),
         "invalid tensor size",
     ),
-    "sequence_parallel_norm": (SEQUENCE, "sequence parallel not supported by torch LayerNorm"),
+    "sequence_parallel_norm": (MEGATRON["sequence"], "sequence parallel not supported by torch LayerNorm"),
 }
 
 
@@ -157,7 +149,7 @@ def test_without_a_patch_a_cpu_cannot_train(ranks, patch):
     """Fails once upstream no longer needs it."""
     given, words = PATCHES[patch]
     arguments = {"case": given.to_json(), "steps": 1, "library": "megatron_core", "patch": patch}
-    answers = ranks.run(f"{OF_ANY_ENGINE}:train_without_patch", given.layout.num_gpus, arguments)
+    answers = ranks.run(f"{PROGRAMS}:train_without_patch", given.layout.num_gpus, arguments)
     assert all(words in answer.get("error", "trained") for answer in answers)
 
 
@@ -165,18 +157,3 @@ def test_a_tensor_is_freed_before_its_send_is_waited_for(ranks):
     """Fails once upstream waits, as gloo needs; then the patch `isend` goes."""
     given = megatron_case("interleaved", "llama", **INTERLEAVED)
     assert min(ranks.run(f"{PROGRAMS}:sends_freed_before_they_are_waited_for", 2, {"case": given.to_json()})) > 0
-
-
-@pytest.mark.parametrize(
-    "given", [SHARDED, megatron_case("interleaved", "llama", **INTERLEAVED)], ids=lambda case: case.name
-)
-def test_a_rank_keeps_no_tensors_from_step_to_step(ranks, given):
-    arguments = {"case": given.to_json(), "steps": 5}
-    held = ranks.run(f"{OF_ANY_ENGINE}:tensors_after_each_step", given.layout.num_gpus, arguments)
-    assert [later for _, *later in held] == [[second] * 4 for _, second, *_ in held]
-
-
-def test_every_patch_has_a_test_that_leaves_it_out():
-    from trials.train.cpu_device.megatron_core import PATCHES as ALL
-
-    assert {patch.name for patch in ALL} == {*PATCHES, "isend"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from operator import attrgetter
 
@@ -68,47 +69,62 @@ def test_half_precision_is_what_it_says(parity):
     assert parity.difference(given, in_fp32).value > CPU_TOLERANCES["fp32"]
 
 
-TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
+TP2, PP2, DP2, SP = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}, {"sequence_parallel": True}
 DEEPSPEED = {"engine": "deepspeed"}
+TENSOR = named_case("tp2", **TP2)
 EXPERTS = named_case("experts-tp2", "deepseek-moe", expert_tensor_parallel=2, **TP2)
+SHARDED = named_case("dp2-zero1", zero_stage=1, **DP2)
+STAGES = named_case("deepspeed-pp2", **DEEPSPEED, **PP2)
 MUTATIONS = [
-    (Reduction.ROW_PARALLEL_OUTPUT, named_case("tp2", **TP2)),
-    (Reduction.COLUMN_PARALLEL_INPUT_GRADIENT, named_case("tp2", **TP2)),
+    (Reduction.ROW_PARALLEL_OUTPUT, TENSOR),
+    (Reduction.COLUMN_PARALLEL_INPUT_GRADIENT, TENSOR),
     (Reduction.EXPERT_INPUT_GRADIENT, EXPERTS),
     (Reduction.EXPERT_OUTPUT, EXPERTS),
     (Reduction.PARTIAL_GRADIENT, EXPERTS),
-    (Reduction.EMBEDDING_OUTPUT, named_case("tp2", **TP2)),
-    (Reduction.HEAD_INPUT_GRADIENT, named_case("tp2", **TP2)),
-    (Reduction.LARGEST_LOGIT, named_case("tp2", **TP2)),
-    (Reduction.EXPONENTIALS, named_case("tp2", **TP2)),
-    (Reduction.TARGET_LOGIT, named_case("tp2", **TP2)),
+    (Reduction.EMBEDDING_OUTPUT, TENSOR),
+    (Reduction.HEAD_INPUT_GRADIENT, TENSOR),
+    (Reduction.LARGEST_LOGIT, TENSOR),
+    (Reduction.EXPONENTIALS, TENSOR),
+    (Reduction.TARGET_LOGIT, TENSOR),
     (Reduction.TIED_GRADIENT, named_case("tied-pp2", "gpt2-tied", **PP2)),
     (Reduction.TIED_GRADIENT, named_case("tied-pp2-dp2-zero3", "llama-tied", zero_stage=3, **PP2, **DP2)),
     (Reduction.TIED_GRADIENT, named_case("deepspeed-tied-pp2", "gpt2-tied", **DEEPSPEED, **PP2)),
     (Reduction.DATA_PARALLEL_GRADIENT, named_case("dp2", **DP2)),
-    (Reduction.DATA_PARALLEL_GRADIENT, named_case("dp2-zero1", zero_stage=1, **DP2)),
-    (Reduction.PARTIAL_GRADIENT, named_case("tp2-sequence", "llama", sequence_parallel=True, **TP2)),
+    (Reduction.DATA_PARALLEL_GRADIENT, SHARDED),
+    (Reduction.PARTIAL_GRADIENT, named_case("tp2-sequence", "llama", **SP, **TP2)),
     (Reduction.PARTIAL_GRADIENT, named_case("tp2-qk-norm", "qwen3", **TP2)),
-    (Reduction.PARTIAL_GRADIENT, named_case("deepspeed-tp2-sequence", sequence_parallel=True, **DEEPSPEED, **TP2)),
-    (Reduction.PARTIAL_GRADIENT, named_case("deepspeed-tp2-pp2", sequence_parallel=True, **DEEPSPEED, **TP2, **PP2)),
-    (Reduction.NORM_OVER_DATA_RANKS, named_case("dp2-zero1", zero_stage=1, **DP2)),
+    (Reduction.PARTIAL_GRADIENT, named_case("deepspeed-tp2-pp2", **SP, **DEEPSPEED, **TP2, **PP2)),
+    (Reduction.NORM_OVER_DATA_RANKS, SHARDED),
     (Reduction.NORM_OVER_DATA_RANKS, named_case("dp2-zero3", zero_stage=3, **DP2)),
-    (Reduction.NORM_OVER_TENSOR_RANKS, named_case("tp2", **TP2)),
+    (Reduction.NORM_OVER_TENSOR_RANKS, TENSOR),
     (Reduction.NORM_OVER_STAGES, named_case("pp2", **PP2)),
     (Reduction.NORM_OVER_TENSOR_RANKS, named_case("deepspeed-tp2", **DEEPSPEED, **TP2)),
-    (Reduction.NORM_OVER_STAGES, named_case("deepspeed-pp2", **DEEPSPEED, **PP2)),
-    ("deepspeed_clipping", named_case("deepspeed-pp2", **DEEPSPEED, **PP2)),
+    (Reduction.NORM_OVER_STAGES, STAGES),
+    ("deepspeed_clipping", STAGES),
     ("deepspeed_tied_gradients", named_case("deepspeed-tied-pp2", "gpt2-tied", **DEEPSPEED, **PP2)),
     ("deepspeed_parameter_marks", named_case("deepspeed-tp2-dp2-zero1", zero_stage=1, **DEEPSPEED, **TP2, **DP2)),
     ("deepspeed_parameter_marks", named_case("tied-zero1", "gpt2-tied", zero_stage=1, **DEEPSPEED, **PP2, **DP2)),
 ]
+IN_EACH_RUN = [
+    (Reduction.ROW_PARALLEL_OUTPUT, "tp2"),
+    (Reduction.TIED_GRADIENT, "tied-pp2"),
+    (Reduction.DATA_PARALLEL_GRADIENT, "dp2-zero1"),
+    (Reduction.NORM_OVER_STAGES, "deepspeed-pp2"),
+    ("deepspeed_parameter_marks", "deepspeed-tp2-dp2-zero1"),
+]
+
+
+def mutations() -> Iterator[ParameterSet]:
+    for without, given in MUTATIONS:
+        marks = () if (without, given.name) in IN_EACH_RUN else pytest.mark.walks
+        yield pytest.param(without, given, id=f"{without}-{given.name}", marks=marks)
 
 
 def test_every_reduction_has_a_test_that_switches_it_off():
     assert {name for name, _ in MUTATIONS} >= set(Reduction)
 
 
-@pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{name}-{given.name}" for name, given in MUTATIONS])
+@pytest.mark.parametrize(("without", "given"), mutations())
 def test_without_any_one_reduction_or_guard_the_training_is_another(parity, without, given):
     """All ranks train to the end: the difference in training is detected, not a failure."""
     trained = parity.train_without(given, without, steps=3)

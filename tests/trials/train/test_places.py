@@ -14,11 +14,13 @@ from tests.kit import OUTCOME
 from tests.trials.train.trial_processes import make_spec
 from trials.attempt_result import COMPARABLE
 from trials.ranks.failures import TrialFailure
+from trials.ranks.startup import Startup
+from trials.train.measurement.loop import TrainingLoop
 from trials.train.parallel.device import Device
 from trials.train.parallel.gather import RankHost
 from trials.train.proof.fingerprint import common_software, fingerprint, megatron_software, software_mix
 from trials.train.trial_run import flags_of
-from trials.trial import FailureReason
+from trials.trial import FailureReason, Flag
 
 CPU = Device(torch.device("cpu"))
 SPEC = make_spec(Layout(tensor_parallel=4))
@@ -27,61 +29,51 @@ ONE_SLOW = [*WELL[:3], RankHost("n2", 1.4)]
 OF_CPUS = [RankHost("n1", None), RankHost("n2", None)]
 
 
-def loop_with(*flags: str):
-    """A loop that ended with these flags."""
-    return SimpleNamespace(flags=flags)
+@pytest.mark.fault(38)
+@pytest.mark.parametrize(
+    ("rank_hosts", "of_loop", "slowest", "flags"),
+    [
+        (ONE_SLOW, (), {}, ("suspect_node",)),
+        (WELL, ("time_limit",), {}, ("time_limit",)),
+        (ONE_SLOW, ("time_limit", "suspect_node"), {}, ("time_limit", "suspect_node")),
+        (OF_CPUS, (), {}, ()),
+        (WELL, (), {"stragglers": [1]}, ("suspect_node", "straggler")),
+        (OF_CPUS, (), {"stragglers": [1]}, ("suspect_node", "straggler")),
+        (OF_CPUS[:1] * 2, (), {"stragglers": [1]}, ("straggler",)),  # ranks that share a CPU
+        (WELL, (), {"stragglers": []}, ()),
+    ],
+    ids=["slow", "alike", "drift-and-slow", "cpus", "straggler", "straggler-on-cpus", "one-shared-cpu", "none"],
+)
+def test_a_slow_device_or_a_straggler_makes_the_measurement_suspect(rank_hosts, of_loop, slowest, flags):
+    assert flags_of(SimpleNamespace(flags=of_loop), rank_hosts, OUTCOME.metrics, slowest) == flags
 
 
 @pytest.mark.fault(38)
-def test_a_slow_device_makes_the_measurement_suspect_and_its_host_is_named():
-    assert flags_of(loop_with(), ONE_SLOW, OUTCOME.metrics, {}) == ("suspect_node",)
+def test_a_slow_device_is_named_with_its_host_and_what_was_not_probed_is_absent(monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     found = fingerprint(SPEC, CPU, ONE_SLOW)
-    assert found["probe_ms_by_rank"] == [1.0, 1.02, 0.98, 1.4]
-    assert found["slow_hosts"] == ["n2"]
-
-
-@pytest.mark.fault(38)
-def test_devices_that_are_alike_are_no_reason_for_suspicion():
-    assert flags_of(loop_with("time_limit"), WELL, OUTCOME.metrics, {}) == ("time_limit",)
+    assert (found["probe_ms_by_rank"], found["slow_hosts"]) == ([1.0, 1.02, 0.98, 1.4], ["n2"])
     assert "slow_hosts" not in fingerprint(SPEC, CPU, WELL)
-
-
-@pytest.mark.fault(38)
-def test_a_drift_and_a_slow_device_are_one_flag():
-    assert flags_of(loop_with("time_limit", "suspect_node"), ONE_SLOW, OUTCOME.metrics, {}) == (
-        "time_limit",
-        "suspect_node",
-    )
-
-
-def test_what_was_not_probed_is_absent():
-    assert flags_of(loop_with(), OF_CPUS, OUTCOME.metrics, {}) == ()
-    assert not {"probe_ms_by_rank", "slow_hosts"} & set(fingerprint(SPEC, CPU, OF_CPUS))
+    found = fingerprint(SPEC, CPU, [RankHost(host, None) for host in ("n7", "n7", "n2", "n2")])
+    assert found["hosts"] == ["n7", "n2"], "once, in the order of their ranks"
+    assert not {"probe_ms_by_rank", "slow_hosts", "job_id"} & set(found)
+    assert not {"job_id", "hosts", "probe_ms_by_rank", "slow_hosts", "host"} & set(COMPARABLE)
 
 
 @pytest.mark.parametrize(
-    ("rank_hosts", "flags"),
+    ("engine", "accelerator", "flags"),
     [
-        (WELL, ("suspect_node", "straggler")),
-        (OF_CPUS, ("suspect_node", "straggler")),
-        (OF_CPUS[:1] * 2, ("straggler",)),
+        ("megatron-core", "cpu", (Flag.EMULATED_DEVICE,)),
+        ("megatron-core", "a100-80gb", ()),
+        ("torchtitan", "cpu", (Flag.EMULATED_DEVICE,)),
+        ("torch", "cpu", ()),
+        ("deepspeed", "cpu", ()),
     ],
-    ids=["gpus", "several-cpu-nodes", "one-shared-cpu"],
 )
-def test_a_straggler_makes_its_node_suspect_where_ranks_do_not_share_a_cpu(rank_hosts, flags):
-    assert flags_of(loop_with(), rank_hosts, OUTCOME.metrics, {"stragglers": [1]}) == flags
-    assert flags_of(loop_with(), rank_hosts, OUTCOME.metrics, {"stragglers": []}) == ()
-
-
-def test_hosts_are_named_once_in_the_order_of_their_ranks(monkeypatch):
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    found = fingerprint(SPEC, CPU, [RankHost(host, None) for host in ("n7", "n7", "n2", "n2")])
-    assert found["hosts"] == ["n7", "n2"]
-    assert "job_id" not in found
-
-
-def test_where_a_trial_ran_does_not_make_it_another_machine():
-    assert not {"job_id", "hosts", "probe_ms_by_rank", "slow_hosts", "host"} & set(COMPARABLE)
+def test_a_measurement_on_an_emulated_device_is_flagged(engine, accelerator, flags):
+    spec = make_spec(Layout(engine=engine), accelerator=accelerator)
+    model = SimpleNamespace(chunks=())
+    assert TrainingLoop(spec, model, data=None, device=CPU, report=None, startup=Startup()).flags == flags
 
 
 def layers_of(module: str) -> torch.nn.Module:
@@ -113,11 +105,7 @@ LOCAL = {"megatron_core": "0.16.1", "transformer_engine": None, "megatron_layers
     [
         (LOCAL, None),
         ({**LOCAL, "megatron_core": "0.16.2"}, "megatron_core is 0.16.1 on rank 0, 2, 0.16.2 on rank 1"),
-        (
-            {**LOCAL, "transformer_engine": "2.9.0", "megatron_layers": "transformer_engine"},
-            "transformer_engine is unknown on rank 0, 2, 2.9.0 on rank 1; megatron_layers is local on rank 0, 2,"
-            " transformer_engine on rank 1",
-        ),
+        ({**LOCAL, "transformer_engine": "2.9.0"}, "transformer_engine is unknown on rank 0, 2, 2.9.0 on rank 1"),
     ],
 )
 def test_software_that_differs_between_ranks_is_named_with_its_ranks(second, words):

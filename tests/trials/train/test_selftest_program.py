@@ -31,19 +31,13 @@ def test_versions_are_those_of_the_cases_engines_whether_or_not_they_are_importe
     found = packaged_software({"torch", MEGATRON_CORE, TORCHTITAN})
     assert (found["megatron_core"], found[TORCHTITAN]) == (version(MEGATRON_CORE), version(TORCHTITAN))
     assert packaged_software({"torch"}) == {}
-
-
-def test_an_engine_that_is_missing_has_no_version(monkeypatch):
     monkeypatch.setitem(sys.modules, "megatron.core", None)
     assert packaged_software({MEGATRON_CORE}) == {}
 
 
-def test_devices_that_nobody_touched_may_be_used_by_children():
-    require_untouched_devices()
-
-
 @pytest.mark.parametrize("what_tells", ["is_initialized", "_is_in_bad_fork"])
 def test_where_cuda_was_used_before_the_fork_the_selftest_refuses(monkeypatch, what_tells):
+    require_untouched_devices()
     monkeypatch.setattr(torch.cuda, what_tells, lambda: True)
     with pytest.raises(RuntimeError, match="CUDA was used while torch and the engines were imported"):
         require_untouched_devices()

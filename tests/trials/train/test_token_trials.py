@@ -10,7 +10,7 @@ import pytest
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.token_files import document_ids, write_documents, write_tokens
-from tests.trials.train.trial_processes import ENDLESS, MODEL, make_spec, start_trial
+from tests.trials.train.trial_processes import ENDLESS, MODEL, make_spec
 from trials.data.token_file import HEADER_BYTES, TokenFile
 from trials.measurement.step_log import StepPhase, read_metrics
 from trials.trial import FailureReason, TrialSpec, TrialState
@@ -20,52 +20,25 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 TP2 = Layout(tensor_parallel=2, micro_batch_size=2, grad_accum_steps=2)
 DP2 = Layout(data_parallel=2, micro_batch_size=1, grad_accum_steps=2)
 PP2 = replace(TP2, tensor_parallel=1, pipeline_parallel=2, pipeline_schedule="1f1b", engine="deepspeed")
-LAYOUTS = {"tp2": TP2, "dp2": DP2, "pp2-deepspeed": PP2}
-
-
-@pytest.fixture(scope="module")
-def token_path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data") / "tokens.bin"
-    write_tokens(path, [i * i % 61 for i in range(1001)])
-    return path
 
 
 def spec_on(path, layout: Layout, **fields) -> TrialSpec:
     return make_spec(layout, trainer={"kind": "parlay", "data": {"kind": "tokens", "path": str(path)}}, **fields)
 
 
-@pytest.fixture(scope="module")
-def measured(token_path, tmp_path_factory, ranks):
-    """Each layout's trial on the same tokens, by name."""
-    trials = {}
-    for name, layout in LAYOUTS.items():
-        trials[name] = start_trial(tmp_path_factory.mktemp(name), spec_on(token_path, layout), warm=ranks)
-        assert trials[name].wait() == [0, 0], trials[name].logs()
-    return trials
-
-
-def test_the_losses_are_the_same_for_every_layout(measured):
-    losses = {name: [r.loss for r in read_metrics(trial.folder.metrics())][:10] for name, trial in measured.items()}
-    assert losses["tp2"][-1] < losses["tp2"][0] - 0.01
-    assert losses["dp2"] == pytest.approx(losses["tp2"], abs=1e-5)
-    assert losses["pp2-deepspeed"] == pytest.approx(losses["tp2"], abs=1e-5)
-
-
-def test_other_tokens_give_other_losses(measured, start, tmp_path):
-    path = tmp_path / "tokens.bin"
-    write_tokens(path, [i * i * i % 59 for i in range(1001)])
-    other = start(spec_on(path, TP2))
-    assert other.wait() == [0, 0], other.logs()
-    first, second = (read_metrics(trial.folder.metrics())[0].loss for trial in (measured["tp2"], other))
-    assert abs(first - second) > 1e-3
-
-
-def test_what_the_steps_waited_for_their_data_is_part_of_them_and_told(measured):
-    for trial in measured.values():
+def test_losses_are_the_same_for_every_layout_and_waits_for_data_are_part_of_the_steps(start, tmp_path):
+    write_tokens(tmp_path / "tokens.bin", [i * i % 61 for i in range(1001)])
+    losses = []
+    for number, layout in enumerate((TP2, DP2, PP2), 1):
+        trial = start(spec_on(tmp_path / "tokens.bin", layout, trial=f"t000{number}"))
+        assert trial.wait() == [0, 0], trial.logs()
         assert trial.result().state is TrialState.MEASURED
-        metrics = trial.outcome().measured
+        records, metrics = read_metrics(trial.folder.metrics()), trial.outcome().measured
         assert 0 <= metrics.data_wait_s < metrics.step_time_s
-        assert all(r.data_wait_s < r.step_time_s for r in read_metrics(trial.folder.metrics()))
+        assert all(record.data_wait_s < record.step_time_s for record in records)
+        losses.append([record.loss for record in records][:10])
+    assert losses[0][-1] < losses[0][0] - 0.01
+    assert losses[1:] == [pytest.approx(losses[0], abs=1e-5)] * 2
 
 
 def test_where_attention_is_by_document_the_documents_of_the_measured_steps_are_counted(start, tmp_path):
@@ -85,15 +58,6 @@ def test_where_attention_is_by_document_the_documents_of_the_measured_steps_are_
     assert found.document_length == pytest.approx(counted)
     flops = replace(model, document_length=counted).model_flops_per_token
     assert found.model_tflops_per_gpu == pytest.approx(flops * found.tokens_per_sec_per_gpu / 1e12)
-
-
-def test_a_missing_file_ends_all_ranks_at_once_as_a_broken_script_does(start, tmp_path):
-    trial = start(spec_on(tmp_path / "absent.bin", TP2))
-    assert trial.wait() == [1, 1]
-    outcome = trial.outcome()
-    assert (trial.result().reason, outcome.phase) == (FailureReason.SCRIPT_ERROR, "start")
-    assert "absent.bin cannot be read: No such file or directory" in outcome.excerpt
-    assert "parlay prepare" in outcome.excerpt
 
 
 def test_a_file_that_is_cut_while_it_is_read_ends_the_trial_with_its_reason(start, tmp_path):

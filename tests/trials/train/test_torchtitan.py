@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from operator import attrgetter
 
 import pytest
 
 from search_spaces.engines import TORCHTITAN
 from search_spaces.rules.check import engine_violations
-from tests.trials.train.few_cases import gate_cases
-from tests.trials.train.left_out import MUTATION_BOUND, difference_without, places_called
-from tests.trials.train.parity import PROGRAMS as OF_ANY_ENGINE
-from tests.trials.train.parity import needs_torchtitan, ranks_of
-from tests.trials.train.ranks import NO_ENGINE, RanksFailed, WarmRanks
-from tests.trials.train.torchtitan_cases import (
-    CONTEXT,
-    EXPERTS,
-    MUTATIONS,
-    PROGRAMS,
-    REPLICAS,
-    SEQUENCE,
-    SHARDED,
-    STAGES,
-    TENSOR,
+from tests.trials.train.engine_cases import (
+    MUTATION_BOUND,
+    PLACES,
+    TITAN,
+    difference_without,
+    gate_cases,
+    mutation_parameters,
+    places_called,
     torchtitan_case,
 )
+from tests.trials.train.parity import PROGRAMS, needs_torchtitan, ranks_of
+from tests.trials.train.ranks import NO_ENGINE, RanksFailed, WarmRanks
 from trials.diagnostics.selftest import CPU_TOLERANCES, RankTraining
 from trials.trial import FailureReason
 
@@ -50,7 +46,7 @@ def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_pr
 )
 def test_what_is_recomputed_has_a_second_forward_pass(ranks, recomputation, blocks, attentions):
     given = torchtitan_case("recomputed", **recomputation)
-    [passes] = ranks.run(f"{OF_ANY_ENGINE}:count_forward_passes", 1, {"case": given.to_json()})
+    [passes] = ranks.run(f"{PROGRAMS}:count_forward_passes", 1, {"case": given.to_json()})
     expected = {"Llama3TransformerBlock": blocks, "GQAttention": attentions}
     assert {name: passes[name] / given.layout.grad_accum_steps for name in expected} == expected
 
@@ -75,42 +71,27 @@ def test_a_split_backward_pass_cannot_use_what_selective_recomputation_kept(rank
         parity.train(given, 1)
 
 
-def test_a_split_backward_pass_recomputes_a_layer_again_for_its_weights(ranks):
-    """Fails once torch keeps what it has recomputed; then docs/trainer.md says so."""
-    given = torchtitan_case("zbv-full", activation_checkpointing="full", **V_SCHEDULE)
-    passes = ranks.run(f"{OF_ANY_ENGINE}:count_forward_passes", 2, {"case": given.to_json()})
-    layers = given.model.num_layers // 2 * (given.layout.grad_accum_steps + 1)  # one pass infers the shapes
-    assert min(rank["Llama3TransformerBlock"] for rank in passes) > 4 * layers
-
-
 def test_a_loss_that_is_no_number_is_no_result(ranks):
-    given = torchtitan_case("diverged")
-    program = f"{PROGRAMS}:reason_of_a_loss_that_is_no_number"
-    assert ranks.run(program, 1, {"case": given.to_json()}) == [FailureReason.RESULT_INVALID]
-
-
-SIZES = {"token_dispatcher._token_count_exchange"}
-"""Exchanges of sizes, without which ranks wait for each other."""
+    arguments = {"case": torchtitan_case("diverged").to_json()}
+    found = ranks.run(f"{PROGRAMS}:reason_of_a_loss_that_is_no_number", 1, arguments)
+    assert found == [FailureReason.RESULT_INVALID]
 
 
 @pytest.mark.walks
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
-    cases = (TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED, EXPERTS, CONTEXT)
-    assert places_called(ranks, PROGRAMS, cases) - SIZES == {place for place, _ in MUTATIONS}
+    assert places_called(ranks, [*TITAN.values()]) == PLACES[TORCHTITAN].keys()
 
 
 @pytest.mark.walks
-@pytest.mark.parametrize("given", [TENSOR, SEQUENCE, STAGES, REPLICAS, SHARDED, CONTEXT], ids=lambda case: case.name)
+@pytest.mark.parametrize("given", [case for name, case in TITAN.items() if name != "experts"], ids=attrgetter("name"))
 def test_with_all_reductions_it_is_not(ranks, parity, given):
-    assert difference_without(ranks, parity, PROGRAMS, "none", given).value <= CPU_TOLERANCES["fp32"]
+    assert difference_without(ranks, parity, "none", given).value <= CPU_TOLERANCES["fp32"]
 
 
 @pytest.mark.walks
-@pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{place}-{given.name}" for place, given in MUTATIONS])
-def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given, record_property):
-    difference = difference_without(ranks, parity, PROGRAMS, without, given)
-    record_property("difference", difference.value)
-    assert difference.value > MUTATION_BOUND, f"without {without}: {difference}"
+@pytest.mark.parametrize(("without", "given"), mutation_parameters(TORCHTITAN))
+def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given):
+    assert difference_without(ranks, parity, without, given).value > MUTATION_BOUND
 
 
 ONE_RANK = torchtitan_case("one-rank")
@@ -119,8 +100,8 @@ PATCHES = {
     "device_memory": (ONE_RANK, "module 'torch.cpu' has no attribute 'get_device_name'"),
     "triton": (ONE_RANK, "No module named 'triton'"),
     "flex_attention": (ONE_RANK, "FlexAttention does not support backward on CPU"),
-    "micro_batches": (STAGES, "Expecting 4 arg_mbs but got 2"),
-    "sum": (SHARDED, "Cannot use ReduceOp.PREMUL_SUM with Gloo"),
+    "micro_batches": (TITAN["stages"], "Expecting 4 arg_mbs but got 2"),
+    "sum": (TITAN["sharded"], "Cannot use ReduceOp.PREMUL_SUM with Gloo"),
 }
 
 
@@ -138,38 +119,21 @@ def test_without_a_patch_a_cpu_cannot_train(ranks_without_engine, patch):
     """Fails once upstream no longer needs it."""
     given, words = PATCHES[patch]
     arguments = {"case": given.to_json(), "steps": 1, "library": "torchtitan", "patch": patch}
-    answers = ranks_without_engine.run(f"{OF_ANY_ENGINE}:train_without_patch", given.layout.num_gpus, arguments)
+    answers = ranks_without_engine.run(f"{PROGRAMS}:train_without_patch", given.layout.num_gpus, arguments)
     assert all(words in answer.get("error", "trained") for answer in answers)
 
 
 @pytest.mark.walks
 def test_without_a_patch_masks_of_context_parallel_ranks_need_a_compiler(ranks_without_engine):
-    arguments = {"case": CONTEXT.to_json(), "steps": 1, "library": "torchtitan", "patch": "block_mask"}
-    program = f"{PROGRAMS}:train_without_patch_and_compiler"
-    answers = ranks_without_engine.run(program, CONTEXT.layout.num_gpus, arguments)
+    arguments = {"case": TITAN["context"].to_json(), "steps": 1, "library": "torchtitan", "patch": "block_mask"}
+    answers = ranks_without_engine.run(f"{PROGRAMS}:train_without_patch", 2, {**arguments, "compiler": "/no/compiler"})
     assert all("No working C++ compiler found" in answer.get("error", "trained") for answer in answers)
 
 
 @pytest.mark.walks
 def test_experts_multiply_in_16_bits_whatever_the_precision(ranks_without_engine, parity):
     """Fails once upstream takes the weights' type; then the patch `grouped_mm` goes."""
-    arguments = {"case": EXPERTS.to_json(), "steps": 3, "library": "torchtitan", "patch": "grouped_mm"}
-    answers = ranks_without_engine.run(f"{OF_ANY_ENGINE}:train_without_patch", EXPERTS.layout.num_gpus, arguments)
-    shown = [{k: v for k, v in answer["trained"].items() if k != "switched_off"} for answer in answers]
-    trained = [RankTraining.from_json(each) for each in shown]
-    assert parity.difference(EXPERTS, trained).value > CPU_TOLERANCES["fp32"]
-
-
-@pytest.mark.parametrize(
-    "given", [SHARDED, pytest.param(torchtitan_case("zbv", **V_SCHEDULE), marks=pytest.mark.walks)], ids=["dp2", "zbv"]
-)
-def test_a_rank_keeps_no_tensors_from_step_to_step(ranks, given):
-    arguments = {"case": given.to_json(), "steps": 5}
-    held = ranks.run(f"{OF_ANY_ENGINE}:tensors_after_each_step", given.layout.num_gpus, arguments)
-    assert [later for _, *later in held] == [[second] * 4 for _, second, *_ in held]
-
-
-def test_every_patch_has_a_test_that_leaves_it_out():
-    from trials.train.cpu_device.torchtitan import PATCHES as ALL
-
-    assert {patch.name for patch in ALL} == {*PATCHES, "block_mask", "grouped_mm"}
+    arguments = {"case": TITAN["experts"].to_json(), "steps": 3, "library": "torchtitan", "patch": "grouped_mm"}
+    answers = ranks_without_engine.run(f"{PROGRAMS}:train_without_patch", 2, arguments)
+    trained = [RankTraining.from_json(answer["trained"]) for answer in answers]
+    assert parity.difference(TITAN["experts"], trained).value > CPU_TOLERANCES["fp32"]

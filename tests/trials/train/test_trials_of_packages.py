@@ -3,8 +3,6 @@ dead rank."""
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -15,10 +13,11 @@ import pytest
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
+from search_spaces.rules.check import engine_violations
 from tests.trials.train.parity import needs_accelerate, needs_megatron, needs_torchtitan
 from tests.trials.train.ranks import WarmRanks
-from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, RunningTrial, best_of, faulty, make_spec
-from trials.files.folders import SearchFolder, write_json
+from tests.trials.train.test_expert_loads import EXPERTS
+from tests.trials.train.trial_processes import MODEL, RULES, RunningTrial, make_spec
 from trials.ranks.engine_packages import packages_of
 from trials.ranks.software import package_version
 from trials.trial import FailureReason, Flag, TrialState
@@ -89,18 +88,6 @@ def test_a_trial_is_measured_profiled_and_proven(begin, engine):
     assert min(parts["compute"], parts["data_parallel"], parts["optimizer"], *[parts["pipeline"]] * is_pipeline) > 0
 
 
-@pytest.mark.walks
-def test_a_trial_that_cannot_be_the_best_ends_itself(begin, engine, tmp_path):
-    spec = make_spec(engine.small, model=engine.model, measure=ENDLESS)
-    search = SearchFolder(tmp_path / spec.search_id)
-    search.path.mkdir()
-    write_json(search.best, best_of(spec, 1e12))
-    trial = begin(spec)
-    assert trial.wait() == [0, 0], trial.logs()
-    assert trial.outcome().measured.measured_steps >= 6
-    assert trial.result().reason is FailureReason.PRUNED
-
-
 def test_beyond_the_memory_limit_a_rank_is_out_of_memory(begin, engine):
     large = replace(engine.model, hidden_size=1024, ffn_hidden_size=4096, vocab_size=32768)
     trial = begin(make_spec(engine.small, model=large, measure=replace(RULES, memory_limit_gib=0.8)))
@@ -109,31 +96,19 @@ def test_beyond_the_memory_limit_a_rank_is_out_of_memory(begin, engine):
     assert trial.result().reason is FailureReason.GPU_OOM
 
 
-def test_an_error_in_one_rank_is_a_script_error(begin, engine):
-    trial = begin(
-        make_spec(engine.small, model=engine.model, measure=ENDLESS),
-        program=faulty("fail_in_the_third_step_of_rank_1"),
-    )
-    outcome = trial.wait_for_outcome()
-    assert trial.wait() == [1, 1]
-    assert (outcome.reason, outcome.rank) == (FailureReason.SCRIPT_ERROR, 1)
-
-
-def test_a_rank_that_sleeps_is_a_hang(begin, engine):
-    rules = replace(ENDLESS, time_limit_s=80.0)
-    trial = begin(
-        make_spec(engine.small, model=engine.model, measure=rules), program=faulty("sleep_in_the_third_step_of_rank_1")
-    )
-    outcome = trial.wait_for_outcome()
-    assert trial.wait() == [1, 1]
-    assert trial.result().reason is FailureReason.HANG
-    assert "all_reduce" in outcome.excerpt + trial.logs()
-
-
-def test_a_killed_rank_ends_the_others(begin, engine):
-    trial = begin(make_spec(engine.small, model=engine.model, measure=ENDLESS))
-    trial.wait_for_steps(2)
-    os.kill(trial.ranks[1].pid, signal.SIGKILL)
-    outcome = trial.wait_for_outcome()
-    assert trial.wait() == [1, -signal.SIGKILL]
-    assert (outcome.reason, outcome.rank) == (FailureReason.NODE_FAILURE, 0)
+@pytest.mark.walks
+@pytest.mark.parametrize(("routing", "skew"), [("balanced", 1.0), ("skewed(1.5)", 1.5)])
+def test_experts_have_the_loads_that_were_asked_for(begin, engine, routing, skew):
+    if engine.name == ACCELERATE:
+        assert any(engine_violations(engine.small, EXPERTS))
+        return
+    split = {"data_parallel": 2, "expert_parallel": 2, "expert_tensor_parallel": 1, "activation_checkpointing": "full"}
+    sequence = {"sequence_parallel": True, "zero_stage": 2} if engine.name == TORCHTITAN else {"tensor_parallel": 1}
+    spec = make_spec(replace(engine.small, **split | sequence), model=EXPERTS, measure=replace(RULES, routing=routing))
+    trial = begin(spec)
+    assert not any(trial.wait()), trial.logs()
+    metrics, is_drawn = trial.outcome().metrics, engine.name == MEGATRON_CORE and routing == "balanced"
+    assert metrics.expert_tokens_mean == spec.global_batch_size * EXPERTS.seq_length * 2 / 4
+    most = pytest.approx(skew * metrics.expert_tokens_mean, rel=0.2 if is_drawn else 0.0)
+    assert metrics.expert_tokens_most == most
+    assert trial.result().state is TrialState.MEASURED

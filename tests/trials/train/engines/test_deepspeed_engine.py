@@ -1,47 +1,131 @@
-"""Particulars of the DeepSpeed engine: its counts, the length of its steps, and that it compiles nothing."""
+"""Particulars of the DeepSpeed engine: counts, lengths of steps, guards, and that it compiles nothing."""
 
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
-from dataclasses import replace
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from tests.trials.train.deepspeed_programs import IMPORTED
-from tests.trials.train.ranks import RanksFailed
+from tests.kit import model
 from tests.trials.train.trial_processes import make_spec
-from trials.files.folders import read_json
+from trials.files.folders import AttemptFolder
+from trials.ranks.environment import RankEnvironment
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
-PROGRAMS = "tests.trials.train.deepspeed_programs"
 TOLERANCE, BF16_TOLERANCE = 1e-5, 1e-2
-MODEL = ModelShape(4, 64, 4, 4, 256, False, 32, 32, False, "learned", "layernorm")
-TIED = replace(MODEL, tied_embeddings=True)
-WIDE = replace(MODEL, num_layers=2, hidden_size=256, ffn_hidden_size=1024)
+MODEL = model(vocab_size=32, tied_embeddings=False)
+TIED = model(vocab_size=32)
+WIDE = model(vocab_size=32, tied_embeddings=False, num_layers=2, hidden_size=256, ffn_hidden_size=1024)
 """Matrices larger than the 100,000 elements up to which DeepSpeed's ZeRO 3 keeps weights whole."""
 TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
 WHOLE_STEPS = (4, 4, 4)
+SEED = 7
+ADAMW = {"learning_rate": 1e-3, "epsilon": 1e-4, "max_grad_norm": 0.5}
+CPU = torch.device("cpu")
+
+
+def train_plainly(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Train the whole model on a forked rank with torch's AdamW, in fp32. `micro_batches`: of each step and
+    data-parallel rank."""
+    from trials.train.data import SyntheticData
+    from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
+    from trials.train.model.initial_weights import WeightSource
+    from trials.train.parallel.tensor_parallel import TensorParallelRanks
+
+    model, layout = ModelShape.from_json(arguments["model"]), Layout.from_json(arguments["layout"])
+    plan, weights = ChunkPlan.of(model, 0, 1), WeightSource(SEED, CPU)
+    chunk = ModelChunk(model, plan, TensorParallelRanks(), weights, ChunkExecution())
+    adamw = {"lr": ADAMW["learning_rate"], "betas": (0.9, 0.95), "eps": ADAMW["epsilon"], "weight_decay": 0.01}
+    optimizer = torch.optim.AdamW(chunk.parameters(), foreach=False, **adamw)
+    data, size = SyntheticData(model, layout, 0, CPU), layout.micro_batch_size
+    losses, norms = [], []
+    for step, count in enumerate(arguments["micro_batches"]):
+        first, total = step * layout.global_batch_size, count * layout.data_parallel
+        batch = data.samples(torch.arange(first, first + total * size))
+        optimizer.zero_grad()
+        pairs = zip(batch.ids.split(size), batch.targets.split(size), strict=True)
+        parts = [chunk.loss(chunk(ids), targets) / total for ids, targets in pairs]
+        for part in parts:
+            part.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(chunk.parameters(), ADAMW["max_grad_norm"]).item())
+        optimizer.step()
+        losses.append(sum(part.item() for part in parts))
+    return {"losses": losses, "grad_norms": norms}
+
+
+def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The same with the DeepSpeed engine. `without` names a disabled guard; `allows_fp16`: DeepSpeed assumes that a CPU
+    supports fp16; `loss_scale_power`: fp16's first scale; `extensions`: folder of operators that torch compiles."""
+    from deepspeed.accelerator import get_accelerator
+
+    from trials.train.data import Batch, SyntheticData
+    from trials.train.engines import deepspeed_engine
+    from trials.train.engines.engine import TrainingConfig
+    from trials.train.engines.factory import build_engine
+    from trials.train.engines.optimizer import OptimizerConfig
+    from trials.train.model.initial_weights import WeightSource
+    from trials.train.parallel.device import Device
+    from trials.train.parallel.process_groups import join_world
+
+    os.environ["TORCH_EXTENSIONS_DIR"] = arguments.get("extensions", str(folder))
+    if arguments.get("allows_fp16"):
+        get_accelerator().is_fp16_supported = lambda: True
+    if "without" in arguments:
+        WITHOUT[arguments["without"]](deepspeed_engine)
+    model, layout = ModelShape.from_json(arguments["model"]), Layout.from_json(arguments["layout"])
+    spec = make_spec(layout, model=model, seed=SEED)
+    world = join_world(spec, AttemptFolder(folder), RankEnvironment.read(os.environ), Device(CPU))
+    settings = OptimizerConfig(**ADAMW, loss_scale_power=arguments.get("loss_scale_power", 16))
+    engine = build_engine(TrainingConfig(model, layout, WeightSource(SEED, CPU), settings), world)
+    data = SyntheticData(model, layout, world.coordinates["dp"], CPU)
+    losses, norms = [], []
+    for step, count in enumerate(arguments["micro_batches"]):
+        batch, end = data.batch(step), count * layout.micro_batch_size
+        result = engine.train_step(Batch(batch.ids[:end], batch.targets[:end]))
+        loss = result.loss.clone()
+        dist.all_reduce(loss)  # each data-parallel rank has its own; those of a replica are alike
+        losses.append(float(loss) / dist.get_world_size())
+        norms.append(float(result.grad_norm))
+    parameters = [*engine.chunks[0].parameters()]
+    held = {
+        "whole": sum(parameter.numel() for parameter in parameters),
+        "part": sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in parameters),
+        "bucket": getattr(engine._engine.optimizer, "reduce_bucket_size", None),
+    }
+    return {"losses": losses, "grad_norms": norms} | held | asdict(engine.counts())
+
+
+def without_sequence_gradients(deepspeed_engine: Any) -> None:
+    deepspeed_engine.reduce_in_place = lambda *_: None
+
+
+def without_zero_1_for_half_precision(deepspeed_engine: Any) -> None:
+    """Replace ZeRO 1 by 0 in bf16, as most bf16 configurations have it."""
+    written = deepspeed_engine.ds_config
+
+    def ds_config(layout: Layout, *arguments: Any) -> dict[str, Any]:
+        config = written(layout, *arguments)
+        config["zero_optimization"]["stage"] = layout.zero_stage
+        return {name: value for name, value in config.items() if name != "data_types"}
+
+    deepspeed_engine.ds_config = ds_config
+
+
+WITHOUT = {"sequence_gradients": without_sequence_gradients, "zero_1": without_zero_1_for_half_precision}
 
 
 def layout(**fields: Any) -> Layout:
     return Layout(engine="deepspeed", micro_batch_size=2, grad_accum_steps=4, **fields).canonical()
-
-
-def name_of(value: Any) -> str:
-    """Test id from the fields that differ from the default."""
-    if isinstance(value, ModelShape):
-        return "wide" if value == WIDE else "tied" if value == TIED else "untied"
-    if not isinstance(value, Layout):
-        return str(value)
-    usual = layout().to_json()
-    return "-".join(f"{name}_{v}" for name, v in value.to_json().items() if v != usual[name]) or "one_rank"
 
 
 @pytest.fixture
@@ -50,7 +134,7 @@ def train(ranks):
 
     def train_layout(given: Layout, model: ModelShape = MODEL, micro_batches=WHOLE_STEPS, **options: Any):
         shapes = {"model": model.to_json(), "layout": given.to_json(), "micro_batches": micro_batches}
-        return ranks.run(f"{PROGRAMS}:train_layout", given.num_gpus, shapes | options)
+        return ranks.run(f"{__name__}:train_layout", given.num_gpus, shapes | options)
 
     return train_layout
 
@@ -61,7 +145,7 @@ def difference(ranks):
 
     def to_plain(trained, given: Layout, model: ModelShape = MODEL, micro_batches=WHOLE_STEPS) -> float:
         shapes = {"model": model.to_json(), "layout": given.to_json(), "micro_batches": micro_batches}
-        [plain] = ranks.run(f"{PROGRAMS}:train_plainly", 1, shapes)
+        [plain] = ranks.run(f"{__name__}:train_plainly", 1, shapes)
         return max(
             abs(ours - theirs)
             for rank in trained
@@ -76,13 +160,13 @@ def difference(ranks):
     ("given", "model"),
     [
         (layout(), MODEL),
-        (layout(zero_stage=1, **DP2), MODEL),
-        (layout(zero_stage=2, offload="optimizer", **DP2), MODEL),
+        pytest.param(layout(zero_stage=1, **DP2), MODEL, marks=pytest.mark.walks),
+        pytest.param(layout(zero_stage=2, offload="optimizer", **DP2), MODEL, marks=pytest.mark.walks),
         (layout(zero_stage=3, overlap_comm=True, bucket_mib=1, **DP2), WIDE),
-        (layout(**PP2), TIED),
+        pytest.param(layout(**PP2), TIED, marks=pytest.mark.walks),
         (layout(zero_stage=1, **PP2, **DP2), TIED),
     ],
-    ids=name_of,
+    ids=["one-rank", "zero-1", "zero-2-offload", "zero-3", "pipeline", "pipeline-zero-1"],
 )
 def test_a_step_has_as_many_micro_batches_as_its_batch(train, difference, given, model):
     micro_batches = (4, 2, 3, 4)
@@ -92,18 +176,20 @@ def test_a_step_has_as_many_micro_batches_as_its_batch(train, difference, given,
     assert {rank["samples"] for rank in trained} == {26}
 
 
+BF16 = {"precision": "bf16"}
+OFFLOAD = {"offload": "optimizer"}
+
+
 @pytest.mark.parametrize(
     ("given", "model"),
     [
         (layout(**DP2), MODEL),
         *((layout(zero_stage=stage, **TP2, **DP2), TIED) for stage in (1, 2, 3)),
-        *((layout(zero_stage=stage, offload="optimizer", **DP2), MODEL) for stage in (1, 3)),
-        *((layout(zero_stage=stage, precision="bf16", **DP2), MODEL) for stage in (1, 2, 3)),
-        (layout(zero_stage=1, **PP2, **DP2), TIED),
-        (layout(zero_stage=1, precision="bf16", offload="optimizer", **PP2, **DP2), TIED),
-        (layout(precision="bf16", **PP2), TIED),
+        *((layout(zero_stage=stage, **OFFLOAD, **DP2), MODEL) for stage in (1, 3)),
+        *((layout(zero_stage=stage, **BF16, **DP2), MODEL) for stage in (1, 2, 3)),
+        (layout(zero_stage=1, **BF16, **OFFLOAD, **PP2, **DP2), TIED),
+        (layout(**BF16, **PP2), TIED),
     ],
-    ids=name_of,
 )
 def test_ranks_count_what_they_hold_and_what_they_update(train, given, model):
     trained = train(given, model, (4,))
@@ -117,10 +203,8 @@ def test_ranks_count_what_they_hold_and_what_they_update(train, given, model):
         assert {rank["bucket"] for rank in trained} == {max(parts)}, "reserved is what the largest part needs"
 
 
-def test_zero_3_leaves_whole_between_steps_only_what_is_small(train, difference):
-    given = layout(zero_stage=3, **DP2)
-    trained = train(given, WIDE)
-    assert difference(trained, given, WIDE) <= TOLERANCE
+def test_zero_3_leaves_whole_between_steps_only_what_is_small(train):
+    trained = train(layout(zero_stage=3, **DP2), WIDE)
     matrices = WIDE.num_layers * 12 * WIDE.hidden_size**2
     large = matrices - WIDE.num_layers * WIDE.hidden_size**2  # the attention's output is small enough
     assert {rank["whole"] for rank in trained} == {WIDE.parameters - large}
@@ -135,10 +219,10 @@ SPLIT = {"sequence_parallel": True, **TP2, **DP2}
         (layout(zero_stage=1, **SPLIT), "sequence_gradients"),
         pytest.param(layout(zero_stage=2, **SPLIT), "sequence_gradients", marks=pytest.mark.walks),
         pytest.param(layout(zero_stage=1, overlap_comm=True, **SPLIT), "sequence_gradients", marks=pytest.mark.walks),
-        (layout(sequence_parallel=True, **TP2, **PP2), "sequence_gradients"),
+        pytest.param(layout(sequence_parallel=True, **TP2, **PP2), "sequence_gradients", marks=pytest.mark.walks),
         (layout(precision="bf16"), "zero_1"),
     ],
-    ids=name_of,
+    ids=["zero-1", "zero-2", "overlap", "pipeline", "bf16"],
 )
 def test_without_a_guard_the_training_is_another(train, difference, given, without):
     tolerance = TOLERANCE if given.precision == "fp32" else BF16_TOLERANCE
@@ -146,11 +230,7 @@ def test_without_a_guard_the_training_is_another(train, difference, given, witho
     assert difference(train(given, without=without), given) > tolerance
 
 
-@pytest.mark.parametrize(
-    "given",
-    [layout(zero_stage=1, offload="optimizer", **DP2), layout(zero_stage=1, **PP2, **DP2), layout(zero_stage=3, **DP2)],
-    ids=name_of,
-)
+@pytest.mark.parametrize("given", [layout(zero_stage=1, **OFFLOAD, **DP2), layout(zero_stage=3, **DP2)], ids=["1", "3"])
 def test_nothing_is_compiled_and_the_lock_of_a_killed_build_stops_nobody(train, tmp_path: Path, given):
     for operator in ("deepspeed_shm_comm", "cpu_adam", "fused_adam"):
         (tmp_path / operator).mkdir()
@@ -163,30 +243,8 @@ def test_nothing_is_compiled_and_the_lock_of_a_killed_build_stops_nobody(train, 
 FP16 = layout(zero_stage=1, precision="fp16", **PP2, **DP2)
 
 
-def test_what_fp16_reports_is_unscaled(train, difference):
-    assert difference(train(FP16, TIED, allows_fp16=True), FP16, TIED) <= BF16_TOLERANCE
-
-
-def test_a_step_that_overflows_in_fp16_has_an_infinite_norm_and_updates_nothing(train):
-    scaled, overflowing = 12, 40
-    trained = (train(FP16, TIED, allows_fp16=True, loss_scale_power=power) for power in (scaled, overflowing))
-    (usual, *_), (first, *others) = trained
-    assert all(math.isinf(norm) for rank in (first, *others) for norm in rank["grad_norms"])
-    assert first["losses"][0] == usual["losses"][0]
-    assert all(math.isfinite(norm) for norm in usual["grad_norms"])
-
-
-def test_deepspeed_itself_refuses_fp16_on_a_cpu_without_fp16_instructions(train):
-    refused = pytest.raises(RanksFailed, match="fp16 is not supported")
-    with nullcontext() if torch.ops.mkldnn._is_mkldnn_fp16_supported() else refused:
-        train(FP16, TIED)
-
-
-@pytest.mark.parametrize("zero_stage", [1, 3])
-def test_a_trial_imports_neither_the_compiler_nor_mlflow(start, zero_stage):
-    given = Layout(engine="deepspeed", zero_stage=zero_stage, offload="optimizer")
-    trial = start(make_spec(given), program=(PROGRAMS,), warm=None)
-    assert trial.wait() == [0], trial.logs()
-    imported = (read_json(trial.folder.path / IMPORTED) or {})["modules"]
-    assert "deepspeed" in imported
-    assert not {"torch._dynamo", "torch._inductor", "triton", "mlflow"} & set(imported)
+def test_what_fp16_reports_is_unscaled_and_a_step_that_overflows_updates_nothing(train, difference):
+    usual, overflowing = (train(FP16, TIED, allows_fp16=True, loss_scale_power=power) for power in (12, 40))
+    assert difference(usual, FP16, TIED) <= BF16_TOLERANCE
+    assert all(math.isinf(norm) for rank in overflowing for norm in rank["grad_norms"])
+    assert overflowing[0]["losses"][0] == usual[0]["losses"][0]

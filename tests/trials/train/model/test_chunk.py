@@ -31,40 +31,26 @@ def test_all_ranks_together_answer_for_each_parameter_of_the_model_once(tied, st
     assert sum(p.numel() for s in built for p in s.counted_parameters()) == model.parameters
 
 
-def test_a_slice_of_a_weight_is_that_part_of_the_whole():
-    whole = chunk(MODEL, 0, 1).state_dict()
+def test_a_slice_of_a_weight_is_that_part_of_the_whole_on_whichever_rank_and_stage_it_lies():
+    whole, last = chunk(MODEL, 0, 1).state_dict(), chunk(MODEL, 1, 2).state_dict()
     halves = [chunk(MODEL, 0, 1, TensorParallelRanks(rank, 2)).state_dict() for rank in range(2)]
-    for name, dim in [
-        ("embedding.tokens.weight", 0),
-        ("blocks.1.mlp.linear_in.weight", 0),
-        ("blocks.0.mlp.linear_out.weight", 1),
-    ]:
-        assert torch.equal(torch.cat([half[name] for half in halves], dim), whole[name])
+    split = {"embedding.tokens": 0, "blocks.1.mlp.linear_in": 0, "blocks.0.mlp.linear_out": 1}
+    for name, dim in split.items():
+        assert torch.equal(torch.cat([half[f"{name}.weight"] for half in halves], dim), whole[f"{name}.weight"])
     queries = [half["blocks.0.qkv.weight"].chunk(3)[0] for half in halves]
     assert torch.equal(torch.cat(queries), whole["blocks.0.qkv.weight"].chunk(3)[0])
-
-
-def test_a_layer_starts_from_the_same_weights_on_whichever_stage_it_lies():
-    whole, last = chunk(MODEL, 0, 1).state_dict(), chunk(MODEL, 1, 2).state_dict()
     assert torch.equal(last["blocks.0.qkv.weight"], whole["blocks.1.qkv.weight"])
     assert torch.equal(last["head.weight"], whole["head.weight"])
-
-
-def test_another_seed_gives_other_weights():
     other = ModelChunk(MODEL, ChunkPlan.of(MODEL, 0, 1), ALONE, WeightSource(12, WEIGHTS.device), ChunkExecution())
-    assert not torch.equal(other.head.weight, chunk(MODEL, 0, 1).head.weight)
+    assert not torch.equal(other.head.weight, whole["head.weight"]), "another seed"
 
 
-def test_a_tied_model_has_one_table_for_input_and_output():
+def test_a_tied_model_has_one_table_for_input_and_output_and_what_passes_through_is_counted():
     tied = chunk(replace(MODEL, tied_embeddings=True), 0, 1)
     assert tied.head.weight is tied.embedding.tokens.weight
-
-
-def test_what_passes_through_is_counted():
-    first = chunk(MODEL, 0, 2)
     for sequences in (2, 3):
-        first(torch.zeros((sequences, MODEL.seq_length), dtype=torch.long))
-    assert (first.micro_batches, first.samples) == (2, 5)
+        tied(torch.zeros((sequences, MODEL.seq_length), dtype=torch.long))
+    assert (tied.micro_batches, tied.samples) == (2, 5)
 
 
 def test_key_value_heads_that_are_repeated_serve_the_same_heads_as_grouped_ones():

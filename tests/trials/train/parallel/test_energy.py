@@ -31,40 +31,33 @@ def counter(monkeypatch) -> SimpleNamespace:
     return found
 
 
+def measured(meter: EnergyMeter, begins: bool = True) -> RankEnergy:
+    if begins:
+        meter.begin()
+    meter.end()
+    return meter.used()
+
+
 @pytest.mark.parametrize(("hip", "library"), [(None, "nvml"), ("6.4", "amdsmi")])
 def test_what_the_counter_advances_between_begin_and_end_is_used(monkeypatch, counter, hip, library):
     monkeypatch.setattr(torch.version, "hip", hip)
     meter = EnergyMeter(GPU)
     meter.begin()
     counter.joules, counter.now = 2100.0, 54.0
-    meter.end()
-    used = meter.used()
+    used = measured(meter, begins=False)
     assert (meter.library, used.gpu) == (library, "aaaa")
     assert (used.joules, used.seconds) == (pytest.approx(2000.0), 4.0)
 
 
 def test_a_driver_without_a_counter_a_cpu_and_a_trial_without_measured_steps_have_none(monkeypatch, counter):
     counter.joules = None
-    meter = EnergyMeter(GPU)
-    meter.begin()
-    meter.end()
-    assert meter.used() == RankEnergy("aaaa")
-    never_begun = EnergyMeter(GPU)
-    never_begun.end()
-    assert never_begun.used() == RankEnergy(None)
+    assert measured(EnergyMeter(GPU)) == RankEnergy("aaaa")
+    assert measured(EnergyMeter(GPU), begins=False) == RankEnergy(None)
     of_cpu = EnergyMeter(Device(torch.device("cpu")))
-    of_cpu.begin()
-    of_cpu.end()
-    assert (of_cpu.library, of_cpu.used()) == (None, RankEnergy(None))
+    assert (of_cpu.library, measured(of_cpu)) == (None, RankEnergy(None))
 
 
 def test_a_library_that_fails_leaves_the_energy_unknown(monkeypatch, counter):
-    def fail(device: torch.device) -> None:
-        raise RuntimeError("amdsmi driver can't be loaded")
-
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    monkeypatch.setattr(torch.cuda, "_get_amdsmi_handler", fail)
-    meter = EnergyMeter(GPU)
-    meter.begin()
-    meter.end()
-    assert meter.used().joules is None
+    monkeypatch.delattr(torch.cuda, "_get_amdsmi_handler")
+    assert measured(EnergyMeter(GPU)).joules is None

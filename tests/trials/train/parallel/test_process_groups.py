@@ -1,4 +1,4 @@
-"""Rendezvous port of the ranks: real sockets and real stores."""
+"""Rendezvous of the ranks, and what they tell each other: real sockets, stores and ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from trials.train.parallel.process_groups import open_store
 from trials.trial import Rendezvous
 
 SPEC = make_spec(Layout(tensor_parallel=2), rendezvous=Rendezvous("tcp"))
-EPHEMERAL = "32768\t60999\n"
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
@@ -106,10 +105,17 @@ def test_where_every_port_is_in_use_the_error_says_so(tmp_path, monkeypatch, str
 
 
 @pytest.mark.fault(39)
-def test_no_port_is_one_that_the_kernel_gives_to_others():
-    assert set(usable_ports(EPHEMERAL)) == set(PORTS)
-    assert set(usable_ports("25000\t60999\n")) == set(range(20000, 25000))
-    assert set(usable_ports("1024\t21000\n")) == set(range(21001, 30000))
+@pytest.mark.parametrize(
+    ("ephemeral", "usable"),
+    [
+        ("32768\t60999\n", PORTS),
+        ("25000\t60999\n", range(20000, 25000)),
+        ("1024\t21000\n", range(21001, 30000)),
+        ("1024\t65535\n", PORTS),  # where the kernel gives all away
+    ],
+)
+def test_no_port_is_one_that_the_kernel_gives_to_others(ephemeral, usable):
+    assert set(usable_ports(ephemeral)) == set(usable)
 
 
 @pytest.mark.fault(39)
@@ -122,5 +128,15 @@ def test_the_kernels_own_range_is_asked(tmp_path, monkeypatch):
     assert meet(tmp_path / "trial") == (port, b"trial")
 
 
-def test_where_the_kernel_gives_all_ports_away_ours_are_tried_nevertheless():
-    assert usable_ports("1024\t65535\n") == list(PORTS)
+TOLD = "tests.trials.train.rank_programs:told_each_other"
+
+
+@pytest.mark.security("no_pickle")
+def test_every_rank_has_what_each_of_them_told_in_rank_order(ranks):
+    told = [{"host": "n1", "probe_ms": 1.5}, ["Ω", None, "a" * 300], ""]
+    assert ranks.run(TOLD, 3, {"told": told, "longest_bytes": 1024}) == [told] * 3
+
+
+def test_more_than_a_rank_may_tell_is_refused_by_all_of_them_alike(ranks):
+    words = ranks.run(TOLD, 2, {"told": ["short", "x" * 99], "longest_bytes": 100})
+    assert words == ["rank 1 sent 101 bytes, more than the limit of 100"] * 2

@@ -28,31 +28,28 @@ def group_2(folder: Path, limit: str, used_gib: float, cache_gib: float) -> None
     write(folder, memory__max=limit, memory__current=str(int(used_gib * GIB)), memory__stat=statistics)
 
 
-def in_group(proc: Path, lines: str) -> None:
-    (proc / "self/cgroup").write_text(lines + "\n")
-
-
-def test_without_a_limit_the_node_has_what_it_has(proc, tmp_path):
-    in_group(proc, "0::/job_7")
-    group_2(tmp_path / "cgroup/job_7", "max", 10, 0)
-    assert available_gib(proc, tmp_path / "cgroup") == 100
-
-
-def test_a_limit_counts_without_the_cache_that_would_be_dropped(proc, tmp_path):
-    in_group(proc, "0::/job_7/step_0")
-    group_2(tmp_path / "cgroup/job_7/step_0", str(64 * GIB), 40, 4)
-    assert available_gib(proc, tmp_path / "cgroup") == 28
-
-
-def test_so_does_the_limit_of_a_group_above(proc, tmp_path):
-    in_group(proc, "0::/job_7/step_0")
-    group_2(tmp_path / "cgroup/job_7/step_0", "max", 10, 0)
-    group_2(tmp_path / "cgroup/job_7", str(32 * GIB), 20, 0)
-    assert available_gib(proc, tmp_path / "cgroup") == 12
+@pytest.mark.parametrize(
+    ("group", "limits", "gib"),
+    [
+        ("0::/job_7", {"job_7": ("max", 10, 0)}, 100),
+        ("0::/job_7/step_0", {"job_7/step_0": (str(64 * GIB), 40, 4)}, 28),  # cache would be dropped
+        ("0::/job_7/step_0", {"job_7/step_0": ("max", 10, 0), "job_7": (str(32 * GIB), 20, 0)}, 12),
+        ("0::/somewhere/else", {}, 100),  # it does not show inside of the container
+        (None, {}, 100),
+        ("0::/job_7", {"job_7": (str(4 * GIB), 5, 0)}, 0),
+    ],
+    ids=["no-limit", "limit", "limit-above", "not-shown", "no-cgroups", "overdrawn"],
+)
+def test_a_node_has_what_it_and_the_limits_of_the_process_leave(proc, tmp_path, group, limits, gib):
+    if group is not None:
+        (proc / "self/cgroup").write_text(group + "\n")
+    for name, limit in limits.items():
+        group_2(tmp_path / "cgroup" / name, *limit)
+    assert available_gib(proc, tmp_path / "cgroup") == gib
 
 
 def test_version_1_has_other_names(proc, tmp_path):
-    in_group(proc, "5:cpu:/other\n4:memory,hugetlb:/slurm/job_7\n0::/")
+    (proc / "self/cgroup").write_text("5:cpu:/other\n4:memory,hugetlb:/slurm/job_7\n0::/\n")
     write(
         tmp_path / "cgroup/memory/slurm/job_7",
         memory__limit_in_bytes=str(16 * GIB),
@@ -60,21 +57,6 @@ def test_version_1_has_other_names(proc, tmp_path):
         memory__stat=f"inactive_file 1\ntotal_inactive_file {2 * GIB}",
     )
     assert available_gib(proc, tmp_path / "cgroup") == 12
-
-
-def test_a_group_that_does_not_show_inside_of_the_container_limits_nothing(proc, tmp_path):
-    in_group(proc, "0::/somewhere/else")
-    assert available_gib(proc, tmp_path / "cgroup") == 100
-
-
-def test_a_kernel_without_cgroups_limits_nothing(proc, tmp_path):
-    assert available_gib(proc, tmp_path / "cgroup") == 100
-
-
-def test_what_is_overdrawn_leaves_nothing(proc, tmp_path):
-    in_group(proc, "0::/job_7")
-    group_2(tmp_path / "cgroup/job_7", str(4 * GIB), 5, 0)
-    assert available_gib(proc, tmp_path / "cgroup") == 0
 
 
 def test_this_machine_has_some_left():

@@ -11,40 +11,38 @@ from trials.attempt_result import LaunchStatus, Liveness, classify, expected_pro
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.train.parallel.gather import RankCount
 from trials.train.proof.layout_check import layout_proof, placement_error, samples_error
-from trials.trial import Outcome, OutcomeStatus, TrialState
+from trials.trial import Outcome, OutcomeStatus, TrialSpec, TrialState
 
 PLANNED = [3] * 10
 """Micro-batches of each step."""
 LAYOUT = Layout(pipeline_parallel=2, data_parallel=2, micro_batch_size=2, grad_accum_steps=3)
 SPEC = make_spec(LAYOUT)
 FIRST_STAGE = MODEL.parameters // 3
-RIGHT = RankCount(
-    1,
-    2,
-    2,
-    FIRST_STAGE,
-    FIRST_STAGE,
-    micro_batches=30,
-    samples=60,
-    peak_gib=1.0,
-    peak_allocated_gib=0.0,
-    host_available_gib=9.0,
-)
+MEMORY = {"peak_gib": 1.0, "peak_allocated_gib": 0.0, "host_available_gib": 9.0}
+RIGHT = RankCount(1, 2, 2, FIRST_STAGE, FIRST_STAGE, micro_batches=30, samples=60, **MEMORY)
 # Rank order is tensor, data, stage: the first two ranks are the data-parallel ranks of the first stage.
 LAST_STAGE = MODEL.parameters - FIRST_STAGE
 COUNTS = [RIGHT, RIGHT, *[replace(RIGHT, parameters=LAST_STAGE, optimizer_parameters=LAST_STAGE)] * 2]
 
 
-def believed(counts: list[RankCount]) -> bool:
-    proof = layout_proof(SPEC, counts, PLANNED)
-    names = (SPEC.search_id, SPEC.trial, SPEC.attempt, SPEC.nonce)
-    outcome = Outcome(*names, OutcomeStatus.MEASURED, measured=metrics(1.0), proof=proof)
-    fault = samples_error(SPEC, proof, PLANNED)
-    return classify(SPEC, outcome, LaunchStatus(Liveness.ENDED)).state is TrialState.MEASURED and fault is None
+LONG = replace(SPEC, layout=replace(LAYOUT, grad_accum_steps=36), global_batch_size=144)
+EXTRAPOLATION = TwoPointExtrapolation(4, 8, 36)
+SHORT_PLAN = [4] + [4, 8] * 8
+SHORT_COUNTS = [replace(count, micro_batches=100, samples=200) for count in COUNTS]
+
+
+def believed(spec: TrialSpec, counts: list[RankCount], planned: list[int], extrapolation=None) -> bool:
+    proof = layout_proof(spec, counts, planned, extrapolation)
+    names = (spec.search_id, spec.trial, spec.attempt, spec.nonce, OutcomeStatus.MEASURED)
+    flags = ("extrapolated",) if spec is LONG else ()
+    outcome = Outcome(*names, measured=metrics(1.0, measured_steps=16), proof=proof, flags=flags)
+    fault = samples_error(spec, proof, planned)
+    return classify(spec, outcome, LaunchStatus(Liveness.ENDED)).state is TrialState.MEASURED and fault is None
 
 
 def test_counts_that_are_the_specs_are_a_proof():
-    assert believed(COUNTS)
+    assert believed(SPEC, COUNTS, PLANNED)
+    assert not believed(SPEC, COUNTS[:3], PLANNED)
     assert layout_proof(SPEC, COUNTS, PLANNED) == {
         "world_size": 4,
         "tensor_parallel": 1,
@@ -58,109 +56,59 @@ def test_counts_that_are_the_specs_are_a_proof():
     }
 
 
+WRONG = {"tensor_parallel": 2, "pipeline_parallel": 1, "data_parallel": 1, "parameters": 5, "optimizer_parameters": 5}
+WRONG |= {"micro_batches": 29, "samples": 58}
+
+
 @pytest.mark.parametrize("rank", range(4))
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"tensor_parallel": 2},
-        {"pipeline_parallel": 1},
-        {"data_parallel": 1},
-        {"parameters": 5},
-        {"optimizer_parameters": 5},
-        {"micro_batches": 29},
-        {"samples": 58},
-    ],
-    ids=lambda wrong: next(iter(wrong)),
-)
-def test_one_rank_that_counted_otherwise_spoils_it(rank, wrong):
+@pytest.mark.parametrize("name", WRONG)
+def test_one_rank_that_counted_otherwise_spoils_it(rank, name):
     counts = list(COUNTS)
-    counts[rank] = replace(counts[rank], **wrong)
-    assert not believed(counts)
+    counts[rank] = replace(counts[rank], **{name: WRONG[name]})
+    assert not believed(SPEC, counts, PLANNED)
 
 
 CONTEXT = make_spec(Layout(context_parallel=2, data_parallel=2, zero_stage=3, engine="torchtitan", micro_batch_size=2))
 
 
 @pytest.mark.parametrize(
-    ("wrong", "name"),
-    [({}, None), ({"context_parallel": 1}, "context_parallel"), ({"parameters": 5}, "local_parameters_sum")],
+    ("wrong", "names"),
+    [({}, set()), ({"context_parallel": 1}, {"context_parallel"}), ({"parameters": 5}, {"local_parameters_sum"})],
 )
-def test_context_parallel_ranks_are_counted_and_share_the_weights_of_their_data_parallel_ones(wrong, name):
-    quarter = replace(
-        RIGHT,
-        pipeline_parallel=1,
-        context_parallel=2,
-        parameters=MODEL.parameters / 4,
-        optimizer_parameters=MODEL.parameters / 4,
-        micro_batches=10,
-        samples=20,
-    )
+def test_context_parallel_ranks_are_counted_and_share_the_weights_of_their_data_parallel_ones(wrong, names):
+    held = dict.fromkeys(("parameters", "optimizer_parameters"), MODEL.parameters / 4)
+    quarter = replace(RIGHT, pipeline_parallel=1, context_parallel=2, micro_batches=10, samples=20, **held)
     proof = layout_proof(CONTEXT, [replace(quarter, **wrong), *[quarter] * 3], [1] * 10)
     expected = expected_proof(CONTEXT)
-    assert {key for key in expected if proof[key] != expected[key]} == ({name} if name else set())
+    assert {key for key in expected if proof[key] != expected[key]} == names
     assert proof["samples_per_data_rank"] == [20, 20]
 
 
-LONG = replace(SPEC, layout=replace(LAYOUT, grad_accum_steps=36), global_batch_size=144)
-EXTRAPOLATION = TwoPointExtrapolation(4, 8, 36)
-SHORT_PLAN = [4] + [4, 8] * 8
-SHORT_COUNTS = [replace(count, micro_batches=100, samples=200) for count in COUNTS]
-
-
-def believed_in_short_steps(counts: list[RankCount], planned: list[int]) -> bool:
-    proof = layout_proof(LONG, counts, planned, EXTRAPOLATION)
-    names = (LONG.search_id, LONG.trial, LONG.attempt, LONG.nonce)
-    outcome = Outcome(
-        *names, OutcomeStatus.MEASURED, measured=metrics(1.0, measured_steps=16), proof=proof, flags=("extrapolated",)
-    )
-    fault = samples_error(LONG, proof, planned)
-    return classify(LONG, outcome, LaunchStatus(Liveness.ENDED)).state is TrialState.MEASURED and fault is None
-
-
 def test_short_steps_are_proven_by_the_counts_that_ran():
-    assert believed_in_short_steps(SHORT_COUNTS, SHORT_PLAN)
+    assert believed(LONG, SHORT_COUNTS, SHORT_PLAN, EXTRAPOLATION)
     assert layout_proof(LONG, SHORT_COUNTS, SHORT_PLAN, EXTRAPOLATION)["micro_batches_per_step"] == [4, 8]
-
-
-@pytest.mark.parametrize("wrong", [{"micro_batches": 104}, {"samples": 208}], ids=lambda wrong: next(iter(wrong)))
-def test_short_steps_that_were_not_as_short_as_planned_are_no_proof(wrong):
-    assert not believed_in_short_steps([replace(SHORT_COUNTS[0], **wrong), *SHORT_COUNTS[1:]], SHORT_PLAN)
-
-
-def test_full_steps_that_are_called_short_are_no_proof():
+    for wrong in ({"micro_batches": 104}, {"samples": 208}):
+        longer = [replace(SHORT_COUNTS[0], **wrong), *SHORT_COUNTS[1:]]
+        assert not believed(LONG, longer, SHORT_PLAN, EXTRAPOLATION), wrong
     full = [replace(count, micro_batches=360, samples=720) for count in COUNTS]
-    proof = layout_proof(LONG, full, [36] * 10)
-    assert proof["micro_batches_per_step"] == 36
-    outcome = Outcome(
-        *(LONG.search_id, LONG.trial, LONG.attempt, LONG.nonce, OutcomeStatus.MEASURED),
-        measured=metrics(1.0, measured_steps=10),
-        proof=proof,
-        flags=("extrapolated",),
-    )
-    assert classify(LONG, outcome, LaunchStatus(Liveness.ENDED)).state is TrialState.FAILED
-
-
-def test_a_rank_too_few_spoils_it():
-    assert not believed(COUNTS[:3])
+    assert layout_proof(LONG, full, [36] * 10)["micro_batches_per_step"] == 36
+    assert not believed(LONG, full, [36] * 10), "full steps that are called short"
 
 
 def test_the_fault_names_the_data_rank_and_both_numbers():
-    counts = [COUNTS[0], replace(RIGHT, samples=58), *COUNTS[2:]]
-    proof = layout_proof(SPEC, counts, PLANNED)
+    proof = layout_proof(SPEC, [COUNTS[0], replace(RIGHT, samples=58), *COUNTS[2:]], PLANNED)
     error = "data-parallel rank 1 trained 58 samples in 10 steps, the spec says 60"
     assert samples_error(SPEC, proof, PLANNED) == error
 
 
 @pytest.mark.parametrize(
-    ("hosts", "is_wrong"),
+    ("hosts", "fault"),
     [
-        (["n1", "n1", "n2", "n2"], False),
-        (["n1"] * 4, False),  # a sandbox shows one host as many
-        (["n1", "n2", "n1", "n2"], True),
+        (["n1", "n1", "n2", "n2"], None),
+        (["n1"] * 4, None),  # a sandbox shows one host as many
+        (["n1", "n2", "n1", "n2"], "ranks 0 to 1 run on n1, n2"),
     ],
 )
-def test_ranks_dealt_to_nodes_by_turns_are_refused(hosts, is_wrong):
-    fault = placement_error(replace(SPEC, gpus_per_node=2), hosts)
-    assert (fault is not None) is is_wrong
-    if fault is not None:
-        assert "ranks 0 to 1 run on n1, n2" in fault
+def test_ranks_dealt_to_nodes_by_turns_are_refused(hosts, fault):
+    found = placement_error(replace(SPEC, gpus_per_node=2), hosts)
+    assert found is fault is None or fault in found
