@@ -127,31 +127,6 @@ def test_sample_k_is_the_kth_sequence_and_the_token_after_it(tmp_path_factory, n
     assert ids == [token for sample in wanted for token in sample]
 
 
-def test_a_header_is_all_that_is_read_of_a_file_of_any_size(path):
-    header = replace(HEADER, num_tokens=2**40)
-    path.write_bytes(header.to_bytes())
-    os.truncate(path, header.file_bytes)
-    assert read_token_header(path) == header
-    assert list(TokenFile(path).samples([2**35], 16)) == [0] * 17
-
-
-def test_what_was_read_is_no_memory_of_this_process(path):
-    """Otherwise a trial that reads a large file would seem to leak."""
-    header = replace(HEADER, num_tokens=2**26)
-    path.write_bytes(header.to_bytes())
-    os.truncate(path, header.file_bytes)
-    file, before = TokenFile(path), mapped_kib()
-    for index in range(0, 2**16 - 1, 8):
-        file.samples([index], 1024)
-    assert mapped_kib() - before < 4096  # of 131072 that were mapped
-
-
-def mapped_kib() -> int:
-    """File-backed memory of this process."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -229,15 +204,6 @@ def test_ends_that_are_not_those_of_documents_are_refused(path):
     for read in (lambda: file.mean_document_length(7), lambda: file.document_lengths([0], 7)):
         with pytest.raises(InputError, match="do not end one after another"):
             read()
-
-
-def test_a_file_that_becomes_shorter_while_it_is_read_is_reported(path):
-    write_tokens(path, range(64))
-    file = TokenFile(path)
-    assert list(file.samples([0], 16)) == list(range(17))
-    os.truncate(path, HEADER_BYTES + 10)
-    with pytest.raises(InputError, match="is cut short: it has 4106 bytes"):
-        file.samples([0], 16)
 
 
 def test_the_tokens_are_for_the_model(path):

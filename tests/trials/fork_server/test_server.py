@@ -326,14 +326,6 @@ class TestPlainStarts:
         assert server.stdout is not None
         assert not reason or reason in json.loads(server.stdout.read())["refused"]
 
-    def test_a_program_that_is_not_there_ends_as_a_shell_says(self, tmp_path: Path) -> None:
-        node = Node(tmp_path)
-        stub = str(node.code / "trials" / "fork_server" / "stub.py")
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", stub, str(node.socket_path), "/no/such"], capture_output=True
-        )
-        assert done.returncode == 127
-
 
 class TestNodesOfSlurm:
     """A folder with a socket for each node."""
@@ -367,15 +359,6 @@ class TestNodesOfSlurm:
         assert server.stdout is not None
         [line] = server.stdout.read().splitlines()
         assert json.loads(line) == {"differs": "the environment variable OMP_NUM_THREADS differs", "node": "n7"}
-
-    def test_a_server_that_cannot_listen_says_so(self, node: Node) -> None:
-        node.folder = node.root / "spec"
-        node.folder.touch()
-        words = [sys.executable, "-m", "trials.fork_server", "--folder", str(node.folder), "--preload", "torch/cpu"]
-        environment = node.environment | {"SLURMD_NODENAME": "n7"}
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
-        refused = f"n7 cannot listen in {node.folder}: Not a directory"
-        assert (done.returncode, json.loads(done.stdout), done.stderr) == (1, {"refused": refused}, "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT, signal.SIGHUP])

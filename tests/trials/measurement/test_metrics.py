@@ -11,7 +11,7 @@ from tests.trials.measurement.test_protocol import LAYOUT, MODEL, SPEC, run
 from trials.measurement.energy import RankEnergy, energy_fault, energy_fields
 from trials.measurement.epochs import epoch_fields, steps_per_epoch
 from trials.measurement.expert_load import ExpertLoad, load_error
-from trials.measurement.metrics import measured_metrics, percentile, throughput_bound
+from trials.measurement.metrics import measured_metrics, throughput_bound
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.measurement.step_log import StepPhase, StepRecord
 from trials.outcome_types import ThroughputBound
@@ -22,11 +22,6 @@ def test_too_few_steps_after_the_first_still_bound_what_the_layout_reaches(times
     tokens = SPEC.global_batch_size * SPEC.model.seq_length
     bound = None if fastest_s is None else ThroughputBound(tokens / fastest_s)
     assert throughput_bound(SPEC, run(times)) == bound
-
-
-def test_a_percentile_is_one_of_the_values():
-    assert percentile([4.0, 1.0, 3.0, 2.0], 0.95) == 4.0
-    assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.0
 
 
 def records(times: list[float], warmup: int = 2) -> list[StepRecord]:

@@ -70,12 +70,6 @@ def test_a_process_is_as_old_as_the_time_since_its_start():
     assert 0 < float(done.stdout.split()[0]) < 20
 
 
-@pytest.mark.slow
-def test_nothing_before_the_run_itself_imports_torch():
-    program = "import sys, trials.train.program; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=20)
-
-
 @pytest.mark.security("no_pickle")
 @pytest.mark.parametrize("theirs", [None, "a link", "open to others"])
 def test_torch_compile_reads_its_cache_from_a_folder_that_nobody_else_could_make_first(tmp_path, monkeypatch, theirs):

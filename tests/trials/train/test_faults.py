@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from search_spaces.layouts.layout import Layout
+from tests.trials.token_files import write_tokens
+from tests.trials.train.test_kinds_of_trials import EXPERTS
 from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, faulty, make_spec
-from trials.trial import FailureReason, TrialState
+from trials.data.token_file import HEADER_BYTES
+from trials.measurement.step_log import read_metrics
+from trials.outcome_types import ThroughputBound
+from trials.trial import FailureReason, TrialSpec, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(300)]
 
@@ -16,67 +24,89 @@ OTHERS_END_WITHIN_S = 60.0
 ONE = Layout(micro_batch_size=2, grad_accum_steps=2)
 TP2 = replace(ONE, tensor_parallel=2)
 DP2 = replace(ONE, data_parallel=2)
+LARGE = replace(MODEL, hidden_size=512, ffn_hidden_size=2048, vocab_size=8192)
 
 
-@pytest.mark.fault(21)
-@pytest.mark.parametrize("layout", [ONE, DP2], ids=["one-rank", "two-ranks"])
-def test_beyond_the_memory_limit_a_rank_is_out_of_memory(start, layout):
-    large = replace(MODEL, hidden_size=512, ffn_hidden_size=2048, vocab_size=8192)
-    trial = start(make_spec(layout, model=large, measure=replace(RULES, memory_limit_gib=0.4)))
-    outcome = trial.wait_for_outcome()
-    assert set(trial.wait(OTHERS_END_WITHIN_S)) == {1}
-    assert trial.result().reason is FailureReason.GPU_OOM
-    assert outcome.phase in ("build", "warmup")
-    assert outcome.rank in range(layout.num_gpus)
+def endless(layout: Layout, **rules: Any) -> TrialSpec:
+    return make_spec(layout, measure=replace(ENDLESS, **rules))
 
 
-@pytest.mark.fault(21)
-def test_a_rank_that_exceeds_the_memory_limit_without_a_model_ends_before_it_builds_one(start):
-    trial = start(make_spec(ONE, measure=replace(RULES, memory_limit_gib=0.02)))
-    outcome = trial.wait_for_outcome()
-    assert (trial.result().reason, outcome.phase) == (FailureReason.GPU_OOM, "start")
+def limited(layout: Layout, gib: float, **fields: Any) -> TrialSpec:
+    return make_spec(layout, measure=replace(RULES, memory_limit_gib=gib), **fields)
 
 
-@pytest.mark.fault(21)
+def failing(
+    name: str,
+    spec: TrialSpec,
+    fault: str,
+    reason: str,
+    rank: int | None,
+    phase: str | None,
+    *words: str,
+    number: int = 0,
+) -> ParameterSet:
+    """A trial whose ranks all end with 1, and what its outcome says; `number` is that of the fault that it survives."""
+    marks = [pytest.mark.fault(number)] if number else []
+    return pytest.param(spec, fault, FailureReason(reason), rank, phase, words, id=name, marks=marks)
+
+
+HANG = endless(TP2, time_limit_s=80.0)
+FORCED = make_spec(ONE, model=EXPERTS, measure=replace(RULES, routing="balanced"))
+ON_GPU = make_spec(ONE, accelerator="h100-80gb")
+OOM = "run_out_of_memory_"
+
+
 @pytest.mark.parametrize(
-    ("fault", "phase"),
+    ("spec", "fault", "reason", "rank", "phase", "words"),
     [
-        ("run_out_of_memory_while_rank_1_builds", "build"),
-        ("run_out_of_memory_in_the_ninth_step_of_rank_1", "measured"),
+        failing("over-the-limit", limited(ONE, 0.4, model=LARGE), "", "gpu_oom", 0, None, number=21),
+        failing("one-of-two-over", limited(DP2, 0.4, model=LARGE), "", "gpu_oom", None, None, number=21),
+        failing("without-a-model", limited(ONE, 0.02), "", "gpu_oom", 0, "start", number=21),
+        failing("while-it-builds", limited(TP2, 2.0), f"{OOM}while_rank_1_builds", "gpu_oom", 1, "build", number=21),
+        failing(
+            *("in-a-step", endless(TP2, memory_limit_gib=2.0), f"{OOM}in_the_ninth_step_of_rank_1", "gpu_oom"),
+            *(1, "measured", "_take_memory"),
+            number=21,
+        ),
+        failing(
+            *("hang", HANG, "sleep_in_the_third_step_of_rank_1", "hang", None, None),
+            *("no progress for 40 s", "_sleep_for_ever", "all_reduce"),
+            number=23,
+        ),
+        failing(
+            *("gpu-in-use", ON_GPU, "use_a_gpu_that_somebody_else_uses", "gpu_memory_in_use", 0, "start"),
+            "40.00 of 80.00 GiB are in use",
+            number=37,
+        ),
+        failing(
+            *("stale-folder", make_spec(ONE), "find_its_folder_stale_for_a_moment", "launch_failure", 0, None),
+            "OSError: [Errno 116] Stale file handle",
+            number=47,
+        ),
+        failing(
+            *("error", endless(TP2), "fail_in_the_third_step_of_rank_1", "script_error", 1, "warmup"),
+            "ZeroDivisionError: planted in rank 1",
+        ),
+        failing("samples-twice", make_spec(ONE), "train_every_sample_twice", "result_invalid", 0, None, "trained"),
+        failing("no-loss", make_spec(ONE), "lose_the_loss", "result_invalid", 0, None, "loss nan"),
+        failing(
+            *("routing", FORCED, "leave_the_choice_of_experts_to_the_router", "result_invalid", 0, None),
+            "times the mean of 32; measure.routing is balanced",
+        ),
+        failing("layout", make_spec(TP2, global_batch_size=5), "", "invalid_layout", None, "start"),
     ],
 )
-def test_one_rank_out_of_memory_names_itself_and_its_phase_and_ends_the_others(start, fault, phase):
-    trial = start(make_spec(TP2, measure=replace(ENDLESS, memory_limit_gib=2.0)), program=faulty(fault))
+def test_all_ranks_end_and_the_first_names_itself_its_phase_and_the_reason(
+    start, spec, fault, reason, rank, phase, words
+):
+    trial = start(spec, **({"program": faulty(fault)} if fault else {}))
     outcome = trial.wait_for_outcome()
-    assert trial.wait(OTHERS_END_WITHIN_S) == [1, 1]
-    assert (outcome.reason, outcome.rank, outcome.phase) == (FailureReason.GPU_OOM, 1, phase)
-    assert "_take_memory" in outcome.excerpt
-    assert trial.result().reason is FailureReason.GPU_OOM
-
-
-@pytest.mark.fault(23)
-def test_a_collective_that_waits_for_a_sleeping_rank_ends_as_a_hang_and_all_say_where_they_stand(start):
-    trial = start(
-        make_spec(TP2, measure=replace(ENDLESS, time_limit_s=80.0)), program=faulty("sleep_in_the_third_step_of_rank_1")
-    )
-    trial.wait_for_steps(2)
-    outcome = trial.wait_for_outcome()
-    assert trial.wait(OTHERS_END_WITHIN_S) == [1, 1]
-    assert trial.result().reason is FailureReason.HANG
-    assert "no progress for 40 s" in outcome.excerpt
-    stacks = outcome.excerpt + trial.logs()
-    assert "_sleep_for_ever" in stacks
-    assert "all_reduce" in stacks
-
-
-@pytest.mark.fault(37)
-def test_a_gpu_that_somebody_else_uses_is_reported_before_anything_is_allocated(start):
-    trial = start(make_spec(ONE, accelerator="h100-80gb"), program=faulty("use_a_gpu_that_somebody_else_uses"))
-    assert trial.wait() == [1]
-    outcome = trial.outcome()
-    assert (outcome.reason, outcome.rank, outcome.phase) == (FailureReason.GPU_MEMORY_IN_USE, 0, "start")
-    assert "40.00 of 80.00 GiB are in use" in outcome.excerpt
-    assert trial.result().reason is FailureReason.GPU_MEMORY_IN_USE
+    assert set(trial.wait(OTHERS_END_WITHIN_S)) == {1}, trial.logs()
+    assert (outcome.reason, trial.result().reason) == (reason, reason)
+    assert rank in (None, outcome.rank)
+    assert phase in (None, outcome.phase)
+    said = (outcome.excerpt or "") + trial.logs()
+    assert [word for word in words if word not in said] == []
 
 
 @pytest.mark.fault(38)
@@ -88,10 +118,30 @@ def test_steps_that_become_slower_are_a_suspect_measurement(start):
     assert trial.result().state is TrialState.MEASURED
 
 
-@pytest.mark.fault(47)
-def test_a_folder_that_is_stale_for_a_moment_is_the_machines_fault(start):
-    trial = start(make_spec(ONE), program=faulty("find_its_folder_stale_for_a_moment"))
-    assert trial.wait() == [1]
-    outcome = trial.outcome()
-    assert "OSError: [Errno 116] Stale file handle" in outcome.excerpt
-    assert (outcome.reason, trial.result().reason) == (FailureReason.LAUNCH_FAILURE,) * 2
+@pytest.mark.parametrize("is_enough", [False, True])
+def test_enough_steps_before_the_time_limit_count_and_say_so_and_too_few_are_a_bound(start, is_enough):
+    rules = replace(RULES, max_steps=10**6, ci_relative_width=0.0) if is_enough else ENDLESS
+    trial = start(make_spec(ONE, measure=rules), program=faulty("be_at_the_time_limit_in_the_twentieth_step"))
+    assert trial.wait() == [1 - is_enough], trial.logs()
+    outcome, spec = trial.outcome(), trial.spec
+    if is_enough:
+        assert outcome.flags == ("time_limit",)
+        assert trial.result().state is TrialState.MEASURED
+        return
+    assert outcome.reason is trial.result().reason is FailureReason.TIME_LIMIT
+    fastest_s = min(record.step_time_s for record in read_metrics(trial.folder.metrics())[1:])
+    assert outcome.measured == ThroughputBound(
+        pytest.approx(spec.global_batch_size * spec.model.seq_length / fastest_s)
+    )
+
+
+def test_a_token_file_that_is_cut_while_it_is_read_ends_the_trial_with_its_reason(start, tmp_path):
+    path = tmp_path / "tokens.bin"
+    write_tokens(path, range(64))
+    data = {"kind": "tokens", "path": str(path)}
+    trial = start(make_spec(TP2, measure=ENDLESS, trainer={"kind": "parlay", "data": data}))
+    trial.wait_for_steps(2)
+    os.truncate(path, HEADER_BYTES)
+    assert 0 not in trial.wait()
+    assert trial.result().reason is FailureReason.SCRIPT_ERROR
+    assert "is cut short" in trial.outcome().excerpt

@@ -17,14 +17,13 @@ from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.launchers.attempts import is_running
 from tests.trials.fork_server.servers import until
-from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, faulty, make_spec, start_trial
+from tests.trials.train.trial_processes import ENDLESS, MODEL, make_spec, start_trial
 from trials.files.folders import SearchFolder
 from trials.measurement.step_log import StepPhase, read_metrics
-from trials.outcome_types import ThroughputBound
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure
 from trials.train.program import require_runnable
-from trials.trial import FailureReason, OutcomeStatus, Rendezvous, TrialState
+from trials.trial import FailureReason, Rendezvous, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -86,16 +85,6 @@ def test_a_killed_rank_takes_the_others_along(start):
     assert trial.result().reason is FailureReason.NODE_FAILURE
 
 
-def test_an_error_in_one_rank_ends_all_and_its_traceback_is_the_cause_told(start):
-    trial = start(make_spec(TP2, measure=ENDLESS), program=faulty("fail_in_the_third_step_of_rank_1"))
-    trial.wait_for_steps(2)
-    codes = trial.wait(ENDS_WITHIN_S)
-    assert 0 not in codes
-    outcome = trial.outcome()
-    assert (outcome.reason, outcome.rank, outcome.phase) == (FailureReason.SCRIPT_ERROR, 1, "warmup")
-    assert "ZeroDivisionError: planted in rank 1" in outcome.excerpt
-
-
 @pytest.mark.parametrize(
     ("layout", "fields", "rule"),
     [
@@ -112,47 +101,10 @@ def test_a_layout_that_cannot_run_is_refused_before_anything_is_waited_for(layou
         require_runnable(make_spec(layout, **fields), RankEnvironment(rank=0, world_size=layout.num_gpus, local_rank=0))
 
 
-def test_ranks_that_cannot_run_end_at_once(start):
-    trial = start(make_spec(TP2, global_batch_size=5))
-    assert trial.wait(ENDS_WITHIN_S) == [1, 1]
-    assert trial.result().reason is FailureReason.INVALID_LAYOUT
+def test_another_world_than_the_layouts_is_refused():
     with pytest.raises(TrialFailure, match="1 ranks were started, the spec says 2") as ended:
         require_runnable(make_spec(TP2), RankEnvironment(rank=0, world_size=1, local_rank=0))
     assert ended.value.reason is FailureReason.RESULT_INVALID
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [("train_every_sample_twice", "trained"), ("lose_the_loss", "loss nan")],
-)
-def test_what_was_counted_must_be_what_the_spec_says(start, fault, words):
-    trial = start(make_spec(ONE), program=faulty(fault))
-    assert trial.wait() == [1]
-    outcome = trial.outcome()
-    assert (outcome.status, outcome.reason) == (OutcomeStatus.FAILED, FailureReason.RESULT_INVALID)
-    assert words in outcome.excerpt
-
-
-@pytest.mark.alone
-def test_too_few_steps_before_the_time_limit_are_no_measurement_but_a_bound(start):
-    trial = start(make_spec(ONE, measure=ENDLESS), program=faulty("be_at_the_time_limit_in_the_twentieth_step"))
-    assert trial.wait() == [1]
-    outcome, spec = trial.outcome(), trial.spec
-    assert outcome.reason is FailureReason.TIME_LIMIT
-    assert "are required" in outcome.excerpt
-    fastest_s = min(record.step_time_s for record in read_metrics(trial.folder.metrics())[1:])
-    at_most = spec.global_batch_size * spec.model.seq_length / fastest_s
-    assert outcome.measured == ThroughputBound(pytest.approx(at_most))
-    assert trial.result().reason is FailureReason.TIME_LIMIT
-
-
-@pytest.mark.alone
-def test_enough_steps_before_the_time_limit_count_and_say_so(start):
-    rules = replace(RULES, max_steps=10**6, ci_relative_width=0.0)
-    trial = start(make_spec(ONE, measure=rules), program=faulty("be_at_the_time_limit_in_the_twentieth_step"))
-    assert trial.wait() == [0], trial.logs()
-    assert trial.outcome().flags == ("time_limit",)
-    assert trial.result().state is TrialState.MEASURED
 
 
 def test_ranks_whose_launcher_is_gone_end(tmp_path):

@@ -16,7 +16,7 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from tests.trials.train.parity import needs_accelerate, needs_megatron, needs_torchtitan
 from tests.trials.train.ranks import WarmRanks
-from tests.trials.train.test_expert_loads import EXPERTS
+from tests.trials.train.test_kinds_of_trials import EXPERTS
 from tests.trials.train.trial_processes import MODEL, RULES, RunningTrial, make_spec
 from trials.ranks.engine_packages import packages_of
 from trials.ranks.software import package_version
