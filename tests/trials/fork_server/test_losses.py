@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -124,14 +123,6 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
     ids=lambda case: case.name,
 )
 def test_losses_are_equal_to_the_bit(trials: Trials, case: Case) -> None:
-    compared = trials.compared(case)
-    assert compared.is_equal, f"warm {compared.warm}, plain {compared.plain}"
-
-
-@pytest.mark.walks
-@pytest.mark.parametrize("case", few_cases(), ids=attrgetter("name"))
-def test_so_are_those_of_other_layouts(trials: Trials, case: Case) -> None:
-    """`python -m tests.trials.fork_server.all_losses` has the whole parity array."""
     compared = trials.compared(case)
     assert compared.is_equal, f"warm {compared.warm}, plain {compared.plain}"
 

@@ -361,14 +361,6 @@ class TestNodesOfSlurm:
         assert json.loads(line) == {"differs": "the environment variable OMP_NUM_THREADS differs", "node": "n7"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_for_all_steps_of_the_job_leaves_a_server_that_still_imports(tmp_path: Path, number: int) -> None:
-    node = Node(tmp_path, f"import os\n\ndef import_engine(engine, on_cpu):\n    os.kill(os.getpid(), {int(number)})\n")
-    server = node.serve_in_folder("n7")
-    server.send_signal(signal.SIGTERM)
-    assert server.wait(60) in (0, -signal.SIGTERM)
-
-
 def test_an_idle_server_ends(tmp_path: Path) -> None:
     node = Node(tmp_path)
     server = node.serve("--idle-s", "0.2")

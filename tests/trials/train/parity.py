@@ -23,14 +23,9 @@ from trials.diagnostics.selftest import (
 
 PROGRAMS = "tests.trials.train.rank_programs"
 NO_COMPILER = "no C++ compiler for torch.compile"
-needs_megatron = pytest.mark.skipif(
-    find_spec("megatron") is None, reason="megatron-core is not installed: the extra `trainers`"
-)
-needs_torchtitan = pytest.mark.skipif(
-    find_spec("torchtitan") is None, reason="torchtitan is not installed: the extra `trainers`"
-)
-needs_accelerate = pytest.mark.skipif(
-    find_spec("accelerate") is None, reason="accelerate is not installed: the extra `trainers`"
+needs_megatron, needs_torchtitan, needs_accelerate = (
+    pytest.mark.skipif(find_spec(module) is None, reason=f"{package} is not installed: the extra `trainers`")
+    for module, package in {"megatron": "megatron-core", "torchtitan": "torchtitan", "accelerate": "accelerate"}.items()
 )
 
 

@@ -64,7 +64,7 @@ def main() -> None:
             parity = Parity(ranks)
             rows = list(_printed(trained(parity, cases(name, options.covering))))
             wrong += sum(not row.agrees for row in rows)
-            lines = [*table(rows, command_of(options)), *(left_out_table() if name == NATIVE else [])]
+            lines = [*table(rows), *(left_out_table() if name == NATIVE else [])]
             if name in CASES:
                 differences = {m: difference_without(ranks, parity, *m) for m in mutations(name)}
                 wrong += sum(found.value <= MUTATION_BOUND for found in differences.values())
@@ -72,14 +72,6 @@ def main() -> None:
         PAGE.write_text(with_table(PAGE.read_text(), name, lines))
     print(f"{wrong} rows are not as they should be; the tables are in {PAGE.name}")
     sys.exit(1 if wrong else 0)
-
-
-def command_of(options: argparse.Namespace) -> str:
-    """Command that makes this table."""
-    if not options.covering and not options.only:
-        return "make parity-full"
-    only = f" --only {options.only}" if options.only else ""
-    return f"python -m tests.trials.train.parity_table{' --covering' * options.covering}{only}"
 
 
 def _printed(rows: Iterator[Row]) -> Iterator[Row]:
@@ -115,19 +107,24 @@ def with_table(page: str, name: str, lines: Sequence[str]) -> str:
     return "\n".join([before + begin, *lines, end + after])
 
 
-def table(rows: Sequence[Row], command: str) -> list[str]:
+def table(rows: Sequence[Row]) -> list[str]:
     agreeing = sum(row.agrees for row in rows)
     worst = max((row.difference or 0.0 for row in rows if row.case.layout.precision == "fp32"), default=0.0)
     return [
         "",
-        f"{agreeing} of {len(rows)} cases agree; the largest difference in fp32 is {worst:.1e}. Made by `{command}` on"
-        f" {date.today()} with Python {platform.python_version()} and torch {torch.__version__}.",
+        f"{agreeing} of {len(rows)} cases agree; the largest difference in fp32 is {worst:.1e}. Made by `{_command()}`"
+        f" on {date.today()} with Python {platform.python_version()} and torch {torch.__version__}.",
         "",
         "| combination | engine | ranks | difference |",
         "|---|---|---|---|",
         *(f"| {' | '.join(row.cells)} |" for row in rows),
         "",
     ]
+
+
+def _command() -> str:
+    options = "".join(f" {word}" for word in sys.argv[1:])
+    return f"python -m tests.trials.train.parity_table{options}" if options else "make parity-full"
 
 
 def left_out_table() -> list[str]:

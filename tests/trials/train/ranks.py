@@ -44,7 +44,7 @@ IMPORTED_ONCE = (
 OF_ENGINE = {
     ACCELERATE: ("trials.train.engines.accelerate_engine", "trials.train.selftest.training"),
     MEGATRON_CORE: ("trials.train.engines.megatron_core_engine", "trials.train.selftest.training"),
-    TORCHTITAN: ("tests.trials.train.torchtitan_imports", "trials.train.selftest.training"),
+    TORCHTITAN: ("trials.train.selftest.training",),
 }
 """Those of cases by one engine."""
 NO_ENGINE = "none"
@@ -74,6 +74,8 @@ class WarmRanks:
             text=True,
             env=os.environ | ENVIRONMENT | on_cpu,
         )
+        self._requests: Any = self._server.stdin
+        self._answers: Any = self._server.stdout
 
     def run(self, function: str, world_size: int, arguments: Mapping[str, Any], limit_s: float = 240.0) -> list[Any]:
         """Each rank's answer, in rank order; RanksFailed when one is missing."""
@@ -89,15 +91,12 @@ class WarmRanks:
         return WarmProcess(self, self._ask(**wanted))
 
     def _ask(self, **request: Any) -> Any:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        return json.loads(self._server.stdout.readline())
+        self._requests.write(json.dumps(request) + "\n")
+        self._requests.flush()
+        return json.loads(self._answers.readline())
 
     def close(self) -> None:
-        assert self._server.stdin is not None
-        self._server.stdin.close()
+        self._requests.close()
         self._server.wait(timeout=60)
 
 
@@ -135,13 +134,15 @@ def serve() -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     sys.modules["mlflow"] = None  # type: ignore[assignment]
     engine = sys.argv[1]
+    if engine == TORCHTITAN:
+        importlib.import_module("trials.train.engines.imports").import_torchtitan(on_cpu=True)
     for module in OF_ENGINE.get(engine, IMPORTED_ONCE):
         importlib.import_module(module)
     # megatron-core gathers its parameter groups as pickles, and stages of torchtitan send their shapes so.
     if engine not in (MEGATRON_CORE, TORCHTITAN):
         _refuse_pickles()
-    if shutil.which("g++") is not None:
-        _ask_what_the_cpu_has()
+    if shutil.which("g++") is not None:  # torch starts a process for each kind of vector instructions: once for all
+        importlib.import_module("torch._inductor.cpu_vec_isa").pick_vec_isa()
     for line in sys.stdin:
         answers.write(json.dumps(_answer(json.loads(line))) + "\n")
         answers.flush()
@@ -189,13 +190,6 @@ def _refuse_pickles() -> None:
 
     assert hasattr(distributed_c10d, "_tensor_to_object")
     distributed_c10d._tensor_to_object = refuse  # type: ignore[assignment]
-
-
-def _ask_what_the_cpu_has() -> None:
-    """Query the CPU's vector instructions once for all ranks that compile; torch starts a process for each kind."""
-    from torch._inductor.cpu_vec_isa import pick_vec_isa
-
-    pick_vec_isa()
 
 
 def _run(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,21 +8,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
 from tests.contract.outcomes import assert_outcome_as_declared
+from tests.kit import model, trial
 from tests.trials.train.ranks import WarmProcess, WarmRanks
 from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.measure_rules import MeasureRules
-from trials.trial import Outcome, TrialKind, TrialSpec
+from trials.trial import Outcome, TrialSpec
 
-MODEL = ModelShape(2, 32, 2, 2, 64, False, 64, 16, False, "learned", "layernorm")
+MODEL = model(
+    num_layers=2,
+    hidden_size=32,
+    num_attention_heads=2,
+    num_key_value_heads=2,
+    ffn_hidden_size=64,
+    vocab_size=64,
+    seq_length=16,
+    tied_embeddings=False,
+)
 RULES = MeasureRules(min_steps=8, max_steps=8, max_warmup_steps=6)
 ENDLESS = MeasureRules(min_steps=10**6, max_steps=10**6, max_warmup_steps=6)
 LIMIT_S = 120.0
@@ -30,21 +39,13 @@ LIMIT_S = 120.0
 
 
 def make_spec(layout: Layout, **fields: Any) -> TrialSpec:
-    spec = TrialSpec(
-        search_id="proof-abcdef",
-        trial="t0001",
-        attempt="a1",
-        nonce="0123456789abcdef" * 2,
-        kind=TrialKind.SEARCH,
-        layout=layout,
-        model=MODEL,
-        global_batch_size=layout.global_batch_size,
-        num_gpus=layout.num_gpus,
-        gpus_per_node=layout.num_gpus,
-        accelerator="cpu",
-        measure=RULES,
-    )
-    return replace(spec, **fields)
+    """Trial of this layout on one node with CPUs."""
+    ranks = {
+        "num_gpus": layout.num_gpus,
+        "gpus_per_node": layout.num_gpus,
+        "global_batch_size": layout.global_batch_size,
+    }
+    return trial(**{"search_id": "proof-abcdef", "layout": layout, "model": MODEL, "measure": RULES, **ranks, **fields})
 
 
 def best_of(spec: TrialSpec, tokens_per_sec: float) -> dict[str, object]:
