@@ -1,4 +1,4 @@
-"""The end of texts and logs, and escape sequences."""
+"""The end of texts and logs, escape sequences, and the root cause of a failure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from trials.files.text import last_line, plural, tail, without_escapes
+from trials.files.tracebacks import TRACEBACK, first_cause, is_device_failure, is_peer_failure, tracebacks
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,108 @@ def test_one_is_said_as_one():
 )
 def test_what_steers_a_terminal_is_taken_out_of_a_text(text: str, plain: str):
     assert without_escapes(text) == plain
+
+
+PEER = f"""\
+{TRACEBACK}
+  File "/code/trials/train/measurement/loop.py", line 40, in run
+    dist.all_reduce(loss)
+torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2000, remote process exited"""
+GLOO = f"""\
+{TRACEBACK}
+  File "/code/trials/train/measurement/loop.py", line 40, in run
+    dist.all_reduce(loss)
+RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:525] Connection closed by peer [127.0.0.1]:4242"""
+CAUSE = f"""\
+{TRACEBACK}
+  File "/code/trials/train/measurement/loop.py", line 31, in run
+    raise ValueError("rank 2 is broken")
+ValueError: rank 2 is broken"""
+CHAINED = f"""\
+{TRACEBACK}
+  File "/code/a.py", line 1, in load
+    open("data")
+FileNotFoundError: [Errno 2] No such file or directory: 'data'
+
+During handling of the above exception, another exception occurred:
+
+{TRACEBACK}
+  File "/code/a.py", line 3, in main
+    raise RuntimeError("cannot load") from None
+RuntimeError: cannot load"""
+
+
+FIRST, SECOND = CHAINED.split("\n\nDuring handling of the above exception, another exception occurred:\n\n")
+CUT = CAUSE[: CAUSE.index("ValueError: rank")].rstrip("\n")
+ABORT = (
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    "  what():  [PG ID 0 PG GUID 0 Rank 3] Process group watchdog thread terminated with exception: CUDA error: "
+    "uncorrectable ECC error encountered\nAborted (core dumped)"
+)
+TOLD = CAUSE.replace("rank 2 is broken", "uncorrectable ECC error encountered")
+
+
+@pytest.mark.parametrize(
+    ("logs", "cause"),
+    [
+        (["step 1\n", PEER, GLOO + "\nbye\n", f"starting\n{CAUSE}\nleaving\n", CAUSE.replace("2", "3")], CAUSE),
+        ([GLOO, PEER], GLOO),
+        ([], None),
+        ([""], None),
+        (["step 1\nstep 2\n", "Killed\n"], None),
+        ([CHAINED], FIRST),
+        ([CHAINED.replace(FIRST, CAUSE).replace(SECOND, PEER)], CAUSE),
+        ([f"noise\n{CUT}"], CUT),
+        ([CUT, PEER], CUT),
+        ([CAUSE.split("\n", 1)[1]], None),  # its beginning was cut off
+        ([PEER, CAUSE, f"step 3\n{ABORT}\n"], ABORT.splitlines()[1]),
+        ([PEER, CAUSE, f"step 3\n{ABORT}\n", TOLD], TOLD),
+    ],
+)
+def test_the_cause_is_the_first_traceback_that_is_no_echo_or_a_dead_device(logs, cause):
+    assert first_cause(logs) == cause
+
+
+def test_tracebacks_of_a_log_are_told_apart_and_what_follows_an_exceptions_line_is_not_part_of_it():
+    assert tracebacks(CHAINED) == [FIRST, SECOND]
+    assert tracebacks(f"{CAUSE}\nsrun: error: n1: task 2: Exited with exit code 1\n") == [CAUSE]
+
+
+@pytest.mark.parametrize(
+    ("line", "is_peer"),
+    [
+        ("torch.distributed.DistNetworkError: The client socket has timed out", True),
+        ("torch.distributed.DistStoreError: wait timeout after 300000ms", True),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", True),
+        ("BrokenPipeError: [Errno 32] Broken pipe", True),
+        ("torch.OutOfMemoryError: CUDA out of memory", False),
+        ("AssertionError: heads 3 x tensor 2", False),
+    ],
+)
+def test_only_the_exceptions_own_line_tells_whether_it_is_about_a_peer(line, is_peer):
+    body = f"{TRACEBACK}\n  File 'x', line 1, in y\n    # Broken pipe\n"
+    assert is_peer_failure(body + line) is is_peer
+
+
+def test_nothing_is_about_no_peer():
+    assert not is_peer_failure("")
+
+
+@pytest.mark.parametrize(
+    ("words", "is_dead"),
+    [
+        (ABORT, True),
+        ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", True),
+        ("NVRM: Xid (PCI:0000:65:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", True),
+        ("NVRM: Xid (PCI:0000:65:00): 48, pid=1234, An uncorrectable double bit error (DBE) has been detected", True),
+        ("kernel: NVRM: Xid (PCI:0000:65:00): 64, pid='N/A', Row Remapper: Failed to remap row", True),
+        ("Unable to determine the device handle for GPU 0000:65:00.0: GPU is lost.  Reboot the system", True),
+        ("NVRM: Xid (PCI:0000:65:00): 31, pid=1234, Ch 00000008, MMU Fault", False),  # an illegal address of ours
+        ("NVRM: Xid (PCI:0000:65:00): 480", False),
+        ("CUDA error: unspecified launch failure", False),
+        ("xid 64", True),
+        ("maxid 64", False),
+    ],
+)
+def test_a_dead_device_is_known_by_its_words(words, is_dead):
+    assert is_device_failure(words) is is_dead

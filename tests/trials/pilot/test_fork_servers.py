@@ -63,15 +63,6 @@ def test_steps_of_a_kind_share_its_servers_and_others_start_plain(pilot: Pilot) 
     assert pilot.folder.read_plain_starts() is None
 
 
-def test_steps_of_three_kinds_at_once_do_not_end_each_others_servers(pilot: Pilot) -> None:
-    for i in (1, 2, 3):
-        servers(pilot, name=f"k{i}")
-    places = [pilot.ask(f"t000{i}.a1", TELL, fork_servers=f"k{i}") for i in (1, 2, 3)]
-    pilot.start()
-    assert [pilot.end_of(f"t000{i}.a1").exit_code for i in (1, 2, 3)] == [0, 0, 0]
-    assert [how(place) for place in places] == [*(str(pilot.folder.fork_servers(f"k{i}")) for i in (1, 2)), "plain"]
-
-
 @pytest.mark.fault(54)
 @pytest.mark.parametrize(
     ("script", "reason"),

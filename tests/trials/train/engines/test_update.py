@@ -1,20 +1,30 @@
-"""fp16's loss scale, the norm, and a step's record over all ranks. For the training see the parity tests."""
+"""Flat buffers, fp16's loss scale, the norm, and a step's record. For several ranks see the parity tests."""
 
 from __future__ import annotations
 
 import math
+import weakref
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.train.trial_processes import make_spec
+from tests.trials.train.trial_processes import MODEL, make_spec
 from trials.measurement.step_log import StepPhase, StepRecord
-from trials.train.engines import update
+from trials.train.engines import flat_buffers, update
+from trials.train.engines.flat_buffers import FlatSharding, make_buckets
 from trials.train.engines.gradients import clip_factor, square_sum
-from trials.train.engines.update import LossScale
+from trials.train.engines.optimizer import OptimizerConfig
+from trials.train.engines.sharding import ParamTraits
+from trials.train.engines.update import LossScale, Update
 from trials.train.measurement.loop import skipped_steps_error, step_record
+from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
+from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.gather import RankStep
+from trials.train.parallel.process_groups import World
+from trials.train.parallel.tensor_parallel import TensorParallelRanks
 
 FINE, OVERFLOW = torch.tensor(1.0), torch.tensor(float("inf"))
 
@@ -77,3 +87,103 @@ def test_a_steps_utilisation_is_the_mean_of_the_gpus_that_were_sampled(seen, tol
     views = [RankStep(0.1, 1.0, 2.0, 1.0, 4, 1.0, 1.0, 1.0, gpu_utilization=value) for value in seen]
     record = step_record(make_spec(Layout(data_parallel=2)), 1, StepPhase.WARMUP, views)
     assert record.gpu_utilization == told
+
+
+CPU = torch.device("cpu")
+ALONE = World(Layout(), {"tp": 0, "dp": 0, "pp": 0}, None, None, None, None)
+PLAIN, TIED = ParamTraits(True, False, False), ParamTraits(True, False, True)
+
+
+def make_chunk(**fields) -> ModelChunk:
+    model = replace(MODEL, **fields)
+    return ModelChunk(model, ChunkPlan.of(model, 0, 1), TensorParallelRanks(), WeightSource(1, CPU), ChunkExecution())
+
+
+def flat(chunk: ModelChunk, dtype: torch.dtype = torch.float32, **options) -> FlatSharding:
+    return FlatSharding(
+        (chunk,), ALONE, dtype, shares_update=False, **{"overlaps": False, "bucket_mib": None} | options
+    )
+
+
+def members(*sizes: int, tied: bool = False) -> list[tuple[torch.nn.Parameter, ParamTraits]]:
+    traits = [PLAIN] * len(sizes)
+    if tied:
+        traits[-1] = TIED
+    return [(torch.nn.Parameter(torch.zeros(n)), t) for n, t in zip(sizes, traits, strict=True)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_buckets_follow_one_another_and_every_rank_has_an_equal_share_of_each(ranks):
+    buckets = make_buckets(members(5, 4, 9, 1), most=9, ranks=ranks)
+    assert [[p.numel() for p, _ in bucket.members] for bucket in buckets] == [[5, 4], [9], [1]]
+    assert buckets[0].begin == 0
+    assert all(first.end == second.begin for first, second in pairwise(buckets))
+    for bucket in buckets:
+        shares = [bucket.share(rank, ranks) for rank in range(ranks)]
+        assert [s.start for s in shares] == [bucket.begin, *[s.stop for s in shares[:-1]]]
+        assert shares[-1].stop == bucket.end
+        assert bucket.end - bucket.begin - sum(p.numel() for p, _ in bucket.members) < ranks
+
+
+def test_a_parameter_larger_than_a_bucket_has_one_of_its_own_and_so_has_a_tied_one():
+    sizes = [[p.numel() for p, _ in bucket.members] for bucket in make_buckets(members(2, 50, 2), most=10, ranks=1)]
+    assert sizes == [[2], [50], [2]]
+    assert len(make_buckets(members(2, 3, 4), most=None, ranks=1)) == 1
+    assert len(make_buckets(members(2, 3, 4, tied=True), most=None, ranks=1)) == 2
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_keep_their_values_and_become_views_of_one_buffer(tied):
+    before = {name: p.detach().clone() for name, p in make_chunk(tied_embeddings=tied).named_parameters()}
+    chunk = make_chunk(tied_embeddings=tied)
+    sharding = flat(chunk)
+    after = dict(chunk.named_parameters())
+    assert all(torch.equal(after[name], values) for name, values in before.items())
+    sharding.weights[0].zero_()
+    assert any(not parameter.any() and before[name].any() for name, parameter in after.items())
+    assert sharding.held_parameters() == sharding.updated_parameters() == sum(p.numel() for p in before.values())
+
+
+def test_sixteen_bit_weights_have_exact_masters_and_gradients_that_add_up_in_fp32():
+    chunk, exact = make_chunk(), {name: p.detach().clone() for name, p in make_chunk().named_parameters()}
+    sharding = flat(chunk, torch.bfloat16)
+    next(chunk.parameters()).sum().backward()  # of the step before
+    assert {p.dtype for p in chunk.parameters()} == {torch.bfloat16}
+    total = sum(values.sum() for values in exact.values())
+    assert torch.stack([master.sum() for master in sharding.masters]).sum() == pytest.approx(float(total), rel=1e-5)
+    sharding.begin_step(micro_batches=6)
+    assert not any(gradient.any() for gradient in sharding.gradients())
+    parameter = next(chunk.parameters())
+    for _ in range(3):
+        # Added up in bf16, 256 and a half and a half would stay 256.
+        (parameter * torch.full_like(parameter, 256.0)).sum().backward()
+        (parameter * torch.full_like(parameter, 0.5)).sum().backward()
+    largest = max(float(gradient.max()) for gradient in sharding.gradients())
+    assert largest == 3 * 256.5
+    assert parameter.grad is None
+
+
+def test_with_the_optimizer_offloaded_no_masters_stay_on_the_device():
+    sharding = flat(make_chunk(), torch.bfloat16)
+    on_device = [weakref.ref(master) for master in sharding.masters]
+    update = Update(sharding, ALONE, OptimizerConfig(), uses_fp16=False, is_offloaded=True)
+    assert [master() for master in on_device] == [None]
+    sharding.begin_step(micro_batches=1)
+    before = sharding.weights[0].clone()
+    sharding.gradients()[0].fill_(1.0)
+    update.step()
+    assert not torch.equal(sharding.weights[0], before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_zero_1_takes_no_more_memory_for_gradients_than_zero_0(monkeypatch, dtype):
+    monkeypatch.setattr(flat_buffers, "group_size", lambda group: 2)
+    pair = World(Layout(data_parallel=2), {"tp": 0, "dp": 1, "pp": 0}, None, object(), None, None)
+    chunk = make_chunk()
+    sharding = FlatSharding((chunk,), pair, dtype, shares_update=True, overlaps=False, bucket_mib=1)
+    elements = sum(parameter.numel() for parameter in chunk.parameters())
+    buffers = {gradient.untyped_storage().data_ptr(): gradient for gradient in sharding.gradients()}
+    assert [buffer.untyped_storage().nbytes() for buffer in buffers.values()] == [4 * elements]
+    assert sum(gradient.numel() for gradient in sharding.gradients()) == elements // 2
+    are_masters = [m is w for m, w in zip(sharding.masters, sharding.weights, strict=True)]
+    assert set(are_masters) == {dtype == torch.float32}, "fp32 weights are their own masters"

@@ -1,14 +1,21 @@
-"""A GPU in use by another process, and the probe that compares devices: with stand-ins for the CUDA calls."""
+"""A rank's device, with stand-ins for the CUDA calls: memory, probes, utilisation, energy, and waits in collectives."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
+import torch.distributed as dist
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
+from trials.measurement.energy import RankEnergy
 from trials.ranks.failures import TrialFailure
-from trials.train.parallel import device
+from trials.train.parallel import collective_waits, device, energy
+from trials.train.parallel.collective_waits import CollectiveWaits, StreamStopwatch, are_visible
 from trials.train.parallel.device import (
     CONTEXT_GIB,
     FOREIGN_MEMORY_GIB,
@@ -19,10 +26,12 @@ from trials.train.parallel.device import (
     open_device,
     time_work_ms,
 )
+from trials.train.parallel.energy import EnergyMeter
 from trials.trial import FailureReason
 
 SPEC = make_spec(Layout(), accelerator="h100-80gb")
 TOTAL_GIB = 80.0
+GPU_0 = Device(torch.device("cuda", 0))
 
 
 class Clock:
@@ -116,7 +125,7 @@ def test_a_piece_of_work_is_timed_when_it_is_warm_and_finished(clock):
 def test_the_utilisation_is_sampled_once_a_second_at_most(monkeypatch, clock):
     asked = []
     monkeypatch.setattr(torch.cuda, "utilization", lambda device: asked.append(device) or 40)
-    samples, found = Utilization(Device(torch.device("cuda", 0))), []
+    samples, found = Utilization(GPU_0), []
     for _ in range(8):
         found.append(samples.sample())
         clock.sleep(0.4)
@@ -135,7 +144,7 @@ def test_a_utilisation_that_nobody_tells_is_none_and_not_asked_for_again(monkeyp
         raise error
 
     monkeypatch.setattr(torch.cuda, "utilization", fail)
-    samples = Utilization(Device(torch.device("cuda", 0)))
+    samples = Utilization(GPU_0)
     for _ in range(3):
         assert samples.sample() is None
         clock.sleep(2.0)
@@ -143,8 +152,6 @@ def test_a_utilisation_that_nobody_tells_is_none_and_not_asked_for_again(monkeyp
 
 
 class TestMemory:
-    GPU_0 = Device(torch.device("cuda", 0))
-
     @pytest.fixture(autouse=True)
     def _allocator(self, monkeypatch, gpu):
         gpu(lambda now, index: 42.0)
@@ -153,12 +160,176 @@ class TestMemory:
         monkeypatch.setattr(torch.cuda, "memory_reserved", lambda asked: 40 * GIB)
 
     def test_what_is_used_is_told_apart_from_what_the_allocator_reserved(self):
-        assert (self.GPU_0.used_gib(), self.GPU_0.reserved_gib(), self.GPU_0.total_gib()) == (42.0, 40.0, 80.0)
-        assert (self.GPU_0.peak_inactive_split_gib(), self.GPU_0.alloc_retries()) == (3.0, 2)
+        assert (GPU_0.used_gib(), GPU_0.reserved_gib(), GPU_0.total_gib()) == (42.0, 40.0, 80.0)
+        assert (GPU_0.peak_inactive_split_gib(), GPU_0.alloc_retries()) == (3.0, 2)
 
     def test_what_the_allocator_does_not_tell_and_a_cpu_does_not_have_is_unknown(self, monkeypatch):
         monkeypatch.setattr(torch.cuda, "memory_stats", lambda asked: {})
-        assert (self.GPU_0.peak_inactive_split_gib(), self.GPU_0.alloc_retries()) == (None, None)
+        assert (GPU_0.peak_inactive_split_gib(), GPU_0.alloc_retries()) == (None, None)
         cpu = open_device(make_spec(Layout()), local_rank=0)
         assert (cpu.used_gib(), cpu.total_gib(), cpu.peak_inactive_split_gib(), cpu.alloc_retries()) == (None,) * 4
         assert cpu.probe_ms() is Utilization(cpu).sample() is None
+
+
+@pytest.fixture
+def counter(monkeypatch) -> SimpleNamespace:
+    """A GPU_0 that has used `joules` so far, at the time `now`, by NVML and by AMD SMI in units of 15.3 uJ."""
+    found = SimpleNamespace(joules=100.0, now=50.0)
+    monkeypatch.setattr(energy, "time", SimpleNamespace(monotonic=lambda: found.now))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="aaaa"))
+    monkeypatch.setattr(energy, "nvml_or_none", lambda: SimpleNamespace(energy_j=lambda uuid: found.joules))
+    names = ("energy_accumulator", "counter_resolution", "timestamp")
+    counted = SimpleNamespace(
+        amdsmi_get_energy_count=lambda handle: dict(zip(names, (found.joules * 1e6 / 15.3, 15.3, 1), strict=True))
+    )
+    monkeypatch.setattr(torch.cuda, "amdsmi", counted, raising=False)
+    monkeypatch.setattr(torch.cuda, "_get_amdsmi_handler", lambda device: "handle")
+    return found
+
+
+def measured(meter: EnergyMeter, begins: bool = True) -> RankEnergy:
+    if begins:
+        meter.begin()
+    meter.end()
+    return meter.used()
+
+
+@pytest.mark.parametrize(("hip", "library"), [(None, "nvml"), ("6.4", "amdsmi")])
+def test_what_the_counter_advances_between_begin_and_end_is_used(monkeypatch, counter, hip, library):
+    monkeypatch.setattr(torch.version, "hip", hip)
+    meter = EnergyMeter(GPU_0)
+    meter.begin()
+    counter.joules, counter.now = 2100.0, 54.0
+    used = measured(meter, begins=False)
+    assert (meter.library, used.gpu) == (library, "aaaa")
+    assert (used.joules, used.seconds) == (pytest.approx(2000.0), 4.0)
+
+
+def test_a_driver_without_a_counter_a_cpu_and_a_trial_without_measured_steps_have_none(monkeypatch, counter):
+    counter.joules = None
+    assert measured(EnergyMeter(GPU_0)) == RankEnergy("aaaa")
+    assert measured(EnergyMeter(GPU_0), begins=False) == RankEnergy(None)
+    of_cpu = EnergyMeter(Device(torch.device("cpu")))
+    assert (of_cpu.library, measured(of_cpu)) == (None, RankEnergy(None))
+
+
+def test_a_library_that_fails_leaves_the_energy_unknown(monkeypatch, counter):
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.delattr(torch.cuda, "_get_amdsmi_handler")
+    assert measured(EnergyMeter(GPU_0)).joules is None
+
+
+CPU = Device(torch.device("cpu"))
+TWO = Layout(data_parallel=2)
+
+
+@pytest.fixture
+def world() -> Iterator[None]:
+    """A process group of this process alone, whose collectives are those of any other."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Ticks:
+    """A clock that is a second later at each look."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def perf_counter(self) -> float:
+        self.now_s += 1.0
+        return self.now_s
+
+
+@pytest.mark.usefixtures("world")
+class TestWaits:
+    def test_calls_and_the_waits_for_them_are_timed_between_begin_and_end(self, monkeypatch):
+        monkeypatch.setattr(collective_waits, "time", Ticks())
+        waits = CollectiveWaits(TWO, CPU)
+        with waits.watched():
+            dist.all_reduce(torch.zeros(1))
+            waits.begin(1)
+            dist.all_reduce(torch.zeros(1))
+            work = dist.all_reduce(torch.zeros(1), async_op=True)
+            work.wait()
+            waits.end()
+            dist.all_reduce(torch.zeros(1))
+        assert (waits.calls, waits.seconds()) == (4, 4.0)
+        waits.begin(2)
+        waits.end()
+        assert waits.seconds() is None, "a step in which it saw none"
+
+    def test_where_it_would_cost_too_much_every_fourth_step_is_timed(self):
+        waits = CollectiveWaits(TWO, CPU)
+        waits.limit_cost(most_calls=99, step_time_s=0.01)
+        assert self.timed_steps(waits) == [1, 2, 3, 4, 5, 6, 7, 8]
+        waits.limit_cost(most_calls=101, step_time_s=0.01)
+        assert self.timed_steps(waits) == [4, 8]
+
+    @staticmethod
+    def timed_steps(waits: CollectiveWaits) -> list[int]:
+        found = []
+        with waits.watched():
+            for step in range(1, 9):
+                waits.begin(step)
+                dist.all_reduce(torch.zeros(1))
+                waits.end()
+                found += [] if waits.seconds() is None else [step]
+        return found
+
+
+class FakeStream:
+    def __init__(self, number: int):
+        self.cuda_stream = number
+
+
+class FakeEvent:
+    """An event whose time is the number of events recorded before it."""
+
+    recorded = 0
+
+    def __init__(self, enable_timing: bool):
+        assert enable_timing
+
+    def record(self, stream: FakeStream) -> None:
+        self.stream, self.at = stream, FakeEvent.recorded
+        FakeEvent.recorded += 1
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        assert self.stream is end.stream
+        return 1000.0 * (end.at - self.at)
+
+
+def test_only_the_stream_that_computes_waits(monkeypatch):
+    computing, other = FakeStream(7), FakeStream(8)
+    current = [computing]
+    fake = SimpleNamespace(current_stream=lambda device: current[0], Event=FakeEvent)
+    monkeypatch.setattr(collective_waits.torch, "cuda", fake)
+    stopwatch = StreamStopwatch(torch.device("cuda", 0))
+    stopwatch.start()
+    for _ in range(2):
+        stopwatch.leave(stopwatch.enter())
+    current[0] = other
+    assert stopwatch.enter() is None
+    stopwatch.leave(stopwatch.enter(computing))
+    assert stopwatch.seconds() == 3.0
+    current[0] = computing
+    stopwatch.start()
+    stopwatch.leave(stopwatch.enter())
+    assert stopwatch.seconds() == 1.0, "its events are used again"
+
+
+@pytest.mark.parametrize(
+    ("layout", "cpu", "gpu"),
+    [
+        (TWO, True, True),
+        (Layout(), False, False),
+        (replace(TWO, engine="accelerate"), False, False),
+        (replace(TWO, engine="accelerate", zero_stage=3), True, True),
+        (replace(TWO, engine="deepspeed", zero_stage=2, offload="optimizer"), True, False),
+        (replace(TWO, engine="megatron-core", cuda_graphs="attn"), True, False),
+    ],
+)
+def test_where_waits_can_be_told_from_work(layout, cpu, gpu):
+    assert (are_visible(layout, is_cpu=True), are_visible(layout, is_cpu=False)) == (cpu, gpu)
