@@ -115,7 +115,6 @@ def test_the_state_is_that_of_the_files_and_not_of_the_commit(sources):
 def test_with_an_index_of_another_form_the_commit_stands_for_the_files(sources, words):
     git(sources, "update-index", *words)
     found = checkout_of(sources)
-    assert found is not None
     assert (found.python_files, found.modified) == (head(sources), {})
 
 

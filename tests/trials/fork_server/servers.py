@@ -94,7 +94,6 @@ class Node:
             start_new_session=True,
             preexec_fn=handle_no_signals,
         )
-        assert self.server.stdout is not None
         assert json.loads(self.server.stdout.readline()) == {"listens": name}
         assert json.loads(self.server.stdout.readline())["refused"] is None
         return self.server
@@ -130,7 +129,6 @@ class Node:
 
     def close(self) -> None:
         if self.server is not None:
-            assert self.server.stdin is not None
             with suppress(OSError):
                 self.server.stdin.close()
             if self.server.poll() is None:

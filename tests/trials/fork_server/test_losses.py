@@ -75,7 +75,6 @@ class Trials:
         self.launcher.launch(request)
         result = result_of(request, wait_until_ended(self.launcher, request))
         assert (result.state, result.excerpt) == (TrialState.MEASURED, None)
-        assert result.outcome is not None
         assert result.outcome.started_warm is (warm_start is not False), folder.rank_log(0).read_text()
         return [(record.loss, record.grad_norm) for record in read_metrics(folder.metrics())]
 

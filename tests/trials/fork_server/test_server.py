@@ -70,7 +70,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def test_a_forked_rank_has_all_that_a_plain_start_gives_and_its_own_random_numbers(node: Node) -> None:
     warm, cold = told(node), plain(node)
-    assert node.server is not None
     assert warm["parent"] == node.server.pid
     assert set(warm["environment"]) - set(cold["environment"]) == WARM
     assert set(cold["environment"]) - set(warm["environment"]) == OWN
@@ -95,7 +94,6 @@ def test_folder_umask_cores_signals_input_and_place_are_those_of_the_stub(node: 
         warm, cold = told(node, environment=place, **changes), plain(node, **changes)
     assert (warm["cwd"], warm["umask"], warm["affinity"]) == (str(node.root / "elsewhere"), 0o027, cores)
     assert (warm["stdin"], warm["signals"]) == ("/dev/zero", cold["signals"])
-    assert node.server is not None
     assert {name: warm["environment"][name] for name in place} == place | {"PARLAY_PARENT_PID": str(node.server.pid)}
 
 
@@ -131,7 +129,6 @@ def test_signals_are_forwarded_to_the_handlers_of_a_rank(node: Node, name: str, 
         f"signal.signal(signal.{name}, lambda *_: sys.exit(9))\nprint('ready', flush=True)\ntime.sleep(60)",
         preexec_fn=before,
     )
-    assert stub.stdout is not None
     assert stub.stdout.readline() == b"ready\n"
     stub.send_signal(getattr(signal, name))
     assert stub.wait(60) == 9
@@ -139,7 +136,6 @@ def test_signals_are_forwarded_to_the_handlers_of_a_rank(node: Node, name: str, 
 
 def running(stub: subprocess.Popen[bytes]) -> list[int]:
     """Pids of a rank and its child, once both run."""
-    assert stub.stdout is not None
     return [int(word) for word in stub.stdout.readline().split()]
 
 
@@ -175,7 +171,6 @@ def test_a_killed_rank_is_a_killed_stub_and_its_children_end(node: Node) -> None
 def test_a_killed_server_takes_its_ranks_with_it_and_their_stubs_are_killed(node: Node) -> None:
     stubs = [node.stub("print(os.getpid(), flush=True)\ntime.sleep(600)") for _ in range(2)]
     pids = [pid for stub in stubs for pid in running(stub)]
-    assert node.server is not None
     node.server.kill()
     assert [stub.wait(60) for stub in stubs] == [-signal.SIGKILL] * 2
     for pid in pids:
@@ -187,7 +182,6 @@ def test_the_end_of_the_owner_ends_the_server_and_its_ranks(tmp_path: Path) -> N
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]
     )
-    assert owner.stdout is not None
     pids = [int(word) for word in owner.stdout.readline().split()]
     assert len(pids) == 3
     owner.kill()
@@ -323,7 +317,6 @@ class TestPlainStarts:
         server = node.serve()
         assert reason in self.refusal(node)
         assert server.wait(60) == (1 if reason else -signal.SIGKILL)
-        assert server.stdout is not None
         assert not reason or reason in json.loads(server.stdout.read())["refused"]
 
 
@@ -356,7 +349,6 @@ class TestNodesOfSlurm:
         for number in ("8", "9"):
             node.run("", at | {"OMP_NUM_THREADS": number}, socket_path="-")
         server.terminate()
-        assert server.stdout is not None
         [line] = server.stdout.read().splitlines()
         assert json.loads(line) == {"differs": "the environment variable OMP_NUM_THREADS differs", "node": "n7"}
 
