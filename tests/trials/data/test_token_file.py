@@ -179,16 +179,6 @@ def test_documents_are_cut_where_a_sequence_begins_and_ends(path, seq_length):
     assert TokenFile(path).mean_document_length(seq_length) == mean
 
 
-def test_the_mean_length_of_a_document_of_any_length_is_known_at_once(path):
-    header = TokenHeader(2, 2**40 + 3, 2, 64, "sha256:" + "ab" * 32, {})
-    with path.open("wb") as stream:  # a file without blocks but for its ends
-        stream.write(header.to_bytes())
-        stream.seek(header.first_end_byte)
-        stream.write(struct.pack("<2Q", 5, header.num_tokens))
-    tokens = 2**40
-    assert TokenFile(path).mean_document_length(16) == (5**2 + 11**2 + (tokens - 16) * 16) / tokens
-
-
 def test_a_document_without_tokens_is_none_and_the_checksum_tells_where_documents_end(path):
     header = write_documents(path, [[], [1, 2, 3], [], [4]])
     assert (header.num_documents, TokenFile(path).document_lengths([0], 3)) == (2, [(3,)])

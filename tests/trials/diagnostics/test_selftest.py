@@ -1,4 +1,4 @@
-"""Differences and verdicts of the selftest, without any rank."""
+"""Differences and verdicts of the selftest without any rank, and the check before it forks: no device was used."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from trials.diagnostics.parity_cases import failing_cases, named_case
 from trials.diagnostics.selftest import (
@@ -21,6 +22,7 @@ from trials.diagnostics.selftest import (
     write_cases,
 )
 from trials.train.selftest.judge import judge_agreement, judge_failure
+from trials.train.selftest.program import importable_before_forks, require_untouched_devices
 
 STAGES = named_case("pp2", pipeline_parallel=2)
 REFERENCE = ReferenceTraining((3.0, 2.0), (1.5, 1.25))
@@ -129,3 +131,18 @@ def test_a_case_within_a_node_meets_by_file_and_one_across_nodes_by_tcp():
     assert case_spec(STAGES, "cpu", gpus_per_node=2).rendezvous.kind == "file"
     across = case_spec(STAGES, "cpu", gpus_per_node=1)
     assert (across.rendezvous.kind, across.num_nodes) == ("tcp", 2)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "imported"), [("cpu", {"deepspeed", "megatron-core"}), ("h100", {"deepspeed"})]
+)
+def test_what_asks_for_a_device_or_is_patched_while_it_is_imported_is_left_to_the_children(accelerator, imported):
+    assert importable_before_forks({"deepspeed", "megatron-core", "torchtitan"}, accelerator) == imported
+
+
+@pytest.mark.parametrize("what_tells", ["is_initialized", "_is_in_bad_fork"])
+def test_where_cuda_was_used_before_the_fork_the_selftest_refuses(monkeypatch, what_tells):
+    require_untouched_devices()
+    monkeypatch.setattr(torch.cuda, what_tells, lambda: True)
+    with pytest.raises(RuntimeError, match="CUDA was used while torch and the engines were imported"):
+        require_untouched_devices()

@@ -101,12 +101,6 @@ def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
 
 
 @pytest.mark.walks
-@pytest.mark.parametrize("name", ["sequence", "tied", "sharded"])
-def test_with_all_reductions_it_is_not(ranks, parity, name):
-    assert difference_without(ranks, parity, "none", MEGATRON[name]).value <= CPU_TOLERANCES["fp32"]
-
-
-@pytest.mark.walks
 @pytest.mark.parametrize(("without", "given"), mutation_parameters(MEGATRON_CORE))
 def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given):
     assert difference_without(ranks, parity, without, given).value > MUTATION_BOUND

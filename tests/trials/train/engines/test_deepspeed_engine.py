@@ -64,7 +64,8 @@ def train_plainly(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The same with the DeepSpeed engine. `allows_fp16`: DeepSpeed assumes that a CPU supports fp16; `loss_scale_power`: fp16's first scale; `extensions`: folder of operators that torch compiles."""
+    """The same with the DeepSpeed engine. `allows_fp16`: DeepSpeed assumes that a CPU supports fp16;
+    `loss_scale_power`: fp16's first scale; `extensions`: folder of operators that torch compiles."""
     from deepspeed.accelerator import get_accelerator
 
     from trials.train.data import Batch, SyntheticData
