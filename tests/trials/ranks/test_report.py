@@ -34,8 +34,7 @@ def report(folder: AttemptFolder, rank: int = 0, restart: int = 0) -> Report:
 
 
 def outcome(folder: AttemptFolder, restart: int = 0) -> Outcome:
-    data = read_json(folder.outcome(restart))
-    return Outcome.from_json(data)
+    return Outcome.from_json(read_json(folder.outcome(restart)))
 
 
 def test_a_failure_says_who_where_and_why(folder):
@@ -46,6 +45,7 @@ def test_a_failure_says_who_where_and_why(folder):
     assert (written.rank, written.phase, written.reason) == (3, "build", FailureReason.GPU_OOM)
     assert written.excerpt == "tried to allocate 2 GiB"
     assert (written.nonce, written.started_at) == (SPEC.nonce, "2023-11-14T22:13:20.000000Z")
+    assert written.ended_at > written.started_at
 
 
 def test_the_first_failure_stands_and_is_seen_by_all(folder):

@@ -50,27 +50,16 @@ def free_ports(count: int) -> list[int]:
     raise AssertionError("this machine has no free ports")
 
 
-def meet(folder: Path) -> tuple[int, bytes]:
-    """Both ranks of a trial open its store and share the folder's name; returns the port and what rank 0 received."""
+def meet(folder: Path) -> tuple[int, bytes, object]:
+    """Both ranks of a trial open its store and share the folder's name; returns the port, what rank 0 received, and the
+    stores, which hold their port while they live."""
     folder.mkdir(exist_ok=True)
     attempt = AttemptFolder(folder)
     with ThreadPoolExecutor(2) as pool:
         opened = [pool.submit(open_store, SPEC, attempt, RankEnvironment(rank, 2, rank)) for rank in (0, 1)]
         server, client = (store.result(timeout=60) for store in opened)
     client.set("name", folder.name)
-    published = read_json(folder / "rendezvous.r0")
-    KEPT.append((server, client))
-    return published["port"], server.get("name")
-
-
-KEPT: list[tuple[object, object]] = []
-"""Stores, kept until the end of the test, since they hold their ports while they live."""
-
-
-@pytest.fixture(autouse=True)
-def stores_close() -> Iterator[None]:
-    yield
-    KEPT.clear()
+    return read_json(folder / "rendezvous.r0")["port"], server.get("name"), (server, client)
 
 
 @pytest.mark.fault(39)
@@ -80,7 +69,7 @@ def test_a_port_in_use_is_passed_over_for_another(tmp_path, monkeypatch, strange
     monkeypatch.setattr(ports, "PORTS", [taken, free])
     monkeypatch.setattr(ports.random, "sample", lambda ports, count: ports)  # the one in use first
     occupy(strangers, address, taken)
-    assert meet(tmp_path / "trial") == (free, b"trial")
+    assert meet(tmp_path / "trial")[:2] == (free, b"trial")
 
 
 @pytest.mark.fault(39)
@@ -90,8 +79,8 @@ def test_trials_side_by_side_never_share_a_port(tmp_path, monkeypatch, strangers
     occupy(strangers, "127.0.0.1", free[0])
     with ThreadPoolExecutor(4) as pool:
         met = list(pool.map(meet, [tmp_path / f"trial-{n}" for n in range(5)]))
-    assert sorted(port for port, _ in met) == sorted(free[1:])
-    assert [heard for _, heard in met] == [f"trial-{n}".encode() for n in range(5)]
+    assert sorted(port for port, *_ in met) == sorted(free[1:])
+    assert [heard for _, heard, _ in met] == [f"trial-{n}".encode() for n in range(5)]
 
 
 @pytest.mark.fault(39)
@@ -124,7 +113,7 @@ def test_the_kernels_own_range_is_asked(tmp_path, monkeypatch):
     ephemeral.write_text(f"{port + 1}\t60999\n")
     monkeypatch.setattr(ports, "EPHEMERAL_PORTS", ephemeral)
     monkeypatch.setattr(ports, "PORTS", range(port, PORTS.stop))
-    assert meet(tmp_path / "trial") == (port, b"trial")
+    assert meet(tmp_path / "trial")[:2] == (port, b"trial")
 
 
 TOLD = "tests.trials.train.rank_programs:told_each_other"
