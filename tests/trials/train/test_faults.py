@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.token_files import write_tokens
@@ -35,74 +34,58 @@ def limited(layout: Layout, gib: float, **fields: Any) -> TrialSpec:
     return make_spec(layout, measure=replace(RULES, memory_limit_gib=gib), **fields)
 
 
-def failing(
-    name: str,
-    spec: TrialSpec,
-    fault: str,
-    reason: str,
-    rank: int | None,
-    phase: str | None,
-    *words: str,
-    number: int = 0,
-) -> ParameterSet:
-    """A trial whose ranks all end with 1, and what its outcome says; `number` is that of the fault that it survives."""
-    marks = [pytest.mark.fault(number)] if number else []
-    return pytest.param(spec, fault, FailureReason(reason), rank, phase, words, id=name, marks=marks)
-
-
 HANG = endless(TP2, time_limit_s=80.0)
 FORCED = make_spec(ONE, model=EXPERTS, measure=replace(RULES, routing="balanced"))
 ON_GPU = make_spec(ONE, accelerator="h100-80gb")
 OOM = "run_out_of_memory_"
 
 
-@pytest.mark.parametrize(
-    ("spec", "fault", "reason", "rank", "phase", "words"),
-    [
-        failing("over-the-limit", limited(ONE, 0.4, model=LARGE), "", "gpu_oom", 0, None, number=21),
-        failing("one-of-two-over", limited(DP2, 0.4, model=LARGE), "", "gpu_oom", None, None, number=21),
-        failing("without-a-model", limited(ONE, 0.02), "", "gpu_oom", 0, "start", number=21),
-        failing("while-it-builds", limited(TP2, 2.0), f"{OOM}while_rank_1_builds", "gpu_oom", 1, "build", number=21),
-        failing(
-            *("in-a-step", endless(TP2, memory_limit_gib=2.0), f"{OOM}in_the_ninth_step_of_rank_1", "gpu_oom"),
-            *(1, "measured", "_take_memory"),
-            number=21,
-        ),
-        failing(
-            *("hang", HANG, "sleep_in_the_third_step_of_rank_1", "hang", None, None),
-            *("no progress for 40 s", "_sleep_for_ever", "all_reduce"),
-            number=23,
-        ),
-        failing(
-            *("gpu-in-use", ON_GPU, "use_a_gpu_that_somebody_else_uses", "gpu_memory_in_use", 0, "start"),
-            "40.00 of 80.00 GiB are in use",
-            number=37,
-        ),
-        failing(
-            *("stale-folder", make_spec(ONE), "find_its_folder_stale_for_a_moment", "launch_failure", 0, None),
-            "OSError: [Errno 116] Stale file handle",
-            number=47,
-        ),
-        failing(
-            *("error", endless(TP2), "fail_in_the_third_step_of_rank_1", "script_error", 1, "warmup"),
-            "ZeroDivisionError: planted in rank 1",
-        ),
-        failing("samples-twice", make_spec(ONE), "train_every_sample_twice", "result_invalid", 0, None, "trained"),
-        failing("no-loss", make_spec(ONE), "lose_the_loss", "result_invalid", 0, None, "loss nan"),
-        failing(
-            *("routing", FORCED, "leave_the_choice_of_experts_to_the_router", "result_invalid", 0, None),
-            "times the mean of 32; measure.routing is balanced",
-        ),
-        failing("layout", make_spec(TP2, global_batch_size=5), "", "invalid_layout", None, "start"),
-    ],
-)
-def test_all_ranks_end_and_the_first_names_itself_its_phase_and_the_reason(
-    start, spec, fault, reason, rank, phase, words
-):
+ENDS = {
+    "over-the-limit": (limited(ONE, 0.4, model=LARGE), "", "gpu_oom", 0, None, ()),
+    "one-of-two-over": (limited(DP2, 0.4, model=LARGE), "", "gpu_oom", None, None, ()),
+    "without-a-model": (limited(ONE, 0.02), "", "gpu_oom", 0, "start", ()),
+    "while-it-builds": (limited(TP2, 2.0), f"{OOM}while_rank_1_builds", "gpu_oom", 1, "build", ()),
+    "in-a-step": (
+        *(endless(TP2, memory_limit_gib=2.0), f"{OOM}in_the_ninth_step_of_rank_1", "gpu_oom", 1, "measured"),
+        ["_take_memory"],
+    ),
+    "hang": (
+        *(HANG, "sleep_in_the_third_step_of_rank_1", "hang", None, None),
+        ["no progress for 40 s", "_sleep_for_ever", "all_reduce"],
+    ),
+    "gpu-in-use": (
+        *(ON_GPU, "use_a_gpu_that_somebody_else_uses", "gpu_memory_in_use", 0, "start"),
+        ["40.00 of 80.00 GiB are in use"],
+    ),
+    "stale-folder": (
+        *(make_spec(ONE), "find_its_folder_stale_for_a_moment", "launch_failure", 0, None),
+        ["OSError: [Errno 116] Stale file handle"],
+    ),
+    "error": (
+        *(endless(TP2), "fail_in_the_third_step_of_rank_1", "script_error", 1, "warmup"),
+        ["ZeroDivisionError: planted in rank 1"],
+    ),
+    "samples-twice": (make_spec(ONE), "train_every_sample_twice", "result_invalid", 0, None, ["trained"]),
+    "no-loss": (make_spec(ONE), "lose_the_loss", "result_invalid", 0, None, ["loss nan"]),
+    "routing": (
+        *(FORCED, "leave_the_choice_of_experts_to_the_router", "result_invalid", 0, None),
+        ["times the mean of 32; measure.routing is balanced"],
+    ),
+    "layout": (make_spec(TP2, global_batch_size=5), "", "invalid_layout", None, None, ()),
+}
+"""By name: a trial, its planted fault, and the outcome's reason, rank, phase and words."""
+
+
+@pytest.mark.fault(21)
+@pytest.mark.fault(23)
+@pytest.mark.fault(37)
+@pytest.mark.fault(47)
+@pytest.mark.parametrize(("spec", "fault", "reason", "rank", "phase", "words"), ENDS.values(), ids=ENDS)
+def test_all_ranks_end_and_one_names_itself_its_phase_and_the_reason(start, spec, fault, reason, rank, phase, words):
     trial = start(spec, **({"program": faulty(fault)} if fault else {}))
     outcome = trial.wait_for_outcome()
     assert set(trial.wait(OTHERS_END_WITHIN_S)) == {1}, trial.logs()
-    assert (outcome.reason, trial.result().reason) == (reason, reason)
+    assert [outcome.reason, trial.result().reason] == [FailureReason(reason)] * 2
     assert rank in (None, outcome.rank)
     assert phase in (None, outcome.phase)
     said = (outcome.excerpt or "") + trial.logs()
