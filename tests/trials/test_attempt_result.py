@@ -16,12 +16,13 @@ from trials.attempt_result import (
     Liveness,
     are_comparable,
     classify,
+    flag_other_fingerprint,
     may_retry,
     outcome_fault,
 )
 from trials.failure_policy import Cause, Ending, NodeBlame, policy_of
 from trials.outcome_types import MeasuredMetrics, ThroughputBound, measured_of
-from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialState
+from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState
 
 ENDED = LaunchStatus(Liveness.ENDED, started=True)
 REASONS = tuple(FailureReason)
@@ -291,12 +292,32 @@ def test_the_samples_of_a_single_data_rank_are_no_fault():
     assert outcome_fault(spec, replace(OUTCOME, proof=proof)) is None
 
 
+@pytest.mark.parametrize("reason", FailureReason)
+@pytest.mark.parametrize("is_reference", [False, True])
+def test_a_failure_is_tried_again_as_often_as_its_policy_says(reason, is_reference):
+    policy = policy_of(reason)
+    most = min(policy.retries + is_reference * policy.baseline_retries, 9)
+    for count in range(1, most + 2):
+        attempts = [Attempt("t0001", f"a{n}", "0" * 32, 1, 60.0, reason=reason) for n in range(1, count + 1)]
+        trial = Trial("t0001", SPEC.layout, attempts=tuple(attempts))
+        assert may_retry(trial, attempts[-1], is_reference) is (count <= most or policy.retries > 9)
+
+
 def test_what_was_measured_is_not_tried_again():
     trial = measured_story().search.trial("t0001")
     assert [(a.state, may_retry(trial, a)) for a in trial.attempts] == [
         (TrialState.FAILED, True),
         (TrialState.MEASURED, False),
     ]
+
+
+def test_a_measurement_with_another_fingerprint_is_flagged_and_anything_else_stays_as_it_is():
+    measured = AttemptResult(TrialState.MEASURED, None, OUTCOME)
+    flagged = flag_other_fingerprint(measured, {"torch": "2.12.0"})
+    assert flagged == replace(measured, outcome=replace(OUTCOME, flags=("fingerprint_changed",)))
+    assert flag_other_fingerprint(measured, {"torch": "2.13.0"}) == measured
+    pruned = AttemptResult(TrialState.FAILED, FailureReason.PRUNED, PRUNED)
+    assert flag_other_fingerprint(pruned, {"torch": "2.12.0"}) == pruned
 
 
 @pytest.mark.parametrize(
