@@ -136,9 +136,9 @@ class Node:
             self.server.wait(LIMIT_S)
 
 
-def until(condition: Callable[[], Any]) -> Any:
-    """The condition's value once it is true; AssertionError after a minute."""
-    deadline = time.monotonic() + LIMIT_S
+def until(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
+    """The condition's value once it is true; AssertionError after the limit."""
+    deadline = time.monotonic() + limit_s
     while not (value := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.01)

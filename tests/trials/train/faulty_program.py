@@ -239,7 +239,11 @@ def note_late_imports() -> None:
 
     def note_and_leave(code):
         late = sorted(name for name in set(sys.modules) - imported if name.partition(".")[0] in ("torch", "deepspeed"))
-        found = {"late": late, "has_compiler": "torch._dynamo" in sys.modules, "has_mlflow": "mlflow" in sys.modules}
+        found = {
+            "late": late,
+            "has_compiler": "torch._dynamo" in sys.modules,
+            "has_mlflow": bool(sys.modules.get("mlflow")),
+        }
         (Path(sys.argv[2]).parent / f"imports-{os.environ['RANK']}.json").write_text(json.dumps(found))
         leave(code)
 

@@ -17,7 +17,7 @@ from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.launchers.attempts import is_running
 from tests.trials.fork_server.servers import until
-from tests.trials.train.trial_processes import ENDLESS, MODEL, make_spec, start_trial
+from tests.trials.train.trial_processes import ENDLESS, LIMIT_S, MODEL, make_spec, start_trial
 from trials.files.folders import SearchFolder
 from trials.measurement.step_log import StepPhase, read_metrics
 from trials.ranks.environment import RankEnvironment
@@ -110,11 +110,11 @@ def test_another_world_than_the_layouts_is_refused():
 def test_ranks_whose_launcher_is_gone_end(tmp_path):
     launcher = subprocess.Popen([sys.executable, "-m", "tests.trials.train.test_program", str(tmp_path)])
     folder = SearchFolder(tmp_path / make_spec(TP2).search_id).attempt("t0001", "a1")
-    until(lambda: folder.metrics().exists() and (folder.path / "pids").read_text())
+    until(lambda: folder.metrics().exists() and (folder.path / "pids").read_text(), limit_s=LIMIT_S)
     pids = [int(pid) for pid in (folder.path / "pids").read_text().split()]
     launcher.kill()
     launcher.wait()
-    until(lambda: not any(map(is_running, pids)))
+    until(lambda: not any(map(is_running, pids)), limit_s=LIMIT_S)
 
 
 def _launch_and_wait(work_dir: Path) -> None:
