@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.kit import model
-from tests.orchestrator.diagnostics.doctor.test_node_findings import probe
+from tests.orchestrator.diagnostics.doctor.test_nodes import probe
 from trials.diagnostics.calibration import (
     CPU_BUDGET,
     GPU_BUDGET,
