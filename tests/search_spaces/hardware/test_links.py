@@ -16,34 +16,44 @@ LINKS = Links((PAIR, NODE), FABRIC)
 SWITCHED = Links((LinkDomain("node", 8, 240, latency_us=10),), Fabric(nic_gb_per_s=200, latency_us=5))
 
 
+# Nodes of four, four of them in a rack whose links reach every rank; 20 GB/s of NICs a node.
+RACKS = Links((LinkDomain("node", 4, 100, 6), LinkDomain("rack", 16, 90, 9)), Fabric(20, 5, p2p_gb_per_s=5))
+WIDE = Links(SWITCHED.domains, Fabric(nic_gb_per_s=4000, latency_us=5))
+OVER_NICS = 200 * NIC_EFFICIENCY
+OF_A_RACK = 20 * NIC_EFFICIENCY
+
+
 @pytest.mark.parametrize(
-    ("num_ranks", "stride", "bandwidth"),
+    ("links", "num_ranks", "stride", "bandwidth"),
     [
-        (2, 1, 120),  # the dies of a module
-        (4, 1, 80),  # half a node, one ring through each module
-        (8, 1, 80),
-        (4, 2, 40),  # one die of each module: its sibling's ring takes the same way out
-        (2, 4, 40),
-        (16, 1, 64),  # two whole nodes
-        (8, 2, 32),  # four ranks of each node, two rings through its NICs
-        (2, 8, 8),  # one rank of each node, eight rings
-        (8, 8, 8),  # the same over eight nodes: a ring of eight ranks, not of eight nodes
-        (2, 32, 8),  # two nodes that lie four apart are two nodes
+        (LINKS, 2, 1, 120),  # the dies of a module
+        (LINKS, 4, 1, 80),  # half a node, one ring through each module
+        (LINKS, 8, 1, 80),
+        (LINKS, 4, 2, 40),  # one die of each module: its sibling's ring takes the same way out
+        (LINKS, 2, 4, 40),
+        (LINKS, 16, 1, 64),  # two whole nodes
+        (LINKS, 8, 2, 32),  # four ranks of each node, two rings through its NICs
+        (LINKS, 2, 8, 8),  # one rank of each node, eight rings
+        (LINKS, 8, 8, 8),  # the same over eight nodes: a ring of eight ranks, not of eight nodes
+        (LINKS, 2, 32, 8),  # two nodes that lie four apart are two nodes
+        # Behind one switch every rank has its own way.
+        *((SWITCHED, ranks, stride, 240) for ranks, stride in ((2, 1), (4, 1), (4, 2), (2, 4), (8, 1))),
+        # A group that does not fit the nodes evenly is as slow as those that span two.
+        *((SWITCHED, ranks, stride, OVER_NICS / stride) for ranks, stride in ((3, 1), (6, 1), (3, 2), (12, 1))),
+        (WIDE, 16, 1, 240),  # two whole nodes are no faster than one
+        (WIDE, 2, 8, 30),
+        (RACKS, 4, 1, 100),
+        (RACKS, 8, 1, 90),  # two nodes of a rack
+        (RACKS, 4, 4, 90),  # one rank of each node: each has links of its own
+        (RACKS, 16, 1, 90),
+        (RACKS, 32, 1, 4 * OF_A_RACK),  # two racks: the NICs of all nodes of a rack
+        (RACKS, 8, 4, OF_A_RACK),  # four rings share them
+        (RACKS, 2, 16, OF_A_RACK / 4),  # sixteen do
     ],
 )
-def test_groups_that_talk_at_once_share_the_way_out_of_module_and_node(num_ranks: int, stride: int, bandwidth: float):
-    assert LINKS.collective_gb_per_s(num_ranks, stride, gpus_per_node=8) == pytest.approx(bandwidth)
-
-
-@pytest.mark.parametrize(("num_ranks", "stride"), [(2, 1), (4, 1), (4, 2), (2, 4), (8, 1)])
-def test_behind_one_switch_every_rank_has_its_own_way(num_ranks: int, stride: int):
-    assert SWITCHED.collective_gb_per_s(num_ranks, stride, gpus_per_node=8) == 240
-
-
-@pytest.mark.parametrize(("num_ranks", "stride"), [(3, 1), (6, 1), (3, 2), (12, 1)])
-def test_a_group_that_does_not_fit_the_nodes_evenly_is_as_slow_as_those_that_span_two(num_ranks: int, stride: int):
-    over_nics = 200 * NIC_EFFICIENCY / stride
-    assert SWITCHED.collective_gb_per_s(num_ranks, stride, gpus_per_node=8) == pytest.approx(over_nics)
+def test_groups_that_talk_at_once_share_the_way_out_of_module_node_and_rack(links, num_ranks, stride, bandwidth):
+    per_node = 4 if links is RACKS else 8
+    assert links.collective_gb_per_s(num_ranks, stride, gpus_per_node=per_node) == pytest.approx(bandwidth)
 
 
 def test_where_links_lead_from_device_to_device_a_ring_is_faster_than_two_of_its_ranks():
@@ -51,12 +61,6 @@ def test_where_links_lead_from_device_to_device_a_ring_is_faster_than_two_of_its
     assert mesh.collective_gb_per_s(4, 1, gpus_per_node=4) == 80
     assert mesh.collective_gb_per_s(2, 1, gpus_per_node=4) == mesh.collective_gb_per_s(2, 2, gpus_per_node=4) == 20
     assert mesh.p2p_gb_per_s(4, 1, gpus_per_node=4) == 20
-
-
-def test_two_whole_nodes_are_no_faster_than_one():
-    wide = Links(SWITCHED.domains, Fabric(nic_gb_per_s=4000, latency_us=5))
-    assert wide.collective_gb_per_s(16, 1, gpus_per_node=8) == 240
-    assert wide.collective_gb_per_s(2, 8, gpus_per_node=8) == 30
 
 
 def test_one_rank_alone_waits_for_nobody():
@@ -104,21 +108,18 @@ def test_latency_across_nodes_is_a_nodes_and_a_tree_over_the_nodes(num_ranks: in
 
 
 @pytest.mark.parametrize(
-    ("num_ranks", "stride", "bandwidth"),
+    ("links", "num_ranks", "stride", "bandwidth"),
     [
-        (2, 1, 120),
-        (4, 2, 40),
-        (2, 8, 7),  # eight pairs at once could have 11.25, one pair reaches 7
-        (8, 2, 7),  # the stage that crosses to the next node is the slowest
+        (LINKS, 2, 1, 120),
+        (LINKS, 4, 2, 40),
+        (LINKS, 2, 8, 7),  # eight pairs at once could have 11.25, one pair reaches 7
+        (LINKS, 8, 2, 7),  # the stage that crosses to the next node is the slowest
+        (SWITCHED, 2, 8, OVER_NICS / 8),  # pairs that cross at once share the NICs where nothing else bounds them
+        (SWITCHED, 16, 1, OVER_NICS),
     ],
 )
-def test_a_pipeline_is_as_slow_as_its_slowest_crossing(num_ranks: int, stride: int, bandwidth: float):
-    assert LINKS.p2p_gb_per_s(num_ranks, stride, gpus_per_node=8) == pytest.approx(bandwidth)
-
-
-def test_pairs_that_cross_at_once_share_the_nics_where_nothing_else_bounds_them():
-    assert SWITCHED.p2p_gb_per_s(2, 8, gpus_per_node=8) == pytest.approx(200 * NIC_EFFICIENCY / 8)
-    assert SWITCHED.p2p_gb_per_s(16, 1, gpus_per_node=8) == pytest.approx(200 * NIC_EFFICIENCY)
+def test_a_pipeline_is_as_slow_as_its_slowest_crossing(links, num_ranks, stride, bandwidth):
+    assert links.p2p_gb_per_s(num_ranks, stride, gpus_per_node=8) == pytest.approx(bandwidth)
 
 
 def test_domains_that_do_not_nest_are_refused():
@@ -149,26 +150,6 @@ def test_a_bandwidth_is_positive_and_finite(bandwidth: float):
 def test_links_written_down_are_read_back_the_same():
     assert decode(Links, LINKS.to_json()) == LINKS
     assert decode(Links, Links(()).to_json()) == Links(())
-
-
-# Nodes of four, four of them in a rack whose links reach every rank; 20 GB/s of NICs a node.
-RACKS = Links((LinkDomain("node", 4, 100, 6), LinkDomain("rack", 16, 90, 9)), Fabric(20, 5, p2p_gb_per_s=5))
-
-
-@pytest.mark.parametrize(
-    ("num_ranks", "stride", "bandwidth"),
-    [
-        (4, 1, 100),
-        (8, 1, 90),  # two nodes of a rack
-        (4, 4, 90),  # one rank of each node: each has links of its own
-        (16, 1, 90),
-        (32, 1, 4 * 20 * NIC_EFFICIENCY),  # two racks: the NICs of all nodes of a rack
-        (8, 4, 20 * NIC_EFFICIENCY),  # four rings share them
-        (2, 16, 20 * NIC_EFFICIENCY / 4),  # sixteen do
-    ],
-)
-def test_a_domain_of_several_nodes_is_left_by_all_their_nics(num_ranks: int, stride: int, bandwidth: float):
-    assert RACKS.collective_gb_per_s(num_ranks, stride, gpus_per_node=4) == pytest.approx(bandwidth)
 
 
 def test_messages_and_latencies_know_the_domain_of_several_nodes():
