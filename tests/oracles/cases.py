@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -181,6 +182,7 @@ class Case:
     files: Mapping[str, str]
 
 
+@cache
 def export_cases(trainer: str) -> list[Case]:
     """NUM_CASES layouts: those of `NAMED`, then such that together cover the pairs of axis values that the trainer can
     have, or most of them."""

@@ -6,7 +6,6 @@ torchtitan's are in tests/trials/trainers/torchtitan/test_export.py, megatron-co
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from importlib.util import find_spec
 
 import pytest
@@ -19,7 +18,7 @@ from tests.oracles.meanings import differences, of_deepspeed
 from tests.oracles.parsers import read_back
 from trials.trainers.common.deepspeed_config import ds_config
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LATENT = {"deepseek", "latent"}
 WITH_EXPERTS = {"mixtral", "qwen3-moe", "gpt-oss-moe"}
@@ -33,18 +32,17 @@ REFUSED_SHAPES = {
     },
     "deepspeed": LATENT,
 }
-cases_of = cache(export_cases)
 
 
 @pytest.mark.parametrize("trainer", REFUSED_SHAPES)
 def test_the_layouts_of_a_trainer_are_different_and_have_every_degree_precision_and_shape(trainer):
-    layouts = [case.spec.layout for case in cases_of(trainer)]
-    assert len({(case.spec.layout.key, case.spec.model) for case in cases_of(trainer)}) == NUM_CASES
+    layouts = [case.spec.layout for case in export_cases(trainer)]
+    assert len({(case.spec.layout.key, case.spec.model) for case in export_cases(trainer)}) == NUM_CASES
     for name in ("tensor_parallel", "pipeline_parallel", "data_parallel"):
         assert {getattr(layout, name) for layout in layouts} == {1, 2, 4}
     assert {layout.precision for layout in layouts} == {"fp32", "bf16", "fp16"}
     assert {layout.zero_stage for layout in layouts} == {0, 1, 2, 3}
-    shapes = {name for name, model in SHAPES.items() if any(case.spec.model == model for case in cases_of(trainer))}
+    shapes = {name for name, model in SHAPES.items() if any(case.spec.model == model for case in export_cases(trainer))}
     assert shapes == set(SHAPES) - REFUSED_SHAPES[trainer]
 
 
@@ -60,7 +58,7 @@ def test_the_layouts_of_a_trainer_are_different_and_have_every_degree_precision_
     ],
 )
 def test_layouts_have_every_value_of_a_trainer_s_own_axes(trainer, axis, values):
-    assert {getattr(case.spec.layout, axis) for case in cases_of(trainer)} == values
+    assert {getattr(case.spec.layout, axis) for case in export_cases(trainer)} == values
 
 
 @pytest.mark.processes
@@ -68,7 +66,7 @@ def test_layouts_have_every_value_of_a_trainer_s_own_axes(trainer, axis, values)
 def test_the_trainer_understands_every_layout_as_it_is(trainer, tmp_path):
     if find_spec(trainer) is None:
         pytest.skip("accelerate is not installed: the extra `trainers`")
-    found = read_back(trainer, cases_of(trainer), tmp_path)
+    found = read_back(trainer, export_cases(trainer), tmp_path)
     assert [one for one in found if one.differing or not one.is_loaded] == []
     assert len(found) == NUM_CASES
     assert all(one.compared >= 7 for one in found)
@@ -76,7 +74,7 @@ def test_the_trainer_understands_every_layout_as_it_is(trainer, tmp_path):
 
 @pytest.mark.processes
 def test_an_export_that_its_parser_refuses_is_not_loaded(tmp_path):
-    case = cases_of("deepspeed")[0]
+    case = export_cases("deepspeed")[0]
     [found] = read_back("deepspeed", [Case(case.spec, {"ds_config.json": "{}"})], tmp_path)
     assert not found.is_loaded
     assert found.differing[0].startswith("not loaded, ")
@@ -99,7 +97,7 @@ def test_an_export_that_its_parser_refuses_is_not_loaded(tmp_path):
 def test_a_change_to_deepspeeds_configuration_is_seen(change, sentence):
     layout = Layout(data_parallel=2, grad_accum_steps=16, zero_stage=2, precision="bf16", bucket_mib=3)
     layout = replace(layout, engine="deepspeed").canonical()
-    trial = replace(cases_of("deepspeed")[0].spec, layout=layout, num_gpus=2)
+    trial = replace(export_cases("deepspeed")[0].spec, layout=layout, num_gpus=2)
     config = ds_config(layout, 32, 1.0)
     assert not differences(trial, of_deepspeed(deepspeed_config(config, 2, False)))
     changed = {name: value for name, value in {**config, **change}.items() if value is not None}

@@ -26,7 +26,7 @@ from trials.trainers.common.megatron_options import oldest_megatron_lm
 from trials.trainers.megatron_lm.trainer import TRAINER
 from trials.trial import TrialSpec
 
-pytestmark = [needs_megatron, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [needs_megatron, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
 EXPORT = TRAINER.export
 
