@@ -27,7 +27,6 @@ from orchestrator.search.stopping import Limits, remaining_layouts
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FAKE_SETTINGS, FakeCluster
 from slurm.fake.jobs import FakeJob, JobPlan, Run, StartedJob
@@ -35,6 +34,7 @@ from slurm.fake.placement import FakeNode
 from slurm.poll_backoff import PollBackoff
 from slurm.request import Container, JobOptions
 from slurm.squeue_cache import SqueueSnapshot
+from tests import kit
 from tests.orchestrator.launchers.attempts import attempt_request, poll_one
 from tests.orchestrator.scripted import Script, ScriptedLauncher, outcome_of
 from trials.analysis.ranking import Objective
@@ -49,7 +49,7 @@ from trials.pilot.cost_splitter import CostSplitter
 from trials.pilot.files import PilotFolder, StepEnd, StepEndReason, StepFileKind, StepRequest, StepStart, write
 from trials.trial import Attempt, TrialKind, TrialSpec, TrialState
 
-MODEL = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
+MODEL = kit.model(vocab_size=256, seq_length=64, tied_embeddings=False)
 RULES = MeasureRules(min_steps=5, time_limit_s=570.0)
 LAYOUTS = tuple(
     Layout(tensor_parallel=tp, data_parallel=4 // tp, micro_batch_size=mb, grad_accum_steps=16 * tp // (4 * mb))

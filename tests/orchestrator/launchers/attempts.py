@@ -10,24 +10,21 @@ from pathlib import Path
 
 from orchestrator.launchers.base import Launcher, LaunchRequest
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
+from tests import kit
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.measure_rules import MeasureRules
-from trials.trial import Outcome, TrialKind, TrialSpec
+from trials.trial import Outcome
 
-MODEL = ModelShape(
+MODEL = kit.model(
     num_layers=2,
     hidden_size=32,
     num_attention_heads=2,
     num_key_value_heads=2,
     ffn_hidden_size=64,
-    gated_mlp=False,
     vocab_size=64,
     seq_length=16,
     tied_embeddings=False,
-    position_embedding="learned",
-    norm="layernorm",
 )
 LAYOUT = Layout(data_parallel=2, micro_batch_size=2, grad_accum_steps=2)
 STAND_IN = Path(__file__).with_name("stand_in_trial.py")
@@ -51,18 +48,15 @@ def attempt_request(
     **trainer: object,
 ) -> LaunchRequest:
     """Return a request for two ranks of one node, with spec.json in the attempt's folder."""
-    spec = TrialSpec(
+    spec = kit.trial(
         search_id="demo-abc234",
         trial=trial,
-        attempt="a1",
         nonce="0" * 32,
-        kind=TrialKind.SEARCH,
         layout=LAYOUT,
         model=MODEL,
         global_batch_size=LAYOUT.global_batch_size,
         num_gpus=LAYOUT.num_gpus,
         gpus_per_node=2,
-        accelerator="cpu",
         measure=MeasureRules(),
         trainer={"kind": "parlay", "behaviour": behaviour, "parameters": MODEL.parameters, **trainer},
     )
