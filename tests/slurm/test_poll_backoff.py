@@ -19,7 +19,10 @@ from slurm.poll_backoff import LONGEST_INTERVAL_S, PollBackoff
 def test_a_slow_controller_is_asked_less_often_and_a_silent_one_ever_less(floor_s, answers_s, interval_s):
     backoff = PollBackoff(floor_s)
     for took_s in answers_s:
-        backoff.failed() if took_s is None else backoff.answered(took_s)
+        if took_s is None:
+            backoff.failed()
+        else:
+            backoff.answered(took_s)
     assert backoff.interval_s == interval_s
 
 
