@@ -61,7 +61,7 @@ def called(function: ast.expr) -> str:
 
 @dataclass(frozen=True)
 class MarkedTest:
-    """A test function, its file named from tests/, and its own marks that have arguments: (name, arguments)."""
+    """A test function, its file named from tests/, and its marks that have arguments: (name, arguments)."""
 
     file: str
     name: str
@@ -91,7 +91,9 @@ def _tests_in(scope: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef]:
 
 
 def _marks(function: ast.FunctionDef) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Those of the function, and those of its parameters."""
     for decorator in function.decorator_list:
-        if isinstance(decorator, ast.Call) and (name := called(decorator.func)).startswith("pytest.mark."):
-            arguments = (argument.value for argument in decorator.args if isinstance(argument, ast.Constant))
-            yield name.removeprefix("pytest.mark."), tuple(arguments)
+        for name, call in calls_among(ast.walk(decorator)):
+            if name.startswith("pytest.mark."):
+                arguments = (argument.value for argument in call.args if isinstance(argument, ast.Constant))
+                yield name.removeprefix("pytest.mark."), tuple(arguments)

@@ -22,8 +22,8 @@ def test_every_line_has_a_test_and_every_mark_a_line(mark, least):
 
 
 def test_every_fault_has_a_test_of_its_own():
-    marks = [test.marked("fault") for test in all_tests()]
-    assert LINES["fault"].keys() - {str(numbers[0]) for numbers in marks if len(numbers) == 1} == set()
+    marks = [arguments for test in all_tests() for name, arguments in test.marks if name == "fault"]
+    assert LINES["fault"].keys() - {str(arguments[0]) for arguments in marks if len(arguments) == 1} == set()
 
 
 def test_no_name_carries_the_number_of_a_fault_or_of_a_line():
