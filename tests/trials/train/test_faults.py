@@ -76,12 +76,11 @@ ENDS = {
 """By name: a trial, its planted fault, and the outcome's reason, rank, phase and words."""
 
 
-@pytest.mark.fault(21)
-@pytest.mark.fault(23)
-@pytest.mark.fault(37)
-@pytest.mark.fault(47)
-@pytest.mark.parametrize(("spec", "fault", "reason", "rank", "phase", "words"), ENDS.values(), ids=ENDS)
-def test_all_ranks_end_and_one_names_itself_its_phase_and_the_reason(start, spec, fault, reason, rank, phase, words):
+OUT_OF_MEMORY = [name for name, (_, _, reason, *_) in ENDS.items() if reason == "gpu_oom"]
+
+
+def expect_end(start, spec, fault, reason, rank, phase, words):
+    """All ranks end, and one names itself, its phase and the reason."""
     trial = start(spec, **({"program": faulty(fault)} if fault else {}))
     outcome = trial.wait_for_outcome()
     assert set(trial.wait(OTHERS_END_WITHIN_S)) == {1}, trial.logs()
@@ -90,6 +89,20 @@ def test_all_ranks_end_and_one_names_itself_its_phase_and_the_reason(start, spec
     assert phase in (None, outcome.phase)
     said = (outcome.excerpt or "") + trial.logs()
     assert [word for word in words if word not in said] == []
+
+
+@pytest.mark.fault(21)
+@pytest.mark.parametrize("name", OUT_OF_MEMORY)
+def test_a_rank_out_of_memory_ends_all(start, name):
+    expect_end(start, *ENDS[name])
+
+
+@pytest.mark.fault(23)
+@pytest.mark.fault(37)
+@pytest.mark.fault(47)
+@pytest.mark.parametrize("name", [name for name in ENDS if name not in OUT_OF_MEMORY])
+def test_a_fault_of_one_rank_or_of_its_machine_ends_all(start, name):
+    expect_end(start, *ENDS[name])
 
 
 @pytest.mark.fault(38)
