@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +32,6 @@ from benchmarks.published_throughput import (
     said_line,
     unknown_values,
 )
-from search_spaces.layouts.layout import Layout
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "published" / "throughput_2023_2026.csv"
 PAPERS = """# where it comes from
@@ -75,48 +75,17 @@ def test_rows_that_say_too_little_are_left_out(tmp_path: Path):
     assert paper_lines(tmp_path, "\n".join([header, *SAYS_TOO_LITTLE]) + "\n") == []
 
 
-def test_a_measured_table_is_none(tmp_path: Path):
-    (tmp_path / "table.csv").write_text("problem,source\na,b\n")
-    assert not is_published(tmp_path / "table.csv")
-
-
 # -- throughputs
 
-MPT = {
-    "model": "mpt-7b",
-    "num_layers": "32",
-    "hidden_size": "4096",
-    "num_attention_heads": "32",
-    "num_key_value_heads": "32",
-    "ffn_hidden_size": "16384",
-    "gated_mlp": "0",
-    "vocab_size": "50368",
-    "seq_length": "2048",
-    "tied_embeddings": "1",
-    "position_embedding": "learned",
-    "norm": "layernorm",
-    "num_experts": "",
-    "accelerator": "a100-80gb",
-    "num_gpus": "8",
-    "gpus_per_node": "8",
-    "trainer": "composer-fsdp",
-    "section": "",
-    "tp": "1",
-    "pp": "1",
-    "vp": "1",
-    "dp": "8",
-    "cp": "1",
-    "ep": "1",
-    "zero_stage": "3",
-    "micro_batch_size": "6",
-    "grad_accum": "2",
-    "recompute": "none",
-    "sequence_parallel": "0",
-    "compile": "0",
-    "precision": "bf16",
-    "tokens_per_s_per_gpu": "4641.25",
-    "note": "",
-}
+MPT_CSV = """\
+model,num_layers,hidden_size,num_attention_heads,num_key_value_heads,ffn_hidden_size,gated_mlp,vocab_size,\
+seq_length,tied_embeddings,position_embedding,norm,num_experts,accelerator,num_gpus,gpus_per_node,trainer,\
+section,tp,pp,vp,dp,cp,ep,zero_stage,micro_batch_size,grad_accum,recompute,sequence_parallel,compile,precision,\
+tokens_per_s_per_gpu,note
+mpt-7b,32,4096,32,32,16384,0,50368,2048,1,learned,layernorm,,a100-80gb,8,8,composer-fsdp,,1,1,1,8,1,1,3,6,2,\
+none,0,0,bf16,4641.25,
+"""
+MPT: Row = next(csv.DictReader(MPT_CSV.splitlines()))
 TITAN = {"trainer": "torchtitan", "model": "llama3-8b", "recompute": "selective-op"}
 BRIDGE = {"trainer": "megatron-bridge", "recompute": "?", "zero_stage": "1"}
 QWEN = {"model": "Qwen3_30B_a3B (tokendrop)", "num_experts": "128", "ep": "8", "accelerator": "dgx-b200"}
@@ -205,25 +174,6 @@ def test_errors_are_told_by_family_and_by_the_release_that_was_measured():
     assert reading(**BRIDGE, section="26.04 NeMo Container").stack == "megatron-bridge 26.04"
     said = said_line(readings)
     assert (said["rows"], said["from_start"], said["said"], said["reasons"]) == (4, 3, 3, {"fine-tuning (SFT)": 1})
-
-
-@pytest.mark.parametrize(
-    ("model", "machine", "release", "values"),
-    [
-        ("LLAMA3_8B", "dgx-b200", "25.09", ("attn+mlp", False, "alltoall")),
-        ("LLAMA3_8B", "dgx-gb200", "25.11", ("full_iteration", False, "alltoall")),
-        ("Qwen3_30B_a3B", "h100-80gb", "26.02", ("none", True, "deepep")),
-        ("Qwen3_30B_a3B", "dgx-b200", "26.02", ("moe_router+moe_preprocess", False, "alltoall")),
-        ("Qwen3_30B_a3B", "dgx-b200", "26.02.01", ("attn+moe_router+moe_preprocess", False, "hybridep")),
-        ("GPT OSS 120B", "dgx-gb300", "26.06.01", ("full_iteration", True, "hybridep")),
-        ("LLAMA3_70B", "dgx-gb200", "26.06", ("none", False, "alltoall")),
-    ],
-)
-def test_recipes_of_the_row_s_release_say_what_graphs_capture_and_how_tokens_reach_experts(
-    model, machine, release, values
-):
-    found = Layout(**layout_values(row(**BRIDGE, model=model, accelerator=machine, section=f"{release} NeMo", ep="8")))
-    assert (found.cuda_graphs, found.expert_overlap, found.expert_dispatcher) == values
 
 
 def test_rows_that_ran_are_counted_by_their_probability_to_fit():

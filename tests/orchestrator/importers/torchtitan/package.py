@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.oracles.torchao_stub import convert_on_any_device, products_of, stub_torchao
+from tests.oracles.configs import convert_on_any_device, products_of, stub_torchao
 from trials.train.cpu_device.torchtitan import emulate_device
 
 

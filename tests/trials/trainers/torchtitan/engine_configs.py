@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from tests.oracles.configs import fields_of, loaded_by_torchtitan
-from tests.oracles.torchao_stub import convert_on_any_device, stub_torchao
+from tests.oracles.configs import convert_on_any_device, fields_of, loaded_by_torchtitan, stub_torchao
 from trials.train.cpu_device.torchtitan import emulate_device
 from trials.trial import TrialSpec
 
