@@ -39,6 +39,8 @@ def test_a_view_fits_into_a_tag_and_names_its_runs_by_their_kind():
     )
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(180)  # the first use of a fresh MLflow database takes seconds
 def test_a_view_that_a_person_edited_stays(sync, client, home, tmp_path, request):
     first, second = ended_search().record, SearchUnderTest().record
     sync.sync(first, search_folder(tmp_path, first))
