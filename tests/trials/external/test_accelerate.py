@@ -169,10 +169,10 @@ def test_what_the_layout_says_of_fsdp_takes_effect(tmp_path, on_cpu, name, words
 
 
 def test_what_accelerate_would_train_otherwise_on_a_cpu_is_refused(tmp_path):
-    outcome, _ = run(tmp_path, spec_of(layout_of(**SHARDED["zero 3"])))
+    outcome, _ = run(tmp_path / "sharded", spec_of(layout_of(**SHARDED["zero 3"])))
     assert outcome.reason is FailureReason.SCRIPT_ERROR
     assert "accelerate finds no accelerator on this node" in (outcome.excerpt or "")
-    outcome, _ = run(tmp_path, spec_of(layout_of(**DDP, precision="fp16")))
+    outcome, _ = run(tmp_path / "fp16", spec_of(layout_of(**DDP, precision="fp16")))
     assert outcome.reason is FailureReason.SCRIPT_ERROR
     assert "accelerate trains in fp32 on a CPU where fp16 is asked for" in (outcome.excerpt or "")
 
