@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-RUN := $(PYTEST) --numprocesses=2 --dist=loadgroup --no-loadscope-reorder
+RUN := $(PYTEST) --numprocesses=2 --dist=loadgroup --no-loadscope-reorder --durations=20
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SEEN_BEFORE := --ignore=tests/test_import_direction.py --ignore=tests/test_readme.py
 TORCH := $(shell grep '^torch==' constraints.txt)

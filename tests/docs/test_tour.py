@@ -47,7 +47,7 @@ def test_the_notebook_in_git_holds_no_output():
 
 
 @pytest.mark.processes
-@pytest.mark.walks
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_the_notebook_does_what_it_says(tmp_path, kernels):
     notebook = nbformat.read(TOUR, as_version=4)

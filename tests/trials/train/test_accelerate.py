@@ -31,7 +31,7 @@ def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_pr
     parity.expect(given, record_property)
 
 
-@pytest.mark.walks
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("g++") is None, reason=NO_COMPILER)
 @pytest.mark.parametrize("given", compiled_cases(engines=(ACCELERATE,)), ids=attrgetter("name"))
 def test_so_are_compiled_ones(parity, given, record_property):
@@ -74,7 +74,7 @@ PATCHES = {"device": "integer modulo by zero", "backend": "accelerate found 1 ra
 """The error without each: there are no devices to divide the ranks among, and no ranks."""
 
 
-@pytest.mark.walks
+@pytest.mark.nightly
 @pytest.mark.parametrize("patch", PATCHES)
 def test_without_a_patch_a_cpu_cannot_train(ranks, patch):
     """Fails once accelerate no longer needs it."""

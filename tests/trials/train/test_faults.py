@@ -17,7 +17,7 @@ from trials.measurement.step_log import read_metrics
 from trials.outcome_types import ThroughputBound
 from trials.trial import FailureReason, TrialSpec, TrialState
 
-pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 OTHERS_END_WITHIN_S = 60.0
 ONE = Layout(micro_batch_size=2, grad_accum_steps=2)
@@ -105,6 +105,7 @@ def test_a_fault_of_one_rank_or_of_its_machine_ends_all(start, name):
     expect_end(start, *ENDS[name])
 
 
+@pytest.mark.alone
 @pytest.mark.fault(38)
 def test_steps_that_become_slower_are_a_suspect_measurement(start):
     rules = replace(RULES, min_steps=18, max_steps=18)

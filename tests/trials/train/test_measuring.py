@@ -17,7 +17,7 @@ from trials.measurement.step_log import StepPhase, read_metrics
 from trials.outcome_types import TimeParts
 from trials.trial import FailureReason, TrialKind, TrialState
 
-pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 ONE = Layout(micro_batch_size=2, grad_accum_steps=2)
 TP2 = replace(ONE, tensor_parallel=2)
@@ -65,9 +65,10 @@ def test_what_is_measured_again_is_measured_whole(start, search_folder, kind):
     assert len(measured_s) == (30 if kind is TrialKind.REPEAT else RULES.min_steps)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("layout", "short", "long"),
-    [(replace(ONE, micro_batch_size=1, grad_accum_steps=12), 2, 4), (LONG, 4, 8)],
+    [(replace(ONE, micro_batch_size=1, grad_accum_steps=12), 2, 4), pytest.param(LONG, 4, 8, marks=pytest.mark.walks)],
     ids=["torch", "deepspeed-pipeline"],
 )
 def test_a_long_step_is_measured_by_short_ones_and_proven_by_those(start, layout, short, long):
@@ -105,6 +106,7 @@ def test_host_memory_that_grows_is_a_finding_and_names_the_step_at_which_the_nod
 
 
 @pytest.mark.fault(38)
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "layout",
     [DP2, *(pytest.param(one, marks=pytest.mark.walks) for one in (TP2, replace(DP2, zero_stage=3)))],

@@ -137,7 +137,7 @@ PATCHES = {
 }
 
 
-@pytest.mark.walks
+@pytest.mark.nightly
 @pytest.mark.parametrize("patch", PATCHES)
 def test_without_a_patch_a_cpu_cannot_train(ranks, patch):
     """Fails once upstream no longer needs it."""

@@ -54,7 +54,7 @@ def test_no_step_in_fp16_is_lost_to_a_loss_scale_that_has_yet_to_settle(parity):
     assert difference.value <= tolerance_of(given, "cpu"), f"{given.name} differs by {difference}"
 
 
-@pytest.mark.walks
+@pytest.mark.nightly
 @pytest.mark.parametrize("given", compiled_cases(), ids=attrgetter("name"))
 def test_so_are_those_of_a_compiled_one(parity, given):
     if shutil.which("g++") is None:

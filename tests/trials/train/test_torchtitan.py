@@ -105,9 +105,8 @@ def ranks_without_engine() -> Iterator[WarmRanks]:
         yield warm
 
 
-@pytest.mark.parametrize(
-    "patch", [pytest.param(patch, marks=() if patch == "triton" else pytest.mark.walks) for patch in PATCHES]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("patch", PATCHES)
 def test_without_a_patch_a_cpu_cannot_train(ranks_without_engine, patch):
     """Fails once upstream no longer needs it."""
     given, words = PATCHES[patch]
@@ -116,14 +115,14 @@ def test_without_a_patch_a_cpu_cannot_train(ranks_without_engine, patch):
     assert all(words in answer.get("error", "trained") for answer in answers)
 
 
-@pytest.mark.walks
+@pytest.mark.nightly
 def test_without_a_patch_masks_of_context_parallel_ranks_need_a_compiler(ranks_without_engine):
     arguments = {"case": TITAN["context"].to_json(), "steps": 1, "library": "torchtitan", "patch": "block_mask"}
     answers = ranks_without_engine.run(f"{PROGRAMS}:train_without_patch", 2, {**arguments, "compiler": "/no/compiler"})
     assert all("No working C++ compiler found" in answer.get("error", "trained") for answer in answers)
 
 
-@pytest.mark.walks
+@pytest.mark.nightly
 def test_experts_multiply_in_16_bits_whatever_the_precision(ranks_without_engine, parity):
     """Fails once upstream takes the weights' type; then the patch `grouped_mm` goes."""
     arguments = {"case": TITAN["experts"].to_json(), "steps": 3, "library": "torchtitan", "patch": "grouped_mm"}

@@ -82,8 +82,8 @@ class ObservedStep:
         self._torch = torch
         self._path = path
         self._roots: WeakKeyDictionary = WeakKeyDictionary()  # a model that was tried and dropped is freed
-        self._inputs = {}
-        self._input_sum = None
+        self._inputs: dict = {}
+        self._input_sum: float | None = None
         self._is_second = False
         self._is_inside = False
         self._is_over = False

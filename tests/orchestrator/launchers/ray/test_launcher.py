@@ -188,7 +188,7 @@ class TestOnLoopback:
         assert result_of(later, wait_until_ended(loopback, later)).state is TrialState.MEASURED
 
 
-@pytest.mark.walks
+@pytest.mark.nightly
 class TestOnTwoNodes:
     @pytest.fixture
     def launcher(self, cluster: Any) -> Iterator[RayLauncher]:

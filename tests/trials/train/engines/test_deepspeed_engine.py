@@ -1,4 +1,4 @@
-"""Particulars of the DeepSpeed engine: lengths of its steps, fp16, and that it compiles nothing."""
+"""Particulars of the DeepSpeed engine: counts, lengths of steps, guards, and that it compiles nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODEL = model(vocab_size=32, tied_embeddings=False)
 TIED = model(vocab_size=32)
 WIDE = model(vocab_size=32, tied_embeddings=False, num_layers=2, hidden_size=256, ffn_hidden_size=1024)
 """Matrices larger than the 100,000 elements up to which DeepSpeed's ZeRO 3 keeps weights whole."""
-PP2, DP2 = {"pipeline_parallel": 2}, {"data_parallel": 2}
+TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
 WHOLE_STEPS = (4, 4, 4)
 SEED = 7
 ADAMW = {"learning_rate": 1e-3, "epsilon": 1e-4, "max_grad_norm": 0.5}
@@ -64,11 +64,12 @@ def train_plainly(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The same with the DeepSpeed engine. `allows_fp16`: DeepSpeed assumes that a CPU supports fp16;
-    `loss_scale_power`: fp16's first scale; `extensions`: folder of operators that torch compiles."""
+    """The same with the DeepSpeed engine. `without` names a disabled guard; `allows_fp16`: DeepSpeed assumes that a CPU
+    supports fp16; `loss_scale_power`: fp16's first scale; `extensions`: folder of operators that torch compiles."""
     from deepspeed.accelerator import get_accelerator
 
     from trials.train.data import Batch, SyntheticData
+    from trials.train.engines import deepspeed_engine
     from trials.train.engines.engine import TrainingConfig
     from trials.train.engines.factory import build_engine
     from trials.train.engines.optimizer import OptimizerConfig
@@ -79,6 +80,8 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     os.environ["TORCH_EXTENSIONS_DIR"] = arguments.get("extensions", str(folder))
     if arguments.get("allows_fp16"):
         get_accelerator().is_fp16_supported = lambda: True
+    if "without" in arguments:
+        WITHOUT[arguments["without"]](deepspeed_engine)
     model, layout = ModelShape.from_json(arguments["model"]), Layout.from_json(arguments["layout"])
     spec = make_spec(layout, model=model, seed=SEED)
     world = join_world(spec, AttemptFolder(folder), RankEnvironment.read(os.environ), Device(CPU))
@@ -93,7 +96,32 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         dist.all_reduce(loss)  # each data-parallel rank has its own; those of a replica are alike
         losses.append(float(loss) / dist.get_world_size())
         norms.append(float(result.grad_norm))
-    return {"losses": losses, "grad_norms": norms} | asdict(engine.counts())
+    parameters = [*engine.chunks[0].parameters()]
+    held = {
+        "whole": sum(parameter.numel() for parameter in parameters),
+        "part": sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in parameters),
+        "bucket": getattr(engine._engine.optimizer, "reduce_bucket_size", None),
+    }
+    return {"losses": losses, "grad_norms": norms} | held | asdict(engine.counts())
+
+
+def without_sequence_gradients(deepspeed_engine: Any) -> None:
+    deepspeed_engine.reduce_in_place = lambda *_: None
+
+
+def without_zero_1_for_half_precision(deepspeed_engine: Any) -> None:
+    """Replace ZeRO 1 by 0 in bf16, as most bf16 configurations have it."""
+    written = deepspeed_engine.ds_config
+
+    def ds_config(layout: Layout, *arguments: Any) -> dict[str, Any]:
+        config = written(layout, *arguments)
+        config["zero_optimization"]["stage"] = layout.zero_stage
+        return {name: value for name, value in config.items() if name != "data_types"}
+
+    deepspeed_engine.ds_config = ds_config
+
+
+WITHOUT = {"sequence_gradients": without_sequence_gradients, "zero_1": without_zero_1_for_half_precision}
 
 
 def layout(**fields: Any) -> Layout:
@@ -148,9 +176,61 @@ def test_a_step_has_as_many_micro_batches_as_its_batch(train, difference, given,
     assert {rank["samples"] for rank in trained} == {26}
 
 
+BF16 = {"precision": "bf16"}
+OFFLOAD = {"offload": "optimizer"}
+
+
 @pytest.mark.parametrize(
-    "given", [layout(zero_stage=1, offload="optimizer", **DP2), layout(zero_stage=3, **DP2)], ids=["1", "3"]
+    ("given", "model"),
+    [
+        (layout(**DP2), MODEL),
+        *((layout(zero_stage=stage, **TP2, **DP2), TIED) for stage in (1, 2, 3)),
+        *((layout(zero_stage=stage, **OFFLOAD, **DP2), MODEL) for stage in (1, 3)),
+        *((layout(zero_stage=stage, **BF16, **DP2), MODEL) for stage in (1, 2, 3)),
+        (layout(zero_stage=1, **BF16, **OFFLOAD, **PP2, **DP2), TIED),
+        (layout(**BF16, **PP2), TIED),
+    ],
 )
+def test_ranks_count_what_they_hold_and_what_they_update(train, given, model):
+    trained = train(given, model, (4,))
+    replicas = {"parameters": given.zero_stage < 3, "optimizer_parameters": given.zero_stage < 1}
+    for name, each_data_rank_has_all in replicas.items():
+        held = [rank[name] for rank in trained]
+        assert sum(held) == model.parameters * (given.data_parallel if each_data_rank_has_all else 1)
+        assert max(held) < 0.6 * model.parameters or given.num_gpus == given.data_parallel * each_data_rank_has_all
+    if given.zero_stage > 0 and trained[0]["bucket"] is not None:  # its bf16 optimizer has none
+        parts = [rank["part"] for rank in trained]
+        assert {rank["bucket"] for rank in trained} == {max(parts)}, "reserved is what the largest part needs"
+
+
+def test_zero_3_leaves_whole_between_steps_only_what_is_small(train):
+    trained = train(layout(zero_stage=3, **DP2), WIDE)
+    matrices = WIDE.num_layers * 12 * WIDE.hidden_size**2
+    large = matrices - WIDE.num_layers * WIDE.hidden_size**2  # the attention's output is small enough
+    assert {rank["whole"] for rank in trained} == {WIDE.parameters - large}
+
+
+SPLIT = {"sequence_parallel": True, **TP2, **DP2}
+
+
+@pytest.mark.parametrize(
+    ("given", "without"),
+    [
+        (layout(zero_stage=1, **SPLIT), "sequence_gradients"),
+        pytest.param(layout(zero_stage=2, **SPLIT), "sequence_gradients", marks=pytest.mark.walks),
+        pytest.param(layout(zero_stage=1, overlap_comm=True, **SPLIT), "sequence_gradients", marks=pytest.mark.walks),
+        pytest.param(layout(sequence_parallel=True, **TP2, **PP2), "sequence_gradients", marks=pytest.mark.walks),
+        (layout(precision="bf16"), "zero_1"),
+    ],
+    ids=["zero-1", "zero-2", "overlap", "pipeline", "bf16"],
+)
+def test_without_a_guard_the_training_is_another(train, difference, given, without):
+    tolerance = TOLERANCE if given.precision == "fp32" else BF16_TOLERANCE
+    assert difference(train(given), given) <= tolerance
+    assert difference(train(given, without=without), given) > tolerance
+
+
+@pytest.mark.parametrize("given", [layout(zero_stage=1, **OFFLOAD, **DP2), layout(zero_stage=3, **DP2)], ids=["1", "3"])
 def test_nothing_is_compiled_and_the_lock_of_a_killed_build_stops_nobody(train, tmp_path: Path, given):
     for operator in ("deepspeed_shm_comm", "cpu_adam", "fused_adam"):
         (tmp_path / operator).mkdir()
