@@ -33,4 +33,4 @@ def test_lines_tokens_imports_and_words_are_within_their_budgets(budgets):
 @pytest.mark.walks
 @pytest.mark.timeout(300)
 def test_hops_are_within_their_budgets(budgets):
-    assert over(hops(), budgets) == []
+    assert over(budgeted(hops()), budgets) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -189,14 +190,19 @@ class FakeSlurmBench(Bench):
 
 
 class SlurmBench(Bench):
-    """Ranks are real processes in batch jobs of a real Slurm."""
+    """Ranks are real processes in batch jobs of a real Slurm, which still answers for jobs of earlier benches."""
 
     outlives_its_driver = True
+    _numbers = itertools.count()
 
     def __init__(self, root: Path, sandbox: SlurmSandbox):
         super().__init__(root)
+        self.search_id = f"demo-{next(self._numbers):06}"
         self.slurm = SlurmClient(os.environ | sandbox.environment)
         self.launcher = self.new_launcher()
+
+    def request(self, behaviour: str, trial: str = "t0001", **details: object) -> LaunchRequest:
+        return super().request(behaviour, trial, search_id=self.search_id, **details)
 
     def new_launcher(self) -> Launcher:
         return SlurmLauncher(self.slurm, JobOptions(), PollBackoff(0.1), self.jobs, _sleep_briefly)
@@ -277,7 +283,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         pilots = SlurmPilotBench(tmp_path, request.getfixturevalue("slurm_sandbox_accounting"))
         yield pilots
         pilots.launcher.close()
-        # The next test's pilot has the same name, so none may be left: not one that was taken over either.
+        # The sandbox is shared: no pilot may hold its nodes, not one that was taken over either.
         assert pilots.slurm.cancel([job for job in pilots.slurm.jobs() if not job.state.is_ended]) == set()
     elif request.param in ("ray", "ray_warm"):
         if request.param == "ray_warm":

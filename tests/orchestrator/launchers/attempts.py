@@ -43,13 +43,14 @@ def attempt_request(
     behaviour: str = "measure",
     *,
     trial: str = "t0001",
+    search_id: str = "demo-abc234",
     time_limit_s: float = 7200.0,
     python: str = sys.executable,
     **trainer: object,
 ) -> LaunchRequest:
     """Return a request for two ranks of one node, with spec.json in the attempt's folder."""
     spec = kit.trial(
-        search_id="demo-abc234",
+        search_id=search_id,
         trial=trial,
         nonce="0" * 32,
         layout=LAYOUT,

@@ -18,7 +18,7 @@ from trials.measure_rules import MeasureRules
 from trials.trial import FailureReason, Flag, Outcome, TrialSpec
 
 SCRIPT = Path(__file__).parent / "own_scripts" / "train.py"
-RULES = MeasureRules(min_steps=4, max_steps=4, max_warmup_steps=2, ci_relative_width=9.0, time_limit_s=120.0)
+RULES = MeasureRules(min_steps=4, max_steps=4, max_warmup_steps=2, ci_relative_width=9.0, time_limit_s=7200.0)
 OPTIONS = (
     "--batch {micro_batch_size} --accumulation {grad_accum_steps} --steps {train_iterations} --zero {zero_stage}"
     " --vocabulary {vocab_size} --width {hidden_size} --heads {num_attention_heads} --depth {num_layers}"
