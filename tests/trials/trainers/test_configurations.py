@@ -1,19 +1,23 @@
-"""Configurations of GPT-NeoX, nanotron and Megatron-DeepSpeed: the layout's values, and the rest of the template."""
+"""Configurations of GPT-NeoX, nanotron and Megatron-DeepSpeed, and the user's data, tokenizer and packing."""
 
 from __future__ import annotations
 
 import base64
 import json
 import math
+from typing import Any
 
 import pytest
 import yaml
 
+from orchestrator.recipe.exports import ExportStatus, exports
+from search_spaces.errors import InputError
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
+from trials.schema.trainer_section import TrainerSection
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.gpt_neox.config import neox_config
 from trials.trainers.nanotron.config import nanotron_config
-from trials.trainers.registry import invocation
+from trials.trainers.registry import TRAINERS, invocation
 
 NEOX = {
     "pipe-parallel-size": 7,
@@ -51,15 +55,10 @@ def test_a_neox_config_leaves_the_pipeline_for_zero_2_and_tells_biases():
     theirs = {"use_bias_in_mlp": False, "num_kv_heads": 2, "rotary_emb_base": 500_000, "use_qk_layernorm": True}
     ours = {"use_bias_in_mlp": True, "num_kv_heads": 4, "rotary_emb_base": 10_000, "use_qk_layernorm": False}
     assert ours.items() <= neox_config(spec_of("gpt-neox"), theirs).items()
-
-
-@pytest.mark.parametrize(
-    ("model", "theirs", "activation"), [(LLAMA, "gelu", "swiglu"), (GPT2, "geglu", "gelu"), (GPT2, "relu", "gelu")]
-)
-def test_a_neox_model_has_a_gate_where_ours_has_one(model, theirs, activation):
-    config = neox_config(spec_of("gpt-neox", model), {"activation": theirs, "mlp_multiple_of": 256})
-    assert (config["activation"], config["mlp_multiple_of"]) == (activation, 1)
-    assert config["intermediate_size"] == model.ffn_hidden_size * (3 if model.gated_mlp else 1)
+    for model, activation, wider in ((LLAMA, "swiglu", 3), (GPT2, "gelu", 1)):
+        said = {"activation": activation, "mlp_multiple_of": 1, "intermediate_size": model.ffn_hidden_size * wider}
+        theirs = {"activation": "geglu", "mlp_multiple_of": 256}
+        assert said.items() <= neox_config(spec_of("gpt-neox", model), theirs).items()
 
 
 def test_neox_takes_its_config_from_its_words():
@@ -132,3 +131,77 @@ def test_every_reader_of_yaml_takes_a_number_for_a_number(number):
 def test_not_a_number_is_refused():
     with pytest.raises(ValueError, match="JSON compliant"):
         plain_yaml({"lr": math.nan})
+
+
+MEGATRON = ("--data-path", "0.3", "/data/a", "0.7", "/data/b c", "--split", "98,2,0", "--tokenizer-type")
+MEGATRON += ("HuggingFaceTokenizer", "--tokenizer-model", "/models/gpt2")
+PACKED = ("--reset-position-ids", "--reset-attention-mask", "--eod-mask-loss")
+STAGES = [{"name": "a", "start_training_step": 1, "data": {"dataset": {"dataset_folder": ["/data/a"]}, "seed": 4}}]
+NANOTRON_DATA = {"data_stages": STAGES, "tokenizer": {"tokenizer_name_or_path": "/models/llama"}}
+NEOX_DATA = {"data_path": "/data/a_text", "vocab_file": "/data/vocab.json", "tokenizer_type": "HFTokenizer"}
+SCRIPT = ("--data=/data/a b", "--pack", "--mbs={micro_batch_size}")
+
+DATA: dict[str, dict[str, Any]] = {
+    "megatron-lm": {"arguments": (*MEGATRON, *PACKED)},
+    "megatron-deepspeed": {"arguments": (*MEGATRON, *PACKED)},
+    "gpt-neox": {"template": NEOX_DATA, "arguments": ("--local_rank=0",)},
+    "nanotron": {"template": NANOTRON_DATA, "arguments": ("--job-id", "7")},
+    "accelerate": {"arguments": SCRIPT, "patterns": {"step_time_s": "(.+) s"}},
+    "command": {"template": "train --data '/data/a b' --mbs {micro_batch_size}", "patterns": {"step_time_s": "(.+) s"}},
+}
+MODELS = {"nanotron": LLAMA}
+TOKENS = {"kind": "tokens", "path": "tokens.bin"}
+
+
+def spec_with_data(kind: str):
+    fields = {"zero_stage": 1} if kind == "nanotron" else {}
+    return spec_of(kind, MODELS.get(kind, GPT2), DATA[kind], **fields)
+
+
+def test_every_trainer_of_others_has_a_case():
+    assert DATA.keys() == {kind for kind, trainer in TRAINERS.items() if trainer.invocation is not None}
+
+
+OF_SCRIPT = {"accelerate": ("--data=/data/a b", "--pack", "--mbs=1"), "command": ("--data", "/data/a b", "--mbs", "1")}
+IN_FILES = {"gpt-neox": ("/data/a_text", "/data/vocab.json", "HFTokenizer"), "nanotron": ("/data/a", "/models/llama")}
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_a_trial_reads_the_users_data_and_no_mock_data(kind):
+    started = invocation(spec_with_data(kind), "python", "/attempt")
+    words, text = started.command, "\n".join(started.files.values())
+    assert not {"--mock-data", "NullTokenizer"} & {*words}
+    users = OF_SCRIPT.get(kind) or DATA[kind]["arguments"]
+    assert words[-len(users) :] == users
+    assert all(path in text for path in IN_FILES.get(kind, ()))
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_the_recipe_of_a_trial_starts_the_trainer_with_that_data(kind):
+    made = exports(spec_with_data(kind), "python")[0]
+    assert made.status is ExportStatus.MEASURED
+    told = "\n".join([made.unrun_start or "", *made.files.values()])
+    paths = {"gpt-neox": ("/data/a_text", "--local_rank=0"), "nanotron": ("/models/llama", "--job-id 7")}
+    for path in paths.get(kind, ("/data/a",)):
+        assert path in told
+    assert "--mock-data" not in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "key", "words"),
+    [
+        ("megatron-lm", {"arguments": ("--seq-length", "8192")}, "arguments[0]", "gives --seq-length"),
+        ("megatron-deepspeed", {"arguments": ("--rampup-batch-size", "8")}, "arguments[0]", "gives --rampup-batch"),
+        ("gpt-neox", {"arguments": ("--megatron_config", "x")}, "arguments[0]", "gives --megatron_config"),
+        ("nanotron", {"arguments": ("--config-file=x.yaml",)}, "arguments[0]", "gives --config-file"),
+        ("accelerate", {"arguments": ("--mixed_precision=bf16",)}, "arguments[0]", "gives --mixed_precision"),
+        *((kind, {"data": TOKENS}, "data", f"no effect with kind {kind}") for kind in DATA),
+    ],
+)
+def test_what_contradicts_the_search_is_refused_by_name(kind, changes, key, words):
+    script = {} if kind == "command" else {"script": "train.py"}
+    with pytest.raises(ValueError, match="validation error") as caught:
+        TrainerSection.model_validate({"kind": kind} | script | DATA[kind] | changes)
+    error = next(e["ctx"]["error"] for e in caught.value.errors())
+    assert isinstance(error, InputError)
+    assert [p.key for p in error.problems if words in p.message] == [key]

@@ -41,27 +41,23 @@ def test_every_trainer_but_accelerate_runs_a_plain_pipeline(kind):
     ("engine", "fields", "rule"),
     [
         ("megatron-lm", {"pipeline_schedule": "gpipe"}, "pipeline_schedule"),
-        ("megatron-lm", {"zero_stage": 3}, "zero_stage"),
         ("megatron-lm", {"offload": "optimizer"}, "offload"),
         ("megatron-lm", {"offloaded_layers": 1}, "offloaded_layers"),
-        ("megatron-lm", {"first_stage_layers": 8}, "pipeline_split"),
         ("megatron-lm", {"zero_stage": 1, "data_parallel_replicas": 2}, "data_parallel_replicas"),
         ("megatron-lm", {"tensor_parallel": 2, "tensor_parallel_overlap": True}, "tensor_parallel_overlap"),
-        ("megatron-lm", {"pipeline_split": "loss"}, "pipeline_split"),
         ("megatron-lm", {"pipeline_split": "embedding+loss", "last_stage_layers": 3}, "pipeline_split"),
         ("megatron-lm", {"bucket_mib": 25}, "bucket_mib"),
         ("megatron-lm", {"virtual_pipeline_stages": 4}, "layers"),
         ("megatron-lm", {"virtual_pipeline_stages": 2, "grad_accum_steps": 3}, "micro_batches"),
         ("megatron-lm", {"precision": "fp32"}, "attention_kernel"),
-        ("megatron-lm", {"torch_compile": True}, "torch_compile"),
         ("megatron-deepspeed", {"zero_stage": 2}, "zero_stage"),
         ("megatron-deepspeed", {"virtual_pipeline_stages": 2}, "pipeline_schedule"),
         ("megatron-deepspeed", {"offload": "optimizer"}, "offload"),
-        ("megatron-deepspeed", {"rank_order": "tp-pp-dp"}, "rank_order"),
+        ("gpt-neox", {"zero_stage": 2}, "zero_stage"),
+        ("gpt-neox", {"offload": "optimizer"}, "offload"),
         ("nanotron", {"zero_stage": 2}, "zero_stage"),
         ("nanotron", {"pipeline_parallel": 4, "grad_accum_steps": 2}, "micro_batches"),
         ("nanotron", {"attention_kernel": "math"}, "attention_kernel"),
-        ("nanotron", {"bucket_mib": 25}, "bucket_mib"),
     ],
 )
 def test_what_a_trainer_cannot_express_is_refused_by_name(engine, fields, rule):
@@ -79,45 +75,21 @@ BIASED = replace(EXPERTS, linear_biases=True)
     [
         (EXPERTS, {"tensor_parallel": 2}, ["expert_sequence", "expert_groups"]),
         (EXPERTS, {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}, []),
-        (EXPERTS, {"data_parallel": 2, "expert_parallel": 2, "expert_dispatcher": "deepep"}, []),
         (EXPERTS, {"expert_parallel": 2, "expert_dispatcher": "deepep", "precision": "fp16"}, ["expert_dispatcher"]),
         (replace(EXPERTS, experts_per_token=1), {}, ["experts_per_token"]),
         (EXPERTS, {"expert_tensor_parallel": 2}, ["expert_groups"]),
         (EXPERTS, {"rank_order": "tp-pp-dp", "expert_tensor_parallel": 2}, ["expert_groups", "expert_rank_order"]),
         (EXPERTS, {"rank_order": "tp-pp-dp", "expert_parallel": 2}, ["expert_rank_order"]),
-        (EXPERTS, {**TP_PP, "expert_parallel": 2}, []),
-        (EXPERTS, {**TP_PP, "expert_tensor_parallel": 2}, []),
         (EXPERTS, {**TP_PP, "expert_parallel": 2, "expert_tensor_parallel": 2}, ["expert_rank_order"]),
-        (BIASED, {}, []),
         (BIASED, {**TP2, "expert_tensor_parallel": 2}, ["expert_biases"]),
         (replace(BIASED, shared_expert_ffn_hidden_size=64), {}, ["expert_biases"]),
         (replace(BIASED, gated_mlp=False, activation="gelu"), {}, ["expert_activation"]),
-        (replace(BIASED, activation="clamped_swiglu"), {}, []),
         (replace(LLAMA, num_mtp_layers=1), {}, []),
         (replace(LLAMA, num_mtp_layers=1, position_embedding="learned"), {}, ["position_embedding"]),
     ],
 )
 def test_megatron_lm_refuses_what_it_cannot_train_of_experts_and_further_tokens(shape, fields, rules):
     assert broken("megatron-lm", shape, **fields) == [f"megatron-lm.{rule}" for rule in rules]
-
-
-@pytest.mark.parametrize("trainer", ["megatron-deepspeed", "gpt-neox"])
-@pytest.mark.parametrize(
-    "fields",
-    [
-        *({"zero_stage": 2}, {"offload": "optimizer"}, {"overlap_comm": True}, {"bucket_mib": 25}),
-        {"pipeline_schedule": "gpipe"},
-        {"pipeline_parallel": 1, "zero_stage": 2, "offload": "optimizer", "overlap_comm": True, "bucket_mib": 25},
-    ],
-)
-def test_what_deepspeed_itself_cannot_run_is_refused_in_the_same_words_whoever_drives_it(trainer, fields):
-    def problems(engine: str) -> list[tuple]:
-        layout = replace(LAYOUT, engine=engine, precision="fp32", attention_kernel="math", **fields)
-        found = engine_violations(layout, GPT2, TRAINERS[engine if engine == trainer else PARLAY].rules)
-        return [(p.code.partition(".")[2], p.message, p.rule, p.fix) for p in found]
-
-    assert problems(trainer) == problems("deepspeed")
-    assert len(problems(trainer)) == (0 if len(fields) > 1 else 1)
 
 
 @pytest.mark.parametrize("trainer", ["megatron-deepspeed", "gpt-neox"])
@@ -145,10 +117,8 @@ def test_a_model_or_a_norm_that_a_trainer_has_not_is_refused_and_a_command_refus
         ("megatron-lm", {"virtual_pipeline_stages": 2}),
         ("megatron-lm", {"pipeline_parallel": 1, "zero_stage": 3}),
         ("megatron-lm", {"zero_stage": 1, "offload": "optimizer"}),
-        ("megatron-lm", {"overlap_comm": True, "bucket_mib": 25, "rank_order": "tp-pp-dp"}),
         ("megatron-deepspeed", {"pipeline_parallel": 1, "zero_stage": 2, "offload": "optimizer"}),
         ("nanotron", {"pipeline_schedule": "gpipe", "zero_stage": 1, "grad_accum_steps": 1}),
-        ("nanotron", {"grad_accum_steps": 1}),
     ],
 )
 def test_what_a_trainer_can_express_is_not_refused(engine, fields):
@@ -161,15 +131,9 @@ def test_what_a_trainer_can_express_is_not_refused(engine, fields):
         ({"tensor_parallel": 2}, ["tensor_parallel"]),
         ({"pipeline_parallel": 2, "pipeline_schedule": "1f1b"}, ["pipeline_parallel"]),
         ({"zero_stage": 1}, ["zero_stage"]),
-        ({"offload": "optimizer"}, ["offload"]),
-        ({"overlap_comm": True}, ["overlap_comm"]),
-        ({"bucket_mib": 25}, ["bucket_mib"]),
         ({"activation_checkpointing": "full"}, ["activation_checkpointing"]),
         ({"activation_checkpointing": "selective", "zero_stage": 3}, ["activation_checkpointing"]),
-        ({"zero_stage": 3, "data_parallel_replicas": 2}, ["data_parallel_replicas"]),
         ({"zero_stage": 3, "data_parallel": 6, "data_parallel_replicas": 4}, ["data_parallel_replicas"]),
-        ({}, []),
-        ({"zero_stage": 2, "precision": "fp16", "torch_compile": True, "attention_kernel": "math"}, []),
         ({"zero_stage": 3, "activation_checkpointing": "full", "precision": "fp32"}, []),
         ({"zero_stage": 3, "data_parallel": 4, "data_parallel_replicas": 2}, []),
     ],
@@ -206,11 +170,8 @@ def of_types(shape: ModelShape, **fields) -> list[str]:
         ({"matmul_precision": "fp8_rowwise"}, "matmul_precision"),
         ({"matmul_precision": "mxfp8", "precision": "fp32", "attention_kernel": "math"}, "matmul_precision"),
         ({"matmul_precision": "fp8_delayed", "layers_in_16_bits": 1}, "layers_in_16_bits"),
-        ({"matmul_precision": "mxfp8", "layers_in_16_bits": 3, "pipeline_parallel": 2}, "layers_in_16_bits"),
-        ({"matmul_precision": "mxfp8", "quantized_weights": True}, "quantized_weights"),
         ({"matmul_precision": "mxfp8", "quantized_weights": True, "zero_stage": 1}, None),
         ({**MXFP8, "quantized_weights": True, "zero_stage": 1, "offload": "optimizer"}, "quantized_weights"),
-        ({"gradients_in_bf16": True}, None),
         ({"gradients_in_bf16": True, "precision": "fp16"}, "gradients_in_bf16"),
         ({"moment_dtype": "fp8", "zero_stage": 1}, None),
         ({"moment_dtype": "bf16"}, "moment_dtype"),
@@ -253,13 +214,9 @@ def test_every_package_is_a_trainer_of_the_list_or_shared():
     assert packages == {"common", *(name.replace("-", "_") for name in TRAINER_ENGINES)}
 
 
-@pytest.mark.parametrize("name", TRAINER_ENGINES)
-def test_a_trainer_has_rules_for_its_engines_and_no_other(name):
-    assert tuple(TRAINERS[name].rules) == tuple(TRAINER_ENGINES[name])
-
-
-@pytest.mark.parametrize("kind", [kind for kind in TRAINER_KINDS if kind != PARLAY])
-def test_a_trainer_can_be_started_and_its_log_be_read(kind):
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_trainer_has_rules_for_its_engines_can_be_started_and_its_log_be_read(kind):
     trainer = TRAINERS[kind]
+    assert tuple(trainer.rules) == tuple(TRAINER_ENGINES[kind])
     assert trainer.invocation is not None
     assert trainer.log_format is not None or "patterns" in trainer.required_keys

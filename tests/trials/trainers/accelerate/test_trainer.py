@@ -9,7 +9,7 @@ import yaml
 
 from tests.trials.trainers.specs import spec_of
 from trials.trainers.accelerate.config import accelerate_config
-from trials.trainers.accelerate.trainer import TRAINER, argument_error
+from trials.trainers.accelerate.trainer import TRAINER
 from trials.trainers.registry import invocation
 from trials.trial import TrialSpec
 
@@ -36,7 +36,6 @@ def test_a_rank_starts_by_the_launcher_with_the_arguments_of_its_layout():
         ({"data_parallel": 1, "zero_stage": 3}, False, "NO"),
         ({}, False, "MULTI_GPU"),
         ({}, True, "MULTI_CPU"),
-        ({"zero_stage": 2}, False, "FSDP"),
         ({"zero_stage": 3}, True, "FSDP"),
     ],
 )
@@ -68,17 +67,3 @@ def test_on_a_cpu_where_accelerate_launch_starts_a_single_rank_the_export_is_sta
     sharded, half = ({"zero_stage": 3}, {"precision": "fp16"})
     for fields in (sharded, half):
         assert TRAINER.export.start(replace(on_cpu, layout=replace(on_cpu.layout, **fields))) is None
-
-
-@pytest.mark.parametrize(
-    ("names", "error"),
-    [
-        (
-            ("mixed-precision", "num-processes", "fsdp-version", "fsdp", "dynamo-backend", "cpu"),
-            "accelerate's configuration has it, which Parlay writes",
-        ),
-        (("", "batch-size", "lr", "config-file"), None),
-    ],
-)
-def test_what_the_configuration_says_may_not_be_given_again(names, error):
-    assert {argument_error(name) for name in names} == {error}

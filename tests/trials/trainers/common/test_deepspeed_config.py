@@ -133,10 +133,7 @@ def test_a_layout_deepspeed_cannot_run_is_reported_with_the_rule(layout, why, en
     [
         {"pipeline_parallel": 2, "zero_stage": 1},
         {"zero_stage": 3},
-        *(
-            {"engine": "torch", **change}
-            for change in ({"overlap_comm": True}, {"bucket_mib": 25}, {"torch_compile": True})
-        ),
+        {"engine": "torch", "overlap_comm": True, "bucket_mib": 25, "torch_compile": True},
     ],
 )
 def test_what_deepspeed_runs_or_passes_over_is_no_reason(fields):

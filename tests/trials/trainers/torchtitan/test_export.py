@@ -14,13 +14,11 @@ import pytest
 
 from orchestrator.importers.torchtitan.saved import read_saved_config
 from search_spaces.engines import TORCHTITAN
-from search_spaces.layouts.layout import AXES, Layout
-from search_spaces.layouts.pipeline_split import SPLIT_FIELDS, chunk_layers
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.oracles.cases import Case, export_cases
 from tests.oracles.parsers import read_back
 from tests.orchestrator.recipe.exported import exported, our_spec
-from tests.orchestrator.recipe.test_exports_of_every_layout import read_export
 from tests.sources import ROOT
 from tests.trials.train.parity import needs_torchtitan
 from tests.trials.trainers.specs import LLAMA
@@ -47,20 +45,6 @@ PARLAYS_OWN = {
 """Parts of a trial in place of the user's, and a shorter interval of garbage collections."""
 WEIGHTS = re.compile(r"model_spec\.model\..*param_init(\.\w+)?")
 """Initial weights, which are torchtitan's own in the export."""
-
-
-def test_every_module_is_read_back_as_its_layout(cases):
-    for case in cases:
-        layout, model = read_export(TORCHTITAN, case.files, case.spec)
-        assert (with_layers(layout, case.spec.model), ModelShape(**model)) == (
-            with_layers(case.spec.layout, case.spec.model),
-            case.spec.model,
-        )
-
-
-def with_layers(layout: Layout, model: ModelShape) -> tuple[Layout, tuple[int, ...]]:
-    """A layout without its split, and the layers of each chunk: rules of several names may split layers alike."""
-    return replace(layout, **{name: AXES[name].default for name in SPLIT_FIELDS}), chunk_layers(model, layout)
 
 
 def test_the_engine_configures_torchtitan_as_the_module_does(cases, tmp_path):
