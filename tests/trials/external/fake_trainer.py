@@ -7,9 +7,7 @@ standard library only, nothing of Parlay's.
 from __future__ import annotations
 
 import array
-import base64
 import fcntl
-import json
 import os
 import subprocess
 import sys
@@ -27,46 +25,6 @@ MEGATRON = (
     " learning rate: 1.000000E-04 | global batch size: {batch:5d} | lm loss: {loss:.6E} | loss scale: 1.0 |"
     " grad norm: 1.234 | number of skipped iterations:   0 | number of nan iterations:   0 |"
 )
-NEOX = (
-    " samples/sec: {rate:.3f} | iteration {number:8d}/{total:8d} | elapsed time per iteration (ms): {ms:.1f} |"
-    " learning rate: 1.000E-04 | approx flops per GPU: {tflops:.1f}TFLOPS | lm_loss: {loss:.6E} |"
-    " number of skipped iterations:   0 | number of nan iterations:   0 |"
-)
-NANOTRON = (
-    "08/31/2026 14:37:31 [INFO|DP=0|PP=0|TP=0]: iteration: {number} / {total} | consumed_tokens: 1.02K |"
-    " elapsed_time_per_iteration_ms: {ms:.3g} | tokens_per_sec: {tokens:.4g} | tokens_per_sec_per_gpu: {tokens:.4g} |"
-    " global_batch_size: {batch} | lm_loss: {loss:.3g} | lr: 0.0003 | model_tflops_per_gpu: {tflops:.3g} |"
-    " hardware_tflops_per_gpu: {tflops:.3g} | grad_norm: 3.29 | cuda_max_memory_reserved: 5.2G |"
-)
-
-
-def read_configuration() -> str:
-    """The format of the steps' lines; a given configuration is added to the options."""
-    if name := OPTIONS.get("--config-file"):
-        with open(name) as stream:
-            config = json.load(stream)
-        take("--tensor-model-parallel-size", config["parallelism"]["tp"])
-        take("--pipeline-model-parallel-size", config["parallelism"]["pp"])
-        tokens = config["tokens"]
-        batch = tokens["micro_batch_size"] * tokens["batch_accumulation_per_replica"] * config["parallelism"]["dp"]
-        take("--train-iters", tokens["train_steps"])
-        take("--micro-batch-size", tokens["micro_batch_size"])
-        take("--global-batch-size", batch)
-        take("--seq-length", tokens["sequence_length"])
-        return NANOTRON
-    if text := OPTIONS.get("--megatron_config"):
-        config = json.loads(base64.urlsafe_b64decode(text))
-        take("--tensor-model-parallel-size", config["model_parallel_size"])
-        take("--pipeline-model-parallel-size", config["pipe_parallel_size"])
-        take("--train-iters", config["train_iters"])
-        take("--micro-batch-size", config["train_micro_batch_size_per_gpu"])
-        take("--global-batch-size", config["train_batch_size"])
-        return NEOX
-    return MEGATRON
-
-
-def take(name: str, value: int) -> None:
-    OPTIONS[name] = str(value)
 
 
 def option(name: str) -> int:
@@ -74,14 +32,13 @@ def option(name: str) -> int:
 
 
 def main() -> None:
-    line = read_configuration()
     print(f"rank {RANK} of {WORLD} at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}", flush=True)
     if FAULT == "leaves_a_process":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-    if RANK == 0 and line == MEGATRON:
+    if RANK == 0:
         print_the_layout()
     meet()
-    train(line, WORLD - 1 if line == MEGATRON else 0)
+    train(telling=WORLD - 1)
 
 
 def print_the_layout() -> None:
@@ -115,7 +72,7 @@ def num_unread_bytes() -> int:
     return count[0]
 
 
-def train(line: str, telling: int) -> None:
+def train(telling: int) -> None:
     total, batch = option("--train-iters"), option("--global-batch-size")
     for number in range(1, total + 1):
         go_wrong(number)
@@ -124,10 +81,8 @@ def train(line: str, telling: int) -> None:
         if telling == RANK:
             loss = float("nan") if FAULT == "nan" and number == 4 else 10.0 - number / 100
             values = {"number": number, "total": total, "samples": number * batch, "ms": ms, "loss": loss}
-            rate = 1e3 * batch / ms
-            tokens = rate * int(OPTIONS.get("--seq-length", 1))
-            print(line.format(**values, tflops=0.0, batch=batch, rate=rate, tokens=tokens), flush=True)
-        if number == 2 and line == MEGATRON:
+            print(MEGATRON.format(**values, tflops=0.0, batch=batch), flush=True)
+        if number == 2:
             print(
                 f"[Rank {RANK}] (after 2 iterations) memory (MB) | allocated: 1024.0 | max allocated: 2048.0 |"
                 f" reserved: 2560.0 | max reserved: {3072.0 + RANK}",

@@ -16,7 +16,8 @@ import pytest
 
 from search_spaces.engines import ACCELERATE_LAUNCH
 from search_spaces.layouts.layout import Layout
-from tests.orchestrator.cli.parlay import parlay, write_search
+from tests.kit import ABSENT, search_file
+from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay
 from tests.trials.external.patched_interpreter import interpreter_in
 from tests.trials.external.ranks import Ranks, local_spec, start
 from tests.trials.external.test_program import await_no_process_in
@@ -71,9 +72,12 @@ def layout_of(**fields: Any) -> Layout:
     return Layout(**{"micro_batch_size": 2, "grad_accum_steps": 2, "engine": ACCELERATE_LAUNCH, **fields}).canonical()
 
 
+def trainer_of(script: Path, *more: str) -> dict[str, Any]:
+    return {"kind": "accelerate", "script": str(script), "arguments": [*ARGUMENTS, *more], "patterns": PATTERNS}
+
+
 def spec_of(layout: Layout, *more: str, script: Path = SCRIPT, **changed: Any) -> TrialSpec:
-    trainer = {"kind": "accelerate", "script": str(script), "arguments": [*ARGUMENTS, *more], "patterns": PATTERNS}
-    return local_spec(layout, trainer, RULES, **changed)
+    return local_spec(layout, trainer_of(script, *more), RULES, **changed)
 
 
 def run(folder: Path, spec: TrialSpec, python: str = sys.executable) -> tuple[Outcome, Ranks]:
@@ -191,31 +195,20 @@ def test_a_python_without_accelerate_is_refused_by_the_launcher():
 
 # -- a search
 
-SEARCH = """\
-schema: parlay.search/1
-name: mine
-model: {{num_layers: 2, hidden_size: 64, num_attention_heads: 2, vocab_size: 256, seq_length: 32}}
-cluster: {{accelerator: cpu, gpus_per_node: 2, num_nodes: 1}}
-global_batch_size: 8
-space: {{zero_stage: [0, 3], micro_batch_size: [1, 2]}}
-search: {{sampler: grid, finalists: 0}}
-measure: {{min_steps: 5, max_steps: 8, max_warmup_steps: 4, ci_relative_width: 1.0, early_stopping: false}}
-launcher: {{kind: local}}
-tracking: {{enabled: false}}
-trainer:
-  kind: accelerate
-  python: {python}
-  script: {script}
-  arguments: {arguments}
-  patterns: {patterns}
-"""
-
 
 @pytest.mark.walks
 @pytest.mark.minutes
 def test_a_search_on_a_cpu_measures_ddp_alone_and_ends_in_a_recipe_that_is_replayed(tmp_path):
-    given = {"script": SCRIPT, "arguments": json.dumps(ARGUMENTS), "patterns": json.dumps(PATTERNS)}
-    path = write_search(tmp_path, SEARCH.format(python=sys.executable, **given))
+    path = search_file(
+        tmp_path,
+        TINY_SEARCH,
+        baseline=ABSENT,
+        space={"tensor_parallel": 1, "pipeline_parallel": 1, "zero_stage": [0, 3], "micro_batch_size": [1, 2]},
+        search={"sampler": "grid"},
+        measure={"early_stopping": False},
+        tracking={"enabled": False},
+        trainer=trainer_of(SCRIPT) | {"python": sys.executable},
+    )
     answer = parlay("run", path, "--json", cwd=tmp_path, timeout_s=500)
     assert answer.code == 0, answer.err
     assert (answer.json["trials"]["measured"], answer.json["trials"]["failed"]) == (2, 0), answer.err

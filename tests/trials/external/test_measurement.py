@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -87,20 +84,21 @@ def test_a_recorded_megatron_deepspeed_log_becomes_an_outcome(tmp_path):
     assert (first.loss, first.grad_norm, first.samples, first.fastest_rank_step_time_s) == (11.00214, 0.0, 1536, None)
 
 
-def test_time_that_ran_out_after_enough_steps_and_a_rate_far_from_them_are_flagged(tmp_path):
+def test_what_is_doubtful_of_a_measurement_is_flagged(tmp_path):
     measurement = follow(tmp_path, recorded_spec(), recorded_lines())
+    assert not {Flag.TIME_LIMIT, Flag.EMULATED_DEVICE} & {*measurement.outcome().flags}
     measurement.end_for_time()
-    assert "time_limit" in measurement.outcome().flags
+    assert Flag.TIME_LIMIT in measurement.outcome().flags
+    on_cpu = follow(tmp_path, recorded_spec(accelerator="cpu"), recorded_lines()).outcome()
+    assert Flag.EMULATED_DEVICE in on_cpu.flags
     lines = [line.replace("TFLOPs: 152.20", "TFLOPs: 999.0") for line in recorded_lines()]
     outcome = follow(tmp_path, recorded_spec(), lines).outcome()
     assert Flag.THROUGHPUT_MISMATCH in outcome.flags
     assert [check["name"] for check in outcome.proof["cross_checks"] if not check["agrees"]] == ["tflops"]
-
-
-@pytest.mark.parametrize(("accelerator", "is_flagged"), [("cpu", True), ("a100-80gb", False)])
-def test_a_trainer_written_for_gpus_is_flagged_on_a_cpu(tmp_path, accelerator, is_flagged):
-    outcome = follow(tmp_path, recorded_spec(accelerator=accelerator), recorded_lines()).outcome()
-    assert (Flag.EMULATED_DEVICE in outcome.flags) == is_flagged
+    for width, is_wide in ((1e-9, True), (1.0, False)):
+        rules = replace(RULES, min_steps=8, max_steps=8, ci_relative_width=width)
+        outcome = follow(tmp_path, recorded_spec(measure=rules), recorded_lines(times=2)).outcome()
+        assert (Flag.WIDE_INTERVAL in outcome.flags) is is_wide
 
 
 ANY_KIND = {"kind": "command", "template": "train", "patterns": {"step_time_s": r"(\S+) s for the step"}}
@@ -147,22 +145,6 @@ def test_a_log_of_another_batch_or_rate_is_no_number(tmp_path):
     assert caught.value.reason is FailureReason.RESULT_INVALID
 
 
-@pytest.mark.parametrize(("clock_s", "is_believed"), [(0.5, True), (60.0, False)])
-def test_the_clock_between_the_lines_is_held_against_what_they_say(tmp_path, monkeypatch, clock_s, is_believed):
-    spec = recorded_spec(accelerator="cpu")
-    ticks = (clock_s * line for line in count())
-    monkeypatch.setattr("trials.external.measurement.time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    lines = [re.sub(r"\(ms\): [\d.]+", "(ms): 500.0", line) for line in recorded_lines()]
-    lines = [re.sub(r"(per second|TFLOPs|\(tgs\)): [\d.]+", "", line) for line in lines]
-    measurement = follow(tmp_path, spec, lines)
-    if is_believed:
-        assert measurement.outcome().measured.step_time_s == 0.5
-        return
-    with pytest.raises(TrialFailure, match="but their lines arrived over") as caught:
-        measurement.outcome()
-    assert caught.value.reason is FailureReason.RESULT_INVALID
-
-
 def test_iterations_that_are_skipped_are_progress_and_no_steps(tmp_path):
     first, *lines = recorded_lines()
     report = report_in(tmp_path, recorded_spec())
@@ -186,13 +168,6 @@ def test_too_few_steps_are_reported_with_how_many_there_were_and_what_they_bound
     with pytest.raises(TrialFailure) as caught:
         measurement.require_enough(FailureReason.RESULT_INVALID, "until the trainer ended by itself")
     assert caught.value.bound is None
-
-
-@pytest.mark.parametrize(("width", "is_flagged"), [(1e-9, True), (1.0, False)])
-def test_an_interval_that_is_still_wide_after_the_most_steps_is_flagged(tmp_path, width, is_flagged):
-    rules = replace(RULES, min_steps=8, max_steps=8, ci_relative_width=width)
-    outcome = follow(tmp_path, recorded_spec(measure=rules), recorded_lines(times=2)).outcome()
-    assert ("wide_interval" in outcome.flags) is is_flagged
 
 
 def test_a_layout_that_cannot_be_the_best_ends_itself(tmp_path):

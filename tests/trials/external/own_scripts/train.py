@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("batch", "accumulation", "steps", "vocabulary", "width", "heads", "depth", "length", "zero"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--by", choices=("torch", "compile", "deepspeed", "trainer", "fsdp"), default="torch")
+    parser.add_argument("--by", choices=("torch", "compile", "deepspeed", "trainer"), default="torch")
     parser.add_argument("--fault", default="")
     args = parser.parse_args()
     if args.fault == "one layer less":
@@ -37,8 +37,6 @@ def main() -> None:
         args.batch = 1
     if args.fault == "short sequences":
         args.length //= 2
-    if args.fault == "no accumulation":
-        args.accumulation = 1
     if args.fault == "rank 1 trains less" and RANK == 1:
         args.batch //= 2
     torch.manual_seed(RANK)
