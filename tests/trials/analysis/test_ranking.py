@@ -1,4 +1,4 @@
-"""Ranking of measured layouts: the best, its ties, and layouts that may never be the best."""
+"""Ranking of measured layouts: the best, its ties, layouts that may never be the best, and the reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from tests.kit import OUTCOME, metrics, with_metrics
-from trials.analysis.best_layout import best_json
+from trials.analysis.best_layout import (
+    Choice,
+    best_json,
+    choice_of,
+    describe_no_best,
+    fastest_json,
+    no_room_detail,
+    rationale,
+)
 from trials.analysis.early_stopping import best_file
 from trials.analysis.ranked_layout import needs_repeat, suspect_reruns
 from trials.analysis.ranking import (
@@ -67,10 +75,8 @@ class TestRanking:
         assert names(ranking.ordered) == ["t0002", "t0001"]
         alone = rank([trial(1, 300.0, flags=(flag,))], SPEED, 8)
         assert (alone.best, names(alone.ordered)) == (None, ["t0001"])
-
-    @pytest.mark.parametrize("flag", ["extrapolated", "time_limit", "failed_after_result", "host_memory_growth"])
-    def test_a_flag_that_explains_is_no_suspicion(self, flag):
-        assert rank([trial(1, 300.0, flags=(flag,)), trial(2, 100.0)], SPEED, 8).best.trial == "t0001"
+        explained = trial(1, 300.0, flags=("extrapolated", "time_limit", "failed_after_result", "host_memory_growth"))
+        assert rank([explained, trial(2, 100.0)], SPEED, 8).best.trial == "t0001"
 
     def test_layouts_whose_intervals_overlap_the_best_tie_with_it_but_no_suspect_and_no_repeat(self):
         trials = [trial(1, 300.0, 0.05), trial(2, 280.0, 0.05), trial(3, 260.0, 0.05), trial(4, 290.0, 0.0)]
@@ -160,27 +166,11 @@ class TestRepeats:
         trials = [trial(1, 300.0), trial(2, 200.0), failed_again(3, 1, FailureReason.GPU_OOM)]
         assert rank(trials, SPEED, 8).best.trial == "t0001"
 
-    @pytest.mark.parametrize(
-        ("parts", "expected"),
-        [
-            (
-                (None, {"compute": 0.5, "bubble": 1.5}, {"compute": 1.4, "bubble": 0.6}),
-                {"compute": 0.95, "bubble": 1.05},
-            ),
-            (({"compute": 0.0}, {"compute": 1.0}, {"compute": 1.0, "bubble": 1.0}), {"compute": 1.5, "bubble": 0.5}),
-        ],
-    )
-    def test_the_parts_of_a_step_are_the_profiled_runs_mean_shares_and_add_up_to_its_time(self, parts, expected):
+    def test_the_parts_of_a_step_are_the_profiled_runs_mean_shares_and_add_up_to_its_time(self):
         runs = [trial(1, 100.0), again(2, 1, 100.0), again(3, 1, 100.0)]
+        parts = (None, {"compute": 0.5, "bubble": 1.5}, {"compute": 1.4, "bubble": 0.6})
         profiled = [with_metrics(r, step_time_s=2.0, time_s=time_s) for r, time_s in zip(runs, parts, strict=True)]
-        assert best_json(rank(profiled, SPEED, 8))["time_s"] == pytest.approx(expected)
-
-    def test_the_answer_names_a_trial_of_the_layout_with_the_numbers_over_all_runs(self):
-        flagged = trial(1, 300.0, flags=("extrapolated",))
-        best = best_json(rank([flagged, again(2, 1, 200.0), again(3, 1, 220.0)], SPEED, 8))
-        assert (best["trial"], best["value"], best["tokens_per_sec"]) == ("t0001", pytest.approx(220), best["value"])
-        assert best["tokens_per_sec_low"] < best["tokens_per_sec"] < best["tokens_per_sec_high"]
-        assert best["flags"] == ["extrapolated"]
+        assert best_json(rank(profiled, SPEED, 8))["time_s"] == pytest.approx({"compute": 0.95, "bubble": 1.05})
 
 
 class TestMemoryToSpare:
@@ -234,9 +224,8 @@ class TestMemoryToSpare:
         assert self.chosen(*layouts, nodes=nodes) == chosen.split()
 
     def test_without_finalists_the_fastest_stays_the_best(self):
-        lone = with_metrics(trial(1, 300.0, 0.05), peak_memory_gib=10.0)
-        ranking = rank([lone, with_metrics(trial(2, 299.0, 0.05), peak_memory_gib=1.0)], SPEED, 8)
-        assert ranking.best is ranking.fastest is ranking.ordered[0]
+        runs = [(trial(1, 300.0, 0.05), 10.0), (trial(2, 299.0, 0.05), 1.0)]
+        assert rank([with_metrics(run, peak_memory_gib=gib) for run, gib in runs], SPEED, 8).best.trial == "t0001"
 
     @pytest.mark.fault(38)
     def test_suspect_runs_are_never_chosen_for_their_memory(self):
@@ -324,24 +313,15 @@ class TestSpeedup:
 class TestBestFile:
     """best.json, which running trials compare themselves with."""
 
-    def threshold(self, *trials: Trial, objective: Objective = SPEED) -> float:
-        return best_file(rank(trials, objective, 8), [], "tiny-aaaaaa", 8)["threshold"]
-
-    def test_it_says_whose_it_is_and_what_was_measured(self):
-        told = best_file(rank([trial(1, 300.0), trial(2, 200.0)], SPEED, 8), [], "tiny-aaaaaa", 8)
-        assert told["schema"] == "parlay.incumbents/1"
-        assert (told["search_id"], told["trial"], told["global_batch_size"]) == ("tiny-aaaaaa", "t0001", 8)
-        assert (told["objective"], told["objectives"]) == ("tokens_per_sec", ["tokens_per_sec"])
-        assert told["tokens_per_sec"] == 300.0
-        assert told["fingerprint"] == {"torch": "2.13.0"}
-        assert best_file(Ranking(SPEED), [], "tiny-aaaaaa", 8) is None
-
     def test_one_run_is_as_fast_only_to_within_what_runs_differ_by_and_several_that_agree_to_within_less(self):
-        alone = self.threshold(trial(1, 300.0))
+        def threshold(*trials: Trial, objective: Objective = SPEED) -> float:
+            return best_file(rank(trials, objective, 8), [], "tiny-aaaaaa", 8)["threshold"]
+
+        alone = threshold(trial(1, 300.0))
         assert alone == pytest.approx(300.0 * 0.92, rel=0.01)
-        assert self.threshold(trial(1, 300.0), *(again(n, 1, 300.0) for n in (2, 3, 4))) > 0.95 * 300.0
+        assert threshold(trial(1, 300.0), *(again(n, 1, 300.0) for n in (2, 3, 4))) > 0.95 * 300.0
         per_gpu = Objective.TOKENS_PER_SEC_PER_GPU
-        assert self.threshold(trial(1, 300.0), objective=per_gpu) == pytest.approx(alone / 8)
+        assert threshold(trial(1, 300.0), objective=per_gpu) == pytest.approx(alone / 8)
 
     def test_each_number_of_nodes_has_an_incumbent_in_tokens_per_second(self):
         slow, fast = trial(1, 100.0, num_nodes=1), trial(2, 300.0, num_nodes=2)
@@ -351,10 +331,8 @@ class TestBestFile:
         ]
         told = best_file(rank([slow, fast], NODE_HOURS, 8, others=(SPEED,)), by_nodes, "tiny-aaaaaa", 8)
         assert told["objectives"] == ["node_hours_per_billion_tokens", "tokens_per_sec"]
-        assert [(incumbent["trial"], incumbent["num_nodes"]) for incumbent in told["incumbents"]] == [
-            ("t0001", 1),
-            ("t0002", 2),
-        ]
+        assert [told["incumbents"][n]["trial"] for n in (0, 1)] == ["t0001", "t0002"]
+        assert [incumbent["num_nodes"] for incumbent in told["incumbents"]] == [1, 2]
         assert [incumbent["threshold"] for incumbent in told["incumbents"]] == pytest.approx([92.0, 276.0], rel=0.01)
         assert told["incumbents"][0]["fingerprint"] == {"torch": "2.13.0"}
 
@@ -366,14 +344,81 @@ class TestUpperBound:
         attempt = replace(ended.last_attempt, state=TrialState.FAILED, outcome=outcome)
         return replace(ended, state=TrialState.FAILED, reason=reason, attempts=(attempt,))
 
-    @pytest.mark.parametrize("reason", [FailureReason.PRUNED, FailureReason.TIME_LIMIT])
-    def test_a_trial_that_was_pruned_or_ran_out_of_time_has_one_in_the_objectives_unit(self, reason):
-        ended = self.failed(reason, 320.0)
-        assert upper_bound_of(ended, SPEED) == 320.0
-        assert upper_bound_of(ended, Objective.TOKENS_PER_SEC_PER_GPU) == 40.0
-
-    def test_others_have_none(self):
+    def test_only_a_trial_that_was_pruned_or_ran_out_of_time_has_one_in_the_objectives_unit(self):
+        for reason in (FailureReason.PRUNED, FailureReason.TIME_LIMIT):
+            assert upper_bound_of(self.failed(reason, 320.0), SPEED) == 320.0
+            assert upper_bound_of(self.failed(reason, 320.0), Objective.TOKENS_PER_SEC_PER_GPU) == 40.0
         assert upper_bound_of(trial(1, 300.0, 0.1), SPEED) is None
         assert upper_bound_of(self.failed(FailureReason.PRUNED, None), SPEED) is None
         assert upper_bound_of(self.failed(FailureReason.HANG, 320.0), SPEED) is None
         assert upper_bound_of(Trial("t0001", Layout(), reason=FailureReason.PRUNED), SPEED) is None
+
+
+def with_peak(run: Trial, peak_gib: float) -> Trial:
+    return with_metrics(run, peak_memory_gib=peak_gib)
+
+
+def spared() -> Ranking:
+    """Two tied finalists, of which the slower one needs 12 % less memory."""
+    first = [with_peak(run, 63.0) for run in (trial(1, 300.0), again(3, 1, 300.0), again(5, 1, 300.0))]
+    second = [with_peak(run, 55.5) for run in (trial(2, 291.0), again(4, 2, 291.0), again(6, 2, 291.0))]
+    return rank([*first, *second], SPEED, 8)
+
+
+def test_it_has_the_contracts_names_and_null_for_what_is_unknown():
+    best = best_json(rank([trial(1, 300.0, 0.05), trial(2, 299.0, 0.05)], SPEED, 8))
+    expected = {"trial": "t0001", "layout": Layout(data_parallel=8).to_json(), "objective": "tokens_per_sec"}
+    expected |= {"value": 300.0, "tokens_per_sec": 300.0, "tokens_per_sec_low": 285.0, "tokens_per_sec_high": 315.0}
+    expected |= {"ties": ["t0002"], "selection_reason": "fastest", "pareto": [], "flags": []}
+    expected |= {"fastest": {"trial": "t0001", "value": 300.0, "peak_memory_gib": None}}
+    expected |= {"rationale": "t0001 is the fastest of the layouts measured", "on_disjoint_nodes": None}
+    assert best == expected | dict.fromkeys(("peak_memory_gib", "time_s", "slowest_rank", "fullest_rank"))
+    best = best_json(rank([trial(1, 300.0, None)], SPEED, 8))
+    assert (best["tokens_per_sec_low"], best["tokens_per_sec_high"]) == (None, None)
+    ranking = rank([trial(1, 300.0)], NODE_HOURS, 8)
+    assert rationale(ranking) == "t0001 is the best in node_hours_per_billion_tokens of the layouts measured"
+    nothing = Ranking(SPEED)
+    assert [tell(nothing) for tell in (best_json, choice_of, fastest_json, rationale)] == [None] * 4
+
+
+def test_what_was_chosen_for_its_memory_or_interval_says_over_which():
+    best = best_json(spared())
+    assert (best["trial"], best["selection_reason"], best["ties"]) == ("t0002", Choice.MEMORY, ["t0001"])
+    assert best["fastest"] == {"trial": "t0001", "value": pytest.approx(300.0), "peak_memory_gib": 63.0}
+    assert best["tokens_per_sec"] == pytest.approx(291.0), "the numbers are those of the chosen layout"
+    words = "Recommended: t0002. t0001 is 3 % faster, within noise, but needs 63 GiB instead of 55.5"
+    assert best["rationale"] == words
+    steady, varying = [trial(1, 300.0), again(3, 1, 300.0)], [trial(2, 250.0), again(4, 2, 380.0)]
+    ranking = rank([*steady, *varying], SPEED, 8)
+    assert (ranking.best.trial, choice_of(ranking), fastest_json(ranking)["trial"]) == ("t0001", "interval", "t0002")
+    words = "Recommended: t0001. t0002 is 3 % faster, within noise, but its 95 % interval reaches lower"
+    assert rationale(ranking) == words
+
+
+def test_a_faster_one_that_did_not_compete_is_named_with_its_obstacle():
+    headroom, full, fits = MemoryHeadroom(10.0, 4.0), with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 5.0)
+    ranking = rank([full, fits], SPEED, 8, headroom)
+    assert (choice_of(ranking), fastest_json(ranking)["trial"]) == (Choice.EXCLUDED, "t0001")
+    assert rationale(ranking) == "Recommended: t0002. t0001 is 50 % faster, but leaves too little memory free"
+    once = rank([trial(1, 303.0), trial(2, 300.0), again(3, 2, 300.0)], SPEED, 8)
+    assert rationale(once) == "Recommended: t0002. t0001 is 1 % faster, but was not measured again"
+    suspect = rank([trial(1, 303.0, flags=("suspect_node",)), trial(2, 302.0)], SPEED, 8)
+    assert rationale(suspect) == "Recommended: t0002. t0001 is 0.3 % faster, but is suspect"
+    unproven = rank([trial(1, 330.0, flags=("unproven",)), trial(2, 300.0)], SPEED, 8)
+    assert rationale(unproven) == "Recommended: t0002. t0001 is 10 % faster, but is unproven"
+    assert rationale(rank([fits], SPEED, 8, headroom)) == "t0002 is the fastest of the layouts measured"
+
+
+def test_where_no_layout_may_be_the_best_that_is_said():
+    headroom = MemoryHeadroom(10.0, 4.0)
+    full = [with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 8.8), trial(3, 100.0)]
+    asked = "no layout that was measured leaves 4 GiB free (constraints.min_free_memory_gib)"
+    assert no_room_detail(rank(full, SPEED, 8, headroom)) == f"{asked}: t0002 comes nearest and leaves 1.2 GiB"
+    assert no_room_detail(rank(full[2:], SPEED, 8, headroom)) == f"{asked}: the peak of none is known"
+    assert no_room_detail(rank([*full, with_peak(trial(4, 1.0), 1.0)], SPEED, 8, headroom)) is None
+    assert no_room_detail(rank(full, SPEED, 8)) is no_room_detail(rank([], SPEED, 8, headroom)) is None
+    suspect = rank([trial(1, 300.0, flags=("suspect_node",))], SPEED, 8)
+    assert describe_no_best(suspect) == "no layout that was measured may be the best: one suspect run alone never is"
+    assert describe_no_best(rank([], SPEED, 8)) is None
+    full = rank([with_peak(trial(1, 300.0), 9.0)], SPEED, 8, headroom)
+    assert describe_no_best(full) == no_room_detail(full)

@@ -37,11 +37,9 @@ BAD = {"env.NET": "bad"}
         ([RAN, (1, "env.NET=bad env.OMP=1", DEAD), (1, "env.NET=bad env.OMP=1", DEAD)], BAD),  # one that ran without
         ([(2, "env.NET=bad", DEAD), (4, "env.NET=bad", DEAD), (1, "", None)], BAD),  # whatever the order
         ([RAN, (2, "env.NET=bad env.OMP=1", DEAD), (2, "env.NET=bad env.OMP=1", DEAD)], {}),  # perhaps the layout
-        ([RAN, (1, "env.NET=bad env.OMP=1", DEAD)], {}),  # perhaps the node
         ([RAN, (2, "env.NET=bad env.OMP=2", DEAD), (4, "env.NET=bad env.OMP=2", DEAD)], {}),  # perhaps the other value
         ([(1, "env.NET=lo env.OMP=1", OOM), (2, "env.NET=bad env.OMP=1", DEAD), (4, "env.NET=bad", DEAD)], BAD),
         ([RAN, (2, "env.NET=bad env.OMP=1", DEAD), (4, "env.NET=bad", DEAD), (1, "env.NET=bad", None)], {}),  # it runs
-        ([RAN, (2, "env.NET=bad env.OMP=1", DEAD), (4, "env.NET=bad", DEAD), (1, "env.NET=bad", PRUNED)], {}),
         ([RAN, (2, "env.NET=bad env.OMP=1", PREEMPTED), (4, "env.NET=bad", PREEMPTED)], {}),  # no setting does that
         ([(2, "env.NET=bad", DEAD), (4, "env.NET=bad", DEAD), (1, "", CRASHED)], BAD),  # nothing ran at all
         ([RAN, (2, "env.NET=bad", DEAD), (4, "env.NET=bad", DEAD), (2, "env.OMP=1", CRASHED)], {}),  # the layout
@@ -65,7 +63,6 @@ BROKEN_GPU = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
         ([{}, {}, {"outcome": IN_STEPS}], {}),
         ([{}, {"excerpt": BROKEN_GPU}], {}),
         ([{"nodes": ("n1",)}, {"nodes": ("n1", "n2")}], {}),  # perhaps the node
-        ([{"nodes": ("n1",)}, {"nodes": ("n2",)}], BAD),
         ([{"nodes": ("n3",)}, {"nodes": ("n3",)}], BAD),  # one that is known to work
         ([{"nodes": ("n1",), "reason": CRASHED}, {"nodes": ("n1",), "reason": CRASHED}], BAD),
     ],

@@ -73,12 +73,9 @@ def test_the_section_says_how_often_and_how_long_and_is_read_again_from_the_reco
     ("text", "key", "words"),
     [
         ("{every: 30m}", "stall", "neither is given"),
-        ("{stall: 30s}", "every", "neither is given"),
         ("{every: 30m, every_steps: 100, stall: 1s}", "every", "both are given"),
-        ("{every: 30m, stall: 1s, write_gb_per_s: 2.0}", "stall", "both are given"),
         ("{every_steps: 0, stall: 1s}", "every_steps", "at least 1"),
         ("{every: 0, stall: 1s}", "every", "0"),
-        ("{every: 30m, write_gb_per_s: 0.0}", "write_gb_per_s", "at least 0.001"),
         ("{every: 30m, write_gb_per_s: 1.0e-300}", "write_gb_per_s", "at least 0.001"),
     ],
 )
