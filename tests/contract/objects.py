@@ -31,7 +31,7 @@ from orchestrator.service import models
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.tables.measured_table import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
-from trials import outcome_types
+from trials import outcome_types, trial
 from trials.analysis.best_layout import Choice
 from trials.analysis.finals import FinalsEnding
 from trials.analysis.ranking import Objective
@@ -48,29 +48,9 @@ from trials.ledger.tables import AttemptRow, CommandRow, SearchRow, TrialRow
 from trials.measure_rules import MeasureRules
 from trials.measurement.node_metrics import NodeSample
 from trials.measurement.step_log import StepPhase, StepRecord
-from trials.pilot.files import (
-    PILOT_SCHEMA,
-    PilotFolder,
-    PilotPlan,
-    StepEnd,
-    StepEndReason,
-    StepFileKind,
-    StepRequest,
-    StepStart,
-)
+from trials.pilot import files as pilot
 from trials.ranks.startup import StartupPart
-from trials.trial import (
-    OUTCOME_SCHEMA,
-    SPEC_SCHEMA,
-    FailureReason,
-    Flag,
-    Outcome,
-    OutcomeStatus,
-    Rendezvous,
-    TrialKind,
-    TrialSpec,
-    TrialState,
-)
+from trials.trial import OUTCOME_SCHEMA, SPEC_SCHEMA, FailureReason, Flag, Outcome, TrialSpec
 
 
 @dataclass(frozen=True)
@@ -98,28 +78,21 @@ OBJECTS: Mapping[str, tuple[type, ...]] = {
     "model": (ModelShape,),
     "search_file": (Objective,),
     "states": (
-        *(
-            SearchState,
-            EndReason,
-            FinalsEnding,
-            TrialState,
-            FailureReason,
-            Flag,
-            TrialKind,
-            DisplayState,
-            VerdictKind,
-            Choice,
-        ),
+        *(SearchState, EndReason, FinalsEnding, trial.TrialState, FailureReason, Flag, trial.TrialKind),
+        *(DisplayState, VerdictKind, Choice),
         *(ReplayVerdict, CompareVerdict, StackVerdict, ExitCode),
     ),
     "trial_files": (
-        *(TrialSpec, MeasureRules, Rendezvous, Outcome, OutcomeStatus),
+        *(TrialSpec, MeasureRules, trial.Rendezvous, Outcome, trial.OutcomeStatus),
         *_typed(outcome_types),
         StartupPart,
         *(StepRecord, StepPhase, NodeSample),
     ),
     "journal": (Event, EventKind, Lease),
-    "pilot_files": (PilotPlan, StepFileKind, StepRequest, StepStart, StepEnd, StepEndReason),
+    "pilot_files": (
+        *(pilot.PilotPlan, pilot.StepFileKind, pilot.StepRequest, pilot.StepStart, pilot.StepEnd),
+        pilot.StepEndReason,
+    ),
     "ledger": (SearchRow, TrialRow, AttemptRow, CommandRow, CommandKind),
     "recipe": (Recipe, Export, ExportStatus),
     "diagnostics": (
@@ -160,7 +133,7 @@ FOLDERS: Mapping[str, Folder] = {
     "pilot_folder": Folder(
         "Pilot folder",
         "`SEARCH_ID/pilots/p0001/`, of a search under slurm_pilot or with shared jobs.",
-        PilotFolder(Path("/runs/s/pilots/p0001")),
+        pilot.PilotFolder(Path("/runs/s/pilots/p0001")),
         (
             ("`job.sh`, `job.log`", "Script and log of the job."),
             ("`steps/t0001.a1.<StepFileKind>`", "Files of a step, each renamed into place."),
@@ -180,7 +153,7 @@ SCHEMAS: Mapping[type, str] = {
     Event: EVENT_SCHEMA,
     Lease: LEASE_SCHEMA,
     Recipe: RECIPE_SCHEMA,
-    PilotPlan: PILOT_SCHEMA,
+    pilot.PilotPlan: pilot.PILOT_SCHEMA,
     Measurements: MEASUREMENTS_SCHEMA,
     NodeProbeReport: NODE_PROBE_SCHEMA,
     FabricTimes: FABRIC_SCHEMA,

@@ -159,51 +159,22 @@ def test_a_value_that_no_driver_writes_is_damage_though_its_checksum_is_right(pa
     assert believed == []
 
 
-@pytest.mark.parametrize("change", [lambda ls: ls[1:], lambda ls: [ls[0], *ls], lambda ls: [ls[1], ls[0]]])
-def test_a_line_missing_doubled_or_out_of_order_is_an_error(path, change):
-    written(path, measured_story().events[:3]).close()
-    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
-    with pytest.raises(JournalDamaged, match="holds event"):
-        Journal(path).read()
-
-
-def test_a_gap_or_a_repeat_is_refused(path):
+def test_a_line_missing_doubled_or_out_of_order_is_an_error_and_is_not_appended(path):
     events = measured_story().events
     journal = written(path, events[:2])
     for wrong in (events[1], events[3]):
         with pytest.raises(ConcurrentAppend, match="3 is due"):
             journal.append(wrong)
     assert journal.read() == events[:2]
+    first, second = path.read_bytes().splitlines(keepends=True)
+    for lines in (second, first + first + second, second + first):
+        path.write_bytes(lines)
+        with pytest.raises(JournalDamaged, match="holds event"):
+            Journal(path).read()
 
 
-def test_an_old_driver_is_fenced_off_as_soon_as_the_new_one_has_written(path):
-    old, new = Story(), Story()
-    for story in (old, new):
-        story.create()
-    first = written(path, old.events)
-    new.fencing = 2
-    written(path, []).append(new.propose("t0001"))
-    with pytest.raises(FencedError, match="under lease 2, not 1"):
-        first.append(old.propose("t0009"))
-    assert Journal(path).read() == new.events
-
-
-def test_an_old_driver_does_not_cut_a_line_the_new_one_is_writing(path):
-    old, new = Story(), Story()
-    for story in (old, new):
-        story.create()
-    journal = written(path, old.events)
-    new.fencing = 2
-    written(path, []).append(new.propose("t0001"))
-    with path.open("ab") as stream:
-        stream.write(b'{"schema":')
-    with pytest.raises(FencedError):
-        journal.append(old.propose("t0009"))
-    assert path.read_bytes().endswith(b'{"schema":')
-
-
-class TestHeldInTheSystemCall:
-    """A driver that is held up between its check and its line, or the line's sync, reaching the disk."""
+class TestOldDriver:
+    """A driver after another's takeover, or held up between its check and its line, or the line's sync."""
 
     @pytest.fixture
     def drivers(self, path) -> tuple[Story, Journal, Story, Journal]:
@@ -225,6 +196,21 @@ class TestHeldInTheSystemCall:
             return real(*args)
 
         monkeypatch.setattr(os, call, held)
+
+    def test_an_old_driver_is_fenced_off_as_soon_as_the_new_one_has_written_and_cuts_none_of_its_lines(
+        self, path, drivers
+    ):
+        old, old_journal, new, new_journal = drivers
+        new_journal.append(new.propose("t0001"))
+        late = old.propose("t0009")
+        with pytest.raises(FencedError, match="under lease 2, not 1"):
+            old_journal.append(late)
+        assert Journal(path).read() == new.events
+        with path.open("ab") as stream:
+            stream.write(b'{"schema":')
+        with pytest.raises(FencedError):
+            old_journal.append(late)
+        assert path.read_bytes().endswith(b'{"schema":')
 
     def test_an_old_drivers_late_line_is_no_damage_and_is_told_to_be_none(self, path, drivers, monkeypatch):
         old, old_journal, new, new_journal = drivers
