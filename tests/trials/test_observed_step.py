@@ -37,16 +37,13 @@ DDP = ObservedStep(
     [
         ({}, {}),
         ({}, {"inputs": ((2, LENGTH + 1, 3),)}),
-        ({}, {"inputs": ((LENGTH, 2, 3),)}),
         ({}, {"inputs": ((1, 2 * LENGTH, 3),)}),
-        ({}, {"inputs": ((2 * LENGTH, 3),)}),
         ({}, {"parameters": PARAMETERS + LAYER // 2 - 1}),
         ({"context_parallel": 2}, {"world_size": 4, "ranks": 4, "inputs": ((2, LENGTH // 2, 3),)}),
         ({"tensor_parallel": 2}, {"world_size": 4, "ranks": 4, "parameters": PARAMETERS // 2}),
         ({"pipeline_parallel": 2}, {"world_size": 4, "ranks": 4, "inputs": ((6, LENGTH, 1),), "batches": 4}),
         ({"precision": "fp16"}, {"inputs": ((2, LENGTH, 9),)}),
         ({"zero_stage": 1}, {"optimizer_parameters": None}),
-        ({"zero_stage": 3}, {"wrapper": "FSDPModule"}),
         ({}, {"wrapper": "ReplicateModule"}),
         ({"zero_stage": 2}, {"wrapper": "DeepSpeedEngine", "zero_stage": 2}),
         ({}, {"wrapper": None, "is_reduced": True, "batches": 2}),
@@ -63,34 +60,16 @@ def test_what_the_layout_says_is_proven(fields, changes):
     [
         ({}, {"world_size": 1}, "a world size of 1, the trial 2 ranks"),
         ({}, {"inputs": ((2, LENGTH, 1),)}, "trains 2 sequences a step, the layout has 6"),
-        ({"precision": "fp16"}, {"inputs": ((2, LENGTH, 2),)}, "trains 4 sequences"),
         ({}, {"inputs": ((6, LENGTH, 1),)}, "micro-batches have 6 sequences, the layout's have 2"),
         ({}, {"inputs": ((2, LENGTH // 2, 3),)}, f"have {LENGTH // 2} tokens, model.seq_length is {LENGTH}"),
         ({}, {"parameters": PARAMETERS - LAYER}, f"{PARAMETERS - LAYER:,} parameters, the model section's"),
         ({}, {"trainable_parameters": LAYER}, f"it trains {LAYER:,} of {PARAMETERS:,}"),
-        (
-            {"context_parallel": 2},
-            {"world_size": 4, "ranks": 4, "batches": 4},
-            "different batches at once, the layout's 2",
-        ),
+        ({"context_parallel": 2}, {"world_size": 4, "ranks": 4, "batches": 4}, "different batches at once, the layout"),
         ({}, {"wrapper": "FullyShardedDataParallel", "zero_stage": 3}, "ZeRO stage 3, the layout has zero_stage 0"),
         ({"zero_stage": 2}, {"wrapper": None, "is_reduced": True}, "every rank has all gradients"),
-        ({"zero_stage": 2}, {}, "DistributedDataParallel, the layout has zero_stage 2"),
-        ({}, {"wrapper": "FSDPModule"}, "FSDPModule, the layout has zero_stage 0"),
-        (
-            {"zero_stage": 2},
-            {"wrapper": "DeepSpeedEngine", "zero_stage": 1},
-            "ZeRO stage 1, the layout has zero_stage 2",
-        ),
         ({}, {"other_inputs": (((1, LENGTH, 3),),)}, "trains 3 sequences a step, the layout has 6"),
         ({"zero_stage": 1}, {"optimizer_parameters": PARAMETERS}, "every rank's optimizer has all"),
         ({}, {"is_reduced": False}, "its 2 ranks have different gradients"),
-        ({}, {"wrapper": None, "is_reduced": False}, "its 2 ranks have different gradients"),
-        (
-            {"tensor_parallel": 2},
-            {"world_size": 4, "ranks": 4, "batches": 4},
-            "train 4 different batches at once, the layout's 2",
-        ),
     ],
 )
 def test_what_contradicts_the_layout_is_a_fault_with_both_numbers(fields, changes, words):
@@ -123,14 +102,7 @@ def test_gradients_were_reduced_where_different_batches_have_the_same(sums, norm
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"world_size": "2"},
-        {"inputs": [[2, "a"]]},
-        {"inputs": 3},
-        {"other_inputs": [[2]]},
-        {"gradient_norms": [None]},
-        {"other": 1},
-    ],
+    [{"world_size": "2"}, {"inputs": [[2, "a"]]}, {"other_inputs": [[2]]}, {"gradient_norms": [None]}, {"other": 1}],
 )
 def test_a_report_of_another_form_is_refused(change):
     assert ObservedStep.from_json(DDP.to_json()) == DDP

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,7 +16,6 @@ from trials.outcome_types import MeasuredMetrics, ThroughputBound, measured_of
 from trials.trial import (
     Attempt,
     FailureReason,
-    Flag,
     Outcome,
     OutcomeStatus,
     Trial,
@@ -38,27 +36,23 @@ def attempt(name: str, **values) -> Attempt:
     return Attempt("t0001", name, "0" * 32, num_nodes=2, time_limit_s=1800, **values)
 
 
-class TestSpec:
-    def test_a_spec_read_back_is_the_spec_that_was_written(self):
-        assert TrialSpec.from_json(through_json(SPEC.to_json())) == SPEC
-        assert SPEC.attempt_key == "tiny-aaaaaa.t0001.a1"
+def test_a_spec_read_back_is_the_spec_that_was_written_and_takes_the_nodes_that_its_gpus_need():
+    assert TrialSpec.from_json(through_json(SPEC.to_json())) == SPEC
+    assert SPEC.attempt_key == "tiny-aaaaaa.t0001.a1"
+    assert [replace(SPEC, num_gpus=gpus).num_nodes for gpus in (1, 4, 5, 8)] == [1, 1, 2, 2]
 
-    @pytest.mark.parametrize(("num_gpus", "nodes"), [(1, 1), (4, 1), (5, 2), (8, 2)])
-    def test_a_trial_takes_as_many_nodes_as_its_gpus_need(self, num_gpus, nodes):
-        assert replace(SPEC, num_gpus=num_gpus).num_nodes == nodes
 
-    def test_a_spec_of_a_newer_parlay_is_refused(self):
-        with pytest.raises(ValueError, match=r"parlay\.spec/2"):
-            TrialSpec.from_json(SPEC.to_json() | {"schema": "parlay.spec/2"})
-
-    def test_a_spec_with_an_unknown_layout_field_is_refused(self):
-        with pytest.raises(InputError, match="sequence_tiles"):
-            TrialSpec.from_json(SPEC.to_json() | {"layout": {"sequence_tiles": 2}})
-
-    @pytest.mark.parametrize("trainer", [{}, None, "parlay"])
-    def test_a_spec_whose_trainer_has_no_kind_is_refused(self, trainer):
-        with pytest.raises(ValueError, match=r"trainer is"):
-            TrialSpec.from_json(SPEC.to_json() | {"trainer": trainer})
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema": "parlay.spec/2"}, r"parlay\.spec/2"),
+        ({"layout": {"sequence_tiles": 2}}, "sequence_tiles"),
+        *(({"trainer": trainer}, "trainer is") for trainer in ({}, None, "parlay")),
+    ],
+)
+def test_a_spec_of_a_newer_parlay_or_without_a_kind_of_trainer_is_refused(change, words):
+    with pytest.raises((ValueError, InputError), match=words):
+        TrialSpec.from_json(SPEC.to_json() | change)
 
 
 class TestOutcome:
@@ -73,21 +67,15 @@ class TestOutcome:
     @pytest.mark.parametrize(
         "change",
         [
-            {"schema": "parlay.outcome/2"},
-            {"schema": "parlay.spec/1"},
-            {"schema": None},
-            {"status": "splendid"},
-            {"status": None},
+            *({"schema": schema} for schema in ("parlay.outcome/2", "parlay.spec/1", None)),
+            *({"status": status} for status in ("splendid", None)),
             {"reason": "bad_luck"},
             *({name: value} for name in ("measured", "proof", "fingerprint") for value in (None, [1], "torch")),
-            *(
-                {"flags": value}
-                for value in (None, "time_limit", [{}], ["time_limit", 1], {"time_limit": 1}, ["unheard_of"])
-            ),
-            *({"step_times_s": value} for value in (None, 0.5, "0.5", [0.5, "0.5"], [None], [True], [[0.5]])),
-            *({name: value} for name in ("phase", "excerpt", "started_at", "ended_at") for value in (1, ["x"], {})),
-            *({name: value} for name in ("rank", "restart") for value in (0.5, "0", True, [0])),
-            *({name: value} for name in ("search_id", "trial", "attempt", "nonce") for value in (None, 1, ["x"])),
+            *({"flags": value} for value in (None, "time_limit", ["time_limit", 1], ["unheard_of"])),
+            *({"step_times_s": value} for value in (None, 0.5, [0.5, "0.5"], [None], [True])),
+            *({name: value} for name in ("phase", "excerpt", "started_at", "ended_at") for value in (1, ["x"])),
+            *({name: value} for name in ("rank", "restart") for value in (0.5, "0", True)),
+            *({name: value} for name in ("search_id", "trial", "attempt", "nonce") for value in (None, 1)),
             {"restart": None},
             {"mood": "good"},
         ],
@@ -98,24 +86,19 @@ class TestOutcome:
 
     @pytest.mark.parametrize("name", ["schema", "status", "nonce", "trial"])
     def test_an_outcome_without_what_identifies_it_is_refused(self, name):
-        data = OUTCOME.to_json()
-        del data[name]
         with pytest.raises(ValueError, match=r"outcome|OutcomeStatus"):
-            Outcome.from_json(data)
+            Outcome.from_json({key: value for key, value in OUTCOME.to_json().items() if key != name})
 
 
 class TestTrial:
-    def test_attempts_stay_in_order_and_the_last_one_speaks_for_the_trial(self):
+    def test_attempts_stay_in_order_the_last_speaks_for_the_trial_and_one_replaces_its_namesake(self):
         trial = Trial("t0001", Layout())
         for name in ("a2", "a10", "a1", "a9"):
             trial = trial.with_attempt(attempt(name))
         assert [a.attempt for a in trial.attempts] == ["a1", "a2", "a9", "a10"]
         assert trial.last_attempt.attempt == "a10"
-
-    def test_an_attempt_replaces_the_one_of_its_name(self):
-        trial = Trial("t0001", Layout()).with_attempt(attempt("a1"))
-        (only,) = trial.with_attempt(attempt("a1", job_id="4711")).attempts
-        assert (only.job_id, only.reserved_node_hours) == ("4711", 1.0)
+        first = trial.with_attempt(attempt("a1", job_id="4711")).attempts[0]
+        assert (first.job_id, first.reserved_node_hours) == ("4711", 1.0)
 
     def test_only_a_measured_trial_has_numbers(self):
         measured = attempt("a1", state=TrialState.MEASURED, outcome=replace(OUTCOME, flags=("suspect_node",)))
@@ -130,7 +113,7 @@ class TestTrial:
 class TestSchemaAndTime:
     def test_no_other_schema_is_read(self):
         require_schema({"schema": "parlay.thing/2"}, "parlay.thing/2")
-        for found in ("parlay.thing/1", "parlay.thing/3", "parlay.other/2", "parlay.thing/", "", None, ["parlay"]):
+        for found in ("parlay.thing/1", "parlay.thing/3", "parlay.other/2", "", None):
             with pytest.raises(ValueError, match=r"parlay\.thing/2"):
                 require_schema({"schema": found}, "parlay.thing/2")
 
@@ -146,13 +129,6 @@ class TestSchemaAndTime:
             utc_seconds(text)
 
 
-def test_every_flag_is_set_where_trials_are_measured_or_judged():
-    """A documented flag that no module sets would never be seen."""
-    root = Path(__file__).resolve().parents[2] / "trials"
-    sources = [path.read_text() for path in root.rglob("*.py") if path.parent.name != "analysis"]
-    assert {flag for flag in Flag if not any(f"Flag.{flag.name}" in source for source in sources)} == set()
-
-
 ATTEMPT = Attempt(
     *("t0001", "a1", "0" * 32, 2, 60.0, 90.0),
     exclude=("n7",),
@@ -165,12 +141,9 @@ ATTEMPT = Attempt(
 TRIAL = Trial("t0001", LAYOUT, prediction={"step_time_s": 0.5}, attempts=(ATTEMPT,), proposed_at=1_700_000_000.0)
 
 
-def test_an_attempt_is_read_back_as_it_was():
+def test_a_trial_and_its_attempts_are_read_back_as_they_were():
     for one in (ATTEMPT, replace(ATTEMPT, reason=None, outcome=None)):
         assert attempt_of(json.loads(json.dumps(attempt_json(one)))) == one
-
-
-def test_a_trial_is_read_back_as_it_was():
     data = json.loads(json.dumps(trial_json(TRIAL)))
     assert data.pop("layout_key") == LAYOUT.key
     assert trial_of(data, [ATTEMPT]) == TRIAL
@@ -192,13 +165,10 @@ def test_metrics_and_bounds_are_decoded_as_they_were_written():
     ("change", "fault"),
     [
         ({"speed": 1.0}, "speed is not a metric"),
-        ({"tokens_per_sec": 0}, "tokens_per_sec is 0, not a positive number"),
         ({"samples_per_sec": None}, "samples_per_sec is None, not a positive number"),
-        ({"mfu": float("nan")}, "mfu is nan, not a finite number"),
         ({"loss_last": True}, "loss_last is True, not a finite number"),
         ({"warmup_steps": 3.5}, "warmup_steps is 3.5, not a whole number"),
         ({"time_s": {"compute": "1"}}, "time_s is {'compute': '1'}, not finite numbers by name"),
-        ({"time_s": []}, "time_s is \\[\\], not finite numbers by name"),
         ({"startup_parts_s": {"\x1b[2J": 1.0}}, "startup_parts_s is"),
     ],
 )
