@@ -18,13 +18,10 @@ def test_the_script_runs_with_its_variables_and_its_words_go_to_the_log(tmp_path
     assert log.read_text() == "two words a $HOME; b\noops\n" * 2
 
 
-def test_cron_takes_no_per_cent_for_the_end_of_the_line():
-    assert crontab_line(Path("/data/50% off/cron.sh")) == r"* * * * * /bin/sh '/data/50\% off/cron.sh'"
-
-
-def test_scrontab_gets_the_account_and_one_task():
+def test_scrontab_gets_the_account_and_one_task_and_cron_no_per_cent_for_the_end_of_the_line():
     options = JobOptions(account="physics", partition="serial")
     *directives, line = scrontab_lines(Path("/data/cron.sh"), "gpt-abc234.cron", options)
     assert line == "*/5 * * * * /bin/sh /data/cron.sh"
     assert {"#SCRON --account=physics", "#SCRON --partition=serial", "#SCRON --ntasks=1"} <= set(directives)
     assert all(directive.startswith("#SCRON --") for directive in directives)
+    assert crontab_line(Path("/data/50% off/cron.sh")) == r"* * * * * /bin/sh '/data/50\% off/cron.sh'"

@@ -60,12 +60,9 @@ exec '/opt/my venv/bin/python' -m orchestrator.cli.main resume /data/runs/tiny-a
 """
 
 
-def test_the_first_link_asks_for_one_task_where_the_trials_run_and_for_none_of_what_they_need():
+def test_the_first_link_asks_for_one_task_and_the_next_waits_a_minute_for_the_end_of_the_one_before():
     assert render_driver_script(JOB) == SCRIPT
     assert (JOB.script, JOB.log) == (JOB.directory / "driver.sh", JOB.directory / "driver.log")
-
-
-def test_the_next_link_waits_for_the_end_of_the_one_before_whatever_it_is_and_a_minute():
     lines = render_driver_script(replace(JOB, after="17")).splitlines()
     before = SCRIPT.splitlines()
     assert [line for line in lines if line not in before] == [

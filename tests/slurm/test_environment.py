@@ -41,10 +41,8 @@ def test_what_the_environment_would_have_asked_of_sbatch_is_reported_by_our_name
     ("environ", "options"),
     [
         ({"SBATCH_GPUS_PER_NODE": "2"}, {"gpus_per_node": "2"}),
-        ({"SBATCH_GPUS_PER_NODE": "v100:2"}, {"gres": "gpu:v100:2"}),
         ({"SBATCH_GPUS_PER_NODE": "v100:2,a100:1"}, {"gres": "gpu:v100:2,gpu:a100:1"}),
         ({"SBATCH_GPUS_PER_NODE": "v100:2", "SBATCH_GRES": "ssd:1"}, {"gres": "ssd:1,gpu:v100:2"}),
-        ({"SBATCH_EXCLUSIVE": "user"}, {"exclusive": "user"}),
         ({"SBATCH_EXCLUSIVE": ""}, {"exclusive": ""}),  # sbatch takes it for whole nodes
     ],
 )

@@ -65,13 +65,10 @@ def test_a_node_that_takes_no_job_now_is_away_and_one_that_is_busy_asleep_or_sta
     [
         ({}, 5),
         ({"gpus_per_node": 4}, 4),
-        ({"gres": "gpu:4"}, 4),
-        ({"gres": "gpu:a100:4"}, 2),
         ({"gres": "gpu:v100:2,ssd:1"}, 2),
         ({"gres": "gpu:a100:4", "exclude": ("n1",)}, 1),
         ({"gres": "gpu:h100:4"}, 0),
         ({"mem": "500G"}, 2),
-        ({"constraint": "fast"}, 2),
         ({"constraint": "fast&ib"}, 1),
         ({"constraint": "slow"}, 0),
     ],
@@ -95,7 +92,6 @@ def test_of_unlike_nodes_those_that_have_what_a_job_asks_for_are_counted(options
         ({}, True),
         ({"constraint": "fast&ib"}, True),
         ({"constraint": "fast|slow"}, False),
-        ({"constraint": "[rack1*2&rack2*4]"}, False),
         ({"reservation": "r1"}, False),
     ],
 )
@@ -119,14 +115,10 @@ def test_a_placed_job_may_wait_for_any_node_that_is_away(placement):
     [
         (asked(3), "n[1-2]"),  # of four, one would be missing
         (asked(2), None),  # two are up
-        (asked(5), None),  # more than there are
         (asked(1, partition="gpu"), "n1"),
         (asked(1, partition="gpu,main"), None),
         (asked(2, tasks=64), "n[1-2]"),  # n4 is too small
-        (asked(1, tasks=65), None),
-        (asked(2, gpus_per_node=4), "n[1-2]"),
         (asked(1, gres="gpu:a100:4"), "n[1-2]"),
-        (asked(1, gpus_per_node=5), None),
         (asked(1, nodelist=("n[1-2]",)), "n[1-2]"),
         (asked(1, nodelist=("n1",), exclude=("n1",)), None),
     ],
@@ -156,16 +148,12 @@ SHORT = {
 @pytest.mark.parametrize(
     ("request_", "short"),
     [
-        (asked(4), {}),
         (asked(5), {Resource.NODES: (5, 4)}),
-        (asked(1, partition="gpu"), {}),
         (asked(2, partition="gpu"), {Resource.NODES: (2, 1)}),
         (asked(3, tasks=64), {}),  # nodes that are down count
         (asked(4, tasks=64), {Resource.CPUS: (64,)}),
-        (asked(3, tasks=4, cpus_per_task=17), {Resource.CPUS: (68,)}),
         (asked(2, mem="500G"), {}),
         (asked(3, mem="500G"), {Resource.MEMORY: (512000,)}),
-        (asked(2, gpus_per_node=4), {}),
         (asked(3, gpus_per_node=4), {Resource.GPUS: (4,)}),
         (asked(1, tasks=65, gpus_per_node=8), {Resource.CPUS: (65,), Resource.GPUS: (8,)}),
     ],

@@ -54,7 +54,7 @@ def test_expected_times_are_no_facts():
     assert (cancelled.started_at, cancelled.ended_at) == (None, LATER)
 
 
-@pytest.mark.parametrize("name", ["a|b c|", "x=y UserId=z(0)", "", " ", "ü\u2028\x0b\x1c", "12|me|RUNNING"])
+@pytest.mark.parametrize("name", ["a|b c|", "", "ü\u2028\x0b\x1c", "12|me|RUNNING"])
 def test_a_strangers_job_name_may_hold_anything(name):
     [job] = parse_squeue(f"7|me|RUNNING|None|n1|2026-11-21T12:00:00|2026-11-21T12:00:00|N/A|{name}")
     assert (job.job_id, job.name) == ("7", name)
@@ -132,19 +132,16 @@ def test_what_a_name_or_a_comment_says_is_no_field(name):
         ("CANCELLED by 0", JobState.CANCELLED),
         ("CANCELLED+", JobState.CANCELLED),
         ("OUT_OF_ME+", JobState.OUT_OF_MEMORY),
-        ("COMPLETING", JobState.COMPLETING),
         ("COMPLET+", JobState.UNKNOWN),  # -ED or -ING
         ("POWER_UP_NODE", JobState.UNKNOWN),
-        ("completed", JobState.UNKNOWN),
         ("", JobState.UNKNOWN),
-        ("+", JobState.UNKNOWN),
     ],
 )
 def test_states_in_slurms_spellings(text, state):
     assert parse_state(text) is state
 
 
-def test_times_are_utc_and_what_is_no_time_is_none(monkeypatch):
+def test_times_are_utc_exit_codes_have_two_halves_and_what_is_neither_is_none(monkeypatch):
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
@@ -154,14 +151,11 @@ def test_times_are_utc_and_what_is_no_time_is_none(monkeypatch):
         time.tzset()
     for text in ("N/A", "Unknown", "None", "", "INVALID", "2026-13-01T00:00:00", "12:00:00", "NOW"):
         assert parse_time(text) is None
-
-
-def test_exit_codes_have_two_halves():
     assert parse_exit_code("0:53") == (0, 53)
     assert parse_exit_code("3:") == parse_exit_code("x:0") == parse_exit_code("") == (None, None)
 
 
-def test_the_configuration_in_seconds():
+def test_the_configuration_in_seconds_and_slurms_default_for_what_it_does_not_say():
     text = (
         "Configuration data as of 2026-11-21T13:37:43\nAccountingStorageType   = accounting_storage/slurmdbd\n"
         "ClusterName             = big\nEnforcePartLimits       = ANY\n"
@@ -170,9 +164,6 @@ def test_the_configuration_in_seconds():
         "Slurmctld(primary) at vm is UP\n"
     )
     assert parse_config(text) == SlurmSettings("big", "23.02.7", 10.0, 60.0, 300.0, 100.0, True, True)
-
-
-def test_what_the_configuration_does_not_say_is_slurms_default():
     assert parse_config("") == SlurmSettings()
     assert parse_config("OverTimeLimit = UNLIMITED").over_time_limit_s == math.inf
     for none in ("accounting_storage/none", "(null)", ""):
@@ -184,7 +175,6 @@ def test_what_the_configuration_does_not_say_is_slurms_default():
     ("message", "answered"),
     [
         ("allocation failure: Unable to contact slurm controller (connect failure)", False),
-        ("allocation failure: Socket timed out on send/recv operation", False),
         ("allocation failure: Invalid partition name specified", True),
         ("", True),
     ],
@@ -199,12 +189,9 @@ def test_a_controller_that_says_nothing_is_no_refusal(message, answered):
 @pytest.mark.parametrize(
     ("stdout", "job_id"),
     [
-        ("12\n", "12"),
         ("12;big\n", "12"),
         ("Welcome to BIG!\n\n  12\nYour balance: 100 h\n", "12"),
-        ("Submitted batch job 12\n", "12"),
         ("Submitted batch job 12 on cluster big\n", "12"),
-        ("", None),
         ("0\n", None),
         ("12\n13\n", None),
         ("job 12\n", None),
@@ -221,16 +208,12 @@ SUBMISSIONS = [
     (0, "12\n", "", "accepted"),
     (0, "12\n", "sbatch: warning: Your project is nearly out of budget", "accepted"),
     (0, "", "", "unconfirmed"),
-    (0, "no id\n", "", "unconfirmed"),
-    (None, "", "", "unconfirmed"),
     (None, "12\n", "", "unconfirmed"),
     (-9, "", FAILED + "Invalid partition name specified", "unconfirmed"),
     (None, "", "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", "unconfirmed"),
     (1, "", "", "unconfirmed"),
     (1, "", FAILED + "Socket timed out on send/recv operation", "unconfirmed"),
-    (1, "", FAILED + "Zero Bytes were transmitted or received", "unconfirmed"),
     (1, "", FAILED + "Unable to contact slurm controller (send failure)", "unconfirmed"),
-    (1, "", FAILED + "Unable to contact slurm controller (receive failure)", "unconfirmed"),
     (1, "", FAILED + "Protocol authentication error", "unconfirmed"),
     (1, "", FAILED + "A message of the future", "unconfirmed"),
     (1, "", FAILED + "Unable to contact slurm controller (connect failure)", "busy"),
@@ -245,22 +228,14 @@ SUBMISSIONS = [
     (1, "", FAILED + "Invalid partition name specified", "refused"),
     (1, "", FAILED + "Invalid account or account/partition combination specified", "refused"),
     (1, "", FAILED + "Invalid qos specification", "refused"),
-    (1, "", FAILED + "Requested reservation is invalid", "refused"),
     (1, "", FAILED + "Requested time limit is invalid (missing or exceeds some limit)", "refused"),
     (1, "", FAILED + "Requested node configuration is not available", "refused"),
-    (1, "", FAILED + "Node count specification invalid", "refused"),
-    (1, "", FAILED + "More processors requested than permitted", "refused"),
-    (1, "", FAILED + "Invalid feature specification", "refused"),
-    (1, "", FAILED + "Invalid license specification", "refused"),
-    (1, "", FAILED + "Invalid node name specified", "refused"),
     (1, "", "sbatch: error: Invalid generic resource (gres) specification", "refused"),
     (1, "", FAILED + "User's group not permitted to use this partition", "refused"),
-    (1, "", FAILED + "Access/permission denied", "refused"),
     (1, "", "sbatch: error: CPU count per node can not be satisfied\n" + FAILED + "...", "refused"),
     (1, "", "sbatch: error: Please give an account\n" + FAILED + "Unspecified error", "refused"),
     (1, "", "sbatch: error: Batch script contains DOS line breaks (\\r\\n)", "refused"),
     (255, "", "sbatch: unrecognized option '--bogus'\nTry \"sbatch --help\" for more information", "refused"),
-    (255, "", "sbatch: error: Invalid --mem specification", "refused"),
     (255, "", "", "unconfirmed"),
 ]
 

@@ -30,7 +30,7 @@ def asked(minutes: float, num_nodes: int = 1, partition: str | None = None) -> J
     return JobRequest("a", Path("/a"), num_nodes, 1, minutes * 60.0, ("true",), options=options)
 
 
-def test_lines_are_partitions():
+def test_lines_are_partitions_that_say_who_is_let_in():
     main, debug, long, odd = parse_partitions(SHOWN)
     assert main == PartitionSnapshot("main", is_default=True, num_nodes=4, nodes=("n1", "n2", "n3", "n4"))
     limits = {"max_time_s": 3600.0, "min_nodes": 2, "max_nodes": 2.0, "num_nodes": 8, "over_time_s": 300.0}
@@ -39,9 +39,6 @@ def test_lines_are_partitions():
     assert (long.max_time_s, long.over_time_s) == ((7 * 24 + 12.5) * 3600, math.inf)
     assert (odd.max_time_s, odd.over_time_s) == (math.inf, 0.0)
     assert [p.qos for p in (main, debug, long, odd)] == [None, None, "part-long", None]
-
-
-def test_who_is_let_in():
     main, debug, long, _ = parse_partitions(SHOWN)
     assert [p.allows_account("a") for p in (main, debug, long)] == [True, True, False]
     assert [p.allows_account("c") for p in (main, debug, long)] == [True, False, True]
@@ -66,7 +63,6 @@ def test_a_request_names_its_partitions_or_takes_the_default():
         (asked(60, 1, "debug"), "PartitionNodeLimit: .*partition debug needs at least 2 nodes"),
         (asked(61, 3, "debug,main"), None),  # one that takes it is enough
         (asked(60 * 24 * 8, 1, "debug,long"), "debug allows at most 60 minutes, .*long allows at most 10830 minutes"),
-        (asked(1, 1, "nosuch"), None),
     ],
 )
 def test_a_job_that_every_partition_of_its_own_would_leave_waiting(request_, words):

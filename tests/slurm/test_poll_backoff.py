@@ -8,8 +8,6 @@ from slurm.poll_backoff import LONGEST_INTERVAL_S, PollBackoff
     [
         (30.0, [0.2], 30.0),
         (30.0, [12.0], 60.0),
-        (30.0, [12.0, 0.2], 30.0),
-        (30.0, [None], 60.0),
         (30.0, [None] * 3, 240.0),
         (30.0, [None] * 6, LONGEST_INTERVAL_S),
         (30.0, [None] * 6 + [0.1], 30.0),

@@ -42,7 +42,6 @@ QOS = (
         (JobOptions(partition="apart"), CONFIG, None),  # no partition has its nodes as well
         (JobOptions(partition="scav"), parse_config("PreemptType = (null)\nPreemptMode = OFF"), None),
         (JobOptions(qos="low"), BY_QOS, Preemption(PreemptsBy.QOS, ("high",), "REQUEUE", 60.0)),
-        (JobOptions(qos="normal"), BY_QOS, Preemption(PreemptsBy.QOS, ("high",), "REQUEUE", 0.0)),
         (JobOptions(qos="high"), BY_QOS, None),
         (JobOptions(), BY_QOS, None),  # its QOS is not known
     ],

@@ -60,13 +60,10 @@ def test_the_time_limit_is_rounded_up_to_slurms_minutes(seconds, clock):
 @pytest.mark.parametrize(
     ("segment", "num_nodes", "expected"),
     [
-        (None, 16, []),
         (0, 16, []),
-        (16, 16, ["--segment=16"]),
         (16, 32, ["--segment=16"]),
         (18, 32, ["--segment=16"]),
         (16, 24, ["--segment=12"]),
-        (16, 4, ["--segment=4"]),
         (16, 19, []),
         (16, 1, []),
     ],
@@ -81,11 +78,8 @@ def test_a_job_asks_for_the_largest_equal_parts_that_are_segments(segment, num_n
     [
         ({"options": JobOptions(exclude=("n[1-3]", "x")), "exclude": ("n4", "n2")}, ["--exclude=x,n[1-4]"]),
         ({"options": JobOptions(gres="gpu:a100:4")}, ["--gres=gpu:a100:4"]),
-        ({"options": JobOptions(gpus_per_node=4)}, ["--gpus-per-node=4"]),
-        ({"options": JobOptions(exclusive="topo")}, ["--exclusive=topo"]),
         ({"options": JobOptions(dependency="afterok:1"), "is_first": True}, ["--dependency=afterok:1"]),
         ({"options": JobOptions(dependency="afterok:1")}, []),
-        ({"options": JobOptions()}, []),
     ],
 )
 def test_each_option_is_a_directive_of_its_own(changes, expected):

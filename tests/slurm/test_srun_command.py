@@ -64,6 +64,8 @@ def test_apptainer_stands_before_the_program_and_the_image_sets_no_variable_of_o
         "APPTAINERENV_NCCL_DEBUG": "INFO",
         "APPTAINERENV_PYTHONPATH": f"{SEARCH}/code",
     }
+    request = with_container(runtime=Runtime.APPTAINER, image="x", mounts=(f"/elsewhere:{SEARCH}",))
+    assert [word for word in rank_command(request) if "bind" in word] == [f"--bind=/elsewhere:{SEARCH}"]
 
 
 def test_shifter_stands_before_the_program_and_is_told_our_variables():
@@ -72,11 +74,6 @@ def test_shifter_stands_before_the_program_and_is_told_our_variables():
         *("shifter", "--image=nersc/pytorch:ngc-23.07-v0", "--volume=/a:/b:ro", f"--workdir={ATTEMPT}"),
         *("--env=NCCL_DEBUG=INFO", f"--env=PYTHONPATH={SEARCH}/code", *REQUEST.argv),
     ]
-
-
-def test_a_folder_that_the_user_mounts_is_not_mounted_twice():
-    request = with_container(runtime=Runtime.APPTAINER, image="x", mounts=(f"/elsewhere:{SEARCH}",))
-    assert [word for word in rank_command(request) if "bind" in word] == [f"--bind=/elsewhere:{SEARCH}"]
 
 
 plain = st.text("abc0._-", min_size=1, max_size=6).filter(lambda word: word[0] not in "-." and ".." not in word)
@@ -158,9 +155,3 @@ def test_a_folder_that_somebody_laid_there_before_ends_the_rank(tmp_path):
     assert (done.returncode, done.stdout) == (1, "")
     assert "belongs to another user" in done.stderr
     assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
-def test_without_a_site_a_rank_is_the_program_itself():
-    assert rank_command(REQUEST) == list(REQUEST.argv)
-    assert srun_options(REQUEST) == []
-    assert launch_environment(REQUEST) == {}

@@ -25,8 +25,6 @@ SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=leaf[1-2]
         (BLOCKS, (3, 1), {"n1": "b1", "n2": "b1", "n3": "b1", "n4": "b2"}),
         (TREE, (), {"n1": "leaf1", "n2": "leaf1", "n3": "leaf2", "n4": "leaf2"}),
         ("No topology information available\n", (), {}),
-        ("BlockName=b1 BlockIndex=0\n", (0,), {}),
-        ("", (), {}),
     ],
 )
 def test_each_block_has_its_size_and_each_node_its_leaf_switch_or_its_block(stdout, blocks, leaves):

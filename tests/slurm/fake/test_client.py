@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
 from slurm.fake.jobs import JobPlan
 from slurm.fake.placement import FakeNode
-from slurm.interface import SlurmUnreachable, SubmitStatus
+from slurm.interface import SlurmUnreachable
 from slurm.job_state import JobState
 from slurm.request import JobRequest
 
@@ -69,14 +68,6 @@ def test_a_stubborn_job_at_its_time_limit_has_kill_wait_more_and_all_of_it_is_us
     assert rig.slurm.used_node_s("job") == 179.0 + wait_s
 
 
-def test_nodes_are_used_until_they_are_clean(rig: Rig) -> None:
-    job_id = rig.run("job", JobPlan(10, completing_s=60), num_nodes=2)
-    rig.cluster.advance(69.0)
-    assert (rig.state(job_id), rig.slurm.used_node_s("job")) == (JobState.COMPLETING, 2 * 69.0)
-    rig.cluster.advance(10.0)
-    assert (rig.state(job_id), rig.slurm.used_node_s("job")) == (JobState.COMPLETED, 2 * 70.0)
-
-
 def test_two_copies_are_seen_when_a_requeued_job_left_its_processes(rig: Rig) -> None:
     job_id = rig.run("job")
     rig.cluster.requeue(job_id, processes_live_s=200.0)
@@ -85,29 +76,6 @@ def test_two_copies_are_seen_when_a_requeued_job_left_its_processes(rig: Rig) ->
     assert rig.state(job_id) is JobState.PENDING
     rig.cluster.advance(1.0)
     assert (rig.state(job_id), rig.slurm.most_running("job")) == (JobState.RUNNING, 2)
-
-
-def test_a_submission_that_timed_out_appears_later_or_never(rig: Rig) -> None:
-    rig.slurm.submissions_time_out(appears_after_s=30.0)
-    rig.slurm.submissions_time_out(appears_after_s=None)
-    for name in ("late", "never"):
-        assert rig.slurm.submit(rig.request(name)).status is SubmitStatus.UNCONFIRMED
-    assert rig.names() == []
-    rig.cluster.advance(60.0)
-    assert rig.names() == ["late"]
-
-
-@pytest.mark.parametrize("outage", [FakeCluster.controller_down, FakeCluster.controller_hung])
-def test_a_controller_out_of_reach_notices_afterwards_what_ended(
-    rig: Rig, outage: Callable[[FakeCluster, float], None]
-) -> None:
-    job_id = rig.run("job", JobPlan(30))
-    outage(rig.cluster, 3600.0)
-    for ask in (rig.slurm.jobs, rig.slurm.settings, lambda: rig.slurm.describe(job_id)):
-        with pytest.raises(SlurmUnreachable):
-            ask()
-    rig.cluster.advance(3600.0)
-    assert rig.state(job_id) is JobState.COMPLETED
 
 
 def test_a_controller_that_crashed_forgets_jobs_and_gives_their_ids_again(rig: Rig) -> None:
