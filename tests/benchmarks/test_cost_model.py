@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import cost_model
-from benchmarks.cost_model import Case, Posteriors, line_of, score, summaries
+from benchmarks.cost_model import Case, Posteriors, score, summaries
 from benchmarks.measured import with_links
 from search_spaces.cost_model.posterior import StepTimePosterior
 from search_spaces.hardware.links import Fabric
@@ -69,14 +69,6 @@ def test_errors_are_the_prediction_over_the_measurement_and_ranks_do_not_care():
     assert (line["ok_rows"], line["failed_rows"], line["oom_recalled"]) == (12, 0, None)
 
 
-def test_what_is_labelled_out_of_memory_is_recalled_where_the_model_refuses_it():
-    found = case()
-    small, large = int(found.memory_gib.argmin()), int(found.memory_gib.argmax())
-    assert found.memory_gib[large] > 1.2 * 80
-    line = cold(with_outcomes(found, {large: "oom", small: "oom"}))
-    assert (line["oom_rows"], line["oom_recalled"], line["unexplained"]) == (2, 0.5, 0)
-
-
 @pytest.mark.parametrize(("peak_gib", "proven"), [(75.0, 1), (70.0, 0)], ids=["near-the-limit", "far-from-it"])
 def test_a_smaller_micro_batch_near_the_limit_proves_that_a_failure_was_of_memory(peak_gib: float, proven: int):
     found = case()
@@ -89,24 +81,6 @@ def test_a_smaller_micro_batch_near_the_limit_proves_that_a_failure_was_of_memor
     four = next(i for i, r in enumerate(changed) if (r.layout.tensor_parallel, r.layout.micro_batch_size) == (4, 4))
     line = cold(with_outcomes(replace(found, rows=tuple(changed)), {four: "failed"}))
     assert (line["failed_rows"], line["oom_rows"]) == (1, proven)
-
-
-def test_after_five_trials_the_others_are_scored():
-    line = line_of(case(time_factor=2.0), "calibrated", 0, sampler="cost_model")
-    assert line is not None
-    assert line["ok_rows"] == 12 - 5
-    assert line["time_error_median"] < 0.15 < cold(case(time_factor=2.0))["time_error_median"]
-    assert line_of(Case.of("few", case().rows[:9]), "calibrated", 0, sampler="random") is None
-
-
-@pytest.mark.slow
-def test_leaving_a_model_out_nothing_is_learned_from_it():
-    own, other = case("1B", time_factor=1.0), case("8B", time_factor=3.0)
-    line = line_of(own, "leave_one_model_out", 0, others=other.rows)
-    assert line is not None
-    assert line["ok_rows"] == 12
-    assert line["time_error_median"] > 1  # three times, as the other one's
-    assert line_of(own, "leave_one_model_out", 0) is None
 
 
 def test_a_source_stands_for_the_machine_it_measured_on_and_a_named_cluster_wins():

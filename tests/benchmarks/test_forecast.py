@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import forecast as benchmark
-from benchmarks.forecast import lines_of, score, summaries
+from benchmarks.forecast import score
 from orchestrator.planning.forecast import Forecast, LayoutSpeed, Scaling
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
@@ -43,36 +43,6 @@ def test_the_best_that_was_measured_is_covered_or_not(best_s, is_covered):
     assert scored["error"] == pytest.approx(1 / best_s - 1, abs=1e-4)
     assert (scored["regret"], scored["best_is_contender"]) == (1.0, False)
     assert scored["chosen_is_covered"] is False
-
-
-def test_a_chosen_layout_that_failed_has_no_regret():
-    problem = three_layouts(5.0, 1.0, None)
-    scored = score(forecast_of(problem.layouts[2]), problem)
-    assert (scored["regret"], scored["chosen_is_covered"]) == (None, None)
-    assert score(forecast_of(problem.layouts[1]), problem)["chosen_is_covered"]
-
-
-@pytest.mark.slow
-def test_a_line_for_each_multiple_that_was_measured_with_the_batch_of_its_scaling():
-    family = problems_in(rows_on(1, 2, 4))
-    lines = list(lines_of(family, 1, rows_on(1), seed=3))
-    assert [(line["scaling"], line["times"]) for line in lines] == [("strong", 2), ("strong", 4)]
-    for line in lines:
-        assert (line["base_nodes"], line["trials"], line["seed"]) == (1, 12, 3)
-        assert line["is_covered"]
-    assert not list(lines_of(family, 1, rows_on(1)[:2], seed=0))  # too few of them ran
-
-
-def test_shares_and_medians_are_over_the_forecasts_of_a_multiple():
-    problem = three_layouts(5.0, 1.0, None)
-    head = {"times": 2}
-    chosen = zip(problem.layouts, (1, 2, 1), strict=True)
-    lines = [head | score(forecast_of(layout, seconds), problem) for layout, seconds in chosen]
-    (summary,) = summaries(lines)
-    assert (summary["times"], summary["forecasts"], summary["covered"]) == (2, 3, round(2 / 3, 4))
-    assert summary["chosen_covered"] == 0
-    assert (summary["error_median"], summary["half_width_median"]) == (0.0, 1.2)
-    assert (summary["regret_median"], summary["regret_max"], summary["failed"]) == (2.0, 4.0, 1)
 
 
 @pytest.mark.slow

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.measured import others_of
 from benchmarks.search_efficiency import noise_of, run, summaries
-from orchestrator.samplers.cost_model_posterior import TuningTask
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -72,19 +70,3 @@ def test_repeats_of_a_layout_are_the_tables_noise_and_a_regret_within_it_is_none
     late = problem(1.0, *[2.0] * 3, *[1.04] * 4)
     regrets = [run("p", late, "guided", 0, noise=noise)["stop_regret"] for noise in (None, 0.03, 0.05)]
     assert regrets == [0.04, 0.04, 0.0]
-
-
-@pytest.mark.slow
-def test_others_are_rows_of_other_models_on_the_same_device_and_teach_before_the_search():
-    own, theirs = problem(2.0, 1.0), problem(2.0, 1.0, 1.04)
-    renamed = {key: replace(found, problem="q", model_name="n") for key, found in theirs.results.items()}
-    elsewhere = {key: replace(found, problem="r", source="t", model_name="o") for key, found in theirs.results.items()}
-    problems = {"p": own, "q": replace(theirs, results=renamed), "r": replace(theirs, results=elsewhere)}
-    found = others_of("p", problems, seed=0)
-    assert {(other.problem, other.layout.key) for other in found} == {("q", key) for key in theirs.results}
-    assert others_of("r", problems, seed=0) == ()
-    assert run("p", own, "guided", 0, found)["mode"] == "leave_one_model_out"
-    cold, taught = (
-        TuningTask(own.model, own.cluster, prior_trials=prior_trials).priors.time for prior_trials in ((), found)
-    )
-    assert (cold.constants != taught.constants).any()
