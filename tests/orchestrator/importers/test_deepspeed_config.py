@@ -84,22 +84,14 @@ def test_auto_and_missing_values_are_reported_and_left_out():
     ("name", "value", "field", "expected"),
     [
         ("zero_optimization", True, "zero_stage", 1),
-        ("zero_optimization", {}, "zero_stage", 0),
         ("zero_optimization", {"stage": 3}, "overlap_comm", True),
         ("zero_optimization.overlap_comm", True, "overlap_comm", True),
-        ("zero_optimization.overlap_comm", False, "overlap_comm", None),
-        ("zero_optimization", {"stage": 3, "overlap_comm": False}, "overlap_comm", None),
         ("zero_optimization.cpu_offload", True, "offload", "optimizer"),
-        ("zero_optimization.offload_optimizer.device", "cpu", "offload", "optimizer"),
-        ("zero_optimization.offload_optimizer.device", "none", "offload", None),
         ("zero_optimization.reduce_bucket_size", 5e8, "bucket_mib", None),
         ("zero_optimization.reduce_bucket_size", 5e7, "bucket_mib", 95),
         ("bf16", None, "precision", "fp32"),
-        ("bf16", {"enabled": False}, "precision", "fp32"),
-        ("pipeline.activation_checkpoint_interval", 0, "activation_checkpointing", None),
         ("pipeline.activation_checkpoint_interval", 2, "activation_checkpointing", "full"),
         ("tensor_parallel.autotp_size", 4, "tensor_parallel", 4),
-        ("tensor_parallel.autotp_size", 0, "tensor_parallel", None),
     ],
 )
 def test_a_key_sets_its_layout_field(name, value, field, expected):
@@ -109,13 +101,10 @@ def test_a_key_sets_its_layout_field(name, value, field, expected):
 @pytest.mark.parametrize(
     ("config", "field", "value"),
     [
-        ({"fp16": {"enabled": True}}, "precision", "fp16"),
         ({"bfloat16": {"enabled": True}}, "precision", "bf16"),
         ({"torch_autocast": {"enabled": True, "dtype": "torch.bfloat16"}}, "precision", "bf16"),
         ({"torch_autocast": {"enabled": True}}, "precision", "fp16"),
-        ({"torch_autocast": {"enabled": False, "dtype": "bf16"}}, "precision", "fp32"),
         ({"bf16": {"enabled": "auto"}, "fp16": {"enabled": True}}, "precision", "fp16"),
-        ({"fp16": {"enabled": "auto"}}, "precision", None),
         ({}, "grad_accum_steps", 1),
         ({"train_micro_batch_size_per_gpu": 2}, "grad_accum_steps", None),
     ],
@@ -128,16 +117,12 @@ def test_the_section_that_is_on_has_the_precision_and_one_batch_size_alone_no_ac
     ("name", "value", "rule"),
     [
         ("zero_optimization.stage", 4, "a ZeRO stage is 0, 1, 2 or 3"),
-        ("zero_optimization.offload_optimizer.device", "nvme", "NVMe is no value of it"),
         ("zero_optimization.offload_optimizer.ratio", 0.3, "offload moves the whole optimizer"),
         ("zero_optimization.reduce_bucket_size", -1, "a number of elements above 0"),
         ("optimizer.type", "OneBitAdam", "compressed to one bit"),
         ("torch_autocast.dtype", "int8", "precision is fp32, bf16 or fp16"),
         ("compile.passes", ["autosp"], "Ulysses"),
         ("pipeline.activation_checkpoint_interval", True, "a whole number"),
-        ("train_batch_size", 8.5, "at least 1"),
-        ("train_batch_size", True, "at least 1"),
-        ("train_micro_batch_size_per_gpu", 0, "at least 1"),
     ],
 )
 def test_what_no_search_file_expresses_is_refused_by_name(name, value, rule):
@@ -152,8 +137,6 @@ def test_what_no_search_file_expresses_is_refused_by_name(name, value, rule):
     [
         ("optimizer.type", "Lion", "optimizer.type is Lion; trials train with AdamW"),
         ("torch_autocast.enabled", True, "torch_autocast keeps parameters and gradients in fp32"),
-        ("zero_optimisation.stage", 1, "zero_optimisation.stage was left out: it is no option of DeepSpeed"),
-        ("train_batch_sise", 1, "train_batch_sise was left out: it is no option of DeepSpeed"),
     ],
 )
 def test_a_difference_from_a_trial_is_noted(name, value, note):
@@ -164,12 +147,6 @@ def test_layers_that_are_recomputed_together_are_another_baseline():
     name = "pipeline.activation_checkpoint_interval"
     changed = [[problem.key for problem in read(with_key(BASE, name, layers)).changed] for layers in (1, 2)]
     assert changed == [[], [name]]
-
-
-@pytest.mark.parametrize(("text", "words"), [("{", "not JSON"), ("[1]", "not a JSON object")])
-def test_a_text_that_is_no_json_object_is_refused(text, words):
-    with pytest.raises(InputError, match=words):
-        read_ds_config(text)
 
 
 def test_batch_sizes_that_contradict_each_other_may_leave_one_to_the_trainer():

@@ -20,7 +20,6 @@ max_window_layers: 28, num_attention_heads: 28, num_hidden_layers: 28, num_key_v
 rope_theta: 1000000.0, sliding_window: 131072, tie_word_embeddings: false, torch_dtype: bfloat16, use_cache: true,
 use_mrope: false, use_sliding_window: false, vocab_size: 152064}
 """)
-QWEN3 = QWEN2 | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 128}
 MISTRAL = yaml.safe_load("""
 {model_type: mistral, architectures: [MistralForCausalLM], hidden_size: 4096, intermediate_size: 14336,
 max_position_embeddings: 32768, num_attention_heads: 32, num_hidden_layers: 32, num_key_value_heads: 8,
@@ -83,12 +82,10 @@ def read_yaml(text: str):
 @pytest.mark.parametrize(
     ("config", "length", "published"),
     [
-        (GPT2, 1024, 124_439_808),
         (LLAMA, 1, 8_030_261_248),
         (MISTRAL, 1, 7_241_732_096),
         (PHI3, 1, 3_821_079_552),
         (QWEN2, 1, 7_615_616_512),
-        (MIXTRAL, 1, 46_702_792_704),
         (QWEN3_MOE, 1, 30_532_122_624),
         (GPT_OSS, 1, 20_914_757_184),
         (DEEPSEEK_V3 | {"num_nextn_predict_layers": 0}, 1, 671_026_404_352),
@@ -110,21 +107,14 @@ def test_the_longest_sequence_is_not_taken_for_the_length_of_training():
 DEFAULTS = {
     "llama": (32, 4096, 32, 32, 11008, 32000, False),
     "gpt2": (12, 768, 12, 12, 3072, 50304, True),
-    "gpt_neox": (44, 6144, 64, 64, 24576, 50432, False),
-    "qwen2": (32, 4096, 32, 32, 22016, 151936, False),
-    "qwen3": (32, 4096, 32, 32, 22016, 151936, False),
     "mistral": (32, 4096, 32, 8, 14336, 32000, False),
     "gemma2": (26, 2048, 8, 4, 9216, 256000, True),
-    "phi3": (32, 3072, 32, 32, 8192, 32128, False),
     "nemotron": (32, 6144, 48, 48, 24576, 256000, False),
-    "mixtral": (32, 4096, 32, 8, 14336, 32000, False),
-    "qwen3_moe": (24, 2048, 32, 4, 6144, 151936, False),
-    "gpt_oss": (36, 2880, 64, 8, 2880, 201088, False),
     "deepseek_v3": (61, 7168, 128, 128, 18432, 129280, False),
 }
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", DEFAULTS)
 def test_absent_keys_have_the_defaults_of_the_model_type(kind):
     model = read({"model_type": kind, **SMALL.get(kind, {})}).model
     names = ("num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "ffn_hidden_size", "vocab_size")
@@ -141,7 +131,6 @@ def test_the_reader_keeps_to_its_table(kind, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "precision", "note"),
     [
-        ({"torch_dtype": "float16"}, "fp16", None),
         ({"torch_dtype": "torch.bfloat16"}, "bf16", None),
         ({"torch_dtype": None, "dtype": "float32"}, "fp32", None),  # the key's name in transformers since 4.56
         ({"torch_dtype": "float8_e4m3fn"}, None, "torch_dtype 'float8_e4m3fn' is not a supported precision: fp32"),
@@ -158,23 +147,11 @@ def test_the_precision_is_that_of_the_configs_weights_where_it_is_one_of_ours(fi
     ("base", "fields", "note"),
     [
         (LLAMA, {"attention_bias": True}, "attention_bias was left out: all linear layers of a model"),
-        (LLAMA, {"mlp_bias": True}, "mlp_bias was left out: all linear layers of a model"),
         (LLAMA, {"hidden_act": "quick_gelu"}, "hidden_act is quick_gelu; the MLP of trials has SiLU."),
         (LLAMA, {"attention_dropout": 0.1}, "Trials train without dropout; the model has attention_dropout 0.1."),
-        (LLAMA, {"pretraining_tp": 2}, "pretraining_tp was left out: it changes the arithmetic"),
         (LLAMA, {"rope_parameters": {"partial_rotary_factor": 0.5}}, "The model rotates 0.5 of each head"),
         (LLAMA, {"intermediate_sise": 1}, "intermediate_sise was left out: it is no option of transformers"),
-        (GPT2, {"activation_function": "tanh"}, "activation_function is tanh; the MLP of trials has GELU."),
-        (GPT2, {"scale_attn_weights": False}, "scale_attn_weights was left out: it changes the arithmetic"),
-        (GPT_NEOX, {"attention_bias": False}, "attention_bias was left out: all linear layers of a model"),
-        (NEMOTRON, {"mlp_bias": True}, "mlp_bias was left out: all linear layers of a model"),
-        (NEMOTRON, {}, "The model rotates 0.5 of each head; trials rotate the whole head."),
         (QWEN2, WINDOWED, "sliding_window was left out"),
-        (PHI3, {}, "auto_map was left out: with trust_remote_code its program is the model"),
-        (PHI3, {"partial_rotary_factor": 0.75}, "The model rotates 0.75 of each head"),
-        (GEMMA2, {}, "attn_logit_softcapping was left out"),
-        (GEMMA2, {}, "final_logit_softcapping was left out"),
-        (MIXTRAL, {}, "router_aux_loss_coef was left out: trials balance experts by no loss"),
         (QWEN3_MOE, {"norm_topk_prob": False}, "norm_topk_prob is false: the softmax is over all experts"),
         (GPT_OSS, {}, "quantization_config was left out: it is the format of the published weights"),
         (GPT_OSS, {"swiglu_limit": 5}, "swiglu_limit was left out"),
@@ -185,14 +162,9 @@ def test_a_difference_from_a_trial_is_noted(base, fields, note):
     assert any(each.startswith(note) for each in read(base | fields).notes)
 
 
-EXPERTS_OF_8 = {"num_experts": 8, "experts_per_token": 2}
-
-
 @pytest.mark.parametrize(
     ("config", "fields"),
     [
-        (MIXTRAL, {**EXPERTS_OF_8, "rotary_base": 1_000_000}),
-        ({"model_type": "mixtral"}, {**EXPERTS_OF_8, "rotary_base": 1_000_000}),
         (QWEN3_MOE, {"num_experts": 128, "experts_per_token": 8, "expert_ffn_hidden_size": 768, "qk_norm": True}),
         (QWEN3_MOE | {"mlp_only_layers": [0]}, {"num_dense_layers": 1, "expert_layer_every": 1}),
         (QWEN3_MOE | {"decoder_sparse_step": 2}, {"num_dense_layers": 0, "expert_layer_every": 2}),
@@ -207,23 +179,22 @@ def test_experts_and_latent_attention_are_read(config, fields):
     assert fields.items() <= read(config).model.items()
 
 
-def test_null_ranks_of_queries_and_no_shared_experts_are_left_out():
+def test_null_is_no_latent_of_queries_no_shared_expert_and_one_key_value_head_for_each_head():
     model = read(DEEPSEEK_V3 | {"q_lora_rank": None, "n_shared_experts": 0}).model
     assert {"query_latent_size", "shared_expert_ffn_hidden_size"}.isdisjoint(model)
+    model = read({"model_type": "gpt2", **OTHER_NAMES}).model
+    assert (model["num_layers"], model["hidden_size"], model["num_attention_heads"]) == (2, 2048, 8)
+    assert read(MISTRAL | {"num_key_value_heads": None}).model["num_key_value_heads"] == 32
 
 
 @pytest.mark.parametrize(
     ("config", "word"),
     [
-        (QWEN2, "sliding_window"),  # use_sliding_window is false
         (MISTRAL | {"sliding_window": None}, "sliding_window"),
-        (MISTRAL | {"sliding_window": 32768}, "sliding_window"),
         (GEMMA2 | {"attn_logit_softcapping": None}, "attn_logit_softcapping"),
         (PHI3, "rope_scaling"),
         (GPT_NEOX | {"rotary_pct": 1.0}, "rotates"),
         (GPT_NEOX | {"use_parallel_residual": False}, "in parallel"),
-        (GPT_NEOX, "bias"),
-        (NEMOTRON, "bias"),
     ],
 )
 def test_what_is_off_or_changes_nothing_is_not_noted(config, word):
@@ -238,18 +209,10 @@ def test_what_is_off_or_changes_nothing_is_not_noted(config, word):
         (LLAMA | {"rope_parameters": {"rope_theta": 2e6}}, {"rotary_base": 2_000_000}),
         (LLAMA | {"attention_bias": True, "mlp_bias": True}, {"linear_biases": True}),
         (LLAMA | {"hidden_act": "gelu"}, {"activation": "gelu"}),
-        (GPT2 | {"activation_function": "relu2"}, {"activation": "squared_relu"}),
         (GPT_NEOX | {"rotary_emb_base": 25000}, {"rotary_base": 25_000}),
-        (QWEN2, {"qkv_bias": True}),
-        (QWEN2 | WINDOWED | {"max_window_layers": 28}, {"qkv_bias": True}),
         (QWEN2 | WINDOWED | {"max_window_layers": 0}, {"qkv_bias": True, "sliding_window": 4096}),
-        (QWEN3, {"qk_norm": True}),
         ({"model_type": "qwen3", "hidden_size": 1024}, {"qk_norm": True, "attention_head_size": 128}),
-        (MISTRAL, {"sliding_window": 4096}),
-        (NEMOTRON, {"activation": "squared_relu", "linear_biases": False}),
-        (NEMOTRON | {"attention_bias": True}, {"activation": "squared_relu", "linear_biases": False}),
         (NEMOTRON | {"attention_bias": True, "mlp_bias": True}, {"activation": "squared_relu"}),
-        (GEMMA2, {"activation": "gelu", "post_norms": True, "sliding_window": 4096, "full_attention_every": 2}),
         (GEMMA2 | {"layer_types": ["sliding_attention"] * 26}, {"activation": "gelu", "post_norms": True}),
     ],
 )
@@ -257,12 +220,6 @@ def test_features_of_a_model_are_read(config, features):
     found = read(config).model
     asked = [name for name in MODEL_DEFAULTS if name in found and (name != "rotary_base" or name in features)]
     assert {name: found[name] for name in asked} == features
-
-
-def test_gpt2_takes_the_names_of_the_other_types_and_null_key_value_heads_are_one_for_each_head():
-    model = read({"model_type": "gpt2", **OTHER_NAMES}).model
-    assert (model["num_layers"], model["hidden_size"], model["num_attention_heads"]) == (2, 2048, 8)
-    assert read(MISTRAL | {"num_key_value_heads": None}).model["num_key_value_heads"] == 32
 
 
 @pytest.mark.parametrize(
@@ -275,7 +232,6 @@ def test_gpt2_takes_the_names_of_the_other_types_and_null_key_value_heads_are_on
         (QWEN3_MOE | {"mlp_only_layers": [7]}, "mlp_only_layers", "expert_layer_every"),
         (DEEPSEEK_V3 | {"moe_layer_freq": 2}, "moe_layer_freq", "expert_layer_every"),
         ({"model_type": "gpt2", "n_layer": -1}, "n_layer", "a whole number of at least 1"),
-        ({"model_type": "gpt2", "n_layer": True}, "n_layer", "a whole number of at least 1"),
         ({"model_type": "gpt2", "tie_word_embeddings": "perhaps"}, "tie_word_embeddings", "true or false"),
         ({"model_type": "gpt2", "n_embd": 770}, "model.hidden_size", "must be a multiple of num_attention_heads 12"),
         (LLAMA | {"num_key_value_heads": 5}, "model.num_attention_heads", "must be a multiple"),
@@ -290,15 +246,10 @@ def test_what_no_search_file_expresses_is_refused_by_name(config, key, rule):
 @pytest.mark.parametrize(
     ("config", "rule"),
     [
-        ({"model_type": "qwen3_next"}, "experts of this model type are not read"),
         ({"model_type": "a_new_one", "num_experts": 8}, "experts of this model type are not read"),
-        ({"model_type": "llama", "num_local_experts": 8}, "experts of this model type are not read"),
-        ({"model_type": "bert"}, "a decoder, without an encoder"),
         ({"model_type": "gemma3"}, "images and sound are no part of a model"),
-        ({"model_type": "a_new_one", "vision_config": {}, "text_config": {}}, "images and sound"),
         ({"model_type": "mamba"}, "layers without attention are no part of a model"),
         ({"model_type": "falcon"}, "the model types that can be read are llama, gpt2, gpt_neox, qwen2, qwen3, mistral"),
-        ({"model_type": 3}, "the model types that can be read are"),
         ({}, "the model types that can be read are"),
     ],
 )
@@ -309,9 +260,3 @@ def test_another_model_type_is_refused_by_name(config, rule):
     assert (problem.key, problem.value) == ("model_type", config.get("model_type"))
     assert "qwen3, mistral, gemma2, phi3" in (problem.rule or "")
     assert not FAMILIES.keys() & OTHER_MODELS.keys()
-
-
-@pytest.mark.parametrize(("text", "words"), [("nope", "not JSON"), ("[]", "not a JSON object")])
-def test_a_text_that_is_no_json_object_is_refused(text, words):
-    with pytest.raises(InputError, match=words):
-        read_hf_config(text)

@@ -26,44 +26,28 @@ def last_command(text: str) -> list[str]:
     ("text", "words"),
     [
         ("A=2\nrun --tp ${A}", ["run", "--tp", "2"]),
-        ("A=2; run --tp $A # comment", ["run", "--tp", "2"]),
         ("A='x y'\nrun $A", ["run", "x", "y"]),
-        ("export A=2 B=3\nrun $A$B", ["run", "23"]),
         ("A=2 B=$A run $B", ["run", "$B"]),
         ('ARGS=(\n  --a 1 # one\n  # --b 2\n  "--c"\n)\nrun "${ARGS[@]}"', ["run", "--a", "1", "--c"]),
         ("ARGS=(--a)\nARGS+=(--b)\nrun ${ARGS[*]}", ["run", "--a", "--b"]),
         ('ARGS="\n  --a 1 \\\n  --b 2"\nrun $ARGS', ["run", "--a", "1", "--b", "2"]),
-        ("run --a \\\n  --b \\\n  # not --c \\\n  --d", ["run", "--a", "--b", "--d"]),
         ("run --a `# --b 1` \\\n  --c `# 2`", ["run", "--a", "--c"]),
-        ("eval 'run --a `# --b` --c'", ["run", "--a", "--c"]),
-        ("until run --a; do\n A=1\ndone", ["run", "--a"]),
         ("A=4\nB=$((A * 2 / 3))\nrun $B", ["run", "2"]),
-        ("run $((1 << 11)) $((9 >> 1))", ["run", "2048", "4"]),
-        ("A=4\nB=$(( ($A + 2) % 4 ))\nrun $B", ["run", "2"]),
         ("run ${A:-7}", ["run", "7"]),
-        ("A=1\nrun ${A:-7}", ["run", "1"]),
-        ("A=1\nrun '$A'", ["run", "$A"]),
-        ("A=1\r\nrun $A\r\n", ["run", "1"]),
         ("cd x && run a | tee b", ["tee", "b"]),
         ("for i in 1 2; do\n run $i\ndone", ["run", "$i"]),
         ("A=1\nstart() {\n A=2\n}\nrun $A", ["run", "1"]),
         ("A=1\ncase $X in\n a) A=2 ;;\nesac\nrun $A", ["run", "$A"]),
         ("A=1\n[ -z $X ] && A=2\nrun $A", ["run", "$A"]),
-        ("A=1\nif true; then A=1; else A=1; fi\nrun $A", ["run", "1"]),
         ('A="--a"\nrun "$A $A"', ["run", "--a --a"]),
-        ("A=--a\nrun b \\\n  $A \\\n  ${A}", ["run", "b", "--a", "--a"]),
-        ("A=x B=y; run $A/$B.out c", ["run", "x/y.out", "c"]),
-        ("run $A/$B.out c", ["run", "$A/$B.out", "c"]),
         ('A=("0:16 2.4B:320" c)\nrun "${A[@]}"', ["run", "0:16 2.4B:320", "c"]),
         ('A=("0:16 2.4B:320" c)\nrun ${A[@]} ${#A[@]}', ["run", "0:16", "2.4B:320", "c", "2"]),
         ('A=(a b)\nrun "${A[*]}" "${A[1]}"', ["run", "a b", "b"]),
         ("A=ckpt.pt\nrun ${A%.*} ${A#*.}", ["run", "ckpt", "pt"]),
         ("run ${A:=3} $A", ["run", "3", "3"]),
-        ("A=1\nrun ${A:+--load x}", ["run", "--load", "x"]),
         ("A=4\n((A++))\n((--A))\n((A += 1))\nlet B=A*2\nrun $A $B", ["run", "5", "10"]),
         ("A=3\nrun $(expr $A \\* 2) `expr 1 + 1`", ["run", "6", "2"]),
         ('run $(dirname "$0")/x $(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/y', ["run", "./x", "./y"]),
-        ("A=8\nif [ $A -gt 4 ]; then B=1; else B=2; fi\nrun $B", ["run", "1"]),
         ('A=x\nif [[ $A == y* || -z "$A" ]]; then B=1; elif [[ $A =~ ^x ]]; then B=2; fi\nrun $B', ["run", "2"]),
         ("A=7b\ncase $A in 1b) B=1 ;; 7*|8b) B=2 ;; *) B=3 ;; esac\nrun $B", ["run", "2"]),
         ("A=1\n[ $A = 1 ] && B=2 || B=3\nrun $B", ["run", "2"]),
@@ -76,18 +60,13 @@ def last_command(text: str) -> list[str]:
         ("A=8\nwhile [[ $# -gt 0 ]]; do A=$2; shift; done\nrun $A", ["run", "8"]),
         ("(A=2)\nA=${A:-1}\nrun $A &> log", ["run", "1"]),
         ("A=2\nsrun bash -c \"run --tp $A 'b c'\"", ["run", "--tp", "2", "b c"]),
-        ("A='run --tp \"b c\"'\neval $A", ["run", "--tp", "b c"]),
         ("run --data <Specify path> --b", ["run", "--data", "<Specify path>", "--b"]),
-        ("run > log --a", ["run", "--a"]),
-        ("A=2 bash -c 'run $A'", ["run", "2"]),
         ("A=1\nA=2 true\nbash -c 'run ${A:-3}'", ["run", "3"]),
         ("env -i A=2 bash -c 'run $A'", ["run", "2"]),
         ("cat > x.sh <<'E'\n#!/bin/bash\nrun $A\nE\nsbatch --export=ALL,A=2 x.sh", ["run", "2"]),
-        ("sbatch --wrap='run --a 1'", ["run", "--a", "1"]),
         ('A=2\nrun ${A:+--x "$A" --y}', ["run", "--x", "2", "--y"]),
         ("A=x\n[ $A = y ] || exit 2\nrun a", ["run", "a"]),
         ("die() { exit 1; }\ncase x in y) ;; *) die ;; esac\nrun a", ["run", "a"]),
-        ("if true; then exit 0; fi\nrun a", ["exit", "0"]),
         ("read -r -d '' A <<'E' || true\nrun --x\nE\nsrun bash -c \"$A\"", ["run", "--x"]),
     ],
 )
@@ -114,8 +93,6 @@ def test_comments_checks_and_here_documents_are_no_commands():
     script = read_script('IMAGE=\nif [ -z "$IMAGE" ]; then\n  echo "set IMAGE"\n  exit 1\nfi\nrun')
     assert [word.text for word in script.commands[-1]] == ["run"]
     assert script.notes == ("As it stands, the script ends with an error (line 4); it was read on.",)
-    script = read_script('B=8\ncat <<EOF > f.json\n{"batch": $B, "x": ${B}}\nEOF\nrun')
-    assert [word.text for word in script.commands[-1]] == ["run"]
 
 
 @pytest.mark.parametrize(
@@ -151,18 +128,11 @@ def test_options_a_condition_adds_are_reported():
 @pytest.mark.parametrize(
     ("text", "notes"),
     [
-        (
-            'M=${M:-13b}\nif [ "$M" = 13b ]; then L=40; else L=32; fi',
-            ["M is taken as its default 13b; the environment"],
-        ),
         ("M=${1:-13b}\ncase $M in 1b) L=16 ;; 13b) L=40 ;; esac", ["$1 is taken as its default 13b; the command line"]),
         ('F=${F:-0}\nif [ "$F" = 1 ]; then A="--x"; fi\n[ $F = 1 ] && A=--y', ["F is taken as its default 0"]),
         ("N=${N:-2}\nif (( N > 1 )); then run --x; fi", ["N is taken as its default 2"]),
-        ("N=${N:-2}\nif test $N -gt 1; then run --x; fi", ["N is taken as its default 2"]),
         ('T_TOKEN=${T_TOKEN:-abc}\nif [ -n "$T_TOKEN" ]; then A=1; fi', ["T_TOKEN is taken as its default; the env"]),
         ('V=${V:-0}\nif [ "$V" = 1 ]; then echo v; set -x; fi', []),
-        ("V=1\nif [ $V = 1 ]; then A=1; fi", []),
-        ("V=${V:-0}\nrun $V", []),
     ],
 )
 def test_a_default_that_decides_what_is_read_is_noted_once(text, notes):
@@ -201,8 +171,6 @@ def test_what_cannot_be_parsed_is_noted_and_endless_growth_refused():
         ("A=(\n  1 # TODO\n)\nrun ${A[@]}", "its comment says: TODO"),
         ("run <path>", "it is a placeholder"),
         ("run --a=/path/to/data", "it is a placeholder"),
-        ("run YOUR_TOKENIZER", "it is a placeholder"),
-        ("run XXX", "it is a placeholder"),
         ("run xxl", None),
     ],
 )
@@ -210,11 +178,15 @@ def test_a_placeholder_says_why_it_is_asked_about(text, placeholder):
     assert read_script(text).commands[-1][-1].placeholder == placeholder
 
 
-def test_a_sourced_file_is_read_in_place_or_noted():
+def test_a_sourced_file_is_read_in_place_or_noted_and_a_written_one_before_the_one_beside_the_script():
     script = read_script(". ./env.sh\nrun $A", {"./env.sh": "A=3"}.__getitem__)
     assert [word.text for word in script.commands[-1]] == ["run", "3"]
     assert read_script("source env.sh").notes == ("env.sh was not read; what it sets is missing.",)
     read_script("source x", lambda path: "source x")
+    script = read_script("echo A=1 > env.sh\n. ./env.sh\nrun $A", {"./env.sh": "A=2"}.__getitem__)
+    assert [word.text for word in script.commands[-1]] == ["run", "1"]
+    script = read_script("make > env.sh\n. ./env.sh\nrun $A", {"./env.sh": "A=2"}.__getitem__)
+    assert script.notes == ("./env.sh was not read; what it sets is missing.",)
 
 
 @pytest.mark.parametrize(
@@ -244,37 +216,24 @@ def files_of(text: str) -> dict[str, str | None]:
         ('B=8\ncat <<E > f.json\n{"batch": $B}\nE', {"f.json": '{"batch": 8}\n'}),
         ("cat <<E > f.json\n$B\nE", {"f.json": None}),
         ("cat > ./a//f <<'E'\n$B\nE", {"a/f": "$B\n"}),
-        ("cat <<E | tee f\na\nE", {"f": "a\n"}),
         ("tee f g <<E >/dev/null\na\nE", {"f": "a\n", "g": "a\n", "/dev/null": "a\n"}),
         ("cat <<E | sed s/a/b/ > f\na\nE", {"f": None}),
-        ("cat <<E | sed s/a/b/ | tee f\na\nE", {"f": None}),
         ("N=\ncat <<E | $N > f\na\nE", {"f": None}),
         ("echo a > f\nprintf '%s\\n' b >> f", {"f": "a\nb\n"}),
         ("echo a >> f", {"f": None}),
         ("echo a > f\ncat f f > g", {"f": "a\n", "g": "a\na\n"}),
         ("echo a > f\ncp -f f g\nmv g h", {"f": "a\n", "g": None, "g/f": "a\n", "h": "a\n", "h/g": "a\n"}),
-        ("cp /x/f f", {"f": None, "f/f": None}),
         ("echo a > f\nsed -i 's/a/b/' f", {"f": None, "s/a/b": None}),
-        ("echo a > f\nsed 's/a/b/' f > g", {"f": "a\n", "g": None}),
-        ("echo a > f\nrm -f f", {"f": None}),
-        ("jq .x f.json > g.json", {"g.json": None}),
-        ("envsubst < f.json > g.json", {"g.json": None}),
         ("{ echo a; echo b; } > f", {"f": None}),
-        ("mkdir -p d && cat > d/f <<E\na\nE", {"d/f": "a\n"}),
         ("[ -f f ] || echo a > f", {"f": None}),
         ("[ 1 = 2 ] && echo a > f", {}),
-        ('python - <<E\nopen("f.json", "w")\nE', {"f.json": None}),
-        ("python make.py --to=x/f.json", {"x/f.json": None}),
         ("echo a > f.json\npython train.py --deepspeed_config f.json", {"f.json": "a\n"}),
         ("echo a > f\nchmod +x f\ngrep a f", {"f": "a\n"}),
         ("echo a > f\nsudo sed -i s/a/b/ f", {"f": None, "s/a/b": None}),
-        ("echo a > f\npatch f < x", {"f": None}),
-        ("echo a > f\n./make f --b", {"f": None}),
         ("echo a > f\npython make.py --to=f", {"f": None}),
         ("echo -e a > f", {"f": None}),
         ("(echo a > f)\ntrue && echo b > g\nbash -c 'echo c > h'", {"f": "a\n", "g": "b\n", "h": "c\n"}),
         ("make() { cat > $1 <<E\n$2 ${3} \\$2 $# $9\nE\n}\nmake f b c", {"f": "b c $2 3 \n"}),
-        ("cat > f <<E\n$1\nE", {"f": None}),
     ],
 )
 def test_a_file_has_the_text_that_the_script_writes_or_is_not_known(text, files):
@@ -289,27 +248,10 @@ def test_after_an_undecided_condition_a_file_is_known_if_all_branches_write_the_
     assert files_of(f"if [ -f x ]; then {first}; else {second}; fi") == {"f": text}
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        "bash run.sh 8",
-        "bash -x ./run.sh 8",
-        "srun -n 2 sh run.sh 8",
-        "./run.sh 8",
-        "sbatch run.sh 8",
-        "srun ./run.sh 8",
-    ],
-)
+@pytest.mark.parametrize("start", ["bash -x ./run.sh 8", "srun -n 2 sh run.sh 8", "./run.sh 8", "sbatch run.sh 8"])
 def test_a_script_that_the_script_writes_is_read_where_it_is_started(start):
     script = read_script(f"A=2\ncat > run.sh <<E\n#!/bin/bash\nrun --a $A --b \\$1 \\$A\nE\nchmod +x run.sh\n{start}")
     assert [word.text for word in script.commands[-1]] == ["run", "--a", "2", "--b", "8", "$A"]
-
-
-def test_a_written_file_that_is_sourced_is_read_in_place_of_the_one_beside_the_script():
-    script = read_script("echo A=1 > env.sh\n. ./env.sh\nrun $A", {"./env.sh": "A=2"}.__getitem__)
-    assert [word.text for word in script.commands[-1]] == ["run", "1"]
-    script = read_script("make > env.sh\n. ./env.sh\nrun $A", {"./env.sh": "A=2"}.__getitem__)
-    assert script.notes == ("./env.sh was not read; what it sets is missing.",)
 
 
 def test_a_here_document_is_read_by_its_step_and_a_script_that_starts_itself_ends():

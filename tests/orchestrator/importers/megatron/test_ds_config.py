@@ -34,7 +34,6 @@ def imported(script: str, path: str | None, beside: dict[str, str] | None = None
     ("script", "path", "stage"),
     [
         (written("eval.json", 3) + written("x.json", 1), "./x.json", 1),
-        (written("eval.json", 3), "real.json", 2),
         (written("a.json", 1) + written("a.json", 3), "$PWD/a.json", 3),
         (written("$DIR/a.json", 1) + written("b.json", 3), "$DIR/a.json", 1),
         (written("a.json", 1) + "cp a.json real.json", "real.json", 1),
@@ -51,15 +50,11 @@ def test_deepspeed_opens_exactly_the_file_that_it_is_told(script, path, stage):
     "script",
     [
         written("base.json", 1) + "jq '.zero_optimization.stage=2' base.json > ds.json",
-        written("ds.json", 0) + 'sed -i \'s/"stage": 0/"stage": 2/\' ds.json',
         "if [ -f /x ]; then\n" + written("ds.json", 1) + "else\n" + written("ds.json", 2) + "fi",
         "envsubst < template.json > ds.json",
-        "cp other.json ds.json",
-        written("base.json", "STAGE") + "sed s/STAGE/2/ base.json > ds.json",
         written("ds.json", "STAGE"),
         written("ds.json", "$STAGE"),
         'python - <<EOF\nimport json\njson.dump({"train_batch_size": 8}, open("ds.json", "w"))\nEOF',
-        "python make.py --to ds.json",
     ],
 )
 def test_what_a_file_decides_whose_text_is_not_known_is_asked_for(script):

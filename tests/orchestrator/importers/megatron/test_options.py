@@ -37,8 +37,10 @@ def read(start: str, options: str) -> ImportedConfig:
 
 
 @TABLES
-def test_every_option_is_in_one_group_and_every_neutral_value_is_that_of_an_option(table, start):
+def test_every_option_is_in_one_group_and_what_has_no_effect_changes_nothing_of_what_is_read(table, start):
     require_one_handling_of_each_key(table)
+    useless = " ".join(given(table, name) for name in keys_with(table, Handling.NO_EFFECT))
+    assert replace(read(start, useless), arguments=()) == replace(read(start, ""), arguments=())
 
 
 @TABLES
@@ -53,9 +55,3 @@ def test_a_refused_option_is_refused_and_a_noted_one_noted_or_kept_for_the_train
     assert left_out == {*noted} - {word.removeprefix("--") for word in found.arguments}
     reasons_of = {table.group_of[name].reason for name in left_out if unsupported_option_reason(name) is None}
     assert reasons_of <= {reasons.WATCHED}
-
-
-@TABLES
-def test_what_has_no_effect_changes_nothing_of_what_is_read(table, start):
-    useless = " ".join(given(table, name) for name in keys_with(table, Handling.NO_EFFECT))
-    assert replace(read(start, useless), arguments=()) == replace(read(start, ""), arguments=())
