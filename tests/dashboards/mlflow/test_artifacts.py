@@ -41,7 +41,7 @@ def due(
     return pending_pages(search, folder, SentPages(*moments), is_last, lambda trial: None)
 
 
-def test_the_first_report_of_a_running_search_is_due_and_the_next_ten_minutes_later(folder):
+def test_the_first_report_of_a_running_search_is_due_and_the_next_ten_minutes_later_with_its_description(folder):
     assert due(RUNNING, folder) == PendingPages()
     write(folder, START)
     first = due(RUNNING, folder)
@@ -52,9 +52,6 @@ def test_the_first_report_of_a_running_search_is_due_and_the_next_ten_minutes_la
     assert due(RUNNING, folder, sent_at=START).texts == {}
     write(folder, START + REPORT_PAUSE_S)
     assert set(due(RUNNING, folder, sent_at=START).texts) == {"report.html"}
-
-
-def test_the_description_of_a_running_search_is_that_of_the_newest_report(folder):
     write(folder, START + 60)
     newer = due(RUNNING, folder, sent_at=START)
     assert newer.tags[runs.NOTE].startswith("**Running, 4 layouts. 1.00k tokens/s, no comparison: ")

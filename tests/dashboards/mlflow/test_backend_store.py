@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from dashboards.mlflow.backend_store import is_known_to_be_writable, require_usable_store
+from dashboards.mlflow.backend_store import require_usable_store
 from search_spaces.errors import InputError, Problem
 
 
@@ -27,9 +26,6 @@ def the_problem(uri: str) -> Problem:
     [
         ("sqlite:///{}/notes.db", "is not an SQLite database"),
         ("sqlite:///{}", "is not a regular file"),
-        ("sqlite:///{}/notes.db/below/mlflow.db", "/notes.db is not a folder"),
-        ("sqlite://", "is not a file"),
-        ("sqlite:mlflow.db", "is not a database address"),
         ("postgresql://db:port/mlflow", "is not a database address"),
         ("postgresql+nodriver://db/mlflow", "'postgresql+nodriver'"),
     ],
@@ -56,20 +52,3 @@ def test_a_database_that_is_there_or_can_be_made_is_usable_and_left_as_it_is(tmp
     require_usable_store(f"sqlite:///{tmp_path}/{name}")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.db", "mine.db"]
     require_usable_store("http://127.0.0.1:9")
-
-
-def test_what_is_no_store_of_the_installed_mlflow_is_not_known_to_be_writable(tmp_path: Path):
-    file = tmp_path / "mlflow.db"
-    assert not is_known_to_be_writable(f"sqlite:///{file}", "parlay")
-    for statement in (
-        "CREATE TABLE alembic_version (version_num TEXT)",
-        "CREATE TABLE experiments (experiment_id INTEGER, name TEXT, lifecycle_stage TEXT)",
-        "CREATE TABLE experiment_tags (experiment_id INTEGER, key TEXT, value TEXT)",
-        "INSERT INTO experiments VALUES (1, 'parlay', 'active')",
-        "INSERT INTO experiment_tags VALUES (1, 'parlay', 'search')",
-        "INSERT INTO alembic_version VALUES ('451aebb31d03')",
-    ):
-        with closing(sqlite3.connect(file)) as database, database:
-            database.execute(statement)
-        assert not is_known_to_be_writable(f"sqlite:///{file}", "parlay"), statement
-    assert not is_known_to_be_writable("http://127.0.0.1:9", "parlay")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from dashboards.mlflow.description import search_description
 from dashboards.report.data import report_data
 from search_spaces.layouts.layout import Layout
@@ -55,17 +53,6 @@ def test_the_best_layouts_stand_in_a_table_fastest_first_ten_at_most():
     ]
     assert [row[0] for row in rows[1:]] == [f"tp{number} pp1 dp1 mb1" for number in range(11, 2, -1)]
     assert (rows[0][0], rows[0][1], rows[0][-1]) == ("[tp12 pp1 dp1 mb1](#/experiments/1/runs/2)", "1,149", "2&ensp; |")
-
-
-@pytest.mark.parametrize(
-    ("spec", "beginning"),
-    [
-        ({}, "**No layout has been measured yet**"),
-        ({"launcher": {"kind": "simulated", "table": "/data/a.csv"}}, "Replayed from a.csv."),
-    ],
-)
-def test_a_replayed_table_is_named_and_so_is_that_nothing_was_measured(spec, beginning):
-    assert beginning in note(SearchUnderTest(spec).record)
 
 
 def test_what_others_wrote_is_no_markdown_and_no_html():

@@ -72,10 +72,8 @@ def test_another_address_does_not_open(client, query):
     [
         ({"host": "elsewhere.example:5000"}, 403),
         ({"origin": "http://127.0.0.1:6000"}, 403),
-        ({"origin": "null"}, 403),
         ({"origin": "http://127.0.0.1:5000"}, 200),
         ({"host": "localhost:5000", "origin": "http://localhost:5000"}, 200),
-        ({"sec-fetch-site": "same-site"}, 401),
         ({"sec-fetch-site": "cross-site"}, 401),
         ({"sec-fetch-site": "same-origin"}, 200),
     ],

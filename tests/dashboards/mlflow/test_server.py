@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from dashboards.access.mlflow_token import page_address
 from dashboards.access.ports import reserve_port
-from dashboards.mlflow.server import MlflowServer, is_answering, show_dashboard, tunnel_command
+from dashboards.mlflow.server import MlflowServer, is_answering, show_dashboard
 from dashboards.mlflow.sync import MlflowSync
 from orchestrator.lifecycle.mlflow_resync import resync
 from search_spaces.errors import ExternalError, InputError
@@ -235,17 +235,6 @@ def parent_of(process: Path) -> int | None:
         return int((process / "stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return None
-
-
-@pytest.mark.parametrize(
-    ("full", "shown"),
-    [("node1.example.org", "node1.example.org"), ("localhost", "node1"), ("localhost.local", "node1")],
-)
-def test_the_tunnel_leads_to_a_name_that_others_know(monkeypatch, full, shown):
-    monkeypatch.setattr(socket, "getfqdn", lambda: full)
-    monkeypatch.setattr(socket, "gethostname", lambda: "node1")
-    assert tunnel_command(5123).startswith("ssh -N -L 5123:127.0.0.1:5123 ")
-    assert tunnel_command(5123).endswith(f"@{shown}")
 
 
 @pytest.mark.bad_input(35)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from dashboards.mlflow.naming import run_names
 from dashboards.mlflow.points import search_points, trial_points
 from dashboards.mlflow.runs import child_view, dataset_of, parent_view
-from dashboards.mlflow.shared_views import SEARCHES, shared_views, view_path
-from dashboards.mlflow.sync import MlflowSync
+from dashboards.mlflow.shared_views import SEARCHES, shared_views
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.compared import BASELINE, BATCH, compared_search
-from tests.dashboards.searches import SearchUnderTest, ended_search, search_folder
-from trials.files.folders import SearchFolder
+from tests.dashboards.searches import SearchUnderTest
 
 LONGEST_TAG = 5000
 """MLflow's limit for a tag of an experiment."""
-SYNTHETIC = {"kind": "synthetic"}
 SIMULATED = {"kind": "simulated", "table": "/data/measured.csv"}
 SPEC = {"baseline": BASELINE.to_json(), "global_batch_size": BATCH}
 
@@ -33,25 +29,6 @@ def test_a_view_fits_into_a_tag_and_names_its_runs_by_their_kind():
     assert trials["searchFilter"] == "tags.`parlay.search_id` = 'tiny-abcdef' AND tags.`parlay.kind` != 'search'"
     assert trials["orderByKey"] == "metrics.`tokens_per_sec`"
     assert max(map(len, views.values())) <= LONGEST_TAG
-    assert (
-        view_path("7", SEARCHES)
-        == "/#/experiments/7/runs?workflowType=machine_learning&viewStateShareKey=parlay-searches"
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(180)  # the first use of a fresh MLflow database takes seconds
-def test_a_view_that_a_person_edited_stays(sync, client, home, tmp_path, request):
-    first, second = ended_search().record, SearchUnderTest().record
-    sync.sync(first, search_folder(tmp_path, first))
-    experiment_id = client.get_experiment_by_name(request.node.name).experiment_id
-    view = f"mlflow.sharedViewState.{SEARCHES}"
-    client.set_experiment_tag(experiment_id, view, "edited")
-    later = replace(second, search_id="later-abcdef")
-    MlflowSync(None, request.node.name, home).sync(later, SearchFolder(tmp_path / "later-abcdef"))
-    tags = client.get_experiment(experiment_id).tags
-    assert tags[view] == "edited"
-    assert "mlflow.sharedViewState.parlay-later-abcdef" in tags
 
 
 def test_a_run_is_named_by_the_axes_that_vary_up_to_its_trial():
@@ -66,9 +43,9 @@ def test_a_run_is_named_by_the_axes_that_vary_up_to_its_trial():
 @pytest.mark.parametrize(
     ("spec", "dataset"),
     [
-        ({"trainer": {"data": SYNTHETIC}}, ("synthetic tokens", "code", "training")),
+        ({"trainer": {"data": {"kind": "synthetic"}}}, ("synthetic tokens", "code", "training")),
         ({"trainer": {"data": {"kind": "tokens", "path": "/data/c4.bin"}}}, ("c4.bin", "local", "training")),
-        ({"launcher": SIMULATED, "trainer": {"data": SYNTHETIC}}, ("measured.csv", "local", "measured table")),
+        ({"launcher": SIMULATED}, ("measured.csv", "local", "measured table")),
     ],
 )
 def test_a_dataset_is_named_by_its_file_and_a_simulated_search_names_its_table(spec, dataset):

@@ -67,14 +67,6 @@ def test_a_store_that_is_known_to_be_writable_is_not_asked_again_and_nothing_is_
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_experiment_made_by_somebody_else_at_the_same_moment_is_taken(home, client, request, monkeypatch):
-    sync = MlflowSync(None, request.node.name, home)
-    seen = iter([None])
-    original = sync._store._client.get_experiment_by_name
-    monkeypatch.setattr(sync._store._client, "get_experiment_by_name", lambda name: next(seen, original(name)))
-    assert sync.check() is None
-
-
 @pytest.mark.walks
 @pytest.mark.processes
 @pytest.mark.timeout(180)

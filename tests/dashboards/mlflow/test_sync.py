@@ -25,7 +25,6 @@ from trials.trial import FailureReason
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the first use of a fresh MLflow database takes seconds
 
 BEFORE_1970 = "1969-12-31T23:59:59.000000Z"
-SAMPLE_OF_THE_SIXTIES = json.dumps({"time": BEFORE_1970, "cpu_utilization_percentage": 1})
 
 
 def step_line(**changes: Any) -> str:
@@ -127,22 +126,19 @@ def test_a_child_carries_the_contracts_parameters_and_tags(sent):
     assert sent.runs[SEARCH_ID].data.tags["parlay.best_run_id"] == child.info.run_id
 
 
-def test_each_variable_is_a_parameter_of_its_own():
-    search = SearchUnderTest()
-    search.start(Layout(settings="env.OMP_NUM_THREADS=2 launch.cpu_bind=cores"))
-    search.start(Layout(settings="-env.OMP_NUM_THREADS launch.cpu_bind=cores"))
-    first, second = (child_view(search.record, trial).params for trial in search.record.trials)
-    assert (first["env.OMP_NUM_THREADS"], first["launch.cpu_bind"]) == ("2", "cores")
-    assert {"env.OMP_NUM_THREADS", "settings"}.isdisjoint(second)
-
-
-def test_a_child_names_the_slowest_rank_and_its_node():
+def test_a_child_names_the_slowest_rank_and_its_node_and_each_variable_is_a_parameter_of_its_own():
     search = SearchUnderTest()
     search.measure(search.start(Layout()), 5.0, slowest_rank=SLOWEST)
     [trial] = search.record.trials
     assert child_view(search.record, trial).tags["parlay.slowest_node"] == "n2"
     points = {point.key: point.value for point in trial_points(search.record, trial)}
     assert [points[f"slowest_rank.{key}"] for key in ("rank", "compute_s", "slowdown")] == [3, 0.42, 1.4]
+    search = SearchUnderTest()
+    search.start(Layout(settings="env.OMP_NUM_THREADS=2 launch.cpu_bind=cores"))
+    search.start(Layout(settings="-env.OMP_NUM_THREADS launch.cpu_bind=cores"))
+    first, second = (child_view(search.record, trial).params for trial in search.record.trials)
+    assert (first["env.OMP_NUM_THREADS"], first["launch.cpu_bind"]) == ("2", "cores")
+    assert {"env.OMP_NUM_THREADS", "settings"}.isdisjoint(second)
 
 
 def test_a_start_that_slurm_tells_in_whole_seconds_is_no_negative_wait():
@@ -237,13 +233,10 @@ def test_the_search_file_is_flattened_in_batches_and_cut_where_too_long(sync, cl
 DAMAGED = (
     ("metrics.r0.jsonl", "nonsense"),
     ("metrics.r0.jsonl", "[" * 100_000),
-    ("metrics.r0.jsonl", step_line(time=5)),
     ("metrics.r0.jsonl", step_line(step="one")),
     ("metrics.r0.jsonl", step_line(loss=10**400)),
-    ("metrics.r0.jsonl", step_line(step=2**63)),
     ("metrics.r0.jsonl", step_line(time=BEFORE_1970)),
     ("system.n0.r0.jsonl", '{"time": 5}'),
-    ("system.n0.r0.jsonl", SAMPLE_OF_THE_SIXTIES),
 )
 
 

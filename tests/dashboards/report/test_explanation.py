@@ -18,7 +18,6 @@ AGAIN = "parlay run search.yaml"
     [
         ("all_failed", "All 6 logs end with: OutOfMemoryError", ["parlay logs t0003 --search tiny-abcdef", AGAIN]),
         ("refused", "", ["parlay doctor search.yaml --submit-test", AGAIN]),
-        ("cancelled", "", [AGAIN]),
         ("only_baseline", "3 trials of 4 failed", ["parlay logs t0002 --search tiny-abcdef", AGAIN]),
         ("nothing_yet", "t0001.a1 running for 10:10 on node1 node2", ["parlay watch tiny-abcdef"]),
     ],

@@ -13,9 +13,7 @@ from search_spaces.layouts.layout import Layout
     [
         (Layout(num_nodes=2, tensor_parallel=4, data_parallel=3), 6, 1, "of 4 across nodes"),
         (Layout(num_nodes=2, tensor_parallel=3, data_parallel=4), 6, 1, "of 3 inside a node"),
-        (Layout(tensor_parallel=3), 8, 1, "of 3 inside a node"),
         (Layout(num_nodes=4, tensor_parallel=8, data_parallel=2), 4, 2, "of 8 across nodes of one link domain"),
-        (Layout(num_nodes=4, tensor_parallel=8, data_parallel=2), 4, 1, "of 8 across nodes"),
     ],
 )
 def test_the_summary_says_whether_tensor_groups_cross_nodes(layout, gpus_per_node, nodes_per_domain, tensor):
@@ -32,20 +30,8 @@ def test_the_summary_names_the_groups_that_leave_the_link_domains(order: str, to
     assert "several link domains" not in rank_placement(layout, 4, 1).summary
 
 
-def test_a_tensor_group_on_two_nodes_has_a_cell_on_each():
-    first, second = rank_placement(Layout(num_nodes=2, tensor_parallel=4, data_parallel=3), 6).nodes
-    assert [cell.ranks for cell in first.cells] == ["ranks 0-3", "ranks 4-5"]
-    assert [cell.stage for cell in second.cells] == ["data 1", "data 2"]
-
-
 @pytest.mark.parametrize(("order", "nodes"), [("tp-dp-pp", {"node 0": 3, "node 4": 3}), ("tp-pp-dp", {"node 0": 7})])
 def test_nodes_with_the_same_pattern_are_drawn_once(order: str, nodes: dict[str, int]):
     layout = Layout(num_nodes=8, tensor_parallel=4, pipeline_parallel=2, data_parallel=8, rank_order=order)
     others = {node.name: node.others for node in rank_placement(layout, 8).nodes}
     assert others == {name: f"...and {count} more nodes with the same pattern" for name, count in nodes.items()}
-
-
-def test_patterns_beyond_twelve_are_counted():
-    placement = rank_placement(Layout(num_nodes=14, pipeline_parallel=14), 1)
-    assert (len(placement.nodes), placement.omitted) == (12, "...and 2 more patterns")
-    assert placement.nodes[0].others is None

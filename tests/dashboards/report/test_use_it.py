@@ -23,7 +23,7 @@ def folder_with(path, text: str) -> SearchFolder:
     return SearchFolder(path)
 
 
-def test_the_command_of_the_layouts_engine_comes_first(tmp_path):
+def test_the_command_of_the_layouts_engine_comes_first_and_before_it_what_measured_the_layout(tmp_path):
     use = use_it(folder_with(tmp_path, RECIPE))
     assert use.recipe == str(tmp_path / "recipe")
     assert use.start == f"cd {tmp_path}/recipe && sbatch launch.sbatch"
@@ -32,15 +32,13 @@ def test_the_command_of_the_layouts_engine_comes_first(tmp_path):
         LaunchCommand("nanotron", "torchrun run_train.py", False, ("nanotron.yaml",)),
         LaunchCommand("DeepSpeed", "deepspeed YOUR_SCRIPT", False),
     )
-
-
-def test_that_of_the_trainer_that_measured_it_comes_before(tmp_path):
-    first = use_it(folder_with(tmp_path, RECIPE.replace("deepspeed, status: not_", "deepspeed, status: "))).launches[0]
-    assert (first.trainer, first.was_measured) == ("DeepSpeed", True)
+    measured = RECIPE.replace("deepspeed, status: not_", "deepspeed, status: ")
+    (tmp_path / "recipe" / "recipe.yaml").write_text(measured)
+    assert use_it(SearchFolder(tmp_path)).launches[0] == LaunchCommand("DeepSpeed", "deepspeed YOUR_SCRIPT", True)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[1]", "a: [", "layout: 3\nexports: {a: 1}", "exports: [1, {unrun_start: 2}]\nstart: [1]"]
+    "text", ["", "a: [", "layout: 3\nexports: {a: 1}", "exports: [1, {unrun_start: 2}]\nstart: [1]"]
 )
 def test_a_damaged_recipe_has_no_commands(tmp_path, text):
     use = use_it(folder_with(tmp_path, text))

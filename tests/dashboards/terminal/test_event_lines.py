@@ -8,8 +8,7 @@ import pytest
 
 from dashboards.terminal.event_lines import event_line
 from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.settings import Settings
-from tests.dashboards.compared import plain_lines, repeated_search
+from tests.dashboards.compared import plain_lines
 from tests.dashboards.searches import SearchUnderTest, ended_search
 from trials.ledger.events import Event, EventKind
 from trials.trial import FailureReason
@@ -29,21 +28,6 @@ def test_every_event_that_matters_is_one_line_without_terminal_codes():
     assert "t0002.a1 failed, node failure: it broke" in words
     assert words[-2:] == ["t0002 leads so far", "search completed (reached the limit of search.max_trials)"]
     assert "\x1b" not in "".join(lines)
-
-
-def test_a_repeat_is_proposed_as_one():
-    repeats = [line[9:14] for line in plain_lines(repeated_search()) if " proposed as a repeat: " in line]
-    assert repeats == ["t0005", "t0006", "t0007"]
-
-
-def test_a_layout_is_proposed_by_the_axes_that_have_varied_so_far():
-    search = SearchUnderTest()
-    for value in ("Ring", "x" * 1000):
-        search.start(Layout(settings=Settings({"NCCL_ALGO": value}, {}).text))
-    first, second = (line.partition(" proposed: ")[2] for line in plain_lines(search) if " proposed: " in line)
-    assert first == "tp1 pp1 dp1 mb1"
-    assert second.startswith("tp1 pp1 dp1 mb1 NCCL_ALGO=xxx")
-    assert len(second) < 80
 
 
 def ended_line(reason: FailureReason, excerpt: str, limit_gib: float | None = None, **outcome: object) -> str:
@@ -70,15 +54,13 @@ _HANG = "no progress for 300 s; the rank is at\n  File x, line 3\n    work.wait(
         # Of a problem the first line is shown, of a traceback or a log the last.
         ("invalid_layout", "pp: is 3\n  rule: it divides\n  fix: 2 or 4", None, {}, "refused by the engine: pp: is 3"),
         ("script_error", "Traceback (most recent call last):\n  File x\nValueError: no", None, {}, ": ValueError: no"),
-        ("script_error", "rank 1 exited with code 2\npython: no such file", None, {}, ": python: no such file"),
         ("gpu_oom", _ON_A_GPU, None, _IN_BUILD, "rank 3 ran out of memory in phase build, asking for 2.50 GiB more"),
         ("gpu_oom", _ON_A_CPU, 0.25, _IN_BUILD, "64 MiB more; its limit is 0.25 GiB (measure.memory_limit_gib)"),
-        ("gpu_oom", "MemoryError", None, _IN_BUILD, "rank 3 ran out of memory in phase build"),
         ("hang", _HANG, None, {"rank": 1, "phase": "warmup"}, "rank 1 made no progress for 300 s in phase warmup"),
         ("cancelled_by_user", "", None, {}, "cancelled by the user"),
         ("script_error", "bad \x1b[2Jname\u202e\x07", None, {}, r"bad \x1b[2Jname\u202e\x07"),
     ],
-    ids=["rule", "traceback", "log", "gpu", "cpu", "memory", "hang", "cancelled", "control"],
+    ids=["rule", "traceback", "gpu", "cpu", "hang", "cancelled", "control"],
 )
 def test_the_end_of_an_attempt_is_told_by_its_cause(reason, excerpt, limit_gib, outcome, line):
     assert ended_line(FailureReason(reason), excerpt, limit_gib, **outcome).endswith(line)
@@ -94,7 +76,6 @@ _PILOT = {"pilot": "p0001", "job_id": "4711", "node_hours": 0.25, "billed_hours"
     [
         (EventKind.SEARCH_STATE, _FAILED, "search failed (three trials in a row crashed alike): ImportError"),
         (EventKind.ATTEMPT_UNKNOWN, T1 | {"unknown_since": 1.0}, "t0001.a1 unreachable"),
-        (EventKind.ATTEMPT_UNKNOWN, T1 | {"unknown_since": None}, "t0001.a1 reachable again"),
         (EventKind.PILOT_ENDED, _PILOT, "p0001 ended; the search so far: 0.250 node-hours used"),
     ],
 )
@@ -105,17 +86,10 @@ def test_what_happens_beside_is_one_remark(kind, data, line):
     assert f" {line}" in event_line(search.events[-1], search.record)
 
 
-@pytest.mark.parametrize(
-    ("kind", "data", "line"),
-    [
-        (EventKind.SEARCH_CREATED, {}, "00:00:00 search tiny-abcdef created"),
-        (EventKind.DRIVER_TOOK_OVER, {"host": "n2", "pid": 4711}, "00:00:00 process 4711 on n2 is now the driver"),
-        ("planet_found", {"planet": "Vulcan"}, None),
-    ],
-    ids=["stamped", "driver", "of a later version"],
-)
-def test_an_event_is_stamped_with_its_own_time(kind, data, line):
-    assert event_line(Event(3, 1, 0.0, kind, data), SearchUnderTest().record) == line
+def test_an_event_is_stamped_with_its_own_time_and_one_of_a_later_version_has_no_line():
+    took_over = Event(3, 1, 0.0, EventKind.DRIVER_TOOK_OVER, {"host": "n2", "pid": 4711})
+    assert event_line(took_over, SearchUnderTest().record) == "00:00:00 process 4711 on n2 is now the driver"
+    assert event_line(Event(3, 1, 0.0, "planet_found", {"planet": "Vulcan"}), SearchUnderTest().record) is None
 
 
 def test_an_attempt_that_becomes_a_step_of_its_pilot_is_queued_once_and_its_step_is_named():

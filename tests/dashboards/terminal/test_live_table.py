@@ -47,16 +47,6 @@ def test_flags_stand_in_the_line_of_a_measurement_and_are_explained_once_with_wh
         assert lines.count(f"  {describe_flag(flag)}") == 1
 
 
-def test_a_terminal_gets_a_table_in_place_of_lines(terminal):
-    search = compared_search()
-    with LiveView(Objective.TOKENS_PER_SEC, BATCH, BASELINE.key, terminal) as view:
-        for record, event in zip(search.records, search.events, strict=True):
-            view.update(record, event)
-        view._live.refresh()
-    assert "t0002 *" in terminal.getvalue()
-    assert "proposed" not in terminal.getvalue()
-
-
 def test_below_the_table_stand_what_is_in_flight_the_answer_so_far_and_each_limit_as_time_passes(terminal, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     search = SearchUnderTest({"search": {"max_trials": 8, "max_wall_time": "3600s"}})

@@ -8,18 +8,14 @@ from typing import Any
 import pytest
 
 from dashboards.terminal.progress import (
-    describe_driver_jobs,
     describe_in_flight,
-    describe_node_time,
     describe_time_remaining,
     format_clock,
     limit_usages,
 )
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import START, SearchUnderTest
-from trials.analysis.node_time import NodeTime
 from trials.ledger.events import EventKind
-from trials.ranks.startup import StartupPart
 
 LIMITS = {"max_trials": 10, "budget_node_hours": 4.0, "max_wall_time": "7200s"}
 
@@ -45,14 +41,11 @@ def test_every_limit_has_its_usage_and_what_has_no_limit_has_none():
     assert limit_usages(searched(1, spec={"search": {}}).record, START) == []
 
 
-def test_the_time_of_an_ended_search_stands_still():
+def test_the_time_of_an_ended_search_stands_still_and_repeats_are_no_layouts():
     search = searched(1)
     search.end()
     early, late = (limit_usages(search.record, START + moment)[-1].used for moment in (10_000, 20_000))
     assert early == late == search.record.ended_at - search.record.created_at
-
-
-def test_repeats_are_no_layouts():
     search = searched(2)
     search.start(Layout(), "repeat")
     assert limit_usages(search.record, START)[0].used == 2
@@ -127,37 +120,3 @@ def test_an_attempt_out_of_reach_says_since_when_and_on_a_simulated_clock_no_tim
     lost = replace(attempt, unknown_since=attempt.started_at + 60)
     assert describe_in_flight(lost, attempt.started_at + 90).endswith(" on node1 node2, unreachable for 0:30")
     assert describe_in_flight(attempt, START, is_simulated=True) == "t0001.a1 running on node1 node2"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-3, "0:00"), (0.9, "0:00"), (61, "1:01"), (3600, "1:00:00"), (90061, "25:01:01")]
-)
-def test_a_span_of_time_is_written_as_a_clock_shows_it(seconds, text):
-    assert format_clock(seconds) == text
-
-
-def spent(parts: dict[StartupPart, float]) -> NodeTime:
-    return NodeTime(1.0, 0.23, parts, 0.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("time", "words"),
-    [
-        (NodeTime(1.0, 0.23, {}, 0.0, 0.0), "23 % of 1.000 node-hours measured steps"),
-        (spent({StartupPart.COMPILE: 0.5, StartupPart.BUILD: 0.004}), "50 % compilation"),
-        (spent({StartupPart.IMPORT: 0.41, StartupPart.WARMUP: 0.08}), "41 % imports, 8 % warm-up"),
-        (spent({StartupPart.RENDEZVOUS: 0.03, StartupPart.BUILD: 0.06}), "9 % rendezvous and build"),
-        (spent({StartupPart.FIRST_STEP: 0.04, StartupPart.WARMUP: 0.08}), "12 % warm-up"),
-        (NodeTime(2.0, 0.0, {}, 1.5, 0.5), "75 % attempts that measured nothing, 25 % idle pilots"),
-        (NodeTime(1.0, 0.0, {}, 0.0, 0.0, fabric_check=0.25), "25 % the fabric check"),
-    ],
-)
-def test_node_hours_are_told_by_what_they_were_spent_on(time, words):
-    assert describe_node_time(time).endswith(words)
-
-
-def test_of_no_node_hours_nothing_is_told_and_the_drivers_own_job_has_a_line_of_its_own():
-    assert describe_node_time(NodeTime(0.0, 0.0, {}, 0.0, 0.0)) is None
-    words = "the driver's own job took 0.500 of 2.000 node-hours"
-    assert describe_driver_jobs(NodeTime(2.0, 0.0, {}, 1.5, 0.0, 0.5)) == words
-    assert describe_driver_jobs(NodeTime(2.0, 0.0, {}, 2.0, 0.0)) is None

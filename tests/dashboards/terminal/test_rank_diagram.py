@@ -22,13 +22,6 @@ def test_two_ranks_are_drawn_whole():
     ]
 
 
-def test_a_tensor_group_that_reaches_across_nodes_says_which_part_is_where():
-    picture = rank_diagram(Layout(num_nodes=2, tensor_parallel=4, data_parallel=3), 6)
-    assert "tensor    3 groups of 4, each over 2 nodes: 0-3 | 4-7 | 8-11" in picture
-    assert any("ranks 4-5: data 1, tensor 0-1 of 4" in line for line in picture)
-    assert any("ranks 6-7: data 1, tensor 2-3 of 4" in line for line in picture)
-
-
 def test_groups_of_both_orders_say_in_how_many_link_domains_they_are():
     layout = Layout(num_nodes=32, tensor_parallel=4, pipeline_parallel=4, data_parallel=8, expert_parallel=4)
 

@@ -13,7 +13,7 @@ from dashboards.report.figures.registry import report_figures
 from dashboards.report.figures.standalone_page import figure_pages
 from tests.dashboards.report.searches import HOSTILE, a_full_search, a_search
 from tests.dashboards.report.test_page import Page
-from tests.dashboards.searches import START, SearchUnderTest
+from tests.dashboards.searches import START
 
 
 @pytest.mark.security("reports")
@@ -44,8 +44,3 @@ def test_every_figure_that_the_page_draws_is_a_graph_object_in_the_colours_of_it
             assert told["layout"]["title"]["text"] == drawn[key].title
             assert '"@' not in json.dumps(told), "a colour's name on the page"
             assert told["layout"]["paper_bgcolor"] == background
-
-
-def test_without_a_measurement_there_is_nothing_to_draw():
-    data = report_data(SearchUnderTest().record, START)
-    assert (figure_pages(data), graph_figures(data)) == ({}, {})

@@ -28,12 +28,3 @@ def test_passes_are_in_order_and_a_stage_idles_as_long_as_the_formula_says(sched
         boxes = sorted((b for b in timeline.boxes if b.stage == stage), key=lambda box: box.start)
         assert all(one.end <= other.start for one, other in itertools.pairwise(boxes))
         assert 1 - sum(b.end - b.start for b in boxes) / max(ends.values()) == pytest.approx(timeline.bubble)
-
-
-def test_of_a_long_step_the_beginning_is_drawn_and_the_bubble_is_of_all():
-    timeline = pipeline_timeline(
-        replace(FOUR, pipeline_parallel=64, pipeline_schedule="1f1b", grad_accum_steps=4096), 64
-    )
-    assert (timeline.num_drawn, timeline.num_micro_batches) == (64, 4096)
-    assert timeline.bubble == pytest.approx(63 / (4096 + 63))
-    assert pipeline_timeline(Layout(data_parallel=8), 64) is None

@@ -12,7 +12,6 @@ import pytest
 
 from dashboards.report.data import report_data
 from dashboards.report.figures import registry
-from dashboards.report.figures.tradeoffs import memory_front
 from dashboards.report.page import report_without_scripts
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.report.searches import BASELINE, FASTEST, STATES, a_full_search, a_search, spec
@@ -24,12 +23,6 @@ def report_figures(search):
     return registry.report_figures(report_data(search.record, START + 3600))
 
 
-def only_running():
-    search = SearchUnderTest(spec())
-    search.start(BASELINE)
-    return search
-
-
 def only_failed():
     search = SearchUnderTest(spec())
     for reason in FailureReason:
@@ -38,18 +31,10 @@ def only_failed():
     return search
 
 
-def with_settings():
-    """Environment variables of words and numbers, each unset in some layout."""
-    search = a_search(12)
-    for settings in ("-env.OMP_NUM_THREADS", "env.NCCL_ALGO=Ring env.OMP_NUM_THREADS=2", "env.OMP_NUM_THREADS=10"):
-        search.measure(search.start(replace(BASELINE, settings=settings)), 1100.0)
-    return search
-
-
 @pytest.mark.parametrize(
     "search",
-    [SearchUnderTest, only_running, only_failed, a_search, partial(a_search, 18), with_settings],
-    ids=["empty", "running", "failed", "ended", "larger", "settings"],
+    [SearchUnderTest, only_failed, partial(a_search, 18)],
+    ids=["empty", "failed", "ended"],
 )
 def test_every_figure_has_words_and_only_finite_numbers(search):
     for figure in report_figures(search()).values():
@@ -124,14 +109,10 @@ POOLED = pytest.approx(math.sqrt(1500.0 * 1300.0))
         (repeated, "progress", "measured", None, [1000.0, 1500.0, 1300.0]),
         (repeated, "progress", "highest so far", None, [1000.0, 1500.0, 1500.0, 1500.0]),
         (repeated, "progress", "fastest so far: t0003", None, [POOLED, POOLED]),
-        (repeated, "progress", "baseline", None, [1000.0, 1000.0]),
         (failing, "failures_by_axis", "ran", None, [2, 2, 2, 0]),
         (failing, "failures_by_axis", "time limit", None, [0, 0, 0, 3]),
-        (failing, "failures_by_axis", "trainer crashed", None, [1, 1, 1, 0]),
-        (failing, "failures", "time limit", None, [2, 1]),
         (scaled, "nodes", "Pareto front", [1, 2], [900.0, 1500.0]),
         (scaled, "nodes", "linear scaling", [1, 4], [900.0, 3600.0]),
-        (scaled, "nodes", "Fastest so far", [2], None),
         (several_nodes, "objectives", "Pareto front", [2.0, 1.0], [1500.0, 600.0]),
     ],
 )
@@ -144,18 +125,9 @@ def test_a_figure_has_its_points(search, figure, trace, x, y):
 @pytest.mark.parametrize(
     ("search", "figure", "words"),
     [
-        (repeated, "progress", "t0003 reached 1.40k tokens/s"),
-        (failing, "failures_by_axis", "Time limit: 3 of 3 had micro-batch 8, and 0 of the 6 that ran."),
-        (failing, "failures_by_axis", "No axis value explains the rest: 3 trainer crashed."),
         (a_search, "failures", "1 trial of 3 failed: 1 out of memory."),
-        (a_full_search, "failures", "1 trial stopped early"),
-        (a_full_search, "heat", "5 combinations measured."),
         (scaled, "nodes", "1.67 times the speed for 2 times the nodes."),
         (several_nodes, "importance", "on 11 measured layouts on 2 nodes;"),
-        (several_nodes, "memory", "On 2 nodes: "),
-        (several_nodes, "objectives", "(1.50k tokens/s, 2.00 J/token)"),
-        (partial(a_search, 18), "importance", "18 measured layouts"),
-        (partial(a_search, 18), "parallel", "The fastest 20 % have no setting in common."),
         (a_search, "parallel", "The fastest 20 % all have tensor 2"),
     ],
 )
@@ -163,20 +135,18 @@ def test_a_figure_is_summarised(search, figure, words):
     assert words in report_figures(search())[figure].summary
 
 
-def test_a_layout_has_one_number_over_all_its_runs():
+def test_a_layout_has_one_number_over_all_its_runs_and_numbers_of_nodes_are_not_pooled():
     figures = report_figures(repeated())
     for key, pooled in (("memory", "1396.42"), ("heat", "1396.42"), ("parallel", "1.40k tokens/s")):
         text = json.dumps(figures[key].plot)
         assert pooled in text
         assert "1500" not in text
-
-
-def test_the_pareto_line_has_what_nothing_beats_in_both():
-    trial = report_data(a_search().record, START).trials[0]
-    points = [(1.0, 10.0), (2.0, 30.0), (2.0, 20.0), (3.0, 25.0), (4.0, 40.0), (1.0, 5.0)]
-    metrics = [(replace(trial.metrics, peak_memory_gib=memory), speed) for memory, speed in points]
-    trials = [replace(trial, metrics=known, speed=speed) for known, speed in metrics]
-    assert [(t.peak_memory_gib, t.speed) for t in memory_front(trials)] == [(1.0, 10.0), (2.0, 30.0), (4.0, 40.0)]
+    figures = report_figures(several_nodes())
+    heat = figures["heat"].plot
+    assert heat["layout"]["xaxis"]["ticktext"] == ["2", "1", "2", "4"]
+    assert heat["data"][0]["z"] == [[1.0, 1.0, 1.0, None]]
+    lines = [trace for trace in figures["memory"].plot["data"] if trace["name"] == "Pareto front"]
+    assert [len(line["x"]) for line in lines] == [1, 11, 1]
 
 
 def test_the_heat_map_has_the_best_of_each_cell_and_a_cross_where_all_failed():
@@ -212,22 +182,8 @@ def test_predictions_are_those_of_the_proposal_and_their_error_is_told_by_range_
     assert {float(text): value for text, value in ticks.items()} == {value: value for value in ticks.values()}
 
 
-def test_numbers_of_nodes_are_not_pooled():
-    figures = report_figures(several_nodes())
-    heat = figures["heat"].plot
-    assert heat["layout"]["xaxis"]["ticktext"] == ["2", "1", "2", "4"]
-    assert heat["data"][0]["z"] == [[1.0, 1.0, 1.0, None]]
-    lines = [trace for trace in figures["memory"].plot["data"] if trace["name"] == "Pareto front"]
-    assert [len(line["x"]) for line in lines] == [1, 11, 1]
-
-
 def test_what_cannot_be_compared_is_not_drawn():
     figures = report_figures(STATES["one_trial"]())
     assert [figures[key].plot for key in ("memory", "heat", "parallel")] == [None] * 3
     assert {"nodes", "objectives"}.isdisjoint(figures)
     assert report_figures(a_search(9))["importance"].plot is None
-    data = report_data(a_search().record, START)
-    for wait_s in (10.0, 0.0):
-        waited = tuple(replace(trial, queue_wait_s=wait_s) for trial in data.trials)
-        plot = registry.report_figures(replace(data, trials=waited))["cost"].plot
-        assert ("xaxis2" in plot["layout"]) is (wait_s > 0)
