@@ -15,8 +15,5 @@ def test_what_is_written_for_gpus_is_emulated_on_a_cpu_and_nowhere_else():
     assert {engine for engine in ENGINES if not is_emulated(engine, "cpu")} == NATIVE
     gpus = set(ACCELERATORS) - {"cpu"}
     assert not any(is_emulated(engine, gpu) for engine in ENGINES for gpu in gpus)
-
-
-def test_an_engine_that_is_none_has_no_answer():
     with pytest.raises(KeyError):
         is_emulated("megatron", "cpu")

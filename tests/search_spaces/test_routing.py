@@ -15,7 +15,6 @@ from search_spaces.routing import Routing, load_of_fullest_rank
         ("balanced", "balanced", 1.0, "balanced"),
         ("skewed(2)", "skewed", 2.0, "skewed(2)"),
         ("skewed( 1.50 )", "skewed", 1.5, "skewed(1.5)"),
-        ("learned", "learned", None, "learned"),
         (None, "learned", None, "learned"),
     ],
 )

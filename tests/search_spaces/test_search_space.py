@@ -91,30 +91,12 @@ def test_every_combination_is_either_valid_or_rejected_with_its_rule():
     assert space.num_points == 4 * 3 * 3 * 2 * 2
 
 
-def test_accumulation_follows_from_the_global_batch():
-    space = search_space(workload(global_batch_size=24), {"micro_batch_size": [1, 2, 3]})
-    assert [(x.micro_batch_size, x.grad_accum_steps) for x in space.layouts] == [(1, 6), (2, 3), (3, 2)]
-    assert {x.global_batch_size for x in space.layouts} == {24}
-
-
 def test_with_accumulation_as_an_axis_the_global_batch_varies():
     space = search_space(workload(batch_is_free=True), {"micro_batch_size": [1, 3], "grad_accum_steps": [1, 4]})
     assert {x.global_batch_size for x in space.layouts} == {4, 16, 12, 48}
     assert not space.rejected_by_rule
-
-
-def test_with_accumulation_as_an_axis_some_layout_must_have_the_global_batch():
     with pytest.raises(InputError, match=r"no layout has the global batch 16; they have \[8, 12\]"):
         search_space(workload(batch_is_free=True), {"grad_accum_steps": [2, 3]})
-
-
-def test_several_numbers_of_nodes_are_several_worlds():
-    space = search_space(workload(num_nodes=4), {"num_nodes": [1, 2, 4]})
-    assert [(x.num_nodes, x.data_parallel, x.grad_accum_steps) for x in space.layouts] == [
-        (1, 4, 4),
-        (2, 8, 2),
-        (4, 16, 1),
-    ]
 
 
 @pytest.mark.bad_input(7, 9, 10, 21)
@@ -164,15 +146,11 @@ def test_what_tensor_parallelism_splits_must_divide(changes, code, words):
 
 
 @pytest.mark.bad_input(9)
-def test_a_stage_without_a_layer_is_rejected_and_uneven_stages_are_not():
+def test_a_stage_without_a_layer_and_what_an_engine_cannot_split_are_rejected_by_their_rules():
     rejected = the_rejection({"pipeline_parallel": [4]}, num_layers=3)
     assert rejected.problem.code == "layers"
     assert "pipeline_parallel 4 is more than the model's 3 layers" in rejected.problem.message
     assert search_space(workload(num_layers=7), {"pipeline_parallel": [4]}).layouts
-
-
-@pytest.mark.bad_input(9)
-def test_what_an_engine_cannot_split_is_rejected_by_the_engines_rule():
     codes = rejections(search_space(workload(), {"micro_batch_size": [4, 16], "pipeline_parallel": [1, 4]}))
     assert [r.fields["grad_accum_steps"] for r in codes["torch.micro_batches"]] == [1]
 
@@ -201,12 +179,8 @@ def test_a_tensor_group_wider_than_a_node_is_rejected_and_the_switch_named():
         **two_nodes, allow_tensor_parallel_across_nodes=True, num_attention_heads=8, num_key_value_heads=8
     )
     assert [x.tensor_parallel for x in search_space(allowed, {"tensor_parallel": [4, 8]}).layouts] == [4, 8]
-
-
-@pytest.mark.bad_input(11)
-def test_a_tensor_group_that_would_straddle_two_nodes_is_rejected():
-    space = search_space(workload(num_nodes=3, gpus_per_node=4, global_batch_size=12), {"tensor_parallel": [2, 3]})
-    assert list(rejections(space)) == ["tp_across_nodes"]
+    straddling = workload(num_nodes=3, gpus_per_node=4, global_batch_size=12)
+    assert list(rejections(search_space(straddling, {"tensor_parallel": [2, 3]}))) == ["tp_across_nodes"]
 
 
 @pytest.mark.bad_input(14)
@@ -219,10 +193,6 @@ def test_an_empty_space_is_refused_with_each_rule_how_many_it_removed_and_what_t
     assert "world rejected 2, batch rejected 1" in problem.message
     assert "world: change tensor_parallel" in problem.fix
     assert "batch: use a micro_batch_size" in problem.fix
-
-
-@pytest.mark.bad_input(14)
-def test_a_space_of_which_an_engine_runs_nothing_is_refused_with_the_engines_rule():
     with pytest.raises(InputError, match=r"torch\.fsdp rejected 1"):
         search_space(workload(), {"zero_stage": [3], "overlap_comm": [True]})
 
@@ -247,8 +217,9 @@ def test_a_sample_is_the_same_for_the_same_seed_and_holds_valid_layouts_only():
     assert all(layout.num_gpus == 4 and layout.global_batch_size == 16 for layout in one.layouts)
 
 
-def test_constraints_on_nodes_reject_larger_trials():
+def test_several_numbers_of_nodes_are_several_worlds_up_to_the_constraint():
     space = search_space(workload(num_nodes=4, max_nodes=2), {"num_nodes": [1, 2, 4]})
+    assert [(x.num_nodes, x.data_parallel, x.grad_accum_steps) for x in space.layouts] == [(1, 4, 4), (2, 8, 2)]
     assert space.rejected_by_rule == {"max_nodes": 1}
 
 
@@ -342,7 +313,7 @@ def test_overlapped_tensor_parallelism_stays_within_a_node_also_where_groups_may
     assert [(each.code, each.message) for each in found] == [("tp_overlap_across_nodes", words) for words in expected]
 
 
-def test_the_baseline_joins_the_candidates_wherever_it_lies():
+def test_the_baseline_joins_the_candidates_wherever_it_lies_and_saves_no_empty_space():
     inside = Layout(data_parallel=4, micro_batch_size=1, grad_accum_steps=4)
     outside = Layout(tensor_parallel=2, data_parallel=2, micro_batch_size=4, grad_accum_steps=2)
     axes = {"micro_batch_size": [1, 2]}
@@ -351,6 +322,8 @@ def test_the_baseline_joins_the_candidates_wherever_it_lies():
     assert space.baseline == outside
     assert space.layouts[-1] == outside
     assert len(space.layouts) == 3
+    with pytest.raises(InputError, match="none of 1 layouts is valid"):
+        search_space(workload(), {"micro_batch_size": [32]}, Layout(data_parallel=4, grad_accum_steps=4))
 
 
 def test_a_baseline_that_breaks_rules_is_refused_with_all_of_them():
@@ -372,11 +345,6 @@ def test_a_baseline_that_breaks_rules_is_refused_with_all_of_them():
         in problems[0].message
     )
     assert "= 6, but global_batch_size is 16" in problems[3].message
-
-
-def test_a_baseline_does_not_save_an_empty_space():
-    with pytest.raises(InputError, match="none of 1 layouts is valid"):
-        search_space(workload(), {"micro_batch_size": [32]}, Layout(data_parallel=4, grad_accum_steps=4))
 
 
 def test_a_closed_space_is_the_table_and_asks_no_rule():
@@ -403,13 +371,10 @@ def test_of_a_table_that_is_to_be_run_every_layout_that_cannot_be_is_rejected_by
     assert {r.problem.code: r.fields for r in space.rejected()} == {c: x.to_json() for c, x in bad.items()}
 
 
-def test_a_table_of_which_nothing_can_be_run_is_refused():
+def test_a_table_of_which_nothing_can_be_run_and_a_baseline_that_is_not_valid_and_of_it_are_refused():
     with pytest.raises(InputError, match=r"nanotron\.engine_mismatch rejected 1") as caught:
         runnable_space(workload(), [Layout(data_parallel=4, grad_accum_steps=4, engine="nanotron")])
     assert "launcher.kind to simulated" in caught.value.problems[0].fix
-
-
-def test_a_baseline_in_a_table_to_be_run_is_valid_and_of_the_table():
     runs, other = Layout(data_parallel=4, grad_accum_steps=4), Layout(tensor_parallel=7)
     with pytest.raises(InputError, match="is not a layout of the table"):
         runnable_space(workload(), [runs], other)

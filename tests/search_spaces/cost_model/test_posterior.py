@@ -93,10 +93,12 @@ def test_a_few_trials_tell_a_constant_that_is_far_from_typical(term, factor):
     assert np.abs(mean - logs).mean() < np.abs(before - logs).mean() / 2
 
 
-def test_what_was_measured_is_uncertain_no_more():
+def test_what_was_measured_is_uncertain_no_more_and_the_same_seed_believes_the_same():
     before, after = posterior_after([], typical_constants()), posterior_after([0, 5, 9, 14], typical_constants())
     assert after.predict(TERMS_OF_ALL)[1].mean() < before.predict(TERMS_OF_ALL)[1].mean() / 2
     assert variance_of(after, "matmul") < variance_of(before, "matmul")
+    one, same = (posterior_after([1, 7, 12], typical_constants(), seed=4) for _ in range(2))
+    assert one.constants.tolist() == same.constants.tolist()
 
 
 def test_one_strange_measurement_among_many_moves_little():
@@ -116,11 +118,6 @@ def test_one_trial_tells_how_fast_an_unknown_machine_is():
     assert np.abs(mean - np.log(TERMS_OF_ALL.seconds(truth))).mean() < 0.3
 
 
-def test_the_same_seed_believes_the_same():
-    one, same = (posterior_after([1, 7, 12], typical_constants(), seed=4) for _ in range(2))
-    assert one.constants.tolist() == same.constants.tolist()
-
-
 CAPACITY_GIB = 80.0
 
 
@@ -138,15 +135,12 @@ def test_without_trials_what_is_small_fits_what_is_large_does_not_and_between_no
     assert 0.1 < fits([], 75) < 0.9
 
 
-def test_an_out_of_memory_makes_all_that_is_as_large_unlikely():
+def test_an_out_of_memory_makes_all_that_is_as_large_unlikely_and_a_layout_that_ran_what_is_as_small_likely():
     failed = [evidence(60, ran=False)]
     assert fits(failed, 60) < 0.6 < 0.8 < fits([], 60)
     assert fits(failed, 70) < 0.25 < 0.6 < fits([], 70)
     assert fits(failed, 25) > 0.9
     assert fits([*failed, evidence(58, ran=False)], 58) < 0.5
-
-
-def test_a_layout_that_ran_makes_all_that_is_as_small_likely():
     assert fits([evidence(75)], 75) > fits([], 75)
 
 
@@ -164,10 +158,7 @@ def test_what_has_to_stay_free_changes_what_fits_and_not_what_trials_told():
     assert much > 0.9 > 0.5 > little
 
 
-def test_one_failure_for_another_reason_does_not_refuse_everything():
+def test_one_failure_for_another_reason_or_on_a_device_of_unknown_memory_refuses_nothing_else():
     ran = [evidence(gib, peak_gib=gib) for gib in (30, 40, 50)]
     assert fits([*ran, evidence(10, ran=False)], 45) > 0.9
-
-
-def test_a_device_of_unknown_memory_holds_everything():
     assert MemoryPosterior(None, [evidence(10, ran=False)]).fits(np.array([1.0, 1e6])).tolist() == [1, 1]

@@ -91,10 +91,7 @@ MODULES_OF_BOTH = {"activation_checkpointing": "selective", "recompute_modules":
     ("faster", "slower"),
     [
         ({}, {"activation_checkpointing": "selective"}),
-        ({"activation_checkpointing": "selective"}, {"activation_checkpointing": "full"}),
-        ({}, {"activation_checkpointing": "full", "recompute_layers": 1}),
         ({"activation_checkpointing": "full", "recompute_layers": 1}, {"activation_checkpointing": "full"}),
-        ({"activation_checkpointing": "selective"}, MODULES_OF_BOTH),
         (MODULES_OF_BOTH, {"activation_checkpointing": "full"}),
         ({"attention_kernel": "flash"}, {}),
         ({"precision": "bf16"}, {"precision": "fp32"}),
@@ -104,8 +101,6 @@ MODULES_OF_BOTH = {"activation_checkpointing": "selective", "recompute_modules":
         ({"zero_stage": 2}, {"zero_stage": 3}),
         ({"torch_compile": True, "micro_batch_size": 1}, {"micro_batch_size": 1}),
         ({"overlap_comm": True}, {}),
-        ({"cuda_graphs": "attn"}, {}),
-        ({"cuda_graphs": "attn+mlp"}, {"cuda_graphs": "attn"}),
     ],
     ids=lambda changes: "-".join(f"{k}-{v}" for k, v in changes.items()) or "plain",
 )
@@ -268,13 +263,6 @@ def test_torchao_multiplies_routed_experts_in_16_bits(engine, share_of_experts):
     assert matmul[1] / matmul[0] == pytest.approx(expected, rel=1e-3)
 
 
-def test_tensor_ranks_in_a_node_are_faster_than_across_nodes():
-    sixteen = replace(EIGHT, data_parallel=1, pipeline_parallel=1)
-    inside = replace(sixteen, tensor_parallel=8, data_parallel=2)
-    across = replace(sixteen, tensor_parallel=16)
-    assert seconds(SMALL, inside, a100(2)) < seconds(SMALL, replace(across, grad_accum_steps=32), a100(2))
-
-
 @pytest.mark.parametrize("zero_stage", [2, 3])
 def test_gradients_added_up_whole_are_reduced_once_a_step(zero_stage):
     def step_s(engine: str, accumulation: int) -> float:
@@ -405,10 +393,14 @@ def test_more_stages_than_work_is_bubble():
     assert share[1] == pytest.approx(1 / 65, abs=0.01)
 
 
-def test_the_parts_of_a_step_add_up_to_it():
+def test_the_parts_of_a_step_add_up_to_it_and_many_draws_of_the_constants_are_computed_at_once():
     layouts = [replace(EIGHT, micro_batch_size=size, zero_stage=stage) for size in (1, 4) for stage in (0, 1, 2, 3)]
     terms = StepTerms.of(SMALL, a100(1), LayoutTable.of(layouts))
     assert sum(terms.parts(typical_constants()).values()) == pytest.approx(terms.seconds(typical_constants()))
+    terms = StepTerms.of(SMALL, a100(1), LayoutTable.of([EIGHT, replace(EIGHT, micro_batch_size=2)]))
+    draws = np.stack([typical_constants(), 2 * typical_constants(), np.ones(len(TERMS))])
+    assert terms.seconds(draws) == pytest.approx(np.stack([terms.seconds(draw) for draw in draws]))
+    assert terms.seconds(draws)[1] == pytest.approx(2 * terms.seconds(draws)[0])
 
 
 def test_communication_inside_layers_is_of_the_groups_that_communicate():
@@ -423,13 +415,6 @@ def test_communication_inside_layers_is_of_the_groups_that_communicate():
     assert parts["tensor"].tolist() == parts["context"].tolist() == [0, 0]
     assert min(parts["expert"]) > 0  # the device waits for the host, too
     assert sum(parts.values()) == pytest.approx(terms.seconds(typical_constants()))
-
-
-def test_many_draws_of_the_constants_are_computed_at_once():
-    terms = StepTerms.of(SMALL, a100(1), LayoutTable.of([EIGHT, replace(EIGHT, micro_batch_size=2)]))
-    draws = np.stack([typical_constants(), 2 * typical_constants(), np.ones(len(TERMS))])
-    assert terms.seconds(draws) == pytest.approx(np.stack([terms.seconds(draw) for draw in draws]))
-    assert terms.seconds(draws)[1] == pytest.approx(2 * terms.seconds(draws)[0])
 
 
 def test_a_narrow_model_is_slow_on_an_accelerator_and_not_on_a_cpu():
@@ -506,9 +491,7 @@ def test_zero_3_inside_a_link_domain_is_not_held_to_one_adapter():
     "change",
     [
         {"tensor_parallel": 2, "data_parallel": 4},
-        {"tensor_parallel": 2, "data_parallel": 4, "data_parallel_replicas": 2},
         {"tensor_parallel": 2, "context_parallel": 2, "data_parallel": 2},
-        {"tensor_parallel": 1, "context_parallel": 4, "data_parallel": 2},
         {"tensor_parallel": 1, "context_parallel": 2, "data_parallel": 4, "data_parallel_replicas": 2},
     ],
 )

@@ -56,17 +56,12 @@ def test_a_usual_node_is_assumed_in_every_size(name: str, gpus_per_node: int):
     assert links.fabric.nic_gb_per_s == pytest.approx(whole.fabric.nic_gb_per_s * gpus_per_node / 8)
 
 
-def test_links_are_what_is_known_of_a_machine_and_not_which_one_it_is():
-    own = replace(A100S, given_links=OWN)
-    assert own == A100S
-    assert hash(own) == hash(A100S)
-
-
 @pytest.mark.parametrize("links", [None, OWN])
 def test_a_cluster_written_down_is_read_back_the_same(links: Links | None):
     cluster = replace(A100S, given_links=links)
     read = Cluster.from_json(json.loads(json.dumps(cluster.to_json())))
-    assert (read, read.given_links) == (cluster, links)
+    assert (read, read.given_links) == (A100S, links), "links are what is known of a machine, not which one it is"
+    assert hash(read) == hash(A100S)
 
 
 def test_what_was_measured_is_written_down_and_read_back_and_makes_no_other_machine():
@@ -75,9 +70,6 @@ def test_what_was_measured_is_written_down_and_read_back_and_makes_no_other_mach
     assert (read, read.measured) == (A100S, REACHED)
     assert REACHED.matmul_flops("bf16") == 260e12
     assert REACHED.matmul_flops("fp16") is None
-
-
-def test_a_hosts_speed_is_known_once_its_products_are_measured():
     host = Cluster(ACCELERATORS["cpu"], 4, 1)
     assert not host.speed_is_known
     assert not replace(host, measured=MeasuredSpeed(memory_gb_per_s=8.0)).speed_is_known
@@ -101,52 +93,31 @@ WHOLE_NODES = "the last domain is a whole node, or several; a node of one GPU ne
 MEASURED = "measured: {matmul_tflops: {bf16: 260}, memory_gb_per_s: 1700}\n"
 
 
-def test_a_cluster_file_describes_its_links():
-    cluster = _cluster_in(HEAD + NODE + FABRIC)
+def test_a_cluster_file_describes_its_links_and_says_what_ranks_reached():
+    cluster = _cluster_in("schema: parlay.cluster/1\n" + HEAD + NODE + FABRIC + MEASURED)
     assert (cluster.links, cluster.links_are_assumed) == (OWN, False)
-
-
-def test_a_cluster_file_says_what_ranks_reached():
-    yaml = HEAD + NODE + FABRIC + MEASURED
-    assert _cluster_in("schema: parlay.cluster/1\n" + yaml).measured == MeasuredSpeed((("bf16", 260.0),), 1700.0)
+    assert cluster.measured == MeasuredSpeed((("bf16", 260.0),), 1700.0)
 
 
 @pytest.mark.parametrize(
     ("yaml", "key", "line", "rule"),
     [
         (HEAD + NODE + FABRIC + MEASURED.replace("260", "0"), "measured.matmul_tflops.bf16", 7, "more than 0"),
-        (HEAD + NODE + FABRIC + MEASURED.replace("1700", "-1"), "measured.memory_gb_per_s", 7, "more than 0"),
         (HEAD + NODE + FABRIC + MEASURED.replace("1700", ".nan"), "measured.memory_gb_per_s", 7, "a finite number"),
         (HEAD + NODE + FABRIC + MEASURED.replace("bf16", "fp8"), "measured.matmul_tflops.fp8", 7, "known keys: fp32"),
         ("schema: parlay.cluster/2\n" + HEAD + NODE + FABRIC, "schema", 1, "one of parlay.cluster/1"),
         (HEAD + NODE, "links.fabric", 4, "links of more nodes than the last domain has include a fabric"),
         (HEAD + FABRIC, "links.domains", 4, WHOLE_NODES),
         (HEAD + NODE.replace("num_ranks: 8", "num_ranks: 4") + FABRIC, "links.domains", 5, WHOLE_NODES),
-        (HEAD + NODE.replace("num_ranks: 8", "num_ranks: 20") + FABRIC, "links.domains", 5, WHOLE_NODES),
         (
             HEAD + RACK.replace("num_ranks: 8", "num_ranks: 12") + FABRIC,
             "links.domains[0].num_ranks",
             5,
             "a domain divides a node, or consists of whole nodes",
         ),
-        (HEAD + NODE.replace("100", "0") + FABRIC, "links.domains[0].bus_gb_per_s", 5, "more than 0"),
         (HEAD + NODE.replace("9", "-9") + FABRIC, "links.domains[0].latency_us", 5, "at least 0"),
-        (HEAD + NODE.replace("100", ".inf") + FABRIC, "links.domains[0].bus_gb_per_s", 5, "a finite number"),
-        (HEAD + NODE.replace("8", "8.0") + FABRIC, "links.domains[0].num_ranks", 5, "a whole number"),
         (HEAD + NODE + FABRIC.replace("2", "1"), "links.fabric.by_nodes[0].num_nodes", 6, "at least 2"),
         (HEAD + NODE + FABRIC.replace("nic_gb_per_s: 50, ", ""), "links.fabric.nic_gb_per_s", 6, None),
-        (
-            HEAD + NODE + FABRIC.replace("}]", "}, {num_nodes: 2, bus_gb_per_s: 30}]"),
-            "links.fabric.by_nodes",
-            6,
-            "each number of nodes once, in rising order",
-        ),
-        (
-            HEAD + NODE.replace("[", "[{name: triple, num_ranks: 3, bus_gb_per_s: 9, latency_us: 9}, ") + FABRIC,
-            "links.domains[1].num_ranks",
-            5,
-            "domains go from inner to outer, each a multiple of the one before",
-        ),
     ],
 )
 def test_links_that_cannot_be_are_refused_by_key_line_and_rule(yaml: str, key: str, line: int, rule: str | None):

@@ -28,12 +28,9 @@ OF_A_RACK = 20 * NIC_EFFICIENCY
     [
         (LINKS, 2, 1, 120),  # the dies of a module
         (LINKS, 4, 1, 80),  # half a node, one ring through each module
-        (LINKS, 8, 1, 80),
         (LINKS, 4, 2, 40),  # one die of each module: its sibling's ring takes the same way out
-        (LINKS, 2, 4, 40),
         (LINKS, 16, 1, 64),  # two whole nodes
         (LINKS, 8, 2, 32),  # four ranks of each node, two rings through its NICs
-        (LINKS, 2, 8, 8),  # one rank of each node, eight rings
         (LINKS, 8, 8, 8),  # the same over eight nodes: a ring of eight ranks, not of eight nodes
         (LINKS, 2, 32, 8),  # two nodes that lie four apart are two nodes
         # Behind one switch every rank has its own way.
@@ -45,9 +42,7 @@ OF_A_RACK = 20 * NIC_EFFICIENCY
         (RACKS, 4, 1, 100),
         (RACKS, 8, 1, 90),  # two nodes of a rack
         (RACKS, 4, 4, 90),  # one rank of each node: each has links of its own
-        (RACKS, 16, 1, 90),
         (RACKS, 32, 1, 4 * OF_A_RACK),  # two racks: the NICs of all nodes of a rack
-        (RACKS, 8, 4, OF_A_RACK),  # four rings share them
         (RACKS, 2, 16, OF_A_RACK / 4),  # sixteen do
     ],
 )
@@ -63,16 +58,15 @@ def test_where_links_lead_from_device_to_device_a_ring_is_faster_than_two_of_its
     assert mesh.p2p_gb_per_s(4, 1, gpus_per_node=4) == 20
 
 
-def test_one_rank_alone_waits_for_nobody():
+def test_one_rank_alone_waits_for_nobody_and_nodes_of_one_gpu_have_a_fabric_alone():
     alone = Links(())
     assert alone.collective_gb_per_s(1, 8, gpus_per_node=1) == alone.p2p_gb_per_s(1, 8, gpus_per_node=1) == math.inf
     assert alone.latency_us(1, 8, gpus_per_node=1) == 0
-
-
-def test_nodes_of_one_gpu_have_a_fabric_alone():
     links = Links((), Fabric(nic_gb_per_s=10, latency_us=5))
     assert links.collective_gb_per_s(4, 2, gpus_per_node=1) == pytest.approx(10 * NIC_EFFICIENCY)
     assert links.latency_us(4, 2, gpus_per_node=1) == 20
+    fabric = Fabric(nic_gb_per_s=100, latency_us=5)
+    assert fabric.bus_gb_per_s(2) == fabric.bus_gb_per_s(512) == 100 * NIC_EFFICIENCY
 
 
 @pytest.mark.parametrize(
@@ -94,11 +88,6 @@ def test_gathers_are_as_fast_as_an_all_reduce_but_where_somebody_measured_less()
     assert decode(Links, measured.to_json()) == measured
 
 
-def test_nobody_measured_it_so_it_is_a_share_of_the_nics():
-    fabric = Fabric(nic_gb_per_s=100, latency_us=5)
-    assert fabric.bus_gb_per_s(2) == fabric.bus_gb_per_s(512) == 100 * NIC_EFFICIENCY
-
-
 @pytest.mark.parametrize(
     ("num_ranks", "stride", "latency_us"),
     [(2, 1, 4), (4, 1, 10), (4, 2, 10), (16, 1, 10 + 2 * 5), (64, 1, 10 + 6 * 5), (5, 8, 6 * 5), (8, 4, 10 + 4 * 5)],
@@ -115,7 +104,6 @@ def test_latency_across_nodes_is_a_nodes_and_a_tree_over_the_nodes(num_ranks: in
         (LINKS, 2, 8, 7),  # eight pairs at once could have 11.25, one pair reaches 7
         (LINKS, 8, 2, 7),  # the stage that crosses to the next node is the slowest
         (SWITCHED, 2, 8, OVER_NICS / 8),  # pairs that cross at once share the NICs where nothing else bounds them
-        (SWITCHED, 16, 1, OVER_NICS),
     ],
 )
 def test_a_pipeline_is_as_slow_as_its_slowest_crossing(links, num_ranks, stride, bandwidth):
@@ -127,10 +115,9 @@ def test_domains_that_do_not_nest_are_refused():
         Links((LinkDomain("triple", 3, 10, 1), NODE))
     problem = caught.value.problems[0]
     assert (problem.key, problem.value) == ("domains[1].num_ranks", 8)
-    with pytest.raises(InputError, match="each a multiple of the one before"):
-        Links((NODE, PAIR))
-    with pytest.raises(InputError, match="each a multiple of the one before"):
-        Links((NODE, NODE))
+    for inner_to_outer in ((NODE, PAIR), (NODE, NODE)):
+        with pytest.raises(InputError, match="each a multiple of the one before"):
+            Links(inner_to_outer)
 
 
 @pytest.mark.parametrize("by_nodes", [((4, 10.0), (2, 20.0)), ((2, 10.0), (2, 20.0))])
@@ -152,15 +139,12 @@ def test_links_written_down_are_read_back_the_same():
     assert decode(Links, Links(()).to_json()) == Links(())
 
 
-def test_messages_and_latencies_know_the_domain_of_several_nodes():
+def test_messages_latencies_and_measured_curves_know_the_domain_of_several_nodes():
     assert RACKS.p2p_gb_per_s(4, 4, gpus_per_node=4) == 90
     assert RACKS.p2p_gb_per_s(2, 16, gpus_per_node=4) == pytest.approx(20 * NIC_EFFICIENCY / 4)
     assert RACKS.latency_us(16, 1, gpus_per_node=4) == 9
     assert RACKS.latency_us(32, 1, gpus_per_node=4) == 9 + 2 * 5
     assert RACKS.latency_us(4, 16, gpus_per_node=4) == 4 * 5
-
-
-def test_a_curve_over_racks_is_a_limit_of_whole_racks_that_rings_do_not_share():
     measured = Links(RACKS.domains, Fabric(20, 5, by_nodes=((2, 88.0), (8, 50.0))))
     assert measured.collective_gb_per_s(32, 1, gpus_per_node=4) == pytest.approx(50)
     assert measured.collective_gb_per_s(8, 4, gpus_per_node=4) == pytest.approx(20 * NIC_EFFICIENCY)

@@ -74,40 +74,18 @@ GB200 = (
     (32, {"tensor_parallel": 4, "pipeline_parallel": 4, "data_parallel": 8}, {"pipeline"}, {"shards"}),
     (
         32,
-        {"tensor_parallel": 2, "context_parallel": 4, "pipeline_parallel": 2, "data_parallel": 8},
-        {"pipeline"},
-        {"shards"},
-    ),
-    (
-        32,
-        {
-            "tensor_parallel": 2,
-            "context_parallel": 4,
-            "pipeline_parallel": 2,
-            "data_parallel": 8,
-            "data_parallel_replicas": 2,
-        },
-        {"pipeline"},
-        {"replicas"},
-    ),
-    (
-        32,
         {"tensor_parallel": 4, "pipeline_parallel": 4, "data_parallel": 8, "expert_parallel": 4},
         {"pipeline"},
         {"shards", "expert_shards"},
     ),
-    (32, {"data_parallel": 128, "expert_parallel": 64}, {"shards", "expert_shards"}, None),
     (32, {"data_parallel": 128, "expert_parallel": 128}, {"shards", "expert"}, None),
     # 36 nodes are two parts of 18, of 72 ranks each
     (36, {"tensor_parallel": 4, "pipeline_parallel": 2, "data_parallel": 18}, {"pipeline"}, {"shards"}),
     (36, {"tensor_parallel": 16, "data_parallel": 9}, {"tensor", "shards"}, None),
     (36, {"data_parallel": 144, "expert_parallel": 16}, {"shards", "expert", "expert_shards"}, None),
-    (36, {"data_parallel": 144, "expert_parallel": 8}, {"shards", "expert_shards"}, None),
-    # 24 nodes are two parts of 12, of 48 ranks each; 16 and 18 are one domain
-    (24, {"tensor_parallel": 4, "pipeline_parallel": 6, "data_parallel": 4}, {"pipeline"}, {"shards"}),
+    # 24 nodes are two parts of 12, of 48 ranks each; 16 are one domain
     (24, {"context_parallel": 32, "data_parallel": 3}, {"context", "shards"}, None),
     (16, {"tensor_parallel": 4, "pipeline_parallel": 4, "data_parallel": 4}, set(), set()),
-    (18, {"tensor_parallel": 8, "pipeline_parallel": 3, "data_parallel": 3}, set(), set()),
 )
 """Nodes, fields of a layout, and the groups that leave an NVL72 in the orders tp-dp-pp and tp-pp-dp."""
 

