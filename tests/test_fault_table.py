@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests.fault_table import MARKS, PAGES, brought_up_to_date, lines_of
@@ -24,11 +22,6 @@ def test_every_line_has_a_test_and_every_mark_a_line(mark, least):
 def test_every_fault_has_a_test_of_its_own():
     marks = [arguments for test in all_tests() for name, arguments in test.marks if name == "fault"]
     assert LINES["fault"].keys() - {str(arguments[0]) for arguments in marks if len(arguments) == 1} == set()
-
-
-def test_no_name_carries_the_number_of_a_fault_or_of_a_line():
-    numbered = [test for test in all_tests() if re.match(r"test_(faults?|rows?|lines?)_[0-9]", test.name)]
-    assert numbered == [], "the mark says it: @pytest.mark.fault(N), @pytest.mark.bad_input(N)"
 
 
 def test_the_pages_say_what_the_tests_say():

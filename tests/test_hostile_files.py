@@ -280,13 +280,10 @@ def test_no_content_of_a_file_ends_a_verb_in_a_traceback(searched: Path, name: s
     [
         ("search_created", ("spec", "search", "finalist_repeats"), None),
         ("search_created", ("spec", "constraints"), [None]),
-        ("search_created", ("spec", "cluster"), -1),
-        ("search_created", ("spec", "model"), {}),
         ("search_created", ("spec", "measure", "finalist_time_s"), {}),
         ("attempt_ended", ("outcome", "fullest_rank"), {"rank": 0, "host": "n", "used_gib": 1.0, "device_gib": "x"}),
         ("attempt_ended", ("outcome", "fingerprint"), {"hosts": 5}),
         ("attempt_ended", ("outcome", "measured", "tokens_per_sec"), 1e308),
-        ("trial_proposed", ("prediction", "step_time_s"), 1e308),
     ],
 )
 def test_a_sealed_journal_with_what_only_views_read_is_refused(searched: Path, kind: str, place, value: object):

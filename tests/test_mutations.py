@@ -53,13 +53,6 @@ def test_every_operator_changes_what_it_is_named_after(room, tmp_path):
     }
 
 
-def test_a_function_that_moves_keeps_its_mutants(room, tmp_path):
-    ranks = {m.rank("seed").removesuffix(m.file) for m in mutants_of(room, tmp_path)}
-    (tmp_path / "box.py").rename(tmp_path / "case.py")
-    (tmp_path / "case.py").write_text(f"import os\n\n\n{SOURCE}")
-    assert {m.rank("seed").removesuffix(m.file) for m in mutants_of(room, tmp_path)} == ranks
-
-
 @pytest.mark.walks
 @pytest.mark.slow
 def test_a_draw_has_each_rooms_number_of_mutants_each_another_and_each_a_program():

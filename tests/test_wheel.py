@@ -44,11 +44,13 @@ def wheel(tmp_path_factory) -> Path:
     return unpacked
 
 
-def test_it_has_every_file_of_the_rooms_and_no_other(wheel):
+def test_it_has_every_file_of_the_rooms_and_no_other_and_its_licence(wheel):
     there, packed = files_of_the_rooms(ROOT), files_of_the_rooms(wheel)
     assert sorted(there - packed) == []
     assert sorted(packed - there) == []
     assert {path.name for path in wheel.iterdir()} == {*ROOMS, about(wheel).name}
+    assert message_from_string((about(wheel) / "METADATA").read_text())["License-Expression"] == "Apache-2.0"
+    assert (about(wheel) / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 def files_of_the_rooms(root: Path) -> set[str]:
@@ -59,11 +61,6 @@ def files_of_the_rooms(root: Path) -> set[str]:
 def about(wheel: Path) -> Path:
     (folder,) = wheel.glob("parlay-*.dist-info")
     return folder
-
-
-def test_it_says_its_licence_and_has_it(wheel):
-    assert message_from_string((about(wheel) / "METADATA").read_text())["License-Expression"] == "Apache-2.0"
-    assert (about(wheel) / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 def test_it_plans_a_ready_made_search_with_nothing_else_of_parlay_there(wheel, tmp_path):
