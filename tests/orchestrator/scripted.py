@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
 from search_spaces.errors import ExternalError
 from trials.attempt_result import LaunchStatus, Liveness, expected_proof
 from trials.files.folders import write_json
@@ -58,13 +58,12 @@ class Job:
 class ScriptedLauncher(Launcher):
     """`script` decides how each attempt goes; jobs outlive the driver, as Slurm's do.
 
-    `refuses` refuses all; `meets` is what the next launches meet, one each: no free slot (None), or an exception.
+    `meets` is what the next launches meet, one each: no free slot (None), or an exception.
     An attempt runs on the first of the `nodes` that it does not keep away from, where there is one. `on_cancel` says
     which of these keys could not be reached.
     """
 
     script: Callable[[TrialSpec], Script] = lambda spec: Script()
-    refuses: str | None = None
     nodes: tuple[str, ...] = (NODE,)
     name = "scripted"
     meets: list[Exception | None] = field(default_factory=list)
@@ -82,8 +81,6 @@ class ScriptedLauncher(Launcher):
         return [job.request for job in self.jobs.values()]
 
     def _launch(self, request: LaunchRequest) -> str | None:
-        if self.refuses:
-            raise LaunchRefused(self.refuses)
         if self.meets:
             if (met := self.meets.pop(0)) is None:
                 return None

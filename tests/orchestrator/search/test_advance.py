@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
-from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.on_slurm.test_crashes import advanced, eventful
@@ -49,12 +48,6 @@ def test_a_turn_that_finds_nothing_new_only_takes_over(rig):
     assert after.trials == before.trials
 
 
-def test_a_submission_without_an_answer_is_looked_for_by_the_turns_that_follow(rig):
-    rig.slurm.submissions_time_out(1, 35.0)
-    rig.check(advanced(rig))
-    assert len(rig.cluster.jobs()) == 1
-
-
 def test_a_submission_that_never_was_is_repeated_once_the_turns_have_waited_long_enough(rig):
     rig.slurm.submissions_time_out(1, appears_after_s=None)
     turn(rig)
@@ -62,13 +55,6 @@ def test_a_submission_that_never_was_is_repeated_once_the_turns_have_waited_long
     advanced(rig, lambda search: search.in_flight[0].state is not TrialState.SUBMITTED, every_s=10.0)
     assert CONFIRM_WINDOW_S <= rig.cluster.time - began <= CONFIRM_WINDOW_S + 2 * POLL_S
     rig.check(advanced(rig))
-
-
-def test_a_queue_that_was_full_is_in_no_doubt(rig):
-    rig.slurm.submissions_busy(times=1)
-    assert turn(rig).in_flight[0].state is TrialState.SUBMITTED
-    rig.cluster.advance(1.0)
-    assert turn(rig).in_flight[0].state is TrialState.QUEUED
 
 
 def test_a_job_that_nobody_knows_any_more_is_lost_after_the_grace_and_not_before(tmp_path):
@@ -83,15 +69,3 @@ def test_a_job_that_nobody_knows_any_more_is_lost_after_the_grace_and_not_before
     assert gone.in_flight[0].attempt == "a1"
     assert ended.trials[0].attempts[0].reason is FailureReason.JOB_LOST
     assert 600.0 <= rig.cluster.time - since <= 600.0 + MINUTE
-
-
-def test_a_user_who_cancels_is_obeyed_at_the_next_turn(rig):
-    wanted = False
-    rig.limits, rig.script = Limits(9, 3), lambda spec, restart: Script(duration_s=None)
-    rig.callbacks = DriverCallbacks(cancel_requested=lambda: wanted)
-    turn(rig)
-    rig.cluster.advance(MINUTE)
-    wanted = True
-    search = advanced(rig)
-    rig.check(search)
-    assert {trial.reason for trial in search.trials} == {FailureReason.CANCELLED_BY_USER}

@@ -15,14 +15,12 @@ import pytest
 
 from orchestrator.common.timeouts import HangGuard
 from orchestrator.search import attempt_factory
-from orchestrator.search.attempt_factory import OUTCOME_GRACE_S, SILENT_NODES_GRACE_S, AttemptFactory
+from orchestrator.search.attempt_factory import OUTCOME_GRACE_S, SILENT_NODES_GRACE_S
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
-from tests.orchestrator.scripted import NODE, Script, ScriptedLauncher, measured_outcome
+from tests.orchestrator.scripted import NODE, Script, ScriptedLauncher
 from tests.rig import Rig
 from trials.attempt_result import LaunchStatus, Liveness
-from trials.files import folders
-from trials.files.folders import write_json
 from trials.ledger.events import EventKind, SearchRecord
 from trials.trial import FailureReason, TrialState
 
@@ -124,31 +122,6 @@ def test_the_folder_is_opened_anew_before_every_look(rig, monkeypatch):
 
 
 @pytest.mark.fault(28)
-def test_a_folder_that_hangs_when_it_is_read_holds_up_only_its_own_trial(rig, monkeypatch):
-    monkeypatch.setattr(attempt_factory, "FOLDER_TIMEOUT_S", 0.2)
-    rig.script = lambda spec, restart: Script(leaves_outcome=spec.trial != "t0001")
-    hanging = rig.folder.attempt("t0001", "a1").outcome()
-    is_back, read_plain = threading.Event(), folders.read_plain
-
-    def read(path, most_bytes=None):
-        if path == hanging and not is_back.is_set():
-            is_back.wait()  # as for a file on a server that is gone
-            raise FileNotFoundError  # what was not there then: an old nothing is not believed
-        return read_plain(path, most_bytes)
-
-    def answer() -> None:
-        job = rig.launcher.jobs["rig-aaaaaa.t0001.a1"]
-        write_json(hanging, measured_outcome(job.request.spec, 1000.0).to_json())
-        is_back.set()
-
-    monkeypatch.setattr(folders, "read_plain", read)
-    rig.callbacks = when_all_others_ended(answer)
-    threads = threading.active_count()
-    assert all_measured_at_once(rig.run())
-    assert threading.active_count() <= threads + 1
-
-
-@pytest.mark.fault(28)
 def test_a_folder_that_cannot_be_written_holds_up_only_its_own_trial(rig, logged):
     folder = rig.folder.path / "trials" / "t0001"
     folder.mkdir(parents=True)
@@ -176,19 +149,6 @@ def read_only(folder: Path) -> Iterator[Callable[[], None]]:
     end = lambda: undo and undo.pop()()  # noqa: E731
     yield end
     end()
-
-
-@pytest.mark.fault(28)
-def test_a_folder_that_cannot_be_read_holds_up_only_its_own_trial(rig, monkeypatch):
-    read_result, unreadable = AttemptFactory.result, iter(range(4))
-
-    def fails_for_the_first(self, trial, attempt, status, now):
-        if trial.trial == "t0001" and next(unreadable, None) is not None:
-            raise PermissionError(13, "Permission denied")
-        return read_result(self, trial, attempt, status, now)
-
-    monkeypatch.setattr(AttemptFactory, "result", fails_for_the_first)
-    assert all_measured_at_once(rig.run())
 
 
 def test_while_a_call_hangs_another_of_its_kind_is_refused_at_once_and_the_next_is_made_anew():

@@ -10,11 +10,9 @@ import pytest
 from orchestrator.samplers.model_free import GridSampler
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
-from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script
-from tests.rig import LAYOUTS, steady
+from tests.rig import LAYOUTS
 from trials.analysis.early_stopping import read_incumbent
-from trials.analysis.ranking import Objective, upper_bound_of
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.ledger.events import EndReason, SearchState
 from trials.ledger.reader import LedgerReader
@@ -55,17 +53,6 @@ def test_the_baseline_is_measured_first_and_once_and_neither_it_nor_what_is_meas
     searched = {spec.layout.key: spec.measure.early_stopping for spec in specs if spec.kind.value == "search"}
     assert searched == {layout.key: layout != LAYOUTS[4] for layout in LAYOUTS}
     assert [spec.measure.early_stopping for spec in specs if spec.kind.value == "repeat"] == [False, False]
-
-
-def test_a_pruned_trial_has_failed_and_keeps_what_it_saw_as_a_bound(rig):
-    slow = Script(tokens_per_sec=500.0, reason=FailureReason.PRUNED, excerpt="500 tokens/s")
-    rig.script = lambda spec, restart: slow if spec.layout == LAYOUTS[3] else steady(spec)
-    search = rig.run()
-    trial = next(t for t in search.trials if t.layout == LAYOUTS[3])
-    assert (trial.state, trial.reason, len(trial.attempts)) == (TrialState.FAILED, FailureReason.PRUNED, 1)
-    assert trial.last_attempt.excerpt == "500 tokens/s"
-    assert upper_bound_of(trial, Objective.TOKENS_PER_SEC) == pytest.approx(502.5)
-    assert search.end_reason is EndReason.MAX_TRIALS
 
 
 def test_parallel_trials_are_kept_in_flight_and_a_freed_slot_is_filled_without_waiting_for_the_others(rig):
@@ -118,15 +105,6 @@ def test_what_had_no_slot_yet_is_cancelled_without_a_launch_unless_it_had_a_job_
     monkeypatch.setattr(rig.launcher, "poll", lambda keys: dict.fromkeys(keys, ending))
     [attempt] = rig.run().trials[0].attempts
     assert (attempt.state, attempt.job_id, attempt.excerpt) == (TrialState.CANCELLED, job_id, words)
-
-
-def test_a_layout_of_another_global_batch_is_measured_but_never_best(rig):
-    odd = Layout(data_parallel=4, micro_batch_size=4, grad_accum_steps=2)
-    rig.first = (odd,)
-    rig.script = lambda spec, restart: Script(tokens_per_sec=9000.0 if spec.layout == odd else 1000.0)
-    search = rig.run()
-    assert search.trials[0].measured.tokens_per_sec == 9000.0
-    assert search.best_trial not in (None, "t0001")
 
 
 def test_an_attempt_that_began_and_ended_between_two_looks_is_known_by_its_step(rig, monkeypatch):

@@ -9,14 +9,13 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.search.context import DriverCallbacks
-from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.rig import Killed, raise_killed
 from trials.ledger.database import LedgerFull
 from trials.ledger.events import EventKind, SearchState
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
-from trials.trial import FailureReason, TrialState
+from trials.trial import TrialState
 
 
 @pytest.mark.slow
@@ -74,24 +73,6 @@ def test_a_ledger_without_room_has_every_event_before_the_driver_leaves(rig, mon
     assert refused
     assert LedgerReader(f"sqlite:///{rig.path / 'ledger.db'}").search(search.search_id) == search
     assert seen == list(range(2, search.last_seq + 1)), "all but its creation, each once"
-
-
-def test_a_job_without_a_trace_after_a_restart_is_lost_and_tried_once_more(rig):
-    rig.limits = replace(rig.limits, max_trials=1)
-    rig.callbacks = DriverCallbacks(
-        on_event=lambda search, event: raise_killed(event.kind is EventKind.ATTEMPT_RUNNING)
-    )
-    with pytest.raises(Killed):
-        rig.run()
-    rig.launcher, rig.callbacks = ScriptedLauncher(clock=rig.launcher.clock), DriverCallbacks()
-    assert [a.reason for a in rig.run().trials[0].attempts] == [FailureReason.JOB_LOST, None]
-
-
-def test_however_often_a_driver_ends_its_trial_is_not_lost(rig):
-    rig.limits = replace(rig.limits, max_trials=1)
-    interrupted = Script(reason=FailureReason.INTERRUPTED, leaves_outcome=False)
-    rig.script = lambda spec, restart: Script() if spec.attempt == "a6" else interrupted
-    assert [a.reason for a in rig.run().trials[0].attempts] == [FailureReason.INTERRUPTED] * 5 + [None]
 
 
 def test_the_lease_is_renewed_in_every_iteration_and_a_lost_one_ends_the_driver_at_once(rig):

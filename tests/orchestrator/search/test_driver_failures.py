@@ -12,7 +12,7 @@ from orchestrator.search.stopping import Limits
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.rig import LAYOUTS, Rig, attempts_of, steady
-from trials.ledger.events import EndReason, EventKind, SearchState
+from trials.ledger.events import EndReason, SearchState
 from trials.trial import FailureReason, TrialState
 
 
@@ -84,30 +84,6 @@ def test_three_alike_broken_scripts_stop_the_search_with_the_traceback(rig, sett
 def test_three_different_script_errors_do_not_stop_the_search(rig):
     rig.script = lambda spec, restart: Script(reason=FailureReason.SCRIPT_ERROR, excerpt=f"Error of {spec.trial}")
     assert rig.run().end_reason is EndReason.NO_FEASIBLE_LAYOUT
-
-
-def test_a_launcher_that_refuses_all_work_stops_the_search_with_its_words(rig):
-    rig.launcher.refuses = "Invalid account or account/partition combination specified"
-    search = rig.run()
-    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.SUBMISSION_REJECTED)
-    assert "Invalid account" in search.detail
-    assert all(t.state is TrialState.CANCELLED for t in search.trials)
-
-
-def test_an_attempt_nobody_knows_of_is_unknown_not_dead(one):
-    seen = []
-
-    def come_back_later(search, event):
-        if event.kind is EventKind.ATTEMPT_LAUNCHED:
-            one.launcher.unknown.update(one.launcher.launched)
-        if event.kind is EventKind.ATTEMPT_UNKNOWN:
-            seen.append(event.data["unknown_since"])
-            one.launcher.unknown.clear()
-
-    one.callbacks = DriverCallbacks(on_event=come_back_later)
-    [attempt] = attempts_of(one.run())
-    assert attempt.state is TrialState.MEASURED
-    assert seen[0] is not None
 
 
 @pytest.mark.fault(26)
@@ -234,18 +210,3 @@ def test_a_setting_that_fails_with_every_layout_neither_blames_nodes_nor_ends_th
     assert all(attempt.exclude == () for trial in search.trials for attempt in trial.attempts[:1])
     assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.SPACE_EXHAUSTED)
     assert "NCCL_SOCKET_IFNAME=nope: every attempt with it failed" in caplog.text
-
-
-def test_a_value_that_turns_out_to_run_is_proposed_again(rig):
-    rig.layouts = (with_interface(LAYOUTS[0], "lo"), *(with_interface(layout, "eth0") for layout in LAYOUTS[1:5]))
-    rig.limits = Limits(max_trials=5, parallel_trials=4)
-
-    def script(spec, restart) -> Script:
-        if spec.layout.without_settings in LAYOUTS[1:3]:
-            return Script(reason=FailureReason.SCRIPT_ERROR)
-        return Script(duration_s=60.0 if "lo" in spec.layout.settings else 500.0)
-
-    rig.script = script
-    search = rig.run()
-    assert [trial.state for trial in search.trials[3:]] == [TrialState.MEASURED] * 2
-    assert FailureReason.SETTING_FAILURE in {trial.reason for trial in search.trials}

@@ -85,20 +85,6 @@ def test_the_ledger_is_fenced_and_caught_up_as_soon_as_the_search_is_open(path, 
         ledger.copy_lease(SEARCH_ID, 1, {"host": "old"})
 
 
-def test_an_old_driver_that_writes_while_the_new_one_opens_the_search_is_heard(path, monkeypatch):
-    old, read = opened(path, fencing=1), Journal.read
-
-    def read_then_overtaken(journal: Journal) -> list[Event]:
-        events = read(journal)
-        monkeypatch.setattr(Journal, "read", read)
-        told(old, "just in time")
-        return events
-
-    monkeypatch.setattr(Journal, "read", read_then_overtaken)
-    assert opened(path, fencing=2).search.detail == "just in time"
-    assert [e.fencing for e in Journal(path).read()] == [1, 1, 1, 2]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @settings(deadline=None, max_examples=150)

@@ -10,9 +10,6 @@ from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
 from tests.rig import LAYOUTS, Killed, Rig, kill_after
-from trials.analysis.final_rounds import FinalRounds, FinalsTerms
-from trials.analysis.finals import FinalsEnding
-from trials.analysis.ranking import Objective
 from trials.ledger.events import Event
 from trials.trial import FailureReason, Flag, TrialKind, TrialSpec, TrialState
 
@@ -50,15 +47,6 @@ def test_layouts_are_measured_in_turns_and_a_clear_difference_needs_one_round(ex
     assert all(t.kind is TrialKind.REPEAT for t in search.trials[4:])
     assert not any(Flag.FINGERPRINT_CHANGED in trial.flags for trial in search.trials)
     assert {t.last_attempt.outcome.fingerprint["torch"] for t in search.trials} == {"2.14.0", "2.15.0"}
-
-
-def test_two_stacks_that_are_alike_are_measured_up_to_the_limit_or_a_tie(experiment):
-    experiment.script = lambda spec, restart: Script(tokens_per_sec=1000.0)
-    search = experiment.run()
-    assert (len(search.trials) - 4) / 4 == LIMITS.finalist_repeats
-    terms = FinalsTerms(LIMITS.finals, 3, Objective.TOKENS_PER_SEC, are_paired=True)
-    end = FinalRounds(search.trials, terms).end({trial.layout.key for trial in search.trials})
-    assert end.ending is FinalsEnding.LIMIT
 
 
 def test_an_update_of_one_stack_in_between_is_flagged(experiment):

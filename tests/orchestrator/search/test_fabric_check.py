@@ -92,26 +92,19 @@ def test_a_check_that_fails_is_told_and_the_search_goes_on(tmp_path, caplog, rea
 DAMAGED_FABRIC = [
     {"schema": "parlay.fabric/0"},
     {"nodes": ["n1", "n2"]},
-    {"nodes": 7},
     {"times": [{"exchange": {"kind": "all_reduce"}}]},
     {"times": [TIMES[0] | {"seconds": [0.5] * 3}]},
-    {"times": [TIMES[0] | {"seconds": [0.5, -0.5]}]},
     {"times": [TIMES[0] | {"seconds": [1e-320] * 2}]},
-    {"times": [TIMES[0] | {"num_bytes": "64"}]},
     {"times": [TIMES[0] | {"num_bytes": 10**400}]},
     {"times": [time | {"num_bytes": 16} for time in TIMES]},
-    {"times": []},
     {"times": TIMES[1:]},
     {"times": TIMES * 2},
-    {"fingerprint": []},
 ]
 DAMAGED = [
-    ("fabric.json", ""),
     ("fabric.json", "[]"),
     *(("fabric.json", json.dumps(WHOLE | changes)) for changes in DAMAGED_FABRIC),
     ("outcome.r0.json", "{"),
     ("outcome.r0.json", json.dumps({"schema": "parlay.outcome/1", "reason": "a word nobody knows"})),
-    ("outcome.r0.json", json.dumps({"schema": "parlay.outcome/1", "excerpt": 7})),
 ]
 
 

@@ -15,7 +15,7 @@ from tests.rig import LAYOUTS, RULES, Killed, Rig, kill_after
 from trials.analysis.final_rounds import describe_finals_end, finals_end_of
 from trials.analysis.finals import Finals
 from trials.ledger.events import EndReason, EventKind
-from trials.trial import FailureReason, Flag, TrialKind
+from trials.trial import Flag, TrialKind
 
 pytestmark = pytest.mark.slow
 
@@ -69,17 +69,6 @@ def test_finals_end_once_they_are_decided_without_what_is_clearly_slower(rig, ca
     assert told is None if words is None else f"the finals ended after {words}" in told
 
 
-def test_a_layout_whose_repeat_failed_is_out_and_the_others_are_decided(rig, caplog):
-    def script(spec, restart) -> Script:
-        fails = spec.layout == A and spec.kind is TrialKind.REPEAT
-        return Script(reason=FailureReason.GPU_OOM) if fails else speeds(IN_DOUBT)(spec)
-
-    rig.script = script
-    repeats, told = finals_of(rig, caplog)
-    assert repeats == "ABt"
-    assert "clearly faster" in told
-
-
 def test_a_suspect_repeat_does_not_decide(rig, caplog):
     suspect = (Flag.SUSPECT_NODE.value,)
     rig.script = lambda spec, restart: replace(speeds(CLEAR)(spec), flags=suspect if spec.trial == "t0010" else ())
@@ -121,13 +110,3 @@ def test_killed_as_a_repeat_begins_or_ends_the_next_driver_decides_alike(tmp_pat
             rig.run()
         rig.callbacks = DriverCallbacks()
         assert finals_of(rig, caplog) == wanted, f"killed at {event.kind}"
-
-
-def test_layouts_of_other_numbers_of_nodes_go_on_only_while_they_may_win(rig):
-    three = LAYOUTS[3]
-    accumulation = three.grad_accum_steps // 2
-    wide = replace(three, num_nodes=2, data_parallel=2 * three.data_parallel, grad_accum_steps=accumulation)
-    rig.layouts, rig.num_nodes, rig.first, rig.limits = (A, B, wide), 2, (), replace(rig.limits, finalists=1)
-    known = {A: 1000.0, B: 900.0, wide: 2000.0}
-    rig.script = lambda spec, restart: Script(tokens_per_sec=known[spec.layout])
-    assert [trial.layout for trial in rig.run().trials if trial.kind is TrialKind.REPEAT] == [wide, A]

@@ -41,33 +41,32 @@ def avoided(mine: Trial, *others: Trial, num_nodes: int = 4) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    "reason", [FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.GPU_MEMORY_IN_USE]
+    ("reason", "by_itself", "by_others"),
+    [
+        (FailureReason.NODE_FAILURE, ("n1", "n2"), ("n1", "n2")),
+        (FailureReason.BOOT_FAILURE, ("n1", "n2"), ("n1", "n2")),
+        (FailureReason.GPU_MEMORY_IN_USE, ("n1", "n2"), ("n1", "n2")),
+        (FailureReason.HANG, ("n1", "n2"), ()),
+        (FailureReason.LAUNCH_FAILURE, ("n1", "n2"), ()),
+        (FailureReason.GPU_OOM, (), ()),
+        (FailureReason.TIME_LIMIT, (), ()),
+    ],
 )
-def test_a_bad_node_is_avoided_by_every_trial(reason):
-    assert avoided(Trial("t0002", FOUR_RANKS_ON_TWO_NODES), failed("t0001", reason, "n2", "n1")) == ("n1", "n2")
+def test_a_bad_node_is_avoided_by_all_after_a_hang_by_the_trial_itself_and_what_is_the_layouts_fault_blames_none(
+    reason, by_itself, by_others
+):
+    trial = failed("t0001", reason, "n2", "n1")
+    assert avoided(trial) == by_itself
+    assert avoided(Trial("t0002", FOUR_RANKS_ON_TWO_NODES), trial) == by_others
 
 
-@pytest.mark.parametrize("reason", [FailureReason.HANG, FailureReason.LAUNCH_FAILURE])
-def test_after_a_hang_only_the_trial_itself_goes_elsewhere(reason):
-    assert avoided(failed("t0001", reason, "n1")) == ("n1",)
-    assert avoided(Trial("t0002", FOUR_RANKS_ON_TWO_NODES), failed("t0001", reason, "n1")) == ()
-
-
-def test_the_rank_that_told_of_it_names_the_node():
+def test_the_rank_that_told_of_it_names_the_node_and_one_that_waited_for_another_does_not():
     assert avoided(failed("t0001", FailureReason.GPU_MEMORY_IN_USE, "n1", "n2", rank=3)) == ("n2",)
     assert avoided(failed("t0001", FailureReason.GPU_MEMORY_IN_USE, "n1", "n2", rank=1)) == ("n1",)
     ecc = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
     assert avoided(failed("t0001", FailureReason.NODE_FAILURE, "n1", "n2", rank=3, excerpt=ecc)) == ("n2",)
-
-
-@pytest.mark.parametrize("reason", [FailureReason.GPU_OOM, FailureReason.SCRIPT_ERROR, FailureReason.TIME_LIMIT])
-def test_what_is_the_layouts_fault_blames_no_node(reason):
-    assert avoided(failed("t0001", reason, "n1")) == ()
-
-
-@pytest.mark.parametrize("reason", [FailureReason.HANG, FailureReason.NODE_FAILURE])
-def test_a_rank_that_waited_for_another_does_not_name_the_node(reason):
-    assert avoided(failed("t0001", reason, "n1", "n2", rank=0)) == ("n1", "n2")
+    for reason in (FailureReason.HANG, FailureReason.NODE_FAILURE):
+        assert avoided(failed("t0001", reason, "n1", "n2", rank=0)) == ("n1", "n2")
 
 
 @pytest.mark.fault(38)

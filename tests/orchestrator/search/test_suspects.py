@@ -11,7 +11,7 @@ from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
-from tests.rig import LAYOUTS, RULES, Killed, Rig, kill_after, speed_of
+from tests.rig import RULES, Killed, Rig, kill_after, speed_of
 from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState
 from trials.trial import TrialKind, TrialSpec, TrialState
 
@@ -57,26 +57,11 @@ def test_a_suspect_run_is_measured_once_more_at_once_and_elsewhere(suspecting):
     assert search.end_reason is EndReason.MAX_TRIALS
 
 
-def test_the_rerun_counts_and_the_suspect_run_does_not(suspecting):
-    search = suspecting("t0004").run()  # the fastest of the four
-    assert repeats(search) == [("t0005", "t0004")]
-    assert search.best_trial == "t0005"
-
-
 @pytest.mark.parametrize("finalists", [0, 2])
 def test_a_slow_layout_that_was_rerun_is_no_finalist(suspecting, finalists):
     search = suspecting("t0001", finalists=finalists).run()  # the slowest of the four
     assert repeats(search)[:1] == [("t0002", "t0001")]
     assert [layout for _, layout in repeats(search)[1:]] == ["t0005", "t0004"][:finalists]
-    assert search.best_trial == "t0005"
-
-
-def test_a_layout_that_stays_suspect_is_rerun_once_and_never_wins_over_others(suspecting):
-    rig = suspecting()
-    flagged, others = Script(tokens_per_sec=9000.0, flags=SUSPECT), rig.script
-    rig.script = lambda spec, restart: flagged if spec.layout == LAYOUTS[1] else others(spec, restart)
-    search = rig.run()
-    assert repeats(search) == [("t0003", "t0002")]
     assert search.best_trial == "t0005"
 
 
@@ -102,12 +87,6 @@ def test_with_no_other_node_left_it_is_measured_again_where_it_was(suspecting):
     search = rig.run()
     assert repeats(search) == [("t0003", "t0002")]
     assert search.trial("t0003").last_attempt.exclude == ()
-
-
-def test_reruns_wait_for_a_free_place(suspecting):
-    rig = suspecting("t0002", parallel_trials=2)
-    assert len(repeats(rig.run())) == 1
-    assert rig.launcher.most_in_flight == 2
 
 
 @pytest.mark.usefixtures("constant_limits")

@@ -100,20 +100,6 @@ def test_a_requeued_job_is_queued_until_it_starts_again(rig):
     assert again.started_at >= put_back_at + 120.0
 
 
-def test_a_suspended_job_is_running_and_shown_as_suspended(rig):
-    rig.script = lambda spec, restart: Script(duration_s=400.0)
-    driver = rig.open_driver()
-    driver.recover()
-    turns_of_a_second(rig, driver, 2 * POLL_S)
-    said = []
-    for state in (JobState.SUSPENDED, JobState.RUNNING):
-        rig.cluster.job("1").state = state
-        turns_of_a_second(rig, driver, 2 * POLL_S)
-        attempt = one_attempt(driver.search)
-        said.append((attempt.state, attempt.waits_for))
-    assert said == [(TrialState.RUNNING, "suspended"), (TrialState.RUNNING, None)]
-
-
 @pytest.mark.fault(19)
 def test_a_failed_node_costs_a_retry_elsewhere_soon(rig):
     in_s(rig, 20, lambda: rig.cluster.fail_node("n1"))

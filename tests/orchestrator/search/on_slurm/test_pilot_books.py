@@ -11,11 +11,9 @@ from orchestrator.launchers.slurm_pilot.sizing import IDLE_S
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from slurm.fake.client import FakeSlurm
-from tests.orchestrator.search.on_slurm.test_crashes import KillPoint, counting, eventful
-from tests.rig import PILOT_NODES, CostSplitter, Killed, Rig, SimulatedAgent, attempts_of
+from tests.orchestrator.search.on_slurm.test_crashes import KillPoint
+from tests.rig import PILOT_NODES, CostSplitter, Killed, Rig, SimulatedAgent
 from trials.ledger.events import SearchRecord
-from trials.ledger.reader import LedgerReader
-from trials.trial import FailureReason, TrialState
 
 
 @pytest.fixture
@@ -29,11 +27,6 @@ def cancel_after(rig: Rig, seconds: float) -> None:
     rig.callbacks = DriverCallbacks(cancel_requested=lambda: rig.cluster.time > began + seconds)
 
 
-def run_until_killed(rig: Rig, name: str, kill_point: KillPoint) -> None:
-    with counting("pilot", name, kill_point), pytest.raises(Killed):
-        rig.run()
-
-
 def assert_booked_as_accounted(rig: Rig, search: SearchRecord) -> None:
     """Compare with Slurm's accounting, which counts whole seconds and no cleaning up of nodes."""
     rig.cluster.advance(IDLE_S + 300.0)
@@ -43,25 +36,12 @@ def assert_booked_as_accounted(rig: Rig, search: SearchRecord) -> None:
     assert search.node_hours_used == pytest.approx(accounted, abs=PILOT_NODES * len(rig.cluster.jobs()) / 3600)
 
 
-def test_a_search_that_has_ended_has_used_what_its_pilot_held(rig):
-    search = rig.run()
-    told = LedgerReader(f"sqlite:///{rig.path / 'ledger.db'}").search(search.search_id)
-    assert told.node_hours_used == pytest.approx(rig.held_node_hours(), rel=1e-6)
-
-
 def test_a_pilot_whose_submission_was_never_answered_is_found_ended_and_booked_when_the_search_is_cancelled(rig):
     rig.slurm.submissions_time_out(times=1, appears_after_s=10.0)
     cancel_after(rig, 2)
     search = rig.open_driver().run()
     assert [job.state.is_ended for job in rig.cluster.jobs()] == [True]
     assert search.node_hours_used == pytest.approx(rig.held_node_hours()) != 0.0
-
-
-def test_a_pilot_that_was_never_submitted_holds_up_no_end(rig):
-    rig.slurm.submissions_busy()
-    cancel_after(rig, 2)
-    search = rig.run()
-    assert search.ended_at - search.created_at < 30.0
 
 
 @pytest.mark.slow
@@ -103,48 +83,6 @@ def test_what_attempts_were_booked_beyond_what_their_pilot_held_is_given_back(ri
     search = rig.open_driver().run()
     assert search.pilots["p0001"].node_hours < 0.0
     assert_booked_as_accounted(rig, search)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("startup_s", "seconds"), [(100.0, 1), (100.0, 40), (None, 40)])
-def test_what_a_pilot_held_that_nobody_waits_for_any_more_is_booked(tmp_path, startup_s, seconds):
-    """Cancel the search while its first pilot starts: no next one is submitted."""
-    rig = eventful("pilot", tmp_path)
-    rig.startup_s = startup_s
-    cancel_after(rig, seconds)
-    search = rig.run()
-    assert rig.slurm.used_node_s("rig-aaaaaa.p0001") > 0.0
-    assert {attempt.reason for attempt in attempts_of(search)} == {FailureReason.CANCELLED_BY_USER}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("after_s", "reason"),
-    [(20.0, FailureReason.CANCELLED_BY_USER), (400.0, FailureReason.INTERRUPTED)],
-    ids=["while it starts", "once it has ended by itself"],
-)
-def test_what_a_pilot_held_of_which_its_driver_could_not_tell_any_more_is_booked(tmp_path, after_s, reason):
-    """Kill the driver before the pilot's id is recorded, then cancel the search: no step starts in the pilot."""
-    rig = eventful("pilot", tmp_path)
-    rig.startup_s = 50.0
-    run_until_killed(rig, "job.json and job_end.json", KillPoint(1, after=False))
-    rig.cluster.advance(after_s)
-    cancel_after(rig, -1)
-    search = rig.run()
-    assert rig.slurm.used_node_s("rig-aaaaaa.p0001") > 0.0
-    assert search.trials[0].attempts[0].reason is reason
-
-
-@pytest.mark.slow
-def test_what_a_pilot_held_that_was_drained_before_anything_began_in_it_is_booked(rig):
-    """Kill the driver and leave the next one too little of the pilot's time: the last pilot follows."""
-    rig.startup_s, rig.longest_s = 280.0, 1.0
-    run_until_killed(rig, "squeue", KillPoint(3, after=True))
-    rig.cluster.advance(320.0)
-    first, second = rig.run().trials[0].attempts
-    assert (first.reason, second.state) == (FailureReason.INTERRUPTED, TrialState.MEASURED)
-    assert first.node_hours == pytest.approx(rig.slurm.used_node_s("rig-aaaaaa.p0001") / 3600)
-    assert len(rig.cluster.jobs()) == 2
 
 
 def waiting(rig: Rig, monkeypatch) -> None:
