@@ -8,12 +8,12 @@ import tempfile
 import pytest
 
 from orchestrator.launchers.base import LaunchRefused
-from orchestrator.launchers.factory import job_options, longest_s, make_launcher
+from orchestrator.launchers.factory import job_options, make_launcher
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.shared_jobs import SharedJobsLauncher
-from orchestrator.launchers.slurm_pilot.sizing import IDLE_S, STARTUP_S, TAIL_S, RemainingWork
+from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
 from orchestrator.schema.launcher import LauncherSection
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -30,11 +30,6 @@ def section(**fields: object) -> LauncherSection:
 def made(parallel_trials: int = 1, cluster: Cluster = ONE_NODE, remaining_work=None, **fields: object):
     parts = {"parallel_trials": parallel_trials, "cluster": cluster, "remaining_work": remaining_work}
     return make_launcher(section(**fields), **parts)
-
-
-def test_local_is_plain_processes():
-    launcher, note = made(kind="local")
-    assert (launcher.name, note) == ("local", None)
 
 
 @pytest.mark.parametrize(
@@ -83,12 +78,6 @@ def test_only_a_search_has_remaining_work_to_plan_pilots_and_shared_jobs_for(
     monkeypatch.setenv("PATH", str(tmp_path))  # no Slurm answers, and none has to
     work = (lambda: RemainingWork(3, 1)) if has_work else None
     assert type(made(kind=kind, slurm=slurm, remaining_work=work)[0]) is expected
-
-
-def test_what_a_repeat_reserves_is_known_before_there_is_a_launcher():
-    shared = section(kind="slurm", slurm=SHARED)
-    repeat_s = longest_s(shared, 600.0, num_nodes=2, may_share_job=True)
-    assert longest_s(shared, 600.0, 2) < repeat_s == STARTUP_S + IDLE_S + 615.0 + TAIL_S
 
 
 @pytest.mark.fault(36)

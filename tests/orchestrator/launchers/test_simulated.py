@@ -138,15 +138,6 @@ def test_a_layout_or_workload_that_the_table_does_not_know_stops_the_search(tmp_
         SimulatedLauncher([ROW]).launch(with_spec(request_for(tmp_path), model=replace(MODEL, num_layers=4)))
 
 
-def test_a_cancelled_attempt_ends_now_and_leaves_no_outcome(tmp_path):
-    launcher, request = SimulatedLauncher([ROW], now=START), request_for(tmp_path)
-    launcher.launch(request)
-    launcher.cancel([request.spec.attempt_key])
-    launcher.wait(1000)
-    assert poll_one(launcher, request).ended_at == START
-    assert not request.folder.outcome().exists()
-
-
 def test_an_adopted_attempt_ends_when_it_would_have_and_the_next_begins_then(tmp_path):
     request, later = request_for(tmp_path), request_for(tmp_path, trial="t0002")
     SimulatedLauncher([ROW], now=START).launch(request)

@@ -65,10 +65,6 @@ def hanging(launcher: LocalLauncher, request: LaunchRequest) -> list[int]:
     return rank_pids(request.folder)
 
 
-def engine(request: LaunchRequest, name: str) -> LaunchRequest:
-    return with_spec(request, layout=replace(request.spec.layout, engine=name))
-
-
 def test_one_server_forks_the_ranks_of_all_attempts_whatever_their_devices(tmp_path, launcher):
     held = attempt_request(tmp_path, "hang", trial="t0000")
     launcher.launch(held)
@@ -86,36 +82,27 @@ def test_what_the_driver_sets_later_changes_no_rank(tmp_path, launcher, monkeypa
     assert not any("SET_LATER" in environment for environment in found)
 
 
-def test_an_engine_has_its_own_server_and_of_three_the_oldest_idle_one_goes(tmp_path, launcher):
-    first = attempt_request(tmp_path, "tell_environment", trial="t0001")
-    (old,) = parents(ran(launcher, first))
-    other = engine(attempt_request(tmp_path, "tell_environment", trial="t0002"), "deepspeed")
-    (second,) = parents(ran(launcher, other))
-    third = with_spec(attempt_request(tmp_path, "tell_environment", trial="t0003"), accelerator="h100-80gb")
-    (new,) = parents(ran(launcher, third))
-    assert len({old, second, new}) == 3
-    assert not is_running(int(old))
-    assert is_running(int(second))
+def test_each_engine_device_and_environment_has_its_own_server_and_of_three_the_oldest_idle_goes(tmp_path, launcher):
+    of_one = {"layout": replace(LAYOUT, settings="env.OMP_NUM_THREADS=1")}
+    of_two = {"layout": replace(LAYOUT, settings="env.OMP_NUM_THREADS=2")}
+    kinds = (of_one, of_two, of_two, {"layout": replace(LAYOUT, engine="deepspeed")}, {"accelerator": "h100-80gb"})
+    found = [
+        ran(launcher, with_spec(attempt_request(tmp_path, "tell_environment", trial=f"t000{number}"), **kind))
+        for number, kind in enumerate(kinds)
+    ]
+    assert [{e["OMP_NUM_THREADS"] for e in environments} for environments in found[:3]] == [{"1"}, {"2"}, {"2"}]
+    (first,), (second,), (again,), (third,), (fourth,) = map(parents, found)
+    assert len({first, second, third, fourth}) == 4
+    assert again == second
+    assert [is_running(int(pid)) for pid in (first, second, third, fourth)] == [False, False, True, True]
 
 
 def test_where_two_servers_are_at_work_other_ranks_start_plain(tmp_path, launcher):
     hanging(launcher, attempt_request(tmp_path, "hang", trial="t0001"))
-    hanging(launcher, engine(attempt_request(tmp_path, "hang", trial="t0002"), "deepspeed"))
+    other = replace(LAYOUT, engine="deepspeed")
+    hanging(launcher, with_spec(attempt_request(tmp_path, "hang", trial="t0002"), layout=other))
     third = with_spec(attempt_request(tmp_path, "tell_environment", trial="t0003"), accelerator="h100-80gb")
     assert not any("PARLAY_WARM" in environment for environment in ran(launcher, third))
-
-
-def test_ranks_of_another_environment_have_another_server(tmp_path, launcher):
-    with_settings = [
-        with_spec(
-            attempt_request(tmp_path, "tell_environment", trial=f"t000{number}"), layout=replace(LAYOUT, settings=text)
-        )
-        for number, text in enumerate(("env.OMP_NUM_THREADS=1", "env.OMP_NUM_THREADS=2", "env.OMP_NUM_THREADS=2"), 1)
-    ]
-    found = [ran(launcher, request) for request in with_settings]
-    assert [{e["OMP_NUM_THREADS"] for e in environments} for environments in found] == [{"1"}, {"2"}, {"2"}]
-    (first,), (second,), (third,) = map(parents, found)
-    assert first != second == third
 
 
 @pytest.mark.fault(49)

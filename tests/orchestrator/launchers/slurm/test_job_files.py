@@ -39,13 +39,6 @@ def test_what_a_job_sources_is_kept_beside_it_whatever_becomes_of_the_file(tmp_p
     assert str(setup) not in job.script.read_text()
 
 
-def test_without_one_there_is_the_script_alone(tmp_path):
-    job = job_request(attempt_request(tmp_path), JobOptions())
-    write_job_files(job)
-    assert job.script.exists()
-    assert not (job.directory / "setup.sh").exists()
-
-
 @pytest.mark.parametrize("write", [write_job_files, write_pilot_files], ids=["of a trial", "of a pilot"])
 def test_a_setup_file_that_has_gone_stops_the_launch_and_nothing_is_written(tmp_path, write):
     job = job_request(attempt_request(tmp_path), JobOptions(setup_file=str(tmp_path / "gone.sh")))

@@ -14,7 +14,6 @@ from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from orchestrator.search.node_hours import longest_attempt_s
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
-from slurm.poll_backoff import LONGEST_INTERVAL_S
 from slurm.request import JobOptions, JobRequest, Placement
 from tests.orchestrator.launchers.attempts import poll_one
 from tests.rig import POLL_S, RULES, JobsBench, Rig
@@ -65,32 +64,12 @@ def test_a_controller_that_does_not_answer_is_not_said_to_accept_no_more_jobs(be
     postponed(bench, bench.request("t0002"), r"^Slurm does not answer: ")
 
 
-def test_a_cluster_that_is_away_refuses_no_launch_for_good(bench):
-    bench.cluster.controller_down(60.0)
-    request = bench.request()
-    postponed(bench, request, "Unable to contact slurm controller")
-    bench.cluster.advance(60.0)
-    assert bench.launcher.launch(request)
-
-
 def test_a_slurm_that_leaves_one_submission_in_doubt_is_not_sent_the_others_at_once(bench):
     bench.cluster.controller_hung(120.0)
     for number in range(1, 21):
         postponed(bench, bench.request(f"t{number:04}"))
     assert len(bench.asked["submit"]) == 1
     assert bench.cluster.time - bench.began < 30, "twenty time limits are longer than a lease lasts"
-
-
-@pytest.mark.slow
-def test_a_settled_submission_asks_accounting_once_however_long_the_queue_stays_full(bench):
-    bench.slurm.submissions_time_out(times=1, appears_after_s=None)
-    bench.slurm.submissions_busy()
-    requests = bench.request("t0001"), bench.request("t0002")
-    for _ in range(2 * 300):
-        for request in requests:
-            postponed(bench, request)
-        bench.cluster.advance(0.5)
-    assert len(bench.asked["accounted_jobs"]) == 1
 
 
 def test_nodes_to_keep_away_from_are_used_all_the_same_where_too_few_are_left(bench, logged):
@@ -102,13 +81,6 @@ def test_nodes_to_keep_away_from_are_used_all_the_same_where_too_few_are_left(be
     assert (refused.reason, accepted.job_id, accepted.state) == ("BadConstraints", job_id, JobState.RUNNING)
     assert "--exclude" not in (request.folder.path / "job.sh").read_text()
     assert logged == ["t0001.a1 may run on n[1-4] again: too few other nodes are left"]
-
-
-def test_nodes_to_keep_away_from_are_kept_away_from_where_enough_are_left(bench, logged):
-    request = bench.launched(exclude=ALL_NODES[:3])
-    assert poll_one(bench.launcher, request).nodes == ("n4",)
-    assert len(bench.asked["submit"]) == 1
-    assert logged == []
 
 
 def test_what_is_refused_with_and_without_them_is_refused(bench):
@@ -204,20 +176,6 @@ def test_while_nobody_answers_a_cancel_names_what_may_still_run(bench):
     bench.cluster.advance(120.0)
     assert bench.launcher.cancel(keys) == set()
     assert {job.state for job in bench.cluster.jobs()} == {JobState.CANCELLED}
-
-
-@pytest.mark.slow
-def test_a_silent_controller_is_not_asked_oftener_because_something_is_to_be_cancelled(bench):
-    key = bench.launched().key
-    bench.asked["jobs"].clear()
-    bench.cluster.controller_down(3000.0)
-    for _ in range(2 * 1500):
-        assert bench.launcher.cancel([key]) == {key}
-        bench.launcher.poll([key])
-        bench.cluster.advance(0.5)
-    assert len(bench.asked["jobs"]) <= 1500 / LONGEST_INTERVAL_S + 5
-    bench.cluster.advance(1500.0 + LONGEST_INTERVAL_S)
-    assert bench.launcher.cancel([key]) == set()
 
 
 def test_many_attempts_are_cancelled_with_one_request(bench):

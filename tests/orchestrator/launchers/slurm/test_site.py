@@ -16,7 +16,7 @@ import yaml
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import job_options
-from orchestrator.launchers.slurm.site import load_profile, section_from_profile, site_remarks, with_site
+from orchestrator.launchers.slurm.site import load_profile, section_from_profile, site_remarks
 from orchestrator.lifecycle.create import with_environment_options
 from search_spaces.errors import Problem
 from slurm.client import SlurmClient
@@ -111,22 +111,18 @@ def test_gpus_are_asked_for_once_and_as_the_site_does(tmp_path, said, expected):
     assert [line for line in directives if line.startswith(("--gres", "--gpus"))] == expected
 
 
-def test_a_search_that_was_written_down_keeps_what_the_profile_said_then(tmp_path):
-    path = profile(tmp_path, '[slurm]\npartition = "gpu"\nusable_cpus = 8\nsetup_file = "setup.sh"\n')
-    spec = loaded(tmp_path, site="./ours.toml")
+def test_a_search_that_was_written_down_keeps_what_the_profile_said_then_whose_files_start_from_its_own_folder(
+    tmp_path,
+):
+    (tmp_path / "sites").mkdir()
+    path = profile(tmp_path / "sites", '[slurm]\npartition = "gpu"\nusable_cpus = 8\nsetup_file = "setup.sh"\n')
+    spec = loaded(tmp_path, site="./sites/ours.toml")
     written = json.loads(json.dumps(spec.to_json()))
     path.unlink()
     again = SearchSpec.from_json(written)
     assert again.launcher == spec.launcher
     slurm = again.launcher.slurm
-    assert (slurm.site, slurm.partition, slurm.setup_file) == (str(path), "gpu", str(tmp_path / "setup.sh"))
-
-
-def test_files_of_a_profile_start_from_its_own_folder(tmp_path):
-    (tmp_path / "sites").mkdir()
-    profile(tmp_path / "sites", '[slurm]\nsetup_file = "setup.sh"\n')
-    slurm = loaded(tmp_path, site="sites/ours.toml").launcher.slurm
-    assert slurm.setup_file == str(tmp_path / "sites" / "setup.sh")
+    assert (slurm.site, slurm.partition, slurm.setup_file) == (str(path), "gpu", str(path.parent / "setup.sh"))
 
 
 def test_the_shells_own_variables_go_before_the_profile_and_after_the_file(tmp_path):
@@ -134,12 +130,6 @@ def test_the_shells_own_variables_go_before_the_profile_and_after_the_file(tmp_p
     environ = {"SBATCH_PARTITION": "dev-g", "SBATCH_ACCOUNT": "other"}
     slurm = with_environment_options(spec, environ).launcher.slurm
     assert (slurm.partition, slurm.account) == ("dev-g", "mine")
-
-
-def test_other_searches_know_nothing_of_sites(tmp_path):
-    slurm = loaded(tmp_path, comment="x").launcher.slurm
-    assert with_site(slurm) is slurm
-    assert site_remarks(slurm, 1, 60.0, 1) == []
 
 
 # -- what is refused
@@ -222,16 +212,13 @@ def test_a_search_is_told_what_its_site_is_and_where_its_jobs_go_beyond_it(tmp_p
     assert others[3:] == [f"site lumi: {note}" for note in load_profile("lumi").notes]
 
 
-def test_the_page_shows_a_profile_and_containers_that_can_be_read(tmp_path):
+def test_the_page_knows_the_same_sites_and_shows_a_profile_and_containers_that_can_be_read(tmp_path):
     [text] = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "ada.toml").write_text(text)
     assert loaded(tmp_path, site="ada.toml").launcher.slurm.launch.address == "{host}-ib"
     assert load_profile(str(tmp_path / "ada.toml")).limits["gpu"].max_running == 4
     containers = [yaml.safe_load(found) for found in re.findall(r"```yaml\n(container:.*?)\n```", PAGE, re.DOTALL)]
     assert [loaded(tmp_path, **found).launcher.slurm.container is not None for found in containers] == [True, True]
-
-
-def test_the_page_knows_the_same_sites():
     header = next(line for line in PAGE.splitlines() if line.startswith("| |"))
     assert sorted(re.findall(r"`(.+?)`", header)) == site_names()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from contextlib import suppress
 
@@ -22,10 +21,6 @@ from trials.trial import Attempt, FailureReason
 
 LONGEST_S = 600 + 60 + FAKE_SETTINGS.kill_wait_s
 """What is reserved for an attempt of 600 s."""
-
-
-def gaps(times: list[float]) -> list[float]:
-    return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
 def launch_until_accepted(bench: JobsBench, request, submissions: int = 10**9) -> tuple[str | None, set[str]]:
@@ -51,32 +46,6 @@ def test_one_question_answers_for_all_attempts(bench):
     bench.poll_for(600.0, *requests)
     assert 19 <= len(bench.asked["jobs"]) <= 21
     assert bench.asked["accounted_jobs"] == []
-
-
-@pytest.mark.slow
-def test_a_slow_controller_is_asked_less_often_and_a_quick_one_at_the_usual_pace_again(bench):
-    request = bench.launched()
-    bench.slurm.answer_s = 20.0
-    bench.poll_for(1000.0, request)
-    assert min(gaps(bench.asked["jobs"])[-3:]) >= 100.0
-    bench.slurm.answer_s = 0.0
-    bench.poll_for(300.0, request)
-    assert max(gaps(bench.asked["jobs"])[-3:]) <= POLL_S + 1
-
-
-def test_a_slow_accounting_is_asked_less_often_about_a_job_that_is_gone_and_the_controller_as_before(bench):
-    request, accounted_jobs = bench.launched(), bench.slurm.accounted_jobs
-
-    def slowly(names, since):
-        bench.cluster.advance(20.0)
-        return accounted_jobs(names, since)
-
-    bench.slurm.accounted_jobs = slowly
-    bench.cluster.crash(loses_s=60.0)
-    bench.poll_for(400.0, request)
-    assert len(bench.asked["accounted_jobs"]) >= 3
-    assert min(gaps(bench.asked["accounted_jobs"])) >= 100.0
-    assert max(gaps(bench.asked["jobs"])) <= POLL_S + 20.0 + 1
 
 
 @pytest.mark.slow
@@ -214,15 +183,6 @@ def test_what_the_run_before_a_requeue_left_in_the_log_is_no_reason_of_the_next(
 
 
 # -- a clock that people set
-
-
-def test_a_clock_that_is_set_back_stops_no_questions(bench):
-    request = bench.launched()
-    poll_one(bench.launcher, request)
-    asked = len(bench.asked["jobs"])
-    bench.cluster.clock_ahead_s = -7200.0
-    bench.poll_for(2 * POLL_S, request)
-    assert len(bench.asked["jobs"]) > asked
 
 
 def test_a_clock_set_forward_shortens_no_confirm_window(bench):

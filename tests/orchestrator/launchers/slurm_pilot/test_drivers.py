@@ -50,14 +50,6 @@ def test_a_pilot_that_was_perhaps_submitted_is_named_while_slurm_is_silent(rig):
     assert rig.launcher.cancel_leftovers() == ["demo-abc234.p0001"]
 
 
-def test_an_attempt_that_was_never_written_down_is_launched_anew(rig):
-    rig.launch()
-    request = rig.request("t0002")
-    request.folder.spec.unlink()
-    rig.launcher = rig.new_launcher()
-    assert rig.launcher.adopt({request.key: request}) == {}
-
-
 def test_pilots_that_nobody_needs_end_with_their_driver_and_others_stay(rig):
     rig.launch()
     folder = rig.serve()
@@ -108,15 +100,6 @@ def test_a_folder_that_could_not_be_read_at_first_is_read_again(rig, monkeypatch
     monkeypatch.setattr(PilotPool, "_read_folder", read)
     assert rig.launcher.launch(rig.request("t0003")) == rig.job(2).job_id
     assert len(rig.cluster.jobs()) == 2
-
-
-def test_a_pilot_that_ended_while_no_driver_lived_takes_no_attempt_of_the_next(rig):
-    rig.launch()
-    rig.serve()
-    rig.cluster.cancel(rig.job().job_id)
-    rig.cluster.advance(30.0)
-    rig.launcher = rig.new_launcher()
-    assert rig.launcher.launch(rig.request("t0002")) == rig.job(2).job_id
 
 
 @pytest.mark.parametrize("is_claimed_meanwhile", [False, True])

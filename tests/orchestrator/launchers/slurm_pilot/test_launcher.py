@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from orchestrator.launchers.slurm_pilot.allocations import SILENT_S
-from orchestrator.launchers.slurm_pilot.sizing import SLOW_START_S, STARTUP_S, min_pilot_s
+from orchestrator.launchers.slurm_pilot.sizing import SLOW_START_S, STARTUP_S
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
 from slurm.request import Container, JobOptions, JobRequest, Runtime
-from tests.rig import LIMIT_S, PilotBench, finish, nodes_asked
+from tests.rig import LIMIT_S, finish, nodes_asked
 from trials.attempt_result import Liveness
 from trials.pilot.files import StepFileKind, StepStart, write
 from trials.trial import FailureReason
@@ -120,12 +120,6 @@ def test_what_was_asked_of_a_pilot_that_ended_first_runs_in_the_next_where_anoth
     assert StepFileKind.WITHDRAWN in folder.step_files()["t0002.a1"]
     assert nodes_asked(rig.serve(2), "t0002.a1") == ("n1",)
     assert rig.status(second).liveness is Liveness.ALIVE
-
-
-def test_it_asks_for_what_is_left_to_try(tmp_path):
-    rig = PilotBench(tmp_path, attempts=5)
-    rig.launch()
-    assert min_pilot_s(LIMIT_S) < 5 * LIMIT_S < rig.job().limit_s
 
 
 def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(rig, logged):

@@ -13,7 +13,6 @@ from slurm.poll_backoff import PollBackoff
 from slurm.request import Container, JobOptions
 from tests.rig import LIMIT_S, PilotBench, asking, finish
 from trials.attempt_result import Liveness
-from trials.trial import FailureReason
 
 
 class SharedBench(PilotBench):
@@ -44,13 +43,6 @@ def test_an_attempt_that_may_share_a_job_is_a_step_and_the_next_driver_finds_eac
     assert [job.request.name for job in rig.cluster.jobs()] == ["demo-abc234.p0001", "demo-abc234.t0002.a1"]
 
 
-def test_both_are_cancelled_and_nothing_is_left(rig):
-    step, job = rig.launch("t0001", may_share_job=True), rig.launch("t0002")
-    assert rig.launcher.cancel([step.key, job.key]) == set()
-    assert {rig.status(request).reason for request in (step, job)} == {FailureReason.CANCELLED_BY_SEARCH}
-    assert [job.state.is_ended for job in rig.cluster.jobs()] == [True, True]
-
-
 def test_what_a_shared_job_holds_beyond_its_steps_counts_for_every_reservation(rig):
     job_s, step_s = (rig.launcher.longest_s(LIMIT_S, 2, may_share_job) for may_share_job in (False, True))
     assert job_s < step_s
@@ -60,18 +52,3 @@ def test_what_a_shared_job_holds_beyond_its_steps_counts_for_every_reservation(r
     rig.serve()
     assert rig.launcher.longest_s(LIMIT_S, 2) == job_s + TAIL_S
     assert rig.launcher.longest_s(LIMIT_S, 2, may_share_job=True) == step_s + TAIL_S
-
-
-def test_a_second_release_waits_for_the_agent_as_the_first_did(rig):
-    """A replay releases its job after each session. A cancelled job would look like a failed one in accounting."""
-    for number, trial in enumerate(("t0001", "t0002"), start=1):
-        rig.launch(trial, may_share_job=True)
-        rig.look()
-        rig.serve(number)
-        folder = rig.serve(number)
-        finish(folder, f"{trial}.a1")
-        rig.look()
-        rig.launcher.release()
-        assert folder.drain.exists()
-        assert not rig.job(number).state.is_ended
-        rig.cluster.advance(300.0)
