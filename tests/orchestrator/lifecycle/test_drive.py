@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +12,6 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.lifecycle.create import create_search, validate_space
 from orchestrator.lifecycle.drive import SearchCallbacks, drive
 from search_spaces.errors import InputError
-from tests.orchestrator.cli.parlay import environment
 from tests.orchestrator.cli.simulated import OK, write_simulated_search
 from trials.files.folders import SearchFolder
 from trials.ledger.commands import request_cancel
@@ -90,29 +86,3 @@ def test_a_search_launches_nothing_there_and_goes_on_when_its_own_is_back(tmp_pa
     aside.path.rename(folder.path)
     record = drive(SearchFolder(folder.path), spec, validate_space(spec).layouts, None, ledger_url(), SearchCallbacks())
     assert (record.state, record.num_layouts) == (SearchState.COMPLETED, 3)
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from orchestrator.lifecycle import create
-from orchestrator.config.loader import load_search_file
-from trials.ledger.location import ledger_url
-create.snapshot_code = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
-create.create_search(load_search_file(Path(sys.argv[1])), ledger_url())
-"""
-
-
-@pytest.mark.processes
-@pytest.mark.timeout(120)
-def test_the_folder_of_a_search_whose_maker_was_killed_is_removed_by_the_next_one(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = write_simulated_search(tmp_path, OK)
-    killed = subprocess.run([sys.executable, "-c", KILLED, path], env=environment(), timeout=100)
-    assert killed.returncode == -signal.SIGKILL
-    spec = load_search_file(path)
-    [left] = spec.work_dir.iterdir()
-    assert left.name.startswith(".table-")
-    folder = create_search(spec, ledger_url())
-    assert list(spec.work_dir.iterdir()) == [folder.path]
-    assert not (folder.path / "owner.json").exists()

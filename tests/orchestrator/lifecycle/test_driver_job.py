@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +25,8 @@ from slurm.fake.jobs import FakeJob, JobPlan
 from slurm.fake.placement import FakeNode
 from trials.ledger.events import DriverJobUsage, SearchRecord
 
-NAME = "tiny-abc234.driver"
+SEARCH_ID = "tiny-abc234"
+NAME = f"{SEARCH_ID}.driver"
 
 
 @dataclass
@@ -136,8 +136,6 @@ def test_only_the_job_of_this_search_is_its_own():
     assert own_job_id({}, "tiny-abc234") is None
 
 
-SEARCH_ID = "tiny-abc234"
-DRIVER = f"{SEARCH_ID}.driver"
 ENVIRON = {"SLURM_CPUS_ON_NODE": "2", "SLURMD_NODENAME": "n1"}
 SHARE = 0.25
 
@@ -154,7 +152,7 @@ class UsageBench:
         self.slurm = FakeSlurm(self.cluster)
         self.record = SearchRecord(SEARCH_ID, {}, "c0de", self.cluster.time)
 
-    def run(self, name: str = DRIVER, user: str | None = None) -> FakeJob:
+    def run(self, name: str = NAME, user: str | None = None) -> FakeJob:
         """Let a job run to its end; with `lasts_s` None it runs on."""
         request = DriverJob(name, self.folder, 1, 1, 3600.0, ("parlay", "resume"))
         job = self.cluster.accept(user or self.slurm.user, request)
@@ -206,19 +204,10 @@ def test_a_job_that_only_accounting_knows_is_found_and_the_running_one_is_not(us
     assert usage.found(own) == {job.job_id: DriverJobUsage(SHARE, SHARE * 100.0 / 3600)}
 
 
-def _cancelled(usage: UsageBench) -> None:
+def test_what_others_held_and_what_slurm_does_not_tell_is_left_as_it_is_recorded(usage):
     usage.run(name="other-abc234.driver")
     usage.run(user="bob")
-
-
-def _unreachable(usage: UsageBench) -> None:
+    assert usage.found() == {}
     usage.run()
     usage.cluster.controller_down(for_s=600.0)
-
-
-@pytest.mark.parametrize("happens", [_cancelled, _unreachable], ids=["jobs of others", "no answer"])
-def test_what_others_held_and_what_slurm_does_not_tell_is_left_as_it_is_recorded(
-    usage, happens: Callable[[UsageBench], None]
-):
-    happens(usage)
     assert usage.found() == {}

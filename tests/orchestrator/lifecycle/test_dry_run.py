@@ -54,10 +54,7 @@ def test_the_baselines_job_and_the_first_choices_lie_as_a_search_would_submit_th
         assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n#SBATCH --time=00:10:00\n" in script
         assert "#SBATCH --partition=big\n#SBATCH --gpus-per-node=8\n" in script
         assert script.rstrip().endswith(str(job.script.parent / "spec.json"))
-
-
-def test_without_a_baseline_there_is_the_first(spec):
-    assert list(first_layouts(spec, replace(candidates_of(spec), baseline=None))) == ["first"]
+    assert list(first_layouts(spec, replace(space, baseline=None))) == ["first"]
 
 
 def test_what_is_there_stays_as_it_is(tmp_path, spec):
