@@ -87,27 +87,6 @@ def test_where_the_batch_is_fixed_plain_deephyper_is_told_of_the_axes_that_are_f
     assert set(tuned) == free | {"data_parallel", "grad_accum_steps"}
 
 
-def test_plain_deephypers_curiosity_falls_with_the_asks_as_it_does_by_itself(monkeypatch):
-    used: list[float] = []
-
-    class Watched(hpo.CBO):
-        def _apply_scheduler(self, i):
-            super()._apply_scheduler(i)
-            used.append(self._opt.acq_func_kwargs["kappa"])
-
-    monkeypatch.setattr(hpo, "CBO", Watched)
-    outcomes = table()
-    sampler = DeepHyperSampler(list(outcomes), 1)
-    told = [outcomes[layout] for layout in list(outcomes)[::17]]
-    for count in range(1, len(told)):
-        sampler.ask(1, told[:count])
-    problem = hpo.HpProblem()
-    for axis in range(5):
-        problem.add_hyperparameter((0.0, 1.0), f"axis-{axis}")
-    own = hpo.CBO(problem, surrogate_model="ET", acq_func="UCBd", checkpoint_history_to_csv=False)
-    assert used == pytest.approx([own.scheduler(asked)[0] for asked in range(1, len(told))])
-
-
 def test_a_lost_node_a_cancelled_trial_or_one_that_is_not_believed_teaches_nothing_about_its_layout():
     outcomes = table()
     history = [outcomes[layout] for layout in list(outcomes)[::12]]

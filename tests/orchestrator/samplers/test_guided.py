@@ -118,15 +118,6 @@ def test_it_needs_fewer_trials_than_the_order_of_the_model_where_that_is_wrong()
     assert trials_until_best(sampler(), cluster) < trials_until_best(sampler("cost_model"), cluster)
 
 
-@pytest.mark.parametrize(("cluster", "reason"), [(CLUSTER, FailureReason.GPU_OOM), (ON_CPU, FailureReason.HOST_OOM)])
-def test_what_ran_out_of_memory_makes_what_is_larger_unlikely(cluster, reason):
-    task = TuningTask(MODEL, cluster, memory_limit_gib=80)
-    row = int(np.argmin(np.abs(PEAKS - 55)))
-    larger = PEAKS[row] < PEAKS
-    before, after = predict([], task), predict([TrialFeedback(CANDIDATES[row], reason=reason)], task)
-    assert (after.fits[larger] < before.fits[larger]).all()
-
-
 def test_a_pruned_layout_teaches_nearly_as_much_as_a_measured_one():
     cluster = SimulatedCluster(data_parallel=10)
     pruned = [
@@ -187,15 +178,6 @@ def test_trials_in_flight_are_none_of_the_dozen_after_which_a_large_gain_alone_c
     is_enough = lambda history: sum(told.value is not None for told in history) >= 4  # noqa: E731
     history = asked_until(asked, SimulatedCluster(data_parallel=30), is_enough)
     assert not asked.has_converged([*history, *map(TrialFeedback, asked.ask(MANY_TRIALS, history))])
-
-
-def test_what_is_in_flight_is_not_asked_for_and_no_neighbour_of_it_alone():
-    cluster = SimulatedCluster()
-    history = [cluster(layout) for layout in sampler().ask(2, [])]
-    together = sampler().ask(4, history)
-    assert len({layout.key for layout in together}) == 4
-    waiting = [*history, *(TrialFeedback(layout) for layout in together[:2])]
-    assert not {layout.key for layout in sampler().ask(2, waiting)} & {layout.key for layout in together[:2]}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pytest
 
 from orchestrator.samplers.base import TrialFeedback
 from orchestrator.samplers.cost_model_posterior import CostModelPredictor, TuningTask
-from orchestrator.samplers.deephyper import DeepHyperSampler
 from orchestrator.samplers.guided import GuidedSampler
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
@@ -132,10 +131,3 @@ def test_a_layout_out_of_memory_is_so_with_other_settings_but_the_allocators():
     after = predictor.predict([TrialFeedback(pairs[0], reason=FailureReason.GPU_OOM)]).fits
     assert before[1] == before[2]
     assert after[1] < 0.01 < after[2]
-
-
-def test_deephyper_has_an_axis_for_each_variable():
-    sampler = DeepHyperSampler(pairs_of(1), seed=0)
-    assert sampler._axes["env.NCCL_ALGO"] == {None: 0, "Ring": 1}
-    assert sampler._axes["env.NCCL_NCHANNELS_PER_NET_PEER"] == {1: 1, 4: 4}
-    assert len(sampler.ask(2, [])) == 2
