@@ -7,7 +7,6 @@ import math
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pandas
@@ -20,13 +19,11 @@ from orchestrator.interop.table_export import COLUMNS
 from orchestrator.launchers import factory
 from orchestrator.recipe.write import write_recipe
 from orchestrator.search.driver import Driver
-from orchestrator.search.lease import LeaseHeld, acquire_lease, release_lease
 from search_spaces.layouts.layout import LAYOUT_FIELDS
 from tests.orchestrator.cli.parlay import TINY_SEARCH, environment
 from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 from tests.orchestrator.scripted import in_turn
-from trials.files.folders import SearchFolder
 from trials.ledger.events import EndReason, SearchState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]  # pandas and plotly are large
@@ -93,14 +90,11 @@ class TestBadInput:
         ("changes", "key", "fix"),
         [
             ({"search": {"max_trils": 3}}, "search.max_trils", "max_trials"),
-            ({"serach": {"max_trials": 3}}, "serach", "search"),
             ({"serach": {}}, "serach", "search"),
-            ({"global_batch_size": {}}, "global_batch_size", ""),
-            ({"search": {"max_trials": "many"}}, "search.max_trials", ""),
             ({"launcher": {"kind": object()}}, "launcher.kind", ""),
             ({"search": {"max_trials": math.nan}}, "search.max_trials", ""),
         ],
-        ids=["key", "section", "empty", "no section", "value", "no value of a file", "not a number"],
+        ids=["key", "section", "no value of a file", "not a number"],
     )
     @pytest.mark.parametrize("call", [api.plan, api.run], ids=["plan", "run"])
     def test_a_change_that_cannot_be_names_key_rule_and_fix_and_writes_nothing(
@@ -150,7 +144,9 @@ class TestLooking:
         assert kinds.pop("ended_at").endswith("UTC]")
         assert kinds == {"tensor_parallel": "Int64", "sequence_parallel": "boolean"}
 
-    def test_events_figures_recipe_and_report_are_those_of_the_command_line(self, ended, tmp_path):
+    def test_events_figures_recipe_report_and_what_a_notebook_shows_are_those_of_the_command_line(
+        self, ended, tmp_path
+    ):
         events = ended.events
         assert events["seq"].tolist() == list(range(1, len(events) + 1))
         assert (events["kind"][0], set(events["trial"].dropna())) == ("search_created", {"t0001", "t0002", "t0003"})
@@ -160,6 +156,10 @@ class TestLooking:
         assert f"<code>{ended.search_id}</code>" in ended.report(tmp_path / "mine.html").read_text()
         with pytest.raises(api.InputError, match="use a new file"):
             ended.report(tmp_path / "mine.html")
+        html = ended._repr_html_()
+        assert f"<code>{ended.search_id}</code>" in html
+        assert "<script" not in html
+        assert ended.best["trial"] in repr(ended)
 
     def test_a_search_without_a_trial_has_the_same_columns_and_types(self, question, monkeypatch):
         empty = begun(question, monkeypatch)
@@ -170,12 +170,6 @@ class TestLooking:
         assert empty.best is None
         assert empty.recipe is None
         assert empty.trials.dtypes.to_dict() == api.resume(quiet=True).trials.dtypes.to_dict()
-
-    def test_a_notebook_shows_the_answer(self, ended):
-        html = ended._repr_html_()
-        assert f"<code>{ended.search_id}</code>" in html
-        assert "<script" not in html
-        assert ended.best["trial"] in repr(ended)
 
 
 class TestPlanning:
@@ -232,24 +226,15 @@ class TestReplaying:
             ({"launcher": "loacl"}, "launcher"),
             ({"repeats": 0}, "repeats"),
             ({"session_interval": "4m"}, "session_interval"),
-            ({"session_interval": "soon"}, "session_interval"),
-            ({"trainer": {"script": "pretrain.py"}}, "trainer.kind"),
             ({"trainer": {"kind": "megatron-lm", "scirpt": "pretrain.py"}}, "trainer.scirpt"),
         ],
-        ids=["launcher", "repeats", "session_interval", "no duration", "no kind", "key"],
+        ids=["launcher", "repeats", "session_interval", "key"],
     )
     def test_what_cannot_be_asked_is_named(self, recipe, tmp_path, asked, key):
         with pytest.raises(api.InputError) as refused:
             api.replay(recipe, **asked)
         assert refused.value.problems[0].key == key
         assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("asked", [{"scaling": "strnog"}, {"nodes": [0]}, {"nodes": []}, {"nodes": 4}, {"nodes": "16"}])
-def test_a_forecast_of_what_is_none_names_what_was_asked(ended, asked):
-    with pytest.raises(api.InputError) as refused:
-        api.forecast(ended, **asked)
-    assert refused.value.problems[0].key == next(iter(asked))
 
 
 def test_a_forecast_is_a_row_for_each_scaling_and_number_of_nodes(tmp_path, monkeypatch, capsys):
@@ -302,12 +287,6 @@ class TestEnding:
         finally:
             signal.signal(signal.SIGTERM, before)
         assert (heard, api.load().state) == ([signal.SIGTERM], SearchState.RUNNING)
-
-    def test_a_search_that_another_driver_holds_is_left_to_it(self, ended):
-        lease = acquire_lease(SearchFolder(ended.folder), time.time())
-        with pytest.raises(LeaseHeld):
-            api.resume(ended, quiet=True)
-        release_lease(SearchFolder(ended.folder), lease, time.time())
 
 
 def test_importing_it_brings_nothing_heavy(tmp_path):

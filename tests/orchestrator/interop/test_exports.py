@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from dataclasses import replace
 
@@ -108,10 +107,6 @@ def test_deephypers_own_tools_read_its_results(search, spec, tmp_path):
     assert list(frame["m:timestamp_submit"]) == [0.0] * 5
     assert list(frame["m:timestamp_gather"]) == [42.0] * 5
     assert frame["m:peak_memory_gib"].max() == 0.25
-    figure, _ = hpo.plot_search_trajectory_single_objective_hpo(frame)
-    figure.clear()
-    figure, _ = hpo.plot_worker_utilization(frame, profile_type="start/end")
-    figure.clear()
 
 
 def test_what_is_minimised_is_negative_and_several_goals_have_a_column_each(search):
@@ -165,5 +160,4 @@ def test_a_study_of_several_goals_has_a_direction_for_each(search, tmp_path):
 def test_a_search_without_an_ended_trial_has_no_rows(spec):
     waiting = past(spec, Trial("t0001", layouts()[0]))
     assert export_search(waiting, spec, ExportFormat.DEEPHYPER).rows == 0
-    assert export_search(past(spec), spec, ExportFormat.CSV).rows == 0
-    assert json.dumps(export_search(waiting, spec, ExportFormat.MEASURED).left_out) == '{"in_flight": 1}'
+    assert export_search(waiting, spec, ExportFormat.MEASURED).left_out == {"in_flight": 1}

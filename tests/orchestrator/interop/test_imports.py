@@ -51,18 +51,19 @@ def test_others_names_and_failures_are_understood(spec):
     assert found.left_out == {"batch": 1, "cancelled": 1}
 
 
-def test_a_file_that_a_spreadsheet_saved_is_read_with_its_first_column(spec, tmp_path):
-    (tmp_path / "results.csv").write_text("p:tp,p:mbs,objective\r\n1,2,256\r\n", encoding="utf-8-sig")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffp:tp,p:mbs,objective\r\n1,2,256\r\n",
+        '# note,"x\np:tp,p:mbs,objective\n1,2,256\n',
+        "p:tp,p:mbs,objective\r1,2,256\r",
+    ],
+    ids=["a spreadsheet's", "a remark", "a mac's ends of line"],
+)
+def test_a_file_is_read_with_its_first_column_whoever_saved_it(spec, tmp_path, text):
+    (tmp_path / "results.csv").write_text(text, newline="")
     (row,) = read_results(tmp_path / "results.csv", spec, "tokens_per_sec").rows
     assert (row.layout.tensor_parallel, row.layout.micro_batch_size) == (1, 2)
-
-
-@pytest.mark.parametrize(
-    "text", ["# of ours\np:tp,objective\n1,256\n", '# note,"x\np:tp,objective\n1,256\n', "p:tp,objective\r1,256\r"]
-)
-def test_a_remark_at_the_top_and_a_macs_ends_of_line_are_read_over(spec, tmp_path, text):
-    (tmp_path / "results.csv").write_text(text, newline="")
-    assert len(read_results(tmp_path / "results.csv", spec, "tokens_per_sec").rows) == 1
 
 
 @pytest.mark.parametrize(("cell", "stage"), [("True", 1), ("False", 0), ("1", 1), ("2.0", 2)])
@@ -131,12 +132,10 @@ def test_a_parameter_that_is_no_layout_field_is_named_or_left_out(spec):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("p:tp,objective\n1,fast\n", "results.csv:2: objective: is 'fast'"),
         ("p:tp,objective\n1,nan\n", "results.csv:2: objective: is 'nan'"),
         ("p:tp,objective\n1,0.0\n", "results.csv:2: objective: is 0"),
         ("p:tp,objective\n1,1e-99\n", "results.csv:2: step_time_s: is 1.28e+101 s in these results"),
         ("p:tp,objective\n1.5,3\n", "results.csv:2: tensor_parallel: is '1.5'"),
-        ("p:tp,objective\n=1+1,3\n", "results.csv:2: tensor_parallel: is '=1+1'"),
         ("p:tp,objective\n0,3\n", "tensor_parallel"),
         ("p:engine,objective\n=cmd|x,3\n", "engine"),
         ("p:tp,objective\n1,3,4\n", "results.csv:2: 3 cells where the header has 2"),
@@ -147,11 +146,6 @@ def test_a_parameter_that_is_no_layout_field_is_named_or_left_out(spec):
         ("p:tp,score\n1,3\n", "results.csv:1: objective: column objective is missing"),
         ("p:overlap_comm,objective\nmaybe,3\n", "results.csv:2: overlap_comm: is 'maybe'"),
         ("# of ours\n\np:tp,score\n1,3\n", "results.csv:3: objective: column objective is missing"),
-        ("# of ours\np:tp,p:tp,objective\n1,2,3\n", "results.csv:2: p:tp: appears 2 times"),
-        (
-            "# of ours\np:tp,p:TP,objective\n1,2,3\n",
-            "results.csv:2: TP: p:TP and another column both mean tensor_parallel",
-        ),
         ("# of ours\np:shards,objective\n1,3\n", "results.csv:2: shards: p:shards is not a layout field"),
         ("# of ours\np:tp,objective\n1,fast\n", "results.csv:3: objective: is 'fast'"),
     ],
@@ -162,12 +156,6 @@ def test_a_cell_that_cannot_be_is_refused_with_its_line(spec, text, told):
         parse(text, spec)
     assert told in str(refused.value)
     assert all(problem.rule or problem.fix for problem in refused.value.problems)
-
-
-def test_a_row_that_ran_for_nothing_may_say_that_it_failed(spec):
-    with pytest.raises(InputError, match="write F as the objective of a failed row"):
-        parse("p:tp,objective\n1,0\n", spec)
-    assert parse("p:tp,objective\n1,F\n", spec).rows[0].outcome == "failed"
 
 
 def test_nothing_is_guessed_of_the_objective_or_of_a_field_that_matters(spec, tmp_path):
@@ -237,10 +225,16 @@ def test_an_experiment_that_was_measured_is_a_row(on_gpus, tmp_path):
     assert "slightly too high" in found.notes[0]
 
 
-def test_ranks_that_the_batch_leaves_over_share_the_layers(on_gpus, tmp_path):
-    write_experiment(tmp_path / "r", "z2", METRICS, train_batch_size=8)
+def test_ranks_that_the_batch_leaves_over_share_the_layers_and_experiments_of_less_than_a_node_keep_theirs(
+    on_gpus, tmp_path
+):
+    folder = write_experiment(tmp_path / "r", "z2", METRICS, train_batch_size=8)
     (row,) = read_autotuning(tmp_path / "r", on_gpus).rows
     assert (row.layout.data_parallel, row.layout.tensor_parallel) == (2, 2)
+    described = json.loads((folder / "exp.json").read_text())
+    (folder / "exp.json").write_text(json.dumps(described | {"num_gpus": 2}))
+    (row,) = read_autotuning(tmp_path / "r", on_gpus).rows
+    assert (row.cluster.gpus_per_node, row.layout.num_gpus) == (2, 2)
 
 
 def test_failures_are_told_apart_and_what_never_ended_is_counted(on_gpus, tmp_path):
@@ -256,14 +250,6 @@ def test_failures_are_told_apart_and_what_never_ended_is_counted(on_gpus, tmp_pa
     assert found.left_out == {"no_layout_field": 1, "unfinished": 1}
 
 
-def test_experiments_of_less_than_a_node_keep_their_ranks(on_gpus, tmp_path):
-    folder = write_experiment(tmp_path / "r", "a", METRICS, train_batch_size=8)
-    described = json.loads((folder / "exp.json").read_text())
-    (folder / "exp.json").write_text(json.dumps(described | {"num_gpus": 2}))
-    (row,) = read_autotuning(tmp_path / "r", on_gpus).rows
-    assert (row.cluster.gpus_per_node, row.layout.num_gpus) == (2, 2)
-
-
 @pytest.mark.bad_input(43)
 @pytest.mark.parametrize(
     ("file", "text", "told"),
@@ -271,7 +257,6 @@ def test_experiments_of_less_than_a_node_keep_their_ranks(on_gpus, tmp_path):
         ("exp.json", "[]", "exp.json: holds a list"),
         ("exp.json", '{"num_gpus": 0, "num_nodes": 1}', "exp.json: num_gpus: is 0"),
         ("metrics.json", '{"throughput": "fast"}', "throughput: is 'fast'"),
-        ("metrics.json", '{"throughput": -1}', "throughput: is -1"),
         ("metrics.json", '{"throughput": 5e-324}', "step_time_s: is inf s in these results"),
         ("metrics.json", "__reduce__", "metrics.json: not JSON"),
         ("ds_config.json", '{"train_batch_size": "auto"}', "lacks one of the three batch sizes"),
@@ -281,7 +266,7 @@ def test_experiments_of_less_than_a_node_keep_their_ranks(on_gpus, tmp_path):
             "3 data-parallel ranks x 1 stages do not divide 1 nodes x 4 GPUs",
         ),
     ],
-    ids=["list", "no-gpus", "text", "negative", "tiny", "no-json", "auto", "world"],
+    ids=["list", "no-gpus", "text", "tiny", "no-json", "auto", "world"],
 )
 def test_a_file_that_cannot_be_is_named(on_gpus, tmp_path, file, text, told):
     folder = write_experiment(tmp_path / "r", "a", METRICS)

@@ -25,6 +25,7 @@ SHARDED = replace(LAYOUT, pipeline_parallel=1, data_parallel=2, zero_stage=1, at
 
 def loaded(tmp_path, layout: Layout, accelerator: str = "a100-80gb") -> LoadedRecipe:
     (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "program.py").write_text("")
     source = source_of(measured_trial("t0001", layout, 0.1), accelerator=accelerator)
     return read_recipe(write_recipe(tmp_path / "recipe", source, tmp_path / "code"))
 
@@ -85,9 +86,7 @@ def test_another_engine_is_refused_where_a_cpu_emulates_its_gpu(tmp_path):
     ("kind", "overrides", "words"),
     [
         ("megatron", [], "one of parlay, megatron-lm"),
-        ("megatron-lm", [], "required by kind megatron-lm"),
         ("megatron-lm", ["trainer.scrpt=x"], "unknown key 'scrpt'"),
-        ("megatron-lm", ["search.seed=1"], "unknown key"),
         ("nanotron", ["trainer.script=run_train.py"], "required by kind nanotron"),
     ],
 )
@@ -120,21 +119,11 @@ FOUND = {
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> LoadedRecipe:
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "program.py").write_text("")
-    source = source_of(measured_trial("t0001", SHARDED, 0.1), accelerator="a100-80gb")
-    return read_recipe(write_recipe(tmp_path / "recipe", source, tmp_path / "code"))
+    return loaded(tmp_path, SHARDED)
 
 
 def under_megatron(recipe: LoadedRecipe) -> LoadedRecipe:
-    return under(recipe, "megatron-lm")
-
-
-def under(recipe: LoadedRecipe, trainer: str) -> LoadedRecipe:
-    script = recipe.folder.parent / "pretrain_mine.py"
-    script.write_text("")
-    section = trainer_section(trainer, ["trainer.script=pretrain_mine.py"], script.parent)
-    return for_trainer(recipe, section)
+    return for_trainer(recipe, megatron(recipe.folder.parent))
 
 
 def export_of(recipe: LoadedRecipe, trainer: str) -> dict[str, Any]:
@@ -155,15 +144,21 @@ def test_its_files_say_that_it_ran_the_layout_and_how_fast(recipe):
         "ratio_low": 0.87,
         "ratio_high": 0.93,
     }
-    assert "pretrain_mine.py" in export["unrun_start"]
+    assert "pretrain_gpt.py" in export["unrun_start"]
     first = (recipe.folder / "megatron_args.txt").read_text().splitlines()[0]
     assert first.endswith(", measured with this trainer.")
     page = (recipe.folder / "README.md").read_text()
     assert "**Megatron-LM**, measured with this trainer, 900 tokens/s, 0.90 times the recipe's (0.87 to 0.93)" in page
 
 
-def test_nothing_else_of_the_recipe_changes(recipe):
+def test_nothing_else_of_the_recipe_changes_nor_what_others_have_put_into_its_folder(recipe):
+    folder, training = recipe.folder, recipe.folder / "run-20261120T100000Z"
+    training.mkdir()
+    (folder / "recipe.yaml").chmod(0o644)
+    before = folder.stat().st_ino, training.stat().st_ino
     assert write_note(recipe, under_megatron(recipe), "python3", FOUND, AT)
+    assert (folder.stat().st_ino, training.stat().st_ino) == before
+    assert (folder / "recipe.yaml").stat().st_mode & 0o777 == 0o644, "others may still read it"
     again = read_recipe(recipe.folder)
     others = [e for e in again.recipe.exports if e["trainer"] != "megatron-lm"]
     assert others == [e for e in recipe.recipe.exports if e["trainer"] != "megatron-lm"]
@@ -171,16 +166,6 @@ def test_nothing_else_of_the_recipe_changes(recipe):
     assert again.banner is None
     assert (recipe.folder / "launch.sh").stat().st_mode & 0o777 == 0o700
     assert (recipe.folder / "code" / "program.py").is_file()
-
-
-def test_the_folder_stays_with_what_others_have_put_there_as_its_files_stay_readable_to_them(recipe):
-    folder, training = recipe.folder, recipe.folder / "run-20261120T100000Z"
-    training.mkdir()
-    (folder / "recipe.yaml").chmod(0o644)
-    before = folder.stat().st_ino, training.stat().st_ino
-    assert write_note(recipe, under_megatron(recipe), "python3", FOUND, AT)
-    assert (folder.stat().st_ino, training.stat().st_ino) == before
-    assert (folder / "recipe.yaml").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_recipe_that_another_search_has_replaced_or_that_is_gone_is_left_alone(recipe):

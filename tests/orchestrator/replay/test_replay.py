@@ -17,10 +17,7 @@ import pytest
 from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.comparison.recorded_runs import recorded_runs
 from orchestrator.comparison.speed_ratio import ReplayVerdict
-from orchestrator.launchers import factory
 from orchestrator.launchers.base import LaunchRefused
-from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
-from orchestrator.lifecycle.signals import CancelOnSignal
 from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.write import write_recipe
 from orchestrator.replay.machine_lock import MachineLock
@@ -32,17 +29,14 @@ from orchestrator.replay.replay import (
     replay,
     this_machine,
 )
-from orchestrator.replay.run import run_replay, with_trainer
+from orchestrator.replay.run import with_trainer
 from orchestrator.replay.runs import ReplayCallbacks
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from slurm.job_state import JobState
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
-from tests.orchestrator.scripted import Script, in_turn
-from tests.orchestrator.search.on_slurm.test_shared_jobs import SharedJobsRig
+from tests.orchestrator.scripted import in_turn
 from tests.strangers import STRANGER, needs_a_stranger
 from trials.files.folders import SearchFolder
-from trials.pilot.files import PilotFolder, StepFileKind
 from trials.trial import FailureReason, utc_seconds
 
 CPU, H100 = ACCELERATORS["cpu"], ACCELERATORS["h100-80gb"]
@@ -161,14 +155,13 @@ def test_each_run_is_a_replay_trial_of_the_recipes_layout_with_the_recipes_code(
     ("endings", "verdict", "detail", "runs"),
     [
         ([FailureReason.GPU_OOM], ReplayVerdict.IMPOSSIBLE, "gpu_oom: its words", []),
-        ([FailureReason.SCRIPT_ERROR], ReplayVerdict.INCONCLUSIVE, "script_error: its words", []),
         ([FailureReason.TIME_LIMIT], ReplayVerdict.INCONCLUSIVE, "time_limit: its words", []),
         ([0.1] * 2 + [FailureReason.SCRIPT_ERROR], ReplayVerdict.INCONCLUSIVE, "script_error: its words", [2]),
         ([0.115] * 5 + [FailureReason.SCRIPT_ERROR], ReplayVerdict.INCONCLUSIVE, "script_error: its words", [3, 2]),
         ([0.1, 0.1, LaunchRefused(REFUSED)], ReplayVerdict.INCONCLUSIVE, REFUSED, [2]),
         ([0.1, 0.1, ExternalError(REFUSED)], ReplayVerdict.INCONCLUSIVE, REFUSED, [2]),
     ],
-    ids=["memory", "script", "time", "as it was", "a later session", "refused", "no answer"],
+    ids=["memory", "time", "as it was", "a later session", "refused", "no answer"],
 )
 def test_a_run_without_a_measurement_ends_the_replay_with_its_words_and_what_was_measured_before(
     loaded, tmp_path, endings, verdict, detail, runs
@@ -287,23 +280,6 @@ def test_the_launcher_of_the_search_is_taken_with_its_options_unless_another_is_
     assert (found.kind, found.slurm.partition, found.shares_jobs) == (kind, partition, shares_jobs)
 
 
-def test_the_runs_of_a_session_are_steps_of_one_shared_job_and_no_nodes_are_held_between_sessions(loaded, tmp_path):
-    rig = SharedJobsRig("jobs", tmp_path, settings={"min_job_age_s": 86400.0})
-    rules = ReplayRules(repeats=3, sessions=3)
-    rig.script = lambda spec, restart: Script(duration_s=60.0, tokens_per_sec=10.0)  # slower: takes three sessions
-    launcher = rig.new_launcher(lambda: RemainingWork(rules.repeats, 1, num_nodes=LAYOUT.num_nodes))
-    result = replayed(loaded, launcher, rig.path, rules)
-    launcher.close()
-    rig.cluster.advance(10.0)
-    assert len(result.runs) == 9
-    jobs = rig.cluster.jobs()
-    assert [job.request.name for job in jobs] == [f"quickstart-replay.p000{number}" for number in (1, 2, 3)]
-    steps = [PilotFolder(job.request.directory).step_files() for job in jobs]
-    assert [[StepFileKind.ENDED in kinds for kinds in of.values()] for of in steps] == [[True] * 3] * 3
-    assert {job.state for job in jobs} == {JobState.COMPLETED}
-    assert all(job.ended_at - job.started_at < 3 * 60.0 + 30.0 for job in jobs)
-
-
 IMAGE = {"kind": "slurm", "slurm": {"container": {"runtime": "apptainer", "image": "/images/torch.sif"}}}
 THERE, GONE = "/bin/sh", "/no/such/python"
 
@@ -351,18 +327,3 @@ def test_a_recipe_or_interpreter_of_another_user_is_not_run_unless_told_to_trust
     assert (problem.key, problem.value, "--trust" in problem.fix) == (key, str(tmp_path / theirs), True)
     recipe = replace(loaded, recipe=replace(loaded.recipe, python=str(python)))
     assert with_trainer(recipe, None, (), None, trust=True)[1] == str(python)
-
-
-@pytest.mark.bad_input(54)
-def test_a_python_without_the_packages_of_the_layouts_engine_is_refused_and_nothing_launched(tmp_path, monkeypatch):
-    monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: pytest.fail("a launcher is made"))
-    monkeypatch.setattr("orchestrator.replay.run.impossible_result", lambda *_: None)
-    (tmp_path / "code").mkdir()
-    source = source_of(measured_trial("t0001", replace(LAYOUT, engine="megatron-core"), 0.1))
-    recipe = read_recipe(write_recipe(tmp_path / "recipe", source, tmp_path / "code"))
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\necho \'{"megatron-core": "0.15.3"}\'\n')
-    python.chmod(0o755)
-    with pytest.raises(InputError, match=r"megatron-core 0\.15\.3 is installed"):
-        run_replay(recipe, str(python), "local", ReplayRules(), tmp_path / "runs", CancelOnSignal())
-    assert not (tmp_path / "runs").exists()
