@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import pytest
+
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
@@ -74,9 +76,24 @@ def raise_killed(now: bool) -> None:
         raise Killed
 
 
-def kill_after(killing: Event) -> DriverCallbacks:
-    """Kill the driver right after this event."""
-    return DriverCallbacks(on_event=lambda search, event: raise_killed(event.seq == killing.seq))
+def assert_kills_change_nothing(
+    make: Callable[[str], Rig],
+    story: Callable[[Rig, SearchRecord], object],
+    is_due: Callable[[Event], bool] = lambda event: True,
+    every: int = 1,
+) -> None:
+    """Kill the driver right after each of the events that are due; the next driver ends the search with this story."""
+    events: list[Event] = []
+    whole = make("whole")
+    whole.callbacks = DriverCallbacks(on_event=lambda search, event: events.append(event))
+    wanted = story(whole, whole.run())
+    for killing in [event for event in events if is_due(event)][::every]:
+        rig = make(f"killed-after-{killing.seq}")
+        rig.callbacks = DriverCallbacks(on_event=lambda search, event, seq=killing.seq: raise_killed(event.seq == seq))
+        with pytest.raises(Killed):
+            rig.run()
+        rig.callbacks = DriverCallbacks()
+        assert story(rig, rig.run()) == wanted, f"killed after event {killing.seq}, {killing.kind}"
 
 
 def speed_of(spec: TrialSpec) -> float:

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
-from tests.rig import LAYOUTS, Killed, Rig, kill_after
-from trials.ledger.events import Event
+from tests.rig import LAYOUTS, Rig, assert_kills_change_nothing
 from trials.trial import FailureReason, Flag, TrialKind, TrialSpec, TrialState
 
 LIMITS = Limits(max_trials=4, parallel_trials=1, finalists=4, finalist_repeats=3, are_paired=True)
@@ -66,16 +64,9 @@ def test_a_layout_that_fails_with_one_stack_is_tried_with_the_other_and_not_repe
     assert {number for number, _ in sides(search)[4:]} == {1}
 
 
-def test_whenever_the_driver_is_killed_the_next_one_completes_the_pairs_and_nothing_runs_twice(experiment, tmp_path):
-    events: list[Event] = []
-    experiment.callbacks = DriverCallbacks(on_event=lambda search, event: events.append(event))
-    whole = experiment.run()
-    for killing in events[1:-1:3]:
-        again = experiment_in(tmp_path / f"killed-after-{killing.seq}")
-        again.callbacks = kill_after(killing)
-        with pytest.raises(Killed):
-            again.run()
-        again.callbacks = DriverCallbacks()
-        search = again.run()
-        assert sides(search) == sides(whole)
+def test_whenever_the_driver_is_killed_the_next_one_completes_the_pairs_and_nothing_runs_twice(tmp_path):
+    def story(rig, search) -> list[tuple[int, str]]:
         assert all(len(t.attempts) == 1 and t.state is TrialState.MEASURED for t in search.trials)
+        return sides(search)
+
+    assert_kills_change_nothing(lambda name: experiment_in(tmp_path / name), story, every=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from orchestrator.search.stopping import Limits
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Fabric, Links
 from tests.orchestrator.scripted import Script
-from tests.rig import Killed, Rig, kill_after
+from tests.rig import Rig, assert_kills_change_nothing
 from trials.diagnostics.fabric import ExchangeTime, FabricTimes, exchanges_of
 from trials.ledger.events import EventKind, SearchRecord, SearchState
 from trials.ledger.journal import Journal
@@ -158,20 +158,11 @@ def test_an_interrupt_waits_for_the_check_and_the_next_driver_goes_on(tmp_path):
 
 
 def test_a_driver_killed_after_any_event_repeats_nothing(tmp_path):
-    def story(search: SearchRecord) -> tuple[Any, ...]:
-        check = search.fabric_check
-        hours = check.attempt.node_hours
-        return check.attempt.state, hours, check.slow_nodes, check.links, len(search.trials), search.state
+    def story(rig: Rig, search: SearchRecord) -> tuple[Any, ...]:
+        check, events = search.fabric_check, Journal(rig.folder.journal).read()
+        states = [event.data["state"] for event in events if event.kind is EventKind.FABRIC_CHECK]
+        assert (states, len(rig.launcher.launched)) == (["submitted", "queued", "running", "measured"], 3)
+        return check.attempt.node_hours, check.slow_nodes, check.links, len(search.trials), search.state
 
-    whole = passing(tmp_path / "whole")
-    wanted = story(whole.run())
-    events = [event for event in Journal(whole.folder.journal).read() if event.kind is EventKind.FABRIC_CHECK]
-    assert [event.data["state"] for event in events] == ["submitted", "queued", "running", "measured"]
-    for killing in events:
-        rig = passing(tmp_path / f"killed-{killing.seq}")
-        rig.callbacks = kill_after(killing)
-        with suppress(Killed):
-            rig.run()
-        rig.callbacks = DriverCallbacks()
-        assert story(rig.run()) == wanted
-        assert len(rig.launcher.launched) == 3
+    is_due = lambda event: event.kind is EventKind.FABRIC_CHECK  # noqa: E731
+    assert_kills_change_nothing(lambda name: passing(tmp_path / name), story, is_due)

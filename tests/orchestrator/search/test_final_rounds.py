@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
-from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
-from tests.rig import LAYOUTS, RULES, Killed, Rig, kill_after
+from tests.rig import LAYOUTS, RULES, Rig, assert_kills_change_nothing
 from trials.analysis.final_rounds import describe_finals_end, finals_end_of
 from trials.analysis.finals import Finals
-from trials.ledger.events import EndReason, EventKind
+from trials.ledger.events import EndReason, EventKind, SearchRecord
 from trials.trial import Flag, TrialKind
 
 pytestmark = pytest.mark.slow
@@ -42,13 +41,19 @@ def finals_of(rig: Rig, caplog) -> tuple[str, str | None]:
     with caplog.at_level(logging.INFO):
         search = rig.run()
     told = [text for text in caplog.messages if "the finals" in text]
+    repeats, end = finals_in(rig, search)
+    assert told == ([] if end is None else [end])
+    return repeats, end
+
+
+def finals_in(rig: Rig, search: SearchRecord) -> tuple[str, str | None]:
+    """Repeats of a search and how its finals ended, from its record."""
     limits, baseline = rig.limits, rig.first[0].to_json() if rig.first else None
     counts = {"finals": limits.finals.value, "finalists": limits.finalists, "finalist_repeats": limits.finalist_repeats}
     end = finals_end_of(replace(search, spec={"search": counts, "baseline": baseline, "global_batch_size": 16}))
-    assert told == ([] if end is None else [describe_finals_end(end)])
     names = {A: "A", B: "B", C: "C", TODAY: "t"}
     repeats = "".join(names[trial.layout] for trial in search.trials if trial.kind is TrialKind.REPEAT)
-    return repeats, told[0] if told else None
+    return repeats, end and describe_finals_end(end)
 
 
 @pytest.mark.parametrize(
@@ -91,22 +96,12 @@ def test_a_budget_that_ends_a_round_is_said_so(rig, caplog):
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
-def test_killed_as_a_repeat_begins_or_ends_the_next_driver_decides_alike(tmp_path, caplog, parallel):
+def test_killed_as_a_repeat_begins_or_ends_the_next_driver_decides_alike(tmp_path, parallel):
     def searched(name: str) -> Rig:
         limits = Limits(5, parallel, finalists=2, finalist_repeats=3, finals=Finals.UNTIL_DECIDED)
         layouts, script = (B, A, C), speeds(IN_DOUBT)
         return Rig("scripted", tmp_path / name, limits, first=(TODAY,), layouts=layouts, script=script)
 
-    events: list = []
-    rig = searched("undisturbed")
-    rig.callbacks = DriverCallbacks(on_event=lambda search, event: events.append(event))
-    wanted = finals_of(rig, caplog)
-    first = next(event.seq for event in events if event.data.get("kind") == "repeat")
     changes = (EventKind.TRIAL_PROPOSED, EventKind.TRIAL_ENDED)
-    for event in [event for event in events if event.seq >= first and event.kind in changes]:
-        rig = searched(str(event.seq))
-        rig.callbacks = kill_after(event)
-        with pytest.raises(Killed):
-            rig.run()
-        rig.callbacks = DriverCallbacks()
-        assert finals_of(rig, caplog) == wanted, f"killed at {event.kind}"
+    is_due = lambda event: event.kind in changes and event.data["trial"] > "t0004"  # noqa: E731
+    assert_kills_change_nothing(searched, finals_in, is_due)

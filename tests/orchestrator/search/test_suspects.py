@@ -11,7 +11,7 @@ from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
-from tests.rig import RULES, Killed, Rig, kill_after, speed_of
+from tests.rig import RULES, Rig, assert_kills_change_nothing, speed_of
 from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState
 from trials.trial import TrialKind, TrialSpec, TrialState
 
@@ -103,17 +103,9 @@ def test_a_budget_without_room_for_a_rerun_ends_the_search(suspecting):
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [pytest.param(1, marks=[pytest.mark.walks, pytest.mark.timeout(120)]), 4])
 def test_killed_after_any_event_and_resumed_the_same_layouts_are_rerun(suspecting, every):
-    def story(search: SearchRecord) -> tuple:
+    def story(rig: Rig, search: SearchRecord) -> tuple:
+        assert repeats(search) == [("t0002", "t0001"), ("t0004", "t0003")]
         return [(t.layout.key, t.kind, t.state) for t in search.trials], search.best_trial, search.end_reason
 
-    rig, events = suspecting("t0001", max_trials=2, finalists=1), []
-    rig.callbacks = DriverCallbacks(on_event=lambda search, event: events.append(event))
-    wanted = rig.run()
-    assert repeats(wanted) == [("t0002", "t0001"), ("t0004", "t0003")]
-    for event in events[::every]:
-        rig = suspecting("t0001", name=str(event.seq), max_trials=2, finalists=1)
-        rig.callbacks = kill_after(event)
-        with pytest.raises(Killed):
-            rig.run()
-        rig.callbacks = DriverCallbacks()
-        assert story(rig.run()) == story(wanted), f"killed after event {event.seq}, {event.kind}"
+    searched = lambda name: suspecting("t0001", name=name, max_trials=2, finalists=1)  # noqa: E731
+    assert_kills_change_nothing(searched, story, every=every)

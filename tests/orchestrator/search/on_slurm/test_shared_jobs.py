@@ -15,7 +15,6 @@ from orchestrator.search.context import SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.remaining_work import RemainingRepeats
 from orchestrator.search.stopping import TIME_LIMIT_FACTOR, TIME_LIMIT_MARGIN_S, Limits
-from search_spaces.layouts.layout import Layout
 from slurm.fake.jobs import FakeJob
 from slurm.poll_backoff import PollBackoff
 from tests.orchestrator.scripted import Script
@@ -97,15 +96,6 @@ def test_repeats_of_finalists_and_of_the_baseline_are_steps_of_one_job_and_other
     assert len({*job_ids(others)} - {shared.job_id}) == 4
     limit_s = TIME_LIMIT_FACTOR * TRIAL_S + TIME_LIMIT_MARGIN_S
     assert shared.request.time_limit_s == (6 + 1) * (limit_s + STEP_ENDING_S) + STARTUP_S + ROOM_S
-
-
-def test_a_shared_job_has_the_nodes_of_the_largest_finalist(rig):
-    large = Layout(num_nodes=2, data_parallel=8, micro_batch_size=1, grad_accum_steps=2)
-    rig.layouts, rig.num_nodes, rig.first = (*LAYOUTS[:2], large), 4, ()
-    rig.script = lambda spec, restart: Script(duration_s=TRIAL_S, tokens_per_sec=1000.0 * spec.layout.num_nodes)
-    search = rig.run()
-    assert {trial.layout.num_nodes for trial in repeats(search)} == {1, 2}
-    assert [job.request.num_nodes for job in rig.shared_jobs()] == [2]
 
 
 @pytest.mark.parametrize(("budget", "num_repeats"), [(0.21, 0), (0.7, 2), (1.2, 6)])
