@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.comparison.compare import software_rows
 from orchestrator.comparison.stacks import StackVerdict, stack_comparison
 from search_spaces.layouts.layout import Layout
 from tests.contract.answers import assert_as_declared
@@ -82,9 +81,3 @@ def test_a_run_whose_partner_does_not_count_is_in_no_pair(tmp_path: Path, missin
 def suspect(trial: Trial) -> Trial:
     last = trial.last_attempt
     return replace(trial, attempts=(replace(last, outcome=replace(last.outcome, flags=(Flag.SUSPECT_NODE,))),))
-
-
-def test_differences_that_matter_most_come_first():
-    a = {"host": "n1", "python": "3.11", "environment": {"NCCL_ALGO": "Ring"}, "nccl": "2.27", "torch": "2.13.0"}
-    b = {"host": "n2", "python": "3.12", "environment": {}, "nccl": "2.28", "torch": "2.14.0"}
-    assert [row["field"] for row in software_rows(a, b)] == ["torch", "nccl", "python", "environment.NCCL_ALGO", "host"]

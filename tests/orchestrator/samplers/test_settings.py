@@ -95,16 +95,6 @@ def test_settings_cost_few_trials_more_than_layouts_alone(effect, seed):
     assert of_pairs <= 1.5 * of_layouts
 
 
-def test_the_first_trials_are_of_different_layouts():
-    speeds, pairs = simulated_speeds("interacting", 0), pairs_of(0)
-    history: list[TrialFeedback] = []
-    for _ in range(4):
-        [layout] = GuidedSampler(pairs, 0, TASK).ask(1, history)
-        history.append(TrialFeedback(layout, value=speeds[layout.key]))
-    assert len({feedback.layout.without_settings for feedback in history}) == 4
-    assert len({feedback.layout.settings for feedback in history}) > 1
-
-
 def test_an_effect_that_layouts_share_is_learnt_from_others():
     """A layout without any trial is tried with the setting that was faster with others."""
     layouts = drawn_layouts(np.random.default_rng(0))[:6]

@@ -9,7 +9,7 @@ from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.on_slurm.test_crashes import advanced, eventful
 from tests.rig import POLL_S, Rig
-from trials.trial import FailureReason, TrialState
+from trials.trial import TrialState
 
 pytestmark = pytest.mark.slow
 
@@ -55,17 +55,3 @@ def test_a_submission_that_never_was_is_repeated_once_the_turns_have_waited_long
     advanced(rig, lambda search: search.in_flight[0].state is not TrialState.SUBMITTED, every_s=10.0)
     assert CONFIRM_WINDOW_S <= rig.cluster.time - began <= CONFIRM_WINDOW_S + 2 * POLL_S
     rig.check(advanced(rig))
-
-
-def test_a_job_that_nobody_knows_any_more_is_lost_after_the_grace_and_not_before(tmp_path):
-    rig = Rig("jobs", tmp_path, Limits(1, 1), script=lambda spec, restart: Script(duration_s=None))
-    turn(rig)
-    rig.cluster.accounting_down(10**9)
-    rig.cluster.crash(loses_s=10**6)
-    assert rig.cluster.jobs() == []
-    gone = advanced(rig, lambda search: search.in_flight[0].unknown_since is not None)
-    since = rig.cluster.time
-    ended = advanced(rig, lambda search: search.trials[0].attempts[0].state.is_ended)
-    assert gone.in_flight[0].attempt == "a1"
-    assert ended.trials[0].attempts[0].reason is FailureReason.JOB_LOST
-    assert 600.0 <= rig.cluster.time - since <= 600.0 + MINUTE

@@ -61,17 +61,6 @@ def waited_s(rig: Rig, launcher: LateLauncher) -> float:
     return launcher.clock - begun - Script().duration_s
 
 
-def when_all_others_ended(then: Callable[[], object]) -> DriverCallbacks:
-    """Call `then` once every trial but t0001 has ended, and assert that t0001 has not."""
-
-    def on_event(search, event) -> None:
-        if event.kind is EventKind.TRIAL_ENDED and sum(t.state.is_ended for t in search.trials) == 8:
-            assert not search.trial("t0001").state.is_ended
-            then()
-
-    return DriverCallbacks(on_event=on_event)
-
-
 @pytest.mark.fault(25)
 @pytest.mark.parametrize("shown", [None, b"", CUT, b"\xc3"])
 def test_an_outcome_that_comes_late_is_waited_for_while_others_go_on(rig, shown):
@@ -84,25 +73,21 @@ def test_an_outcome_that_comes_late_is_waited_for_while_others_go_on(rig, shown)
     assert (EventKind.TRIAL_PROPOSED, "t0003") in events[:own_end]
 
 
-@pytest.mark.fault(25)
+@pytest.mark.fault(19, 25)
 @pytest.mark.parametrize(
-    ("shown", "reason"),
-    [(None, FailureReason.SCRIPT_ERROR), (b"", FailureReason.RESULT_INVALID), (CUT, FailureReason.RESULT_INVALID)],
+    ("seen", "grace_s", "reason"),
+    [
+        ({}, OUTCOME_GRACE_S, FailureReason.SCRIPT_ERROR),
+        ({"shown": b""}, OUTCOME_GRACE_S, FailureReason.RESULT_INVALID),
+        ({"shown": CUT}, OUTCOME_GRACE_S, FailureReason.RESULT_INVALID),
+        ({"was_silent": True}, SILENT_NODES_GRACE_S, FailureReason.SCRIPT_ERROR),
+        ({"node": NODE}, 0.0, FailureReason.SCRIPT_ERROR),
+    ],
+    ids=["none", "empty", "cut", "of nodes that were silent for long", "of this machine"],
 )
-def test_one_that_never_comes_is_waited_for_until_the_grace_is_over(rig, shown, reason):
-    assert OUTCOME_GRACE_S <= waited_s(rig, LateLauncher(shown=shown, late_s=1e9)) < OUTCOME_GRACE_S + 5
+def test_one_that_never_comes_is_waited_for_until_the_grace_is_over(rig, seen, grace_s, reason):
+    assert grace_s <= waited_s(rig, LateLauncher(late_s=1e9, **seen)) < grace_s + 5
     assert rig.open_driver().search.trials[0].reason is reason
-
-
-@pytest.mark.fault(19)
-def test_of_nodes_that_were_silent_for_long_nothing_is_waited_for(rig):
-    seconds = waited_s(rig, LateLauncher(late_s=1e9, was_silent=True))
-    assert SILENT_NODES_GRACE_S <= seconds < SILENT_NODES_GRACE_S + 5 < OUTCOME_GRACE_S
-
-
-@pytest.mark.fault(25)
-def test_what_this_machine_wrote_is_there_at_once_or_not_at_all(rig):
-    assert waited_s(rig, LateLauncher(node=NODE, late_s=1e9)) < 5
 
 
 @pytest.mark.fault(25)
@@ -125,8 +110,14 @@ def test_the_folder_is_opened_anew_before_every_look(rig, monkeypatch):
 def test_a_folder_that_cannot_be_written_holds_up_only_its_own_trial(rig, logged):
     folder = rig.folder.path / "trials" / "t0001"
     folder.mkdir(parents=True)
+
+    def end_once_all_others_ended(search, event) -> None:
+        if event.kind is EventKind.TRIAL_ENDED and sum(t.state.is_ended for t in search.trials) == 8:
+            assert not search.trial("t0001").state.is_ended
+            end()
+
     with read_only(folder) as end:
-        rig.callbacks = when_all_others_ended(end)
+        rig.callbacks = DriverCallbacks(on_event=end_once_all_others_ended)
         assert all_measured_at_once(rig.run())
     [note] = logged
     assert str(folder) in note

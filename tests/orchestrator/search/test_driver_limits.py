@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
 import pytest
 
-from orchestrator.common.logs import sending_to
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S
 from orchestrator.samplers.model_free import GridSampler
 from orchestrator.search.context import DriverCallbacks
@@ -18,7 +16,6 @@ from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.rig import LAYOUTS, RULES, Killed, raise_killed
 from trials.analysis.ranking import Objective
-from trials.attempt_result import LaunchStatus, Liveness
 from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState
 from trials.trial import Attempt, FailureReason, Trial, TrialState
 
@@ -89,17 +86,6 @@ def test_a_search_that_waits_too_long_for_its_queue_ends(rig):
     waits = "t0001.a1 waits: Priority; t0002.a1 waits: Priority"
     assert search.detail == f"nothing has started or ended for 3600 s; {waits}"
     assert {t.reason for t in search.trials} == {FailureReason.CANCELLED_BY_SEARCH}
-
-
-def test_what_a_job_waits_for_is_said_once_it_has_lasted_a_minute(rig):
-    held = LaunchStatus(Liveness.ALIVE, detail="PartitionDown")
-    rig.script = lambda spec, restart: Script(look=lambda request, number: held if number <= 200 else None)
-    rig.limits, said = Limits(max_trials=1, parallel_trials=1), []
-    sink = logging.Handler()
-    sink.emit = lambda record: said.append((record.getMessage(), rig.launcher.now()))
-    with sending_to(sink):
-        [attempt] = rig.run().trials[0].attempts
-    assert said == [("t0001.a1 waits: PartitionDown", pytest.approx(attempt.submitted_at + 60.0, abs=1.0))]
 
 
 def test_a_search_whose_trials_run_is_not_idle_however_long_they_take(rig):

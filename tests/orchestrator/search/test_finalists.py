@@ -167,17 +167,6 @@ def test_a_layout_that_leaves_too_little_memory_is_no_finalist_and_never_the_bes
     assert best_json(rig)[0] == search.best_trial
 
 
-def test_where_none_leaves_enough_memory_the_search_ends_without_an_answer_and_says_which_comes_nearest(rig):
-    rig.headroom = HEADROOM
-    peaks = {layout: 9.0 - 0.1 * number for number, layout in enumerate(LAYOUTS)}
-    rig.script = lambda spec, restart: replace(steady(spec), peak_memory_gib=peaks[spec.layout])
-    search = rig.run()
-    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.NO_FEASIBLE_LAYOUT)
-    assert (search.best_trial, repeats_of(search)) == (None, [])
-    assert search.detail.endswith("(constraints.min_free_memory_gib): t0009 comes nearest and leaves 1.8 GiB")
-    assert not rig.folder.best.exists()
-
-
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_the_only_one_that_left_enough_is_the_best_no_more_once_a_repeat_has_left_less(rig, is_killed):
     """Also where the driver is killed before it has taken best.json away."""
@@ -244,13 +233,6 @@ def test_a_layout_too_large_for_the_budget_leaves_the_smaller_ones_their_repeats
     assert (search.trials[2].layout, search.trials[2].reason) == (two_nodes, FailureReason.CANCELLED_BY_SEARCH)
     assert repeats_of(search) == [LAYOUTS[1], LAYOUTS[0]]
     assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.BUDGET)
-
-
-def test_wall_time_ends_the_repeats_too(rig):
-    rig.limits = replace(rig.limits, max_wall_time_s=10.5 * 61)
-    search = rig.run()
-    assert 0 < len(repeats_of(search)) < 4
-    assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.WALL_TIME)
 
 
 def test_once_a_sampler_has_converged_and_repeats_have_begun_no_layout_is_proposed_whatever_they_change(

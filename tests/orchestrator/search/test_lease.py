@@ -71,12 +71,13 @@ def taken_over(folder: SearchFolder) -> tuple[Lease, Lease]:
     return old, acquire_lease(folder, NOON + 1)
 
 
+def full(*_) -> None:
+    raise OSError("No space left on device")
+
+
 @pytest.fixture
 def on_a_full_disk(monkeypatch) -> Callable[..., None]:
     """Releases a lease while there is no room to write that down."""
-
-    def full(*_) -> None:
-        raise OSError("No space left on device")
 
     def release(folder: SearchFolder, lease: Lease) -> None:
         with monkeypatch.context() as patched:
@@ -235,9 +236,6 @@ def test_what_was_taken_meanwhile_is_not_freed_again(folder, on_a_full_disk):
 
 
 def test_a_lease_that_a_full_disk_kept_from_being_taken_is_held_by_nobody(folder, monkeypatch):
-    def full(*_) -> None:
-        raise OSError("No space left on device")
-
     calls = iter([write_json, full])
     with monkeypatch.context() as patched:
         patched.setattr("orchestrator.search.lease.write_json", lambda path, data: next(calls)(path, data))

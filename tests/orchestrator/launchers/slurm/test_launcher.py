@@ -57,13 +57,6 @@ def test_after_a_success_the_next_refusal_is_waited_for_from_the_beginning(bench
     assert bench.launcher.launch(second)
 
 
-@pytest.mark.parametrize("fault", ["controller_down", "controller_hung"])
-def test_a_controller_that_does_not_answer_is_not_said_to_accept_no_more_jobs(bench, fault):
-    getattr(bench.cluster, fault)(120.0)
-    postponed(bench, bench.request("t0001"))
-    postponed(bench, bench.request("t0002"), r"^Slurm does not answer: ")
-
-
 def test_a_slurm_that_leaves_one_submission_in_doubt_is_not_sent_the_others_at_once(bench):
     bench.cluster.controller_hung(120.0)
     for number in range(1, 21):
@@ -165,17 +158,6 @@ def test_a_cancel_that_does_not_help_is_repeated_at_the_pace_of_questions(bench)
     bench.slurm.failing_cancels = 0
     bench.cluster.advance(POLL_S)
     assert bench.launcher.cancel([key]) == set()
-
-
-def test_while_nobody_answers_a_cancel_names_what_may_still_run(bench):
-    requests = [bench.launched(trial) for trial in ("t0001", "t0002")]
-    never, keys = bench.request("t0003").key, {request.key for request in requests}
-    bench.cluster.controller_down(120.0)
-    assert bench.launcher.cancel([*keys, never]) == keys
-    assert {poll_one(bench.launcher, request).liveness for request in requests} == {Liveness.UNKNOWN}
-    bench.cluster.advance(120.0)
-    assert bench.launcher.cancel(keys) == set()
-    assert {job.state for job in bench.cluster.jobs()} == {JobState.CANCELLED}
 
 
 def test_many_attempts_are_cancelled_with_one_request(bench):

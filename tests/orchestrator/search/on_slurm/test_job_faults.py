@@ -39,10 +39,6 @@ def turns_of_a_second(rig: Rig, driver: Driver, seconds: float) -> None:
         rig.cluster.advance(1.0)
 
 
-def running(rig: Rig) -> list:
-    return [job for job in rig.cluster.jobs() if job.state is JobState.RUNNING]
-
-
 @pytest.mark.fault(18)
 def test_a_requeued_job_is_the_next_restart_of_its_attempt(rig):
     rig.script = lambda spec, restart: Script(duration_s=100.0, tokens_per_sec=1000.0 + restart)
@@ -57,7 +53,7 @@ def test_a_requeued_job_is_the_next_restart_of_its_attempt(rig):
 @pytest.mark.fault(18)
 def test_an_outcome_of_the_run_before_the_requeue_is_ignored(rig):
     rig.script = lambda spec, restart: Script(duration_s=60.0, tokens_per_sec=5000.0 if restart == 0 else 1000.0)
-    in_s(rig, 61.5, lambda: [rig.cluster.requeue(job.job_id) for job in running(rig)])
+    in_s(rig, 61.5, lambda: rig.cluster.requeue("1") if rig.cluster.job("1").state is JobState.RUNNING else None)
     attempt = one_attempt(rig.run())
     assert attempt.outcome.restart == attempt.restart
 
