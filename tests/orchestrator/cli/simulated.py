@@ -5,20 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from search_spaces.tables.measured_table import render_table
+from tests import kit
 from tests.search_spaces.example_tables import only
 
-TABLE_SEARCH = """\
-schema: parlay.search/1
-name: table
-model: {num_layers: 16, hidden_size: 2048, num_attention_heads: 32, ffn_hidden_size: 8192, gated_mlp: true,
-        vocab_size: 131072, seq_length: 4096}
-cluster: dgx-h100
-global_batch_size: 256
-space: {candidates: table.csv}
-search: {sampler: grid, finalists: 0}
-launcher: {kind: simulated, table: table.csv}
-tracking: {enabled: false}
-"""
+_SECTIONS = "search: {sampler: grid, finalists: 0}\ntracking: {enabled: false}\n"
+TABLE_SEARCH = kit.TABLE_SEARCH.replace("from-a-table", "table") + _SECTIONS
 
 OK = {}
 OUT_OF_MEMORY = {"outcome": "oom", "step_time_s": "", "peak_memory_gib": ""}

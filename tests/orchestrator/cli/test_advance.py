@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-import sys
 import time
 from datetime import datetime
 from types import SimpleNamespace
@@ -75,16 +74,12 @@ def test_a_search_that_is_driven_gets_no_turn(tmp_path, parlay):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("launcher", "key", "value"),
     [
         ({"kind": "slurm_pilot"}, "--cron", "slurm_pilot"),
         ({"kind": "local"}, "--cron", "local"),
-        ({"kind": "ray"}, "--cron", "ray"),
-        ({"kind": "slurm", "slurm": {"shared_jobs": True}}, "launcher.slurm.shared_jobs", True),
     ],
-    ids=["pilot", "local", "ray", "shared jobs"],
 )
 def test_only_jobs_of_their_own_may_be_left_to_turns(launcher, key, value):
     """Between two turns a pilot would be idle, and end."""
@@ -112,29 +107,6 @@ def test_a_search_that_cannot_be_read_keeps_no_other_from_its_turn(tmp_path, mon
     with pytest.raises(Exit):
         advance._advance_all(f"sqlite:///{tmp_path / 'ledger.db'}", as_json=True)
     assert asked == ids
-
-
-_TELLS_WHAT_IT_IMPORTED = """
-import sys
-from orchestrator.lifecycle import create
-from orchestrator.cli.main import run
-from tests.orchestrator.tabled_parlay import snapshot_tabled_code
-create.snapshot_code = snapshot_tabled_code
-code = run(sys.argv[1:])
-print(sorted({"ray", "mlflow", "deephyper", "torch", "deepspeed"} & set(sys.modules)))
-sys.exit(code)
-"""
-
-
-@pytest.mark.processes
-@pytest.mark.timeout(120)
-def test_a_driver_on_slurm_imports_no_ray(bench):
-    words = ["run", str(bench.write(takes_s=0.2)), "--set", "search.max_trials=1"]
-    command = [sys.executable, "-P", "-c", _TELLS_WHAT_IT_IMPORTED, *words]
-    done = subprocess.run(command, cwd=bench.place, env=bench.environment, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "[]"
-    assert record_of(bench.the_search()).state.is_ended
 
 
 ALIVE = ("PENDING", "RUNNING", "COMPLETING")

@@ -169,18 +169,6 @@ def test_a_job_on_two_nodes_tells_what_its_ranks_see(tmp_path, slurm):
     assert len(slurm.ask("squeue", "--noheader", "--states=all").stdout.splitlines()) == 1
 
 
-def test_a_machine_without_slurm_says_so_and_still_looks_at_the_rest(tmp_path, monkeypatch):
-    path = search_file(tmp_path, TINY_SEARCH, **ON_TWO_NODES)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    answer = parlay_here("doctor", path, "--json", cwd=tmp_path)
-    assert answer.code == 8
-    errors = of_level(answer.json, "error")
-    assert set(errors) == {"commands"}
-    assert "parlay slurm-sandbox start" in errors["commands"]["fix"]
-    assert {"search_file", "python", "writable", "ledger", "mlflow"} <= set(of_level(answer.json, "ok"))
-    assert parlay_here("doctor", "--json", cwd=tmp_path).code == 0  # nobody said that there should be one
-
-
 CHECKED = ("--set", "launcher.fabric_check=true", "--set", "search.max_trials=1", "--json")
 
 
@@ -208,49 +196,6 @@ def test_a_search_begins_with_the_check_once_and_takes_its_links(tmp_path):
     assert not (path.parent / "trials" / "t0000" / "a2").exists()
 
 
-@pytest.mark.walks
-def test_a_slow_node_of_a_real_slurm_is_named_and_its_trials_avoid_it(tmp_path, slurm_sandbox):
-    changes = {"cluster": {"gpus_per_node": 1, "num_nodes": 4}, "space": {"tensor_parallel": ABSENT, "num_nodes": [2]}}
-    search = search_file(tmp_path, TINY_SEARCH, baseline=ABSENT, **changes)
-    python = python_that_begins_with(DELAYED, tmp_path)
-    words = ("run", search, "--launcher", "slurm", "--set", f"trainer.python={python}", *CHECKED)
-    answer = parlay(*words, cwd=tmp_path, timeout_s=280.0, variables=slurm_sandbox.environment)
-    assert answer.code == 0, answer.err
-    check = answer.json["fabric_check"]
-    assert (check["slow_nodes"], check["num_available"]) == (["n3"], 4)
-    assert check["findings"][0].startswith("n3 is slow: it explains ")
-    [submitted] = [event for event in journal(tmp_path) if event.kind == "attempt_submitted"]
-    assert submitted.data["exclude"] == ["n3"]
-    assert check["node_hours"] > 0
-
-
 def journal(folder: Path) -> list[Event]:
     [path] = folder.rglob("journal.jsonl")
     return Journal(path).read()
-
-
-DELAYED = """
-import os
-import sys
-import time
-
-
-class Delaying:
-    def find_spec(self, name, path=None, target=None):
-        if name == "trials.train.fabric.check" and os.environ.get("SLURMD_NODENAME") == "n3":
-            import torch.distributed as dist
-
-            for kind in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "batch_isend_irecv"):
-                setattr(dist, kind, after(0.04, getattr(dist, kind)))
-
-
-def after(delay_s, call):
-    def delayed(*arguments, **options):
-        time.sleep(delay_s)
-        return call(*arguments, **options)
-
-    return delayed
-
-
-sys.meta_path.insert(0, Delaying())
-"""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -51,24 +51,6 @@ def test_other_forms_lie_beside_it_and_are_written_anew(ended, parlay, form, nam
     assert not [path for path in ended.path.iterdir() if path.name.endswith(".part")]
 
 
-class Unwritable:
-    """A file that can be created, but not written to."""
-
-    def __init__(self, path: Path, mode: str, why: BaseException):
-        assert mode == "xb"
-        path.touch(exist_ok=False)
-        self._why = why
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
-
-    def write(self, content: bytes) -> None:
-        raise self._why
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("why", "told"),
@@ -76,7 +58,15 @@ class Unwritable:
     ids=["full", "interrupted"],
 )
 def test_a_file_that_could_not_be_written_whole_is_not_there(tmp_path, monkeypatch, why, told):
-    monkeypatch.setattr(Path, "open", lambda path, mode: Unwritable(path, mode, why))
+    def opened(path: Path, mode: str) -> MagicMock:
+        assert mode == "xb"
+        path.touch(exist_ok=False)
+        stream = MagicMock()
+        stream.__enter__.return_value.write.side_effect = why
+        stream.__exit__.return_value = False
+        return stream
+
+    monkeypatch.setattr(Path, "open", opened)
     with pytest.raises(told):
         write_new(tmp_path / "mine.csv", "a,b\n", "--out")
     assert not (tmp_path / "mine.csv").exists()
@@ -87,9 +77,7 @@ def test_a_file_that_could_not_be_written_whole_is_not_there(tmp_path, monkeypat
     ("words", "code", "told"),
     [
         (["export", "--format", "parquet", "--out", "-"], 2, "use a new file"),
-        (["export", "--format", "excel"], 2, "'excel' is not one of"),
         (["export", "--out", "-", "--json"], 2, "both write to stdout"),
-        (["export", "nobody"], 4, "there is no search"),
         (["export", "--out", "no-such-folder/x.csv"], 2, "No such file"),
     ],
 )
@@ -164,33 +152,19 @@ def test_results_become_a_table_that_a_search_learns_from(here, capsys):
     assert "2 trials of a table: deephyper" in " ".join(json.loads(capsys.readouterr().out)["notes"])
 
 
-def test_the_table_may_go_to_stdout(here, capsys):
-    assert run(words("--objective", "tokens_per_sec", out="-")) == 0
-    shown = capsys.readouterr()
-    assert len(parse_table(shown.out, "-").require_valid().observations) == 2
-    assert shown.err == "2 rows; left out: 1 cancelled\n"
-    assert run(words("--objective", "tokens_per_sec", "--json", out="-")) == 2
-    assert "both write to stdout" in capsys.readouterr().out
-    assert not (here / "-").exists()
-
-
 @pytest.mark.bad_input(43)
 @pytest.mark.parametrize(
     ("given", "code", "told"),
     [
         (words(), 2, "--objective samples_per_sec or"),
         (words("--objective", "tokens_per_sec", "--name", "tp"), 2, "--name TP=tensor_parallel"),
-        (words(source="nobody.csv"), 2, "cannot be read"),
         (words(source="search.yaml"), 2, "has no known format of results"),
-        (words(source="pipe.csv"), 2, "not a regular file"),
         (words(source="model.pkl"), 2, "not UTF-8"),
         (words("--objective", "tokens_per_sec", out="results.csv"), 2, "use a new file"),
         (["import", "results.csv", "search.yaml"], 2, "--out"),
     ],
-    ids=["objective", "name", "missing", "unknown", "pipe", "binary", "exists", "no-out"],
 )
 def test_what_cannot_be_imported_is_refused_and_nothing_written(here, capsys, given, code, told):
-    os.mkfifo(here / "pipe.csv")
     (here / "model.pkl").write_bytes(b"\x80\x04\x95")
     assert run(given) == code
     assert told in capsys.readouterr().err

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,36 +120,24 @@ def test_a_home_that_cannot_be_written_is_named_as_what_is_wrong(replayed, tmp_p
     assert not (tmp_path / "runs").exists()
 
 
-class TestTurn:
-    """Another replay holds this machine's lock when one begins."""
+def test_what_starts_ranks_on_this_machine_is_started_under_its_lock(replayed, own_home, monkeypatch):
+    """Ray's start would disturb the one that measures."""
+    other, seen = MachineLock(own_home), []
+    assert other.try_acquire()
 
-    @pytest.fixture
-    def other(self, own_home) -> Iterator[MachineLock]:
-        lock = MachineLock(own_home)
-        assert lock.try_acquire()
-        yield lock
-        lock.release()
+    def wait(seconds: float) -> None:
+        seen.append("waits")
+        other.release()
 
-    @pytest.fixture
-    def words(self, recipe, tmp_path) -> list[str]:
-        return ["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--launcher", "local"]
+    def made(*_: object, **__: object) -> tuple[ScriptedLauncher, None]:
+        assert not other.try_acquire()
+        seen.append("starts")
+        return in_turn(0.1), None
 
-    def test_what_starts_its_ranks_is_started_under_its_lock(self, words, other, own_home, monkeypatch, capsys):
-        """Ray's start would disturb the one that measures."""
-        seen = []
-
-        def wait(seconds: float) -> None:
-            seen.append("waits")
-            other.release()
-
-        def made(*_: object, **__: object) -> tuple[ScriptedLauncher, None]:
-            assert not other.try_acquire()
-            seen.append("starts")
-            return in_turn(0.1), None
-
-        monkeypatch.setattr("orchestrator.replay.run.time.sleep", wait)
-        monkeypatch.setattr(factory, "make_launcher", made)
-        assert run([*words, "--repeats", "1"]) == 0
-        assert seen == ["waits", "starts"]
-        assert "waiting for another replay on this machine to finish" in capsys.readouterr().err
-        assert other.try_acquire()
+    monkeypatch.setattr("orchestrator.replay.run.time.sleep", wait)
+    monkeypatch.setattr(factory, "make_launcher", made)
+    code, _, err = replayed(None, "--launcher", "local", "--repeats", "1")
+    assert (code, seen) == (0, ["waits", "starts"])
+    assert "waiting for another replay on this machine to finish" in err
+    assert other.try_acquire()
+    other.release()

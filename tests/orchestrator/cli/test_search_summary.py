@@ -23,7 +23,6 @@ from trials.files.folders import SearchFolder
     ("changes", "words"),
     [
         (["search.max_trials=1", "search.finalists=0"], "1 trial: upper limit "),
-        (["search.max_trials=2", "search.finalists=0"], "2 trials: upper limit "),
         (["search.max_trials=1", "search.finalists=1", "search.finalist_repeats=1"], "1 trial and 1 repeat: upper "),
         (["search.max_trials=9", "search.finalists=3", "cluster.num_nodes=2", "space.num_nodes=2"], " and 6 repeats: "),
         (
@@ -31,7 +30,6 @@ from trials.files.folders import SearchFolder
             " and 8 repeats: ",
         ),
     ],
-    ids=["one", "two", "repeats", "two nodes", "one or two nodes"],
 )
 def test_the_upper_limit_counts_trials_and_repeats_and_a_finalist_more_for_each_number_of_nodes(
     tmp_path, changes, words

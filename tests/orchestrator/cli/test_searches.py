@@ -14,7 +14,6 @@ from typing import TypeVar
 import pytest
 
 from orchestrator.search.lease import current_lease
-from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, SETTINGS
 from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, parlay_here, start, write_search
 from tests.orchestrator.service.services import SEARCH, hold, open_gate
 from tests.orchestrator.slurm_searches import record_of, until
@@ -64,28 +63,6 @@ def test_run_answers_with_the_best_layout_of_what_was_measured_and_best_and_stat
     logs = parlay_here("logs", "t0001", "--json", cwd=place).json
     assert [Path(path).name for path in logs["files"]] == ["rank-00000.log", "rank-00001.log"]
     assert parlay_here("logs", "t0001", "--rank", "2", "--json", cwd=place).code == 4
-
-
-def test_mlflows_own_client_finds_one_parent_and_a_child_a_trial(in_its_home):
-    _, answer = in_its_home
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(answer["mlflow"]["uri"])
-    experiment = client.get_experiment_by_name("parlay")
-    runs = client.search_runs(
-        [experiment.experiment_id], filter_string=f"tags.`parlay.search_id` = '{answer['search_id']}'"
-    )
-    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
-    children = {run.info.run_name.split()[0]: run for run in runs if "mlflow.parentRunId" in run.data.tags}
-    assert [run.info.run_id for run in parents] == [answer["mlflow"]["run_id"]]
-    assert sorted(children) == ["t0001", "t0002", "t0003"]
-    best = children[answer["best"]["trial"]]
-    assert best.data.metrics["tokens_per_sec"] == pytest.approx(answer["best"]["tokens_per_sec"])
-    assert {*LAYOUT_FIELDS} - {*NULLABLE, SETTINGS} <= set(best.data.params)  # each setting is a parameter by itself
-    assert {run.info.status for run in runs} == {"FINISHED"}
-    assert 0 < best.data.metrics["system/system_memory_usage_percentage"] <= 100
-    assert f"[{answer['best']['trial']}](#/experiments/" in parents[0].data.tags["mlflow.note.content"]
-    assert "figures" in [file.path for file in client.list_artifacts(parents[0].info.run_id)]
 
 
 @pytest.mark.bad_input(42, 44)

@@ -64,12 +64,9 @@ def test_a_searchs_nodes_are_those_of_its_cluster_in_its_own_partition(tmp_path)
     ("words", "message"),
     [
         (["box", "--nodes", "0"], "nodes is 0: 1 to 64 are allowed"),
-        (["box", "--cpus-per-node", "9999"], "cpus_per_node is 9999: 1 to 1024 are allowed"),
         (["a b"], "may contain only letters"),
-        (["x" * 99], "a shorter path"),
         (["box", "--like", "one.yaml", "--like", "two.yaml"], "partition tiny is given twice"),
     ],
-    ids=["nodes", "cpus", "characters", "length", "partition"],
 )
 def test_what_a_sandbox_cannot_be_is_bad_input(tmp_path, words, message):
     for name, nodes in (("one", 1), ("two", 2)):
@@ -78,13 +75,3 @@ def test_what_a_sandbox_cannot_be_is_bad_input(tmp_path, words, message):
     assert refused.code == 2
     assert message in refused.json["error"]["message"]
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
-
-
-def test_without_slurm_it_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    refused = parlay_here("slurm-sandbox", "start", tmp_path / "s", "--json", cwd=tmp_path)
-    assert refused.code == 6
-    error = refused.json["error"]
-    assert "slurm-client" in error["message"]
-    assert "apt-get install --no-install-recommends" in error["fix"]
-    assert not (tmp_path / "s").exists()

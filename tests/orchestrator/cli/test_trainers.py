@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from tests.kit import ABSENT, search_file
-from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, parlay_here
+from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay
 from tests.trials.external.ranks import FAKE
 from tests.trials.train.parity import needs_accelerate, needs_megatron, needs_torchtitan
-from trials.data.token_file import read_token_header
 from trials.trial import Flag
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -109,35 +107,3 @@ def test_a_search_with_any_command_ends_in_a_recipe(tmp_path):
     best = answer["best"]["layout"]
     assert (best["engine"], best["micro_batch_size"]) == ("command", 1)
     assert Path(answer["recipe"], "recipe.yaml").exists()
-
-
-def test_a_recipe_names_the_tokens_it_was_measured_on_and_without_them_no_replay_is_launched(tmp_path):
-    path = tmp_path / "tokens.bin"
-    lines = [json.dumps({"text": f"line {i} of a text"}) for i in range(100)]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    prepare = ("prepare", "a.jsonl", "--tokenizer", "bytes", "--append-eos", "--out", path)
-    assert parlay_here(*prepare, cwd=tmp_path).code == 0
-    answer = finished(
-        tmp_path,
-        model={"vocab_size": 258},
-        search={"max_trials": 1},
-        measure={"profile": True},
-        trainer={"data": {"kind": "tokens", "path": str(path)}},
-    )
-    recipe, header = yaml.safe_load(Path(answer["recipe"], "recipe.yaml").read_text()), read_token_header(path)
-    data = {"kind": "tokens", "path": str(path), "num_tokens": header.num_tokens, "checksum": header.checksum}
-    assert recipe["trainer"]["data"] == data
-    assert 0 <= recipe["measured"]["data_wait_s"] < recipe["measured"]["step_time_s"]
-    assert answer["best"]["time_s"] == recipe["measured"]["time_s"]
-    assert sum(answer["best"]["time_s"].values()) == pytest.approx(recipe["measured"]["step_time_s"])
-
-    def detail() -> str:
-        again = parlay_here("replay", answer["recipe"], "--work-dir", tmp_path / "again", "--json", cwd=tmp_path)
-        assert (again.code, again.json["verdict"]) == (12, "impossible")
-        assert not list(tmp_path.glob("again/replay-*"))
-        return again.json["detail"]
-
-    path.unlink()
-    assert "No such file" in detail()
-    assert parlay_here(*prepare, "--limit", "50", cwd=tmp_path).code == 0
-    assert "is another file than it was" in detail()

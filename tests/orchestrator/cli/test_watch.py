@@ -166,17 +166,13 @@ class Queue:
         self.slurm = FakeSlurm(FakeCluster([FakeNode("n1", cpus=1)]))
         self.asked: list[float] = []
         self._folder = folder
-        self._others = self.submit("another")
+        self.submit("another")
         self.slurm.cluster.advance(1.0)
 
     def submit(self, name: str) -> str:
         job_id = submit_first_link(self.slurm, DriverJob(name, self._folder, 1, 1, 3600.0, ("true",)))
         self.slurm.cluster.advance(1.0)
         return job_id
-
-    def others_end(self) -> None:
-        self.slurm.cluster.cancel(self._others)
-        self.slurm.cluster.advance(2.0)
 
     def jobs(self, max_age_s: float) -> SqueueSnapshot:
         self.asked.append(max_age_s)
