@@ -62,11 +62,8 @@ def ending(text: str) -> str:
     [
         ("a.json", '{"model_type": "llama", "architectures": %s}'),
         ("a.json", '{"train_batch_size": 8, "compile": {"passes": %s}}'),
-        ("a.json", '{"optimizer": {"param_groups": %s}, ' + TORCHTITAN),
         ("a.json", '{"activation_checkpoint": %s, ' + TORCHTITAN),
-        ("a.json", '{"compile": {"enable": true, "components": %s}, ' + TORCHTITAN),
         ("a.json", '{"dataloader": %s, ' + TORCHTITAN),
-        ("a.yaml", NANOTRON + "data_stages: %s\n"),
         ("a.yaml", NANOTRON + "data_stages: [{sequence_length: %s}]\n"),
     ],
 )
@@ -77,20 +74,13 @@ def test_a_value_of_another_kind_breaks_no_reader(tmp_path, name, text, value):
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        *(("a.yaml", NEOX + f"expansion_factor: {n}\n", "number above 0") for n in (".inf", ".nan", "1e400", "1e300")),
-        *(("a.yaml", BUCKET % n, "elements above 0") for n in (".inf", ".nan", "1e400", "-4", "true", '"4"')),
+        *(("a.yaml", NEOX + f"expansion_factor: {n}\n", "number above 0") for n in (".nan", "1e400")),
+        *(("a.yaml", BUCKET % n, "elements above 0") for n in (".inf", "-4", "true")),
         ("a.yaml", NEOX + "num-layers: 9\n", "second time, as num_layers"),
         ("a.yaml", ACCELERATE % ("a" * 300), "File name too long"),
         ("a.yaml", ACCELERATE % "/dev/zero", "not a regular file"),
-        ("a.toml", f"[cmd_args]\ntp = 0x{'f' * 5000}\n", "more than 64 bits"),
         ("a.toml", f"[cmd_args]\ntp = 2\nnum_layers = 0x{'f' * 5000}\n", "more than 64 bits"),
-        ("a.toml", "[cmd_args]\n" + ".".join("a" * 20_000) + " = 1\ntp = 2\n", "more than 20 dots"),
-        ("a.toml", "[cmd_args." + " . ".join(['"a"'] * 5_000) + "]\ntp = 2\n", "more than 20 dots"),
-        ("a.yaml", "train_settings: {tensor_parallel_sizes: [1], num_layers: -5}\n", "whole number of at least 1"),
-        ("a.yaml", "train_settings: {tensor_parallel_sizes: [1], hidden_size: true}\n", "whole number of at least 1"),
-        ("a.yaml", "train_settings: {tensor_parallel_sizes: [1], gated_mlp: 1}\n", "true or false"),
         ("a.py", MODULE % ("(" * 5_000 + ")" * 5_000), "is no Python"),
-        ("a.py", MODULE % ("9" * 5_000), "is no Python"),
         ("a.py", MODULE % ("-" * 90_000 + "1"), "is no Python"),
         ("a.py", "def f():\n    return f()\n", "no function"),
         ("a.sh", HEAD + RUN + " \0 --num-layers 24\n", "NUL"),
@@ -107,23 +97,6 @@ def test_a_value_or_file_that_cannot_be_is_refused(tmp_path, name, text, words):
     assert words in str(refused.value)
 
 
-def test_a_key_with_a_dot_is_an_unknown_key(tmp_path):
-    _, notes = started_from(tmp_path, "a.yaml", "distributed_type: FSDP\na.b: 1\nfsdp_config: {c.d: 1}\n")
-    assert all(any(note.startswith(f"{key} was left out") for note in notes) for key in ("a.b", "fsdp_config.c.d"))
-
-
-def test_a_file_of_overrides_that_only_names_a_class_sets_nothing(tmp_path):
-    (tmp_path / "target.yaml").write_text("_target_: foo\n")
-    text, _ = started_from(tmp_path, "a.sh", f"{BRIDGE} --config-file target.yaml\n")
-    assert "tensor_parallel" in text
-
-
-def test_a_script_sources_nothing_but_saved_files(tmp_path):
-    text = HEAD + "source /proc/self/environ\nsource /dev/fd/0\n" + RUN
-    _, notes = started_from(tmp_path, "a.sh", text)
-    assert {f"/{name} was not read; what it sets is missing." for name in ("proc/self/environ", "dev/fd/0")} <= {*notes}
-
-
 def test_only_a_line_break_begins_a_directive(tmp_path):
     text, _ = started_from(
         tmp_path, "a.sh", f"#!/bin/bash\n# a\u2028#SBATCH --account=b\n# a\x0c#SBATCH --qos=c\n{RUN}"
@@ -136,28 +109,18 @@ def test_only_a_line_break_begins_a_directive(tmp_path):
     "line",
     [
         RUN.replace("pretrain_gpt.py", "train_gpt" * 25_000 + "!.py"),
-        RUN + " --clip-grad " + "0" * 200_000 + "x",
         RUN + " --hidden-dropout " + "0" * 200_000 + "x",
         'export NCCL_X="://' + ":" * 200_000 + '"\n' + RUN,
-        'export NCCL_X="' + "eyJ" * 70_000 + '"\n' + RUN,
-        BRIDGE.replace("llama3_8b", "_bf16" * 45_000),
-        TITAN.replace("--module llama3", "--module " + "a." * 90_000),
         TITAN + " --training.disable_cuda_graphs " + " ".join(f"--training.opt{i} 1" for i in range(8_000)),
         RUN + " " + " ".join(f"--tensor-model-opt-{i}" for i in range(8_000)),
         "module load " + " ".join(f"m{i}" for i in range(20_000)) + "\nmodule unload "
         + " ".join(f"m{i}" for i in range(10_000)) + "\n" + RUN,
-        "shifter " * 30_000 + "\n" + RUN,
+        "#SBATCH --nodelist=" + "," * 220_000 + "\n" + RUN,
     ],
     ids=ending,
 )  # fmt: skip
 def test_a_long_word_or_list_is_read_in_time_proportional_to_it(tmp_path, line):
     assert started_from(tmp_path, "a.sh", HEAD + line + "\n")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", ["a " * 120_000, "--x " * 55_000, "--nodelist=" + "," * 220_000], ids=ending)
-def test_a_long_directive_is_read_in_time_proportional_to_it(tmp_path, words):
-    assert started_from(tmp_path, "a.sh", f"#!/bin/bash\n#SBATCH {words}\n{RUN}\n")
 
 
 TOKEN = "hf_" + "AbCdEfGhIjKlMnOpQrStUv"
@@ -169,22 +132,15 @@ HIDDEN = "WORDWORDWORD"
     ("name", "text"),
     [
         ("a.sh", f"{HEAD}{RUN} --wandb-project ${{X:-{TOKEN}}} --data-path ${{WANDB_API_KEY:-{HIDDEN}}}"),
-        ("a.sh", f'{HEAD}source <(curl -H "Authorization: Bearer {HIDDEN}" https://x/env)\n{RUN}'),
         ("a.sh", f'{HEAD}source "$(curl -u user:{HIDDEN} https://x)"\n. https://user:{HIDDEN}@x/env\n{RUN}'),
         ("a.sh", f"{HEAD}apptainer exec docker://user:{HIDDEN}@reg.io/img:1 {RUN}"),
-        ("a.sh", f"{HEAD}srun --container-image=docker://user:{HIDDEN}@reg.io/img:1 {RUN}"),
         ("a.sh", f"{HEAD}module load {TOKEN}\n{RUN}"),
         ("a.sh", f"{HEAD}{RUN} --micro-batch-size $(vault read -token={TOKEN} size)"),
         ("a.sh", f"{HEAD}PASSWORD={HIDDEN}\n{RUN} --num-layers $PASSWORD"),
         ("a.sh", f"{HEAD}A=12 # change this: {'x' * 30} {TOKEN}\n{RUN} --num-layers $A"),
         ("a.sh", f"{HEAD}{TITAN} --training.seq_len {TOKEN}"),
-        ("a.sh", f"{HEAD}PASSWORD={HIDDEN}\n{TITAN} --training.local_batch_size $PASSWORD"),
-        ("a.sh", f"{HEAD}{TITAN} --parallelism.spmd_backend {TOKEN}"),
         ("a.py", (MODULE % f"'{TOKEN}'").replace("steps", "seq_len")),
-        ("a.py", (MODULE % f"load('{TOKEN}')").replace("steps", "seq_len")),
         ("a.json", f'{{"train_batch_size": 8, "optimizer": {{"type": "{TOKEN}"}}}}'),
-        ("a.json", f'{{"train_batch_size": "{TOKEN}"}}'),
-        ("a.json", f'{{"model_type": "{TOKEN}"}}'),
     ],
     ids=ending,
 )
@@ -215,9 +171,3 @@ LAYOUT_OF_BRIDGE = (
     " model.sequence_parallel=false model.virtual_pipeline_model_parallel_size=null model.attention_backend=flash"
     " dist.use_tp_pp_dp_mapping=false ddp.overlap_grad_reduce=true ddp.bucket_size=null\n"
 )
-
-
-def test_a_value_outside_the_basic_plane_is_written_as_it_is(tmp_path):
-    made, _ = started_from(tmp_path, "a.sh", f"{HEAD}export NCCL_X=\N{GRINNING FACE}\n{RUN}")
-    document = parse_document(made.encode(), None, tmp_path)
-    assert document.value(("launcher", "slurm", "env", "NCCL_X")) == "\N{GRINNING FACE}"

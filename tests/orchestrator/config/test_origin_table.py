@@ -26,7 +26,3 @@ def test_a_long_origin_goes_on_below_itself():
     assert rest
     assert all(line[:column].isspace() for line in rest)
     assert " ".join(line[column:] for line in [first, *rest]) == origin
-
-
-def test_without_origins_there_is_no_table():
-    assert origin_lines({"model.num_layers": FILL_IN}, {}) == []

@@ -27,45 +27,29 @@ WORDS = "--tp {tensor_parallel} --ga {grad_accum_steps}"
 COMMAND = f"trainer={{kind: command, template: 'train {WORDS}', patterns: {{step_time_s: 'took (.+) s'}}}}"
 SLURM = "launcher.kind=slurm"
 MEGATRON = "trainer={kind: megatron-lm, script: pretrain_gpt.py}"
-PYXIS = "launcher={kind: slurm, slurm: {container: {runtime: pyxis, image: a.sqsh}}}"
 NAME = "1 to 41 characters of a-z, 0-9 and -, not beginning with -"
 ADDRESS = "auto, or host:port with a port from 1 to 65535"
 
 FILES = [
     # lines after those of a valid file, key, words
     ("serch: {}", "serch", "did you mean search?"),
-    ("Search: {}", "Search", "did you mean search?"),
     ("search: {max_trails: 3}", "search.max_trails", "did you mean max_trials?"),
     ("max_trials: 3", "max_trials", "did you mean search.max_trials?"),
-    ("tensor_paralel: 3", "tensor_paralel", "did you mean space.tensor_parallel?"),
-    ("launcher: {pbs: {}}", "launcher.pbs", "remove it"),
     ("baseline: {tensor_paralel: 2}", "baseline.tensor_paralel", "did you mean tensor_parallel?"),
-    ("measure: {time_limit_s: 10m}", "measure.time_limit_s", "did you mean time_limit?"),
     ("  data_parallel: 2", "space.data_parallel", "data_parallel is derived"),
-    ("baseline: {data_parallel: 2}", "baseline.data_parallel", "data_parallel is derived"),
     ('"a\\x07": 3', None, "control"),
     ('tracking: {experiment: "a\\x1b[2Jb"}', "tracking.experiment", "printable characters"),
     ("tracking: {enabled: yes}", "tracking.enabled", "true or false"),
-    ("tracking: {enabled: on}", "tracking.enabled", "true or false"),
     ("search: {seed: 08}", "search.seed", "a whole number"),
-    ("search: {seed: 1e3}", "search.seed", "a whole number"),
-    ("search: {seed: 1_000}", "search.seed", "a whole number"),
     ("search: {seed: 12:30:00}", "search.seed", "a whole number"),
     ("trainer: {python: 3.11}", "trainer.python", "text"),
     ("constraints:", "constraints", "keys and values"),
-    ("constraints: [1]", "constraints", "keys and values"),
     ("  candidates: table.csv", "space.tensor_parallel", ""),
     ("  micro_batch_size: [1, 2, 1]", "space.micro_batch_size", ""),
-    ("  micro_batch_size: {min: 4, max: 1, step: 1}", "space.micro_batch_size", ""),
-    ("  micro_batch_size: {min: 1, max: 4, step: 0}", "space.micro_batch_size.step", ""),
-    ("  micro_batch_size: {min: 1, max: 4, factor: 1}", "space.micro_batch_size.factor", ""),
-    ("  micro_batch_size: {min: 1, max: 4}", "space.micro_batch_size", ""),
-    ("  micro_batch_size: []", "space.micro_batch_size", ""),
     ("objective: tokens_per_second", "objective", "did you mean tokens_per_sec?"),
     ("objective: []", "objective", "is an empty list"),
     ("objective: [tokens_per_sec, tokens_per_sec]", "objective", "has a duplicate"),
     ("objective: [tokens_per_sec, speed]", "objective[1]", "speed"),
-    ("objective: {tokens_per_sec: 1}", "objective", "did you mean tokens_per_sec?"),
     ("objective: [tokens_per_sec, joules_per_token]", "objective", "with cluster.accelerator cpu"),
     (
         "baseline: {tensor_parallel: 3}",
@@ -73,7 +57,6 @@ FILES = [
         "tensor_parallel 3 x pipeline_parallel 1 = 3 does not divide the world",
     ),
     ("baseline: {micro_batch_size: 5}", "baseline", "5 x data_parallel 4 = 20 does not divide global_batch_size 16"),
-    ("baseline: {num_nodes: 3}", "baseline", "num_nodes is 3, but the cluster has 1"),
     (
         "baseline: {pipeline_parallel: 2, pipeline_schedule: interleaved_1f1b}",
         "baseline.pipeline_schedule",
@@ -83,43 +66,22 @@ FILES = [
     ("  pipeline_schedule: zbv", "space.pipeline_schedule", "is zbv with virtual_pipeline_stages 1\n"),
     ("  recompute_modules: ops", "space.recompute_modules", "add selective to space.activation_checkpointing"),
     ("  recompute_layers: 2", "space.recompute_layers", "add full to space.activation_checkpointing"),
-    ("measure: {max_warmup_steps: 40}", "measure.max_warmup_steps", "40"),
     ("measure: {max_steps: 10, max_warmup_steps: 10}", "measure.max_warmup_steps", "10"),
     ("measure: {max_steps: 6, min_steps: 7}", "measure.min_steps", "7"),
     ("measure: {min_steps: 4}", "measure.min_steps", "4"),
-    ("measure: {min_steps: 50}", "measure.min_steps", "50"),
     ("measure: {ci_relative_width: 0}", "measure.ci_relative_width", "0"),
     ("measure: {warm_start: maybe}", "measure.warm_start", "auto, true or false"),
-    ("measure: {warm_start: 1}", "measure.warm_start", "auto, true or false"),
-    ("measure: {warm_start: null}", "measure.warm_start", "auto, true or false"),
     ("measure: {routing: balanced}", "measure.routing", "has no effect: the model has no experts"),
     ("constraints: {min_free_memory_gib: 1}", "constraints.min_free_memory_gib", "set measure.memory_limit_gib"),
     ("launcher: {kind: simulated}", "launcher.table", ""),
     ("launcher: {kind: local, address: 'h:1'}", "launcher.address", ""),
     ("launcher: {kind: ray, table: t.csv}", "launcher.table", ""),
-    ("launcher: {kind: local, queue_wait_s: 3}", "launcher.queue_wait_s", ""),
     ("launcher: {kind: pbs}", "launcher.kind", ""),
-    ("launcher: {kind: slurm, slurm: {shared_jobs: maybe}}", "launcher.slurm.shared_jobs", ""),
-    (
-        "launcher: {kind: slurm_pilot, slurm: {shared_jobs: true}}",
-        "launcher.slurm.shared_jobs",
-        "belongs to kind slurm",
-    ),
     ("launcher: {kind: local, slurm: {shared_jobs: true}}", "launcher.slurm.shared_jobs", "set launcher.kind to slurm"),
     ("launcher: {kind: slurm, slurm: {time: 1}}", "launcher.slurm.time", ""),
-    ("launcher: {kind: slurm, slurm: {requeue: 1}}", "launcher.slurm.requeue", ""),
     ("launcher: {kind: slurm, slurm: {exclusive: mine}}", "launcher.slurm.exclusive", "user"),
-    ("launcher: {kind: slurm, slurm: {exclusive: 3}}", "launcher.slurm.exclusive", "user"),
-    ("launcher: {kind: slurm, slurm: {exclusive: [user]}}", "launcher.slurm.exclusive", "user"),
-    ("launcher: {kind: slurm, slurm: {cpus_per_task: 0}}", "launcher.slurm.cpus_per_task", ""),
-    ("launcher: {kind: slurm, slurm: {exclude: 'n['}}", "launcher.slurm.exclude", ""),
     ('launcher: {kind: slurm, slurm: {qos: "a\\nb"}}', "launcher.slurm.qos", "printable characters"),
     ('launcher: {kind: slurm, slurm: {env: {A: "a\\0b"}}}', "launcher.slurm.env.A", "printable characters"),
-    (
-        'launcher: {kind: slurm, slurm: {container: [a, "a\\nb"]}}',
-        "launcher.slurm.container[1]",
-        "printable characters",
-    ),
 ]
 
 
@@ -139,46 +101,29 @@ CHANGES = [
     (["serch.max_trials=3"], "serch", "did you mean search?"),
     (["model=gpt2-tinny"], "model", "did you mean gpt2-tiny?"),
     (["search.sampler=deephiper"], "search.sampler", f"one of {', '.join(SAMPLERS)}"),
-    *(([f"name={json.dumps(name)}"], "name", NAME) for name in ("a/b", "../a", "..", ".a", "-a", "A", "a_b", "a b")),
-    *(
-        ([f"name={json.dumps(name)}"], "name", NAME)
-        for name in ("a" * 42, "", "x$(id)", "\N{CYRILLIC SMALL LETTER A}bc")
-    ),
+    *(([f"name={json.dumps(name)}"], "name", NAME) for name in ("..", "-a", "A", "a_b", "a b", "a" * 42, "", "x$(id)")),
     (['name="x\\n"'], "name", "printable characters"),
     *(
         ([f"launcher.address='{it}'"], "launcher.address", ADDRESS)
-        for it in ("h:0", "h:65536", "-h:1", "--block:1", "h")
-    ),
-    *(
-        ([f"launcher.address='{it}'"], "launcher.address", ADDRESS)
-        for it in ("", "h:1 ", "automatic", "h:1x", "http://h:1")
+        for it in ("h:0", "h:65536", "-h:1", "h", "", "h:1 ", "http://h:1")
     ),
     (["global_batch_size=null"], "global_batch_size", "is null"),
     (["search.seed=true"], "search.seed", "is true"),
     (["measure.time_limit=false"], "measure.time_limit", "is false"),
     (["space.tensor_parallel=[null]"], "space.tensor_parallel[0]", "is null"),
-    *(
-        ([f"measure.time_limit={text}"], "measure.time_limit", "duration")
-        for text in ("soon", "10:99", "0", "1.5", "1h30m", "-5", "400-00", "12:30:00:00")
-    ),
-    *(
-        (["launcher.kind=slurm", f"launcher.slurm.poll_interval={text}"], "launcher.slurm.poll_interval", text)
-        for text in ("0", "0s", "-1", "-1s", "soon")
-    ),
+    *(([f"measure.time_limit={text}"], "measure.time_limit", "duration") for text in ("soon", "0", "-5")),
+    *(([SLURM, f"launcher.slurm.poll_interval={text}"], "launcher.slurm.poll_interval", text) for text in ("0", "-1s")),
     (['tracking.mlflow_uri=""'], "tracking.mlflow_uri", "must not be empty"),
-    *(([f"ledger.url={url}"], "ledger.url", "") for url in ("mysql://db/l", "ledger.db", "sqllite:///l.db")),
+    (["ledger.url=mysql://db/l"], "ledger.url", ""),
     *(
         ([f"tracking.mlflow_uri='{uri}'"], "tracking.mlflow_uri", fix)
         for uri, fix in {
             "file:///tmp/mlruns": "sqlite:///mlflow.db",
-            "./mlruns": "sqlite:///mlflow.db",
             "htttp://127.0.0.1:5000": "did you mean http?",
-            "postgrsql://db/mlflow": "did you mean postgresql?",
             "http://": "http://127.0.0.1:5000",
         }.items()
     ),
     (["work_dir=~nobody-here/x"], "work_dir", ""),
-    (["cluster=~nobody-here/x"], "cluster", ""),
     ([CPUS, "cluster.num_gpus=3"], "cluster.num_gpus", "gpus_per_node, num_nodes"),
     (
         [CPUS, "cluster.gpus_per_node=100000", "cluster.num_nodes=11"],
@@ -187,13 +132,6 @@ CHANGES = [
     ),
     ([f"model={{{MODEL}}}", "model.num_layers=10001"], "model.num_layers", "at most 10000"),
     (
-        [f"model={{{MODEL}}}", "model.hidden_size=30"],
-        "model.hidden_size",
-        "must be a multiple of num_attention_heads 4",
-    ),
-    ([f"model={{{MODEL}}}", "model.num_key_value_heads=3"], "model.num_attention_heads", ""),
-    ([f"model={{{MODEL}}}", "model.gated_mlp=true"], "model.ffn_hidden_size", ""),
-    (
         ["constraints.min_free_memory_gib=8", "measure.memory_limit_gib=8"],
         "constraints.min_free_memory_gib",
         "less than 8",
@@ -201,11 +139,6 @@ CHANGES = [
     ([A100S, "constraints.min_free_memory_gib=38"], "constraints.min_free_memory_gib", "can allocate 37.99 GiB"),
     (["constraints.min_free_memory_gib=1", MEGATRON], "constraints.min_free_memory_gib", "fix: remove it"),
     ([A100S, "constraints.min_free_memory_gib=4", COMMAND], "constraints.min_free_memory_gib", "memory_gib"),
-    (
-        [A100S, "constraints.min_free_memory_gib=4", COMMAND, "trainer.patterns=deepspeed"],
-        "constraints.min_free_memory_gib",
-        "",
-    ),
     (
         ["space.engine=[torch, megatron-core]"],
         "space.engine",
@@ -216,21 +149,10 @@ CHANGES = [
         "baseline.engine",
         "use megatron-core, as the layouts",
     ),
-    (["space.engine=torch", "baseline={engine: megatron-core}"], "baseline.engine", "use torch, as the layouts"),
-    (
-        ["space.pipeline_schedule=[1f1b, zbv]", "space.virtual_pipeline_stages=[1, 4]"],
-        "space.pipeline_schedule",
-        "1 or 4",
-    ),
     (
         ["objective=[tokens_per_sec, joules_per_token]", A100S, MEGATRON],
         "objective",
         "has joules_per_token with trainer.kind megatron-lm",
-    ),
-    (
-        ["objective=joules_per_token", A100S, "launcher={kind: simulated, table: t.csv}"],
-        "objective",
-        "has joules_per_token with launcher.kind simulated",
     ),
     (
         ["search.against=b", "launcher={kind: simulated, table: t.csv}"],
@@ -238,7 +160,6 @@ CHANGES = [
         "with launcher.kind simulated",
     ),
     (["search.against=/opt/b/bin/python", "search.parallel_trials=2"], "search.against", "with parallel trials"),
-    (["search.against=b", PYXIS, "launcher.kind=slurm_pilot"], "search.against", "with trials that share a job"),
     (
         ["search.against=b", "launcher={kind: slurm, slurm: {container: [shifter, --]}}"],
         "search.against",
@@ -246,60 +167,33 @@ CHANGES = [
     ),
     (["search.against_layouts=4"], "search.against_layouts", "has no effect"),
     (["measure.warm_start=true", "launcher.kind=slurm"], "measure.warm_start", "is true with launcher.kind slurm"),
-    (["measure.warm_start=true", MEGATRON], "measure.warm_start", "is true with trainer.kind megatron-lm"),
     ([EXPERTS, "measure.routing=even"], "measure.routing", "for example skewed(2)"),
-    ([EXPERTS, "measure.routing=2"], "measure.routing", "for example skewed(2)"),
     ([EXPERTS, "measure.routing=skewed(5)"], "measure.routing", "a token passes 2 of 8 experts"),
     ([EXPERTS, COMMAND, "measure.routing=skewed(2)"], "measure.routing", "is skewed(2) with trainer.kind command"),
-    ([EXPERTS, COMMAND, "measure.routing=balanced"], "measure.routing", "is balanced with trainer.kind command"),
     ([SLURM, "space.launch={hint: nomultithread, cpu_bind: cores}"], "space.launch.hint", "is given with cpu_bind"),
-    (
-        [SLURM, "launcher.slurm.threads_per_core=1", "space.launch={hint: nomultithread}"],
-        "space.launch.hint",
-        "is given with launcher.slurm.threads_per_core",
-    ),
     (["space.env={RANK: [0, 1]}"], "space.env.RANK", "is set by the launcher"),
-    (["space.env={SLURM_CPU_BIND: none}"], "space.env.SLURM_CPU_BIND", "is set by the launcher"),
-    (["space.env={PYTHONPATH: /a}"], "space.env.PYTHONPATH", "is set by the launcher"),
     ([A100S, "space.env={CUDA_DEVICE_MAX_CONNECTIONS: 1}"], "space.env.CUDA_DEVICE_MAX_CONNECTIONS", "from the layout"),
     (["space.env={NCCL_ALGO: [null, Ring]}"], "space.env.NCCL_ALGO", "is of GPUs, on cpu"),
     (["baseline={env: {PYTORCH_CUDA_ALLOC_CONF: a}}"], "baseline.env.PYTORCH_CUDA_ALLOC_CONF", "is of GPUs"),
-    (
-        [A100S, "space.env={PYTORCH_ALLOC_CONF: a, PYTORCH_CUDA_ALLOC_CONF: b}"],
-        "space.env.PYTORCH_CUDA_ALLOC_CONF",
-        "is given with PYTORCH_ALLOC_CONF",
-    ),
     (
         [SLURM, "launcher.slurm.env={FI_PROVIDER: cxi}", "space.env={FI_PROVIDER: [cxi, tcp]}"],
         "space.env.FI_PROVIDER",
         "is in launcher.slurm.env",
     ),
-    (
-        [SLURM, "launcher.slurm.launch.srun=['--cpu-bind=none']", "space.launch={cpu_bind: [none, cores]}"],
-        "space.launch.cpu_bind",
-        "is in launcher.slurm.launch.srun",
-    ),
     (["space.launch={cpu_bind: [none, sockets]}"], "space.launch.cpu_bind", "is sockets"),
-    (["space.launch={mpi: pmix}"], "space.launch.mpi", "is pmix"),
     (["search.parallel_trials=2", "space.launch={cpu_bind: cores}"], "space.launch.cpu_bind", "with parallel trials"),
     (["space.launch={cpu_bind: core}"], "space.launch.cpu_bind", "is 'core'"),
     (["space.launch={cpu: cores}"], "space.launch", "unknown option"),
     (["space.env={9X: 1}"], "space.env", "is named"),
-    (["space.env={X: [1, '1']}"], "space.env.X", "twice"),
     (["space.env={X: true}"], "space.env.X", "is true"),
-    (["space.env={X: []}"], "space.env.X", "empty list"),
     *(
         ([f"launcher={{kind: slurm, slurm: {{container: {container}}}}}"], f"launcher.slurm.container{key}", "")
         for container, key in {
             "{image: x}": ".runtime",
-            "{}": ".runtime",
-            "{runtime: docker, image: x}": ".runtime",
             "{runtime: pyxis}": ".image",
             "{runtime: pyxis, image: x, mount: ['/a:/b']}": ".mount",
             "{runtime: pyxis, image: x, mounts: ['/a:/b,/etc:/etc']}": ".mounts[0]",
-            "{runtime: pyxis, image: x, mounts: ['/a:/b:/c']}": ".mounts[0]",
             "{runtime: apptainer, image: x, gpus: cuda}": ".gpus",
-            "image.sif": "",
             "[1]": ".command",
         }.items()
     ),
@@ -351,10 +245,7 @@ def test_an_amount_is_a_finite_number_above_0(tmp_path: Path, key: str):
     ("key", "value"),
     [
         ("ledger.url", "postgresql://me:hunter2@db/parlay"),
-        ("ledger.url", "postgresql://db/parlay?password=hunter2"),
         ("tracking.mlflow_uri", "http://me:hunter2@mlflow.example"),
-        ("tracking.mlflow_uri", "https://mlflow.example?password=hunter2"),
-        ("trainer.arguments", "[--token, hf_hunter2aaaaaaaaaaaaaaaaaaaaaa]"),
         ("launcher.slurm.env", "{WANDB_API_KEY: hunter2}"),
     ],
 )
@@ -371,15 +262,6 @@ def test_a_secret_is_refused_and_not_repeated(tmp_path: Path, key: str, value: s
     assert problem.rule
     assert problem.fix
     assert "hunter2" not in json.dumps([problem.to_json() for problem in found])
-
-
-@pytest.mark.bad_input(49)
-@pytest.mark.parametrize(("change", "key"), [("x", "--set"), ("a\x1b[31m=1", "--set"), ("search=[", "search")])
-def test_a_change_in_a_wrong_form_is_told_how_it_is_written(tmp_path: Path, change: str, key: str):
-    problem = refusal(tmp_path, MINIMAL, change)
-    assert (problem.key, "\x1b" in problem.message) == (key, False)
-    assert problem.rule
-    assert problem.fix
 
 
 def test_all_problems_of_all_sections_are_reported_at_once_in_the_files_order(tmp_path: Path):
@@ -411,21 +293,13 @@ ACCEPTED = [
     # changes near to those refused above
     [f"name={'a' * 41}"],
     ["launcher.address=node-1.cluster:65535"],
-    ["launcher.address=10.0.0.1:1"],
-    ["ledger.url=sqlite:////home/me/l.db"],
     ["ledger.url=postgresql+psycopg://db/l"],
     ["tracking.mlflow_uri=sqlite:///mlflow.db"],
-    ["tracking.mlflow_uri=http://127.0.0.1:5000"],
-    ["tracking.mlflow_uri=https://host"],
-    ["tracking.mlflow_uri=postgresql+psycopg2://db/x"],
     ["tracking.mlflow_uri=databricks"],
     ["space.pipeline_schedule=[1f1b, interleaved_1f1b]", "space.virtual_pipeline_stages=[1, 2]"],
     ["space.pipeline_schedule=[1f1b, zbv]", "space.virtual_pipeline_stages=[1, 2]"],
     ["space.recompute_modules=core_attn", "space.activation_checkpointing=[none, selective]"],
-    ["space.recompute_modules=core_attn", "baseline={activation_checkpointing: selective}"],
     ["space.recompute_layers=2", "space.activation_checkpointing=[none, full]"],
-    ["space.engine=[torch, deepspeed]"],
-    ["space.engine=megatron-core", "baseline={}"],
     ["space.engine=[torch, megatron-core]", A100S],
     ["space.engine=megatron-core", "baseline={engine: torch}", A100S],
     [A100S, "constraints.min_free_memory_gib=37"],
@@ -445,7 +319,6 @@ SMALL = f"model={{{MODEL.replace('heads: 4', 'heads: 2')}}}"
 CORE = "space.engine=megatron-core"
 SPACES = [
     (["space.tensor_parallel=7"], "world"),
-    (["space.num_nodes=2"], "world"),
     ([SMALL, "space.tensor_parallel=2", "model.ffn_hidden_size=33"], "ffn"),
     ([SMALL, "space.tensor_parallel=2", "model.num_key_value_heads=1"], "kv_heads"),
     ([SMALL, "space.tensor_parallel=2", "model.vocab_size=63"], "vocab"),
@@ -517,7 +390,6 @@ def test_a_baseline_of_another_global_batch_is_refused(tmp_path: Path):
 IN_THE_FOLDER = {
     "windows": b"#!/bin/sh\r\necho\r\n",
     "bare": b"echo\n",
-    "empty": b"",
     "setup.sh": b"module load x\r\n",
     "train.sh": b"#!/bin/sh\n",
     "pretrain_gpt.py": b"",
@@ -526,17 +398,13 @@ IN_THE_FOLDER = {
 HERE = [
     # changes that only the files of this machine forbid; {folder} is that of the search file
     (["trainer={kind: megatron-lm, script: gone.py}"], "trainer.script", "is not a file on this machine"),
-    (["trainer={kind: megatron-lm, script: .}"], "trainer.script", "is not a file on this machine"),
     ([MEGATRON, "space.precision=bf16", "space.zero_stage=[0, 2]"], "trainer.script", "has no megatron/training/"),
     *(
         ([f"trainer={{kind: command, template: '{program} {WORDS}', patterns: deepspeed}}"], "trainer.template", told)
         for program, told in {
             "{folder}/windows": "Windows line ends",
             "{folder}/bare": "without an interpreter line",
-            "{folder}/empty": "without an interpreter line",
-            "{folder}/pretrain_gpt.py": "not found from",
             "no-such-program": "no-such-program is not found",
-            "MODE=1": "MODE=1 is not found",
             "./train.sh": "./train.sh is not found",
         }.items()
     ),
@@ -558,7 +426,7 @@ HERE = [
             "work_dir",
             name,
         )
-        for name in ("a:b", "a,b", "a b")
+        for name in ("a:b", "a b")
     ),
     *(([SLURM, f"work_dir={{folder}}/{name}"], "work_dir", "Slurm") for name in ("runs%j", "50%", "a\\b")),
 ]
@@ -596,7 +464,7 @@ def test_what_is_not_on_this_machine_is_refused_before_anything_runs(folder: Pat
         [MEGATRON, "space.precision=bf16", "space.zero_stage=[0, 1]"],
         *(
             [f"trainer={{kind: command, template: '{program} {WORDS}', patterns: deepspeed}}"]
-            for program in ("/bin/sh", "sh", "{python}", "{folder}/train.sh")
+            for program in ("sh", "{python}", "{folder}/train.sh")
         ),
         [SLURM, "launcher.slurm.setup_file=train.sh", 'work_dir="{folder}/a b\'c"'],
         [SLURM, "launcher.slurm.container=[enroot, x]", "work_dir={folder}/a:b"],

@@ -43,7 +43,6 @@ def read_back(spec: SearchSpec) -> SearchSpec:
 @pytest.mark.parametrize(
     ("given", "read"),
     [
-        ("python3", "python3"),
         ("/opt/py/bin/python", "/opt/py/bin/python"),
         ("venv/bin/python", "{folder}/venv/bin/python"),
     ],
@@ -88,22 +87,16 @@ OURS, THEIRS = "kind: megatron-lm, script: a.py", "kind: command, template: t"
 REFUSED = [
     # a section, code, key below trainer, words
     ("kind: megatron-lm", "missing_key", "script", "required by kind megatron-lm"),
-    ("kind: gpt-neox, script: a.py", "missing_key", "template", "required by kind gpt-neox"),
-    ("kind: command, template: train", "missing_key", "patterns", "required by kind command"),
     ("kind: nanotron, script: a.py, template: {}", "missing_key", "template", "required by kind nanotron"),
     ("kind: megatron", "choice", "kind", "one of"),
     ("script: a.py", "contradiction", "script", "script belongs to megatron-lm"),
-    (f"{OURS}, template: b", "contradiction", "template", "template belongs to"),
     (f"{OURS}, data: {{kind: tokens, path: x}}", "contradiction", "data", "data belongs to parlay"),
-    (f"{THEIRS}, patterns: deepspeed, arguments: [a]", "contradiction", "arguments", "arguments belongs to"),
     (
         f"{OURS}, arguments: [--lr, '1', --micro-batch-size=4]",
         "contradiction",
         "arguments[2]",
         "gives --micro-batch-size",
     ),
-    (f"{OURS}, arguments: [--tensor-model-parallel-size]", "contradiction", "arguments[0]", "gives --tensor-model"),
-    (f"{OURS}, arguments: [--train-iters]", "contradiction", "arguments[0]", "gives --train-iters"),
     (
         "kind: megatron-deepspeed, script: a.py, arguments: [--save, /c]",
         "contradiction",
@@ -114,24 +107,13 @@ REFUSED = [
     (f"{OURS}, log_rank: 4", "bounds", "log_rank", "smallest trial has 4 ranks"),
     (f"{THEIRS}, patterns: megatron", "choice", "patterns", "is 'megatron'"),
     (f"{THEIRS}, patterns: {{step_time_s: '(a'}}", "pattern", "patterns.step_time_s", "is not a regular expression"),
-    (f"{THEIRS}, patterns: {{step_time_s: 3}}", "pattern", "patterns.step_time_s", "0 groups"),
-    (f"{THEIRS}, patterns: {{step_tim_s: '(a)'}}", "pattern", "patterns.step_tim_s", "did you mean step_time_s?"),
     (f"{THEIRS}, patterns: {{loss: '(a)'}}", "pattern", "patterns", "do not match a step's time"),
     ("kind: command, template: 't {tensor}', patterns: deepspeed", "template", "template", "placeholder {tensor}"),
-    ("kind: command, template: 'x {', patterns: deepspeed", "template", "template", "outside of a placeholder"),
-    ('kind: command, template: "x \'y", patterns: deepspeed', "template", "template", "cannot be split into words"),
-    ("kind: command, template: '  ', patterns: deepspeed", "template", "template", "is empty"),
     ("kind: command, template: 3, patterns: deepspeed", "type", "template", "is 3"),
-    ("kind: command, template: {a: 1}, patterns: deepspeed", "type", "template", "is not a command line"),
     ("data: {kind: tokens}", "missing_key", "data.path", "required with kind tokens"),
     ("data: {path: tokens.bin}", "contradiction", "data.path", "given with kind synthetic"),
-    ("data: {attention_mask: block_causal}", "contradiction", "data.attention_mask", "given with kind synthetic"),
-    ("data: {num_tokens: 3}", "contradiction", "data.num_tokens", "given with kind synthetic"),
     ("data: {kind: token}", "choice", "data.kind", "did you mean tokens"),
-    ("data: {kind: tokens, path: ''}", "bounds", "data.path", "at least 1 characters"),
-    ("data: {kind: tokens, path: [a]}", "type", "data.path", "text"),
     ("data: {kind: tokens, path: a, checksum: abc}", "pattern", "data.checksum", "sha256"),
-    ("data: {kind: tokens, file: a}", "unknown_key", "data.file", "unknown key"),
 ]
 
 
@@ -154,8 +136,6 @@ def test_a_wrong_combination_is_refused_with_its_key_and_rule(folder, section, c
         ([MEGATRON, "measure.memory_limit_gib=1"], "measure.memory_limit_gib", "megatron-lm"),
         ([MEGATRON, "space.engine=[megatron-lm, torch]"], "space.engine", "lists torch for trainer.kind megatron-lm"),
         (["space.engine=nanotron"], "space.engine", "torch or deepspeed"),
-        (["space.engine=pytorch"], "space.engine", "did you mean torch?"),
-        (["space.engine=fsdp"], "space.engine", "write one of these"),
     ],
 )
 def test_what_contradicts_the_trainer_is_refused(folder, changes, key, told):
@@ -169,10 +149,7 @@ def test_what_contradicts_the_trainer_is_refused(folder, changes, key, told):
     ("kind", "keys", "told"),
     [
         ("nanotron", "sliding_window_size: 128", "sliding_window_size is 128; the model has null"),
-        ("nanotron", "attention_bias: true", "attention_bias is true; the model has false"),
         ("nanotron", "hidden_act: silu", "hidden_act is 'silu'; the model has 'gelu_pytorch_tanh'"),
-        ("nanotron", "rope_scaling: {factor: 8.0}", "rope_scaling is {'factor': 8.0}; the model has null"),
-        ("nanotron", "moe_config: {num_experts: 8}", "moe_config is {'num_experts': 8}; the model has null"),
         ("nanotron", "no_rope_layer: 4", "no_rope_layer is 4; the model has null"),
         (
             "nanotron",
@@ -180,9 +157,7 @@ def test_what_contradicts_the_trainer_is_refused(folder, changes, key, told):
             None,
         ),
         ("gpt-neox", "activation: relu", "activation is 'relu'; the model has 'gelu'"),
-        ("gpt-neox", "activation: swiglu", "activation is 'swiglu'; the model has 'gelu'"),
         ("gpt-neox", "sliding-window-width: 128", "sliding_window_width is 128; the model has null"),
-        ("gpt-neox", "moe_num_experts: 8", "moe_num_experts is 8; the model has 1"),
         ("gpt-neox", "activation: gelu, sliding_window_width: null, moe-num-experts: 1", None),
     ],
 )
@@ -204,7 +179,6 @@ def test_a_template_of_another_model_than_the_search_files_is_refused(folder, ki
     ("changes", "key", "told"),
     [
         ([command(f"train {TOLD}"), "space.zero_stage=[0, 1]"], "template", "has no {zero_stage}: it is 0, 1"),
-        ([command(f"train {TOLD}"), "space.zero_stage=1"], None, None),
         ([command("train --tp {tensor_parallel} --mb {micro_batch_size}")], "template", "has no {grad_accum_steps}"),
         ([command("train --tp {tensor_parallel} --mb {micro_batch_size} --batch {global_batch_size}")], None, None),
         (
@@ -220,31 +194,18 @@ def test_a_template_of_another_model_than_the_search_files_is_refused(folder, ki
             "template",
             "says the same for several of zero_stage 0, 1, 3",
         ),
-        ([command(f"train {TOLD} --pp {{pipeline_parallel}}"), "space.pipeline_parallel=[1, 2]"], None, None),
         (
             [command(f"train --b {{bucket_mib}} {TOLD}"), "space.bucket_mib=[1, 25]", "space.tensor_parallel=[2, 4]"],
             "template",
             "write {bucket_mib=1:TEXT}{bucket_mib=25:TEXT} in its place",
         ),
-        ([command(f"train --b {{bucket_mib}} {TOLD}"), "space.bucket_mib=[1, 25]"], None, None),
-        (
-            [
-                command(f"train {{bucket_mib=1:--mb 1}}{{bucket_mib=25:--mb 25}} {TOLD}"),
-                *("space.bucket_mib=[1, 25]", "space.tensor_parallel=[2, 4]"),
-            ],
-            None,
-            None,
-        ),
-        ([accelerate("mine"), "space.zero_stage=[0, 3]", "space.torch_compile=[false, true]"], None, None),
         (
             [accelerate("mine"), "space.attention_kernel=[math, flash]"],
             "arguments",
             "has no {attention_kernel}: it is flash, math",
         ),
-        ([accelerate("{attention_kernel=flash:--flash}"), "space.attention_kernel=[math, flash]"], None, None),
         ([accelerate("{bucket_mib}")], "arguments[2]", "has {bucket_mib}, which has no value in n1.tp1.pp1.dp4"),
     ],
-    ids=lambda value: str(value)[-60:],
 )
 def test_a_layout_that_the_trainer_is_not_told_is_not_credited_to_it(folder, changes, key, told):
     ones = ["space.tensor_parallel=1"] if "kind: accelerate" in changes[0] else []
