@@ -14,7 +14,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.importers.accelerate import read_accelerate
-from orchestrator.importers.deepspeed_config import read_ds_config
 from orchestrator.importers.gpt_neox import read_gpt_neox
 from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.nanotron import read_nanotron
@@ -110,24 +109,7 @@ def test_every_layout_is_exported_and_read_back_or_refused_with_a_rule(layout, m
         assert said.items() <= asdict(model).items()
 
 
-@given(layout=layouts)
-def test_a_deepspeed_configuration_says_the_batch_zero_and_the_precision(layout):
-    export = exported(our_spec(layout))["deepspeed"]
-    if export.status is ExportStatus.REFUSED:
-        assert (export.rule or "").startswith("deepspeed.")
-        return
-    found = read_ds_config(export.files["ds_config.json"])
-    assert found.global_batch_size == layout.global_batch_size
-    for name in ("micro_batch_size", "grad_accum_steps", "data_parallel", "precision"):
-        assert found.layout[name] == getattr(layout, name)
-    least = 0 if layout.precision == "fp32" else 1
-    assert found.layout["zero_stage"] == max(least, replace(layout, engine="deepspeed").canonical().zero_stage)
-
-
 # -- what is refused
-
-SELECTIVE = {"activation_checkpointing": "selective"}
-FP32 = {"attention_kernel": "flex", "precision": "fp32"}
 
 
 @pytest.mark.parametrize(
@@ -135,19 +117,9 @@ FP32 = {"attention_kernel": "flex", "precision": "fp32"}
     [
         ("deepspeed", LLAMA, {"pipeline_parallel": 2, "zero_stage": 3}, "deepspeed.zero_stage"),
         ("megatron-lm", LLAMA, {"bucket_mib": 25}, "megatron-lm.bucket_mib"),
-        ("megatron-bridge", LLAMA, {"attention_kernel": "math"}, "megatron-bridge.attention_kernel"),
-        ("megatron-bridge", LLAMA, {"precision": "fp16"}, "megatron-bridge.precision"),
-        ("gpt-neox", GPT2, {"activation_checkpointing": "selective"}, "gpt-neox.activation_checkpointing"),
         ("gpt-neox", GPT2, {"pipeline_parallel": 2, "rank_order": "tp-pp-dp"}, "gpt-neox.rank_order"),
-        ("torchtitan", GPT2, {}, "torchtitan.norm"),
-        ("torchtitan", LLAMA, {"zero_stage": 1}, "torchtitan.zero_stage"),
-        ("torchtitan", LLAMA, {"attention_kernel": "math"}, "torchtitan.attention_kernel"),
-        ("torchtitan", LLAMA, {**SELECTIVE, "recompute_modules": "mlp"}, "torchtitan.recompute_modules"),
-        ("torchtitan", LLAMA, {**FP32, "matmul_precision": "fp8_rowwise"}, "torchtitan.matmul_precision"),
         *((name, LLAMA, {"matmul_precision": "fp8_rowwise"}, f"{name}.matmul_precision") for name in NOT_OURS[:-1]),
-        ("deepspeed", LLAMA, {"zero_stage": 1, "matmul_precision": "fp8_rowwise"}, "deepspeed.matmul_precision"),
         ("accelerate", GPT2, {"zero_stage": 1}, "accelerate.zero_stage"),
-        ("nanotron", GPT2, {}, "nanotron.gated_mlp"),
     ],
 )
 def test_what_a_trainer_cannot_say_has_no_file_and_a_rule(trainer, model, fields, rule):

@@ -16,7 +16,7 @@ from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.recipe.render import launch_sh
 from orchestrator.recipe.write import write_recipe
 from search_spaces.layouts.layout import Layout
-from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of, spec_of
+from tests.orchestrator.recipe.builders import measured_trial, source_of, spec_of
 from trials.attempt_result import outcome_fault
 from trials.files.folders import read_json
 from trials.trial import Outcome, OutcomeStatus, TrialSpec
@@ -104,14 +104,8 @@ def test_launch_sh_trains_with_the_layout_and_the_recipes_own_code(tmp_path):
     assert outcome.status is OutcomeStatus.MEASURED
     assert outcome_fault(TrialSpec.from_json(read_json(attempt / "spec.json")), outcome) is None
     assert "quickstart-abc234 t0001 wrote" in ran.stdout
-
-
-@pytest.mark.processes
-def test_launch_sh_refuses_a_folder_that_exists(tmp_path):
-    folder = recipe_folder(tmp_path, LAYOUT)
-    ran = launch(folder, str(tmp_path), cwd=tmp_path)
-    assert ran.returncode == 2
-    assert "exists; name a new folder" in ran.stderr
+    again = launch(folder, "new run", cwd=elsewhere)
+    assert (again.returncode, "exists; name a new folder" in again.stderr) == (2, True)
 
 
 @pytest.mark.processes

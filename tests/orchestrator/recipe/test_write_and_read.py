@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -143,15 +142,6 @@ def test_numbers_that_were_edited_to_agree_are_read_when_forced(folder):
     assert read_recipe(folder, force=True).recipe.layout.grad_accum_steps == 2
 
 
-@pytest.mark.parametrize(("old", "new"), [("ties:", "tied:"), ("gpus_per_node:", "gpus:")])
-def test_what_is_no_recipe_any_more_is_told_to_be_taken_as_it_was_written(folder, old, new):
-    file = folder / "recipe.yaml"
-    file.write_text(file.read_text().replace(old, new))
-    with pytest.raises(InputError) as error:
-        read_recipe(folder, force=True)
-    assert all(problem.rule or problem.fix for problem in error.value.problems)
-
-
 @pytest.mark.parametrize("text", [None, "", "- a list", "a: ["])
 def test_what_is_no_recipe_is_told_how_one_is_named(tmp_path, text):
     if text is not None:
@@ -168,13 +158,6 @@ def test_env_txt_has_the_ranks_variables_and_ds_config_the_layouts_batch(folder)
     from trials.train.engines.optimizer import OptimizerConfig
 
     assert OptimizerConfig().max_grad_norm == GRADIENT_CLIPPING
-
-
-def test_ds_config_is_left_out_where_deepspeed_cannot_run_the_layout(tmp_path, code):
-    gpipe = replace(LAYOUT, pipeline_schedule="gpipe")
-    write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", gpipe, 0.1)), code)
-    assert not (tmp_path / "recipe" / "ds_config.json").exists()
-    assert "DeepSpeed supports pipeline_schedule none or 1f1b" in (tmp_path / "recipe" / "README.md").read_text()
 
 
 def test_the_readme_says_first_what_a_person_wants_to_know_and_exports_are_rendered_once(tmp_path, code, monkeypatch):
