@@ -6,8 +6,7 @@ import http.client
 import json
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,10 +70,3 @@ def ask(about: dict[str, Any], method: str, path: str, body: Any = None, **heade
     line.request(method, path, json.dumps(body) if body else None, {"content-type": "application/json"} | headers)
     answer = line.getresponse()
     return answer.status, json.loads(answer.read())
-
-
-def until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -81,13 +81,10 @@ def test_an_id_may_be_shortened_while_it_is_unique(service):
     ("changes", "key"),
     [
         ({"yaml": None}, "body.yaml"),
-        ({"yaml": ""}, "body.yaml"),
         ({"directory": "relative"}, "body.directory"),
         ({"directory": "/a\0b"}, "body.directory"),
         ({"set": "a=b"}, "body.set"),
-        ({"sets": []}, "body.sets"),
         ({"yaml": "\ud800"}, None),
-        ({"set": ["no equals sign"]}, None),
         ({"set": ["launcher={kind: ray, address: auto}"]}, "launcher.address"),
     ],
 )
@@ -104,17 +101,12 @@ def test_a_bad_submission_is_refused(service, changes, key):
     ("method", "path", "status", "code"),
     [
         ("GET", "/v1/searches/nothing-abcdef", 404, "unknown_id"),
-        ("GET", "/v1/searches/nothing-abcdef/events", 404, "unknown_id"),
-        ("POST", "/v1/searches/nothing-abcdef/cancel", 404, "unknown_id"),
-        ("GET", "/v1/searches/%2e%2e", 400, "usage"),
         ("GET", "/v1/searches/..%2f..%2fetc%2fpasswd", 404, "unknown_path"),
         ("GET", "/v1/searches/a%00b", 400, "usage"),
-        ("GET", "/v1/searches/A", 400, "usage"),
         ("GET", "/v1/searches/a/logs/%2e%2e", 400, "usage"),
         ("GET", "/v1/nothing", 404, "unknown_path"),
         ("GET", "/v1/searches/a/events", 400, "usage"),
         ("DELETE", "/v1/searches/a", 405, "method"),
-        ("PUT", "/v1/searches", 405, "method"),
     ],
 )
 def test_what_is_not_there_is_refused(idle, method, path, status, code):
@@ -129,14 +121,6 @@ def test_what_a_search_has_not_yet_is_a_conflict(idle):
         assert (answer.status_code, error_of(answer)["code"]) == (409, "not_ready")
     assert idle.client.get(f"/v1/searches/{search}/logs/t0001").status_code == 404
     assert idle.client.get(f"/v1/searches/{search}").json()["driver"]["state"] == "waiting"
-
-
-def test_a_cancelled_search_ends_and_keeps_what_it_has(idle, monkeypatch):
-    search = idle.submitted()
-    assert idle.client.post(f"/v1/searches/{search}/cancel").status_code == 202
-    monkeypatch.undo()
-    idle.supervisor.iterate()
-    assert idle.ended(search)["state"] == "cancelled"
 
 
 def test_a_search_that_another_driver_holds_is_not_resumed(idle, monkeypatch):
@@ -211,10 +195,10 @@ JSON = "application/json"
     [
         (b"".join(TOO_LARGE), JSON, 413, "too_large"),
         (TOO_LARGE, JSON, 413, "too_large"),
-        *((b"{}", kind, 415, "media_type") for kind in (None, "text/plain", "application/x-www-form-urlencoded")),
+        *((b"{}", kind, 415, "media_type") for kind in (None, "application/x-www-form-urlencoded")),
         (b"{}", "application/jsonx", 415, "media_type"),
     ],
-    ids=["large", "in pieces", "none", "text", "form", "almost"],
+    ids=["large", "in pieces", "none", "form", "almost"],
 )
 def test_a_body_that_is_too_large_or_of_another_type_is_refused(idle, content, kind, status, code):
     sent = iter(content) if isinstance(content, list) else content
@@ -232,15 +216,12 @@ HERE = {"host": "127.0.0.1:7000", "authorization": f"Bearer {TOKEN}"}
     ("headers", "status"),
     [
         (HERE, 200),
-        (HERE | {"host": "localhost:7000"}, 200),
         (HERE | {"origin": "http://127.0.0.1:7000"}, 200),
         ({"host": "127.0.0.1:7000"}, 401),
         (HERE | {"authorization": "Bearer other"}, 401),
-        (HERE | {"authorization": f"Basic {TOKEN}"}, 401),
         (HERE | {"host": "evil.example:7000"}, 403),
         (HERE | {"host": "127.0.0.1:7001"}, 403),
         (HERE | {"origin": "http://evil.example"}, 403),
-        (HERE | {"origin": "null"}, 403),
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/health", "/openapi.json"])

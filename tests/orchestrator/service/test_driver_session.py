@@ -110,8 +110,6 @@ def service(monkeypatch):
     [
         ({"kind": "slurm"}, {}, 4711),
         ({"kind": "slurm"}, {"SLURM_CONF": "/opt/other.conf"}, None),
-        ({"kind": "slurm_pilot"}, {"SLURM_CLUSTERS": "small"}, None),
-        ({"kind": "slurm"}, {"SLURM_CLUSTERS": ""}, None),
         ({"kind": "slurm"}, {"SLURM_CONF_SERVER": "ctl1:6817"}, None),
         ({"kind": "ray", "address": "auto"}, {}, None),
         ({"kind": "local"}, {"SLURM_CONF": "/opt/other.conf"}, 4711),

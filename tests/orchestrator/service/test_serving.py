@@ -20,8 +20,8 @@ import pytest
 from orchestrator.search.lease import current_lease
 from orchestrator.service.client import running_service
 from tests.orchestrator.cli.parlay import environment, parlay, write_search
-from tests.orchestrator.service.services import SEARCH, ask, hold, open_gate, serving, until
-from tests.orchestrator.slurm_searches import num_ended, record_of
+from tests.orchestrator.service.services import SEARCH, ask, hold, open_gate, serving
+from tests.orchestrator.slurm_searches import num_ended, record_of, until
 from tests.orchestrator.tabled_parlay import COMMAND
 from trials.files.folders import SearchFolder
 from trials.ledger.events import EndReason
@@ -69,22 +69,22 @@ def driver_status(folder: SearchFolder) -> int:
 def test_a_killed_driver_and_a_killed_service_lose_no_search_and_repeat_no_trial(home, tmp_path):
     with serving(tmp_path) as (service, about):
         searches = submitted_twice(tmp_path, about)
-        until(lambda: all(num_ended(search) == 1 for search in searches))
+        until(lambda: all(num_ended(search) == 1 for search in searches), bool)
         drivers = [driver_status(search) for search in searches]
         assert 0 not in drivers
         assert len({service.pid, *drivers}) == 3
         service.kill()
         service.wait()
-        until(lambda: not any(driver_status(search) for search in searches))
+        until(lambda: not any(driver_status(search) for search in searches), bool)
         assert not any(record_of(search).state.is_ended for search in searches)
     with serving(tmp_path) as (service, about):
         assert ask(about, "GET", "/v1/health")[1]["executor"] == "ray"
-        until(lambda: driver_status(searches[1]) != 0)
+        until(lambda: driver_status(searches[1]) != 0, bool)
         killed = driver_status(searches[1])
         os.kill(killed, signal.SIGKILL)
-        until(lambda: driver_status(searches[1]) not in (0, killed))
+        until(lambda: driver_status(searches[1]) not in (0, killed), bool)
         open_gate(tmp_path)
-        until(lambda: all(record_of(search).state.is_ended for search in searches))
+        until(lambda: all(record_of(search).state.is_ended for search in searches), bool)
         service.send_signal(signal.SIGTERM)
         assert service.wait(90) in (0, 75)
     for search in map(record_of, searches):
@@ -125,7 +125,7 @@ def test_on_a_port_the_token_lies_in_a_file_and_a_stopped_service_leaves_its_sea
         assert str(service.pid) in other.json["error"]["message"]
         path = write_search(tmp_path, SEARCH)
         search = SearchFolder(Path(parlay("submit", path, "--json", cwd=tmp_path).json["folder"]))
-        until(lambda: driver_status(search) == service.pid)
+        until(lambda: driver_status(search) == service.pid, bool)
         told = followed(about, search.search_id, {"authorization": f"Bearer {token}"})
         assert "event: trial_ended" in told
         assert not record_of(search).state.is_ended

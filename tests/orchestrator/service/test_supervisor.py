@@ -11,9 +11,8 @@ import pytest
 
 from orchestrator.config.loader import load_search_file
 from orchestrator.lifecycle.create import create_search
-from orchestrator.search.lease import LEASE_DURATION_S, acquire_lease, release_lease
 from orchestrator.service.driver_session import DriverExit, DriverResult, DriverSession
-from orchestrator.service.executors import Executor, ExecutorKind, ThreadExecutor
+from orchestrator.service.executors import Executor, ExecutorKind
 from orchestrator.service.quota_file import QuotaFile
 from orchestrator.service.stall_watch import StallWatch
 from orchestrator.service.state_dir import ServiceSearch, ServiceStateDir
@@ -119,14 +118,6 @@ def test_a_driver_that_died_is_replaced_later_and_later_and_at_last_no_more(rig,
     assert "has no driver any more" in logged[-1]
 
 
-def test_a_search_that_was_given_up_is_driven_again_when_somebody_asks(rig):
-    rig.take("a")
-    rig.end(DriverExit.REFUSED, "code has changed")
-    assert (rig.entry().state, rig.entry().detail) == (DriverState.STOPPED, "code has changed")
-    rig.take("a")
-    assert (rig.entry().state, rig.entry().failures) == (DriverState.DRIVING, 0)
-
-
 @pytest.mark.slow
 def test_a_stopped_search_holds_what_others_leave_in_flight_and_nothing_once_they_have_ended_it(tmp_path):
     rig, quota = SupervisorRig(tmp_path, max_in_flight=2), QuotaFile(tmp_path / "service" / "quota.json", 2)
@@ -181,15 +172,6 @@ def test_a_new_supervisor_goes_on_with_the_searches_of_the_old_one(rig, tmp_path
     assert again.executor.started == ["a", "b"]
 
 
-def test_what_was_lost_with_a_dead_ray_goes_on_in_threads(rig):
-    rig.take("a")
-    rig.executor.alive = False
-    rig.supervisor.iterate()
-    assert isinstance(rig.supervisor._executor, ThreadExecutor)
-    assert rig.executor.closed
-    assert (rig.entry().state, rig.entry().failures) == (DriverState.WAITING, 1)
-
-
 @pytest.mark.parametrize("damage", ["{", "[]", '{"searches": [{"search_id": "a"}]}'])
 def test_a_damaged_list_of_searches_is_reported_with_a_way_out(tmp_path, damage):
     state_dir = ServiceStateDir.of(tmp_path)
@@ -222,19 +204,6 @@ def test_a_search_that_nobody_drives_is_told_of_once_after_the_stated_time(own_h
     assert (sent["event"], sent["status"]["state"]) == ("stall", "created")
     assert sent["message"].startswith(f"{search.search_id}: no trial has ended for 1:0")
     assert sent["message"].endswith("(0 trials in flight, 0 so far); no driver has begun")
-
-
-def test_what_the_lease_says_of_the_driver_is_part_of_the_message(own_home, search, monkeypatch):
-    said: list[str] = []
-    monkeypatch.setattr("orchestrator.service.stall_watch.send_notification", lambda *given: said.append(given[-1]))
-    now = time.time()
-    lease = acquire_lease(search, now + HOUR_S)
-    for at in (now + HOUR_S, now + HOUR_S + LEASE_DURATION_S + 1):
-        StallWatch(ledger_url()).check(at)
-    release_lease(search, lease, now + HOUR_S)
-    StallWatch(ledger_url()).check(now + HOUR_S)
-    for message, words in zip(said, ("is at work", "is silent", "no driver has begun"), strict=True):
-        assert words in message
 
 
 def test_an_unreachable_folder_does_not_keep_others_from_being_told_of(own_home, search, tmp_path, monkeypatch):
