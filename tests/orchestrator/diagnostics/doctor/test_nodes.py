@@ -17,7 +17,7 @@ from orchestrator.launchers.base import LaunchRequest
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
-from tests.orchestrator.scripted import ScriptedLauncher, leave_words_of_a_rank, one_job
+from tests.orchestrator.scripted import ScriptedLauncher, one_job
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.diagnostics.calibration import SMALL_BYTES, Collective, GroupTime
 from trials.diagnostics.node_probe import NodeProbeReport, RankProbe
@@ -53,12 +53,6 @@ nid000019:51404:52019 [0] NCCL INFO Channel 00/0 : 4[3000] -> 0[3000] [receive] 
 nid000019:51404:52019 [0] NCCL INFO Channel 00 : 0[3000] -> 1[41000] via P2P/IPC
 """
 OVER_TCP = SLINGSHOT.replace("is cxi", "is tcp;ofi_rxm").replace("/GDRDMA", "")
-EFA = """\
-ip-10-36-22-140:80:2500 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa (found 4 nics)
-ip-10-36-22-140:80:2500 [0] NCCL INFO Initialized NET plugin Libfabric
-ip-10-36-22-140:80:2500 [0] NCCL INFO Assigned NET plugin Libfabric to comm
-ip-10-36-22-140:80:2500 [0] NCCL INFO Using network Libfabric
-"""
 ONE_NODE = """\
 c1:106:120 [0] NCCL INFO Using network Socket
 c1:106:120 [0] NCCL INFO Channel 00 : 1[1] -> 0[0] via SHM/direct/direct
@@ -73,10 +67,8 @@ c1:106:121 [1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via P2P/direct pointer
         (TCP, "NET/Socket", {"P2P/IPC"}, True),
         (SLINGSHOT, "NET/AWS Libfabric/GDRDMA (libfabric provider cxi)", {"P2P/IPC"}, False),
         (OVER_TCP, "NET/AWS Libfabric (libfabric provider tcp;ofi_rxm)", {"P2P/IPC"}, True),
-        (EFA, "NET/Libfabric (libfabric provider efa)", set(), False),
         (ONE_NODE, "NET/Socket", {"SHM/direct", "P2P/direct"}, True),
         ("", "", set(), False),
-        ("NCCL INFO NET/OFI Selected Provider is tcp;ofi_rxm\n", "", set(), True),
     ],
 )
 def test_the_transport_is_named(text, name, in_node, is_tcp):
@@ -187,13 +179,10 @@ def test_bandwidth_is_held_against_the_links(whole, links, level):
         (one_changed(probe(), 5, unseen=(0, 1)), "shared", Level.ERROR, "n2 does not see files that n1 wrote"),
         (one_changed(probe(), 7, clock_s=NOW + 8), "clocks", Level.WARNING, "nodes' clocks are 8 s apart"),
         (probe(clock_s=NOW + 100), "clocks", Level.WARNING, "at least 90 s apart"),
-        (probe(clock_s=NOW - 100), "clocks", Level.WARNING, "at least 40 s apart"),
         (one_changed(probe(), 1, gpu="GPU-0"), "gpus", Level.ERROR, "ranks 0, 1 share one GPU of n1"),
-        (one_changed(probe(), 4, gpu="GPU-0"), "gpus", Level.OK, ""),  # of another node
         (probe(cores=(0,)), "cores", Level.WARNING, "the 4 ranks of n1 share cores 0"),
         (one_changed(probe(), 6, torch="2.5.1"), "ranks_python", Level.ERROR, "2.5.1"),
     ],
-    ids=["folder", "clock", "early", "late", "one GPU", "GPUs of two nodes", "cores", "software"],
 )
 def test_what_ranks_do_not_share_or_should_not_is_found(found, name, level, words):
     finding = judged(found)[name]
@@ -214,17 +203,13 @@ ENDED = LaunchStatus(Liveness.ENDED, started=True)
 FAILED = LaunchStatus(Liveness.ENDED, started=True, failed=True, detail="rank 1 ended with 2")
 
 
-def launcher_of(
-    status: LaunchStatus, found: NodeProbeReport | None = None, excerpt: str | None = None, log: str = ""
-) -> ScriptedLauncher:
-    """Launcher whose ranks leave a probe report, or a failure of rank 1."""
+def launcher_of(status: LaunchStatus, found: NodeProbeReport | None = None, log: str = "") -> ScriptedLauncher:
+    """Launcher whose ranks leave a probe report."""
 
     def leave(request: LaunchRequest, number: int) -> None:
         request.folder.rank_log(0).write_text(log)
         if found is not None:
             found.write(request.folder.path)
-        if excerpt is not None:
-            leave_words_of_a_rank(request, excerpt)
 
     return one_job(status, leave)
 

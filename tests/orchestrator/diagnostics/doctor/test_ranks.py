@@ -67,7 +67,6 @@ def test_an_interpreter_tells_what_its_ranks_would_see(tmp_path, monkeypatch):
     [
         ("/no/such/python", "not an executable"),
         ("/bin/true", "Python program"),
-        ("""echo '{"python": "3.11.7", "torch": "2.6.0"}'""", "it answers without gpus"),
         ("echo []", "it answers without python, torch, gpus"),
     ],
 )
@@ -85,12 +84,9 @@ def test_what_is_no_interpreter_is_an_error(tmp_path, python, words):
     ("found", "changes", "expected"),
     [
         (WELL, (), []),
-        (InterpreterInfo("3.9.18", "2.6.0"), (), [("ranks_python", Level.ERROR)]),
-        (InterpreterInfo("3.10.14", "2.6.0", "0.19.8"), (), []),
         (InterpreterInfo("3.11.7", torch_error="ImportError: libcudart"), (), [("torch", Level.ERROR)]),
         (InterpreterInfo("3.11.7", "2.5.1"), (), [("torch", Level.ERROR)]),
         (InterpreterInfo("3.11.7", "2.6.0"), ("space.engine=[deepspeed, torch]",), [("deepspeed", Level.ERROR)]),
-        (InterpreterInfo("3.11.7", "2.6.0"), ("space.engine=torch",), []),
         (WELL, ("cluster.accelerator=a100-80gb",), []),
         (WELL, ("cluster.accelerator=a100-80gb", "cluster.gpus_per_node=8"), [("gpus", Level.ERROR)]),
         (InterpreterInfo("3.11.7"), ("trainer={kind: megatron-lm, script: train.py}", "space.engine=megatron-lm"), []),
@@ -107,11 +103,8 @@ def test_what_the_ranks_would_miss_is_an_error(tmp_path, found, changes, expecte
         ("a100-80gb", {}, None, Level.WARNING, "unverified"),
         ("cpu", {}, None, Level.NOTE, "no selftest"),
         ("cpu", {"cpu": PASSED}, "2.6.0", Level.OK, "2026-11-20"),
-        ("cpu", {"cpu": PASSED}, None, Level.OK, "torch 2.6.0"),
         ("cpu", {"cpu": PASSED}, "2.7.1", Level.WARNING, "with torch 2.6.0, ranks have torch 2.7.1 now"),
         ("cpu", {"cpu": PASSED | {"passed": False, "failed": ["hang"]}}, "2.6.0", Level.WARNING, "failed: hang"),
-        ("cpu", {"cpu": PASSED | {"passed": False, "detail": "3 of 9 cases were run"}}, None, Level.WARNING, "3 of 9"),
-        ("a100-80gb", {"cpu": PASSED}, None, Level.WARNING, "no selftest has run on a100-80gb"),
     ],
 )
 def test_the_last_selftest_is_told_and_what_changed_since(accelerator, tests, torch, level, words):
@@ -144,17 +137,13 @@ def engine_spec(folder: Path, *changes: str) -> SearchSpec:
 @pytest.mark.parametrize(
     ("core", "engine", "changes", "expected"),
     [
-        ("0.16.1", None, (), [(CORE, Level.OK)]),
         ("0.16.1", "1.0", (), [(CORE, Level.OK)]),  # a CPU takes none of its layers
         (None, None, (), [(CORE, Level.ERROR)]),
         ("0.15.3", None, (), [(CORE, Level.ERROR)]),
-        ("0.17.0", "2.10.0", (GPU,), [(CORE, Level.ERROR), (ENGINE, Level.OK)]),
         ("0.16.1", "2.10.0", (GPU,), [(CORE, Level.OK), (ENGINE, Level.OK)]),
         ("0.16.1", "2.12.0", (GPU,), [(CORE, Level.OK), (ENGINE, Level.WARNING)]),
         ("0.16.1", None, (GPU,), [(CORE, Level.OK), (ENGINE, Level.NOTE)]),
         ("0.16.1", None, (GPU, FLASH), [(ENGINE, Level.ERROR), (CORE, Level.OK)]),
-        ("0.16.1", "2.10.0", (GPU, FLASH), [("flash_attn", Level.ERROR), (CORE, Level.OK), (ENGINE, Level.OK)]),
-        ("0.16.1", None, (FLASH,), [(CORE, Level.OK)]),  # the rules reject flash attention on a CPU
     ],
 )
 def test_what_is_installed_is_compared_with_what_was_verified(tmp_path, core, engine, changes, expected):
