@@ -120,14 +120,10 @@ def test_assumed_links_are_said_and_described_ones_are_not(spec):
     assert not any("links" in note for note in planned(replace(spec, cluster=described)).notes())
 
 
-@pytest.mark.parametrize(
-    ("routing", "words"),
-    [("balanced", "equally many tokens"), ("skewed(3)", "3 times the mean"), ("learned", "their router")],
-)
-def test_the_routing_of_experts_by_which_memory_is_judged_is_said(spec, routing, words):
+def test_the_routing_of_experts_by_which_memory_is_judged_is_said(spec):
     experts = replace(spec.model, num_experts=8, experts_per_token=2)
-    routed = replace(spec, model=experts, measure=replace(spec.measure, routing=routing))
-    assert [words in note for note in planned(routed).notes() if "measure.routing" in note] == [True]
+    routed = replace(spec, model=experts, measure=replace(spec.measure, routing="skewed(3)"))
+    assert ["3 times the mean" in note for note in planned(routed).notes() if "measure.routing" in note] == [True]
     assert not any("measure.routing" in note for note in planned(spec).notes())
 
 
@@ -141,12 +137,10 @@ def test_a_loss_that_depends_on_the_micro_batch_is_said(spec, sizes, is_said):
     assert any(words in note for note in plan.notes()) is is_said
 
 
-@pytest.mark.parametrize(("engine", "is_said"), [("megatron-core", True), ("torch", False)])
-def test_that_a_cpu_emulates_the_gpu_of_an_engine_is_said(tmp_path, engine, is_said):
-    notes = planned(searched(tmp_path, *ON_CPU, f"space.engine={engine}")).notes()
-    remark = f"a CPU emulates the GPU of {engine}: measured speeds will be those of the emulation"
-    assert (remark in notes) is is_said
-    assert not any("emulates" in note for note in planned(searched(tmp_path, "space.engine=megatron-core")).notes())
+def test_that_a_cpu_emulates_the_gpu_of_an_engine_is_said(tmp_path):
+    changes = (*ON_CPU, "space.engine=megatron-core"), ON_CPU, ("space.engine=megatron-core",)
+    notes = ["\n".join(planned(searched(tmp_path, *each)).notes()) for each in changes]
+    assert ["a CPU emulates the GPU of megatron-core" in each for each in notes] == [True, False, False]
 
 
 def test_of_an_unknown_accelerator_only_order_and_ratios_are_reported(tmp_path):
@@ -189,23 +183,6 @@ def test_a_prediction_is_what_the_plan_shows(spec):
     assert found["step_time_s"] == pytest.approx(row["step_time_s"])
     assert found["peak_memory_gib"] == pytest.approx(row["peak_memory_gib"])
     assert len(found["model_hash"]) == 64
-
-
-def test_an_uncalibrated_plan_names_the_stacks_that_its_constants_were_fitted_to(spec):
-    plan = planned(spec)
-    engine = "megatron-deepspeed"
-    other = replace(plan, layouts=(replace(plan.layouts[0], engine=engine),))
-    assert (
-        f"step times of engine {engine} were fitted to Megatron-LM of 2021 and 2022 on A100 and Megatron-DeepSpeed of"
-        " 2021 (MT-NLG) on A100; another release may be faster or slower"
-    ) in other.notes()
-
-
-def test_the_stages_of_a_long_pipeline_are_shortened(tmp_path):
-    spec = searched(tmp_path, "space.pipeline_parallel=16", "space.tensor_parallel=1", "space.micro_batch_size=1")
-    text = plan_text(planned(spec), spec, candidates_of(spec), None, False)
-    table = text.split("GiB per rank")[1].split("\n\n")[0].splitlines()[2:]
-    assert [line.split()[0] for line in table] == ["0", "1", "2", "...", "14", "15"]
 
 
 def test_the_baseline_has_a_line_of_its_own_wherever_it_is_in_the_order(spec):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import socket
 import sqlite3
 from collections import Counter
@@ -22,7 +21,6 @@ from orchestrator.planning.prior_trials import (
     save_prior_trials,
 )
 from orchestrator.records.observations import observed_trials
-from orchestrator.samplers.factory import make_sampler
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.measured_table import render_table
@@ -33,7 +31,6 @@ from trials.trial import FailureReason
 LARGE = ("s1-aaaaaa", "s2-aaaaaa", "s3-aaaaaa")
 ON_SLURM = "launcher={kind: slurm}"
 """A search whose ranks' device is unknown."""
-TWO_NODES = Layout(num_nodes=2, data_parallel=4, micro_batch_size=2)
 
 
 @pytest.fixture
@@ -124,16 +121,6 @@ def test_what_ran_here_is_taken_where_the_ranks_run_here(tmp_path, url, monkeypa
     assert found == ["unknown-aaaaaa", "here-aaaaaa"]
 
 
-def test_where_nobody_knows_the_device_the_newest_searchs_counts(spec, url):
-    first, second = layouts()[:2]
-    write_ledger(
-        url,
-        past(spec, measured("t0001", first, device="old CPU"), search_id="old-aaaaaa"),
-        past(spec, measured("t0001", second, device="new CPU"), search_id="new-aaaaaa", at=NOON + 1),
-    )
-    assert [row.search_id for row in collect_prior_trials(spec, url).observations] == ["new-aaaaaa"]
-
-
 def test_only_what_ran_or_ran_out_of_memory_teaches(spec, url):
     reasons = (FailureReason.GPU_OOM, FailureReason.HANG, FailureReason.TIME_LIMIT, FailureReason.JOB_LOST)
     trials = [failed(f"t000{n}", layouts()[n], reason) for n, reason in enumerate(reasons, 1)]
@@ -175,67 +162,6 @@ def test_hostile_rows_are_left_out_and_counted(spec, url, tmp_path):
     assert "3 damaged records" in remark
 
 
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        lambda search: replace(search, search_id="=cmd()"),
-        lambda search: replace(search, trials=(measured("\0", layouts()[0]),)),
-        lambda search: replace(search, trials=(measured("t0001", Layout(pipeline_parallel=2, micro_batch_size=8)),)),
-        lambda search: replace(search, spec={"cluster": "none"}),
-        lambda search: replace(search, spec=search.spec | {"model": {}}),
-    ],
-)
-def test_what_no_search_of_ours_wrote_breaks_none(tmp_path, url, hostile):
-    spec = spec_in(tmp_path, ON_SLURM, "model.num_layers=1", "space.pipeline_parallel=1")
-    write_ledger(url, hostile(past(spec, measured("t0001", layouts()[0]))))
-    prior_trials = collect_prior_trials(spec, url)
-    assert prior_trials.observations == ()
-    assert "1 damaged record" in prior_trials.remarks[0]
-
-
-VAST = Layout(data_parallel=2, micro_batch_size=10**6, grad_accum_steps=10**7)
-"""A batch too large for a table."""
-
-
-@pytest.mark.parametrize(
-    ("layout", "change", "sizes", "is_taken"),
-    [
-        (layouts()[0], {"peak_memory_gib": 0.0}, {}, True),
-        (layouts()[0], {"step_time_s": 1e-200}, {}, False),
-        (VAST, {}, {}, False),
-        (layouts()[0], {}, {"num_layers": 10**9}, False),
-        (layouts()[0], {}, {"hidden_size": 10**9, "ffn_hidden_size": 10**9, "seq_length": 10**9}, False),
-    ],
-)
-def test_numbers_beyond_all_models_and_tables_hinder_no_search(tmp_path, url, layout, change, sizes, is_taken):
-    spec = spec_in(tmp_path, ON_SLURM, "cluster.accelerator=a100-40gb")
-    search = past(spec, measured("t0001", layout, **change))
-    write_ledger(url, replace(search, spec=search.spec | {"model": search.spec["model"] | sizes}))
-    folder, prior_trials = SearchFolder(tmp_path), collect_prior_trials(spec, url)
-    save_prior_trials(folder, prior_trials)
-    assert load_prior_trials(folder) == prior_trials.observations
-    assert (len(prior_trials.observations), len(prior_trials.remarks)) == ((1, 0) if is_taken else (0, 1))
-    assert math.isfinite(plan_of(spec, candidates_of(spec), prior_trials).tokens_per_sec.sum())
-
-
-def test_a_row_too_deep_to_be_read_is_a_remark(spec, url, tmp_path):
-    write_ledger(url, past(spec, *three_trials()))
-    deep = "[" * 100_000 + "]" * 100_000
-    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
-        database.execute("UPDATE search SET spec = ?", (deep,))
-    (remark,) = collect_prior_trials(spec, url).remarks
-    assert remark.startswith("no warm start from the ledger: ")
-
-
-def test_a_single_nodes_links_hinder_no_trial_of_several_nodes(tmp_path, url):
-    write_ledger(url, past(spec_in(tmp_path, ON_SLURM, "cluster.num_nodes=2"), measured("t0001", TWO_NODES)))
-    node = "cluster.links={domains: [{name: node, num_ranks: 2, bus_gb_per_s: 2, latency_us: 100}]}"
-    spec = spec_in(tmp_path, ON_SLURM, node)
-    prior_trials = collect_prior_trials(spec, url)
-    assert len(prior_trials.observations) == 1
-    assert plan_of(spec, candidates_of(spec), prior_trials).speed_is_known
-
-
 def test_none_asks_for_nothing(tmp_path, url):
     spec = spec_in(tmp_path, ON_SLURM, "search.warm_start=none")
     write_ledger(url, past(spec, *three_trials()))
@@ -263,7 +189,6 @@ def test_a_table_is_taken_as_evenly_as_the_ledger_and_its_sources_are_reported(t
     [
         (lambda text: text.replace(",0.5,", ",fast,", 1), "table.csv:2: step_time_s: is 'fast'"),
         (lambda text: text.replace(",cpu,", ",h100-80gb,"), "no row of cpu with 2 GPUs a node"),
-        (lambda text: text.replace("step_time_s", "step_tim_s", 1), "column step_time_s is missing"),
     ],
 )
 def test_a_bad_table_is_named_with_its_line_before_anything_is_made(tmp_path, spec, spoil, told):
@@ -284,19 +209,6 @@ def test_what_a_search_learns_from_is_frozen(spec, url, tmp_path):
     folder.warm_start.write_text("no table")
     with pytest.raises(InputError, match=r"warm_start\.csv"):
         load_prior_trials(folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sampler", ["guided", "cost_model"])
-def test_a_sampler_of_the_models_asks_the_same_after_a_restart(spec, sampler, tmp_path):
-    rows = observed_trials(past(spec, *three_trials()), spec).rows
-    folder = SearchFolder(tmp_path)
-    save_prior_trials(folder, PriorTrials(rows))
-    candidates = candidates_of(spec).layouts
-    asked = [
-        make_sampler(sampler, candidates, task_of(spec, load_prior_trials(folder)), 7).ask(4, []) for _ in range(2)
-    ]
-    assert asked[0] == asked[1]
 
 
 def test_a_plan_says_from_how_many_trials_of_whom_it_learnt(spec, url, tmp_path):
@@ -320,13 +232,6 @@ def test_predictions_of_other_constants_have_another_hash(tmp_path):
     assert cold["model_hash"] != taught["model_hash"]
     assert cold["step_time_s"] != taught["step_time_s"]
     assert taught == again
-
-
-def test_a_plan_makes_nothing_where_there_is_no_ledger(tmp_path, monkeypatch):
-    home = tmp_path / "home"
-    monkeypatch.setenv("PARLAY_HOME", str(home))
-    assert collect_prior_trials_for_plan(spec_in(tmp_path)) == PriorTrials()
-    assert not home.exists()
 
 
 def test_a_plan_reads_the_ledger_that_is_there(tmp_path, monkeypatch, url):
