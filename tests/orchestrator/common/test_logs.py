@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import re
-import threading
 from contextlib import closing
-from contextvars import copy_context
 
 import pytest
 
@@ -19,7 +17,6 @@ from orchestrator.common.logs import (
     sending_to,
     use_times_in,
 )
-from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.service import log
 from orchestrator.service.log import ServiceLogSink
 
@@ -40,32 +37,6 @@ def test_each_context_has_a_sink_of_its_own():
     assert (first.messages, second.messages) == (["one", "three"], ["two"])
 
 
-def test_a_thread_logs_where_its_starter_does_if_it_is_started_in_a_copy_of_the_context():
-    sink = ListSink()
-    with sending_to(sink):
-        for target in (LOG.info, copy_context().run):
-            thread = threading.Thread(target=target, args=("alone",) if target == LOG.info else (LOG.info, "with it"))
-            thread.start()
-            thread.join()
-        result_with_timeout(submit_to_thread(lambda: LOG.info("in time"), "test"), 5.0, "")
-    assert sink.messages == ["with it", "in time"]
-
-
-def test_on_a_terminal_no_word_is_broken(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setenv("COLUMNS", "40")
-    path = "/a/folder/whose/path/is/longer/than/the/terminal/is/wide"
-    with sending_to(TerminalSink()), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.stderr", terminal := Terminal())
-        LOG.error(f"parlay: model: is absent\n  rule: one of the ready-made ones or sizes of your own\n  at: {path}")
-    lines = terminal.getvalue().splitlines()
-    assert lines[1:3] == ["  rule: one of the ready-made ones or", "  sizes of your own"]
-    assert any(path in line for line in lines)
-
-
 @pytest.mark.parametrize(("level", "shown"), [(logging.INFO, ["I", "W"]), (logging.WARNING, ["W"])])
 def test_a_terminal_shows_messages_from_its_level_on(capsys, level, shown):
     with sending_to(TerminalSink(level)):
@@ -73,12 +44,6 @@ def test_a_terminal_shows_messages_from_its_level_on(capsys, level, shown):
         for say, text in ((LOG.debug, "D"), (LOG.info, "I"), (LOG.warning, "W")):
             say(text)
     assert capsys.readouterr().err.split() == shown
-
-
-def test_no_message_controls_the_terminal(capsys):
-    with sending_to(TerminalSink()):
-        LOG.info("%s", "\x1b[2Jname\nnext")
-    assert capsys.readouterr().err == "\\x1b[2Jname\nnext\n"
 
 
 def test_a_terminal_that_is_gone_ends_nothing(monkeypatch):

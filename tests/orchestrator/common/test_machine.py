@@ -47,15 +47,6 @@ def test_an_import_that_fails_is_left_to_who_uses_it():
     assert made == ["second"]
 
 
-def test_without_a_thread_they_are_left_to_who_uses_them(monkeypatch):
-    def refuse(thread):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    background_imports.start([])
-    background_imports.wait()
-
-
 def running_with(word: Path) -> list[int]:
     """Processes with this word on their command line."""
     return [pid for pid in running_pids() if os.fsencode(word) in _command_line(pid)]
@@ -66,11 +57,6 @@ def _command_line(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""  # it has ended
-
-
-@pytest.mark.processes
-def test_what_a_program_prints_is_returned(tmp_path):
-    assert bounded_output(["sh", "-c", "pwd; cat; echo lost >&2"], os.environ, 60) == "/\n"
 
 
 @pytest.mark.processes
@@ -104,42 +90,8 @@ def owned_by(folder: Path, **changes: object) -> Path:
 
 
 @pytest.mark.security("ray")
-def test_a_folder_is_private_and_stays_while_its_owner_lives() -> None:
-    folder = make_private_folder()
-    remove_abandoned()
-    assert folder.stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize("changes", [{"start_ticks": 1}, {"boot_id": "an earlier one"}])
-def test_a_folder_whose_owner_is_gone_is_removed_whole(changes: dict[str, object]) -> None:
-    folder = owned_by(make_private_folder(), **changes)
-    (folder / "r" / "session").mkdir(parents=True)
-    remove_abandoned()
-    assert not folder.exists()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"host": "another", "boot_id": "another"},
-        {"pid_namespace": "pid:[1]", "start_ticks": 1},
-        {"pid": None, "boot_id": "an earlier one"},
-    ],
-)
-def test_of_an_owner_that_cannot_be_seen_from_here_nothing_is_removed(changes: dict[str, object]) -> None:
-    folder = owned_by(make_private_folder(), **changes)
-    remove_abandoned()
-    assert folder.exists()
-
-
-@pytest.mark.parametrize("text", [None, "", "[]", "{}"])
-def test_a_folder_that_names_no_owner_stays(text: str | None) -> None:
-    folder = make_private_folder()
-    (folder / "owner.json").unlink()
-    if text is not None:
-        (folder / "owner.json").write_text(text)
-    remove_abandoned()
-    assert folder.exists()
+def test_a_folder_is_private() -> None:
+    assert make_private_folder().stat().st_mode & 0o777 == 0o700
 
 
 def unfinished(parent: Path, **changes: object) -> Path:
@@ -156,41 +108,50 @@ def a_day_old(folder: Path) -> Path:
     return folder
 
 
-class TestSearchesThatWereNeverMadeToTheEnd:
-    @pytest.mark.parametrize("changes", [{"start_ticks": 1}, {"boot_id": "an earlier one"}])
-    def test_one_whose_maker_is_gone_is_removed(self, parent: Path, changes: dict[str, object]) -> None:
-        folder = unfinished(parent, **changes)
-        remove_unfinished(parent)
-        assert not folder.exists()
+@pytest.mark.parametrize("of_a_search", [False, True], ids=["private", "of a search"])
+@pytest.mark.parametrize(
+    ("changes", "stays"),
+    [
+        ({"start_ticks": 1}, False),
+        ({"boot_id": "an earlier one"}, False),
+        ({}, True),
+        ({"host": "another", "boot_id": "another"}, True),
+        ({"pid_namespace": "pid:[1]", "start_ticks": 1}, True),
+        ({"pid": None, "boot_id": "an earlier one"}, True),
+    ],
+)
+def test_a_folder_stays_unless_its_owner_is_seen_to_be_gone(
+    parent: Path, of_a_search: bool, changes: dict[str, object], stays: bool
+) -> None:
+    folder = unfinished(parent, **changes) if of_a_search else owned_by(make_private_folder(), **changes)
+    remove_unfinished(parent)
+    remove_abandoned()
+    assert folder.exists() is stays
 
-    @pytest.mark.parametrize("changes", [{}, {"host": "another", "boot_id": "another"}])
-    def test_one_that_may_still_be_made_stays(self, parent: Path, changes: dict[str, object]) -> None:
-        folder = unfinished(parent, **changes)
-        remove_unfinished(parent)
-        assert folder.exists()
 
-    def test_one_of_which_nothing_can_be_seen_is_removed_once_it_is_a_day_old(self, parent: Path) -> None:
-        folder = unfinished(parent)
-        (folder / "owner.json").unlink()
-        remove_unfinished(parent)
-        assert folder.exists()
-        a_day_old(folder)
-        remove_unfinished(parent)
-        assert not folder.exists()
+def test_an_unfinished_search_without_an_owner_is_removed_once_it_is_a_day_old(parent: Path) -> None:
+    folder = unfinished(parent)
+    (folder / "owner.json").unlink()
+    remove_unfinished(parent)
+    assert folder.exists()
+    a_day_old(folder)
+    remove_unfinished(parent)
+    assert not folder.exists()
 
-    def test_another_users_stays_and_so_does_what_a_link_leads_to(
-        self, parent: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        folder = a_day_old(unfinished(parent, start_ticks=1))
-        (parent / ".link-abcdef.part").symlink_to(folder)
-        (parent / ".file-abcdef.part").touch()
-        a_day_old(parent / ".file-abcdef.part")
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
-            remove_unfinished(parent)
-            assert (folder / "code").exists()
+
+def test_another_users_unfinished_search_stays_and_so_does_what_a_link_leads_to(
+    parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = a_day_old(unfinished(parent, start_ticks=1))
+    (parent / ".link-abcdef.part").symlink_to(folder)
+    (parent / ".file-abcdef.part").touch()
+    a_day_old(parent / ".file-abcdef.part")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
         remove_unfinished(parent)
-        assert sorted(path.name for path in parent.iterdir()) == [".file-abcdef.part", ".link-abcdef.part"]
+        assert (folder / "code").exists()
+    remove_unfinished(parent)
+    assert sorted(path.name for path in parent.iterdir()) == [".file-abcdef.part", ".link-abcdef.part"]
 
 
 @pytest.mark.security("paths")
