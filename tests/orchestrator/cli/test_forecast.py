@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.main import run
 from tests.orchestrator.cli.simulated import write_simulated_search
 
 pytestmark = pytest.mark.slow
@@ -36,16 +35,3 @@ def test_a_search_is_forecast_at_twice_four_and_eight_times_its_nodes(place, par
     ]
     for found in answer["forecasts"]:
         assert found["step_time_low_s"] < found["step_time_s"] < found["step_time_high_s"]
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["table.csv", "--cluster", "frontier"], "--cluster: has nodes of 8 mi250x-gcd-64gb"),
-        (["table.csv", "--nodes", "0"], "whole numbers from 1 to 100000"),
-        (["--problem", "1B"], "--problem: is for a table"),
-    ],
-)
-def test_what_cannot_be_forecast_is_refused(place, capfd, words, told):
-    assert run(["forecast", *words]) == 2
-    assert told in capfd.readouterr().err

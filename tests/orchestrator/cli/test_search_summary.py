@@ -67,14 +67,6 @@ def test_several_numbers_of_nodes_are_all_answered_and_the_best_says_what_fewer_
         assert f"\n{TRADE}\n" in capfd.readouterr().out
 
 
-def test_of_several_objectives_each_answer_has_every_value(tmp_path, parlay):
-    _, best, _ = parlay("best", *asked(tmp_path, "objective=[node_hours_per_billion_tokens, tokens_per_sec]"))
-    assert (best["trial"], best["objective"]) == ("t0001", "node_hours_per_billion_tokens")
-    first, second = (point["values"] for point in best["pareto"])
-    assert first["node_hours_per_billion_tokens"] == best["value"] < second["node_hours_per_billion_tokens"]
-    assert (first["tokens_per_sec"], second["tokens_per_sec"]) == (186.0, 300.0)
-
-
 def test_of_a_replayed_table_nobody_says_that_parlay_ran_anything(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     replayed = "Replayed from table.csv. Parlay ran nothing in this search."

@@ -124,43 +124,19 @@ def test_what_is_run_today_is_among_the_values_of_every_axis(tmp_path):
     assert "activation_checkpointing: [none, full, selective]" in text
 
 
-def part(*unknown: str, **known: object) -> dict[str, object]:
-    """A baseline with these fields, of which some are to be filled in."""
-    return known | dict.fromkeys(unknown, FILL_IN)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "baseline"),
-    [
-        (
-            "llama.yaml",
-            BRIDGE.replace("mixed_precision: bf16_mixed", ""),
-            part(
-                *("precision", "matmul_precision"),
-                tensor_parallel=2,
-                pipeline_parallel=4,
-                micro_batch_size=2,
-                zero_stage=1,
-                activation_checkpointing="selective",
-                sequence_parallel=True,
-                virtual_pipeline_stages=2,
-                overlap_comm=True,
-                tensor_parallel_overlap=True,
-            ),
-        ),
-    ],
-)
-def test_a_layout_that_the_file_has_in_part_is_a_baseline_to_fill_in(tmp_path, name, text, baseline):
-    (tmp_path / name).write_text(text)
-    rendered, notes = render_from(tmp_path / name)
+def test_a_layout_that_the_file_has_in_part_is_a_baseline_to_fill_in(tmp_path):
+    (tmp_path / "llama.yaml").write_text(BRIDGE.replace("mixed_precision: bf16_mixed", ""))
+    rendered, notes = render_from(tmp_path / "llama.yaml")
     search = yaml.safe_load(rendered)
-    assert search["baseline"] == baseline
+    known = {"tensor_parallel": 2, "pipeline_parallel": 4, "micro_batch_size": 2, "zero_stage": 1}
+    known |= {"activation_checkpointing": "selective", "sequence_parallel": True, "virtual_pipeline_stages": 2}
+    known |= {"overlap_comm": True, "tensor_parallel_overlap": True}
+    assert search["baseline"] == known | {"precision": FILL_IN, "matmul_precision": FILL_IN}
     missing = [field for field, value in search["baseline"].items() if value == FILL_IN]
     assert f"Fill in what the file lacks about the present layout: {', '.join(missing)}." in notes
-    assert search["space"].get("precision") == baseline["precision"]
-    for field, value in baseline.items():
-        row = rf"#   baseline\.{field} +{str(value).lower() if value != FILL_IN else 'FILL_IN +unknown: fill it in'}\b"
-        assert field in ("num_nodes", "engine") or re.search(row, rendered)
+    assert search["space"]["precision"] == FILL_IN
+    assert re.search(r"#   baseline\.tensor_parallel +2\b", rendered)
+    assert re.search(r"#   baseline\.precision +FILL_IN +unknown: fill it in\b", rendered)
 
 
 def test_a_llama_like_model_is_one_that_our_engines_run(tmp_path):
@@ -184,33 +160,19 @@ UNIFORM = "--recompute-granularity full --recompute-method uniform --recompute-n
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "key", "message", "fix"),
+    ("name", "text", "key"),
     [
-        (
-            "ds.json",
-            DEEPSPEED.replace('"stage": 1', '"stage": 0'),
-            "baseline.precision",
-            "precision is bf16 with zero_stage 0",
-            "set zero_stage to 1, 2 or 3",
-        ),
-        (
-            "x.sh",
-            MEGATRON_LM.replace("--recompute-granularity full", UNIFORM),
-            "--recompute-num-layers",
-            "is '4'",
-            "set it to 1",
-        ),
+        ("ds.json", DEEPSPEED.replace('"stage": 1', '"stage": 0'), "baseline.precision"),
+        ("x.sh", MEGATRON_LM.replace("--recompute-granularity full", UNIFORM), "--recompute-num-layers"),
     ],
 )
-def test_a_layout_that_trials_would_change_is_refused_with_the_way_to_go_on(tmp_path, name, text, key, message, fix):
+def test_a_layout_that_trials_would_change_is_refused_with_the_way_to_go_on(tmp_path, name, text, key):
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError) as refused:
         render_from(tmp_path / name)
     (problem,) = refused.value.problems
     assert (problem.key, problem.file) == (key, str(tmp_path / name))
-    assert message in problem.message
     assert problem.rule
-    assert problem.fix.startswith(fix)
     assert "in a copy of the file" in problem.fix
 
 
