@@ -6,19 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from trials.files.text import last_line, plural, tail, without_escapes
-from trials.files.tracebacks import TRACEBACK, first_cause, is_device_failure, is_peer_failure, tracebacks
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [("Traceback\n  File x\nValueError: no\n\n", "ValueError: no"), ("one", "one"), (" \n\n", ""), ("", "")],
-)
-def test_the_last_line_is_the_last_that_says_something(text: str, line: str):
-    assert last_line(text) == line
+from trials.files.text import last_line, tail, without_escapes
+from trials.files.tracebacks import TRACEBACK, first_cause, is_device_failure, is_peer_failure
 
 
 def test_a_tail_is_the_last_lines_of_a_file_of_which_no_more_is_read(tmp_path: Path):
+    assert [last_line(text) for text in ("File x\nValueError: no\n\n", " \n\n", "")] == ["ValueError: no", "", ""]
     log = tmp_path / "log"
     with pytest.raises(FileNotFoundError):
         tail(log, 3)
@@ -28,11 +21,6 @@ def test_a_tail_is_the_last_lines_of_a_file_of_which_no_more_is_read(tmp_path: P
     log.write_bytes(b"x" * 2**20 + b"\nthe end\n")
     assert tail(log, 1) == "the end"
     assert len(tail(log, 2)) == 2**16 - 1
-
-
-def test_one_is_said_as_one():
-    assert [plural(count, "node") for count in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
-    assert [plural(count, "search") for count in (1, 2)] == ["1 search", "2 searches"]
 
 
 @pytest.mark.parametrize(
@@ -93,11 +81,9 @@ TOLD = CAUSE.replace("rank 2 is broken", "uncorrectable ECC error encountered")
         (["step 1\n", PEER, GLOO + "\nbye\n", f"starting\n{CAUSE}\nleaving\n", CAUSE.replace("2", "3")], CAUSE),
         ([GLOO, PEER], GLOO),
         ([], None),
-        ([""], None),
         (["step 1\nstep 2\n", "Killed\n"], None),
         ([CHAINED], FIRST),
         ([CHAINED.replace(FIRST, CAUSE).replace(SECOND, PEER)], CAUSE),
-        ([f"noise\n{CUT}"], CUT),
         ([CUT, PEER], CUT),
         ([CAUSE.split("\n", 1)[1]], None),  # its beginning was cut off
         ([PEER, CAUSE, f"step 3\n{ABORT}\n"], ABORT.splitlines()[1]),
@@ -108,28 +94,17 @@ def test_the_cause_is_the_first_traceback_that_is_no_echo_or_a_dead_device(logs,
     assert first_cause(logs) == cause
 
 
-def test_tracebacks_of_a_log_are_told_apart_and_what_follows_an_exceptions_line_is_not_part_of_it():
-    assert tracebacks(CHAINED) == [FIRST, SECOND]
-    assert tracebacks(f"{CAUSE}\nsrun: error: n1: task 2: Exited with exit code 1\n") == [CAUSE]
-
-
 @pytest.mark.parametrize(
     ("line", "is_peer"),
     [
-        ("torch.distributed.DistNetworkError: The client socket has timed out", True),
         ("torch.distributed.DistStoreError: wait timeout after 300000ms", True),
-        ("ConnectionResetError: [Errno 104] Connection reset by peer", True),
         ("BrokenPipeError: [Errno 32] Broken pipe", True),
-        ("torch.OutOfMemoryError: CUDA out of memory", False),
         ("AssertionError: heads 3 x tensor 2", False),
     ],
 )
 def test_only_the_exceptions_own_line_tells_whether_it_is_about_a_peer(line, is_peer):
     body = f"{TRACEBACK}\n  File 'x', line 1, in y\n    # Broken pipe\n"
     assert is_peer_failure(body + line) is is_peer
-
-
-def test_nothing_is_about_no_peer():
     assert not is_peer_failure("")
 
 
@@ -139,9 +114,7 @@ def test_nothing_is_about_no_peer():
         (ABORT, True),
         ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", True),
         ("NVRM: Xid (PCI:0000:65:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", True),
-        ("NVRM: Xid (PCI:0000:65:00): 48, pid=1234, An uncorrectable double bit error (DBE) has been detected", True),
         ("kernel: NVRM: Xid (PCI:0000:65:00): 64, pid='N/A', Row Remapper: Failed to remap row", True),
-        ("Unable to determine the device handle for GPU 0000:65:00.0: GPU is lost.  Reboot the system", True),
         ("NVRM: Xid (PCI:0000:65:00): 31, pid=1234, Ch 00000008, MMU Fault", False),  # an illegal address of ours
         ("NVRM: Xid (PCI:0000:65:00): 480", False),
         ("CUDA error: unspecified launch failure", False),
