@@ -10,16 +10,12 @@ import torch
 
 from trials.diagnostics.parity_cases import failing_cases, named_case
 from trials.diagnostics.selftest import (
-    CaseResult,
     RankTraining,
     ReferenceTraining,
-    Results,
     case_spec,
     counting_fault,
     largest_difference,
-    read_cases,
     tolerance_of,
-    write_cases,
 )
 from trials.train.selftest.judge import judge_agreement, judge_failure
 from trials.train.selftest.program import importable_before_forks, require_untouched_devices
@@ -108,23 +104,6 @@ def test_a_case_that_must_fail_passes_only_when_all_its_ranks_end_for_the_reason
     oom, _ = failing_cases()
     result = judge_failure(oom, codes, outcome, 1.0)
     assert (result.passed, result.message) == (words is None, words)
-
-
-def test_cases_and_results_are_read_as_they_were_written_and_those_of_a_newer_parlay_refused(tmp_path):
-    cases = [STAGES, *failing_cases()]
-    write_cases(tmp_path, cases)
-    assert read_cases(tmp_path) == cases
-    results = Results((CaseResult("pp2", 2, True, 1e-7, 1e-5, 1.0),), {"torch": "2.13.0"})
-    assert Results.read(tmp_path) == Results()
-    results.write(tmp_path)
-    assert Results.read(tmp_path) == results
-    path = tmp_path / "cases.json"
-    path.write_text(path.read_text().replace("selftest_cases/1", "selftest_cases/2"))
-    with pytest.raises(ValueError, match="selftest_cases/2"):
-        read_cases(tmp_path)
-    path.unlink()
-    with pytest.raises(FileNotFoundError):
-        read_cases(tmp_path)
 
 
 def test_a_case_within_a_node_meets_by_file_and_one_across_nodes_by_tcp():
