@@ -51,16 +51,11 @@ def test_repeats_that_differ_and_a_run_whose_own_interval_is_wide_are_less_sure_
 def test_quantiles_are_those_of_the_printed_tables(freedom):
     assert student_quantile(0.05, freedom) == pytest.approx(student_95(freedom), abs=6e-4)
     assert student_quantile(0.01, freedom) == pytest.approx(student_99(freedom), abs=6e-4)
-
-
-def test_the_last_quantile_of_the_table_stands_for_all_beyond_it():
-    assert [student_95(freedom) for freedom in (29, 30, 31)] == [2.045, 2.042, 2.042]
+    assert [student_95(freedom) for freedom in (29, 30, 31)] == [2.045, 2.042, 2.042], "the last for all beyond it"
     assert [student_99(freedom) for freedom in (29, 30, 31)] == [2.756, 2.750, 2.750]
 
 
-@pytest.mark.parametrize(
-    ("t", "freedom", "tails"), [(0.0, 1, 1.0), (1.0, 1, 0.5), (12.706, 1, 0.05), (4.303, 2, 0.05), (3.182, 3, 0.05)]
-)
+@pytest.mark.parametrize(("t", "freedom", "tails"), [(0.0, 1, 1.0), (12.706, 1, 0.05), (4.303, 2, 0.05)])
 def test_few_degrees_of_freedom_have_heavy_tails(t, freedom, tails):
     assert student_tails(t, freedom) == pytest.approx(tails, abs=1e-4)
 
@@ -76,16 +71,9 @@ def grows(values: list[float], bound: float = 0.0) -> bool:
     return slope is not None and slope.is_above(bound)
 
 
-@pytest.mark.parametrize(
-    ("points", "value"),
-    [([(3, 1.0), (4, 1.5), (6, 2.5)], 0.5), ([(n, 0.25 * n) for n in range(100_000)], 0.25)],
-    ids=["few", "100000"],
-)
-def test_the_slope_of_a_line_is_its_slope(points, value):
-    assert slope_of(points).value == pytest.approx(value)
-
-
-def test_one_point_has_no_slope():
+def test_the_slope_of_a_line_is_its_slope_and_one_point_has_none():
+    assert slope_of([(3, 1.0), (4, 1.5), (6, 2.5)]).value == pytest.approx(0.5)
+    assert slope_of([(n, 0.25 * n) for n in range(100_000)]).value == pytest.approx(0.25)
     assert slope_of([(1, 1.0)]) is slope_of([]) is None
 
 

@@ -30,31 +30,17 @@ def test_what_is_written_is_read_again_at_once_without_a_line_still_being_writte
     assert read_metrics(path) == [RECORD, second]
 
 
-UNKNOWN_NAME = json.dumps(RECORD.to_json() | {"energy_j": 4.0})
-
-
-@pytest.mark.parametrize("line", ['{"step": 1}', '{"phase": "resting", "step": 1}', "[]", UNKNOWN_NAME])
-def test_a_whole_line_that_is_no_record_is_an_error(path, line):
-    path.write_text(line + "\n")
-    with pytest.raises(ValueError, match=r"is missing|phase is|not an object|is not one of"):
+def test_an_unknown_key_and_what_is_no_number_are_no_measurement(path):
+    path.write_text(json.dumps(RECORD.to_json() | {"energy_j": 4.0}) + "\n")
+    with pytest.raises(ValueError, match="is not one of"):
         read_metrics(path)
-
-
-def test_not_a_number_is_no_measurement(path):
     broken = StepRecord(1, StepPhase.WARMUP, RECORD.time, 0.5, 0.4, float("nan"), 1.0, 16)
     with pytest.raises(ValueError, match="not JSON compliant"):
         MetricsWriter(path).write(broken)
 
 
 TIME = "2026-11-20T12:00:00.000000Z"
-VALUES = {
-    "cpu_utilization_percentage": 41.5,
-    "system_memory_usage_megabytes": 1024.0,
-    "network_receive_megabytes": 0.1,
-    "gpu_0_utilization_percentage": 97.0,
-    "gpu_15_power_usage_watts": 650.2,
-}
-SAMPLE = NodeSample(TIME, VALUES)
+SAMPLE = NodeSample(TIME, {"cpu_utilization_percentage": 41.5, "gpu_15_power_usage_watts": 650.2})
 
 
 @pytest.fixture
@@ -68,32 +54,15 @@ def test_what_is_written_is_read_again_without_a_line_still_being_written(sample
     assert read_samples(samples_path) == [SAMPLE, NodeSample(TIME)]
 
 
-@pytest.mark.parametrize("name", ["gpu_0_fan_percentage", "gpu_100_utilization_percentage", "parlay.best"])
+@pytest.mark.parametrize("name", ["gpu_0_fan_percentage", "gpu_100_utilization_percentage"])
 def test_a_name_that_is_none_of_ours_is_an_error(samples_path, name):
     samples_path.write_text(json.dumps(SAMPLE.to_json() | {name: 1.0}) + "\n")
     with pytest.raises(ValueError, match="with an unknown name"):
         read_samples(samples_path)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "nonsense",
-        "[]",
-        "[" * 100_000,
-        "{}",
-        '{"time": 5}',
-        '{"time": "yesterday"}',
-        f'{{"time": "{TIME}", "cpu_utilization_percentage": NaN}}',
-        f'{{"time": "{TIME}", "cpu_utilization_percentage": "41"}}',
-        f'{{"time": "{TIME}", "cpu_utilization_percentage": 1{"0" * 400}}}',
-        "\0\0\0",
-        b"\xff\xfe".decode("latin-1"),
-    ],
-    ids=["words", "list", "depth", "empty", "number-for-time", "no-time", "nan", "text", "no-float", "holes", "bytes"],
-)
-def test_a_whole_line_that_is_no_sample_is_an_error_that_names_the_file(samples_path, line):
-    samples_path.write_text(line + "\n", encoding="latin-1")
+def test_a_whole_line_that_is_no_sample_is_an_error_that_names_the_file(samples_path):
+    samples_path.write_text(f'{{"time": "{TIME}", "cpu_utilization_percentage": NaN}}\n')
     with pytest.raises(ValueError, match=r"system\.n0\.r0\.jsonl"):
         read_samples(samples_path)
 
