@@ -12,7 +12,7 @@ from orchestrator.launchers.local.rank_groups import program_environment
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from tests.sources import ROOT
 from tests.trials.train.parity import needs_accelerate, needs_megatron, needs_torchtitan
-from trials.fork_server.equality import SAFE_PREFIXES, SAFE_VARIABLES, is_safe
+from trials.fork_server.equality import is_safe
 from trials.trainers.base import PRELOADS
 
 RECORDER = """
@@ -35,13 +35,10 @@ print(json.dumps(sorted(names)))
 """
 
 
-def test_a_variable_is_safe_for_a_reason() -> None:
-    assert all({**SAFE_VARIABLES, **SAFE_PREFIXES}.values())
-    assert is_safe("RANK")
-    assert is_safe("SLURM_PROCID")
-    assert not any(
-        map(is_safe, ("OMP_NUM_THREADS", "RANKS", "NCCL_DEBUG", "PATH", "LD_PRELOAD", "TORCH_LOGS", "TMPDIR"))
-    )
+def test_only_a_ranks_place_is_safe() -> None:
+    assert all(map(is_safe, ("RANK", "SLURM_PROCID")))
+    others = ("OMP_NUM_THREADS", "RANKS", "NCCL_DEBUG", "PATH", "LD_PRELOAD", "TORCH_LOGS", "TMPDIR")
+    assert not any(map(is_safe, others))
 
 
 NEEDS = {ACCELERATE: [needs_accelerate], MEGATRON_CORE: [needs_megatron], TORCHTITAN: [needs_torchtitan]}

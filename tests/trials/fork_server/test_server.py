@@ -9,10 +9,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.sources import ROOT
 from tests.trials.fork_server.servers import (
     Node,
     handle_no_signals,
@@ -68,19 +70,10 @@ def node(tmp_path: Path) -> Iterator[Node]:
     node.close()
 
 
+SAME = ("cwd", "umask", "affinity", "session", "name", "main", "files", "signals", "stdin")
+
+
 def test_a_forked_rank_has_all_that_a_plain_start_gives_and_its_own_random_numbers(node: Node) -> None:
-    warm, cold = told(node), plain(node)
-    assert warm["parent"] == node.server.pid
-    assert set(warm["environment"]) - set(cold["environment"]) == WARM
-    assert set(cold["environment"]) - set(warm["environment"]) == OWN
-    for name in set(cold["environment"]) - OWN:
-        assert warm["environment"][name] == cold["environment"][name]
-    for name in ("cwd", "umask", "affinity", "session", "name", "main", "files", "signals", "stdin"):
-        assert warm[name] == cold[name], name
-    assert told(node)["random"] != warm["random"]
-
-
-def test_folder_umask_cores_signals_input_and_place_are_those_of_the_stub(node: Node) -> None:
     (node.root / "elsewhere").mkdir()
     cores = sorted(os.sched_getaffinity(0))[:1]
     place = {"RANK": "3", "CUDA_VISIBLE_DEVICES": "1", "PARLAY_PARENT_PID": str(os.getpid())}
@@ -91,20 +84,25 @@ def test_folder_umask_cores_signals_input_and_place_are_those_of_the_stub(node: 
             "stdin": zero,
             "preexec_fn": lambda: (os.sched_setaffinity(0, cores), ignore_signals()),
         }
-        warm, cold = told(node, environment=place, **changes), plain(node, **changes)
-    assert (warm["cwd"], warm["umask"], warm["affinity"]) == (str(node.root / "elsewhere"), 0o027, cores)
-    assert (warm["stdin"], warm["signals"]) == ("/dev/zero", cold["signals"])
-    assert {name: warm["environment"][name] for name in place} == place | {"PARLAY_PARENT_PID": str(node.server.pid)}
+        changed, cold = told(node, environment=place, **changes), plain(node, **changes)
+    assert (changed["cwd"], changed["umask"], changed["affinity"]) == (str(node.root / "elsewhere"), 0o027, cores)
+    assert {name: changed["environment"][name] for name in place} == place | {"PARLAY_PARENT_PID": str(node.server.pid)}
+    assert {name: changed[name] for name in SAME} == {name: cold[name] for name in SAME}
+    warm, cold = told(node), plain(node)
+    assert warm["parent"] == node.server.pid
+    assert warm["random"] != changed["random"]
+    assert {name: warm[name] for name in SAME} == {name: cold[name] for name in SAME}
+    mine, theirs = warm["environment"], cold["environment"]
+    assert (set(mine) - set(theirs), set(theirs) - set(mine)) == (WARM, OWN)
+    assert {name: mine[name] for name in set(theirs) - OWN} == {name: theirs[name] for name in set(theirs) - OWN}
 
 
 @pytest.mark.parametrize(
     ("program", "code", "words"),
     [
         ("sys.exit(7)", 7, ""),
-        ("sys.exit('broken')", 1, "broken\n"),
         ("raise ValueError('broken')", 1, "ValueError: broken\n"),
         ("os._exit(74)", 74, ""),
-        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
         ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", -signal.SIGTERM, ""),
         ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt\n"),
         ("os.abort()", -signal.SIGABRT, ""),
@@ -119,10 +117,7 @@ def test_a_stub_ends_as_its_rank_does(node: Node, program: str, code: int, words
 
 @pytest.mark.parametrize(
     ("name", "before"),
-    [
-        *((name, handle_no_signals) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")),
-        ("SIGHUP", ignore_signals),
-    ],
+    [("SIGTERM", handle_no_signals), ("SIGINT", handle_no_signals), ("SIGHUP", ignore_signals)],
 )
 def test_signals_are_forwarded_to_the_handlers_of_a_rank(node: Node, name: str, before: Callable[[], None]) -> None:
     stub = node.stub(
@@ -132,11 +127,6 @@ def test_signals_are_forwarded_to_the_handlers_of_a_rank(node: Node, name: str, 
     assert stub.stdout.readline() == b"ready\n"
     stub.send_signal(getattr(signal, name))
     assert stub.wait(60) == 9
-
-
-def running(stub: subprocess.Popen[bytes]) -> list[int]:
-    """Pids of a rank and its child, once both run."""
-    return [int(word) for word in stub.stdout.readline().split()]
 
 
 WITH_A_CHILD = """
@@ -150,7 +140,7 @@ time.sleep(600)
 @pytest.mark.fault(48)
 def test_a_killed_stub_takes_its_rank_and_all_of_its_session_with_it(node: Node) -> None:
     stub, other = node.stub(WITH_A_CHILD), node.stub("input(); sys.exit(4)", stdin=subprocess.PIPE)
-    pids = running(stub)
+    pids = [int(word) for word in stub.stdout.readline().split()]
     stub.kill()
     for pid in pids:
         wait_for_end(pid)
@@ -161,7 +151,7 @@ def test_a_killed_stub_takes_its_rank_and_all_of_its_session_with_it(node: Node)
 @pytest.mark.fault(48)
 def test_a_killed_rank_is_a_killed_stub_and_its_children_end(node: Node) -> None:
     stub = node.stub(WITH_A_CHILD)
-    rank, child = running(stub)
+    rank, child = map(int, stub.stdout.readline().split())
     os.kill(rank, signal.SIGKILL)
     assert stub.wait(60) == -signal.SIGKILL
     wait_for_end(child)
@@ -170,7 +160,7 @@ def test_a_killed_rank_is_a_killed_stub_and_its_children_end(node: Node) -> None
 @pytest.mark.fault(49)
 def test_a_killed_server_takes_its_ranks_with_it_and_their_stubs_are_killed(node: Node) -> None:
     stubs = [node.stub("print(os.getpid(), flush=True)\ntime.sleep(600)") for _ in range(2)]
-    pids = [pid for stub in stubs for pid in running(stub)]
+    pids = [int(stub.stdout.readline()) for stub in stubs]
     node.server.kill()
     assert [stub.wait(60) for stub in stubs] == [-signal.SIGKILL] * 2
     for pid in pids:
@@ -179,9 +169,7 @@ def test_a_killed_server_takes_its_ranks_with_it_and_their_stubs_are_killed(node
 
 @pytest.mark.fault(49)
 def test_the_end_of_the_owner_ends_the_server_and_its_ranks(tmp_path: Path) -> None:
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]
-    )
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
     pids = [int(word) for word in owner.stdout.readline().split()]
     assert len(pids) == 3
     owner.kill()
@@ -264,7 +252,7 @@ class TestPlainStarts:
         assert "hunter2" not in line
 
     @pytest.mark.security("contents")
-    @pytest.mark.parametrize("body", [b"[" * 100_000, b"{", b"[]", b'{"argv": 1}', b"\xff"])
+    @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"argv": 1}', b"\xff"])
     def test_what_is_no_request_is_refused_and_the_next_rank_is_forked(self, node: Node, body: bytes) -> None:
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.settimeout(60)
@@ -320,18 +308,10 @@ class TestPlainStarts:
         assert not reason or reason in json.loads(server.stdout.read())["refused"]
 
 
-class TestNodesOfSlurm:
-    """A folder with a socket for each node."""
-
-    @pytest.fixture
-    def node(self, tmp_path: Path) -> Iterator[Node]:
-        node = Node(tmp_path)
+def test_a_stub_finds_the_server_of_its_node_which_signals_to_all_steps_leave(tmp_path: Path) -> None:
+    with closing(Node(tmp_path)) as node:
         node.folder = tmp_path / ("a" * 120)  # longer than a socket's address may be
         node.folder.mkdir()
-        yield node
-        node.close()
-
-    def test_a_stub_finds_the_server_of_its_node_which_signals_to_all_steps_leave(self, node: Node) -> None:
         server = node.serve_in_folder("n7")
         for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
             server.send_signal(number)
@@ -340,16 +320,11 @@ class TestNodesOfSlurm:
         code, _, err = node.run("sys.exit(3)", at | {"SLURMD_NODENAME": "n8"}, socket_path="-")
         assert (code, "No such file" in err) == (3, True)
         assert node.run("print(os.environ.get('PARLAY_WARM'))", socket_path="-") == (0, "None\n", ""), "no folder"
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(60) == 0
-
-    def test_the_first_difference_is_told_to_whoever_has_started_the_server(self, node: Node) -> None:
-        server = node.serve_in_folder("n7")
-        at = {"SLURMD_NODENAME": "n7", "PARLAY_FORK_SERVERS": str(node.folder)}
         for number in ("8", "9"):
             node.run("", at | {"OMP_NUM_THREADS": number}, socket_path="-")
-        server.terminate()
-        [line] = server.stdout.read().splitlines()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
+        [line] = server.stdout.read().splitlines()  # the first difference is told to whoever has started the server
         assert json.loads(line) == {"differs": "the environment variable OMP_NUM_THREADS differs", "node": "n7"}
 
 
