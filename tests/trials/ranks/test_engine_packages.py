@@ -25,7 +25,6 @@ from trials.ranks.engine_packages import (
     TRANSFORMERS,
     VERIFIED,
     VersionRange,
-    installed_packages,
     package_faults,
     packages_of,
     require_imported,
@@ -57,19 +56,13 @@ def test_a_release_of_the_range_is_verified_and_nothing_else():
     ("layout", "accelerator", "installed", "expected"),
     [
         (MATH, GPU, WELL, []),
-        (FLASH, GPU, WELL, []),
         (MATH, GPU, {**WELL, TRANSFORMER_ENGINE: None}, []),
         (MATH, "cpu", {**WELL, MEGATRON_CORE: None}, ["megatron-core is not installed"]),
-        (MATH, GPU, {**WELL, MEGATRON_CORE: "0.15.3"}, ["megatron-core 0.15.3 is installed"]),
         (MATH, GPU, {**WELL, MEGATRON_CORE: "0.17.0"}, ["megatron-core 0.17.0 is installed"]),
-        (FLASH, GPU, {**WELL, TRANSFORMER_ENGINE: None}, ["transformer-engine is not installed"]),
         (FLASH, GPU, {**WELL, FLASH_ATTENTION: None}, ["flash-attn is not installed"]),
-        (FLASH, GPU, {**WELL, FLASH_ATTENTION: "2.6.3"}, ["flash-attn 2.6.3 is installed"]),
-        (FLASH, GPU, {**WELL, FLASH_ATTENTION: "2.7.4.post1"}, []),
         (FLASH, GPU, {**WELL, FLASH_ATTENTION: "2.8.3"}, ["flash-attn 2.8.3 is installed"]),
         (FLASH, GPU, {**WELL, TRANSFORMER_ENGINE: "2.11.0", FLASH_ATTENTION: "2.8.3"}, []),
         (FLASH, GPU, NOTHING, ["megatron-core is not installed", "transformer-engine is not installed"]),
-        (Layout(), GPU, NOTHING, []),
         (Layout(engine="deepspeed", attention_kernel="flash"), GPU, NOTHING, []),
     ],
 )
@@ -78,8 +71,7 @@ def test_what_a_layout_lacks_is_named(layout, accelerator, installed, expected):
 
 
 @pytest.mark.parametrize(
-    ("precision", "is_installed", "is_taken"),
-    [("bf16", True, True), ("fp16", True, True), ("fp32", True, False), ("bf16", False, False)],
+    ("precision", "is_installed", "is_taken"), [("bf16", True, True), ("fp32", True, False), ("bf16", False, False)]
 )
 def test_layers_that_multiply_fp32_as_tf32_are_not_taken_for_it(precision, is_installed, is_taken):
     assert takes_transformer_engine(replace(MATH, precision=precision), is_installed) == is_taken
@@ -116,15 +108,12 @@ TITAN, SPED = {TORCHTITAN: "0.3.0"}, {ACCELERATE: "1.15.0", TRANSFORMERS: "5.23.
 @pytest.mark.parametrize(
     ("layout", "accelerator", "installed", "words"),
     [
-        (Layout(engine=TORCHTITAN), GPU, TITAN, None),
         (Layout(engine=TORCHTITAN, **STAGES), "cpu", {**TITAN, TORCH: "2.13.0+cpu"}, None),
-        (Layout(engine=TORCHTITAN, **STAGES), GPU, {**TITAN, TORCH: "2.14.0"}, None),
         (Layout(engine=TORCHTITAN, **STAGES), GPU, {**TITAN, TORCH: "2.13.0"}, "pip install 'torch>=2.14'"),
         (Layout(engine=TORCHTITAN, **FP8), GPU, {**TITAN, TORCHAO: "0.18.0"}, None),
         (Layout(engine=TORCHTITAN, **FP8), GPU, TITAN, "pip install 'torchao>=0.18,<0.19'"),
         (Layout(engine=TORCHTITAN), "cpu", {TORCHTITAN: "0.2.2"}, "pip install 'torchtitan>=0.3.0,<0.4'"),
         (Layout(engine=ACCELERATE), GPU, SPED, None),
-        (Layout(engine=ACCELERATE), GPU, {**SPED, ACCELERATE: "1.14.0"}, "pip install 'accelerate>=1.15.0,<1.16'"),
         (Layout(engine=ACCELERATE), GPU, {ACCELERATE: "1.15.0"}, "pip install 'transformers>=5.23.0,<5.24'"),
     ],
 )
@@ -136,13 +125,7 @@ def test_an_engine_needs_its_release_and_others_for_some_layouts(layout, acceler
 
 @pytest.mark.parametrize(
     ("accelerator", "lacks"),
-    [
-        ("a100-80gb", None),
-        ("mi300x-192gb", None),
-        ("cpu", None),
-        ("h200-141gb", FLASH_ATTENTION_3),
-        ("gb200-186gb", FLASH_ATTENTION_4),
-    ],
+    [(GPU, None), ("cpu", None), ("h200-141gb", FLASH_ATTENTION_3), ("gb200-186gb", FLASH_ATTENTION_4)],
 )
 def test_torchtitans_flash_attention_is_a_package_of_the_accelerators_generation(accelerator, lacks):
     layout = Layout(engine=TORCHTITAN, attention_kernel="flash")
@@ -174,12 +157,8 @@ def test_a_rank_ends_with_what_it_lacks_before_it_imports_anything(tmp_path, mon
     assert reason_of(ended.value, tmp_path) is FailureReason.SCRIPT_ERROR
     assert "megatron-core 0.15.3 is installed" in str(ended.value)
     assert "pip install 'megatron-core>=0.16.1,<0.17'" in str(ended.value)
-
-
-def test_a_rank_with_all_that_its_layout_needs_goes_on(monkeypatch):
     monkeypatch.setattr("trials.ranks.engine_packages.package_version", WELL.get)
     require_packages(replace(make_spec(FLASH), accelerator=GPU))
-    assert installed_packages() == WELL
 
 
 @pytest.mark.bad_input(54)

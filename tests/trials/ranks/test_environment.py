@@ -31,13 +31,10 @@ def test_the_launchers_names_count_before_slurms_and_slurms_rank_is_exported_und
     assert environ == {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "2"}
     env = RankEnvironment.read(TORCHRUN | {"SLURM_RESTART_COUNT": "2", "PARLAY_PARENT_PID": "17"})
     assert (env.restart, env.parent_pid) == (2, 17)
-
-
-@pytest.mark.parametrize("missing", TORCHRUN)
-def test_without_a_launcher_the_missing_names_are_reported(missing):
-    environ = {name: value for name, value in TORCHRUN.items() if name != missing}
-    with pytest.raises(ValueError, match=f"neither {missing} nor SLURM_"):
-        RankEnvironment.read(environ)
+    for missing in TORCHRUN:
+        environ = {name: value for name, value in TORCHRUN.items() if name != missing}
+        with pytest.raises(ValueError, match=f"neither {missing} nor SLURM_"):
+            RankEnvironment.read(environ)
 
 
 SETTINGS = {"ACCELERATE_USE_FSDP": "true", "FSDP_OFFLOAD_PARAMS": "true", "PARALLELISM_CONFIG_TP_SIZE": "2"}
@@ -84,7 +81,6 @@ def test_torch_compile_reads_its_cache_from_a_folder_that_nobody_else_could_make
         (Layout(engine="megatron-core"), "h100", True),
         (Layout(engine="megatron-core"), "cpu", False),
         (Layout(engine="torchtitan"), "h100", True),
-        (Layout(engine="torchtitan"), "cpu", False),
         (Layout(), "h100", False),
     ],
 )
@@ -97,21 +93,13 @@ def test_the_compiler_runs_where_it_is_asked_for_and_for_some_engines_on_a_gpu(l
 
 @pytest.mark.parametrize(
     ("wanted", "found"),
-    [
-        (None, "jwb0001.juwels.example"),
-        ("", "jwb0001.juwels.example"),
-        ("{host}i", "jwb0001i"),
-        ("{ip}", "10.1.2.3"),
-        ("ib-{host}.fast", "ib-jwb0001.fast"),
-    ],
+    [("", "jwb0001.juwels.example"), ("{ip}", "10.1.2.3"), ("ib-{host}.fast", "ib-jwb0001.fast")],
 )
 def test_a_node_calls_itself_as_its_site_wants(monkeypatch, wanted, found):
     monkeypatch.setattr(socket, "gethostname", lambda: "jwb0001.juwels")
     monkeypatch.setattr(socket, "getfqdn", lambda: "jwb0001.juwels.example")
     monkeypatch.setattr(socket, "gethostbyname", {"jwb0001.juwels": "10.1.2.3"}.__getitem__)
-    monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
-    if wanted is not None:
-        monkeypatch.setenv(ADDRESS_VARIABLE, wanted)
+    monkeypatch.setenv(ADDRESS_VARIABLE, wanted)
     assert own_address() == found
     assert ADDRESS_VARIABLE == srun_command.ADDRESS_VARIABLE
 
@@ -119,26 +107,14 @@ def test_a_node_calls_itself_as_its_site_wants(monkeypatch, wanted, found):
 @pytest.mark.parametrize(
     ("environ", "numbers"),
     [
-        ({}, [0, 1, 2, 3]),
         ({"CUDA_VISIBLE_DEVICES": ""}, [0, 1, 2, 3]),
         ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [0, 1, 2, 3]),
-        ({"CUDA_VISIBLE_DEVICES": "2"}, [0, 0, 0, 0]),
         ({"ROCR_VISIBLE_DEVICES": "2", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [0, 0, 0, 0]),
         ({"HIP_VISIBLE_DEVICES": "GPU-5a,GPU-5b"}, [0, 1, 0, 1]),
     ],
 )
 def test_a_rank_that_is_shown_one_device_uses_that_one(environ, numbers):
     assert [device_number(rank, environ) for rank in range(4)] == numbers
-
-
-def topology(folder: Path, cores: list[tuple[int, int]]) -> Path:
-    """Files of CPUs 0, 1, ... with these packages and cores."""
-    for cpu, (package, core) in enumerate(cores):
-        of_cpu = folder / f"cpu{cpu}" / "topology"
-        of_cpu.mkdir(parents=True)
-        (of_cpu / "physical_package_id").write_text(f"{package}\n")
-        (of_cpu / "core_id").write_text(f"{core}\n")
-    return folder
 
 
 TWO_PACKAGES = [(0, 0), (0, 1), (1, 0), (1, 1)] * 2
@@ -149,18 +125,20 @@ USABLE = sorted(os.sched_getaffinity(0))
 @pytest.mark.parametrize(
     ("cores", "usable", "ranks", "shares"),
     [
-        (TWO_PACKAGES, range(8), 1, [[0, 4, 1, 5, 2, 6, 3, 7]]),
-        (TWO_PACKAGES, range(8), 2, [[0, 4, 1, 5], [2, 6, 3, 7]]),
         (TWO_PACKAGES, range(8), 3, [[0, 4], [1, 5], [2, 6, 3, 7]]),
         (TWO_PACKAGES, range(8), 8, [[0, 4], [0, 4], [1, 5], [1, 5], [2, 6], [2, 6], [3, 7], [3, 7]]),
         ([(0, 0), (0, 1), (0, 2), (0, 3)], (1, 3), 2, [[1], [3]]),
         ([], USABLE, 1, [USABLE]),
     ],
-    ids=["one", "two", "three", "eight", "usable", "no-topology"],
+    ids=["three", "eight", "usable", "no-topology"],
 )
 def test_ranks_have_whole_usable_cores_and_neighbours(tmp_path, cores, usable, ranks, shares):
-    folder = topology(tmp_path, cores)
-    assert [own_cpus(set(usable), rank, ranks, folder) for rank in range(ranks)] == shares
+    for cpu, (package, core) in enumerate(cores):
+        of_cpu = tmp_path / f"cpu{cpu}" / "topology"
+        of_cpu.mkdir(parents=True)
+        (of_cpu / "physical_package_id").write_text(f"{package}\n")
+        (of_cpu / "core_id").write_text(f"{core}\n")
+    assert [own_cpus(set(usable), rank, ranks, tmp_path) for rank in range(ranks)] == shares
 
 
 @pytest.mark.parametrize(
@@ -168,22 +146,16 @@ def test_ranks_have_whole_usable_cores_and_neighbours(tmp_path, cores, usable, r
     [
         ({}, ONE, {}),
         ({"tensor_parallel": 2}, ONE, MANY),
-        ({"context_parallel": 2}, ONE, MANY),
         ({"zero_stage": 2, "data_parallel": 2}, {}, {}),
-        ({"expert_parallel": 2, "expert_overlap": True}, MANY, MANY),
         ({"expert_parallel": 2, "expert_dispatcher": "hybridep"}, MANY, MANY),
         ({"expert_parallel": 2, "expert_dispatcher": "hybridep", "tensor_parallel": 2}, ONE, MANY),
     ],
 )
-def test_they_follow_from_layout_and_device(fields, hopper, blackwell):
+def test_connections_follow_from_layout_and_device_and_megatron_fsdp_refuses_one(fields, hopper, blackwell):
     layout = Layout(**fields, engine="megatron-lm")
     assert connections(layout, "h100-80gb") == environment_of(layout, "h100-80gb") == hopper
     assert connections(layout, "gb200-186gb") == blackwell
-
-
-def test_megatron_fsdp_refuses_one_connection():
-    assert refused_connections(Layout(data_parallel=2, zero_stage=2)) == ONE
-    assert refused_connections(Layout(data_parallel=2, zero_stage=1)) == {}
+    assert refused_connections(layout) == (ONE if layout.zero_stage == 2 else {})
 
 
 TOLD = {"OMP_NUM_THREADS": "4", "NCCL_SOCKET_IFNAME": "hsn0", "LOADEDMODULES": "rocm/6.2:cray-mpich/8"}
@@ -194,9 +166,6 @@ ITS_OWN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HOME", "RANK", "TORC
 def test_variables_that_set_libraries_and_transports_are_told_in_order_but_for_a_ranks_own_and_secrets():
     found = speed_environment({**TOLD, **dict.fromkeys(SECRET + ITS_OWN, "hunter2")})
     assert list(found.items()) == sorted(TOLD.items())
-
-
-def test_a_value_is_text_that_stays_itself_wherever_it_is_written_and_a_long_one_is_cut():
     preload = b"/opt/\xe9t\xe9.so\t/opt/b.so".decode(errors="surrogateescape")
     assert speed_environment({"LD_PRELOAD": preload}) == {"LD_PRELOAD": "/opt/ t .so /opt/b.so"}
     assert len(speed_environment({"LOADEDMODULES": "x" * 5000})["LOADEDMODULES"]) == 1000
@@ -204,12 +173,7 @@ def test_a_value_is_text_that_stays_itself_wherever_it_is_written_and_a_long_one
 
 @pytest.mark.parametrize(
     ("line", "version"),
-    [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023", "535.104.05"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54  Release Build", "550.54"),
-        ("something else", None),
-        (None, None),
-    ],
+    [("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54  Release Build", "550.54"), (None, None)],
 )
 def test_the_drivers_version_is_read(tmp_path, line, version):
     if line is not None:
@@ -234,10 +198,9 @@ FIRST_STEP, WARMUP = StartupPart.FIRST_STEP, StartupPart.WARMUP
         ),
         # The counters add up graphs that may be compiled at the same time.
         ([(BUILD, 1.0, None), (FIRST_STEP, 3.0, 5.0)], {"build": 1.0, "compile": 2.0, "first_step": 0.0}),
-        ([(FIRST_STEP, 1.0, 0.0)], {"compile": 0.0, "first_step": 1.0}),
         ([(FIRST_STEP, 1.0, None)], {"first_step": 1.0}),
     ],
-    ids=["pieces", "compiled", "longer-than-its-steps", "no-time", "unknown"],
+    ids=["pieces", "compiled", "longer-than-its-steps", "unknown"],
 )
 def test_parts_add_up_and_compilation_is_taken_out_of_the_steps_it_was_in(ends, parts):
     startup = Startup()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,12 @@ import pytest
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
 from trials.files.folders import AttemptFolder
-from trials.measurement.node_metrics import MAX_BYTES, MAX_NODES, NodeSample, read_samples, sample_line
-from trials.ranks import node_sampler
+from trials.measurement.node_metrics import MAX_NODES, NodeSample
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.node_sampler import Node, NodeSampler, nvml_or_none, pause_after, sample_node
 from trials.ranks.nvml import Nvml
 
 SPEC = replace(make_spec(Layout()), num_gpus=80, gpus_per_node=4)
-
-
-class Enough(Exception):
-    """Ends a sampler once a test has seen enough."""
 
 
 def write_proc(proc: Path, busy: int, idle: int, available_kib: int = 750, received: int = 0, sent: int = 0) -> Path:
@@ -53,37 +49,13 @@ def test_a_look_says_what_changed_since_the_last_one(tmp_path):
     assert (second["cpu_utilization_percentage"], second["network_receive_megabytes"]) == (100.0, 2.0)
 
 
-def sampled(monkeypatch, path: Path, looks: int) -> list[float]:
-    """Run a sampler for this many samples; returns the pauses it made."""
-    pauses: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        if len(pauses) == looks:
-            raise Enough
-        pauses.append(seconds)
-
-    monkeypatch.setattr(node_sampler.time, "sleep", sleep)
-    monkeypatch.setattr(node_sampler.time, "monotonic", lambda: sum(pauses))
-    NodeSampler(path, has_gpus=False).run()
-    return pauses
-
-
-def test_samples_are_whole_lines_a_few_seconds_apart(monkeypatch, tmp_path):
-    path = tmp_path / "system.n0.r0.jsonl"
-    assert sampled(monkeypatch, path, looks=3) == [0.05, 1.0, 5.0]
-    assert len(read_samples(path)) == 3
-
-
-def test_a_week_of_samples_of_eight_gpus_can_be_read():
-    values = [f"gpu_{gpu}_{name}" for gpu in range(8) for name in ("utilization_percentage", "power_usage_percentage")]
-    values += [f"gpu_{gpu}_memory_usage_{unit}" for gpu in range(8) for unit in ("megabytes", "percentage")]
-    line = len(sample_line(NodeSample("2026-11-20T12:00:00.000000Z", dict.fromkeys(values, 123456.7)))) + 8 * 40
-    age_s, lines = 0.0, 0
+def test_samples_are_a_few_seconds_apart_and_less_than_a_thousand_in_a_week():
+    assert [pause_after(age_s) for age_s in (0.0, 0.99, 1.0, 499.0, 1000.0)] == [1.0, 1.0, 5.0, 5.0, 10.0]
+    age_s, samples = 0.0, 0
     while age_s < 7 * 24 * 3600:
         age_s += pause_after(age_s)
-        lines += 1
-    assert lines < 1000
-    assert lines * line < MAX_BYTES / 2
+        samples += 1
+    assert samples < 1000
 
 
 def test_what_fails_ends_the_sampling_and_nothing_else(monkeypatch, tmp_path):
@@ -100,7 +72,6 @@ def test_what_fails_ends_the_sampling_and_nothing_else(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("rank", "restart", "expected"),
     [
-        (0, 0, ["system.n0.r0.jsonl"]),
         (3, 0, []),
         (4, 2, ["system.n1.r2.jsonl"]),
         (4 * (MAX_NODES - 1), 0, ["system.n15.r0.jsonl"]),
@@ -114,18 +85,28 @@ def test_the_first_rank_of_each_of_the_first_nodes_samples(monkeypatch, tmp_path
     assert started == expected
 
 
-UNSUPPORTED = 3
-NO_PERMISSION = 4
-NOT_FOUND = 6
+REFUSED = 3
 GIB = 2**30
+ANSWERS: dict[str, Callable[[int], dict[str, int]]] = {
+    "nvmlDeviceGetMemoryInfo": lambda device: {"total": 80 * GIB, "used": 20 * GIB * device},
+    "nvmlDeviceGetUtilizationRates": lambda device: {"gpu": 98},
+    "nvmlDeviceGetPowerUsage": lambda device: {"value": 350_500},
+    "nvmlDeviceGetEnforcedPowerLimit": lambda device: {"value": 701_000},
+    "nvmlDeviceGetMigMode": lambda device: {"value": device == 2},
+    "nvmlDeviceGetTotalEnergyConsumption": lambda device: {"value": 5_000_000_500},
+}
+"""What the fields of NVML's answers are for devices 1 and 2, the second of which is split."""
 
 
 class Driver:
-    """A stand-in for NVML: returns 0 and writes a value through the caller's pointer. Two GPUs, the second of them a
-    MIG slice, of which the driver reports neither utilization nor power."""
+    """A stand-in for NVML, which writes its answers through the caller's pointers. `refuses` are functions, with a
+    device behind them or for all of them."""
+
+    def __init__(self, *refuses: str):
+        self._refuses = refuses
 
     def nvmlInit_v2(self) -> int:
-        return 0
+        return REFUSED if "nvmlInit_v2" in self._refuses else 0
 
     def nvmlDeviceGetCount_v2(self, count: Any) -> int:
         count._obj.value = 2
@@ -133,39 +114,29 @@ class Driver:
 
     def nvmlDeviceGetHandleByIndex_v2(self, number: ctypes.c_uint, device: Any) -> int:
         device._obj.value = number.value + 1
-        return 0
-
-    def nvmlDeviceGetMemoryInfo(self, device: ctypes.c_void_p, memory: Any) -> int:
-        memory._obj.total, memory._obj.used = 80 * GIB, 20 * GIB * device.value
-        return 0
-
-    def nvmlDeviceGetUtilizationRates(self, device: ctypes.c_void_p, rates: Any) -> int:
-        rates._obj.gpu = 98
-        return 0 if device.value == 1 else UNSUPPORTED
-
-    def nvmlDeviceGetPowerUsage(self, device: ctypes.c_void_p, milliwatts: Any) -> int:
-        milliwatts._obj.value = 350_500
-        return 0 if device.value == 1 else UNSUPPORTED
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, device: ctypes.c_void_p, milliwatts: Any) -> int:
-        milliwatts._obj.value = 701_000
-        return 0
+        return REFUSED if f"handle {number.value + 1}" in self._refuses else 0
 
     def nvmlDeviceGetHandleByUUID(self, uuid: bytes, device: Any) -> int:
         device._obj.value = {b"GPU-aaaa": 1, b"GPU-bbbb": 2}.get(uuid)
-        return NOT_FOUND if device._obj.value is None else 0
+        return REFUSED if device._obj.value is None else 0
 
-    def nvmlDeviceGetMigMode(self, device: ctypes.c_void_p, current: Any, pending: Any) -> int:
-        current._obj.value = pending._obj.value = device.value == 2
-        return 0
+    def __getattr__(self, function: str) -> Callable[..., int]:
+        def ask(device: ctypes.c_void_p, *answers: Any) -> int:
+            if {function, f"{function} {device.value}"} & {*self._refuses}:
+                return REFUSED
+            for answer in answers:
+                for field, value in ANSWERS[function](device.value).items():
+                    setattr(answer._obj, field, value)
+            return 0
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, device: ctypes.c_void_p, millijoules: Any) -> int:
-        millijoules._obj.value = 5_000_000_500
-        return 0
+        return ask
 
 
-def test_each_gpu_is_told_of_as_far_as_its_driver_does():
-    values = Nvml(Driver()).read()
+OF_A_WHOLE_GPU = ("nvmlDeviceGetUtilizationRates 2", "nvmlDeviceGetPowerUsage 2")
+
+
+def test_each_gpu_is_told_of_as_far_as_its_driver_does_and_one_that_is_somebody_elses_hides_no_other():
+    values = Nvml(Driver(*OF_A_WHOLE_GPU)).read()
     assert values == {
         "gpu_0_utilization_percentage": 98.0,
         "gpu_0_memory_usage_megabytes": pytest.approx(20 * GIB / 1e6),
@@ -176,55 +147,31 @@ def test_each_gpu_is_told_of_as_far_as_its_driver_does():
         "gpu_1_memory_usage_percentage": 50.0,
     }
     assert NodeSample.from_json({"time": "2026-11-20T12:00:00.000000Z", **values}).values == values
-
-
-def test_a_gpu_that_is_somebody_elses_or_lost_hides_no_other():
-    class Shared(Driver):
-        def nvmlDeviceGetHandleByIndex_v2(self, number: ctypes.c_uint, device: Any) -> int:
-            return NO_PERMISSION if number.value == 0 else super().nvmlDeviceGetHandleByIndex_v2(number, device)
-
-    values = Nvml(Shared()).read()
-    assert values.keys() == {"gpu_1_memory_usage_megabytes", "gpu_1_memory_usage_percentage"}
-
-
-def test_a_driver_that_does_not_start_is_none():
-    driver = Driver()
-    driver.nvmlInit_v2 = lambda: 9  # type: ignore[method-assign]
-    with pytest.raises(OSError, match="nvmlInit_v2 failed with code 9"):
-        Nvml(driver)
+    shared = Nvml(Driver(*OF_A_WHOLE_GPU, "handle 1")).read()
+    assert shared.keys() == {"gpu_1_memory_usage_megabytes", "gpu_1_memory_usage_percentage"}
 
 
 @pytest.mark.parametrize("failure", [OSError("libnvidia-ml.so.1: no such file"), AttributeError("no such function")])
-def test_where_no_driver_tells_there_are_no_gpus(monkeypatch, failure):
+def test_where_no_driver_tells_or_starts_there_are_no_gpus(monkeypatch, failure):
     def refuse(_name: str) -> None:
         raise failure
 
     monkeypatch.setattr(ctypes, "CDLL", refuse)
     assert nvml_or_none() is None
-
-
-class Volta(Driver):
-    """Knows no parts of a GPU."""
-
-    def nvmlDeviceGetMigMode(self, device: ctypes.c_void_p, current: Any, pending: Any) -> int:
-        return UNSUPPORTED
-
-
-class Pascal(Volta):
-    def nvmlDeviceGetTotalEnergyConsumption(self, device: ctypes.c_void_p, millijoules: Any) -> int:
-        return UNSUPPORTED
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: Driver("nvmlInit_v2"))
+    assert nvml_or_none() is None
 
 
 @pytest.mark.parametrize(
-    ("driver", "uuid", "joules"),
+    ("refuses", "uuid", "joules"),
     [
-        (Driver, "aaaa", 5_000_000.5),
-        (Driver, "bbbb", None),
-        (Driver, "cccc", None),
-        (Volta, "bbbb", 5_000_000.5),
-        (Pascal, "aaaa", None),
+        ((), "aaaa", 5_000_000.5),
+        ((), "bbbb", None),
+        ((), "cccc", None),
+        (("nvmlDeviceGetMigMode",), "bbbb", 5_000_000.5),
+        (("nvmlDeviceGetTotalEnergyConsumption",), "aaaa", None),
     ],
     ids=["whole", "shared-counter", "part", "no-parts", "no-counter"],
 )
-def test_energy_is_that_of_a_whole_gpu_or_unknown(driver, uuid, joules):
-    assert Nvml(driver()).energy_j(uuid) == joules
+def test_energy_is_that_of_a_whole_gpu_or_unknown(refuses, uuid, joules):
+    assert Nvml(Driver(*refuses)).energy_j(uuid) == joules

@@ -6,7 +6,9 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -83,13 +85,6 @@ class Ended(BaseException):
     pass
 
 
-class AtTheSameMoment(Report):
-    """Reads other ranks' outcomes just before they are written."""
-
-    def failure(self) -> None:
-        return None
-
-
 @pytest.fixture(autouse=True)
 def _an_end_that_is_seen(monkeypatch):
     def end(self) -> None:
@@ -98,14 +93,8 @@ def _an_end_that_is_seen(monkeypatch):
     monkeypatch.setattr(Watchdog, "_end", end)
 
 
-def watched(
-    folder: AttemptFolder,
-    rank: int,
-    limit_s: float,
-    kind: type[Report] = Report,
-    reason: FailureReason = FailureReason.HANG,
-) -> Watchdog:
-    report = kind(SPEC, folder, rank, restart=0, started_at=0.0)
+def watched(folder: AttemptFolder, rank: int, limit_s: float, reason: FailureReason = FailureReason.HANG) -> Watchdog:
+    report = Report(SPEC, folder, rank, restart=0, started_at=0.0)
     env = RankEnvironment.read({"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)})
     return Watchdog(report, env, limit_s, reason)
 
@@ -123,12 +112,15 @@ def test_silence_beyond_a_time_limit_so_short_tells_of_the_limit(tmp_path):
     assert silence_reason(MeasureRules(time_limit_s=16.0)) is FailureReason.HANG
 
 
-@pytest.mark.parametrize("kind", [Report, AtTheSameMoment])
-def test_every_rank_says_where_it_stands_also_when_all_are_stuck_at_the_same_moment(tmp_path, capsys, kind):
+@pytest.mark.parametrize("is_at_once", [False, True])
+def test_every_rank_says_where_it_stands_also_when_all_are_stuck_at_once(tmp_path, monkeypatch, capsys, is_at_once):
     folder = AttemptFolder(tmp_path)
     for rank in (0, 1):
+        watchdog = watched(folder, rank, limit_s=-1.0)
+        if is_at_once:  # each reads the others' outcomes just before they are written
+            monkeypatch.setattr(watchdog._report, "failure", lambda: None)
         with pytest.raises(Ended):
-            watched(folder, rank, limit_s=-1.0, kind=kind).run()
+            watchdog.run()
         assert __name__.rpartition(".")[2] in capsys.readouterr().err, rank
     report = Report(SPEC, folder, 1, restart=0, started_at=0.0)
     assert report.failure() is FailureReason.HANG
@@ -142,37 +134,19 @@ def test_a_rank_ends_without_a_word_of_its_own_when_another_has_failed(tmp_path,
     assert capsys.readouterr().err == ""
 
 
-class OutOfReach(Report):
-    """A report whose folder cannot be reached."""
-
-    def beat(self) -> None:
-        raise OSError(28, "No space left on device")
-
-    def failure(self) -> FailureReason | None:
-        raise OSError(116, "Stale file handle")
-
-    def fail(self, *said: object) -> None:
-        raise OSError(28, "No space left on device")
-
-
-class OutOfReachOnce(OutOfReach):
-    """A report whose second read finds that another rank has failed."""
-
-    looks = 0
-
-    def failure(self) -> FailureReason | None:
-        self.looks += 1
-        return super().failure() if self.looks == 1 else FailureReason.GPU_OOM
-
-
 @pytest.mark.parametrize(
-    ("kind", "limit_s", "is_orphan"),
-    [(OutOfReach, -1.0, False), (OutOfReachOnce, 3600.0, False), (OutOfReach, 3600.0, True)],
+    ("limit_s", "is_orphan"),
+    [(-1.0, False), (3600.0, False), (3600.0, True)],
     ids=["stuck", "another-failed", "orphan"],
 )
-def test_a_rank_ends_also_where_its_folder_cannot_be_reached(tmp_path, monkeypatch, capsys, kind, limit_s, is_orphan):
+def test_a_rank_ends_also_where_its_folder_cannot_be_reached(tmp_path, monkeypatch, capsys, limit_s, is_orphan):
+    """At its second look it finds that another rank has failed."""
+    stale = OSError(116, "Stale file handle")
+    report = Mock(last_progress=time.monotonic(), **{"beat.side_effect": stale, "fail.side_effect": stale})
+    report.failure.side_effect = [stale, FailureReason.GPU_OOM]
     monkeypatch.setattr("trials.ranks.watchdog.INTERVAL_S", 0.0)
-    watchdog = watched(AttemptFolder(tmp_path), 0, limit_s, kind)
+    watchdog = watched(AttemptFolder(tmp_path), 0, limit_s)
+    watchdog._report = report
     if is_orphan:
         watchdog._parent_pid = os.getpid()  # nobody is their own parent
     with pytest.raises(Ended):
