@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from itertools import count
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trials.ranks.watchdog import hang_limit_s
 from trials.train.program import main
@@ -17,25 +15,28 @@ from trials.train.program import main
 if TYPE_CHECKING:
     from trials.train.measurement.loop import TrainingLoop
 
+RANK = int(os.environ.get("RANK", "0"))
+
+
+def in_place_of(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """Put the decorated function in the place of this one, which it gets as its first argument."""
+    original = getattr(owner, name)
+    return lambda new: setattr(owner, name, lambda *given, **options: new(original, *given, **options))
+
 
 class PlannedClock:
     """Stand-in for the `time` of the loop and of its waits, advanced by the fault alone, so that other load on the
     machine affects no step."""
 
     def __init__(self) -> None:
+        from trials.train.measurement import loop
+        from trials.train.parallel import collective_waits
+
         self.now_s = 0.0
+        loop.time = collective_waits.time = self  # type: ignore[assignment]
 
     def perf_counter(self) -> float:
         return self.now_s
-
-
-def _plan_the_clock() -> PlannedClock:
-    from trials.train.measurement import loop
-    from trials.train.parallel import collective_waits
-
-    clock = PlannedClock()
-    loop.time = collective_waits.time = clock  # type: ignore[assignment]
-    return clock
 
 
 def fail_in_the_third_step_of_rank_1() -> None:
@@ -48,14 +49,11 @@ def fail_in_the_third_step_of_rank_1() -> None:
 def run_out_of_memory_while_rank_1_builds() -> None:
     from trials.train import trial_run
 
-    original = trial_run.build_engine
-
-    def build_engine(training, world):
-        if os.environ["RANK"] == "1":
+    @in_place_of(trial_run, "build_engine")
+    def build_engine(original, training, world):
+        if RANK == 1:
             _take_memory()
         return original(training, world)
-
-    trial_run.build_engine = build_engine
 
 
 def run_out_of_memory_in_the_ninth_step_of_rank_1() -> None:
@@ -80,38 +78,37 @@ def get_slower_from_the_fourteenth_step_on() -> None:
     """By its clock each step of rank 1 then takes half a second, fifty times as long."""
     from trials.train.engines.torch_engine import TorchEngine
 
-    original, clock, steps = TorchEngine.train_step, _plan_the_clock(), count(1)
+    clock, steps = PlannedClock(), count(1)
 
-    def train_step(self, batch):
-        is_slow = next(steps) >= 14 and os.environ["RANK"] == "1"
-        clock.now_s += 0.5 if is_slow else 0.01
-        return original(self, batch)
-
-    TorchEngine.train_step = train_step  # type: ignore[method-assign]
+    @in_place_of(TorchEngine, "train_step")
+    def train_step(original, engine, batch):
+        clock.now_s += 0.5 if next(steps) >= 14 and RANK == 1 else 0.01
+        return original(engine, batch)
 
 
 def be_slow_in_rank_1() -> None:
     """Rank 1, on a node of its own name, is busy with something else for 30 ms of each step."""
     from trials.train.measurement.loop import TrainingLoop
 
-    original, is_slow = TrainingLoop._shortened, os.environ["RANK"] == "1"
-    os.environ["SLURMD_NODENAME"] = "slow-node" if is_slow else "other-node"
+    os.environ["SLURMD_NODENAME"] = "slow-node" if RANK == 1 else "other-node"
 
-    def shortened(self, batch, micro_batches):
+    @in_place_of(TrainingLoop, "_shortened")
+    def shortened(original, loop, batch, micro_batches):
         until = time.perf_counter() + 0.03
-        while is_slow and time.perf_counter() < until:
+        while RANK == 1 and time.perf_counter() < until:
             pass
-        return original(self, batch, micro_batches)
-
-    TrainingLoop._shortened = shortened  # type: ignore[method-assign]
+        return original(loop, batch, micro_batches)
 
 
 def be_at_the_time_limit_in_the_twentieth_step() -> None:
     """Reach the time limit, by the age of the process."""
     from trials.train.measurement import loop
 
-    age_s, asked = loop.process_age_s, count(1)
-    loop.process_age_s = lambda: age_s() + (600.0 if next(asked) > 20 else 0.0)
+    asked = count(1)
+
+    @in_place_of(loop, "process_age_s")
+    def process_age_s(original):
+        return original() + (600.0 if next(asked) > 20 else 0.0)
 
 
 def find_its_folder_stale_for_a_moment() -> None:
@@ -120,14 +117,13 @@ def find_its_folder_stale_for_a_moment() -> None:
 
     from trials.measurement.step_log import MetricsWriter
 
-    original, written = MetricsWriter.write, count(1)
+    written = count(1)
 
-    def write(self, record):
+    @in_place_of(MetricsWriter, "write")
+    def write(original, writer, record):
         if next(written) == 5:
             raise OSError(errno.ESTALE, "Stale file handle")
-        original(self, record)
-
-    MetricsWriter.write = write  # type: ignore[method-assign]
+        original(writer, record)
 
 
 def leave_the_choice_of_experts_to_the_router() -> None:
@@ -135,12 +131,10 @@ def leave_the_choice_of_experts_to_the_router() -> None:
     from trials.train.engines.engine import TrainingConfig
     from trials.train.model.chunk import ChunkExecution
 
-    def chunk_arguments(self, index, world):
-        *others, execution = original(self, index, world)
+    @in_place_of(TrainingConfig, "chunk_arguments")
+    def chunk_arguments(original, training, index, world):
+        *others, execution = original(training, index, world)
         return *others, ChunkExecution(execution.recompute, execution.compile_blocks, ROUTERS_CHOICE)
-
-    original = TrainingConfig.chunk_arguments
-    TrainingConfig.chunk_arguments = chunk_arguments  # type: ignore[method-assign]
 
 
 def use_a_gpu_that_somebody_else_uses() -> None:
@@ -156,17 +150,14 @@ def use_a_gpu_that_somebody_else_uses() -> None:
 
 
 def _before_a_step(step: int, acts: Mapping[int, Callable[[TrainingLoop], None]]) -> None:
-    """Call `work` on each rank before this step."""
+    """Call what `acts` has for this rank before this step."""
     from trials.train.measurement.loop import TrainingLoop
 
-    original, act = TrainingLoop._timed_step, acts.get(int(os.environ["RANK"]))
-
-    def timed_step(self, number):
-        if number == step and act is not None:
-            act(self)
-        return original(self, number)
-
-    TrainingLoop._timed_step = timed_step  # type: ignore[method-assign]
+    @in_place_of(TrainingLoop, "_timed_step")
+    def timed_step(original, loop, number):
+        if number == step and RANK in acts:
+            acts[RANK](loop)
+        return original(loop, number)
 
 
 def _sleep_for_ever() -> None:
@@ -186,32 +177,29 @@ def train_every_sample_twice() -> None:
 
     from trials.train.data import Batch, SyntheticData
 
-    original = SyntheticData.batch
-
-    def batch(self, step):
-        once = original(self, step)
+    @in_place_of(SyntheticData, "batch")
+    def batch(original, data, step):
+        once = original(data, step)
         return Batch(torch.cat([once.ids] * 2), torch.cat([once.targets] * 2))
-
-    SyntheticData.batch = batch  # type: ignore[method-assign]
 
 
 def lose_the_loss() -> None:
-    from trials.train.engines import torch_engine
+    from trials.train.engines.torch_engine import TorchEngine
 
-    original = torch_engine.TorchEngine._accumulate
-    torch_engine.TorchEngine._accumulate = lambda self, *batch: original(self, *batch) * float("nan")  # type: ignore[method-assign]
+    @in_place_of(TorchEngine, "_accumulate")
+    def accumulate(original, *given):
+        return original(*given) * float("nan")
 
 
 def leak_four_mib_a_step() -> None:
     from trials.train.engines.torch_engine import TorchEngine
 
-    original, kept = TorchEngine.train_step, []
+    kept = []
 
-    def train_step(self, batch):
+    @in_place_of(TorchEngine, "train_step")
+    def train_step(original, engine, batch):
         kept.append(b"\1" * 2**22)
-        return original(self, batch)
-
-    TorchEngine.train_step = train_step  # type: ignore[method-assign]
+        return original(engine, batch)
 
 
 def take_every_step_for_a_long_one() -> None:
@@ -221,62 +209,20 @@ def take_every_step_for_a_long_one() -> None:
     from trials.train.measurement.loop import TrainingLoop
 
     protocol.LONGEST_STEP_S = float("-inf")
-    original, clock, steps = TrainingLoop._shortened, _plan_the_clock(), count(1)
+    clock, steps = PlannedClock(), count(1)
 
-    def shortened(self, batch, micro_batches):
+    @in_place_of(TrainingLoop, "_shortened")
+    def shortened(original, loop, batch, micro_batches):
         clock.now_s += 0.05 * micro_batches + 0.001 * (next(steps) * 7 % 5)
-        return original(self, batch, micro_batches)
-
-    TrainingLoop._shortened = shortened  # type: ignore[method-assign]
-
-
-def note_late_imports() -> None:
-    """Write what this rank has imported of torch and DeepSpeed since all should be there, whether it has torch's
-    compiler, and whether mlflow."""
-    from trials.train import program
-
-    leave, imported = program.exit_at_once, set[str]()
-
-    def note_and_leave(code):
-        late = sorted(name for name in set(sys.modules) - imported if name.partition(".")[0] in ("torch", "deepspeed"))
-        found = {
-            "late": late,
-            "has_compiler": "torch._dynamo" in sys.modules,
-            "has_mlflow": bool(sys.modules.get("mlflow")),
-        }
-        (Path(sys.argv[2]).parent / f"imports-{os.environ['RANK']}.json").write_text(json.dumps(found))
-        leave(code)
-
-    program.exit_at_once = note_and_leave  # type: ignore[assignment]
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    from trials.train import trial_run
-
-    import_training = trial_run.import_training
-
-    def import_and_note(layout, on_cpu):
-        import_training(layout, on_cpu)
-        imported.update(sys.modules)
-
-    trial_run.import_training = import_and_note
-
-
-def have_a_profiler_that_does_not_start() -> None:
-    import torch.profiler
-
-    def refuse(*arguments, **options):
-        raise RuntimeError("planted: no profiler")
-
-    torch.profiler.profile = refuse  # type: ignore[assignment, misc]
+        return original(loop, batch, micro_batches)
 
 
 def lose_rank_1_while_it_is_profiled() -> None:
     from trials.train.measurement.loop import TrainingLoop
 
-    def train(self, micro_batches):
-        os._exit(7)
-
-    if os.environ["RANK"] == "1":
-        TrainingLoop.train = train  # type: ignore[method-assign]
+    @in_place_of(TrainingLoop, "train")
+    def train(original, loop, micro_batches):
+        return os._exit(7) if RANK == 1 else original(loop, micro_batches)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -46,22 +44,6 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     spec = case_spec(case, "cpu", gpus_per_node=case.layout.num_gpus)
     trained = training.train_layout(spec, AttemptFolder(folder), env, CPU, arguments["steps"])
     return asdict(trained) | {"switched_off": len(used)}
-
-
-def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Train a case without the patch of this name, of the module `library` of trials.train.cpu_device; the error where
-    that fails. `compiler`: the C++ compiler that there is."""
-    if "compiler" in arguments:
-        importlib.import_module("torch._inductor.config").cpp.cxx = (None, arguments["compiler"])
-    module = importlib.import_module(f"trials.train.cpu_device.{arguments['library']}")
-    left = tuple(patch for patch in module.PATCHES if patch.name != arguments["patch"])
-    assert len(left) == len(module.PATCHES) - 1
-    module.PATCHES = left
-    try:
-        trained = train_layout(arguments, folder)
-        return {"trained": {k: v for k, v in trained.items() if k != "switched_off"}}
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def count_forward_passes(arguments: Mapping[str, Any], folder: Path) -> Counter[str]:
@@ -141,26 +123,6 @@ def reason_of_a_loss_that_is_no_number(arguments: Mapping[str, Any], folder: Pat
     return "none"
 
 
-def depth_of_recomputation(arguments: Mapping[str, Any], folder: Path) -> int:
-    """Depth to which the backward pass of something recomputed calls itself in a step; 3 ends it."""
-    from megatron.core.tensor_parallel.random import CheckpointFunction
-
-    backward, depths = CheckpointFunction.backward, [0]
-
-    def counted(*given: Any) -> Any:
-        depths.append(depths[-1] + 1)
-        if depths[-1] == 3:
-            raise RecursionError
-        gradients = backward(*given)
-        depths.append(depths[-1] - 1)
-        return gradients
-
-    CheckpointFunction.backward = staticmethod(counted)
-    with suppress(RecursionError):
-        train_layout({**arguments, "steps": 1}, folder)
-    return max(depths)
-
-
 def sees_an_overflow_of_the_last_rank(arguments: Mapping[str, Any], folder: Path) -> bool:
     """True if this rank's optimizer skips a step in which a gradient of the last rank is infinite. `without`
     names a place whose reductions are left out."""
@@ -186,29 +148,6 @@ def sees_an_overflow_of_the_last_rank(arguments: Mapping[str, Any], folder: Path
     Optimizer._unscale_main_grads_and_check_for_nan = noted
     train_layout({**arguments, "without": None, "steps": 1}, folder)
     return seen == [True]
-
-
-def sends_freed_before_they_are_waited_for(arguments: Mapping[str, Any], folder: Path) -> int:
-    """Number's tensors that megatron-core frees between a send and the wait for it."""
-    from torch.distributed import distributed_c10d
-
-    from trials.train.cpu_device import megatron_core
-
-    megatron_core.emulate_device()
-    original, freed = distributed_c10d.isend, []
-
-    def isend(tensor: torch.Tensor, *values: Any, **options: Any) -> SimpleNamespace:
-        work, elements = original(tensor, *values, **options), tensor.numel()
-
-        def wait() -> None:
-            freed.extend([elements] * (tensor.numel() != elements))
-            work.wait()
-
-        return SimpleNamespace(wait=wait)
-
-    torch.distributed.isend = distributed_c10d.isend = isend
-    train_layout({**arguments, "steps": 1}, folder)
-    return len(freed)
 
 
 def switch_off(name: str) -> list[str]:

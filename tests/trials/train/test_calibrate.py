@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
 from trials.diagnostics import calibration, fabric
 from trials.diagnostics.calibration import BenchmarkBudget, Collective, Measurements, block_sizes, pair_distances
 from trials.diagnostics.fabric import FabricTimes, GroupShape, exchanges_of, shapes_of
-from trials.diagnostics.fabric_findings import judge
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
@@ -47,21 +44,11 @@ def measure(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def check_fabric(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A forked rank's exchanges; the ranks of node `slow` take `delay_s` more for each, and node n is called `n<n>`."""
-    from trials.train.calibrate.exchanges import Exchanges
+    """A forked rank's exchanges."""
     from trials.train.fabric import check
 
     of_this_rank = of_a_rank(arguments, folder, fabric.trainer_of(shapes_of(arguments)))
-    node, work_of = of_this_rank[2].rank // arguments["gpus_per_node"], Exchanges.work
-    os.environ["SLURMD_NODENAME"] = f"n{node}"
     check.CPU_BUDGET, check.SECONDS = BUDGET, BUDGET.seconds
-
-    def delayed(exchanges: Exchanges, *given: Any) -> Any:
-        work = work_of(exchanges, *given)
-        return None if work is None else lambda: (time.sleep(arguments["delay_s"]), work())[1]
-
-    if node == arguments.get("slow"):
-        Exchanges.work = delayed  # type: ignore[method-assign]
     return check.check_fabric(*of_this_rank).to_json()
 
 
@@ -73,7 +60,7 @@ def run(ranks, program: str, gpus_per_node: int, num_nodes: int, **arguments: ob
     return answers[0]
 
 
-@pytest.mark.parametrize(("gpus_per_node", "num_nodes"), [(1, 1), (1, 3), (3, 1), (2, 3)])
+@pytest.mark.parametrize(("gpus_per_node", "num_nodes"), [(1, 1), (3, 1), (2, 3)])
 def test_benchmarks_leave_nothing_out_also_where_some_ranks_have_no_partner(ranks, gpus_per_node, num_nodes):
     found = Measurements.from_json(run(ranks, "measure", gpus_per_node, num_nodes))
     assert {rate.precision for rate in found.products} == {"fp32", "bf16"}
@@ -94,10 +81,3 @@ def test_every_exchange_is_timed_on_every_group(ranks, gpus_per_node, num_nodes)
     for time_of in found.times:
         assert len(time_of.seconds) == len(time_of.exchange.groups(gpus_per_node, gpus_per_node * num_nodes)) > 0
         assert min(time_of.seconds) > 0
-
-
-def test_the_node_whose_exchanges_are_delayed_is_named(ranks):
-    shapes = [asdict(GroupShape(2, 1, EVERY)), asdict(GroupShape(2, 2, EVERY))]
-    found = FabricTimes.from_json(run(ranks, "check_fabric", 1, 4, shapes=shapes, slow=2, delay_s=0.05))
-    assert found.nodes == ("n0", "n1", "n2", "n3")
-    assert judge(found, Cluster(ACCELERATORS["cpu"], 1, 4)).slow_names == ("n2",)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.token_files import write_tokens
 from tests.trials.train.test_kinds_of_trials import EXPERTS
 from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, faulty, make_spec
-from trials.data.token_file import HEADER_BYTES
 from trials.measurement.step_log import read_metrics
 from trials.outcome_types import ThroughputBound
 from trials.trial import FailureReason, TrialSpec, TrialState
@@ -130,15 +127,3 @@ def test_enough_steps_before_the_time_limit_count_and_say_so_and_too_few_are_a_b
     assert outcome.measured == ThroughputBound(
         pytest.approx(spec.global_batch_size * spec.model.seq_length / fastest_s)
     )
-
-
-def test_a_token_file_that_is_cut_while_it_is_read_ends_the_trial_with_its_reason(start, tmp_path):
-    path = tmp_path / "tokens.bin"
-    write_tokens(path, range(64))
-    data = {"kind": "tokens", "path": str(path)}
-    trial = start(make_spec(TP2, measure=ENDLESS, trainer={"kind": "parlay", "data": data}))
-    trial.wait_for_steps(2)
-    os.truncate(path, HEADER_BYTES)
-    assert 0 not in trial.wait()
-    assert trial.result().reason is FailureReason.SCRIPT_ERROR
-    assert "is cut short" in trial.outcome().excerpt

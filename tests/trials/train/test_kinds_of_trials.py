@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from statistics import fmean
 from typing import Any
 
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.token_files import document_ids, write_documents, write_tokens
-from tests.trials.train.trial_processes import MODEL, RULES, faulty, make_spec
-from trials.data.token_file import TokenFile
-from trials.measurement.step_log import StepPhase, read_metrics
-from trials.ranks.startup import StartupPart
+from tests.trials.token_files import write_tokens
+from tests.trials.train.trial_processes import MODEL, RULES, make_spec
+from trials.measurement.step_log import read_metrics
 from trials.trial import TrialSpec, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
@@ -43,25 +39,6 @@ def test_losses_are_the_same_for_every_layout_and_waits_for_data_are_part_of_the
         losses.append([record.loss for record in records][:10])
     assert losses[0][-1] < losses[0][0] - 0.01
     assert losses[1:] == [pytest.approx(losses[0], abs=1e-5)] * 2
-
-
-def test_where_attention_is_by_document_the_documents_of_the_measured_steps_are_counted(start, tmp_path):
-    path = tmp_path / "tokens.bin"
-    write_documents(path, document_ids([1 + i * 7 % 40 for i in range(60)]))
-    file, model = TokenFile(path), replace(MODEL, document_length=10.0)
-    trial = start(spec_on(path, SMALL_DP2, model=model))
-    assert trial.wait() == [0, 0], trial.logs()
-    records = read_metrics(trial.folder.metrics())
-    for record in records:
-        first = (record.step - 1) * SMALL_DP2.global_batch_size
-        sequences = file.document_lengths(range(first, first + SMALL_DP2.global_batch_size), model.seq_length)
-        squares = sum(length**2 for sequence in sequences for length in sequence)
-        assert record.document_length == pytest.approx(squares / (SMALL_DP2.global_batch_size * model.seq_length))
-    found = trial.outcome().measured
-    counted = fmean(r.document_length for r in records if r.phase is StepPhase.MEASURED)
-    assert found.document_length == pytest.approx(counted)
-    flops = replace(model, document_length=counted).model_flops_per_token
-    assert found.model_tflops_per_gpu == pytest.approx(flops * found.tokens_per_sec_per_gpu / 1e12)
 
 
 EXPERTS = replace(
@@ -103,34 +80,3 @@ def test_experts_have_the_loads_that_were_asked_for_and_uneven_ones_by_a_router_
     assert metrics.expert_tokens_mean == trial.spec.global_batch_size * EXPERTS.seq_length * 2 / 4
     assert metrics.expert_tokens_most > 1.1 * metrics.expert_tokens_mean or skew == 1.0
     assert skew is None or metrics.expert_tokens_most == skew * metrics.expert_tokens_mean
-
-
-RECOMPUTED = replace(PP2, activation_checkpointing="full")
-CASES = {
-    "torch": (ONE, False),
-    "torch-pipeline": (RECOMPUTED, True),
-    "torch-zero-3": (replace(DP2, zero_stage=3), True),
-    "deepspeed-pipeline": (replace(RECOMPUTED, engine="deepspeed"), True),
-    "deepspeed-zero-1": (replace(DP2, engine="deepspeed", zero_stage=1), False),
-    "deepspeed-zero-3": (replace(DP2, engine="deepspeed", zero_stage=3, offload="optimizer"), False),
-}
-"""A layout, and whether torch needs its compiler for it."""
-
-
-IN_EACH_RUN = ("torch-zero-3", "deepspeed-zero-3")
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in IN_EACH_RUN else pytest.param(name, marks=pytest.mark.walks) for name in CASES]
-)
-def test_nothing_of_torch_or_deepspeed_is_imported_once_the_ranks_meet(start, name):
-    layout, has_compiler = CASES[name]
-    trial = start(make_spec(layout), program=faulty("note_late_imports"), warm=None)
-    assert set(trial.wait()) == {0}, trial.logs()
-    for rank in range(layout.num_gpus):
-        found = json.loads((trial.folder.path / f"imports-{rank}.json").read_text())
-        assert found == {"late": [], "has_compiler": has_compiler, "has_mlflow": False}
-    measured = trial.outcome().measured
-    assert list(measured.startup_parts_s) == [part for part in StartupPart if part is not StartupPart.COMPILE]
-    assert measured.startup_s == pytest.approx(sum(measured.startup_parts_s.values()))
-    assert min(measured.startup_parts_s.values()) > 0

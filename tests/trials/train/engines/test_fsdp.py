@@ -44,8 +44,7 @@ def test_no_stage_keeps_the_logits_of_a_whole_step(ranks, schedule, chunks):
 
 @pytest.mark.processes
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("splits_sequence", [False, True])
-@pytest.mark.parametrize("shape", ["gpt2", "llama"])
+@pytest.mark.parametrize(("shape", "splits_sequence"), [("gpt2", False), ("llama", True)])
 def test_a_tensor_parallel_block_compiles_to_one_graph_for_all_layers(ranks, shape, splits_sequence):
     """With graph breaks a layout would be called compiled that hardly is."""
     arguments = {"case": named_case("compiled", shape).to_json(), "splits_sequence": splits_sequence}

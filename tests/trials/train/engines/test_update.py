@@ -13,7 +13,7 @@ import torch
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import MODEL, make_spec
 from trials.measurement.step_log import StepPhase, StepRecord
-from trials.train.engines import flat_buffers, update
+from trials.train.engines import flat_buffers
 from trials.train.engines.flat_buffers import FlatSharding, make_buckets
 from trials.train.engines.gradients import clip_factor, square_sum
 from trials.train.engines.optimizer import OptimizerConfig
@@ -59,14 +59,6 @@ def test_the_norm_of_nothing_is_zero_and_clipping_never_enlarges():
     assert square_sum([torch.tensor([3.0]), torch.tensor([[4.0]])], torch.device("cpu")) == pytest.approx(25.0)
     assert clip_factor(torch.tensor(0.5), 1.0) == 1.0
     assert clip_factor(torch.tensor(4.0), 1.0) == pytest.approx(0.25)
-
-
-def test_weights_are_copied_piece_by_piece_whatever_their_shape(monkeypatch):
-    monkeypatch.setattr(update, "CHUNK_ELEMENTS", 3)
-    sources = [torch.arange(7.0), torch.arange(8.0).view(4, 2), torch.empty(0)]
-    targets = [torch.zeros_like(source, dtype=torch.bfloat16) for source in sources]
-    update._copy(targets, sources)
-    assert all(torch.equal(target.float(), source) for target, source in zip(targets, sources, strict=True))
 
 
 def records(*norms: float | None) -> list[StepRecord]:
@@ -130,18 +122,6 @@ def test_a_parameter_larger_than_a_bucket_has_one_of_its_own_and_so_has_a_tied_o
     assert sizes == [[2], [50], [2]]
     assert len(make_buckets(members(2, 3, 4), most=None, ranks=1)) == 1
     assert len(make_buckets(members(2, 3, 4, tied=True), most=None, ranks=1)) == 2
-
-
-@pytest.mark.parametrize("tied", [False, True])
-def test_weights_keep_their_values_and_become_views_of_one_buffer(tied):
-    before = {name: p.detach().clone() for name, p in make_chunk(tied_embeddings=tied).named_parameters()}
-    chunk = make_chunk(tied_embeddings=tied)
-    sharding = flat(chunk)
-    after = dict(chunk.named_parameters())
-    assert all(torch.equal(after[name], values) for name, values in before.items())
-    sharding.weights[0].zero_()
-    assert any(not parameter.any() and before[name].any() for name, parameter in after.items())
-    assert sharding.held_parameters() == sharding.updated_parameters() == sum(p.numel() for p in before.values())
 
 
 def test_sixteen_bit_weights_have_exact_masters_and_gradients_that_add_up_in_fp32():

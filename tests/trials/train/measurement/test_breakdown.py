@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -30,7 +29,6 @@ OPTIMIZER_KERNELS = TimedRange(Part.OPTIMIZER, RangeSource.DEVICE_OPTIMIZER, 6, 
     [
         ([], {"compute": 10.0}),
         ([kernel(0, 4), collective(Part.DATA_PARALLEL, 3, 6), kernel(5, 7)], {"compute": 9.0, "data_parallel": 1.0}),
-        ([TimedRange(Part.TENSOR, RangeSource.HOST_COLLECTIVE, 2, 5)], {"compute": 7.0, "tensor": 3.0}),
         (
             [OPTIMIZER, TimedRange(Part.DATA_PARALLEL, RangeSource.HOST_COLLECTIVE, 7, 9)],
             {"compute": 6.0, "optimizer": 2.0, "data_parallel": 2.0},
@@ -45,7 +43,6 @@ OPTIMIZER_KERNELS = TimedRange(Part.OPTIMIZER, RangeSource.DEVICE_OPTIMIZER, 6, 
             [collective(Part.TENSOR, 1, 4), collective(Part.DATA_PARALLEL, 3, 6)],
             {"compute": 5.0, "tensor": 3.0, "data_parallel": 2.0},
         ),
-        ([collective(Part.TENSOR, 3, 3)], {"compute": 10.0}),
         # Transfers between stages are kept apart for all ranks to compare.
         ([kernel(0, 2), collective(Part.PIPELINE, 1, 5, "recv 64")], {"compute": 7.0, "recv 64": 3.0}),
     ],
@@ -59,11 +56,6 @@ def test_an_instant_of_a_step_is_of_one_part(ranges, seconds):
 
 def step(micro_batches: int = 4, compute: float = 0.0, transfers: tuple[Transfer, ...] = ()) -> StepParts:
     return StepParts(micro_batches, dict.fromkeys(Part, 0.0) | {Part.COMPUTE: compute}, transfers)
-
-
-def test_what_a_rank_tells_of_a_step_is_read_back_as_it_was():
-    told = step(compute=6.0, transfers=(Transfer("recv 64", 3.0, 0.5),))
-    assert StepParts.from_json(json.loads(json.dumps(told.to_json()))) == told
 
 
 def test_what_the_luckiest_rank_waited_for_the_same_kind_is_the_transfer_and_the_rest_the_bubble():
@@ -104,34 +96,23 @@ SPLIT = {**TP2, **DP2, **EP2, **GATHER, "expert_tensor_parallel": 2}
         (MESH, [0, 1], "allreduce", Part.TENSOR),
         (MESH, [0, 2], "allreduce", Part.DATA_PARALLEL),
         (MESH, [0, 4], "allreduce", Part.PIPELINE),
-        (MESH, [0, 1, 2, 3], "allreduce", Part.DATA_PARALLEL),
         (MESH, [*range(8)], "allreduce", Part.PIPELINE),
         (MESH, [3], "allreduce", None),
         (CP2 | DP2, [0, 1], "send", Part.CONTEXT),
         (CP2 | DP2, [0, 1, 2, 3], "allreduce", Part.DATA_PARALLEL),
         (CP2, [0, 1], "_end_coalescing", Part.CONTEXT),
         (CP2, [0, 1], "allreduce", Part.DATA_PARALLEL),  # of gradients
-        (CP2 | {"context_transport": "a2a"}, [0, 1], "alltoall_base", Part.CONTEXT),
         (CP2 | {"context_transport": "all_gather"}, [0, 1], "_allgather_base", Part.CONTEXT),
         (EP2 | DP2, [0, 1], "all_to_all_single", Part.EXPERT),
         (EP2 | DP2, [0, 1], "_reduce_scatter_base", Part.DATA_PARALLEL),
-        (EP2 | {"data_parallel": 4}, [0, 1], "alltoall_base", Part.EXPERT),
         (EP2 | {"data_parallel": 4}, [0, 2], "allreduce", Part.DATA_PARALLEL),  # of copies of experts
         (EP2 | DP2 | GATHER, [0, 1], "allgather", Part.EXPERT),
-        (EP2 | TP2, [0, 1], "alltoall_base", Part.EXPERT),
         (EP2 | TP2, [0, 1], "allreduce", Part.TENSOR),
         (EP2 | {"tensor_parallel": 4}, [0, 2], "allreduce", Part.DATA_PARALLEL),  # of copies of experts
-        (
-            EP2 | {"context_parallel": 4, "context_transport": "all_gather"},
-            [0, 2],
-            "_reduce_scatter_base",
-            Part.DATA_PARALLEL,  # of copies of experts
-        ),
         ({"expert_parallel": 4} | TP2 | DP2 | GATHER, [0, 1], "_allgather_base", Part.TENSOR),
         (SPLIT, [0, 1, 2, 3], "_allgather_base", Part.EXPERT),
         (SPLIT, [0, 1], "_allgather_base", Part.TENSOR),
         (SPLIT, [0, 2], "allreduce", Part.DATA_PARALLEL),
-        (SPLIT | {"tensor_parallel": 1, "data_parallel": 4}, [0, 1], "_reduce_scatter_base", Part.TENSOR),
         (SPLIT | {"tensor_parallel": 1, "data_parallel": 8}, [0, 4], "_reduce_scatter_base", Part.DATA_PARALLEL),
     ],
 )

