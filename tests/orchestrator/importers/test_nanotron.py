@@ -25,23 +25,13 @@ def test_the_reader_keeps_to_its_table(monkeypatch):
     require_table(read_nanotron, NANOTRON_OPTIONS, BASE, [], monkeypatch, {"model.model_config.hidden_act"})
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "field", "expected"),
-    [
-        ("model.dtype", "float16", "precision", "fp16"),
-        ("model.model_config._attn_implementation", "sdpa", "attention_kernel", "flash"),
-    ],
-)
-def test_a_key_sets_its_layout_field(name, value, field, expected):
-    assert read(name, value).layout[field] == expected
-
-
 def test_defaults_are_those_of_nanotron():
     found = read_nanotron(yaml.safe_dump(BASE))
     defaults = {"pipeline_schedule": "gpipe", "sequence_parallel": False, "activation_checkpointing": "none"}
     assert (defaults | {"precision": "bf16", "attention_kernel": "flash"}).items() <= found.layout.items()
     assert (found.model["num_layers"], found.origins["model.num_layers"]) == (32, "nanotron's default")
     assert found.origins["baseline.tensor_parallel"].startswith("parallelism.tp (line ")
+    assert read("model.dtype", "float16").layout["precision"] == "fp16"
 
 
 @pytest.mark.parametrize(
@@ -61,16 +51,11 @@ def test_what_no_search_file_expresses_is_refused_by_name(name, value, rule):
     assert problem.line
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "note"),
-    [
-        ("model.model_config._attn_implementation", "sdpa", "PyTorch chooses the kernel of sdpa"),
-        ("data_stages", [{"sequence_length": 256}], "data_stages train with sequences of 256 tokens too"),
-        ("model.model_config.vocab_size", -1, "model.model_config.vocab_size is -1"),
-    ],
-)
-def test_a_difference_from_a_trial_is_noted(name, value, note):
-    assert any(each.startswith(note) for each in read(name, value).notes)
+def test_a_difference_from_a_trial_is_noted():
+    notes = " ".join(read("data_stages", [{"sequence_length": 256}]).notes)
+    assert "data_stages train with sequences of 256 tokens too" in notes
+    notes = " ".join(read("model.model_config._attn_implementation", "sdpa").notes)
+    assert "PyTorch chooses the kernel of sdpa" in notes
 
 
 def test_the_vocabulary_is_padded_as_nanotron_pads_it_and_sections_that_are_null_are_absent():

@@ -9,9 +9,8 @@ from orchestrator.importers.gpt_neox import read_gpt_neox
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.megatron_bridge.config import read_bridge_config
-from orchestrator.importers.nanotron import read_nanotron
 from search_spaces.errors import InputError
-from tests.orchestrator.importers.samples import BRIDGE, GPT_NEOX, NANOTRON
+from tests.orchestrator.importers.samples import BRIDGE, GPT_NEOX
 
 FOUR_OF_EIGHT = "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n"
 TRAINING = "pretrain_gpt.py --num-layers 8 --hidden-size 512 --micro-batch-size 1"
@@ -88,10 +87,8 @@ megatron_lm_config: {megatron_lm_tp_degree: 2, megatron_lm_sequence_parallelism:
     ("trainer", "read", "text", "degree"),
     [
         ("Megatron-LM", read_launch_script, _COMMAND, "--tensor-model-parallel-size 2"),
-        ("Megatron-DeepSpeed", read_launch_script, f"{_COMMAND} --deepspeed", "--tensor-model-parallel-size 2"),
         ("Megatron-Bridge", read_bridge_config, BRIDGE, "tensor_model_parallel_size: 2"),
         ("GPT-NeoX", read_gpt_neox, GPT_NEOX, '"model_parallel_size": 2'),
-        ("nanotron", read_nanotron, NANOTRON, "tp: 2"),
         ("accelerate", read_accelerate, _ACCELERATE, "tp_degree: 2"),
     ],
 )

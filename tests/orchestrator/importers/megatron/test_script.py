@@ -13,6 +13,9 @@ THETA = "--rotary-position-embeddings-theta 500000"
 FLEX = f"{EXPERTS} --moe-token-dispatcher-type flex"
 SELECTIVE = "--recompute-granularity selective"
 PIPELINE, PLAIN = "--deepspeed", "--deepspeed --no-pipeline-parallel"
+ALL_LAYERS = f"{PIPELINE} --recompute-granularity full"
+CHECKPOINTS = f"{PLAIN} --deepspeed-activation-checkpointing"
+VIRTUAL = "--num-virtual-stages-per-pipeline-rank"
 BLOCK = "--recompute-granularity full --recompute-method block --recompute-num-layers"
 
 
@@ -23,48 +26,28 @@ def launch(options: str) -> str:
 @pytest.mark.parametrize(
     ("options", "field", "value"),
     [
-        (f"{BLOCK} 2", "recompute_layers", 2),
         ("--recompute-activations --recompute-modules mlp", "recompute_modules", "mlp"),
-        ("--cpu-offloading-num-layers 4", "offloaded_layers", 4),
-        ("--account-for-loss-in-pipeline-split", "pipeline_split", "loss"),
-        ("--tp-comm-overlap", "tensor_parallel_overlap", True),
         ("--num-experts 8 --overlap-moe-expert-parallel-comm", "expert_overlap", True),
-        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "cuda_graphs", "full_iteration"),
         ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn", "cuda_graphs", "attn"),
         ("--cuda-graph-impl local", "cuda_graphs", "attn+mlp"),
         (f"{EXPERTS} --external-cuda-graph --cuda-graph-scope moe_router attn", "cuda_graphs", "attn+moe_router"),
-        ("--num-distributed-optimizer-instances 2", "data_parallel_replicas", 2),
         ("--pipeline-model-parallel-layout Et,tttL --pipeline-model-parallel-size 1", "virtual_pipeline_stages", 1),
-        ('--pipeline-model-parallel-layout "Et|tttL" --pipeline-model-parallel-size 2', "first_stage_layers", 1),
         ('--pipeline-model-parallel-layout "E(t|)*3tL" --pipeline-model-parallel-size 2', "virtual_pipeline_stages", 2),
-        (f"{SELECTIVE} --recompute-modules mlp core_attn", "recompute_modules", "core_attn+mlp"),
         ("--deepspeed --use_flash_attn", "attention_kernel", "flash"),
         ("--bf16 --use-flash-attn --attention-backend unfused", "attention_kernel", "math"),
         ("--num-experts 8", "expert_dispatcher", "allgather"),
         (FLEX, "expert_dispatcher", "deepep"),
         (f"{FLEX} --moe-flex-dispatcher-backend hybridep", "expert_dispatcher", "hybridep"),
         ("--cp-comm-type allgather", "context_transport", "all_gather"),
-        ("--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 4 2", "context_inner", 4),
-        ("--bf16 --fp8-format e4m3 --fp8-recipe mxfp8", "matmul_precision", "mxfp8"),
-        ("--fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16", "layers_in_16_bits", 1),
-        ("--fp8-format hybrid --fp8-param-gather --use-distributed-optimizer", "quantized_weights", True),
-        ("--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", "moment_dtype", "bf16"),
         ("--num-virtual-stages-per-pipeline-rank 3", "virtual_pipeline_stages", 3),
         ("--bf16 --transformer-impl local", "attention_kernel", "math"),
         ("--micro-batch-size 1", "attention_kernel", "math"),
-        (f"{SELECTIVE} --recompute-modules core_attn", "activation_checkpointing", "selective"),
-        ("--account-for-embedding-in-pipeline-split", "pipeline_split", "embedding"),
         ("--vocab-size 1000 --disable-pad-vocab-size", "vocab_size", 50257),
         ("--vocab-size 1000 --no-pad-vocab-size", "vocab_size", 50257),
         (f"{OWN_VOCABULARY} --make-vocab-size-divisible-by 1", "vocab_size", 1000),
         (f"--deepspeed {OWN_VOCABULARY} --make-vocab-size-divisible-by 1", "vocab_size", 1001),
-        (f"{EXPERTS} --expert-tensor-parallel-size 2", "expert_tensor_parallel", 2),
-        ("--multi-latent-attention --qk-pos-emb-head-dim 32", "rotary_head_size", 32),
         (f"--deepspeed --use-rotary-position-embeddings {THETA}", "rotary_base", 500_000),
-        *(
-            (f"--deepspeed --use-flash-attn-{kind}", "attention_kernel", "flash")
-            for kind in ("builder", "triton", "v1")
-        ),
+        ("--deepspeed --use-flash-attn-triton", "attention_kernel", "flash"),
         ("--micro-batch-size 3", "grad_accum_steps", 1),  # no global batch: one micro-batch a data-parallel rank
         ("--group-query-attention", "num_key_value_heads", 1),
         ("", "num_key_value_heads", 8),
@@ -83,8 +66,6 @@ def launch(options: str) -> str:
         ("--window-size 127,0 --window-attn-skip-freq 2", "full_attention_every", 2),
         ("--quick-geglu --glu-linear-offset 1 --activation-func-clamp-value 7", "activation", "clamped_swiglu"),
         ("--num-experts 8", "experts_per_token", 2),
-        ("--num-experts 8 --moe-ffn-hidden-size 96", "expert_ffn_hidden_size", 96),
-        ("--num-experts 8 --moe-shared-expert-intermediate-size 32", "shared_expert_ffn_hidden_size", 32),
         ("--num-experts 8 --moe-layer-freq '([0]*1+[1]*3)'", "num_dense_layers", 1),
         ("--multi-latent-attention", "key_value_latent_size", 32),
         ("--kv-channels $KV", "attention_head_size", None),
@@ -94,45 +75,28 @@ def launch(options: str) -> str:
         ("--deepspeed --qk-layernorm", "qk_norm", None),
         ("--normalization RMSNorm --disable-bias-linear", "linear_biases", None),
         ("--multi-latent-attention --qk-layernorm", "qk_norm", None),
+        # Recomputation is what the trainer makes of its options; as many layers as a chunk has are all layers.
+        ("--recompute-activations --recompute-granularity full", "activation_checkpointing", "selective"),
+        (f"{PIPELINE} --checkpoint-activations", "activation_checkpointing", "full"),
+        (f"{PIPELINE} --checkpoint-activations --recompute-granularity selective", "activation_checkpointing", "full"),
+        (f"{ALL_LAYERS} --recompute-method uniform", "activation_checkpointing", "full"),
+        (ALL_LAYERS, "activation_checkpointing", None),
+        (f"{PIPELINE} {BLOCK} 4", "activation_checkpointing", None),
+        (f"{PIPELINE} --recompute-granularity selective", "activation_checkpointing", "selective"),
+        (f"{CHECKPOINTS} --recompute-granularity full", "activation_checkpointing", "full"),
+        (CHECKPOINTS, "activation_checkpointing", None),
+        (f"{CHECKPOINTS} --recompute-activations", "activation_checkpointing", "selective"),
+        (f"{BLOCK} 4", "activation_checkpointing", "full"),
+        (f"{BLOCK} 4", "recompute_layers", None),
+        (f"{BLOCK} 1 --pipeline-model-parallel-size 2", "recompute_layers", 1),
+        (f"{BLOCK} 2 --pipeline-model-parallel-size 2", "recompute_layers", None),
+        (f"{BLOCK} 1 --pipeline-model-parallel-size 2 {VIRTUAL} 2", "recompute_layers", None),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 2", "recompute_layers", None),
     ],
 )
 def test_an_option_sets_its_field_and_with_the_usual_value_none(options, field, value):
     found = read_launch_script(launch(f"--num-attention-heads 8 {options}"))
     assert {**found.layout, **found.model}.get(field) == value
-
-
-@pytest.mark.parametrize(
-    ("options", "value"),
-    [
-        ("--recompute-activations --recompute-granularity full", "selective"),
-        (f"{PIPELINE} --checkpoint-activations", "full"),
-        (f"{PIPELINE} --checkpoint-activations --recompute-granularity selective", "full"),
-        (f"{PIPELINE} --recompute-granularity full --recompute-method uniform", "full"),
-        (f"{PIPELINE} --recompute-granularity full", None),
-        (f"{PIPELINE} --recompute-granularity full --recompute-method block --recompute-num-layers 4", None),
-        (f"{PIPELINE} --recompute-granularity selective", "selective"),
-        (f"{PLAIN} --deepspeed-activation-checkpointing --recompute-granularity full", "full"),
-        (f"{PLAIN} --deepspeed-activation-checkpointing", None),
-        (f"{PLAIN} --deepspeed-activation-checkpointing --recompute-activations", "selective"),
-    ],
-)
-def test_recomputation_is_what_the_trainer_makes_of_its_options(options, value):
-    assert read_launch_script(launch(options)).layout.get("activation_checkpointing") == value
-
-
-@pytest.mark.parametrize(
-    ("options", "value"),
-    [
-        (f"{BLOCK} 4", None),
-        (f"{BLOCK} 1 --pipeline-model-parallel-size 2", 1),
-        (f"{BLOCK} 2 --pipeline-model-parallel-size 2", None),
-        (f"{BLOCK} 1 --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2", None),
-        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 2", None),
-    ],
-)
-def test_as_many_layers_as_a_chunk_has_are_all_layers(options, value):
-    found = read_launch_script(launch(options)).layout
-    assert (found["activation_checkpointing"], found.get("recompute_layers")) == ("full", value)
 
 
 def test_an_unknown_variable_or_name_is_reported_and_not_guessed():
@@ -222,19 +186,13 @@ def test_what_trials_run_without_is_noted(options, note):
     assert any(note in found for found in read_launch_script(launch(options)).notes)
 
 
-@pytest.mark.parametrize(
-    ("kind", "option"),
-    [
-        ("--deepspeed", "--position-embedding-type rope"),
-        ("", "--num-key-value-heads 2"),
-    ],
-)
-def test_an_option_of_the_other_megatron_is_unknown_and_not_read(kind, option):
-    usual = f"--num-attention-heads 4 --micro-batch-size 1 {kind}"
-    without, found = (read_launch_script(launch(f"{usual} {more}")) for more in ("", option))
-    assert (found.model, found.layout) == (without.model, without.layout)
-    (note,) = {*found.notes} - {*without.notes}
-    assert note.startswith(f"{option.split()[0]} was left out: it is no option of Megatron-")
+def test_an_option_of_the_other_megatron_is_unknown_and_not_read():
+    for kind, option in (("--deepspeed", "--position-embedding-type rope"), ("", "--num-key-value-heads 2")):
+        usual = f"--num-attention-heads 4 --micro-batch-size 1 {kind}"
+        without, found = (read_launch_script(launch(f"{usual} {more}")) for more in ("", option))
+        assert (found.model, found.layout) == (without.model, without.layout)
+        (note,) = {*found.notes} - {*without.notes}
+        assert note.startswith(f"{option.split()[0]} was left out: it is no option of Megatron-")
 
 
 @pytest.mark.parametrize(

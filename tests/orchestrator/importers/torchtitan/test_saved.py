@@ -75,18 +75,12 @@ def test_a_saved_configuration_gives_model_layout_and_batch(tmp_path):
     assert read({**SAVED, "training": training}).notes == ()
 
 
-@pytest.mark.parametrize(
-    ("saved", "policy"),
-    [
-        (None, "none"),
-        ({"preserve_rng_state": True, "force_recompute_mm_shapes_by_fqns": ["moe.router.gate"]}, "selective"),
-        ({"preserve_rng_state": True, "layers": 1}, "full"),
-    ],
-)
-def test_the_policy_is_known_by_its_arguments(saved, policy):
-    found = read({**SAVED, "activation_checkpoint": saved})
-    assert found.layout["activation_checkpointing"] == policy
-    assert found.layout.get("recompute_layers") == (saved or {}).get("layers")
+def test_the_policy_is_known_by_its_arguments():
+    of_operations = {"preserve_rng_state": True, "force_recompute_mm_shapes_by_fqns": ["moe.router.gate"]}
+    of_layers = {"preserve_rng_state": True, "layers": 1}
+    for saved, policy, layers in ((None, "none", None), (of_operations, "selective", None), (of_layers, "full", 1)):
+        layout = read({**SAVED, "activation_checkpoint": saved}).layout
+        assert (layout["activation_checkpointing"], layout.get("recompute_layers")) == (policy, layers)
 
 
 def test_attention_has_its_own_kernel_heads_and_norms():
