@@ -70,17 +70,6 @@ def test_an_ended_search_has_its_newest_report_and_its_figures_once(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent_at", [None, START])
-def test_without_a_new_report_the_end_is_still_described_and_drawn(folder, sent_at):
-    if sent_at is not None:
-        write(folder, sent_at)
-    last = due(ENDED, folder, sent_at, sent_at, is_last=True)
-    assert "report.html" not in last.texts
-    assert "figures/progress.html" in last.texts
-    assert set(last.tags) == {runs.NOTE, runs.NOTE_MARK}
-
-
-@pytest.mark.slow
 def test_a_link_in_place_of_the_report_is_not_followed(folder, tmp_path):
     Path(tmp_path / "secret").write_text("x")
     folder.report.symlink_to(tmp_path / "secret")

@@ -9,14 +9,12 @@ from search_spaces.layouts.layout import Layout
 
 
 @pytest.mark.parametrize(
-    ("layout", "gpus_per_node", "nodes_per_domain", "tensor"),
-    [
-        (Layout(num_nodes=2, tensor_parallel=4, data_parallel=3), 6, 1, "of 4 across nodes"),
-        (Layout(num_nodes=2, tensor_parallel=3, data_parallel=4), 6, 1, "of 3 inside a node"),
-        (Layout(num_nodes=4, tensor_parallel=8, data_parallel=2), 4, 2, "of 8 across nodes of one link domain"),
-    ],
+    ("sizes", "gpus_per_node", "nodes_per_domain", "tensor"),
+    [((2, 4, 3), 6, 1, "of 4 across nodes"), ((4, 8, 2), 4, 2, "of 8 across nodes of one link domain")],
 )
-def test_the_summary_says_whether_tensor_groups_cross_nodes(layout, gpus_per_node, nodes_per_domain, tensor):
+def test_the_summary_says_whether_tensor_groups_cross_nodes(sizes, gpus_per_node, nodes_per_domain, tensor):
+    num_nodes, tensor_parallel, data_parallel = sizes
+    layout = Layout(num_nodes=num_nodes, tensor_parallel=tensor_parallel, data_parallel=data_parallel)
     assert f" tensor groups {tensor}," in rank_placement(layout, gpus_per_node, nodes_per_domain).summary
 
 

@@ -71,19 +71,16 @@ _FAILED = {"state": "failed", "end_reason": "script_error", "detail": "Traceback
 _PILOT = {"pilot": "p0001", "job_id": "4711", "node_hours": 0.25, "billed_hours": None}
 
 
-@pytest.mark.parametrize(
-    ("kind", "data", "line"),
-    [
-        (EventKind.SEARCH_STATE, _FAILED, "search failed (three trials in a row crashed alike): ImportError"),
-        (EventKind.ATTEMPT_UNKNOWN, T1 | {"unknown_since": 1.0}, "t0001.a1 unreachable"),
-        (EventKind.PILOT_ENDED, _PILOT, "p0001 ended; the search so far: 0.250 node-hours used"),
-    ],
-)
-def test_what_happens_beside_is_one_remark(kind, data, line):
+def test_what_happens_beside_is_one_remark():
     search = SearchUnderTest()
     search.start(Layout())
-    search.event(kind, **data)
-    assert f" {line}" in event_line(search.events[-1], search.record)
+    for kind, data, line in (
+        (EventKind.ATTEMPT_UNKNOWN, T1 | {"unknown_since": 1.0}, "t0001.a1 unreachable"),
+        (EventKind.PILOT_ENDED, _PILOT, "p0001 ended; the search so far: 0.250 node-hours used"),
+        (EventKind.SEARCH_STATE, _FAILED, "search failed (three trials in a row crashed alike): ImportError"),
+    ):
+        search.event(kind, **data)
+        assert f" {line}" in event_line(search.events[-1], search.record)
 
 
 def test_an_event_is_stamped_with_its_own_time_and_one_of_a_later_version_has_no_line():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dashboards.terminal.rank_diagram import rank_diagram
 from search_spaces.layouts.layout import Layout
 
@@ -20,21 +18,6 @@ def test_two_ranks_are_drawn_whole():
         "| rank 1: stage 1 |",
         "+-----------------+",
     ]
-
-
-def test_groups_of_both_orders_say_in_how_many_link_domains_they_are():
-    layout = Layout(num_nodes=32, tensor_parallel=4, pipeline_parallel=4, data_parallel=8, expert_parallel=4)
-
-    def told(order):
-        lines = rank_diagram(replace(layout, rank_order=order), 4, nodes_per_domain=16)
-        return {line.split()[0]: line[10:].split(": ")[0] for line in lines if ": " in line and line[0].isalpha()}
-
-    inside, outside = told("tp-dp-pp"), told("tp-pp-dp")
-    assert inside["data"] == "16 groups of 8, each over 8 nodes of one link domain"
-    assert inside["pipeline"] == "32 groups of 4, each over 4 nodes of 2 link domains"
-    assert outside["data"] == "16 groups of 8, each over 8 nodes of 2 link domains"
-    assert outside["pipeline"] == "32 groups of 4, each over 4 nodes of one link domain"
-    assert inside["expert"] == outside["expert"] == "32 groups of 4, inside a node"
 
 
 def test_hundreds_of_nodes_are_reported_in_a_few_lines():

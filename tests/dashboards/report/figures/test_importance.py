@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations, product
+from itertools import product
 
 import numpy as np
 import pytest
 
-from dashboards.report.figures import importance
 from dashboards.report.figures.importance import axis_importance
 
 
@@ -33,32 +32,3 @@ def test_axes_that_change_the_speed_come_first_others_are_near_zero_and_noise_ex
     layouts, _ = grid()
     found = axis_importance(layouts, list(rng.lognormal(size=len(layouts))))
     assert not found.is_reliable
-
-
-def test_the_values_are_those_of_the_definition():
-    """The polynomial's coefficients give what the sum over all coalitions gives."""
-    rng = np.random.default_rng(7)
-    kernels, weights = rng.uniform(0.1, 1.0, (4, 6, 6)), rng.normal(size=6)
-    kernels = (kernels + kernels.transpose(0, 2, 1)) / 2
-    averages = np.broadcast_to(kernels.mean(axis=1, keepdims=True), kernels.shape)
-
-    def value(coalition):
-        inside = [kernels[axis] if axis in coalition else averages[axis] for axis in range(4)]
-        return np.prod(inside, axis=0) @ weights
-
-    expected = np.zeros((4, 6))
-    for axis in range(4):
-        others = [other for other in range(4) if other != axis]
-        for size in range(4):
-            share = math.factorial(size) * math.factorial(3 - size) / math.factorial(4)
-            for coalition in combinations(others, size):
-                expected[axis] += share * (value({*coalition, axis}) - value(set(coalition)))
-    found = importance._shapley(importance._Surrogate(kernels, weights, 1.0))
-    assert found == pytest.approx(expected)
-    assert found.sum(axis=0) == pytest.approx(value({0, 1, 2, 3}) - value(set()))
-
-
-@pytest.mark.parametrize("count", [0, 9])
-def test_below_ten_layouts_nothing_is_said(count):
-    layouts, speeds = grid()
-    assert axis_importance(layouts[:count], speeds[:count]) is None
