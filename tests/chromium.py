@@ -6,12 +6,12 @@ Needs only Debian's package `chromium`: the protocol is JSON on two file descrip
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import select
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -80,22 +80,31 @@ class Chromium:
     """The browser's process and the line to it; for one thread. What goes wrong on the line is an AssertionError."""
 
     def __init__(self, program: str, folder: Path):
-        theirs, ours, said, heard = _pipe_ends()
+        theirs, self._ours = os.pipe()
+        self._heard, said = os.pipe()
         self._log = folder / "chromium.log"
-        command = (program, *_OPTIONS, f"--user-data-dir={folder / 'profile'}", "about:blank")
-        actions = (
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(self._log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-            (os.POSIX_SPAWN_DUP2, theirs, 3),
-            (os.POSIX_SPAWN_DUP2, said, 4),
-        )
-        self._pid = os.posix_spawn(
-            program, command, os.environ | {"HOME": str(folder)}, file_actions=actions, setsid=True
-        )
+        on_its_ends = f'exec "$@" 3<&{theirs} 4>&{said}'
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    "bash",
+                    "-c",
+                    on_its_ends,
+                    "bash",
+                    program,
+                    *_OPTIONS,
+                    f"--user-data-dir={folder}/profile",
+                    "about:blank",
+                ],
+                env=os.environ | {"HOME": str(folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs, said),
+                start_new_session=True,
+            )
         os.close(theirs)
         os.close(said)
-        self._ours, self._heard = ours, heard
         self._rest = b""
         self._number = 0
         self._tabs: dict[str, Tab] = {}
@@ -130,8 +139,8 @@ class Chromium:
         return answer["result"]
 
     def close(self) -> None:
-        os.killpg(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
         os.close(self._ours)
         os.close(self._heard)
 
@@ -219,17 +228,6 @@ class Tab:
 def _axe() -> str:
     """Source of axe-core; its package is not imported, as only this file of it is used."""
     return files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-
-
-def _pipe_ends() -> tuple[int, int, int, int]:
-    """Two pipes: their read end, our write end, their write end, our read end; none is 3 or 4, the browser's."""
-    ends = []
-    for first, second in (os.pipe(), os.pipe()):
-        for end in (first, second):
-            ends.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10))
-            os.close(end)
-    theirs, ours, heard, said = ends
-    return theirs, ours, said, heard
 
 
 def _feature(name: str, value: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import cost_model
-from benchmarks.cost_model import Case, Posteriors, score, summaries
+from benchmarks.cost_model import Case, Posteriors, score
 from benchmarks.measured import with_links
 from search_spaces.cost_model.posterior import StepTimePosterior
 from search_spaces.hardware.links import Fabric
@@ -18,11 +18,10 @@ from search_spaces.tables.measured_table import Observation, render_table
 from tests.search_spaces.example_tables import only
 
 
-def rows(model_name: str = "1B") -> list[Observation]:
+def rows() -> list[Observation]:
     """A dozen layouts of eight GPUs that ran in a second."""
     changes = [
         {
-            "model_name": model_name,
             "tensor_parallel": str(tensor),
             "pipeline_parallel": "1",
             "data_parallel": str(8 // tensor),
@@ -36,9 +35,9 @@ def rows(model_name: str = "1B") -> list[Observation]:
     return only(*changes)
 
 
-def case(model_name: str = "1B", time_factor: float = 1.0, memory_factor: float = 1.0) -> Case:
+def case(time_factor: float = 1.0, memory_factor: float = 1.0) -> Case:
     """Rows that took so many times what the cold models expect."""
-    found = Case.of(model_name, rows(model_name))
+    found = Case.of("1B", rows())
     seconds = np.exp(StepTimePosterior(found.terms.take(np.array([], dtype=int)), [], 0).predict(found.terms)[0])
     measured = [
         replace(row, step_time_s=s * time_factor, peak_memory_gib=gib * memory_factor)
@@ -91,21 +90,6 @@ def test_a_source_stands_for_the_machine_it_measured_on_and_a_named_cluster_wins
     part_of_a_node = replace(row, cluster=replace(row.cluster, gpus_per_node=4))
     assert with_links(part_of_a_node).links_are_assumed
     assert with_links(replace(row, cluster_name="ours")).links_are_assumed
-
-
-def test_sources_weigh_the_same_and_rows_are_counted_for_one_seed():
-    figures = {"time_error_median": 0.1, "rank_correlation": 0.5, "memory_error_median": None, "failed_rows": 2}
-    figures |= {"oom_rows": 2, "oom_recalled": 0.5, "unexplained": 0, "ok_rows": 10, "ok_refused": 0.1}
-    head = {"mode": "cold", "sampler": None, "num_nodes": 1}
-    lines = [
-        head | figures | {"source": source, "problem": problem, "seed": seed, "time_error_median": error}
-        for source, problem, error in (("a", "p", 0.1), ("a", "q", 0.3), ("a", "r", 0.2), ("b", "s", 0.4))
-        for seed in (0, 1)
-    ]
-    found = {line["source"]: line for line in summaries(lines)}
-    assert [found[name]["time_error_median"] for name in ("a", "b", "macro")] == [0.2, 0.4, pytest.approx(0.3)]
-    assert (found["a"]["failed_rows"], found["a"]["problems"], found["a"]["oom_recalled"]) == (6, 3, 0.5)
-    assert found["macro"]["memory_error_median"] is None
 
 
 def test_the_command_prints_a_json_object_a_line_and_skips_what_it_does_not_know(tmp_path, monkeypatch, capsys):
