@@ -184,23 +184,15 @@ def test_a_refusal_is_slurms_own_words_and_an_odd_one_is_left_to_the_submission(
     assert commands.client().test(request_).status is SubmitStatus.ACCEPTED
 
 
-@pytest.mark.parametrize(
-    ("states", "status"),
-    [
-        (("drained", "down*"), SubmitStatus.BUSY),
-        (("idle", "drained"), SubmitStatus.REFUSED),  # a node is up: they are not what is missing
-    ],
-)
-def test_a_refusal_for_want_of_nodes_that_are_away_is_a_wait(commands, request_, states, status):
-    rows = [f"n{number}|{state}|4|4000|(null)|main*|(null)" for number, state in enumerate(states)]
-    lines = "; ".join(f"echo '{row_}'" for row_ in ["CLUSTER: big", *rows, "n9|idle|4|4000|(null)|other"])
+def test_a_refusal_for_want_of_nodes_that_are_away_is_a_wait(commands, request_):
     refusal = "allocation failure: Requested node configuration is not available"
-    commands.write(sbatch=f"echo '{refusal}' >&2; exit 1", sinfo=lines)
-    tested = commands.client().test(request_)
-    assert tested.status is status
-    assert tested.message == (
-        refusal if status is SubmitStatus.REFUSED else "n[0-1] of the 2 nodes that could run it: down* or drained"
-    )
+    for state, status in (("down*", SubmitStatus.BUSY), ("idle", SubmitStatus.REFUSED)):
+        rows = [f"n{number}|{each}|4|4000|(null)|main*|(null)" for number, each in enumerate(("drained", state))]
+        lines = "; ".join(f"echo '{row_}'" for row_ in ["CLUSTER: big", *rows, "n9|idle|4|4000|(null)|other"])
+        commands.write(sbatch=f"echo '{refusal}' >&2; exit 1", sinfo=lines)
+        tested = commands.client().test(request_)
+        waits = "n[0-1] of the 2 nodes that could run it: down* or drained"
+        assert (tested.status, tested.message) == (status, waits if status is SubmitStatus.BUSY else refusal)
 
 
 def test_a_test_that_nobody_answers_is_unreachable(commands, request_):
