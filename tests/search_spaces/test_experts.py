@@ -93,12 +93,8 @@ LAYOUT = {"tensor_parallel": 2, "data_parallel": 4, "grad_accum_steps": 4, "engi
         ({}, {"expert_parallel": 8, "expert_tensor_parallel": 2}, "expert_ranks"),
         ({}, {"expert_parallel": 3}, "experts"),
         ({"expert_ffn_hidden_size": 50}, {"expert_tensor_parallel": 4}, "expert_width"),
-        ({"num_experts": None, "experts_per_token": None, "expert_ffn_hidden_size": None}, {}, None),
-        (
-            {"num_experts": None, "experts_per_token": None, "expert_ffn_hidden_size": None},
-            {"expert_parallel": 2},
-            "experts",
-        ),
+        (dict.fromkeys(EXPERTS), {}, None),
+        (dict.fromkeys(EXPERTS), {"expert_parallel": 2}, "experts"),
     ],
 )
 def test_experts_are_distributed_over_the_ranks_of_a_stage(model, fields, rule):

@@ -18,11 +18,6 @@ TITAN = Layout(engine="torchtitan", attention_kernel="flex", precision="bf16", t
         (Layout(tensor_parallel=8, grad_accum_steps=3), "run", []),
         (TITAN, "run", []),
         (replace(TITAN, torch_compile=True), "parsed", ["torch_compile True"]),
-        (
-            replace(TITAN, torch_compile=True, matmul_precision="fp8_rowwise"),
-            "parsed",
-            ["torch_compile True", "matmul_precision fp8_rowwise"],
-        ),
         (replace(TITAN, precision="fp16"), "by rule", ["precision fp16"]),
     ],
 )

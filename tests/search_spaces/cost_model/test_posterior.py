@@ -110,14 +110,6 @@ def test_one_strange_measurement_among_many_moves_little():
     assert np.abs(mean - np.log(TERMS_OF_ALL.seconds(typical_constants()))).max() < 0.15
 
 
-def test_one_trial_tells_how_fast_an_unknown_machine_is():
-    truth = 20 * typical_constants()
-    measured = TERMS_OF_ALL.take(np.array([4]))
-    unknown = TimePrior.default(speed_is_known=False)
-    mean, _ = StepTimePosterior(measured, measured.seconds(truth), 1, unknown).predict(TERMS_OF_ALL)
-    assert np.abs(mean - np.log(TERMS_OF_ALL.seconds(truth))).mean() < 0.3
-
-
 CAPACITY_GIB = 80.0
 
 

@@ -374,15 +374,6 @@ def test_a_host_starts_collectives_too():
     assert launches[1] > launches[0] > launches[2] < launches[3]
 
 
-@pytest.mark.parametrize("zero_stage", [0, 3])
-def test_the_rank_order_says_who_talks_over_the_fabric(zero_stage: int):
-    layout = replace(EIGHT, tensor_parallel=1, pipeline_parallel=2, data_parallel=8, grad_accum_steps=1)
-    layout = replace(layout, zero_stage=zero_stage)
-    data_inside = seconds(SMALL, replace(layout, rank_order="tp-dp-pp"), a100(2))
-    data_across = seconds(SMALL, replace(layout, rank_order="tp-pp-dp"), a100(2))
-    assert data_inside < data_across
-
-
 def test_more_stages_than_work_is_bubble():
     few, many = (replace(EIGHT, grad_accum_steps=steps) for steps in (2, 64))
     table = LayoutTable.of([few, many])

@@ -109,12 +109,7 @@ def test_a_cluster_file_describes_its_links_and_says_what_ranks_reached():
         (HEAD + NODE, "links.fabric", 4, "links of more nodes than the last domain has include a fabric"),
         (HEAD + FABRIC, "links.domains", 4, WHOLE_NODES),
         (HEAD + NODE.replace("num_ranks: 8", "num_ranks: 4") + FABRIC, "links.domains", 5, WHOLE_NODES),
-        (
-            HEAD + RACK.replace("num_ranks: 8", "num_ranks: 12") + FABRIC,
-            "links.domains[0].num_ranks",
-            5,
-            "a domain divides a node, or consists of whole nodes",
-        ),
+        (HEAD + RACK.replace("num_ranks: 8", "num_ranks: 12") + FABRIC, "links.domains[0].num_ranks", 5, "whole nodes"),
         (HEAD + NODE.replace("9", "-9") + FABRIC, "links.domains[0].latency_us", 5, "at least 0"),
         (HEAD + NODE + FABRIC.replace("2", "1"), "links.fabric.by_nodes[0].num_nodes", 6, "at least 2"),
         (HEAD + NODE + FABRIC.replace("nic_gb_per_s: 50, ", ""), "links.fabric.nic_gb_per_s", 6, None),

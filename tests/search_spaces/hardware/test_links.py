@@ -120,10 +120,10 @@ def test_domains_that_do_not_nest_are_refused():
             Links(inner_to_outer)
 
 
-@pytest.mark.parametrize("by_nodes", [((4, 10.0), (2, 20.0)), ((2, 10.0), (2, 20.0))])
-def test_numbers_of_nodes_rise(by_nodes: tuple[tuple[int, float], ...]):
+@pytest.mark.parametrize("first", [4, 2])
+def test_numbers_of_nodes_rise(first: int):
     with pytest.raises(InputError, match="each number of nodes once, in rising order"):
-        Fabric(nic_gb_per_s=10, latency_us=1, by_nodes=by_nodes)
+        Fabric(nic_gb_per_s=10, latency_us=1, by_nodes=((first, 10.0), (2, 20.0)))
 
 
 @pytest.mark.parametrize("bandwidth", [0, -1, math.inf, math.nan])

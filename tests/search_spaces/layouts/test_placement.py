@@ -72,12 +72,6 @@ def test_a_group_leaves_its_domain_where_its_ranks_are_in_two(links: Links | Non
 GB200 = (
     # 32 nodes are two parts of 16, of 64 ranks each
     (32, {"tensor_parallel": 4, "pipeline_parallel": 4, "data_parallel": 8}, {"pipeline"}, {"shards"}),
-    (
-        32,
-        {"tensor_parallel": 4, "pipeline_parallel": 4, "data_parallel": 8, "expert_parallel": 4},
-        {"pipeline"},
-        {"shards", "expert_shards"},
-    ),
     (32, {"data_parallel": 128, "expert_parallel": 128}, {"shards", "expert"}, None),
     # 36 nodes are two parts of 18, of 72 ranks each
     (36, {"tensor_parallel": 4, "pipeline_parallel": 2, "data_parallel": 18}, {"pipeline"}, {"shards"}),

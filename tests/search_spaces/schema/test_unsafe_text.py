@@ -60,11 +60,7 @@ def test_a_secret_is_known_by_its_form(value: str):
         *(("--calculate-per-token-loss", "true"), ("eos_token", "<|endoftext|>"), ("pad_token", "[PAD]")),
         *(("eos_token", "128001"), ("--mask-token", "128002"), ("note", "Basic configuration")),
         *(("data", "/mnt/disk-of-the-whole-project/pile"), ("words", "a forward_pass=everything")),
-        *(
-            ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
-            ("NCCL_ALGO", "Ring"),
-            ("objective", "tokens_per_sec"),
-        ),
+        *(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"), ("objective", "tokens_per_sec")),
         *(("PWD", "/home/ada"), ("OLDPWD", "/home/ada"), ("--pwd", "/workspace"), ("PGPASSFILE", "/home/ada/.pgpass")),
         *(("api_key_file", "/home/ada/.key"), ("secret_path", "/run/secrets"), ("use_token", "true"), (None, "None")),
         *(("url", "postgresql://parlay@db/ledger"), ("NVTE_BYPASS", "all"), ("comment", "a secret remark")),
