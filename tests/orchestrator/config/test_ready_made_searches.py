@@ -30,9 +30,17 @@ TODAY = {"llama3-70b-h100": (64, 4, 8, 2), "qwen3-30b-a3b-gb200": (8, 1, 1, 8), 
 """Layouts of NeMo's performance summary, whose recipes have a loss that keeps less memory."""
 
 
+def path_of(name: str) -> Path:
+    return Path(presets.__file__).parents[1] / presets.SEARCHES / f"{name}.yaml"
+
+
+def ready_made(name: str, *overrides: str) -> SearchSpec:
+    return load_search_file(path_of(name), overrides)
+
+
 @pytest.mark.parametrize("name", [*PUBLISHED, *TODAY])
 def test_a_published_layout_is_the_baseline_of_its_search_and_fits(name: str):
-    spec = load_search_file(Path(presets.__file__).parents[1] / presets.SEARCHES / f"{name}.yaml")
+    spec = ready_made(name)
     layout = spec.baseline
     assert layout is not None
     found = (layout.num_gpus, layout.tensor_parallel, layout.pipeline_parallel, layout.data_parallel)
