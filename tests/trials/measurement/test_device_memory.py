@@ -8,8 +8,9 @@ import pytest
 
 from search_spaces.layouts.layout import Layout
 from tests.kit import FULLEST
+from tests.trials.measurement.test_metrics import records
 from trials.measurement.device_memory import RankMemory, device_memory_fields, fullest_rank
-from trials.measurement.step_log import StepPhase, StepRecord
+from trials.measurement.step_log import StepRecord
 from trials.measurement.stragglers import rank_times, slowest_rank, suspect_ranks
 
 GPU = RankMemory(60.0, 50.0, outside_gib=4.0, total_gib=80.0, inactive_split_gib=2.0, alloc_retries=1)
@@ -21,20 +22,13 @@ def steps(mib_a_step: tuple[float, float, float], count: int = 200) -> list[Step
     """Steps after which allocated, reserved and used memory have grown by so much each; the first six are warm-up."""
     allocated, reserved, used = mib_a_step
     return [
-        StepRecord(
-            step=number,
-            phase=StepPhase.WARMUP if number <= 6 else StepPhase.MEASURED,
-            time="2026-11-20T12:00:00.000000Z",
-            step_time_s=1.0,
-            fastest_rank_step_time_s=1.0,
-            loss=6.0,
-            grad_norm=1.0,
-            samples=16,
-            memory_allocated_gib=30 + allocated * number / 1024,
-            memory_reserved_gib=60 + reserved * number / 1024,
-            memory_device_gib=64 + used * number / 1024,
+        replace(
+            record,
+            memory_allocated_gib=30 + allocated * record.step / 1024,
+            memory_reserved_gib=60 + reserved * record.step / 1024,
+            memory_device_gib=64 + used * record.step / 1024,
         )
-        for number in range(1, count + 1)
+        for record in records([1.0] * count, warmup=6)
     ]
 
 
@@ -83,11 +77,11 @@ def test_the_step_at_which_a_device_is_full_follows_from_what_grows_and_its_room
 
 def test_blocks_that_the_allocator_takes_now_and_then_are_growth_after_hundreds_of_steps_only():
     """It takes 20 MiB at once every twenty steps, as where memory is in fragments."""
-    records = [
+    taken = [
         replace(record, memory_device_gib=64 + 20 * (record.step // 20) / 1024) for record in steps((0.0, 0.0, 0.0))
     ]
-    assert "device_memory_full_at_step" not in device_memory_fields(records[:20], FREE_16)
-    fields = device_memory_fields(records, FREE_16)
+    assert "device_memory_full_at_step" not in device_memory_fields(taken[:20], FREE_16)
+    fields = device_memory_fields(taken, FREE_16)
     assert fields["device_memory_slope_mib_per_step"] == pytest.approx(1.0, rel=0.1)
     assert fields["device_memory_full_at_step"] == pytest.approx(200 + 16 * 1024, rel=0.1)
 

@@ -43,37 +43,32 @@ TIME = "2026-11-20T12:00:00.000000Z"
 SAMPLE = NodeSample(TIME, {"cpu_utilization_percentage": 41.5, "gpu_15_power_usage_watts": 650.2})
 
 
-@pytest.fixture
-def samples_path(tmp_path):
-    return tmp_path / "system.n0.r0.jsonl"
-
-
-def test_what_is_written_is_read_again_without_a_line_still_being_written(samples_path):
-    assert read_samples(samples_path) == []
-    samples_path.write_bytes(sample_line(SAMPLE) + sample_line(NodeSample(TIME)) + sample_line(SAMPLE)[:20])
-    assert read_samples(samples_path) == [SAMPLE, NodeSample(TIME)]
+def test_what_is_written_is_read_again_without_a_line_still_being_written(path):
+    assert read_samples(path) == []
+    path.write_bytes(sample_line(SAMPLE) + sample_line(NodeSample(TIME)) + sample_line(SAMPLE)[:20])
+    assert read_samples(path) == [SAMPLE, NodeSample(TIME)]
 
 
 @pytest.mark.parametrize("name", ["gpu_0_fan_percentage", "gpu_100_utilization_percentage"])
-def test_a_name_that_is_none_of_ours_is_an_error(samples_path, name):
-    samples_path.write_text(json.dumps(SAMPLE.to_json() | {name: 1.0}) + "\n")
+def test_a_name_that_is_none_of_ours_is_an_error(path, name):
+    path.write_text(json.dumps(SAMPLE.to_json() | {name: 1.0}) + "\n")
     with pytest.raises(ValueError, match="with an unknown name"):
-        read_samples(samples_path)
+        read_samples(path)
 
 
-def test_a_whole_line_that_is_no_sample_is_an_error_that_names_the_file(samples_path):
-    samples_path.write_text(f'{{"time": "{TIME}", "cpu_utilization_percentage": NaN}}\n')
-    with pytest.raises(ValueError, match=r"system\.n0\.r0\.jsonl"):
-        read_samples(samples_path)
+def test_a_whole_line_that_is_no_sample_is_an_error_that_names_the_file(path):
+    path.write_text(f'{{"time": "{TIME}", "cpu_utilization_percentage": NaN}}\n')
+    with pytest.raises(ValueError, match=r"metrics\.r0\.jsonl"):
+        read_samples(path)
 
 
-def test_a_file_without_an_end_and_a_link_are_not_read(samples_path, tmp_path):
+def test_a_file_without_an_end_and_a_link_are_not_read(tmp_path, path):
     (tmp_path / "elsewhere").write_bytes(sample_line(SAMPLE))
-    samples_path.symlink_to(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="not a regular file"):
-        read_samples(samples_path)
-    samples_path.unlink()
-    with samples_path.open("wb") as stream:
+        read_samples(path)
+    path.unlink()
+    with path.open("wb") as stream:
         stream.truncate(MAX_BYTES + 1)
     with pytest.raises(ValueError, match="more than"):
-        read_samples(samples_path)
+        read_samples(path)
