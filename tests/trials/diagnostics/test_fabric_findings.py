@@ -133,13 +133,3 @@ def test_each_node_is_by_itself_and_with_two_others(num_nodes):
                 partners[second // 4].add(first // 4)
     assert all(len(others) >= 2 for others in partners.values())
     assert Exchange(REDUCE, 4, 1) in exchanges_of([], 4, num_nodes)
-
-
-def test_each_exchange_is_timed_once_whatever_asks_for_it():
-    shape = GroupShape(4, 1, (REDUCE, Collective.ALL_GATHER))
-    assert exchanges_of([shape], 4, 2)[:3] == [
-        Exchange(REDUCE, 4, 1, is_small=True),
-        Exchange(REDUCE, 4, 1),
-        Exchange(Collective.ALL_GATHER, 4, 1),
-    ]
-    assert sorted(map(str, exchanges_of([shape], 4, 2))) == sorted(map(str, exchanges_of([], 4, 2)))
