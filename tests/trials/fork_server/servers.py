@@ -72,30 +72,22 @@ class Node:
             listener.bind(str(self.socket_path))
             listener.listen()
             number = str(listener.fileno())
-            arguments = ["--listener", number, "--preload", PRELOAD, *(options or ("--parent", str(os.getpid())))]
-            self.server = subprocess.Popen(
-                [sys.executable, "-m", "trials.fork_server", *arguments],
-                env=self.environment | changes,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=(self.root / "server.log").open("ab"),
-                pass_fds=[listener.fileno()],
-                start_new_session=True,
-            )
-        return self.server
+            arguments = ("--listener", number, *(options or ("--parent", str(os.getpid()))))
+            log = (self.root / "server.log").open("ab")
+            return self._serve(arguments, changes, stderr=log, pass_fds=[listener.fileno()])
 
     def serve_in_folder(self, name: str) -> subprocess.Popen[bytes]:
         """Start a server of this node of Slurm, and wait until it serves."""
-        self.server = subprocess.Popen(
-            [sys.executable, "-m", "trials.fork_server", "--folder", str(self.folder), "--preload", PRELOAD],
-            env=self.environment | {"SLURMD_NODENAME": name},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=handle_no_signals,
-        )
-        assert json.loads(self.server.stdout.readline()) == {"listens": name}
-        assert json.loads(self.server.stdout.readline())["refused"] is None
+        arguments = ("--folder", str(self.folder))
+        server = self._serve(arguments, {"SLURMD_NODENAME": name}, preexec_fn=handle_no_signals)
+        assert json.loads(server.stdout.readline()) == {"listens": name}
+        assert json.loads(server.stdout.readline())["refused"] is None
+        return server
+
+    def _serve(self, arguments: Sequence[str], changes: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "trials.fork_server", *arguments, "--preload", PRELOAD]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
+        self.server = subprocess.Popen(argv, env=self.environment | changes, **pipes | options)
         return self.server
 
     def stub(

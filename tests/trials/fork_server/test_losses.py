@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from itertools import count
 
 import pytest
 
@@ -13,6 +13,7 @@ from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.launcher import LocalLauncher
 from search_spaces.layouts.layout import Layout
+from tests.kit import LLAMA
 from tests.orchestrator.launchers.attempts import result_of, wait_until_ended, written
 from tests.trials.train.parity import needs_accelerate, needs_megatron, needs_torchtitan
 from tests.trials.train.trial_processes import MODEL, RULES, make_spec
@@ -24,37 +25,28 @@ Steps = Sequence[tuple[float | None, float | None]]
 """Loss and gradient norm of each step."""
 
 
-class Trials:
-    """Launches layouts as trials of both kinds; one launcher, so that servers live from trial to trial."""
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Layout, bool | None], Steps]]:
+    """Steps of a layout's trial of one of both kinds, by one launcher, so that servers live from trial to trial."""
+    root, launcher, numbers = tmp_path_factory.mktemp("losses"), LocalLauncher([[]]), count(1)
+    snapshot_code(root / "code")
 
-    def __init__(self, root: Path):
-        self._root = root
-        self._count = 0
-        self.launcher = LocalLauncher([[]])
-        snapshot_code(root / "code")
-
-    def steps(self, layout: Layout, warm_start: bool | None) -> Steps:
-        self._count += 1
+    def steps_of(layout: Layout, warm_start: bool | None) -> Steps:
         rules = replace(RULES, time_limit_s=300.0, warm_start=warm_start)
-        model = LLAMA if layout.engine == "torchtitan" else MODEL
-        spec = make_spec(layout, model=model, trial=f"t{self._count:04d}", measure=rules)
-        folder = SearchFolder(self._root / spec.search_id).attempt(spec.trial, spec.attempt)
-        request = written(LaunchRequest(spec, folder, sys.executable, str(self._root / "code"), time_limit_s=400.0))
-        self.launcher.launch(request)
-        result = result_of(request, wait_until_ended(self.launcher, request))
+        model = replace(MODEL, **LLAMA) if layout.engine == "torchtitan" else MODEL
+        spec = make_spec(layout, model=model, trial=f"t{next(numbers):04d}", measure=rules)
+        folder = SearchFolder(root / spec.search_id).attempt(spec.trial, spec.attempt)
+        request = written(LaunchRequest(spec, folder, sys.executable, str(root / "code"), time_limit_s=400.0))
+        launcher.launch(request)
+        result = result_of(request, wait_until_ended(launcher, request))
         assert (result.state, result.excerpt) == (TrialState.MEASURED, None)
         assert result.outcome.started_warm is (warm_start is not False), folder.rank_log(0).read_text()
         return [(record.loss, record.grad_norm) for record in read_metrics(folder.metrics())]
 
-
-@pytest.fixture(scope="module")
-def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
-    trials = Trials(tmp_path_factory.mktemp("losses"))
-    yield trials
-    trials.launcher.close()
+    yield steps_of
+    launcher.close()
 
 
-LLAMA = replace(MODEL, position_embedding="rotary", norm="rmsnorm", gated_mlp=True)
 DP2 = {"data_parallel": 2}
 OTHERS = {
     "megatron-core": ({"zero_stage": 1, **DP2}, needs_megatron),
@@ -79,8 +71,8 @@ OTHERS = {
     ],
     ids=lambda layout: layout.key,
 )
-def test_losses_are_equal_to_the_bit(trials: Trials, layout: Layout) -> None:
-    warm, plain = trials.steps(layout, None), trials.steps(layout, False)
+def test_losses_are_equal_to_the_bit(steps: Callable[[Layout, bool | None], Steps], layout: Layout) -> None:
+    warm, plain = steps(layout, None), steps(layout, False)
     both = min(len(warm), len(plain))  # the end of warm-up depends on the clock
     assert both >= RULES.min_steps
     assert warm[:both] == plain[:both]

@@ -19,7 +19,6 @@ from tests.trials.fork_server.servers import (
     Node,
     handle_no_signals,
     ignore_signals,
-    until,
     wait_for_end,
     with_fewer_files,
 )
@@ -194,29 +193,6 @@ def test_what_a_rank_leaves_behind_has_ended_before_its_stub_does(node: Node) ->
     code, out, _ = node.run(program)
     assert code == 0
     assert not Path(f"/proc/{int(out)}").exists() or "Z" in Path(f"/proc/{int(out)}/stat").read_text().split()[2]
-
-
-def test_a_stub_that_is_killed_before_the_server_is_ready_starts_nothing(tmp_path: Path) -> None:
-    node = Node(tmp_path, preload=WAIT_FOR_GO)
-    node.serve(ROOT=str(tmp_path))
-    lost = node.stub("open('begun', 'w').close()", {"ROOT": str(tmp_path)})
-    other = node.stub("sys.exit(5)", {"ROOT": str(tmp_path)})
-    until((tmp_path / "importing").exists)
-    lost.kill()
-    lost.wait(60)
-    (tmp_path / "go").touch()
-    assert other.wait(60) == 5
-    node.close()
-    assert not (tmp_path / "begun").exists()
-
-
-WAIT_FOR_GO = """
-import os, time
-def import_engine(engine, on_cpu):
-    open(os.environ["ROOT"] + "/importing", "w").close()
-    while not os.path.exists(os.environ["ROOT"] + "/go"):
-        time.sleep(0.01)
-"""
 
 
 HIDE_DEVICES = "import sys\nsys.argv.pop(0)\nimport glob\nglob.glob = lambda pattern: ['/dev/null']\n"

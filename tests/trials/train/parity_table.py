@@ -12,7 +12,7 @@ import argparse
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import date
@@ -62,7 +62,7 @@ def main() -> None:
     for name in [options.only] if options.only else TABLES:
         with closing(WarmRanks(name)) as ranks:
             parity = Parity(ranks)
-            rows = list(_printed(trained(parity, cases(name, options.covering))))
+            rows = [trained(parity, case) for case in cases(name, options.covering)]
             wrong += sum(not row.agrees for row in rows)
             lines = [*table(rows), *(left_out_table() if name == NATIVE else [])]
             if name in CASES:
@@ -74,13 +74,6 @@ def main() -> None:
     sys.exit(1 if wrong else 0)
 
 
-def _printed(rows: Iterator[Row]) -> Iterator[Row]:
-    for row in rows:
-        state = "ok    " if row.agrees else "FAILED"
-        print(f"{state}  {row.case.layout.num_gpus} ranks  {row.case.name}  {row.words}", flush=True)
-        yield row
-
-
 def cases(name: str, only_covering: bool) -> list[Case]:
     """All cases of a table; those of torch.compile only where a compiler is installed."""
     chosen = covering_cases if only_covering else full_cases
@@ -88,15 +81,16 @@ def cases(name: str, only_covering: bool) -> list[Case]:
     return chosen(engines=engines) + (compiled_cases(engines=engines) if shutil.which("g++") else [])
 
 
-def trained(parity: Parity, given: Sequence[Case]) -> Iterator[Row]:
-    for case in given:
-        tolerance = tolerance_of(case, "cpu")
-        try:
-            difference = parity.difference(case, parity.train(case))
-        except RanksFailed as failed:
-            yield Row(case, None, tolerance, str(failed).strip().splitlines()[-1])
-        else:
-            yield Row(case, difference.value, tolerance, str(difference))
+def trained(parity: Parity, case: Case) -> Row:
+    """The case's row, which is printed."""
+    try:
+        difference = parity.difference(case, parity.train(case))
+        row = Row(case, difference.value, tolerance_of(case, "cpu"), str(difference))
+    except RanksFailed as failed:
+        row = Row(case, None, tolerance_of(case, "cpu"), str(failed).strip().splitlines()[-1])
+    state = "ok    " if row.agrees else "FAILED"
+    print(f"{state}  {case.layout.num_gpus} ranks  {case.name}  {row.words}", flush=True)
+    return row
 
 
 def with_table(page: str, name: str, lines: Sequence[str]) -> str:
@@ -128,12 +122,17 @@ def _command() -> str:
 
 
 def left_out_table() -> list[str]:
+    chosen = covering_cases()
+    by_rule: dict[str, list[str]] = {}
+    for pair in pairs_left_out(chosen):
+        rules = " and ".join(f"`{rule}`" for rule in sorted(exclusion_reasons(pair, chosen, "cpu")))
+        by_rule.setdefault(rules, []).append(" with ".join(f"{axis} {value}" for axis, value in pair))
     return [
         "Pairs of axis values that no layout can have, by the rule that refuses them:",
         "",
         "| rule | pairs |",
         "|---|---|",
-        *(f"| {rule} | {', '.join(pairs)} |" for rule, pairs in left_out().items()),
+        *(f"| {rule} | {', '.join(pairs)} |" for rule, pairs in sorted(by_rule.items())),
         "",
     ]
 
@@ -148,16 +147,6 @@ def mutation_table(engine: str, differences: Mapping[tuple[str, Case], Differenc
         *(f"| {place} | {case.name} | {found.value:.1e} |" for (place, case), found in differences.items()),
         "",
     ]
-
-
-def left_out() -> dict[str, list[str]]:
-    """Described pairs of axis values by the rule that excludes them."""
-    chosen = covering_cases()
-    by_rule: dict[str, list[str]] = {}
-    for pair in pairs_left_out(chosen):
-        rules = " and ".join(f"`{rule}`" for rule in sorted(exclusion_reasons(pair, chosen, "cpu")))
-        by_rule.setdefault(rules, []).append(" with ".join(f"{axis} {value}" for axis, value in pair))
-    return dict(sorted(by_rule.items()))
 
 
 if __name__ == "__main__":

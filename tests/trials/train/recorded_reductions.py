@@ -14,7 +14,7 @@ from torch.distributed import _functional_collectives, distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.engines import MEGATRON_CORE
-from tests.trials.train.rank_programs import Done, train_layout
+from tests.trials.train.rank_programs import Done, keep, train_layout
 
 _BETWEEN = ("distributed_c10d.py", "_functional_collectives.py", "c10d_logger.py", "_contextlib.py")
 """Files of torch through which a call goes."""
@@ -47,7 +47,7 @@ class Reductions:
         """Stand between callers and torch's functions."""
         self._watch_reducer()
         replaced: list[tuple[Any, dict[str, Callable]]] = [
-            (torch.distributed, {"all_reduce": _keep, "reduce_scatter_single": _keep_share}),
+            (torch.distributed, {"all_reduce": keep, "reduce_scatter_single": _keep_share}),
             (_functional_collectives, {"all_reduce": _same, "reduce_scatter_single": _share}),
         ]
         if dispatcher := sys.modules.get(_DISPATCHER):
@@ -64,7 +64,7 @@ class Reductions:
 
     def watch_megatron(self) -> None:
         """Stand between megatron-core and torch's functions, wherever it has taken a name for one."""
-        left_out = {"all_reduce": _keep, "reduce_scatter_tensor": _keep_share, "all_to_all_single": _deliver_zeros}
+        left_out = {"all_reduce": keep, "reduce_scatter_tensor": _keep_share, "all_to_all_single": _deliver_zeros}
         modules = [module for name, module in list(sys.modules.items()) if name.startswith("megatron.core")]
         for name, skipped in left_out.items():
             original = getattr(distributed_c10d, name)
@@ -108,11 +108,6 @@ def _caller(frame: FrameType) -> FrameType:
     while Path(frame.f_code.co_filename).name in _BETWEEN and frame.f_back is not None:
         frame = frame.f_back
     return frame
-
-
-def _keep(tensor: torch.Tensor, *_: Any, **__: Any) -> Done:
-    """Leave a rank its own part of a sum."""
-    return Done()
 
 
 def _keep_share(output: torch.Tensor, input: torch.Tensor, *_: Any, group: Any, **__: Any) -> Done:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.train.test_kinds_of_trials import EXPERTS
-from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, faulty, make_spec
+from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, WITH_EXPERTS, faulty, make_spec
 from trials.measurement.step_log import read_metrics
 from trials.outcome_types import ThroughputBound
 from trials.trial import FailureReason, TrialSpec, TrialState
@@ -32,7 +31,7 @@ def limited(layout: Layout, gib: float, **fields: Any) -> TrialSpec:
 
 
 HANG = endless(TP2, time_limit_s=80.0)
-FORCED = make_spec(ONE, model=EXPERTS, measure=replace(RULES, routing="balanced"))
+FORCED = make_spec(ONE, model=WITH_EXPERTS, measure=replace(RULES, routing="balanced"))
 ON_GPU = make_spec(ONE, accelerator="h100-80gb")
 OOM = "run_out_of_memory_"
 

@@ -1,4 +1,4 @@
-"""A trial's measurement and its early end: real ranks as a launcher starts them."""
+"""A trial's measurement, its early end, its tokens and its experts: real ranks as a launcher starts them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from statistics import median
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, best_of, faulty, make_spec
+from tests.trials.token_files import write_tokens
+from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, WITH_EXPERTS, best_of, faulty, make_spec
 from trials.diagnostics.parity_models import SHAPES
 from trials.files.folders import SearchFolder, read_json, write_json
 from trials.measurement.step_log import StepPhase, read_metrics
@@ -168,3 +169,45 @@ def test_a_profile_that_fails_leaves_the_measurement_as_it_is(start):
     assert outcome.excerpt
     assert outcome.measured.time_s is None
     assert trial.result().state is TrialState.MEASURED
+
+
+def test_losses_are_the_same_for_every_layout_and_waits_for_data_are_part_of_the_steps(start, tmp_path):
+    write_tokens(tmp_path / "tokens.bin", [i * i % 61 for i in range(1001)])
+    losses = []
+    for number, layout in enumerate((TP2, replace(DP2, micro_batch_size=1), replace(PP2, engine="deepspeed")), 1):
+        data = {"kind": "tokens", "path": str(tmp_path / "tokens.bin")}
+        trial = start(make_spec(layout, trial=f"t000{number}", trainer={"kind": "parlay", "data": data}))
+        assert trial.wait() == [0, 0], trial.logs()
+        assert trial.result().state is TrialState.MEASURED
+        records, metrics = read_metrics(trial.folder.metrics()), trial.outcome().measured
+        assert 0 <= metrics.data_wait_s < metrics.step_time_s
+        assert all(record.data_wait_s < record.step_time_s for record in records)
+        losses.append([record.loss for record in records][:10])
+    assert losses[0][-1] < losses[0][0] - 0.01
+    assert losses[1:] == [pytest.approx(losses[0], abs=1e-5)] * 2
+
+
+SPLIT = replace(TP2, expert_tensor_parallel=2, activation_checkpointing="full")
+
+
+@pytest.mark.parametrize(
+    ("layout", "routing", "skew"),
+    [
+        (SPLIT, "balanced", 1.0),
+        pytest.param(PP2, "skewed(1.5)", 1.5, marks=pytest.mark.walks),
+        pytest.param(replace(DP2, zero_stage=3), "skewed(1.5)", 1.5, marks=pytest.mark.walks),
+        (replace(DP2, zero_stage=3, engine="deepspeed"), "skewed(1.5)", 1.5),
+        pytest.param(replace(SPLIT, engine="deepspeed"), "balanced", 1.0, marks=pytest.mark.walks),
+        (ONE, "learned", None),
+    ],
+)
+def test_experts_have_the_loads_that_were_asked_for_and_uneven_ones_by_a_router_left_alone(
+    start, layout, routing, skew
+):
+    trial = start(make_spec(layout, model=WITH_EXPERTS, measure=replace(RULES, routing=routing)))
+    assert not any(trial.wait()), trial.logs()
+    metrics = trial.outcome().metrics
+    assert trial.result().state is TrialState.MEASURED
+    assert metrics.expert_tokens_mean == trial.spec.global_batch_size * MODEL.seq_length * 2 / 4
+    assert metrics.expert_tokens_most > 1.1 * metrics.expert_tokens_mean or skew == 1.0
+    assert skew is None or metrics.expert_tokens_most == skew * metrics.expert_tokens_mean

@@ -14,17 +14,15 @@ from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
+from tests.kit import LLAMA
 from tests.trials.train.parity import needs_accelerate, needs_megatron, needs_torchtitan
 from tests.trials.train.ranks import WarmRanks
-from tests.trials.train.test_kinds_of_trials import EXPERTS
-from tests.trials.train.trial_processes import MODEL, RULES, RunningTrial, make_spec
+from tests.trials.train.trial_processes import MODEL, RULES, WITH_EXPERTS, RunningTrial, make_spec
 from trials.ranks.engine_packages import packages_of
 from trials.ranks.software import package_version
 from trials.trial import FailureReason, Flag, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
-
-LLAMA = replace(MODEL, position_embedding="rotary", norm="rmsnorm", gated_mlp=True)
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Engine:
     ],
 )
 def engine(request) -> Iterator[Engine]:
-    kernel, model, stage = ("flex", LLAMA, 2) if request.param == TORCHTITAN else ("math", MODEL, 1)
+    kernel, model, stage = ("flex", replace(MODEL, **LLAMA), 2) if request.param == TORCHTITAN else ("math", MODEL, 1)
     plain = Layout(engine=request.param, attention_kernel=kernel, micro_batch_size=2, grad_accum_steps=2)
     if request.param == ACCELERATE:
         small = replace(plain, data_parallel=2, zero_stage=3)
@@ -100,15 +98,17 @@ def test_beyond_the_memory_limit_a_rank_is_out_of_memory(begin, engine):
 @pytest.mark.parametrize(("routing", "skew"), [("balanced", 1.0), ("skewed(1.5)", 1.5)])
 def test_experts_have_the_loads_that_were_asked_for(begin, engine, routing, skew):
     if engine.name == ACCELERATE:
-        assert any(engine_violations(engine.small, EXPERTS))
+        assert any(engine_violations(engine.small, WITH_EXPERTS))
         return
     split = {"data_parallel": 2, "expert_parallel": 2, "expert_tensor_parallel": 1, "activation_checkpointing": "full"}
     sequence = {"sequence_parallel": True, "zero_stage": 2} if engine.name == TORCHTITAN else {"tensor_parallel": 1}
-    spec = make_spec(replace(engine.small, **split | sequence), model=EXPERTS, measure=replace(RULES, routing=routing))
+    spec = make_spec(
+        replace(engine.small, **split | sequence), model=WITH_EXPERTS, measure=replace(RULES, routing=routing)
+    )
     trial = begin(spec)
     assert not any(trial.wait()), trial.logs()
     metrics, is_drawn = trial.outcome().metrics, engine.name == MEGATRON_CORE and routing == "balanced"
-    assert metrics.expert_tokens_mean == spec.global_batch_size * EXPERTS.seq_length * 2 / 4
+    assert metrics.expert_tokens_mean == spec.global_batch_size * WITH_EXPERTS.seq_length * 2 / 4
     most = pytest.approx(skew * metrics.expert_tokens_mean, rel=0.2 if is_drawn else 0.0)
     assert metrics.expert_tokens_most == most
     assert trial.result().state is TrialState.MEASURED

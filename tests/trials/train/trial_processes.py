@@ -8,13 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from tests.contract.outcomes import assert_outcome_as_declared
-from tests.kit import model, trial
+from tests.kit import LLAMA, model, trial
 from tests.trials.train.ranks import WarmProcess, WarmRanks
 from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
@@ -31,6 +31,15 @@ MODEL = model(
     vocab_size=64,
     seq_length=16,
     tied_embeddings=False,
+)
+WITH_EXPERTS = replace(
+    MODEL,
+    **LLAMA,
+    num_layers=4,
+    num_experts=4,
+    experts_per_token=2,
+    expert_ffn_hidden_size=32,
+    num_dense_layers=1,
 )
 RULES = MeasureRules(min_steps=8, max_steps=8, max_warmup_steps=6)
 ENDLESS = MeasureRules(min_steps=10**6, max_steps=10**6, max_warmup_steps=6)

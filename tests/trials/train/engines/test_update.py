@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -14,10 +12,9 @@ from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import MODEL, make_spec
 from trials.measurement.step_log import StepPhase, StepRecord
 from trials.train.engines import flat_buffers
-from trials.train.engines.flat_buffers import FlatSharding, make_buckets
+from trials.train.engines.flat_buffers import FlatSharding
 from trials.train.engines.gradients import clip_factor, square_sum
 from trials.train.engines.optimizer import OptimizerConfig
-from trials.train.engines.sharding import ParamTraits
 from trials.train.engines.update import LossScale, Update
 from trials.train.measurement.loop import skipped_steps_error, step_record
 from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
@@ -83,53 +80,23 @@ def test_a_steps_utilisation_is_the_mean_of_the_gpus_that_were_sampled(seen, tol
 
 CPU = torch.device("cpu")
 ALONE = World(Layout(), {"tp": 0, "dp": 0, "pp": 0}, None, None, None, None)
-PLAIN, TIED = ParamTraits(True, False, False), ParamTraits(True, False, True)
 
 
-def make_chunk(**fields) -> ModelChunk:
-    model = replace(MODEL, **fields)
-    return ModelChunk(model, ChunkPlan.of(model, 0, 1), TensorParallelRanks(), WeightSource(1, CPU), ChunkExecution())
+def make_chunk() -> ModelChunk:
+    return ModelChunk(MODEL, ChunkPlan.of(MODEL, 0, 1), TensorParallelRanks(), WeightSource(1, CPU), ChunkExecution())
 
 
-def flat(chunk: ModelChunk, dtype: torch.dtype = torch.float32, **options) -> FlatSharding:
-    return FlatSharding(
-        (chunk,), ALONE, dtype, shares_update=False, **{"overlaps": False, "bucket_mib": None} | options
-    )
-
-
-def members(*sizes: int, tied: bool = False) -> list[tuple[torch.nn.Parameter, ParamTraits]]:
-    traits = [PLAIN] * len(sizes)
-    if tied:
-        traits[-1] = TIED
-    return [(torch.nn.Parameter(torch.zeros(n)), t) for n, t in zip(sizes, traits, strict=True)]
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
-def test_buckets_follow_one_another_and_every_rank_has_an_equal_share_of_each(ranks):
-    buckets = make_buckets(members(5, 4, 9, 1), most=9, ranks=ranks)
-    assert [[p.numel() for p, _ in bucket.members] for bucket in buckets] == [[5, 4], [9], [1]]
-    assert buckets[0].begin == 0
-    assert all(first.end == second.begin for first, second in pairwise(buckets))
-    for bucket in buckets:
-        shares = [bucket.share(rank, ranks) for rank in range(ranks)]
-        assert [s.start for s in shares] == [bucket.begin, *[s.stop for s in shares[:-1]]]
-        assert shares[-1].stop == bucket.end
-        assert bucket.end - bucket.begin - sum(p.numel() for p, _ in bucket.members) < ranks
-
-
-def test_a_parameter_larger_than_a_bucket_has_one_of_its_own_and_so_has_a_tied_one():
-    sizes = [[p.numel() for p, _ in bucket.members] for bucket in make_buckets(members(2, 50, 2), most=10, ranks=1)]
-    assert sizes == [[2], [50], [2]]
-    assert len(make_buckets(members(2, 3, 4), most=None, ranks=1)) == 1
-    assert len(make_buckets(members(2, 3, 4, tied=True), most=None, ranks=1)) == 2
+def flat(chunk: ModelChunk) -> FlatSharding:
+    """Its weights in bf16, on one rank."""
+    return FlatSharding((chunk,), ALONE, torch.bfloat16, shares_update=False, overlaps=False, bucket_mib=None)
 
 
 def test_sixteen_bit_weights_have_exact_masters_and_gradients_that_add_up_in_fp32():
-    chunk, exact = make_chunk(), {name: p.detach().clone() for name, p in make_chunk().named_parameters()}
-    sharding = flat(chunk, torch.bfloat16)
+    chunk, exact = make_chunk(), [values.detach().clone() for values in make_chunk().parameters()]
+    sharding = flat(chunk)
     next(chunk.parameters()).sum().backward()  # of the step before
     assert {p.dtype for p in chunk.parameters()} == {torch.bfloat16}
-    total = sum(values.sum() for values in exact.values())
+    total = sum(values.sum() for values in exact)
     assert torch.stack([master.sum() for master in sharding.masters]).sum() == pytest.approx(float(total), rel=1e-5)
     sharding.begin_step(micro_batches=6)
     assert not any(gradient.any() for gradient in sharding.gradients())
@@ -144,7 +111,7 @@ def test_sixteen_bit_weights_have_exact_masters_and_gradients_that_add_up_in_fp3
 
 
 def test_with_the_optimizer_offloaded_no_masters_stay_on_the_device():
-    sharding = flat(make_chunk(), torch.bfloat16)
+    sharding = flat(make_chunk())
     on_device = [weakref.ref(master) for master in sharding.masters]
     update = Update(sharding, ALONE, OptimizerConfig(), uses_fp16=False, is_offloaded=True)
     assert [master() for master in on_device] == [None]
