@@ -8,10 +8,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.published import is_published, published_lines
-from benchmarks.published_left_out import (
-    SHIPPED,
-    using,
-)
 from benchmarks.published_throughput import (
     Reading,
     Row,
@@ -144,38 +140,3 @@ def test_all_published_rows_are_read_and_those_that_cannot_be_said_have_reasons(
     memory = memory_line(readings)
     assert memory["said_not_to_fit"] <= 0.02 * memory["ran"]
     assert memory["below_one_half"] <= 0.15 * memory["ran"]
-
-
-# -- families left out
-
-H100 = {"accelerator": "h100-80gb"}
-HEADS = {"num_attention_heads": "12", "num_key_value_heads": "12"}
-SMALL = HEADS | {"micro_batch_size": "1", "hidden_size": "768", "ffn_hidden_size": "3072"}
-WIDE = {"micro_batch_size": "1", "num_gpus": "64", "dp": "64"}
-
-
-def predicted(found: Reading) -> float:
-    assert found.training is not None
-    return found.training.predicted
-
-
-@pytest.mark.parametrize(
-    ("constant", "factor", "changed"),
-    [
-        ("matmul", 1.1, {}),
-        ("h100_slowdown", 1.1, H100),
-        ("sharded", 1.5, WIDE),
-        ("triton_a100", 1 / 1.1, {}),
-        ("sinks", 1.5, BRIDGE | QWEN | {"model": "GPT OSS 120B"}),
-    ],
-)
-def test_each_constant_slows_the_rows_that_depend_on_it_and_is_shipped_again_afterwards(
-    constant: str, factor: float, changed: dict[str, str]
-):
-    found = reading(**changed)
-    shipped = predicted(found)
-    with using(SHIPPED):
-        assert predicted(found) == pytest.approx(shipped, rel=1e-9)
-    with using(SHIPPED | {constant: SHIPPED[constant] * factor}):
-        assert predicted(found) < shipped * 0.9999
-    assert predicted(found) == shipped

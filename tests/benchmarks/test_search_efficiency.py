@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
-
-from benchmarks.search_efficiency import noise_of, run, summaries
+from benchmarks.search_efficiency import run, summaries
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -57,16 +53,3 @@ def test_sources_weigh_the_same_and_small_problems_stand_apart():
         ("<20", "b"): 1,
         ("<20", "macro"): 1,
     }
-
-
-@pytest.mark.slow
-def test_repeats_of_a_layout_are_the_tables_noise_and_a_regret_within_it_is_none():
-    found = problem(2.0, 1.0, 1.04)
-    slow, fast, near = found.results.values()
-    again = [replace(fast, step_time_s=1.05), replace(slow, step_time_s=2.3)]
-    assert noise_of([slow, fast, near]) is None
-    assert noise_of([slow, fast, near, *again, replace(near, step_time_s=1.144)]) == pytest.approx(0.1)
-    # Micro batches of one are the fastest, and the models say that they are the slowest.
-    late = problem(1.0, *[2.0] * 3, *[1.04] * 4)
-    regrets = [run("p", late, "guided", 0, noise=noise)["stop_regret"] for noise in (None, 0.03, 0.05)]
-    assert regrets == [0.04, 0.04, 0.0]
