@@ -75,11 +75,3 @@ def test_a_link_in_place_of_the_report_is_not_followed(folder, tmp_path):
     folder.report.symlink_to(tmp_path / "secret")
     with pytest.raises(ValueError, match="not a regular file"):
         due(ENDED, folder, is_last=True)
-
-
-def test_a_description_is_ours_while_nobody_has_changed_it():
-    ours, cut = runs.note_tags("the best is t0001"), runs.note_tags("x" * 10_000)
-    assert all(map(runs.may_describe, ({}, ours, cut)))
-    edited = ours | {runs.NOTE: ours[runs.NOTE] + " - no, t0002"}
-    taken_away = {runs.NOTE_MARK: ours[runs.NOTE_MARK]}
-    assert not any(map(runs.may_describe, ({runs.NOTE: "see the ticket"}, edited, taken_away)))

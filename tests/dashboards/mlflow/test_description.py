@@ -7,9 +7,9 @@ from dataclasses import replace
 from dashboards.mlflow.description import search_description
 from dashboards.report.data import report_data
 from search_spaces.layouts.layout import Layout
+from tests.dashboards.report.searches import a_search
 from tests.dashboards.searches import SearchUnderTest
 from trials.ledger.events import SearchRecord
-from trials.trial import FailureReason
 
 BASELINE = Layout()
 
@@ -18,26 +18,17 @@ def note(search: SearchRecord, **links: str) -> str:
     return search_description(report_data(search, search.created_at), links.get)
 
 
-def compared() -> SearchUnderTest:
-    """Search with a baseline, a faster layout, and one out of memory."""
-    search = SearchUnderTest({"name": "tiny", "baseline": BASELINE.to_json(), "global_batch_size": 1})
-    names = [search.start(replace(BASELINE, tensor_parallel=size)) for size in (1, 2, 4)]
-    search.measure(names[0], 1000.0)
-    search.measure(names[1], 1500.0)
-    search.fail(names[2], FailureReason.GPU_OOM)
-    search.best(names[1])
-    search.end()
-    return search
-
-
 def test_the_winner_comes_first_with_its_speed_its_interval_and_how_much_faster_it_is():
-    lines = note(compared().record).splitlines()
+    search = a_search()
+    search.end()
+    lines = note(search.record).splitlines()
     times = "\N{MULTIPLICATION SIGN}"
     assert lines[0] == "**1.50x faster than the baseline (1.44–1.56)**"
-    assert f"- best layout: t0002, tensor 2 {times} pipeline 1 {times} data 1, micro-batch 1" in lines
+    layout = f"tensor 2 {times} pipeline 2 {times} data 2, micro-batch 1, accumulation 4, schedule 1f1b"
+    assert f"- best layout: t0003, {layout}" in lines
     assert "- tokens per second: 1,500, 95 % 1,470–1,530" in lines
-    assert "- peak memory: 1.5 GiB of the fullest rank" in lines
-    assert any(line.startswith(r"Completed: reached the limit of search.max\_trials") for line in lines)
+    assert "- peak memory: 3 GiB of the fullest rank" in lines
+    assert "Completed: reached the limit of 20 layouts." in lines
     assert any("2 measured, 1 failed" in line for line in lines)
 
 

@@ -26,10 +26,3 @@ def test_the_summary_names_the_groups_that_leave_the_link_domains(order: str, to
     assert rank_placement(layout, 4, 16).summary.endswith(f" Groups in several link domains: {told}.")
     assert "several link domains" not in rank_placement(layout, 4, 32).summary
     assert "several link domains" not in rank_placement(layout, 4, 1).summary
-
-
-@pytest.mark.parametrize(("order", "nodes"), [("tp-dp-pp", {"node 0": 3, "node 4": 3}), ("tp-pp-dp", {"node 0": 7})])
-def test_nodes_with_the_same_pattern_are_drawn_once(order: str, nodes: dict[str, int]):
-    layout = Layout(num_nodes=8, tensor_parallel=4, pipeline_parallel=2, data_parallel=8, rank_order=order)
-    others = {node.name: node.others for node in rank_placement(layout, 8).nodes}
-    assert others == {name: f"...and {count} more nodes with the same pattern" for name, count in nodes.items()}
