@@ -65,11 +65,9 @@ def test_a_layer_for_further_tokens_has_a_head_of_its_own_to_compute():
     ("fields", "key"),
     [
         ({"num_experts": 8}, "experts_per_token"),
-        ({"experts_per_token": 2}, "experts_per_token"),
         ({"num_dense_layers": 1}, "num_dense_layers"),
         (EXPERTS | {"num_dense_layers": 6}, "num_dense_layers"),
         ({"rotary_head_size": 8}, "rotary_head_size"),
-        (LATENT | {"value_head_size": None}, "value_head_size"),
         (LATENT | {"rotary_head_size": 24}, "rotary_head_size"),
         (LATENT | {"qk_norm": True}, "qk_norm"),
         ({"num_mtp_layers": -1}, "num_mtp_layers"),

@@ -195,14 +195,6 @@ def test_a_refusal_for_want_of_nodes_that_are_away_is_a_wait(commands, request_)
         assert (tested.status, tested.message) == (status, waits if status is SubmitStatus.BUSY else refusal)
 
 
-def test_a_test_that_nobody_answers_is_unreachable(commands, request_):
-    refusal = "echo 'allocation failure: Socket timed out on send/recv operation' >&2; exit 1"
-    for line in (refusal, f"{HANGS}; exec sleep 1000"):
-        commands.write(sbatch=line)
-        with pytest.raises(SlurmUnreachable):
-            commands.client().test(request_)
-
-
 @pytest.mark.parametrize(
     ("minutes", "options", "config", "is_refused"),
     [

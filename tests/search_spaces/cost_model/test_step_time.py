@@ -470,14 +470,6 @@ def test_groups_over_the_nodes_of_a_link_domain_have_its_speed(change: dict, par
     assert (inside < 0.5 * across) == faster
 
 
-def test_zero_3_inside_a_link_domain_is_not_held_to_one_adapter():
-    layout = replace(
-        MEGATRON, tensor_parallel=1, num_nodes=2, data_parallel=8, zero_stage=3, engine="torch"
-    ).canonical()
-    inside, across = (_parts(gb200(*domains, num_nodes=2), layout)["data_parallel"] for domains in ((RACK,), ()))
-    assert inside < 0.2 * across
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -110,18 +110,15 @@ def test_a_cluster_file_describes_its_links_and_says_what_ranks_reached():
         (HEAD + FABRIC, "links.domains", 4, WHOLE_NODES),
         (HEAD + NODE.replace("num_ranks: 8", "num_ranks: 4") + FABRIC, "links.domains", 5, WHOLE_NODES),
         (HEAD + RACK.replace("num_ranks: 8", "num_ranks: 12") + FABRIC, "links.domains[0].num_ranks", 5, "whole nodes"),
-        (HEAD + NODE.replace("9", "-9") + FABRIC, "links.domains[0].latency_us", 5, "at least 0"),
         (HEAD + NODE + FABRIC.replace("2", "1"), "links.fabric.by_nodes[0].num_nodes", 6, "at least 2"),
-        (HEAD + NODE + FABRIC.replace("nic_gb_per_s: 50, ", ""), "links.fabric.nic_gb_per_s", 6, None),
     ],
 )
-def test_links_that_cannot_be_are_refused_by_key_line_and_rule(yaml: str, key: str, line: int, rule: str | None):
+def test_links_that_cannot_be_are_refused_by_key_line_and_rule(yaml: str, key: str, line: int, rule: str):
     with pytest.raises(InputError) as caught:
         _cluster_in(yaml)
     problem = caught.value.problems[0]
     assert (problem.key, problem.line) == (key, line)
-    assert problem.rule == rule or (rule is not None and rule in (problem.rule or ""))
-    assert problem.fix is not None or problem.rule is not None
+    assert rule in (problem.rule or "")
 
 
 def test_a_cluster_file_describes_domains_of_several_nodes_which_need_no_fabric_inside():

@@ -32,14 +32,12 @@ OF_A_RACK = 20 * NIC_EFFICIENCY
         (LINKS, 16, 1, 64),  # two whole nodes
         (LINKS, 8, 2, 32),  # four ranks of each node, two rings through its NICs
         (LINKS, 8, 8, 8),  # the same over eight nodes: a ring of eight ranks, not of eight nodes
-        (LINKS, 2, 32, 8),  # two nodes that lie four apart are two nodes
         # Behind one switch every rank has its own way.
         *((SWITCHED, ranks, stride, 240) for ranks, stride in ((2, 1), (4, 1), (4, 2), (2, 4), (8, 1))),
         # A group that does not fit the nodes evenly is as slow as those that span two.
         *((SWITCHED, ranks, stride, OVER_NICS / stride) for ranks, stride in ((3, 1), (6, 1), (3, 2), (12, 1))),
         (WIDE, 16, 1, 240),  # two whole nodes are no faster than one
         (WIDE, 2, 8, 30),
-        (RACKS, 4, 1, 100),
         (RACKS, 8, 1, 90),  # two nodes of a rack
         (RACKS, 4, 4, 90),  # one rank of each node: each has links of its own
         (RACKS, 32, 1, 4 * OF_A_RACK),  # two racks: the NICs of all nodes of a rack

@@ -32,11 +32,8 @@ def test_an_axis_is_a_value_a_list_or_a_range(given, values):
         ({"min": 1, "max": 8, "step": 0}, "step is 0"),
         ({"min": 1, "max": 8, "factor": 1}, "factor is 1"),
         ({"min": 0, "max": 8, "factor": 2}, "min is 0"),
-        ({"from": 1, "to": 8}, "keys from, to"),
-        ({"min": 1, "max": True, "step": 1}, "max is true"),
         ({"min": 1.0, "max": 8, "step": 1}, "min is 1.0"),
         ({"min": 1, "max": 10**12, "step": 1}, "max is 1000000000000"),
-        ({"min": 1, "max": 1_000_000, "step": 1}, "1000000 values"),
         (list(range(10_001)), "10001 values"),
     ],
 )

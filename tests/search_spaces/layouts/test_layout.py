@@ -43,7 +43,6 @@ UNSHARDED = {"zero_stage": 0, "overlap_comm": False, "bucket_mib": None}
     [
         ({"pipeline_parallel": 1}, {"pipeline_schedule": "none", "virtual_pipeline_stages": 1}),
         ({"pipeline_schedule": "gpipe"}, {"pipeline_schedule": "interleaved_1f1b"}),
-        ({"virtual_pipeline_stages": 1}, {"pipeline_schedule": "1f1b"}),
         ({"virtual_pipeline_stages": 1, "pipeline_schedule": "none"}, {"pipeline_schedule": "1f1b"}),
         ({"virtual_pipeline_stages": 1, "pipeline_schedule": "gpipe"}, {}),
         ({"tensor_parallel": 1}, {"sequence_parallel": False}),

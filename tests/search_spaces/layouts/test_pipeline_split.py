@@ -91,14 +91,6 @@ def test_the_most_layers_that_a_file_may_have_are_dealt_without_a_step_for_each(
     assert sum(greedy_stage_layers(model, 1000)[0]) == model.num_layers
 
 
-def test_stages_cost_in_sum_what_the_model_does_forward():
-    # A forward pass is a third of forward and backward; norms, biases and positions multiply nothing in the sum's sense
-    # but are counted as weights there, so the two agree to a fraction of a percent only.
-    model = GPT2
-    stages = model.num_layers * layer_flops_per_token(model) + head_flops_per_token(model)
-    assert stages == pytest.approx(model.model_flops_per_token / 3, rel=1e-3)
-
-
 @pytest.mark.parametrize(
     ("given", "num_layers", "layers"),
     [
@@ -109,10 +101,8 @@ def test_stages_cost_in_sum_what_the_model_does_forward():
         # The first stage would have the embedding alone.
         (GivenSplit(4, 1, "embedding", None, None), 3, None),
         (GivenSplit(4, 1, "own", 1, None), 7, (1, 2, 2, 2)),
-        (GivenSplit(4, 1, "own", 1, 3), 7, None),
         (GivenSplit(2, 1, "own", 3, 5), 8, (3, 5)),
         (GivenSplit(2, 2, "own", 2, 4), 6, (1, 2, 1, 2)),
-        (GivenSplit(2, 2, "own", 3, None), 7, None),
     ],
 )
 def test_a_given_split_is_megatrons(given, num_layers, layers):

@@ -234,7 +234,6 @@ MIXED = {**QWEN3, "qkv_bias": True, "activation": "squared_relu"}
             for engine in ("torch", "deepspeed")
             for kernel in ({}, FLASH)
         ),
-        (LLAMA, {**CORE, **SELECTIVE, "recompute_modules": "core_attn+mlp"}, []),
         (MIXED, CORE, []),
         (EXPERTS, {**CORE, **SELECTIVE, **BF16, "recompute_modules": "moe_act"}, []),
         (EXPERTS, {**CORE, **SELECTIVE, "recompute_modules": "moe_act"}, ["grouped_products"]),
@@ -248,9 +247,7 @@ MIXED = {**QWEN3, "qkv_bias": True, "activation": "squared_relu"}
         ({"position_embedding": "rotary"}, ACCELERATE, ["model"]),
         ({"num_key_value_heads": 2}, ACCELERATE, ["kv_heads"]),
         ({"activation": "squared_relu"}, ACCELERATE, []),
-        ({**LLAMA, "activation": "gelu", "attention_head_size": 8}, ACCELERATE, []),
         ({**LLAMA, "qkv_bias": True, "num_attention_heads": 6, "attention_head_size": 32}, ACCELERATE, []),
-        ({**QWEN3, "num_attention_heads": 6}, ACCELERATE, []),
         ({"attention_head_size": 32}, ACCELERATE, ["attention_head_size"]),
         ({"qk_norm": True}, ACCELERATE, ["qk_norm"]),
         ({**LLAMA, "num_attention_heads": 6, "attention_head_size": 32}, ACCELERATE, ["attention_head_size"]),

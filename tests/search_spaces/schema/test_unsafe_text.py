@@ -33,11 +33,8 @@ def test_a_secret_is_known_by_its_name(name: str):
     "value",
     [
         "https://hooks.slack.com/services/T000/B000/XXXXXXXXXXXX",
-        "https://discord.com/api/webhooks/1234567890/abcdefghij",
         f"AIza{RANDOM[:35]}",
-        f"sk_live_{RANDOM[:24]}",
         f"nvapi-{RANDOM}",
-        f"npm_{RANDOM[:36]}",
         "https://data.example/part?token=hunter2hunter2",
         "https://a.blob.core.windows.net/c?sv=2024&sig=hunter2hunter2",
         "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=hunter2hunter2==",
