@@ -32,12 +32,24 @@ from search_spaces.layouts.axis import Axis, Kind
 from search_spaces.layouts.layout import AXES, CANONICAL, Layout
 from search_spaces.rules.layout_rules import LAYOUT_RULES
 from tests.contract.objects import COLUMNS, FOLDERS, MEANINGS, OBJECTS, SCHEMAS, Folder
-from tests.contract.types_text import type_text
 from tests.sources import ROOT
 
 PAGE = ROOT / "docs" / "contract.md"
 TEMPLATE = Path(__file__).with_name("template.md")
 WIDTH = 120
+_NAMES = {
+    "None": "null",
+    "str": "text",
+    "int": "integer",
+    "float": "number",
+    "bool": "true or false",
+    "Any": "any",
+    "SearchIdText": "text",
+    "TrialText": "text",
+    "_PathText": "text",
+}
+_LISTS = ("list", "tuple", "Sequence")
+_OBJECTS = ("dict", "Mapping")
 
 
 @dataclass(frozen=True)
@@ -103,11 +115,11 @@ def rows_of(kind: type) -> list[Row]:
 def _field(kind: type, name: str, node: ast.AnnAssign, meaning: str) -> Row:
     if issubclass(kind, BaseModel):
         field = kind.model_fields[name]
-        return Row(field.alias or name, type_text(node.annotation), None, field.description or meaning)
+        return Row(field.alias or name, _type_text(node.annotation), None, field.description or meaning)
     if kind is Layout:
-        return Row(name, type_text(node.annotation), _plain(repr(AXES[name].default)), _meaning(AXES[name]))
+        return Row(name, _type_text(node.annotation), _plain(repr(AXES[name].default)), _meaning(AXES[name]))
     default = None if node.value is None else ast.unparse(node.value)
-    return Row(name, type_text(node.annotation), _plain(default), meaning)
+    return Row(name, _type_text(node.annotation), _plain(default), meaning)
 
 
 def _meaning(axis: Axis) -> str:
@@ -148,6 +160,28 @@ def _string(node: ast.stmt | None) -> str:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
         return _one_line(node.value.value)
     return ""
+
+
+def _type_text(node: ast.expr) -> str:
+    """The annotation in words; a class stays as it is."""
+    if isinstance(node, ast.BinOp):
+        return f"{_type_text(node.left)} or {_type_text(node.right)}"
+    if isinstance(node, ast.Subscript):
+        parts = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return _generic(ast.unparse(node.value), parts)
+    return _NAMES.get(name := ast.unparse(node), name)
+
+
+def _generic(name: str, parts: list[ast.expr]) -> str:
+    if name == "Literal":
+        return ", ".join(f"`{ast.literal_eval(part)}`" for part in parts)
+    if name == "NotRequired":
+        return f"{_type_text(parts[0])}, may be absent"
+    if name in _LISTS:
+        return f"list of {_type_text(parts[0])}"
+    if name in _OBJECTS:
+        return "object" if ast.unparse(parts[1]) == "Any" else f"object of {_type_text(parts[1])}"
+    return _type_text(parts[0])
 
 
 def _type_cell(row: Row) -> str:

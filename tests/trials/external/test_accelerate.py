@@ -29,20 +29,16 @@ from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
 
-SCRIPT = Path(__file__).parent / "own_scripts/accelerate_train.py"
+SCRIPT = Path(__file__).parent / "own_scripts/train.py"
 RULES = MeasureRules(min_steps=5, max_steps=8, max_warmup_steps=4, ci_relative_width=1.0, time_limit_s=300.0)
 ARGUMENTS = (
-    "--batch-size={micro_batch_size}",
-    "--accumulation={grad_accum_steps}",
-    "--steps={train_iterations}",
-    "--seed={seed}",
-    *("--vocabulary={vocab_size}", "--width={hidden_size}", "--heads={num_attention_heads}"),
-    *("--depth={num_layers}", "--length={seq_length}"),
+    *("--by=accelerate", "--batch={micro_batch_size}", "--accumulation={grad_accum_steps}", "--zero={zero_stage}"),
+    *("--steps={train_iterations}", "--vocabulary={vocab_size}", "--width={hidden_size}"),
+    *("--heads={num_attention_heads}", "--depth={num_layers}", "--length={seq_length}"),
 )
 PATTERNS = {
     "iteration": r"^step (\d+) took",
     "step_time_s": r" took ([\d.]+) s",
-    "loss": r" loss ([\d.]+)$",
     "world_size": r"^ranks (\d+),",
 }
 DDP, HALF = {"data_parallel": 2}, {"precision": "bf16"}

@@ -142,6 +142,7 @@ TRACE = "Traceback (most recent call last):"
     [
         (1, ["torch.OutOfMemoryError: CUDA out of memory."], 3, 0, FailureReason.GPU_OOM),
         (-6, [TRACE, "  x", "MemoryError"], 0, 0, FailureReason.GPU_OOM),
+        (1, ["RuntimeError: DefaultCPUAllocator: can't allocate memory"], 3, 0, FailureReason.GPU_OOM),
         (-signal.SIGKILL, ["iteration 3"], 3, 1, FailureReason.HOST_OOM),
         (-signal.SIGKILL, ["iteration 3"], 3, 0, FailureReason.NODE_FAILURE),
         (-6, ["[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(...)"], 3, 0, FailureReason.HANG),

@@ -21,10 +21,10 @@ from search_spaces.tables.measured_table import Observation, render_table
 from tests.kit import TINY
 from tests.orchestrator.cli.parlay import parlay, parlay_here, write_search
 from tests.trials.external.megatron_on_cpu.environment import ARGUMENTS, START, VERSIONS, checkout_of
-from tests.trials.external.megatron_on_cpu.start import FAULT, GIVEN, SCRIPT
+from tests.trials.external.megatron_on_cpu.start import GIVEN, SCRIPT
 from tests.trials.external.patched_interpreter import interpreter_in
 from tests.trials.external.ranks import Ranks, local_spec, start
-from tests.trials.external.test_program import IMPATIENT, await_no_process_in
+from tests.trials.external.test_program import await_no_process_in
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import WarmRanks
 from trials.attempt_result import expected_proof
@@ -34,7 +34,7 @@ from trials.files.folders import read_json
 from trials.measure_rules import MeasureRules
 from trials.measurement.step_log import StepPhase, read_metrics
 from trials.ranks.cuda_connections import ONE
-from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec
+from trials.trial import Outcome, OutcomeStatus, TrialSpec
 
 pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(600)]
 
@@ -165,35 +165,6 @@ def test_four_ranks_are_measured_and_ended(run, script_of):
     assert [record.phase for record in records[:1]] == [StepPhase.WARMUP]
     assert records[-1].loss < records[0].loss
     assert list(outcome.metrics.startup_parts_s) == ["rendezvous", "build", "first_step", "warmup"]
-
-
-@pytest.mark.parametrize(
-    ("fault", "version", "reason", "rank", "words"),
-    [
-        ("gpu_oom", TAG, FailureReason.GPU_OOM, 0, "torch.OutOfMemoryError: CUDA out of memory."),
-        ("cpu_oom", MAIN, FailureReason.GPU_OOM, 0, "DefaultCPUAllocator: can't allocate memory"),
-        ("killed", MAIN, FailureReason.NODE_FAILURE, 0, "was killed by signal 9"),
-    ],
-)
-def test_a_rank_that_fails_ends_the_trial_with_its_reason(run, script_of, fault, version, reason, rank, words):
-    spec = replace(spec_of(script_of(version), layout_of(4, **TP2)), measure=replace(RULES, time_limit_s=600.0))
-    outcome, _ = run(spec, {FAULT: fault})
-    assert (outcome.reason, outcome.rank) == (reason, rank)
-    assert words in (outcome.excerpt or "")
-
-
-def test_a_rank_that_stops_is_a_hang(run, script_of):
-    outcome, _ = run(spec_of(script_of(TAG), layout_of(4, **TP2)), {FAULT: "hang"}, IMPATIENT)
-    assert (outcome.reason, outcome.rank) == (FailureReason.HANG, 1)
-    assert "iteration        2/" in (outcome.excerpt or "")
-
-
-def test_a_tokenizer_larger_than_the_models_vocabulary_makes_the_result_invalid(run, script_of):
-    spec = spec_of(script_of(TAG), layout_of(4, **TP2))
-    larger = ["--tokenizer-type", "NullTokenizer", "--vocab-size", str(TINY.vocab_size + 1)]
-    outcome, _ = run(replace(spec, trainer=spec.trainer | {"arguments": [*ARGUMENTS, *larger]}))
-    assert outcome.reason is FailureReason.RESULT_INVALID
-    assert f"has a vocabulary of {2 * TINY.vocab_size} tokens" in (outcome.excerpt or "")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -6,18 +6,16 @@ import os
 import sys
 
 SCRIPT = "pretrain_gpt.py"
-FAULT, GIVEN = "PRETRAIN_FAULT", "PRETRAIN_GIVEN"
-"""Environment variables: a fault by name, and any text for given weights and tokens."""
+GIVEN = "PRETRAIN_GIVEN"
+"""Environment variable: any text for given weights and tokens."""
 
 
 def prepare(script: str) -> None:
-    """Apply patches, fault and given weights before the script, whose folder holds the package megatron."""
+    """Apply patches and given weights before the script, whose folder holds the package megatron."""
     sys.path.insert(0, os.path.dirname(script))
-    from tests.trials.external.megatron_on_cpu import faults, given, training
+    from tests.trials.external.megatron_on_cpu import given, training
 
     training.emulate_device()
-    if name := os.environ.get(FAULT):
-        faults.bring_about(name)
     if GIVEN in os.environ:
         given.give_weights_and_tokens()
 

@@ -1,4 +1,4 @@
-"""A user's script around plain torch, DeepSpeed or transformers' Trainer: a small GPT on tokens of chance.
+"""A user's script around plain torch, DeepSpeed, accelerate or transformers' Trainer: a small GPT on tokens of chance.
 
 `--fault NAME` makes it train something else than it was told. Nothing of Parlay's.
 """
@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from contextlib import nullcontext
+from typing import Any
 
 if "looks for torch first" in sys.argv:
     from importlib.util import find_spec
@@ -28,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("batch", "accumulation", "steps", "vocabulary", "width", "heads", "depth", "length", "zero"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--by", choices=("torch", "compile", "deepspeed", "trainer"), default="torch")
+    parser.add_argument("--by", choices=("torch", "compile", "deepspeed", "trainer", "accelerate"), default="torch")
     parser.add_argument("--fault", default="")
     args = parser.parse_args()
     if args.fault == "one layer less":
@@ -43,7 +44,8 @@ def main() -> None:
     model = Gpt(args.vocabulary, args.width, args.heads, args.depth, args.length)
     if args.fault == "frozen":
         model.blocks.requires_grad_(False)
-    {"deepspeed": by_deepspeed, "trainer": by_trainer}.get(args.by, by_torch)(args, model)
+    programs = {"deepspeed": by_deepspeed, "trainer": by_trainer, "accelerate": by_accelerate}
+    programs.get(args.by, by_torch)(args, model)
 
 
 def tokens(args: argparse.Namespace) -> torch.Tensor:
@@ -124,6 +126,36 @@ def by_trainer(args: argparse.Namespace, model: nn.Module) -> None:
     )
     data = [{"input_ids": row, "labels": row} for row in torch.randint(args.vocabulary, (256, args.length))]
     Trainer(model, given, train_dataset=data, callbacks=[Lines()]).train()
+
+
+def by_accelerate(args: argparse.Namespace, model: nn.Module) -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(gradient_accumulation_steps=args.accumulation)
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    describe(accelerator, model)
+    for step in range(1, args.steps + 1):
+        started = time.perf_counter()
+        for _ in range(args.accumulation):
+            with accelerator.accumulate(model):
+                accelerator.backward(loss_of(args, model))
+                optimizer.step()
+                optimizer.zero_grad()
+        report(step, time.perf_counter() - started)
+    accelerator.end_training()
+
+
+def describe(accelerator: Any, model: nn.Module) -> None:
+    """Print what accelerate made of its configuration."""
+    plugin = accelerator.state.fsdp_plugin if accelerator.is_fsdp2 else None
+    first = next(model.parameters())
+    accelerator.print(
+        f"ranks {accelerator.num_processes}, {accelerator.distributed_type.value}, {accelerator.mixed_precision},"
+        f" reshards {None if plugin is None else plugin.reshard_after_forward},"
+        f" mesh {getattr(getattr(first, 'device_mesh', None), 'shape', None)},"
+        f" recomputes {any('_checkpoint_wrapped_module' in name for name, _ in model.named_modules())},"
+        f" threads {os.environ.get('OMP_NUM_THREADS')}"
+    )
 
 
 def report(step: int, seconds: float) -> None:
