@@ -56,23 +56,17 @@ def test_the_version_of_megatron_core_is_that_beside_the_script(tmp_path, packag
     assert core_version(script_in(tmp_path, WITHOUT, package)) == version
 
 
-def test_a_trials_fingerprint_has_it(tmp_path, monkeypatch):
+def test_a_trials_fingerprint_has_it_and_the_commit_of_the_checkout(tmp_path, monkeypatch):
     monkeypatch.setattr("trials.external.fingerprint.package_version", lambda name: f"installed {name}")
     env = RankEnvironment(rank=0, world_size=1, local_rank=0)
     for package, version in ((PACKAGE.format(20), "0.20.1rc0"), (None, "installed megatron-core")):
-        script = script_in(tmp_path / version, WITHOUT, package)
-        spec = spec_of("megatron-lm", trainer={"script": script})
-        assert fingerprint(spec, env)["megatron_core"] == version
+        spec = spec_of("megatron-lm", trainer={"script": script_in(tmp_path / version, WITHOUT, package)})
+        found = [fingerprint(spec, env)]
+        assert found[0]["megatron_core"] == version
     assert "megatron_core" not in fingerprint(spec_of("megatron-deepspeed"), env)
-
-
-def test_two_commits_of_one_version_have_different_fingerprints(tmp_path):
-    script = script_in(tmp_path, WITHOUT, PACKAGE.format(20))
-    spec, env = spec_of("megatron-lm", trainer={"script": script}), RankEnvironment(rank=0, world_size=1, local_rank=0)
-    found = [fingerprint(spec, env)]
-    (tmp_path / ".git").mkdir()
+    (tmp_path / version / ".git").mkdir()
     for commit in ("a" * 40, "b" * 40):
-        (tmp_path / ".git" / "HEAD").write_text(commit + "\n")
+        (tmp_path / version / ".git" / "HEAD").write_text(commit + "\n")
         found.append(fingerprint(spec, env))
     assert [each.get("script_commit") for each in found] == [None, "a" * 40, "b" * 40]
     assert not are_comparable(*found[1:])
