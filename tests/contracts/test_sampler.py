@@ -112,16 +112,12 @@ def test_whatever_the_history_and_the_axes_other_candidates_are_left(make, candi
     assert len(make(candidates).ask(3, told)) == min(3, left)
 
 
-def test_layouts_equal_after_canonical_form_are_one_candidate(make):
-    one, same = (Layout(tensor_parallel=2, pipeline_schedule=name) for name in ("none", "1f1b"))
-    assert keys(make([one, same]).ask(5, [])) == {one.key}
-    assert make([one, same]).ask(5, [TrialFeedback(same)]) == []
-
-
 def test_a_single_candidate_is_proposed_until_it_is_told_and_without_any_nothing_is(make):
-    only = Layout(tensor_parallel=2)
-    assert make([only]).ask(1, []) == [only]
-    assert make([only]).ask(1, [speed(only)]) == []
+    only, same = (Layout(tensor_parallel=2, pipeline_schedule=name) for name in ("none", "1f1b"))
+    for candidates in ([only], [only, same]):  # equal after canonical form
+        assert keys(make(candidates).ask(5, [])) == {only.key}
+        assert make(candidates).ask(5, [speed(same)]) == []
+        assert make(candidates).ask(1, [TrialFeedback(same)]) == []
     assert make([]).ask(3, []) == []
 
 
