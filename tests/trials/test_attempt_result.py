@@ -123,72 +123,57 @@ class TestWhatCountsFirst:
             assert result == AttemptResult(TrialState.FAILED, found, outcome, words)
 
 
+RATES = ("step_time_s", "tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec")
+NO_NUMBERS = (math.nan, math.inf, "0.4", False, {"import": 1})
+OUTSIDE = "is outside of its interval"
+METRICS_THAT_CANNOT_BE = [
+    *(({name: value}, name) for name in RATES for value in (None, 0, -1.0, math.nan, math.inf, "768", True)),
+    *(({"peak_memory_gib": value}, "peak_memory_gib") for value in NO_NUMBERS),
+    *(({"startup_parts_s": {"import": value}}, "startup_parts_s") for value in NO_NUMBERS),
+    *(({"joules_per_token": value}, "joules_per_token") for value in (0, math.nan, "0.5")),
+    *(({name: -1}, name) for name in ("mfu", "tokens_per_sec_low", "peak_memory_gib", "device_memory_full_at_step")),
+    *(({"measured_steps": steps}, "measured") for steps in (None, 0, 7, "8")),
+    *(({name: 1.01}, "above the hardware's peak") for name in ("mfu", "hfu")),
+    *(({"tokens_per_sec_low": low}, OUTSIDE) for low in (769.0, 0)),
+    *(({"step_time_low_s": low}, OUTSIDE) for low in (0.6, 0)),
+    *(({"joules_per_token": 0.5, "joules_per_token_low": low}, OUTSIDE) for low in (0.6, 0)),
+    ({"tokens_per_sec_high": 767.0}, OUTSIDE),
+    ({"step_time_high_s": 0.4}, OUTSIDE),
+]
+PROOF_OF_LAYOUT = [name for name in PROOF if name != "samples_per_data_rank"]
+SAMPLES_THAT_CANNOT_BE = (None, [], [66], [66, 66, 66], [66, 60], [64, 64], [0, 0], ["66", "66"], 66)
+OTHERS = ({"search_id": "other-aaaaaa"}, {"trial": "t0002"}, {"attempt": "a2"}, {"nonce": "f" * 32})
+
+
 class TestWhatIsNotBelieved:
-    def fault(self, **changes) -> str:
-        outcome = replace(OUTCOME, **changes)
-        result = classify(SPEC, outcome, ENDED)
-        assert (result.state, result.reason) == (TrialState.FAILED, FailureReason.RESULT_INVALID)
-        assert result.outcome is None, "numbers that are not believed are not kept where numbers are"
-        assert result.excerpt == outcome_fault(SPEC, outcome)
-        return result.excerpt
-
-    @pytest.mark.bad_input(41)
-    @pytest.mark.parametrize(
-        "other", [{"search_id": "other-aaaaaa"}, {"trial": "t0002"}, {"attempt": "a2"}, {"nonce": "f" * 32}]
-    )
-    def test_another_attempts_outcome(self, other):
-        assert "another attempt" in self.fault(**other)
-
-    @pytest.mark.bad_input(41)
-    @pytest.mark.parametrize("name", ["step_time_s", "tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec"])
-    @pytest.mark.parametrize("value", [None, 0, -1.0, math.nan, math.inf, "768", True])
     @pytest.mark.fault(26)
-    def test_a_rate_that_is_not_a_positive_number(self, name, value):
-        assert name in self.fault(measured=seen(**{name: value}))
-
-    @pytest.mark.bad_input(41)
-    @pytest.mark.parametrize("value", [math.nan, math.inf, "0.4", False, {"import": 1}])
-    def test_any_other_value_that_is_not_a_number(self, value):
-        assert "peak_memory_gib" in self.fault(measured=seen(peak_memory_gib=value))
-        assert "startup_parts_s" in self.fault(measured=seen(startup_parts_s={"import": value}))
-
-    @pytest.mark.fault(26)
-    @pytest.mark.bad_input(41)
-    @pytest.mark.parametrize(
-        ("change", "words"),
-        [
-            *(({"joules_per_token": value}, "joules_per_token") for value in (0, math.nan, "0.5")),
-            *(({name: -1}, name) for name in ("mfu", "tokens_per_sec_low", "peak_memory_gib")),
-            ({"device_memory_full_at_step": -1}, "device_memory_full_at_step"),
-            *(({"measured_steps": steps}, "measured") for steps in (None, 0, 7, "8")),
-            *(({name: 1.01}, "above the hardware's peak") for name in ("mfu", "hfu")),
-            *(({"tokens_per_sec_low": low}, "is outside of its interval") for low in (769.0, 0)),
-            ({"tokens_per_sec_high": 767.0}, "is outside of its interval"),
-            *(({"step_time_low_s": low}, "is outside of its interval") for low in (0.6, 0)),
-            ({"step_time_high_s": 0.4}, "is outside of its interval"),
-            *(
-                ({"joules_per_token": 0.5, "joules_per_token_low": low}, "is outside of its interval")
-                for low in (0.6, 0)
-            ),
-        ],
-    )
-    def test_numbers_that_cannot_be(self, change, words):
-        assert words in self.fault(measured=seen(**change))
-
     @pytest.mark.bad_input(41)
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
+            *((other, "another attempt") for other in OTHERS),
+            *(({"measured": seen(**change)}, words) for change, words in METRICS_THAT_CANNOT_BE),
             ({"started_at": OUTCOME.ended_at, "ended_at": OUTCOME.started_at}, "went back by 60 s"),
             ({"ended_at": "yesterday"}, "not UTC times"),
+            *(({"proof": PROOF | {name: 5}}, f"{name} is 5, the spec says") for name in PROOF_OF_LAYOUT),
+            *(({"proof": {**PROOF, name: None}}, f"{name} is None") for name in PROOF_OF_LAYOUT),
+            *(
+                ({"proof": PROOF | {"samples_per_data_rank": samples}}, "samples per data-parallel rank")
+                for samples in SAMPLES_THAT_CANNOT_BE
+            ),
             ({"reason": FailureReason.TIME_LIMIT, "proof": {}}, "the layout did not take effect"),
             (PRUNED_FIELDS | {"proof": PROOF | {"tensor_parallel": 1}}, "the layout did not take effect"),
             (PRUNED_FIELDS | {"measured": seen(mfu=1.5)}, "MFU 1.50"),
             (PRUNED_FIELDS | {"measured": seen(step_time_s=0.6)}, "step_time_s"),
         ],
     )
-    def test_times_proofs_and_what_a_pruned_trial_has_seen(self, changes, words):
-        assert words in self.fault(**changes)
+    def test_an_outcome_of_another_attempt_or_with_what_cannot_be(self, changes, words):
+        outcome = replace(OUTCOME, **changes)
+        result = classify(SPEC, outcome, ENDED)
+        assert (result.state, result.reason) == (TrialState.FAILED, FailureReason.RESULT_INVALID)
+        assert result.outcome is None, "numbers that are not believed are not kept where numbers are"
+        assert result.excerpt == outcome_fault(SPEC, outcome)
+        assert words in result.excerpt
 
     @pytest.mark.parametrize(
         ("field", "known", "change", "said"),
@@ -213,15 +198,6 @@ class TestWhatIsNotBelieved:
         spec = replace(SPEC, measure=replace(SPEC.measure, energy=True))
         assert outcome_fault(spec, OUTCOME) == "it has no joules_per_token, an objective of the search"
         assert outcome_fault(spec, replace(OUTCOME, measured=seen(joules_per_token=0.5))) is None
-
-    @pytest.mark.parametrize("name", [name for name in PROOF if name != "samples_per_data_rank"])
-    def test_a_layout_that_did_not_take_effect(self, name):
-        assert f"{name} is 5, the spec says" in self.fault(proof=PROOF | {name: 5})
-        assert f"{name} is None" in self.fault(proof={k: v for k, v in PROOF.items() if k != name})
-
-    @pytest.mark.parametrize("samples", [None, [], [66], [66, 66, 66], [66, 60], [64, 64], [0, 0], ["66", "66"], 66])
-    def test_samples_that_are_not_whole_steps_of_the_global_batch(self, samples):
-        assert "samples per data-parallel rank" in self.fault(proof=PROOF | {"samples_per_data_rank": samples})
 
     @pytest.mark.parametrize("bound", [0, -1.0, "fast", None])
     def test_what_a_trial_that_ran_out_of_time_says_to_reach_at_most(self, bound):

@@ -84,10 +84,10 @@ class TestOutcome:
         with pytest.raises(ValueError, match=r"outcome|splendid|None|bad_luck|unheard_of"):
             Outcome.from_json(OUTCOME.to_json() | change)
 
-    @pytest.mark.parametrize("name", ["schema", "status", "nonce", "trial"])
-    def test_an_outcome_without_what_identifies_it_is_refused(self, name):
-        with pytest.raises(ValueError, match=r"outcome|OutcomeStatus"):
-            Outcome.from_json({key: value for key, value in OUTCOME.to_json().items() if key != name})
+    def test_an_outcome_without_what_identifies_it_is_refused(self):
+        for name in ("schema", "status", "nonce", "trial"):
+            with pytest.raises(ValueError, match=r"outcome|OutcomeStatus"):
+                Outcome.from_json({key: value for key, value in OUTCOME.to_json().items() if key != name})
 
 
 class TestTrial:

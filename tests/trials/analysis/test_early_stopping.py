@@ -77,14 +77,11 @@ def test_a_layout_on_more_nodes_asks_nothing_of_one_on_fewer_which_may_be_an_ans
 @pytest.mark.parametrize(
     "changes",
     [
-        {"schema": "parlay.incumbents/2"},
-        {"schema": "parlay.status/1"},
+        *({"schema": schema} for schema in ("parlay.incumbents/2", "parlay.status/1")),
         {"search_id": "other-bbbbbb"},
         {"global_batch_size": 2 * SPEC.global_batch_size},
-        {"objectives": ["loss"]},
-        {"objectives": []},
-        {"incumbents": []},
-        {"incumbents": None},
+        *({"objectives": objectives} for objectives in (["loss"], [])),
+        *({"incumbents": incumbents} for incumbents in ([], None)),
         *({"incumbents": [FASTEST | wrong]} for wrong in ({"trial": SPEC.trial}, {"num_nodes": 0})),
         *({"incumbents": [FASTEST | {"fingerprint": wrong}]} for wrong in ({"torch": "2.12.0"}, None)),
         *({"incumbents": [FASTEST | {"threshold": wrong}]} for wrong in (0, None, "fast")),
@@ -95,17 +92,16 @@ def test_what_cannot_be_compared_is_no_incumbent(path, changes):
     assert incumbent_in(path, **changes) is None
 
 
-@pytest.mark.parametrize("name", [*sorted(BEST), *sorted(FASTEST)])
-def test_a_file_without_a_name_is_no_incumbent(path, name):
-    without = {key: value for key, value in BEST.items() if key != name}
-    if name in FASTEST:
-        without["incumbents"] = [{key: value for key, value in FASTEST.items() if key != name}]
-    path.write_text(json.dumps(without))
-    assert read_incumbent(SPEC, path, HERE) is None
+WITHOUT_A_NAME = [
+    *({key: value for key, value in BEST.items() if key != name} for name in BEST),
+    *(BEST | {"incumbents": [{k: v for k, v in FASTEST.items() if k != name}]} for name in FASTEST),
+]
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"schema": "parlay.be', '{"threshold": NaN}'])
-def test_a_file_that_is_damaged_missing_or_cannot_be_read_is_no_incumbent(path, text):
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"schema": "parlay.be', '{"threshold": NaN}', *map(json.dumps, WITHOUT_A_NAME)]
+)
+def test_a_file_that_lacks_a_name_or_is_damaged_missing_or_cannot_be_read_is_no_incumbent(path, text):
     assert read_incumbent(SPEC, path, HERE) is None
     path.write_text(text)
     assert read_incumbent(SPEC, path, HERE) is None
