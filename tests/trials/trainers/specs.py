@@ -8,22 +8,14 @@ from typing import Any
 from search_spaces.engines import engines_of
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from tests.kit import SPEC, TINY
+from tests import kit
+from tests.kit import SPEC
 from trials.measure_rules import MeasureRules
 from trials.trial import TrialSpec
 
-GPT2 = replace(TINY, num_layers=8)
-LLAMA = replace(
-    GPT2,
-    num_key_value_heads=2,
-    gated_mlp=True,
-    ffn_hidden_size=192,
-    tied_embeddings=False,
-    position_embedding="rotary",
-    norm="rmsnorm",
-)
+GPT2 = kit.model(num_layers=8)
+LLAMA = kit.model(num_layers=8, num_key_value_heads=2, ffn_hidden_size=192, tied_embeddings=False, **kit.LLAMA)
 RULES = MeasureRules(min_steps=5, max_steps=20, max_warmup_steps=10)
-ITERATIONS = "40"
 
 
 def spec_of(kind: str, model: ModelShape = GPT2, trainer: dict[str, Any] | None = None, **fields: Any) -> TrialSpec:

@@ -67,6 +67,14 @@ def test_a_template_that_is_none_is_refused(template, words):
     assert caught.value.problems[0].key == "template"
 
 
+@pytest.mark.bad_input(39)
+def test_an_unknown_placeholder_is_answered_with_the_one_that_was_meant():
+    for name, fix in (("micro_batch", "did you mean {micro_batch_size}?"), ("xyzzy", "write one of these names")):
+        with pytest.raises(InputError) as caught:
+            require_template(f"train {{{name}}}")
+        assert caught.value.problems[0].fix == fix
+
+
 # -- arguments of a script
 
 

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.importers.launch_script import read_launch_script
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from tests.trials.trainers.specs import GPT2, ITERATIONS, LLAMA, spec_of
+from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
 from trials.trainers.common.megatron_options import (
     megatron_deepspeed_options,
     megatron_lm_options,
@@ -73,7 +73,7 @@ def test_what_megatron_deepspeed_is_told_is_the_layout(fields, model):
 @pytest.mark.parametrize("render", [megatron_lm_options, lambda s, a: megatron_deepspeed_options(s, "x.json", a)])
 def test_it_is_told_how_long_to_run_and_to_log_every_step(render):
     words = render(spec_of("megatron-lm"), ())
-    assert words[words.index("--train-iters") + 1] == ITERATIONS
+    assert words[words.index("--train-iters") + 1] == "40"
     assert words[words.index("--log-interval") + 1] == "1"
     assert words[words.index("--eval-iters") + 1] == "0"
 
