@@ -7,6 +7,7 @@ import pytest
 from orchestrator.importers.launch_script import read_launch_script
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
+from tests.oracles.cases import export_cases
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
 from trials.trainers.common.megatron_options import (
     megatron_deepspeed_options,
@@ -17,24 +18,6 @@ from trials.trainers.common.options import option_names
 from trials.trial import TrialSpec
 
 PIPELINE = {"tensor_parallel": 2, "pipeline_parallel": 2}
-LM_LAYOUTS = [
-    {},
-    {**PIPELINE, "sequence_parallel": True, "virtual_pipeline_stages": 2, "activation_checkpointing": "full"},
-    {"zero_stage": 1, "offload": "optimizer", "activation_checkpointing": "selective"},
-    {**PIPELINE, "activation_checkpointing": "full", "recompute_layers": 1},
-    {"zero_stage": 2, "overlap_comm": True, "bucket_mib": 40},
-    {"context_parallel": 4, "context_transport": "a2a_p2p", "zero_stage": 1},
-    {"zero_stage": 1, "matmul_precision": "fp8_delayed", "quantized_weights": True},
-    {"matmul_precision": "fp8_tensorwise", "layers_in_16_bits": 2},
-    {"zero_stage": 1, "matmul_precision": "mxfp8", "quantized_weights": True, "moment_dtype": "bf16"},
-    {"zero_stage": 3, "precision": "fp16", "micro_batch_size": 4, "offloaded_layers": 2},
-    {"cuda_graphs": "full_iteration"},
-    {**PIPELINE, "pipeline_split": "embedding+loss"},
-    {"tensor_parallel": 2, "sequence_parallel": True, "tensor_parallel_overlap": True},
-    {"data_parallel": 4, "zero_stage": 1, "data_parallel_replicas": 2},
-    {**PIPELINE, "first_stage_layers": 3, "last_stage_layers": 5},
-    {**PIPELINE, "rank_order": "tp-pp-dp", "precision": "fp32", "attention_kernel": "math"},
-]
 DEEPSPEED_LAYOUTS = [
     {},
     {**PIPELINE, "sequence_parallel": True, "activation_checkpointing": "full"},
@@ -52,11 +35,25 @@ def assert_read_back(spec: TrialSpec, words: list[str]) -> None:
     assert found.global_batch_size == spec.global_batch_size
 
 
-@pytest.mark.parametrize("model", [GPT2, LLAMA])
-@pytest.mark.parametrize("fields", LM_LAYOUTS)
-def test_what_megatron_lm_is_told_is_the_layout(fields, model):
-    spec = spec_of("megatron-lm", model, **fields)
-    assert_read_back(spec, megatron_lm_options(spec, ()))
+@pytest.mark.slow
+@pytest.mark.bad_input(40)
+def test_what_megatron_lm_is_told_is_the_layout_and_the_model_and_cannot_be_an_argument_too():
+    rendered: set[str] = set()
+    for case in export_cases("megatron-lm"):
+        words = megatron_lm_options(case.spec, ())
+        assert_read_back(case.spec, words)
+        if case.spec.model.num_experts is None and case.spec.model.key_value_latent_size is None:
+            rendered |= option_names(words)
+    for fields in DEEPSPEED_LAYOUTS:
+        rendered |= option_names(megatron_deepspeed_options(spec_of("megatron-deepspeed", LLAMA, **fields), "x", ()))
+    free = {name for name in rendered if unsupported_option_reason(name) is None}
+    assert free == {
+        *("lr", "attention-dropout", "hidden-dropout", "distributed-timeout-minutes", "mock-data", "tokenizer-type"),
+        *("vocab-size", "make-vocab-size-divisible-by", "ckpt-format", "no-gradient-accumulation-fusion"),
+        *("use-precision-aware-optimizer", "accumulate-allreduce-grads-in-fp32", "no-check-for-nan-in-loss-and-grad"),
+    }
+    assert unsupported_option_reason("save") == "a trial writes no checkpoint"
+    assert unsupported_option_reason("weight-decay") is None
 
 
 @pytest.mark.parametrize("model", [GPT2, LLAMA])
@@ -97,20 +94,3 @@ def test_no_option_is_given_twice_and_the_users_own_take_the_place_of_defaults()
     assert words.count("--lr") == 1
     names = [name for word in words if (name := next(iter(option_names([word])), None))]
     assert len(names) == len(set(names))
-
-
-@pytest.mark.bad_input(40)
-def test_whatever_the_search_file_says_cannot_be_an_argument_too():
-    rendered: set[str] = set()
-    for fields in LM_LAYOUTS:
-        rendered |= option_names(megatron_lm_options(spec_of("megatron-lm", LLAMA, **fields), ()))
-    for fields in DEEPSPEED_LAYOUTS:
-        rendered |= option_names(megatron_deepspeed_options(spec_of("megatron-deepspeed", LLAMA, **fields), "x", ()))
-    free = {name for name in rendered if unsupported_option_reason(name) is None}
-    assert free == {
-        *("lr", "attention-dropout", "hidden-dropout", "distributed-timeout-minutes", "mock-data", "tokenizer-type"),
-        *("vocab-size", "make-vocab-size-divisible-by", "ckpt-format", "no-gradient-accumulation-fusion"),
-        *("use-precision-aware-optimizer", "accumulate-allreduce-grads-in-fp32", "no-check-for-nan-in-loss-and-grad"),
-    }
-    assert unsupported_option_reason("save") == "a trial writes no checkpoint"
-    assert unsupported_option_reason("weight-decay") is None
