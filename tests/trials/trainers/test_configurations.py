@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,7 +56,10 @@ def test_a_neox_config_leaves_the_pipeline_for_zero_2_and_tells_biases():
     theirs = {"use_bias_in_mlp": False, "num_kv_heads": 2, "rotary_emb_base": 500_000, "use_qk_layernorm": True}
     ours = {"use_bias_in_mlp": True, "num_kv_heads": 4, "rotary_emb_base": 10_000, "use_qk_layernorm": False}
     assert ours.items() <= neox_config(spec_of("gpt-neox"), theirs).items()
-    for model, activation, wider in ((LLAMA, "swiglu", 3), (GPT2, "gelu", 1)):
+    for model, activation, wider in (
+        *((LLAMA, "swiglu", 3), (replace(LLAMA, activation="relu"), "reglu", 3)),
+        *((GPT2, "gelu", 1), (replace(GPT2, activation="silu"), "silu", 1)),
+    ):
         said = {"activation": activation, "mlp_multiple_of": 1, "intermediate_size": model.ffn_hidden_size * wider}
         theirs = {"activation": "geglu", "mlp_multiple_of": 256}
         assert said.items() <= neox_config(spec_of("gpt-neox", model), theirs).items()
@@ -112,23 +116,17 @@ def test_nanotron_overlaps_nothing_alone_and_megatron_deepspeed_finds_its_config
     assert config["bf16"] == {"enabled": True}
     assert config["zero_optimization"]["stage"] == 0  # the layout's, and that of --zero-stage
     assert "/run/a1/megatron_deepspeed_config.json" in made.command
+    for zero_stage in (1, 2, 3):
+        spec = spec_of("megatron-deepspeed", zero_stage=zero_stage, tensor_parallel=2, sequence_parallel=True)
+        made = invocation(spec, "python", "/run/a1")
+        assert (made.environment, made.refused) == ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, {})
 
 
-@pytest.mark.parametrize("zero_stage", [1, 2, 3])
-def test_one_connection_is_its_default_with_every_zero_stage_since_sequence_parallelism_needs_it(zero_stage):
-    spec = spec_of("megatron-deepspeed", zero_stage=zero_stage, tensor_parallel=2, sequence_parallel=True)
-    made = invocation(spec, "python", "/run/a1")
-    assert (made.environment, made.refused) == ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, {})
-
-
-@pytest.mark.parametrize("number", [1e-5, -3e-12, 1e22, 0.1, 5.0, 17, math.pi])
-def test_every_reader_of_yaml_takes_a_number_for_a_number(number):
-    text = plain_yaml({"a": number, "b": [number], "1e-05": "1e-05", 'quote"1e-5': True})
-    data = yaml.safe_load(text)
-    assert data == json.loads(text) == {"a": number, "b": [number], "1e-05": "1e-05", 'quote"1e-5': True}
-
-
-def test_not_a_number_is_refused():
+def test_every_reader_of_yaml_takes_a_number_for_a_number_and_what_is_none_is_refused():
+    for number in (1e-5, -3e-12, 1e22, 0.1, 5.0, 17, math.pi):
+        given = {"a": number, "b": [number], "1e-05": "1e-05", 'quote"1e-5': True}
+        text = plain_yaml(given)
+        assert yaml.safe_load(text) == json.loads(text) == given
     with pytest.raises(ValueError, match="JSON compliant"):
         plain_yaml({"lr": math.nan})
 

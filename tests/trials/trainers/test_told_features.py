@@ -12,9 +12,8 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from tests.orchestrator.recipe.exported import exported, half, our_spec
-from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
+from tests.trials.trainers.specs import LLAMA, spec_of
 from trials.diagnostics.parity_models import SHAPES
-from trials.trainers.gpt_neox.config import neox_config
 from trials.trainers.nanotron.config import nanotron_config
 from trials.trainers.registry import ENGINE_RULES, TRAINERS
 
@@ -38,21 +37,6 @@ def test_megatron_lm_is_told_of_an_auxiliary_loss_and_of_kernels_that_a_model_ha
     with_sinks = replace(LLAMA, attention_sinks=True)
     for kernel, backend in (("flash", "fused"), ("math", "unfused")):
         assert f"--attention-backend {backend}" in lines_of(with_sinks, attention_kernel=kernel)
-
-
-@pytest.mark.parametrize(
-    ("model", "change", "said"),
-    [
-        (LLAMA, ROTARY, {"rotary_emb_base": 1_000_000}),
-        (LLAMA, {"activation": "relu"}, {"activation": "reglu"}),
-        (GPT2, {"activation": "silu"}, {"activation": "silu"}),
-        (replace(LLAMA, linear_biases=False), {}, {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False}),
-    ],
-)
-def test_a_neox_config_has_the_models_features_in_place_of_the_templates(model, change, said):
-    template = {"activation": "mish", "rotary_emb_base": 500_000}
-    config = neox_config(spec_of("gpt-neox", replace(model, **change)), template)
-    assert said.items() <= config.items()
 
 
 @pytest.mark.parametrize(
