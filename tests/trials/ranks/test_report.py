@@ -94,9 +94,8 @@ def _an_end_that_is_seen(monkeypatch):
 
 
 def watched(folder: AttemptFolder, rank: int, limit_s: float, reason: FailureReason = FailureReason.HANG) -> Watchdog:
-    report = Report(SPEC, folder, rank, restart=0, started_at=0.0)
     env = RankEnvironment.read({"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)})
-    return Watchdog(report, env, limit_s, reason)
+    return Watchdog(report(folder, rank), env, limit_s, reason)
 
 
 @pytest.mark.parametrize(("limit_s", "hang_s"), [(40.0, 20.0), (36_000.0, MAX_HANG_S), (3.0, MIN_HANG_S)])
@@ -104,17 +103,15 @@ def test_a_hang_is_half_a_time_limit_within_bounds(limit_s, hang_s):
     assert hang_limit_s(MeasureRules(time_limit_s=limit_s)) == hang_s
 
 
-def test_silence_beyond_a_time_limit_so_short_tells_of_the_limit(tmp_path):
-    folder = AttemptFolder(tmp_path)
+def test_silence_beyond_a_time_limit_so_short_tells_of_the_limit(folder):
     with pytest.raises(Ended):
         watched(folder, 0, limit_s=-1.0, reason=silence_reason(MeasureRules(time_limit_s=3.0))).run()
-    assert Report(SPEC, folder, 1, restart=0, started_at=0.0).failure() is FailureReason.TIME_LIMIT
+    assert report(folder, 1).failure() is FailureReason.TIME_LIMIT
     assert silence_reason(MeasureRules(time_limit_s=16.0)) is FailureReason.HANG
 
 
 @pytest.mark.parametrize("is_at_once", [False, True])
-def test_every_rank_says_where_it_stands_also_when_all_are_stuck_at_once(tmp_path, monkeypatch, capsys, is_at_once):
-    folder = AttemptFolder(tmp_path)
+def test_every_rank_says_where_it_stands_also_when_all_are_stuck_at_once(folder, monkeypatch, capsys, is_at_once):
     for rank in (0, 1):
         watchdog = watched(folder, rank, limit_s=-1.0)
         if is_at_once:  # each reads the others' outcomes just before they are written
@@ -122,13 +119,11 @@ def test_every_rank_says_where_it_stands_also_when_all_are_stuck_at_once(tmp_pat
         with pytest.raises(Ended):
             watchdog.run()
         assert __name__.rpartition(".")[2] in capsys.readouterr().err, rank
-    report = Report(SPEC, folder, 1, restart=0, started_at=0.0)
-    assert report.failure() is FailureReason.HANG
+    assert report(folder, 1).failure() is FailureReason.HANG
 
 
-def test_a_rank_ends_without_a_word_of_its_own_when_another_has_failed(tmp_path, capsys):
-    folder = AttemptFolder(tmp_path)
-    Report(SPEC, folder, 0, restart=0, started_at=0.0).fail(FailureReason.GPU_OOM, "no memory")
+def test_a_rank_ends_without_a_word_of_its_own_when_another_has_failed(folder, capsys):
+    report(folder).fail(FailureReason.GPU_OOM, "no memory")
     with pytest.raises(Ended):
         watched(folder, 1, limit_s=3600.0).run()
     assert capsys.readouterr().err == ""
@@ -139,14 +134,14 @@ def test_a_rank_ends_without_a_word_of_its_own_when_another_has_failed(tmp_path,
     [(-1.0, False), (3600.0, False), (3600.0, True)],
     ids=["stuck", "another-failed", "orphan"],
 )
-def test_a_rank_ends_also_where_its_folder_cannot_be_reached(tmp_path, monkeypatch, capsys, limit_s, is_orphan):
+def test_a_rank_ends_also_where_its_folder_cannot_be_reached(folder, monkeypatch, capsys, limit_s, is_orphan):
     """At its second look it finds that another rank has failed."""
     stale = OSError(116, "Stale file handle")
-    report = Mock(last_progress=time.monotonic(), **{"beat.side_effect": stale, "fail.side_effect": stale})
-    report.failure.side_effect = [stale, FailureReason.GPU_OOM]
+    unreachable = Mock(last_progress=time.monotonic(), **{"beat.side_effect": stale, "fail.side_effect": stale})
+    unreachable.failure.side_effect = [stale, FailureReason.GPU_OOM]
     monkeypatch.setattr("trials.ranks.watchdog.INTERVAL_S", 0.0)
-    watchdog = watched(AttemptFolder(tmp_path), 0, limit_s)
-    watchdog._report = report
+    watchdog = watched(folder, 0, limit_s)
+    watchdog._report = unreachable
     if is_orphan:
         watchdog._parent_pid = os.getpid()  # nobody is their own parent
     with pytest.raises(Ended):
