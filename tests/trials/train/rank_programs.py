@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import sys
@@ -9,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -44,6 +45,22 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     spec = case_spec(case, "cpu", gpus_per_node=case.layout.num_gpus)
     trained = training.train_layout(spec, AttemptFolder(folder), env, CPU, arguments["steps"])
     return asdict(trained) | {"switched_off": len(used)}
+
+
+def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Train a case without the patch of this name, of the module `library` of trials.train.cpu_device; the error where
+    that fails. `compiler`: the C++ compiler that there is."""
+    if "compiler" in arguments:
+        importlib.import_module("torch._inductor.config").cpp.cxx = (None, arguments["compiler"])
+    module = importlib.import_module(f"trials.train.cpu_device.{arguments['library']}")
+    left = tuple(patch for patch in module.PATCHES if patch.name != arguments["patch"])
+    assert len(left) == len(module.PATCHES) - 1
+    module.PATCHES = left
+    try:
+        trained = train_layout(arguments, folder)
+        return {"trained": {k: v for k, v in trained.items() if k != "switched_off"}}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def count_forward_passes(arguments: Mapping[str, Any], folder: Path) -> Counter[str]:
@@ -148,6 +165,29 @@ def sees_an_overflow_of_the_last_rank(arguments: Mapping[str, Any], folder: Path
     Optimizer._unscale_main_grads_and_check_for_nan = noted
     train_layout({**arguments, "without": None, "steps": 1}, folder)
     return seen == [True]
+
+
+def sends_freed_before_they_are_waited_for(arguments: Mapping[str, Any], folder: Path) -> int:
+    """Number's tensors that megatron-core frees between a send and the wait for it."""
+    from torch.distributed import distributed_c10d
+
+    from trials.train.cpu_device import megatron_core
+
+    megatron_core.emulate_device()
+    original, freed = distributed_c10d.isend, []
+
+    def isend(tensor: torch.Tensor, *values: Any, **options: Any) -> SimpleNamespace:
+        work, elements = original(tensor, *values, **options), tensor.numel()
+
+        def wait() -> None:
+            freed.extend([elements] * (tensor.numel() != elements))
+            work.wait()
+
+        return SimpleNamespace(wait=wait)
+
+    torch.distributed.isend = distributed_c10d.isend = isend
+    train_layout({**arguments, "steps": 1}, folder)
+    return len(freed)
 
 
 def switch_off(name: str) -> list[str]:

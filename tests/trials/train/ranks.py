@@ -47,6 +47,9 @@ OF_ENGINE = {
     TORCHTITAN: ("trials.train.selftest.training",),
 }
 """Those of cases by one engine."""
+NO_ENGINE = "none"
+OF_ENGINE[NO_ENGINE] = ("torch._inductor.compile_fx", "trials.train.selftest.training")
+"""Those of cases that import an engine in their own way."""
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PARLAY_PARENT_PID": "",

@@ -68,3 +68,15 @@ def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
 @pytest.mark.parametrize(("without", "given"), mutation_parameters(ACCELERATE))
 def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given):
     assert difference_without(ranks, parity, without, given).value > MUTATION_BOUND
+
+
+PATCHES = {"device": "integer modulo by zero", "backend": "accelerate found 1 ranks of 2"}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("patch", PATCHES)
+def test_without_a_patch_a_cpu_cannot_train(ranks, patch):
+    """Fails once accelerate no longer needs it."""
+    arguments = {"case": SPED["sharded"].to_json(), "steps": 1, "library": "accelerate", "patch": patch}
+    answers = ranks.run(f"{PROGRAMS}:train_without_patch", 2, arguments)
+    assert all(PATCHES[patch] in answer.get("error", "trained") for answer in answers), answers

@@ -13,6 +13,7 @@ from tests.trials.train.engine_cases import (
     MUTATION_BOUND,
     PLACES,
     PP2,
+    SP,
     TP2,
     difference_without,
     gate_cases,
@@ -102,3 +103,42 @@ def test_without_any_one_reduction_the_training_is_another(ranks, parity, withou
 def test_all_ranks_skip_a_step_in_which_the_gradients_of_one_overflow(ranks, without, seen):
     arguments = {"case": megatron_case("tp2-fp16", precision="fp16", **TP2).to_json(), "without": without}
     assert ranks.run(f"{PROGRAMS}:sees_an_overflow_of_the_last_rank", 2, arguments) == seen
+
+
+NO_CUDA = "Torch not compiled with CUDA enabled"
+PATCHES = {
+    "device_word": (MEGATRON["sharded"], NO_CUDA),
+    "current_device": (MEGATRON["sharded"], NO_CUDA),
+    "tensor_cuda": (MEGATRON["tied"], NO_CUDA),
+    "tensor_type": (megatron_case("dp2-zero1-bf16", zero_stage=1, precision="bf16", **DP2), "torch.BFloat16Tensor"),
+    "random_numbers": (MEGATRON["sharded"], NO_CUDA),
+    "synchronize": (MEGATRON["tied"], NO_CUDA),
+    "stream": (MEGATRON["experts"], "torch.cuda.Stream requires CUDA support"),
+    "router_kernel": (MEGATRON["experts"], "te_general_gemm"),
+    "discarded_outputs": (
+        megatron_case("layernorm", "mixtral", **SELECTIVE, recompute_modules="layernorm"),
+        "FP8GlobalStateManager",
+    ),
+    "split_sizes": (MEGATRON["experts"], "incompatible function arguments"),
+    "unequal_parts": (
+        megatron_case("ep2-etp2", "deepseek-moe", expert_parallel=2, expert_tensor_parallel=2, **TP2, **SP, **DP2),
+        "invalid tensor size",
+    ),
+    "sequence_parallel_norm": (MEGATRON["sequence"], "sequence parallel not supported by torch LayerNorm"),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("patch", PATCHES)
+def test_without_a_patch_a_cpu_cannot_train(ranks, patch):
+    """Fails once upstream no longer needs it."""
+    given, words = PATCHES[patch]
+    arguments = {"case": given.to_json(), "steps": 1, "library": "megatron_core", "patch": patch}
+    answers = ranks.run(f"{PROGRAMS}:train_without_patch", given.layout.num_gpus, arguments)
+    assert all(words in answer.get("error", "trained") for answer in answers)
+
+
+def test_a_tensor_is_freed_before_its_send_is_waited_for(ranks):
+    """Fails once upstream waits, as gloo needs; then the patch `isend` goes."""
+    given = megatron_case("interleaved", "llama", **INTERLEAVED)
+    assert min(ranks.run(f"{PROGRAMS}:sends_freed_before_they_are_waited_for", 2, {"case": given.to_json()})) > 0

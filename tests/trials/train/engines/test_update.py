@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from itertools import pairwise
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import MODEL, make_spec
 from trials.measurement.step_log import StepPhase, StepRecord
 from trials.train.engines import flat_buffers
-from trials.train.engines.flat_buffers import FlatSharding
+from trials.train.engines.flat_buffers import FlatSharding, make_buckets
 from trials.train.engines.gradients import clip_factor, square_sum
 from trials.train.engines.optimizer import OptimizerConfig
+from trials.train.engines.sharding import ParamTraits
 from trials.train.engines.update import LossScale, Update
 from trials.train.measurement.loop import skipped_steps_error, step_record
 from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
@@ -89,6 +91,25 @@ def make_chunk() -> ModelChunk:
 def flat(chunk: ModelChunk) -> FlatSharding:
     """Its weights in bf16, on one rank."""
     return FlatSharding((chunk,), ALONE, torch.bfloat16, shares_update=False, overlaps=False, bucket_mib=None)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "is_tied", "found"),
+    [
+        ((5, 4, 9, 1), 9, False, [[5, 4], [9], [1]]),
+        ((2, 50, 2), 10, False, [[2], [50], [2]]),
+        ((2, 3, 4), None, False, [[2, 3, 4]]),
+        ((2, 3, 4), None, True, [[2, 3], [4]]),
+    ],
+    ids=["limit", "larger", "no-limit", "tied"],
+)
+def test_buckets_follow_one_another_within_their_size_and_a_tied_parameter_has_its_own(sizes, most, is_tied, found):
+    traits = [ParamTraits(True, False, is_tied and size == sizes[-1]) for size in sizes]
+    parameters = [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
+    buckets = make_buckets(list(zip(parameters, traits, strict=True)), most=most, ranks=3)
+    assert [[parameter.numel() for parameter, _ in bucket.members] for bucket in buckets] == found
+    assert all(first.end == second.begin for first, second in pairwise(buckets))
+    assert all((bucket.end - bucket.begin) % 3 == 0 for bucket in buckets), "equal shares of the ranks"
 
 
 def test_sixteen_bit_weights_have_exact_masters_and_gradients_that_add_up_in_fp32():
