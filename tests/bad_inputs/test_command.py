@@ -65,6 +65,7 @@ def test_an_option_nobody_knows_or_of_a_wrong_type_is_reported_with_the_usage(cl
     assert cli.refused(*words, "search.yaml").about(key)["rule"].startswith(f"Usage: parlay {words[0]} [OPTIONS] ")
 
 
+@pytest.mark.walks
 @pytest.mark.slow
 @pytest.mark.bad_input(52)
 @pytest.mark.timeout(120)

@@ -328,7 +328,6 @@ def test_a_broken_script_ends_as_script_error_with_what_shows_it(bench):
     assert not bench.has_processes(request)
 
 
-@EVERYWHERE
 def test_a_cancelled_attempt_has_ended_when_cancel_returns(bench):
     request = bench.request("hang")
     bench.launcher.launch(request)

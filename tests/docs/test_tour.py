@@ -63,6 +63,7 @@ def test_the_notebook_does_what_it_says(tmp_path, kernels):
     assert len(searches) == 2
 
 
+@pytest.mark.walks
 @pytest.mark.processes
 @pytest.mark.timeout(900)
 def test_an_interrupt_of_the_kernel_leaves_a_search_in_order_that_goes_on(tmp_path, kernels):

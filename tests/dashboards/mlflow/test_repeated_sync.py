@@ -37,6 +37,7 @@ def test_a_search_sent_live_and_one_sent_after_its_end_are_the_same(home, tmp_pa
     assert without_ids(everything(client, live)) == without_ids(everything(client, late))
 
 
+@pytest.mark.walks
 @pytest.mark.fault(34)
 def test_a_lost_reply_makes_no_second_run_and_no_second_point(sync, client, tmp_path, request, monkeypatch):
     search = ended_search().record

@@ -41,6 +41,7 @@ def cron_starts(bench: Bench, line: str) -> int:
     return subprocess.run(["/bin/sh", "-c", command], env=bare, cwd="/", timeout=60).returncode
 
 
+@pytest.mark.walks
 @pytest.mark.processes
 @pytest.mark.timeout(240)
 def test_the_line_for_cron_drives_a_search_to_its_end(bench):
@@ -195,6 +196,7 @@ def test_a_driver_whose_time_is_up_hands_over_to_the_job_that_waits_behind_it(be
     assert_booked_as_accounted(bench, folder, first, waiting)
 
 
+@pytest.mark.walks
 @pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_trials_inherit_nothing_of_their_drivers_job_and_cancel_ends_it_and_the_one_behind_it(bench):

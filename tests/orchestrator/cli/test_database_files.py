@@ -94,6 +94,7 @@ def test_every_verb_is_watched_or_said_to_meet_no_database():
     assert set(get_command(app).commands) == {line.split()[1] for line in VERBS.splitlines()} | NOT_HERE
 
 
+@pytest.mark.walks
 def test_one_verb_after_another(tmp_path, own_home, opened):
     text = TABLE_SEARCH.replace("tracking: {enabled: false}\n", "")
     write_simulated_search(tmp_path, OK, OK, OK, text=text)

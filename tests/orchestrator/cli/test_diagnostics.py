@@ -93,6 +93,7 @@ def test_a_machine_that_trains_a_layout_as_one_process_does_passes(tmp_path, eng
     assert max(result["difference"] for result in answer.json["results"]) <= 1e-5
 
 
+@pytest.mark.walks
 def test_a_library_that_sums_nothing_is_found_out(tmp_path):
     """Every rank's Python has a torch that sums nothing, as a cluster's broken network library might."""
     path = write_search(tmp_path, TINY_SEARCH)

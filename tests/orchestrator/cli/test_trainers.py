@@ -58,6 +58,7 @@ def replayed(folder: Path, recipe: str) -> dict[str, Any]:
     return parlay("replay", recipe, "--repeats", "1", "--sessions", "1", "--json", cwd=folder).json
 
 
+@pytest.mark.walks
 @pytest.mark.parametrize(
     ("engine", "changes"),
     [

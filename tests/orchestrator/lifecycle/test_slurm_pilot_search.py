@@ -100,6 +100,7 @@ def assert_one_step_a_node(record: SearchRecord) -> None:
     assert all(not one[2] & other[2] for one, other in overlapping)
 
 
+@pytest.mark.walks
 def test_a_cancelled_search_leaves_neither_step_nor_pilot(tmp_path, cluster):
     bench = Bench(tmp_path, cluster)
     driver = bench.start("run", bench.write(text=EIGHT, free=0), tabled=True)

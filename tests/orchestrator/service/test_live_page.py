@@ -78,6 +78,7 @@ def test_a_page_follows_its_search_over_a_restart_of_the_service_and_its_reader_
     assert_it_asked_this_service_alone(tab, port)
 
 
+@pytest.mark.walks
 @pytest.mark.security("service")
 def test_a_search_is_cancelled_from_its_page_after_a_confirmation(own_home, tmp_path, monkeypatch, port, tab):
     hold(tmp_path, monkeypatch)

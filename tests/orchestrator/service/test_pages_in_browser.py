@@ -48,7 +48,7 @@ def pages(tmp_path_factory) -> list[str]:
     return [(folder / f"{name}.html").as_uri() for name in made]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.walks)])
 def test_every_text_can_be_read_and_nothing_is_wider_than_a_phone(tab, pages, scheme):
     for address in pages:
         for width in (1440, 390):

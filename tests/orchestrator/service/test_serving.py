@@ -95,6 +95,7 @@ def test_a_killed_driver_and_a_killed_service_lose_no_search_and_repeat_no_trial
     assert running_service(home) is None
 
 
+@pytest.mark.walks
 @pytest.mark.security("service")
 def test_a_stranger_with_thousands_of_connections_keeps_the_owner_out_of_nothing(home, tmp_path):
     with serving(tmp_path, "--port", "0", "--executor", "thread") as (service, about), ExitStack() as stack:
@@ -110,6 +111,7 @@ def test_a_stranger_with_thousands_of_connections_keeps_the_owner_out_of_nothing
         assert len(os.listdir(f"/proc/{service.pid}/fd")) < 512
 
 
+@pytest.mark.walks
 @pytest.mark.security("service")
 def test_on_a_port_the_token_lies_in_a_file_and_a_stopped_service_leaves_its_searches_to_go_on_with(home, tmp_path):
     with serving(tmp_path, "--port", "0", "--executor", "thread") as (service, about):

@@ -168,6 +168,7 @@ def test_what_the_layout_says_of_fsdp_takes_effect(tmp_path, on_cpu, name, words
     assert (outcome.proof["unproven"], outcome.proof["observed_step"]["wrapper"]) == ([], "FSDPModule")
 
 
+@pytest.mark.walks
 def test_what_accelerate_would_train_otherwise_on_a_cpu_is_refused(tmp_path):
     outcome, _ = run(tmp_path / "sharded", spec_of(layout_of(**SHARDED["zero 3"])))
     assert outcome.reason is FailureReason.SCRIPT_ERROR

@@ -52,13 +52,18 @@ TWO = replace(LAYOUT, data_parallel=2)
     [
         ("torch", LAYOUT, None),
         ("looks for torch first", LAYOUT, None),
-        ("recomputes all", LAYOUT, None),
+        pytest.param("recomputes all", LAYOUT, None, marks=pytest.mark.walks),
         ("torch", TWO, "DistributedDataParallel"),
-        ("tried before", TWO, "DistributedDataParallel"),
-        ("compile", TWO, "DistributedDataParallel"),
-        ("deepspeed", TWO, "DeepSpeedEngine"),
-        ("deepspeed", replace(TWO, zero_stage=3), "DeepSpeedEngine"),
-        ("trainer", TWO, "DistributedDataParallel"),
+        *(
+            pytest.param(by, layout, wrapper, marks=pytest.mark.walks)
+            for by, layout, wrapper in (
+                ("tried before", TWO, "DistributedDataParallel"),
+                ("compile", TWO, "DistributedDataParallel"),
+                ("deepspeed", TWO, "DeepSpeedEngine"),
+                ("deepspeed", replace(TWO, zero_stage=3), "DeepSpeedEngine"),
+                ("trainer", TWO, "DistributedDataParallel"),
+            )
+        ),
     ],
 )
 def test_a_training_as_the_layout_says_is_proven(tmp_path, by, layout, wrapper):
@@ -81,16 +86,21 @@ def test_a_training_as_the_layout_says_is_proven(tmp_path, by, layout, wrapper):
     ("fault", "layout", "words"),
     [
         ("one layer less", LAYOUT, "parameters, the model section's"),
-        ("frozen", LAYOUT, "it trains"),
-        ("fixed batch", LAYOUT, "trains 3 sequences a step, the layout has 6"),
-        ("short sequences", LAYOUT, "tokens, model.seq_length is"),
-        ("every rank alone", TWO, "a world size of 1, the trial 2 ranks"),
         ("no reduction", TWO, "its 2 ranks have different gradients"),
-        ("rank 1 trains less", TWO, "trains 3 sequences a step, the layout has 6"),
-        ("", replace(TWO, zero_stage=1), "parameters, the layout has zero_stage 1"),
-        ("milliseconds", LAYOUT, "but their lines arrived within"),
-        ("wrapper that does not wrap", TWO, "its 2 ranks have different gradients"),
-        ("", replace(TWO, zero_stage=2), "wrapped by DistributedDataParallel, the layout has zero_stage 2"),
+        *(
+            pytest.param(fault, layout, words, marks=pytest.mark.walks)
+            for fault, layout, words in (
+                ("frozen", LAYOUT, "it trains"),
+                ("fixed batch", LAYOUT, "trains 3 sequences a step, the layout has 6"),
+                ("short sequences", LAYOUT, "tokens, model.seq_length is"),
+                ("every rank alone", TWO, "a world size of 1, the trial 2 ranks"),
+                ("rank 1 trains less", TWO, "trains 3 sequences a step, the layout has 6"),
+                ("", replace(TWO, zero_stage=1), "parameters, the layout has zero_stage 1"),
+                ("milliseconds", LAYOUT, "but their lines arrived within"),
+                ("wrapper that does not wrap", TWO, "its 2 ranks have different gradients"),
+                ("", replace(TWO, zero_stage=2), "wrapped by DistributedDataParallel, the layout has zero_stage 2"),
+            )
+        ),
     ],
 )
 def test_a_training_of_something_else_is_not_credited_to_the_layout(tmp_path, fault, layout, words):
@@ -128,6 +138,7 @@ def test_the_sites_own_sitecustomize_runs_and_nothing_heavy_is_imported(tmp_path
     )
 
 
+@pytest.mark.walks
 @pytest.mark.processes
 @pytest.mark.slow
 def test_the_observer_is_gone_after_the_second_step(tmp_path):

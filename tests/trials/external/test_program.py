@@ -116,6 +116,7 @@ def test_a_trainer_that_ends_before_there_are_steps_enough_is_no_number(tmp_path
     assert words in (outcome.excerpt or "")
 
 
+@pytest.mark.walks
 @pytest.mark.alone
 def test_endless_output_without_a_line_is_a_hang_and_fills_no_disk(tmp_path):
     outcome, ranks = run(tmp_path, codes={1}, fault="endless", supervisor=IMPATIENT)

@@ -58,7 +58,7 @@ OTHERS = {
 @pytest.mark.parametrize(
     "layout",
     [
-        Layout(tensor_parallel=2, pipeline_parallel=2, grad_accum_steps=2),
+        pytest.param(Layout(tensor_parallel=2, pipeline_parallel=2, grad_accum_steps=2), marks=pytest.mark.walks),
         Layout(zero_stage=1, engine="deepspeed", **DP2),
         *(
             pytest.param(Layout(engine=engine, **fields), marks=[needed, pytest.mark.walks])

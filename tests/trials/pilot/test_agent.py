@@ -165,6 +165,7 @@ def test_an_agent_that_is_started_again_serves_nobody(pilot):
     assert not (place / "ran").exists()
 
 
+@pytest.mark.walks
 def test_limits_hold_while_nothing_can_be_written(pilot):
     place = pilot.ask("t0001.a1", NUMBERED + "trap 'touch ended; exit 1' TERM; sleep 60 & wait", limit_s=1.0)
     pilot.folder.step_file("t0001.a1", StepFileKind.STARTED).mkdir()  # nothing can take its place

@@ -21,8 +21,6 @@ EP2 = {"expert_parallel": 2, **DP2}
 REPLICAS = {"data_parallel": 4, "zero_stage": 3, "data_parallel_replicas": 2}
 MUTATION_BOUND = 10 * CPU_TOLERANCES["fp32"]
 """A training without one of its reductions differs by more."""
-QUICK_CASES = 3
-"""Cases of an engine that `make test` trains."""
 RECORDING = "tests.trials.train.recorded_reductions:train_recording"
 
 
@@ -119,14 +117,16 @@ def mutation_parameters(engine: str) -> list[ParameterSet]:
     return [pytest.param(place, case, id=f"{place}-{case.name}") for place, case in mutations(engine)]
 
 
+IN_EACH_RUN = {MEGATRON_CORE: MEGATRON["sequence"], TORCHTITAN: TITAN["sharded"], ACCELERATE: SPED["sharded"]}
+
+
 def gate_cases(engine: str) -> list[ParameterSet]:
-    """Few cases of an engine that cover every precision, and in fp32 every recomputation and every value of every other
-    axis, where it has an effect. All but the first ones on two ranks in fp32 are walks."""
+    """One case of an engine, and as walks few that cover every precision, and in fp32 every recomputation and every
+    value of every other axis, where it has an effect."""
     every = covering_cases(most_ranks=4, engines=(engine,))
     given = [every[number] for number in cover(list(map(_shown, every)), [case.layout.num_gpus**2 for case in every])]
-    small = [case.name for case in given if case.layout.num_gpus <= 2 and case.layout.precision == "fp32"]
-    quick = small[:QUICK_CASES]
-    return [pytest.param(case, id=case.name, marks=() if case.name in quick else pytest.mark.walks) for case in given]
+    walks = [pytest.param(case, id=case.name, marks=pytest.mark.walks) for case in given]
+    return [pytest.param(IN_EACH_RUN[engine], id="in-each-run"), *walks]
 
 
 def _shown(case: Case) -> list[Hashable]:

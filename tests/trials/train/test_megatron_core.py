@@ -28,6 +28,7 @@ pytestmark = [needs_megatron, pytest.mark.processes, pytest.mark.minutes, pytest
 ranks = ranks_of(MEGATRON_CORE)
 
 
+@pytest.mark.walks
 @pytest.mark.parametrize(("micro_batch_size", "is_another"), [(2, False), (1, True)])
 def test_a_loss_that_balances_experts_is_over_the_tokens_of_a_micro_batch(parity, micro_batch_size, is_another):
     """The plain GPT takes it over micro-batches of two sequences."""
@@ -42,6 +43,7 @@ def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_pr
     parity.expect(given, record_property)
 
 
+@pytest.mark.walks
 def test_stages_come_before_data_parallel_ranks_with_tensor_parallel_ones_too(parity, record_property):
     """Megatron refuses this order where experts' groups differ from those of other layers, without experts, too."""
     parity.expect(megatron_case("order", **TP2, **PP2, **DP2, rank_order="tp-pp-dp"), record_property)
@@ -71,6 +73,7 @@ def test_what_is_recomputed_has_a_second_forward_pass(ranks, recomputation, laye
     assert [{name: rank[name] / count for name in expected} for rank in passes] == [expected, expected]
 
 
+@pytest.mark.walks
 @pytest.mark.parametrize(
     ("modules", "norms", "experts", "shared"),
     [("moe", 9, 2, 2), ("shared_experts", 9, 1, 2), ("layernorm", 17, 1, 1), ("layernorm+mlp+moe", 17, 2, 2)],

@@ -10,9 +10,8 @@ from operator import attrgetter
 import pytest
 from _pytest.mark import ParameterSet
 
-from search_spaces.layouts.covering_array import cover
 from tests.trials.train.parity import NO_COMPILER
-from trials.diagnostics.parity_cases import axis_values, case_of, compiled_cases, covering_cases, named_case
+from trials.diagnostics.parity_cases import case_of, compiled_cases, covering_cases, named_case
 from trials.diagnostics.parity_models import SHAPES
 from trials.diagnostics.selftest import CPU_TOLERANCES, tolerance_of
 from trials.train.parallel.collectives import Reduction
@@ -21,8 +20,9 @@ from trials.train.selftest.training import optimizer_config
 pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
 
 
+@pytest.mark.walks
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.walks)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_reference_learns_and_every_step_of_it_is_clipped(parity, shape, precision):
     reference = parity.reference(shape, precision)
     assert reference.losses[-1] < reference.losses[0] - 10 * CPU_TOLERANCES[precision]
@@ -30,15 +30,20 @@ def test_the_reference_learns_and_every_step_of_it_is_clipped(parity, shape, pre
 
 
 def cases() -> list[ParameterSet]:
-    """All cases. Without the mark `walks`: one in bf16, and a few in fp32 that cover every value of every axis under
-    each engine, except four tensor-parallel ranks, which take long on two cores, as does a reference in bf16."""
-    given = covering_cases()
-    quick = [case for case in given if case.layout.precision == "fp32" and case.layout.tensor_parallel < 4]
-    shown = [[(case.layout.engine, *value) for value in axis_values(case).items()] for case in quick]
-    few = {quick[number].name for number in cover(shown, [case.layout.num_gpus**2 for case in quick])}
-    few.add("bf16-zero0-torch")
-    assert few <= {case.name for case in given}
-    return [pytest.param(case, id=case.name, marks=() if case.name in few else pytest.mark.walks) for case in given]
+    """All cases; without the mark `walks` a few of each engine, of different shapes, that have every degree."""
+    marks = {case.name: () if case.name in CASES_IN_EACH_RUN else pytest.mark.walks for case in covering_cases()}
+    assert {*CASES_IN_EACH_RUN} <= {*marks}
+    return [pytest.param(case, id=case.name, marks=marks[case.name]) for case in covering_cases()]
+
+
+CASES_IN_EACH_RUN = (
+    "torch-gpt2-tied-pp2-dp2-mb1-zero2-offload-full-interleaved_1f1b-flash-tp-pp-dp",
+    "torch-llama-tied-tp2-mb2-flash",
+    "experts-zero3",
+    "documents-one-rank",
+    "deepspeed-gpt2-tied-mb1-zero3-offload-selective-overlap-bucket1",
+    "deepspeed-llama-pp4-mb1-full-1f1b-flash",
+)
 
 
 @pytest.mark.parametrize("given", cases())
@@ -63,6 +68,7 @@ def test_so_are_those_of_a_compiled_one(parity, given):
     assert difference.value <= tolerance_of(given, "cpu"), f"{given.name} differs by {difference}"
 
 
+@pytest.mark.walks
 def test_half_precision_is_what_it_says(parity):
     given = named_case("bf16", precision="bf16")
     in_fp32 = parity.train(replace(given, layout=replace(given.layout, precision="fp32")))

@@ -22,7 +22,7 @@ from trials.ranks.engine_packages import packages_of
 from trials.ranks.software import package_version
 from trials.trial import FailureReason, Flag, TrialState
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.walks, pytest.mark.timeout(300)]
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Engine:
     scope="module",
     params=[
         pytest.param(MEGATRON_CORE, marks=needs_megatron),
-        pytest.param(TORCHTITAN, marks=[needs_torchtitan, pytest.mark.walks]),
-        pytest.param(ACCELERATE, marks=[needs_accelerate, pytest.mark.walks]),
+        pytest.param(TORCHTITAN, marks=needs_torchtitan),
+        pytest.param(ACCELERATE, marks=needs_accelerate),
     ],
 )
 def engine(request) -> Iterator[Engine]:
@@ -94,7 +94,6 @@ def test_beyond_the_memory_limit_a_rank_is_out_of_memory(begin, engine):
     assert trial.result().reason is FailureReason.GPU_OOM
 
 
-@pytest.mark.walks
 @pytest.mark.parametrize(("routing", "skew"), [("balanced", 1.0), ("skewed(1.5)", 1.5)])
 def test_experts_have_the_loads_that_were_asked_for(begin, engine, routing, skew):
     if engine.name == ACCELERATE:

@@ -187,8 +187,8 @@ def test_each_engine_has_a_finding_and_a_failed_check_its_reason(tmp_path: Path)
     "preload",
     [
         "torch/cpu",
-        "deepspeed/cpu",
-        "torch/gpu",
+        pytest.param("deepspeed/cpu", marks=pytest.mark.walks),
+        pytest.param("torch/gpu", marks=pytest.mark.walks),
         pytest.param("megatron-core/gpu", marks=[needs_megatron, pytest.mark.walks]),
         pytest.param("torchtitan/cpu", marks=[needs_torchtitan, pytest.mark.walks]),
     ],

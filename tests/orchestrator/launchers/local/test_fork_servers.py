@@ -139,6 +139,7 @@ def test_a_server_that_cannot_be_forked_is_told_once_and_not_started_again(tmp_p
     assert len(logged) == 1
 
 
+@pytest.mark.walks
 def test_an_attempt_cancelled_while_its_server_imports_has_ended_at_once(tmp_path, launcher):
     light_code(tmp_path / "code", preload="import time\ndef import_engine(engine, on_cpu): time.sleep(600)")
     request = attempt_request(tmp_path, "hang")

@@ -157,6 +157,7 @@ class TestOnLoopback:
         assert status.ended_at == last_sign_of_life(request.folder, status.started_at)
         assert not runs(request)
 
+    @pytest.mark.walks
     def test_what_cannot_be_ended_is_told_after_one_wait_for_all(self, loopback, tmp_path, monkeypatch):
         keys, waited = {hanging(loopback, tmp_path, f"t{i}").key for i in (1, 2)}, []
         with monkeypatch.context() as patch:
@@ -242,6 +243,7 @@ def test_a_ray_that_died_and_does_not_come_back_is_a_passing_condition(tmp_path)
     assert not request.folder.ranks.exists()
 
 
+@pytest.mark.walks
 @pytest.mark.fault(16)
 def test_signals_to_the_whole_process_group_reach_the_processs_own_handlers_and_leave_ray_to_it():
     program = (

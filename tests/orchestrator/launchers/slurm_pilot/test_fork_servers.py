@@ -140,6 +140,7 @@ def test_attempts_of_a_pilot_are_forked_by_one_server_a_node_with_their_own_plac
     assert len({bench.server_of(pid) for pid in bench.pids(held, rank=True)}) == 1
 
 
+@pytest.mark.walks
 @pytest.mark.skipif(os.geteuid() != 0, reason="no leave to be another user")
 def test_ranks_in_a_container_are_forked_by_a_server_in_a_container_of_its_own(bench):
     bench.launcher = bench.new_launcher(JobOptions(container=Container(command=("unshare", "--mount"))))
@@ -205,6 +206,7 @@ def memory_group() -> Iterator[Path]:
     group.rmdir()
 
 
+@pytest.mark.walks
 @pytest.mark.fault(52)
 def test_a_rank_that_the_kernel_kills_for_memory_is_out_of_memory_itself_and_no_other_is(bench, memory_group):
     first, other = bench.hanging("t0001"), bench.hanging("t0002")
@@ -224,6 +226,7 @@ KILLS = {
 }
 
 
+@pytest.mark.walks
 @pytest.mark.fault(51)
 @pytest.mark.parametrize("killed", KILLS)
 def test_a_kill_ends_the_attempt_on_that_node_and_no_other(bench, killed):
@@ -245,6 +248,7 @@ def test_a_cancelled_step_ends_with_its_ranks(bench):
     assert bench.reason(request) is FailureReason.CANCELLED_BY_USER
 
 
+@pytest.mark.walks
 @pytest.mark.fault(55)
 def test_a_cancelled_step_of_the_servers_ends_their_ranks_and_the_next_attempt_has_others(bench):
     request = bench.hanging("t0001")
@@ -256,6 +260,7 @@ def test_a_cancelled_step_of_the_servers_ends_their_ranks_and_the_next_attempt_h
     assert is_warm(bench.environments("t0002"))
 
 
+@pytest.mark.walks
 @pytest.mark.fault(56)
 def test_an_agent_that_is_killed_takes_servers_and_ranks_with_it(bench):
     request = bench.hanging("t0001")
@@ -278,6 +283,7 @@ def test_the_driver_is_killed_and_the_next_one_finds_its_forked_ranks(bench):
     assert is_warm(bench.environments("t0002"))
 
 
+@pytest.mark.walks
 @pytest.mark.fault(56)
 def test_a_node_that_fails_takes_servers_and_ranks_with_it(bench):
     request = bench.hanging("t0001")

@@ -33,6 +33,7 @@ def cases() -> list[Case]:
     return export_cases(TORCHTITAN) + [Case(spec, exported(spec)[TORCHTITAN].files) for spec in specs]
 
 
+@pytest.mark.walks
 def test_torchtitan_is_configured_as_the_layout_says(cases, tmp_path):
     found = read_back(TORCHTITAN, cases, tmp_path)
     assert not {one.layout: one.differing for one in found if one.differing or not one.is_loaded}
@@ -47,6 +48,7 @@ WEIGHTS = re.compile(r"model_spec\.model\..*param_init(\.\w+)?")
 """Initial weights, which are torchtitan's own in the export."""
 
 
+@pytest.mark.walks
 def test_the_engine_configures_torchtitan_as_the_module_does(cases, tmp_path):
     for number, case in enumerate(cases):
         recipe = tmp_path / "cases" / f"case{number}" / "recipe"
