@@ -141,6 +141,7 @@ def test_without_a_patch_a_cpu_cannot_train(ranks, patch):
     assert all(words in answer.get("error", "trained") for answer in answers)
 
 
+@pytest.mark.walks
 def test_a_tensor_is_freed_before_its_send_is_waited_for(ranks):
     """Fails once upstream waits, as gloo needs; then the patch `isend` goes."""
     given = megatron_case("interleaved", "llama", **INTERLEAVED)

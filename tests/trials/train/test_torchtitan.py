@@ -70,6 +70,7 @@ def test_without_any_one_reduction_the_training_is_another(ranks, parity, withou
 V_SCHEDULE = {"pipeline_parallel": 2, "virtual_pipeline_stages": 2, "pipeline_schedule": "zbv"}
 
 
+@pytest.mark.walks
 @pytest.mark.parametrize(("stage", "is_wrong"), [(2, False), (3, True)])
 def test_a_split_backward_pass_loses_gradients_of_resharded_weights(parity, stage, is_wrong):
     """Fails once torch mends it; then the rule in torchtitan_rules.py goes."""
@@ -78,6 +79,7 @@ def test_a_split_backward_pass_loses_gradients_of_resharded_weights(parity, stag
     assert (parity.difference(given, parity.train(given, 1)).value > MUTATION_BOUND) is is_wrong
 
 
+@pytest.mark.walks
 def test_a_split_backward_pass_cannot_use_what_selective_recomputation_kept(ranks, parity):
     """Fails once torch can; then the rule in torchtitan_rules.py goes."""
     fields = {"activation_checkpointing": "selective", "recompute_modules": "ops", **V_SCHEDULE}
