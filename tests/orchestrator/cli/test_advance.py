@@ -75,19 +75,13 @@ def test_a_search_that_is_driven_gets_no_turn(tmp_path, parlay):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    ("launcher", "key", "value"),
-    [
-        ({"kind": "slurm_pilot"}, "--cron", "slurm_pilot"),
-        ({"kind": "local"}, "--cron", "local"),
-    ],
-)
-def test_only_jobs_of_their_own_may_be_left_to_turns(launcher, key, value):
+@pytest.mark.parametrize("kind", ["slurm_pilot", "local"])
+def test_only_jobs_of_their_own_may_be_left_to_turns(kind):
     """Between two turns a pilot would be idle, and end."""
     with pytest.raises(InputError) as refused:
-        advance.require_detached_jobs(LauncherSection(**launcher), "--cron")
+        advance.require_detached_jobs(LauncherSection(kind=kind), "--cron")
     [problem] = refused.value.problems
-    assert (problem.key, problem.value) == (key, value)
+    assert (problem.key, problem.value) == ("--cron", kind)
     assert "`parlay submit` without --cron" in problem.fix
     advance.require_detached_jobs(LauncherSection(kind="slurm"), "--cron")
 

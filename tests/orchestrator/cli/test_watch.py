@@ -21,13 +21,12 @@ from orchestrator.cli.watch import (
 )
 from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.lifecycle.driver_job import submit_first_link
-from orchestrator.lifecycle.driver_queue import MAX_AGE_IF_MISSING_S, MAX_AGE_S
 from orchestrator.search.lease import LEASE_DURATION_S, acquire_lease, release_lease
 from slurm.driver_script import DriverJob
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
 from slurm.fake.placement import FakeNode
-from slurm.squeue_cache import SqueueSnapshot
+from tests.rig import asking
 from tests.trials.ledger.stories import Story, measured_story
 from trials.files.folders import SearchFolder
 from trials.ledger.events import Event, SearchRecord
@@ -159,31 +158,19 @@ def test_a_journal_that_cannot_be_read_for_a_while_is_said_and_read_again(theatr
     assert "Stale file handle; retrying" in theatre.said[0]
 
 
-class Queue:
-    """A Slurm whose only node another job holds; `asked` is how old each answer could be at most."""
-
-    def __init__(self, folder: Path):
-        self.slurm = FakeSlurm(FakeCluster([FakeNode("n1", cpus=1)]))
-        self.asked: list[float] = []
-        self._folder = folder
-        self.submit("another")
-        self.slurm.cluster.advance(1.0)
-
-    def submit(self, name: str) -> str:
-        job_id = submit_first_link(self.slurm, DriverJob(name, self._folder, 1, 1, 3600.0, ("true",)))
-        self.slurm.cluster.advance(1.0)
-        return job_id
-
-    def jobs(self, max_age_s: float) -> SqueueSnapshot:
-        self.asked.append(max_age_s)
-        return SqueueSnapshot(self.slurm.jobs(), self.slurm.now(), 0.0)
-
-
 @pytest.fixture
-def queue(tmp_path, monkeypatch) -> Queue:
-    queue = Queue(tmp_path)
-    monkeypatch.setattr("orchestrator.lifecycle.driver_queue.shared_squeue", lambda: queue.jobs)
-    return queue
+def slurm(tmp_path, monkeypatch) -> FakeSlurm:
+    """A Slurm whose only node another job holds."""
+    slurm = FakeSlurm(FakeCluster([FakeNode("n1", cpus=1)]))
+    submitted(slurm, "another", tmp_path)
+    monkeypatch.setattr("orchestrator.lifecycle.driver_queue.shared_squeue", lambda: asking(slurm))
+    return slurm
+
+
+def submitted(slurm: FakeSlurm, name: str, folder: Path) -> str:
+    job_id = submit_first_link(slurm, DriverJob(name, folder, 1, 1, 3600.0, ("true",)))
+    slurm.cluster.advance(1.0)
+    return job_id
 
 
 class TestWhoDrives:
@@ -204,43 +191,35 @@ class TestWhoDrives:
         assert (standing.is_expected, f"kill -CONT {os.getpid()}" in standing.description) == (True, True)
 
     @pytest.mark.parametrize(("script", "word"), [("cron_script", "cron"), ("driver_script", "next job")])
-    def test_whoever_is_begun_by_others_is_expected_and_a_job_that_waits_is_named(self, folder, queue, script, word):
+    def test_whoever_is_begun_by_others_is_expected_and_a_job_that_waits_is_named(self, folder, slurm, script, word):
         getattr(folder, script).touch()
-        queue.slurm.cluster.controller_down(for_s=60.0)
+        slurm.cluster.controller_down(for_s=60.0)
         standing = driver_status(folder)
         assert standing.is_expected, "while Slurm does not answer"
         assert word in standing.description
-        queue.slurm.cluster.advance(60.0)
-        job_id = queue.submit(f"{folder.search_id}.{script.partition('_')[0]}")
+        slurm.cluster.advance(60.0)
+        job_id = submitted(slurm, f"{folder.search_id}.{script.partition('_')[0]}", folder.path)
         standing = driver_status(folder)
         assert standing.is_expected
         assert standing.description.endswith(f"job {job_id} waits in the queue: Resources")
 
-    def test_without_a_job_in_the_queue_nobody_is_expected_to_drive(self, folder, queue):
+    def test_without_a_job_in_the_queue_nobody_is_expected_to_drive(self, folder, slurm):
         folder.driver_script.touch()
-        queue.submit("another-search.driver")
+        submitted(slurm, "another-search.driver", folder.path)
         standing = driver_status(folder)
         assert not standing.is_expected
         assert standing.description.endswith(f"parlay resume {folder.search_id} --as-job submits one")
-        assert queue.asked == [MAX_AGE_S, MAX_AGE_IF_MISSING_S]
 
-    @pytest.mark.parametrize(
-        ("driver", "is_expected"),
-        [
-            ({"state": "waiting", "failures": 1, "detail": "its process died"}, True),
-            ({"state": "stopped", "failures": 6, "detail": "disk full"}, False),
-            (None, False),
-        ],
-    )
-    def test_the_service_is_asked(self, folder, monkeypatch, driver, is_expected):
+    @pytest.mark.parametrize(("state", "is_expected"), [("waiting", True), ("stopped", False), (None, False)])
+    def test_the_service_is_asked(self, folder, monkeypatch, state, is_expected):
         class Service:
             def driver_status(self, search_id):
                 assert search_id == folder.search_id
-                return driver
+                return state and {"state": state, "failures": 1, "detail": "disk full"}
 
         monkeypatch.setattr("orchestrator.service.client.running_service", lambda home: (Service(), {}))
         assert driver_status(folder).is_expected == is_expected
-        assert ("disk full" in driver_status(folder).description) == (driver is not None and not is_expected)
+        assert ("disk full" in driver_status(folder).description) is (state == "stopped")
 
 
 class TestVerb:

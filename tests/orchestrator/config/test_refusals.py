@@ -245,7 +245,6 @@ ACCEPTED = [
     [f"name={'a' * 41}"],
     ["launcher.address=node-1.cluster:65535"],
     ["ledger.url=postgresql+psycopg://db/l"],
-    ["tracking.mlflow_uri=sqlite:///mlflow.db"],
     ["tracking.mlflow_uri=databricks"],
     ["space.pipeline_schedule=[1f1b, interleaved_1f1b]", "space.virtual_pipeline_stages=[1, 2]"],
     ["space.pipeline_schedule=[1f1b, zbv]", "space.virtual_pipeline_stages=[1, 2]"],
@@ -256,7 +255,6 @@ ACCEPTED = [
     [A100S, "constraints.min_free_memory_gib=37"],
     [A100S, "constraints.min_free_memory_gib=4", COMMAND, "trainer.patterns.memory_gib='peak ([0-9.]+)'"],
     [EXPERTS, "measure.routing=skewed(4)"],
-    ["launcher.kind=slurm", "launcher.slurm.exclusive=user"],
 ]
 
 

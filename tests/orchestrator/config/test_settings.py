@@ -47,19 +47,12 @@ def test_the_baseline_has_its_own_values_else_the_only_ones(tmp_path, baseline, 
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ("software.python=/tmp/python", "software.python is in a table"),
-        ("-env.RANK", "is set by the launcher"),
-        ("env.DB_PASSWORD=hunter2", "looks like a secret"),
-        ("launch.cpu_bind=sockets", "is sockets"),
-    ],
+    "settings", ["software.python=/tmp/python", "-env.RANK", "env.DB_PASSWORD=hunter2", "launch.cpu_bind=sockets"]
 )
-def test_settings_of_a_table_have_the_same_rules(settings, message):
+def test_settings_of_a_table_have_the_same_rules(settings):
     file = SearchFile.model_validate({**yaml.safe_load(MINIMAL), "launcher": {"kind": "local"}})
     layouts = [Layout(), Layout(settings=settings)]
     [problem] = candidate_problems(layouts, file)
-    assert message in problem.message
     assert (problem.key, bool(problem.rule), bool(problem.fix)) == ("space.candidates", True, True)
     assert "hunter2" not in str(problem)
 

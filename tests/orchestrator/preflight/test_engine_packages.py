@@ -79,7 +79,6 @@ def test_what_the_trainer_accelerate_would_lack_here_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("installed", "layout", "override"),
     [
-        ({"megatron_core": "0.16.1"}, MATH, GPU),
         ({"megatron_core": "0.16.1", "apex": "0.1"}, SEQUENCE, GPU),
         ({"megatron_core": "0.16.4", "transformer_engine": "2.10.0", "flash_attn": "2.8.3"}, FLASH, GPU),
         ({"accelerate": "1.15.2"}, Layout(engine=ACCELERATE_LAUNCH), GPU),  # the script may do without transformers

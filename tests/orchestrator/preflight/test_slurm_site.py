@@ -44,6 +44,19 @@ def slurm() -> FakeSlurm:
     return FakeSlurm(four_nodes())
 
 
+@pytest.fixture
+def asked(slurm, monkeypatch) -> list[JobRequest]:
+    """The jobs that Slurm is asked about."""
+    test, requests = slurm.test, []
+
+    def noted(request: JobRequest) -> Submission:
+        requests.append(request)
+        return test(request)
+
+    monkeypatch.setattr(slurm, "test", noted)
+    return requests
+
+
 def loaded(folder: Path, *overrides: str) -> SearchSpec:
     return load_search_file(write_search(folder, SEARCH), overrides)
 
@@ -55,14 +68,13 @@ def refused(slurm: FakeSlurm, spec: SearchSpec) -> tuple[Problem, ...]:
 
 
 @pytest.mark.usefixtures("silent")
-def test_a_search_that_the_cluster_can_run_is_asked_for_twice_and_submits_nothing(tmp_path, slurm, monkeypatch):
-    test, asked = slurm.test, []
-    monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or test(request))
+def test_a_search_that_the_cluster_can_run_is_asked_for_twice_and_submits_nothing(tmp_path, slurm, asked):
     spec = loaded(tmp_path, "launcher.slurm.cpus_per_task=1", "launcher.slurm.comment=mine")
     require_site(spec, candidates_of(spec), slurm)
     assert [(request.num_nodes, request.tasks_per_node) for request in asked] == [(1, 4), (4, 4)]
     assert {request.time_limit_min for request in asked} == {11}  # with the launcher's grace, in whole minutes
     assert {(r.options.partition, r.options.cpus_per_task, r.options.comment) for r in asked} == {("main", 1, "mine")}
+    assert {request.options.gpus_per_node for request in asked} == {None}, "ranks on CPUs"
     assert slurm.cluster.jobs() == []
     assert list(tmp_path.iterdir()) == [tmp_path / "search.yaml"]
 
@@ -77,9 +89,7 @@ def test_a_variable_that_decides_what_every_rank_runs_is_said(tmp_path, slurm, l
 
 
 @pytest.mark.usefixtures("silent")
-def test_of_pilots_the_shortest_that_a_trial_can_run_in_is_asked_for(tmp_path, slurm, monkeypatch):
-    test, asked = slurm.test, []
-    monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or test(request))
+def test_of_pilots_the_shortest_that_a_trial_can_run_in_is_asked_for(tmp_path, slurm, asked):
     spec = loaded(tmp_path, "launcher.kind=slurm_pilot", "search.parallel_trials=1")
     require_site(spec, candidates_of(spec), slurm)
     assert [(job.num_nodes, job.tasks_per_node, job.time_limit_s) for job in asked] == [(4, 4, min_pilot_s(630.0))]
@@ -233,16 +243,6 @@ def test_other_launchers_ask_no_slurm(tmp_path, slurm):
     for kind in ("local", "ray"):
         spec = loaded(tmp_path, f"launcher.kind={kind}")
         require_site(spec, candidates_of(spec), slurm)
-
-
-@pytest.mark.usefixtures("silent")
-def test_what_is_asked_is_what_would_be_submitted(tmp_path, slurm, monkeypatch):
-    """GPUs are requested per node, as by the launcher."""
-    asked: list[JobRequest] = []
-    monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or Submission(SubmitStatus.ACCEPTED))
-    spec = loaded(tmp_path, "cluster.accelerator=a100-80gb")
-    require_site(spec, candidates_of(spec), slurm)
-    assert {request.options.gpus_per_node for request in asked} == {4}
 
 
 # -- the command, and a real Slurm
