@@ -13,7 +13,7 @@ import pytest
 
 from slurm.sandbox.daemons import running_pids
 from slurm.sandbox.sandbox import SlurmSandbox
-from tests.orchestrator.cli.parlay import COMMAND, TINY_SEARCH, environment, write_search
+from tests.orchestrator.cli.parlay import COMMAND, TINY_SEARCH, command_line, environment, write_search
 from tests.orchestrator.slurm_searches import SEARCH, Bench, until
 
 SECRETS = {
@@ -35,7 +35,7 @@ class CommandLines:
 
     def look(self) -> set[bytes]:
         """Command lines seen so far."""
-        self.seen |= {_command_line(pid) for pid in running_pids()}
+        self.seen |= {command_line(pid) for pid in running_pids()}
         return self.seen
 
     def look_until_the_end_of(self, process: subprocess.Popen[bytes]) -> int:
@@ -48,13 +48,6 @@ class CommandLines:
     @property
     def with_secrets(self) -> list[bytes]:
         return [line for line in self.seen if MARK.encode() in line]
-
-
-def _command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""  # it has ended
 
 
 def files_below(*roots: Path) -> Iterator[Path]:

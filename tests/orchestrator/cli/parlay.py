@@ -90,6 +90,14 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places)), "NO_COLOR": "1"}
 
 
+def command_line(pid: int) -> bytes:
+    """Command line of a process, empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def python_that_begins_with(program: str, folder: Path) -> Path:
     """An interpreter that runs this text at its start, before any of Parlay's modules."""
     site = folder / "site"

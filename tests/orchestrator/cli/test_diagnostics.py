@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -136,21 +135,13 @@ def slurm() -> Iterator[SlurmSandbox]:
         yield started
 
 
-def examined(folder: Path, slurm: SlurmSandbox, *words: str | Path) -> Answer:
-    return parlay_here("doctor", *words, cwd=folder, variables=slurm.environment)
-
-
-def of_level(found: dict[str, Any], *levels: str) -> dict[str, dict[str, Any]]:
-    return {finding["name"]: finding for finding in found["findings"] if finding["level"] in levels}
-
-
 def test_a_healthy_sandbox_has_no_error_and_nothing_is_left(tmp_path, slurm):
     path = search_file(tmp_path, TINY_SEARCH, **ON_TWO_NODES)
-    answer = examined(tmp_path, slurm, path, "--json")
+    answer = parlay_here("doctor", path, "--json", cwd=tmp_path, variables=slurm.environment)
     assert answer.code == 0, answer.err
     assert (answer.json["schema"], answer.json["errors"]) == ("parlay.doctor/1", 0)
     wanted = {"controller", "partition", "nodes_up", "sbatch", "writable", "ledger", "mlflow"}
-    assert wanted <= set(of_level(answer.json, "ok"))
+    assert wanted <= {finding["name"] for finding in answer.json["findings"] if finding["level"] == "ok"}
     assert all(f["fix"] for f in answer.json["findings"] if f["level"] != "ok")
     assert [entry.name for entry in tmp_path.iterdir()] == ["search.yaml"]
     assert slurm.ask("squeue", "--noheader", "--states=all").stdout == ""

@@ -14,7 +14,8 @@ from typing import TypeVar
 import pytest
 
 from orchestrator.search.lease import current_lease
-from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, parlay_here, start, write_search
+from slurm.sandbox.daemons import running_pids
+from tests.orchestrator.cli.parlay import TINY_SEARCH, command_line, parlay, parlay_here, start, write_search
 from tests.orchestrator.service.services import SEARCH, hold, open_gate
 from tests.orchestrator.slurm_searches import record_of, until
 from tests.orchestrator.tabled_parlay import COMMAND as TABLED
@@ -105,15 +106,9 @@ def running_attempts(place: Path) -> int:
 
 def alive_ranks(folder: Path) -> list[int]:
     """Processes whose command line names this search."""
-    pids = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"trials.train" in words and any(str(folder).encode() in word for word in words):
-            pids.append(int(path.parent.name))
-    return pids
+    lines = {pid: command_line(pid).split(b"\0") for pid in running_pids()}
+    ranks = {pid: words for pid, words in lines.items() if b"trials.train" in words}
+    return [pid for pid, words in ranks.items() if any(str(folder).encode() in word for word in words)]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from orchestrator.common.bounded_output import bounded_output
 from orchestrator.common.machine_load import describe_load
 from orchestrator.common.private_tmp import make_private_folder, remove_abandoned, remove_unfinished, write_owner
 from slurm.sandbox.daemons import running_pids
+from tests.orchestrator.cli.parlay import command_line
 from tests.trials.fork_server.servers import until
 
 
@@ -48,18 +49,6 @@ def test_an_import_that_fails_is_left_to_who_uses_it():
     assert made == ["second"]
 
 
-def running_with(word: Path) -> list[int]:
-    """Processes with this word on their command line."""
-    return [pid for pid in running_pids() if os.fsencode(word) in _command_line(pid)]
-
-
-def _command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""  # it has ended
-
-
 @pytest.mark.processes
 @pytest.mark.security("contents")
 @pytest.mark.parametrize(
@@ -74,7 +63,8 @@ def _command_line(pid: int) -> bytes:
 def test_an_answer_without_end_ends_with_all_that_it_started(tmp_path, program, limit_s, error):
     with pytest.raises(error):
         bounded_output(["sh", "-c", program.format(word=tmp_path)], os.environ, limit_s)
-    until(lambda: running_with(tmp_path) == [])  # who was killed may take a moment to be gone
+    # Who was killed may take a moment to be gone.
+    until(lambda: not [pid for pid in running_pids() if os.fsencode(tmp_path) in command_line(pid)])
 
 
 @pytest.fixture(autouse=True)

@@ -32,16 +32,6 @@ RUN = (
     " --num-attention-heads 8 --seq-length 1024 --micro-batch-size 4 --global-batch-size 64 --bf16 --vocab-size 50000"
 )
 BRIDGE = "torchrun --nproc_per_node 8 run_recipe.py --recipe llama3_8b model.tensor_model_parallel_size=2"
-LAYER = (
-    '{"attention": {"n_heads": 4, "n_kv_heads": 4, "wo": {}}, "feed_forward": {"w1": {"out_features": 64}, "w2": {},'
-    ' "w3": {}}}'
-)
-TORCHTITAN = (
-    '"training": {"disable_cuda_graphs": true}, "parallelism": {},'
-    ' "model_spec": {"name": "llama3", "model": {'
-    '"dim": 64, "vocab_size": 128,'
-    f' "enable_weight_tying": false, "layers": [{LAYER}]}}}}}}'
-)
 TITAN = "torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --config llama3_8b"
 MODULE = "def f():\n    return Trainer.Config(model_spec=model_registry('8B'), training=TrainingConfig(steps=%s))\n"
 
@@ -62,8 +52,6 @@ def ending(text: str) -> str:
     [
         ("a.json", '{"model_type": "llama", "architectures": %s}'),
         ("a.json", '{"train_batch_size": 8, "compile": {"passes": %s}}'),
-        ("a.json", '{"activation_checkpoint": %s, ' + TORCHTITAN),
-        ("a.json", '{"dataloader": %s, ' + TORCHTITAN),
         ("a.yaml", NANOTRON + "data_stages: [{sequence_length: %s}]\n"),
     ],
 )

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.calibrate import CalibrationFailed, calibrate, calibration_cluster, precisions_of
 from orchestrator.diagnostics.cluster_file import (
@@ -22,6 +21,7 @@ from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import parse_document
+from tests.kit import MINIMAL, loaded
 from tests.orchestrator.scripted import ScriptedLauncher, leave_words_of_a_rank, one_job
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.diagnostics.calibration import (
@@ -38,21 +38,14 @@ from trials.diagnostics.calibration import (
 from trials.diagnostics.parity_models import SHAPES
 from trials.files.folders import SearchFolder
 
-SEARCH = """\
-name: mine
-model: gpt2-tiny
-cluster: {accelerator: CARD, gpus_per_node: 4, num_nodes: NODES}
-global_batch_size: 64
-space: {tensor_parallel: [1, 2]}
-"""
+
+def spec_of(folder: Path, *sets: str, card: str = "a100-80gb", nodes: int = 16) -> SearchSpec:
+    cluster = {"accelerator": card, "gpus_per_node": 4, "num_nodes": nodes}
+    return loaded(folder, MINIMAL, *sets, cluster=cluster, global_batch_size=64)
+
+
 ENDED = LaunchStatus(Liveness.ENDED, started=True)
 FOUND = Measurements(memory_gb_per_s=8.0)
-
-
-def spec_of(tmp_path: Path, *sets: str, card: str = "a100-80gb", nodes: int = 16) -> SearchSpec:
-    path = tmp_path / "mine.yaml"
-    path.write_text(SEARCH.replace("CARD", card).replace("NODES", str(nodes)))
-    return load_search_file(path, sets)
 
 
 def run(tmp_path: Path, launcher: ScriptedLauncher) -> Measurements:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.config.loader import load_search_file
 from orchestrator.diagnostics.doctor.finding import Level
 from orchestrator.diagnostics.fabric import conclude, fabric_program, findings_of
 from orchestrator.diagnostics.selftest import (
@@ -20,10 +20,12 @@ from orchestrator.diagnostics.selftest import (
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import Launcher, LaunchRequest
 from orchestrator.planning.candidates import candidates_of
+from orchestrator.schema.launcher import LauncherSection
 from search_spaces.decoding import decode
 from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Links
+from tests.kit import MINIMAL, loaded
 from tests.orchestrator.scripted import ScriptedLauncher, one_job
 from tests.trials.diagnostics.test_fabric_findings import LINKS, cluster, slow_at, times
 from trials.attempt_result import LaunchStatus, Liveness
@@ -128,28 +130,19 @@ def test_a_damaged_record_is_told_and_replaced_and_the_result_is_not_lost(tmp_pa
     assert str(tmp_path / "selftest.json") in note
 
 
-SEARCH = """\
-name: mine
-model: gpt2-tiny
-cluster: {accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 8}
-global_batch_size: 64
-space: {tensor_parallel: [1, 2], num_nodes: [2, 8]}
-launcher: {kind: slurm, fabric_check: true}
-"""
-
-
-def spec_of(folder, *sets):
-    path = folder / "mine.yaml"
-    path.write_text(SEARCH)
-    return load_search_file(path, sets)
+ON_SLURM = {
+    "cluster": {"accelerator": "a100-80gb", "gpus_per_node": 4, "num_nodes": 8},
+    "space": {"num_nodes": [2, 8]},
+    "launcher": {"kind": "slurm", "fabric_check": True},
+}
 
 
 def test_a_search_checks_the_shapes_of_its_layouts_where_it_asks_for_it(tmp_path):
-    spec = spec_of(tmp_path)
+    spec = loaded(tmp_path, MINIMAL, "global_batch_size=64", **ON_SLURM)
     program = fabric_program(spec, candidates_of(spec).layouts)
     assert program.cluster.num_gpus == 32
     assert {(shape["num_ranks"], shape["stride"]) for shape in program.trainer["shapes"]} >= {(2, 1), (8, 1), (32, 1)}
-    assert fabric_program(spec_of(tmp_path, "launcher.fabric_check=false"), ()) is None
+    assert fabric_program(replace(spec, launcher=LauncherSection(kind="slurm")), ()) is None
 
 
 def test_slow_nodes_are_avoided_and_links_are_those_of_the_others():

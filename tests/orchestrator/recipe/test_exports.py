@@ -14,8 +14,6 @@ from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
 COMMAND = {"template": "{python} train.py --tp {tensor_parallel} {zero_stage=1:--shard}", "patterns": "deepspeed"}
 
 
-_SPEC = spec_of("megatron-lm")
-SEARCH = f"{_SPEC.search_id} {_SPEC.trial}"
 BASE = {"tensor_parallel": 2}
 OFFLOADED = {"zero_stage": 1, "offload": "optimizer"}
 

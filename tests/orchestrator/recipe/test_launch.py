@@ -22,12 +22,6 @@ from trials.files.folders import read_json
 from trials.trial import Outcome, OutcomeStatus, TrialSpec
 
 
-def recipe_folder(tmp_path, layout: Layout):
-    snapshot_code(tmp_path / "code")
-    write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", layout, 0.1)), tmp_path / "code")
-    return tmp_path / "recipe"
-
-
 def launch(folder, *arguments: str, cwd) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", str(folder / "launch.sh"), *arguments], cwd=cwd, capture_output=True, text=True, check=False
@@ -91,7 +85,9 @@ def test_launch_sh_runs_no_compiled_file_of_the_recipe_and_leaves_none(tmp_path,
 @pytest.mark.processes
 @pytest.mark.timeout(180)
 def test_launch_sh_trains_with_the_layout_and_the_recipes_own_code(tmp_path):
-    folder = recipe_folder(tmp_path, Layout(tensor_parallel=2, micro_batch_size=2, grad_accum_steps=4))
+    layout, folder = Layout(tensor_parallel=2, micro_batch_size=2, grad_accum_steps=4), tmp_path / "recipe"
+    snapshot_code(tmp_path / "code")
+    write_recipe(folder, source_of(measured_trial("t0001", layout, 0.1)), tmp_path / "code")
     elsewhere = tmp_path / "else where"
     (elsewhere / "trials").mkdir(parents=True)  # a stray package of the same name must not hide the recipe's
     (elsewhere / "trials" / "__init__.py").write_text("raise SystemExit('the wrong trials')")

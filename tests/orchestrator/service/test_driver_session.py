@@ -15,11 +15,10 @@ from orchestrator.search.lease import acquire_lease
 from orchestrator.service.driver_session import DriverExit, DriverSession
 from search_spaces.errors import ExternalError
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
+from tests.orchestrator.slurm_searches import record_of
 from trials.files.folders import SearchFolder
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchState
-from trials.ledger.fold import fold
-from trials.ledger.journal import Journal
 from trials.ledger.location import ledger_url
 
 
@@ -38,12 +37,6 @@ def turn_of(search: SearchFolder) -> DriverSession:
     return DriverSession(search.path, ledger_url())
 
 
-def state_of(search: SearchFolder) -> SearchState:
-    record = fold(search.search_id, Journal(search.journal).read())
-    assert record is not None
-    return record.state
-
-
 def test_a_search_that_is_held_is_left_alone(search):
     acquire_lease(search, time.time())
     result = turn_of(search).run()
@@ -56,7 +49,7 @@ def test_a_search_that_is_to_be_cancelled_ends_although_it_could_not_go_on(searc
     (search.code / "trials" / "text.py").write_text("changed = True")
     request_cancel(ledger_url(), search.search_id, time.time())
     assert turn_of(search).run().end is DriverExit.ENDED
-    assert state_of(search) is SearchState.CANCELLED
+    assert record_of(search).state is SearchState.CANCELLED
 
 
 def test_what_would_be_refused_again_is_told_so(search):

@@ -118,6 +118,14 @@ def test_a_driver_that_died_is_replaced_later_and_later_and_at_last_no_more(rig,
     assert "has no driver any more" in logged[-1]
 
 
+def test_a_search_that_was_given_up_is_driven_again_when_somebody_asks(rig):
+    rig.take("a")
+    rig.end(DriverExit.REFUSED, "code has changed")
+    assert (rig.entry().state, rig.entry().detail) == (DriverState.STOPPED, "code has changed")
+    rig.take("a")
+    assert (rig.entry().state, rig.entry().failures) == (DriverState.DRIVING, 0)
+
+
 @pytest.mark.slow
 def test_a_stopped_search_holds_what_others_leave_in_flight_and_nothing_once_they_have_ended_it(tmp_path):
     rig, quota = SupervisorRig(tmp_path, max_in_flight=2), QuotaFile(tmp_path / "service" / "quota.json", 2)

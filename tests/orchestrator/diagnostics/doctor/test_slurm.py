@@ -119,13 +119,9 @@ MAIN = PartitionSnapshot("main", is_default=True, num_nodes=4)
 
 @pytest.fixture
 def four_nodes() -> FakeSlurm:
-    return slurm_with("main")
-
-
-def slurm_with(*partitions: str) -> FakeSlurm:
-    """Four nodes, all of them in each partition; the first is the default one."""
+    """Four nodes in one partition."""
     nodes = [FakeNode(f"n{i}", cpus=8, memory_mib=64_000, gpu_kinds=("a100",)) for i in range(1, 5)]
-    return FakeSlurm(FakeCluster(nodes, partitions=partitions))
+    return FakeSlurm(FakeCluster(nodes, partitions=("main",)))
 
 
 def examined(four_nodes: FakeSlurm, folder: Path, *changes: str) -> list[Finding]:
@@ -297,7 +293,6 @@ def test_a_sites_profile_is_held_against_the_live_cluster(tmp_path, four_nodes):
 
 
 GB200 = Cluster(ACCELERATORS["gb200-186gb"], 4, 36)
-H100 = Cluster(ACCELERATORS["h100-80gb"], 8, 4)
 
 
 @pytest.mark.parametrize(
