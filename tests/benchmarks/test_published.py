@@ -71,7 +71,6 @@ none,0,0,bf16,4641.25,
 MPT: Row = next(csv.DictReader(MPT_CSV.splitlines()))
 TITAN = {"trainer": "torchtitan", "model": "llama3-8b", "recompute": "selective-op"}
 BRIDGE = {"trainer": "megatron-bridge", "recompute": "?", "zero_stage": "1"}
-QWEN = {"model": "Qwen3_30B_a3B (tokendrop)", "num_experts": "128", "ep": "8", "accelerator": "dgx-b200"}
 
 
 def reading(**changed: str) -> Reading:
@@ -101,19 +100,6 @@ def test_a_row_that_cannot_be_said_has_a_reason(changed: dict[str, str], reason:
     found = reading(**changed)
     assert found.training is None
     assert any(each.startswith(reason) for each in found.reasons)
-
-
-@pytest.mark.parametrize(
-    ("changed", "family"),
-    [
-        ({}, "dense FSDP"),
-        ({"tp": "2", "dp": "4"}, "dense 3D"),
-        ({"cp": "2", "dp": "4", "precision": "fp8"}, "context"),
-        (BRIDGE | QWEN, "experts"),
-    ],
-)
-def test_each_row_has_one_family(changed: dict[str, str], family: str):
-    assert reading(**changed).family == family
 
 
 @pytest.mark.parametrize(
