@@ -120,17 +120,14 @@ def test_what_no_search_file_expresses_is_refused_by_name(name, value, rule):
     assert problem.key == name
 
 
-def test_another_optimizer_and_autocasts_copies_in_fp32_are_noted():
+def test_layers_recomputed_together_are_another_baseline_and_other_optimizers_and_autocast_noted():
+    name = "pipeline.activation_checkpoint_interval"
+    changed = [[problem.key for problem in read(with_key(BASE, name, layers)).changed] for layers in (1, 2)]
+    assert changed == [[], [name]]
     (note,) = read(with_key(BASE, "optimizer.type", "Lion")).notes
     assert note.startswith("optimizer.type is Lion; trials train with AdamW")
     notes = read(with_key(BASE, "torch_autocast.enabled", True)).notes
     assert any(each.startswith("torch_autocast keeps parameters and gradients in fp32") for each in notes)
-
-
-def test_layers_that_are_recomputed_together_are_another_baseline():
-    name = "pipeline.activation_checkpoint_interval"
-    changed = [[problem.key for problem in read(with_key(BASE, name, layers)).changed] for layers in (1, 2)]
-    assert changed == [[], [name]]
 
 
 def test_batch_sizes_that_contradict_each_other_may_leave_one_to_the_trainer():

@@ -24,7 +24,7 @@ def read(**keys: Any):
     return read_gpt_neox(yaml.safe_dump(with_keys(BASE, named)))
 
 
-def test_a_value_has_its_line_and_the_vocabulary_those_that_decide_it():
+def test_a_value_has_its_line_hyphens_are_underscores_and_all_gpus_an_unknown_number():
     found = read_gpt_neox(GPT_NEOX)
     assert found.engine == "gpt-neox"
     assert found.origins["baseline.pipeline_parallel"] == "pipe_parallel_size (line 3)"
@@ -36,14 +36,6 @@ def test_a_value_has_its_line_and_the_vocabulary_those_that_decide_it():
     config = {**BASE, "train_batch_size": 64, "global_num_gpus": 8, "gradient_accumulation_steps": 2}
     del config["train_micro_batch_size_per_gpu"]
     assert read_gpt_neox(yaml.safe_dump(config)).layout["micro_batch_size"] == 4
-
-
-def test_the_reader_keeps_to_its_table(monkeypatch):
-    gated = {"activation": "swiglu", "pipe_partition_method": "type:x", "expansion_factor": 4, "pos_emb": "rotary"}
-    require_table(read_gpt_neox, GPT_NEOX_OPTIONS, BASE, [BASE | gated], monkeypatch, {"use_qk_layernorm"})
-
-
-def test_hyphens_are_underscores_and_all_gpus_an_unknown_number():
     hyphens = yaml.safe_dump({name.replace("_", "-"): value for name, value in BASE.items()})
     assert read_gpt_neox(hyphens).model == read().model
     assert looks_like_gpt_neox(yaml.safe_load(hyphens))
@@ -51,6 +43,11 @@ def test_hyphens_are_underscores_and_all_gpus_an_unknown_number():
     assert (found.num_nodes, found.gpus_per_node) == (None, None)
     with pytest.raises(InputError, match="describes a model or a layout"):
         read_gpt_neox("data_path: data/enwik8\nsave: checkpoints\n")
+
+
+def test_the_reader_keeps_to_its_table(monkeypatch):
+    gated = {"activation": "swiglu", "pipe_partition_method": "type:x", "expansion_factor": 4, "pos_emb": "rotary"}
+    require_table(read_gpt_neox, GPT_NEOX_OPTIONS, BASE, [BASE | gated], monkeypatch, {"use_qk_layernorm"})
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,6 @@ NEMOTRON = yaml.safe_load("""
 num_hidden_layers: 32, num_key_value_heads: 8, torch_dtype: bfloat16, vocab_size: 256000}
 """)
 GEMMA2 = {"model_type": "gemma2", "hidden_size": 2048, "torch_dtype": "bfloat16"}
-MIXTRAL = MISTRAL | yaml.safe_load("""
-{model_type: mixtral, architectures: [MixtralForCausalLM], num_experts_per_tok: 2, num_local_experts: 8,
-rope_theta: 1000000.0, router_aux_loss_coef: 0.02, sliding_window: null}
-""")
 QWEN3_MOE = yaml.safe_load("""
 {model_type: qwen3_moe, architectures: [Qwen3MoeForCausalLM], decoder_sparse_step: 1, head_dim: 128, hidden_size: 2048,
 intermediate_size: 6144, max_position_embeddings: 40960, max_window_layers: 48, mlp_only_layers: [],

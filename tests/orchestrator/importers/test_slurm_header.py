@@ -125,7 +125,7 @@ def test_the_container_of_the_launch_line_is_read():
         assert read("-N1", commands=[command]).slurm.get("container") == container
 
 
-def test_the_launch_line_has_binding_and_container():
+def test_the_launch_line_has_binding_and_container_and_what_only_takes_a_part_of_the_job_is_noted():
     header = read("--container-image=/i.sqsh", commands=["srun --container-mounts=/a python x.py"])
     assert header.slurm["container"] == {"runtime": "pyxis", "image": "/i.sqsh", "mounts": ["/a:/a"]}
     origin = "#SBATCH --container-image (line 2), srun --container-mounts (line 20)"
@@ -135,6 +135,11 @@ def test_the_launch_line_has_binding_and_container():
     )
     assert header.slurm["launch"] == {"srun": ["--cpu-bind=cores", "--mpi=pmix"]}
     assert header.origins["launcher.slurm.launch"] == "srun (line 21)"
+    header = read("-N4", commands=["srun --exclusive -w n1 --mem=0 python x.py"])
+    assert header.slurm == {}
+    assert header.notes == (
+        "Options of srun were left out, since a trial's step has its whole job: --exclusive, --nodelist, --mem.",
+    )
 
 
 @pytest.mark.parametrize(
@@ -200,14 +205,6 @@ def test_a_number_of_tasks_on_the_launch_line_prevails_over_the_headers_for_each
     found = read_launch_script(f"#!/bin/bash\n{FOUR_OF_EIGHT}srun -N 2 -n 8 {TRAINING}\n")
     assert (found.num_nodes, found.gpus_per_node) == (2, 4)
     assert "srun --nodes is 2, as the command starts its ranks; the job has 4." in found.notes
-
-
-def test_options_by_which_a_step_takes_a_part_of_the_job_do_not_restrict_the_job_and_are_noted():
-    header = read("-N4", commands=["srun --exclusive -w n1 --mem=0 python x.py"])
-    assert header.slurm == {}
-    assert header.notes == (
-        "Options of srun were left out, since a trial's step has its whole job: --exclusive, --nodelist, --mem.",
-    )
 
 
 @pytest.mark.parametrize(("table", "letters"), [(SBATCH_OPTIONS, SBATCH_LETTERS), (SRUN_OPTIONS, SRUN_LETTERS)])

@@ -140,7 +140,7 @@ def test_a_default_that_decides_what_is_read_is_noted_once(text, notes):
     assert [note for note, start in zip(found, notes, strict=True) if not note.startswith(start)] == []
 
 
-def test_a_command_finds_files_and_those_that_start_it():
+def test_a_command_finds_files_and_those_that_start_it_and_a_script_that_starts_itself_ends():
     script = read_script("echo a > f\nrun 1\necho b > f\nrun 2")
     found = [script.files_before(command)["f"] for command in script.commands if command[0].text == "run"]
     assert [file and file.text for file in found] == ["a\n", "b\n"]
@@ -150,6 +150,9 @@ def test_a_command_finds_files_and_those_that_start_it():
     assert [names[index][0] for index in script.chain(run)] == ["run", "srun"]
     assert [names[index][0] for index in script.chain(stop)] == ["stop", "bash", "sbatch"]
     assert [names[index][0] for index in script.jobs] == ["sbatch"]
+    script = read_script("srun --ntasks=2 bash <<E\nrun --a\nE")
+    assert [word.text for word in script.commands[-1]] == ["run", "--a"]
+    read_script("echo bash run.sh > run.sh\nbash run.sh")
 
 
 def test_what_cannot_be_parsed_is_noted_and_endless_growth_refused():
@@ -252,9 +255,3 @@ def test_after_an_undecided_condition_a_file_is_known_if_all_branches_write_the_
 def test_a_script_that_the_script_writes_is_read_where_it_is_started(start):
     script = read_script(f"A=2\ncat > run.sh <<E\n#!/bin/bash\nrun --a $A --b \\$1 \\$A\nE\nchmod +x run.sh\n{start}")
     assert [word.text for word in script.commands[-1]] == ["run", "--a", "2", "--b", "8", "$A"]
-
-
-def test_a_here_document_is_read_by_its_step_and_a_script_that_starts_itself_ends():
-    script = read_script("srun --ntasks=2 bash <<E\nrun --a\nE")
-    assert [word.text for word in script.commands[-1]] == ["run", "--a"]
-    read_script("echo bash run.sh > run.sh\nbash run.sh")

@@ -65,7 +65,7 @@ def test_what_a_file_decides_whose_text_is_not_known_is_asked_for(script):
     assert "ds.json" in note
 
 
-def test_the_config_is_asked_for_where_its_name_or_text_is_not_known():
+def test_the_config_is_asked_for_where_its_name_or_text_is_not_known_and_a_default_noted():
     script = COMMAND.replace("--global-batch-size 128 ", "") + " --zero-stage 1 --deepspeed_config ds.json"
     found = read_launch_script(script)
     assert found.in_doubt == ("global_batch_size", "offload", "overlap_comm", "bucket_mib")
@@ -76,9 +76,6 @@ def test_the_config_is_asked_for_where_its_name_or_text_is_not_known():
     assert "a.json is taken for the DeepSpeed config, whose name is not known." in found.notes
     found = imported(written("a.json", 1) + written("b.json", 1), "$CONFIG")
     assert found.in_doubt == DECIDED
-
-
-def test_a_default_is_noted_and_an_unknown_value_asked_for():
     found = imported(written("a.json", "${STAGE:-1}"), "a.json")
     assert found.layout["zero_stage"] == 1
     assert "STAGE is taken as its default 1; the environment may set another." in found.notes

@@ -53,7 +53,7 @@ def test_a_module_like_torchtitans_registry_is_read(tmp_path):
     assert found.origins["baseline.tensor_parallel"] == "parallelism.tensor_parallel_degree (line 16)"
 
 
-def test_options_that_a_function_changes_are_read_and_it_starts_from_another():
+def test_options_that_a_function_changes_are_read_and_what_the_module_computes_is_asked_for():
     found = read_module(CHANGED)
     assert (found.model["num_layers"], found.model["seq_length"]) == (32, 16384)
     assert (found.layout["tensor_parallel"], found.layout["data_parallel"]) == (2, 4)
@@ -61,9 +61,6 @@ def test_options_that_a_function_changes_are_read_and_it_starts_from_another():
     longer = "def longer():\n    config = mine()\n    config.training.seq_len = 32\n    return config\n"
     found = read_module(OWN + longer, "longer")
     assert (found.model["seq_length"], found.layout["tensor_parallel"]) == (32, 8)
-
-
-def test_what_the_module_computes_is_asked_for():
     found = read_module(OWN.replace("tensor_parallel_degree=8", "tensor_parallel_degree=degree()"))
     assert {"tensor_parallel", "sequence_parallel"} <= {*found.in_doubt}
     assert "tensor_parallel" not in found.layout
