@@ -41,12 +41,6 @@ def test_an_experiment_without_leave_to_write_is_said_before_the_first_trial(syn
         sync.check()
 
 
-def test_a_store_that_cannot_be_reached_does_not_hinder_a_search(home):
-    words = MlflowSync("http://user:secret@127.0.0.1:9", "parlay", home).check()
-    assert "is unreachable" in words
-    assert "secret" not in words
-
-
 def test_a_database_of_another_mlflow_is_said_before_the_first_trial_with_the_command_that_helps(tmp_path):
     assert MlflowSync(None, "parlay", tmp_path).check() is None
     shutil.copy(tmp_path / "mlflow.db", tmp_path / "old.db")
@@ -59,12 +53,15 @@ def test_a_database_of_another_mlflow_is_said_before_the_first_trial_with_the_co
     assert "mlflow db upgrade" in problem.fix
 
 
-def test_a_store_that_is_known_to_be_writable_is_not_asked_again_and_nothing_is_printed(home, request, capfd):
+def test_a_store_known_to_be_writable_is_not_asked_again_and_one_out_of_reach_hinders_no_search(home, request, capfd):
     assert MlflowSync(None, request.node.name, home).check() is None
     again = MlflowSync(None, request.node.name, home)
     assert again.check() is None
     assert "_client" not in vars(again._store)
     assert capfd.readouterr() == ("", "")
+    words = MlflowSync("http://user:secret@127.0.0.1:9", "parlay", home).check()
+    assert "is unreachable" in words
+    assert "secret" not in words
 
 
 @pytest.mark.walks

@@ -60,7 +60,7 @@ def sent(home, tmp_path_factory) -> Sent:
     return Sent(client, "sent", report, runs_by_name(client, "sent"))
 
 
-def test_one_parent_and_a_child_for_every_trial(sent):
+def test_one_parent_and_a_child_for_every_trial_with_their_files(sent, tmp_path):
     parent = sent.runs[SEARCH_ID]
     assert (sent.report.run_id, sent.report.num_runs, sent.report.unread) == (parent.info.run_id, 5, ())
     children = {name: run for name, run in sent.runs.items() if name != SEARCH_ID}
@@ -71,6 +71,14 @@ def test_one_parent_and_a_child_for_every_trial(sent):
         assert run.data.tags["mlflow.source.name"].startswith("parlay ")
         (dataset,) = run.inputs.dataset_inputs
         assert (dataset.dataset.name, dataset.dataset.source_type) == ("the trainer's own tokens", "code")
+    assert sent.files("t0002") == ["attempts.json", "outcome.r0.json", "rank-00000.tail.log", "spec.json"]
+    folder = Path(sent.client.download_artifacts(sent.runs["t0002"].info.run_id, "", str(tmp_path)))
+    attempts = json.loads((folder / "attempts.json").read_text())
+    assert [(a["attempt"], a["reason"]) for a in attempts] == [("a1", "node_failure"), ("a2", None)]
+    assert (folder / "rank-00000.tail.log").read_text() == "log of t0002.a2\n"
+    place = Path(sent.client.download_artifacts(sent.runs[SEARCH_ID].info.run_id, "", str(tmp_path)))
+    assert (place / "report.html").read_text() == "<p>the report"
+    assert "Plotly.react" in (place / "figures/progress.html").read_text()
 
 
 def test_statuses_are_truthful():
@@ -172,17 +180,6 @@ def test_of_several_nodes_each_has_its_number_in_the_order_of_the_ranks(tmp_path
     on_many = trial.with_attempt(replace(trial.last_attempt, num_nodes=MAX_NODES + 1))
     keys = {point.key for point in system_points(on_many, folder)}
     assert keys == {f"system/node_{node}/cpu_utilization_percentage" for node in (0, 2)}
-
-
-def test_runs_carry_their_files(sent, tmp_path):
-    assert sent.files("t0002") == ["attempts.json", "outcome.r0.json", "rank-00000.tail.log", "spec.json"]
-    folder = Path(sent.client.download_artifacts(sent.runs["t0002"].info.run_id, "", str(tmp_path)))
-    attempts = json.loads((folder / "attempts.json").read_text())
-    assert [(a["attempt"], a["reason"]) for a in attempts] == [("a1", "node_failure"), ("a2", None)]
-    assert (folder / "rank-00000.tail.log").read_text() == "log of t0002.a2\n"
-    place = Path(sent.client.download_artifacts(sent.runs[SEARCH_ID].info.run_id, "", str(tmp_path)))
-    assert (place / "report.html").read_text() == "<p>the report"
-    assert "Plotly.react" in (place / "figures/progress.html").read_text()
 
 
 def test_the_parent_shows_how_the_search_went(sent):

@@ -76,7 +76,7 @@ def test_the_answer_is_how_many_times_faster_than_today_and_how_sure(search, wor
     assert headline_of(data_of(search)) == words
 
 
-def test_what_a_search_cost_and_when_it_pays_back_is_told():
+def test_what_a_search_cost_and_when_it_pays_back_is_told_and_each_straggler_named():
     data = data_of(ended(a_search(), "completed", "converged"))
     assert describe_confidence(data)[0] == "95 % confidence interval 1.44–1.56x."
     assert describe_state(data).startswith("Completed: converged")
@@ -84,9 +84,6 @@ def test_what_a_search_cost_and_when_it_pays_back_is_told():
     for words in ("33 % attempts that measured nothing", "pays back after 1.5 hours", "1.34 hours to 1.7 hours"):
         assert words in describe_spending(data)
     assert describe_spending(replace(data, replayed_table="a.csv")) is None
-
-
-def test_the_slowest_rank_of_the_best_and_each_straggler_are_named():
     search = SearchUnderTest(spec())
     search.measure(search.start(BASELINE), 1000.0, ("straggler",), slowest_rank=SLOWEST)
     search.measure(search.start(FASTEST), 1500.0, slowest_rank=SLOWEST | {"rank": 5, "slowdown": 1.02})

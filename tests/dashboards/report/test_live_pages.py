@@ -41,7 +41,7 @@ def test_names_and_words_of_others_stay_text():
     assert "\x1b" not in message_page(HOSTILE, HOSTILE).text
 
 
-def test_a_row_says_what_the_search_has_found_at_what_cost():
+def test_a_row_says_what_the_search_has_found_at_what_cost_and_why_it_ended():
     search = a_search(model=TINY.to_json())
     row = search_row(search.record, "smith")
     assert (row.state, row.is_ended, row.reason) == ("running", False, "")
@@ -53,6 +53,12 @@ def test_a_row_says_what_the_search_has_found_at_what_cost():
     text = searches_page([row], START, num_older=7).text
     assert all(each in text for each in ("3 of up to 20", "1.50x", "1,500", "0.75", "smith", "<progress", "7 older"))
     assert "None" not in text
+    search = a_search()
+    search.end(end_reason="submission_rejected")
+    text = searches_page([search_row(search.record, "")], START).text
+    assert '<span class="state state-refused">' in text
+    assert "the cluster rejected a job" in text
+    assert "<progress" not in text
 
 
 @pytest.mark.parametrize(
@@ -69,15 +75,6 @@ def test_a_tie_and_a_baseline_that_is_best_are_no_speedup(speeds, said):
     for layout, speed in zip((BASELINE, FASTEST), speeds, strict=False):
         search.measure(search.start(layout), speed)
     assert search_row(search.record, "").against_baseline == said
-
-
-def test_the_list_says_why_a_search_ended():
-    search = a_search()
-    search.end(end_reason="submission_rejected")
-    text = searches_page([search_row(search.record, "")], START).text
-    assert '<span class="state state-refused">' in text
-    assert "the cluster rejected a job" in text
-    assert "<progress" not in text
 
 
 def test_layouts_that_differ_in_any_axis_have_names_of_their_own_in_the_list_and_on_the_pages_of_logs():

@@ -14,13 +14,18 @@ def headline(search, ranking, baseline_key):
     return best_layout_line(verdict_of(search, ranking, baseline_key))
 
 
-def test_the_headline_compares_with_what_runs_today_and_names_ties():
+def test_the_headline_compares_with_what_runs_today_and_names_ties_and_progress_counts_trials():
     search = compared_search().record
     words = headline(search, ranking_of(search), BASELINE.key)
     assert words.startswith("fastest so far: t0002, tp2 pp1 dp1 mb2, ")
     assert "160,000 (156,800–163,200) tokens/s" in words
     assert "1.60x faster than the baseline (1.54–1.67)" in words
     assert words.endswith("statistically tied with t0003")
+    search = compared_search()
+    search.start(Layout(micro_batch_size=16))
+    line = "tiny-abcdef: 3 measured, 1 failed, 1 in flight"
+    assert progress_line(search.record, has_node_hours=False) == line
+    assert progress_line(search.record) == f"{line}, 1.000 node-hours used, 0.167 reserved"
 
 
 def test_the_headline_says_of_a_layout_chosen_for_its_memory_why_and_how_much():
@@ -40,11 +45,3 @@ def test_the_headline_says_of_a_layout_chosen_for_its_memory_why_and_how_much():
         search.measure(search.start(third, kind), 99_800.0, peak_memory_gib=3.0)
     verdict = verdict_of(search.record, ranking_of(search.record), BASELINE.key)
     assert sentence(verdict).endswith("needs 3 GiB instead of 2. Statistically tied with t0002: t0007.")
-
-
-def test_progress_counts_trials_and_node_hours():
-    search = compared_search()
-    search.start(Layout(micro_batch_size=16))
-    line = "tiny-abcdef: 3 measured, 1 failed, 1 in flight"
-    assert progress_line(search.record, has_node_hours=False) == line
-    assert progress_line(search.record) == f"{line}, 1.000 node-hours used, 0.167 reserved"

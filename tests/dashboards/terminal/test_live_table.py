@@ -67,12 +67,6 @@ def test_below_the_table_stand_what_is_in_flight_the_answer_so_far_and_each_limi
     assert "t0003.a1 running for 1:30" in terminal.getvalue()
 
 
-def test_a_log_file_that_begins_in_the_middle_says_first_how_far_the_search_is():
-    first, second = drawn(compared_search(), io.StringIO()).splitlines()
-    assert first.startswith("tiny-abcdef: 3 measured, 1 failed, 1.000 node-hours used")
-    assert "1.60x faster than the baseline" in second
-
-
 @pytest.mark.parametrize("kind", ["dumb", "unknown"])
 def test_a_terminal_that_cannot_move_its_cursor_gets_lines_with_no_word_broken(terminal, monkeypatch, kind):
     monkeypatch.setenv("TERM", kind)
