@@ -19,11 +19,8 @@ def test_every_line_has_a_test_and_every_mark_a_line(mark, least):
     assert mark == "security" or list(LINES[mark]) == [str(number) for number in range(1, len(LINES[mark]) + 1)]
 
 
-def test_every_fault_has_a_test_of_its_own():
+def test_every_fault_has_a_test_of_its_own_and_the_pages_say_what_the_tests_say():
     marks = [arguments for test in all_tests() for name, arguments in test.marks if name == "fault"]
     assert LINES["fault"].keys() - {str(arguments[0]) for arguments in marks if len(arguments) == 1} == set()
-
-
-def test_the_pages_say_what_the_tests_say():
     assert LINES.keys() == set(MARKS.values())
     assert [brought_up_to_date(text) for text in TEXTS] == TEXTS, "python -m tests.fault_table --write"

@@ -115,12 +115,9 @@ def test_the_light_compute_side_imports_the_standard_library_and_itself():
     }
 
 
-def test_nothing_imports_the_launcher_which_becomes_the_users_script():
+def test_nothing_imports_the_launcher_and_a_fork_server_imports_the_trainer_in_its_preload_only():
     name = dotted([LAUNCHER]).pop()
     assert wrong(lambda module: {one for one in imported(module) if is_in(one, name)}, modules()) == {}
-
-
-def test_a_fork_server_imports_the_trainer_in_the_function_of_its_preload_only():
     at_the_top = {
         alias for node in parsed(PRELOAD)[0].body if isinstance(node, ast.ImportFrom) for alias in [node.module]
     }

@@ -44,16 +44,13 @@ def test_some_layers_keep_their_mlp():
     assert model.routed_parameters == 2 * 8 * 3 * 64 * 48
 
 
-def test_latent_attention_projects_from_small_vectors():
+def test_latent_attention_and_a_layer_for_further_tokens_have_products_of_their_own():
     model = replace(DENSE, **LATENT)
     queries = 64 * 40 + 40 + 40 * 4 * 24
     keys_and_values = 64 * (32 + 8) + 32 + 32 * 4 * (16 + 20)
     assert model.attention_parameters == queries + keys_and_values + 4 * 20 * 64
     scores = 6 * 6 * 4 * (24 + 20) * 32
     assert model.model_flops_per_token == 6 * (model.parameters - 256 * 64) + scores
-
-
-def test_a_layer_for_further_tokens_has_a_head_of_its_own_to_compute():
     model = replace(DENSE, num_mtp_layers=1)
     layer = DENSE.layer_parameters + 2 * 64 * 64 + 3 * 64
     assert model.parameters - DENSE.parameters == layer

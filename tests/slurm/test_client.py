@@ -213,13 +213,7 @@ def test_a_job_that_its_partition_never_starts_is_refused(commands, request_, mi
     assert ("partition short allows at most 10 minutes" in tested.message) is is_refused
 
 
-def test_no_jobs_is_an_answer(commands):
-    for line in ("true", "echo", "echo 'CLUSTER: big'"):
-        commands.write(squeue=line)
-        assert commands.client().jobs() == ()
-
-
-def test_one_question_for_all_jobs_of_the_user(commands):
+def test_all_jobs_of_the_user_are_one_question_and_no_jobs_are_an_answer(commands):
     commands.write(squeue=f"echo '{row('12')}'; echo '{row('13', 'PENDING')}'")
     client = commands.client(TZ="Asia/Tokyo", SQUEUE_FORMAT="%i", SLURM_CONF="/etc/big.conf")
     assert [(j.job_id, j.state) for j in client.jobs()] == [("12", JobState.RUNNING), ("13", JobState.PENDING)]
@@ -229,6 +223,9 @@ def test_one_question_for_all_jobs_of_the_user(commands):
     assert (environment["TZ"], environment["SLURM_TIME_FORMAT"]) == ("UTC", "standard")
     assert environment["SLURM_CONF"] == "/etc/big.conf"
     assert "SQUEUE_FORMAT" not in environment
+    for line in ("true", "echo", "echo 'CLUSTER: big'"):
+        commands.write(squeue=line)
+        assert commands.client().jobs() == ()
 
 
 @pytest.mark.parametrize(
@@ -281,7 +278,7 @@ def sacct_row(job_id: str, name: str = NAME, submitted: str = "2026-11-21T12:00:
     return f"{job_id}|me|COMPLETED|0:0|{times}|n1|billing=4,cpu=4,node=1|normal|{name}"
 
 
-def test_accounting_is_asked_by_name_in_utc(commands):
+def test_accounting_is_asked_by_name_in_utc_and_for_many_names_in_several_calls(commands):
     rows = (sacct_row("12"), sacct_row("11", submitted="2026-11-21T11:00:00"), sacct_row("13", name="stranger"))
     commands.write(scontrol=CONFIG, sacct=f"cat <<'END'\n{chr(10).join(rows)}\nEND")
     found = commands.client(TZ="Asia/Tokyo").accounted_jobs([NAME], SUBMITTED + 0.7)
@@ -290,13 +287,10 @@ def test_accounting_is_asked_by_name_in_utc(commands):
     [call] = commands.calls("sacct")
     assert {f"--name={NAME}", "--starttime=2026-11-21T12:00:00", "--allocations"} <= set(call.split())
     assert commands.environment("sacct")["TZ"] == "UTC"
-
-
-def test_many_names_are_asked_for_in_several_calls(commands):
     commands.write(scontrol=CONFIG, sacct="true")
     names = [f"gpt-abcdef.t{number:04}.a1" for number in range(450)]
     assert commands.client().accounted_jobs(names, SUBMITTED) == ()
-    asked = [call.split("--name=")[1].split()[0].split(",") for call in commands.calls("sacct")]
+    asked = [call.split("--name=")[1].split()[0].split(",") for call in commands.calls("sacct")[1:]]
     assert [name for names_ in asked for name in names_] == names
     assert len(asked) == 3
 

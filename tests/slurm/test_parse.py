@@ -27,7 +27,7 @@ NOON, LATER = 1795262400.0, 1795262461.0  # 2026-11-21T12:00:00Z and 61 s after 
 KEY = "gpt-abcdef.t0001.a1"
 
 
-def test_squeue_rows_are_jobs():
+def test_squeue_rows_are_jobs_whose_expected_times_are_no_facts():
     rows = (
         "11|me|FAILED|NonZeroExitCode|n[1-2]|2026-11-21T12:00:00|2026-11-21T12:00:00|2026-11-21T12:01:01|" + KEY,
         "12|me|PENDING|ReqNodeNotAvail, UnavailableNodes:n[1-4]||2026-11-21T12:00:00|N/A|N/A|" + KEY,
@@ -40,9 +40,6 @@ def test_squeue_rows_are_jobs():
     )
     assert (waiting.state, waiting.reason) == (JobState.PENDING, "ReqNodeNotAvail, UnavailableNodes:n[1-4]")
     assert (waiting.nodes, waiting.started_at, waiting.ended_at) == ((), None, None)
-
-
-def test_expected_times_are_no_facts():
     rows = (
         "1|me|PENDING|Resources||2026-11-21T12:00:00|2026-11-21T12:01:01|2026-11-21T13:00:00|expected to start",
         "2|me|RUNNING|None|n1|2026-11-21T12:00:00|2026-11-21T12:01:01|2026-11-21T13:00:00|expected to end",
@@ -99,7 +96,7 @@ def scontrol(job_id="11", name=KEY, state="FAILED", reason="NonZeroExitCode", co
     return SCONTROL.format(id=job_id, name=name, state=state, reason=reason, code=code)
 
 
-def test_scontrol_describes_a_job_in_full():
+def test_scontrol_describes_a_job_in_full_and_of_several_lines_the_one_of_this_job_counts():
     expected = JobSnapshot(
         *("11", KEY, "me", JobState.FAILED, "FAILED", "NonZeroExitCode", ("n1", "n2"), NOON, NOON, LATER, 3, 0, 2),
         billing=40.0,
@@ -108,9 +105,6 @@ def test_scontrol_describes_a_job_in_full():
     assert parse_scontrol_job(scontrol() + "\n", "11") == expected
     newer = scontrol().replace(" TRES=cpu=8,node=2,billing=40", " ReqTRES=cpu=2,billing=2 AllocTRES=cpu=8,billing=9")
     assert parse_scontrol_job(newer, "11") == replace(expected, billing=9.0)
-
-
-def test_of_several_lines_the_one_of_this_job_counts():
     job = parse_scontrol_job("\n".join((scontrol("10"), "noise", scontrol("11", state="RUNNING"))), "11")
     assert job is not None
     assert (job.job_id, job.state, job.ended_at) == ("11", JobState.RUNNING, None)

@@ -128,16 +128,13 @@ def test_the_scripts_exit_code_is_sruns_and_the_ranks_run_what_was_asked(tmp_pat
     assert {"--export=ALL", "--kill-on-bad-exit=1", "--nodes=2", "--ntasks=8", "--output=rank-%5t.log"} <= set(argv)
 
 
-def test_variables_arrive_as_they_were_given_the_requests_after_the_users(tmp_path):
+def test_variables_arrive_as_they_were_given_and_what_told_other_ranks_their_place_does_not(tmp_path):
     nasty = "a 'b' \"c\" $HOME `id` \\ ; # ! *"
     options = JobOptions(env={"NASTY": nasty, "PYTHONPATH": "/users"}, cpus_per_task=7)
     _, _, seen, _ = run_script(tmp_path, replace(PLAIN, options=options))
     assert seen["NASTY"] == nasty
     assert seen["PYTHONPATH"] == PLAIN.environment["PYTHONPATH"]
     assert seen["SRUN_CPUS_PER_TASK"] == "7"
-
-
-def test_what_told_other_ranks_their_place_is_gone_unless_the_request_says_it(tmp_path):
     request = replace(PLAIN, environment={"MASTER_PORT": "20000"})
     _, _, seen, _ = run_script(tmp_path, request, **dict.fromkeys(RANK_NAMES, "3"))
     assert {name: seen[name] for name in RANK_NAMES if name in seen} == {"MASTER_PORT": "20000"}

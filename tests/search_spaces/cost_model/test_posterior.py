@@ -136,13 +136,10 @@ def test_an_out_of_memory_makes_all_that_is_as_large_unlikely_and_a_layout_that_
     assert fits([evidence(75)], 75) > fits([], 75)
 
 
-def test_measured_peaks_tell_how_far_the_estimate_is_off():
+def test_measured_peaks_tell_how_far_the_estimate_is_off_and_what_stays_free_tells_nothing():
     found = [evidence(gib, peak_gib=1.3 * gib) for gib in (20, 30, 40)]
     assert MemoryPosterior(CAPACITY_GIB, found).factor == pytest.approx(1.3, rel=0.05)
     assert fits(found, 70) < 0.2
-
-
-def test_what_has_to_stay_free_changes_what_fits_and_not_what_trials_told():
     found = [evidence(60, ran=True), evidence(70, ran=False)]
     whole, part = MemoryPosterior(CAPACITY_GIB, found), MemoryPosterior(CAPACITY_GIB, found, usable_gib=40.0)
     assert part.factor == whole.factor

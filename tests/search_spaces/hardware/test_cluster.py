@@ -93,10 +93,14 @@ WHOLE_NODES = "the last domain is a whole node, or several; a node of one GPU ne
 MEASURED = "measured: {matmul_tflops: {bf16: 260}, memory_gb_per_s: 1700}\n"
 
 
-def test_a_cluster_file_describes_its_links_and_says_what_ranks_reached():
+def test_a_cluster_file_describes_its_links_also_of_several_nodes_and_says_what_ranks_reached():
     cluster = _cluster_in("schema: parlay.cluster/1\n" + HEAD + NODE + FABRIC + MEASURED)
     assert (cluster.links, cluster.links_are_assumed) == (OWN, False)
     assert cluster.measured == MeasuredSpeed((("bf16", 260.0),), 1700.0)
+    cluster = _cluster_in(HEAD + RACK)
+    assert (cluster.domain_nodes, cluster.nodes_per_domain(2)) == (3, 2)
+    with pytest.raises(InputError, match="has no fabric, but num_nodes is 4"):
+        replace(cluster, num_nodes=4)
 
 
 @pytest.mark.parametrize(
@@ -119,13 +123,6 @@ def test_links_that_cannot_be_are_refused_by_key_line_and_rule(yaml: str, key: s
     problem = caught.value.problems[0]
     assert (problem.key, problem.line) == (key, line)
     assert rule in (problem.rule or "")
-
-
-def test_a_cluster_file_describes_domains_of_several_nodes_which_need_no_fabric_inside():
-    cluster = _cluster_in(HEAD + RACK)
-    assert (cluster.domain_nodes, cluster.nodes_per_domain(2)) == (3, 2)
-    with pytest.raises(InputError, match="has no fabric, but num_nodes is 4"):
-        replace(cluster, num_nodes=4)
 
 
 @pytest.mark.parametrize(
