@@ -137,7 +137,6 @@ class Rig:
     callbacks: DriverCallbacks = field(default_factory=DriverCallbacks)
     num_nodes: int = 1
     headroom: MemoryHeadroom | None = None
-    others: tuple[Objective, ...] = ()
     own_job: OwnJob | None = None
     fabric_check: FabricProgram | None = None
     software: Mapping[str, str] = field(default_factory=dict)
@@ -177,7 +176,7 @@ class Rig:
         cluster = Cluster(ACCELERATORS["cpu"], 4, self.num_nodes)
         baseline = self.first[0] if self.first else None
         program = AttemptFactory(self.folder, MODEL, cluster, RULES, "python3", baseline=baseline)
-        goal = SearchObjective(Objective.TOKENS_PER_SEC, 16, self.first, self.headroom, self.others)
+        goal = SearchObjective(Objective.TOKENS_PER_SEC, 16, self.first, self.headroom)
         sampler: Sampler = FailingSettingsSampler(self.layouts, GridSampler)
         if self.software:
             sampler = PairedSampler(sampler, self.software, self.limits.max_trials // 2)

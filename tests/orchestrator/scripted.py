@@ -74,7 +74,6 @@ class ScriptedLauncher(Launcher):
     cancelled: list[str] = field(default_factory=list)
     clock: float = 1_000_000.0
     most_in_flight: int = 0
-    unknown: set[str] = field(default_factory=set)
 
     @property
     def requests(self) -> list[LaunchRequest]:
@@ -128,7 +127,7 @@ class ScriptedLauncher(Launcher):
 
     def _status(self, key: str) -> LaunchStatus:
         job = self.jobs.get(key)
-        if job is None or key in self.unknown:
+        if job is None:
             return LaunchStatus(Liveness.UNKNOWN)
         job.looks += 1
         if (seen := job.script.look(job.request, job.looks)) is not None:

@@ -25,10 +25,6 @@ def at(hour: int, step_time_s: float) -> Run:
     return replace(run(step_time_s, width=0.0), started_s=hour * 3600.0)
 
 
-def scaled(runs: list[Run], factor: float) -> list[Run]:
-    return [Run(r.step_time_s * factor, r.step_time_low_s * factor, r.step_time_high_s * factor) for r in runs]
-
-
 runs = st.lists(st.builds(run, times, widths), min_size=1, max_size=6)
 steady = st.builds(
     lambda step_time_s, wobbles: [run(step_time_s * w) for w in wobbles],
@@ -46,7 +42,7 @@ def test_identical_data_are_never_slower_nor_faster(recorded, margin):
 @pytest.mark.slow
 @given(recorded=steady, factor=st.floats(1.15, 10.0))
 def test_a_slow_down_of_15_percent_is_never_called_reproduced(recorded, factor):
-    measured = scaled(recorded, factor)
+    measured = [Run(r.step_time_s * factor, r.step_time_low_s * factor, r.step_time_high_s * factor) for r in recorded]
     assert compare(recorded, measured, MARGIN).verdict is not ReplayVerdict.REPRODUCED
     at_three = [replace(run, started_s=hour * 3600.0) for hour in range(3) for run in measured]
     assert compare(recorded, at_three, MARGIN).verdict is ReplayVerdict.SLOWER

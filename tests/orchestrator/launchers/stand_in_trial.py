@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -19,12 +18,10 @@ def main(spec_path: str) -> None:
     trainer = spec["trainer"]
     behave = {
         "measure": measure,
-        "meet": meet,
         "hang": hang,
         "wait_to_measure": wait_to_measure,
         "ignore_sigterm": ignore_sigterm,
         "fail": fail,
-        "kill_itself": kill_itself,
         "fill_memory": fill_memory,
         "tell_environment": tell_environment,
     }[trainer["behaviour"] if trainer.get("rank", RANK) == RANK else trainer["others"]]
@@ -57,22 +54,6 @@ def measure(spec: dict) -> None:
     os.replace("outcome.part", "outcome.r0.json")
 
 
-def meet(spec: dict) -> None:
-    """Connect every rank to rank 0 by TCP at the address in the attempt's folder; then rank 0 measures."""
-    if RANK == 0:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            Path("address.part").write_text(str(server.getsockname()[1]))
-            os.replace("address.part", "address")
-            heard = {server.accept()[0].recv(16) for _ in range(WORLD_SIZE - 1)}
-        assert heard == {str(rank).encode() for rank in range(1, WORLD_SIZE)}
-        measure(spec)
-    else:
-        while not Path("address").exists():
-            time.sleep(0.01)
-        with socket.create_connection(("127.0.0.1", int(Path("address").read_text()))) as connection:
-            connection.sendall(str(RANK).encode())
-
-
 def hang(spec: dict) -> None:
     Path(f"hanging-{RANK}").touch()
     time.sleep(600)
@@ -93,10 +74,6 @@ def ignore_sigterm(spec: dict) -> None:
 
 def fail(spec: dict) -> None:
     raise RuntimeError(f"rank {RANK} is broken")
-
-
-def kill_itself(spec: dict) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fill_memory(spec: dict) -> None:

@@ -20,7 +20,6 @@ from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.tables.measured_table import render_table
 
 ONE_NODE = Cluster(ACCELERATORS["cpu"], 2, 1)
-SHARED = {"shared_jobs": True}
 
 
 def section(**fields: object) -> LauncherSection:
@@ -65,8 +64,7 @@ def test_under_slurm_the_lease_is_kept_before_every_command(tmp_path, monkeypatc
     ("kind", "slurm", "has_work", "expected"),
     [
         ("slurm", {}, True, SlurmLauncher),
-        ("slurm", SHARED, True, SharedJobsLauncher),
-        ("slurm", SHARED, False, SlurmLauncher),
+        ("slurm", {"shared_jobs": True}, True, SharedJobsLauncher),
         ("slurm_pilot", {}, True, SlurmPilotLauncher),
         ("slurm_pilot", {}, False, SlurmLauncher),
     ],

@@ -8,10 +8,9 @@ import statistics
 from dataclasses import replace
 
 import pytest
-from deephyper import hpo
 
 from orchestrator.samplers.base import TrialFeedback
-from orchestrator.samplers.deephyper import DEFAULTS, TUNED, DeepHyperSampler
+from orchestrator.samplers.deephyper import DeepHyperSampler
 from orchestrator.samplers.model_free import RandomSampler
 from search_spaces.layouts.layout import Layout
 from trials.trial import FailureReason
@@ -61,30 +60,6 @@ def test_the_best_of_a_table_is_found_in_far_fewer_trials_than_by_chance():
     guided = [trials_until_best(DeepHyperSampler(candidates, seed), outcomes) for seed in range(4)]
     chance = [trials_until_best(RandomSampler(candidates, seed), outcomes) for seed in range(40)]
     assert statistics.mean(guided) < 0.4 * statistics.mean(chance)
-
-
-def test_where_the_batch_is_fixed_plain_deephyper_is_told_of_the_axes_that_are_free_alone(monkeypatch):
-    problems: list[dict] = []
-
-    class Watched(hpo.HpProblem):
-        def add_hyperparameter(self, values, name):
-            problems[-1][name] = values
-            return super().add_hyperparameter(values, name)
-
-        def __init__(self):
-            problems.append({})
-            super().__init__()
-
-    monkeypatch.setattr(hpo, "HpProblem", Watched)
-    candidates = list(table())
-    for settings in (DEFAULTS, TUNED):
-        assert DeepHyperSampler(candidates, 1, settings).ask(1, [])[0] in candidates
-    plain, tuned = problems
-    assert plain["micro_batch_size"] == [1, 2, 4, 8, 16]
-    assert tuned["micro_batch_size"] == [0, 1, 2, 3, 4]
-    free = {"tensor_parallel", "pipeline_parallel", "micro_batch_size", "activation_checkpointing", "pipeline_schedule"}
-    assert set(plain) == free
-    assert set(tuned) == free | {"data_parallel", "grad_accum_steps"}
 
 
 def test_a_lost_node_a_cancelled_trial_or_one_that_is_not_believed_teaches_nothing_about_its_layout():

@@ -16,7 +16,7 @@ from trials.analysis.early_stopping import read_incumbent
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.ledger.events import EndReason, SearchState
 from trials.ledger.reader import LedgerReader
-from trials.trial import FailureReason, TrialState
+from trials.trial import TrialState
 
 pytestmark = pytest.mark.slow
 
@@ -55,15 +55,6 @@ def test_the_baseline_is_measured_first_and_once_and_neither_it_nor_what_is_meas
     assert [spec.measure.early_stopping for spec in specs if spec.kind.value == "repeat"] == [False, False]
 
 
-def test_parallel_trials_are_kept_in_flight_and_a_freed_slot_is_filled_without_waiting_for_the_others(rig):
-    rig.limits = replace(rig.limits, parallel_trials=3)
-    rig.script = lambda spec, restart: Script(duration_s=500.0 if spec.trial == "t0001" else 10.0)
-    rig.run()
-    slow, *others = rig.launcher.jobs.values()
-    assert rig.launcher.most_in_flight == 3
-    assert max(job.started_at for job in others) < slow.started_at + 500.0
-
-
 @pytest.mark.fault(43)
 def test_the_space_running_out_ends_the_search(rig):
     rig.limits = replace(rig.limits, max_trials=50)
@@ -77,15 +68,6 @@ def test_a_sampler_that_repeats_itself_has_run_out(rig, monkeypatch):
     monkeypatch.setattr(GridSampler, "ask", lambda self, count, history: [*ask(self, 4, []), *ask(self, 4, [])])
     search = rig.run()
     assert (len(search.trials), search.end_reason) == (4, EndReason.SPACE_EXHAUSTED)
-
-
-def test_a_cancel_ends_everything_in_flight_with_its_own_reason(rig):
-    asked = iter([False, True])
-    rig.callbacks = DriverCallbacks(cancel_requested=lambda: next(asked))
-    search = rig.run()
-    assert (search.state, search.end_reason) == (SearchState.CANCELLED, EndReason.CANCELLED_BY_USER)
-    cancelled = (TrialState.CANCELLED, FailureReason.CANCELLED_BY_USER)
-    assert [(t.state, t.reason) for t in search.trials] == [cancelled] * 2
 
 
 @pytest.mark.parametrize(

@@ -46,13 +46,6 @@ def test_a_failure_is_tried_again_as_often_as_its_reason_allows(one, reason, att
     assert (trial.state, trial.reason) == (TrialState.FAILED, reason)
 
 
-def test_a_retry_that_succeeds_is_the_trials_value(one):
-    one.script = lambda spec, restart: Script(reason=FailureReason.HANG if spec.attempt == "a1" else None)
-    [trial] = one.run().trials
-    assert [a.state for a in trial.attempts] == [TrialState.FAILED, TrialState.MEASURED]
-    assert trial.measured.tokens_per_sec == 1000.0
-
-
 @pytest.mark.slow
 @pytest.mark.fault(41)
 def test_every_layout_failing_is_a_clean_end_without_a_feasible_layout(rig):

@@ -69,15 +69,6 @@ def test_a_search_without_events_begins_with_its_creation(tmp_path):
     assert [e.fencing for e in Journal(tmp_path / "journal.jsonl").read()] == [3]
 
 
-def test_the_old_driver_is_refused_before_the_new_one_has_done_anything(path):
-    old = opened(path, fencing=2)
-    opened(path, fencing=3)
-    with pytest.raises(FencedError):
-        told(old, "too late")
-    with pytest.raises(FencedError):
-        opened(path, fencing=2)
-
-
 def test_the_ledger_is_fenced_and_caught_up_as_soon_as_the_search_is_open(path, ledger, tmp_path):
     history = opened(path, 2, ledger)
     assert LedgerReader(f"sqlite:///{tmp_path}/ledger.db").search(SEARCH_ID) == history.search

@@ -14,7 +14,7 @@ from tests.rig import LAYOUTS, RULES, Rig, assert_kills_change_nothing
 from trials.analysis.final_rounds import describe_finals_end, finals_end_of
 from trials.analysis.finals import Finals
 from trials.ledger.events import EndReason, EventKind, SearchRecord
-from trials.trial import Flag, TrialKind
+from trials.trial import TrialKind
 
 pytestmark = pytest.mark.slow
 
@@ -72,19 +72,6 @@ def test_finals_end_once_they_are_decided_without_what_is_clearly_slower(rig, ca
     found, told = finals_of(rig, caplog)
     assert found == repeats
     assert told is None if words is None else f"the finals ended after {words}" in told
-
-
-def test_a_suspect_repeat_does_not_decide(rig, caplog):
-    suspect = (Flag.SUSPECT_NODE.value,)
-    rig.script = lambda spec, restart: replace(speeds(CLEAR)(spec), flags=suspect if spec.trial == "t0010" else ())
-    assert finals_of(rig, caplog)[0] == "ABtABt"
-
-
-def test_one_layout_alone_is_measured_again_once(rig, caplog):
-    rig.limits, rig.first, rig.script = replace(rig.limits, finalists=1), (), speeds(CLEAR)
-    repeats, told = finals_of(rig, caplog)
-    assert repeats == "A"
-    assert told.endswith("1 of at most 3 rounds: one layout alone was measured again")
 
 
 @pytest.mark.usefixtures("constant_limits")

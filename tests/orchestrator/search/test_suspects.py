@@ -81,14 +81,6 @@ def test_where_every_run_is_suspect_two_that_agree_are_an_answer_and_one_is_none
     assert bests == ["t0001", "t0003", "t0005", "t0007"]
 
 
-def test_with_no_other_node_left_it_is_measured_again_where_it_was(suspecting):
-    rig = suspecting("t0002")
-    rig.launcher.nodes, rig.num_nodes = ("n1",), 1
-    search = rig.run()
-    assert repeats(search) == [("t0003", "t0002")]
-    assert search.trial("t0003").last_attempt.exclude == ()
-
-
 @pytest.mark.usefixtures("constant_limits")
 def test_a_budget_without_room_for_a_rerun_ends_the_search(suspecting):
     rig = suspecting()

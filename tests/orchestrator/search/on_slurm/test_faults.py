@@ -27,10 +27,6 @@ def rig(tmp_path) -> Rig:
     return Rig("jobs", tmp_path, Limits(max_trials=3, parallel_trials=2))
 
 
-def without_accounting(path, limits: Limits) -> Rig:
-    return Rig("jobs", path, limits, settings={"has_accounting": False})
-
-
 def endless(spec, restart) -> Script:
     return Script(duration_s=None)
 
@@ -227,7 +223,7 @@ def test_a_strangers_job_under_our_id_is_neither_adopted_nor_cancelled(rig, user
 
 @pytest.mark.fault(13)
 def test_a_job_that_came_and_went_while_no_driver_was_there_is_not_submitted_again(tmp_path, monkeypatch):
-    rig = without_accounting(tmp_path, ONE)
+    rig = Rig("jobs", tmp_path, ONE, settings={"has_accounting": False})
     run_until_killed(rig, monkeypatch, is_accepted=True)
     rig.cluster.advance(7200.0)
     assert rig.cluster.jobs() == [], "the controller has forgotten the job"

@@ -22,7 +22,7 @@ from tests.rig import LAYOUTS, POLL_S, Rig, asking, attempts_of, speed_of
 from trials.analysis.finals import Finals
 from trials.analysis.ranking import Objective
 from trials.ledger.events import SearchRecord
-from trials.trial import Attempt, Trial, TrialKind, TrialState
+from trials.trial import Trial, TrialKind, TrialState
 
 TRIAL_S = 60.0
 
@@ -62,13 +62,9 @@ class SharedJobsRig(Rig):
 
 @pytest.fixture
 def rig(tmp_path: Path) -> SharedJobsRig:
-    return with_finals(tmp_path)
-
-
-def with_finals(path: Path) -> SharedJobsRig:
     """Four layouts, two at a time, the baseline first; then two rounds of the two fastest and the baseline."""
     limits = Limits(4, 2, budget_node_hours=6.0, finalists=2, finalist_repeats=2, finals=Finals.FIXED)
-    rig = SharedJobsRig("jobs", path, limits, first=(LAYOUTS[-1],), settings={"min_job_age_s": 86400.0})
+    rig = SharedJobsRig("jobs", tmp_path, limits, first=(LAYOUTS[-1],), settings={"min_job_age_s": 86400.0})
     rig.script = lambda spec, restart: Script(duration_s=TRIAL_S, tokens_per_sec=4000.0 - speed_of(spec))
     return rig
 
@@ -77,23 +73,15 @@ def repeats(search: SearchRecord) -> list[Trial]:
     return [trial for trial in search.trials if trial.kind is TrialKind.REPEAT]
 
 
-def repeat_attempts(search: SearchRecord) -> list[Attempt]:
-    return [attempt for trial in repeats(search) for attempt in trial.attempts]
-
-
-def job_ids(attempts: list[Attempt]) -> list[str]:
-    return [str(attempt.job_id).split(".")[0] for attempt in attempts]
-
-
 def test_repeats_of_finalists_and_of_the_baseline_are_steps_of_one_job_and_other_trials_are_jobs(rig):
     search = rig.run()
     [shared] = rig.shared_jobs()
-    steps = repeat_attempts(search)
+    steps = [attempt for trial in repeats(search) for attempt in trial.attempts]
     assert {trial.layout.key for trial in repeats(search)} >= {LAYOUTS[-1].key}
     assert [attempt.job_id for attempt in steps] == [f"{shared.job_id}.{number}" for number in range(6)]
     assert len({step.nodes for step in steps}) == 1
-    others = [trial.last_attempt for trial in search.trials if trial.kind is TrialKind.SEARCH]
-    assert len({*job_ids(others)} - {shared.job_id}) == 4
+    others = {trial.last_attempt.job_id for trial in search.trials if trial.kind is TrialKind.SEARCH}
+    assert len(others - {shared.job_id}) == 4
     limit_s = TIME_LIMIT_FACTOR * TRIAL_S + TIME_LIMIT_MARGIN_S
     assert shared.request.time_limit_s == (6 + 1) * (limit_s + STEP_ENDING_S) + STARTUP_S + ROOM_S
 
