@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.config.loader import load_search_file
+from orchestrator.lifecycle import create
 from orchestrator.lifecycle.create import create_search, validate_space
 from orchestrator.lifecycle.drive import SearchCallbacks, drive
 from search_spaces.errors import InputError
 from tests.orchestrator.cli.simulated import OK, write_simulated_search
+from tests.orchestrator.common.test_machine import unfinished
 from trials.files.folders import SearchFolder
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import EventKind, SearchState
@@ -86,3 +88,19 @@ def test_a_search_launches_nothing_there_and_goes_on_when_its_own_is_back(tmp_pa
     aside.path.rename(folder.path)
     record = drive(SearchFolder(folder.path), spec, validate_space(spec).layouts, None, ledger_url(), SearchCallbacks())
     assert (record.state, record.num_layouts) == (SearchState.COMPLETED, 3)
+
+
+def test_a_folder_names_its_maker_until_it_is_a_search_and_what_a_killed_maker_left_is_removed(tmp_path, monkeypatch):
+    spec = load_search_file(write_simulated_search(tmp_path, OK))
+    unfinished(spec.work_dir, start_ticks=1)
+    named, snapshot_code = [], create.snapshot_code
+
+    def look(folder: Path) -> str:
+        named.append((folder.parent / "owner.json").exists())
+        return snapshot_code(folder)
+
+    monkeypatch.setattr(create, "snapshot_code", look)
+    folder = create.create_search(spec, ledger_url())
+    assert named == [True]
+    assert list(spec.work_dir.iterdir()) == [folder.path]
+    assert not (folder.path / "owner.json").exists()

@@ -275,7 +275,6 @@ class TestSearchFile:
         [
             ("events: [end, done], command: [sh]", "notify.events[1]", "stall"),
             ("events: [end, end], command: [sh]", "notify.events", "duplicate"),
-            ("events: [], command: [sh]", "notify.events", "empty list"),
             ("events: [stall]", "notify.events", "notified to nobody"),
             ("speedup: 1, command: [sh]", "notify.speedup", "more than 1"),
             ("stall_after: soon, command: [sh]", "notify.stall_after", "soon"),

@@ -148,11 +148,9 @@ def test_a_site_nobody_knows_is_refused_with_the_ones_that_are(tmp_path, site, f
     [
         ("[slurm]\npartion = 'gpu'\n", "slurm.partion", "partion"),
         ("[slurm]\npartition = 'gpu; reboot'\n", "slurm.partition", "gpu; reboot"),
-        ("[slurm]\ncpus_per_task = 'many'\n", "slurm.cpus_per_task", "many"),
         ("[slurm]\nsite = 'lumi'\n", "slurm.site", "lumi"),
         ("[slurm]\ntime = '1:00:00'\n", "slurm.time", None),
         ("[slurm.launch]\nsrun = ['--ntasks=2']\n", "slurm.launch.srun[0]", "--ntasks=2"),
-        ("[slurm.env]\nRANK = '0'\n", "slurm.env.RANK", "0"),
         ("verified = true\n", "verified", True),
     ],
 )
