@@ -39,17 +39,14 @@ def no_proxy(monkeypatch) -> None:
 
 
 @contextmanager
-def receiver(status: int = 200, location: str | None = None, silent: threading.Event | None = None) -> Iterator[tuple]:
-    """A loopback server: its port, and the path and body of every POST received so far. A silent one answers once
-    `silent` is set."""
+def receiver(status: int = 200, location: str | None = None) -> Iterator[tuple]:
+    """A loopback server: its port, and the path and body of every POST received so far."""
     posts: list[tuple[str, str, bytes]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             posts.append((self.path, self.headers["Content-Type"], body))
-            if silent is not None:
-                silent.wait(30)
             self.send_response(status)
             if location is not None:
                 self.send_header("Location", location)
@@ -64,8 +61,6 @@ def receiver(status: int = 200, location: str | None = None, silent: threading.E
     try:
         yield server.server_port, posts
     finally:
-        if silent is not None:
-            silent.set()
         server.shutdown()
         serving.join()
         server.server_close()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.launchers.slurm.attempt_logs import may_exist
+from orchestrator.launchers.slurm.attempt_logs import failure_excerpt, may_exist
 from orchestrator.launchers.slurm.job_files import (
     MAX_SETUP_BYTES,
     job_request,
@@ -22,6 +22,7 @@ from search_spaces.layouts.settings import Settings
 from slurm.request import Container, JobOptions, Runtime
 from slurm.script import render_script
 from tests.orchestrator.launchers.attempts import attempt_request
+from trials.files.folders import AttemptFolder
 
 
 @pytest.mark.security("setup_file")
@@ -97,6 +98,11 @@ def test_a_trials_settings_are_on_its_launch_line(tmp_path):
     step = step_job(request, JobOptions(), ("n1",), tmp_path / "number.sh")
     assert step.prefix == job.prefix
     assert "--cpu-bind=cores" in step.options.launch.srun
+
+
+@pytest.mark.parametrize(("words", "log", "told"), [("a", "b", "a\nb"), ("a", "", "a"), ("", "b", "b"), ("", "", "")])
+def test_an_excerpt_has_no_line_for_what_nobody_said(tmp_path, words, log, told):
+    assert failure_excerpt(AttemptFolder(tmp_path), words, log) == told
 
 
 def test_a_file_may_exist_where_its_file_system_does_not_say(tmp_path):
