@@ -202,6 +202,7 @@ def test_an_option_of_the_other_megatron_is_unknown_and_not_read():
 def test_what_changes_nothing_gets_no_note(options):
     usual = {note for kind in ("", "--deepspeed ") for note in read_launch_script(launch(kind)).notes}
     assert {*read_launch_script(launch(options)).notes} <= usual
+    assert not any("is taken for a program" in note for note in usual)
 
 
 @pytest.mark.parametrize(
