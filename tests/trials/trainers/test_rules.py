@@ -61,6 +61,7 @@ def test_every_trainer_but_accelerate_runs_a_plain_pipeline(kind):
         ("nanotron", {"pipeline_parallel": 4, "grad_accum_steps": 2}, "micro_batches"),
         ("nanotron", {"attention_kernel": "math"}, "attention_kernel"),
         ("megatron-lm", {"virtual_pipeline_stages": 2}, None),
+        ("megatron-lm", {"tensor_parallel": 2, "sequence_parallel": True, "context_parallel": 2}, None),
         ("megatron-lm", {"pipeline_parallel": 1, "zero_stage": 3}, None),
         ("megatron-lm", {"zero_stage": 1, "offload": "optimizer"}, None),
         ("megatron-deepspeed", {"pipeline_parallel": 1, "zero_stage": 2, "offload": "optimizer"}, None),

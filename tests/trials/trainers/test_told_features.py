@@ -16,6 +16,7 @@ from tests.trials.trainers.specs import LLAMA, spec_of
 from trials.diagnostics.parity_models import SHAPES
 from trials.trainers.nanotron.config import nanotron_config
 from trials.trainers.registry import ENGINE_RULES, TRAINERS
+from trials.trainers.torchtitan.config import reshard_policy
 
 ROTARY = {"rotary_base": 1_000_000}
 EXPERTS = {"num_experts": 4, "experts_per_token": 2}
@@ -62,6 +63,13 @@ def test_torchtitans_module_has_the_experts_and_no_other_balancing():
     said = {line.strip() for line in text.splitlines()}
     assert {"num_experts=8,", "shared_expert_hidden_dim=64,", "expert_layer_every=3,", "qk_norm=False,"} <= said
     assert {"expert_parallel_degree=2,", "load_balance_coeff=None,"} <= said
+
+
+def test_torchtitan_reshards_after_the_forward_pass_with_zero_3_also_in_a_pipeline():
+    layout = Layout(data_parallel=4, zero_stage=2, grad_accum_steps=4)
+    sharded = replace(layout, zero_stage=3)
+    found = [reshard_policy(each) for each in (layout, sharded, replace(sharded, pipeline_parallel=2))]
+    assert found == ["never", "default", "always"]
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,7 @@ def test_the_first_traceback_that_is_no_echo_is_the_cause_and_a_taken_port_is_se
     assert words([*PEER, *TRACEBACK]).cause() == "\n".join(TRACEBACK)
     assert words(PEER).cause() == "\n".join(PEER)
     assert words(["nothing", "to say"]).cause() is None
-    assert words(["RuntimeError: The server socket has failed to listen: EADDRINUSE"]).port_was_taken
+    assert words(["step 1", "RuntimeError: The server socket has failed to listen: EADDRINUSE"]).port_was_taken
     assert words([str(n) for n in range(1000)]).tail(3) == "997\n998\n999"
 
 

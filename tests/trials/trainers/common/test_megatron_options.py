@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from trials.trainers.common.megatron_options import (
     unsupported_option_reason,
 )
 from trials.trainers.common.options import option_names
-from trials.trial import TrialSpec
+from trials.trial import TrialKind, TrialSpec
 
 PIPELINE = {"tensor_parallel": 2, "pipeline_parallel": 2}
 DEEPSPEED_LAYOUTS = [
@@ -42,6 +43,8 @@ def test_what_megatron_lm_is_told_is_the_layout_and_the_model_and_cannot_be_an_a
     for case in export_cases("megatron-lm"):
         words = megatron_lm_options(case.spec, ())
         assert_read_back(case.spec, words)
+        is_aware = case.spec.layout.offload == "optimizer" or case.spec.layout.moment_dtype != "fp32"
+        assert ("--use-precision-aware-optimizer" in words) is is_aware
         if case.spec.model.num_experts is None and case.spec.model.key_value_latent_size is None:
             rendered |= option_names(words)
     for fields in DEEPSPEED_LAYOUTS:
@@ -69,7 +72,9 @@ def test_what_megatron_deepspeed_is_told_is_the_layout(fields, model):
 
 @pytest.mark.parametrize("render", [megatron_lm_options, lambda s, a: megatron_deepspeed_options(s, "x.json", a)])
 def test_it_is_told_how_long_to_run_and_to_log_every_step(render):
-    words = render(spec_of("megatron-lm"), ())
+    spec = spec_of("megatron-lm")
+    words, again = (render(each, ()) for each in (spec, replace(spec, kind=TrialKind.REPEAT)))
+    assert again[again.index("--train-iters") + 1] == "220", "a finalist's steps"
     assert words[words.index("--train-iters") + 1] == "40"
     assert words[words.index("--log-interval") + 1] == "1"
     assert words[words.index("--eval-iters") + 1] == "0"
