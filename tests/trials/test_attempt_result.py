@@ -141,7 +141,7 @@ METRICS_THAT_CANNOT_BE = [
     ({"step_time_high_s": 0.4}, OUTSIDE),
 ]
 PROOF_OF_LAYOUT = [name for name in PROOF if name != "samples_per_data_rank"]
-SAMPLES_THAT_CANNOT_BE = (None, [], [66], [66, 66, 66], [66, 60], [64, 64], [0, 0], ["66", "66"], 66)
+SAMPLES_THAT_CANNOT_BE = (None, [], [66], [66, 66, 66], [66, 60], [64, 64], [0, 0], ["66", "66"], [66, [66]], 66)
 OTHERS = ({"search_id": "other-aaaaaa"}, {"trial": "t0002"}, {"attempt": "a2"}, {"nonce": "f" * 32})
 
 

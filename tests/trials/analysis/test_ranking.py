@@ -168,9 +168,13 @@ class TestRepeats:
 
     def test_the_parts_of_a_step_are_the_profiled_runs_mean_shares_and_add_up_to_its_time(self):
         runs = [trial(1, 100.0), again(2, 1, 100.0), again(3, 1, 100.0)]
-        parts = (None, {"compute": 0.5, "bubble": 1.5}, {"compute": 1.4, "bubble": 0.6})
-        profiled = [with_metrics(r, step_time_s=2.0, time_s=time_s) for r, time_s in zip(runs, parts, strict=True)]
-        assert best_json(rank(profiled, SPEED, 8))["time_s"] == pytest.approx({"compute": 0.95, "bubble": 1.05})
+        for parts, expected in (
+            ((None, {"compute": 0.5, "bubble": 1.5}, {"compute": 1.4, "bubble": 0.6}), (0.95, 1.05)),
+            (({"compute": 0.0}, {"compute": 1.0}, {"compute": 1.0, "bubble": 1.0}), (1.5, 0.5)),
+        ):
+            profiled = [with_metrics(r, step_time_s=2.0, time_s=time_s) for r, time_s in zip(runs, parts, strict=True)]
+            found = best_json(rank(profiled, SPEED, 8))["time_s"]
+            assert (found["compute"], found["bubble"]) == pytest.approx(expected)
 
 
 class TestMemoryToSpare:
