@@ -169,12 +169,12 @@ def valid_cases(accelerator: str, engines: tuple[str, ...] = NATIVE_ENGINES) -> 
         if name not in AXES or any(AXES[name].values_of(engine) != (AXES[name].default,) for engine in engines)
     }
     drawn = [
-        case_of(**dependent, **{axis: draw.choice(values) for axis, values in offered.items()})
+        _trained(**dependent, **{axis: draw.choice(values) for axis, values in offered.items()})
         for dependent in _combinations(axes)
         for _ in range(DRAWS_PER_COMBINATION)
     ]
-    distinct = {case.name: _for_accelerator(case, accelerator) for case in drawn}
-    return _valid(list(distinct.values()), accelerator)
+    distinct = [_for_accelerator(case_from_layout(*trained), accelerator) for trained in dict.fromkeys(drawn)]
+    return _valid(distinct, accelerator)
 
 
 def _for_accelerator(case: Case, accelerator: str) -> Case:
@@ -203,14 +203,19 @@ def named_case(name: str, shape: str = "gpt2", **fields: Any) -> Case:
     return Case(name, shape, model_of(shape, layout.precision), layout)
 
 
-def case_of(
+def case_of(**values: Any) -> Case:
+    """The case of these axis values, those of `_trained`."""
+    return case_from_layout(*_trained(**values))
+
+
+def _trained(
     shape: str,
     ranks: Sequence[int],
     schedule: tuple[str, int],
     recomputation: Sequence[Any] = _RECOMPUTATION[0],
     **fields: Any,
-) -> Case:
-    """The case of these axis values, with a canonical layout."""
+) -> tuple[str, Layout]:
+    """The model's name and the canonical layout of these axis values."""
     degrees: dict[str, Any] = dict(zip(DEGREES.values(), ranks, strict=True))
     layout = Layout(
         **degrees,
@@ -220,7 +225,7 @@ def case_of(
         virtual_pipeline_stages=schedule[1],
         **fields,
     )
-    return case_from_layout(shape, layout)
+    return shape, layout.canonical()
 
 
 def case_from_layout(shape: str, layout: Layout) -> Case:
@@ -307,11 +312,11 @@ def _is_offered(axes: Mapping[str, tuple[Any, ...]], ranks: Sequence[int], chose
     """True if one of the engines supports some combination of these values on these ranks in fp32."""
     neutral = {loose: values[:1] for loose, values in INDEPENDENT_AXES.items()}
     neutral |= {"shape": tuple(DRAWN_SHAPES), "attention_kernel": CHOICES["attention_kernel"]}
-    cases = (
-        case_of(**values)
+    every = (
+        _trained(**values)
         for values in _combinations({**axes, "ranks": (ranks,), "precision": ("fp32",), **neutral, **chosen})
     )
-    return any(not any(engine_violations(case.layout, case.model)) for case in cases)
+    return any(not any(engine_violations(layout, model_of(shape, layout.precision))) for shape, layout in every)
 
 
 def _chosen(valid: Sequence[Case], shown: _Shown) -> list[Case]:

@@ -117,16 +117,11 @@ def mutation_parameters(engine: str) -> list[ParameterSet]:
     return [pytest.param(place, case, id=f"{place}-{case.name}") for place, case in mutations(engine)]
 
 
-IN_EACH_RUN = {MEGATRON_CORE: MEGATRON["sequence"], TORCHTITAN: TITAN["sharded"], ACCELERATE: SPED["sharded"]}
-
-
-def gate_cases(engine: str) -> list[ParameterSet]:
-    """One case of an engine, and as walks few that cover every precision, and in fp32 every recomputation and every
-    value of every other axis, where it has an effect."""
+def covering_cases_of(engine: str) -> list[Case]:
+    """Few cases of an engine that cover every precision, and in fp32 every recomputation and every value of every other
+    axis, where it has an effect."""
     every = covering_cases(most_ranks=4, engines=(engine,))
-    given = [every[number] for number in cover(list(map(_shown, every)), [case.layout.num_gpus**2 for case in every])]
-    walks = [pytest.param(case, id=case.name, marks=pytest.mark.walks) for case in given]
-    return [pytest.param(IN_EACH_RUN[engine], id="in-each-run"), *walks]
+    return [every[number] for number in cover(list(map(_shown, every)), [case.layout.num_gpus**2 for case in every])]
 
 
 def _shown(case: Case) -> list[Hashable]:

@@ -11,7 +11,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tests.trials.train.parity import NO_COMPILER
-from trials.diagnostics.parity_cases import case_of, compiled_cases, covering_cases, named_case
+from trials.diagnostics.parity_cases import case_of, compiled_cases, named_case
 from trials.diagnostics.parity_models import SHAPES
 from trials.diagnostics.selftest import CPU_TOLERANCES, tolerance_of
 from trials.train.parallel.collectives import Reduction
@@ -29,24 +29,21 @@ def test_the_reference_learns_and_every_step_of_it_is_clipped(parity, shape, pre
     assert min(reference.grad_norms) > optimizer_config(precision).max_grad_norm
 
 
-def cases() -> list[ParameterSet]:
-    """All cases; without the mark `walks` a few of each engine, of different shapes, that have every degree."""
-    marks = {case.name: () if case.name in CASES_IN_EACH_RUN else pytest.mark.walks for case in covering_cases()}
-    assert {*CASES_IN_EACH_RUN} <= {*marks}
-    return [pytest.param(case, id=case.name, marks=marks[case.name]) for case in covering_cases()]
-
-
-CASES_IN_EACH_RUN = (
-    "torch-gpt2-tied-pp2-dp2-mb1-zero2-offload-full-interleaved_1f1b-flash-tp-pp-dp",
-    "torch-llama-tied-tp2-mb2-flash",
-    "experts-zero3",
-    "documents-one-rank",
-    "deepspeed-gpt2-tied-mb1-zero3-offload-selective-overlap-bucket1",
-    "deepspeed-llama-pp4-mb1-full-1f1b-flash",
+TP2, PP2, DP2, SP = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}, {"sequence_parallel": True}
+DEEPSPEED = {"engine": "deepspeed"}
+INTERLEAVED = {"pipeline_schedule": "interleaved_1f1b", "virtual_pipeline_stages": 2}
+CASES = (
+    named_case("stages", "gpt2-tied", zero_stage=2, activation_checkpointing="full", **INTERLEAVED, **PP2, **DP2),
+    named_case("sequence", "llama", **SP, **TP2),
+    named_case("experts", "mixtral", zero_stage=3, **DP2),
+    named_case("documents", "gpt2-documents", attention_kernel="flash"),
+    named_case("deepspeed-zero3", "llama", zero_stage=3, offload="optimizer", overlap_comm=True, **DEEPSPEED, **DP2),
+    named_case("deepspeed-stages", "gpt2-tied", activation_checkpointing="full", **DEEPSPEED, **PP2),
 )
+"""A few of each kind; test_parity_arrays.py has them all."""
 
 
-@pytest.mark.parametrize("given", cases())
+@pytest.mark.parametrize("given", CASES, ids=attrgetter("name"))
 def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_property):
     parity.expect(given, record_property)
 
@@ -54,7 +51,7 @@ def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_pr
 def test_no_step_in_fp16_is_lost_to_a_loss_scale_that_has_yet_to_settle(parity):
     """Its third step overflows with a loss scale of 2**16, the first scale of trials."""
     fields = {"zero_stage": 3, "offload": "none", "micro_batch_size": 2, "precision": "fp16"}
-    given = case_of("llama-tied", (1, 1, 4), ("1f1b", 1), engine="torch", **fields)
+    given = case_of(shape="llama-tied", ranks=(1, 1, 4), schedule=("1f1b", 1), engine="torch", **fields)
     difference = parity.difference(given, parity.train(given, steps=4))
     assert difference.value <= tolerance_of(given, "cpu"), f"{given.name} differs by {difference}"
 
@@ -75,8 +72,6 @@ def test_half_precision_is_what_it_says(parity):
     assert parity.difference(given, in_fp32).value > CPU_TOLERANCES["fp32"]
 
 
-TP2, PP2, DP2, SP = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}, {"sequence_parallel": True}
-DEEPSPEED = {"engine": "deepspeed"}
 TENSOR = named_case("tp2", **TP2)
 EXPERTS = named_case("experts-tp2", "deepseek-moe", expert_tensor_parallel=2, **TP2)
 SHARDED = named_case("dp2-zero1", zero_stage=1, **DP2)
