@@ -15,8 +15,13 @@ from hypothesis import strategies as st
 
 from orchestrator.importers.accelerate import read_accelerate
 from orchestrator.importers.gpt_neox import read_gpt_neox
+from orchestrator.importers.gpt_neox_options import GPT_NEOX_OPTIONS
 from orchestrator.importers.launch_script import read_launch_script
+from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
+from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
+from orchestrator.importers.megatron_bridge.options import MEGATRON_BRIDGE_OPTIONS
 from orchestrator.importers.nanotron import read_nanotron
+from orchestrator.importers.nanotron_options import NANOTRON_OPTIONS
 from orchestrator.importers.torchtitan.module import read_module
 from orchestrator.recipe.exports import ExportStatus
 from search_spaces.engines import ACCELERATE_LAUNCH, OWN_ENGINES, TORCHTITAN
@@ -27,7 +32,6 @@ from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, our_spe
 from tests.search_spaces.layouts.strategies import FIELD_VALUES, values_of
 from tests.trials.trainers.specs import GPT2, LLAMA
 from tests.trials.trainers.verified_options import (
-    BRIDGE_MAY_BE_NULL,
     GPT_NEOX,
     MEGATRON_BRIDGE,
     MEGATRON_DEEPSPEED,
@@ -157,17 +161,19 @@ def read_export(trainer: str, files: Mapping[str, str], spec: TrialSpec) -> Read
 
 def _megatron_lm(files: Mapping[str, str], spec: TrialSpec) -> Read:
     words = words_of(files["megatron_args.txt"])
-    parsed_options(words, MEGATRON_LM)
+    parsed_options(words, MEGATRON_LM_OPTIONS, MEGATRON_LM)
     found = read_launch_script(f"{_torchrun(spec)} {shlex.join(words)}")
     assert found.global_batch_size == spec.global_batch_size
     return Layout(**found.layout, engine="megatron-lm"), _without_vocabulary(found.model)
 
 
 def _megatron_deepspeed(files: Mapping[str, str], spec: TrialSpec) -> Read:
-    words = [*words_of(files["megatron_deepspeed_args.txt"]), "--deepspeed_config", "ds.json"]
-    parsed_options(words, MEGATRON_DEEPSPEED)
+    words = words_of(files["megatron_deepspeed_args.txt"])
+    parsed_options(words, MEGATRON_DEEPSPEED_OPTIONS, MEGATRON_DEEPSPEED)
     config = files["megatron_deepspeed_config.json"]
-    found = read_launch_script(f"cat > ds.json <<EOF\n{config}\nEOF\n{_torchrun(spec)} {' '.join(words)}")
+    found = read_launch_script(
+        f"cat > ds.json <<EOF\n{config}\nEOF\n{_torchrun(spec)} {' '.join(words)} --deepspeed_config ds.json"
+    )
     assert found.global_batch_size == spec.global_batch_size
     return Layout(**found.layout, engine="megatron-deepspeed"), _without_vocabulary(found.model)
 
@@ -182,7 +188,7 @@ def _torchrun(spec: TrialSpec, program: str = "pretrain_gpt.py") -> str:
 
 
 def _gpt_neox(files: Mapping[str, str], spec: TrialSpec) -> Read:
-    require_declared(yaml.safe_load(files["gpt_neox.yml"]), GPT_NEOX, frozenset())
+    require_declared(yaml.safe_load(files["gpt_neox.yml"]), GPT_NEOX_OPTIONS, GPT_NEOX)
     found = read_gpt_neox(files["gpt_neox.yml"])
     assert found.global_batch_size == spec.global_batch_size
     model = {name: value for name, value in found.model.items() if name != "vocab_size"}  # the tokenizer decides it
@@ -190,24 +196,16 @@ def _gpt_neox(files: Mapping[str, str], spec: TrialSpec) -> Read:
 
 
 def _nanotron(files: Mapping[str, str], spec: TrialSpec) -> Read:
-    require_declared(dict(_flat(yaml.safe_load(files["nanotron.yaml"]))), NANOTRON, frozenset())
+    require_declared(yaml.safe_load(files["nanotron.yaml"]), NANOTRON_OPTIONS, NANOTRON)
     found = read_nanotron(files["nanotron.yaml"])
     assert found.global_batch_size == spec.global_batch_size
     return Layout(**found.layout, num_nodes=spec.num_nodes, engine="nanotron"), dict(found.model)
 
 
-def _flat(config: Mapping[str, Any], prefix: str = ""):
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
 def _megatron_bridge(files: Mapping[str, str], spec: TrialSpec) -> Read:
     words = words_of(files["nemo_overrides.txt"])
     said = {key: _value(text) for key, text in (word.split("=", 1) for word in words)}
-    require_declared(said, MEGATRON_BRIDGE, BRIDGE_MAY_BE_NULL)
+    require_declared(said, MEGATRON_BRIDGE_OPTIONS, MEGATRON_BRIDGE)
     found = read_launch_script(f"{_torchrun(spec, 'run_recipe.py')} --recipe llama3_8b_config {' '.join(words)}")
     assert found.global_batch_size == spec.global_batch_size
     assert found.left_open == ()

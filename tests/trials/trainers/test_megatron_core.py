@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.routing import Routing
@@ -139,7 +140,7 @@ def core_configs(words: Sequence[str], world_size: int) -> tuple[Fields, dict[st
     from megatron.core.optimizer import AdamOptimizerConfig
     from megatron.core.transformer import MLATransformerConfig, TransformerConfig
 
-    given = vars(parsed_options(words, MEGATRON_LM))
+    given = vars(parsed_options(words, MEGATRON_LM_OPTIONS, MEGATRON_LM))
     dtype = torch.bfloat16 if given["bf16"] else torch.float16 if given["fp16"] else torch.float32
     model_ranks = given["tensor_model_parallel_size"] * given["pipeline_model_parallel_size"]
     model_ranks *= given["context_parallel_size"] or 1
@@ -154,7 +155,7 @@ def core_configs(words: Sequence[str], world_size: int) -> tuple[Fields, dict[st
     }
     transformer = MLATransformerConfig if values["multi_latent_attention"] else TransformerConfig
     made = ((transformer, _transformer), (DistributedDataParallelConfig, _ddp), (AdamOptimizerConfig, _optimizer))
-    configs = [kind(**_of_same_name(kind, values), **of(values)) for kind, of in made]
+    configs = [kind(**_of_same_name(kind, values) | of(values)) for kind, of in made]
     return values, dict(zip(("transformer", "ddp", "optimizer"), configs, strict=True))
 
 
