@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -80,45 +80,6 @@ def of_deepspeed(config: Mapping[str, Any], data_parallel: int, has_pipeline: bo
         "sent_dtype": engine.communication_data_type,
     }
     return {name: plain(value) for name, value in {**vars(made), **dtypes, "optimizer": wrapper}.items()}
-
-
-def of_torchtitan(words: Sequence[str], folder: str, world: int) -> Values:
-    """torchtitan's configuration of the words of a command line, and its classes where they decide; ValueError or
-    AssertionError where it is refused for so many ranks."""
-    import torch
-
-    stub_torchao()
-    if not torch.cuda.is_available():
-        from trials.train.cpu_device.torchtitan import emulate_device
-
-        emulate_device()
-    from torchtitan.distributed import ParallelDims
-
-    convert_on_any_device()
-    config = loaded_by_torchtitan(words, folder)
-    ParallelDims.from_config(config.parallelism, world)
-    model = config.model_spec.model
-    classes = {
-        "recomputation": _owner(config.activation_checkpoint),
-        "attention": sorted({_owner(layer.attention.inner_attention) for layer in model.layers}),
-        "positions": sorted({_owner(layer.attention.rope) for layer in model.layers}),
-        "norm": _owner(model.norm),
-        "products": products_of(model),
-    }
-    return {**fields_of(config), "classes": classes}
-
-
-def loaded_by_torchtitan(words: Sequence[str], folder: str) -> Any:
-    """torchtitan's configuration of the words, with modules from the folder, too."""
-    from torchtitan.config import ConfigManager
-
-    with patch.object(sys, "path", [folder, *sys.path]):
-        return ConfigManager().parse_args(list(words))
-
-
-def _owner(config: Any) -> str:
-    """Name of the class that a configuration of torchtitan builds."""
-    return type(config).__qualname__.removesuffix(".Config")
 
 
 def of_accelerate(path: str) -> Values:

@@ -5,10 +5,10 @@ A bucket is in MiB: what the trainer counts, parameters or elements, times the b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from search_spaces.engines import ACCELERATE, ENGINE_PROFILES, TORCHTITAN
+from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.layouts.layout import AXES
 from search_spaces.routing import BALANCED, LEARNED, Routing
 from trials.trial import TrialSpec
@@ -51,7 +51,6 @@ def meaning_of_layout(spec: TrialSpec) -> Meaning:
         "routing": (*_ROUTING, Routing.of(spec.measure.routing).kind) if model.num_experts else None,
         "dropout": (0.0, 0.0),
         "recomputed_layers_at_once": 1 if recomputes and layout.recompute_layers is None else None,
-        "is_pipelined": layout.pipeline_parallel > 1,
         "deepspeed_zero_stage": _deepspeed_zero_stage(spec),
         "deepspeed_batch": (spec.global_batch_size, layout.micro_batch_size, layout.grad_accum_steps),
         "deepspeed_precision": layout.precision,
@@ -104,7 +103,7 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "offloaded_layers": model["cpu_offloading_num_layers"] if model["cpu_offloading"] else 0,
         "attention_kernel": {"flash": "flash", "fused": "flash", "unfused": "math"}.get(model["attention_backend"]),
         "dropout": (model["attention_dropout"], model["hidden_dropout"]),
-        **_sizes_of_megatron(model),
+        **{name: model[name] for name in ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads")},
         "num_key_value_heads": model["num_query_groups"],
         "norm": model["normalization"].lower(),
         **_features_of_megatron_lm(model, values),
@@ -118,12 +117,9 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
     }
 
 
-def _graphs_of_megatron_lm(model: Values) -> str | None:
-    """main has a name of its own for the parts of layers, and one for a graph of all passes."""
-    implementation, names = model["cuda_graph_impl"], model.get("cuda_graph_modules", model["cuda_graph_scope"])
-    if implementation == "none":
-        return "none"
-    if implementation == "full_iteration" or names == ["full_iteration"]:
+def _graphs_of_megatron_lm(model: Values) -> str:
+    implementation, names = model["cuda_graph_impl"], model["cuda_graph_scope"]
+    if implementation == "local" and names == ["full_iteration"]:
         return "full_iteration"
     return AXES["cuda_graphs"].joined(names) if implementation == "transformer_engine" else implementation
 
@@ -230,10 +226,6 @@ def _degrees_of_megatron(sizes: Values, values: Values) -> Meaning:
     }
 
 
-def _sizes_of_megatron(sizes: Values) -> Meaning:
-    return {name: sizes[name] for name in ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads")}
-
-
 def _zero_of_megatron_lm(ddp: Values, optimizer: Values) -> int:
     """-1 where DDP and the optimizer disagree."""
     if ddp["use_distributed_optimizer"] != optimizer["use_distributed_optimizer"]:
@@ -248,10 +240,7 @@ def _offloads(optimizer: Values) -> bool:
 
 
 def _gradients_of_megatron_lm(model: Values, ddp: Values) -> str:
-    """core/distributed/distributed_data_parallel.py: fp32, or the parameters' dtype. From core_v0.17.0 on Megatron-FSDP
-    has its own setting, which is the parameters' dtype where it is None (param_and_grad_buffer.py)."""
-    if ddp["use_megatron_fsdp"] and "megatron_fsdp_main_grads_dtype" in ddp:
-        return str(ddp["megatron_fsdp_main_grads_dtype"] or model["params_dtype"])
+    """core/distributed/distributed_data_parallel.py: fp32, or the parameters' dtype."""
     return "float32" if ddp["grad_reduce_in_fp32"] else str(model["params_dtype"])
 
 
@@ -275,20 +264,20 @@ def _recomputation_of_megatron_lm(model: Values) -> Meaning:
     }
 
 
-def _of_deepspeed_alone(config: Values) -> Meaning:
+def of_deepspeed(config: Values) -> Meaning:
+    """DeepSpeed's own configuration; degrees, model and recomputation are the user's program's."""
     batch = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    zero = config["zero_config"]
+    device = (zero["offload_optimizer"] or {}).get("device", "none")
     return {
         "deepspeed_batch": tuple(config[name] for name in batch),
-        "deepspeed_zero_stage": config["zero_config"]["stage"],
+        "deepspeed_zero_stage": zero["stage"],
         "deepspeed_precision": _PRECISIONS[config["model_dtype"]],
         "gradient_dtype": _PRECISIONS[config["gradient_dtype"]],
-        "offload": _offload_of_deepspeed(config),
+        "offload": {"cpu": "optimizer", "none": "none"}.get(device, device),
+        "overlap_comm": zero["overlap_comm"],
+        "bucket_mib": _bucket_of_deepspeed(config),
     }
-
-
-def _offload_of_deepspeed(config: Values) -> str:
-    device = (config["zero_config"]["offload_optimizer"] or {}).get("device", "none")
-    return {"cpu": "optimizer", "none": "none"}.get(device, device)
 
 
 def _bucket_of_deepspeed(config: Values) -> float | None:
@@ -298,165 +287,6 @@ def _bucket_of_deepspeed(config: Values) -> float | None:
         return None
     elements = config["zero_config"]["reduce_bucket_size"]
     return float(elements * _BYTES[config["sent_dtype"]] / _MEBI)
-
-
-def of_deepspeed(values: Values) -> Meaning:
-    """DeepSpeed's own configuration; degrees, model and recomputation are the user's program's."""
-    overlap = {"overlap_comm": values["zero_config"]["overlap_comm"]}
-    return {**_of_deepspeed_alone(values), **overlap, "bucket_mib": _bucket_of_deepspeed(values)}
-
-
-def of_torchtitan(values: Values) -> Meaning:
-    """torchtitan by its configuration, as torchtitan/trainer.py and torchtitan/distributed understand it."""
-    parallel, training, classes = values["parallelism"], values["training"], values["classes"]
-    replicas, shards = parallel["data_parallel_replicate_degree"], parallel["data_parallel_shard_degree"]
-    tensor, stages = parallel["tensor_parallel_degree"], parallel["pipeline_parallel_degree"]
-    local, batch = training["local_batch_size"], training["global_batch_size"]
-    micro = parallel["pipeline_parallel_microbatch_size"] if stages > 1 else local
-    recomputation = _RECOMPUTATION_OF_TORCHTITAN[classes["recomputation"]]
-    return {
-        "tensor_parallel": tensor,
-        "pipeline_parallel": stages,
-        "data_parallel": replicas * shards,
-        "data_parallel_replicas": replicas if shards * parallel["context_parallel_degree"] > 1 else 1,
-        "context_parallel": parallel["context_parallel_degree"],
-        "micro_batch_size": micro,
-        # In a pipeline those of one pass through it.
-        "grad_accum_steps": local / micro if stages > 1 else batch / (local * replicas * shards),
-        "global_batch_size": batch,
-        "is_pipelined": stages > 1,
-        "sequence_parallel": parallel["enable_sequence_parallel"] and tensor > 1,
-        "virtual_pipeline_stages": len(parallel["module_fqns_per_model_part"] or [0]) // stages,
-        "pipeline_schedule": _SCHEDULES_OF_TORCH[parallel["pipeline_parallel_schedule"]] if stages > 1 else "none",
-        "zero_stage": _zero_of_torchtitan(parallel),
-        "offload": "all" if training["enable_cpu_offload"] else "none",
-        "precision": _PRECISIONS[training["mixed_precision_param"]] if training["dtype"] == "float32" else "differs",
-        "gradient_dtype": _PRECISIONS[training["mixed_precision_reduce"]],
-        "activation_checkpointing": recomputation,
-        "recompute_layers": (values["activation_checkpoint"] or {}).get("layers"),
-        "recompute_modules": "ops" if recomputation == "selective" else _RECOMPUTED_MODULES.default,
-        "torch_compile": values["compile"]["enable"],
-        "tensor_parallel_overlap": values["compile"]["enable_async_tensor_parallel"],
-        "matmul_precision": _products_of_torchtitan(classes["products"]),
-        **_model_of_torchtitan(values["model_spec"]["model"], classes),
-        **_experts_of_torchtitan(values["model_spec"]["model"], parallel, values["debug"]["moe_force_load_balance"]),
-        "seq_length": training["seq_len"],
-    }
-
-
-_RECOMPUTATION_OF_TORCHTITAN = {
-    "NoneType": "none",
-    "SelectiveAC": "selective",
-    "FullAC": "full",
-    "FirstLayersAC": "full",
-}
-_SCHEDULES_OF_TORCH = {
-    "GPipe": "gpipe",
-    "1F1B": "1f1b",
-    "Interleaved1F1B": "interleaved_1f1b",
-    "ZBVZeroBubble": "zbv",
-    "DualPipeV": "dualpipev",
-}
-
-
-def _zero_of_torchtitan(parallel: Values) -> int:
-    """torchtitan/distributed/fsdp.py: by default weights are resharded after the forward pass unless there is a
-    pipeline."""
-    if parallel["data_parallel_shard_degree"] * parallel["context_parallel_degree"] == 1:
-        return 0
-    policy, is_pipeline = parallel["fsdp_reshard_after_forward"], parallel["pipeline_parallel_degree"] > 1
-    return 3 if policy == "always" or (policy == "default" and not is_pipeline) else 2
-
-
-def _products_of_torchtitan(recipes: Values) -> str:
-    """Recipe of all linear layers but the head and routers, which have none."""
-    kept = {name: recipe for name, recipe in recipes.items() if name == "lm_head" or name.endswith(".router.gate")}
-    of_layers = _same(str(recipe) for name, recipe in recipes.items() if name not in kept)
-    if of_layers == "None" or {*kept.values()} != {None}:
-        return "same" if of_layers == "None" else "differs"
-    return of_layers if of_layers == "mxfp8" else f"fp8_{of_layers}"
-
-
-def _model_of_torchtitan(model: Values, classes: Values) -> Meaning:
-    """llama3 or qwen3 by the attention and the MLP of a layer, where all are alike."""
-    attention = _same_config([layer["attention"] for layer in model["layers"]])
-    return {
-        "num_layers": len(model["layers"]),
-        "hidden_size": _same([model["dim"], attention["dim"], model["norm"]["normalized_shape"]]),
-        "num_attention_heads": attention["n_heads"],
-        "num_key_value_heads": attention["n_kv_heads"],
-        **_mlp_of_torchtitan([layer["feed_forward"] for layer in model["layers"] if layer["feed_forward"]]),
-        "vocab_size": _same([model["vocab_size"], model["lm_head"]["out_features"]]),
-        "tied_embeddings": model["enable_weight_tying"],
-        "has_biases": attention["wo"]["bias"],
-        "mlp_activation": "silu",
-        "qkv_bias": attention["qkv_linear"]["wqkv"]["bias"],
-        "qk_norm": (attention["qk_norm"] or {}).get("normalized_shape") == attention["rope"]["dim"],
-        "head_size": _same([attention["qkv_linear"]["head_dim"], attention["rope"]["dim"]]),
-        "rotary_base": attention["rope"]["theta"],
-        "norm": classes["norm"].lower(),
-        "attention_kernel": _same(
-            {"FlexAttention": "flex", "VarlenAttention": "flash"}[n] for n in classes["attention"]
-        ),
-        "position_embedding": _same(
-            {"ComplexRoPE": "rotary", "CosSinRoPE": "rotary"}[name] for name in classes["positions"]
-        ),
-        "max_positions": attention["rope"]["max_seq_len"],
-    }
-
-
-def _mlp_of_torchtitan(mlps: Sequence[Values]) -> Meaning:
-    """The MLP of layers without experts; nothing where all have some."""
-    if not mlps:
-        return {}
-    mlp = _same_config(mlps)
-    return {
-        "ffn_hidden_size": _same([mlp["w1"]["out_features"], mlp["w2"]["in_features"]]),
-        "gated_mlp": mlp["w3"]["out_features"] == mlp["w1"]["out_features"],
-        "linear_biases": None if not any(mlp[name]["bias"] for name in ("w1", "w2", "w3")) else True,
-    }
-
-
-def _experts_of_torchtitan(model: Values, parallel: Values, is_forced: bool) -> Meaning:
-    """Experts and their ranks: tensor-parallel ranks split them where none distributes them."""
-    expert_layers = [number for number, layer in enumerate(model["layers"]) if layer["moe"]]
-    if not expert_layers:
-        return {"num_experts": None, "expert_parallel": parallel["expert_parallel_degree"]}
-    moe = _same_config([model["layers"][number]["moe"] for number in expert_layers])
-    router, experts, shared = moe["router"], moe["routed_experts"]["inner_experts"], moe["shared_experts"]
-    is_distributed = parallel["expert_parallel_degree"] > 1
-    score = f"{router['score_func']} of the chosen" if router["route_norm"] else router["score_func"]
-    is_plain = moe["load_balance_coeff"] is None and router["route_scale"] == 1 and not router["gate"]["bias"]
-    return {
-        "expert_parallel": parallel["expert_parallel_degree"],
-        "expert_tensor_parallel": 1 if is_distributed else parallel["tensor_parallel_degree"],
-        "num_experts": _same([moe["num_experts"], router["num_experts"], experts["num_experts"]]),
-        "experts_per_token": _same([router["top_k"], moe["routed_experts"]["token_dispatcher"]["top_k"]]),
-        "expert_width": experts["hidden_dim"],
-        "shared_expert_ffn_hidden_size": shared and _same([shared["w1"]["out_features"], shared["w2"]["in_features"]]),
-        "expert_layers": expert_layers,
-        "routing": (
-            score,
-            "no other auxiliary loss" if is_plain else "differs",
-            "fp32",
-            BALANCED if is_forced else LEARNED,
-        ),
-    }
-
-
-def _same_config(layers: Sequence[Values]) -> Values:
-    """The first layer, without the functions that draw weights; KeyError where another is unlike it."""
-    first, *others = (_without_weights(layer) for layer in layers)
-    if any(other != first for other in others):
-        raise KeyError("layers differ")
-    found: Values = first
-    return found
-
-
-def _without_weights(config: Any) -> Any:
-    if isinstance(config, Mapping):
-        return {name: _without_weights(inner) for name, inner in config.items() if name != "param_init"}
-    return config
 
 
 def of_accelerate(values: Values) -> Meaning:
@@ -487,13 +317,6 @@ def _zero_of_accelerate(fsdp: Values | None) -> int:
 
 
 _PRECISION_OF_ACCELERATE = {"no": "fp32", "bf16": "bf16", "fp16": "fp16"}
-
-
-MEANINGS: Mapping[str, Callable[[Values], Meaning]] = {
-    "deepspeed": of_deepspeed,
-    TORCHTITAN: of_torchtitan,
-    ACCELERATE: of_accelerate,
-}
 
 
 def differences(spec: TrialSpec, understood: Meaning) -> list[str]:

@@ -1,6 +1,6 @@
-"""Differences of an exported module's configuration from that of the engine that measures the layout.
+"""Exported modules as torchtitan loads and saves them, beside the configuration of the engine that measures the layout.
 
-    python -m tests.trials.trainers.torchtitan.engine_configs FOLDER DIFFERENCES.json
+    python -m tests.trials.trainers.torchtitan.engine_configs FOLDER FOUND.json
 
 Each folder inside FOLDER has spec.json and, in recipe/, the export. A process of its own: it patches torch for a CPU.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tests.oracles.configs import convert_on_any_device, fields_of, loaded_by_torchtitan, stub_torchao
+from tests.oracles.configs import convert_on_any_device, fields_of, products_of, stub_torchao
 from trials.train.cpu_device.torchtitan import emulate_device
 from trials.trial import TrialSpec
 
@@ -25,15 +25,24 @@ def main() -> None:
     emulate_device()
     convert_on_any_device()
     folders = sorted(path for path in Path(sys.argv[1]).iterdir() if path.is_dir())
-    Path(sys.argv[2]).write_text(json.dumps({folder.name: differing(folder) for folder in folders}))
+    Path(sys.argv[2]).write_text(json.dumps({folder.name: found(folder) for folder in folders}))
 
 
-def differing(folder: Path) -> list[str]:
-    """Dotted names of the fields in which the two differ."""
+def found(folder: Path) -> dict[str, Any]:
+    """The saved configuration, the recipe of each product, and dotted names of the fields in which the two differ."""
+    from torchtitan.config import ConfigManager
+    from torchtitan.distributed import ParallelDims
+
     spec = TrialSpec.from_json(json.loads((folder / "spec.json").read_text()))
     words = ["--module", f"{folder.name}.recipe.torchtitan_config", "--config", "parlay"]
-    theirs = fields_of(loaded_by_torchtitan(words, str(folder.parent)))
-    return sorted(differing_fields(theirs, fields_of(of_the_engine(spec))))
+    sys.path.insert(0, str(folder.parent))
+    config = ConfigManager().parse_args(words)
+    ParallelDims.from_config(config.parallelism, spec.num_gpus)
+    return {
+        "saved": json.dumps(config.to_dict()),
+        "products": products_of(config.model_spec.model),
+        "differing": sorted(differing_fields(fields_of(config), fields_of(of_the_engine(spec)))),
+    }
 
 
 def of_the_engine(spec: TrialSpec) -> Any:

@@ -17,7 +17,6 @@ from search_spaces.engines import TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.oracles.cases import Case, export_cases
-from tests.oracles.parsers import read_back
 from tests.orchestrator.recipe.exported import exported, our_spec
 from tests.sources import ROOT
 from tests.trials.train.parity import needs_torchtitan
@@ -33,12 +32,6 @@ def cases() -> list[Case]:
     return export_cases(TORCHTITAN) + [Case(spec, exported(spec)[TORCHTITAN].files) for spec in specs]
 
 
-@pytest.mark.walks
-def test_torchtitan_is_configured_as_the_layout_says(cases, tmp_path):
-    found = read_back(TORCHTITAN, cases, tmp_path)
-    assert not {one.layout: one.differing for one in found if one.differing or not one.is_loaded}
-
-
 PARLAYS_OWN = {
     *("dataloader", "tokenizer", "metrics", "validator", "debug.seed", "training.steps", "training.gc_freq"),
     *("optimizer", "lr_scheduler", "model_spec.flavor", "model_spec.state_dict_adapter"),
@@ -49,7 +42,7 @@ WEIGHTS = re.compile(r"model_spec\.model\..*param_init(\.\w+)?")
 
 
 @pytest.mark.walks
-def test_the_engine_configures_torchtitan_as_the_module_does(cases, tmp_path):
+def test_torchtitan_is_configured_as_the_layout_says_and_as_the_engine_configures_it(cases, tmp_path):
     for number, case in enumerate(cases):
         recipe = tmp_path / "cases" / f"case{number}" / "recipe"
         recipe.mkdir(parents=True)
@@ -57,14 +50,29 @@ def test_the_engine_configures_torchtitan_as_the_module_does(cases, tmp_path):
         for name, text in case.files.items():
             (recipe / name).write_text(text)
     program = "tests.trials.trainers.torchtitan.engine_configs"
-    command = [sys.executable, "-m", program, str(tmp_path / "cases"), str(tmp_path / "differences.json")]
+    command = [sys.executable, "-m", program, str(tmp_path / "cases"), str(tmp_path / "found.json")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads((tmp_path / "differences.json").read_text())
+    found = json.loads((tmp_path / "found.json").read_text())
     assert len(found) == len(cases)
-    for names in found.values():
-        others = {name for name in names if not WEIGHTS.fullmatch(name)}
+    for number, case in enumerate(cases):
+        answer, layout = found[f"case{number}"], case.spec.layout
+        saved = read_saved_config(answer["saved"])
+        not_saved = {"num_nodes": layout.num_nodes, "pipeline_split": layout.pipeline_split}
+        said = saved.layout | not_saved | {"matmul_precision": products_in(answer["products"])}
+        assert Layout(**said, engine=TORCHTITAN).canonical() == layout
+        assert ModelShape.from_json(saved.model) == case.spec.model
+        assert saved.global_batch_size == case.spec.global_batch_size
+        others = {name for name in answer["differing"] if not WEIGHTS.fullmatch(name)}
         assert {name for name in others if not is_parlays_own(name)} == set()
+
+
+def products_in(recipes: dict[str, str | None]) -> str:
+    """Recipe of all linear layers but the head and routers, which have none."""
+    kept = {name for name in recipes if name == "lm_head" or name.endswith(".router.gate")}
+    assert {recipes[name] for name in kept} == {None}
+    [recipe] = {recipes[name] for name in recipes.keys() - kept}
+    return {None: "same", "mxfp8": "mxfp8"}.get(recipe, f"fp8_{recipe}")
 
 
 def is_parlays_own(name: str) -> bool:
