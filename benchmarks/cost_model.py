@@ -20,24 +20,24 @@ import argparse
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 
 import numpy as np
 from scipy.stats import spearmanr
 
 from benchmarks.measured import first_trials, observations_in, others_of, strict_sampler, task_of
 from benchmarks.output import Line, arguments_of, mean_of, share_of, show
-from benchmarks.published import columns_of, is_published, published_lines
+from benchmarks.published import COLUMNS, columns_of, published_lines
 from orchestrator.samplers.cost_model_posterior import TuningTask, memory_posterior
 from search_spaces.cost_model.memory import stage_memory
-from search_spaces.cost_model.posterior import MemoryEvidence, MemoryPosterior, StepTimePosterior
+from search_spaces.cost_model.posterior import MemoryEvidence, StepTimePosterior
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
-from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
+from search_spaces.tables.benchmark_problem import problems_in
 from search_spaces.tables.measured_table import Observation
 
 MODES = ("cold", "calibrated", "leave_one_model_out")
@@ -76,28 +76,6 @@ class Case:
         terms = StepTerms.of(task.model, task.cluster, table)
         return cls(name, task, tuple(rows), terms, stage_memory(task.model, table).peak)
 
-    def evidence(self, index: int) -> MemoryEvidence:
-        """Evidence about memory that the row would give as a trial."""
-        row = self.rows[index]
-        return MemoryEvidence(float(self.memory_gib[index]), row.outcome == "ok", row.peak_memory_gib)
-
-
-@dataclass(frozen=True)
-class Posteriors:
-    """Posteriors of the models after some known trials."""
-
-    time: StepTimePosterior
-    memory: MemoryPosterior
-
-    @classmethod
-    def after(cls, case: Case, known: Sequence[int], seed: int) -> Posteriors:
-        """Posteriors after these rows, in this order."""
-        ran = [index for index in known if case.rows[index].step_time_s is not None]
-        seconds = [case.rows[index].step_time_s or math.nan for index in ran]
-        time = StepTimePosterior(case.terms.take(np.array(ran, dtype=int)), seconds, seed, case.task.priors.time)
-        evidence = [case.evidence(index) for index in known if _has_memory_evidence(case.rows[index])]
-        return cls(time, memory_posterior(case.task, evidence))
-
 
 def line_of(
     case: Case, mode: str, seed: int, others: Sequence[Observation] = (), sampler: str | None = None
@@ -119,17 +97,26 @@ def line_of(
         "sampler": sampler,
         "seed": seed,
     }
-    return head | score(case, Posteriors.after(case, known, seed), known)
+    return head | score(case, known, seed)
 
 
-def score(case: Case, posteriors: Posteriors, known: Iterable[int] = ()) -> Line:
-    """Figures over the rows that are not known trials."""
+def score(case: Case, known: Sequence[int] = (), seed: int = 0) -> Line:
+    """Figures of the models after these rows, in this order, over all others."""
+    timed = [index for index in known if case.rows[index].step_time_s is not None]
+    seconds = [case.rows[index].step_time_s or math.nan for index in timed]
+    time = StepTimePosterior(case.terms.take(np.array(timed, dtype=int)), seconds, seed, case.task.priors.time)
+    evidence = [
+        MemoryEvidence(float(gib), row.outcome == "ok", row.peak_memory_gib)
+        for gib, row in ((case.memory_gib[index], case.rows[index]) for index in known)
+        if row.outcome in ("ok", "oom")  # a failure of unknown cause is none, since our trials report their reason
+    ]
+    memory = memory_posterior(case.task, evidence)
     scored = np.ones(len(case.rows), dtype=bool)
     scored[list(known)] = False
     ran = np.array([row.outcome == "ok" for row in case.rows])
-    refused = posteriors.memory.fits(case.memory_gib) < _REFUSED_BELOW
+    refused = memory.fits(case.memory_gib) < _REFUSED_BELOW
     out_of_memory = np.array([row.outcome == "oom" for row in case.rows]) | _proven(case)
-    predicted_s = np.exp(posteriors.time.predict(case.terms)[0])
+    predicted_s = np.exp(time.predict(case.terms)[0])
     measured_s = np.array([row.step_time_s or np.nan for row in case.rows])
     peaks_gib = np.array([row.peak_memory_gib or np.nan for row in case.rows])
     is_timed, has_peak = scored & ran, scored & ran & ~np.isnan(peaks_gib)
@@ -137,7 +124,7 @@ def score(case: Case, posteriors: Posteriors, known: Iterable[int] = ()) -> Line
         "ok_rows": int((scored & ran).sum()),
         "time_error_median": _median_error(predicted_s[is_timed], measured_s[is_timed]),
         "rank_correlation": _rank_correlation(predicted_s[is_timed], measured_s[is_timed]),
-        "memory_error_median": _median_error(case.memory_gib[has_peak] * posteriors.memory.factor, peaks_gib[has_peak]),
+        "memory_error_median": _median_error(case.memory_gib[has_peak] * memory.factor, peaks_gib[has_peak]),
         "failed_rows": int((scored & ~ran).sum()),
         "oom_rows": int((scored & out_of_memory).sum()),
         "oom_recalled": share_of(refused[scored & out_of_memory]),
@@ -174,10 +161,11 @@ def _split_by_kind(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     """Measured tables and published figures among the files; one with other columns is reported as skipped."""
     measured, published = [], []
     for path in paths:
-        if path.is_file() and is_published(path):
-            published.append(path)
-        elif not path.is_file() or "problem" in columns_of(path):
+        columns = columns_of(path) if path.is_file() else None
+        if columns is None or "problem" in columns:
             measured.append(path)
+        elif columns >= COLUMNS:
+            published.append(path)
         else:
             print(f"{path} has no figures of a kind that is known here: skipped", file=sys.stderr)
     return measured, published
@@ -185,21 +173,18 @@ def _split_by_kind(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 
 def _lines(observations: Iterable[Observation], arguments: argparse.Namespace) -> Iterator[Line]:
     problems = problems_in(observations)
-    chosen = {name: problem for name, problem in problems.items() if arguments.problem in name}
+    cases = [
+        Case.of(name, list(problem.results.values()))
+        for name, problem in problems.items()
+        if arguments.problem in name and any(row.step_time_s for row in problem.results.values())
+    ]
     for mode in arguments.mode.split(","):
         for sampler in arguments.sampler.split(",") if mode == "calibrated" else [None]:
-            for case in _cases(chosen):
+            for case in cases:
                 for seed in range(1 if mode == "cold" else arguments.seeds):
                     others = others_of(case.name, problems, seed) if mode == "leave_one_model_out" else ()
                     line = line_of(case, mode, seed, others, sampler)
                     yield from [] if line is None else [line]
-
-
-def _cases(problems: Mapping[str, BenchmarkProblem]) -> Iterator[Case]:
-    for name, problem in problems.items():
-        rows = list(problem.results.values())
-        if any(row.step_time_s for row in rows):
-            yield Case.of(name, rows)
 
 
 def _trials(case: Case, sampler_name: str, seed: int) -> list[int]:
@@ -208,11 +193,6 @@ def _trials(case: Case, sampler_name: str, seed: int) -> list[int]:
     sampler = strict_sampler(sampler_name, [row.layout for row in case.rows], case.task, seed)
     index = {key: number for number, key in enumerate(results)}
     return [index[row.layout.key] for row in first_trials(sampler, results, NUM_TRIALS)]
-
-
-def _has_memory_evidence(row: Observation) -> bool:
-    """Evidence of memory use: a failure of unknown cause has none, since our trials report their reason."""
-    return row.outcome in ("ok", "oom")
 
 
 def _proven(case: Case) -> np.ndarray:
@@ -249,18 +229,18 @@ def _summary(lines: Sequence[Line]) -> Line:
     counts = {name: round(sum(line[name] for line in lines) / seeds) for name in _COUNTED}
     return {
         "problems": len({line["problem"] for line in lines}),
-        "time_error_median": _over(median, lines, "time_error_median"),
-        "rank_correlation": _over(fmean, lines, "rank_correlation"),
-        "memory_error_median": _over(median, lines, "memory_error_median"),
+        "time_error_median": _median_of(lines, "time_error_median"),
+        "rank_correlation": mean_of(line["rank_correlation"] for line in lines),
+        "memory_error_median": _median_of(lines, "memory_error_median"),
         **counts,
         "oom_recalled": _pooled(lines, "oom_recalled", "oom_rows"),
         "ok_refused": _pooled(lines, "ok_refused", "ok_rows"),
     }
 
 
-def _over(average: Callable[[list[float]], float], lines: Iterable[Line], name: str) -> float | None:
+def _median_of(lines: Iterable[Line], name: str) -> float | None:
     known = [line[name] for line in lines if line[name] is not None]
-    return round(average(known), 4) if known else None
+    return round(median(known), 4) if known else None
 
 
 def _pooled(lines: Iterable[Line], share: str, rows: str) -> float | None:

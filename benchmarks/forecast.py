@@ -49,7 +49,9 @@ def lines_of(family: Family, base_nodes: int, rows: Sequence[Observation], seed:
             layout = found.speed.layout
             problem = _problem_on(family, layout.num_nodes, layout.global_batch_size)
             if problem is not None and any(row.step_time_s is not None for row in problem.results.values()):
-                yield _head(first, base_nodes, times, rows, seed) | score(found, problem)
+                head = {"source": first.source, "model_name": first.model_name, "base_nodes": base_nodes}
+                head |= {"times": times, "trials": len(rows), "seed": seed}
+                yield head | score(found, problem)
 
 
 def score(found: Forecast, problem: BenchmarkProblem) -> Line:
@@ -79,6 +81,8 @@ def summaries(lines: Sequence[Line]) -> Iterator[Line]:
         by_times[line["times"]].append(line)
     for times, found in sorted(by_times.items()):
         regrets = [line["regret"] for line in found if line["regret"] is not None]
+        # Factors from the centre of each interval to its ends.
+        half_widths = [(line["step_time_high_s"] / line["step_time_low_s"]) ** 0.5 for line in found]
         yield {
             "summary": True,
             "times": times,
@@ -86,7 +90,7 @@ def summaries(lines: Sequence[Line]) -> Iterator[Line]:
             "covered": share_of(line["is_covered"] for line in found),
             "chosen_covered": share_of(line["chosen_is_covered"] for line in found if line["regret"] is not None),
             "error_median": round(median(abs(line["error"]) for line in found), 4),
-            "half_width_median": round(median(_half_width(line) for line in found), 3),
+            "half_width_median": round(median(half_widths), 3),
             "contenders_median": median(line["contenders"] for line in found),
             "best_is_contender": share_of(line["best_is_contender"] for line in found),
             "regret_median": median(regrets) if regrets else None,
@@ -139,22 +143,6 @@ def _layouts_in(family: Family) -> Callable[[int, int], Sequence[Layout]]:
 
 def _problem_on(family: Family, num_nodes: int, batch: int) -> BenchmarkProblem | None:
     return next((p for p in family.values() if (p.cluster.num_nodes, p.global_batch_size) == (num_nodes, batch)), None)
-
-
-def _head(first: Observation, base_nodes: int, times: int, rows: Sequence[Observation], seed: int) -> Line:
-    return {
-        "source": first.source,
-        "model_name": first.model_name,
-        "base_nodes": base_nodes,
-        "times": times,
-        "trials": len(rows),
-        "seed": seed,
-    }
-
-
-def _half_width(line: Mapping[str, Any]) -> float:
-    """Factor from the centre of the interval to its ends."""
-    return (line["step_time_high_s"] / line["step_time_low_s"]) ** 0.5
 
 
 if __name__ == "__main__":

@@ -224,7 +224,7 @@ WITH_RUNS = ("mt-nlg-530b", "zero-mini")
 """Twins whose runs are a table of the page."""
 
 
-def _parlay(words: Sequence[str], work_dir: Path, sources: Path = SOURCES) -> dict[str, Any]:
+def _parlay(words: Sequence[str], work_dir: Path, sources: Path) -> dict[str, Any]:
     """Answer of a command; SystemExit with its message on an error."""
     command = [sys.executable, "-P", "-m", "orchestrator.cli.main", *words, "--json", "--launcher", "local"]
     environment = os.environ | {"PARLAY_HOME": str(work_dir / "home"), "PYTHONPATH": str(sources)}

@@ -73,11 +73,11 @@ def main() -> None:
         fill(Path(arguments.page), page_parts(lines))
 
 
-def gallery_lines(systems: Sequence[str] = tuple(SYSTEMS)) -> Iterator[Line]:
-    """Lines of every recipe of these systems, each system followed by the layout that its search would try first."""
-    for system in systems:
-        plans = [_planned(system, recipe.settings) for recipe in SYSTEMS[system]]
-        for recipe, (spec, plan) in zip(SYSTEMS[system], plans, strict=True):
+def gallery_lines() -> Iterator[Line]:
+    """Lines of every recipe, those of each system followed by the layout that its search would try first."""
+    for system, recipes in SYSTEMS.items():
+        plans = [_planned(system, recipe.settings) for recipe in recipes]
+        for recipe, (spec, plan) in zip(recipes, plans, strict=True):
             of_recipe = explain_layouts(plan, spec.baseline)[-1]
             yield _line(system, recipe, plan, of_recipe) | {"off": relative_errors(recipe, plan, of_recipe)}
         _, plan = plans[0]

@@ -20,12 +20,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.output import Line, arguments_of, show
-from benchmarks.trainer import attempt_of, spec_of
+from benchmarks.trainer import spec_of
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import MemoryPosterior, typical_constants
 from search_spaces.cost_model.step_time import StepTerms
@@ -35,7 +36,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema.presets import accelerator_named
-from trials.files.folders import read_json, write_json
+from trials.files.folders import SearchFolder, read_json, write_json
 from trials.measure_rules import MeasureRules
 from trials.trial import Outcome
 
@@ -127,9 +128,8 @@ def measured_case(name: str, model: ModelShape, accelerator: str) -> Line:
 
 
 def layout_of(name: str) -> Layout:
-    micro_batch_size = CASES[name].get("micro_batch_size", 1)
-    fields = {**CASES[name], "micro_batch_size": micro_batch_size}
-    return Layout(**fields, grad_accum_steps=GLOBAL_BATCH_SIZE // micro_batch_size).canonical()
+    layout = Layout(**CASES[name])
+    return replace(layout, grad_accum_steps=GLOBAL_BATCH_SIZE // layout.micro_batch_size).canonical()
 
 
 def prediction(model: ModelShape, layout: Layout, accelerator: str) -> Line:
@@ -148,7 +148,10 @@ def prediction(model: ModelShape, layout: Layout, accelerator: str) -> Line:
 def run_case(model: ModelShape, layout: Layout, accelerator: str) -> Outcome | None:
     """Outcome of the trial; None for one that left none in time."""
     with tempfile.TemporaryDirectory(prefix="parlay-gpu-") as folder:
-        attempt = attempt_of(spec_of(model, layout, accelerator, RULES), Path(folder))
+        spec = spec_of(model, layout, accelerator, RULES)
+        attempt = SearchFolder(Path(folder)).attempt(spec.trial, spec.attempt)
+        attempt.path.mkdir(parents=True)
+        write_json(attempt.spec, spec.to_json())
         command = [sys.executable, "-m", "trials.train", str(attempt.spec)]
         world = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         with suppress(subprocess.TimeoutExpired):

@@ -37,23 +37,23 @@ PAPERS = {
 175B run on Frontier: with the batch of its command line it would have reached 77 % of the peak, twice what its authors
 publish, and its configuration file names another batch."""
 _DEGREES = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "dp": "data_parallel"}
-_MACHINES = {"a100-80gb": "selene"}
-"""Machine of the published figures, by accelerator."""
 _PADDED_VOCABULARY = "51200"
 """Vocabulary where none is stated: GPT-2's 50257, padded; a few thousandths of the work."""
 
 
 def columns_of(path: Path) -> set[str]:
-    return set(next(iter(_rows(path)), {}))
+    return set(next(iter(read_rows(path)), {}))
 
 
-def is_published(path: Path) -> bool:
-    return columns_of(path) >= COLUMNS
+def read_rows(path: Path) -> list[Row]:
+    """Rows of a CSV file, which may have comments."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(line for line in stream if not line.startswith("#")))
 
 
 def published_lines(paths: Iterable[Path]) -> Iterator[Line]:
     """Line per figure, and a summary of each source."""
-    lines = [line for path in paths for row in _rows(path) if (line := _line(row)) is not None]
+    lines = [line for path in paths for row in read_rows(path) if (line := _line(row)) is not None]
     yield from lines
     for source in dict.fromkeys(line["source"] for line in lines):
         errors = [abs(line["error"]) for line in lines if line["source"] == source]
@@ -89,7 +89,7 @@ class Published:
             precision="fp16",
             engine="megatron-deepspeed" if row["zero_stage"] == "3" else engine,  # ZeRO 3 is never Megatron-LM's
         ).canonical()
-        links = links_of(_MACHINES.get(cluster.accelerator.name, ""))
+        links = links_of("selene") if cluster.accelerator.name == "a100-80gb" else None  # all such steps are Selene's
         return cls(_gpt(row), linked(cluster, links), layout)
 
     @property
@@ -146,8 +146,3 @@ def _published_s(row: Row, published: Published, counting: str | None) -> float 
         peak_tflops = (published.cluster.accelerator.peak_flops_for("fp16") or 0) / 1e12
         return published.seconds_at(float(row["mfu"]) / 100 * peak_tflops, "model")
     return None
-
-
-def _rows(path: Path) -> list[Row]:
-    with path.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(line for line in stream if not line.startswith("#")))

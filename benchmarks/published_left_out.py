@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 
 from benchmarks import published_throughput as published
 from benchmarks.output import Line, arguments_of, show
-from benchmarks.published import published_lines
+from benchmarks.published import published_lines, read_rows
 from benchmarks.published_throughput import Reading
 from search_spaces.cost_model import attention, machine_speed, posterior, step_time
 from search_spaces.engines import ENGINE_PROFILES, TITAN_EAGER_TRAFFIC, TORCHTITAN
@@ -65,7 +65,7 @@ others."""
 
 def main() -> None:
     arguments = arguments_of(__doc__, "table", "papers?")
-    readings = [Reading.of(row) for row in published.read_rows(arguments.table)]
+    readings = [Reading.of(row) for row in read_rows(arguments.table)]
     show(lines(readings, arguments.papers), arguments.json)
 
 

@@ -10,23 +10,22 @@ whose authors name a fault, or do not state its micro-batch, counts for none.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.output import Line, arguments_of, show
+from benchmarks.published import Row, read_rows
 from orchestrator.planning.plan import UNLIKELY
 from search_spaces.cost_model.attention import FLASH_2_SHARE, NEWEST_SHARE, overhead
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import MemoryPosterior, typical_constants
 from search_spaces.cost_model.step_time import TERMS, StepTerms
-from search_spaces.hardware.cluster import ACCELERATORS, Accelerator, Cluster, chip_of
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster, chip_of
 from search_spaces.hardware.memory_headroom import rank_memory_gib
 from search_spaces.layouts.layout import AXES, CHOICES, Layout
 from search_spaces.layouts.table import LayoutTable
@@ -37,18 +36,11 @@ from search_spaces.schema.sections import ModelSection
 from search_spaces.schema.validation import validate
 from trials.trainers.registry import ENGINE_RULES
 
-Row = Mapping[str, str]
-
 
 def main() -> None:
     arguments = arguments_of(__doc__, "table")
     readings = [Reading.of(row) for row in read_rows(arguments.table)]
     show([said_line(readings), *family_lines(readings), memory_line(readings)], arguments.json)
-
-
-def read_rows(path: Path) -> list[Row]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @dataclass(frozen=True)
@@ -187,11 +179,6 @@ def has_named_fault(row: Row) -> bool:
     return _is_rowwise(row) or (row["model"] == "GPT OSS 120B" and row["section"].startswith("26.06.01"))
 
 
-def is_whole(row: Row) -> bool:
-    """False if the source leaves out what decides the speed, such as the micro-batch of a pipeline."""
-    return "not stated" not in row["note"]
-
-
 def task_of(row: Row) -> str | None:
     """Kind of training other than that of a whole model from its start."""
     return next((f"fine-tuning ({word})" for word in ("LoRA", "SFT") if word in row["note"]), None)
@@ -227,12 +214,9 @@ _SIZES = (
 
 
 def cluster_of(row: Row) -> Cluster:
-    gpus, per_node = int(row["num_gpus"]), int(row["gpus_per_node"])
-    return Cluster(_accelerator(row["accelerator"]), min(gpus, per_node), -(-gpus // per_node))
-
-
-def _accelerator(name: str) -> Accelerator:
-    return _LESSER_H100 if name == "h100-96gb-500w" else accelerator_named(name.removeprefix("dgx-"))
+    gpus, per_node, name = int(row["num_gpus"]), int(row["gpus_per_node"]), row["accelerator"]
+    accelerator = _LESSER_H100 if name == "h100-96gb-500w" else accelerator_named(name.removeprefix("dgx-"))
+    return Cluster(accelerator, min(gpus, per_node), -(-gpus // per_node))
 
 
 _LESSER_H100 = replace(
@@ -296,13 +280,11 @@ Megatron-Bridge's recipes overlap reductions (src/megatron/bridge/training/comm_
 
 
 def _recomputation(row: Row) -> dict[str, Any]:
+    """What the row says; else what Megatron-Bridge's recipes give (scripts/performance/configs, v0.1.0rc4 to v0.6.0),
+    whose tables do not."""
     told = {"none": "none", "full": "full", "selective-op": "selective"}.get(row["recompute"])
-    return _of_bridge_recipes(row) if told is None else {"activation_checkpointing": told}
-
-
-def _of_bridge_recipes(row: Row) -> dict[str, Any]:
-    """Values that Megatron-Bridge's recipes give and its tables do not (scripts/performance/configs, v0.1.0rc4 to
-    v0.6.0)."""
+    if told is not None:
+        return {"activation_checkpointing": told}
     model, machine, is_sharded = row["model"], row["accelerator"], row["zero_stage"] == "3"
     if model == "GPT OSS 120B" and row["precision"] == "bf16" and machine in ("dgx-gb200", "dgx-b200", "h100-80gb"):
         return {"activation_checkpointing": "selective", "recompute_modules": "layernorm+moe_act"}
@@ -412,9 +394,10 @@ def said_line(readings: Sequence[Reading]) -> Line:
 def family_lines(readings: Iterable[Reading]) -> Iterator[Line]:
     errors: dict[tuple[str, str], list[float]] = {}
     for reading in readings:
-        if reading.training is not None and is_whole(reading.row) and not has_named_fault(reading.row):
+        is_whole = "not stated" not in reading.row["note"]  # what decides the speed, as the micro-batch in a pipeline
+        if reading.training is not None and is_whole and not has_named_fault(reading.row):
             error = reading.training.predicted / reading.measured - 1
-            for stack in (reading.stack, _EVERY_STACK):
+            for stack in (reading.stack, "all"):
                 errors.setdefault((reading.family, stack), []).append(error)
     for (family, stack), found in sorted(errors.items()):
         off = np.abs(found)
@@ -426,9 +409,6 @@ def family_lines(readings: Iterable[Reading]) -> Iterator[Line]:
             "error_p90": round(float(np.quantile(off, 0.9)), 4),
             "bias_median": round(float(np.median(found)), 4),
         }
-
-
-_EVERY_STACK = "all"
 
 
 def memory_line(readings: Iterable[Reading]) -> Line:

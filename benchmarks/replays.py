@@ -1,10 +1,10 @@
 """Benchmark of `parlay replay`: verdicts on one recipe, alternating with the same recipe made slower.
 
-    python -m benchmarks.replays RECIPE [--replays 20] [--slower 0.15] [--repeats 5] [--at-once 12] [--launcher local]
+    python -m benchmarks.replays RECIPE [--replays 20] [--slower 0.15] [--repeats 5] [--launcher local]
 
-Each is a separate `parlay replay`. While one waits for its next session others measure, one at a time; `--at-once`
-limits their number. The slower one is a copy whose program waits in each step, before its clock is read, for a share of
-the step's time, as a slower machine or library would. Its checksum no longer matches, so it is replayed with --force.
+Each is a separate `parlay replay`, all at once: while one waits for its next session others measure, one at a time. The
+slower one is a copy whose program waits in each step, before its clock is read, for a share of the step's time, as a
+slower machine or library would. Its checksum no longer matches, so it is replayed with --force.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _END_OF_STEP = "        step_time_s = time.perf_counter() - started\n"
 
 
 def main() -> None:
-    arguments = arguments_of(__doc__, "recipe", replays=20, slower=0.15, repeats=5, at_once=12, launcher="")
+    arguments = arguments_of(__doc__, "recipe", replays=20, slower=0.15, repeats=5, launcher="")
     with tempfile.TemporaryDirectory(prefix="parlay-replays-") as folder:
         lines = show(_lines(arguments, Path(folder)), arguments.json)
     show(summaries(lines), arguments.json)
@@ -68,22 +68,18 @@ def summaries(lines: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
 
 def _lines(arguments: argparse.Namespace, folder: Path) -> Iterator[Line]:
     slower = slowed_copy(arguments.recipe, folder / "slower", arguments.slower)
-    wanted = [
-        (number, share, recipe)
-        for number in range(1, arguments.replays + 1)
-        for share, recipe in ((0.0, arguments.recipe), (arguments.slower, slower))
-    ]
-    pool = ThreadPoolExecutor(arguments.at_once)
-    try:
-        replays = {pool.submit(_replayed, recipe, arguments, folder): rest for *rest, recipe in wanted}
+    with ThreadPoolExecutor(2 * arguments.replays) as pool:
+        replays = {
+            pool.submit(_replayed, recipe, arguments, folder): (number, share)
+            for number in range(1, arguments.replays + 1)
+            for share, recipe in ((0.0, arguments.recipe), (arguments.slower, slower))
+        }
         for replay in as_completed(replays):
             (number, share), result = replays[replay], replay.result()
             by_session = {
                 f"{name}_by_session": [o[name] for o in result["sessions"]] for name in ("ratio", "fast_ratio")
             }
             yield {"replay": number, "slower": share, **{name: result[name] for name in _VALUES}, **by_session}
-    finally:
-        pool.shutdown(cancel_futures=True)  # no new replay after a failure or ctrl-C
 
 
 def _replayed(recipe: Path, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:

@@ -9,8 +9,8 @@ trials of the source's other models, as from earlier searches. `deephyper_tuned`
 published tables. `--problem` and `--candidates` choose problems by a part of their name and by their least size.
 
 A line a search: trials until a layout within 2 % of the best was measured; the trials after which the search stops by
-itself, and the step time of its best over the table's, less one, 0 within the noise. Then a summary of each source, and
-one averaged over them; problems with few candidates are easy for any sampler, and apart.
+itself, and the step time of its best over the table's, less one. Then a summary of each source, and one averaged over
+them; problems with few candidates are easy for any sampler, and apart.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ _SIZES: dict[str, Callable[[int], bool]] = {
     "<20": lambda count: count < 20,
 }
 _LONE_OUTLIER = 1.25
-_FEWEST_REPEATED = 3
 _AVERAGED = (
     "median",
     "mean",
@@ -62,12 +61,11 @@ def run(
     sampler_name: str,
     seed: int,
     prior_trials: Sequence[Observation] | None = None,
-    noise: float | None = None,
 ) -> Line:
     """Line of one search of one problem: until it is within 2 % of the best, and on until it stops.
 
     One that never stops has no `stop_trials` and ends once it is near the best. `prior_trials` are of other models,
-    None where the search is cold; `noise` is the table's, by `noise_of`.
+    None where the search is cold.
     """
     times = sorted(row.step_time_s for row in problem.results.values() if row.step_time_s is not None)
     sampler = (
@@ -85,8 +83,7 @@ def run(
         "mode": MODES[prior_trials is not None],
         "trials_to_2pct": next(n for n in range(1, len(rows) + 1) if _is_near(rows[:n], times[0])),
         "stop_trials": stop_trials,
-        "stop_regret": None if stop_trials is None else _regret(rows[:stop_trials], times[0], noise or 0.0),
-        "noise": noise,
+        "stop_regret": None if stop_trials is None else _regret(rows[:stop_trials], times[0]),
         "lone_outlier": len(times) > 1 and times[1] >= _LONE_OUTLIER * times[0],
     }
 
@@ -108,19 +105,6 @@ def summaries(lines: Sequence[Line]) -> Iterator[Line]:
             yield from (head | row for row in rows)
 
 
-def noise_of(rows: Iterable[Observation]) -> float | None:
-    """Spread of repeats: largest over smallest step time less one, median over the layouts.
-
-    None with fewer than _FEWEST_REPEATED repeated layouts, where one outlier would decide.
-    """
-    by_layout: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        if row.step_time_s is not None:
-            by_layout[row.layout.key].append(row.step_time_s)
-    repeated = [max(times) / min(times) - 1 for times in by_layout.values() if len(times) > 1]
-    return round(median(repeated), 4) if len(repeated) >= _FEWEST_REPEATED else None
-
-
 def _lines(observations: Sequence[Observation], arguments: argparse.Namespace) -> Iterator[Line]:
     problems = {
         name: found
@@ -130,12 +114,11 @@ def _lines(observations: Sequence[Observation], arguments: argparse.Namespace) -
     for name, problem in problems.items():
         if arguments.problem not in name or len(problem.results) < arguments.candidates:
             continue
-        noise = noise_of(row for row in observations if row.problem == name)
         for sampler, mode in product(arguments.sampler.split(","), arguments.mode.split(",")):
             for seed in range(arguments.seeds):
                 prior_trials = None if mode == "cold" else others_of(name, problems, seed)
                 if prior_trials != ():
-                    yield run(name, problem, sampler, seed, prior_trials, noise)
+                    yield run(name, problem, sampler, seed, prior_trials)
 
 
 def _searched(problem: BenchmarkProblem, sampler: Sampler, best_s: float) -> tuple[list[Observation], int | None]:
@@ -160,10 +143,9 @@ def _is_near(rows: Iterable[Observation], best_s: float) -> bool:
     return any(row.step_time_s is not None and row.step_time_s <= best_s * 1.02 for row in rows)
 
 
-def _regret(rows: Iterable[Observation], best_s: float, noise: float) -> float:
-    """Relative slowdown of the best of these against the table's best; 0 where repeats differ by as much."""
-    regret = min(row.step_time_s for row in rows if row.step_time_s is not None) / best_s - 1
-    return 0.0 if regret <= noise else round(regret, 4)
+def _regret(rows: Iterable[Observation], best_s: float) -> float:
+    """Relative slowdown of the best of these against the table's best."""
+    return round(min(row.step_time_s for row in rows if row.step_time_s is not None) / best_s - 1, 4)
 
 
 def _summary(lines: Sequence[Line]) -> Line:
@@ -178,7 +160,6 @@ def _summary(lines: Sequence[Line]) -> Line:
         "stop_trials_median": median(stops) if stops else None,
         "stop_trials_max": max(stops, default=None),
         **_stop_figures(lines),
-        "noise": mean_of({line["problem"]: line["noise"] for line in lines}.values()),
         "problems": len({line["problem"] for line in lines}),
         "lone_outliers": len({line["problem"] for line in lines if line["lone_outlier"]}),
     }

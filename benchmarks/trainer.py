@@ -17,7 +17,7 @@ from statistics import median
 from benchmarks.output import arguments_of, show
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.files.folders import AttemptFolder, SearchFolder, write_json
+from trials.files.folders import AttemptFolder
 from trials.measure_rules import MeasureRules
 from trials.trial import TrialKind, TrialSpec
 
@@ -64,14 +64,6 @@ def spec_of(model: ModelShape, layout: Layout, accelerator: str, rules: MeasureR
         accelerator=accelerator,
         measure=rules or MeasureRules(),
     )
-
-
-def attempt_of(spec: TrialSpec, folder: Path) -> AttemptFolder:
-    """The trial's folder, with its spec."""
-    attempt = SearchFolder(folder).attempt(spec.trial, spec.attempt)
-    attempt.path.mkdir(parents=True)
-    write_json(attempt.spec, spec.to_json())
-    return attempt
 
 
 def _step_contenders(device: str, folder: Path) -> dict[str, Work]:

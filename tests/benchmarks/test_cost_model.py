@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import cost_model
-from benchmarks.cost_model import Case, Posteriors, score
+from benchmarks.cost_model import Case, score
 from search_spaces.cost_model.posterior import StepTimePosterior
 from search_spaces.tables.measured_table import Observation, render_table
 from tests.search_spaces.example_tables import only
@@ -44,12 +44,8 @@ def case(time_factor: float = 1.0, memory_factor: float = 1.0) -> Case:
     return replace(found, rows=tuple(measured))
 
 
-def cold(found: Case) -> dict:
-    return score(found, Posteriors.after(found, [], 0))
-
-
 def test_errors_are_the_prediction_over_the_measurement_and_ranks_do_not_care():
-    line = cold(case(time_factor=1.25, memory_factor=1.35))
+    line = score(case(time_factor=1.25, memory_factor=1.35))
     assert line["time_error_median"] == pytest.approx(0.2, abs=1e-3)
     assert line["rank_correlation"] == pytest.approx(1)
     # Cold, memory is taken to be 8 % and half its uncertainty above the estimate.

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.published import is_published, published_lines
+from benchmarks.published import COLUMNS, Row, columns_of, published_lines, read_rows
 from benchmarks.published_throughput import (
     Reading,
-    Row,
     layout_values,
     memory_line,
-    read_rows,
     said_line,
 )
 
@@ -40,7 +38,7 @@ SAYS_TOO_LITTLE = [
 
 def paper_lines(tmp_path: Path, text: str) -> list[dict]:
     (tmp_path / "papers.csv").write_text(text)
-    assert is_published(tmp_path / "papers.csv")
+    assert columns_of(tmp_path / "papers.csv") >= COLUMNS
     return list(published_lines([tmp_path / "papers.csv"]))
 
 

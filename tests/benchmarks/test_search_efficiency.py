@@ -40,7 +40,7 @@ def test_trials_are_counted_until_within_two_percent_failures_included():
 def test_sources_weigh_the_same_and_small_problems_stand_apart():
     lines = [
         {"candidates": candidates, "sampler": "grid", "source": source, "problem": source, "lone_outlier": False}
-        | {"trials_to_2pct": trials, "mode": "cold", "noise": None}
+        | {"trials_to_2pct": trials, "mode": "cold"}
         for source, candidates, trials in (("a", 30, 2), ("a", 30, 4), ("a", 30, 6), ("b", 60, 12), ("b", 5, 1))
     ]
     found = {(row["candidates"], row["source"]): row["mean"] for row in summaries(lines)}
