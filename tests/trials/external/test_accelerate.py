@@ -19,8 +19,9 @@ from search_spaces.layouts.layout import Layout
 from tests.kit import ABSENT, search_file
 from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay
 from tests.trials.external.patched_interpreter import interpreter_in
-from tests.trials.external.ranks import Ranks, local_spec, start
+from tests.trials.external.ranks import local_spec, start
 from tests.trials.external.test_program import await_no_process_in
+from tests.trials.train.trial_processes import RunningTrial
 from trials.files.folders import read_json
 from trials.measure_rules import MeasureRules
 from trials.trainers.accelerate.launch import PLACE
@@ -76,14 +77,14 @@ def spec_of(layout: Layout, *more: str, script: Path = SCRIPT, **changed: Any) -
     return local_spec(layout, trainer_of(script, *more), RULES, **changed)
 
 
-def run(folder: Path, spec: TrialSpec, python: str = sys.executable) -> tuple[Outcome, Ranks]:
+def run(folder: Path, spec: TrialSpec, python: str = sys.executable) -> tuple[Outcome, RunningTrial]:
     ranks = start(folder, spec, python=python)
-    ranks.wait(timeout_s=300.0)
+    ranks.wait(300.0)
     await_no_process_in(ranks.folder.path)
     return ranks.outcome(), ranks
 
 
-def said(ranks: Ranks) -> str:
+def said(ranks: RunningTrial) -> str:
     """The script's line on what accelerate made of its configuration."""
     return next(line for line in ranks.folder.rank_log(0).read_text().splitlines() if line.startswith("ranks "))
 

@@ -23,10 +23,11 @@ from tests.orchestrator.cli.parlay import parlay, parlay_here, write_search
 from tests.trials.external.megatron_on_cpu.environment import ARGUMENTS, START, VERSIONS, checkout_of
 from tests.trials.external.megatron_on_cpu.start import GIVEN, SCRIPT
 from tests.trials.external.patched_interpreter import interpreter_in
-from tests.trials.external.ranks import Ranks, local_spec, start
+from tests.trials.external.ranks import local_spec, start
 from tests.trials.external.test_program import await_no_process_in
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import WarmRanks
+from tests.trials.train.trial_processes import RunningTrial
 from trials.attempt_result import expected_proof
 from trials.diagnostics.parity_cases import named_case
 from trials.diagnostics.selftest import CPU_TOLERANCES, SEED, Case
@@ -86,12 +87,12 @@ def spec_of(script: Path, layout: Layout, **fields: Any) -> TrialSpec:
 
 
 @pytest.fixture
-def run(tmp_path, python) -> Callable[..., tuple[Outcome, Ranks]]:
+def run(tmp_path, python) -> Callable[..., tuple[Outcome, RunningTrial]]:
     def run_to_the_end(
         spec: TrialSpec, environment=MappingProxyType({}), supervisor: str = "trials.external"
-    ) -> tuple[Outcome, Ranks]:
-        ranks = start(tmp_path, spec, environment, supervisor, str(python))
-        ranks.wait(timeout_s=300.0)
+    ) -> tuple[Outcome, RunningTrial]:
+        ranks = start(tmp_path, spec, program=(supervisor,), environment=environment, python=str(python))
+        ranks.wait(300.0)
         await_no_process_in(ranks.folder.path)
         return ranks.outcome(), ranks
 

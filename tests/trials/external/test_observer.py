@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.external.ranks import Ranks, local_spec, start
+from tests.trials.external.ranks import local_spec, start
+from tests.trials.train.trial_processes import RunningTrial
 from trials.external import observer
 from trials.measure_rules import MeasureRules
 from trials.trial import FailureReason, Flag, Outcome, TrialSpec
@@ -35,7 +36,7 @@ def spec_of(layout: Layout = LAYOUT, by: str = "torch", fault: str = "", **train
     return local_spec(layout.canonical(), section, RULES)
 
 
-def run(folder: Path, spec: TrialSpec) -> tuple[Outcome, Ranks]:
+def run(folder: Path, spec: TrialSpec) -> tuple[Outcome, RunningTrial]:
     ranks = start(folder, spec)
     ranks.wait()
     return ranks.outcome(), ranks

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.trials.external.ranks import FAKE, RULES, Ranks, spec_for, start
+from tests.trials.external.ranks import FAKE, RULES, spec_for, start
+from tests.trials.train.trial_processes import RunningTrial
 from trials.files.folders import read_json, write_json
 from trials.measurement.step_log import StepPhase, read_metrics
 from trials.trial import FailureReason, Outcome, OutcomeStatus, Rendezvous
@@ -24,8 +25,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 IMPATIENT = "tests.trials.external.impatient"
 
 
-def run(folder: Path, *, codes: set[int], supervisor: str = "trials.external", **given) -> tuple[Outcome, Ranks]:
-    ranks = start(folder, spec_for(**given), supervisor=supervisor)
+def run(folder: Path, *, codes: set[int], supervisor: str = "trials.external", **given) -> tuple[Outcome, RunningTrial]:
+    ranks = start(folder, spec_for(**given), program=(supervisor,))
     assert set(ranks.wait()) == codes, ranks.logs()
     await_no_process_in(ranks.folder.path)
     return ranks.outcome(), ranks
@@ -135,7 +136,7 @@ def test_a_trainer_ends_with_a_supervisor_that_was_killed(tmp_path):
     while len(processes_in(ranks.folder.path)) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    for process in ranks.processes:
+    for process in ranks.ranks:
         os.kill(process.pid, signal.SIGKILL)  # not the group: nobody is left who could end the trainer
     await_no_process_in(ranks.folder.path)
     ranks.wait()
@@ -152,8 +153,8 @@ def test_ranks_of_several_nodes_meet_at_the_address_of_rank_0_and_each_node_is_s
 
 
 def test_a_world_of_another_size_is_refused(tmp_path):
-    spec = spec_for(num_ranks=2)
-    ranks = start(tmp_path, spec, {"WORLD_SIZE": "3"})
+    spec = spec_for()
+    ranks = start(tmp_path, spec, environment={"WORLD_SIZE": "3"})
     assert set(ranks.wait()) == {1}
     assert "3 ranks were started, the spec says 2" in (ranks.outcome().excerpt or "")
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
@@ -115,7 +116,8 @@ class RunningTrial:
         return self.outcome()
 
     def logs(self) -> str:
-        return "\n".join(f"{path.name}:\n{path.read_text()}" for path in self.folder.rank_logs())
+        ends = {path.name: path.read_text(errors="replace")[-4000:] for path in self.folder.rank_logs()}
+        return "\n".join(f"{name}:\n{end}" for name, end in ends.items())
 
 
 def start_trial(
@@ -124,14 +126,27 @@ def start_trial(
     program: Sequence[str] = ("trials.train",),
     world_size: int | None = None,
     warm: WarmRanks | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    python: str = sys.executable,
 ) -> RunningTrial:
     """Start the ranks of `spec` as children of this process, or of a warm one; `program` is the module that each runs,
     with its arguments before the spec's path."""
     folder = SearchFolder(work_dir / spec.search_id).attempt(spec.trial, spec.attempt)
     folder.path.mkdir(parents=True)
     write_json(folder.spec, spec.to_json())
-    ranks = range(world_size or spec.num_gpus)
-    return RunningTrial(spec, folder, [_start_rank(folder, rank, len(ranks), program, warm) for rank in ranks])
+    module, *options = program
+    arguments, ranks = [*options, str(folder.spec)], []
+    for rank in range(world_size or spec.num_gpus):
+        variables, log = rank_environment(rank, world_size or spec.num_gpus) | environment, folder.rank_log(rank)
+        log.touch()
+        if warm is not None:
+            ranks.append(warm.start(module, arguments, variables, log))
+            continue
+        with log.open("ab") as out:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
+            command = [python, "-m", module, *arguments]
+            ranks.append(subprocess.Popen(command, env=variables, start_new_session=True, **streams))
+    return RunningTrial(spec, folder, ranks)
 
 
 def faulty(name: str) -> tuple[str, ...]:
@@ -139,23 +154,7 @@ def faulty(name: str) -> tuple[str, ...]:
     return "tests.trials.train.faulty_program", name
 
 
-def rank_environment(rank: int, world_size: int) -> Mapping[str, str]:
+def rank_environment(rank: int, world_size: int) -> dict[str, str]:
     place = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
-    return os.environ | place | {"PARLAY_PARENT_PID": str(os.getpid())}
-
-
-def _start_rank(
-    folder: AttemptFolder, rank: int, world_size: int, program: Sequence[str], warm: WarmRanks | None
-) -> subprocess.Popen[bytes] | WarmProcess:
-    (module, *options), environment = program, rank_environment(rank, world_size)
-    arguments = [*options, str(folder.spec)]
-    with folder.rank_log(rank).open("wb") as log:
-        if warm is not None:
-            return warm.start(module, arguments, environment, folder.rank_log(rank))
-        return subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MASTER"))}
+    return kept | place | {"PARLAY_PARENT_PID": str(os.getpid())}
