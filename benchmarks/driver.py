@@ -45,7 +45,7 @@ from slurm.fake.placement import FakeNode
 from slurm.interface import Slurm
 from slurm.poll_backoff import PollBackoff
 from slurm.squeue_cache import SqueueCache
-from tests.orchestrator.scripted import measured_outcome
+from tests.orchestrator.tabled_trial import measured_outcome
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader

@@ -10,6 +10,7 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 
 from orchestrator.answers import searches
 from tests.contract.objects import OBJECTS
+from trials.outcome_types import Fingerprint, FullestRank, LayoutProof, MeasuredMetrics, SlowestRank
 
 
 def assert_as_declared(answer: Mapping[str, Any]) -> None:
@@ -78,3 +79,18 @@ def _is_one(value: Any, hint: Any) -> bool:
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     return type(value) is hint
+
+
+_OF_AN_OUTCOME = {
+    "measured": MeasuredMetrics,
+    "proof": LayoutProof,
+    "fingerprint": Fingerprint,
+    "slowest_rank": SlowestRank,
+    "fullest_rank": FullestRank,
+}
+
+
+def assert_outcome_as_declared(outcome: Mapping[str, Any]) -> None:
+    """AssertionError for a key of an outcome's objects that docs/contract.md does not have."""
+    for name, kind in _OF_AN_OUTCOME.items():
+        assert set(outcome[name]) <= set(get_type_hints(kind)), f"{name} of {kind.__name__}"

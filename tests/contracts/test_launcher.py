@@ -51,7 +51,7 @@ from tests.orchestrator.launchers.attempts import (
     wait_until_started,
     with_spec,
 )
-from tests.orchestrator.scripted import measured_outcome
+from tests.orchestrator.tabled_trial import measured_outcome
 from tests.rig import asking
 from tests.trials.fork_server.servers import light_code
 from trials.attempt_result import LaunchStatus, Liveness

@@ -11,9 +11,9 @@ from typing import Any
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
 from search_spaces.errors import ExternalError
-from trials.attempt_result import LaunchStatus, Liveness, expected_proof
+from tests.orchestrator.tabled_trial import measured_outcome
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import write_json
-from trials.outcome_types import MeasuredMetrics
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
 
 NODE = socket.gethostname()
@@ -151,42 +151,14 @@ class ScriptedLauncher(Launcher):
 def outcome_of(spec: TrialSpec, script: Script, restart: int = 0) -> Outcome:
     """What the ranks of an attempt leave that goes by this script."""
     if script.tokens_per_sec is not None and script.reason in (None, FailureReason.PRUNED):
-        outcome = measured_outcome(spec, script.tokens_per_sec, script.flags, script.peak_memory_gib)
-        outcome = replace(outcome, restart=restart, fingerprint=script.fingerprint)
+        outcome = measured_outcome(spec, script.tokens_per_sec, peak_memory_gib=script.peak_memory_gib)
+        outcome = replace(outcome, flags=script.flags, restart=restart, fingerprint=script.fingerprint)
         if script.reason is None:
             return outcome
         return replace(outcome, status=OutcomeStatus.FAILED, reason=script.reason, excerpt=script.excerpt)
     ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
     reason = script.reason or FailureReason.SCRIPT_ERROR
     return Outcome(*ids, OutcomeStatus.FAILED, restart, reason=reason, excerpt=script.excerpt)
-
-
-def measured_outcome(
-    spec: TrialSpec, tokens_per_sec: float, flags: tuple[str, ...] = (), peak_memory_gib: float | None = None
-) -> Outcome:
-    """A plausible outcome with a 1 % interval."""
-    tokens = spec.global_batch_size * spec.model.seq_length
-    layout = spec.layout
-    return Outcome(
-        spec.search_id,
-        spec.trial,
-        spec.attempt,
-        spec.nonce,
-        OutcomeStatus.MEASURED,
-        measured=MeasuredMetrics(
-            measured_steps=spec.measure.min_steps,
-            step_time_s=tokens / tokens_per_sec,
-            tokens_per_sec=tokens_per_sec,
-            tokens_per_sec_low=tokens_per_sec * 0.995,
-            tokens_per_sec_high=tokens_per_sec * 1.005,
-            tokens_per_sec_per_gpu=tokens_per_sec / spec.num_gpus,
-            samples_per_sec=tokens_per_sec / spec.model.seq_length,
-            peak_memory_gib=peak_memory_gib,
-        ),
-        proof=expected_proof(spec)
-        | {"samples_per_data_rank": [layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel},
-        flags=flags,
-    )
 
 
 def in_turn(

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,48 +48,40 @@ def main(spec_path: Path) -> int:
 def write_metrics(spec: TrialSpec, path: Path, step_time_s: float) -> None:
     writer = MetricsWriter(path)
     for step in range(1, spec.measure.min_steps + 1):
-        writer.write(
-            StepRecord(
-                step=step,
-                phase=StepPhase.MEASURED,
-                time=utc_text(),
-                step_time_s=step_time_s,
-                fastest_rank_step_time_s=step_time_s,
-                loss=5.0 / step,
-                grad_norm=1.0,
-                samples=spec.global_batch_size,
-            )
-        )
+        times = {"step_time_s": step_time_s, "fastest_rank_step_time_s": step_time_s}
+        rest = {"loss": 5.0 / step, "grad_norm": 1.0, "samples": spec.global_batch_size}
+        writer.write(StepRecord(step, StepPhase.MEASURED, utc_text(), **times, **rest))
     writer.close()
 
 
 def outcome_of(spec: TrialSpec, row: dict[str, Any], world_size: int) -> Outcome:
-    ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
     if row.get("reason"):
+        ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
         reason, excerpt = FailureReason(row["reason"]), f"the table says {row['reason']}"
         return Outcome(*ids, OutcomeStatus.FAILED, reason=reason, phase="warmup", rank=0, excerpt=excerpt)
-    layout, step_time_s = spec.layout, row["step_time_s"]
-    samples_per_sec = spec.global_batch_size / step_time_s
-    tokens_per_sec = samples_per_sec * spec.model.seq_length
-    return Outcome(
-        *ids,
-        OutcomeStatus.MEASURED,
-        measured=MeasuredMetrics(
-            measured_steps=spec.measure.min_steps,
-            step_time_s=step_time_s,
-            tokens_per_sec=tokens_per_sec,
-            tokens_per_sec_low=tokens_per_sec * 0.995,
-            tokens_per_sec_high=tokens_per_sec * 1.005,
-            tokens_per_sec_per_gpu=tokens_per_sec / spec.num_gpus,
-            samples_per_sec=samples_per_sec,
-        ),
-        proof=expected_proof(spec)
-        | {
-            "world_size": world_size,
-            "samples_per_data_rank": [layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel,
-        },
-        step_times_s=(step_time_s,) * spec.measure.min_steps,
+    step_time_s = row["step_time_s"]
+    outcome = measured_outcome(spec, spec.global_batch_size * spec.model.seq_length / step_time_s)
+    proof, times = {**outcome.proof, "world_size": world_size}, (step_time_s,) * spec.measure.min_steps
+    return replace(outcome, proof=proof, step_times_s=times)
+
+
+def measured_outcome(spec: TrialSpec, tokens_per_sec: float, **metrics: Any) -> Outcome:
+    """A plausible outcome with a 1 % interval, and these other metrics."""
+    layout = spec.layout
+    measured = MeasuredMetrics(
+        measured_steps=spec.measure.min_steps,
+        step_time_s=spec.global_batch_size * spec.model.seq_length / tokens_per_sec,
+        tokens_per_sec=tokens_per_sec,
+        tokens_per_sec_low=tokens_per_sec * 0.995,
+        tokens_per_sec_high=tokens_per_sec * 1.005,
+        tokens_per_sec_per_gpu=tokens_per_sec / spec.num_gpus,
+        samples_per_sec=tokens_per_sec / spec.model.seq_length,
+        **metrics,
     )
+    samples = [layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel
+    proof = {**expected_proof(spec), "samples_per_data_rank": samples}
+    ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
+    return Outcome(*ids, OutcomeStatus.MEASURED, measured=measured, proof=proof)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
-from tests.contract.outcomes import assert_outcome_as_declared
+from tests.contract.answers import assert_outcome_as_declared
 from tests.kit import LLAMA, model, trial
 from tests.trials.train.ranks import WarmProcess, WarmRanks
 from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
