@@ -371,10 +371,10 @@ def test_nothing_outlasts_the_time_limit_by_more_than_the_allowance(bench):
 
 def test_two_attempts_run_side_by_side_each_launched_once(bench):
     requests = [bench.request("hang", trial=trial) for trial in ("t0001", "t0002")]
-    for request in requests:
-        assert bench.launcher.launch(request)
+    assert bench.launcher.launch(requests[0])
     with pytest.raises(ValueError, match="launched before"):
         bench.launcher.launch(requests[0])
+    assert bench.launcher.launch(requests[1])
     for request in requests:
         wait_until_started(bench.launcher, request)
     statuses = bench.launcher.poll(request.key for request in requests)
