@@ -1,4 +1,4 @@
-"""Benchmarks of the driver, trainer, replays and a GPU run on a small input; timings are not tested."""
+"""Benchmarks of the driver, planner, trainer, replays and a GPU run on a small input; timings are not tested."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import driver, gpu
+from benchmarks import driver, gpu, planner_speed
 from benchmarks.replays import LOOP, slowed_copy, summaries
 from tests.sources import ROOT
 from trials.train.measurement import loop
@@ -28,6 +28,17 @@ def test_a_service_is_driven_to_its_end_and_told_by_windows(monkeypatch):
     assert whole["folder_bytes_per_trial"] > 1000  # spec, script and outcome
     assert 0 < whole["questions_per_minute"] <= 10
     assert whole["commands_per_trial"] == pytest.approx(2 + 3 / 15, abs=0.3)  # sbatch and scontrol, and three configs
+
+
+def test_each_part_of_a_plan_is_reported_with_how_many_layouts_it_had(monkeypatch):
+    small = planner_speed.SEARCH.replace("gpt-175b", "gpt2-124m").replace("num_nodes: 64", "num_nodes: 1")
+    monkeypatch.setattr(
+        planner_speed, "SEARCH", small.replace("[16, 32, 48, 64]", "1").replace("[torch, deepspeed]", "torch")
+    )
+    lines = list(planner_speed.lines(10))
+    assert [line["what"] for line in lines][:4] == ["enumerate", "columns", "estimate", "plan"]
+    assert lines[0]["layouts"] > 20
+    assert {line["layouts"] for line in lines[1:]} == {10}
 
 
 @pytest.mark.walks

@@ -203,11 +203,6 @@ def named_case(name: str, shape: str = "gpt2", **fields: Any) -> Case:
     return Case(name, shape, model_of(shape, layout.precision), layout)
 
 
-def case_of(**values: Any) -> Case:
-    """The case of these axis values, those of `_trained`."""
-    return case_from_layout(*_trained(**values))
-
-
 def _trained(
     shape: str,
     ranks: Sequence[int],

@@ -11,7 +11,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tests.trials.train.parity import NO_COMPILER
-from trials.diagnostics.parity_cases import case_of, compiled_cases, named_case
+from trials.diagnostics.parity_cases import compiled_cases, named_case
 from trials.diagnostics.parity_models import SHAPES
 from trials.diagnostics.selftest import CPU_TOLERANCES, tolerance_of
 from trials.train.parallel.collectives import Reduction
@@ -50,8 +50,7 @@ def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_pr
 
 def test_no_step_in_fp16_is_lost_to_a_loss_scale_that_has_yet_to_settle(parity):
     """Its third step overflows with a loss scale of 2**16, the first scale of trials."""
-    fields = {"zero_stage": 3, "offload": "none", "micro_batch_size": 2, "precision": "fp16"}
-    given = case_of(shape="llama-tied", ranks=(1, 1, 4), schedule=("1f1b", 1), engine="torch", **fields)
+    given = named_case("fp16", "llama-tied", zero_stage=3, data_parallel=4, precision="fp16")
     difference = parity.difference(given, parity.train(given, steps=4))
     assert difference.value <= tolerance_of(given, "cpu"), f"{given.name} differs by {difference}"
 
