@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -61,15 +61,9 @@ def started_chromium() -> Iterator[Chromium]:
     program = chromium_program()
     if program is None:
         pytest.skip(NO_CHROMIUM)
-    folder = Path(tempfile.mkdtemp(prefix="parlay-chromium-", dir="/tmp"))
-    try:
-        found = Chromium(program, folder)
-        try:
-            yield found
-        finally:
-            found.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    place = tempfile.TemporaryDirectory(prefix="parlay-chromium-", dir="/tmp", ignore_cleanup_errors=True)
+    with place as folder, closing(Chromium(program, Path(folder))) as found:
+        yield found
 
 
 def chromium_program() -> str | None:
@@ -83,19 +77,10 @@ class Chromium:
         theirs, self._ours = os.pipe()
         self._heard, said = os.pipe()
         self._log = folder / "chromium.log"
-        on_its_ends = f'exec "$@" 3<&{theirs} 4>&{said}'
+        on_its_ends = ("bash", "-c", f'exec "$@" 3<&{theirs} 4>&{said}', "bash")
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [
-                    "bash",
-                    "-c",
-                    on_its_ends,
-                    "bash",
-                    program,
-                    *_OPTIONS,
-                    f"--user-data-dir={folder}/profile",
-                    "about:blank",
-                ],
+                [*on_its_ends, program, *_OPTIONS, f"--user-data-dir={folder}/profile", "about:blank"],
                 env=os.environ | {"HOME": str(folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -170,7 +155,8 @@ class Tab:
         is_phone = width < 600
         size = {"width": width, "height": height, "deviceScaleFactor": 2 if is_phone else 1, "mobile": is_phone}
         self.call("Emulation.setDeviceMetricsOverride", **size)
-        self.call("Emulation.setEmulatedMedia", media=media, features=[_feature("prefers-color-scheme", scheme)])
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.call("Emulation.setEmulatedMedia", media=media, features=features)
 
     def open(self, address: str) -> None:
         """Go there, and return once the page has been loaded with its scripts."""
@@ -207,7 +193,8 @@ class Tab:
 
     def violations(self) -> list[str]:
         """Violations that axe-core finds in the page: the rule, and the elements."""
-        self.ask(_axe())
+        # Its package is not imported, as only this file of it is used.
+        self.ask(files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
         found = self.ask("axe.run({resultTypes: ['violations']})")["violations"]
         return [f"{rule['id']}: {node['html'][:150]}" for rule in found for node in rule["nodes"]]
 
@@ -223,15 +210,6 @@ class Tab:
     def picture(self, path: Path) -> None:
         """Screenshot of the window as a PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
-
-
-def _axe() -> str:
-    """Source of axe-core; its package is not imported, as only this file of it is used."""
-    return files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-
-
-def _feature(name: str, value: str) -> dict[str, str]:
-    return {"name": name, "value": value}
 
 
 def _complaint(event: dict[str, Any]) -> str | None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from pathlib import Path
 
 from slurm.sandbox.apt_packages import missing_packages
 from tests.kit import search_file
+from tests.orchestrator.cli.parlay import parlay
 from tests.slurm.sandboxes import sandbox
 from tests.sources import ROOMS, ROOT
 
@@ -68,18 +67,10 @@ def _searched(place: Path, launcher: str, environment: dict[str, str]) -> list[H
         "STACKS_PLACE": str(place),
         "STACKS_ROOMS": os.pathsep.join(ROOMS),
     }
-    command = [
-        sys.executable,
-        "-m",
-        "orchestrator.cli.main",
-        "run",
-        search_file(place, _SEARCH, launcher={"kind": launcher}),
-    ]
-    ended = subprocess.run(
-        command, cwd=place, env={**os.environ, **environment, **variables}, capture_output=True, text=True
-    )
-    if ended.returncode != 0:
-        raise SystemExit(ended.stdout + ended.stderr)
+    search = search_file(place, _SEARCH, launcher={"kind": launcher})
+    ended = parlay("run", search, cwd=place, variables=environment | variables)
+    if ended.code != 0:
+        raise SystemExit(ended.out + ended.err)
     lines = [json.loads(line) for path in noted.iterdir() for line in path.read_text().splitlines()]
     return [Handover(what, of, tuple(stack)) for _, what, of, stack in sorted(lines)]
 

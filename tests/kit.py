@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import yaml
@@ -18,6 +19,8 @@ from search_spaces.model_shape import ModelShape
 from trials.measure_rules import MeasureRules
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import Outcome, OutcomeStatus, Trial, TrialKind, TrialSpec
+
+T = TypeVar("T")
 
 TINY = ModelShape(
     num_layers=4,
@@ -196,6 +199,12 @@ def trial(**changes: Any) -> TrialSpec:
     return replace(SPEC, **changes)
 
 
+def trial_of(layout: Layout, **changes: Any) -> TrialSpec:
+    """A trial of this layout on one node, with these fields changed."""
+    place = {"num_gpus": layout.num_gpus, "gpus_per_node": layout.num_gpus}
+    return trial(**place | {"layout": layout, "global_batch_size": layout.global_batch_size} | changes)
+
+
 def search_file(folder: Path, base: str = MINIMAL, /, **changes: Any) -> Path:
     """Write `base` with these keys changed, mappings key by key, to the folder's search.yaml."""
     path = folder / "search.yaml"
@@ -241,3 +250,12 @@ def with_metrics(trial: Trial, **fields: Any) -> Trial:
     last = trial.attempts[-1]
     outcome = replace(last.outcome, measured=replace(last.outcome.metrics, **fields))
     return trial.with_attempt(replace(last, outcome=outcome))
+
+
+def until(look: Callable[[], T], wanted: Callable[[T], object] = bool, timeout_s: float = 120.0) -> T:
+    """Look until the result is `wanted` and return it; AssertionError with the last result after the limit."""
+    deadline = time.monotonic() + timeout_s
+    while not wanted(found := look()):
+        assert time.monotonic() < deadline, f"still {found!r} after {timeout_s} s"
+        time.sleep(0.05)
+    return found

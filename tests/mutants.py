@@ -6,8 +6,9 @@ its mutants. A mutant meets the tests of its room that run its function, without
 walks; with `--slow`, a mutant that survives these meets the room's tests that start processes.
 
 `--only NAME` runs mutants whose name contains it, or those of the room of this name, `--list` says what they change;
-`--page FILE` writes a page about them. `--tree FOLDER` runs the draw on another checkout and its tests. `--write FILE`
-keeps the results as JSON, and `--against FILE` leaves with 1 if a room kills more than two mutants fewer than there.
+`--page FILE` brings their page up to date. `--tree FOLDER` runs the draw on another checkout and its tests.
+`--write FILE` keeps the results as JSON, and `--against FILE` leaves with 1 if a room kills more than two mutants fewer
+than there.
 """
 
 from __future__ import annotations
@@ -43,18 +44,6 @@ TOLERATED = 2
 
 QUICK = "not processes and not walks"
 SLOW = "processes and not walks and not alone"
-
-_BEGINNING = """\
-# Mutants
-
-See how many small faults the tests find. Faults are injected one at a time: `<` for `<=`, `and` for `or`, a negated
-condition, a number one higher, a call removed. Then the tests of the package run, without those that start processes
-and without exhaustive ones. A mutant is killed if a test fails, and survives otherwise. The hash of a commit seeds the
-selection (`tests/mutants.py`)."""
-_SURVIVORS = """\
-Some have no visible effect: a bound that is never reached exactly, or a shortcut that only saves time. Others are found
-by tests of another package, or by those that start processes. A mutant runs the tests that call its function; of tests
-that share a fixture which calls it, only the first."""
 
 
 @dataclass(frozen=True)
@@ -178,13 +167,13 @@ def table(seen: Iterable[Seen]) -> str:
     return "\n".join(["| package | mutants | killed | survived |", "|---|---|---|---|", *lines])
 
 
-def page(seen: list[Seen], seed: str) -> str:
-    """Page of the results."""
+def page(known: str, seen: list[Seen], seed: str) -> str:
+    """The known page with these results below its first words."""
     survivors = [one.mutant for one in seen if one.noticed is None]
     rows = [f"| `{m.name.replace('|', '/')}` | `{_cell(m.before)}` | `{_cell(m.after)}` |" for m in survivors]
-    listed = ["| file, function, operator, place | before | after |", "|---|---|---|", *rows]
+    listed = "\n".join(["| file, function, operator, place | before | after |", "|---|---|---|", *rows])
     made = f"Made by `make mutants` on {datetime.now(UTC):%Y-%m-%d}, seed `{seed}`."
-    return "\n\n".join([_BEGINNING, table(seen), made, "## Survivors", _SURVIVORS, "\n".join(listed)]) + "\n"
+    return known.partition("| package |")[0] + "\n\n".join([table(seen), made, "## Survivors", listed]) + "\n"
 
 
 def _cell(code: str) -> str:
@@ -228,7 +217,7 @@ def main() -> int:
     if chosen.write:
         chosen.write.write_text(json.dumps([asdict(one) for one in seen], indent=1) + "\n")
     if chosen.page:
-        chosen.page.write_text(page(seen, seed), encoding="utf-8")
+        chosen.page.write_text(page(chosen.page.read_text(encoding="utf-8"), seen, seed), encoding="utf-8")
     lost = rooms_that_lost(seen, _read(chosen.against)) if chosen.against else []
     if lost:
         print("\nkilled fewer than before:", *lost, sep="\n")

@@ -22,6 +22,9 @@ class Room:
     tests: tuple[str, ...]
 
 
+_OF_THE_COST_MODEL = (
+    *("attention", "expert_time", "machine_speed", "posterior", "recomputation", "stage_table", "step_time"),
+)
 ROOMS = (
     Room("search", 40, ("orchestrator/search/*.py",), ("tests/orchestrator/search/**/test_*.py",)),
     Room("ledger", 25, ("trials/ledger/*.py",), ("tests/trials/ledger/test_*.py", "tests/contracts/test_ledger.py")),
@@ -34,37 +37,20 @@ ROOMS = (
     Room(
         "measurement",
         12,
-        (
-            "trials/measurement/metrics.py",
-            "trials/measurement/protocol.py",
-            "trials/measurement/run_variance.py",
-            "trials/measurement/trend.py",
-        ),
-        (
-            "tests/trials/measurement/test_metrics.py",
-            "tests/trials/measurement/test_protocol.py",
-            "tests/trials/measurement/test_run_variance.py",
-        ),
+        tuple(f"trials/measurement/{name}.py" for name in ("metrics", "protocol", "run_variance", "trend")),
+        tuple(f"tests/trials/measurement/test_{name}.py" for name in ("metrics", "protocol", "run_variance")),
     ),
     Room(
         "ranking",
         15,
         tuple(f"trials/analysis/{name}.py" for name in ("ranked_layout", "ranking", "pareto", "verdict")),
-        (
-            "tests/trials/analysis/test_ranking.py",
-            "tests/trials/analysis/test_pareto.py",
-            "tests/trials/analysis/test_verdict.py",
-        ),
+        tuple(f"tests/trials/analysis/test_{name}.py" for name in ("ranking", "pareto", "verdict")),
     ),
     Room("classify", 10, ("trials/attempt_result.py",), ("tests/trials/test_attempt_result.py",)),
     Room(
         "rules",
         15,
-        (
-            "search_spaces/rules/layout_rules.py",
-            "search_spaces/rules/engine_rules.py",
-            "search_spaces/rules/trainer_rules.py",
-        ),
+        tuple(f"search_spaces/rules/{name}_rules.py" for name in ("layout", "engine", "trainer")),
         ("tests/search_spaces/**/test_*.py", "tests/orchestrator/config/test_refusals.py"),
     ),
     Room(
@@ -83,20 +69,14 @@ ROOMS = (
         "exchange",
         12,
         ("orchestrator/interop/*.py",),
-        (
-            "tests/orchestrator/interop/test_*.py",
-            "tests/orchestrator/cli/test_export.py",
-        ),
+        ("tests/orchestrator/interop/test_*.py", "tests/orchestrator/cli/test_export.py"),
     ),
     Room("recipe", 18, ("orchestrator/recipe/*.py",), ("tests/orchestrator/recipe/test_*.py",)),
     Room(
         "config",
         20,
         ("orchestrator/config/*.py",),
-        (
-            "tests/orchestrator/config/**/test_*.py",
-            "tests/bad_inputs/test_*.py",
-        ),
+        ("tests/orchestrator/config/**/test_*.py", "tests/bad_inputs/test_*.py"),
     ),
     Room("cli", 20, ("orchestrator/cli/*.py",), ("tests/orchestrator/cli/**/test_*.py", "tests/bad_inputs/test_*.py")),
     Room(
@@ -124,18 +104,7 @@ ROOMS = (
     Room(
         "cost model",
         20,
-        tuple(
-            f"search_spaces/cost_model/{name}.py"
-            for name in (
-                "attention",
-                "expert_time",
-                "machine_speed",
-                "posterior",
-                "recomputation",
-                "stage_table",
-                "step_time",
-            )
-        ),
+        tuple(f"search_spaces/cost_model/{name}.py" for name in _OF_THE_COST_MODEL),
         ("tests/search_spaces/**/test_*.py",),
     ),
 )

@@ -114,17 +114,14 @@ def postgres() -> Iterator[PostgresServer]:
     programs = postgres_programs()
     if programs is None:
         pytest.skip(NO_POSTGRES)
-    folder = Path(tempfile.mkdtemp(prefix="parlay-postgres-", dir="/tmp"))
-    try:
-        server = PostgresServer(programs, folder)
+    with tempfile.TemporaryDirectory(prefix="parlay-postgres-", dir="/tmp") as folder:
+        server = PostgresServer(programs, Path(folder))
         server.create()
-        server.start()
         try:
+            server.start()
             yield server
         finally:
             server.stop()
-    finally:
-        shutil.rmtree(folder)
 
 
 def postgres_programs() -> Path | None:

@@ -213,9 +213,7 @@ def _commands() -> Iterator[str]:
     for name, command in sorted(typer.main.get_command(app).commands.items()):
         inner = {f"{name} {part}": verb for part, verb in getattr(command, "commands", {}).items()}
         for title, verb in (inner or {name: command}).items():
-            yield f"### parlay {title}\n\n{_filled(_one_line(verb.help))}\n\n" + _options(
-                [p for p in verb.params if p.name not in VERBOSITY]
-            )
+            yield f"### parlay {title}\n\n{_filled(_one_line(verb.help))}\n\n{_options(verb.params)}"
 
 
 def _options(parameters: Sequence[Any]) -> str:

@@ -41,7 +41,7 @@ def take_reports(tab: Tab, report: str) -> None:
         pages[f"report-{name.replace('_', '-')}"] = report_page(report_data(search().record, START + 660))
     for name, page in pages.items():
         for look in _LOOKS:
-            _take_text(tab, page, _LOOKS[look], f"{name}-{look}")
+            _take(tab, page, _LOOKS[look], f"{name}-{look}")
 
 
 def take_terminals(tab: Tab, search: str) -> None:
@@ -57,7 +57,7 @@ def take_terminals(tab: Tab, search: str) -> None:
             page = f"<body style='margin:0'>{console.export_svg(title=title)}"
             width, height = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', page)[0]
             look = (math.ceil(float(width)), math.ceil(float(height)), "light")
-            _take_text(tab, page, look, f"terminal-{name}-{columns}x{lines}")
+            _take(tab, page, look, f"terminal-{name}-{columns}x{lines}")
 
 
 def _printed(arguments: tuple[str, ...], columns: int) -> Text:
@@ -81,20 +81,16 @@ def _live(search: str, columns: int, lines: int) -> RenderableType:
     return view._render()
 
 
-def _take_text(tab: Tab, page: str, look: tuple[int, int, str], name: str) -> None:
+def _take(tab: Tab, page: str, look: tuple[int, int, str], name: str) -> None:
+    """Write the picture of this page, with few colours so that it is small."""
+    picture = ROOT / "docs" / "images" / f"{name}.png"
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "page.html"
         file.write_text(page, encoding="utf-8")
         tab.look(*look)
         tab.open(file.as_uri())
-        _take(tab, name)
-
-
-def _take(tab: Tab, name: str) -> None:
-    """Write the picture, with few colours so that it is small."""
-    file = ROOT / "docs" / "images" / f"{name}.png"
-    tab.picture(file)
-    Image.open(file).convert("RGB").quantize(128).save(file, optimize=True)
+        tab.picture(picture)
+    Image.open(picture).convert("RGB").quantize(128).save(picture, optimize=True)
 
 
 if __name__ == "__main__":

@@ -8,58 +8,60 @@ from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from tests.kit import metrics
+from tests.trials.ledger.stories import Story
 from trials.files.folders import SearchFolder
-from trials.ledger.events import Event, EventKind, SearchRecord
-from trials.ledger.fold import apply_event
+from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
 from trials.measurement.node_metrics import NodeSample, sample_line
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
-from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialState, utc_text
+from trials.trial import FailureReason, Outcome, OutcomeStatus, utc_text
 
 SEARCH_ID = "tiny-abcdef"
 START = 1_700_000_000.0
 
 
-class SearchUnderTest:
+class SearchUnderTest(Story):
     """A search told event by event, ten seconds apart; `records` are what it was after each of its `events`.
     `billed_hours` are those of the attempts that end from now on."""
 
     def __init__(self, spec: dict[str, Any] | None = None):
+        super().__init__(SEARCH_ID)
         self.billed_hours: float | None = None
         self.records: list[SearchRecord] = []
-        self.events: list[Event] = []
-        self._at = START
-        self.event(EventKind.SEARCH_CREATED, spec=spec or {"name": "tiny", "search": {"seed": 1}}, code_hash="c0de")
-        self.event(EventKind.SEARCH_STATE, state="running", end_reason=None, detail=None)
+        self.create(**(spec or {"name": "tiny", "search": {"seed": 1}}))
+        self.set_state(SearchState.RUNNING)
+
+    @property
+    def now(self) -> float:
+        return START + 10 * (len(self.events) + 1)
 
     @property
     def record(self) -> SearchRecord:
         return self.records[-1]
 
-    def event(self, kind: EventKind, /, **data: Any) -> None:
-        before = self.records[-1] if self.records else None
-        self._at += 10
-        event = Event(before.last_seq + 1 if before else 1, 1, self._at, kind, data)
-        self.records.append(apply_event(before, SEARCH_ID, event))
-        self.events.append(event)
+    def add(self, kind: EventKind, /, **data: Any) -> Event:
+        event = super().add(kind, **data)
+        assert self.search is not None
+        self.records.append(self.search)
+        return event
+
+    event = add
 
     def start(self, layout: Layout, kind: str = "search", prediction: dict[str, Any] | None = None) -> str:
         """Propose and start the next trial; its name."""
         trial = f"t{len(self.record.trials) + 1:04d}"
-        self.event(EventKind.TRIAL_PROPOSED, trial=trial, layout=layout.to_json(), kind=kind, prediction=prediction)
+        self.propose(trial, layout, prediction, kind)
         self._start_attempt(trial, "a1")
         return trial
 
     def _start_attempt(self, trial: str, attempt: str) -> None:
-        which = {"trial": trial, "attempt": attempt}
         self.submit(trial, attempt)
-        self.event(EventKind.ATTEMPT_LAUNCHED, **which, job_id=f"job-{trial}-{attempt}")
-        self.event(EventKind.ATTEMPT_RUNNING, **which, started_at=self._at, nodes=["node1", "node2"])
+        self.launch(trial, attempt, f"job-{trial}-{attempt}")
+        self.run(trial, attempt, started_at=self.now - 10, nodes=["node1", "node2"])
 
-    def submit(self, trial: str, attempt: str) -> None:
-        intent = {"nonce": "0" * 32, "num_nodes": 1, "time_limit_s": 600.0, "reserved_s": None, "exclude": []}
-        self.event(EventKind.ATTEMPT_SUBMITTED, trial=trial, attempt=attempt, **intent)
+    def submit(self, trial: str = "t0001", attempt: str = "a1", **changes: Any) -> Event:
+        return super().submit(trial, attempt, **{"time_limit_s": 600.0, "reserved_s": None, "exclude": []} | changes)
 
-    def measure(
+    def measure(  # type: ignore[override]
         self, trial: str, tokens_per_sec: float, flags: tuple[str, ...] = (), slowest_rank: Any = None, **fields: Any
     ) -> None:
         """End the trial with this speed, to within 2 %; `fields` are other names of outcome.measured."""
@@ -70,7 +72,7 @@ class SearchUnderTest:
         told = {"flags": flags, "measured": measured, "slowest_rank": slowest_rank or {}}
         outcome = Outcome(*names, OutcomeStatus.MEASURED, **told)
         self._end_attempt(trial, "measured", None, outcome.to_json(), None)
-        self.event(EventKind.TRIAL_ENDED, trial=trial, state="measured", reason=None)
+        self.end_trial(trial)
 
     def prune(self, trial: str, tokens_per_sec: float) -> None:
         """End the trial as one that stopped itself when it had seen this speed, to within 2 %."""
@@ -78,10 +80,10 @@ class SearchUnderTest:
         reason = FailureReason.PRUNED
         names = (SEARCH_ID, trial, self._attempt(trial), "0" * 32)
         outcome = Outcome(*names, OutcomeStatus.FAILED, reason=reason, measured=measured)
-        self._end_attempt(trial, "failed", reason.value, outcome.to_json(), f"{tokens_per_sec:,.0f} tokens/s")
-        self.event(EventKind.TRIAL_ENDED, trial=trial, state="failed", reason=reason.value)
+        self._end_attempt(trial, "failed", reason, outcome.to_json(), f"{tokens_per_sec:,.0f} tokens/s")
+        self.end_trial(trial)
 
-    def fail(
+    def fail(  # type: ignore[override]
         self,
         trial: str,
         reason: FailureReason,
@@ -99,37 +101,22 @@ class SearchUnderTest:
         if outcome is not None:
             names = (SEARCH_ID, trial, attempt, "0" * 32)
             told = Outcome(*names, OutcomeStatus.FAILED, reason=reason, excerpt=excerpt, **outcome).to_json()
-        self._end_attempt(trial, state, reason.value, told, excerpt)
+        self._end_attempt(trial, state, reason, told, excerpt)
         if again:
             self._start_attempt(trial, f"a{int(attempt[1:]) + 1}")
         else:
-            self.event(EventKind.TRIAL_ENDED, trial=trial, state=state, reason=reason.value)
-
-    def best(self, trial: str) -> None:
-        self.event(EventKind.BEST_CHANGED, trial=trial)
+            self.end_trial(trial)
 
     def end(self, state: str = "completed", end_reason: str = "max_trials") -> None:
-        self.event(EventKind.SEARCH_STATE, state=state, end_reason=end_reason, detail=None)
+        self.set_state(SearchState(state), EndReason(end_reason))
 
     def _attempt(self, trial: str) -> str:
         return self.record.trial(trial).last_attempt.attempt
 
     def _end_attempt(self, trial: str, state: str, reason: str | None, outcome: Any, excerpt: str | None) -> None:
-        self.event(
-            EventKind.ATTEMPT_ENDED,
-            trial=trial,
-            attempt=self._attempt(trial),
-            state=TrialState(state).value,
-            reason=reason,
-            outcome=outcome,
-            excerpt=excerpt,
-            nodes=[],
-            leaves=[],
-            started_at=None,
-            ended_at=self._at + 9,
-            node_hours=0.25,
-            billed_hours=self.billed_hours,
-        )
+        told = {"state": state, "reason": reason, "outcome": outcome, "excerpt": excerpt}
+        cost = {"ended_at": self.now - 1, "node_hours": 0.25, "billed_hours": self.billed_hours}
+        self.end_attempt(trial, self._attempt(trial), **told, **cost)
 
 
 def ended_search() -> SearchUnderTest:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, patch
@@ -46,20 +45,6 @@ class _FusedAdam:
     ) -> None: ...
 
 
-@contextmanager
-def _without_mlflow() -> Iterator[None]:
-    """Context in which DeepSpeed does not import mlflow, whose logging would be set up by that."""
-    known = sys.modules.pop("mlflow", None)
-    sys.modules["mlflow"] = None
-    try:
-        yield
-    finally:
-        del sys.modules["mlflow"]
-        if known is not None:
-            sys.modules["mlflow"] = known
-
-
-@_without_mlflow()
 def of_deepspeed(config: Mapping[str, Any], data_parallel: int, has_pipeline: bool) -> Values:
     """DeepSpeed's configuration, the dtypes of its engine, and `optimizer`, the kind of its wrapper: ValueError or
     AssertionError where it refuses them."""
@@ -152,14 +137,12 @@ def plain(value: Any) -> Any:
 
 # -- torchtitan's products in 8 bits, without torchao or a GPU that multiplies them
 
-RECIPES = ("rowwise", "rowwise_with_gw_hp", "tensorwise")
 
-
-def stub_torchao() -> None:
-    """Stand in for what torchtitan imports of torchao, before it does; nothing where torchao is installed."""
-    if find_spec("torchao") is not None:
-        return
+def prepare_torchtitan() -> None:
+    """Stand in for what torchtitan imports of torchao, patch torch for a CPU, and let layers be converted there."""
     from torch import nn
+
+    from trials.train.cpu_device.torchtitan import emulate_device
 
     contents: dict[str, dict[str, Any]] = {
         "torchao": {},
@@ -172,10 +155,7 @@ def stub_torchao() -> None:
         module.__spec__ = ModuleSpec(name, None)
         vars(module).update(members)
         sys.modules[name] = module
-
-
-def convert_on_any_device() -> None:
-    """Have torchtitan convert layers without a GPU that multiplies them."""
+    emulate_device()
     from torchtitan.components.quantization import float8, mx
 
     float8.has_cuda_capability = mx.has_cuda_capability = lambda *_: True
@@ -193,14 +173,12 @@ class _Recipe:
 
 def products_of(model: Any) -> dict[str, str | None]:
     """torchao's recipe of each linear layer of a torchtitan model's configuration; None for torch's own products."""
-    from torchao.float8 import Float8LinearConfig
     from torchtitan.components.quantization import MXFP8Linear
     from torchtitan.models.common.linear import Linear
 
-    recipes = {name: Float8LinearConfig.from_recipe_name(name) for name in RECIPES}
-    found = {}
+    found: dict[str, str | None] = {}
     for name, config, _, _ in model.traverse(Linear.Config):
-        made = getattr(config, "_torchao_config", None)
+        recipe = getattr(config, "_torchao_config", None)
         of_blocks = "mxfp8" if isinstance(config, MXFP8Linear.Config) else None
-        found[name] = next((recipe for recipe, one in recipes.items() if one == made), of_blocks)
+        found[name] = recipe.name if isinstance(recipe, _Recipe) else of_blocks
     return found

@@ -47,6 +47,7 @@ def _values(trainer: str, folder: Path, *, data_parallel: int, has_pipeline: boo
 
 
 if __name__ == "__main__":
+    sys.modules["mlflow"] = None  # type: ignore[assignment]  # DeepSpeed would set its logging up
     asked, answers = map(Path, sys.argv[2:])
     questions = json.loads(asked.read_text())
     given = [_values(sys.argv[1], asked.parent / question.pop("folder"), **question) for question in questions]

@@ -16,7 +16,6 @@ from trials.ledger.database import open_to_write
 from trials.ledger.events import SearchRecord, SearchState
 from trials.ledger.rows import attempt_values, search_values, trial_values
 from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
-from trials.outcome_types import MeasuredMetrics
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialKind, TrialState
 
 SEARCH = """\
@@ -50,19 +49,15 @@ def measured(
     name: str, layout: Layout, device: str | None = "a CPU", flags: tuple[str, ...] = (), **changes: Any
 ) -> Trial:
     """A trial of 30 s after 12 s in the queue."""
-    outcome = _outcome(name, OutcomeStatus.MEASURED, replace(MEASURED, **changes), device, flags)
-    return _ended(name, layout, TrialState.MEASURED, None, outcome)
+    return _ended(name, layout, device=device, flags=flags, measured=replace(MEASURED, **changes))
 
 
 def failed(name: str, layout: Layout, reason: FailureReason) -> Trial:
-    state = TrialState.CANCELLED if "cancelled" in reason else TrialState.FAILED
-    return _ended(name, layout, state, reason, _outcome(name, OutcomeStatus.FAILED, None, "a CPU"))
+    return _ended(name, layout, reason)
 
 
 def pruned(name: str, layout: Layout, **seen: float) -> Trial:
-    measured = replace(MEASURED, **seen) if seen else None
-    outcome = replace(_outcome(name, OutcomeStatus.FAILED, measured, "a CPU"), reason=FailureReason.PRUNED)
-    return _ended(name, layout, TrialState.FAILED, FailureReason.PRUNED, outcome)
+    return _ended(name, layout, FailureReason.PRUNED, measured=replace(MEASURED, **seen) if seen else None)
 
 
 def past(spec: SearchSpec, *trials: Trial, search_id: str = "past-aaaaaa", at: float = NOON) -> SearchRecord:
@@ -83,28 +78,14 @@ def write_ledger(url: str, *searches: SearchRecord) -> str:
     return url
 
 
-def _outcome(
-    trial: str, status: OutcomeStatus, seen: MeasuredMetrics | None, device: str | None, flags: tuple[str, ...] = ()
-) -> Outcome:
-    fingerprint = {} if device is None else {"device": device}
-    return Outcome("past-aaaaaa", trial, "a1", "0" * 32, status, measured=seen, fingerprint=fingerprint, flags=flags)
-
-
 def _ended(
-    name: str, layout: Layout, state: TrialState, reason: FailureReason | None, outcome: Outcome | None
+    name: str, layout: Layout, reason: FailureReason | None = None, device: str | None = "a CPU", **of_outcome: Any
 ) -> Trial:
-    attempt = Attempt(
-        name,
-        "a1",
-        "0" * 32,
-        layout.num_nodes,
-        600.0,
-        state=state,
-        submitted_at=NOON,
-        started_at=NOON + 12,
-        ended_at=NOON + 42,
-        node_hours=30 / 3600,
-        reason=reason,
-        outcome=outcome,
-    )
+    state = TrialState.CANCELLED if "cancelled" in (reason or "") else TrialState.FAILED
+    state, status = (state, OutcomeStatus.FAILED) if reason else (TrialState.MEASURED, OutcomeStatus.MEASURED)
+    told = {"fingerprint": {} if device is None else {"device": device}, "reason": reason, **of_outcome}
+    outcome = Outcome("past-aaaaaa", name, "a1", "0" * 32, status, **told)
+    times = {"submitted_at": NOON, "started_at": NOON + 12, "ended_at": NOON + 42, "node_hours": 30 / 3600}
+    ending = {"state": state, "reason": reason, "outcome": outcome}
+    attempt = Attempt(name, "a1", "0" * 32, layout.num_nodes, 600.0, **times, **ending)
     return Trial(name, layout, TrialKind.SEARCH, state, reason, attempts=(attempt,), proposed_at=NOON)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -162,14 +162,12 @@ def outcome_of(spec: TrialSpec, script: Script, restart: int = 0) -> Outcome:
 
 
 def in_turn(
-    *endings: float | FailureReason | BaseException,
-    seen: Sequence[LaunchStatus] = (),
-    fingerprint: Mapping[str, Any] = FINGERPRINT,
+    *endings: float | FailureReason | BaseException, fingerprint: Mapping[str, Any] = FINGERPRINT
 ) -> ScriptedLauncher:
     """A launcher that has no slot at first, and whose attempts end one after the other like this.
 
     A number is a step time in seconds; an exception is raised when the attempt is looked at, or when it is launched
-    where it is an answer from outside. What is `seen` comes before the first one's end.
+    where it is an answer from outside.
     """
     left = iter(endings)
 
@@ -182,8 +180,7 @@ def in_turn(
         if isinstance(ending, FailureReason):
             return Script(duration_s=0.0, reason=ending, excerpt="its words", leaves_outcome=False)
         speed = spec.global_batch_size * spec.model.seq_length / ending
-        look = lambda request, number: seen[number - 1] if number <= len(seen) else None  # noqa: E731
-        return Script(duration_s=0.0, tokens_per_sec=speed, fingerprint=fingerprint, look=look)
+        return Script(duration_s=0.0, tokens_per_sec=speed, fingerprint=fingerprint)
 
     return ScriptedLauncher(script, meets=[None], clock=1e9)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 from unittest import mock
 
 from orchestrator.config.loader import load_search_file
@@ -17,14 +16,13 @@ from orchestrator.lifecycle import create
 from orchestrator.planning.candidates import candidates_of
 from slurm.sandbox.daemons import running_pids
 from slurm.sandbox.sandbox import SlurmSandbox
+from tests.kit import until
 from tests.orchestrator import tabled_parlay
 from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, parlay_here, write_search
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
-
-T = TypeVar("T")
 
 SEARCH = """\
 schema: parlay.search/1
@@ -154,15 +152,6 @@ def answered(cluster: SlurmSandbox, *command: str) -> str:
 def ids_of_jobs(cluster: SlurmSandbox) -> set[str]:
     """All jobs that the controller knows, including those that have ended."""
     return set(answered(cluster, "squeue", "--noheader", "--states=all", "--format=%A").split())
-
-
-def until(look: Callable[[], T], wanted: Callable[[T], bool], timeout_s: float = 120.0) -> T:
-    """Poll `look` until its result is `wanted` and return that; fails with the last result."""
-    deadline = time.monotonic() + timeout_s
-    while not wanted(found := look()):
-        assert time.monotonic() < deadline, f"still {found!r} after {timeout_s} s"
-        time.sleep(0.1)
-    return found
 
 
 def _is_step_of(pid: int, job: str, cluster: SlurmSandbox) -> bool:

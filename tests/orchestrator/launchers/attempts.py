@@ -11,21 +11,12 @@ from pathlib import Path
 from orchestrator.launchers.base import Launcher, LaunchRequest
 from search_spaces.layouts.layout import Layout
 from tests import kit
+from tests.trials.train.trial_processes import MODEL
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.measure_rules import MeasureRules
 from trials.trial import Outcome
 
-MODEL = kit.model(
-    num_layers=2,
-    hidden_size=32,
-    num_attention_heads=2,
-    num_key_value_heads=2,
-    ffn_hidden_size=64,
-    vocab_size=64,
-    seq_length=16,
-    tied_embeddings=False,
-)
 LAYOUT = Layout(data_parallel=2, micro_batch_size=2, grad_accum_steps=2)
 STAND_IN = Path(__file__).with_name("stand_in_trial.py")
 
@@ -49,18 +40,9 @@ def attempt_request(
     **trainer: object,
 ) -> LaunchRequest:
     """Return a request for two ranks of one node, with spec.json in the attempt's folder."""
-    spec = kit.trial(
-        search_id=search_id,
-        trial=trial,
-        nonce="0" * 32,
-        layout=LAYOUT,
-        model=MODEL,
-        global_batch_size=LAYOUT.global_batch_size,
-        num_gpus=LAYOUT.num_gpus,
-        gpus_per_node=2,
-        measure=MeasureRules(),
-        trainer={"kind": "parlay", "behaviour": behaviour, "parameters": MODEL.parameters, **trainer},
-    )
+    section = {"kind": "parlay", "behaviour": behaviour, "parameters": MODEL.parameters, **trainer}
+    ids = {"search_id": search_id, "trial": trial, "nonce": "0" * 32}
+    spec = kit.trial_of(LAYOUT, model=MODEL, measure=MeasureRules(), trainer=section, **ids)
     folder = SearchFolder(root / "searches" / spec.search_id).attempt(spec.trial, spec.attempt)
     return written(LaunchRequest(spec, folder, python, stand_in_code(root / "code"), time_limit_s))
 

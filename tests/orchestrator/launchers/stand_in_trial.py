@@ -16,16 +16,8 @@ WORLD_SIZE = int(os.environ.get("WORLD_SIZE") or os.environ["SLURM_NTASKS"])
 def main(spec_path: str) -> None:
     spec = json.loads(Path(spec_path).read_text())
     trainer = spec["trainer"]
-    behave = {
-        "measure": measure,
-        "hang": hang,
-        "wait_to_measure": wait_to_measure,
-        "ignore_sigterm": ignore_sigterm,
-        "fail": fail,
-        "fill_memory": fill_memory,
-        "tell_environment": tell_environment,
-    }[trainer["behaviour"] if trainer.get("rank", RANK) == RANK else trainer["others"]]
-    behave(spec)
+    behaviour = trainer["behaviour"] if trainer.get("rank", RANK) == RANK else trainer["others"]
+    globals()[behaviour](spec)
 
 
 def measure(spec: dict) -> None:

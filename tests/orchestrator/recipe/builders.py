@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.recipe.build import RecipeSource
 from search_spaces.layouts.layout import Layout
-from tests.kit import TINY, metrics, trial, with_metrics
+from tests.kit import TINY, metrics, trial_of, with_metrics
 from trials.analysis.ranking import Objective, rank
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.measure_rules import MeasureRules
@@ -24,9 +24,8 @@ RULES = MeasureRules(min_steps=8, max_steps=10, time_limit_s=60.0)
 
 
 def spec_of(layout: Layout, **changes: Any) -> TrialSpec:
-    place = {"num_gpus": layout.num_gpus, "gpus_per_node": layout.num_gpus // layout.num_nodes}
-    mine = {"search_id": SEARCH_ID, "nonce": "0" * 32, "layout": layout, "measure": RULES, **place}
-    return trial(**mine | {"global_batch_size": layout.global_batch_size} | changes)
+    mine = {"search_id": SEARCH_ID, "nonce": "0" * 32, "gpus_per_node": layout.num_gpus // layout.num_nodes}
+    return trial_of(layout, **mine | {"measure": RULES} | changes)
 
 
 def measured_trial(name: str, layout: Layout, step_time_s: float, half_width: float = 0.02) -> Trial:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from orchestrator.recipe.exports import Export, exports
 from search_spaces.engines import TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
+from tests.kit import trial_of
+from tests.trials.trainers.specs import GPT2, LLAMA, RULES
 from trials.trial import TrialSpec
 
 NOT_OURS = ("megatron-lm", "megatron-deepspeed", "megatron-bridge", "gpt-neox", "nanotron", "accelerate", TORCHTITAN)
@@ -17,10 +16,8 @@ NOT_OURS = ("megatron-lm", "megatron-deepspeed", "megatron-bridge", "gpt-neox", 
 
 def our_spec(layout: Layout, model: ModelShape = GPT2) -> TrialSpec:
     """A trial of Parlay's own trainer."""
-    nodes = layout.num_nodes
-    spec = replace(spec_of("megatron-lm", model), layout=layout, trainer={"kind": "parlay"})
-    batch, ranks = layout.global_batch_size, layout.num_gpus
-    return replace(spec, global_batch_size=batch, num_gpus=ranks, gpus_per_node=ranks // nodes)
+    on_node = layout.num_gpus // layout.num_nodes
+    return trial_of(layout, model=model, gpus_per_node=on_node, measure=RULES, trainer={"kind": "parlay"})
 
 
 def exported(spec: TrialSpec) -> dict[str, Export]:

@@ -20,8 +20,9 @@ from search_spaces.hardware.links import LinkDomain, Links
 from search_spaces.layouts.layout import Layout
 from search_spaces.schema.validation import restore
 from slurm.sandbox.sandbox import SlurmSandbox
+from tests.kit import until
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
-from tests.slurm.sandbox.test_sandbox import eventually, state_of
+from tests.slurm.sandbox.test_sandbox import state_of
 from trials.attempt_result import outcome_fault
 from trials.files.folders import read_json
 from trials.trial import Outcome, OutcomeStatus, TrialSpec
@@ -115,7 +116,7 @@ def test_a_real_slurm_trains_with_the_recipe_wherever_it_lies(recipe, slurm_sand
     assert done.returncode == 0, done.stderr
     job = done.stdout.strip()
     ends = ("COMPLETED", "FAILED", "TIMEOUT")
-    eventually(lambda: state_of(slurm_sandbox, job), lambda state: state in ends, timeout_s=150.0)
+    until(lambda: state_of(slurm_sandbox, job), lambda state: state in ends, timeout_s=150.0)
     attempt = recipe / f"run-{job}" / "trials" / "t0001" / "a1"
     logs = [path.read_text() for path in (recipe / "job.log", *sorted(attempt.glob("rank-*.log"))) if path.exists()]
     outcome = Outcome.from_json(read_json(attempt / "outcome.r0.json") or {"logs": logs})

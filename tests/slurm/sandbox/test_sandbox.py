@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-import time
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -24,18 +21,8 @@ from slurm.sandbox.config_files import (
 )
 from slurm.sandbox.daemons import port_answers, running_pids
 from slurm.sandbox.sandbox import SANDBOX_SCHEMA, SLURMCTLD, PackagesMissing, SandboxFailed, SlurmSandbox
+from tests import kit
 from tests.slurm.sandboxes import require_slurm, sandbox, short_folder
-
-T = TypeVar("T")
-
-
-def eventually(look: Callable[[], T], wanted: Callable[[T], bool], timeout_s: float = 90.0) -> T:
-    """Poll `look` until its result is `wanted`; fail with the last result."""
-    deadline = time.monotonic() + timeout_s
-    while not wanted(found := look()):
-        assert time.monotonic() < deadline, f"still {found!r} after {timeout_s} s"
-        time.sleep(0.05)
-    return found
 
 
 def submit(cluster: SlurmSandbox, body: str, *options: str) -> str:
@@ -50,7 +37,7 @@ def state_of(cluster: SlurmSandbox, job: str) -> str:
 
 
 def until(cluster: SlurmSandbox, job: str, *states: str) -> str:
-    return eventually(lambda: state_of(cluster, job), lambda state: state in states)
+    return kit.until(lambda: state_of(cluster, job), lambda state: state in states)
 
 
 def processes_of(cluster: SlurmSandbox) -> set[str]:
@@ -203,11 +190,11 @@ def test_two_at_once_a_node_that_dies_and_an_end_without_a_trace():
         one.ask("scontrol", "update", "nodename=n2", "state=down", "reason=killed")  # Slurm itself sees it in 9 s
         until(one, "1", "NODE_FAIL")
         one.start_daemon("n2")
-        eventually(lambda: one.ask("sinfo", "-hN", "-pmain", "-o%T").stdout.split(), lambda t: t == ["idle"] * 2)
+        kit.until(lambda: one.ask("sinfo", "-hN", "-pmain", "-o%T").stdout.split(), lambda t: t == ["idle"] * 2)
 
         left_running = submit(one, "srun sleep 1000", "--nodes=2")
         until(one, left_running, "RUNNING")
-        eventually(lambda: processes_of(one), lambda found: any("slurmstepd" in command for command in found))
+        kit.until(lambda: processes_of(one), lambda found: any("slurmstepd" in command for command in found))
         for node in ("n1", "n2"):
             one.kill(node)
         one.kill(SLURMCTLD, signal.SIGTERM)  # it saves what it knows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -20,7 +22,6 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.tables.measured_table import Observation, render_table
 from tests.kit import TINY
 from tests.orchestrator.cli.parlay import parlay, parlay_here, write_search
-from tests.trials.external.megatron_on_cpu.environment import ARGUMENTS, START, VERSIONS, checkout_of
 from tests.trials.external.megatron_on_cpu.start import GIVEN, SCRIPT
 from tests.trials.external.patched_interpreter import interpreter_in
 from tests.trials.external.ranks import local_spec, start
@@ -39,7 +40,13 @@ from trials.trial import Outcome, OutcomeStatus, TrialSpec
 
 pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(600)]
 
-TAG, MAIN = VERSIONS
+TAG, MAIN = VERSIONS = ("core_v0.16.1", "main")
+ARGUMENTS = (
+    *("--transformer-impl", "local", "--distributed-backend", "gloo", "--use-cpu-initialization"),
+    # The first needs Apex's kernel, the second a reduction of NCCL.
+    *("--no-gradient-accumulation-fusion", "--no-gradient-reduce-div-fusion"),
+)
+"""Options of a training on a CPU."""
 RULES = MeasureRules(min_steps=5, max_steps=6, max_warmup_steps=4, ci_relative_width=1.0, time_limit_s=300.0)
 TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
 LAYOUTS = (
@@ -59,18 +66,24 @@ UNPROVEN = {"local_parameters_sum", "parameters"}
 def python(tmp_path_factory) -> Path:
     if find_spec("megatron") is None:
         pytest.skip("megatron-core is not installed: the extra `trainers`")
-    return interpreter_in(tmp_path_factory.mktemp("python"), START)
+    return interpreter_in(tmp_path_factory.mktemp("python"), "tests.trials.external.megatron_on_cpu.start")
 
 
 @pytest.fixture(scope="module")
 def script_of(tmp_path_factory) -> Callable[[str], Path]:
-    """The real script by version, in a copy of the checkout."""
-    folder, copies = tmp_path_factory.mktemp("megatron"), {}
+    """The real script by version (a tag or branch), in a copy of the checkout."""
+    source = Path(os.environ.get("PARLAY_DOWNLOADS", "no downloads"), "Megatron-LM")
+    folder = tmp_path_factory.mktemp("megatron")
 
     def script(version: str) -> Path:
-        if version not in copies:
-            copies[version] = checkout_of(version, folder)
-        return copies[version] / SCRIPT
+        if not (source / ".git").exists():
+            pytest.skip("no downloads: PARLAY_DOWNLOADS names no folder with a checkout of Megatron-LM")
+        if not (copy := folder / version).exists():
+            copy.mkdir()
+            wanted = [version, "--", "megatron", ":(top,glob)*.py"]
+            archive = subprocess.run(["git", "-C", source, "archive", *wanted], check=True, capture_output=True).stdout
+            subprocess.run(["tar", "-x", "-C", copy], input=archive, check=True)
+        return copy / SCRIPT
 
     return script
 

@@ -9,13 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from orchestrator.common.code_snapshot import snapshot_code
+from tests.kit import until
 from tests.orchestrator.launchers.attempts import is_running
 
 LIMIT_S = 60.0
@@ -126,15 +126,6 @@ class Node:
             if self.server.poll() is None:
                 self.server.terminate()
             self.server.wait(LIMIT_S)
-
-
-def until(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
-    """The condition's value once it is true; AssertionError after the limit."""
-    deadline = time.monotonic() + limit_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return value
 
 
 def wait_for_end(pid: int) -> None:

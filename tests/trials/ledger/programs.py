@@ -55,6 +55,4 @@ def hold_lock(path: str, kind: str) -> None:
 
 
 if __name__ == "__main__":
-    {"drive_forever": drive_forever, "die_in_transaction": die_in_transaction, "hold_lock": hold_lock}[sys.argv[1]](
-        *sys.argv[2:]
-    )
+    globals()[sys.argv[1]](*sys.argv[2:])

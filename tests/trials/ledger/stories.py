@@ -40,21 +40,26 @@ class Story:
     def create(self, **spec) -> Event:
         return self.add(EventKind.SEARCH_CREATED, spec=spec, code_hash="c0de")
 
-    def propose(self, trial: str = "t0001", layout: Layout | None = None, prediction: dict | None = None) -> Event:
-        values = {"layout": (layout or Layout()).to_json(), "kind": "search", "prediction": prediction}
+    def propose(
+        self,
+        trial: str = "t0001",
+        layout: Layout | None = None,
+        prediction: dict | None = None,
+        kind: str = "search",
+    ) -> Event:
+        values = {"layout": (layout or Layout()).to_json(), "kind": kind, "prediction": prediction}
         return self.add(EventKind.TRIAL_PROPOSED, trial=trial, **values)
 
-    def submit(self, trial: str = "t0001", attempt: str = "a1") -> Event:
+    def submit(self, trial: str = "t0001", attempt: str = "a1", **changes) -> Event:
         values = {"nonce": "0" * 32, "num_nodes": 1, "time_limit_s": 60.5, "reserved_s": 90.0, "exclude": ["n7"]}
-        return self.add(EventKind.ATTEMPT_SUBMITTED, trial=trial, attempt=attempt, **values)
+        return self.add(EventKind.ATTEMPT_SUBMITTED, trial=trial, attempt=attempt, **values | changes)
 
     def launch(self, trial: str = "t0001", attempt: str = "a1", job_id: str | None = "4711") -> Event:
         return self.add(EventKind.ATTEMPT_LAUNCHED, trial=trial, attempt=attempt, job_id=job_id)
 
-    def run(self, trial: str = "t0001", attempt: str = "a1") -> Event:
-        return self.add(
-            EventKind.ATTEMPT_RUNNING, trial=trial, attempt=attempt, started_at=self.now, nodes=["n1", "n2"]
-        )
+    def run(self, trial: str = "t0001", attempt: str = "a1", **changes) -> Event:
+        values = {"started_at": self.now, "nodes": ["n1", "n2"]}
+        return self.add(EventKind.ATTEMPT_RUNNING, trial=trial, attempt=attempt, **values | changes)
 
     def requeue(self, trial: str = "t0001", attempt: str = "a1", restart: int = 1, node_hours: float = 0.0) -> Event:
         values = {"restart": restart, "node_hours": node_hours}

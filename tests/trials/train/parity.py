@@ -55,13 +55,11 @@ class Parity:
         return self._references[shape, precision]
 
     def train(self, given: Case, steps: int = 10) -> list[RankTraining]:
-        return [RankTraining.from_json(answer) for answer in self._answers(given, steps)]
+        return self._trained("train_layout", given, steps=steps)
 
     def train_without(self, given: Case, without: str, steps: int) -> list[RankTraining]:
         """Train with a reduction or a guard disabled that every rank would have used."""
-        answers = self._answers(given, steps, without)
-        assert all(answer.pop("switched_off") for answer in answers)
-        return [RankTraining.from_json(answer) for answer in answers]
+        return self._trained("train_switched_off", given, steps=steps, without=without)
 
     def difference(self, given: Case, trained: list[RankTraining]) -> Difference:
         return largest_difference(trained, self.reference(given.shape, given.layout.precision))
@@ -76,7 +74,7 @@ class Parity:
         assert difference.value <= tolerance, f"{given.name} differs by {difference}, {tolerance:.0e} are tolerated"
         assert counting_fault(given, trained, STEPS) is None
 
-    def _answers(self, given: Case, steps: int, without: str | None = None) -> list[dict[str, Any]]:
-        arguments = {"case": given.to_json(), "steps": steps, "without": without}
-        answers = self._ranks.run(f"{PROGRAMS}:train_layout", given.layout.num_gpus, arguments)
-        return [a if without else {k: v for k, v in a.items() if k != "switched_off"} for a in answers]
+    def _trained(self, program: str, given: Case, **options: Any) -> list[RankTraining]:
+        arguments = {"case": given.to_json(), **options}
+        answers = self._ranks.run(f"{PROGRAMS}:{program}", given.layout.num_gpus, arguments)
+        return [*map(RankTraining.from_json, answers)]

@@ -39,12 +39,18 @@ def train_reference(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any
 
 
 def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Some steps of a layout by its engine. `without` names a disabled reduction or guard."""
+    """Some steps of a layout by its engine."""
     case, env = decode(Case, arguments["case"]), RankEnvironment.read(os.environ)
-    used = switch_off(arguments["without"]) if arguments.get("without") else []
     spec = case_spec(case, "cpu", gpus_per_node=case.layout.num_gpus)
-    trained = training.train_layout(spec, AttemptFolder(folder), env, CPU, arguments["steps"])
-    return asdict(trained) | {"switched_off": len(used)}
+    return asdict(training.train_layout(spec, AttemptFolder(folder), env, CPU, arguments["steps"]))
+
+
+def train_switched_off(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The same without the reduction or guard that `without` names, which would have been used."""
+    used = switch_off(arguments["without"])
+    trained = train_layout(arguments, folder)
+    assert used, f"{arguments['without']} was never used"
+    return trained
 
 
 def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -57,8 +63,7 @@ def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str,
     assert len(left) == len(module.PATCHES) - 1
     module.PATCHES = left
     try:
-        trained = train_layout(arguments, folder)
-        return {"trained": {k: v for k, v in trained.items() if k != "switched_off"}}
+        return {"trained": train_layout(arguments, folder)}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
@@ -163,7 +168,7 @@ def sees_an_overflow_of_the_last_rank(arguments: Mapping[str, Any], folder: Path
 
     Optimizer._collect_main_grad_data_for_unscaling = overflowed
     Optimizer._unscale_main_grads_and_check_for_nan = noted
-    train_layout({**arguments, "without": None, "steps": 1}, folder)
+    train_layout({**arguments, "steps": 1}, folder)
     return seen == [True]
 
 
@@ -237,17 +242,18 @@ def keep(tensor: torch.Tensor, *_: Any, **__: Any) -> Done:
     return Done()
 
 
-def _keep_share(mine: torch.Tensor, all_parts: torch.Tensor, group: Any) -> Done:
-    """This rank's share of its own part of the sum."""
-    mine.copy_(all_parts.chunk(torch.distributed.get_world_size(group))[torch.distributed.get_rank(group)])
+def keep_share(mine: torch.Tensor, all_parts: torch.Tensor, *others: Any, group: Any = None, **_: Any) -> Done:
+    """This rank's share of its own part of the sum; the group may be the third argument."""
+    ranks = group or others[0]
+    mine.copy_(all_parts.chunk(torch.distributed.get_world_size(ranks))[torch.distributed.get_rank(ranks)])
     return Done()
 
 
 _LEFT_OUT: dict[str, Callable] = {
     "reduce_in_place": keep,
     "start_reduce": keep,
-    "start_reduce_scatter": _keep_share,
-    "reduce_scatter": _keep_share,
+    "start_reduce_scatter": keep_share,
+    "reduce_scatter": keep_share,
 }
 """Effect of each summing function when disabled."""
 

@@ -14,7 +14,7 @@ from torch.distributed import _functional_collectives, distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.engines import MEGATRON_CORE
-from tests.trials.train.rank_programs import Done, keep, train_layout
+from tests.trials.train.rank_programs import Done, keep, keep_share, train_layout
 
 _BETWEEN = ("distributed_c10d.py", "_functional_collectives.py", "c10d_logger.py", "_contextlib.py")
 """Files of torch through which a call goes."""
@@ -30,8 +30,7 @@ def train_recording(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any
         reductions.watch_megatron()
     else:
         reductions.watch()
-    trained = train_layout({**arguments, "without": None}, folder)
-    return {"trained": {k: v for k, v in trained.items() if k != "switched_off"}, "places": reductions.places}
+    return {"trained": train_layout(arguments, folder), "places": reductions.places}
 
 
 class Reductions:
@@ -47,7 +46,7 @@ class Reductions:
         """Stand between callers and torch's functions."""
         self._watch_reducer()
         replaced: list[tuple[Any, dict[str, Callable]]] = [
-            (torch.distributed, {"all_reduce": keep, "reduce_scatter_single": _keep_share}),
+            (torch.distributed, {"all_reduce": keep, "reduce_scatter_single": keep_share}),
             (_functional_collectives, {"all_reduce": _same, "reduce_scatter_single": _share}),
         ]
         if dispatcher := sys.modules.get(_DISPATCHER):
@@ -64,7 +63,7 @@ class Reductions:
 
     def watch_megatron(self) -> None:
         """Stand between megatron-core and torch's functions, wherever it has taken a name for one."""
-        left_out = {"all_reduce": keep, "reduce_scatter_tensor": _keep_share, "all_to_all_single": _deliver_zeros}
+        left_out = {"all_reduce": keep, "reduce_scatter_tensor": keep_share, "all_to_all_single": _deliver_zeros}
         modules = [module for name, module in list(sys.modules.items()) if name.startswith("megatron.core")]
         for name, skipped in left_out.items():
             original = getattr(distributed_c10d, name)
@@ -110,12 +109,6 @@ def _caller(frame: FrameType) -> FrameType:
     return frame
 
 
-def _keep_share(output: torch.Tensor, input: torch.Tensor, *_: Any, group: Any, **__: Any) -> Done:
-    """This rank's share of its own part of the sum."""
-    output.copy_(input.chunk(torch.distributed.get_world_size(group))[torch.distributed.get_rank(group)])
-    return Done()
-
-
 def _deliver_zeros(output: torch.Tensor, *_: Any, **__: Any) -> Done:
     """An all-to-all that loses what the others send, and this rank's own part."""
     output.zero_()
@@ -132,7 +125,7 @@ def _zeros(tensor: torch.Tensor, output_splits: list[int] | None, *_: Any, **__:
 
 
 def _share(tensor: torch.Tensor, reduceOp: str, scatter_dim: int, group: Any, *_: Any, **__: Any) -> torch.Tensor:
-    """As `_keep_share`, in a new tensor."""
+    """As `keep_share`, in a new tensor."""
     found = _resolved(group)
     return tensor.chunk(torch.distributed.get_world_size(found), scatter_dim)[torch.distributed.get_rank(found)].clone()
 

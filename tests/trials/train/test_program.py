@@ -113,11 +113,11 @@ def test_another_world_than_the_layouts_is_refused():
 def test_ranks_whose_launcher_is_gone_end(tmp_path):
     launcher = subprocess.Popen([sys.executable, "-m", "tests.trials.train.test_program", str(tmp_path)])
     folder = SearchFolder(tmp_path / make_spec(TP2).search_id).attempt("t0001", "a1")
-    until(lambda: folder.metrics().exists() and (folder.path / "pids").read_text(), limit_s=LIMIT_S)
+    until(lambda: folder.metrics().exists() and (folder.path / "pids").read_text(), timeout_s=LIMIT_S)
     pids = [int(pid) for pid in (folder.path / "pids").read_text().split()]
     launcher.kill()
     launcher.wait()
-    until(lambda: not any(map(is_running, pids)), limit_s=LIMIT_S)
+    until(lambda: not any(map(is_running, pids)), timeout_s=LIMIT_S)
 
 
 def _launch_and_wait(work_dir: Path) -> None:

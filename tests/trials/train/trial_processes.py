@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from tests.contract.answers import assert_outcome_as_declared
-from tests.kit import LLAMA, model, trial
+from tests.kit import LLAMA, model, trial_of
 from tests.trials.train.ranks import WarmProcess, WarmRanks
 from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
@@ -50,12 +50,7 @@ LIMIT_S = 120.0
 
 def make_spec(layout: Layout, **fields: Any) -> TrialSpec:
     """Trial of this layout on one node with CPUs."""
-    ranks = {
-        "num_gpus": layout.num_gpus,
-        "gpus_per_node": layout.num_gpus,
-        "global_batch_size": layout.global_batch_size,
-    }
-    return trial(**{"search_id": "proof-abcdef", "layout": layout, "model": MODEL, "measure": RULES, **ranks, **fields})
+    return trial_of(layout, **{"search_id": "proof-abcdef", "model": MODEL, "measure": RULES} | fields)
 
 
 def best_of(spec: TrialSpec, tokens_per_sec: float) -> dict[str, object]:
@@ -99,21 +94,21 @@ class RunningTrial:
     def result(self) -> AttemptResult:
         return classify(self.spec, self.outcome(), LaunchStatus(Liveness.ENDED))
 
-    def wait_for_steps(self, count: int, limit_s: float = LIMIT_S) -> None:
+    def wait_for_steps(self, count: int) -> None:
         """Wait until this many steps have been written."""
-        deadline = time.monotonic() + limit_s
         metrics = self.folder.metrics()
-        while not metrics.exists() or metrics.read_bytes().count(b"\n") < count:
-            assert time.monotonic() < deadline, self.logs()
-            time.sleep(0.02)
+        self._wait_for(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= count)
 
-    def wait_for_outcome(self, limit_s: float = LIMIT_S) -> Outcome:
+    def wait_for_outcome(self) -> Outcome:
         """The first outcome that any rank writes."""
-        deadline = time.monotonic() + limit_s
-        while not self.folder.outcome().exists():
+        self._wait_for(self.folder.outcome().exists)
+        return self.outcome()
+
+    def _wait_for(self, come: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while not come():
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.02)
-        return self.outcome()
 
     def logs(self) -> str:
         ends = {path.name: path.read_text(errors="replace")[-4000:] for path in self.folder.rank_logs()}

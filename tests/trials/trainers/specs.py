@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from search_spaces.engines import engines_of
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests import kit
-from tests.kit import SPEC
 from trials.measure_rules import MeasureRules
 from trials.trial import TrialSpec
 
@@ -22,13 +20,5 @@ def spec_of(kind: str, model: ModelShape = GPT2, trainer: dict[str, Any] | None 
     """A spec on 8 ranks, unless the layout's fields say otherwise."""
     defaults = {"data_parallel": 2, "grad_accum_steps": 4, "precision": "bf16", "attention_kernel": "flash"}
     layout = Layout(**{**defaults, "engine": engines_of(kind)[-1], **fields}).canonical()
-    return replace(
-        SPEC,
-        layout=layout,
-        model=model,
-        global_batch_size=layout.global_batch_size,
-        num_gpus=layout.num_gpus,
-        gpus_per_node=8,
-        measure=RULES,
-        trainer={"kind": kind, "script": "/opt/pretrain_gpt.py", **(trainer or {})},
-    )
+    section = {"kind": kind, "script": "/opt/pretrain_gpt.py", **(trainer or {})}
+    return kit.trial_of(layout, model=model, gpus_per_node=8, measure=RULES, trainer=section)

@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.importers.option_table import OptionTable
 from orchestrator.importers.settings import flat
 
-Choices = Mapping[str, tuple[str | None, ...]]
+Choices = Mapping[str, tuple[str, ...]]
 
 _BOTH: Choices = {"recompute-granularity": ("full", "selective"), "recompute-method": ("uniform", "block")}
 
@@ -64,18 +64,10 @@ NANOTRON: Choices = {
 # The packages megatron-bridge 0.6.0 (training/config.py, models/gpt_provider.py, training/mixed_precision.py) and
 # megatron-core 0.16.1 (transformer_config.py, distributed_data_parallel_config.py).
 MEGATRON_BRIDGE: Choices = {
-    "model.cuda_graph_impl": ("none", "local", "transformer_engine"),
-    "model.recompute_granularity": ("full", "selective", None),
-    "model.recompute_method": ("uniform", "block", None),
-    "model.softmax_type": ("vanilla", "off-by-one", "learnable"),
-    "model.normalization": ("LayerNorm", "RMSNorm"),
+    **{f"model.{name.replace('-', '_')}": choices for name, choices in MEGATRON_LM.items()},
     "model.position_embedding_type": ("learned_absolute", "rope", "yarn"),
     "model.moe_router_load_balancing_type": ("none",),
-    "model.moe_router_dtype": ("fp32", "fp64"),
     "model.moe_router_score_function": ("softmax", "sigmoid"),
-    "model.moe_flex_dispatcher_backend": ("deepep", "hybridep"),
-    "model.moe_token_dispatcher_type": ("allgather", "alltoall", "flex"),
-    "model.rope_type": ("rope", "yarn"),
     "mixed_precision": ("bf16_mixed",),
     "ddp.data_parallel_sharding_strategy": ("no_shard", "optim", "optim_grads", "optim_grads_params"),
     "checkpoint.ckpt_format": ("torch_dist", "zarr", "fsdp_dtensor"),
@@ -113,4 +105,4 @@ def require_declared(config: Mapping[str, Any], table: OptionTable, choices: Cho
     """AssertionError for a key that the trainer does not have, or a value that is none of its choices."""
     for key, setting in flat(config, table, lambda _: None).items():
         assert key in table.group_of, f"unknown: {key}"
-        assert setting.value in choices.get(key, [setting.value]), f"{key} is {setting.value!r}"
+        assert setting.value in (None, *choices.get(key, [setting.value])), f"{key} is {setting.value!r}"

@@ -14,14 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.oracles.configs import convert_on_any_device, products_of, stub_torchao
-from trials.train.cpu_device.torchtitan import emulate_device
+from tests.oracles.configs import prepare_torchtitan, products_of
 
 
 def main() -> None:
-    stub_torchao()
-    emulate_device()
-    convert_on_any_device()
+    prepare_torchtitan()
     from torchtitan.distributed import activation_checkpoint
     from torchtitan.experiments import _supported_experiments
     from torchtitan.hf_datasets.text_datasets import ChatDataLoader

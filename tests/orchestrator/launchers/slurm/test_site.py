@@ -26,7 +26,6 @@ from slurm.sandbox.sandbox import SlurmSandbox
 from slurm.script import render_script
 from slurm.site_profile import site_names
 from tests import kit
-from tests.slurm.sandbox.test_sandbox import eventually
 
 STORED = Path(__file__).with_name("data")
 PAGE = (Path(__file__).parents[4] / "docs" / "sites.md").read_text()
@@ -235,7 +234,7 @@ def run(sandbox: SlurmSandbox, request: JobRequest) -> dict[int, dict[str, str]]
     assert submission.status is SubmitStatus.ACCEPTED, submission.message
     ranks = request.num_nodes * request.tasks_per_node
     logs = [request.directory / f"rank-{rank:05d}.log" for rank in range(ranks)]
-    eventually(
+    kit.until(
         lambda: [log.read_text() if log.exists() else request.log.read_text() for log in logs if request.log.exists()],
         lambda texts: len(texts) == ranks and all("ENDED=1" in text for text in texts),
         timeout_s=180.0,

@@ -15,15 +15,12 @@ from typing import Any
 
 import torch
 
-from tests.oracles.configs import convert_on_any_device, fields_of, products_of, stub_torchao
-from trials.train.cpu_device.torchtitan import emulate_device
+from tests.oracles.configs import fields_of, prepare_torchtitan, products_of
 from trials.trial import TrialSpec
 
 
 def main() -> None:
-    stub_torchao()
-    emulate_device()
-    convert_on_any_device()
+    prepare_torchtitan()
     folders = sorted(path for path in Path(sys.argv[1]).iterdir() if path.is_dir())
     Path(sys.argv[2]).write_text(json.dumps({folder.name: found(folder) for folder in folders}))
 
