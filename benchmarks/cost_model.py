@@ -22,6 +22,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -29,7 +30,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from benchmarks.measured import first_trials, observations_in, others_of, strict_sampler, task_of
-from benchmarks.output import Line, arguments_of, mean_of, share_of, show
+from benchmarks.output import Line, arguments_of, mean_of, show
 from benchmarks.published import COLUMNS, columns_of, published_lines
 from orchestrator.samplers.cost_model_posterior import TuningTask, memory_posterior
 from search_spaces.cost_model.memory import stage_memory
@@ -77,29 +78,6 @@ class Case:
         return cls(name, task, tuple(rows), terms, stage_memory(task.model, table).peak)
 
 
-def line_of(
-    case: Case, mode: str, seed: int, others: Sequence[Observation] = (), sampler: str | None = None
-) -> Line | None:
-    """Line of a case; None for a problem that is too small to be calibrated, or without other models."""
-    known: list[int] = []
-    if mode == "calibrated" and len(case.rows) >= _FEWEST_CALIBRATED:
-        known = _trials(case, sampler or "random", seed)
-    elif mode == "leave_one_model_out":
-        case = replace(case, task=replace(case.task, prior_trials=tuple(others)))
-    if not known and not case.task.prior_trials and mode != "cold":
-        return None
-    head = {
-        "problem": case.name,
-        "source": case.rows[0].source,
-        "num_nodes": case.task.cluster.num_nodes,
-        "candidates": len(case.rows),
-        "mode": mode,
-        "sampler": sampler,
-        "seed": seed,
-    }
-    return head | score(case, known, seed)
-
-
 def score(case: Case, known: Sequence[int] = (), seed: int = 0) -> Line:
     """Figures of the models after these rows, in this order, over all others."""
     timed = [index for index in known if case.rows[index].step_time_s is not None]
@@ -127,9 +105,9 @@ def score(case: Case, known: Sequence[int] = (), seed: int = 0) -> Line:
         "memory_error_median": _median_error(case.memory_gib[has_peak] * memory.factor, peaks_gib[has_peak]),
         "failed_rows": int((scored & ~ran).sum()),
         "oom_rows": int((scored & out_of_memory).sum()),
-        "oom_recalled": share_of(refused[scored & out_of_memory]),
+        "oom_recalled": mean_of(refused[scored & out_of_memory]),
         "unexplained": int((scored & ~ran & ~out_of_memory & ~refused).sum()),
-        "ok_refused": share_of(refused[scored & ran]),
+        "ok_refused": mean_of(refused[scored & ran]),
     }
 
 
@@ -172,6 +150,7 @@ def _split_by_kind(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def _lines(observations: Iterable[Observation], arguments: argparse.Namespace) -> Iterator[Line]:
+    """Lines of the problems that are large enough to be calibrated, or have other models, where the mode needs it."""
     problems = problems_in(observations)
     cases = [
         Case.of(name, list(problem.results.values()))
@@ -179,20 +158,29 @@ def _lines(observations: Iterable[Observation], arguments: argparse.Namespace) -
         if arguments.problem in name and any(row.step_time_s for row in problem.results.values())
     ]
     for mode in arguments.mode.split(","):
-        for sampler in arguments.sampler.split(",") if mode == "calibrated" else [None]:
-            for case in cases:
-                for seed in range(1 if mode == "cold" else arguments.seeds):
-                    others = others_of(case.name, problems, seed) if mode == "leave_one_model_out" else ()
-                    line = line_of(case, mode, seed, others, sampler)
-                    yield from [] if line is None else [line]
+        samplers = arguments.sampler.split(",") if mode == "calibrated" else [None]
+        for sampler, case, seed in product(samplers, cases, range(1 if mode == "cold" else arguments.seeds)):
+            known = _trials(case, sampler, seed) if sampler and len(case.rows) >= _FEWEST_CALIBRATED else []
+            others = others_of(case.name, problems, seed) if mode == "leave_one_model_out" else ()
+            if not known and not others and mode != "cold":
+                continue
+            head = {
+                "problem": case.name,
+                "source": case.rows[0].source,
+                "num_nodes": case.task.cluster.num_nodes,
+                "candidates": len(case.rows),
+                "mode": mode,
+                "sampler": sampler,
+                "seed": seed,
+            }
+            yield head | score(replace(case, task=replace(case.task, prior_trials=others)), known, seed)
 
 
 def _trials(case: Case, sampler_name: str, seed: int) -> list[int]:
     """First rows that a search would try, in order."""
     results = {row.layout.key: row for row in case.rows}
     sampler = strict_sampler(sampler_name, [row.layout for row in case.rows], case.task, seed)
-    index = {key: number for number, key in enumerate(results)}
-    return [index[row.layout.key] for row in first_trials(sampler, results, NUM_TRIALS)]
+    return [case.rows.index(row) for row in first_trials(sampler, results, NUM_TRIALS)]
 
 
 def _proven(case: Case) -> np.ndarray:

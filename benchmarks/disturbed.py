@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -208,7 +208,7 @@ def _is_over(search: SearchFolder) -> bool:
     return record_of(search).state.is_ended
 
 
-def run(plan: Plan, note: Callable[[str], None]) -> Line:
+def run(plan: Plan) -> Line:
     """Run the plan; return counts of disturbances and comparisons, and every contradiction."""
     with tempfile.TemporaryDirectory(prefix="parlay-disturbed-") as folder, sandbox(accounting=True) as cluster:
         home = Path(folder) / "home"
@@ -217,10 +217,10 @@ def run(plan: Plan, note: Callable[[str], None]) -> Line:
         reader = subprocess.Popen([sys.executable, "-I", "-c", READER, str(home / "ledger.db")])
         began = time.monotonic()
         try:
-            _disturb(stage, note)
+            _disturb(stage)
             contradictions = [] if reader.poll() is None else ["the reader of the ledger died"]
         except BaseException:
-            note((bench.place / "driver.out").read_text()[-4000:])
+            print((bench.place / "driver.out").read_text()[-4000:], file=sys.stderr)
             raise
         finally:
             stage.kill()
@@ -242,7 +242,7 @@ def run(plan: Plan, note: Callable[[str], None]) -> Line:
         }
 
 
-def _disturb(stage: Stage, note: Callable[[str], None]) -> None:
+def _disturb(stage: Stage) -> None:
     names = [name for name, count in stage.plan.times.items() for _ in range(count)]
     stage.random.shuffle(names)
     times = sorted(stage.random.uniform(0, stage.plan.seconds) for _ in names)
@@ -253,7 +253,7 @@ def _disturb(stage: Stage, note: Callable[[str], None]) -> None:
         stage.go_on_until(began + at_s)
         what = getattr(stage, name)()
         stage.happened[name] += 1
-        note(f"{time.monotonic() - began:7.1f} s  {name} {what}")
+        print(f"{time.monotonic() - began:7.1f} s  {name} {what}", file=sys.stderr, flush=True)
     stage.go_on_until(began + stage.plan.seconds)
     stage.end()
 
@@ -278,10 +278,9 @@ def _with_slurm(stage: Stage, records: Records) -> list[str]:
         for attempt in trial.attempts
         if attempt.job_id is not None
     }
-    try:
-        until(lambda: _accounted(stage), lambda jobs: jobs == recorded)  # accounting lags behind
-    except AssertionError:
-        jobs = _accounted(stage)
+    with suppress(AssertionError):  # accounting lags behind
+        until(lambda: _accounted(stage), lambda jobs: jobs == recorded)
+    if (jobs := _accounted(stage)) != recorded:
         return [f"sacct: without an attempt {sorted(jobs - recorded)}, without a job {sorted(recorded - jobs)}"]
     return [f"{name}: still in flight" for name, record in records.items() if record.in_flight]
 
@@ -323,8 +322,7 @@ def _with_mlflow(stage: Stage, records: Records) -> list[str]:
 def main() -> int:
     wanted = arguments_of(__doc__, minutes=60.0, seed=1)
     times = {name: max(1, round(count * wanted.minutes / 60)) for name, count in AN_HOUR.items()}
-    plan = Plan(60 * wanted.minutes, wanted.seed, times)
-    result = run(plan, lambda text: print(text, file=sys.stderr, flush=True))
+    result = run(Plan(60 * wanted.minutes, wanted.seed, times))
     print(json.dumps(result))
     return 1 if result["contradictions"] else 0
 

@@ -58,17 +58,12 @@ FIRST, EVERY = 100, 300
 ANSWER_S = 0.02
 """Simulated seconds of a command, so that later submissions are newer than earlier answers."""
 
-COMMANDS = {
-    "settings": "scontrol config",
-    "submit": "sbatch",
-    "jobs": "squeue",
-    "describe": "scontrol",
-    "accounted_jobs": "sacct",
-    "cancel": "scancel",
-}
-"""Calls of the Slurm client, and the commands that they stand for."""
+QUESTIONS = ("jobs", "accounted_jobs")
+COMMANDS = ("settings", "submit", "describe", "cancel")
+"""Calls of the Slurm client: those that ask squeue and sacct, and those that stand for other commands."""
 
 CPUS_PER_NODE = 64
+SHORTEST_S, LONGEST_S = 60.0, 240.0
 
 SEARCH = """\
 schema: parlay.search/1
@@ -86,18 +81,17 @@ search: {sampler: random, finalists: 0, warm_start: none}
 tracking: {enabled: false}
 launcher: {kind: slurm}
 """
-QUESTIONS = ("squeue", "sacct")
 
 
 def main() -> None:
     arguments = arguments_of(__doc__, searches=50, trials=60, in_flight=200)
-    show(service_lines(Load(arguments.searches, arguments.trials, arguments.in_flight)), arguments.json)
+    show(service_lines(arguments.searches, arguments.trials, arguments.in_flight), arguments.json)
 
 
-def service_lines(load: Load) -> Iterator[Line]:
-    """Line for each window; then one for all."""
+def service_lines(searches: int, trials: int, in_flight: int) -> Iterator[Line]:
+    """Line for each window; then one for all. Trials are those of a search, in flight those of all."""
     with tempfile.TemporaryDirectory(prefix="parlay-scale-") as folder:
-        samples = list(Service(Path(folder), load).run())
+        samples = list(Service(Path(folder), trials, in_flight).run(searches))
     windows = [window for window in pairwise(samples) if window[1].trials > window[0].trials]
     for before, after in windows:
         yield {"what": "window", "from": before.trials, "to": after.trials} | _per_trial(before, after)
@@ -105,13 +99,13 @@ def service_lines(load: Load) -> Iterator[Line]:
     minutes = (last.simulated_s - first.simulated_s) / 60
     yield {
         "what": "service",
-        "searches": load.searches,
-        "in_flight": load.in_flight,
+        "searches": searches,
+        "in_flight": in_flight,
         "trials": last.trials,
         **_per_trial(first, last),
         "growth": _growth(windows),
         "questions_per_minute": round(_count(QUESTIONS, first, last) / minutes, 2),
-        "commands_per_trial": round(_count(set(last.calls) - {*QUESTIONS}, first, last) / last.trials, 2),
+        "commands_per_trial": round(_count(COMMANDS, first, last) / last.trials, 2),
         "peak_rss_mib": round(_peak_rss_mib()),
     }
 
@@ -127,15 +121,15 @@ def _per_trial(before: Sample, after: Sample) -> Line:
 
 def _growth(windows: Sequence[tuple[Sample, Sample]]) -> float | None:
     """None where no two windows have trials that begin and trials that end; others cannot be compared."""
-    whole = [window for window in windows if _count(["sbatch"], *window) and window[1].ended > window[0].ended]
+    whole = [window for window in windows if _count(["submit"], *window) and window[1].ended > window[0].ended]
     if len(whole) < 2:
         return None
     first, last = ((w[1].cpu_s - w[0].cpu_s) / (w[1].trials - w[0].trials) for w in (whole[0], whole[-1]))
     return round(last / first, 2)
 
 
-def _count(commands: Iterable[str], before: Sample, after: Sample) -> int:
-    return sum(after.calls[command] - before.calls[command] for command in commands)
+def _count(calls: Iterable[str], before: Sample, after: Sample) -> int:
+    return sum(after.calls[call] - before.calls[call] for call in calls)
 
 
 def _peak_rss_mib() -> float:
@@ -144,52 +138,35 @@ def _peak_rss_mib() -> float:
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
-APART = {"slurm": tuple(COMMANDS), "sampler": ("ask", "has_converged")}
-"""Calls whose CPU time is not a driver's: those of the simulation and of the sampler."""
-
-
 class Meter:
-    """Exclusive CPU seconds of this process by part, `drivers` among them; `calls` counts Slurm commands."""
+    """CPU seconds of this process but for calls that are apart, those of the simulation and of the sampler; `calls`
+    counts these by name."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
-        self.cpu_s: Counter[str] = Counter()
+        self._apart_s = 0.0
 
-    def measured(self, part: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Result of the call; its CPU time is added to the part."""
-        before, began = self.cpu_s.total(), time.process_time()
+    def cpu_s(self) -> float:
+        return time.process_time() - self._apart_s
+
+    def set_apart(self, whole: Any, *names: str) -> None:
+        """Set these calls of an object apart."""
+        for name in names:
+            setattr(whole, name, partial(self._call_apart, name, getattr(whole, name)))
+
+    def _call_apart(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        self.calls[name] += 1
+        began_s = self.cpu_s()
         try:
             return call(*arguments)
         finally:
-            by_others = self.cpu_s.total() - before
-            self.cpu_s[part] += time.process_time() - began - by_others
-
-    def attach(self, part: str, whole: Any) -> None:
-        """Measure the calls of an object that are apart."""
-        for name in APART[part]:
-            setattr(whole, name, partial(self._counted, part, name, getattr(whole, name)))
-
-    def _counted(self, part: str, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        if part == "slurm":
-            self.calls[COMMANDS[name]] += 1
-        return self.measured(part, call, *arguments)
-
-
-@dataclass(frozen=True)
-class Load:
-    """Number of searches, trials per search, and trials in flight in all."""
-
-    searches: int = 50
-    trials: int = 60
-    in_flight: int = 200
-    shortest_s: float = 60.0
-    longest_s: float = 240.0
+            self._apart_s += self.cpu_s() - began_s
 
 
 @dataclass(frozen=True)
 class Sample:
     """State after a number of trials (one in flight counts half), of which some had ended: CPU seconds of all drivers,
-    bytes of ledger and trials' folders, simulated seconds, and Slurm commands so far."""
+    bytes of ledger and trials' folders, simulated seconds, and calls so far."""
 
     trials: int
     ended: int
@@ -201,38 +178,39 @@ class Sample:
 
 
 class Service:
-    """Drivers of a `load`, run in turn, in this folder."""
+    """Drivers run in turn in this folder, with so many trials for each and in flight."""
 
-    def __init__(self, folder: Path, load: Load, seed: int = 1):
+    def __init__(self, folder: Path, trials: int, in_flight: int):
         self.folder = folder
-        self.load = load
-        num_nodes = -(-load.in_flight * 4 // CPUS_PER_NODE)
+        self.trials = trials
+        num_nodes = -(-in_flight * 4 // CPUS_PER_NODE)
         nodes = [FakeNode(f"n{number}", cpus=CPUS_PER_NODE) for number in range(1, num_nodes + 1)]
         self.cluster = FakeCluster(nodes, self._start)
         slurm = FakeSlurm(self.cluster)
         slurm.answer_s = ANSWER_S
         self.meter = Meter()
-        self.meter.attach("slurm", slurm)
+        self.meter.set_apart(slurm, *QUESTIONS, *COMMANDS)
         self.slurm = cast(Slurm, slurm)
+        self.cpu_s = 0.0
         self.ended = 0
-        self._random = random.Random(seed)
-        self._quota = Quota(load.in_flight)
+        self._random = random.Random(1)
+        self._quota = Quota(in_flight)
         self._url = f"sqlite:///{folder / 'ledger.db'}"
         (folder / "slurm").mkdir(mode=0o700)
         self._answer = SqueueCache(self.slurm, folder / "slurm", ["scale"], clock=self.slurm.now)
 
-    def run(self) -> Iterator[Sample]:
+    def run(self, searches: int) -> Iterator[Sample]:
         """Samples before the first trial, after the first hundred, after every further three hundred, and after the
         last."""
         with ExitStack() as stack:
-            drivers = [self._opened(stack) for _ in range(self.load.searches)]
+            drivers = [self._opened(stack) for _ in range(searches)]
             for driver in drivers:
-                self.meter.measured("drivers", driver.recover)
+                self._step(driver.recover)
             yield self._sample()
             due = FIRST
             while drivers:
                 for driver in drivers:
-                    self.meter.measured("drivers", driver.iterate)
+                    self._step(driver.iterate)
                 self.cluster.advance(self._iteration_interval_s)
                 drivers = [driver for driver in drivers if not driver.search.state.is_ended]
                 if self._trials >= due:
@@ -240,17 +218,23 @@ class Service:
                     due += EVERY
             yield self._sample()
 
+    def _step(self, step: Callable[[], object]) -> None:
+        """Take a step of a driver; its CPU time counts."""
+        before_s = self.meter.cpu_s()
+        step()
+        self.cpu_s += self.meter.cpu_s() - before_s
+
     @property
     def _trials(self) -> int:
         """Number of trials, with half for each begin and each end."""
-        return (self.meter.calls["sbatch"] + self.ended) // 2
+        return (self.meter.calls["submit"] + self.ended) // 2
 
     def _opened(self, stack: ExitStack) -> Driver:
         """Search and its driver, built as by `lifecycle.drive`."""
         path = self.folder / "search.yaml"
         path.write_text(SEARCH)
-        settings = [f"search.max_trials={self.load.trials}", f"work_dir={self.folder / 'runs'}"]
-        spec = load_search_file(path, [*settings, f"search.parallel_trials={self.load.trials}"])
+        trials = [f"search.{name}={self.trials}" for name in ("max_trials", "parallel_trials")]
+        spec = load_search_file(path, [*trials, f"work_dir={self.folder / 'runs'}"])
         folder, task = create_search(spec, self._url), task_of(spec, ())
         ledger = stack.enter_context(closing(LedgerWriter(self._url)))
         reader = stack.enter_context(closing(LedgerReader(self._url)))
@@ -272,16 +256,15 @@ class Service:
         )
         limits = Limits(spec.search.max_trials, spec.search.parallel_trials)
         goal = SearchObjective(spec.objective, spec.global_batch_size)
-        self.meter.attach("sampler", sampler)
+        self.meter.set_apart(sampler, "ask", "has_converged")
         return Driver(history, attempt_factory_of(folder, spec), sampler, launcher, goal, limits, callbacks)
 
     def _start(self, job: StartedJob) -> JobPlan:
         folder = AttemptFolder(job.directory)
         spec = TrialSpec.from_json(read_json(folder.spec) or {})
-        seconds = self._random.uniform(self.load.shortest_s, self.load.longest_s)
-        return JobPlan(
-            seconds, on_end=partial(self._leave, folder, measured_outcome(spec, self._random.uniform(1000.0, 2000.0)))
-        )
+        seconds = self._random.uniform(SHORTEST_S, LONGEST_S)
+        outcome = measured_outcome(spec, self._random.uniform(1000.0, 2000.0))
+        return JobPlan(seconds, on_end=partial(self._leave, folder, outcome))
 
     def _leave(self, folder: AttemptFolder, outcome: Outcome) -> None:
         write_json(folder.outcome(), outcome.to_json())
@@ -290,7 +273,7 @@ class Service:
     def _sample(self) -> Sample:
         ledger, folders = _bytes_of(self.folder, "ledger.db*"), _bytes_of(self.folder / "runs", "**/trials/**/*")
         calls = Counter(self.meter.calls)
-        return Sample(self._trials, self.ended, self.meter.cpu_s["drivers"], ledger, folders, self.cluster.time, calls)
+        return Sample(self._trials, self.ended, self.cpu_s, ledger, folders, self.cluster.time, calls)
 
 
 def _bytes_of(folder: Path, pattern: str) -> int:

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measured import first_of, first_trials, observations_in, strict_sampler, task_of
-from benchmarks.output import Line, arguments_of, share_of, show
+from benchmarks.output import Line, arguments_of, mean_of, show
 from orchestrator.planning.forecast import MIN_MEASURED, NODE_MULTIPLES, Forecast, ForecastInput, Scaling, forecast
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
@@ -87,12 +87,12 @@ def summaries(lines: Sequence[Line]) -> Iterator[Line]:
             "summary": True,
             "times": times,
             "forecasts": len(found),
-            "covered": share_of(line["is_covered"] for line in found),
-            "chosen_covered": share_of(line["chosen_is_covered"] for line in found if line["regret"] is not None),
+            "covered": mean_of(line["is_covered"] for line in found),
+            "chosen_covered": mean_of(line["chosen_is_covered"] for line in found if line["regret"] is not None),
             "error_median": round(median(abs(line["error"]) for line in found), 4),
             "half_width_median": round(median(half_widths), 3),
             "contenders_median": median(line["contenders"] for line in found),
-            "best_is_contender": share_of(line["best_is_contender"] for line in found),
+            "best_is_contender": mean_of(line["best_is_contender"] for line in found),
             "regret_median": median(regrets) if regrets else None,
             "regret_max": max(regrets, default=None),
             "failed": len(found) - len(regrets),

@@ -88,7 +88,7 @@ def _lines(arguments: argparse.Namespace) -> Iterator[Line]:
         print(f"{twin.name}: trains", file=sys.stderr)
         line = run_twin(twin, arguments.work_dir)
         if arguments.page:
-            fill(Path(arguments.page), page_parts([line]))
+            fill(Path(arguments.page), page_parts(line))
         yield line
 
 
@@ -181,11 +181,12 @@ def leaking_copy(copy: Path) -> Path:
     return copy
 
 
-def page_parts(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def page_parts(line: Mapping[str, Any]) -> dict[str, str]:
     """Texts between the page's marks: `twin NAME` for a cell of its table, `runs NAME` for a table of runs."""
-    cells = {f"twin {line['twin']}": cell_of(line) for line in lines}
-    tables = {f"runs {line['twin']}": f"\n{runs_table(line)}\n" for line in lines if line["twin"] in WITH_RUNS}
-    return cells | tables
+    parts = {f"twin {line['twin']}": cell_of(line)}
+    if line["twin"] in WITH_RUNS:
+        parts[f"runs {line['twin']}"] = f"\n{runs_table(line)}\n"
+    return parts
 
 
 def fill(page: Path, parts: Mapping[str, str]) -> None:

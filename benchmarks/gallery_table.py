@@ -15,7 +15,6 @@ from pathlib import Path
 from benchmarks.gallery import fill
 from benchmarks.output import Line, arguments_of, show
 from orchestrator.config.loader import load_search_file
-from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.explain import LayoutExplanation, explain_layouts
 from orchestrator.planning.plan import Plan, plan_of
@@ -76,21 +75,13 @@ def main() -> None:
 def gallery_lines() -> Iterator[Line]:
     """Lines of every recipe, those of each system followed by the layout that its search would try first."""
     for system, recipes in SYSTEMS.items():
-        plans = [_planned(system, recipe.settings) for recipe in recipes]
-        for recipe, (spec, plan) in zip(recipes, plans, strict=True):
-            of_recipe = explain_layouts(plan, spec.baseline)[-1]
-            yield _line(system, recipe, plan, of_recipe) | {"off": relative_errors(recipe, plan, of_recipe)}
-        _, plan = plans[0]
-        yield _line(system, Recipe(CHOICE), plan, LayoutExplanation.of(plan, "first", 0)) | {"off": {}}
-
-
-def relative_errors(recipe: Recipe, plan: Plan, of_recipe: LayoutExplanation) -> dict[str, float]:
-    """Relative errors of predictions against published values, by the name of the predicted quantity."""
-    if recipe.published is None:
-        return {}
-    names = ("mfu", "hfu") if recipe.quantity == SHARE else (str(recipe.quantity),)
-    row = of_recipe.to_json(plan)
-    return {name: row[name] / recipe.published - 1 for name in names}
+        path = Path(presets.__file__).parents[1] / presets.SEARCHES / f"{system}.yaml"
+        plans = []
+        for recipe in recipes:
+            spec = load_search_file(path, recipe.settings)
+            plans.append(plan_of(spec, candidates_of(spec)))
+            yield _line(system, recipe, plans[-1], explain_layouts(plans[-1], spec.baseline)[-1])
+        yield _line(system, Recipe(CHOICE), plans[0], LayoutExplanation.of(plans[0], "first", 0))
 
 
 def page_parts(lines: Sequence[Line]) -> dict[str, str]:
@@ -104,17 +95,14 @@ def page_parts(lines: Sequence[Line]) -> dict[str, str]:
     return parts
 
 
-def _planned(system: str, settings: Sequence[str]) -> tuple[SearchSpec, Plan]:
-    path = Path(presets.__file__).parents[1] / presets.SEARCHES / f"{system}.yaml"
-    spec = load_search_file(path, settings)
-    return spec, plan_of(spec, candidates_of(spec))
-
-
-def _line(system: str, recipe: Recipe, plan: Plan, of_recipe: LayoutExplanation) -> Line:
-    row = of_recipe.to_json(plan)
+def _line(system: str, recipe: Recipe, plan: Plan, layout: LayoutExplanation) -> Line:
+    """Line of a layout; `off` has relative errors of what was published, by the name of the predicted quantity."""
+    row = layout.to_json(plan)
     names = ("layout_key", "place", "step_time_s", TOKENS, "mfu", "hfu", "peak_memory_gib", "fits", "time_s")
     about = {"system": system, "recipe": recipe.words, "quantity": recipe.quantity, "published": recipe.published}
-    return about | {"num_layouts": len(plan.layouts)} | {name: row[name] for name in names}
+    compared = ("mfu", "hfu") if recipe.quantity == SHARE else (str(recipe.quantity),)
+    off = {name: row[name] / recipe.published - 1 for name in compared} if recipe.published else {}
+    return about | {"num_layouts": len(plan.layouts)} | {name: row[name] for name in names} | {"off": off}
 
 
 def _published(line: Line) -> str:

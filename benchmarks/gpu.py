@@ -1,6 +1,6 @@
 """Predicted against measured step time and peak memory of layouts on one GPU, in at most eight minutes.
 
-    python -m benchmarks.gpu [--accelerator h100-80gb] [--file RESULTS.json] [--minutes 8] [--json]
+    python -m benchmarks.gpu [--accelerator h100-80gb] [--minutes 8] [--json]
 
 Each case is a trial of one rank by Parlay's trainer: micro-batch sizes, bf16 and fp32, attention kernels,
 recomputation, compilation, the optimizer on the host, and torchtitan with products in 16 and in 8 bits where it is
@@ -71,14 +71,13 @@ _KEPT = (*_COMPARED, "peak_memory_allocated_gib", "mfu", "hfu", "tokens_per_sec"
 
 
 def main() -> None:
-    arguments = arguments_of(__doc__, accelerator="", file="", minutes=8.0)
+    arguments = arguments_of(__doc__, accelerator="", minutes=8.0)
     torch, device = found_device()
     is_gpu = device != "False"
     accelerator = arguments.accelerator or (accelerator_named(device).name if is_gpu else "cpu")
-    file = Path(arguments.file) if arguments.file else None
-    if file is None and is_gpu:
-        file = DOCS / f"gpu-{datetime.now(UTC):%Y-%m-%d}.json"
-    head: Line = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "device": device if is_gpu else "CPU", "torch": torch}
+    date = f"{datetime.now(UTC):%Y-%m-%d}"
+    file = DOCS / f"gpu-{date}.json" if is_gpu else None
+    head: Line = {"date": date, "device": device if is_gpu else "CPU", "torch": torch}
     head |= {"accelerator": accelerator, "model": (MODEL if is_gpu else TINY).to_json()}
     head["note"] = "One GPU shows nothing about links." if is_gpu else "No GPU: tiny shapes on a CPU, kept nowhere."
     print(head["note"], file=sys.stderr)
@@ -96,7 +95,7 @@ def measured_cases(head: Line, file: Path | None, minutes: float) -> Iterator[Li
     """Line for each case that is not in the file yet, while time is left; SystemExit for another machine's file."""
     kept = (read_json(file) if file is not None and file.exists() else None) or head | {"cases": {}}
     if any(kept[name] != head[name] for name in ("device", "torch", "model")):
-        raise SystemExit(f"{file} is of {kept['device']} with torch {kept['torch']}: name another --file")
+        raise SystemExit(f"{file} is of {kept['device']} with torch {kept['torch']}: move it away")
     ends = time.monotonic() + 60 * minutes
     for name in CASES:
         if name in kept["cases"]:

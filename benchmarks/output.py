@@ -15,17 +15,13 @@ Line = dict[str, Any]
 def arguments_of(docstring: str | None, *paths: str, **options: Any) -> argparse.Namespace:
     """Command line of a benchmark, with its docstring as help and the option `--json`.
 
-    `paths` are positional: `name`, `name?` for one at most, `name+` for several. `options` have their defaults, which
-    say their types; one whose default is False is a switch.
+    `paths` are positional: `name`, or `name+` for several. `options` have their defaults, which say their types.
     """
     parser = argparse.ArgumentParser(description=docstring, formatter_class=argparse.RawDescriptionHelpFormatter)
     for path in paths:
-        parser.add_argument(path.rstrip("?+"), type=Path, nargs=path[-1] if path[-1] in "?+" else None)
+        parser.add_argument(path.rstrip("+"), type=Path, nargs="+" if path.endswith("+") else None)
     for name, default in options.items():
-        if default is False:
-            parser.add_argument(f"--{name.replace('_', '-')}", action="store_true")
-        else:
-            parser.add_argument(f"--{name.replace('_', '-')}", default=default, type=type(default))
+        parser.add_argument(f"--{name.replace('_', '-')}", default=default, type=type(default))
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     return parser.parse_args()
 
@@ -55,11 +51,6 @@ def short(value: Any) -> Any:
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Mean of those that are known."""
+    """Mean of those that are known; of truth values the share that is true."""
     known = [value for value in values if value is not None]
     return round(fmean(known), 4) if known else None
-
-
-def share_of(hits: Iterable[bool]) -> float | None:
-    found = list(hits)
-    return round(sum(found) / len(found), 4) if found else None

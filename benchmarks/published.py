@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -61,52 +60,24 @@ def published_lines(paths: Iterable[Path]) -> Iterator[Line]:
         yield {"summary": True, "source": source, "quantity": "step_time_s", **figures}
 
 
-@dataclass(frozen=True)
-class Published:
-    """Published layout of a model on a machine."""
-
-    model: ModelShape
-    cluster: Cluster
-    layout: Layout
-
-    @classmethod
-    def of(cls, row: Row, engine: str) -> Published:
-        """InputError or ValueError where the row does not say all of it."""
-        gpus, batch, micro_batch = (int(row[name]) for name in ("n_gpus", "global_batch", "micro_batch"))
-        cluster = Cluster(accelerator_named(re.sub(r"\(.*", "", row["gpu"])), min(gpus, 8), -(-gpus // 8))
-        degrees = {field: int(row[name] or 1) for name, field in _DEGREES.items()}
-        if layout_mesh(degrees).world_size != gpus or batch % (micro_batch * degrees["data_parallel"]):
-            raise ValueError("its numbers do not come out")
-        layout = Layout(
-            num_nodes=cluster.num_nodes,
-            **degrees,
-            micro_batch_size=micro_batch,
-            grad_accum_steps=batch // micro_batch // degrees["data_parallel"],
-            zero_stage=int(row["zero_stage"] or 0),
-            activation_checkpointing=row["recompute"],
-            sequence_parallel=row["seq_parallel"] == "yes",
-            virtual_pipeline_stages=int(row["vp"] or 1),
-            precision="fp16",
-            engine="megatron-deepspeed" if row["zero_stage"] == "3" else engine,  # ZeRO 3 is never Megatron-LM's
-        ).canonical()
-        links = links_of("selene") if cluster.accelerator.name == "a100-80gb" else None  # all such steps are Selene's
-        return cls(_gpt(row), linked(cluster, links), layout)
-
-    @property
-    def predicted_s(self) -> float:
-        terms = StepTerms.of(self.model, self.cluster, LayoutTable.of([self.layout]))
-        return float(terms.seconds(typical_constants())[0])
-
-    def seconds_at(self, tflops_per_gpu: float, counting: str) -> float:
-        """Step time at this rate, with FLOPs counted with recomputation (hardware) or without (model).
-
-        Narayanan et al., arXiv 2104.04473, eq. 3; Korthikanti et al., arXiv 2205.05198, eq. 7.
-        """
-        model, passes = self.model, 4 if counting == "hardware" else 3
-        layers = model.num_layers * model.hidden_size**2 * (1 + model.seq_length / (6 * model.hidden_size))
-        tokens = self.layout.global_batch_size * model.seq_length
-        flops = tokens * (24 * passes * layers + 6 * model.hidden_size * model.vocab_size)
-        return flops / (tflops_per_gpu * 1e12 * self.layout.num_gpus)
+def _line(row: Row) -> Line | None:
+    source = next((known for known in PAPERS if known in row["source"]), None)
+    if source is None:
+        return None
+    engine, counting = PAPERS[source]
+    try:
+        model, cluster, layout = _gpt(row), _cluster(row), _layout(row, engine)
+        published_s = _published_s(row, model, layout, counting, cluster.accelerator.peak_flops_for("fp16") or 0)
+    except (InputError, ValueError):  # the row does not say all of it
+        return None
+    predicted_s = float(StepTerms.of(model, cluster, LayoutTable.of([layout])).seconds(typical_constants())[0])
+    return {
+        "source": f"{source} {row['table']}",
+        "case": f"{model.parameters / 1e9:.1f}B {layout.key}",
+        "published": round(published_s, 3),
+        "predicted": round(predicted_s, 3),
+        "error": round(predicted_s / published_s - 1, 4),
+    }
 
 
 def _gpt(row: Row) -> ModelShape:
@@ -115,34 +86,44 @@ def _gpt(row: Row) -> ModelShape:
     return ModelShape(layers, hidden, heads, heads, 4 * hidden, False, vocabulary, length, True, "learned", "layernorm")
 
 
-def _line(row: Row) -> Line | None:
-    source = next((known for known in PAPERS if known in row["source"]), None)
-    if source is None:
-        return None
-    engine, counting = PAPERS[source]
-    try:
-        published = Published.of(row, engine)
-    except (InputError, ValueError):
-        return None
-    published_s = _published_s(row, published, counting)
-    if published_s is None:
-        return None
-    predicted_s = published.predicted_s
-    return {
-        "source": f"{source} {row['table']}",
-        "case": f"{published.model.parameters / 1e9:.1f}B {published.layout.key}",
-        "published": round(published_s, 3),
-        "predicted": round(predicted_s, 3),
-        "error": round(predicted_s / published_s - 1, 4),
-    }
+def _cluster(row: Row) -> Cluster:
+    gpus = int(row["n_gpus"])
+    cluster = Cluster(accelerator_named(re.sub(r"\(.*", "", row["gpu"])), min(gpus, 8), -(-gpus // 8))
+    # All steps on such devices are Selene's.
+    return linked(cluster, links_of("selene") if cluster.accelerator.name == "a100-80gb" else None)
 
 
-def _published_s(row: Row, published: Published, counting: str | None) -> float | None:
+def _layout(row: Row, engine: str) -> Layout:
+    gpus, batch, micro_batch = (int(row[name]) for name in ("n_gpus", "global_batch", "micro_batch"))
+    degrees = {field: int(row[name] or 1) for name, field in _DEGREES.items()}
+    if layout_mesh(degrees).world_size != gpus or batch % (micro_batch * degrees["data_parallel"]):
+        raise ValueError("its numbers do not come out")
+    return Layout(
+        num_nodes=-(-gpus // 8),
+        **degrees,
+        micro_batch_size=micro_batch,
+        grad_accum_steps=batch // micro_batch // degrees["data_parallel"],
+        zero_stage=int(row["zero_stage"] or 0),
+        activation_checkpointing=row["recompute"],
+        sequence_parallel=row["seq_parallel"] == "yes",
+        virtual_pipeline_stages=int(row["vp"] or 1),
+        precision="fp16",
+        engine="megatron-deepspeed" if row["zero_stage"] == "3" else engine,  # ZeRO 3 is never Megatron-LM's
+    ).canonical()
+
+
+def _published_s(row: Row, model: ModelShape, layout: Layout, counting: str | None, peak_flops: float) -> float:
+    """Step time, or that at the row's rate, whose FLOPs count recomputation (hardware) or do not (model).
+
+    Narayanan et al., arXiv 2104.04473, eq. 3; Korthikanti et al., arXiv 2205.05198, eq. 7.
+    """
     if row["iter_time_s"]:
         return float(row["iter_time_s"])
-    if counting == "hardware" and row["tflops_gpu"]:
-        return published.seconds_at(float(row["tflops_gpu"]), "hardware")
-    if counting == "model" and row["mfu"]:
-        peak_tflops = (published.cluster.accelerator.peak_flops_for("fp16") or 0) / 1e12
-        return published.seconds_at(float(row["mfu"]) / 100 * peak_tflops, "model")
-    return None
+    if counting is None:
+        raise ValueError("it may count recomputation or not")
+    passes = 4 if counting == "hardware" else 3
+    rate = float(row["tflops_gpu"]) * 1e12 if counting == "hardware" else float(row["mfu"]) / 100 * peak_flops
+    layers = model.num_layers * model.hidden_size**2 * (1 + model.seq_length / (6 * model.hidden_size))
+    tokens = layout.global_batch_size * model.seq_length
+    flops = tokens * (24 * passes * layers + 6 * model.hidden_size * model.vocab_size)
+    return flops / (rate * layout.num_gpus)

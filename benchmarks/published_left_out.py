@@ -1,6 +1,6 @@
 """Errors of published layouts by family, with each family left out of the tuning of the time model's constants.
 
-    python -m benchmarks.published_left_out throughput_2023_2026.csv [papers_published_layouts.csv] [--json]
+    python -m benchmarks.published_left_out throughput_2023_2026.csv papers_published_layouts.csv [--json]
 
 Constants that a family's published steps set are fitted to another family's instead. Those that no other family tells
 have the value that they would have without any fit. A family that set no constant is predicted with the shipped ones.
@@ -64,12 +64,12 @@ others."""
 
 
 def main() -> None:
-    arguments = arguments_of(__doc__, "table", "papers?")
+    arguments = arguments_of(__doc__, "table", "papers")
     readings = [Reading.of(row) for row in read_rows(arguments.table)]
     show(lines(readings, arguments.papers), arguments.json)
 
 
-def lines(readings: Sequence[Reading], papers: Path | None) -> Iterator[Line]:
+def lines(readings: Sequence[Reading], papers: Path) -> Iterator[Line]:
     """For each family the constants it is predicted with, its errors, and those of the papers' figures of its kind."""
     for family in sorted({reading.family for reading in readings}):
         constants = without(family, readings)
@@ -125,9 +125,9 @@ def using(constants: Constants) -> Iterator[None]:
         yield
 
 
-def paper_lines(papers: Path | None, family: str) -> Iterator[Line]:
+def paper_lines(papers: Path, family: str) -> Iterator[Line]:
     """Summaries of the papers' steps of this family."""
-    for line in published_lines([papers] if papers else []):
+    for line in published_lines([papers]):
         kind = DENSE_FSDP if "ZeRO-3" in line["source"] else DENSE_3D
         if "summary" in line and kind == family:
             yield line

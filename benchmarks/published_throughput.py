@@ -27,7 +27,7 @@ from search_spaces.cost_model.posterior import MemoryPosterior, typical_constant
 from search_spaces.cost_model.step_time import TERMS, StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster, chip_of
 from search_spaces.hardware.memory_headroom import rank_memory_gib
-from search_spaces.layouts.layout import AXES, CHOICES, Layout
+from search_spaces.layouts.layout import CHOICES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
@@ -57,7 +57,8 @@ class Reading:
         if task is not None:
             return cls(row, None, (task,))
         model, values = model_of(row), layout_values(row)
-        reasons = [*unknown_values(values), *(["no published shape of a GPT"] if model is None else [])]
+        reasons = [f"{axis} {word}" for axis, word in values.items() if axis in CHOICES and word not in CHOICES[axis]]
+        reasons += ["no published shape of a GPT"] if model is None else []
         if model is None or reasons:
             return cls(row, None, tuple(reasons))
         layout = Layout(**values).canonical()
@@ -231,12 +232,9 @@ benchmarks/llama3_h100_202412_torchtitan.md), here half-way between 989 and 835 
 
 
 def layout_values(row: Row) -> dict[str, Any]:
-    """Fields of the row's layout, also those that no layout has yet; one with its usual value may be left out."""
-    parallel = {field: int(row[column]) for column, field in _PARALLEL.items()}
-    more = {"context_parallel": int(row["cp"]), "expert_parallel": int(row["ep"])}
+    """Fields of the row's layout, also with words that no layout has yet."""
     return {
-        **parallel,
-        **{field: ranks for field, ranks in more.items() if ranks > 1},
+        **{field: int(row[column]) for column, field in _NUMBERS.items()},
         **_BY_TRAINER[row["trainer"]],
         **_recomputation(row),
         **_steps_of_bridge(row),
@@ -260,10 +258,12 @@ def _overlaps_userbuffers(row: Row) -> bool:
     return is_dense and int(row["tp"]) > 1 and row["precision"] != "nvfp4"
 
 
-_PARALLEL = {
+_NUMBERS = {
     "tp": "tensor_parallel",
     "pp": "pipeline_parallel",
     "dp": "data_parallel",
+    "cp": "context_parallel",
+    "ep": "expert_parallel",
     "vp": "virtual_pipeline_stages",
     "micro_batch_size": "micro_batch_size",
     "grad_accum": "grad_accum_steps",
@@ -369,15 +369,6 @@ def _is_rowwise(row: Row) -> bool:
 _ROWWISE = ("599.6", "624.8", "3708.5", "3914.9")
 """Tokens/s and GPU of the rows with a scale for each row: the table calls them fp8 as those with one for a tensor
 (torchtitan, benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md)."""
-
-
-def unknown_values(values: Mapping[str, Any]) -> Iterator[str]:
-    """Fields and words that no layout has."""
-    for name, value in values.items():
-        if name not in AXES:
-            yield name
-        elif name in CHOICES and value not in CHOICES[name]:
-            yield f"{name} {value}"
 
 
 # -- lines

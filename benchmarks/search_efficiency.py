@@ -16,8 +16,9 @@ them; problems with few candidates are easy for any sampler, and apart.
 from __future__ import annotations
 
 import argparse
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from statistics import fmean, geometric_mean, median
 
@@ -31,11 +32,8 @@ from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
 from search_spaces.tables.measured_table import Observation
 
 MODES = ("cold", "leave_one_model_out")
-_SIZES: dict[str, Callable[[int], bool]] = {
-    ">=20": lambda count: count >= 20,
-    ">=50": lambda count: count >= 50,
-    "<20": lambda count: count < 20,
-}
+_SIZES = {">=20": (20, math.inf), ">=50": (50, math.inf), "<20": (0, 20)}
+"""Least numbers of candidates, and those that they are below."""
 _LONE_OUTLIER = 1.25
 _AVERAGED = (
     "median",
@@ -90,8 +88,8 @@ def run(
 
 def summaries(lines: Sequence[Line]) -> Iterator[Line]:
     """Trials to 2 %: line per sampler, mode and source, and one averaged over sources; small problems separately."""
-    for candidates, belongs in _SIZES.items():
-        chosen = [line for line in lines if belongs(line["candidates"])]
+    for candidates, (least, below) in _SIZES.items():
+        chosen = [line for line in lines if least <= line["candidates"] < below]
         for sampler, mode in dict.fromkeys((line["sampler"], line["mode"]) for line in chosen):
             by_source: dict[str, list[Line]] = defaultdict(list)
             for line in chosen:
@@ -114,11 +112,11 @@ def _lines(observations: Sequence[Observation], arguments: argparse.Namespace) -
     for name, problem in problems.items():
         if arguments.problem not in name or len(problem.results) < arguments.candidates:
             continue
-        for sampler, mode in product(arguments.sampler.split(","), arguments.mode.split(",")):
-            for seed in range(arguments.seeds):
-                prior_trials = None if mode == "cold" else others_of(name, problems, seed)
-                if prior_trials != ():
-                    yield run(name, problem, sampler, seed, prior_trials)
+        wanted = product(arguments.sampler.split(","), arguments.mode.split(","), range(arguments.seeds))
+        for sampler, mode, seed in wanted:
+            prior_trials = None if mode == "cold" else others_of(name, problems, seed)
+            if prior_trials != ():
+                yield run(name, problem, sampler, seed, prior_trials)
 
 
 def _searched(problem: BenchmarkProblem, sampler: Sampler, best_s: float) -> tuple[list[Observation], int | None]:

@@ -20,7 +20,7 @@ from trials.train.measurement import loop
 def test_a_service_is_driven_to_its_end_and_told_by_windows(monkeypatch):
     monkeypatch.setattr(driver, "FIRST", 4)
     monkeypatch.setattr(driver, "EVERY", 4)
-    *windows, whole = driver.service_lines(driver.Load(searches=3, trials=5, in_flight=4))
+    *windows, whole = driver.service_lines(searches=3, trials=5, in_flight=4)
     assert (whole["trials"], whole["searches"]) == (15, 3)
     assert (windows[0]["from"], windows[-1]["to"]) == (0, 15)
     assert len(windows) >= 2
@@ -65,7 +65,7 @@ def test_a_layout_of_the_gpu_benchmark_is_measured_kept_and_not_measured_again(t
     assert line["predicted"]["fit_probability"] == 1.0
     assert json.loads(file.read_text())["cases"]["flash"].items() <= line.items()
     assert list(gpu.measured_cases(head, file, minutes=5)) == []
-    with pytest.raises(SystemExit, match="another --file"):
+    with pytest.raises(SystemExit, match="move it away"):
         list(gpu.measured_cases(head | {"device": "NVIDIA H200"}, file, minutes=5))
 
 
