@@ -64,15 +64,13 @@ class Parity:
     def difference(self, given: Case, trained: list[RankTraining]) -> Difference:
         return largest_difference(trained, self.reference(given.shape, given.layout.precision))
 
-    def expect(self, given: Case, record_property: Callable[[str, object], None]) -> None:
-        """Train a case of a CPU for ten steps, and assert that they are those of the plain GPT."""
-        from trials.train.selftest.training import STEPS  # with torch, which most who import this module do without
-
-        trained = self.train(given, STEPS)
+    def expect(self, given: Case, record_property: Callable[[str, object], None], steps: int = 10) -> None:
+        """Train a case on a CPU, and assert that its steps are those of the plain GPT."""
+        trained = self.train(given, steps)
         difference, tolerance = self.difference(given, trained), tolerance_of(given, "cpu")
         record_property("difference", difference.value)
         assert difference.value <= tolerance, f"{given.name} differs by {difference}, {tolerance:.0e} are tolerated"
-        assert counting_fault(given, trained, STEPS) is None
+        assert counting_fault(given, trained, steps) is None
 
     def _trained(self, program: str, given: Case, **options: Any) -> list[RankTraining]:
         arguments = {"case": given.to_json(), **options}

@@ -1,4 +1,4 @@
-"""Ten clipped steps of every case of the covering arrays, by every engine, compared with a plain GPT."""
+"""Clipped steps of every case of the covering arrays, by every engine, compared with a plain GPT."""
 
 from __future__ import annotations
 
@@ -36,6 +36,10 @@ def cases() -> Iterator[ParameterSet]:
         yield pytest.param(case, id=case.name, marks=marks)
 
 
+STEPS = 4
+"""Enough: without any one reduction, three steps already differ by more than is tolerated (test_parity.py)."""
+
+
 @pytest.mark.parametrize("given", list(cases()))
-def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity_of, given, record_property):
-    parity_of(given.layout.engine).expect(given, record_property)
+def test_steps_of_a_layout_are_those_of_a_plain_gpt(parity_of, given, record_property):
+    parity_of(given.layout.engine).expect(given, record_property, STEPS)
