@@ -32,8 +32,9 @@ from dashboards.schema import TrackingSection
 from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.lifecycle.mlflow_resync import resync
 from slurm.sandbox.sandbox import SLURMCTLD
+from tests.kit import until
 from tests.orchestrator.service.services import ask
-from tests.orchestrator.slurm_searches import SEARCH, Bench, record_of, until
+from tests.orchestrator.slurm_searches import SEARCH, Bench, record_of
 from tests.slurm.sandboxes import sandbox
 from trials.files import sqlite_file
 from trials.files.folders import SearchFolder
