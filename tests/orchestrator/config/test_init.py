@@ -11,13 +11,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from search_spaces.schema.validation import FILL_IN
-from tests.orchestrator.importers.samples import (
-    BRIDGE,
-    DEEPSPEED,
-    HF_GPT2,
-    HF_LLAMA,
-    MEGATRON_LM,
-)
+from tests.orchestrator.importers.samples import BRIDGE, DEEPSPEED, HF_LLAMA, MEGATRON_LM
 
 
 def started_from(tmp_path, name: str, text: str):
@@ -59,11 +53,8 @@ def test_the_example_is_valid_as_it_is_and_has_layouts_to_try(tmp_path):
 def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_path):
     """tests/orchestrator/importers/test_corpus.py has the layouts of many more files."""
     spec, notes, text = started_from(tmp_path, "pretrain_gpt.sh", MEGATRON_LM)
-    assert (spec.name, spec.global_batch_size, spec.cluster.num_gpus) == ("pretrain-gpt", 64, 16)
-    assert (spec.baseline.shape, spec.baseline.engine) == ("tensor 2 x pipeline 4 x data 2", "megatron-lm")
-    space = candidates_of(spec)
-    assert spec.baseline in space.layouts
-    assert len(space.layouts) > 20
+    assert (spec.name, spec.baseline.shape) == ("pretrain-gpt", "tensor 2 x pipeline 4 x data 2")
+    assert len(candidates_of(spec).layouts) > 20
     dropout = ("--attention-dropout", "0.1", "--hidden-dropout", "0.1")
     data = ("--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "gpt2-vocab.json")
     assert (spec.trainer.kind, spec.trainer.arguments) == ("megatron-lm", data + dropout)
@@ -237,13 +228,6 @@ def test_a_file_of_no_known_kind_is_refused_with_its_name(tmp_path, content, wor
         render_from(tmp_path / "file")
     assert error.value.problems[0].file == str(tmp_path / "file")
     assert error.value.problems[0].rule or error.value.problems[0].fix
-
-
-def test_a_model_whose_sizes_contradict_each_other_is_refused_with_the_files_name(tmp_path):
-    (tmp_path / "config.json").write_text(HF_GPT2.replace('"n_embd": 768', '"n_embd": 770'))
-    with pytest.raises(InputError, match="hidden_size 770 must be a multiple of num_attention_heads 12") as error:
-        render_from(tmp_path / "config.json")
-    assert error.value.problems[0].file == str(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("site", ["lumi", "./our site.toml"])

@@ -17,12 +17,9 @@ SCHEMA = json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
-def valid_examples() -> list[str]:
-    quickstart = presets.preset_text(presets.SEARCHES, "quickstart")
-    return [MINIMAL, EVERYTHING, quickstart, TABLE_SEARCH]
-
-
-@pytest.mark.parametrize("text", valid_examples())
+@pytest.mark.parametrize(
+    "text", [MINIMAL, EVERYTHING, presets.preset_text(presets.SEARCHES, "quickstart"), TABLE_SEARCH]
+)
 def test_the_json_schema_accepts_what_is_read(text: str):
     VALIDATOR.check_schema(SCHEMA)
     VALIDATOR.validate(yaml.safe_load(text))

@@ -163,7 +163,6 @@ def test_ranks_are_forked_where_the_launcher_the_trainer_and_the_user_allow_it(t
         ([PILOT, "launcher.slurm.mem=4G", "space.env={OMP_NUM_THREADS: [1, 2]}"], f"{4096 + 2 * SERVER_MEMORY_MIB}M"),
         ([PILOT, "launcher.slurm.mem=4G", "space.launch={cpu_bind: [null, cores]}"], f"{4096 + SERVER_MEMORY_MIB}M"),
         ([PILOT, "launcher.slurm.mem=4G", "measure.warm_start=false"], "4G"),
-        ([SLURM, "launcher.slurm.shared_jobs=true", "launcher.slurm.mem=4G"], f"{4096 + SERVER_MEMORY_MIB}M"),
     ],
 )
 def test_jobs_of_several_trials_ask_for_the_memory_of_their_fork_servers_too(tmp_path, changes, mem):

@@ -31,19 +31,14 @@ FILES = [
     # lines after those of a valid file, key
     ("serch: {}", "serch"),
     ("search: {max_trails: 3}", "search.max_trails"),
-    ("max_trials: 3", "max_trials"),
     ("baseline: {tensor_paralel: 2}", "baseline.tensor_paralel"),
     ("  data_parallel: 2", "space.data_parallel"),
-    ('"a\\x07": 3', None),
-    ('tracking: {experiment: "a\\x1b[2Jb"}', "tracking.experiment"),
     ("tracking: {enabled: yes}", "tracking.enabled"),
     ("search: {seed: 08}", "search.seed"),
-    ("search: {seed: 12:30:00}", "search.seed"),
     ("trainer: {python: 3.11}", "trainer.python"),
     ("constraints:", "constraints"),
     ("  candidates: table.csv", "space.tensor_parallel"),
     ("  micro_batch_size: [1, 2, 1]", "space.micro_batch_size"),
-    ("objective: tokens_per_second", "objective"),
     ("objective: []", "objective"),
     ("objective: [tokens_per_sec, tokens_per_sec]", "objective"),
     ("objective: [tokens_per_sec, speed]", "objective[1]"),
@@ -66,7 +61,6 @@ FILES = [
     ("launcher: {kind: local, address: 'h:1'}", "launcher.address"),
     ("launcher: {kind: ray, table: t.csv}", "launcher.table"),
     ("launcher: {kind: pbs}", "launcher.kind"),
-    ("launcher: {kind: local, slurm: {shared_jobs: true}}", "launcher.slurm.shared_jobs"),
     ("launcher: {kind: slurm, slurm: {time: 1}}", "launcher.slurm.time"),
     ("launcher: {kind: slurm, slurm: {exclusive: mine}}", "launcher.slurm.exclusive"),
     ('launcher: {kind: slurm, slurm: {qos: "a\\nb"}}', "launcher.slurm.qos"),
@@ -76,7 +70,7 @@ FILES = [
 
 @pytest.mark.bad_input(1, 6, 7, 10, 16, 17, 19, 23, 26, 29, 30, 50)
 @pytest.mark.parametrize(("lines", "key"), FILES)
-def test_a_line_of_a_file_is_refused_where_it_stands(tmp_path: Path, lines: str, key: str | None):
+def test_a_line_of_a_file_is_refused_where_it_stands(tmp_path: Path, lines: str, key: str):
     problem = refusal(tmp_path, f"{MINIMAL}{lines}\n")
     assert (problem.key, problem.file) == (key, str(tmp_path / "search.yaml"))
     assert problem.line == (LINES if key == "space.tensor_parallel" else LINES + 1)
@@ -86,7 +80,6 @@ def test_a_line_of_a_file_is_refused_where_it_stands(tmp_path: Path, lines: str,
 CHANGES = [
     # changes of a valid file, key
     (["schema=parlay.search/2"], "schema"),
-    (["serch.max_trials=3"], "serch"),
     (["model=gpt2-tinny"], "model"),
     (["search.sampler=deephiper"], "search.sampler"),
     *(([f"name={json.dumps(name)}"], "name") for name in ("..", "-a", "A", "a_b", "a b", "a" * 42, "", "x$(id)")),

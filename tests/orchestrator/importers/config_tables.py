@@ -47,7 +47,7 @@ def require_table(
     """The reader handles every key as the table says; `base` and `others` are configurations that together have all
     keys that it reads. Of a template those that are noted otherwise stay, but for the `replaced` ones."""
     require_one_handling_of_each_key(table)
-    require_refusals(read, table, base)
+    require_refusals(read, keys_with(table, Handling.REFUSED), base)
     noted = {*keys_with(table, Handling.NOTED)}
     require_notes(read, noted if replaced is None else noted & {*replaced}, base)
     require_no_effect(read, {*()} if replaced is None else noted - {*replaced}, base)
@@ -62,8 +62,8 @@ def require_one_handling_of_each_key(table: OptionTable) -> None:
     assert all(group.reason for group in table.groups if group.handling is not Handling.READ)
 
 
-def require_refusals(read: Reader, table: OptionTable, base: Mapping[str, Any]) -> None:
-    for name in keys_with(table, Handling.REFUSED):
+def require_refusals(read: Reader, names: Collection[str], base: Mapping[str, Any]) -> None:
+    for name in names:
         with pytest.raises(InputError) as refused:
             read(yaml.safe_dump(with_key(base, name, VALUE)))
         assert [problem.key for problem in refused.value.problems] == [name]

@@ -10,12 +10,8 @@ from orchestrator.importers.accelerate import looks_like_accelerate, read_accele
 from orchestrator.importers.accelerate_options import ACCELERATE_OPTIONS
 from orchestrator.importers.option_table import Handling
 from search_spaces.errors import InputError
-from tests.orchestrator.importers.config_tables import (
-    keys_with,
-    require_all_read,
-    require_one_handling_of_each_key,
-    with_key,
-)
+from tests.orchestrator.importers import config_tables
+from tests.orchestrator.importers.config_tables import keys_with, with_key
 
 FSDP = yaml.safe_load("""
 {compute_environment: LOCAL_MACHINE, debug: false, distributed_type: FSDP, downcast_bf16: 'no', machine_rank: 0,
@@ -125,23 +121,18 @@ def test_a_key_sets_its_layout_field(base, name, value, field, expected):
 
 
 def test_each_key_keeps_to_its_table(monkeypatch):
-    require_one_handling_of_each_key(ACCELERATE_OPTIONS)
-    for name in keys_with(ACCELERATE_OPTIONS, Handling.REFUSED):
-        with pytest.raises(InputError) as refused:
-            read(with_key(kind_of(name), name, 3))
-        assert [problem.key for problem in refused.value.problems] == [name]
-    for name in keys_with(ACCELERATE_OPTIONS, Handling.NOTED):
-        found, before = read(with_key(kind_of(name), name, 3)), read(kind_of(name))
-        assert any(note.startswith(f"{name} was left out: ") for note in found.notes), name
-        assert found.layout == before.layout
-    for name in keys_with(ACCELERATE_OPTIONS, Handling.NO_EFFECT):
-        found, before = read(with_key(kind_of(name), name, 3)), read(kind_of(name))
-        assert (found.layout, found.notes) == (before.layout, before.notes), name
+    config_tables.require_one_handling_of_each_key(ACCELERATE_OPTIONS)
+    for base in (FSDP, DEEPSPEED, MEGATRON):
+        for handling, require in (
+            (Handling.REFUSED, config_tables.require_refusals),
+            (Handling.NOTED, config_tables.require_notes),
+            (Handling.NO_EFFECT, config_tables.require_no_effect),
+        ):
+            names = [name for name in keys_with(ACCELERATE_OPTIONS, handling) if kind_of(name) is base]
+            require(read_accelerate, names, base)
     old = {"distributed_type": "MULTI_GPU", "num_processes": 2, "fp16": True}
-    two = with_key(FSDP, "fsdp_config.fsdp_version", 2)
-    require_all_read(
-        read_accelerate, ACCELERATE_OPTIONS, [FSDP, FSDP_IN_8_BITS, DEEPSPEED, MEGATRON, NAMED, old, two], monkeypatch
-    )
+    configs = [FSDP, FSDP_IN_8_BITS, DEEPSPEED, MEGATRON, NAMED, old, with_key(FSDP, "fsdp_config.fsdp_version", 2)]
+    config_tables.require_all_read(read_accelerate, ACCELERATE_OPTIONS, configs, monkeypatch)
 
 
 @pytest.mark.parametrize(

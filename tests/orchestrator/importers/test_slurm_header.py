@@ -7,10 +7,10 @@ import pytest
 from orchestrator.config.draft import Draft, render
 from orchestrator.config.loader import load_search_file
 from orchestrator.importers.launch_script import read_launch_script
-from orchestrator.importers.option_table import Handling
 from orchestrator.importers.slurm_directives import read_directives
 from orchestrator.importers.slurm_header import job_variables, read_slurm_header
 from orchestrator.importers.slurm_options import SBATCH_LETTERS, SBATCH_OPTIONS, SRUN_LETTERS, SRUN_OPTIONS
+from tests.orchestrator.importers.config_tables import require_one_handling_of_each_key
 
 
 def read(*directives, commands=(), exported=None):
@@ -209,10 +209,8 @@ def test_a_number_of_tasks_on_the_launch_line_prevails_over_the_headers_for_each
 
 @pytest.mark.parametrize(("table", "letters"), [(SBATCH_OPTIONS, SBATCH_LETTERS), (SRUN_OPTIONS, SRUN_LETTERS)])
 def test_every_option_is_in_one_group_with_a_reason(table, letters):
-    names = [word.rstrip("=") for group in table.groups for word in group.names.split()]
-    assert sorted(names) == sorted(set(names))
-    assert all(group.reason for group in table.groups if group.handling is not Handling.READ)
-    assert set(letters.values()) <= set(names)
+    require_one_handling_of_each_key(table)
+    assert {*letters.values()} <= {*table.group_of}
 
 
 FULL = (

@@ -46,16 +46,13 @@ def test_long_texts_have_one_limit_however_they_come():
         ARRAY + "B=${#A[@]}\n" * 10_000,
         ARRAY + "A[1]=b\n" * 12_000,
         BLANK_LINES + "if $u;then A+=x;fi\n" * 8_000,
-        "f(){\n" + "A+=b\n" * 10_000 + "}\n" + "f\n" * 15,
         "set -- " + "a " * 80_000 + "\n" + "shift\n" * 9_000,
         "X=c" + "a" * 4_094 + "\n" + "Y=${X%*c*}\n" * 2_000,
         "X=" + "a" * 100_000 + '\ncase "$X" in\n' + "*b*[!a]*) ;;\n" * 9_000 + "esac",
-        "X=" + "a" * 100_000 + "\nf(){\n" + '[[ "$X" == *b*[!a]* ]]\n' * 1_000 + "}\n" + "f\n" * 1_000,
         "g(){ while true; do " + "A=1; " * 30_000 + "done; }\n" + "g\n" * 10_000,
         'X="' + "a " * 50_000 + '"\nrun' + " $X" * 50_000,
-        "f(){ case $u in\n" + "a) ;;\n" * 30_000 + "esac\n}\n" + "f\n" * 10_000,
     ],
-    ids=range(12),
+    ids=range(9),
 )
 def test_reading_and_matching_long_values_again_and_again_is_refused(text):
     with pytest.raises(InputError, match="too often"):

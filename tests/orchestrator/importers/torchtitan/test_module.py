@@ -12,24 +12,17 @@ from torchtitan.models.llama3 import model_registry
 from torchtitan.trainer import Trainer
 
 
-def helper():
-    return 3
-
-
 def mine() -> Trainer.Config:
     model_spec = model_registry("8B", attn_backend="varlen")
     return Trainer.Config(
         model_spec=model_spec,
-        optimizer=default_adamw(lr=3e-4),
         training=TrainingConfig(local_batch_size=2, seq_len=8192, steps=1000),
         parallelism=ParallelismConfig(tensor_parallel_degree=8, data_parallel_shard_degree=4),
         activation_checkpoint=None,
     )
 """
-FLOAT8 = "Float8LinearConverter.Config(model_compile_enabled=is_compiled())"
 CHANGED = """\
 def larger():
-    \"\"\"The 8B model on longer sequences.\"\"\"
     config = llama3_8b()
     assert config.model_spec is not None
     config.training.seq_len = 16384
@@ -49,8 +42,7 @@ def test_a_module_like_torchtitans_registry_is_read(tmp_path):
     assert found.layout["attention_kernel"] == "flash"
     assert (found.layout["tensor_parallel"], found.layout["data_parallel"]) == (8, 4)
     assert (found.layout["activation_checkpointing"], found.layout["sequence_parallel"]) == ("none", True)
-    assert found.origins["model.num_layers"] == "torchtitan's 8B"
-    assert found.origins["baseline.tensor_parallel"] == "parallelism.tensor_parallel_degree (line 16)"
+    assert found.origins["baseline.tensor_parallel"] == "parallelism.tensor_parallel_degree (line 11)"
 
 
 def test_options_that_a_function_changes_are_read_and_what_the_module_computes_is_asked_for():
@@ -58,29 +50,9 @@ def test_options_that_a_function_changes_are_read_and_what_the_module_computes_i
     assert (found.model["num_layers"], found.model["seq_length"]) == (32, 16384)
     assert (found.layout["tensor_parallel"], found.layout["data_parallel"]) == (2, 4)
     assert found.layout["activation_checkpointing"] == "full"
-    longer = "def longer():\n    config = mine()\n    config.training.seq_len = 32\n    return config\n"
-    found = read_module(OWN + longer, "longer")
-    assert (found.model["seq_length"], found.layout["tensor_parallel"]) == (32, 8)
     found = read_module(OWN.replace("tensor_parallel_degree=8", "tensor_parallel_degree=degree()"))
     assert {"tensor_parallel", "sequence_parallel"} <= {*found.in_doubt}
     assert "tensor_parallel" not in found.layout
-    parallelism = "ParallelismConfig(tensor_parallel_degree=8, data_parallel_shard_degree=4)"
-    found = read_module(OWN.replace(parallelism, "all_of_it()"))
-    assert {"tensor_parallel", "pipeline_parallel", "zero_stage"} <= {*found.in_doubt}
-    converters = "[Float8LinearConverter.Config(recipe_name=recipe())]"
-    found = read_module(OWN.replace('attn_backend="varlen"', f"converters={converters}"))
-    assert found.in_doubt == ("matmul_precision",)
-
-
-def test_a_converter_of_linear_layers_is_the_precision_of_linear_layers():
-    plain = read_module(OWN).layout
-    for converter, precision in (
-        (FLOAT8, "fp8_rowwise"),
-        ('Float8LinearConverter.Config(recipe_name="tensorwise")', "fp8_tensorwise"),
-        ("MXFP8LinearConverter.Config()", "mxfp8"),
-    ):
-        found = read_module(OWN.replace('attn_backend="varlen"', f'attn_backend="varlen", converters=[{converter}]'))
-        assert (found.layout, found.in_doubt) == ({**plain, "matmul_precision": precision}, ())
 
 
 @pytest.mark.parametrize(
@@ -88,13 +60,8 @@ def test_a_converter_of_linear_layers_is_the_precision_of_linear_layers():
     [
         ("def f(:", "a module is Python"),
         ("def f():\n    config = f()\n    return config\n", "a function starts from Trainer.Config"),
-        (OWN + OWN.replace("mine", "other"), "a module's function returns torchtitan's Trainer.Config"),
         (OWN.replace('"8B"', "SIZE"), "a model is one of torchtitan's llama3: debugmodel, 1B"),
-        (OWN.replace('model_registry("8B", attn_backend="varlen")', "build(layers=3)"), "as an exported"),
-        (OWN.replace("activation_checkpoint=None", "**more"), "every argument has its name"),
         (OWN.replace('attn_backend="varlen"', "converters=[LoRAConverter.Config()]"), "one of linear layers"),
-        (OWN.replace('attn_backend="varlen"', f"converters=[{FLOAT8[:-1]}, emulate=True)]"), "without emulation"),
-        (CHANGED.replace("llama3_8b", "llama3_debugmodel_nvfp4"), "8-bit and 4-bit arithmetic"),
         (
             CHANGED.replace("    assert config.model_spec is not None\n", "    if x:\n        config = 1\n"),
             "calls and assignments",
