@@ -45,8 +45,6 @@ from trials.trial import TrialSpec
 
 pytestmark = pytest.mark.slow
 
-# -- every layout is exported and read back, or refused with a rule
-
 _ANY = FIELD_VALUES | {
     "num_nodes": st.just(1),
     "tensor_parallel": st.sampled_from([1, 2]),
@@ -191,8 +189,7 @@ def _gpt_neox(files: Mapping[str, str], spec: TrialSpec) -> Read:
     require_declared(yaml.safe_load(files["gpt_neox.yml"]), GPT_NEOX_OPTIONS, GPT_NEOX)
     found = read_gpt_neox(files["gpt_neox.yml"])
     assert found.global_batch_size == spec.global_batch_size
-    model = {name: value for name, value in found.model.items() if name != "vocab_size"}  # the tokenizer decides it
-    return Layout(**found.layout, num_nodes=spec.num_nodes, engine="gpt-neox"), model
+    return Layout(**found.layout, num_nodes=spec.num_nodes, engine="gpt-neox"), _without_vocabulary(found.model)
 
 
 def _nanotron(files: Mapping[str, str], spec: TrialSpec) -> Read:

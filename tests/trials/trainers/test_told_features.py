@@ -84,19 +84,11 @@ def test_a_forced_routing_of_experts_is_told_where_megatron_lm_has_it_and_said_a
     assert (f"# Measured with measure.routing {routing}" in text) is said
 
 
-@pytest.mark.parametrize(
-    ("trainer", "shape", "message"),
-    [
-        ("megatron-lm", "geglu", "megatron-lm has silu or clamped_swiglu in an MLP with a gate"),
-        ("megatron-bridge", "nemotron", "Megatron-Bridge has gelu in an MLP with no gate"),
-        ("gpt-neox", "nemotron", "GPT-NeoX adds biases in an MLP without a gate, and fails where there are none"),
-    ],
-)
-def test_what_a_trainer_cannot_be_told_is_refused_in_words(trainer, shape, message):
-    export = exported(our_spec(half(zero_stage=2), SHAPES[shape]))[trainer]
+@pytest.mark.parametrize("trainer", ["megatron-bridge", "gpt-neox"])
+def test_an_mlp_without_a_gate_that_a_trainer_cannot_be_told_is_refused(trainer):
+    export = exported(our_spec(half(zero_stage=2), SHAPES["nemotron"]))[trainer]
     assert export.files == {}
     assert str(export.rule).startswith(f"{trainer}.")
-    assert message in str(export.message)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
