@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,6 @@ from tests.orchestrator.cli.parlay import (
 )
 from tests.slurm.sandboxes import sandbox
 from tests.trials.train.parity import needs_megatron, needs_torchtitan
-from trials.ledger.events import Event
 from trials.ledger.journal import Journal
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -160,21 +158,13 @@ def test_a_job_on_two_nodes_tells_what_its_ranks_see(tmp_path, slurm):
     assert len(slurm.ask("squeue", "--noheader", "--states=all").stdout.splitlines()) == 1
 
 
-CHECKED = ("--set", "launcher.fabric_check=true", "--set", "search.max_trials=1", "--json")
-
-
 def test_a_search_begins_with_the_check_and_takes_its_links(tmp_path):
-    search = write_search(tmp_path)
-    answer = parlay("run", search, *CHECKED, cwd=tmp_path)
+    checked = ("--set", "launcher.fabric_check=true", "--set", "search.max_trials=1", "--json")
+    answer = parlay("run", write_search(tmp_path), *checked, cwd=tmp_path)
     assert answer.code == 0, answer.err
     check = answer.json["fabric_check"]
     assert (check["state"], check["reason"], check["slow_nodes"]) == ("measured", None, [])
     assert [domain["num_ranks"] for domain in check["links"]["domains"]] == [2]
-    events = journal(tmp_path)
-    kinds = [event.kind for event in events if event.kind in ("fabric_check", "trial_proposed")]
+    [journal] = tmp_path.rglob("journal.jsonl")
+    kinds = [event.kind for event in Journal(journal).read() if event.kind in ("fabric_check", "trial_proposed")]
     assert kinds[-2:] == ["fabric_check", "trial_proposed"]
-
-
-def journal(folder: Path) -> list[Event]:
-    [path] = folder.rglob("journal.jsonl")
-    return Journal(path).read()

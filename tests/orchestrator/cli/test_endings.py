@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import main
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.main import run
 from orchestrator.lifecycle import cancel, pilot_cleanup
@@ -97,30 +96,21 @@ def without_slurm(own_home, tmp_path, monkeypatch) -> None:
 @pytest.mark.slow
 def test_a_cancel_without_a_slurm_that_answers_ends_and_lists_what_it_could_not_reach(tmp_path, capsys):
     search = search_with_a_job(tmp_path)
-    assert main.run(["cancel", str(search.path), "--json"]) == ExitCode.CANCEL_INCOMPLETE
+    assert run(["cancel", str(search.path), "--json"]) == ExitCode.CANCEL_INCOMPLETE
     answer = json.loads(capsys.readouterr().out)
     assert (answer["cancelled"], answer["unreached"]) == ([], [f"{search.search_id}.t0001.a1"])
 
 
 @pytest.mark.usefixtures("without_slurm")
-def test_a_pilot_that_an_ended_search_left_and_slurm_does_not_end_is_named(tmp_path, capsys):
+def test_a_pilot_that_an_ended_search_left_is_let_go_of_and_slurm_asked_until_it_is_over(tmp_path, capsys, monkeypatch):
     search = ended_search_with_a_pilot(tmp_path)
-    assert main.run(["cancel", str(search.path), "--json"]) == ExitCode.CANCEL_INCOMPLETE
+    pilot = PilotFolder(search.pilots / "p0001")
+    assert run(["cancel", str(search.path), "--json"]) == ExitCode.CANCEL_INCOMPLETE
     assert json.loads(capsys.readouterr().out)["unreached"] == [f"{search.search_id}.p0001"]
-    assert PilotFolder(search.pilots / "p0001").drain.exists()
-
-
-@pytest.mark.usefixtures("without_slurm")
-def test_a_resume_of_an_ended_search_lets_go_of_its_pilots(tmp_path, capsys):
-    search = ended_search_with_a_pilot(tmp_path)
-    main.run(["resume", str(search.path)])
+    pilot.drain.unlink()
+    run(["resume", str(search.path)])
     assert "scancel 4711" in capsys.readouterr().err
-    assert PilotFolder(search.pilots / "p0001").drain.exists()
-
-
-@pytest.mark.usefixtures("without_slurm")
-def test_of_pilots_that_are_over_slurm_is_asked_nothing(tmp_path, monkeypatch):
-    search = ended_search_with_a_pilot(tmp_path)
-    PilotFolder(search.pilots / "p0001").closed.write_text("{}")
+    assert pilot.drain.exists()
+    pilot.closed.write_text("{}")
     monkeypatch.setattr(pilot_cleanup, "make_launcher", lambda *_, **__: pytest.fail("Slurm is asked"))
-    assert main.run(["cancel", str(search.path), "--json"]) == ExitCode.SUCCESS
+    assert run(["cancel", str(search.path), "--json"]) == ExitCode.SUCCESS

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -52,15 +52,11 @@ def test_other_forms_lie_beside_it_and_are_written_anew(ended, parlay, form, nam
 
 @pytest.mark.slow
 def test_a_file_that_could_not_be_written_whole_is_not_there(tmp_path, monkeypatch):
-    def opened(path: Path, mode: str) -> MagicMock:
-        assert mode == "xb"
-        path.touch(exist_ok=False)
-        stream = MagicMock()
-        stream.__enter__.return_value.write.side_effect = KeyboardInterrupt
-        stream.__exit__.return_value = False
-        return stream
+    class Full(io.FileIO):
+        def write(self, content):
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(Path, "open", lambda path, mode: Full(path, mode))
     with pytest.raises(KeyboardInterrupt):
         write_new(tmp_path / "mine.csv", "a,b\n", "--out")
     assert not (tmp_path / "mine.csv").exists()
@@ -131,15 +127,8 @@ def words(*more: str, source: str = "results.csv", out: str = "past.csv") -> lis
 def test_results_become_a_table_that_a_search_learns_from(here, capsys):
     assert run(words("--objective", "tokens_per_sec", "--json")) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert answer == {
-        "schema": "parlay.import/1",
-        "source": "results.csv",
-        "kind": "deephyper",
-        "file": "past.csv",
-        "rows": 2,
-        "left_out": {"cancelled": 1},
-        "notes": [],
-    }
+    told = {"source": "results.csv", "kind": "deephyper", "file": "past.csv", "rows": 2, "left_out": {"cancelled": 1}}
+    assert answer == {"schema": "parlay.import/1", "notes": [], **told}
     assert [row.outcome for row in read_table(here / "past.csv").require_valid().observations] == ["ok", "oom"]
     (here / "next.yaml").write_text(SEARCH + BASELINE + "search: {warm_start: past.csv}\n")
     assert run(["plan", "next.yaml", "--json"]) == 0

@@ -95,10 +95,7 @@ def test_a_signal_between_sessions_leaves_what_was_measured_until_then(replayed,
     ended, answer, err = replayed(signalled_between_sessions(number, 0.115, 0.115), "--repeats", "2")
     assert (ended, answer["error"]["code"]) == (code, "interrupted")
     [file] = (tmp_path / "runs").glob("replay-*/replay.json")
-    left = json.loads(file.read_text())
-    assert (left["verdict"], left["detail"]) == ("inconclusive", "stopped before it had a verdict")
-    assert left["ratio"] == pytest.approx(0.1 / 0.115)
-    assert [session["runs"] for session in left["sessions"]] == [2]
+    assert [session["runs"] for session in json.loads(file.read_text())["sessions"]] == [2]
     assert f"the result so far is in {file}" in err
 
 

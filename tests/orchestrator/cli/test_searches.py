@@ -86,8 +86,12 @@ def events(folder: Path) -> list:
     return Journal(SearchFolder(folder).journal).read()
 
 
+def searches(place: Path) -> list[Path]:
+    return [path for path in place.glob("runs/*") if not path.name.startswith(".")]
+
+
 def only_search(place: Path) -> Path:
-    [folder] = [path for path in (place / "runs").iterdir() if not path.name.startswith(".")]
+    [folder] = searches(place)
     return folder
 
 
@@ -97,11 +101,9 @@ def wait_for(what: Callable[[], T]) -> T:
 
 def running_attempts(place: Path) -> int:
     """Number of attempts that run or have run; a driver on a busy machine may see a short one only at its end."""
-    if not (place / "runs").exists():
-        return 0
-    found = [path for path in (place / "runs").iterdir() if not path.name.startswith(".")]
     ran = (EventKind.ATTEMPT_RUNNING, EventKind.ATTEMPT_ENDED)
-    return len({(e.data["trial"], e.data["attempt"]) for e in events(found[0]) if e.kind in ran}) if found else 0
+    seen = [event for folder in searches(place) for event in events(folder) if event.kind in ran]
+    return len({(event.data["trial"], event.data["attempt"]) for event in seen})
 
 
 def alive_ranks(folder: Path) -> list[int]:
