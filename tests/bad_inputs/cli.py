@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,18 @@ import pytest
 from orchestrator.cli.main import run
 from tests.orchestrator.cli.parlay import TINY_SEARCH
 
+READERS = ("status", "resume", "cancel", "watch", "best", "report", "sync", "export", "ledger rebuild")
+"""Verbs that read a search's journal."""
 SEARCH = TINY_SEARCH + "tracking: {enabled: false}\n"
 """A valid search file."""
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from orchestrator.search.attempt_factory import MAX_OUTCOME_BYTES, AttemptFactory
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from tests.bad_inputs.cli import endless, pipe
 from tests.kit import MEASURED, OUTCOME, SPEC
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
 from trials.files import folders
@@ -43,11 +44,14 @@ def search(tmp_path: Path) -> SearchFolder:
     return folder
 
 
+def factory(search: SearchFolder) -> AttemptFactory:
+    cluster = Cluster(ACCELERATORS["cpu"], SPEC.gpus_per_node, 1)
+    return AttemptFactory(search, SPEC.model, cluster, SPEC.measure, sys.executable)
+
+
 def result(search: SearchFolder) -> AttemptResult:
     """Result of the attempt, from its folder."""
-    cluster = Cluster(ACCELERATORS["cpu"], SPEC.gpus_per_node, 1)
-    program = AttemptFactory(search, SPEC.model, cluster, SPEC.measure, sys.executable)
-    return program.result(TRIAL, ATTEMPT, ENDED)
+    return factory(search).result(TRIAL, ATTEMPT, ENDED)
 
 
 def outcome_path(search: SearchFolder) -> Path:
@@ -59,41 +63,33 @@ def test_the_outcome_that_these_tests_spoil_is_a_good_one(search):
     assert result(search).state is TrialState.MEASURED
 
 
-def elsewhere(search: SearchFolder) -> Path:
+def elsewhere(path: Path) -> Path:
     """A valid outcome outside of the search's folder."""
-    path = search.path.parent / "elsewhere" / outcome_path(search).name
-    path.parent.mkdir()
-    write_json(path, OUTCOME.to_json())
-    return path
+    outside = path.parents[4] / "elsewhere"
+    outside.mkdir()
+    write_json(outside / path.name, OUTCOME.to_json())
+    return outside
 
 
-def link_to_the_file(search: SearchFolder) -> None:
-    outcome_path(search).symlink_to(elsewhere(search))
+def link_to_the_file(path: Path) -> None:
+    path.symlink_to(elsewhere(path) / path.name)
 
 
-def link_to_the_folder(search: SearchFolder) -> None:
-    outcome_path(search).parent.rmdir()
-    outcome_path(search).parent.symlink_to(elsewhere(search).parent)
+def link_to_the_folder(path: Path) -> None:
+    path.parent.rmdir()
+    path.parent.symlink_to(elsewhere(path))
 
 
-def pipe(search: SearchFolder) -> None:
-    os.mkfifo(outcome_path(search))
-
-
-def device(search: SearchFolder) -> None:
-    outcome_path(search).symlink_to("/dev/zero")
-
-
-def huge(search: SearchFolder) -> None:
-    with outcome_path(search).open("wb") as stream:
-        stream.truncate(MAX_OUTCOME_BYTES + 1)
+def huge(path: Path) -> None:
+    path.touch()
+    os.truncate(path, MAX_OUTCOME_BYTES + 1)
 
 
 @pytest.mark.bad_input(41)
 @pytest.mark.security("paths")
-@pytest.mark.parametrize("plant", [link_to_the_file, link_to_the_folder, pipe, device, huge])
+@pytest.mark.parametrize("plant", [link_to_the_file, link_to_the_folder, pipe, endless, huge])
 def test_an_outcome_that_is_no_plain_file_of_the_attempt_is_not_believed(search, plant: Callable):
-    plant(search)
+    plant(outcome_path(search))
     ended = result(search)
     assert (ended.state, ended.reason, ended.outcome) == (TrialState.FAILED, FailureReason.RESULT_INVALID, None)
     assert ended.excerpt
@@ -104,15 +100,10 @@ def test_an_outcome_that_is_no_plain_file_of_the_attempt_is_not_believed(search,
 def test_another_users_outcome_is_not_believed(search, monkeypatch):
     """Writers of a folder other than its owner: root, and users on an access list."""
     write_json(outcome_path(search), OUTCOME.to_json())
-    owner = os.stat(outcome_path(search)).st_uid
-    monkeypatch.setattr(folders.os, "fstat", lambda descriptor: _of_another(os.stat(descriptor), owner + 1))
+    mode, inode, device, links, owner, *others = os.stat(outcome_path(search))
+    of_another = os.stat_result([mode, inode, device, links, owner + 1, *others])
+    monkeypatch.setattr(folders.os, "fstat", lambda descriptor: of_another)
     assert "folder's owner" in str(result(search).excerpt)
-
-
-def _of_another(found: os.stat_result, uid: int) -> os.stat_result:
-    fields = list(found)
-    fields[4] = uid
-    return os.stat_result(fields)
 
 
 @pytest.mark.bad_input(41)
@@ -129,9 +120,6 @@ def test_an_outcome_that_says_what_cannot_be_is_not_believed(search):
         write_json(outcome_path(search), OUTCOME.to_json() | change)
         assert result(search).reason is FailureReason.RESULT_INVALID, change
 
-
-@pytest.mark.bad_input(41)
-def test_what_is_no_outcome_is_not_believed(search):
     for text in ("", "{", "[]", '"x"', '{"a": NaN}', '{"a": 1e999}', "\0", "[" * 100_000, "\xff"):
         outcome_path(search).write_text(text, encoding="latin-1")
         assert result(search).reason is FailureReason.RESULT_INVALID, text[:80]
@@ -189,12 +177,10 @@ def test_no_log_and_no_metrics_are_read_through_a_link(search):
 def test_nothing_is_written_through_a_link_that_leads_out_of_the_search(search):
     away = search.path.parent / "away"
     away.mkdir()
-    cluster = Cluster(ACCELERATORS["cpu"], SPEC.gpus_per_node, 1)
-    program = AttemptFactory(search, SPEC.model, cluster, SPEC.measure, sys.executable)
     (search.path / "trials" / "t0002").symlink_to(away)
-    request = program.request(replace(TRIAL, trial="t0002"), replace(ATTEMPT, trial="t0002"))
+    request = factory(search).request(replace(TRIAL, trial="t0002"), replace(ATTEMPT, trial="t0002"))
     with pytest.raises(OSError, match="is outside"):
-        program.with_spec_file(request)
+        factory(search).with_spec_file(request)
     assert list(away.iterdir()) == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,18 +10,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import run
-from tests.bad_inputs.cli import Cli
+from tests.bad_inputs.cli import READERS, Cli, endless, pipe
 from tests.sources import calls, modules
 
 pytestmark = pytest.mark.slow
-
-
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def endless(path: Path) -> None:
-    path.symlink_to("/dev/zero")
 
 
 def itself(path: Path) -> None:
@@ -58,7 +49,7 @@ def test_what_is_no_plain_file_is_refused_where_a_file_is_due(cli: Cli, words, n
 def test_a_journal_that_is_no_plain_file_is_refused(cli: Cli, ended: Path, make: Callable[[Path], None]):
     (ended / "journal.jsonl").unlink()
     make(ended / "journal.jsonl")
-    for verb in ("status", "resume", "cancel", "watch", "best", "report", "sync", "export", "ledger rebuild"):
+    for verb in READERS:
         assert run([*verb.split(), str(ended)]) == 6, verb
         assert "journal.jsonl is not a regular file" in cli.capsys.readouterr().err
 
@@ -66,12 +57,11 @@ def test_a_journal_that_is_no_plain_file_is_refused(cli: Cli, ended: Path, make:
 @pytest.mark.security("paths")
 def test_no_log_is_shown_through_a_link(cli: Cli, ended: Path):
     secret = cli.folder / "secret"
-    secret.mkdir()
+    attempt = ended / "trials" / "t0001" / "a1"
+    for folder in (secret, attempt):
+        folder.mkdir(parents=True, exist_ok=True)
     for name in ("rank-00000.log", "rank-00001.log"):
         (secret / name).write_text("hunter2\n")
-    attempt = ended / "trials" / "t0001" / "a1"
-    attempt.mkdir(parents=True, exist_ok=True)
-    for name in ("rank-00000.log", "rank-00001.log"):
         (attempt / name).unlink(missing_ok=True)
         (attempt / name).symlink_to(secret / name)
     logs = ["logs", "t0001", "--search", str(ended)]

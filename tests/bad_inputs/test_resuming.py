@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.cli.main import run
 from orchestrator.preflight import integrity
-from tests.bad_inputs.cli import Cli
+from tests.bad_inputs.cli import READERS, Cli
 from tests.orchestrator.cli.simulated import TABLE_SEARCH
 from tests.trials.ledger.stories import with_a_value
 from trials.ledger.journal import Journal
@@ -51,8 +51,10 @@ EDITS = {
 
 @pytest.mark.slow
 @pytest.mark.bad_input(44)
-def test_a_search_whose_file_was_edited_does_not_go_on_and_a_new_one_is_offered(cli: Cli, begun: Path):
+def test_a_search_whose_file_was_edited_or_is_gone_does_not_go_on_and_a_new_one_is_offered(cli: Cli, begun: Path):
     before = trials_of(begun)
+    (begun / "search.yaml").unlink()
+    assert resumed(cli, begun) == 2
     for old, new in EDITS.items():
         assert old in TABLE_SEARCH
         (begun / "search.yaml").write_text(TABLE_SEARCH.replace(old, new))
@@ -63,12 +65,6 @@ def test_a_search_whose_file_was_edited_does_not_go_on_and_a_new_one_is_offered(
     assert trials_of(begun) == before
     (begun / "search.yaml").write_text(TABLE_SEARCH)
     assert resumed(cli, begun) == 0, "nothing is lost"
-
-
-@pytest.mark.bad_input(44)
-def test_a_search_whose_file_is_gone_does_not_go_on(cli: Cli, begun: Path):
-    (begun / "search.yaml").unlink()
-    assert resumed(cli, begun) == 2
 
 
 @pytest.mark.bad_input(44)
@@ -125,7 +121,6 @@ def test_a_search_whose_journal_was_put_back_to_an_older_one_runs_nothing_twice(
 
 
 DEEP = "[" * 20_000 + "]" * 20_000
-READERS = ("status", "resume", "cancel", "watch", "best", "report", "sync", "export", "ledger rebuild")
 
 
 @pytest.mark.bad_input(44, 45)
