@@ -77,11 +77,8 @@ class SearchUnderTest(Story):
     def prune(self, trial: str, tokens_per_sec: float) -> None:
         """End the trial as one that stopped itself when it had seen this speed, to within 2 %."""
         measured = metrics(tokens_per_sec, 1000 / tokens_per_sec, tokens_per_sec_high=tokens_per_sec * 1.02)
-        reason = FailureReason.PRUNED
-        names = (SEARCH_ID, trial, self._attempt(trial), "0" * 32)
-        outcome = Outcome(*names, OutcomeStatus.FAILED, reason=reason, measured=measured)
-        self._end_attempt(trial, "failed", reason, outcome.to_json(), f"{tokens_per_sec:,.0f} tokens/s")
-        self.end_trial(trial)
+        said = f"{tokens_per_sec:,.0f} tokens/s"
+        self.fail(trial, FailureReason.PRUNED, said, outcome={"measured": measured})
 
     def fail(  # type: ignore[override]
         self,
@@ -107,8 +104,8 @@ class SearchUnderTest(Story):
         else:
             self.end_trial(trial)
 
-    def end(self, state: str = "completed", end_reason: str = "max_trials") -> None:
-        self.set_state(SearchState(state), EndReason(end_reason))
+    def end(self, state: str = "completed", end_reason: str = "max_trials", detail: str | None = None) -> None:
+        self.set_state(SearchState(state), EndReason(end_reason), detail)
 
     def _attempt(self, trial: str) -> str:
         return self.record.trial(trial).last_attempt.attempt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -11,17 +12,9 @@ from dashboards.access.browser_sessions import ENTRY_S, SESSION_S, Sessions, Sig
 NOON = 1_780_000_000.0
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOON
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Mock(return_value=NOON)
 
 
 @pytest.fixture
@@ -53,12 +46,12 @@ def test_a_key_opens_once(sessions):
 @pytest.mark.security("service")
 def test_a_key_opens_for_ten_minutes_and_not_the_next_start_of_the_service(sessions, clock):
     early, late = key_of(), key_of()
-    clock.now += ENTRY_S
+    clock.return_value += ENTRY_S
     assert sessions.enter(early) is not None
-    clock.now += 1
+    clock.return_value += 1
     assert sessions.enter(late) is None
     assert sessions.enter(early) is None
-    assert Sessions("next token", "page key", 7000, clock).enter(key_of(now=clock.now)) is None
+    assert Sessions("next token", "page key", 7000, clock).enter(key_of(now=clock())) is None
 
 
 @pytest.mark.security("service")
@@ -71,11 +64,11 @@ def test_an_action_key_belongs_to_one_cookie_for_its_time_and_ends_with_the_serv
     assert not sessions.may_act(cookie_of(signed_in), cookie_of(signed_in).partition("=")[2])
     assert signed_in.action_key not in repr(signed_in)
     later, cookie = Sessions("next token", "page key", 7000, clock), cookie_of(signed_in)
-    clock.now += SESSION_S
+    clock.return_value += SESSION_S
     assert later.is_signed_in(f"other=1; {cookie}"), "for two weeks, also after a restart of the service"
     assert not later.may_act(cookie, signed_in.action_key)
     assert sessions.may_act(cookie, signed_in.action_key)
-    clock.now += 1
+    clock.return_value += 1
     assert not later.is_signed_in(cookie)
     assert not sessions.may_act(cookie, signed_in.action_key)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 import requests
 from sqlalchemy import create_engine, make_url, text
@@ -32,19 +32,6 @@ from trials.ledger.journal import Journal
 processes = pytest.mark.processes
 ELSEWHERE = {"origin": "http://elsewhere.example"}
 ADMIN, PASSWORD = "admin", "a password of twelve letters"
-
-
-def session_of(pid: int) -> list[int]:
-    """The processes whose session `pid` leads, zombies not counted."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
-        except OSError:
-            continue
-        if session == str(pid) and state != "Z":
-            found.append(int(stat.parent.name))
-    return found
 
 
 class ServerWithPasswords(MlflowServer):
@@ -215,26 +202,10 @@ def test_the_server_ends_with_its_command_even_when_that_is_killed(tmp_path):
     )
     command = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert command.stdout.readline().startswith("MLflow: http://127.0.0.1:")
-    guards = [int(path.name) for path in Path("/proc").glob("[0-9]*") if parent_of(path) == command.pid]
-    session = list(opened(pid for guard in guards for pid in session_of(guard)))
-    assert len(session) >= 3  # the guard, MLflow's command, its server
+    started = psutil.Process(command.pid).children(recursive=True)
+    assert len(started) >= 3  # the guard, MLflow's command, its server
     command.kill()
-    for process in session:
-        assert select.select([process], [], [], 60)[0], "a process of the server outlived its command"
-
-
-def opened(pids: Iterable[int]) -> Iterator[int]:
-    """A descriptor for each of these processes that has not ended meanwhile."""
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            yield os.pidfd_open(pid)
-
-
-def parent_of(process: Path) -> int | None:
-    try:
-        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return None
+    assert psutil.wait_procs(started, timeout=60)[1] == [], "a process of the server outlived its command"
 
 
 @pytest.mark.bad_input(35)

@@ -1,4 +1,4 @@
-"""Checks of MLflow's store and experiment before the first trial; concurrent processes."""
+"""Checks of MLflow's store before the first trial, concurrent processes, and repeated synchronisation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from dashboards.mlflow.runs import NOTE
 from dashboards.mlflow.sync import MlflowSync
 from search_spaces.errors import InputError
+from search_spaces.layouts.layout import Layout
+from tests.dashboards.mlflow.mlflow_content import everything, runs_by_name, without_ids
+from tests.dashboards.searches import SEARCH_ID, SearchUnderTest, ended_search, search_folder
+from trials.trial import FailureReason
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the first use of a fresh MLflow database takes seconds
 
@@ -80,3 +86,128 @@ def test_a_fresh_store_may_be_opened_by_several_processes_at_once(tmp_path):
         started.append(subprocess.Popen(command, env={**os.environ, "TMPDIR": str(place)}, stderr=subprocess.PIPE))
     endings = [(process.communicate()[1], process.returncode) for process in started]
     assert endings == [(b"", 0)] * 2
+
+
+def test_sending_again_changes_nothing(sync, client, home, tmp_path, request):
+    search = ended_search().record
+    folder = search_folder(tmp_path, search, num_steps=400)  # more points than one batch takes
+    sync.sync(search, folder)
+    before = everything(client, request.node.name)
+    sync.sync(search, folder)
+    MlflowSync(None, request.node.name, home).sync(search, folder)
+    assert everything(client, request.node.name) == before
+
+
+def test_a_search_sent_live_and_one_sent_after_its_end_are_the_same(home, tmp_path, client, request):
+    live, late = (f"{request.node.name}-{when}" for when in ("live", "late"))
+    search = ended_search()
+    folder = search_folder(tmp_path, search.record)
+    sync = MlflowSync(None, live, home)
+    for record in search.records:
+        sync.sync(record, folder)
+    MlflowSync(None, late, home).sync(search.record, folder)
+    assert without_ids(everything(client, live)) == without_ids(everything(client, late))
+
+
+@pytest.mark.walks
+@pytest.mark.fault(34)
+def test_a_lost_reply_makes_no_second_run_and_no_second_point(sync, client, tmp_path, request, monkeypatch):
+    search = ended_search().record
+    folder = search_folder(tmp_path, search)
+    for call in ("create_run", "log_batch", "set_terminated"):
+        _lose_every_second_reply(monkeypatch, sync._store._client, call)
+    while sync.unsent(search):
+        try:
+            sync.sync(search, folder)
+        except ConnectionError:
+            continue
+    monkeypatch.undo()
+    disturbed = without_ids(everything(client, request.node.name))
+    quiet = MlflowSync(None, request.node.name + "-quiet", Path(folder.path.parent))
+    quiet.sync(search, folder)
+    from mlflow.tracking import MlflowClient
+
+    assert disturbed == without_ids(everything(MlflowClient(quiet.uri), request.node.name + "-quiet"))
+
+
+def _lose_every_second_reply(monkeypatch, client, call: str) -> None:
+    original, calls = getattr(client, call), iter(range(10**6))
+
+    def losing(*args, **kwargs):
+        answer = original(*args, **kwargs)
+        if next(calls) % 2:
+            raise ConnectionError(f"the reply to {call} was lost")
+        return answer
+
+    monkeypatch.setattr(client, call, losing)
+
+
+def test_a_note_a_person_wrote_is_left_alone(sync, client, home, tmp_path, request):
+    search = SearchUnderTest()
+    trial = search.start(Layout())
+    folder = search_folder(tmp_path, search.record)
+    sync.sync(search.record, folder)
+    runs = runs_by_name(client, request.node.name)
+    for run in runs.values():
+        client.set_tag(run.info.run_id, NOTE, "see the ticket")
+    search.fail(trial, FailureReason.GPU_OOM)
+    search.end()
+    folder.report.write_text("written later")
+    for later in (sync, MlflowSync(None, request.node.name, home)):  # one that remembers its own, and one that asks
+        later.sync(search.record, folder)
+        found = runs_by_name(client, request.node.name)
+        assert {run.data.tags[NOTE] for run in found.values()} == {"see the ticket"}
+        assert later.unsent(search.record) == []
+
+
+def test_the_best_of_before_loses_its_tag(sync, client, tmp_path, request):
+    search = SearchUnderTest()
+    one, two = search.start(Layout()), search.start(Layout(micro_batch_size=2))
+    search.measure(one, 1.0)
+    search.best(one)
+    folder = search_folder(tmp_path, search.record)
+    sync.sync(search.record, folder)
+    search.measure(two, 2.0)
+    search.best(two)
+    sync.sync(search.record, folder)
+    found = runs_by_name(client, request.node.name)
+    assert "parlay.best" not in found["t0001"].data.tags
+    assert found["t0002"].data.tags["parlay.best"] == "true"
+
+
+def test_a_recipe_made_after_the_end_is_still_sent(sync, client, tmp_path, request):
+    search = ended_search().record
+    folder = search_folder(tmp_path, search)
+    sync.sync(search, folder)
+    folder.recipe.mkdir()
+    (folder.recipe / "recipe.yaml").write_text("schema: parlay.recipe/1\n")
+    sync.sync(search, folder)
+    parent = runs_by_name(client, request.node.name)[SEARCH_ID]
+    assert parent.data.tags["parlay.recipe"] == str(folder.recipe)
+    assert [file.path for file in client.list_artifacts(parent.info.run_id, "recipe")] == ["recipe/recipe.yaml"]
+
+
+def test_a_server_that_takes_no_large_files_has_all_else_and_the_report_once_it_does(
+    sync, client, home, tmp_path, request, monkeypatch
+):
+    search = ended_search().record
+    folder = search_folder(tmp_path, search)
+    folder.report.write_text("the report")
+    log_text = sync._store._client.log_text
+
+    def refuse_pages(run_id: str, text: str, name: str) -> None:
+        if name.endswith(".html"):
+            raise OSError("413 Request Entity Too Large")
+        log_text(run_id, text, name)
+
+    monkeypatch.setattr(sync._store._client, "log_text", refuse_pages)
+    report = sync.sync(search, folder)
+    assert report.unread == ("report.html: OSError: 413 Request Entity Too Large",)
+    parent = runs_by_name(client, request.node.name)[SEARCH_ID]
+    assert parent.info.status == "FINISHED"
+    assert NOTE in parent.data.tags
+    assert MlflowSync(None, request.node.name, home).sync(search, folder).unread == ()
+    assert "report.html" in [file.path for file in client.list_artifacts(parent.info.run_id)]
+    later = MlflowSync(None, request.node.name, home)
+    monkeypatch.setattr(later._store._client, "log_text", pytest.fail)
+    later.sync(search, folder)

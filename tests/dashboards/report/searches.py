@@ -7,7 +7,6 @@ from typing import Any
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 from tests.kit import TINY
-from trials.ledger.events import EventKind
 from trials.trial import FailureReason
 
 HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\x00{{ 7 * 7 }}"
@@ -41,13 +40,8 @@ def _slower() -> Any:
     """Halved by each doubling of the tensor size, whatever the micro-batch."""
     for micro_batch in (1, 2, 4, 8):
         for tensor in (1, 2, 4, 8):
-            layout = Layout(
-                tensor_parallel=tensor,
-                data_parallel=8 // micro_batch,
-                micro_batch_size=micro_batch,
-                activation_checkpointing="full",
-            )
-            yield layout, 900.0 / tensor
+            sizes = {"tensor_parallel": tensor, "data_parallel": 8 // micro_batch, "micro_batch_size": micro_batch}
+            yield Layout(**sizes, activation_checkpointing="full"), 900.0 / tensor
 
 
 def a_full_search() -> SearchUnderTest:
@@ -100,8 +94,7 @@ def all_failed() -> SearchUnderTest:
 def refused() -> SearchUnderTest:
     """The cluster rejected the first job."""
     search = SearchUnderTest(spec(**_known()))
-    ending = {"state": "completed", "end_reason": "submission_rejected", "detail": "sbatch: error: Invalid account"}
-    search.event(EventKind.SEARCH_STATE, **ending)
+    search.end("completed", "submission_rejected", "sbatch: error: Invalid account")
     return search
 
 

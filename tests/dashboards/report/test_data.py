@@ -1,4 +1,4 @@
-"""Data and sentences of the report: result, cost, trials."""
+"""Data and sentences of the report: result, cost, trials, what to do next and the use of a recipe."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ import pytest
 
 from dashboards.report.data import report_data
 from dashboards.report.page import report_without_scripts
-from dashboards.report.sentences import (
-    describe_confidence,
-    describe_cost,
-    describe_spending,
-    describe_state,
-)
+from dashboards.report.sentences import describe_confidence, describe_cost, describe_spending, describe_state
 from dashboards.report.table import table_rows
+from dashboards.report.use_it import LaunchCommand, use_it
 from dashboards.terminal.headline import headline, sentence
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
-from tests.dashboards.report.searches import BASELINE, FASTEST, a_search, spec
+from tests.dashboards.report.searches import BASELINE, FASTEST, STATES, a_full_search, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from tests.kit import SLOWEST
-from trials.ledger.events import EventKind
+from trials.files.folders import SearchFolder
 from trials.trial import FailureReason
 
 
@@ -29,55 +25,26 @@ def data_of(search, after_s=3600.0):
     return report_data(search.record, START + after_s)
 
 
-def headline_of(data):
-    return headline(data.verdict)
-
-
-def answer_below(data):
-    return sentence(data.verdict)
-
-
-def ended(search: SearchUnderTest, *reason: str) -> SearchUnderTest:
-    search.end(*reason)
-    return search
-
-
-def measured(*speeds: float, **changes) -> SearchUnderTest:
-    """The baseline and a second layout, as fast as this."""
-    search = SearchUnderTest(spec(**changes))
-    for layout, speed in zip((BASELINE, FASTEST), speeds, strict=False):
-        search.measure(search.start(layout), speed)
-    return search
-
-
-def failed() -> SearchUnderTest:
-    search = SearchUnderTest(spec())
-    search.fail(search.start(BASELINE), FailureReason.SCRIPT_ERROR)
-    return search
-
-
 ASKED = {"constraints": {"min_free_memory_gib": 4.0}, "measure": {"memory_limit_gib": 5.0}}
 MINIMISED = "node_hours_per_billion_tokens"
 
 
-@pytest.mark.parametrize(
-    ("search", "words"),
-    [
-        (ended(a_search()), "1.50x faster than the baseline (1.44–1.56)"),
-        (ended(measured(1000.0, 500.0)), "No measured layout is faster than the baseline"),
-        (measured(1000.0), "Running, 1 of 20 layouts. Only the baseline has been measured so far"),
-        (ended(a_search(objective=MINIMISED)), "1.50x better than the baseline in tokens/s per node (1.44–1.56)"),
-        (failed(), "No layout has been measured yet"),
-        (ended(failed(), "failed", "script_error"), "No layout was measured: 1 trial failed, trainer crashed"),
-    ],
-    ids=["faster", "slower", "running", "minimised", "not yet", "failed"],
-)
-def test_the_answer_is_how_many_times_faster_than_today_and_how_sure(search, words):
-    assert headline_of(data_of(search)) == words
+def test_the_answer_is_how_many_times_faster_than_today_and_how_sure():
+    search = a_search(objective=MINIMISED)
+    search.end()
+    words = "1.50x better than the baseline in tokens/s per node (1.44–1.56)"
+    assert headline(data_of(search).verdict) == words
+    search = SearchUnderTest(spec())
+    search.measure(search.start(BASELINE), 1000.0)
+    words = "Running, 1 of 20 layouts. Only the baseline has been measured so far"
+    assert headline(data_of(search).verdict) == words
 
 
 def test_what_a_search_cost_and_when_it_pays_back_is_told_and_each_straggler_named():
-    data = data_of(ended(a_search(), "completed", "converged"))
+    search = a_search()
+    search.end("completed", "converged")
+    data = data_of(search)
+    assert headline(data.verdict) == "1.50x faster than the baseline (1.44–1.56)"
     assert describe_confidence(data)[0] == "95 % confidence interval 1.44–1.56x."
     assert describe_state(data).startswith("Completed: converged")
     assert describe_cost(data).startswith("0.75 node-hours, 3 trials (2 measured, 1 failed)")
@@ -100,7 +67,7 @@ def test_where_the_best_was_chosen_for_its_memory_it_is_recommended_and_the_reas
     search.end()
     data = data_of(search)
     words = "Recommended: t0002. t0001 is 3 % faster, within noise, but needs 63 GiB instead of 55.5."
-    assert (answer_below(data), data.best.ties) == (words, ("t0001",))
+    assert (sentence(data.verdict), data.best.ties) == (words, ("t0001",))
     assert [row.marks[0] for row in table_rows(data)] == ["tie", "recommended", "baseline"]
     page = report_without_scripts(data).text
     assert page.count("within noise") == page.count("Recommended layout, t0002") == 1
@@ -124,17 +91,17 @@ def test_several_objectives_have_several_answers_and_each_is_said():
 def test_where_no_layout_leaves_the_memory_asked_for_the_search_says_why_and_what_is_faster_is_not_denied():
     search = a_search(**ASKED, cluster=Cluster(ACCELERATORS["cpu"], 4, 2).to_json())
     assert data_of(search).best is None
-    search.event(EventKind.SEARCH_STATE, state="failed", end_reason="no_feasible_layout", detail="t0001 comes nearest")
+    search.end("failed", "no_feasible_layout", "t0001 comes nearest")
     data = data_of(search)
-    assert headline_of(data) == "No measured layout qualifies as the best"
-    assert "t0001 comes nearest" in answer_below(data)
+    assert headline(data.verdict) == "No measured layout qualifies as the best"
+    assert "t0001 comes nearest" in sentence(data.verdict)
     search = SearchUnderTest(spec(**ASKED, cluster=Cluster(ACCELERATORS["cpu"], 1, 1).to_json()))
     search.measure(search.start(BASELINE), 1000.0, peak_memory_gib=0.5)
     search.measure(search.start(FASTEST), 2000.0, peak_memory_gib=2.0)
     search.end()
     data = data_of(search)
-    assert headline_of(data) == "No measured layout that leaves 4 GiB free is faster than the baseline"
-    assert answer_below(data) == "Recommended: t0001. t0002 is 100 % faster, but leaves too little memory free."
+    assert headline(data.verdict) == "No measured layout that leaves 4 GiB free is faster than the baseline"
+    assert sentence(data.verdict) == "Recommended: t0001. t0002 is 100 % faster, but leaves too little memory free."
 
 
 def test_trials_of_another_batch_do_not_compete_and_a_simulated_clock_may_be_ahead_of_ours():
@@ -143,3 +110,79 @@ def test_trials_of_another_batch_do_not_compete_and_a_simulated_clock_may_be_ahe
     data = data_of(search, after_s=1.0)
     assert (data.best.layout, data.trials[-1].speed, data.trials[-1].tokens_per_sec) == (FASTEST, None, 9000.0)
     assert data.progress.elapsed_h == max(t.ended_h for t in data.trials)
+
+
+AGAIN = "parlay run search.yaml"
+
+
+@pytest.mark.parametrize(
+    ("state", "words", "commands"),
+    [
+        ("all_failed", "All 6 logs end with: OutOfMemoryError", ["parlay logs t0003 --search tiny-abcdef", AGAIN]),
+        ("refused", "", ["parlay doctor search.yaml --submit-test", AGAIN]),
+        ("only_baseline", "3 trials of 4 failed", ["parlay logs t0002 --search tiny-abcdef", AGAIN]),
+        ("nothing_yet", "t0001.a1 running for 10:10 on node1 node2", ["parlay watch tiny-abcdef"]),
+    ],
+)
+def test_a_search_without_a_comparison_says_why_and_what_to_do(state, words, commands):
+    found = report_data(STATES[state]().record, START + 660).explanation
+    assert [command.command for command in found.commands] == commands
+    assert words in " ".join(found.sentences)
+    assert bool(found.sentences) == bool(words)
+
+
+@pytest.mark.parametrize("search", [a_full_search, STATES["one_trial"]])
+def test_a_search_with_a_best_layout_to_use_needs_none(search):
+    assert report_data(search().record, START).explanation is None
+
+
+@pytest.mark.parametrize(("phase", "has_more"), [("start", False), ("build", True)])
+def test_of_a_memory_limit_that_ended_all_trials_the_first_advice_is_to_raise_it(phase, has_more):
+    search = SearchUnderTest({"measure": {"memory_limit_gib": 0.02}})
+    for size in (1, 2):
+        name = search.start(Layout(micro_batch_size=size))
+        search.fail(name, FailureReason.GPU_OOM, outcome={"rank": 0, "phase": phase})
+    search.end("failed", "no_feasible_layout")
+    _, to_try, *evidence = report_data(search.record, START).explanation.sentences
+    assert to_try.startswith("To try: a larger measure.memory_limit_gib (now 0.02)")
+    assert ("a smaller micro_batch_size" in to_try) is has_more
+    assert any(words.startswith("All had ZeRO 0") for words in evidence) is has_more
+
+
+RECIPE = """\
+layout: {engine: nanotron}
+start: sbatch launch.sbatch
+exports:
+- {trainer: deepspeed, status: not_measured, unrun_start: deepspeed YOUR_SCRIPT}
+- {trainer: torchtitan, status: refused, unrun_start: null}
+- {trainer: nanotron, status: not_measured, unrun_start: torchrun run_train.py, files: [nanotron.yaml]}
+"""
+
+
+def folder_with(path, text: str) -> SearchFolder:
+    (path / "recipe").mkdir()
+    (path / "recipe" / "recipe.yaml").write_text(text)
+    return SearchFolder(path)
+
+
+def test_the_command_of_the_layouts_engine_comes_first_and_before_it_what_measured_the_layout(tmp_path):
+    use = use_it(folder_with(tmp_path, RECIPE))
+    assert use.recipe == str(tmp_path / "recipe")
+    assert use.start == f"cd {tmp_path}/recipe && sbatch launch.sbatch"
+    assert use.replay == f"parlay replay {tmp_path.name}"
+    assert use.launches == (
+        LaunchCommand("nanotron", "torchrun run_train.py", False, ("nanotron.yaml",)),
+        LaunchCommand("DeepSpeed", "deepspeed YOUR_SCRIPT", False),
+    )
+    measured = RECIPE.replace("deepspeed, status: not_", "deepspeed, status: ")
+    (tmp_path / "recipe" / "recipe.yaml").write_text(measured)
+    assert use_it(SearchFolder(tmp_path)).launches[0] == LaunchCommand("DeepSpeed", "deepspeed YOUR_SCRIPT", True)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a: [", "layout: 3\nexports: {a: 1}", "exports: [1, {unrun_start: 2}]\nstart: [1]"]
+)
+def test_a_damaged_recipe_has_no_commands(tmp_path, text):
+    use = use_it(folder_with(tmp_path, text))
+    assert use is None or (use.start, use.launches) == (None, ())
+    assert use_it(SearchFolder(tmp_path / "none")) is None

@@ -13,9 +13,11 @@ from dashboards.report.live_page import live_page, message_page, searches_page
 from dashboards.report.log_page import trials_page
 from dashboards.report.page import report_without_scripts
 from dashboards.report.search_rows import search_row
-from tests.dashboards.report.searches import BASELINE, FASTEST, a_search, spec
+from tests.dashboards import compared
+from tests.dashboards.report.searches import BASELINE, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from tests.kit import TINY
+from tests.trials.analysis.test_verdict import told
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
 
@@ -62,18 +64,16 @@ def test_a_row_says_what_the_search_has_found_at_what_cost_and_why_it_ended():
 
 
 @pytest.mark.parametrize(
-    ("speeds", "said"),
+    ("story", "said"),
     [
-        ((), ("", "")),
-        ((1000.0,), ("only the baseline", "")),
-        ((1000.0, 900.0), ("the baseline is fastest so far", "")),
-        ((1000.0, 1010.0), ("no clear winner", "1.01x (0.97\N{EN DASH}1.05)")),
+        ("", ("", "")),
+        ("baseline 1000", ("only the baseline", "")),
+        ("baseline 1000, other 900", ("the baseline is fastest so far", "")),
+        ("baseline 1000, other 1010", ("no clear winner", "1.01x (0.97\N{EN DASH}1.05)")),
     ],
 )
-def test_a_tie_and_a_baseline_that_is_best_are_no_speedup(speeds, said):
-    search = SearchUnderTest(spec())
-    for layout, speed in zip((BASELINE, FASTEST), speeds, strict=False):
-        search.measure(search.start(layout), speed)
+def test_a_tie_and_a_baseline_that_is_best_are_no_speedup(story, said):
+    search = told(story, spec=spec(baseline=compared.BASELINE.to_json(), global_batch_size=compared.BATCH))
     assert search_row(search.record, "").against_baseline == said
 
 

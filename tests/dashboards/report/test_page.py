@@ -16,10 +16,13 @@ from dashboards.report.data import report_data
 from dashboards.report.html import embedded_json, plotly
 from dashboards.report.page import notebook_card, report_page
 from dashboards.report.use_it import LaunchCommand, UseIt
+from tests.dashboards import compared
 from tests.dashboards.report.searches import BASELINE, FASTEST, HOSTILE, a_full_search, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
-from trials.ledger.events import EventKind
+from tests.trials.analysis.test_verdict import CANCELLED, FASTER, MAX, REFUSED, TIED, told
 from trials.trial import FailureReason
+
+SPEC = spec(baseline=compared.BASELINE.to_json(), global_batch_size=compared.BATCH)
 
 
 class Page(HTMLParser):
@@ -127,37 +130,17 @@ def test_its_parts_are_there_once_and_in_order(page):
     assert page.text.index("faster than the baseline") < page.text.index("Measured speed")
 
 
-def cancelled():
-    search = a_search()
-    search.end("cancelled", "cancelled_by_user")
-    return search
-
-
-def refused():
-    search = a_search()
-    search.event(EventKind.SEARCH_STATE, state="completed", end_reason="submission_rejected", detail="Invalid account")
-    return search
-
-
-def tied():
-    search = SearchUnderTest(spec())
-    for layout, speed in ((BASELINE, 1000.0), (FASTEST, 1080.0)):
-        search.measure(search.start(layout), speed, tokens_per_sec_low=0.7 * speed, tokens_per_sec_high=1.3 * speed)
-    return search
-
-
 @pytest.mark.parametrize(
-    ("search", "state", "has_ratio", "words"),
+    ("story", "ends", "state", "has_ratio", "words"),
     [
-        (a_full_search, "completed", True, "faster than the baseline"),
-        (tied, "running", False, "No clear winner: 1.08x (0.58–2.01)"),
-        (cancelled, "cancelled", False, "Fastest so far, t0003"),
-        (refused, "refused", False, "Invalid account"),
+        (FASTER, MAX, "completed", True, "faster than the baseline"),
+        (TIED, None, "running", False, "No clear winner: 1.08x (0.58–2.01)"),
+        (FASTER, CANCELLED, "cancelled", False, "Fastest so far, t0002"),
+        (FASTER, REFUSED, "refused", False, "Invalid account"),
     ],
-    ids=["full", "tied", "cancelled", "refused"],
 )
-def test_a_ratio_is_in_large_type_where_it_is_certain(search, state, has_ratio, words):
-    page = Page(page_of(search()))
+def test_a_ratio_is_in_large_type_where_it_is_certain(story, ends, state, has_ratio, words):
+    page = Page(page_of(told(story, ends, SPEC)))
     states = [a["class"] for a in page.all("span") if a.get("class", "").startswith("state ")]
     assert f"state state-{state}" in states
     assert bool(page.all("span", **{"class": "ratio"})) is has_ratio

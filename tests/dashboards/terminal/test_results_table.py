@@ -1,14 +1,17 @@
-"""Results table at the end of a search."""
+"""Tables at the end of a search and of a ledger's searches."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 
 from dashboards.terminal.event_lines import event_line
+from dashboards.terminal.fitting_words import fitting_words
 from dashboards.terminal.headline import headroom_lines
 from dashboards.terminal.live_table import results_table
+from dashboards.terminal.searches_table import format_age, searches_table
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import AXES, Layout
@@ -21,6 +24,7 @@ from tests.dashboards.compared import (
     shown,
 )
 from tests.dashboards.searches import SearchUnderTest
+from tests.trials.analysis.test_verdict import told
 from trials.analysis.ranking import Objective, rank
 from trials.trial import FailureReason
 
@@ -161,3 +165,52 @@ def test_a_layout_that_leaves_too_little_memory_is_said_to_and_is_last_in_the_ta
     (line,) = headroom_lines(ranking)
     assert line == "! t0001 leaves less memory free than required: constraints.min_free_memory_gib is 4 GiB"
     assert headroom_lines(ranking_of(search.record)) == []
+
+
+def test_what_all_rows_have_and_then_what_follows_from_the_other_words_is_left_out():
+    rows = [("tp8", "dp16", "mb4", "ck-full", ""), ("tp8", "dp16", "mb4", "", "sp1"), ("tp8", "dp16", "mb4", "", "")]
+    assert fitting_words(rows, 19) == ["tp8 dp16 ck-full …", "tp8 dp16 sp1 …", "tp8 dp16 …"]
+    assert fitting_words(rows, 9) == ["ck-full …", "sp1 …", "…"]
+    rows = [("tp1", "dp8", "mb4", "gpipe"), ("tp2", "dp4", "mb4", "gpipe"), ("tp2", "dp4", "mb2", "1f1b")]
+    assert fitting_words(rows, 14) == ["tp1 dp8 mb4 …", "tp2 dp4 mb4 …", "tp2 dp4 mb2 …"]
+    assert fitting_words(rows, 9) == ["tp1 mb4 …", "tp2 mb4 …", "tp2 mb2 …"]
+
+
+def test_no_width_is_too_small_and_wide_characters_count_twice():
+    rows = [("tp1", "名前=値値値値値値"), ("tp2", "")]
+    for width in (1, 2, 5, 12, 40):
+        assert max(map(cell_len, fitting_words(rows, width))) <= width
+    assert fitting_words([], 10) == []
+
+
+def test_each_search_has_its_state_speed_and_age():
+    ended, spec = compared_search(), {"baseline": BASELINE.to_json(), "global_batch_size": BATCH}
+    ended.end()
+    compared = replace(ended.record, spec=spec)
+    empty = SearchUnderTest().record
+    header, first, second = shown(searches_table([compared, empty], compared.created_at + 7200))
+    names = ["search", "state", "layouts", "tokens/s", "\N{MULTIPLICATION SIGN}", "baseline", "node-hours", "age"]
+    assert header.split() == names
+    assert first.split()[:5] == [compared.search_id, "completed", "4", "160,000", "1.60x"]
+    assert first.rstrip().endswith("2 h")
+    assert "\N{EN DASH}" in second
+
+
+def test_a_search_without_a_clear_winner_shows_no_speedup():
+    tied = told("baseline 1000~, other 1280~", spec={"baseline": BASELINE.to_json(), "global_batch_size": BATCH})
+    _, row = shown(searches_table([tied.record], tied.record.created_at))
+    assert "no clear winner" in row
+    assert "1.28" not in row
+
+
+def test_long_ids_are_cut_so_that_they_differ_and_no_line_wraps(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    ids = [f"a-search-with-a-name-of-forty-one-letters-{end}" for end in ("kqw4n2", "z7bd3x")]
+    _, *rows = shown(searches_table([replace(compared_search().record, search_id=each) for each in ids], 0.0))
+    assert [row.split()[0][-6:] for row in rows] == ["kqw4n2", "z7bd3x"]
+    assert max(len(row.rstrip()) for row in rows) <= 60
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-3, "0 s"), (59, "59 s"), (60, "1 min"), (7199, "2 h"), (90000, "1 d")])
+def test_an_age_is_in_its_largest_unit(seconds, text):
+    assert format_age(seconds) == text

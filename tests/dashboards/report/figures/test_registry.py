@@ -1,21 +1,31 @@
-"""Plots and summaries of the figures."""
+"""Figures: plots, summaries, and their other forms."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
+import numpy as np
 import pytest
 
 from dashboards.report.data import report_data
-from dashboards.report.figures import registry
+from dashboards.report.figures import registry, standalone_page
+from dashboards.report.figures.importance import axis_importance
+from dashboards.report.figures.pipeline_schedule import pipeline_timeline
+from dashboards.report.figures.plotly_export import graph_figures
+from dashboards.report.figures.standalone_page import figure_pages
 from dashboards.report.page import report_without_scripts
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
-from tests.dashboards.report.searches import BASELINE, FASTEST, STATES, a_full_search, a_search, spec
+from tests.dashboards.report.searches import BASELINE, FASTEST, HOSTILE, STATES, a_full_search, a_search, spec
+from tests.dashboards.report.test_page import Page
 from tests.dashboards.searches import START, SearchUnderTest
+from tests.kit import TINY
 from trials.trial import FailureReason
 
 
@@ -180,3 +190,111 @@ def test_what_cannot_be_compared_is_not_drawn():
     assert [figures[key].plot for key in ("memory", "heat", "parallel")] == [None] * 3
     assert {"nodes", "objectives"}.isdisjoint(figures)
     assert report_figures(a_search(9))["importance"].plot is None
+
+
+def grid():
+    """48 layouts; the speed follows from the first two axes alone."""
+    axes = product((1, 2, 4, 8), ("none", "full"), (1, 2, 4), (False, True))
+    layouts = [dict(zip(("tensor", "recompute", "micro", "compiled"), values, strict=True)) for values in axes]
+    speeds = [1000 / layout["tensor"] * (1.2 if layout["recompute"] == "none" else 1.0) for layout in layouts]
+    return layouts, speeds
+
+
+def test_axes_that_change_the_speed_come_first_others_are_near_zero_and_noise_explains_nothing():
+    found = axis_importance(*grid())
+    assert list(found.effects)[:2] == ["tensor", "recompute"]
+    # Halved with each of three doublings, so off the geometric mean by 2^1.5, 2^0.5, 2^0.5, 2^1.5.
+    assert found.effects["tensor"] == pytest.approx(1.0, abs=0.1)
+    assert found.effects["recompute"] == pytest.approx(math.sqrt(1.2) - 1, abs=0.02)
+    assert max(found.effects["micro"], found.effects["compiled"]) < 0.01
+    assert found.explained > 0.95
+    assert found.num_layouts == 48
+    rng = np.random.default_rng(11)
+    layouts, _ = grid()
+    found = axis_importance(layouts, list(rng.lognormal(size=len(layouts))))
+    assert not found.is_reliable
+
+
+FOUR = Layout(pipeline_parallel=4, grad_accum_steps=8)
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2)])
+def test_passes_are_in_order_and_a_stage_idles_as_long_as_the_formula_says(schedule, chunks):
+    timeline = pipeline_timeline(replace(FOUR, pipeline_schedule=schedule, virtual_pipeline_stages=chunks), 64)
+    ends = {(b.chunk * 4 + b.stage, b.micro_batch, b.is_forward): b.end for b in timeline.boxes}
+    assert len(timeline.boxes) == len(ends) == 2 * 4 * 8 * chunks
+    for box in timeline.boxes:
+        place = box.chunk * 4 + box.stage
+        after = (place - 1, box.micro_batch, True)
+        if not box.is_forward:
+            after = (place + 1, box.micro_batch, False) if place < 4 * chunks - 1 else (place, box.micro_batch, True)
+        assert box.start >= ends.get(after, 0)
+    for stage in range(4):
+        boxes = sorted((b for b in timeline.boxes if b.stage == stage), key=lambda box: box.start)
+        assert all(one.end <= other.start for one, other in itertools.pairwise(boxes))
+        assert 1 - sum(b.end - b.start for b in boxes) / max(ends.values()) == pytest.approx(timeline.bubble)
+
+
+OF_BASELINE = {"compute": 0.6, "tensor": 0.3, "data_parallel": 0.1}
+OF_BEST = {"compute": 0.52, "tensor": 0.1, "data_parallel": 0.1, "bubble": 0.05, "optimizer": 0.001}
+
+
+def measured(of_baseline=None, of_best=None, **more) -> SearchUnderTest:
+    search = SearchUnderTest(spec(**more))
+    search.measure(search.start(BASELINE), 1000.0, time_s=of_baseline)
+    search.measure(search.start(FASTEST), 1250.0, time_s=of_best)
+    return search
+
+
+def test_the_bridge_leads_from_one_step_time_to_the_other():
+    figure = report_figures(measured(OF_BASELINE, OF_BEST))["time"]
+    (bars,) = figure.plot["data"]
+    assert bars["y"] == ["the baseline", "tensor", "compute", "bubble", "others", "unexplained", "t0002"]
+    assert bars["x"] == pytest.approx([1.0, -0.2, -0.08, 0.05, 0.001, 0.029, 0.8])
+    assert math.fsum(bars["x"][:-1]) == pytest.approx(bars["x"][-1])
+    assert figure.summary == (
+        "Measured: 1.00 s (the baseline) to 0.800 s (t0002). By part, as profiled: tensor"
+        " \N{MINUS SIGN}0.200 s, compute \N{MINUS SIGN}0.0800 s, bubble +0.0500 s, others +0.00100 s, unexplained"
+        " +0.0290 s."
+    )
+
+
+def test_profiled_and_predicted_seconds_are_not_mixed():
+    cluster = Cluster(ACCELERATORS["a100-40gb"], 4, 2).to_json()
+    figure = report_figures(measured(None, OF_BEST, model=TINY.to_json(), cluster=cluster))["time"]
+    assert "as predicted by the cost model, not measured" in figure.summary
+    (bars,) = figure.plot["data"]
+    assert (bars["y"][0], bars["y"][-2]) == ("the baseline", "unexplained")
+    assert (bars["x"][0], bars["x"][-1]) == (1.0, 0.8)
+    (bars,) = report_figures(measured(None, OF_BEST))["time"].plot["data"]
+    assert bars["y"][0] == "compute"
+
+
+@pytest.mark.security("reports")
+def test_the_main_figures_are_each_a_page_that_draws_just_that_one_and_asks_for_nothing(monkeypatch):
+    monkeypatch.setattr(standalone_page, "plotly", lambda: "var Plotly;")
+    pages = figure_pages(report_data(a_search(num_measured=6, name=HOSTILE).record, START))
+    assert list(pages) == ["progress", "memory", "heat", "parallel"]
+    for key, text in pages.items():
+        page = Page(text)
+        [place] = page.all("div", **{"class": "plot"})
+        [drawn] = [json.loads(script) for script in page.scripts if script.startswith("{")]
+        [policy] = page.all("meta", **{"http-equiv": "Content-Security-Policy"})
+        assert (place["data-figure"], list(drawn), len(page.scripts), page.all("img")) == (key, [key], 3, [])
+        assert policy["content"].startswith("default-src 'none'; script-src 'sha256-")
+        assert not any(name in attributes for _, attributes in page.elements for name in ("src", "href", "onerror"))
+
+
+@pytest.mark.slow
+def test_every_figure_that_the_page_draws_is_a_graph_object_in_the_colours_of_its_scheme():
+    data = report_data(a_full_search().record, START)
+    drawn = {key: figure for key, figure in registry.report_figures(data).items() if figure.plot}
+    for is_dark, background in ((False, "#ffffff"), (True, "#171b20")):
+        figures = graph_figures(data, is_dark)
+        assert list(figures) == list(drawn)
+        for key, figure in figures.items():
+            told = json.loads(figure.to_json())
+            assert [trace["type"] for trace in told["data"]] == [trace["type"] for trace in drawn[key].plot["data"]]
+            assert told["layout"]["title"]["text"] == drawn[key].title
+            assert '"@' not in json.dumps(told), "a colour's name on the page"
+            assert told["layout"]["paper_bgcolor"] == background
