@@ -15,6 +15,7 @@ from slurm.client import SlurmClient
 from slurm.interface import SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
+from tests.kit import until
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
@@ -130,7 +131,7 @@ def test_what_hangs_ends_at_its_time_limit_and_leaves_no_process(commands, reque
     with pytest.raises(SlurmUnreachable, match="did not answer within 20 s"):
         commands.client().jobs()
     left.append(commands.child())
-    wait_until(lambda: all(map(has_ended, left)))
+    until(lambda: all(map(has_ended, left)))
 
 
 @pytest.mark.parametrize(
@@ -154,13 +155,6 @@ def test_an_sbatch_that_does_not_answer_or_start_ends_no_search(commands, reques
     assert words in submission.message
     with pytest.raises(SlurmUnreachable, match="squeue is not on PATH"):
         client.jobs()
-
-
-def wait_until(condition, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 TESTED = "sbatch: Job 2 to start at 2026-11-21T14:32:48 using 4 processors on nodes n1 in partition short"

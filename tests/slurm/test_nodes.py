@@ -1,4 +1,4 @@
-"""Nodes from sinfo, and whether a job waits only for unavailable ones."""
+"""Nodes: lists of hosts, sinfo, the topology, and whether a job waits only for unavailable ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from slurm.hostlist import MAX_HOSTS, HostListError, compress, expand
 from slurm.nodes import (
     NodeSnapshot,
     Resource,
@@ -19,6 +22,7 @@ from slurm.nodes import (
     wait_reason,
 )
 from slurm.request import JobOptions, JobRequest, Placement
+from slurm.topology import parse_blocks, parse_leaves
 
 LISTED = """\
 n1|drained|64|512000|gpu:a100:4(S:0-1)|gpu|fast,ib
@@ -31,10 +35,11 @@ n5|idle
 """
 
 
-def asked(num_nodes: int = 1, tasks: int = 1, exclude: tuple[str, ...] = (), **options: object) -> JobRequest:
-    return JobRequest(
-        "a", Path("/a"), num_nodes, tasks, 60.0, ("true",), options=JobOptions(**options), exclude=exclude
-    )
+def asked(
+    num_nodes: int = 1, tasks: int = 1, minutes: float = 1.0, exclude: tuple[str, ...] = (), **options: object
+) -> JobRequest:
+    request = JobRequest("a", Path("/a"), num_nodes, tasks, 60 * minutes, ("true",), options=JobOptions(**options))
+    return replace(request, exclude=exclude)
 
 
 def test_lines_are_nodes_in_partitions():
@@ -157,3 +162,93 @@ def test_what_no_enough_nodes_have_is_reported_with_both_numbers(request_, short
     assert {s.resource: s.message for s in shortages(request_, parse_sinfo(LISTED))} == expected
     unknown = NodeSnapshot("n1", "idle", 8, 0, "main", True)
     assert shortages(asked(1, mem="500G"), [unknown]) == (), "nobody says how much memory it has"
+
+
+BLOCKS = """\
+BlockName=b1 BlockIndex=0 Nodes=n[1-3] BlockSize=4
+BlockName=b2 BlockIndex=1 Nodes=n4 BlockSize=4
+AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[1-4] BlockSize=8
+"""
+TREE = """\
+SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[3-4]
+SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=leaf[1-2]
+"""
+"""Output of Slurm 22.05."""
+
+
+@pytest.mark.parametrize(
+    ("stdout", "blocks", "leaves"),
+    [
+        (BLOCKS, (3, 1), {"n1": "b1", "n2": "b1", "n3": "b1", "n4": "b2"}),
+        (TREE, (), {"n1": "leaf1", "n2": "leaf1", "n3": "leaf2", "n4": "leaf2"}),
+        ("No topology information available\n", (), {}),
+    ],
+)
+def test_each_block_has_its_size_and_each_node_its_leaf_switch_or_its_block(stdout, blocks, leaves):
+    assert parse_blocks(stdout) == blocks
+    assert parse_leaves(stdout) == leaves
+
+
+def test_no_nodes_are_none_and_a_broken_list_has_no_leaves():
+    assert parse_blocks("BlockName=b1 BlockIndex=0 Nodes=(null)\n") == (0,)
+    assert parse_leaves("BlockName=b1 BlockIndex=0 Nodes=n[1-") == {}
+
+
+names = st.from_regex(r"[a-z]{1,4}[0-9]{0,4}(-ib[0-9]{1,2})?(\.[a-z]{2})?", fullmatch=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("login", ["login"]),
+        ("n[1-4,7]", ["n1", "n2", "n3", "n4", "n7"]),
+        ("n[08-11]", ["n08", "n09", "n10", "n11"]),
+        ("r[1-2]-ib[0-1]", ["r1-ib0", "r1-ib1", "r2-ib0", "r2-ib1"]),
+        ("n[1-2],login, gpu[3].site", ["n1", "n2", "login", "gpu3.site"]),
+        ("", []),
+    ],
+)
+def test_a_host_list_expands_in_its_own_order(text, hosts):
+    assert list(expand(text)) == hosts
+
+
+WRONG = ("n[1-", "n[a]", "n[2-1]", "a,,b", "-x", "$(x)", "n\n1")
+TOO_LONG = ("n[1-100001]", "n[1-999999999]", "a[1-400]b[1-400]", "n[1-60000],m[1-60000]")
+
+
+@pytest.mark.bad_input(29)
+@pytest.mark.parametrize("text", [*WRONG, *TOO_LONG])
+def test_what_is_no_host_list_is_refused_and_a_list_beyond_any_cluster_before_it_costs_memory(text):
+    with pytest.raises(HostListError, match=str(MAX_HOSTS) if text in TOO_LONG else ""):
+        expand(text)
+    assert len(expand(f"n[1-{MAX_HOSTS}]")) == MAX_HOSTS
+
+
+@pytest.mark.parametrize(
+    ("hosts", "text"),
+    [
+        ([], ""),
+        (["n2", "n1", "n3", "n7", "n1"], "n[1-3,7]"),
+        (["n9", "n10"], "n[9-10]"),
+        (["r1-ib0", "r1-ib1", "r2-ib0"], "r1-ib[0-1],r2-ib0"),
+    ],
+)
+def test_names_are_compressed_by_their_last_number(hosts, text):
+    assert compress(hosts) == text
+
+
+@pytest.mark.slow
+@given(st.lists(names, max_size=40))
+def test_compressing_loses_and_invents_no_host(hosts):
+    expanded = expand(compress(hosts))
+    assert sorted(expanded) == sorted(set(hosts))
+
+
+@given(st.text())
+def test_any_text_expands_or_is_refused(text):
+    try:
+        hosts = expand(text)
+    except HostListError:
+        return
+    assert all("\n" not in host and " " not in host for host in hosts)

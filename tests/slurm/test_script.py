@@ -1,5 +1,7 @@
 """Batch scripts, line by line. To store an intended change: PARLAY_UPDATE_STORED=1 pytest tests/slurm/test_script.py"""
 
+from __future__ import annotations
+
 import os
 import shlex
 import subprocess
@@ -10,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm.crontab import crontab_line, render_repeated, scrontab_lines
+from slurm.driver_script import DriverJob, driver_options, render_driver_script
 from slurm.environment import RANK_NAMES
 from slurm.request import Container, JobOptions, JobRequest, Placement
 from slurm.script import last_run, render_script, restarts_in
 from tests.slurm.test_option_checks import FULL
 
-STORED = Path(__file__).with_name("data")
 PLAIN = JobRequest(
     name="gpt-abcdef.t0001.a1",
     directory=Path("/shared/gpt-abcdef/trials/t0001/a1"),
@@ -31,17 +34,16 @@ EVERYTHING = replace(
 
 
 @pytest.mark.security("directive_values")
-@pytest.mark.parametrize(("name", "request_"), [("plain", PLAIN), ("everything", EVERYTHING)])
-def test_the_script_is_the_stored_one_with_its_directives_before_the_first_command(name, request_):
-    path, found = STORED / f"{name}.sh", render_script(request_)
+def test_the_script_is_the_stored_one_with_its_directives_before_the_first_command():
+    path, found = Path(__file__).with_name("everything.sh"), render_script(EVERYTHING)
     if os.environ.get("PARLAY_UPDATE_STORED"):
         path.write_text(found)
     assert found.split("\n") == path.read_text().split("\n"), __doc__
     lines = found.split("\n")
     last = max(number for number, line in enumerate(lines) if line.startswith("#SBATCH"))
     assert all(line.startswith("#") for line in lines[: last + 1])
-    own = request_.options.directives
-    assert directives(request_)[-len(own) :] == list(own) or not own, "sbatch believes the last"
+    own = FULL.directives
+    assert directives(EVERYTHING)[-len(own) :] == list(own), "sbatch believes the last"
 
 
 def directives(request: JobRequest) -> list[str]:
@@ -84,6 +86,8 @@ def test_a_job_asks_for_the_largest_equal_parts_that_are_segments(segment, num_n
 )
 def test_each_option_is_a_directive_of_its_own(changes, expected):
     plain = directives(PLAIN)
+    asked = ("--nodes=2", "--ntasks-per-node=4", "--time=00:10:00", "--distribution=block", "--no-requeue")
+    assert plain == [f"--job-name={PLAIN.name}", *asked, "--output=job.log", "--open-mode=append"]
     assert [line for line in directives(replace(PLAIN, **changes)) if line not in plain] == expected
 
 
@@ -124,8 +128,8 @@ def test_the_scripts_exit_code_is_sruns_and_the_ranks_run_what_was_asked(tmp_pat
         tmp_path, replace(PLAIN, options=JobOptions(container=Container(command=container)))
     )
     assert (code, output) == (7, "")
-    assert argv[-7:] == [*container, *PLAIN.argv]
-    assert {"--export=ALL", "--kill-on-bad-exit=1", "--nodes=2", "--ntasks=8", "--output=rank-%5t.log"} <= set(argv)
+    ours = ("--export=ALL", "--kill-on-bad-exit=1", "--nodes=2", "--ntasks=8", "--output=rank-%5t.log")
+    assert argv == [*ours, "--open-mode=append", *container, *PLAIN.argv]
 
 
 def test_variables_arrive_as_they_were_given_and_what_told_other_ranks_their_place_does_not(tmp_path):
@@ -160,8 +164,6 @@ def test_a_module_that_cannot_be_loaded_ends_the_job_with_its_words(tmp_path):
 
 
 arguments = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
-
-
 names = st.from_regex(r"V_[A-Z]{1,4}", fullmatch=True)
 
 
@@ -209,3 +211,62 @@ def test_only_a_repeat_on_several_nodes_has_the_placement(options, expected):
     assert placed(num_nodes=4, is_repeat=True) == expected
     assert "--switches=1" not in placed(num_nodes=4)
     assert placed(num_nodes=1, is_repeat=True) == []
+
+
+JOB = DriverJob(
+    name="tiny-abc234.driver",
+    directory=Path("/data/runs/tiny-abc234"),
+    num_nodes=1,
+    tasks_per_node=1,
+    time_limit_s=8 * 3600.0,
+    argv=("/opt/my venv/bin/python", "-m", "orchestrator.cli.main", "resume", "/data/runs/tiny-abc234"),
+    options=driver_options(FULL),
+)
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name=tiny-abc234.driver
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --time=08:00:00
+#SBATCH --signal=B:USR1@120
+#SBATCH --no-requeue
+#SBATCH --output=driver.log
+#SBATCH --open-mode=append
+#SBATCH --account=project_465.x@y
+#SBATCH --partition=boost_usr_prod,dev-g
+#SBATCH --qos=boost_qos_dbg
+#SBATCH --reservation=maint-1
+#SBATCH --comment=tuning,gpt=7b
+
+exec '/opt/my venv/bin/python' -m orchestrator.cli.main resume /data/runs/tiny-abc234
+"""
+
+
+def test_the_first_link_asks_for_one_task_and_the_next_waits_a_minute_for_the_end_of_the_one_before():
+    assert render_driver_script(JOB) == SCRIPT
+    assert (JOB.script, JOB.log) == (JOB.directory / "driver.sh", JOB.directory / "driver.log")
+    lines = render_driver_script(replace(JOB, after="17")).splitlines()
+    before = SCRIPT.splitlines()
+    assert [line for line in lines if line not in before] == [
+        "#SBATCH --dependency=afterany:17",
+        "#SBATCH --begin=now+60",
+    ]
+
+
+def test_the_script_runs_with_its_variables_and_its_words_go_to_the_log(tmp_path):
+    log, script = tmp_path / "it's a log", tmp_path / "cron.sh"
+    argv = ("/bin/sh", "-c", 'echo "$1 $ABOUT"; echo oops >&2', "x", "two words")
+    script.write_text(render_repeated(argv, log, {"ABOUT": "a $HOME; b"}))
+    for _ in range(2):
+        subprocess.run(["/bin/sh", script], env={}, cwd="/", check=True, timeout=10)
+    assert log.read_text() == "two words a $HOME; b\noops\n" * 2
+
+
+def test_scrontab_gets_the_account_and_one_task_and_cron_no_per_cent_for_the_end_of_the_line():
+    options = JobOptions(account="physics", partition="serial")
+    *directives, line = scrontab_lines(Path("/data/cron.sh"), "gpt-abc234.cron", options)
+    assert line == "*/5 * * * * /bin/sh /data/cron.sh"
+    assert {"#SCRON --account=physics", "#SCRON --partition=serial", "#SCRON --ntasks=1"} <= set(directives)
+    assert all(directive.startswith("#SCRON --") for directive in directives)
+    assert crontab_line(Path("/data/50% off/cron.sh")) == r"* * * * * /bin/sh '/data/50\% off/cron.sh'"

@@ -9,6 +9,7 @@ import pytest
 
 from slurm.interface import SlurmUnreachable
 from slurm.job_state import JobSnapshot, JobState
+from slurm.poll_backoff import LONGEST_INTERVAL_S, PollBackoff
 from slurm.squeue_cache import SqueueCache
 
 JOB = JobSnapshot("7", "gpt-abcdef.t0001.a1", "me", JobState.RUNNING, "RUNNING", None, ("n1", "n2"), 1.0, 2.5)
@@ -39,11 +40,6 @@ def clock(monkeypatch):
 
 def shared(slurm: CountingSlurm, folder: Path, key: tuple[str, ...] = ("/etc/slurm.conf",)) -> SqueueCache:
     return SqueueCache(slurm, folder, key)
-
-
-def the_file(folder: Path) -> Path:
-    [path] = folder.glob("*.json")
-    return path
 
 
 def test_a_second_driver_takes_the_first_ones_answer_while_it_is_young_enough(tmp_path, clock):
@@ -128,7 +124,8 @@ SPOILED = {
 def test_a_file_that_cannot_be_trusted_is_ignored_and_replaced(tmp_path, spoil):
     slurm = CountingSlurm(JOB)
     shared(slurm, tmp_path).jobs(30.0)
-    spoil(the_file(tmp_path))
+    [path] = tmp_path.glob("*.json")
+    spoil(path)
     for _ in range(2):
         assert shared(slurm, tmp_path).jobs(30.0).jobs == (JOB,)
     assert slurm.asked == 2
@@ -178,3 +175,30 @@ def test_of_drivers_that_ask_at_once_one_asks_slurm(tmp_path):
     for driver in drivers:
         driver.join(60)
     assert len(list(tmp_path.glob("asked-*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("floor_s", "answers_s", "interval_s"),
+    [
+        (30.0, [0.2], 30.0),
+        (30.0, [12.0], 60.0),
+        (30.0, [None] * 3, 240.0),
+        (30.0, [None] * 6, LONGEST_INTERVAL_S),
+        (30.0, [None] * 6 + [0.1], 30.0),
+        (2 * LONGEST_INTERVAL_S, [None], 2 * LONGEST_INTERVAL_S),
+    ],
+)
+def test_a_slow_controller_is_asked_less_often_and_a_silent_one_ever_less(floor_s, answers_s, interval_s):
+    backoff = PollBackoff(floor_s)
+    for took_s in answers_s:
+        if took_s is None:
+            backoff.failed()
+        else:
+            backoff.answered(took_s)
+    assert backoff.interval_s == interval_s
+
+
+def test_a_question_that_ran_into_its_limit_counts_as_slow():
+    backoff = PollBackoff(1.0)
+    backoff.failed(took_s=30.0)
+    assert backoff.interval_s == 150.0

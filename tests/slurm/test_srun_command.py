@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
@@ -17,18 +16,10 @@ from slurm.request import Container, JobOptions, JobRequest, Launch, Runtime
 from slurm.script import render_script
 from slurm.shell_quoting import Filled, command, joined, quoted
 from slurm.srun_command import launch_environment, rank_command, srun_options
+from tests.slurm.test_script import PLAIN
 
 SEARCH, ATTEMPT = "/shared/gpt-abcdef", "/shared/gpt-abcdef/trials/t0001/a1"
-REQUEST = JobRequest(
-    name="gpt-abcdef.t0001.a1",
-    directory=Path(ATTEMPT),
-    num_nodes=2,
-    tasks_per_node=4,
-    time_limit_s=600.0,
-    argv=("python3", "-m", "trials.train", f"{ATTEMPT}/spec.json"),
-    environment={"PYTHONPATH": f"{SEARCH}/code"},
-    folders=(SEARCH,),
-)
+REQUEST = replace(PLAIN, environment={"PYTHONPATH": f"{SEARCH}/code"}, folders=(SEARCH,))
 
 
 def with_container(**changes) -> JobRequest:
@@ -119,16 +110,10 @@ def test_a_word_with_a_variable_is_filled_in_by_the_script_and_all_others_are_no
 # -- what a rank's own shell makes of it
 
 
-def run_rank(launch: Launch, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_rank(launch: Launch) -> subprocess.CompletedProcess[str]:
     """Run the rank command with `env` as the program, as srun would on a node."""
     request = replace(REQUEST, argv=("/usr/bin/env",), options=JobOptions(launch=launch))
-    ranks = {
-        "PATH": os.environ["PATH"],
-        "SLURM_JOB_ID": "77",
-        "SLURM_STEP_ID": "0",
-        "SLURM_LOCALID": "3",
-        **environment,
-    }
+    ranks = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_LOCALID": "3"}
     return subprocess.run(rank_command(request), env=ranks, capture_output=True, text=True, timeout=20, check=False)
 
 

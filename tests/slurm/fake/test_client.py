@@ -46,9 +46,6 @@ class Rig:
         assert job is not None
         return job.state
 
-    def names(self) -> list[str]:
-        return [job.name for job in self.slurm.jobs()]
-
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Rig:
@@ -83,7 +80,7 @@ def test_a_controller_that_crashed_forgets_jobs_and_gives_their_ids_again(rig: R
     rig.cluster.advance(10.0)
     lost = rig.run("lost")
     rig.cluster.crash(loses_s=5.0)
-    assert rig.names() == ["kept"]
+    assert [job.name for job in rig.slurm.jobs()] == ["kept"]
     assert rig.slurm.submit(rig.request("stranger")).job_id == lost
 
 

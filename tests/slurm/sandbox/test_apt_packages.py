@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from slurm.sandbox.apt_packages import InstallFailed, install_packages, missing_packages
@@ -33,14 +31,10 @@ def apt_get(tmp_path, monkeypatch):
     return put
 
 
-def asked(folder: Path) -> list[str]:
-    return (folder / "asked").read_text().splitlines()
-
-
 def test_missing_programs_are_named_by_package_and_no_service_starts_while_they_are_installed(apt_get, tmp_path):
     apt_get()
     install_packages(["munge", "slurmd"], tmp_path / "policy")
-    update, policy, install, policy_again = asked(tmp_path)
+    update, policy, install, policy_again = (tmp_path / "asked").read_text().splitlines()
     assert (update, policy, policy_again) == ("update -qq", "policy 101", "policy 101")
     assert install == "install --yes -qq --no-install-recommends munge slurmd"
     assert not (tmp_path / "policy").exists()

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slurm.sandbox.config_files import (
@@ -19,7 +20,7 @@ from slurm.sandbox.config_files import (
     render_gres_conf,
     render_slurm_conf,
 )
-from slurm.sandbox.daemons import port_answers, running_pids
+from slurm.sandbox.daemons import port_answers
 from slurm.sandbox.sandbox import SANDBOX_SCHEMA, SLURMCTLD, PackagesMissing, SandboxFailed, SlurmSandbox
 from tests import kit
 from tests.slurm.sandboxes import require_slurm, sandbox, short_folder
@@ -42,16 +43,10 @@ def until(cluster: SlurmSandbox, job: str, *states: str) -> str:
 
 def processes_of(cluster: SlurmSandbox) -> set[str]:
     """Return command lines of processes with this sandbox's path in them, or as working directory."""
-    found = set()
-    for pid in running_pids():
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            place = Path(f"/proc/{pid}/cwd").readlink()
-        except OSError:
-            continue
-        if str(cluster.paths.folder) in command or place.is_relative_to(cluster.paths.folder):
-            found.add(command)
-    return found
+    own = str(cluster.paths.folder)
+    found = (process.info for process in psutil.process_iter(["cmdline", "cwd"]))
+    commands = ((" ".join(about["cmdline"] or ()), about["cwd"] or "") for about in found)
+    return {command for command, place in commands if own in command or place.startswith(own)}
 
 
 def ports_of(cluster: SlurmSandbox) -> list[int]:
