@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
+from search_spaces.routing import Routing, load_of_fullest_rank
 from tests.kit import LLAMA as LLAMA_FIELDS
 from tests.kit import gpt
 
@@ -109,6 +111,51 @@ def test_a_window_leaves_fewer_attention_scores_and_one_of_the_whole_sequence_as
     assert windows.causal_flops_per_token == LLAMA.causal_flops_per_token
 
 
+DENSE = gpt(6, 64, 4, num_key_value_heads=2, ffn_hidden_size=96, vocab_size=256, seq_length=32, **LLAMA_FIELDS)
+OF_EXPERTS = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 48}
+OF_LATENT = {
+    "num_key_value_heads": 4,
+    "attention_head_size": 24,
+    "key_value_latent_size": 32,
+    "query_latent_size": 40,
+    "rotary_head_size": 8,
+    "value_head_size": 20,
+}
+
+
+def test_each_expert_is_an_mlp_and_a_token_passes_some():
+    model, expert = replace(DENSE, **OF_EXPERTS), 3 * 64 * 48
+    router = 8 * 64
+    assert model.parameters - DENSE.parameters == 6 * (8 * expert + router - 3 * 64 * 96)
+    assert model.active_parameters == model.parameters - 6 * 6 * expert
+    dense_as_active = replace(DENSE, ffn_hidden_size=96)
+    assert model.model_flops_per_token - dense_as_active.model_flops_per_token == 6 * 6 * router
+    assert replace(DENSE, **OF_EXPERTS | {"expert_ffn_hidden_size": 96}).expert_ffn_hidden_size is None
+
+
+def test_some_layers_keep_their_mlp():
+    model = replace(DENSE, **OF_EXPERTS, num_dense_layers=1, expert_layer_every=2, shared_expert_ffn_hidden_size=16)
+    assert [model.has_experts(layer) for layer in range(6)] == [False, False, True, False, True, False]
+    assert model.num_expert_layers == 2
+    of_layer = 8 * 3 * 64 * 48 + 8 * 64 + 3 * 64 * 16
+    assert model.parameters - DENSE.parameters == 2 * (of_layer - 3 * 64 * 96)
+    assert model.routed_parameters == 2 * 8 * 3 * 64 * 48
+
+
+def test_latent_attention_and_a_layer_for_further_tokens_have_products_of_their_own():
+    model = replace(DENSE, **OF_LATENT)
+    queries = 64 * 40 + 40 + 40 * 4 * 24
+    keys_and_values = 64 * (32 + 8) + 32 + 32 * 4 * (16 + 20)
+    assert model.attention_parameters == queries + keys_and_values + 4 * 20 * 64
+    scores = 6 * 6 * 4 * (24 + 20) * 32
+    assert model.model_flops_per_token == 6 * (model.parameters - 256 * 64) + scores
+    model = replace(DENSE, num_mtp_layers=1)
+    layer = DENSE.layer_parameters + 2 * 64 * 64 + 3 * 64
+    assert model.parameters - DENSE.parameters == layer
+    scores = 12 * 64 * 32
+    assert model.model_flops_per_token - DENSE.model_flops_per_token == 6 * (layer + 256 * 64) + scores
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
@@ -117,11 +164,19 @@ def test_a_window_leaves_fewer_attention_scores_and_one_of_the_whole_sequence_as
         ({"position_embedding": "learned", "rotary_base": 500_000}, "rotary_base"),
         ({"activation": "tanh"}, "activation"),
         ({"post_norms": None}, "post_norms"),
+        ({"num_experts": 8}, "experts_per_token"),
+        ({"num_dense_layers": 1}, "num_dense_layers"),
+        (OF_EXPERTS | {"num_dense_layers": 6}, "num_dense_layers"),
+        ({"rotary_head_size": 8}, "rotary_head_size"),
+        (OF_LATENT | {"rotary_head_size": 24}, "rotary_head_size"),
+        (OF_LATENT | {"qk_norm": True}, "qk_norm"),
+        ({"num_mtp_layers": -1}, "num_mtp_layers"),
     ],
 )
-def test_fields_that_contradict_each_other_are_refused(fields, field):
-    with pytest.raises(InputError, match=field):
-        replace(LLAMA, **fields)
+def test_fields_that_contradict_each_other_are_refused_by_name(fields, field):
+    with pytest.raises(InputError) as caught:
+        replace(DENSE, **fields)
+    assert caught.value.problems[0].key == f"model.{field}"
 
 
 def test_attention_is_counted_by_document():
@@ -139,3 +194,32 @@ def test_attention_is_counted_by_document():
 def test_a_document_longer_than_its_sequence_or_none_is_refused(length):
     with pytest.raises(InputError, match="document_length"):
         replace(LLAMA, document_length=length)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "skew", "written"),
+    [
+        ("balanced", "balanced", 1.0, "balanced"),
+        ("skewed(2)", "skewed", 2.0, "skewed(2)"),
+        ("skewed( 1.50 )", "skewed", 1.5, "skewed(1.5)"),
+        (None, "learned", None, "learned"),
+    ],
+)
+def test_a_text_is_a_routing(text, kind, skew, written):
+    found = Routing.of(text)
+    assert (found.kind, found.skew, str(found)) == (kind, skew, written)
+    assert Routing.of(written) == found
+
+
+@pytest.mark.parametrize("text", ["skewed", "skewed(1)", "skewed(0.5)", "skewed(-2)", "skewed(x)", "balance", "2", ""])
+def test_any_other_is_refused(text):
+    with pytest.raises(InputError, match="skewed\\(s\\) with s above 1"):
+        Routing.of(text)
+
+
+def test_the_fullest_rank_has_the_most_loaded_expert_and_its_share_of_the_rest():
+    # Of 8 experts with 2 of 16 tokens each, the first now has 9 and the other seven 1 each.
+    loads = load_of_fullest_rank(4.5, 8, np.array([1, 2, 4, 8]))
+    assert loads == pytest.approx([1.0, (9 + 3) / 8, (9 + 1) / 4, 9 / 2])
+    assert load_of_fullest_rank(1.0, 8, np.array([1, 8])) == pytest.approx([1.0, 1.0])
+    assert load_of_fullest_rank(1.0, 1, np.array([1])) == 1.0

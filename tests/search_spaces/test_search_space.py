@@ -312,23 +312,14 @@ def test_the_baseline_joins_the_candidates_wherever_it_lies_and_saves_no_empty_s
 
 
 def test_a_baseline_that_breaks_rules_is_refused_with_all_of_them():
-    broken = Layout(
-        tensor_parallel=8,
-        data_parallel=1,
-        micro_batch_size=3,
-        grad_accum_steps=2,
-        offload="optimizer",
-        engine="deepspeed",
-    )
+    broken = Layout(tensor_parallel=8, micro_batch_size=3, grad_accum_steps=2, offload="optimizer", engine="deepspeed")
     with pytest.raises(InputError) as caught:
         search_space(workload(), {}, broken)
     problems = caught.value.problems
     assert {p.key for p in problems} == {"baseline"}
     assert [p.code for p in problems] == ["world", "heads", "kv_heads", "batch", "deepspeed.offload"]
-    assert (
-        "tensor_parallel 8 x pipeline_parallel 1 x data_parallel 1 = 8 ranks, but the world size is num_nodes 1 x"
-        in problems[0].message
-    )
+    ranks = "tensor_parallel 8 x pipeline_parallel 1 x data_parallel 1 = 8 ranks"
+    assert f"{ranks}, but the world size is num_nodes 1 x" in problems[0].message
     assert "= 6, but global_batch_size is 16" in problems[3].message
 
 
@@ -371,9 +362,8 @@ def test_rejected_layouts_of_one_rule_are_told_apart_by_the_fields_that_vary():
     axes = {"tensor_parallel": [1, 3], "micro_batch_size": [1, 2], "overlap_comm": [False, True], "zero_stage": [2]}
     texts = [rejected.text for rejected in search_space(workload(), axes).rejected()]
     assert len(texts) == len(set(texts)) == 6
-    assert (
-        texts[-1] == "tensor_parallel 1, micro_batch_size 2, overlap_comm true: zero_stage is 2 with overlap_comm true"
-    )
+    varying = "tensor_parallel 1, micro_batch_size 2, overlap_comm true"
+    assert texts[-1] == f"{varying}: zero_stage is 2 with overlap_comm true"
 
 
 @pytest.mark.slow
@@ -390,10 +380,49 @@ def test_a_table_makes_layouts_canonical_as_a_layout_does_itself(rows: list[Layo
 
 def test_distinct_rows_come_in_the_order_of_the_layout_fields():
     rows = [Layout(tensor_parallel=tp, micro_batch_size=mb) for tp in (4, 1) for mb in (8, 2, 8)]
-    assert [(x.tensor_parallel, x.micro_batch_size) for x in LayoutTable.of(rows).distinct().layouts()] == [
-        (1, 2),
-        (1, 8),
-        (4, 2),
-        (4, 8),
-    ]
+    found = [(x.tensor_parallel, x.micro_batch_size) for x in LayoutTable.of(rows).distinct().layouts()]
+    assert found == [(1, 2), (1, 8), (4, 2), (4, 8)]
     assert set(LayoutTable.of(rows).columns) == set(LAYOUT_FIELDS)
+
+
+EXPERTS = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 48}
+OF_EIGHT = {"tensor_parallel": 2, "data_parallel": 4, "grad_accum_steps": 4, "engine": "megatron-lm"}
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "rule"),
+    [
+        ({}, {"expert_parallel": 8}, None),
+        ({}, {"expert_parallel": 4, "expert_tensor_parallel": 2}, None),
+        ({}, {"expert_parallel": 8, "expert_tensor_parallel": 2}, "expert_ranks"),
+        ({}, {"expert_parallel": 3}, "experts"),
+        ({"expert_ffn_hidden_size": 50}, {"expert_tensor_parallel": 4}, "expert_width"),
+        (dict.fromkeys(EXPERTS), {}, None),
+        (dict.fromkeys(EXPERTS), {"expert_parallel": 2}, "experts"),
+    ],
+)
+def test_experts_are_distributed_over_the_ranks_of_a_stage(model, fields, rule):
+    given = workload("h100-80gb", 8, **EXPERTS | model)
+    broken = [problem.code for problem in layout_violations(Layout(**OF_EIGHT | fields), given)]
+    assert rule in broken if rule else not broken
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "dispatcher", "is_refused"),
+    [
+        ("h100-80gb", "deepep", False),
+        ("gb200-186gb", "deepep", True),
+        ("gb200-186gb", "hybridep", False),
+        ("mi300x-192gb", "hybridep", True),
+    ],
+)
+def test_a_librarys_dispatcher_needs_an_accelerator_that_it_runs_on(accelerator, dispatcher, is_refused):
+    layout = Layout(**OF_EIGHT, expert_parallel=2, expert_dispatcher=dispatcher)
+    broken = [problem.code for problem in layout_violations(layout, workload(accelerator, 8, **EXPERTS))]
+    assert broken == ["expert_dispatcher"] * is_refused
+
+
+def test_an_expert_is_sharded_over_the_ranks_that_hold_it():
+    assert Layout(**OF_EIGHT, expert_parallel=4).expert_shards == 2
+    assert Layout(**OF_EIGHT, expert_parallel=2, expert_tensor_parallel=2).expert_shards == 2
+    assert Layout(**OF_EIGHT).expert_shards == 8

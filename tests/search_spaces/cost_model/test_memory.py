@@ -15,6 +15,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 from tests.kit import gpt
+from tests.search_spaces.cost_model.test_step_time import GPT_1T, GPT_22B, GPT_175B, GPT_530B
 
 PUBLISHED = Path(__file__).parents[4] / "shared" / "data" / "published"
 
@@ -24,13 +25,6 @@ def memory(model: ModelShape, layout: Layout) -> StageMemory:
     return stage_memory(model, LayoutTable.of([layout]), StageTable.of_layout(model, layout))
 
 
-MEGATRON = Layout(tensor_parallel=8, grad_accum_steps=64, precision="bf16", engine="megatron-lm")
-KORTHIKANTI = {
-    "22B": (gpt(48, 6144, 64), replace(MEGATRON, micro_batch_size=4, grad_accum_steps=1)),
-    "175B": (gpt(96, 12288, 96), replace(MEGATRON, pipeline_parallel=8, virtual_pipeline_stages=3)),
-    "530B": (gpt(105, 20480, 128), replace(MEGATRON, pipeline_parallel=35, virtual_pipeline_stages=3)),
-    "1T": (gpt(128, 25600, 160), replace(MEGATRON, pipeline_parallel=64)),
-}
 FRONTIER_LOGGED = Layout(
     num_nodes=16,
     tensor_parallel=4,
@@ -48,17 +42,18 @@ FRONTIER_LOGGED = Layout(
 
 class TestPublished:
     @pytest.mark.parametrize(
-        ("name", "activations_gib", "stored_gib", "state_gib"),
+        ("of", "activations_gib", "stored_gib", "state_gib"),
         [
-            ("22B", 59.25, 9.56, None),
-            ("175B", 66.84, 12.35, 45.56),
-            ("530B", 114.02, 23.08, 31.64),
-            ("1T", 131.25, 26.56, 32.96),
+            (GPT_22B, 59.25, 9.56, None),
+            (GPT_175B, 66.84, 12.35, 45.56),
+            (GPT_530B, 114.02, 23.08, 31.64),
+            (GPT_1T, 131.25, 26.56, 32.96),
         ],
+        ids=["22B", "175B", "530B", "1T"],
     )
-    def test_activations_and_state_are_those_of_korthikanti(self, name, activations_gib, stored_gib, state_gib):
+    def test_activations_and_state_are_those_of_korthikanti(self, of, activations_gib, stored_gib, state_gib):
         # arXiv 2205.05198, figure 1.
-        model, layout = KORTHIKANTI[name]
+        model, layout = of[0], replace(of[1], activation_checkpointing="none")
         found = memory(model, layout.canonical())
         assert found.activations[0, 0] == pytest.approx(activations_gib, abs=0.01)
         if state_gib is not None:
@@ -97,13 +92,11 @@ class TestPublished:
 
     def test_and_its_layer_inputs_take_16_9_tb_at_once_and_8_8_gb_one_by_one(self):
         model = gpt(105, 20480, 128)
-        whole = Layout(micro_batch_size=1920, activation_checkpointing="full", precision="fp16", engine="torch")
-        none_at_work = [
-            _stored_bytes(replace(model, num_layers=2 * model.num_layers), replace(whole, micro_batch_size=size))
-            - _stored_bytes(model, replace(whole, micro_batch_size=size))
-            for size in (1920, 1)
-        ]
-        assert none_at_work == [pytest.approx(16.9e12, rel=2e-3), pytest.approx(8.8e9, rel=2e-3)]
+        twice = replace(model, num_layers=2 * model.num_layers)
+        for size, stored in ((1920, 16.9e12), (1, 8.8e9)):
+            layout = Layout(micro_batch_size=size, activation_checkpointing="full", precision="fp16", engine="torch")
+            none_at_work = _stored_bytes(twice, layout) - _stored_bytes(model, layout)
+            assert none_at_work == pytest.approx(stored, rel=2e-3)
 
     def test_every_stage_of_a_real_175b_run_is_met_within_a_few_percent(self):
         if not PUBLISHED.is_dir():
@@ -228,14 +221,8 @@ class TestSharing:
 
     def test_modules_of_experts_and_of_latent_attention_are_not_kept(self):
         """4096 tokens in 16 bits, of which half the layers send two to experts of 512."""
-        experts = replace(
-            SMALL,
-            num_experts=8,
-            experts_per_token=2,
-            expert_ffn_hidden_size=512,
-            shared_expert_ffn_hidden_size=256,
-            expert_layer_every=2,
-        )
+        widths = {"expert_ffn_hidden_size": 512, "shared_expert_ffn_hidden_size": 256}
+        experts = replace(SMALL, num_experts=8, experts_per_token=2, expert_layer_every=2, **widths)
         heads = {"attention_head_size": 96, "rotary_head_size": 32, "value_head_size": 64}
         latent = replace(SMALL, key_value_latent_size=128, **heads)
         dispatched = 2 * 2 * 1024 + 2 * 8

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from search_spaces.engines import ENGINE_PROFILES, ENGINES, OWN_ENGINES
+from search_spaces.engines import ENGINE_PROFILES, ENGINES, OWN_ENGINES, is_emulated
+from search_spaces.hardware.cluster import ACCELERATORS
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations, rule_violations
@@ -176,6 +177,7 @@ def test_other_trainers_are_not_ours(engine):
     assert broken(engine=engine) == [f"{engine}.engine_mismatch"]
 
 
+LATENT_HEADS = {"attention_head_size": 24, "rotary_head_size": 8, "value_head_size": 16}
 FEATURES = {
     "attention_head_size": {"attention_head_size": 32},
     "qkv_bias": {"qkv_bias": True},
@@ -188,13 +190,7 @@ FEATURES = {
     "attention_sinks": {"attention_sinks": True},
     "post_norms": {"post_norms": True},
     "num_experts": {"num_experts": 8, "experts_per_token": 2},
-    "key_value_latent_size": {
-        "num_key_value_heads": 4,
-        "key_value_latent_size": 32,
-        "attention_head_size": 24,
-        "rotary_head_size": 8,
-        "value_head_size": 16,
-    },
+    "key_value_latent_size": {"num_key_value_heads": 4, "key_value_latent_size": 32, **LATENT_HEADS},
     "num_mtp_layers": {"num_mtp_layers": 1},
     "document_length": {"document_length": 8.0},
     "aux_loss_coefficient": {"num_experts": 4, "experts_per_token": 2, "aux_loss_coefficient": 0.01},
@@ -275,10 +271,6 @@ def test_heads_for_which_an_engine_has_no_flash_kernel_are_refused(engine, head_
     assert broken(shape, engine=engine, **BF16, attention_kernel=other) == []
 
 
-_HEADS = {"attention_head_size": 24, "rotary_head_size": 8, "value_head_size": 16}
-LATENT = {**LLAMA, "num_key_value_heads": 4, "key_value_latent_size": 16, **_HEADS}
-
-
 @pytest.mark.parametrize(
     ("features", "modules", "rules"),
     [
@@ -289,7 +281,7 @@ LATENT = {**LLAMA, "num_key_value_heads": 4, "key_value_latent_size": 16, **_HEA
         (EXPERTS, "shared_experts", ["recomputed_part"]),
         ({**EXPERTS, "shared_expert_ffn_hidden_size": 64}, "shared_experts", []),
         ({**EXPERTS, "num_dense_layers": 0}, "mlp", ["recomputed_part"]),
-        (LATENT, "layernorm+mla_up_proj", []),
+        ({**LLAMA, **FEATURES["key_value_latent_size"]}, "layernorm+mla_up_proj", []),
     ],
 )
 def test_a_module_is_recomputed_where_the_model_has_it(features, modules, rules):
@@ -349,3 +341,15 @@ def test_products_with_dimensions_that_8_bits_do_not_take_are_refused_with_them(
     found = list(engine_violations(replace(LAYOUT, **wanted), replace(LLAMA_MODEL, **changes)))
     assert [problem.code for problem in found] == (["torchtitan.matmul_dimensions"] if named else [])
     assert not named or found[0].message == f"matmul_precision is {wanted['matmul_precision']} with {named}"
+
+
+NATIVE = {"torch", "deepspeed", "command", "accelerate-launch"}
+"""Engines that run on a CPU as they are; what a command does is its user's."""
+
+
+def test_what_is_written_for_gpus_is_emulated_on_a_cpu_and_nowhere_else():
+    assert {engine for engine in ENGINES if not is_emulated(engine, "cpu")} == NATIVE
+    gpus = set(ACCELERATORS) - {"cpu"}
+    assert not any(is_emulated(engine, gpu) for engine in ENGINES for gpu in gpus)
+    with pytest.raises(KeyError):
+        is_emulated("megatron", "cpu")

@@ -1,4 +1,4 @@
-"""Validation of a section: pydantic's findings with our rules and fixes."""
+"""Validation of a section: pydantic's findings with our rules and fixes, and durations."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from search_spaces.errors import InputError, Problem
 from search_spaces.schema import validation
+from search_spaces.schema.durations import Duration, parse_duration_s
 from search_spaces.schema.validation import MAX_PROBLEMS, Section, validate
 from search_spaces.schema.yaml_document import parse_document
 
@@ -53,3 +54,43 @@ def test_of_very_many_mistakes_the_first_are_told_and_the_others_counted(monkeyp
 def test_a_word_that_is_none_of_the_choices_has_a_fix_in_any_case(rig, fix):
     problem = the_problem(f"rig: {rig}\n")
     assert (problem.rule, problem.fix) == ("one of sloop, ketch", fix)
+
+
+@pytest.mark.bad_input(6)
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        *((10, 600), ("10", 600), ("10:30", 630), ("90:00", 5400), ("01:30:00", 5400), ("12:30:00", 45000)),
+        *(("1-12", 129600), ("1-12:30", 131400), ("1-12:30:15", 131415), ("90s", 90), ("0.5s", 0.5), ("10m", 600)),
+        *(("2h", 7200), ("1d", 86400), ("08", 480)),
+    ],
+)
+def test_durations_are_read_in_slurms_grammar_or_with_a_unit(given, seconds):
+    assert parse_duration_s(given) == seconds
+
+
+@pytest.mark.bad_input(20)
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("", "soon", "1h30m", "10:99", "1-24", "1-12:60", "1:2:3:4", "-5", "1_000", "٣m", "10 minutes", "1e3s", "inf"),
+        *(0, -1, 1.5, True, None, [], "0", "0s", "367d", 10**30, "999999999-00", "9" * 400),
+    ],
+)
+def test_a_duration_in_another_form_is_refused_with_the_grammar(given):
+    with pytest.raises(InputError, match=r"duration is") as caught:
+        parse_duration_s(given)
+    assert caught.value.problems[0].fix == "for example 10m, 2h or 01:30:00"
+
+
+@pytest.mark.parametrize("given", ["367d", "9999999999s", "9999999999-00", "99999999999", 10**15])
+def test_a_duration_over_a_year_is_refused_with_the_bound(given):
+    with pytest.raises(InputError) as caught:
+        parse_duration_s(given)
+    assert caught.value.problems[0].rule == "a duration is longer than 0 and at most 366 days"
+
+
+@pytest.mark.parametrize("seconds", [0.5, 90, 5400.25, 31536000])
+def test_a_duration_written_down_is_read_back_the_same(seconds: float):
+    adapter = TypeAdapter(Duration)
+    assert parse_duration_s(adapter.dump_python(seconds)) == seconds
