@@ -173,8 +173,8 @@ def valid_cases(accelerator: str, engines: tuple[str, ...] = NATIVE_ENGINES) -> 
         for dependent in _combinations(axes)
         for _ in range(DRAWS_PER_COMBINATION)
     ]
-    distinct = [_for_accelerator(case_from_layout(*trained), accelerator) for trained in dict.fromkeys(drawn)]
-    return _valid(distinct, accelerator)
+    distinct = (case_from_layout(*trained) for trained in dict.fromkeys(drawn))
+    return _valid([_for_accelerator(case, accelerator) for case in distinct], accelerator)
 
 
 def _for_accelerator(case: Case, accelerator: str) -> Case:
@@ -207,26 +207,24 @@ def _trained(
     shape: str,
     ranks: Sequence[int],
     schedule: tuple[str, int],
-    recomputation: Sequence[Any] = _RECOMPUTATION[0],
+    recomputation: Sequence[Any],
     **fields: Any,
 ) -> tuple[str, Layout]:
     """The model's name and the canonical layout of these axis values."""
     degrees: dict[str, Any] = dict(zip(DEGREES.values(), ranks, strict=True))
-    layout = Layout(
+    return shape, Layout(
         **degrees,
         **dict(zip(RECOMPUTATION_AXES, recomputation, strict=True)),
         grad_accum_steps=GLOBAL_BATCH_SIZE // (fields["micro_batch_size"] * degrees["data_parallel"]),
         pipeline_schedule=schedule[0],
         virtual_pipeline_stages=schedule[1],
         **fields,
-    )
-    return shape, layout.canonical()
+    ).canonical()
 
 
 def case_from_layout(shape: str, layout: Layout) -> Case:
-    """The case that trains this layout, made canonical, on the model of this name."""
-    canonical = layout.canonical()
-    return Case(case_name(shape, canonical), shape, model_of(shape, canonical.precision), canonical)
+    """The case that trains this canonical layout on the model of this name."""
+    return Case(case_name(shape, layout), shape, model_of(shape, layout.precision), layout)
 
 
 def case_name(shape: str, layout: Layout) -> str:

@@ -63,7 +63,7 @@ def _changed(base: Case, values: Mapping[str, Any]) -> Case:
     """The case with these axis values replaced."""
     fields = base.layout.to_json() | {axis: value for axis, value in values.items() if axis != "shape"}
     fields["grad_accum_steps"] = GLOBAL_BATCH_SIZE // (fields["micro_batch_size"] * fields["data_parallel"])
-    return case_from_layout(values.get("shape", base.shape), Layout.from_json(fields))
+    return case_from_layout(values.get("shape", base.shape), Layout.from_json(fields).canonical())
 
 
 @pytest.fixture(scope="module")
