@@ -18,6 +18,8 @@ from orchestrator.cli import guard, main, status
 from tests.bad_inputs.cli import Cli
 from tests.sources import Module, calls, modules
 
+pytestmark = pytest.mark.bad_input(50)
+
 CLIPBOARD, CLEAR, TURNED = "\x1b]52;c;aGk=\x07", "\x1b[2J", "\u202e"
 STEERING = f"{CLIPBOARD}{CLEAR}\x9b2J{TURNED}\u2028"
 SPELLED = r"\u001b]52;c;aGk=\u0007\u001b[2J\u009b2J\u202e\u2028"
@@ -40,7 +42,6 @@ def is_harmless(text: str) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.bad_input(50)
 def test_texts_of_the_record_are_shown_with_their_controls_spelled_out(cli: Cli, ended: Path):
     with_steering_texts(ended / "journal.jsonl")
     folder = str(ended)
@@ -54,7 +55,6 @@ def test_texts_of_the_record_are_shown_with_their_controls_spelled_out(cli: Cli,
             assert "]52;c;aGk=" in said.out, "it is there, spelled out"
 
 
-@pytest.mark.bad_input(50)
 def test_the_traceback_of_a_bug_is_spelled_out(cli: Cli, monkeypatch: pytest.MonkeyPatch):
     def broken(*_: object) -> None:
         raise RuntimeError(STEERING)
@@ -66,7 +66,6 @@ def test_the_traceback_of_a_bug_is_spelled_out(cli: Cli, monkeypatch: pytest.Mon
     assert is_harmless(said)
 
 
-@pytest.mark.bad_input(50)
 def test_nothing_that_is_printed_on_a_console_steers_it():
     stream = io.StringIO()
     console = console_for(stream)
@@ -79,7 +78,6 @@ def test_nothing_that_is_printed_on_a_console_steers_it():
     assert len(stream.getvalue().splitlines()) > 5, "line breaks stay"
 
 
-@pytest.mark.bad_input(50)
 def test_a_table_on_a_terminal_is_spelled_out_and_in_a_pipe_as_it_is(cli: Cli, monkeypatch: pytest.MonkeyPatch):
     from orchestrator.cli.output import print_table
 
@@ -93,7 +91,6 @@ DOORS = {"orchestrator/cli/output.py", "orchestrator/cli/main.py"}
 """main.py prints a message of its own for a Python that is too old to import anything."""
 
 
-@pytest.mark.bad_input(50)
 def test_verbs_speak_through_one_door():
     verbs = [module for module in modules() if module.startswith("orchestrator/cli/")]
     assert {module for module in verbs if any(_spoken(module))} == DOORS

@@ -101,7 +101,7 @@ def test_a_library_that_sums_nothing_is_found_out(tmp_path):
 
 
 BROKEN_SUM = """
-import sys
+import torch.distributed
 
 
 class Done:
@@ -109,16 +109,7 @@ class Done:
         pass
 
 
-class Breaking:
-    def find_spec(self, name, path=None, target=None):
-        if name == "trials.train.parallel.collectives":
-            sys.meta_path.remove(self)
-            import torch.distributed
-
-            torch.distributed.all_reduce = lambda *arguments, **options: Done()
-
-
-sys.meta_path.insert(0, Breaking())
+torch.distributed.all_reduce = lambda *arguments, **options: Done()
 """
 
 

@@ -36,6 +36,14 @@ def test_out_names_a_new_file_or_stdout(ended, tmp_path, capfd):
     assert "use a new file" in capfd.readouterr().err
     assert run(["export", "--out", "-"]) == 0
     assert parse_table(capfd.readouterr().out, "-").require_valid() == read_table(ended.measured)
+    for words, told in (
+        ("--format parquet --out -", "use a new file"),
+        ("--out - --json", "both write to stdout"),
+        ("--out no-such-folder/x.csv", "No such file"),
+    ):
+        assert run(["export", *words.split()]) == 2
+        captured = capfd.readouterr()
+        assert told in captured.out + captured.err
 
 
 @pytest.mark.slow
@@ -60,21 +68,6 @@ def test_a_file_that_could_not_be_written_whole_is_not_there(tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         write_new(tmp_path / "mine.csv", "a,b\n", "--out")
     assert not (tmp_path / "mine.csv").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
-        (["export", "--format", "parquet", "--out", "-"], 2, "use a new file"),
-        (["export", "--out", "-", "--json"], 2, "both write to stdout"),
-        (["export", "--out", "no-such-folder/x.csv"], 2, "No such file"),
-    ],
-)
-def test_what_cannot_be_exported_is_refused(ended, capfd, words, code, told):
-    assert run(words) == code
-    captured = capfd.readouterr()
-    assert told in captured.out + captured.err
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ from orchestrator.schema.search_file import TrackingSection
 from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, parlay_here, write_search
 from tests.orchestrator.cli.simulated import OK, TABLE_SEARCH, write_simulated_search
 
+pytestmark = pytest.mark.timeout(120)
+
 TRAINS = ("deephyper", "ray", "torch", "deepspeed", "mlflow")
 SLOW = (*TRAINS, "pandas", "pyarrow", "scipy", "sklearn", "alembic", "plotly", "fastapi", "tokenizers", "optuna")
 HEAVY = (*SLOW, "numpy", "sqlalchemy")
@@ -32,7 +34,6 @@ def heavy_imports(*commands: list[str], cwd: Path) -> tuple[list[object], str]:
     return ast.literal_eval(done.stderr.strip().splitlines()[-1]), done.stdout
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.slow
 def test_help_imports_nothing_heavy(tmp_path):
     seen, printed = heavy_imports(
@@ -49,7 +50,6 @@ def mlflow_store(monkeypatch, tmp_path) -> None:
     assert MlflowSync(None, TrackingSection().experiment, tmp_path / "home").check() is None
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.slow
 @pytest.mark.processes
 def test_submit_and_status_import_nothing_that_only_trials_need(tmp_path, mlflow_store):
@@ -60,7 +60,6 @@ def test_submit_and_status_import_nothing_that_only_trials_need(tmp_path, mlflow
     assert seen[-3:] == [0, 0, 0]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_driver_launches_before_it_imports_what_later_trials_need(tmp_path, mlflow_store):
@@ -80,7 +79,6 @@ def test_a_driver_launches_before_it_imports_what_later_trials_need(tmp_path, ml
     assert done.stdout == "[]\n", done.stderr
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.slow
 @pytest.mark.bad_input(38)
 @pytest.mark.parametrize(
@@ -102,7 +100,6 @@ def test_a_python_that_cannot_run_a_trial_is_refused_before_anything_is_written(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -133,7 +130,6 @@ def test_bad_usage_is_an_error_object_and_writes_nothing(words, told, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"search.yaml"}
 
 
-@pytest.mark.timeout(120)
 def test_a_site_nobody_knows_or_a_bad_profile_is_refused_and_no_file_is_written(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.toml").write_text('title = "Ours"\nsources = []\n[slurm]\npartion = "gpu"\n')
@@ -145,7 +141,6 @@ def test_a_site_nobody_knows_or_a_bad_profile_is_refused_and_no_file_is_written(
     assert not (tmp_path / "none.yaml").exists()
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("ledger",), ("slurm-sandbox",), ("serve", "--executor", "bogus")])
 def test_a_command_that_is_none_is_told_what_is_wrong_and_what_to_do(words, capsys):
@@ -155,7 +150,6 @@ def test_a_command_that_is_none_is_told_what_is_wrong_and_what_to_do(words, caps
     assert any(line.startswith("  fix: ") for line in others)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.slow
 def test_output_that_nobody_takes_is_no_traceback(tmp_path):
     with open("/dev/full", "w") as full:

@@ -51,28 +51,18 @@ def spec_json_of(spec: SearchSpec) -> dict:
     return attempt_factory_of(SearchFolder(Path("x")), spec).spec(trial, attempt).to_json()["trainer"]
 
 
-@pytest.mark.parametrize(
-    ("data", "overrides", "words"),
-    [
-        ("{kind: tokens, path: absent.bin}", [], "absent.bin cannot be read"),
-        (TOKENS, ["model.vocab_size=32"], "vocabulary of 64, the model one of 32"),
-        ("{kind: tokens, path: tokens.bin, checksum: " + f"'sha256:{'0' * 64}'" + "}", [], "another file"),
-    ],
-)
-def test_a_file_that_cannot_be_trained_on_is_refused_in_its_line(folder, data, overrides, words):
-    with pytest.raises(InputError, match=words) as caught:
-        searching(folder, data, *overrides)
+def test_a_file_that_cannot_be_trained_on_is_refused_in_its_line(folder):
+    with pytest.raises(InputError, match="vocabulary of 64, the model one of 32") as caught:
+        searching(folder, TOKENS, "model.vocab_size=32")
     (problem,) = caught.value.problems
     assert (problem.code, problem.key, problem.line) == ("token_file", "trainer.data.path", TINY_SEARCH.count("\n") + 2)
     assert problem.fix
 
 
-BY_DOCUMENT = "{kind: tokens, path: tokens.bin, attention_mask: block_causal}"
-
-
 def test_where_tokens_attend_to_their_document_the_model_has_the_files_mean_length(folder):
     write_documents(folder / "tokens.bin", document_ids([8, 24, 4, 12, 81]))
-    spec = searching(folder, BY_DOCUMENT, "model.seq_length=32")
+    by_document = "{kind: tokens, path: tokens.bin, attention_mask: block_causal}"
+    spec = searching(folder, by_document, "model.seq_length=32")
     assert spec.model.document_length == (8**2 + 24**2 + 4**2 + 12**2 + 16**2 + 2 * 32**2) / 128
     assert searching(folder, TOKENS, "model.seq_length=32").model.document_length is None
     again = SearchSpec.from_json(json.loads(json.dumps(spec.to_json())))

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.recipe.build import RecipeSource
 from search_spaces.layouts.layout import Layout
-from tests.kit import TINY, metrics, trial_of, with_metrics
+from tests.kit import TINY, metrics, trial_of
 from trials.analysis.ranking import Objective, rank
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.measure_rules import MeasureRules
@@ -54,9 +54,3 @@ def source_of(*trials: Trial, baseline: Trial | None = None, **of_spec: Any) -> 
     assert best is not None
     spec = replace(spec_of(best.layout), trial=best.trial, **of_spec)
     return RecipeSource(search, best, spec, ranking, baseline)
-
-
-def without_interval(measured: Trial) -> Trial:
-    """The measured trial with too few steps for an interval."""
-    ends = ("tokens_per_sec_low", "tokens_per_sec_high", "step_time_low_s", "step_time_high_s")
-    return with_metrics(measured, **dict.fromkeys(ends))

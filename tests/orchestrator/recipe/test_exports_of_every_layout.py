@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from orchestrator.importers.accelerate import read_accelerate
 from orchestrator.importers.gpt_neox import read_gpt_neox
 from orchestrator.importers.gpt_neox_options import GPT_NEOX_OPTIONS
+from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
 from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
@@ -142,87 +143,76 @@ def test_experts_latent_attention_and_further_tokens_are_read_back(trainer, shap
     assert ModelShape(**{"vocab_size": model.vocab_size, **read_model}) == model
 
 
-Read = tuple[Layout, dict[str, Any]]
-"""The canonical layout, and what is said of the model in ModelShape's names."""
-
-
 def words_of(text: str) -> list[str]:
     """Arguments in a file, as `$(grep -v '^#' FILE)` passes them."""
     return [word for line in text.splitlines() if not line.startswith("#") for word in line.split()]
 
 
-def read_export(trainer: str, files: Mapping[str, str], spec: TrialSpec) -> Read:
-    """`spec` gives only the number of nodes and of ranks per node, which are in the command line."""
-    layout, model = _READERS[trainer](files, spec)
-    return layout.canonical(), {**MODEL_DEFAULTS, **model}
+def read_export(trainer: str, files: Mapping[str, str], spec: TrialSpec) -> tuple[Layout, dict[str, Any]]:
+    """The canonical layout, and what is said of the model in ModelShape's names.
+
+    `spec` gives only the number of nodes and of ranks per node, which are in the command line.
+    """
+    found, of_the_script = _READERS[trainer](files, spec), {}
+    if trainer == "accelerate":
+        assert (found.num_nodes, found.gpus_per_node) == (spec.num_nodes, spec.gpus_per_node)
+        names = ("micro_batch_size", "grad_accum_steps", "attention_kernel")
+        of_the_script = {name: getattr(spec.layout, name) for name in names}
+    else:
+        assert found.global_batch_size == spec.global_batch_size
+    said = {"num_nodes": spec.num_nodes, **of_the_script, **found.layout}
+    model = dict(found.model)
+    if trainer in _WITHOUT_VOCABULARY:
+        model.pop("vocab_size", None)
+    return Layout(**said, engine=_ENGINES.get(trainer, trainer)).canonical(), {**MODEL_DEFAULTS, **model}
 
 
-def _megatron_lm(files: Mapping[str, str], spec: TrialSpec) -> Read:
+_WITHOUT_VOCABULARY = ("megatron-lm", "megatron-deepspeed", "gpt-neox")
+"""Their exports have no tokenizer, which is the user's with the data."""
+
+
+def _megatron_lm(files: Mapping[str, str], spec: TrialSpec) -> ImportedConfig:
     words = words_of(files["megatron_args.txt"])
     parsed_options(words, MEGATRON_LM_OPTIONS, MEGATRON_LM)
-    found = read_launch_script(f"{_torchrun(spec)} {shlex.join(words)}")
-    assert found.global_batch_size == spec.global_batch_size
-    return Layout(**found.layout, engine="megatron-lm"), _without_vocabulary(found.model)
+    return read_launch_script(f"{_torchrun(spec)} {shlex.join(words)}")
 
 
-def _megatron_deepspeed(files: Mapping[str, str], spec: TrialSpec) -> Read:
+def _megatron_deepspeed(files: Mapping[str, str], spec: TrialSpec) -> ImportedConfig:
     words = words_of(files["megatron_deepspeed_args.txt"])
     parsed_options(words, MEGATRON_DEEPSPEED_OPTIONS, MEGATRON_DEEPSPEED)
     config = files["megatron_deepspeed_config.json"]
-    found = read_launch_script(
+    return read_launch_script(
         f"cat > ds.json <<EOF\n{config}\nEOF\n{_torchrun(spec)} {' '.join(words)} --deepspeed_config ds.json"
     )
-    assert found.global_batch_size == spec.global_batch_size
-    return Layout(**found.layout, engine="megatron-deepspeed"), _without_vocabulary(found.model)
-
-
-def _without_vocabulary(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The model but for the vocabulary: an export has no tokenizer, which is the user's with the data."""
-    return {name: value for name, value in model.items() if name != "vocab_size"}
 
 
 def _torchrun(spec: TrialSpec, program: str = "pretrain_gpt.py") -> str:
     return f"torchrun --nnodes {spec.num_nodes} --nproc_per_node {spec.gpus_per_node} {program}"
 
 
-def _gpt_neox(files: Mapping[str, str], spec: TrialSpec) -> Read:
-    require_declared(yaml.safe_load(files["gpt_neox.yml"]), GPT_NEOX_OPTIONS, GPT_NEOX)
-    found = read_gpt_neox(files["gpt_neox.yml"])
-    assert found.global_batch_size == spec.global_batch_size
-    return Layout(**found.layout, num_nodes=spec.num_nodes, engine="gpt-neox"), _without_vocabulary(found.model)
-
-
-def _nanotron(files: Mapping[str, str], spec: TrialSpec) -> Read:
-    require_declared(yaml.safe_load(files["nanotron.yaml"]), NANOTRON_OPTIONS, NANOTRON)
-    found = read_nanotron(files["nanotron.yaml"])
-    assert found.global_batch_size == spec.global_batch_size
-    return Layout(**found.layout, num_nodes=spec.num_nodes, engine="nanotron"), dict(found.model)
-
-
-def _megatron_bridge(files: Mapping[str, str], spec: TrialSpec) -> Read:
+def _megatron_bridge(files: Mapping[str, str], spec: TrialSpec) -> ImportedConfig:
     words = words_of(files["nemo_overrides.txt"])
     said = {key: _value(text) for key, text in (word.split("=", 1) for word in words)}
     require_declared(said, MEGATRON_BRIDGE_OPTIONS, MEGATRON_BRIDGE)
     found = read_launch_script(f"{_torchrun(spec, 'run_recipe.py')} --recipe llama3_8b_config {' '.join(words)}")
-    assert found.global_batch_size == spec.global_batch_size
     assert found.left_open == ()
-    return Layout(**found.layout, engine="megatron-lm"), dict(found.model)
+    return found
 
 
-def _torchtitan(files: Mapping[str, str], spec: TrialSpec) -> Read:
+def _gpt_neox(files: Mapping[str, str], spec: TrialSpec) -> ImportedConfig:
+    require_declared(yaml.safe_load(files["gpt_neox.yml"]), GPT_NEOX_OPTIONS, GPT_NEOX)
+    return read_gpt_neox(files["gpt_neox.yml"])
+
+
+def _nanotron(files: Mapping[str, str], spec: TrialSpec) -> ImportedConfig:
+    require_declared(yaml.safe_load(files["nanotron.yaml"]), NANOTRON_OPTIONS, NANOTRON)
+    return read_nanotron(files["nanotron.yaml"])
+
+
+def _torchtitan(files: Mapping[str, str], spec: TrialSpec) -> ImportedConfig:
     found = read_module(files[CONFIG_FILE])
-    assert found.global_batch_size == spec.global_batch_size
     assert (found.notes, found.left_open, found.in_doubt) == ((), (), ())
-    return Layout(**found.layout, num_nodes=spec.num_nodes, engine=TORCHTITAN), dict(found.model)
-
-
-def _accelerate(files: Mapping[str, str], spec: TrialSpec) -> Read:
-    """The batch and the kernel are in the user's script."""
-    found = read_accelerate(files["accelerate.yaml"])
-    assert (found.num_nodes, found.gpus_per_node) == (spec.num_nodes, spec.gpus_per_node)
-    of_the_script = ("micro_batch_size", "grad_accum_steps", "attention_kernel")
-    said = {**{name: getattr(spec.layout, name) for name in of_the_script}, **found.layout}
-    return Layout(**said, engine=ACCELERATE_LAUNCH), {}
+    return found
 
 
 def _value(text: str) -> Any:
@@ -242,5 +232,5 @@ _READERS = {
     "gpt-neox": _gpt_neox,
     "nanotron": _nanotron,
     TORCHTITAN: _torchtitan,
-    "accelerate": _accelerate,
+    "accelerate": lambda files, spec: read_accelerate(files["accelerate.yaml"]),
 }

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.recipe.exports import ExportStatus, exports
 from search_spaces.errors import InputError
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
 from trials.schema.trainer_section import TrainerSection
@@ -172,17 +171,6 @@ def test_a_trial_reads_the_users_data_and_no_mock_data(kind):
     users = OF_SCRIPT.get(kind) or DATA[kind]["arguments"]
     assert words[-len(users) :] == users
     assert all(path in text for path in IN_FILES.get(kind, ()))
-
-
-@pytest.mark.parametrize("kind", DATA)
-def test_the_recipe_of_a_trial_starts_the_trainer_with_that_data(kind):
-    made = exports(spec_with_data(kind), "python")[0]
-    assert made.status is ExportStatus.MEASURED
-    told = "\n".join([made.unrun_start or "", *made.files.values()])
-    paths = {"gpt-neox": ("/data/a_text", "--local_rank=0"), "nanotron": ("/models/llama", "--job-id 7")}
-    for path in paths.get(kind, ("/data/a",)):
-        assert path in told
-    assert "--mock-data" not in told
 
 
 @pytest.mark.parametrize(
