@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import psutil
 import pytest
@@ -24,9 +23,8 @@ from dashboards.mlflow.sync import MlflowSync
 from orchestrator.lifecycle.mlflow_resync import resync
 from search_spaces.errors import ExternalError, InputError
 from tests.dashboards.mlflow.mlflow_content import everything, without_ids
-from tests.dashboards.searches import SearchUnderTest, ended_search, search_folder
+from tests.dashboards.searches import ended_search, search_folder
 from tests.strangers import STRANGER, needs_a_stranger
-from trials.files.folders import SearchFolder
 from trials.ledger.journal import Journal
 
 processes = pytest.mark.processes
@@ -88,11 +86,16 @@ def test_a_server_killed_in_the_middle_and_started_again_has_everything_once(tmp
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "240")  # the first answer of a server that has just started
     home = tmp_path / "home"
     search = ended_search()
-    folder = folder_with_journal(tmp_path, search)
+    folder = search_folder(tmp_path, search.record)
+    folder.report.write_text("<p>the report")
+    with closing(Journal(folder.journal)) as journal:
+        for event in search.events:
+            journal.append(event)
     with ServerWithPasswords(store, home, port) as server:
         with pytest.raises(InputError, match="MLFLOW_TRACKING_USERNAME"):
             MlflowSync(server.address, "killed", home).check()
-        as_admin(monkeypatch)
+        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", ADMIN)
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
         sync = MlflowSync(server.address, "killed", home)
         assert sync.check() is None
         sync.sync(search.records[len(search.records) // 2], folder)
@@ -109,21 +112,6 @@ def test_a_server_killed_in_the_middle_and_started_again_has_everything_once(tmp
         MlflowSync(server.address, "undisturbed", home).sync(search.record, folder)
         client = MlflowClient(server.address)
         assert without_ids(everything(client, "killed")) == without_ids(everything(client, "undisturbed"))
-
-
-def folder_with_journal(root: Path, search: SearchUnderTest) -> SearchFolder:
-    """The search's folder with all that a search leaves, its journal and its report among it."""
-    folder = search_folder(root, search.record)
-    folder.report.write_text("<p>the report")
-    with closing(Journal(folder.journal)) as journal:
-        for event in search.events:
-            journal.append(event)
-    return folder
-
-
-def as_admin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", ADMIN)
-    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
 
 
 def kill_before_a_batch(patch: pytest.MonkeyPatch, server: MlflowServer, sync: MlflowSync, after_batches: int) -> None:

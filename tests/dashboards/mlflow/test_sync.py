@@ -36,7 +36,6 @@ class Sent:
     """What the store has of `ended_search`."""
 
     client: Any
-    experiment: str
     report: SyncReport
     runs: dict[str, Any]
 
@@ -54,7 +53,7 @@ def sent(home, tmp_path_factory) -> Sent:
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri(None, home))
-    return Sent(client, "sent", report, runs_by_name(client, "sent"))
+    return Sent(client, report, runs_by_name(client, "sent"))
 
 
 def test_one_parent_and_a_child_for_every_trial_with_their_files(sent, tmp_path):

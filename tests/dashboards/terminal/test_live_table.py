@@ -232,14 +232,10 @@ def test_an_event_is_stamped_with_its_own_time_and_one_of_a_later_version_has_no
 
 def test_an_attempt_that_becomes_a_step_of_its_pilot_is_queued_once_and_its_step_is_named():
     search = SearchUnderTest()
-    search.event(EventKind.TRIAL_PROPOSED, trial="t0001", layout=Layout().to_json(), kind="search", prediction=None)
-    search.submit("t0001", "a1")
-    lines = []
-    for job_id in ("4711", "4711.0"):
-        search.event(EventKind.ATTEMPT_LAUNCHED, **T1, job_id=job_id)
-        lines.append(event_line(search.events[-1], search.record))
-    search.event(EventKind.ATTEMPT_RUNNING, **T1, started_at=1.0, nodes=["n1"])
-    lines.append(event_line(search.events[-1], search.record))
+    search.propose()
+    search.submit()
+    told = search.launch(job_id="4711"), search.launch(job_id="4711.0"), search.run(nodes=["n1"])
+    lines = [event_line(event, record) for event, record in zip(told, search.records[-3:], strict=True)]
     assert [line and line.split(" ", 1)[1] for line in lines] == [
         "t0001.a1 queued as 4711",
         None,

@@ -15,7 +15,6 @@ from dashboards.terminal.progress import (
 )
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import START, SearchUnderTest
-from trials.ledger.events import EventKind
 
 LIMITS = {"max_trials": 10, "budget_node_hours": 4.0, "max_wall_time": "7200s"}
 
@@ -87,11 +86,11 @@ class TestTimeRemaining:
 
 def waiting(job_id: str | None) -> SearchUnderTest:
     """Search of one attempt that does not run yet."""
-    search, layout = SearchUnderTest(), Layout().to_json()
-    search.event(EventKind.TRIAL_PROPOSED, trial="t0001", layout=layout, kind="search", prediction=None)
-    search.submit("t0001", "a1")
+    search = SearchUnderTest()
+    search.propose()
+    search.submit()
     if job_id is not None:
-        search.event(EventKind.ATTEMPT_LAUNCHED, trial="t0001", attempt="a1", job_id=job_id)
+        search.launch(job_id=job_id)
     return search
 
 
