@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from search_spaces.layouts.layout import Layout
 from tests.kit import metrics
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
 from trials.ledger.fold import apply_event
+from trials.ledger.journal import Journal
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState
 
 SEARCH_ID = "story-aaaaaa"
@@ -140,6 +142,14 @@ def measured_story(search_id: str = SEARCH_ID, **spec) -> Story:
     story.best("t0001")
     story.set_state(SearchState.COMPLETED, EndReason.MAX_TRIALS)
     return story
+
+
+def written(path: Path, events: list[Event]) -> Journal:
+    """The journal at this path after these events, which are appended to it."""
+    journal = Journal(path)
+    for event in events:
+        journal.append(event)
+    return journal
 
 
 def with_a_value(journal: str, kind: str, path: str, value: str) -> str:

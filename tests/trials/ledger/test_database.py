@@ -295,6 +295,7 @@ def test_a_database_that_is_coming_back_is_waited_for(monkeypatch, words):
     ("words", "error", "said"),
     [
         (f'{POSTGRES_FAILS}FATAL:  role "ada" does not exist', LedgerUnavailable, "does not exist"),
+        ("attempt to write a readonly database", LedgerUnavailable, "readonly"),
         ("database or disk is full", LedgerFull, "has no room"),
         ("could not extend file: No space left on device", LedgerFull, "has no room"),
         ("Disk quota exceeded", LedgerFull, "has no room"),
@@ -303,15 +304,6 @@ def test_a_database_that_is_coming_back_is_waited_for(monkeypatch, words):
 def test_a_database_that_refuses_for_good_or_has_no_room_is_not_waited_for(monkeypatch, words, error, said):
     with pytest.raises(error, match=said):
         retry_while_busy(refusing(words, monkeypatch, times=9))
-
-
-def test_a_ledger_on_a_read_only_disk_refuses_at_once(url, story, monkeypatch):
-    writer = LedgerWriter(url)
-    monkeypatch.setattr(database.time, "sleep", lambda seconds: pytest.fail("waited for what cannot pass"))
-    with writer._engine.connect() as connection:
-        connection.exec_driver_sql("PRAGMA query_only = ON")
-    with pytest.raises(LedgerUnavailable, match="readonly"):
-        writer.copy_lease(SEARCH_ID, 1, {"host": "login1"})
 
 
 def test_a_database_driver_that_is_not_installed_is_named(monkeypatch):

@@ -10,21 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story, with_a_value
-from trials.ledger.events import Event, EventKind, FencedError
+from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story, with_a_value, written
+from trials.ledger.events import EventKind, FencedError
 from trials.ledger.journal import ConcurrentAppend, Journal, JournalDamaged, search_of
 
 
 @pytest.fixture
 def path(tmp_path) -> Path:
     return tmp_path / "journal.jsonl"
-
-
-def written(path: Path, events: list[Event]) -> Journal:
-    journal = Journal(path)
-    for event in events:
-        journal.append(event)
-    return journal
 
 
 def test_what_was_appended_is_read_by_anybody_and_continued_by_another_writer(path):

@@ -119,12 +119,6 @@ def test_a_ledger_that_is_named_to_look_into_is_there_and_parlays_own_need_not_b
         assert caught.value.problems[0].fix.startswith(fix)
 
 
-@pytest.mark.parametrize("database", ["/data/ledger.db", "/data/a b/%40?é.db", "/home/local/ledger.db"])
-def test_a_local_file_is_taken_as_it_is(database):
-    given = f"sqlite:///{database.replace('%', '%25').replace('?', '%3F')}"
-    assert make_url(checked_url(given, Path("/local"), MOUNTS)).database == database
-
-
 @needs_a_stranger
 @pytest.mark.security("paths")
 @pytest.mark.parametrize("owned", ["file", "folder", "link"])
@@ -140,7 +134,12 @@ def test_a_file_that_another_user_could_swap_is_refused(tmp_path, owned):
         ledger_url(f"sqlite:///{link}/ledger.db")
 
 
-def test_a_relative_file_is_made_absolute_and_postgres_spoken_to_by_psycopg(tmp_path, monkeypatch):
+def test_a_local_file_is_taken_as_it_is_a_relative_one_made_absolute_and_postgres_spoken_to_by_psycopg(
+    tmp_path, monkeypatch
+):
+    for database in ("/data/ledger.db", "/data/a b/%40?é.db", "/home/local/ledger.db"):
+        given = f"sqlite:///{database.replace('%', '%25').replace('?', '%3F')}"
+        assert make_url(checked_url(given, Path("/local"), MOUNTS)).database == database
     monkeypatch.chdir(tmp_path)
     assert make_url(ledger_url("sqlite:///mine.db")).database == str(tmp_path / "mine.db")
     expected = "postgresql+psycopg://ada@db.example:5433/parlay"
