@@ -362,13 +362,6 @@ def with_peak(run: Trial, peak_gib: float) -> Trial:
     return with_metrics(run, peak_memory_gib=peak_gib)
 
 
-def spared() -> Ranking:
-    """Two tied finalists, of which the slower one needs 12 % less memory."""
-    first = [with_peak(run, 63.0) for run in (trial(1, 300.0), again(3, 1, 300.0), again(5, 1, 300.0))]
-    second = [with_peak(run, 55.5) for run in (trial(2, 291.0), again(4, 2, 291.0), again(6, 2, 291.0))]
-    return rank([*first, *second], SPEED, 8)
-
-
 def test_it_has_the_contracts_names_and_null_for_what_is_unknown():
     best = best_json(rank([trial(1, 300.0, 0.05), trial(2, 299.0, 0.05)], SPEED, 8))
     expected = {"trial": "t0001", "layout": Layout(data_parallel=8).to_json(), "objective": "tokens_per_sec"}
@@ -386,7 +379,9 @@ def test_it_has_the_contracts_names_and_null_for_what_is_unknown():
 
 
 def test_what_was_chosen_for_its_memory_or_interval_says_over_which():
-    best = best_json(spared())
+    first = [with_peak(run, 63.0) for run in (trial(1, 300.0), again(3, 1, 300.0), again(5, 1, 300.0))]
+    second = [with_peak(run, 55.5) for run in (trial(2, 291.0), again(4, 2, 291.0), again(6, 2, 291.0))]
+    best = best_json(rank([*first, *second], SPEED, 8))
     assert (best["trial"], best["selection_reason"], best["ties"]) == ("t0002", Choice.MEMORY, ["t0001"])
     assert best["fastest"] == {"trial": "t0001", "value": pytest.approx(300.0), "peak_memory_gib": 63.0}
     assert best["tokens_per_sec"] == pytest.approx(291.0), "the numbers are those of the chosen layout"
