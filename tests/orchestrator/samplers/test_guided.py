@@ -1,10 +1,11 @@
-"""Guided sampler on a synthetic cluster whose constants the models do not know."""
+"""Guided sampler on synthetic clusters whose constants the models do not know, over layouts and settings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,8 +19,12 @@ from search_spaces.cost_model.posterior import typical_constants
 from search_spaces.cost_model.step_time import TERMS, StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.settings import Settings
 from search_spaces.layouts.table import LayoutTable
+from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
+from search_spaces.schema.presets import accelerator_named
+from search_spaces.search_space import search_space
 from trials.analysis.ranking import Objective
 from trials.trial import FailureReason
 
@@ -203,3 +208,92 @@ def test_energy_is_predicted_from_step_times_and_the_draw_measured_so_far():
     gpus = np.array([layout.num_gpus for layout in CANDIDATES])
     np.testing.assert_allclose(by_energy.log_value, by_time.log_value - np.log(gpus * watts), atol=1e-9)
     assert (by_energy.deviation > by_time.deviation).all(), "layouts draw different powers"
+
+
+# -- pairs of layout and settings, on a fixed simulated table
+
+SMALL = ModelShape(24, 2048, 16, 16, 8192, False, 51200, 2048, True, "learned", "layernorm")
+ON_H100 = TuningTask(SMALL, Cluster(accelerator_named("h100-80gb"), gpus_per_node=8, num_nodes=2))
+AXES = {
+    "tensor_parallel": (1, 2, 4, 8),
+    "pipeline_parallel": (1, 2, 4),
+    "micro_batch_size": (1, 2, 4),
+    "precision": ("bf16",),
+    "attention_kernel": ("flash",),
+    "zero_stage": (0, 1),
+}
+TWO_SETTINGS = {"NCCL_ALGO": (None, "Ring"), "NCCL_NCHANNELS_PER_NET_PEER": ("1", "4")}
+TEXTS = [Settings(dict(zip(TWO_SETTINGS, values, strict=True))).text for values in product(*TWO_SETTINGS.values())]
+
+
+def drawn_layouts(rng: np.random.Generator) -> list[Layout]:
+    valid = search_space(Workload(SMALL, ON_H100.cluster, 256), AXES).layouts
+    return [valid[row] for row in sorted(rng.choice(len(valid), 20, replace=False).tolist())]
+
+
+def simulated_speeds(seed: int) -> dict[str, float]:
+    """Tokens/s by layout key, of which the cost model knows nothing.
+
+    A setting changes all layouts by 10 % (standard deviation), by 7 % more that differ between layouts with and without
+    tensor parallelism, and by 3.5 % of each layout's own.
+    """
+    rng = np.random.default_rng(seed)
+    layouts = drawn_layouts(rng)
+    logs = CostModelPredictor(ON_H100, layouts, seed).predict([]).log_value.mean() + rng.normal(0, 0.2, len(layouts))
+    shared, of_kind = rng.normal(0, 0.1, len(TEXTS)), rng.normal(0, 0.07, (2, len(TEXTS)))
+    speeds = {}
+    for layout, log in zip(layouts, logs, strict=True):
+        own, noise = 0.035 * rng.normal(size=len(TEXTS)), rng.normal(0, 0.005, len(TEXTS))
+        effects = shared + of_kind[int(layout.tensor_parallel > 1)] + own + noise
+        speeds |= {
+            replace(layout, settings=text).key: math.exp(log + e) for text, e in zip(TEXTS, effects, strict=True)
+        }
+    return speeds
+
+
+def trials_to_best(speeds: Mapping[str, float], layouts: Sequence[Layout], seed: int) -> int:
+    """Trials of a guided search until one is within 2 % of the best of these layouts."""
+    best, history = max(speeds[layout.key] for layout in layouts), list[TrialFeedback]()
+    sampler = GuidedSampler(layouts, seed, ON_H100)
+    while all((feedback.value or 0) < best / 1.02 for feedback in history):
+        [layout] = sampler.ask(1, history)
+        history.append(TrialFeedback(layout, value=speeds[layout.key]))
+    return len(history)
+
+
+def test_settings_cost_few_trials_more_than_layouts_alone():
+    seed, speeds = 3, simulated_speeds(3)
+    layouts = drawn_layouts(np.random.default_rng(seed))
+    pairs = [replace(layout, settings=text) for layout in layouts for text in TEXTS]
+    alone = [pair for pair in pairs if pair.settings == pairs[0].settings]
+    of_pairs, of_layouts = (trials_to_best(speeds, each, seed) for each in (pairs, alone))
+    assert len(pairs) == 4 * len(alone) == 80
+    assert of_pairs <= 1.5 * of_layouts
+
+
+def test_an_effect_that_layouts_share_is_learnt_from_others():
+    """A layout without any trial is tried with the setting that was faster with others."""
+    layouts = drawn_layouts(np.random.default_rng(0))[:6]
+    slow, fast = "env.NCCL_MIN_NCHANNELS=4", "env.NCCL_MIN_NCHANNELS=32"
+    pairs = [replace(layout, settings=text) for layout in layouts for text in (slow, fast)]
+    predicted = CostModelPredictor(ON_H100, pairs, 0).predict([]).log_value
+    history = [
+        TrialFeedback(pair, value=math.exp(log + (0.3 if pair.settings == fast else 0)))
+        for pair, log in zip(pairs[:8], predicted[:8], strict=True)
+    ]
+    sampler = GuidedSampler(pairs, 0, ON_H100)
+    [chosen] = sampler.ask(1, history)
+    assert chosen.settings == fast
+    assert chosen.without_settings in layouts[4:]
+
+
+def test_a_layout_out_of_memory_is_so_with_other_settings_but_the_allocators():
+    task = replace(ON_H100, model=replace(SMALL, num_layers=40))
+    layout = Layout(num_nodes=2, data_parallel=16, micro_batch_size=4, grad_accum_steps=4, precision="bf16")
+    texts = ("env.NCCL_ALGO=Ring", "-env.NCCL_ALGO", "env.PYTORCH_ALLOC_CONF=expandable_segments:True")
+    pairs = [replace(layout, settings=text) for text in texts]
+    predictor = CostModelPredictor(task, pairs, 0)
+    before = predictor.predict([]).fits
+    after = predictor.predict([TrialFeedback(pairs[0], reason=FailureReason.GPU_OOM)]).fits
+    assert before[1] == before[2]
+    assert after[1] < 0.01 < after[2]
