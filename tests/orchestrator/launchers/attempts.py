@@ -36,7 +36,6 @@ def attempt_request(
     trial: str = "t0001",
     search_id: str = "demo-abc234",
     time_limit_s: float = 7200.0,
-    python: str = sys.executable,
     **trainer: object,
 ) -> LaunchRequest:
     """Return a request for two ranks of one node, with spec.json in the attempt's folder."""
@@ -44,7 +43,7 @@ def attempt_request(
     ids = {"search_id": search_id, "trial": trial, "nonce": "0" * 32}
     spec = kit.trial_of(LAYOUT, model=MODEL, measure=MeasureRules(), trainer=section, **ids)
     folder = SearchFolder(root / "searches" / spec.search_id).attempt(spec.trial, spec.attempt)
-    return written(LaunchRequest(spec, folder, python, stand_in_code(root / "code"), time_limit_s))
+    return written(LaunchRequest(spec, folder, sys.executable, stand_in_code(root / "code"), time_limit_s))
 
 
 def written(request: LaunchRequest) -> LaunchRequest:

@@ -99,7 +99,7 @@ def test_failures_of_unknown_cause_are_not_alike(tmp_path):
     assert one.excerpt != other.excerpt
 
 
-def test_an_attempt_takes_a_minute_and_fifteen_steps_after_its_wait_in_the_queue(tmp_path):
+def test_an_attempt_takes_a_minute_and_fifteen_steps_after_its_wait_in_the_queue_unless_its_row_knows_better(tmp_path):
     launcher, request = SimulatedLauncher([ROW], queue_wait_s=30.0, now=START), request_for(tmp_path)
     launcher.launch(request)
     assert not poll_one(launcher, request).started
@@ -110,11 +110,8 @@ def test_an_attempt_takes_a_minute_and_fifteen_steps_after_its_wait_in_the_queue
     status = poll_one(launcher, request)
     assert (status.liveness, status.started_at, status.ended_at) == (Liveness.ENDED, START + 30, START + 97.5)
     assert launcher.now() == START + 97.5
-
-
-def test_what_a_row_itself_recorded_counts_before_the_defaults(tmp_path):
     row = replace(ROW, recorded_duration_s=10.0, queue_wait_s=7.0)
-    launcher, request = SimulatedLauncher([row], queue_wait_s=30.0, now=START), request_for(tmp_path)
+    launcher, request = SimulatedLauncher([row], queue_wait_s=30.0, now=START), request_for(tmp_path, trial="t0002")
     launcher.launch(request)
     status = wait_until_ended(launcher, request)
     assert (status.started_at, status.ended_at) == (START + 7, START + 17)

@@ -1,18 +1,36 @@
-"""Local launcher: the ranks' environment, its slots and devices, and ranks that end as they should not."""
+"""Local launcher: the ranks' environment, its slots and devices, and ranks that end as they should not or hang."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.launcher import _END_TIMEOUT_S, LocalLauncher, local_slots, visible_devices
-from orchestrator.launchers.local.processes import RankGroup
+from orchestrator.launchers.local.processes import GracePeriods, RankGroup
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from tests.orchestrator.launchers.attempts import attempt_request, poll_one, rank_pids, wait_until_ended
+from search_spaces.layouts.layout import Layout
+from tests.orchestrator.launchers.attempts import (
+    attempt_request,
+    is_running,
+    poll_one,
+    rank_pids,
+    result_of,
+    wait_until_ended,
+    written,
+)
+from tests.trials.train.trial_processes import ENDLESS, make_spec
+from trials.files.folders import SearchFolder
 from trials.trial import FailureReason
 
 CPU = ACCELERATORS["cpu"]
@@ -67,17 +85,45 @@ class TestLocalLauncher:
         assert poll_one(launcher, request).reason is FailureReason.CANCELLED_BY_SEARCH
 
 
-def test_slots_are_as_many_as_parallel_trials_and_gpus_are_dealt_to_them_and_never_shared():
+def test_slots_are_as_many_as_parallel_trials_and_visible_gpus_are_dealt_to_them_and_never_shared(tmp_path):
     assert local_slots(Cluster(CPU, 4, 1), 3, {}) == [[], [], []]
     devices = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4"}
     assert local_slots(Cluster(H100, 2, 1), 2, devices) == [["0", "1"], ["2", "3"]]
     with pytest.raises(InputError, match="2 parallel trials x 2 GPUs = 4 GPUs, but 3 are visible on this machine"):
         local_slots(Cluster(H100, 2, 1), 2, {"CUDA_VISIBLE_DEVICES": "0,1,2"})
-
-
-def test_devices_are_those_the_environment_names_else_the_device_files_are_counted(tmp_path):
+    # Devices are those that the environment names; else the device files are counted.
     assert visible_devices({"CUDA_VISIBLE_DEVICES": " MIG-1f, 3 "}) == ["MIG-1f", "3"]
     assert visible_devices({"CUDA_VISIBLE_DEVICES": ""}) == []
     for name in ("nvidia0", "nvidia7", "nvidiactl", "nvidia-uvm", "null"):
         (tmp_path / name).touch()
     assert visible_devices({}, tmp_path) == ["0", "1"]
+
+
+REPOSITORY = Path(__file__).parents[4]
+
+
+@pytest.mark.fault(23)
+@pytest.mark.walks
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("warm_start", [None, False], ids=["warm", "plain"])
+def test_a_stopped_rank_ends_as_a_hang_and_no_rank_is_left(tmp_path, warm_start):
+    rules = replace(ENDLESS, time_limit_s=30.0, warm_start=warm_start)
+    spec = make_spec(Layout(tensor_parallel=2), measure=rules)
+    folder = SearchFolder(tmp_path / spec.search_id).attempt(spec.trial, spec.attempt)
+    request = written(LaunchRequest(spec, folder, sys.executable, str(REPOSITORY), time_limit_s=100.0))
+    launcher, deadline = LocalLauncher([[]], GracePeriods(after_failure_s=1.0)), time.monotonic() + 120
+    launcher.launch(request)
+    while not folder.metrics().exists() or folder.metrics().read_bytes().count(b"\n") < 2:
+        assert time.monotonic() < deadline, [log.read_text() for log in folder.rank_logs()]
+        time.sleep(0.05)
+    pids = rank_pids(folder)
+    assert len(pids) == (2 if warm_start is False else 4)  # stubs come before the ranks that were forked
+    ranks = json.loads(folder.ranks.read_text())["ranks"]
+    os.kill([process["pid"] for process in ranks if process["rank"] == 0][-1], signal.SIGSTOP)
+    result = result_of(request, wait_until_ended(launcher, request))
+    assert result.reason is FailureReason.HANG
+    assert result.outcome.rank == 1  # who stands still says nothing
+    assert "all_reduce" in result.excerpt
+    assert not [pid for pid in pids if is_running(pid)]
+    launcher.close()

@@ -91,14 +91,11 @@ def test_the_first_rank_to_fail_is_named_with_the_end_of_its_log(folder, code, w
     assert "first line" not in detail
 
 
-def test_ranks_that_could_not_be_started_are_a_launch_failure(folder):
+def test_ranks_that_could_not_be_started_are_a_launch_failure_and_what_never_started_has_no_times(folder):
     report = GroupReport("node1", None, 20.0, (), False, 0, error="python3 is not an executable on node1")
     status = ended(folder, report)
     assert (status.reason, status.started, status.failed) == (FailureReason.LAUNCH_FAILURE, False, True)
     assert status.detail == report.error
-
-
-def test_what_never_started_anywhere_has_no_times(folder):
     status = ended(folder, cancelled=True)
     assert (status.started, status.started_at, status.ended_at) == (False, None, None)
 
@@ -109,7 +106,7 @@ def test_a_rank_that_will_not_die_leaves_its_attempt_unknown():
     assert "pid 77 on node1" in str(status.detail)
 
 
-def test_what_an_earlier_driver_left_ended_with_its_last_sign_of_life(tmp_path):
+def test_what_an_earlier_driver_left_ended_with_its_last_sign_of_life_and_has_no_start_if_it_never_started(tmp_path):
     request = attempt_request(tmp_path)
     write_ranks(request, "job", [RankProcess(rank, "gone", 77, 1, "boot", 1_000.0 + rank) for rank in (1, 0)])
     for file, seconds in ((request.folder.ranks, 1_001), (request.folder.heartbeat, 1_300), (request.folder.spec, 9e5)):
@@ -117,10 +114,6 @@ def test_what_an_earlier_driver_left_ended_with_its_last_sign_of_life(tmp_path):
         os.utime(file, (seconds, seconds))
     status = find_orphans({"key": request})["key"].status()
     assert (status.reason, status.started_at, status.ended_at) == (FailureReason.INTERRUPTED, 1_000.0, 1_300.0)
-
-
-def test_what_never_started_before_its_driver_ended_has_no_start(tmp_path):
-    request = attempt_request(tmp_path)
     write_ranks(request, "job", ())
     status = find_orphans({"key": request})["key"].status()
     assert (status.liveness, status.started, status.started_at) == (Liveness.ENDED, False, None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -46,12 +45,6 @@ OBJECT_STORE_BYTES = 80 * 2**20
 QUICK_HEALTH_CHECK = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
-
-
-def supervisor_of(request: LaunchRequest) -> int:
-    """Return the pid of the actor that started the attempt's ranks."""
-    stat = Path(f"/proc/{rank_pids(request.folder)[0]}/stat").read_text()
-    return int(stat.rpartition(")")[2].split()[1])
 
 
 def sockets_of(process: psutil.Process) -> list[Any]:
@@ -151,7 +144,7 @@ class TestOnLoopback:
     @pytest.mark.fault(35)
     def test_a_supervisor_that_dies_takes_its_ranks_along(self, loopback, tmp_path):
         request = hanging(loopback, tmp_path)
-        os.kill(supervisor_of(request), signal.SIGKILL)
+        psutil.Process(rank_pids(request.folder)[0]).parent().kill()
         status = wait_until_ended(loopback, request)
         assert (status.reason, status.started) == (FailureReason.NODE_FAILURE, True)
         assert status.ended_at == last_sign_of_life(request.folder, status.started_at)

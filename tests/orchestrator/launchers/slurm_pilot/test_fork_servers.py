@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from orchestrator.launchers.base import LaunchRequest
@@ -22,10 +23,9 @@ from orchestrator.launchers.slurm_pilot.sizing import PilotRules, RemainingWork
 from slurm.client import SlurmClient
 from slurm.poll_backoff import PollBackoff
 from slurm.request import Container, JobOptions, Launch, Runtime
-from slurm.sandbox.daemons import running_pids
 from slurm.sandbox.sandbox import SlurmSandbox
 from slurm.squeue_cache import SqueueSnapshot
-from tests.orchestrator.launchers.attempts import attempt_request, poll_one, result_of
+from tests.orchestrator.launchers.attempts import attempt_request, is_running, poll_one, result_of
 from tests.slurm.sandboxes import resume
 from tests.trials.fork_server.servers import light_code
 from trials.attempt_result import LaunchStatus, Liveness
@@ -87,12 +87,13 @@ class Bench:
     def pids(self, request: LaunchRequest, rank: bool | None = None) -> list[int]:
         """Python processes in the attempt's folder; only the forked ranks, or only their stubs."""
         here = str(request.folder.path.absolute())
-        found = [pid for pid in running_pids() if _link(pid, "cwd") == here and "python" in _link(pid, "exe")]
-        return [pid for pid in found if rank is None or ("trials.fork_server" in _arguments(pid)) is rank]
+        found = [each for each in processes() if each["cwd"] == here and "python" in (each["exe"] or "")]
+        is_rank = {each["pid"]: "trials.fork_server" in (each["cmdline"] or ()) for each in found}
+        return [pid for pid in is_rank if rank is None or is_rank[pid] is rank]
 
     def server_of(self, pid: int) -> int:
         """Parent of a forked rank."""
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return psutil.Process(pid).ppid()
 
     def pilot(self) -> PilotFolder:
         [path] = (self.root / "searches" / "demo-abc234" / "pilots").iterdir()
@@ -103,18 +104,9 @@ class Bench:
         assert self.slurm.cancel([job for job in self.slurm.jobs() if not job.state.is_ended]) == set()
 
 
-def _link(pid: int, name: str) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/{name}")
-    except OSError:
-        return ""
-
-
-def _arguments(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return []
+def processes() -> list[dict[str, Any]]:
+    """All processes; of one that has ended meanwhile nothing is known."""
+    return [process.info for process in psutil.process_iter(["pid", "cwd", "exe", "cmdline"])]
 
 
 @pytest.fixture
@@ -266,10 +258,10 @@ def test_an_agent_that_is_killed_takes_servers_and_ranks_with_it(bench):
     request = bench.hanging("t0001")
     server = bench.server_of(bench.pids(request, rank=True)[0])
     folder = str(bench.pilot().path.absolute())
-    [agent] = [pid for pid in running_pids() if _arguments(pid)[1:] == ["-m", "trials.pilot", folder, ""]]
-    os.kill(agent, signal.SIGKILL)
+    [agent] = [each for each in processes() if (each["cmdline"] or ())[1:] == ["-m", "trials.pilot", folder]]
+    os.kill(agent["pid"], signal.SIGKILL)
     assert bench.reason(request) is FailureReason.INTERRUPTED
-    bench.until(request, lambda _: server not in [*running_pids()])
+    bench.until(request, lambda _: not is_running(server))
 
 
 @pytest.mark.fault(56)

@@ -115,29 +115,19 @@ SUSPECT = {"flags": ["suspect_node"]}
         (SUSPECT | {"fingerprint": {"probe_ms_by_rank": [1.0, 1.0, 1.0, 2.0]}}, ("n2",)),
         (SUSPECT | {"slowest_rank": SLOWEST | {"stragglers": [0]}}, ("n1",)),
         (SUSPECT, ("n1", "n2")),
+        ({"flags": None}, ()),  # what cannot be believed makes no node suspect
+        (SUSPECT | {"fingerprint": {"probe_ms_by_rank": [1.0, "2"]}}, ()),
+        (SUSPECT | {"slowest_rank": SLOWEST | {"stragglers": [0, "1"]}}, ()),
+        (SUSPECT | {"rank": "3", "reason": "gpu_memory_in_use"}, ()),
     ],
 )
 def test_the_nodes_that_an_outcome_makes_suspect(request_, outcome, sick):
+    assert suspect_nodes(request_.folder, NODES, tasks_per_node=2) == ()
     write_json(request_.folder.outcome(), OUTCOME.to_json() | outcome)
     assert suspect_nodes(request_.folder, NODES, tasks_per_node=2) == sick
 
 
-@pytest.mark.parametrize(
-    "outcome",
-    [
-        {"flags": None},
-        {"fingerprint": {"probe_ms_by_rank": [1.0, "2"]}},
-        {"slowest_rank": SLOWEST | {"stragglers": [0, "1"]}},
-        {"rank": "3", "reason": "gpu_memory_in_use"},
-    ],
-)
-def test_an_outcome_that_cannot_be_believed_makes_no_node_suspect(request_, outcome):
-    assert suspect_nodes(request_.folder, NODES, tasks_per_node=2) == ()
-    write_json(request_.folder.outcome(), OUTCOME.to_json() | SUSPECT | outcome)
-    assert suspect_nodes(request_.folder, NODES, tasks_per_node=2) == ()
-
-
-def test_a_steps_script_is_that_of_a_job_with_more_words_for_srun(request_):
+def test_a_steps_script_is_that_of_a_job_with_more_words_for_srun_unless_it_takes_whole_nodes(request_):
     options = JobOptions(gpus_per_node=2, cpus_per_task=3, launch=Launch(srun=("--cpu-bind=cores",)))
     script = render_script(step_job(request_, options, ("n2",), Path("/pilot/step-number.sh")))
     line = next(line for line in script.splitlines() if line.startswith("exec srun"))
@@ -146,8 +136,5 @@ def test_a_steps_script_is_that_of_a_job_with_more_words_for_srun(request_):
     assert f"--job-name={request_.key} --prolog=/pilot/step-number.sh" in line
     assert line.index("--exact") < line.index("--cpu-bind=cores") < line.index("trials.train")
     assert "--overlap" not in line
-
-
-def test_of_whole_nodes_a_step_takes_all_cpus_as_a_job_would(request_):
     whole = step_job(request_, JobOptions(exclusive=True), ("n2",), Path("/x"))
     assert "--exact" not in whole.options.launch.srun
