@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -39,8 +39,8 @@ class Served:
         path = write_simulated_search(self.folder, OK, OUT_OF_MEMORY, OK)
         return {"yaml": path.read_text(), "directory": str(self.folder)} | changes
 
-    def submitted(self, **changes: Any) -> str:
-        answer = self.client.post("/v1/searches", json=self.body(**changes))
+    def submitted(self, headers: Mapping[str, str] | None = None, **changes: Any) -> str:
+        answer = self.client.post("/v1/searches", json=self.body(**changes), headers=headers)
         assert answer.status_code == 201, answer.text
         return answer.json()["search_id"]
 

@@ -13,7 +13,7 @@ from dashboards.access.auth import AuthPolicy
 from dashboards.access.browser_sessions import entry_address
 from orchestrator.service.driver_session import DriverSession
 from orchestrator.service.state_dir import ServiceStateDir
-from tests.orchestrator.service.asking import Served, served
+from tests.orchestrator.service.asking import served
 from trials.files.folders import AttemptFolder, SearchFolder
 from trials.ledger.location import ledger_url
 from trials.ledger.reader import LedgerReader
@@ -47,13 +47,7 @@ def browser(service) -> TestClient:
 
 @pytest.fixture
 def search(service) -> str:
-    return submitted(service)
-
-
-def submitted(service: Served) -> str:
-    answer = service.client.post("/v1/searches", json=service.body(), headers=PROGRAM)
-    assert answer.status_code == 201, answer.text
-    return answer.json()["search_id"]
+    return service.submitted(PROGRAM)
 
 
 @pytest.mark.security("service")
@@ -210,7 +204,7 @@ class TestActions:
         with served(own_home, tmp_path, policy, is_read_only=True) as service:
             browser = TestClient(service.app, base_url="http://127.0.0.1:7000", raise_server_exceptions=False)
             assert 'data-action-key=""' in browser.get(address()).text
-            search = submitted(service)
+            search = service.submitted(PROGRAM)
             assert "<dialog" not in browser.get(f"/searches/{search}").text
             signed_in = policy.sessions.enter(address().partition("key=")[2])
             headers = OF_A_PAGE | {"parlay-action-key": signed_in.action_key}

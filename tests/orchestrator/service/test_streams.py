@@ -14,19 +14,16 @@ from dashboards.report.html import Page
 from orchestrator.service import live_reports
 from orchestrator.service.event_stream import JournalFollower, sse, stream
 from orchestrator.service.live_reports import MAX_CPU_SHARE, MIN_PAUSE_S, LiveReport, report_events
-from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story
+from tests.trials.ledger.stories import SEARCH_ID, measured_story, written
 from trials.ledger.events import Event, SearchRecord
 from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
 
 
-def written(folder: Path, events: list[Event]) -> Journal:
-    path = folder / SEARCH_ID / "journal.jsonl"
-    path.parent.mkdir(exist_ok=True)
-    journal = Journal(path)
-    for event in events:
-        journal.append(event)
-    return journal
+@pytest.fixture
+def path(tmp_path) -> Path:
+    (tmp_path / SEARCH_ID).mkdir()
+    return tmp_path / SEARCH_ID / "journal.jsonl"
 
 
 async def told(journal: Journal, seq: int = 0) -> list[str]:
@@ -34,9 +31,9 @@ async def told(journal: Journal, seq: int = 0) -> list[str]:
 
 
 @pytest.mark.slow
-def test_an_end_that_is_written_between_two_looks_is_reported_as_well(tmp_path, monkeypatch):
-    story: Story = measured_story()
-    journal, read_on = written(tmp_path, story.events[:-1]), Journal.read_on
+def test_an_end_that_is_written_between_two_looks_is_reported_as_well(path, monkeypatch):
+    story = measured_story()
+    journal, read_on = written(path, story.events[:-1]), Journal.read_on
 
     def read_then_ended(self: Journal) -> list[Event]:
         events = read_on(self)
@@ -48,9 +45,9 @@ def test_an_end_that_is_written_between_two_looks_is_reported_as_well(tmp_path, 
     assert asyncio.run(told(journal)) == [sse(event) for event in story.events]
 
 
-def test_each_look_reads_what_is_new(tmp_path):
-    story: Story = measured_story()
-    journal = written(tmp_path, story.events[:4])
+def test_each_look_reads_what_is_new(path):
+    story = measured_story()
+    journal = written(path, story.events[:4])
     follower = JournalFollower(journal.path)
     assert follower.read_new() == story.events[:4]
     for event in story.events[4:]:
@@ -61,24 +58,23 @@ def test_each_look_reads_what_is_new(tmp_path):
     assert follower.read_new() == []
 
 
-def test_a_line_that_its_writer_took_back_is_reported_as_the_one_that_stands_there(tmp_path):
-    story: Story = measured_story()
-    journal = written(tmp_path, story.events[:-1])
+def test_a_line_that_its_writer_took_back_is_reported_as_the_one_that_stands_there(path):
+    story = measured_story()
+    journal = written(path, story.events[:-1])
     follower = JournalFollower(journal.path)
     follower.read_new()
     journal.path.write_bytes(b"".join(journal.path.read_bytes().splitlines(keepends=True)[:-1]))
     other = replace(story.events[-2], at=story.events[-2].at + 1)
-    written(tmp_path, [other])
+    written(path, [other])
     assert follower.read_new() == [*story.events[:-2], other]
 
 
 class LiveRig:
     """A growing journal, and renderings that take `render_s` of a simulated clock."""
 
-    def __init__(self, folder: Path):
-        self.path = folder / SEARCH_ID / "journal.jsonl"
-        self.path.parent.mkdir()
-        self.story: Story = measured_story()
+    def __init__(self, path: Path):
+        self.path = path
+        self.story = measured_story()
         self.journal = Journal(self.path)
         self.rendered: list[int] = []
         self.now, self.render_s = 0.0, 0.0
@@ -91,32 +87,28 @@ class LiveRig:
 
     def grow(self, count: int = 1) -> None:
         done = len(self.journal.read())
-        for event in self.story.events[done : done + count]:
-            self.journal.append(event)
+        written(self.path, self.story.events[done : done + count])
 
 
 @pytest.fixture
-def rig(tmp_path):
-    return LiveRig(tmp_path)
+def rig(path):
+    return LiveRig(path)
 
 
-def test_one_rendering_serves_all_until_something_changes(rig):
+def test_one_rendering_serves_all_until_something_changes_and_a_long_one_has_a_longer_pause(rig):
     rig.grow()
     assert [rig.report.newest().page.text for _ in range(5)] == ["after 1"] * 5
     rig.now += 1000
     rig.report.newest()
     assert rig.rendered == [1]
-
-
-def test_a_long_rendering_has_a_longer_pause(rig):
     rig.render_s = 2.0
     rig.grow()
     rig.report.newest()
     rig.grow()
     rig.now += rig.render_s / MAX_CPU_SHARE - 0.1
-    assert rig.report.newest().seq == 1
-    rig.now += 0.2
     assert rig.report.newest().seq == 2
+    rig.now += 0.2
+    assert rig.report.newest().seq == 3
 
 
 def test_who_comes_while_another_one_renders_does_not_wait(rig):

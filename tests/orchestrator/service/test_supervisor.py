@@ -1,4 +1,4 @@
-"""The supervisor of drivers, its handling of sessions that end, and its watch over stalls."""
+"""The supervisor of drivers, their sessions and how these end, and its watch over stalls."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.serve import hand_over_to_service
 from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import create_search
+from orchestrator.search.lease import acquire_lease
 from orchestrator.service.driver_session import DriverExit, DriverResult, DriverSession
 from orchestrator.service.executors import Executor, ExecutorKind
 from orchestrator.service.quota_file import QuotaFile
@@ -26,9 +29,13 @@ from orchestrator.service.supervisor import (
 )
 from search_spaces.errors import ExternalError
 from tests.kit import loaded
+from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from tests.orchestrator.lifecycle.test_notify import KEEP_STDIN
+from tests.orchestrator.slurm_searches import record_of
 from tests.rig import Rig
 from trials.files.folders import SearchFolder
+from trials.ledger.commands import request_cancel
+from trials.ledger.events import SearchState
 from trials.ledger.location import ledger_url
 
 
@@ -40,8 +47,6 @@ class ScriptedExecutor(Executor):
     def __init__(self) -> None:
         self.started: list[str] = []
         self.results: dict[int, DriverResult] = {}
-        self.stopped: list[int] = []
-        self.alive, self.closed = True, False
 
     def start(self, session: DriverSession) -> int:
         self.started.append(session._folder.search_id)
@@ -51,15 +56,9 @@ class ScriptedExecutor(Executor):
         return self.results.get(running)
 
     def stop(self, running: int) -> None:
-        self.stopped.append(running)
         self.results[running] = DriverResult(DriverExit.STOPPED)
 
-    @property
-    def is_alive(self) -> bool:
-        return self.alive
-
-    def close(self) -> None:
-        self.closed = True
+    def close(self) -> None: ...
 
 
 class SupervisorRig:
@@ -94,10 +93,13 @@ def rig(tmp_path):
     return SupervisorRig(tmp_path)
 
 
-def test_a_search_is_driven_at_once_and_forgotten_when_it_has_ended(rig):
+def test_a_search_is_driven_at_once_also_by_the_next_supervisor_and_forgotten_when_it_has_ended(rig, tmp_path):
     rig.take("a", "b")
     assert rig.executor.started == ["a", "b"]
     assert set(rig.state_dir.read_searches()) == {"a", "b"}
+    again = SupervisorRig(tmp_path)
+    again.supervisor.iterate()
+    assert again.executor.started == ["a", "b"], "a new supervisor goes on with the searches of the old one"
     rig.end(DriverExit.ENDED)
     assert set(rig.state_dir.read_searches()) == set(rig.supervisor.searches()) == {"a"}
 
@@ -173,13 +175,6 @@ def test_a_search_is_taken_and_forgotten_once_that_can_be_written_down(rig, monk
     assert set(rig.state_dir.read_searches()) == set(rig.supervisor.searches()) == set()
 
 
-def test_a_new_supervisor_goes_on_with_the_searches_of_the_old_one(rig, tmp_path):
-    rig.take("a", "b")
-    again = SupervisorRig(tmp_path)
-    again.supervisor.iterate()
-    assert again.executor.started == ["a", "b"]
-
-
 @pytest.mark.parametrize("damage", ["{", "[]", '{"searches": [{"search_id": "a"}]}'])
 def test_a_damaged_list_of_searches_is_reported_with_a_way_out(tmp_path, damage):
     state_dir = ServiceStateDir.of(tmp_path)
@@ -220,3 +215,105 @@ def test_an_unreachable_folder_does_not_keep_others_from_being_told_of(own_home,
     StallWatch(ledger_url()).check(time.time() + 2 * HOUR_S)
     (sent,) = map(json.loads, (tmp_path / "told").read_text().splitlines())
     assert sent["status"]["search_id"] == second.search_id
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch) -> SearchSpec:
+    monkeypatch.chdir(tmp_path)
+    return load_search_file(write_simulated_search(tmp_path, OK, OUT_OF_MEMORY, OK))
+
+
+@pytest.fixture
+def to_drive(spec) -> SearchFolder:
+    return create_search(spec, ledger_url())
+
+
+def turn_of(search: SearchFolder) -> DriverSession:
+    return DriverSession(search.path, ledger_url())
+
+
+def test_a_search_that_is_held_is_left_alone(to_drive):
+    acquire_lease(to_drive, time.time())
+    result = turn_of(to_drive).run()
+    assert result.end is DriverExit.HELD
+    assert "driven by process" in result.detail
+
+
+@pytest.mark.slow
+def test_a_search_that_is_to_be_cancelled_ends_although_it_could_not_go_on(to_drive):
+    (to_drive.code / "trials" / "text.py").write_text("changed = True")
+    request_cancel(ledger_url(), to_drive.search_id, time.time())
+    assert turn_of(to_drive).run().end is DriverExit.ENDED
+    assert record_of(to_drive).state is SearchState.CANCELLED
+
+
+def test_what_would_be_refused_again_is_told_so(to_drive):
+    (to_drive.code / "trials" / "text.py").write_text("changed = True")
+    result = turn_of(to_drive).run()
+    assert result.end is DriverExit.REFUSED
+    assert "has changed since the search was created" in result.detail
+    assert result.detail in to_drive.driver_log.read_text()
+
+
+@pytest.mark.parametrize("gone", ["journal.jsonl", "."])
+def test_a_search_whose_files_have_gone_is_not_asked_for_again_and_again(to_drive, gone):
+    (to_drive.path / gone).rename(to_drive.path.parent / "gone")
+    result = turn_of(to_drive).run()
+    assert result.end is DriverExit.REFUSED
+    assert "it has no journal.jsonl" in result.detail
+
+
+@pytest.mark.parametrize("error", [ExternalError("the database is away"), OSError("no disk"), ZeroDivisionError("bug")])
+def test_what_may_pass_is_told_so_and_written_down(to_drive, monkeypatch, error):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr("orchestrator.service.driver_session.drive", fails)
+    result = turn_of(to_drive).run()
+    assert result.end is DriverExit.FAILED
+    assert str(error) in result.detail
+    assert str(error) in to_drive.driver_log.read_text()
+
+
+class TakingClient:
+    taken: tuple[str, Path, str] | None = None
+    refusal: ExternalError | None = None
+
+    def resume(self, search_id: str, folder: Path, url: str) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.taken = (search_id, folder, url)
+
+
+@pytest.fixture
+def service(monkeypatch):
+    client = TakingClient()
+    health = {"pid": 4711, "slurm": {"SLURM_CONF": "/etc/slurm.conf", "SLURM_CLUSTERS": "big"}}
+    monkeypatch.setattr("orchestrator.service.client.running_service", lambda home: (client, health))
+    return client
+
+
+@pytest.mark.parametrize(
+    ("launcher", "here", "taker"),
+    [
+        ({"kind": "slurm"}, {}, 4711),
+        ({"kind": "slurm"}, {"SLURM_CONF": "/opt/other.conf"}, None),
+        ({"kind": "slurm"}, {"SLURM_CONF_SERVER": "ctl1:6817"}, None),
+        ({"kind": "ray", "address": "auto"}, {}, None),
+        ({"kind": "local"}, {"SLURM_CONF": "/opt/other.conf"}, 4711),
+    ],
+)
+def test_a_service_takes_only_what_it_would_run_in_the_same_place(
+    service, to_drive, spec, monkeypatch, launcher, here, taker
+):
+    for name, value in {"SLURM_CONF": "/etc/slurm.conf", "SLURM_CLUSTERS": "big", **here}.items():
+        monkeypatch.setenv(name, value)
+    object.__setattr__(spec, "launcher", spec.launcher.model_copy(update={"table": None, **launcher}))
+    assert hand_over_to_service(to_drive, spec, ledger_url()) == taker
+    assert (service.taken is not None) == (taker is not None)
+
+
+def test_a_service_that_refuses_a_search_leaves_it_to_a_driver_of_its_own(service, to_drive, spec, logged):
+    service.refusal = ExternalError("the service does not answer: timed out")
+    assert hand_over_to_service(to_drive, spec, ledger_url()) is None
+    assert "a separate driver process" in logged[0]
