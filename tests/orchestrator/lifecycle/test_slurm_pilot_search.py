@@ -9,6 +9,7 @@ import pytest
 
 from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator.slurm_searches import SEARCH, Bench, num_ended, record_of, until
+from tests.rig import attempts_of
 from tests.slurm.sandboxes import sandbox
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord, SearchState
@@ -35,10 +36,6 @@ def running(folder: SearchFolder, count: int) -> list[Attempt]:
     """Wait for this number of running attempts and return them."""
     look = lambda: [a for a in record_of(folder).in_flight if a.state is TrialState.RUNNING]  # noqa: E731
     return until(look, lambda found: len(found) >= count)
-
-
-def attempts_of(record: SearchRecord) -> list[Attempt]:
-    return [attempt for trial in record.trials for attempt in trial.attempts]
 
 
 def held_node_s(bench: Bench, folder: SearchFolder) -> float:
