@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.search.event_store import EventStore
-from tests.trials.ledger.stories import NOON, SEARCH_ID, Story, measured_story
+from tests.trials.ledger.stories import NOON, SEARCH_ID, Story, measured_story, written
 from trials.ledger.events import Event, EventKind, FencedError, SearchState
 from trials.ledger.fold import fold
 from trials.ledger.journal import Journal, JournalDamaged
@@ -26,7 +26,7 @@ from trials.ledger.writer import LedgerWriter
 
 @pytest.fixture
 def path(tmp_path) -> Path:
-    return written(tmp_path / "journal.jsonl", measured_story().events[:2])
+    return written(tmp_path / "journal.jsonl", measured_story().events[:2]).path
 
 
 @pytest.fixture
@@ -34,14 +34,6 @@ def ledger(tmp_path) -> Iterator[LedgerWriter]:
     ledger = LedgerWriter(f"sqlite:///{tmp_path}/ledger.db")
     yield ledger
     ledger.close()
-
-
-def written(path: Path, events: list[Event]) -> Path:
-    journal = Journal(path)
-    for event in events:
-        journal.append(event)
-    journal.close()
-    return path
 
 
 def opened(path: Path, fencing: int, ledger=None) -> EventStore:
@@ -84,7 +76,7 @@ def test_drivers_that_write_in_any_order_leave_a_search_that_can_be_read_and_los
     order,
 ):
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        path = written(Path(folder) / "journal.jsonl", [Story().create()])
+        path = written(Path(folder) / "journal.jsonl", [Story().create()]).path
         turns = Turns(patch)
         drivers = [SteppedDriver(path, fencing, turns) for fencing in (1, 2, 3)]
         for number in order:

@@ -70,12 +70,14 @@ def test_the_rank_that_told_of_it_names_the_node_and_one_that_waited_for_another
 
 
 @pytest.mark.fault(38)
-def test_where_a_layouts_run_looked_suspect_its_next_run_does_not_go():
+def test_where_a_layouts_run_looked_suspect_or_on_the_node_of_its_slow_device_its_next_run_does_not_go():
     again = Trial("t0002", FOUR_RANKS_ON_TWO_NODES, TrialKind.REPEAT)
     other = Trial("t0003", replace(FOUR_RANKS_ON_TWO_NODES, micro_batch_size=2))
     assert avoided(again, suspect("t0001", "n1", "n2")) == ("n1", "n2")
     assert avoided(again, suspect("t0001", "n1", "n2", flags=("time_limit",))) == ()
     assert avoided(other, suspect("t0001", "n1", "n2")) == ()
+    assert avoided(again, suspect("t0001", "n1", "n2", probe_ms_by_rank=[1.0, 1.0, 1.0, 1.3])) == ("n2",)
+    assert avoided(again, suspect("t0001", "n1", "n2", probe_ms_by_rank=[1.0, 1.0, 1.0, 1.1])) == ("n1", "n2")
 
 
 def measured_on(name: str, *nodes: str) -> Trial:
@@ -98,13 +100,6 @@ def test_a_repeat_goes_to_nodes_that_an_earlier_run_did_not_use(earlier, num_cho
     runs = [measured_on(f"t{number:04d}", *nodes) for number, nodes in enumerate(earlier, 1)]
     again = Trial("t0009", FOUR_RANKS_ON_TWO_NODES, TrialKind.REPEAT)
     assert with_nodes_of_earlier_runs(("bad",), again, [*runs, again], num_choosable) == expected
-
-
-@pytest.mark.fault(38)
-def test_only_the_node_of_a_device_that_was_slow_is_left():
-    again = Trial("t0002", FOUR_RANKS_ON_TWO_NODES, TrialKind.REPEAT)
-    assert avoided(again, suspect("t0001", "n1", "n2", probe_ms_by_rank=[1.0, 1.0, 1.0, 1.3])) == ("n2",)
-    assert avoided(again, suspect("t0001", "n1", "n2", probe_ms_by_rank=[1.0, 1.0, 1.0, 1.1])) == ("n1", "n2")
 
 
 @pytest.mark.fault(38)

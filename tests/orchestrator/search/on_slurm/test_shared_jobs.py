@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from tests.rig import LAYOUTS, POLL_S, Rig, asking, attempts_of, speed_of
 from trials.analysis.finals import Finals
 from trials.analysis.ranking import Objective
 from trials.ledger.events import SearchRecord
-from trials.trial import Trial, TrialKind, TrialState
+from trials.trial import Trial, TrialKind
 
 TRIAL_S = 60.0
 
@@ -84,14 +84,3 @@ def test_repeats_of_finalists_and_of_the_baseline_are_steps_of_one_job_and_other
     assert len(others - {shared.job_id}) == 4
     limit_s = TIME_LIMIT_FACTOR * TRIAL_S + TIME_LIMIT_MARGIN_S
     assert shared.request.time_limit_s == (6 + 1) * (limit_s + STEP_ENDING_S) + STARTUP_S + ROOM_S
-
-
-@pytest.mark.parametrize(("budget", "num_repeats"), [(0.21, 0), (0.7, 2), (1.2, 6)])
-def test_the_finals_stay_within_the_budget(rig, budget, num_repeats):
-    """An attempt in a shared job reserves what it would pay alone in it, the late start of its agent included."""
-    rig.startup_s = 280.0
-    rig.script = lambda spec, restart: Script(
-        duration_s=400.0 if spec.kind is TrialKind.REPEAT else TRIAL_S, tokens_per_sec=4000.0 - speed_of(spec)
-    )
-    rig.limits = replace(rig.limits, parallel_trials=1, budget_node_hours=budget)
-    assert sum(trial.state is TrialState.MEASURED for trial in repeats(rig.run())) == num_repeats
