@@ -27,7 +27,7 @@ from trials.diagnostics.parity_cases import (
 )
 from trials.diagnostics.selftest import Case
 
-pytestmark = [pytest.mark.slow, pytest.mark.walks]
+pytestmark = [pytest.mark.slow, pytest.mark.walks, pytest.mark.timeout(300)]
 
 
 Pair = tuple[tuple[str, Hashable], tuple[str, Hashable]]
