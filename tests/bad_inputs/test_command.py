@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -130,15 +129,6 @@ def test_a_secret_in_a_body_is_refused_and_neither_answered_nor_logged(service: 
     assert "hunter2" not in json.dumps(error) + "".join(service.log)
 
 
-def in_the_way(folder: Path) -> None:
-    (folder / "everybodys").mkdir()
-    (folder / "everybodys").chmod(0o777)
-    (folder / "file").write_text("")
-    (folder / "search").mkdir()
-    (folder / "search" / "journal.jsonl").write_text("{}\n")
-    (folder / "nowhere").symlink_to(folder / "gone" / "for" / "good")
-
-
 CANNOT_HOLD_SEARCHES = {
     "everybodys": "is world-writable",
     "file": "is not a folder",
@@ -153,7 +143,12 @@ VERBS = ("run", "submit", "selftest", "calibrate")
 @pytest.mark.slow
 @pytest.mark.bad_input(32)
 def test_a_work_directory_that_cannot_hold_searches_is_refused(cli: Cli):
-    in_the_way(cli.folder)
+    (cli.folder / "everybodys").mkdir()
+    (cli.folder / "everybodys").chmod(0o777)
+    (cli.folder / "file").write_text("")
+    (cli.folder / "search").mkdir()
+    (cli.folder / "search" / "journal.jsonl").write_text("{}\n")
+    (cli.folder / "nowhere").symlink_to(cli.folder / "gone" / "for" / "good")
     cli.write()
     for verb in VERBS:
         for work_dir, words in CANNOT_HOLD_SEARCHES.items():

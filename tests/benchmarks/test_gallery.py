@@ -24,7 +24,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.schema import presets
-from tests.orchestrator.config.test_ready_made_searches import PUBLISHED, TODAY
+from tests.orchestrator.config.test_loader import PUBLISHED, TODAY
 
 FILES = sorted({twin.file for twin in TWINS})
 LINE: dict[str, Any] = {

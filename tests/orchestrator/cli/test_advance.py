@@ -34,13 +34,6 @@ def bench(tmp_path, slurm_sandbox: SlurmSandbox) -> Bench:
     return Bench(tmp_path, slurm_sandbox)
 
 
-def cron_starts(bench: Bench, line: str) -> int:
-    """Run a crontab line as cron does: without the variables of the user's shell."""
-    command = line.split(maxsplit=5)[5].replace(r"\%", "%")
-    bare = {"HOME": str(bench.place), "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"}
-    return subprocess.run(["/bin/sh", "-c", command], env=bare, cwd="/", timeout=60).returncode
-
-
 @pytest.mark.walks
 @pytest.mark.processes
 @pytest.mark.timeout(240)
@@ -50,10 +43,14 @@ def test_the_line_for_cron_drives_a_search_to_its_end(bench):
     folder, line = bench.the_search(), submitted.json["crontab"]
     assert record_of(folder).state is SearchState.CREATED
     assert submitted.json["scrontab"][-1].endswith(shlex.quote(str(folder.cron_script)))
+    # As cron does: without the variables of the user's shell.
+    command = line.split(maxsplit=5)[5].replace(r"\%", "%")
+    of_cron = {"HOME": str(bench.place), "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"}
     deadline = time.monotonic() + 120
     while not record_of(folder).state.is_ended:
         assert time.monotonic() < deadline, folder.driver_log.read_text()[-2000:]
-        assert cron_starts(bench, line) == 0, folder.driver_log.read_text()[-2000:]
+        turn = subprocess.run(["/bin/sh", "-c", command], env=of_cron, cwd="/", timeout=60)
+        assert turn.returncode == 0, folder.driver_log.read_text()[-2000:]
     record = record_of(folder)
     assert [trial.state for trial in record.trials] == [TrialState.MEASURED] * TRIALS
     assert [len(trial.attempts) for trial in record.trials] == [1] * TRIALS
@@ -129,12 +126,6 @@ def link_behind(bench: Bench, folder: SearchFolder, running: str) -> str:
     return waiting
 
 
-def begin_now(bench: Bench, folder: SearchFolder, job: str) -> None:
-    """Links of a chain begin a minute after their submission at the earliest."""
-    begin = ("scontrol", "update", f"JobId={job}", "StartTime=now")
-    until(lambda: bench.cluster.ask(*begin).returncode == 0 or job not in drivers(bench, folder, "PENDING"), bool)
-
-
 def assert_done_once(bench: Bench, folder: SearchFolder) -> None:
     """Every trial was measured in its only attempt, by the only job of its name, and no job is left."""
     record = record_of(folder)
@@ -178,7 +169,9 @@ def test_a_driver_whose_time_is_up_hands_over_to_the_job_that_waits_behind_it(be
     until(lambda: drivers(bench, folder), lambda jobs: jobs[first] == "COMPLETED")
     assert not record_of(folder).state.is_ended
     assert waiting in drivers(bench, folder, *ALIVE)
-    begin_now(bench, folder, waiting)
+    # Links of a chain begin a minute after their submission at the earliest.
+    begin = ("scontrol", "update", f"JobId={waiting}", "StartTime=now")
+    until(lambda: bench.cluster.ask(*begin).returncode == 0 or waiting not in drivers(bench, folder, "PENDING"), bool)
     link_behind(bench, folder, waiting)
     bench.open_gate()
     until(lambda: record_of(folder).state.is_ended, bool)

@@ -6,15 +6,12 @@ Every Python process that a verb starts is watched, by an audit hook that its `s
 from __future__ import annotations
 
 import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
 from orchestrator.cli.verbs import app
-from tests.orchestrator.cli.parlay import environment
+from tests.orchestrator.cli.parlay import environment, python_that_begins_with
 from tests.orchestrator.cli.simulated import OK, TABLE_SEARCH, write_simulated_search
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -68,26 +65,10 @@ VERBS = """\
 """With the exit code of each: a table's search is none to drive in turns."""
 
 NOT_HERE = {
-    *("dashboard", "serve", "submit"),  # below
+    *("dashboard", "serve", "submit"),  # of a process of their own
     *("prepare", "import", "slurm-sandbox"),  # of no search and no ledger
     *("selftest", "calibrate", "replay"),  # of a job of their own, written down nowhere
 }
-
-
-@pytest.fixture
-def opened(tmp_path, monkeypatch) -> Iterator[Path]:
-    """Database accesses of the processes started in a test, a line each."""
-    watch, log = tmp_path / "watch", tmp_path / "opened"
-    watch.mkdir()
-    (watch / "sitecustomize.py").write_text(HOOK)
-    log.touch()
-    monkeypatch.setenv("PYTHONPATH", str(watch))
-    monkeypatch.setenv("PARLAY_TEST_OPENED", str(log))
-    return log
-
-
-def violations(opened: Path) -> list[str]:
-    return [line for line in opened.read_text().splitlines() if line.startswith("opened")]
 
 
 def test_every_verb_is_watched_or_said_to_meet_no_database():
@@ -95,12 +76,16 @@ def test_every_verb_is_watched_or_said_to_meet_no_database():
 
 
 @pytest.mark.walks
-def test_one_verb_after_another(tmp_path, own_home, opened):
+def test_one_verb_after_another(tmp_path, own_home, monkeypatch):
+    log = tmp_path / "opened"
+    log.touch()
+    monkeypatch.setenv("PARLAY_TEST_OPENED", str(log))
     text = TABLE_SEARCH.replace("tracking: {enabled: false}\n", "")
     write_simulated_search(tmp_path, OK, OK, OK, text=text)
     (tmp_path / "verbs").write_text(VERBS)
-    command = [sys.executable, "-c", ONE_AFTER_ANOTHER, "verbs"]
+    command = [python_that_begins_with(HOOK, tmp_path), "-c", ONE_AFTER_ANOTHER, "verbs"]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert violations(opened) == []
-    assert {f"{own_home}/{name}" in opened.read_text() for name in ("ledger.db", "mlflow.db")} == {True}
+    accesses = log.read_text()
+    assert [line for line in accesses.splitlines() if line.startswith("opened")] == []
+    assert {f"{own_home}/{name}" in accesses for name in ("ledger.db", "mlflow.db")} == {True}

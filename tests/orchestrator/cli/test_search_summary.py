@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
@@ -43,21 +42,16 @@ ON_TWO = Layout(num_nodes=2, tensor_parallel=2, data_parallel=2, micro_batch_siz
 TRADE = "t0001 on 1 node has 62 % of its tokens/s at 81 % of its node-hours a token"
 
 
-def asked(folder: Path, *overrides: str) -> list[str]:
-    """A ledger with a search over one and two nodes, as options of the command line."""
-    spec = spec_in(folder, "cluster.num_nodes=2", "space.num_nodes=[1, 2]", *overrides)
+@pytest.mark.slow
+def test_several_numbers_of_nodes_are_all_answered_and_the_best_says_what_fewer_give(tmp_path, parlay, capfd):
+    spec = spec_in(tmp_path, "cluster.num_nodes=2", "space.num_nodes=[1, 2]")
     trials = [
         measured(name, layout, tokens_per_sec=speed, tokens_per_sec_low=0.99 * speed, tokens_per_sec_high=1.01 * speed)
         for name, layout, speed in (("t0001", ON_ONE, 186.0), ("t0002", ON_TWO, 300.0))
     ]
-    search = past(spec, *trials)
-    search = replace(search, spec=search.spec | {"folder": str(folder / search.search_id)})
-    return ["past-aaaaaa", "--ledger", write_ledger(f"sqlite:///{folder / 'ledger.db'}", search)]
-
-
-@pytest.mark.slow
-def test_several_numbers_of_nodes_are_all_answered_and_the_best_says_what_fewer_give(tmp_path, parlay, capfd):
-    search = asked(tmp_path)
+    record = past(spec, *trials)
+    record = replace(record, spec=record.spec | {"folder": str(tmp_path / record.search_id)})
+    search = ("past-aaaaaa", "--ledger", write_ledger(f"sqlite:///{tmp_path / 'ledger.db'}", record))
     _, best, _ = parlay("best", *search)
     assert [(point["trial"], point["num_nodes"]) for point in best["pareto"]] == [("t0002", 2), ("t0001", 1)]
     assert best["pareto"][1]["values"] == {"tokens_per_sec": 186.0}

@@ -1,4 +1,4 @@
-"""Loading of a search file: given values, derived values, candidates."""
+"""Loading of a search file: given values, derived values, candidates, its JSON schema; and what is written of it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ import pytest
 import yaml
 
 from orchestrator.config.loader import json_schema, load_search_file
+from orchestrator.config.reference import reference
 from orchestrator.config.spec import SEARCH_SCHEMA, SearchSpec, with_locations
 from orchestrator.planning.candidates import candidates_of, require_affordable
+from orchestrator.samplers.cost_model_posterior import TuningTask
 from orchestrator.search.experiment import other_software
+from search_spaces.cost_model.memory import stage_memory
+from search_spaces.cost_model.posterior import MemoryPosterior
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.table import LayoutTable
 from search_spaces.schema import presets
 from search_spaces.tables.measured_table import render_table
 from tests.kit import EVERYTHING, MINIMAL, TABLE_SEARCH, loaded, refusals
@@ -38,8 +43,7 @@ def test_a_few_lines_are_a_search_and_the_rest_is_default(tmp_path: Path):
 
 
 def test_the_quickstart_has_many_layouts_and_a_legal_baseline_among_them():
-    path = Path(presets.__file__).parents[1] / "searches" / "quickstart.yaml"
-    spec = load_search_file(path)
+    spec = load_search_file(Path("quickstart"))
     layouts = candidates_of(spec).layouts
     assert spec.baseline in layouts
     assert len(layouts) > spec.search.max_trials >= 8
@@ -255,3 +259,75 @@ def test_a_search_json_without_one_of_its_keys_is_refused_by_its_name(tmp_path: 
     del written[key]
     with pytest.raises(InputError, match=f"{key} is missing"):
         SearchSpec.from_json(written)
+
+
+SCHEMA = json_schema()
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "text", [MINIMAL, EVERYTHING, presets.preset_text(presets.SEARCHES, "quickstart"), TABLE_SEARCH]
+)
+def test_the_json_schema_accepts_what_is_read(text: str):
+    VALIDATOR.check_schema(SCHEMA)
+    VALIDATOR.validate(yaml.safe_load(text))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("serch: {}", "search: {sampler: best}", "search: {max_trials: 0}", "search: {seed: 1.5}", "constraints: []"),
+        *("measure: {min_steps: 4}", "baseline: {data_parallel: 2}", "launcher: {kind: pbs}", "objective: speed"),
+        *(f"  micro_batch_size: {axis}" for axis in ("[]", "[1, 1]", "{min: 1, max: 2}", "two", "0", "[x]")),
+    ],
+)
+def test_the_json_schema_refuses_what_is_refused(tmp_path: Path, line: str):
+    text = f"{MINIMAL}{line}\n"
+    refusals(tmp_path, text)
+    with pytest.raises(jsonschema.ValidationError):
+        VALIDATOR.validate(yaml.safe_load(text))
+
+
+def test_the_reference_page_says_what_the_schemas_say():
+    page = Path(presets.__file__).parents[2] / "docs" / "search_file.md"
+    assert page.read_text() == reference()
+    assert "| `max_trials` | whole number from 1 to 1000000; default `30` |" in page.read_text()
+
+
+def test_the_smallest_search_of_the_reference_page_is_a_search(tmp_path: Path):
+    example = reference().split("<<'END'\n")[1].split("END\n")[0]
+    assert loaded(tmp_path, example) == loaded(tmp_path)
+
+
+PUBLISHED = {
+    # name: ranks, tensor, pipeline, data, as their authors state them; the last two ran without model parallelism.
+    "mt-nlg-530b": (2240, 8, 35, 8),
+    "yuan-245b": (2128, 8, 38, 7),
+    "frontier-22b": (16, 1, 8, 2),
+    "frontier-175b": (128, 4, 16, 2),
+    "frontier-175b-deephyper": (128, 4, 16, 2),
+    "frontier-1t": (1024, 4, 128, 2),
+    "asc22-yuan": (4, 1, 1, 4),
+    "zero-mini": (2, 1, 1, 2),
+}
+TODAY = {"llama3-70b-h100": (64, 4, 8, 2), "qwen3-30b-a3b-gb200": (8, 1, 1, 8), "gpt-oss-120b-gb200": (64, 1, 1, 64)}
+"""Layouts of NeMo's performance summary, whose recipes have a loss that keeps less memory."""
+
+
+@pytest.mark.parametrize("name", [*PUBLISHED, *TODAY])
+def test_a_published_layout_is_the_baseline_of_its_search_and_fits(name: str):
+    spec = load_search_file(Path(name))
+    layout = spec.baseline
+    assert layout is not None
+    found = (layout.num_gpus, layout.tensor_parallel, layout.pipeline_parallel, layout.data_parallel)
+    assert found == (PUBLISHED | TODAY)[name]
+    assert layout in candidates_of(spec).layouts
+    assert fits(spec) >= (0.5 if name in PUBLISHED else 0.1)
+
+
+def fits(spec: SearchSpec) -> float:
+    """Probability that the baseline fits, before any trial."""
+    assert spec.baseline is not None
+    peak = stage_memory(spec.model, LayoutTable.of([spec.baseline])).peak
+    capacity = TuningTask(spec.model, spec.cluster, spec.objective, spec.measure.memory_limit_gib).capacity_gib
+    return float(MemoryPosterior(capacity, []).fits(peak)[0])

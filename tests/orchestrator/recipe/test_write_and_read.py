@@ -189,12 +189,7 @@ FIELDS += ["ties", "verdict", "cost", "selection_reason", "rationale", "fastest"
 FIELDS += ["compared_with", "constraints", "routing", "trainer", "python", "launcher"]
 FIELDS += ["start", "exports", "fingerprint", "evidence", "caveats", "checksum"]
 
-BUILT = build_recipe(
-    source_of(measured_trial("t0001", SLOWER_LAYOUT, 0.2), measured_trial("t0002", LAYOUT, 0.1)),
-    "2026-01-01T00:00:00.000000Z",
-    "0.1.0",
-    {"spec.json": "sha256:0"},
-)
+BUILT = build_recipe(source(), "2026-01-01T00:00:00.000000Z", "0.1.0", {"spec.json": "sha256:0"})
 
 
 def recipe(**changes) -> Recipe:

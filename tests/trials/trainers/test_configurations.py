@@ -146,13 +146,9 @@ DATA: dict[str, dict[str, Any]] = {
     "accelerate": {"arguments": SCRIPT, "patterns": {"step_time_s": "(.+) s"}},
     "command": {"template": "train --data '/data/a b' --mbs {micro_batch_size}", "patterns": {"step_time_s": "(.+) s"}},
 }
-MODELS = {"nanotron": LLAMA}
+
+
 TOKENS = {"kind": "tokens", "path": "tokens.bin"}
-
-
-def spec_with_data(kind: str):
-    fields = {"zero_stage": 1} if kind == "nanotron" else {}
-    return spec_of(kind, MODELS.get(kind, GPT2), DATA[kind], **fields)
 
 
 def test_every_trainer_of_others_has_a_case():
@@ -165,7 +161,8 @@ IN_FILES = {"gpt-neox": ("/data/a_text", "/data/vocab.json", "HFTokenizer"), "na
 
 @pytest.mark.parametrize("kind", DATA)
 def test_a_trial_reads_the_users_data_and_no_mock_data(kind):
-    started = invocation(spec_with_data(kind), "python", "/attempt")
+    of_kind = {"model": LLAMA, "zero_stage": 1} if kind == "nanotron" else {}
+    started = invocation(spec_of(kind, trainer=DATA[kind], **of_kind), "python", "/attempt")
     words, text = started.command, "\n".join(started.files.values())
     assert not {"--mock-data", "NullTokenizer"} & {*words}
     users = OF_SCRIPT.get(kind) or DATA[kind]["arguments"]
