@@ -29,19 +29,14 @@ def endless(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Refusal of a command: exit code, error object and messages."""
+    """Refusal of a command: error object and messages."""
 
-    code: int
     error: dict[str, Any]
     words: str
 
-    @property
-    def problems(self) -> list[dict[str, Any]]:
-        return [self.error, *self.error.get("others", [])]
-
     def about(self, key: str) -> dict[str, Any]:
         """The problem of this key, complete with rule and fix."""
-        [problem] = [p for p in self.problems if p["key"] == key]
+        [problem] = [p for p in (self.error, *self.error.get("others", [])) if p["key"] == key]
         assert problem["message"]
         assert problem["rule"]
         assert problem["fix"]
@@ -59,11 +54,8 @@ class Cli:
     def write(self, old: str = "", new: str = "", more: str = "") -> Path:
         """Write search.yaml with `old` replaced by `new`, and `more` appended."""
         assert old in SEARCH
-        return self.write_bytes((SEARCH.replace(old, new, 1) if old else SEARCH) + more)
-
-    def write_bytes(self, content: bytes | str) -> Path:
         path = self.folder / "search.yaml"
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        path.write_text(SEARCH.replace(old, new, 1) + more)
         return path
 
     def refused(self, *words: str | Path, code: int = 2) -> Refusal:
@@ -72,7 +64,7 @@ class Cli:
         got = run([*map(str, words), "--json"])
         said = self.capsys.readouterr()
         assert (got, self._all_files()) == (code, before), said
-        return Refusal(code, json.loads(said.out)["error"], said.err)
+        return Refusal(json.loads(said.out)["error"], said.err)
 
     def refused_run(self, *sets: str) -> Refusal:
         """Refusal of search.yaml with each `key=value` as `--set`."""

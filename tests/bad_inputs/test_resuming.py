@@ -156,13 +156,9 @@ def test_a_lease_that_is_none_is_said_with_what_to_do(cli: Cli, begun: Path):
 
 
 @pytest.mark.bad_input(44, 45)
-def test_a_file_is_no_search_to_go_on_with(cli: Cli):
+def test_a_file_is_no_search_to_go_on_with_and_a_search_takes_no_changes(cli: Cli, begun: Path):
+    assert "--set" in cli.refused("resume", str(begun), "--set", "objective=x").error["message"]
     cli.write()
     for verb in ("resume", "status", "cancel"):
         problem = cli.refused(verb, "search.yaml", code=4).about("search")
         assert (problem["value"], "parlay run search.yaml" in problem["fix"]) == ("search.yaml", True)
-
-
-@pytest.mark.bad_input(44)
-def test_a_search_that_goes_on_takes_no_changes(cli: Cli, begun: Path):
-    assert "--set" in cli.refused("resume", str(begun), "--set", "objective=x").error["message"]

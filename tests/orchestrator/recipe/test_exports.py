@@ -12,9 +12,6 @@ from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, lines_o
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
 
 COMMAND = {"template": "{python} train.py --tp {tensor_parallel} {zero_stage=1:--shard}", "patterns": "deepspeed"}
-
-
-BASE = {"tensor_parallel": 2}
 OFFLOADED = {"zero_stage": 1, "offload": "optimizer"}
 
 
@@ -40,7 +37,7 @@ OFFLOADED = {"zero_stage": 1, "offload": "optimizer"}
     ],
 )
 def test_a_field_brings_what_its_trainer_needs_with_it(trainer, file, change, come):
-    before, after = (lines_of(trainer, file, **BASE, **fields) for fields in ({}, change))
+    before, after = (lines_of(trainer, file, tensor_parallel=2, **fields) for fields in ({}, change))
     assert " ".join(line for line in after if line not in before) == come
 
 
