@@ -18,7 +18,7 @@ from orchestrator.planning.plan import plan_of
 from search_spaces.errors import InputError
 from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import write_search
-from tests.orchestrator.config.test_ready_made_searches import PUBLISHED, TODAY, path_of, ready_made
+from tests.orchestrator.config.test_loader import PUBLISHED, TODAY
 from tests.slurm.sandboxes import require_slurm, short_folder
 from trials.trial import TrialSpec
 
@@ -74,7 +74,7 @@ def big_slurm() -> Iterator[SlurmSandbox]:
     """One Slurm with a partition for the nodes of each system."""
     require_slurm(accounting=False)
     with short_folder() as folder:
-        made = SlurmSandbox(folder, nodes=1, cloud=cloud_like([path_of(name) for name in (*PUBLISHED, *TODAY)]))
+        made = SlurmSandbox(folder, nodes=1, cloud=cloud_like([Path(name) for name in (*PUBLISHED, *TODAY)]))
         made.start()
         try:
             yield made
@@ -83,10 +83,10 @@ def big_slurm() -> Iterator[SlurmSandbox]:
 
 
 def on_its_nodes(name: str) -> SearchSpec:
-    partition = cloud_of(ready_made(name)).partition
+    partition = cloud_of(load_search_file(Path(name))).partition
     # Debian's Slurm is older than --segment.
     settings = ("launcher.kind=slurm", f"launcher.slurm.partition={partition}", "launcher.slurm.segment=0")
-    return ready_made(name, *settings)
+    return load_search_file(Path(name), settings)
 
 
 def refusal(slurm: SlurmSandbox, job: DryJob, *more: str) -> str | None:
