@@ -44,7 +44,7 @@ def pytest_runtest_protocol(item: pytest.Item):
 def pytest_sessionfinish() -> None:
     sys.settrace(None)
     found: dict[str, set[str]] = defaultdict(set)
-    for code, tests in _tests.items():
+    for code, tests in list(_tests.items()):  # threads that were started before go on noting
         if Path(code.co_filename).is_relative_to(ROOT):
             found[f"{Path(code.co_filename).relative_to(ROOT)}::{_function(code)}"] |= {*tests} - {""}
     listed = {function: sorted(tests) for function, tests in found.items()}
