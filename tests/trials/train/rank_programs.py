@@ -242,10 +242,10 @@ def keep(tensor: torch.Tensor, *_: Any, **__: Any) -> Done:
     return Done()
 
 
-def keep_share(mine: torch.Tensor, all_parts: torch.Tensor, *others: Any, group: Any = None, **_: Any) -> Done:
-    """This rank's share of its own part of the sum; the group may be the third argument."""
+def keep_share(output: torch.Tensor, input: torch.Tensor, *others: Any, group: Any = None, **_: Any) -> Done:
+    """This rank's share of its own part of the sum; named as in torch, and the group may be the third argument."""
     ranks = group or others[0]
-    mine.copy_(all_parts.chunk(torch.distributed.get_world_size(ranks))[torch.distributed.get_rank(ranks)])
+    output.copy_(input.chunk(torch.distributed.get_world_size(ranks))[torch.distributed.get_rank(ranks)])
     return Done()
 
 
