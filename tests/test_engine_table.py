@@ -27,6 +27,7 @@ def test_a_value_was_run_or_is_by_option_only_or_is_refused(engine, name, value,
 
 @pytest.mark.walks
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_pages_say_what_rules_and_cases_say():
     assert feature_status("accelerate", "qkv_bias") is Status.RUN
     assert feature_status("torchtitan", "qkv_bias") is Status.REFUSED
