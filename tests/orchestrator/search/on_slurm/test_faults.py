@@ -1,30 +1,23 @@
-"""Faults of Slurm, of jobs, their nodes and their files, on a simulated cluster; at least one test for each."""
+"""Faults of Slurm's commands and accounting, on a simulated cluster; at least one test for each."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from threading import Event
 
 import pytest
 
-from orchestrator.launchers.slurm import monitor
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
-from orchestrator.search.attempt_factory import SILENT_NODES_GRACE_S
 from orchestrator.search.context import DriverCallbacks
-from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.lease import LeaseLost
 from orchestrator.search.stopping import Limits
 from search_spaces.errors import ExternalError
-from slurm.association_limits import AssociationLimits, Qos
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
-from slurm.request import JobOptions, Placement
 from tests.orchestrator.scripted import Script
 from tests.rig import POLL_S, Killed, Rig, attempts_of, one_attempt, speed_of
-from trials.files import folders
 from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState
-from trials.trial import FailureReason, TrialKind, TrialState
+from trials.trial import FailureReason, TrialState
 
 ONE = Limits(max_trials=1, parallel_trials=1)
 
@@ -133,9 +126,10 @@ def test_an_id_with_a_warning_is_an_accepted_job(rig):
 
 @pytest.mark.slow
 @pytest.mark.fault(6)
-def test_a_full_queue_is_waited_for_and_costs_no_attempt(one, logged):
-    one.slurm.submissions_busy(for_s=3600.0)
-    assert all_measured_at_once(one.run())
+def test_a_full_queue_is_waited_for_and_costs_no_attempt(rig, logged):
+    rig.slurm.submissions_busy(for_s=3600.0)
+    rig.limits = ONE
+    assert all_measured_at_once(rig.run())
     assert any("job submit limit" in note for note in logged)
 
 
@@ -278,241 +272,3 @@ def test_a_launch_that_cannot_be_written_down_at_once_is_written_down_later_and_
         rig.launcher.close()
     rig.run()
     assert len(rig.cluster.jobs()) == 3
-
-
-DEPENDENCY = "afterok:12345"
-
-
-@pytest.fixture
-def one(tmp_path) -> Rig:
-    return Rig("jobs", tmp_path, Limits(max_trials=1, parallel_trials=1))
-
-
-def in_s(rig: Rig, seconds: float, action) -> None:
-    rig.cluster.at(rig.cluster.time + seconds, action)
-
-
-def turns_of_a_second(rig: Rig, driver: Driver, seconds: float) -> None:
-    for _ in range(int(seconds)):
-        driver.iterate()
-        rig.cluster.advance(1.0)
-
-
-@pytest.mark.fault(18)
-def test_a_requeued_job_is_the_next_restart_of_its_attempt(one):
-    one.script = lambda spec, restart: Script(duration_s=100.0, tokens_per_sec=1000.0 + restart)
-    in_s(one, 45, lambda: one.cluster.requeue("1"))
-    search = one.run()
-    attempt = one_attempt(search)
-    assert (attempt.job_id, attempt.restart, attempt.outcome.restart) == ("1", 1, 1)
-    assert search.trial("t0001").measured.tokens_per_sec == 1001.0
-    assert attempt.node_hours * 3600 >= 100 + 40
-
-
-@pytest.mark.fault(18)
-def test_an_outcome_of_the_run_before_the_requeue_is_ignored(one):
-    one.script = lambda spec, restart: Script(duration_s=60.0, tokens_per_sec=5000.0 if restart == 0 else 1000.0)
-    in_s(one, 61.5, lambda: one.cluster.requeue("1") if one.cluster.job("1").state is JobState.RUNNING else None)
-    attempt = one_attempt(one.run())
-    assert attempt.outcome.restart == attempt.restart
-
-
-@pytest.mark.fault(18)
-@pytest.mark.parametrize(("duration_s", "seen_for_s"), [(100.0, 1.0), (None, 300.0)], ids=["outcome", "job log"])
-def test_a_requeue_that_nobody_saw_is_counted_by_the_jobs_own_files(one, duration_s, seen_for_s):
-    one.script = lambda spec, restart: Script(duration_s=duration_s)
-    driver = one.open_driver()
-    driver.recover()
-    turns_of_a_second(one, driver, seen_for_s)
-    one.cluster.advance(20.0)
-    one.cluster.requeue("1")
-    one.cluster.advance(3600.0)
-    assert one.cluster.jobs() == [], "the controller has forgotten the job"
-    attempt = one_attempt(one.run())
-    assert attempt.restart == 1
-    assert duration_s is None or attempt.outcome.restart == 1
-
-
-@pytest.mark.fault(18)
-def test_a_requeued_job_is_queued_until_it_starts_again(one):
-    """Also if seen during the cleanup of its first run, when Slurm already reports it as restarted."""
-    one.cluster.on_start = lambda job: JobPlan(400.0, completing_s=3 * POLL_S)
-    driver = one.open_driver()
-    driver.recover()
-    turns_of_a_second(one, driver, 2 * POLL_S)
-    assert one_attempt(driver.search).state is TrialState.RUNNING
-    one.cluster.requeue("1")
-    put_back_at = one.cluster.time
-    turns_of_a_second(one, driver, 1.5 * POLL_S)
-    assert one.cluster.job("1").state is JobState.COMPLETING
-    assert one_attempt(driver.search).state is TrialState.QUEUED
-    turns_of_a_second(one, driver, 3 * POLL_S)
-    waits = one_attempt(driver.search)
-    assert (waits.state, waits.waits_for) == (TrialState.QUEUED, "BeginTime")
-    turns_of_a_second(one, driver, 120.0 + 2 * POLL_S)
-    again = one_attempt(driver.search)
-    assert (again.state, again.restart, again.waits_for) == (TrialState.RUNNING, 1, None)
-    assert again.started_at >= put_back_at + 120.0
-
-
-@pytest.mark.fault(19)
-def test_a_failed_node_costs_a_retry_elsewhere_soon(one):
-    in_s(one, 20, lambda: one.cluster.fail_node("n1"))
-    in_s(one, 25, lambda: one.cluster.resume_node("n1"))
-    began = one.cluster.cluster_time
-    first, second = one.run().trial("t0001").attempts
-    assert (first.reason, first.nodes) == (FailureReason.NODE_FAILURE, ("n1",))
-    assert (second.exclude, second.state) == (("n1",), TrialState.MEASURED)
-    assert "n1" not in second.nodes
-    assert first.ended_at - began == pytest.approx(20, abs=1)
-    assert second.submitted_at - first.ended_at < POLL_S + SILENT_NODES_GRACE_S + 5
-
-
-@pytest.mark.fault(20)
-def test_a_job_that_slurm_ends_at_its_limit_is_a_time_limit_and_no_more(one):
-    one.script = lambda spec, restart: Script(duration_s=None)
-    attempt = one_attempt(one.run())
-    assert attempt.reason is FailureReason.TIME_LIMIT
-    assert attempt.node_hours * 3600 <= attempt.reserved_s
-
-
-@pytest.mark.fault(24)
-def test_a_job_that_fails_after_its_result_is_measured_and_flagged(one):
-    start = one.cluster.on_start
-    one.cluster.on_start = lambda job: replace(start(job), exit_code=1)
-    assert one.run().trial("t0001").flags == ("failed_after_result",)
-
-
-@pytest.mark.fault(22)
-def test_what_the_kernel_killed_for_memory_is_host_oom(one):
-    one.cluster.on_start = lambda job: JobPlan(30.0, ends_as=JobState.OUT_OF_MEMORY)
-    assert one_attempt(one.run()).reason is FailureReason.HOST_OOM
-
-
-@pytest.mark.slow
-@pytest.mark.fault(28)
-def test_a_folder_that_hangs_holds_up_its_own_attempt_and_no_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(monitor, "FOLDER_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("orchestrator.search.attempt_factory.FOLDER_TIMEOUT_S", 0.1)
-    rig = Rig("jobs", tmp_path, Limits(max_trials=4, parallel_trials=2), settings={"has_accounting": False})
-    rig.cluster.purges_at_once = True
-    rig.script = lambda spec, restart: Script(tokens_per_sec=speed_of(spec), leaves_outcome=spec.trial != "t0001")
-    hanging, is_over, read_plain = rig.folder.attempt("t0001", "a1").outcome(), Event(), folders.read_plain
-
-    def read(path, most_bytes=None):
-        if path == hanging:
-            is_over.wait()  # as for a file system that is gone
-        return read_plain(path, most_bytes)
-
-    driver = rig.open_driver()
-    driver.recover()
-    driver.iterate()
-    hanging.touch()
-    monkeypatch.setattr(folders, "read_plain", read)
-    for _ in range(40):
-        driver.iterate()
-        rig.launcher.wait(1.0)
-    measured = [trial.trial for trial in driver.search.trials if trial.state is TrialState.MEASURED]
-    assert measured == ["t0002", "t0003", "t0004"]
-    assert driver.search.trial("t0001").attempts[0].unknown_since is not None
-    is_over.set()
-
-
-@pytest.mark.fault(40)
-@pytest.mark.parametrize("jump_s", [-7200.0, 7200.0])
-def test_a_clock_that_jumps_gives_no_negative_duration_and_no_lost_job(one, jump_s):
-    one.limits = Limits(max_trials=3, parallel_trials=2)
-    in_s(one, 30, lambda: setattr(one.cluster, "clock_ahead_s", jump_s))
-    search = one.run(books_are_uncertain=True)
-    assert all(trial.state is TrialState.MEASURED for trial in search.trials)
-    assert all(0 <= attempt.node_hours * 3600 <= attempt.reserved_s for attempt in attempts_of(search))
-
-
-@pytest.mark.fault(46)
-def test_a_requeue_that_breaks_the_budget_cancels_what_waits(one):
-    one.script = lambda spec, restart: Script(duration_s=500.0, tokens_per_sec=speed_of(spec))
-    one.limits = Limits(max_trials=5, parallel_trials=3, budget_node_hours=3 * 720 / 3600 + 0.01)
-    in_s(one, 300, lambda: one.cluster.requeue("1"))
-    one.cluster.drain_node("n3")
-    one.cluster.drain_node("n4")
-    assert one.run().end_reason is EndReason.BUDGET
-
-
-@pytest.mark.fault(46)
-def test_a_requeue_that_breaks_the_budget_gives_up_what_no_queue_has_taken_yet(one, monkeypatch):
-    one.script = lambda spec, restart: Script(duration_s=590.0, tokens_per_sec=speed_of(spec))
-    one.limits = Limits(max_trials=2, parallel_trials=2, budget_node_hours=2 * 720 / 3600)
-    one.cluster.requeue_wait_s = 0.0
-    submit = one.slurm.submit
-
-    def full_after_one(request):
-        monkeypatch.setattr(one.slurm, "submit", submit)
-        accepted = submit(request)
-        one.slurm.submissions_busy(for_s=600.0)
-        return accepted
-
-    monkeypatch.setattr(one.slurm, "submit", full_after_one)
-    in_s(one, 400, lambda: one.cluster.requeue("1"))
-    assert [trial.reason for trial in one.run().trials] == [None, FailureReason.CANCELLED_BY_SEARCH]
-    assert one.slurm.most_alive("rig-aaaaaa.t0002.a1") == 0, "it was submitted only to be cancelled"
-
-
-@pytest.mark.fault(37)
-def test_a_node_with_a_gpu_in_use_is_left_and_the_trial_measured_elsewhere(one):
-    one.limits = Limits(max_trials=3, parallel_trials=1)
-    in_use = Script(duration_s=5.0, reason=FailureReason.GPU_MEMORY_IN_USE, excerpt="GPU 1 of n1: 40.00 of 79.10 GiB")
-    is_first = lambda spec: (spec.trial, spec.attempt) == ("t0001", "a1")  # noqa: E731
-    one.script = lambda spec, restart: in_use if is_first(spec) else Script(tokens_per_sec=speed_of(spec))
-    dirty, clean, *others = attempts_of(one.run())
-    assert (dirty.reason, clean.state) == (FailureReason.GPU_MEMORY_IN_USE, TrialState.MEASURED)
-    assert "40.00 of 79.10 GiB" in dirty.excerpt
-    assert (clean.exclude, set(clean.nodes) & set(dirty.nodes)) == (dirty.nodes, set())
-    assert {attempt.exclude for attempt in others} == {dirty.nodes}
-
-
-# -- what the user has asked for
-
-
-def test_the_first_jobs_wait_for_the_users_and_later_ones_do_not(one):
-    one.options, one.limits = JobOptions(dependency=DEPENDENCY), Limits(max_trials=3, parallel_trials=2)
-    one.cluster.unmet = {DEPENDENCY: "Dependency"}
-    in_s(one, 1000, one.cluster.unmet.clear)
-    search = one.run()
-    assert [job.request.is_first for job in one.cluster.jobs()] == [True, True, False]
-    assert min(attempt.started_at for attempt in attempts_of(search)) >= search.created_at + 990
-    assert search.end_reason is EndReason.MAX_TRIALS
-
-
-def test_a_dependency_that_is_never_satisfied_ends_the_search_with_clear_words(one):
-    one.options, one.cluster.unmet = JobOptions(dependency=DEPENDENCY), {DEPENDENCY: "DependencyNeverSatisfied"}
-    search = one.run()
-    assert search.end_reason is EndReason.SUBMISSION_REJECTED
-    assert search.detail.startswith("DependencyNeverSatisfied: a job of launcher.slurm.dependency has not ended as")
-    assert {trial.reason for trial in search.trials} == {FailureReason.CANCELLED_BY_SEARCH}
-
-
-@pytest.mark.parametrize("has_topology", [True, False])
-def test_repeats_have_the_placement_and_each_attempt_the_leaves_of_its_nodes(one, has_topology):
-    one.options = JobOptions(repeat_placement=Placement.ONE_SWITCH)
-    one.limits = Limits(max_trials=2, parallel_trials=2, finalists=1, finalist_repeats=1)
-    leaves = {name: f"leaf{place // 2}" for place, name in enumerate(one.cluster.nodes)} if has_topology else {}
-    one.slurm.leaf_of_node = leaves
-    search = one.run()
-    attempts = {f"{search.search_id}.{a.trial}.{a.attempt}": (t, a) for t in search.trials for a in t.attempts}
-    for job in one.cluster.jobs():
-        trial, attempt = attempts[job.request.name]
-        assert job.request.is_repeat == (trial.kind is TrialKind.REPEAT)
-        assert attempt.leaves == tuple(leaves[node] for node in attempt.nodes if leaves)
-
-
-@pytest.mark.parametrize("purges_at_once", [False, True], ids=["controller", "accounting"])
-def test_attempts_are_billed_by_units_and_hours_and_the_factor_of_their_qos(one, purges_at_once):
-    one.slurm.limits = AssociationLimits((), (Qos("normal", usage_factor=0.5),))
-    one.cluster.billing_per_node, one.cluster.purges_at_once = 40.0, purges_at_once
-    search = one.run()
-    assert search.node_hours_used > 0
-    assert search.billed_hours == pytest.approx(20.0 * search.node_hours_used)
-
-
-def test_a_cluster_that_does_not_tell_leaves_billed_hours_unknown(one):
-    assert one.run().billed_hours is None
