@@ -167,18 +167,10 @@ def table(seen: Iterable[Seen]) -> str:
     return "\n".join(["| package | mutants | killed | survived |", "|---|---|---|---|", *lines])
 
 
-def page(known: str, seen: list[Seen], seed: str) -> str:
+def page(known: str, seen: Iterable[Seen], seed: str) -> str:
     """The known page with these results below its first words."""
-    survivors = [one.mutant for one in seen if one.noticed is None]
-    rows = [f"| `{m.name.replace('|', '/')}` | `{_cell(m.before)}` | `{_cell(m.after)}` |" for m in survivors]
-    listed = "\n".join(["| file, function, operator, place | before | after |", "|---|---|---|", *rows])
     made = f"Made by `make mutants` on {datetime.now(UTC):%Y-%m-%d}, seed `{seed}`."
-    return known.partition("| package |")[0] + "\n\n".join([table(seen), made, "## Survivors", listed]) + "\n"
-
-
-def _cell(code: str) -> str:
-    words = " ".join(code.split()).replace("|", "\\|")
-    return words if len(words) <= 80 else words[:77] + "..."
+    return f"{known.partition('| package |')[0]}{table(seen)}\n\n{made}\n"
 
 
 def rooms_that_lost(seen: Iterable[Seen], earlier: Iterable[Seen]) -> list[str]:

@@ -97,7 +97,6 @@ ROOMS = (
         ("orchestrator/planning/*.py",),
         (
             "tests/orchestrator/planning/test_*.py",
-            "tests/orchestrator/cli/test_plan*.py",
             "tests/orchestrator/cli/test_forecast.py",
         ),
     ),

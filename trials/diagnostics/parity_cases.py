@@ -169,11 +169,11 @@ def valid_cases(accelerator: str, engines: tuple[str, ...] = NATIVE_ENGINES) -> 
         if name not in AXES or any(AXES[name].values_of(engine) != (AXES[name].default,) for engine in engines)
     }
     drawn = [
-        _trained(**dependent, **{axis: draw.choice(values) for axis, values in offered.items()})
+        _shape_and_layout(**dependent, **{axis: draw.choice(values) for axis, values in offered.items()})
         for dependent in _combinations(axes)
         for _ in range(DRAWS_PER_COMBINATION)
     ]
-    distinct = (case_from_layout(*trained) for trained in dict.fromkeys(drawn))
+    distinct = (case_from_layout(*one) for one in dict.fromkeys(drawn))
     return _valid([_for_accelerator(case, accelerator) for case in distinct], accelerator)
 
 
@@ -203,7 +203,7 @@ def named_case(name: str, shape: str = "gpt2", **fields: Any) -> Case:
     return Case(name, shape, model_of(shape, layout.precision), layout)
 
 
-def _trained(
+def _shape_and_layout(
     shape: str,
     ranks: Sequence[int],
     schedule: tuple[str, int],
@@ -306,7 +306,7 @@ def _is_offered(axes: Mapping[str, tuple[Any, ...]], ranks: Sequence[int], chose
     neutral = {loose: values[:1] for loose, values in INDEPENDENT_AXES.items()}
     neutral |= {"shape": tuple(DRAWN_SHAPES), "attention_kernel": CHOICES["attention_kernel"]}
     every = (
-        _trained(**values)
+        _shape_and_layout(**values)
         for values in _combinations({**axes, "ranks": (ranks,), "precision": ("fp32",), **neutral, **chosen})
     )
     return any(not any(engine_violations(layout, model_of(shape, layout.precision))) for shape, layout in every)

@@ -124,7 +124,7 @@ def test_every_reduction_has_a_test_that_switches_it_off():
     assert {name for name, _ in MUTATIONS} >= set(Reduction)
 
 
-@pytest.mark.parametrize(("without", "given"), mutations())
+@pytest.mark.parametrize(("without", "given"), list(mutations()))
 def test_without_any_one_reduction_or_guard_the_training_is_another(parity, without, given):
     """All ranks train to the end: the difference in training is detected, not a failure."""
     trained = parity.train_without(given, without, steps=3)
