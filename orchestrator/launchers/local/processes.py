@@ -213,6 +213,8 @@ class RankGroup:
         own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
         if done:
             own[_DONE_VARIABLE] = str(done[1])
+        # Before the process is: by its own clock it may run for tens of milliseconds when a busy machine returns here.
+        started_at, started = self._now(), time.monotonic()
         try:
             with open(self._plan.logs[local_rank], "ab") as log:
                 child = subprocess.Popen(
@@ -230,11 +232,10 @@ class RankGroup:
             raise
         _close(done[1:])
         self._live[rank] = child
-        started_at = self._now()
         if done:
             self._forked[rank] = _ForkedRank(rank, done[0], started_at, self._messages.put)
         if self._first_start is None:
-            self._first_start = started_at, time.monotonic()
+            self._first_start = started_at, started
             self._term_at = time.monotonic() + self._plan.time_limit_s
         threading.Thread(target=self._await_exit, args=(rank, child.pid), daemon=True).start()
         return RankProcess(rank, socket.gethostname(), child.pid, start_ticks(child.pid) or 0, boot_id(), started_at)
