@@ -25,7 +25,7 @@ from search_spaces.rules.check import engine_violations
 from search_spaces.verification import NOT_VERIFIED, TABLE, words_of
 from tests.oracles.cases import FORMATS, export_cases
 from tests.sources import ROOT
-from trials.diagnostics.parity_cases import VALUES, Case, compiled_cases, covering_cases, violated_rules
+from trials.diagnostics.parity_cases import NATIVE_ENGINES, VALUES, Case, compiled_cases, covering_cases, violated_rules
 from trials.diagnostics.parity_models import SHAPES
 
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "trainers.md"
@@ -205,9 +205,9 @@ def verified_values() -> str:
 @cache
 def trained_cases() -> list[Case]:
     """Cases of the parity tests, by every engine of Parlay's trainer."""
-    cases = [*covering_cases(), *compiled_cases(engines=OWN_ENGINES)]
-    others = [engine for engine in OWN_ENGINES if engine not in {case.layout.engine for case in covering_cases()}]
-    return cases + [case for engine in others for case in covering_cases(engines=(engine,))]
+    others = [engine for engine in OWN_ENGINES if engine not in NATIVE_ENGINES]
+    packaged = [case for engine in others for case in covering_cases(engines=(engine,))]
+    return [*covering_cases(), *compiled_cases(engines=OWN_ENGINES), *packaged]
 
 
 def parsed_layouts() -> list[Layout]:

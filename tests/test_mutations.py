@@ -53,7 +53,7 @@ def test_every_operator_changes_what_it_is_named_after(room, tmp_path):
     }
 
 
-@pytest.mark.walks
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_draw_has_each_rooms_number_of_mutants_each_another_and_each_a_program():
     mutants = drawn_mutants("seed")

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.disturbed import AN_HOUR, Plan, run
 
-pytestmark = [pytest.mark.processes, pytest.mark.walks, pytest.mark.minutes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.processes, pytest.mark.nightly, pytest.mark.minutes, pytest.mark.timeout(900)]
 
 
 @pytest.mark.fault(2, 9, 14, 18, 29, 30)

@@ -79,7 +79,7 @@ def port() -> Iterator[int]:
 @pytest.mark.timeout(900)
 @pytest.mark.fault(33)
 @pytest.mark.usefixtures("silent")
-@pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("postgres", marks=pytest.mark.nightly)], indirect=True)
 def test_a_server_killed_in_the_middle_and_started_again_has_everything_once(tmp_path, monkeypatch, port, store):
     from mlflow.tracking import MlflowClient
 

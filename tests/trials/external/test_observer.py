@@ -55,12 +55,11 @@ TWO = replace(LAYOUT, data_parallel=2)
         ("looks for torch first", LAYOUT, None),
         pytest.param("recomputes all", LAYOUT, None, marks=pytest.mark.walks),
         ("torch", TWO, "DistributedDataParallel"),
+        pytest.param("compile", TWO, "DistributedDataParallel", marks=pytest.mark.nightly),
         *(
             pytest.param(by, layout, wrapper, marks=pytest.mark.walks)
             for by, layout, wrapper in (
                 ("tried before", TWO, "DistributedDataParallel"),
-                ("compile", TWO, "DistributedDataParallel"),
-                ("deepspeed", TWO, "DeepSpeedEngine"),
                 ("deepspeed", replace(TWO, zero_stage=3), "DeepSpeedEngine"),
                 ("trainer", TWO, "DistributedDataParallel"),
             )

@@ -61,13 +61,14 @@ OTHERS = {
         pytest.param(Layout(tensor_parallel=2, pipeline_parallel=2, grad_accum_steps=2), marks=pytest.mark.walks),
         Layout(zero_stage=1, engine="deepspeed", **DP2),
         *(
-            pytest.param(Layout(engine=engine, **fields), marks=[needed, pytest.mark.walks])
+            pytest.param(
+                Layout(engine=engine, **fields),
+                marks=[needed, pytest.mark.walks if engine == "torchtitan" else pytest.mark.nightly],
+            )
             for engine, (fields, needed) in OTHERS.items()
         ),
-        *(
-            pytest.param(Layout(**fields, **DP2), marks=pytest.mark.walks)
-            for fields in ({"zero_stage": 3, "activation_checkpointing": "full"}, {"precision": "bf16"})
-        ),
+        pytest.param(Layout(precision="bf16", **DP2), marks=pytest.mark.walks),
+        pytest.param(Layout(zero_stage=3, activation_checkpointing="full", **DP2), marks=pytest.mark.nightly),
     ],
     ids=lambda layout: layout.key,
 )

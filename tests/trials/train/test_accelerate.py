@@ -58,7 +58,7 @@ def test_an_activation_of_transformers_is_that_of_the_plain_gpt(name):
     assert torch.allclose(ACT2FN[NAMES[name]](values), activate(values, name), rtol=0, atol=1e-12)
 
 
-@pytest.mark.walks
+@pytest.mark.nightly
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
     assert places_called(ranks, [*SPED.values()]) == PLACES[ACCELERATE].keys()
 

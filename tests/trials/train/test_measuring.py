@@ -141,7 +141,7 @@ def test_a_trial_is_not_pruned_while_a_straggler_holds_it_up(start, search_folde
         (replace(PP2, grad_accum_steps=4), {"pipeline", "bubble"}),
         pytest.param(replace(DP2, zero_stage=1, engine="deepspeed"), {"data_parallel"}, marks=pytest.mark.walks),
         pytest.param(replace(DP2, zero_stage=3), {"data_parallel"}, marks=pytest.mark.walks),
-        pytest.param(CONTEXT, {"context"}, marks=pytest.mark.walks),
+        pytest.param(CONTEXT, {"context"}, marks=pytest.mark.nightly),
         pytest.param(EXPERTS, {"expert", "data_parallel"}, marks=pytest.mark.walks),
     ],
     ids=["tensor", "pipeline", "deepspeed-zero-1", "torch-zero-3", "context", "experts"],

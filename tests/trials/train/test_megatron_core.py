@@ -86,7 +86,7 @@ def test_modules_of_experts_are_computed_again(ranks, parity, modules, norms, ex
     assert parity.difference(given, parity.train(given)).value <= CPU_TOLERANCES["fp32"]
 
 
-@pytest.mark.walks
+@pytest.mark.nightly
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
     cases = [MEGATRON[name] for name in ("sequence", "tied", "sharded", "experts")]
     assert places_called(ranks, cases) == PLACES[MEGATRON_CORE].keys()

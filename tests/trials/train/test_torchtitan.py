@@ -54,7 +54,7 @@ def test_a_loss_that_is_no_number_is_no_result(ranks):
     assert found == [FailureReason.RESULT_INVALID]
 
 
-@pytest.mark.walks
+@pytest.mark.nightly
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
     assert places_called(ranks, [*TITAN.values()]) == PLACES[TORCHTITAN].keys()
 

@@ -94,7 +94,9 @@ def test_beyond_the_memory_limit_a_rank_is_out_of_memory(begin, engine):
     assert trial.result().reason is FailureReason.GPU_OOM
 
 
-@pytest.mark.parametrize(("routing", "skew"), [("balanced", 1.0), ("skewed(1.5)", 1.5)])
+@pytest.mark.parametrize(
+    ("routing", "skew"), [pytest.param("balanced", 1.0, marks=pytest.mark.nightly), ("skewed(1.5)", 1.5)]
+)
 def test_experts_have_the_loads_that_were_asked_for(begin, engine, routing, skew):
     if engine.name == ACCELERATE:
         assert any(engine_violations(engine.small, WITH_EXPERTS))

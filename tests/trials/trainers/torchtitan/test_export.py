@@ -126,7 +126,11 @@ FIRST_LAYERS = Layout(
 
 @pytest.mark.walks
 @pytest.mark.parametrize(
-    ("layout", "features"), [(FIRST_LAYERS, FEATURES[1]), (DISTRIBUTED, EXPERTS)], ids=["first-layers", "experts"]
+    ("layout", "features"),
+    [
+        pytest.param(FIRST_LAYERS, FEATURES[1], id="first-layers", marks=pytest.mark.nightly),
+        pytest.param(DISTRIBUTED, EXPERTS, id="experts"),
+    ],
 )
 def test_torchtitans_own_program_trains_the_module_by_the_recipes_command_line(layout, features, tmp_path):
     model = replace(LLAMA, num_layers=2, **features)
