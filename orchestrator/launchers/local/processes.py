@@ -202,9 +202,9 @@ class RankGroup:
         environment = rank_environment(self._node_environment, self._plan)
         if shutil.which(self._plan.argv[0], path=environment.get("PATH")) is None:
             raise FileNotFoundError(f"{self._plan.argv[0]} is not an executable on {socket.gethostname()}")
-        started = [self._start_rank(local_rank, environment) for local_rank in range(len(self._plan.logs))]
+        started = tuple(self._start_rank(local_rank, environment) for local_rank in range(len(self._plan.logs)))
         self.started_at = started[0].started_at
-        return tuple(started)
+        return started
 
     def _start_rank(self, local_rank: int, environment: Mapping[str, str]) -> RankProcess:
         rank = self._plan.first_rank + local_rank
@@ -213,8 +213,7 @@ class RankGroup:
         own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
         if done:
             own[_DONE_VARIABLE] = str(done[1])
-        # Before the process is: by its own clock it may run for tens of milliseconds when a busy machine returns here.
-        started_at, started = self._now(), time.monotonic()
+        started_at, started = self._now(), time.monotonic()  # a busy machine returns from Popen tens of ms later
         try:
             with open(self._plan.logs[local_rank], "ab") as log:
                 child = subprocess.Popen(
@@ -393,7 +392,7 @@ def end_surviving_ranks(ranks: tuple[RankProcess, ...], timeout_s: float) -> tup
 
 def surviving_ranks(ranks: tuple[RankProcess, ...]) -> tuple[RankProcess, ...]:
     """Return those of these ranks that run on this host."""
-    here = (socket.gethostname(), boot_id())
+    here = socket.gethostname(), boot_id()
     return tuple(r for r in ranks if (r.host, r.boot_id) == here and start_ticks(r.pid) == r.start_ticks)
 
 

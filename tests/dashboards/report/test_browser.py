@@ -42,16 +42,9 @@ def address(tmp_path_factory) -> str:
 
 
 @pytest.mark.security("reports")
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1440), pytest.param("dark", 390, marks=pytest.mark.walks)])
 @pytest.mark.parametrize(
-    ("search", "scheme", "width"),
-    [
-        (a_full_search, "light", 1440),
-        *(
-            pytest.param(search, scheme, width, marks=pytest.mark.walks)
-            for search in (a_full_search, *STATES.values())
-            for scheme, width in (("light", 390), ("dark", 1440))
-        ),
-    ],
+    "search", [a_full_search, *(pytest.param(search, marks=pytest.mark.walks) for search in STATES.values())]
 )
 def test_every_figure_is_drawn_without_a_word_to_the_console_or_the_network(tab, tmp_path, search, scheme, width):
     file = tmp_path / "report.html"

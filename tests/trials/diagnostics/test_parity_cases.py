@@ -135,7 +135,6 @@ def test_on_fewer_ranks_the_cases_that_fit_cover_what_fits(valid):
     assert shown(in_fp32(chosen), COVERED_AXES, 2) == shown(in_fp32(fitting), COVERED_AXES, 2)
 
 
-@pytest.mark.slow
 def test_cases_of_flex_attention_on_a_gpu_have_heads_that_it_takes():
     cases = covering_cases("h100-80gb", engines=("torchtitan",))
     assert {case.layout.precision for case in cases} == {"fp32", "bf16"}

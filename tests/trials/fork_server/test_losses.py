@@ -49,9 +49,9 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Layout
 
 DP2 = {"data_parallel": 2}
 OTHERS = {
-    "megatron-core": ({"zero_stage": 1, **DP2}, needs_megatron),
-    "torchtitan": ({"zero_stage": 3, "attention_kernel": "flex", **DP2}, needs_torchtitan),
-    "accelerate": ({"zero_stage": 3, **DP2}, needs_accelerate),
+    "megatron-core": ({"zero_stage": 1, **DP2}, (needs_megatron, pytest.mark.nightly)),
+    "torchtitan": ({"zero_stage": 3, "attention_kernel": "flex", **DP2}, (needs_torchtitan, pytest.mark.walks)),
+    "accelerate": ({"zero_stage": 3, **DP2}, (needs_accelerate, pytest.mark.nightly)),
 }
 
 
@@ -60,13 +60,7 @@ OTHERS = {
     [
         pytest.param(Layout(tensor_parallel=2, pipeline_parallel=2, grad_accum_steps=2), marks=pytest.mark.walks),
         Layout(zero_stage=1, engine="deepspeed", **DP2),
-        *(
-            pytest.param(
-                Layout(engine=engine, **fields),
-                marks=[needed, pytest.mark.walks if engine == "torchtitan" else pytest.mark.nightly],
-            )
-            for engine, (fields, needed) in OTHERS.items()
-        ),
+        *(pytest.param(Layout(engine=engine, **fields), marks=marks) for engine, (fields, marks) in OTHERS.items()),
         pytest.param(Layout(precision="bf16", **DP2), marks=pytest.mark.walks),
         pytest.param(Layout(zero_stage=3, activation_checkpointing="full", **DP2), marks=pytest.mark.nightly),
     ],
