@@ -91,6 +91,7 @@ def test_a_search_launches_nothing_there_and_goes_on_when_its_own_is_back(tmp_pa
 
 
 def test_a_folder_names_its_maker_until_it_is_a_search_and_what_a_killed_maker_left_is_removed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     spec = load_search_file(write_simulated_search(tmp_path, OK))
     unfinished(spec.work_dir, start_ticks=1)
     named, snapshot_code = [], create.snapshot_code

@@ -11,7 +11,7 @@ from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, WITH_EXPERTS, faulty, make_spec
 from trials.measurement.step_log import read_metrics
 from trials.outcome_types import ThroughputBound
-from trials.trial import FailureReason, TrialSpec, TrialState
+from trials.trial import FailureReason, Flag, TrialSpec, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -118,7 +118,7 @@ def test_enough_steps_before_the_time_limit_count_and_say_so_and_too_few_are_a_b
     assert trial.wait() == [1 - is_enough], trial.logs()
     outcome, spec = trial.outcome(), trial.spec
     if is_enough:
-        assert outcome.flags == ("time_limit",)
+        assert Flag.TIME_LIMIT in outcome.flags  # on a busy machine the pace may be uneven, too
         assert trial.result().state is TrialState.MEASURED
         return
     assert outcome.reason is trial.result().reason is FailureReason.TIME_LIMIT
