@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from functools import cache
 from io import StringIO
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -205,9 +205,8 @@ def verified_values() -> str:
 @cache
 def trained_cases() -> list[Case]:
     """Cases of the parity tests, by every engine of Parlay's trainer."""
-    others = [engine for engine in OWN_ENGINES if engine not in NATIVE_ENGINES]
-    packaged = [case for engine in others for case in covering_cases(engines=(engine,))]
-    return [*covering_cases(), *compiled_cases(engines=OWN_ENGINES), *packaged]
+    packaged = (covering_cases(engines=(engine,)) for engine in OWN_ENGINES if engine not in NATIVE_ENGINES)
+    return [*covering_cases(), *compiled_cases(engines=OWN_ENGINES), *chain.from_iterable(packaged)]
 
 
 def parsed_layouts() -> list[Layout]:
