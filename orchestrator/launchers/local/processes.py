@@ -213,9 +213,9 @@ class RankGroup:
         own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
         if done:
             own[_DONE_VARIABLE] = str(done[1])
-        started_at, started = self._now(), time.monotonic()  # a busy machine returns from Popen tens of ms later
         try:
             with open(self._plan.logs[local_rank], "ab") as log:
+                started_at, started = self._now(), time.monotonic()  # a busy machine is tens of ms in Popen
                 child = subprocess.Popen(
                     [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *argv],
                     cwd=self._plan.directory,

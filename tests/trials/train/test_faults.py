@@ -118,7 +118,7 @@ def test_enough_steps_before_the_time_limit_count_and_say_so_and_too_few_are_a_b
     assert trial.wait() == [1 - is_enough], trial.logs()
     outcome, spec = trial.outcome(), trial.spec
     if is_enough:
-        assert Flag.TIME_LIMIT in outcome.flags  # on a busy machine the pace may be uneven, too
+        assert {*outcome.flags} - {Flag.SUSPECT_NODE} == {Flag.TIME_LIMIT}  # a busy machine may slow down
         assert trial.result().state is TrialState.MEASURED
         return
     assert outcome.reason is trial.result().reason is FailureReason.TIME_LIMIT

@@ -116,6 +116,13 @@ class TestRankGroup:
         assert not (tmp_path / "lived-1").exists()
         assert report.started_at == group.ranks[0].started_at < group.ranks[1].started_at
 
+    def test_ranks_are_counted_from_before_the_first_process_is(self, tmp_path, monkeypatch):
+        popen, calls = subprocess.Popen, []
+        monkeypatch.setattr(subprocess, "Popen", lambda *of, **by: calls.append(time.time()) or popen(*of, **by))
+        report = Group(plan_of(tmp_path, "pass", ranks=1)).report()
+        assert report.started_at is not None
+        assert report.started_at <= calls[0]
+
     def test_a_clock_that_is_set_changes_nothing_in_how_long_the_ranks_ran(self, tmp_path, monkeypatch):
         group = Group(plan_of(tmp_path, "time.sleep(600)"))
         assert group.running.wait(90)
