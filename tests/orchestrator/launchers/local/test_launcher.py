@@ -106,9 +106,7 @@ REPOSITORY = Path(__file__).parents[4]
 @pytest.mark.walks
 @pytest.mark.processes
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "warm_start", [pytest.param(None, id="warm", marks=pytest.mark.nightly), pytest.param(False, id="plain")]
-)
+@pytest.mark.parametrize("warm_start", [pytest.param(None, marks=pytest.mark.nightly), False], ids=["warm", "plain"])
 def test_a_stopped_rank_ends_as_a_hang_and_no_rank_is_left(tmp_path, warm_start):
     rules = replace(ENDLESS, time_limit_s=30.0, warm_start=warm_start)
     spec = make_spec(Layout(tensor_parallel=2), measure=rules)

@@ -127,10 +127,8 @@ FIRST_LAYERS = Layout(
 @pytest.mark.walks
 @pytest.mark.parametrize(
     ("layout", "features"),
-    [
-        pytest.param(FIRST_LAYERS, FEATURES[1], id="first-layers", marks=pytest.mark.nightly),
-        pytest.param(DISTRIBUTED, EXPERTS, id="experts"),
-    ],
+    [pytest.param(FIRST_LAYERS, FEATURES[1], marks=pytest.mark.nightly), (DISTRIBUTED, EXPERTS)],
+    ids=["first-layers", "experts"],
 )
 def test_torchtitans_own_program_trains_the_module_by_the_recipes_command_line(layout, features, tmp_path):
     model = replace(LLAMA, num_layers=2, **features)
