@@ -87,6 +87,12 @@ def test_a_row_that_says_all_is_a_training_with_a_predicted_rate():
     assert training.predicted == pytest.approx(4641, rel=0.15)
 
 
+def test_a_row_of_a_chip_whose_attention_kernels_are_unknown_has_a_predicted_rate():
+    training = reading(accelerator="mi300x-192gb").training
+    assert training is not None
+    assert (training.older_kernel_s, training.predicted > 0) == (0.0, True)
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 import yaml
 
 from orchestrator.cli.main import run
-from orchestrator.cli.search_summary import describe_upper_limit
+from orchestrator.cli.search_summary import describe_upper_limit, launch_lines
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.measured_table import render_table
@@ -71,6 +72,9 @@ def test_of_a_replayed_table_nobody_says_that_parlay_ran_anything(tmp_path, monk
     assert any(" simulated node-hours used" in line for line in lines)
     (folder,) = (tmp_path / "runs").glob("*/recipe")
     assert (folder / "README.md").read_text().splitlines()[2] == replayed
+    for page in (folder / "README.md", folder.parent / "report.html"):
+        assert "Replayed value." in page.read_text()
+        assert not re.search(r"Based on \d+ run", page.read_text())
     assert f"# {replayed}\n# This script is untried" in (folder / "launch.sh").read_text()
     recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
     assert replayed in recipe["caveats"]
@@ -78,6 +82,16 @@ def test_of_a_replayed_table_nobody_says_that_parlay_ran_anything(tmp_path, monk
     for words in (["best"], ["replay", str(folder)]):
         run(words)
         assert replayed in capfd.readouterr().out
+
+
+def test_the_start_that_was_measured_comes_before_a_line_that_was_not_run(tmp_path):
+    folder = SearchFolder(tmp_path)
+    folder.recipe.mkdir()
+    export = "{trainer: deepspeed, status: not_measured, unrun_start: deepspeed YOUR_SCRIPT}"
+    (folder.recipe / "recipe.yaml").write_text(f"start: sbatch launch.sbatch\nexports: [{export}]")
+    measured, unrun = launch_lines(folder)
+    assert measured.startswith(f"launch:  cd {folder.recipe} && sbatch launch.sbatch")
+    assert unrun.startswith("train:   deepspeed YOUR_SCRIPT (beside recipe/; not run; not measured")
 
 
 @pytest.mark.slow

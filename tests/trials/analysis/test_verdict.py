@@ -30,15 +30,16 @@ def verdict_over(search: Search, baseline_key: str | None = BASELINE.key) -> Sea
 
 def told(story: str, ends: tuple[str, str, str | None] | None = None, spec: dict[str, Any] = SPEC) -> Search:
     """A search by its trials, such as `baseline 100, other 160 again, third gpu_oom, third runs`: a speed known to
-    2 % (`~` 30 %, `?` unknown), the reason of a failure, or a trial in flight."""
+    2 % (`~` 30 %, `?` unknown; `!` unproven), the reason of a failure, or a trial in flight."""
     search = Search(spec)
     for words in filter(None, story.split(", ")):
         name, what, *kind = words.split()
         run = search.start(LAYOUTS[name], "repeat" if kind else "search")
         if what[0].isdigit():
-            speed, spread = float(what.rstrip("~?")), 0.3 if what.endswith("~") else 0.02
+            speed, spread = float(what.rstrip("~?!")), 0.3 if what.endswith("~") else 0.02
             ends_at = (None, None) if what.endswith("?") else (speed * (1 - spread), speed * (1 + spread))
-            search.measure(run, speed, tokens_per_sec_low=ends_at[0], tokens_per_sec_high=ends_at[1])
+            flags = ("unproven",) if what.endswith("!") else ()
+            search.measure(run, speed, flags, tokens_per_sec_low=ends_at[0], tokens_per_sec_high=ends_at[1])
         elif what != "runs":
             search.fail(run, FailureReason(what))
     if ends is not None:
@@ -68,6 +69,7 @@ NO_COMPARISON = "160 tokens/s, no comparison: the baseline"
         (FASTER, ("completed", "wall_time", None), "faster", "Stopped after 2 of 10 layouts by search.max_wall_time."),
         (FASTER, CHANGED, "faster", "Stopped after 2 of 10 layouts: the training script changed. Fastest so far"),
         (f"{FASTER}, other 160 again", CANCELLED, "faster", "Fastest so far: 1.60x, measured in 2 runs"),
+        ("baseline 100!, other 160!", MAX, "faster", "Unproven: 1.60x faster than the baseline"),
         (TIED, MAX, "no_winner", "No clear winner: 1.08x (0.58–2.01)"),
         ("baseline 100, other 160?", MAX, "no_winner", "No clear winner: 1.60x (interval unknown)"),
         ("baseline 160, other 100", MAX, "baseline_best", "No measured layout is faster than the baseline"),

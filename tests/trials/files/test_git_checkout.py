@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.trials.trainers.specs import spec_of
+from trials.attempt_result import are_comparable, program_change
+from trials.external.fingerprint import fingerprint
 from trials.files.git_checkout import checkout_of, commit_of
+from trials.ranks.environment import RankEnvironment
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -80,6 +84,17 @@ def test_a_changed_python_file_is_named_and_changes_the_state_whatever_its_size_
     assert now.python_files != before.python_files
     model.unlink()
     assert checkout_of(sources).modified == {"lib/model.py": ""}
+
+
+def test_an_edited_module_is_another_program_than_the_script_had_before(sources):
+    template = f"{{python}} {sources / 'train.py'}"
+    spec = spec_of("command", trainer={"script": None, "template": template})
+    before = fingerprint(spec, RankEnvironment(rank=0, world_size=1, local_rank=0))
+    assert before["script_commit"] == head(sources)
+    (sources / "lib/model.py").write_text("layers = 1\n")
+    now = fingerprint(spec, RankEnvironment(rank=0, world_size=1, local_rank=0))
+    assert not are_comparable(before, now)
+    assert "lib/model.py" in program_change(before, now)
 
 
 def test_the_state_is_that_of_the_files_and_not_of_the_commit(sources):

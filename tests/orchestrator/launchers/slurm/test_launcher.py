@@ -57,10 +57,12 @@ def test_after_a_success_the_next_refusal_is_waited_for_from_the_beginning(bench
     assert bench.launcher.launch(second)
 
 
-def test_a_slurm_that_leaves_one_submission_in_doubt_is_not_sent_the_others_at_once(bench):
-    bench.cluster.controller_hung(120.0)
-    for number in range(1, 21):
-        postponed(bench, bench.request(f"t{number:04}"))
+@pytest.mark.parametrize("fault", ["controller_down", "controller_hung"])
+def test_a_slurm_that_does_not_answer_one_submission_is_not_sent_the_others_at_once(bench, fault):
+    getattr(bench.cluster, fault)(120.0)
+    postponed(bench, bench.request("t0001"))
+    for number in range(2, 21):
+        postponed(bench, bench.request(f"t{number:04}"), "^Slurm does not answer: ")
     assert len(bench.asked["submit"]) == 1
     assert bench.cluster.time - bench.began < 30, "twenty time limits are longer than a lease lasts"
 
