@@ -26,8 +26,9 @@ class ObservedStep:
     `at_s` is when its optimizer began, by the node's monotonic clock. `parameters` are those of all shards, each once;
     `optimizer_parameters` those that an optimizer of torch's own holds. `inputs` are the shapes of the token tensors
     that the outermost module got, each followed by its number of calls; `input_sum` is the sum of the first one.
-    `wrapper` is the class that reduces or shards gradients, `zero_stage` that of DeepSpeed or FSDP1. `gradient_norms`
-    are those of gradients that every rank has whole.
+    `wrapper` is the class that reduces or shards gradients, `zero_stage` that of DeepSpeed or FSDP1. `reduces` is
+    False where DDP did not reduce the last gradients (no_sync). `gradient_norms` are those of gradients that every rank
+    has whole.
 
     Of all ranks together, `ranks` counts those that reported, `other_inputs` are the inputs that differ from the first
     rank's, `batches` counts their different first batches, and `is_reduced` tells whether ranks of different batches
@@ -44,6 +45,7 @@ class ObservedStep:
     input_sum: float | None = None
     wrapper: str | None = None
     zero_stage: int | None = None
+    reduces: bool | None = None
     gradient_norms: tuple[float, ...] = ()
     ranks: int | None = None
     other_inputs: tuple[tuple[tuple[int, ...], ...], ...] = ()
@@ -82,7 +84,7 @@ _TYPES: FieldTypes = {
     "a number or null": (("at_s", "input_sum"), or_null(is_number)),
     "a list of numbers": (("gradient_norms",), is_list_of(is_number)),
     "text or null": (("wrapper",), or_null(is_text)),
-    "true, false or null": (("is_reduced",), or_null(is_flag)),
+    "true, false or null": (("reduces", "is_reduced"), or_null(is_flag)),
 }
 
 
@@ -116,7 +118,7 @@ def unproven(spec: TrialSpec, seen: ObservedStep | None) -> Iterator[str]:
         yield "global_batch_size"
     if seen.parameters is None and _holds_whole_model(layout):
         yield "parameters"
-    is_reduced = seen.is_reduced or seen.wrapper is not None
+    is_reduced = seen.is_reduced or (seen.wrapper is not None and seen.reduces is not False)
     if layout.data_parallel > 1 and not (is_reduced and seen.ranks == spec.num_gpus):
         yield "data_parallel"
 

@@ -79,6 +79,8 @@ def test_what_contradicts_the_layout_is_a_fault_with_both_numbers(fields, change
 def test_what_was_not_seen_is_unproven_and_no_fault():
     spec = spec_of()
     assert [*unproven(spec, replace(DDP, ranks=1))] == ["data_parallel"]
+    assert [*unproven(spec, replace(DDP, reduces=False, batches=1))] == ["data_parallel"]
+    assert [*unproven(spec, replace(DDP, reduces=False, is_reduced=True))] == [], "the script reduces itself"
     assert observed_step_fault(spec, ObservedStep()) is None
     assert [*unproven(spec, None)] == ["world_size", "global_batch_size", "parameters", "data_parallel"]
     ranks = [DDP, replace(DDP, inputs=((1, LENGTH, 3),)), DDP]

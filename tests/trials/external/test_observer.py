@@ -112,11 +112,18 @@ def test_a_training_of_something_else_is_not_credited_to_the_layout(tmp_path, fa
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_training_that_nothing_shows_is_measured_and_unproven(tmp_path):
-    outcome, ranks = run(tmp_path, spec_of(observe=False))
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        (spec_of(observe=False), ["global_batch_size", "parameters", "world_size"]),
+        pytest.param(spec_of(TWO, fault="no reduction of one batch"), ["data_parallel"], marks=pytest.mark.walks),
+    ],
+)
+def test_a_training_that_nothing_shows_is_measured_and_unproven(tmp_path, spec, names):
+    outcome, ranks = run(tmp_path, spec)
     assert outcome.measured is not None, ranks.logs()
     assert Flag.UNPROVEN in outcome.flags
-    assert outcome.proof["unproven"] == ["global_batch_size", "parameters", "world_size"]
+    assert outcome.proof["unproven"] == names
 
 
 def python(folder: Path, code: str, *options: str) -> str:

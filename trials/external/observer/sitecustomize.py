@@ -186,6 +186,7 @@ class ObservedStep:
             "input_sum": self._input_sum,
             "wrapper": wrapper,
             "zero_stage": _zero_stage(wrapper, engine),
+            "reduces": _reduces(wrapper, engine),
             "gradient_norms": self._gradient_norms(optimizer) if wrapper in (None, REPLICATED) else [],
         }
 
@@ -240,6 +241,11 @@ def _zero_stage(wrapper, module):
     if wrapper == "DeepSpeedEngine":
         return module.zero_optimization_stage()
     return FSDP_STAGES.get(getattr(getattr(module, "sharding_strategy", None), "name", ""))
+
+
+def _reduces(wrapper, module):
+    """False where DDP was told to leave the last micro-batch's gradients as they are; None for others."""
+    return bool(getattr(module, "require_forward_param_sync", True)) if wrapper == REPLICATED else None
 
 
 def _parameters_of(optimizer):
