@@ -24,11 +24,11 @@ class ObservedStep:
     """One rank's second optimizer step; a field that could not be seen is None or empty.
 
     `at_s` is when its optimizer began, by the node's monotonic clock. `parameters` are those of all shards, each once;
-    `optimizer_parameters` those that an optimizer of torch's own holds. `inputs` are the shapes of the token tensors
-    that the outermost module got, each followed by its number of calls; `input_sum` is the sum of the first one.
-    `wrapper` is the class that reduces or shards gradients, `zero_stage` that of DeepSpeed or FSDP1. `reduces` is
-    False where DDP did not reduce the last gradients (no_sync). `gradient_norms` are those of gradients that every rank
-    has whole.
+    `local_parameters` those of this rank's shards, `optimizer_parameters` those that an optimizer of torch's own holds.
+    `inputs` are the shapes of the token tensors that the outermost module got, each followed by its number of calls;
+    `input_sum` is the sum of the first one. `wrapper` is the class that reduces or shards gradients, `zero_stage` that
+    of DeepSpeed or FSDP1. `reduces` is False where DDP did not reduce the last gradients (no_sync). `gradient_norms`
+    are those of gradients that every rank has whole.
 
     Of all ranks together, `ranks` counts those that reported, `other_inputs` are the inputs that differ from the first
     rank's, `batches` counts their different first batches, and `is_reduced` tells whether ranks of different batches
@@ -40,6 +40,7 @@ class ObservedStep:
     world_size: int | None = None
     parameters: int | None = None
     trainable_parameters: int | None = None
+    local_parameters: int | None = None
     optimizer_parameters: int | None = None
     inputs: tuple[tuple[int, ...], ...] = ()
     input_sum: float | None = None
@@ -76,7 +77,10 @@ def _shapes(lists: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 _is_list_of_shapes = is_list_of(lambda one: is_list_of(is_integer)(one) and len(one) > 1)
 _TYPES: FieldTypes = {
     "a whole number or null": (
-        ("world_size", "parameters", "trainable_parameters", "optimizer_parameters", "zero_stage", "ranks", "batches"),
+        (
+            *("world_size", "parameters", "trainable_parameters", "local_parameters", "optimizer_parameters"),
+            *("zero_stage", "ranks", "batches"),
+        ),
         or_null(is_integer),
     ),
     "a list of shapes": (("inputs",), _is_list_of_shapes),
@@ -125,7 +129,7 @@ def unproven(spec: TrialSpec, seen: ObservedStep | None) -> Iterator[str]:
 
 def observed_step_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
     """Contradiction between the step and the trial, with both numbers; None without any."""
-    faults = (_world_fault, _batch_fault, _parameters_fault, _wrapper_fault, _reduction_fault)
+    faults = (_world_fault, _batch_fault, _parameters_fault, _split_fault, _wrapper_fault, _reduction_fault)
     return next((fault for find in faults if (fault := find(spec, seen)) is not None), None)
 
 
@@ -189,6 +193,17 @@ def _parameters_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
     if found - (trainable := seen.trainable_parameters or 0) >= model.layer_parameters / 2:
         return f"it trains {trainable:,} of {found:,} parameters, the trial all"
     return None
+
+
+def _split_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
+    """Compare where the layout splits the model, which takes at least half a layer from every rank."""
+    model, layout, found = spec.model, spec.layout, seen.local_parameters
+    if found is None or _holds_whole_model(layout) or found < model.parameters - model.layer_parameters / 2:
+        return None
+    return (
+        f"a rank holds {found:,} parameters, the whole model has {model.parameters:,} and the layout splits it: tensor"
+        f" {layout.tensor_parallel}, pipeline {layout.pipeline_parallel}, expert {layout.expert_parallel}"
+    )
 
 
 def _holds_whole_model(layout: Layout) -> bool:

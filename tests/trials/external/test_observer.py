@@ -96,6 +96,7 @@ def test_a_training_as_the_layout_says_is_proven(tmp_path, by, layout, wrapper):
                 ("every rank alone", TWO, "a world size of 1, the trial 2 ranks"),
                 ("rank 1 trains less", TWO, "trains 3 sequences a step, the layout has 6"),
                 ("", replace(TWO, zero_stage=1), "parameters, the layout has zero_stage 1"),
+                ("splits nothing", replace(LAYOUT, tensor_parallel=2), "the layout splits it: tensor 2"),
                 ("milliseconds", LAYOUT, "but their lines arrived within"),
                 ("wrapper that does not wrap", TWO, "its 2 ranks have different gradients"),
                 ("", replace(TWO, zero_stage=2), "wrapped by DistributedDataParallel, the layout has zero_stage 2"),

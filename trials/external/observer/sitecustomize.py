@@ -212,6 +212,7 @@ class ObservedStep:
         return {
             "parameters": sum(map(_size, found)),
             "trainable_parameters": sum(_size(parameter) for parameter in found if parameter.requires_grad),
+            "local_parameters": sum(getattr(parameter, "_local_tensor", parameter).numel() for parameter in found),
         }
 
     def _optimizer_parameters(self, optimizer):

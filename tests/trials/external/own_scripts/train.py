@@ -63,7 +63,7 @@ def main() -> None:
         args.length //= 2
     if args.fault == "rank 1 trains less" and RANK == 1:
         args.batch //= 2
-    torch.manual_seed(0 if args.fault == "no reduction of one batch" else RANK)
+    torch.manual_seed(0 if args.fault in ("no reduction of one batch", "splits nothing") else RANK)
     model = Gpt(args.vocabulary, args.width, args.heads, args.depth, args.length)
     if args.fault == "frozen":
         model.blocks.requires_grad_(False)
