@@ -5,11 +5,9 @@ from __future__ import annotations
 from benchmarks.search_efficiency import run, summaries
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
 from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
 from search_spaces.tables.measured_table import Observation
-
-MODEL = ModelShape(2, 64, 4, 4, 256, False, 1000, 128, True, "learned", "layernorm")
+from tests.kit import TINY
 
 
 def problem(*step_times_s: float | None) -> BenchmarkProblem:
@@ -20,7 +18,7 @@ def problem(*step_times_s: float | None) -> BenchmarkProblem:
             problem="p",
             source="s",
             model_name="m",
-            model=MODEL,
+            model=TINY,
             cluster=cluster,
             global_batch_size=1024,
             layout=Layout(num_nodes=2, data_parallel=8, micro_batch_size=2**i, grad_accum_steps=128 // 2**i),

@@ -12,12 +12,12 @@ from orchestrator.samplers.cost_model_posterior import TuningTask
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
+from tests.kit import gpt
 from trials.trial import FailureReason
 
 pytestmark = pytest.mark.slow
 
-MODEL = ModelShape(8, 512, 8, 8, 2048, False, 1024, 128, False, "learned", "layernorm")
+MODEL = gpt(8, 512, 8, vocab_size=1024, seq_length=128)
 TASK = TuningTask(MODEL, Cluster(ACCELERATORS["a100-80gb"], 8, 2))
 POWERS = (1, 2, 4, 8, 16)
 CANDIDATES = [

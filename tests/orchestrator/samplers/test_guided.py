@@ -22,15 +22,15 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.settings import Settings
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
-from search_spaces.model_shape import ModelShape
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.search_space import search_space
+from tests.kit import gpt
 from trials.analysis.ranking import Objective
 from trials.trial import FailureReason
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("silent")]  # no sampler is replaced
 
-MODEL = ModelShape(32, 4096, 32, 32, 16384, False, 51200, 2048, False, "learned", "layernorm")
+MODEL = gpt(32, 4096, 32)
 CLUSTER = Cluster(ACCELERATORS["a100-80gb"], 8, 4)
 ON_CPU = Cluster(ACCELERATORS["cpu"], 8, 4)
 TASK = TuningTask(MODEL, CLUSTER)
@@ -212,7 +212,7 @@ def test_energy_is_predicted_from_step_times_and_the_draw_measured_so_far():
 
 # -- pairs of layout and settings, on a fixed simulated table
 
-SMALL = ModelShape(24, 2048, 16, 16, 8192, False, 51200, 2048, True, "learned", "layernorm")
+SMALL = gpt(24, 2048, 16, tied_embeddings=True)
 ON_H100 = TuningTask(SMALL, Cluster(accelerator_named("h100-80gb"), gpus_per_node=8, num_nodes=2))
 AXES = {
     "tensor_parallel": (1, 2, 4, 8),

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
-from tests.kit import trial
+from tests.kit import gpt, trial
 from tests.trials.trainers.common.test_log_lines import MEGATRON_DEEPSPEED, MEGATRON_WORLD, NEOX
 from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
 from trials.attempt_result import LaunchStatus, Liveness, classify
@@ -23,7 +22,7 @@ from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
 from trials.trial import FailureReason, Flag, TrialSpec, TrialState
 
-GPT3_175B = ModelShape(96, 12288, 96, 96, 49152, False, 51200, 2048, True, "learned", "layernorm")
+GPT3_175B = gpt(96, 12288, 96, tied_embeddings=True)
 STEP_TIMES_MS = (344656.1, 347319.2, 345333.7, 346430.5, 347071.6, 344835.7)
 """Log of the training that printed `MEGATRON_DEEPSPEED`, iterations 5 to 10."""
 RULES = MeasureRules(min_steps=5, max_steps=20, max_warmup_steps=1, time_limit_s=10**6)

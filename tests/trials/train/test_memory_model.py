@@ -12,6 +12,7 @@ from search_spaces.cost_model.memory import LayerActivations
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
+from tests.kit import gpt
 from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.device import select_attention_kernel
@@ -20,9 +21,9 @@ from trials.train.parallel.tensor_parallel import TensorParallelRanks
 pytestmark = pytest.mark.slow
 
 WEIGHTS = WeightSource(seed=3, device=torch.device("cpu"))
-GPT = ModelShape(2, 128, 4, 4, 512, False, 256, 64, False, "learned", "layernorm")
+GPT = gpt(2, 128, 4, vocab_size=256, seq_length=64)
 # An RMS norm is one kernel on a GPU, and on a CPU several operations that keep more: layer norms here, too.
-GATED = ModelShape(2, 128, 4, 4, 384, True, 256, 64, False, "rotary", "layernorm")
+GATED = replace(GPT, ffn_hidden_size=384, gated_mlp=True, position_embedding="rotary")
 GROUPED = replace(GATED, num_key_value_heads=2)
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
