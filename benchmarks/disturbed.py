@@ -32,9 +32,9 @@ from dashboards.schema import TrackingSection
 from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.lifecycle.mlflow_resync import resync
 from slurm.sandbox.sandbox import SLURMCTLD
-from tests.kit import until
+from tests.kit import ABSENT, until
 from tests.orchestrator.service.services import ask
-from tests.orchestrator.slurm_searches import SEARCH, Bench, record_of
+from tests.orchestrator.slurm_searches import Bench, record_of
 from tests.slurm.sandboxes import sandbox
 from trials.files import sqlite_file
 from trials.files.folders import SearchFolder
@@ -43,7 +43,6 @@ from trials.ledger.reader import LedgerReader
 
 Records = Mapping[str, SearchRecord]
 
-TEXT = SEARCH.replace("parallel_trials: 4", "parallel_trials: 2").replace("tracking: {enabled: false}\n", "")
 READER = """\
 import contextlib, os, sqlite3, sys, time
 while True:
@@ -124,8 +123,8 @@ class Stage:
         self.searches.append(SearchFolder(Path(answer["folder"])))
 
     def _search_file(self) -> Path:
-        text = TEXT.replace("max_trials: 30", f"max_trials: {self.plan.trials}")
-        return self.bench.write(takes_s=self.plan.takes_s, text=text)
+        counts = {"max_trials": self.plan.trials, "parallel_trials": 2}
+        return self.bench.write(takes_s=self.plan.takes_s, search=counts, tracking=ABSENT)
 
     def _folders(self) -> set[Path]:
         journals = self.bench.place.glob("runs/*/journal.jsonl")

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.output import Line, arguments_of, show
-from orchestrator.config.loader import load_search_file
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.lifecycle.create import create_search
 from orchestrator.lifecycle.drive import attempt_factory_of
@@ -45,6 +44,7 @@ from slurm.fake.placement import FakeNode
 from slurm.interface import Slurm
 from slurm.poll_backoff import PollBackoff
 from slurm.squeue_cache import SqueueCache
+from tests.kit import loaded
 from tests.orchestrator.tabled_trial import measured_outcome
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.ledger.journal import Journal
@@ -231,10 +231,8 @@ class Service:
 
     def _opened(self, stack: ExitStack) -> Driver:
         """Search and its driver, built as by `lifecycle.drive`."""
-        path = self.folder / "search.yaml"
-        path.write_text(SEARCH)
         trials = [f"search.{name}={self.trials}" for name in ("max_trials", "parallel_trials")]
-        spec = load_search_file(path, [*trials, f"work_dir={self.folder / 'runs'}"])
+        spec = loaded(self.folder, SEARCH, *trials, f"work_dir={self.folder / 'runs'}")
         folder, task = create_search(spec, self._url), task_of(spec, ())
         ledger = stack.enter_context(closing(LedgerWriter(self._url)))
         reader = stack.enter_context(closing(LedgerReader(self._url)))

@@ -14,21 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm.sandbox.apt_packages import missing_packages
-from tests.kit import search_file
+from tests.kit import ABSENT, TINY_SEARCH, search_file, search_text
 from tests.orchestrator.cli.parlay import parlay
 from tests.slurm.sandboxes import sandbox
 from tests.sources import ROOMS, ROOT
 
-_SEARCH = """\
-name: hops
-model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, vocab_size: 64, seq_length: 16}
-cluster: {accelerator: cpu, gpus_per_node: 1, num_nodes: 1}
-global_batch_size: 4
-space: {micro_batch_size: [1, 2]}
-measure: {min_steps: 5, max_steps: 5}
-search: {finalists: 0, parallel_trials: 1}
-tracking: {enabled: false}
-"""
+_SEARCH = search_text(
+    TINY_SEARCH,
+    cluster={"gpus_per_node": 1},
+    search={"sampler": ABSENT, "max_trials": ABSENT, "parallel_trials": 1},
+    tracking={"enabled": False},
+    baseline=ABSENT,
+)
 
 
 @dataclass(frozen=True)

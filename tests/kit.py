@@ -173,8 +173,25 @@ space: {candidates: table.csv}
 launcher: {kind: simulated, table: table.csv}
 """
 
+TINY_SEARCH = """\
+schema: parlay.search/1
+name: tiny
+model: {num_layers: 2, hidden_size: 32, num_attention_heads: 2, vocab_size: 64, seq_length: 16}
+cluster: {accelerator: cpu, gpus_per_node: 2, num_nodes: 1}
+global_batch_size: 8
+baseline: {tensor_parallel: 2, micro_batch_size: 1}
+space:
+  tensor_parallel: [1, 2]
+  pipeline_parallel: [1, 2]
+  micro_batch_size: [1, 2, 4]
+search: {sampler: random, max_trials: 3, finalists: 0}
+measure: {min_steps: 5, max_steps: 6, max_warmup_steps: 3, ci_relative_width: 1.0}
+launcher: {kind: local}
+"""
+"""A search of two ranks that trains for a few milliseconds a step."""
+
 ABSENT = object()
-"""Value of `search_file` that leaves a key out."""
+"""Value of `search_text` that leaves a key out."""
 
 
 def model(**changes: Any) -> ModelShape:
@@ -206,10 +223,15 @@ def trial_of(layout: Layout, **changes: Any) -> TrialSpec:
 
 
 def search_file(folder: Path, base: str = MINIMAL, /, **changes: Any) -> Path:
-    """Write `base` with these keys changed, mappings key by key, to the folder's search.yaml."""
+    """Write `search_text` to the folder's search.yaml."""
     path = folder / "search.yaml"
-    path.write_text(yaml.safe_dump(_merged(yaml.safe_load(base), changes), sort_keys=False) if changes else base)
+    path.write_text(search_text(base, **changes))
     return path
+
+
+def search_text(base: str = MINIMAL, /, **changes: Any) -> str:
+    """`base` with these keys changed, mappings key by key."""
+    return yaml.safe_dump(_merged(yaml.safe_load(base), changes), sort_keys=False) if changes else base
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

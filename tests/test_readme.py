@@ -11,7 +11,8 @@ import pytest
 
 from slurm.sandbox.apt_packages import missing_packages
 from tests.docs.console import ROOT, commands_of
-from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, start
+from tests.kit import TINY_SEARCH, search_file
+from tests.orchestrator.cli.parlay import parlay, start
 from tests.servers import CHROMIUM_PACKAGE, POSTGRES_PACKAGE
 
 README = ROOT / "README.md"
@@ -40,7 +41,7 @@ def test_its_commands_do_what_it_says_in_their_order(tmp_path):
         words, target = (words[:-2], words[-1]) if ">" in words else (words, None)
         if words[1] == "run":
             # The example's search takes minutes; what its commands do is the same for one of seconds.
-            (tmp_path / "search.yaml").write_text(TINY_SEARCH.replace("max_trials: 3", "max_trials: 1"))
+            search_file(tmp_path, TINY_SEARCH, search={"max_trials": 1})
         once = ("--repeats", "1") if words[1] == "replay" else ()  # for the same reason
         answer = parlay(*words[1:], *once, cwd=tmp_path, timeout_s=240)
         # How fast a replay was is this machine's affair; that it was measured and judged is the command's.

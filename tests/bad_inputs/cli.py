@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.main import run
-from tests.orchestrator.cli.parlay import TINY_SEARCH
+from tests.kit import TINY_SEARCH, search_file
 
 READERS = ("status", "resume", "cancel", "watch", "best", "report", "sync", "export", "ledger rebuild")
 """Verbs that read a search's journal."""
@@ -54,9 +54,7 @@ class Cli:
     def write(self, old: str = "", new: str = "", more: str = "") -> Path:
         """Write search.yaml with `old` replaced by `new`, and `more` appended."""
         assert old in SEARCH
-        path = self.folder / "search.yaml"
-        path.write_text(SEARCH.replace(old, new, 1) + more)
-        return path
+        return search_file(self.folder, SEARCH.replace(old, new, 1) + more)
 
     def refused(self, *words: str | Path, code: int = 2) -> Refusal:
         """Refusal of this command, with this exit code; checks that no file has changed."""

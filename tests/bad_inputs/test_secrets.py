@@ -13,8 +13,9 @@ import pytest
 
 from slurm.sandbox.daemons import running_pids
 from slurm.sandbox.sandbox import SlurmSandbox
-from tests.orchestrator.cli.parlay import COMMAND, TINY_SEARCH, command_line, environment, write_search
-from tests.orchestrator.slurm_searches import SEARCH, Bench, until
+from tests.kit import TINY_SEARCH, search_file
+from tests.orchestrator.cli.parlay import COMMAND, command_line, environment
+from tests.orchestrator.slurm_searches import Bench, until
 
 SECRETS = {
     "MLFLOW_TRACKING_PASSWORD": "hunter2-tracking",
@@ -70,7 +71,7 @@ def open_to_others(*roots: Path) -> list[Path]:
 @pytest.mark.security("secrets", "private_files")
 def test_a_real_search_keeps_no_secret_and_shows_its_files_to_nobody(tmp_path: Path, own_home: Path):
     """A real training with MLflow, by a user with a permissive umask and an environment full of secrets."""
-    path = write_search(tmp_path, TINY_SEARCH.replace("max_trials: 3", "max_trials: 1"))
+    path = search_file(tmp_path, TINY_SEARCH, search={"max_trials": 1})
     lines = CommandLines()
     command = ["sh", "-c", 'umask 000; exec "$@"', "sh", *COMMAND, "run", str(path)]
     with (
@@ -96,7 +97,7 @@ def test_slurm_is_shown_no_secret(tmp_path: Path, own_home: Path, slurm_sandbox:
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
     bench, lines = Bench(tmp_path, slurm_sandbox), CommandLines()
-    bench.write(text=SEARCH.replace("max_trials: 30", "max_trials: 1"), free=0)
+    bench.write(free=0, search={"max_trials": 1})
     driver = bench.start("run", "search.yaml", tabled=True)
     [job] = until(lambda: bench.jobs("tabled-", "RUNNING"), bool)
     until(lines.look, lambda seen: any(b"srun" in line for line in seen))

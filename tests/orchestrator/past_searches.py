@@ -8,33 +8,28 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from search_spaces.layouts.layout import Layout
-from tests.kit import metrics
+from tests.kit import ABSENT, TINY_SEARCH, loaded, metrics, search_text
 from trials.ledger.database import open_to_write
 from trials.ledger.events import SearchRecord, SearchState
 from trials.ledger.rows import attempt_values, search_values, trial_values
 from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialKind, TrialState
 
-SEARCH = """\
-name: past
-model: {num_layers: 2, hidden_size: 32, num_attention_heads: 2, vocab_size: 64, seq_length: 16}
-cluster: {accelerator: cpu, gpus_per_node: 2, num_nodes: 1}
-global_batch_size: 8
-space: {tensor_parallel: [1, 2], pipeline_parallel: [1, 2], micro_batch_size: [1, 2, 4, 8]}
-launcher: {kind: local}
-tracking: {enabled: false}
-"""
+SEARCH = search_text(
+    TINY_SEARCH,
+    name="past",
+    space={"micro_batch_size": [1, 2, 4, 8]},
+    tracking={"enabled": False},
+    **dict.fromkeys(("baseline", "search", "measure"), ABSENT),
+)
 NOON = 1_780_000_000.0
 MEASURED = metrics(256.0, 0.5, step_time_p95_s=0.6, tokens_per_sec_high=260.0, peak_memory_gib=0.25)
 
 
-def spec_in(folder: Path, *overrides: str, text: str = SEARCH) -> SearchSpec:
-    path = folder / "search.yaml"
-    path.write_text(text)
-    return load_search_file(path, overrides)
+def spec_in(folder: Path, *overrides: str, **changes: Any) -> SearchSpec:
+    return loaded(folder, SEARCH, *overrides, **changes)
 
 
 def layouts() -> list[Layout]:

@@ -16,30 +16,28 @@ from orchestrator.lifecycle import create
 from orchestrator.planning.candidates import candidates_of
 from slurm.sandbox.daemons import running_pids
 from slurm.sandbox.sandbox import SlurmSandbox
-from tests.kit import until
+from tests.kit import search_file, search_text, until
 from tests.orchestrator import tabled_parlay
-from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, parlay_here, write_search
+from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, parlay_here
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
 
-SEARCH = """\
-schema: parlay.search/1
-name: tabled
-model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, vocab_size: 64, seq_length: 16}
-cluster: {accelerator: cpu, gpus_per_node: 2, num_nodes: 1}
-global_batch_size: 32
-space:
-  tensor_parallel: [1, 2]
-  pipeline_parallel: [1, 2]
-  micro_batch_size: [1, 2, 4, 8, 16, 32]
-  activation_checkpointing: [none, full]
-search: {sampler: grid, max_trials: 30, parallel_trials: 4, finalists: 0}
-measure: {time_limit: 2m}
-tracking: {enabled: false}
-launcher: {kind: slurm, slurm: {poll_interval: 1s}}
-"""
+SEARCH = search_text(
+    name="tabled",
+    cluster={"accelerator": "cpu", "gpus_per_node": 2, "num_nodes": 1},
+    global_batch_size=32,
+    space={
+        "pipeline_parallel": [1, 2],
+        "micro_batch_size": [1, 2, 4, 8, 16, 32],
+        "activation_checkpointing": ["none", "full"],
+    },
+    search={"sampler": "grid", "max_trials": 30, "parallel_trials": 4, "finalists": 0},
+    measure={"time_limit": "2m"},
+    tracking={"enabled": False},
+    launcher={"kind": "slurm", "slurm": {"poll_interval": "1s"}},
+)
 ALL = "all"
 
 
@@ -54,17 +52,17 @@ class Bench:
     def write(
         self,
         takes_s: float = 0.5,
-        text: str = SEARCH,
         free: int | None = None,
         held: Mapping[int, str] = MappingProxyType({}),
+        **changes: Any,
     ) -> Path:
-        """A search file, and a table in which every one of its layouts has a step time of its own.
+        """SEARCH with these changes, and a table in which every one of its layouts has a step time of its own.
 
         A trial takes `takes_s` seconds. Those after the first `free` do not end before `open_gate`: however long a test
         takes, its search is not over meanwhile. `held` are numbers of layouts, as the grid has them, whose trials do
         not end before the `open_gate` of this name.
         """
-        path = write_search(self.place, text)
+        path = search_file(self.place, SEARCH, **changes)
         self._table.write_text("{}")
         layouts = [layout.key for layout in candidates_of(load_search_file(path)).layouts]
         # In an order that is not the grid's, so that the best is neither the first nor the last.

@@ -20,7 +20,8 @@ from orchestrator.launchers import factory
 from orchestrator.recipe.write import write_recipe
 from orchestrator.search.driver import Driver
 from search_spaces.layouts.layout import LAYOUT_FIELDS
-from tests.orchestrator.cli.parlay import TINY_SEARCH, environment
+from tests.kit import TINY_SEARCH
+from tests.orchestrator.cli.parlay import environment
 from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 from tests.orchestrator.scripted import in_turn

@@ -20,23 +20,6 @@ from tests.contract.answers import assert_as_declared
 
 COMMAND = (sys.executable, "-P", "-m", "orchestrator.cli.main")
 
-TINY_SEARCH = """\
-schema: parlay.search/1
-name: tiny
-model: {num_layers: 2, hidden_size: 32, num_attention_heads: 2, vocab_size: 64, seq_length: 16}
-cluster: {accelerator: cpu, gpus_per_node: 2, num_nodes: 1}
-global_batch_size: 8
-baseline: {tensor_parallel: 2, micro_batch_size: 1}
-space:
-  tensor_parallel: [1, 2]
-  pipeline_parallel: [1, 2]
-  micro_batch_size: [1, 2, 4]
-search: {sampler: random, max_trials: 3, finalists: 0}
-measure: {min_steps: 5, max_steps: 6, max_warmup_steps: 3, ci_relative_width: 1.0}
-launcher: {kind: local}
-"""
-"""A search of two ranks that trains for a few milliseconds a step."""
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -107,9 +90,3 @@ def python_that_begins_with(program: str, folder: Path) -> Path:
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{site}:$PYTHONPATH" exec "{COMMAND[0]}" "$@"\n')
     python.chmod(0o755)
     return python
-
-
-def write_search(folder: Path, text: str = TINY_SEARCH) -> Path:
-    path = folder / "search.yaml"
-    path.write_text(text)
-    return path

@@ -24,6 +24,4 @@ def write_simulated_search(folder: Path, *rows: dict[str, str], text: str = TABL
     """Write search.yaml and its table; each of up to three rows is another layout with these values."""
     table = only(*(layout | row for layout, row in zip(_LAYOUTS, rows, strict=False)))
     (folder / "table.csv").write_text(render_table(table))
-    path = folder / "search.yaml"
-    path.write_text(text)
-    return path
+    return kit.search_file(folder, text)

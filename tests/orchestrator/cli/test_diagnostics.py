@@ -7,14 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from slurm.sandbox.sandbox import SlurmSandbox
-from tests.kit import ABSENT, search_file
+from tests.kit import ABSENT, TINY_SEARCH, search_file
 from tests.orchestrator.cli.parlay import (
-    TINY_SEARCH,
     Answer,
     parlay,
     parlay_here,
     python_that_begins_with,
-    write_search,
 )
 from tests.slurm.sandboxes import sandbox
 from tests.trials.train.parity import needs_megatron, needs_torchtitan
@@ -24,7 +22,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 
 def test_what_two_processes_reach_becomes_a_cluster_file_by_which_plan_knows_seconds(tmp_path):
-    search = write_search(tmp_path, TINY_SEARCH)
+    search = search_file(tmp_path, TINY_SEARCH)
     before = parlay_here("plan", search, "--json", cwd=tmp_path).json
     assert before["layouts"][0]["step_time_s"] is None
     answer = parlay("calibrate", search, "--out", "mine.yaml", "--json", cwd=tmp_path, timeout_s=150.0)
@@ -92,7 +90,7 @@ def test_a_machine_that_trains_a_layout_as_one_process_does_passes(tmp_path, eng
 @pytest.mark.walks
 def test_a_library_that_sums_nothing_is_found_out(tmp_path):
     """Every rank's Python has a torch that sums nothing, as a cluster's broken network library might."""
-    path = write_search(tmp_path, TINY_SEARCH)
+    path = search_file(tmp_path, TINY_SEARCH)
     python = python_that_begins_with(BROKEN_SUM, tmp_path)
     words = (*asking_for(PLAIN), "--set", f"trainer.python={python}", "--json")
     answer = parlay("selftest", path, *words, cwd=tmp_path)
@@ -151,7 +149,7 @@ def test_a_job_on_two_nodes_tells_what_its_ranks_see(tmp_path, slurm):
 
 def test_a_search_begins_with_the_check_and_takes_its_links(tmp_path):
     checked = ("--set", "launcher.fabric_check=true", "--set", "search.max_trials=1", "--json")
-    answer = parlay("run", write_search(tmp_path), *checked, cwd=tmp_path)
+    answer = parlay("run", search_file(tmp_path, TINY_SEARCH), *checked, cwd=tmp_path)
     assert answer.code == 0, answer.err
     check = answer.json["fabric_check"]
     assert (check["state"], check["reason"], check["slow_nodes"]) == ("measured", None, [])

@@ -11,6 +11,7 @@ import pytest
 from orchestrator.cli.main import run
 from orchestrator.cli.output import write_new
 from search_spaces.tables.measured_table import parse_table, read_table
+from tests.kit import search_file
 from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, write_simulated_search
 from tests.orchestrator.past_searches import SEARCH
 
@@ -101,14 +102,14 @@ def test_a_report_is_left_at_the_end_and_written_anew_there_or_over_nothing_else
     assert "use a new file" in answer["error"]["fix"]
 
 
-BASELINE = "baseline: {tensor_parallel: 2, pipeline_parallel: 1, micro_batch_size: 1}\n"
+BASELINE = {"tensor_parallel": 2, "pipeline_parallel": 1, "micro_batch_size": 1}
 RESULTS = "p:tp,objective,job_status\n1,256,DONE\n2,F_oom,DONE\n1,F,CANCELLED\n"
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "search.yaml").write_text(SEARCH + BASELINE)
+    search_file(tmp_path, SEARCH, baseline=BASELINE)
     (tmp_path / "results.csv").write_text(RESULTS)
     return tmp_path
 
@@ -123,8 +124,8 @@ def test_results_become_a_table_that_a_search_learns_from(here, capsys):
     told = {"source": "results.csv", "kind": "deephyper", "file": "past.csv", "rows": 2, "left_out": {"cancelled": 1}}
     assert answer == {"schema": "parlay.import/1", "notes": [], **told}
     assert [row.outcome for row in read_table(here / "past.csv").require_valid().observations] == ["ok", "oom"]
-    (here / "next.yaml").write_text(SEARCH + BASELINE + "search: {warm_start: past.csv}\n")
-    assert run(["plan", "next.yaml", "--json"]) == 0
+    search_file(here, SEARCH, baseline=BASELINE, search={"warm_start": "past.csv"})
+    assert run(["plan", "search.yaml", "--json"]) == 0
     assert "2 trials of a table: deephyper" in " ".join(json.loads(capsys.readouterr().out)["notes"])
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from orchestrator.search.lease import current_lease
 from slurm.sandbox.daemons import running_pids
-from tests.orchestrator.cli.parlay import TINY_SEARCH, command_line, parlay, parlay_here, start, write_search
+from tests.kit import ABSENT, TINY_SEARCH, search_file
+from tests.orchestrator.cli.parlay import command_line, parlay, parlay_here, start
 from tests.orchestrator.service.services import SEARCH, hold, open_gate
 from tests.orchestrator.slurm_searches import record_of, until
 from tests.orchestrator.tabled_parlay import COMMAND as TABLED
@@ -34,7 +35,7 @@ def finished(tmp_path_factory):
     place = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PARLAY_HOME", str(place / "home"))
-        answer = parlay("run", write_search(place), "--launcher", "ray", "--json", cwd=place, timeout_s=240)
+        answer = parlay("run", search_file(place, TINY_SEARCH), "--launcher", "ray", "--json", cwd=place, timeout_s=240)
     assert answer.code == 0, answer.err
     return place, answer.json
 
@@ -206,7 +207,7 @@ def test_a_submitted_search_outlives_its_command_and_can_be_cancelled(place):
 
 @pytest.mark.fault(33)
 def test_an_mlflow_that_is_down_changes_nothing(place):
-    write_search(place, SEARCH.replace("{enabled: false}", '{mlflow_uri: "http://127.0.0.1:9"}'))
+    search_file(place, SEARCH, tracking={"enabled": ABSENT, "mlflow_uri": "http://127.0.0.1:9"})
     open_gate(place)
     driver = start("run", "search.yaml", "--json", cwd=place, command=TABLED)
     out, err = driver.communicate(timeout=240)
@@ -215,11 +216,8 @@ def test_an_mlflow_that_is_down_changes_nothing(place):
     assert "MLflow" in err
 
 
-LONG = TINY_SEARCH.replace("max_trials: 3", "max_trials: 50") + "tracking: {enabled: false}\n"
-
-
 def test_an_actor_drives_and_a_signal_has_it_stop_for_another_driver(tmp_path):
-    command = start("run", write_search(tmp_path, LONG), "--executor", "ray", cwd=tmp_path)
+    command = start("run", search_file(tmp_path, SEARCH, search={"max_trials": 50}), "--executor", "ray", cwd=tmp_path)
     wait_for(lambda: running_attempts(tmp_path))
     folder = SearchFolder(only_search(tmp_path))
     lease = current_lease(folder)

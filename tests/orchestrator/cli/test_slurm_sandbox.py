@@ -11,7 +11,8 @@ from orchestrator.cli.slurm_sandbox import cloud_like
 from slurm.sandbox.apt_packages import program_path
 from slurm.sandbox.config_files import CLOUD_CPUS, CloudNodes
 from slurm.sandbox.sandbox import SlurmSandbox
-from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, parlay_here
+from tests.kit import TINY_SEARCH
+from tests.orchestrator.cli.parlay import parlay, parlay_here
 from tests.slurm.sandboxes import require_slurm, short_folder
 
 pytestmark = pytest.mark.timeout(120)  # each a command line or a few

@@ -12,7 +12,8 @@ import pytest
 from dashboards.mlflow.sync import MlflowSync
 from orchestrator.cli.main import run
 from orchestrator.schema.search_file import TrackingSection
-from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, parlay_here, write_search
+from tests.kit import TINY_SEARCH, search_file
+from tests.orchestrator.cli.parlay import environment, parlay_here
 from tests.orchestrator.cli.simulated import OK, TABLE_SEARCH, write_simulated_search
 
 pytestmark = pytest.mark.timeout(120)
@@ -63,7 +64,7 @@ def test_submit_and_status_import_nothing_that_only_trials_need(tmp_path, mlflow
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_driver_launches_before_it_imports_what_later_trials_need(tmp_path, mlflow_store):
-    write_search(tmp_path, TINY_SEARCH.replace("sampler: random", "sampler: guided"))
+    search_file(tmp_path, TINY_SEARCH, search={"sampler": "guided"})
     program = (
         "import os, sys\nfrom orchestrator.launchers.local.launcher import LocalLauncher\n"
         "from orchestrator.cli.main import run\n"
@@ -94,7 +95,7 @@ def test_a_python_that_cannot_run_a_trial_is_refused_before_anything_is_written(
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
-    answer = parlay_here("run", write_search(tmp_path), "--json", "--set", f"{key}={python}", cwd=tmp_path)
+    answer = parlay_here("run", search_file(tmp_path, TINY_SEARCH), "--json", "--set", f"{key}={python}", cwd=tmp_path)
     assert (answer.code, answer.json["error"]["key"]) == (2, key)
     assert message in answer.json["error"]["message"]
     assert not (tmp_path / "runs").exists()
@@ -122,7 +123,7 @@ def test_a_python_that_cannot_run_a_trial_is_refused_before_anything_is_written(
     ],
 )
 def test_bad_usage_is_an_error_object_and_writes_nothing(words, told, tmp_path):
-    write_search(tmp_path)
+    search_file(tmp_path, TINY_SEARCH)
     answer = parlay_here(*words, "--json", cwd=tmp_path)
     assert answer.code == 2
     error = answer.json["error"]
@@ -159,7 +160,6 @@ def test_output_that_nobody_takes_is_no_traceback(tmp_path):
     assert done.returncode == 6
 
 
-WITH_SETUP = TINY_SEARCH.replace("{kind: local}", "{kind: slurm, slurm: {setup_file: my setup.sh}}")
 SETUP = "module purge\n\techo \x1b[31mred\n"
 SHOWN = "  module purge\n          echo \\x1b[31mred"
 
@@ -167,7 +167,7 @@ SHOWN = "  module purge\n          echo \\x1b[31mred"
 @pytest.mark.security("setup_file")
 def test_a_plan_shows_what_the_jobs_will_source(tmp_path):
     (tmp_path / "my setup.sh").write_text(SETUP)
-    path = write_search(tmp_path, WITH_SETUP)
+    path = search_file(tmp_path, TINY_SEARCH, launcher={"kind": "slurm", "slurm": {"setup_file": "my setup.sh"}})
     shown = parlay_here("plan", path, cwd=tmp_path)
     assert shown.out.endswith(f"each job sources a copy of {tmp_path}/my setup.sh:\n{SHOWN}\n")
     found = parlay_here("plan", path, "--json", cwd=tmp_path).json

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
-from tests.kit import ABSENT, search_file
-from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay
+from tests.kit import ABSENT, TINY_SEARCH, search_file
+from tests.orchestrator.cli.parlay import parlay
 from tests.trials.external.ranks import FAKE
 from tests.trials.train.parity import needs_accelerate, needs_megatron, needs_torchtitan
 from trials.trial import Flag

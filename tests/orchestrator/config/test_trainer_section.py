@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import validate_space
 from orchestrator.lifecycle.drive import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
-from tests.kit import MINIMAL, loaded, refusal, refusals
-from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
+from tests.kit import MINIMAL, TINY_SEARCH, loaded, refusal, refusals
 from tests.trials.token_files import document_ids, write_documents, write_tokens
 from trials.files.folders import SearchFolder
 from trials.trial import Attempt, Trial
@@ -206,7 +204,7 @@ def with_tokens(tmp_path, monkeypatch) -> Path:
 
 
 def searching(folder: Path, data: str, *overrides: str) -> SearchSpec:
-    return load_search_file(write_search(folder, f"{TINY_SEARCH}trainer:\n  data: {data}\n"), overrides)
+    return loaded(folder, f"{TINY_SEARCH}trainer:\n  data: {data}\n", *overrides)
 
 
 TOKENS = "{kind: tokens, path: tokens.bin}"

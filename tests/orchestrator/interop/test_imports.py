@@ -16,7 +16,7 @@ from orchestrator.interop.import_result import ImportResult
 from orchestrator.interop.results_import import read_results, table_text
 from search_spaces.errors import InputError
 from search_spaces.tables.measured_table import parse_table
-from tests.orchestrator.past_searches import SEARCH, failed, layouts, measured, past, pruned, spec_in
+from tests.orchestrator.past_searches import failed, layouts, measured, past, pruned, spec_in
 from trials.analysis.ranking import Objective
 from trials.trial import FailureReason
 
@@ -32,8 +32,7 @@ p:TP,p:MBS,objective,job_id,job_status,m:timestamp_submit,m:timestamp_gather
 
 @pytest.fixture
 def spec(tmp_path) -> SearchSpec:
-    baseline = "baseline: {tensor_parallel: 2, pipeline_parallel: 1, micro_batch_size: 1}\n"
-    return spec_in(tmp_path, text=SEARCH + baseline)
+    return spec_in(tmp_path, baseline={"tensor_parallel": 2, "pipeline_parallel": 1, "micro_batch_size": 1})
 
 
 def parse(text: str, spec: SearchSpec, objective: str | None = "tokens_per_sec", **names: str) -> ImportResult:
@@ -179,17 +178,17 @@ def test_all_bad_rows_are_reported_at_once(spec):
     assert [problem.line for problem in refused.value.problems] == [2, 4]
 
 
-GPUS = SEARCH.replace("accelerator: cpu, gpus_per_node: 2", "accelerator: a100-40gb, gpus_per_node: 4") + (
-    "baseline: {tensor_parallel: 1, pipeline_parallel: 1, micro_batch_size: 1, activation_checkpointing: full,"
-    " engine: deepspeed}\n"
-)
+GPUS = {
+    "cluster": {"accelerator": "a100-40gb", "gpus_per_node": 4},
+    "baseline": dict.fromkeys(("tensor_parallel", "pipeline_parallel", "micro_batch_size"), 1)
+    | {"activation_checkpointing": "full", "engine": "deepspeed"},
+}
 METRICS = {"forward": 1e5, "latency": 2.5e5, "throughput": 64.0, "FLOPS_per_gpu": 1e12}
 
 
 @pytest.fixture
 def on_gpus(tmp_path) -> SearchSpec:
-    text = GPUS.replace("micro_batch_size: [1, 2, 4, 8]", "micro_batch_size: [1, 2, 4, 8], engine: deepspeed")
-    return spec_in(tmp_path, text=text)
+    return spec_in(tmp_path, "space.engine=deepspeed", **GPUS)
 
 
 def write_experiment(results: Path, name: str, metrics: dict | None = None, errors: str = "", **config: Any) -> Path:
@@ -278,12 +277,11 @@ def test_a_file_that_cannot_be_is_named(on_gpus, tmp_path, file, text, told):
 
 
 def test_stages_that_do_not_fit_are_answered_with_the_key_that_says_them(tmp_path):
-    two_stages = GPUS.replace("pipeline_parallel: 1, micro", "pipeline_parallel: 2, micro")
     write_experiment(tmp_path / "r", "a", METRICS)
     with pytest.raises(InputError, match="4 data-parallel ranks x 2 stages do not divide") as refused:
-        read_autotuning(tmp_path / "r", spec_in(tmp_path, text=two_stages))
+        read_autotuning(tmp_path / "r", spec_in(tmp_path, "baseline.pipeline_parallel=2", **GPUS))
     assert "set baseline.pipeline_parallel to the stages" in (refused.value.problems[0].fix or "")
-    assert len(read_autotuning(tmp_path / "r", spec_in(tmp_path, text=GPUS)).rows) == 1
+    assert len(read_autotuning(tmp_path / "r", spec_in(tmp_path, **GPUS)).rows) == 1
 
 
 @pytest.mark.bad_input(43)

@@ -17,31 +17,26 @@ from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import plan_of
 from search_spaces.errors import InputError
 from slurm.sandbox.sandbox import SlurmSandbox
-from tests.orchestrator.cli.parlay import write_search
+from tests.kit import loaded
 from tests.orchestrator.config.test_loader import PUBLISHED, TODAY
 from tests.slurm.sandboxes import require_slurm, short_folder
 from trials.trial import TrialSpec
 
-SEARCH = """\
-name: dry
-model: gpt2-1.3b
-cluster: {accelerator: a100-40gb, gpus_per_node: 8, num_nodes: 2}
-global_batch_size: 64
-baseline: {tensor_parallel: 8, pipeline_parallel: 2}
-space:
-  tensor_parallel: [1, 2, 4, 8]
-  precision: bf16
-measure: {time_limit: 9m}
-launcher:
-  kind: slurm
-  slurm: {partition: big, setup_file: setup.sh}
-"""
+SEARCH = {
+    "model": "gpt2-1.3b",
+    "cluster": {"accelerator": "a100-40gb", "gpus_per_node": 8, "num_nodes": 2},
+    "global_batch_size": 64,
+    "baseline": {"tensor_parallel": 8, "pipeline_parallel": 2},
+    "space": {"tensor_parallel": [1, 2, 4, 8], "precision": "bf16"},
+    "measure": {"time_limit": "9m"},
+    "launcher": {"kind": "slurm", "slurm": {"partition": "big", "setup_file": "setup.sh"}},
+}
 
 
 @pytest.fixture
 def spec(tmp_path: Path) -> SearchSpec:
     (tmp_path / "setup.sh").write_text("module purge\n")
-    return load_search_file(write_search(tmp_path, SEARCH))
+    return loaded(tmp_path, **SEARCH)
 
 
 def test_the_baselines_job_and_the_first_choices_lie_as_a_search_would_submit_them(tmp_path, spec):
@@ -50,7 +45,7 @@ def test_the_baselines_job_and_the_first_choices_lie_as_a_search_would_submit_th
     assert [job.what for job in jobs] == ["baseline", "first"]
     assert [job.layout for job in jobs] == [spec.baseline, plan_of(spec, space).layouts[0]]
     for number, job in enumerate(jobs, start=1):
-        assert job.script == tmp_path / f"out/dry-dry-run/trials/t{number:04d}/a1/job.sh"
+        assert job.script == tmp_path / f"out/small-dry-run/trials/t{number:04d}/a1/job.sh"
         assert sorted(path.name for path in job.script.parent.iterdir()) == ["job.sh", "setup.sh", "spec.json"]
         written = TrialSpec.from_json(json.loads((job.script.parent / "spec.json").read_text()))
         assert (written.layout, written.num_gpus) == (job.layout, 16)
@@ -64,7 +59,7 @@ def test_the_baselines_job_and_the_first_choices_lie_as_a_search_would_submit_th
 
 def test_what_is_there_stays_as_it_is(tmp_path, spec):
     write_first_jobs(spec, candidates_of(spec), tmp_path)
-    with pytest.raises(InputError, match="dry-dry-run: File exists") as caught:
+    with pytest.raises(InputError, match="small-dry-run: File exists") as caught:
         write_first_jobs(spec, candidates_of(spec), tmp_path)
     assert caught.value.problems[0].key == "--scripts"
 

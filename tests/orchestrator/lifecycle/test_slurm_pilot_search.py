@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from slurm.sandbox.sandbox import SlurmSandbox
-from tests.orchestrator.slurm_searches import SEARCH, Bench, num_ended, record_of, until
+from tests.orchestrator.slurm_searches import Bench, num_ended, record_of, until
 from tests.rig import attempts_of
 from tests.slurm.sandboxes import sandbox
 from trials.files.folders import SearchFolder
@@ -17,10 +17,9 @@ from trials.trial import Attempt, FailureReason, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(420)]
 
-PILOT = SEARCH.replace("kind: slurm,", "kind: slurm_pilot,")
 BUDGET_NODE_HOURS = 2.0
-FEW = f"max_trials: 8, parallel_trials: 2, budget_node_hours: {BUDGET_NODE_HOURS}"
-EIGHT = PILOT.replace("max_trials: 30, parallel_trials: 4", FEW)
+FEW = {"max_trials": 8, "parallel_trials": 2, "budget_node_hours": BUDGET_NODE_HOURS}
+EIGHT = {"launcher": {"kind": "slurm_pilot"}, "search": FEW}
 HELD = {4: "taken", 5: "taken"}
 """Trials that are still there when their pilot is taken away."""
 
@@ -52,7 +51,7 @@ def held_node_s(bench: Bench, folder: SearchFolder) -> float:
 
 def test_a_search_goes_on_with_its_steps_after_its_driver_and_in_the_next_pilot_after_its_pilot(tmp_path, cluster):
     bench = Bench(tmp_path, cluster)
-    driver = bench.start("run", bench.write(takes_s=0.2, text=EIGHT, held=HELD), tabled=True)
+    driver = bench.start("run", bench.write(takes_s=0.2, held=HELD, **EIGHT), tabled=True)
     folder = bench.the_search()
     until(lambda: num_ended(folder), lambda found: found >= 4)
     before = running(folder, 2)
@@ -100,7 +99,7 @@ def assert_one_step_a_node(record: SearchRecord) -> None:
 @pytest.mark.walks
 def test_a_cancelled_search_leaves_neither_step_nor_pilot(tmp_path, cluster):
     bench = Bench(tmp_path, cluster)
-    driver = bench.start("run", bench.write(text=EIGHT, free=0), tabled=True)
+    driver = bench.start("run", bench.write(free=0, **EIGHT), tabled=True)
     folder = bench.the_search()
     jobs = {str(attempt.job_id).split(".")[0] for attempt in running(folder, 2)}
     assert bench.parlay("cancel", folder.path).code == 0

@@ -15,7 +15,7 @@ import pytest
 
 from slurm.sandbox.daemons import running_pids
 from slurm.sandbox.sandbox import SLURMCTLD, SlurmSandbox
-from tests.orchestrator.slurm_searches import SEARCH, Bench, num_ended, record_of, until
+from tests.orchestrator.slurm_searches import Bench, num_ended, record_of, until
 from tests.slurm.sandboxes import sandbox
 from trials.files.folders import SearchFolder, read_json
 from trials.ledger.events import SearchRecord, SearchState
@@ -26,10 +26,9 @@ from trials.trial import Attempt, FailureReason, TrialState
 pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(1200)]
 
 BUDGET_NODE_HOURS = 0.5
-THIRTY = SEARCH.replace("max_trials: 30", f"max_trials: 30, budget_node_hours: {BUDGET_NODE_HOURS}")
 # A node that dies takes one trial along, and none is being started on it.
-ROUGH = THIRTY.replace("poll_interval: 1s", "poll_interval: 1s, exclusive: true")
-EIGHT = SEARCH.replace("max_trials: 30, parallel_trials: 4", "max_trials: 8, parallel_trials: 2")
+ROUGH = {"search": {"budget_node_hours": BUDGET_NODE_HOURS}, "launcher": {"slurm": {"exclusive": True}}}
+EIGHT = {"max_trials": 8, "parallel_trials": 2}
 
 # Trials, by their place in the search, that do not end before something has happened to them; as many as may run at a
 # time are there when the controller is killed, so that nothing is being submitted.
@@ -157,7 +156,7 @@ def requeue(search: DisturbedSearch) -> None:
 @pytest.mark.fault(2, 9, 14, 18, 19)
 def test_a_search_of_thirty_trials_survives_what_happens_to_slurm_and_to_its_driver(tmp_path, cluster):
     bench = Bench(tmp_path, cluster)
-    search = DisturbedSearch(bench, bench.write(takes_s=0.2, text=ROUGH, held=HELD))
+    search = DisturbedSearch(bench, bench.write(takes_s=0.2, held=HELD, **ROUGH))
     search.is_at(3)
     search.kill_driver()
     search.resume()
@@ -190,7 +189,7 @@ def test_a_search_of_thirty_trials_survives_what_happens_to_slurm_and_to_its_dri
 @pytest.mark.fault(2, 9, 10)
 def test_without_accounting_a_search_survives_a_restarted_controller_and_a_killed_driver(tmp_path, slurm_sandbox):
     bench = Bench(tmp_path, slurm_sandbox)
-    search = DisturbedSearch(bench, bench.write(takes_s=0.2, text=EIGHT, held={2: DOWN, 3: BACK}))
+    search = DisturbedSearch(bench, bench.write(takes_s=0.2, held={2: DOWN, 3: BACK}, search=EIGHT))
     attempt, _ = search.running(2), search.running(3)  # both slots: nothing is being submitted
     slurm_sandbox.kill(SLURMCTLD, signal.SIGTERM)
     search.kill_driver()

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.plan_cost import PlannedCost
-from orchestrator.config.loader import load_search_file
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.preflight.job_terms import JobTerms, job_terms
 from slurm.association_limits import AssociationLimits, Qos
@@ -15,23 +14,21 @@ from slurm.fake.client import FakeSlurm
 from slurm.interface import SlurmUnreachable
 from slurm.partitions import PartitionSnapshot
 from slurm.preemption import Preemption, PreemptsBy
-from tests.orchestrator.cli.parlay import parlay_here, write_search
+from tests.kit import MINIMAL, loaded, search_file
+from tests.orchestrator.cli.parlay import parlay_here
 from tests.rig import four_nodes
 
-SEARCH = """\
-name: billed
-model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, vocab_size: 64, seq_length: 16}
-cluster: {accelerator: cpu, gpus_per_node: 2, num_nodes: 4}
-global_batch_size: 64
-space: {num_nodes: [2, 4], tensor_parallel: [1, 2]}
-tracking: {enabled: false}
-launcher: {kind: slurm, slurm: {partition: main}}
-"""
+SEARCH = {
+    "cluster": {"accelerator": "cpu", "gpus_per_node": 2, "num_nodes": 4},
+    "global_batch_size": 64,
+    "space": {"num_nodes": [2, 4]},
+    "launcher": {"kind": "slurm", "slurm": {"partition": "main"}},
+}
 NORMAL = AssociationLimits((), (Qos("normal", usage_factor=0.5),))
 
 
 def terms(folder: Path, slurm: FakeSlurm, *overrides: str) -> JobTerms | None:
-    spec = load_search_file(write_search(folder, SEARCH), overrides)
+    spec = loaded(folder, MINIMAL, *overrides, **SEARCH)
     return job_terms(spec, candidates_of(spec), slurm)
 
 
@@ -82,6 +79,6 @@ def test_the_lines_of_a_plan():
 
 def test_a_plan_without_slurm_is_in_node_hours(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    answer = parlay_here("plan", write_search(tmp_path, SEARCH), cwd=tmp_path)
+    answer = parlay_here("plan", search_file(tmp_path, **SEARCH), cwd=tmp_path)
     assert answer.code == 0
     assert "billing hours are unknown, since Slurm does not answer here: scontrol is not on PATH" in answer.out

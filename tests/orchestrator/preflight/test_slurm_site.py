@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.slurm_pilot.sizing import min_pilot_s
 from orchestrator.planning.candidates import candidates_of, require_pilot_room
@@ -17,26 +16,18 @@ from slurm.interface import SlurmUnreachable, Submission, SubmitStatus
 from slurm.partitions import PartitionSnapshot
 from slurm.request import JobRequest
 from slurm.sandbox.sandbox import SlurmSandbox
-from tests.orchestrator.cli.parlay import Answer, parlay_here, write_search
+from tests import kit
+from tests.orchestrator.cli.parlay import Answer, parlay_here
 from tests.orchestrator.slurm_searches import ids_of_jobs
 from tests.rig import four_nodes
 
-SEARCH = """\
-name: checked
-model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, vocab_size: 64, seq_length: 16}
-cluster: {accelerator: cpu, gpus_per_node: 4, num_nodes: 4}
-global_batch_size: 64
-space:
-  num_nodes: [1, 2, 4]
-  tensor_parallel: [1, 2]
-measure:
-  time_limit: 10m
-tracking: {enabled: false}
-launcher:
-  kind: slurm
-  slurm:
-    partition: main
-"""
+SEARCH = {
+    "cluster": {"accelerator": "cpu", "gpus_per_node": 4, "num_nodes": 4},
+    "global_batch_size": 64,
+    "space": {"num_nodes": [1, 2, 4]},
+    "measure": {"time_limit": "10m"},
+    "launcher": {"kind": "slurm", "slurm": {"partition": "main"}},
+}
 
 
 @pytest.fixture
@@ -58,7 +49,7 @@ def asked(slurm, monkeypatch) -> list[JobRequest]:
 
 
 def loaded(folder: Path, *overrides: str) -> SearchSpec:
-    return load_search_file(write_search(folder, SEARCH), overrides)
+    return kit.loaded(folder, kit.MINIMAL, *overrides, **SEARCH)
 
 
 def refused(slurm: FakeSlurm, spec: SearchSpec) -> tuple[Problem, ...]:
@@ -154,7 +145,7 @@ def test_a_partition_that_is_not_there_is_reported_with_slurms_words_and_its_lin
     assert "Invalid partition name specified" in problems[0].message
     assert all(p.rule and p.fix for p in problems)
     slurm.cluster.partitions = ("gpu",)
-    assert [(p.value, p.line) for p in refused(slurm, loaded(tmp_path))] == [("main", 14)] * 2
+    assert [(p.value, p.line) for p in refused(slurm, loaded(tmp_path))] == [("main", 21)] * 2
 
 
 @pytest.mark.bad_input(20)
@@ -179,13 +170,13 @@ def test_a_job_beyond_its_partition_is_refused_also_where_slurm_takes_it_and_let
 @pytest.mark.parametrize(
     ("words", "key", "line"),
     [
-        ("Requested time limit is invalid (missing or exceeds some limit)", "measure.time_limit", 9),
-        ("QOSMaxWallDurationPerJobLimit\nJob violates accounting/QOS policy", "measure.time_limit", 9),
-        ("Invalid account or account/partition combination specified", "launcher.slurm.account", 13),
-        ("User's group not permitted to use this partition", "launcher.slurm.partition", 14),
-        ("Invalid feature specification", "launcher.slurm.constraint", 13),
-        ("Invalid node name specified", "launcher.slurm", 13),
-        ("job_submit/lua: only on Tuesdays\nUnspecified error", "launcher.slurm", 13),
+        ("Requested time limit is invalid (missing or exceeds some limit)", "measure.time_limit", 17),
+        ("QOSMaxWallDurationPerJobLimit\nJob violates accounting/QOS policy", "measure.time_limit", 17),
+        ("Invalid account or account/partition combination specified", "launcher.slurm.account", 20),
+        ("User's group not permitted to use this partition", "launcher.slurm.partition", 21),
+        ("Invalid feature specification", "launcher.slurm.constraint", 20),
+        ("Invalid node name specified", "launcher.slurm", 20),
+        ("job_submit/lua: only on Tuesdays\nUnspecified error", "launcher.slurm", 20),
     ],
 )
 def test_slurms_words_name_the_key_they_are_about(tmp_path, slurm, words, key, line):
@@ -257,7 +248,7 @@ def run(folder: Path, sandbox: SlurmSandbox, *words: str, **variables: str) -> A
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("verb", [("run",), ("submit",), ("run", "--dry-run")])
 def test_what_a_real_slurm_refuses_is_bad_input_and_leaves_nothing(tmp_path, slurm_sandbox, verb):
-    write_search(tmp_path, SEARCH)
+    kit.search_file(tmp_path, **SEARCH)
     before = ids_of_jobs(slurm_sandbox)
     answer = run(tmp_path, slurm_sandbox, *verb, "search.yaml", "--set", "launcher.slurm.partition=nosuch", "--json")
     error = answer.json["error"]
@@ -277,7 +268,7 @@ def test_what_a_real_slurm_refuses_is_bad_input_and_leaves_nothing(tmp_path, slu
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("verb", [("run",), ("submit",), ("run", "--dry-run")])
 def test_without_slurm_a_new_search_is_exit_code_6_and_leaves_nothing(tmp_path, monkeypatch, verb):
-    write_search(tmp_path, SEARCH)
+    kit.search_file(tmp_path, **SEARCH)
     monkeypatch.setenv("PATH", str(tmp_path))
     answer = parlay_here(*verb, "search.yaml", "--json", cwd=tmp_path)
     assert answer.code == 6
@@ -298,7 +289,7 @@ def test_without_slurm_a_new_search_is_exit_code_6_and_leaves_nothing(tmp_path, 
 def test_an_option_carried_from_the_environment_is_checked_like_one_of_the_file(
     tmp_path, slurm_sandbox, variable, message
 ):
-    write_search(tmp_path, SEARCH.replace("    partition: main\n", "    comment: mine\n"))
+    kit.search_file(tmp_path, **SEARCH | {"launcher": {"kind": "slurm", "slurm": {"comment": "mine"}}})
     answer = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--json", **variable)
     error = answer.json["error"]
     assert answer.code == 2

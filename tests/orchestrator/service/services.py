@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.loader import load_search_file
 from orchestrator.planning.candidates import candidates_of
-from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, write_search
+from tests.kit import TINY_SEARCH, loaded, search_text
+from tests.orchestrator.cli.parlay import environment
 from tests.orchestrator.tabled_parlay import COMMAND
 
-SEARCH = TINY_SEARCH.replace("max_trials: 3", "max_trials: 4") + "tracking: {enabled: false}\n"
+SEARCH = search_text(TINY_SEARCH, search={"max_trials": 4}, tracking={"enabled": False})
 """Four trials of two ranks, whose times come from a table; the baseline's is the first."""
 
 
 def hold(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep all trials of a search in this folder from ending before `open_gate`, except the baseline's."""
-    spec = load_search_file(write_search(folder, SEARCH))
+    spec = loaded(folder, SEARCH)
     assert spec.baseline is not None
     held = {layout.key for layout in candidates_of(spec).layouts} - {spec.baseline.key}
     table = folder / "table.json"

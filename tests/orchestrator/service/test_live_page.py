@@ -23,7 +23,6 @@ from orchestrator.service.client import page_address
 from tests.chromium import Tab
 from tests.dashboards.report.searches import a_search
 from tests.dashboards.searches import START
-from tests.orchestrator.cli.parlay import write_search
 from tests.orchestrator.service.services import SEARCH, ask, hold, open_gate, serving
 from tests.sources import ROOT
 from trials.files.folders import SearchFolder
@@ -54,7 +53,7 @@ def come_in(tab: Tab, home: Path) -> None:
 
 
 def submitted(folder: Path, home: Path, about: dict[str, Any]) -> SearchFolder:
-    body = {"yaml": write_search(folder, SEARCH).read_text(), "directory": str(folder)}
+    body = {"yaml": SEARCH, "directory": str(folder)}
     token = (home / "service" / "token").read_text()
     status, answer = ask(about, "POST", "/v1/searches", body, authorization=f"Bearer {token}")
     assert status == 201, answer

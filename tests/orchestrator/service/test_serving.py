@@ -19,7 +19,8 @@ import pytest
 
 from orchestrator.search.lease import current_lease
 from orchestrator.service.client import running_service
-from tests.orchestrator.cli.parlay import environment, parlay, write_search
+from tests.kit import search_file
+from tests.orchestrator.cli.parlay import environment, parlay
 from tests.orchestrator.service.services import SEARCH, ask, hold, open_gate, serving
 from tests.orchestrator.slurm_searches import num_ended, record_of, until
 from tests.orchestrator.tabled_parlay import COMMAND
@@ -38,7 +39,7 @@ def home(own_home, tmp_path, monkeypatch) -> Path:
 
 def submitted_twice(folder: Path, about: dict[str, Any]) -> list[SearchFolder]:
     """A search from one terminal by the command, and one from another by the socket."""
-    path = write_search(folder, SEARCH)
+    path = search_file(folder, SEARCH)
     first = subprocess.run(
         [*COMMAND, "submit", path, "--json"], cwd=folder, env=environment(), capture_output=True, text=True, timeout=120
     )
@@ -114,7 +115,7 @@ def test_on_a_port_the_token_lies_in_a_file_and_a_stopped_service_leaves_its_sea
         other = parlay("serve", "--json", cwd=tmp_path)
         assert (other.code, other.json["error"]["code"]) == (5, "held")
         assert str(service.pid) in other.json["error"]["message"]
-        path = write_search(tmp_path, SEARCH)
+        path = search_file(tmp_path, SEARCH)
         search = SearchFolder(Path(parlay("submit", path, "--json", cwd=tmp_path).json["folder"]))
         until(lambda: driver_status(search) == service.pid, bool)
         line = http.client.HTTPConnection("127.0.0.1", about["port"], timeout=60)

@@ -16,8 +16,8 @@ import pytest
 
 from search_spaces.engines import ACCELERATE_LAUNCH
 from search_spaces.layouts.layout import Layout
-from tests.kit import ABSENT, search_file
-from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay
+from tests.kit import ABSENT, TINY_SEARCH, search_file
+from tests.orchestrator.cli.parlay import parlay
 from tests.trials.external.patched_interpreter import interpreter_in
 from tests.trials.external.ranks import local_spec, start
 from tests.trials.external.test_program import await_no_process_in

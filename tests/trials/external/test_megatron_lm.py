@@ -20,8 +20,8 @@ from search_spaces.engines import MEGATRON_CORE
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.measured_table import Observation, render_table
-from tests.kit import TINY
-from tests.orchestrator.cli.parlay import parlay, parlay_here, write_search
+from tests.kit import ABSENT, TINY, TINY_SEARCH, search_file
+from tests.orchestrator.cli.parlay import parlay, parlay_here
 from tests.trials.external.megatron_on_cpu.start import GIVEN, SCRIPT
 from tests.trials.external.patched_interpreter import interpreter_in
 from tests.trials.external.ranks import local_spec, start
@@ -128,7 +128,8 @@ def assert_proven(outcome: Outcome, spec: TrialSpec) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_search_measures_every_layout_and_ends_in_a_recipe_that_is_replayed(tmp_path, python, script_of, version):
     (tmp_path / "layouts.csv").write_text(table_of([layout_of(4, **fields) for fields in LAYOUTS]))
-    path = write_search(tmp_path, SEARCH.format(python=python, script=script_of(version), arguments=list(ARGUMENTS)))
+    trainer = {"kind": "megatron-lm", "python": str(python), "script": str(script_of(version))}
+    path = search_file(tmp_path, TINY_SEARCH, **SEARCH, trainer=trainer | {"arguments": list(ARGUMENTS)})
     answer = parlay("run", path, "--json", cwd=tmp_path, timeout_s=500)
     assert answer.code == 0, answer.err
     assert answer.json["trials"]["measured"] == len(LAYOUTS), answer.err
@@ -146,20 +147,16 @@ def test_a_search_measures_every_layout_and_ends_in_a_recipe_that_is_replayed(tm
 
 
 ONCE = ("--repeats", "1", "--sessions", "1")
-SEARCH = """\
-schema: parlay.search/1
-name: megatron
-model: {{num_layers: 4, hidden_size: 64, num_attention_heads: 4, vocab_size: 512, seq_length: 32}}
-cluster: {{accelerator: cpu, gpus_per_node: 2, num_nodes: 1}}
-global_batch_size: 4
-baseline: {{tensor_parallel: 2, engine: megatron-lm}}
-space: {{candidates: layouts.csv}}
-search: {{sampler: grid, max_trials: 8, finalists: 0}}
-measure: {{min_steps: 5, max_steps: 6, max_warmup_steps: 4, ci_relative_width: 1.0, early_stopping: false}}
-launcher: {{kind: local}}
-tracking: {{enabled: false}}
-trainer: {{kind: megatron-lm, python: {python}, script: {script}, arguments: {arguments}}}
-"""
+SEARCH = {
+    "model": {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512, "seq_length": 32},
+    "global_batch_size": 4,
+    "baseline": {"engine": "megatron-lm"},
+    "space": dict.fromkeys(("tensor_parallel", "pipeline_parallel", "micro_batch_size"), ABSENT)
+    | {"candidates": "layouts.csv"},
+    "search": {"sampler": "grid", "max_trials": 8},
+    "measure": {"max_warmup_steps": 4, "early_stopping": False},
+    "tracking": {"enabled": False},
+}
 
 
 def table_of(layouts: list[Layout]) -> str:

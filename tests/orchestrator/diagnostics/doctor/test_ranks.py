@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.engine_packages import node_package_findings, package_findings
 from orchestrator.diagnostics.doctor.finding import Finding, Level
@@ -27,7 +26,7 @@ from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import LaunchRequest
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
-from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
+from tests.kit import TINY_SEARCH, loaded
 from tests.orchestrator.scripted import ScriptedLauncher, one_job
 from tests.trials.train.parity import needs_megatron, needs_torchtitan
 from trials.attempt_result import LaunchStatus, Liveness
@@ -220,7 +219,7 @@ def launcher_of(status: LaunchStatus, found: NodeProbeReport | None = None, log:
 
 def run(folder: Path, launcher: ScriptedLauncher, *changes: str) -> list[Finding]:
     (folder / "runs").mkdir()
-    spec = load_search_file(write_search(folder, TINY_SEARCH), ["launcher.kind=slurm", *changes])
+    spec = loaded(folder, TINY_SEARCH, "launcher.kind=slurm", *changes)
     job = SearchFolder(folder / "runs" / "doctor-abc123")
     return list(submit_test(AttemptRunner(launcher), job, spec))
 
@@ -260,7 +259,7 @@ PASSED = {
 
 
 def spec_of(folder: Path, *changes: str) -> SearchSpec:
-    return load_search_file(write_search(folder, TINY_SEARCH), changes)
+    return loaded(folder, TINY_SEARCH, *changes)
 
 
 def program(path: Path, script: str) -> str:
@@ -399,7 +398,7 @@ def test_the_packages_of_the_nodes_are_compared_too(tmp_path):
 
 
 def test_each_engine_has_a_finding_and_a_failed_check_its_reason(tmp_path: Path) -> None:
-    spec = load_search_file(write_search(tmp_path, TINY_SEARCH), ["space.engine=[torch, deepspeed]"])
+    spec = loaded(tmp_path, TINY_SEARCH, "space.engine=[torch, deepspeed]")
     reasons = {"torch/cpu": None, "deepspeed/cpu": "an import has started 1 threads: jemalloc_bg_thd"}
     bad, good = warm_start_findings(spec, lambda python, preload: reasons[preload])
     assert (good.level, good.message) == (Level.OK, "ranks of engine torch can be forked after their imports")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config.loader import load_search_file
 from orchestrator.diagnostics.doctor.finding import Finding, Level
 from orchestrator.diagnostics.doctor.job_limits import check_jobs
 from orchestrator.diagnostics.doctor.slurm import COMMANDS, check_slurm, unreachable_finding
@@ -20,7 +19,7 @@ from slurm.fake.cluster import FAKE_SETTINGS, FakeCluster
 from slurm.fake.placement import FakeNode
 from slurm.interface import SlurmUnreachable
 from slurm.partitions import PartitionSnapshot
-from tests.orchestrator.cli.parlay import write_search
+from tests.kit import MINIMAL, loaded
 
 
 @pytest.fixture
@@ -103,17 +102,13 @@ def test_an_old_version_and_what_is_not_enforced_accounted_or_answered_are_said(
     }
 
 
-SEARCH = """\
-name: checked
-model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, vocab_size: 64, seq_length: 16}
-cluster: {accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 4}
-global_batch_size: 64
-space:
-  num_nodes: [1, 2, 4]
-  tensor_parallel: [1, 2]
-measure: {time_limit: 2h}
-launcher: {kind: slurm}
-"""
+SEARCH = {
+    "cluster": {"accelerator": "a100-80gb", "gpus_per_node": 4, "num_nodes": 4},
+    "global_batch_size": 64,
+    "space": {"num_nodes": [1, 2, 4]},
+    "measure": {"time_limit": "2h"},
+    "launcher": {"kind": "slurm"},
+}
 MAIN = PartitionSnapshot("main", is_default=True, num_nodes=4)
 
 
@@ -125,7 +120,7 @@ def four_nodes() -> FakeSlurm:
 
 
 def examined(four_nodes: FakeSlurm, folder: Path, *changes: str) -> list[Finding]:
-    spec = load_search_file(write_search(folder, SEARCH), changes)
+    spec = loaded(folder, MINIMAL, *changes, **SEARCH)
     return list(check_jobs(four_nodes, spec, candidates_of(spec)))
 
 
