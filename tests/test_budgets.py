@@ -8,7 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 from tests.hops import hops
-from tests.house import BUDGETS, budgeted, house
+from tests.house import BEFORE, BUDGETS, budgeted, fallen_percent, house, lowered
+
+HOPS = {"hops.search_file", "hops.throughput", "hops.job_id"}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,20 @@ def over(numbers: Mapping[str, int], budgets: Mapping[str, int]) -> list[str]:
 
 @pytest.mark.slow
 def test_lines_tokens_imports_and_words_are_within_their_budgets(budgets):
-    assert over(budgeted(house()), budgets) == []
+    numbers = house()
+    assert over(budgeted(numbers), budgets) == []
+    assert budgets.keys() - budgeted(numbers).keys() == HOPS
+    lines, tokens = (fallen_percent(numbers, name) for name in BEFORE)
+    assert lines <= 0 or tokens >= 0.8 * lines, "lines became denser"
+
+
+def test_a_number_above_its_budget_or_without_one_is_told():
+    assert over({"a": 2, "b": 1, "c": 1}, {"a": 1, "c": 1}) == ["a: 2 over 1", "b: 1 over 0"]
+
+
+def test_lowering_raises_no_budget_and_keeps_its_reason():
+    text = '# why\n"a" = 5 # how\n"b" = 1\n"gone" = 3\n'
+    assert lowered(text, {"a": 4, "b": 2, "new": 7}) == '# why\n"a" = 4 # how\n"b" = 1\n"new" = 7\n'
 
 
 @pytest.mark.processes
