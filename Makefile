@@ -42,8 +42,8 @@ gallery: .venv/.trainer
 	@$(BIN)/python -m benchmarks.gallery --page docs/gallery.md
 
 # Predicted against measured layouts on this machine's GPU, in at most eight minutes: docs/cost_model.md. GPU_PYTHON is an
-# interpreter with a torch for the GPU, numpy and PyYAML; without one, that of `setup`.
-gpu: $(if $(GPU_PYTHON),,.venv/.trainer)
+# interpreter with a torch for the GPU, numpy, PyYAML, and torchtitan and torchao for two cases; without one, .venv's.
+gpu: $(if $(GPU_PYTHON),,.venv/.trainers)
 	@$(or $(GPU_PYTHON),$(BIN)/python) -m benchmarks.gpu
 
 servers: .venv/.dev

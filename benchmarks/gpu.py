@@ -5,10 +5,10 @@
 Each case is a trial of one rank by Parlay's trainer: micro-batch sizes, bf16 and fp32, attention kernels,
 recomputation, compilation, the optimizer on the host, and torchtitan with products in 16 and in 8 bits where it is
 installed. What a case measured is kept in docs/data/gpu-DATE.json at once, and a second call goes on with the cases
-that are missing. A case that cannot run, for want of memory or a package, is kept with its reason.
+that are missing. A case that cannot run is kept with its reason, and one that lacks a package is tried again.
 
 One GPU shows nothing about links: no collective is measured, so no exchange, pipeline, tensor or data parallelism.
-Without a GPU the same cases run with tiny shapes on the CPU, to show that they can be run, and nothing is kept.
+Without a GPU the same cases run with tiny shapes on the CPU, to show that they can be run; build/ keeps what they took.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.schema.presets import accelerator_named
 from trials.files.folders import SearchFolder, read_json, write_json
 from trials.measure_rules import MeasureRules
+from trials.ranks.engine_packages import installed_packages, package_faults
 from trials.trial import Outcome
 
 MODEL = ModelShape(16, 2048, 16, 8, 5632, True, 32000, 2048, False, "rotary", "rmsnorm")
@@ -49,6 +50,7 @@ CASE_LIMIT_S = 90.0
 """Above what a case takes, compilation included."""
 _BF16: dict[str, Any] = {"precision": "bf16", "attention_kernel": "flash"}
 _FOUR = {**_BF16, "micro_batch_size": 4}
+_TORCHTITAN = {**_FOUR, "engine": "torchtitan", "attention_kernel": "flex", "torch_compile": True}
 CASES: dict[str, dict[str, Any]] = {
     "fp32": {"micro_batch_size": 1},
     "bf16": {"precision": "bf16"},
@@ -60,11 +62,11 @@ CASES: dict[str, dict[str, Any]] = {
     "full recomputation": {**_FOUR, "activation_checkpointing": "full"},
     "compiled": {**_FOUR, "torch_compile": True},
     "optimizer on the host": {**_FOUR, "offload": "optimizer"},
-    "torchtitan": {**_FOUR, "engine": "torchtitan", "torch_compile": True},
-    "torchtitan, fp8": {**_FOUR, "engine": "torchtitan", "torch_compile": True, "matmul_precision": "fp8_tensorwise"},
+    "torchtitan": _TORCHTITAN,
+    "torchtitan, fp8": {**_TORCHTITAN, "matmul_precision": "fp8_tensorwise"},
 }
 """Fields of layouts. No engine of Parlay's trainer captures CUDA graphs, so none is here."""
-DOCS = Path(__file__).parents[1] / "docs" / "data"
+ROOT = Path(__file__).parents[1]
 _FIND_DEVICE = "import torch; print(torch.__version__, torch.cuda.is_available() and torch.cuda.get_device_name())"
 _COMPARED = ("step_time_s", "peak_memory_gib")
 _KEPT = (*_COMPARED, "peak_memory_allocated_gib", "mfu", "hfu", "tokens_per_sec", "measured_steps")
@@ -75,12 +77,11 @@ def main() -> None:
     torch, device = found_device()
     is_gpu = device != "False"
     accelerator = arguments.accelerator or (accelerator_named(device).name if is_gpu else "cpu")
-    date = f"{datetime.now(UTC):%Y-%m-%d}"
-    file = DOCS / f"gpu-{date}.json" if is_gpu else None
-    head: Line = {"date": date, "device": device if is_gpu else "CPU", "torch": torch}
-    head |= {"accelerator": accelerator, "model": (MODEL if is_gpu else TINY).to_json()}
-    head["note"] = "One GPU shows nothing about links." if is_gpu else "No GPU: tiny shapes on a CPU, kept nowhere."
+    head: Line = {"device": device if is_gpu else "CPU", "torch": torch, "accelerator": accelerator}
+    head["model"] = (MODEL if is_gpu else TINY).to_json()
+    head["note"] = "One GPU shows nothing about links." if is_gpu else "No GPU: tiny shapes on a CPU."
     print(head["note"], file=sys.stderr)
+    file = file_of(ROOT / ("docs/data" if is_gpu else "build"), f"{datetime.now(UTC):%Y-%m-%d}", head)
     show(measured_cases(head, file, arguments.minutes), arguments.json)
 
 
@@ -91,22 +92,29 @@ def found_device() -> tuple[str, str]:
     return torch, device
 
 
-def measured_cases(head: Line, file: Path | None, minutes: float) -> Iterator[Line]:
+def file_of(folder: Path, date: str, head: Line) -> Path:
+    """The newest file if it is this machine's and has not seen every case, be it of a day before; else today's."""
+    today = folder / f"gpu-{date}.json"
+    newest = max(folder.glob("gpu-*.json"), default=today)
+    kept = read_json(newest) or {}
+    return newest if kept.items() >= head.items() and CASES.keys() - kept["cases"].keys() else today
+
+
+def measured_cases(head: Line, file: Path, minutes: float) -> Iterator[Line]:
     """Line for each case that is not in the file yet, while time is left; SystemExit for another machine's file."""
-    kept = (read_json(file) if file is not None and file.exists() else None) or head | {"cases": {}}
-    if any(kept[name] != head[name] for name in ("device", "torch", "model")):
+    kept = read_json(file) or head | {"cases": {}}
+    if not kept.items() >= head.items():
         raise SystemExit(f"{file} is of {kept['device']} with torch {kept['torch']}: move it away")
     ends = time.monotonic() + 60 * minutes
     for name in CASES:
-        if name in kept["cases"]:
+        if name in kept["cases"] and "package" not in kept["cases"][name]:
             continue
         if time.monotonic() + CASE_LIMIT_S / 2 > ends:
             print("The time is over: another call goes on from here.", file=sys.stderr)
             return
         kept["cases"][name] = measured_case(name, ModelShape.from_json(head["model"]), head["accelerator"])
-        if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file, kept)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, kept)
         yield {"case": name, **kept["cases"][name]}
 
 
@@ -115,12 +123,16 @@ def measured_case(name: str, model: ModelShape, accelerator: str) -> Line:
     layout = layout_of(name)
     predicted = prediction(model, layout, accelerator)
     line: Line = {"layout": layout.key, "predicted": predicted}
+    chip = "a100-80gb" if accelerator == "cpu" else accelerator  # what an A100 needs, a CPU has to stand in for
+    if fault := next(package_faults(layout, model, chip, installed_packages()), None):
+        return line | {"ended": "not measured", "package": fault.package, "detail": str(fault)}
     outcome = run_case(model, layout, accelerator)
     if outcome is None or outcome.measured is None:
         reason = "no outcome in time" if outcome is None else str(outcome.reason)
         return line | {"ended": reason, "detail": outcome.excerpt and outcome.excerpt[-300:] if outcome else None}
     measured = outcome.measured.to_json()
-    compared = _COMPARED if accelerator != "cpu" else ()  # a CPU's memory is that of the process
+    # A CPU's memory is that of the process, and no step time is predicted for a device of unknown speed.
+    compared = [field for field in _COMPARED if accelerator != "cpu" and predicted[field] is not None]
     off = {field: round(predicted[field] / measured[field] - 1, 4) for field in compared}
     found = {field: measured[field] for field in _KEPT if field in measured}
     return line | {"measured": found, "off": off, "flags": [flag.value for flag in outcome.flags]}

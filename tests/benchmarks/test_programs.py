@@ -13,6 +13,7 @@ import pytest
 from benchmarks import driver, gpu, planner_speed
 from benchmarks.replays import LOOP, slowed_copy, summaries
 from tests.sources import ROOT
+from trials.ranks.engine_packages import PACKAGES
 from trials.train.measurement import loop
 
 
@@ -57,14 +58,19 @@ def test_each_engine_is_compared_with_plain_pytorch():
 @pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_a_layout_of_the_gpu_benchmark_is_measured_kept_and_not_measured_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu, "CASES", {"flash": gpu.CASES["flash"]})
+    monkeypatch.setattr(gpu, "CASES", {name: gpu.CASES[name] for name in ("torchtitan, fp8", "flash")})
+    monkeypatch.setattr(gpu, "installed_packages", lambda: dict.fromkeys(PACKAGES) | {"torchtitan": "0.3.0"})
     head = {"device": "CPU", "torch": "2", "accelerator": "cpu", "model": gpu.TINY.to_json()}
-    file = tmp_path / "data" / "gpu.json"
-    [line] = gpu.measured_cases(head, file, minutes=5)
+    file = tmp_path / "data" / "gpu-2026-01-31.json"
+    measuring = gpu.measured_cases(head, file, minutes=5)
+    assert next(measuring)["package"] == "torchao"
+    assert gpu.file_of(file.parent, "2026-02-01", head) == file, "it is not complete"
+    [line] = measuring
+    assert gpu.file_of(file.parent, "2026-02-01", head).name == "gpu-2026-02-01.json"
     assert line["measured"]["step_time_s"] > 0
     assert line["predicted"]["fit_probability"] == 1.0
     assert json.loads(file.read_text())["cases"]["flash"].items() <= line.items()
-    assert list(gpu.measured_cases(head, file, minutes=5)) == []
+    assert [line["case"] for line in gpu.measured_cases(head, file, minutes=5)] == ["torchtitan, fp8"]
     with pytest.raises(SystemExit, match="move it away"):
         list(gpu.measured_cases(head | {"device": "NVIDIA H200"}, file, minutes=5))
 
