@@ -9,6 +9,7 @@ run counts, since other load only adds time.
 from __future__ import annotations
 
 import time
+import timeit
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +53,7 @@ def lines(most_layouts: int, repeats: int = 1) -> Iterator[Line]:
     spec = load_search_text(SEARCH, Path.cwd())
     begun = time.perf_counter()
     space = candidates_of(spec)
-    yield _line("enumerate", len(space.layouts), time.perf_counter() - begun)
+    yield {"what": "enumerate", "layouts": len(space.layouts), "seconds": time.perf_counter() - begun}
     rows = np.linspace(0, len(space.layouts) - 1, min(most_layouts, len(space.layouts))).astype(int)
     space = replace(space, layouts=tuple(space.layouts[row] for row in rows))
     table, plan = LayoutTable.of(space.layouts), plan_of(spec, space)
@@ -64,17 +65,7 @@ def lines(most_layouts: int, repeats: int = 1) -> Iterator[Line]:
         "plan_json": plan.to_json,
     }
     for what, work in parts.items():
-        yield _line(what, len(rows), min(_seconds(work) for _ in range(repeats)))
-
-
-def _line(what: str, layouts: int, seconds: float) -> Line:
-    return {"what": what, "layouts": layouts, "seconds": round(seconds, 4)}
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
+        yield {"what": what, "layouts": len(rows), "seconds": min(timeit.repeat(work, number=1, repeat=repeats))}
 
 
 if __name__ == "__main__":
