@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -47,9 +46,6 @@ HELD = {
 LONGEST_S = 300.0
 """A job whose step ended without a controller is a minute in ending; so long is a submission looked for of which a
 killed driver left no word."""
-
-SAVED_AFTER_S = 6.0
-"""A controller writes its state down within five seconds; killed before, it forgets jobs that it accepted."""
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +103,7 @@ def kill_controller(search: DisturbedSearch) -> None:
     ending = [search.running(number) for number in END_WHILE_SLURMCTLD_IS_DOWN]
     for number in END_WHEN_SLURMCTLD_IS_BACK:
         search.running(number)
-    time.sleep(SAVED_AFTER_S)  # not for anything to happen, but for what is to be lost not to be
+    write_down(cluster, ending[0])
     cluster.kill(SLURMCTLD)
     search.bench.open_gate(DOWN)
     for attempt in ending:
@@ -115,6 +111,21 @@ def kill_controller(search: DisturbedSearch) -> None:
     until(lambda: [a.unknown_since for a in record_of(search.folder).in_flight], any)
     cluster.start_daemon(SLURMCTLD)
     search.bench.open_gate(BACK)
+
+
+def write_down(cluster: SlurmSandbox, attempt: Attempt) -> None:
+    """Wait until the controller's state is on disk, and in it a remark about this job: killed before, a controller
+    forgets jobs that it accepted."""
+    remark = "known-before-the-kill"
+    done = cluster.ask("scontrol", "update", f"JobId={attempt.job_id}", f"Comment={remark}")
+    assert done.returncode == 0, done.stderr
+
+    def written() -> bool:
+        with suppress(FileNotFoundError):  # for a moment, while it is replaced
+            return remark.encode() in (cluster.paths.folder / "state/job_state").read_bytes()
+        return False
+
+    until(written, bool)
 
 
 def kill_node(search: DisturbedSearch) -> str:
