@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import time
 import timeit
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -57,7 +56,7 @@ def lines(most_layouts: int, repeats: int = 1) -> Iterator[Line]:
     rows = np.linspace(0, len(space.layouts) - 1, min(most_layouts, len(space.layouts))).astype(int)
     space = replace(space, layouts=tuple(space.layouts[row] for row in rows))
     table, plan = LayoutTable.of(space.layouts), plan_of(spec, space)
-    parts: dict[str, Callable[[], Any]] = {
+    parts = {
         "columns": lambda: LayoutTable.of(space.layouts),
         "estimate": lambda: Estimates.of(task_of(spec), table),
         "plan": lambda: plan_of(spec, space),
@@ -65,7 +64,7 @@ def lines(most_layouts: int, repeats: int = 1) -> Iterator[Line]:
         "plan_json": plan.to_json,
     }
     for what, work in parts.items():
-        yield {"what": what, "layouts": len(rows), "seconds": min(timeit.repeat(work, number=1, repeat=repeats))}
+        yield {"what": what, "layouts": len(rows), "seconds": min(timeit.Timer(work, "gc.enable()").repeat(repeats, 1))}
 
 
 if __name__ == "__main__":
