@@ -97,10 +97,10 @@ def _step_contenders(device: str, folder: Path) -> dict[str, Work]:
         built = build_engine(TrainingConfig(spec.model, layout, weights, OptimizerConfig()), world)
         return lambda: built.train_step(data)
 
-    contenders: dict[str, Work] = {
-        "plain": lambda: plain.train_step(data.ids, data.targets, spec.layout.grad_accum_steps)
+    return {
+        "plain": lambda: plain.train_step(data.ids, data.targets, spec.layout.grad_accum_steps),
+        **{engine: step_of(engine) for engine in ENGINES},
     }
-    return contenders | {engine: step_of(engine) for engine in ENGINES}
 
 
 def _timed(train_step: Work, device: str) -> float:
