@@ -48,7 +48,7 @@ GLOBAL_BATCH_SIZE = 8
 RULES = MeasureRules(min_steps=8, max_steps=16, max_warmup_steps=8, early_stopping=False)
 CASE_LIMIT_S = 90.0
 """Above what a case takes, compilation included."""
-_BF16: dict[str, Any] = {"precision": "bf16", "attention_kernel": "flash"}
+_BF16 = {"precision": "bf16", "attention_kernel": "flash"}
 _FOUR = {**_BF16, "micro_batch_size": 4}
 _TORCHTITAN = {**_FOUR, "engine": "torchtitan", "attention_kernel": "flex", "torch_compile": True}
 CASES: dict[str, dict[str, Any]] = {
@@ -67,7 +67,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 """Fields of layouts. No engine of Parlay's trainer captures CUDA graphs, so none is here."""
 ROOT = Path(__file__).parents[1]
-_FIND_DEVICE = "import torch; print(torch.__version__, torch.cuda.is_available() and torch.cuda.get_device_name())"
+_DEVICE = "import torch; c = torch.cuda; print(torch.__version__, c.get_device_name() if c.is_available() else 'CPU')"
 _COMPARED = ("step_time_s", "peak_memory_gib")
 _KEPT = (*_COMPARED, "peak_memory_allocated_gib", "mfu", "hfu", "tokens_per_sec", "measured_steps")
 
@@ -75,9 +75,9 @@ _KEPT = (*_COMPARED, "peak_memory_allocated_gib", "mfu", "hfu", "tokens_per_sec"
 def main() -> None:
     arguments = arguments_of(__doc__, accelerator="", minutes=8.0)
     torch, device = found_device()
-    is_gpu = device != "False"
+    is_gpu = device != "CPU"
     accelerator = arguments.accelerator or (accelerator_named(device).name if is_gpu else "cpu")
-    head: Line = {"device": device if is_gpu else "CPU", "torch": torch, "accelerator": accelerator}
+    head: Line = {"device": device, "torch": torch, "accelerator": accelerator}
     head["model"] = (MODEL if is_gpu else TINY).to_json()
     head["note"] = "One GPU shows nothing about links." if is_gpu else "No GPU: tiny shapes on a CPU."
     print(head["note"], file=sys.stderr)
@@ -86,9 +86,8 @@ def main() -> None:
 
 
 def found_device() -> tuple[str, str]:
-    """Version of torch, and the GPU's name or `False`; asked in a process that leaves the GPU's memory alone."""
-    done = subprocess.run([sys.executable, "-c", _FIND_DEVICE], stdout=subprocess.PIPE, text=True, check=True)
-    torch, _, device = done.stdout.strip().partition(" ")
+    """Version of torch, and the GPU's name or CPU; asked in a process that leaves the GPU's memory alone."""
+    torch, _, device = subprocess.check_output([sys.executable, "-c", _DEVICE], text=True).strip().partition(" ")
     return torch, device
 
 
@@ -122,14 +121,15 @@ def measured_case(name: str, model: ModelShape, accelerator: str) -> Line:
     """What was predicted and measured, and prediction over measurement, less one; or why it ended otherwise."""
     layout = layout_of(name)
     predicted = prediction(model, layout, accelerator)
-    line: Line = {"layout": layout.key, "predicted": predicted}
+    line = {"layout": layout.key, "predicted": predicted}
     chip = "a100-80gb" if accelerator == "cpu" else accelerator  # what an A100 needs, a CPU has to stand in for
     if fault := next(package_faults(layout, model, chip, installed_packages()), None):
         return line | {"ended": "not measured", "package": fault.package, "detail": str(fault)}
     outcome = run_case(model, layout, accelerator)
-    if outcome is None or outcome.measured is None:
-        reason = "no outcome in time" if outcome is None else str(outcome.reason)
-        return line | {"ended": reason, "detail": outcome.excerpt and outcome.excerpt[-300:] if outcome else None}
+    if outcome is None:
+        return line | {"ended": "no outcome in time"}
+    if outcome.measured is None:
+        return line | {"ended": outcome.reason, "detail": outcome.excerpt and outcome.excerpt[-300:]}
     measured = outcome.measured.to_json()
     # A CPU's memory is that of the process, and no step time is predicted for a device of unknown speed.
     compared = [field for field in _COMPARED if accelerator != "cpu" and predicted[field] is not None]
