@@ -537,6 +537,13 @@ class ModelShape:
         return cls(**data)
 
 
+RESOLVED_FIELDS: Mapping[str, str] = {
+    "attention_head_size": "head_size",
+    "activation": "mlp_activation",
+    "linear_biases": "has_biases",
+    "expert_ffn_hidden_size": "expert_width",
+}
+"""Property with the value that counts of a field whose None stands for the usual one."""
 MODEL_DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(ModelShape) if f.default is not MISSING}
 """Fields that a model may leave out, with the value that then counts."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from search_spaces.engines import ACCELERATE
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import Rule, RuleViolation, engine_limits, sharded_replicas
+from search_spaces.rules.engine_rules import Rule, RuleViolation, clashes, engine_limits, sharded_replicas
 
 _SHAPES = (("rotary", "rmsnorm", True), ("learned", "layernorm", False))
 """Positions, norm and gated MLP of transformers' Llama and Qwen, and of its GPT-2."""
@@ -49,24 +49,9 @@ def _gpt2(model: ModelShape) -> Iterator[RuleViolation]:
             "transformers' GPT-2 has heads of hidden_size / num_attention_heads",
             "leave attention_head_size out, or use a Llama's shape",
         )
-    if model.qk_norm:
-        yield RuleViolation(
-            "qk_norm",
-            "qk_norm is true with learned positions",
-            "transformers' GPT-2 does not normalise queries and keys",
-            "set qk_norm to false, or use a Llama's shape",
-        )
 
 
 def _llama(model: ModelShape) -> Iterator[RuleViolation]:
-    if model.qk_norm and model.qkv_bias:
-        yield RuleViolation(
-            "qk_norm",
-            "qk_norm and qkv_bias are true",
-            "transformers' Qwen3 normalises queries and keys and has no biases of these alone; its Qwen2 has the biases"
-            " and normalises nothing",
-            "set one of them to false, or use another engine",
-        )
     is_llama = not (model.qk_norm or model.qkv_bias)
     if is_llama and model.hidden_size % model.num_attention_heads:
         yield RuleViolation(
@@ -79,6 +64,17 @@ def _llama(model: ModelShape) -> Iterator[RuleViolation]:
 
 ACCELERATE_RULES: tuple[Rule, ...] = (
     _shape,
+    clashes(
+        "model.qk_norm",
+        {"model.position_embedding": ("learned",)},
+        "transformers' GPT-2 does not normalise queries and keys",
+    ),
+    clashes(
+        "model.qk_norm",
+        {"model.qkv_bias": (True,)},
+        "transformers' Qwen3 normalises queries and keys and has no biases of these alone; its Qwen2 has the biases and"
+        " normalises nothing",
+    ),
     sharded_replicas,
     engine_limits(
         ACCELERATE,

@@ -8,13 +8,14 @@ and megatron/core/distributed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from search_spaces.engines import ENGINE_PROFILES, OWN_ENGINES
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.layouts.matmul_recipes import MatmulRecipe, recipe_of
 from search_spaces.layouts.pipeline_split import GivenSplit
-from search_spaces.model_shape import ModelShape, field_of_feature
+from search_spaces.model_shape import MODEL_DEFAULTS, RESOLVED_FIELDS, ModelShape, field_of_feature
 
 
 class RuleViolation(NamedTuple):
@@ -42,7 +43,7 @@ def allows_only(
     def rule(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         for record, choices in ((layout, fields), (model, of_model or {})):
             for name, values in choices.items():
-                value = getattr(record, name)
+                value = getattr(record, RESOLVED_FIELDS.get(name, name))
                 if value not in values:
                     allowed = _choice(name, values)
                     sentence = f"{owner or layout.engine} supports {name} {allowed}"
@@ -50,6 +51,78 @@ def allows_only(
                     yield RuleViolation(name, message, sentence, f"set {name} to {allowed}")
 
     return rule
+
+
+Clash = Callable[[Any], bool] | tuple[Any, ...]
+"""Values of a field that a rule is about: these, or those for which a function is true."""
+
+
+def clashes(name: str, others: Mapping[str, Clash], rule: str, *, values: Clash | None = None, fix: str = "") -> Rule:
+    """Rule that a field does not have `values`, by default all but its default, beside these values of all `others`.
+
+    A field of the model is called `model.NAME`. The rule's short name is the field's; `{engine}` in it is the layout's.
+    The fix is to change an axis of `others` to a value that does not clash, where it has few, or else the field itself.
+    """
+    field = name.removeprefix("model.")
+    own = _reader(name)
+    beside = {other: (_reader(other), clash) for other, clash in others.items()}
+
+    def violations(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+        value = own(layout, model)
+        if value == _DEFAULTS[field] if values is None else not _is_in(value, values):
+            return
+        if all(_is_in(read(layout, model), clash) for read, clash in beside.values()):
+            found = " and ".join(f"{other} {_format(read(layout, model))}" for other, (read, _) in beside.items())
+            message = f"{name} is {_format(value)}" + (f" with {found}" if found else "")
+            yield RuleViolation(field, message, rule.replace("{engine}", layout.engine), fix or _way_out(name, others))
+
+    return violations
+
+
+def _reader(name: str) -> Callable[[Layout, ModelShape], Any]:
+    """Reader of a field of the layout, or of the model; of the model the value that counts."""
+    field = name.removeprefix("model.")
+    read = attrgetter(RESOLVED_FIELDS.get(field, field))
+    return (lambda layout, model: read(model)) if field != name else (lambda layout, model: read(layout))
+
+
+def at_least(least: int) -> Callable[[Any], bool]:
+    """True for a number from `least` on; a field without a value has none."""
+    return lambda value: value is not None and value >= least
+
+
+def has_part(*parts: str) -> Callable[[str], bool]:
+    """True for a joined word with one of these parts."""
+    return lambda word: not {*parts}.isdisjoint(word.split("+"))
+
+
+def is_given(value: Any) -> bool:
+    return value is not None
+
+
+def _is_in(value: Any, clash: Clash) -> bool:
+    return clash(value) if callable(clash) else value in clash
+
+
+def _way_out(name: str, others: Mapping[str, Clash]) -> str:
+    instead = [f"set {n} to {_choice(n, few)}" for n, clash in others.items() if (few := _without(n, clash))]
+    default = _DEFAULTS[name.removeprefix("model.")]
+    own = f"leave {name} out" if default is None or name.startswith("model.") else f"set {name} to {_format(default)}"
+    return ", or ".join([*instead, own])
+
+
+def _without(name: str, clash: Clash) -> tuple[Any, ...]:
+    """Values of an axis that do not clash; none where there are many."""
+    axis = AXES.get(name)
+    if axis is None or axis.parts or (axis.is_number and axis.most > _FEW):
+        return ()
+    every = range(axis.least, axis.most + 1) if axis.is_number else axis.words or (False, True)
+    found = tuple(value for value in every if not _is_in(value, clash))
+    return found if len(found) <= _FEW else ()
+
+
+_FEW = 4
+_DEFAULTS: Mapping[str, Any] = {**{name: axis.default for name, axis in AXES.items()}, **MODEL_DEFAULTS}
 
 
 def engine_limits(
@@ -120,15 +193,12 @@ def activations(gated: tuple[str, ...], plain: tuple[str, ...], *, owner: str | 
     return rule
 
 
-def zero_in_pipeline(layout: Layout, rule: str) -> Iterator[RuleViolation]:
-    """ZeRO 2 or 3 in a pipeline, for engines that do not support it."""
-    if layout.zero_stage > 1 and layout.pipeline_parallel > 1:
-        yield RuleViolation(
-            "zero_stage",
-            f"zero_stage is {layout.zero_stage} with pipeline_parallel {layout.pipeline_parallel}",
-            rule,
-            "set zero_stage to 0 or 1, or pipeline_parallel to 1",
-        )
+def zero_in_pipeline(rule: str) -> Rule:
+    """Rule against ZeRO 2 and 3 in a pipeline, for engines that do not support it."""
+    return clashes("zero_stage", {"pipeline_parallel": at_least(2)}, rule, values=(2, 3), fix=_ZERO_IN_PIPELINE)
+
+
+_ZERO_IN_PIPELINE = "set zero_stage to 0 or 1, or pipeline_parallel to 1"
 
 
 def too_few_micro_batches(layout: Layout, least: int, rule: str) -> Iterator[RuleViolation]:
@@ -255,16 +325,14 @@ def sharded_replicas(layout: Layout, model: ModelShape) -> Iterator[RuleViolatio
         )
 
 
-def half_precision_flash(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Flash attention in fp32, for engines whose kernels have only 16 bits."""
-    if layout.attention_kernel == "flash" and layout.precision == "fp32":
-        yield RuleViolation(
-            "attention_kernel",
-            "attention_kernel is flash with precision fp32",
-            f"{layout.engine}'s flash attention supports only bf16 and fp16",
-            "set precision to bf16, or attention_kernel to math",
-        )
-
+half_precision_flash = clashes(
+    "attention_kernel",
+    {"precision": ("fp32",)},
+    "{engine}'s flash attention supports only bf16 and fp16",
+    values=("flash",),
+    fix="set precision to bf16, or attention_kernel to math",
+)
+"""Rule of engines whose flash attention has only 16 bits."""
 
 LARGEST_FLASH_HEAD = 256
 """Elements of a head; transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend, and
@@ -287,70 +355,35 @@ def flash_heads(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
 # -- DeepSpeed
 
 
-def _deepspeed_pipeline(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    yield from zero_in_pipeline(layout, "DeepSpeed's pipeline engine supports ZeRO stages 0 and 1")
+_OVERLAPS = "DeepSpeed overlaps communication with the backward pass only in ZeRO's reductions, and not in a pipeline"
+_HAS_BUCKETS = "DeepSpeed has reduction buckets only with ZeRO stage 1, 2 or 3"
+_BF16_OPTIMIZER: Mapping[str, Clash] = {"zero_stage": (1,), "precision": ("bf16",), "offload": ("none",)}
+"""Layouts of DeepSpeed's BF16_Optimizer, where gradients are summed in fp32 (runtime/engine.py,
+_do_optimizer_sanity_check)."""
 
+bf16_reductions: tuple[Rule, ...] = (
+    clashes("overlap_comm", _BF16_OPTIMIZER, f"{_OVERLAPS}; its BF16_Optimizer overlaps nothing"),
+    clashes(
+        "bucket_mib",
+        _BF16_OPTIMIZER,
+        "DeepSpeed's BF16_Optimizer reduces gradients after the backward pass in buffers of a fixed size",
+        fix="leave bucket_mib out, or set zero_stage to 2",
+    ),
+)
+"""Settings of reductions that DeepSpeed's BF16_Optimizer ignores (runtime/engine.py, _bf16_reduce_grads)."""
 
-def _deepspeed_without_zero(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Options of DeepSpeed's `zero_optimization` section that ZeRO stage 0 silently ignores."""
-    if layout.zero_stage > 0:
-        return
-    if layout.offload != "none":
-        yield RuleViolation(
-            "offload",
-            f"offload is {layout.offload} with zero_stage 0",
-            "DeepSpeed offloads the optimizer only with ZeRO stage 1, 2 or 3",
-            "set zero_stage to 1, 2 or 3, or offload to none",
-        )
-    if layout.overlap_comm:
-        yield ineffective_overlap("with zero_stage 0")
-    if layout.bucket_mib is not None:
-        yield RuleViolation(
-            "bucket_mib",
-            f"bucket_mib is {layout.bucket_mib} with zero_stage 0",
-            "DeepSpeed has reduction buckets only with ZeRO stage 1, 2 or 3",
-            "leave bucket_mib out, or set zero_stage to 1, 2 or 3",
-        )
-
-
-def ineffective_overlap(condition: str) -> RuleViolation:
-    """An `overlap_comm` that DeepSpeed accepts and silently ignores."""
-    return RuleViolation(
-        "overlap_comm",
-        f"overlap_comm is true {condition}",
-        "DeepSpeed overlaps communication with the backward pass only in ZeRO's reductions, and not in a pipeline",
-        "set overlap_comm to false",
-    )
-
-
-BF16_OPTIMIZER = "with zero_stage 1 in bf16, which DeepSpeed runs with its BF16_Optimizer"
-
-
-def takes_bf16_optimizer(layout: Layout) -> bool:
-    """True for ZeRO 1 in bf16 with gradients summed in fp32 on the device (runtime/engine.py,
-    _do_optimizer_sanity_check)."""
-    return (layout.zero_stage, layout.precision, layout.offload) == (1, "bf16", "none")
-
-
-def bf16_reductions(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Settings of reductions that DeepSpeed's BF16_Optimizer ignores (runtime/engine.py, _bf16_reduce_grads)."""
-    if not takes_bf16_optimizer(layout):
-        return
-    if layout.overlap_comm:
-        yield ineffective_overlap(BF16_OPTIMIZER)
-    if layout.bucket_mib is not None:
-        yield RuleViolation(
-            "bucket_mib",
-            f"bucket_mib is {layout.bucket_mib} {BF16_OPTIMIZER}",
-            "DeepSpeed's BF16_Optimizer reduces gradients after the backward pass in buffers of a fixed size",
-            "leave bucket_mib out, or set zero_stage to 2",
-        )
-
+overlap_in_pipeline: tuple[Rule, ...] = tuple(
+    clashes("overlap_comm", {"pipeline_parallel": at_least(2), "zero_stage": (1,), **other}, _OVERLAPS)
+    for other in ({"precision": ("fp32", "fp16")}, {"offload": ("optimizer",)})
+)
+"""Overlap in a pipeline, where `bf16_reductions` does not refuse it already."""
 
 DEEPSPEED_RULES: tuple[Rule, ...] = (
     allows_only({"pipeline_schedule": ("none", "1f1b")}, owner="DeepSpeed"),
-    _deepspeed_pipeline,
-    _deepspeed_without_zero,
+    zero_in_pipeline("DeepSpeed's pipeline engine supports ZeRO stages 0 and 1"),
+    clashes("offload", {"zero_stage": (0,)}, "DeepSpeed offloads the optimizer only with ZeRO stage 1, 2 or 3"),
+    clashes("overlap_comm", {"zero_stage": (0,)}, _OVERLAPS),
+    clashes("bucket_mib", {"zero_stage": (0,)}, _HAS_BUCKETS),
 )
 """Rules of every trainer on DeepSpeed."""
 
@@ -373,22 +406,15 @@ def _torch_schedule(layout: Layout, model: ModelShape) -> Iterator[RuleViolation
         )
 
 
-def _torch_fsdp(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """ZeRO 2 and 3 are FSDP2, which decides itself when it communicates and in what sizes."""
-    given = ["overlap_comm true"] * layout.overlap_comm
-    given += [] if layout.bucket_mib is None else [f"bucket_mib {layout.bucket_mib}"]
-    if layout.zero_stage >= 2 and given:
-        yield RuleViolation(
-            "fsdp",
-            f"zero_stage is {layout.zero_stage} with {' and '.join(given)}",
-            "torch's FSDP2 (ZeRO 2 and 3) always overlaps block by block, and has no buckets",
-            "leave overlap_comm false and bucket_mib out, or set zero_stage to 0 or 1",
-        )
-
+_FSDP = "torch's FSDP2 (ZeRO 2 and 3) always overlaps block by block, and has no buckets"
 
 TORCH_SCHEDULE_RULES: tuple[Rule, ...] = (_torch_schedule,)
 """Rules of torch's pipelining."""
-TORCH_RULES: tuple[Rule, ...] = (*TORCH_SCHEDULE_RULES, _torch_fsdp)
+TORCH_RULES: tuple[Rule, ...] = (
+    *TORCH_SCHEDULE_RULES,
+    clashes("overlap_comm", {"zero_stage": (2, 3)}, _FSDP),
+    clashes("bucket_mib", {"zero_stage": (2, 3)}, _FSDP),
+)
 """Rules of torch's pipelining and FSDP2 as Parlay's own engine uses them."""
 
 
@@ -416,21 +442,6 @@ def _megatron_modules(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
                 f"megatron-core recomputes {module} in models with {needed} (megatron/core/transformer)",
                 f"take {module} out of recompute_modules",
             )
-    if "moe_act" in modules and layout.precision == "fp32":
-        yield RuleViolation(
-            "grouped_products",
-            f"recompute_modules is {layout.recompute_modules} with precision fp32",
-            "megatron-core recomputes moe_act where Transformer Engine groups the products of experts, in 16 bits"
-            " (transformer/transformer_config.py)",
-            "set precision to bf16, or take moe_act out of recompute_modules",
-        )
-    if "mlp" in modules and model.has_biases:
-        yield RuleViolation(
-            "recompute_modules",
-            f"recompute_modules is {layout.recompute_modules} with norm {model.norm} and biases in the MLP",
-            "megatron-core's backward pass of a recomputed MLP with biases calls itself without end",
-            "set recompute_modules to core_attn",
-        )
 
 
 def _has_no_own_norm(model: ModelShape) -> bool:
@@ -448,35 +459,9 @@ _MODULE_NEEDS: Mapping[str, tuple[str, Callable[[ModelShape], bool]]] = {
 """Part of a model that a module recomputes, and a test for models without it."""
 
 
-def _megatron_buckets(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if layout.bucket_mib is not None and not layout.overlap_comm:
-        yield RuleViolation(
-            "bucket_mib",
-            f"bucket_mib is {layout.bucket_mib} without overlap_comm",
-            "Megatron reduces gradients in buckets only while it overlaps them (--overlap-grad-reduce)",
-            "set overlap_comm to true, or leave bucket_mib out",
-        )
-
-
 def _megatron_experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if model.num_experts is None:
         return
-    if layout.tensor_parallel > 1 and not layout.sequence_parallel:
-        yield RuleViolation(
-            "expert_sequence",
-            f"sequence_parallel is false with tensor_parallel {layout.tensor_parallel} and experts",
-            "megatron-core trains experts on several tensor-parallel ranks with sequence parallelism alone"
-            " (transformer/moe/moe_layer.py)",
-            "set sequence_parallel to true, or tensor_parallel to 1",
-        )
-    if model.experts_per_token == 1:
-        yield RuleViolation(
-            "experts_per_token",
-            "model.experts_per_token is 1",
-            "the softmax over one chosen expert has no gradient, so megatron-core refuses it"
-            " (transformer/transformer_config.py)",
-            "use an experts_per_token of 2 or more, or another engine",
-        )
     if layout.expert_parallel == 1 and layout.expert_tensor_parallel != layout.tensor_parallel:
         yield RuleViolation(
             "expert_groups",
@@ -504,11 +489,44 @@ MEGATRON_RULES: tuple[Rule, ...] = (
     even_stages,
     given_stages,
     _megatron_rounds,
-    _megatron_buckets,
     _megatron_modules,
+    clashes(
+        "bucket_mib",
+        {"overlap_comm": (False,)},
+        "Megatron reduces gradients in buckets only while it overlaps them (--overlap-grad-reduce)",
+    ),
+    clashes(
+        "recompute_modules",
+        {"activation_checkpointing": ("selective",), "precision": ("fp32",)},
+        "megatron-core recomputes moe_act where Transformer Engine groups the products of experts, in 16 bits"
+        " (transformer/transformer_config.py)",
+        values=has_part("moe_act"),
+        fix="set precision to bf16, or take moe_act out of recompute_modules",
+    ),
+    clashes(
+        "recompute_modules",
+        {"activation_checkpointing": ("selective",), "model.linear_biases": (True,)},
+        "megatron-core's backward pass of a recomputed MLP with biases calls itself without end",
+        values=has_part("mlp"),
+        fix="set recompute_modules to core_attn",
+    ),
     some_layers_recomputed,
     half_precision_flash,
     flash_heads,
+    clashes(
+        "tensor_parallel",
+        {"model.num_experts": is_given, "sequence_parallel": (False,)},
+        "megatron-core trains experts on several tensor-parallel ranks with sequence parallelism alone"
+        " (transformer/moe/moe_layer.py)",
+    ),
+    clashes(
+        "model.experts_per_token",
+        {},
+        "the softmax over one chosen expert has no gradient, so megatron-core refuses it"
+        " (transformer/transformer_config.py)",
+        values=(1,),
+        fix="use an experts_per_token of 2 or more, or another engine",
+    ),
     _megatron_experts,
 )
 """Rules of every trainer on megatron-core."""

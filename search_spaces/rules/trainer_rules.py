@@ -18,11 +18,14 @@ from search_spaces.rules.engine_rules import (
     MEGATRON_SCHEDULES,
     TORCH_RULES,
     EngineRules,
+    Rule,
     RuleViolation,
+    at_least,
     bf16_reductions,
+    clashes,
     engine_limits,
-    ineffective_overlap,
-    takes_bf16_optimizer,
+    is_given,
+    overlap_in_pipeline,
 )
 from search_spaces.rules.torchtitan_rules import TORCHTITAN_RULES
 
@@ -74,17 +77,6 @@ def _rotary(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
-def _masked_flash(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    given = [name for name in ("sliding_window", "attention_sinks") if name in model.features]
-    if layout.attention_kernel == "flash" and given:
-        yield RuleViolation(
-            "flash_mask",
-            f"attention_kernel is flash with model.{given[0]}",
-            "torch's flash attention has a causal mask over the whole sequence, and no sinks",
-            "set attention_kernel to math, or use another engine",
-        )
-
-
 def _experts_as_layers(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if model.num_experts is not None and layout.expert_tensor_parallel != layout.tensor_parallel:
         yield RuleViolation(
@@ -95,51 +87,18 @@ def _experts_as_layers(layout: Layout, model: ModelShape) -> Iterator[RuleViolat
         )
 
 
-def _experts_without_biases(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if model.num_experts is not None and model.has_biases:
-        yield RuleViolation(
-            "expert_biases",
-            "model.linear_biases is true with experts",
-            "engine megatron-core has experts without biases",
-            "set model.linear_biases to false, or use another engine",
-        )
-
-
-def _deepspeed_precision(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """With one data-parallel rank ZeRO 1 does what ZeRO 0 would."""
-    if layout.precision != "fp32" and layout.zero_stage == 0 and layout.data_parallel > 1:
-        yield RuleViolation(
-            "precision",
-            f"precision is {layout.precision} with zero_stage 0 and data_parallel {layout.data_parallel}",
-            "DeepSpeed trains correctly in bf16 and fp16 only with ZeRO stage 1, 2 or 3: without ZeRO it starts at "
-            "Adam's second step, and in a pipeline it shards the optimizer anyway",
-            "set zero_stage to 1, 2 or 3, or precision to fp32",
-        )
-
-
-def _deepspeed_pipeline_overlap(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Overlap in a pipeline with ZeRO, where `bf16_reductions` does not refuse it already."""
-    in_pipeline = layout.pipeline_parallel > 1 and layout.zero_stage > 0 and not takes_bf16_optimizer(layout)
-    if layout.overlap_comm and in_pipeline:
-        yield ineffective_overlap(f"with pipeline_parallel {layout.pipeline_parallel}")
-
-
-def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if layout.torch_compile and layout.zero_stage == 3:
-        yield RuleViolation(
-            "torch_compile",
-            "torch_compile is true with zero_stage 3",
-            "DeepSpeed's ZeRO 3 gathers weights module by module within a block, which torch.compile would fuse",
-            "set torch_compile to false, or zero_stage to 0, 1 or 2",
-        )
-
+_MASKED_FLASH = "torch's flash attention has a causal mask over the whole sequence, and no sinks"
+_masked_flash: tuple[Rule, ...] = (
+    clashes("attention_kernel", {"model.sliding_window": is_given}, _MASKED_FLASH, values=("flash",)),
+    clashes("attention_kernel", {"model.attention_sinks": (True,)}, _MASKED_FLASH, values=("flash",)),
+)
 
 OWN_RULES: EngineRules = {
     ACCELERATE: (*ACCELERATE_RULES, _rotary),
     TORCHTITAN: (*TORCHTITAN_RULES, _sequence, _rotary),
     MEGATRON_CORE: (
         *MEGATRON_RULES,
-        _experts_without_biases,
+        clashes("model.num_experts", {"model.linear_biases": (True,)}, "engine {engine} has experts without biases"),
         _sequence,
         _rotary,
         engine_limits(
@@ -155,16 +114,26 @@ OWN_RULES: EngineRules = {
     "deepspeed": (
         _stages,
         *DEEPSPEED_RULES,
-        _deepspeed_precision,
-        _deepspeed_pipeline_overlap,
-        bf16_reductions,
-        _deepspeed_compile,
+        # With one data-parallel rank ZeRO 1 does what ZeRO 0 would.
+        clashes(
+            "precision",
+            {"zero_stage": (0,), "data_parallel": at_least(2)},
+            "DeepSpeed trains correctly in bf16 and fp16 only with ZeRO stage 1, 2 or 3: without ZeRO it starts at"
+            " Adam's second step, and in a pipeline it shards the optimizer anyway",
+        ),
+        *overlap_in_pipeline,
+        *bf16_reductions,
+        clashes(
+            "torch_compile",
+            {"zero_stage": (3,)},
+            "DeepSpeed's ZeRO 3 gathers weights module by module within a block, which torch.compile would fuse",
+        ),
         _sequence,
         _rotary,
-        _masked_flash,
+        *_masked_flash,
         _experts_as_layers,
         engine_limits("deepspeed"),
     ),
-    "torch": (_stages, *TORCH_RULES, _sequence, _rotary, _masked_flash, _experts_as_layers, engine_limits("torch")),
+    "torch": (_stages, *TORCH_RULES, _sequence, _rotary, *_masked_flash, _experts_as_layers, engine_limits("torch")),
 }
 """Rules of the engines of Parlay's trainer."""

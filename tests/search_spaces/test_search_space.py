@@ -178,7 +178,7 @@ def test_an_empty_space_is_refused_with_each_rule_how_many_it_removed_and_what_t
     assert "world rejected 2, batch rejected 1" in problem.message
     assert "world: change tensor_parallel" in problem.fix
     assert "batch: use a micro_batch_size" in problem.fix
-    with pytest.raises(InputError, match=r"torch\.fsdp rejected 1"):
+    with pytest.raises(InputError, match=r"torch\.overlap_comm rejected 1"):
         search_space(workload(), {"zero_stage": [3], "overlap_comm": [True]})
 
 
@@ -338,7 +338,7 @@ def test_of_a_table_that_is_to_be_run_every_layout_that_cannot_be_is_rejected_by
         "world": replace(runs, tensor_parallel=4),
         "tp_across_nodes": Layout(num_nodes=2, tensor_parallel=8, grad_accum_steps=16),
         "batch": replace(runs, grad_accum_steps=3),
-        "torch.fsdp": replace(runs, zero_stage=3, overlap_comm=True),
+        "torch.overlap_comm": replace(runs, zero_stage=3, overlap_comm=True),
         "nanotron.engine_mismatch": replace(runs, engine="nanotron"),
     }
     space = runnable_space(workload(num_nodes=2), [*bad.values(), runs, runs], runs)
@@ -363,7 +363,7 @@ def test_rejected_layouts_of_one_rule_are_told_apart_by_the_fields_that_vary():
     texts = [rejected.text for rejected in search_space(workload(), axes).rejected()]
     assert len(texts) == len(set(texts)) == 6
     varying = "tensor_parallel 1, micro_batch_size 2, overlap_comm true"
-    assert texts[-1] == f"{varying}: zero_stage is 2 with overlap_comm true"
+    assert texts[-1] == f"{varying}: overlap_comm is true with zero_stage 2"
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Template
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import first_violation, own_arguments, script_or, user_template, with_variables
-from trials.trainers.gpt_neox.config import neox_arguments, neox_config, neox_layout, neox_model_keys
+from trials.trainers.gpt_neox.config import GPT_NEOX, neox_arguments, neox_config, neox_layout, neox_model_keys
 from trials.trial import TrialSpec
 
 NAME = "gpt-neox"
@@ -63,11 +63,11 @@ def _mlp_biases(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
 RULES: tuple[Rule, ...] = (
     *DEEPSPEED_RULES,
     half_precision_flash,
-    bf16_reductions,
+    *bf16_reductions,
     _mlp_biases,
     # "geglu" has the exact GELU.
     activations(("silu", "relu"), ("gelu", "relu", "silu")),
-    engine_limits(NAME, {"activation_checkpointing": ("none", "full")}),
+    engine_limits(NAME, *GPT_NEOX.limits),
 )
 
 _REFUSED = {"megatron-config": "a trial writes the configuration from the template"}

@@ -20,12 +20,7 @@ from trials.ranks.cuda_connections import ONE
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
 from trials.trainers.common.deepspeed_config import ds_config, fp32_sums, zero_section
 from trials.trainers.common.megatron_log import MEGATRON_LOG
-from trials.trainers.common.megatron_options import (
-    NO_DROPOUT_OPTIONS,
-    megatron_deepspeed_layout,
-    megatron_deepspeed_options,
-    unsupported_option_reason,
-)
+from trials.trainers.common.megatron_options import NO_DROPOUT_OPTIONS
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import (
     arguments_from,
@@ -34,6 +29,12 @@ from trials.trainers.common.recipe import (
     script_or,
     torchrun,
     user_arguments,
+)
+from trials.trainers.megatron_deepspeed.options import (
+    MEGATRON_DEEPSPEED,
+    megatron_deepspeed_layout,
+    megatron_deepspeed_options,
+    unsupported_option_reason,
 )
 from trials.trial import TrialSpec
 
@@ -77,9 +78,9 @@ RULES: tuple[Rule, ...] = (
     even_stages,
     *DEEPSPEED_RULES,
     half_precision_flash,
-    bf16_reductions,
+    *bf16_reductions,
     activations(("silu",), ("gelu", "squared_relu")),
-    engine_limits(NAME),
+    engine_limits(NAME, *MEGATRON_DEEPSPEED.limits),
 )
 
 TRAINER = Trainer(

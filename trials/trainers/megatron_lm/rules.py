@@ -1,0 +1,320 @@
+"""Rules of Megatron-LM beside those of its core: what does not go together. Standard library only.
+
+megatron/training/arguments.py, validate_args(), and megatron/core/transformer/transformer_config.py, __post_init__, of
+core_v0.16.1 and of main (2026-08). main allows offloaded layers in a graph of all passes, and one layer for further
+tokens beside overlapped all-to-alls without a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from search_spaces.layouts.layout import FUSED_DISPATCHERS, Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.engine_rules import (
+    Rule,
+    RuleViolation,
+    at_least,
+    clashes,
+    has_part,
+    is_given,
+    sharded_replicas,
+    zero_in_pipeline,
+)
+
+_ON_HOST = "--optimizer-cpu-offload needs the precision-aware distributed optimizer: zero_stage 1 and bf16"
+_OVERLAPS = "Megatron-LM overlaps collectives of sequence parallelism with Transformer Engine's products in 16 bits"
+_OFFLOADS = "Megatron-LM offloads fewer layers than the model has, without a pipeline and without recomputation"
+_IN_4_OR_8_BITS = "--fp8-param-gather and --fp4-param-gather need the distributed optimizer or Megatron-FSDP"
+_ROTARY = "Megatron-LM has latent attention and layers for further tokens with rotary positions alone"
+_HALF = "Megatron-LM overlaps all-to-alls in bf16 and fp16"
+_RECOMPUTED = "the backward pass of experts whose all-to-alls are overlapped does not compute them again"
+
+
+# -- sharding, offload and types
+
+
+def _sizes(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Layers in host memory or in 16 bits that are more than a model or a stage has."""
+    kept, stage = layout.layers_in_16_bits, model.num_layers // layout.pipeline_parallel
+    if layout.offloaded_layers >= model.num_layers:
+        message = f"offloaded_layers is {layout.offloaded_layers} with model.num_layers {model.num_layers}"
+        yield RuleViolation("offloaded_layers", message, _OFFLOADS, "set offloaded_layers to 0")
+    if kept > stage:
+        yield RuleViolation(
+            "layers_in_16_bits",
+            f"layers_in_16_bits is {kept} with {stage} layers a stage",
+            "layers_in_16_bits is at most the layers of a pipeline stage, num_layers / pipeline_parallel",
+            f"set layers_in_16_bits to {stage} or less",
+        )
+
+
+_OF_STATES: tuple[Rule, ...] = (
+    # ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP, which has no pipeline.
+    zero_in_pipeline("Megatron-LM supports zero_stage 0 and 1 in a pipeline"),
+    sharded_replicas,
+    _sizes,
+    clashes("offload", {"zero_stage": (0, 2, 3)}, _ON_HOST),
+    clashes("offload", {"precision": ("fp32", "fp16")}, _ON_HOST),
+    clashes(
+        "data_parallel_replicas",
+        {"zero_stage": (2, 3)},
+        "several instances of Megatron-LM's distributed optimizer need zero_stage 1"
+        " (megatron/core/parallel_state.py, initialize_model_parallel)",
+    ),
+    clashes("offloaded_layers", {"pipeline_parallel": at_least(2)}, _OFFLOADS),
+    clashes("offloaded_layers", {"activation_checkpointing": ("selective", "full")}, _OFFLOADS),
+    clashes("tensor_parallel_overlap", {"sequence_parallel": (False,)}, _OVERLAPS),
+    clashes("tensor_parallel_overlap", {"precision": ("fp32",)}, _OVERLAPS),
+    clashes("layers_in_16_bits", {"matmul_precision": ("fp8_delayed",)}, "delayed scaling has all layers in 8 bits"),
+    clashes(
+        "recompute_modules",
+        {"matmul_precision": ("fp8_delayed",), "activation_checkpointing": ("selective",)},
+        "delayed scaling recomputes neither layernorm nor moe_act",
+        values=has_part("layernorm", "moe_act"),
+        fix="leave them out, or set matmul_precision to fp8_tensorwise",
+    ),
+    clashes("quantized_weights", {"zero_stage": (0,)}, _IN_4_OR_8_BITS),
+    clashes(
+        "quantized_weights",
+        {"offload": ("optimizer",), "matmul_precision": lambda word: word != "fp8_delayed"},
+        "--optimizer-cpu-offload takes 8-bit weights of delayed scaling only",
+    ),
+    clashes("gradients_in_bf16", {"precision": ("fp32", "fp16")}, "--grad-reduce-in-bf16 is for weights in bf16"),
+    clashes(
+        "moment_dtype",
+        {"zero_stage": (0, 2, 3)},
+        "moments of other types need the precision-aware distributed optimizer: zero_stage 1",
+    ),
+)
+
+# -- context parallelism: transformer_engine/pytorch/attention/dot_product_attention
+
+
+def _context(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Positions and heads that the ranks of a context share."""
+    count, transport = layout.context_parallel, layout.context_transport
+    if count == 1:
+        return
+    if layout.sequence_parallel and (model.seq_length // count) % layout.tensor_parallel:
+        yield RuleViolation(
+            "context_parallel",
+            f"seq_length {model.seq_length} / context_parallel {count} is no multiple of tensor_parallel"
+            f" {layout.tensor_parallel} with sequence_parallel true",
+            "tensor-parallel ranks split the positions of a context-parallel rank",
+            "use a smaller context_parallel or tensor_parallel",
+        )
+    split = {"a2a": count, "a2a_p2p": layout.context_inner}.get(transport, 1)
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        if (getattr(model, name) // layout.tensor_parallel) % split:
+            yield RuleViolation(
+                "context_transport",
+                f"context_transport is {transport}, and {split} does not divide {name} {getattr(model, name)} /"
+                f" tensor_parallel {layout.tensor_parallel}",
+                "all-to-alls give each rank of their group some of the heads",
+                "use a smaller context_parallel or tensor_parallel, or context_transport p2p",
+            )
+    if transport == "a2a_p2p" and (count % split or count == split):
+        yield RuleViolation(
+            "context_inner",
+            f"context_inner is {split} with context_parallel {count}",
+            "a2a_p2p has several inner groups: context_inner divides context_parallel and is less",
+            "use a smaller context_inner, or context_transport a2a",
+        )
+
+
+_OF_CONTEXT: tuple[Rule, ...] = (
+    _context,
+    clashes(
+        "context_parallel",
+        {"attention_kernel": lambda kernel: kernel != "flash"},
+        "Transformer Engine's unfused attention has no context parallelism",
+    ),
+    clashes(
+        "context_parallel",
+        {"model.attention_sinks": (True,), "context_transport": ("p2p", "all_gather", "a2a_p2p")},
+        "Transformer Engine has sinks with all-to-alls alone",
+    ),
+    clashes(
+        "context_parallel",
+        {"model.sliding_window": is_given, "context_transport": ("p2p", "a2a_p2p")},
+        "Transformer Engine's rings have no sliding windows",
+    ),
+)
+
+# -- experts, latent attention, further tokens
+
+_BIASED: dict[str, Any] = {"model.num_experts": is_given, "model.linear_biases": (True,)}
+_OF_THE_MODEL: tuple[Rule, ...] = (
+    clashes(
+        "expert_dispatcher",
+        {"precision": ("fp32", "fp16")},
+        "DeepEP and HybridEP send tokens in bf16 (megatron/core/transformer/moe/fused_a2a.py)",
+        values=FUSED_DISPATCHERS,
+    ),
+    clashes(
+        "expert_tensor_parallel",
+        _BIASED,
+        "Megatron-LM has experts with biases at expert_tensor_parallel 1 alone",
+        values=at_least(2),
+    ),
+    clashes(
+        "model.shared_expert_ffn_hidden_size",
+        _BIASED,
+        "Megatron-LM has shared experts without biases (transformer/moe/shared_experts.py)",
+    ),
+    clashes(
+        "model.activation",
+        _BIASED,
+        "Megatron-LM's fused GELU adds a bias, and its experts have none of these (transformer/mlp.py)",
+        values=("gelu",),
+        fix="set model.linear_biases to false",
+    ),
+    clashes("model.key_value_latent_size", {"model.position_embedding": ("learned",)}, _ROTARY),
+    clashes("model.num_mtp_layers", {"model.position_embedding": ("learned",)}, _ROTARY),
+)
+
+_BESIDE_MTP = "Megatron-LM overlaps all-to-alls beside one layer for further tokens at most, and that in a pipeline"
+_OF_EXPERT_OVERLAP: tuple[Rule, ...] = (
+    clashes(
+        "expert_overlap",
+        {"pipeline_parallel": at_least(2), "virtual_pipeline_stages": (1,)},
+        "in a pipeline Megatron-LM overlaps all-to-alls with another chunk's computation",
+        fix="set virtual_pipeline_stages to 2 or more, or expert_overlap to false",
+    ),
+    clashes("expert_overlap", {"activation_checkpointing": ("full",)}, _RECOMPUTED),
+    clashes(
+        "expert_overlap",
+        {"activation_checkpointing": ("selective",), "recompute_modules": has_part("moe")},
+        _RECOMPUTED,
+    ),
+    clashes("expert_overlap", {"precision": ("fp32",)}, _HALF),
+    clashes(
+        "expert_overlap",
+        {"expert_dispatcher": ("allgather",)},
+        "Megatron-LM overlaps the all-to-alls of the other dispatchers",
+    ),
+    clashes(
+        "expert_overlap",
+        {"zero_stage": (2, 3)},
+        "overlap takes layers apart, and Megatron-FSDP of core_v0.16.1 gathers the weights of whole layers",
+    ),
+    clashes("expert_overlap", {"model.num_mtp_layers": at_least(2)}, _BESIDE_MTP),
+    clashes("expert_overlap", {"model.num_mtp_layers": (1,), "pipeline_parallel": (1,)}, _BESIDE_MTP),
+)
+
+# -- CUDA graphs of parts of layers, or of all passes
+
+_ROUTING = ("moe_router", "moe_preprocess")
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+def _is_of_modules(word: str) -> bool:
+    return word not in ("none", "full_iteration")
+
+
+def _captured_modules(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """What the model or the environment says of captured parts. megatron/core/transformer/transformer_layer.py says
+    when the norm before experts is computed again."""
+    modules, env = layout.modules_captured, layout.of_trial.env
+    has_segments = any("expandable_segments:True" in (env.get(name) or "") for name in _ALLOCATOR)
+    if modules and has_segments and env.get("NCCL_GRAPH_REGISTER") != "0":
+        yield RuleViolation(
+            "cuda_graphs",
+            f"cuda_graphs is {layout.cuda_graphs} with expandable_segments:True and without NCCL_GRAPH_REGISTER=0",
+            "megatron/training/arguments.py asserts it: NCCL registers buffers in graphs, whose segments may be mapped"
+            " elsewhere",
+            "add NCCL_GRAPH_REGISTER: 0 to space.env, or set cuda_graphs to none",
+        )
+    if "mlp" in modules and model.num_expert_layers == model.num_layers:
+        yield RuleViolation(
+            "cuda_graphs",
+            f"cuda_graphs is {layout.cuda_graphs} with experts in every layer",
+            "mlp is captured in layers without experts",
+            "use moe_router, or set cuda_graphs to none",
+        )
+    sends = "moe_preprocess" in modules and layout.expert_dispatcher == "alltoall"
+    if "moe_router" in modules and "layernorm" in layout.modules_recomputed and not sends:
+        yield RuleViolation(
+            "cuda_graphs",
+            f"cuda_graphs is {layout.cuda_graphs} with recompute_modules {layout.recompute_modules} and"
+            f" expert_dispatcher {layout.expert_dispatcher}",
+            "a graph returns the norm before its router, so that Megatron-LM keeps it, unless the graph goes on to what"
+            " all-to-alls send",
+            "recompute other modules, or set cuda_graphs to none",
+        )
+
+
+_WHOLE = ("full_iteration",)
+_OF_CUDA_GRAPHS: tuple[Rule, ...] = (
+    clashes(
+        "cuda_graphs",
+        {"zero_stage": (2, 3)},
+        "a graph replays fixed addresses, which Megatron-FSDP of core_v0.16.1 does not keep",
+    ),
+    clashes(
+        "cuda_graphs",
+        {"offloaded_layers": at_least(1)},
+        "Megatron-LM captures no graphs where activations are in host memory",
+    ),
+    clashes(
+        "cuda_graphs",
+        {"activation_checkpointing": ("full",)},
+        "layers that are computed again as a whole are captured by full_iteration alone",
+        values=_is_of_modules,
+    ),
+    _captured_modules,
+    clashes(
+        "cuda_graphs",
+        {},
+        "moe_preprocess is captured together with moe_router",
+        values=lambda word: has_part("moe_preprocess")(word) and not has_part("moe_router")(word),
+        fix="add moe_router",
+    ),
+    clashes(
+        "cuda_graphs",
+        {"model.num_experts": (None,)},
+        "moe_router and moe_preprocess are parts of layers with experts",
+        values=has_part(*_ROUTING),
+        fix="use mlp",
+    ),
+    clashes(
+        "cuda_graphs",
+        {"expert_overlap": (True,)},
+        "Megatron-LM does not capture MLPs where it overlaps all-to-alls of experts",
+        values=has_part("mlp"),
+    ),
+    clashes(
+        "cuda_graphs",
+        {"activation_checkpointing": ("selective",), "recompute_modules": has_part("moe")},
+        "recomputed experts include the router, and a graph captures all of what is recomputed or nothing",
+        values=has_part("moe_router"),
+    ),
+    # Experts in a graph of all passes are the fused ones of Transformer Engine (main, megatron/core/transformer/moe/
+    # experts.py, _is_fused_impl_supported).
+    clashes(
+        "cuda_graphs",
+        {"model.num_experts": is_given, "expert_dispatcher": lambda word: word != "hybridep"},
+        "the host waits for the number of each expert's tokens, but for HybridEP's, which has room for a fixed one"
+        " (--moe-expert-rank-capacity-factor, from core_v0.18.0 on)",
+        values=_WHOLE,
+        fix="set expert_dispatcher to hybridep, or cuda_graphs to none",
+    ),
+    clashes(
+        "cuda_graphs",
+        {"model.num_experts": is_given, "expert_tensor_parallel": at_least(2)},
+        "experts that a graph captures are not split",
+        values=_WHOLE,
+        fix="set expert_tensor_parallel to 1, or cuda_graphs to none",
+    ),
+    clashes(
+        "cuda_graphs",
+        {"model.num_experts": is_given, "model.activation": lambda word: word not in ("silu", "clamped_swiglu")},
+        "experts that a graph captures have silu or clamped_swiglu with a gate",
+        values=_WHOLE,
+        fix="capture attn, moe_router and moe_preprocess, or set cuda_graphs to none",
+    ),
+)
+
+TOGETHER: tuple[Rule, ...] = (*_OF_STATES, *_OF_CONTEXT, *_OF_THE_MODEL, *_OF_EXPERT_OVERLAP, *_OF_CUDA_GRAPHS)
