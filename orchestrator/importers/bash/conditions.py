@@ -1,146 +1,120 @@
-"""Value of the conditions of `[ ]`, `[[ ]]` and `test`: true, false, or None where the script does not decide it."""
+"""Value of arithmetic expressions, and of the conditions of `[ ]` and `[[ ]]`, where the script decides them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import ast
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from orchestrator.importers.bash.arithmetic import arithmetic
-from orchestrator.importers.bash.values import Budget, State, Value, is_decided, text_of
+from orchestrator.importers.bash.values import doubt_of, names_in, text_of
 
+if TYPE_CHECKING:
+    from orchestrator.importers.bash.expansion import Expander
+    from orchestrator.importers.bash.syntax import Node
 
-@dataclass(frozen=True)
-class Operand:
-    """Operand of a condition; `pattern` is the text of an unquoted one, which `[[ ]]` matches as a glob."""
-
-    value: Value
-    pattern: str | None = None
-
-    @property
-    def text(self) -> str | None:
-        return text_of(self.value) if is_decided(self.value) else None
+_COMPARISONS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
+_LARGEST_NUMBER = 2**63
+_LARGEST_POWER = 64
+_LONGEST = 1000
 
 
-Token = Operand | str
-_OR, _AND = ("||", "-o"), ("&&", "-a")
-_BINARY = ("=", "==", "!=", "=~", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef")
-OPERATORS = (*_OR, *_AND, *_BINARY, "!", "(", ")")
-
-
-def condition(tokens: Sequence[Token], budget: Budget) -> bool | None:
-    """The condition's value; the budget pays for its globs."""
-    try:
-        reader = _Reader(list(tokens), budget)
-        value = reader.alternatives()
-        return value if reader.is_at_end() else None
-    except IndexError:
+def arithmetic(expression: str) -> int | None:
+    """The value of an integer expression without variables; None for anything else."""
+    if len(expression) > _LONGEST:
         return None
+    try:
+        return _evaluated(ast.parse(expression.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def _divide(a: int, b: int) -> int:
+    """Division as in C: toward zero."""
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+_OPERATIONS: dict[type[ast.AST], Callable[..., int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _divide,
+    ast.Mod: lambda a, b: a - b * _divide(a, b),
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.USub: operator.neg,
+}
+
+
+def _evaluated(node: ast.AST) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    children = list(ast.iter_child_nodes(node))
+    values = [_evaluated(child) for child in children if isinstance(child, ast.expr)]
+    operations = [type(child) for child in children if not isinstance(child, ast.expr)]
+    if len(operations) != 1 or operations[0] not in _OPERATIONS:
+        raise ValueError("not an expression of whole numbers")
+    if operations[0] in (ast.Pow, ast.LShift, ast.RShift) and not 0 <= values[1] <= _LARGEST_POWER:
+        raise ValueError("too large")
+    value = int(_OPERATIONS[operations[0]](*values))
+    if abs(value) >= _LARGEST_NUMBER:
+        raise ValueError("too large")
+    return value
+
+
+def condition(node: Node, expander: Expander) -> bool | None:
+    """The value of a `test_command`."""
+    children = [child for child in node.named_children if child.type != "comment"]
+    return _truth(children[0], expander, node.children[0].type == "[[") if len(children) == 1 else None
 
 
 def negated(value: bool | None) -> bool | None:
     return None if value is None else not value
 
 
-class _Reader:
-    """Recursive descent over the tokens."""
-
-    def __init__(self, tokens: list[Token], budget: Budget):
-        self._tokens = tokens
-        self._budget = budget
-        self._next = 0
-
-    def is_at_end(self) -> bool:
-        return self._next >= len(self._tokens)
-
-    def _peek(self) -> Token | None:
-        return None if self.is_at_end() else self._tokens[self._next]
-
-    def _take(self) -> Token:
-        self._next += 1
-        return self._tokens[self._next - 1]
-
-    def alternatives(self) -> bool | None:
-        return self._joined(_OR, self._conjunction, decisive=True)
-
-    def _conjunction(self) -> bool | None:
-        return self._joined(_AND, self._negation, decisive=False)
-
-    def _joined(self, operators: Sequence[str], read: Callable[[], bool | None], decisive: bool) -> bool | None:
-        """Operands between these operators; one with the decisive value decides."""
-        values = [read()]
-        while self._peek() in operators:
-            self._take()
-            values.append(read())
-        return decisive if decisive in values else None if None in values else not decisive
-
-    def _negation(self) -> bool | None:
-        if self._peek() == "!":
-            self._take()
-            return negated(self._negation())
-        return self._primary()
-
-    def _primary(self) -> bool | None:
-        first = self._take()
-        if first == "(":
-            value = self.alternatives()
-            return value if self._take() == ")" else None
-        if isinstance(first, str):
-            operand = self._take()
-            return _unary(first, operand) if isinstance(operand, Operand) else None
-        if self._peek() not in _BINARY:
-            return _is_not_empty(first)
-        operation, second = self._take(), self._take()
-        if isinstance(operation, str) and isinstance(second, Operand):
-            return _binary(operation, first, second, self._budget)
-        return None
+def _truth(node: Node, expander: Expander, globs: bool) -> bool | None:
+    if node.type == "parenthesized_expression" and len(node.named_children) == 1:
+        return _truth(node.named_children[0], expander, globs)
+    if node.type == "unary_expression":
+        operation, operand = expander.source.written(node.children[0]), node.children[-1]
+        if operation == "!":
+            return negated(_truth(operand, expander, globs))
+        text = _operand(operand, expander)
+        return None if text is None or operation not in ("-n", "-z") else (text != "") == (operation == "-n")
+    if node.type == "binary_expression" and len(node.children) == 3:
+        left, operation, right = node.children[0], expander.source.written(node.children[1]), node.children[2]
+        if operation in ("&&", "||"):
+            values = [_truth(left, expander, globs), _truth(right, expander, globs)]
+            decisive = operation == "||"
+            return decisive if decisive in values else None if None in values else not decisive
+        return _compared(left, operation, right, expander, globs)
+    text = _operand(node, expander)
+    return None if text is None else text != ""
 
 
-def _unary(operation: str, operand: Operand) -> bool | None:
-    if operation == "-n":
-        return _is_not_empty(operand)
-    if operation == "-z":
-        return negated(_is_not_empty(operand))
-    return None
-
-
-def _is_not_empty(operand: Operand) -> bool | None:
-    if any(piece.text and piece.state is State.KNOWN for piece in operand.value):
-        return True
-    return False if is_decided(operand.value) else None
-
-
-def _binary(operation: str, left: Operand, right: Operand, budget: Budget) -> bool | None:
-    if left.text is None or right.text is None:
+def _compared(left: Node, operation: str, right: Node, expander: Expander, globs: bool) -> bool | None:
+    a, b = _operand(left, expander), _operand(right, expander)
+    if a is None or b is None:
         return None
     if operation in ("=", "==", "!="):
-        return _matches(left.text, right, budget) == (operation != "!=")
-    if operation == "=~":
-        return _searches(left.text, right.text)
-    if operation in _COMPARISONS:
-        a, b = arithmetic(left.text), arithmetic(right.text)
-        return None if a is None or b is None else _COMPARISONS[operation](a, b)
-    return None
+        is_glob = globs and right.type in ("word", "extglob_pattern")
+        equal = expander.budget.matches(a, expander.source.written(right)) if is_glob else a == b
+        return equal == (operation != "!=")
+    sign = _COMPARISONS.get(operation)
+    return None if sign is None or (value := arithmetic(f"({a}) {sign} ({b})")) is None else value != 0
 
 
-_COMPARISONS = {
-    "-eq": int.__eq__,
-    "-ne": int.__ne__,
-    "-lt": int.__lt__,
-    "-le": int.__le__,
-    "-gt": int.__gt__,
-    "-ge": int.__ge__,
-}
-
-
-def _matches(text: str, operand: Operand, budget: Budget) -> bool:
-    return budget.matches(text, operand.pattern) if operand.pattern is not None else text == operand.text
-
-
-def _searches(text: str, pattern: str) -> bool | None:
-    """Search for a simple regular expression: literal text, anchors, or digits alone. None for any other."""
-    if pattern == "^[0-9]+$":
-        return text.isascii() and text.isdigit()
-    if not re.fullmatch(r"\^?[\w/:,-]*\$?", pattern):
+def _operand(node: Node, expander: Expander) -> str | None:
+    """The text of an operand that is certain."""
+    if node.type.endswith("_expression"):
         return None
-    return re.search(pattern, text) is not None
+    value = expander.value(node)
+    expander.names_read.update(names_in(value))
+    return None if doubt_of(value) else text_of(value)

@@ -1,382 +1,270 @@
-"""Expansion of a script's words: quotes, variables, arithmetic, and the few commands whose output is known."""
+"""Variables of a script: what assignments set, and what the words with them expand to."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from orchestrator.importers.bash.arithmetic import arithmetic
-from orchestrator.importers.bash.environment import Environment, Log
-from orchestrator.importers.bash.quotes import ansi_c, unescaped, unquoted
-from orchestrator.importers.bash.substitution import output, simple_commands
+from orchestrator.importers.bash.budget import Budget
+from orchestrator.importers.bash.conditions import arithmetic
 from orchestrator.importers.bash.syntax import EXPANSIONS, Source
 from orchestrator.importers.bash.values import (
-    Array,
-    Break,
-    Budget,
-    Parameter,
-    Part,
+    UNSET,
     Piece,
-    State,
     Value,
-    derived,
-    is_decided,
-    is_unset,
-    joined,
-    num_pieces,
+    Variable,
+    doubt_of,
+    names_in,
+    size_of,
     split,
     taken_from,
     text_of,
-    whole_number,
+    unknown,
 )
 
 if TYPE_CHECKING:
     from orchestrator.importers.bash.syntax import Node
 
-_LONGEST_MATCHED, _LONGEST_NUMBER = 4096, 100
-_POSITIONAL = re.compile(rb"\\.|\$([0-9@*#])", re.DOTALL)
+_OUTPUT = "it is the output of a command"
+_NOT_READ = "it is computed in a way that is not read"
+_LONGEST_NUMBER, _LONGEST_EXPRESSION = 100, 1000
+_CHANGED_NUMBER = re.compile(r"\b([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/%]?=(?!=))|(?:\+\+|--)([A-Za-z_]\w*)")
+_LITERALS = ("word", "number", "string", "raw_string", "concatenation")
+_WORD_OF_A_FOLDER = re.compile(r"cd|pwd|dirname|realpath|readlink|[fPe012]|dev|null|BASH_SOURCE")
 
 
 class Expander:
-    """Expands the words of one source in an environment, which it may change by `${X:=d}`."""
+    """Expands words of the source that is read, and reads its assignments.
 
-    def __init__(self, source: Source, environment: Environment, log: Log):
+    `defaults` are those of `${X:-d}` that were taken, `names_read` the variables that conditions have read, and
+    `exported` the exported ones with their values then.
+    """
+
+    def __init__(self, source: Source, budget: Budget):
         self.source = source
-        self.environment = environment
-        self.log = log
+        self.budget = budget
+        self.variables: dict[str, Variable] = {"PWD": ((Piece(".", 1),),)}
+        self.defaults: dict[str, str] = {}
+        self.names_read: set[str] = set()
+        self.exported: dict[str, Variable] = {}
 
     def words(self, nodes: Iterable[Node]) -> list[Value]:
         """The words that these nodes expand to."""
         words: list[Value] = []
-        for group in _touching(nodes):
-            for word in split(self._joined_parts(group)):
-                self.log.budget.spend(16)
-                words.append(self.log.budget.value(word) if word else ())
+        for node in nodes:
+            for is_break, pieces in groupby(self._pieces(node, splits=True), lambda piece: piece is None):
+                if not is_break:
+                    self.budget.spend(16)
+                    words.append(self.budget.value(piece for piece in pieces if piece is not None))
         return words
-
-    def _joined_parts(self, group: Sequence[Node]) -> Iterator[Part | Break]:
-        """The parts of one word. The parser ends a word at the `$` of `$A/$B.c`, and `B.c` is a node of its own."""
-        for before, node in zip((None, *group), group, strict=False):
-            cut = before is not None and before.children and before.children[-1].type == "$"
-            name = re.match(r"[A-Za-z_]\w*", self.source.written(node)) if cut else None
-            if name is None:
-                yield from self._parts(node, False)
-                continue
-            found = self._lookup(Parameter(name[0]))
-            start = node.start_byte + len(name[0])
-            unknown = Piece(f"${name[0]}", self.source.line(node), State.UNSET)
-            yield Part((unknown,) if found is None else taken_from(name[0], found, unknown.line), splits=True)
-            yield Part(tuple(self.source.literal(start, node.end_byte, unquoted)) if start < node.end_byte else ())
 
     def value(self, node: Node | None) -> Value:
         """The one word that this node expands to where bash does not split: in an assignment, a file's name, a test."""
-        return self._unsplit(self._parts(node, False)) if node is not None else ()
+        return self._whole(self._pieces(node)) if node is not None else ()
 
-    def _unsplit(self, parts: Iterable[Part | Break]) -> Value:
-        pieces: list[Piece] = []
-        for part in parts:
-            pieces += [Piece(" ", 1)] if isinstance(part, Break) else part.value
-        return self.log.budget.value(pieces)
+    def spliced(self, node: Node, start: int, end: int, change: Callable[[str], str]) -> Value:
+        """The text between these bytes of a node with its expansions filled in, and the rest changed."""
+        return self._whole(self._spliced(node, start, end, change))
 
-    def spliced(self, node: Node, start: int | None = None, end: int | None = None, quoted: bool = True) -> Value:
-        """The text of a string, here-document or pattern with its expansions filled in."""
-        begin, stop = node.start_byte if start is None else start, node.end_byte if end is None else end
-        return self._unsplit(self._spliced(list(_expansions(node)), begin, stop, unescaped if quoted else str))
+    def _whole(self, pieces: Iterable[Piece | None]) -> Value:
+        words = (Piece(" ", 1) if piece is None else piece for piece in pieces)
+        return self.budget.value(piece for piece in words if piece.text or piece.doubt)
 
-    def _spliced(
-        self, nodes: Sequence[Node], start: int, end: int, change: Callable[[str], str]
-    ) -> Iterator[Part | Break]:
-        for node in nodes:
-            yield from self._literal(start, self.source.start(node), change)
-            yield from self._parts(node, True)
-            start = node.end_byte
-        yield from self._literal(start, end, change)
+    def _spliced(self, node: Node, start: int, end: int, change: Callable[[str], str]) -> Iterator[Piece | None]:
+        for inner in [each for each in _expansions(node) if each.start_byte >= start]:
+            if (first := self.source.start(inner)) > start:
+                yield from self.source.literal(start, first, change)
+            yield from self._pieces(inner, quoted=True)
+            start = inner.end_byte
+        yield from self.source.literal(start, end, change)
 
-    def _literal(self, start: int, end: int, change: Callable[[str], str]) -> Iterator[Part]:
-        """Text without expansions but those of `$1` and the like, which the parser has as text in a here-document."""
-        for found in _POSITIONAL.finditer(self.source.text, start, max(start, end)) if change is unescaped else ():
-            if found[1] is None:
-                continue
-            yield Part(tuple(self.source.literal(start, found.start(), change)) if found.start() > start else ())
-            (written,) = self.source.literal(*found.span())
-            value = self._joined_value(Parameter(written.text[1:]))
-            yield Part((replace(written, state=State.UNSET),) if value is None else value)
-            start = found.end()
-        if end > start:
-            yield Part(tuple(self.source.literal(start, end, change)))
-
-    def _parts(self, node: Node, quoted: bool) -> Iterator[Part | Break]:
-        """The parts of a word."""
-        self.log.budget.spend(4)
-        kind = node.type
-        if kind in ("concatenation", "command_name", "translated_string"):
+    def _pieces(self, node: Node, quoted: bool = False, splits: bool = False) -> Iterator[Piece | None]:
+        """The pieces of a word, None between words: where expansions are split, and inside of `${A[@]}`."""
+        self.budget.spend(4)
+        kind, start, end = node.type, node.start_byte, node.end_byte
+        if kind in ("concatenation", "command_name"):
             for child in node.named_children:
-                yield from self._parts(child, quoted)
+                yield from self._pieces(child, quoted, splits)
         elif kind == "string":
-            yield from self._string(node)
+            yield from self._spliced(node, start + 1, end - 1, in_quotes)
         elif kind == "raw_string":
-            yield Part(tuple(self.source.literal(node.start_byte + 1, node.end_byte - 1)))
-        elif kind == "ansi_c_string":
-            yield Part(tuple(self.source.literal(node.start_byte + 2, node.end_byte - 1, ansi_c)))
-        elif kind == "simple_expansion":
-            yield from self._variable(node, Parameter.of(self.source.written(node)[1:]), quoted)
-        elif kind == "expansion":
-            yield from self._expansion(node, quoted)
-        elif kind == "arithmetic_expansion":
-            yield Part(self._arithmetic(node))
-        elif kind == "command_substitution":
-            yield Part(self._substitution(node), splits=not quoted)
-        elif kind == "process_substitution":
-            yield Part(self._unknown(node))
+            yield from self.source.literal(start + 1, end - 1)
+        elif kind not in EXPANSIONS:
+            yield from self.source.literal(start, end, str if quoted else _unquoted)
         else:
-            yield Part(tuple(self.source.literal(node.start_byte, node.end_byte, str if quoted else unquoted)))
+            for value in self._expanded(node, quoted):
+                yield from (None,) if value is None else split(value) if splits else value
 
-    def _string(self, node: Node) -> Iterator[Part | Break]:
-        start, end = node.start_byte + 1, node.end_byte - 1
-        if start >= end:
-            yield Part(())
-        yield from self._spliced(list(_expansions(node)), start, end, unescaped)
-
-    def _unknown(self, node: Node, state: State = State.UNKNOWN, names: Iterable[str] = ()) -> Value:
-        return (Piece(self.source.written(node), self.source.line(node), state, tuple(names)),)
-
-    def _variable(self, node: Node, parameter: Parameter, quoted: bool) -> Iterator[Part | Break]:
-        """`$X`, `${X}`, `$1`, `$@`, `${A[@]}`."""
-        name = parameter.name
-        if parameter.list_sign:
-            yield from self._all(node, parameter, quoted)
-            return
-        found = self._lookup(parameter)
-        if found is None:
-            state = State.UNKNOWN if self._is_set(name) or not re.fullmatch(r"\w+", name) else State.UNSET
-            yield Part(self._unknown(node, state, (name,) if state is State.UNKNOWN else ()), splits=not quoted)
+    def _expanded(self, node: Node, quoted: bool) -> Iterator[Value | None]:
+        """The value of an expansion; the elements of an array with None between them."""
+        if node.type == "simple_expansion":
+            yield from self._parameter(node, self.source.written(node)[1:], quoted)
+        elif node.type == "expansion":
+            yield from self._braces(node, quoted)
+        elif node.type == "arithmetic_expansion":
+            written = self.source.written(node)
+            brackets = 2 if written.startswith("$((") else 1
+            expression = self.spliced(node, node.start_byte + 1 + brackets, node.end_byte - brackets, str)
+            yield (self.calculated(expression, written),)
+        elif node.type == "ansi_c_string":
+            yield self._code(node, _NOT_READ)
         else:
-            yield Part(taken_from(name, found, self.source.line(node)), splits=not quoted)
+            yield self._substitution(node)
 
-    def _is_set(self, name: str) -> bool:
-        return name in self.environment.variables or name == "0" or name.startswith("BASH_")
+    def _code(self, node: Node, doubt: str, *names: str) -> Value:
+        return (Piece(self.source.written(node), self.source.line(node), names, doubt, is_code=True),)
 
-    def _all(self, node: Node, parameter: Parameter, quoted: bool) -> Iterator[Part | Break]:
-        elements = self._elements(parameter.name)
-        if elements is None:
-            yield Part(self._unknown(node, State.UNKNOWN if self._is_set(parameter.name) else State.UNSET))
-            return
-        yield from self._listed(elements, parameter.list_sign, quoted, self.source.line(node))
+    def _parameter(self, node: Node, parameter: str, quoted: bool) -> Iterator[Value | None]:
+        """`$X`, `${X}`, `$1`, `$@`, `${A[@]}`, `${A[1]}`."""
+        name, _, index = parameter.removesuffix("]").partition("[")
+        elements = self.variables.get(name)
+        if elements is None or index in ("", "0"):
+            yield self._scalar(name, self.source.written(node), self.source.line(node))
+        elif index not in ("@", "*"):
+            yield self._code(node, _NOT_READ, name)
+        else:
+            self.budget.spend(size_of(elements))
+            for number, element in enumerate(elements):
+                if number:
+                    yield (Piece(" ", 1),) if index == "*" and quoted else None
+                yield taken_from(name, element, self.source.written(node))
 
-    def _listed(self, elements: Sequence[Value], sign: str, quoted: bool, line: int) -> Iterator[Part | Break]:
-        if sign == "*" and quoted:
-            yield Part(joined(elements, line))
-            return
-        for index, element in enumerate(elements):
-            if index:
-                yield Break()
-            yield Part(element, splits=not quoted)
+    def _scalar(self, name: str, written: str, line: int) -> Value:
+        """The value of a variable, or of the first element of an array."""
+        elements = self.variables.get(name, unknown(UNSET, line))
+        return taken_from(name, elements[0] if elements else (), written)
 
-    def _elements(self, name: str) -> tuple[Value, ...] | None:
-        if name in ("@", "*"):
-            return self.environment.positional
-        variable = self.environment.variables.get(name)
-        self.log.budget.spend(8 * num_pieces(variable))
-        if isinstance(variable, Array):
-            line_kept = [taken_from(name, element, element[0].line if element else 1) for element in variable.elements]
-            return tuple(line_kept)
-        return (taken_from(name, variable, variable[0].line if variable else 1),) if type(variable) is tuple else None
-
-    def _lookup(self, parameter: Parameter) -> Value | None:
-        """The value of a variable, an element or a positional parameter; None where there is none that is known."""
-        name, index, positional = parameter.name, parameter.index, self.environment.positional
-        if number := whole_number(name):
-            return None if positional is None else positional[number - 1] if number <= len(positional) else ()
-        if name == "#":
-            return None if positional is None else (Piece(str(len(positional)), 1),)
-        variable = self.environment.variables.get(name)
-        if isinstance(variable, tuple):
-            self.log.budget.spend(len(variable))
-        if isinstance(variable, Array):
-            element = arithmetic(self._with_names(index)) if index else 0
-            if element is not None and -len(variable.elements) <= element < len(variable.elements):
-                return variable.elements[element]
-            return None
-        return variable if isinstance(variable, tuple) and index in ("", "0") else None
-
-    def _with_names(self, index: str) -> str:
-        def known(name: re.Match[str]) -> str:
-            text = text_of(self._lookup(Parameter(name[1])) or ())
-            return text if 0 < len(text) <= _LONGEST_NUMBER else name[0]
-
-        return re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", known, index)
-
-    def _expansion(self, node: Node, quoted: bool) -> Iterator[Part | Break]:
+    def _braces(self, node: Node, quoted: bool) -> Iterator[Value | None]:
         """`${...}`."""
         inner = [child for child in node.children if child.type not in ("${", "}")]
-        if not inner or inner[0].type == "!":
-            yield Part(self._unknown(node))
-            return
-        if inner[0].type == "#" and len(inner) > 1:
-            yield Part(self._length(node, Parameter.of(self.source.written(inner[1]))))
-            return
-        parameter = Parameter.of(self.source.written(inner[0]))
-        if len(inner) == 1:
-            yield from self._variable(node, parameter, quoted)
-            return
-        operation, first_byte = self.source.written(inner[1]), inner[1].end_byte
-        if operation in (":-", "-", ":=", "=", ":+", "+", ":?", "?"):
-            operand = self._operand(inner[2:], first_byte, node.end_byte - 1, quoted)
-            yield from self._conditional(node, parameter, operation, operand, quoted)
-            return
-        if operation == ":" and parameter.list_sign:
-            yield from self._slice(node, parameter, quoted)
-            return
-        yield Part(self._changed(node, parameter, operation, first_byte), splits=not quoted)
-
-    def _operand(self, nodes: Sequence[Node], start: int, end: int, quoted: bool) -> list[Part | Break]:
-        """The parts of what follows the operator. The parser has several words as one concatenation."""
-        parts: list[Part | Break] = []
-        for node in chain(*(node.named_children if node.type == "concatenation" else [node] for node in nodes)):
-            if node.start_byte > start:
-                parts.append(Part(tuple(self.source.literal(start, node.start_byte)), splits=not quoted))
-            for part in self._parts(node, quoted):
-                is_plain = isinstance(part, Part) and node.type not in ("string", "raw_string")
-                parts.append(Part(part.value, splits=not quoted) if isinstance(part, Part) and is_plain else part)
-            start = node.end_byte
-        if end > start:
-            parts.append(Part(tuple(self.source.literal(start, end)), splits=not quoted))
-        return parts
-
-    def _conditional(
-        self, node: Node, parameter: Parameter, operation: str, operand: list[Part | Break], quoted: bool
-    ) -> Iterator[Part | Break]:
-        """`${X:-d}`, `${X:=d}`, `${X:+y}`, `${X:?message}` and the same without the colon."""
-        found = self._joined_value(parameter)
-        is_undecided = found is None and self._is_set(parameter.name)
-        is_filled = found is not None and any(piece.text and piece.state is State.KNOWN for piece in found)
-        is_empty = found is not None and not found
-        takes_empty = is_empty and operation.startswith(":")
-        if operation.endswith("+"):
-            if is_filled or (is_empty and not takes_empty):
-                yield from operand
-            elif takes_empty:
-                yield Part((), splits=not quoted)
-            else:
-                added = (text_of(part.value) if isinstance(part, Part) else " " for part in operand)
-                self.log.note_left_out("".join(added))
-                yield Part((Piece("", self.source.line(node), State.UNSET),), splits=not quoted)
-        elif is_filled or (is_empty and not takes_empty):
-            yield from self._variable(node, parameter, quoted)
-        elif is_undecided or (found and not is_unset(found)):
-            yield Part(self._unknown(node, names=(parameter.name,)))
-        elif operation.endswith("?"):
-            yield Part(self._unknown(node, State.UNSET))
+        parameter = self.source.written(inner[0]) if inner else ""
+        operation = self.source.written(inner[1]) if len(inner) > 1 else ""
+        if re.match(r"[\w@*]", parameter) and operation in ("", ":?", "?"):
+            yield from self._parameter(node, parameter, quoted)
+        elif re.fullmatch(r"\w+", parameter) and operation in (":-", "-", ":=", "="):
+            yield self._with_default(node, parameter, operation, inner[1].end_byte)
         else:
-            yield from self._default(node, parameter.name, operation, operand, bool(takes_empty), quoted)
+            yield self._code(node, _NOT_READ)
 
-    def _joined_value(self, parameter: Parameter) -> Value | None:
-        if not parameter.list_sign:
-            return self._lookup(parameter)
-        elements = self._elements(parameter.name)
-        return None if elements is None else joined(elements, 1)
-
-    def _default(
-        self, node: Node, name: str, operation: str, operand: list[Part | Break], is_certain: bool, quoted: bool
-    ) -> Iterator[Part | Break]:
-        value = self._unsplit(operand)
-        if not is_certain:
-            self.log.defaults[name] = text_of(value)
-            value = value or (Piece("", self.source.line(node), State.UNSET),)
-        if operation.endswith("=") and re.fullmatch(r"[A-Za-z_]\w*", name):
-            self.environment.variables[name] = value
-        for part in operand or [Part(value, splits=not quoted)]:
-            taken = taken_from(name, part.value, self.source.line(node)) if isinstance(part, Part) else ()
-            yield Part(taken, part.splits) if isinstance(part, Part) else part
-
-    def _length(self, node: Node, parameter: Parameter) -> Value:
-        if parameter.list_sign:
-            elements = self._elements(parameter.name)
-            if elements is None:
-                return self._unknown(node)
-            return (derived(str(len(elements)), self.source.line(node), ()),)
-        found = self._lookup(parameter)
-        if found is None or not is_decided(found):
-            return self._unknown(node)
-        return (derived(str(len(text_of(found))), self.source.line(node), found),)
-
-    def _slice(self, node: Node, parameter: Parameter, quoted: bool) -> Iterator[Part | Break]:
-        """`${A[@]:first:count}`."""
-        elements = self._elements(parameter.name)
-        found = re.search(r"[\]@*]:\s*([0-9]{1,9})(?::([0-9]{1,9}))?\}$", self.source.written(node))
-        if elements is None or not found:
-            yield Part(self._unknown(node))
-            return
-        first = int(found[1]) - (not parameter.index)
-        count = int(found[2]) if found[2] else len(elements)
-        chosen = elements[max(0, first) : max(0, first) + count]
-        yield from self._listed(chosen, parameter.list_sign, quoted, self.source.line(node))
-
-    def _changed(self, node: Node, parameter: Parameter, operation: str, start: int) -> Value:
-        """`${X%pattern}`, `${X/a/b}`, `${X:first:count}`, `${X^^}` and the like."""
-        name = parameter.name
-        operand = text_of(self.spliced(node, start, node.end_byte - 1)) if start < node.end_byte - 1 else ""
-        if name in ("0", "BASH_SOURCE") and operation == "%" and operand == "/*":
-            return (Piece(".", self.source.line(node)),)
-        found = self._lookup(parameter)
-        if found is None or not is_decided(found) or len(text_of(found)) > _LONGEST_MATCHED or "$" in operand:
-            return self._unknown(node, names=(name,) if self._is_set(name) else ())
-        text = _changed_text(text_of(found), operation, operand, self.log.budget)
-        if text is None:
-            return self._unknown(node, names=(name,))
+    def _with_default(self, node: Node, name: str, operation: str, start: int) -> Value:
+        """`${X:-d}` and `${X:=d}`, and the same without the colon."""
         line = self.source.line(node)
-        return taken_from(name, (derived(text, line, found),), line)
+        found = self._scalar(name, "", line)
+        is_absent = bool(found) and all(piece.doubt == UNSET for piece in found)
+        is_empty = not text_of(found) and doubt_of(found) is None
+        if not (is_absent or (is_empty and operation.startswith(":"))):
+            return self._scalar(name, self.source.written(node), line)
+        value = self.spliced(node, start, node.end_byte - 1, _without_quotes)
+        if not text_of(value):
+            value = (Piece("", line, doubt=UNSET if is_absent else None),)
+        elif is_absent:
+            self.defaults[name] = text_of(value)
+        if operation.endswith("="):
+            self.variables[name] = (value,)
+        return taken_from(name, value, "")
 
-    def _arithmetic(self, node: Node) -> Value:
-        written = self.source.written(node)
-        start = node.start_byte + (3 if written.startswith("$((") else 2)
-        end = node.end_byte - (2 if written.startswith("$((") else 1)
-        value, sources = self.calculated(self.spliced(node, start, end, quoted=False))
-        if value is None:
-            return self._unknown(node)
-        return (derived(str(value), self.source.line(node), sources),)
-
-    def calculated(self, expression: Value) -> tuple[int | None, list[Piece]]:
-        """The value of an arithmetic expression, and the pieces that it comes from."""
+    def calculated(self, expression: Value, written: str) -> Piece:
+        """The number that this expression is; where it is not known, the expression as written."""
+        text, line = text_of(expression), expression[0].line if expression else 1
         sources = list(expression)
-        if not is_decided(expression):
-            return None, sources
 
         def known(name: re.Match[str]) -> str:
-            value = self._lookup(Parameter(name[0]))
-            if value is None or not is_decided(value) or len(text_of(value)) > _LONGEST_NUMBER:
-                return name[0]
-            sources.extend(taken_from(name[0], value, 1))
-            return f"({text_of(value)})" if value else "0"
+            value = self._scalar(name[0], name[0], line)
+            sources.extend(value)
+            number = text_of(value)
+            self.budget.spend(1 + len(number) // 64)
+            return f"({number or 0})" if len(number) <= _LONGEST_NUMBER else name[0]
 
-        text = text_of(expression)
-        if len(text) > 1000:
-            return None, sources
-        return arithmetic(re.sub(r"(?<![\w#])[A-Za-z_]\w*", known, text)), sources
+        if len(text) <= _LONGEST_EXPRESSION:
+            filled = re.sub(r"(?<![\w#])[A-Za-z_]\w*", known, text)
+            number = None if any(piece.is_code for piece in sources) else arithmetic(filled)
+            if number is not None:
+                return Piece(str(number), line, names_in(sources), doubt_of(sources))
+        return Piece(written, line, names_in(sources), doubt_of(sources) or _NOT_READ, is_code=True)
 
     def _substitution(self, node: Node) -> Value:
-        """`$(...)`: the output of `pwd`, `dirname`, `basename`, `expr` and the like, which need no execution."""
-        commands = simple_commands(node)
-        if commands is None:
-            return self._unknown(node)
-        lists = [self.words(command) for command in commands]
+        """`$(...)`: what is not known, but for the folder of the script and the current one, which are both "."."""
         line = self.source.line(node)
-        return output(lists, self.environment, line) or self._unknown(node)
+        words = re.findall(r"[\w.]+", self.source.written(node))
+        if words == ["pwd"]:
+            return self._scalar("PWD", self.source.written(node), line)
+        is_of_script = words.count("dirname") == 1 and {"0", "BASH_SOURCE"} & {*words}
+        if is_of_script and all(map(_WORD_OF_A_FOLDER.fullmatch, words)):
+            return (Piece(".", line),)
+        return self._code(node, _OUTPUT)
+
+    def read_variable_assignment(self, node: Node) -> bool | None:
+        target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        name, _, index = self.source.written(target).partition("[") if target else ("", "", "")
+        is_array = value is not None and value.type == "array"
+        old = self.variables.get(name, ()) if any(child.type == "+=" for child in node.children) else ()
+        self.budget.spend(size_of(old))
+        if index:
+            self.variables[name] = unknown(f"its elements are set one by one (line {self.source.line(node)})")
+        elif value is not None and is_array:
+            self.variables[name] = (*old, *self._array(value))
+        else:
+            first, *others = old or ((),)
+            self.variables[name] = ((*first, *self._written_out(node, value)), *others)
+        return True
+
+    def read_variable_assignments(self, node: Node) -> bool | None:
+        for child in node.named_children:
+            self.read_variable_assignment(child)
+        return True
+
+    def _array(self, node: Node) -> Variable:
+        words = self.words(child for child in node.named_children if child.type != "comment")
+        is_named = any(re.match(r"\[[^\]]*\]=", text_of(word)) for word in words)
+        return unknown(f"its elements have names (line {self.source.line(node)})") if is_named else tuple(words)
+
+    def _written_out(self, assignment: Node, node: Node | None) -> Value:
+        """The value. One that is written out is in doubt where a comment of its paragraph asks to change it."""
+        value = self.value(node)
+        asked = self.source.asked_of_paragraph.get(self.source.line(assignment))
+        if asked is None or node is None or node.type not in _LITERALS or any(piece.variables for piece in value):
+            return value
+        return tuple(replace(piece, doubt=piece.doubt or asked) for piece in value)
+
+    def read_declaration_command(self, node: Node) -> bool | None:
+        """`export A=1`, `declare -a A`, `local A`."""
+        flags = [self.source.written(child) for child in node.named_children if child.type == "word"]
+        exports = node.children[0].type == "export" or any("x" in flag for flag in flags)
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                self.read_variable_assignment(child)
+            if exports and child.type in ("variable_assignment", "variable_name"):
+                name = re.split(r"\W", self.source.written(child))[0]
+                self.exported[name] = self.variables.get(name, ())
+        return True
+
+    def read_unset_command(self, node: Node) -> bool | None:
+        for child in node.named_children:
+            self.variables.pop(self.source.written(child), None)
+        return True
+
+    def _calculate(self, expression: Value) -> bool | None:
+        """An arithmetic command: a condition. What it sets is in doubt."""
+        text, line = text_of(expression), expression[0].line if expression else 1
+        for names in _CHANGED_NUMBER.findall(text):
+            self.variables[names[0] or names[1]] = unknown(f"it is set by an arithmetic command (line {line})")
+        number = self.calculated(expression, text)
+        self.names_read.update(number.variables)
+        return None if number.doubt else number.text != "0"
 
 
-def _touching(nodes: Iterable[Node]) -> Iterator[list[Node]]:
-    """The nodes, those without a blank between them together."""
-    group: list[Node] = []
-    for node in nodes:
-        if group and group[-1].end_byte != node.start_byte:
-            yield group
-            group = []
-        group.append(node)
-    if group:
-        yield group
+def reassigned(node: Node, source: Source) -> Iterator[str]:
+    """Variables that the assignments inside a loop set to another value, not only add to."""
+    for child in node.named_children:
+        if child.type == "variable_assignment":
+            name, operation, value = re.split(r"(\+?=)", source.written(child), maxsplit=1)
+            if operation == "=" and not re.match(rf'"?\s*\$\{{?{re.escape(name)}\b', value):
+                yield name.partition("[")[0]
+        else:
+            yield from reassigned(child, source)
 
 
 def _expansions(node: Node) -> Iterator[Node]:
@@ -388,21 +276,16 @@ def _expansions(node: Node) -> Iterator[Node]:
             yield from _expansions(child)
 
 
-def _changed_text(text: str, operation: str, operand: str, budget: Budget) -> str | None:
-    if operation in ("%", "%%"):
-        starts = range(len(text), -1, -1) if operation == "%" else range(len(text) + 1)
-        return next((text[:i] for i in starts if budget.matches(text[i:], operand)), text)
-    if operation in ("#", "##"):
-        ends = range(len(text) + 1) if operation == "#" else range(len(text), -1, -1)
-        return next((text[i:] for i in ends if budget.matches(text[:i], operand)), text)
-    if operation in ("/", "//"):
-        old, _, new = operand.partition("/")
-        if not old or re.search(r"[*?\[\\]", old):
-            return None
-        return text.replace(old, new, 1 if operation == "/" else -1)
-    if operation in ("^^", ",,"):
-        return None if operand else text.upper() if operation == "^^" else text.lower()
-    found = re.fullmatch(r"\s*([0-9]{1,9})(?::([0-9]{1,9}))?", operand) if operation == ":" else None
-    if found is None:
-        return None
-    return text[int(found[1]) :][: int(found[2]) if found[2] else None]
+def in_quotes(text: str) -> str:
+    """Text between double quotes, and of a here-document."""
+    return re.sub(r"\\([$`\"\\\n])", lambda found: found[1].strip("\n"), text)
+
+
+def _unquoted(text: str) -> str:
+    """Text outside quotes."""
+    return re.sub(r"\\(.)", lambda found: found[1].strip("\n"), text, flags=re.DOTALL)
+
+
+def _without_quotes(text: str) -> str:
+    """Text of a default."""
+    return re.sub(r"\\(.)|[\"']", lambda found: (found[1] or "").strip("\n"), text, flags=re.DOTALL)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from search_spaces.schema.unsafe_text import hide_secrets
 
@@ -42,16 +40,11 @@ def unmasked(text: str) -> str:
     return text.translate(str.maketrans("".join(_MARK), "<> "))
 
 
-@dataclass(frozen=True)
-class Comments:
-    """Comments that ask for a value, by line: of the line itself, and of the paragraph that it is in."""
+def asking_comments(text: str) -> tuple[dict[int, str], dict[int, str]]:
+    """Comments that ask for a value, by line: of the line itself, and of the paragraph that it is in.
 
-    of_line: Mapping[int, str] = field(default_factory=dict)
-    of_paragraph: Mapping[int, str] = field(default_factory=dict)
-
-
-def asking_comments(text: str) -> Comments:
-    """The comments that ask for a value. One on a line of its own holds up to the next one or the next blank line."""
+    A comment on a line of its own holds up to the next one or the next blank line.
+    """
     of_line, of_paragraph = {}, {}
     current, after_comment = None, False
     for number, line in enumerate(text.split("\n"), 1):
@@ -66,7 +59,7 @@ def asking_comments(text: str) -> Comments:
             of_paragraph[number] = current
         if not is_comment and (trailing := re.search(r"\s#(.*)$", line)) and (comment := _asking(trailing[1])):
             of_line[number] = comment
-    return Comments(of_line, of_paragraph)
+    return of_line, of_paragraph
 
 
 def _asking(comment: str) -> str | None:

@@ -1,331 +1,359 @@
-"""Reader of a script's statements in order: branches that the script decides are taken, the others are all read."""
+"""Reader of a script's statements in order: what a literal condition decides is taken, all else leaves a doubt.
+
+Of branches that no literal decides, all are read. Loops, functions and sub-shells are read once, as text.
+"""
 
 from __future__ import annotations
 
-import glob
+import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from orchestrator.importers.bash.commands import CommandReader, FunctionEnd, ScriptEnd, nodes_of
-from orchestrator.importers.bash.conditions import negated
-from orchestrator.importers.bash.environment import merged
-from orchestrator.importers.bash.syntax import Source
-from orchestrator.importers.bash.values import (
-    Undecided,
-    Value,
-    Variable,
-    is_decided,
-    names_in,
-    text_of,
-)
+from orchestrator.importers.bash.budget import Budget
+from orchestrator.importers.bash.conditions import condition, negated
+from orchestrator.importers.bash.expansion import Expander, reassigned
+from orchestrator.importers.bash.redirections import Redirections, json_files, path_of, redirections
+from orchestrator.importers.bash.syntax import Source, parse_script, parse_value
+from orchestrator.importers.bash.values import Piece, Value, Variable, doubt_of, merged, names_in, text_of, unknown
+from search_spaces.errors import InputError
+from search_spaces.schema.unsafe_text import looks_secret
 
 if TYPE_CHECKING:
     from orchestrator.importers.bash.syntax import Node
 
+_DEEPEST = 8
+_MOST_COMMANDS = 10_000
+_SUCCEED = ("cd", "mkdir", "echo", "printf", "set", "module", "true", ":")
+_READ_INPUT = ("read", "mapfile", "readarray", "getopts")
+_SHELLS = ("bash", "sh", "zsh", "dash")
+_START_RANKS = ("srun", "mpirun", "mpiexec", "orterun")
+_PLAIN_PATH = re.compile(r"[\w./~+{}$-]+")
+"""A path without blanks, commands and addresses, which may hold a secret."""
+_NO_WORD = re.compile(r"^(variable_assignment|comment|ERROR)$|_redirect$")
+_CONDITION = "it is set under a condition that the script does not decide"
+_LOOP, _FUNCTION, _SUBSHELL = "it is set in a loop", "it is set in a function", "it is set in a sub-shell"
+_UNPARSED = "it is set where the script could not be parsed"
+_ALWAYS_RUN = (_FUNCTION, _SUBSHELL)
 
-_ONLY_MESSAGES = ("echo", "printf", "exit", "mkdir", "set", ":", "true", "false")
+
+class _End(Exception):
+    """The script, function or branch ends here."""
 
 
-class Reader(CommandReader):
-    """Reads scripts; `read_file` returns the text of a sourced file."""
+def default_note(name: str, value: str) -> str:
+    """Note that the variable has its default; a value that may be a secret is not repeated."""
+    shown, other = (f"${name}", "command line") if name.isdigit() else (name, "environment")
+    default = "default" if looks_secret(value, name) else f"default {value}"
+    return f"{shown} is taken as its {default}; the {other} may set another."
 
-    def __init__(self, read_file: Callable[[str], str] | None):
-        super().__init__(read_file)
-        self._uncalled: dict[str, None] = {}
 
-    def read(self, source: Source) -> None:
-        """Read a whole script. A function is read where it is called; at the end if an unknown word may be its name."""
-        with suppress(ScriptEnd, FunctionEnd):
-            self._read_source(source)
-        if any(command and not is_decided(command[0]) for command in self.commands):
-            for name in list(self._uncalled):
-                self._alternatives([partial(self._call, name, None), lambda: None])
+class Reader(Expander):
+    """Reads a script that starts with these exported variables; `read_file` returns the text of a sourced file."""
 
-    def _read_source(self, source: Source) -> bool | None:
-        for note in source.notes:
-            self.log.note(note)
-        outer, self._current = self._current, source
+    def __init__(self, text: str, read_file: Callable[[str], str] | None, environment: Mapping[str, str]):
+        budget = Budget()
+        super().__init__(parse_script(text, budget), budget)
+        self.exported |= {name: ((Piece(value, 1),),) for name, value in environment.items()}
+        self.variables |= self.exported
+        self.commands: list[tuple[Value, ...]] = []
+        self.exported_for_one: dict[str, Variable] = {}
+        self.files: dict[str, Value | None] = {}
+        self.notes: dict[str, None] = {}
+        self._read_file = read_file
+        self._functions: dict[str, tuple[Source, Node]] = {}
+        self._called: set[str] = set()
+        self._starter: tuple[Value, ...] = ()
+        self._depth = 0
+        self._num_undecided = 0
+
+    def read(self) -> None:
+        """Read the whole script, at its end the functions that it does not call by name."""
+        with suppress(_End):
+            self._read_source(self.source)
+        for name in [*self._functions]:
+            if name not in self._called:
+                self._call(name)
+        for name in sorted(self.names_read & self.defaults.keys()):
+            self._note(default_note(name, self.defaults[name]))
+
+    def _read_source(self, source: Source) -> None:
+        for line in source.unparsed_lines():
+            self._note(f"Line {line} could not be parsed; what follows may be incomplete.")
+        with self._inside(source):
+            self._run(source.root.children)
+
+    @contextmanager
+    def _inside(self, source: Source) -> Iterator[None]:
+        outer, self.source = self.source, source
+        self._depth += 1
         try:
-            return self._run(source.root.children)
+            yield
         finally:
-            self._current = outer
+            self.source = outer
+            self._depth -= 1
+
+    def _note(self, text: str) -> None:
+        self.notes.setdefault(text)
 
     def _run(self, nodes: Sequence[Node]) -> bool | None:
         """Read statements; the exit status of the last, None where it is not known."""
         status: bool | None = True
         for node in nodes:
             if node.is_named and node.type != "comment":
-                status = self._statement(node)
+                self.budget.spend(16)
+                read = getattr(self, f"read_{node.type.lower()}", None)
+                status = read(node) if read else None
         return status
 
-    def _statement(self, node: Node) -> bool | None:
-        self.log.budget.spend(16)
-        read = self._STATEMENTS.get(node.type)
-        return read(self, node) if read else None
-
-    def _group(self, node: Node) -> bool | None:
+    def read_compound_statement(self, node: Node) -> bool | None:
         if node.children and node.children[0].type == "((":
-            return self._calculation(node)
+            return self._calculate(self.spliced(node, node.start_byte + 2, node.end_byte - 2, str))
         return self._run(node.children)
 
-    def _error(self, node: Node) -> bool | None:
-        self.log.note(f"Line {self._source.line(node)} could not be parsed; what it says is missing.")
-        self._alternatives([lambda: self._run(node.children), lambda: None])
+    def read_pipeline(self, node: Node) -> bool | None:
+        self._run(node.children)
         return None
 
-    def _subshell(self, node: Node) -> bool | None:
-        with self._in_shell(self._copy()):
-            return self._run(node.children)
+    def read_subshell(self, node: Node) -> bool | None:
+        self._undecided(node, _SUBSHELL, [node.children])
         return None
 
-    def _pipeline(self, node: Node) -> bool | None:
-        for child in node.named_children:
-            with self._in_shell(self._copy()):
-                self._run([child])
+    read_do_group = read_compound_statement
+
+    @contextmanager
+    def _in_shell(self, variables: Mapping[str, Variable]) -> Iterator[None]:
+        """Read with these variables, like another shell, whose end does not end this one."""
+        self.budget.spend(64 + len(variables))
+        outer, self.variables = self.variables, dict(variables)
+        with suppress(_End):
+            yield
+        self.variables = outer
+
+    def _undecided(self, node: Node, why: str, bodies: Sequence[Sequence[Node]], names: Iterable[str] = ()) -> None:
+        """Read code whose outcome is not followed: at most one of the bodies is run, and in it the values of these
+        variables are not known. A body that ends the script leaves nothing behind."""
+        reason = f"{why} (line {self.source.line(node)})"
+        before, after = self.variables, []
+        self._num_undecided += why not in _ALWAYS_RUN
+        for body in bodies:
+            with self._in_shell(before):
+                self.variables |= dict.fromkeys(names, unknown(reason))
+                self._run(body)
+                after.append(self.variables)
+        self._num_undecided -= why not in _ALWAYS_RUN
+        self.variables = merged(before, after, reason, self.budget)
+
+    def _decided(self, body: Sequence[Node]) -> bool | None:
+        """Read what a condition decides. A script is given for the training that it starts: where it would end, such as
+        at a check of what the user has to set, it is read on."""
+        with suppress(_End):
+            return self._run(body)
         return None
 
-    def _negation(self, node: Node) -> bool | None:
+    def read_error(self, node: Node) -> bool | None:
+        self._undecided(node, _UNPARSED, [node.children])
+        return None
+
+    def read_negated_command(self, node: Node) -> bool | None:
         return negated(self._run(node.children))
 
-    def _list(self, node: Node, redirected: Node | None = None) -> bool | None:
-        """Operands of `&&` or `||`. The parser has what redirects the last one around all."""
+    def read_list(self, node: Node) -> bool | None:
+        """Operands of `&&` or `||`."""
         operands = [child for child in node.named_children if child.type != "comment"]
-        operators = [child.type for child in node.children if child.type in ("&&", "||")]
-        if len(operands) != 2 or len(operators) != 1:
-            return self._redirected_body(redirected, node) if redirected else self._run(node.children)
-        last = (
-            partial(self._redirected_body, redirected, operands[1]) if redirected else partial(self._run, operands[1:])
-        )
-        status = self._status(operands[:1], operands[1:])
-        if status is (operators[0] == "&&"):
-            return self._run_decided(last)
+        operator = next((child.type for child in node.children if child.type in ("&&", "||")), None)
+        if len(operands) != 2 or operator is None:
+            return self._run(node.children)
+        status = self._run(operands[:1])
+        if status is (operator == "&&"):
+            return self._decided(operands[1:])
         if status is None:
-            self._alternatives([last, lambda: None])
+            self._undecided(node, _CONDITION, [operands[1:]])
         return status
 
-    def _alternatives(self, branches: Sequence[Callable[[], object]]) -> None:
-        """Read branches of which one is taken. One that ends the script leaves the rest to the others."""
-        before, after = self.environment, []
-        end: ScriptEnd | FunctionEnd | None = None
-        for branch in branches:
-            self.environment = before
-            self.environment = self._copy()
-            try:
-                branch()
-                after.append(self.environment)
-            except (ScriptEnd, FunctionEnd) as error:
-                end = error
-        self.environment = before
-        if not after:
-            raise end or ScriptEnd
-        self.environment = merged(before, after, self.log)
+    def read_if_statement(self, node: Node) -> bool | None:
+        self._choose(node, ((test is None or self._run(test), body) for test, body in _branches(node)))
+        return None
 
-    def _if(self, node: Node) -> bool | None:
-        return self._choose(list(_branches(node)))
+    def read_case_statement(self, node: Node) -> bool | None:
+        subject = self.value(node.child_by_field_name("value"))
+        self.names_read.update(names_in(subject))
+        items = [item for item in node.named_children if item.type == "case_item"]
+        self._choose(node, ((self._matches(subject, item), item.children) for item in items))
+        return None
 
-    def _choose(self, branches: list[tuple[list[Node] | None, list[Node]]]) -> bool | None:
-        for index, (test, body) in enumerate(branches):
-            status = True if test is None else self._status(test, [n for _, each in branches for n in each])
-            if status is True:
-                return self._run_decided(partial(self._run, body))
-            if status is None:
-                rest = branches[index + 1 :]
-                self._alternatives([partial(self._run, body), partial(self._choose, rest)])
-                return None
-        return True
-
-    def _status(self, test: Sequence[Node], branches: Sequence[Node]) -> bool | None:
-        """The status of a condition. One that reads a default and decides what is read has a note."""
-        outer, self._read = self._read, set()
-        status = self._run(test)
-        if status is not None:
-            self._note_defaults(self._read, branches)
-        self._read |= outer
-        return status
-
-    def _note_defaults(self, names: Iterable[str], branches: Sequence[Node]) -> None:
-        defaults = [name for name in sorted(names) if name in self.log.defaults]
-        if defaults and any(self._has_effect(node) for node in branches):
-            self.log.note_defaults(defaults)
-
-    def _has_effect(self, node: Node) -> bool:
-        """True for a branch that sets something or starts more than a message."""
-        self.log.budget.spend(1)
-        if node.type == "command":
-            return self._source.written(node).split(maxsplit=1)[0] not in _ONLY_MESSAGES
-        return "assignment" in node.type or any(self._has_effect(child) for child in node.named_children)
-
-    def _run_decided(self, branch: Callable[[], bool | None]) -> bool | None:
-        """Read what a condition decides. A script is given for the training that it starts: where it would end with an
-        error, such as a check of what the user has to set, it is read as if it went on."""
-        try:
-            return branch()
-        except ScriptEnd as end:
-            if end.error_line is None:
-                raise
-            self.log.note(f"As it stands, the script ends with an error (line {end.error_line}); it was read on.")
+    def _matches(self, subject: Value, item: Node) -> bool | None:
+        """True if one of the case's globs matches; None where that is not known."""
+        patterns = [self.source.written(node).strip("\"'") for node in item.children_by_field_name("value")]
+        if "*" in patterns:
+            return True
+        if doubt_of(subject) or any("$" in pattern for pattern in patterns):
             return None
+        return any(self.budget.matches(text_of(subject), pattern) for pattern in patterns)
 
-    def _case(self, node: Node) -> bool | None:
-        subject = self._expander.value(node.child_by_field_name("value"))
-        text = text_of(subject) if is_decided(subject) else None
-        bodies: list[list[Node]] = []
-        has_rest = False
-        if text is not None:
-            self._note_defaults(names_in(subject), node.named_children[1:])
-        for item in node.named_children:
-            if item.type != "case_item":
-                continue
-            patterns = [self._pattern(value) for value in item.children_by_field_name("value")]
-            end = next((i for i, child in enumerate(item.children) if child.type == ")"), 0)
-            body = [child for child in item.children[end + 1 :] if child.is_named]
-            if text is not None and any(p is not None and self.log.budget.matches(text, p) for p in patterns):
-                return self._run_decided(partial(self._run, body))
-            has_rest = has_rest or "*" in patterns
-            if text is None or None in patterns:
+    def read_test_command(self, node: Node) -> bool | None:
+        return condition(node, self)
+
+    def _choose(self, node: Node, branches: Iterable[tuple[bool | None, Sequence[Node]]]) -> None:
+        """Read the branch that is taken, of these (condition, body), or all that may be."""
+        bodies: list[Sequence[Node]] = []
+        for status, body in branches:
+            if status is True and not bodies:
+                self._decided(body)
+                return
+            if status is not False:
                 bodies.append(body)
-        if bodies:
-            others: list[Callable[[], object]] = [] if has_rest else [lambda: None]
-            self._alternatives([*(partial(self._run, body) for body in bodies), *others])
-            return None
-        return True
+            if status is True:
+                break
+        self._undecided(node, _CONDITION, bodies)
 
-    def _pattern(self, node: Node) -> str | None:
-        """The glob of a case; None where it is not known."""
-        if node.type in ("extglob_pattern", "word", "number"):
-            return self._source.written(node)
-        value = self._expander.value(node)
-        return glob.escape(text_of(value)) if is_decided(value) else None
-
-    def _for(self, node: Node) -> bool | None:
-        variable = node.child_by_field_name("variable")
-        body = node.child_by_field_name("body")
-        if variable is None or body is None:
-            return self._run(node.children)
-        name = self._source.written(variable)
-        values = self._expander.words(node.children_by_field_name("value"))
-        if len(values) == 1 and is_decided(values[0]) and node.children[0].type == "for":
-            self.environment.variables[name] = values[0]
-            return self._run(body.children)
-        self._loop(body, [name])
+    def read_for_statement(self, node: Node) -> bool | None:
+        """A loop is read once. What it sets from turn to turn is not known in it, nor what it has set after it."""
+        self.budget.spend(4 * (node.end_byte - node.start_byte))
+        names = [self.source.written(name) for name in node.children_by_field_name("variable")]
+        parts = [child for child in node.children if child.type != "variable_assignment"]
+        self._undecided(node, _LOOP, [parts], (*names, *reassigned(node, self.source)))
         return None
 
-    def _while(self, node: Node) -> bool | None:
-        """A loop over the command line's options leaves the variables that it sets at their defaults."""
-        body = node.child_by_field_name("body")
-        if body is None:
-            return self._run(node.children)
-        self.log.budget.spend(4 * (node.end_byte - node.start_byte))
-        test = self._source.text[node.start_byte : body.start_byte].decode(errors="replace")
-        if re.search(r"\$#|\$\{#\}|getopts|\$\{?1\b|\(\( *#", test) and self.environment.positional is None:
-            names = {name for name, _ in _assigned(body, self._source)}
-            self.log.defaults.update(self.environment.known(sorted(names)))
-            return None
-        self._run(node.children_by_field_name("condition"))
-        self._loop(body, [])
-        return None
+    read_while_statement = read_c_style_for_statement = read_for_statement
 
-    def _loop(self, body: Node, names: list[str]) -> None:
-        """Read a loop's body once. What it computes from its own values is not known in it."""
-        self.log.budget.spend(4 * (body.end_byte - body.start_byte))
-        changed = [name for name, adds in _assigned(body, self._source) if not adds]
-
-        def once() -> None:
-            self.environment.variables |= dict.fromkeys((*names, *changed), Undecided.VALUE)
-            self._run(body.children)
-
-        self._alternatives([once, lambda: None])
-
-    def _c_loop(self, node: Node) -> bool | None:
-        body = node.child_by_field_name("body")
-        if body is not None:
-            self._loop(body, [self._source.written(name) for name in nodes_of(node, "variable_name", body)])
-        return None
-
-    def _define(self, node: Node) -> bool | None:
+    def read_function_definition(self, node: Node) -> bool | None:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is not None and body is not None:
-            text = self._source.written(name)
-            self._functions[text] = self._source, body
-            self._uncalled[text] = None
+            self._functions[self.source.written(name)] = self.source, body
         return True
 
-    def _call(self, name: str, arguments: tuple[Value, ...] | None) -> bool | None:
+    def _call(self, name: str) -> None:
+        """Read a function where it is called, without its arguments."""
+        self._called.add(name)
         source, body = self._functions[name]
-        self._uncalled.pop(name, None)
-        outer_source, outer_positional = self._current, self.environment.positional
-        outer_locals, local_values = self._locals, dict[str, Variable | None]()
-        self._locals = local_values
-        self.environment.positional = arguments
-        self._current = source
-        try:
-            with self._deeper():
-                return self._run([body])
-        except FunctionEnd:
-            return None
-        finally:
-            self._current = outer_source
-            self.environment.positional = outer_positional
-            self._locals = outer_locals
-            for local, value in local_values.items():
-                if value is None:
-                    self.environment.variables.pop(local, None)
-                else:
-                    self.environment.variables[local] = value
+        if self._depth < _DEEPEST:
+            with self._inside(source):
+                self._undecided(body, _FUNCTION, [[body]])
 
-    _STATEMENTS: ClassVar[dict[str, Callable[[Reader, Node], bool | None]]] = {
-        "compound_statement": _group,
-        "do_group": _group,
-        "ERROR": _error,
-        "subshell": _subshell,
-        "pipeline": _pipeline,
-        "negated_command": _negation,
-        "list": _list,
-        "if_statement": _if,
-        "case_statement": _case,
-        "for_statement": _for,
-        "while_statement": _while,
-        "c_style_for_statement": _c_loop,
-        "function_definition": _define,
-        "variable_assignment": CommandReader._assign,
-        "variable_assignments": CommandReader._assignments,
-        "declaration_command": CommandReader._declaration,
-        "unset_command": CommandReader._unset,
-        "test_command": CommandReader._test,
-        "redirected_statement": CommandReader._redirected,
-        "command": CommandReader._command,
-    }
+    def read_redirected_statement(self, node: Node) -> bool | None:
+        """A command with redirections, and what it writes to a file."""
+        bodies, given, first = node.children_by_field_name("body"), redirections(node, self), len(self.commands)
+        is_command = [body.type for body in bodies] == ["command"]
+        status = self.read_command(bodies[0], given) if is_command else self._run(bodies)
+        self._run([each for child in node.named_children for each in child.named_children if each.type == "pipeline"])
+        words = [text_of(word) for command in self.commands[first:] for word in command]
+        is_copied = is_command and words == ["cat"] and ">>" not in self.source.written(node)
+        _, files, document = given
+        for path in map(path_of, files):
+            is_certain = is_copied and document is not None and doubt_of(document) is None and not self._num_undecided
+            self.files[path] = document if is_certain and path not in self.files else None
+        return status
+
+    def read_command(self, node: Node, given: Redirections | None = None) -> bool | None:
+        prefixes = [child for child in node.named_children if child.type == "variable_assignment"]
+        if prefixes and self._is_line_of_its_own(prefixes[-1], node.child_by_field_name("name")):
+            self._run(prefixes)
+            prefixes = []
+        more, _, document = given or redirections(node, self)
+        words = tuple(self.words([*(child for child in node.named_children if not _NO_WORD.search(child.type)), *more]))
+        if not words:
+            return self._run(prefixes)
+        before = self.variables
+        with self._in_shell(before):
+            self._run(prefixes)
+            assigned = {name: value for name, value in self.variables.items() if value is not before.get(name)}
+        self.exported_for_one |= assigned
+        return self._execute(words, document, assigned)
+
+    def _is_line_of_its_own(self, assignment: Node, name: Node | None) -> bool:
+        """True for `A=1 B=2` on a line before the command, which the parser takes for a part of it."""
+        between = b"" if name is None else self.source.text[assignment.end_byte : name.start_byte]
+        return b"\n" in between.replace(b"\\\n", b"")
+
+    def _execute(self, words: tuple[Value, ...], document: Value | None, given: Mapping[str, Variable]) -> bool | None:
+        name = text_of(words[0])
+        self.budget.spend(sum(map(len, words)) + (2**30 if len(self.commands) >= _MOST_COMMANDS else 0))
+        if name in ("exit", "return"):
+            raise _End
+        if name == "eval":
+            return self._eval(words)
+        if name in ("source", "."):
+            return self._source_file(words)
+        if name.startswith("--"):
+            self._note(f"Line {words[0][0].line}: {name} was not read; bash ends the command before it.")
+        self.commands.append((*self._starter, *words))
+        if name in self._functions:
+            self._call(name)
+        elif name in ("cd", "pushd"):
+            self.variables["PWD"] = unknown("the script changes the folder")
+        elif name == "let":
+            self._calculate(tuple(piece for word in words[1:] for piece in (*word, Piece(" ", 1))))
+        elif name in _READ_INPUT or (name == "printf" and "-v" in map(text_of, words)):
+            self._read_input(words, document)
+        elif (nested := _nested_script(words, document)) is not None and self._depth < _DEEPEST:
+            self._nested(*nested, given)
+        self.files |= dict.fromkeys(json_files(words, document))
+        return None if doubt_of(words[0]) else True if name in _SUCCEED else False if name == "false" else None
+
+    def _nested(self, starter: tuple[Value, ...], script: Value, given: Mapping[str, Variable]) -> None:
+        """Read a script that another shell runs. Its commands have the words before them that start their ranks."""
+        exported = {name: value for name, value in self.variables.items() if name in self.exported or name == "PWD"}
+        outer = self._starter
+        if any(posixpath.basename(text_of(word)) in _START_RANKS for word in starter[:3]):
+            self._starter = (*outer, *starter)
+            self.budget.spend(len(self._starter))
+        with self._in_shell({**exported, **given}):
+            self._read_source(parse_value(script, self.budget))
+        self._starter = outer
+
+    def _read_input(self, words: tuple[Value, ...], document: Value | None) -> None:
+        """`read`, `mapfile`, `printf -v`: they set variables to what is not in the script, but for a here-document that
+        is read as a whole."""
+        names = [text_of(word) for word in words[1:]]
+        why = unknown(f"it is read from input (line {words[0][0].line})")
+        self.variables |= dict.fromkeys((name for name in names if name.isidentifier()), why)
+        if document is not None and "-d" in names:
+            self.variables[names[-1]] = (document,)
+
+    def _eval(self, words: tuple[Value, ...]) -> bool | None:
+        script = [piece for word in words[1:] for piece in (*word, Piece(" ", words[0][0].line))]
+        if self._depth < _DEEPEST:
+            self._read_source(parse_value(self.budget.value(script), self.budget))
+        return None
+
+    def _source_file(self, words: tuple[Value, ...]) -> bool | None:
+        self.commands.append(words)
+        (name,) = words[1:2] or words[:1]
+        path, line = text_of(name), words[0][0].line
+        try:
+            is_known = doubt_of(name) is None and path_of(path) not in self.files
+            if self._read_file is None or self._depth >= _DEEPEST or not is_known:
+                raise OSError
+            text = self._read_file(path)
+        except (InputError, OSError):
+            named = path if _PLAIN_PATH.fullmatch(path) else f"The file that line {line} sources"
+            self._note(f"{named} was not read; what it sets is missing.")
+            return True
+        self.budget.spend(len(text))
+        with suppress(_End):
+            self._read_source(parse_script(text, self.budget, line))
+        return True
+
+
+def _nested_script(words: Sequence[Value], document: Value | None) -> tuple[tuple[Value, ...], Value] | None:
+    """(the words before the shell, the script) of `bash -c "..."` and `bash <<EOF`, also behind another program."""
+    shell = next((i for i, word in enumerate(words) if posixpath.basename(text_of(word)) in _SHELLS), None)
+    if shell is None:
+        return None
+    for option, script in pairwise(words[shell + 1 :]):
+        if re.fullmatch(r"-[a-z]*c[a-z]*", text_of(option)):
+            return tuple(words[:shell]), script
+    return None if document is None or words[shell + 1 :] else (tuple(words[:shell]), document)
 
 
 def _branches(node: Node) -> Iterator[tuple[list[Node] | None, list[Node]]]:
     """(condition, body) of an if statement and its elif and else clauses; no condition for else."""
-    test: list[Node] | None = None if node.type == "else_clause" else []
-    body: list[Node] = []
-    is_test = test is not None
-    clauses: list[Node] = []
-    for child in node.children:
-        if child.type in ("elif_clause", "else_clause"):
-            clauses.append(child)
-        elif child.type == "then":
-            is_test = False
-        elif is_test and test is not None:
-            test.append(child)
-        else:
-            body.append(child)
-    yield test, body
+    clauses = [child for child in node.children if child.type in ("elif_clause", "else_clause")]
+    own = [child for child in node.children if child not in clauses]
+    then = next((i for i, child in enumerate(own) if child.type == "then"), len(own))
+    yield (None, own) if node.type == "else_clause" else (own[:then], own[then:])
     for clause in clauses:
         yield from _branches(clause)
-
-
-def _assigned(node: Node, source: Source) -> Iterator[tuple[str, bool]]:
-    """(variable, whether it only adds to it) of the assignments inside."""
-    for assignment in nodes_of(node, "variable_assignment"):
-        name, operation, value = re.split(r"(\+?=)", source.written(assignment), maxsplit=1)
-        adds_itself = re.match(rf'"?\$(?:{re.escape(name)}\b|{{{re.escape(name)}}})', value)
-        yield name.partition("[")[0], operation == "+=" or bool(adds_itself)
-    for calculation in nodes_of(node, "compound_statement"):
-        for name in re.findall(r"\b([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/]?=(?!=))", source.written(calculation)):
-            yield name, False

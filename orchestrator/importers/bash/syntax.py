@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from orchestrator.importers.bash.placeholders import Comments, asking_comments, masked, unmasked
-from orchestrator.importers.bash.values import Budget, Piece, Value, require_few_operators, require_size, text_of
+from orchestrator.importers.bash.budget import Budget, require_few_operators, require_size
+from orchestrator.importers.bash.placeholders import asking_comments, masked, unmasked
+from orchestrator.importers.bash.values import Piece, Value, text_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node as Node
     from tree_sitter import Parser
 
-EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion", "process_substitution")
+EXPANSIONS = (
+    *("simple_expansion", "expansion", "arithmetic_expansion", "command_substitution", "process_substitution"),
+    "ansi_c_string",
+)
 _BLANKS = re.compile(rb"(?:\s|\\\n)*")
+_LINES = re.compile(r"[^\n]*\n|[^\n]+")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A script's text and its syntax tree. `origins[i]` tells about the bytes from `starts[i]` on."""
+    """A script's text and its syntax tree. `origins[i]` tells about the bytes from `starts[i]` on, and
+    `asked_of_paragraph` which lines a comment above asks to change."""
 
     root: Node
     text: bytes
     starts: tuple[int, ...]
     origins: tuple[Piece, ...]
-    comments: Comments
-    notes: tuple[str, ...] = ()
+    asked_of_paragraph: Mapping[int, str] = field(default_factory=dict)
 
     def literal(self, start: int, end: int, change: Callable[[str], str] = str) -> Iterator[Piece]:
         """The text of these bytes, changed, as pieces of one line each."""
@@ -38,9 +43,7 @@ class Source:
         last = max(first + 1, bisect_right(self.starts, end - 1))
         cuts = [start, *self.starts[first + 1 : last], end]
         for origin, (a, b) in zip(self.origins[first:last], pairwise(cuts), strict=True):
-            if text := change(unmasked(self.text[a:b].decode(errors="replace"))):
-                placeholder = origin.placeholder or self.comments.of_line.get(origin.line)
-                yield replace(origin, text=text, placeholder=placeholder)
+            yield replace(origin, text=change(unmasked(self.text[a:b].decode(errors="replace"))))
 
     def written(self, node: Node) -> str:
         return unmasked(self.text[self.start(node) : node.end_byte].decode(errors="replace"))
@@ -53,6 +56,15 @@ class Source:
     def line(self, node: Node) -> int:
         return self.origins[max(0, bisect_right(self.starts, node.start_byte) - 1)].line
 
+    def unparsed_lines(self) -> Iterator[int]:
+        """Lines of what the parser could not read, or had to complete."""
+        nodes = [self.root] if self.root.has_error else []
+        while nodes:
+            node = nodes.pop()
+            nodes += reversed(node.children)
+            if node.is_missing or node.is_error:
+                yield self.line(node.parent or node) if node.is_missing else self.line(node)
+
 
 def parse_script(text: str, budget: Budget, line: int | None = None) -> Source:
     """Parse a script. `line` is that of every part of it; by default its own lines.
@@ -60,39 +72,23 @@ def parse_script(text: str, budget: Budget, line: int | None = None) -> Source:
     InputError for one that is too long, and for one that the budget does not suffice to parse.
     """
     require_size(len(text))
-    require_few_operators(text)
-    text = masked(text.replace("\r\n", "\n"))
-    comments = asking_comments(text)
-    text, notes = _without_comments_in_commands(_without_comments_in_backticks(text))
-    data = text.encode(errors="replace")
-    starts = (0, *(found.end() for found in re.finditer(b"\n", data)))
-    origins = tuple(Piece("", line or number) for number in range(1, len(starts) + 1))
-    root = _parsed(data, budget)
-    return Source(root, data, starts, origins, comments, (*notes, *_unclosed(root, line)))
-
-
-def _unclosed(root: Node, line: int | None) -> Iterator[str]:
-    """Notes on what the parser had to add to make sense of the script; the words before it may be another's."""
-    nodes = [root] if root.has_error else []
-    while nodes:
-        node = nodes.pop()
-        nodes += reversed(node.children)
-        if node.is_missing:
-            opened = node.parent.start_point.row + 1 if node.parent else 1
-            yield f"Line {line or opened} could not be parsed: {node.type} is missing; what follows may be incomplete."
+    text = text.replace("\r\n", "\n")
+    of_line, of_paragraph = asking_comments("" if line else text)
+    lines = enumerate(_LINES.findall(text), 1)
+    source = parse_value(tuple(Piece(each, line or n, doubt=of_line.get(n)) for n, each in lines), budget)
+    return replace(source, asked_of_paragraph=of_paragraph)
 
 
 def parse_value(value: Value, budget: Budget) -> Source:
-    """Parse a script that is the value of words, as `eval` and `bash -c` do. InputError as for `parse_script`."""
+    """Parse a script that is a value, as `eval` and `bash -c` do. InputError as for `parse_script`."""
     require_few_operators(text_of(value))
-    texts = [_without_comments_in_backticks(masked(piece.text)).encode(errors="replace") for piece in value]
-    starts, size = [], 0
-    for text in texts:
-        starts.append(size)
-        size += len(text)
-    origins = tuple(Piece("", piece.line, variables=piece.variables, placeholder=piece.placeholder) for piece in value)
+    texts = [_readable(piece.text).encode(errors="replace") for piece in value]
+    origins = tuple(
+        replace(piece, text="", doubt=None if piece.is_code else piece.doubt, is_code=False) for piece in value
+    )
+    starts = tuple(accumulate(map(len, texts[:-1]), initial=0))
     data = b"".join(texts)
-    return Source(_parsed(data, budget), data, tuple(starts) or (0,), origins or (Piece("", 1),), Comments())
+    return Source(_parsed(data, budget), data, starts, origins or (Piece("", 1),))
 
 
 def _parsed(data: bytes, budget: Budget) -> Node:
@@ -110,25 +106,11 @@ def _parsed(data: bytes, budget: Budget) -> Node:
 _READ_BYTES, _READ_COST = 64, 4
 
 
-def _without_comments_in_commands(text: str) -> tuple[str, tuple[str, ...]]:
-    """The script without the comment lines inside of a continued command, and a note where bash ends the command."""
-    lines, notes = text.split("\n"), list[str]()
-    is_inside = False
-    for index, line in enumerate(lines):
-        if is_inside and line.lstrip().startswith("#"):
-            following = lines[index + 1].lstrip() if index + 1 < len(lines) else ""
-            is_inside = (line.endswith("\\") and following != "") or following.startswith(("-", "#"))
-            lines[index] = "\\" if is_inside else ""
-            if following.startswith("-"):
-                notes.append(f"Line {index + 1}: bash ends the command at this comment; what follows was read as well.")
-            continue
-        is_inside = line.endswith("\\") and not line.lstrip().startswith("#")
-    return "\n".join(lines), tuple(notes)
-
-
-def _without_comments_in_backticks(text: str) -> str:
-    """The script with blanks for each `# comment` between backticks: the parser would read on to the next backtick."""
-    return re.sub(r"`#[^`\n]*`", lambda found: " " * len(found[0]), text)
+def _readable(text: str) -> str:
+    """The script in a form that the parser reads as bash does: without a `# comment` between backticks, where it would
+    read on to the next backtick, and with braces in `$A/$B.c`, where it would end the word behind the second `$`."""
+    text = re.sub(r"`#[^`\n]*`", lambda found: " " * len(found[0]), masked(text))
+    return re.sub(r"(?<=[\w./:,=@%+-])\$([A-Za-z_]\w*)(?=[./:,@%+-])", r"${\1}", text)
 
 
 @cache

@@ -1,240 +1,140 @@
-"""Values of shell variables as pieces of text, each with its line and the variables that it comes from."""
+"""Values of shell variables: pieces of text with their lines, the variables that they come from, and doubts."""
 
 from __future__ import annotations
 
-import fnmatch
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
-from search_spaces.errors import InputError
+if TYPE_CHECKING:
+    from orchestrator.importers.bash.budget import Budget
 
-LARGEST_TEXT = 2**18
-"""Limit of characters of a script, and of any one value after expansion."""
-
-
-class State(Enum):
-    """State of a piece of a value. `UNSET` comes from the environment or the command line alone."""
-
-    KNOWN = "known"
-    UNSET = "unset"
-    UNKNOWN = "unknown"
+UNSET = "the script does not set it"
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of a value. One that is not known has the text that the script has for it."""
+    """Part of a value. `doubt` is the reason why it may be another. With `is_code` it is not known at all, and the text
+    is what the script has for it; "" stands for `$` and the variable's name."""
 
     text: str
     line: int
-    state: State = State.KNOWN
     variables: tuple[str, ...] = ()
-    placeholder: str | None = None
+    doubt: str | None = None
+    is_code: bool = False
 
 
 Value = tuple[Piece, ...]
-
-
-@dataclass(frozen=True)
-class Array:
-    """The elements of an array variable; one that is not known as a whole has elements of no known text."""
-
-    elements: tuple[Value, ...] = ()
-
-
-class Undecided(Enum):
-    """The variable is set, but the script does not decide to what."""
-
-    VALUE = "undecided"
-
-
-Variable = Value | Array | Undecided
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter as an expansion names it: `A`, and what is in the brackets of `A[1]`."""
-
-    name: str
-    index: str = ""
-
-    @classmethod
-    def of(cls, written: str) -> Parameter:
-        name, _, index = written.removesuffix("]").partition("[")
-        return cls(name, index)
-
-    @property
-    def list_sign(self) -> str:
-        """The sign of all elements, `@` or `*`; "" for a single value."""
-        return next((sign for sign in (self.index, self.name) if sign in ("@", "*")), "")
-
-
-@dataclass(frozen=True)
-class Part:
-    """Part of a word. `splits` for an expansion outside quotes: its blanks separate words."""
-
-    value: Value
-    splits: bool = False
-
-
-@dataclass(frozen=True)
-class Break:
-    """End of a word inside `"${A[@]}"`."""
+Variable = tuple[Value, ...]
+"""The elements of a variable: one of a scalar, any number of an array."""
 
 
 def text_of(value: Iterable[Piece]) -> str:
     return "".join(piece.text for piece in value)
 
 
-def known_text(value: Value) -> str | None:
-    """The text; None where a piece is not known. An unset variable whose default is empty is known."""
-    if any(piece.state is not State.KNOWN and piece.text for piece in value):
-        return None
-    return text_of(value)
-
-
-def whole_number(text: str) -> int | None:
-    """The number that these digits are; None for other text, and for more digits than any count has."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
-
-
-def num_pieces(variable: Variable | None) -> int:
-    """Number of pieces of a variable, to which the work of reading or changing it is proportional."""
-    if isinstance(variable, Array):
-        return len(variable.elements) + sum(map(len, variable.elements))
-    return len(variable) if isinstance(variable, tuple) else 0
-
-
-def is_decided(value: Value) -> bool:
-    return all(piece.state is State.KNOWN for piece in value)
-
-
-def is_unset(value: Value) -> bool:
-    """True for a value that only the environment or the command line could give."""
-    return bool(value) and all(piece.state is State.UNSET for piece in value)
+def doubt_of(value: Iterable[Piece]) -> str | None:
+    """The first reason to doubt the value; None for one that is certain."""
+    return next((piece.doubt for piece in value if piece.doubt), None)
 
 
 def names_in(value: Iterable[Piece]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for piece in value for name in piece.variables))
 
 
-def derived(text: str, line: int, sources: Iterable[Piece]) -> Piece:
-    """A known piece computed from others."""
-    sources = tuple(sources)
-    placeholder = next((piece.placeholder for piece in sources if piece.placeholder), None)
-    return Piece(text, line, variables=names_in(sources), placeholder=placeholder)
+def doubted(value: Iterable[Piece], reason: str) -> Value:
+    """The value, of which nothing is certain for this reason."""
+    return tuple(piece if piece.doubt else replace(piece, doubt=reason) for piece in value)
 
 
-def taken_from(name: str, value: Value, line: int) -> Value:
-    """The value where the variable is used. An option or a list of words keeps its own lines."""
-    text = text_of(value)
-    keeps_lines = text.startswith("-") or any(character.isspace() for character in text)
+def unknown(reason: str, line: int = 1) -> Variable:
+    """A variable whose value is not known."""
+    return ((Piece("", line, doubt=reason, is_code=True),),)
+
+
+def size_of(variable: Variable) -> int:
+    """Number of pieces, to which the work of reading or changing a variable is proportional."""
+    return len(variable) + sum(map(len, variable))
+
+
+def taken_from(name: str, value: Value, written: str) -> Value:
+    """The value where the variable is used as `written`."""
     return tuple(
-        replace(
-            piece,
-            line=piece.line if keeps_lines else line,
-            variables=piece.variables if name in piece.variables else (*piece.variables, name),
+        Piece(
+            written if piece.is_code and not piece.text else piece.text,
+            piece.line,
+            piece.variables if name in piece.variables else (*piece.variables, name),
+            piece.doubt,
+            piece.is_code,
         )
         for piece in value
     )
 
 
-def joined(values: Iterable[Value], line: int) -> Value:
-    """The values with a blank between them, as `"${A[*]}"` has them."""
-    pieces: list[Piece] = []
-    for index, value in enumerate(values):
-        pieces += [Piece(" ", line)] if index else []
-        pieces += value
-    return tuple(pieces)
-
-
-def split(parts: Iterable[Part | Break]) -> Iterator[Value]:
-    """The words that the parts form."""
-    word: list[Piece] | None = None
-    for part in parts:
-        if isinstance(part, Break):
-            if word is not None:
-                yield tuple(word)
-            word = None
-            continue
-        if not part.splits:
-            word = word or []
-            word.extend(part.value)
-            continue
-        for piece in part.value:
-            for text in _WORDS.findall(piece.text) if piece.state is State.KNOWN else [piece.text]:
-                if text.isspace():
-                    if word is not None:
-                        yield tuple(word)
-                    word = None
-                elif text:
-                    word = word or []
-                    word.append(replace(piece, text=text))
-    if word is not None:
-        yield tuple(word)
+def split(value: Value) -> Iterator[Piece | None]:
+    """The pieces of the words that an expansion outside quotes has, None between words."""
+    for piece in value:
+        if piece.is_code:
+            yield piece
+        else:
+            for text in _WORDS.findall(piece.text):
+                yield None if text.isspace() else replace(piece, text=text)
 
 
 _WORDS = re.compile(r"\s+|(?:<[A-Za-z][^<>\n]*>|\S)+")
 """Words, and the blanks between them. `<a placeholder>` is one word."""
 
 
-def require_size(size: int) -> None:
-    if size > LARGEST_TEXT:
-        raise InputError.of(
-            "script_size",
-            f"{size} characters",
-            rule=f"a launch script has at most {LARGEST_TEXT} characters, as written and with its variables filled in",
-            fix="give a script that only starts the training",
-        )
+def merged(
+    before: Mapping[str, Variable], after: Sequence[Mapping[str, Variable]], reason: str, budget: Budget
+) -> dict[str, Variable]:
+    """The variables after code that left them so in each of its branches.
+
+    One that a branch changes is in doubt. Of a list of options, what a branch adds to it is in doubt and the rest is
+    not; where a branch replaces it, all of them are.
+    """
+    found = dict(before)
+    budget.spend((1 + len(after)) * (64 + len(before)))
+    for name in dict.fromkeys(chain(before, *after)):
+        old = before.get(name)
+        changed = [value for branch in after if (value := branch.get(name)) is not old]
+        if changed:
+            budget.spend(4 * sum(size_of(value or ()) for value in (old, *changed)))
+            found[name] = unknown(reason) if None in changed else _either(old, [v for v in changed if v], reason)
+    return found
 
 
-def require_few_operators(text: str) -> None:
-    """The parser takes quadratic time and memory for a long pipeline or condition."""
-    for operator in ("|", "[["):
-        if (count := text.count(operator)) > _MOST_OPERATORS:
-            raise InputError.of(
-                "script_size",
-                f"{count} times {operator}",
-                rule=f"a launch script has at most {_MOST_OPERATORS} pipes, and as many conditions in [[ ]]",
-                fix="give a script that only starts the training",
-            )
+def _either(old: Variable | None, values: Sequence[Variable], reason: str) -> Variable:
+    is_scalar = all(len(value) == 1 for value in (old or values[0], *values)) if values else False
+    before, *after = [value[0] if is_scalar and value else value for value in (old or (), *values)]
+    added = [_added(before, items) for items in after]
+    are_options = any(map(_starts_with_option, (before, *after)))
+    if None not in added and (are_options or any(map(_text, before))):
+        certain, others = before, added
+    elif are_options:
+        certain, others = (), [before, *after]
+    else:
+        return unknown(reason)
+    if is_scalar:
+        blank = Piece(" ", 1)
+        return ((*certain, *(piece for items in others for piece in doubted((blank, *(items or ())), reason))),)
+    return (*certain, *(doubted(element, reason) for items in others for element in items or ()))
 
 
-_MOST_OPERATORS = 2000
-_LARGEST_WORK = 2**22
+def _text(item: Any) -> str:
+    """Text of a piece or of an element."""
+    return item.text if isinstance(item, Piece) else text_of(item)
 
 
-class Budget:
-    """Bounds the work that a script may cause."""
+def _starts_with_option(items: Iterable[Any]) -> bool:
+    return next((text for item in items if (text := _text(item).strip())), "").startswith("-")
 
-    def __init__(self) -> None:
-        self._left = _LARGEST_WORK
 
-    def affords(self, amount: int) -> bool:
-        """Spend this much; false if there is nothing left."""
-        self._left -= amount
-        return self._left >= 0
-
-    def spend(self, amount: int) -> None:
-        """Spend this much. InputError if there is nothing left."""
-        if not self.affords(amount):
-            raise InputError.of(
-                "script_size",
-                "the script repeats itself too often",
-                rule="a launch script's values, functions and branches are read in a bounded number of steps",
-                fix="give a script that only starts the training",
-            )
-
-    def value(self, pieces: Iterable[Piece]) -> Value:
-        """The pieces as a value, without those that are empty and known."""
-        value = tuple(piece for piece in pieces if piece.text or piece.state is not State.KNOWN)
-        size = sum(len(piece.text) or 1 for piece in value)
-        require_size(size)
-        self.spend(size + sum(len(piece.variables) for piece in value))
-        return value
-
-    def matches(self, text: str, pattern: str) -> bool:
-        """True if the text matches the glob, whose work is about their lengths multiplied."""
-        self.spend(1 + len(pattern) * (1 + len(text) // 64))
-        return fnmatch.fnmatchcase(text, pattern)
+def _added(old: Sequence[Any], new: Sequence[Any]) -> Sequence[Any] | None:
+    """What a list has before or behind an older one; None where the older one is not in it."""
+    count, texts = len(old), [*map(_text, old)]
+    if texts == [*map(_text, new[:count])]:
+        return new[count:]
+    return new[: len(new) - count] if texts == [*map(_text, new[len(new) - count :])] else None

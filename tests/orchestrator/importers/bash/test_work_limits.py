@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
+from orchestrator.importers.bash.budget import LARGEST_TEXT
 from orchestrator.importers.bash.script import read_script
-from orchestrator.importers.bash.values import LARGEST_TEXT, Budget, Part, Piece, split
 from search_spaces.errors import InputError
 
 pytestmark = pytest.mark.slow
 
 BLANK_LINES = 'A="' + "\n" * 90_000 + '"\n'
 ARRAY = "A=(" + "a " * 60_000 + ")\n"
+LONG = "X=" + "a" * 100_000 + "\n"
 
 
 def repeated(text: str) -> str:
@@ -24,36 +27,41 @@ def test_a_text_that_the_parser_reads_again_and_again_is_refused(text):
         read_script(repeated(text))
 
 
-def test_long_texts_have_one_limit_however_they_come():
-    line = "A=1 # a comment of some length, as in scripts that people write\n"
-    assert len(read_script(repeated(line)).variables) == 1
-    read_script("X=" + "1" * 100_000 + "\nA=(1 2)\nB=${A[" + "+".join(["X"] * 50_000) + "]}\n")
-    pieces = tuple(Piece("a", line) for line in range(1, 200_000))
-    assert list(split([Part((piece,)) for piece in pieces])) == [pieces]
-    read_script("for i in a b; do ((" + "a" * 200_000 + ")); done")
-    with pytest.raises(InputError, match="1048576 characters"):
-        read_script("source x", lambda path: "A=1\n" * LARGEST_TEXT)
-    budget = Budget()
-    assert budget.matches("abc", "a*c")
+@pytest.mark.parametrize(
+    "text",
+    [
+        BLANK_LINES + '[ "$A" = 1 ]\n' * 10_000,
+        BLANK_LINES + "if $u;then A+=x;fi\n" * 8_000,
+        ARRAY + 'B=("${A[@]}")\n' * 10_000,
+        LONG + ("B=$((" + "X+" * 490 + "X))\n") * 160,
+        LONG + 'case "$X" in\n' + "*b*[!a]*) ;;\n" * 9_000 + "esac",
+        "g(){ while true; do " + "A=1; " * 30_000 + "done; }\n" + "g\n" * 10_000,
+        'X="' + "a " * 50_000 + '"\nrun' + " $X" * 50_000,
+        "f() { " + "f; " * 20 + "}\nf",
+    ],
+    ids=range(8),
+)
+def test_reading_and_matching_long_values_again_and_again_is_refused(text):
     with pytest.raises(InputError, match="too often"):
-        budget.matches("a" * 100_000, "a*" * 5_000)
+        read_script(text)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        BLANK_LINES + "B=${#A}\n" * 15_000,
-        ARRAY + "B=${#A[@]}\n" * 10_000,
-        ARRAY + "A[1]=b\n" * 12_000,
-        BLANK_LINES + "if $u;then A+=x;fi\n" * 8_000,
-        "set -- " + "a " * 80_000 + "\n" + "shift\n" * 9_000,
-        "X=c" + "a" * 4_094 + "\n" + "Y=${X%*c*}\n" * 2_000,
-        "X=" + "a" * 100_000 + '\ncase "$X" in\n' + "*b*[!a]*) ;;\n" * 9_000 + "esac",
-        "g(){ while true; do " + "A=1; " * 30_000 + "done; }\n" + "g\n" * 10_000,
-        'X="' + "a " * 50_000 + '"\nrun' + " $X" * 50_000,
+        *("(" * 20_000, "$(" * 20_000, "if a; then " * 5_000, "a|" * 100_000, "for i in a; do " * 5_000),
+        *("f() { f; f; }\n" * 3 + "f", "for i in a b; do ((" + "a" * 200_000 + ")); done"),
     ],
-    ids=range(9),
+    ids=range(7),
 )
-def test_reading_and_matching_long_values_again_and_again_is_refused(text):
-    with pytest.raises(InputError, match="too often"):
+def test_nesting_and_repetition_end(text):
+    with suppress(InputError):
         read_script(text)
+
+
+def test_long_texts_have_one_limit_however_they_come():
+    line = "A=1 # a comment of some length, as in scripts that people write\n"
+    assert len(read_script(repeated(line)).variables) == 1
+    for text in ("A=xxxxxxxx\n" + 'A="$A $A"\n' * 30, "source x"):
+        with pytest.raises(InputError, match="characters"):
+            read_script(text, lambda path: "A=1\n" * LARGEST_TEXT)
