@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.importers.slurm_directives import GivenOptions, read_directives
-from orchestrator.importers.slurm_launch import LaunchLines, pyxis_container, read_launch_lines
-from orchestrator.importers.slurm_options import SBATCH_OPTIONS, SRUN_OPTIONS
-from orchestrator.schema.slurm import SlurmSection
+from orchestrator.importers.slurm_launch import PLACEHOLDER, Commands, Section, read_launch_lines
+from orchestrator.importers.slurm_options import OPTIONS, Given, Use, listed, read_directives
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS
 from search_spaces.schema.presets import accelerator_named
-from search_spaces.schema.unsafe_text import is_printable, looks_secret
-from search_spaces.schema.validation import restore
-from search_spaces.schema.yaml_document import KeyPath, format_key_path, parse_key_path
 
 
 @dataclass(frozen=True)
@@ -46,359 +41,198 @@ class SlurmHeader:
         return {"kind": "slurm"} | ({"slurm": dict(self.slurm)} if self.slurm else {})
 
 
-def read_slurm_header(
-    given: GivenOptions, commands: Iterable[tuple[int, Sequence[str]]], exported: Mapping[str, str]
-) -> SlurmHeader:
-    """Read the options of a script's job. `commands` are its commands as (line, words), `exported` its exported
-    variables."""
-    lines = read_launch_lines(commands, exported)
-    if not (given.has_header or lines.step.values):
-        left = ", ".join(lines.keys)
-        return SlurmHeader(notes=(f"The script has no #SBATCH header: its {left} were left out.",) if left else ())
-    return _HeaderReader(given, lines).header()
+def read_slurm_header(text: str, commands: Commands, exported: Mapping[str, str]) -> SlurmHeader:
+    """Read the options of this script's job, with its commands and its exported variables."""
+    given = read_directives(text)
+    found = read_launch_lines(given, commands, exported)
+    if given.is_job or given.values or given.unread:
+        return _HeaderReader(given, found).header()
+    left = ", ".join([*(key for key in found.keys if key != "env"), *found.keys.get("env", ())])
+    notes = [f"The script has no #SBATCH header: its {left} were left out."] if left else []
+    return SlurmHeader(notes=(*found.notes, *notes))
 
 
 def job_variables(text: str) -> dict[str, str]:
     """Variables that Slurm sets in the job of this script, as far as its header decides them."""
-    given = read_directives(text)
-    reader = _HeaderReader(given, LaunchLines())
-    nodes = reader.nodes()
-    names, tasks_per_node = reader.tasks(nodes)
-    tasks = tasks_per_node * nodes if names and nodes and tasks_per_node else None
-    counts = {
-        "SLURM_JOB_NUM_NODES": nodes,
-        "SLURM_NNODES": nodes,
-        "SLURM_GPUS_ON_NODE": reader.gpus(nodes),
-        "SLURM_NTASKS": tasks,
-        "SLURM_NPROCS": tasks,
-    }
-    as_written = {
-        "SLURM_CPUS_PER_TASK": "cpus-per-task",
-        "SLURM_GPUS": "gpus",
-        "SLURM_GPUS_PER_NODE": "gpus-per-node",
-        "SLURM_GPUS_PER_TASK": "gpus-per-task",
-        "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
-    }
-    written = {name: reader.values[option] for name, option in as_written.items() if option in reader.values}
-    return {name: str(count) for name, count in counts.items() if count} | written
+    job = _HeaderReader(read_directives(text), Section())
+    tasks = job.nodes * job.tasks if job.nodes and job.tasks and job.task_options else None
+    numbers = {"JOB_NUM_NODES": job.nodes, "NNODES": job.nodes, "GPUS_ON_NODE": job.gpus}
+    numbers |= {"NTASKS": tasks, "NPROCS": tasks}
+    as_written = {name.upper().replace("-", "_"): job.values.get(name) for name in _VARIABLES}
+    return {f"SLURM_{name}": str(value) for name, value in {**numbers, **as_written}.items() if value}
+
+
+_VARIABLES = ("cpus-per-task", "gpus", "gpus-per-node", "gpus-per-task", "ntasks-per-node")
 
 
 class _HeaderReader:
-    """Maps the options to the search file, with a note for what it leaves out."""
+    """Adds to a section what the options of a job say, with a note for what is left out."""
 
-    def __init__(self, given: GivenOptions, lines: LaunchLines):
-        self.lines = lines
-        self.notes = [*given.notes, *SBATCH_OPTIONS.notes(_as_given(given))]
-        self.notes += [n for n in SRUN_OPTIONS.notes(_as_given(lines.step)) if n not in self.notes]
-        # The launch line's options win over the header's, which they narrow to the step.
-        narrowing = [name for name in _OF_A_STEP if given.has_header and name in lines.step.values]
-        if narrowing:
-            named = ", ".join(f"--{name}" for name in narrowing)
-            self.notes.append(f"Options of srun were left out, since a trial's step has its whole job: {named}.")
-        whole, part = given.values.get("nodes"), lines.step.values.get("nodes")
-        if part and whole and part != whole:
-            self.notes.append(f"srun --nodes is {part}, as the command starts its ranks; the job has {whole}.")
-        step = {name: value for name, value in lines.step.values.items() if name not in narrowing}
-        self.values = dict(self._believed(given.values | step))
-        self.origins_given = given.origins | lines.step.origins
-        self.origins: dict[str, str] = {}
-        self.slurm: dict[str, Any] = {}
+    def __init__(self, given: Given, found: Section):
+        self.given, self.values = given, given.values
+        self.found, self.notes = found, found.notes
+        self.nodes = self._number("nodes")
+        self.task_options, self.tasks = self._tasks()
+        self.gpu_requests = {name: self._gpu_request(name) for name in _GPU_OPTIONS}
+        self.gpu_options, self.gpus = next((count for count in self._gpu_counts() if count[1]), ((), None))
 
     def header(self) -> SlurmHeader:
-        nodes = self.nodes()
-        gpus = self.gpus(nodes)
         accelerator = self._accelerator()
+        if self.nodes:
+            self.found.origins["cluster.num_nodes"] = self._origin(["nodes"])
+        if self.gpus:
+            self.found.origins["cluster.gpus_per_node"] = self._origin(self.gpu_options)
+        if self.task_options:
+            self.found.origins["tasks_per_node"] = self._origin(self.task_options)
+        self._options()
         self._generic_resources()
-        self._texts()
-        self._cpus(nodes, gpus)
-        self._launch_lines()
+        self._cpus()
+        left = [*self.given.unread, *self.found.unread]
+        unread = [f"Not read of the Slurm job: {listed(left)}."] if left else []
         return SlurmHeader(
-            True,
-            nodes,
-            gpus,
-            self.lines.has_step,
-            self._step_tasks(nodes, gpus),
-            accelerator,
-            self._accepted(),
-            tuple(dict.fromkeys(self.notes)),
-            self._kept_origins(),
+            has_header=True,
+            num_nodes=self.nodes,
+            gpus_per_node=self.gpus,
+            has_step=self.found.has_step,
+            tasks_per_node=self.tasks if self.task_options and self.found.has_step else None,
+            accelerator=accelerator,
+            slurm=self.found.in_order(),
+            notes=tuple(dict.fromkeys((*self.notes, *unread))),
+            origins=self.found.origins,
         )
 
-    def _believed(self, values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        for name, value in values.items():
-            if name in _PLACEHOLDER_KEYS and _is_placeholder(value):
-                self.notes.append(f"--{name} is a placeholder: set launcher.slurm.{_key(name)} if your site needs it.")
-            elif not _is_safe(value, name):
-                self._leave_out(f"--{name}")
-            else:
-                yield name, value
+    def _origin(self, names: Iterable[str]) -> str:
+        return ", ".join(self.given.origins[name] for name in names if name in self.given.origins)
 
-    def _leave_out(self, what: str) -> None:
-        self.notes.append(f"{what} was left out: its value looks like a secret or cannot be printed.")
+    def _set(self, key: str, value: Any, *names: str) -> None:
+        self.found.keep(key, value, self._origin(names))
 
-    def _from(self, key: str, *names: str) -> None:
-        self.origins[key] = ", ".join(self.origins_given[name] for name in names)
-
-    def _count(self, name: str) -> int | None:
+    def _number(self, name: str) -> int | None:
+        """The option's whole number; None where it is absent and, with a note, for a range or a placeholder."""
         value = self.values.get(name)
-        if value is None or re.fullmatch(r"[1-9][0-9]{0,8}", value):
-            return None if value is None else int(value)
-        self.notes.append(f"--{name} was left out: its value is no whole number of at least 1.")
-        return None
+        found = re.fullmatch(r"([1-9][0-9]{0,8})(-\1)?", value or "")
+        if value is not None and not found:
+            self._note_unknown(name)
+        return int(found[1]) if found else None
 
-    def nodes(self) -> int | None:
-        lowest, _, highest = self.values.get("nodes", "").partition("-")
-        if highest and highest != lowest:
-            self.notes.append("--nodes is a range: fill in cluster.num_nodes.")
-            return None
-        if "nodes" in self.values:
-            self.values["nodes"] = lowest
-        nodes = self._count("nodes")
-        if nodes is not None:
-            self._from("cluster.num_nodes", "nodes")
-        return nodes
+    def _note_unknown(self, name: str) -> None:
+        self.notes.append(f"--{name} does not say a whole number of at least 1: fill in what follows from it.")
 
-    def gpus(self, nodes: int | None) -> int | None:
-        """GPUs of a node, by the first option that says it."""
-        for names, count in self._gpu_counts(nodes):
-            if count:
-                self._from("cluster.gpus_per_node", *names)
-                return count
-        return None
+    def _tasks(self) -> tuple[tuple[str, ...], int | None]:
+        """(the options that say the tasks of a node, their number); sbatch's default is one."""
+        if "ntasks-per-node" in self.values:
+            return ("ntasks-per-node",), self._number("ntasks-per-node")
+        tasks = self._number("ntasks")
+        if tasks is None:
+            return (), 1
+        return ("ntasks", "nodes"), tasks // self.nodes if self.nodes and tasks % self.nodes == 0 else None
 
-    def _gpu_counts(self, nodes: int | None) -> Iterator[tuple[tuple[str, ...], int | None]]:
-        per_node, gres, whole, per_task = (
-            _gpu_number(self.values.get(n, "")) for n in ("gpus-per-node", "gres", "gpus", "gpus-per-task")
-        )
+    def _gpu_request(self, name: str) -> tuple[str, int | None]:
+        """(type, number) of the GPUs in `a100:8`, or in the gres `gpu:a100:8,nvme`; an empty type where none is said.
+
+        A type alone is one GPU if its name has a digit. Otherwise it is a placeholder, and the number None.
+        """
+        text = self.values.get(name)
+        found = _GPUS.search(text if name == "gres" else f"gpu:{text}") if text else None
+        if not found:
+            return "", None
+        kind, number = found[1] or "", found[2] or "1"
+        if not int(number) or (kind and not found[2] and (PLACEHOLDER.search(kind) or not re.search(r"\d", kind))):
+            self._note_unknown(name)
+            return "", None
+        return "" if PLACEHOLDER.search(kind) else kind, int(number)
+
+    def _gpu_counts(self) -> Iterator[tuple[tuple[str, ...], int | None]]:
+        """(the options that say the GPUs of a node, their number), the surest first."""
+        per_node, gres, whole, per_task = (count for _, count in self.gpu_requests.values())
         yield ("gpus-per-node",), per_node
         yield ("gres",), gres
-        if whole and nodes:
-            if whole % nodes:
-                self.notes.append(f"--gpus={whole} is no multiple of --nodes={nodes}: fill in cluster.gpus_per_node.")
-            else:
-                yield ("gpus", "nodes"), whole // nodes
-        names, tasks = self.tasks(nodes)
-        if per_task and tasks and names:
-            yield ("gpus-per-task", *names), per_task * tasks
-
-    def tasks(self, nodes: int | None) -> tuple[tuple[str, ...], int | None]:
-        """Tasks of a node and the options that say it; sbatch's default is one."""
-        on_line = self.lines.step.values
-        for name in ("ntasks-per-node", "tasks-per-node"):
-            # A number of all tasks on the launch line prevails over the header's number for each node.
-            if name in self.values and not ("ntasks" in on_line and name not in on_line):
-                return (name,), self._count(name)
-        ntasks = self._count("ntasks")
-        if ntasks is None:
-            return (), 1
-        return ("ntasks", "nodes"), ntasks // nodes if nodes and ntasks % nodes == 0 else None
-
-    def _step_tasks(self, nodes: int | None, gpus: int | None) -> int | None:
-        """Tasks of the srun that starts the training."""
-        if not self.lines.has_step:
-            return None
-        if self.values.get("ntasks-per-gpu") == "1":
-            self._from("tasks_per_node", "ntasks-per-gpu")
-            return gpus
-        names, tasks = self.tasks(nodes)
-        if names:
-            self._from("tasks_per_node", *(name for name in names if name in self.origins_given))
-            return tasks
-        return None
+        if whole and self.nodes and whole % self.nodes:
+            self.notes.append(f"--gpus={whole} is no multiple of --nodes={self.nodes}: fill in cluster.gpus_per_node.")
+        elif whole and self.nodes:
+            yield ("gpus", "nodes"), whole // self.nodes
+        if per_task and self.tasks and self.task_options:
+            yield ("gpus-per-task", *self.task_options), per_task * self.tasks
 
     def _accelerator(self) -> str | None:
-        kinds = [(n, k) for n in _GPU_OPTIONS if (k := _gpu_type(self.values.get(n, "")))]
+        """The accelerator that a type of GPUs or a node's feature names; None, with a note, for half a name."""
+        found = [(name, kind) for name, (kind, _) in self.gpu_requests.items() if kind]
         constraint = self.values.get("constraint", "")
-        if not kinds and "|" not in constraint:
-            kinds = [("constraint", word) for word in re.split(r"[&,*()\[\]]", constraint) if _is_gpu_name(word)]
-        if not kinds:
+        if not found and "|" not in constraint:
+            words = re.split(r"[&,*()\[\]]", constraint)
+            found = [("constraint", word) for word in words if _sizes(word) or _named(word) not in (None, "cpu")]
+        if not found:
             return None
-        name, kind = kinds[0]
-        try:
-            found = accelerator_named(kind).name
-        except InputError:
-            sizes = [known for known in ACCELERATORS if known.startswith(kind.lower() + "-")]
-            known = f": write {' or '.join(sizes)}" if sizes else ""
+        name, kind = found[0]
+        accelerator = _named(kind)
+        if accelerator:
+            self.found.origins["cluster.accelerator"] = self._origin([name])
+        else:
+            known = f": write {' or '.join(_sizes(kind))}" if _sizes(kind) else ""
             self.notes.append(f"{kind} (--{name}) is no accelerator's whole name{known}.")
-            return None
-        self._from("cluster.accelerator", name)
-        return found
+        return accelerator
 
     def _generic_resources(self) -> None:
         """Types and resources besides GPUs as gres; a plain number of GPUs follows cluster.gpus_per_node."""
-        gres = self.values.get("gres", "")
-        entries = [entry for entry in gres.split(",") if entry and entry != "none"]
-        others = [entry for entry in entries if entry.split(":")[0] not in ("gpu", "gres/gpu")]
-        typed = _gpu_type(self.values.get("gpus-per-node", ""))
-        if _gpu_type(gres) or (others and len(others) < len(entries)):
-            self._set("gres", ",".join(entry.removeprefix("gres/") for entry in entries), "gres")
-        elif typed:
-            gpu = f"gpu:{self.values['gpus-per-node']}"
-            self._set("gres", ",".join([gpu, *others]), "gpus-per-node", *(["gres"] if others else []))
-        elif entries and not others:
+        entries = [entry.removeprefix("gres/") for entry in self.values.get("gres", "none").split(",")]
+        others = [entry for entry in entries if entry not in ("", "none") and not _GPUS.search(entry)]
+        gpus = [entry for entry in entries if _GPUS.search(entry)]
+        (kind, count), (typed, per_node) = self.gpu_requests["gres"], self.gpu_requests["gpus-per-node"]
+        if typed:
+            self._set("gres", ",".join([f"gpu:{typed}:{per_node}", *others]), "gpus-per-node", "gres")
+        elif kind or others:
+            self._set("gres", ",".join([*(gpus if count else ()), *others]), "gres")
+        elif gpus:
             self._set("gpus_as", "gres", "gres")
-        elif others:
-            self._set("gres", ",".join(others), "gres")
 
-    def _set(self, key: str, value: Any, *names: str) -> None:
-        self.slurm[key] = value
-        self._from(f"launcher.slurm.{key}", *names)
+    def _options(self) -> None:
+        """The options with a key of their own, and those that are part of another."""
+        of_use = {use: {n: v for n, v in self.values.items() if OPTIONS[n] is use} for use in Use}
+        for name, value in of_use[Use.KEY].items():
+            self._set(name.replace("-", "_"), _VALUES.get(name, str)(value), name)
+        if directives := of_use[Use.DIRECTIVE]:
+            self._set("directives", _words(directives), *directives)
+        if step := of_use[Use.STEP]:
+            self._set("launch", {"srun": _words(step)}, *step)
+        container = of_use[Use.CONTAINER]
+        if image := container.get("container-image"):
+            mounts, writable = container.get("container-mounts", ""), "container-writable" in container
+            self.found.keep_container(self._origin(container), "pyxis", image, mounts, writable=writable)
 
-    def _texts(self) -> None:
-        for name in _TEXTS:
-            if name in self.values:
-                self._set(name, self.values[name], name)
-        if "mem" in self.values:
-            self._set("mem", re.sub(r"(?i)([KMGT])B?$", lambda m: m[1].upper(), self.values["mem"]), "mem")
-        for name in ("exclude", "nodelist"):
-            if name in self.values:
-                self._set(name, _host_lists(self.values[name]), name)
-        if "exclusive" in self.values:
-            self._set("exclusive", self.values["exclusive"] or True, "exclusive")
-        if threads := self._count("threads-per-core"):
-            self._set("threads_per_core", threads, "threads-per-core")
-        if segment := self._count("segment"):
-            self._set("segment", segment, "segment")
-        found = [name for name in _DIRECTIVES if name in self.values]
-        if found:
-            self._set("directives", [f"--{name}={self.values[name]}" for name in found], *found)
-
-    def _cpus(self, nodes: int | None, gpus: int | None) -> None:
+    def _cpus(self) -> None:
         """CPU cores of a rank: Parlay starts one task per GPU, the script perhaps one per node."""
-        if per_gpu := self._count("cpus-per-gpu"):
+        if per_gpu := self._number("cpus-per-gpu"):
             self._set("cpus_per_task", per_gpu, "cpus-per-gpu")
             return
-        per_task = self._count("cpus-per-task")
-        if per_task is None:
-            return
-        names, tasks = self.tasks(nodes)
-        cpus = per_task * tasks // gpus if tasks and gpus else 0
-        if cpus < 1:
+        per_task = self._number("cpus-per-task")
+        cpus = per_task * self.tasks // self.gpus if per_task and self.tasks and self.gpus else 0
+        if cpus:
+            self._set("cpus_per_task", cpus, "cpus-per-task", *self.task_options)
+        elif per_task:
             self.notes.append("--cpus-per-task was left out: cores per GPU do not follow from the header.")
-            return
-        self._set("cpus_per_task", cpus, "cpus-per-task", *names)
-        if tasks != gpus:
-            self.notes.append(f"cpus_per_task is {cpus}: {per_task} cores of {tasks} task(s) over {gpus} GPUs a node.")
-
-    def _launch_lines(self) -> None:
-        for key, value in self.lines.keys.items():
-            if _is_safe(value, key):
-                self.slurm[key] = value
-            else:
-                self._leave_out(f"launcher.slurm.{key} of {self.lines.origins[key]}")
-        self.notes += self.lines.notes
-        self.origins |= {f"launcher.slurm.{key}": origin for key, origin in self.lines.origins.items()}
-        self._pyxis()
-        bound = [f"--{name}={self.values[name]}" for name in ("mem-bind", "gpu-bind") if name in self.values]
-        known = self.slurm.get("launch", {}).get("srun", [])
-        if new := [word for word in bound if word not in known]:
-            self.slurm["launch"] = {"srun": [*known, *new]}
-            self.origins.setdefault("launcher.slurm.launch", "#SBATCH " + ", ".join(new))
-
-    def _pyxis(self) -> None:
-        """The container of pyxis, whose options may stand in the header and on the launch line."""
-        if image := self.values.get("container-image"):
-            options = ("container-image", "container-mounts", "container-writable")
-            given = [name for name in options if name in self.values]
-            self._set("container", pyxis_container(image, self.values), *given)
-        elif self.slurm.get("container", {}).get("runtime") == "pyxis":
-            del self.slurm["container"]
-
-    def _accepted(self) -> dict[str, Any]:
-        """The section without what its schema refuses, which is named but not shown."""
-        data = self.slurm
-        while True:
-            try:
-                restore(SlurmSection, data)
-            except InputError as error:
-                rules = {_removed(parse_key_path(p.key or "")): p.rule for p in error.problems}
-                paths = frozenset(rules)
-                for path, rule in rules.items():
-                    origin = self.origins.get(f"launcher.slurm.{path[0]}", "the script") if path else "the script"
-                    self.notes.append(
-                        f"launcher.slurm.{format_key_path(path)} of {origin} was left out; the rule: {rule}"
-                    )
-                reduced = {} if () in paths else _without(data, paths)
-                data = reduced if reduced != data else {}
-            else:
-                self.slurm = data
-                return data
-
-    def _kept_origins(self) -> dict[str, str]:
-        return {
-            key: origin
-            for key, origin in self.origins.items()
-            if not key.startswith("launcher.") or key.split(".")[2] in self.slurm
-        }
+        if cpus and self.tasks != self.gpus:
+            how = f"{per_task} cores of {self.tasks} task(s) over {self.gpus} GPUs a node"
+            self.notes.append(f"cpus_per_task is {cpus}: {how}.")
 
 
-_TEXTS = ("account", "partition", "qos", "reservation", "constraint", "network", "licenses", "comment")
-_DIRECTIVES = (
-    *("core-spec", "cpu-freq", "gpu-freq", "gres-flags", "hint", "mem-per-cpu", "mem-per-gpu", "mincpus"),
-    *("switches", "thread-spec", "wckey"),
-)
-_PLACEHOLDER_KEYS = frozenset((*_TEXTS, "nodelist", "exclude", "wckey", "container-image"))
-_OF_A_STEP = ("exclusive", "exclude", "nodelist", "mem", "network")
-"""Options by which srun chooses among the job's own nodes and memory."""
 _GPU_OPTIONS = ("gpus-per-node", "gres", "gpus", "gpus-per-task")
-_PLACEHOLDER = re.compile(
-    r"[<>$`{}]|^(x{3,}|\.{3,}|\?+|todo|tbd|fill[_-]?in|change[_-]?me|account|partition|project|"
-    r"(account|partition|project)[_-]?name)$|(^|[_-])(your|my)[_-]|^replace",
-    re.IGNORECASE,
-)
+_GPUS = re.compile(r"(?:^|,|gres/)gpu(?::([^:,]*[^:,\d][^:,]*))?(?::(\d{1,7}))?(?![^,])")
 
 
-def _as_given(given: GivenOptions) -> dict[str, str]:
-    """The options; one without a value is not taken for a value that is empty."""
-    return {name: value or "given" for name, value in given.values.items()}
-
-
-def _is_safe(value: Any, key: str) -> bool:
-    """False for a value, or one with a part, that looks like a secret or cannot be printed. An option in it has a key
-    of its own, as in `--key=value`."""
-    if isinstance(value, Mapping):
-        return all(_is_safe(inner, name) for name, inner in value.items())
-    if isinstance(value, list):
-        return all(_is_safe(inner, key) for inner in value)
-    name, _, text = value.partition("=") if isinstance(value, str) and value.startswith("--") else (key, "", str(value))
-    return is_printable(text) and not looks_secret(text, name)
-
-
-def _is_placeholder(value: str) -> bool:
-    return not value or bool(_PLACEHOLDER.search(value))
-
-
-def _key(name: str) -> str:
-    return "container.image" if name == "container-image" else "directives" if name == "wckey" else name
-
-
-def _gpu_entry(text: str) -> str | None:
-    """`a100:8` of `gres/gpu:a100:8,nvme` and of `a100:8`; None where the text names other resources alone."""
-    entries = [entry.removeprefix("gres/") for entry in text.split(",")]
-    found = next((e for e in entries if e == "gpu" or e.startswith("gpu:")), None)
-    if found is not None:
-        return found.partition(":")[2] or "1"
-    return entries[0] if re.fullmatch(r"(\w[\w.-]*:)?[0-9]+", entries[0]) else None
-
-
-def _gpu_number(text: str) -> int | None:
-    entry = _gpu_entry(text)
-    if entry is None:
-        return None
-    count = entry.split("(")[0].rpartition(":")[2]
-    return int(count) if re.fullmatch(r"[1-9][0-9]{0,6}", count) else 1 if not count.isdigit() else None
-
-
-def _gpu_type(text: str) -> str | None:
-    kind = (_gpu_entry(text) or "").split(":")[0]
-    return kind if kind and not kind.isdigit() else None
-
-
-def _is_gpu_name(word: str) -> bool:
+def _named(word: str) -> str | None:
     try:
-        return accelerator_named(word).name != "cpu"
+        return accelerator_named(word).name
     except InputError:
-        return any(known.startswith(word.lower() + "-") for known in ACCELERATORS if word)
+        return None
+
+
+def _sizes(word: str) -> list[str]:
+    """Accelerators of this name that differ in memory."""
+    return [known for known in ACCELERATORS if word and known.startswith(f"{word.lower()}-")]
+
+
+def _words(options: Mapping[str, str]) -> list[str]:
+    return [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
 
 
 def _host_lists(text: str) -> list[str]:
@@ -406,18 +240,10 @@ def _host_lists(text: str) -> list[str]:
     return re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", text)
 
 
-def _removed(path: KeyPath) -> KeyPath:
-    """The part to leave out for a problem at this path: a list's entry or a variable, else the whole key."""
-    if path[:1] == ("env",) or (path and isinstance(path[-1], int)):
-        return path
-    return path[:1]
-
-
-def _without(data: Any, paths: Iterable[KeyPath], above: KeyPath = ()) -> Any:
-    gone = set(paths)
-    if isinstance(data, Mapping):
-        kept = {k: _without(v, gone, (*above, k)) for k, v in data.items() if (*above, k) not in gone}
-        return {k: v for k, v in kept.items() if v not in ([], {})}
-    if isinstance(data, list):
-        return [_without(v, gone, (*above, i)) for i, v in enumerate(data) if (*above, i) not in gone]
-    return data
+_VALUES: Mapping[str, Callable[[str], Any]] = {
+    "exclusive": lambda text: text or True,
+    "mem": lambda text: re.sub(r"(?i)([KMGT])B?$", lambda unit: unit[1].upper(), text),
+    **dict.fromkeys(("exclude", "nodelist"), _host_lists),
+    **dict.fromkeys(("threads-per-core", "segment"), lambda text: int(text) if text.isdecimal() else text),
+}
+"""Values that are more than the option's text."""

@@ -4,218 +4,158 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 
-from orchestrator.importers.slurm_directives import GivenOptions, read_options
-from orchestrator.importers.slurm_options import SRUN_LETTERS, SRUN_OPTIONS
+from orchestrator.importers.slurm_options import Given, hyphened, listed, options_of
+from orchestrator.schema.slurm import SlurmSection
+from search_spaces.errors import InputError
 from search_spaces.schema.unsafe_text import is_printable, looks_secret
+from search_spaces.schema.validation import restore
 from slurm.environment import RANK_NAMES
-from slurm.option_checks import SRUN_KEYS
+
+Commands = Sequence[tuple[int, Sequence[str]]]
+"""Commands of a script, as (line, words)."""
+PLACEHOLDER = re.compile(
+    r"[<>$`{}]|^(x{3,}|\.{3,}|\?+|todo|tbd|fill[_-]?in|change[_-]?me|account|partition|project|"
+    r"(account|partition|project)[_-]?name)$|(^|[_-])(your|my)[_-]|^replace",
+    re.IGNORECASE,
+)
+"""A value that the script's user is meant to replace, or one with a variable."""
 
 
 @dataclass
-class LaunchLines:
-    """Keys of launcher.slurm from commands and exports; `step` are the options of the srun that starts the ranks, if
-    one does (`has_step`)."""
+class Section:
+    """Keys of launcher.slurm with where they stand (`origins`, by the key's whole path), and what was left out: options
+    by name (`unread`), and sentences (`notes`). `has_step` says whether an srun starts the training."""
 
     keys: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    step: GivenOptions = field(default_factory=GivenOptions)
     has_step: bool = False
 
+    def keep(self, key: str, value: Any, origin: str) -> None:
+        """Keep this value of a key, or what the section takes of its entries."""
+        if isinstance(value, list):
+            value = [entry for entry in value if self._takes(key, [entry], origin)]
+        elif not self._takes(key, value, origin):
+            return
+        if value:
+            self.keys[key], self.origins[f"launcher.slurm.{key}"] = value, origin
 
-def read_launch_lines(commands: Iterable[tuple[int, Sequence[str]]], exported: Mapping[str, str]) -> LaunchLines:
-    """Read the commands, given as (line, words), and the exported variables."""
-    found, numbered = LaunchLines(), [(line, list(words)) for line, words in commands if words]
-    _modules(found, numbered)
-    _setup_note(found, numbered)
-    _step(found, numbered)
-    _container(found, numbered)
-    _variables(found, exported)
+    def _takes(self, key: str, value: Any, origin: str) -> bool:
+        """False, with a note, for a placeholder, for what looks like a secret, and for what the schema refuses."""
+        fault = None
+        if isinstance(value, str) and PLACEHOLDER.search(value):
+            fault = "it is a placeholder"
+        elif not is_printable(str(value)) or looks_secret(str(value), key):
+            fault = "it looks like a secret or cannot be printed"
+        try:
+            restore(SlurmSection, {key: value})
+        except InputError as error:
+            fault = fault or f"the rule: {error.problems[0].rule}"
+        if fault:
+            self.notes.append(f"launcher.slurm.{key} of {origin}: a value was left out; {fault}.")
+        return fault is None
+
+    def keep_container(self, origin: str, runtime: str, image: str, mounts: str, **others: Any) -> None:
+        """Keep a container. A path alone among the mounts is mounted at itself, a placeholder left out."""
+        given = [mount for mount in mounts.split(",") if mount]
+        known = [mount if ":" in mount else f"{mount}:{mount}" for mount in given if not PLACEHOLDER.search(mount)]
+        self.unread += [f"a mount of {runtime}"] * (len(known) < len(given))
+        section = {"runtime": runtime, "image": image, "mounts": known, **others}
+        self.keep("container", {key: value for key, value in section.items() if value}, origin)
+
+    def in_order(self) -> dict[str, Any]:
+        """The keys in the order of the schema."""
+        return {name: self.keys[name] for name in SlurmSection.model_fields if name in self.keys}
+
+
+def read_launch_lines(given: Given, commands: Commands, exported: Mapping[str, str]) -> Section:
+    """The keys of launcher.slurm that commands and exported variables give. The options of the step go to the job's."""
+    found = Section()
+    _step(found, given, commands)
+    _modules(found, commands)
+    for line, words in commands:
+        _container(found, words, line)
+    if lines := ", ".join(str(line) for line, words in commands if _is_set_up(words)):
+        found.unread.append(f"the set-up of line {lines} (launcher.slurm.setup_file takes a file with it)")
+    own = {name: value for name, value in exported.items() if not _NEEDLESS.fullmatch(name)}
+    found.keep("env", {name: value for name, value in own.items() if _is_for_speed(name, value)}, "export")
+    if others := [name for name in own if name not in found.keys.get("env", ())]:
+        where = "Add those that matter to speed to launcher.slurm.env or space.env."
+        found.notes.append(f"Exported variables that trials do not get: {listed(others)}. {where}")
     return found
 
 
-def _modules(found: LaunchLines, commands: Sequence[tuple[int, list[str]]]) -> None:
-    loaded: dict[str, int] = {}
-    for line, words in commands:
-        if words[0] in ("module", "ml"):
-            action, names = _module_action(words)
-            if action == "use":
-                found.notes.append(f"module use (line {line}) was left out: put it into launcher.slurm.setup_file.")
-            _apply(loaded, action, names, line)
-    if loaded:
-        found.keys["modules"] = list(loaded)
-        lines = ", ".join(str(line) for line in dict.fromkeys(loaded.values()))
-        found.origins["modules"] = f"module load (line {lines})"
-
-
-_MODULE_ACTIONS = {
-    "load": "load",
-    "add": "load",
-    "try-load": "load",
-    "unload": "unload",
-    "rm": "unload",
-    "del": "unload",
-    "swap": "swap",
-    "switch": "swap",
-    "purge": "purge",
-    "reset": "purge",
-    "use": "use",
-}
-_MODULE_QUERIES = ("list", "avail", "av", "show", "spider", "help", "whatis", "restore", "save", "refresh", "unuse")
-
-
-def _module_action(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Action of a module command, and its modules. `ml a -b` loads a and unloads b."""
-    names = [word for word in words[1:] if not word.startswith("-")]
-    first = names[0] if names else "list"
-    if first in _MODULE_ACTIONS:
-        return _MODULE_ACTIONS[first], names[1:]
-    return ("load", names) if words[0] == "ml" and first not in _MODULE_QUERIES else ("", [])
-
-
-def _apply(loaded: dict[str, int], action: str, names: Sequence[str], line: int) -> None:
-    if action == "purge":
-        loaded.clear()
-    gone = {*(names[:1] if action == "swap" and len(names) == 2 else names if action == "unload" else ())}
-    for old in [module for module in loaded if gone & {module, module.split("/")[0]}] if gone else ():
-        del loaded[old]
-    if action in ("load", "swap"):
-        loaded.update(dict.fromkeys(names[-1:] if action == "swap" else names, line))
-
-
-def _setup_note(found: LaunchLines, commands: Sequence[tuple[int, list[str]]]) -> None:
-    lines = [
-        str(line)
-        for line, words in commands
-        if words[0] in ("source", ".") or words[:2] in (["conda", "activate"], ["micromamba", "activate"])
-    ]
-    if lines:
-        found.notes.append(
-            f"The set-up of line {', '.join(lines)} (source, conda activate) was left out: launcher.slurm.setup_file"
-            " takes a file with it."
-        )
-
-
-def _step(found: LaunchLines, commands: Sequence[tuple[int, list[str]]]) -> None:
-    """The srun with the most words starts the training; others list nodes and find addresses."""
+def _step(found: Section, given: Given, commands: Commands) -> None:
+    """Add the options of the srun that starts the training: the longest, as others list nodes and find addresses."""
     steps = [(line, words[words.index("srun") + 1 :]) for line, words in commands if "srun" in words[:3]]
     if not steps:
         return
-    line, words = max(steps, key=lambda step: len(step[1]))
     found.has_step = True
-    found.step = read_options(words, SRUN_OPTIONS, SRUN_LETTERS, f"srun --{{}} (line {line})")
-    values = found.step.values
-    if "cpu_bind" in values:
-        values["cpu-bind"] = values.pop("cpu_bind")
-    options = [_option(name, values[name]) for name in _STEP_OPTIONS if name in values]
-    if options:
-        found.keys["launch"] = {"srun": options}
-        found.origins["launch"] = f"srun (line {line})"
+    line, words = max(steps, key=lambda step: sum(map(len, step[1])))
+    nodes = given.values.get("nodes")
+    given.add(deque(words), "srun", line)
+    by_srun = [name for name, origin in given.origins.items() if origin.startswith("srun")]
+    if "ntasks" in by_srun and "ntasks-per-node" not in by_srun:
+        given.values.pop("ntasks-per-node", None)
+    if nodes and (part := given.values["nodes"]) != nodes:
+        found.notes.append(f"srun --nodes is {part}, as the command starts its ranks; the job has {nodes}.")
 
 
-_STEP_OPTIONS = tuple(
-    name
-    for name in SRUN_KEYS
-    if name not in ("threads-per-core", "hint", "network", "cpu-freq", "gpu-freq")
-    and name not in ("gpus-per-task", "gres-flags")
-)
-"""Options that only srun takes here; the others have a key, or are written as a directive."""
+def _is_set_up(words: Sequence[str]) -> bool:
+    return words[0] in ("source", ".") or " ".join(words[:2]) in ("conda activate", "micromamba activate", "module use")
 
 
-def _option(name: str, value: str) -> str:
-    return f"--{name}={value}" if value else f"--{name}"
+_CLEAR, _UNLOAD, _SWAP = ("purge", "reset"), ("unload", "rm", "del"), ("swap", "switch")
+_LOAD = ("load", "add", "try-load", *_SWAP)
+_QUERIES = ("use", "list", "avail", "av", "show", "spider", "help", "whatis", "restore", "save", "refresh", "unuse")
 
 
-def _container(found: LaunchLines, commands: Sequence[tuple[int, list[str]]]) -> None:
-    step = found.step
-    if image := step.values.get("container-image"):
-        found.keys["container"] = pyxis_container(image, step.values)
-        found.origins["container"] = step.origins["container-image"]
-        return
+def _modules(found: Section, commands: Commands) -> None:
+    """Modules that are loaded in the end. `ml a` is `module load a`."""
+    loaded: dict[str, int] = {}
     for line, words in commands:
-        for index, word in enumerate(words):
-            program = PurePosixPath(word).name
-            if program in ("apptainer", "singularity") and words[index + 1 : index + 2] in (["exec"], ["run"]):
-                _apptainer(found, words[index + 2 :], f"{program} {words[index + 1]} (line {line})")
-                break
-            if program == "shifter":
-                _shifter(found, words[index + 1 :], f"shifter (line {line})")
-                break
+        names = [word for word in words[1:] if not word.startswith("-")]
+        if words[0] not in ("module", "ml") or not names:
+            continue
+        is_load = words[0] == "ml" and names[0] not in (*_CLEAR, *_UNLOAD, *_LOAD, *_QUERIES)
+        action = "load" if is_load else names.pop(0)
+        if action in _CLEAR:
+            loaded.clear()
+        gone = {*names} if action in _UNLOAD else {*names[:-1]} if action in _SWAP else {*()}
+        loaded = {name: at for name, at in loaded.items() if gone.isdisjoint((name, name.split("/")[0]))}
+        if action in _LOAD:
+            loaded |= dict.fromkeys(names[-1:] if action in _SWAP else names, line)
+    lines = ", ".join(map(str, dict.fromkeys(loaded.values())))
+    found.keep("modules", list(loaded), f"module load (line {lines})")
 
 
-def pyxis_container(image: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """The container section of these options of pyxis."""
-    mounts = _mounts([options.get("container-mounts", "")])
-    return _whole("pyxis", image, mounts, "container-writable" in options)
+_FLAGS = ("nv", "rocm", "writable", "writable-tmpfs", "cleanenv", "contain", "containall", "fakeroot", *"eCcfpu")
+"""Options of apptainer without a value."""
 
 
-def _whole(runtime: str, image: str, mounts: list[str], writable: bool) -> dict[str, Any]:
-    container: dict[str, Any] = {"runtime": runtime, "image": image}
-    return container | ({"mounts": mounts} if mounts else {}) | ({"writable": True} if writable else {})
-
-
-def _mounts(lists: Iterable[str]) -> list[str]:
-    """Mounts between commas; a path alone is mounted at itself."""
-    parts = [part for text in lists for part in text.split(",") if part]
-    return [part if ":" in part else f"{part}:{part}" for part in parts]
-
-
-_APPTAINER_VALUES = frozenset(
-    (
-        *("-B", "--bind", "--mount", "--env", "--env-file", "--pwd", "--cwd", "-H", "--home", "-W"),
-        *("--workdir", "-S", "--scratch", "-o", "--overlay", "--app", "--dns", "--network"),
-        *("--network-args", "--hostname", "--security", "--add-caps", "--drop-caps", "--fusemount"),
-        *("--pem-path", "--apply-cgroups"),
-    )
-)
-
-
-def _apptainer(found: LaunchLines, words: Sequence[str], origin: str) -> None:
-    options, rest = _split(words, _APPTAINER_VALUES)
-    if not rest:
+def _container(found: Section, words: Sequence[str], line: int) -> None:
+    """The image that apptainer or shifter starts in this command."""
+    programs = [word.rpartition("/")[2].replace("singularity", "apptainer") for word in words]
+    runtime = next((program for program in programs if program in ("apptainer", "shifter")), "")
+    rest = deque(words[programs.index(runtime) + 1 :] if runtime else ())
+    if runtime == "apptainer" and (not rest or rest.popleft() not in ("exec", "run")):
         return
-    writable = any(name in ("--writable", "--writable-tmpfs", "-w") for name, _ in options)
-    mounts = _mounts(value for name, value in options if name in ("-B", "--bind"))
-    gpus = next((name[2:] for name, _ in options if name in ("--nv", "--rocm")), None)
-    found.keys["container"] = _whole("apptainer", rest[0], mounts, writable) | ({"gpus": gpus} if gpus else {})
-    found.origins["container"] = origin
-    read = ("-B", "--bind", "--nv", "--rocm", "--writable", "--writable-tmpfs", "-w", "--pwd", "--cwd")
-    _note_others(found, options, read, origin)
-
-
-_SHIFTER_VALUES = frozenset(
-    (*("--image", "-i", "--volume", "-V", "--workdir"), *("-w", "--env", "-e", "--module", "-m", "--env-file"))
-)
-
-
-def _shifter(found: LaunchLines, words: Sequence[str], origin: str) -> None:
-    options, _ = _split(words, _SHIFTER_VALUES)
-    given = dict(options)
-    if image := given.get("--image", given.get("-i")):
-        mounts = _mounts(";".join(v for n, v in options if n in ("--volume", "-V")).split(";"))
-        found.keys["container"] = _whole("shifter", image, mounts, writable=False)
-        found.origins["container"] = origin
-        _note_others(found, options, ("--image", "-i", "--volume", "-V", "--workdir", "-w"), origin)
-
-
-def _split(words: Sequence[str], with_value: frozenset[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """(the options with their values, the words after them)."""
-    options, rest = [], deque(words)
-    while rest and rest[0].startswith("-"):
-        name, equals, value = rest.popleft().partition("=")
-        options.append((name, rest.popleft() if name in with_value and not equals and rest else value))
-    return options, list(rest)
-
-
-def _note_others(found: LaunchLines, options: Iterable[tuple[str, str]], read: Sequence[str], origin: str) -> None:
-    others = ", ".join(dict.fromkeys(name for name, _ in options if name not in read))
-    if others:
-        found.notes.append(f"Options of {origin} were left out: {others}.")
+    options = [*options_of(rest, _FLAGS)]
+    names = {name for name, _ in options}
+    images = [*rest] if runtime == "apptainer" else [value for name, value in options if name in ("image", "i")]
+    if not images or not re.search(r"[/.:$]", images[0]):
+        return
+    mounts = ",".join(value.replace(";", ",") for name, value in options if name in ("B", "bind", "V", "volume"))
+    gpus = next((name for name in ("nv", "rocm") if name in names), None)
+    origin, writable = f"{runtime} (line {line})", "writable" in names
+    found.keep_container(origin, runtime, images[0], mounts, writable=writable, gpus=gpus)
+    read = ("B", "bind", "V", "volume", "image", "i", "writable", "nv", "rocm")
+    found.unread += [f"{hyphened(name)} of {runtime}" for name, _ in options if name not in read]
 
 
 _FOR_SPEED = re.compile(
@@ -225,18 +165,6 @@ _NEEDLESS = re.compile(r"CUDA_DEVICE_MAX_CONNECTIONS|NCCL_DEBUG\w*|CUDA_VISIBLE_
 """Variables that Parlay sets itself, or that only change what is logged."""
 
 
-def _variables(found: LaunchLines, exported: Mapping[str, str]) -> None:
-    relevant = {name: value for name, value in exported.items() if not _NEEDLESS.fullmatch(name)}
-    env = {name: value for name, value in relevant.items() if _FOR_SPEED.fullmatch(name) and _is_plain(name, value)}
-    if env:
-        found.keys["env"] = env
-        found.origins["env"] = "export"
-    others = ", ".join(name for name in relevant if name not in env)
-    if others:
-        found.notes.append(
-            f"Exported variables that were left out: {others}. Add those that matter to speed to launcher.slurm.env."
-        )
-
-
-def _is_plain(name: str, value: str) -> bool:
-    return bool(value) and not re.search(r"[$`\n]", value) and is_printable(value) and not looks_secret(value, name)
+def _is_for_speed(name: str, value: str) -> bool:
+    is_plain = is_printable(value) and not re.search(r"[$`]", value) and not looks_secret(value, name)
+    return bool(value and is_plain and _FOR_SPEED.fullmatch(name))

@@ -1,171 +1,124 @@
-"""Options of sbatch and srun, and what each one means for an import."""
+"""Slurm's options that an import reads, and the parser of `#SBATCH` lines and of srun's command line."""
 
 from __future__ import annotations
 
-from orchestrator.importers.option_table import OptionTable, option_groups
+import shlex
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
 
-_SOURCE = "Slurm of 2026-08-20 (284c3b95), src/common/slurm_opt.c"
-_NO_STATE = "a trial starts from nothing, and Parlay starts it again where it fails"
-_TIME_LIMIT = "it limits the whole training; a trial's limit follows from measure.time_limit and the trials' durations"
 
-_PYXIS = option_groups(
-    read="container-image= container-mounts= container-writable container-readonly",
-    no_effect={
-        "it only changes where the ranks start, and Parlay sets that": """
-            container-workdir= no-container-workdir container-name= container-save= container-env=
-            """,
-    },
-    noted={
-        "trials run in the image as pyxis starts it by default": """
-            container-mount-home no-container-mount-home container-remap-root no-container-remap-root
-            container-entrypoint no-container-entrypoint container-entrypoint-log
-            """,
-    },
-)
-"""Options that the plugin pyxis 0.20 adds to sbatch and srun."""
+class Use(Enum):
+    """Where an option goes in the search file: a size of the cluster, a key of its own, or a part of another."""
 
-_COMMON = (
-    *_PYXIS,
-    *option_groups(
-        read="""
-            account= partition= qos= reservation= constraint= nodes= ntasks= ntasks-per-node= tasks-per-node= gpus=
-            gpus-per-node= gpus-per-task= gres= cpus-per-task= cpus-per-gpu= threads-per-core= mem= exclusive= exclude=
-            nodelist= network= licenses= comment= mem-bind= gpu-bind= core-spec= cpu-freq= gpu-freq= gres-flags= hint=
-            mem-per-cpu= mem-per-gpu= mincpus= segment= switches= thread-spec= wckey=
-            """,
-        no_effect={
-            "it only changes names, files, messages or when the job starts": """
-                acctg-freq= begin= chdir= deadline= delay-boot= dependency= error= extra= help hold immediate= input=
-                job-name= kill-on-invalid-dep= mail-type= mail-user= nice= open-mode= output= parsable priority=
-                profile= quiet test-only time-min= umask usage verbose version wait-all-nodes= autocomplete= ignore-pbs
-                reboot
-                """,
-            _NO_STATE: "kill-on-bad-exit= no-kill= no-requeue requeue= oom-kill-step=",
-        },
-        noted={
-            _TIME_LIMIT: "time=",
-            "consecutive ranks share a node, as every layout assumes (--distribution=block)": "distribution=",
-            "Parlay starts one task per GPU and lets Slurm place it": """
-                contiguous cores-per-socket= extra-node-info= gpus-per-socket= nodefile= ntasks-per-core=
-                ntasks-per-gpu= ntasks-per-socket= ntasks-per-tres= overcommit oversubscribe prefer= relative=
-                resv-ports= sockets-per-node= spread-job spread-segments consolidate-segments stepmgr tres-bind=
-                tres-per-task= use-min-nodes resources=
-                """,
-            "Parlay submits to the cluster of the machine it runs on, as the user who runs it": """
-                clusters= cluster= cluster-constraint= context= gid= uid= get-user-env mcs-label=
-                """,
-            "variables of the ranks are written under launcher.slurm.env": """
-                export= export-file= propagate= preserve-env
-                """,
-            "trials read made-up data and stage no files in": """
-                bb= bbf= bcast= bcast-exclude= compress= send-libs= tmp=
-                """,
-            "launcher.slurm.container takes pyxis, apptainer and shifter": """
-                container= container-id= runtime= environment=
-                """,
-            "pending jobs are not changed": "mem-update=",
-        },
-    ),
-)
+    SIZE = "cluster"
+    KEY = "launcher.slurm"
+    CONTAINER = "launcher.slurm.container"
+    DIRECTIVE = "launcher.slurm.directives"
+    STEP = "launcher.slurm.launch.srun"
 
-SBATCH_OPTIONS = OptionTable(
-    "sbatch",
-    f"sbatch of {_SOURCE}",
+
+_TABLE = {
+    Use.SIZE: "nodes/N ntasks/n ntasks-per-node/tasks-per-node gpus/G gpus-per-node gpus-per-task gres"
+    " cpus-per-task/c cpus-per-gpu",
+    Use.KEY: "account/A partition/p qos/q reservation constraint/C network licenses/L comment mem exclusive exclude/x"
+    " nodelist/w threads-per-core segment",
+    Use.CONTAINER: "container-image container-mounts container-writable",
+    Use.DIRECTIVE: "core-spec/S cpu-freq gpu-freq gres-flags hint mem-per-cpu mem-per-gpu mincpus switches thread-spec"
+    " wckey",
+    Use.STEP: "cpu-bind/cpu_bind mem-bind gpu-bind accel-bind mpi unbuffered/u",
+}
+"""Options that are read, each with its letter or other name behind a slash. All others are named in a note."""
+_ROWS = [(name.split("/"), use) for use, names in _TABLE.items() for name in names.split()]
+OPTIONS: Mapping[str, Use] = {names[0]: use for names, use in _ROWS}
+_NAME_OF = {written: names[0] for names, _ in _ROWS for written in names}
+_WITHOUT_VALUE = frozenset(
     (
-        *_COMMON,
-        *option_groups(
-            no_effect={"it only changes what the submitting shell sees": "wait x11="},
-            noted={
-                "trials are jobs of their own, each with another layout": "array= wrap= external",
-                "a trial has nothing to save before its time limit, and the signal would end it": "signal=",
-                "all nodes of a trial must have the same features": "batch=",
-                "Slurm no longer has it": "power=",
-            },
-        ),
-    ),
-    prefix="--",
-)
-
-SRUN_OPTIONS = OptionTable(
-    "srun",
-    f"srun of {_SOURCE}",
-    (
-        *_COMMON,
-        *option_groups(
-            read="cpu-bind= cpu_bind= accel-bind= mpi= unbuffered",
-            no_effect={
-                "it only changes how the step is started, watched and ended": """
-                    label disable-status quit-on-interrupt wait= msg-timeout= slurmd-debug= threads= treewidth= async
-                    jobid= ignore-signals= interactive pty= x11= wait-for-children external-launcher= no-allocate
-                    debugger-test alloc_nodelist= argv= switch_req= switch_wait=
-                    """,
-                "each trial has its nodes to itself": "exact whole overlap=",
-            },
-            noted={
-                "put its commands into launcher.slurm.setup_file if the ranks need them": """
-                    prolog= epilog= task-prolog= task-epilog=
-                    """,
-                "all ranks of a trial are one program in one job": "multi-prog het-group= pack-group=",
-                "a trial has nothing to save before its time limit": "signal=",
-            },
-        ),
-    ),
-    prefix="--",
-)
-
-OPTIONAL_VALUES = frozenset(
-    (
-        *("exclusive", "nice", "no-kill", "requeue", "propagate", "resv-ports", "oom-kill-step"),
-        *("bcast", "compress", "external-launcher", "immediate", "kill-on-bad-exit", "overlap", "pty"),
-        *("send-libs", "x11"),
+        *("exclusive", "unbuffered", "label", "exact", "overlap", "overcommit", "oversubscribe", "contiguous", "quiet"),
+        *("verbose", "kill-on-bad-exit", "no-kill", "preserve-env", "pty", "propagate", "multi-prog", "use-min-nodes"),
+        *("container-writable", "container-readonly", "container-mount-home", "container-remap-root", *"lOsQvuXKkIZE"),
     )
 )
-"""Options whose value only counts behind an equals sign."""
+"""Options and letters whose value, if they take one, is behind an equals sign."""
+_LONGEST_VALUE = 4096
+"""Characters of a value; launcher.slurm takes no longer ones."""
 
-_COMMON_LETTERS = {
-    "A": "account",
-    "D": "chdir",
-    "M": "clusters",
-    "C": "constraint",
-    "S": "core-spec",
-    "c": "cpus-per-task",
-    "d": "dependency",
-    "m": "distribution",
-    "x": "exclude",
-    "B": "extra-node-info",
-    "G": "gpus",
-    "h": "help",
-    "H": "hold",
-    "J": "job-name",
-    "L": "licenses",
-    "k": "no-kill",
-    "F": "nodefile",
-    "w": "nodelist",
-    "N": "nodes",
-    "n": "ntasks",
-    "O": "overcommit",
-    "s": "oversubscribe",
-    "p": "partition",
-    "q": "qos",
-    "Q": "quiet",
-    "t": "time",
-    "v": "verbose",
-    "V": "version",
-    "b": "begin",
-    "e": "error",
-    "i": "input",
-    "o": "output",
-    "W": "wait",
-}
-SBATCH_LETTERS = _COMMON_LETTERS | {"a": "array"}
-SRUN_LETTERS = _COMMON_LETTERS | {
-    "X": "disable-status",
-    "I": "immediate",
-    "K": "kill-on-bad-exit",
-    "l": "label",
-    "T": "threads",
-    "Z": "no-allocate",
-    "E": "preserve-env",
-    "r": "relative",
-    "u": "unbuffered",
-}
+
+@dataclass
+class Given:
+    """Options with their values and where they stand, by name; of two the last one counts. `unread` names the others,
+    `is_job` is true for a script with `#SBATCH` lines."""
+
+    values: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+    is_job: bool = False
+
+    def add(self, rest: deque[str], program: str, line: int) -> None:
+        """Move the options from the start of these words, which stand in this line, to those that are given. Of a job's
+        srun those with a key are unread: it may choose a part of the job."""
+        for written, value in options_of(rest):
+            name = _NAME_OF.get(written, written)
+            is_of_part = program == "srun" and self.is_job and OPTIONS.get(name) is Use.KEY
+            if name in OPTIONS and not is_of_part and len(value) <= _LONGEST_VALUE:
+                self.values[name] = value
+                self.origins[name] = f"{program} --{name} (line {line})"
+            else:
+                self.unread.append(hyphened(name) + (" of srun" if program == "srun" else ""))
+
+
+def read_directives(text: str) -> Given:
+    """The options of the `#SBATCH` lines before the script's first command; of several components the first one's."""
+    given = Given()
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.startswith("#SBATCH"):
+            if line.strip() and not line.lstrip().startswith("#"):
+                break
+            continue
+        given.is_job = True
+        rest = deque(_words(line.removeprefix("#SBATCH")))
+        if rest and rest[0].lower() in ("hetjob", "packjob"):
+            given.unread.append(f"the job's components from line {number} on")
+            break
+        given.add(rest, "#SBATCH", number)
+        while rest:
+            given.unread.append(f"words of line {number}")
+            rest.popleft()
+            given.add(rest, "#SBATCH", number)
+    return given
+
+
+def _words(line: str) -> list[str]:
+    """The line's words; with their quotes where one is not closed, which no option takes."""
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:
+        return line.split()
+
+
+def options_of(rest: deque[str], flags: Collection[str] = _WITHOUT_VALUE) -> Iterator[tuple[str, str]]:
+    """Each option at the start of these words, without hyphens, and its value, as getopt takes them off. The next word
+    is no value of these flags."""
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
+        word = rest.popleft()
+        if word.startswith("--"):
+            name, attached, value = word[2:].partition("=")
+        else:
+            name, attached, value = word[1], word[2:], word[2:].removeprefix("=")
+            if name in flags and attached:
+                rest.appendleft(f"-{attached}")
+                value = ""
+        takes_next = not attached and name not in flags and not name.startswith("no-")
+        yield name, rest.popleft() if takes_next and rest and not rest[0].startswith("-") else value
+
+
+def hyphened(name: str) -> str:
+    """The option as it is written."""
+    return f"-{name}" if len(name) == 1 else f"--{name:.40}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """The names between commas, for a note: the first twenty, and how many more there are."""
+    unique = [*dict.fromkeys(names)]
+    return ", ".join(unique[:20]) + (f" and {len(unique) - 20} more" if len(unique) > 20 else "")
