@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from orchestrator.importers.hf_experts import expert_fields, routing_differences
-from orchestrator.importers.hf_families import FAMILIES, OTHER_EXPERTS, OTHER_MODELS, Family
+from orchestrator.importers.expert_layers import EXPERT_LAYERS, ROUTING, expert_pattern
+from orchestrator.importers.hf_families import ANOTHER_MODEL, FAMILIES, OTHER_TYPE, ROTARY_BASE, ROTATED_SHARE, Family
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
-from orchestrator.importers.option_table import Handling
+from orchestrator.importers.rows import read_rows
 from orchestrator.importers.settings import (
     CODE,
+    DO_WITHOUT,
     FieldReaders,
+    Setting,
     Settings,
     ValueRule,
-    ValueRules,
     flat,
-    other_biases,
-    read_fields,
+    rotary_base,
 )
-from search_spaces.errors import InputError, format_value
-from search_spaces.model_shape import DEFAULT_ROTARY_BASE, MODEL_DEFAULTS, ModelShape
+from search_spaces.errors import InputError, Problem, format_value
+from trials.trainers.table import Table, fixed
 
 _VOCAB_MULTIPLE = 128
 """Megatron's --make-vocab-size-divisible-by: with it, tensor-parallel ranks up to 128 share the vocabulary evenly."""
-
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-_PARTS = ("text_config", "vision_config", "audio_config")
+_ACTIVATIONS = {
+    **dict.fromkeys(("silu", "swish"), "silu"),
+    **dict.fromkeys(("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "gelu_python"), "gelu"),
+    "relu": "relu",
+    "relu2": "squared_relu",
+}
+"""Activations of transformers. `gelu` is exact there; trials have the tanh approximation of all of them."""
 
 
 def looks_like_hf(data: Mapping[str, Any]) -> bool:
@@ -47,91 +50,95 @@ def read_hf_config(text: str) -> ImportedConfig:
     describe, and for keys and values that no search file expresses.
     """
     config = json_object(text, CODE, "a config.json")
-    family = _family(config)
-    keys = Settings(flat(config, family.table, lambda name: None), family.table)
-    if problems := [*keys.problems(_VALUE_RULES)]:
+    kind = config.get("model_type")
+    family = FAMILIES.get(kind, OTHER_TYPE) if isinstance(kind, str) else OTHER_TYPE
+    table, keys, others = _settings(str(kind), family, config)
+    problems = [*keys.problems((_LANGUAGE_MODEL,))]
+    if family is OTHER_TYPE:
+        raise _other_type(kind, problems)
+    if problems:
         raise InputError(*problems)
-    model, origins = read_fields(keys, "model", _model_fields(family))
-    _require_consistent_sizes(model)
-    layout, layout_origins = read_fields(keys, "space", {"precision": _precision})
+    read = read_rows(table, keys, {name: read for name, read in _READERS.items() if name not in family.features})
     return ImportedConfig(
-        f"hugging face {family.kind}",
-        model,
-        layout,
-        origins={**origins, **layout_origins},
-        notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *_differences(keys, family)])),
+        f"hugging face {kind}",
+        read.model,
+        read.layout,
+        origins=read.origins,
+        notes=tuple(dict.fromkeys([*keys.notes, *_differences(keys, read.model), *others.not_read()])),
+        in_doubt=tuple(keys.in_doubt),
     )
 
 
-def _family(config: Mapping[str, Any]) -> Family:
-    kind = config.get("model_type")
-    known = FAMILIES.get(kind) if isinstance(kind, str) else None
-    reason = _other_model(config, kind, known)
-    if known is not None and reason is None:
-        return known
+def _settings(kind: str, family: Family, config: Mapping[str, Any]) -> tuple[Table, Settings, Settings]:
+    """(the type's features and keys of other models; the type's own keys, with its defaults, and keys of other models;
+    all keys but its own)"""
+    defaults = family.named_as_in(config)
+    another = {name: reason for name, reason in ANOTHER_MODEL.items() if name not in defaults}
+    whole = frozenset(config) - {name.partition(".")[0] for name in defaults if "." in name}
+    table = Table(kind, "transformers 5.23", fixed(**family.features), trains_another=another, whole=whole)
+    found = flat(config, table, lambda name: None)
+    absent = {n: Setting(value, origin=f"{kind}'s default") for n, value in defaults.items() if value is not None}
+    given = {name: found[name] for name in found if name in defaults or table.refusal(name)}
+    others = {name: found[name] for name in found if name not in defaults}
+    return table, Settings({**absent, **given}, table), Settings(others, table)
+
+
+_LANGUAGE_MODEL = ValueRule(
+    "architectures",
+    lambda keys: not re.search(r"For(?!CausalLM)|DoubleHeads", str(keys.listed("architectures"))),
+    "a model is a decoder that predicts the next token: ...ForCausalLM or ...LMHeadModel",
+)
+
+
+def _other_type(kind: Any, problems: list[Problem]) -> InputError:
+    """The refusal of a model type that is not read, with the reasons that the file's other keys give."""
     readable = f"the model types that can be read are {', '.join(FAMILIES)}"
-    raise InputError.of(
+    return InputError.of(
         CODE,
         f"is {format_value(kind):.60}",
         key="model_type",
         value=kind,
-        rule=readable if reason is None else f"{reason}; {readable}",
+        rule="; ".join(dict.fromkeys([*(str(problem.rule) for problem in problems), readable])),
         fix="write the model section of the search file by hand",
     )
 
 
-def _other_model(config: Mapping[str, Any], kind: Any, known: Family | None) -> str | None:
-    """The reason why no model section describes this model."""
-    has_experts = known is not None and "num_experts" in known.sizes
-    if not has_experts and any(isinstance(config.get(name), int) and config[name] > 1 for name in _EXPERTS):
-        return OTHER_EXPERTS
-    if any(isinstance(config.get(name), Mapping) for name in _PARTS):
-        return "images and sound are no part of a model"
-    return OTHER_MODELS.get(kind) if isinstance(kind, str) else None
-
-
-def _reads(keys: Settings, name: str) -> bool:
-    """True if the model type has this key and it is read."""
-    group = keys.table.group_of.get(name)
-    return group is not None and group.handling is Handling.READ
-
-
-def _size(keys: Settings, field: str, default: int | None) -> int | None:
-    """The size, by the first of its keys that the model type has; `default` where the file has none."""
-    names = [name for name in _KEYS[field] if _reads(keys, name)]
-    return keys.counted(next((name for name in names if name in keys.given), names[0]), default)
-
-
-_KEYS = {
-    "num_layers": ("n_layer", "num_hidden_layers"),
-    "hidden_size": ("n_embd", "hidden_size"),
-    "num_attention_heads": ("n_head", "num_attention_heads"),
-    "ffn_hidden_size": ("n_inner", "intermediate_size"),
-    "positions": ("n_positions", "max_position_embeddings"),
+_SIZES = {
+    "num_layers": ("num_hidden_layers", "n_layer"),
+    "hidden_size": ("hidden_size", "n_embd"),
+    "num_attention_heads": ("num_attention_heads", "n_head"),
+    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "experts_per_token": ("num_experts_per_tok",),
+    "expert_ffn_hidden_size": ("moe_intermediate_size",),
+    "key_value_latent_size": ("kv_lora_rank",),
+    "query_latent_size": ("q_lora_rank",),
+    "rotary_head_size": ("qk_rope_head_dim",),
+    "value_head_size": ("v_head_dim",),
+    "num_mtp_layers": ("num_nextn_predict_layers", "num_mtp_layers"),
 }
-"""Keys of each size: GPT-2's, and those of the other types, which GPT-2 takes as well."""
+"""Keys of the fields that one key decides; a model type has at most one of them."""
+_POSITIONS = ("max_position_embeddings", "n_positions")
 
 
-def _hidden_size(keys: Settings, family: Family) -> int:
-    return _size(keys, "hidden_size", family.hidden_size) or family.hidden_size
+def _first(keys: Settings, names: tuple[str, ...]) -> str | None:
+    """The first of these keys that the model type or the file gives a value."""
+    return next((name for name in names if keys.value(name) is not None), None)
 
 
-def _heads(keys: Settings, family: Family) -> int:
-    return _size(keys, "num_attention_heads", family.heads) or family.heads
+def _size(keys: Settings, names: tuple[str, ...]) -> int | None:
+    """A whole number, which may be 0."""
+    name = _first(keys, names) or names[0]
+    return 0 if str(keys.value(name)) == "0" else keys.count(name)
 
 
-def _key_value_heads(keys: Settings, family: Family) -> int:
-    """One for each head where the key is null or not used, and where the type has no other default."""
-    if not _reads(keys, "num_key_value_heads"):
-        return family.key_value_heads or _heads(keys, family)
-    is_null = "num_key_value_heads" in keys.given and keys.value("num_key_value_heads") is None
-    given = keys.count("num_key_value_heads") or (None if is_null else family.key_value_heads)
-    return given or _heads(keys, family)
+def _ffn_hidden_size(keys: Settings) -> int | None:
+    given = _size(keys, ("intermediate_size", "n_inner"))
+    return given or 4 * (_size(keys, _SIZES["hidden_size"]) or 0) or None
 
 
-def _vocab_size(keys: Settings, family: Family) -> int | None:
+def _vocab_size(keys: Settings) -> int | None:
     """The padded vocabulary."""
-    size = keys.counted("vocab_size", family.vocab_size)
+    size = keys.count("vocab_size")
     if size is None or size % _VOCAB_MULTIPLE == 0:
         return size
     padded = -(-size // _VOCAB_MULTIPLE) * _VOCAB_MULTIPLE
@@ -139,202 +146,123 @@ def _vocab_size(keys: Settings, family: Family) -> int | None:
     return padded
 
 
-def _model_fields(family: Family) -> FieldReaders:
-    """Readers of all fields but seq_length: the file has only the longest sequence that the model allows."""
-    return {
-        "num_layers": lambda keys: _size(keys, "num_layers", family.layers),
-        "hidden_size": lambda keys: _hidden_size(keys, family),
-        "num_attention_heads": lambda keys: _heads(keys, family),
-        "num_key_value_heads": lambda keys: _key_value_heads(keys, family),
-        "ffn_hidden_size": lambda keys: (
-            _size(keys, "ffn_hidden_size", family.ffn_hidden_size) or 4 * _hidden_size(keys, family)
-        ),
-        "gated_mlp": lambda keys: _of_type(keys, family.is_gated),
-        "vocab_size": lambda keys: _vocab_size(keys, family),
-        "tied_embeddings": lambda keys: keys.flag("tie_word_embeddings", family.tied),
-        "position_embedding": lambda keys: _of_type(keys, family.position_embedding),
-        "norm": lambda keys: _of_type(keys, family.norm),
-        "attention_head_size": lambda keys: _head_size(keys, family),
-        "activation": lambda keys: _activation(keys, family),
-        "rotary_base": lambda keys: _rotary_base(keys, family),
-        "linear_biases": lambda keys: _linear_biases(keys, family),
-        "sliding_window": lambda keys: _sliding_window(keys, family),
-        "full_attention_every": lambda keys: family.full_attention_every if _sliding_window(keys, family) else None,
-        **{name: partial(_of_type, value=value) for name, value in family.features.items()},
-        **expert_fields(family),
-    }
+def _head_size(keys: Settings) -> int | None:
+    """Elements of a query; in latent attention some are rotated, and the others are not."""
+    rotated, others = _size(keys, ("qk_rope_head_dim",)), _size(keys, ("qk_nope_head_dim",))
+    return rotated + others if rotated and others else keys.count("head_dim")
 
 
-def _of_type(keys: Settings, value: Any) -> Any:
-    """A value that the model type decides."""
-    return value if keys.has("model_type") else None
+def _activation(keys: Settings) -> str | None:
+    name = _first(keys, ("hidden_activation", "activation_function", "hidden_act")) or "hidden_act"
+    word = keys.text(name) or ""
+    if word and word not in _ACTIVATIONS:
+        keys.notes.append(f"{name} is {word}; the MLP of trials has SiLU where it is gated, and GELU elsewhere.")
+    return _ACTIVATIONS.get(word)
 
 
-def _require_consistent_sizes(model: Mapping[str, Any]) -> None:
-    """InputError for sizes that contradict each other, where all are known but the length."""
-    whole = {**model, "seq_length": 1}
-    if whole.keys() >= {field.name for field in fields(ModelShape)} - MODEL_DEFAULTS.keys():
-        ModelShape.from_json(whole)
+def _linear_biases(keys: Settings) -> bool | None:
+    """True where attention and MLP have biases; None without keys for both."""
+    both = ("attention_bias", "mlp_bias")
+    return all(keys.flag(name) for name in both) if keys.given.keys() >= {*both} else None
+
+
+def _windows(keys: Settings) -> tuple[int | None, int | None]:
+    """(sliding_window, full_attention_every). A window as long as any sequence has no effect; Qwen's is off unless
+    use_sliding_window is true."""
+    is_off = "use_sliding_window" in keys.given and not keys.flag("use_sliding_window")
+    window, longest, every = keys.count("sliding_window"), _size(keys, _POSITIONS), _full_attention_every(keys)
+    if is_off or window is None or longest is None or window >= longest or every == 1:
+        return None, None
+    if every is None:
+        keys.notes.append(
+            f"sliding_window {window} was left out, which is more work: no number says which layers have it."
+        )
+        return None, None
+    return window, every or None
+
+
+def _full_attention_every(keys: Settings) -> int | None:
+    """Which layers have no window: each one of so many, none with 0; None where no number says it."""
+    kinds = keys.listed("layer_types")
+    if not kinds:
+        first, layers = _size(keys, ("max_window_layers",)) or 0, _size(keys, _SIZES["num_layers"]) or 0
+        return 0 if first == 0 else 1 if first >= layers else None
+    is_full = [kind == "full_attention" for kind in kinds]
+    every = is_full.index(True) + 1 if True in is_full else 0
+    return every if is_full == [every > 0 and (layer + 1) % every == 0 for layer in range(len(kinds))] else None
+
+
+def _shared_width(keys: Settings) -> int | None:
+    num_experts, width = _size(keys, ("n_shared_experts",)), _size(keys, _SIZES["expert_ffn_hidden_size"])
+    return num_experts * width if num_experts and width else None
+
+
+def _expert_layers(keys: Settings) -> tuple[int | None, int | None]:
+    """(num_dense_layers, expert_layer_every): Qwen's mlp_only_layers have an MLP; of the others each
+    decoder_sparse_step-th has experts."""
+    step, layers = keys.count("decoder_sparse_step"), _size(keys, _SIZES["num_layers"])
+    if not step or not layers:
+        return _size(keys, ("first_k_dense_replace",)), None
+    dense = keys.listed("mlp_only_layers")
+    pattern = expert_pattern([layer not in dense and (layer + 1) % step == 0 for layer in range(min(layers, 10_000))])
+    if pattern is None:
+        raise InputError(keys.problem("mlp_only_layers", EXPERT_LAYERS, DO_WITHOUT))
+    return pattern
 
 
 def _precision(keys: Settings) -> str | None:
     """transformers calls it torch_dtype, and dtype since 4.56."""
     key = "dtype" if keys.has("dtype") else "torch_dtype"
     value = keys.value(key)
-    if (precision := _PRECISIONS.get(str(value).removeprefix("torch."))) is None:
+    precision = _PRECISIONS.get(str(value).removeprefix("torch."))
+    if precision is None and not keys.is_in_doubt(key):
         found = "is not in the file" if value is None else f"{format_value(value):.40} is not a supported precision"
         keys.notes.append(f"{key} {found}: fp32 was assumed; set space.precision to the one you train in.")
     return precision
 
 
-def _head_size(keys: Settings, family: Family) -> int | None:
-    """None where it is hidden_size / num_attention_heads."""
-    size = (keys.count("head_dim") if _reads(keys, "head_dim") else None) or family.head_size
-    return None if size is None or size * _heads(keys, family) == _hidden_size(keys, family) else size
-
-
-def _activation(keys: Settings, family: Family) -> str | None:
-    """None where it is the usual one, and for one that no model section has."""
-    found = _ACTIVATIONS.get(_hidden_activation(keys, family)[1])
-    return None if found == ("silu" if family.is_gated else "gelu") else found
-
-
-def _hidden_activation(keys: Settings, family: Family) -> tuple[str, str]:
-    """(its key, its name)"""
-    name = next(n for n in ("hidden_activation", "activation_function", "hidden_act") if _reads(keys, n))
-    return name, keys.text(name) or family.activation
-
-
-_ACTIVATIONS = {
-    **dict.fromkeys(("silu", "swish"), "silu"),
-    **dict.fromkeys(("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "gelu_python"), "gelu"),
-    "relu": "relu",
-    "relu2": "squared_relu",
+_READERS: FieldReaders = {
+    **{name: partial(_size, names=names) for name, names in _SIZES.items()},
+    "num_key_value_heads": lambda keys: keys.count("num_key_value_heads") or _size(keys, _SIZES["num_attention_heads"]),
+    "ffn_hidden_size": _ffn_hidden_size,
+    "vocab_size": _vocab_size,
+    "tied_embeddings": lambda keys: keys.flag("tie_word_embeddings"),
+    "attention_head_size": _head_size,
+    "activation": _activation,
+    "rotary_base": lambda keys: rotary_base(keys, _first(keys, ROTARY_BASE) or "rope_theta"),
+    "linear_biases": _linear_biases,
+    "sliding_window": lambda keys: _windows(keys)[0],
+    "full_attention_every": lambda keys: _windows(keys)[1],
+    "shared_expert_ffn_hidden_size": _shared_width,
+    "num_dense_layers": lambda keys: _expert_layers(keys)[0],
+    "expert_layer_every": lambda keys: _expert_layers(keys)[1],
+    "precision": _precision,
 }
-"""Activations of transformers. `gelu` is exact there; trials have the tanh approximation of all of them."""
+"""Readers of the fields that keys decide. seq_length is not in the file, only the longest one that the model allows."""
+
+_DIFFERENCES = {
+    "use_parallel_residual": "the model adds attention and MLP in parallel; here they follow each other",
+    "attn_logit_softcapping": "trials compute these logits without a cap",
+    "final_logit_softcapping": "trials compute these logits without a cap",
+    "n_group": f"the model weights experts by sigmoids, in groups and with a bias; here {ROUTING}",
+    "quantization_config": "it is the format of the published weights, not of the training",
+}
+"""What the model has and a trial has not, by the key that says so where it is on."""
+_DROPOUTS = ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
 
 
-def _rotary_base(keys: Settings, family: Family) -> int | None:
-    """The file has it at the top or among the parameters of the rotation; None where it is the usual one."""
-    nested = [keys.value(name) for name in ("rope_parameters", "rope_scaling") if _reads(keys, name)]
-    given = [each.get("rope_theta") for each in nested if isinstance(each, Mapping)]
-    stated = [keys.value(name) for name in ("rope_theta", "rotary_emb_base") if _reads(keys, name)]
-    base = next((each for each in (*given, *stated) if isinstance(each, (int, float))), family.rotary_base)
-    return None if base == DEFAULT_ROTARY_BASE or base != int(base) else int(base)
-
-
-def _linear_biases(keys: Settings, family: Family) -> bool | None:
-    """True where attention and MLP have biases; None where it goes with the norm, and without keys for both."""
-    both = ("attention_bias", "mlp_bias")
-    if not all(_reads(keys, name) for name in both):
-        return None
-    return other_biases(all(keys.flag(name) for name in both), family.norm)
-
-
-def _has_biases(keys: Settings, family: Family) -> bool:
-    stated = _linear_biases(keys, family)
-    return family.norm == "layernorm" if stated is None else stated
-
-
-def _is_language_model(keys: Settings) -> bool:
-    """True unless an architecture is for another task, such as LlamaForSequenceClassification."""
-    return not any(re.search(r"For(?!CausalLM)|DoubleHeads", str(name)) for name in keys.listed("architectures"))
-
-
-_VALUE_RULES: ValueRules = (
-    ValueRule(
-        "architectures", _is_language_model, "a search trains a language model: ...ForCausalLM or ...LMHeadModel"
-    ),
-)
-
-
-def _differences(keys: Settings, family: Family) -> Iterator[str]:
+def _differences(keys: Settings, model: Mapping[str, Any]) -> Iterator[str]:
     """Notes on what the training has and a trial has not."""
-    yield _length(keys, family)
-    if dropout := [f"{name} {keys.text(name) or default}" for name, default in _dropouts(keys, family)]:
+    if (name := _first(keys, _POSITIONS)) is not None:
+        yield f"The model allows up to {keys.count(name)} positions ({name}): fill in the length that you train on."
+    yield from (f"{name} was left out: {reason}." for name, reason in _DIFFERENCES.items() if keys.has(name))
+    if dropout := [f"{name} {keys.text(name)}" for name in _DROPOUTS if keys.has(name)]:
         yield f"Trials train without dropout; the model has {', '.join(dropout)}."
-    yield from _biases(keys, family)
-    if _reads(keys, "use_parallel_residual") and keys.flag("use_parallel_residual", True):
-        yield "The model adds attention and MLP in parallel; here they follow each other (equal parameters)."
-    yield from _layer_differences(keys, family)
-    yield from routing_differences(keys, family)
-
-
-def _biases(keys: Settings, family: Family) -> Iterator[str]:
-    """A note on biases of some linear layers only."""
-    has_biases = _has_biases(keys, family)
     for name in ("attention_bias", "mlp_bias"):
-        default = family.norm == "layernorm" and not _reads(keys, "mlp_bias")  # GPT-NeoX has them without a key
-        if _reads(keys, name) and keys.flag(name, default) != has_biases:
+        if name in keys.given and keys.flag(name) != model.get("linear_biases", model.get("norm") == "layernorm"):
             yield f"{name} was left out: all linear layers of a model have biases, or none has."
-
-
-def _length(keys: Settings, family: Family) -> str:
-    positions, learned = _size(keys, "positions", family.positions), family.position_embedding == "learned"
-    name = next(name for name in _KEYS["positions"] if _reads(keys, name))
-    rows = ", the rows of its table of positions; here the table has seq_length rows" if learned else ""
-    return f"The model allows up to {positions} positions ({name}){rows}: fill in the length that you train on."
-
-
-def _dropouts(keys: Settings, family: Family) -> Iterator[tuple[str, float]]:
-    for name, default in family.dropouts.items():
-        value = keys.value(name)
-        if (default if value is None else value) not in (0, 0.0):
-            yield name, default
-
-
-def _layer_differences(keys: Settings, family: Family) -> Iterator[str]:
-    name, activation = _hidden_activation(keys, family)
-    if activation not in _ACTIVATIONS:
-        yield f"{name} is {activation}; the MLP of trials has {'SiLU' if family.is_gated else 'GELU'}."
-    if (window := _unsaid_window(keys, family)) is not None:
-        yield (
-            f"sliding_window was left out: tokens attend to the last {window} only, in some layers; trials attend to"
-            " all, which is more work where seq_length is longer."
-        )
-    if family.position_embedding == "rotary" and (share := _rotated(keys, family)) != 1:
-        yield f"The model rotates {share} of each head; trials rotate the whole head."
-    for name, default in (("attn_logit_softcapping", 50.0), ("final_logit_softcapping", 30.0)):
-        if _reads(keys, name) and (keys.value(name) or (name not in keys.given and default)):
-            yield f"{name} was left out: trials compute these logits without a cap."
-
-
-def _sliding_window(keys: Settings, family: Family) -> int | None:
-    """The window of all layers, or of those that the type says; None where it is longer than any sequence."""
-    window, longest = _window(keys, family), _size(keys, "positions", family.positions)
-    is_shorter = window is not None and longest is not None and window < longest
-    return window if is_shorter and not _has_other_layers(keys, family) else None
-
-
-def _unsaid_window(keys: Settings, family: Family) -> int | None:
-    """The window of layers that no model section can name."""
-    window, longest = _window(keys, family), _size(keys, "positions", family.positions)
-    return window if window and longest and window < longest and _has_other_layers(keys, family) else None
-
-
-def _window(keys: Settings, family: Family) -> int | None:
-    """Qwen's is off unless use_sliding_window is true."""
-    if not _reads(keys, "sliding_window"):
-        return None
-    if _reads(keys, "use_sliding_window") and not keys.flag("use_sliding_window"):
-        return None
-    return keys.count("sliding_window") if "sliding_window" in keys.given else family.sliding_window
-
-
-def _has_other_layers(keys: Settings, family: Family) -> bool:
-    """True where the layers with a window are not those that the type says."""
-    if not _reads(keys, "layer_types"):
-        return False
-    every, layers = family.full_attention_every, _size(keys, "num_layers", family.layers) or 0
-    if kinds := keys.listed("layer_types"):
-        usual = [bool(every) and (layer + 1) % (every or 1) == 0 for layer in range(layers)]
-        return [kind == "full_attention" for kind in kinds] != usual
-    return _reads(keys, "max_window_layers") and keys.value("max_window_layers") != 0
-
-
-def _rotated(keys: Settings, family: Family) -> float:
-    """The part of a head that is rotated; the file has it at the top or among the parameters of the rotation."""
-    nested = [keys.value(name) for name in ("rope_parameters", "rope_scaling")]
-    given = [each.get("partial_rotary_factor") for each in nested if isinstance(each, Mapping)]
-    stated = [keys.value(name) for name in ("partial_rotary_factor", "rotary_pct") if _reads(keys, name)]
-    return next((share for share in (*given, *stated) if isinstance(share, (int, float))), family.rotated)
+    share = _first(keys, ROTATED_SHARE)
+    if share is not None and keys.text(share) not in ("1", "1.0"):
+        yield f"The model rotates {keys.text(share)} of each head; trials rotate the whole head."
+    if "norm_topk_prob" in keys.given and not keys.flag("norm_topk_prob"):
+        yield "norm_topk_prob is false: the softmax is over all experts; that of trials is over the chosen ones."

@@ -1,4 +1,4 @@
-"""Model types of Hugging Face that a model section can describe, with their defaults."""
+"""Model types of Hugging Face that a model section can describe, and what makes a config.json another model's."""
 
 from __future__ import annotations
 
@@ -6,246 +6,134 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.importers.hf_options import HF_OPTIONS
-from orchestrator.importers.option_table import OptionTable
-from search_spaces.model_shape import DEFAULT_ROTARY_BASE
+from orchestrator.importers.expert_layers import EXPERT_LAYERS, NO_MODEL_FIELD
 
 
 @dataclass(frozen=True)
 class Family:
-    """A model type: transformers' values of absent keys, and what the type itself decides.
+    """A model type: the keys that are read, with transformers' values of absent ones, and the fields of a model that
+    the type itself decides.
 
-    `key_value_heads` None is one for each head, `ffn_hidden_size` None 4 x hidden size, `head_size` None the usual one.
-    `features` are fields of a model that the type itself has, `full_attention_every` counts where some layers have a
-    window. `dropouts` are its keys of dropout. `sizes` are the key and the default of each further field, of experts
-    and latent attention; a default of None leaves the field out.
+    The keys of a nested mapping are dotted. `layer_types` is repeated up to the number of layers. `also` are further
+    names of keys, as in transformers' attribute_map.
     """
 
-    kind: str
-    layers: int
-    hidden_size: int
-    heads: int
-    vocab_size: int
-    positions: int
-    key_value_heads: int | None = None
-    ffn_hidden_size: int | None = None
-    head_size: int | None = None
-    sliding_window: int | None = None
-    rotated: float = 1.0
-    activation: str = "silu"
-    tied: bool = False
-    norm: str = "rmsnorm"
-    position_embedding: str = "rotary"
-    is_gated: bool = True
-    dropouts: Mapping[str, float] = field(default_factory=lambda: {"attention_dropout": 0.0})
+    defaults: Mapping[str, Any]
     features: Mapping[str, Any] = field(default_factory=dict)
-    full_attention_every: int | None = None
-    rotary_base: int = DEFAULT_ROTARY_BASE
-    sizes: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
+    also: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def table(self) -> OptionTable:
-        return HF_OPTIONS[self.kind]
+    def named_as_in(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The defaults, with the names that the file has for its keys."""
+        other = {name: also for also, name in self.also.items() if also in config and name not in config}
+        return {other.get(name, name): value for name, value in self.defaults.items()}
 
+
+_OF_EVERY_TYPE = dict.fromkeys(("architectures", "dtype", "model_type", "torch_dtype"))
+OTHER_TYPE = Family(_OF_EVERY_TYPE)
+"""A model type that is not read."""
+_NESTED_BASE = ("rope_parameters.rope_theta", "rope_scaling.rope_theta")
+_NESTED_SHARE = ("rope_parameters.partial_rotary_factor", "rope_scaling.partial_rotary_factor")
+ROTARY_BASE = (*_NESTED_BASE, "rotary_emb_base", "rope_theta")
+ROTATED_SHARE = (*_NESTED_SHARE, "rotary_pct", "partial_rotary_factor")
+"""Keys of the rotation, first the one that prevails."""
+_SIZES = (
+    *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
+    *("vocab_size", "max_position_embeddings"),
+)
+
+
+def _rotary(*sizes: int, **others: Any) -> dict[str, Any]:
+    """Defaults of a type with rotary positions."""
+    rotation = {**dict.fromkeys(_NESTED_BASE + _NESTED_SHARE), "rope_theta": 10_000.0, "partial_rotary_factor": 1.0}
+    usual = {"attention_dropout": 0.0, "hidden_act": "silu", "tie_word_embeddings": False}
+    return {**_OF_EVERY_TYPE, **rotation, **usual, **dict(zip(_SIZES, sizes, strict=True)), **others}
+
+
+def _grouped(*sizes: int, num_key_value_heads: int | None = None, head_dim: int | None = None, **others: Any) -> dict:
+    """Defaults of a type with rotary positions and groups of heads."""
+    return _rotary(*sizes, num_key_value_heads=num_key_value_heads, head_dim=head_dim, **others)
+
+
+_LLAMA = {"position_embedding": "rotary", "norm": "rmsnorm", "gated_mlp": True}
+_GPT_NEOX = {"position_embedding": "rotary", "norm": "layernorm", "gated_mlp": False}
+_BIASES = {"attention_bias": False, "mlp_bias": False}
+_QWEN_WINDOW = {"sliding_window": 4096, "use_sliding_window": False, "layer_types": None, "max_window_layers": 28}
+_QWEN = _grouped(32, 4096, 32, 22016, 151936, 32768, num_key_value_heads=32, **_QWEN_WINDOW)
+_EVERY_SECOND = ["sliding_attention", "full_attention"]
 
 FAMILIES: Mapping[str, Family] = {
-    family.kind: family
-    for family in (
-        Family("llama", 32, 4096, 32, 32000, 2048, ffn_hidden_size=11008),
-        Family(
-            "gpt2",
-            12,
-            768,
-            12,
-            50257,
-            1024,
-            activation="gelu_new",
-            tied=True,
-            norm="layernorm",
-            position_embedding="learned",
-            is_gated=False,
-            dropouts={"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1},
-        ),
-        Family(
-            "gpt_neox",
-            44,
-            6144,
-            64,
-            50432,
-            2048,
-            ffn_hidden_size=24576,
-            rotated=0.25,
-            activation="gelu",
-            norm="layernorm",
-            is_gated=False,
-            dropouts={"attention_dropout": 0.0, "hidden_dropout": 0.0},
-        ),
-        Family(
-            "qwen2",
-            32,
-            4096,
-            32,
-            151936,
-            32768,
-            key_value_heads=32,
-            ffn_hidden_size=22016,
-            sliding_window=4096,
-            features={"qkv_bias": True},
-        ),
-        Family(
-            "qwen3",
-            32,
-            4096,
-            32,
-            151936,
-            32768,
-            key_value_heads=32,
-            ffn_hidden_size=22016,
-            head_size=128,
-            sliding_window=4096,
-            features={"qk_norm": True},
-        ),
-        Family("mistral", 32, 4096, 32, 32000, 131072, key_value_heads=8, ffn_hidden_size=14336, sliding_window=4096),
-        Family(
-            "gemma2",
-            26,
-            2304,
-            8,
-            256000,
-            8192,
-            key_value_heads=4,
-            ffn_hidden_size=9216,
-            head_size=256,
-            sliding_window=4096,
-            activation="gelu_pytorch_tanh",
-            tied=True,
-            features={"post_norms": True},
-            full_attention_every=2,
-        ),
-        Family(
-            "phi3",
-            32,
-            3072,
-            32,
-            32064,
-            4096,
-            ffn_hidden_size=8192,
-            dropouts={"attention_dropout": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0},
-        ),
-        Family(
-            "nemotron",
-            32,
-            6144,
-            48,
-            256000,
-            4096,
-            ffn_hidden_size=24576,
-            rotated=0.5,
-            activation="relu2",
-            norm="layernorm",
-            is_gated=False,
-        ),
-        Family(
-            "mixtral",
-            32,
-            4096,
-            32,
-            32000,
-            131072,
-            key_value_heads=8,
-            ffn_hidden_size=14336,
-            rotary_base=1_000_000,
-            sizes={"num_experts": ("num_local_experts", 8), "experts_per_token": ("num_experts_per_tok", 2)},
-        ),
-        Family(
-            "qwen3_moe",
-            24,
-            2048,
-            32,
-            151936,
-            32768,
-            key_value_heads=4,
-            ffn_hidden_size=6144,
-            sliding_window=4096,
-            features={"qk_norm": True},
-            sizes={
-                "num_experts": ("num_experts", 128),
-                "experts_per_token": ("num_experts_per_tok", 8),
-                "expert_ffn_hidden_size": ("moe_intermediate_size", 768),
-            },
-        ),
-        Family(
-            "gpt_oss",
-            36,
-            2880,
-            64,
-            201088,
-            131072,
-            key_value_heads=8,
-            ffn_hidden_size=2880,
-            head_size=64,
-            sliding_window=128,
-            features={"linear_biases": True, "attention_sinks": True, "activation": "clamped_swiglu"},
-            full_attention_every=2,
-            rotary_base=150_000,
-            sizes={"num_experts": ("num_local_experts", 128), "experts_per_token": ("num_experts_per_tok", 4)},
-        ),
-        Family(
-            "deepseek_v3",
-            61,
-            7168,
-            128,
-            129280,
-            4096,
-            ffn_hidden_size=18432,
-            sizes={
-                "num_experts": ("n_routed_experts", 256),
-                "experts_per_token": ("num_experts_per_tok", 8),
-                "expert_ffn_hidden_size": ("moe_intermediate_size", 2048),
-                "num_dense_layers": ("first_k_dense_replace", 3),
-                "key_value_latent_size": ("kv_lora_rank", 512),
-                "query_latent_size": ("q_lora_rank", 1536),
-                "rotary_head_size": ("qk_rope_head_dim", 64),
-                "value_head_size": ("v_head_dim", 128),
-                "num_mtp_layers": ("num_nextn_predict_layers", None),
-            },
-        ),
-    )
+    "llama": Family(_grouped(32, 4096, 32, 11008, 32000, 2048, **_BIASES), _LLAMA),
+    "gpt2": Family(
+        _OF_EVERY_TYPE
+        | {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_inner": None, "vocab_size": 50257, "n_positions": 1024}
+        | {"activation_function": "gelu_new", "tie_word_embeddings": True}
+        | {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1},
+        {**_GPT_NEOX, "position_embedding": "learned"},
+        {"num_hidden_layers": "n_layer", "hidden_size": "n_embd", "num_attention_heads": "n_head"}
+        | {"max_position_embeddings": "n_positions"},
+    ),
+    "gpt_neox": Family(
+        _rotary(44, 6144, 64, 24576, 50432, 2048, hidden_act="gelu", rotary_emb_base=10_000, rotary_pct=0.25)
+        | {"attention_bias": True, "hidden_dropout": 0.0, "use_parallel_residual": True},
+        _GPT_NEOX,
+    ),
+    "qwen2": Family(_QWEN, {**_LLAMA, "qkv_bias": True}),
+    "qwen3": Family(_QWEN | {"head_dim": 128, "attention_bias": False}, {**_LLAMA, "qk_norm": True}),
+    "mistral": Family(_grouped(32, 4096, 32, 14336, 32000, 131072, num_key_value_heads=8, sliding_window=4096), _LLAMA),
+    "gemma2": Family(
+        _grouped(26, 2304, 8, 9216, 256000, 8192, num_key_value_heads=4, head_dim=256, attention_bias=False)
+        | {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
+        | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+        | {"sliding_window": 4096, "layer_types": _EVERY_SECOND},
+        {**_LLAMA, "post_norms": True},
+    ),
+    "phi3": Family(
+        _grouped(32, 3072, 32, 8192, 32064, 4096, sliding_window=None, embd_pdrop=0.0, resid_pdrop=0.0), _LLAMA
+    ),
+    "nemotron": Family(
+        _grouped(32, 6144, 48, 24576, 256000, 4096, hidden_act="relu2", partial_rotary_factor=0.5, **_BIASES),
+        _GPT_NEOX,
+    ),
+    "mixtral": Family(
+        _grouped(32, 4096, 32, 14336, 32000, 131072, num_key_value_heads=8, rope_theta=1_000_000.0, sliding_window=None)
+        | {"num_local_experts": 8, "num_experts_per_tok": 2},
+        _LLAMA,
+        {"num_experts": "num_local_experts"},
+    ),
+    "qwen3_moe": Family(
+        _grouped(24, 2048, 32, 6144, 151936, 32768, num_key_value_heads=4, attention_bias=False)
+        | {"sliding_window": 4096, "use_sliding_window": False, "decoder_sparse_step": 1, "mlp_only_layers": None}
+        | {"num_local_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": False},
+        {**_LLAMA, "qk_norm": True},
+        {"num_experts": "num_local_experts"},
+    ),
+    "gpt_oss": Family(
+        _grouped(36, 2880, 64, 2880, 201088, 131072, num_key_value_heads=8, head_dim=64, rope_theta=150_000.0)
+        | {"sliding_window": 128, "layer_types": _EVERY_SECOND, "attention_bias": True, "quantization_config": None}
+        | {"num_local_experts": 128, "num_experts_per_tok": 4},
+        {**_LLAMA, "linear_biases": True, "attention_sinks": True, "activation": "clamped_swiglu"},
+        {"num_experts": "num_local_experts"},
+    ),
+    "deepseek_v3": Family(
+        _rotary(61, 7168, 128, 18432, 129280, 4096, attention_bias=False, quantization_config=None)
+        | {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
+        | {"v_head_dim": 128, "first_k_dense_replace": 3, "num_nextn_predict_layers": 1, "moe_intermediate_size": 2048}
+        | {"n_routed_experts": 256, "n_group": 8, "num_experts_per_tok": 8, "n_shared_experts": 1},
+        _LLAMA,
+        {"num_local_experts": "n_routed_experts", "num_mtp_layers": "num_nextn_predict_layers"},
+    ),
 }
 
-OTHER_EXPERTS = "experts of this model type are not read"
-OTHER_MODELS: Mapping[str, str] = {
-    kind: reason
-    for reason, kinds in (
-        (
-            OTHER_EXPERTS,
-            """
-            dbrx deepseek_v2 deepseek_v32 ernie4_5_moe glm4_moe granitemoe hunyuan_v1_moe kimi_k2 minimax minimax_m2
-            olmoe phimoe qwen2_moe qwen3_5_moe qwen3_next
-            """,
-        ),
-        (
-            "a model is a decoder, without an encoder",
-            """
-            albert bart bert deberta deberta-v2 distilbert electra ernie longformer mbart modernbert mt5 nomic_bert
-            pegasus roberta t5 umt5 whisper xlm-roberta
-            """,
-        ),
-        (
-            "images and sound are no part of a model",
-            """
-            gemma3 gemma3n gemma4 idefics3 internvl llama4 llava llava_next mistral3 mllama paligemma phi4_multimodal
-            qwen2_5_omni qwen2_5_vl qwen2_audio qwen2_vl qwen3_5 qwen3_vl smolvlm voxtral
-            """,
-        ),
-        (
-            "layers without attention are no part of a model",
-            """
-            bamba falcon_h1 falcon_mamba granitemoehybrid jamba lfm2 mamba mamba2 nemotron_h recurrent_gemma rwkv xlstm
-            zamba zamba2
-            """,
-        ),
-    )
-    for kind in kinds.split()
+_DECODER = "a model is a decoder, without an encoder and cross-attention"
+_EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+ANOTHER_MODEL: Mapping[str, str] = {
+    **dict.fromkeys(("is_encoder_decoder", "add_cross_attention", "cross_attention_hidden_size"), _DECODER),
+    **dict.fromkeys(("text_config", "vision_config", "audio_config"), "images and sound are no part of a model"),
+    **dict.fromkeys(_EXPERT_KEYS, "experts of this model type are not read"),
+    **dict.fromkeys(("*state_size", "*d_state", "lru_width"), "layers without attention are no part of a model"),
+    "use_bidirectional_attention": "a model attends to earlier tokens only",
+    "moe_layer_freq": EXPERT_LAYERS,
+    **dict.fromkeys(("compression_config", "quantization_config"), "8-bit and 4-bit weights are no precision"),
+    **dict.fromkeys(("per_layer_config", "pruned_heads"), NO_MODEL_FIELD),
 }
-"""The reason why a model section cannot describe a model type; other types are not known."""
+"""Patterns of keys that no model section describes, with the reason. A type's own keys are none of them."""
