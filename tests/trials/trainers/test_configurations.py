@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from search_spaces.errors import InputError
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
-from trials.schema.trainer_section import TrainerSection
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.gpt_neox.config import neox_config
 from trials.trainers.nanotron.config import nanotron_config
@@ -148,9 +146,6 @@ DATA: dict[str, dict[str, Any]] = {
 }
 
 
-TOKENS = {"kind": "tokens", "path": "tokens.bin"}
-
-
 def test_every_trainer_of_others_has_a_case():
     assert DATA.keys() == {kind for kind, trainer in TRAINERS.items() if trainer.invocation is not None}
 
@@ -168,23 +163,3 @@ def test_a_trial_reads_the_users_data_and_no_mock_data(kind):
     users = OF_SCRIPT.get(kind) or DATA[kind]["arguments"]
     assert words[-len(users) :] == users
     assert all(path in text for path in IN_FILES.get(kind, ()))
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes", "key", "words"),
-    [
-        ("megatron-lm", {"arguments": ("--seq-length", "8192")}, "arguments[0]", "gives --seq-length"),
-        ("megatron-deepspeed", {"arguments": ("--rampup-batch-size", "8")}, "arguments[0]", "gives --rampup-batch"),
-        ("gpt-neox", {"arguments": ("--megatron_config", "x")}, "arguments[0]", "gives --megatron_config"),
-        ("nanotron", {"arguments": ("--config-file=x.yaml",)}, "arguments[0]", "gives --config-file"),
-        ("accelerate", {"arguments": ("--mixed_precision=bf16",)}, "arguments[0]", "gives --mixed_precision"),
-        *((kind, {"data": TOKENS}, "data", f"no effect with kind {kind}") for kind in DATA),
-    ],
-)
-def test_what_contradicts_the_search_is_refused_by_name(kind, changes, key, words):
-    script = {} if kind == "command" else {"script": "train.py"}
-    with pytest.raises(ValueError, match="validation error") as caught:
-        TrainerSection.model_validate({"kind": kind} | script | DATA[kind] | changes)
-    error = next(e["ctx"]["error"] for e in caught.value.errors())
-    assert isinstance(error, InputError)
-    assert [p.key for p in error.problems if words in p.message] == [key]

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.routing import Routing
@@ -22,7 +21,8 @@ from tests.oracles.meanings import differences, of_megatron_lm
 from tests.orchestrator.recipe.test_exports_of_every_layout import words_of
 from tests.trials.train.parity import needs_megatron
 from tests.trials.train.trial_processes import make_spec
-from tests.trials.trainers.verified_options import MEGATRON_LM, parsed_options
+from tests.trials.trainers.verified_options import MEGATRON_LM, given_options
+from trials.trainers.common.megatron_core import CORE_ROWS, all_fields
 from trials.trainers.common.megatron_options import oldest_megatron_lm
 from trials.trainers.megatron_lm.trainer import TRAINER
 from trials.trial import TrialSpec
@@ -48,6 +48,25 @@ def differing(case: Case) -> list[str]:
 def test_megatron_core_is_configured_as_the_layout_says(cases):
     found = {case.spec.layout.key: differing(case) for case in cases}
     assert not {key: sentences for key, sentences in found.items() if sentences}
+
+
+NOT_OF_THE_CORE = {
+    *("micro_batch_size", "seq_length", "position_embedding_type", "share_embeddings_and_output_weights"),
+    *("use_tp_pp_dp_mapping", "ckpt_format"),
+}
+"""Fields of GPTModel, of the ranks' mesh, of checkpoints and of the batch."""
+NEWER = {"moe_paged_stash", "moe_expert_rank_capacity_factor", "use_transformer_engine_op_fuser"}
+"""Fields of core_v0.18.0."""
+
+
+def test_every_field_of_the_table_is_one_of_megatron_cores():
+    from megatron.core.distributed import DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig
+    from megatron.core.transformer import MLATransformerConfig
+
+    configs = (MLATransformerConfig, DistributedDataParallelConfig, OptimizerConfig)
+    known = {field.name for config in configs for field in dataclasses.fields(config)}
+    assert all_fields(CORE_ROWS).keys() - known == NOT_OF_THE_CORE | NEWER
 
 
 OF_A_CPU = {
@@ -105,7 +124,7 @@ def engine_configs(spec: TrialSpec) -> dict[str, Any]:
     has_grouped_products = "moe_act" in spec.layout.modules_recomputed
     return {
         "transformer": transformer_config(training, has_te_layers=has_grouped_products),
-        "ddp": ddp_config(spec.layout),
+        "ddp": ddp_config(training),
         "optimizer": optimizer_config(training),
     }
 
@@ -140,14 +159,14 @@ def core_configs(words: Sequence[str], world_size: int) -> tuple[Fields, dict[st
     from megatron.core.optimizer import AdamOptimizerConfig
     from megatron.core.transformer import MLATransformerConfig, TransformerConfig
 
-    given = vars(parsed_options(words, MEGATRON_LM_OPTIONS, MEGATRON_LM))
+    given = given_options(words, MEGATRON_LM)
     dtype = torch.bfloat16 if given["bf16"] else torch.float16 if given["fp16"] else torch.float32
     model_ranks = given["tensor_model_parallel_size"] * given["pipeline_model_parallel_size"]
     model_ranks *= given["context_parallel_size"] or 1
     values = given | {
         "params_dtype": dtype,
         "data_parallel_size": world_size // model_ranks,
-        "sequence_parallel": given["sequence_parallel"] and given["tensor_model_parallel_size"] > 1,
+        "sequence_parallel": bool(given["sequence_parallel"]) and given["tensor_model_parallel_size"] > 1,
         "rotary_base": given["rotary_base"] or 10_000,
         "accumulate_allreduce_grads_in_fp32": given["accumulate_allreduce_grads_in_fp32"]
         or (given["bf16"] and not given["grad_reduce_in_bf16"]),
@@ -187,19 +206,19 @@ def _transformer(values: Fields) -> Fields:
         "pipeline_dtype": values["params_dtype"],
         "attention_backend": AttnBackend[values["attention_backend"]],
         "num_query_groups": values["num_query_groups"] if values["group_query_attention"] else None,
-        "gated_linear_unit": values["swiglu"] or values["quick_geglu"],
+        "gated_linear_unit": bool(values["swiglu"] or values["quick_geglu"]),
         "activation_func": _activation(values),
-        "bias_activation_fusion": values["swiglu"] or (has_biases and not values["no_bias_gelu_fusion"]),
+        "bias_activation_fusion": bool(values["swiglu"]) or (has_biases and not values["no_bias_gelu_fusion"]),
         "add_bias_linear": has_biases,
-        "add_qkv_bias": has_biases or values["add_qkv_bias"],
+        "add_qkv_bias": bool(values["add_qkv_bias"]),
         "window_size": window and tuple(int(size) for size in window.split(",")),
         "window_attn_skip_freq": every,
         "cp_comm_type": (values["cp_comm_type"] or ["p2p"])[0],
         **({"hierarchical_context_parallel_sizes": [*map(int, sizes)]} if sizes else {}),
         "fp8": values["fp8_format"],
-        "fp8_param": values["fp8_param_gather"],
+        "fp8_param": bool(values["fp8_param_gather"]),
         "fp4": values["fp4_format"],
-        "fp4_param": values["fp4_param_gather"],
+        "fp4_param": bool(values["fp4_param_gather"]),
         "apply_rope_fusion": values["position_embedding_type"] == "rope" and not values["no_rope_fusion"],
         "bias_dropout_fusion": not values["no_bias_dropout_fusion"],
         "num_moe_experts": values["num_experts"],
@@ -246,11 +265,11 @@ def _ddp(values: Fields) -> Fields:
     """get_model, which gives data parallelism no bucket size without overlap, and else one of its own."""
     default_size = max(40_000_000, 1_000_000 * values["data_parallel_size"])
     return {
-        "grad_reduce_in_fp32": values["accumulate_allreduce_grads_in_fp32"],
+        "grad_reduce_in_fp32": bool(values["accumulate_allreduce_grads_in_fp32"]),
         "bucket_size": (values["ddp_bucket_size"] or default_size) if values["overlap_grad_reduce"] else None,
         "check_for_nan_in_grad": not values["fp16"],
         "align_param_gather": values["num_virtual_stages_per_pipeline_rank"] is not None,
-        "use_custom_fsdp": values["use_megatron_fsdp"],
+        "use_custom_fsdp": bool(values["use_megatron_fsdp"]),
     }
 
 

@@ -17,6 +17,7 @@ from trials.diagnostics.parity_models import SHAPES
 from trials.trainers.nanotron.config import nanotron_config
 from trials.trainers.registry import ENGINE_RULES, TRAINERS
 from trials.trainers.torchtitan.config import reshard_policy
+from trials.trainers.torchtitan.module import values_of
 
 ROTARY = {"rotary_base": 1_000_000}
 EXPERTS = {"num_experts": 4, "experts_per_token": 2}
@@ -57,12 +58,13 @@ def test_a_nanotron_config_has_the_models_features_in_place_of_the_templates(cha
     assert ("is_llama_config" in config) == (theirs.get("is_llama_config", False) and "is_qwen2_config" not in said)
 
 
-def test_torchtitans_module_has_the_experts_and_no_other_balancing():
+def test_torchtitan_is_told_of_experts_and_of_the_degree_that_distributes_them():
     layout = half(zero_stage=2, attention_kernel="flex", engine="torchtitan", expert_parallel=2)
-    text = exported(our_spec(layout, SHAPES["deepseek-moe"]))["torchtitan"].files["torchtitan_config.py"]
-    said = {line.strip() for line in text.splitlines()}
-    assert {"num_experts=8,", "shared_expert_hidden_dim=64,", "expert_layer_every=3,", "qk_norm=False,"} <= said
-    assert {"expert_parallel_degree=2,", "load_balance_coeff=None,"} <= said
+    said = values_of(our_spec(layout, SHAPES["deepseek-moe"]))
+    experts = {"name": "qwen3", "num_experts": 8, "shared_expert_hidden_dim": 64, "expert_layer_every": 3}
+    assert experts.items() <= said["model_spec"].items()
+    assert said["model_spec"]["qk_norm"] is False
+    assert said["parallelism"]["expert_parallel_degree"] == 2
 
 
 def test_torchtitan_reshards_after_the_forward_pass_with_zero_3_also_in_a_pipeline():
@@ -128,9 +130,9 @@ SAID = {
     ("nanotron", "rotary_base"): '"rope_theta": 500000.0',
     ("nanotron", "activation"): '"hidden_act": "relu"',
     ("nanotron", "qkv_bias"): '"is_qwen2_config": true',
-    ("torchtitan", "attention_head_size"): "head_dim=32",
-    ("torchtitan", "qk_norm"): "qk_norm=True",
-    ("torchtitan", "rotary_base"): "rope_theta=500000",
+    ("torchtitan", "attention_head_size"): '"head_dim": 32',
+    ("torchtitan", "qk_norm"): '"qk_norm": True',
+    ("torchtitan", "rotary_base"): '"rope_theta": 500000',
 }
 """Words of an export for a feature; None: it leaves out the words for a model without."""
 

@@ -1,17 +1,11 @@
-"""Choices of the options and keys that a recipe's exports use, as the trainers declare them, and the source of that.
-
-All options of their parsers, and which of them are flags, are in the tables of the importers.
-"""
+"""Choices of the options and keys that a recipe's exports use, as the trainers declare them, and the source of that."""
 
 from __future__ import annotations
 
-import argparse
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from orchestrator.importers.option_table import OptionTable
-from orchestrator.importers.settings import flat
 
 Choices = Mapping[str, tuple[str, ...]]
 
@@ -77,20 +71,25 @@ _SEVERAL = ("recompute-modules", "cuda-graph-scope", "cp-comm-type", "hierarchic
 """Options with any number of values."""
 
 
-def parsed_options(words: Sequence[str], table: OptionTable, choices: Choices) -> argparse.Namespace:
-    """The options as the trainer's own parser reads them; AssertionError for one that it would reject."""
-    parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False, add_help=False)
-    for name in table.group_of:
-        if name in table.flags:
-            parser.add_argument(f"--{name}", action="store_true")
-        else:
-            values = "*" if name in _SEVERAL else None
-            parser.add_argument(f"--{name}", type=_value, nargs=values, choices=choices.get(name))
-    try:
-        found, unknown = parser.parse_known_args(list(words))
-    except argparse.ArgumentError as error:
-        raise AssertionError(f"refused: {error}") from error
-    assert not unknown, f"unknown: {unknown}"
+def given_options(words: Sequence[str], choices: Choices) -> dict[str, Any]:
+    """The options of a command line by their names with underscores; None for one that is not given. AssertionError for
+    a value that the trainer's parser would reject."""
+    found: dict[str, Any] = defaultdict(lambda: None)
+    for option, *values in _split(words):
+        name = option.removeprefix("--")
+        assert {*values} <= {*choices.get(name, values)}, f"{option} is {values}"
+        read = [*map(_value, values)]
+        found[name.replace("-", "_")] = read if name in _SEVERAL else read[0] if read else True
+    return found
+
+
+def _split(words: Sequence[str]) -> list[list[str]]:
+    """Each option with its values."""
+    found: list[list[str]] = []
+    for word in words:
+        if word.startswith("--"):
+            found.append([])
+        found[-1].append(word)
     return found
 
 
@@ -101,8 +100,13 @@ def _value(text: str) -> Any:
         return text
 
 
-def require_declared(config: Mapping[str, Any], table: OptionTable, choices: Choices) -> None:
-    """AssertionError for a key that the trainer does not have, or a value that is none of its choices."""
-    for key, setting in flat(config, table, lambda _: None).items():
-        assert key in table.group_of, f"unknown: {key}"
-        assert setting.value in (None, *choices.get(key, [setting.value])), f"{key} is {setting.value!r}"
+def require_declared(config: Mapping[str, Any], choices: Choices) -> None:
+    """AssertionError for a value that is none of the trainer's choices."""
+    for key, known in choices.items():
+        assert _at(config, key) in (None, *known), f"{key} is {_at(config, key)!r}"
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted key, in a flat or a nested configuration."""
+    section, _, inner = key.partition(".")
+    return config[key] if key in config else _at(config.get(section) or {}, inner) if inner else config.get(key)

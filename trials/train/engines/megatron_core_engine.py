@@ -83,7 +83,7 @@ class MegatronCoreEngine(Engine):
         wrapped = [self._in_its_precision(chunk) for chunk in self.chunks]
         # Later chunks have one bucket each, since the backward pass of the others overlaps with their reduction.
         self._models = [
-            DistributedDataParallel(self._config, ddp_config(layout), model, disable_bucketing=index > 0)
+            DistributedDataParallel(self._config, ddp_config(training), model, disable_bucketing=index > 0)
             for index, model in enumerate(wrapped)
         ]
         self._optimizer = get_megatron_optimizer(

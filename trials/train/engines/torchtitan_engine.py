@@ -260,7 +260,6 @@ def _count_micro_batches_only(stage: Any, chunk: Chunk) -> None:
 
 def trainer_config(training: TrainingConfig) -> Trainer.Config:
     """Configuration of the whole trainer, without tokenizer, data loader, checkpoints and validation."""
-    layout = training.layout
     return Trainer.Config(
         model_spec=_model_spec(training),
         metrics=LastStep.Config(),
@@ -268,14 +267,10 @@ def trainer_config(training: TrainingConfig) -> Trainer.Config:
         dataloader=NoDataLoader.Config(),
         optimizer=configs.optimizer_config(training.optimizer),
         lr_scheduler=configs.constant_rate(),
-        training=configs.training_config(training),
-        parallelism=configs.parallelism_config(training.model, layout),
         checkpoint=CheckpointManager.Config(enable=False),
-        activation_checkpoint=configs.recomputation(layout),
-        compile=configs.compile_config(layout),
         validator=Validator.Config(enable=False),
         debug=DebugConfig(seed=0, moe_force_load_balance=training.routing.skew is not None),
-        loss=configs.loss_config(training.model),
+        **configs.parts_of(training),
     )
 
 
@@ -284,7 +279,7 @@ def _model_spec(training: TrainingConfig) -> ModelSpec:
     return ModelSpec(
         name="qwen3" if is_qwen else "llama3",
         flavor="parlay",
-        model=configs.model_config(training, QwenChunk if is_qwen else LlamaChunk),
+        model=configs.model_with_weights(training, QwenChunk if is_qwen else LlamaChunk),
         parallelize_fn=parallelize_qwen3 if is_qwen else parallelize_llama,
         pipelining_fn=pipeline_llm,
         post_optimizer_build_fn=None,

@@ -1,4 +1,4 @@
-"""A layout as accelerate's configuration, as `accelerate config` writes it. Standard library only.
+"""accelerate's table, and a layout as its configuration, as `accelerate config` writes it. Standard library only.
 
 accelerate 1.15: accelerate/commands/config/config_args.py, commands/launch.py, utils/dataclasses.py
 (FullyShardedDataParallelPlugin) and parallelism_config.py.
@@ -9,27 +9,105 @@ from __future__ import annotations
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
+from trials.trainers.table import Keys, Row, Table, Values, by_option, fixed, nested
+from trials.trial import TrialSpec
 
 MIXED_PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+FSDP, PARALLELISM, DYNAMO = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_", "dynamo_config.dynamo_"
 
 
-def accelerate_config(layout: Layout, num_machines: int = 1, is_on_cpu: bool = False) -> dict[str, Any]:
+def _fsdp_keys(spec: TrialSpec) -> Values:
+    if not is_sharded(spec.layout):
+        return {}
+    others = {
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "offload_params": False,
+        "state_dict_type": "SHARDED_STATE_DICT",
+        "cpu_ram_efficient_loading": True,
+    }
+    return _with_prefix(FSDP, {n.removeprefix("fsdp_"): v for n, v in fsdp_settings(spec.layout).items()} | others)
+
+
+def _parallelism_keys(spec: TrialSpec) -> Values:
+    """Without replicas FSDP shards over all ranks by default."""
+    has_replicas = spec.layout.data_parallel_replicas > 1
+    return _with_prefix(PARALLELISM, parallelism_settings(spec.layout)) if has_replicas else {}
+
+
+def _dynamo_keys(spec: TrialSpec) -> Values:
+    return _with_prefix(DYNAMO, dynamo_settings(spec.layout)) if spec.layout.torch_compile else {}
+
+
+def _with_prefix(prefix: str, settings: Values) -> Values:
+    return {prefix + name: value for name, value in settings.items()}
+
+
+def _precision(keys: Keys) -> str:
+    """Precision of what is not multiplied in 8 bits; YAML 1.1 reads `no` as false."""
+    if keys.has("fp16") and not keys.has("mixed_precision"):
+        return "fp16"
+    words = {theirs: ours for ours, theirs in MIXED_PRECISIONS.items()} | {"false": "fp32", "fp8": "bf16"}
+    rule = "precision is fp32, bf16 or fp16, and fp8 is matmul_precision"
+    return keys.chosen("mixed_precision", words, "fp32", rule)
+
+
+def _torch_compile(keys: Keys) -> bool:
+    words, names = {"inductor": True, "no": False, "false": False}, (f"{DYNAMO}backend", "dynamo_backend")
+    return any(keys.chosen(name, words, False, "torch_compile is the inductor's") for name in names)
+
+
+ACCELERATE = Table(
+    "accelerate",
+    "1.15.0",
+    rows=(
+        Row(
+            "precision",
+            lambda spec: {"mixed_precision": MIXED_PRECISIONS[spec.layout.precision]},
+            _precision,
+            tuple(MIXED_PRECISIONS),
+        ),
+        Row("zero_stage", _fsdp_keys, values=(0, 2, 3)),
+        Row("activation_checkpointing", values=("none", "full")),
+        Row("data_parallel_replicas", _parallelism_keys),
+        Row("torch_compile", _dynamo_keys, _torch_compile),
+        # DDP and FSDP overlap by themselves. Tensor parallelism, buckets and offload are up to the script or another
+        # trainer.
+        *fixed(tensor_parallel=1, pipeline_parallel=1, offload="none", overlap_comm=False, bucket_mib=None),
+    ),
+    trains_another=by_option(
+        {
+            "context parallelism is no axis of a layout with this trainer": "*_cp_size *_context_parallel_size",
+            "sequences split over ranks (Ulysses) are no axis of a layout": "*_sp_size",
+            "experts are not read from this trainer": """
+                *_moe_layer_cls_names *_expert_model_parallel_size *_expert_tensor_parallel_size
+                """,
+            "this sharding is no value of zero_stage": "*_use_custom_fsdp",
+            "parameters in host memory or on NVMe are no value of offload": "*offload_param_device *_offload_params",
+            "uneven pipeline stages are no axis of a layout with this trainer": "*_decoder_last_pipeline_num_layers",
+            "partial recomputation is no value of activation_checkpointing": "*_recompute_method *_recompute_num*",
+        }
+    ),
+    whole=frozenset({"fp8_config"}),
+)
+
+
+def accelerate_config(spec: TrialSpec) -> dict[str, Any]:
     """The keys of the configuration. Which layers are wrapped, checkpointed and compiled follows from the model
     (`_no_split_modules`, module lists)."""
+    is_on_cpu = spec.accelerator == "cpu"
     return {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": distributed_type(layout, is_on_cpu),
-        "mixed_precision": MIXED_PRECISIONS[layout.precision],
+        "distributed_type": distributed_type(spec.layout, is_on_cpu),
         "use_cpu": is_on_cpu,
-        "num_machines": num_machines,
-        "num_processes": layout.num_gpus,
+        "num_machines": spec.num_nodes,
+        "num_processes": spec.layout.num_gpus,
         "machine_rank": 0,
         "rdzv_backend": "static",
         "same_network": True,
         "main_training_function": "main",
         "debug": False,
         "enable_cpu_affinity": False,
-        **_sections(layout),
+        **nested(ACCELERATE.written(spec)),
     }
 
 
@@ -80,27 +158,3 @@ def cpu_variables(layout: Layout) -> dict[str, str]:
     dynamo = {f"ACCELERATE_DYNAMO_{name.upper()}": str(value) for name, value in dynamo_settings(layout).items()}
     mixed_precision = MIXED_PRECISIONS[layout.precision]
     return {"ACCELERATE_USE_CPU": "True", "ACCELERATE_MIXED_PRECISION": mixed_precision, **dynamo}
-
-
-def _sections(layout: Layout) -> dict[str, dict[str, Any]]:
-    """The sections that have an effect. Without replicas FSDP shards over all ranks by default."""
-    sections: dict[str, dict[str, Any]] = {}
-    if is_sharded(layout):
-        sections["fsdp_config"] = _with_prefix("fsdp_", fsdp_settings(layout)) | _OTHER_FSDP_KEYS
-    if layout.data_parallel_replicas > 1:
-        sections["parallelism_config"] = _with_prefix("parallelism_config_", parallelism_settings(layout))
-    if layout.torch_compile:
-        sections["dynamo_config"] = _with_prefix("dynamo_", dynamo_settings(layout))
-    return sections
-
-
-def _with_prefix(prefix: str, settings: dict[str, Any]) -> dict[str, Any]:
-    return {prefix + name.removeprefix(prefix): value for name, value in settings.items()}
-
-
-_OTHER_FSDP_KEYS = {
-    "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-    "fsdp_offload_params": False,
-    "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-    "fsdp_cpu_ram_efficient_loading": True,
-}

@@ -13,7 +13,7 @@ from search_spaces.engines import ACCELERATE_LAUNCH
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import Rule, RuleViolation, engine_limits, quantized_products, sharded_replicas
-from trials.trainers.accelerate.config import accelerate_config, cpu_variables, is_sharded
+from trials.trainers.accelerate.config import ACCELERATE, accelerate_config, cpu_variables, is_sharded
 from trials.trainers.base import Invocation, LayoutExport, Trainer
 from trials.trainers.command.template import filled_arguments, placeholder_values
 from trials.trainers.common.plain_yaml import plain_yaml
@@ -35,7 +35,7 @@ def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
 
 
 def _config_text(spec: TrialSpec) -> str:
-    return plain_yaml(accelerate_config(spec.layout, spec.num_nodes, is_on_cpu=spec.accelerator == "cpu"))
+    return plain_yaml(accelerate_config(spec))
 
 
 def _files(spec: TrialSpec) -> dict[str, str]:
@@ -99,22 +99,10 @@ RULES: tuple[Rule, ...] = (
     _checkpointing,
     quantized_products,
     sharded_replicas,
-    engine_limits(
-        ACCELERATE_LAUNCH,
-        {
-            "tensor_parallel": (1,),
-            "pipeline_parallel": (1,),
-            "zero_stage": (0, 2, 3),
-            "offload": ("none",),
-            "activation_checkpointing": ("none", "full"),
-            "overlap_comm": (False,),
-            "bucket_mib": (None,),
-        },
-    ),
+    engine_limits(ACCELERATE_LAUNCH, *ACCELERATE.limits),
 )
-"""DDP and FSDP overlap by themselves. Tensor parallelism, buckets and offload are up to the script or another trainer.
-So are products in 8 bits: with FSDP2 accelerate's own mixed_precision fp8 converts the layers for Transformer Engine,
-and never enters its autocast (accelerator.py, _prepare_fsdp2)."""
+"""Products in 8 bits are up to the script, too: with FSDP2 accelerate's own mixed_precision fp8 converts the layers for
+Transformer Engine, and never enters its autocast (accelerator.py, _prepare_fsdp2)."""
 
 TRAINER = Trainer(
     rules={ACCELERATE_LAUNCH: RULES},

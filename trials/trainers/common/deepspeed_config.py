@@ -1,12 +1,14 @@
-"""DeepSpeed configurations for a layout. Standard library only.
+"""DeepSpeed's table, and its configuration for a layout. Standard library only.
 
 Key names: DeepSpeed 0.19, deepspeed/runtime/config.py and deepspeed/runtime/zero/config.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from search_spaces.errors import InputError, Problem
@@ -14,10 +16,168 @@ from search_spaces.layouts.layout import BATCH_RULE, Layout
 from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
+from trials.trainers.table import SWITCH, Keys, Row, Table, Values, by_option, nested, number, word
+from trials.trial import TrialSpec
 
-GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-"""Bytes of one gradient element in a reduction bucket."""
+TOTAL, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+ZERO, _INTERVAL = "zero_optimization", "pipeline.activation_checkpoint_interval"
+_OFFLOADED, _SUMS = f"{ZERO}.offload_optimizer", "data_types.grad_accum_dtype"
 DEFAULT_BUCKET_ELEMENTS = 500_000_000
+_BUCKET = f"{ZERO}.reduce_bucket_size"
+_GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+"""Bytes of one gradient element in a reduction bucket."""
+_AUTOCAST = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16", "half": "fp16"}
+_NO_AXIS = "are no axis of a layout"
+_IN_HOST_MEMORY = "in host memory or on NVMe are no value of offload"
+
+
+# -- how a configuration is read
+
+
+def _grad_accum_steps(keys: Keys) -> int | None:
+    """1 where the file has only one of the two batch sizes."""
+    if keys.has(STEPS):
+        return keys.count(STEPS)
+    return 1 if keys.has(TOTAL) != keys.has(MICRO) else None
+
+
+def _precision(keys: Keys) -> str:
+    """A section that is on prevails over one that the program that starts DeepSpeed may turn on."""
+    switches = {"bf16.enabled": "bf16", "bfloat16.enabled": "bf16", "fp16.enabled": "fp16"}
+    for name in sorted(switches, key=keys.is_in_doubt):
+        if keys.chosen(name, SWITCH, False):
+            return switches[name]
+    if not keys.chosen("torch_autocast.enabled", SWITCH, False):
+        return "fp32"
+    words = {f"{prefix}{name}": precision for name, precision in _AUTOCAST.items() for prefix in ("", "torch.")}
+    return keys.chosen("torch_autocast.dtype", words, "fp16", "precision is fp32, bf16 or fp16")
+
+
+def _offload(keys: Keys) -> str:
+    keys.chosen(f"{_OFFLOADED}.ratio", {"1": 1, "1.0": 1}, 1, "offload moves the whole optimizer")
+    older = keys.chosen(f"{ZERO}.cpu_offload", {"true": "optimizer", "false": "none"}, "none")
+    rule = "offload moves the optimizer to host memory; NVMe is no value of it"
+    return keys.chosen(f"{_OFFLOADED}.device", {"none": "none", "cpu": "optimizer"}, older, rule)
+
+
+def _overlap_comm(keys: Keys) -> bool:
+    """DeepSpeed's default is true with ZeRO 3."""
+    stated = keys.chosen(f"{ZERO}.overlap_comm", SWITCH, None)
+    return str(keys.value(f"{ZERO}.stage")) == "3" if stated is None else stated
+
+
+def _bucket_mib(precision: Callable[[Keys], str], keys: Keys) -> int | None:
+    """DeepSpeed counts a bucket in elements. None for its default size, which is no choice."""
+    elements = keys.value(_BUCKET)
+    if elements in (None, DEFAULT_BUCKET_ELEMENTS):
+        return None
+    if type(elements) not in (int, float) or not 0 < elements <= 10**12:
+        raise InputError(keys.problem(_BUCKET, "a number of elements above 0"))
+    return max(1, round(elements * _GRADIENT_BYTES[precision(keys)] / 2**20))
+
+
+def _sums_in_bf16(keys: Keys) -> bool:
+    return keys.chosen(_SUMS, {"fp32": False, "float32": False}, False, "trials with DeepSpeed sum gradients in fp32")
+
+
+def _checkpointing(keys: Keys) -> str | None:
+    return keys.chosen(_INTERVAL, {"0": None, "1": "full"}, None, "trials recompute one layer at a time")
+
+
+# -- how a layout is written
+
+
+def zero_rows(precision: Callable[[Keys], str]) -> tuple[Row, ...]:
+    """ZeRO in every configuration of DeepSpeed; `precision` reads the type of the gradients in a bucket."""
+    return (
+        word("zero_stage", f"{ZERO}.stage", {stage: stage for stage in range(4)}, 0),
+        Row(
+            "offload",
+            lambda spec: {f"{_OFFLOADED}.device": "cpu"} if spec.layout.offload == "optimizer" else {},
+            _offload,
+        ),
+        Row("overlap_comm", lambda spec: {f"{ZERO}.overlap_comm": spec.layout.overlap_comm}, _overlap_comm),
+        Row("bucket_mib", _bucket_keys, partial(_bucket_mib, precision)),
+        Row("gradients_in_bf16", read=_sums_in_bf16),
+    )
+
+
+def _bucket_keys(spec: TrialSpec) -> Values:
+    layout = spec.layout
+    if layout.bucket_mib is None:
+        return {}
+    elements = layout.bucket_mib * 2**20 // _GRADIENT_BYTES[layout.precision]
+    return {_BUCKET: elements, f"{ZERO}.allgather_bucket_size": elements}
+
+
+def _precision_keys(spec: TrialSpec) -> Values:
+    """Gradients are summed in fp32: in half precision the contribution of many small micro-batches is lost."""
+    precision = spec.layout.precision
+    return {} if precision == "fp32" else {f"{precision}.enabled": True, _SUMS: "fp32"}
+
+
+def _own_stage(spec: TrialSpec) -> Values:
+    """ZeRO 1 at least for half precision. DeepSpeed's optimizer for ZeRO 0 begins at Adam's second step: its step count
+    is one ahead. With a single data-parallel rank nothing is sharded, and ZeRO 1 is the same training without that bug.
+    """
+    layout = spec.layout
+    return {f"{ZERO}.stage": layout.zero_stage if layout.precision == "fp32" else max(1, layout.zero_stage)}
+
+
+def _pipeline_keys(spec: TrialSpec) -> Values:
+    """Whole activations between stages, and no reentrant checkpointing: the combination that is correct with
+    tensor-parallel ranks."""
+    layout = spec.layout
+    if layout.pipeline_parallel == 1:
+        return {}
+    return {
+        _INTERVAL: 1 if layout.activation_checkpointing == "full" else 0,
+        "pipeline.use_reentrant": False,
+        "pipeline.pipe_partitioned": False,
+        "pipeline.grad_partitioned": False,
+    }
+
+
+DEEPSPEED = Table(
+    "DeepSpeed",
+    "0.19",
+    rows=(
+        number("global_batch_size", TOTAL),
+        number("micro_batch_size", MICRO),
+        Row("grad_accum_steps", lambda spec: {STEPS: spec.layout.grad_accum_steps}, _grad_accum_steps),
+        *zero_rows(_precision),
+        Row("zero_stage", _own_stage),
+        Row("precision", _precision_keys, _precision),
+        Row("activation_checkpointing", _pipeline_keys, _checkpointing),
+    ),
+    trains_another=by_option(
+        {
+            f"sequences split over ranks (Ulysses) {_NO_AXIS}": "sequence_parallel_size",
+            "experts are not read from this trainer": "expert_parallel.enabled",
+            "trials with this trainer have moments and sums in fp32": """
+                bf16.bf16_optimizer_states *_master_weights_and_grads
+                """,
+            "this sharding is no value of zero_stage": f"{ZERO}.mics_shard_size {ZERO}.zero_hpz_partition_size",
+            f"quantized weights and gradients {_NO_AXIS}": f"{ZERO}.zero_quantized_* {ZERO}.zeropp_loco_param*",
+            f"parameters {_IN_HOST_MEMORY}": f"""
+                {ZERO}.offload_param.device {ZERO}.cpu_offload_param compile.offload_parameters
+                """,
+            f"activations {_IN_HOST_MEMORY}": "activation_checkpointing.cpu_checkpointing compile.offload_activation",
+            "an optimizer that is in host memory for a part of the step is no value of offload": f"""
+                {ZERO}.zenflow* compile.offload_opt_states
+                """,
+            "no field of the model section expresses it": """
+                compression_training*.enabled eigenvalue.enabled progressive_layer_drop.enabled
+                quantize_training.enabled sparse_attention.mode weight_quantization*.enabled
+                """,
+            "sequences or samples of changing length are no axis of a search": """
+                curriculum_learning.enabled data_efficiency.enabled
+                """,
+            "the global batch of a search is fixed": "elasticity.enabled",
+            "precision is fp32, bf16 or fp16; Apex AMP is none of them": "amp.enabled",
+        }
+    ),
+)
 
 
 def ds_config(
@@ -30,31 +190,24 @@ def ds_config(
     not in it: they belong to the model's topology. InputError when the layout does not make this global batch.
     """
     _require_batch(layout, global_batch_size)
-    config: dict[str, Any] = {
-        "train_batch_size": global_batch_size,
-        "train_micro_batch_size_per_gpu": layout.micro_batch_size,
-        "gradient_accumulation_steps": layout.grad_accum_steps,
+    config = nested(DEEPSPEED.written(SimpleNamespace(layout=layout, global_batch_size=global_batch_size)))
+    section = config[ZERO]
+    if layout.bucket_mib is None and model is not None and section["stage"] > 0:
+        # DeepSpeed allocates the whole bucket, 2 GB in fp32 and twice that with overlap, even for small models.
+        section["reduce_bucket_size"] = min(DEFAULT_BUCKET_ELEMENTS, largest_part(model, layout))
+    return {
+        **config,
         "gradient_clipping": gradient_clipping,
-        "zero_optimization": _zero_section(layout, model),
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "wall_clock_breakdown": False,  # DeepSpeed 0.19's pipeline engine crashes on its own timers when it is on
         "timers": {"throughput": {"synchronized": False}},  # otherwise it synchronizes around every micro-batch
     }
-    if layout.precision != "fp32":
-        config[layout.precision] = {"enabled": True}
-        # Otherwise gradients are summed in half precision, which loses the contribution of many small micro-batches.
-        config["data_types"] = {"grad_accum_dtype": "fp32"}
-    if layout.pipeline_parallel > 1:
-        config["pipeline"] = _pipeline_section(layout)
-    return config
 
 
 def zero_section(layout: Layout, base: Mapping[str, Any]) -> dict[str, Any]:
-    """DeepSpeed's section on ZeRO for this layout; other keys stay as in `base`."""
-    ours = ds_config(layout, layout.global_batch_size, gradient_clipping=0.0)["zero_optimization"]
-    kept = {key: value for key, value in base.items() if key not in ("offload_optimizer", "cpu_offload")}
-    return {**kept, **ours, "stage": layout.zero_stage}
+    """The section on ZeRO for a trainer that drives DeepSpeed itself; other keys stay as in `base`."""
+    return {**base, **ds_config(layout, layout.global_batch_size, 0.0)[ZERO], "stage": layout.zero_stage}
 
 
 def fp32_sums(layout: Layout) -> dict[str, Any]:
@@ -86,20 +239,6 @@ def _require_batch(layout: Layout, global_batch_size: int) -> None:
         )
 
 
-def _zero_section(layout: Layout, model: ModelShape | None) -> dict[str, Any]:
-    section: dict[str, Any] = {"stage": _zero_stage(layout), "overlap_comm": layout.overlap_comm}
-    if layout.offload == "optimizer":
-        section["offload_optimizer"] = {"device": "cpu"}
-    if layout.bucket_mib is not None:
-        # DeepSpeed counts a bucket in elements.
-        elements = layout.bucket_mib * 2**20 // GRADIENT_BYTES[layout.precision]
-        section |= {"reduce_bucket_size": elements, "allgather_bucket_size": elements}
-    elif model is not None and section["stage"] > 0:
-        # DeepSpeed allocates the whole bucket, 2 GB in fp32 and twice that with overlap, even for small models.
-        section["reduce_bucket_size"] = min(DEFAULT_BUCKET_ELEMENTS, largest_part(model, layout))
-    return section
-
-
 def largest_part(model: ModelShape, layout: Layout) -> int:
     """Parameters of the largest stage on one of its tensor-parallel ranks, before sharding among data-parallel
     ranks."""
@@ -117,21 +256,3 @@ def _part(model: ModelShape, layout: Layout, layers: int, is_first: bool, is_las
     split = layers * (int(model.layer_parameters) - whole_layer) + tables * table
     positions = is_first * (model.embedding_parameters - table)
     return split // layout.tensor_parallel + layers * whole_layer + positions + is_last * model.norm_parameters
-
-
-def _zero_stage(layout: Layout) -> int:
-    """ZeRO 1 at least for half precision. DeepSpeed's optimizer for ZeRO 0 begins at Adam's second step: its step count
-    is one ahead. With a single data-parallel rank nothing is sharded, and ZeRO 1 is the same training without that bug.
-    """
-    return layout.zero_stage if layout.precision == "fp32" else max(1, layout.zero_stage)
-
-
-def _pipeline_section(layout: Layout) -> dict[str, Any]:
-    """Whole activations between stages, and no reentrant checkpointing: the combination that is correct with
-    tensor-parallel ranks."""
-    return {
-        "activation_checkpoint_interval": 1 if layout.activation_checkpointing == "full" else 0,
-        "use_reentrant": False,
-        "pipe_partitioned": False,
-        "grad_partitioned": False,
-    }

@@ -1,4 +1,4 @@
-"""Nanotron configurations for a layout, based on one of the user's. Standard library only.
+"""nanotron's table, and its configuration for a layout, based on one of the user's. Standard library only.
 
 Key names: nanotron src/nanotron/config/{config,parallelism_config,models_config}.py.
 """
@@ -8,16 +8,104 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.trainers.common.steps import NEVER, train_iterations
+from trials.trainers.table import Keys, Row, Table, fixed, merged, nested, number, switch, word
 from trials.trial import TrialSpec
 
-_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-_ACTIVATIONS = {"gelu": "gelu_pytorch_tanh", "squared_relu": "relu2"}
-"""nanotron's names of activations that have another one here."""
+_MODEL = "model.model_config."
+_ACTIVATIONS = {"silu": "silu", "gelu": "gelu_pytorch_tanh", "relu": "relu", "squared_relu": "relu2"}
 _OF_OTHER_MODELS = ("sliding_window_size", "rope_scaling", "moe_config", "no_rope_layer")
-_SCHEDULES = {"none": "1f1b", "1f1b": "1f1b", "gpipe": "afab"}
+_NO_FIELD = "no field of the model section expresses it"
+
+
+def _vocab_size(keys: Keys) -> int | None:
+    """The padded vocabulary; None for -1, with which the tokens decide it."""
+    if keys.value(f"{_MODEL}vocab_size") == -1:
+        return None
+    size = keys.count(f"{_MODEL}vocab_size") or 32000
+    multiple = (keys.count("model.make_vocab_size_divisible_by") or 1) * (keys.count("parallelism.tp") or 1)
+    return -(-size // multiple) * multiple
+
+
+def _qkv_bias(keys: Keys) -> bool:
+    """Qwen2's; a Llama ignores the key (models/llama.py)."""
+    return keys.has(f"{_MODEL}is_qwen2_config") and keys.has(f"{_MODEL}attention_bias")
+
+
+def _schedule(keys: Keys) -> str | None:
+    """The schedule of more than one stage: by default all forward passes come first."""
+    schedules, has_stages = {"1f1b": "1f1b", "afab": "gpipe"}, (keys.count("parallelism.pp") or 1) > 1
+    found = keys.chosen("parallelism.pp_engine", schedules, "gpipe", "pipeline_schedule is 1f1b or gpipe")
+    return found if has_stages else None
+
+
+NANOTRON = Table(
+    "nanotron",
+    "2026-04-07 (2411b022)",
+    rows=(
+        number("num_layers", f"{_MODEL}num_hidden_layers", 32),
+        number("hidden_size", f"{_MODEL}hidden_size", 4096),
+        number("num_attention_heads", f"{_MODEL}num_attention_heads", 32),
+        Row(
+            "num_key_value_heads",
+            lambda spec: {f"{_MODEL}num_key_value_heads": spec.model.num_key_value_heads},
+            lambda keys: keys.count(f"{_MODEL}num_key_value_heads", f"{_MODEL}num_attention_heads") or 32,
+        ),
+        number("ffn_hidden_size", f"{_MODEL}intermediate_size", 11008),
+        Row("vocab_size", lambda spec: {f"{_MODEL}vocab_size": spec.model.vocab_size}, _vocab_size),
+        number("seq_length", "tokens.sequence_length"),
+        Row("seq_length", lambda spec: {f"{_MODEL}max_position_embeddings": spec.model.seq_length}),
+        switch("tied_embeddings", f"{_MODEL}tie_word_embeddings", False),
+        Row(
+            "rotary_base",
+            lambda spec: {f"{_MODEL}rope_theta": float(spec.model.rotary_base)},
+            lambda keys: keys.whole(f"{_MODEL}rope_theta"),
+        ),
+        word("activation", f"{_MODEL}hidden_act", _ACTIVATIONS),
+        Row("qkv_bias", read=_qkv_bias),
+        *fixed(gated_mlp=True, norm="rmsnorm", position_embedding="rotary"),
+        number("tensor_parallel", "parallelism.tp"),
+        number("pipeline_parallel", "parallelism.pp"),
+        number("data_parallel", "parallelism.dp"),
+        number("micro_batch_size", "tokens.micro_batch_size"),
+        number("grad_accum_steps", "tokens.batch_accumulation_per_replica"),
+        word("zero_stage", "optimizer.zero_stage", {0: 0, 1: 1}),
+        word("activation_checkpointing", "parallelism.recompute_layer", {"none": False, "full": True}, "none"),
+        word("sequence_parallel", "parallelism.tp_mode", {False: "ALL_REDUCE", True: "REDUCE_SCATTER"}, False),
+        Row(
+            "pipeline_schedule",
+            lambda spec: {"parallelism.pp_engine": "afab" if spec.layout.pipeline_schedule == "gpipe" else "1f1b"},
+            _schedule,
+            ("none", "1f1b", "gpipe"),
+        ),
+        word("precision", "model.dtype", {"bf16": "bfloat16", "fp16": "float16"}, "bf16", {"float32": "fp32"}),
+        Row(
+            "attention_kernel",
+            lambda spec: {},
+            lambda keys: keys.chosen(
+                f"{_MODEL}_attn_implementation",
+                {"flash_attention_2": "flash", "sdpa": "flash"},
+                "flash",
+                "attention_kernel is math or flash; ring attention is context parallelism, which this trainer's"
+                " layouts do not have",
+            ),
+            ("flash",),
+        ),
+        *fixed(offload="none", overlap_comm=False, bucket_mib=None),
+    ),
+    trains_another={
+        "parallelism.context_parallel_size": "context parallelism is no axis of a layout with this trainer",
+        **dict.fromkeys(
+            ("parallelism.expert_parallel_size", f"{_MODEL}moe*", f"{_MODEL}is_llamoe_config"),
+            "experts are not read from this trainer",
+        ),
+        **dict.fromkeys(
+            (f"{_MODEL}{name}" for name in ("flex_attention_mask", "is_mamba_config", *_OF_OTHER_MODELS)), _NO_FIELD
+        ),
+        f"{_MODEL}is_starcoder2_config": "StarCoder2's layers are not read",
+    },
+)
 
 
 def nanotron_config(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,81 +116,30 @@ def nanotron_config(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, A
         "logging": {"iteration_step_info_interval": 1},
         "tokens": {"train_steps": train_iterations(spec)},
     }
-    return _merged(nanotron_layout(spec, template), ours)
+    return merged(nanotron_layout(spec, template), ours)
 
 
 def nanotron_layout(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
     """The template with the values of layout, model and batch, and its own length and checkpoints."""
-    layout = spec.layout
-    ours = {
-        "model": {"dtype": _DTYPES[layout.precision], "model_config": _model(spec.model)},
-        "optimizer": {"zero_stage": layout.zero_stage},
-        "parallelism": _parallelism(layout),
-        "tokens": {
-            "sequence_length": spec.model.seq_length,
-            "micro_batch_size": layout.micro_batch_size,
-            "batch_accumulation_per_replica": layout.grad_accum_steps,
-        },
-    }
-    merged = _merged(template, ours)
+    config = merged(template, nested(NANOTRON.written(spec)))
     if spec.model.qkv_bias:
-        merged["model"]["model_config"] = _as_qwen2(merged["model"]["model_config"])
-    if not layout.sequence_parallel:
-        merged["parallelism"]["tp_linear_async_communication"] = False  # it requires reduce_scatter
-    return merged
+        config["model"]["model_config"] = _as_qwen2(config["model"]["model_config"])
+    if not spec.layout.sequence_parallel:
+        config["parallelism"]["tp_linear_async_communication"] = False  # it requires reduce_scatter
+    return config
 
 
 def nanotron_model_keys(model: ModelShape) -> dict[str, Any]:
     """Keys of a template by which nanotron would train another model, with the values for this one."""
     said = {
-        "hidden_act": _activation(model),
+        "hidden_act": _ACTIVATIONS[model.mlp_activation],
         "attention_bias": model.qkv_bias,
         **dict.fromkeys(_OF_OTHER_MODELS),
     }
-    return {f"model.model_config.{name}": value for name, value in said.items()}
-
-
-def _parallelism(layout: Layout) -> dict[str, Any]:
-    return {
-        "dp": layout.data_parallel,
-        "pp": layout.pipeline_parallel,
-        "tp": layout.tensor_parallel,
-        "pp_engine": _SCHEDULES[layout.pipeline_schedule],
-        "tp_mode": "REDUCE_SCATTER" if layout.sequence_parallel else "ALL_REDUCE",
-        "recompute_layer": layout.activation_checkpointing == "full",
-    }
-
-
-def _model(model: ModelShape) -> dict[str, Any]:
-    return {
-        "num_hidden_layers": model.num_layers,
-        "hidden_size": model.hidden_size,
-        "intermediate_size": model.ffn_hidden_size,
-        "num_attention_heads": model.num_attention_heads,
-        "num_key_value_heads": model.num_key_value_heads,
-        "vocab_size": model.vocab_size,
-        "max_position_embeddings": model.seq_length,
-        "tie_word_embeddings": model.tied_embeddings,
-        "rope_theta": float(model.rotary_base),
-        "hidden_act": _activation(model),
-    }
-
-
-def _activation(model: ModelShape) -> str:
-    return _ACTIVATIONS.get(model.mlp_activation, model.mlp_activation)
+    return {f"{_MODEL}{name}": value for name, value in said.items()}
 
 
 def _as_qwen2(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration as Qwen2Config, with biases of queries, keys and values: a Llama ignores them
-    (models/llama.py)."""
+    """The configuration as Qwen2Config, with biases of queries, keys and values."""
     kept = {key: value for key, value in config.items() if key != "is_llama_config"}
     return {**kept, "is_qwen2_config": True, "attention_bias": True}
-
-
-def _merged(base: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested merge; `ours` override `base`."""
-    merged = dict(base)
-    for key, value in ours.items():
-        inner = base.get(key)
-        merged[key] = _merged(inner, value) if isinstance(value, Mapping) and isinstance(inner, Mapping) else value
-    return merged

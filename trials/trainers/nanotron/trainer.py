@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import Rule, RuleViolation, allows_only, engine_limits, too_few_micro_batches
+from search_spaces.rules.engine_rules import Rule, RuleViolation, engine_limits, too_few_micro_batches
 from trials.ranks.cuda_connections import ONE
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import first_violation, own_arguments, script_or, torchrun, user_template
-from trials.trainers.nanotron.config import nanotron_config, nanotron_layout, nanotron_model_keys
+from trials.trainers.nanotron.config import NANOTRON, nanotron_config, nanotron_layout, nanotron_model_keys
 from trials.trainers.nanotron.log import NANOTRON_LOG
 from trials.trial import TrialSpec
 
@@ -50,23 +50,7 @@ def _batches(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     yield from too_few_micro_batches(layout, layout.pipeline_parallel - 1, rule)
 
 
-RULES: tuple[Rule, ...] = (
-    _batches,
-    allows_only({"pipeline_schedule": ("none", "1f1b", "gpipe")}),
-    engine_limits(
-        NAME,
-        {
-            "zero_stage": (0, 1),
-            "offload": ("none",),
-            "activation_checkpointing": ("none", "full"),
-            "precision": ("bf16", "fp16"),
-            "attention_kernel": ("flash",),
-            "overlap_comm": (False,),
-            "bucket_mib": (None,),
-        },
-        {"gated_mlp": (True,), "norm": ("rmsnorm",), "position_embedding": ("rotary",)},
-    ),
-)
+RULES: tuple[Rule, ...] = (_batches, engine_limits(NAME, *NANOTRON.limits))
 
 _REFUSED = {"config-file": "a trial writes the configuration from the template"}
 

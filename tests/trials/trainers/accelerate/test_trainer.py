@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import pytest
 import yaml
 
 from tests.trials.trainers.specs import spec_of
-from trials.trainers.accelerate.config import accelerate_config
+from trials.trainers.accelerate.config import ACCELERATE, accelerate_config
 from trials.trainers.accelerate.trainer import TRAINER
 from trials.trainers.registry import invocation
 from trials.trial import TrialSpec
@@ -40,10 +41,17 @@ def test_a_rank_starts_by_the_launcher_with_the_arguments_of_its_layout():
     ],
 )
 def test_zero_2_and_3_over_several_ranks_are_fsdp(fields, on_cpu, kind):
-    config = accelerate_config(spec(**fields).layout, is_on_cpu=on_cpu)
+    config = accelerate_config(replace(spec(**fields), accelerator="cpu" if on_cpu else "h100-80gb"))
     assert config["distributed_type"] == kind
     assert ("fsdp_config" in config) == (kind == "FSDP")
     assert config["use_cpu"] is on_cpu
+
+
+@pytest.mark.slow
+def test_what_is_refused_are_options_of_accelerates_own_parser():
+    launch = pytest.importorskip("accelerate.commands.launch", reason="accelerate is not installed")
+    names = {action.dest for action in launch.launch_command_parser()._actions}
+    assert [p for p in ACCELERATE.trains_another if not any(fnmatchcase(name, p) for name in names)] == []
 
 
 def test_the_export_says_how_to_start_with_the_users_arguments():

@@ -10,12 +10,10 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.oracles.cases import export_cases
 from tests.trials.trainers.specs import LLAMA, spec_of
-from trials.trainers.common.megatron_options import (
-    megatron_deepspeed_options,
-    megatron_lm_options,
-    unsupported_option_reason,
-)
+from trials.trainers.common.megatron_options import NO_DROPOUT, megatron_lm_options, unsupported_option_reason
 from trials.trainers.common.options import option_names
+from trials.trainers.megatron_deepspeed.options import megatron_deepspeed_options
+from trials.trainers.registry import TRAINERS
 from trials.trial import TrialKind
 
 PIPELINE = {"tensor_parallel": 2, "pipeline_parallel": 2}
@@ -25,6 +23,16 @@ DEEPSPEED_LAYOUTS = [
     {"zero_stage": 3, "offload": "optimizer", "activation_checkpointing": "selective", "tensor_parallel": 4},
     {"zero_stage": 1, "precision": "fp32", "attention_kernel": "math"},
 ]
+
+
+OF_THE_USER = {
+    *("lr", "attention-dropout", "hidden-dropout", "distributed-timeout-minutes", "mock-data", "tokenizer-type"),
+    *("vocab-size", "make-vocab-size-divisible-by", "ckpt-format", "no-gradient-accumulation-fusion"),
+    *("use-precision-aware-optimizer", "accumulate-allreduce-grads-in-fp32", "no-check-for-nan-in-loss-and-grad"),
+    *("moe-grouped-gemm", "moe-router-dtype", "moe-router-load-balancing-type", "no-rope-fusion"),
+    *("no-bias-dropout-fusion", "no-bias-gelu-fusion"),
+}
+"""Options of a trial that an argument may say otherwise: data, kernels, and what balances experts."""
 
 
 @pytest.mark.slow
@@ -37,20 +45,17 @@ def test_what_megatron_lm_is_told_is_the_layout_and_the_model_and_cannot_be_an_a
         found = read_launch_script(f"torchrun {ranks} pretrain_gpt.py {shlex.join(words)}")
         assert Layout(**found.layout, engine=found.source).canonical() == case.spec.layout
         assert ModelShape(**found.model) == case.spec.model
-        is_aware = case.spec.layout.offload == "optimizer" or case.spec.layout.moment_dtype != "fp32"
-        assert ("--use-precision-aware-optimizer" in words) is is_aware
-        if case.spec.model.num_experts is None and case.spec.model.key_value_latent_size is None:
-            rendered |= option_names(words)
-    for fields in DEEPSPEED_LAYOUTS:
-        rendered |= option_names(megatron_deepspeed_options(spec_of("megatron-deepspeed", LLAMA, **fields), "x", ()))
-    free = {name for name in rendered if unsupported_option_reason(name) is None}
-    assert free == {
-        *("lr", "attention-dropout", "hidden-dropout", "distributed-timeout-minutes", "mock-data", "tokenizer-type"),
-        *("vocab-size", "make-vocab-size-divisible-by", "ckpt-format", "no-gradient-accumulation-fusion"),
-        *("use-precision-aware-optimizer", "accumulate-allreduce-grads-in-fp32", "no-check-for-nan-in-loss-and-grad"),
-    }
+        rendered |= option_names(words)
+    assert {name for name in rendered if unsupported_option_reason(name) is None} == OF_THE_USER
     assert unsupported_option_reason("save") == "a trial writes no checkpoint"
     assert unsupported_option_reason("weight-decay") is None
+
+
+def test_megatron_deepspeed_is_told_what_cannot_be_an_argument_too():
+    specs = [spec_of("megatron-deepspeed", LLAMA, **fields) for fields in DEEPSPEED_LAYOUTS]
+    rendered = option_names(word for spec in specs for word in megatron_deepspeed_options(spec, "x", ()))
+    refusal = TRAINERS["megatron-deepspeed"].argument_error
+    assert {name for name in rendered if refusal(name) is None} == {*NO_DROPOUT, "lr", "make-vocab-size-divisible-by"}
 
 
 @pytest.mark.parametrize("render", [megatron_lm_options, lambda s, a: megatron_deepspeed_options(s, "x.json", a)])
