@@ -47,7 +47,7 @@ ONE_DOOR = {
     "torchtitan": {
         "trials/train/engines/torchtitan_engine.py",
         "trials/train/engines/torchtitan_config.py",
-        "trials/train/engines/torchtitan_first_layers.py",
+        "trials/train/engines/torchtitan_parts.py",
         "trials/train/cpu_device/torchtitan.py",
     },
     "accelerate": {

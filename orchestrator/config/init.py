@@ -122,7 +122,7 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
         model=model,
         cluster=cluster,
         global_batch_size=batch or FILL_IN,
-        baseline=_baseline(imported, layout, asked, batch, notes) if imported.has_layout else {},
+        baseline=_baseline(imported, _trained_today(layout, notes), asked, batch, notes) if imported.has_layout else {},
         space=_space(layout, engine, cluster, model, batch or 32, asked),
         notes=printable_notes(notes),
         launcher=imported.launcher,
@@ -158,6 +158,17 @@ def _trained_layout(imported: ImportedConfig, model: Mapping[str, Any], notes: l
         raise InputError(*(replace(problem, fix=f"{problem.fix}{_IN_A_COPY}") for problem in found))
     notes += [f"{name} has no effect in this layout and was left out: {ignored[name].rule}." for name in ignored]
     return {n: value for n, value in imported.layout.items() if n not in ignored and value != _DEFAULTS.get(n)}
+
+
+def _trained_today(layout: Mapping[str, Any], notes: list[str]) -> Mapping[str, Any]:
+    """The layout without sequence parallelism over one tensor-parallel rank, which every trainer does without; with
+    more ranks the space has it."""
+    if not (layout.get("sequence_parallel") and layout.get("tensor_parallel") == 1):
+        return layout
+    notes.append(
+        "Sequence parallelism is on in the file; with tensor_parallel 1 it has no effect, and the space has it."
+    )
+    return {name: value for name, value in layout.items() if name != "sequence_parallel"}
 
 
 _IGNORED = ("overlap_comm", "bucket_mib")

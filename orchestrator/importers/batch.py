@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from math import prod
 from typing import Any
 
 from search_spaces.errors import InputError
@@ -16,12 +17,13 @@ def complete_batch(
     gpus_per_node: int | None,
     in_doubt: Collection[str] = (),
 ) -> int | None:
-    """Add num_nodes, data_parallel and grad_accum_steps to the layout where they follow; returns the global batch.
+    """Add num_nodes, and what of the batch's factors follows from the others; returns the global batch.
 
     Where the file has neither batch nor accumulation, the batch is one micro-batch a data-parallel rank; None if one of
     them is in doubt. InputError for numbers that contradict each other.
     """
     _add_data_parallel(layout, num_nodes, gpus_per_node)
+    _add_factor(layout, batch)
     micro, data = layout.get("micro_batch_size"), layout.get("data_parallel")
     if not (micro and data):
         return batch
@@ -29,14 +31,7 @@ def complete_batch(
         return None
     batch = batch or micro * data * layout.get("grad_accum_steps", 1)
     if batch % (micro * data):
-        raise InputError.of(
-            "batch",
-            f"global batch {batch} is not a multiple of micro batch {micro} x data {data} = {micro * data}",
-            key="global_batch_size",
-            value=batch,
-            rule=BATCH_RULE,
-            fix=f"a global batch that is a multiple of {micro * data}, or another micro batch",
-        )
+        raise _not_a_multiple(batch, micro * data, f"micro batch {micro} x data {data}")
     _add(layout, "grad_accum_steps", batch // (micro * data), BATCH_RULE)
     return batch
 
@@ -56,6 +51,29 @@ def _add_data_parallel(layout: dict[str, Any], num_nodes: int | None, gpus_per_n
         )
     layout["num_nodes"] = num_nodes
     _add(layout, "data_parallel", world // ranks, WORLD_RULE)
+
+
+def _add_factor(layout: dict[str, Any], batch: int | None) -> None:
+    """Add the micro-batch or the data-parallel ranks where the accumulation and the other one are known."""
+    names = ("grad_accum_steps", "micro_batch_size", "data_parallel")
+    missing = [name for name in names if not layout.get(name)]
+    part = prod(layout[name] for name in names if name not in missing)
+    if batch is None or len(missing) != 1 or missing == ["grad_accum_steps"]:
+        return
+    if batch % part:
+        raise _not_a_multiple(batch, part, " x ".join(name for name in names if name not in missing))
+    layout[missing[0]] = batch // part
+
+
+def _not_a_multiple(batch: int, part: int, factors: str) -> InputError:
+    return InputError.of(
+        "batch",
+        f"global batch {batch} is not a multiple of {factors} = {part}",
+        key="global_batch_size",
+        value=batch,
+        rule=BATCH_RULE,
+        fix=f"a global batch that is a multiple of {part}, or another micro batch",
+    )
 
 
 def _add(layout: dict[str, Any], name: str, value: int, rule: str) -> None:

@@ -5,32 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.importers import reasons
 from orchestrator.importers.batch import complete_batch
-from orchestrator.importers.deepspeed_config import bucket_notes
-from orchestrator.importers.differences import biases_of, other_number_of_positions
-from orchestrator.importers.gpt_neox_fields import (
-    BATCH_FIELDS,
-    CLUSTER_FIELDS,
-    GATED,
-    LAYOUT_FIELDS,
-    MODEL_FIELDS,
-    VALUE_RULES,
-    missing_keys,
-)
-from orchestrator.importers.gpt_neox_options import GPT_NEOX_OPTIONS
 from orchestrator.importers.imported_config import ImportedConfig
-from orchestrator.importers.settings import CODE, Settings, read_fields, turn_off_sequence_parallel
+from orchestrator.importers.rows import ReadFields, read_rows
+from orchestrator.importers.settings import (
+    CODE,
+    FieldReaders,
+    Settings,
+    ValueRule,
+    ValueRules,
+    one_of,
+    read_fields,
+    turn_off_sequence_parallel,
+)
 from orchestrator.importers.yaml_config import document_settings, yaml_document
 from search_spaces.errors import InputError, Problem
-from search_spaces.layouts.layout import layout_mesh
+from search_spaces.layouts.layout import AXES, WORLD_RULE, layout_mesh
 from search_spaces.schema.yaml_document import Document, KeyPath
+from trials.trainers.common.deepspeed_config import MICRO, STEPS, TOTAL
+from trials.trainers.gpt_neox.config import GPT_NEOX, PADDED_TO, PIPELINE, TENSOR, degree
 
+_REQUIRED_KEYS = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
 _CHARACTERISTIC_KEYS = (
-    *("pipe_parallel_size", "model_parallel_size", "num_layers", "attention_config", "pos_emb"),
+    *(PIPELINE, TENSOR, "num_layers", "attention_config", "pos_emb"),
     *("data_path", "train_data_paths", "vocab_file", "tokenizer_type"),
 )
-_EXTRA = "deepspeed_extra_args"
+_VOCABULARIES = {"gpt2bpetokenizer": 50257, "hfgpt2tokenizer": 50257, "charleveltokenizer": 512}
+_EXTRA, _WORLD = "deepspeed_extra_args", "global_num_gpus"
+_BATCH_ORIGIN = "micro-batch x accumulation x data-parallel ranks"
+_OF_THE_LAYOUT = dict.fromkeys(row.field for row in GPT_NEOX.rows if row.field in AXES)
 
 
 def looks_like_gpt_neox(data: Mapping[str, Any]) -> bool:
@@ -46,51 +49,29 @@ def read_gpt_neox(text: str) -> ImportedConfig:
     each other.
     """
     document = yaml_document(text)
-    keys = document_settings(document, GPT_NEOX_OPTIONS, _paths(document))
-    if problems := [*keys.problems(VALUE_RULES)]:
-        raise InputError(*problems)
-    model, model_origins = read_fields(keys, "model", MODEL_FIELDS)
-    layout, layout_origins = read_fields(keys, "baseline", LAYOUT_FIELDS)
-    top, top_origins = read_fields(keys, "", BATCH_FIELDS)
-    cluster, cluster_origins = read_fields(keys, "cluster", CLUSTER_FIELDS)
-    origins = {**model_origins, **layout_origins, **top_origins, **cluster_origins}
-    left_open: tuple[str, ...] = ()
-    if missing := missing_keys(keys):
-        _leave_defaults_open(model, "model", origins)
-        _leave_defaults_open(layout, "baseline", origins)
-        left_open = tuple(name for name in LAYOUT_FIELDS if name not in layout)
-        keys.notes.append(
-            f"The file has no {', '.join(missing)}: GPT-NeoX combines several files. What this one does not set was"
-            " left open."
-        )
-        if not model and not layout:
-            raise _no_model_and_layout(missing)
-    turn_off_sequence_parallel(layout, keys)
+    keys = document_settings(document, GPT_NEOX, _paths(document))
+    missing = _missing_keys(keys)
+    read = read_rows(GPT_NEOX, keys, _OTHERS, _RULES, has_defaults=not missing)
+    turn_off_sequence_parallel(read.layout, keys)
+    cluster, of_cluster = read_fields(keys, "cluster", _CLUSTER)
     nodes, gpus = cluster.get("num_nodes"), cluster.get("gpus_per_node")
-    batch = complete_batch(layout, top.get("global_batch_size"), nodes, gpus, keys.in_doubt)
+    batch = complete_batch(read.layout, read.top.get("global_batch_size"), nodes, gpus, keys.in_doubt)
+    changed = tuple(_changes(keys, read.layout))
+    notes = [*_differences(keys, read, missing), *keys.not_read(", kept in the template")]
     return ImportedConfig(
         "gpt-neox",
-        model,
-        layout,
+        read.model,
+        read.layout,
         batch,
         nodes,
         gpus,
-        origins={"global_batch_size": _BATCH_ORIGIN, **origins},
-        notes=tuple(
-            dict.fromkeys(
-                [*keys.notes, *keys.left_out(keys.given.keys() - _REPLACED), *_differences(keys, model, layout)]
-            )
-        ),
+        origins={"global_batch_size": _BATCH_ORIGIN, **read.origins, **of_cluster},
+        notes=tuple(dict.fromkeys([*keys.notes, *notes])),
         engine="gpt-neox",
-        left_open=left_open,
+        left_open=tuple(name for name in _OF_THE_LAYOUT if name not in read.layout) if missing else (),
         in_doubt=tuple(keys.in_doubt),
-        changed=tuple(_changes(keys, layout)),
+        changed=changed,
     )
-
-
-_REPLACED = {"use_qk_layernorm"}
-"""Keys of a template that a trial replaces; it has the others as they are."""
-_BATCH_ORIGIN = "micro-batch x accumulation x data-parallel ranks"
 
 
 def _key(name: str) -> str:
@@ -103,68 +84,98 @@ def _paths(document: Document) -> Mapping[str, KeyPath]:
     found: dict[str, KeyPath] = {}
     for name in document.data:
         if _key(name) in found:
-            raise _given_twice(name, document)
+            raise InputError.of(
+                CODE,
+                f"is given a second time, as {_key(name)}",
+                rule="GPT-NeoX reads a key with hyphens as the one with underscores",
+                fix="remove one of them",
+                key=name,
+                line=document.location((name,)).line,
+            )
         found[_key(name)] = (name,)
     extra = document.value(found.pop(_EXTRA)) if _EXTRA in found else None
     return {**found, **{name: (_EXTRA, name) for name in extra}} if isinstance(extra, Mapping) else found
 
 
-def _given_twice(name: str, document: Document) -> InputError:
-    return InputError.of(
-        CODE,
-        f"is given a second time, as {_key(name)}",
-        rule="GPT-NeoX reads a key with hyphens as the one with underscores",
-        fix="remove one of them",
-        key=name,
-        line=document.location((name,)).line,
-    )
+def _missing_keys(keys: Settings) -> list[str]:
+    """Keys that GPT-NeoX requires and the file lacks; another file of the training has it."""
+    given = {name for name, setting in keys.given.items() if setting.value is not None}
+    missing = [name for name in _REQUIRED_KEYS if name not in given]
+    return missing if given & {TOTAL, MICRO} else [*missing, f"{TOTAL} or {MICRO}"]
 
 
-def _leave_defaults_open(values: dict[str, Any], section: str, origins: dict[str, str]) -> None:
-    """Remove the values that are defaults."""
-    default = f"{GPT_NEOX_OPTIONS.trainer}'s default"
-    for name in [name for name in values if origins[f"{section}.{name}"] == default]:
-        del values[name], origins[f"{section}.{name}"]
+def _vocab_size(keys: Settings) -> int | None:
+    """The tokenizer's vocabulary, padded to a multiple of make_vocab_size_divisible_by times the tensor degree."""
+    tokenizer = keys.text("tokenizer_type")
+    is_open = tokenizer is None and _missing_keys(keys)
+    size = None if is_open else _VOCABULARIES.get((tokenizer or "GPT2BPETokenizer").lower())
+    multiple = (keys.count(PADDED_TO) or 128) * (degree(keys, TENSOR) or 1)
+    if size is None:
+        keys.notes.append("vocab_size is not in the file: the tokenizer decides it.")
+        return None
+    which = tokenizer or "GPT-NeoX's default tokenizer, that of GPT-2,"
+    keys.notes.append(f"vocab_size: {size} of {which} was taken, padded as GPT-NeoX pads it.")
+    return -(-size // multiple) * multiple
 
 
-def _no_model_and_layout(missing: list[str]) -> InputError:
-    return InputError.of(
-        CODE,
-        f"has no {', '.join(missing)}",
-        rule="a GPT-NeoX configuration describes a model or a layout",
-        fix="give the file of the training that has num_layers in it, or one that combines all of them",
-    )
+def _data_parallel(keys: Settings) -> int | None:
+    """The ranks that are left."""
+    world, ranks = keys.count(_WORLD), (degree(keys, TENSOR) or 1) * (degree(keys, PIPELINE) or 1)
+    if world and world % ranks:
+        raise InputError(keys.problem(_WORLD, WORLD_RULE, f"a multiple of {ranks}"))
+    return world // ranks if world else None
+
+
+_OTHERS: FieldReaders = {
+    "vocab_size": _vocab_size,
+    "data_parallel": _data_parallel,
+    # One micro-batch unless told otherwise; null leaves it to the batch.
+    "grad_accum_steps": lambda keys: None if keys.is_null(STEPS) else keys.counted(STEPS, 1),
+}
+
+
+def _num_nodes(keys: Settings) -> int | None:
+    stated, world, gpus = _limit(keys, "num_nodes"), keys.count(_WORLD), _limit(keys, "num_gpus")
+    return world // gpus if stated is None and world and gpus and world % gpus == 0 else stated
+
+
+def _limit(keys: Settings, name: str) -> int | None:
+    """A number of nodes or of GPUs; -1, like any other below 1, stands for all that there are."""
+    value = keys.value(name)
+    return None if isinstance(value, int) and value < 1 else keys.count(name)
+
+
+_CLUSTER: FieldReaders = {"num_nodes": _num_nodes, "gpus_per_node": lambda keys: _limit(keys, "num_gpus")}
+
+
+_RULES: ValueRules = (
+    one_of("dataset_impl", ("gpt2",), "a search pretrains a GPT"),
+    one_of("train_impl", ("normal",), "a search pretrains a GPT"),
+    ValueRule(
+        "pipe_partition_method",
+        lambda keys: degree(keys, PIPELINE) == 1 or str(keys.value("pipe_partition_method")).startswith("type:"),
+        "uneven pipeline stages are no axis of a layout with this trainer",
+    ),
+)
 
 
 def _changes(keys: Settings, layout: Mapping[str, Any]) -> Iterator[Problem]:
     """Problems with values of the layout that trials would train otherwise."""
-    count = keys.count("checkpoint_num_layers") or 1
-    if count > 1 and layout.get("activation_checkpointing") == "full":
-        yield keys.problem("checkpoint_num_layers", reasons.EACH_LAYER, "set it to 1")
+    name = "checkpoint_num_layers"
+    if (keys.count(name) or 1) > 1 and layout.get("activation_checkpointing") == "full":
+        yield keys.problem(name, "trials recompute one layer at a time", "set it to 1")
 
 
-def _differences(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]:
+def _differences(keys: Settings, read: ReadFields, missing: list[str]) -> Iterator[str]:
     """Notes on what the training has and a trial has not, and on what the file does not say."""
-    yield from _of_a_layer(keys, model)
-    yield from bucket_notes(keys)
-    if keys.has("te_mha"):
-        yield "te_mha: Transformer Engine chooses the attention kernel; flash is taken in half precision."
-    if keys.has("hostfile"):
-        yield "hostfile was not read: it has the nodes and their GPUs."
-    if layout.get("data_parallel"):
-        ranks = layout_mesh(layout).world_size
-        yield f"The training runs on {ranks} rank{'s' if ranks > 1 else ''}."
-
-
-def _of_a_layer(keys: Settings, model: Mapping[str, Any]) -> Iterator[str]:
-    activation = keys.text("activation")
-    if activation is not None and activation not in ("gelu", "swiglu"):
-        yield f"activation {activation}: trials have {'SiLU in the gate' if activation in GATED else 'GELU'}."
-    names = ("use_bias_in_attn_linear", "use_bias_in_mlp")
-    for name in names if model.get("norm") == "rmsnorm" else (*names, "use_bias_in_norms"):
-        has_biases = keys.flag(name, default=True)
-        if "norm" in model and has_biases == (model["norm"] == "rmsnorm"):
-            yield f"{name} is {str(has_biases).lower()}; {biases_of(model['norm'])}."
+    if missing:
+        yield (
+            f"The file has no {', '.join(missing)}: GPT-NeoX combines several files. What this one does not set was"
+            " left open."
+        )
     positions = keys.value("max_position_embeddings")
-    if model.get("position_embedding") == "learned" and positions not in (None, model.get("seq_length")):
-        yield other_number_of_positions("max_position_embeddings", positions)
+    if read.model.get("position_embedding") == "learned" and positions not in (None, read.model.get("seq_length")):
+        yield f"max_position_embeddings is {positions}; a model has seq_length learned positions."
+    if read.layout.get("data_parallel"):
+        ranks = layout_mesh(read.layout).world_size
+        yield f"The training runs on {ranks} rank{'s' if ranks > 1 else ''}."

@@ -17,8 +17,7 @@ from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.megatron_bridge.config import looks_like_megatron_bridge, read_bridge_config
 from orchestrator.importers.nanotron import looks_like_nanotron, read_nanotron
 from orchestrator.importers.source_file import ReadFile, read_beside, read_utf8
-from orchestrator.importers.torchtitan.module import read_module
-from orchestrator.importers.torchtitan.saved import looks_like_torchtitan, read_saved_config
+from orchestrator.importers.torchtitan.saved import looks_like_torchtitan, read_module, read_saved_config
 from orchestrator.importers.yaml_config import yaml_document
 from search_spaces.errors import InputError
 

@@ -6,16 +6,19 @@ import re
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from orchestrator.importers.option_table import DO_WITHOUT, OptionTable
 from search_spaces.errors import InputError, Problem, choice_fix, format_value
 from search_spaces.model_shape import DEFAULT_ROTARY_BASE
 from search_spaces.schema.unsafe_text import hidden, is_printable
 from search_spaces.schema.validation import FILL_IN
+from trials.trainers.table import Table
 
+T = TypeVar("T")
 CODE = "import"
 """Code of the problems with a file that `parlay init --from` reads."""
+DO_WITHOUT = "remove it from a copy of the file if a search without it helps you"
+"""Fix for an option or value that no search file expresses."""
 
 FieldReaders = Mapping[str, Callable[["Settings"], Any]]
 """Reader of each field of the search file; None for a value that the settings do not have."""
@@ -32,9 +35,6 @@ class ValueRule(NamedTuple):
 
 ValueRules = tuple[ValueRule, ...]
 
-SWITCH = {"true": True, "false": False}
-"""Words of a switch, for `Settings.chosen`."""
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -42,7 +42,8 @@ class Setting:
 
     `line` is where it is written, `variable` the variable that holds it there. `doubt` is the reason why the value is
     not known, for example that the script does not set it. `origin` says where it is from if not from the file itself.
-    `words` are those of a command: the option, and the value's.
+    `words` are those of a command: the option, and the value's. `key` is its name in the file, where it is read by
+    another.
     """
 
     value: Any
@@ -51,16 +52,25 @@ class Setting:
     doubt: str | None = None
     origin: str | None = None
     words: tuple[str, ...] = ()
+    key: str | None = None
 
 
 class Settings:
     """The settings of a file, the notes made while reading them, and what was read for which field.
 
-    `in_doubt` are the fields that a setting decides whose value is not known: no default stands for them.
+    `in_doubt` are the fields that a setting decides whose value is not known: no default stands for them. Where it
+    `leaves_open`, another file of the training decides absent settings, and null stands for the trainer's default.
     """
 
-    def __init__(self, given: Mapping[str, Setting], table: OptionTable, notes: list[str] | None = None):
+    def __init__(
+        self,
+        given: Mapping[str, Setting],
+        table: Table,
+        notes: list[str] | None = None,
+        leaves_open: bool = False,
+    ):
         self.given = given
+        self.leaves_open = leaves_open
         self.table = table
         self.notes: list[str] = [] if notes is None else notes
         self.in_doubt: list[str] = []
@@ -68,24 +78,28 @@ class Settings:
 
     def problems(self, rules: ValueRules = ()) -> Iterator[Problem]:
         """Problems with the settings that no search file expresses, or not with their value, where that is known."""
-        for name, reason in self.table.refused(self._known()).items():
-            yield self.problem(name, rule=reason, fix=DO_WITHOUT)
+        for name, setting in self.given.items():
+            reason = None if setting.doubt is not None or _is_off(setting.value) else self.table.refusal(name)
+            if reason is not None:
+                yield self.problem(name, rule=reason, fix=DO_WITHOUT)
         for name, is_expressed, rule, fix in rules:
             if self.has(name) and not self.is_in_doubt(name) and not is_expressed(self):
                 yield self.problem(name, rule, fix)
 
-    def left_out(self, kept: Container[str] = ()) -> Iterator[str]:
-        """Notes on the settings that were left out, all but the `kept` ones; by name only, as a value may be a
-        secret."""
-        unnamed = dict.fromkeys(self.unnamed)
-        others = {name: setting for name, setting in self.given.items() if name not in kept}
-        values = {name: setting.value for name, setting in others.items() if name not in unnamed}
-        yield from self.table.notes(values)
-        yield from (f"{self.key(name)} was left out: {self.given[name].doubt}." for name in unnamed)
-        known = self._known()
-        for name, reason in self.table.refused(values).items():
-            if name not in known:
-                yield f"{self.key(name)} was left out, since {self.given[name].doubt}: {reason}."
+    def unread(self, kept: Container[str] = ()) -> list[str]:
+        """Settings that no reader has asked for, all but the `kept` ones, those that are empty, and those that would be
+        refused if they were on."""
+        return [
+            name
+            for name, setting in self.given.items()
+            if name not in self._asked and name not in kept and setting.value not in (None, "", [], {})
+            if setting.doubt is not None or self.table.refusal(name) is None
+        ]
+
+    def not_read(self, where: str = "", kept: Container[str] = ()) -> Iterator[str]:
+        """The note that names all unread settings but the `kept` ones, by name only, as a value may be a secret."""
+        if names := self.unread(kept):
+            yield f"Not read{where}: {', '.join(dict.fromkeys(map(self.key, names)))}."
 
     def words_of(self, names: Container[str]) -> Iterator[str]:
         """The words of a command's options with these names, as given; FILL_IN for a value that is not known, or may be
@@ -94,7 +108,7 @@ class Settings:
             if name in names:
                 option, *values = setting.words
                 yield option
-                is_told = setting.doubt is None and self._shown(name) == setting.value
+                is_told = setting.doubt is None and self.shown(name) == setting.value
                 yield from values if is_told and all(map(is_printable, values)) else (FILL_IN,)
 
     @property
@@ -102,37 +116,35 @@ class Settings:
         """Options whose name is not known, such as `--$DTYPE`; each may be any flag."""
         return [name for name in self.given if re.search(r"[$`]", name)]
 
-    def _known(self) -> dict[str, Any]:
-        return {name: setting.value for name, setting in self.given.items() if setting.doubt is None}
-
     def problem(self, name: str, rule: str, fix: str = "correct it in the file") -> Problem:
         """The problem that this setting breaks a rule."""
         setting = self.given[name]
         is_set = setting.value is True
-        value = None if is_set else self._shown(name)
+        value = None if is_set else self.shown(name)
         message = "cannot be read" if is_set else f"is {format_value(value):.60}"
         return Problem(CODE, message, rule, fix, key=self.key(name), value=value, line=setting.line)
 
     def key(self, name: str) -> str:
         """The setting as its file names it."""
-        return self.table.prefix + name
+        given = self.given.get(name)
+        return (given.key if given else None) or self.table.prefix + name
 
     def has(self, *names: str) -> bool:
         """True if one of these settings is given and is not false or null."""
         self._asked += names
-        return any(found.value not in (None, False) for name in names if (found := self._setting(name)))
+        return any(found.value not in (None, False) for name in names if (found := self.given.get(name)))
 
     def value(self, name: str) -> Any:
         """The setting's value; None where it is absent or null, and, with a note, where it is not known."""
         self._asked.append(name)
-        setting = self._setting(name)
+        setting = self.given.get(name)
         if setting is None or setting.doubt is None:
             return setting.value if setting else None
-        shown = f"{format_value(self._shown(name)):.60}"
+        shown = f"{format_value(self.shown(name)):.60}"
         self.notes.append(f"{self.key(name)} is {shown}, which was not used: {setting.doubt}.")
         return None
 
-    def _shown(self, name: str) -> Any:
+    def shown(self, name: str) -> Any:
         """The setting's value for a message."""
         setting = self.given[name]
         return hidden(setting.value, name, setting.variable)
@@ -148,6 +160,12 @@ class Settings:
         """The setting's list; a value that is none is its only entry."""
         value = self.value(name)
         return value if isinstance(value, list) else [] if value is None else [value]
+
+    def words(self, name: str) -> list[str]:
+        """The words of the setting's list, which may be written as text: `[a, b]`, `a b`."""
+        value = self.value(name)
+        given = value if isinstance(value, list) else re.findall(r"[\w+.-]+", str("" if value is None else value))
+        return [str(each) for each in given]
 
     def flag(self, name: str, default: bool = False) -> bool:
         """The setting as true or false."""
@@ -170,20 +188,37 @@ class Settings:
             raise InputError(self.problem(name, rule="a whole number of at least 1"))
         return int(value)
 
+    def whole(self, name: str) -> int | None:
+        """The setting's number, written with or without a point; None, with a note, where it is not whole."""
+        value = self.value(name)
+        try:
+            number = None if value is None else float(value)
+        except (TypeError, ValueError):
+            raise InputError(self.problem(name, rule="a number")) from None
+        if number is not None and not number.is_integer():
+            self.notes.append(f"{self.key(name)} was left out: it is no whole number.")
+            return None
+        return None if number is None else int(number)
+
+    def default(self, name: str, value: Any) -> Any:
+        """The trainer's default where it counts: not for a value in doubt, nor where absent settings are open."""
+        is_open = self.leaves_open and not self.is_null(name)
+        return None if is_open or self.is_in_doubt(name) else value
+
     def counted(self, name: str, default: int | None) -> int | None:
         """The setting's whole number, `default` where it is absent."""
         return self.count(name) or default
 
-    def chosen(self, name: str, values: Mapping[str, Any], default: Any) -> Any:
+    def chosen(self, name: str, values: Mapping[str, T], default: T, rule: str = "") -> T:
         """Value that the setting's word stands for, `default` where it is absent.
 
-        Words are in lower case. InputError for a word without meaning.
+        Words are in lower case. InputError, by default with the words as the rule, for a word without meaning.
         """
         value = self.value(name)
         if value is None:
             return default
         if (word := str(value).lower()) not in values:
-            raise InputError(self.problem(name, "one of " + ", ".join(values), choice_fix(word, values)))
+            raise InputError(self.problem(name, rule or "one of " + ", ".join(values), choice_fix(word, values)))
         return values[word]
 
     def is_in_doubt(self, name: str) -> bool:
@@ -196,12 +231,8 @@ class Settings:
 
     def _is_given(self, name: str) -> bool:
         self._asked.append(name)
-        setting = self._setting(name)
+        setting = self.given.get(name)
         return setting is not None and setting.value is not None
-
-    def _setting(self, name: str) -> Setting | None:
-        """The setting; None where it is absent, and where the trainer does not know it."""
-        return self.given.get(name) if name in self.table.group_of else None
 
     @contextmanager
     def tracked(self) -> Iterator[list[str]]:
@@ -214,7 +245,7 @@ class Settings:
 
     def origin(self, names: list[str]) -> str:
         """Origin of a value that these settings decide: the given ones, else the trainer's default."""
-        given = dict.fromkeys(self._written(name) for name in dict.fromkeys(names) if self._setting(name))
+        given = dict.fromkeys(self._written(name) for name in dict.fromkeys(names) if self.given.get(name))
         return ", ".join(given) or f"{self.table.trainer}'s default"
 
     def _written(self, name: str) -> str:
@@ -231,17 +262,9 @@ def one_of(name: str, values: Collection[str], rule: str) -> ValueRule:
     return ValueRule(name, lambda settings: str(settings.value(name)).lower() in values, rule, fix)
 
 
-def positive(name: str, rule: str) -> ValueRule:
-    """The rule that the setting is a number above 0, and none that stands for infinity."""
-
-    def is_positive(settings: Settings) -> bool:
-        value = settings.value(name)
-        return type(value) in (int, float) and 0 < value <= _LARGEST
-
-    return ValueRule(name, is_positive, rule)
-
-
-_LARGEST = 10**12
+def _is_off(value: Any) -> bool:
+    """True for the value of an option that does nothing, such as one expert, no window, or -1 for no limit."""
+    return value is not True and str(value).lower() in ("none", "false", "0", "1", "-1", "", "[]", "{}")
 
 
 def rotary_base(settings: Settings, name: str) -> int | None:
@@ -258,17 +281,6 @@ def rotary_base(settings: Settings, name: str) -> int | None:
         settings.notes.append(f"{settings.key(name)} was left out: rotary_base is a whole number from 2 to 1000000000.")
         return None
     return None if base == DEFAULT_ROTARY_BASE else int(base)
-
-
-def head_size(settings: Settings, name: str, hidden_size: str, heads: str) -> int | None:
-    """The size of a head; None where it is absent, null or what the other two settings say."""
-    size, hidden, count = settings.count(name), settings.count(hidden_size), settings.count(heads)
-    return None if size and count and size * count == hidden else size
-
-
-def other_biases(has_biases: bool | None, norm: str | None) -> bool | None:
-    """linear_biases of a model; None where it is unknown or goes with the norm."""
-    return None if has_biases is None or has_biases == (norm == "layernorm") else has_biases
 
 
 def read_fields(settings: Settings, section: str, readers: FieldReaders) -> tuple[dict[str, Any], dict[str, str]]:
@@ -295,7 +307,9 @@ def turn_off_sequence_parallel(layout: dict[str, Any], settings: Settings) -> No
         )
 
 
-def flat(config: Mapping[str, Any], table: OptionTable, lines: Callable[[str], int | None]) -> dict[str, Setting]:
+def flat(
+    config: Mapping[str, Any], table: Table, lines: Callable[[str], int | None] = lambda name: None
+) -> dict[str, Setting]:
     """The settings of a nested configuration by dotted key. A mapping that the table has as a whole stays whole."""
     found: dict[str, Setting] = {}
     for name, value in _leaves(config, table, ""):
@@ -303,12 +317,12 @@ def flat(config: Mapping[str, Any], table: OptionTable, lines: Callable[[str], i
     return found
 
 
-def _leaves(config: Mapping[str, Any], table: OptionTable, above: str) -> Iterator[tuple[str, Any]]:
+def _leaves(config: Mapping[str, Any], table: Table, above: str) -> Iterator[tuple[str, Any]]:
     for key, value in config.items():
         name = f"{above}{key}"
-        if isinstance(value, Mapping) and value and name not in table.group_of:
+        if isinstance(value, Mapping) and value and name not in table.whole:
             yield from _leaves(value, table, f"{name}.")
-        elif value not in (None, {}) or name not in table.sections:
+        else:
             yield name, value
 
 

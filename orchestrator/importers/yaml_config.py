@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.importers.option_table import OptionTable
 from orchestrator.importers.settings import Settings, flat
 from search_spaces.schema.yaml_document import Document, KeyPath, parse_document
+from trials.trainers.table import Table
 
 
 def yaml_document(text: str) -> Document:
@@ -16,7 +16,7 @@ def yaml_document(text: str) -> Document:
     return parse_document(text.encode(), None, Path())
 
 
-def document_settings(document: Document, table: OptionTable, paths: Mapping[str, KeyPath] | None = None) -> Settings:
+def document_settings(document: Document, table: Table, paths: Mapping[str, KeyPath] | None = None) -> Settings:
     """The settings of a document. `paths` tells where its sections are, by the names of the table; absent ones are at
     the top."""
     places = {name: (name,) for name in document.data} if paths is None else paths

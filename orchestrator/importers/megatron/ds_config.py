@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from orchestrator.importers.bash.files import path_of
+from orchestrator.importers.bash.redirections import path_of
 from orchestrator.importers.bash.script import Script, Word
 from orchestrator.importers.command_settings import default_notes
 from orchestrator.importers.deepspeed_config import CHARACTERISTIC_KEYS, read_ds_config
@@ -18,17 +18,15 @@ _OF_THE_CONFIG = ("micro_batch_size", "global_batch_size", "zero_stage", "offloa
 """Fields that the configuration decides where the command does not."""
 
 
-def named_ds_config(
-    words: Sequence[Word], script: Script, options: Settings, read_file: ReadFile | None
-) -> ImportedConfig | None:
+def named_ds_config(script: Script, options: Settings, read_file: ReadFile | None) -> ImportedConfig | None:
     """The values of the file that DeepSpeed opens when this command runs; None where the command names none.
 
     Where its text is not known, all that it decides is in doubt. A name that is not known is that of the only
     configuration that the script writes.
     """
-    named, files = options.given.get("deepspeed-config"), script.files_before(words)
+    named, files = options.given.get("deepspeed-config"), script.files
     path = None if named is None else path_of(str(named.value))
-    if path in files:
+    if path is not None and path in files:
         return _written(path, files[path], script)
     if named is not None and named.doubt is None:
         return _beside(str(named.value), read_file)

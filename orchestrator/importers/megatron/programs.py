@@ -8,33 +8,23 @@ from collections.abc import Iterator, Sequence
 from orchestrator.importers.settings import CODE
 from search_spaces.errors import Problem
 
-_OTHER_PROGRAMS = {
-    r"bert": "an encoder",
-    r"t5": "an encoder and a decoder",
-    r"ict|retro|biencoder|orqa": "a retriever",
-    r"mamba|hybrid|ssm": "a model with state-space layers",
-    r"vlm|vision|multimodal|mimo|dino|clip": "a model of images",
-    r"_rl\b|grpo|rlhf|dpo": "by reinforcement learning",
-    r"generat|inference|server|serve|text_generation|evaluat|mmlu": "nothing: it only runs a model",
-    r"convert|checkpoint|merge|preprocess|quantiz|prune|export|interop|inspect|prepare|download": (
-        "nothing: it converts data or a model"
-    ),
-    r"tasks/|detxoify|post_training|distill|race|glue|finetune\.py": "a task on a trained model",
-    r"(^|/)tools/|analy[sz]e": "nothing: it is a tool",
-    r"simple_mcore": "an example of megatron.core",
-}
-"""Purpose of other programs, by a pattern of their path."""
-_GPT_PROGRAM = re.compile(r"(pretrain|finetune|train)_?(gpt|llama)\w{0,80}\.py$")
+_OTHERS = re.compile(
+    r"bert|t5|ict|retro|biencoder|orqa|mamba|hybrid|ssm|vlm|vision|multimodal|mimo|dino|clip|_rl\b|grpo|rlhf|dpo|sft"
+    r"|generat|inference|serv|evaluat|mmlu|convert|checkpoint|merge|preprocess|quantiz|prune|export|interop|inspect"
+    r"|prepare|download|tasks/|detxoify|post_training|distill|race|glue|finetune|(^|/)tools/|analy[sz]e|simple_mcore"
+)
+"""Programs that pretrain no GPT, by their path."""
+_GPT_PROGRAM = re.compile(r"(pretrain|train)_?(gpt|llama)\w{0,80}\.py$")
 """pretrain_gpt.py and programs named like it."""
 
 
 def program_problems(words: Sequence[str]) -> Iterator[Problem]:
     """A problem if the command starts another program of Megatron's than a GPT's."""
     program = _program_of(words)
-    if program is not None and (training := _other_training(program)):
+    if program is not None and not _GPT_PROGRAM.search(program) and _OTHERS.search(program.replace(".", "/")):
         yield Problem(
             CODE,
-            f"starts {program}, which trains {training}",
+            f"starts {program}, which pretrains no GPT",
             rule="a search trains a decoder-only GPT, as pretrain_gpt.py does",
             fix="give a script that starts pretrain_gpt.py",
         )
@@ -55,11 +45,3 @@ def _program_of(words: Sequence[str]) -> str | None:
         if word == "-m" and index + 1 < len(words) and not words[index + 1].startswith("torch.distributed"):
             return words[index + 1]
     return None
-
-
-def _other_training(program: str) -> str | None:
-    """Purpose of a program that is known to train no GPT; None for a GPT's and for an unknown program."""
-    path = program.replace(".", "/") if "/" not in program and not program.endswith(".py") else program
-    if _GPT_PROGRAM.search(path) and not re.search(r"detxoify|tasks/", path):
-        return None
-    return next((what for pattern, what in _OTHER_PROGRAMS.items() if re.search(pattern, path)), None)

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
-from orchestrator.importers import reasons
 from orchestrator.importers.bash.script import Script, Word
 from orchestrator.importers.batch import complete_batch, require_agreement
 from orchestrator.importers.command_settings import command_settings
 from orchestrator.importers.imported_config import ImportedConfig
-from orchestrator.importers.launcher_options import LAUNCHER_GROUPS
-from orchestrator.importers.megatron.differences import changes, differences
+from orchestrator.importers.launcher_options import LAUNCHER, LAUNCHER_OPTIONS
 from orchestrator.importers.megatron.ds_config import named_ds_config
-from orchestrator.importers.megatron.layout_fields import LAYOUT_FIELDS
-from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
-from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
-from orchestrator.importers.megatron.model_fields import MODEL_FIELDS, is_megatron_deepspeed
+from orchestrator.importers.megatron.fields import EXPERT_LAYERS, changes, core_settings, differences
 from orchestrator.importers.megatron.programs import program_notes, program_problems
-from orchestrator.importers.megatron.value_rules import MEGATRON_VALUE_RULES, last_of_schedule
-from orchestrator.importers.option_table import Handling
 from orchestrator.importers.ranks import ranks_of
-from orchestrator.importers.settings import FieldReaders, Settings, read_fields, turn_off_sequence_parallel
+from orchestrator.importers.rows import read_rows
+from orchestrator.importers.settings import Setting, Settings
 from orchestrator.importers.slurm_header import SlurmHeader
 from orchestrator.importers.source_file import ReadFile
 from search_spaces.errors import InputError
-from trials.trainers.common.megatron_options import unsupported_option_reason
+from trials.trainers.common import megatron_options as lm
+from trials.trainers.common.megatron_spelling import Spelling
 from trials.trainers.common.options import option_names
+from trials.trainers.megatron_deepspeed import options as deepspeed
 
-_LM_TABLE = MEGATRON_LM_OPTIONS.with_groups(LAUNCHER_GROUPS)
-_DEEPSPEED_TABLE = MEGATRON_DEEPSPEED_OPTIONS.with_groups(LAUNCHER_GROUPS)
 _DEEPSPEED_MARKS = ("deepspeed", "deepspeed-config", "zero-stage", "no-pipeline-parallel")
+_OF_DEEPSPEED = ("deepspeed", "deepspeed-config", "deepspeed-activation-checkpointing")
 _CHARACTERISTIC_OPTIONS = ("num-layers", "hidden-size", "tensor-model-parallel-size", "micro-batch-size")
+_CHUNKS, _LAYERS_A_CHUNK = "virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage"
 
 
 def num_characteristic_options(words: Sequence[Word]) -> int:
@@ -44,39 +43,36 @@ def read_megatron_command(
 ) -> ImportedConfig:
     """The values of this training command of the script.
 
-    Absent options have Megatron's own defaults. Every option is read, has no effect on a trial, is left out with a note
-    or is refused. A value that is not known is reported, not guessed. InputError for another program than a GPT's, for
-    options that no search file expresses, and when the numbers contradict each other.
+    Absent options have Megatron's own defaults. Every option is read, kept for the trainer, named in a note or refused.
+    A value that is not known is reported, not guessed. InputError for another program than a GPT's, for options that no
+    search file expresses, and when the numbers contradict each other.
     """
     texts = [word.text for word in words]
-    is_deepspeed = option_names(texts) & {*_DEEPSPEED_MARKS}
-    options = command_settings(words, _DEEPSPEED_TABLE if is_deepspeed else _LM_TABLE, script)
-    if problems := [*program_problems(texts), *options.problems(MEGATRON_VALUE_RULES)]:
+    is_deepspeed = bool(option_names(texts) & {*_DEEPSPEED_MARKS})
+    table = deepspeed.MEGATRON_DEEPSPEED if is_deepspeed else lm.MEGATRON_LM
+    spelling = deepspeed.DEEPSPEED_SPELLING if is_deepspeed else lm.LM_SPELLING
+    options = command_settings(words, replace(table, flags=table.flags | LAUNCHER.flags), script)
+    fields = _fields(options, spelling)
+    refused = Settings(options.given, LAUNCHER).problems(), Settings(fields, table).problems()
+    if problems := [*program_problems(texts), *chain(*refused)]:
         raise InputError(*problems)
-    model, model_origins = read_fields(options, "model", MODEL_FIELDS)
-    layout, layout_origins = read_fields(options, "baseline", LAYOUT_FIELDS)
-    turn_off_sequence_parallel(layout, options)
-    top, top_origins = read_fields(options, "", _BATCH_FIELDS)
-    batch: int | None = top.get("global_batch_size")
-    config = named_ds_config(words, script, options, read_file) if is_deepspeed else None
-    options.in_doubt += [name for name in (config.in_doubt if config else ()) if name not in {**layout, **top}]
-    origins = {**model_origins, **layout_origins, **top_origins}
+    keys = core_settings(fields, table, options.notes, leaves_open=False)
+    read = read_rows(table, keys, {} if is_deepspeed else EXPERT_LAYERS)
+    model, layout, batch = read.model, read.layout, read.top.get("global_batch_size") or _last_of_schedule(keys)
+    origins = read.origins
+    config = named_ds_config(script, options, read_file) if is_deepspeed else None
     if config:
-        require_agreement(
-            {**layout, "global_batch_size": batch}, _numbers(config), "the command and its DeepSpeed config"
-        )
+        keys.in_doubt += [name for name in config.in_doubt if name not in {**layout, **read.top}]
+        _require_the_same(config, layout, batch)
         layout, batch = {**config.layout, **layout}, batch or config.global_batch_size
         origins = {**config.origins, **origins}
-        options.notes += config.notes
     ranks = ranks_of(texts, options, header, script.exported)
-    batch = complete_batch(layout, batch, ranks.num_nodes, ranks.gpus_per_node, options.in_doubt)
-    kept = _kept(options)
-    notes = [
-        *options.notes,
-        *program_notes(texts),
-        *options.left_out(kept),
-        *differences(options, model, layout),
-    ]
+    batch = complete_batch(layout, batch, ranks.num_nodes, ranks.gpus_per_node, keys.in_doubt)
+    changed = tuple(changes(keys, layout))
+    differing = [*_vocabulary(keys), *differences(keys), *_of_the_command(keys, model, layout, is_deepspeed)]
+    kept = _kept(options, keys, model, is_deepspeed)
+    of_the_config = config.notes if config else ()
+    notes = [*options.notes, *of_the_config, *program_notes(texts), *differing, *_not_read(keys, kept)]
     source = "megatron-deepspeed" if is_deepspeed else "megatron-lm"
     return ImportedConfig(
         source,
@@ -88,50 +84,123 @@ def read_megatron_command(
         origins={"global_batch_size": _ONE_MICRO_BATCH, **origins, **ranks.origins},
         notes=tuple(dict.fromkeys(notes)),
         engine=source,
-        in_doubt=tuple(options.in_doubt),
-        changed=tuple(changes(options, layout)),
+        in_doubt=tuple(dict.fromkeys(keys.in_doubt)),
+        changed=changed,
         arguments=(*options.words_of(kept), *_default_dropouts(options)),
     )
-
-
-def _kept(options: Settings) -> list[str]:
-    """Options that trials have as they are: those of the data, and those without a field of layout or model."""
-    groups = {name: group for name in options.given if (group := options.table.group_of.get(name))}
-    return [
-        name
-        for name, group in groups.items()
-        if unsupported_option_reason(name) is None
-        and (
-            (group.handling is Handling.NOTED and group.reason != reasons.WATCHED)
-            or group.reason == reasons.TOKENS
-            or name in (*_TOKENIZER, *_DROPOUTS)
-            or (name == "clip-grad" and not is_megatron_deepspeed(options))
-        )
-    ]
-
-
-_TOKENIZER = ("tokenizer-type", "vocab-size")
-"""Options of the tokenizer that are read for the model's vocabulary."""
-_DROPOUTS = ("attention-dropout", "hidden-dropout")
-
-
-def _default_dropouts(options: Settings) -> Iterator[str]:
-    """Megatron's dropout where the command has none: trials are otherwise without."""
-    for name in _DROPOUTS:
-        if name not in options.given:
-            yield from (f"--{name}", "0.1")
 
 
 _ONE_MICRO_BATCH = "Megatron's default: one micro-batch a data-parallel rank"
 
 
-def _batch_size(options: Settings) -> int | None:
-    return options.count("global-batch-size") or last_of_schedule(options)
+def _fields(options: Settings, spelling: Spelling) -> dict[str, Setting]:
+    """The options by the core's names; flags prevail over options with a value. An option whose name is not known,
+    `--$DTYPE`, is nearly always that of the precision."""
+    found: dict[str, Setting] = {}
+    unnamed = {*options.unnamed}
+    for option, setting in sorted(options.given.items(), key=lambda each: each[1].value is True):
+        named = replace(setting, key=f"--{option}")
+        if option in unnamed:
+            found["bf16" if not found.keys() & {"bf16", "fp16"} else option] = named
+        elif option not in LAUNCHER_OPTIONS:
+            said = spelling.fields(option, setting.value)
+            found |= {name: replace(named, value=value) for name, value in said.items()}
+    if _LAYERS_A_CHUNK in found and _CHUNKS not in found:
+        found[_CHUNKS] = _chunks(Settings(found, options.table, options.notes))
+        del found[_LAYERS_A_CHUNK]
+    return found
 
 
-_BATCH_FIELDS: FieldReaders = {"global_batch_size": _batch_size}
+def _chunks(keys: Settings) -> Setting:
+    """The model chunks of a stage, where the command says the layers of a chunk."""
+    sizes = ("num_layers", "pipeline_model_parallel_size", _LAYERS_A_CHUNK)
+    counted = sum(keys.has(f"account_for_{part}_in_pipeline_split") for part in ("embedding", "loss"))
+    layers, stages, each = map(keys.count, sizes)
+    doubt = next((keys.given[name].doubt for name in sizes if keys.is_in_doubt(name)), None)
+    known = None if doubt or not (layers and each) else max(1, (layers + counted) // ((stages or 1) * each))
+    return replace(keys.given[_LAYERS_A_CHUNK], value=known, doubt=doubt)
 
 
-def _numbers(config: ImportedConfig) -> Mapping[str, Any]:
-    names = ("micro_batch_size", "zero_stage", "precision")
-    return {**{n: config.layout.get(n) for n in names}, "global_batch_size": config.global_batch_size}
+_READ_AND_KEPT = ("tokenizer-type", "vocab-size", "transformer-impl", "attention-dropout", "hidden-dropout")
+_BALANCING = ("moe-router-load-balancing-type", "moe-aux-loss-coeff")
+_NOT_KEPT = re.compile(
+    r"(no-)?(save|load|log|eval|exit|profile|tensorboard|wandb|one-logger|non-persistent)(-|$).*|.*(ckpt|-save-).*"
+    r"|lr-(decay|warmup|wsd)-.*|(train|skip|valid|test)-(iters|samples|tokens)|timing-log-.*|.*(autoresume|validation).*"
+    r"|async-save|pretrained-checkpoint|finetune|.*opt-param-scheduler|use-pytorch-profiler|record-.*|reset-iteration"
+    r"|memory-snapshot-path|universal-checkpoint|rampup-.*|step-batch-.*|.*straggler.*|help"
+)
+"""Options of outputs, logs, checkpoints, evaluation, profiling, the learning rate's schedule and the length."""
+
+
+def _kept(options: Settings, keys: Settings, model: Mapping[str, Any], is_deepspeed: bool) -> set[str]:
+    """Options that trials have as they are: those that no row reads, and that may be arguments. One that may be a
+    secret is not among them."""
+    kept = {keys.key(name).removeprefix("--") for name in keys.unread()} - {*options.unnamed}
+    kept |= {*_READ_AND_KEPT, *(() if "aux_loss_coefficient" in model else _BALANCING)}
+    why_not = (deepspeed if is_deepspeed else lm).unsupported_option_reason
+    return {
+        name
+        for name, setting in options.given.items()
+        if name in kept
+        and (setting.doubt is not None or options.shown(name) == setting.value)
+        and why_not(name) is None
+        and not _NOT_KEPT.fullmatch(name)
+        and not (is_deepspeed and name == "clip-grad")
+    }
+
+
+def _not_read(keys: Settings, kept: Set[str]) -> Iterator[str]:
+    names = dict.fromkeys(keys.key(name) for name in keys.unread())
+    if left := [name for name in names if name.removeprefix("--") not in kept | {*_OF_DEEPSPEED}]:
+        yield f"Not read: {', '.join(left)}."
+
+
+def _default_dropouts(options: Settings) -> Iterator[str]:
+    """Megatron's dropout where the command has none: trials are otherwise without."""
+    for name in ("attention-dropout", "hidden-dropout"):
+        if name not in options.given:
+            yield from (f"--{name}", "0.1")
+
+
+def _last_of_schedule(keys: Settings) -> int | None:
+    """The last global batch of --step-batch-size-schedule, `0:768 250B:1536`."""
+    found = re.search(r":([0-9]{1,9})$", (keys.text("step_batch_size_schedule") or "").strip())
+    return int(found[1]) if found else None
+
+
+def _require_the_same(config: ImportedConfig, layout: Mapping[str, Any], batch: int | None) -> None:
+    """InputError for a number that the command and its DeepSpeed configuration have with different values."""
+    theirs = {name: config.layout.get(name) for name in ("micro_batch_size", "zero_stage", "precision")}
+    ours = {**layout, "global_batch_size": batch}
+    where = "the command and its DeepSpeed config"
+    require_agreement(ours, {**theirs, "global_batch_size": config.global_batch_size}, where)
+
+
+def _vocabulary(keys: Settings) -> Iterator[str]:
+    """Notes on a vocabulary that the tokenizer decides, not --vocab-size."""
+    tokenizer, stated = keys.text("tokenizer_type"), keys.given.get("vocab_size")
+    if keys.has("padded_vocab_size") or (tokenizer is None and keys.has("tokenizer_type")):
+        return
+    if tokenizer in (None, "GPT2BPETokenizer"):
+        unused = "; --vocab-size is not used" if stated else ""
+        yield f"vocab_size: {lm.num_tokens(keys)} of GPT-2's tokenizer was taken, padded as Megatron pads it{unused}."
+    elif stated is None:
+        yield "vocab_size is not in the script: the tokenizer decides it."
+    elif tokenizer not in ("NullTokenizer", "NullMultimodalTokenizer", "TikTokenizer"):
+        yield f"vocab_size: --vocab-size {keys.text('vocab_size')} was taken; Megatron has that of {tokenizer}'s files."
+
+
+def _of_the_command(
+    keys: Settings, model: Mapping[str, Any], layout: Mapping[str, Any], is_deepspeed: bool
+) -> Iterator[str]:
+    positions = keys.text("max_position_embeddings")
+    if model.get("position_embedding") == "learned" and positions not in (None, str(model.get("seq_length"))):
+        yield f"--max-position-embeddings is {positions}; a model has seq_length learned positions."
+    is_auto = keys.text("attention_backend") in (None, "auto") and not is_deepspeed
+    if is_auto and layout.get("attention_kernel") == "flash":
+        yield "Megatron-LM's default --attention-backend auto is taken as flash, its choice on current GPUs."
+    if is_deepspeed and layout.get("activation_checkpointing") is None and keys.has("recompute_granularity"):
+        yield "Megatron-DeepSpeed's pipeline recomputes nothing without --recompute-method uniform."
+    for name in ("rampup_batch_size", "step_batch_size_schedule"):
+        if keys.has(name):
+            yield f"{keys.key(name)}: the batch grows in the training; trials have the last global batch."

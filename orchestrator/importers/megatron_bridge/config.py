@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from orchestrator.importers import reasons
 from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.imported_config import ImportedConfig
-from orchestrator.importers.megatron_bridge.fields import (
-    ACTIVATIONS,
-    BATCH_FIELDS,
-    CORE,
-    LAYOUT_FIELDS,
-    MODEL_FIELDS,
-    STAGE_LAYOUT,
-    VALUE_RULES,
-    activation_name,
-)
-from orchestrator.importers.megatron_bridge.options import MEGATRON_BRIDGE_OPTIONS
-from orchestrator.importers.settings import CODE, Settings, flat, read_fields, turn_off_sequence_parallel
+from orchestrator.importers.megatron.fields import EXPERT_LAYERS, changes, core_settings, differences
+from orchestrator.importers.rows import read_rows
+from orchestrator.importers.settings import CODE, Setting, Settings, flat
 from orchestrator.importers.yaml_config import yaml_document
 from search_spaces.errors import InputError, Problem
-from search_spaces.layouts.layout import EXPERT_GROUPS
+from search_spaces.layouts.layout import AXES, EXPERT_GROUPS
+from trials.trainers.common.megatron_layout import has_experts
+from trials.trainers.megatron_bridge.overrides import MEGATRON_BRIDGE, OF_MIXED_PRECISION, precision_fields, sections_of
 
 _SECTIONS = {"model", "ddp", "dataset", "scheduler", "mixed_precision", "comm_overlap"}
+_READ = {"model", "ddp", "optimizer", "dist", "train", "dataset", "comm_overlap", "mixed_precision", "peft"}
+_ALSO = {
+    "sequence_length": "seq_length",
+    "cuda_graph_modules": "cuda_graph_scope",
+    "fp8_param_gather": "fp8_param",
+    "fp4_param_gather": "fp4_param",
+}
+_BATCH = ("global_batch_size",)
+
+Given = Mapping[str, Setting]
+"""Settings by their dotted keys."""
 
 
 def looks_like_megatron_bridge(data: Mapping[str, Any]) -> bool:
@@ -43,7 +47,7 @@ def read_bridge_config(text: str) -> ImportedConfig:
     return imported_overrides(config_settings(text))
 
 
-def config_settings(text: str) -> Settings:
+def config_settings(text: str) -> Given:
     """The settings of a YAML file of overrides."""
     document = yaml_document(text)
 
@@ -51,33 +55,32 @@ def config_settings(text: str) -> Settings:
         return document.location(tuple(name.split("."))).line
 
     values = _plain(document.data)
-    given = flat(values if isinstance(values, Mapping) else {}, MEGATRON_BRIDGE_OPTIONS, line)
-    return Settings(given, MEGATRON_BRIDGE_OPTIONS)
+    return flat(values if isinstance(values, Mapping) else {}, MEGATRON_BRIDGE, line)
 
 
 def imported_overrides(
-    keys: Settings, recipe: str | None = None, num_nodes: int | None = None, gpus_per_node: int | None = None
+    given: Given, recipe: str | None = None, num_nodes: int | None = None, gpus_per_node: int | None = None
 ) -> ImportedConfig:
     """The values of a recipe's overrides on these ranks. What none of them says stays open: the recipe is Python and
     is not read.
 
     InputError for keys, values and recipes that no search file expresses, and for numbers that contradict each other.
     """
-    if problems := [*_recipe_problems(recipe), *keys.problems(VALUE_RULES)]:
+    fields = _fields(given)
+    if problems := [*_recipe_problems(recipe), *Settings(fields, MEGATRON_BRIDGE).problems()]:
         raise InputError(*problems)
-    model, model_origins = read_fields(keys, "model", MODEL_FIELDS)
-    layout, layout_origins = read_fields(keys, "baseline", LAYOUT_FIELDS)
-    turn_off_sequence_parallel(layout, keys)
-    top, top_origins = read_fields(keys, "", BATCH_FIELDS)
-    origins = {**model_origins, **layout_origins, **top_origins}
-    if "mixed_precision" not in keys.given and _precision_in(recipe) == "bf16":
+    keys = core_settings(fields, MEGATRON_BRIDGE, [], leaves_open=True)
+    read = read_rows(MEGATRON_BRIDGE, keys, EXPERT_LAYERS)
+    layout, origins = read.layout, read.origins
+    if "precision" not in layout and _precision_in(recipe) == "bf16":
         layout["precision"], origins["baseline.precision"] = "bf16", f"the name of the recipe {recipe}"
     left_open = tuple(_left_open(keys, layout, re.search(_OF_EXPERTS, recipe or "") is not None))
-    batch = complete_batch(layout, top.get("global_batch_size"), num_nodes, gpus_per_node, BATCH_FIELDS)
-    notes = [*_of_the_recipe(recipe, left_open), *keys.notes, *keys.left_out(), *_differences(keys)]
+    batch = complete_batch(layout, read.top.get("global_batch_size"), num_nodes, gpus_per_node, _BATCH)
+    changed = tuple(changes(keys, layout))
+    notes = [*_of_the_recipe(recipe, left_open), *keys.notes, *_dropout(keys), *differences(keys), *keys.not_read()]
     return ImportedConfig(
         "megatron-bridge",
-        model,
+        read.model,
         layout,
         batch,
         num_nodes,
@@ -87,7 +90,7 @@ def imported_overrides(
         engine="megatron-lm",
         left_open=left_open,
         in_doubt=tuple(keys.in_doubt),
-        changed=tuple(_changes(keys, layout)),
+        changed=changed,
     )
 
 
@@ -97,6 +100,44 @@ def _plain(value: Any) -> Any:
         return value
     inner = {name: _plain(each) for name, each in value.items() if not re.fullmatch(r"_[a-z]+_", name)}
     return value["_target_"] if "_target_" in value and not inner else inner
+
+
+def _fields(given: Given) -> dict[str, Setting]:
+    """The settings by the core's names where the table has their section, else by their keys; of two with the same name
+    the one that is on, and before all those of comm_overlap and mixed_precision. Sections that no row reads are one."""
+    found: dict[str, Setting] = {}
+    for key, setting in sorted(given.items(), key=lambda each: each[0].startswith(_PREVAILING)):
+        section, _, last = key.rpartition(".")
+        head, name = key.partition(".")[0], _ALSO.get(last, last)
+        named = replace(setting, key=key if head in _READ else head)
+        if section in ("comm_overlap", "mixed_precision") and setting.value is not None:
+            found[name] = named
+        elif section not in sections_of(name):
+            found[key] = named
+        elif name not in found or found[name].value in (None, False):
+            found[name] = named
+    function = found.get("activation_func", _NOTHING)
+    if isinstance(function.value, str):
+        found["activation_func"] = replace(function, value=function.value.rpartition(".")[2])
+    is_split = found.get("sequence_parallel", _NOTHING).value is not False
+    if not is_split and "comm_overlap.tp_comm_overlap" in given:  # training/comm_overlap.py
+        found["tp_comm_overlap"] = replace(found["tp_comm_overlap"], value=False)
+    return found | _of_the_precision(found.pop("mixed_precision", _NOTHING))
+
+
+_PREVAILING = ("comm_overlap.", "mixed_precision.")
+_NOTHING = Setting(None)
+
+
+def _of_the_precision(setting: Setting) -> dict[str, Setting]:
+    """The fields that a precision's name decides; InputError for one that is not known."""
+    if setting.value is None:
+        return {}
+    said = precision_fields(str(setting.value))
+    if said is None and setting.doubt is None:
+        rule = "precision is bf16 or fp16, by the name of a mixed precision of Megatron-Bridge or its fields"
+        raise InputError(Settings({"mixed_precision": setting}, MEGATRON_BRIDGE).problem("mixed_precision", rule))
+    return {name: replace(setting, value=said and said[name]) for name in OF_MIXED_PRECISION}
 
 
 def _precision_in(recipe: str | None) -> str | None:
@@ -127,39 +168,26 @@ def _recipe_problems(recipe: str | None) -> Iterator[Problem]:
         )
 
 
-_STAGES = {
-    "first_stage_layers": "model.num_layers_in_first_pipeline_stage",
-    "last_stage_layers": "model.num_layers_in_last_pipeline_stage",
-}
-
-
-def _left_open(keys: Settings, layout: Mapping[str, Any], has_experts: bool) -> Iterator[str]:
-    """Layout fields that no key decides. A bucket size of null is the engine's default; a field of recomputation
-    or of context parallelism without effect needs no key, nor does one of experts where neither the keys nor the recipe
-    are known to have any."""
-    decided = {*layout}
-    if "precision" in layout:  # by an override or the recipe's name, which say 8 bits, too
-        decided.add("matmul_precision")
-    if any(keys.is_null(name) for name in ("ddp.bucket_size", "comm_overlap.bucket_size")):
-        decided.add("bucket_mib")
-    if keys.text("model.recompute_method") == "uniform" or layout.get("activation_checkpointing") != "full":
-        decided.add("recompute_layers")
-    if layout.get("activation_checkpointing") != "selective":
-        decided.add("recompute_modules")
-    if layout.get("context_parallel", 1) == 1:
-        decided |= {"context_transport", "context_inner"}
-    if layout.get("context_transport", "a2a_p2p") != "a2a_p2p":
-        decided.add("context_inner")
-    if layout.get("pipeline_parallel") == 1:
-        decided |= {"pipeline_split", *_STAGES}
-    decided |= {field for field, name in _STAGES.items() if keys.is_null(name) or STAGE_LAYOUT.is_given(keys)}
-    if layout.get("tensor_parallel") == 1:
-        decided.add("tensor_parallel_overlap")
-    if layout.get("zero_stage") == 0:
-        decided.add("data_parallel_replicas")
-    if CORE.is_dense(keys) or not (has_experts or CORE.num_experts(keys)):
-        decided |= {*EXPERT_GROUPS, "expert_dispatcher", "expert_overlap"}
-    return (name for name in LAYOUT_FIELDS if name not in decided)
+def _left_open(keys: Settings, layout: Mapping[str, Any], recipe_has_experts: bool) -> Iterator[str]:
+    """Layout fields that the recipe decides: those of which a key is absent, unless they have no effect, or are of
+    experts where neither the keys nor the recipe are known to have any."""
+    are_dense = not has_experts(keys) or not (recipe_has_experts or keys.has("num_moe_experts"))
+    known = dict(layout)
+    for row in MEGATRON_BRIDGE.rows:
+        name = row.field
+        if row.read is None or name not in AXES or name in layout or name == "moment_dtype":
+            continue
+        if are_dense and name in (*EXPERT_GROUPS, "expert_dispatcher", "expert_overlap"):
+            continue
+        if any(when.items() <= known.items() for when in AXES[name].no_effect):
+            known[name] = AXES[name].default
+            continue
+        if name == "matmul_precision" and "precision" in layout:  # a precision's name says 8 bits, too
+            continue
+        with keys.tracked() as asked:
+            row.read(keys)
+        if any(each not in keys.given for each in asked):
+            yield name
 
 
 def _of_the_recipe(recipe: str | None, left_open: tuple[str, ...]) -> Iterator[str]:
@@ -168,17 +196,6 @@ def _of_the_recipe(recipe: str | None, left_open: tuple[str, ...]) -> Iterator[s
         yield f"{which} was not read; it decides {', '.join(left_open)} and all else that no override sets."
 
 
-def _differences(keys: Settings) -> Iterator[str]:
-    """Notes on what the training has and a trial has not."""
-    if dropout := [name for name in ("attention_dropout", "hidden_dropout") if keys.value(f"model.{name}")]:
-        yield f"Trials train without dropout; the overrides set {' and '.join(dropout)}."
-    if (name := activation_name(keys)) and name not in ACTIVATIONS:
-        yield f"model.activation_func is {name}; the MLP of trials has SiLU with a gate, else GELU."
-
-
-def _changes(keys: Settings, layout: Mapping[str, Any]) -> Iterator[Problem]:
-    """Problems with values of the layout that trials would train otherwise."""
-    count = "model.recompute_num_layers"
-    is_uniform = keys.text("model.recompute_method") != "block"
-    if layout.get("activation_checkpointing", "full") == "full" and is_uniform and keys.value(count) not in (None, 1):
-        yield keys.problem(count, reasons.EACH_LAYER, "set it to 1")
+def _dropout(keys: Settings) -> Iterator[str]:
+    if names := [name for name in ("attention_dropout", "hidden_dropout") if keys.value(name)]:
+        yield f"Trials train without dropout; the overrides set {' and '.join(names)}."

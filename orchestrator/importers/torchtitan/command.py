@@ -9,61 +9,39 @@ from dataclasses import replace
 from orchestrator.importers.bash.script import Script, Word
 from orchestrator.importers.command_settings import command_settings
 from orchestrator.importers.imported_config import ImportedConfig
-from orchestrator.importers.launcher_options import LAUNCHER_GROUPS
-from orchestrator.importers.option_table import Handling, OptionGroup, OptionTable
+from orchestrator.importers.launcher_options import LAUNCHER, LAUNCHER_OPTIONS
 from orchestrator.importers.ranks import ranks_of
 from orchestrator.importers.settings import CODE, Setting, Settings
 from orchestrator.importers.slurm_header import SlurmHeader
 from orchestrator.importers.source_file import ReadFile
 from orchestrator.importers.torchtitan.config import imported_settings, settings_of
-from orchestrator.importers.torchtitan.module import module_settings
-from orchestrator.importers.torchtitan.options import TORCHTITAN_OPTIONS
-from orchestrator.importers.torchtitan.registry import CONFIGS, OTHER_MODULES, REFUSED_CONFIGS
+from orchestrator.importers.torchtitan.registry import CONFIGS, MODULES, refusal
+from orchestrator.importers.torchtitan.saved import module_settings
 from search_spaces.errors import InputError
+from trials.trainers.torchtitan.config import TORCHTITAN_TABLE
 
 _PROGRAM = re.compile(r"torchtitan\.train|(.*/)?torchtitan/train\.py")
 _RUN_TRAIN = "run_train.sh"
 _OF_RUN_TRAIN = {"NGPU": "8", "MODULE": "llama3", "CONFIG": "llama3_debugmodel"}
 """Variables of torchtitan's run_train.sh, with its defaults."""
 _STARTS_FILES = re.compile(r"(.*/)?(bash|sh|exec|time|nohup)|-\w+")
-_POLICY = re.compile(r"activation[-_]checkpoint:(.*)")
-_LLAMA3 = ("llama3", "torchtitan.models.llama3", "torchtitan.models.llama3.config_registry")
-_FLAGS = TORCHTITAN_OPTIONS.flags
-
-
-def _hyphens(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _without(name: str) -> str:
-    """The option that turns a flag off."""
-    section, _, flag = name.rpartition(".")
-    return f"{section}.no_{flag}"
-
-
-_LAUNCHER = OptionTable("the launcher", TORCHTITAN_OPTIONS.source, LAUNCHER_GROUPS, prefix="--").with_groups(
-    (OptionGroup(Handling.READ, "", "module= config="),)
+_SUBCOMMAND = re.compile(r"^activation[-_]checkpoint:")
+"""Choice of a policy, such as `activation-checkpoint:full`."""
+_OPTION = re.compile(r"--(training|parallelism|compile|checkpoint|metrics|profiler|optimizer|dataloader)\..*")
+_CHOICE = ("module", "config")
+"""Options that choose the configuration; torchrun's --module is `-m`."""
+_OPTIONS = replace(
+    TORCHTITAN_TABLE,
+    flags=(LAUNCHER.flags - {"module"}) | {name.replace("_", "-") for name in TORCHTITAN_TABLE.flags},
+    prefix="--",
 )
-"""Options that torchtitan does not have among those of its configuration."""
-_COMMAND_OPTIONS = _LAUNCHER.with_groups(
-    (
-        *(replace(group, names=_hyphens(group.names)) for group in TORCHTITAN_OPTIONS.groups),
-        OptionGroup(Handling.READ, "", " ".join(_hyphens(_without(flag)) for flag in sorted(_FLAGS))),
-    )
-)
-"""Options as `command_settings` names them, with hyphens."""
-_THEIRS = {_hyphens(name): name for name in TORCHTITAN_OPTIONS.group_of}
-_OFF = {_hyphens(_without(flag)): flag for flag in _FLAGS}
 
 
 def is_torchtitan_command(words: Sequence[Word], exported: Mapping[str, str]) -> bool:
     """True for a command that starts torchtitan's training program, by itself or by torchtitan's run_train.sh."""
     if any(_PROGRAM.fullmatch(word.text) for word in words):
         return True
-    names = (word.text.partition("=")[0].removeprefix("--").replace("-", "_") for word in words)
-    is_known = bool({"MODULE", "CONFIG"} & exported.keys()) or any(
-        name in TORCHTITAN_OPTIONS.group_of for name in names
-    )
+    is_known = bool({"MODULE", "CONFIG"} & exported.keys()) or any(_OPTION.fullmatch(word.text) for word in words)
     return _run_train(words) is not None and is_known
 
 
@@ -86,77 +64,60 @@ def _by_torchrun(words: Sequence[Word], exported: Mapping[str, str]) -> tuple[Se
 
 
 def read_torchtitan_command(
-    words: Sequence[Word],
-    script: Script,
-    header: SlurmHeader,
-    read_file: ReadFile | None = None,
+    words: Sequence[Word], script: Script, header: SlurmHeader, read_file: ReadFile | None = None
 ) -> ImportedConfig:
     """The values of this training command of the script. Its options prevail over the configuration that it names.
 
     InputError for a configuration of another model, and as `imported_settings` says.
     """
     words, taken = _by_torchrun(words, script.exported)
-    policies = [word for word in words if _POLICY.fullmatch(word.text)]
-    options = command_settings([word for word in words if word not in policies], _COMMAND_OPTIONS, script)
-    is_launchers = {name: name in _LAUNCHER.group_of for name in options.given}
-    of_launcher = {name: each for name, each in options.given.items() if is_launchers[name]}
-    launcher = Settings(of_launcher, _LAUNCHER, options.notes)
+    as_options = [replace(word, text=_SUBCOMMAND.sub("--activation_checkpoint.policy=", word.text)) for word in words]
+    options = command_settings(as_options, _OPTIONS, script)
+    of_launcher = {n: each for n, each in options.given.items() if n in LAUNCHER_OPTIONS and n not in _CHOICE}
+    launcher = Settings(of_launcher, LAUNCHER, options.notes)
     if problems := [*launcher.problems()]:
         raise InputError(*problems)
     ranks = ranks_of([word.text for word in words], launcher, header, script.exported)
-    named, unread = _config(launcher, read_file)
-    own = dict(_own(name, each) for name, each in options.given.items() if not is_launchers[name])
-    found = imported_settings({**named, **own, **dict(map(_chosen, policies))}, unread, ranks, prefix="--")
-    notes = [*taken, *found.notes, *launcher.notes, *launcher.left_out()]
-    return replace(found, notes=tuple(dict.fromkeys(notes)))
+    named, unread = _config(options, read_file)
+    own = dict(_own(*each) for each in options.given.items() if each[0] not in (*of_launcher, *_CHOICE))
+    found = imported_settings({**named, **own}, unread, ranks, prefix="--")
+    return replace(found, notes=tuple(dict.fromkeys([*taken, *found.notes, *launcher.notes])))
 
 
 def _own(name: str, setting: Setting) -> tuple[str, Setting]:
-    """An option by the name that it has in torchtitan's configuration, also one that torchtitan does not know."""
-    if name in _OFF:
-        return _OFF[name], replace(setting, value=False)
-    return _THEIRS.get(name, name), replace(setting, value=None) if setting.value == "None" else setting
-
-
-def _chosen(word: Word) -> tuple[str, Setting]:
-    found = _POLICY.fullmatch(word.text)
-    assert found is not None
-    return "activation_checkpoint", Setting(found[1], word.line, doubt=word.placeholder)
+    """An option by the name that it has in torchtitan's configuration; `no_` before a flag's name turns it off."""
+    name = name.replace("-", "_")
+    if setting.value is True and ".no_" in name:
+        return name.replace(".no_", "."), replace(setting, value=False)
+    return name, replace(setting, value=None) if setting.value == "None" else setting
 
 
 def _config(options: Settings, read_file: ReadFile | None) -> tuple[Mapping[str, Setting], str | None]:
     """(settings of the configuration that the command names; its name where it was not read)"""
-    module, name = options.text("module"), options.text("config")
-    unknown = [option for option in ("module", "config") if options.is_in_doubt(option)]
+    if unknown := [f"--{name}" for name in _CHOICE if options.is_in_doubt(name)]:
+        return {}, f"The configuration behind {' and '.join(unknown)}"
+    module, name = map(options.text, _CHOICE)
     if module is None or name is None:
-        if unknown:
-            return {}, f"behind {' and '.join(f'--{option}' for option in unknown)}"
         raise InputError.of(
             CODE,
             "the training command has no --module and --config",
-            rule="torchtitan 0.3 takes its configuration from a function that --module and --config name",
+            rule="torchtitan takes its configuration from a function that --module and --config name",
             fix="give a command of torchtitan 0.3, or the configuration that it saves (debug.save_config_file)",
         )
-    if module in OTHER_MODULES:
-        raise InputError(options.problem("module", OTHER_MODULES[module], "give a training of llama3"))
-    if module in _LLAMA3:
-        if name in REFUSED_CONFIGS:
-            raise InputError(options.problem("config", REFUSED_CONFIGS[name], "give a training in bf16 or fp32"))
-        if name in CONFIGS:
-            return settings_of(CONFIGS[name], f"torchtitan's {name}"), None
-        return {}, f"{name} of {module}"
+    for option, value in (("module", module), ("config", name if module in MODULES else "")):
+        if reason := refusal(value):
+            raise InputError(options.problem(option, reason, "give a training of llama3"))
+    if module in MODULES and name in CONFIGS:
+        return settings_of(CONFIGS[name], f"torchtitan's {name}"), None
     return _of_a_file(module, name, read_file)
 
 
 def _of_a_file(module: str, name: str, read_file: ReadFile | None) -> tuple[Mapping[str, Setting], str | None]:
-    """The settings of a module beside the script, without their lines, which are not the script's."""
-    path = module.replace(".", "/")
-    for file in (f"{path}/config_registry.py", f"{path}.py"):
-        try:
-            text = None if read_file is None or not re.fullmatch(r"[\w/]{1,200}", path) else read_file(file)
-        except (InputError, OSError):
-            continue
-        if text is not None:
-            given = module_settings(text, name)
-            return {key: replace(each, line=None, origin=each.origin or file) for key, each in given.items()}, None
-    return {}, f"{name} of {module}"
+    """The settings of a recipe's module beside the script."""
+    path = f"{module.replace('.', '/')}.py"
+    try:
+        text = read_file(path) if read_file is not None and re.fullmatch(r"[\w/]{1,200}\.py", path) else ""
+        values = module_settings(text)
+    except (InputError, OSError):
+        return {}, f"The configuration {name} of {module}"
+    return {key: replace(each, origin=path) for key, each in values.items()}, None

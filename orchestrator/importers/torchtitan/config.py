@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,28 +10,27 @@ from typing import Any
 from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.ranks import Ranks
-from orchestrator.importers.settings import Setting, Settings, read_fields
-from orchestrator.importers.torchtitan.fields import (
-    BATCH_FIELDS,
-    CONVERTED,
-    FLOAT8,
-    LAYOUT_FIELDS,
-    MODEL_FIELDS,
-    VALUE_RULES,
-    micro_batches_of_a_pass,
-    stages,
-)
-from orchestrator.importers.torchtitan.options import TORCHTITAN_OPTIONS
-from orchestrator.importers.torchtitan.registry import DEFAULTS, Values
+from orchestrator.importers.rows import ReadFields, read_rows
+from orchestrator.importers.settings import Setting, Settings, ValueRules, one_of
+from orchestrator.importers.torchtitan.registry import DEFAULTS
 from search_spaces.engines import TORCHTITAN
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import AXES, EXPERT_GROUPS
-from search_spaces.layouts.pipeline_split import SPLIT_FIELDS, GivenSplit, stage_layers
+from search_spaces.layouts.pipeline_split import SPLIT_FIELDS, stage_layers
 from search_spaces.model_shape import MODEL_DEFAULTS, ModelShape
+from trials.trainers.table import Values
+from trials.trainers.torchtitan.config import (
+    LISTS,
+    TOKENS,
+    TORCHTITAN_TABLE,
+    components,
+    is_in_tokens,
+    listed_layers,
+    micro_batches_of_a_pass,
+    stages,
+)
 
-_DEFAULT = "torchtitan's default"
-_HEAD, _ROUTER = "lm_head", "router.gate"
-_LOCAL_BATCHES = "training.local_batch_size of every data-parallel rank"
+_P, _T, _M = "parallelism.", "training.", "model_spec."
 
 
 def settings_of(values: Values, origin: str | None = None) -> dict[str, Setting]:
@@ -39,10 +39,7 @@ def settings_of(values: Values, origin: str | None = None) -> dict[str, Setting]
 
 
 def imported_settings(
-    given: Mapping[str, Setting],
-    unread: str | None = None,
-    ranks: Ranks | None = None,
-    prefix: str = "",
+    given: Mapping[str, Setting], unread: str | None = None, ranks: Ranks | None = None, prefix: str = ""
 ) -> ImportedConfig:
     """The values of a configuration on these ranks. `unread` names the configuration that decides the rest where it was
     not read; without one, torchtitan's own defaults do.
@@ -50,21 +47,20 @@ def imported_settings(
     InputError for options and values that no search file expresses, and for numbers that contradict each other.
     """
     ranks = ranks or Ranks(None, None)
-    whole = {} if unread else settings_of(DEFAULTS, _DEFAULT)
-    keys = Settings({**whole, **given}, replace(TORCHTITAN_OPTIONS, prefix=prefix))
-    if problems := [*keys.problems(VALUE_RULES)]:
+    table = replace(TORCHTITAN_TABLE, prefix=prefix)
+    keys = Settings({**({} if unread else settings_of(DEFAULTS, "torchtitan's default")), **given}, table)
+    if problems := [*keys.problems(_VALUE_RULES)]:
         raise InputError(*problems)
-    model, model_origins = read_fields(keys, "model", MODEL_FIELDS)
-    layout, layout_origins = read_fields(keys, "baseline", LAYOUT_FIELDS)
-    top, top_origins = read_fields(keys, "", BATCH_FIELDS)
-    left_open = tuple(_left_open(layout)) if unread else ()
-    batch = _batch(keys, layout, top, ranks, unread)
+    read = read_rows(table, keys)
+    model, layout = read.model, read.layout
+    left_open = _left_open(layout) if unread else ()
+    batch = _batch(keys, read, ranks, unread)
     _settle_shards(layout)
-    if split := _listed_split(keys, model):
-        layout |= split
-        layout_origins |= {f"baseline.{name}": keys.origin([_LISTS]) for name in split}
-    notes = [*_of_the_unread(unread, left_open), *keys.notes, *keys.left_out(), *_differences(keys, model, layout)]
-    origins = {"global_batch_size": _LOCAL_BATCHES} if batch else {}
+    changed = (*_of_the_split(keys, model, layout), *_changes(keys))
+    notes = [*keys.notes, *_differences(keys, layout), *keys.not_read(kept=_KNOWN)]
+    if unread:
+        notes.insert(0, f"{unread} was not read, as its saved JSON can be; it decides {', '.join(left_open)} and more.")
+    of_batch = {"global_batch_size": "the local batch of every data-parallel rank"} if batch else {}
     return ImportedConfig(
         TORCHTITAN,
         model,
@@ -72,143 +68,106 @@ def imported_settings(
         batch,
         ranks.num_nodes,
         ranks.gpus_per_node,
-        origins={**origins, **model_origins, **layout_origins, **top_origins, **ranks.origins},
+        origins={**of_batch, **read.origins, **ranks.origins},
         notes=tuple(dict.fromkeys(notes)),
         engine=TORCHTITAN,
         left_open=left_open,
         in_doubt=tuple(keys.in_doubt),
-        changed=tuple(_changes(keys, model, layout)),
+        changed=changed,
     )
 
 
-def _batch(
-    keys: Settings, layout: dict[str, Any], top: Mapping[str, Any], ranks: Ranks, unread: str | None
-) -> int | None:
-    """The global batch; None where a configuration that was not read may say it."""
-    stated = top.get("global_batch_size")
-    is_open = unread is not None and not keys.has("training.global_batch_size")
-    if is_open:
-        layout.pop("grad_accum_steps", None)
-    doubts = (*keys.in_doubt, "global_batch_size") if is_open else keys.in_doubt
-    return complete_batch(layout, stated, ranks.num_nodes, ranks.gpus_per_node, doubts)
+_KNOWN = {*DEFAULTS, "activation_checkpoint.layers", f"{_P}pipeline_parallel_layers_per_stage", LISTS, TOKENS["passes"]}
+"""Settings that have an effect in some layouts alone."""
+_OF_A_BATCH = re.compile(r"(training|parallelism)\..*(batch|token)\w*")
+
+
+def _batch(keys: Settings, read: ReadFields, ranks: Ranks, unread: str | None) -> int | None:
+    """The global batch; None where a configuration that was not read may say it, or an option that no row has, and for
+    tokens that are no whole sequences."""
+    layout, stated = read.layout, read.top.get("global_batch_size")
+    is_uneven = is_in_tokens(keys) and "micro_batch_size" not in {*layout, *keys.in_doubt}
+    if is_uneven or any(map(_OF_A_BATCH.fullmatch, keys.unread(_KNOWN))):
+        keys.notes.append("The batch is not in whole sequences, or an option that is not read decides it: fill it in.")
+        keys.in_doubt += ("micro_batch_size", "grad_accum_steps", "global_batch_size")
+        stated = None
+    elif unread and not stated:
+        keys.in_doubt += ("grad_accum_steps", "global_batch_size")
+    for name in keys.in_doubt:
+        layout.pop(name, None)
+    return complete_batch(layout, stated, ranks.num_nodes, ranks.gpus_per_node, keys.in_doubt)
 
 
 def _settle_shards(layout: dict[str, Any]) -> None:
     """Set ZeRO 0 where all data-parallel ranks are replicas, so that nothing is sharded."""
-    if layout.get("context_parallel", 1) > 1:
-        return
-    if layout.get("data_parallel") and layout.get("data_parallel") == layout.get("data_parallel_replicas"):
+    replicas, is_cut = layout.get("data_parallel_replicas"), layout.get("context_parallel", 1) > 1
+    if replicas and replicas == layout.get("data_parallel") and not is_cut:
         layout["zero_stage"], layout["data_parallel_replicas"] = 0, 1
 
 
-def _listed_split(keys: Settings, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a layout that split layers over chunks as the lists of modules do; none where they say no split of a
-    layout, or the engine's own."""
-    layers, pipeline = _listed_layers(keys), stages(keys)
-    if not layers or not pipeline or pipeline == 1 or layers == _own_split(model, len(layers)):
-        return {}
-    split = GivenSplit.found(layers, pipeline)
-    names = {} if split is None else dict(zip(SPLIT_FIELDS, (split.split, split.first, split.last), strict=True))
-    return {name: value for name, value in names.items() if value != AXES[name].default}
+def _left_open(layout: Mapping[str, Any]) -> tuple[str, ...]:
+    """Layout fields that no option decides, without those that few layouts have."""
+    names = dict.fromkeys(row.field for row in TORCHTITAN_TABLE.rows if row.read and row.field in AXES)
+    return tuple(name for name in names if name not in layout and name not in _IN_FEW_LAYOUTS)
 
 
-def _listed_layers(keys: Settings) -> tuple[int, ...]:
-    """Layers of each list of modules, the chunks of the model."""
-    return tuple(sum(str(name).startswith("layers.") for name in part) for part in keys.listed(_LISTS))
+_IN_FEW_LAYOUTS = ("recompute_layers", "recompute_modules", "pipeline_split", "context_parallel", *EXPERT_GROUPS)
 
 
-def _own_split(model: Mapping[str, Any], chunks: int) -> tuple[int, ...] | None:
-    """The engine's own split; None for a model that is not known as a whole."""
-    is_known = model.keys() >= MODEL_FIELDS.keys() - MODEL_DEFAULTS.keys()
-    return stage_layers(ModelShape.from_json(model), chunks) if is_known else None
-
-
-_LISTS = "parallelism.module_fqns_per_model_part"
-_OF_CONTEXT = ("context_parallel", "context_transport", "context_inner")
-
-
-def _left_open(layout: Mapping[str, Any]) -> Iterator[str]:
-    """Layout fields that no option decides, without those that have no effect then."""
-    without_effect = {"recompute_layers", "pipeline_split", *EXPERT_GROUPS, *_OF_CONTEXT}
-    if layout.get("pipeline_parallel") == 1:
-        without_effect |= {"pipeline_schedule", "virtual_pipeline_stages"}
-    if layout.get("activation_checkpointing") in ("none", "full"):
-        without_effect.add("recompute_modules")
-    return (name for name in LAYOUT_FIELDS if name not in layout and name not in without_effect)
-
-
-def _of_the_unread(unread: str | None, left_open: tuple[str, ...]) -> Iterator[str]:
-    if unread:
-        which = f"; it decides {', '.join(left_open)} and all else that no option sets" if left_open else ""
-        yield f"The configuration {unread} was not read{which}."
-
-
-def _differences(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]:
+def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
     """Notes on what the training has and a trial has not."""
-    is_pipeline = (stages(keys) or 1) > 1
-    if keys.has(f"{FLOAT8}recipe_name"):
-        yield from _of_8_bits(keys)
-    if any(keys.has(name) and not keys.listed(name) for name in CONVERTED.values()):
-        yield _CONVERTED_HEAD
+    words = [str(word)[:40] for word in keys.listed(f"{_M}float8.filter_fqns")]
+    if keys.has(f"{_M}float8.recipe_name") and {*words} - {"router.gate"} != {"lm_head"}:
+        yield f"The training leaves {', '.join(words) or 'no linear layer'} in bf16; {_IN_TRIALS}."
+    words = [str(word)[:40] for word in keys.listed(f"{_M}mxfp8.fqns")]
+    if keys.has(f"{_M}mxfp8.fqns") and words not in (["layers"], ["layers."]):
+        yield f"The training converts {', '.join(words) or 'every linear layer'} to mxfp8; {_IN_TRIALS}."
     if keys.has("loss.num_chunks"):
         yield "The training computes the loss in chunks of the sequence; trials compute it at once."
-    if keys.text("model_spec.attn_backend") == "flex_flash":
+    if keys.text(f"{_M}attn_backend") == "flex_flash":
         yield "FlexAttention has another backend (flex_flash) in the training; trials take its own."
-    if keys.has("compile.enable") and layout.get("torch_compile") is False:
+    if keys.has("compile.enable") and "model" not in components(keys):
         yield "Trials compile the blocks of the model or nothing; the training compiles other parts alone."
-    if others := _other_optimizers(keys):
+    groups = [group for group in keys.listed("optimizer.param_groups") if isinstance(group, Mapping)]
+    optimizers = dict.fromkeys(str(group.get("optimizer_name", "AdamW"))[:40] for group in groups)
+    if others := [name for name in optimizers if name != "AdamW"]:
         yield f"Trials train by AdamW; the training has {' and '.join(others)}."
-    if is_pipeline:
-        yield from _of_a_pipeline(keys, layout)
-
-
-def _changes(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[Problem]:
-    """Problems with values of the layout that trials would train otherwise."""
-    if keys.text("training.dtype") == "bfloat16":
-        yield keys.problem(
-            "training.dtype", "trials have weights, gradients and optimizer states in fp32", "set it to float32"
-        )
-    if keys.value("training.disable_cuda_graphs") is False and stages(keys) == 1:
-        yield keys.problem("training.disable_cuda_graphs", "trials run without CUDA graphs", "set it to true")
-    if (stages(keys) or 1) > 1 and layout.keys().isdisjoint(SPLIT_FIELDS):
-        yield from _other_stages(keys, model)
-
-
-def _other_stages(keys: Settings, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """A problem with layers of pipeline stages that no split of a layout says."""
-    rule = "without pipeline_split, first_stage_layers or last_stage_layers trials split layers by each stage's work"
-    less, counts = "parallelism.pipeline_parallel_first_stage_less_layers", _listed_layers(keys)
-    if not counts and keys.value(less) is not None:
-        yield keys.problem(
-            less, rule, "choose fewer layers of the first and the last stage so that all others are equal"
-        )
-    elif counts and _own_split(model, len(counts)) not in (None, counts):
-        yield keys.problem(_LISTS, rule, "list the same number of layers for every stage but the first and the last")
-
-
-_CONVERTED_HEAD = "The training multiplies its head in 8 bits, too; trials multiply it in bf16."
-
-
-def _of_8_bits(keys: Settings) -> Iterator[str]:
-    """Notes on linear layers that the training converts and a trial does not, and the other way round. torchtitan
-    leaves layers whose name has one of the words."""
-    words = [str(word) for word in keys.listed(f"{FLOAT8}filter_fqns")]
-    if not any(word in _HEAD for word in words):
-        yield _CONVERTED_HEAD
-    if others := [f"{word:.40}" for word in words if word not in _HEAD and word not in _ROUTER]:
-        yield f"The training leaves layers named {', '.join(others)} in bf16; trials leave head and routers alone."
-
-
-def _other_optimizers(keys: Settings) -> list[str]:
-    groups = (group for group in keys.listed("optimizer.param_groups") if isinstance(group, Mapping))
-    names = dict.fromkeys(str(group.get("optimizer_name", "AdamW")) for group in groups)
-    return [f"{name:.40}" for name in names if name != "AdamW"]
-
-
-def _of_a_pipeline(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
     at_once, steps = micro_batches_of_a_pass(keys), layout.get("grad_accum_steps")
-    if at_once and steps and steps > at_once:
+    if (stages(keys) or 1) > 1 and at_once and steps and steps > at_once:
         yield (
             f"The training sends {at_once} of a step's {steps} micro-batches through the pipeline at a time; trials"
             " send all of them."
         )
+
+
+_IN_TRIALS = "trials multiply all in 8 bits but the head and routers"
+
+
+def _changes(keys: Settings) -> Iterator[Problem]:
+    """Problems with values of the layout that trials would train otherwise."""
+    dtype, graphs = f"{_T}dtype", f"{_T}disable_cuda_graphs"
+    if keys.text(dtype) == "bfloat16":
+        yield keys.problem(dtype, "trials have weights, gradients and optimizer states in fp32", "set it to float32")
+    if keys.value(graphs) is False and stages(keys) == 1:
+        yield keys.problem(graphs, "trials run without CUDA graphs", "set it to true")
+
+
+def _of_the_split(keys: Settings, model: Mapping[str, Any], layout: dict[str, Any]) -> Iterator[Problem]:
+    """Take the engine's own split for what it is; a problem with stages whose layers no split of a layout says."""
+    counts, is_known = listed_layers(keys), model.keys() >= _NEEDED
+    own = stage_layers(ModelShape.from_json(model), len(counts)) if counts and is_known else None
+    name = LISTS if counts else f"{_P}pipeline_parallel_first_stage_less_layers"
+    if counts and counts == own:
+        for field in SPLIT_FIELDS:
+            layout.pop(field, None)
+    elif (stages(keys) or 1) > 1 and layout.keys().isdisjoint(SPLIT_FIELDS) and (own or not counts):
+        rule = "without pipeline_split, first_stage_layers or last_stage_layers trials split layers by a stage's work"
+        if keys.value(name) is not None:
+            yield keys.problem(name, rule, "give all stages but the first and the last the same number of layers")
+
+
+_NEEDED = ModelShape.__dataclass_fields__.keys() - MODEL_DEFAULTS.keys()
+_VALUE_RULES: ValueRules = (
+    one_of(f"{_M}name", ("llama3", "qwen3"), "a search's model is torchtitan's llama3 or qwen3"),
+    one_of(f"{_P}context_parallel_load_balancer", ("headtail",), "context-parallel ranks have a chunk of each half"),
+)

@@ -1,26 +1,48 @@
-"""Import of a configuration that torchtitan has saved as JSON (`debug.save_config_file`)."""
+"""Import of a torchtitan configuration: the JSON that it has saved (`debug.save_config_file`), and the literal of a
+recipe's module, which is not run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.importers import reasons
-from orchestrator.importers.expert_layers import expert_pattern
+from orchestrator.importers.expert_layers import EXPERT_LAYERS, NO_MODEL_FIELD, ROUTING, expert_pattern
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
-from orchestrator.importers.option_table import DO_WITHOUT
-from orchestrator.importers.settings import CODE, Setting, flat
+from orchestrator.importers.settings import CODE, DO_WITHOUT, Setting, flat
 from orchestrator.importers.torchtitan.config import imported_settings
-from orchestrator.importers.torchtitan.options import TORCHTITAN_OPTIONS
 from search_spaces.errors import InputError
+from trials.trainers.table import Values
+from trials.trainers.torchtitan.config import TORCHTITAN_TABLE
+from trials.trainers.torchtitan.module import EXPORTED, FUNCTION, NAME
 
-_POLICIES = {
-    "memory_budget": "memory-budget",
-    "force_recompute_mm_shapes_by_fqns": "selective",
-}
-"""Policies by an argument that only they have; the saved file does not name them."""
+
+def read_module(text: str) -> ImportedConfig:
+    """The values of a recipe's module. InputError as `module_settings` and `imported_settings` say."""
+    return imported_settings(module_settings(text))
+
+
+def module_settings(text: str) -> dict[str, Setting]:
+    """The settings of the literal that a recipe's module has, and its function where the export has another;
+    InputError for any other Python."""
+    try:
+        assigned = [node for node in ast.parse(text).body if isinstance(node, ast.Assign)]
+        literal = next(node.value for node in assigned if [ast.unparse(name) for name in node.targets] == [NAME])
+        values = ast.literal_eval(literal)
+    except (SyntaxError, ValueError, TypeError, StopIteration, RecursionError, MemoryError):
+        values = None
+    if not isinstance(values, dict):
+        raise InputError.of(
+            CODE,
+            f"has no literal {NAME}",
+            rule="a Python module is not run: of a recipe's own its literal is read",
+            fix="save the configuration with --debug.save_config_file, and start from the JSON",
+        )
+    changed = {} if text.endswith(EXPORTED) else {f"what {FUNCTION}() sets besides {NAME}": Setting(True)}
+    return flat(values, TORCHTITAN_TABLE) | changed
 
 
 def looks_like_torchtitan(data: Mapping[str, Any]) -> bool:
@@ -34,139 +56,103 @@ def read_saved_config(text: str) -> ImportedConfig:
     InputError for text that is no JSON object, for another model than llama3, and as `imported_settings` says.
     """
     data = json_object(text, "file", "a configuration")
-    policy, arguments = _policy(data.pop("activation_checkpoint", None))
-    spec = data.pop("model_spec", None)
-    given = flat({**data, **arguments}, TORCHTITAN_OPTIONS, lambda name: None)
-    named = {f"model_spec.{name}": Setting(value) for name, value in _model_spec(spec).items()}
-    found = imported_settings({**given, **named, "activation_checkpoint": Setting(policy)})
+    policy, model = _policy(data.pop("activation_checkpoint", None)), _model_spec(data.pop("model_spec", None))
+    sections = {**data, "activation_checkpoint": policy, "model_spec": model}
+    table = replace(TORCHTITAN_TABLE, whole=frozenset(data.keys() - _READ))
+    found = imported_settings(flat(sections, table))
     if found.layout.get("precision") == "fp32":
         return found
     return replace(found, notes=(*found.notes, _NOT_SAVED), left_open=(*found.left_open, "matmul_precision"))
 
 
+_READ = {"training", "parallelism", "compile", "loss", "optimizer"}
+"""Sections with options that are read; of the others the section is named."""
 _NOT_SAVED = "torchtitan does not save whether linear layers multiply 8-bit floats: fill in matmul_precision."
 
 
-def _policy(saved: Any) -> tuple[str, dict[str, Any]]:
-    """(name of the policy, its arguments by option)"""
+def _policy(saved: Any) -> dict[str, Any]:
+    """The policy, which the saved file does not name, by an argument that only it has."""
     if not isinstance(saved, Mapping):
-        return "none", {}
-    name = next((policy for argument, policy in _POLICIES.items() if argument in saved), "full")
-    return name, {f"activation_checkpoint.{argument}": value for argument, value in saved.items()}
+        return {"policy": "none"}
+    policies = {"memory_budget": "memory_budget", "force_recompute_mm_shapes_by_fqns": "selective"}
+    return {**saved, "policy": next((policies[name] for name in policies if name in saved), "full")}
 
 
 def _model_spec(spec: Any) -> dict[str, Any]:
-    """Name, and sizes of a llama3 or qwen3, by the names of the function that an exported module builds it with."""
+    """Name, and sizes of a llama3 or qwen3, by the names that a recipe's module has for them."""
     name, model = (spec.get("name"), spec.get("model")) if isinstance(spec, Mapping) else (None, None)
     if name not in ("llama3", "qwen3"):
         return {"name": str(name)}
-    if not isinstance(model, Mapping):
-        raise _unlike_llama3("has no model")
-    layers = model.get("layers")
-    if not isinstance(layers, list) or not layers or not all(isinstance(layer, Mapping) for layer in layers):
+    if not isinstance(model, Mapping) or not isinstance(layers := model.get("layers"), list) or not layers:
         raise _unlike_llama3("has no list of layers")
-    plain = [_without_weights(layer) for layer in layers]
-    pattern = [layer.get("moe") is not None for layer in plain]
-    mlps = _same(layer.get("feed_forward") for layer in plain if layer.get("moe") is None)
-    experts = _same(layer.get("moe") for layer in plain if layer.get("moe") is not None)
-    first = {**_same({**layer, "feed_forward": None, "moe": None} for layer in plain), "feed_forward": mlps}
-    if mlps is None and not all(pattern):
-        raise _unlike_llama3("has layers without attention or MLP")
-    has_norms = _section(first, "attention").get("qk_norm") is not None
-    if has_norms and name == "llama3":
-        raise _unlike_llama3("has norms of queries and keys")
+    leaves = [_leaves(layer) for layer in layers]
+    pattern = [_EXPERTS in layer for layer in leaves]
+    layer, placed = _one_of_each_kind(leaves, pattern), expert_pattern(pattern) if any(pattern) else None
+    if problem := next(_refused_parts(layer, placed), None):
+        raise problem
+    sizes = {key: layer.get(path) for key, path in _SIZES.items()}
+    is_flash = layer.get("attention.inner_attention.kernel_options.BACKEND") == "FLASH"
     return {
         "name": name,
         "n_layers": len(layers),
-        "dim": model.get("dim"),
-        "vocab_size": model.get("vocab_size"),
-        "enable_weight_tying": model.get("enable_weight_tying"),
-        **({} if experts is None else _experts(experts, pattern)),
-        **_layer(first),
-        **({} if name == "llama3" else {"qk_norm": has_norms}),
+        **{key: model.get(key) for key in ("dim", "vocab_size", "enable_weight_tying")},
+        **sizes,
+        "hidden_dim": sizes["hidden_dim"] or sizes["expert_hidden_dim"],
+        "qk_norm": any(path.startswith("attention.qk_norm.") for path in layer),
+        "attn_backend": "varlen" if _WINDOW in layer else "flex_flash" if is_flash else "flex",
+        **dict(zip(("num_dense_layers", "expert_layer_every"), placed or (), strict=False)),
     }
 
 
-def _same(parts: Iterable[Any]) -> Any:
-    """The part that all layers have alike; None without any."""
-    first, *others = [*parts] or [None]
-    if any(other != first for other in others):
+_EXPERTS = "moe.num_experts"
+_SIZES = {
+    "n_heads": "attention.n_heads",
+    "n_kv_heads": "attention.n_kv_heads",
+    "head_dim": "attention.head_dim",
+    "rope_theta": "attention.rope.theta",
+    "hidden_dim": "feed_forward.w1.out_features",
+    "num_experts": _EXPERTS,
+    "experts_per_token": "moe.router.top_k",
+    "expert_hidden_dim": "moe.routed_experts.inner_experts.hidden_dim",
+    "shared_expert_hidden_dim": "moe.shared_experts.w1.out_features",
+}
+"""Where a saved layer has its sizes."""
+
+
+def _leaves(layer: Any) -> dict[str, Any]:
+    """Values by dotted name, without functions that draw weights, whose saved text differs."""
+    given = flat(layer, TORCHTITAN_TABLE) if isinstance(layer, Mapping) else {}
+    return {n: each.value for n, each in given.items() if each.value is not None and "param_init" not in n}
+
+
+def _one_of_each_kind(layers: Sequence[Values], has_experts: Sequence[bool]) -> Values:
+    """A layer with experts and one with an MLP, as one; InputError where two of a kind differ."""
+    firsts = [layers[list(has_experts).index(kind)] for kind in {*has_experts}]
+    whole = {name: value for first in firsts for name, value in first.items()}
+    are_alike = all(layer in firsts for layer in layers)
+    if not are_alike or any(whole[name] != value for first in firsts for name, value in first.items()):
         raise _unlike_llama3("has layers that differ")
-    return first
+    return whole
 
 
-def _experts(moe: Any, pattern: Sequence[bool]) -> dict[str, Any]:
-    """Sizes of the experts and the layers that have them."""
-    router, routed = _section(moe, "router"), _section(_section(moe, "routed_experts"), "inner_experts")
-    shared, layers = _section(_section(moe, "shared_experts"), "w1"), expert_pattern(pattern)
-    if layers is None:
-        raise _unlike_llama3("has experts in other layers", reasons.EXPERT_LAYERS)
-    if (router.get("score_func"), router.get("route_norm")) != ("softmax", True):
-        raise _unlike_llama3("weights experts by other scores", reasons.ROUTING)
-    return {
-        "hidden_dim": routed.get("hidden_dim"),  # unless another layer has an MLP
-        "num_experts": moe.get("num_experts"),
-        "experts_per_token": router.get("top_k"),
-        "expert_hidden_dim": routed.get("hidden_dim"),
-        "shared_expert_hidden_dim": shared.get("out_features"),
-        "num_dense_layers": layers[0],
-        "expert_layer_every": layers[1],
-    }
+def _refused_parts(layer: Values, placed: tuple[int, int] | None) -> Iterator[InputError]:
+    """Errors for the parts that a model of a search has not."""
+    if any(map(_OF_OTHER_PRODUCTS.match, layer)):
+        rule = "8-bit and 4-bit arithmetic are no values of precision"
+        yield _unlike_llama3("has other products than torch's", rule)
+    if layer.get(_WINDOW, [-1, 0]) != [-1, 0]:
+        yield _unlike_llama3("has a window of attention", NO_MODEL_FIELD)
+    if _EXPERTS in layer and placed is None:
+        yield _unlike_llama3("has experts in other layers", EXPERT_LAYERS)
+    routing = (layer.get("moe.router.score_func"), layer.get("moe.router.route_norm"))
+    if _EXPERTS in layer and routing != ("softmax", True):
+        yield _unlike_llama3("weights experts by other scores", ROUTING)
 
 
-def _without_weights(config: Any) -> Any:
-    """A configuration without functions that draw weights, whose saved text differs."""
-    if isinstance(config, Mapping):
-        return {name: _without_weights(inner) for name, inner in config.items() if name != "param_init"}
-    return config
-
-
-def _layer(layer: Mapping[str, Any]) -> dict[str, Any]:
-    for problem in _refused_parts(layer):
-        raise problem
-    attention, mlp = layer["attention"], layer["feed_forward"]
-    return {
-        "n_heads": attention.get("n_heads"),
-        "n_kv_heads": attention.get("n_kv_heads"),
-        **({} if mlp is None else {"hidden_dim": mlp["w1"].get("out_features")}),
-        "head_dim": attention.get("head_dim"),
-        "rope_theta": _whole(_section(attention, "rope").get("theta")),
-        "attn_backend": _attention(_section(attention, "inner_attention")),
-    }
-
-
-def _whole(value: Any) -> Any:
-    """A whole number where a float is one."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _refused_parts(layer: Mapping[str, Any]) -> Iterator[InputError]:
-    """Errors for the parts that a llama3 of a search has not."""
-    attention, mlp = _section(layer, "attention"), _section(layer, "feed_forward")
-    names = () if layer.get("feed_forward") is None else ("w1", "w2", "w3")
-    products = [attention.get("wo"), *map(mlp.get, names)]
-    if not all(isinstance(product, Mapping) for product in products):
-        yield _unlike_llama3("has layers without attention or MLP")
-    if any(product.keys() - _OF_A_PRODUCT for product in products if isinstance(product, Mapping)):
-        yield _unlike_llama3("has other products than torch's", reasons.LOW_PRECISION)
-    if _section(attention, "inner_attention").get("window_size", _WHOLE) != _WHOLE:
-        yield _unlike_llama3("has a window of attention", reasons.NO_MODEL_FIELD)
-
-
-_OF_A_PRODUCT = {"param_init", "sharding_config", "in_features", "out_features", "bias"}
-_WHOLE = [-1, 0]
-
-
-def _attention(inner: Mapping[str, Any]) -> str:
-    """The backend by the arguments that only it has."""
-    if "window_size" in inner:
-        return "varlen"
-    return "flex_flash" if _section(inner, "kernel_options").get("BACKEND") == "FLASH" else "flex"
-
-
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = config.get(name)
-    return found if isinstance(found, Mapping) else {}
+_OF_OTHER_PRODUCTS = re.compile(
+    r"(attention\.wo|feed_forward\.w[123])\.(?!sharding_config|in_features$|out_features$|bias$)"
+)
+_WINDOW = "attention.inner_attention.window_size"
 
 
 def _unlike_llama3(message: str, rule: str = "the model of a search is torchtitan's llama3 or qwen3") -> InputError:

@@ -59,7 +59,7 @@ def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_pat
     assert (spec.name, spec.baseline.shape) == ("pretrain-gpt", "tensor 2 x pipeline 4 x data 2")
     assert len(candidates_of(spec).layouts) > 20
     dropout = ("--attention-dropout", "0.1", "--hidden-dropout", "0.1")
-    data = ("--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "gpt2-vocab.json")
+    data = ("--lr", "6.0e-5", "--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "gpt2-vocab.json")
     assert (spec.trainer.kind, spec.trainer.arguments) == ("megatron-lm", data + dropout)
     assert notes[-1].startswith("Trials run megatron-lm, the trainer of this file")
     assert "# - Trials run megatron-lm" in text
@@ -68,7 +68,9 @@ def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_pat
 GIVEN = "--tokenizer-type GPT2BPETokenizer --vocab-file $VOCAB_FILE"
 DATA = "--data-path 0.5 /data/a 0.5 /data/b --split=98,2,0 --tokenizer-type NullTokenizer --vocab-size 50000"
 DATA += " --reset-position-ids --data-cache-path $CACHE"
-WORDS = "--data-path 0.5 /data/a 0.5 /data/b --split 98,2,0 --tokenizer-type NullTokenizer --vocab-size 50000"
+WORDS = (
+    "--lr 6.0e-5 --data-path 0.5 /data/a 0.5 /data/b --split 98,2,0 --tokenizer-type NullTokenizer --vocab-size 50000"
+)
 WORDS += " --reset-position-ids --data-cache-path FILL_IN --attention-dropout 0.1 --hidden-dropout 0.1"
 
 
@@ -82,6 +84,16 @@ def test_the_scripts_data_and_tokenizer_are_arguments_of_the_trainer(tmp_path):
         load_search_file(tmp_path / "search.yaml")
     keys = ["cluster.accelerator", "trainer.script", f"trainer.arguments[{WORDS.split().index(FILL_IN)}]"]
     assert [problem.key for problem in refused.value.problems] == keys
+
+
+def test_sequence_parallelism_without_tensor_parallelism_is_kept_for_layouts_with_it(tmp_path):
+    script = MEGATRON_LM.replace("TP=2", "TP=1")
+    assert "--sequence-parallel" in script
+    spec, _, text = started_from(tmp_path, "pretrain_gpt.sh", script)
+    assert (spec.baseline.tensor_parallel, spec.baseline.sequence_parallel) == (1, False)
+    assert yaml.safe_load(text)["space"]["sequence_parallel"] is True
+    split = {layout.sequence_parallel for layout in candidates_of(spec).layouts if layout.tensor_parallel > 1}
+    assert split == {True}
 
 
 def test_a_deepspeed_config_alone_asks_for_the_model_and_loads_once_it_is_there(tmp_path):

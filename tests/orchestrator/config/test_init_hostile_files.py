@@ -33,7 +33,7 @@ RUN = (
 )
 BRIDGE = "torchrun --nproc_per_node 8 run_recipe.py --recipe llama3_8b model.tensor_model_parallel_size=2"
 TITAN = "torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --config llama3_8b"
-MODULE = "def f():\n    return Trainer.Config(model_spec=model_registry('8B'), training=TrainingConfig(steps=%s))\n"
+MODULE = "VALUES = {'training': {'steps': %s}}\n"
 
 
 def started_from(folder: Path, name: str, text: str) -> tuple[str, list[str]]:
@@ -68,9 +68,9 @@ def test_a_value_of_another_kind_breaks_no_reader(tmp_path, name, text, value):
         ("a.yaml", ACCELERATE % ("a" * 300), "File name too long"),
         ("a.yaml", ACCELERATE % "/dev/zero", "not a regular file"),
         ("a.toml", f"[cmd_args]\ntp = 2\nnum_layers = 0x{'f' * 5000}\n", "more than 64 bits"),
-        ("a.py", MODULE % ("(" * 5_000 + ")" * 5_000), "is no Python"),
-        ("a.py", MODULE % ("-" * 90_000 + "1"), "is no Python"),
-        ("a.py", "def f():\n    return f()\n", "no function"),
+        ("a.py", MODULE % ("(" * 5_000 + ")" * 5_000), "has no literal VALUES"),
+        ("a.py", MODULE % ("-" * 90_000 + "1"), "has no literal VALUES"),
+        ("a.py", "def f():\n    return f()\n", "has no literal VALUES"),
         ("a.sh", HEAD + RUN + " \0 --num-layers 24\n", "NUL"),
         ("a.sh", HEAD + RUN.replace("12", "1\N{FULLWIDTH DIGIT TWO}") + "\n", "whole number"),
         ("a.json", "{" + ",".join(f'"k{i}":1' for i in range(80_000)) + ',"k79999":1}', "'k79999' appears twice"),

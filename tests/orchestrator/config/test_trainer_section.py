@@ -92,6 +92,8 @@ REFUSED = [
     (f"{OURS}, data: {{kind: tokens, path: x}}", "contradiction", "data"),
     (f"{OURS}, arguments: [--lr, '1', --micro-batch-size=4]", "contradiction", "arguments[2]"),
     ("kind: megatron-deepspeed, script: a.py, arguments: [--save, /c]", "contradiction", "arguments[0]"),
+    ("kind: gpt-neox, script: a, template: {a: 1}, arguments: [--megatron_config, b]", "contradiction", "arguments[0]"),
+    ("kind: nanotron, script: a.py, template: {a: 1}, arguments: [--config-file=b]", "contradiction", "arguments[0]"),
     (f"{OURS}, log_rank: -1", "bounds", "log_rank"),
     (f"{OURS}, log_rank: 4", "bounds", "log_rank"),
     (f"{THEIRS}, patterns: megatron", "choice", "patterns"),

@@ -6,9 +6,8 @@ import pytest
 import yaml
 
 from orchestrator.importers.nanotron import read_nanotron
-from orchestrator.importers.nanotron_options import NANOTRON_OPTIONS
 from search_spaces.errors import InputError
-from tests.orchestrator.importers.config_tables import require_table, with_key
+from tests.orchestrator.importers.samples import with_key
 
 BASE = {
     "model": {"model_config": {"hidden_size": 256, "num_attention_heads": 8}},
@@ -21,8 +20,10 @@ def read(name: str, value: Any):
     return read_nanotron(yaml.safe_dump(with_key(BASE, name, value)))
 
 
-def test_the_reader_keeps_to_its_table(monkeypatch):
-    require_table(read_nanotron, NANOTRON_OPTIONS, BASE, [], monkeypatch, {"model.model_config.hidden_act"})
+def test_what_no_row_has_stays_in_the_template_and_is_named():
+    found = read("optimizer.clip_grad", 0.5)
+    assert "Not read, kept in the template: optimizer.clip_grad." in found.notes
+    assert found.layout == read_nanotron(yaml.safe_dump(BASE)).layout
 
 
 def test_defaults_are_those_of_nanotron():
@@ -39,8 +40,9 @@ def test_defaults_are_those_of_nanotron():
     [
         ("model.model_config._attn_implementation", "ring_flash_triton", "context parallelism"),
         ("model.model_config._attn_implementation", "flex_attention", "attention_kernel is math or flash"),
-        ("model.dtype", "float64", "precision is fp32, bf16 or fp16"),
-        ("optimizer.zero_stage", 3, "ZeRO 0 and 1"),
+        ("model.dtype", "float64", "precision is bf16 or fp16"),
+        ("optimizer.zero_stage", 3, "zero_stage is 0 or 1"),
+        ("parallelism.expert_parallel_size", 2, "experts are not read"),
     ],
 )
 def test_what_no_search_file_expresses_is_refused_by_name(name, value, rule):

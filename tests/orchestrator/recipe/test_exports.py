@@ -9,6 +9,7 @@ import yaml
 
 from orchestrator.recipe.exports import TITLES, ExportStatus, exports
 from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, lines_of, our_spec
+from tests.sources import ROOT
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
 
 COMMAND = {"template": "{python} train.py --tp {tensor_parallel} {zero_stage=1:--shard}", "patterns": "deepspeed"}
@@ -20,8 +21,8 @@ OFFLOADED = {"zero_stage": 1, "offload": "optimizer"}
     [
         (
             *("megatron-lm", "megatron_args.txt", {"zero_stage": 3}),
-            "--use-distributed-optimizer --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
-            " --ckpt-format fsdp_dtensor --no-gradient-accumulation-fusion",
+            "--no-gradient-accumulation-fusion --use-distributed-optimizer --use-megatron-fsdp"
+            " --data-parallel-sharding-strategy optim_grads_params --ckpt-format fsdp_dtensor",
         ),
         (
             *("megatron-bridge", "nemo_overrides.txt", OFFLOADED),
@@ -97,12 +98,12 @@ def test_a_smaller_tokenizer_is_padded_to_the_models_vocabulary_at_every_tensor_
     assert math.ceil(50_257 / (int(number) * tensor_parallel)) * int(number) * tensor_parallel == 50_304
 
 
-def test_torchtitans_module_has_a_policy_beside_it_where_the_layout_needs_it():
-    base = {"zero_stage": 2, "attention_kernel": "flex", "activation_checkpointing": "full", "engine": "torchtitan"}
-    for fields in ({}, {"recompute_layers": 2}):
-        made = exported(our_spec(half(**base, **fields), LLAMA))["torchtitan"]
-        imported = "from .torchtitan_first_layers import FirstLayersAC" in made.files["torchtitan_config.py"]
-        assert imported == ("torchtitan_first_layers.py" in made.files) == bool(fields)
+def test_torchtitans_module_has_beside_it_what_the_engine_builds_a_configuration_of():
+    fields = {"zero_stage": 2, "attention_kernel": "flex", "activation_checkpointing": "full", "recompute_layers": 2}
+    made = exported(our_spec(half(**fields, engine="torchtitan"), LLAMA))["torchtitan"]
+    parts = (ROOT / "trials" / "train" / "engines" / "torchtitan_parts.py").read_text()
+    assert made.files["torchtitan_parts.py"].endswith(parts)
+    assert "from .torchtitan_parts import" in made.files["torchtitan_config.py"]
     assert made.unrun_start == (
         "torchrun --standalone --nproc-per-node 2 -m torchtitan.train --module recipe.torchtitan_config --config parlay"
         " YOUR_OPTIONS"

@@ -15,15 +15,10 @@ from hypothesis import strategies as st
 
 from orchestrator.importers.accelerate import read_accelerate
 from orchestrator.importers.gpt_neox import read_gpt_neox
-from orchestrator.importers.gpt_neox_options import GPT_NEOX_OPTIONS
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.launch_script import read_launch_script
-from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
-from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
-from orchestrator.importers.megatron_bridge.options import MEGATRON_BRIDGE_OPTIONS
 from orchestrator.importers.nanotron import read_nanotron
-from orchestrator.importers.nanotron_options import NANOTRON_OPTIONS
-from orchestrator.importers.torchtitan.module import read_module
+from orchestrator.importers.torchtitan.saved import read_module
 from orchestrator.recipe.exports import ExportStatus
 from search_spaces.engines import ACCELERATE_LAUNCH, OWN_ENGINES, TORCHTITAN
 from search_spaces.layouts.layout import EXPERT_GROUPS, Layout
@@ -38,7 +33,7 @@ from tests.trials.trainers.verified_options import (
     MEGATRON_DEEPSPEED,
     MEGATRON_LM,
     NANOTRON,
-    parsed_options,
+    given_options,
     require_declared,
 )
 from trials.trainers.torchtitan.module import CONFIG_FILE
@@ -78,7 +73,7 @@ _OF_TORCHTITAN = {
     "matmul_precision": FIELD_VALUES["matmul_precision"],
     "engine": st.just(TORCHTITAN),
 }
-_ENGINES = {"megatron-bridge": "megatron-lm", "accelerate": ACCELERATE_LAUNCH}
+ENGINES = {"megatron-bridge": "megatron-lm", "accelerate": ACCELERATE_LAUNCH}
 """Engines with another name than their trainer."""
 _DATA_PARALLEL = _PLAIN | {
     "tensor_parallel": st.just(1),
@@ -108,7 +103,7 @@ def test_every_layout_is_exported_and_read_back_or_refused_with_a_rule(layout, m
             continue
         read, said = read_export(trainer, export.files, our_spec(layout, model))
         # Settings are on the start line, not in the files.
-        assert read == replace(layout.without_settings, engine=_ENGINES.get(trainer, trainer)).canonical()
+        assert read == replace(layout.without_settings, engine=ENGINES.get(trainer, trainer)).canonical()
         assert said.items() <= asdict(model).items()
 
 
@@ -164,7 +159,8 @@ def read_export(trainer: str, files: Mapping[str, str], spec: TrialSpec) -> tupl
     model = dict(found.model)
     if trainer in _WITHOUT_VOCABULARY:
         model.pop("vocab_size", None)
-    return Layout(**said, engine=_ENGINES.get(trainer, trainer)).canonical(), {**MODEL_DEFAULTS, **model}
+    own = {**MODEL_DEFAULTS, **model} if model else {}
+    return Layout(**said, engine=ENGINES.get(trainer, trainer)).canonical(), own
 
 
 _WITHOUT_VOCABULARY = ("megatron-lm", "megatron-deepspeed", "gpt-neox")
@@ -173,13 +169,13 @@ _WITHOUT_VOCABULARY = ("megatron-lm", "megatron-deepspeed", "gpt-neox")
 
 def _megatron_lm(files: Mapping[str, str], spec: TrialSpec) -> ImportedConfig:
     words = words_of(files["megatron_args.txt"])
-    parsed_options(words, MEGATRON_LM_OPTIONS, MEGATRON_LM)
+    given_options(words, MEGATRON_LM)
     return read_launch_script(f"{_torchrun(spec)} {shlex.join(words)}")
 
 
 def _megatron_deepspeed(files: Mapping[str, str], spec: TrialSpec) -> ImportedConfig:
     words = words_of(files["megatron_deepspeed_args.txt"])
-    parsed_options(words, MEGATRON_DEEPSPEED_OPTIONS, MEGATRON_DEEPSPEED)
+    given_options(words, MEGATRON_DEEPSPEED)
     config = files["megatron_deepspeed_config.json"]
     return read_launch_script(
         f"cat > ds.json <<EOF\n{config}\nEOF\n{_torchrun(spec)} {' '.join(words)} --deepspeed_config ds.json"
@@ -193,19 +189,19 @@ def _torchrun(spec: TrialSpec, program: str = "pretrain_gpt.py") -> str:
 def _megatron_bridge(files: Mapping[str, str], spec: TrialSpec) -> ImportedConfig:
     words = words_of(files["nemo_overrides.txt"])
     said = {key: _value(text) for key, text in (word.split("=", 1) for word in words)}
-    require_declared(said, MEGATRON_BRIDGE_OPTIONS, MEGATRON_BRIDGE)
+    require_declared(said, MEGATRON_BRIDGE)
     found = read_launch_script(f"{_torchrun(spec, 'run_recipe.py')} --recipe llama3_8b_config {' '.join(words)}")
     assert found.left_open == ()
     return found
 
 
 def _gpt_neox(files: Mapping[str, str], spec: TrialSpec) -> ImportedConfig:
-    require_declared(yaml.safe_load(files["gpt_neox.yml"]), GPT_NEOX_OPTIONS, GPT_NEOX)
+    require_declared(yaml.safe_load(files["gpt_neox.yml"]), GPT_NEOX)
     return read_gpt_neox(files["gpt_neox.yml"])
 
 
 def _nanotron(files: Mapping[str, str], spec: TrialSpec) -> ImportedConfig:
-    require_declared(yaml.safe_load(files["nanotron.yaml"]), NANOTRON_OPTIONS, NANOTRON)
+    require_declared(yaml.safe_load(files["nanotron.yaml"]), NANOTRON)
     return read_nanotron(files["nanotron.yaml"])
 
 

@@ -1,4 +1,4 @@
-"""The tables of the importer, compared with the installed torchtitan."""
+"""The tables of the importer and of the export, compared with the installed torchtitan."""
 
 from __future__ import annotations
 
@@ -8,25 +8,18 @@ import sys
 
 import pytest
 
-from orchestrator.importers.torchtitan.options import TORCHTITAN_OPTIONS
-from orchestrator.importers.torchtitan.registry import (
-    CONFIGS,
-    DEFAULTS,
-    FLAVORS,
-    OTHER_MODULES,
-    REFUSED_CONFIGS,
-    flavor,
-)
+from orchestrator.importers.settings import flat
+from orchestrator.importers.torchtitan.config import imported_settings, settings_of
+from orchestrator.importers.torchtitan.registry import CONFIGS, DEFAULTS, refusal
+from orchestrator.importers.torchtitan.saved import read_saved_config
+from tests.orchestrator.importers.torchtitan.test_command import SPEC
 from tests.sources import ROOT
 from tests.trials.train.parity import needs_torchtitan
+from trials.trainers.torchtitan.config import TORCHTITAN_TABLE
 
 pytestmark = [needs_torchtitan, pytest.mark.slow, pytest.mark.processes]
 
-OURS = {"activation_checkpoint", "activation_checkpoint.layers"}
-"""The policy's name, which a command has as `activation-checkpoint:full`, and the argument of the exports' policy."""
-POLICIES = {"selective": "SelectiveAC.Config", "full": "FullAC.Config"}
 PRODUCTS = ("Linear.Config", "Float8Linear.Config", "MXFP8Linear.Config")
-ATTENTION = {"flex": "FlexAttention.Config", "varlen": "VarlenAttention.Config"}
 
 
 @pytest.fixture(scope="module")
@@ -38,31 +31,27 @@ def package(tmp_path_factory):
     return json.loads(answer.read_text())
 
 
-def test_every_option_function_flavor_and_default_is_torchtitans(package):
-    named = {name for name in TORCHTITAN_OPTIONS.group_of if not name.startswith("model_spec.")}
-    assert named - OURS == {*package["options"]}
-    assert {*CONFIGS, *REFUSED_CONFIGS} == {*package["functions"]}
-    assert CONFIGS.keys() <= package["configs"].keys()
-    assert {*OTHER_MODULES, "llama3"} == {*package["modules"]}
-    options = {name: value for name, value in DEFAULTS.items() if name not in OURS}
-    assert options == {name: package["defaults"][name] for name in options}
-    assert POLICIES[DEFAULTS["activation_checkpoint"]] == package["recomputation"]
-    assert {*FLAVORS} == package["flavors"].keys()
-    for name, sizes in package["flavors"].items():
-        found = flavor(name)
-        assert {key: found[f"model_spec.{key}"] for key in sizes} == sizes
+def test_other_modules_and_functions_are_refused(package):
+    assert {*package["functions"]} == {*CONFIGS, *filter(refusal, package["functions"])}
+    assert [name for name in package["modules"] if not refusal(name)] == ["llama3"]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_function_of_the_registry_gives_what_the_table_says(name, package):
     theirs, ours = package["configs"][name], {**DEFAULTS, **CONFIGS[name]}
-    options = {key: value for key, value in ours.items() if key not in OURS and not key.startswith("model_spec.")}
-    assert options == {key: theirs[key] for key in options}
-    assert ("loss.num_chunks" in theirs) == ("loss.num_chunks" in options)
-    assert POLICIES[ours["activation_checkpoint"]] == theirs["recomputation"]
-    assert {key: ours[f"model_spec.{key}"] for key in theirs["model"]} == theirs["model"]
-    assert ATTENTION[ours["model_spec.attn_backend"]] == theirs["attention"]
-    of_blocks = "mxfp8" if "model_spec.mxfp8.fqns" in ours else None
-    recipe, kept = ours.get("model_spec.float8.recipe_name", of_blocks), ours.get("model_spec.float8.filter_fqns", [])
-    assert theirs["products"] == {name: None if name in kept else recipe for name in theirs["products"]}
+    values = flat(theirs["saved"], TORCHTITAN_TABLE, lambda option: None)
+    options = {
+        each: value for each, value in ours.items() if each.startswith(("compile.", "parallelism.", "training."))
+    }
+    assert options == {each: values[each].value for each in options}
+    written = (each for each in TORCHTITAN_TABLE.written(SPEC) if each.startswith(("parallelism.", "training.")))
+    assert values.keys() >= {*written}
+    assert ("loss.num_chunks" in values) == ("loss.num_chunks" in ours)
+    found, saved = imported_settings(settings_of(ours)), read_saved_config(json.dumps(theirs["saved"]))
+    assert saved.model == found.model
+    assert saved.layout == {name: value for name, value in found.layout.items() if name != "matmul_precision"}
+    recipe, kept = found.layout.get("matmul_precision", "same"), ours.get("model_spec.float8.filter_fqns", [])
+    converted = {each or "same" for name, each in theirs["products"].items() if name not in kept}
+    assert converted == {recipe.removeprefix("fp8_")}
+    assert [theirs["products"][name] for name in kept] == [None] * len(kept)
     assert ("model_spec.tp_gemm_backend" in ours) == (theirs["projection"] not in PRODUCTS)
