@@ -22,8 +22,9 @@ from tests.hops import hops
 from tests.sources import ROOMS, ROOT, imported, modules
 
 BUDGETS = ROOT / "budgets.toml"
-BEFORE = {"product.lines": 96_034, "product.tokens": 609_707}
-"""The product at 747c0700, before it was to become smaller."""
+BEFORE = {"product.code_lines": 94_745, "product.tokens": 609_707}
+"""The product at 747c0700, before it was to become smaller. A text is one token whatever its lines, so that lines of
+lists of names, of which 1,000 have gone, would hide denser code."""
 _LAYOUT_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 _NOT_COUNTED = ("docs/search_file.md",)
 """Pages that a command writes whole."""
@@ -40,8 +41,12 @@ def fallen_percent(numbers: Mapping[str, int], name: str) -> float:
 
 
 def budgeted(numbers: Mapping[str, int]) -> dict[str, int]:
-    """The numbers that have a budget: all but files and the lines of support, which has a share."""
-    return {name: n for name, n in numbers.items() if not name.endswith((".files", "support.lines", "words.pages"))}
+    """The numbers that have a budget: all but files, and lines that another number has."""
+    return {
+        name: n
+        for name, n in numbers.items()
+        if not name.endswith((".files", "support.lines", "code_lines", "words.pages"))
+    }
 
 
 def lowered(text: str, numbers: Mapping[str, int]) -> str:
@@ -70,6 +75,7 @@ def _sizes() -> dict[str, int]:
     sizes = {f"{row}.files": len(of[row]) for row in rows}
     sizes |= {f"{row}.lines": sum(_lines(path) for path in of[row]) for row in rows}
     sizes |= {f"{row}.tokens": sum(_tokens(path) for path in of[row]) for row in rows[:-2]}
+    sizes["product.code_lines"] = sizes["product.lines"] - sum(map(_text_lines, of["product"]))
     sizes["tests.support_percent"] = round(100 * sizes["tests.support.lines"] / sizes["tests.lines"])
     return sizes
 
@@ -87,10 +93,19 @@ def _lines(path: Path) -> int:
 
 
 def _tokens(path: Path) -> int:
+    return sum(token.type not in _LAYOUT_TOKENS for token in _without_docstrings(path))
+
+
+def _text_lines(path: Path) -> int:
+    """Lines that texts take beyond their first."""
+    return sum(token.end[0] - token.start[0] for token in _without_docstrings(path) if token.type == tokenize.STRING)
+
+
+def _without_docstrings(path: Path) -> Iterator[tokenize.TokenInfo]:
     source = (ROOT / path).read_text(encoding="utf-8")
     docstrings = set(_docstring_places(ast.parse(source)))
     found = tokenize.generate_tokens(io.StringIO(source).readline)
-    return sum(token.type not in _LAYOUT_TOKENS and token.start not in docstrings for token in found)
+    return (token for token in found if token.start not in docstrings)
 
 
 def _docstring_places(tree: ast.AST) -> Iterator[tuple[int, int]]:
