@@ -24,11 +24,11 @@ class ObservedStep:
     """One rank's second optimizer step; a field that could not be seen is None or empty.
 
     `at_s` is when its optimizer began, by the node's monotonic clock. `parameters` are those of all shards, each once;
-    `local_parameters` those of this rank's shards, `optimizer_parameters` those that an optimizer of torch's own holds.
+    `local_parameters` those of this rank's shards, `optimizer_parameters` those that torch's own optimizers hold.
     `inputs` are the shapes of the token tensors that the outermost module got, each followed by its number of calls;
     `input_sum` is the sum of the first one. `wrapper` is the class that reduces or shards gradients, `zero_stage` that
     of DeepSpeed or FSDP1. `reduces` is False where DDP did not reduce the last gradients (no_sync). `gradient_norms`
-    are those of gradients that every rank has whole.
+    are those of the first, the last and all gradients that every rank has whole.
 
     Of all ranks together, `ranks` counts those that reported, `other_inputs` are the inputs that differ from the first
     rank's, `batches` counts their different first batches, and `is_reduced` tells whether ranks of different batches
@@ -129,7 +129,10 @@ def unproven(spec: TrialSpec, seen: ObservedStep | None) -> Iterator[str]:
 
 def observed_step_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
     """Contradiction between the step and the trial, with both numbers; None without any."""
-    faults = (_world_fault, _batch_fault, _parameters_fault, _split_fault, _wrapper_fault, _reduction_fault)
+    faults = (
+        *(_world_fault, _batch_fault, _parameters_fault, _optimizer_fault, _split_fault, _wrapper_fault),
+        _reduction_fault,
+    )
     return next((fault for find in faults if (fault := find(spec, seen)) is not None), None)
 
 
@@ -192,6 +195,17 @@ def _parameters_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
         return f"its model has {found:,} parameters, the model section's {model.parameters:,}"
     if found - (trainable := seen.trainable_parameters or 0) >= model.layer_parameters / 2:
         return f"it trains {trainable:,} of {found:,} parameters, the trial all"
+    return None
+
+
+def _optimizer_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
+    """Compare what the optimizers hold where nothing shards their state: the rest is frozen."""
+    held, trainable = seen.optimizer_parameters, seen.trainable_parameters
+    is_sharded = spec.layout.zero_stage > 0 or seen.wrapper not in (None, _REPLICATED)
+    if held is None or trainable is None or is_sharded or not _holds_whole_model(spec.layout):
+        return None
+    if trainable - held >= spec.model.layer_parameters / 2:
+        return f"its optimizer has {held:,} of {trainable:,} parameters, the trial trains all"
     return None
 
 

@@ -60,6 +60,8 @@ TWO = replace(LAYOUT, data_parallel=2)
             pytest.param(by, layout, wrapper, marks=pytest.mark.walks)
             for by, layout, wrapper in (
                 ("tried before", TWO, "DistributedDataParallel"),
+                ("reduces in its optimizer", TWO, None),
+                ("steps by a closure", TWO, "DistributedDataParallel"),
                 ("deepspeed", replace(TWO, zero_stage=3), "DeepSpeedEngine"),
                 ("trainer", TWO, "DistributedDataParallel"),
             )
@@ -91,6 +93,8 @@ def test_a_training_as_the_layout_says_is_proven(tmp_path, by, layout, wrapper):
             pytest.param(fault, layout, words, marks=pytest.mark.walks)
             for fault, layout, words in (
                 ("frozen", LAYOUT, "it trains"),
+                ("optimizer of the embedding", LAYOUT, "its optimizer has"),
+                ("reduces all but a block", TWO, "its 2 ranks have different gradients"),
                 ("fixed batch", LAYOUT, "trains 3 sequences a step, the layout has 6"),
                 ("short sequences", LAYOUT, "tokens, model.seq_length is"),
                 ("every rank alone", TWO, "a world size of 1, the trial 2 ranks"),

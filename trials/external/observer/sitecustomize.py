@@ -2,8 +2,8 @@
 
 The supervisor puts this folder, and nothing else, on the trainer's PYTHONPATH, and names the report in
 PARLAY_OBSERVED_STEP. The site's own sitecustomize runs first. Once torch is imported, outermost calls of modules are
-seen until the second optimizer step; then the report is written, and the next call removes what was added. The first
-step is left out, since scripts try, compile and skip before it. The fields of the report are those of
+seen until the second optimizer step begins; at its end the report is written, and the next call removes what was
+added. The first step is left out, since scripts try, compile and skip before it. The fields of the report are those of
 `trials.observed_step.ObservedStep`. Nothing here may end or change the training: what cannot be seen is left out.
 Standard library and torch only; nothing of Parlay is imported.
 """
@@ -84,7 +84,10 @@ class ObservedStep:
         self._roots: WeakKeyDictionary = WeakKeyDictionary()  # a model that was tried and dropped is freed
         self._inputs: dict = {}
         self._input_sum: float | None = None
+        self._optimizers: WeakKeyDictionary = WeakKeyDictionary()  # those of a step, in their order
         self._is_second = False
+        self._at_s = 0.0
+        self._last = None  # the optimizer whose step ends what is seen, once it has begun
         self._is_inside = False
         self._is_over = False
 
@@ -92,7 +95,10 @@ class ObservedStep:
         module_class, is_compiling = self._torch.nn.Module, self._torch.compiler.is_compiling
         self._original = original = module_class.__dict__["__call__"]
         optimizers = sys.modules["torch.optim.optimizer"]
-        self._hook = optimizers.register_optimizer_step_pre_hook(self._before_optimizer)
+        self._hooks = (
+            optimizers.register_optimizer_step_pre_hook(self._before_optimizer),
+            optimizers.register_optimizer_step_post_hook(self._after_optimizer),
+        )
         enter, leave = self._enter, self._leave
 
         def call(module, *args, **kwargs):
@@ -115,7 +121,7 @@ class ObservedStep:
             self._remove()
             return False
         try:
-            if self._torch.is_grad_enabled() and module.training and not self._is_in_backward():
+            if self._last is None and self._torch.is_grad_enabled() and module.training and not self._is_in_backward():
                 self._see(module, [*args, *kwargs.values()])
         except Exception:
             self._is_over = True
@@ -135,7 +141,8 @@ class ObservedStep:
 
     def _remove(self):
         self._replace(self._call, self._original)
-        self._hook.remove()  # of no effect once it is removed
+        for hook in self._hooks:
+            hook.remove()  # of no effect once it is removed
 
     def _is_in_backward(self):
         """True where activations are computed again."""
@@ -165,23 +172,33 @@ class ObservedStep:
     def _before_optimizer(self, optimizer, args, kwargs):
         if self._torch.compiler.is_compiling():
             return
-        if self._is_over or not self._roots:  # one of several optimizers: the step has been seen
+        if self._is_over or self._last is not None:
             return
-        if not self._is_second:
+        if self._roots and not self._is_second:
             self._is_second, self._inputs, self._input_sum = True, {}, None
             self._roots.clear()
+        if self._is_second:
+            with suppress(Exception):
+                self._optimizers[optimizer] = None
+        if not self._roots:  # the first step, or one of several optimizers of it
             return
-        self._is_over = True
+        self._at_s, self._last = time.monotonic(), optimizer
+
+    def _after_optimizer(self, optimizer, args, kwargs):
+        """Report once the step is done: closures and optimizers that reduce gradients do so inside of it."""
+        if optimizer is not self._last or self._torch.compiler.is_compiling():
+            return
+        self._is_over, self._last = True, None
         with suppress(Exception):
             _write(self._path, self._report(optimizer))
 
     def _report(self, optimizer):
         wrapper, engine = self._wrapper()
         return {
-            "at_s": time.monotonic(),
+            "at_s": self._at_s,
             "world_size": self._world_size(),
             **self._parameters(wrapper),
-            "optimizer_parameters": self._optimizer_parameters(optimizer),
+            "optimizer_parameters": self._optimizer_parameters(),
             "inputs": [[*shape, count] for shape, count in self._inputs.items()],
             "input_sum": self._input_sum,
             "wrapper": wrapper,
@@ -215,14 +232,17 @@ class ObservedStep:
             "local_parameters": sum(getattr(parameter, "_local_tensor", parameter).numel() for parameter in found),
         }
 
-    def _optimizer_parameters(self, optimizer):
-        """Elements for which one of torch's own optimizers holds state; None for others, which may shard it."""
-        if not type(optimizer).__module__.startswith("torch.optim."):
+    def _optimizer_parameters(self):
+        """Elements for which torch's own optimizers hold state; None with others, which may shard it."""
+        modules = [type(optimizer).__module__ for optimizer in self._optimizers]
+        if not all(module == "torch.optim" or module.startswith("torch.optim.") for module in modules):
             return None
-        return sum(map(_size, _parameters_of(optimizer)))
+        held = {id(parameter): parameter for optimizer in self._optimizers for parameter in _parameters_of(optimizer)}
+        return sum(map(_size, held.values()))
 
     def _gradient_norms(self, optimizer):
-        """Norms of the first and the last gradient that the optimizer has whole, equal on ranks that train together."""
+        """Norms of the first, the last and all gradients that the optimizer has whole, equal on ranks that train
+        together."""
         import math
 
         whole = {id(parameter) for root in self._roots for parameter in root.parameters()}
@@ -231,10 +251,10 @@ class ObservedStep:
             gradient for gradient in gradients if type(gradient) is self._torch.Tensor and self._may_read(gradient)
         ]
         norms = [
-            float(self._torch.linalg.vector_norm(gradient.detach(), dtype=self._torch.float32))
-            for gradient in plain[:1] + plain[-1:]
+            float(self._torch.linalg.vector_norm(gradient.detach(), dtype=self._torch.float32)) for gradient in plain
         ]
-        return norms if all(map(math.isfinite, norms)) else []
+        total = math.hypot(*norms)  # 0 where the optimizer has cleared them
+        return [norms[0], norms[-1], total] if total > 0 and all(map(math.isfinite, norms)) else []
 
 
 def _zero_stage(wrapper, module):

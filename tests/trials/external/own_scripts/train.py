@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Collection
 from contextlib import nullcontext
 from typing import Any
 
@@ -79,10 +80,13 @@ def by_torch(args: argparse.Namespace, model: nn.Module) -> None:
     if WORLD > 1 and args.fault != "every rank alone":
         torch.distributed.init_process_group("gloo")
         wrapped = nn.parallel.DistributedDataParallel(model)
-        model = model if args.fault == "wrapper that does not wrap" else wrapped
+        model = model if "reduces" in args.fault or args.fault == "wrapper that does not wrap" else wrapped
     if args.by == "compile":
         model = torch.compile(model, backend="eager")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    trained = model.embedding.parameters() if args.fault == "optimizer of the embedding" else model.parameters()
+    optimizer = (Averaging if "reduces" in args.fault else torch.optim.AdamW)(trained, lr=1e-3)
+    if args.fault == "reduces all but a block":
+        optimizer.left_out = set(map(id, model.blocks[0].parameters()))
     if args.fault == "tried before":
         model(torch.zeros(5, args.length, dtype=torch.long))["loss"].backward()
         optimizer.zero_grad()
@@ -90,13 +94,31 @@ def by_torch(args: argparse.Namespace, model: nn.Module) -> None:
         started = time.perf_counter()
         for micro in range(args.accumulation):
             is_last = micro == args.accumulation - 1 and "no reduction" not in args.fault
+            if is_last and args.fault == "steps by a closure":
+                optimizer.step(lambda: loss_of(args, model).backward())
+                break
             with nullcontext() if is_last or not hasattr(model, "no_sync") else model.no_sync():
                 loss_of(args, model).backward()
-        optimizer.step()
+        if args.fault != "steps by a closure":
+            optimizer.step()
         optimizer.zero_grad()
         if args.fault == "milliseconds":
             time.sleep(0.3)  # steps at an even pace, whatever else the machine does
         report(step, (time.perf_counter() - started) * (1e3 if args.fault == "milliseconds" else 1))
+
+
+class Averaging(torch.optim.AdamW):
+    """AdamW whose step averages the gradients of all ranks first, as Horovod's does."""
+
+    left_out: Collection[int] = ()
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in self.left_out:
+                    torch.distributed.all_reduce(parameter.grad)
+                    parameter.grad /= WORLD
+        return super().step(closure)
 
 
 def loss_of(args: argparse.Namespace, model: nn.Module) -> torch.Tensor:
