@@ -13,7 +13,6 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 
 BALANCED, SKEWED, LEARNED = "balanced", "skewed", "learned"
-ROUTINGS = (BALANCED, SKEWED, LEARNED)
 """Kinds of routing."""
 _SKEWED = re.compile(r"skewed\(\s*([0-9]+(?:\.[0-9]+)?)\s*\)")
 

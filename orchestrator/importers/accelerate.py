@@ -17,7 +17,6 @@ from orchestrator.importers.settings import (
     ValueRules,
     one_of,
     read_fields,
-    turn_off_sequence_parallel,
 )
 from orchestrator.importers.source_file import ReadFile
 from orchestrator.importers.yaml_config import document_settings, yaml_document
@@ -51,7 +50,6 @@ def read_accelerate(text: str, read_file: ReadFile | None = None) -> ImportedCon
     table = replace(ACCELERATE, rows=(*ACCELERATE.rows, *_ROWS_OF.get(kind, ())))
     keys = document_settings(document, table)
     read = read_rows(table, keys, rules=_RULES)
-    turn_off_sequence_parallel(read.layout, keys)
     cluster, of_cluster = read_fields(keys, "cluster", _CLUSTER)
     name = keys.text(_DEEPSPEED_FILE) if kind == "deepspeed" else None
     named = _add_deepspeed(read, name, read_file) if name and read_file else None

@@ -20,7 +20,6 @@ from trials.trainers.common.deepspeed_config import (
 )
 
 CHARACTERISTIC_KEYS = (TOTAL, MICRO, ZERO)
-ZERO_STAGES: Mapping[str, int] = {str(stage): stage for stage in range(4)}
 OF_THE_PROGRAM = ("activation_checkpointing", "attention_kernel")
 """Fields that the training program decides where its configuration does not."""
 

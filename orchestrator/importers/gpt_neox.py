@@ -16,7 +16,6 @@ from orchestrator.importers.settings import (
     ValueRules,
     one_of,
     read_fields,
-    turn_off_sequence_parallel,
 )
 from orchestrator.importers.yaml_config import document_settings, yaml_document
 from search_spaces.errors import InputError, Problem
@@ -52,7 +51,6 @@ def read_gpt_neox(text: str) -> ImportedConfig:
     keys = document_settings(document, GPT_NEOX, _paths(document))
     missing = _missing_keys(keys)
     read = read_rows(GPT_NEOX, keys, _OTHERS, _RULES, has_defaults=not missing)
-    turn_off_sequence_parallel(read.layout, keys)
     cluster, of_cluster = read_fields(keys, "cluster", _CLUSTER)
     nodes, gpus = cluster.get("num_nodes"), cluster.get("gpus_per_node")
     batch = complete_batch(read.layout, read.top.get("global_batch_size"), nodes, gpus, keys.in_doubt)

@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.rows import read_rows
-from orchestrator.importers.settings import Settings, turn_off_sequence_parallel
+from orchestrator.importers.settings import Settings
 from orchestrator.importers.yaml_config import document_settings, yaml_document
 from search_spaces.layouts.layout import layout_mesh
 from trials.trainers.nanotron.config import NANOTRON
@@ -29,7 +29,6 @@ def read_nanotron(text: str) -> ImportedConfig:
     """
     keys = document_settings(yaml_document(text), NANOTRON)
     read = read_rows(NANOTRON, keys)
-    turn_off_sequence_parallel(read.layout, keys)
     batch = complete_batch(read.layout, None, None, None, keys.in_doubt)
     notes = [*keys.notes, *_differences(keys, read.layout), *keys.not_read(", kept in the template")]
     return ImportedConfig(

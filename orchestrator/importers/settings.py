@@ -297,16 +297,6 @@ def read_fields(settings: Settings, section: str, readers: FieldReaders) -> tupl
     return values, origins
 
 
-def turn_off_sequence_parallel(layout: dict[str, Any], settings: Settings) -> None:
-    """Turn off, with a note, sequence parallelism over one tensor-parallel rank, which every trainer does without."""
-    if layout.get("sequence_parallel") and layout.get("tensor_parallel") == 1:
-        layout["sequence_parallel"] = False
-        trainer = settings.table.trainer
-        settings.notes.append(
-            f"Sequence parallelism is on in the file; with tensor_parallel 1 {trainer} trains without it."
-        )
-
-
 def flat(
     config: Mapping[str, Any], table: Table, lines: Callable[[str], int | None] = lambda name: None
 ) -> dict[str, Setting]:

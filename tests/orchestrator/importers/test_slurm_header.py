@@ -4,13 +4,10 @@ import pytest
 import yaml
 
 from orchestrator.config.init import render_from
-from orchestrator.importers.accelerate import read_accelerate
-from orchestrator.importers.gpt_neox import read_gpt_neox
 from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.slurm_header import job_variables, read_slurm_header
 from search_spaces.errors import InputError
 from search_spaces.schema.validation import FILL_IN
-from tests.orchestrator.importers.samples import GPT_NEOX
 
 
 def read(*directives, commands=(), exported=None):
@@ -233,19 +230,3 @@ def test_the_number_of_tasks_is_noted_where_the_script_does_not_say_it_and_more_
     assert "srun --nodes is 2, as the command starts its ranks; the job has 4." in part.notes
     with pytest.raises(InputError, match=r"gpus_per_node is 16 in the command \(--nproc-per-node .* and 8 in the job"):
         launched("torchrun --nnodes 4 --nproc-per-node 16")
-
-
-SPLIT = f"torchrun --nproc_per_node 4 {PRETRAINING} --tensor-model-parallel-size 2 --sequence-parallel"
-SPLIT_BY_ACCELERATE = """distributed_type: MEGATRON_LM
-megatron_lm_config: {megatron_lm_tp_degree: 2, megatron_lm_sequence_parallelism: true}
-"""
-
-
-def test_sequences_are_not_split_without_tensor_parallelism():
-    for read_file, text, degree in (
-        (read_gpt_neox, GPT_NEOX, '"model_parallel_size": 2'),
-        (read_accelerate, SPLIT_BY_ACCELERATE, "tp_degree: 2"),
-    ):
-        split, whole = read_file(text), read_file(text.replace(degree, degree.replace("2", "1")))
-        assert (split.layout["sequence_parallel"], whole.layout["sequence_parallel"]) == (True, False)
-        assert [any("Sequence parallelism is on" in note for note in found.notes) for found in (split, whole)] == [0, 1]
