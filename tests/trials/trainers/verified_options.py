@@ -62,7 +62,11 @@ MEGATRON_BRIDGE: Choices = {
     "model.position_embedding_type": ("learned_absolute", "rope", "yarn"),
     "model.moe_router_load_balancing_type": ("none",),
     "model.moe_router_score_function": ("softmax", "sigmoid"),
-    "mixed_precision": ("bf16_mixed",),
+    "mixed_precision": (
+        "bf16_mixed",
+        *(f"bf16_with_{name}_mixed" for name in ("mxfp8", "nvfp4")),
+        *(f"bf16_with_fp8_{name}_scaling_mixed" for name in ("delayed", "current", "subchannel")),
+    ),
     "ddp.data_parallel_sharding_strategy": ("no_shard", "optim", "optim_grads", "optim_grads_params"),
     "checkpoint.ckpt_format": ("torch_dist", "zarr", "fsdp_dtensor"),
 }

@@ -11,7 +11,7 @@ from search_spaces.errors import InputError
 from search_spaces.layouts.layout import AXES, CHOICES, Layout
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, TRANSFORMER_ENGINE_RECIPES
 from search_spaces.rules.engine_rules import MEGATRON_SCHEDULES
-from trials.trainers.table import Keys, Row, Trained, Values, number, switch, word
+from trials.trainers.table import SWITCH, Keys, Row, Trained, Values, number, switch, word
 
 SHARDING_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """ZeRO stage of Megatron-FSDP's strategies."""
@@ -19,7 +19,6 @@ KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "math
 """Attention kernel of Megatron's backends: auto prefers flash in half precision."""
 _TRANSPORTS = {"p2p": "p2p", "all_gather": "all_gather", "a2a": "a2a", "a2a_p2p": "a2a+p2p"}
 _RECIPES = {word: word.removeprefix("fp8_") for word in TRANSFORMER_ENGINE_RECIPES}
-_SWITCH = {"true": True, "false": False}
 
 
 def main_gradient_bytes(gradients_in_bf16: bool) -> int:
@@ -40,7 +39,7 @@ def bucket_parameters(layout: Layout) -> int | None:
 
 def is_on(keys: Keys, name: str, default: bool = False) -> bool | None:
     """A switch; None where another file decides it."""
-    found: bool | None = keys.chosen(name, _SWITCH, keys.default(name, default))
+    found: bool | None = keys.chosen(name, SWITCH, keys.default(name, default))
     return found
 
 

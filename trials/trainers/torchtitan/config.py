@@ -15,7 +15,7 @@ from search_spaces.layouts.layout import V_SCHEDULES, Layout
 from search_spaces.layouts.matmul_recipes import TORCHAO_RECIPES
 from search_spaces.layouts.pipeline_split import GivenSplit, chunk_layers
 from search_spaces.model_shape import ModelShape
-from trials.trainers.table import Keys, Row, Table, number, plain, switch, word
+from trials.trainers.table import SWITCH, Keys, Row, Table, number, plain, switch, word
 
 _P, _T, _M = "parallelism.", "training.", "model_spec."
 LISTS, _SCHEDULE = f"{_P}module_fqns_per_model_part", f"{_P}pipeline_parallel_schedule"
@@ -35,7 +35,6 @@ SCHEDULES = {
 }
 """Names of torch's schedules."""
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-_SWITCH = {"true": True, "false": False}
 
 
 def is_qwen3(model: ModelShape) -> bool:
@@ -222,13 +221,13 @@ def components(keys: Keys) -> list[str]:
 
 def _compile(keys: Keys) -> bool | None:
     """Only blocks count: the loss alone is a small part of a step."""
-    is_on = keys.chosen("compile.enable", _SWITCH, None)
+    is_on = keys.chosen("compile.enable", SWITCH, None)
     return False if is_on and "model" not in components(keys) else is_on
 
 
 def _tensor_overlap(keys: Keys) -> bool | None:
     """Without effect on one tensor-parallel rank."""
-    return False if _tensor(keys) == 1 else keys.chosen("compile.enable_async_tensor_parallel", _SWITCH, None)
+    return False if _tensor(keys) == 1 else keys.chosen("compile.enable_async_tensor_parallel", SWITCH, None)
 
 
 def _matmul_precision(keys: Keys) -> str | None:
