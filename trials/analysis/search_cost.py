@@ -62,11 +62,6 @@ class PayBack:
         """The most hours within the interval; None where that is unknown, or contains no saving."""
         return None if self.saved_low is None else self._hours(self.saved_low)
 
-    @property
-    def may_never(self) -> bool:
-        """True if the interval, or without one the value, contains no saving."""
-        return (self.saved if self.saved_low is None else self.saved_low) <= 0
-
     def _hours(self, saved: float) -> float | None:
         return self.cost_node_hours / saved if saved > 0 else None
 
