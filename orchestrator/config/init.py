@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ from trials.trainers.base import TemplateKind
 from trials.trainers.registry import ENGINE_RULES, TRAINERS
 
 _MAX_RANKS_LISTED = 64
-# Engines are asked about a layout's fields alone: this model violates none of their rules.
 _ANY_GPT = ModelShape(1024, 64, 1, 1, 64, False, 128, 128, True, "learned", "layernorm")
+_ANY_MODEL = (_ANY_GPT, replace(_ANY_GPT, norm="rmsnorm", num_experts=4, experts_per_token=2))
+"""Stand for a model that is not known: a rule that only one of them violates says nothing about the layout."""
 
 
 def render_example(site: str | None = None) -> str:
@@ -182,17 +184,21 @@ def _broken_rules(imported: ImportedConfig, model: ModelShape | None) -> dict[st
     values = {"engine": imported.engine, **_FITTING_SIZES, **imported.layout}
     unknown = {*imported.in_doubt, *imported.left_open} & AXES.keys() - imported.layout.keys()
     others = [{name: value} for name in unknown for value in _choices(AXES[name])]
-    first, *rest = (_broken_by(Layout(**{**values, **other}), model) for other in ({}, *others))
+    for pair in combinations(unknown & {*_WITHOUT_DEFAULT}, 2):
+        others += [dict(zip(pair, both, strict=True)) for both in product(*(_choices(AXES[name]) for name in pair))]
+    layouts = [Layout(**{**values, **other}) for other in ({}, *others)]
+    models = _ANY_MODEL if model is None else (model,)
+    first, *rest = (_broken_by(layout, each) for layout in layouts for each in models)
     return {
         name: replace(problem, message=_with_origin(problem, name, imported), key=f"baseline.{name}")
-        for name, problem in first.items()
-        if all(name in each for each in rest)
+        for (name, rule), problem in first.items()
+        if name in AXES and (model or name not in _OF_THE_MODEL) and all((name, rule) in each for each in rest)
     }
 
 
-def _broken_by(layout: Layout, model: ModelShape | None) -> dict[str, Problem]:
-    named = {p.code.partition(".")[2]: p for p in engine_violations(layout, model or _ANY_GPT, ENGINE_RULES)}
-    return {name: p for name, p in named.items() if name in AXES and (model or name not in _OF_THE_MODEL)}
+def _broken_by(layout: Layout, model: ModelShape) -> dict[tuple[str, str | None], Problem]:
+    """The engine's violated rules, by the field that a rule is about and its sentence."""
+    return {(p.code.partition(".")[2], p.rule): p for p in engine_violations(layout, model, ENGINE_RULES)}
 
 
 def _with_origin(problem: Problem, name: str, imported: ImportedConfig) -> str:
@@ -302,7 +308,8 @@ def _space(
     if engine in _DRIVE_DEEPSPEED and "zero_stage" not in asked:
         axes["zero_stage"] = _with_current([0, 1], layout.get("zero_stage"))
     if "expert_parallel" in layout:
-        axes["expert_parallel"] = _axis_around(layout["expert_parallel"], min(gpus * nodes, model["num_experts"]))
+        most = min(gpus * nodes, model.get("num_experts", _MAX_RANKS_LISTED))
+        axes["expert_parallel"] = _axis_around(layout["expert_parallel"], most)
     fixed = {n: v for n, v in {**layout, **asked}.items() if n not in axes and n not in ("num_nodes", *DERIVED)}
     return axes | fixed
 

@@ -50,7 +50,7 @@ def from_starter(words: Sequence[Word]) -> Sequence[Word]:
     """The command from the program that starts the ranks on; options before it are srun's or a container's."""
     starts = [index for index, word in enumerate(words) if _STARTERS.fullmatch(word.text)]
     if not starts and words and _OF_RANKS.fullmatch(words[0].text):
-        starts = [index for index, word in enumerate(words) if word.text.endswith(".py")]
+        starts = [index for index, word in enumerate(words) if re.search(r"\.(py|sh)$", word.text)]
     return words[starts[0] :] if starts else words
 
 

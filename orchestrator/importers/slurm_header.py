@@ -47,9 +47,8 @@ def read_slurm_header(text: str, commands: Commands, exported: Mapping[str, str]
     found = read_launch_lines(given, commands, exported)
     if given.is_job or given.values or given.unread:
         return _HeaderReader(given, found).header()
-    left = ", ".join([*(key for key in found.keys if key != "env"), *found.keys.get("env", ())])
-    notes = [f"The script has no #SBATCH header: its {left} were left out."] if left else []
-    return SlurmHeader(notes=(*found.notes, *notes))
+    left = ", ".join(key for key in found.keys if key != "env")
+    return SlurmHeader(notes=(f"The script has no #SBATCH header: its {left} were left out.",) if left else ())
 
 
 def job_variables(text: str) -> dict[str, str]:

@@ -182,6 +182,20 @@ def test_a_layout_that_trials_would_change_is_refused_with_the_way_to_go_on(tmp_
     assert "in a copy of the file" in problem.fix
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "model.recompute_granularity=selective model.recompute_modules=[mlp]",
+        "model.cuda_graph_impl=transformer_engine model.cuda_graph_scope=[attn,moe_router]",
+        "optimizer.optimizer_cpu_offload=true optimizer.optimizer_offload_fraction=1.0",
+        "model.expert_model_parallel_size=8",
+    ],
+)
+def test_a_layout_that_suits_some_model_or_recipe_is_not_refused_where_these_are_not_known(tmp_path, overrides):
+    (tmp_path / "x.sh").write_text(f"torchrun run_recipe.py --recipe moe_pretrain_config {overrides}")
+    assert "  num_layers: FILL_IN\n" in render_from(tmp_path / "x.sh")[0]
+
+
 def test_what_the_trainer_ignores_is_no_part_of_the_baseline(tmp_path):
     """DeepSpeed overlaps nothing with ZeRO 1 in bf16, whatever its configuration says."""
     (tmp_path / "ds.json").write_text(DEEPSPEED)

@@ -55,6 +55,7 @@ NANOTRON: Choices = {
     "parallelism.tp_mode": ("ALL_REDUCE", "REDUCE_SCATTER"),
 }
 
+_IN_8_OR_4_BITS = ("fp8_delayed_scaling", "fp8_current_scaling", "fp8_subchannel_scaling", "mxfp8", "nvfp4")
 # The packages megatron-bridge 0.6.0 (training/config.py, models/gpt_provider.py, training/mixed_precision.py) and
 # megatron-core 0.16.1 (transformer_config.py, distributed_data_parallel_config.py).
 MEGATRON_BRIDGE: Choices = {
@@ -62,11 +63,7 @@ MEGATRON_BRIDGE: Choices = {
     "model.position_embedding_type": ("learned_absolute", "rope", "yarn"),
     "model.moe_router_load_balancing_type": ("none",),
     "model.moe_router_score_function": ("softmax", "sigmoid"),
-    "mixed_precision": (
-        "bf16_mixed",
-        *(f"bf16_with_{name}_mixed" for name in ("mxfp8", "nvfp4")),
-        *(f"bf16_with_fp8_{name}_scaling_mixed" for name in ("delayed", "current", "subchannel")),
-    ),
+    "mixed_precision": ("bf16_mixed", *(f"bf16_with_{recipe}_mixed" for recipe in _IN_8_OR_4_BITS)),
     "ddp.data_parallel_sharding_strategy": ("no_shard", "optim", "optim_grads", "optim_grads_params"),
     "checkpoint.ckpt_format": ("torch_dist", "zarr", "fsdp_dtensor"),
 }

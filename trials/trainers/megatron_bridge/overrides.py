@@ -57,7 +57,7 @@ _FIELDS_OF = {
     "dist": "use_tp_pp_dp_mapping use_megatron_fsdp",
     "ddp": """
         use_megatron_fsdp use_distributed_optimizer overlap_param_gather data_parallel_sharding_strategy
-        overlap_grad_reduce num_distributed_optimizer_instances bucket_size check_for_nan_in_grad grad_reduce_in_fp32
+        overlap_grad_reduce num_distributed_optimizer_instances bucket_size check_for_nan_in_grad
         """,
     "optimizer": """
         use_distributed_optimizer overlap_param_gather optimizer_cpu_offload optimizer_offload_fraction
@@ -66,7 +66,7 @@ _FIELDS_OF = {
     "rerun_state_machine": "check_for_nan_in_loss",
     "checkpoint": "ckpt_format",
 }
-"""Fields by section; others are in `model`."""
+"""Fields by section; others are in `model`, or a mixed precision has them."""
 
 
 def sections_of(name: str) -> tuple[str, ...]:

@@ -183,10 +183,12 @@ def test_what_no_row_reads_is_kept_for_the_trainer_or_named(option):
     assert any(note.startswith("Not read:") and name in note for note in found.notes) is (option in NAMED)
 
 
-def test_layout_options_are_never_arguments():
-    found = read_launch_script(launch("--num-experts 8 --moe-token-dispatcher-type alltoall --micro-batch-size 1"))
+def test_options_of_the_layout_and_of_the_step_are_never_arguments():
+    command = launch("--num-experts 8 --moe-token-dispatcher-type alltoall --micro-batch-size 1 --lr 1e-4")
+    found = read_launch_script(command.replace("torchrun --nproc_per_node 4 pretrain_gpt.py", "srun --mpi=pmix ./x.sh"))
     assert found.layout["expert_dispatcher"] == "alltoall"
-    assert "--moe-token-dispatcher-type" not in found.arguments
+    assert [word for word in found.arguments if word.startswith("--")][:1] == ["--lr"]
+    assert not {"--moe-token-dispatcher-type", "--mpi"} & {*found.arguments}
 
 
 @pytest.mark.parametrize(
