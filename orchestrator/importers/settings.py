@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from search_spaces.errors import InputError, Problem, choice_fix, format_value
+from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.model_shape import DEFAULT_ROTARY_BASE
 from search_spaces.schema.unsafe_text import hidden, is_printable
 from search_spaces.schema.validation import FILL_IN
@@ -218,7 +218,7 @@ class Settings:
         if value is None:
             return default
         if (word := str(value).lower()) not in values:
-            raise InputError(self.problem(name, rule or "one of " + ", ".join(values), choice_fix(word, values)))
+            raise InputError(self.problem(name, rule or "a known word", f"choose one of {', '.join(values)}"))
         return values[word]
 
     def is_in_doubt(self, name: str) -> bool:
