@@ -74,7 +74,6 @@ def test_overrides_leave_the_rest_to_the_recipe():
         ({"model__rotary_base": 500000, "model__position_embedding_type": "learned_absolute"}, "rotary_base", None),
         ({"model__vocab_size": 1000}, "vocab_size", None),  # the recipe may pad it
         ({"ddp__grad_reduce_in_fp32": False}, "gradients_in_bf16", None),  # the recipe's precision decides it
-        ({"mixed_precision__grad_reduce_in_fp32": False}, "gradients_in_bf16", True),
     ],
 )
 def test_an_override_sets_its_field_and_with_the_usual_value_none(keys, field, expected):
