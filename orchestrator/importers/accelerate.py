@@ -178,7 +178,7 @@ def _gpus_per_node(keys: Settings) -> int | None:
     """None where num_processes is absent or -1, with which the command gives it."""
     if keys.value("num_processes") in (None, -1):
         return 1 if _kind(keys) == "no" else None
-    processes, machines = keys.count("num_processes"), keys.counted("num_machines", 1)
+    processes, machines = keys.count("num_processes"), keys.count("num_machines") or 1
     if not (processes and machines):
         return None
     if processes % machines:
@@ -189,7 +189,7 @@ def _gpus_per_node(keys: Settings) -> int | None:
 
 
 _CLUSTER: FieldReaders = {
-    "num_nodes": lambda keys: keys.counted("num_machines", 1),
+    "num_nodes": lambda keys: keys.count("num_machines") or 1,
     "gpus_per_node": _gpus_per_node,
     "accelerator": lambda keys: "cpu" if keys.flag("use_cpu") or _kind(keys) == "multi_cpu" else None,
 }

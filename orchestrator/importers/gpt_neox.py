@@ -128,7 +128,7 @@ _OTHERS: FieldReaders = {
     "vocab_size": _vocab_size,
     "data_parallel": _data_parallel,
     # One micro-batch unless told otherwise; null leaves it to the batch.
-    "grad_accum_steps": lambda keys: None if keys.is_null(STEPS) else keys.counted(STEPS, 1),
+    "grad_accum_steps": lambda keys: None if keys.is_null(STEPS) else keys.count(STEPS) or 1,
 }
 
 

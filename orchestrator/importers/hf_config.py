@@ -20,7 +20,6 @@ from orchestrator.importers.settings import (
     Settings,
     ValueRule,
     flat,
-    rotary_base,
 )
 from search_spaces.errors import InputError, Problem, format_value
 from trials.trainers.table import Table, fixed
@@ -229,7 +228,7 @@ _READERS: FieldReaders = {
     "tied_embeddings": lambda keys: keys.flag("tie_word_embeddings"),
     "attention_head_size": _head_size,
     "activation": _activation,
-    "rotary_base": lambda keys: rotary_base(keys, _first(keys, ROTARY_BASE) or "rope_theta"),
+    "rotary_base": lambda keys: keys.whole(_first(keys, ROTARY_BASE) or "rope_theta"),
     "linear_biases": _linear_biases,
     "sliding_window": lambda keys: _windows(keys)[0],
     "full_attention_every": lambda keys: _windows(keys)[1],

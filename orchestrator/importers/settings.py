@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from search_spaces.errors import InputError, Problem, format_value
-from search_spaces.model_shape import DEFAULT_ROTARY_BASE
 from search_spaces.schema.unsafe_text import hidden, is_printable
 from search_spaces.schema.validation import FILL_IN
 from trials.trainers.table import Table
@@ -169,14 +168,8 @@ class Settings:
 
     def flag(self, name: str, default: bool = False) -> bool:
         """The setting as true or false."""
-        value = self.value(name)
-        if value is None:
-            return default
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        found = words.get(str(value).lower())
-        if found is None:
-            raise InputError(self.problem(name, rule="true or false"))
-        return found
+        return self.chosen(name, words, default, "true or false")
 
     def count(self, *names: str) -> int | None:
         """The whole number of the first of these settings that is given."""
@@ -204,10 +197,6 @@ class Settings:
         """The trainer's default where it counts: not for a value in doubt, nor where absent settings are open."""
         is_open = self.leaves_open and not self.is_null(name)
         return None if is_open or self.is_in_doubt(name) else value
-
-    def counted(self, name: str, default: int | None) -> int | None:
-        """The setting's whole number, `default` where it is absent."""
-        return self.count(name) or default
 
     def chosen(self, name: str, values: Mapping[str, T], default: T, rule: str = "") -> T:
         """Value that the setting's word stands for, `default` where it is absent.
@@ -265,22 +254,6 @@ def one_of(name: str, values: Collection[str], rule: str) -> ValueRule:
 def _is_off(value: Any) -> bool:
     """True for the value of an option that does nothing, such as one expert, no window, or -1 for no limit."""
     return value is not True and str(value).lower() in ("none", "false", "0", "1", "-1", "", "[]", "{}")
-
-
-def rotary_base(settings: Settings, name: str) -> int | None:
-    """The base of rotary positions; None where it is absent or the usual one, and with a note where it is no whole
-    number."""
-    value = settings.value(name)
-    if value is None:
-        return None
-    try:
-        base = float(value)
-    except (TypeError, ValueError):
-        raise InputError(settings.problem(name, rule="a number")) from None
-    if not base.is_integer() or not 2 <= base <= 10**9:
-        settings.notes.append(f"{settings.key(name)} was left out: rotary_base is a whole number from 2 to 1000000000.")
-        return None
-    return None if base == DEFAULT_ROTARY_BASE else int(base)
 
 
 def read_fields(settings: Settings, section: str, readers: FieldReaders) -> tuple[dict[str, Any], dict[str, str]]:

@@ -37,8 +37,6 @@ class DeepHyperSettings:
 
 DEFAULTS = DeepHyperSettings()
 """Settings of the Frontier study (Dash et al., arXiv 2312.12705), the baseline for guided searches."""
-TUNED = DeepHyperSettings(initial_points=1, kappa=0.5, derived_axes=True, ranks=True)
-"""Best settings found on the measured tables; docs/experiments.md lists the others tried."""
 
 
 class DeepHyperSampler(Sampler):

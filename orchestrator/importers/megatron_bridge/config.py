@@ -103,8 +103,12 @@ def _plain(value: Any) -> Any:
 
 
 def _fields(given: Given) -> dict[str, Setting]:
-    """The settings by the core's names where the table has their section, else by their keys; of two with the same name
-    the one that is on, and before all those of comm_overlap and mixed_precision. Sections that no row reads are one."""
+    """The settings by the core's names, where the table has the section of their key; others keep their key, or that of
+    a section of which no row reads anything.
+
+    A name may be in two sections: the setting that is on counts. One of comm_overlap or mixed_precision counts before
+    all others, since Megatron-Bridge writes these over the configuration.
+    """
     found: dict[str, Setting] = {}
     for key, setting in sorted(given.items(), key=lambda each: each[0].startswith(_PREVAILING)):
         section, _, last = key.rpartition(".")

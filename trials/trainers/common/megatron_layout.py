@@ -39,8 +39,7 @@ def bucket_parameters(layout: Layout) -> int | None:
 
 def is_on(keys: Keys, name: str, default: bool = False) -> bool | None:
     """A switch; None where another file decides it."""
-    found: bool | None = keys.chosen(name, SWITCH, keys.default(name, default))
-    return found
+    return keys.chosen(name, SWITCH, keys.default(name, default))
 
 
 def from_0(keys: Keys, name: str, default: int | None = None) -> int | None:

@@ -17,7 +17,7 @@ from trials.trainers.common.megatron_layout import is_on
 from trials.trainers.common.megatron_spelling import Option, Spelling
 from trials.trainers.common.options import option_name, option_names
 from trials.trainers.common.steps import NEVER, train_iterations
-from trials.trainers.table import Keys, Row, Table, Trained, Values, number
+from trials.trainers.table import Keys, Row, Table, Trained, Values, by_option, number
 from trials.trial import TrialSpec
 
 NO_DROPOUT = {"attention-dropout": "0.0", "hidden-dropout": "0.0"}
@@ -159,9 +159,8 @@ def _key_value_heads(keys: Keys) -> int | None:
     return keys.count("num_attention_heads")
 
 
-TRAINS_ANOTHER = {
-    name: why
-    for why, names in {
+TRAINS_ANOTHER = by_option(
+    {
         "no field of the model section expresses it": """
             attention_output_gate decoder_num_layers enable_mhc_connections experimental_attention_variant
             heterogeneous_* hybrid_*pattern is_hybrid_model kd_config linear_attention_freq moe_latent_size
@@ -181,9 +180,8 @@ TRAINS_ANOTHER = {
         ),
         "the global batch of a search is fixed": "*decrease_batch_size_if_needed",
         "the trainer has no such option any more": "batch_size model_parallel_size warmup checkpoint_activations",
-    }.items()
-    for name in names.split()
-}
+    }
+)
 """Reasons why an option, by its name with underscores, would train another model or otherwise; `*` stands for any
 characters."""
 

@@ -18,9 +18,11 @@ class Spelling:
     """Words of a command line for megatron-core's fields: an option with a hyphen for each underscore, a flag for true,
     nothing for false and None.
 
-    `flags` say values of fields that these do not say by their own name, the first that fits; `older` are further ones,
-    which are only read. `names` are options by field where they have another name; `also` are further names by option.
-    An option is left out where its field has the value of `defaults`, or is one of `implied` by others.
+    A flag of `flags` stands for values of one or several fields: `--swiglu` is a gate and SiLU. Of those that fit, the
+    first is written, and the fields it stands for are written no more. Flags of `older` are only read.
+
+    `names` are options by field where they have another name; `also` are further names by option. An option is left out
+    where its field has the value of `defaults`, or is one of `implied` by others.
     """
 
     flags: Mapping[str, Values]
@@ -31,7 +33,8 @@ class Spelling:
     implied: frozenset[str]
 
     def options(self, fields: Values) -> Iterator[Option]:
-        """The options of these fields."""
+        """The options of these fields: flags that stand for several of them first, then each field that is left by its
+        own name, unless it has its default."""
         left = {name: value for name, value in fields.items() if name not in self.implied}
         for flag, said in self.flags.items():
             if said.items() <= left.items():
