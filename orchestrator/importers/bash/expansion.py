@@ -12,6 +12,7 @@ from orchestrator.importers.bash.budget import Budget
 from orchestrator.importers.bash.conditions import arithmetic
 from orchestrator.importers.bash.syntax import EXPANSIONS, Source
 from orchestrator.importers.bash.values import (
+    OF_A_JOB,
     UNSET,
     Piece,
     Value,
@@ -160,6 +161,8 @@ class Expander:
         value = self.spliced(node, start, node.end_byte - 1, _without_quotes)
         if not text_of(value):
             value = (Piece("", line, doubt=UNSET if is_absent else None),)
+        elif is_absent and name.startswith("SLURM_"):
+            value = tuple(replace(piece, doubt=OF_A_JOB) for piece in value)
         elif is_absent:
             self.defaults[name] = text_of(value)
         if operation.endswith("="):

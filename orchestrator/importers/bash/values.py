@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.importers.bash.budget import Budget
 
 UNSET = "the script does not set it"
+OF_A_JOB = "its default is for a run without Slurm, which sets it in a job"
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,3 +229,9 @@ def test_the_number_of_tasks_is_noted_where_the_script_does_not_say_it_and_more_
     assert "srun --nodes is 2, as the command starts its ranks; the job has 4." in part.notes
     with pytest.raises(InputError, match=r"gpus_per_node is 16 in the command \(--nproc-per-node .* and 8 in the job"):
         launched("torchrun --nnodes 4 --nproc-per-node 16")
+
+
+def test_a_default_of_what_slurm_sets_is_no_number_of_nodes():
+    command = "N=${SLURM_NNODES:-1}\n" + f"torchrun --nnodes $N --nproc-per-node 8 {PRETRAINING}\n"
+    found = [read_launch_script(f"#!/bin/bash\n{header}{command}").num_nodes for header in ("", JOB_OF_FOUR)]
+    assert found == [None, 4]
