@@ -149,7 +149,7 @@ _TOGETHER: tuple[Rule, ...] = (
     ),
     clashes(
         "expert_parallel",
-        {"tensor_parallel": at_least(2), "sequence_parallel": (False,)},
+        {"model.num_experts": is_given, "tensor_parallel": at_least(2), "sequence_parallel": (False,)},
         "tensor-parallel ranks route positions of their own to experts (models/common/moe_sharding.py)",
     ),
     clashes(

@@ -111,6 +111,7 @@ def switch(name: str, key: str, default: bool | None = None, is_inverted: bool =
         name,
         lambda spec: {key: value_of(spec, name) is not is_inverted},
         lambda keys: keys.chosen(key, words, keys.default(key, default)),
+        (False, True),
     )
 
 

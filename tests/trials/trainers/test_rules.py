@@ -26,6 +26,7 @@ LAYOUT = Layout(
     precision="bf16",
     attention_kernel="flash",
 )
+TP2 = {"tensor_parallel": 2, "sequence_parallel": True}
 OTHERS = [kind for kind in TRAINER_KINDS if kind != PARLAY]
 
 
@@ -55,6 +56,8 @@ def test_every_trainer_but_accelerate_runs_a_plain_pipeline(kind):
         ("megatron-deepspeed", {"zero_stage": 2}, "zero_stage"),
         ("megatron-deepspeed", {"virtual_pipeline_stages": 2}, "pipeline_schedule"),
         ("megatron-deepspeed", {"offload": "optimizer"}, "offload"),
+        ("megatron-deepspeed", {"rank_order": "tp-pp-dp"}, "rank_order"),
+        ("megatron-deepspeed", {**TP2, "tensor_parallel_overlap": True}, "tensor_parallel_overlap"),
         ("gpt-neox", {"zero_stage": 2}, "zero_stage"),
         ("gpt-neox", {"offload": "optimizer"}, "offload"),
         ("nanotron", {"zero_stage": 2}, "zero_stage"),
@@ -73,7 +76,6 @@ def test_what_a_trainer_cannot_express_is_refused_by_name(engine, fields, rule):
 
 
 EXPERTS = replace(LLAMA, num_experts=4, experts_per_token=2)
-TP2 = {"tensor_parallel": 2, "sequence_parallel": True}
 TP_PP = {"rank_order": "tp-pp-dp", **TP2}
 BIASED = replace(EXPERTS, linear_biases=True)
 

@@ -77,7 +77,11 @@ _OF_THE_FORK = (
         read=lambda keys: padded(keys, (size := num_tokens(keys)) and size + (size != GPT2_VOCAB_SIZE)),
     ),
 )
-_OF_LM_ALONE = ("zero_stage", "offload", "attention_kernel", "norm", "overlap_comm", "bucket_mib", "gradients_in_bf16")
+_OF_LM_ALONE = (
+    *("zero_stage", "offload", "attention_kernel", "norm", "overlap_comm", "bucket_mib", "gradients_in_bf16"),
+    *("rank_order", "tensor_parallel_overlap", "expert_overlap"),
+)
+"""Fields that the fork says by options of its own, or does not have."""
 _FLASH = ("use-flash-attn", "use-flash-attn-v1", "use-flash-attn-triton", "use-flash-attn-builder")
 
 DEEPSPEED_SPELLING = Spelling(
