@@ -1,6 +1,6 @@
 """`parlay init`: a first search file, as an example or derived from an existing configuration.
 
-Trainers' own files are read by orchestrator/importers/, grids of other programs by init_grids.py. Pure, except for
+Trainers' own files are read by orchestrator/importers/. Pure, except for
 reading the file.
 """
 
@@ -24,7 +24,6 @@ from orchestrator.config.draft import (
     search_name,
     size_of,
 )
-from orchestrator.config.init_grids import grid_draft
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.registry import read_source
 from search_spaces.engines import OWN_ENGINES, PARLAY, TORCHTITAN, TRAINER_ENGINES, engines_of
@@ -81,7 +80,7 @@ def render_from(path: Path, site: str | None = None) -> tuple[str, list[str]]:
     InputError if the file cannot be read or is of an unknown kind.
     """
     try:
-        draft = _derived(path)
+        draft = _draft(read_source(path), path)
     except InputError as error:
         raise InputError(*map(_without_secrets, error.at(file=str(path)).problems)) from None
     return render(replace(draft, site=site)), list(draft.notes)
@@ -89,11 +88,6 @@ def render_from(path: Path, site: str | None = None) -> tuple[str, list[str]]:
 
 def _without_secrets(problem: Problem) -> Problem:
     return replace(problem, message=hide_secrets(problem.message), value=hidden(problem.value, problem.key))
-
-
-def _derived(path: Path) -> Draft:
-    imported = None if path.suffix == ".toml" else read_source(path)
-    return grid_draft(path) if imported is None else _draft(imported, path)
 
 
 def _draft(imported: ImportedConfig, path: Path) -> Draft:

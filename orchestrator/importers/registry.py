@@ -71,31 +71,28 @@ _SOURCES = ", ".join(["a launch script", *_NAMES, _MODULE])
 _FIX = "give the script that starts the training, or the configuration that it starts with"
 
 
-def read_source(path: Path) -> ImportedConfig | None:
-    """The values of this file; None for YAML that is no trainer's configuration.
-
-    InputError if it cannot be read, and as its reader says.
-    """
+def read_source(path: Path) -> ImportedConfig:
+    """The values of this file. InputError if it cannot be read, and as its reader says."""
     text = read_utf8(path)
     if not text.strip():
         raise InputError.of("file", "is empty", rule=f"`parlay init` starts from {_SOURCES}", fix=_FIX)
     if path.suffix in _YAML_SUFFIXES:
-        found = _format_of(yaml_document(text).data, _YAML_FORMATS)
-        return None if found is None else found.read(text, read_beside(path))
+        return _format_of(yaml_document(text).data, _YAML_FORMATS).read(text, read_beside(path))
     if path.suffix == ".py":
         return read_module(text)
     if path.suffix != ".json" and not text.lstrip().startswith("{"):
         return read_launch_script(text, read_beside(path))
-    found = _format_of(json_object(text, "file", "a configuration"), _JSON_FORMATS)
+    data = json_object(text, "file", "a configuration")
+    return _format_of(data, _JSON_FORMATS).read(text, read_beside(path))
+
+
+def _format_of(data: Mapping[str, Any], formats: tuple[Format, ...]) -> Format:
+    found = next((each for each in formats if each.looks_like(data)), None)
     if found is None:
         raise InputError.of(
             "file",
-            "is neither " + " nor ".join(each.name for each in _JSON_FORMATS),
-            rule=", ".join(f"{each.name} has {each.mark}" for each in _JSON_FORMATS),
-            fix=_FIX,
+            "is neither " + " nor ".join(each.name for each in formats),
+            rule=", ".join(f"{each.name} has {each.mark}" for each in formats),
+            fix="this is a search file: use it directly, parlay plan FILE" if "space" in data else _FIX,
         )
-    return found.read(text, read_beside(path))
-
-
-def _format_of(data: Mapping[str, Any], formats: tuple[Format, ...]) -> Format | None:
-    return next((each for each in formats if each.looks_like(data)), None)
+    return found
