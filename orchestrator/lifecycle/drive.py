@@ -43,7 +43,7 @@ from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.experiment import limits_of, sampler_of
 from orchestrator.search.own_job import OwnJob
-from orchestrator.search.remaining_work import remaining_work
+from orchestrator.search.stopping import remaining_work
 from search_spaces.layouts.layout import Layout
 from trials.analysis.verdict import baseline_of
 from trials.files.folders import SearchFolder
