@@ -95,10 +95,25 @@ class Settings:
             if setting.doubt is not None or self.table.refusal(name) is None
         ]
 
-    def not_read(self, where: str = "", kept: Container[str] = ()) -> Iterator[str]:
+    def not_read(self, kept: Container[str] = ()) -> Iterator[str]:
         """The note that names all unread settings but the `kept` ones, by name only, as a value may be a secret."""
         if names := self.unread(kept):
-            yield f"Not read{where}: {', '.join(dict.fromkeys(map(self.key, names)))}."
+            yield f"Not read: {', '.join(dict.fromkeys(map(self.key, names)))}."
+
+    def in_template(self) -> Iterator[str]:
+        """The note on unread settings that stay in a template, by section: by name at the top and beside settings that
+        are read, by number in a section of which nothing is read."""
+        sections: dict[str, list[str]] = {}
+        for name in self.unread():
+            section, _, last = name.rpartition(".")
+            sections.setdefault(section, []).append(last)
+        shown = sections.pop("", [])
+        for section, names in sections.items():
+            is_read = any(asked.startswith(f"{section}.") for asked in self._asked)
+            several = f"{section} ({', '.join(names) if is_read else len(names)})"
+            shown.append(f"{section}.{names[0]}" if len(names) == 1 else several)
+        if shown:
+            yield f"Not read, kept in the template: {', '.join(shown)}."
 
     def words_of(self, names: Container[str]) -> Iterator[str]:
         """The words of a command's options with these names, as given; FILL_IN for a value that is not known, or may be
