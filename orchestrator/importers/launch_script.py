@@ -42,7 +42,7 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
             *_other_trainings(words, commands),
             *imported.notes,
             *header.notes,
-            *_exports(script, words, header.slurm.get("env", {})),
+            *_exports(script, words, header.launcher.get("slurm", {}).get("env", {})),
         ),
     )
 

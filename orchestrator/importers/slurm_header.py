@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ from orchestrator.importers.slurm_options import (
     Options,
     listed,
     read_directives,
-    step_options,
 )
 from orchestrator.schema.slurm import SlurmSection
 from search_spaces.errors import InputError
@@ -27,7 +27,7 @@ from search_spaces.schema.validation import FILL_IN
 
 
 class Size(NamedTuple):
-    """A number of nodes, or of GPUs or tasks on each, and where it was read; None where that is not known."""
+    """A number of nodes, or of GPUs or tasks on each, and where it was read; None where it is not known."""
 
     count: int | None = None
     origin: str | None = None
@@ -46,23 +46,16 @@ class Sizes:
 class SlurmHeader:
     """A script's Slurm job, None where it is none, and the step of it that starts the training, None without an srun.
 
-    `slurm` has keys of launcher.slurm, which its schema accepts, and FILL_IN. `origins` says where each key of the
-    search file (`launcher.slurm.account`) was read. `notes` may be there without a job.
+    `launcher` is the section of the search file, empty without a job, with keys that its schema accepts, and FILL_IN.
+    `origins` says where each key of the search file (`launcher.slurm.account`) was read.
     """
 
     job: Sizes | None = None
     step: Sizes | None = None
     accelerator: str | None = None
-    slurm: Mapping[str, Any] = field(default_factory=dict)
+    launcher: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def launcher(self) -> dict[str, Any]:
-        """The launcher section; empty if the script is no Slurm job."""
-        if self.job is None:
-            return {}
-        return {"kind": "slurm"} | ({"slurm": dict(self.slurm)} if self.slurm else {})
 
 
 def read_slurm_header(text: str, words: Sequence[Word], commands: Commands, exported: Mapping[str, str]) -> SlurmHeader:
@@ -70,27 +63,28 @@ def read_slurm_header(text: str, words: Sequence[Word], commands: Commands, expo
 
     An srun in no job asks for its own.
     """
-    directives, by_srun = read_directives(text), step_options(words)
-    job, found = directives or by_srun, Section()
+    given, found = read_directives(text), Section()
     read_commands(found, commands)
-    if job is None:
+    of_job, step = _sizes(given, found.notes), None
+    if "srun" in (programs := [word.text for word in words[:3]]):
+        given.add(deque(words[programs.index("srun") + 1 :]), "srun")
+        step = _sizes(given, found.notes)
+    if not given.is_job and step is None:
         left = ", ".join(found.keys)
         return SlurmHeader(notes=(f"The script has no #SBATCH header: its {left} were left out.",) if left else ())
-    step = job if by_srun is None or directives is None else _step_of(directives, by_srun)
-    of_job, of_step = _sizes(job, found.notes), _sizes(step, found.notes)
-    accelerator = _accelerator(job, found)
-    _keys(job, found)
-    _generic_resources(job, found)
-    _cpus(step, of_step, found)
-    _options_of_step(step, found)
+    _keys(given, found)
+    _generic_resources(given, found)
+    _cpus(given, step or of_job, found)
     found.keep("env", variables_for_speed(exported), "export")
-    if left := [*job.unread, *(step.unread if step is not job else ()), *found.unread]:
+    accelerator = _accelerator(given, found)
+    if left := [*given.unread, *found.unread]:
         found.notes.append(f"Not read of the Slurm job: {listed(left)}.")
+    slurm = {name: found.keys[name] for name in SlurmSection.model_fields if name in found.keys}
     return SlurmHeader(
-        of_job,
-        None if by_srun is None else of_step,
+        of_job if given.is_job else step,
+        step,
         accelerator,
-        {name: found.keys[name] for name in SlurmSection.model_fields if name in found.keys},
+        {"kind": "slurm"} | ({"slurm": slurm} if slurm else {}),
         tuple(dict.fromkeys(found.notes)),
         found.origins,
     )
@@ -98,7 +92,7 @@ def read_slurm_header(text: str, words: Sequence[Word], commands: Commands, expo
 
 def job_variables(text: str) -> dict[str, str]:
     """Variables that Slurm sets in the job of this script, as far as its header decides them."""
-    given = read_directives(text) or Options()
+    given = read_directives(text)
     job = _sizes(given, [])
     nodes, tasks = job.nodes.count, job.tasks.count
     total = nodes * tasks if nodes and tasks else None
@@ -117,27 +111,15 @@ def job_variables(text: str) -> dict[str, str]:
 _VARIABLES = ("cpus-per-task", "gpus", "gpus-per-node", "gpus-per-task", "ntasks-per-node")
 
 
-def _step_of(job: Options, by_srun: Options) -> Options:
-    """The options of a step: its own before the job's. Those of the job as a whole are unread: a step may choose a part
-    of it."""
-    given, of_part = job.values, [*by_srun.of_use(KEY), *by_srun.of_use(DIRECTIVE)]
-    if "ntasks" in by_srun.values:
-        given = {name: value for name, value in given.items() if name != "ntasks-per-node"}
-    own = {name: value for name, value in by_srun.values.items() if name not in of_part}
-    unread = [*by_srun.unread, *(f"--{name} of srun" for name in of_part)]
-    return Options({**given, **own}, {**job.origins, **by_srun.origins}, unread)
-
-
 def _sizes(given: Options, notes: list[str]) -> Sizes:
+    """The sizes that the options say, in the order of how surely they do."""
     nodes, tasks = _number(given, "nodes", notes), _number(given, "ntasks-per-node", notes)
     if tasks.origin is None:
         tasks = _on_each(_number(given, "ntasks", notes), nodes)
-    per_node, gres, total, per_task = (_gpus(given, name, notes)[1] for name in _GPU_OPTIONS)
-    of_all = _on_each(total, nodes)
-    if total.count and nodes.count and not of_all.count:
-        notes.append(f"--gpus={total.count} is no multiple of --nodes={nodes.count}: fill in cluster.gpus_per_node.")
-    of_tasks = Size(per_task.count and tasks.count and per_task.count * tasks.count, _origins(per_task, tasks))
-    return Sizes(nodes, next((size for size in (per_node, gres, of_all, of_tasks) if size.count), Size()), tasks)
+    of_node, gres, total, of_task = (_gpus(given, name, notes)[1] for name in _GPU_OPTIONS)
+    of_tasks = Size(of_task.count and tasks.count and of_task.count * tasks.count, _origins(of_task, tasks))
+    gpus = next((size for size in (of_node, gres, _on_each(total, nodes), of_tasks) if size.count), Size())
+    return Sizes(nodes, gpus, tasks)
 
 
 def _number(given: Options, name: str, notes: list[str]) -> Size:
@@ -184,9 +166,9 @@ def _gpus(given: Options, name: str, notes: list[str]) -> tuple[str, Size]:
     return kind, Size(int(number), given.origins[name])
 
 
-def _accelerator(job: Options, found: Section) -> str | None:
+def _accelerator(given: Options, found: Section) -> str | None:
     """The accelerator that a type of GPUs names; None, with a note, for half a name."""
-    typed = ((name, _gpus(job, name, [])[0]) for name in _GPU_OPTIONS)
+    typed = ((name, _gpus(given, name, [])[0]) for name in _GPU_OPTIONS)
     name, kind = next((each for each in typed if each[1]), ("", ""))
     if not kind:
         return None
@@ -198,60 +180,51 @@ def _accelerator(job: Options, found: Section) -> str | None:
             f"{kind} (--{name}) is no accelerator's whole name: write {' or '.join(known) or 'another'}."
         )
         return None
-    found.origins["cluster.accelerator"] = job.origins[name]
+    found.origins["cluster.accelerator"] = given.origins[name]
     return accelerator
 
 
-def _keys(job: Options, found: Section) -> None:
-    """The options of the job with a key of their own, and its further directives."""
-    for name, value in job.of_use(KEY).items():
+def _keys(given: Options, found: Section) -> None:
+    """The options with a key of their own, and those that are part of another."""
+    for name, value in given.of_use(KEY).items():
         key = name.replace("-", "_")
         if key in SlurmSection.refused:
             found.notes.append(f"--{name} was left out: {SlurmSection.refused[key]}.")
         else:
-            found.keep(key, _VALUES.get(name, str)(value), job.origins[name])
-    if directives := job.of_use(DIRECTIVE):
-        found.keep("directives", _words(directives), job.origin(directives))
-
-
-def _generic_resources(job: Options, found: Section) -> None:
-    """Types and resources besides GPUs as gres; a plain number of GPUs follows cluster.gpus_per_node."""
-    text = job.values.get("gres", "none")
-    entries = [entry.removeprefix("gres/") for entry in text.split(",") if entry not in ("", "none")]
-    others = [entry for entry in entries if not _GPUS.search(entry)]
-    (kind, count), (typed, per_node) = (_gpus(job, name, []) for name in ("gres", "gpus-per-node"))
-    if typed:
-        entries = [f"gpu:{typed}:{per_node.count}", *others]
-    elif count.origin and not count.count:
-        entries = [FILL_IN]
-    elif entries and not (kind or others):
-        found.keep("gpus_as", "gres", job.origins["gres"])
-        return
-    if entries:
-        found.keep("gres", ",".join(entries), job.origin(("gpus-per-node", "gres") if typed else ("gres",)))
-
-
-def _options_of_step(step: Options, found: Section) -> None:
-    if binding := step.of_use(STEP):
-        found.keep("launch", {"srun": _words(binding)}, step.origin(binding))
-    container = step.of_use(CONTAINER)
+            found.keep(key, _VALUES.get(name, str)(value), given.origins[name])
+    if directives := given.of_use(DIRECTIVE):
+        found.keep("directives", _words(directives), given.origin(*directives))
+    if binding := given.of_use(STEP):
+        found.keep("launch", {"srun": _words(binding)}, given.origin(*binding))
+    container = given.of_use(CONTAINER)
     if image := container.get("container-image"):
         mounts, writable = container.get("container-mounts", ""), "container-writable" in container
-        found.keep_container(step.origin(container), "pyxis", image, mounts, writable=writable)
+        found.keep_container(given.origin(*container), "pyxis", image, mounts, writable=writable)
 
 
-def _cpus(step: Options, sizes: Sizes, found: Section) -> None:
+def _generic_resources(given: Options, found: Section) -> None:
+    """Types and resources besides GPUs as gres; a plain number of GPUs follows cluster.gpus_per_node."""
+    text = given.values.get("gres", "none")
+    entries = [entry.removeprefix("gres/") for entry in text.split(",") if entry not in ("", "none")]
+    others = [entry for entry in entries if not _GPUS.search(entry)]
+    typed, per_node = _gpus(given, "gpus-per-node", [])
+    if typed:
+        found.keep("gres", ",".join([f"gpu:{typed}:{per_node.count}", *others]), given.origin("gpus-per-node", "gres"))
+    elif others or _gpus(given, "gres", [])[0]:
+        found.keep("gres", ",".join(entries), given.origin("gres"))
+    elif entries:
+        found.keep("gpus_as", "gres", given.origin("gres"))
+
+
+def _cpus(given: Options, sizes: Sizes, found: Section) -> None:
     """CPU cores of a rank: Parlay starts one task per GPU, the script perhaps one per node."""
-    per_gpu, per_task = (_number(step, name, found.notes) for name in ("cpus-per-gpu", "cpus-per-task"))
-    tasks, gpus = sizes.tasks.count if sizes.tasks.origin else 1, sizes.gpus.count
-    if per_gpu.count:
-        found.keep("cpus_per_task", per_gpu.count, _origins(per_gpu))
-    elif per_task.count and tasks and gpus:
-        cpus = per_task.count * tasks // gpus
-        found.keep("cpus_per_task", cpus, _origins(per_task, sizes.tasks))
-        if tasks != gpus:
-            how = f"{per_task.count} cores of {tasks} task(s) over {gpus} GPUs a node"
-            found.notes.append(f"cpus_per_task is {cpus}: {how}.")
+    per_task, gpus = _number(given, "cpus-per-task", found.notes), sizes.gpus.count
+    tasks = sizes.tasks if sizes.tasks.origin else Size(1)
+    if per_task.count and tasks.count and gpus:
+        cpus = per_task.count * tasks.count // gpus
+        found.keep("cpus_per_task", cpus, _origins(per_task, tasks))
+        how = f"{per_task.count} cores of {tasks.count} task(s) over {gpus} GPUs a node"
+        found.notes.append(f"cpus_per_task is {cpus}: {how}.")
     elif per_task.count:
         found.notes.append("--cpus-per-task was left out: cores per GPU do not follow from the header.")
 

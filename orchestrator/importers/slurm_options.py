@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from orchestrator.importers.bash.placeholders import has_placeholder_form, masked, unmasked
+from orchestrator.importers.bash.placeholders import masked, unmasked
 from orchestrator.importers.bash.script import Word
+from orchestrator.importers.settings import placeholder_doubt
 from search_spaces.schema.validation import FILL_IN
 
 SIZE, KEY, CONTAINER, DIRECTIVE, STEP = "cluster", "launcher.slurm", "container", "directives", "launch.srun"
 _TABLE = {
-    SIZE: "nodes/N ntasks/n ntasks-per-node/tasks-per-node gpus/G gpus-per-node gpus-per-task gres cpus-per-task/c"
-    " cpus-per-gpu",
+    SIZE: "nodes/N ntasks/n ntasks-per-node/tasks-per-node gpus/G gpus-per-node gpus-per-task gres cpus-per-task/c",
     KEY: "account/A partition/p qos/q reservation constraint/C network licenses/L comment mem exclusive exclude/x"
     " nodelist/w threads-per-core segment time/t array/a requeue",
     CONTAINER: "container-image container-mounts container-writable",
@@ -43,42 +43,46 @@ _LONGEST_VALUE = 4096
 @dataclass
 class Options:
     """Options by name with their values, FILL_IN for one that is not known, and where they stand; of two the last one
-    counts. `unread` names the others, as written."""
+    counts. `unread` names the others, `is_job` is true for a script with `#SBATCH` lines."""
 
     values: dict[str, str] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
+    is_job: bool = False
 
     def add(self, rest: deque[Word], program: str) -> None:
-        """Move the options from the start of these words to those that are given."""
+        """Move the options from the start of these words to those that are given. Of a job's srun those of the job as a
+        whole are unread: it may choose a part of the job."""
         line = rest[0].line if rest else 0
         for written, value in options_of(rest, _WITHOUT_VALUE):
             name = _NAME_OF.get(written)
-            if name is None or len(value) > _LONGEST_VALUE:
+            is_of_part = program == "srun" and self.is_job and _USE_OF.get(name) in (KEY, DIRECTIVE)
+            if name is None or is_of_part or len(value) > _LONGEST_VALUE:
                 self.unread.append(hyphened(written) + " of srun" * (program == "srun"))
             else:
                 self.values[name], self.origins[name] = value, f"{program} --{name} (line {line})"
+            if program == "srun" and name == "ntasks":
+                self.values.pop("ntasks-per-node", None)
 
     def of_use(self, use: str) -> dict[str, str]:
         """The options that decide this part of the search file."""
         return {name: value for name, value in self.values.items() if _USE_OF[name] == use}
 
-    def origin(self, names: Iterable[str]) -> str:
+    def origin(self, *names: str) -> str:
         """Where these options stand, as far as they are given."""
-        return ", ".join(self.origins[name] for name in names if name in self.origins)
+        return ", ".join(self.origins[name] for name in names if name in self.values)
 
 
-def read_directives(text: str) -> Options | None:
-    """The options of the `#SBATCH` lines before the script's first command; of several components the first one's. None
-    without such a line."""
-    given = None
+def read_directives(text: str) -> Options:
+    """The options of the `#SBATCH` lines before the script's first command; of several components the first one's."""
+    given = Options()
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.startswith("#SBATCH"):
             if line.strip() and not line.lstrip().startswith("#"):
                 break
             continue
-        given = given or Options()
-        rest = deque(Word(word, number, doubt=_doubt(word)) for word in _split(line.removeprefix("#SBATCH")))
+        given.is_job = True
+        rest = deque(Word(word, number, doubt=placeholder_doubt(word)) for word in _split(line.removeprefix("#SBATCH")))
         if rest and rest[0].text.lower() in ("hetjob", "packjob"):
             given.unread.append(f"the job's components from line {number} on")
             break
@@ -90,16 +94,6 @@ def read_directives(text: str) -> Options | None:
     return given
 
 
-def step_options(words: Sequence[Word]) -> Options | None:
-    """The options of the srun that starts this command, also behind a word such as `time`; None without one."""
-    texts = [word.text for word in words[:3]]
-    if "srun" not in texts:
-        return None
-    given = Options()
-    given.add(deque(words[texts.index("srun") + 1 :]), "srun")
-    return given
-
-
 def _split(line: str) -> list[str]:
     """The line's words; with their quotes where one is not closed, which no option takes."""
     text = masked(line)
@@ -108,11 +102,6 @@ def _split(line: str) -> list[str]:
     except ValueError:
         words = text.split()
     return [*map(unmasked, words)]
-
-
-def _doubt(text: str) -> str | None:
-    """The reason why a value of a header is not known. sbatch expands no variable."""
-    return "it is a placeholder" if has_placeholder_form(text) or "$" in text else None
 
 
 def options_of(rest: deque[Word], flags: Collection[str]) -> Iterator[tuple[str, str]]:

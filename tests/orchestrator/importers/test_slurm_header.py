@@ -54,7 +54,7 @@ LISTS = {"directives": ["--switches=1", "--core-spec=2"], "launch": {"srun": ["-
 )
 def test_the_header_gives_the_size_and_the_section_of_the_job(directives, nodes, gpus, section):
     header = read(*directives.split("\n"))
-    assert (*size_of(header), header.slurm) == (nodes, gpus, section)
+    assert (*size_of(header), header.launcher.get("slurm", {})) == (nodes, gpus, section)
 
 
 def test_directives_end_at_the_first_command_and_each_value_has_its_origin():
@@ -101,7 +101,7 @@ SECRET = "hf_abcdefghijklmnopqrstuvwxyz"
 )
 def test_what_is_not_read_is_named_in_one_note_without_its_value(option, named):
     header = read("-p gpu", option)
-    assert header.slurm == {"partition": "gpu"}
+    assert header.launcher.get("slurm", {}) == {"partition": "gpu"}
     [note] = header.notes
     assert named in note
     assert len(note) < 500
@@ -112,8 +112,8 @@ def test_what_is_not_read_is_named_in_one_note_without_its_value(option, named):
 def test_what_the_script_leaves_to_its_user_is_to_be_filled_in(value):
     header = read(f"-A '{value}'", commands=["module load a $C", "srun --container-image=$IMAGE python x.py"])
     container = {"runtime": "pyxis", "image": FILL_IN}
-    assert header.slurm == {"account": FILL_IN, "modules": ["a", FILL_IN], "container": container}
-    for key in header.slurm:
+    assert header.launcher.get("slurm", {}) == {"account": FILL_IN, "modules": ["a", FILL_IN], "container": container}
+    for key in header.launcher["slurm"]:
         assert any(note.startswith(f"launcher.slurm.{key} of ") and "fill it in" in note for note in header.notes)
 
 
@@ -147,12 +147,12 @@ STEP = {"srun": ["--cpu-bind=cores", "--mpi=pmix"]}
     ],
 )
 def test_commands_give_modules_container_and_options_of_the_step(commands, section):
-    assert read("-N2", commands=commands.split("; ")).slurm == section
+    assert read("-N2", commands=commands.split("; ")).launcher.get("slurm", {}) == section
 
 
 def test_the_container_of_the_header_and_of_the_step_is_one_and_what_takes_a_part_of_the_job_is_named():
     header = read("--container-image=/i.sqsh", commands=["srun --container-mounts=/a --exclusive python x.py"])
-    assert header.slurm == {"container": PYXIS}
+    assert header.launcher.get("slurm", {}) == {"container": PYXIS}
     origin = "#SBATCH --container-image (line 2), srun --container-mounts (line 3)"
     assert header.origins["launcher.slurm.container"] == origin
     assert "--exclusive of srun" in " ".join(header.notes)
