@@ -6,7 +6,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from orchestrator.importers.bash.script import Word
 from orchestrator.importers.slurm_launch import Commands, Section, read_commands, variables_for_speed
@@ -26,7 +26,8 @@ from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.validation import FILL_IN
 
 
-class Size(NamedTuple):
+@dataclass(frozen=True)
+class Size:
     """A number of nodes, or of GPUs or tasks on each, and where it was read; None where it is not known."""
 
     count: int | None = None
@@ -223,8 +224,9 @@ def _cpus(given: Options, sizes: Sizes, found: Section) -> None:
     if per_task.count and tasks.count and gpus:
         cpus = per_task.count * tasks.count // gpus
         found.keep("cpus_per_task", cpus, _origins(per_task, tasks))
-        how = f"{per_task.count} cores of {tasks.count} task(s) over {gpus} GPUs a node"
-        found.notes.append(f"cpus_per_task is {cpus}: {how}.")
+        if tasks.count != gpus:
+            how = f"{per_task.count} cores of {tasks.count} task(s) over {gpus} GPUs a node"
+            found.notes.append(f"cpus_per_task is {cpus}: {how}.")
     elif per_task.count:
         found.notes.append("--cpus-per-task was left out: cores per GPU do not follow from the header.")
 

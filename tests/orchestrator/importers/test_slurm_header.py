@@ -6,7 +6,7 @@ import yaml
 from orchestrator.config.init import render_from
 from orchestrator.importers.bash.script import read_script
 from orchestrator.importers.launch_script import read_launch_script
-from orchestrator.importers.slurm_header import job_variables, read_slurm_header
+from orchestrator.importers.slurm_header import Size, job_variables, read_slurm_header
 from search_spaces.errors import InputError
 from search_spaces.schema.validation import FILL_IN
 
@@ -60,7 +60,7 @@ def test_the_header_gives_the_size_and_the_section_of_the_job(directives, nodes,
 def test_directives_end_at_the_first_command_and_each_value_has_its_origin():
     text = "#!/bin/bash\n# a comment\n##SBATCH -N 3\n# SBATCH -N 5\n#SBATCH -N 2 -A lab\n\ncd /x\n#SBATCH -N 9\n"
     header = read_slurm_header(text, (), (), {})
-    assert header.job.nodes == (2, "#SBATCH --nodes (line 5)")
+    assert header.job.nodes == Size(2, "#SBATCH --nodes (line 5)")
     assert header.origins == {"launcher.slurm.account": "#SBATCH --account (line 5)"}
 
 
