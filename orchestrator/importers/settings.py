@@ -191,11 +191,13 @@ class Settings:
         """The whole number of the first of these settings that is given."""
         for name in names:
             value = self.value(name)
-            if value is None and not self.is_in_doubt(name):
+            if value is None:
+                if self.is_in_doubt(name):
+                    return None
                 continue
-            if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,11}", str(value or 1)):
+            if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,11}", str(value)):
                 raise InputError(self.problem(name, rule="a whole number of at least 1"))
-            return None if value is None else int(value)
+            return int(value)
         return None
 
     def whole(self, name: str) -> int | None:

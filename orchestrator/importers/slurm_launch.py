@@ -30,29 +30,22 @@ class Section:
     notes: list[str] = field(default_factory=list)
 
     def keep(self, key: str, value: Any, origin: str) -> None:
-        """Keep this value of a key, or what the section takes of its entries; a note asks for what is not known."""
-        if isinstance(value, list):
-            value = [entry for entry in value if self._takes(key, [entry], origin)]
-        elif not self._takes(key, value, origin):
-            return
-        if value:
-            self.keys[key], self.origins[f"launcher.slurm.{key}"] = value, origin
-        if FILL_IN in str(value):
-            self.notes.append(f"launcher.slurm.{key} of {origin} is not known: fill it in.")
-
-    def _takes(self, key: str, value: Any, origin: str) -> bool:
-        """False, with a note, for what looks like a secret, and for what the schema refuses."""
+        """Keep this value of a key. A note asks for what is not known, and says what looks like a secret and what the
+        schema refuses."""
         fault = None
         if not is_printable(str(value)) or looks_secret(str(value), key):
             fault = "it looks like a secret or cannot be printed"
-        elif FILL_IN not in str(value):
+        elif FILL_IN in str(value):
+            self.notes.append(f"launcher.slurm.{key} of {origin} is not known: fill it in.")
+        else:
             try:
                 restore(SlurmSection, {key: value})
             except InputError as error:
                 fault = f"the rule: {error.problems[0].rule}"
         if fault:
-            self.notes.append(f"launcher.slurm.{key} of {origin}: a value was left out; {fault}.")
-        return fault is None
+            self.notes.append(f"launcher.slurm.{key} of {origin} was left out; {fault}.")
+        elif value:
+            self.keys[key], self.origins[f"launcher.slurm.{key}"] = value, origin
 
     def keep_container(self, origin: str, runtime: str, image: str, mounts: str, **others: Any) -> None:
         """Keep a container. A path alone among the mounts is mounted at itself."""
@@ -63,67 +56,60 @@ class Section:
 
 
 def read_commands(found: Section, commands: Commands) -> None:
-    """Add the modules and the container that these commands give."""
-    _modules(found, commands)
-    for words in commands:
-        _container(found, words)
-    if lines := ", ".join(str(words[0].line) for words in commands if _is_set_up(words)):
-        found.unread.append(f"the set-up of line {lines} (launcher.slurm.setup_file takes a file with it)")
-
-
-def _is_set_up(words: Sequence[Word]) -> bool:
-    return " ".join(word.text for word in words[:2]) in ("conda activate", "micromamba activate", "module use")
-
-
-_CLEAR, _UNLOAD, _SWAP = ("purge", "reset"), ("unload", "rm", "del"), ("swap", "switch")
-_LOAD = ("load", "add", "try-load", *_SWAP)
-_QUERIES = ("use", "list", "avail", "av", "show", "spider", "help", "whatis", "restore", "save", "refresh", "unuse")
-
-
-def _modules(found: Section, commands: Commands) -> None:
-    """Modules that are loaded in the end. `ml a` is `module load a`."""
+    """Add the modules and the container that these commands give, and name what else prepares a job."""
     loaded: dict[str, int] = {}
     for program, *words in commands:
-        names = [FILL_IN if word.doubt else word.text for word in words if not word.text.startswith("-")]
-        if program.text not in ("module", "ml") or not names:
-            continue
-        is_load = program.text == "ml" and names[0] not in (*_CLEAR, *_UNLOAD, *_LOAD, *_QUERIES)
-        action = "load" if is_load else names.pop(0)
-        if action in _CLEAR:
-            loaded.clear()
-        gone = {*names} if action in _UNLOAD else {*names[:-1]} if action in _SWAP else {*()}
-        loaded = {name: at for name, at in loaded.items() if gone.isdisjoint((name, name.split("/")[0]))}
-        if action in _LOAD:
-            loaded |= dict.fromkeys(names[-1:] if action in _SWAP else names, program.line)
+        if program.text in ("module", "ml") and words:
+            is_read = _load(loaded, program, words)
+        else:
+            is_read = " ".join((program.text, *(word.text for word in words[:1]))) not in _ACTIVATE
+            _container(found, [program, *words])
+        if not is_read:
+            found.unread.append(f"the set-up of line {program.line} (launcher.slurm.setup_file takes a file with it)")
     lines = ", ".join(map(str, dict.fromkeys(loaded.values())))
     found.keep("modules", list(loaded), f"module load (line {lines})")
 
 
+_ACTIVATE = ("conda activate", "micromamba activate")
+_LOAD, _CLEAR, _SHOW = ("load", "add", "try-load"), ("purge", "reset"), ("list", "avail", "av", "show", "spider")
+_OTHERS = ("unload", "rm", "del", "swap", "switch", "use", "unuse", "restore", "save", "refresh", "help", "whatis")
+
+
+def _load(loaded: dict[str, int], program: Word, words: Sequence[Word]) -> bool:
+    """Load these modules, or drop all. `ml a` is `module load a`. False for what changes them otherwise."""
+    names = [FILL_IN if word.doubt else word.text for word in words if not word.text.startswith("-")]
+    is_action = program.text == "module" or (names and names[0] in (*_LOAD, *_CLEAR, *_SHOW, *_OTHERS))
+    action = names.pop(0) if is_action and names else "load"
+    if action in _CLEAR:
+        loaded.clear()
+    elif action in _LOAD:
+        loaded |= dict.fromkeys(names, program.line)
+    return action in (*_LOAD, *_CLEAR, *_SHOW)
+
+
 _FLAGS = ("nv", "rocm", "writable", "writable-tmpfs", "cleanenv", "contain", "containall", "fakeroot", *"eCcfpu")
 """Options of apptainer without a value."""
-_MOUNTS, _IMAGE = ("B", "bind", "V", "volume"), ("image", "i")
+_READ = ("B", "bind", "writable", "nv", "rocm")
+_OTHER_RUNTIMES = ("shifter", "docker", "podman", "podman-hpc", "enroot", "sarus")
 
 
 def _container(found: Section, words: Sequence[Word]) -> None:
-    """The image that apptainer or shifter starts in this command."""
+    """The image that apptainer starts in this command. Another runtime is named."""
     programs = [word.text.rpartition("/")[2].replace("singularity", "apptainer") for word in words]
-    runtime = next((program for program in programs if program in ("apptainer", "shifter")), "")
-    rest = deque(words[programs.index(runtime) + 1 :] if runtime else ())
-    if runtime == "apptainer" and (not rest or rest.popleft().text not in ("exec", "run")):
+    found.unread += [f"{name} (line {words[0].line})" for name in _OTHER_RUNTIMES if name in programs]
+    rest = deque(words[programs.index("apptainer") + 1 :] if "apptainer" in programs else ())
+    if not rest or rest.popleft().text not in ("exec", "run"):
         return
     options = [*options_of(rest, _FLAGS)]
-    names = {name for name, _ in options}
-    image = next((value for name, value in options if name in _IMAGE), None)
-    if runtime == "apptainer" and rest:
-        image = FILL_IN if rest[0].doubt else rest[0].text
-    if image is None:
+    if not rest:
         return
-    mounts = ",".join(value.replace(";", ",") for name, value in options if name in _MOUNTS)
+    names = {name for name, _ in options}
+    mounts = ",".join(value for name, value in options if name in ("B", "bind"))
     gpus = next((name for name in ("nv", "rocm") if name in names), None)
-    origin = f"{runtime} (line {words[0].line})"
-    found.keep_container(origin, runtime, image, mounts, writable="writable" in names, gpus=gpus)
-    read = (*_MOUNTS, *_IMAGE, "writable", "nv", "rocm")
-    found.unread += [f"{hyphened(name)} of {runtime}" for name, _ in options if name not in read]
+    image = FILL_IN if rest[0].doubt else rest[0].text
+    origin = f"apptainer (line {words[0].line})"
+    found.keep_container(origin, "apptainer", image, mounts, writable="writable" in names, gpus=gpus)
+    found.unread += [f"{hyphened(name)} of apptainer" for name, _ in options if name not in _READ]
 
 
 _FOR_SPEED = re.compile(

@@ -23,7 +23,6 @@ def size_of(header):
 
 
 HOSTS = {"exclude": ["n[1,2]", "n9"], "nodelist": ["m1"]}
-LISTS = {"directives": ["--switches=1", "--core-spec=2"], "launch": {"srun": ["--mem-bind=local"]}}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,6 @@ LISTS = {"directives": ["--switches=1", "--core-spec=2"], "launch": {"srun": ["-
         ("--ntasks-per-node=1 -c 96 --gpus-per-node=8", None, 8, {"cpus_per_task": 12}),
         ("-c 96", None, None, {}),
         ("--mem=64GB -x n[1,2],n9 -w m1", None, None, {"mem": "64G"} | HOSTS),
-        ("--switches=1 -S 2 --wckey='a b' --mem-bind=local", None, None, LISTS),
     ],
 )
 def test_the_header_gives_the_size_and_the_section_of_the_job(directives, nodes, gpus, section):
@@ -92,6 +90,7 @@ SECRET = "hf_abcdefghijklmnopqrstuvwxyz"
         ("--comment='a secret remark'", "launcher.slurm.comment"),
         (f"--licenses={SECRET}", "launcher.slurm.licenses"),
         ("-J name --acount=x", "-J, --acount"),
+        ("--hint=nomultithread -S 8", "--hint, -S"),
         ("--time=24:00:00", "--time was left out: the time limit is derived from measure.time_limit"),
         ("hetjob", "line 3"),
         ("a 'quote", "line 3"),
@@ -130,7 +129,7 @@ def test_exported_variables_are_kept_for_a_job_if_they_matter_to_speed_and_named
 
 APPTAINER = {"runtime": "apptainer", "image": "/img.sif", "mounts": ["/a:/b"], "gpus": "nv"}
 PYXIS = {"runtime": "pyxis", "image": "/i.sqsh", "mounts": ["/a:/a"]}
-STEP = {"srun": ["--cpu-bind=cores", "--mpi=pmix"]}
+PYXIS_ALONE = {"container": PYXIS}
 
 
 @pytest.mark.parametrize(
@@ -138,16 +137,31 @@ STEP = {"srun": ["--cpu-bind=cores", "--mpi=pmix"]}
     [
         ("module load a b/1.2", {"modules": ["a", "b/1.2"]}),
         ("ml old; ml list; module purge; module load cuda/12", {"modules": ["cuda/12"]}),
-        ("module load gcc/11 b c; module swap gcc gcc/12; module rm c", {"modules": ["b", "gcc/12"]}),
         ("srun -N 2 apptainer exec --nv -B /a:/b /img.sif python x.py", {"container": APPTAINER}),
-        ("srun shifter --image=org/img:1 python x.py", {"container": {"runtime": "shifter", "image": "org/img:1"}}),
-        ("srun --container-image=/i.sqsh --container-mounts=/a python x.py", {"container": PYXIS}),
-        ("srun hostname; srun -l --cpu-bind=cores --mpi pmix -u python x.py --cpu-bind=no", {"launch": STEP}),
+        (
+            "srun hostname; srun -l -u --mpi pmix --container-image /i.sqsh --container-mounts /a python x.py",
+            PYXIS_ALONE,
+        ),
         ("srun --exclusive -w n1 --mem=0 python x.py", {}),
     ],
 )
 def test_commands_give_modules_container_and_options_of_the_step(commands, section):
     assert read("-N2", commands=commands.split("; ")).launcher.get("slurm", {}) == section
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("module swap gcc gcc/12", "the set-up of line 3 (launcher.slurm.setup_file takes a file with it)"),
+        ("conda activate x", "the set-up of line 3 (launcher.slurm.setup_file takes a file with it)"),
+        ("srun shifter --image=org/img:1 python x.py", "shifter (line 3)"),
+        ("srun --cpu-bind=cores python x.py", "--cpu-bind of srun"),
+        ("srun apptainer exec --pwd /w /img.sif python x.py", "--pwd of apptainer"),
+    ],
+)
+def test_a_command_that_is_not_read_is_named(command, named):
+    [note] = read("-N2", commands=[command]).notes
+    assert note.startswith(f"Not read of the Slurm job: {named}. launcher.slurm.directives and launch.srun take ")
 
 
 def test_the_container_of_the_header_and_of_the_step_is_one_and_what_takes_a_part_of_the_job_is_named():
