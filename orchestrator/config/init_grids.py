@@ -23,12 +23,14 @@ from orchestrator.config.draft import (
     search_name,
     size_of,
 )
+from orchestrator.importers.settings import Setting, Settings
 from orchestrator.importers.source_file import read_utf8
-from search_spaces.errors import InputError, format_value
+from search_spaces.errors import InputError
 from search_spaces.layouts.layout import CHOICES
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.validation import FILL_IN
 from search_spaces.schema.yaml_document import read_document
+from trials.trainers.table import SWITCH, Table
 
 NEMO, CLOUDAI = "a search of NeMo's auto-configurator", "a test of CloudAI"
 
@@ -38,19 +40,14 @@ _AXES = {
     **dict.fromkeys(("micro_batch_sizes", "micro_batch_size", "mb"), "micro_batch_size"),
     **dict.fromkeys(("virtual_pipeline_model_parallel_size", "vp"), "virtual_pipeline_stages"),
 }
-_UNSUPPORTED_DEGREES = {
-    **dict.fromkeys(
-        ("context_parallel_sizes", "context_parallel_size", "cp"), "context parallelism is not an axis of a search"
-    ),
-    **dict.fromkeys(
-        ("expert_parallel_sizes", "expert_model_parallel_size", "ep", "et"),
-        "the file does not describe experts; with num_experts in the model, expert_parallel is an axis",
-    ),
-}
-"""Parallel degrees of which a search has 1, with the reason."""
+_OTHER_DEGREES = (
+    *("context_parallel_sizes", "context_parallel_size", "cp"),
+    *("expert_parallel_sizes", "expert_model_parallel_size", "ep", "et"),
+)
+"""Parallel degrees of which a search has 1 until its space says more."""
 _GLOBAL_BATCHES = ("global_batch_size", "global_batch_sizes", "gb")
-_SEQUENCES = ("seq_length", "sequence_length")
-_MAX_COUNT = 100_000
+_NAMES_OF = {"seq_length": ("seq_length", "sequence_length"), "position_embedding": (), "norm": ()}
+_MAX_COUNT = 1_000_000_000
 _AUTO = ("auto", None)
 _FLAGS = ("gated_mlp", "tied_embeddings")
 """Fields of a model that are true or false."""
@@ -59,6 +56,7 @@ _FP8 = ("hybrid", "e4m3")
 
 Keys = Mapping[str, Any]
 """Keys of a grid, without their sections."""
+_GRID = Table("the grid's program", "")
 
 
 def grid_draft(path: Path) -> Draft:
@@ -66,16 +64,16 @@ def grid_draft(path: Path) -> Draft:
 
     InputError if the file cannot be read, is not such a grid, or has a value that a search cannot have.
     """
-    source, keys = _nemo(path) if path.suffix != ".toml" else _cloudai(path)
-    notes: list[str] = []
-    cluster = _cluster(keys, notes)
-    model = _model(keys, notes)
-    batch = _single_integer(keys, _GLOBAL_BATCHES, "global batch", notes)
+    source, given = _nemo(path) if path.suffix != ".toml" else _cloudai(path)
+    keys = Settings({name: Setting(value) for name, value in given.items()}, _GRID)
+    cluster = _cluster(keys)
+    model = _model(keys)
+    batch = _single_integer(keys, _GLOBAL_BATCHES, "global batch")
     if batch is None:
-        notes.append("The global batch is unknown: fill it in.")
-    space = _space(keys, cluster, notes)
-    notes += _ignored_key_notes(keys)
-    notes.append("Trials run Parlay's own trainer; to measure with Megatron-LM, see trainer in docs/trainers.md.")
+        keys.notes.append("The global batch is unknown: fill it in.")
+    space = _space(keys, cluster)
+    keys.notes += keys.not_read()
+    keys.notes.append("Trials run Parlay's own trainer; to measure with Megatron-LM, see trainer in docs/trainers.md.")
     return Draft(
         title=draft_title(path, source),
         name=search_name(path),
@@ -83,7 +81,7 @@ def grid_draft(path: Path) -> Draft:
         cluster=cluster,
         global_batch_size=batch or FILL_IN,
         space=space,
-        notes=printable_notes(notes),
+        notes=printable_notes(keys.notes),
     )
 
 
@@ -162,53 +160,50 @@ def _flatten(section: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _cluster(keys: Keys, notes: list[str]) -> dict[str, Any]:
-    gpus = _single_integer(keys, ("gpus_per_node",), "number of GPUs per node", notes)
-    nodes = _single_integer(keys, ("num_nodes",), "number of nodes", notes)
-    world = _single_integer(keys, ("num_gpus",), "number of GPUs", notes)
+def _cluster(keys: Settings) -> dict[str, Any]:
+    gpus = _single_integer(keys, ("gpus_per_node",), "number of GPUs per node")
+    nodes = _single_integer(keys, ("num_nodes",), "number of nodes")
+    world = _single_integer(keys, ("num_gpus",), "number of GPUs")
     if nodes is None and world is not None and gpus is not None and world % gpus == 0:
         nodes = world // gpus
-    accelerator = _accelerator(keys, notes)
-    return cluster_section(accelerator, gpus, nodes, notes)
+    accelerator = _accelerator(keys)
+    return cluster_section(accelerator, gpus, nodes, keys.notes)
 
 
-def _accelerator(keys: Keys, notes: list[str]) -> str:
-    given, memory = keys.get("gpu_type"), keys.get("gpu_memory_gb")
+def _accelerator(keys: Settings) -> str:
+    given, memory = keys.value("gpu_type"), keys.value("gpu_memory_gb")
     if isinstance(given, str):
         try:
             return accelerator_named(given).name
         except InputError:
-            notes.append(f"cluster.accelerator: {given[:40]} is unknown to Parlay; fill in a similar one.")
+            keys.notes.append(f"cluster.accelerator: {given[:40]} is unknown to Parlay; fill in a similar one.")
             return FILL_IN
     said = f", which has {memory} GB" if isinstance(memory, int) else ""
-    notes.append(f"cluster.accelerator is not in the file: fill in the GPU{said}.")
+    keys.notes.append(f"cluster.accelerator is not in the file: fill in the GPU{said}.")
     return FILL_IN
 
 
-def _model(keys: Keys, notes: list[str]) -> dict[str, Any]:
-    model_keys = {name: keys[name] for name in MODEL_FIELDS if type(keys.get(name)) in (int, bool)}
-    for name, value in model_keys.items():
-        if isinstance(value, bool) != (name in _FLAGS) or (name not in _FLAGS and value < 1):
-            rule = "true or false" if name in _FLAGS else "a whole number of at least 1"
-            raise InputError.of("grid", f"is {format_value(value)}", key=name, value=value, rule=rule)
-    sequence = _single_integer(keys, _SEQUENCES, "sequence length", notes)
-    if sequence is not None:
-        model_keys["seq_length"] = sequence
-    model = {name: model_keys.get(name, FILL_IN) for name in MODEL_FIELDS}
+def _model(keys: Settings) -> dict[str, Any]:
+    model: dict[str, Any] = dict.fromkeys(MODEL_FIELDS, FILL_IN)
+    for name in MODEL_FIELDS:
+        names = _NAMES_OF.get(name, (name,))
+        is_flag = name in _FLAGS
+        found = keys.chosen(name, SWITCH, None, "true or false") if is_flag else _single_integer(keys, names, name)
+        model[name] = FILL_IN if found is None else found
     missing = ", ".join(name for name, value in model.items() if value == FILL_IN)
-    size = keys.get("model_size_in_b")
-    recipe = keys.get("recipe_name", keys.get("model_recipe_name"))
+    size = keys.value("model_size_in_b")
+    recipe = keys.value("recipe_name") or keys.value("model_recipe_name")
     which = f", a model of {size} billion parameters" if isinstance(size, (int, float)) else ""
     which += f", the recipe {recipe[:40]}" if isinstance(recipe, str) and recipe else ""
     if missing:
-        notes.append(f"Fill in what the file lacks about the model{which}: {missing}.")
+        keys.notes.append(f"Fill in what the file lacks about the model{which}: {missing}.")
     return model
 
 
-def _space(keys: Keys, cluster: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+def _space(keys: Settings, cluster: Mapping[str, Any]) -> dict[str, Any]:
     """Axes of the grid; powers of two that may fit where it leaves the value to its program."""
     gpus, nodes = size_of(cluster)
-    given = {ours: _integers(theirs, keys[theirs]) for theirs, ours in _AXES.items() if theirs in keys}
+    given = {ours: _integers(theirs, keys.value(theirs)) for theirs, ours in _AXES.items() if theirs in keys.given}
     if not given:
         rule = "a grid has parallel degrees or micro-batches, such as " + ", ".join([*_AXES][:3])
         raise InputError.of("file", "does not describe a layout", rule=rule, fix="give a file with a grid")
@@ -218,54 +213,50 @@ def _space(keys: Keys, cluster: Mapping[str, Any], notes: list[str]) -> dict[str
     if chunks and chunks != [1]:
         axes["virtual_pipeline_stages"] = sorted({1, *chunks})
         axes["pipeline_schedule"] = ["1f1b", "interleaved_1f1b"]
-        notes.append("Several chunks per stage need the interleaved schedule, one chunk the plain one: both are tried.")
-    axes["activation_checkpointing"] = _checkpointing(keys, notes)
-    axes["precision"] = _precision(keys, notes)
+        keys.notes.append(
+            "Several chunks per stage need the interleaved schedule, one chunk the plain one: both are tried."
+        )
+    axes["activation_checkpointing"] = _checkpointing(keys)
+    axes["precision"] = _precision(keys)
+    others = [name for name in _OTHER_DEGREES if _integers(name, keys.value(name)) not in (None, [1])]
+    keys.notes += [f"Only {name} 1 is tried." for name in others]
     return axes | {"engine": "torch"}
 
 
-def _checkpointing(keys: Keys, notes: list[str]) -> list[str]:
-    layers = keys.get("act_ckpt_layers", keys.get("recompute_num_layers"))
+def _checkpointing(keys: Settings) -> list[str]:
+    layers = keys.value("act_ckpt_layers" if "act_ckpt_layers" in keys.given else "recompute_num_layers")
     if layers in _AUTO:
-        notes.append("The file leaves recomputation of activations open: with and without are both tried.")
+        keys.notes.append("The file leaves recomputation of activations open: with and without are both tried.")
         return ["none", "full"]
     counts = _integers("act_ckpt_layers", layers, least=0) or []
     if any(counts):
-        notes.append("Parlay recomputes the activations of all layers or of none: the numbers of layers are ignored.")
+        keys.notes.append(
+            "Parlay recomputes the activations of all layers or of none: the numbers of layers are ignored."
+        )
     return [word for word, is_tried in (("none", 0 in counts), ("full", any(counts))) if is_tried]
 
 
-def _precision(keys: Keys, notes: list[str]) -> str | list[str]:
+def _precision(keys: Settings) -> str | list[str]:
     """Precisions of the grid, default bf16. fp8 has a key of its own."""
-    eight_bits = ("fp8" for word in _values(keys.get("fp8")) if word in _FP8)
-    named = (*_values(keys.get("compute_dtype")), *eight_bits)
+    eight_bits = ("fp8" for word in _values(keys.value("fp8")) if word in _FP8)
+    named = (*_values(keys.value("compute_dtype")), *eight_bits)
     given = list(dict.fromkeys(word for word in named if isinstance(word, str)))
     taken = [word for word in given if word in CHOICES["precision"]] or ["bf16"]
     used = f"{' and '.join(taken)} {'is' if len(taken) == 1 else 'are'} used"
     others = [word[:40] for word in given if word not in CHOICES["precision"]]
-    notes += [f"Parlay's trainer does not support precision {word}: {used}." for word in others]
+    keys.notes += [f"Parlay's trainer does not support precision {word}: {used}." for word in others]
     if not given:
-        notes.append("The grid does not set the precision: bf16 is assumed.")
+        keys.notes.append("The grid does not set the precision: bf16 is assumed.")
     return taken[0] if len(taken) == 1 else taken
 
 
-def _ignored_key_notes(keys: Keys) -> Iterator[str]:
-    for theirs, reason in _UNSUPPORTED_DEGREES.items():
-        others = [count for count in _integers(theirs, keys.get(theirs)) or [] if count != 1]
-        if others:
-            yield f"Only {theirs} 1 is tried: {reason}."
-    for name in ("min_model_parallel_size", "max_model_parallel_size"):
-        if keys.get(name) not in _AUTO:
-            yield f"{name} is ignored: a search has no rule for the product of tensor and pipeline degree."
-
-
-def _single_integer(keys: Keys, names: tuple[str, ...], what: str, notes: list[str]) -> int | None:
+def _single_integer(keys: Settings, names: tuple[str, ...], what: str) -> int | None:
     """The integer with one of these names; the first of several, with a note."""
     for name in names:
-        counts = _integers(name, keys.get(name))
+        counts = _integers(name, keys.value(name))
         if counts:
             if len(counts) > 1:
-                notes.append(f"A search has one {what}: the first of {name} {counts} is used.")
+                keys.notes.append(f"A search has one {what}: the first of {name} {counts} is used.")
             return counts[0]
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +12,7 @@ from orchestrator.importers.megatron.script import num_characteristic_options, r
 from orchestrator.importers.megatron_bridge.command import is_bridge_command, read_bridge_command
 from orchestrator.importers.settings import CODE
 from orchestrator.importers.slurm_header import SlurmHeader, job_variables, read_slurm_header
-from orchestrator.importers.slurm_launch import SET_FOR_TRIALS
+from orchestrator.importers.slurm_launch import SET_FOR_TRIALS, variables_for_speed
 from orchestrator.importers.slurm_options import listed
 from orchestrator.importers.source_file import ReadFile
 from orchestrator.importers.torchtitan.command import is_torchtitan_command, read_torchtitan_command
@@ -42,16 +42,18 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
             *_other_trainings(words, commands),
             *imported.notes,
             *header.notes,
-            *_exports(script, words, header.launcher.get("slurm", {}).get("env", {})),
+            *_exports(script, words, variables_for_speed(script.exported) if header.job else {}),
         ),
     )
 
 
-def _exports(script: Script, words: Words, kept: Container[str]) -> Iterator[str]:
+def _exports(script: Script, words: Words, kept: Collection[str]) -> Iterator[str]:
     """Notes on exported variables that neither the search file has nor the training command's words."""
     needless = {*kept, *(name for word in words for name in word.variables)}
-    others = [name for name in script.exported if name not in needless and not SET_FOR_TRIALS.fullmatch(name)]
-    in_doubt = [name for name in script.exported_in_doubt if not SET_FOR_TRIALS.fullmatch(name)]
+    others, in_doubt = (
+        [name for name in names if name not in needless and not SET_FOR_TRIALS.fullmatch(name)]
+        for names in (script.exported, script.exported_in_doubt)
+    )
     if others:
         where = "Add those that matter to speed to space.env."
         yield f"Exported variables that trials do not get: {listed(others)}. {where}"

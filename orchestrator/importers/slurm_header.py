@@ -10,13 +10,7 @@ from typing import Any
 
 from orchestrator.importers.bash.script import Word
 from orchestrator.importers.slurm_launch import Commands, Section, read_commands, variables_for_speed
-from orchestrator.importers.slurm_options import (
-    CONTAINER,
-    KEY,
-    Options,
-    listed,
-    read_directives,
-)
+from orchestrator.importers.slurm_options import CONTAINER, KEY, Options, listed, read_directives
 from orchestrator.schema.slurm import SlurmSection
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS
@@ -69,8 +63,8 @@ def read_slurm_header(text: str, words: Sequence[Word], commands: Commands, expo
         given.add(deque(words[programs.index("srun") + 1 :]), "srun")
         step = _sizes(given, found.notes)
     if not given.is_job and step is None:
-        left = ", ".join(found.keys)
-        return SlurmHeader(notes=(f"The script has no #SBATCH header: its {left} were left out.",) if left else ())
+        given_up = f"The script has no #SBATCH header: its {', '.join(found.keys)} were left out."
+        return SlurmHeader(notes=(given_up,) if found.keys else ())
     _keys(given, found)
     _generic_resources(given, found)
     _cpus(given, step or of_job, found)
@@ -138,8 +132,8 @@ def _unknown(name: str) -> str:
 
 def _on_each(total: Size, nodes: Size) -> Size:
     """The part of each node, where that is a whole number."""
-    is_even = total.count and nodes.count and total.count % nodes.count == 0
-    return Size(total.count // nodes.count if is_even else None, total.origin and _origins(total, nodes))
+    each, rest = divmod(total.count or 0, nodes.count or 1)
+    return Size(each if nodes.count and not rest else None, total.origin and _origins(total, nodes))
 
 
 def _origins(*sizes: Size) -> str:
@@ -159,11 +153,12 @@ def _gpus(given: Options, name: str, notes: list[str]) -> tuple[str, Size]:
     found = _GPUS.search(text if name == "gres" else f"gpu:{text}") if text else None
     if not found and text != FILL_IN:
         return "", Size()
-    kind, number = (found[1] or "", found[2] or "1") if found else ("", "0")
-    if not int(number) or (kind and not found[2] and not re.search(r"\d", kind)):
+    kind, number = (found[1] or "", found[2]) if found else ("", "0")
+    is_one = not kind or re.search(r"\d", kind)
+    count = int(number) if number else 1 if is_one else 0
+    if not count:
         notes.append(_unknown(name))
-        return "", Size(None, given.origins[name])
-    return kind, Size(int(number), given.origins[name])
+    return kind if count else "", Size(count or None, given.origins[name])
 
 
 def _accelerator(given: Options, found: Section) -> str | None:

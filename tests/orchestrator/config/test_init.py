@@ -317,6 +317,7 @@ def test_of_megatron_bridge_the_gpu_is_known_and_no_secret_is_copied(tmp_path):
     assert search["cluster"] == {"accelerator": "h100-80gb", "gpus_per_node": 8, "num_nodes": 2}
     assert (search["global_batch_size"], search["space"]["micro_batch_size"]) == (512, [2])
     assert "Parlay's trainer does not support precision fp8_cs: bf16 is used." in told
+    assert "Not read: hf_token." in told
 
 
 @pytest.mark.bad_input(12)
