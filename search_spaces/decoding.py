@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
@@ -20,13 +20,11 @@ _LARGEST_WHOLE = 2**63 - 1
 T = TypeVar("T")
 
 
-def parse_json(text: str | bytes, of_pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text. ValueError for any other text, for a number that is not finite or beyond any of ours,
-    and for more than `MOST_LEVELS` levels. `of_pairs` makes an object of its keys and values."""
+    and for more than `MOST_LEVELS` levels."""
     try:
-        value = json.loads(
-            text, object_pairs_hook=of_pairs, parse_constant=_number, parse_float=_number, parse_int=_whole
-        )
+        value = json.loads(text, parse_constant=_number, parse_float=_number, parse_int=_whole)
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
     level = [value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -13,7 +14,8 @@ def json_object(text: str, code: str, what: str) -> dict[str, Any]:
     """The JSON object in `text`; `what` names the text in the error. InputError (`code`) for anything else, for a
     duplicate key, and as `parse_json` says."""
     try:
-        data = parse_json(text, _object)
+        data = parse_json(text)
+        json.loads(text, object_pairs_hook=_require_unique)
         if not isinstance(data, dict):
             raise ValueError("it is a list or a single value")
     except ValueError as error:
@@ -22,9 +24,7 @@ def json_object(text: str, code: str, what: str) -> dict[str, Any]:
     return data
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+def _require_unique(pairs: list[tuple[str, Any]]) -> None:
+    ((key, count),) = Counter(key for key, _ in pairs).most_common(1) or [("", 0)]
+    if count > 1:
         raise ValueError(f"the key {key!r} appears twice")
-    return found
