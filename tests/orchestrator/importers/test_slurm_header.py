@@ -22,6 +22,10 @@ def size_of(header):
     return (header.job.nodes.count, header.job.gpus.count)
 
 
+def section_of(header):
+    return header.launcher.get("slurm", {})
+
+
 HOSTS = {"exclude": ["n[1,2]", "n9"], "nodelist": ["m1"]}
 
 
@@ -52,7 +56,7 @@ HOSTS = {"exclude": ["n[1,2]", "n9"], "nodelist": ["m1"]}
 )
 def test_the_header_gives_the_size_and_the_section_of_the_job(directives, nodes, gpus, section):
     header = read(*directives.split("\n"))
-    assert (*size_of(header), header.launcher.get("slurm", {})) == (nodes, gpus, section)
+    assert (*size_of(header), section_of(header)) == (nodes, gpus, section)
 
 
 def test_directives_end_at_the_first_command_and_each_value_has_its_origin():
@@ -85,33 +89,42 @@ SECRET = "hf_abcdefghijklmnopqrstuvwxyz"
 
 
 @pytest.mark.parametrize(
-    ("option", "named"),
+    ("option", "command", "named"),
     [
-        ("--comment='a secret remark'", "launcher.slurm.comment"),
-        (f"--licenses={SECRET}", "launcher.slurm.licenses"),
-        ("-J name --acount=x", "-J, --acount"),
-        ("--hint=nomultithread -S 8", "--hint, -S"),
-        ("--time=24:00:00", "--time was left out: the time limit is derived from measure.time_limit"),
-        ("hetjob", "line 3"),
-        ("a 'quote", "line 3"),
-        ("--constraint=" + "&".join(map(str, range(2000))), "--constraint"),
-        (" ".join(f"--o{i}=1" for i in range(1000)), "and 980 more"),
+        ("--comment='a secret remark'", "", "launcher.slurm.comment"),
+        (f"--licenses={SECRET}", "", "launcher.slurm.licenses"),
+        ("-J name --acount=x", "", "-J, --acount"),
+        ("--hint=nomultithread -S 8", "", "--hint, -S. launcher.slurm.directives and launch.srun take options"),
+        ("--time=24:00:00", "", "--time was left out: the time limit is derived from measure.time_limit"),
+        ("hetjob", "", "line 3"),
+        ("a 'quote", "", "line 3"),
+        ("--constraint=" + "&".join(map(str, range(2000))), "", "--constraint"),
+        (" ".join(f"--o{i}=1" for i in range(1000)), "", "and 980 more"),
+        ("", "module swap gcc gcc/12", "the set-up of line 4 (launcher.slurm.setup_file takes a file with it)"),
+        ("", "conda activate x", "the set-up of line 4 (launcher.slurm.setup_file takes a file with it)"),
+        ("", "srun shifter --image=org/img:1 python x.py", "shifter (line 4)"),
+        ("", "srun --cpu-bind=cores python x.py", "--cpu-bind of srun"),
+        (
+            "",
+            "srun apptainer exec --pwd /w $A python x.py",
+            "launcher.slurm.container of apptainer (line 4) is not known",
+        ),
     ],
 )
-def test_what_is_not_read_is_named_in_one_note_without_its_value(option, named):
-    header = read("-p gpu", option)
-    assert header.launcher.get("slurm", {}) == {"partition": "gpu"}
-    [note] = header.notes
-    assert named in note
-    assert len(note) < 500
-    assert not any(value in note for value in ("remark", SECRET))
+def test_what_is_not_read_is_named_without_its_value(option, command, named):
+    header = read("-p gpu", option, commands=[command or "echo start"])
+    assert section_of(header)["partition"] == "gpu"
+    notes = " ".join(header.notes)
+    assert named in notes
+    assert len(notes) < 500
+    assert not any(value in notes for value in ("remark", SECRET))
 
 
 @pytest.mark.parametrize("value", ["<your account>", "$ACCOUNT", "CHANGE_ME"])
 def test_what_the_script_leaves_to_its_user_is_to_be_filled_in(value):
     header = read(f"-A '{value}'", commands=["module load a $C", "srun --container-image=$IMAGE python x.py"])
     container = {"runtime": "pyxis", "image": FILL_IN}
-    assert header.launcher.get("slurm", {}) == {"account": FILL_IN, "modules": ["a", FILL_IN], "container": container}
+    assert section_of(header) == {"account": FILL_IN, "modules": ["a", FILL_IN], "container": container}
     for key in header.launcher["slurm"]:
         assert any(note.startswith(f"launcher.slurm.{key} of ") and "fill it in" in note for note in header.notes)
 
@@ -146,27 +159,12 @@ PYXIS_ALONE = {"container": PYXIS}
     ],
 )
 def test_commands_give_modules_container_and_options_of_the_step(commands, section):
-    assert read("-N2", commands=commands.split("; ")).launcher.get("slurm", {}) == section
-
-
-@pytest.mark.parametrize(
-    ("command", "named"),
-    [
-        ("module swap gcc gcc/12", "the set-up of line 3 (launcher.slurm.setup_file takes a file with it)"),
-        ("conda activate x", "the set-up of line 3 (launcher.slurm.setup_file takes a file with it)"),
-        ("srun shifter --image=org/img:1 python x.py", "shifter (line 3)"),
-        ("srun --cpu-bind=cores python x.py", "--cpu-bind of srun"),
-        ("srun apptainer exec --pwd /w /img.sif python x.py", "--pwd of apptainer"),
-    ],
-)
-def test_a_command_that_is_not_read_is_named(command, named):
-    [note] = read("-N2", commands=[command]).notes
-    assert note.startswith(f"Not read of the Slurm job: {named}. launcher.slurm.directives and launch.srun take ")
+    assert section_of(read("-N2", commands=commands.split("; "))) == section
 
 
 def test_the_container_of_the_header_and_of_the_step_is_one_and_what_takes_a_part_of_the_job_is_named():
     header = read("--container-image=/i.sqsh", commands=["srun --container-mounts=/a --exclusive python x.py"])
-    assert header.launcher.get("slurm", {}) == {"container": PYXIS}
+    assert section_of(header) == {"container": PYXIS}
     origin = "#SBATCH --container-image (line 2), srun --container-mounts (line 3)"
     assert header.origins["launcher.slurm.container"] == origin
     assert "--exclusive of srun" in " ".join(header.notes)
@@ -189,13 +187,6 @@ def test_a_script_without_a_header_has_no_launcher_and_an_srun_asks_for_nodes_it
 
 TRAINING = "python pretrain_gpt.py --num-layers 8 --hidden-size 512"
 FOUR_OF_EIGHT = "#SBATCH -N 4\n#SBATCH --gpus-per-node=8\n#SBATCH --ntasks-per-node=8\n"
-
-
-def test_the_step_is_the_trainings():
-    preparation = "srun -N 1 -n 1 python tools/prepare.py --a 1 --b 2 --c 3 --d 4"
-    found = read_launch_script(f"#!/bin/bash\n{FOUR_OF_EIGHT}{preparation}\nsrun bash -c '{TRAINING}'\n")
-    assert (found.num_nodes, found.gpus_per_node) == (4, 8)
-    assert not [note for note in found.notes if "the command starts its ranks" in note]
 
 
 def test_what_a_branch_adds_to_the_step_is_asked_for():
