@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,15 +38,18 @@ def ranks_of(words: Sequence[str], options: Settings, header: SlurmHeader, expor
     InputError where they are more.
     """
     job = header.job or Sizes()
-    started = _started(words, options, header, exported.get("CUDA_VISIBLE_DEVICES", ""))
+    step = header.step or job
+    started = _started(words, options, header, step, exported.get("CUDA_VISIBLE_DEVICES", ""))
     origins = {}
-    for key, size, whole in zip(("num_nodes", "gpus_per_node"), started, (job.nodes, job.gpus), strict=True):
+    limits = ((job.nodes, step.nodes), (job.gpus, step.gpus))
+    for key, size, (whole, part) in zip(("num_nodes", "gpus_per_node"), started, limits, strict=True):
         if size.origin:
             origins[f"cluster.{key}"] = size.origin
-        if size.count and whole.count and size.count > whole.count:
+        most = next((each for each in (whole, part) if (size.count or 0) > (each.count or math.inf)), None)
+        if most:
             raise InputError.of(
                 "contradiction",
-                f"{key} is {size.count} in the command ({size.origin}) and {whole.count} in the job ({whole.origin})",
+                f"{key} is {size.count} in the command ({size.origin}) and {most.count} in the job ({most.origin})",
                 key=key,
                 rule="a training has at most the nodes and the GPUs of its job",
                 fix="correct the header or the command; where a node has more GPUs than the header says, write it",
@@ -56,9 +60,10 @@ def ranks_of(words: Sequence[str], options: Settings, header: SlurmHeader, expor
     return Ranks(started[0].count, started[1].count, origins)
 
 
-def _started(words: Sequence[str], options: Settings, header: SlurmHeader, devices: str) -> tuple[Size, Size]:
-    """(nodes, ranks on each); those of the step's, or the job's, where the command counts them."""
-    step = header.step or header.job or Sizes()
+def _started(
+    words: Sequence[str], options: Settings, header: SlurmHeader, step: Sizes, devices: str
+) -> tuple[Size, Size]:
+    """(nodes, ranks on each); those of the step where the command counts them."""
     nodes, gpus = step.nodes, step.gpus
     if re.fullmatch(r"\d{1,3}(,\d{1,3})*", devices):
         gpus = Size(devices.count(",") + 1, "CUDA_VISIBLE_DEVICES")

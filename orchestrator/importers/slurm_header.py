@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.importers.bash.script import Word
 from orchestrator.importers.slurm_launch import Commands, Section, read_commands, variables_for_speed
-from orchestrator.importers.slurm_options import CONTAINER, KEY, Options, listed, read_directives
+from orchestrator.importers.slurm_options import CONTAINER, DIRECTIVE, KEY, STEP, Options, listed, read_directives
 from orchestrator.schema.slurm import SlurmSection
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS
@@ -71,8 +71,7 @@ def read_slurm_header(text: str, words: Sequence[Word], commands: Commands, expo
     found.keep("env", variables_for_speed(exported), "export")
     accelerator = _accelerator(given, found)
     if left := [*given.unread, *found.unread]:
-        others = "launcher.slurm.directives and launch.srun take options that trials need."
-        found.notes.append(f"Not read of the Slurm job: {listed(left)}. {others}")
+        found.notes.append(f"Not read of the Slurm job: {listed(left)}.")
     slurm = {name: found.keys[name] for name in SlurmSection.model_fields if name in found.keys}
     return SlurmHeader(
         of_job if given.is_job else step,
@@ -187,6 +186,10 @@ def _keys(given: Options, found: Section) -> None:
             found.notes.append(f"--{name} was left out: {SlurmSection.refused[key]}.")
         else:
             found.keep(key, _VALUES.get(name, str)(value), given.origins[name])
+    if directives := given.of_use(DIRECTIVE):
+        found.keep("directives", _words(directives), given.origin(*directives))
+    if binding := given.of_use(STEP):
+        found.keep("launch", {"srun": _words(binding)}, given.origin(*binding))
     container = given.of_use(CONTAINER)
     if image := container.get("container-image"):
         mounts, writable = container.get("container-mounts", ""), "container-writable" in container
@@ -219,6 +222,10 @@ def _cpus(given: Options, sizes: Sizes, found: Section) -> None:
             found.notes.append(f"cpus_per_task is {cpus}: {how}.")
     elif per_task.count:
         found.notes.append("--cpus-per-task was left out: cores per GPU do not follow from the header.")
+
+
+def _words(options: Mapping[str, str]) -> list[str]:
+    return [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
 
 
 _VALUES: Mapping[str, Callable[[str], Any]] = {

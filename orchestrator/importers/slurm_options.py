@@ -12,12 +12,14 @@ from orchestrator.importers.bash.script import Word
 from orchestrator.importers.settings import placeholder_doubt
 from search_spaces.schema.validation import FILL_IN
 
-SIZE, KEY, CONTAINER = "cluster", "launcher.slurm", "launcher.slurm.container"
+SIZE, KEY, CONTAINER, DIRECTIVE, STEP = "cluster", "launcher.slurm", "container", "directives", "launch.srun"
 _TABLE = {
     SIZE: "nodes/N ntasks/n ntasks-per-node/tasks-per-node gpus/G gpus-per-node gpus-per-task gres cpus-per-task/c",
     KEY: "account/A partition/p qos/q reservation constraint/C network licenses/L comment mem exclusive exclude/x"
     " nodelist/w threads-per-core segment time/t array/a requeue",
     CONTAINER: "container-image container-mounts container-writable",
+    DIRECTIVE: "core-spec/S cpu-freq gpu-freq gres-flags hint mem-per-cpu mem-per-gpu mincpus switches thread-spec",
+    STEP: "cpu-bind/cpu_bind mem-bind gpu-bind accel-bind mpi",
 }
 """Options that are read by what they decide, each with its letter or other name behind a slash. All others are named in
 a note."""
@@ -50,9 +52,9 @@ class Options:
         whole are unread: it may choose a part of the job."""
         line = rest[0].line if rest else 0
         for written, value in options_of(rest, _WITHOUT_VALUE):
-            name = _NAME_OF.get(written)
-            is_of_part = program == "srun" and self.is_job and name and _USE_OF[name] == KEY
-            if name is None or is_of_part:
+            name = _NAME_OF.get(written, "")
+            is_of_part = program == "srun" and self.is_job and _USE_OF.get(name) in (KEY, DIRECTIVE)
+            if not name or is_of_part:
                 self.unread.append(hyphened(written) + " of srun" * (program == "srun"))
             else:
                 self.values[name], self.origins[name] = value, f"{program} --{name} (line {line})"

@@ -52,6 +52,7 @@ HOSTS = {"exclude": ["n[1,2]", "n9"], "nodelist": ["m1"]}
         ("--ntasks-per-node=1 -c 96 --gpus-per-node=8", None, 8, {"cpus_per_task": 12}),
         ("-c 96", None, None, {}),
         ("--mem=64GB -x n[1,2],n9 -w m1", None, None, {"mem": "64G"} | HOSTS),
+        ("--hint=nomultithread -S 2", None, None, {"directives": ["--hint=nomultithread", "--core-spec=2"]}),
     ],
 )
 def test_the_header_gives_the_size_and_the_section_of_the_job(directives, nodes, gpus, section):
@@ -94,7 +95,6 @@ SECRET = "hf_abcdefghijklmnopqrstuvwxyz"
         ("--comment='a secret remark'", "", "launcher.slurm.comment"),
         (f"--licenses={SECRET}", "", "launcher.slurm.licenses"),
         ("-J name --acount=x", "", "-J, --acount"),
-        ("--hint=nomultithread -S 8", "", "--hint, -S. launcher.slurm.directives and launch.srun take options"),
         ("--time=24:00:00", "", "--time was left out: the time limit is derived from measure.time_limit"),
         ("hetjob", "", "line 3"),
         ("a 'quote", "", "line 3"),
@@ -103,7 +103,6 @@ SECRET = "hf_abcdefghijklmnopqrstuvwxyz"
         ("", "module swap gcc gcc/12", "the set-up of line 4 (launcher.slurm.setup_file takes a file with it)"),
         ("", "conda activate x", "the set-up of line 4 (launcher.slurm.setup_file takes a file with it)"),
         ("", "srun shifter --image=org/img:1 python x.py", "shifter (line 4)"),
-        ("", "srun --cpu-bind=cores python x.py", "--cpu-bind of srun"),
     ],
 )
 def test_what_is_not_read_is_named_in_one_note_without_its_value(option, command, named):
@@ -137,7 +136,7 @@ def test_exported_variables_are_kept_for_a_job_if_they_matter_to_speed_and_named
 
 APPTAINER = {"runtime": "apptainer", "image": "/img.sif", "mounts": ["/a:/b"], "gpus": "nv"}
 PYXIS = {"runtime": "pyxis", "image": "/i.sqsh", "mounts": ["/a:/a"]}
-PYXIS_ALONE = {"container": PYXIS}
+BINDING = {"srun": ["--cpu-bind=cores", "--gpu-bind=closest"]}
 
 
 @pytest.mark.parametrize(
@@ -146,10 +145,8 @@ PYXIS_ALONE = {"container": PYXIS}
         ("module load a b/1.2", {"modules": ["a", "b/1.2"]}),
         ("ml old; ml list; module purge; module load cuda/12", {"modules": ["cuda/12"]}),
         ("srun -N 2 apptainer exec --nv -B /a:/b /img.sif python x.py", {"container": APPTAINER}),
-        (
-            "srun hostname; srun -l -u --mpi pmix --container-image /i.sqsh --container-mounts /a python x.py",
-            PYXIS_ALONE,
-        ),
+        ("srun hostname; srun -l --container-image /i.sqsh --container-mounts /a python x.py", {"container": PYXIS}),
+        ("srun --cpu-bind=cores --gpu-bind closest python x.py --cpu-bind=no", {"launch": BINDING}),
         ("srun --exclusive -w n1 --mem=0 python x.py", {}),
     ],
 )
@@ -247,6 +244,8 @@ def test_the_number_of_tasks_is_noted_where_the_script_does_not_say_it_and_more_
     assert f"cluster.num_nodes is 2, {by}; the job has 4." in part.notes
     with pytest.raises(InputError, match=r"num_nodes is 8 in the command \(srun --nodes .* and 4 in the job"):
         launched("srun -N 8 python")
+    with pytest.raises(InputError, match=r"gpus_per_node is 8 in the command \(srun --ntasks-per-node .* and 4 in the"):
+        launched("srun --ntasks-per-node=8 --gpus-per-node=4 python")
     with pytest.raises(InputError, match=r"gpus_per_node is 16 in the command \(--nproc-per-node .* and 8 in the job"):
         launched("torchrun --nnodes 4 --nproc-per-node 16")
 
