@@ -79,9 +79,8 @@ def test_a_search_file_has_the_section_and_asks_for_a_number_of_gpus_that_is_a_p
 
 
 def test_an_accelerator_is_read_where_its_name_says_the_memory_and_one_of_two_sizes_asked_about():
-    for option in ("--gres=gpu:h100:8", "--gpus-per-node=h100:8"):
-        assert read(option).accelerator == "h100-80gb"
-    header = read("--gres=gpu:a100:8")
+    assert read("--gres=gpu:h100:8").accelerator == "h100-80gb"
+    header = read("--gpus-per-node=a100:8")
     assert header.accelerator is None
     assert any("a100-40gb or a100-80gb" in note for note in header.notes)
 
@@ -177,18 +176,6 @@ def test_a_script_without_a_header_has_no_launcher_and_an_srun_asks_for_nodes_it
     assert (header.launcher, header.notes) == ({}, ("The script has no #SBATCH header: its modules were left out.",))
 
 
-TRAINING = "python pretrain_gpt.py --num-layers 8 --hidden-size 512"
-FOUR_OF_EIGHT = "#SBATCH -N 4\n#SBATCH --gpus-per-node=8\n#SBATCH --ntasks-per-node=8\n"
-
-
-def test_what_a_branch_adds_to_the_step_is_asked_for():
-    added = 'A="--label"\nif [ -n "$X" ]; then A="$A -N 2 --ntasks 8"; fi\n'
-    found = read_launch_script(f"#!/bin/bash\n{FOUR_OF_EIGHT}{added}srun $A {TRAINING}\n")
-    assert (found.num_nodes, found.gpus_per_node) == (None, None)
-    for name in ("nodes", "ntasks"):
-        assert f"--{name} does not say a whole number of at least 1: fill in what follows from it." in found.notes
-
-
 JOB_OF_FOUR = "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n"
 PRETRAINING = "pretrain_gpt.py --num-layers 8 --hidden-size 512 --micro-batch-size 1"
 PREPARING = "srun -N 1 -n 1 python tools/prepare.py --a 1 --b 2 --c 3"
@@ -196,6 +183,13 @@ PREPARING = "srun -N 1 -n 1 python tools/prepare.py --a 1 --b 2 --c 3"
 
 def launched(command: str, header: str = JOB_OF_FOUR):
     return read_launch_script(f"#!/bin/bash\n{header}{command} {PRETRAINING}")
+
+
+def test_what_a_branch_adds_to_the_step_is_asked_for():
+    found = launched('A="--label"\nif [ -n "$X" ]; then A="$A -N 2 --ntasks 8"; fi\nsrun $A python')
+    assert (found.num_nodes, found.gpus_per_node) == (None, None)
+    for name in ("nodes", "ntasks"):
+        assert f"--{name} does not say a whole number of at least 1: fill in what follows from it." in found.notes
 
 
 @pytest.mark.parametrize(
@@ -242,12 +236,14 @@ def test_the_number_of_tasks_is_noted_where_the_script_does_not_say_it_and_more_
     assert (part.num_nodes, part.gpus_per_node) == (2, 4)
     by = "as the command starts its ranks (srun --nodes (line 5))"
     assert f"cluster.num_nodes is 2, {by}; the job has 4." in part.notes
-    with pytest.raises(InputError, match=r"num_nodes is 8 in the command \(srun --nodes .* and 4 in the job"):
-        launched("srun -N 8 python")
-    with pytest.raises(InputError, match=r"gpus_per_node is 8 in the command \(srun --ntasks-per-node .* and 4 in the"):
-        launched("srun --ntasks-per-node=8 --gpus-per-node=4 python")
-    with pytest.raises(InputError, match=r"gpus_per_node is 16 in the command \(--nproc-per-node .* and 8 in the job"):
-        launched("torchrun --nnodes 4 --nproc-per-node 16")
+    more = {
+        "srun -N 8 python": r"num_nodes is 8 in the command \(srun --nodes .* and 4 in the job",
+        "srun --ntasks-per-node=8 --gpus-per-node=4 python": r"gpus_per_node is 8 in .*--ntasks-per-node .* and 4 in",
+        "torchrun --nnodes 4 --nproc-per-node 16": r"gpus_per_node is 16 in .*\(--nproc-per-node .* and 8 in the job",
+    }
+    for command, words in more.items():
+        with pytest.raises(InputError, match=words):
+            launched(command)
 
 
 def test_a_default_of_what_slurm_sets_is_no_number_of_nodes():

@@ -209,12 +209,7 @@ def test_a_difference_from_a_trial_is_noted(options, note):
     ("options", "words", "rule", "fix"),
     [
         ("--tensor-model-parallel-size 3", "4 ranks are not a multiple of tensor 3", WORLD_RULE, "parallel sizes"),
-        (
-            "--micro-batch-size 2 --global-batch-size 12",
-            "micro_batch_size 2 x data_parallel 4 = 8",
-            BATCH_RULE,
-            "a multiple of 8",
-        ),
+        ("--micro-batch-size 2 --global-batch-size 12", "2 x data_parallel 4 = 8", BATCH_RULE, "a multiple of 8"),
         ("--micro-batch-size 0", "--micro-batch-size: is '0'", "", ""),
     ],
 )
