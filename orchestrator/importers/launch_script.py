@@ -56,7 +56,7 @@ def _exports(script: Script, words: Words, kept: Collection[str]) -> Iterator[st
     )
     if others:
         where = "Add those that matter to speed to space.env."
-        yield f"Exported variables that trials do not get: {listed(others)}. {where}"
+        yield f"Exported variables that were not read: {listed(others)}. {where}"
     if in_doubt:
         yield f"Exported variables whose values are not known: {', '.join(in_doubt)}."
 

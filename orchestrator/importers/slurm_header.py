@@ -194,6 +194,8 @@ def _keys(given: Options, found: Section) -> None:
     if image := container.get("container-image"):
         mounts, writable = container.get("container-mounts", ""), "container-writable" in container
         found.keep_container(given.origin(*container), "pyxis", image, mounts, writable=writable)
+    else:
+        found.unread += [f"--{name}" for name in container]
 
 
 def _generic_resources(given: Options, found: Section) -> None:

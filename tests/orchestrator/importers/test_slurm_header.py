@@ -88,6 +88,7 @@ SECRET = "hf_abcdefghijklmnopqrstuvwxyz"
         (f"--licenses={SECRET}", "", "launcher.slurm.licenses"),
         ("-J name --acount=x", "", "-J, --acount"),
         ("--time=24:00:00", "", "--time was left out: the time limit is derived from measure.time_limit"),
+        ("--container-mounts=/a", "", "--container-mounts"),
         ("hetjob", "", "line 3"),
         ("a 'quote", "", "line 3"),
         ("--constraint=" + "&".join(map(str, range(2000))), "", "--constraint"),
