@@ -182,10 +182,10 @@ class Settings:
         given = value if isinstance(value, list) else re.findall(r"[\w+.-]+", str("" if value is None else value))
         return [str(each) for each in given]
 
-    def flag(self, name: str, default: bool = False) -> bool:
-        """The setting as true or false."""
+    def flag(self, name: str) -> bool:
+        """The setting as true or false; false where it is absent."""
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        return self.chosen(name, words, default, "true or false")
+        return self.chosen(name, words, False, "true or false")
 
     def count(self, *names: str) -> int | None:
         """The whole number of the first of these settings that is given."""
