@@ -184,7 +184,7 @@ def _broken_rules(imported: ImportedConfig, model: ModelShape | None) -> dict[st
     models = _ANY_MODEL if model is None else (model,)
     first, *rest = (_broken_by(layout, each) for layout in layouts for each in models)
     return {
-        name: replace(problem, message=_with_origin(problem, name, imported), key=f"baseline.{name}")
+        name: replace(problem, message=problem.message + _origin(imported, name), key=f"baseline.{name}")
         for (name, rule), problem in first.items()
         if name in AXES and (model or name not in _OF_THE_MODEL) and all((name, rule) in each for each in rest)
     }
@@ -195,9 +195,9 @@ def _broken_by(layout: Layout, model: ModelShape) -> dict[tuple[str, str | None]
     return {(p.code.partition(".")[2], p.rule): p for p in engine_violations(layout, model, ENGINE_RULES)}
 
 
-def _with_origin(problem: Problem, name: str, imported: ImportedConfig) -> str:
+def _origin(imported: ImportedConfig, name: str) -> str:
     origin = imported.origins.get(f"baseline.{name}")
-    return f"{problem.message}, by {origin}" if origin else problem.message
+    return f", by {origin}" if origin else ""
 
 
 def _what_trials_run(imported: ImportedConfig, trainer: Mapping[str, Any]) -> str:
@@ -241,12 +241,10 @@ _DEFAULTS = {
 
 def _unsupported_model_notes(model: Mapping[str, Any], engine: str) -> Iterator[str]:
     sizes = {**model, "seq_length": 1} if model["seq_length"] == FILL_IN else model
-    if FILL_IN in sizes.values():
-        return
-    for problem in engine_violations(Layout(engine=engine), ModelShape.from_json(sizes), ENGINE_RULES):
-        if problem.code.partition(".")[2] in AXES:  # the baseline's own value is another
-            continue
-        yield f"Engine {engine} cannot run this model: {problem.message}."
+    if FILL_IN not in sizes.values():
+        for (name, _), problem in _broken_by(Layout(engine=engine), ModelShape.from_json(sizes)).items():
+            if name not in AXES:  # the baseline's own value is another
+                yield f"Engine {engine} cannot run this model: {problem.message}."
 
 
 _NEEDED = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")

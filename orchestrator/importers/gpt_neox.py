@@ -55,7 +55,7 @@ def read_gpt_neox(text: str) -> ImportedConfig:
     nodes, gpus = cluster.get("num_nodes"), cluster.get("gpus_per_node")
     batch = complete_batch(read.layout, read.top.get("global_batch_size"), nodes, gpus, keys.in_doubt)
     changed = tuple(_changes(keys, read.layout))
-    notes = [*_differences(keys, read, missing), *keys.not_read(", kept in the template")]
+    notes = [*_differences(keys, read, missing), *keys.in_template()]
     return ImportedConfig(
         "gpt-neox",
         read.model,

@@ -30,7 +30,7 @@ def read_nanotron(text: str) -> ImportedConfig:
     keys = document_settings(yaml_document(text), NANOTRON)
     read = read_rows(NANOTRON, keys)
     batch = complete_batch(read.layout, None, None, None, keys.in_doubt)
-    notes = [*keys.notes, *_differences(keys, read.layout), *keys.not_read(", kept in the template")]
+    notes = [*keys.notes, *_differences(keys, read.layout), *keys.in_template()]
     return ImportedConfig(
         "nanotron",
         read.model,

@@ -240,10 +240,10 @@ def test_the_search_is_named_after_the_file(tmp_path, name, expected):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"{", "not JSON"),
+        (b"{", "not a JSON object"),
         (b"", "starts from a launch script, a Hugging Face config.json"),
-        (b'{"a": ' * 5000, "nested too deep"),
-        (b'{"model_type": "gpt2", "n_embd": NaN}', "NaN is not a finite number"),
+        (b'{"a": ' * 5000, "more than 60 levels"),
+        (b'{"model_type": "gpt2", "n_embd": NaN}', "NaN is not a number of at most"),
         (b'{"a": 1}', "neither a Hugging Face config.json nor GPT-NeoX"),
         (b"\xff\xfe", "is not UTF-8"),
         (b"{" + b" " * 2**20, "larger than"),

@@ -14,6 +14,7 @@ BASE = {
     "parallelism": {"dp": 2, "tp": 2, "pp": 2},
     "tokens": {"sequence_length": 128, "micro_batch_size": 1, "batch_accumulation_per_replica": 4},
 }
+PARALLELISM = {**BASE["parallelism"], "moe_layer_recompute": True, "tp_recompute_allgather": True}
 
 
 def read(name: str, value: Any):
@@ -24,6 +25,9 @@ def test_what_no_row_has_stays_in_the_template_and_is_named():
     found = read("optimizer.clip_grad", 0.5)
     assert "Not read, kept in the template: optimizer.clip_grad." in found.notes
     assert found.layout == read_nanotron(yaml.safe_dump(BASE)).layout
+    notes = read("general", {"project": "a", "run": "b"}).notes + read("parallelism", PARALLELISM).notes
+    assert "Not read, kept in the template: general (2)." in notes
+    assert "Not read, kept in the template: parallelism (moe_layer_recompute, tp_recompute_allgather)." in notes
 
 
 def test_defaults_are_those_of_nanotron():

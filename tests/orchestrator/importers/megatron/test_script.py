@@ -209,7 +209,7 @@ def test_a_difference_from_a_trial_is_noted(options, note):
     ("options", "words", "rule", "fix"),
     [
         ("--tensor-model-parallel-size 3", "4 ranks are not a multiple of tensor 3", WORLD_RULE, "parallel sizes"),
-        ("--micro-batch-size 2 --global-batch-size 12", "micro batch 2 x data 4 = 8", BATCH_RULE, "a multiple of 8"),
+        ("--micro-batch-size 2 --global-batch-size 12", "2 x data_parallel 4 = 8", BATCH_RULE, "a multiple of 8"),
         ("--micro-batch-size 0", "--micro-batch-size: is '0'", "", ""),
     ],
 )
@@ -226,5 +226,5 @@ def test_a_config_or_ranks_that_contradict_the_command_are_refused():
         read_launch_script(MEGATRON_DEEPSPEED.replace('_per_gpu": $BATCH_SIZE', '_per_gpu": 2'))
     assert refused.value.problems[0].fix == "write the same value in both"
     script = MEGATRON_DEEPSPEED.replace('"steps_per_print": 1', '"gradient_accumulation_steps": 2')
-    with pytest.raises(InputError, match="data_parallel is 8 in the file, but 4 follows"):
+    with pytest.raises(InputError, match="8 ranks are not tensor 2 x pipeline 1 x data 8 = 16"):
         read_launch_script(script)
