@@ -150,6 +150,13 @@ _RULES: ValueRules = (
     one_of("dataset_impl", ("gpt2",), "a search pretrains a GPT"),
     one_of("train_impl", ("normal",), "a search pretrains a GPT"),
     ValueRule(
+        "mlp_type",
+        lambda keys: str(keys.value("mlp_type")) == "regular",
+        "GPT-NeoX says the gate of an MLP by its activation, swiglu, since September 2024 (#1276); mlp_type is no key"
+        " of it any more",
+        "in a copy of the file remove it, set activation to swiglu and intermediate_size to three times the MLP's width",
+    ),
+    ValueRule(
         "pipe_partition_method",
         lambda keys: degree(keys, PIPELINE) == 1 or str(keys.value("pipe_partition_method")).startswith("type:"),
         "uneven pipeline stages are no axis of a layout with this trainer",

@@ -6,7 +6,7 @@ of the trainer. A field without a row is what the trainer cannot say. Standard l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
@@ -95,7 +95,7 @@ def word(
     A file's word is compared in lower case; another one is refused.
     """
     ours = {str(theirs).lower(): value for value, theirs in reversed([*words.items()])} | dict(also or {})
-    rule = f"{name} is {_listed(words)}"
+    rule = f"{name} is written {_listed([*words.values(), *(also or {})])}"
     return Row(
         name,
         lambda spec: {key: words[value_of(spec, name)]},
@@ -127,8 +127,10 @@ def _same(value: Any, keys: Keys) -> Any:
     return value
 
 
-def _listed(words: Iterable[Any]) -> str:
-    return " or ".join(str(word).lower() for word in words)
+def _listed(words: Sequence[Any]) -> str:
+    """Words as a file has them: `a, b or c`."""
+    *others, last = dict.fromkeys(str(word).lower() if isinstance(word, bool) else str(word) for word in words)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 @dataclass(frozen=True)

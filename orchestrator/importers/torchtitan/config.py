@@ -124,6 +124,11 @@ def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
         yield f"The training converts {', '.join(words) or 'every linear layer'} to mxfp8; {_IN_TRIALS}."
     if keys.has("loss.num_chunks"):
         yield "The training computes the loss in chunks of the sequence; trials compute it at once."
+    if keys.value(f"{_T}disable_cuda_graphs") is False and stages(keys) == 1:
+        yield (
+            "The training captures each pass in a CUDA graph, torchtitan's default; trials, the baseline included, run"
+            " without (training.disable_cuda_graphs)."
+        )
     if keys.text(f"{_M}attn_backend") == "flex_flash":
         yield "FlexAttention has another backend (flex_flash) in the training; trials take its own."
     if keys.has("compile.enable") and "model" not in components(keys):
@@ -145,11 +150,9 @@ _IN_TRIALS = "trials multiply all in 8 bits but the head and routers"
 
 def _changes(keys: Settings) -> Iterator[Problem]:
     """Problems with values of the layout that trials would train otherwise."""
-    dtype, graphs = f"{_T}dtype", f"{_T}disable_cuda_graphs"
+    dtype = f"{_T}dtype"
     if keys.text(dtype) == "bfloat16":
         yield keys.problem(dtype, "trials have weights, gradients and optimizer states in fp32", "set it to float32")
-    if keys.value(graphs) is False and stages(keys) == 1:
-        yield keys.problem(graphs, "trials run without CUDA graphs", "set it to true")
 
 
 def _of_the_split(keys: Settings, model: Mapping[str, Any], layout: dict[str, Any]) -> Iterator[Problem]:

@@ -146,6 +146,7 @@ def test_what_contradicts_the_trainer_is_refused(folder, changes, key):
         ),
         ("gpt-neox", "activation: relu", "activation is 'relu'; the model has 'gelu'"),
         ("gpt-neox", "sliding-window-width: 128", "sliding_window_width is 128; the model has null"),
+        ("gpt-neox", "mlp_type: llama", "mlp_type is 'llama'; the model has 'regular'"),
         ("gpt-neox", "activation: gelu, sliding_window_width: null, moe-num-experts: 1", None),
     ],
 )

@@ -66,7 +66,7 @@ def test_a_key_sets_its_layout_field(config, field, expected):
 @pytest.mark.parametrize(
     ("name", "value", "rule"),
     [
-        ("zero_optimization.stage", 4, "zero_stage is 0 or 1 or 2 or 3"),
+        ("zero_optimization.stage", 4, "zero_stage is written 0, 1, 2 or 3"),
         ("zero_optimization.offload_optimizer.ratio", 0.3, "offload moves the whole optimizer"),
         ("zero_optimization.reduce_bucket_size", -1, "a number of elements above 0"),
         ("zero_optimization.zero_quantized_weights", True, "quantized weights"),

@@ -40,8 +40,9 @@ def test_defaults_are_those_of_nanotron():
     [
         ("model.model_config._attn_implementation", "ring_flash_triton", "context parallelism"),
         ("model.model_config._attn_implementation", "flex_attention", "attention_kernel is math or flash"),
-        ("model.dtype", "float64", "precision is bf16 or fp16"),
-        ("optimizer.zero_stage", 3, "zero_stage is 0 or 1"),
+        ("model.dtype", "float64", "precision is written bfloat16, float16 or float32"),
+        ("parallelism.tp_mode", "SCATTER", "sequence_parallel is written ALL_REDUCE or REDUCE_SCATTER"),
+        ("optimizer.zero_stage", 3, "zero_stage is written 0 or 1"),
         ("parallelism.expert_parallel_size", 2, "experts are not read"),
     ],
 )
