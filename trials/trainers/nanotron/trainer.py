@@ -5,6 +5,7 @@ Rules: nanotron src/nanotron/config and parallel/pipeline_parallel/engine.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from search_spaces.layouts.layout import Layout
@@ -12,10 +13,10 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import Rule, RuleViolation, engine_limits, too_few_micro_batches
 from trials.ranks.cuda_connections import ONE
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
+from trials.trainers.common.log_lines import MIB_PER_GIB, Finding, LogFormat, labelled
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import first_violation, own_arguments, script_or, torchrun, user_template
 from trials.trainers.nanotron.config import NANOTRON, nanotron_config, nanotron_layout, nanotron_model_keys
-from trials.trainers.nanotron.log import NANOTRON_LOG
 from trials.trial import TrialSpec
 
 NAME = "nanotron"
@@ -52,6 +53,24 @@ def _batches(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
 
 RULES: tuple[Rule, ...] = (_batches, engine_limits(NAME, *NANOTRON.limits))
 
+_PREFIXED = r"([-+]?\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)([KMBGTP]?)"
+_LOG = LogFormat(
+    re.compile(r"\biteration: \d+ / \d+ \|.*\belapsed_time_per_iteration_ms: [\d.]+"),
+    {
+        "iteration": (Finding(re.compile(r"\biteration: (\d+) / \d+ \|")),),
+        "step_time_ms": (labelled(r"\belapsed_time_per_iteration_ms:", _PREFIXED),),
+        "loss": (labelled(r"\blm_loss:", _PREFIXED),),
+        "grad_norm": (labelled(r"\bgrad_norm:", _PREFIXED),),
+        # Only whole numbers: a larger batch is rounded to three digits, such as 1.02K.
+        "global_batch_size": (labelled(r"\bglobal_batch_size:", r"(\d+)"),),
+        "tokens_per_sec": (labelled(r"\btokens_per_sec:", _PREFIXED),),
+        "tokens_per_sec_per_gpu": (labelled(r"\btokens_per_sec_per_gpu:", _PREFIXED),),
+        "tflops": (labelled(r"\bmodel_tflops_per_gpu:", _PREFIXED),),
+        "memory_gib": (labelled(r"\bcuda_max_memory_reserved:", _PREFIXED, 2**-30),),
+    },
+    {"memory_gib": (Finding(re.compile(r"Peak reserved: ([\d.]+)MiB"), 1 / MIB_PER_GIB),)},
+)
+
 _REFUSED = {"config-file": "a trial writes the configuration from the template"}
 
 TRAINER = Trainer(
@@ -63,7 +82,7 @@ TRAINER = Trainer(
     model_keys=nanotron_model_keys,
     invocation=_invocation,
     is_observed=True,
-    log_format=NANOTRON_LOG,
+    log_format=_LOG,
     log_rank=_log_rank,
     export=LayoutExport(NAME, "nanotron", NAME, first_violation(NAME, RULES), _files, _start),
 )

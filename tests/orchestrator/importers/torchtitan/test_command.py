@@ -9,7 +9,7 @@ from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.recipe.exported import exported, our_spec
 from tests.trials.trainers.specs import LLAMA
-from trials.trainers.torchtitan.module import CONFIG_FILE, config_files
+from trials.trainers.torchtitan.trainer import CONFIG_FILE, config_files
 
 SPEC = our_spec(Layout(data_parallel=8, zero_stage=3, attention_kernel="flex", engine="torchtitan"), LLAMA)
 MODULE = config_files(SPEC)[CONFIG_FILE]
