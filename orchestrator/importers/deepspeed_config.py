@@ -36,7 +36,7 @@ def read_ds_config(text: str) -> ImportedConfig:
     sizes that contradict each other. `auto`, which leaves a value to the trainer, is reported as not found.
     """
     keys = _settings(json_object(text, CODE, "a DeepSpeed config"))
-    read = read_rows(DEEPSPEED, keys, {"tensor_parallel": _tensor_parallel})
+    read = read_rows(DEEPSPEED, keys)
     layout, total = read.layout, read.top.get("global_batch_size")
     complete_batch(layout, total, None, None, keys.in_doubt)
     notes = [*_differences(keys, layout), *keys.not_read()]
@@ -60,12 +60,6 @@ def _settings(config: Mapping[str, Any]) -> Settings:
     doubt = "the program that starts DeepSpeed sets it"
     in_doubt = {name: replace(each, doubt=doubt) for name, each in given.items() if each.value == "auto"}
     return Settings(given | in_doubt, DEEPSPEED)
-
-
-def _tensor_parallel(keys: Settings) -> int | None:
-    """None for DeepSpeed's 0 tensor-parallel ranks, which are none."""
-    name = "tensor_parallel.autotp_size"
-    return keys.count(name) if keys.whole(name) else None
 
 
 def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:

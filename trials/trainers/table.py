@@ -67,9 +67,8 @@ class Row:
 
 
 def value_of(spec: Trained, name: str) -> Any:
-    """The value of a field of a trial: of its layout, its model, or itself."""
-    owner = spec.layout if name in AXES else spec.model if name in _OF_MODEL else spec
-    return getattr(owner, RESOLVED_FIELDS.get(name, name))
+    """The value of a field of a trial: of its model, else of its layout, which has the global batch, too."""
+    return getattr(spec.model if name in _OF_MODEL else spec.layout, RESOLVED_FIELDS.get(name, name))
 
 
 _OF_MODEL = ModelShape.__dataclass_fields__

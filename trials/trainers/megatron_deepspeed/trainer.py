@@ -54,7 +54,7 @@ def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
 
 def _config(spec: TrialSpec) -> dict[str, Any]:
     """The DeepSpeed configuration for Megatron-DeepSpeed's options; the ZeRO stages of both must agree."""
-    config = ds_config(spec.layout, spec.global_batch_size, MAX_GRAD_NORM)
+    config = ds_config(spec.layout, MAX_GRAD_NORM)
     config.pop("data_types", None)
     return {**config, "zero_optimization": zero_section(spec.layout, {}), **fp32_sums(spec.layout)}
 

@@ -15,7 +15,7 @@ GRADIENT_CLIPPING = 1.0
 
 
 def _files(spec: TrialSpec) -> dict[str, str]:
-    config = ds_config(spec.layout, spec.global_batch_size, GRADIENT_CLIPPING, spec.model)
+    config = ds_config(spec.layout, GRADIENT_CLIPPING, spec.model)
     return {"ds_config.json": json.dumps(config, indent=2, allow_nan=False) + "\n"}
 
 
