@@ -152,9 +152,8 @@ _RULES: ValueRules = (
     ValueRule(
         "mlp_type",
         lambda keys: str(keys.value("mlp_type")) == "regular",
-        "GPT-NeoX says the gate of an MLP by its activation, swiglu, since September 2024 (#1276); mlp_type is no key"
-        " of it any more",
-        "in a copy of the file remove it, set activation to swiglu and intermediate_size to three times the MLP's width",
+        "an MLP has its gate by its activation, swiglu, since September 2024 (GPT-NeoX #1276)",
+        "remove it in a copy of the file, set activation to swiglu and intermediate_size to three times the width",
     ),
     ValueRule(
         "pipe_partition_method",

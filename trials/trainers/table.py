@@ -79,11 +79,10 @@ def plain(name: str, key: str, read: Callable[[Keys], Any]) -> Row:
     return Row(name, lambda spec: {key: value_of(spec, name)}, read)
 
 
-def number(name: str, key: str, default: int | None = None) -> Row:
-    """A whole number from 1 on, as it is. `default` is the trainer's."""
-    return Row(
-        name, lambda spec: {key: value_of(spec, name)}, lambda keys: keys.count(key) or keys.default(key, default)
-    )
+def number(name: str, key: str, default: int | None = None, instead: tuple[str, ...] = ()) -> Row:
+    """A whole number from 1 on, as it is; where it is absent that of the first option `instead`, else `default`, the
+    trainer's."""
+    return plain(name, key, lambda keys: keys.count(key, *instead) or keys.default(key, default))
 
 
 def word(

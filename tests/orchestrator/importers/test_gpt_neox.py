@@ -81,7 +81,7 @@ def test_defaults_are_those_of_gpt_neox_and_open_in_one_of_several_files():
     [
         ({"attention_config": [[["flash"], 6], [["global"], 6]]}, "attention_kernel is math"),
         ({"pos_emb": "alibi"}, "position_embedding is written learned or rotary"),
-        ({"mlp_type": "llama", "activation": "silu"}, "by its activation, swiglu, since September 2024"),
+        ({"mlp_type": "llama", "activation": "silu"}, "has its gate by its activation, swiglu"),
         ({"activation": "mish"}, "one of silu, relu, gelu"),
         ({"use_qk_layernorm": True}, "qk_norm is written false"),
         ({"train_impl": "dpo"}, "a search pretrains a GPT"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from search_spaces.model_shape import ModelShape
 from trials.trainers.common.steps import NEVER, train_iterations
-from trials.trainers.table import Keys, Row, Table, fixed, merged, nested, number, switch, word
+from trials.trainers.table import Keys, Row, Table, fixed, merged, nested, number, plain, switch, word
 from trials.trial import TrialSpec
 
 _MODEL = "model.model_config."
@@ -47,13 +47,9 @@ NANOTRON = Table(
         number("num_layers", f"{_MODEL}num_hidden_layers", 32),
         number("hidden_size", f"{_MODEL}hidden_size", 4096),
         number("num_attention_heads", f"{_MODEL}num_attention_heads", 32),
-        Row(
-            "num_key_value_heads",
-            lambda spec: {f"{_MODEL}num_key_value_heads": spec.model.num_key_value_heads},
-            lambda keys: keys.count(f"{_MODEL}num_key_value_heads", f"{_MODEL}num_attention_heads") or 32,
-        ),
+        number("num_key_value_heads", f"{_MODEL}num_key_value_heads", 32, instead=(f"{_MODEL}num_attention_heads",)),
         number("ffn_hidden_size", f"{_MODEL}intermediate_size", 11008),
-        Row("vocab_size", lambda spec: {f"{_MODEL}vocab_size": spec.model.vocab_size}, _vocab_size),
+        plain("vocab_size", f"{_MODEL}vocab_size", _vocab_size),
         number("seq_length", "tokens.sequence_length"),
         Row("seq_length", lambda spec: {f"{_MODEL}max_position_embeddings": spec.model.seq_length}),
         switch("tied_embeddings", f"{_MODEL}tie_word_embeddings", False),
@@ -82,15 +78,14 @@ NANOTRON = Table(
         word("precision", "model.dtype", {"bf16": "bfloat16", "fp16": "float16"}, "bf16", {"float32": "fp32"}),
         Row(
             "attention_kernel",
-            lambda spec: {},
-            lambda keys: keys.chosen(
+            read=lambda keys: keys.chosen(
                 f"{_MODEL}_attn_implementation",
                 {"flash_attention_2": "flash", "sdpa": "flash"},
                 "flash",
                 "attention_kernel is math or flash; ring attention is context parallelism, which this trainer's"
                 " layouts do not have",
             ),
-            ("flash",),
+            values=("flash",),
         ),
         *fixed(offload="none", overlap_comm=False, bucket_mib=None),
     ),

@@ -318,11 +318,7 @@ _MODEL = (
     number("num_layers", f"{_M}n_layers"),
     number("hidden_size", f"{_M}dim"),
     number("num_attention_heads", f"{_M}n_heads"),
-    plain(
-        "num_key_value_heads",
-        f"{_M}n_kv_heads",
-        lambda keys: keys.count(f"{_M}n_kv_heads") or keys.count(f"{_M}n_heads"),
-    ),
+    number("num_key_value_heads", f"{_M}n_kv_heads", instead=(f"{_M}n_heads",)),
     _size("attention_head_size", "head_dim"),
     _size("rotary_base", "rope_theta"),
     number("ffn_hidden_size", f"{_M}hidden_dim"),
