@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.deepspeed_config import OF_THE_PROGRAM, read_ds_config
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.rows import ReadFields, read_rows
-from orchestrator.importers.settings import FieldReaders, Settings, ValueRules, one_of, read_fields
+from orchestrator.importers.settings import FieldReaders, Settings, ValueRules, one_of
 from orchestrator.importers.source_file import ReadFile
 from orchestrator.importers.yaml_config import document_settings, yaml_document
 from search_spaces.engines import ACCELERATE_LAUNCH
@@ -39,25 +38,17 @@ def read_accelerate(text: str, read_file: ReadFile | None = None) -> ImportedCon
     kind = str(document.data.get("distributed_type")).lower()
     table = replace(ACCELERATE, rows=(*ACCELERATE.rows, *_ROWS_OF.get(kind, ())))
     keys = document_settings(document, table)
-    read = read_rows(table, keys, rules=_RULES)
-    cluster, of_cluster = read_fields(keys, "cluster", _CLUSTER)
+    read = read_rows(table, keys, _CLUSTER, _RULES)
     name = keys.text(_DEEPSPEED_FILE) if kind == "deepspeed" else None
     named = _add_deepspeed(read, name, read_file) if name and read_file else None
-    nodes, gpus = cluster.get("num_nodes"), cluster.get("gpus_per_node")
-    batch = complete_batch(read.layout, named.global_batch_size if named else None, nodes, gpus, keys.in_doubt)
+    read.complete(keys)
     notes = [*(f"{name}: {note}" for note in (named.notes if named else ())), *_differences(keys, read.layout)]
-    return ImportedConfig(
+    return read.imported(
         "accelerate",
-        layout=read.layout,
-        global_batch_size=batch,
-        num_nodes=nodes,
-        gpus_per_node=gpus,
-        accelerator=cluster.get("accelerator"),
-        origins={**read.origins, **of_cluster},
-        notes=tuple(dict.fromkeys([*keys.notes, *notes, *keys.not_read()])),
+        keys,
+        [*notes, *keys.not_read()],
         engine={"deepspeed": "deepspeed", "megatron_lm": "megatron-lm"}.get(kind, ACCELERATE_LAUNCH),
         left_open=tuple(n for n in OF_THE_PROGRAM if n not in read.layout and kind != "megatron_lm"),
-        in_doubt=tuple(keys.in_doubt),
         changed=named.changed if named else (),
     )
 
@@ -135,6 +126,8 @@ def _add_deepspeed(read: ReadFields, name: str, read_file: ReadFile) -> Imported
     except InputError as error:
         raise error.at(file=name) from None
     is_open = found.origins.get("baseline.precision") in (None, f"{DEEPSPEED.trainer}'s default")
+    if found.global_batch_size is not None:
+        read.top["global_batch_size"] = found.global_batch_size
     read.layout.update({n: value for n, value in found.layout.items() if n != "precision" or not is_open})
     origins = {key: origin for key, origin in found.origins.items() if key != "baseline.precision" or not is_open}
     read.origins.update({key: f"{name}: {origin}" for key, origin in origins.items()})

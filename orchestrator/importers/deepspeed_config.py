@@ -6,18 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.rows import read_rows
 from orchestrator.importers.settings import CODE, Settings, flat
-from trials.trainers.common.deepspeed_config import (
-    DEEPSPEED,
-    MICRO,
-    STEPS,
-    TOTAL,
-    ZERO,
-)
+from trials.trainers.common.deepspeed_config import DEEPSPEED, MICRO, STEPS, TOTAL, ZERO
 
 CHARACTERISTIC_KEYS = (TOTAL, MICRO, ZERO)
 OF_THE_PROGRAM = ("activation_checkpointing", "attention_kernel")
@@ -37,18 +30,10 @@ def read_ds_config(text: str) -> ImportedConfig:
     """
     keys = _settings(json_object(text, CODE, "a DeepSpeed config"))
     read = read_rows(DEEPSPEED, keys)
-    layout, total = read.layout, read.top.get("global_batch_size")
-    complete_batch(layout, total, None, None, keys.in_doubt)
-    notes = [*_differences(keys, layout), *keys.not_read()]
-    return ImportedConfig(
-        "deepspeed",
-        layout=layout,
-        global_batch_size=total,
-        origins=read.origins,
-        notes=tuple(dict.fromkeys([*keys.notes, *notes])),
-        left_open=tuple(name for name in (*OF_THE_PROGRAM, "precision") if name not in layout),
-        in_doubt=tuple(keys.in_doubt),
-    )
+    read.complete(keys)
+    left_open = tuple(name for name in (*OF_THE_PROGRAM, "precision") if name not in read.layout)
+    notes = [*_differences(keys, read.layout), *keys.not_read()]
+    return read.imported("deepspeed", keys, notes, engine="deepspeed", left_open=left_open)
 
 
 def _settings(config: Mapping[str, Any]) -> Settings:

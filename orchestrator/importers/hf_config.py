@@ -58,14 +58,8 @@ def read_hf_config(text: str) -> ImportedConfig:
     if problems:
         raise InputError(*problems)
     read = read_rows(table, keys, {name: read for name, read in _READERS.items() if name not in family.features})
-    return ImportedConfig(
-        f"hugging face {kind}",
-        read.model,
-        read.layout,
-        origins=read.origins,
-        notes=tuple(dict.fromkeys([*keys.notes, *_differences(keys, read.model), *others.not_read()])),
-        in_doubt=tuple(keys.in_doubt),
-    )
+    notes = [*_differences(keys, read.model), *others.not_read()]
+    return read.imported(f"hugging face {kind}", keys, notes, engine="deepspeed")
 
 
 def _settings(kind: str, family: Family, config: Mapping[str, Any]) -> tuple[Table, Settings, Settings]:
