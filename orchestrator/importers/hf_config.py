@@ -68,7 +68,7 @@ def _settings(kind: str, family: Family, config: Mapping[str, Any]) -> tuple[Tab
     defaults = family.named_as_in(config)
     another = {name: reason for name, reason in ANOTHER_MODEL.items() if name not in defaults}
     whole = frozenset(config) - {name.partition(".")[0] for name in defaults if "." in name}
-    table = Table(kind, "transformers 5.23", fixed(**family.features), trains_another=another, whole=whole)
+    table = Table(kind, "in transformers 5.23", fixed(**family.features), trains_another=another, whole=whole)
     found = flat(config, table, lambda name: None)
     absent = {n: Setting(value, origin=f"{kind}'s default") for n, value in defaults.items() if value is not None}
     given = {name: found[name] for name in found if name in defaults or table.refusal(name)}

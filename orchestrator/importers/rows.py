@@ -68,7 +68,7 @@ def read_rows(
     """The fields that the table's rows read, and `others`, which several options decide and no row reads.
 
     A model's field is left out where it has the value that a model section has without it, and each field that no
-    option decides unless the trainer's defaults count. InputError with all options that the table refuses, values that
+    option decides unless the trainer's defaults count, whose release is noted. InputError with all options that the table refuses, values that
     break `rules`, and those that a reader refuses.
     """
     readers = {row.field: row.read for row in table.rows if row.read is not None} | dict(others)
@@ -85,6 +85,8 @@ def read_rows(
                 found.origins.update(origins)
     if problems:
         raise InputError(*{(problem.key, problem.rule): problem for problem in problems}.values())
+    if f"{table.trainer}'s default" in found.origins.values():
+        keys.notes.append(f"Defaults are those of {table.trainer} {table.release}.")
     for name in [name for name in found.model if found.model[name] == _usual(name, found.model)]:
         del found.model[name]
     return found

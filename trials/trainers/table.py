@@ -133,7 +133,7 @@ def _listed(words: Sequence[Any]) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """The options of a trainer by the release that its rows were written for.
+    """The options of a trainer by the release that its rows were written for, whose defaults an import takes.
 
     `trains_another` are the options by which it trains another model or does another task, with the reason; `*` in a
     name stands for any characters. `whole` are sections that a row reads as one value. `flags` are options of a command

@@ -32,9 +32,11 @@ def test_a_configuration_has_the_engine_of_its_type_and_what_it_does_not_say_is_
     found = read(config | {"deepspeed_config": {**config.get("deepspeed_config", {}), "zero3_init_flag": True}})
     assert looks_like_accelerate(config)
     assert (found.engine, found.global_batch_size) == (engine, None)
-    assert found.notes[0] == "The model and the micro-batch are in the training script, not in the file."
-    assert found.notes[1].startswith("Not read: ")
-    assert "deepspeed_config.zero3_init_flag" in found.notes[1]
+    release, program, unread = found.notes
+    assert release == "Defaults are those of accelerate 1.15.0."
+    assert program == "The model and the micro-batch are in the training script, not in the file."
+    assert unread.startswith("Not read: ")
+    assert "deepspeed_config.zero3_init_flag" in unread
     assert found.origins["baseline.precision"].startswith("mixed_precision (line ")
     assert ("attention_kernel" in found.left_open) == (config is not MEGATRON)
 
