@@ -68,8 +68,8 @@ def read_rows(
     """The fields that the table's rows read, and `others`, which several options decide and no row reads.
 
     A model's field is left out where it has the value that a model section has without it, and each field that no
-    option decides unless the trainer's defaults count, whose release is noted. InputError with all options that the table refuses, values that
-    break `rules`, and those that a reader refuses.
+    option decides unless the trainer's defaults count, whose release is noted. InputError with all options that the
+    table refuses, values that break `rules`, and those that a reader refuses.
     """
     readers = {row.field: row.read for row in table.rows if row.read is not None} | dict(others)
     found, problems = ReadFields(), [*keys.problems(rules)]
