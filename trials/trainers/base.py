@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from itertools import chain
 from typing import Any
 
 from search_spaces.engines import OWN_ENGINES
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import EngineRules
+from search_spaces.rules.check import feature_violations, rule_violations
+from search_spaces.rules.engine_rules import EngineRules, Rule
 from trials.trainers.common.log_lines import LogFormat
 from trials.trial import TrialSpec
 
@@ -47,19 +49,27 @@ class Invocation:
 class LayoutExport:
     """The layout in the files of a trainer, for a recipe.
 
-    `name` and `title` are those of the recipe's entry. The layout is exported with this engine unless it has a
-    `problem`; `files` (name to text) hold it, and `start` is the command line that trains with them in the parent
+    `name` and `title` are those of the recipe's entry. The layout is exported with this engine unless it violates one
+    of the `rules`; `files` (name to text) hold it, and `start` is the command line that trains with them in the parent
     folder of recipe/, None where the trainer cannot run it on the spec's device. `of_software` are lines to add to them
-    for the measurement's fingerprint.
+    for the measurement's fingerprint. `left_out` are the values of fields that the trainer ignores, or that the files
+    do not have: other values are no reason against the export.
     """
 
     name: str
     title: str
     engine: str
-    problem: Callable[[Layout, ModelShape], Problem | None]
+    rules: Sequence[Rule]
     files: Callable[[TrialSpec], dict[str, str]]
     start: Callable[[TrialSpec], str | None]
     of_software: Callable[[Mapping[str, Any]], str] = lambda fingerprint: ""
+    left_out: Mapping[str, Any] = field(default_factory=dict)
+
+    def problem(self, layout: Layout, model: ModelShape) -> Problem | None:
+        """The first feature of the model that the engine lacks, or rule that the layout violates, if any."""
+        asked = replace(layout.canonical(), engine=self.engine, **self.left_out)
+        broken = rule_violations(self.name, self.rules, asked, model)
+        return next(chain(feature_violations(self.name, self.engine, model), broken), None)
 
 
 def first_rank(spec: TrialSpec) -> int:

@@ -6,16 +6,14 @@ Key names: DeepSpeed 0.19, deepspeed/runtime/config.py and deepspeed/runtime/zer
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from search_spaces.errors import InputError, Problem
+from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import engine_violations
 from trials.trainers.table import SWITCH, Keys, Row, Table, Values, by_option, nested, number, plain, word
 from trials.trial import TrialSpec
 
@@ -222,13 +220,6 @@ def fp32_sums(layout: Layout) -> dict[str, Any]:
     """
     sums = layout.precision == "bf16" and layout.zero_stage > 0
     return {"data_types": {"grad_accum_dtype": "fp32"}} if sums else {}
-
-
-def deepspeed_problem(layout: Layout, model: ModelShape) -> Problem | None:
-    """The rule that keeps DeepSpeed from training with this layout; None when it can. Settings that it would silently
-    ignore, and compilation, which its configuration does not have, are no reasons."""
-    asked = replace(layout.canonical(), engine="deepspeed", overlap_comm=False, bucket_mib=None, torch_compile=False)
-    return next(engine_violations(asked, model), None)
 
 
 def _largest_part(model: ModelShape, layout: Layout) -> int:

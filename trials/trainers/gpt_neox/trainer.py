@@ -21,7 +21,7 @@ from search_spaces.rules.engine_rules import (
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.plain_yaml import plain_yaml
-from trials.trainers.common.recipe import first_violation, own_arguments, script_or, user_template, with_variables
+from trials.trainers.common.recipe import own_arguments, script_or, user_template, with_variables
 from trials.trainers.gpt_neox.config import GPT_NEOX, neox_arguments, neox_config, neox_layout, neox_model_keys
 from trials.trial import TrialSpec
 
@@ -82,5 +82,5 @@ TRAINER = Trainer(
     invocation=_invocation,
     is_observed=True,
     log_format=MEGATRON_LOG,
-    export=LayoutExport(NAME, "GPT-NeoX", NAME, first_violation(NAME, RULES), _files, _start),
+    export=LayoutExport(NAME, "GPT-NeoX", NAME, RULES, _files, _start),
 )

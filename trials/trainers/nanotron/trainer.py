@@ -15,7 +15,7 @@ from trials.ranks.cuda_connections import ONE
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
 from trials.trainers.common.log_lines import MIB_PER_GIB, Finding, LogFormat, labelled
 from trials.trainers.common.plain_yaml import plain_yaml
-from trials.trainers.common.recipe import first_violation, own_arguments, script_or, torchrun, user_template
+from trials.trainers.common.recipe import own_arguments, script_or, torchrun, user_template
 from trials.trainers.nanotron.config import NANOTRON, nanotron_config, nanotron_layout, nanotron_model_keys
 from trials.trial import TrialSpec
 
@@ -84,5 +84,5 @@ TRAINER = Trainer(
     is_observed=True,
     log_format=_LOG,
     log_rank=_log_rank,
-    export=LayoutExport(NAME, "nanotron", NAME, first_violation(NAME, RULES), _files, _start),
+    export=LayoutExport(NAME, "nanotron", NAME, RULES, _files, _start),
 )

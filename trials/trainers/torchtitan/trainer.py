@@ -15,7 +15,7 @@ from search_spaces.engines import TORCHTITAN
 from search_spaces.plain_file import read_named
 from search_spaces.rules.trainer_rules import OWN_RULES
 from trials.trainers.base import LayoutExport, Trainer
-from trials.trainers.common.recipe import first_violation, torchrun
+from trials.trainers.common.recipe import torchrun
 from trials.trainers.table import nested
 from trials.trainers.torchtitan.config import TORCHTITAN_TABLE
 from trials.trial import TrialSpec
@@ -91,7 +91,7 @@ TRAINER = Trainer(
         TORCHTITAN,
         "torchtitan",
         TORCHTITAN,
-        first_violation(TORCHTITAN, OWN_RULES[TORCHTITAN]),
+        OWN_RULES[TORCHTITAN],
         config_files,
         _start,
     ),

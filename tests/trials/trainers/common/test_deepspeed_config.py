@@ -14,8 +14,10 @@ from tests.kit import model
 from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.tensor_parallel import TensorParallelRanks
-from trials.trainers.common.deepspeed_config import deepspeed_problem, ds_config
+from trials.trainers.common.deepspeed_config import ds_config
+from trials.trainers.registry import TRAINERS
 
+deepspeed_problem = TRAINERS["parlay"].export.problem
 GPT = model(num_layers=8, num_attention_heads=8, num_key_value_heads=8, vocab_size=256, tied_embeddings=False)
 
 layouts = st.builds(
