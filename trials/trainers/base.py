@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
 from itertools import chain
 from typing import Any
 
@@ -23,14 +22,6 @@ SCRIPT_KEYS = ("python", "arguments", "patterns", "log_rank")
 
 PRELOADS = tuple(f"{engine}/{device}" for engine in OWN_ENGINES for device in ("cpu", "gpu"))
 """Names of what a fork server can have imported: the modules of an engine, with the settings for a kind of device."""
-
-
-class TemplateKind(Enum):
-    """Meaning of `trainer.template`."""
-
-    CONFIGURATION = auto()
-    """A configuration to start from: the keys of a file, or the keys themselves."""
-    COMMAND_LINE = auto()
 
 
 @dataclass(frozen=True)
@@ -85,7 +76,8 @@ class Trainer:
     """A trainer: which layouts it runs, how its ranks are started, how its log is read, its files in a recipe.
 
     `rules` are those of its engines; without any it runs no trials. `required_keys` and `optional_keys` are those of
-    the search file's section `trainer`, where `template` has the kind `template_kind`.
+    the search file's section `trainer`. Its `template` is a command line with `has_command_line`, else a configuration
+    to start from: the keys of a file, or the keys themselves.
 
     `invocation` starts every rank of a trial by the trainer's interpreter and the attempt's folder, for a canonical
     layout; InputError for an invalid section. None if the trainer needs no supervisor. `log_rank` is the rank that logs
@@ -101,7 +93,7 @@ class Trainer:
     rules: EngineRules
     required_keys: tuple[str, ...] = ()
     optional_keys: tuple[str, ...] = ()
-    template_kind: TemplateKind | None = None
+    has_command_line: bool = False
     invocation: Callable[[TrialSpec, str, str], Invocation] | None = None
     log_format: LogFormat | None = None
     log_rank: Callable[[TrialSpec], int] = first_rank

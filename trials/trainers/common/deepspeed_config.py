@@ -5,7 +5,7 @@ Key names: DeepSpeed 0.19, deepspeed/runtime/config.py and deepspeed/runtime/zer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -205,11 +205,6 @@ def ds_config(layout: Layout, gradient_clipping: float, model: ModelShape | None
         "wall_clock_breakdown": False,  # DeepSpeed 0.19's pipeline engine crashes on its own timers when it is on
         "timers": {"throughput": {"synchronized": False}},  # otherwise it synchronizes around every micro-batch
     }
-
-
-def zero_section(layout: Layout, base: Mapping[str, Any]) -> dict[str, Any]:
-    """The section on ZeRO for a trainer that drives DeepSpeed itself; other keys stay as in `base`."""
-    return {**base, **ds_config(layout, 0.0)[ZERO], "stage": layout.zero_stage}
 
 
 def fp32_sums(layout: Layout) -> dict[str, Any]:

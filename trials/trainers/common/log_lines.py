@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from search_spaces.errors import did_you_mean
+from search_spaces.errors import Problem, did_you_mean
 from trials.files.text import without_escapes
 
 NAMES = (
@@ -138,27 +138,26 @@ def labelled(label: str, number: str = NUMBER, factor: float = 1.0) -> Finding:
     return Finding(re.compile(label + r"\s*" + number + END), factor)
 
 
-def pattern_faults(patterns: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
-    """(name, fault, rule, fix) of every unusable pattern of the user's."""
+def pattern_problems(patterns: Mapping[str, str]) -> Iterator[Problem]:
+    """Every unusable pattern of the user's, by its key in the search file's section `trainer`."""
     for name, text in patterns.items():
+        at = {"key": f"patterns.{name}", "value": text}
         if name not in NAMES:
             rule = "patterns are named " + ", ".join(NAMES)
-            yield name, "is an unknown metric", rule, did_you_mean(name, NAMES) or "use one of these names"
+            fix = did_you_mean(name, NAMES) or "use one of these names"
+            yield Problem("pattern", "is an unknown metric", rule, fix, **at)
             continue
         try:
             groups = re.compile(text).groups
         except re.error as error:
             rule = "a pattern is a regular expression as Python's re reads it"
-            yield (
-                name,
-                f"is not a regular expression: {error}",
-                rule,
-                "correct it; escape special characters of the log, for example \\(",
-            )
+            fix = "correct it; escape special characters of the log, for example \\("
+            yield Problem("pattern", f"is not a regular expression: {error}", rule, fix, **at)
             continue
         if groups != 1:
             fix = "put ( ) around the number alone; (?: ) groups without counting"
-            yield name, f"has {groups} groups", "a pattern has one group, which is the number", fix
+            yield Problem("pattern", f"has {groups} groups", "a pattern has one group, which is the number", fix, **at)
     if not set(STEP_NAMES) & set(patterns):
         fix = "for example step_time_ms: 'iteration took ([0-9.]+) ms'"
-        yield "", "do not match a step's time", "one of them is " + ", ".join(STEP_NAMES), fix
+        rule = "one of them is " + ", ".join(STEP_NAMES)
+        yield Problem("pattern", "do not match a step's time", rule, fix, key="patterns")

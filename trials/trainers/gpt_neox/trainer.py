@@ -18,7 +18,7 @@ from search_spaces.rules.engine_rules import (
     engine_limits,
     half_precision_flash,
 )
-from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
+from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import own_arguments, script_or, user_template, with_variables
@@ -76,7 +76,6 @@ TRAINER = Trainer(
     rules={NAME: RULES},
     required_keys=("script", "template"),
     optional_keys=(*SCRIPT_KEYS, "observe"),
-    template_kind=TemplateKind.CONFIGURATION,
     argument_error=_REFUSED.get,
     model_keys=neox_model_keys,
     invocation=_invocation,

@@ -18,7 +18,7 @@ from search_spaces.rules.engine_rules import (
 )
 from trials.ranks.cuda_connections import ONE
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
-from trials.trainers.common.deepspeed_config import ds_config, fp32_sums, zero_section
+from trials.trainers.common.deepspeed_config import ZERO, ds_config, fp32_sums
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.megatron_options import NO_DROPOUT_OPTIONS
 from trials.trainers.common.plain_yaml import plain_yaml
@@ -55,7 +55,8 @@ def _config(spec: TrialSpec) -> dict[str, Any]:
     """The DeepSpeed configuration for Megatron-DeepSpeed's options; the ZeRO stages of both must agree."""
     config = ds_config(spec.layout, MAX_GRAD_NORM)
     config.pop("data_types", None)
-    return {**config, "zero_optimization": zero_section(spec.layout, {}), **fp32_sums(spec.layout)}
+    config[ZERO]["stage"] = spec.layout.zero_stage
+    return config | fp32_sums(spec.layout)
 
 
 def _files(spec: TrialSpec) -> dict[str, str]:

@@ -12,7 +12,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import Rule, RuleViolation, engine_limits, too_few_micro_batches
 from trials.ranks.cuda_connections import ONE
-from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
+from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer
 from trials.trainers.common.log_lines import MIB_PER_GIB, Finding, LogFormat, labelled
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import own_arguments, script_or, torchrun, user_template
@@ -77,7 +77,6 @@ TRAINER = Trainer(
     rules={NAME: RULES},
     required_keys=("script", "template"),
     optional_keys=(*SCRIPT_KEYS, "observe"),
-    template_kind=TemplateKind.CONFIGURATION,
     argument_error=_REFUSED.get,
     model_keys=nanotron_model_keys,
     invocation=_invocation,
