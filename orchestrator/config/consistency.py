@@ -221,7 +221,7 @@ def _unreported_memory(file: SearchFile) -> Iterator[Problem]:
     if wanted_gib is None or file.trainer.kind == PARLAY:
         return
     log_format = log_format_of(file.trainer.for_trials())
-    if "memory_gib" not in (*log_format.findings, *log_format.elsewhere):
+    if "memory_gib" not in (*log_format.of_step, *log_format.elsewhere):
         yield Problem(
             "contradiction",
             "the trainer's log reports no memory: every layout would count as too large",

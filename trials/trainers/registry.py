@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from search_spaces.engines import TRAINER_ENGINES
 from search_spaces.rules.engine_rules import EngineRules
 from trials.trainers.base import Invocation, Trainer
-from trials.trainers.common.log_lines import NUMBER, Finding, LogFormat, command_format
+from trials.trainers.common.log_lines import NUMBER, LogFormat, command_format, number_in
 from trials.trial import TrialSpec
 
 
@@ -23,23 +22,19 @@ def _declared(name: str) -> Trainer:
 TRAINERS: Mapping[str, Trainer] = {name: _declared(name) for name in TRAINER_ENGINES}
 
 _DEEPSPEED_LOG = LogFormat(
-    re.compile(r"\bglobal_step=\d+, RunningAvgSamplesPerSec=[\d.]+, CurrSamplesPerSec=[\d.]+,"),
     {
-        "iteration": (Finding(re.compile(r"\bglobal_step=(\d+),")),),
-        "samples_per_sec": (Finding(re.compile(r"\bCurrSamplesPerSec=([\d.]+(?:[eE][-+]?\d+)?),")),),
-        "memory_allocated_gib": (Finding(re.compile(r"\bMaxMemAllocated=([\d.]+)GB")),),
-    },
-    {},
+        "iteration": number_in(r"\bglobal_step=(\d+),"),
+        "samples_per_sec": number_in(r"\bCurrSamplesPerSec=([\d.]+(?:[eE][-+]?\d+)?),"),
+        "memory_allocated_gib": number_in(r"\bMaxMemAllocated=([\d.]+)GB"),
+    }
 )
 _DEEPSPEED_PIPELINE_LOG = LogFormat(
-    re.compile(r"\bsteps: \d+ loss: \S+ .*?iter time \(s\): [\d.]+ samples/sec: [\d.]+\s*$"),
     {
-        "iteration": (Finding(re.compile(r"\bsteps: (\d+) loss:")),),
-        "loss": (Finding(re.compile(r"\bloss: " + NUMBER + r"\s")),),
-        "step_time_s": (Finding(re.compile(r"iter time \(s\): ([\d.]+) samples/sec:")),),
-        "samples_per_sec": (Finding(re.compile(r"samples/sec: ([\d.]+)\s*$")),),
-    },
-    {},
+        "iteration": number_in(r"\bsteps: (\d+) loss:"),
+        "loss": number_in(r"\bloss: " + NUMBER + r"\s"),
+        "step_time_s": number_in(r"iter time \(s\): ([\d.]+) samples/sec:"),
+        "samples_per_sec": number_in(r"samples/sec: ([\d.]+)\s*$"),
+    }
 )
 LOG_FORMATS: Mapping[str, LogFormat] = {
     **{name: trainer.log_format for name, trainer in TRAINERS.items() if trainer.log_format is not None},
