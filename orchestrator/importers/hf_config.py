@@ -14,7 +14,7 @@ from orchestrator.importers.json_text import json_object
 from orchestrator.importers.rows import read_rows
 from orchestrator.importers.settings import CODE, DO_WITHOUT, Setting, Settings, ValueRule, flat
 from search_spaces.errors import InputError, Problem, format_value
-from trials.trainers.table import Row, Table, fixed, number, switch
+from trials.trainers.table import Keys, Row, Table, fixed, number, switch
 
 _VOCAB_MULTIPLE = 128
 """Megatron's --make-vocab-size-divisible-by: with it, tensor-parallel ranks up to 128 share the vocabulary evenly."""
@@ -101,17 +101,17 @@ def _other_type(kind: Any, problems: list[Problem]) -> InputError:
 _POSITIONS = "max_position_embeddings"
 
 
-def _first(keys: Settings, names: tuple[str, ...]) -> str | None:
+def _first(keys: Keys, names: tuple[str, ...]) -> str | None:
     """The first of these keys that the model type or the file gives a value."""
     return next((name for name in names if keys.value(name) is not None), None)
 
 
-def _ffn_hidden_size(keys: Settings) -> int | None:
+def _ffn_hidden_size(keys: Keys) -> int | None:
     given, hidden = keys.count("intermediate_size", "n_inner"), keys.count("hidden_size")
     return given or (4 * hidden if hidden else None)
 
 
-def _vocab_size(keys: Settings) -> int | None:
+def _vocab_size(keys: Keys) -> int | None:
     """The padded vocabulary."""
     size = keys.count("vocab_size")
     if size is None or size % _VOCAB_MULTIPLE == 0:
@@ -121,13 +121,13 @@ def _vocab_size(keys: Settings) -> int | None:
     return padded
 
 
-def _head_size(keys: Settings) -> int | None:
+def _head_size(keys: Keys) -> int | None:
     """Elements of a query; in latent attention some are rotated, and the others are not."""
     rotated, others = keys.count("qk_rope_head_dim"), keys.count("qk_nope_head_dim")
     return rotated + others if rotated and others else keys.count("head_dim")
 
 
-def _activation(keys: Settings) -> str | None:
+def _activation(keys: Keys) -> str | None:
     name = _first(keys, ("hidden_activation", "activation_function", "hidden_act")) or "hidden_act"
     word = keys.text(name) or ""
     if word and word not in _ACTIVATIONS:
@@ -135,13 +135,13 @@ def _activation(keys: Settings) -> str | None:
     return _ACTIVATIONS.get(word)
 
 
-def _linear_biases(keys: Settings) -> bool | None:
+def _linear_biases(keys: Keys) -> bool | None:
     """True where attention and MLP have biases; None without keys for both."""
     both = ("attention_bias", "mlp_bias")
     return all(keys.flag(name) for name in both) if keys.given.keys() >= {*both} else None
 
 
-def _windows(keys: Settings) -> tuple[int | None, int | None]:
+def _windows(keys: Keys) -> tuple[int | None, int | None]:
     """(sliding_window, full_attention_every). A window as long as any sequence has no effect; Qwen's is off unless
     use_sliding_window is true."""
     is_off = "use_sliding_window" in keys.given and not keys.flag("use_sliding_window")
@@ -156,7 +156,7 @@ def _windows(keys: Settings) -> tuple[int | None, int | None]:
     return window, every or None
 
 
-def _full_attention_every(keys: Settings) -> int | None:
+def _full_attention_every(keys: Keys) -> int | None:
     """Which layers have no window: each one of so many, none with 0; None where no number says it."""
     kinds = keys.listed("layer_types")
     if not kinds:
@@ -167,12 +167,12 @@ def _full_attention_every(keys: Settings) -> int | None:
     return every if is_full == [every > 0 and (layer + 1) % every == 0 for layer in range(len(kinds))] else None
 
 
-def _shared_width(keys: Settings) -> int | None:
+def _shared_width(keys: Keys) -> int | None:
     num_experts, width = keys.whole("n_shared_experts"), keys.count("moe_intermediate_size")
     return num_experts * width if num_experts and width else None
 
 
-def _expert_layers(keys: Settings) -> tuple[int | None, int | None]:
+def _expert_layers(keys: Keys) -> tuple[int | None, int | None]:
     """(num_dense_layers, expert_layer_every): Qwen's mlp_only_layers have an MLP; of the others each
     decoder_sparse_step-th has experts."""
     step, layers = keys.count("decoder_sparse_step"), keys.count("num_hidden_layers")
@@ -185,7 +185,7 @@ def _expert_layers(keys: Settings) -> tuple[int | None, int | None]:
     return pattern
 
 
-def _precision(keys: Settings) -> str | None:
+def _precision(keys: Keys) -> str | None:
     """transformers calls it torch_dtype, and dtype since 4.56."""
     key = "dtype" if keys.has("dtype") else "torch_dtype"
     value = keys.value(key)

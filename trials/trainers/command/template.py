@@ -195,9 +195,9 @@ def _part_problems(text: str, key: str) -> Iterator[Problem]:
             fix = _longer_name(part["name"]) or "write one of these names"
             rule = "one of " + ", ".join(PLACEHOLDERS)
             yield _problem(text, key, f"has the placeholder {{{part['name']}}}", rule, fix)
-        elif part["value"] is not None and (rule := _broken_rule(part["name"], part["value"])):
+        elif part["value"] is not None and (broken := _broken_rule(part["name"], part["value"])):
             message = f"asks for {part['name']} {format_value(part['value'])}"
-            yield _problem(text, key, message, rule, "correct the value before the colon")
+            yield _problem(text, key, message, broken, "correct the value before the colon")
 
 
 def _quote_problems(text: str, key: str) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from search_spaces.errors import Problem, did_you_mean
 from trials.files.text import without_escapes
@@ -151,22 +152,22 @@ def labelled(*labels: str, number: str = NUMBER, factor: float = 1.0) -> tuple[P
 def pattern_problems(patterns: Mapping[str, str]) -> Iterator[Problem]:
     """Every unusable pattern of the user's, by its key in the search file's section `trainer`."""
     for name, text in patterns.items():
-        at = {"key": f"patterns.{name}", "value": text}
+        fault = partial(Problem, "pattern", key=f"patterns.{name}", value=text)
         if name not in NAMES:
             rule = "patterns are named " + ", ".join(NAMES)
             fix = did_you_mean(name, NAMES) or "use one of these names"
-            yield Problem("pattern", "is an unknown metric", rule, fix, **at)
+            yield fault("is an unknown metric", rule, fix)
             continue
         try:
             groups = re.compile(text).groups
         except re.error as error:
             rule = "a pattern is a regular expression as Python's re reads it"
             fix = "correct it; escape special characters of the log, for example \\("
-            yield Problem("pattern", f"is not a regular expression: {error}", rule, fix, **at)
+            yield fault(f"is not a regular expression: {error}", rule, fix)
             continue
         if groups != 1:
             fix = "put ( ) around the number alone; (?: ) groups without counting"
-            yield Problem("pattern", f"has {groups} groups", "a pattern has one group, which is the number", fix, **at)
+            yield fault(f"has {groups} groups", "a pattern has one group, which is the number", fix)
     if not set(STEP_NAMES) & set(patterns):
         fix = "for example step_time_ms: 'iteration took ([0-9.]+) ms'"
         rule = "one of them is " + ", ".join(STEP_NAMES)
