@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.config.against_problems import against_problems
 from orchestrator.config.setting_problems import setting_problems
+from orchestrator.importers.settings import Settings, flat
 from orchestrator.schema.search_file import SearchFile
 from search_spaces.engines import ENGINE_PROFILES, PARLAY, engines_of
 from search_spaces.errors import Problem, format_value
@@ -150,17 +151,30 @@ def _engine_problems(file: SearchFile) -> Iterator[Problem]:
 
 
 def _template_of_another_model(file: SearchFile) -> Iterator[Problem]:
-    """Problems with a configuration by which the trainer would train another model than the file's."""
-    for key, said in TRAINERS[file.trainer.kind].model_keys(file.model.shape()).items():
-        given = _value_in(file.trainer.template, key)
-        if given not in (None, said):
+    """Problems with a configuration by which the trainer would train another model than the file's, or in another way
+    than the layouts say."""
+    trainer, template = TRAINERS[file.trainer.kind], file.trainer.template
+    if trainer.table is not None and isinstance(template, Mapping):
+        given = {name.replace("-", "_"): each for name, each in flat(template, trainer.table).items()}
+        for problem in Settings(given, trainer.table).problems():
             yield Problem(
                 "contradiction",
-                f"{key} is {format_value(given)}; the model has {format_value(said)}",
+                f"{problem.key} is {format_value(given[str(problem.key)].value)}",
+                rule=problem.rule,
+                fix=f"remove {problem.key} from the template",
+                key="trainer.template",
+                value=given[str(problem.key)].value,
+            )
+    for key, said in trainer.model_keys(file.model.shape()).items():
+        value = _value_in(template, key)
+        if value not in (None, said):
+            yield Problem(
+                "contradiction",
+                f"{key} is {format_value(value)}; the model has {format_value(said)}",
                 rule="a template must not train another model than the model section's",
                 fix=f"remove {key} from the template, or change the model section",
                 key="trainer.template",
-                value=given,
+                value=value,
             )
 
 

@@ -14,6 +14,7 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import feature_violations, rule_violations
 from search_spaces.rules.engine_rules import EngineRules, Rule
 from trials.trainers.common.log_lines import LogFormat
+from trials.trainers.table import Table
 from trials.trial import TrialSpec
 
 SCRIPT_KEYS = ("python", "arguments", "patterns", "log_rank")
@@ -82,12 +83,12 @@ class Trainer:
     `invocation` starts every rank of a trial by the trainer's interpreter and the attempt's folder, for a canonical
     layout; InputError for an invalid section. None if the trainer needs no supervisor. `log_rank` is the rank that logs
     the steps; without a `log_format` the user gives patterns. `argument_error` is the reason why the user's arguments
-    may not have an option of this name. `model_keys` are keys that a template may have, dotted, with no other values
-    than these for this model. `placeholder_axes` are the axes that only placeholders express, in the template
-    of a command line, else in the arguments; without any, neither has placeholders. A command line `shows_layout` if a
-    reader of the recipe can use it. `is_observed` where the log does not show world and batch, so that an observer in
-    the ranks has to. `preload` is what may be imported before a rank of a trial is forked, one of PRELOADS; without it
-    ranks are started plain.
+    may not have an option of this name. What a configuration's `table` refuses is refused in the template, too;
+    `model_keys` are keys that it may have, dotted, with no other values than these for this model. `placeholder_axes`
+    are the axes that only placeholders express, in the template of a command line, else in the arguments; without any,
+    neither has placeholders. A command line `shows_layout` if a reader of the recipe can use it. `is_observed` where
+    the log does not show world and batch, so that an observer in the ranks has to. `preload` is what may be imported
+    before a rank of a trial is forked, one of PRELOADS; without it ranks are started plain.
     """
 
     rules: EngineRules
@@ -98,6 +99,7 @@ class Trainer:
     log_format: LogFormat | None = None
     log_rank: Callable[[TrialSpec], int] = first_rank
     argument_error: Callable[[str], str | None] | None = None
+    table: Table | None = None
     model_keys: Callable[[ModelShape], Mapping[str, Any]] = lambda model: {}
     placeholder_axes: tuple[str, ...] = ()
     shows_layout: bool = False

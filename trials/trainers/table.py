@@ -6,6 +6,7 @@ of the trainer. A field without a row is what the trainer cannot say. Standard l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -159,8 +160,10 @@ class Table:
         return {name: value for row in self.rows for name, value in row.write(spec).items()}
 
     def refusal(self, name: str) -> str | None:
-        """The reason why an option is refused wherever it is on; None for others."""
-        return next((why for known, why in self.trains_another.items() if fnmatchcase(name, known)), None)
+        """The reason why an option, or one inside it, is refused wherever it is on; None for others."""
+        names = (name, *(name[: dot.start()] for dot in re.finditer(r"\.", name)))
+        reasons = self.trains_another.items()
+        return next((why for known, why in reasons if any(fnmatchcase(each, known) for each in names)), None)
 
     @property
     def limits(self) -> tuple[dict[str, tuple], dict[str, tuple]]:

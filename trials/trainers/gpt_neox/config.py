@@ -224,10 +224,6 @@ def neox_arguments(config: Mapping[str, Any]) -> list[str]:
 
 
 def neox_model_keys(model: ModelShape) -> dict[str, Any]:
-    """Keys of a template by which GPT-NeoX would train another model, with the values for this one."""
-    of_older_releases = {"mlp_type": "regular"}
-    return {
-        "activation": _activation_word(model),
-        "sliding_window_width": None,
-        "moe_num_experts": 1,
-    } | of_older_releases
+    """Keys of a template by which GPT-NeoX, or an older release of it, would train another model, with the values for
+    this one."""
+    return {"activation": _activation_word(model), "mlp_type": "regular"}

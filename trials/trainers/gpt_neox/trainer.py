@@ -77,6 +77,7 @@ TRAINER = Trainer(
     required_keys=("script", "template"),
     optional_keys=(*SCRIPT_KEYS, "observe"),
     argument_error=_REFUSED.get,
+    table=GPT_NEOX,
     model_keys=neox_model_keys,
     invocation=_invocation,
     is_observed=True,

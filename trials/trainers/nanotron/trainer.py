@@ -76,6 +76,7 @@ TRAINER = Trainer(
     required_keys=("script", "template"),
     optional_keys=(*SCRIPT_KEYS, "observe"),
     argument_error=_REFUSED.get,
+    table=NANOTRON,
     model_keys=nanotron_model_keys,
     invocation=_invocation,
     is_observed=True,
