@@ -174,7 +174,7 @@ def accelerate_config(spec: TrialSpec) -> dict[str, Any]:
     }
 
 
-def distributed_type(layout: Layout, is_on_cpu: bool = False) -> str:
+def distributed_type(layout: Layout, is_on_cpu: bool) -> str:
     """Name of the way in which accelerate distributes this layout; DDP has one of each kind of device."""
     if layout.num_gpus == 1:
         return "NO"
