@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,9 +46,8 @@ class ReadFields:
             self.top["global_batch_size"] = batch
             self.origins.setdefault("global_batch_size", batch_origin)
 
-    def imported(self, source: str, keys: Settings, notes: Iterable[str], **others: Any) -> ImportedConfig:
-        """The fields as the import of a file, with its notes; `others` are further fields of it."""
-        said = [*notes]
+    def imported(self, source: str, keys: Settings, notes: list[str], **others: Any) -> ImportedConfig:
+        """The fields as the import of a file. `notes` follow those of the readers; `others` are other fields of it."""
         return ImportedConfig(
             source,
             self.model,
@@ -56,7 +55,7 @@ class ReadFields:
             self.top.get("global_batch_size"),
             **self.cluster,
             origins=self.origins,
-            notes=tuple(dict.fromkeys([*keys.notes, *said])),
+            notes=tuple(dict.fromkeys([*keys.notes, *notes])),
             in_doubt=tuple(keys.in_doubt),
             **others,
         )
