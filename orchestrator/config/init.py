@@ -34,7 +34,6 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.unsafe_text import hidden, hide_secrets
 from search_spaces.schema.validation import FILL_IN
-from trials.trainers.base import TemplateKind
 from trials.trainers.registry import ENGINE_RULES, TRAINERS
 
 _MAX_RANKS_LISTED = 64
@@ -216,7 +215,7 @@ def _trainer(imported: ImportedConfig, path: Path) -> dict[str, Any]:
     kind = next(kind for kind, engines in TRAINER_ENGINES.items() if imported.engine in engines)
     trainer = TRAINERS[kind]
     needed = dict.fromkeys(trainer.required_keys, FILL_IN)
-    if trainer.template_kind is TemplateKind.CONFIGURATION:
+    if "template" in trainer.required_keys:
         needed["template"] = str(path.absolute())
     arguments = [*imported.arguments] or [FILL_IN] * bool(trainer.placeholder_axes)
     return {"kind": kind, **needed, **({"arguments": arguments} if arguments else {})}

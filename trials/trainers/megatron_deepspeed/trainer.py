@@ -18,13 +18,12 @@ from search_spaces.rules.engine_rules import (
 )
 from trials.ranks.cuda_connections import ONE
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
-from trials.trainers.common.deepspeed_config import ds_config, fp32_sums, zero_section
+from trials.trainers.common.deepspeed_config import ZERO, ds_config, fp32_sums
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.megatron_options import NO_DROPOUT_OPTIONS
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import (
     arguments_from,
-    first_violation,
     option_lines,
     script_or,
     torchrun,
@@ -54,9 +53,10 @@ def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
 
 def _config(spec: TrialSpec) -> dict[str, Any]:
     """The DeepSpeed configuration for Megatron-DeepSpeed's options; the ZeRO stages of both must agree."""
-    config = ds_config(spec.layout, spec.global_batch_size, MAX_GRAD_NORM)
+    config = ds_config(spec.layout, MAX_GRAD_NORM)
     config.pop("data_types", None)
-    return {**config, "zero_optimization": zero_section(spec.layout, {}), **fp32_sums(spec.layout)}
+    config[ZERO]["stage"] = spec.layout.zero_stage
+    return config | fp32_sums(spec.layout)
 
 
 def _files(spec: TrialSpec) -> dict[str, str]:
@@ -92,5 +92,5 @@ TRAINER = Trainer(
     log_rank=last_rank,
     argument_error=unsupported_option_reason,
     shows_layout=True,
-    export=LayoutExport(NAME, "Megatron-DeepSpeed", NAME, first_violation(NAME, RULES), _files, _start),
+    export=LayoutExport(NAME, "Megatron-DeepSpeed", NAME, RULES, _files, _start),
 )

@@ -30,7 +30,6 @@ from trials.trainers.common.megatron_options import (
 )
 from trials.trainers.common.recipe import (
     arguments_from,
-    first_violation,
     option_lines,
     script_or,
     torchrun,
@@ -101,5 +100,5 @@ TRAINER = Trainer(
     log_rank=last_rank,
     argument_error=unsupported_option_reason,
     shows_layout=True,
-    export=LayoutExport(NAME, "Megatron-LM", NAME, first_violation(NAME, RULES), _files, _start, _of_software),
+    export=LayoutExport(NAME, "Megatron-LM", NAME, RULES, _files, _start, _of_software),
 )

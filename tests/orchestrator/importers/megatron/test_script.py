@@ -130,7 +130,7 @@ def test_an_option_that_may_be_a_secret_is_named_and_no_argument():
         ("--window-size 4096,1", "sliding_window is a number of positions"),
         ("--softmax-type off-by-one", "attention_sinks"),
         ("--exp-avg-dtype bf16", "moment_dtype is the type of both moments"),
-        ("--position-embedding-type mrope", "position_embedding is learned or rotary"),
+        ("--position-embedding-type mrope", "position_embedding is written "),
         ("--no-position-embedding", "position_embedding is learned or rotary"),
         ("--recompute-granularity full --recompute-method block", "block needs --recompute-num-layers"),
         ("--num-experts 8 --cuda-graph-impl local", "cuda_graphs is attn, mlp, moe_router or"),
