@@ -324,7 +324,8 @@ class Reader(Expander):
         (name,) = words[1:2] or words[:1]
         path, line = text_of(name), words[0][0].line
         try:
-            is_known = doubt_of(name) is None and path_of(path) not in self.files
+            is_inside = path_of(path).partition("/")[0] not in ("", "..")
+            is_known = is_inside and doubt_of(name) is None and path_of(path) not in self.files
             if self._read_file is None or self._depth >= _DEEPEST or not is_known:
                 raise OSError
             text = self._read_file(path)

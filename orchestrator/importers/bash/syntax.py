@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate, pairwise
@@ -23,6 +23,7 @@ EXPANSIONS = (
     "ansi_c_string",
 )
 _BLANKS = re.compile(rb"(?:\s|\\\n)*")
+_COMMAND_PARTS = re.compile(r"[\n;|&({]|(?:\\.|[^\n;|&({\\])+|\\", re.DOTALL)
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
 
 
@@ -75,12 +76,16 @@ def parse_script(text: str, budget: Budget, line: int | None = None) -> Source:
     text = text.replace("\r\n", "\n")
     of_line, of_paragraph = asking_comments("" if line else text)
     lines = enumerate(_LINES.findall(text), 1)
-    source = parse_value(tuple(Piece(each, line or n, doubt=of_line.get(n)) for n, each in lines), budget)
+    source = _parse(tuple(Piece(each, line or n, doubt=of_line.get(n)) for n, each in lines), budget)
     return replace(source, asked_of_paragraph=of_paragraph)
 
 
 def parse_value(value: Value, budget: Budget) -> Source:
     """Parse a script that is a value, as `eval` and `bash -c` do. InputError as for `parse_script`."""
+    return _parse(tuple(_with_whole_commands(value)), budget)
+
+
+def _parse(value: Value, budget: Budget) -> Source:
     require_few_operators(text_of(value))
     texts = [_readable(piece.text).encode(errors="replace") for piece in value]
     origins = tuple(
@@ -89,6 +94,23 @@ def parse_value(value: Value, budget: Budget) -> Source:
     starts = tuple(accumulate(map(len, texts[:-1]), initial=0))
     data = b"".join(texts)
     return Source(_parsed(data, budget), data, starts, origins or (Piece("", 1),))
+
+
+def _with_whole_commands(value: Value) -> Iterator[Piece]:
+    """The script with each command in one piece, where bash ends it at a line break inside of a variable's value: what
+    is behind the line break is in doubt."""
+    names_of_command: Iterable[str] | None = None
+    doubt: str | None = None
+    for piece in value:
+        for text in _COMMAND_PARTS.findall(piece.text):
+            if text == "\n" and names_of_command is not None:
+                if breaks := [name for name in piece.variables if name not in names_of_command]:
+                    text, doubt = " ", doubt or f"bash ends the command at a line break of {breaks[0]} before it"
+            if text in "\n;|&({":
+                names_of_command, doubt = None, None
+            elif names_of_command is None and not text.isspace():
+                names_of_command = piece.variables
+            yield replace(piece, text=text, doubt=piece.doubt or doubt)
 
 
 def _parsed(data: bytes, budget: Budget) -> Node:
