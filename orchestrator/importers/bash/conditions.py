@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from orchestrator.importers.bash.values import doubt_of, names_in, text_of
+from orchestrator.importers.bash.values import Budget, doubt_of, names_in, text_of
 
 if TYPE_CHECKING:
     from orchestrator.importers.bash.expansion import Expander
     from orchestrator.importers.bash.syntax import Node
 
+NUMBER = re.compile(r"-?\d{1,18}")
 _COMPARISONS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
 _LARGEST_NUMBER = 2**63
 _LARGEST_POWER = 64
-_LONGEST = 1000
 
 
 def arithmetic(expression: str) -> int | None:
     """The value of an integer expression without variables; None for anything else."""
-    if len(expression) > _LONGEST:
-        return None
     try:
         return _evaluated(ast.parse(expression.strip(), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
@@ -42,7 +42,6 @@ _OPERATIONS: dict[type[ast.AST], Callable[..., int]] = {
     ast.Mod: lambda a, b: a - b * _divide(a, b),
     ast.Pow: operator.pow,
     ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -61,7 +60,7 @@ def _evaluated(node: ast.AST) -> int:
     operations = [type(child) for child in children if not isinstance(child, ast.expr)]
     if len(operations) != 1 or operations[0] not in _OPERATIONS:
         raise ValueError("not an expression of whole numbers")
-    if operations[0] in (ast.Pow, ast.LShift, ast.RShift) and not 0 <= values[1] <= _LARGEST_POWER:
+    if operations[0] in (ast.Pow, ast.LShift) and not 0 <= values[1] <= _LARGEST_POWER:
         raise ValueError("too large")
     value = int(_OPERATIONS[operations[0]](*values))
     if abs(value) >= _LARGEST_NUMBER:
@@ -69,52 +68,45 @@ def _evaluated(node: ast.AST) -> int:
     return value
 
 
-def condition(node: Node, expander: Expander) -> bool | None:
+def condition(test: Node, expander: Expander) -> bool | None:
     """The value of a `test_command`."""
-    children = [child for child in node.named_children if child.type != "comment"]
-    return _truth(children[0], expander, node.children[0].type == "[[") if len(children) == 1 else None
+    written = expander.source.written
 
+    def operand(node: Node) -> str | None:
+        """The text of an operand that is certain."""
+        if node.type.endswith("_expression"):
+            return None
+        value = expander.value(node)
+        expander.names_read.update(names_in(value))
+        return None if doubt_of(value) else text_of(value)
 
-def negated(value: bool | None) -> bool | None:
-    return None if value is None else not value
+    def truth(node: Node) -> bool | None:
+        if node.type == "unary_expression":
+            operation = written(node.children[0])
+            text = operand(node.children[-1])
+            return None if text is None or operation not in ("-n", "-z") else (text != "") == (operation == "-n")
+        if node.type == "binary_expression" and len(node.children) == 3:
+            return compared(node.children[0], written(node.children[1]), node.children[2])
+        text = operand(node)
+        return None if text is None else text != ""
 
-
-def _truth(node: Node, expander: Expander, globs: bool) -> bool | None:
-    if node.type == "parenthesized_expression" and len(node.named_children) == 1:
-        return _truth(node.named_children[0], expander, globs)
-    if node.type == "unary_expression":
-        operation, operand = expander.source.written(node.children[0]), node.children[-1]
-        if operation == "!":
-            return negated(_truth(operand, expander, globs))
-        text = _operand(operand, expander)
-        return None if text is None or operation not in ("-n", "-z") else (text != "") == (operation == "-n")
-    if node.type == "binary_expression" and len(node.children) == 3:
-        left, operation, right = node.children[0], expander.source.written(node.children[1]), node.children[2]
+    def compared(left: Node, operation: str, right: Node) -> bool | None:
         if operation in ("&&", "||"):
-            values = [_truth(left, expander, globs), _truth(right, expander, globs)]
-            decisive = operation == "||"
+            values, decisive = [truth(left), truth(right)], operation == "||"
             return decisive if decisive in values else None if None in values else not decisive
-        return _compared(left, operation, right, expander, globs)
-    text = _operand(node, expander)
-    return None if text is None else text != ""
+        a, b = operand(left), operand(right)
+        if a is None or b is None:
+            return None
+        if operation in ("=", "==", "!="):
+            is_glob = test.children[0].type == "[[" and right.type in ("word", "extglob_pattern")
+            return (matches(a, written(right), expander.budget) if is_glob else a == b) == (operation != "!=")
+        sign = _COMPARISONS.get(operation)
+        return None if sign is None or (value := arithmetic(f"({a}) {sign} ({b})")) is None else value != 0
+
+    return truth(test.named_children[0]) if len(test.named_children) == 1 else None
 
 
-def _compared(left: Node, operation: str, right: Node, expander: Expander, globs: bool) -> bool | None:
-    a, b = _operand(left, expander), _operand(right, expander)
-    if a is None or b is None:
-        return None
-    if operation in ("=", "==", "!="):
-        is_glob = globs and right.type in ("word", "extglob_pattern")
-        equal = expander.budget.matches(a, expander.source.written(right)) if is_glob else a == b
-        return equal == (operation != "!=")
-    sign = _COMPARISONS.get(operation)
-    return None if sign is None or (value := arithmetic(f"({a}) {sign} ({b})")) is None else value != 0
-
-
-def _operand(node: Node, expander: Expander) -> str | None:
-    """The text of an operand that is certain."""
-    if node.type.endswith("_expression"):
-        return None
-    value = expander.value(node)
-    expander.names_read.update(names_in(value))
-    return None if doubt_of(value) else text_of(value)
+def matches(text: str, pattern: str, budget: Budget) -> bool:
+    """True if the text matches the glob, whose work is about their lengths multiplied."""
+    budget.spend(1 + len(pattern) * (1 + len(text) // 64))
+    return fnmatchcase(text, pattern)

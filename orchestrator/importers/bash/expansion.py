@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from orchestrator.importers.bash.budget import Budget
-from orchestrator.importers.bash.conditions import arithmetic
+from orchestrator.importers.bash.conditions import NUMBER, arithmetic
 from orchestrator.importers.bash.syntax import EXPANSIONS, Source
 from orchestrator.importers.bash.values import (
     OF_A_JOB,
     UNSET,
+    Budget,
     Piece,
     Value,
     Variable,
@@ -31,9 +32,8 @@ if TYPE_CHECKING:
 
 _OUTPUT = "it is the output of a command"
 _NOT_READ = "it is computed in a way that is not read"
-_LONGEST_NUMBER, _LONGEST_EXPRESSION = 100, 1000
+_LONGEST_EXPRESSION = 1000
 _CHANGED_NUMBER = re.compile(r"\b([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/%]?=(?!=))|(?:\+\+|--)([A-Za-z_]\w*)")
-_LITERALS = ("word", "number", "string", "raw_string", "concatenation")
 _WORD_OF_A_FOLDER = re.compile(r"cd|pwd|dirname|realpath|readlink|[fPe012]|dev|null|BASH_SOURCE")
 
 
@@ -47,7 +47,7 @@ class Expander:
     def __init__(self, source: Source, budget: Budget):
         self.source = source
         self.budget = budget
-        self.variables: dict[str, Variable] = {"PWD": ((Piece(".", 1),),)}
+        self.variables: ChainMap[str, Variable] = ChainMap({"PWD": ((Piece(".", 1),),)})
         self.defaults: dict[str, str] = {}
         self.names_read: set[str] = set()
         self.exported: dict[str, Variable] = {}
@@ -127,7 +127,6 @@ class Expander:
         elif index not in ("@", "*"):
             yield self._code(node, _NOT_READ, name)
         else:
-            self.budget.spend(size_of(elements))
             for number, element in enumerate(elements):
                 if number:
                     yield (Piece(" ", 1),) if index == "*" and quoted else None
@@ -177,9 +176,8 @@ class Expander:
         def known(name: re.Match[str]) -> str:
             value = self._scalar(name[0], name[0], line)
             sources.extend(value)
-            number = text_of(value)
-            self.budget.spend(1 + len(number) // 64)
-            return f"({number or 0})" if len(number) <= _LONGEST_NUMBER else name[0]
+            number = text_of(value) or "0"
+            return f"({number})" if NUMBER.fullmatch(number) else name[0]
 
         if len(text) <= _LONGEST_EXPRESSION:
             filled = re.sub(r"(?<![\w#])[A-Za-z_]\w*", known, text)
@@ -211,7 +209,7 @@ class Expander:
             self.variables[name] = (*old, *self._array(value))
         else:
             first, *others = old or ((),)
-            self.variables[name] = ((*first, *self._written_out(node, value)), *others)
+            self.variables[name] = ((*first, *self.value(value)), *others)
         return True
 
     def read_variable_assignments(self, node: Node) -> bool | None:
@@ -223,14 +221,6 @@ class Expander:
         words = self.words(child for child in node.named_children if child.type != "comment")
         is_named = any(re.match(r"\[[^\]]*\]=", text_of(word)) for word in words)
         return unknown(f"its elements have names (line {self.source.line(node)})") if is_named else tuple(words)
-
-    def _written_out(self, assignment: Node, node: Node | None) -> Value:
-        """The value. One that is written out is in doubt where a comment of its paragraph asks to change it."""
-        value = self.value(node)
-        asked = self.source.asked_of_paragraph.get(self.source.line(assignment))
-        if asked is None or node is None or node.type not in _LITERALS or any(piece.variables for piece in value):
-            return value
-        return tuple(replace(piece, doubt=piece.doubt or asked) for piece in value)
 
     def read_declaration_command(self, node: Node) -> bool | None:
         """`export A=1`, `declare -a A`, `local A`."""
@@ -246,7 +236,7 @@ class Expander:
 
     def read_unset_command(self, node: Node) -> bool | None:
         for child in node.named_children:
-            self.variables.pop(self.source.written(child), None)
+            self.variables[self.source.written(child)] = unknown(UNSET)
         return True
 
     def _calculate(self, expression: Value) -> bool | None:
@@ -257,17 +247,6 @@ class Expander:
         number = self.calculated(expression, text)
         self.names_read.update(number.variables)
         return None if number.doubt else number.text != "0"
-
-
-def reassigned(node: Node, source: Source) -> Iterator[str]:
-    """Variables that the assignments inside a loop set to another value, not only add to."""
-    for child in node.named_children:
-        if child.type == "variable_assignment":
-            name, operation, value = re.split(r"(\+?=)", source.written(child), maxsplit=1)
-            if operation == "=" and not re.match(rf'"?\s*\$\{{?{re.escape(name)}\b', value):
-                yield name.partition("[")[0]
-        else:
-            yield from reassigned(child, source)
 
 
 def _expansions(node: Node) -> Iterator[Node]:

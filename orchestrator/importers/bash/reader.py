@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from itertools import pairwise
+from contextlib import contextmanager
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
-from orchestrator.importers.bash.budget import Budget
-from orchestrator.importers.bash.conditions import condition, negated
-from orchestrator.importers.bash.expansion import Expander, reassigned
-from orchestrator.importers.bash.redirections import Redirections, json_files, path_of, redirections
+from orchestrator.importers.bash.conditions import condition, matches
+from orchestrator.importers.bash.expansion import Expander, in_quotes
 from orchestrator.importers.bash.syntax import Source, parse_script, parse_value
-from orchestrator.importers.bash.values import Piece, Value, Variable, doubt_of, merged, names_in, text_of, unknown
+from orchestrator.importers.bash.values import (
+    Budget,
+    Piece,
+    Value,
+    Variable,
+    doubt_of,
+    either,
+    names_in,
+    size_of,
+    text_of,
+    unknown,
+)
 from search_spaces.errors import InputError
 from search_spaces.schema.unsafe_text import looks_secret
 
@@ -25,22 +35,21 @@ if TYPE_CHECKING:
     from orchestrator.importers.bash.syntax import Node
 
 _DEEPEST = 8
-_MOST_COMMANDS = 10_000
-_SUCCEED = ("cd", "mkdir", "echo", "printf", "set", "module", "true", ":")
-_READ_INPUT = ("read", "mapfile", "readarray", "getopts")
+_SUCCEED = ("source", ".", "cd", "mkdir", "echo", "printf", "set", "module", "true", ":")
+_SET_VARIABLES = ("read", "mapfile", "readarray", "getopts", "let")
 _SHELLS = ("bash", "sh", "zsh", "dash")
 _START_RANKS = ("srun", "mpirun", "mpiexec", "orterun")
 _PLAIN_PATH = re.compile(r"[\w./~+{}$-]+")
 """A path without blanks, commands and addresses, which may hold a secret."""
 _NO_WORD = re.compile(r"^(variable_assignment|comment|ERROR)$|_redirect$")
+_REPLACED = re.compile(r"""(?<![\w$=-])([A-Za-z_]\w*)(?:\[[^\]\n]*\])?=(?!"?\s*\$\{?\1\b)""")
+"""A variable that is set to another value, not only added to."""
+_ONLY_READ = ("cat", "head", "tail", "less", "grep", "diff", "ls", "stat", "echo", "printf", "chmod", "rm", "test")
+_DS_CONFIG = re.compile(r"--deepspeed[-_]config[= ]\S+")
 _CONDITION = "it is set under a condition that the script does not decide"
 _LOOP, _FUNCTION, _SUBSHELL = "it is set in a loop", "it is set in a function", "it is set in a sub-shell"
 _UNPARSED = "it is set where the script could not be parsed"
-_ALWAYS_RUN = (_FUNCTION, _SUBSHELL)
-
-
-class _End(Exception):
-    """The script, function or branch ends here."""
+Redirections = tuple[list["Node"], list[str], Value | None]
 
 
 def default_note(name: str, value: str) -> str:
@@ -61,42 +70,38 @@ class Reader(Expander):
         self.commands: list[tuple[Value, ...]] = []
         self.exported_for_one: dict[str, Variable] = {}
         self.files: dict[str, Value | None] = {}
-        self.notes: dict[str, None] = {}
+        self.notes: list[str] = []
         self._read_file = read_file
         self._functions: dict[str, tuple[Source, Node]] = {}
         self._called: set[str] = set()
         self._starter: tuple[Value, ...] = ()
         self._depth = 0
-        self._num_undecided = 0
 
     def read(self) -> None:
         """Read the whole script, at its end the functions that it does not call by name."""
-        with suppress(_End):
-            self._read_source(self.source)
+        self._read_source(self.source)
         for name in [*self._functions]:
             if name not in self._called:
                 self._call(name)
         for name in sorted(self.names_read & self.defaults.keys()):
-            self._note(default_note(name, self.defaults[name]))
+            self.notes.append(default_note(name, self.defaults[name]))
 
     def _read_source(self, source: Source) -> None:
+        if self._depth == _DEEPEST:
+            self.notes.append(f"A script that is nested {_DEEPEST} levels deep was not read.")
+            return
         for line in source.unparsed_lines():
-            self._note(f"Line {line} could not be parsed; what follows may be incomplete.")
+            self.notes.append(f"Line {line} could not be parsed; what follows may be incomplete.")
+        self._depth += 1
         with self._inside(source):
             self._run(source.root.children)
+        self._depth -= 1
 
     @contextmanager
     def _inside(self, source: Source) -> Iterator[None]:
         outer, self.source = self.source, source
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self.source = outer
-            self._depth -= 1
-
-    def _note(self, text: str) -> None:
-        self.notes.setdefault(text)
+        yield
+        self.source = outer
 
     def _run(self, nodes: Sequence[Node]) -> bool | None:
         """Read statements; the exit status of the last, None where it is not known."""
@@ -117,6 +122,8 @@ class Reader(Expander):
         self._run(node.children)
         return None
 
+    read_negated_command = read_pipeline
+
     def read_subshell(self, node: Node) -> bool | None:
         self._undecided(node, _SUBSHELL, [node.children])
         return None
@@ -124,41 +131,29 @@ class Reader(Expander):
     read_do_group = read_compound_statement
 
     @contextmanager
-    def _in_shell(self, variables: Mapping[str, Variable]) -> Iterator[None]:
-        """Read with these variables, like another shell, whose end does not end this one."""
-        self.budget.spend(64 + len(variables))
-        outer, self.variables = self.variables, dict(variables)
-        with suppress(_End):
-            yield
+    def _in_shell(self, variables: ChainMap[str, Variable]) -> Iterator[None]:
+        """Read with these variables, like another shell."""
+        outer, self.variables = self.variables, variables
+        yield
         self.variables = outer
 
     def _undecided(self, node: Node, why: str, bodies: Sequence[Sequence[Node]], names: Iterable[str] = ()) -> None:
         """Read code whose outcome is not followed: at most one of the bodies is run, and in it the values of these
-        variables are not known. A body that ends the script leaves nothing behind."""
+        variables are not known. What a body sets is in doubt."""
         reason = f"{why} (line {self.source.line(node)})"
-        before, after = self.variables, []
-        self._num_undecided += why not in _ALWAYS_RUN
+        branches: list[Mapping[str, Variable]] = []
         for body in bodies:
-            with self._in_shell(before):
-                self.variables |= dict.fromkeys(names, unknown(reason))
+            with self._in_shell(self.variables.new_child(dict.fromkeys(names, unknown(reason)))):
                 self._run(body)
-                after.append(self.variables)
-        self._num_undecided -= why not in _ALWAYS_RUN
-        self.variables = merged(before, after, reason, self.budget)
-
-    def _decided(self, body: Sequence[Node]) -> bool | None:
-        """Read what a condition decides. A script is given for the training that it starts: where it would end, such as
-        at a check of what the user has to set, it is read on."""
-        with suppress(_End):
-            return self._run(body)
-        return None
+                branches.append(self.variables.maps[0])
+        for name in dict.fromkeys(chain(*branches)):
+            old, values = self.variables.get(name, ()), [branch[name] for branch in branches if name in branch]
+            self.budget.spend(4 * sum(map(size_of, (old, *values))))
+            self.variables[name] = either(old, values, reason)
 
     def read_error(self, node: Node) -> bool | None:
         self._undecided(node, _UNPARSED, [node.children])
         return None
-
-    def read_negated_command(self, node: Node) -> bool | None:
-        return negated(self._run(node.children))
 
     def read_list(self, node: Node) -> bool | None:
         """Operands of `&&` or `||`."""
@@ -168,7 +163,7 @@ class Reader(Expander):
             return self._run(node.children)
         status = self._run(operands[:1])
         if status is (operator == "&&"):
-            return self._decided(operands[1:])
+            return self._run(operands[1:])
         if status is None:
             self._undecided(node, _CONDITION, [operands[1:]])
         return status
@@ -191,7 +186,7 @@ class Reader(Expander):
             return True
         if doubt_of(subject) or any("$" in pattern for pattern in patterns):
             return None
-        return any(self.budget.matches(text_of(subject), pattern) for pattern in patterns)
+        return any(matches(text_of(subject), pattern, self.budget) for pattern in patterns)
 
     def read_test_command(self, node: Node) -> bool | None:
         return condition(node, self)
@@ -201,7 +196,7 @@ class Reader(Expander):
         bodies: list[Sequence[Node]] = []
         for status, body in branches:
             if status is True and not bodies:
-                self._decided(body)
+                self._run(body)
                 return
             if status is not False:
                 bodies.append(body)
@@ -214,7 +209,7 @@ class Reader(Expander):
         self.budget.spend(4 * (node.end_byte - node.start_byte))
         names = [self.source.written(name) for name in node.children_by_field_name("variable")]
         parts = [child for child in node.children if child.type != "variable_assignment"]
-        self._undecided(node, _LOOP, [parts], (*names, *reassigned(node, self.source)))
+        self._undecided(node, _LOOP, [parts], (*names, *_REPLACED.findall(self.source.written(node))))
         return None
 
     read_while_statement = read_c_style_for_statement = read_for_statement
@@ -226,40 +221,63 @@ class Reader(Expander):
         return True
 
     def _call(self, name: str) -> None:
-        """Read a function where it is called, without its arguments."""
+        """Read a function where it is called, without its arguments; one that calls itself is read once."""
         self._called.add(name)
-        source, body = self._functions[name]
-        if self._depth < _DEEPEST:
-            with self._inside(source):
-                self._undecided(body, _FUNCTION, [[body]])
+        source, body = self._functions.pop(name)
+        with self._inside(source):
+            self._undecided(body, _FUNCTION, [[body]])
+        self._functions.setdefault(name, (source, body))
 
     def read_redirected_statement(self, node: Node) -> bool | None:
-        """A command with redirections, and what it writes to a file."""
-        bodies, given, first = node.children_by_field_name("body"), redirections(node, self), len(self.commands)
+        """A command with redirections, and what it writes to a file: known is a here-document that `cat` copies."""
+        bodies, given, first = node.children_by_field_name("body"), self._redirections(node), len(self.commands)
         is_command = [body.type for body in bodies] == ["command"]
         status = self.read_command(bodies[0], given) if is_command else self._run(bodies)
         self._run([each for child in node.named_children for each in child.named_children if each.type == "pipeline"])
-        words = [text_of(word) for command in self.commands[first:] for word in command]
-        is_copied = is_command and words == ["cat"] and ">>" not in self.source.written(node)
+        is_copied = is_command and [[*map(text_of, words)] for words in self.commands[first:]] == [["cat"]]
+        is_certain = is_copied and ">>" not in self.source.written(node) and len(self.variables.maps) == 1
         _, files, document = given
-        for path in map(path_of, files):
-            is_certain = is_copied and document is not None and doubt_of(document) is None and not self._num_undecided
-            self.files[path] = document if is_certain and path not in self.files else None
+        for path in files:
+            is_known = is_certain and document is not None and doubt_of(document) is None and path not in self.files
+            self.files[path] = document if is_known else None
         return status
+
+    def _redirections(self, node: Node) -> Redirections:
+        """(words of a command that stand behind a redirection, files that are written, the here-document)."""
+        words: list[Node] = []
+        files: list[str] = []
+        document: Value | None = None
+        for each in _redirects(node):
+            targets = each.children_by_field_name("destination")
+            words += [*each.children_by_field_name("argument"), *targets[1:]]
+            if each.type == "heredoc_redirect":
+                document = self._document(each)
+            elif targets and ">" in each.children[0].type:
+                files.append(posixpath.normpath(text_of(self.value(targets[0]))))
+        return words, files, document
+
+    def _document(self, node: Node) -> Value:
+        """The text of a here-document; one whose end is quoted is kept as it is written."""
+        parts = {child.type: child for child in node.named_children}
+        body = parts.get("heredoc_body")
+        if body is None:
+            return ()
+        if self.source.written(parts["heredoc_start"]).startswith(("'", '"', "\\")):
+            return tuple(self.source.literal(body.start_byte, body.end_byte))
+        return self.spliced(body, body.start_byte, body.end_byte, in_quotes)
 
     def read_command(self, node: Node, given: Redirections | None = None) -> bool | None:
         prefixes = [child for child in node.named_children if child.type == "variable_assignment"]
         if prefixes and self._is_line_of_its_own(prefixes[-1], node.child_by_field_name("name")):
             self._run(prefixes)
             prefixes = []
-        more, _, document = given or redirections(node, self)
+        more, _, document = given or self._redirections(node)
         words = tuple(self.words([*(child for child in node.named_children if not _NO_WORD.search(child.type)), *more]))
         if not words:
             return self._run(prefixes)
-        before = self.variables
-        with self._in_shell(before):
+        with self._in_shell(self.variables.new_child()):
             self._run(prefixes)
-            assigned = {name: value for name, value in self.variables.items() if value is not before.get(name)}
+            assigned = self.variables.maps[0]
         self.exported_for_one |= assigned
         return self._execute(words, document, assigned)
 
@@ -269,28 +287,27 @@ class Reader(Expander):
         return b"\n" in between.replace(b"\\\n", b"")
 
     def _execute(self, words: tuple[Value, ...], document: Value | None, given: Mapping[str, Variable]) -> bool | None:
-        name = text_of(words[0])
-        self.budget.spend(sum(map(len, words)) + (2**30 if len(self.commands) >= _MOST_COMMANDS else 0))
-        if name in ("exit", "return"):
-            raise _End
+        name, texts = text_of(words[0]), [*map(text_of, words)]
+        command = (*self._starter, *words)
+        self.budget.spend(400 + sum(map(len, command)))
         if name == "eval":
-            return self._eval(words)
-        if name in ("source", "."):
-            return self._source_file(words)
+            script = [piece for word in words[1:] for piece in (*word, Piece(" ", words[0][0].line))]
+            self._read_source(parse_value(self.budget.value(script), self.budget))
+            return None
+        self.commands.append(command)
         if name.startswith("--"):
-            self._note(f"Line {words[0][0].line}: {name} was not read; bash ends the command before it.")
-        self.commands.append((*self._starter, *words))
+            self.notes.append(f"Line {words[0][0].line}: {name} was not read; bash ends the command before it.")
         if name in self._functions:
             self._call(name)
+        elif name in ("source", "."):
+            self._source_file(words)
         elif name in ("cd", "pushd"):
             self.variables["PWD"] = unknown("the script changes the folder")
-        elif name == "let":
-            self._calculate(tuple(piece for word in words[1:] for piece in (*word, Piece(" ", 1))))
-        elif name in _READ_INPUT or (name == "printf" and "-v" in map(text_of, words)):
-            self._read_input(words, document)
-        elif (nested := _nested_script(words, document)) is not None and self._depth < _DEEPEST:
+        elif name in _SET_VARIABLES or (name == "printf" and "-v" in texts):
+            self._set_by(words, document)
+        elif (nested := _nested_script(words, document)) is not None:
             self._nested(*nested, given)
-        self.files |= dict.fromkeys(json_files(words, document))
+        self.files |= dict.fromkeys(_json_files(texts, document))
         return None if doubt_of(words[0]) else True if name in _SUCCEED else False if name == "false" else None
 
     def _nested(self, starter: tuple[Value, ...], script: Value, given: Mapping[str, Variable]) -> None:
@@ -299,44 +316,54 @@ class Reader(Expander):
         outer = self._starter
         if any(posixpath.basename(text_of(word)) in _START_RANKS for word in starter[:3]):
             self._starter = (*outer, *starter)
-            self.budget.spend(len(self._starter))
-        with self._in_shell({**exported, **given}):
+        with self._in_shell(ChainMap({**exported, **given})):
             self._read_source(parse_value(script, self.budget))
         self._starter = outer
 
-    def _read_input(self, words: tuple[Value, ...], document: Value | None) -> None:
-        """`read`, `mapfile`, `printf -v`: they set variables to what is not in the script, but for a here-document that
-        is read as a whole."""
-        names = [text_of(word) for word in words[1:]]
-        why = unknown(f"it is read from input (line {words[0][0].line})")
-        self.variables |= dict.fromkeys((name for name in names if name.isidentifier()), why)
-        if document is not None and "-d" in names:
-            self.variables[names[-1]] = (document,)
+    def _set_by(self, words: tuple[Value, ...], document: Value | None) -> None:
+        """`read`, `let`, `printf -v`: they set variables to what is not read, but for a here-document that `read -d`
+        takes as a whole."""
+        options = [text_of(word) for word in words[1:]]
+        why = unknown(f"it is set by {text_of(words[0])} (line {words[0][0].line})")
+        names = [re.search(r"[A-Za-z_]\w*", option) for option in options if not option.startswith("-")]
+        self.variables |= {name[0]: why for name in names if name}
+        if document is not None and "-d" in options:
+            self.variables[options[-1]] = (document,)
 
-    def _eval(self, words: tuple[Value, ...]) -> bool | None:
-        script = [piece for word in words[1:] for piece in (*word, Piece(" ", words[0][0].line))]
-        if self._depth < _DEEPEST:
-            self._read_source(parse_value(self.budget.value(script), self.budget))
-        return None
-
-    def _source_file(self, words: tuple[Value, ...]) -> bool | None:
-        self.commands.append(words)
+    def _source_file(self, words: tuple[Value, ...]) -> None:
+        """Read a file in the script's folder, or below it, that the script itself does not write."""
         (name,) = words[1:2] or words[:1]
         path, line = text_of(name), words[0][0].line
         try:
-            is_inside = path_of(path).partition("/")[0] not in ("", "..")
-            is_known = is_inside and doubt_of(name) is None and path_of(path) not in self.files
-            if self._read_file is None or self._depth >= _DEEPEST or not is_known:
+            normal = posixpath.normpath(path)
+            is_known = (
+                doubt_of(name) is None and normal.partition("/")[0] not in ("", "..") and normal not in self.files
+            )
+            if self._read_file is None or not is_known:
                 raise OSError
             text = self._read_file(path)
         except (InputError, OSError):
             named = path if _PLAIN_PATH.fullmatch(path) else f"The file that line {line} sources"
-            self._note(f"{named} was not read; what it sets is missing.")
-            return True
-        self.budget.spend(len(text))
-        with suppress(_End):
+            self.notes.append(f"{named} was not read; what it sets is missing.")
+        else:
+            self.budget.spend(len(text))
             self._read_source(parse_script(text, self.budget, line))
-        return True
+
+
+def _redirects(node: Node) -> Iterator[Node]:
+    """The redirections; the parser has those behind a here-document inside of it."""
+    for child in node.children_by_field_name("redirect"):
+        yield child
+        yield from _redirects(child)
+
+
+def _json_files(words: Sequence[str], document: Value | None) -> Iterator[str]:
+    """JSON files that a command is told, in its words or its here-document, and which it may write. A training only
+    reads its configuration."""
+    if posixpath.basename(words[0]) not in _ONLY_READ:
+        for part in re.split(r"[^\w./${}-]+", _DS_CONFIG.sub("", " ".join((*words, text_of(document or ()))))):
+            if part.endswith(".json"):
+                yield posixpath.normpath(part)
 
 
 def _nested_script(words: Sequence[Value], document: Value | None) -> tuple[tuple[Value, ...], Value] | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from orchestrator.importers.bash.budget import too_large
 from orchestrator.importers.bash.placeholders import has_placeholder_form
 from orchestrator.importers.bash.reader import Reader
-from orchestrator.importers.bash.values import Value, Variable, doubt_of, names_in, text_of
+from orchestrator.importers.bash.values import Value, Variable, doubt_of, names_in, text_of, too_large
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def read_script(
     certain = _certain(exported.items())
     return Script(
         tuple(tuple(map(_word, command)) for command in reader.commands),
-        tuple(reader.notes),
+        tuple(dict.fromkeys(reader.notes)),
         _certain(reader.variables.items()),
         certain,
         tuple(name for name in exported if name not in certain),

@@ -1,16 +1,19 @@
-"""Values of shell variables: pieces of text with their lines, the variables that they come from, and doubts."""
+"""Values of shell variables: pieces of text with their lines, the variables that they come from, and doubts.
+
+The `Budget` limits their sizes, and the work that reading a script may cause.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from orchestrator.importers.bash.budget import Budget
+from search_spaces.errors import InputError
 
+LARGEST_TEXT = 2**18
+"""Limit of characters of a script, and of any one value after expansion."""
+_LARGEST_WORK = 2**22
 UNSET = "the script does not set it"
 OF_A_JOB = "its default is for a run without Slurm, which sets it in a job"
 
@@ -63,12 +66,10 @@ def size_of(variable: Variable) -> int:
 def taken_from(name: str, value: Value, written: str) -> Value:
     """The value where the variable is used as `written`."""
     return tuple(
-        Piece(
-            written if piece.is_code and not piece.text else piece.text,
-            piece.line,
-            piece.variables if name in piece.variables else (*piece.variables, name),
-            piece.doubt,
-            piece.is_code,
+        replace(
+            piece,
+            text=written if piece.is_code and not piece.text else piece.text,
+            variables=piece.variables if name in piece.variables else (*piece.variables, name),
         )
         for piece in value
     )
@@ -88,54 +89,68 @@ _WORDS = re.compile(r"\s+|(?:<[A-Za-z][^<>\n]*>|\S)+")
 """Words, and the blanks between them. `<a placeholder>` is one word."""
 
 
-def merged(
-    before: Mapping[str, Variable], after: Sequence[Mapping[str, Variable]], reason: str, budget: Budget
-) -> dict[str, Variable]:
-    """The variables after code that left them so in each of its branches.
+def either(old: Variable, values: Sequence[Variable], reason: str) -> Variable:
+    """A variable that was `old`, after branches of which any may have set it to one of the values.
 
-    One that a branch changes is in doubt. Of a list of options, what a branch adds to it is in doubt and the rest is
-    not; where a branch replaces it, all of them are.
+    It is in doubt. Of a list of options, what a branch adds is in doubt and the rest is not; where a branch replaces
+    the list, all of them are.
     """
-    found = dict(before)
-    budget.spend((1 + len(after)) * (64 + len(before)))
-    for name in dict.fromkeys(chain(before, *after)):
-        old = before.get(name)
-        changed = [value for branch in after if (value := branch.get(name)) is not old]
-        if changed:
-            budget.spend(4 * sum(size_of(value or ()) for value in (old, *changed)))
-            found[name] = unknown(reason) if None in changed else _either(old, [v for v in changed if v], reason)
-    return found
-
-
-def _either(old: Variable | None, values: Sequence[Variable], reason: str) -> Variable:
-    is_scalar = all(len(value) == 1 for value in (old or values[0], *values)) if values else False
-    before, *after = [value[0] if is_scalar and value else value for value in (old or (), *values)]
+    is_scalar = all(len(value) == 1 for value in (old or values[0], *values))
+    before, *after = [
+        tuple((piece,) for element in value for piece in element) if is_scalar else value for value in (old, *values)
+    ]
+    are_options = any("".join(map(text_of, items)).lstrip().startswith("-") for items in (before, *after))
     added = [_added(before, items) for items in after]
-    are_options = any(map(_starts_with_option, (before, *after)))
-    if None not in added and (are_options or any(map(_text, before))):
-        certain, others = before, added
+    if None not in added and (are_options or any(map(text_of, before))):
+        certain, others = before, [items or () for items in added]
     elif are_options:
         certain, others = (), [before, *after]
     else:
         return unknown(reason)
-    if is_scalar:
-        blank = Piece(" ", 1)
-        return ((*certain, *(piece for items in others for piece in doubted((blank, *(items or ())), reason))),)
-    return (*certain, *(doubted(element, reason) for items in others for element in items or ()))
+    between = ((Piece(" ", 1),),) if is_scalar else ()
+    items = (*certain, *(doubted(item, reason) for each in others for item in (*between, *each)))
+    return (tuple(piece for item in items for piece in item),) if is_scalar else items
 
 
-def _text(item: Any) -> str:
-    """Text of a piece or of an element."""
-    return item.text if isinstance(item, Piece) else text_of(item)
-
-
-def _starts_with_option(items: Iterable[Any]) -> bool:
-    return next((text for item in items if (text := _text(item).strip())), "").startswith("-")
-
-
-def _added(old: Sequence[Any], new: Sequence[Any]) -> Sequence[Any] | None:
+def _added(old: Variable, new: Variable) -> Variable | None:
     """What a list has before or behind an older one; None where the older one is not in it."""
-    count, texts = len(old), [*map(_text, old)]
-    if texts == [*map(_text, new[:count])]:
+    count, texts = len(old), [*map(text_of, old)]
+    if texts == [*map(text_of, new[:count])]:
         return new[count:]
-    return new[: len(new) - count] if texts == [*map(_text, new[len(new) - count :])] else None
+    return new[: len(new) - count] if texts == [*map(text_of, new[len(new) - count :])] else None
+
+
+class Budget:
+    """Steps that are left for reading a script and the files it sources."""
+
+    def __init__(self) -> None:
+        self._left = _LARGEST_WORK
+
+    def affords(self, amount: int) -> bool:
+        """Spend this much; false if there is nothing left."""
+        self._left -= amount
+        return self._left >= 0
+
+    def spend(self, amount: int) -> None:
+        """Spend this much. InputError if there is nothing left."""
+        if not self.affords(amount):
+            raise too_large("the script repeats itself too often", "is read in a bounded number of steps")
+
+    def value(self, pieces: Iterable[Piece]) -> Value:
+        """The pieces as a value. InputError for one that is too long."""
+        value = tuple(pieces)
+        size = sum(len(piece.text) or 1 for piece in value)
+        require_size(size)
+        self.spend(size + 8 * len(value) + sum(len(piece.variables) for piece in value))
+        return value
+
+
+def require_size(size: int) -> None:
+    if size > LARGEST_TEXT:
+        rule = f"has at most {LARGEST_TEXT} characters, as written and with its variables filled in"
+        raise too_large(f"{size} characters", rule)
+
+
+def too_large(message: str, rule: str) -> InputError:
+    fix = "give a script that only starts the training"
+    return InputError.of("script_size", message, rule=f"a launch script {rule}", fix=fix)

@@ -57,7 +57,7 @@ IN_A_BRANCH = "it is set under a condition that the script does not decide"
         ("A=1\nfor i in 1 2; do run $A; A=$((A * 2)); done", "it is set in a loop"),
         ("set_a() { A=2; }\nA=1\nset_a\nrun $A", "it is set in a function"),
         ("A=1\n(A=2)\nrun $A", "it is set in a sub-shell"),
-        ("A=1\nread A\nrun $A", "it is read from input"),
+        ("A=1\nread A\nrun $A", "it is set by read (line 2)"),
         ("A=1\n((A++))\nrun $A", "it is set by an arithmetic command"),
         ("A=(1 2)\nA[0]=3\nrun $A", "its elements are set one by one"),
         ("A=1 # change for your cluster\nrun $A", "its comment says: change for your cluster"),

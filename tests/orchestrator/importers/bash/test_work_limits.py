@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from orchestrator.importers.bash.budget import LARGEST_TEXT
+from orchestrator.importers.bash.values import LARGEST_TEXT
 from orchestrator.importers.bash.script import read_script
 from search_spaces.errors import InputError
 
