@@ -41,7 +41,6 @@ _SHELLS = ("bash", "sh", "zsh", "dash")
 _START_RANKS = ("srun", "mpirun", "mpiexec", "orterun")
 _PLAIN_PATH = re.compile(r"[\w./~+{}$-]+")
 """A path without blanks, commands and addresses, which may hold a secret."""
-_NO_WORD = re.compile(r"^(variable_assignment|comment|ERROR)$|_redirect$")
 _REPLACED = re.compile(r"""(?<![\w$=-])([A-Za-z_]\w*)(?:\[[^\]\n]*\])?=(?!"?\s*\$\{?\1\b)""")
 """A variable that is set to another value, not only added to."""
 _ONLY_READ = ("cat", "head", "tail", "less", "grep", "diff", "ls", "stat", "echo", "printf", "chmod", "rm", "test")
@@ -49,7 +48,6 @@ _DS_CONFIG = re.compile(r"--deepspeed[-_]config[= ]\S+")
 _CONDITION = "it is set under a condition that the script does not decide"
 _LOOP, _FUNCTION, _SUBSHELL = "it is set in a loop", "it is set in a function", "it is set in a sub-shell"
 _UNPARSED = "it is set where the script could not be parsed"
-Redirections = tuple[list["Node"], list[str], Value | None]
 
 
 def default_note(name: str, value: str) -> str:
@@ -93,15 +91,17 @@ class Reader(Expander):
         for line in source.unparsed_lines():
             self.notes.append(f"Line {line} could not be parsed; what follows may be incomplete.")
         self._depth += 1
-        with self._inside(source):
+        with self._inside(source, self.variables):
             self._run(source.root.children)
         self._depth -= 1
 
     @contextmanager
-    def _inside(self, source: Source) -> Iterator[None]:
-        outer, self.source = self.source, source
+    def _inside(self, source: Source, variables: ChainMap[str, Variable]) -> Iterator[None]:
+        """Read this source with these variables."""
+        outer = self.source, self.variables
+        self.source, self.variables = source, variables
         yield
-        self.source = outer
+        self.source, self.variables = outer
 
     def _run(self, nodes: Sequence[Node]) -> bool | None:
         """Read statements; the exit status of the last, None where it is not known."""
@@ -114,28 +114,21 @@ class Reader(Expander):
         return status
 
     def read_compound_statement(self, node: Node) -> bool | None:
-        if node.children and node.children[0].type == "((":
-            return self._calculate(self.spliced(node, node.start_byte + 2, node.end_byte - 2, str))
-        return self._run(node.children)
+        is_arithmetic = bool(node.children) and node.children[0].type == "(("
+        return self.read_arithmetic_command(node) if is_arithmetic else self._run(node.children)
 
-    def read_pipeline(self, node: Node) -> bool | None:
+    read_do_group = read_variable_assignments = read_compound_statement
+
+    def read_pipeline(self, node: Node) -> None:
         self._run(node.children)
-        return None
 
     read_negated_command = read_pipeline
 
-    def read_subshell(self, node: Node) -> bool | None:
+    def read_subshell(self, node: Node) -> None:
         self._undecided(node, _SUBSHELL, [node.children])
-        return None
 
-    read_do_group = read_compound_statement
-
-    @contextmanager
-    def _in_shell(self, variables: ChainMap[str, Variable]) -> Iterator[None]:
-        """Read with these variables, like another shell."""
-        outer, self.variables = self.variables, variables
-        yield
-        self.variables = outer
+    def read_error(self, node: Node) -> None:
+        self._undecided(node, _UNPARSED, [node.children])
 
     def _undecided(self, node: Node, why: str, bodies: Sequence[Sequence[Node]], names: Iterable[str] = ()) -> None:
         """Read code whose outcome is not followed: at most one of the bodies is run, and in it the values of these
@@ -143,17 +136,13 @@ class Reader(Expander):
         reason = f"{why} (line {self.source.line(node)})"
         branches: list[Mapping[str, Variable]] = []
         for body in bodies:
-            with self._in_shell(self.variables.new_child(dict.fromkeys(names, unknown(reason)))):
+            with self._inside(self.source, self.variables.new_child(dict.fromkeys(names, unknown(reason)))):
                 self._run(body)
                 branches.append(self.variables.maps[0])
         for name in dict.fromkeys(chain(*branches)):
             old, values = self.variables.get(name, ()), [branch[name] for branch in branches if name in branch]
             self.budget.spend(4 * sum(map(size_of, (old, *values))))
             self.variables[name] = either(old, values, reason)
-
-    def read_error(self, node: Node) -> bool | None:
-        self._undecided(node, _UNPARSED, [node.children])
-        return None
 
     def read_list(self, node: Node) -> bool | None:
         """Operands of `&&` or `||`."""
@@ -168,16 +157,14 @@ class Reader(Expander):
             self._undecided(node, _CONDITION, [operands[1:]])
         return status
 
-    def read_if_statement(self, node: Node) -> bool | None:
+    def read_if_statement(self, node: Node) -> None:
         self._choose(node, ((test is None or self._run(test), body) for test, body in _branches(node)))
-        return None
 
-    def read_case_statement(self, node: Node) -> bool | None:
+    def read_case_statement(self, node: Node) -> None:
         subject = self.value(node.child_by_field_name("value"))
         self.names_read.update(names_in(subject))
         items = [item for item in node.named_children if item.type == "case_item"]
         self._choose(node, ((self._matches(subject, item), item.children) for item in items))
-        return None
 
     def _matches(self, subject: Value, item: Node) -> bool | None:
         """True if one of the case's globs matches; None where that is not known."""
@@ -204,57 +191,45 @@ class Reader(Expander):
                 break
         self._undecided(node, _CONDITION, bodies)
 
-    def read_for_statement(self, node: Node) -> bool | None:
+    def read_for_statement(self, node: Node) -> None:
         """A loop is read once. What it sets from turn to turn is not known in it, nor what it has set after it."""
-        self.budget.spend(4 * (node.end_byte - node.start_byte))
+        written = self.source.written(node)
+        self.budget.spend(4 * len(written))
         names = [self.source.written(name) for name in node.children_by_field_name("variable")]
         parts = [child for child in node.children if child.type != "variable_assignment"]
-        self._undecided(node, _LOOP, [parts], (*names, *_REPLACED.findall(self.source.written(node))))
-        return None
+        self._undecided(node, _LOOP, [parts], (*names, *_REPLACED.findall(written)))
 
     read_while_statement = read_c_style_for_statement = read_for_statement
 
-    def read_function_definition(self, node: Node) -> bool | None:
+    def read_function_definition(self, node: Node) -> None:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is not None and body is not None:
             self._functions[self.source.written(name)] = self.source, body
-        return True
 
     def _call(self, name: str) -> None:
         """Read a function where it is called, without its arguments; one that calls itself is read once."""
         self._called.add(name)
         source, body = self._functions.pop(name)
-        with self._inside(source):
+        with self._inside(source, self.variables):
             self._undecided(body, _FUNCTION, [[body]])
         self._functions.setdefault(name, (source, body))
 
     def read_redirected_statement(self, node: Node) -> bool | None:
         """A command with redirections, and what it writes to a file: known is a here-document that `cat` copies."""
-        bodies, given, first = node.children_by_field_name("body"), self._redirections(node), len(self.commands)
+        bodies, first, parts = node.children_by_field_name("body"), len(self.commands), [*_redirects(node)]
+        document = next((self._document(each) for each in parts if each.type == "heredoc_redirect"), None)
         is_command = [body.type for body in bodies] == ["command"]
-        status = self.read_command(bodies[0], given) if is_command else self._run(bodies)
-        self._run([each for child in node.named_children for each in child.named_children if each.type == "pipeline"])
+        status = self.read_command(bodies[0], parts, document) if is_command else self._run(bodies)
+        self._run([each for part in parts for each in part.named_children if each.type == "pipeline"])
         is_copied = is_command and [[*map(text_of, words)] for words in self.commands[first:]] == [["cat"]]
-        is_certain = is_copied and ">>" not in self.source.written(node) and len(self.variables.maps) == 1
-        _, files, document = given
-        for path in files:
-            is_known = is_certain and document is not None and doubt_of(document) is None and path not in self.files
-            self.files[path] = document if is_known else None
+        is_certain = is_copied and len(self.variables.maps) == 1 and document is not None and not doubt_of(document)
+        for part in parts:
+            target, operator = part.child_by_field_name("destination"), part.children[0].type
+            if target is not None and ">" in operator:
+                path = posixpath.normpath(text_of(self.value(target)))
+                is_known = is_certain and operator == ">" and path not in self.files
+                self.files[path] = document if is_known else None
         return status
-
-    def _redirections(self, node: Node) -> Redirections:
-        """(words of a command that stand behind a redirection, files that are written, the here-document)."""
-        words: list[Node] = []
-        files: list[str] = []
-        document: Value | None = None
-        for each in _redirects(node):
-            targets = each.children_by_field_name("destination")
-            words += [*each.children_by_field_name("argument"), *targets[1:]]
-            if each.type == "heredoc_redirect":
-                document = self._document(each)
-            elif targets and ">" in each.children[0].type:
-                files.append(posixpath.normpath(text_of(self.value(targets[0]))))
-        return words, files, document
 
     def _document(self, node: Node) -> Value:
         """The text of a here-document; one whose end is quoted is kept as it is written."""
@@ -266,45 +241,46 @@ class Reader(Expander):
             return tuple(self.source.literal(body.start_byte, body.end_byte))
         return self.spliced(body, body.start_byte, body.end_byte, in_quotes)
 
-    def read_command(self, node: Node, given: Redirections | None = None) -> bool | None:
+    def read_command(self, node: Node, redirects: Iterable[Node] = (), document: Value | None = None) -> bool | None:
+        name = node.child_by_field_name("name")
         prefixes = [child for child in node.named_children if child.type == "variable_assignment"]
-        if prefixes and self._is_line_of_its_own(prefixes[-1], node.child_by_field_name("name")):
+        gap = self.source.text[prefixes[-1].end_byte : name.start_byte] if prefixes and name else b""
+        if b"\n" in gap.replace(
+            b"\\\n", b""
+        ):  # the parser takes `A=1 B=2` on the line before for a part of the command
             self._run(prefixes)
             prefixes = []
-        more, _, document = given or self._redirections(node)
-        words = tuple(self.words([*(child for child in node.named_children if not _NO_WORD.search(child.type)), *more]))
+        more = [word for each in (*_redirects(node), *redirects) for word in _words_behind(each)]
+        words = tuple(self.words([*node.named_children, *more]))
         if not words:
             return self._run(prefixes)
-        with self._in_shell(self.variables.new_child()):
+        with self._inside(self.source, self.variables.new_child()):
             self._run(prefixes)
             assigned = self.variables.maps[0]
         self.exported_for_one |= assigned
-        return self._execute(words, document, assigned)
+        return self._execute(words, self.source.line(node), document, assigned)
 
-    def _is_line_of_its_own(self, assignment: Node, name: Node | None) -> bool:
-        """True for `A=1 B=2` on a line before the command, which the parser takes for a part of it."""
-        between = b"" if name is None else self.source.text[assignment.end_byte : name.start_byte]
-        return b"\n" in between.replace(b"\\\n", b"")
-
-    def _execute(self, words: tuple[Value, ...], document: Value | None, given: Mapping[str, Variable]) -> bool | None:
+    def _execute(
+        self, words: tuple[Value, ...], line: int, document: Value | None, given: Mapping[str, Variable]
+    ) -> bool | None:
         name, texts = text_of(words[0]), [*map(text_of, words)]
         command = (*self._starter, *words)
         self.budget.spend(400 + sum(map(len, command)))
         if name == "eval":
-            script = [piece for word in words[1:] for piece in (*word, Piece(" ", words[0][0].line))]
+            script = [piece for word in words[1:] for piece in (*word, Piece(" ", line))]
             self._read_source(parse_value(self.budget.value(script), self.budget))
             return None
         self.commands.append(command)
         if name.startswith("--"):
-            self.notes.append(f"Line {words[0][0].line}: {name} was not read; bash ends the command before it.")
+            self.notes.append(f"Line {line}: {name} was not read; bash ends the command before it.")
         if name in self._functions:
             self._call(name)
         elif name in ("source", "."):
-            self._source_file(words)
+            self._source_file(words[-1] if len(words) == 1 else words[1], line)
         elif name in ("cd", "pushd"):
             self.variables["PWD"] = unknown("the script changes the folder")
         elif name in _SET_VARIABLES or (name == "printf" and "-v" in texts):
-            self._set_by(words, document)
+            self._set_by(texts, line, document)
         elif (nested := _nested_script(words, document)) is not None:
             self._nested(*nested, given)
         self.files |= dict.fromkeys(_json_files(texts, document))
@@ -316,34 +292,28 @@ class Reader(Expander):
         outer = self._starter
         if any(posixpath.basename(text_of(word)) in _START_RANKS for word in starter[:3]):
             self._starter = (*outer, *starter)
-        with self._in_shell(ChainMap({**exported, **given})):
+        with self._inside(self.source, ChainMap({**exported, **given})):
             self._read_source(parse_value(script, self.budget))
         self._starter = outer
 
-    def _set_by(self, words: tuple[Value, ...], document: Value | None) -> None:
+    def _set_by(self, words: Sequence[str], line: int, document: Value | None) -> None:
         """`read`, `let`, `printf -v`: they set variables to what is not read, but for a here-document that `read -d`
         takes as a whole."""
-        options = [text_of(word) for word in words[1:]]
-        why = unknown(f"it is set by {text_of(words[0])} (line {words[0][0].line})")
-        names = [re.search(r"[A-Za-z_]\w*", option) for option in options if not option.startswith("-")]
-        self.variables |= {name[0]: why for name in names if name}
-        if document is not None and "-d" in options:
-            self.variables[options[-1]] = (document,)
+        names = [re.search(r"[A-Za-z_]\w*", word) for word in words[1:] if not word.startswith("-")]
+        self.variables |= {name[0]: unknown(f"it is set by {words[0]} (line {line})") for name in names if name}
+        if document is not None and "-d" in words:
+            self.variables[words[-1]] = (document,)
 
-    def _source_file(self, words: tuple[Value, ...]) -> None:
+    def _source_file(self, name: Value, line: int) -> None:
         """Read a file in the script's folder, or below it, that the script itself does not write."""
-        (name,) = words[1:2] or words[:1]
-        path, line = text_of(name), words[0][0].line
+        path = posixpath.normpath(text_of(name))
+        is_readable = doubt_of(name) is None and path.partition("/")[0] not in ("", "..") and path not in self.files
         try:
-            normal = posixpath.normpath(path)
-            is_known = (
-                doubt_of(name) is None and normal.partition("/")[0] not in ("", "..") and normal not in self.files
-            )
-            if self._read_file is None or not is_known:
+            if self._read_file is None or not is_readable:
                 raise OSError
-            text = self._read_file(path)
+            text = self._read_file(text_of(name))
         except (InputError, OSError):
-            named = path if _PLAIN_PATH.fullmatch(path) else f"The file that line {line} sources"
+            named = text_of(name) if _PLAIN_PATH.fullmatch(text_of(name)) else f"The file that line {line} sources"
             self.notes.append(f"{named} was not read; what it sets is missing.")
         else:
             self.budget.spend(len(text))
@@ -355,6 +325,11 @@ def _redirects(node: Node) -> Iterator[Node]:
     for child in node.children_by_field_name("redirect"):
         yield child
         yield from _redirects(child)
+
+
+def _words_behind(redirect: Node) -> list[Node]:
+    """Words of the command that stand behind a redirection, which the parser has inside of it."""
+    return [*redirect.children_by_field_name("argument"), *redirect.children_by_field_name("destination")[1:]]
 
 
 def _json_files(words: Sequence[str], document: Value | None) -> Iterator[str]:

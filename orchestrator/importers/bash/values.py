@@ -136,12 +136,13 @@ class Budget:
         if not self.affords(amount):
             raise too_large("the script repeats itself too often", "is read in a bounded number of steps")
 
-    def value(self, pieces: Iterable[Piece]) -> Value:
-        """The pieces as a value. InputError for one that is too long."""
-        value = tuple(pieces)
+    def value(self, pieces: Iterable[Piece | None]) -> Value:
+        """The pieces as a value, with a blank where they are None. InputError for one that is too long."""
+        filled = (Piece(" ", 1) if piece is None else piece for piece in pieces)
+        value = tuple(piece for piece in filled if piece.text or piece.doubt)
         size = sum(len(piece.text) or 1 for piece in value)
         require_size(size)
-        self.spend(size + 8 * len(value) + sum(len(piece.variables) for piece in value))
+        self.spend(16 + size + 8 * len(value) + sum(len(piece.variables) for piece in value))
         return value
 
 
