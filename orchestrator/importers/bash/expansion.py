@@ -9,7 +9,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from orchestrator.importers.bash.conditions import NUMBER, arithmetic
+from orchestrator.importers.bash.arithmetic import arithmetic
 from orchestrator.importers.bash.syntax import EXPANSIONS, Source
 from orchestrator.importers.bash.values import (
     OF_A_JOB,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _OUTPUT = "it is the output of a command"
 _NOT_READ = "it is computed in a way that is not read"
+_NUMBER = re.compile(r"-?\d{1,18}")
 _LONGEST_EXPRESSION = 1000
 _CHANGED_NUMBER = re.compile(r"\b([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/%]?=(?!=))|(?:\+\+|--)([A-Za-z_]\w*)")
 _NO_WORD = re.compile(r"^(variable_assignment|comment|ERROR)$|_redirect$")
@@ -172,7 +173,8 @@ class Expander:
             (value,) = self._parameter(node, name[0])
             sources.extend(value)
             number = text_of(value) or "0"
-            return f"({number})" if NUMBER.fullmatch(number) else name[0]
+            self.budget.spend(1 + len(number) // 64)
+            return f"({number})" if _NUMBER.fullmatch(number) else name[0]
 
         if len(expression) <= _LONGEST_EXPRESSION:
             filled = re.sub(r"(?<![\w#])[A-Za-z_]\w*", known, expression)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from textwrap import shorten
 
 from search_spaces.schema.unsafe_text import hide_secrets
 
@@ -67,7 +68,6 @@ def asking_comments(text: str) -> dict[int, str]:
 
 def _asking(comment: str) -> str | None:
     comment = hide_secrets(comment.lstrip("# \t").strip())
-    if not _ASKS.match(comment):
-        return None
-    short = comment if len(comment) <= _LONGEST_COMMENT else comment[: _LONGEST_COMMENT - 3] + "..."
-    return f"its comment says: {short}"
+    return (
+        f"its comment says: {shorten(comment, _LONGEST_COMMENT, placeholder='...')}" if _ASKS.match(comment) else None
+    )

@@ -10,10 +10,11 @@ import re
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
-from orchestrator.importers.bash.conditions import condition, matches
+from orchestrator.importers.bash.arithmetic import arithmetic
 from orchestrator.importers.bash.expansion import Expander, in_quotes
 from orchestrator.importers.bash.syntax import Source, parse_script, parse_value
 from orchestrator.importers.bash.values import (
@@ -41,6 +42,7 @@ _SHELLS = ("bash", "sh", "zsh", "dash")
 _START_RANKS = ("srun", "mpirun", "mpiexec", "orterun")
 _PLAIN_PATH = re.compile(r"[\w./~+{}$-]+")
 """A path without blanks, commands and addresses, which may hold a secret."""
+_COMPARISONS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
 _REPLACED = re.compile(r"""(?<![\w$=-])([A-Za-z_]\w*)(?:\[[^\]\n]*\])?=(?!"?\s*\$\{?\1\b)""")
 """A variable that is set to another value, not only added to."""
 _ONLY_READ = ("cat", "head", "tail", "less", "grep", "diff", "ls", "stat", "echo", "printf", "chmod", "rm", "test")
@@ -164,19 +166,16 @@ class Reader(Expander):
         subject = self.value(node.child_by_field_name("value"))
         self.names_read.update(names_in(subject))
         items = [item for item in node.named_children if item.type == "case_item"]
-        self._choose(node, ((self._matches(subject, item), item.children) for item in items))
+        self._choose(node, ((self._is_case(subject, item), item.children) for item in items))
 
-    def _matches(self, subject: Value, item: Node) -> bool | None:
+    def _is_case(self, subject: Value, item: Node) -> bool | None:
         """True if one of the case's globs matches; None where that is not known."""
         patterns = [self.source.written(node).strip("\"'") for node in item.children_by_field_name("value")]
         if "*" in patterns:
             return True
         if doubt_of(subject) or any("$" in pattern for pattern in patterns):
             return None
-        return any(matches(text_of(subject), pattern, self.budget) for pattern in patterns)
-
-    def read_test_command(self, node: Node) -> bool | None:
-        return condition(node, self)
+        return any(self._matches(text_of(subject), pattern) for pattern in patterns)
 
     def _choose(self, node: Node, branches: Iterable[tuple[bool | None, Sequence[Node]]]) -> None:
         """Read the branch that is taken, of these (condition, body), or all that may be."""
@@ -190,6 +189,43 @@ class Reader(Expander):
             if status is True:
                 break
         self._undecided(node, _CONDITION, bodies)
+
+    def read_test_command(self, node: Node) -> bool | None:
+        tests, has_globs = node.named_children, node.children[0].type == "[["
+        return self._truth(tests[0], has_globs) if len(tests) == 1 else None
+
+    def _truth(self, test: Node, has_globs: bool) -> bool | None:
+        """The value of a condition, None where the script does not decide it."""
+        if test.type == "unary_expression":
+            operator, text = self.source.written(test.children[0]), self._operand(test.children[-1])
+            return None if text is None or operator not in ("-n", "-z") else (text != "") == (operator == "-n")
+        if test.type != "binary_expression" or len(test.children) != 3:
+            return None if (text := self._operand(test)) is None else text != ""
+        left, operator, right = test.children[0], self.source.written(test.children[1]), test.children[2]
+        if operator in ("&&", "||"):
+            values, decisive = [self._truth(left, has_globs), self._truth(right, has_globs)], operator == "||"
+            return decisive if decisive in values else None if None in values else not decisive
+        a, b = self._operand(left), self._operand(right)
+        if a is None or b is None:
+            return None
+        if operator in ("=", "==", "!="):
+            is_glob = has_globs and right.type in ("word", "extglob_pattern")
+            return (self._matches(a, self.source.written(right)) if is_glob else a == b) == (operator != "!=")
+        sign = _COMPARISONS.get(operator)
+        return None if sign is None or (number := arithmetic(f"({a}) {sign} ({b})")) is None else number != 0
+
+    def _operand(self, node: Node) -> str | None:
+        """The text of an operand that is certain."""
+        if node.type.endswith("_expression"):
+            return None
+        value = self.value(node)
+        self.names_read.update(names_in(value))
+        return None if doubt_of(value) else text_of(value)
+
+    def _matches(self, text: str, glob: str) -> bool:
+        """True if the text matches the glob, whose work is about their lengths multiplied."""
+        self.budget.spend(1 + len(glob) * (1 + len(text) // 64))
+        return fnmatchcase(text, glob)
 
     def read_for_statement(self, node: Node) -> None:
         """A loop is read once. What it sets from turn to turn is not known in it, nor what it has set after it."""
@@ -276,7 +312,7 @@ class Reader(Expander):
         if name in self._functions:
             self._call(name)
         elif name in ("source", "."):
-            self._source_file(words[-1] if len(words) == 1 else words[1], line)
+            self._source_file((words[1:2] or words)[0], line)
         elif name in ("cd", "pushd"):
             self.variables["PWD"] = unknown("the script changes the folder")
         elif name in _SET_VARIABLES or (name == "printf" and "-v" in texts):

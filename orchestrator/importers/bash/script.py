@@ -7,22 +7,13 @@ from dataclasses import dataclass
 
 from orchestrator.importers.bash.placeholders import has_placeholder_form
 from orchestrator.importers.bash.reader import Reader
-from orchestrator.importers.bash.values import Value, Variable, doubt_of, names_in, text_of, too_large
+from orchestrator.importers.bash.values import Piece, Value, Variable, doubt_of, names_in, text_of, too_large
 
+Word = Piece
+"""A word of a command, expanded, in one piece; a part with an unknown value stays as written, `$` included.
 
-@dataclass(frozen=True)
-class Word:
-    """A word of a command, expanded; a part with an unknown value stays as written, `$` included.
-
-    `line` is the script's line, from 1, where the word is written: for an element of an array or a word of a string
-    of options, the line in there. `variables` are those whose values are in the word. `doubt` is the reason to ask
-    about the word, None where it can be believed.
-    """
-
-    text: str
-    line: int
-    variables: tuple[str, ...] = ()
-    doubt: str | None = None
+Its line is where it is written: for an element of an array or a word of a string of options, the line in there.
+"""
 
 
 @dataclass(frozen=True)

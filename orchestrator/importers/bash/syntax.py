@@ -63,7 +63,7 @@ class Source:
             node = nodes.pop()
             nodes += reversed(node.children)
             if node.is_missing or node.is_error:
-                yield self.line(node.parent or node) if node.is_missing else self.line(node)
+                yield self.line(node)
 
 
 def parse_script(text: str, budget: Budget, line: int | None = None) -> Source:
@@ -115,7 +115,8 @@ def _parse(pieces: list[Piece], budget: Budget) -> Source:
     def read(start: int, _: object) -> bytes:
         # The parser reads a text like `))))` once for each of its characters, so each read is paid for; when nothing is
         # left, the text ends for it.
-        return data[start : start + _READ_BYTES] if budget.affords(_READ_COST) else b""
+        budget.left -= _READ_COST
+        return data[start : start + _READ_BYTES] if budget.left >= 0 else b""
 
     root = _parser().parse(read).root_node
     budget.spend(0)

@@ -124,16 +124,12 @@ class Budget:
     """Steps that are left for reading a script and the files it sources."""
 
     def __init__(self) -> None:
-        self._left = _LARGEST_WORK
-
-    def affords(self, amount: int) -> bool:
-        """Spend this much; false if there is nothing left."""
-        self._left -= amount
-        return self._left >= 0
+        self.left = _LARGEST_WORK
 
     def spend(self, amount: int) -> None:
         """Spend this much. InputError if there is nothing left."""
-        if not self.affords(amount):
+        self.left -= amount
+        if self.left < 0:
             raise too_large("the script repeats itself too often", "is read in a bounded number of steps")
 
     def value(self, pieces: Iterable[Piece | None]) -> Value:
