@@ -106,39 +106,36 @@ class Expander:
         elif kind not in EXPANSIONS:
             yield from self.source.literal(start, end, str if quoted else _unquoted)
         else:
-            for number, value in enumerate(self._expanded(node, quoted)):
+            for number, value in enumerate(self._expanded(node)):
                 yield from (None,) if number else ()
                 yield from split(value) if splits else value
 
-    def _expanded(self, node: Node, quoted: bool) -> Sequence[Value]:
+    def _expanded(self, node: Node) -> Sequence[Value]:
         """The value of an expansion, or the elements of an array."""
         if node.type == "simple_expansion":
-            return self._parameter(node, self.source.written(node)[1:], quoted)
+            return self._parameter(node, self.source.written(node)[1:])
         if node.type == "expansion":
-            return self._braces(node, quoted)
+            return self._braces(node)
         return [(self.calculated(node),) if node.type == "arithmetic_expansion" else self._substitution(node)]
 
     def _code(self, node: Node, doubt: str, *names: str) -> Value:
         return (Piece(self.source.written(node), self.source.line(node), names, doubt, is_code=True),)
 
-    def _parameter(self, node: Node, parameter: str, quoted: bool = True) -> Sequence[Value]:
+    def _parameter(self, node: Node, parameter: str) -> Sequence[Value]:
         """`$X`, `${X}`, `$1`, `$@`, `${A[@]}`, `${A[1]}`."""
         name, _, index = parameter.removesuffix("]").partition("[")
         elements = self.variables.get(name, unknown(UNSET, self.source.line(node)))
         if index not in ("", "0", "@", "*"):
             return [self._code(node, _NOT_READ, name)]
         taken = elements if index in ("@", "*") else elements[:1] or ((),)
-        values = [taken_from(name, element, self.source.written(node)) for element in taken]
-        if index == "*" and quoted:
-            return [tuple(piece for value in values for piece in (*value, Piece(" ", 1)))[:-1]]
-        return values
+        return [taken_from(name, element, self.source.written(node)) for element in taken]
 
-    def _braces(self, node: Node, quoted: bool) -> Sequence[Value]:
+    def _braces(self, node: Node) -> Sequence[Value]:
         """`${...}`."""
         inner = [child for child in node.children if child.type not in ("${", "}")]
         parameter, operation = [*map(self.source.written, inner[:2]), "", ""][:2]
         if re.match(r"[\w@*]", parameter) and operation in ("", ":?", "?"):
-            return self._parameter(node, parameter, quoted)
+            return self._parameter(node, parameter)
         if re.fullmatch(r"\w+", parameter) and operation in (":-", "-", ":=", "="):
             return [self._with_default(node, parameter, operation, inner[1].end_byte)]
         return [self._code(node, _NOT_READ)]

@@ -36,16 +36,14 @@ if TYPE_CHECKING:
     from orchestrator.importers.bash.syntax import Node
 
 _DEEPEST = 8
-_SUCCEED = ("source", ".", "cd", "mkdir", "echo", "printf", "set", "module", "true", ":")
+_STATUS = {"true": True, ":": True, "false": False}
 _SET_VARIABLES = ("read", "mapfile", "readarray", "getopts", "let")
 _SHELLS = ("bash", "sh", "zsh", "dash")
-_START_RANKS = ("srun", "mpirun", "mpiexec", "orterun")
 _PLAIN_PATH = re.compile(r"[\w./~+{}$-]+")
 """A path without blanks, commands and addresses, which may hold a secret."""
 _COMPARISONS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
 _REPLACED = re.compile(r"""(?<![\w$=-])([A-Za-z_]\w*)(?:\[[^\]\n]*\])?=(?!"?\s*\$\{?\1\b)""")
 """A variable that is set to another value, not only added to."""
-_ONLY_READ = ("cat", "head", "tail", "less", "grep", "diff", "ls", "stat", "echo", "printf", "chmod", "rm", "test")
 _DS_CONFIG = re.compile(r"--deepspeed[-_]config[= ]\S+")
 _CONDITION = "it is set under a condition that the script does not decide"
 _LOOP, _FUNCTION, _SUBSHELL = "it is set in a loop", "it is set in a function", "it is set in a sub-shell"
@@ -73,16 +71,12 @@ class Reader(Expander):
         self.notes: list[str] = []
         self._read_file = read_file
         self._functions: dict[str, tuple[Source, Node]] = {}
-        self._called: set[str] = set()
         self._starter: tuple[Value, ...] = ()
         self._depth = 0
 
     def read(self) -> None:
-        """Read the whole script, at its end the functions that it does not call by name."""
+        """Read the whole script; a function where it is called by name."""
         self._read_source(self.source)
-        for name in [*self._functions]:
-            if name not in self._called:
-                self._call(name)
         for name in sorted(self.names_read & self.defaults.keys()):
             self.notes.append(default_note(name, self.defaults[name]))
 
@@ -179,48 +173,39 @@ class Reader(Expander):
 
     def _choose(self, node: Node, branches: Iterable[tuple[bool | None, Sequence[Node]]]) -> None:
         """Read the branch that is taken, of these (condition, body), or all that may be."""
-        bodies: list[Sequence[Node]] = []
+        bodies, is_taken = [], False
         for status, body in branches:
-            if status is True and not bodies:
-                self._run(body)
-                return
             if status is not False:
                 bodies.append(body)
-            if status is True:
+            if is_taken := status is True:
                 break
-        self._undecided(node, _CONDITION, bodies)
+        if is_taken and len(bodies) == 1:
+            self._run(bodies[0])
+        else:
+            self._undecided(node, _CONDITION, bodies)
 
     def read_test_command(self, node: Node) -> bool | None:
-        tests, has_globs = node.named_children, node.children[0].type == "[["
-        return self._truth(tests[0], has_globs) if len(tests) == 1 else None
-
-    def _truth(self, test: Node, has_globs: bool) -> bool | None:
-        """The value of a condition, None where the script does not decide it."""
+        """`[ ]` and `[[ ]]` of one comparison whose operands are certain."""
+        test = node.named_children[0] if len(node.named_children) == 1 else node
         if test.type == "unary_expression":
             operator, text = self.source.written(test.children[0]), self._operand(test.children[-1])
             return None if text is None or operator not in ("-n", "-z") else (text != "") == (operator == "-n")
         if test.type != "binary_expression" or len(test.children) != 3:
             return None if (text := self._operand(test)) is None else text != ""
-        left, operator, right = test.children[0], self.source.written(test.children[1]), test.children[2]
-        if operator in ("&&", "||"):
-            values, decisive = [self._truth(left, has_globs), self._truth(right, has_globs)], operator == "||"
-            return decisive if decisive in values else None if None in values else not decisive
-        a, b = self._operand(left), self._operand(right)
+        operator, right = self.source.written(test.children[1]), test.children[2]
+        a, b = self._operand(test.children[0]), self._operand(right)
         if a is None or b is None:
             return None
         if operator in ("=", "==", "!="):
-            is_glob = has_globs and right.type in ("word", "extglob_pattern")
+            is_glob = node.children[0].type == "[[" and right.type in ("word", "extglob_pattern")
             return (self._matches(a, self.source.written(right)) if is_glob else a == b) == (operator != "!=")
         sign = _COMPARISONS.get(operator)
         return None if sign is None or (number := arithmetic(f"({a}) {sign} ({b})")) is None else number != 0
 
     def _operand(self, node: Node) -> str | None:
-        """The text of an operand that is certain."""
-        if node.type.endswith("_expression"):
-            return None
         value = self.value(node)
         self.names_read.update(names_in(value))
-        return None if doubt_of(value) else text_of(value)
+        return None if doubt_of(value) or node.type.endswith(("_expression", "_command")) else text_of(value)
 
     def _matches(self, text: str, glob: str) -> bool:
         """True if the text matches the glob, whose work is about their lengths multiplied."""
@@ -244,7 +229,6 @@ class Reader(Expander):
 
     def _call(self, name: str) -> None:
         """Read a function where it is called, without its arguments; one that calls itself is read once."""
-        self._called.add(name)
         source, body = self._functions.pop(name)
         with self._inside(source, self.variables):
             self._undecided(body, _FUNCTION, [[body]])
@@ -320,14 +304,12 @@ class Reader(Expander):
         elif (nested := _nested_script(words, document)) is not None:
             self._nested(*nested, given)
         self.files |= dict.fromkeys(_json_files(texts, document))
-        return None if doubt_of(words[0]) else True if name in _SUCCEED else False if name == "false" else None
+        return None if doubt_of(words[0]) else _STATUS.get(name)
 
     def _nested(self, starter: tuple[Value, ...], script: Value, given: Mapping[str, Variable]) -> None:
         """Read a script that another shell runs. Its commands have the words before them that start their ranks."""
         exported = {name: value for name, value in self.variables.items() if name in self.exported or name == "PWD"}
-        outer = self._starter
-        if any(posixpath.basename(text_of(word)) in _START_RANKS for word in starter[:3]):
-            self._starter = (*outer, *starter)
+        outer, self._starter = self._starter, (*self._starter, *starter)
         with self._inside(self.source, ChainMap({**exported, **given})):
             self._read_source(parse_value(script, self.budget))
         self._starter = outer
@@ -371,10 +353,9 @@ def _words_behind(redirect: Node) -> list[Node]:
 def _json_files(words: Sequence[str], document: Value | None) -> Iterator[str]:
     """JSON files that a command is told, in its words or its here-document, and which it may write. A training only
     reads its configuration."""
-    if posixpath.basename(words[0]) not in _ONLY_READ:
-        for part in re.split(r"[^\w./${}-]+", _DS_CONFIG.sub("", " ".join((*words, text_of(document or ()))))):
-            if part.endswith(".json"):
-                yield posixpath.normpath(part)
+    for part in re.split(r"[^\w./${}-]+", _DS_CONFIG.sub("", " ".join((*words, text_of(document or ()))))):
+        if part.endswith(".json"):
+            yield posixpath.normpath(part)
 
 
 def _nested_script(words: Sequence[Value], document: Value | None) -> tuple[tuple[Value, ...], Value] | None:

@@ -113,11 +113,9 @@ def either(old: Variable, values: Sequence[Variable], reason: str) -> Variable:
 
 
 def _added(old: Variable, new: Variable) -> Variable | None:
-    """What a list has before or behind an older one; None where the older one is not in it."""
-    count, texts = len(old), [*map(text_of, old)]
-    if texts == [*map(text_of, new[:count])]:
-        return new[count:]
-    return new[: len(new) - count] if texts == [*map(text_of, new[len(new) - count :])] else None
+    """What a list has behind an older one; None where the older one does not begin it."""
+    begins = [*map(text_of, old)] == [*map(text_of, new[: len(old)])]
+    return new[len(old) :] if begins else None
 
 
 class Budget:
