@@ -10,10 +10,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from orchestrator.importers.bash.arithmetic import arithmetic
-from orchestrator.importers.bash.syntax import EXPANSIONS, Source
+from orchestrator.importers.bash.syntax import EXPANSIONS, parse_script
 from orchestrator.importers.bash.values import (
-    OF_A_JOB,
-    UNSET,
     Budget,
     Piece,
     Value,
@@ -21,7 +19,6 @@ from orchestrator.importers.bash.values import (
     doubt_of,
     doubted,
     names_in,
-    size_of,
     split,
     taken_from,
     text_of,
@@ -31,11 +28,12 @@ from orchestrator.importers.bash.values import (
 if TYPE_CHECKING:
     from orchestrator.importers.bash.syntax import Node
 
+_UNSET = "the script does not set it"
+_OF_A_JOB = "its default is for a run without Slurm, which sets it in a job"
 _OUTPUT = "it is the output of a command"
 _NOT_READ = "it is computed in a way that is not read"
 _NUMBER = re.compile(r"-?\d{1,18}")
 _LONGEST_EXPRESSION = 1000
-_CHANGED_NUMBER = re.compile(r"\b([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/%]?=(?!=))|(?:\+\+|--)([A-Za-z_]\w*)")
 _NO_WORD = re.compile(r"^(variable_assignment|comment|ERROR)$|_redirect$")
 _WORD_OF_A_FOLDER = re.compile(r"cd|pwd|dirname|realpath|readlink|[fPe012]|dev|null|BASH_SOURCE")
 
@@ -54,16 +52,14 @@ _of_default = _removing(r"\\(.)|[\"']")
 class Expander:
     """Expands words of the source that is read, and reads its assignments.
 
-    `defaults` are those of `${X:-d}` that were taken, `names_read` the variables that conditions have read, and
-    `exported` the exported ones with their values then.
+    `defaults` are those of `${X:-d}` that were taken, and `exported` the exported variables with their values then.
     """
 
-    def __init__(self, source: Source, budget: Budget):
-        self.source = source
-        self.budget = budget
+    def __init__(self, text: str):
+        self.budget = Budget()
+        self.source = parse_script(text, self.budget)
         self.variables: ChainMap[str, Variable] = ChainMap({"PWD": ((Piece(".", 1),),)})
         self.defaults: dict[str, str] = {}
-        self.names_read: set[str] = set()
         self.exported: dict[str, Variable] = {}
 
     def words(self, nodes: Iterable[Node]) -> list[Value]:
@@ -124,7 +120,7 @@ class Expander:
     def _parameter(self, node: Node, parameter: str) -> Sequence[Value]:
         """`$X`, `${X}`, `$1`, `$@`, `${A[@]}`, `${A[1]}`."""
         name, _, index = parameter.removesuffix("]").partition("[")
-        elements = self.variables.get(name, unknown(UNSET, self.source.line(node)))
+        elements = self.variables.get(name, unknown(_UNSET, self.source.line(node)))
         if index not in ("", "0", "@", "*"):
             return [self._code(node, _NOT_READ, name)]
         taken = elements if index in ("@", "*") else elements[:1] or ((),)
@@ -143,15 +139,15 @@ class Expander:
     def _with_default(self, node: Node, name: str, operation: str, start: int) -> Value:
         """`${X:-d}` and `${X:=d}`, and the same without the colon."""
         (found,) = self._parameter(node, name)
-        is_absent = bool(found) and all(piece.doubt == UNSET for piece in found)
+        is_absent = bool(found) and all(piece.doubt == _UNSET for piece in found)
         is_empty = not text_of(found) and doubt_of(found) is None
         if not (is_absent or (is_empty and operation.startswith(":"))):
             return found
         value = self.spliced(node, start, node.end_byte - 1, _of_default)
         if not text_of(value):
-            value = (Piece("", self.source.line(node), doubt=UNSET if is_absent else None),)
+            value = (Piece("", self.source.line(node), doubt=_UNSET if is_absent else None),)
         elif is_absent and name.startswith("SLURM_"):
-            value = doubted(value, OF_A_JOB)
+            value = doubted(value, _OF_A_JOB)
         elif is_absent:
             self.defaults[name] = text_of(value)
         if operation.endswith("="):
@@ -194,15 +190,16 @@ class Expander:
         target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         name, _, index = self.source.written(target).partition("[") if target else ("", "", "")
         old = self.variables.get(name, ()) if any(child.type == "+=" for child in node.children) else ()
-        self.budget.spend(size_of(old))
+        self.budget.spend_on(old)
+        is_by_index = bool(index)
         if value is not None and value.type == "array":
             new: Variable = (*old, *self.words(value.named_children))
-            index = index or any(re.match(r"\[[^\]]*\]=", text_of(word)) for word in new)
+            is_by_index |= any(re.match(r"\[[^\]]*\]=", text_of(word)) for word in new)
         else:
             first, *others = old or ((),)
             new = ((*first, *self.value(value)), *others)
         why = f"its elements are set one by one (line {self.source.line(node)})"
-        self.variables[name] = unknown(why) if index else new
+        self.variables[name] = unknown(why) if is_by_index else new
         return True
 
     def read_declaration_command(self, node: Node) -> None:
@@ -218,16 +215,7 @@ class Expander:
 
     def read_unset_command(self, node: Node) -> None:
         for child in node.named_children:
-            self.variables[self.source.written(child)] = unknown(UNSET)
-
-    def read_arithmetic_command(self, node: Node) -> bool | None:
-        """`(( ))`: a condition. What it sets is in doubt."""
-        why = f"it is set by an arithmetic command (line {self.source.line(node)})"
-        for names in _CHANGED_NUMBER.findall(self.source.written(node)):
-            self.variables[names[0] or names[1]] = unknown(why)
-        number = self.calculated(node)
-        self.names_read.update(number.variables)
-        return None if number.doubt else number.text != "0"
+            self.variables[self.source.written(child)] = unknown(_UNSET)
 
 
 def _expansions(node: Node) -> Iterator[Node]:

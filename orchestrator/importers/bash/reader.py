@@ -17,18 +17,7 @@ from typing import TYPE_CHECKING
 from orchestrator.importers.bash.arithmetic import arithmetic
 from orchestrator.importers.bash.expansion import Expander, in_quotes
 from orchestrator.importers.bash.syntax import Source, parse_script, parse_value
-from orchestrator.importers.bash.values import (
-    Budget,
-    Piece,
-    Value,
-    Variable,
-    doubt_of,
-    either,
-    names_in,
-    size_of,
-    text_of,
-    unknown,
-)
+from orchestrator.importers.bash.values import Piece, Value, Variable, doubt_of, either, names_in, text_of, unknown
 from search_spaces.errors import InputError
 from search_spaces.schema.unsafe_text import looks_secret
 
@@ -42,6 +31,7 @@ _SHELLS = ("bash", "sh", "zsh", "dash")
 _PLAIN_PATH = re.compile(r"[\w./~+{}$-]+")
 """A path without blanks, commands and addresses, which may hold a secret."""
 _COMPARISONS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
+_CHANGED_NUMBER = re.compile(r"\b([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/%]?=(?!=))|(?:\+\+|--)([A-Za-z_]\w*)")
 _REPLACED = re.compile(r"""(?<![\w$=-])([A-Za-z_]\w*)(?:\[[^\]\n]*\])?=(?!"?\s*\$\{?\1\b)""")
 """A variable that is set to another value, not only added to."""
 _DS_CONFIG = re.compile(r"--deepspeed[-_]config[= ]\S+")
@@ -61,8 +51,7 @@ class Reader(Expander):
     """Reads a script that starts with these exported variables; `read_file` returns the text of a sourced file."""
 
     def __init__(self, text: str, read_file: Callable[[str], str] | None, environment: Mapping[str, str]):
-        budget = Budget()
-        super().__init__(parse_script(text, budget), budget)
+        super().__init__(text)
         self.exported |= {name: ((Piece(value, 1),),) for name, value in environment.items()}
         self.variables |= self.exported
         self.commands: list[tuple[Value, ...]] = []
@@ -74,13 +63,8 @@ class Reader(Expander):
         self._starter: tuple[Value, ...] = ()
         self._depth = 0
 
-    def read(self) -> None:
-        """Read the whole script; a function where it is called by name."""
-        self._read_source(self.source)
-        for name in sorted(self.names_read & self.defaults.keys()):
-            self.notes.append(default_note(name, self.defaults[name]))
-
-    def _read_source(self, source: Source) -> None:
+    def read_source(self, source: Source) -> None:
+        """Read a script, or another that it runs or sources."""
         if self._depth == _DEEPEST:
             self.notes.append(f"A script that is nested {_DEEPEST} levels deep was not read.")
             return
@@ -137,39 +121,35 @@ class Reader(Expander):
                 branches.append(self.variables.maps[0])
         for name in dict.fromkeys(chain(*branches)):
             old, values = self.variables.get(name, ()), [branch[name] for branch in branches if name in branch]
-            self.budget.spend(4 * sum(map(size_of, (old, *values))))
+            self.budget.spend_on(*[old, *values] * 4)
             self.variables[name] = either(old, values, reason)
 
     def read_list(self, node: Node) -> bool | None:
         """Operands of `&&` or `||`."""
-        operands = [child for child in node.named_children if child.type != "comment"]
-        operator = next((child.type for child in node.children if child.type in ("&&", "||")), None)
-        if len(operands) != 2 or operator is None:
-            return self._run(node.children)
-        status = self._run(operands[:1])
-        if status is (operator == "&&"):
-            return self._run(operands[1:])
+        parts = [child for child in node.children if child.type != "comment"]
+        if len(parts) != 3:
+            return self._run(parts)
+        status = self._run(parts[:1])
         if status is None:
-            self._undecided(node, _CONDITION, [operands[1:]])
-        return status
+            self._undecided(node, _CONDITION, [parts[2:]])
+        return self._run(parts[2:]) if status is (parts[1].type == "&&") else status
 
     def read_if_statement(self, node: Node) -> None:
         self._choose(node, ((test is None or self._run(test), body) for test, body in _branches(node)))
 
     def read_case_statement(self, node: Node) -> None:
-        subject = self.value(node.child_by_field_name("value"))
-        self.names_read.update(names_in(subject))
+        subject = self._certain(self.value(node.child_by_field_name("value")))
         items = [item for item in node.named_children if item.type == "case_item"]
         self._choose(node, ((self._is_case(subject, item), item.children) for item in items))
 
-    def _is_case(self, subject: Value, item: Node) -> bool | None:
+    def _is_case(self, subject: str | None, item: Node) -> bool | None:
         """True if one of the case's globs matches; None where that is not known."""
         patterns = [self.source.written(node).strip("\"'") for node in item.children_by_field_name("value")]
         if "*" in patterns:
             return True
-        if doubt_of(subject) or any("$" in pattern for pattern in patterns):
+        if subject is None or any("$" in pattern for pattern in patterns):
             return None
-        return any(self._matches(text_of(subject), pattern) for pattern in patterns)
+        return any(self._matches(subject, pattern) for pattern in patterns)
 
     def _choose(self, node: Node, branches: Iterable[tuple[bool | None, Sequence[Node]]]) -> None:
         """Read the branch that is taken, of these (condition, body), or all that may be."""
@@ -183,6 +163,14 @@ class Reader(Expander):
             self._run(bodies[0])
         else:
             self._undecided(node, _CONDITION, bodies)
+
+    def read_arithmetic_command(self, node: Node) -> bool | None:
+        """`(( ))`: a condition. What it sets is in doubt."""
+        why = f"it is set by an arithmetic command (line {self.source.line(node)})"
+        for names in _CHANGED_NUMBER.findall(self.source.written(node)):
+            self.variables[names[0] or names[1]] = unknown(why)
+        number = self._certain((self.calculated(node),))
+        return None if number is None else number != "0"
 
     def read_test_command(self, node: Node) -> bool | None:
         """`[ ]` and `[[ ]]` of one comparison whose operands are certain."""
@@ -203,9 +191,12 @@ class Reader(Expander):
         return None if sign is None or (number := arithmetic(f"({a}) {sign} ({b})")) is None else number != 0
 
     def _operand(self, node: Node) -> str | None:
-        value = self.value(node)
-        self.names_read.update(names_in(value))
-        return None if doubt_of(value) or node.type.endswith(("_expression", "_command")) else text_of(value)
+        return None if node.type.endswith(("_expression", "_command")) else self._certain(self.value(node))
+
+    def _certain(self, value: Value) -> str | None:
+        """What a condition reads, where that is certain; a default that it depends on is noted."""
+        self.notes += [default_note(name, self.defaults[name]) for name in names_in(value) if name in self.defaults]
+        return None if doubt_of(value) else text_of(value)
 
     def _matches(self, text: str, glob: str) -> bool:
         """True if the text matches the glob, whose work is about their lengths multiplied."""
@@ -288,7 +279,7 @@ class Reader(Expander):
         self.budget.spend(400 + sum(map(len, command)))
         if name == "eval":
             script = [piece for word in words[1:] for piece in (*word, Piece(" ", line))]
-            self._read_source(parse_value(self.budget.value(script), self.budget))
+            self.read_source(parse_value(self.budget.value(script), self.budget))
             return None
         self.commands.append(command)
         if name.startswith("--"):
@@ -311,7 +302,7 @@ class Reader(Expander):
         exported = {name: value for name, value in self.variables.items() if name in self.exported or name == "PWD"}
         outer, self._starter = self._starter, (*self._starter, *starter)
         with self._inside(self.source, ChainMap({**exported, **given})):
-            self._read_source(parse_value(script, self.budget))
+            self.read_source(parse_value(script, self.budget))
         self._starter = outer
 
     def _set_by(self, words: Sequence[str], line: int, document: Value | None) -> None:
@@ -334,8 +325,7 @@ class Reader(Expander):
             named = text_of(name) if _PLAIN_PATH.fullmatch(text_of(name)) else f"The file that line {line} sources"
             self.notes.append(f"{named} was not read; what it sets is missing.")
         else:
-            self.budget.spend(len(text))
-            self._read_source(parse_script(text, self.budget, line))
+            self.read_source(parse_script(text, self.budget, line))
 
 
 def _redirects(node: Node) -> Iterator[Node]:

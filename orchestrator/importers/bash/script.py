@@ -46,7 +46,7 @@ def read_script(
     started_with = environment or {}
     try:
         reader = Reader(text, read_file, started_with)
-        reader.read()
+        reader.read_source(reader.source)
     except RecursionError:
         raise too_large("the script is nested too deeply", "is at most a few dozen levels deep") from None
     at_end = {name: reader.variables.get(name, value) for name, value in reader.exported.items()}

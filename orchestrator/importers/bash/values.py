@@ -14,8 +14,6 @@ from search_spaces.errors import InputError
 LARGEST_TEXT = 2**18
 """Limit of characters of a script, and of any one value after expansion."""
 _LARGEST_WORK = 2**22
-UNSET = "the script does not set it"
-OF_A_JOB = "its default is for a run without Slurm, which sets it in a job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +56,6 @@ def unknown(reason: str, line: int = 1) -> Variable:
     return ((Piece("", line, doubt=reason, is_code=True),),)
 
 
-def size_of(variable: Variable) -> int:
-    """Number of pieces, to which the work of reading or changing a variable is proportional."""
-    return len(variable) + sum(map(len, variable))
-
-
 def taken_from(name: str, value: Value, written: str) -> Value:
     """The value where the variable is used as `written`."""
     return tuple(
@@ -100,9 +93,10 @@ def either(old: Variable, values: Sequence[Variable], reason: str) -> Variable:
         tuple((piece,) for element in value for piece in element) if is_scalar else value for value in (old, *values)
     ]
     are_options = any("".join(map(text_of, items)).lstrip().startswith("-") for items in (before, *after))
-    added = [_added(before, items) for items in after]
-    if None not in added and (are_options or any(map(text_of, before))):
-        certain, others = before, [items or () for items in added]
+    texts = [*map(text_of, before)]
+    is_longer = all([*map(text_of, items[: len(before)])] == texts for items in after)
+    if is_longer and (are_options or any(texts)):
+        certain, others = before, [items[len(before) :] for items in after]
     elif are_options:
         certain, others = (), [before, *after]
     else:
@@ -110,12 +104,6 @@ def either(old: Variable, values: Sequence[Variable], reason: str) -> Variable:
     between = ((Piece(" ", 1),),) if is_scalar else ()
     items = (*certain, *(doubted(item, reason) for each in others for item in (*between, *each)))
     return (tuple(piece for item in items for piece in item),) if is_scalar else items
-
-
-def _added(old: Variable, new: Variable) -> Variable | None:
-    """What a list has behind an older one; None where the older one does not begin it."""
-    begins = [*map(text_of, old)] == [*map(text_of, new[: len(old)])]
-    return new[len(old) :] if begins else None
 
 
 class Budget:
@@ -129,6 +117,10 @@ class Budget:
         self.left -= amount
         if self.left < 0:
             raise too_large("the script repeats itself too often", "is read in a bounded number of steps")
+
+    def spend_on(self, *variables: Variable) -> None:
+        """Spend the work of changing these, to whose elements and pieces it is proportional."""
+        self.spend(sum(len(variable) + sum(map(len, variable)) for variable in variables))
 
     def value(self, pieces: Iterable[Piece | None]) -> Value:
         """The pieces as a value, with a blank where they are None. InputError for one that is too long."""
