@@ -256,13 +256,15 @@ class Reader(Expander):
         name = node.child_by_field_name("name")
         prefixes = [child for child in node.named_children if child.type == "variable_assignment"]
         gap = self.source.text[prefixes[-1].end_byte : name.start_byte] if prefixes and name else b""
-        if b"\n" in gap.replace(
-            b"\\\n", b""
-        ):  # the parser takes `A=1 B=2` on the line before for a part of the command
+        if b"\n" in gap.replace(b"\\\n", b""):
+            # The parser takes `A=1 B=2` on the line before for a part of the command.
             self._run(prefixes)
             prefixes = []
-        more = [word for each in (*_redirects(node), *redirects) for word in _words_behind(each)]
-        words = tuple(self.words([*node.named_children, *more]))
+        nodes = [*node.named_children]
+        for each in (*_redirects(node), *redirects):
+            # The parser has the words behind a redirection inside of it.
+            nodes += [*each.children_by_field_name("argument"), *each.children_by_field_name("destination")[1:]]
+        words = tuple(self.words(nodes))
         if not words:
             return self._run(prefixes)
         with self._inside(self.source, self.variables.new_child()):
@@ -298,7 +300,7 @@ class Reader(Expander):
         return None if doubt_of(words[0]) else _STATUS.get(name)
 
     def _nested(self, starter: tuple[Value, ...], script: Value, given: Mapping[str, Variable]) -> None:
-        """Read a script that another shell runs. Its commands have the words before them that start their ranks."""
+        """Read a script that another shell runs. Its commands have the words before it, which may start their ranks."""
         exported = {name: value for name, value in self.variables.items() if name in self.exported or name == "PWD"}
         outer, self._starter = self._starter, (*self._starter, *starter)
         with self._inside(self.source, ChainMap({**exported, **given})):
@@ -333,11 +335,6 @@ def _redirects(node: Node) -> Iterator[Node]:
     for child in node.children_by_field_name("redirect"):
         yield child
         yield from _redirects(child)
-
-
-def _words_behind(redirect: Node) -> list[Node]:
-    """Words of the command that stand behind a redirection, which the parser has inside of it."""
-    return [*redirect.children_by_field_name("argument"), *redirect.children_by_field_name("destination")[1:]]
 
 
 def _json_files(words: Sequence[str], document: Value | None) -> Iterator[str]:

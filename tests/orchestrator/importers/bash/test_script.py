@@ -100,6 +100,7 @@ def test_options_that_a_branch_adds_are_in_doubt_and_the_others_are_not(text, ce
         ('F=${F:-0}\nif [ "$F" = 1 ]; then A="--x"; fi\n[ $F = 1 ] && A=--y', "F is taken as its default 0"),
         ('T_TOKEN=${T_TOKEN:-abc}\nif [ -n "$T_TOKEN" ]; then A=1; fi', "T_TOKEN is taken as its default; the env"),
         ("source env.sh", "env.sh was not read; what it sets is missing."),
+        ('A=\'eval "$A"\'\neval "$A"', "A script that is nested 8 levels deep was not read."),
     ],
 )
 def test_what_was_not_read_and_defaults_that_decide_have_one_note(text, note):

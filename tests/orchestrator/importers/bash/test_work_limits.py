@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from orchestrator.importers.bash.values import LARGEST_TEXT
 from orchestrator.importers.bash.script import read_script
+from orchestrator.importers.bash.values import LARGEST_TEXT
 from search_spaces.errors import InputError
 
 pytestmark = pytest.mark.slow
