@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING
 from orchestrator.importers.bash.arithmetic import arithmetic
 from orchestrator.importers.bash.expansion import Expander, in_quotes
 from orchestrator.importers.bash.syntax import Source, parse_script, parse_value
-from orchestrator.importers.bash.values import Piece, Value, Variable, doubt_of, either, names_in, text_of, unknown
+from orchestrator.importers.bash.values import (
+    Piece,
+    Value,
+    Variable,
+    doubt_of,
+    doubted,
+    either,
+    names_in,
+    text_of,
+    unknown,
+)
 from search_spaces.errors import InputError
 from search_spaces.schema.unsafe_text import looks_secret
 
@@ -283,9 +293,11 @@ class Reader(Expander):
             script = [piece for word in words[1:] for piece in (*word, Piece(" ", line))]
             self.read_source(parse_value(self.budget.value(script), self.budget))
             return None
-        self.commands.append(command)
-        if name.startswith("--"):
+        if name.startswith("--") and self.commands:
             self.notes.append(f"Line {line}: {name} was not read; bash ends the command before it.")
+            self.commands[-1] += tuple(doubted(word, "bash ends the command before it") for word in words)
+            return None
+        self.commands.append(command)
         if name in self._functions:
             self._call(name)
         elif name in ("source", "."):

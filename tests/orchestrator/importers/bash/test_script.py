@@ -64,6 +64,8 @@ IN_A_BRANCH = "it is set under a condition that the script does not decide"
         ("# Change for multinode config\nB=2\nA=1\n\nrun $A", "its comment says: Change for multinode config"),
         ("A=(\n  1 # TODO\n)\nrun ${A[@]}", "its comment says: TODO"),
         ("run <path>", "it is a placeholder"),
+        ("run --a \\\n  # --b \\\n  --c", "bash ends the command before it"),
+        ('A="run --a\n  --c"\nbash -c "$A"', "bash ends the command before it"),
         ("run gpu:your_own_gpu_per_node", "it is a placeholder"),
         ("# Change for multinode config\nB=2\n\nA=1\nrun $A", None),
         ("if [ $# -lt 1 ]; then A=2; exit 1; fi\nA=1\nrun $A", None),
