@@ -14,8 +14,7 @@ from fnmatch import fnmatchcase
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
-from orchestrator.importers.bash.arithmetic import arithmetic
-from orchestrator.importers.bash.expansion import Expander, in_quotes
+from orchestrator.importers.bash.expansion import Expander, arithmetic, in_quotes
 from orchestrator.importers.bash.syntax import Source, parse_script, parse_value
 from orchestrator.importers.bash.values import (
     Piece,
@@ -298,8 +297,8 @@ class Reader(Expander):
             self.commands[-1] += tuple(doubted(word, "bash ends the command before it") for word in words)
             return None
         self.commands.append(command)
-        if name in self._functions:
-            self._call(name)
+        if called := [text for text in texts[:2] if text in self._functions]:  # the second one in `time f`
+            self._call(called[0])
         elif name in ("source", "."):
             self._source_file((words[1:2] or words)[0], line)
         elif name in ("cd", "pushd"):

@@ -36,7 +36,7 @@ FRAGMENTS = (
         ("A=1\nexport B=2\ndocker run bash -c 'run ${A:-3} $B'", ["docker", "run", "run", "3", "2"]),
         ("srun bash <<E\nrun --a\nE", ["srun", "run", "--a"]),
         ("read -r -d '' A <<'E' || true\nrun --x\nE\nsrun bash -c \"$A\"", ["srun", "run", "--x"]),
-        ("start() { local A=2; run $A; }\nstart", ["run", "2"]),
+        ("start() { local A=2; run $A; }\ntime start", ["run", "2"]),
         ("for i in 1 2; do A=3; run $A; done", ["run", "3"]),
     ],
 )  # fmt: skip
