@@ -89,11 +89,12 @@ def _with_whole_commands(value: Value) -> Iterator[Piece]:
     names_of_command: Iterable[str] | None = None
     doubt: str | None = None
     for piece in value:
-        for text in _COMMAND_PARTS.findall(piece.text):
-            known = piece.variables if names_of_command is None else names_of_command
-            if text == "\n" and (breaks := [name for name in piece.variables if name not in known]):
-                text, doubt = " ", doubt or f"bash ends the command at a line break of {breaks[0]} before it"
-            if text in "\n;|&({":
+        for text in [piece.text] if piece.is_code else _COMMAND_PARTS.findall(piece.text):
+            of_command = piece.variables if names_of_command is None else names_of_command
+            others = [name for name in piece.variables if name not in of_command]
+            if others and text == "\n":
+                text, doubt = " ", doubt or f"bash ends the command at a line break of {others[0]} before it"
+            elif not others and text in "\n;|&({":
                 names_of_command, doubt = None, None
             elif names_of_command is None and not text.isspace():
                 names_of_command = piece.variables

@@ -126,14 +126,14 @@ def test_words_defaults_and_exports_are_those_that_are_certain():
 
 @pytest.mark.parametrize("start", ['bash -c "{}"', 'eval "{}"', 'B="{}"\nsrun bash -c "$B"', "bash <<E\n{}\nE"])
 def test_words_behind_a_line_break_of_a_variable_are_in_doubt_where_bash_ends_the_command(start):
-    options = 'RANKS="--nodes 2\n --ranks 8\n"\nARGS="--a 1"\n'
+    options = 'RANKS="--nodes $(n) --l \'a|{b\'\n --ranks 8\n"\nARGS="--a 1"\n'
     script = read_script(options + start.format("cd x && run $RANKS train.py $ARGS\nother $ARGS"))
     run, other = (
         [(word.text, word.doubt) for word in command if word.text != "srun"] for command in script.commands[-2:]
     )
     doubt = "bash ends the command at a line break of RANKS before it"
-    assert run[:3] == [("run", None), ("--nodes", None), ("2", None)]
-    assert run[3:] == [(text, doubt) for text in ("--ranks", "8", "train.py", "--a", "1")]
+    assert run[:2] + run[3:5] == [(text, None) for text in ("run", "--nodes", "--l", "a|{b")]
+    assert run[5:] == [(text, doubt) for text in ("--ranks", "8", "train.py", "--a", "1")]
     assert other == [("other", None), ("--a", None), ("1", None)]
     whole = read_script('S="cd x\nrun --a\nother"\nbash -c "set -e; $S"')
     assert [word.text for word in whole.commands[-2]] == ["run", "--a"]
