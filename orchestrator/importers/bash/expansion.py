@@ -25,6 +25,7 @@ from orchestrator.importers.bash.values import (
     text_of,
     unknown,
 )
+from search_spaces.schema.unsafe_text import looks_secret
 
 if TYPE_CHECKING:
     from orchestrator.importers.bash.syntax import Node
@@ -52,6 +53,13 @@ _unquoted = _removing(r"\\(.)")
 _of_default = _removing(r"\\(.)|[\"']")
 
 
+def default_note(name: str, value: str) -> str:
+    """Note that the variable has its default; a value that may be a secret is not repeated."""
+    shown, other = (f"${name}", "command line") if name.isdigit() else (name, "environment")
+    default = "default" if looks_secret(value, name) else f"default {value}"
+    return f"{shown} is taken as its {default}; the {other} may set another."
+
+
 class Expander:
     """Expands words of the source that is read, and reads its assignments.
 
@@ -63,6 +71,7 @@ class Expander:
         self.source = parse_script(text, self.budget)
         self.variables: ChainMap[str, Variable] = ChainMap({"PWD": ((Piece(".", 1),),)})
         self.defaults: dict[str, str] = {}
+        self.notes: list[str] = []
         self.exported: dict[str, Variable] = {}
 
     def words(self, nodes: Iterable[Node]) -> list[Value]:
@@ -116,6 +125,11 @@ class Expander:
         if node.type == "expansion":
             return self._braces(node)
         return [(self.calculated(node),) if node.type == "arithmetic_expansion" else self._substitution(node)]
+
+    def certain(self, value: Value) -> str | None:
+        """What a condition reads, where that is certain; a default that it depends on is noted."""
+        self.notes += [default_note(name, self.defaults[name]) for name in names_in(value) if name in self.defaults]
+        return None if doubt_of(value) else text_of(value)
 
     def _code(self, node: Node, doubt: str, *names: str) -> Value:
         return (Piece(self.source.written(node), self.source.line(node), names, doubt, is_code=True),)

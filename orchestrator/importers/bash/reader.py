@@ -16,19 +16,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.importers.bash.expansion import Expander, arithmetic, in_quotes
 from orchestrator.importers.bash.syntax import Source, parse_script, parse_value
-from orchestrator.importers.bash.values import (
-    Piece,
-    Value,
-    Variable,
-    doubt_of,
-    doubted,
-    either,
-    names_in,
-    text_of,
-    unknown,
-)
+from orchestrator.importers.bash.values import Piece, Value, Variable, doubt_of, doubted, either, text_of, unknown
 from search_spaces.errors import InputError
-from search_spaces.schema.unsafe_text import looks_secret
 
 if TYPE_CHECKING:
     from orchestrator.importers.bash.syntax import Node
@@ -49,13 +38,6 @@ _LOOP, _FUNCTION, _SUBSHELL = "it is set in a loop", "it is set in a function", 
 _UNPARSED = "it is set where the script could not be parsed"
 
 
-def default_note(name: str, value: str) -> str:
-    """Note that the variable has its default; a value that may be a secret is not repeated."""
-    shown, other = (f"${name}", "command line") if name.isdigit() else (name, "environment")
-    default = "default" if looks_secret(value, name) else f"default {value}"
-    return f"{shown} is taken as its {default}; the {other} may set another."
-
-
 class Reader(Expander):
     """Reads a script that starts with these exported variables; `read_file` returns the text of a sourced file."""
 
@@ -66,7 +48,6 @@ class Reader(Expander):
         self.commands: list[tuple[Value, ...]] = []
         self.exported_for_one: dict[str, Variable] = {}
         self.files: dict[str, Value | None] = {}
-        self.notes: list[str] = []
         self._read_file = read_file
         self._functions: dict[str, tuple[Source, Node]] = {}
         self._starter: tuple[Value, ...] = ()
@@ -147,7 +128,7 @@ class Reader(Expander):
         self._choose(node, ((test is None or self._run(test), body) for test, body in _branches(node)))
 
     def read_case_statement(self, node: Node) -> None:
-        subject = self._certain(self.value(node.child_by_field_name("value")))
+        subject = self.certain(self.value(node.child_by_field_name("value")))
         items = [item for item in node.named_children if item.type == "case_item"]
         self._choose(node, ((self._is_case(subject, item), item.children) for item in items))
 
@@ -178,7 +159,7 @@ class Reader(Expander):
         why = f"it is set by an arithmetic command (line {self.source.line(node)})"
         for names in _CHANGED_NUMBER.findall(self.source.written(node)):
             self.variables[names[0] or names[1]] = unknown(why)
-        number = self._certain((self.calculated(node),))
+        number = self.certain((self.calculated(node),))
         return None if number is None else number != "0"
 
     def read_test_command(self, node: Node) -> bool | None:
@@ -200,12 +181,7 @@ class Reader(Expander):
         return None if sign is None or (number := arithmetic(f"({a}) {sign} ({b})")) is None else number != 0
 
     def _operand(self, node: Node) -> str | None:
-        return None if node.type.endswith(("_expression", "_command")) else self._certain(self.value(node))
-
-    def _certain(self, value: Value) -> str | None:
-        """What a condition reads, where that is certain; a default that it depends on is noted."""
-        self.notes += [default_note(name, self.defaults[name]) for name in names_in(value) if name in self.defaults]
-        return None if doubt_of(value) else text_of(value)
+        return None if node.type.endswith(("_expression", "_command")) else self.certain(self.value(node))
 
     def _matches(self, text: str, glob: str) -> bool:
         """True if the text matches the glob, whose work is about their lengths multiplied."""
