@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from orchestrator.importers.bash.reader import default_note
+from orchestrator.importers.bash.expansion import default_note
 from orchestrator.importers.bash.script import Script, Word
 from orchestrator.importers.launcher_options import LAUNCHER_OPTIONS
 from orchestrator.importers.settings import Setting, Settings

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 
-from orchestrator.importers.bash.redirections import path_of
 from orchestrator.importers.bash.script import Script, Word
 from orchestrator.importers.command_settings import default_notes
 from orchestrator.importers.deepspeed_config import CHARACTERISTIC_KEYS, read_ds_config
@@ -25,7 +25,7 @@ def named_ds_config(script: Script, options: Settings, read_file: ReadFile | Non
     configuration that the script writes.
     """
     named, files = options.given.get("deepspeed-config"), script.files
-    path = None if named is None else path_of(str(named.value))
+    path = None if named is None else posixpath.normpath(str(named.value))
     if path is not None and path in files:
         return _written(path, files[path], script)
     if named is not None and named.doubt is None:
