@@ -22,10 +22,9 @@ from orchestrator.importers.settings import Setting, Settings
 from orchestrator.importers.slurm_header import SlurmHeader
 from orchestrator.importers.source_file import ReadFile
 from search_spaces.errors import InputError
-from trials.trainers.common import megatron_options as lm
-from trials.trainers.common.megatron_spelling import Spelling
+from trials.trainers.common.megatron_options import MEGATRON_LM, CommandLine, num_tokens
 from trials.trainers.common.options import option_names
-from trials.trainers.megatron_deepspeed import options as deepspeed
+from trials.trainers.megatron_deepspeed.options import MEGATRON_DEEPSPEED
 
 _DEEPSPEED_MARKS = ("deepspeed", "deepspeed-config", "zero-stage", "no-pipeline-parallel")
 _OF_DEEPSPEED = ("deepspeed", "deepspeed-config", "deepspeed-activation-checkpointing")
@@ -49,10 +48,10 @@ def read_megatron_command(
     """
     texts = [word.text for word in words]
     is_deepspeed = bool(option_names(texts) & {*_DEEPSPEED_MARKS})
-    table = deepspeed.MEGATRON_DEEPSPEED if is_deepspeed else lm.MEGATRON_LM
-    spelling = deepspeed.DEEPSPEED_SPELLING if is_deepspeed else lm.LM_SPELLING
-    options = command_settings(words, replace(table, flags=table.flags | LAUNCHER.flags), script)
-    fields = _fields(options, spelling)
+    command = MEGATRON_DEEPSPEED if is_deepspeed else MEGATRON_LM
+    table = command.table
+    options = command_settings(words, replace(table, flags=command.switches | LAUNCHER.flags), script)
+    fields = _fields(options, command)
     refused = Settings(options.given, LAUNCHER).problems(), Settings(fields, table).problems()
     if problems := [*program_problems(texts), *chain(*refused)]:
         raise InputError(*problems)
@@ -93,7 +92,7 @@ def read_megatron_command(
 _ONE_MICRO_BATCH = "Megatron's default: one micro-batch a data-parallel rank"
 
 
-def _fields(options: Settings, spelling: Spelling) -> dict[str, Setting]:
+def _fields(options: Settings, command: CommandLine) -> dict[str, Setting]:
     """The options by the core's names; flags prevail over options with a value. An option whose name is not known,
     `--$DTYPE`, is nearly always that of the precision."""
     found: dict[str, Setting] = {}
@@ -103,7 +102,7 @@ def _fields(options: Settings, spelling: Spelling) -> dict[str, Setting]:
         if option in unnamed:
             found["bf16" if not found.keys() & {"bf16", "fp16"} else option] = named
         elif option not in LAUNCHER_OPTIONS:
-            said = spelling.fields(option, setting.value)
+            said = command.fields(option, setting.value)
             found |= {name: replace(named, value=value) for name, value in said.items()}
     if _LAYERS_A_CHUNK in found and _CHUNKS not in found:
         found[_CHUNKS] = _chunks(Settings(found, options.table, options.notes))
@@ -137,7 +136,7 @@ def _kept(options: Settings, keys: Settings, model: Mapping[str, Any], is_deepsp
     secret is not among them."""
     kept = {keys.key(name).removeprefix("--") for name in keys.unread()} - {*options.unnamed}
     kept |= {*_READ_AND_KEPT, *(() if "aux_loss_coefficient" in model else _BALANCING)}
-    why_not = (deepspeed if is_deepspeed else lm).unsupported_option_reason
+    why_not = (MEGATRON_DEEPSPEED if is_deepspeed else MEGATRON_LM).refusal
     return {
         name
         for name, setting in options.given.items()
@@ -183,7 +182,7 @@ def _vocabulary(keys: Settings) -> Iterator[str]:
         return
     if tokenizer in (None, "GPT2BPETokenizer"):
         unused = "; --vocab-size is not used" if stated else ""
-        yield f"vocab_size: {lm.num_tokens(keys)} of GPT-2's tokenizer was taken, padded as Megatron pads it{unused}."
+        yield f"vocab_size: {num_tokens(keys)} of GPT-2's tokenizer was taken, padded as Megatron pads it{unused}."
     elif stated is None:
         yield "vocab_size is not in the script: the tokenizer decides it."
     elif tokenizer not in ("NullTokenizer", "NullMultimodalTokenizer", "TikTokenizer"):
