@@ -11,7 +11,7 @@ from orchestrator.importers.bash.script import Script, Word, read_script
 from orchestrator.importers.command_settings import from_starter
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.megatron.script import num_characteristic_options, read_megatron_command
-from orchestrator.importers.megatron_bridge.command import is_bridge_command, read_bridge_command
+from orchestrator.importers.megatron_bridge import is_bridge_command, read_bridge_command
 from orchestrator.importers.settings import CODE
 from orchestrator.importers.slurm_header import SlurmHeader, job_variables, read_slurm_header
 from orchestrator.importers.source_file import ReadFile

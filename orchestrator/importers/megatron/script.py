@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice, pairwise
 from typing import Any
 
 from orchestrator.importers.bash.script import Script, Word
@@ -15,13 +15,12 @@ from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.launcher_options import LAUNCHER, LAUNCHER_OPTIONS
 from orchestrator.importers.megatron.ds_config import named_ds_config
 from orchestrator.importers.megatron.fields import EXPERT_LAYERS, changes, core_settings, differences
-from orchestrator.importers.megatron.programs import program_notes, program_problems
 from orchestrator.importers.ranks import ranks_of
 from orchestrator.importers.rows import read_rows
-from orchestrator.importers.settings import Setting, Settings
+from orchestrator.importers.settings import CODE, Setting, Settings
 from orchestrator.importers.slurm_header import SlurmHeader
 from orchestrator.importers.source_file import ReadFile
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, Problem
 from trials.trainers.common.megatron_options import MEGATRON_LM, CommandLine, num_tokens
 from trials.trainers.common.options import option_names
 from trials.trainers.megatron_deepspeed.options import MEGATRON_DEEPSPEED
@@ -30,6 +29,16 @@ _DEEPSPEED_MARKS = ("deepspeed", "deepspeed-config", "zero-stage", "no-pipeline-
 _OF_DEEPSPEED = ("deepspeed", "deepspeed-config", "deepspeed-activation-checkpointing")
 _CHARACTERISTIC_OPTIONS = ("num-layers", "hidden-size", "tensor-model-parallel-size", "micro-batch-size")
 _CHUNKS, _LAYERS_A_CHUNK = "virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage"
+
+
+_OTHER_PROGRAMS = re.compile(
+    r"bert|t5|ict|retro|biencoder|orqa|mamba|hybrid|ssm|vlm|vision|multimodal|mimo|dino|clip|_rl\b|grpo|rlhf|dpo|sft"
+    r"|generat|inference|serv|evaluat|mmlu|convert|checkpoint|merge|preprocess|quantiz|prune|export|interop|inspect"
+    r"|prepare|download|tasks/|detxoify|post_training|distill|race|glue|finetune|(^|/)tools/|analy[sz]e|simple_mcore"
+)
+"""Programs that pretrain no GPT, by their path."""
+_GPT_PROGRAM = re.compile(r"(pretrain|train)_?(gpt|llama)\w{0,80}\.py$")
+"""pretrain_gpt.py and programs named like it."""
 
 
 def num_characteristic_options(words: Sequence[Word]) -> int:
@@ -53,7 +62,7 @@ def read_megatron_command(
     options = command_settings(words, replace(table, flags=command.switches | LAUNCHER.flags), script)
     fields = _fields(options, command)
     refused = Settings(options.given, LAUNCHER).problems(), Settings(fields, table).problems()
-    if problems := [*program_problems(texts), *chain(*refused)]:
+    if problems := [*_other_training(texts), *chain(*refused)]:
         raise InputError(*problems)
     keys = core_settings(fields, table, options.notes, leaves_open=False)
     read = read_rows(table, keys, {} if is_deepspeed else EXPERT_LAYERS)
@@ -71,7 +80,7 @@ def read_megatron_command(
     differing = [*_vocabulary(keys), *differences(keys), *_of_the_command(keys, model, layout, is_deepspeed)]
     kept = _kept(options, keys, model, is_deepspeed)
     of_the_config = config.notes if config else ()
-    notes = [*options.notes, *of_the_config, *program_notes(texts), *differing, *_not_read(keys, kept)]
+    notes = [*options.notes, *of_the_config, *_unknown_program(texts), *differing, *_not_read(keys, kept)]
     source = "megatron-deepspeed" if is_deepspeed else "megatron-lm"
     return ImportedConfig(
         source,
@@ -89,12 +98,37 @@ def read_megatron_command(
     )
 
 
+def _other_training(words: Sequence[str]) -> Iterator[Problem]:
+    """A problem if the command starts another program of Megatron's than a GPT's."""
+    for program in _other_program(words):
+        if _OTHER_PROGRAMS.search(program.replace(".", "/")):
+            yield Problem(
+                CODE,
+                f"starts {program}, which pretrains no GPT",
+                rule="a search trains a decoder-only GPT, as pretrain_gpt.py does",
+                fix="give a script that starts pretrain_gpt.py",
+            )
+
+
+def _unknown_program(words: Sequence[str]) -> Iterator[str]:
+    """A note on a program that is not known."""
+    for program in _other_program(words):
+        yield f"{program} is taken for a program that trains a decoder-only GPT, as pretrain_gpt.py does."
+
+
+def _other_program(words: Sequence[str]) -> Iterator[str]:
+    """The Python program or module that the command starts, if it is not named like a GPT's and can be seen."""
+    is_module = [before == "-m" and not word.startswith("torch.distributed") for before, word in pairwise(("", *words))]
+    programs = (word for word, module in zip(words, is_module, strict=True) if module or word.endswith(".py"))
+    yield from (program for program in islice(programs, 1) if not _GPT_PROGRAM.search(program))
+
+
 _ONE_MICRO_BATCH = "Megatron's default: one micro-batch a data-parallel rank"
 
 
 def _fields(options: Settings, command: CommandLine) -> dict[str, Setting]:
-    """The options by the core's names; flags prevail over options with a value. An option whose name is not known,
-    `--$DTYPE`, is nearly always that of the precision."""
+    """The options by the core's names; flags prevail over options with a value, as a note says. An option whose name is
+    not known, `--$DTYPE`, is nearly always that of the precision."""
     found: dict[str, Setting] = {}
     unnamed = {*options.unnamed}
     for option, setting in sorted(options.given.items(), key=lambda each: each[1].value is True):
@@ -102,8 +136,10 @@ def _fields(options: Settings, command: CommandLine) -> dict[str, Setting]:
         if option in unnamed:
             found["bf16" if not found.keys() & {"bf16", "fp16"} else option] = named
         elif option not in LAUNCHER_OPTIONS:
-            said = command.fields(option, setting.value)
-            found |= {name: replace(named, value=value) for name, value in said.items()}
+            for name, value in command.fields(option, setting.value).items():
+                if name in found and found[name].value != value:
+                    options.notes.append(f"{found[name].key} was not used: {named.key} says it, too.")
+                found[name] = replace(named, value=value)
     if _LAYERS_A_CHUNK in found and _CHUNKS not in found:
         found[_CHUNKS] = _chunks(Settings(found, options.table, options.notes))
         del found[_LAYERS_A_CHUNK]
@@ -120,7 +156,7 @@ def _chunks(keys: Settings) -> Setting:
     return replace(keys.given[_LAYERS_A_CHUNK], value=known, doubt=doubt)
 
 
-_READ_AND_KEPT = ("tokenizer-type", "vocab-size", "transformer-impl", "attention-dropout", "hidden-dropout")
+_READ_AND_KEPT = ("tokenizer-type", "vocab-size", "transformer-impl")
 _BALANCING = ("moe-router-load-balancing-type", "moe-aux-loss-coeff")
 _NOT_KEPT = re.compile(
     r"(no-)?(save|load|log|eval|exit|profile|tensorboard|wandb|one-logger|non-persistent)(-|$).*|.*(ckpt|-save-).*"

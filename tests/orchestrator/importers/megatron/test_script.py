@@ -194,6 +194,11 @@ def test_options_of_the_layout_and_of_the_step_are_never_arguments():
 @pytest.mark.parametrize(
     ("options", "note"),
     [
+        ("--swiglu --activation-func squared_relu", "--activation-func was not used: --swiglu says it, too."),
+        (
+            "--recompute-activations --recompute-granularity full",
+            "--recompute-granularity was not used: --recompute-act",
+        ),
         ("--quick-geglu", "--quick-geglu is quick_gelu; the MLP of trials has SiLU with a gate"),
         ("--te-precision-config-file $LAYERS", "Not read: --te-precision-config-file."),
         ("--vocab-size 51200", "padded as Megatron pads it; --vocab-size is not used."),

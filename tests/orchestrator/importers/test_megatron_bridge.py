@@ -6,11 +6,12 @@ import pytest
 import yaml
 
 from orchestrator.importers.launch_script import read_launch_script
-from orchestrator.importers.megatron_bridge.config import (
+from orchestrator.importers.megatron_bridge import (
     imported_overrides,
     looks_like_megatron_bridge,
     read_bridge_config,
 )
+from orchestrator.importers.ranks import Ranks
 from orchestrator.importers.settings import Setting
 from search_spaces.errors import InputError
 from tests.orchestrator.importers.samples import BRIDGE, with_keys
@@ -35,9 +36,12 @@ def read(**keys: Any):
     return read_bridge_config(yaml.safe_dump(with_keys(BASE, named)))
 
 
-def overrides(recipe: str | None = None, **ranks: int):
+NO_RANKS = Ranks(None, None)
+
+
+def overrides(recipe: str | None = None, ranks: Ranks = NO_RANKS):
     given = {"model.tensor_model_parallel_size": 2, "model.pipeline_model_parallel_size": 2}
-    return imported_overrides({name: Setting(value) for name, value in given.items()}, recipe, **ranks)
+    return imported_overrides({name: Setting(value) for name, value in given.items()}, recipe, ranks)
 
 
 def test_overrides_leave_the_rest_to_the_recipe():
@@ -55,6 +59,7 @@ def test_overrides_leave_the_rest_to_the_recipe():
     ("keys", "field", "expected"),
     [
         ({"mixed_precision": "fp16_mixed"}, "precision", "fp16"),
+        ({"mixed_precision": "bf16-with-mxfp8-mixed"}, "matmul_precision", "mxfp8"),
         ({"model__virtual_pipeline_model_parallel_size": None}, "virtual_pipeline_stages", 1),
         ({**EXPERTS, **OVERLAPPED, "comm_overlap__overlap_moe_expert_parallel_comm": False}, "expert_overlap", False),
         ({**GRAPHS, "model__num_moe_experts": None, "model__cuda_graph_scope": []}, "cuda_graphs", "attn+mlp"),
@@ -120,13 +125,13 @@ def test_a_recipe_or_command_for_another_training_is_refused():
     with pytest.raises(InputError, match="a search pretrains a GPT"):
         started("--model llama3_8b --mode lora")
     with pytest.raises(InputError, match="it chooses among a node's GPUs"):
-        started("--model llama3_8b --include localhost:0")
+        read_launch_script("deepspeed --include localhost:0 run_recipe.py --model llama3_8b")
 
 
 def test_a_recipe_is_named_decides_experts_and_its_name_has_the_precision():
     assert {"expert_parallel", "expert_tensor_parallel"} <= {*overrides("qwen3_30b_a3b_pretrain_config").left_open}
     assert "expert_parallel" not in overrides("llama3_8b_pretrain_config").left_open
-    found = overrides("llama3_8b_pretrain_8gpu_h100_bf16_config", num_nodes=2, gpus_per_node=8)
+    found = overrides("llama3_8b_pretrain_8gpu_h100_bf16_config", Ranks(2, 8))
     assert (found.layout["precision"], found.layout["data_parallel"], found.layout["num_nodes"]) == ("bf16", 4, 2)
     assert found.origins["baseline.precision"] == "the name of the recipe llama3_8b_pretrain_8gpu_h100_bf16_config"
     assert "precision" not in found.left_open
@@ -194,3 +199,13 @@ def test_an_override_prevails_and_names_a_script_of_ones_own():
     assert any(note.startswith("train.micro_batch_size is '$MBS', which was not used") for note in notes)
     found = read_launch_script("torchrun my_train.py model.num_layers=4 train.global_batch_size=8")
     assert (found.source, found.model, found.global_batch_size) == ("megatron-bridge", {"num_layers": 4}, 8)
+
+
+def test_an_option_of_the_program_is_none_of_the_launchers():
+    found = started("--recipe a_pretrain_config --num_gpus 64 -ms 5 --dump_env -xy")
+    assert (found.num_nodes, found.gpus_per_node) == (1, 8)
+    assert "Not read: --num-gpus, --dump-env, -ms, -xy." in found.notes
+    known = "model.num_layers=4 train.global_batch_size=8"
+    found = read_launch_script(f"torchrun --nproc-per-node 4 --foo 1 -m my.training --num_gpus 64 {known}")
+    assert found.gpus_per_node == 4
+    assert "Not read: --foo, --num-gpus." in found.notes
