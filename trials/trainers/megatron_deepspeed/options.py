@@ -87,7 +87,7 @@ MEGATRON_DEEPSPEED = replace(
         (*(row for row in CORE_ROWS if row.field not in _OF_LM_ALONE), *OF_BOTH, *_OF_THE_FORK),
         {
             **{name: why for name, why in TRAINS_ANOTHER.items() if name != "checkpoint_activations"},
-            "num_moe_experts": "its experts are not read",
+            **dict.fromkeys(("num_experts", "num_moe_experts"), "its experts are not read"),
             "*ds_sequence_parallel*": "sequences split over ranks (Ulysses) are no axis of a layout",
             "fp[48]*": "arithmetic in 8 or 4 bits is no value of precision",
             "checkpoint_in_cpu": _PARTIAL,
@@ -111,7 +111,8 @@ MEGATRON_DEEPSPEED = replace(
         **{f"use-flash-attn{which}": _FLASH for which in ("", "-v1", "-triton", "-builder")},
     },
     names={
-        **MEGATRON_LM.names,
+        "num_layers": "num-layers encoder-num-layers",
+        "seq_length": "seq-length encoder-seq-length",
         "num_query_groups": "num-key-value-heads",
         "rotary_base": "rotary-position-embeddings-theta",
     },

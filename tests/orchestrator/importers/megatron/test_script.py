@@ -50,6 +50,7 @@ def launch(options: str) -> str:
         ("--window-size '(127, 0)'", "sliding_window", 128),
         ("--quick-geglu --glu-linear-offset 1 --activation-func-clamp-value 7", "activation", "clamped_swiglu"),
         ("--num-experts 8", "experts_per_token", 2),
+        ("--deepspeed --num-experts 1", "num_experts", None),
         (
             f"{EXPERTS} --moe-aux-loss-coeff 1e-2 --moe-router-load-balancing-type aux_loss",
             "aux_loss_coefficient",
@@ -143,6 +144,7 @@ def test_an_option_that_may_be_a_secret_is_named_and_no_argument():
         ("--expert-tensor-parallel-num-weight-shards 2", "this sharding is no value of zero_stage"),
         ("--fp8-output-proj", "no matmul_precision has it"),
         ("--deepspeed --num-experts 8", "experts are not read"),
+        ("--deepspeed --fp4-format e2m1", "8 or 4 bits is no value of precision"),
         ("--include localhost:0", "it chooses among a node's GPUs"),
     ],
 )
