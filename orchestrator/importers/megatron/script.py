@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice, pairwise
 from typing import Any
@@ -79,8 +79,9 @@ def read_megatron_command(
     changed = tuple(changes(keys, layout))
     differing = [*_vocabulary(keys), *differences(keys), *_of_the_command(keys, model, layout, is_deepspeed)]
     kept = _kept(options, keys, model, is_deepspeed)
+    kept_fields = [name for name in keys.unread() if keys.key(name).removeprefix("--") in kept | {*_OF_DEEPSPEED}]
     of_the_config = config.notes if config else ()
-    notes = [*options.notes, *of_the_config, *_unknown_program(texts), *differing, *_not_read(keys, kept)]
+    notes = [*options.notes, *of_the_config, *_unknown_program(texts), *differing, *keys.not_read(kept=kept_fields)]
     source = "megatron-deepspeed" if is_deepspeed else "megatron-lm"
     return ImportedConfig(
         source,
@@ -182,12 +183,6 @@ def _kept(options: Settings, keys: Settings, model: Mapping[str, Any], is_deepsp
         and not _NOT_KEPT.fullmatch(name)
         and not (is_deepspeed and name == "clip-grad")
     }
-
-
-def _not_read(keys: Settings, kept: Set[str]) -> Iterator[str]:
-    names = dict.fromkeys(keys.key(name) for name in keys.unread())
-    if left := [name for name in names if name.removeprefix("--") not in kept | {*_OF_DEEPSPEED}]:
-        yield f"Not read: {', '.join(left)}."
 
 
 def _default_dropouts(options: Settings) -> Iterator[str]:

@@ -41,25 +41,19 @@ def _deepspeed(spec: Trained) -> Values:
     layout = spec.layout
     return {
         "deepspeed": True,
-        "zero_stage": str(layout.zero_stage),
         "no_pipeline_parallel": layout.pipeline_parallel == 1,
         "deepspeed_activation_checkpointing": layout.activation_checkpointing == "full",
     }
 
 
-_STAGES = {str(stage): stage for stage in range(4)}
 _OF_THE_FORK = (
-    Row("zero_stage", _deepspeed, lambda keys: keys.chosen("zero_stage", _STAGES, None, "zero_stage is 0 to 3")),
+    word("zero_stage", "zero_stage", {stage: stage for stage in range(4)}),
     Row(
         "pipeline_parallel",
         read=lambda keys: 1 if keys.has("no_pipeline_parallel") else keys.count("pipeline_model_parallel_size") or 1,
     ),
-    Row(
-        "offload",
-        lambda spec: {"cpu_optimizer": spec.layout.offload == "optimizer"},
-        lambda keys: "optimizer" if keys.has("cpu_optimizer") else None,
-    ),
-    Row("activation_checkpointing", read=_checkpointing),
+    word("offload", "cpu_optimizer", {"none": False, "optimizer": True}),
+    Row("activation_checkpointing", _deepspeed, _checkpointing),
     Row(
         "attention_kernel",
         lambda spec: {"attention_backend": "flash" if spec.layout.attention_kernel == "flash" else None},
