@@ -123,7 +123,7 @@ _REFUSED: Mapping[str, str] = {
     "exit-interval": "a trial ends when its measurement is precise enough",
     "rampup-batch-size": "the global batch is fixed",
     "fp4-recipe": "the layout has its usual one",
-    **dict.fromkeys(("qk-l2-norm", "openai-gelu"), "the model section has no such model for this trainer"),
+    "openai-gelu": "the model section has no such model for this trainer",
 }
 
 
@@ -200,8 +200,8 @@ TRAINS_ANOTHER = by_option(
         "no field of the model section expresses it": """
             attention_output_gate decoder_num_layers enable_mhc_connections experimental_attention_variant
             heterogeneous_* hybrid_*pattern is_hybrid_model kd_config linear_attention_freq moe_latent_size
-            moe_shared_expert_gate mtp_detach_heads mtp_hsm mtp_hybrid_override_pattern mtp_use_repeated_layer retro_*
-            teacher use_kitchen*
+            moe_shared_expert_gate mtp_detach_heads mtp_hsm mtp_hybrid_override_pattern mtp_use_repeated_layer
+            qk_l2_norm retro_* teacher use_kitchen*
             """,
         "the model is described in another file, which is not read": "spec yaml_cfg",
         "a search pretrains a whole GPT": "lora_* sft freeze_* *skip_train vision_pretraining",

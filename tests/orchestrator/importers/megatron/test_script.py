@@ -141,6 +141,7 @@ def test_an_option_that_may_be_a_secret_is_named_and_no_argument():
         ("--spec some.module spec", "another file"),
         ("--use-checkpoint-args", "checkpoint"),
         ("--hybrid-layer-pattern M*", "no field of the model section"),
+        ("--qk-l2-norm", "no field of the model section"),
         ("--expert-tensor-parallel-num-weight-shards 2", "this sharding is no value of zero_stage"),
         ("--fp8-output-proj", "no matmul_precision has it"),
         ("--deepspeed --num-experts 8", "experts are not read"),
