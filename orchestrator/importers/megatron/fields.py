@@ -151,12 +151,8 @@ EXPERT_LAYERS: FieldReaders = {
 def differences(keys: Settings) -> Iterator[str]:
     """Notes on what the training has and a trial has not."""
     name = keys.text("activation_func")
-    if (
-        name
-        and keys.in_doubt.count("activation") == 0
-        and name not in ACTIVATIONS
-        and not keys.has("glu_linear_offset")
-    ):
+    is_known = name in (None, *ACTIVATIONS) or keys.has("glu_linear_offset")
+    if not is_known and "activation" not in keys.in_doubt:
         yield f"{keys.key('activation_func')} is {name}; the MLP of trials has SiLU with a gate, else GELU."
     if is_latent(keys) and not keys.has("qk_layernorm") and keys.default("qk_layernorm", True):
         yield "The latent vectors of trials are normalised; without qk_layernorm those of the training are not."

@@ -13,7 +13,7 @@ from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, TRANSFORMER_ENG
 from search_spaces.rules.engine_rules import MEGATRON_SCHEDULES
 from trials.trainers.table import SWITCH, Keys, Row, Trained, Values, number, switch, word
 
-SHARDING_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_SHARDING_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """ZeRO stage of Megatron-FSDP's strategies."""
 KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "math", "local": "math"}
 """Attention kernel of Megatron's backends: auto prefers flash in half precision."""
@@ -132,7 +132,7 @@ _PARALLELISM = (
 def _sharding(spec: Trained) -> Values:
     """ZeRO 2 and 3 are Megatron-FSDP, which has its own checkpoint format and gradients."""
     stage = spec.layout.zero_stage
-    names = {stage: name for name, stage in SHARDING_STAGES.items()}
+    names = {stage: name for name, stage in _SHARDING_STAGES.items()}
     return {
         "use_distributed_optimizer": stage > 0,
         "use_megatron_fsdp": stage > 1,
@@ -146,7 +146,7 @@ def _zero_stage(keys: Keys) -> int | None:
     is_sharded = is_on(keys, "use_distributed_optimizer")
     if keys.has("use_megatron_fsdp"):
         strategy = "data_parallel_sharding_strategy"
-        stage: int | None = keys.chosen(strategy, SHARDING_STAGES, keys.default(strategy, 3), "zero_stage is 0 to 3")
+        stage: int | None = keys.chosen(strategy, _SHARDING_STAGES, keys.default(strategy, 3), "zero_stage is 0 to 3")
         return stage
     return None if is_sharded is None else int(is_sharded)
 

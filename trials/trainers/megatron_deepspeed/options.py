@@ -26,10 +26,7 @@ from trials.trial import TrialSpec
 
 
 def _checkpointing(keys: Keys) -> str | None:
-    """--checkpoint-activations prevails over the granularity. The pipeline recomputes layers by the method uniform
-    alone (megatron/model/gpt_model.py)."""
-    if keys.has("checkpoint_activations"):
-        return "full"
+    """The pipeline recomputes layers by the method uniform alone (megatron/model/gpt_model.py)."""
     granularity, method = keys.text("recompute_granularity"), keys.text("recompute_method")
     if granularity != "full":
         return granularity
@@ -80,7 +77,7 @@ MEGATRON_DEEPSPEED = replace(
         "2025-07-16 (4efb479d)",
         (*(row for row in CORE_ROWS if row.field not in _OF_LM_ALONE), *OF_BOTH, *_OF_THE_FORK),
         {
-            **{name: why for name, why in TRAINS_ANOTHER.items() if name != "checkpoint_activations"},
+            **TRAINS_ANOTHER,
             **dict.fromkeys(("num_experts", "num_moe_experts"), "its experts are not read"),
             "*ds_sequence_parallel*": "sequences split over ranks (Ulysses) are no axis of a layout",
             "fp[48]*": "arithmetic in 8 or 4 bits is no value of precision",
@@ -101,7 +98,7 @@ MEGATRON_DEEPSPEED = replace(
     },
     older={
         **MEGATRON_LM.older,
-        "checkpoint-activations": {"checkpoint_activations": True},
+        "checkpoint-activations": {"recompute_granularity": "full", "recompute_method": "uniform"},
         **{f"use-flash-attn{which}": _FLASH for which in ("", "-v1", "-triton", "-builder")},
     },
     names={

@@ -63,7 +63,7 @@ def launch(options: str) -> str:
         ("--no-position-embedding --position-embedding-type rope", "position_embedding", "rotary"),
         # Recomputation is what the trainer makes of its options; as many layers as a chunk has are all layers.
         ("--recompute-activations --recompute-granularity full", "activation_checkpointing", "selective"),
-        (f"{PIPELINE} --checkpoint-activations", "activation_checkpointing", "full"),
+        (f"{ALL_LAYERS} --checkpoint-activations", "activation_checkpointing", "full"),
         (f"{ALL_LAYERS} --recompute-method uniform", "activation_checkpointing", "full"),
         (ALL_LAYERS, "activation_checkpointing", None),
         (f"{PIPELINE} {BLOCK} 4", "activation_checkpointing", None),
