@@ -18,14 +18,11 @@ from tests.orchestrator.importers.samples import BRIDGE, with_keys
 
 BASE = {"model": {"tensor_model_parallel_size": 2, "normalization": "RMSNorm"}, "train": {"global_batch_size": 64}}
 
-ENDS = {"num_layers_at_start_in_bf16": 1, "num_layers_at_end_in_bf16": 2}
 STAGES = {"model__pipeline_model_parallel_size": 4}
 LISTED = [["embedding", *["decoder"] * 3], ["decoder"] * 3, ["decoder"] * 3, ["decoder", "mtp", "loss"]]
 BLOCK = {"model__recompute_granularity": "full", "model__recompute_method": "block"}
-SELECTIVE = {"model__recompute_granularity": "selective"}
 GRAPHS = {"model__cuda_graph_impl": "transformer_engine"}
 UNREAD = "The recipe of these overrides was not read; it decides"
-OFFLOADED = {"optimizer__optimizer_cpu_offload": True}
 EXPERTS = {"model__num_moe_experts": 8, "model__expert_model_parallel_size": 4}
 OVERLAPPED = {"model__overlap_moe_expert_parallel_comm": True}
 SQUARED_RELU = {"_target_": "megatron.core.activations.squared_relu", "_call_": False}
@@ -36,12 +33,9 @@ def read(**keys: Any):
     return read_bridge_config(yaml.safe_dump(with_keys(BASE, named)))
 
 
-NO_RANKS = Ranks(None, None)
-
-
-def overrides(recipe: str | None = None, ranks: Ranks = NO_RANKS):
+def overrides(recipe: str | None = None, *ranks: Ranks):
     given = {"model.tensor_model_parallel_size": 2, "model.pipeline_model_parallel_size": 2}
-    return imported_overrides({name: Setting(value) for name, value in given.items()}, recipe, ranks)
+    return imported_overrides({name: Setting(value) for name, value in given.items()}, recipe, *ranks)
 
 
 def test_overrides_leave_the_rest_to_the_recipe():
@@ -74,7 +68,6 @@ def test_overrides_leave_the_rest_to_the_recipe():
         ({"model__activation_func": SQUARED_RELU}, "activation", "squared_relu"),
         ({"model__gated_linear_unit": True, "model__activation_func": "gelu"}, "activation", "gelu"),
         ({"optimizer__exp_avg_dtype": "torch.bfloat16", "optimizer__exp_avg_sq_dtype": "bf16"}, "moment_dtype", "bf16"),
-        ({"model__add_qkv_bias": True, "model__add_bias_linear": True}, "qkv_bias", None),
         ({"model__gated_linear_unit": True, "model__activation_func": "torch.nn.functional.silu"}, "activation", None),
         ({"model__rotary_base": 500000, "model__position_embedding_type": "learned_absolute"}, "rotary_base", None),
         ({"model__vocab_size": 1000}, "vocab_size", None),  # the recipe may pad it
@@ -94,17 +87,9 @@ def test_an_override_sets_its_field_and_with_the_usual_value_none(keys, field, e
             {"mixed_precision": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "custom"}},
             "the recipes delayed, tensorwise",
         ),
-        (
-            {"mixed_precision": {"first_last_layers_bf16": True, **ENDS}},
-            "both ends",
-        ),
         ({"mixed_precision": [1]}, "precision is bf16 or fp16"),
         ({**STAGES, "model__pipeline_model_parallel_layout": [1]}, "the text has E"),
         ({"model__position_embedding_type": "yarn"}, "position_embedding is learned or rotary"),
-        ({**SELECTIVE, "model__recompute_modules": ["moe_act", "mhc"]}, "recompute_modules is layernorm, mla_up_proj,"),
-        ({**OFFLOADED, "optimizer__optimizer_offload_fraction": 0.5}, "offload moves the whole optimizer"),
-        ({"model__softmax_type": "off-by-one"}, "attention_sinks is true or false"),
-        ({"model__fp8_output_proj": True}, "no matmul_precision has it"),
         ({"model__is_hybrid_model": True}, "no field of the model section"),
         ({"peft": {"_target_": "megatron.bridge.peft.lora.LoRA"}}, "pretrains a whole GPT"),
     ],
