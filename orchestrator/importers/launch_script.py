@@ -9,7 +9,7 @@ from functools import partial
 from orchestrator.importers.bash.script import Script, Word, read_script
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.megatron.script import num_characteristic_options, read_megatron_command
-from orchestrator.importers.megatron_bridge.command import is_bridge_command, read_bridge_command
+from orchestrator.importers.megatron_bridge import is_bridge_command, read_bridge_command
 from orchestrator.importers.settings import CODE
 from orchestrator.importers.slurm_header import SlurmHeader, job_variables, read_slurm_header
 from orchestrator.importers.slurm_launch import SET_FOR_TRIALS, variables_for_speed

@@ -13,7 +13,7 @@ from orchestrator.importers.hf_config import looks_like_hf, read_hf_config
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.launch_script import read_launch_script
-from orchestrator.importers.megatron_bridge.config import looks_like_megatron_bridge, read_bridge_config
+from orchestrator.importers.megatron_bridge import looks_like_megatron_bridge, read_bridge_config
 from orchestrator.importers.nanotron import looks_like_nanotron, read_nanotron
 from orchestrator.importers.source_file import read_beside, read_utf8
 from orchestrator.importers.torchtitan.saved import looks_like_torchtitan, read_module, read_saved_config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
+from dataclasses import replace
 
 from orchestrator.importers.bash.script import Script, Word
 from orchestrator.importers.command_settings import default_notes
@@ -47,7 +48,7 @@ def _written(path: str, document: Word | None, script: Script) -> ImportedConfig
     except InputError as error:
         return _unknown(f"The DeepSpeed config {path}, as the script writes it, is {error.problems[0].message}")
     config = read_ds_config(document.text)
-    return ImportedConfig(**{**vars(config), "notes": (*default_notes([document], script.defaults), *config.notes)})
+    return replace(config, notes=(*default_notes([document], script.defaults), *config.notes))
 
 
 def _beside(path: str, read_file: ReadFile | None) -> ImportedConfig:

@@ -29,12 +29,7 @@ from trials.trainers.common.recipe import (
     torchrun,
     user_arguments,
 )
-from trials.trainers.megatron_deepspeed.options import (
-    MEGATRON_DEEPSPEED,
-    megatron_deepspeed_layout,
-    megatron_deepspeed_options,
-    unsupported_option_reason,
-)
+from trials.trainers.megatron_deepspeed.options import MEGATRON_DEEPSPEED, megatron_deepspeed_options
 from trials.trial import TrialSpec
 
 NAME = "megatron-deepspeed"
@@ -61,7 +56,7 @@ def _config(spec: TrialSpec) -> dict[str, Any]:
 
 def _files(spec: TrialSpec) -> dict[str, str]:
     return {
-        _ARGUMENTS_FILE: option_lines([*megatron_deepspeed_layout(spec), *NO_DROPOUT_OPTIONS]),
+        _ARGUMENTS_FILE: option_lines([*MEGATRON_DEEPSPEED.options(spec), *NO_DROPOUT_OPTIONS]),
         _CONFIG_FILE: plain_yaml(_config(spec)),
     }
 
@@ -80,7 +75,7 @@ RULES: tuple[Rule, ...] = (
     half_precision_flash,
     *bf16_reductions,
     activations(("silu",), ("gelu", "squared_relu")),
-    engine_limits(NAME, *MEGATRON_DEEPSPEED.limits),
+    engine_limits(NAME, *MEGATRON_DEEPSPEED.table.limits),
 )
 
 TRAINER = Trainer(
@@ -90,7 +85,7 @@ TRAINER = Trainer(
     invocation=_invocation,
     log_format=MEGATRON_LOG,
     log_rank=last_rank,
-    argument_error=unsupported_option_reason,
+    argument_error=MEGATRON_DEEPSPEED.refusal,
     shows_layout=True,
     export=LayoutExport(NAME, "Megatron-DeepSpeed", NAME, RULES, _files, _start),
 )

@@ -26,7 +26,6 @@ from trials.trainers.common.megatron_options import (
     megatron_lm_options,
     newer_megatron_lm,
     oldest_megatron_lm,
-    unsupported_option_reason,
 )
 from trials.trainers.common.recipe import (
     arguments_from,
@@ -88,7 +87,7 @@ RULES: tuple[Rule, ...] = (
     quantized_products,
     *TOGETHER,
     activations(("silu", "clamped_swiglu"), ("gelu", "squared_relu")),
-    engine_limits(NAME, *MEGATRON_LM.limits),
+    engine_limits(NAME, *MEGATRON_LM.table.limits),
 )
 
 TRAINER = Trainer(
@@ -98,7 +97,7 @@ TRAINER = Trainer(
     invocation=_invocation,
     log_format=MEGATRON_LM_LOG,
     log_rank=last_rank,
-    argument_error=unsupported_option_reason,
+    argument_error=MEGATRON_LM.refusal,
     shows_layout=True,
     export=LayoutExport(NAME, "Megatron-LM", NAME, RULES, _files, _start, _of_software),
 )
