@@ -301,8 +301,17 @@ def _space(
     if "expert_parallel" in layout:
         most = min(gpus * nodes, model.get("num_experts", _MAX_RANKS_LISTED))
         axes["expert_parallel"] = _axis_around(layout["expert_parallel"], most)
+    axes = {name: _runnable(name, values, engine, layout) for name, values in axes.items()}
     fixed = {n: v for n, v in {**layout, **asked}.items() if n not in axes and n not in ("num_nodes", *DERIVED)}
     return axes | fixed
+
+
+def _runnable(name: str, values: list[Any], engine: str, layout: Mapping[str, Any]) -> list[Any]:
+    """Values of an axis without those that the engine has in no layout like today's."""
+    fields = {"engine": engine, **_FITTING_SIZES, **layout}
+    broken = {value: _broken_by(Layout(**{**fields, name: value}), _ANY_MODEL[0]) for value in values}
+    able = [value for value in values if all(of != name for of, _ in broken[value])]
+    return able or values
 
 
 _DRIVE_DEEPSPEED = ("deepspeed", "megatron-deepspeed", "gpt-neox")

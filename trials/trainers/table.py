@@ -123,9 +123,13 @@ def switch(name: str, key: str, default: bool | None = None, is_inverted: bool =
 def fixed(**fields: Any) -> tuple[Row, ...]:
     """Fields that have one value with this trainer, which no option says."""
     return tuple(
-        Row(name, read=None if name in AXES else partial(_same, value), values=(value,))
+        Row(name, read=None if _is_default(name, value) else partial(_same, value), values=(value,))
         for name, value in fields.items()
     )
+
+
+def _is_default(name: str, value: Any) -> bool:
+    return name in AXES and AXES[name].default == value
 
 
 def _same(value: Any, keys: Keys) -> Any:
