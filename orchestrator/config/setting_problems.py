@@ -1,5 +1,5 @@
-"""Problems with `env` and `launch` of a space or baseline: names that are not the user's, and settings that have no
-effect. Pure."""
+"""Problems with `env`, `launch` and `options` of a space or baseline: names that are not the user's, and settings that
+have no effect."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from orchestrator.launchers.local.processes import PYTHON_VARIABLES
 from orchestrator.schema.search_file import SearchFile
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.settings import ENV, LAUNCH, LAUNCH_OPTIONS, SOFTWARE, Settings, settings_of
+from search_spaces.layouts.settings import ENV, LAUNCH, LAUNCH_OPTIONS, OPTIONS, SOFTWARE, Settings, settings_of
 from search_spaces.schema.setting_axes import MAX_LENGTH, require_option_value
 from search_spaces.schema.unsafe_text import looks_secret, secret_problem
 from slurm.environment import RANK_NAMES
 from slurm.option_checks import VISIBLE_DEVICES
+from trials.trainers.command.template import placeholders_in
+from trials.trainers.common.options import option_name, option_names
+from trials.trainers.registry import TRAINERS
 
 _OF_LAUNCHERS = (*RANK_NAMES, *PYTHON_VARIABLES, *VISIBLE_DEVICES, "PYTHONSAFEPATH", "PYTHONUNBUFFERED", "PATH")
 _PREFIXES_OF_LAUNCHERS = ("SLURM", "SBATCH_", "SRUN_", "PMI", "TORCHELASTIC_", "RAY_", "PARLAY_")
@@ -38,6 +41,8 @@ def setting_problems(file: SearchFile) -> Iterator[Problem]:
         for name, values in launch.items():
             yield from _of_option(name, f"{section}.launch.{name}", values, file)
         yield from _of_hint(f"{section}.launch.hint", launch, file)
+        for name in getattr(given, "options", None) or {}:
+            yield from _of_trainer(name, f"{section}.options.{name}", file)
 
 
 _CANDIDATES = "space.candidates"
@@ -63,6 +68,8 @@ def _of_candidate(settings: Settings, file: SearchFile) -> Iterator[tuple[str, P
         yield from ((ENV + name, problem) for problem in _of_candidates_variable(name, settings.env, file))
     for name, word in settings.launch.items():
         yield from ((LAUNCH + name, problem) for problem in _of_candidates_option(name, word, file))
+    for name in settings.options:
+        yield from ((OPTIONS + name, problem) for problem in _of_trainer(name, _CANDIDATES, file))
 
 
 def _of_candidates_variable(name: str, env: Mapping[str, str | None], file: SearchFile) -> Iterator[Problem]:
@@ -125,6 +132,28 @@ def _of_option(name: str, key: str, values: Any, file: SearchFile) -> Iterator[P
             rule = "trials that run side by side would be bound to the same cores"
             fix = "set search.parallel_trials to 1"
             yield Problem("contradiction", "is cores with parallel trials", rule=rule, fix=fix, key=key, value="cores")
+
+
+def _of_trainer(name: str, key: str, file: SearchFile) -> Iterator[Problem]:
+    """Problems with an option that the trainer does not get, or that something else sets."""
+    section = file.trainer
+    trainer, is_key = TRAINERS[section.kind], not name.startswith("--")
+    if is_key and (trainer.has_command_line or "template" not in trainer.keys):
+        rule = f"trainer.kind {section.kind} has options --name; keys are of a configuration that a template begins"
+        yield Problem("option", "has no hyphens", rule=rule, fix=f"write --{name}", key=key, value=name)
+    elif not is_key and not (section.is_command_line or "arguments" in trainer.keys):
+        rule = f"trainer.kind {section.kind} takes no options beside those of layout, model and measure"
+        yield Problem("option", "is not passed on", rule=rule, fix="remove it", key=key, value=name)
+    elif section.is_command_line and "options" not in placeholders_in(section.command_template):
+        rule = "a command line has {options} where the options of space.options stand"
+        fix = "write {options} in trainer.template"
+        yield Problem("template", "is not in the command line", rule=rule, fix=fix, key=key, value=name)
+    elif trainer.argument_error is not None and (why := trainer.argument_error(option_name(name))) is not None:
+        rule = f"options must not set what Parlay sets: {why}"
+        yield Problem("contradiction", "is set elsewhere", rule=rule, fix="remove it", key=key, value=name)
+    elif option_name(name) in option_names(section.arguments):
+        rule, fix = "an option is searched, or the same for all trials", "remove it from trainer.arguments"
+        yield Problem("contradiction", "is in trainer.arguments, too", rule=rule, fix=fix, key=key, value=name)
 
 
 def _of_hint(key: str, launch: Mapping[str, Any], file: SearchFile) -> Iterator[Problem]:

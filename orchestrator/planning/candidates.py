@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.config.spec import SearchSpec, with_locations
 from search_spaces.errors import InputError
+from search_spaces.layouts.settings import Settings
 from search_spaces.layouts.workload import Workload
 from trials.trainers.command.template import require_distinct, require_values
-from trials.trainers.registry import TRAINERS
+from trials.trainers.registry import TRAINERS, invocation
+from trials.trial import TrialKind, TrialSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from search_spaces.layouts.layout import Layout
     from search_spaces.search_space import SearchSpace
     from trials.schema.trainer_section import TrainerSection
+    from trials.trainers.base import Invocation
 
 
 def candidates_of(spec: SearchSpec) -> SearchSpace:
@@ -49,6 +53,7 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
         if spec.launcher.kind != "simulated":
             launched = [*space.layouts, *([] if space.baseline is None else [space.baseline])]
             _require_told(spec.trainer, launched)
+            _require_options_told(spec, launched)
         return space
     except InputError as error:
         raise with_locations(error, spec) from None
@@ -61,6 +66,37 @@ def _require_told(trainer: TrainerSection, layouts: Sequence[Layout]) -> None:
         require_values(text, layouts, key)
     key = "trainer.template" if trainer.is_command_line else "trainer.arguments"
     require_distinct(texts, layouts, TRAINERS[trainer.kind].placeholder_axes, key)
+
+
+def _require_options_told(spec: SearchSpec, layouts: Sequence[Layout]) -> None:
+    """InputError for an option that each trial sets to its own value, whatever the search's."""
+    for name in dict.fromkeys(name for layout in layouts for name in layout.of_trial.options):
+        values = {text: Settings(options={name: text}).text for text in ("a", "b")}
+        tried = [_started(spec, replace(layouts[0], settings=text)) for text in values.values()]
+        if tried[0] is not None and tried[0] == tried[1]:
+            raise InputError.of(
+                "contradiction",
+                "is set for each trial",
+                rule="an option of space.options is one that no trial sets itself",
+                fix="remove it",
+                key=f"space.options.{name}",
+                value=name,
+            )
+
+
+def _started(spec: SearchSpec, layout: Layout) -> Invocation | None:
+    """How the ranks of a layout are started; None where that depends on a script which is not on this machine."""
+    section, shape = spec.trainer.for_trials(), (layout.global_batch_size, layout.num_gpus, spec.cluster.gpus_per_node)
+    trial = TrialSpec(
+        *("plan", "t0001", "a1", "0" * 32, TrialKind.SEARCH, layout, spec.model, *shape),
+        accelerator=spec.cluster.accelerator.name,
+        measure=spec.measure,
+        trainer=section,
+    )
+    try:
+        return invocation(trial, "python", ".")
+    except (InputError, OSError):
+        return None
 
 
 def valid_candidates(spec: SearchSpec) -> tuple[Layout, ...]:

@@ -17,7 +17,7 @@ from search_spaces.rules.check import engine_violations
 from search_spaces.schema.unsafe_text import is_printable
 from trials.trainers.base import LayoutExport
 from trials.trainers.common.recipe import torchrun
-from trials.trainers.registry import TRAINERS, invocation
+from trials.trainers.registry import TRAINERS, invocation, with_options
 from trials.trial import LowerStrEnum, TrialSpec
 
 _COMMAND = "command"
@@ -99,10 +99,12 @@ def _export(form: LayoutExport, measured: TrialSpec, fingerprint: Mapping[str, A
     problem = form.problem(layout, model)
     if problem is not None:
         return Export(form.name, ExportStatus.REFUSED, rule=problem.code, message=_problem_text(problem))
-    spec = replace(measured, layout=layout, model=model)
+    spec = with_options(replace(measured, layout=layout, model=model))
     status = _status(has_run and measured_trainer(measured) == form.name)
     start = None if (line := form.start(spec)) is None else _printable(line)
     heading = _heading(form.name, status, start, measured) + (_measured_lines(measured) if has_run else "")
+    if form.name != measured.trainer["kind"]:
+        heading += _options_line(measured)
     more = form.of_software(fingerprint)
     files = {file: _with_heading(file, text + more, heading) for file, text in form.files(spec).items()}
     return Export(form.name, status, files, start)
@@ -140,6 +142,13 @@ def _launch_line(spec: TrialSpec) -> str:
     if set(settings.launch) == {"cpu_bind"} and settings.launch["cpu_bind"] == "none":
         return ""
     return f"# Measured with ranks started as by srun {' '.join(settings.srun_options)}.\n"
+
+
+def _options_line(spec: TrialSpec) -> str:
+    """The searched options of the trainer that measured, which are not those of another."""
+    settings = spec.layout.of_trial
+    given = [*settings.arguments, *(f"{name}: {value}" for name, value in settings.keys.items())]
+    return f"# {spec.trainer['kind']} also had {' '.join(given)}.\n" if given else ""
 
 
 def _documents_line(spec: TrialSpec) -> str:

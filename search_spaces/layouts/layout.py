@@ -418,7 +418,8 @@ class Layout:
         "",
         key="",
         label="settings",
-        description="Environment variables and launch options that the search varies, as text (settings.py).",
+        description="Environment variables, launch options and trainer's options that the search varies, as text"
+        " (settings.py).",
     )
 
     def __post_init__(self) -> None:
@@ -436,7 +437,7 @@ class Layout:
 
     @property
     def of_trial(self) -> Settings:
-        """Environment variables and launch options of a trial of it."""
+        """Environment variables, launch options and trainer's options of a trial of it."""
         return settings_of(self.settings)
 
     @property
@@ -447,7 +448,7 @@ class Layout:
     def with_software(self, software: Mapping[str, str]) -> Layout:
         """The layout with this software; with none, that of the search."""
         settings = self.of_trial
-        return replace(self, settings=Settings(settings.env, settings.launch, software).text)
+        return replace(self, settings=replace(settings, software=software).text)
 
     @property
     def axis_values(self) -> dict[str, Any]:

@@ -1,13 +1,15 @@
-"""Settings: environment variables, launch options and the software that a search varies beside the layout, and their
-canonical text. Standard library only.
+"""Settings: environment variables, launch options, options of the trainer and the software that a search varies beside
+the layout, and their canonical text. Standard library only.
 
 The text is what layouts, tables and records have: words as a shell would quote them, sorted. `env.NAME=VALUE` sets a
 variable, `-env.NAME` removes it from what the ranks inherit, `launch.OPTION=WORD` is an option of the launch line,
-`software.python=PATH` or `software.image=IMAGE` the software of an experiment's other side.
+`options.NAME=VALUE` one of the trainer, `software.python=PATH` or `software.image=IMAGE` the software of an
+experiment's other side.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import unicodedata
@@ -15,15 +17,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
-ENV = "env."
-LAUNCH = "launch."
-SOFTWARE = "software."
+ENV, LAUNCH, OPTIONS, SOFTWARE = _PREFIXES = ("env.", "launch.", "options.", "software.")
+"""Beginnings of the names of `Settings.by_axis`, each a field of Settings and a point."""
 PYTHON, IMAGE = "python", "image"
 _REMOVED = "-"
 _ACTED_ON = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Categories of characters that a terminal would act on, which a search file may not have either."""
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+OPTION_NAME = re.compile(r"(--)?[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+"""Name of a trainer's option: with hyphens in front one of its command line, else a key of its configuration."""
+IS_GIVEN = ""
+"""Value of an option that has none: a flag."""
 
 SettingValues = Mapping[str, "str | None"]
 
@@ -61,41 +67,47 @@ LAUNCH_OPTIONS: Mapping[str, LaunchOption] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Variables, launch options and software of a trial, sorted by name; a variable that is None is not set.
+    """Variables, launch options, trainer's options and software of a trial; a variable that is None is not set.
 
     `software` is empty for the search's own, else the interpreter (`python`) or the container's image (`image`).
     """
 
     env: Mapping[str, str | None] = field(default_factory=dict)
     launch: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
     software: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_axes(cls, values: SettingValues) -> Settings:
+        """The inverse of `by_axis`; only a variable may be None."""
+        found: dict[str, dict[str, Any]] = {prefix: {} for prefix in _PREFIXES}
+        for name, value in values.items():
+            prefix = next(prefix for prefix in _PREFIXES if name.startswith(prefix))
+            found[prefix][name.removeprefix(prefix)] = value
+        return cls(*found.values())
 
     @classmethod
     def parse(cls, text: str) -> Settings:
         """Settings of a text; ValueError unless it is canonical."""
-        env: dict[str, str | None] = {}
-        launch: dict[str, str] = {}
-        software: dict[str, str] = {}
+        values: dict[str, str | None] = {}
         for word in shlex.split(text):
             name, has_value, value = word.partition("=")
-            if name.startswith(_REMOVED + ENV) and not has_value:
-                env[name.removeprefix(_REMOVED + ENV)] = None
-            elif name.startswith(ENV) and has_value:
-                env[name.removeprefix(ENV)] = value
-            elif name.startswith(LAUNCH) and has_value:
-                launch[name.removeprefix(LAUNCH)] = value
-            elif name in (SOFTWARE + PYTHON, SOFTWARE + IMAGE) and has_value:
-                software[name.removeprefix(SOFTWARE)] = value
-            else:
-                known = "env.NAME=VALUE, -env.NAME, launch.OPTION=WORD, software.python=PATH nor software.image=IMAGE"
-                raise ValueError(f"{word!r} is neither {known}")
-        for name in (name for name in env if not VARIABLE_NAME.fullmatch(name)):
-            raise ValueError(f"{name!r} is no name of a variable")
-        for name in (name for name in launch if name not in LAUNCH_OPTIONS):
-            raise ValueError(f"{name!r} is none of {', '.join(LAUNCH_OPTIONS)}")
+            is_removed = name.startswith(_REMOVED + ENV) and not has_value
+            if not (is_removed or (has_value and name.startswith(_PREFIXES))):
+                raise ValueError(f"{word!r} is neither {_KNOWN}")
+            values[name.removeprefix(_REMOVED) if is_removed else name] = None if is_removed else value
+        found = cls.of_axes(values)
+        for names, is_known, what in (
+            (found.env, VARIABLE_NAME.fullmatch, "no name of a variable"),
+            (found.launch, LAUNCH_OPTIONS.get, f"none of {', '.join(LAUNCH_OPTIONS)}"),
+            (found.options, OPTION_NAME.fullmatch, "no name of a trainer's option"),
+            (found.software, (PYTHON, IMAGE).__contains__, f"neither {PYTHON} nor {IMAGE}"),
+        ):
+            for name in names:
+                if not is_known(name):
+                    raise ValueError(f"{name!r} is {what}")
         if any(unicodedata.category(character) in _ACTED_ON for character in text):
             raise ValueError("text has only printable characters")
-        found = cls(env, launch, software)
         if found.text != text:
             raise ValueError(f"written as {found.text!r}, sorted and quoted as a shell needs it")
         return found
@@ -103,21 +115,18 @@ class Settings:
     @property
     def text(self) -> str:
         """Canonical text; empty without settings."""
-        env = [_REMOVED + ENV + name if value is None else f"{ENV}{name}={value}" for name, value in _sorted(self.env)]
-        others = [
-            f"{prefix}{name}={value}"
-            for prefix, values in ((LAUNCH, self.launch), (SOFTWARE, self.software))
-            for name, value in _sorted(values)
-        ]
-        return shlex.join([*env, *others])
+        return shlex.join(
+            _REMOVED + name if value is None else f"{name}={value}" for name, value in self.by_axis.items()
+        )
 
     @property
     def by_axis(self) -> dict[str, str | None]:
-        """Values by the name of their axis: `env.NAME`, `launch.OPTION`, `software.python` or `software.image`."""
-        parts: tuple[tuple[str, SettingValues], ...] = ((ENV, self.env), (LAUNCH, self.launch))
+        """Values by the name of their axis: `env.NAME`, `launch.OPTION`, `options.NAME`, `software.python` or
+        `software.image`."""
+        parts = (self.env, self.launch, self.options, self.software)
         return {
             prefix + name: value
-            for prefix, values in (*parts, (SOFTWARE, self.software))
+            for prefix, values in zip(_PREFIXES, parts, strict=True)
             for name, value in _sorted(values)
         }
 
@@ -144,6 +153,39 @@ class Settings:
         """The launch options as srun takes them."""
         return tuple(f"--{name.replace('_', '-')}={value}" for name, value in _sorted(self.launch))
 
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The trainer's options as words of its command line: `--name=value`, `--name a b` for several words, `--name`
+        for a flag."""
+        return tuple(
+            word
+            for name, value in _sorted(self.options)
+            if name.startswith("--")
+            for word in _words_of_option(name, value or IS_GIVEN)
+        )
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The trainer's options that are keys of its configuration, dotted: numbers, true and false as such."""
+        return {name: _plain(value or "") for name, value in _sorted(self.options) if not name.startswith("--")}
+
+
+_KNOWN = (
+    "env.NAME=VALUE, -env.NAME, launch.OPTION=WORD, options.NAME=VALUE, software.python=PATH nor software.image=IMAGE"
+)
+
+
+def _words_of_option(name: str, value: str) -> list[str]:
+    words = shlex.split(value)
+    return [f"{name}={words[0]}"] if len(words) == 1 else [name, *words]
+
+
+def _plain(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
 
 def _sorted(values: Mapping[str, str | None]) -> list[tuple[str, str | None]]:
     return sorted(values.items())
@@ -155,12 +197,15 @@ def settings_of(text: str) -> Settings:
     return Settings.parse(text)
 
 
-def combinations(env: Mapping[str, Sequence[str | None]], launch: Mapping[str, Sequence[str | None]]) -> Iterable[str]:
-    """Text of every combination of these values; a launch option that is None is the launcher's own."""
-    for chosen in product(*env.values(), *launch.values()):
-        variables = dict(zip(env, chosen, strict=False))
-        options = zip(launch, chosen[len(env) :], strict=True)
-        yield Settings(variables, {name: value for name, value in options if value is not None}).text
+def combinations(axes: Mapping[str, Sequence[str | None]]) -> Iterable[str]:
+    """Text of every combination of these values, by the names of `Settings.by_axis`."""
+    for chosen in product(*axes.values()):
+        yield Settings.of_axes(without_absent(dict(zip(axes, chosen, strict=True)))).text
+
+
+def without_absent(values: SettingValues) -> dict[str, str | None]:
+    """These values but for options that are None: the launcher's or the trainer's own."""
+    return {name: value for name, value in values.items() if value is not None or name.startswith(ENV)}
 
 
 def setting_axes(texts: Collection[str]) -> dict[str, list[str | None]]:
@@ -176,7 +221,7 @@ def described(name: str, value: str | None) -> str:
     _, _, own = name.partition(".")
     if value is None:
         return f"{own} unset" if name.startswith(ENV) else f"{own} default"
-    return f"{own}={value}"
+    return own if value == IS_GIVEN and name.startswith(OPTIONS) else f"{own}={value}"
 
 
 def as_numbers(values: Sequence[str | None]) -> list[int | str | None]:

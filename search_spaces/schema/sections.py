@@ -30,10 +30,14 @@ from search_spaces.schema import presets
 from search_spaces.schema.setting_axes import (
     ENV_FIELD,
     LAUNCH_FIELD,
+    OPTIONS_FIELD,
+    SETTING_KEYS,
     EnvAxes,
     EnvValues,
     LaunchAxes,
     LaunchValues,
+    OptionAxes,
+    OptionValues,
     baseline_settings,
     setting_texts,
 )
@@ -211,6 +215,7 @@ class SpaceSection(SpaceAxes):
 
     env: EnvAxes = ENV_FIELD
     launch: LaunchAxes = LAUNCH_FIELD
+    options: OptionAxes = OPTIONS_FIELD
     allow_tensor_parallel_across_nodes: bool = Field(
         default=False, description="Allow tensor-parallel groups to span nodes that share no link domain."
     )
@@ -223,7 +228,7 @@ class SpaceSection(SpaceAxes):
     @model_validator(mode="after")
     def _validate_candidates(self) -> Self:
         given = self.given_axes()
-        conflicting = sorted({*given, *(name for name in ("env", "launch") if getattr(self, name))} - {SETTINGS})
+        conflicting = sorted({*given, *(name for name in SETTING_KEYS if getattr(self, name))} - {SETTINGS})
         if self.candidates is not None and conflicting:
             raise InputError.of(
                 "contradiction",
@@ -240,7 +245,7 @@ class SpaceSection(SpaceAxes):
     def given_axes(self) -> dict[str, tuple[Any, ...]]:
         """The values of each axis that the file gives, by layout field, in the contract's order."""
         given = {name: getattr(self, name) for name in SEARCHED if getattr(self, name) is not None}
-        texts = setting_texts(self.env, self.launch)
+        texts = setting_texts(self)
         return given if texts is None else given | {SETTINGS: texts}
 
 
@@ -255,6 +260,7 @@ class BaselineSection(BaselineFields):
 
     env: EnvValues = Field(default=None, description="Environment variables of the ranks.")
     launch: LaunchValues = Field(default=None, description="Options of the launch line.")
+    options: OptionValues = Field(default=None, description="Options of the trainer.")
 
     def layout(self, searched: Mapping[str, Sequence[Any]], workload: Workload) -> Layout:
         """The whole layout, canonical; InputError where it does not match the world size or the global batch.
@@ -262,8 +268,8 @@ class BaselineSection(BaselineFields):
         `searched` holds all axes of the search; the search space checks the other rules.
         """
         alone = {name: values[0] for name, values in searched.items() if len(values) == 1}
-        given = self.model_dump(exclude_none=True, exclude={"env", "launch"})
-        given[SETTINGS] = baseline_settings(self.env, self.launch, searched.get(SETTINGS, ()))
+        given = self.model_dump(exclude_none=True, exclude={*SETTING_KEYS})
+        given[SETTINGS] = baseline_settings(self, searched.get(SETTINGS, ()))
         fields = Layout(num_nodes=workload.cluster.num_nodes).to_json() | alone | given
         chunks = [fields["virtual_pipeline_stages"]]
         _require_chunks([fields["pipeline_schedule"]], chunks, "baseline.pipeline_schedule")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 from search_spaces.engines import TRAINER_ENGINES
 from search_spaces.rules.engine_rules import EngineRules
 from trials.trainers.base import Invocation, Trainer
+from trials.trainers.command.template import without_placeholders
 from trials.trainers.common.log_lines import NUMBER, LogFormat, command_format, number_in
+from trials.trainers.table import merged, nested
 from trials.trial import TrialSpec
 
 
@@ -56,7 +59,20 @@ def invocation(spec: TrialSpec, python: str, attempt_folder: str) -> Invocation:
     """
     make = TRAINERS[spec.trainer["kind"]].invocation
     assert make is not None, f"{spec.trainer['kind']} is started without a supervisor"
-    return make(spec, python, attempt_folder)
+    return make(with_options(spec), python, attempt_folder)
+
+
+def with_options(spec: TrialSpec) -> TrialSpec:
+    """The spec whose trainer section has the options that the layout's settings give: words of the command line behind
+    the user's arguments, keys of the configuration over the template's. A command line has a placeholder for them."""
+    settings, trainer = spec.layout.of_trial, TRAINERS[spec.trainer["kind"]]
+    if not settings.options or trainer.has_command_line:
+        return spec
+    words = [without_placeholders(word) if trainer.placeholder_axes else word for word in settings.arguments]
+    section = {**spec.trainer, "arguments": (*spec.trainer.get("arguments", ()), *words)}
+    if settings.keys:
+        section["template"] = merged(spec.trainer["template"], nested(settings.keys))
+    return replace(spec, trainer=section)
 
 
 def preload_of(spec: TrialSpec) -> str | None:

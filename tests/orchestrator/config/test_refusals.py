@@ -131,6 +131,16 @@ CHANGES = [
     (["space.launch={cpu: cores}"], "space.launch"),
     (["space.env={9X: 1}"], "space.env"),
     (["space.env={X: true}"], "space.env.X"),
+    (
+        [A100S, MEGATRON, "space.options={--tensor-model-parallel-size: 2}"],
+        "space.options.--tensor-model-parallel-size",
+    ),
+    ([A100S, MEGATRON, "space.options={model.x: 2}"], "space.options.model.x"),
+    ([A100S, MEGATRON, "space.options={--x: [true, false]}"], "space.options.--x"),
+    ([A100S, MEGATRON, "baseline={options: {-x: 1}}"], "baseline.options"),
+    ([A100S, MEGATRON.replace("}", ", arguments: [--x=1]}"), "space.options={--x: 2}"], "space.options.--x"),
+    ([A100S, COMMAND, "space.options={--x: 2}"], "space.options.--x"),
+    ([A100S, "space.options={--x: 2}"], "space.options.--x"),
     *(
         ([f"launcher={{kind: slurm, slurm: {{container: {container}}}}}"], f"launcher.slurm.container{key}")
         for container, key in {

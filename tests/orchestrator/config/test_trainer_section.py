@@ -192,6 +192,19 @@ def test_a_layout_that_the_trainer_is_not_told_is_not_credited_to_it(folder, cha
     assert (problem.key, problem.file) == (f"trainer.{key}", "--set")
 
 
+def test_an_option_that_each_trial_sets_is_not_searched(folder):
+    sizes = "num_layers: 2, hidden_size: 64, num_attention_heads: 4, vocab_size: 256, seq_length: 64"
+    words = "ffn_hidden_size: 128, gated_mlp: true, norm: rmsnorm, position_embedding: rotary, linear_biases: false"
+    llama = [NANOTRON, f"model={{{sizes}, {words}}}", "space.precision=bf16", "space.attention_kernel=flash"]
+    mine = loaded(folder, MINIMAL, *llama, "space.options={optimizer.clip_grad: [1, 2]}")
+    assert len({layout.settings for layout in candidates_of(mine).layouts}) == 2
+    for key in ("parallelism.tp", "tokens.train_steps"):
+        with pytest.raises(InputError) as caught:
+            candidates_of(loaded(folder, MINIMAL, *llama, f"space.options={{{key}: [1, 2]}}"))
+        [problem] = caught.value.problems
+        assert problem.key == f"space.options.{key}"
+
+
 def test_a_baseline_of_another_engine_is_refused(folder):
     with pytest.raises(InputError, match="engine is torch"):
         candidates_of(loaded(folder, MINIMAL, MEGATRON, "baseline={tensor_parallel: 2, engine: torch}"))

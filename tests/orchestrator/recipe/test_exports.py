@@ -179,6 +179,9 @@ def test_the_users_template_arguments_and_script_stay_as_a_shell_takes_them():
     assert str(megatron.unrun_start).endswith(
         "/opt/pretrain_gpt.py $(grep -v '^#' recipe/megatron_args.txt) --data-path '/my data/c4' YOUR_OPTIONS"
     )
+    searched = exported(spec_of("megatron-lm", LLAMA, settings="options.--x=4"))
+    assert str(searched["megatron-lm"].unrun_start).endswith(" --x=4 YOUR_OPTIONS")
+    assert "# megatron-lm also had --x=4.\n" in searched["torchtitan"].files["torchtitan_config.py"]
     command = exported(spec_of("command", zero_stage=1, trainer=COMMAND))["command"]
     assert command.files["command.txt"] == "/env/bin/python train.py \\\n    --tp 1 \\\n    --shard\n"
     assert command.unrun_start == "torchrun --standalone --nproc-per-node 2 --no-python sh recipe/command.txt"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -117,6 +118,33 @@ def test_nanotron_overlaps_nothing_alone_and_megatron_deepspeed_finds_its_config
         spec = spec_of("megatron-deepspeed", zero_stage=zero_stage, tensor_parallel=2, sequence_parallel=True)
         made = invocation(spec, "python", "/run/a1")
         assert (made.environment, made.refused) == ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "section", "settings", "words"),
+    [
+        (
+            "megatron-lm",
+            {"arguments": ["--lr", "1"]},
+            "options.--flag= 'options.--n=1 2' options.--x=4",
+            "--flag --n 1 2 --x=4",
+        ),
+        ("accelerate", {"arguments": ["--tp={tensor_parallel}"]}, "'options.--x={4}'", "--tp=1 --x={4}"),
+        ("command", {"template": "train {options}", "patterns": {}}, "options.--x=4", "train --x=4"),
+    ],
+)
+def test_a_searched_option_is_on_the_trainers_command_line(kind, section, settings, words):
+    spec = spec_of(kind, settings=settings, trainer=section)
+    assert shlex.join(invocation(spec, "python", ".").command).replace("'", "").endswith(words)
+
+
+def test_a_searched_key_stands_in_the_trainers_configuration():
+    options = {"template": {"model": {"dtype": "bfloat16", "x": 1}}}
+    made = invocation(
+        spec_of("nanotron", LLAMA, settings="options.model.x=2.5 options.y=true", trainer=options), "", "."
+    )
+    config = yaml.safe_load(made.files["nanotron.yaml"])
+    assert (config["model"]["x"], config["y"]) == (2.5, True)
 
 
 def test_every_reader_of_yaml_takes_a_number_for_a_number_and_what_is_none_is_refused():

@@ -27,6 +27,7 @@ _OTHER_NAMES = (
     "seed",
     "python",
     "attempt_folder",
+    "options",
 )
 _MODEL_FIELDS = tuple(ModelShape.__dataclass_fields__)
 PLACEHOLDERS = (*LAYOUT_FIELDS, *_MODEL_FIELDS, *_OTHER_NAMES)
@@ -52,6 +53,11 @@ def filled_arguments(arguments: Sequence[str], values: Mapping[str, str]) -> lis
 def _argument_words(argument: str, values: Mapping[str, str]) -> list[str]:
     filled = _PART.sub(lambda part: _filled(part, values), argument)
     return shlex.split(filled) if placeholders_in(argument) else [filled]
+
+
+def without_placeholders(word: str) -> str:
+    """The argument whose braces stand for themselves."""
+    return word.replace("{", "{{").replace("}", "}}")
 
 
 def require_values(template: str, layouts: Sequence[Layout], key: str = "trainer.template") -> None:
@@ -147,6 +153,7 @@ def placeholder_values(spec: TrialSpec, python: str, attempt_folder: str) -> dic
         "seed": spec.seed,
         "python": shlex.quote(python),
         "attempt_folder": shlex.quote(attempt_folder),
+        "options": shlex.join(spec.layout.of_trial.arguments),
     }
     return {name: _text(value) for name, value in known.items()}
 
