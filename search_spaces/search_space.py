@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -12,13 +11,13 @@ import numpy as np
 
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.layouts.axes import complete_axes
-from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
+from search_spaces.layouts.layout import CHOICES, LAYOUT_FIELDS, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import engine_violations
+from search_spaces.rules.check import engine_checks, engine_violations
 from search_spaces.rules.engine_rules import EngineRules
-from search_spaces.rules.layout_rules import LAYOUT_RULES, first_violation, layout_violations, with_derived
+from search_spaces.rules.layout_rules import LAYOUT_RULES, LayoutRule, first_violation, layout_violations, with_derived
 from search_spaces.rules.trainer_rules import OWN_RULES
 
 MAX_POINTS = 1_000_000
@@ -47,6 +46,39 @@ class RejectedLayout:
         return f"{listed}: {self.problem.message}" if listed else self.problem.message
 
 
+@dataclass(frozen=True, eq=False)
+class Rejections:
+    """Rejected layouts: for each row the index of the first rule that it violates. Of the rules, those of every layout
+    come first; a rule of an engine is there as the problem that it has."""
+
+    workload: Workload
+    layouts: LayoutTable
+    violated: np.ndarray
+    rules: Sequence[LayoutRule | Problem]
+    varying: tuple[str, ...]
+
+    def of_rows(self, rows: np.ndarray | slice) -> Iterator[RejectedLayout]:
+        """The rejected layouts of these rows, each with its problem."""
+        for fields, index in zip(self.layouts.take(rows).rows(), self.violated[rows].tolist(), strict=True):
+            rule = self.rules[index]
+            problem = rule.problem(fields, self.workload) if isinstance(rule, LayoutRule) else rule
+            yield RejectedLayout(fields, problem, self.varying)
+
+    def by_rule(self) -> dict[str, int]:
+        """Number of layouts by the id of the rule."""
+        found: dict[str, int] = {}
+        for row, count in zip(*self.in_order_of_rules(), strict=True):
+            code = self.rules[self.violated[row]].code
+            found[code] = found.get(code, 0) + int(count)
+        return found
+
+    def in_order_of_rules(self) -> tuple[np.ndarray, np.ndarray]:
+        """The first row of each rule, those of engines in the order of the rows, and how many rows violate it."""
+        indices, rows, counts = np.unique(self.violated, return_index=True, return_counts=True)
+        order = np.lexsort((rows, np.minimum(indices, len(LAYOUT_RULES))))
+        return rows[order], counts[order]
+
+
 @dataclass(frozen=True)
 class SearchSpace:
     """The closed set of candidates, in canonical form, each once, in the order of the layout fields.
@@ -57,34 +89,26 @@ class SearchSpace:
     """
 
     workload: Workload
-    layouts: tuple[Layout, ...]
-    rejected_by_rule: Mapping[str, int]
+    layouts: LayoutTable
     num_points: int
     baseline: Layout | None = None
     is_sampled: bool = False
-    _varying: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    _rejected: LayoutTable | None = field(default=None, repr=False, compare=False)
-    _engine_rejections: tuple[RejectedLayout, ...] = field(default=(), repr=False, compare=False)
+    _rejections: Rejections | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def rejected_by_rule(self) -> dict[str, int]:
+        return {} if self._rejections is None else self._rejections.by_rule()
 
     def rejected(self) -> Iterator[RejectedLayout]:
         """Every rejected layout with the first rule it violates; generated lazily."""
-        if self._rejected is not None:
-            first = first_violation(self._rejected, self.workload, LAYOUT_RULES).tolist()
-            for fields, index in zip(self._rejected.rows(), first, strict=True):
-                yield RejectedLayout(fields, LAYOUT_RULES[index].problem(fields, self.workload), self._varying)
-        yield from self._engine_rejections
+        return iter(()) if self._rejections is None else self._rejections.of_rows(slice(None))
 
     def examples(self) -> dict[str, RejectedLayout]:
         """The first rejected layout of each rule in `rejected_by_rule`."""
-        found = {}
-        if self._rejected is not None:
-            first = first_violation(self._rejected, self.workload, LAYOUT_RULES)
-            broken, rows = np.unique(first, return_index=True)
-            for index, fields in zip(broken.tolist(), self._rejected.take(rows).rows(), strict=True):
-                rule = LAYOUT_RULES[index]
-                found[rule.code] = RejectedLayout(fields, rule.problem(fields, self.workload), self._varying)
-        for rejected in self._engine_rejections:
-            found.setdefault(rejected.problem.code, rejected)
+        found: dict[str, RejectedLayout] = {}
+        if self._rejections is not None:
+            for rejected in self._rejections.of_rows(self._rejections.in_order_of_rules()[0]):
+                found.setdefault(rejected.problem.code, rejected)
         return found
 
 
@@ -113,9 +137,8 @@ def search_space(
 
 def closed_space(workload: Workload, candidates: Sequence[Layout], baseline: Layout | None = None) -> SearchSpace:
     """The candidates of a measured table as they are; no rule is checked, since they were run."""
-    layouts = tuple({layout.key: layout.canonical() for layout in candidates}.values())
-    canonical = _require_listed(baseline, layouts)
-    return SearchSpace(workload, layouts, {}, len(candidates), canonical)
+    layouts = _distinct(candidates)
+    return SearchSpace(workload, layouts, len(candidates), _require_listed(baseline, layouts))
 
 
 def runnable_space(
@@ -130,11 +153,11 @@ def runnable_space(
 
     InputError when there is none, or when the baseline is not in the table or violates a rule.
     """
-    listed = tuple({layout.key: layout.canonical() for layout in candidates}.values())
+    listed = _distinct(candidates)
     canonical = _require_listed(baseline, listed)
     if canonical is not None:
         require_valid(canonical, workload, engines)
-    space = _filter(workload, engines, LayoutTable.of(listed), LAYOUT_FIELDS, len(candidates))
+    space = _filter(workload, engines, listed, LAYOUT_FIELDS, len(candidates))
     _require_candidates(space)
     return replace(space, baseline=canonical)
 
@@ -150,7 +173,12 @@ def require_valid(baseline: Layout, workload: Workload, engines: EngineRules) ->
         raise InputError(*problems).at(key="baseline")
 
 
-def _require_listed(baseline: Layout | None, candidates: Sequence[Layout]) -> Layout | None:
+def _distinct(candidates: Sequence[Layout]) -> LayoutTable:
+    """The candidates in canonical form, each once, in their order."""
+    return LayoutTable.of({layout.key: layout.canonical() for layout in candidates}.values())
+
+
+def _require_listed(baseline: Layout | None, candidates: LayoutTable) -> Layout | None:
     """The baseline in canonical form; InputError where it is not among the candidates."""
     if baseline is None:
         return None
@@ -187,48 +215,49 @@ def _filter(
     workload: Workload, engines: EngineRules, table: LayoutTable, given: Sequence[str], total: int
 ) -> SearchSpace:
     """The space of the rows that satisfy all rules; `given` names the fields that distinguish the rows."""
-    first = first_violation(table, workload, LAYOUT_RULES)
-    kept = first == len(LAYOUT_RULES)
+    violated = first_violation(table, workload, LAYOUT_RULES)
+    valid = np.flatnonzero(violated == len(LAYOUT_RULES))
+    of_engines, problems = _first_problems(table.take(valid), workload.model, engines)
+    violated[valid] += of_engines
+    unable = valid[of_engines < len(problems)]
+    rejected = np.concatenate([np.flatnonzero(violated < len(LAYOUT_RULES)), unable])
     varying = tuple(name for name in given if len(table) and table[name].min() != table[name].max())
-    runnable, unable = _split_runnable(table.take(kept).layouts(), workload.model, engines, varying)
-    counts = {rule.code: int((first == index).sum()) for index, rule in enumerate(LAYOUT_RULES)}
-    counts |= Counter(rejected.problem.code for rejected in unable)
     return SearchSpace(
         workload,
-        layouts=tuple(runnable),
-        rejected_by_rule={code: count for code, count in counts.items() if count},
+        layouts=table.take(valid[of_engines == len(problems)]),
         num_points=total,
         is_sampled=total > MAX_POINTS,
-        _varying=varying,
-        _rejected=table.take(~kept),
-        _engine_rejections=tuple(unable),
+        _rejections=Rejections(
+            workload, table.take(rejected), violated[rejected], (*LAYOUT_RULES, *problems), varying
+        ),
     )
 
 
-def _split_runnable(
-    layouts: Sequence[Layout], model: ModelShape, engines: EngineRules, varying: tuple[str, ...]
-) -> tuple[list[Layout], list[RejectedLayout]]:
-    """The layouts that their engine can run, and the others with the first rule they violate."""
-    runnable, unable = [], []
-    for layout in layouts:
-        problem = next(iter(engine_violations(layout, model, engines)), None)
-        if problem is None:
-            runnable.append(layout)
-        else:
-            unable.append(RejectedLayout(layout.to_json(), problem, varying))
-    return runnable, unable
+def _first_problems(table: LayoutTable, model: ModelShape, engines: EngineRules) -> tuple[np.ndarray, list[Problem]]:
+    """For each row the index of the first problem that its engine has with it, and the problems; their number for rows
+    without one."""
+    first, problems = np.full(len(table), -1), []
+    for engine in np.unique(table["engine"]).tolist():
+        for check in engine_checks(CHOICES["engine"][engine], model, engines):
+            left = np.flatnonzero((table["engine"] == engine) & (first < 0))
+            found, of_row = table.answers(lambda layout, check=check: next(check(layout), None), left)
+            indices = [-1 if problem is None else len(problems) + place for place, problem in enumerate(found)]
+            first[left] = np.array(indices, dtype=int)[of_row]
+            problems += found
+    first[first < 0] = len(problems)
+    return first, problems
 
 
 def _with_baseline(space: SearchSpace, baseline: Layout) -> SearchSpace:
     """The space with the baseline as a candidate, also where the axes do not contain it."""
-    candidates = space.layouts if baseline in set(space.layouts) else (*space.layouts, baseline)
+    candidates = space.layouts if baseline in space.layouts else space.layouts.with_row(baseline)
     return replace(space, layouts=candidates, baseline=baseline)
 
 
 def _require_candidates(space: SearchSpace) -> None:
-    if any(layout.global_batch_size == space.workload.global_batch_size for layout in space.layouts):
+    if (space.layouts.global_batch_size == space.workload.global_batch_size).any():
         return
-    if space.layouts:
+    if len(space.layouts):
         raise _no_competitor_error(space)
     removed = space.rejected_by_rule
     listed = ", ".join(f"{code} rejected {count}" for code, count in sorted(removed.items(), key=lambda item: -item[1]))
@@ -242,7 +271,7 @@ def _require_candidates(space: SearchSpace) -> None:
 
 
 def _no_competitor_error(space: SearchSpace) -> InputError:
-    batches = sorted({layout.global_batch_size for layout in space.layouts})
+    batches = np.unique(space.layouts.global_batch_size).tolist()
     return InputError.of(
         "space_empty",
         f"no layout has the global batch {space.workload.global_batch_size}; they have {batches[:10]}",
@@ -258,9 +287,6 @@ def _format(value: Any) -> str:
 
 def _relaxation_advice(space: SearchSpace) -> str:
     """The fixes of the rules that rejected most layouts."""
-    advice: dict[str, tuple[int, str]] = {}
-    for rejected in space.rejected():
-        count, _ = advice.get(rejected.problem.code, (0, ""))
-        advice[rejected.problem.code] = (count + 1, rejected.problem.fix or rejected.problem.rule or "")
-    most = sorted(advice.items(), key=lambda item: -item[1][0])[:3]
-    return "; ".join(f"{code}: {fix}" for code, (_, fix) in most)
+    removed, examples = space.rejected_by_rule, space.examples()
+    problems = {code: examples[code].problem for code in sorted(removed, key=lambda code: -removed[code])[:3]}
+    return "; ".join(f"{code}: {problem.fix or problem.rule or ''}" for code, problem in problems.items())

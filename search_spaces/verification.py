@@ -7,12 +7,15 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from search_spaces.layouts.axis import Kind
 from search_spaces.layouts.layout import AXES, SETTINGS, Layout
+from search_spaces.layouts.table import LayoutTable, combinations_of
 
 TABLE = Path(__file__).with_name("verified.csv")
 NOT_VERIFIED = ("num_nodes", "engine", SETTINGS)
@@ -44,16 +47,33 @@ class Verification:
     @classmethod
     def of(cls, layout: Layout) -> Verification:
         """Verification of a canonical layout: of the fields that have an effect in it."""
-        names = [name for name in AXES if name not in NOT_VERIFIED and layout.has_effect(name)]
-        levels = {name: level_of(layout.engine, name, getattr(layout, name)) for name in names}
-        least = min(levels.values())
-        return cls(least, tuple(f"{name} {getattr(layout, name)}" for name in names if levels[name] is least))
+        return verifications(LayoutTable.of([layout]))[0]
 
     def __str__(self) -> str:
         return self.level.text if self.level is Level.RUN else f"{self.level.text} ({', '.join(self.values)})"
 
     def to_json(self) -> dict[str, Any]:
         return {"level": self.level.text, "values": [] if self.level is Level.RUN else list(self.values)}
+
+
+def verifications(layouts: LayoutTable) -> list[Verification]:
+    """Verification of each of these canonical layouts."""
+    names = [name for name in AXES if name not in NOT_VERIFIED]
+    answers = {name: layouts.answers(partial(_level_of_field, name)) for name in names}
+    levels = np.stack([np.array(found, dtype=int)[of_row] for found, of_row in answers.values()])
+    is_least = levels == levels.min(axis=0)
+    columns = [np.where(least, layouts[name], -1) for name, least in zip(names, is_least, strict=True)]
+    firsts, of_row = combinations_of([levels.min(axis=0), *columns], len(layouts))
+    found = []
+    for row, layout in zip(firsts.tolist(), layouts.take(firsts), strict=True):
+        values = [f"{name} {getattr(layout, name)}" for name, least in zip(names, is_least[:, row], strict=True) if least]
+        found.append(Verification(Level(levels[:, row].min()), tuple(values)))
+    return [found[index] for index in of_row.tolist()]
+
+
+def _level_of_field(name: str, layout: Layout) -> int:
+    """Level of a field's value; more than any where it has no effect."""
+    return level_of(layout.engine, name, getattr(layout, name)) if layout.has_effect(name) else len(Level)
 
 
 def level_of(engine: str, axis: str, value: Any) -> Level:

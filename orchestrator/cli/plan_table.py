@@ -119,9 +119,9 @@ def _shares(plan: Plan, row: int) -> str:
 def _stage_lines(plan: Plan) -> Iterator[str]:
     """Memory of a rank on each stage; of many stages the first three and the last two."""
     stages = StageTable.of_layout(plan.task.model, plan.layouts[0])
-    parts = stage_memory(plan.task.model, plan.table.take(np.array([0])), stages, plan.task.expert_skew)
+    parts = stage_memory(plan.task.model, plan.layouts.take(np.array([0])), stages, plan.task.expert_skew)
     names = [name for name in StageMemory.__dataclass_fields__ if getattr(parts, name).any()]
-    peaks = stage_memory_gib(plan.task, plan.table.take(np.array([0])))[0]
+    peaks = stage_memory_gib(plan.task, plan.layouts.take(np.array([0])))[0]
     yield "GiB per rank; the peak includes allocator overhead:"
     yield f"  stage  layers  {'  '.join(f'{name:>11}' for name in names)}        peak"
     shown = _shown_stages(stages.layers.shape[1])

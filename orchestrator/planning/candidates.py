@@ -47,8 +47,7 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
         else:
             space = runnable_space(workload, spec.candidates, spec.baseline, engines=engines)
         if spec.launcher.kind != "simulated":
-            launched = [*space.layouts, *([] if space.baseline is None else [space.baseline])]
-            _require_told(spec.trainer, launched)
+            _require_told(spec.trainer, space.layouts)
         return space
     except InputError as error:
         raise with_locations(error, spec) from None
@@ -63,7 +62,7 @@ def _require_told(trainer: TrainerSection, layouts: Sequence[Layout]) -> None:
     require_distinct(texts, layouts, TRAINERS[trainer.kind].placeholder_axes, key)
 
 
-def valid_candidates(spec: SearchSpec) -> tuple[Layout, ...]:
+def valid_candidates(spec: SearchSpec) -> Sequence[Layout]:
     """The candidates of a search; none where its space is invalid, which `candidates_of` tells."""
     try:
         return candidates_of(spec).layouts

@@ -531,15 +531,13 @@ class Layout:
     @cached_property
     def key(self) -> str:
         """`layout_key` of the canonical form: layouts with equal keys are one candidate."""
-        c = self.canonical()
-        later = [AXES[name].key_part(getattr(c, name)) for name in _later_in_key(c)]
-        return ".".join([_KEY.format(*_key_values(c)), *later])
+        return ".".join(self.key_parts.values())
 
     @property
     def key_parts(self) -> dict[str, str]:
         """Parts of the key by field; a later field with its default has none."""
-        names = (*IN_EVERY_KEY, *_later_in_key(self.canonical()))
-        return dict(zip(names, self.key.split(".", len(names) - 1), strict=True))
+        parts = zip(LAYOUT_FIELDS, map(key_part, LAYOUT_FIELDS, all_values(self.canonical())), strict=True)
+        return {name: part for name, part in parts if part}
 
     def canonical(self) -> Layout:
         """The same training with every field that has no effect set to its default, and every implied one to the
@@ -551,7 +549,7 @@ class Layout:
 
     def to_json(self) -> dict[str, Any]:
         """All fields in the contract's order."""
-        return dict(zip(LAYOUT_FIELDS, _all_values(self), strict=True))
+        return dict(zip(LAYOUT_FIELDS, all_values(self), strict=True))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Layout:
@@ -604,12 +602,10 @@ WORLD_RULE = (
 BATCH_RULE = "global_batch_size = micro_batch_size x grad_accum_steps x data_parallel, all whole numbers"
 
 _BOUNDS = tuple((name, axis.least, axis.most) for name, axis in AXES.items() if axis.is_number)
-_LATER = LAYOUT_FIELDS[len(IN_EVERY_KEY) :]
-_KEY = ".".join(AXES[name].key + ("{:d}" if name in SWITCHES else "{}") for name in IN_EVERY_KEY)
 _DECIDING = tuple(dict.fromkeys(name for cases in CANONICAL.values() for _, when in cases for name in when))
 """Fields on which canonical values depend."""
-_all_values = attrgetter(*LAYOUT_FIELDS)
-_key_values = attrgetter(*IN_EVERY_KEY)
+all_values = attrgetter(*LAYOUT_FIELDS)
+"""The values of a layout, in the order of the fields."""
 _deciding_values = attrgetter(*_DECIDING)
 
 
@@ -621,8 +617,11 @@ def _canonical_values(deciding: tuple[Any, ...]) -> tuple[tuple[str, Any], ...]:
     return tuple((name, values[0]) for name, values in holding.items() if values)
 
 
-def _later_in_key(canonical: Layout) -> list[str]:
-    return [name for name in _LATER if getattr(canonical, name) != AXES[name].default]
+@cache
+def key_part(name: str, value: Any) -> str:
+    """Part of a canonical layout's key that a field's value is; empty for a later field with its default."""
+    axis = AXES[name]
+    return "" if name not in IN_EVERY_KEY and value == axis.default else axis.key_part(value)
 
 
 def _require_settings(text: Any) -> None:

@@ -1,10 +1,12 @@
-"""LayoutTable: many layouts as columns, so that rules are checked on whole tables; a Layout is one row."""
+"""LayoutTable: many layouts as columns, so that a hundred thousand are enumerated, checked and rated at once; a Layout
+is made only of the rows that are asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -17,6 +19,8 @@ from search_spaces.layouts.layout import (
     SETTINGS,
     SWITCHES,
     Layout,
+    all_values,
+    key_part,
     layout_mesh,
 )
 from search_spaces.layouts.matmul_recipes import MatmulRecipe, recipe_of
@@ -25,24 +29,64 @@ _NO_VALUE = 0
 """In a column of counts: not a whole number (data_parallel, grad_accum_steps), or null (`NULLABLE`)."""
 
 
-@dataclass(frozen=True)
-class LayoutTable:
-    """One int64 column per layout field, all of one length. A derived field that is not whole is 0; an enumerated field
-    is its index in `CHOICES`, a settings' text that in `_TEXTS`."""
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, eq=False)
+class LayoutTable(Sequence[Layout]):
+    """A sequence of layouts as one int64 column per field, all of one length. A derived field that is not whole is 0;
+    an enumerated field is its index in `CHOICES`, a settings' text that in `_TEXTS`."""
 
     columns: Mapping[str, np.ndarray]
 
     def __len__(self) -> int:
         return len(self.columns["num_nodes"])
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self.columns[name]
+    @overload
+    def __getitem__(self, item: str) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, item: int) -> Layout: ...
+    @overload
+    def __getitem__(self, item: slice) -> LayoutTable: ...
+    def __getitem__(self, item: str | int | slice) -> np.ndarray | Layout | LayoutTable:
+        """The column of a field, the layout of a row, or the table of some rows."""
+        if isinstance(item, str):
+            return self.columns[item]
+        if isinstance(item, slice):
+            return self.take(item)
+        return Layout(*(decode(name, int(self.columns[name][item])) for name in LAYOUT_FIELDS))
+
+    def __iter__(self) -> Iterator[Layout]:
+        return iter(self._layouts)
+
+    @cached_property
+    def _layouts(self) -> tuple[Layout, ...]:
+        return tuple(Layout(*row) for row in self._decode_rows())
+
+    def __contains__(self, layout: object) -> bool:
+        return isinstance(layout, Layout) and bool(self._has(layout.to_json()).any())
+
+    def index(self, layout: Any, start: int = 0, stop: int | None = None) -> int:
+        """Row of a layout; ValueError where there is none."""
+        rows = np.flatnonzero(self._has(layout.to_json())[start:stop])
+        if not len(rows):
+            raise ValueError(f"{layout.key} is not in the table")
+        return start + int(rows[0])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(
+            np.array_equal(column, self[name]) for name, column in LayoutTable.of(other).columns.items()
+        )
 
     @classmethod
     def of(cls, layouts: Iterable[Layout]) -> LayoutTable:
         """A table with one row per layout."""
-        rows = list(layouts)
-        return cls({name: _encode_column(name, [getattr(row, name) for row in rows]) for name in LAYOUT_FIELDS})
+        if isinstance(layouts, LayoutTable):
+            return layouts
+        values = [*zip(*map(all_values, layouts), strict=True)] or [()] * len(LAYOUT_FIELDS)
+        return cls({name: _encode_column(name, column) for name, column in zip(LAYOUT_FIELDS, values, strict=True)})
 
     @classmethod
     def from_indices(cls, axes: Mapping[str, Sequence[Any]], picks: Iterable[np.ndarray]) -> LayoutTable:
@@ -60,6 +104,11 @@ class LayoutTable:
     @property
     def global_batch_size(self) -> np.ndarray:
         return self["micro_batch_size"] * self["grad_accum_steps"] * self["data_parallel"]
+
+    @property
+    def num_gpus(self) -> np.ndarray:
+        """World size in ranks, as `Layout.num_gpus`."""
+        return layout_mesh(self.columns).world_size
 
     @property
     def shards(self) -> np.ndarray:
@@ -97,9 +146,13 @@ class LayoutTable:
     def with_columns(self, **columns: np.ndarray) -> LayoutTable:
         return LayoutTable({**self.columns, **columns})
 
-    def take(self, rows: np.ndarray) -> LayoutTable:
+    def take(self, rows: np.ndarray | slice) -> LayoutTable:
         """The rows of a mask or of indices, in that order."""
         return LayoutTable({name: column[rows] for name, column in self.columns.items()})
+
+    def with_row(self, layout: Layout) -> LayoutTable:
+        """The table with this layout as its last row."""
+        return LayoutTable({name: np.append(self[name], encode(name, v)) for name, v in layout.to_json().items()})
 
     def equals(self, name: str, value: Any) -> np.ndarray:
         return self[name] == encode(name, value)
@@ -117,42 +170,118 @@ class LayoutTable:
         """Mask of the rows that have all these values."""
         return np.logical_and.reduce([np.full(len(self), True), *(self.equals(*item) for item in values.items())])
 
+    def has_effect(self, name: str) -> np.ndarray:
+        """Mask of the rows in which a field has an effect, as `Layout.has_effect`."""
+        return ~np.logical_or.reduce([np.full(len(self), False), *map(self._has, AXES[name].no_effect)])
+
     def distinct(self) -> LayoutTable:
         """Distinct rows, sorted by the layout fields in their order."""
-        varying = [
-            _in_order(name, self[name]) for name in LAYOUT_FIELDS if len(self) and self[name].min() != self[name].max()
-        ]
-        if not varying:
-            return self.take(np.arange(min(1, len(self))))
-        ordered = np.lexsort(varying[::-1])
-        differs = np.zeros(len(self), dtype=bool)
-        differs[0] = True
-        for column in varying:
-            differs[1:] |= np.diff(column[ordered]) != 0
-        return self.take(ordered[differs])
+        firsts, _ = self._combinations(LAYOUT_FIELDS, slice(None))
+        return self.take(firsts)
+
+    def answers(
+        self, ask: Callable[[Layout], Answer], rows: np.ndarray | None = None
+    ) -> tuple[list[Answer], np.ndarray]:
+        """What a function says of the layouts, or of those in some rows: its answers, and for each row the index of its
+        own.
+
+        The function is asked once for each combination of values of the fields that it reads; it may read nothing else
+        that changes.
+        """
+        rows = np.arange(len(self)) if rows is None else rows
+        read: set[str] = set()
+        while True:
+            known = sorted(read)
+            firsts, of_row = self._combinations(known, rows)
+            found = []
+            for fields in self.take(rows[firsts]).rows():
+                found.append(ask(_ReadLayout.of(fields, read)))
+                if len(read) > len(known):
+                    break
+            else:
+                return found, of_row
+
+    def column_of(self, ask: Callable[[Layout], float]) -> np.ndarray:
+        """A column of the number that a function says of each layout, as `answers`."""
+        found, of_row = self.answers(ask)
+        return np.array(found)[of_row]
+
+    def values(self, name: str) -> set[Any]:
+        """Values of a field that occur."""
+        return {decode(name, number) for number in np.unique(self[name]).tolist()}
+
+    def _combinations(self, names: Iterable[str], rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
+        """`combinations_of` these fields in some rows, combinations in the order of the fields."""
+        columns = [_in_order(name, self[name][rows]) for name in names]
+        return combinations_of(columns, len(self["num_nodes"][rows]))
+
+    @property
+    def keys(self) -> list[str]:
+        """`Layout.key` of each row; only for rows in canonical form."""
+        parts = (self._of_values(name, lambda value, name=name: key_part(name, value)) for name in LAYOUT_FIELDS)
+        return [".".join(filter(None, row)) for row in zip(*parts, strict=True)]
 
     def rows(self) -> list[dict[str, Any]]:
         """Every row as field -> value; None where there is no value."""
         return [dict(zip(LAYOUT_FIELDS, row, strict=True)) for row in self._decode_rows()]
 
-    def layouts(self) -> list[Layout]:
-        """Every row as a Layout; only for rows whose derived fields are whole numbers."""
-        return [Layout(*row) for row in self._decode_rows()]
-
     def _decode_rows(self) -> Iterator[tuple[Any, ...]]:
-        """The values of every row, in the order of the layout fields; each distinct number is decoded once."""
-        columns = []
-        for name in LAYOUT_FIELDS:
-            numbers = self[name].tolist()
-            meant = {number: decode(name, number) for number in set(numbers)}
-            columns.append([meant[number] for number in numbers])
-        return zip(*columns, strict=True)
+        """The values of every row, in the order of the layout fields."""
+        return zip(*(self._of_values(name, lambda value: value) for name in LAYOUT_FIELDS), strict=True)
+
+    def _of_values(self, name: str, function: Callable[[Any], Any]) -> list[Any]:
+        """A function of the field's value in each row; of each distinct number once."""
+        numbers = self[name].tolist()
+        found = {number: function(decode(name, number)) for number in set(numbers)}
+        return [found[number] for number in numbers]
+
+
+class _ReadLayout(Layout):
+    """A layout that notes which of its fields are read."""
+
+    _read: set[str] = set()
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any], read: set[str]) -> _ReadLayout:
+        """Layout of these fields, which adds the names of those that are read to a set."""
+        layout = object.__new__(cls)
+        layout.__dict__.update(fields, _read=read)
+        return layout
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in AXES:
+            object.__getattribute__(self, "_read").add(name)
+        return object.__getattribute__(self, name)
+
+
+def combinations_of(columns: Iterable[np.ndarray], rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first row of each combination of values of columns of so many `rows`, and for each row the index of its
+    combination. Combinations are sorted by the columns in their order."""
+    code, size = np.zeros(rows, dtype=np.int64), 1
+    for column in columns:
+        least, most = int(column.min(initial=_MOST)), int(column.max(initial=0))
+        if least >= most:
+            continue
+        if size * (most - least + 1) > _MOST:
+            known, code = np.unique(code, return_inverse=True)
+            size = len(known)
+        code, size = code * (most - least + 1) + (column - least), size * (most - least + 1)
+    if size == 1:
+        return np.arange(min(1, rows)), code
+    _, firsts, of_row = np.unique(code, return_index=True, return_inverse=True)
+    return firsts, of_row
+
+
+_MOST = 2**62
+"""Combinations that a column can number."""
 
 
 def _encode_column(name: str, values: Sequence[Any]) -> np.ndarray:
     """A column of these values; each distinct value is encoded once."""
     codes = {value: encode(name, value) for value in set(values)}
-    return np.array([codes[value] for value in values], dtype=np.int64)
+    if len(codes) == 1:
+        return np.full(len(values), *codes.values(), dtype=np.int64)
+    return np.fromiter(map(codes.__getitem__, values), np.int64, len(values))
 
 
 _TEXTS: dict[str, int] = {"": 0}
@@ -161,7 +290,7 @@ _TEXTS: dict[str, int] = {"": 0}
 
 def _in_order(name: str, column: np.ndarray) -> np.ndarray:
     """Numbers that sort as the values do, in whatever order this process has met them."""
-    if name != SETTINGS:
+    if name != SETTINGS or not column.any():
         return column
     places = {number: place for place, (_, number) in enumerate(sorted(_TEXTS.items()))}
     return np.array([places[number] for number in column.tolist()], dtype=np.int64)

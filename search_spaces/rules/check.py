@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from search_spaces.errors import Problem
@@ -17,9 +17,18 @@ def engine_violations(layout: Layout, model: ModelShape, engines: EngineRules = 
 
     `engines` are those of the search's trainer; a layout for another engine violates only that rule.
     """
-    yield from _problems(layout.engine, engine_mismatch(layout, tuple(engines)))
-    yield from feature_violations(layout.engine, layout.engine, model)
-    yield from rule_violations(layout.engine, engines.get(layout.engine, ()), layout, model)
+    canonical = layout.canonical()
+    yield from chain.from_iterable(check(canonical) for check in engine_checks(layout.engine, model, engines))
+
+
+def engine_checks(
+    engine: str, model: ModelShape, engines: EngineRules
+) -> Iterator[Callable[[Layout], Iterator[Problem]]]:
+    """The checks of `engine_violations`, in their order, each of a canonical layout for this engine."""
+    yield lambda layout: _problems(engine, engine_mismatch(layout, tuple(engines)))
+    yield lambda layout: feature_violations(engine, engine, model)
+    for rule in engines.get(engine, ()):
+        yield lambda layout, rule=rule: _problems(engine, rule(layout, model))
 
 
 def feature_violations(name: str, engine: str, model: ModelShape) -> Iterator[Problem]:

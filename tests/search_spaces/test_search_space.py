@@ -371,16 +371,16 @@ def test_rejected_layouts_of_one_rule_are_told_apart_by_the_fields_that_vary():
 @given(st.lists(layouts, min_size=1, max_size=20))
 def test_a_table_makes_layouts_canonical_as_a_layout_does_itself(rows: list[Layout]):
     table = LayoutTable.of(rows)
-    assert table.layouts() == rows
-    assert table.canonical().layouts() == [layout.canonical() for layout in rows]
-    distinct = table.canonical().distinct().layouts()
+    assert [*table] == rows
+    assert [*table.canonical()] == [layout.canonical() for layout in rows]
+    distinct = table.canonical().distinct()
     assert len(distinct) == len({layout.key for layout in rows})
     assert set(distinct) == {layout.canonical() for layout in rows}
 
 
 def test_distinct_rows_come_in_the_order_of_the_layout_fields():
     rows = [Layout(tensor_parallel=tp, micro_batch_size=mb) for tp in (4, 1) for mb in (8, 2, 8)]
-    found = [(x.tensor_parallel, x.micro_batch_size) for x in LayoutTable.of(rows).distinct().layouts()]
+    found = [(x.tensor_parallel, x.micro_batch_size) for x in LayoutTable.of(rows).distinct()]
     assert found == [(1, 2), (1, 8), (4, 2), (4, 8)]
     assert set(LayoutTable.of(rows).columns) == set(LAYOUT_FIELDS)
 
