@@ -54,11 +54,11 @@ def lines(most_layouts: int, repeats: int = 1) -> Iterator[Line]:
     space = candidates_of(spec)
     yield {"what": "enumerate", "layouts": len(space.layouts), "seconds": time.perf_counter() - begun}
     rows = np.linspace(0, len(space.layouts) - 1, min(most_layouts, len(space.layouts))).astype(int)
-    space = replace(space, layouts=tuple(space.layouts[row] for row in rows))
-    table, plan = LayoutTable.of(space.layouts), plan_of(spec, space)
+    space = replace(space, layouts=space.layouts.take(rows))
+    layouts, plan = [*space.layouts], plan_of(spec, space)
     parts = {
-        "columns": lambda: LayoutTable.of(space.layouts),
-        "estimate": lambda: Estimates.of(task_of(spec), table),
+        "columns": lambda: LayoutTable.of(layouts),
+        "estimate": lambda: Estimates.of(task_of(spec), space.layouts),
         "plan": lambda: plan_of(spec, space),
         "plan_json_top_20": lambda: plan.to_json(20),
         "plan_json": plan.to_json,

@@ -39,7 +39,8 @@ class Level(IntEnum):
 
 @dataclass(frozen=True)
 class Verification:
-    """The least verified values of a layout, as `axis: value`, and their level. Their combination may be new, too."""
+    """The least verified values of a layout, as `axis value`, and their level; none where all were trained. Their
+    combination may be new, too."""
 
     level: Level
     values: tuple[str, ...]
@@ -47,28 +48,29 @@ class Verification:
     @classmethod
     def of(cls, layout: Layout) -> Verification:
         """Verification of a canonical layout: of the fields that have an effect in it."""
-        return verifications(LayoutTable.of([layout]))[0]
+        [found], _ = verifications(LayoutTable.of([layout]))
+        return found
 
     def __str__(self) -> str:
         return self.level.text if self.level is Level.RUN else f"{self.level.text} ({', '.join(self.values)})"
 
     def to_json(self) -> dict[str, Any]:
-        return {"level": self.level.text, "values": [] if self.level is Level.RUN else list(self.values)}
+        return {"level": self.level.text, "values": list(self.values)}
 
 
-def verifications(layouts: LayoutTable) -> list[Verification]:
-    """Verification of each of these canonical layouts."""
+def verifications(layouts: LayoutTable) -> tuple[list[Verification], np.ndarray]:
+    """The distinct verifications of canonical layouts, and for each row the index of its own."""
     names = [name for name in AXES if name not in NOT_VERIFIED]
-    answers = {name: layouts.answers(partial(_level_of_field, name)) for name in names}
-    levels = np.stack([np.array(found, dtype=int)[of_row] for found, of_row in answers.values()])
-    is_least = levels == levels.min(axis=0)
-    columns = [np.where(least, layouts[name], -1) for name, least in zip(names, is_least, strict=True)]
-    firsts, of_row = combinations_of([levels.min(axis=0), *columns], len(layouts))
+    levels = {name: layouts.column_of(partial(_level_of_field, name)) for name in names}
+    lowest = np.minimum.reduce([*levels.values()])
+    told = {name: (of_field == lowest) & (lowest < Level.RUN) for name, of_field in levels.items()}
+    told = {name: is_told for name, is_told in told.items() if is_told.any()}
+    firsts, of_row = combinations_of([lowest, *(np.where(told[name], layouts[name], -1) for name in told)], len(layouts))
     found = []
     for row, layout in zip(firsts.tolist(), layouts.take(firsts), strict=True):
-        values = [f"{name} {getattr(layout, name)}" for name, least in zip(names, is_least[:, row], strict=True) if least]
-        found.append(Verification(Level(levels[:, row].min()), tuple(values)))
-    return [found[index] for index in of_row.tolist()]
+        values = (f"{name} {getattr(layout, name)}" for name, is_told in told.items() if is_told[row])
+        found.append(Verification(Level(lowest[row]), tuple(values)))
+    return found, of_row
 
 
 def _level_of_field(name: str, layout: Layout) -> int:

@@ -56,7 +56,8 @@ class Fits(LowerStrEnum):
         """The verdict for each of these fit probabilities; None if the memory size is unknown."""
         if task.capacity_gib is None:
             return [None] * len(probabilities)
-        return [cls.YES if p >= LIKELY else cls.NO if p <= UNLIKELY else cls.UNSURE for p in probabilities.tolist()]
+        yes, no, unsure = cls.YES, cls.NO, cls.UNSURE
+        return [yes if p >= LIKELY else no if p <= UNLIKELY else unsure for p in probabilities.tolist()]
 
 
 def task_of(spec: SearchSpec, prior_trials: Sequence[Observation] = ()) -> TuningTask:
@@ -199,12 +200,14 @@ class Plan:
     def rows_json(self, rows: np.ndarray) -> list[dict[str, Any]]:
         """The contract's `layouts` for these rows."""
         layouts, estimates, known = self.layouts.take(rows), self.estimates.take(rows), self.speed_is_known
-        unknown = [None] * len(rows)
+        unknown, all_fits = [None] * len(rows), self.all_fits
+        verified, verified_of = verifications(layouts)
+        verified_json = [each.to_json() for each in verified]
         columns: dict[str, Sequence[Any]] = {
             "layout": layouts.rows(),
             "layout_key": layouts.keys,
-            "verified": [verified.to_json() for verified in verifications(layouts)],
-            "fits": [self.all_fits[row] for row in rows.tolist()],
+            "verified": [verified_json[index] for index in verified_of.tolist()],
+            "fits": [all_fits[row] for row in rows.tolist()],
             "relative_step_time": self.relative_step_time[rows].tolist(),
             "step_time_s": estimates.step_time_s.tolist() if known else unknown,
             "tokens_per_sec": self.tokens_per_sec[rows].tolist() if known else unknown,

@@ -536,7 +536,7 @@ class Layout:
     @property
     def key_parts(self) -> dict[str, str]:
         """Parts of the key by field; a later field with its default has none."""
-        parts = zip(LAYOUT_FIELDS, map(key_part, LAYOUT_FIELDS, all_values(self.canonical())), strict=True)
+        parts = zip(LAYOUT_FIELDS, map(key_part, LAYOUT_FIELDS, _all_values(self.canonical())), strict=True)
         return {name: part for name, part in parts if part}
 
     def canonical(self) -> Layout:
@@ -549,7 +549,7 @@ class Layout:
 
     def to_json(self) -> dict[str, Any]:
         """All fields in the contract's order."""
-        return dict(zip(LAYOUT_FIELDS, all_values(self), strict=True))
+        return dict(zip(LAYOUT_FIELDS, _all_values(self), strict=True))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Layout:
@@ -604,8 +604,7 @@ BATCH_RULE = "global_batch_size = micro_batch_size x grad_accum_steps x data_par
 _BOUNDS = tuple((name, axis.least, axis.most) for name, axis in AXES.items() if axis.is_number)
 _DECIDING = tuple(dict.fromkeys(name for cases in CANONICAL.values() for _, when in cases for name in when))
 """Fields on which canonical values depend."""
-all_values = attrgetter(*LAYOUT_FIELDS)
-"""The values of a layout, in the order of the fields."""
+_all_values = attrgetter(*LAYOUT_FIELDS)
 _deciding_values = attrgetter(*_DECIDING)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -19,7 +20,6 @@ from search_spaces.layouts.layout import (
     SETTINGS,
     SWITCHES,
     Layout,
-    all_values,
     key_part,
     layout_mesh,
 )
@@ -54,14 +54,14 @@ class LayoutTable(Sequence[Layout]):
             return self.columns[item]
         if isinstance(item, slice):
             return self.take(item)
-        return Layout(*(decode(name, int(self.columns[name][item])) for name in LAYOUT_FIELDS))
+        return Layout(**{name: decode(name, int(column[item])) for name, column in self.columns.items()})
 
     def __iter__(self) -> Iterator[Layout]:
         return iter(self._layouts)
 
     @cached_property
     def _layouts(self) -> tuple[Layout, ...]:
-        return tuple(Layout(*row) for row in self._decode_rows())
+        return tuple(Layout(**fields) for fields in self.rows())
 
     def __contains__(self, layout: object) -> bool:
         return isinstance(layout, Layout) and bool(self._has(layout.to_json()).any())
@@ -85,8 +85,8 @@ class LayoutTable(Sequence[Layout]):
         """A table with one row per layout."""
         if isinstance(layouts, LayoutTable):
             return layouts
-        values = [*zip(*map(all_values, layouts), strict=True)] or [()] * len(LAYOUT_FIELDS)
-        return cls({name: _encode_column(name, column) for name, column in zip(LAYOUT_FIELDS, values, strict=True)})
+        rows = list(layouts)
+        return cls({name: _encode_column(name, [*map(attrgetter(name), rows)]) for name in LAYOUT_FIELDS})
 
     @classmethod
     def from_indices(cls, axes: Mapping[str, Sequence[Any]], picks: Iterable[np.ndarray]) -> LayoutTable:
@@ -218,22 +218,23 @@ class LayoutTable(Sequence[Layout]):
     @property
     def keys(self) -> list[str]:
         """`Layout.key` of each row; only for rows in canonical form."""
-        parts = (self._of_values(name, lambda value, name=name: key_part(name, value)) for name in LAYOUT_FIELDS)
-        return [".".join(filter(None, row)) for row in zip(*parts, strict=True)]
+        parts = (self._of_values(name, partial(key_part, name)) for name in LAYOUT_FIELDS)
+        return [".".join(filter(None, row)) for row in zip(*filter(any, parts), strict=True)]
 
     def rows(self) -> list[dict[str, Any]]:
         """Every row as field -> value; None where there is no value."""
-        return [dict(zip(LAYOUT_FIELDS, row, strict=True)) for row in self._decode_rows()]
-
-    def _decode_rows(self) -> Iterator[tuple[Any, ...]]:
-        """The values of every row, in the order of the layout fields."""
-        return zip(*(self._of_values(name, lambda value: value) for name in LAYOUT_FIELDS), strict=True)
+        if not len(self):
+            return []
+        first = {name: decode(name, int(self[name][0])) for name in LAYOUT_FIELDS}
+        varying = [name for name in LAYOUT_FIELDS if name == "num_nodes" or self[name].min() < self[name].max()]
+        columns = zip(*(self._of_values(name, lambda value: value) for name in varying), strict=True)
+        return [first | dict(zip(varying, row, strict=True)) for row in columns]
 
     def _of_values(self, name: str, function: Callable[[Any], Any]) -> list[Any]:
         """A function of the field's value in each row; of each distinct number once."""
-        numbers = self[name].tolist()
-        found = {number: function(decode(name, number)) for number in set(numbers)}
-        return [found[number] for number in numbers]
+        column = self[name]
+        found = {number: function(decode(name, number)) for number in np.unique(column).tolist()}
+        return [*found.values()] * len(column) if len(found) == 1 else [found[number] for number in column.tolist()]
 
 
 class _ReadLayout(Layout):
@@ -266,10 +267,13 @@ def combinations_of(columns: Iterable[np.ndarray], rows: int) -> tuple[np.ndarra
             known, code = np.unique(code, return_inverse=True)
             size = len(known)
         code, size = code * (most - least + 1) + (column - least), size * (most - least + 1)
-    if size == 1:
-        return np.arange(min(1, rows)), code
-    _, firsts, of_row = np.unique(code, return_index=True, return_inverse=True)
-    return firsts, of_row
+    if size > rows:
+        _, firsts, of_row = np.unique(code, return_index=True, return_inverse=True)
+        return firsts, of_row
+    first = np.full(size, rows)
+    first[code[::-1]] = np.arange(rows)[::-1]  # of those with one code the last assigned stays, which is the first row
+    has_rows = first < rows
+    return first[has_rows], (np.cumsum(has_rows) - 1)[code]
 
 
 _MOST = 2**62
