@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.errors import InputError, did_you_mean
-from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 
 BALANCED, SKEWED, LEARNED = "balanced", "skewed", "learned"

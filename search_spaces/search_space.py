@@ -227,9 +227,7 @@ def _filter(
         layouts=table.take(valid[of_engines == len(problems)]),
         num_points=total,
         is_sampled=total > MAX_POINTS,
-        _rejections=Rejections(
-            workload, table.take(rejected), violated[rejected], (*LAYOUT_RULES, *problems), varying
-        ),
+        _rejections=Rejections(workload, table.take(rejected), violated[rejected], (*LAYOUT_RULES, *problems), varying),
     )
 
 

@@ -65,7 +65,9 @@ def verifications(layouts: LayoutTable) -> tuple[list[Verification], np.ndarray]
     lowest = np.minimum.reduce([*levels.values()])
     told = {name: (of_field == lowest) & (lowest < Level.RUN) for name, of_field in levels.items()}
     told = {name: is_told for name, is_told in told.items() if is_told.any()}
-    firsts, of_row = combinations_of([lowest, *(np.where(told[name], layouts[name], -1) for name in told)], len(layouts))
+    firsts, of_row = combinations_of(
+        [lowest, *(np.where(told[name], layouts[name], -1) for name in told)], len(layouts)
+    )
     found = []
     for row, layout in zip(firsts.tolist(), layouts.take(firsts), strict=True):
         values = (f"{name} {getattr(layout, name)}" for name, is_told in told.items() if is_told[row])

@@ -225,8 +225,9 @@ def best_of(
     speed = LayoutSpeed(layouts[order[0]], median, task.model.seq_length)
     probabilities = _probabilities(prior_score(-(logs + posterior.layout_residual(len(order))), fits))
     seconds = np.exp(np.median(logs, axis=0))
+    verdicts = Fits.of_each(task, fits)
     contenders = [
-        Contender(layouts[order[row]], float(probabilities[row]), float(seconds[row]), Fits.of(task, float(fits[row])))
+        Contender(layouts[order[row]], float(probabilities[row]), float(seconds[row]), verdicts[row])
         for row in _most_likely(probabilities)
     ]
     return Forecast(

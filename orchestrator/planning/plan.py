@@ -176,7 +176,10 @@ class Plan:
         if self.task.model.num_experts is not None:
             notes.append(routing_note(self.task.routing))
         has_balancing_loss = self.task.model.aux_loss_coefficient is not None
-        if has_balancing_loss and (found := micro_batches_of_losses(self.layouts.values("micro_batch_size"))) is not None:
+        if (
+            has_balancing_loss
+            and (found := micro_batches_of_losses(self.layouts.values("micro_batch_size"))) is not None
+        ):
             notes.append(found)
         if not self.speed_is_known:
             notes.append(
@@ -241,7 +244,9 @@ def plan_of(spec: SearchSpec, space: SearchSpace, prior_trials: PriorTrials = NO
     estimates = Estimates.of(task, layouts)
     order = _order(task, space, estimates)
     layouts, estimates = layouts.take(order), estimates.take(order)
-    return Plan(task, layouts, estimates, _expected_hours(spec, task, layouts, estimates), prior_trials, spec.checkpoints)
+    return Plan(
+        task, layouts, estimates, _expected_hours(spec, task, layouts, estimates), prior_trials, spec.checkpoints
+    )
 
 
 def routing_note(routing: Routing) -> str:
@@ -323,9 +328,7 @@ def _share_of_short_steps(layout: Layout) -> float:
     return 1.0 if found is None else (found.short + found.long) / 2 / found.full
 
 
-def _expected_hours(
-    spec: SearchSpec, task: TuningTask, layouts: LayoutTable, estimates: Estimates
-) -> ExpectedHours:
+def _expected_hours(spec: SearchSpec, task: TuningTask, layouts: LayoutTable, estimates: Estimates) -> ExpectedHours:
     trials = min(MANY_TRIALS, spec.search.max_trials, len(layouts))
     if not task.speed_is_known:
         return ExpectedHours(trials, None, None)

@@ -194,8 +194,8 @@ class LayoutTable(Sequence[Layout]):
             known = sorted(read)
             firsts, of_row = self._combinations(known, rows)
             found = []
-            for fields in self.take(rows[firsts]).rows():
-                found.append(ask(_ReadLayout.of(fields, read)))
+            for row in rows[firsts].tolist():
+                found.append(ask(_Row.of(self, row, read)))
                 if len(read) > len(known):
                     break
             else:
@@ -237,22 +237,22 @@ class LayoutTable(Sequence[Layout]):
         return [*found.values()] * len(column) if len(found) == 1 else [found[number] for number in column.tolist()]
 
 
-class _ReadLayout(Layout):
-    """A layout that notes which of its fields are read."""
-
-    _read: set[str] = set()
+class _Row(Layout):
+    """The layout of a row, which takes fields from the table as they are read, and notes which."""
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any], read: set[str]) -> _ReadLayout:
-        """Layout of these fields, which adds the names of those that are read to a set."""
+    def of(cls, table: LayoutTable, row: int, read: set[str]) -> _Row:
+        """`read` gets the names of the fields that are read."""
         layout = object.__new__(cls)
-        layout.__dict__.update(fields, _read=read)
+        vars(layout).update(_table=table, _row=row, _read=read)
         return layout
 
     def __getattribute__(self, name: str) -> Any:
-        if name in AXES:
-            object.__getattribute__(self, "_read").add(name)
-        return object.__getattribute__(self, name)
+        own = object.__getattribute__(self, "__dict__")
+        if name not in AXES or "_table" not in own:
+            return object.__getattribute__(self, name)
+        own["_read"].add(name)
+        return decode(name, int(own["_table"][name][own["_row"]]))
 
 
 def combinations_of(columns: Iterable[np.ndarray], rows: int) -> tuple[np.ndarray, np.ndarray]:

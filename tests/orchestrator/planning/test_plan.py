@@ -131,7 +131,7 @@ def test_the_routing_of_experts_by_which_memory_is_judged_is_said(spec):
 def test_a_loss_that_depends_on_the_micro_batch_is_said(spec, sizes, is_said):
     experts = replace(spec.model, num_experts=8, experts_per_token=2, aux_loss_coefficient=0.01)
     plan = planned(spec)
-    layouts = tuple(Layout(micro_batch_size=size) for size in sizes)
+    layouts = LayoutTable.of(Layout(micro_batch_size=size) for size in sizes)
     plan = replace(plan, task=replace(plan.task, model=experts), layouts=layouts)
     words = "layouts with 1 and 2 sequences in a micro-batch train different losses"
     assert any(words in note for note in plan.notes()) is is_said
@@ -165,7 +165,7 @@ def test_a_search_by_the_planner_costs_less_than_every_layout_and_more_with_repe
 
 
 def test_a_trial_takes_its_start_its_warm_up_and_its_steps():
-    layouts = [Layout(), Layout(), Layout(), Layout(grad_accum_steps=240)]
+    layouts = LayoutTable.of([Layout(), Layout(), Layout(), Layout(grad_accum_steps=240)])
     estimates = Estimates(np.array([2.0, 2.0, 25.0, 40.0]), {}, np.ones(4), np.array([1.0, 0.0, 1.0, 1.0]))
     seconds = expected_trial_s(MeasureRules(min_steps=8, time_limit_s=300), layouts, estimates)
     # A long step is measured by one of 20 micro-batches and one of 40.
