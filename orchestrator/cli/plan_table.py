@@ -56,7 +56,7 @@ def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None,
 
 def _layout_lines(plan: Plan, top: int, baseline: Layout | None) -> Iterator[str]:
     count = len(plan.layouts)
-    ranks = max(layout.num_gpus for layout in plan.layouts)
+    ranks = int(plan.layouts.num_gpus.max())
     yield f"{plural(count, 'layout')} can be tried on {plural(ranks, 'rank')}, by expected speed and fit probability:"
     rows = _listed_rows(plan, top, baseline)
     common, names = split_common_parts([plan.layouts[row] for row in rows])

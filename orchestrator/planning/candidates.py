@@ -75,7 +75,7 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
     from orchestrator.search.node_hours import longest_attempt_s
 
     budget = spec.search.budget_node_hours
-    num_nodes = min((layout.num_nodes for layout in space.layouts), default=1)
+    num_nodes = min(space.layouts.values("num_nodes"), default=1)
     longest_s = longest_attempt_s(spec.measure, spec.launcher, num_nodes, spec.nodes_per_pilot)
     cost = num_nodes * longest_s / 3600
     if budget is None or cost <= budget:
@@ -94,7 +94,7 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
 
 def require_pilot_room(spec: SearchSpec, space: SearchSpace) -> None:
     """Raise InputError if a layout needs more nodes than a pilot has."""
-    num_nodes = max((layout.num_nodes for layout in space.layouts), default=1)
+    num_nodes = max(space.layouts.values("num_nodes"), default=1)
     if spec.launcher.kind != "slurm_pilot" or spec.nodes_per_pilot >= num_nodes:
         return
     error = InputError.of(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
+from math import prod
 from operator import attrgetter
 from typing import Any
 
@@ -46,8 +47,42 @@ _SCHEDULES: tuple[tuple[str, Values], ...] = (
 )
 
 
+class DerivedNumbers:
+    """Numbers that follow from a layout's fields. Those of a table of layouts are columns."""
+
+    @property
+    def num_gpus(self: Any) -> Any:
+        """World size in ranks."""
+        return prod(getattr(self, name) for name in _DIMENSIONS.values())
+
+    @property
+    def global_batch_size(self: Any) -> Any:
+        """Sequences per optimizer step over all data-parallel ranks."""
+        return self.micro_batch_size * self.grad_accum_steps * self.data_parallel
+
+    @property
+    def shards(self: Any) -> Any:
+        """Ranks over which ZeRO shards: the data- and context-parallel ranks of one replica."""
+        return self.data_parallel * self.context_parallel // self.data_parallel_replicas
+
+    @property
+    def ranks_of_expert_layer(self: Any) -> Any:
+        """Ranks that together hold the experts of a layer."""
+        return self.expert_parallel * self.expert_tensor_parallel
+
+    @property
+    def ranks_of_stage(self: Any) -> Any:
+        """Ranks of a pipeline stage in one replica."""
+        return self.num_gpus // self.pipeline_parallel // self.data_parallel_replicas
+
+    @property
+    def expert_shards(self: Any) -> Any:
+        """Ranks over which ZeRO shards an expert: those of one replica that hold the same experts."""
+        return self.ranks_of_stage // self.ranks_of_expert_layer
+
+
 @dataclass(frozen=True)
-class Layout:
+class Layout(DerivedNumbers):
     """One parallel layout, with the settings that a search varies beside it.
 
     A new field comes last but for `settings`: the key of a layout in which it has its default stays as it was.
@@ -461,12 +496,7 @@ class Layout:
     @property
     def mesh(self) -> RankMesh:
         """Numbering of the ranks."""
-        return _mesh(self.rank_order, _degrees(self))
-
-    @property
-    def num_gpus(self) -> int:
-        """World size in ranks."""
-        return self.mesh.world_size
+        return layout_mesh({name: getattr(self, name) for name in _DIMENSIONS.values()}, self.rank_order)
 
     @property
     def shape(self) -> str:
@@ -474,28 +504,12 @@ class Layout:
         names = (*DEGREES.values(), *(name for name in OTHER_DEGREES.values() if getattr(self, name) > 1))
         return " x ".join(f"{AXES[name].label} {getattr(self, name)}" for name in names)
 
-    @property
-    def global_batch_size(self) -> int:
-        """Sequences per optimizer step over all data-parallel ranks."""
-        return self.micro_batch_size * self.grad_accum_steps * self.data_parallel
-
     def layers_recomputed(self, num_layers: int) -> int:
         """Layers of a model of `num_layers` that the backward pass computes again as a whole."""
         if self.activation_checkpointing != "full":
             return 0
         chunks = self.pipeline_parallel * self.virtual_pipeline_stages
         return num_layers if self.recompute_layers is None else min(num_layers, self.recompute_layers * chunks)
-
-    @property
-    def shards(self) -> int:
-        """Ranks over which ZeRO shards: the data- and context-parallel ranks of one replica."""
-        return self.data_parallel * self.context_parallel // self.data_parallel_replicas
-
-    @property
-    def expert_shards(self) -> int:
-        """Ranks over which ZeRO shards an expert: those of one replica that hold the same experts."""
-        of_stage = self.mesh.without("pp").world_size // self.data_parallel_replicas
-        return of_stage // (self.expert_parallel * self.expert_tensor_parallel)
 
     def copies(self, is_sharded: bool) -> tuple[int, int]:
         """Copies that all ranks together hold of parameters outside experts, and of experts; `is_sharded` where ZeRO
@@ -542,7 +556,6 @@ class Layout:
     def canonical(self) -> Layout:
         """The same training with every field that has no effect set to its default, and every implied one to the
         implied value."""
-        # Nearly all of a hundred thousand candidates are canonical already, so replace() is avoided.
         canonical = _canonical_values(_deciding_values(self))
         changed = {name: value for name, value in canonical if getattr(self, name) != value}
         return replace(self, **changed) if changed else self
@@ -604,8 +617,8 @@ BATCH_RULE = "global_batch_size = micro_batch_size x grad_accum_steps x data_par
 _BOUNDS = tuple((name, axis.least, axis.most) for name, axis in AXES.items() if axis.is_number)
 _DECIDING = tuple(dict.fromkeys(name for cases in CANONICAL.values() for _, when in cases for name in when))
 """Fields on which canonical values depend."""
-_all_values = attrgetter(*LAYOUT_FIELDS)
 _deciding_values = attrgetter(*_DECIDING)
+_all_values = attrgetter(*LAYOUT_FIELDS)
 
 
 @cache
@@ -650,22 +663,14 @@ def modules_of(word: str) -> tuple[str, ...]:
 
 def layout_mesh(fields: Mapping[str, Any], order: str = AXES["rank_order"].default) -> RankMesh:
     """Mesh of a layout's fields, numbers or columns. A degree that is missing has its default; a derived one is None,
-    and is not to be used."""
-    known = {**{field: AXES[field].default for field in (*MODEL_DEGREES, *OTHER_DEGREES.values())}, **fields}
-    return _ordered(order, {dim: known.get(field) for dim, field in _DIMENSIONS.items()})
+    and is not to be used.
 
-
-_DIMENSIONS = {**DEGREES, **OTHER_DEGREES}
-_degrees = attrgetter(*_DIMENSIONS.values())
-
-
-def _ordered(order: str, sizes: Mapping[str, Any]) -> RankMesh:
-    """Mesh with context-parallel ranks next to the tensor-parallel ones, as in megatron/core/parallel_state.py and
-    torchtitan/distributed/parallel_dims.py."""
+    Context-parallel ranks are next to the tensor-parallel ones, as in megatron/core/parallel_state.py and
+    torchtitan/distributed/parallel_dims.py.
+    """
+    defaults = {name: None if name in DERIVED else AXES[name].default for name in _DIMENSIONS.values()}
+    sizes = {dim: fields.get(name, defaults[name]) for dim, name in _DIMENSIONS.items()}
     return RankMesh.ordered(order.replace("tp-", "tp-cp-"), sizes)
 
 
-@lru_cache
-def _mesh(order: str, degrees: tuple[int, ...]) -> RankMesh:
-    """Mesh shared by layouts: a hundred thousand candidates have few."""
-    return _ordered(order, dict(zip(_DIMENSIONS, degrees, strict=True)))
+_DIMENSIONS = {**DEGREES, **OTHER_DEGREES}

@@ -19,6 +19,7 @@ from search_spaces.layouts.layout import (
     LAYOUT_FIELDS,
     SETTINGS,
     SWITCHES,
+    DerivedNumbers,
     Layout,
     key_part,
     layout_mesh,
@@ -33,7 +34,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, eq=False)
-class LayoutTable(Sequence[Layout]):
+class LayoutTable(DerivedNumbers, Sequence[Layout]):
     """A sequence of layouts as one int64 column per field, all of one length. A derived field that is not whole is 0;
     an enumerated field is its index in `CHOICES`, a settings' text that in `_TEXTS`."""
 
@@ -55,6 +56,12 @@ class LayoutTable(Sequence[Layout]):
         if isinstance(item, slice):
             return self.take(item)
         return Layout(**{name: decode(name, int(column[item])) for name, column in self.columns.items()})
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        """The column of a field, as `DerivedNumbers` read it."""
+        if name not in AXES:
+            raise AttributeError(name)
+        return self.columns[name]
 
     def __iter__(self) -> Iterator[Layout]:
         return iter(self._layouts)
@@ -100,31 +107,6 @@ class LayoutTable(Sequence[Layout]):
         for name, values in axes.items():
             columns[name] = _encode_column(name, values)[indices[name]]
         return cls(columns)
-
-    @property
-    def global_batch_size(self) -> np.ndarray:
-        return self["micro_batch_size"] * self["grad_accum_steps"] * self["data_parallel"]
-
-    @property
-    def num_gpus(self) -> np.ndarray:
-        """World size in ranks, as `Layout.num_gpus`."""
-        return layout_mesh(self.columns).world_size
-
-    @property
-    def shards(self) -> np.ndarray:
-        """Ranks over which ZeRO shards, as `Layout.shards`."""
-        return self["data_parallel"] * self["context_parallel"] // self["data_parallel_replicas"]
-
-    @property
-    def expert_shards(self) -> np.ndarray:
-        """Ranks over which ZeRO shards an expert, as `Layout.expert_shards`."""
-        of_stage = layout_mesh(self.columns).without("pp").world_size // self["data_parallel_replicas"]
-        return of_stage // self.ranks_of_expert_layer
-
-    @property
-    def ranks_of_expert_layer(self) -> np.ndarray:
-        """Ranks that together hold the experts of a layer."""
-        return self["expert_parallel"] * self["expert_tensor_parallel"]
 
     def of_recipe(self, value_of: Callable[[MatmulRecipe], float | None]) -> np.ndarray:
         """A column of a value of each layout's recipe for 8 or 4 bits; 0 where it has none, or none of that value."""
