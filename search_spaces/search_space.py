@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -11,11 +13,10 @@ import numpy as np
 
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.layouts.axes import complete_axes
-from search_spaces.layouts.layout import CHOICES, LAYOUT_FIELDS, Layout
+from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
-from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import engine_checks, engine_violations
+from search_spaces.rules.check import engine_violations, first_problem, rules_of
 from search_spaces.rules.engine_rules import EngineRules
 from search_spaces.rules.layout_rules import LAYOUT_RULES, LayoutRule, first_violation, layout_violations, with_derived
 from search_spaces.rules.trainer_rules import OWN_RULES
@@ -47,69 +48,53 @@ class RejectedLayout:
 
 
 @dataclass(frozen=True, eq=False)
-class Rejections:
-    """Rejected layouts: for each row the index of the first rule that it violates. Of the rules, those of every layout
-    come first; a rule of an engine is there as the problem that it has."""
-
-    workload: Workload
-    layouts: LayoutTable
-    violated: np.ndarray
-    rules: Sequence[LayoutRule | Problem]
-    varying: tuple[str, ...]
-
-    def of_rows(self, rows: np.ndarray | slice) -> Iterator[RejectedLayout]:
-        """The rejected layouts of these rows, each with its problem."""
-        for fields, index in zip(self.layouts.take(rows).rows(), self.violated[rows].tolist(), strict=True):
-            rule = self.rules[index]
-            problem = rule.problem(fields, self.workload) if isinstance(rule, LayoutRule) else rule
-            yield RejectedLayout(fields, problem, self.varying)
-
-    def by_rule(self) -> dict[str, int]:
-        """Number of layouts by the id of the rule."""
-        found: dict[str, int] = {}
-        for row, count in zip(*self.in_order_of_rules(), strict=True):
-            code = self.rules[self.violated[row]].code
-            found[code] = found.get(code, 0) + int(count)
-        return found
-
-    def in_order_of_rules(self) -> tuple[np.ndarray, np.ndarray]:
-        """The first row of each rule, those of engines in the order of the rows, and how many rows violate it."""
-        indices, rows, counts = np.unique(self.violated, return_index=True, return_counts=True)
-        order = np.lexsort((rows, np.minimum(indices, len(LAYOUT_RULES))))
-        return rows[order], counts[order]
-
-
-@dataclass(frozen=True)
 class SearchSpace:
     """The closed set of candidates, in canonical form, each once, in the order of the layout fields.
 
-    `rejected_by_rule` counts the rejected layouts by the first rule each violates, in the rules' order. `num_points`
-    counts the combinations of the axes before duplicates are removed; `is_sampled` is true if only a sample of them was
-    checked.
+    `num_points` counts the combinations of the axes before duplicates are removed; `is_sampled` is true if only a
+    sample of them was checked. Of the rejected layouts `_violated` has the index of the first rule that each violates;
+    `_rules` has those of every layout, and then, in place of an engine's rule, the problem that it has with a layout.
     """
 
     workload: Workload
     layouts: LayoutTable
     num_points: int
+    is_sampled: bool
+    _rejected: LayoutTable
+    _violated: np.ndarray
+    _rules: Sequence[LayoutRule | Problem]
+    _varying: tuple[str, ...]
     baseline: Layout | None = None
-    is_sampled: bool = False
-    _rejections: Rejections | None = field(default=None, repr=False, compare=False)
 
     @property
     def rejected_by_rule(self) -> dict[str, int]:
-        return {} if self._rejections is None else self._rejections.by_rule()
-
-    def rejected(self) -> Iterator[RejectedLayout]:
-        """Every rejected layout with the first rule it violates; generated lazily."""
-        return iter(()) if self._rejections is None else self._rejections.of_rows(slice(None))
+        """Number of rejected layouts by the first rule each violates, in the rules' order."""
+        found = Counter[str]()
+        for rejected, count in self._firsts:
+            found[rejected.problem.code] += count
+        return dict(found)
 
     def examples(self) -> dict[str, RejectedLayout]:
         """The first rejected layout of each rule in `rejected_by_rule`."""
-        found: dict[str, RejectedLayout] = {}
-        if self._rejections is not None:
-            for rejected in self._rejections.of_rows(self._rejections.in_order_of_rules()[0]):
-                found.setdefault(rejected.problem.code, rejected)
-        return found
+        return {rejected.problem.code: rejected for rejected, _ in reversed(self._firsts)}
+
+    def rejected(self) -> Iterator[RejectedLayout]:
+        """Every rejected layout with the first rule it violates; generated lazily."""
+        return self._rejections(slice(None))
+
+    @cached_property
+    def _firsts(self) -> list[tuple[RejectedLayout, int]]:
+        """The first rejected layout of each rule, those of engines in the order of the layouts, and how many there
+        are."""
+        indices, rows, counts = np.unique(self._violated, return_index=True, return_counts=True)
+        order = np.lexsort((rows, np.minimum(indices, len(LAYOUT_RULES))))
+        return [*zip(self._rejections(rows[order]), counts[order].tolist(), strict=True)]
+
+    def _rejections(self, rows: np.ndarray | slice) -> Iterator[RejectedLayout]:
+        for fields, index in zip(self._rejected.take(rows).rows(), self._violated[rows].tolist(), strict=True):
+            rule = self._rules[index]
+            problem = rule.problem(fields, self.workload) if isinstance(rule, LayoutRule) else rule
+            yield RejectedLayout(fields, problem, self._varying)
 
 
 def search_space(
@@ -138,7 +123,8 @@ def search_space(
 def closed_space(workload: Workload, candidates: Sequence[Layout], baseline: Layout | None = None) -> SearchSpace:
     """The candidates of a measured table as they are; no rule is checked, since they were run."""
     layouts = _distinct(candidates)
-    return SearchSpace(workload, layouts, len(candidates), _require_listed(baseline, layouts))
+    none, listed = np.zeros(0, dtype=int), _require_listed(baseline, layouts)
+    return SearchSpace(workload, layouts, len(candidates), False, layouts.take(none), none, (), (), listed)
 
 
 def runnable_space(
@@ -215,35 +201,35 @@ def _filter(
     workload: Workload, engines: EngineRules, table: LayoutTable, given: Sequence[str], total: int
 ) -> SearchSpace:
     """The space of the rows that satisfy all rules; `given` names the fields that distinguish the rows."""
+    rules: list[LayoutRule | Problem] = [*LAYOUT_RULES]
     violated = first_violation(table, workload, LAYOUT_RULES)
-    valid = np.flatnonzero(violated == len(LAYOUT_RULES))
-    of_engines, problems = _first_problems(table.take(valid), workload.model, engines)
-    violated[valid] += of_engines
-    unable = valid[of_engines < len(problems)]
-    rejected = np.concatenate([np.flatnonzero(violated < len(LAYOUT_RULES)), unable])
+    violated[violated == len(LAYOUT_RULES)] = _NONE
+    for engine in sorted(table.values("engine")):
+        for rule in rules_of(engine, engines):
+            left = np.flatnonzero(table.equals("engine", engine) & (violated == _NONE))
+            problems, of_row = table.answers(partial(first_problem, engine, rule, workload.model), left)
+            numbers = []
+            for problem in problems:
+                numbers.append(_NONE if problem is None else len(rules))
+                rules += [] if problem is None else [problem]
+            violated[left] = np.array(numbers, dtype=int)[of_row]
+    rejected = np.flatnonzero(violated != _NONE)
+    rejected = rejected[np.argsort(violated[rejected] >= len(LAYOUT_RULES), kind="stable")]
     varying = tuple(name for name in given if len(table) and table[name].min() != table[name].max())
     return SearchSpace(
         workload,
-        layouts=table.take(valid[of_engines == len(problems)]),
+        table.take(violated == _NONE),
         num_points=total,
         is_sampled=total > MAX_POINTS,
-        _rejections=Rejections(workload, table.take(rejected), violated[rejected], (*LAYOUT_RULES, *problems), varying),
+        _rejected=table.take(rejected),
+        _violated=violated[rejected],
+        _rules=rules,
+        _varying=varying,
     )
 
 
-def _first_problems(table: LayoutTable, model: ModelShape, engines: EngineRules) -> tuple[np.ndarray, list[Problem]]:
-    """For each row the index of the first problem that its engine has with it, and the problems; their number for rows
-    without one."""
-    first, problems = np.full(len(table), -1), []
-    for engine in np.unique(table["engine"]).tolist():
-        for check in engine_checks(CHOICES["engine"][engine], model, engines):
-            left = np.flatnonzero((table["engine"] == engine) & (first < 0))
-            found, of_row = table.answers(lambda layout, check=check: next(check(layout), None), left)
-            indices = [-1 if problem is None else len(problems) + place for place, problem in enumerate(found)]
-            first[left] = np.array(indices, dtype=int)[of_row]
-            problems += found
-    first[first < 0] = len(problems)
-    return first, problems
+_NONE = -1
+"""In place of a rule's index: the layout violates none."""
 
 
 def _with_baseline(space: SearchSpace, baseline: Layout) -> SearchSpace:

@@ -89,7 +89,6 @@ class Layout(DerivedNumbers):
     """
 
     num_nodes: int = axis_field(
-        Kind.COUNT,
         1,
         key="n",
         label="nodes",
@@ -97,22 +96,19 @@ class Layout(DerivedNumbers):
         default_text="the whole cluster",
     )
     tensor_parallel: int = axis_field(
-        Kind.DEGREE, 1, key="tp", label="tensor", description="Tensor-parallel ranks, which split every layer."
+        1, kind=Kind.DEGREE, key="tp", label="tensor", description="Tensor-parallel ranks, which split every layer."
     )
-    pipeline_parallel: int = axis_field(Kind.DEGREE, 1, key="pp", label="pipeline", description="Pipeline stages.")
+    pipeline_parallel: int = axis_field(1, kind=Kind.DEGREE, key="pp", label="pipeline", description="Pipeline stages.")
     data_parallel: int = axis_field(
-        Kind.DEGREE,
         1,
+        kind=Kind.DEGREE,
         key="dp",
         label="data",
         description="Data-parallel ranks. Derived from the world size, never searched.",
         is_derived=True,
     )
-    micro_batch_size: int = axis_field(
-        Kind.COUNT, 1, key="mb", label="micro-batch", description="Sequences in a micro-batch."
-    )
+    micro_batch_size: int = axis_field(1, key="mb", label="micro-batch", description="Sequences in a micro-batch.")
     grad_accum_steps: int = axis_field(
-        Kind.COUNT,
         1,
         key="ga",
         label="accumulation",
@@ -122,7 +118,6 @@ class Layout(DerivedNumbers):
         is_derived=True,
     )
     zero_stage: int = axis_field(
-        Kind.COUNT,
         0,
         key="z",
         label="ZeRO",
@@ -132,7 +127,6 @@ class Layout(DerivedNumbers):
         no_effect=_NOTHING_TO_SHARD,
     )
     offload: str = axis_field(
-        Kind.WORD,
         "none",
         key="off-",
         label="offload",
@@ -140,7 +134,6 @@ class Layout(DerivedNumbers):
         words=("none", "optimizer"),
     )
     activation_checkpointing: str = axis_field(
-        Kind.WORD,
         "none",
         key="ck-",
         label="recomputation",
@@ -148,7 +141,6 @@ class Layout(DerivedNumbers):
         words=("none", "selective", "full"),
     )
     sequence_parallel: bool = axis_field(
-        Kind.SWITCH,
         False,
         key="sp",
         label="sequence parallel",
@@ -156,7 +148,6 @@ class Layout(DerivedNumbers):
         no_effect=({"tensor_parallel": 1},),
     )
     virtual_pipeline_stages: int = axis_field(
-        Kind.COUNT,
         1,
         key="vp",
         label="chunks a stage",
@@ -164,7 +155,6 @@ class Layout(DerivedNumbers):
         no_effect=({"pipeline_parallel": 1},),
     )
     pipeline_schedule: str = axis_field(
-        Kind.WORD,
         "none",
         key="",
         label="schedule",
@@ -176,7 +166,6 @@ class Layout(DerivedNumbers):
         implied=_SCHEDULES,
     )
     precision: str = axis_field(
-        Kind.WORD,
         "fp32",
         key="",
         label="precision",
@@ -184,7 +173,6 @@ class Layout(DerivedNumbers):
         words=("fp32", "bf16", "fp16"),
     )
     attention_kernel: str = axis_field(
-        Kind.WORD,
         "math",
         key="",
         label="attention",
@@ -193,7 +181,6 @@ class Layout(DerivedNumbers):
         engines_of_word={"flex": _OF_TORCHTITAN},
     )
     engine: str = axis_field(
-        Kind.WORD,
         "torch",
         key="",
         label="engine",
@@ -202,7 +189,6 @@ class Layout(DerivedNumbers):
         default_text="torch, or that of trainer.kind",
     )
     torch_compile: bool = axis_field(
-        Kind.SWITCH,
         False,
         key="c",
         label="compiled",
@@ -210,7 +196,6 @@ class Layout(DerivedNumbers):
         engines=(*OWN_ENGINES, ACCELERATE_LAUNCH, "command"),
     )
     rank_order: str = axis_field(
-        Kind.WORD,
         "tp-dp-pp",
         key="ro-",
         label="rank order",
@@ -220,7 +205,6 @@ class Layout(DerivedNumbers):
         engines=(*OWN_ENGINES, "megatron-lm", "command"),
     )
     overlap_comm: bool = axis_field(
-        Kind.SWITCH,
         False,
         key="ov",
         label="overlap",
@@ -228,7 +212,6 @@ class Layout(DerivedNumbers):
         no_effect=_NOTHING_TO_SHARD,
     )
     bucket_mib: int | None = axis_field(
-        Kind.COUNT,
         None,
         key="bk",
         label="bucket",
@@ -237,7 +220,6 @@ class Layout(DerivedNumbers):
         no_effect=_NOTHING_TO_SHARD,
     )
     recompute_layers: int | None = axis_field(
-        Kind.COUNT,
         None,
         key="rl",
         label="recomputed layers",
@@ -246,7 +228,6 @@ class Layout(DerivedNumbers):
         engines=(*_PARTIAL_RECOMPUTATION, TORCHTITAN),
     )
     recompute_modules: str = axis_field(
-        Kind.WORD,
         "core_attn",
         key="rm-",
         label="recomputed modules",
@@ -260,7 +241,6 @@ class Layout(DerivedNumbers):
         engines=(*_PARTIAL_RECOMPUTATION, TORCHTITAN),
     )
     data_parallel_replicas: int = axis_field(
-        Kind.COUNT,
         1,
         key="dr",
         label="replicas",
@@ -269,7 +249,6 @@ class Layout(DerivedNumbers):
         engines=(ACCELERATE, ACCELERATE_LAUNCH, TORCHTITAN, "megatron-lm"),
     )
     tensor_parallel_overlap: bool = axis_field(
-        Kind.SWITCH,
         False,
         key="to",
         label="tensor overlap",
@@ -278,7 +257,6 @@ class Layout(DerivedNumbers):
         engines=(TORCHTITAN, "megatron-lm"),
     )
     matmul_precision: str = axis_field(
-        Kind.WORD,
         "same",
         key="mm-",
         label="matmul precision",
@@ -294,7 +272,6 @@ class Layout(DerivedNumbers):
         },
     )
     expert_parallel: int = axis_field(
-        Kind.COUNT,
         1,
         key="ep",
         label="expert",
@@ -302,7 +279,6 @@ class Layout(DerivedNumbers):
         engines=(MEGATRON_CORE, TORCHTITAN, "megatron-lm", "command"),
     )
     expert_tensor_parallel: int = axis_field(
-        Kind.COUNT,
         1,
         key="etp",
         label="expert tensor",
@@ -310,7 +286,6 @@ class Layout(DerivedNumbers):
         engines=(*OWN_ENGINES, "megatron-lm", "command"),
     )
     offloaded_layers: int = axis_field(
-        Kind.COUNT,
         0,
         key="ol",
         label="offloaded layers",
@@ -319,7 +294,6 @@ class Layout(DerivedNumbers):
         engines=("megatron-lm", "command"),
     )
     layers_in_16_bits: int = axis_field(
-        Kind.COUNT,
         0,
         key="hl",
         label="layers in 16 bits",
@@ -329,7 +303,6 @@ class Layout(DerivedNumbers):
         engines=_TRANSFORMER_ENGINE,
     )
     quantized_weights: bool = axis_field(
-        Kind.SWITCH,
         False,
         key="qw",
         label="quantized weights",
@@ -338,7 +311,6 @@ class Layout(DerivedNumbers):
         engines=_TRANSFORMER_ENGINE,
     )
     gradients_in_bf16: bool = axis_field(
-        Kind.SWITCH,
         False,
         key="g16-",
         label="bf16 gradients",
@@ -346,7 +318,6 @@ class Layout(DerivedNumbers):
         engines=_TRANSFORMER_ENGINE,
     )
     moment_dtype: str = axis_field(
-        Kind.WORD,
         "fp32",
         key="mo-",
         label="moments",
@@ -355,7 +326,6 @@ class Layout(DerivedNumbers):
         engines=_TRANSFORMER_ENGINE,
     )
     pipeline_split: str = axis_field(
-        Kind.WORD,
         "own",
         key="ps-",
         label="pipeline split",
@@ -367,7 +337,6 @@ class Layout(DerivedNumbers):
         engines=_SPLIT_BY_LAYOUT,
     )
     first_stage_layers: int | None = axis_field(
-        Kind.COUNT,
         None,
         key="fl",
         label="first stage's layers",
@@ -376,7 +345,6 @@ class Layout(DerivedNumbers):
         engines=_SPLIT_BY_LAYOUT,
     )
     last_stage_layers: int | None = axis_field(
-        Kind.COUNT,
         None,
         key="ll",
         label="last stage's layers",
@@ -385,7 +353,6 @@ class Layout(DerivedNumbers):
         engines=_SPLIT_BY_LAYOUT,
     )
     context_parallel: int = axis_field(
-        Kind.COUNT,
         1,
         key="cp",
         label="context",
@@ -393,7 +360,6 @@ class Layout(DerivedNumbers):
         engines=(TORCHTITAN, *_TRANSFORMER_ENGINE),
     )
     context_transport: str = axis_field(
-        Kind.WORD,
         "p2p",
         key="ct-",
         label="context transport",
@@ -407,7 +373,6 @@ class Layout(DerivedNumbers):
         engines=(TORCHTITAN, *_TRANSFORMER_ENGINE),
     )
     context_inner: int = axis_field(
-        Kind.COUNT,
         2,
         key="ci",
         label="inner context",
@@ -417,7 +382,6 @@ class Layout(DerivedNumbers):
         engines=_TRANSFORMER_ENGINE,
     )
     expert_dispatcher: str = axis_field(
-        Kind.WORD,
         "alltoall",
         key="ed-",
         label="expert dispatcher",
@@ -429,7 +393,6 @@ class Layout(DerivedNumbers):
         engines_of_word=dict.fromkeys(FUSED_DISPATCHERS, _TRANSFORMER_ENGINE),
     )
     expert_overlap: bool = axis_field(
-        Kind.SWITCH,
         False,
         key="eo",
         label="expert overlap",
@@ -438,7 +401,6 @@ class Layout(DerivedNumbers):
         engines=_TRANSFORMER_ENGINE,
     )
     cuda_graphs: str = axis_field(
-        Kind.WORD,
         "none",
         key="cg-",
         label="CUDA graphs",
@@ -449,8 +411,8 @@ class Layout(DerivedNumbers):
         engines=_TRANSFORMER_ENGINE,
     )
     settings: str = axis_field(
-        Kind.SETTINGS,
         "",
+        kind=Kind.SETTINGS,
         key="",
         label="settings",
         description="Environment variables and launch options that the search varies, as text (settings.py).",
@@ -649,7 +611,7 @@ def axis_of(name: str) -> Axis:
     if name in AXES:
         return AXES[name]
     _, _, label = name.partition(".")
-    return Axis(Kind.WORD, None, key="", label=label, description="")
+    return Axis(None, key="", label=label, description="", kind=Kind.WORD)
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:

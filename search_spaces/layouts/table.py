@@ -152,10 +152,6 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
         """Mask of the rows that have all these values."""
         return np.logical_and.reduce([np.full(len(self), True), *(self.equals(*item) for item in values.items())])
 
-    def has_effect(self, name: str) -> np.ndarray:
-        """Mask of the rows in which a field has an effect, as `Layout.has_effect`."""
-        return ~np.logical_or.reduce([np.full(len(self), False), *map(self._has, AXES[name].no_effect)])
-
     def distinct(self) -> LayoutTable:
         """Distinct rows, sorted by the layout fields in their order."""
         firsts, _ = self._combinations(LAYOUT_FIELDS, slice(None))
@@ -266,7 +262,7 @@ def _encode_column(name: str, values: Sequence[Any]) -> np.ndarray:
     """A column of these values; each distinct value is encoded once."""
     codes = {value: encode(name, value) for value in set(values)}
     if len(codes) == 1:
-        return np.full(len(values), *codes.values(), dtype=np.int64)
+        return np.full(len(values), codes[values[0]], dtype=np.int64)
     return np.fromiter(map(codes.__getitem__, values), np.int64, len(values))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from search_spaces.errors import Problem
@@ -17,18 +17,21 @@ def engine_violations(layout: Layout, model: ModelShape, engines: EngineRules = 
 
     `engines` are those of the search's trainer; a layout for another engine violates only that rule.
     """
-    canonical = layout.canonical()
-    yield from chain.from_iterable(check(canonical) for check in engine_checks(layout.engine, model, engines))
+    yield from rule_violations(layout.engine, rules_of(layout.engine, engines), layout, model)
 
 
-def engine_checks(
-    engine: str, model: ModelShape, engines: EngineRules
-) -> Iterator[Callable[[Layout], Iterator[Problem]]]:
-    """The checks of `engine_violations`, in their order, each of a canonical layout for this engine."""
-    yield lambda layout: _problems(engine, engine_mismatch(layout, tuple(engines)))
-    yield lambda layout: feature_violations(engine, engine, model)
-    for rule in engines.get(engine, ()):
-        yield lambda layout, rule=rule: _problems(engine, rule(layout, model))
+def rules_of(engine: str, engines: EngineRules) -> tuple[Rule, ...]:
+    """Rules of an engine's layouts, in the order in which they are checked."""
+    return (
+        lambda layout, model: engine_mismatch(layout, tuple(engines)),
+        lambda layout, model: lacking_features(engine, model),
+        *engines.get(engine, ()),
+    )
+
+
+def first_problem(name: str, rule: Rule, model: ModelShape, layout: Layout) -> Problem | None:
+    """The first violation of a rule by a layout in canonical form, under this name."""
+    return next(_problems(name, rule(layout, model)), None)
 
 
 def feature_violations(name: str, engine: str, model: ModelShape) -> Iterator[Problem]:
