@@ -236,7 +236,7 @@ def best_of(
         step_time_low_s=low,
         step_time_high_s=high,
         efficiency=speed.tokens_per_sec_per_gpu / base.tokens_per_sec_per_gpu,
-        fits=Fits.of(task, float(fits[0])),
+        fits=verdicts[0],
         contenders=tuple(contenders),
         uncertain_terms=tuple(posterior.unmeasured_terms(compared.take(np.array([0])))),
     )

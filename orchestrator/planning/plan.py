@@ -224,9 +224,10 @@ class Plan:
 
     def _training_rates_json(self, rows: np.ndarray) -> list[dict[str, Any]]:
         """`training_rate` of these rows."""
-        model, layouts, checkpoints = self.task.model, self.layouts.take(rows), self.checkpoints
+        model, checkpoints = self.task.model, self.checkpoints
+        layouts: Any = self.layouts.take(rows)
         if checkpoints is not None:
-            stalls_s = layouts.column_of(partial(checkpoints.stall_of, model))
+            stalls_s: Any = layouts.column_of(partial(checkpoints.stall_of, model))
             checkpoints = replace(checkpoints, stall_s=stalls_s)
         rates = training_rate(self.tokens_per_sec[rows], model, layouts, checkpoints)
         return _records({name: [None] * len(rows) if v is None else v for name, v in rates.to_json().items()})

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES
-from search_spaces.layouts.table import LayoutTable
+from search_spaces.layouts.table import LayoutTable, combinations_of
 from search_spaces.layouts.workload import Workload
 from search_spaces.rules.layout_rules import layout_violations
 from search_spaces.search_space import (
@@ -376,6 +377,45 @@ def test_a_table_makes_layouts_canonical_as_a_layout_does_itself(rows: list[Layo
     distinct = table.canonical().distinct()
     assert len(distinct) == len({layout.key for layout in rows})
     assert set(distinct) == {layout.canonical() for layout in rows}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(layouts, max_size=20))
+def test_a_table_has_the_keys_and_the_numbers_of_its_layouts(rows: list[Layout]):
+    table = LayoutTable.of(rows)
+    assert table.canonical().keys == [layout.key for layout in rows]
+    for number in ("num_gpus", "global_batch_size", "shards", "expert_shards"):
+        assert getattr(table, number).tolist() == [getattr(layout, number) for layout in rows]
+    assert [table[row] for row in range(len(rows))] == rows
+    assert all(layout in table and rows[table.index(layout)] == layout for layout in rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(layouts, max_size=30))
+def test_a_question_is_asked_once_for_each_combination_of_the_fields_that_it_reads(rows: list[Layout]):
+    asked = []
+
+    def ask(layout: Layout) -> tuple[int, bool | None]:
+        asked.append((layout.num_nodes, layout.sequence_parallel if layout.num_nodes > 2 else None))
+        return asked[-1]
+
+    found, of_row = LayoutTable.of(rows).answers(ask)
+    assert [found[index] for index in of_row] == [ask(layout) for layout in rows]
+    assert len(found) <= 4 * 2
+    assert len(asked) <= len(rows) + 1 + 4 + len(found)  # before it is known that the second field matters, too
+
+
+def test_a_question_may_change_a_layout_and_ask_for_what_follows_from_it():
+    table = LayoutTable.of([Layout(tensor_parallel=size, sequence_parallel=True) for size in (1, 2, 4)])
+    found, of_row = table.answers(lambda layout: replace(layout, tensor_parallel=1).canonical().key)
+    assert [found[index] for index in of_row] == [Layout().key] * 3
+    assert table.column_of(lambda layout: layout.mesh.world_size + layout.shards).tolist() == [2, 3, 5]
+
+
+def test_combinations_of_more_values_than_a_number_holds_are_told_apart():
+    many = np.array([0, 2**40, 0, 5, 2**40])
+    firsts, of_row = combinations_of([many, many[::-1], many, many], 5)
+    assert (firsts.tolist(), of_row.tolist()) == ([2, 0, 3, 4, 1], [1, 4, 0, 2, 3])
 
 
 def test_distinct_rows_come_in_the_order_of_the_layout_fields():

@@ -25,7 +25,9 @@ from orchestrator.planning.plan import (
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
+from search_spaces.verification import Verification
 from tests.kit import MINIMAL, loaded
+from trials.analysis.training_rate import Checkpoints
 from trials.measure_rules import MeasureRules
 
 SEARCH = {
@@ -92,6 +94,15 @@ def test_a_rows_numbers_agree_with_each_other(spec):
         assert len(row["memory_gib"]) == layout.pipeline_parallel
         assert max(row["memory_gib"]) == pytest.approx(row["peak_memory_gib"])
         assert row["relative_step_time"] == pytest.approx(row["step_time_s"] / rows[0]["step_time_s"])
+
+
+@pytest.mark.parametrize("checkpoints", [None, Checkpoints(every_s=3600.0, write_gb_per_s=2.0)], ids=["none", "stated"])
+def test_rows_listed_together_say_what_each_layout_alone_does(spec, checkpoints):
+    plan = replace(planned(spec), checkpoints=checkpoints)
+    for place, (row, layout) in enumerate(zip(plan.to_json(), plan.layouts, strict=True)):
+        assert (row["layout"], row["fits"], row["mfu"]) == (layout.to_json(), plan.fits(place), plan.mfu(place))
+        assert row["verified"] == Verification.of(layout).to_json()
+        assert row["training_rate"] == plan.training_rate(place).to_json()
 
 
 def test_memory_by_stage_is_that_of_each_layout_alone(spec):
