@@ -9,7 +9,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
-from search_spaces.layouts.covering_array import cover
+from trials.diagnostics.covering_array import cover
 from search_spaces.layouts.layout import AXES
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import WarmRanks
