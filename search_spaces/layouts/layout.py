@@ -55,6 +55,10 @@ class DerivedNumbers:
         """World size in ranks."""
         return prod(getattr(self, name) for name in _DIMENSIONS.values())
 
+    def mesh_in(self, order: str) -> RankMesh:
+        """Numbering of the ranks in this order of the dimensions."""
+        return layout_mesh({name: getattr(self, name) for name in _DIMENSIONS.values()}, order)
+
     @property
     def global_batch_size(self: Any) -> Any:
         """Sequences per optimizer step over all data-parallel ranks."""
@@ -458,7 +462,7 @@ class Layout(DerivedNumbers):
     @property
     def mesh(self) -> RankMesh:
         """Numbering of the ranks."""
-        return layout_mesh({name: getattr(self, name) for name in _DIMENSIONS.values()}, self.rank_order)
+        return self.mesh_in(self.rank_order)
 
     @property
     def shape(self) -> str:

@@ -22,7 +22,6 @@ from search_spaces.layouts.layout import (
     DerivedNumbers,
     Layout,
     key_part,
-    layout_mesh,
 )
 from search_spaces.layouts.matmul_recipes import MatmulRecipe, recipe_of
 
@@ -122,7 +121,7 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
 
     def per_mesh(self, method: Callable[..., Any], *arguments: Any) -> np.ndarray:
         """A column of what a method of RankMesh returns for each layout."""
-        values = [method(layout_mesh(self.columns, order), *arguments) for order in CHOICES["rank_order"]]
+        values = [method(self.mesh_in(order), *arguments) for order in CHOICES["rank_order"]]
         return np.choose(self["rank_order"], values)
 
     def with_columns(self, **columns: np.ndarray) -> LayoutTable:
