@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from search_spaces.layouts.axis import Kind
 from search_spaces.layouts.layout import AXES, SETTINGS, Layout
-from search_spaces.layouts.table import LayoutTable, combinations_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from search_spaces.layouts.table import LayoutTable
 
 TABLE = Path(__file__).with_name("verified.csv")
 NOT_VERIFIED = ("num_nodes", "engine", SETTINGS)
@@ -48,6 +50,8 @@ class Verification:
     @classmethod
     def of(cls, layout: Layout) -> Verification:
         """Verification of a canonical layout: of the fields that have an effect in it."""
+        from search_spaces.layouts.table import LayoutTable
+
         [found], _ = verifications(LayoutTable.of([layout]))
         return found
 
@@ -60,6 +64,11 @@ class Verification:
 
 def verifications(layouts: LayoutTable) -> tuple[list[Verification], np.ndarray]:
     """The distinct verifications of canonical layouts, and for each row the index of its own."""
+    # Imported here, because what shows a trial's level should not import numpy.
+    import numpy as np
+
+    from search_spaces.layouts.table import combinations_of
+
     names = [name for name in AXES if name not in NOT_VERIFIED]
     levels = {name: layouts.column_of(partial(_level_of_field, name)) for name in names}
     lowest = np.minimum.reduce([*levels.values()])

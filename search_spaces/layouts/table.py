@@ -79,13 +79,6 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
             raise ValueError(f"{layout.key} is not in the table")
         return start + int(rows[0])
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(
-            np.array_equal(column, self[name]) for name, column in LayoutTable.of(other).columns.items()
-        )
-
     @classmethod
     def of(cls, layouts: Iterable[Layout]) -> LayoutTable:
         """A table with one row per layout."""
