@@ -90,9 +90,8 @@ def _split_rule(code: str, name: str, what: str, fix: str) -> LayoutRule:
 
 
 def _matches_world_size(table: LayoutTable, workload: Workload) -> np.ndarray:
-    return (table.num_gpus == workload.world_size(table["num_nodes"])) & (
-        table["num_nodes"] <= workload.cluster.num_nodes
-    )
+    ranks = layout_mesh(table.columns).world_size
+    return (ranks == workload.world_size(table["num_nodes"])) & (table["num_nodes"] <= workload.cluster.num_nodes)
 
 
 def _keeps_tensor_groups_in_nodes(table: LayoutTable, workload: Workload) -> np.ndarray:
@@ -199,7 +198,8 @@ def _distributes_experts(table: LayoutTable, workload: Workload) -> np.ndarray:
 
 
 def _has_ranks_for_experts(table: LayoutTable, workload: Workload) -> np.ndarray:
-    return table.ranks_of_stage % table.ranks_of_expert_layer == 0
+    of_stage = layout_mesh(table.columns).without("pp").world_size // table["data_parallel_replicas"]
+    return of_stage % table.ranks_of_expert_layer == 0
 
 
 _WITHOUT_DEEPEP = ("gb200", "gb300")
