@@ -76,7 +76,10 @@ class SearchSpace:
 
     def examples(self) -> dict[str, RejectedLayout]:
         """The first rejected layout of each rule in `rejected_by_rule`."""
-        return {rejected.problem.code: rejected for rejected, _ in reversed(self._firsts)}
+        found: dict[str, RejectedLayout] = {}
+        for rejected, _ in self._firsts:
+            found.setdefault(rejected.problem.code, rejected)
+        return found
 
     def rejected(self) -> Iterator[RejectedLayout]:
         """Every rejected layout with the first rule it violates; generated lazily."""

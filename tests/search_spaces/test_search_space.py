@@ -343,8 +343,9 @@ def test_of_a_table_that_is_to_be_run_every_layout_that_cannot_be_is_rejected_by
         "nanotron.engine_mismatch": replace(runs, engine="nanotron"),
     }
     space = runnable_space(workload(num_nodes=2), [*bad.values(), runs, runs], runs)
-    assert (space.layouts, space.baseline) == ((runs,), runs)
+    assert ([*space.layouts], space.baseline) == ([runs], runs)
     assert space.rejected_by_rule == dict.fromkeys(bad, 1)
+    assert [*space.examples()] == [*space.rejected_by_rule] == [*bad]
     assert {r.problem.code: r.fields for r in space.rejected()} == {c: x.to_json() for c, x in bad.items()}
 
 
