@@ -206,16 +206,16 @@ class Plan:
         unknown, all_fits = [None] * len(rows), self.all_fits
         verified, verified_of = verifications(layouts)
         verified_json = [each.to_json() for each in verified]
-        columns: dict[str, Sequence[Any]] = {
+        columns: dict[str, Sequence[Any] | np.ndarray] = {
             "layout": layouts.rows(),
             "layout_key": layouts.keys,
             "verified": [verified_json[index] for index in verified_of.tolist()],
             "fits": [all_fits[row] for row in rows.tolist()],
-            "relative_step_time": self.relative_step_time[rows].tolist(),
-            "step_time_s": estimates.step_time_s.tolist() if known else unknown,
-            "tokens_per_sec": self.tokens_per_sec[rows].tolist() if known else unknown,
+            "relative_step_time": self.relative_step_time[rows],
+            "step_time_s": estimates.step_time_s if known else unknown,
+            "tokens_per_sec": self.tokens_per_sec[rows] if known else unknown,
             "mfu": [None if math.isnan(share) else share for share in self._mfu[rows].tolist()] if known else unknown,
-            "peak_memory_gib": estimates.peak_memory_gib.tolist(),
+            "peak_memory_gib": estimates.peak_memory_gib,
             "time_s": _records(estimates.time_s) if known else unknown,
             "training_rate": self._training_rates_json(rows) if known else unknown,
             "memory_gib": stage_memory_gib(self.task, layouts),
