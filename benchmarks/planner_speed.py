@@ -1,17 +1,23 @@
 """Benchmark of the planner on many layouts: seconds of each part of a plan.
 
-    python -m benchmarks.planner_speed [--layouts 100000] [--repeats 3] [--json]
+    python -m benchmarks.planner_speed [--layouts 100000] [--repeats 3] [--beside CHECKOUT] [--json]
 
-`estimate` covers a layout's numbers: step time and its breakdown, memory, and the fit probability. Each part's fastest
-run counts, since other load only adds time.
+`columns` makes a table of layouts, `estimate` their numbers: step time and its breakdown, memory, and the fit
+probability. Each part's fastest run counts, since other load only adds time. With `--beside`, a checkout of another
+commit, both take turns on this machine, and each part is said in percent of the other's time.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
 import timeit
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +49,11 @@ space:
 
 
 def main() -> None:
-    arguments = arguments_of(__doc__, layouts=100_000, repeats=3)
-    show(lines(arguments.layouts, arguments.repeats), arguments.json)
+    arguments = arguments_of(__doc__, layouts=100_000, repeats=3, beside="")
+    if arguments.beside:
+        show(lines_beside(Path(arguments.beside), arguments.repeats), arguments.json)
+    else:
+        show(lines(arguments.layouts, arguments.repeats), arguments.json)
 
 
 def lines(most_layouts: int, repeats: int = 1) -> Iterator[Line]:
@@ -54,17 +63,36 @@ def lines(most_layouts: int, repeats: int = 1) -> Iterator[Line]:
     space = candidates_of(spec)
     yield {"what": "enumerate", "layouts": len(space.layouts), "seconds": time.perf_counter() - begun}
     rows = np.linspace(0, len(space.layouts) - 1, min(most_layouts, len(space.layouts))).astype(int)
-    space = replace(space, layouts=tuple(space.layouts[row] for row in rows))
-    table, plan = LayoutTable.of(space.layouts), plan_of(spec, space)
-    parts = {
-        "columns": lambda: LayoutTable.of(space.layouts),
-        "estimate": lambda: Estimates.of(task_of(spec), table),
-        "plan": lambda: plan_of(spec, space),
-        "plan_json_top_20": lambda: plan.to_json(20),
-        "plan_json": plan.to_json,
-    }
-    for what, work in parts.items():
-        yield {"what": what, "layouts": len(rows), "seconds": min(timeit.Timer(work, "gc.enable()").repeat(repeats, 1))}
+    yield _line("columns", len(rows), repeats, partial(LayoutTable.of, [*space.layouts.take(rows)]))
+    layouts = space.layouts.take(rows)
+    space = replace(space, layouts=layouts)
+    yield _line("estimate", len(rows), repeats, lambda: Estimates.of(task_of(spec), layouts))
+    yield _line("plan", len(rows), repeats, lambda: plan_of(spec, space))
+    plan = plan_of(spec, space)
+    yield _line("plan_json_top_20", len(rows), repeats, lambda: plan.to_json(20))
+    yield _line("plan_json", len(rows), repeats, plan.to_json)
+
+
+def _line(what: str, layouts: int, repeats: int, work: Callable[[], object]) -> Line:
+    return {"what": what, "layouts": layouts, "seconds": min(timeit.Timer(work, "gc.enable()").repeat(repeats, 1))}
+
+
+def lines_beside(checkout: Path, repeats: int) -> Iterator[Line]:
+    """Seconds of each part here and in a checkout of another commit, and their ratio in percent."""
+    trees = (Path(__file__).parents[1], checkout.resolve())
+    rounds = [[_seconds_in(tree) for tree in trees] for _ in range(repeats)]
+    for what in rounds[0][0]:
+        here, there = (min(of_round[tree][what] for of_round in rounds) for tree in (0, 1))
+        yield {"what": what, "seconds": here, "seconds_beside": there, "percent": round(100 * here / there)}
+
+
+def _seconds_in(tree: Path) -> dict[str, float]:
+    """Seconds of each part of a run of this benchmark in that tree, one process after the other."""
+    command = [sys.executable, "-m", "benchmarks.planner_speed", "--repeats", "1"]
+    command += ["--json"] if tree == Path(__file__).parents[1] else []  # 33a1b12 prints JSON and has no such option
+    environment = os.environ | {"PYTHONPATH": str(tree)}
+    run = subprocess.run(command, cwd=tree, env=environment, check=True, capture_output=True, text=True)
+    return {line["what"]: line["seconds"] for line in map(json.loads, run.stdout.splitlines())}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.errors import InputError, did_you_mean
-from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 
 BALANCED, SKEWED, LEARNED = "balanced", "skewed", "learned"
@@ -67,10 +66,10 @@ def largest_skew(model: ModelShape) -> float:
     return model.num_experts / model.experts_per_token
 
 
-def micro_batches_of_losses(layouts: Iterable[Layout]) -> str | None:
+def micro_batches_of_losses(micro_batch_sizes: Iterable[int]) -> str | None:
     """Sentence on layouts that train different losses, for a model with `aux_loss_coefficient`: those with different
     micro-batches, over whose tokens that loss is. None where all train the same."""
-    sizes = sorted({layout.micro_batch_size for layout in layouts})
+    sizes = sorted({*micro_batch_sizes})
     if len(sizes) < 2:
         return None
     named = ", ".join(map(str, sizes[:-1])) + f" and {sizes[-1]}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -15,10 +16,9 @@ from search_spaces.layouts.axes import complete_axes
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
-from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import engine_violations
+from search_spaces.rules.check import engine_violations, first_problem, rules_of
 from search_spaces.rules.engine_rules import EngineRules
-from search_spaces.rules.layout_rules import LAYOUT_RULES, first_violation, layout_violations, with_derived
+from search_spaces.rules.layout_rules import LAYOUT_RULES, LayoutRule, first_violation, layout_violations, with_derived
 from search_spaces.rules.trainer_rules import OWN_RULES
 
 MAX_POINTS = 1_000_000
@@ -47,45 +47,57 @@ class RejectedLayout:
         return f"{listed}: {self.problem.message}" if listed else self.problem.message
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SearchSpace:
     """The closed set of candidates, in canonical form, each once, in the order of the layout fields.
 
-    `rejected_by_rule` counts the rejected layouts by the first rule each violates, in the rules' order. `num_points`
-    counts the combinations of the axes before duplicates are removed; `is_sampled` is true if only a sample of them was
-    checked.
+    `num_points` counts the combinations of the axes before duplicates are removed; `is_sampled` is true if only a
+    sample of them was checked. Of the rejected layouts `_violated` has the index of the first rule that each violates;
+    `_rules` has those of every layout, and then, in place of an engine's rule, the problem that it has with a layout.
     """
 
     workload: Workload
-    layouts: tuple[Layout, ...]
-    rejected_by_rule: Mapping[str, int]
+    layouts: LayoutTable
     num_points: int
+    is_sampled: bool
+    _rejected: LayoutTable
+    _violated: np.ndarray
+    _rules: Sequence[LayoutRule | Problem]
+    _varying: tuple[str, ...]
     baseline: Layout | None = None
-    is_sampled: bool = False
-    _varying: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    _rejected: LayoutTable | None = field(default=None, repr=False, compare=False)
-    _engine_rejections: tuple[RejectedLayout, ...] = field(default=(), repr=False, compare=False)
 
-    def rejected(self) -> Iterator[RejectedLayout]:
-        """Every rejected layout with the first rule it violates; generated lazily."""
-        if self._rejected is not None:
-            first = first_violation(self._rejected, self.workload, LAYOUT_RULES).tolist()
-            for fields, index in zip(self._rejected.rows(), first, strict=True):
-                yield RejectedLayout(fields, LAYOUT_RULES[index].problem(fields, self.workload), self._varying)
-        yield from self._engine_rejections
+    @property
+    def rejected_by_rule(self) -> dict[str, int]:
+        """Number of rejected layouts by the first rule each violates, in the rules' order."""
+        found = Counter[str]()
+        for rejected, count in self._firsts:
+            found[rejected.problem.code] += count
+        return dict(found)
 
     def examples(self) -> dict[str, RejectedLayout]:
         """The first rejected layout of each rule in `rejected_by_rule`."""
-        found = {}
-        if self._rejected is not None:
-            first = first_violation(self._rejected, self.workload, LAYOUT_RULES)
-            broken, rows = np.unique(first, return_index=True)
-            for index, fields in zip(broken.tolist(), self._rejected.take(rows).rows(), strict=True):
-                rule = LAYOUT_RULES[index]
-                found[rule.code] = RejectedLayout(fields, rule.problem(fields, self.workload), self._varying)
-        for rejected in self._engine_rejections:
+        found: dict[str, RejectedLayout] = {}
+        for rejected, _ in self._firsts:
             found.setdefault(rejected.problem.code, rejected)
         return found
+
+    def rejected(self) -> Iterator[RejectedLayout]:
+        """Every rejected layout with the first rule it violates; generated lazily."""
+        return self._rejections(slice(None))
+
+    @cached_property
+    def _firsts(self) -> list[tuple[RejectedLayout, int]]:
+        """The first rejected layout of each rule, those of engines in the order of the layouts, and how many there
+        are."""
+        indices, rows, counts = np.unique(self._violated, return_index=True, return_counts=True)
+        order = np.lexsort((rows, np.minimum(indices, len(LAYOUT_RULES))))
+        return [*zip(self._rejections(rows[order]), counts[order].tolist(), strict=True)]
+
+    def _rejections(self, rows: np.ndarray | slice) -> Iterator[RejectedLayout]:
+        for fields, index in zip(self._rejected.take(rows).rows(), self._violated[rows].tolist(), strict=True):
+            rule = self._rules[index]
+            problem = rule.problem(fields, self.workload) if isinstance(rule, LayoutRule) else rule
+            yield RejectedLayout(fields, problem, self._varying)
 
 
 def search_space(
@@ -113,9 +125,9 @@ def search_space(
 
 def closed_space(workload: Workload, candidates: Sequence[Layout], baseline: Layout | None = None) -> SearchSpace:
     """The candidates of a measured table as they are; no rule is checked, since they were run."""
-    layouts = tuple({layout.key: layout.canonical() for layout in candidates}.values())
-    canonical = _require_listed(baseline, layouts)
-    return SearchSpace(workload, layouts, {}, len(candidates), canonical)
+    layouts = _distinct(candidates)
+    none, listed = np.zeros(0, dtype=int), _require_listed(baseline, layouts)
+    return SearchSpace(workload, layouts, len(candidates), False, layouts.take(none), none, (), (), listed)
 
 
 def runnable_space(
@@ -130,11 +142,11 @@ def runnable_space(
 
     InputError when there is none, or when the baseline is not in the table or violates a rule.
     """
-    listed = tuple({layout.key: layout.canonical() for layout in candidates}.values())
+    listed = _distinct(candidates)
     canonical = _require_listed(baseline, listed)
     if canonical is not None:
         require_valid(canonical, workload, engines)
-    space = _filter(workload, engines, LayoutTable.of(listed), LAYOUT_FIELDS, len(candidates))
+    space = _filter(workload, engines, listed, LAYOUT_FIELDS, len(candidates))
     _require_candidates(space)
     return replace(space, baseline=canonical)
 
@@ -150,7 +162,12 @@ def require_valid(baseline: Layout, workload: Workload, engines: EngineRules) ->
         raise InputError(*problems).at(key="baseline")
 
 
-def _require_listed(baseline: Layout | None, candidates: Sequence[Layout]) -> Layout | None:
+def _distinct(candidates: Sequence[Layout]) -> LayoutTable:
+    """The candidates in canonical form, each once, in their order."""
+    return LayoutTable.of({layout.key: layout.canonical() for layout in candidates}.values())
+
+
+def _require_listed(baseline: Layout | None, candidates: LayoutTable) -> Layout | None:
     """The baseline in canonical form; InputError where it is not among the candidates."""
     if baseline is None:
         return None
@@ -187,48 +204,47 @@ def _filter(
     workload: Workload, engines: EngineRules, table: LayoutTable, given: Sequence[str], total: int
 ) -> SearchSpace:
     """The space of the rows that satisfy all rules; `given` names the fields that distinguish the rows."""
-    first = first_violation(table, workload, LAYOUT_RULES)
-    kept = first == len(LAYOUT_RULES)
+    rules: list[LayoutRule | Problem] = [*LAYOUT_RULES]
+    violated = first_violation(table, workload, LAYOUT_RULES)
+    violated[violated == len(LAYOUT_RULES)] = _NONE
+    for engine in sorted(table.values("engine")):
+        for rule in rules_of(engine, engines):
+            left = np.flatnonzero(table.equals("engine", engine) & (violated == _NONE))
+            problems, of_row = table.answers(partial(first_problem, engine, rule, workload.model), left)
+            numbers = []
+            for problem in problems:
+                numbers.append(_NONE if problem is None else len(rules))
+                rules += [] if problem is None else [problem]
+            violated[left] = np.array(numbers, dtype=int)[of_row]
+    rejected = np.flatnonzero(violated != _NONE)
+    rejected = rejected[np.argsort(violated[rejected] >= len(LAYOUT_RULES), kind="stable")]
     varying = tuple(name for name in given if len(table) and table[name].min() != table[name].max())
-    runnable, unable = _split_runnable(table.take(kept).layouts(), workload.model, engines, varying)
-    counts = {rule.code: int((first == index).sum()) for index, rule in enumerate(LAYOUT_RULES)}
-    counts |= Counter(rejected.problem.code for rejected in unable)
     return SearchSpace(
         workload,
-        layouts=tuple(runnable),
-        rejected_by_rule={code: count for code, count in counts.items() if count},
+        table.take(violated == _NONE),
         num_points=total,
         is_sampled=total > MAX_POINTS,
+        _rejected=table.take(rejected),
+        _violated=violated[rejected],
+        _rules=rules,
         _varying=varying,
-        _rejected=table.take(~kept),
-        _engine_rejections=tuple(unable),
     )
 
 
-def _split_runnable(
-    layouts: Sequence[Layout], model: ModelShape, engines: EngineRules, varying: tuple[str, ...]
-) -> tuple[list[Layout], list[RejectedLayout]]:
-    """The layouts that their engine can run, and the others with the first rule they violate."""
-    runnable, unable = [], []
-    for layout in layouts:
-        problem = next(iter(engine_violations(layout, model, engines)), None)
-        if problem is None:
-            runnable.append(layout)
-        else:
-            unable.append(RejectedLayout(layout.to_json(), problem, varying))
-    return runnable, unable
+_NONE = -1
+"""In place of a rule's index: the layout violates none."""
 
 
 def _with_baseline(space: SearchSpace, baseline: Layout) -> SearchSpace:
     """The space with the baseline as a candidate, also where the axes do not contain it."""
-    candidates = space.layouts if baseline in set(space.layouts) else (*space.layouts, baseline)
+    candidates = space.layouts if baseline in space.layouts else space.layouts.with_row(baseline)
     return replace(space, layouts=candidates, baseline=baseline)
 
 
 def _require_candidates(space: SearchSpace) -> None:
-    if any(layout.global_batch_size == space.workload.global_batch_size for layout in space.layouts):
+    if (space.layouts.global_batch_size == space.workload.global_batch_size).any():
         return
-    if space.layouts:
+    if len(space.layouts):
         raise _no_competitor_error(space)
     removed = space.rejected_by_rule
     listed = ", ".join(f"{code} rejected {count}" for code, count in sorted(removed.items(), key=lambda item: -item[1]))
@@ -242,7 +258,7 @@ def _require_candidates(space: SearchSpace) -> None:
 
 
 def _no_competitor_error(space: SearchSpace) -> InputError:
-    batches = sorted({layout.global_batch_size for layout in space.layouts})
+    batches = np.unique(space.layouts.global_batch_size).tolist()
     return InputError.of(
         "space_empty",
         f"no layout has the global batch {space.workload.global_batch_size}; they have {batches[:10]}",
@@ -258,9 +274,6 @@ def _format(value: Any) -> str:
 
 def _relaxation_advice(space: SearchSpace) -> str:
     """The fixes of the rules that rejected most layouts."""
-    advice: dict[str, tuple[int, str]] = {}
-    for rejected in space.rejected():
-        count, _ = advice.get(rejected.problem.code, (0, ""))
-        advice[rejected.problem.code] = (count + 1, rejected.problem.fix or rejected.problem.rule or "")
-    most = sorted(advice.items(), key=lambda item: -item[1][0])[:3]
-    return "; ".join(f"{code}: {fix}" for code, (_, fix) in most)
+    removed, examples = space.rejected_by_rule, space.examples()
+    problems = {code: examples[code].problem for code in sorted(removed, key=lambda code: -removed[code])[:3]}
+    return "; ".join(f"{code}: {problem.fix or problem.rule or ''}" for code, problem in problems.items())

@@ -7,12 +7,17 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from search_spaces.layouts.axis import Kind
 from search_spaces.layouts.layout import AXES, SETTINGS, Layout
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from search_spaces.layouts.table import LayoutTable
 
 TABLE = Path(__file__).with_name("verified.csv")
 NOT_VERIFIED = ("num_nodes", "engine", SETTINGS)
@@ -36,7 +41,8 @@ class Level(IntEnum):
 
 @dataclass(frozen=True)
 class Verification:
-    """The least verified values of a layout, as `axis: value`, and their level. Their combination may be new, too."""
+    """The least verified values of a layout, as `axis value`, and their level; none where all were trained. Their
+    combination may be new, too."""
 
     level: Level
     values: tuple[str, ...]
@@ -44,16 +50,43 @@ class Verification:
     @classmethod
     def of(cls, layout: Layout) -> Verification:
         """Verification of a canonical layout: of the fields that have an effect in it."""
-        names = [name for name in AXES if name not in NOT_VERIFIED and layout.has_effect(name)]
-        levels = {name: level_of(layout.engine, name, getattr(layout, name)) for name in names}
-        least = min(levels.values())
-        return cls(least, tuple(f"{name} {getattr(layout, name)}" for name in names if levels[name] is least))
+        from search_spaces.layouts.table import LayoutTable
+
+        [found], _ = verifications(LayoutTable.of([layout]))
+        return found
 
     def __str__(self) -> str:
         return self.level.text if self.level is Level.RUN else f"{self.level.text} ({', '.join(self.values)})"
 
     def to_json(self) -> dict[str, Any]:
-        return {"level": self.level.text, "values": [] if self.level is Level.RUN else list(self.values)}
+        return {"level": self.level.text, "values": list(self.values)}
+
+
+def verifications(layouts: LayoutTable) -> tuple[list[Verification], np.ndarray]:
+    """The distinct verifications of canonical layouts, and for each row the index of its own."""
+    # Imported here, because what shows a trial's level should not import numpy.
+    import numpy as np
+
+    from search_spaces.layouts.table import combinations_of
+
+    names = [name for name in AXES if name not in NOT_VERIFIED]
+    levels = {name: layouts.column_of(partial(_level_of_field, name)) for name in names}
+    lowest = np.minimum.reduce([*levels.values()])
+    told = {name: (of_field == lowest) & (lowest < Level.RUN) for name, of_field in levels.items()}
+    told = {name: is_told for name, is_told in told.items() if is_told.any()}
+    firsts, of_row = combinations_of(
+        [lowest, *(np.where(told[name], layouts[name], -1) for name in told)], len(layouts)
+    )
+    found = []
+    for row, layout in zip(firsts.tolist(), layouts.take(firsts), strict=True):
+        values = (f"{name} {getattr(layout, name)}" for name, is_told in told.items() if is_told[row])
+        found.append(Verification(Level(lowest[row]), tuple(values)))
+    return found, of_row
+
+
+def _level_of_field(name: str, layout: Layout) -> int:
+    """Level of a field's value; more than any where it has no effect."""
+    return level_of(layout.engine, name, getattr(layout, name)) if layout.has_effect(name) else len(Level)
 
 
 def level_of(engine: str, axis: str, value: Any) -> Level:

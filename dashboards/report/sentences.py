@@ -184,7 +184,9 @@ def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
     verified = Verification.of(best.layout.canonical()).to_json()
     few = verified | {"values": [join_names(verified["values"])] if verified["values"] else []}
     yield with_full_stop(_capitalized(describe_verification(few)))
-    if data.has_balancing_loss and (found := micro_batches_of_losses(trial.layout for trial in data.measured)):
+    if data.has_balancing_loss and (
+        found := micro_batches_of_losses(trial.layout.micro_batch_size for trial in data.measured)
+    ):
         yield with_full_stop(_capitalized(found))
     for words in (
         describe_node_sets(best.on_disjoint_nodes),

@@ -64,7 +64,7 @@ def _meshes(layout: Layout) -> Iterator[tuple[str, RankMesh, str]]:
     if layout.context_parallel > 1:
         yield "context", layout.mesh, "cp"
     if layout.expert_parallel > 1:
-        yield "expert", expert_mesh(layout.to_json(), layout.rank_order), "ep"
+        yield "expert", expert_mesh(layout, layout.rank_order), "ep"
     yield "data", layout.mesh, "dp"
     yield "pipeline", layout.mesh, "pp"
 

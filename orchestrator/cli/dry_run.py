@@ -45,7 +45,7 @@ def describe_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None)
         jobs = write_first_jobs(spec, space, scripts)
         lines = format_dry_jobs(jobs)
     num_layouts = len(space.layouts)
-    trials, ranks = min(spec.search.max_trials, num_layouts), max(layout.num_gpus for layout in space.layouts)
+    trials, ranks = min(spec.search.max_trials, num_layouts), int(space.layouts.num_gpus.max())
     words = (
         f"valid: up to {trials} of {num_layouts} layouts would be tried on {ranks} ranks"
         f" with launcher {spec.launcher.kind}; nothing was launched or written"

@@ -56,7 +56,7 @@ def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None,
 
 def _layout_lines(plan: Plan, top: int, baseline: Layout | None) -> Iterator[str]:
     count = len(plan.layouts)
-    ranks = max(layout.num_gpus for layout in plan.layouts)
+    ranks = int(plan.layouts.num_gpus.max())
     yield f"{plural(count, 'layout')} can be tried on {plural(ranks, 'rank')}, by expected speed and fit probability:"
     rows = _listed_rows(plan, top, baseline)
     common, names = split_common_parts([plan.layouts[row] for row in rows])
@@ -119,9 +119,9 @@ def _shares(plan: Plan, row: int) -> str:
 def _stage_lines(plan: Plan) -> Iterator[str]:
     """Memory of a rank on each stage; of many stages the first three and the last two."""
     stages = StageTable.of_layout(plan.task.model, plan.layouts[0])
-    parts = stage_memory(plan.task.model, plan.table.take(np.array([0])), stages, plan.task.expert_skew)
+    parts = stage_memory(plan.task.model, plan.layouts.take(np.array([0])), stages, plan.task.expert_skew)
     names = [name for name in StageMemory.__dataclass_fields__ if getattr(parts, name).any()]
-    peaks = stage_memory_gib(plan.task, plan.table.take(np.array([0])))[0]
+    peaks = stage_memory_gib(plan.task, plan.layouts.take(np.array([0])))[0]
     yield "GiB per rank; the peak includes allocator overhead:"
     yield f"  stage  layers  {'  '.join(f'{name:>11}' for name in names)}        peak"
     shown = _shown_stages(stages.layers.shape[1])

@@ -52,7 +52,7 @@ def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
     budget if that is less."""
     from orchestrator.search.node_hours import longest_attempt_s
 
-    nodes = max(layout.num_nodes for layout in space.layouts)
+    nodes = max(space.layouts.values("num_nodes"))
     trials, repeats = _most_trials(spec, space)
     trial_s = longest_attempt_s(spec.measure, spec.launcher, nodes, spec.nodes_per_pilot)
     most = nodes * (trials + repeats) * trial_s / 3600 + _check_node_hours(spec)
@@ -77,7 +77,7 @@ def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
     trials = min(spec.search.max_trials, len(space.layouts))
     finalists = min(spec.search.finalists, trials)
     if finalists:  # each number of nodes may have its own finalist
-        finalists = min(finalists + len({layout.num_nodes for layout in space.layouts}) - 1, trials)
+        finalists = min(finalists + len(space.layouts.values("num_nodes")) - 1, trials)
     baselines = 1 if finalists and finalists < trials and spec.baseline is not None else 0
     return trials, (finalists + baselines) * spec.search.finalist_repeats
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.config.spec import SearchSpec, with_locations
 from search_spaces.errors import InputError
-from search_spaces.layouts.settings import Settings
+from search_spaces.layouts.layout import SETTINGS
+from search_spaces.layouts.settings import Settings, settings_of
 from search_spaces.layouts.workload import Workload
 from trials.trainers.command.template import require_distinct, require_values
 from trials.trainers.registry import TRAINERS, invocation
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from search_spaces.layouts.layout import Layout
+    from search_spaces.layouts.table import LayoutTable
     from search_spaces.search_space import SearchSpace
     from trials.schema.trainer_section import TrainerSection
     from trials.trainers.base import Invocation
@@ -51,9 +53,8 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
         else:
             space = runnable_space(workload, spec.candidates, spec.baseline, engines=engines)
         if spec.launcher.kind != "simulated":
-            launched = [*space.layouts, *([] if space.baseline is None else [space.baseline])]
-            _require_told(spec.trainer, launched)
-            _require_options_told(spec, launched)
+            _require_told(spec.trainer, space.layouts)
+            _require_options_told(spec, space.layouts)
         return space
     except InputError as error:
         raise with_locations(error, spec) from None
@@ -68,9 +69,9 @@ def _require_told(trainer: TrainerSection, layouts: Sequence[Layout]) -> None:
     require_distinct(texts, layouts, TRAINERS[trainer.kind].placeholder_axes, key)
 
 
-def _require_options_told(spec: SearchSpec, layouts: Sequence[Layout]) -> None:
+def _require_options_told(spec: SearchSpec, layouts: LayoutTable) -> None:
     """InputError for an option that each trial sets to its own value, whatever the search's."""
-    for name in dict.fromkeys(name for layout in layouts for name in layout.of_trial.options):
+    for name in sorted({name for text in layouts.values(SETTINGS) for name in settings_of(text).options}):
         values = {text: Settings(options={name: text}).text for text in ("a", "b")}
         tried = [_started(spec, replace(layouts[0], settings=text)) for text in values.values()]
         if tried[0] is not None and tried[0] == tried[1]:
@@ -99,7 +100,7 @@ def _started(spec: SearchSpec, layout: Layout) -> Invocation | None:
         return None
 
 
-def valid_candidates(spec: SearchSpec) -> tuple[Layout, ...]:
+def valid_candidates(spec: SearchSpec) -> Sequence[Layout]:
     """The candidates of a search; none where its space is invalid, which `candidates_of` tells."""
     try:
         return candidates_of(spec).layouts
@@ -112,7 +113,7 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
     from orchestrator.search.node_hours import longest_attempt_s
 
     budget = spec.search.budget_node_hours
-    num_nodes = min((layout.num_nodes for layout in space.layouts), default=1)
+    num_nodes = min(space.layouts.values("num_nodes"), default=1)
     longest_s = longest_attempt_s(spec.measure, spec.launcher, num_nodes, spec.nodes_per_pilot)
     cost = num_nodes * longest_s / 3600
     if budget is None or cost <= budget:
@@ -131,7 +132,7 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
 
 def require_pilot_room(spec: SearchSpec, space: SearchSpace) -> None:
     """Raise InputError if a layout needs more nodes than a pilot has."""
-    num_nodes = max((layout.num_nodes for layout in space.layouts), default=1)
+    num_nodes = max(space.layouts.values("num_nodes"), default=1)
     if spec.launcher.kind != "slurm_pilot" or spec.nodes_per_pilot >= num_nodes:
         return
     error = InputError.of(

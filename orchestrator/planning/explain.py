@@ -39,7 +39,7 @@ class LayoutExplanation:
     def of(cls, plan: Plan, what: str, row: int) -> LayoutExplanation:
         model, layout = plan.task.model, plan.layouts[row]
         stages = StageTable.of_layout(model, layout)
-        parts = stage_memory(model, plan.table.take(np.array([row])), stages, plan.task.expert_skew)
+        parts = stage_memory(model, plan.layouts.take(np.array([row])), stages, plan.task.expert_skew)
         stage = int(parts.total[0].argmax())
         gib = {name: float(getattr(parts, name)[0, stage]) for name in MEMORY_PARTS}
         return cls(what, row, _hfu(plan, row), stage, gib)
@@ -72,8 +72,7 @@ def count_fits(plan: Plan) -> dict[str, int] | None:
     """Number of layouts that fit, may fit and do not fit; None if the memory size is unknown."""
     if plan.fits(0) is None:
         return None
-    found = [plan.fits(row) for row in range(len(plan.layouts))]
-    return {word.value: found.count(word) for word in Fits}
+    return {word.value: plan.all_fits.count(word) for word in Fits}
 
 
 def _hfu(plan: Plan, row: int) -> float | None:

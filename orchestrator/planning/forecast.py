@@ -225,8 +225,9 @@ def best_of(
     speed = LayoutSpeed(layouts[order[0]], median, task.model.seq_length)
     probabilities = _probabilities(prior_score(-(logs + posterior.layout_residual(len(order))), fits))
     seconds = np.exp(np.median(logs, axis=0))
+    verdicts = Fits.of_each(task, fits)
     contenders = [
-        Contender(layouts[order[row]], float(probabilities[row]), float(seconds[row]), Fits.of(task, float(fits[row])))
+        Contender(layouts[order[row]], float(probabilities[row]), float(seconds[row]), verdicts[row])
         for row in _most_likely(probabilities)
     ]
     return Forecast(
@@ -235,7 +236,7 @@ def best_of(
         step_time_low_s=low,
         step_time_high_s=high,
         efficiency=speed.tokens_per_sec_per_gpu / base.tokens_per_sec_per_gpu,
-        fits=Fits.of(task, float(fits[0])),
+        fits=verdicts[0],
         contenders=tuple(contenders),
         uncertain_terms=tuple(posterior.unmeasured_terms(compared.take(np.array([0])))),
     )

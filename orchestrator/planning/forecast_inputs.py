@@ -47,7 +47,7 @@ def input_from_search(
         if spec.candidates is not None:
             return _combinations(model, spec.cluster, spec.candidates, num_nodes, batch)
         found = candidates_of(_at_scale(spec, num_nodes, batch)).layouts
-        return [layout for layout in found if layout.global_batch_size == batch]
+        return found.take(found.global_batch_size == batch)
 
     rows = observed_trials(record, spec).rows
     return ForecastInput.of(task_of(spec, prior_trials), rows, layouts_on, spec.global_batch_size, spec.search.seed)

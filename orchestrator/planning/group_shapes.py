@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from search_spaces.layouts.groups import group_names, rank_groups
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.table import LayoutTable
 from trials.diagnostics.calibration import Collective
 from trials.diagnostics.fabric import MAX_SHAPES, GroupShape
 
@@ -17,38 +18,25 @@ _OF_CONTEXT = {
     "a2a": (Collective.ALL_TO_ALL,),
     "a2a_p2p": (Collective.ALL_TO_ALL, Collective.RING_SHIFT),
 }
-_DECIDING = (
-    *("num_nodes", "tensor_parallel", "pipeline_parallel", "data_parallel", "data_parallel_replicas"),
-    *("context_parallel", "context_transport", "expert_parallel", "expert_tensor_parallel", "expert_dispatcher"),
-    *("rank_order", "zero_stage", "sequence_parallel"),
-)
-"""Fields that decide the groups of a layout and what they exchange."""
 
 
 def group_shapes(layouts: Iterable[Layout], num_gpus: int, at_most: int = MAX_SHAPES) -> list[GroupShape]:
-    """Group shapes of these layouts that fit `num_gpus` ranks, those of most layouts first, each with its collectives.
-
-    Layouts that differ in nothing that matters to groups are looked at once, and counted.
-    """
-    alike: dict[tuple[object, ...], list[Layout]] = defaultdict(list)
-    for layout in layouts:
-        alike[tuple(getattr(layout, name) for name in _DECIDING)].append(layout)
+    """Group shapes of these layouts that fit `num_gpus` ranks, those of most layouts first, with their collectives."""
+    found, of_layout = LayoutTable.of(layouts).answers(lambda layout: tuple(dict.fromkeys(_exchanges(layout))))
     counts: Counter[tuple[int, int]] = Counter()
     kinds: dict[tuple[int, int], Counter[Collective]] = defaultdict(Counter)
-    for same in alike.values():
-        found = dict.fromkeys(_exchanges(same[0]))  # in a fixed order, unlike a set's
-        counts.update({shape: len(same) for shape, _ in found})
-        for shape, kind in found:
-            kinds[shape][kind] += len(same)
+    for index, count in Counter(of_layout.tolist()).items():
+        counts.update({shape: count for shape, _ in found[index]})
+        for shape, kind in found[index]:
+            kinds[shape][kind] += count
     fitting = [shape for shape, _ in counts.most_common() if shape[0] * shape[1] <= num_gpus]
     return [GroupShape(*shape, tuple(kind for kind, _ in kinds[shape].most_common())) for shape in fitting[:at_most]]
 
 
 def _exchanges(layout: Layout) -> Iterator[tuple[tuple[int, int], Collective]]:
     """Sizes and strides of a layout's groups, with each collective that they run."""
-    fields = layout.to_json()
     for name in group_names(layout.expert_parallel > 1):
-        groups = rank_groups(name, fields, layout.rank_order)
+        groups = rank_groups(name, layout, layout.rank_order)
         if groups.ranks > 1:
             yield from (((groups.ranks, groups.stride), kind) for kind in _kinds(name, layout))
 

@@ -37,7 +37,7 @@ def _predicted_speedup(plan: Plan, row: int) -> Speedup:
     """Speedup of the first layout over that in `row`, with the 95 % interval of the cost model: over constants that
     both share, and each layout's own residual."""
     task, rng = plan.task, np.random.default_rng(_SEED)
-    terms = StepTerms.of(task.model, task.cluster, plan.table.take(np.array([0, row])))
+    terms = StepTerms.of(task.model, task.cluster, plan.layouts.take(np.array([0, row])))
     draws = task.priors.time.draws(_DRAWS, rng)
     logs = np.log(terms.seconds(np.exp(draws[:, :-1] + draws[:, -1:])))
     logs += LAYOUT_RESIDUAL_SHARE * MODEL_ERROR * rng.standard_t(_DEGREES_OF_FREEDOM, logs.shape)

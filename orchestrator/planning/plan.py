@@ -6,9 +6,10 @@ No torch, no processes.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from search_spaces.routing import BALANCED, SKEWED, Routing, micro_batches_of_lo
 from search_spaces.rules.mixed_engines import emulation_remark
 from search_spaces.search_space import SearchSpace
 from search_spaces.tables.measured_table import Observation, render_table
-from search_spaces.verification import Verification
+from search_spaces.verification import verifications
 from trials.analysis.ranking import throughput_divisor
 from trials.analysis.training_rate import Checkpoints, TrainingRate, training_rate
 from trials.measure_rules import MeasureRules
@@ -51,11 +52,12 @@ class Fits(LowerStrEnum):
     UNSURE = "unsure"
 
     @classmethod
-    def of(cls, task: TuningTask, probability: float) -> Fits | None:
-        """The verdict for this fit probability; None if the memory size is unknown."""
+    def of_each(cls, task: TuningTask, probabilities: np.ndarray) -> list[Fits | None]:
+        """The verdict for each of these fit probabilities; None if the memory size is unknown."""
         if task.capacity_gib is None:
-            return None
-        return cls.YES if probability >= LIKELY else cls.NO if probability <= UNLIKELY else cls.UNSURE
+            return [None] * len(probabilities)
+        yes, no, unsure = cls.YES, cls.NO, cls.UNSURE
+        return [yes if p >= LIKELY else no if p <= UNLIKELY else unsure for p in probabilities.tolist()]
 
 
 def task_of(spec: SearchSpec, prior_trials: Sequence[Observation] = ()) -> TuningTask:
@@ -113,8 +115,7 @@ class Plan:
     acquisition score."""
 
     task: TuningTask
-    layouts: tuple[Layout, ...]
-    table: LayoutTable
+    layouts: LayoutTable
     estimates: Estimates
     expected: ExpectedHours
     prior_trials: PriorTrials = NO_PRIOR_TRIALS
@@ -127,20 +128,22 @@ class Plan:
 
     @cached_property
     def tokens_per_sec(self) -> np.ndarray:
-        return _tokens(self.task, self.table) / self.estimates.step_time_s
+        return _tokens(self.task, self.layouts) / self.estimates.step_time_s
 
     @cached_property
     def relative_step_time(self) -> np.ndarray:
         """Step time relative to that of the first layout."""
         return self.estimates.step_time_s / self.estimates.step_time_s[0]
 
+    @cached_property
+    def _mfu(self) -> np.ndarray:
+        accelerator = self.task.cluster.accelerator
+        peaks = self.layouts.column_of(lambda layout: peak_flops_of(accelerator, layout) or math.nan)
+        return self.task.model.model_flops_per_token * self.tokens_per_sec / self.layouts.num_gpus / peaks
+
     def mfu(self, row: int) -> float | None:
         """Model FLOPs utilization, a fraction; None if the peak is unknown."""
-        layout = self.layouts[row]
-        peak = peak_flops_of(self.task.cluster.accelerator, layout)
-        if peak is None:
-            return None
-        return self.task.model.model_flops_per_token * float(self.tokens_per_sec[row]) / layout.num_gpus / peak
+        return None if np.isnan(self._mfu[row]) else float(self._mfu[row])
 
     def training_rate(self, row: int) -> TrainingRate | None:
         """Predicted tokens a day, less the stalls of stated checkpoints; None where seconds are unknown."""
@@ -150,12 +153,17 @@ class Plan:
 
     def fits(self, row: int) -> Fits | None:
         """Memory verdict on one layout; None if the memory size is unknown."""
-        return Fits.of(self.task, float(self.estimates.fit_probability[row]))
+        return self.all_fits[row]
+
+    @cached_property
+    def all_fits(self) -> list[Fits | None]:
+        """Memory verdict on each layout."""
+        return Fits.of_each(self.task, self.estimates.fit_probability)
 
     def notes(self) -> list[str]:
         """Assumptions behind the numbers."""
         cluster = self.task.cluster
-        engines = {layout.engine for layout in self.layouts}
+        engines = {*self.layouts.values("engine")}
         notes = ["uncalibrated: no trial has corrected the cost model yet"]
         notes += _stack_notes(engines) if self.speed_is_known else []
         if (summary := self.prior_trials.summary) is not None:
@@ -168,7 +176,10 @@ class Plan:
         if self.task.model.num_experts is not None:
             notes.append(routing_note(self.task.routing))
         has_balancing_loss = self.task.model.aux_loss_coefficient is not None
-        if has_balancing_loss and (found := micro_batches_of_losses(self.layouts)) is not None:
+        if (
+            has_balancing_loss
+            and (found := micro_batches_of_losses(self.layouts.values("micro_batch_size"))) is not None
+        ):
             notes.append(found)
         if not self.speed_is_known:
             notes.append(
@@ -180,7 +191,7 @@ class Plan:
                 f"a layout fits if it leaves {free_gib:g} GiB of the {self.task.capacity_gib:.4g} GiB that a rank can"
                 " allocate (constraints.min_free_memory_gib)"
             )
-        if all(self.fits(row) is Fits.NO for row in range(len(self.layouts))):
+        if all(fits is Fits.NO for fits in self.all_fits):
             enough = " with that much left free" if free_gib else ""
             notes.append(f"no layout is expected to fit into the ranks' memory{enough}")
         return notes
@@ -191,35 +202,51 @@ class Plan:
 
     def rows_json(self, rows: np.ndarray) -> list[dict[str, Any]]:
         """The contract's `layouts` for these rows."""
-        by_stage = stage_memory_gib(self.task, self.table.take(rows))
-        return [self._row(row) | {"memory_gib": gib} for row, gib in zip(rows.tolist(), by_stage, strict=True)]
-
-    def _row(self, row: int) -> dict[str, Any]:
-        known, estimates = self.speed_is_known, self.estimates
-        return {
-            "layout": self.layouts[row].to_json(),
-            "layout_key": self.layouts[row].key,
-            "verified": Verification.of(self.layouts[row]).to_json(),
-            "fits": self.fits(row),
-            "relative_step_time": float(self.relative_step_time[row]),
-            "step_time_s": float(estimates.step_time_s[row]) if known else None,
-            "tokens_per_sec": float(self.tokens_per_sec[row]) if known else None,
-            "mfu": self.mfu(row) if known else None,
-            "peak_memory_gib": float(estimates.peak_memory_gib[row]),
-            "time_s": {name: float(seconds[row]) for name, seconds in estimates.time_s.items()} if known else None,
-            "training_rate": None if (rate := self.training_rate(row)) is None else rate.to_json(),
+        layouts, estimates, known = self.layouts.take(rows), self.estimates.take(rows), self.speed_is_known
+        unknown, all_fits = [None] * len(rows), self.all_fits
+        verified, verified_of = verifications(layouts)
+        verified_json = [each.to_json() for each in verified]
+        columns: dict[str, Sequence[Any] | np.ndarray] = {
+            "layout": layouts.rows(),
+            "layout_key": layouts.keys,
+            "verified": [verified_json[index] for index in verified_of.tolist()],
+            "fits": [all_fits[row] for row in rows.tolist()],
+            "relative_step_time": self.relative_step_time[rows],
+            "step_time_s": estimates.step_time_s if known else unknown,
+            "tokens_per_sec": self.tokens_per_sec[rows] if known else unknown,
+            "mfu": [None if math.isnan(share) else share for share in self._mfu[rows].tolist()] if known else unknown,
+            "peak_memory_gib": estimates.peak_memory_gib,
+            "time_s": _records(estimates.time_s) if known else unknown,
+            "training_rate": self._training_rates_json(rows) if known else unknown,
+            "memory_gib": stage_memory_gib(self.task, layouts),
         }
+        return _records(columns)
+
+    def _training_rates_json(self, rows: np.ndarray) -> list[dict[str, Any]]:
+        """`training_rate` of these rows."""
+        model, checkpoints = self.task.model, self.checkpoints
+        layouts: Any = self.layouts.take(rows)
+        if checkpoints is not None:
+            stalls_s: Any = layouts.column_of(partial(checkpoints.stall_of, model))
+            checkpoints = replace(checkpoints, stall_s=stalls_s)
+        rates = training_rate(self.tokens_per_sec[rows], model, layouts, checkpoints)
+        return _records({name: [None] * len(rows) if v is None else v for name, v in rates.to_json().items()})
+
+
+def _records(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> list[dict[str, Any]]:
+    """A record for each row of these columns."""
+    lists = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
 
 
 def plan_of(spec: SearchSpec, space: SearchSpace, prior_trials: PriorTrials = NO_PRIOR_TRIALS) -> Plan:
     """The plan of a search, after these trials of other searches."""
-    task, table = task_of(spec, prior_trials.observations), LayoutTable.of(space.layouts)
-    estimates = Estimates.of(task, table)
-    order = _order(task, space, table, estimates)
-    layouts = tuple(space.layouts[row] for row in order)
-    table, estimates = table.take(order), estimates.take(order)
+    task, layouts = task_of(spec, prior_trials.observations), space.layouts
+    estimates = Estimates.of(task, layouts)
+    order = _order(task, space, estimates)
+    layouts, estimates = layouts.take(order), estimates.take(order)
     return Plan(
-        task, layouts, table, estimates, _expected_hours(spec, task, layouts, estimates), prior_trials, spec.checkpoints
+        task, layouts, estimates, _expected_hours(spec, task, layouts, estimates), prior_trials, spec.checkpoints
     )
 
 
@@ -280,7 +307,7 @@ def stage_memory_gib(task: TuningTask, layouts: LayoutTable) -> list[list[float]
     return found
 
 
-def expected_trial_s(rules: MeasureRules, layouts: Sequence[Layout], estimates: Estimates) -> np.ndarray:
+def expected_trial_s(rules: MeasureRules, layouts: LayoutTable, estimates: Estimates) -> np.ndarray:
     """Seconds for which a trial of each layout holds its nodes: startup, warm-up and the minimum of measured steps.
 
     One that runs out of memory ends at its start; the probability of that is weighed in.
@@ -290,22 +317,23 @@ def expected_trial_s(rules: MeasureRules, layouts: Sequence[Layout], estimates: 
     return STARTUP_S + estimates.fit_probability * measuring_s
 
 
-def _measured_step_s(layouts: Sequence[Layout], estimates: Estimates) -> np.ndarray:
+def _measured_step_s(layouts: LayoutTable, estimates: Estimates) -> np.ndarray:
     """Seconds of the measured steps; long ones are extrapolated from two shorter steps."""
-    seconds = estimates.step_time_s.copy()
-    for row in np.flatnonzero(seconds > LONGEST_STEP_S).tolist():
-        if (short := TwoPointExtrapolation.of(layouts[row])) is not None:
-            seconds[row] *= (short.short + short.long) / 2 / short.full
-    return seconds
+    seconds = estimates.step_time_s
+    return np.where(seconds > LONGEST_STEP_S, seconds * layouts.column_of(_share_of_short_steps), seconds)
 
 
-def _expected_hours(
-    spec: SearchSpec, task: TuningTask, layouts: Sequence[Layout], estimates: Estimates
-) -> ExpectedHours:
+def _share_of_short_steps(layout: Layout) -> float:
+    """Mean time of two shorter steps that a step is extrapolated from; 1 where there are none."""
+    found = TwoPointExtrapolation.of(layout)
+    return 1.0 if found is None else (found.short + found.long) / 2 / found.full
+
+
+def _expected_hours(spec: SearchSpec, task: TuningTask, layouts: LayoutTable, estimates: Estimates) -> ExpectedHours:
     trials = min(MANY_TRIALS, spec.search.max_trials, len(layouts))
     if not task.speed_is_known:
         return ExpectedHours(trials, None, None)
-    nodes = np.array([layout.num_nodes for layout in layouts])
+    nodes = layouts["num_nodes"]
     hours = nodes * expected_trial_s(spec.measure, layouts, estimates) / 3600
     repeated = _finalist_rows(spec, layouts, trials)
     rules, step_s = spec.measure, estimates.step_time_s[repeated]
@@ -316,22 +344,21 @@ def _expected_hours(
     return ExpectedHours(trials, float(hours[:trials].sum()) + repeats, float(hours.sum()) + repeats)
 
 
-def _finalist_rows(spec: SearchSpec, layouts: Sequence[Layout], trials: int) -> list[int]:
+def _finalist_rows(spec: SearchSpec, layouts: LayoutTable, trials: int) -> list[int]:
     """Rows that will be measured again, as far as is known: the first ones, the first of each node count, and the
     baseline."""
     rows = set(range(min(spec.search.finalists, trials)))
     if rows:
-        firsts = {layout.num_nodes: row for row, layout in reversed(list(enumerate(layouts[:trials])))}
-        rows |= set(firsts.values())
+        rows |= {*np.unique(layouts["num_nodes"][:trials], return_index=True)[1].tolist()}
     if rows and spec.baseline is not None and spec.baseline in layouts:
         rows.add(layouts.index(spec.baseline))
     return sorted(rows)
 
 
-def _order(task: TuningTask, space: SearchSpace, table: LayoutTable, estimates: Estimates) -> np.ndarray:
-    batch = table.global_batch_size
-    sharers = np.array([throughput_divisor(layout, task.objective) for layout in space.layouts])
-    speed = np.log(_tokens(task, table) / sharers / estimates.step_time_s)
+def _order(task: TuningTask, space: SearchSpace, estimates: Estimates) -> np.ndarray:
+    batch = space.layouts.global_batch_size
+    sharers = space.layouts.column_of(lambda layout: throughput_divisor(layout, task.objective))
+    speed = np.log(_tokens(task, space.layouts) / sharers / estimates.step_time_s)
     scores = prior_score(speed, estimates.fit_probability)
     return np.lexsort((-scores, estimates.fit_probability <= UNLIKELY, batch != space.workload.global_batch_size))
 

@@ -126,7 +126,8 @@ def slurm_unreachable_error(error: SlurmUnreachable) -> ExternalError:
 
 def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRequest]:
     """Yield a job of the smallest and one of the largest layouts; for pilots the shortest one that fits a trial."""
-    tasks = {layout.num_nodes: -(-layout.num_gpus // layout.num_nodes) for layout in space.layouts}
+    nodes = space.layouts["num_nodes"]
+    tasks = dict(zip(nodes.tolist(), (-(-space.layouts.num_gpus // nodes)).tolist(), strict=True))
     limit_s, gpus_per_node = spec.measure.time_limit_s + LAUNCHER_GRACE_S, spec.cluster.gpus_per_node
     if spec.launcher.kind == "slurm_pilot":
         yield _job_to_test(spec, spec.nodes_per_pilot, gpus_per_node, min_pilot_s(limit_s))

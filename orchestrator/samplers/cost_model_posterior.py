@@ -150,11 +150,11 @@ class CostModelPredictor:
     def __init__(self, task: TuningTask, candidates: Sequence[Layout], seed: int):
         self._task, self._seed = task, seed
         self.table = LayoutTable.of(candidates)
-        self._rows = {layout.key: row for row, layout in enumerate(candidates)}
+        self._rows = {key: row for row, key in enumerate(self.table.canonical().keys)}
         self._terms = StepTerms.of(task.model, task.cluster, self.table)
         self._memory_gib = stage_memory(task.model, self.table, expert_skew=task.expert_skew).peak
-        tokens = [layout.global_batch_size * task.model.seq_length for layout in candidates]
-        sharers = [throughput_divisor(layout, task.objective) for layout in candidates]
+        tokens = self.table.global_batch_size * task.model.seq_length
+        sharers = self.table.column_of(lambda layout: throughput_divisor(layout, task.objective))
         self._log_work = np.log(tokens) - np.log(sharers)
         self._layout_of = _layouts_in_memory(candidates)
 

@@ -64,10 +64,11 @@ def _range(given: dict[str, Any]) -> tuple[int, ...]:
             rule = f"{name} is a whole number from {least} to {MAX_COUNT}"
             fix = "for example {min: 1, max: 8, factor: 2}"
             raise _bad("range", f"{name} is {format_value(number)}", rule, key=name, value=number, fix=fix)
-    if given["min"] > given["max"]:
-        what = f"min {given['min']} is more than max {given['max']}"
+    low, high = given["min"], given["max"]
+    if low > high:
+        what = f"min {low} is more than max {high}"
         raise _bad("range", what, "min is at most max", fix="swap them", value=given)
-    values = _stepped(**given) if "step" in given else _multiplied(**given)
+    values = range(low, high + 1, given["step"]) if "step" in given else _multiplied(low, high, given["factor"])
     if len(values) > MAX_VALUES:
         raise _bad(
             "bounds", f"has {len(values)} values", f"at most {MAX_VALUES} values an axis", fix="use a larger step"
@@ -75,13 +76,9 @@ def _range(given: dict[str, Any]) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _stepped(min: int, max: int, step: int) -> range:
-    return range(min, max + 1, step)
-
-
-def _multiplied(min: int, max: int, factor: int) -> list[int]:
-    values = [min]
-    while values[-1] * factor <= max:
+def _multiplied(low: int, high: int, factor: int) -> list[int]:
+    values = [low]
+    while values[-1] * factor <= high:
         values.append(values[-1] * factor)
     return values
 

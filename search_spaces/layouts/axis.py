@@ -27,7 +27,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Axis:
-    """Declaration of a field of Layout.
+    """Declaration of a field of Layout. Where `kind` is not given, it follows from the default and the words.
 
     `key` precedes the value in the layout's key, `label` is short enough for a figure, `unit` is that of a number with
     one. `words` are the values of a WORD; with `parts` it has a word for each set of these, too: its parts joined by +
@@ -37,7 +37,6 @@ class Axis:
     `engines` run the default only, and a word of `engines_of_word` by its engines only.
     """
 
-    kind: Kind
     default: Any
     key: str
     label: str
@@ -53,8 +52,11 @@ class Axis:
     implied: tuple[tuple[Any, Values], ...] = ()
     engines: tuple[str, ...] = ENGINES
     engines_of_word: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kind: Kind = Kind.COUNT
 
     def __post_init__(self) -> None:
+        if self.words or self.parts or isinstance(self.default, bool):
+            object.__setattr__(self, "kind", Kind.SWITCH if isinstance(self.default, bool) else Kind.WORD)
         sets = (chosen for size in range(1, len(self.parts) + 1) for chosen in combinations(self.parts, size))
         object.__setattr__(self, "words", (*map("+".join, sets), *self.words))
 
@@ -110,6 +112,6 @@ def _listed(words: list[str], last: str) -> str:
 T = TypeVar("T")
 
 
-def axis_field(kind: Kind, default: T, **declared: Any) -> T:
+def axis_field(default: T, **declared: Any) -> T:
     """Dataclass field that declares this axis."""
-    return field(default=default, metadata={"axis": Axis(kind, default, **declared)})
+    return field(default=default, metadata={"axis": Axis(default, **declared)})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from search_spaces.layouts.layout import Layout, layout_mesh
+from search_spaces.layouts.layout import DerivedNumbers, Layout
 from search_spaces.layouts.mesh import RankMesh
 
 
@@ -28,47 +28,45 @@ class RankGroups:
         return (self.ranks > 1) & (ranks_per_domain % self.block != 0)
 
 
-def rank_groups(name: str, fields: Mapping[str, Any], order: str) -> RankGroups:
-    """Groups of this name of a layout's fields, numbers or columns, in an order of the ranks.
+def rank_groups(name: str, layouts: DerivedNumbers, order: str) -> RankGroups:
+    """Groups of this name of a layout, or of a table as columns, in an order of the ranks.
 
     `shards` are the data- and context-parallel ranks over which a replica of the model is sharded, `replicas` the ranks
     that have the same shard, `expert_shards` those of one replica that hold the same experts.
     """
-    return _GROUPS[name](fields, order)
+    return _GROUPS[name](layouts, order)
 
 
 def _of_dimension(dim: str) -> _Reader:
-    def read(fields: Mapping[str, Any], order: str) -> RankGroups:
-        mesh = layout_mesh(fields, order)
+    def read(layouts: Any, order: str) -> RankGroups:
+        mesh = layouts.mesh_in(order)
         return RankGroups(mesh.sizes[dim], mesh.stride(dim))
 
     return read
 
 
-def _shards(fields: Mapping[str, Any], order: str) -> RankGroups:
+def _shards(layouts: Any, order: str) -> RankGroups:
     """Distance of neighbours; a mean where pipeline stages are between context- and data-parallel ranks."""
-    mesh, replicas = layout_mesh(fields, order), fields["data_parallel_replicas"]
+    mesh, replicas, ranks = layouts.mesh_in(order), layouts.data_parallel_replicas, layouts.shards
     is_one = mesh.sizes["dp"] // replicas == 1
-    ranks = mesh.sizes["cp"] * mesh.sizes["dp"] // replicas
     block = is_one * mesh.block("cp") + (1 - is_one) * mesh.block("dp") // replicas
     return RankGroups(ranks, block // ranks)
 
 
-def _replicas(fields: Mapping[str, Any], order: str) -> RankGroups:
-    replicas = fields["data_parallel_replicas"]
-    return RankGroups(replicas, layout_mesh(fields, order).block("dp") // replicas)
+def _replicas(layouts: Any, order: str) -> RankGroups:
+    replicas = layouts.data_parallel_replicas
+    return RankGroups(replicas, layouts.mesh_in(order).block("dp") // replicas)
 
 
-def _experts(fields: Mapping[str, Any], order: str) -> RankGroups:
-    return RankGroups(fields["expert_parallel"], expert_mesh(fields, order).stride("ep"))
+def _experts(layouts: Any, order: str) -> RankGroups:
+    return RankGroups(layouts.expert_parallel, expert_mesh(layouts, order).stride("ep"))
 
 
-def _expert_shards(fields: Mapping[str, Any], order: str) -> RankGroups:
-    mesh = expert_mesh(fields, order)
-    return RankGroups(mesh.sizes["dp"] // fields["data_parallel_replicas"], mesh.stride("dp"))
+def _expert_shards(layouts: Any, order: str) -> RankGroups:
+    return RankGroups(layouts.expert_shards, expert_mesh(layouts, order).stride("dp"))
 
 
-_Reader = Callable[[Mapping[str, Any], str], RankGroups]
+_Reader = Callable[[DerivedNumbers, str], RankGroups]
 _GROUPS: Mapping[str, _Reader] = {
     "tensor": _of_dimension("tp"),
     "context": _of_dimension("cp"),
@@ -86,21 +84,20 @@ def group_names(has_experts: bool) -> tuple[str, ...]:
     return tuple(name for name in GROUP_NAMES if has_experts or not name.startswith("expert"))
 
 
-def expert_mesh(fields: Mapping[str, Any], order: str) -> RankMesh:
+def expert_mesh(layouts: Any, order: str) -> RankMesh:
     """Numbering of the ranks by the experts that they hold: those of a layer next to each other, then their copies and
     the stages, in the order of the other ranks (megatron/core/parallel_state.py, expert_decoder_rank_generator;
     torchtitan/distributed/parallel_dims.py)."""
-    mesh, tensor, count = layout_mesh(fields, order), fields["expert_tensor_parallel"], fields["expert_parallel"]
-    copies = mesh.without("pp").world_size // (tensor * count)
-    sizes = {"tp": tensor, "ep": count, "dp": copies, "pp": mesh.sizes["pp"]}
+    stages, of_layer = layouts.pipeline_parallel, layouts.ranks_of_expert_layer
+    sizes = {"tp": layouts.expert_tensor_parallel, "ep": layouts.expert_parallel, "pp": stages}
+    sizes["dp"] = layouts.num_gpus // stages // of_layer
     return RankMesh.ordered(order.replace("tp-", "tp-ep-"), sizes)
 
 
 def leaving_groups(layout: Layout, has_experts: bool, ranks_per_domain: int) -> tuple[str, ...]:
     """Names of the groups of a layout that leave blocks of so many ranks: a node, or a link domain of several."""
-    fields, order = layout.to_json(), layout.rank_order
-    names = group_names(has_experts)
-    return tuple(name for name in names if rank_groups(name, fields, order).leave(ranks_per_domain))
+    names, order = group_names(has_experts), layout.rank_order
+    return tuple(name for name in names if rank_groups(name, layout, order).leave(ranks_per_domain))
 
 
 def leaving_words(layout: Layout, ranks_per_domain: int) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
+from math import prod
 from operator import attrgetter
 from typing import Any
 
@@ -46,15 +47,52 @@ _SCHEDULES: tuple[tuple[str, Values], ...] = (
 )
 
 
+class DerivedNumbers:
+    """Numbers that follow from a layout's fields. Those of a table of layouts are columns."""
+
+    @property
+    def num_gpus(self: Any) -> Any:
+        """World size in ranks."""
+        return prod(getattr(self, name) for name in _DIMENSIONS.values())
+
+    def mesh_in(self, order: str) -> RankMesh:
+        """Numbering of the ranks in this order of the dimensions."""
+        return layout_mesh({name: getattr(self, name) for name in _DIMENSIONS.values()}, order)
+
+    @property
+    def global_batch_size(self: Any) -> Any:
+        """Sequences per optimizer step over all data-parallel ranks."""
+        return self.micro_batch_size * self.grad_accum_steps * self.data_parallel
+
+    @property
+    def shards(self: Any) -> Any:
+        """Ranks over which ZeRO shards: the data- and context-parallel ranks of one replica."""
+        return self.data_parallel * self.context_parallel // self.data_parallel_replicas
+
+    @property
+    def ranks_of_expert_layer(self: Any) -> Any:
+        """Ranks that together hold the experts of a layer."""
+        return self.expert_parallel * self.expert_tensor_parallel
+
+    @property
+    def ranks_of_stage(self: Any) -> Any:
+        """Ranks of a pipeline stage in one replica."""
+        return self.num_gpus // self.pipeline_parallel // self.data_parallel_replicas
+
+    @property
+    def expert_shards(self: Any) -> Any:
+        """Ranks over which ZeRO shards an expert: those of one replica that hold the same experts."""
+        return self.ranks_of_stage // self.ranks_of_expert_layer
+
+
 @dataclass(frozen=True)
-class Layout:
+class Layout(DerivedNumbers):
     """One parallel layout, with the settings that a search varies beside it.
 
     A new field comes last but for `settings`: the key of a layout in which it has its default stays as it was.
     """
 
     num_nodes: int = axis_field(
-        Kind.COUNT,
         1,
         key="n",
         label="nodes",
@@ -62,22 +100,19 @@ class Layout:
         default_text="the whole cluster",
     )
     tensor_parallel: int = axis_field(
-        Kind.DEGREE, 1, key="tp", label="tensor", description="Tensor-parallel ranks, which split every layer."
+        1, kind=Kind.DEGREE, key="tp", label="tensor", description="Tensor-parallel ranks, which split every layer."
     )
-    pipeline_parallel: int = axis_field(Kind.DEGREE, 1, key="pp", label="pipeline", description="Pipeline stages.")
+    pipeline_parallel: int = axis_field(1, kind=Kind.DEGREE, key="pp", label="pipeline", description="Pipeline stages.")
     data_parallel: int = axis_field(
-        Kind.DEGREE,
         1,
+        kind=Kind.DEGREE,
         key="dp",
         label="data",
         description="Data-parallel ranks. Derived from the world size, never searched.",
         is_derived=True,
     )
-    micro_batch_size: int = axis_field(
-        Kind.COUNT, 1, key="mb", label="micro-batch", description="Sequences in a micro-batch."
-    )
+    micro_batch_size: int = axis_field(1, key="mb", label="micro-batch", description="Sequences in a micro-batch.")
     grad_accum_steps: int = axis_field(
-        Kind.COUNT,
         1,
         key="ga",
         label="accumulation",
@@ -87,7 +122,6 @@ class Layout:
         is_derived=True,
     )
     zero_stage: int = axis_field(
-        Kind.COUNT,
         0,
         key="z",
         label="ZeRO",
@@ -97,7 +131,6 @@ class Layout:
         no_effect=_NOTHING_TO_SHARD,
     )
     offload: str = axis_field(
-        Kind.WORD,
         "none",
         key="off-",
         label="offload",
@@ -105,7 +138,6 @@ class Layout:
         words=("none", "optimizer"),
     )
     activation_checkpointing: str = axis_field(
-        Kind.WORD,
         "none",
         key="ck-",
         label="recomputation",
@@ -113,7 +145,6 @@ class Layout:
         words=("none", "selective", "full"),
     )
     sequence_parallel: bool = axis_field(
-        Kind.SWITCH,
         False,
         key="sp",
         label="sequence parallel",
@@ -121,7 +152,6 @@ class Layout:
         no_effect=({"tensor_parallel": 1},),
     )
     virtual_pipeline_stages: int = axis_field(
-        Kind.COUNT,
         1,
         key="vp",
         label="chunks a stage",
@@ -129,7 +159,6 @@ class Layout:
         no_effect=({"pipeline_parallel": 1},),
     )
     pipeline_schedule: str = axis_field(
-        Kind.WORD,
         "none",
         key="",
         label="schedule",
@@ -141,7 +170,6 @@ class Layout:
         implied=_SCHEDULES,
     )
     precision: str = axis_field(
-        Kind.WORD,
         "fp32",
         key="",
         label="precision",
@@ -149,7 +177,6 @@ class Layout:
         words=("fp32", "bf16", "fp16"),
     )
     attention_kernel: str = axis_field(
-        Kind.WORD,
         "math",
         key="",
         label="attention",
@@ -158,7 +185,6 @@ class Layout:
         engines_of_word={"flex": _OF_TORCHTITAN},
     )
     engine: str = axis_field(
-        Kind.WORD,
         "torch",
         key="",
         label="engine",
@@ -167,7 +193,6 @@ class Layout:
         default_text="torch, or that of trainer.kind",
     )
     torch_compile: bool = axis_field(
-        Kind.SWITCH,
         False,
         key="c",
         label="compiled",
@@ -175,7 +200,6 @@ class Layout:
         engines=(*OWN_ENGINES, ACCELERATE_LAUNCH, "command"),
     )
     rank_order: str = axis_field(
-        Kind.WORD,
         "tp-dp-pp",
         key="ro-",
         label="rank order",
@@ -185,7 +209,6 @@ class Layout:
         engines=(*OWN_ENGINES, "megatron-lm", "command"),
     )
     overlap_comm: bool = axis_field(
-        Kind.SWITCH,
         False,
         key="ov",
         label="overlap",
@@ -193,7 +216,6 @@ class Layout:
         no_effect=_NOTHING_TO_SHARD,
     )
     bucket_mib: int | None = axis_field(
-        Kind.COUNT,
         None,
         key="bk",
         label="bucket",
@@ -202,7 +224,6 @@ class Layout:
         no_effect=_NOTHING_TO_SHARD,
     )
     recompute_layers: int | None = axis_field(
-        Kind.COUNT,
         None,
         key="rl",
         label="recomputed layers",
@@ -211,7 +232,6 @@ class Layout:
         engines=(*_PARTIAL_RECOMPUTATION, TORCHTITAN),
     )
     recompute_modules: str = axis_field(
-        Kind.WORD,
         "core_attn",
         key="rm-",
         label="recomputed modules",
@@ -225,7 +245,6 @@ class Layout:
         engines=(*_PARTIAL_RECOMPUTATION, TORCHTITAN),
     )
     data_parallel_replicas: int = axis_field(
-        Kind.COUNT,
         1,
         key="dr",
         label="replicas",
@@ -234,7 +253,6 @@ class Layout:
         engines=(ACCELERATE, ACCELERATE_LAUNCH, TORCHTITAN, "megatron-lm"),
     )
     tensor_parallel_overlap: bool = axis_field(
-        Kind.SWITCH,
         False,
         key="to",
         label="tensor overlap",
@@ -243,7 +261,6 @@ class Layout:
         engines=(TORCHTITAN, "megatron-lm"),
     )
     matmul_precision: str = axis_field(
-        Kind.WORD,
         "same",
         key="mm-",
         label="matmul precision",
@@ -259,7 +276,6 @@ class Layout:
         },
     )
     expert_parallel: int = axis_field(
-        Kind.COUNT,
         1,
         key="ep",
         label="expert",
@@ -267,7 +283,6 @@ class Layout:
         engines=(MEGATRON_CORE, TORCHTITAN, "megatron-lm", "command"),
     )
     expert_tensor_parallel: int = axis_field(
-        Kind.COUNT,
         1,
         key="etp",
         label="expert tensor",
@@ -275,7 +290,6 @@ class Layout:
         engines=(*OWN_ENGINES, "megatron-lm", "command"),
     )
     offloaded_layers: int = axis_field(
-        Kind.COUNT,
         0,
         key="ol",
         label="offloaded layers",
@@ -284,7 +298,6 @@ class Layout:
         engines=("megatron-lm", "command"),
     )
     layers_in_16_bits: int = axis_field(
-        Kind.COUNT,
         0,
         key="hl",
         label="layers in 16 bits",
@@ -294,7 +307,6 @@ class Layout:
         engines=_TRANSFORMER_ENGINE,
     )
     quantized_weights: bool = axis_field(
-        Kind.SWITCH,
         False,
         key="qw",
         label="quantized weights",
@@ -303,7 +315,6 @@ class Layout:
         engines=_TRANSFORMER_ENGINE,
     )
     gradients_in_bf16: bool = axis_field(
-        Kind.SWITCH,
         False,
         key="g16-",
         label="bf16 gradients",
@@ -311,7 +322,6 @@ class Layout:
         engines=_TRANSFORMER_ENGINE,
     )
     moment_dtype: str = axis_field(
-        Kind.WORD,
         "fp32",
         key="mo-",
         label="moments",
@@ -320,7 +330,6 @@ class Layout:
         engines=_TRANSFORMER_ENGINE,
     )
     pipeline_split: str = axis_field(
-        Kind.WORD,
         "own",
         key="ps-",
         label="pipeline split",
@@ -332,7 +341,6 @@ class Layout:
         engines=_SPLIT_BY_LAYOUT,
     )
     first_stage_layers: int | None = axis_field(
-        Kind.COUNT,
         None,
         key="fl",
         label="first stage's layers",
@@ -341,7 +349,6 @@ class Layout:
         engines=_SPLIT_BY_LAYOUT,
     )
     last_stage_layers: int | None = axis_field(
-        Kind.COUNT,
         None,
         key="ll",
         label="last stage's layers",
@@ -350,7 +357,6 @@ class Layout:
         engines=_SPLIT_BY_LAYOUT,
     )
     context_parallel: int = axis_field(
-        Kind.COUNT,
         1,
         key="cp",
         label="context",
@@ -358,7 +364,6 @@ class Layout:
         engines=(TORCHTITAN, *_TRANSFORMER_ENGINE),
     )
     context_transport: str = axis_field(
-        Kind.WORD,
         "p2p",
         key="ct-",
         label="context transport",
@@ -372,7 +377,6 @@ class Layout:
         engines=(TORCHTITAN, *_TRANSFORMER_ENGINE),
     )
     context_inner: int = axis_field(
-        Kind.COUNT,
         2,
         key="ci",
         label="inner context",
@@ -382,7 +386,6 @@ class Layout:
         engines=_TRANSFORMER_ENGINE,
     )
     expert_dispatcher: str = axis_field(
-        Kind.WORD,
         "alltoall",
         key="ed-",
         label="expert dispatcher",
@@ -394,7 +397,6 @@ class Layout:
         engines_of_word=dict.fromkeys(FUSED_DISPATCHERS, _TRANSFORMER_ENGINE),
     )
     expert_overlap: bool = axis_field(
-        Kind.SWITCH,
         False,
         key="eo",
         label="expert overlap",
@@ -403,7 +405,6 @@ class Layout:
         engines=_TRANSFORMER_ENGINE,
     )
     cuda_graphs: str = axis_field(
-        Kind.WORD,
         "none",
         key="cg-",
         label="CUDA graphs",
@@ -414,8 +415,8 @@ class Layout:
         engines=_TRANSFORMER_ENGINE,
     )
     settings: str = axis_field(
-        Kind.SETTINGS,
         "",
+        kind=Kind.SETTINGS,
         key="",
         label="settings",
         description="Environment variables, launch options and trainer's options that the search varies, as text"
@@ -462,12 +463,7 @@ class Layout:
     @property
     def mesh(self) -> RankMesh:
         """Numbering of the ranks."""
-        return _mesh(self.rank_order, _degrees(self))
-
-    @property
-    def num_gpus(self) -> int:
-        """World size in ranks."""
-        return self.mesh.world_size
+        return self.mesh_in(self.rank_order)
 
     @property
     def shape(self) -> str:
@@ -475,28 +471,12 @@ class Layout:
         names = (*DEGREES.values(), *(name for name in OTHER_DEGREES.values() if getattr(self, name) > 1))
         return " x ".join(f"{AXES[name].label} {getattr(self, name)}" for name in names)
 
-    @property
-    def global_batch_size(self) -> int:
-        """Sequences per optimizer step over all data-parallel ranks."""
-        return self.micro_batch_size * self.grad_accum_steps * self.data_parallel
-
     def layers_recomputed(self, num_layers: int) -> int:
         """Layers of a model of `num_layers` that the backward pass computes again as a whole."""
         if self.activation_checkpointing != "full":
             return 0
         chunks = self.pipeline_parallel * self.virtual_pipeline_stages
         return num_layers if self.recompute_layers is None else min(num_layers, self.recompute_layers * chunks)
-
-    @property
-    def shards(self) -> int:
-        """Ranks over which ZeRO shards: the data- and context-parallel ranks of one replica."""
-        return self.data_parallel * self.context_parallel // self.data_parallel_replicas
-
-    @property
-    def expert_shards(self) -> int:
-        """Ranks over which ZeRO shards an expert: those of one replica that hold the same experts."""
-        of_stage = self.mesh.without("pp").world_size // self.data_parallel_replicas
-        return of_stage // (self.expert_parallel * self.expert_tensor_parallel)
 
     def copies(self, is_sharded: bool) -> tuple[int, int]:
         """Copies that all ranks together hold of parameters outside experts, and of experts; `is_sharded` where ZeRO
@@ -532,20 +512,17 @@ class Layout:
     @cached_property
     def key(self) -> str:
         """`layout_key` of the canonical form: layouts with equal keys are one candidate."""
-        c = self.canonical()
-        later = [AXES[name].key_part(getattr(c, name)) for name in _later_in_key(c)]
-        return ".".join([_KEY.format(*_key_values(c)), *later])
+        return ".".join(self.key_parts.values())
 
     @property
     def key_parts(self) -> dict[str, str]:
         """Parts of the key by field; a later field with its default has none."""
-        names = (*IN_EVERY_KEY, *_later_in_key(self.canonical()))
-        return dict(zip(names, self.key.split(".", len(names) - 1), strict=True))
+        parts = zip(LAYOUT_FIELDS, map(key_part, LAYOUT_FIELDS, _all_values(self.canonical())), strict=True)
+        return {name: part for name, part in parts if part}
 
     def canonical(self) -> Layout:
         """The same training with every field that has no effect set to its default, and every implied one to the
         implied value."""
-        # Nearly all of a hundred thousand candidates are canonical already, so replace() is avoided.
         canonical = _canonical_values(_deciding_values(self))
         changed = {name: value for name, value in canonical if getattr(self, name) != value}
         return replace(self, **changed) if changed else self
@@ -605,13 +582,10 @@ WORLD_RULE = (
 BATCH_RULE = "global_batch_size = micro_batch_size x grad_accum_steps x data_parallel, all whole numbers"
 
 _BOUNDS = tuple((name, axis.least, axis.most) for name, axis in AXES.items() if axis.is_number)
-_LATER = LAYOUT_FIELDS[len(IN_EVERY_KEY) :]
-_KEY = ".".join(AXES[name].key + ("{:d}" if name in SWITCHES else "{}") for name in IN_EVERY_KEY)
 _DECIDING = tuple(dict.fromkeys(name for cases in CANONICAL.values() for _, when in cases for name in when))
 """Fields on which canonical values depend."""
-_all_values = attrgetter(*LAYOUT_FIELDS)
-_key_values = attrgetter(*IN_EVERY_KEY)
 _deciding_values = attrgetter(*_DECIDING)
+_all_values = attrgetter(*LAYOUT_FIELDS)
 
 
 @cache
@@ -622,8 +596,11 @@ def _canonical_values(deciding: tuple[Any, ...]) -> tuple[tuple[str, Any], ...]:
     return tuple((name, values[0]) for name, values in holding.items() if values)
 
 
-def _later_in_key(canonical: Layout) -> list[str]:
-    return [name for name in _LATER if getattr(canonical, name) != AXES[name].default]
+@cache
+def key_part(name: str, value: Any) -> str:
+    """Part of a canonical layout's key that a field's value is; empty for a later field with its default."""
+    axis = AXES[name]
+    return "" if name not in IN_EVERY_KEY and value == axis.default else axis.key_part(value)
 
 
 def _require_settings(text: Any) -> None:
@@ -639,7 +616,7 @@ def axis_of(name: str) -> Axis:
     if name in AXES:
         return AXES[name]
     _, _, label = name.partition(".")
-    return Axis(Kind.WORD, None, key="", label=label, description="")
+    return Axis(None, key="", label=label, description="", kind=Kind.WORD)
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:
@@ -653,22 +630,14 @@ def modules_of(word: str) -> tuple[str, ...]:
 
 def layout_mesh(fields: Mapping[str, Any], order: str = AXES["rank_order"].default) -> RankMesh:
     """Mesh of a layout's fields, numbers or columns. A degree that is missing has its default; a derived one is None,
-    and is not to be used."""
-    known = {**{field: AXES[field].default for field in (*MODEL_DEGREES, *OTHER_DEGREES.values())}, **fields}
-    return _ordered(order, {dim: known.get(field) for dim, field in _DIMENSIONS.items()})
+    and is not to be used.
 
-
-_DIMENSIONS = {**DEGREES, **OTHER_DEGREES}
-_degrees = attrgetter(*_DIMENSIONS.values())
-
-
-def _ordered(order: str, sizes: Mapping[str, Any]) -> RankMesh:
-    """Mesh with context-parallel ranks next to the tensor-parallel ones, as in megatron/core/parallel_state.py and
-    torchtitan/distributed/parallel_dims.py."""
+    Context-parallel ranks are next to the tensor-parallel ones, as in megatron/core/parallel_state.py and
+    torchtitan/distributed/parallel_dims.py.
+    """
+    defaults = {name: None if name in DERIVED else AXES[name].default for name in _DIMENSIONS.values()}
+    sizes = {dim: fields.get(name, defaults[name]) for dim, name in _DIMENSIONS.items()}
     return RankMesh.ordered(order.replace("tp-", "tp-cp-"), sizes)
 
 
-@lru_cache
-def _mesh(order: str, degrees: tuple[int, ...]) -> RankMesh:
-    """Mesh shared by layouts: a hundred thousand candidates have few."""
-    return _ordered(order, dict(zip(_DIMENSIONS, degrees, strict=True)))
+_DIMENSIONS = {**DEGREES, **OTHER_DEGREES}

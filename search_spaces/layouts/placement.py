@@ -12,7 +12,7 @@ from search_spaces.layouts.table import LayoutTable
 
 def table_groups(layouts: LayoutTable, name: str) -> RankGroups:
     """Groups of this name of each layout."""
-    of_orders = [rank_groups(name, layouts.columns, order) for order in CHOICES["rank_order"]]
+    of_orders = [rank_groups(name, layouts, order) for order in CHOICES["rank_order"]]
     ranks, strides = zip(*((groups.ranks, groups.stride) for groups in of_orders), strict=True)
     return RankGroups(np.choose(layouts["rank_order"], ranks), np.choose(layouts["rank_order"], strides))
 

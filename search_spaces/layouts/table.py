@@ -1,10 +1,13 @@
-"""LayoutTable: many layouts as columns, so that rules are checked on whole tables; a Layout is one row."""
+"""LayoutTable: many layouts as columns, so that a hundred thousand are enumerated, checked and rated at once; a Layout
+is made only of the rows that are asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property, partial
+from operator import attrgetter
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -16,8 +19,9 @@ from search_spaces.layouts.layout import (
     LAYOUT_FIELDS,
     SETTINGS,
     SWITCHES,
+    DerivedNumbers,
     Layout,
-    layout_mesh,
+    key_part,
 )
 from search_spaces.layouts.matmul_recipes import MatmulRecipe, recipe_of
 
@@ -25,24 +29,63 @@ _NO_VALUE = 0
 """In a column of counts: not a whole number (data_parallel, grad_accum_steps), or null (`NULLABLE`)."""
 
 
-@dataclass(frozen=True)
-class LayoutTable:
-    """One int64 column per layout field, all of one length. A derived field that is not whole is 0; an enumerated field
-    is its index in `CHOICES`, a settings' text that in `_TEXTS`."""
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, eq=False)
+class LayoutTable(DerivedNumbers, Sequence[Layout]):
+    """A sequence of layouts as one int64 column per field, all of one length. A derived field that is not whole is 0;
+    an enumerated field is its index in `CHOICES`, a settings' text that in `_TEXTS`."""
 
     columns: Mapping[str, np.ndarray]
 
     def __len__(self) -> int:
         return len(self.columns["num_nodes"])
 
-    def __getitem__(self, name: str) -> np.ndarray:
+    @overload
+    def __getitem__(self, item: str) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, item: int) -> Layout: ...
+    @overload
+    def __getitem__(self, item: slice) -> LayoutTable: ...
+    def __getitem__(self, item: str | int | slice) -> np.ndarray | Layout | LayoutTable:
+        """The column of a field, the layout of a row, or the table of some rows."""
+        if isinstance(item, str):
+            return self.columns[item]
+        if isinstance(item, slice):
+            return self.take(item)
+        return Layout(**{name: decode(name, int(column[item])) for name, column in self.columns.items()})
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        """The column of a field, as `DerivedNumbers` read it."""
+        if name not in AXES:
+            raise AttributeError(name)
         return self.columns[name]
+
+    def __iter__(self) -> Iterator[Layout]:
+        return iter(self._layouts)
+
+    @cached_property
+    def _layouts(self) -> tuple[Layout, ...]:
+        return tuple(Layout(**fields) for fields in self.rows())
+
+    def __contains__(self, layout: object) -> bool:
+        return isinstance(layout, Layout) and bool(self._has(layout.to_json()).any())
+
+    def index(self, layout: Any, start: int = 0, stop: int | None = None) -> int:
+        """Row of a layout; ValueError where there is none."""
+        rows = np.flatnonzero(self._has(layout.to_json())[start:stop])
+        if not len(rows):
+            raise ValueError(f"{layout.key} is not in the table")
+        return start + int(rows[0])
 
     @classmethod
     def of(cls, layouts: Iterable[Layout]) -> LayoutTable:
         """A table with one row per layout."""
+        if isinstance(layouts, LayoutTable):
+            return layouts
         rows = list(layouts)
-        return cls({name: _encode_column(name, [getattr(row, name) for row in rows]) for name in LAYOUT_FIELDS})
+        return cls({name: _encode_column(name, [*map(attrgetter(name), rows)]) for name in LAYOUT_FIELDS})
 
     @classmethod
     def from_indices(cls, axes: Mapping[str, Sequence[Any]], picks: Iterable[np.ndarray]) -> LayoutTable:
@@ -56,26 +99,6 @@ class LayoutTable:
         for name, values in axes.items():
             columns[name] = _encode_column(name, values)[indices[name]]
         return cls(columns)
-
-    @property
-    def global_batch_size(self) -> np.ndarray:
-        return self["micro_batch_size"] * self["grad_accum_steps"] * self["data_parallel"]
-
-    @property
-    def shards(self) -> np.ndarray:
-        """Ranks over which ZeRO shards, as `Layout.shards`."""
-        return self["data_parallel"] * self["context_parallel"] // self["data_parallel_replicas"]
-
-    @property
-    def expert_shards(self) -> np.ndarray:
-        """Ranks over which ZeRO shards an expert, as `Layout.expert_shards`."""
-        of_stage = layout_mesh(self.columns).without("pp").world_size // self["data_parallel_replicas"]
-        return of_stage // self.ranks_of_expert_layer
-
-    @property
-    def ranks_of_expert_layer(self) -> np.ndarray:
-        """Ranks that together hold the experts of a layer."""
-        return self["expert_parallel"] * self["expert_tensor_parallel"]
 
     def of_recipe(self, value_of: Callable[[MatmulRecipe], float | None]) -> np.ndarray:
         """A column of a value of each layout's recipe for 8 or 4 bits; 0 where it has none, or none of that value."""
@@ -91,15 +114,19 @@ class LayoutTable:
 
     def per_mesh(self, method: Callable[..., Any], *arguments: Any) -> np.ndarray:
         """A column of what a method of RankMesh returns for each layout."""
-        values = [method(layout_mesh(self.columns, order), *arguments) for order in CHOICES["rank_order"]]
+        values = [method(self.mesh_in(order), *arguments) for order in CHOICES["rank_order"]]
         return np.choose(self["rank_order"], values)
 
     def with_columns(self, **columns: np.ndarray) -> LayoutTable:
         return LayoutTable({**self.columns, **columns})
 
-    def take(self, rows: np.ndarray) -> LayoutTable:
+    def take(self, rows: np.ndarray | slice) -> LayoutTable:
         """The rows of a mask or of indices, in that order."""
         return LayoutTable({name: column[rows] for name, column in self.columns.items()})
+
+    def with_row(self, layout: Layout) -> LayoutTable:
+        """The table with this layout as its last row."""
+        return LayoutTable({name: np.append(self[name], encode(name, v)) for name, v in layout.to_json().items()})
 
     def equals(self, name: str, value: Any) -> np.ndarray:
         return self[name] == encode(name, value)
@@ -119,40 +146,116 @@ class LayoutTable:
 
     def distinct(self) -> LayoutTable:
         """Distinct rows, sorted by the layout fields in their order."""
-        varying = [
-            _in_order(name, self[name]) for name in LAYOUT_FIELDS if len(self) and self[name].min() != self[name].max()
-        ]
-        if not varying:
-            return self.take(np.arange(min(1, len(self))))
-        ordered = np.lexsort(varying[::-1])
-        differs = np.zeros(len(self), dtype=bool)
-        differs[0] = True
-        for column in varying:
-            differs[1:] |= np.diff(column[ordered]) != 0
-        return self.take(ordered[differs])
+        firsts, _ = self._combinations(LAYOUT_FIELDS, slice(None))
+        return self.take(firsts)
+
+    def answers(
+        self, ask: Callable[[Layout], Answer], rows: np.ndarray | None = None
+    ) -> tuple[list[Answer], np.ndarray]:
+        """What a function says of the layouts, or of those in some rows: its answers, and for each row the index of its
+        own.
+
+        The function is asked once for each combination of values of the fields that it reads; it may read nothing else
+        that changes.
+        """
+        rows = np.arange(len(self)) if rows is None else rows
+        read: set[str] = set()
+        while True:
+            known = sorted(read)
+            firsts, of_row = self._combinations(known, rows)
+            found = []
+            for row in rows[firsts].tolist():
+                found.append(ask(_Row.of(self, row, read)))
+                if len(read) > len(known):
+                    break
+            else:
+                return found, of_row
+
+    def column_of(self, ask: Callable[[Layout], float]) -> np.ndarray:
+        """A column of the number that a function says of each layout, as `answers`."""
+        found, of_row = self.answers(ask)
+        return np.array(found)[of_row]
+
+    def values(self, name: str) -> set[Any]:
+        """Values of a field that occur."""
+        return {decode(name, number) for number in np.unique(self[name]).tolist()}
+
+    def _combinations(self, names: Iterable[str], rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
+        """`combinations_of` these fields in some rows, combinations in the order of the fields."""
+        columns = [_in_order(name, self[name][rows]) for name in names]
+        return combinations_of(columns, len(self["num_nodes"][rows]))
+
+    @property
+    def keys(self) -> list[str]:
+        """`Layout.key` of each row; only for rows in canonical form."""
+        parts = (self._of_values(name, partial(key_part, name)) for name in LAYOUT_FIELDS)
+        return [".".join(filter(None, row)) for row in zip(*filter(any, parts), strict=True)]
 
     def rows(self) -> list[dict[str, Any]]:
         """Every row as field -> value; None where there is no value."""
-        return [dict(zip(LAYOUT_FIELDS, row, strict=True)) for row in self._decode_rows()]
+        if not len(self):
+            return []
+        first = {name: decode(name, int(self[name][0])) for name in LAYOUT_FIELDS}
+        varying = [name for name in LAYOUT_FIELDS if name == "num_nodes" or self[name].min() < self[name].max()]
+        columns = zip(*(self._of_values(name, lambda value: value) for name in varying), strict=True)
+        return [first | dict(zip(varying, row, strict=True)) for row in columns]
 
-    def layouts(self) -> list[Layout]:
-        """Every row as a Layout; only for rows whose derived fields are whole numbers."""
-        return [Layout(*row) for row in self._decode_rows()]
+    def _of_values(self, name: str, function: Callable[[Any], Any]) -> list[Any]:
+        """A function of the field's value in each row; of each distinct number once."""
+        column = self[name]
+        found = {number: function(decode(name, number)) for number in np.unique(column).tolist()}
+        return [*found.values()] * len(column) if len(found) == 1 else [found[number] for number in column.tolist()]
 
-    def _decode_rows(self) -> Iterator[tuple[Any, ...]]:
-        """The values of every row, in the order of the layout fields; each distinct number is decoded once."""
-        columns = []
-        for name in LAYOUT_FIELDS:
-            numbers = self[name].tolist()
-            meant = {number: decode(name, number) for number in set(numbers)}
-            columns.append([meant[number] for number in numbers])
-        return zip(*columns, strict=True)
+
+class _Row(Layout):
+    """The layout of a row, which takes fields from the table as they are read, and notes which."""
+
+    @classmethod
+    def of(cls, table: LayoutTable, row: int, read: set[str]) -> _Row:
+        """`read` gets the names of the fields that are read."""
+        layout = object.__new__(cls)
+        vars(layout).update(_table=table, _row=row, _read=read)
+        return layout
+
+    def __getattribute__(self, name: str) -> Any:
+        own = object.__getattribute__(self, "__dict__")
+        if name not in AXES or "_table" not in own:
+            return object.__getattribute__(self, name)
+        own["_read"].add(name)
+        return decode(name, int(own["_table"][name][own["_row"]]))
+
+
+def combinations_of(columns: Iterable[np.ndarray], rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first row of each combination of values of columns of so many `rows`, and for each row the index of its
+    combination. Combinations are sorted by the columns in their order."""
+    code, size = np.zeros(rows, dtype=np.int64), 1
+    for column in columns:
+        least, most = int(column.min(initial=_MOST)), int(column.max(initial=0))
+        if least >= most:
+            continue
+        if size * (most - least + 1) > _MOST:
+            known, code = np.unique(code, return_inverse=True)
+            size = len(known)
+        code, size = code * (most - least + 1) + (column - least), size * (most - least + 1)
+    if size > rows:
+        _, firsts, of_row = np.unique(code, return_index=True, return_inverse=True)
+        return firsts, of_row
+    first = np.full(size, rows)
+    first[code[::-1]] = np.arange(rows)[::-1]  # of those with one code the last assigned stays, which is the first row
+    has_rows = first < rows
+    return first[has_rows], (np.cumsum(has_rows) - 1)[code]
+
+
+_MOST = 2**62
+"""Combinations that a column can number."""
 
 
 def _encode_column(name: str, values: Sequence[Any]) -> np.ndarray:
     """A column of these values; each distinct value is encoded once."""
     codes = {value: encode(name, value) for value in set(values)}
-    return np.array([codes[value] for value in values], dtype=np.int64)
+    if len(codes) == 1:
+        return np.full(len(values), codes[values[0]], dtype=np.int64)
+    return np.fromiter(map(codes.__getitem__, values), np.int64, len(values))
 
 
 _TEXTS: dict[str, int] = {"": 0}
@@ -161,7 +264,7 @@ _TEXTS: dict[str, int] = {"": 0}
 
 def _in_order(name: str, column: np.ndarray) -> np.ndarray:
     """Numbers that sort as the values do, in whatever order this process has met them."""
-    if name != SETTINGS:
+    if name != SETTINGS or not column.any():
         return column
     places = {number: place for place, (_, number) in enumerate(sorted(_TEXTS.items()))}
     return np.array([places[number] for number in column.tolist()], dtype=np.int64)

@@ -17,9 +17,21 @@ def engine_violations(layout: Layout, model: ModelShape, engines: EngineRules = 
 
     `engines` are those of the search's trainer; a layout for another engine violates only that rule.
     """
-    yield from _problems(layout.engine, engine_mismatch(layout, tuple(engines)))
-    yield from feature_violations(layout.engine, layout.engine, model)
-    yield from rule_violations(layout.engine, engines.get(layout.engine, ()), layout, model)
+    yield from rule_violations(layout.engine, rules_of(layout.engine, engines), layout, model)
+
+
+def rules_of(engine: str, engines: EngineRules) -> tuple[Rule, ...]:
+    """Rules of an engine's layouts, in the order in which they are checked."""
+    return (
+        lambda layout, model: engine_mismatch(layout, tuple(engines)),
+        lambda layout, model: lacking_features(engine, model),
+        *engines.get(engine, ()),
+    )
+
+
+def first_problem(name: str, rule: Rule, model: ModelShape, layout: Layout) -> Problem | None:
+    """The first violation of a rule by a layout in canonical form, under this name."""
+    return next(_problems(name, rule(layout, model)), None)
 
 
 def feature_violations(name: str, engine: str, model: ModelShape) -> Iterator[Problem]:

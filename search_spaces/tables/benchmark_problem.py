@@ -12,7 +12,7 @@ import numpy as np
 
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import Layout, layout_mesh
+from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
@@ -142,7 +142,7 @@ def _violates_every_engine(rows: list[Observation]) -> list[bool]:
     first = rows[0]
     table = LayoutTable.of(row.layout for row in rows)
     workload = Workload(first.model, first.cluster, first.global_batch_size)
-    ranks, batch = layout_mesh(table.columns).world_size, table.global_batch_size
+    ranks, batch = table.num_gpus, table.global_batch_size
     broken = first_violation(table, workload, _ENGINE_INDEPENDENT_RULES) < len(_ENGINE_INDEPENDENT_RULES)
     broken |= (ranks != first.cluster.num_gpus) | (batch != first.global_batch_size)
     return (broken & np.array([row.outcome != "ok" for row in rows])).tolist()

@@ -12,7 +12,6 @@ from typing import Any
 
 from search_spaces.engines import ACCELERATE, ACCELERATE_LAUNCH, PARLAY, TORCHTITAN
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from search_spaces.layouts.covering_array import cover, value_combinations
 from search_spaces.layouts.layout import AXES, DEGREES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
@@ -27,6 +26,7 @@ from search_spaces.rules.layout_rules import (
     SPLIT_RULES,
     first_violation,
 )
+from trials.diagnostics.covering_array import cover, value_combinations
 from trials.diagnostics.parity_models import DRAWN_SHAPES
 from trials.measure_rules import MeasureRules
 from trials.trainers.registry import TRAINERS

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES
-from search_spaces.layouts.table import LayoutTable
+from search_spaces.layouts.table import LayoutTable, combinations_of
 from search_spaces.layouts.workload import Workload
 from search_spaces.rules.layout_rules import layout_violations
 from search_spaces.search_space import (
@@ -196,7 +197,7 @@ def test_a_sample_is_the_same_for_the_same_seed_and_holds_valid_layouts_only():
     many = {name: list(range(1, 102)) for name in ("tensor_parallel", "pipeline_parallel", "micro_batch_size")}
     one, again, other = (search_space(workload(), many, sample_seed=seed) for seed in (1, 1, 2))
     assert one.is_sampled
-    assert one.layouts == again.layouts
+    assert [*one.layouts] == [*again.layouts]
     assert one.rejected_by_rule != other.rejected_by_rule
     assert len(one.layouts) + sum(one.rejected_by_rule.values()) <= SAMPLED_POINTS
     assert all(layout.num_gpus == 4 and layout.global_batch_size == 16 for layout in one.layouts)
@@ -326,7 +327,7 @@ def test_a_baseline_that_breaks_rules_is_refused_with_all_of_them():
 def test_a_closed_space_is_the_table_and_asks_no_rule():
     layouts = [Layout(tensor_parallel=7, engine="nanotron"), Layout(tensor_parallel=7, engine="nanotron", zero_stage=1)]
     space = closed_space(workload(), layouts, layouts[0])
-    assert space.layouts == (layouts[0],)
+    assert [*space.layouts] == [layouts[0]]
     assert space.baseline == layouts[0]
     with pytest.raises(InputError, match="is not a layout of the table"):
         closed_space(workload(), layouts, Layout())
@@ -342,8 +343,9 @@ def test_of_a_table_that_is_to_be_run_every_layout_that_cannot_be_is_rejected_by
         "nanotron.engine_mismatch": replace(runs, engine="nanotron"),
     }
     space = runnable_space(workload(num_nodes=2), [*bad.values(), runs, runs], runs)
-    assert (space.layouts, space.baseline) == ((runs,), runs)
+    assert ([*space.layouts], space.baseline) == ([runs], runs)
     assert space.rejected_by_rule == dict.fromkeys(bad, 1)
+    assert [*space.examples()] == [*space.rejected_by_rule] == [*bad]
     assert {r.problem.code: r.fields for r in space.rejected()} == {c: x.to_json() for c, x in bad.items()}
 
 
@@ -371,16 +373,55 @@ def test_rejected_layouts_of_one_rule_are_told_apart_by_the_fields_that_vary():
 @given(st.lists(layouts, min_size=1, max_size=20))
 def test_a_table_makes_layouts_canonical_as_a_layout_does_itself(rows: list[Layout]):
     table = LayoutTable.of(rows)
-    assert table.layouts() == rows
-    assert table.canonical().layouts() == [layout.canonical() for layout in rows]
-    distinct = table.canonical().distinct().layouts()
+    assert [*table] == rows
+    assert [*table.canonical()] == [layout.canonical() for layout in rows]
+    distinct = table.canonical().distinct()
     assert len(distinct) == len({layout.key for layout in rows})
     assert set(distinct) == {layout.canonical() for layout in rows}
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(layouts, max_size=20))
+def test_a_table_has_the_keys_and_the_numbers_of_its_layouts(rows: list[Layout]):
+    table = LayoutTable.of(rows)
+    assert table.canonical().keys == [layout.key for layout in rows]
+    for number in ("num_gpus", "global_batch_size", "shards", "expert_shards"):
+        assert getattr(table, number).tolist() == [getattr(layout, number) for layout in rows]
+    assert [table[row] for row in range(len(rows))] == rows
+    assert all(layout in table and rows[table.index(layout)] == layout for layout in rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(layouts, max_size=30))
+def test_a_question_is_asked_once_for_each_combination_of_the_fields_that_it_reads(rows: list[Layout]):
+    asked = []
+
+    def ask(layout: Layout) -> tuple[int, bool | None]:
+        asked.append((layout.num_nodes, layout.sequence_parallel if layout.num_nodes > 2 else None))
+        return asked[-1]
+
+    found, of_row = LayoutTable.of(rows).answers(ask)
+    assert [found[index] for index in of_row] == [ask(layout) for layout in rows]
+    assert len(found) <= 4 * 2
+    assert len(asked) <= len(rows) + 1 + 4 + len(found)  # before it is known that the second field matters, too
+
+
+def test_a_question_may_change_a_layout_and_ask_for_what_follows_from_it():
+    table = LayoutTable.of([Layout(tensor_parallel=size, sequence_parallel=True) for size in (1, 2, 4)])
+    found, of_row = table.answers(lambda layout: replace(layout, tensor_parallel=1).canonical().key)
+    assert [found[index] for index in of_row] == [Layout().key] * 3
+    assert table.column_of(lambda layout: layout.mesh.world_size + layout.shards).tolist() == [2, 3, 5]
+
+
+def test_combinations_of_more_values_than_a_number_holds_are_told_apart():
+    many = np.array([0, 2**40, 0, 5, 2**40])
+    firsts, of_row = combinations_of([many, many[::-1], many, many], 5)
+    assert (firsts.tolist(), of_row.tolist()) == ([2, 0, 3, 4, 1], [1, 4, 0, 2, 3])
+
+
 def test_distinct_rows_come_in_the_order_of_the_layout_fields():
     rows = [Layout(tensor_parallel=tp, micro_batch_size=mb) for tp in (4, 1) for mb in (8, 2, 8)]
-    found = [(x.tensor_parallel, x.micro_batch_size) for x in LayoutTable.of(rows).distinct().layouts()]
+    found = [(x.tensor_parallel, x.micro_batch_size) for x in LayoutTable.of(rows).distinct()]
     assert found == [(1, 2), (1, 8), (4, 2), (4, 8)]
     assert set(LayoutTable.of(rows).columns) == set(LAYOUT_FIELDS)
 

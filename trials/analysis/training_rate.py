@@ -69,7 +69,10 @@ class TrainingRate:
 def training_rate(
     tokens_per_sec: float, model: ModelShape, layout: Layout, checkpoints: Checkpoints | None = None
 ) -> TrainingRate:
-    """The rate of a training whose steps have this throughput, with these checkpoints; None: none were stated."""
+    """The rate of a training whose steps have this throughput, with these checkpoints; None: none were stated.
+
+    Of a table of layouts, with their throughputs and stalls as columns, those of all.
+    """
     if checkpoints is None:
         return TrainingRate(tokens_per_sec * _SECONDS_PER_DAY)
     stall_s = checkpoints.stall_of(model, layout)

@@ -18,7 +18,6 @@ from typing import Any
 from search_spaces.engines import OWN_ENGINES
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.axis import Kind
-from search_spaces.layouts.covering_array import cover, value_combinations
 from search_spaces.layouts.layout import AXES, CHOICES, DEGREES, V_SCHEDULES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
@@ -38,6 +37,7 @@ from search_spaces.rules.layout_rules import (
     SPLIT_RULES,
     first_violation,
 )
+from trials.diagnostics.covering_array import cover, value_combinations
 from trials.diagnostics.named_parity_cases import COMPILED, FEATURES, SILENT_ERRORS, TIED
 from trials.diagnostics.parity_models import DRAWN_SHAPES, model_of
 from trials.diagnostics.selftest import Case, ExpectedResult

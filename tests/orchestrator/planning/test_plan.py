@@ -25,7 +25,9 @@ from orchestrator.planning.plan import (
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
+from search_spaces.verification import Verification
 from tests.kit import MINIMAL, loaded
+from trials.analysis.training_rate import Checkpoints
 from trials.measure_rules import MeasureRules
 
 SEARCH = {
@@ -94,6 +96,15 @@ def test_a_rows_numbers_agree_with_each_other(spec):
         assert row["relative_step_time"] == pytest.approx(row["step_time_s"] / rows[0]["step_time_s"])
 
 
+@pytest.mark.parametrize("checkpoints", [None, Checkpoints(every_s=3600.0, write_gb_per_s=2.0)], ids=["none", "stated"])
+def test_rows_listed_together_say_what_each_layout_alone_does(spec, checkpoints):
+    plan = replace(planned(spec), checkpoints=checkpoints)
+    for place, (row, layout) in enumerate(zip(plan.to_json(), plan.layouts, strict=True)):
+        assert (row["layout"], row["fits"], row["mfu"]) == (layout.to_json(), plan.fits(place), plan.mfu(place))
+        assert row["verified"] == Verification.of(layout).to_json()
+        assert row["training_rate"] == plan.training_rate(place).to_json()
+
+
 def test_memory_by_stage_is_that_of_each_layout_alone(spec):
     layouts = planned(spec).layouts[:40]
     together = stage_memory_gib(task_of(spec), LayoutTable.of(layouts))
@@ -131,7 +142,7 @@ def test_the_routing_of_experts_by_which_memory_is_judged_is_said(spec):
 def test_a_loss_that_depends_on_the_micro_batch_is_said(spec, sizes, is_said):
     experts = replace(spec.model, num_experts=8, experts_per_token=2, aux_loss_coefficient=0.01)
     plan = planned(spec)
-    layouts = tuple(Layout(micro_batch_size=size) for size in sizes)
+    layouts = LayoutTable.of(Layout(micro_batch_size=size) for size in sizes)
     plan = replace(plan, task=replace(plan.task, model=experts), layouts=layouts)
     words = "layouts with 1 and 2 sequences in a micro-batch train different losses"
     assert any(words in note for note in plan.notes()) is is_said
@@ -165,7 +176,7 @@ def test_a_search_by_the_planner_costs_less_than_every_layout_and_more_with_repe
 
 
 def test_a_trial_takes_its_start_its_warm_up_and_its_steps():
-    layouts = [Layout(), Layout(), Layout(), Layout(grad_accum_steps=240)]
+    layouts = LayoutTable.of([Layout(), Layout(), Layout(), Layout(grad_accum_steps=240)])
     estimates = Estimates(np.array([2.0, 2.0, 25.0, 40.0]), {}, np.ones(4), np.array([1.0, 0.0, 1.0, 1.0]))
     seconds = expected_trial_s(MeasureRules(min_steps=8, time_limit_s=300), layouts, estimates)
     # A long step is measured by one of 20 micro-batches and one of 40.

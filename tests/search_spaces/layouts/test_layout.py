@@ -170,7 +170,7 @@ def test_rows_of_a_table_sort_by_their_text_whatever_was_seen_before():
     first, last = (replace(Layout(), settings=text) for text in ("env.Z_FIRST=1", "env.Z_SECOND=1"))
     LayoutTable.of([last])
     table = LayoutTable.of([last, first, Layout(), last])
-    assert table.distinct().layouts() == [Layout(), first, last]
+    assert [*table.distinct()] == [Layout(), first, last]
 
 
 def test_whole_numbers_are_compared_as_such():

@@ -42,7 +42,7 @@ def every_layout(num_nodes: int, gpus_per_node: int) -> list[Layout]:
 
 def groups_by_hand(layout: Layout, name: str) -> list[list[int]]:
     """Groups as parallel_state.py makes them: ranks with all other coordinates alike, cut into replicas."""
-    mesh, experts = layout.mesh, expert_mesh(layout.to_json(), layout.rank_order)
+    mesh, experts = layout.mesh, expert_mesh(layout, layout.rank_order)
     whole = mesh.groups("cp", "dp") if name in ("shards", "replicas") else experts.groups("dp")
     parts = layout.data_parallel_replicas
     cut = [[group[n * len(group) // parts :][: len(group) // parts] for n in range(parts)] for group in whole]
@@ -115,7 +115,7 @@ def test_groups_are_those_of_megatron():
 
     for layout in every_layout(12, 2):
         order = layout.rank_order.replace("tp-", "tp-cp-ep-")
-        experts = expert_mesh(layout.to_json(), layout.rank_order)
+        experts = expert_mesh(layout, layout.rank_order)
         dense = RankGenerator(
             layout.tensor_parallel, 1, layout.data_parallel, layout.pipeline_parallel, layout.context_parallel, order
         )

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from search_spaces.layouts.covering_array import value_combinations
 from search_spaces.layouts.layout import Layout
+from trials.diagnostics.covering_array import value_combinations
 from trials.diagnostics.named_parity_cases import COMPILED, FEATURES, SILENT_ERRORS, TIED
 from trials.diagnostics.parity_cases import (
     COVERED_AXES,

@@ -9,10 +9,10 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
-from search_spaces.layouts.covering_array import cover
 from search_spaces.layouts.layout import AXES
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import WarmRanks
+from trials.diagnostics.covering_array import cover
 from trials.diagnostics.parity_cases import RECOMPUTATION_AXES, axis_values, covering_cases, named_case
 from trials.diagnostics.selftest import CPU_TOLERANCES, Case, Difference, RankTraining
 

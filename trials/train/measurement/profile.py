@@ -118,7 +118,7 @@ def _part_of_experts(layout: Layout, ranks: Sequence[int], dispatches: bool) -> 
     `dispatches`: if its ranks hold different experts, it is for these."""
     if layout.expert_parallel == 1:
         return None
-    mesh = expert_mesh(layout.to_json(), layout.rank_order)
+    mesh = expert_mesh(layout, layout.rank_order)
     differing = _differing(mesh, ranks)
     if differing in ({"ep"}, {"tp", "ep"}) and dispatches and _are_all(mesh, ranks):
         return Part.EXPERT

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.layouts.covering_array import cover, value_combinations
+from trials.diagnostics.covering_array import cover, value_combinations
 
 AXES = {"a": (1, 2, 3), "b": (1, 2, 3), "c": (1, 2), "d": (1, 2)}
 POINTS = [dict(zip(AXES, values, strict=True)) for values in product(*AXES.values())]
