@@ -71,6 +71,7 @@ class EngineProfile:
     With `has_newest_attention` its flash kernels are cuDNN's or FlashAttention 3, which use what Hopper added.
     `eager_traffic` is the memory traffic of a layer over that of its compiled, or fused, kernels.
     With `fuses_gate` one kernel multiplies a gated MLP's activation, and keeps its inputs only.
+    With `weighs_inside_experts` a token is weighted before an expert's last product, whose outputs are not kept then.
     With `gathers_each_parameter` ZeRO 3 has a collective for each parameter, else for each layer.
     `fitted_to` are the stacks to whose published steps the constants of its time model were fitted.
     `splits_p2p` sends each tensor-parallel rank's share, also without sequence parallelism. An engine that is
@@ -85,6 +86,7 @@ class EngineProfile:
     keeps_gathered_inputs: bool = False
     keeps_unrotated: bool = False
     fuses_gate: bool = False
+    weighs_inside_experts: bool = False
     matmul_slowdown: float = 1
     reduced_gradient_bytes: int = 4
     is_ddp_without_zero: bool = False
@@ -184,6 +186,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             ParameterBytes(2, 4, 12, 4),
             ParameterBytes(4, 4, 8, 4),
             fuses_gate=True,
+            weighs_inside_experts=True,  # megatron/core/transformer/moe/experts.py, permuted_probs
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
             model_features=(*_QWEN_FEATURES, "num_experts", "aux_loss_coefficient"),
@@ -219,6 +222,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             ParameterBytes(2, 4, 12),
             has_newest_attention=True,  # Transformer Engine's
             fuses_gate=True,  # megatron/core/fusions/fused_bias_swiglu.py
+            weighs_inside_experts=True,
             has_dropout=True,
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,

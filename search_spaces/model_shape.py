@@ -247,6 +247,12 @@ class ModelShape:
         past_dense = layer - self.num_dense_layers
         return self.num_experts is not None and past_dense >= 0 and (past_dense + 1) % self.expert_layer_every == 0
 
+    def with_experts_in_layers(self, has_experts: bool) -> ModelShape:
+        """The model with experts in all of its layers, or in none."""
+        if has_experts:
+            return replace(self, num_dense_layers=0, expert_layer_every=1)
+        return replace(self, **{name: MODEL_DEFAULTS[name] for name in ("num_experts", *_OF_EXPERTS)})
+
     @property
     def num_expert_layers(self) -> int:
         """Layers with experts, without those that predict further tokens."""
@@ -295,7 +301,7 @@ class ModelShape:
     @property
     def routed_parameters(self) -> int:
         """Parameters of all routed experts of the model."""
-        return (self.num_expert_layers + self._expert_mtp_layers) * self.routed_parameters_per_layer
+        return self.num_expert_layers * self.routed_parameters_per_layer + self.routed_mtp_parameters
 
     @property
     def unsplit_layer_parameters(self) -> int:
@@ -382,6 +388,11 @@ class ModelShape:
             else self.mlp_parameters
         )
         return self.num_mtp_layers * (2 * self.hidden_size**2 + 3 * self.norm_parameters + layer)
+
+    @property
+    def routed_mtp_parameters(self) -> int:
+        """Parameters of the routed experts of the layers that predict further tokens."""
+        return self._expert_mtp_layers * self.routed_parameters_per_layer
 
     @property
     def _expert_mtp_layers(self) -> int:
