@@ -51,7 +51,8 @@ class ModelShape:
 
     With `document_length` a token attends only to its own document, and positions start again with each: so many tokens
     the document of a token has in its sequence, a mean over the tokens. It follows from the data and is no size of the
-    weights.
+    weights. Neither are `has_dropout`, whose masks are kept for the backward pass, and `fuses_loss`, where one kernel
+    computes the loss and its gradient: they follow from the trainer's options.
 
     The trainer builds exactly this many parameters, which every outcome proves.
     """
@@ -90,6 +91,8 @@ class ModelShape:
     num_mtp_layers: int = 0
     aux_loss_coefficient: float | None = None
     document_length: float | None = None
+    has_dropout: bool = False
+    fuses_loss: bool = False
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -601,6 +604,8 @@ MODEL_SWITCHES = (
     "linear_biases",
     "attention_sinks",
     "post_norms",
+    "has_dropout",
+    "fuses_loss",
 )
 _SIZES = (
     "num_layers",

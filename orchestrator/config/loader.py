@@ -31,6 +31,7 @@ from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import Document, format_key_path, parse_document, read_document, with_overrides
 from trials.measure_rules import MeasureRules
 from trials.schema.trainer_section import TrainerSection, resolved_python
+from trials.trainers.registry import TRAINERS
 
 
 def load_search_file(path: Path, overrides: Iterable[str] = (), compares_speeds: bool = True) -> SearchSpec:
@@ -175,8 +176,8 @@ def _candidates_in(file: SearchFile, document: Document, problems: list[Problem]
 def _trainer_with_data(
     file: SearchFile, document: Document, problems: list[Problem]
 ) -> tuple[TrainerSection, ModelShape]:
-    """The trainer, with number and checksum of its tokens, and the model as it trains on them."""
-    model = file.model.shape()
+    """The trainer, with number and checksum of its tokens, and the model as it trains on them with its options."""
+    model = TRAINERS[file.trainer.kind].trained_model(file.model.shape(), file.trainer.arguments)
     with _collect_problems(problems, document, "trainer", "data", "path"):
         data = file.trainer.data.pinned(model)
         return file.trainer.model_copy(update={"data": data}), data.trained_model(model)

@@ -33,6 +33,7 @@ from search_spaces.tables.measured_table import Observation, render_table
 from search_spaces.verification import Verification
 from trials.analysis.ranking import throughput_divisor
 from trials.analysis.training_rate import Checkpoints, TrainingRate, training_rate
+from trials.files.text import plural
 from trials.measure_rules import MeasureRules
 from trials.measurement.protocol import LONGEST_STEP_S, STABILITY_WINDOW, TwoPointExtrapolation
 from trials.trial import LowerStrEnum
@@ -41,6 +42,10 @@ LIKELY, UNLIKELY = 0.9, 0.1
 """Probabilities from which, and up to which, a layout counts as fitting or not."""
 STARTUP_S = 60.0
 """Seconds until a trial's first step, or until it is out of memory; measured tables assume the same."""
+
+
+EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True"
+"""Variable with which torch's allocator grows its segments instead of adding others."""
 
 
 class Fits(LowerStrEnum):
@@ -183,7 +188,20 @@ class Plan:
         if all(self.fits(row) is Fits.NO for row in range(len(self.layouts))):
             enough = " with that much left free" if free_gib else ""
             notes.append(f"no layout is expected to fit into the ranks' memory{enough}")
+        if count := self._num_tight():
+            notes.append(
+                f"whether {plural(count, 'layout')} fit is in doubt: memory in fragments may decide, for which"
+                f" {EXPANDABLE_SEGMENTS} in space.env is a known cure"
+            )
         return notes
+
+    def _num_tight(self) -> int:
+        """Layouts on GPUs that may or may not fit, with torch's usual allocator."""
+        if self.task.capacity_gib is None or self.task.cluster.accelerator.name == "cpu":
+            return 0
+        fits = self.estimates.fit_probability[: len(self.layouts)]
+        tight = np.flatnonzero((fits > UNLIKELY) & (fits < LIKELY))
+        return sum("expandable_segments" not in self.layouts[row].settings for row in tight)
 
     def to_json(self, top: int | None = None) -> list[dict[str, Any]]:
         """The contract's `layouts`, the first `top` or all."""

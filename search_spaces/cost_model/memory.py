@@ -180,7 +180,6 @@ class _LayerParts:
     @classmethod
     def of(cls, model: ModelShape, layouts: LayoutTable, expert_skew: float) -> _LayerParts:
         tokens, tensor, width = tokens_of_rank(model, layouts), layouts["tensor_parallel"], element_bytes(layouts)
-        masks = engine_column(layouts, lambda engine: engine.has_dropout)
         copied, less = _quantized_inputs(model, layouts)
         per_width = _mlp_tensors(model, layouts) * width - less
         dispatched = _dispatched_bytes(model, layouts, less) + _bytes_in_excess(model, layouts, expert_skew, less)
@@ -189,9 +188,9 @@ class _LayerParts:
             for size in (model.dense_mlp_width, model.routed_mlp_width, model.shared_mlp_width)
         )
         return cls(
-            around=_bytes_around(model, layouts, masks, less),
+            around=_bytes_around(model, layouts, less),
             attention=_attention_bytes(model, layouts) + tokens * model.attention_output_size * copied / tensor,
-            scores=_score_bytes(model, layouts, width, masks),
+            scores=_score_bytes(model, layouts, width),
             dense=dense,
             routed=routed,
             shared=shared,
@@ -227,7 +226,7 @@ def _sequence_split(layouts: LayoutTable) -> np.ndarray:
     return np.where(layouts["sequence_parallel"] > 0, layouts["tensor_parallel"], 1)
 
 
-def _bytes_around(model: ModelShape, layouts: LayoutTable, masks: np.ndarray, less: np.ndarray) -> np.ndarray:
+def _bytes_around(model: ModelShape, layouts: LayoutTable, less: np.ndarray) -> np.ndarray:
     """Inputs of the norms and of the layers after them, `less` bytes an element less for the latter; a byte each for
     the masks of the two dropouts. nanotron keeps what its column-parallel layers gathered, too: measured peaks of its
     pipelines include only a part of it."""
@@ -235,7 +234,7 @@ def _bytes_around(model: ModelShape, layouts: LayoutTable, masks: np.ndarray, le
     gathers = engine_column(layouts, lambda engine: engine.keeps_gathered_inputs)
     left = np.where(layouts["pipeline_parallel"] > 1, 2 / tensor, 1)
     gathered = np.where((split > 1) & gathers, 2 * width * left, 0)
-    of_element = ((6 if model.post_norms else 4) * width + 2 * masks - 2 * less) / split + gathered
+    of_element = ((6 if model.post_norms else 4) * width + 2 * model.has_dropout - 2 * less) / split + gathered
     return tokens_of_rank(model, layouts) * model.hidden_size * of_element
 
 
@@ -304,20 +303,24 @@ def _bytes_in_excess(model: ModelShape, layouts: LayoutTable, expert_skew: float
     return (load - 1) * of_layer * model.num_expert_layers / model.num_layers
 
 
-def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray, masks: np.ndarray) -> np.ndarray:
+def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray) -> np.ndarray:
     """Bytes of softmax's output, and with dropout its mask and output; a fused kernel keeps one fp32 per row and
     head."""
     heads = tokens_of_rank(model, layouts) * model.num_attention_heads / layouts["tensor_parallel"]
     # With sinks the softmax is in fp32 beside its copy in 16 bits.
     softmax = width + 4 * (width < 4) * model.attention_sinks
-    plain = heads * model.attention_length * (softmax + masks * (width + 1))
+    plain = heads * model.attention_length * (softmax + model.has_dropout * (width + 1))
     return np.where(layouts.equals("attention_kernel", "math"), plain, 4 * heads)
 
 
 def _logit_bytes(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
-    """Bytes of the head's output, its fp32 copy, and that copy's gradient."""
-    logits = tokens_of_rank(model, layouts) * model.vocab_size / layouts["tensor_parallel"]
-    return logits * (element_bytes(layouts) + 8)
+    """Bytes of the head's output, its fp32 copy, and that copy's gradient; of a fused loss of the output and its
+    gradient."""
+    logits, width = (
+        tokens_of_rank(model, layouts) * model.vocab_size / layouts["tensor_parallel"],
+        element_bytes(layouts),
+    )
+    return logits * (2 * width if model.fuses_loss else width + 8)
 
 
 def _message_bytes(model: ModelShape, layouts: LayoutTable) -> np.ndarray:

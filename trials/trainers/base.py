@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -85,7 +85,7 @@ class Trainer:
     of a command line, else in the arguments; without any, neither has placeholders. A command line `shows_layout` if a
     reader of the recipe can use it. `is_observed` where the log does not show world and batch, so that an observer in
     the ranks has to. `preload` is what may be imported before a rank of a trial is forked, one of PRELOADS; without it
-    ranks are started plain.
+    ranks are started plain. `trained_model` is a model as it trains with these arguments of the user's.
     """
 
     rules: EngineRules
@@ -102,6 +102,7 @@ class Trainer:
     is_observed: bool = False
     export: LayoutExport | None = None
     preload: Callable[[TrialSpec], str] | None = None
+    trained_model: Callable[[ModelShape, Sequence[str]], ModelShape] = lambda model, arguments: model
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -61,6 +61,7 @@ def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_pat
     dropout = ("--attention-dropout", "0.1", "--hidden-dropout", "0.1")
     data = ("--lr", "6.0e-5", "--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "gpt2-vocab.json")
     assert (spec.trainer.kind, spec.trainer.arguments) == ("megatron-lm", data + dropout)
+    assert spec.model.has_dropout
     assert notes[-1].startswith("Trials run megatron-lm, the trainer of this file")
     assert "# - Trials run megatron-lm" in text
 

@@ -8,14 +8,16 @@ the user names.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 
 from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
 from search_spaces.routing import BALANCED, Routing
 from trials.ranks.cuda_connections import connections
 from trials.trainers.common.megatron_core import CORE_ROWS
 from trials.trainers.common.megatron_layout import is_on
 from trials.trainers.common.megatron_spelling import Option, Spelling
-from trials.trainers.common.options import option_name, option_names
+from trials.trainers.common.options import option_name, option_names, option_value
 from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trainers.table import Keys, Row, Table, Trained, Values, by_option, number
 from trials.trial import TrialSpec
@@ -277,6 +279,17 @@ def _lm_data(spec: TrialSpec, given: frozenset[str]) -> list[Option]:
 
 
 # -- the user's own options
+
+
+def trained_model(model: ModelShape, arguments: Sequence[str]) -> ModelShape:
+    """The model as it trains with the user's arguments: with dropout, or with a fused loss."""
+    dropouts = [option_value(arguments, name) or value for name, value in NO_DROPOUT.items()]
+    return replace(
+        model,
+        has_dropout=any(value.strip("0.") for value in dropouts),
+        fuses_loss="cross-entropy-loss-fusion" in option_names(arguments),
+    )
+
 
 _OF_THE_TRIAL = frozenset(
     {

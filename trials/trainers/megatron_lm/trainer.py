@@ -26,6 +26,7 @@ from trials.trainers.common.megatron_options import (
     megatron_lm_options,
     newer_megatron_lm,
     oldest_megatron_lm,
+    trained_model,
     unsupported_option_reason,
 )
 from trials.trainers.common.recipe import (
@@ -100,6 +101,7 @@ TRAINER = Trainer(
     log_format=MEGATRON_LM_LOG,
     log_rank=last_rank,
     argument_error=unsupported_option_reason,
+    trained_model=trained_model,
     shows_layout=True,
     export=LayoutExport(NAME, "Megatron-LM", NAME, first_violation(NAME, RULES), _files, _start, _of_software),
 )
