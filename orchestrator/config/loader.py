@@ -24,7 +24,7 @@ from search_spaces.layouts.axes import complete_axes
 from search_spaces.layouts.layout import SETTINGS, Layout
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.mixed_engines import mixed_engines_problem
+from search_spaces.rules.check import mixed_engines_problem
 from search_spaces.schema.presets import preset_search_path
 from search_spaces.schema.sections import SpaceSection, resolved_path
 from search_spaces.schema.validation import validate

@@ -27,7 +27,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.routing import BALANCED, SKEWED, Routing, micro_batches_of_losses
-from search_spaces.rules.mixed_engines import emulation_remark
+from search_spaces.rules.check import emulation_remark
 from search_spaces.search_space import SearchSpace
 from search_spaces.tables.measured_table import Observation, render_table
 from search_spaces.verification import Verification

@@ -160,7 +160,7 @@ def test_a_llama_like_model_is_one_that_our_engines_run(tmp_path):
 def test_a_model_our_engines_cannot_run_is_said_to_be_one(tmp_path):
     odd = json.loads(HF_LLAMA) | {"hidden_size": 32 * 127}
     _, notes, _ = started_from(tmp_path, "config.json", json.dumps(odd))
-    assert "Engine torch cannot run this model: the head size is 127." in notes
+    assert "Engine torch cannot run this model: model.head_size is 127 with model.position_embedding rotary." in notes
 
 
 UNIFORM = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4"

@@ -293,7 +293,7 @@ def test_a_module_is_recomputed_where_the_model_has_it(features, modules, rules)
 
 def test_a_refusal_names_the_numbers_the_rule_and_the_fix():
     (problem,) = engine_violations(replace(LAYOUT, grad_accum_steps=1), MODEL)
-    assert problem.message == "1 micro-batches for 2 pipeline stages"
+    assert problem.message == "grad_accum_steps is 1 with pipeline_parallel 2 and pipeline_schedule 1f1b"
     assert "at least pipeline_parallel micro-batches" in problem.rule
     assert "micro_batch_size" in problem.fix
     (problem,) = engine_violations(replace(LAYOUT, engine="deepspeed", zero_stage=2), MODEL)
@@ -324,7 +324,7 @@ def test_torchtitan_splits_sequences_in_blocks_of_flex_attention(fields, rules):
     ("changes", "fields", "named"),
     [
         ({}, {}, None),
-        ({"hidden_size": 72, "num_attention_heads": 4}, {}, "hidden_size 72, size of all queries / tensor_parallel 72"),
+        ({"hidden_size": 72, "num_attention_heads": 4}, {}, "hidden_size 72 and size of all queries / tensor_parallel 72"),
         ({"ffn_hidden_size": 200}, {}, "ffn_hidden_size / tensor_parallel 200"),
         # Queries, keys and values of 8 heads of 16 elements, over two ranks.
         ({}, {"tensor_parallel": 2}, None),
