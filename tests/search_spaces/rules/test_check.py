@@ -324,7 +324,11 @@ def test_torchtitan_splits_sequences_in_blocks_of_flex_attention(fields, rules):
     ("changes", "fields", "named"),
     [
         ({}, {}, None),
-        ({"hidden_size": 72, "num_attention_heads": 4}, {}, "hidden_size 72 and size of all queries / tensor_parallel 72"),
+        (
+            {"hidden_size": 72, "num_attention_heads": 4},
+            {},
+            "hidden_size 72 and size of all queries / tensor_parallel 72",
+        ),
         ({"ffn_hidden_size": 200}, {}, "ffn_hidden_size / tensor_parallel 200"),
         # Queries, keys and values of 8 heads of 16 elements, over two ranks.
         ({}, {"tensor_parallel": 2}, None),
