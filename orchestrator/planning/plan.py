@@ -25,6 +25,7 @@ from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.hardware.arithmetic import peak_flops_of
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.placement import leaves_domain
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.routing import BALANCED, SKEWED, Routing, micro_batches_of_losses
 from search_spaces.rules.check import emulation_remark
@@ -175,6 +176,12 @@ class Plan:
         has_balancing_loss = self.task.model.aux_loss_coefficient is not None
         if has_balancing_loss and (found := micro_batches_of_losses(self.layouts)) is not None:
             notes.append(found)
+        is_hybrid = self.table.equals("expert_dispatcher", "hybridep")
+        if (is_hybrid & leaves_domain(self.table, "expert", cluster)).any():
+            notes.append(
+                "HybridEP takes an expert group for one link domain: where a group leaves it, trials and recipes set"
+                " NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN (NVIDIA-NeMo/Megatron-Bridge, issue 6043)"
+            )
         if not self.speed_is_known:
             notes.append(
                 f"the speed of a {cluster.accelerator.name} is unknown until `parlay calibrate` measures it:"

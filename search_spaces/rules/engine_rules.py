@@ -474,13 +474,12 @@ MEGATRON_RULES: tuple[Rule, ...] = (
         "megatron-core trains experts on several tensor-parallel ranks with sequence parallelism alone"
         " (transformer/moe/moe_layer.py)",
     ),
-    clashes(
-        "model.experts_per_token",
-        {},
+    refused(
+        ("model.experts_per_token", "engine", "model.aux_loss_coefficient"),
+        lambda chosen, engine, loss: chosen == 1 and (engine != "megatron-lm" or loss is not None),
         "the softmax over one chosen expert has no gradient, so megatron-core refuses it"
-        " (transformer/transformer_config.py)",
-        values=(1,),
-        fix="use an experts_per_token of 2 or more, or another engine",
+        " (transformer/transformer_config.py); Megatron-LM chooses one by sinkhorn, without aux_loss_coefficient",
+        "use an experts_per_token of 2 or more, or another engine",
     ),
     refused(
         ("expert_tensor_parallel", "tensor_parallel", "expert_parallel", "model.num_experts"),

@@ -7,9 +7,12 @@ the user names.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
+from search_spaces.hardware.default_links import default_links
+from search_spaces.layouts.groups import rank_groups
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.routing import BALANCED, Routing
@@ -229,9 +232,28 @@ _FUSED_EXPERTS = {"NVTE_CUTEDSL_FUSED_GROUPED_MLP": "1"}
 """Experts that can be captured are those of a kernel that Transformer Engine has for an asking."""
 
 
-def environment_of(layout: Layout, accelerator: str) -> dict[str, str]:
-    """Megatron-LM's default variables."""
-    return connections(layout, accelerator) | (_FUSED_EXPERTS if layout.captures_experts else {})
+def environment_of(layout: Layout, accelerator: str, gpus_per_node: int) -> dict[str, str]:
+    """Megatron-LM's default variables. HybridEP takes an expert group for one NVLink domain unless it is told the ranks
+    of the group in each (NVIDIA-NeMo/Megatron-Bridge, issue 6043)."""
+    fused = _FUSED_EXPERTS if layout.captures_experts else {}
+    inside = _experts_in_domain(layout, accelerator, gpus_per_node)
+    is_cut = layout.expert_dispatcher == "hybridep" and inside < layout.expert_parallel
+    return connections(layout, accelerator) | fused | ({HYBRID_EP_RANKS: str(inside)} if is_cut else {})
+
+
+HYBRID_EP_RANKS = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
+
+
+def _experts_in_domain(layout: Layout, accelerator: str, gpus_per_node: int) -> int:
+    """Ranks of an expert group that share a link domain of the accelerator's usual node."""
+    links, groups = (
+        default_links(accelerator, gpus_per_node),
+        rank_groups("expert", layout.to_json(), layout.rank_order),
+    )
+    domain = gpus_per_node
+    if links is not None:
+        domain = links.for_job(layout.num_nodes, gpus_per_node).ranks_per_domain(gpus_per_node)
+    return max(1, min(groups.ranks, math.gcd(domain, groups.block) // groups.stride))
 
 
 def oldest_megatron_lm(layout: Layout) -> str | None:

@@ -49,7 +49,7 @@ def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
     words = megatron_lm_options(spec, given, gradient_options(spec.layout, script, given))
     return Invocation(
         (python, script, *words),
-        environment=environment_of(spec.layout, spec.accelerator),
+        environment=environment_of(spec.layout, spec.accelerator, spec.gpus_per_node),
         refused=refused_connections(spec.layout),
     )
 
@@ -77,7 +77,9 @@ _WITHOUT_TE = "# Without Transformer Engine experts multiply one by one: leave -
 
 def megatron_torchrun(spec: TrialSpec) -> str:
     """torchrun's command line with Megatron-LM's variables."""
-    return torchrun(spec, environment_of(spec.layout, spec.accelerator), refused_connections(spec.layout))
+    return torchrun(
+        spec, environment_of(spec.layout, spec.accelerator, spec.gpus_per_node), refused_connections(spec.layout)
+    )
 
 
 def _start(spec: TrialSpec) -> str:
