@@ -57,8 +57,17 @@ class Verification:
 
 
 def level_of(engine: str, axis: str, value: Any) -> Level:
-    """Level of an axis value with an engine; of a joined word that of its least verified part."""
-    return min(_declared().get((engine, axis, word), Level.BY_RULE) for word in words_of(axis, value))
+    """Level of an axis value with an engine; of a joined word that of its least verified part. To do without a number
+    or a switch is verified as the engine is."""
+    declared = _declared()
+    if is_neutral(axis, value):
+        return declared.get((engine, "", ""), Level.BY_RULE)
+    return min(declared.get((engine, axis, word), Level.BY_RULE) for word in words_of(axis, value))
+
+
+def is_neutral(axis: str, value: Any) -> bool:
+    """True for the default of a number or a switch, which is to do without it."""
+    return AXES[axis].kind is not Kind.WORD and value == AXES[axis].default
 
 
 def words_of(axis: str, value: Any) -> tuple[str, ...]:
@@ -67,19 +76,19 @@ def words_of(axis: str, value: Any) -> tuple[str, ...]:
 
 
 def word_of(axis: str, value: Any) -> str:
-    """The value in verified.csv: a word, a switch or a ZeRO stage as it is; of other numbers whether it is the
-    default."""
-    if AXES[axis].kind in (Kind.WORD, Kind.SWITCH) or axis == "zero_stage":
-        return str(value)
-    return "default" if value == AXES[axis].default else "other"
+    """The value in verified.csv: a word, a switch or a ZeRO stage as it is; any other number that is not the default
+    as such."""
+    return str(value) if AXES[axis].kind in (Kind.WORD, Kind.SWITCH) or axis == "zero_stage" else "other"
 
 
 @cache
 def _declared() -> Mapping[tuple[str, str, str], Level]:
+    """Level of every word of an engine and axis; with neither that of the engine."""
+    found: dict[tuple[str, str, str], Level] = {}
     with TABLE.open(newline="") as file:
-        return {
-            (row["engine"], row["axis"], word): level
-            for row in csv.DictReader(file)
-            for level in (Level.PARSED, Level.RUN)
-            for word in row[level.text].split()
-        }
+        for row in csv.DictReader(file):
+            for level in (Level.PARSED, Level.RUN):
+                for word in row[level.text].split():
+                    found[row["engine"], row["axis"], word] = level
+                    found[row["engine"], "", ""] = max(level, found.get((row["engine"], "", ""), level))
+    return found
