@@ -60,6 +60,8 @@ def level_of(engine: str, axis: str, value: Any) -> Level:
     """Level of an axis value with an engine; of a joined word that of its least verified part. To do without a number
     or a switch is verified as the engine is."""
     declared = _declared()
+    if axis in NOT_VERIFIED:
+        return Level.BY_RULE
     if is_neutral(axis, value):
         return declared.get((engine, "", ""), Level.BY_RULE)
     return min(declared.get((engine, axis, word), Level.BY_RULE) for word in words_of(axis, value))
