@@ -7,8 +7,7 @@ and megatron/core/distributed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -28,7 +27,7 @@ class RuleViolation(NamedTuple):
     fix: str
 
 
-Rule = Callable[[Layout, ModelShape], Iterator[RuleViolation]]
+Rule = Callable[[Layout, ModelShape], Iterable[RuleViolation]]
 EngineRules = Mapping[str, tuple[Rule, ...]]
 """Rules of each engine of a trainer."""
 
@@ -39,29 +38,33 @@ def refused(fields: tuple[str, ...], where: Callable[..., Any], rule: str, fix: 
     A field of the model is called `model.NAME`; the message has all of them. The rule's short name is by default the
     first field's; `{engine}` in the rule and a field's name in the fix stand for the layout's value.
     """
-    code = name or fields[0].removeprefix("model.")
-    paths = [f"model.{_resolved(field)}" if "model." in field else f"layout.{field}" for field in fields]
-    read = attrgetter(*paths, "layout.engine")
+    readers = [_reader(field) for field in fields]
+    violation = _violation(fields, rule, fix, name)
 
-    def violations(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-        *values, engine = read(_Trained(layout, model))
-        if where(*values):
-            found = dict(zip(fields, values, strict=True))
-            named = {field.removeprefix("model."): value for field, value in found.items()}
-            yield RuleViolation(code, finding(found), rule.replace("{engine}", engine), fix.format(**named))
+    def check(layout: Layout, model: ModelShape) -> Iterable[RuleViolation]:
+        values = [read(model if of_model else layout) for of_model, read in readers]
+        return [violation(values, layout)] if where(*values) else ()
 
-    return violations
+    return check
 
 
-class _Trained(NamedTuple):
-    layout: Layout
-    model: ModelShape
-
-
-def _resolved(field: str) -> str:
-    """The attribute of the model with the value of a field that counts."""
+def _reader(field: str) -> tuple[bool, Callable[[Any], Any]]:
+    """Whether a field is the model's, and its reader; of the model it reads the value that counts."""
     name = field.removeprefix("model.")
-    return RESOLVED_FIELDS.get(name, name)
+    return name != field, attrgetter(RESOLVED_FIELDS.get(name, name) if name != field else name)
+
+
+def _violation(
+    fields: tuple[str, ...], rule: str, fix: str, name: str = ""
+) -> Callable[[Sequence[Any], Layout], RuleViolation]:
+    names = [field.removeprefix("model.") for field in fields]
+
+    def violation(values: Sequence[Any], layout: Layout) -> RuleViolation:
+        found = finding(dict(zip(fields, values, strict=True)))
+        numbers = dict(zip(names, values, strict=True))
+        return RuleViolation(name or names[0], found, rule.replace("{engine}", layout.engine), fix.format(**numbers))
+
+    return violation
 
 
 def finding(values: Mapping[str, Any]) -> str:
@@ -69,21 +72,6 @@ def finding(values: Mapping[str, Any]) -> str:
     (name, value), *others = values.items()
     beside = " and ".join(f"{other} {_format(each)}" for other, each in others)
     return f"{name} is {_format(value)}" + (f" with {beside}" if beside else "")
-
-
-def allows_only(
-    fields: Mapping[str, tuple], of_model: Mapping[str, tuple] | None = None, *, owner: str = "{engine}"
-) -> Rule:
-    """Rule that allows only these values of the layout's and the model's fields; `owner` is the name in the message."""
-    every = {**fields, **{f"model.{name}": values for name, values in (of_model or {}).items()}}
-    rows = [_allowed(field, values, owner) for field, values in every.items()]
-    return lambda layout, model: chain.from_iterable(row(layout, model) for row in rows)
-
-
-def _allowed(field: str, values: tuple, owner: str) -> Rule:
-    choice = _choice(field, values)
-    sentence = f"{owner} supports {field} {choice}"
-    return refused((field,), lambda value: value not in values, sentence, f"set {field} to {choice}")
 
 
 Clash = Callable[[Any], bool] | tuple[Any, ...]
@@ -96,13 +84,39 @@ def clashes(name: str, others: Mapping[str, Clash], rule: str, *, values: Clash 
     The fix is to change an axis of `others` to a value that does not clash, where it has few, or else the field itself.
     """
     default = _DEFAULTS[name.removeprefix("model.")]
-    wrong = (lambda value: value != default) if values is None else values
-    every = [wrong, *others.values()]
+    every = {name: (lambda value: value != default) if values is None else values, **others}
+    tests = [(*_reader(field), clash) for field, clash in every.items()]
+    violation = _violation((*every,), rule, fix or _way_out(name, others))
 
-    def where(*found: Any) -> bool:
-        return all(_is_in(value, clash) for value, clash in zip(found, every, strict=True))
+    def check(layout: Layout, model: ModelShape) -> Iterable[RuleViolation]:
+        for of_model, read, clash in tests:
+            value = read(model if of_model else layout)
+            if not (clash(value) if callable(clash) else value in clash):
+                return ()
+        return [violation([read(model if of_model else layout) for of_model, read, _ in tests], layout)]
 
-    return refused((name, *others), where, rule, fix or _way_out(name, others))
+    return check
+
+
+def allows_only(
+    fields: Mapping[str, tuple], of_model: Mapping[str, tuple] | None = None, *, owner: str = "{engine}"
+) -> Rule:
+    """Rule that allows only these values of the layout's and the model's fields; `owner` is the name in the message."""
+    every = {**fields, **{f"model.{name}": values for name, values in (of_model or {}).items()}}
+    choices = {field: _choice(field, values) for field, values in every.items()}
+    rows = [
+        (*_reader(field), values, _violation((field,), f"{owner} supports {field} {words}", f"set {field} to {words}"))
+        for (field, values), words in zip(every.items(), choices.values(), strict=True)
+    ]
+
+    def check(layout: Layout, model: ModelShape) -> Iterable[RuleViolation]:
+        return [
+            violation([value], layout)
+            for of_model, read, values, violation in rows
+            if (value := read(model if of_model else layout)) not in values
+        ]
+
+    return check
 
 
 def at_least(least: int) -> Callable[[Any], bool]:
