@@ -78,9 +78,11 @@ def words_of(axis: str, value: Any) -> tuple[str, ...]:
 
 
 def word_of(axis: str, value: Any) -> str:
-    """The value in verified.csv: a word, a switch or a ZeRO stage as it is; any other number that is not the default
-    as such."""
-    return str(value) if AXES[axis].kind in (Kind.WORD, Kind.SWITCH) or axis == "zero_stage" else "other"
+    """The value in verified.csv: a word, a switch or a ZeRO stage as it is; of other numbers whether it is the
+    default."""
+    if AXES[axis].kind in (Kind.WORD, Kind.SWITCH) or axis == "zero_stage":
+        return str(value)
+    return "default" if value == AXES[axis].default else "other"
 
 
 @cache
