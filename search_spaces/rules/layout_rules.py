@@ -13,7 +13,7 @@ from search_spaces.engines import ACCELERATE, ACCELERATE_LAUNCH, MEGATRON_CORE, 
 from search_spaces.errors import Problem
 from search_spaces.hardware.arithmetic import has_recipe
 from search_spaces.hardware.cluster import BLACKWELL, HOPPER, chip_of
-from search_spaces.layouts.layout import BATCH_RULE, CHOICES, FUSED_DISPATCHERS, WORLD_RULE, Layout, layout_mesh
+from search_spaces.layouts.layout import BATCH_RULE, CHOICES, WORLD_RULE, Layout, layout_mesh
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES
 from search_spaces.layouts.mesh import RankMesh
 from search_spaces.layouts.placement import leaves_domain
@@ -97,27 +97,13 @@ def _exact_quotient(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
     return np.where((part > 0) & (whole % divisor == 0), whole // divisor, 0)
 
 
-def _matches_world_size(table: LayoutTable, workload: Workload) -> np.ndarray:
-    ranks = layout_mesh(table.columns).world_size
-    return (ranks == workload.world_size(table["num_nodes"])) & (table["num_nodes"] <= workload.cluster.num_nodes)
+def _has(table: LayoutTable, **values: Any) -> np.ndarray:
+    """Mask of the rows that have all these values."""
+    return np.logical_and.reduce([table.equals(*item) for item in values.items()])
 
 
-def _keeps_tensor_groups_in_nodes(table: LayoutTable, workload: Workload) -> np.ndarray:
-    leaves = leaves_domain(table, "tensor", workload.cluster)
-    return ~leaves | (table["num_nodes"] == 1) | workload.allow_tensor_parallel_across_nodes
-
-
-def _matches_batch(table: LayoutTable, workload: Workload) -> np.ndarray:
-    if workload.batch_is_free:
-        return table["grad_accum_steps"] > 0
-    return table.global_batch_size == workload.global_batch_size
-
-
-def _supports_precision(table: LayoutTable, workload: Workload) -> np.ndarray:
-    accelerator = workload.cluster.accelerator
-    lacks_bf16 = table.equals("precision", "bf16") & accelerator.lacks_bf16
-    is_deepspeed_fp16 = table.equals("precision", "fp16") & table.equals("engine", "deepspeed")
-    return ~(lacks_bf16 | (is_deepspeed_fp16 & (accelerator.name == "cpu")))
+def _is_on_cpu(workload: Workload) -> bool:
+    return workload.cluster.accelerator.name == "cpu"
 
 
 _ON_GPUS_ALONE: tuple[tuple[str, str, Any], ...] = (
@@ -134,11 +120,8 @@ _ON_GPUS_ALONE: tuple[tuple[str, str, Any], ...] = (
 
 
 def _supports_device(table: LayoutTable, workload: Workload) -> np.ndarray:
-    if workload.cluster.accelerator.name != "cpu":
-        return np.full(len(table), True)
-    return ~np.logical_or.reduce(
-        [table.equals("engine", e) & table.equals(name, value) for e, name, value in _ON_GPUS_ALONE]
-    )
+    lacking = [_has(table, **{"engine": engine, name: value}) for engine, name, value in _ON_GPUS_ALONE]
+    return ~(np.logical_or.reduce(lacking) & _is_on_cpu(workload))
 
 
 def _describe_device(f: Fields, w: Workload) -> str:
@@ -146,34 +129,9 @@ def _describe_device(f: Fields, w: Workload) -> str:
     return finding({found[1]: found[2], "engine": found[0], "cluster.accelerator": w.cluster.accelerator.name})
 
 
-def _supports_sequence_parallel(table: LayoutTable, workload: Workload) -> np.ndarray:
-    """In fp32 on a GPU megatron-core's layers are its local ones (trials/ranks/engine_packages.py): torch's norm."""
-    is_sequence = (table["sequence_parallel"] > 0) & table.equals("engine", MEGATRON_CORE)
-    return ~(is_sequence & table.equals("precision", "fp32")) | (workload.cluster.accelerator.name == "cpu")
-
-
-def _keeps_overlapped_groups_in_nodes(table: LayoutTable, workload: Workload) -> np.ndarray:
-    crosses = table.per_mesh(RankMesh.crosses_nodes, "tp", workload.cluster.gpus_per_node)
-    return ~(crosses & (table["num_nodes"] > 1) & (table["tensor_parallel_overlap"] > 0))
-
-
-def _supports_grouped_flash(table: LayoutTable, workload: Workload) -> np.ndarray:
-    """transformers leaves groups to the kernel, and torch's memory-efficient one, the only one in fp32, takes none."""
-    is_grouped = workload.model.num_key_value_heads < workload.model.num_attention_heads
-    if not is_grouped or workload.cluster.accelerator.name == "cpu":
-        return np.full(len(table), True)
-    in_fp32 = table.equals("precision", "fp32") & table.equals("attention_kernel", "flash")
-    return ~(in_fp32 & table.equals("engine", ACCELERATE))
-
-
 LEAST_FLEX_HEAD = 16
 """Elements of a head; torch 2.13, torch/_inductor/kernel/flex/flex_attention.py, flex_attention: tl.dot takes no
 fewer."""
-
-
-def _supports_flex_heads(table: LayoutTable, workload: Workload) -> np.ndarray:
-    has_kernel = workload.cluster.accelerator.name == "cpu" or workload.model.head_size >= LEAST_FLEX_HEAD
-    return ~table.equals("attention_kernel", "flex") | has_kernel
 
 
 def _multiplies_quantized(table: LayoutTable, workload: Workload) -> np.ndarray:
@@ -185,38 +143,19 @@ def _multiplies_quantized(table: LayoutTable, workload: Workload) -> np.ndarray:
     return ~np.logical_or.reduce([refused, *(table.equals("matmul_precision", word) for word in lacking)])
 
 
-def _distributes_experts(table: LayoutTable, workload: Workload) -> np.ndarray:
-    if workload.model.num_experts is None:
-        return table.ranks_of_expert_layer == 1
-    return workload.model.num_experts % table["expert_parallel"] == 0
-
-
-def _has_ranks_for_experts(table: LayoutTable, workload: Workload) -> np.ndarray:
-    of_stage = layout_mesh(table.columns).without("pp").world_size // table["data_parallel_replicas"]
-    return of_stage % table.ranks_of_expert_layer == 0
-
-
-_WITHOUT_DEEPEP = ("gb200", "gb300")
-
-
 def _has_dispatcher(table: LayoutTable, workload: Workload) -> np.ndarray:
     """Megatron-Bridge 0.6.0, src/megatron/bridge/training/flex_dispatcher_backend.py: what the libraries run on."""
     chip = chip_of(workload.cluster.accelerator.name)
-    has_any = chip in ("a40", "a100", *HOPPER, *BLACKWELL)
-    lacking = [] if has_any and chip not in _WITHOUT_DEEPEP else ["deepep"] if has_any else FUSED_DISPATCHERS
-    return ~np.logical_or.reduce(
-        [np.full(len(table), False), *(table.equals("expert_dispatcher", word) for word in lacking)]
-    )
+    runs = {"hybridep": ("a40", "a100", *HOPPER, *BLACKWELL), "deepep": ("a40", "a100", *HOPPER, "b200", "b300")}
+    lacking = [_has(table, expert_dispatcher=word) & (chip not in chips) for word, chips in runs.items()]
+    return ~np.logical_or.reduce(lacking)
 
 
 def _shares_key_value_heads(table: LayoutTable, workload: Workload) -> np.ndarray:
     """Megatron-LM gives ranks in excess of the heads copies (megatron/core/transformer/attention.py)."""
     heads, tensor = workload.model.num_key_value_heads, table["tensor_parallel"]
-    has_copies = np.logical_or.reduce([table.equals("engine", engine) for engine in _COPY_HEADS])
+    has_copies = table.equals("engine", "megatron-lm") | table.equals("engine", "command")
     return (heads % tensor == 0) | (has_copies & (tensor % heads == 0))
-
-
-_COPY_HEADS = ("megatron-lm", "command")
 
 
 def _divides(code: str, name: str, fix: str) -> LayoutRule:
@@ -230,7 +169,17 @@ def _divides(code: str, name: str, fix: str) -> LayoutRule:
     )
 
 
-WORLD = LayoutRule("world", (), _matches_world_size, WORLD_RULE, WORLD_FIX, describe_world_size)
+WORLD = LayoutRule(
+    "world",
+    (),
+    lambda table, w: (
+        (layout_mesh(table.columns).world_size == w.world_size(table["num_nodes"]))
+        & (table["num_nodes"] <= w.cluster.num_nodes)
+    ),
+    WORLD_RULE,
+    WORLD_FIX,
+    describe_world_size,
+)
 MAX_NODES = LayoutRule(
     "max_nodes",
     ("num_nodes", _MAX_NODES),
@@ -241,19 +190,34 @@ MAX_NODES = LayoutRule(
 TP_ACROSS_NODES = LayoutRule(
     "tp_across_nodes",
     ("tensor_parallel", "num_nodes", _RANKS_OF_DOMAIN),
-    _keeps_tensor_groups_in_nodes,
+    lambda table, w: (
+        ~leaves_domain(table, "tensor", w.cluster) | (table["num_nodes"] == 1) | w.allow_tensor_parallel_across_nodes
+    ),
     "a tensor-parallel group does not span nodes, but for those of one link domain",
     "use a tensor_parallel that divides gpus_per_node, or set space.allow_tensor_parallel_across_nodes",
 )
 TP_OVERLAP_ACROSS_NODES = LayoutRule(
     "tp_overlap_across_nodes",
     ("tensor_parallel_overlap", "tensor_parallel", "cluster.gpus_per_node"),
-    _keeps_overlapped_groups_in_nodes,
+    lambda table, w: (
+        ~table.per_mesh(RankMesh.crosses_nodes, "tp", w.cluster.gpus_per_node)
+        | (table["num_nodes"] == 1)
+        | _has(table, tensor_parallel_overlap=False)
+    ),
     "tensor-parallel collectives are overlapped within a node: they go through memory that every GPU of the group can"
     " address (torch.distributed._symmetric_memory)",
     "use a tensor_parallel that divides gpus_per_node, or set tensor_parallel_overlap to false",
 )
-BATCH = LayoutRule("batch", (), _matches_batch, BATCH_RULE, BATCH_FIX, describe_batch_size)
+BATCH = LayoutRule(
+    "batch",
+    (),
+    lambda table, w: (
+        table["grad_accum_steps"] > 0 if w.batch_is_free else table.global_batch_size == w.global_batch_size
+    ),
+    BATCH_RULE,
+    BATCH_FIX,
+    describe_batch_size,
+)
 LAYERS = LayoutRule(
     "layers",
     ("pipeline_parallel", "model.num_layers"),
@@ -271,7 +235,12 @@ INTERLEAVE = LayoutRule(
 PRECISION = LayoutRule(
     "precision",
     ("precision", "engine", "cluster.accelerator.name"),
-    _supports_precision,
+    lambda table, w: (
+        ~(
+            (_has(table, precision="bf16") & w.cluster.accelerator.lacks_bf16)
+            | (_has(table, precision="fp16", engine="deepspeed") & _is_on_cpu(w))
+        )
+    ),
     "the accelerator, and the engine on it, support the precision: DeepSpeed has fp16 only on CPUs with fp16"
     " instructions",
     "use fp32",
@@ -287,21 +256,27 @@ GPU_ONLY = LayoutRule(
 SEQUENCE_PARALLEL = LayoutRule(
     "sequence_parallel",
     ("sequence_parallel", "precision", "engine"),
-    _supports_sequence_parallel,
+    # In fp32 its layers are its local ones (trials/ranks/engine_packages.py): torch's norm.
+    lambda table, w: ~_has(table, sequence_parallel=True, engine=MEGATRON_CORE, precision="fp32") | _is_on_cpu(w),
     "megatron-core supports sequence_parallel on a GPU in bf16 and fp16 only",
     "set precision to bf16, or sequence_parallel to false",
 )
 GROUPED_FLASH = LayoutRule(
     "grouped_flash",
     ("attention_kernel", "precision", "model.num_key_value_heads", "model.num_attention_heads", "engine"),
-    _supports_grouped_flash,
+    # transformers leaves groups to the kernel, and torch's memory-efficient one, the only one in fp32, takes none.
+    lambda table, w: (
+        ~_has(table, attention_kernel="flash", precision="fp32", engine=ACCELERATE)
+        | (w.model.num_key_value_heads == w.model.num_attention_heads)
+        | _is_on_cpu(w)
+    ),
     "on a GPU transformers' sdpa needs a flash kernel where heads share key-value heads, which has 16 bits only",
     "set precision to bf16, or attention_kernel to math",
 )
 FLEX_HEAD_SIZE = LayoutRule(
     "flex_head_size",
     ("attention_kernel", "model.head_size", "cluster.accelerator.name"),
-    _supports_flex_heads,
+    lambda table, w: ~_has(table, attention_kernel="flex") | (w.model.head_size >= LEAST_FLEX_HEAD) | _is_on_cpu(w),
     f"FlexAttention on a GPU takes heads of {LEAST_FLEX_HEAD} elements or more",
     "set attention_kernel to flash in bf16, or use fewer heads",
 )
@@ -331,7 +306,11 @@ CONTEXT = LayoutRule(
 EXPERTS = LayoutRule(
     "experts",
     ("expert_parallel", "expert_tensor_parallel", "model.num_experts"),
-    _distributes_experts,
+    lambda table, w: (
+        table.ranks_of_expert_layer == 1
+        if w.model.num_experts is None
+        else w.model.num_experts % table["expert_parallel"] == 0
+    ),
     "expert_parallel divides the number of the model's experts; without experts it and expert_tensor_parallel are 1",
     "use an expert_parallel that divides num_experts, or 1 for both without experts",
 )
@@ -345,7 +324,12 @@ EXPERT_WIDTH = LayoutRule(
 EXPERT_RANKS = LayoutRule(
     "expert_ranks",
     ("expert_parallel", "expert_tensor_parallel", _RANKS_OF_STAGE),
-    _has_ranks_for_experts,
+    lambda table, w: (
+        layout_mesh(table.columns).without("pp").world_size
+        // table["data_parallel_replicas"]
+        % table.ranks_of_expert_layer
+        == 0
+    ),
     "expert_parallel x expert_tensor_parallel divides the ranks of a stage, with replicas those of one replica",
     "use a smaller expert_parallel, or a smaller pipeline_parallel",
 )
