@@ -100,13 +100,6 @@ _TOGETHER: tuple[Rule, ...] = (
 
 _SIZES: tuple[Rule, ...] = (
     refused(
-        ("model.num_layers", "pipeline_parallel", "virtual_pipeline_stages"),
-        lambda layers, stages, chunks: stages * chunks > layers,
-        "every model chunk has at least one layer",
-        "use fewer stages, or virtual_pipeline_stages 1",
-        name="layers",
-    ),
-    refused(
         ("grad_accum_steps", "pipeline_parallel", "pipeline_schedule"),
         lambda steps, stages, schedule: schedule == "dualpipev" and steps < 2 * stages,
         "dualpipev needs at least 2 x pipeline_parallel micro-batches a step",

@@ -25,13 +25,6 @@ from search_spaces.rules.engine_rules import (
 )
 from search_spaces.rules.torchtitan_rules import TORCHTITAN_RULES
 
-_stages = refused(
-    ("pipeline_parallel", "model.num_layers"),
-    lambda stages, layers: stages > layers,
-    "every pipeline stage has at least one layer; stages may be uneven",
-    "set pipeline_parallel to {num_layers} or less",
-    name="layers",
-)
 _sequence = refused(
     ("model.seq_length", "tensor_parallel", "sequence_parallel"),
     lambda length, tensor, is_split: is_split and length % tensor,
@@ -146,7 +139,6 @@ OWN_RULES: EngineRules = {
         ),
     ),
     "deepspeed": (
-        _stages,
         *DEEPSPEED_RULES,
         # With one data-parallel rank ZeRO 1 does what ZeRO 0 would.
         clashes(
@@ -168,6 +160,6 @@ OWN_RULES: EngineRules = {
         _experts_as_layers,
         engine_limits("deepspeed"),
     ),
-    "torch": (_stages, *TORCH_RULES, _sequence, _rotary, *_masked_flash, _experts_as_layers, engine_limits("torch")),
+    "torch": (*TORCH_RULES, _sequence, _rotary, *_masked_flash, _experts_as_layers, engine_limits("torch")),
 }
 """Rules of the engines of Parlay's trainer."""

@@ -145,7 +145,6 @@ REFUSED = {
         ({**FULL, "recompute_layers": 2}, "recompute_layers"),
         ({"matmul_precision": "fp8_rowwise"}, "matmul_precision"),
         ({**BF16, "matmul_precision": "nvfp4"}, "matmul_precision"),
-        ({**INTERLEAVED, "virtual_pipeline_stages": 4}, "layers"),
     ],
     "accelerate": [
         ({"tensor_parallel": 2}, "tensor_parallel"),
@@ -218,7 +217,6 @@ MIXED = {**QWEN3, "qkv_bias": True, "activation": "squared_relu"}
     ("shape", "fields", "rules"),
     [
         *(({"num_layers": 3}, {"engine": engine}, []) for engine in ("torch", "deepspeed")),
-        *(({"num_layers": 1}, {"engine": engine}, ["layers"]) for engine in ("torch", "deepspeed")),
         *(
             ({"hidden_size": 60, "position_embedding": "rotary"}, {"engine": engine}, ["rotary"])
             for engine in ("torch", "deepspeed")
