@@ -618,7 +618,6 @@ def _field_type(hint: Any) -> FieldType:
 
 
 FIELD_TYPES: Mapping[str, FieldType] = {name: _field_type(hint) for name, hint in get_type_hints(ModelShape).items()}
-MODEL_SWITCHES = tuple(name for name, kind in FIELD_TYPES.items() if kind.type is bool)
 
 
 def _mean(total: int, count: int) -> float:
