@@ -121,8 +121,8 @@ def _quantized_copies(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
 
 
 def _layer_weights(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
-    """Parameters of a rank's part of one layer, a mean over the layers."""
-    routed = model.routed_parameters / model.num_layers
+    """Parameters of a rank's part of a layer, where all layers are alike."""
+    routed = model.routed_parameters_per_layer
     return (model.layer_parameters - routed) / layouts["tensor_parallel"] + routed / layouts.ranks_of_expert_layer
 
 
