@@ -9,7 +9,7 @@ from search_spaces.engines import OWN_ENGINES, is_emulated
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import EngineRules, Rule, RuleViolation, lacking_features
+from search_spaces.rules.engine_rules import EngineRules, Rule, RuleViolation, lacking_features, refused
 from search_spaces.rules.trainer_rules import OWN_RULES
 
 
@@ -18,16 +18,20 @@ def engine_violations(layout: Layout, model: ModelShape, engines: EngineRules = 
 
     `engines` are those of the search's trainer; a layout for another engine violates only that rule.
     """
-    if layout.engine not in engines:
-        trainer = "Parlay's trainer" if tuple(engines) == OWN_ENGINES else "the search's trainer"
-        yield Problem(
-            f"{layout.engine}.engine_mismatch",
-            f"engine is {layout.engine}",
-            f"{trainer} supports {', '.join(reversed(tuple(engines)))}",
-            "set engine to one of these, or launcher.kind to simulated",
-        )
-    yield from feature_violations(layout.engine, layout.engine, model)
-    yield from rule_violations(layout.engine, engines.get(layout.engine, ()), layout, model)
+    return rule_violations(layout.engine, rules_of(layout.engine, engines), layout, model)
+
+
+def rules_of(engine: str, engines: EngineRules) -> tuple[Rule, ...]:
+    """Rules of an engine's layouts, in the order in which they are checked."""
+    trainer = "Parlay's trainer" if tuple(engines) == OWN_ENGINES else "the search's trainer"
+    is_known = refused(
+        ("engine",),
+        lambda engine: engine not in engines,
+        f"{trainer} supports {', '.join(reversed(tuple(engines)))}",
+        "set engine to one of these, or launcher.kind to simulated",
+        name="engine_mismatch",
+    )
+    return (is_known, lambda layout, model: lacking_features(engine, model), *engines.get(engine, ()))
 
 
 def feature_violations(name: str, engine: str, model: ModelShape) -> Iterator[Problem]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from search_spaces.engines import ENGINE_PROFILES, OWN_ENGINES
@@ -32,20 +33,51 @@ EngineRules = Mapping[str, tuple[Rule, ...]]
 """Rules of each engine of a trainer."""
 
 
-def refused(fields: tuple[str, ...], where: Callable[..., Any], rule: str, fix: str, *, name: str = "") -> Rule:
-    """Rule that refuses layouts whose values of these fields meet a condition.
+Clash = Callable[[Any], bool] | tuple[Any, ...]
+"""Values of a field that a rule is about: these, or those for which a function is true."""
+Clashes = Mapping[str, Clash]
+
+
+def refused(
+    fields: tuple[str, ...],
+    where: Callable[..., Any],
+    rule: str,
+    fix: str,
+    *,
+    beside: Clashes = MappingProxyType({}),
+    name: str = "",
+) -> Rule:
+    """Rule that refuses layouts whose values of these fields meet a condition, beside these values of others.
 
     A field of the model is called `model.NAME`; the message has all of them. The rule's short name is by default the
     first field's; `{engine}` in the rule and a field's name in the fix stand for the layout's value.
     """
+    tests = [(*_reader(field), clash) for field, clash in beside.items()]
     readers = [_reader(field) for field in fields]
-    violation = _violation(fields, rule, fix, name)
+    violation = _violation((*fields, *beside), rule, fix, name)
 
     def check(layout: Layout, model: ModelShape) -> Iterable[RuleViolation]:
+        for of_model, read, clash in tests:
+            value = read(model if of_model else layout)
+            if not (clash(value) if callable(clash) else value in clash):
+                return ()
         values = [read(model if of_model else layout) for of_model, read in readers]
-        return [violation(values, layout)] if where(*values) else ()
+        if not where(*values):
+            return ()
+        values += [read(model if of_model else layout) for of_model, read, _ in tests]
+        return [violation(values, layout)]
 
     return check
+
+
+def clashes(name: str, others: Clashes, rule: str, *, values: Clash | None = None, fix: str = "") -> Rule:
+    """Rule that a field does not have `values`, by default all but its default, beside these values of all `others`.
+
+    The fix is to change an axis of `others` to a value that does not clash, where it has few, or else the field itself.
+    """
+    field, default = name.removeprefix("model."), _DEFAULTS[name.removeprefix("model.")]
+    wrong = (lambda value: value != default) if values is None else values
+    return refused((), lambda: True, rule, fix or _way_out(name, others), beside={name: wrong, **others}, name=field)
 
 
 def _reader(field: str) -> tuple[bool, Callable[[Any], Any]]:
@@ -72,30 +104,6 @@ def finding(values: Mapping[str, Any]) -> str:
     (name, value), *others = values.items()
     beside = " and ".join(f"{other} {_format(each)}" for other, each in others)
     return f"{name} is {_format(value)}" + (f" with {beside}" if beside else "")
-
-
-Clash = Callable[[Any], bool] | tuple[Any, ...]
-"""Values of a field that a rule is about: these, or those for which a function is true."""
-
-
-def clashes(name: str, others: Mapping[str, Clash], rule: str, *, values: Clash | None = None, fix: str = "") -> Rule:
-    """Rule that a field does not have `values`, by default all but its default, beside these values of all `others`.
-
-    The fix is to change an axis of `others` to a value that does not clash, where it has few, or else the field itself.
-    """
-    default = _DEFAULTS[name.removeprefix("model.")]
-    every = {name: (lambda value: value != default) if values is None else values, **others}
-    tests = [(*_reader(field), clash) for field, clash in every.items()]
-    violation = _violation((*every,), rule, fix or _way_out(name, others))
-
-    def check(layout: Layout, model: ModelShape) -> Iterable[RuleViolation]:
-        for of_model, read, clash in tests:
-            value = read(model if of_model else layout)
-            if not (clash(value) if callable(clash) else value in clash):
-                return ()
-        return [violation([read(model if of_model else layout) for of_model, read, _ in tests], layout)]
-
-    return check
 
 
 def allows_only(
@@ -228,10 +236,11 @@ _ZERO_IN_PIPELINE = "set zero_stage to 0 or 1, or pipeline_parallel to 1"
 def too_few_micro_batches(fewer: int, rule: str) -> Rule:
     """Rule that a step in 1F1B has as many micro-batches as stages, or `fewer`."""
     return refused(
-        ("grad_accum_steps", "pipeline_parallel", "pipeline_schedule"),
-        lambda steps, stages, schedule: schedule == "1f1b" and steps < stages - fewer,
+        ("grad_accum_steps", "pipeline_parallel"),
+        lambda steps, stages: steps < stages - fewer,
         rule,
         "use a smaller micro_batch_size, fewer stages, or the gpipe schedule",
+        beside={"pipeline_schedule": ("1f1b",)},
         name="micro_batches",
     )
 
@@ -318,10 +327,12 @@ given_stages: tuple[Rule, ...] = (
 )
 """Splits that a layout gives, and which do not divide."""
 some_layers_recomputed = refused(
-    ("recompute_layers", "model.num_layers", "pipeline_parallel", "virtual_pipeline_stages"),
-    lambda recomputed, layers, stages, chunks: recomputed is not None and recomputed * stages * chunks >= layers,
+    ("model.num_layers", "pipeline_parallel", "virtual_pipeline_stages", "recompute_layers"),
+    lambda layers, stages, chunks, recomputed: recomputed * stages * chunks >= layers,
     "recompute_layers is less than num_layers / (pipeline_parallel x virtual_pipeline_stages)",
     "leave recompute_layers out to recompute all layers, or use a smaller number",
+    beside={"recompute_layers": is_given},
+    name="recompute_layers",
 )
 """Recomputing every layer of a chunk is full recomputation."""
 sharded_replicas = refused(
@@ -347,10 +358,11 @@ torch's aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_var
 
 
 flash_heads = refused(
-    ("attention_kernel", "model.head_size"),
-    lambda kernel, size: kernel == "flash" and (size % 8 or size > LARGEST_FLASH_HEAD),
+    ("model.head_size",),
+    lambda size: size % 8 or size > LARGEST_FLASH_HEAD,
     f"{{engine}}'s flash attention supports head sizes that are multiples of 8, at most {LARGEST_FLASH_HEAD}",
     "set attention_kernel to math, or use another number of heads",
+    beside={"attention_kernel": ("flash",)},
     name="flash_head_size",
 )
 """Heads for which flash attention has no kernel, for engines that do not pad them."""
@@ -400,10 +412,11 @@ _FSDP = "torch's FSDP2 (ZeRO 2 and 3) always overlaps block by block, and has no
 TORCH_SCHEDULE_RULES: tuple[Rule, ...] = (
     too_few_micro_batches(0, "torch's 1F1B needs at least pipeline_parallel micro-batches a step"),
     refused(
-        ("grad_accum_steps", "pipeline_parallel", "pipeline_schedule"),
-        lambda steps, stages, schedule: schedule == "interleaved_1f1b" and steps % max(1, steps // stages),
+        ("grad_accum_steps", "pipeline_parallel"),
+        lambda steps, stages: steps % max(1, steps // stages),
         "torch's interleaved 1F1B splits a step's micro-batches into max(1, micro-batches // stages) equal rounds",
         "use a micro_batch_size that makes grad_accum_steps a multiple of {pipeline_parallel}",
+        beside={"pipeline_schedule": ("interleaved_1f1b",)},
         name="rounds",
     ),
 )
@@ -451,10 +464,11 @@ MEGATRON_RULES: tuple[Rule, ...] = (
     even_stages,
     *given_stages,
     refused(
-        ("grad_accum_steps", "pipeline_parallel", "virtual_pipeline_stages"),
-        lambda steps, stages, chunks: chunks > 1 and steps % stages,
+        ("grad_accum_steps", "pipeline_parallel"),
+        lambda steps, stages: steps % stages,
         "{engine}'s interleaved 1F1B needs grad_accum_steps to be a multiple of pipeline_parallel",
         "use another micro_batch_size, or virtual_pipeline_stages 1",
+        beside={"virtual_pipeline_stages": at_least(2)},
         name="micro_batches",
     ),
     _megatron_modules,
@@ -489,32 +503,31 @@ MEGATRON_RULES: tuple[Rule, ...] = (
         " (transformer/moe/moe_layer.py)",
     ),
     refused(
-        ("model.experts_per_token", "engine", "model.aux_loss_coefficient"),
-        lambda chosen, engine, loss: chosen == 1 and (engine != "megatron-lm" or loss is not None),
+        ("engine", "model.aux_loss_coefficient"),
+        lambda engine, loss: engine != "megatron-lm" or loss is not None,
         "the softmax over one chosen expert has no gradient, so megatron-core refuses it"
         " (transformer/transformer_config.py); Megatron-LM chooses one by sinkhorn, without aux_loss_coefficient",
         "use an experts_per_token of 2 or more, or another engine",
+        beside={"model.experts_per_token": (1,)},
+        name="experts_per_token",
     ),
     refused(
-        ("expert_tensor_parallel", "tensor_parallel", "expert_parallel", "model.num_experts"),
-        lambda split, tensor, ranks, experts: experts is not None and ranks == 1 and split != tensor,
+        ("expert_tensor_parallel", "tensor_parallel"),
+        lambda split, tensor: split != tensor,
         "with expert_parallel 1 megatron-core 0.16 reduces experts' gradients over the data-parallel ranks of other"
         " layers, which have other slices of them (tensor_parallel/layers.py, allreduce)",
         "set expert_tensor_parallel to {tensor_parallel}, or expert_parallel to 2 or more",
+        beside={"model.num_experts": is_given, "expert_parallel": (1,)},
         name="expert_groups",
     ),
     refused(
-        (
-            *("rank_order", "expert_parallel", "expert_tensor_parallel", "tensor_parallel", "context_parallel"),
-            "model.num_experts",
-        ),
-        lambda order, ranks, split, tensor, context, experts: (
-            experts is not None and order != "tp-dp-pp" and ranks * split != tensor * context
-        ),
+        ("expert_parallel", "expert_tensor_parallel", "tensor_parallel", "context_parallel"),
+        lambda ranks, split, tensor, context: ranks * split != tensor * context,
         "in an order that does not end in pp, experts have as many data-parallel ranks as other layers:"
         " expert_parallel x expert_tensor_parallel is tensor_parallel x context_parallel (parallel_state.py,"
         " initialize_model_parallel)",
         "set rank_order to tp-dp-pp, or the two products to the same number",
+        beside={"model.num_experts": is_given, "rank_order": lambda order: order != "tp-dp-pp"},
         name="expert_rank_order",
     ),
 )

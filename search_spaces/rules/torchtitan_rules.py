@@ -100,10 +100,11 @@ _TOGETHER: tuple[Rule, ...] = (
 
 _SIZES: tuple[Rule, ...] = (
     refused(
-        ("grad_accum_steps", "pipeline_parallel", "pipeline_schedule"),
-        lambda steps, stages, schedule: schedule == "dualpipev" and steps < 2 * stages,
+        ("grad_accum_steps", "pipeline_parallel"),
+        lambda steps, stages: steps < 2 * stages,
         "dualpipev needs at least 2 x pipeline_parallel micro-batches a step",
         "use a smaller micro_batch_size or fewer stages",
+        beside={"pipeline_schedule": ("dualpipev",)},
         name="micro_batches",
     ),
     refused(
@@ -122,16 +123,18 @@ _SIZES: tuple[Rule, ...] = (
         name="context_sequence",
     ),
     refused(
-        ("expert_tensor_parallel", "expert_parallel", "tensor_parallel", "model.num_experts"),
-        lambda split, ranks, tensor, experts: experts is not None and split != (tensor if ranks == 1 else 1),
+        ("expert_tensor_parallel", "expert_parallel", "tensor_parallel"),
+        lambda split, ranks, tensor: split != (tensor if ranks == 1 else 1),
         "torchtitan splits experts over the tensor-parallel ranks where expert_parallel is 1, and never otherwise",
         "set expert_tensor_parallel to {tensor_parallel} with expert_parallel 1, else to 1",
+        beside={"model.num_experts": is_given},
     ),
     refused(
-        ("expert_parallel", "tensor_parallel", "zero_stage", "model.num_experts"),
-        lambda ranks, tensor, stage, experts: experts is not None and stage == 0 and tensor % ranks,
+        ("expert_parallel", "tensor_parallel"),
+        lambda ranks, tensor: tensor % ranks,
         "torchtitan distributes experts over ranks that shard, not over replicas",
         "set zero_stage to 2 or 3, or a smaller expert_parallel",
+        beside={"model.num_experts": is_given, "zero_stage": (0,)},
     ),
 )
 

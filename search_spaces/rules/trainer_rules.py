@@ -6,12 +6,15 @@ packages (trials/trainers).
 
 from __future__ import annotations
 
+from typing import Any
+
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.rules.engine_rules import (
     DEEPSPEED_RULES,
     MEGATRON_RULES,
     MEGATRON_SCHEDULES,
     TORCH_RULES,
+    Clash,
     EngineRules,
     Rule,
     at_least,
@@ -26,24 +29,27 @@ from search_spaces.rules.engine_rules import (
 from search_spaces.rules.torchtitan_rules import TORCHTITAN_RULES
 
 _sequence = refused(
-    ("model.seq_length", "tensor_parallel", "sequence_parallel"),
-    lambda length, tensor, is_split: is_split and length % tensor,
+    ("model.seq_length", "tensor_parallel"),
+    lambda length, tensor: length % tensor,
     "sequence_parallel splits the sequence evenly over the tensor-parallel ranks",
     "use a tensor_parallel that divides seq_length, or set sequence_parallel to false",
+    beside={"sequence_parallel": (True,)},
     name="sequence",
 )
 _rotary = refused(
-    ("model.head_size", "model.position_embedding"),
-    lambda size, positions: positions == "rotary" and size % 2,
+    ("model.head_size",),
+    lambda size: size % 2,
     "rotary embeddings rotate pairs of a head's elements, so the head size is even",
     "use an even head size (attention_head_size, or hidden_size / num_attention_heads), or learned positions",
+    beside={"model.position_embedding": ("rotary",)},
     name="rotary",
 )
 _experts_as_layers = refused(
-    ("expert_tensor_parallel", "tensor_parallel", "model.num_experts"),
-    lambda split, tensor, experts: experts is not None and split != tensor,
+    ("expert_tensor_parallel", "tensor_parallel"),
+    lambda split, tensor: split != tensor,
     "engine {engine} splits every expert over the tensor-parallel ranks, as all other layers",
     "set expert_tensor_parallel to {tensor_parallel}, or use another engine",
+    beside={"model.num_experts": is_given},
 )
 
 _MASKED_FLASH = "torch's flash attention has a causal mask over the whole sequence, and no sinks"
@@ -57,6 +63,13 @@ _GPT2, _LLAMA = ("learned", "layernorm", False), ("rotary", "rmsnorm", True)
 
 _SHAPE = ("model.position_embedding", "model.norm", "model.gated_mlp")
 
+
+def _is_shape(values: tuple[Any, ...]) -> dict[str, Clash]:
+    return {name: (value,) for name, value in zip(_SHAPE, values, strict=True)}
+
+
+_IS_GPT2 = _is_shape(_GPT2)
+
 # transformers 5.23: models/gpt2, models/llama, models/qwen2 and models/qwen3; accelerate 1.15: accelerator.py and
 # utils/fsdp_utils.py.
 _ACCELERATE: tuple[Rule, ...] = (
@@ -69,25 +82,26 @@ _ACCELERATE: tuple[Rule, ...] = (
         name="model",
     ),
     refused(
-        ("model.num_key_value_heads", "model.num_attention_heads", *_SHAPE),
-        lambda groups, heads, *shape: shape == _GPT2 and groups != heads,
+        ("model.num_key_value_heads", "model.num_attention_heads"),
+        lambda groups, heads: groups != heads,
         "transformers' GPT-2 has a key-value head for each attention head",
         "set num_key_value_heads to {num_attention_heads}, or use a Llama's shape",
+        beside=_IS_GPT2,
         name="kv_heads",
     ),
     refused(
-        ("model.attention_head_size", "model.num_attention_heads", "model.hidden_size", *_SHAPE),
-        lambda size, heads, hidden, *shape: shape == _GPT2 and size * heads != hidden,
+        ("model.attention_head_size", "model.num_attention_heads", "model.hidden_size"),
+        lambda size, heads, hidden: size * heads != hidden,
         "transformers' GPT-2 has heads of hidden_size / num_attention_heads",
         "leave attention_head_size out, or use a Llama's shape",
+        beside=_IS_GPT2,
     ),
     refused(
-        ("model.hidden_size", "model.num_attention_heads", "model.qk_norm", "model.qkv_bias", *_SHAPE),
-        lambda hidden, heads, is_qwen3, is_qwen2, *shape: (
-            shape == _LLAMA and not (is_qwen3 or is_qwen2) and hidden % heads
-        ),
+        ("model.hidden_size", "model.num_attention_heads"),
+        lambda hidden, heads: hidden % heads,
         "transformers' Llama takes only a hidden_size that num_attention_heads divides",
         "use another num_attention_heads, or another engine",
+        beside=_is_shape(_LLAMA) | {"model.qk_norm": (False,), "model.qkv_bias": (False,)},
         name="attention_head_size",
     ),
     clashes(
