@@ -281,7 +281,7 @@ class ModelShape:
 
     @property
     def num_expert_layers(self) -> int:
-        """Layers with experts, without those that predict further tokens."""
+        """MoE layers, excluding MTP."""
         return 0 if self.num_experts is None else (self.num_layers - self.num_dense_layers) // self.expert_layer_every
 
     @property

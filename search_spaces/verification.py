@@ -20,7 +20,7 @@ NOT_VERIFIED = ("num_nodes", "engine", SETTINGS)
 
 
 class Level(IntEnum):
-    """Knowledge of a value with an engine; the more the higher. A value of which nothing is declared is BY_RULE."""
+    """How well a value is verified with an engine. BY_RULE where nothing is declared."""
 
     BY_RULE = 0
     """Read in the trainer's source or documentation, as its rules say."""

@@ -7,7 +7,7 @@ and megatron/core/distributed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -52,20 +52,17 @@ def refused(
     A field of the model is called `model.NAME`; the message has all of them. The rule's short name is by default the
     first field's; `{engine}` in the rule and a field's name in the fix stand for the layout's value.
     """
-    tests = [(*_reader(field), clash) for field, clash in beside.items()]
-    readers = [_reader(field) for field in fields]
-    violation = _violation((*fields, *beside), rule, fix, name)
+    tests = [(field, *_reader(field), clash) for field, clash in beside.items()]
+    readers = [(field, *_reader(field)) for field in fields]
 
     def check(layout: Layout, model: ModelShape) -> Iterable[RuleViolation]:
-        for of_model, read, clash in tests:
-            value = read(model if of_model else layout)
+        others = {}
+        for field, of_model, read, clash in tests:
+            others[field] = value = read(model if of_model else layout)
             if not (clash(value) if callable(clash) else value in clash):
                 return ()
-        values = [read(model if of_model else layout) for of_model, read in readers]
-        if not where(*values):
-            return ()
-        values += [read(model if of_model else layout) for of_model, read, _ in tests]
-        return [violation(values, layout)]
+        found = {field: read(model if of_model else layout) for field, of_model, read in readers}
+        return [_violation(layout, found | others, rule, fix, name)] if where(*found.values()) else ()
 
     return check
 
@@ -86,17 +83,10 @@ def _reader(field: str) -> tuple[bool, Callable[[Any], Any]]:
     return name != field, attrgetter(RESOLVED_FIELDS.get(name, name) if name != field else name)
 
 
-def _violation(
-    fields: tuple[str, ...], rule: str, fix: str, name: str = ""
-) -> Callable[[Sequence[Any], Layout], RuleViolation]:
-    names = [field.removeprefix("model.") for field in fields]
-
-    def violation(values: Sequence[Any], layout: Layout) -> RuleViolation:
-        found = finding(dict(zip(fields, values, strict=True)))
-        numbers = dict(zip(names, values, strict=True))
-        return RuleViolation(name or names[0], found, rule.replace("{engine}", layout.engine), fix.format(**numbers))
-
-    return violation
+def _violation(layout: Layout, found: Mapping[str, Any], rule: str, fix: str, name: str = "") -> RuleViolation:
+    named = {field.removeprefix("model."): value for field, value in found.items()}
+    rule = rule.replace("{engine}", layout.engine)
+    return RuleViolation(name or next(iter(named)), finding(found), rule, fix.format(**named))
 
 
 def finding(values: Mapping[str, Any]) -> str:
@@ -111,18 +101,15 @@ def allows_only(
 ) -> Rule:
     """Rule that allows only these values of the layout's and the model's fields; `owner` is the name in the message."""
     every = {**fields, **{f"model.{name}": values for name, values in (of_model or {}).items()}}
-    choices = {field: _choice(field, values) for field, values in every.items()}
-    rows = [
-        (*_reader(field), values, _violation((field,), f"{owner} supports {field} {words}", f"set {field} to {words}"))
-        for (field, values), words in zip(every.items(), choices.values(), strict=True)
-    ]
+    rows = [(field, *_reader(field), values) for field, values in every.items()]
 
-    def check(layout: Layout, model: ModelShape) -> Iterable[RuleViolation]:
-        return [
-            violation([value], layout)
-            for of_model, read, values, violation in rows
-            if (value := read(model if of_model else layout)) not in values
-        ]
+    def check(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+        for field, of_model, read, values in rows:
+            value = read(model if of_model else layout)
+            if value not in values:
+                choice = _choice(field, values)
+                sentence = f"{owner} supports {field} {choice}"
+                yield _violation(layout, {field: value}, sentence, f"set {field} to {choice}")
 
     return check
 
