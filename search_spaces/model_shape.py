@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from types import NoneType
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from search_spaces.decoding import require_fields
 from search_spaces.errors import InputError, format_value
@@ -152,8 +151,8 @@ class ModelShape:
     def __post_init__(self) -> None:
         for name, kind in FIELD_TYPES.items():
             value = getattr(self, name)
-            if value is not None or not kind.may_be_null:
-                _require(name, kind.type, value)
+            if value is not None or MODEL_DEFAULTS.get(name, MISSING) is not None:
+                _require(name, kind, value)
         for name, declared in MODEL_FIELDS.items():
             is_alone = declared.needs is not None and getattr(self, declared.needs) is None
             if is_alone and getattr(self, name) != MODEL_DEFAULTS[name]:
@@ -277,7 +276,8 @@ class ModelShape:
         """The model with experts in all of its layers, or in none."""
         if has_experts:
             return replace(self, num_dense_layers=0, expert_layer_every=1)
-        return replace(self, **{name: MODEL_DEFAULTS[name] for name in ("num_experts", *_of_experts())})
+        of_experts = [name for name, declared in MODEL_FIELDS.items() if "num_experts" in (name, declared.needs)]
+        return replace(self, **{name: MODEL_DEFAULTS[name] for name in of_experts})
 
     @property
     def num_expert_layers(self) -> int:
@@ -585,10 +585,6 @@ MODEL_DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(ModelShap
 """Fields that a model may leave out, with the value that then counts."""
 
 
-def _of_experts() -> list[str]:
-    return [name for name, declared in MODEL_FIELDS.items() if declared.needs == "num_experts"]
-
-
 def field_of_feature(name: str) -> str:
     """Field that gives a model a feature."""
     return "activation" if name == "clamped_swiglu" else name
@@ -605,19 +601,10 @@ MODEL_FIELDS: Mapping[str, ModelField] = {
 """Fields that a search file may give."""
 
 
-class FieldType(NamedTuple):
-    """Type of a field, without None, which it may be."""
-
-    type: type
-    may_be_null: bool
-
-
-def _field_type(hint: Any) -> FieldType:
-    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
-    return FieldType(kinds[0], NoneType in get_args(hint))
-
-
-FIELD_TYPES: Mapping[str, FieldType] = {name: _field_type(hint) for name, hint in get_type_hints(ModelShape).items()}
+FIELD_TYPES: Mapping[str, type] = {
+    name: (get_args(hint) or (hint,))[0] for name, hint in get_type_hints(ModelShape).items()
+}
+"""Type of each field; one whose default is None may be None, too."""
 
 
 def _mean(total: int, count: int) -> float:
@@ -627,7 +614,7 @@ def _mean(total: int, count: int) -> float:
 
 def _require(name: str, kind: type, value: Any) -> None:
     """InputError unless a field's value is of its type, within its bounds and one of its words."""
-    declared = MODEL_FIELDS.get(name, ModelField(""))
+    declared = MODEL_FIELDS.get(name, ModelField("", least=0))
     if kind is bool:
         is_valid, rule = type(value) is bool, "true or false"
     elif kind is str:
@@ -636,7 +623,7 @@ def _require(name: str, kind: type, value: Any) -> None:
         is_valid = type(value) is int and declared.least <= value <= declared.most
         rule = f"a whole number from {declared.least} to {declared.most}"
     else:
-        is_valid = type(value) in (int, float) and declared.least < value + (name not in MODEL_FIELDS) <= declared.most
+        is_valid = type(value) in (int, float) and declared.least < value <= declared.most
         rule = f"a number above {declared.least}, at most {declared.most}"
     if not is_valid:
         raise _bad(name, value, rule)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +89,12 @@ def word_of(axis: str, value: Any) -> str:
 @cache
 def _declared() -> Mapping[tuple[str, str, str], Level]:
     """Level of every word of an engine and axis; with neither that of the engine."""
-    found: dict[tuple[str, str, str], Level] = {}
     with TABLE.open(newline="") as file:
-        for row in csv.DictReader(file):
-            for level in (Level.PARSED, Level.RUN):
-                for word in row[level.text].split():
-                    found[row["engine"], row["axis"], word] = level
-                    found[row["engine"], "", ""] = max(level, found.get((row["engine"], "", ""), level))
+        rows = list(csv.DictReader(file))
+    found: dict[tuple[str, str, str], Level] = {}
+    for level, row in product((Level.PARSED, Level.RUN), rows):
+        words = row[level.text].split()
+        found |= {(row["engine"], row["axis"], word): level for word in words}
+        if words:
+            found[row["engine"], "", ""] = level
     return found

@@ -37,7 +37,7 @@ class StageTable:
         count, split = layouts["pipeline_parallel"], _Split.of(model, layouts)
         columns = [np.zeros_like(count), np.minimum(1, count - 1), np.maximum(count - 2, 0), count - 1]
         if 0 < model.num_expert_layers < model.num_layers:
-            columns.append(np.array([experts.argmax() for experts in split.experts])[split.group])
+            columns.append(split.experts.argmax(axis=1)[split.group])
         return cls._of(model, layouts, split, np.stack(columns, axis=1))
 
     @classmethod
@@ -52,8 +52,9 @@ class StageTable:
 
     @classmethod
     def _of(cls, model: ModelShape, layouts: LayoutTable, split: _Split, index: np.ndarray) -> StageTable:
-        layers, experts = split.at(split.layers, index), split.at(split.experts, index)
-        is_first, has_head = index == 0, index == split.heads[split.group][:, None]
+        group = split.group[:, None]
+        layers, experts = split.layers[group, index], split.experts[group, index]
+        is_first, has_head = index == 0, index == split.heads[group]
         table = model.vocab_size * model.hidden_size
         ends = is_first * model.embedding_parameters + has_head * (table + model.norm_parameters)
         if model.tied_embeddings:  # one table if both ends are on one stage
@@ -87,11 +88,11 @@ def layers_alike(
 
 @dataclass(frozen=True)
 class _Split:
-    """Layers, and those with experts, of every stage, and the stage of the head, for each group of layouts that are
-    split alike; `group` is that of each layout."""
+    """Layers, and those with experts, of shape (groups, stages), and the stage of the head, for groups of layouts that
+    are split alike; `group` is that of each layout."""
 
-    layers: list[np.ndarray]
-    experts: list[np.ndarray]
+    layers: np.ndarray
+    experts: np.ndarray
     heads: np.ndarray
     group: np.ndarray
 
@@ -102,21 +103,16 @@ class _Split:
         kinds = np.ravel_multi_index(tuple(deciding), [int(column.max(initial=0)) + 1 for column in deciding])
         _, first, group = np.unique(kinds, return_index=True, return_inverse=True)
         experts_before = np.cumsum([0, *(model.has_experts(layer) for layer in range(model.num_layers))])
-        layers, experts, heads = [], [], []
-        for row in first:
+        layers, experts = np.zeros((2, len(first), int(layouts["pipeline_parallel"].max(initial=1))))
+        heads = np.zeros(len(first), dtype=int)
+        for number, row in enumerate(first):
             engine, *given = (decode(name, int(layouts[name][row])) for name in _OF_SPLIT)
             split = GivenSplit(*given)
-            chunks, head = _chunk_layers(model, engine, split, is_v[row])
+            chunks, heads[number] = _chunk_layers(model, engine, split, is_v[row])
             edges = np.cumsum([0, *chunks])
-            layers.append(_of_stages(np.diff(edges), split.stages, is_v[row]))
-            experts.append(_of_stages(np.diff(experts_before[edges]), split.stages, is_v[row]))
-            heads.append(head)
-        return cls(layers, experts, np.array(heads, dtype=int), group)
-
-    def at(self, of_groups: list[np.ndarray], index: np.ndarray) -> np.ndarray:
-        """The values of the stages of these indices, one row per layout."""
-        offsets = np.cumsum([0, *(len(values) for values in of_groups)])
-        return np.concatenate([*of_groups, []])[offsets[self.group][:, None] + index]
+            layers[number, : split.stages] = _of_stages(np.diff(edges), split.stages, is_v[row])
+            experts[number, : split.stages] = _of_stages(np.diff(experts_before[edges]), split.stages, is_v[row])
+        return cls(layers, experts, heads, group)
 
 
 _OF_SPLIT = (

@@ -62,10 +62,10 @@ class PresetSection(Section):
 
 def _model_field(name: str) -> tuple[Any, Any]:
     declared, kind = MODEL_FIELDS[name], FIELD_TYPES[name]
-    value: Any = Literal[declared.words] if declared.words else kind.type
-    if kind.type is int:
+    value: Any = Literal[declared.words] if declared.words else kind
+    if kind is int:
         value = Annotated[int, Field(ge=declared.least, le=declared.most)]
-    elif kind.type is float:
+    elif kind is float:
         value = Annotated[float, Field(gt=declared.least, le=declared.most)]
     default = MODEL_DEFAULTS.get(name, ...) if declared.in_file is ... else declared.in_file
     return value | None if default is None else value, Field(default=default, description=declared.description)

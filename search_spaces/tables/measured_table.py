@@ -261,7 +261,7 @@ _PARSERS: Mapping[str, _Parser] = {
     **dict.fromkeys(("problem", "source", "model_name", "accelerator", "outcome", "cluster", "failure_reason"), _text),
     **dict.fromkeys(("search_id", "trial", "kind"), _text),
     **dict.fromkeys(("step_time_s", "peak_memory_gib", "step_time_p95_s", "duration_s", "queue_wait_s"), _number),
-    **{name: _BY_TYPE[kind.type] for name, kind in FIELD_TYPES.items()},
+    **{name: _BY_TYPE[kind] for name, kind in FIELD_TYPES.items()},
     **{name: _BY_KIND.get(axis.kind, _count) for name, axis in AXES.items()},
 }
 
