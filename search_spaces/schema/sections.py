@@ -234,22 +234,15 @@ def resolved_path(folder: Path, path: str) -> Path:
 
 def _require_chunks(schedules: Sequence[str], chunks: Sequence[int], key: str) -> None:
     """InputError for an interleaved or V schedule without a number of model chunks per rank that it has."""
-    if "interleaved_1f1b" in schedules and max(chunks, default=1) == 1:
-        raise InputError.of(
-            "contradiction",
-            "is interleaved_1f1b with one model chunk per pipeline rank",
-            rule="an interleaved schedule has virtual_pipeline_stages of 2 or more",
-            fix="give virtual_pipeline_stages, or use 1f1b",
-            key=key,
-            value="interleaved_1f1b",
-        )
-    for schedule in (name for name in V_SCHEDULES if name in schedules and 2 not in chunks):
-        listed = " or ".join(map(str, chunks)) or "1"
-        raise InputError.of(
-            "contradiction",
-            f"is {schedule} with virtual_pipeline_stages {listed}",
-            rule=f"{schedule} has virtual_pipeline_stages of 2",
-            fix="set virtual_pipeline_stages to 2, or use 1f1b",
-            key=key,
-            value=schedule,
-        )
+    given = [*chunks] or [1]
+    for schedule in schedules:
+        is_v = schedule in V_SCHEDULES
+        if (is_v and 2 not in given) or (schedule == "interleaved_1f1b" and max(given) == 1):
+            raise InputError.of(
+                "contradiction",
+                f"is {schedule} with virtual_pipeline_stages {' or '.join(map(str, given))}",
+                rule=f"{schedule} has virtual_pipeline_stages of {'2' if is_v else '2 or more'}",
+                fix="set virtual_pipeline_stages to 2, or use 1f1b",
+                key=key,
+                value=schedule,
+            )
