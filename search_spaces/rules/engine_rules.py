@@ -258,7 +258,6 @@ _QUANTIZED_FP32 = clashes(
     "matmul_precision",
     {"precision": ("fp32",)},
     "products in 8 and 4 bits have inputs and outputs of 16 bits",
-    fix="set precision to bf16, or matmul_precision to same",
 )
 
 
@@ -335,7 +334,6 @@ half_precision_flash = clashes(
     {"precision": ("fp32",)},
     "{engine}'s flash attention supports only bf16 and fp16",
     values=("flash",),
-    fix="set precision to bf16, or attention_kernel to math",
 )
 """Rule of engines whose flash attention has only 16 bits."""
 
