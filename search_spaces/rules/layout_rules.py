@@ -169,214 +169,200 @@ def _divides(code: str, name: str, fix: str) -> LayoutRule:
     )
 
 
-WORLD = LayoutRule(
-    "world",
-    (),
-    lambda table, w: (
-        (layout_mesh(table.columns).world_size == w.world_size(table["num_nodes"]))
-        & (table["num_nodes"] <= w.cluster.num_nodes)
-    ),
-    WORLD_RULE,
-    WORLD_FIX,
-    describe_world_size,
-)
-MAX_NODES = LayoutRule(
-    "max_nodes",
-    ("num_nodes", _MAX_NODES),
-    lambda table, w: table["num_nodes"] <= (w.max_nodes or np.inf),
-    "num_nodes is at most constraints.max_nodes",
-    "raise constraints.max_nodes or use fewer nodes",
-)
-TP_ACROSS_NODES = LayoutRule(
-    "tp_across_nodes",
-    ("tensor_parallel", "num_nodes", _RANKS_OF_DOMAIN),
-    lambda table, w: (
-        ~leaves_domain(table, "tensor", w.cluster) | (table["num_nodes"] == 1) | w.allow_tensor_parallel_across_nodes
-    ),
-    "a tensor-parallel group does not span nodes, but for those of one link domain",
-    "use a tensor_parallel that divides gpus_per_node, or set space.allow_tensor_parallel_across_nodes",
-)
-TP_OVERLAP_ACROSS_NODES = LayoutRule(
-    "tp_overlap_across_nodes",
-    ("tensor_parallel_overlap", "tensor_parallel", "cluster.gpus_per_node"),
-    lambda table, w: (
-        ~table.per_mesh(RankMesh.crosses_nodes, "tp", w.cluster.gpus_per_node)
-        | (table["num_nodes"] == 1)
-        | _has(table, tensor_parallel_overlap=False)
-    ),
-    "tensor-parallel collectives are overlapped within a node: they go through memory that every GPU of the group can"
-    " address (torch.distributed._symmetric_memory)",
-    "use a tensor_parallel that divides gpus_per_node, or set tensor_parallel_overlap to false",
-)
-BATCH = LayoutRule(
-    "batch",
-    (),
-    lambda table, w: (
-        table["grad_accum_steps"] > 0 if w.batch_is_free else table.global_batch_size == w.global_batch_size
-    ),
-    BATCH_RULE,
-    BATCH_FIX,
-    describe_batch_size,
-)
-LAYERS = LayoutRule(
-    "layers",
-    ("pipeline_parallel", "model.num_layers"),
-    lambda table, w: table["pipeline_parallel"] <= w.model.num_layers,
-    "every pipeline stage has at least one layer",
-    "use a smaller pipeline_parallel",
-)
-INTERLEAVE = LayoutRule(
-    "interleave",
-    ("virtual_pipeline_stages", "pipeline_parallel", "model.num_layers"),
-    lambda table, w: table["pipeline_parallel"] * table["virtual_pipeline_stages"] <= w.model.num_layers,
-    "every model chunk of an interleaved pipeline has at least one layer",
-    "use fewer virtual_pipeline_stages",
-)
-PRECISION = LayoutRule(
-    "precision",
-    ("precision", "engine", "cluster.accelerator.name"),
-    lambda table, w: (
-        ~(
-            (_has(table, precision="bf16") & w.cluster.accelerator.lacks_bf16)
-            | (_has(table, precision="fp16", engine="deepspeed") & _is_on_cpu(w))
-        )
-    ),
-    "the accelerator, and the engine on it, support the precision: DeepSpeed has fp16 only on CPUs with fp16"
-    " instructions",
-    "use fp32",
-)
-GPU_ONLY = LayoutRule(
-    "gpu_only",
-    (),
-    _supports_device,
-    "what an engine has on GPUs alone, such as megatron-core's flash attention and torchtitan's compiler, needs one",
-    "use another value, or another engine",
-    _describe_device,
-)
-SEQUENCE_PARALLEL = LayoutRule(
-    "sequence_parallel",
-    ("sequence_parallel", "precision", "engine"),
-    # In fp32 its layers are its local ones (trials/ranks/engine_packages.py): torch's norm.
-    lambda table, w: ~_has(table, sequence_parallel=True, engine=MEGATRON_CORE, precision="fp32") | _is_on_cpu(w),
-    "megatron-core supports sequence_parallel on a GPU in bf16 and fp16 only",
-    "set precision to bf16, or sequence_parallel to false",
-)
-GROUPED_FLASH = LayoutRule(
-    "grouped_flash",
-    ("attention_kernel", "precision", "model.num_key_value_heads", "model.num_attention_heads", "engine"),
-    # transformers leaves groups to the kernel, and torch's memory-efficient one, the only one in fp32, takes none.
-    lambda table, w: (
-        ~_has(table, attention_kernel="flash", precision="fp32", engine=ACCELERATE)
-        | (w.model.num_key_value_heads == w.model.num_attention_heads)
-        | _is_on_cpu(w)
-    ),
-    "on a GPU transformers' sdpa needs a flash kernel where heads share key-value heads, which has 16 bits only",
-    "set precision to bf16, or attention_kernel to math",
-)
-FLEX_HEAD_SIZE = LayoutRule(
-    "flex_head_size",
-    ("attention_kernel", "model.head_size", "cluster.accelerator.name"),
-    lambda table, w: ~_has(table, attention_kernel="flex") | (w.model.head_size >= LEAST_FLEX_HEAD) | _is_on_cpu(w),
-    f"FlexAttention on a GPU takes heads of {LEAST_FLEX_HEAD} elements or more",
-    "set attention_kernel to flash in bf16, or use fewer heads",
-)
-MATMUL_PRECISION = LayoutRule(
-    "matmul_precision",
-    ("matmul_precision", "cluster.accelerator.name"),
-    _multiplies_quantized,
-    "the accelerator multiplies these floats: 8 bits on H100 and later and on MI300X and later, mxfp8 on B200 and later"
-    " and on MI350X and later (torchtitan's on B200 and later), nvfp4 on B200 and later",
-    "set matmul_precision to same",
-)
-LAYERS_IN_16_BITS = LayoutRule(
-    "layers_in_16_bits",
-    ("layers_in_16_bits", "model.num_layers"),
-    lambda table, w: 2 * table["layers_in_16_bits"] < w.model.num_layers,
-    "layers_in_16_bits at both ends are not all of the model's layers",
-    "use fewer layers_in_16_bits, or set matmul_precision to same",
-)
-CONTEXT = LayoutRule(
-    "context",
-    ("context_parallel", "model.seq_length"),
-    lambda table, w: (table["context_parallel"] == 1) | (w.model.seq_length % (2 * table["context_parallel"]) == 0),
-    "2 x context_parallel divides the sequence: each rank has a chunk of its first half and one of its second, which"
-    " leaves all of them as much work under a causal mask",
-    "use a smaller context_parallel, or another seq_length",
-)
-EXPERTS = LayoutRule(
-    "experts",
-    ("expert_parallel", "expert_tensor_parallel", "model.num_experts"),
-    lambda table, w: (
-        table.ranks_of_expert_layer == 1
-        if w.model.num_experts is None
-        else w.model.num_experts % table["expert_parallel"] == 0
-    ),
-    "expert_parallel divides the number of the model's experts; without experts it and expert_tensor_parallel are 1",
-    "use an expert_parallel that divides num_experts, or 1 for both without experts",
-)
-EXPERT_WIDTH = LayoutRule(
-    "expert_width",
-    ("expert_tensor_parallel", "model.expert_width"),
-    lambda table, w: w.model.expert_width % table["expert_tensor_parallel"] == 0,
-    "expert_tensor_parallel divides the width of an expert",
-    "use an expert_tensor_parallel that divides expert_ffn_hidden_size",
-)
-EXPERT_RANKS = LayoutRule(
-    "expert_ranks",
-    ("expert_parallel", "expert_tensor_parallel", _RANKS_OF_STAGE),
-    lambda table, w: (
-        layout_mesh(table.columns).without("pp").world_size
-        // table["data_parallel_replicas"]
-        % table.ranks_of_expert_layer
-        == 0
-    ),
-    "expert_parallel x expert_tensor_parallel divides the ranks of a stage, with replicas those of one replica",
-    "use a smaller expert_parallel, or a smaller pipeline_parallel",
-)
-EXPERT_DISPATCHER = LayoutRule(
-    "expert_dispatcher",
-    ("expert_dispatcher", "cluster.accelerator.name"),
-    _has_dispatcher,
-    "DeepEP runs on NVIDIA's Ampere, Hopper, B200 and B300, HybridEP on these, GB200 and GB300",
-    "set expert_dispatcher to alltoall",
-)
-SPLIT_RULES = {
-    rule.code: rule
-    for rule in (
-        _divides("heads", "num_attention_heads", "use a tensor_parallel that divides num_attention_heads"),
-        LayoutRule(
-            "kv_heads",
-            ("tensor_parallel", "model.num_key_value_heads", "engine"),
-            _shares_key_value_heads,
-            "tensor_parallel divides num_key_value_heads; with Megatron-LM it may be a multiple, too",
-            "use a tensor_parallel that divides num_key_value_heads",
+LAYOUT_RULES: tuple[LayoutRule, ...] = (
+    LayoutRule(
+        "world",
+        (),
+        lambda table, w: (
+            (layout_mesh(table.columns).world_size == w.world_size(table["num_nodes"]))
+            & (table["num_nodes"] <= w.cluster.num_nodes)
         ),
-        _divides("ffn", "ffn_hidden_size", "use a tensor_parallel that divides ffn_hidden_size"),
-        _divides("vocab", "vocab_size", "pad vocab_size to a multiple of 128 x tensor_parallel"),
-    )
-}
-"""Rules of the dimensions that tensor parallelism splits, by id."""
-
-LAYOUT_RULES = (
-    WORLD,
-    MAX_NODES,
-    TP_ACROSS_NODES,
-    TP_OVERLAP_ACROSS_NODES,
-    *SPLIT_RULES.values(),
-    LAYERS,
-    INTERLEAVE,
-    BATCH,
-    PRECISION,
-    GPU_ONLY,
-    SEQUENCE_PARALLEL,
-    FLEX_HEAD_SIZE,
-    GROUPED_FLASH,
-    MATMUL_PRECISION,
-    LAYERS_IN_16_BITS,
-    CONTEXT,
-    EXPERTS,
-    EXPERT_WIDTH,
-    EXPERT_RANKS,
-    EXPERT_DISPATCHER,
+        WORLD_RULE,
+        WORLD_FIX,
+        describe_world_size,
+    ),
+    LayoutRule(
+        "max_nodes",
+        ("num_nodes", _MAX_NODES),
+        lambda table, w: table["num_nodes"] <= (w.max_nodes or np.inf),
+        "num_nodes is at most constraints.max_nodes",
+        "raise constraints.max_nodes or use fewer nodes",
+    ),
+    LayoutRule(
+        "tp_across_nodes",
+        ("tensor_parallel", "num_nodes", _RANKS_OF_DOMAIN),
+        lambda table, w: (
+            ~leaves_domain(table, "tensor", w.cluster)
+            | (table["num_nodes"] == 1)
+            | w.allow_tensor_parallel_across_nodes
+        ),
+        "a tensor-parallel group does not span nodes, but for those of one link domain",
+        "use a tensor_parallel that divides gpus_per_node, or set space.allow_tensor_parallel_across_nodes",
+    ),
+    LayoutRule(
+        "tp_overlap_across_nodes",
+        ("tensor_parallel_overlap", "tensor_parallel", "cluster.gpus_per_node"),
+        lambda table, w: (
+            ~table.per_mesh(RankMesh.crosses_nodes, "tp", w.cluster.gpus_per_node)
+            | (table["num_nodes"] == 1)
+            | _has(table, tensor_parallel_overlap=False)
+        ),
+        "tensor-parallel collectives are overlapped within a node: they go through memory that every GPU of the group"
+        " can address (torch.distributed._symmetric_memory)",
+        "use a tensor_parallel that divides gpus_per_node, or set tensor_parallel_overlap to false",
+    ),
+    _divides("heads", "num_attention_heads", "use a tensor_parallel that divides num_attention_heads"),
+    LayoutRule(
+        "kv_heads",
+        ("tensor_parallel", "model.num_key_value_heads", "engine"),
+        _shares_key_value_heads,
+        "tensor_parallel divides num_key_value_heads; with Megatron-LM it may be a multiple, too",
+        "use a tensor_parallel that divides num_key_value_heads",
+    ),
+    _divides("ffn", "ffn_hidden_size", "use a tensor_parallel that divides ffn_hidden_size"),
+    _divides("vocab", "vocab_size", "pad vocab_size to a multiple of 128 x tensor_parallel"),
+    LayoutRule(
+        "layers",
+        ("pipeline_parallel", "model.num_layers"),
+        lambda table, w: table["pipeline_parallel"] <= w.model.num_layers,
+        "every pipeline stage has at least one layer",
+        "use a smaller pipeline_parallel",
+    ),
+    LayoutRule(
+        "interleave",
+        ("virtual_pipeline_stages", "pipeline_parallel", "model.num_layers"),
+        lambda table, w: table["pipeline_parallel"] * table["virtual_pipeline_stages"] <= w.model.num_layers,
+        "every model chunk of an interleaved pipeline has at least one layer",
+        "use fewer virtual_pipeline_stages",
+    ),
+    LayoutRule(
+        "batch",
+        (),
+        lambda table, w: (
+            table["grad_accum_steps"] > 0 if w.batch_is_free else table.global_batch_size == w.global_batch_size
+        ),
+        BATCH_RULE,
+        BATCH_FIX,
+        describe_batch_size,
+    ),
+    LayoutRule(
+        "precision",
+        ("precision", "engine", "cluster.accelerator.name"),
+        lambda table, w: (
+            ~(
+                (_has(table, precision="bf16") & w.cluster.accelerator.lacks_bf16)
+                | (_has(table, precision="fp16", engine="deepspeed") & _is_on_cpu(w))
+            )
+        ),
+        "the accelerator, and the engine on it, support the precision: DeepSpeed has fp16 only on CPUs with fp16"
+        " instructions",
+        "use fp32",
+    ),
+    LayoutRule(
+        "gpu_only",
+        (),
+        _supports_device,
+        "what an engine has on GPUs alone, such as megatron-core's flash attention and torchtitan's compiler, needs"
+        " one",
+        "use another value, or another engine",
+        _describe_device,
+    ),
+    LayoutRule(
+        "sequence_parallel",
+        ("sequence_parallel", "precision", "engine"),
+        # In fp32 its layers are its local ones (trials/ranks/engine_packages.py): torch's norm.
+        lambda table, w: ~_has(table, sequence_parallel=True, engine=MEGATRON_CORE, precision="fp32") | _is_on_cpu(w),
+        "megatron-core supports sequence_parallel on a GPU in bf16 and fp16 only",
+        "set precision to bf16, or sequence_parallel to false",
+    ),
+    LayoutRule(
+        "flex_head_size",
+        ("attention_kernel", "model.head_size", "cluster.accelerator.name"),
+        lambda table, w: ~_has(table, attention_kernel="flex") | (w.model.head_size >= LEAST_FLEX_HEAD) | _is_on_cpu(w),
+        f"FlexAttention on a GPU takes heads of {LEAST_FLEX_HEAD} elements or more",
+        "set attention_kernel to flash in bf16, or use fewer heads",
+    ),
+    LayoutRule(
+        "grouped_flash",
+        ("attention_kernel", "precision", "model.num_key_value_heads", "model.num_attention_heads", "engine"),
+        # transformers leaves groups to the kernel, and torch's memory-efficient one, the only one in fp32, takes none.
+        lambda table, w: (
+            ~_has(table, attention_kernel="flash", precision="fp32", engine=ACCELERATE)
+            | (w.model.num_key_value_heads == w.model.num_attention_heads)
+            | _is_on_cpu(w)
+        ),
+        "on a GPU transformers' sdpa needs a flash kernel where heads share key-value heads, which has 16 bits only",
+        "set precision to bf16, or attention_kernel to math",
+    ),
+    LayoutRule(
+        "matmul_precision",
+        ("matmul_precision", "cluster.accelerator.name"),
+        _multiplies_quantized,
+        "the accelerator multiplies these floats: 8 bits on H100 and later and on MI300X and later, mxfp8 on B200 and"
+        " later and on MI350X and later (torchtitan's on B200 and later), nvfp4 on B200 and later",
+        "set matmul_precision to same",
+    ),
+    LayoutRule(
+        "layers_in_16_bits",
+        ("layers_in_16_bits", "model.num_layers"),
+        lambda table, w: 2 * table["layers_in_16_bits"] < w.model.num_layers,
+        "layers_in_16_bits at both ends are not all of the model's layers",
+        "use fewer layers_in_16_bits, or set matmul_precision to same",
+    ),
+    LayoutRule(
+        "context",
+        ("context_parallel", "model.seq_length"),
+        lambda table, w: (table["context_parallel"] == 1) | (w.model.seq_length % (2 * table["context_parallel"]) == 0),
+        "2 x context_parallel divides the sequence: each rank has a chunk of its first half and one of its second,"
+        " which leaves all of them as much work under a causal mask",
+        "use a smaller context_parallel, or another seq_length",
+    ),
+    LayoutRule(
+        "experts",
+        ("expert_parallel", "expert_tensor_parallel", "model.num_experts"),
+        lambda table, w: (
+            table.ranks_of_expert_layer == 1
+            if w.model.num_experts is None
+            else w.model.num_experts % table["expert_parallel"] == 0
+        ),
+        "expert_parallel divides the number of the model's experts; without experts it and expert_tensor_parallel are"
+        " 1",
+        "use an expert_parallel that divides num_experts, or 1 for both without experts",
+    ),
+    LayoutRule(
+        "expert_width",
+        ("expert_tensor_parallel", "model.expert_width"),
+        lambda table, w: w.model.expert_width % table["expert_tensor_parallel"] == 0,
+        "expert_tensor_parallel divides the width of an expert",
+        "use an expert_tensor_parallel that divides expert_ffn_hidden_size",
+    ),
+    LayoutRule(
+        "expert_ranks",
+        ("expert_parallel", "expert_tensor_parallel", _RANKS_OF_STAGE),
+        lambda table, w: (
+            layout_mesh(table.columns).without("pp").world_size
+            // table["data_parallel_replicas"]
+            % table.ranks_of_expert_layer
+            == 0
+        ),
+        "expert_parallel x expert_tensor_parallel divides the ranks of a stage, with replicas those of one replica",
+        "use a smaller expert_parallel, or a smaller pipeline_parallel",
+    ),
+    LayoutRule(
+        "expert_dispatcher",
+        ("expert_dispatcher", "cluster.accelerator.name"),
+        _has_dispatcher,
+        "DeepEP runs on NVIDIA's Ampere, Hopper, B200 and B300, HybridEP on these, GB200 and GB300",
+        "set expert_dispatcher to alltoall",
+    ),
 )
 """All rules, in order; a layout is rejected by the first that it violates."""
+
+
+def rules_named(*codes: str) -> tuple[LayoutRule, ...]:
+    """The rules of these ids, in order."""
+    return tuple(rule for rule in LAYOUT_RULES if rule.code in codes)
+
+
+SPLIT_RULES = rules_named("heads", "kv_heads", "ffn", "vocab")
+"""Rules of the dimensions that tensor parallelism splits."""

@@ -16,11 +16,11 @@ from search_spaces.layouts.layout import Layout, layout_mesh
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.layout_rules import LAYERS, SPLIT_RULES, first_violation
+from search_spaces.rules.layout_rules import first_violation, rules_named
 from search_spaces.tables.measured_table import Observation
 
 # Rules without exception: most trainers pad the vocabulary themselves, and key-value heads may be replicated.
-_ENGINE_INDEPENDENT_RULES = (SPLIT_RULES["heads"], SPLIT_RULES["ffn"], LAYERS)
+_ENGINE_INDEPENDENT_RULES = rules_named("heads", "ffn", "layers")
 
 
 @dataclass(frozen=True)
